@@ -1,0 +1,45 @@
+// Log lines on standard error: plain text, the rank in front where there is more than one.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <string_view>
+#include <utility>
+
+namespace spdlog {
+class logger;
+}
+
+namespace lockstep {
+
+enum class LogLevel { info, warning, error };
+
+/// A handle on where log lines go. Copies share the sink. Thread-safe.
+/// Ranks other than 0 keep quiet below `warning`, so that a line is said once.
+class Log {
+ public:
+  /// A log of rank 0 in a world of one.
+  Log();
+  Log(int rank, int world_size);
+
+  template <class... Args>
+  void info(fmt::format_string<Args...> text, Args&&... args) const {
+    write(LogLevel::info, fmt::format(text, std::forward<Args>(args)...));
+  }
+  template <class... Args>
+  void warning(fmt::format_string<Args...> text, Args&&... args) const {
+    write(LogLevel::warning, fmt::format(text, std::forward<Args>(args)...));
+  }
+  template <class... Args>
+  void error(fmt::format_string<Args...> text, Args&&... args) const {
+    write(LogLevel::error, fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  void write(LogLevel level, std::string_view line) const;
+
+ private:
+  std::shared_ptr<spdlog::logger> logger_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,19 @@
+// Names of parameters and keys: prefixes of wrappers, patterns, and the nearest known name.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+/// Strips any stack of "module." and "_orig_mod." from the front, never from inside.
+std::string_view strip_wrapper_prefix(std::string_view name);
+
+/// Shell-style match of a whole name: '*' is any run of characters (dots too), '?' is one.
+bool matches_pattern(std::string_view pattern, std::string_view name);
+
+/// The candidate with the smallest edit distance, or empty if none is near (more than a third of the letters off).
+std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
+
+}  // namespace lockstep

@@ -1,0 +1,40 @@
+// The extents of a tensor: up to six, stored in place, so that a Shape never allocates.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+namespace lockstep {
+
+class Shape {
+ public:
+  static constexpr int max_rank = 6;
+
+  Shape() = default;  ///< rank 0: a scalar, one element
+  /// Throws UsageError on more than max_rank extents or a negative one.
+  Shape(std::initializer_list<std::int64_t> extents);
+  explicit Shape(std::span<const std::int64_t> extents);
+
+  int rank() const noexcept { return rank_; }
+  /// Extent of dimension d; negative d counts from the end. Throws UsageError outside the rank.
+  std::int64_t operator[](int d) const;
+  std::int64_t numel() const noexcept;  ///< 1 for a scalar, 0 if any extent is 0
+
+  const std::int64_t* begin() const noexcept { return extents_.data(); }
+  const std::int64_t* end() const noexcept { return extents_.data() + rank_; }
+  std::span<const std::int64_t> extents() const noexcept { return {begin(), end()}; }
+
+  bool operator==(const Shape& other) const noexcept;
+
+ private:
+  std::array<std::int64_t, max_rank> extents_{};
+  int rank_ = 0;
+};
+
+/// "[8, 3, 32, 32]"; "[]" for a scalar.
+std::string to_string(const Shape& shape);
+
+}  // namespace lockstep

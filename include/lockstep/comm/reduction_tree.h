@@ -1,0 +1,54 @@
+// The fixed binary tree along which everything is summed over shards, and which rank owns which shards.
+//
+// A node over n > 1 leaves splits at the largest power of two below n. Float addition commutes but does not
+// associate: fixing the tree over shards fixes the bits, whatever the number of ranks.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+namespace lockstep::comm {
+
+/// A run of shards [first, first + count).
+struct ShardRange {
+  int first = 0;
+  int count = 0;
+  int end() const { return first + count; }
+  bool operator==(const ShardRange&) const = default;
+};
+
+/// Leaves in the left child of a node over `leaves` > 1 leaves: the largest power of two below it.
+int left_leaves(int leaves);
+
+/// The largest sub-trees of the tree over `leaves` that lie wholly within `range`, left to right. Their leaves
+/// are exactly those of `range`; an empty range has none.
+std::vector<ShardRange> maximal_subtrees(int leaves, ShardRange range);
+
+/// Ranks own contiguous blocks of shards whose sizes differ by at most one (the first shards % ranks blocks are the
+/// larger). With fewer shards than ranks the last ranks own none.
+class ShardMap {
+ public:
+  /// shards >= 1, ranks >= 1.
+  ShardMap(int shards, int ranks);
+  int shards() const { return shards_; }
+  int ranks() const { return ranks_; }
+  ShardRange block(int rank) const;
+  int owner(int shard) const;
+  /// maximal_subtrees of the rank's block.
+  std::vector<ShardRange> subtrees(int rank) const { return maximal_subtrees(shards_, block(rank)); }
+
+ private:
+  int shards_;
+  int ranks_;
+};
+
+/// Folds values over the tree: combine(left, right) at each inner node, leaf(shard) at each leaf.
+template <class Leaf, class Combine>
+auto fold_tree(ShardRange range, const Leaf& leaf, const Combine& combine) -> decltype(leaf(0)) {
+  if (range.count == 1) return leaf(range.first);
+  const int left = left_leaves(range.count);
+  auto a = fold_tree({range.first, left}, leaf, combine);
+  return combine(std::move(a), fold_tree({range.first + left, range.count - left}, leaf, combine));
+}
+
+}  // namespace lockstep::comm

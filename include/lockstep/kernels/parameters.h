@@ -1,0 +1,62 @@
+// The plain arguments of kernels: geometries, options, and what an optimizer step needs.
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::kernels {
+
+enum class Activation { relu, silu, gelu_erf, gelu_tanh };
+
+struct Convolution {
+  int stride = 1;
+  int padding = 0;
+  int groups = 1;
+};
+
+struct Pool {
+  int kernel = 2;
+  int stride = 2;
+  int padding = 0;
+};
+
+/// Columns [first, first + count) of a matrix [batch, time, width].
+struct Columns {
+  Tensor matrix;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+struct CrossEntropy {
+  float label_smoothing = 0;
+  std::int64_t ignore_index = -100;
+};
+
+/// A sum, and what to divide it by for the mean.
+struct WeightedSum {
+  double sum = 0;
+  double weight = 0;
+};
+
+/// One shadow to update with the value an optimizer step produced: average = decay average + (1 - decay) value.
+struct EmaTarget {
+  Tensor average;
+  float decay = 0;
+};
+
+/// gradient_factor multiplies the gradient first: 1 / global weight, times the clipping factor.
+struct AdamWStep {
+  float lr = 0, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0;
+  std::int64_t step = 1;  ///< counts from 1, for the bias corrections
+  float gradient_factor = 1;
+};
+
+struct SgdStep {
+  float lr = 0, momentum = 0, weight_decay = 0;
+  bool nesterov = false;
+  bool first = false;  ///< no momentum yet: the buffer becomes the gradient
+  float gradient_factor = 1;
+};
+
+}  // namespace lockstep::kernels

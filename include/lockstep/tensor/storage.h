@@ -1,0 +1,84 @@
+// Reference-counted blocks of memory, and the pool that hands them out again without asking the system.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "lockstep/tensor/device.h"
+
+namespace lockstep {
+
+struct Storage;
+
+/// Takes a block back when its last reference goes.
+class StorageOwner {
+ public:
+  virtual ~StorageOwner() = default;
+  virtual void release(Storage* block) noexcept = 0;
+};
+
+/// One block of memory. Only StorageRef and StorageOwners touch it.
+struct Storage {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+  Device device;
+  std::shared_ptr<StorageOwner> owner;  ///< empty while the block lies in its owner's free list
+  Storage* next_free = nullptr;
+  std::atomic<int> references{0};
+};
+
+/// Shared ownership of a block; as thread-safe as shared_ptr, and never allocates.
+class StorageRef {
+ public:
+  StorageRef() = default;
+  explicit StorageRef(Storage* block) noexcept : block_(block) { retain(); }
+  StorageRef(const StorageRef& other) noexcept : block_(other.block_) { retain(); }
+  StorageRef(StorageRef&& other) noexcept : block_(std::exchange(other.block_, nullptr)) {}
+  StorageRef& operator=(StorageRef other) noexcept {
+    std::swap(block_, other.block_);
+    return *this;
+  }
+  ~StorageRef() {
+    if (block_ && block_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      const std::shared_ptr<StorageOwner> owner = std::move(block_->owner);  // the block may hold its owner's last reference
+      owner->release(block_);
+    }
+  }
+
+  const Storage* operator->() const noexcept { return block_; }
+  explicit operator bool() const noexcept { return block_ != nullptr; }
+
+ private:
+  void retain() const noexcept {
+    if (block_) block_->references.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  Storage* block_ = nullptr;
+};
+
+/// CPU memory from the system: at least `bytes`, 64-byte aligned, uninitialised, returned on release.
+/// Throws FailureError when there is none.
+StorageRef allocate_cpu(std::size_t bytes);
+
+/// CPU blocks kept by exact size: a released block serves the next request of its size, so that a step whose
+/// shapes repeat asks the system for nothing. Thread-safe. Blocks may outlive the pool.
+class MemoryPool {
+ public:
+  MemoryPool();
+  ~MemoryPool();
+  MemoryPool(const MemoryPool&) = delete;
+  MemoryPool& operator=(const MemoryPool&) = delete;
+
+  /// As allocate_cpu.
+  StorageRef allocate(std::size_t bytes);
+  /// Bytes obtained from the system so far: in use, or kept for reuse.
+  std::size_t reserved_bytes() const;
+
+ private:
+  class State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,76 @@
+// Tensor: a handle on contiguous memory of one device, with a shape and an element type.
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/shape.h"
+#include "lockstep/tensor/device.h"
+#include "lockstep/tensor/dtype.h"
+#include "lockstep/tensor/storage.h"
+
+namespace lockstep {
+
+/// Copying a Tensor copies the handle, not the elements; constness is the handle's, as with a pointer.
+///
+/// Layout. Elements are row-major, with one exception: a 4-D activation [N, C, H, W] may be stored in channel
+/// blocks, physically [N, ceil(C / B), H, W, B] with B = channel_block(). B = 1 is plain NCHW, B = C is NHWC, B = 8
+/// or 16 is what convolutions like best. Lanes that pad the last block always hold zero. Only kernels and
+/// kernels::Backend::to_layout look at B; everything that leaves the tape is plain.
+class Tensor {
+ public:
+  Tensor() = default;  ///< no tensor: bool(t) is false
+
+  /// Uninitialised CPU memory from the system.
+  static Tensor empty(Shape shape, DType dtype = DType::float32);
+  /// Zeroed CPU memory from the system.
+  static Tensor zeros(Shape shape, DType dtype = DType::float32);
+  /// A block from elsewhere (a pool). Throws UsageError if it is too small.
+  static Tensor over(StorageRef storage, Shape shape, DType dtype, int channel_block = 1);
+  /// Memory that somebody else owns and keeps alive.
+  static Tensor view(void* data, Shape shape, DType dtype, Device device = Device::cpu());
+
+  explicit operator bool() const noexcept { return data_ != nullptr; }
+  const Shape& shape() const noexcept { return shape_; }
+  std::int64_t size(int dimension) const { return shape_[dimension]; }
+  std::int64_t numel() const noexcept { return shape_.numel(); }  ///< logical elements, without padding lanes
+  DType dtype() const noexcept { return dtype_; }
+  Device device() const noexcept { return device_; }
+  int channel_block() const noexcept { return channel_block_; }
+  std::int64_t stored_numel() const noexcept;  ///< elements in memory, padding lanes included
+  std::size_t bytes() const noexcept { return static_cast<std::size_t>(stored_numel()) * bytes_of(dtype_); }
+
+  void* raw() const noexcept { return data_; }
+  /// Throws UsageError if T is not the element type.
+  template <class T>
+  T* data() const {
+    if (dtype_of<T> != dtype_) throw_wrong_dtype(dtype_of<T>);
+    return static_cast<T*>(data_);
+  }
+
+  /// The same memory under another shape of as many elements. Throws UsageError otherwise, or if in channel blocks
+  /// (B = 1 only).
+  Tensor reshape(Shape shape) const;
+  /// Rows [begin, end) of the first dimension, sharing memory. Throws UsageError outside the range.
+  Tensor rows(std::int64_t begin, std::int64_t end) const;
+
+  bool shares_memory_with(const Tensor& other) const noexcept { return data_ == other.data_; }
+
+ private:
+  [[noreturn]] void throw_wrong_dtype(DType asked) const;
+
+  StorageRef storage_;  // empty for a view of foreign memory
+  void* data_ = nullptr;
+  Shape shape_;
+  DType dtype_ = DType::float32;
+  Device device_;
+  int channel_block_ = 1;
+};
+
+/// Elements that a tensor of this shape takes when stored in channel blocks of B.
+std::int64_t stored_numel(const Shape& shape, int channel_block);
+
+/// Copies elements between CPU tensors of equal shape, dtype and layout. Throws UsageError otherwise.
+void copy_elements(const Tensor& from, const Tensor& to);
+
+}  // namespace lockstep

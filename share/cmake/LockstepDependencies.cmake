@@ -1,0 +1,21 @@
+# Every outside library, found once; the same file serves the build and the installed package.
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(MPI REQUIRED COMPONENTS C)
+# oneDNN by header and library: Debian's CMake package of it asks for the OpenCL headers, which nothing here needs.
+find_path(DNNL_INCLUDE_DIR dnnl.h REQUIRED)
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+if(NOT TARGET lockstep::dnnl)
+  add_library(lockstep::dnnl UNKNOWN IMPORTED)
+  set_target_properties(lockstep::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
+                        INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
+endif()
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(ZLIB REQUIRED)
+find_package(Boost 1.74 REQUIRED COMPONENTS program_options)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+# The MPI build of HDF5. Debian keeps the serial one beside it; pkg-config names tell them apart.
+pkg_search_module(hdf5_mpi REQUIRED IMPORTED_TARGET hdf5-openmpi hdf5-mpi hdf5)

@@ -1,0 +1,30 @@
+# lockstep_room(NAME SOURCES file... USES room... LIBRARIES target...): one static library a room.
+# Sources lie in src/NAME. Public headers: include/lockstep/NAME; private ones stay beside the sources and are
+# included as "NAME/file.h".
+
+set(LOCKSTEP_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
+    -Woverloaded-virtual -Wimplicit-fallthrough)
+set_property(GLOBAL PROPERTY LOCKSTEP_ROOMS "")
+
+add_library(lockstep_options INTERFACE)
+target_compile_features(lockstep_options INTERFACE cxx_std_20)
+# No -ffast-math anywhere: bits are a promise. These two only let loops vectorise: nobody reads errno or traps.
+target_compile_options(lockstep_options INTERFACE ${LOCKSTEP_WARNINGS} -fno-math-errno -fno-trapping-math
+                       $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror>)
+if(LOCKSTEP_ARCH)
+  target_compile_options(lockstep_options INTERFACE -march=${LOCKSTEP_ARCH})
+endif()
+if(LOCKSTEP_SANITIZE)
+  target_compile_options(lockstep_options INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(lockstep_options INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
+endif()
+
+function(lockstep_room name)
+  cmake_parse_arguments(ROOM "" "" "SOURCES;USES;LIBRARIES" ${ARGN})
+  add_library(lockstep_${name} STATIC ${ROOM_SOURCES})
+  target_include_directories(lockstep_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include
+                             PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
+  list(TRANSFORM ROOM_USES PREPEND lockstep_)
+  target_link_libraries(lockstep_${name} PUBLIC ${ROOM_USES} ${ROOM_LIBRARIES} PRIVATE lockstep_options)
+  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_ROOMS ${name})
+endfunction()

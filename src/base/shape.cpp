@@ -1,0 +1,43 @@
+#include "lockstep/base/shape.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+Shape::Shape(std::initializer_list<std::int64_t> extents)
+    : Shape(std::span<const std::int64_t>(extents.begin(), extents.size())) {}
+
+Shape::Shape(std::span<const std::int64_t> extents) : rank_(static_cast<int>(extents.size())) {
+  if (extents.size() > max_rank) {
+    throw UsageError("a shape of {} dimensions; at most {} are supported", extents.size(), max_rank);
+  }
+  for (const std::int64_t extent : extents) {
+    if (extent < 0) throw UsageError("shape [{}] has a negative extent", fmt::join(extents, ", "));
+  }
+  std::copy(extents.begin(), extents.end(), extents_.begin());
+}
+
+std::int64_t Shape::operator[](int d) const {
+  const int at = d < 0 ? d + rank_ : d;
+  if (at < 0 || at >= rank_) throw UsageError("dimension {} of shape {} does not exist", d, to_string(*this));
+  return extents_[static_cast<std::size_t>(at)];
+}
+
+std::int64_t Shape::numel() const noexcept {
+  std::int64_t product = 1;
+  for (const std::int64_t extent : extents()) product *= extent;
+  return product;
+}
+
+bool Shape::operator==(const Shape& other) const noexcept {
+  return std::equal(begin(), end(), other.begin(), other.end());
+}
+
+std::string to_string(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape.extents(), ", ")); }
+
+}  // namespace lockstep

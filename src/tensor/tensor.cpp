@@ -1,0 +1,88 @@
+#include "lockstep/tensor/tensor.h"
+
+#include <cstring>
+
+namespace lockstep {
+
+std::int64_t stored_numel(const Shape& shape, int channel_block) {
+  if (channel_block == 1) return shape.numel();
+  const std::int64_t blocks = (shape[1] + channel_block - 1) / channel_block;
+  return shape[0] * blocks * shape[2] * shape[3] * channel_block;
+}
+
+std::int64_t Tensor::stored_numel() const noexcept { return lockstep::stored_numel(shape_, channel_block_); }
+
+Tensor Tensor::empty(Shape shape, DType dtype) {
+  return over(allocate_cpu(static_cast<std::size_t>(shape.numel()) * bytes_of(dtype)), shape, dtype);
+}
+
+Tensor Tensor::zeros(Shape shape, DType dtype) {
+  Tensor tensor = empty(shape, dtype);
+  std::memset(tensor.raw(), 0, tensor.bytes());
+  return tensor;
+}
+
+Tensor Tensor::over(StorageRef storage, Shape shape, DType dtype, int channel_block) {
+  if (channel_block != 1 && shape.rank() != 4) {
+    throw UsageError("shape {} cannot be stored in channel blocks: it is not [N, C, H, W]", to_string(shape));
+  }
+  Tensor tensor;
+  tensor.data_ = storage->data;
+  tensor.device_ = storage->device;
+  tensor.shape_ = shape;
+  tensor.dtype_ = dtype;
+  tensor.channel_block_ = channel_block;
+  if (tensor.bytes() > storage->bytes) {
+    throw UsageError("a block of {} bytes cannot hold {} of {}", storage->bytes, to_string(dtype), to_string(shape));
+  }
+  tensor.storage_ = std::move(storage);
+  return tensor;
+}
+
+Tensor Tensor::view(void* data, Shape shape, DType dtype, Device device) {
+  Tensor tensor;
+  tensor.data_ = data;
+  tensor.device_ = device;
+  tensor.shape_ = shape;
+  tensor.dtype_ = dtype;
+  return tensor;
+}
+
+Tensor Tensor::reshape(Shape shape) const {
+  if (shape.numel() != numel() || channel_block_ != 1) {
+    throw UsageError("a tensor of shape {} (channel block {}) cannot be viewed as {}", to_string(shape_), channel_block_,
+                     to_string(shape));
+  }
+  Tensor tensor = *this;
+  tensor.shape_ = shape;
+  return tensor;
+}
+
+Tensor Tensor::rows(std::int64_t begin, std::int64_t end) const {
+  const std::int64_t extent = size(0);
+  if (begin < 0 || end < begin || end > extent) {
+    throw UsageError("rows [{}, {}) of a tensor of shape {} do not exist", begin, end, to_string(shape_));
+  }
+  std::array<std::int64_t, Shape::max_rank> extents{};
+  std::copy(shape_.begin(), shape_.end(), extents.begin());
+  extents[0] = end - begin;
+  Tensor tensor = *this;
+  tensor.shape_ = Shape(std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(shape_.rank())));
+  const std::size_t row_bytes = extent == 0 ? 0 : bytes() / static_cast<std::size_t>(extent);
+  tensor.data_ = static_cast<char*>(data_) + static_cast<std::size_t>(begin) * row_bytes;
+  return tensor;
+}
+
+void Tensor::throw_wrong_dtype(DType asked) const {
+  throw UsageError("a tensor of {} was read as {}", to_string(dtype_), to_string(asked));
+}
+
+void copy_elements(const Tensor& from, const Tensor& to) {
+  if (!(from.shape() == to.shape()) || from.dtype() != to.dtype() || from.channel_block() != to.channel_block()) {
+    throw UsageError("cannot copy {} {} into {} {}", to_string(from.dtype()), to_string(from.shape()),
+                     to_string(to.dtype()), to_string(to.shape()));
+  }
+  if (from.bytes() > 0) std::memcpy(to.raw(), from.raw(), from.bytes());
+}
+
+}  // namespace lockstep

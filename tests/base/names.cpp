@@ -1,0 +1,29 @@
+#include "lockstep/base/names.h"
+
+#include <boost/test/unit_test.hpp>
+#include <vector>
+
+namespace ls = lockstep;
+
+BOOST_AUTO_TEST_CASE(any_stack_of_wrapper_prefixes_is_stripped_from_the_front_only) {
+  BOOST_TEST(ls::strip_wrapper_prefix("module.fc.weight") == "fc.weight");
+  BOOST_TEST(ls::strip_wrapper_prefix("_orig_mod.module.module.fc.weight") == "fc.weight");
+  BOOST_TEST(ls::strip_wrapper_prefix("encoder.module.weight") == "encoder.module.weight");
+  BOOST_TEST(ls::strip_wrapper_prefix("modules.weight") == "modules.weight");
+}
+
+BOOST_AUTO_TEST_CASE(patterns_match_whole_names) {
+  BOOST_TEST(ls::matches_pattern("*.bias", "layer1.0.bias"));
+  BOOST_TEST(!ls::matches_pattern("*.bias", "layer1.0.bias_scale"));
+  BOOST_TEST(ls::matches_pattern("layer?.*.weight", "layer1.0.conv1.weight"));
+  BOOST_TEST(ls::matches_pattern("*", ""));
+  BOOST_TEST(!ls::matches_pattern("", "x"));
+  BOOST_TEST(ls::matches_pattern("a*b*c", "a.b.b.c"));
+}
+
+BOOST_AUTO_TEST_CASE(nearest_name_offers_a_misspelt_key_and_nothing_for_a_foreign_one) {
+  const std::vector<std::string> keys{"train.steps", "train.seed", "optimizer.lr"};
+  BOOST_TEST(ls::nearest_name("train.step", keys) == "train.steps");
+  BOOST_TEST(ls::nearest_name("optimiser.lr", keys) == "optimizer.lr");
+  BOOST_TEST(ls::nearest_name("zzzzzzzzzz", keys) == "");
+}

@@ -1,0 +1,52 @@
+// The main of a test program that runs on several ranks: every rank runs the same cases in the same order, and a case that
+// fails on one rank ends the program on all of them (its peers may be waiting in a collective).
+#define BOOST_TEST_DYN_LINK
+#define BOOST_TEST_NO_MAIN
+#include <boost/test/unit_test.hpp>
+#include <boost/test/tree/observer.hpp>
+#include <boost/test/framework.hpp>
+#include <cstdio>
+
+#include "support/world.h"
+
+namespace lockstep::test {
+namespace {
+
+comm::Communicator* communicator = nullptr;
+
+/// Ends the world when a case has failed here: a peer cannot know.
+class EndOnFailure final : public boost::unit_test::test_observer {
+ public:
+  void assertion_result(boost::unit_test::assertion_result result) override {
+    failed_ = failed_ || result == boost::unit_test::AR_FAILED;
+  }
+  void exception_caught(const boost::execution_exception&) override { failed_ = true; }
+  void test_unit_finish(const boost::unit_test::test_unit& unit, unsigned long) override {
+    if (failed_ && unit.p_type == boost::unit_test::TUT_CASE) {
+      std::fprintf(stderr, "rank %d of %d: %s failed\n", communicator->rank(), communicator->size(),
+                   unit.full_name().c_str());
+      communicator->abort(1);
+    }
+  }
+
+ private:
+  bool failed_ = false;
+};
+
+bool nothing_to_initialise() { return true; }
+
+}  // namespace
+
+comm::Communicator& world() { return *communicator; }
+
+}  // namespace lockstep::test
+
+int main(int argc, char** argv) {
+  lockstep::comm::World world(argc, argv);
+  lockstep::test::communicator = &world.communicator();
+  lockstep::test::EndOnFailure end_on_failure;
+  boost::unit_test::framework::register_observer(end_on_failure);
+  const int result = boost::unit_test::unit_test_main(&lockstep::test::nothing_to_initialise, argc, argv);
+  boost::unit_test::framework::deregister_observer(end_on_failure);
+  return result;
+}

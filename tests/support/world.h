@@ -1,0 +1,11 @@
+// The world of an MPI test program, made once by mpi_main.cpp.
+#pragma once
+
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::test {
+
+/// The communicator over all ranks of this test program.
+comm::Communicator& world();
+
+}  // namespace lockstep::test

@@ -1,0 +1,41 @@
+#include "lockstep/tensor/tensor.h"
+
+#include <boost/test/unit_test.hpp>
+
+namespace ls = lockstep;
+
+BOOST_AUTO_TEST_CASE(rows_and_reshapes_share_memory) {
+  const ls::Tensor tensor = ls::Tensor::zeros({4, 6});
+  const ls::Tensor rows = tensor.rows(1, 3).reshape({12});
+  rows.data<float>()[0] = 5;
+  BOOST_TEST(tensor.data<float>()[6] == 5);
+  BOOST_CHECK_THROW(tensor.rows(3, 5), ls::UsageError);
+  BOOST_CHECK_THROW(tensor.reshape({5, 5}), ls::UsageError);
+}
+
+BOOST_AUTO_TEST_CASE(reading_a_tensor_as_another_type_is_refused) {
+  BOOST_CHECK_THROW(ls::Tensor::zeros({2}).data<double>(), ls::UsageError);
+}
+
+BOOST_AUTO_TEST_CASE(channel_blocks_count_their_padding_lanes) {
+  ls::MemoryPool pool;
+  const ls::Tensor tensor = ls::Tensor::over(pool.allocate(2 * 16 * 9 * 4), {2, 10, 3, 3}, ls::DType::float32, 8);
+  BOOST_TEST(tensor.numel() == 180);
+  BOOST_TEST(tensor.stored_numel() == 288);
+}
+
+BOOST_AUTO_TEST_CASE(a_pool_hands_out_released_blocks_again) {
+  ls::MemoryPool pool;
+  void* first = pool.allocate(1000)->data;
+  BOOST_TEST(pool.allocate(1000)->data == first);
+  BOOST_TEST(pool.reserved_bytes() == 1024u);
+}
+
+BOOST_AUTO_TEST_CASE(blocks_may_outlive_their_pool) {
+  ls::StorageRef block;
+  {
+    ls::MemoryPool pool;
+    block = pool.allocate(64);
+  }
+  static_cast<char*>(block->data)[63] = 1;
+}
