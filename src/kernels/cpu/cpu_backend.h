@@ -1,0 +1,138 @@
+// The CPU backend: oneDNN for products and convolutions, plain vectorised loops for the rest.
+#pragma once
+
+#include <dnnl.hpp>
+#include <memory>
+
+#include "lockstep/kernels/backend.h"
+
+namespace lockstep::kernels {
+
+struct ConvolutionCache;  // convolution.cpp
+struct MatmulCache;       // matmul.cpp
+
+/// One file of this folder per subject defines its overrides. Every override begins with prepare().
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(int threads);
+  ~CpuBackend() override;
+  CpuBackend(const CpuBackend&) = delete;
+  CpuBackend& operator=(const CpuBackend&) = delete;
+
+  // cpu_backend.cpp
+  Device device() const override { return Device::cpu(); }
+  int threads() const override { return threads_; }
+  Tensor empty(Shape shape, DType dtype, int channel_block) override;
+  std::size_t reserved_bytes() const override { return pool_.reserved_bytes(); }
+
+  // layout.cpp
+  int preferred_channel_block(std::int64_t channels) const override;
+  void to_layout(const Tensor& from, const Tensor& to) override;
+  void normalize_images(const Tensor& x, const Tensor& scale, const Tensor& shift, const Tensor& y) override;
+
+  // elementwise.cpp
+  void fill(const Tensor& out, float value) override;
+  void copy(const Tensor& from, const Tensor& to) override;
+  void add(const Tensor& a, const Tensor& b, const Tensor& y) override;
+  void add_rows(const Tensor& x, const Tensor& row, const Tensor& y) override;
+  void sum_rows(const Tensor& x, const Tensor& row, bool accumulate) override;
+  void scale(const Tensor& x, float factor, const Tensor& y) override;
+
+  // activation.cpp, dropout.cpp
+  void activation(Activation kind, const Tensor& x, const Tensor& y) override;
+  void activation_backward(Activation kind, const Tensor& x, const Tensor& dy, const Tensor& dx) override;
+  void dropout(const Tensor& x, float p, const RandomKey& key, const Tensor& y) override;
+
+  // matmul.cpp
+  void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) override;
+  void linear_backward_input(const Tensor& dy, const Tensor& weight, const Tensor& dx) override;
+  void linear_backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dweight,
+                              bool accumulate) override;
+
+  // convolution.cpp
+  void convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, const Convolution& geometry,
+                   const Tensor& y) override;
+  void convolution_backward_input(const Tensor& dy, const Tensor& weight, const Convolution& geometry,
+                                  const Tensor& dx) override;
+  void convolution_backward_weight(const Tensor& x, const Tensor& dy, const Convolution& geometry,
+                                   const Tensor& dweight, bool accumulate) override;
+  void channel_sums(const Tensor& dy, const Tensor& dbias, bool accumulate) override;
+
+  // pooling.cpp
+  void max_pool(const Tensor& x, const Pool& geometry, const Tensor& y, const Tensor& winners) override;
+  void max_pool_backward(const Tensor& dy, const Tensor& winners, const Pool& geometry,
+                         const Tensor& dx) override;
+  void average_pool(const Tensor& x, const Pool& geometry, const Tensor& y) override;
+  void average_pool_backward(const Tensor& dy, const Pool& geometry, const Tensor& dx) override;
+  void global_average_pool(const Tensor& x, const Tensor& y) override;
+  void global_average_pool_backward(const Tensor& dy, const Tensor& dx) override;
+  void upsample_nearest(const Tensor& x, int scale, const Tensor& y) override;
+  void upsample_nearest_backward(const Tensor& dy, int scale, const Tensor& dx) override;
+
+  // batch_norm.cpp
+  void channel_moments(const Tensor& x, const Tensor& centre, const Tensor& moments) override;
+  void batch_norm(const Tensor& x, const Tensor& mean, const Tensor& inv_std, const Tensor& weight,
+                  const Tensor& bias, const Tensor& y) override;
+  void batch_norm_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& inv_std,
+                                const Tensor& sums) override;
+  void batch_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& inv_std,
+                                 const Tensor& weight, const Tensor& sums, double count,
+                                 const Tensor& dx) override;
+
+  // layer_norm.cpp, group_norm.cpp
+  void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& y,
+                  const Tensor& mean, const Tensor& inv_std) override;
+  void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
+                           const Tensor& inv_std, const Tensor& dx, const Tensor& dweight,
+                           const Tensor& dbias, bool accumulate) override;
+  void group_norm(const Tensor& x, int groups, const Tensor& weight, const Tensor& bias, float eps,
+                  const Tensor& y, const Tensor& mean, const Tensor& inv_std) override;
+  void group_norm_backward(const Tensor& dy, const Tensor& x, int groups, const Tensor& weight,
+                           const Tensor& mean, const Tensor& inv_std, const Tensor& dx, const Tensor& dweight,
+                           const Tensor& dbias, bool accumulate) override;
+
+  // attention.cpp
+  void attention(const Columns& q, const Columns& k, const Columns& v, int heads, bool causal,
+                 const Tensor& y, const Tensor& saved) override;
+  void attention_backward(const Tensor& dy, const Columns& q, const Columns& k, const Columns& v, int heads,
+                          bool causal, const Tensor& saved, const Columns& dq, const Columns& dk,
+                          const Columns& dv) override;
+
+  // embedding.cpp, loss.cpp
+  void embedding(const Tensor& indices, const Tensor& weight, const Tensor& y) override;
+  void embedding_backward(const Tensor& dy, const Tensor& indices, const Tensor& dweight,
+                          bool accumulate) override;
+  WeightedSum cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropy& options,
+                            const Tensor& log_sum_exp) override;
+  void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const CrossEntropy& options,
+                              const Tensor& log_sum_exp, float factor, const Tensor& dlogits) override;
+  std::int64_t count_correct(const Tensor& logits, const Tensor& targets) override;
+  WeightedSum squared_error(const Tensor& x, const Tensor& target) override;
+  void squared_error_backward(const Tensor& x, const Tensor& target, float factor, const Tensor& dx) override;
+
+  // reduction.cpp, optimizer.cpp
+  void accumulate(const Tensor& into, const Tensor& x) override;
+  void block_sums_of_squares(const Tensor& x, std::span<double> blocks) override;
+  void adamw(const AdamWStep& step, const Tensor& value, const Tensor& gradient, const Tensor& exp_avg,
+             const Tensor& exp_avg_sq, std::span<const EmaTarget> ema) override;
+  void sgd(const SgdStep& step, const Tensor& value, const Tensor& gradient, const Tensor& momentum_buffer,
+           std::span<const EmaTarget> ema) override;
+  void ema(const Tensor& value, const EmaTarget& target) override;
+
+ private:
+  /// Makes the calling thread's OpenMP regions, oneDNN's among them, use threads() threads, whatever the
+  /// environment or another backend on this thread asked for.
+  void prepare() const noexcept;
+  /// Float32 (or other) working memory from the pool: uninitialised, 64-byte aligned, free again when it goes
+  /// out of scope.
+  Tensor scratch(std::int64_t elements, DType dtype = DType::float32);
+
+  int threads_;
+  MemoryPool pool_;
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  std::shared_ptr<ConvolutionCache> convolutions_;  // made at the first convolution
+  std::shared_ptr<MatmulCache> matmuls_;            // made at the first product that needs a primitive
+};
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,37 @@
+// Loops over the backend's threads. A loop is cut into equal runs of whole items, so which thread computes an
+// item never changes how it is computed.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "lockstep/base/processor.h"
+
+namespace lockstep::kernels {
+
+/// body(begin, end) over disjoint runs that cover [0, count); inline where `threads` is 1 or there is less
+/// than `items_per_thread` work for a second thread. body must not throw.
+template <class Body>
+void parallel_ranges(int threads, std::int64_t count, std::int64_t items_per_thread, const Body& body) {
+  const std::int64_t useful = items_per_thread < 1 ? count : count / items_per_thread;
+  const int team = static_cast<int>(std::min<std::int64_t>(threads, useful));
+  if (team <= 1) {
+    if (count > 0) body(std::int64_t{0}, count);
+    return;
+  }
+#pragma omp parallel for num_threads(team) schedule(static, 1)
+  for (int thread = 0; thread < team; ++thread) {
+    flush_denormals();
+    body(count * thread / team, count * (thread + 1) / team);
+  }
+}
+
+/// body(item) for every item of [0, count).
+template <class Body>
+void parallel_items(int threads, std::int64_t count, std::int64_t items_per_thread, const Body& body) {
+  parallel_ranges(threads, count, items_per_thread, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t item = begin; item < end; ++item) body(item);
+  });
+}
+
+}  // namespace lockstep::kernels
