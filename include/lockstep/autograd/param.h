@@ -1,0 +1,56 @@
+// The named leaves of a model: parameters, buffers, and statistics that are summed over shards.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep {
+
+/// A parameter. Its owner (an nn::Module) gives it a stable address for its life; everything else refers to
+/// it by pointer.
+struct Param {
+  std::string name;  ///< from the module tree: "layer1.0.conv1.weight"
+  Tensor value;      ///< float32
+  Tensor gradient;   ///< sum over the global batch of the last step; none if no rank had one, or before the
+                     ///< first step
+  bool trainable = true;
+
+  /// Bookkeeping of the Tape that records a pass over this parameter; nobody else reads it.
+  struct OnTape {
+    const void* tape = nullptr;
+    int id = -1;
+    int open_uses = 0;     ///< recorded uses whose backward has not run
+    bool written = false;  ///< a gradient has been written in this pass
+  } on_tape;
+};
+
+/// State that is saved but not trained: running statistics, counters.
+struct Buffer {
+  std::string name;
+  Tensor value;  ///< float32 or int64
+};
+
+/// A float64 vector that each shard contributes to in its forward pass and that is needed as a sum over all
+/// shards of the step (batch-norm moments). It travels as gradients do: summed along the same tree.
+class Statistic {
+ public:
+  virtual ~Statistic() = default;
+  virtual const std::string& name() const = 0;
+  virtual std::int64_t elements() const = 0;
+  /// Takes the sum over all shards, once per step, on every rank.
+  virtual void apply(std::span<const double> total) = 0;
+};
+
+/// All leaves of a model, in the order of its module tree. nn::Module converts to it, so whoever takes a
+/// ModelState takes a model.
+struct ModelState {
+  std::vector<Param*> params;
+  std::vector<Buffer*> buffers;
+  std::vector<Statistic*> statistics;
+};
+
+}  // namespace lockstep

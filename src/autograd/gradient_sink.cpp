@@ -1,0 +1,34 @@
+#include "lockstep/autograd/gradient_sink.h"
+
+#include <algorithm>
+
+namespace lockstep {
+
+LocalGradients::LocalGradients(const ModelState& state, kernels::Backend& backend)
+    : backend_(backend), params_(state.params) {
+  std::int64_t largest = 0;
+  for (const Statistic* const statistic : state.statistics)
+    largest = std::max(largest, statistic->elements());
+  statistic_.resize(static_cast<std::size_t>(largest));
+}
+
+GradientSlot LocalGradients::slot(Param& param) {
+  if (param.gradient) return {param.gradient, true};
+  param.gradient = backend_.empty(param.value.shape());
+  return {param.gradient, false};
+}
+
+GradientSlot LocalGradients::slot(Statistic& statistic) {
+  return {Tensor::view(statistic_.data(), {statistic.elements()}, DType::float64), false};
+}
+
+void LocalGradients::contributed(Statistic& statistic) {
+  statistic.apply({statistic_.data(), static_cast<std::size_t>(statistic.elements())});
+}
+
+void LocalGradients::clear() {
+  for (Param* const param : params_) param->gradient = {};
+  weight_ = 0;
+}
+
+}  // namespace lockstep
