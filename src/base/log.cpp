@@ -17,9 +17,15 @@ Log::Log(int rank, int world_size) {
 
 void Log::write(LogLevel level, std::string_view line) const {
   switch (level) {
-    case LogLevel::info: logger_->info(line); break;
-    case LogLevel::warning: logger_->warn("warning: {}", line); break;
-    case LogLevel::error: logger_->error("error: {}", line); break;
+    case LogLevel::info:
+      logger_->info(line);
+      break;
+    case LogLevel::warning:
+      logger_->warn("warning: {}", line);
+      break;
+    case LogLevel::error:
+      logger_->error("error: {}", line);
+      break;
   }
 }
 

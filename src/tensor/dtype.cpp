@@ -9,18 +9,25 @@ namespace lockstep {
 
 std::string_view to_string(DType type) {
   switch (type) {
-    case DType::float32: return "float32";
-    case DType::bfloat16: return "bfloat16";
-    case DType::float64: return "float64";
-    case DType::int64: return "int64";
-    case DType::int32: return "int32";
-    case DType::uint8: return "uint8";
+    case DType::float32:
+      return "float32";
+    case DType::bfloat16:
+      return "bfloat16";
+    case DType::float64:
+      return "float64";
+    case DType::int64:
+      return "int64";
+    case DType::int32:
+      return "int32";
+    case DType::uint8:
+      return "uint8";
   }
   return "unknown";
 }
 
 DType dtype_named(std::string_view name) {
-  for (const DType type : {DType::float32, DType::bfloat16, DType::float64, DType::int64, DType::int32, DType::uint8}) {
+  for (const DType type :
+       {DType::float32, DType::bfloat16, DType::float64, DType::int64, DType::int32, DType::uint8}) {
     if (to_string(type) == name) return type;
   }
   throw UsageError("unknown element type '{}'", name);

@@ -20,7 +20,8 @@ std::unique_ptr<Storage> new_block(std::size_t bytes) {
   auto block = std::make_unique<Storage>();
   block->data = std::aligned_alloc(alignment_bytes, bytes);
   if (!block->data) {
-    throw FailureError("out of memory: no {} bytes left; use a smaller batch or set train.micro_batches", bytes);
+    throw FailureError("out of memory: no {} bytes left; use a smaller batch or set train.micro_batches",
+                       bytes);
   }
   block->bytes = bytes;
   return block;

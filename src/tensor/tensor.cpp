@@ -33,7 +33,8 @@ Tensor Tensor::over(StorageRef storage, Shape shape, DType dtype, int channel_bl
   tensor.dtype_ = dtype;
   tensor.channel_block_ = channel_block;
   if (tensor.bytes() > storage->bytes) {
-    throw UsageError("a block of {} bytes cannot hold {} of {}", storage->bytes, to_string(dtype), to_string(shape));
+    throw UsageError("a block of {} bytes cannot hold {} of {}", storage->bytes, to_string(dtype),
+                     to_string(shape));
   }
   tensor.storage_ = std::move(storage);
   return tensor;
@@ -50,8 +51,8 @@ Tensor Tensor::view(void* data, Shape shape, DType dtype, Device device) {
 
 Tensor Tensor::reshape(Shape shape) const {
   if (shape.numel() != numel() || channel_block_ != 1) {
-    throw UsageError("a tensor of shape {} (channel block {}) cannot be viewed as {}", to_string(shape_), channel_block_,
-                     to_string(shape));
+    throw UsageError("a tensor of shape {} (channel block {}) cannot be viewed as {}", to_string(shape_),
+                     channel_block_, to_string(shape));
   }
   Tensor tensor = *this;
   tensor.shape_ = shape;
@@ -67,7 +68,8 @@ Tensor Tensor::rows(std::int64_t begin, std::int64_t end) const {
   std::copy(shape_.begin(), shape_.end(), extents.begin());
   extents[0] = end - begin;
   Tensor tensor = *this;
-  tensor.shape_ = Shape(std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(shape_.rank())));
+  tensor.shape_ =
+      Shape(std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(shape_.rank())));
   const std::size_t row_bytes = extent == 0 ? 0 : bytes() / static_cast<std::size_t>(extent);
   tensor.data_ = static_cast<char*>(data_) + static_cast<std::size_t>(begin) * row_bytes;
   return tensor;
@@ -78,7 +80,8 @@ void Tensor::throw_wrong_dtype(DType asked) const {
 }
 
 void copy_elements(const Tensor& from, const Tensor& to) {
-  if (!(from.shape() == to.shape()) || from.dtype() != to.dtype() || from.channel_block() != to.channel_block()) {
+  if (!(from.shape() == to.shape()) || from.dtype() != to.dtype() ||
+      from.channel_block() != to.channel_block()) {
     throw UsageError("cannot copy {} {} into {} {}", to_string(from.dtype()), to_string(from.shape()),
                      to_string(to.dtype()), to_string(to.shape()));
   }

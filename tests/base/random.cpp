@@ -16,8 +16,8 @@ BOOST_AUTO_TEST_CASE(every_part_of_the_key_changes_the_stream) {
 }
 
 BOOST_AUTO_TEST_CASE(the_philox_rounds_are_those_of_random123) {
-  // Random123's known answer for philox4x32-10 with counter 0 and key 0. The key is mixed, so invert the mix: seed and
-  // purpose are chosen such that the mixed key is 0.
+  // Random123's known answer for philox4x32-10 with counter 0 and key 0. The key is mixed, so invert the mix:
+  // seed and purpose are chosen such that the mixed key is 0.
   const std::uint64_t purpose = 5;
   const ls::RandomKey zero{ls::mix_bits(purpose + 0x9e3779b97f4a7c15u), purpose, 0, 0};
   const auto words = ls::Random(zero).block(0);

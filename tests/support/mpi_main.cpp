@@ -1,10 +1,11 @@
-// The main of a test program that runs on several ranks: every rank runs the same cases in the same order, and a case that
-// fails on one rank ends the program on all of them (its peers may be waiting in a collective).
+// The main of a test program that runs on several ranks: every rank runs the same cases in the same order,
+// and a case that fails on one rank ends the program on all of them (its peers may be waiting in a
+// collective).
 #define BOOST_TEST_DYN_LINK
 #define BOOST_TEST_NO_MAIN
-#include <boost/test/unit_test.hpp>
-#include <boost/test/tree/observer.hpp>
 #include <boost/test/framework.hpp>
+#include <boost/test/tree/observer.hpp>
+#include <boost/test/unit_test.hpp>
 #include <cstdio>
 
 #include "support/world.h"

@@ -19,7 +19,8 @@ BOOST_AUTO_TEST_CASE(reading_a_tensor_as_another_type_is_refused) {
 
 BOOST_AUTO_TEST_CASE(channel_blocks_count_their_padding_lanes) {
   ls::MemoryPool pool;
-  const ls::Tensor tensor = ls::Tensor::over(pool.allocate(2 * 16 * 9 * 4), {2, 10, 3, 3}, ls::DType::float32, 8);
+  const ls::Tensor tensor =
+      ls::Tensor::over(pool.allocate(2 * 16 * 9 * 4), {2, 10, 3, 3}, ls::DType::float32, 8);
   BOOST_TEST(tensor.numel() == 180);
   BOOST_TEST(tensor.stored_numel() == 288);
 }

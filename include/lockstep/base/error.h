@@ -20,8 +20,8 @@ enum class ExitCode : int {
   user_stopped = 76,  ///< stopped by the user, checkpoint written: never requeued
 };
 
-/// Base of every error Lockstep throws. The text is one line: what was wrong, where (file, key, tensor, rank),
-/// and what to do. Throw one of the derived kinds below.
+/// Base of every error Lockstep throws. The text is one line: what was wrong, where (file, key, tensor,
+/// rank), and what to do. Throw one of the derived kinds below.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& text) : std::runtime_error(text), code_(code) {}

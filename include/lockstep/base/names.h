@@ -13,7 +13,8 @@ std::string_view strip_wrapper_prefix(std::string_view name);
 /// Shell-style match of a whole name: '*' is any run of characters (dots too), '?' is one.
 bool matches_pattern(std::string_view pattern, std::string_view name);
 
-/// The candidate with the smallest edit distance, or empty if none is near (more than a third of the letters off).
+/// The candidate with the smallest edit distance, or empty if none is near (more than a third of the letters
+/// off).
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 
 }  // namespace lockstep

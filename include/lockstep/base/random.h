@@ -35,7 +35,9 @@ struct RandomKey {
 class Random {
  public:
   constexpr explicit Random(const RandomKey& key)
-      : key_(mix_bits(key.seed ^ mix_bits(key.purpose + 0x9e3779b97f4a7c15u))), step_(key.step), shard_(key.shard) {}
+      : key_(mix_bits(key.seed ^ mix_bits(key.purpose + 0x9e3779b97f4a7c15u))),
+        step_(key.step),
+        shard_(key.shard) {}
 
   /// Four independent 32-bit words: elements 4 * index .. 4 * index + 3.
   constexpr std::array<std::uint32_t, 4> block(std::uint64_t index) const {

@@ -1,5 +1,5 @@
-// Communicator: what a group of ranks can do together. A world of one is a Communicator too, so one code path serves
-// 1 and N ranks.
+// Communicator: what a group of ranks can do together. A world of one is a Communicator too, so one code path
+// serves 1 and N ranks.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@
 
 namespace lockstep::comm {
 
-/// Memory that reductions work on: `planes` planes of `plane_bytes` each, 64-byte aligned, zeroed. Allocated once by all
-/// ranks together; where ranks share a machine they read each other's planes. Every rank has the same plane_bytes;
-/// the number of planes may differ. Destroying it is collective.
+/// Memory that reductions work on: `planes` planes of `plane_bytes` each, 64-byte aligned, zeroed. Allocated
+/// once by all ranks together; where ranks share a machine they read each other's planes. Every rank has the
+/// same plane_bytes; the number of planes may differ. Destroying it is collective.
 class Arena {
  public:
   virtual ~Arena() = default;
@@ -29,8 +29,8 @@ class Arena {
 /// A started reduction. Tickets count up from 1 per communicator; 0 is "none".
 using Ticket = std::uint64_t;
 
-/// What a tree sum works on: elements [first, first + count) of type float32 or float64 at the same byte offset of
-/// every plane.
+/// What a tree sum works on: elements [first, first + count) of type float32 or float64 at the same byte
+/// offset of every plane.
 struct TreeSum {
   Arena* arena = nullptr;
   std::size_t offset_bytes = 0;  ///< multiple of 64
@@ -38,9 +38,9 @@ struct TreeSum {
   DType dtype = DType::float32;
 };
 
-/// All methods but rank/size/topology/progress/done are collective: every rank of the group calls them in the same
-/// order. Waiting yields the core. A Communicator belongs to one thread at a time. Failures of the transport throw
-/// FailureError with the call's name and the rank.
+/// All methods but rank/size/topology/progress/done are collective: every rank of the group calls them in the
+/// same order. Waiting yields the core. A Communicator belongs to one thread at a time. Failures of the
+/// transport throw FailureError with the call's name and the rank.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -51,10 +51,10 @@ class Communicator {
 
   virtual std::unique_ptr<Arena> allocate_arena(std::size_t plane_bytes, int planes) = 0;
 
-  /// Starts a sum over all shards, along the tree. Before the call, plane p of this rank holds the partial sum of its
-  /// p-th maximal sub-tree (map.subtrees(rank)); a rank without shards has none. When done, plane 0 of every rank
-  /// holds the sum (so every rank needs at least one plane). Returns at once; sums are carried out in the order
-  /// started. The memory must not be touched in between.
+  /// Starts a sum over all shards, along the tree. Before the call, plane p of this rank holds the partial
+  /// sum of its p-th maximal sub-tree (map.subtrees(rank)); a rank without shards has none. When done, plane
+  /// 0 of every rank holds the sum (so every rank needs at least one plane). Returns at once; sums are
+  /// carried out in the order started. The memory must not be touched in between.
   virtual Ticket start_tree_sum(const TreeSum& sum, const ShardMap& map) = 0;
   /// Moves started sums on, without blocking. Call it often from the computing thread.
   virtual void progress() = 0;
@@ -79,8 +79,8 @@ class Communicator {
 /// A world of one, without MPI.
 std::unique_ptr<Communicator> make_self_communicator();
 
-/// Owns the process's MPI state. Started alone (not under mpirun, srun or PMI) it does not touch MPI at all and the world
-/// is a world of one.
+/// Owns the process's MPI state. Started alone (not under mpirun, srun or PMI) it does not touch MPI at all
+/// and the world is a world of one.
 class World {
  public:
   /// Initialises MPI if this process was launched as a rank. Throws FailureError if MPI cannot start.

@@ -20,12 +20,12 @@ struct ShardRange {
 /// Leaves in the left child of a node over `leaves` > 1 leaves: the largest power of two below it.
 int left_leaves(int leaves);
 
-/// The largest sub-trees of the tree over `leaves` that lie wholly within `range`, left to right. Their leaves
-/// are exactly those of `range`; an empty range has none.
+/// The largest sub-trees of the tree over `leaves` that lie wholly within `range`, left to right. Their
+/// leaves are exactly those of `range`; an empty range has none.
 std::vector<ShardRange> maximal_subtrees(int leaves, ShardRange range);
 
-/// Ranks own contiguous blocks of shards whose sizes differ by at most one (the first shards % ranks blocks are the
-/// larger). With fewer shards than ranks the last ranks own none.
+/// Ranks own contiguous blocks of shards whose sizes differ by at most one (the first shards % ranks blocks
+/// are the larger). With fewer shards than ranks the last ranks own none.
 class ShardMap {
  public:
   /// shards >= 1, ranks >= 1.

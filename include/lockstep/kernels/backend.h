@@ -1,11 +1,11 @@
 // The numeric operations, one virtual function each; kernels/cpu and kernels/cuda implement them.
 //
-// Conventions. Every tensor lies on the backend's device. Float tensors are float32 unless said; bf16 storage is allowed by
-// the signatures and refused by name where it is not built yet (UsageError). Outputs are allocated by the
-// caller (empty()) and do not overlap inputs unless said. A batch of 0 is legal everywhere. `accumulate` adds to
-// what the output holds; otherwise the output is overwritten. Results depend on the arguments, the instruction set and
-// threads() only: never on addresses, timing, or what ran before. Wrong shapes throw UsageError naming the operation.
-// Steady state: calls with shapes seen before allocate nothing.
+// Conventions. Every tensor lies on the backend's device. Float tensors are float32 unless said; bf16 storage
+// is allowed by the signatures and refused by name where it is not built yet (UsageError). Outputs are
+// allocated by the caller (empty()) and do not overlap inputs unless said. A batch of 0 is legal everywhere.
+// `accumulate` adds to what the output holds; otherwise the output is overwritten. Results depend on the
+// arguments, the instruction set and threads() only: never on addresses, timing, or what ran before. Wrong
+// shapes throw UsageError naming the operation. Steady state: calls with shapes seen before allocate nothing.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ class Backend {
   virtual Device device() const = 0;
   virtual int threads() const = 0;  ///< threads per operation; fixed for the backend's life
 
-  // --- memory -------------------------------------------------------------------------------------------------------
+  // --- memory
+  // -------------------------------------------------------------------------------------------------------
   /// Uninitialised, from the backend's pool.
   virtual Tensor empty(Shape shape, DType dtype = DType::float32, int channel_block = 1) = 0;
   /// Bytes the pool has obtained from the system.
@@ -38,9 +39,11 @@ class Backend {
   /// Any device to any device, equal shapes and layouts; converts between float32 and bfloat16.
   virtual void copy(const Tensor& from, const Tensor& to) = 0;
   /// y = scale * uint8 x + shift per channel c of [N, C, H, W]: images to floats. scale, shift: float32 [C].
-  virtual void normalize_images(const Tensor& x, const Tensor& scale, const Tensor& shift, const Tensor& y) = 0;
+  virtual void normalize_images(const Tensor& x, const Tensor& scale, const Tensor& shift,
+                                const Tensor& y) = 0;
 
-  // --- elementwise (any shape; equal layouts; padding lanes stay zero) --------------------------------------------------
+  // --- elementwise (any shape; equal layouts; padding lanes stay zero)
+  // --------------------------------------------------
   virtual void add(const Tensor& a, const Tensor& b, const Tensor& y) = 0;  ///< y may be a
   /// y = x + row, x: [..., n] with n = row.numel() elements repeated (position embeddings, biases).
   virtual void add_rows(const Tensor& x, const Tensor& row, const Tensor& y) = 0;
@@ -49,21 +52,24 @@ class Backend {
   virtual void scale(const Tensor& x, float factor, const Tensor& y) = 0;  ///< y may be x
   virtual void activation(Activation kind, const Tensor& x, const Tensor& y) = 0;
   virtual void activation_backward(Activation kind, const Tensor& x, const Tensor& dy, const Tensor& dx) = 0;
-  /// y = x / (1 - p) where uniform(key, element) >= p, else 0. Its own backward (pass dy as x). Elements are numbered in
-  /// logical row-major order. 0 <= p < 1.
+  /// y = x / (1 - p) where uniform(key, element) >= p, else 0. Its own backward (pass dy as x). Elements are
+  /// numbered in logical row-major order. 0 <= p < 1.
   virtual void dropout(const Tensor& x, float p, const RandomKey& key, const Tensor& y) = 0;
 
-  // --- dense -----------------------------------------------------------------------------------------------------------
+  // --- dense
+  // -----------------------------------------------------------------------------------------------------------
   // x: [rows, in] (leading dimensions folded), weight: [out, in], bias: [out] or none, y: [rows, out].
   virtual void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) = 0;
   virtual void linear_backward_input(const Tensor& dy, const Tensor& weight, const Tensor& dx) = 0;
-  virtual void linear_backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dweight, bool accumulate) = 0;
+  virtual void linear_backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dweight,
+                                      bool accumulate) = 0;
 
-  // --- convolution -----------------------------------------------------------------------------------------------------
-  // x: [N, C, H, W], weight: [O, C / groups, kh, kw] plain, bias: [O] or none, y: [N, O, H', W'];
-  // H' = (H + 2 padding - kh) / stride + 1. x and y in any channel block; preferred_channel_block is fast.
-  virtual void convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, const Convolution& geometry,
-                           const Tensor& y) = 0;
+  // --- convolution
+  // ----------------------------------------------------------------------------------------------------- x:
+  // [N, C, H, W], weight: [O, C / groups, kh, kw] plain, bias: [O] or none, y: [N, O, H', W']; H' = (H + 2
+  // padding - kh) / stride + 1. x and y in any channel block; preferred_channel_block is fast.
+  virtual void convolution(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                           const Convolution& geometry, const Tensor& y) = 0;
   virtual void convolution_backward_input(const Tensor& dy, const Tensor& weight, const Convolution& geometry,
                                           const Tensor& dx) = 0;
   virtual void convolution_backward_weight(const Tensor& x, const Tensor& dy, const Convolution& geometry,
@@ -71,10 +77,13 @@ class Backend {
   /// dbias[o] (+)= sum of dy over batch and places.
   virtual void channel_sums(const Tensor& dy, const Tensor& dbias, bool accumulate) = 0;
 
-  // --- pooling ---------------------------------------------------------------------------------------------------------
-  /// winners: int32 of y's shape and layout: flat place (h * W + w) in x of each maximum (the first on a tie).
+  // --- pooling
+  // ---------------------------------------------------------------------------------------------------------
+  /// winners: int32 of y's shape and layout: flat place (h * W + w) in x of each maximum (the first on a
+  /// tie).
   virtual void max_pool(const Tensor& x, const Pool& geometry, const Tensor& y, const Tensor& winners) = 0;
-  virtual void max_pool_backward(const Tensor& dy, const Tensor& winners, const Pool& geometry, const Tensor& dx) = 0;
+  virtual void max_pool_backward(const Tensor& dy, const Tensor& winners, const Pool& geometry,
+                                 const Tensor& dx) = 0;
   /// Padded places count as zeros in the mean (PyTorch's count_include_pad = True).
   virtual void average_pool(const Tensor& x, const Pool& geometry, const Tensor& y) = 0;
   virtual void average_pool_backward(const Tensor& dy, const Pool& geometry, const Tensor& dx) = 0;
@@ -85,74 +94,90 @@ class Backend {
   virtual void upsample_nearest(const Tensor& x, int scale, const Tensor& y) = 0;
   virtual void upsample_nearest_backward(const Tensor& dy, int scale, const Tensor& dx) = 0;
 
-  // --- normalisation ---------------------------------------------------------------------------------------------------
-  // Batch norm is cut where ranks must meet: moments -> (sum over ranks) -> normalise; the same backward.
-  // x: [N, C, H, W] or [N, C]; moments and sums: float64.
+  // --- normalisation
+  // --------------------------------------------------------------------------------------------------- Batch
+  // norm is cut where ranks must meet: moments -> (sum over ranks) -> normalise; the same backward. x: [N, C,
+  // H, W] or [N, C]; moments and sums: float64.
   /// moments [2, C]: per channel the sum of (x - centre) and of (x - centre)^2; centre: float32 [C].
   virtual void channel_moments(const Tensor& x, const Tensor& centre, const Tensor& moments) = 0;
   /// y = (x - mean[c]) * inv_std[c] * weight[c] + bias[c]; weight and bias may be none.
   virtual void batch_norm(const Tensor& x, const Tensor& mean, const Tensor& inv_std, const Tensor& weight,
                           const Tensor& bias, const Tensor& y) = 0;
   /// sums [2, C]: per channel the sum of dy and of dy * (x - mean) * inv_std. (They are dbias and dweight.)
-  virtual void batch_norm_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& inv_std,
-                                        const Tensor& sums) = 0;
-  /// Training: dx = weight inv_std (dy - sums[0] / count - xhat sums[1] / count), count = elements per channel that the
-  /// sums are over. count == 0: statistics were constants (evaluation), dx = weight inv_std dy.
-  virtual void batch_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& inv_std,
-                                         const Tensor& weight, const Tensor& sums, double count, const Tensor& dx) = 0;
+  virtual void batch_norm_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                        const Tensor& inv_std, const Tensor& sums) = 0;
+  /// Training: dx = weight inv_std (dy - sums[0] / count - xhat sums[1] / count), count = elements per
+  /// channel that the sums are over. count == 0: statistics were constants (evaluation), dx = weight inv_std
+  /// dy.
+  virtual void batch_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                         const Tensor& inv_std, const Tensor& weight, const Tensor& sums,
+                                         double count, const Tensor& dx) = 0;
   /// Over the last dimension n; mean, inv_std: float32 [rows]; weight, bias: [n].
-  virtual void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& y,
-                          const Tensor& mean, const Tensor& inv_std) = 0;
-  virtual void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                                   const Tensor& inv_std, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
+  virtual void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps,
+                          const Tensor& y, const Tensor& mean, const Tensor& inv_std) = 0;
+  virtual void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight,
+                                   const Tensor& mean, const Tensor& inv_std, const Tensor& dx,
+                                   const Tensor& dweight, const Tensor& dbias,
                                    bool accumulate) = 0;  ///< accumulate: of dweight and dbias
   /// x: plain [N, C, H, W]; mean, inv_std: float32 [N, groups]; weight, bias: [C].
   virtual void group_norm(const Tensor& x, int groups, const Tensor& weight, const Tensor& bias, float eps,
                           const Tensor& y, const Tensor& mean, const Tensor& inv_std) = 0;
   virtual void group_norm_backward(const Tensor& dy, const Tensor& x, int groups, const Tensor& weight,
-                                   const Tensor& mean, const Tensor& inv_std, const Tensor& dx, const Tensor& dweight,
-                                   const Tensor& dbias, bool accumulate) = 0;
+                                   const Tensor& mean, const Tensor& inv_std, const Tensor& dx,
+                                   const Tensor& dweight, const Tensor& dbias, bool accumulate) = 0;
 
-  // --- attention -------------------------------------------------------------------------------------------------------
-  // q, k, v: columns of [batch, time, *] matrices, `heads` heads of width channels / heads side by side; scale
-  // 1 / sqrt(width). y: [batch, time, channels]. saved: float32 [batch, heads, time, time], the probabilities.
-  virtual void attention(const Columns& q, const Columns& k, const Columns& v, int heads, bool causal, const Tensor& y,
-                         const Tensor& saved) = 0;
+  // --- attention
+  // -------------------------------------------------------------------------------------------------------
+  // q, k, v: columns of [batch, time, *] matrices, `heads` heads of width channels / heads side by side;
+  // scale 1 / sqrt(width). y: [batch, time, channels]. saved: float32 [batch, heads, time, time], the
+  // probabilities.
+  virtual void attention(const Columns& q, const Columns& k, const Columns& v, int heads, bool causal,
+                         const Tensor& y, const Tensor& saved) = 0;
   /// dq, dk, dv are overwritten (other columns of their matrices are not touched).
-  virtual void attention_backward(const Tensor& dy, const Columns& q, const Columns& k, const Columns& v, int heads,
-                                  bool causal, const Tensor& saved, const Columns& dq, const Columns& dk,
-                                  const Columns& dv) = 0;
+  virtual void attention_backward(const Tensor& dy, const Columns& q, const Columns& k, const Columns& v,
+                                  int heads, bool causal, const Tensor& saved, const Columns& dq,
+                                  const Columns& dk, const Columns& dv) = 0;
 
-  // --- embedding, losses -----------------------------------------------------------------------------------------------
-  /// indices: int64, any shape; weight: [rows, width]; y: [indices..., width]. An index outside throws DataError with its value.
+  // --- embedding, losses
+  // -----------------------------------------------------------------------------------------------
+  /// indices: int64, any shape; weight: [rows, width]; y: [indices..., width]. An index outside throws
+  /// DataError with its value.
   virtual void embedding(const Tensor& indices, const Tensor& weight, const Tensor& y) = 0;
-  /// dweight rows are summed in the order of the indices; without accumulate the whole of dweight is zeroed first.
-  virtual void embedding_backward(const Tensor& dy, const Tensor& indices, const Tensor& dweight, bool accumulate) = 0;
-  /// logits: [rows, classes], targets: int64 [rows]. Returns the sum of losses and the number of rows counted (not
-  /// ignored). log_sum_exp: float32 [rows], for the backward. A target outside throws DataError with row and value.
+  /// dweight rows are summed in the order of the indices; without accumulate the whole of dweight is zeroed
+  /// first.
+  virtual void embedding_backward(const Tensor& dy, const Tensor& indices, const Tensor& dweight,
+                                  bool accumulate) = 0;
+  /// logits: [rows, classes], targets: int64 [rows]. Returns the sum of losses and the number of rows counted
+  /// (not ignored). log_sum_exp: float32 [rows], for the backward. A target outside throws DataError with row
+  /// and value.
   virtual WeightedSum cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropy& options,
                                     const Tensor& log_sum_exp) = 0;
   /// dlogits = factor * d(sum)/d(logits); may be the logits themselves.
-  virtual void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const CrossEntropy& options,
-                                      const Tensor& log_sum_exp, float factor, const Tensor& dlogits) = 0;
+  virtual void cross_entropy_backward(const Tensor& logits, const Tensor& targets,
+                                      const CrossEntropy& options, const Tensor& log_sum_exp, float factor,
+                                      const Tensor& dlogits) = 0;
   /// Rows whose largest logit (the first on a tie) is the target.
   virtual std::int64_t count_correct(const Tensor& logits, const Tensor& targets) = 0;
   /// Sum of squared differences, weight = elements.
   virtual WeightedSum squared_error(const Tensor& x, const Tensor& target) = 0;
   /// dx = factor * 2 (x - target).
-  virtual void squared_error_backward(const Tensor& x, const Tensor& target, float factor, const Tensor& dx) = 0;
+  virtual void squared_error_backward(const Tensor& x, const Tensor& target, float factor,
+                                      const Tensor& dx) = 0;
 
-  // --- gradients and optimizers ----------------------------------------------------------------------------------------
+  // --- gradients and optimizers
+  // ----------------------------------------------------------------------------------------
   /// into += x over raw float32 or float64 memory: one inner node of the reduction tree.
   virtual void accumulate(const Tensor& into, const Tensor& x) = 0;
-  /// Float64 sum of squares over consecutive 4096-element blocks of x's plain elements; blocks: one per block.
+  /// Float64 sum of squares over consecutive 4096-element blocks of x's plain elements; blocks: one per
+  /// block.
   virtual void block_sums_of_squares(const Tensor& x, std::span<double> blocks) = 0;
-  /// One AdamW step (Loshchilov, Hutter 2019; PyTorch's order of operations) and the EMA updates of the new value, in one pass.
-  virtual void adamw(const AdamWStep& step, const Tensor& value, const Tensor& gradient, const Tensor& exp_avg,
-                     const Tensor& exp_avg_sq, std::span<const EmaTarget> ema) = 0;
+  /// One AdamW step (Loshchilov, Hutter 2019; PyTorch's order of operations) and the EMA updates of the new
+  /// value, in one pass.
+  virtual void adamw(const AdamWStep& step, const Tensor& value, const Tensor& gradient,
+                     const Tensor& exp_avg, const Tensor& exp_avg_sq, std::span<const EmaTarget> ema) = 0;
   /// One SGD step (PyTorch's momentum). momentum_buffer: none if momentum is 0.
-  virtual void sgd(const SgdStep& step, const Tensor& value, const Tensor& gradient, const Tensor& momentum_buffer,
-                   std::span<const EmaTarget> ema) = 0;
+  virtual void sgd(const SgdStep& step, const Tensor& value, const Tensor& gradient,
+                   const Tensor& momentum_buffer, std::span<const EmaTarget> ema) = 0;
   /// average = decay * average + (1 - decay) * value.
   virtual void ema(const Tensor& value, const EmaTarget& target) = 0;
 };

@@ -39,7 +39,8 @@ struct WeightedSum {
   double weight = 0;
 };
 
-/// One shadow to update with the value an optimizer step produced: average = decay average + (1 - decay) value.
+/// One shadow to update with the value an optimizer step produced: average = decay average + (1 - decay)
+/// value.
 struct EmaTarget {
   Tensor average;
   float decay = 0;

@@ -17,11 +17,15 @@ struct BFloat16 {
 constexpr std::size_t bytes_of(DType type) {
   switch (type) {
     case DType::float64:
-    case DType::int64: return 8;
+    case DType::int64:
+      return 8;
     case DType::float32:
-    case DType::int32: return 4;
-    case DType::bfloat16: return 2;
-    case DType::uint8: return 1;
+    case DType::int32:
+      return 4;
+    case DType::bfloat16:
+      return 2;
+    case DType::uint8:
+      return 1;
   }
   return 0;
 }
@@ -36,11 +40,17 @@ inline constexpr DType dtype_of = [] {
   static_assert(sizeof(T) == 0, "not an element type");
   return DType::uint8;
 }();
-template <> inline constexpr DType dtype_of<float> = DType::float32;
-template <> inline constexpr DType dtype_of<BFloat16> = DType::bfloat16;
-template <> inline constexpr DType dtype_of<double> = DType::float64;
-template <> inline constexpr DType dtype_of<std::int64_t> = DType::int64;
-template <> inline constexpr DType dtype_of<std::int32_t> = DType::int32;
-template <> inline constexpr DType dtype_of<std::uint8_t> = DType::uint8;
+template <>
+inline constexpr DType dtype_of<float> = DType::float32;
+template <>
+inline constexpr DType dtype_of<BFloat16> = DType::bfloat16;
+template <>
+inline constexpr DType dtype_of<double> = DType::float64;
+template <>
+inline constexpr DType dtype_of<std::int64_t> = DType::int64;
+template <>
+inline constexpr DType dtype_of<std::int32_t> = DType::int32;
+template <>
+inline constexpr DType dtype_of<std::uint8_t> = DType::uint8;
 
 }  // namespace lockstep

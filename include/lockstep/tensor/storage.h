@@ -42,7 +42,8 @@ class StorageRef {
   }
   ~StorageRef() {
     if (block_ && block_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      const std::shared_ptr<StorageOwner> owner = std::move(block_->owner);  // the block may hold its owner's last reference
+      const std::shared_ptr<StorageOwner> owner =
+          std::move(block_->owner);  // the block may hold its owner's last reference
       owner->release(block_);
     }
   }

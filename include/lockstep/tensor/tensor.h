@@ -14,9 +14,9 @@ namespace lockstep {
 /// Copying a Tensor copies the handle, not the elements; constness is the handle's, as with a pointer.
 ///
 /// Layout. Elements are row-major, with one exception: a 4-D activation [N, C, H, W] may be stored in channel
-/// blocks, physically [N, ceil(C / B), H, W, B] with B = channel_block(). B = 1 is plain NCHW, B = C is NHWC, B = 8
-/// or 16 is what convolutions like best. Lanes that pad the last block always hold zero. Only kernels and
-/// kernels::Backend::to_layout look at B; everything that leaves the tape is plain.
+/// blocks, physically [N, ceil(C / B), H, W, B] with B = channel_block(). B = 1 is plain NCHW, B = C is NHWC,
+/// B = 8 or 16 is what convolutions like best. Lanes that pad the last block always hold zero. Only kernels
+/// and kernels::Backend::to_layout look at B; everything that leaves the tape is plain.
 class Tensor {
  public:
   Tensor() = default;  ///< no tensor: bool(t) is false
@@ -48,8 +48,8 @@ class Tensor {
     return static_cast<T*>(data_);
   }
 
-  /// The same memory under another shape of as many elements. Throws UsageError otherwise, or if in channel blocks
-  /// (B = 1 only).
+  /// The same memory under another shape of as many elements. Throws UsageError otherwise, or if in channel
+  /// blocks (B = 1 only).
   Tensor reshape(Shape shape) const;
   /// Rows [begin, end) of the first dimension, sharing memory. Throws UsageError outside the range.
   Tensor rows(std::int64_t begin, std::int64_t end) const;
