@@ -1,0 +1,78 @@
+// One error for all: every rank learns of every other's failure and throws the same.
+#include "lockstep/comm/agreement.h"
+
+#include <algorithm>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::comm {
+namespace {
+
+struct Outcome {
+  ExitCode code = ExitCode::done;
+  std::string text;
+  bool failed = false;
+};
+
+Outcome outcome_of(const std::function<void()>& action) {
+  try {
+    action();
+    return {};
+  } catch (const Error& error) {
+    return {error.code(), error.what(), true};
+  } catch (const std::exception& error) {
+    return {ExitCode::failure, error.what(), true};
+  } catch (...) {
+    return {ExitCode::failure, "an exception of unknown type", true};
+  }
+}
+
+/// Throws the class that belongs to the code, so that callers can catch a kind.
+[[noreturn]] void throw_error(ExitCode code, const std::string& text) {
+  switch (code) {
+    case ExitCode::usage:
+      throw UsageError("{}", text);
+    case ExitCode::data:
+      throw DataError("{}", text);
+    case ExitCode::training:
+      throw TrainingError("{}", text);
+    case ExitCode::failure:
+      throw FailureError("{}", text);
+    default:
+      throw Error(code, text);
+  }
+}
+
+}  // namespace
+
+void together(Communicator& communicator, const std::function<void()>& action) {
+  const Outcome mine = outcome_of(action);
+
+  struct Record {
+    int failed;
+    int code;
+  };
+  const Record record{mine.failed ? 1 : 0, static_cast<int>(mine.code)};
+  std::vector<Record> records(communicator.size());
+  communicator.all_gather(&record, sizeof record, records.data());
+  const auto failed = [](const Record& other) { return other.failed != 0; };
+  const auto first = std::find_if(records.begin(), records.end(), failed);
+  if (first == records.end()) return;
+
+  const std::vector<std::string> texts = communicator.all_gather_texts(mine.text);
+  const auto failures = std::count_if(records.begin(), records.end(), failed);
+  const auto first_rank = static_cast<std::size_t>(first - records.begin());
+  bool texts_differ = false;
+  for (std::size_t rank = first_rank; rank < texts.size(); ++rank) {
+    texts_differ = texts_differ || (failed(records[rank]) && texts[rank] != texts[first_rank]);
+  }
+  std::string text = texts[first_rank];
+  if (failures < communicator.size()) text = fmt::format("rank {}: {}", first_rank, text);
+  if (texts_differ) text += fmt::format("; and {} more rank{}", failures - 1, failures == 2 ? "" : "s");
+  throw_error(static_cast<ExitCode>(first->code), text);
+}
+
+}  // namespace lockstep::comm
