@@ -1,0 +1,119 @@
+// Module: a node in the tree of names. Layers and models are Modules; parameters hang on it under full dotted
+// names.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "lockstep/autograd/param.h"
+#include "lockstep/nn/init.h"
+
+namespace lockstep::nn {
+
+/// A Module owns nothing: submodules and parameters are members of the class that derives from it, and name
+/// themselves to their parent when they are constructed:
+///
+///   struct Classifier : nn::Module {
+///     nn::Linear hidden{*this, "hidden", 64, 128};  // hidden.weight, hidden.bias
+///     nn::Linear out{*this, "out", 128, 10};
+///     Var forward(const Var& x) { return out(relu(hidden(x))); }
+///   };
+///
+/// Members of a list are named by their place: "0", "1" .... A name may hold dots ("transformer.wte"). Full
+/// names are known from construction on. Addresses are stable: a Module cannot be copied or moved. A parent
+/// must outlive its children.
+class Module {
+ public:
+  /// The root of a tree. `seed` decides the initial values of all parameters in it.
+  explicit Module(std::uint64_t seed = 0);
+  /// Throws UsageError if the name is empty or taken.
+  Module(Module& parent, std::string_view name);
+  virtual ~Module();
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  /// Full name, "layer1.0.conv1"; empty for the root.
+  const std::string& path() const noexcept { return path_; }
+  /// The root's.
+  std::uint64_t seed() const noexcept { return seed_; }
+
+  /// All leaves, in the order of PyTorch's state_dict: a module's own, as they were registered, then its
+  /// children's.
+  ModelState state();
+  operator ModelState() { return state(); }
+
+ private:
+  friend class Parameter;
+  friend class StateBuffer;
+  friend class Moments;
+
+  std::string full_name(std::string_view name) const;
+  Module& root() noexcept;
+  void claim(const std::string& full_name);
+  void release(const std::string& full_name) noexcept;
+  void collect(ModelState& state) const;
+
+  Module* parent_ = nullptr;
+  std::string path_;
+  std::uint64_t seed_;
+  std::unordered_set<std::string> names_;  // of the whole tree; the root's only
+  std::vector<Param*> params_;
+  std::vector<Buffer*> buffers_;
+  std::vector<Statistic*> statistics_;
+  std::vector<Module*> children_;
+};
+
+/// A parameter as a member of a Module: float32, registered and initialised at construction.
+class Parameter : public Param {
+ public:
+  /// Throws UsageError if the name is empty or taken.
+  Parameter(Module& owner, std::string_view local_name, Shape shape, const Init& init);
+  ~Parameter();
+  Parameter(const Parameter&) = delete;
+  Parameter& operator=(const Parameter&) = delete;
+
+ private:
+  Module& owner_;
+};
+
+/// A buffer as a member of a Module.
+class StateBuffer : public Buffer {
+ public:
+  StateBuffer(Module& owner, std::string_view local_name, Tensor initial);
+  ~StateBuffer();
+  StateBuffer(const StateBuffer&) = delete;
+  StateBuffer& operator=(const StateBuffer&) = delete;
+
+ private:
+  Module& owner_;
+};
+
+/// A float64 vector summed over all shards of a step, as a member of a Module: derive and write apply().
+class Moments : public Statistic {
+ public:
+  Moments(Module& owner, std::string_view local_name, std::int64_t elements);
+  ~Moments() override;
+  Moments(const Moments&) = delete;
+  Moments& operator=(const Moments&) = delete;
+
+  const std::string& name() const override { return name_; }
+  std::int64_t elements() const override { return elements_; }
+
+ private:
+  Module& owner_;
+  std::string name_;
+  std::int64_t elements_;
+};
+
+/// Makes every parameter whose name matches one of the patterns ('*' any run of characters, '?' one) a
+/// constant. Throws UsageError for a pattern that matches none.
+void freeze(const ModelState& state, std::span<const std::string> patterns);
+
+/// Elements of all parameters, or of those that train.
+std::int64_t count_parameters(const ModelState& state, bool trainable_only = false);
+
+}  // namespace lockstep::nn

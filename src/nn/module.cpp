@@ -1,0 +1,130 @@
+#include "lockstep/nn/module.h"
+
+#include "lockstep/base/names.h"
+
+namespace lockstep::nn {
+namespace {
+
+template <class T>
+void erase_pointer(std::vector<T*>& pointers, const T* gone) noexcept {
+  std::erase(pointers, gone);
+}
+
+}  // namespace
+
+Module::Module(std::uint64_t seed) : seed_(seed) {}
+
+Module::Module(Module& parent, std::string_view name)
+    : parent_(&parent), path_(parent.full_name(name)), seed_(parent.seed_) {
+  claim(path_);
+  try {
+    parent.children_.push_back(this);
+  } catch (...) {
+    release(path_);
+    throw;
+  }
+}
+
+Module::~Module() {
+  if (!parent_) return;
+  release(path_);
+  erase_pointer(parent_->children_, this);
+}
+
+std::string Module::full_name(std::string_view name) const {
+  if (name.empty()) throw UsageError("a member of module '{}' has an empty name; give it one", path_);
+  return path_.empty() ? std::string(name) : path_ + "." + std::string(name);
+}
+
+Module& Module::root() noexcept {
+  Module* module = this;
+  while (module->parent_) module = module->parent_;
+  return *module;
+}
+
+void Module::claim(const std::string& full_name) {
+  if (!root().names_.insert(full_name).second)
+    throw UsageError("the name '{}' is used twice in one model; rename one of the two", full_name);
+}
+
+void Module::release(const std::string& full_name) noexcept { root().names_.erase(full_name); }
+
+ModelState Module::state() {
+  ModelState state;
+  collect(state);
+  return state;
+}
+
+void Module::collect(ModelState& state) const {
+  state.params.insert(state.params.end(), params_.begin(), params_.end());
+  state.buffers.insert(state.buffers.end(), buffers_.begin(), buffers_.end());
+  state.statistics.insert(state.statistics.end(), statistics_.begin(), statistics_.end());
+  for (const Module* const child : children_) child->collect(state);
+}
+
+Parameter::Parameter(Module& owner, std::string_view local_name, Shape shape, const Init& init)
+    : owner_(owner) {
+  name = owner.full_name(local_name);
+  value = Tensor::empty(shape);
+  initialize(*this, init, owner.seed());
+  owner.params_.reserve(owner.params_.size() + 1);
+  owner.claim(name);
+  owner.params_.push_back(this);
+}
+
+Parameter::~Parameter() {
+  owner_.release(name);
+  erase_pointer<Param>(owner_.params_, this);
+}
+
+StateBuffer::StateBuffer(Module& owner, std::string_view local_name, Tensor initial) : owner_(owner) {
+  name = owner.full_name(local_name);
+  value = std::move(initial);
+  owner.buffers_.reserve(owner.buffers_.size() + 1);
+  owner.claim(name);
+  owner.buffers_.push_back(this);
+}
+
+StateBuffer::~StateBuffer() {
+  owner_.release(name);
+  erase_pointer<Buffer>(owner_.buffers_, this);
+}
+
+Moments::Moments(Module& owner, std::string_view local_name, std::int64_t elements)
+    : owner_(owner), name_(owner.full_name(local_name)), elements_(elements) {
+  owner.statistics_.reserve(owner.statistics_.size() + 1);
+  owner.claim(name_);
+  owner.statistics_.push_back(this);
+}
+
+Moments::~Moments() {
+  owner_.release(name_);
+  erase_pointer<Statistic>(owner_.statistics_, this);
+}
+
+void freeze(const ModelState& state, std::span<const std::string> patterns) {
+  for (const std::string& pattern : patterns) {
+    bool matched = false;
+    for (Param* const param : state.params) {
+      if (!matches_pattern(pattern, param->name)) continue;
+      param->trainable = false;
+      matched = true;
+    }
+    if (matched) continue;
+    std::vector<std::string> names;
+    for (const Param* const param : state.params) names.push_back(param->name);
+    const std::string nearest = nearest_name(pattern, names);
+    throw UsageError("frozen pattern '{}' matches no parameter{}", pattern,
+                     nearest.empty() ? std::string() : "; did you mean '" + nearest + "'?");
+  }
+}
+
+std::int64_t count_parameters(const ModelState& state, bool trainable_only) {
+  std::int64_t count = 0;
+  for (const Param* const param : state.params) {
+    if (param->trainable || !trainable_only) count += param->value.numel();
+  }
+  return count;
+}
+
+}  // namespace lockstep::nn
