@@ -1,0 +1,48 @@
+// metrics.jsonl and the progress line.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "lockstep/base/log.h"
+
+namespace lockstep::train {
+
+/// RUN/metrics.jsonl: one JSON object a line, appended and flushed. Only rank 0 writes; on other ranks all calls do nothing.
+class MetricsFile {
+ public:
+  /// Drops lines of steps after `resumed_step` (a killed run may have logged beyond its last checkpoint), then appends.
+  /// Throws DataError if the file cannot be written.
+  MetricsFile(const std::string& path, std::int64_t resumed_step, bool writes);
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+
+  void append(const nlohmann::json& line);
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+};
+
+/// Shows where a run is: one line that is redrawn on a terminal, plain lines in a file.
+class Progress {
+ public:
+  Progress(Log log, bool shows, std::int64_t first_step, std::int64_t last_step, std::int64_t log_every);
+
+  /// After each step; draws at most a few times a second on a terminal, and every `log_every` steps in a file.
+  void step(std::int64_t steps_done, double loss, double samples_per_second);
+  /// A line that stays: evaluations, checkpoints.
+  void note(const std::string& line);
+  /// Ends the redrawn line.
+  void finish();
+
+ private:
+  Log log_;
+  bool shows_, terminal_, line_open_ = false;
+  std::int64_t first_step_, last_step_, log_every_;
+  double started_s_, drawn_s_ = 0;
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# From a bare Debian 12 to a trained model: installs, builds, trains handwritten digits on 2 ranks, evaluates, shows the
+# checkpoint. Can be run again: what is done stays done, and the run goes on where it stands.
+set -euo pipefail
+# shellcheck source=jobs/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+cd "$repository"
+
+install_packages "${build_packages[@]}"
+build_release lockstep_cli
+lockstep=$repository/build/release/bin/lockstep
+run=${1:-runs/digits}
+
+say "Preparing the digits (runs/data/digits.h5)"
+mkdir -p runs/data
+[ -f runs/data/digits.h5 ] || "$lockstep" prepare csv share/data/digits.csv.gz --shape 1,8,8 --out runs/data/digits.h5
+
+say "Training on 2 ranks ($run)"
+mpirun -n 2 "$lockstep" train jobs/digits.ini --run "$run"
+
+checkpoint=$run/checkpoints/latest
+say "The checkpoint: h5dump -H $checkpoint"
+h5dump -H "$checkpoint" | head -n 40
+echo "   ..."
+
+say "Accuracy on the held-out fifth"
+"$lockstep" eval "$checkpoint" --weights model
+"$lockstep" eval "$checkpoint" --weights ema/0.99
+
+say "Done"
+echo "run:        $run"
+echo "checkpoint: $(readlink -f "$checkpoint")"
+echo "metrics:    $run/metrics.jsonl"

@@ -1,0 +1,47 @@
+# Shared by jobs/quickstart.sh and tests/run.sh (sourced, from anywhere): packages, build, and what Open MPI wants.
+# shellcheck shell=bash
+
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+build_packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-openmpi-dev hdf5-tools
+  libdnnl-dev libboost-program-options-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev)
+test_packages=(libboost-test-dev python3-h5py)
+
+say() { printf '\n== %s\n' "$*"; }
+
+# install_packages PACKAGE...: installs what is missing; without root says what is missing and ends with 2.
+install_packages() {
+  local missing=() package
+  for package in "$@"; do
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  local as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    if ! sudo -n true 2>/dev/null; then
+      echo "These packages are missing, and installing them needs root: ${missing[*]}" >&2
+      echo "Ask for: apt-get install ${missing[*]}    (or see INSTALL: without root)" >&2
+      exit 2
+    fi
+    as_root=(sudo)
+  fi
+  say "Installing ${missing[*]}"
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# Open MPI: run as root where we are root, more ranks than cores where they are few, and waiting ranks yield.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
+# Threads are set by the program, never found in the environment.
+export OMP_NUM_THREADS=1
+
+# build_release TARGET...: configures and builds build/release; extra CMake settings in LOCKSTEP_CMAKE_FLAGS.
+build_release() {
+  say "Building (build/release)"
+  mkdir -p "$repository/build"
+  # shellcheck disable=SC2086  # several flags
+  cmake --preset release -S "$repository" ${LOCKSTEP_CMAKE_FLAGS:-} >"$repository/build/configure.log" 2>&1 ||
+    { cat "$repository/build/configure.log" >&2; exit 1; }
+  cmake --build "$repository/build/release" --target "$@"
+}

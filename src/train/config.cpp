@@ -1,0 +1,187 @@
+#include "lockstep/train/config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <boost/program_options.hpp>
+#include <fstream>
+#include <sstream>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/names.h"
+#include "train/config_keys.h"
+
+namespace lockstep::train {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr std::string_view group_prefix = "optimizer.group.";
+
+/// optimizer.group.N = PATTERN [lr factor [decay factor]]
+void set_group(Config& config, const std::string& name, const std::string& value) {
+  int number = 0;
+  std::istringstream digits(name.substr(group_prefix.size()));
+  if (!(digits >> number) || !digits.eof() || number < 0) throw UsageError("the N of {}N is not a number", group_prefix);
+  GroupConfig group;
+  std::istringstream words(value);
+  if (!(words >> group.pattern)) throw UsageError("a name pattern is missing");
+  if (words >> group.lr_factor) words >> group.decay_factor;
+  if (!words.eof()) throw UsageError("'{}' is not: PATTERN LR_FACTOR DECAY_FACTOR", value);
+  config.optimizer.groups[number] = group;
+}
+
+void set_key(Config& config, const std::string& name, const std::string& value) {
+  if (name.starts_with(group_prefix)) return set_group(config, name, value);
+  for (const Key& key : config_keys()) {
+    if (key.name == name) return key.set(config, value);
+  }
+  std::vector<std::string> known;
+  for (const Key& key : config_keys()) known.push_back(key.name);
+  const std::string nearest = nearest_name(name, known);
+  throw UsageError("unknown key; {}", nearest.empty() ? "see lockstep train --help-keys"
+                                                      : fmt::format("did you mean {}?", nearest));
+}
+
+void set_key_named(Config& config, const std::string& origin, const std::string& name, const std::string& value) {
+  try {
+    set_key(config, name, value);
+  } catch (const UsageError& error) {
+    throw UsageError("{}: {}: {}", origin, name, error.what());
+  }
+}
+
+void require(bool holds, const std::string& origin, std::string_view key, std::string_view what) {
+  if (!holds) throw UsageError("{}: {}: {}", origin, key, what);
+}
+
+/// Settings that are understood but that this build cannot carry out are refused, never ignored.
+void refuse_unavailable(const Config& config, const std::string& origin) {
+  const auto refuse = [&](bool asked, std::string_view key, std::string_view instead) {
+    if (asked) throw UsageError("{}: {}: not available in this version; {}", origin, key, instead);
+  };
+  refuse(config.train.precision != "fp32", "train.precision", "use fp32");
+  refuse(config.train.device == "cuda", "train.device", "use cpu");
+  refuse(config.ddp.reduce_dtype != "fp32", "ddp.reduce_dtype", "use fp32");
+  refuse(config.ddp.hook != "none", "ddp.hook", "use none");
+  refuse(config.ddp.sharded_optimizer, "ddp.sharded_optimizer", "use false");
+  refuse(config.ddp.check_every != 0, "ddp.check_every", "use 0");
+  refuse(config.ddp.mode != "overlapped", "ddp.mode", "use overlapped");
+  refuse(!config.ema.sigma_rel.empty(), "ema.sigma_rel", "use ema.rates");
+  refuse(config.checkpoint.async, "checkpoint.async", "use false");
+  refuse(config.checkpoint.io != "posix", "checkpoint.io", "use posix");
+  refuse(!config.checkpoint.keep_best.empty(), "checkpoint.keep_best", "leave it empty");
+  refuse(config.checkpoint.load != "strict", "checkpoint.load", "use strict");
+  refuse(!config.log.trace.empty(), "log.trace", "leave it empty");
+}
+
+/// What a single key cannot tell.
+void finish(Config& config, const std::string& origin) {
+  if (config.optimizer.decay.empty()) config.optimizer.decay = config.optimizer.name == "adamw" ? "matrices" : "all";
+  require(!config.model.name.empty(), origin, "model.name", "is missing; one of mlp, resnet, gpt");
+  require(config.train.steps > 0, origin, "train.steps", "is missing or not positive");
+  require(config.train.global_batch > 0, origin, "train.global_batch", "is missing or not positive");
+  require(config.train.shards >= 0, origin, "train.shards", "must be positive, or 0 for the world size");
+  require(config.train.micro_batches >= 1, origin, "train.micro_batches", "must be at least 1");
+  require(config.train.threads >= 1, origin, "train.threads", "must be at least 1");
+  require(config.train.eval_every >= 0, origin, "train.eval_every", "must not be negative");
+  require(config.train.label_smoothing >= 0 && config.train.label_smoothing < 1, origin, "train.label_smoothing",
+          "must be in [0, 1)");
+  require(config.data.eval_fraction >= 0 && config.data.eval_fraction < 1, origin, "data.eval_fraction",
+          "must be in [0, 1)");
+  require(config.data.eval.empty() || config.data.eval_fraction == 0, origin, "data.eval_fraction",
+          "cannot be combined with data.eval; give one of them");
+  require(config.model.dropout >= 0 && config.model.dropout < 1, origin, "model.dropout", "must be in [0, 1)");
+  require(config.optimizer.lr > 0, origin, "optimizer.lr", "must be positive");
+  require(config.optimizer.betas.size() == 2, origin, "optimizer.betas", "takes two numbers");
+  require(config.optimizer.clip >= 0, origin, "optimizer.clip", "must not be negative");
+  require(config.optimizer.warmup_steps >= 0, origin, "optimizer.warmup_steps", "must not be negative");
+  require(config.ema.warmup.empty() || config.ema.warmup.size() == 3, origin, "ema.warmup",
+          "takes three numbers: inv_gamma power update_after");
+  require(config.ddp.bucket_mb > 0 && config.ddp.first_bucket_mb > 0, origin, "ddp.bucket_mb", "must be positive");
+  require(config.checkpoint.every >= 0, origin, "checkpoint.every", "must not be negative");
+  require(config.checkpoint.keep >= 1, origin, "checkpoint.keep", "must be at least 1");
+  require(config.log.every >= 1, origin, "log.every", "must be at least 1");
+  refuse_unavailable(config, origin);
+}
+
+}  // namespace
+
+Config parse_config(const std::string& text, const std::string& origin, const std::vector<std::string>& overrides) {
+  Config config;
+  try {
+    std::istringstream stream(text);
+    const po::parsed_options parsed = po::parse_config_file(stream, po::options_description(), true);
+    std::map<std::string, int> seen;
+    for (const po::option& option : parsed.options) {
+      if (++seen[option.string_key] > 1) throw UsageError("{}: {}: is given twice", origin, option.string_key);
+      set_key_named(config, origin, option.string_key, option.value.empty() ? "" : option.value.front());
+    }
+  } catch (const po::error& error) {
+    throw UsageError("{}: not an INI file of [section] and key = value lines: {}", origin, error.what());
+  }
+  for (const std::string& override_text : overrides) {
+    const std::size_t equals = override_text.find('=');
+    if (equals == std::string::npos) throw UsageError("--set {}: write it as SECTION.KEY=VALUE", override_text);
+    set_key_named(config, "--set", override_text.substr(0, equals), override_text.substr(equals + 1));
+  }
+  finish(config, origin);
+  return config;
+}
+
+Config read_config(const std::string& path, const std::vector<std::string>& overrides) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  if (!file || !(text << file.rdbuf())) throw UsageError("{}: cannot read the configuration; check the path", path);
+  return parse_config(text.str(), path, overrides);
+}
+
+std::string to_text(const Config& config) {
+  std::string text, section;
+  for (const Key& key : config_keys()) {
+    const std::size_t dot = key.name.find('.');
+    if (key.name.substr(0, dot) != section) {
+      if (section == "optimizer") {
+        for (const auto& [number, group] : config.optimizer.groups) {
+          text += fmt::format("group.{} = {} {} {}\n", number, group.pattern, group.lr_factor, group.decay_factor);
+        }
+      }
+      section = key.name.substr(0, dot);
+      text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
+    }
+    text += fmt::format("{} = {}\n", key.name.substr(dot + 1), key.get(config));
+  }
+  return text;
+}
+
+std::vector<std::string> forbidden_changes(const Config& run, const Config& asked) {
+  std::vector<std::string> changes;
+  for (const Key& key : config_keys()) {
+    const std::string before = key.get(run), now = key.get(asked);
+    if (!key.may_change && before != now) {
+      changes.push_back(fmt::format("{}: the run has '{}', asked for '{}'", key.name, before, now));
+    }
+  }
+  const auto groups = [](const Config& config) {
+    std::string text;
+    for (const auto& [number, group] : config.optimizer.groups) {
+      text += fmt::format("{}: {} {} {}; ", number, group.pattern, group.lr_factor, group.decay_factor);
+    }
+    return text;
+  };
+  if (groups(run) != groups(asked)) {
+    changes.push_back(fmt::format("optimizer.group: the run has '{}', asked for '{}'", groups(run), groups(asked)));
+  }
+  return changes;
+}
+
+std::string describe_keys() {
+  std::string text;
+  const Config defaults;
+  for (const Key& key : config_keys()) {
+    text += fmt::format("{:<26} {:<12} {}\n", key.name, key.get(defaults), key.help);
+  }
+  return text + fmt::format("{:<26} {:<12} {}\n", "optimizer.group.N", "", "name pattern, its lr factor, its decay factor");
+}
+
+}  // namespace lockstep::train

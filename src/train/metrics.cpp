@@ -1,0 +1,97 @@
+#include "lockstep/train/metrics.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::train {
+namespace {
+
+/// Lines of steps up to `last_step`; a torn last line (no JSON) goes, too.
+std::string lines_up_to(const std::string& path, std::int64_t last_step) {
+  std::ifstream file(path);
+  std::string kept;
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
+    if (parsed.is_object() && parsed.value("step", std::int64_t{0}) <= last_step) kept += line + "\n";
+  }
+  return kept;
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::string& path, std::int64_t resumed_step, bool writes) : path_(path) {
+  if (!writes) return;
+  const std::string kept = lines_up_to(path, resumed_step), temporary = path + ".tmp";
+  {
+    std::ofstream file(temporary, std::ios::trunc);
+    if (!(file << kept << std::flush)) throw DataError("{}: cannot write: {}", temporary, std::strerror(errno));
+  }
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+    throw DataError("{}: cannot replace: {}", path, std::strerror(errno));
+  }
+  descriptor_ = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (descriptor_ < 0) throw DataError("{}: cannot open: {}", path, std::strerror(errno));
+}
+
+MetricsFile::~MetricsFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+void MetricsFile::append(const nlohmann::json& line) {
+  if (descriptor_ < 0) return;
+  const std::string text = line.dump() + "\n";
+  if (write(descriptor_, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    throw DataError("{}: cannot write: {}; free some space", path_, std::strerror(errno));
+  }
+}
+
+Progress::Progress(Log log, bool shows, std::int64_t first_step, std::int64_t last_step, std::int64_t log_every)
+    : log_(std::move(log)),
+      shows_(shows),
+      terminal_(isatty(STDERR_FILENO) != 0),
+      first_step_(first_step),
+      last_step_(last_step),
+      log_every_(log_every),
+      started_s_(monotonic_s()) {}
+
+void Progress::step(std::int64_t steps_done, double loss, double samples_per_second) {
+  constexpr double redraw_s = 0.2;
+  if (!shows_) return;
+  const double now_s = monotonic_s();
+  const bool last = steps_done == last_step_;
+  if (terminal_ ? (now_s - drawn_s_ < redraw_s && !last) : (steps_done % log_every_ != 0 && !last)) return;
+  drawn_s_ = now_s;
+  const double per_step_s = (now_s - started_s_) / static_cast<double>(steps_done - first_step_);
+  const auto left_s = static_cast<std::int64_t>(per_step_s * static_cast<double>(last_step_ - steps_done));
+  const std::string line = fmt::format("step {}/{}  loss {:.4f}  {:.0f} samples/s  {}:{:02d}:{:02d} left", steps_done,
+                                       last_step_, loss, samples_per_second, left_s / 3600, left_s / 60 % 60, left_s % 60);
+  if (terminal_) {
+    fmt::print(stderr, "\r\x1b[K{}", line);
+    std::fflush(stderr);
+    line_open_ = true;
+  } else {
+    log_.info("{}", line);
+  }
+}
+
+void Progress::note(const std::string& line) {
+  finish();
+  if (shows_) log_.info("{}", line);
+}
+
+void Progress::finish() {
+  if (line_open_) fmt::print(stderr, "\n");
+  line_open_ = false;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,83 @@
+#include "lockstep/train/session.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+
+namespace lockstep {
+namespace {
+
+/// How long a failing rank waits for the others to fail, too, before it ends the world.
+constexpr double agreement_timeout_s = 2;
+
+struct Failure {
+  ExitCode code;
+  std::string text;
+};
+
+Failure current_failure() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return {error.code(), error.what()};
+  } catch (const std::bad_alloc&) {
+    return {ExitCode::failure, "out of memory; use a smaller batch or set train.micro_batches"};
+  } catch (const std::exception& error) {
+    return {ExitCode::failure, error.what()};
+  } catch (...) {
+    return {ExitCode::failure, "an unknown exception"};
+  }
+}
+
+/// Says the failure once if all ranks failed, else ends the world. `errors` is a communicator that nothing else uses.
+int end_together(comm::Communicator& errors, const Failure& failure) {
+  const int code = static_cast<int>(failure.code);
+  try {
+    errors.barrier(agreement_timeout_s);
+  } catch (const Error&) {  // the others are elsewhere
+    fmt::print(stderr, "lockstep: rank {}: {}\n", errors.rank(), failure.text);
+    std::fflush(nullptr);
+    errors.abort(code);
+  }
+  const std::vector<std::string> texts = errors.all_gather_texts(fmt::format("{:03d}{}", code, failure.text));
+  if (errors.rank() == 0) {
+    for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+      if (rank == 0) fmt::print(stderr, "lockstep: {}\n", texts[0].substr(3));
+      if (rank > 0 && texts[rank] != texts[0]) fmt::print(stderr, "lockstep: rank {}: {}\n", rank, texts[rank].substr(3));
+    }
+    std::fflush(nullptr);
+  }
+  return std::atoi(texts[0].substr(0, 3).c_str());
+}
+
+}  // namespace
+
+kernels::Backend& Session::backend() {
+  if (!backend_) use_backend(Device::cpu(), 1);
+  return *backend_;
+}
+
+int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& program) {
+  std::unique_ptr<comm::World> world;
+  try {
+    world = std::make_unique<comm::World>(argc, argv);
+  } catch (...) {
+    fmt::print(stderr, "lockstep: {}\n", current_failure().text);
+    return static_cast<int>(ExitCode::failure);
+  }
+  comm::Communicator& communicator = world->communicator();
+  const auto errors = communicator.split(0, communicator.rank());
+  Failure failure;
+  try {
+    Session session(communicator);
+    return static_cast<int>(program(session));
+  } catch (...) {
+    failure = current_failure();
+  }
+  return end_together(*errors, failure);
+}
+
+}  // namespace lockstep
