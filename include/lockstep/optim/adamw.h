@@ -1,0 +1,38 @@
+// AdamW: Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019; PyTorch's order of
+// operations.
+#pragma once
+
+#include <array>
+
+#include "lockstep/optim/optimizer.h"
+
+namespace lockstep::optim {
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  std::array<double, 2> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 0.01;
+  Decay decay = Decay::matrices;
+  std::vector<ParamGroup> groups = {};
+};
+
+class AdamW final : public Optimizer {
+ public:
+  /// `source` must outlive this. Throws UsageError on a bad option, saying which.
+  explicit AdamW(GradientSource& source, const AdamWOptions& options = {});
+
+  std::string_view algorithm() const override { return "adamw"; }
+  /// "exp_avg", "exp_avg_sq": float32 of the parameters' shapes; "step": int64 scalars on the CPU, the
+  /// updates each parameter has had (fewer than steps() if it had no gradient in some).
+  std::vector<Slot> slots() const override;
+
+ private:
+  void apply(std::size_t index, const Update& update, std::span<const kernels::EmaTarget> ema) override;
+
+  double beta1_, beta2_, eps_;
+  std::vector<Tensor> exp_avg_, exp_avg_sq_;  // by parameter
+  Tensor updates_;                            // int64 [parameters]
+};
+
+}  // namespace lockstep::optim

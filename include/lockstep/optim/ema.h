@@ -1,0 +1,154 @@
+// Ema: exponential moving averages (shadows) of a model's parameters, at any number of rates at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/autograd/param.h"
+#include "lockstep/kernels/backend.h"
+
+namespace lockstep::optim {
+
+class Optimizer;
+
+/// Lets a shadow follow quickly at first: update n (from 1) has s = n - update_after - 1; decay 0 (a copy)
+/// while s <= 0, then min(rate, 1 - (1 + s / inv_gamma)^-power) (Crowson's k-diffusion, ema-pytorch, timm).
+struct EmaWarmup {
+  double inv_gamma = 1;
+  double power = 2.0 / 3;
+  std::int64_t update_after = 0;
+};
+
+/// How a shadow forgets: the decay of each update. A plain rate converts to it.
+class EmaProfile {
+ public:
+  /// The same decay in every update. Throws UsageError unless 0 <= rate < 1.
+  EmaProfile(double rate);  // NOLINT(google-explicit-constructor): {0.99, 0.999} is how rates are written
+  /// Power-function profile of relative width sigma_rel: decay (1 - 1 / n)^(gamma + 1) in update n (Karras et
+  /// al. 2024, EDM2, equations 127 and 132 on). Throws UsageError unless 0 < sigma_rel < 0.28.
+  static EmaProfile power(double sigma_rel);
+
+  /// Canonical and shortest: "0.99", "sigma_rel=0.05"; the name in checkpoints.
+  const std::string& name() const noexcept { return name_; }
+  bool is_power() const noexcept { return power_; }
+  /// The rate, or sigma_rel.
+  double parameter() const noexcept { return parameter_; }
+  /// Decay of update n (from 1). Warm-up applies to plain rates only.
+  double decay(std::int64_t n, const std::optional<EmaWarmup>& warmup = {}) const;
+
+ private:
+  EmaProfile() = default;
+  std::string name_;
+  double parameter_ = 0;
+  double gamma_ = 0;
+  bool power_ = false;
+};
+
+/// What shadows hold of buffers (running statistics, counters).
+enum class EmaBuffers {
+  copy,     ///< the model's, as of the last update
+  average,  ///< averages of float32 ones as if parameters; others as with copy
+  leave,    ///< nothing: wherever shadows are used, the model's own buffers are
+};
+
+/// "copy", "average", "leave". Throws UsageError on another name.
+EmaBuffers ema_buffers_named(std::string_view name);
+
+struct EmaOptions {
+  std::optional<EmaWarmup> warmup;
+  EmaBuffers buffers = EmaBuffers::copy;
+};
+
+/// One shadow tensor, for checkpoints: /ema/RATE/NAME.
+struct EmaShadow {
+  std::string rate;  ///< EmaProfile::name()
+  std::string name;  ///< of the parameter or buffer
+  Tensor tensor;     ///< of its shape; float32, or its dtype for a buffer
+};
+
+/// Shadows of all parameters, frozen ones too, and of buffers as EmaOptions say. They start as copies of the
+/// model and never influence training. Parameters and buffers must outlive it; their number is fixed.
+class Ema {
+ public:
+  /// Throws UsageError on two equal profiles, or a warm-up with inv_gamma <= 0, power < 0 or update_after <
+  /// 0.
+  Ema(const ModelState& state, kernels::Backend& backend, std::vector<EmaProfile> profiles,
+      EmaOptions options = {});
+  /// With a one-threaded backend of its own on the model's device.
+  Ema(const ModelState& state, std::vector<EmaProfile> profiles, EmaOptions options = {});
+  Ema(const Ema&) = delete;
+  Ema& operator=(const Ema&) = delete;
+
+  /// Moves all shadows on, once after each optimizer step. Throws UsageError when an optimizer does it
+  /// (Optimizer::attach), or while shadows are swapped in.
+  void update();
+
+  /// Updates so far; set on resume, after the shadows have been filled.
+  std::int64_t updates() const noexcept { return updates_; }
+  void set_updates(std::int64_t updates);
+  /// Starts again as copies of the model: for averages that begin in the middle of a run.
+  void reset();
+
+  std::span<const EmaProfile> profiles() const noexcept { return profiles_; }
+  const EmaOptions& options() const noexcept { return options_; }
+  /// All shadows: profile by profile, parameters then buffers in the model's order. The tensors are handles
+  /// to write into on resume.
+  std::vector<EmaShadow> shadows() const;
+  /// One shadow. Throws UsageError naming what there is.
+  Tensor shadow(std::string_view rate, std::string_view name) const;
+
+  /// While it lives, the model's parameters (and shadowed buffers) are those of one shadow. Its end, by an
+  /// exception too, puts the model's own back. Handles are exchanged, no element is copied.
+  class [[nodiscard]] SwappedIn {
+   public:
+    ~SwappedIn();
+    SwappedIn(const SwappedIn&) = delete;
+    SwappedIn& operator=(const SwappedIn&) = delete;
+
+   private:
+    friend class Ema;
+    SwappedIn(Ema& ema, std::size_t profile);
+    Ema& ema_;
+    std::vector<Tensor> own_;  // the model's values, by leaf
+  };
+  /// For evaluation. Throws UsageError on an unknown rate, or when one is swapped in already.
+  SwappedIn swap_in(std::string_view rate);
+
+ private:
+  friend class Optimizer;  // updates in the same pass over memory as the step
+  struct Leaf {
+    const std::string* name;
+    Tensor* value;
+    bool averaged;  // otherwise copied
+  };
+
+  void add_leaves(const ModelState& state);
+  std::size_t profile_named(std::string_view rate) const;
+  const Leaf& leaf(std::size_t index) const { return leaves_[index]; }
+  /// Starts an update: sets the decays. Throws when shadows are swapped in.
+  void begin_update();
+  /// Targets of a parameter (index in ModelState::params), one per profile.
+  std::span<const kernels::EmaTarget> targets(std::size_t leaf) const;
+  /// Moves one leaf's shadows on, in a pass of its own.
+  void update_leaf(std::size_t leaf);
+  /// Ends an update in which the parameters are done: buffers, and the count.
+  void finish_update();
+
+  std::unique_ptr<kernels::Backend> own_backend_;
+  kernels::Backend& backend_;
+  std::vector<EmaProfile> profiles_;
+  EmaOptions options_;
+  std::vector<Param*> params_;
+  std::vector<Leaf> leaves_;                 // parameters, then buffers
+  std::vector<kernels::EmaTarget> targets_;  // [leaf][profile]
+  std::int64_t updates_ = 0;
+  const Optimizer* attached_to_ = nullptr;
+  bool swapped_in_ = false;
+};
+
+}  // namespace lockstep::optim

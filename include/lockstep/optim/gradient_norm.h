@@ -1,0 +1,62 @@
+// The global gradient norm, and the factor that clips by it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lockstep/autograd/gradient_source.h"
+
+namespace lockstep::optim {
+
+/// The L2 norm of the mean gradient (sum / weight) over all parameters that have one.
+///
+/// Float64 sums of squares over fixed blocks of 4096 elements of each tensor, added one after another:
+/// tensors in the order of their names, blocks in the order of their elements. So the bits depend on the
+/// gradients alone, not on who computes which block: an optimizer that holds slices, cut at block edges,
+/// fills its own part of blocks(), exchanges it, and every rank combines.
+class GradientNorm {
+ public:
+  static constexpr std::int64_t block_elements = 4096;
+
+  /// `source` must outlive this.
+  explicit GradientNorm(GradientSource& source);
+
+  /// The norm. Throws TrainingError when it is not finite, naming the first parameter at fault. Allocates
+  /// nothing.
+  double measure();
+
+  /// The parts of measure(). Sums of squares of all gradients, or of elements [begin, end) of one:
+  /// `param` indexes source.params(), `begin` is a multiple of block_elements, `end` too or the tensor's end
+  /// (UsageError otherwise). A parameter without gradient counts as zeros.
+  void fill_blocks();
+  void fill_blocks(std::size_t param, std::int64_t begin, std::int64_t end);
+  /// One sum per block; tensors in name order. Frozen parameters take no blocks.
+  std::span<double> blocks() noexcept { return blocks_; }
+  /// Where blocks of a parameter (index in source.params()) begin in blocks(), and how many there are.
+  std::size_t first_block(std::size_t param) const { return ranges_.at(param).first; }
+  std::size_t block_count(std::size_t param) const { return ranges_.at(param).count; }
+  /// The norm from the sums in blocks(). Throws as measure().
+  double combine() const;
+
+ private:
+  struct Range {
+    std::size_t first = 0, count = 0;
+  };
+  [[noreturn]] void throw_not_finite() const;
+
+  GradientSource& source_;
+  std::vector<Range> ranges_;       // by index in source.params()
+  std::vector<std::size_t> order_;  // indices of trainable parameters, by name
+  std::vector<double> blocks_;
+};
+
+/// GradientNorm(source).measure(), for callers who need it once.
+double gradient_norm(GradientSource& source);
+
+/// What gradients are multiplied by so that their norm is at most `clip` (PyTorch's clip_grad_norm_):
+/// min(1, clip / (norm + 1e-6)). `clip` = 0: no clipping, 1.
+double clip_factor(double norm, double clip);
+
+}  // namespace lockstep::optim

@@ -1,0 +1,115 @@
+// Optimizer: what AdamW and SGD share. It reads the gradients of a GradientSource and updates its parameters.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/autograd/gradient_source.h"
+#include "lockstep/optim/ema.h"
+#include "lockstep/optim/gradient_norm.h"
+#include "lockstep/optim/groups.h"
+
+namespace lockstep::optim {
+
+/// State of one kind, for checkpoints: /optimizer/SLOT/NAME.
+struct Slot {
+  struct Entry {
+    std::string name;  ///< of the parameter
+    Tensor tensor;     ///< a handle to write into on resume
+  };
+  std::string name;  ///< as PyTorch calls it: "exp_avg", "exp_avg_sq", "step", "momentum_buffer"
+  std::vector<Entry> entries;
+};
+
+struct StepOptions {
+  std::optional<double> lr;   ///< of this step, from a schedule; otherwise the optimizer's own
+  double clip = 0;            ///< the greatest norm of the mean gradient; 0: no clipping
+  bool measure_norm = false;  ///< wanted even without clipping (it costs one more pass over the gradients)
+};
+
+struct StepResult {
+  double gradient_norm = std::numeric_limits<double>::quiet_NaN();  ///< before clipping; NaN: not measured
+  double clip_factor = 1;
+};
+
+/// Frozen parameters (trainable = false) have no slots. A parameter without gradient in a step is left alone
+/// in it, as PyTorch does with grad None. The steady state allocates nothing.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  /// "adamw", "sgd".
+  virtual std::string_view algorithm() const = 0;
+
+  /// Applies the gradients. They are multiplied by float32(clip factor / weight), rounded once, where PyTorch
+  /// rounds the mean and the clipping factor one after the other.
+  /// Throws before any parameter is touched: TrainingError when a norm was asked for and is not finite, or
+  /// when the weight is not positive; UsageError when no parameter has a gradient, or one has that was frozen
+  /// when the optimizer was made.
+  StepResult step(const StepOptions& options = {});
+
+  /// Steps applied so far. Set on resume, beside the slots (which hold AdamW's count for each parameter).
+  std::int64_t steps() const noexcept { return steps_; }
+  void set_steps(std::int64_t steps);
+  /// The learning rate of steps that name none.
+  double lr() const noexcept { return lr_; }
+  void set_lr(double lr);
+
+  /// All state but steps(), by slot; parameters in the model's order. Which slots and entries there are
+  /// depends on the options and the model only.
+  virtual std::vector<Slot> slots() const = 0;
+
+  /// From now on step() moves the shadows of `ema` on in the same pass over memory, with the bits that
+  /// ema.update() gives. `ema` must live as long as steps are made. Throws UsageError when one is attached
+  /// already or its parameters are not all of these.
+  void attach(Ema& ema);
+  void detach() noexcept;
+
+ protected:
+  /// Throws UsageError on a bad value (lr, weight_decay) or group.
+  Optimizer(GradientSource& source, double lr, double weight_decay, Decay decay,
+            std::span<const ParamGroup> groups);
+
+  /// What a step is for one parameter.
+  struct Update {
+    double lr = 0;            ///< group factor included
+    double weight_decay = 0;  ///< 0 where the decay rule exempts it
+    float gradient_factor = 1;
+  };
+  /// Updates parameter `index` and its shadows. It is trainable and has a gradient.
+  virtual void apply(std::size_t index, const Update& update, std::span<const kernels::EmaTarget> ema) = 0;
+
+  std::span<Param* const> params() const noexcept { return params_; }
+  bool has_slots(std::size_t index) const { return members_[index].trainable; }
+  kernels::Backend& backend() const { return source_.backend(); }
+  /// Zeroed tensors of the trainable parameters' shapes, by index; none for frozen ones.
+  std::vector<Tensor> make_slot() const;
+  /// A Slot of the tensors of make_slot().
+  Slot slot_of(std::string name, std::span<const Tensor> tensors) const;
+
+ private:
+  struct Member {
+    bool trainable;
+    ParamFactors factors;
+    std::size_t ema_leaf = 0;  // in the attached Ema
+  };
+  void check_gradients() const;
+  double measured_norm(const StepOptions& options);
+
+  GradientSource& source_;
+  std::vector<Param*> params_;
+  std::vector<Member> members_;
+  GradientNorm norm_;
+  double lr_, weight_decay_;
+  std::int64_t steps_ = 0;
+  Ema* ema_ = nullptr;
+};
+
+}  // namespace lockstep::optim

@@ -1,0 +1,34 @@
+// SGD with momentum and Nesterov's variant, as PyTorch defines them (no dampening).
+#pragma once
+
+#include "lockstep/optim/optimizer.h"
+
+namespace lockstep::optim {
+
+struct SgdOptions {
+  double lr = 1e-2;
+  double momentum = 0;
+  bool nesterov = false;
+  double weight_decay = 0;
+  Decay decay = Decay::all;
+  std::vector<ParamGroup> groups = {};
+};
+
+class Sgd final : public Optimizer {
+ public:
+  /// `source` must outlive this. Throws UsageError on a bad option, saying which.
+  explicit Sgd(GradientSource& source, const SgdOptions& options = {});
+
+  std::string_view algorithm() const override { return "sgd"; }
+  /// "momentum_buffer": float32 of the parameters' shapes; no slot if momentum is 0.
+  std::vector<Slot> slots() const override;
+
+ private:
+  void apply(std::size_t index, const Update& update, std::span<const kernels::EmaTarget> ema) override;
+
+  double momentum_;
+  bool nesterov_;
+  std::vector<Tensor> momentum_buffer_;  // by parameter; empty without momentum
+};
+
+}  // namespace lockstep::optim
