@@ -1,0 +1,85 @@
+// Dataset: an array in a file, read and written whole or by rows of its first dimension.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/hdf5/element_type.h"
+#include "lockstep/hdf5/object.h"
+
+namespace lockstep::hdf5 {
+
+/// Bytes [offset, offset + bytes) of the file.
+struct Extent {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+class Dataset : public Object {
+ public:
+  ElementType type() const { return type_; }
+  const std::vector<std::int64_t>& shape() const { return shape_; }  ///< empty for a scalar
+  std::int64_t rows() const { return shape_.empty() ? 1 : shape_[0]; }
+  std::int64_t numel() const { return numel_; }
+  std::int64_t row_numel() const { return row_numel_; }  ///< elements per row
+
+  /// Reads all elements, converted to `as`, into `out`, which must hold exactly numel() of them (UsageError
+  /// otherwise). DataError if the dataset was created but never written.
+  void read(ElementType as, std::span<std::byte> out) const;
+  /// Rows [begin, begin + count); the same rules.
+  void read_rows(std::int64_t begin, std::int64_t count, ElementType as, std::span<std::byte> out) const;
+  void write(ElementType from, std::span<const std::byte> in);
+  void write_rows(std::int64_t begin, std::int64_t count, ElementType from, std::span<const std::byte> in);
+
+  template <class T>
+  void read(std::span<T> out) const {
+    read(element_type_of<T>, std::as_writable_bytes(out));
+  }
+  template <class T>
+  void read_rows(std::int64_t begin, std::int64_t count, std::span<T> out) const {
+    read_rows(begin, count, element_type_of<T>, std::as_writable_bytes(out));
+  }
+  template <class T>
+  std::vector<T> read_all() const {
+    check_plausible(sizeof(T));
+    std::vector<T> values(static_cast<std::size_t>(numel_));
+    read(std::span<T>(values));
+    return values;
+  }
+  template <class T>
+  void write(std::span<const T> in) {
+    write(element_type_of<T>, std::as_bytes(in));
+  }
+  template <class T>
+  void write_rows(std::int64_t begin, std::int64_t count, std::span<const T> in) {
+    write_rows(begin, count, element_type_of<T>, std::as_bytes(in));
+  }
+
+  /// The one string of a text dataset, of fixed or variable length. Padding is stripped.
+  std::string read_text() const;
+
+  /// Where the elements lie in the file, for reading and writing them without HDF5: little endian, row-major,
+  /// one piece. DataError if they are chunked, compact, external, big endian or not yet allocated. No
+  /// elements: {0, 0}.
+  Extent extent() const;
+  std::uint64_t storage_bytes() const;  ///< bytes allocated in the file (compressed size, if compressed)
+
+ private:
+  friend class Group;
+  Dataset(Handle handle, std::string file_path, std::string name);
+
+  void check_rows(std::int64_t begin, std::int64_t count, ElementType type, std::size_t bytes) const;
+  void check_written() const;
+  /// DataError where the file claims more elements than memory could hold.
+  void check_plausible(std::size_t element_bytes) const;
+
+  ElementType type_ = ElementType::other;
+  std::vector<std::int64_t> shape_;
+  std::int64_t numel_ = 0;
+  std::int64_t row_numel_ = 0;
+};
+
+}  // namespace lockstep::hdf5

@@ -1,0 +1,74 @@
+// Object: what groups, datasets and named types share: a place in a file, and attributes.
+//
+// Everything in this room: failures throw DataError (FailureError if the storage itself failed, EIO) with the
+// file, the object and HDF5's innermost message. Only one thread is inside HDF5 at a time: every call holds
+// one process-wide lock, as the library has global state. Objects belong to one thread at a time.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/hdf5/handle.h"
+
+namespace lockstep::hdf5 {
+
+class Object {
+ public:
+  const std::string& file_path() const { return file_path_; }
+  /// Absolute name within the file: "/model/net.0.weight".
+  const std::string& name() const { return name_; }
+  std::int64_t id() const { return handle_.id(); }
+
+  bool has_attribute(std::string_view attribute) const;
+  std::vector<std::string> attribute_names() const;  ///< sorted
+
+  /// A string of fixed or variable length. Padding is stripped.
+  std::string text_attribute(std::string_view attribute) const;
+  /// Any integer type; DataError if the value does not fit.
+  std::int64_t int64_attribute(std::string_view attribute) const;
+  std::uint64_t uint64_attribute(std::string_view attribute) const;
+  /// Any number.
+  double double_attribute(std::string_view attribute) const;
+  /// Numbers of any shape, in row-major order; a scalar gives one.
+  std::vector<double> doubles_attribute(std::string_view attribute) const;
+
+  /// Writes a scalar (or for spans a 1-D) attribute, replacing one of that name. Texts are UTF-8 of fixed
+  /// length, null-terminated. Throws UsageError on a text with a null byte inside.
+  void set_attribute(std::string_view attribute, std::string_view text);
+  void set_attribute(std::string_view attribute, std::span<const double> values);
+  void set_attribute(std::string_view attribute, std::signed_integral auto value) {
+    set_int64(attribute, static_cast<std::int64_t>(value));
+  }
+  void set_attribute(std::string_view attribute, std::unsigned_integral auto value) {
+    set_uint64(attribute, static_cast<std::uint64_t>(value));
+  }
+  void set_attribute(std::string_view attribute, std::floating_point auto value) {
+    set_double(attribute, static_cast<double>(value));
+  }
+
+ protected:
+  Object() = default;
+  Object(Handle handle, std::string file_path, std::string name)
+      : handle_(std::move(handle)), file_path_(std::move(file_path)), name_(std::move(name)) {}
+  Object(Object&&) noexcept = default;
+  Object& operator=(Object&&) noexcept = default;
+  ~Object() = default;
+
+  /// The name of something in this object, for opening and for error texts.
+  std::string path_of(std::string_view child) const;
+
+  Handle handle_;
+  std::string file_path_;
+  std::string name_;
+
+ private:
+  void set_int64(std::string_view attribute, std::int64_t value);
+  void set_uint64(std::string_view attribute, std::uint64_t value);
+  void set_double(std::string_view attribute, double value);
+};
+
+}  // namespace lockstep::hdf5

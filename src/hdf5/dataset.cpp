@@ -1,0 +1,171 @@
+// Reading and writing datasets.
+#include "lockstep/hdf5/dataset.h"
+
+#include <algorithm>
+#include <array>
+
+#include "hdf5/library.h"
+#include "hdf5/text.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::hdf5 {
+namespace {
+
+/// Selections of rows in the file and of the same elements, row-major, in memory.
+struct RowSelection {
+  Handle file_space, memory_space;
+};
+
+RowSelection select_rows(const Dataset& dataset, std::int64_t begin, std::int64_t count) {
+  std::array<hsize_t, H5S_MAX_RANK> start{}, extent{};
+  start[0] = static_cast<hsize_t>(begin);
+  extent[0] = static_cast<hsize_t>(count);
+  for (std::size_t d = 1; d < dataset.shape().size(); ++d)
+    extent[d] = static_cast<hsize_t>(dataset.shape()[d]);
+  const int rank = static_cast<int>(dataset.shape().size());
+  const auto check = [&](auto result) {
+    return checked(result, dataset.file_path(), dataset.name(), "select rows");
+  };
+  RowSelection rows{owned_space(check(H5Dget_space(dataset.id()))),
+                    owned_space(check(H5Screate_simple(rank, extent.data(), nullptr)))};
+  check(H5Sselect_hyperslab(rows.file_space.id(), H5S_SELECT_SET, start.data(), nullptr, extent.data(),
+                            nullptr));
+  return rows;
+}
+
+bool little_endian(hid_t type) { return H5Tget_size(type) == 1 || H5Tget_order(type) == H5T_ORDER_LE; }
+
+}  // namespace
+
+Dataset::Dataset(Handle handle, std::string file_path, std::string name)
+    : Object(std::move(handle), std::move(file_path), std::move(name)) {
+  const auto check = [&](auto result) { return checked(result, file_path_, name_, "open"); };
+  const Handle type = owned_type(check(H5Dget_type(id())));
+  const Handle space = owned_space(check(H5Dget_space(id())));
+  type_ = classify(type.id());
+  if (H5Sget_simple_extent_type(space.id()) == H5S_NULL)
+    throw DataError("{}: {} has no elements", file_path_, name_);
+  const int rank = check(H5Sget_simple_extent_ndims(space.id()));
+  std::array<hsize_t, H5S_MAX_RANK> extents{};
+  check(H5Sget_simple_extent_dims(space.id(), extents.data(), nullptr));
+
+  // Sizes below 2^62 bytes, so that no product of them overflows later.
+  std::int64_t bytes_left =
+      (std::int64_t{1} << 62) / static_cast<std::int64_t>(std::max<std::size_t>(1, H5Tget_size(type.id())));
+  numel_ = row_numel_ = 1;
+  for (int d = 0; d < rank; ++d) {
+    const hsize_t extent = extents[static_cast<std::size_t>(d)];
+    if (extent > static_cast<hsize_t>(bytes_left)) {
+      throw DataError("{}: {} claims more elements than any machine could hold", file_path_, name_);
+    }
+    if (extent > 0) bytes_left /= static_cast<std::int64_t>(extent);
+    shape_.push_back(static_cast<std::int64_t>(extent));
+    numel_ *= shape_.back();
+    if (d > 0) row_numel_ *= shape_.back();
+  }
+}
+
+void Dataset::check_rows(std::int64_t begin, std::int64_t count, ElementType type, std::size_t bytes) const {
+  if (begin < 0 || count < 0 || begin > rows() - count) {
+    throw UsageError("{}: {}: rows {} to {} of {} asked", file_path_, name_, begin, begin + count, rows());
+  }
+  const std::size_t wanted =
+      static_cast<std::size_t>(count) * static_cast<std::size_t>(row_numel_) * bytes_of(type);
+  if (bytes != wanted) {
+    throw UsageError("{}: {}: {} rows as {} take {} bytes, not {}", file_path_, name_, count, to_string(type),
+                     wanted, bytes);
+  }
+}
+
+void Dataset::check_written() const {
+  H5D_space_status_t status = H5D_SPACE_STATUS_ERROR;
+  checked(H5Dget_space_status(id(), &status), file_path_, name_, "read");
+  if (status == H5D_SPACE_STATUS_NOT_ALLOCATED)
+    throw DataError("{}: {} was created but never written", file_path_, name_);
+}
+
+void Dataset::check_plausible(std::size_t element_bytes) const {
+  constexpr std::int64_t most_bytes = std::int64_t{1} << 46;
+  if (numel_ > most_bytes / static_cast<std::int64_t>(element_bytes)) {
+    throw DataError("{}: {} claims {} elements", file_path_, name_, numel_);
+  }
+  const LibraryLock lock;
+  if (numel_ > 0) check_written();
+}
+
+void Dataset::read(ElementType as, std::span<std::byte> out) const {
+  check_rows(0, rows(), as, out.size());
+  if (numel_ == 0) return;
+  const LibraryLock lock;
+  check_written();
+  checked(H5Dread(id(), memory_type(as).id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, out.data()), file_path_, name_,
+          "read");
+}
+
+void Dataset::read_rows(std::int64_t begin, std::int64_t count, ElementType as,
+                        std::span<std::byte> out) const {
+  check_rows(begin, count, as, out.size());
+  if (out.empty()) return;
+  if (shape_.empty()) return read(as, out);
+  const LibraryLock lock;
+  check_written();
+  const RowSelection rows = select_rows(*this, begin, count);
+  checked(H5Dread(id(), memory_type(as).id(), rows.memory_space.id(), rows.file_space.id(), H5P_DEFAULT,
+                  out.data()),
+          file_path_, name_, "read");
+}
+
+void Dataset::write(ElementType from, std::span<const std::byte> in) {
+  check_rows(0, rows(), from, in.size());
+  if (numel_ == 0) return;
+  const LibraryLock lock;
+  checked(H5Dwrite(id(), memory_type(from).id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, in.data()), file_path_, name_,
+          "write");
+}
+
+void Dataset::write_rows(std::int64_t begin, std::int64_t count, ElementType from,
+                         std::span<const std::byte> in) {
+  check_rows(begin, count, from, in.size());
+  if (in.empty()) return;
+  if (shape_.empty()) return write(from, in);
+  const LibraryLock lock;
+  const RowSelection rows = select_rows(*this, begin, count);
+  checked(H5Dwrite(id(), memory_type(from).id(), rows.memory_space.id(), rows.file_space.id(), H5P_DEFAULT,
+                   in.data()),
+          file_path_, name_, "write");
+}
+
+std::string Dataset::read_text() const {
+  const LibraryLock lock;
+  const auto check = [&](auto result) { return checked(result, file_path_, name_, "read"); };
+  const Handle type = owned_type(check(H5Dget_type(id())));
+  const Handle space = owned_space(check(H5Dget_space(id())));
+  check_written();
+  return read_one_text(type.id(), space.id(), file_path_, name_, [&](hid_t as, void* buffer) {
+    return H5Dread(id(), as, H5S_ALL, H5S_ALL, H5P_DEFAULT, buffer);
+  });
+}
+
+Extent Dataset::extent() const {
+  if (numel_ == 0) return {};
+  const LibraryLock lock;
+  const auto check = [&](auto result) { return checked(result, file_path_, name_, "locate"); };
+  const Handle type = owned_type(check(H5Dget_type(id())));
+  const Handle properties = owned_properties(check(H5Dget_create_plist(id())));
+  const haddr_t offset = H5Dget_offset(id());
+  if (H5Pget_layout(properties.id()) != H5D_CONTIGUOUS || H5Pget_external_count(properties.id()) > 0 ||
+      offset == HADDR_UNDEF) {
+    throw DataError("{}: {} does not lie in one piece in the file", file_path_, name_);
+  }
+  if (bytes_of(type_) == 0 || !little_endian(type.id())) {
+    throw DataError("{}: {} is not little-endian numbers", file_path_, name_);
+  }
+  return {static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(numel_) * bytes_of(type_)};
+}
+
+std::uint64_t Dataset::storage_bytes() const {
+  const LibraryLock lock;
+  return H5Dget_storage_size(id());
+}
+
+}  // namespace lockstep::hdf5
