@@ -30,11 +30,10 @@ extern "C" herr_t keep_first(unsigned position, const H5E_error2_t* error, void*
 }  // namespace
 
 LibraryLock::LibraryLock() : guard_(library_mutex()) {
-  H5Eget_auto2(H5E_DEFAULT, &print_, &print_data_);
-  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  // The setting belongs to the thread in thread-safe builds of HDF5, to the process in others.
+  thread_local bool silenced = false;
+  if (!silenced) silenced = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
 }
-
-LibraryLock::~LibraryLock() { H5Eset_auto2(H5E_DEFAULT, print_, print_data_); }
 
 void Handle::close() noexcept {
   if (id_ < 0) return;

@@ -15,19 +15,17 @@ namespace lockstep::hdf5 {
 static_assert(sizeof(hid_t) == sizeof(std::int64_t) && sizeof(herr_t) == sizeof(int));
 
 /// Held around every use of HDF5: the library's state is the process's, and most builds of it know no
-/// threads. Silences the library's own printing of errors meanwhile, and restores it for other users in the
-/// process.
+/// threads. Switches the library's own printing of errors off on each thread's first use (at exit too it
+/// would report what damaged files left open inside it); a program that wants the printing can switch it on
+/// again.
 class LibraryLock {
  public:
   LibraryLock();
-  ~LibraryLock();
   LibraryLock(const LibraryLock&) = delete;
   LibraryLock& operator=(const LibraryLock&) = delete;
 
  private:
   std::lock_guard<std::recursive_mutex> guard_;
-  H5E_auto2_t print_ = nullptr;
-  void* print_data_ = nullptr;
 };
 
 /// The last failure of the library: the message nearest to its cause, and errno if it was the system's.

@@ -1,8 +1,9 @@
 // Object: what groups, datasets and named types share: a place in a file, and attributes.
 //
 // Everything in this room: failures throw DataError (FailureError if the storage itself failed, EIO) with the
-// file, the object and HDF5's innermost message. Only one thread is inside HDF5 at a time: every call holds
-// one process-wide lock, as the library has global state. Objects belong to one thread at a time.
+// file, the object and HDF5's innermost message; HDF5's own printing of errors is switched off. Only one
+// thread is inside HDF5 at a time: every call holds one process-wide lock, as the library has global state.
+// Objects belong to one thread at a time.
 #pragma once
 
 #include <concepts>
