@@ -1,0 +1,81 @@
+// BucketPlan: which gradients travel together, in which order, and where they lie.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/shape.h"
+#include "lockstep/tensor/dtype.h"
+
+namespace lockstep::ddp {
+
+/// A bucket closes as soon as it holds this many bytes. So it may exceed its limit by part of one gradient.
+struct BucketLimits {
+  std::size_t first_bytes = std::size_t{1} << 20;   ///< the first bucket of each element type
+  std::size_t other_bytes = std::size_t{25} << 20;  ///< all later ones
+};
+
+/// The rule by which PyTorch's DistributedDataParallel fills buckets: tensors are taken in order, each goes
+/// into the open bucket of its element type, and that closes once it holds at least its limit. Each element
+/// type walks through `limits` (bytes, at least one) on its own, one a bucket, and stays at the last. Buckets
+/// come in the order of their smallest index.
+std::vector<std::vector<int>> assign_buckets(std::span<const std::size_t> tensor_bytes,
+                                             std::span<const DType> dtypes,
+                                             std::span<const std::size_t> limits);
+
+/// An immutable value, made by a pure function: equal arguments give equal plans on every rank.
+///
+/// Memory layout: one plane holds all buckets in plan order. Every gradient starts at a multiple of 64 bytes;
+/// a bucket spans from its first gradient to the start of the next bucket, padding included. The size of the
+/// plane does not depend on order or limits.
+class BucketPlan {
+ public:
+  static constexpr std::size_t alignment_bytes = 64;
+
+  struct Gradient {
+    std::string name;
+    Shape shape;
+    DType dtype = DType::float32;
+  };
+  struct Bucket {
+    std::vector<int> gradients;  ///< in order of expected arrival
+    DType dtype = DType::float32;
+    std::size_t offset_bytes = 0;
+    std::size_t bytes = 0;  ///< a multiple of 64
+    std::int64_t elements() const { return static_cast<std::int64_t>(bytes / bytes_of(dtype)); }
+  };
+  struct Place {
+    int bucket = 0;
+    std::size_t offset_bytes = 0;  ///< from the start of the plane
+  };
+
+  BucketPlan() = default;
+  /// order: the indices of `gradients` in which they are expected to arrive, each once (UsageError
+  /// otherwise).
+  BucketPlan(std::vector<Gradient> gradients, std::span<const int> order, const BucketLimits& limits);
+
+  std::span<const Gradient> gradients() const { return gradients_; }
+  std::span<const Bucket> buckets() const { return buckets_; }
+  const Place& place(int gradient) const { return places_[static_cast<std::size_t>(gradient)]; }
+  std::size_t plane_bytes() const { return plane_bytes_; }
+  /// The gradients in plan order: bucket by bucket.
+  std::vector<int> order() const;
+
+  /// XXH3-64 over names, element types, shapes and their grouping into buckets.
+  std::uint64_t hash() const { return hash_; }
+  /// One line a bucket: "bucket 0: 1.2 MiB, float32: net.4.bias net.4.weight".
+  std::string to_string() const;
+
+ private:
+  std::vector<Gradient> gradients_;
+  std::vector<Bucket> buckets_;
+  std::vector<Place> places_;
+  std::size_t plane_bytes_ = 0;
+  std::uint64_t hash_ = 0;
+};
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,157 @@
+// DataParallel: one model on every rank, its gradients summed over the global batch while backward still
+// runs.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lockstep/autograd/gradient_source.h"
+#include "lockstep/autograd/loss.h"
+#include "lockstep/autograd/param.h"
+#include "lockstep/autograd/tape.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/reduction_tree.h"
+#include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/kernels/backend.h"
+
+namespace lockstep::ddp {
+
+/// What a trainable parameter without a gradient means.
+enum class Unused {
+  error,  ///< a mistake: all ranks throw a UsageError naming it, at the end of the same backward
+  allow,  ///< zero; a parameter that no shard of any rank used keeps no gradient
+};
+
+/// How gradients travel.
+enum class Mode {
+  overlapped,  ///< each bucket as soon as its last gradient exists
+  flat,
+  per_parameter,
+};
+
+/// Inverse of the configuration's words. Throw UsageError naming the known ones.
+Unused unused_named(std::string_view word);
+Mode mode_named(std::string_view word);
+
+struct Options {
+  double bucket_mb = 25;       ///< MiB at which a bucket closes
+  double first_bucket_mb = 1;  ///< the same for the first bucket, which is the first to travel
+  int shards = 0;              ///< pieces of the global batch; 0: one a rank
+  int micro_batches = 1;       ///< pieces in which each shard is run
+  Unused unused = Unused::error;
+  Mode mode = Mode::overlapped;  ///< only overlapped is built
+  std::uint64_t seed = 0;        ///< of every random draw in the passes
+  /// Layers meet across ranks (SyncBatchNorm): they get a communicator of their own, in Pass.
+  bool layer_communicator = false;
+};
+
+/// What a rank wants of all ranks. Asked on any rank, every rank learns of it at the end of the same step.
+struct Requests {
+  bool stop_preempted = false;  ///< preemption or the time limit: checkpoint, then exit 75
+  bool stop_user = false;       ///< checkpoint, then exit 76
+  bool checkpoint = false;      ///< checkpoint, then go on
+  bool any() const { return stop_preempted || stop_user || checkpoint; }
+  bool operator==(const Requests&) const = default;
+};
+
+/// The verdict on a step: the same on every rank, except for the times.
+struct StepResult {
+  std::uint64_t step = 0;
+  double loss_sum = 0;    ///< over the global batch, folded along the tree over shards; may be not finite
+  double weight = 0;      ///< what divides it: samples or tokens of the global batch
+  Requests requests;      ///< asked by at least one rank
+  double compute_ms = 0;  ///< this rank: from the start of the step to the end of its last backward
+  double exposed_comm_ms = 0;  ///< this rank: from there until every sum and the step header are complete
+  double mean_loss() const { return loss_sum / weight; }
+};
+
+/// Gradients are sums over the samples (or tokens) of the global batch, exactly as Loss::sum gives them
+/// (backward starts with factor 1); an optimizer divides by weight().
+///
+/// Construction, step() and destruction are collective. The model, the communicator and the backend must
+/// outlive this object; parameters must not be added, frozen or unfrozen during its life.
+class DataParallel final : public GradientSource {
+ public:
+  /// Compares the model between ranks, then gives every rank the parameters and buffers of rank 0.
+  /// Throws the same UsageError on every rank: if the ranks' models or options differ (with the first
+  /// difference and both sides), if no parameter is trainable, if there are more ranks than shards, or if
+  /// `mode` is not built.
+  DataParallel(const ModelState& model, comm::Communicator& communicator, kernels::Backend& backend,
+               const Options& options = {});
+  ~DataParallel() override;
+  DataParallel(const DataParallel&) = delete;
+  DataParallel& operator=(const DataParallel&) = delete;
+
+  /// One step: loss_of(tape, item) -> Loss and its backward for every item of `batch`, then the sums.
+  /// Afterwards each trainable parameter's `gradient` is the sum over the global batch (a view, valid until
+  /// the next step), and statistics have been applied.
+  ///
+  /// batch: `batch.step` is the step's number, the same on every rank; a range-for yields this rank's shards
+  /// in order, each with an `.index`. With micro_batches = m each shard comes as m consecutive items of the
+  /// same index. Items of index -1 may come before all others: empty passes (batch of 0), which a rank with
+  /// fewer shards than others runs so that layers that meet across ranks find it there.
+  ///
+  /// If anything throws on some rank (in the batch or in loss_of), no rank is left waiting: every rank throws
+  /// the error of the lowest failing rank, "rank R: " in front, parameters have no gradient, and another step
+  /// may follow. (What throws between the collectives of a layer that meets across ranks cannot be saved
+  /// so.)
+  template <class Batch, class LossOf>
+  StepResult step(Batch&& batch, LossOf&& loss_of);
+
+  /// Travels with the next step's header.
+  void request(const Requests& requests);
+
+  std::span<Param* const> params() const override;
+  double weight() const override;  ///< of the last step
+  kernels::Backend& backend() const override;
+
+  const Options& options() const;
+  comm::Communicator& communicator() const;
+  /// None unless asked for in Options.
+  comm::Communicator* layer_communicator() const;
+  const comm::ShardMap& shard_map() const;
+  /// For passes outside steps (evaluation): begin() it with a Pass that records nothing.
+  Tape& tape() { return tape_; }
+
+  /// The plan in force: remade once, after the first step, from the order in which gradients arrived.
+  const BucketPlan& plan() const;
+  int planes() const;  ///< this rank's planes of gradient memory
+  std::size_t plane_bytes() const;
+  /// For a start banner: "12 shards on 5 ranks, 3 at most a rank; 2 buckets of up to 25 MiB; gradient memory
+  /// 3 planes of 4.1 MiB".
+  std::string describe() const;
+
+ private:
+  struct State;
+
+  void begin_step(std::uint64_t step);
+  void begin_pass(std::int64_t index);
+  void end_pass(const Loss& loss);
+  void check_batch_was_whole() const;
+  void fail(std::exception_ptr error);
+  StepResult finish_step();
+
+  Tape tape_;
+  std::unique_ptr<State> state_;
+};
+
+template <class Batch, class LossOf>
+StepResult DataParallel::step(Batch&& batch, LossOf&& loss_of) {
+  begin_step(static_cast<std::uint64_t>(batch.step));
+  try {
+    for (auto&& item : batch) {
+      begin_pass(static_cast<std::int64_t>(item.index));
+      end_pass(loss_of(tape_, item));
+    }
+    check_batch_was_whole();
+  } catch (...) {
+    fail(std::current_exception());
+  }
+  return finish_step();
+}
+
+}  // namespace lockstep::ddp
