@@ -1,0 +1,74 @@
+// Contents: what a checkpoint holds, as data. Saving reads the tensors listed here, loading writes them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "lockstep/autograd/param.h"
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::optim {
+class Optimizer;
+class Ema;
+}  // namespace lockstep::optim
+
+namespace lockstep::checkpoint {
+
+/// Integers, numbers and texts are what attributes of groups may be.
+using AttributeValue = std::variant<std::int64_t, double, std::string>;
+
+/// A small value beside the tensors of a section. With `restore`, loading hands it the stored value; without,
+/// the stored value must equal `value` (an algorithm, a rate).
+struct Attribute {
+  std::string name;
+  AttributeValue value;
+  std::function<void(const AttributeValue&)> restore;
+};
+
+/// A tensor under its dotted name. Plain row-major CPU memory; 0-d and empty tensors are fine. The handle
+/// shares memory with the model, so loading into it loads the model.
+struct NamedTensor {
+  std::string name;
+  Tensor value;
+};
+
+/// One group of the file: "model", "ema/0.999", "optimizer/exp_avg".
+struct Section {
+  std::string path;
+  std::vector<NamedTensor> tensors;
+  std::vector<Attribute> attributes;
+};
+
+/// The place in a run. `step` steps are done, so it is also the next step; the rest follows from it.
+struct Position {
+  std::int64_t step = 0;
+  std::int64_t epoch = 0;
+  std::int64_t samples = 0;
+  std::int64_t shards = 0;  ///< 0: not known to the caller
+  std::uint64_t seed = 0;
+  bool operator==(const Position&) const = default;
+};
+
+/// Facts about who wrote a file, by name ("version", "git", "compiler", "hosts" ...). Information only.
+using Provenance = std::map<std::string, std::string>;
+
+/// Every rank holds the same sections with the same bytes; ranks share the writing.
+struct Contents {
+  Position position;
+  std::vector<Section> sections;
+  std::string config;  ///< the resolved configuration; may be empty
+  Provenance provenance;
+};
+
+/// Lists the parameters and buffers of a model under "model".
+void add(Contents& contents, const ModelState& model);
+/// Lists each slot of an optimizer under "optimizer/SLOT", its algorithm and step count as attributes.
+void add(Contents& contents, optim::Optimizer& optimizer);
+/// Lists the shadows of each rate under "ema/RATE", with the count of updates as attribute.
+void add(Contents& contents, optim::Ema& ema);
+
+}  // namespace lockstep::checkpoint

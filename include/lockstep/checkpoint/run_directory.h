@@ -1,0 +1,44 @@
+// RunDirectory: the directory of a run, and the lock that keeps a second run out of it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::checkpoint {
+
+/// RUN/config.ini, RUN/metrics.jsonl, RUN/checkpoints/, RUN/lock. Holds the lock while it lives.
+///
+/// Only rank 0 touches the directory; constructing and methods marked so are collective, with the same result
+/// on all ranks.
+class RunDirectory {
+ public:
+  /// Creates what is missing and takes the lock, waiting up to lock_wait_s for another holder to end (a
+  /// killed run's ranks can outlive their launcher by seconds). The lock of a dead run is taken over, and
+  /// that of the same Slurm job with a lower restart count. Collective. UsageError if the place is not
+  /// writable or another live run holds it: names host, pid and job.
+  RunDirectory(std::string path, comm::Communicator& communicator, double lock_wait_s = 15);
+  ~RunDirectory();
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string config_path() const { return path_ + "/config.ini"; }
+  std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
+  std::string checkpoints_path() const { return path_ + "/checkpoints"; }
+
+  /// The text of RUN/config.ini; none if the run has not been configured yet. Collective.
+  std::optional<std::string> stored_config() const;
+  /// Writes RUN/config.ini, whole or not at all. Collective.
+  void write_config(const std::string& text);
+
+ private:
+  class Lock;
+  std::string path_;
+  comm::Communicator& communicator_;
+  std::unique_ptr<Lock> lock_;  // rank 0's
+};
+
+}  // namespace lockstep::checkpoint
