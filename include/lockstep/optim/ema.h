@@ -29,8 +29,9 @@ class EmaProfile {
  public:
   /// The same decay in every update. Throws UsageError unless 0 <= rate < 1.
   EmaProfile(double rate);  // NOLINT(google-explicit-constructor): {0.99, 0.999} is how rates are written
-  /// Power-function profile of relative width sigma_rel: decay (1 - 1 / n)^(gamma + 1) in update n (Karras et
-  /// al. 2024, EDM2, equations 127 and 132 on). Throws UsageError unless 0 < sigma_rel < 0.28.
+  /// Power-function profile of relative width sigma_rel: decay (1 - 1 / n)^(gamma + 1) in update n, where
+  /// sigma_rel^2 = (gamma + 1) / ((gamma + 2)^2 (gamma + 3)) (Karras et al., "Analyzing and improving the
+  /// training dynamics of diffusion models", CVPR 2024). Throws UsageError unless 0 < sigma_rel < 0.28.
   static EmaProfile power(double sigma_rel);
 
   /// Canonical and shortest: "0.99", "sigma_rel=0.05"; the name in checkpoints.
@@ -129,7 +130,6 @@ class Ema {
 
   void add_leaves(const ModelState& state);
   std::size_t profile_named(std::string_view rate) const;
-  const Leaf& leaf(std::size_t index) const { return leaves_[index]; }
   /// Starts an update: sets the decays. Throws when shadows are swapped in.
   void begin_update();
   /// Targets of a parameter (index in ModelState::params), one per profile.

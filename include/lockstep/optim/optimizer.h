@@ -101,7 +101,6 @@ class Optimizer {
     std::size_t ema_leaf = 0;  // in the attached Ema
   };
   void check_gradients() const;
-  double measured_norm(const StepOptions& options);
 
   GradientSource& source_;
   std::vector<Param*> params_;

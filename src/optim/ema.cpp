@@ -1,0 +1,152 @@
+#include "lockstep/optim/ema.h"
+
+#include <cmath>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::optim {
+namespace {
+
+Device device_of(const ModelState& state) {
+  return state.params.empty() ? Device::cpu() : state.params.front()->value.device();
+}
+
+void check(std::span<const EmaProfile> profiles, const std::optional<EmaWarmup>& warmup) {
+  for (std::size_t a = 0; a < profiles.size(); ++a)
+    for (std::size_t b = 0; b < a; ++b)
+      if (profiles[a].name() == profiles[b].name())
+        throw UsageError("EMA rate {} is given twice", profiles[a].name());
+  if (!warmup) return;
+  if (!(warmup->inv_gamma > 0) || !(warmup->power >= 0) || !std::isfinite(warmup->inv_gamma) ||
+      !std::isfinite(warmup->power) || warmup->update_after < 0)
+    throw UsageError(
+        "EMA warm-up: inv_gamma = {} must be positive, power = {} and update_after = {} at least 0",
+        warmup->inv_gamma, warmup->power, warmup->update_after);
+}
+
+}  // namespace
+
+Ema::Ema(const ModelState& state, kernels::Backend& backend, std::vector<EmaProfile> profiles,
+         EmaOptions options)
+    : backend_(backend), profiles_(std::move(profiles)), options_(options), params_(state.params) {
+  check(profiles_, options_.warmup);
+  add_leaves(state);
+  reset();
+}
+
+Ema::Ema(const ModelState& state, std::vector<EmaProfile> profiles, EmaOptions options)
+    : own_backend_(kernels::make_backend(device_of(state))),
+      backend_(*own_backend_),
+      profiles_(std::move(profiles)),
+      options_(options),
+      params_(state.params) {
+  check(profiles_, options_.warmup);
+  add_leaves(state);
+  reset();
+}
+
+void Ema::add_leaves(const ModelState& state) {
+  for (Param* const param : state.params)
+    leaves_.push_back({.name = &param->name, .value = &param->value, .averaged = true});
+  if (options_.buffers != EmaBuffers::leave)
+    for (Buffer* const buffer : state.buffers)
+      leaves_.push_back(
+          {.name = &buffer->name,
+           .value = &buffer->value,
+           .averaged = options_.buffers == EmaBuffers::average && buffer->value.dtype() == DType::float32});
+  targets_.reserve(leaves_.size() * profiles_.size());
+  for (const Leaf& leaf : leaves_)
+    for (std::size_t p = 0; p < profiles_.size(); ++p)
+      targets_.push_back({.average = backend_.empty(leaf.value->shape(), leaf.value->dtype()), .decay = 0});
+}
+
+void Ema::reset() {
+  if (swapped_in_) throw UsageError("EMA: reset while shadows are swapped in");
+  for (std::size_t i = 0; i < leaves_.size(); ++i)
+    for (const kernels::EmaTarget& target : targets(i)) backend_.copy(*leaves_[i].value, target.average);
+  updates_ = 0;
+}
+
+void Ema::set_updates(std::int64_t updates) {
+  if (updates < 0) throw UsageError("EMA: {} updates cannot have been made", updates);
+  updates_ = updates;
+}
+
+void Ema::update() {
+  if (attached_to_)
+    throw UsageError(
+        "EMA: the optimizer it is attached to updates it; leave out update(), or the attachment");
+  begin_update();
+  for (std::size_t i = 0; i < params_.size(); ++i) update_leaf(i);
+  finish_update();
+}
+
+void Ema::begin_update() {
+  if (swapped_in_) throw UsageError("EMA: update while shadows are swapped in; end the evaluation first");
+  for (std::size_t p = 0; p < profiles_.size(); ++p) {
+    const auto decay = static_cast<float>(profiles_[p].decay(updates_ + 1, options_.warmup));
+    for (std::size_t i = p; i < targets_.size(); i += profiles_.size()) targets_[i].decay = decay;
+  }
+}
+
+std::span<const kernels::EmaTarget> Ema::targets(std::size_t leaf) const {
+  return std::span(targets_).subspan(leaf * profiles_.size(), profiles_.size());
+}
+
+void Ema::update_leaf(std::size_t index) {
+  const Leaf& leaf = leaves_[index];
+  for (const kernels::EmaTarget& target : targets(index)) {
+    if (leaf.averaged)
+      backend_.ema(*leaf.value, target);
+    else
+      backend_.copy(*leaf.value, target.average);
+  }
+}
+
+void Ema::finish_update() {
+  for (std::size_t i = params_.size(); i < leaves_.size(); ++i) update_leaf(i);
+  ++updates_;
+}
+
+std::vector<EmaShadow> Ema::shadows() const {
+  std::vector<EmaShadow> all;
+  all.reserve(targets_.size());
+  for (std::size_t p = 0; p < profiles_.size(); ++p)
+    for (std::size_t i = 0; i < leaves_.size(); ++i)
+      all.push_back({.rate = profiles_[p].name(), .name = *leaves_[i].name, .tensor = targets(i)[p].average});
+  return all;
+}
+
+std::size_t Ema::profile_named(std::string_view rate) const {
+  std::string known;
+  for (std::size_t p = 0; p < profiles_.size(); ++p) {
+    if (profiles_[p].name() == rate) return p;
+    known += (p == 0 ? "" : ", ") + profiles_[p].name();
+  }
+  throw UsageError("EMA: there is no rate {}; there is {}", rate, known.empty() ? "none" : known);
+}
+
+Tensor Ema::shadow(std::string_view rate, std::string_view name) const {
+  const std::size_t profile = profile_named(rate);
+  for (std::size_t i = 0; i < leaves_.size(); ++i)
+    if (*leaves_[i].name == name) return targets(i)[profile].average;
+  throw UsageError("EMA: nothing is called '{}' in the model", name);
+}
+
+Ema::SwappedIn Ema::swap_in(std::string_view rate) { return {*this, profile_named(rate)}; }
+
+Ema::SwappedIn::SwappedIn(Ema& ema, std::size_t profile) : ema_(ema) {
+  if (ema.swapped_in_) throw UsageError("EMA: shadows are swapped in already; end that evaluation first");
+  own_.reserve(ema.leaves_.size());  // from here on nothing throws
+  for (std::size_t i = 0; i < ema.leaves_.size(); ++i)
+    own_.push_back(std::exchange(*ema.leaves_[i].value, ema.targets(i)[profile].average));
+  ema.swapped_in_ = true;
+}
+
+Ema::SwappedIn::~SwappedIn() {
+  for (std::size_t i = 0; i < own_.size(); ++i) *ema_.leaves_[i].value = std::move(own_[i]);
+  ema_.swapped_in_ = false;
+}
+
+}  // namespace lockstep::optim

@@ -1,0 +1,87 @@
+#include "lockstep/optim/gradient_norm.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::optim {
+
+GradientNorm::GradientNorm(GradientSource& source) : source_(source) {
+  const std::span<Param* const> params = source.params();
+  ranges_.resize(params.size());
+  for (std::size_t i = 0; i < params.size(); ++i)
+    if (params[i]->trainable) order_.push_back(i);
+  std::sort(order_.begin(), order_.end(),
+            [&](std::size_t a, std::size_t b) { return params[a]->name < params[b]->name; });
+  std::size_t total = 0;
+  for (const std::size_t i : order_) {
+    const std::int64_t count = (params[i]->value.numel() + block_elements - 1) / block_elements;
+    ranges_[i] = {.first = total, .count = static_cast<std::size_t>(count)};
+    total += ranges_[i].count;
+  }
+  blocks_.resize(total);
+}
+
+double GradientNorm::measure() {
+  fill_blocks();
+  return combine();
+}
+
+void GradientNorm::fill_blocks() {
+  const std::span<Param* const> params = source_.params();
+  for (const std::size_t i : order_) fill_blocks(i, 0, params[i]->value.numel());
+}
+
+void GradientNorm::fill_blocks(std::size_t index, std::int64_t begin, std::int64_t end) {
+  const Param& param = *source_.params()[index];
+  const std::int64_t elements = param.value.numel();
+  if (begin < 0 || begin > end || end > elements || begin % block_elements != 0 ||
+      (end % block_elements != 0 && end != elements))
+    throw UsageError("gradient norm: elements [{}, {}) of '{}' ({} elements) are not cut at blocks of {}",
+                     begin, end, param.name, elements, block_elements);
+  const Range range = ranges_[index];
+  if (range.count == 0) return;
+  const auto first = static_cast<std::size_t>(begin / block_elements);
+  const auto count = static_cast<std::size_t>((end - begin + block_elements - 1) / block_elements);
+  const std::span<double> sums = std::span(blocks_).subspan(range.first + first, count);
+  if (param.gradient)
+    source_.backend().block_sums_of_squares(param.gradient.reshape({elements}).rows(begin, end), sums);
+  else
+    std::fill(sums.begin(), sums.end(), 0.0);
+}
+
+double GradientNorm::combine() const {
+  double sum = 0;
+  for (const double block : blocks_) sum += block;
+  const double norm = std::sqrt(sum) / source_.weight();
+  if (!std::isfinite(norm)) throw_not_finite();
+  return norm;
+}
+
+void GradientNorm::throw_not_finite() const {
+  if (!(source_.weight() > 0))
+    throw TrainingError("gradient norm: the step's weight is {}, so its mean gradient is not defined",
+                        source_.weight());
+  for (const std::size_t i : order_)
+    for (std::size_t b = 0; b < ranges_[i].count; ++b)
+      if (!std::isfinite(blocks_[ranges_[i].first + b]))
+        throw TrainingError(
+            "the gradient of '{}' is not finite (elements {} to {}); lower the learning rate, or clip "
+            "gradients",
+            source_.params()[i]->name, static_cast<std::int64_t>(b) * block_elements,
+            std::min(static_cast<std::int64_t>(b + 1) * block_elements, source_.params()[i]->value.numel()) -
+                1);
+  throw TrainingError("the gradient norm is not finite: the sum of the gradients' squares overflows float64");
+}
+
+double gradient_norm(GradientSource& source) { return GradientNorm(source).measure(); }
+
+double clip_factor(double norm, double clip) {
+  if (!std::isfinite(clip) || clip < 0)
+    throw UsageError("clipping at a norm of {} makes no sense: give a positive number, or 0 for none", clip);
+  if (clip == 0) return 1;
+  return std::min(1.0, clip / (norm + 1e-6));
+}
+
+}  // namespace lockstep::optim

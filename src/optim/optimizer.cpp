@@ -1,0 +1,131 @@
+#include "lockstep/optim/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::optim {
+namespace {
+
+void check_lr(double lr) {
+  if (!std::isfinite(lr) || lr < 0)
+    throw UsageError("learning rate {} is not a finite number of at least 0", lr);
+}
+
+}  // namespace
+
+Optimizer::Optimizer(GradientSource& source, double lr, double weight_decay, Decay decay,
+                     std::span<const ParamGroup> groups)
+    : source_(source),
+      params_(source.params().begin(), source.params().end()),
+      norm_(source),
+      lr_(lr),
+      weight_decay_(weight_decay) {
+  check_lr(lr);
+  if (!std::isfinite(weight_decay) || weight_decay < 0)
+    throw UsageError("weight decay {} is not a finite number of at least 0", weight_decay);
+  const std::vector<ParamFactors> factors = factors_of(params_, decay, groups);
+  for (std::size_t i = 0; i < params_.size(); ++i)
+    members_.push_back({.trainable = params_[i]->trainable, .factors = factors[i]});
+}
+
+StepResult Optimizer::step(const StepOptions& options) {
+  const double lr = options.lr.value_or(lr_), weight = source_.weight();
+  check_lr(lr);
+  if (!(weight > 0) || !std::isfinite(weight))
+    throw TrainingError(
+        "step {}: the weight of the global batch is {}, so the mean gradient is not defined; was no sample "
+        "counted?",
+        steps_, weight);
+  check_gradients();
+  StepResult result;
+  if (options.clip != 0 || options.measure_norm) {
+    result.gradient_norm = norm_.measure();
+    result.clip_factor = clip_factor(result.gradient_norm, options.clip);
+  }
+  if (ema_) ema_->begin_update();
+
+  const auto gradient_factor = static_cast<float>(result.clip_factor / weight);
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    const Member& member = members_[i];
+    if (params_[i]->gradient) {
+      const Update update{.lr = lr * member.factors.lr,
+                          .weight_decay = weight_decay_ * member.factors.decay,
+                          .gradient_factor = gradient_factor};
+      apply(i, update, ema_ ? ema_->targets(member.ema_leaf) : std::span<const kernels::EmaTarget>());
+    } else if (ema_) {
+      ema_->update_leaf(member.ema_leaf);
+    }
+  }
+  if (ema_) ema_->finish_update();
+  ++steps_;
+  return result;
+}
+
+void Optimizer::check_gradients() const {
+  bool any = false;
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    const Param& param = *params_[i];
+    if (!param.gradient) continue;
+    if (!members_[i].trainable)
+      throw UsageError(
+          "'{}' has a gradient but was frozen when the optimizer was made; make the optimizer anew",
+          param.name);
+    if (param.gradient.shape() != param.value.shape())
+      throw UsageError("'{}' is {} but its gradient is {}", param.name, to_string(param.value.shape()),
+                       to_string(param.gradient.shape()));
+    any = true;
+  }
+  if (!any)
+    throw UsageError("step {}: no parameter has a gradient; run a backward pass before the step", steps_);
+}
+
+void Optimizer::set_steps(std::int64_t steps) {
+  if (steps < 0) throw UsageError("{} optimizer steps cannot have been made", steps);
+  steps_ = steps;
+}
+
+void Optimizer::set_lr(double lr) {
+  check_lr(lr);
+  lr_ = lr;
+}
+
+void Optimizer::attach(Ema& ema) {
+  if (ema_ || ema.attached_to_)
+    throw UsageError("an EMA is attached to one optimizer, an optimizer to one EMA");
+  if (ema.params_.size() != params_.size())
+    throw UsageError("the EMA has {} parameters, the optimizer {}: they are not of one model",
+                     ema.params_.size(), params_.size());
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    const auto leaf = std::find(ema.params_.begin(), ema.params_.end(), params_[i]);
+    if (leaf == ema.params_.end()) throw UsageError("the EMA has no shadow of '{}'", params_[i]->name);
+    members_[i].ema_leaf = static_cast<std::size_t>(leaf - ema.params_.begin());
+  }
+  ema.attached_to_ = this;
+  ema_ = &ema;
+}
+
+void Optimizer::detach() noexcept {
+  if (ema_) std::exchange(ema_, nullptr)->attached_to_ = nullptr;
+}
+
+std::vector<Tensor> Optimizer::make_slot() const {
+  std::vector<Tensor> tensors(params_.size());
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    if (!members_[i].trainable) continue;
+    tensors[i] = backend().empty(params_[i]->value.shape());
+    backend().fill(tensors[i], 0);
+  }
+  return tensors;
+}
+
+Slot Optimizer::slot_of(std::string name, std::span<const Tensor> tensors) const {
+  Slot slot{.name = std::move(name), .entries = {}};
+  for (std::size_t i = 0; i < params_.size(); ++i)
+    if (members_[i].trainable) slot.entries.push_back({.name = params_[i]->name, .tensor = tensors[i]});
+  return slot;
+}
+
+}  // namespace lockstep::optim

@@ -1,0 +1,35 @@
+#include "lockstep/optim/sgd.h"
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::optim {
+
+Sgd::Sgd(GradientSource& source, const SgdOptions& options)
+    : Optimizer(source, options.lr, options.weight_decay, options.decay, options.groups),
+      momentum_(options.momentum),
+      nesterov_(options.nesterov) {
+  if (!(momentum_ >= 0 && momentum_ < 1)) throw UsageError("SGD: momentum {} is not in [0, 1)", momentum_);
+  if (nesterov_ && momentum_ == 0) throw UsageError("SGD: nesterov needs a momentum above 0");
+  if (momentum_ > 0) momentum_buffer_ = make_slot();
+}
+
+void Sgd::apply(std::size_t index, const Update& update, std::span<const kernels::EmaTarget> ema) {
+  const Param& param = *params()[index];
+  // Never `first`: in a buffer of zeros, momentum * 0 + gradient is the gradient, and no state says which
+  // parameters have had theirs.
+  const kernels::SgdStep step{.lr = static_cast<float>(update.lr),
+                              .momentum = static_cast<float>(momentum_),
+                              .weight_decay = static_cast<float>(update.weight_decay),
+                              .nesterov = nesterov_,
+                              .first = false,
+                              .gradient_factor = update.gradient_factor};
+  backend().sgd(step, param.value, param.gradient,
+                momentum_buffer_.empty() ? Tensor() : momentum_buffer_[index], ema);
+}
+
+std::vector<Slot> Sgd::slots() const {
+  if (momentum_buffer_.empty()) return {};
+  return {slot_of("momentum_buffer", momentum_buffer_)};
+}
+
+}  // namespace lockstep::optim
