@@ -75,6 +75,12 @@ Tensor Tensor::rows(std::int64_t begin, std::int64_t end) const {
   return tensor;
 }
 
+Tensor Tensor::without_memory() const {
+  Tensor tensor = view(nullptr, shape_, dtype_, device_);
+  tensor.channel_block_ = channel_block_;
+  return tensor;
+}
+
 void Tensor::throw_wrong_dtype(DType asked) const {
   throw UsageError("a tensor of {} was read as {}", to_string(dtype_), to_string(asked));
 }

@@ -28,6 +28,8 @@ class Var {
   const Shape& shape() const noexcept { return value_.shape(); }
   Tape& tape() const noexcept { return *tape_; }
   bool needs_gradient() const noexcept { return id_ >= 0; }
+  /// For closures that hand on a gradient but do not read the value: its memory may go.
+  Var without_value() const { return {value_.without_memory(), tape_, id_}; }
 
  private:
   friend class Tape;

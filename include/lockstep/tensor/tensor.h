@@ -53,6 +53,8 @@ class Tensor {
   Tensor reshape(Shape shape) const;
   /// Rows [begin, end) of the first dimension, sharing memory. Throws UsageError outside the range.
   Tensor rows(std::int64_t begin, std::int64_t end) const;
+  /// The same shape, element type and layout without the memory: bool(t) is false.
+  Tensor without_memory() const;
 
   bool shares_memory_with(const Tensor& other) const noexcept { return data_ == other.data_; }
 

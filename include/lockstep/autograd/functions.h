@@ -1,0 +1,92 @@
+// The differentiable functions. Each computes on the backend of its inputs' tape and records its backward
+// there.
+//
+// Shapes are PyTorch's: images [N, C, H, W], linear weights [out, in], convolution weights [O, C / groups,
+// kh, kw]. Wrong shapes throw UsageError naming the function. A Var without a tape (Var{}) stands for an
+// absent bias. Images may travel in channel blocks (tensor.h); conv2d starts that, and every function that
+// needs plain rows converts back by itself.
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/autograd/loss.h"
+#include "lockstep/autograd/tape.h"
+#include "lockstep/kernels/parameters.h"
+
+namespace lockstep {
+
+// --- elementwise (functions/elementwise.cpp)
+/// Equal shapes; the result has a's layout.
+Var add(const Var& a, const Var& b);
+inline Var operator+(const Var& a, const Var& b) { return add(a, b); }
+Var scale(const Var& x, float factor);
+Var relu(const Var& x);
+Var silu(const Var& x);
+/// x Phi(x), by the error function.
+Var gelu_erf(const Var& x);
+/// Its approximation by tanh (GPT-2).
+Var gelu_tanh(const Var& x);
+/// In training, zeroes elements with probability 0 <= p < 1 and scales the rest by 1 / (1 - p). Draws are
+/// keyed by the pass and `purpose`: two calls of one pass need different purposes. Else x itself.
+Var dropout(const Var& x, float p, std::uint64_t purpose);
+
+// --- shape and layout
+/// x in channel blocks of `channel_block` (1: plain); x itself where it is so already.
+Var to_channel_block(const Var& x, int channel_block);
+/// Another shape of as many elements.
+Var reshape(const Var& x, Shape shape);
+/// Folds all dimensions from `first` on into one.
+Var flatten(const Var& x, int first);
+
+// --- dense
+/// x: [..., in]; weight: [out, in]; bias: [out] or absent; result [..., out].
+Var linear(const Var& x, const Var& weight, const Var& bias = {});
+
+// --- images
+Var conv2d(const Var& x, const Var& weight, const Var& bias = {}, const kernels::Convolution& geometry = {});
+Var max_pool2d(const Var& x, const kernels::Pool& geometry);
+/// Padded places count as zeros in the mean.
+Var avg_pool2d(const Var& x, const kernels::Pool& geometry);
+/// [N, C, H, W] -> [N, C, 1, 1], plain.
+Var global_avg_pool2d(const Var& x);
+Var upsample_nearest2d(const Var& x, int scale);
+
+// --- sequences
+/// indices: int64, any shape; weight: [rows, width]; result [indices..., width].
+Var embedding(const Tensor& indices, const Var& weight);
+/// x: [B, T, C]; weight: [context, C], of which rows [0, T) are added to every sequence.
+Var add_positions(const Var& x, const Var& weight);
+/// softmax(q k' / sqrt(C / heads)) v per head; q, k, v: [B, T, C], the heads side by side. With `causal` a
+/// place sees itself and what came before.
+Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal);
+/// The same with q, k and v as the thirds of [B, T, 3 C], as one linear layer makes them.
+Var attention(const Var& qkv, int heads, bool causal);
+
+// --- normalisation
+/// Over the last dimension n; weight, bias: [n].
+Var layer_norm(const Var& x, const Var& weight, const Var& bias, float eps);
+/// x: [N, C, H, W]; weight, bias: [C].
+Var group_norm(const Var& x, int groups, const Var& weight, const Var& bias, float eps);
+
+struct BatchNormOptions {
+  float eps = 1e-5f;
+  /// float32 [C]: what an evaluation normalises by, and the centre of the moments.
+  Tensor running_mean, running_var;
+  /// The pass's ranks share their statistics; none: each shard has its own.
+  comm::Communicator* communicator = nullptr;
+  /// Receives this shard's moments in a recorded training pass: float64 [2 C + 1], per channel the sum of
+  /// (x - running_mean), then per channel the sum of its squares, then the number of elements a channel has.
+  Statistic* statistic = nullptr;
+};
+/// x: [N, C, H, W] or [N, C]; weight, bias: [C]. Training passes normalise by the batch's mean and biased
+/// variance, evaluations by the running ones. Only recorded training passes communicate; gradients of weight
+/// and bias are this rank's share.
+Var batch_norm(const Var& x, const Var& weight, const Var& bias, const BatchNormOptions& options);
+
+// --- losses
+/// logits: [..., classes]; targets: int64, one per row. Weight: targets that are not ignored.
+Loss cross_entropy(const Var& logits, const Tensor& targets, const kernels::CrossEntropy& options = {});
+/// Squared error; weight: elements.
+Loss mse(const Var& x, const Tensor& target);
+
+}  // namespace lockstep

@@ -1,0 +1,109 @@
+// Convolution, pooling and upsampling of images [N, C, H, W].
+#include "autograd/functions/support.h"
+
+namespace lockstep {
+namespace {
+
+/// Extent after windows of `kernel` have slid over `extent` places.
+std::int64_t windows(const char* function, const Var& x, std::int64_t extent, std::int64_t kernel, int stride,
+                     int padding) {
+  if (stride < 1 || padding < 0 || kernel < 1)
+    throw UsageError("{}: kernel {}, stride {} and padding {} make no window", function, kernel, stride,
+                     padding);
+  const std::int64_t room = extent + 2 * std::int64_t{padding} - kernel;
+  if (room < 0)
+    throw UsageError("{}: a window of {} with padding {} is larger than the image {}", function, kernel,
+                     padding, to_string(x.shape()));
+  return room / stride + 1;
+}
+
+/// The channel block for convolutions whose groups have whole blocks; else plain.
+int channel_block_for(kernels::Backend& backend, std::int64_t channels, int groups) {
+  const int block = backend.preferred_channel_block(channels);
+  return channels / groups % block == 0 || groups == 1 ? block : 1;
+}
+
+Shape pooled(const char* function, const Var& x, const kernels::Pool& pool) {
+  require_rank(function, x, 4);
+  const Shape& s = x.shape();
+  return {s[0], s[1], windows(function, x, s[2], pool.kernel, pool.stride, pool.padding),
+          windows(function, x, s[3], pool.kernel, pool.stride, pool.padding)};
+}
+
+}  // namespace
+
+Var conv2d(const Var& given, const Var& weight, const Var& bias, const kernels::Convolution& geometry) {
+  require_rank("conv2d", given, 4);
+  const Shape& w = weight.shape();
+  const int groups = geometry.groups;
+  if (w.rank() != 4 || groups < 1 || given.shape()[1] != w[1] * groups || w[0] % groups != 0)
+    throw UsageError("conv2d: an input of shape {} does not fit a weight of shape {} in {} groups",
+                     to_string(given.shape()), to_string(w), groups);
+  Tape& tape = given.tape();
+  kernels::Backend& backend = tape.backend();
+  const Var x = given.value().channel_block() == 1
+                    ? to_channel_block(given, channel_block_for(backend, given.shape()[1], groups))
+                    : given;
+  const Shape& s = x.shape();
+  const Tensor y =
+      backend.empty({s[0], w[0], windows("conv2d", x, s[2], w[2], geometry.stride, geometry.padding),
+                     windows("conv2d", x, s[3], w[3], geometry.stride, geometry.padding)},
+                    DType::float32, channel_block_for(backend, w[0], groups));
+  backend.convolution(x.value(), weight.value(), bias.value(), geometry, y);
+  return tape.record(
+      y, {&x, &weight, &bias}, [x, weight, bias = bias.without_value(), geometry](Tape& t, const Tensor& dy) {
+        kernels::Backend& b = t.backend();
+        t.into(weight, [&](const Tensor& dweight, bool accumulate) {
+          b.convolution_backward_weight(x.value(), dy, geometry, dweight, accumulate);
+        });
+        t.into(bias, [&](const Tensor& dbias, bool accumulate) { b.channel_sums(dy, dbias, accumulate); });
+        give_new(t, x,
+                 [&](const Tensor& dx) { b.convolution_backward_input(dy, weight.value(), geometry, dx); });
+      });
+}
+
+Var max_pool2d(const Var& x, const kernels::Pool& geometry) {
+  Tape& tape = x.tape();
+  const int block = x.value().channel_block();
+  const Tensor y = tape.backend().empty(pooled("max_pool2d", x, geometry), DType::float32, block);
+  const Tensor winners = tape.backend().empty(y.shape(), DType::int32, block);
+  tape.backend().max_pool(x.value(), geometry, y, winners);
+  return tape.record(y, {&x}, [x = x.without_value(), winners, geometry](Tape& t, const Tensor& dy) {
+    give_new(t, x, [&](const Tensor& dx) { t.backend().max_pool_backward(dy, winners, geometry, dx); });
+  });
+}
+
+Var avg_pool2d(const Var& x, const kernels::Pool& geometry) {
+  Tape& tape = x.tape();
+  const Tensor y =
+      tape.backend().empty(pooled("avg_pool2d", x, geometry), DType::float32, x.value().channel_block());
+  tape.backend().average_pool(x.value(), geometry, y);
+  return tape.record(y, {&x}, [x = x.without_value(), geometry](Tape& t, const Tensor& dy) {
+    give_new(t, x, [&](const Tensor& dx) { t.backend().average_pool_backward(dy, geometry, dx); });
+  });
+}
+
+Var global_avg_pool2d(const Var& x) {
+  require_rank("global_avg_pool2d", x, 4);
+  Tape& tape = x.tape();
+  const Tensor y = tape.backend().empty({x.shape()[0], x.shape()[1], 1, 1});
+  tape.backend().global_average_pool(x.value(), y);
+  return tape.record(y, {&x}, [x = x.without_value()](Tape& t, const Tensor& dy) {
+    give_new(t, x, [&](const Tensor& dx) { t.backend().global_average_pool_backward(dy, dx); });
+  });
+}
+
+Var upsample_nearest2d(const Var& x, int scale) {
+  require_rank("upsample_nearest2d", x, 4);
+  if (scale < 1) throw UsageError("upsample_nearest2d: a scale of {} is below 1", scale);
+  Tape& tape = x.tape();
+  const Shape& s = x.shape();
+  const Tensor y = tape.backend().empty({s[0], s[1], s[2] * scale, s[3] * scale}, DType::float32,
+                                        x.value().channel_block());
+  tape.backend().upsample_nearest(x.value(), scale, y);
+  return tape.record(y, {&x}, [x = x.without_value(), scale](Tape& t, const Tensor& dy) {
+    give_new(t, x, [&](const Tensor& dx) { t.backend().upsample_nearest_backward(dy, scale, dx); });
+  });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,58 @@
+// What the differentiable functions share.
+#pragma once
+
+#include "lockstep/autograd/functions.h"
+
+namespace lockstep {
+
+inline Tensor empty_like(kernels::Backend& backend, const Tensor& tensor) {
+  return backend.empty(tensor.shape(), tensor.dtype(), tensor.channel_block());
+}
+
+inline Var plain(const Var& x) { return to_channel_block(x, 1); }
+
+/// [rows, last dimension] of a plain tensor; a view.
+inline Tensor as_rows(const Tensor& tensor) {
+  const std::int64_t width = tensor.size(-1);
+  return tensor.reshape({width == 0 ? 0 : tensor.numel() / width, width});
+}
+
+inline void require_rank(const char* function, const Var& x, int rank) {
+  if (x.shape().rank() != rank)
+    throw UsageError("{}: the input has shape {}; {} dimensions are needed", function, to_string(x.shape()),
+                     rank);
+}
+
+/// For kernels that overwrite: calls write(dx) with new memory of the input's shape and layout, then gives
+/// it.
+template <class Write>
+void give_new(Tape& tape, const Var& input, const Write& write) {
+  if (!input.needs_gradient()) return;
+  const Tensor dx = empty_like(tape.backend(), input.value());
+  write(dx);
+  tape.give(input, dx);
+}
+
+/// For kernels that write the gradients of a scale and a shift together: write(dweight, dbias, accumulate).
+template <class Write>
+void into_pair(Tape& tape, const Var& weight, const Var& bias, const Write& write) {
+  kernels::Backend& backend = tape.backend();
+  if (!weight.needs_gradient() || !bias.needs_gradient()) {
+    const Tensor dweight = backend.empty(weight.shape()), dbias = backend.empty(bias.shape());
+    write(dweight, dbias, false);
+    tape.give(weight, dweight);
+    tape.give(bias, dbias);
+    return;
+  }
+  tape.into(weight, [&](const Tensor& dweight, bool accumulate_weight) {
+    tape.into(bias, [&](const Tensor& dbias, bool accumulate_bias) {
+      if (accumulate_weight == accumulate_bias) return write(dweight, dbias, accumulate_weight);
+      const Tensor new_weight = backend.empty(weight.shape()), new_bias = backend.empty(bias.shape());
+      write(new_weight, new_bias, false);
+      accumulate_weight ? backend.add(dweight, new_weight, dweight) : backend.copy(new_weight, dweight);
+      accumulate_bias ? backend.add(dbias, new_bias, dbias) : backend.copy(new_bias, dbias);
+    });
+  });
+}
+
+}  // namespace lockstep
