@@ -84,13 +84,16 @@ void Dataset::check_written() const {
     throw DataError("{}: {} was created but never written", file_path_, name_);
 }
 
-void Dataset::check_plausible(std::size_t element_bytes) const {
-  constexpr std::int64_t most_bytes = std::int64_t{1} << 46;
-  if (numel_ > most_bytes / static_cast<std::int64_t>(element_bytes)) {
-    throw DataError("{}: {} claims {} elements", file_path_, name_, numel_);
-  }
+void Dataset::check_stored() const {
+  if (numel_ == 0) return;
   const LibraryLock lock;
-  if (numel_ > 0) check_written();
+  check_written();
+  constexpr std::uint64_t best_compression = 1 << 14;
+  const std::uint64_t element_bytes = std::max<std::size_t>(1, bytes_of(type_)),
+                      stored = H5Dget_storage_size(id());
+  if (static_cast<std::uint64_t>(numel_) * element_bytes / best_compression > stored) {
+    throw DataError("{}: {} claims {} elements, but {} bytes are stored", file_path_, name_, numel_, stored);
+  }
 }
 
 void Dataset::read(ElementType as, std::span<std::byte> out) const {

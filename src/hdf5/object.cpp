@@ -98,6 +98,11 @@ std::vector<std::string> Object::attribute_names() const {
   return names;
 }
 
+ElementType Object::attribute_type(std::string_view attribute) const {
+  const LibraryLock lock;
+  return classify(open_attribute(*this, attribute).type.id());
+}
+
 std::string Object::text_attribute(std::string_view attribute) const {
   const LibraryLock lock;
   const OpenAttribute open = open_attribute(*this, attribute);

@@ -44,7 +44,7 @@ class Dataset : public Object {
   }
   template <class T>
   std::vector<T> read_all() const {
-    check_plausible(sizeof(T));
+    check_stored();
     std::vector<T> values(static_cast<std::size_t>(numel_));
     read(std::span<T>(values));
     return values;
@@ -65,6 +65,9 @@ class Dataset : public Object {
   /// one piece. DataError if they are chunked, compact, external, big endian or not yet allocated. No
   /// elements: {0, 0}.
   Extent extent() const;
+  /// DataError if the dataset was never written, or if the file stores so little of it that its shape cannot
+  /// be true: call it before allocating memory for all of it (read_all does).
+  void check_stored() const;
   std::uint64_t storage_bytes() const;  ///< bytes allocated in the file (compressed size, if compressed)
 
  private:
@@ -73,8 +76,6 @@ class Dataset : public Object {
 
   void check_rows(std::int64_t begin, std::int64_t count, ElementType type, std::size_t bytes) const;
   void check_written() const;
-  /// DataError where the file claims more elements than memory could hold.
-  void check_plausible(std::size_t element_bytes) const;
 
   ElementType type_ = ElementType::other;
   std::vector<std::int64_t> shape_;

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/hdf5/element_type.h"
 #include "lockstep/hdf5/handle.h"
 
 namespace lockstep::hdf5 {
@@ -26,6 +27,8 @@ class Object {
 
   bool has_attribute(std::string_view attribute) const;
   std::vector<std::string> attribute_names() const;  ///< sorted
+  /// What an attribute holds, for readers that do not know; DataError if it does not exist.
+  ElementType attribute_type(std::string_view attribute) const;
 
   /// A string of fixed or variable length. Padding is stripped.
   std::string text_attribute(std::string_view attribute) const;

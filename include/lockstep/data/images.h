@@ -1,0 +1,69 @@
+// Images: labelled images in HDF5 files.
+//
+// A file has /x uint8 or float32 [N, C, H, W] and /y int64 [N]; /x may have the attributes mean and std, one
+// number per channel in the units of the stored values.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/dataset.h"
+
+namespace lockstep::data {
+
+class RowStore;
+
+struct ImagesOptions {
+  /// Per channel, in the units of the stored values; given together. Empty: those of the first file, or if it
+  /// has none 0 and 1 (0 and 255 for uint8). Evaluation data wants those of the training data.
+  std::vector<double> mean, deviation;
+  /// Files up to this size together are held in memory; from larger ones rows are read as they are asked.
+  std::int64_t memory_limit_bytes = std::int64_t{2} << 30;
+};
+
+/// x: float32 [C, H, W], each stored value v as (v - mean) / deviation; y: the label. Several files follow
+/// one another as one. Opening throws DataError naming the file if it is missing, not HDF5, without /x or /y,
+/// empty, of a wrong type or shape, or if a label is negative.
+class Images final : public Dataset {
+ public:
+  explicit Images(const std::string& path, const ImagesOptions& options = {});
+  explicit Images(const std::vector<std::string>& paths, const ImagesOptions& options = {});
+  ~Images() override;
+
+  std::int64_t size() const override { return static_cast<std::int64_t>(labels_.size()); }
+  Shape x_shape() const override { return shape_; }
+  DType x_dtype() const override { return DType::float32; }
+  Shape y_shape() const override { return {}; }
+  std::int64_t classes() const override { return classes_; }  ///< the largest label + 1
+  std::string name() const override;
+  void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override;
+
+  const std::vector<double>& mean() const { return mean_; }
+  const std::vector<double>& deviation() const { return deviation_; }
+  /// Throws DataError naming file, index and value of the first label that a model of `classes` classes
+  /// cannot have.
+  void check_labels(std::int64_t classes) const;
+
+ private:
+  struct Part {
+    std::unique_ptr<RowStore> x;
+    std::int64_t first = 0, rows = 0;  // samples of this part
+    bool bytes = false;                // stored as uint8
+  };
+
+  void add_file(const std::string& path, std::int64_t& memory_left_bytes);
+  void set_statistics(const ImagesOptions& options, const std::string& first_path);
+  const Part& part_of(std::int64_t sample) const;
+  void normalize(const Part& part, const std::byte* stored, float* out) const;
+
+  std::vector<Part> parts_;
+  std::vector<std::int64_t> labels_;
+  Shape shape_;
+  std::int64_t classes_ = 0;
+  std::vector<double> mean_, deviation_;
+  std::vector<float> byte_values_;  // [C, 256]: what each stored byte becomes
+};
+
+}  // namespace lockstep::data

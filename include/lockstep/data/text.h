@@ -1,0 +1,62 @@
+// Text: tokens in HDF5 files, in windows.
+//
+// A file has /tokens uint16 or uint32 [N] with the attributes vocabulary (every token is below it) and
+// tokenizer (how text became tokens; "bytes": one token a byte), on the dataset or on the file.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/dataset.h"
+
+namespace lockstep::data {
+
+class RowStore;
+
+struct TextOptions {
+  /// As in ImagesOptions.
+  std::int64_t memory_limit_bytes = std::int64_t{2} << 30;
+};
+
+/// Sample i of a file are its tokens [i T, i T + T]: x int64 [T] the first T of them, y int64 [T] the last T.
+/// Windows do not overlap but for that one token; a short last window is left out. Several files follow one
+/// another. Opening throws DataError naming the file if it is missing, not HDF5, without /tokens or
+/// vocabulary, of a wrong type, shorter than one window, or (reading too) if a token is not below the
+/// vocabulary; UsageError if context < 1.
+class Text final : public Dataset {
+ public:
+  Text(const std::string& path, std::int64_t context, const TextOptions& options = {});
+  Text(const std::vector<std::string>& paths, std::int64_t context, const TextOptions& options = {});
+  ~Text() override;
+
+  std::int64_t size() const override { return size_; }
+  Shape x_shape() const override { return {context_}; }
+  DType x_dtype() const override { return DType::int64; }
+  Shape y_shape() const override { return {context_}; }
+  std::int64_t classes() const override { return vocabulary_; }
+  bool sequential() const override { return true; }
+  std::string name() const override;
+  void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override;
+
+  std::int64_t vocabulary() const { return vocabulary_; }
+  const std::string& tokenizer() const { return tokenizer_; }  ///< empty if the file does not say
+
+ private:
+  struct Part {
+    std::unique_ptr<RowStore> tokens;
+    std::int64_t first = 0, windows = 0;
+  };
+
+  void add_file(const std::string& path, std::int64_t& memory_left_bytes);
+  void copy_tokens(const Part& part, std::int64_t window, std::int64_t* x, std::int64_t* y) const;
+
+  std::int64_t context_;
+  std::int64_t size_ = 0;
+  std::int64_t vocabulary_ = 0;
+  std::string tokenizer_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,171 @@
+// The prefetching thread and its two slots.
+#include "lockstep/data/loader.h"
+
+#include <signal.h>
+
+#include <array>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/processor.h"
+
+namespace lockstep::data {
+namespace {
+
+Stream::Options stream_options(const Dataset& dataset, const LoaderOptions& options, int ranks) {
+  return {.samples = dataset.size(),
+          .global_batch = options.global_batch,
+          .shards = options.shards == 0 ? ranks : options.shards,
+          .seed = options.seed,
+          .shuffle = options.shuffle};
+}
+
+/// Starts a thread that no signal is delivered to: signals are for the main thread.
+template <class Body>
+std::thread start_thread_without_signals(Body body) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  try {
+    std::thread thread(std::move(body));
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return thread;
+  } catch (const std::exception& error) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw FailureError("the loader cannot start its thread: {}", error.what());
+  }
+}
+
+}  // namespace
+
+/// The caller holds one slot while the thread fills the other.
+class Loader::Prefetcher {
+ public:
+  Prefetcher(const Dataset& dataset, const LoaderOptions& options, int rank, int ranks)
+      : dataset_(dataset), augment_(options.augment), stream_(stream_options(dataset, options, ranks)) {
+    if (augment_.any() && (dataset.x_shape().rank() != 3 || dataset.x_dtype() != DType::float32)) {
+      throw UsageError("{}: only images can be augmented", dataset.name());
+    }
+    const comm::ShardMap map(static_cast<int>(stream_.options().shards), ranks);
+    const comm::ShardRange block = map.block(rank);
+    const std::int64_t samples = stream_.samples_per_shard();
+    for (Slot& slot : slots_) {
+      for (int index = block.first; index < block.end(); ++index) {
+        slot.shards.push_back({index,
+                               Tensor::zeros(batch_shape(samples, dataset.x_shape()), dataset.x_dtype()),
+                               Tensor::zeros(batch_shape(samples, dataset.y_shape()), DType::int64)});
+      }
+      slot.batch.shards_total = map.shards();
+      slot.batch.shards = slot.shards;
+    }
+    samples_.resize(static_cast<std::size_t>(samples));
+    if (augment_.any()) scratch_.resize(static_cast<std::size_t>(dataset.x_shape().numel()));
+    thread_ = start_thread_without_signals([this] { work(); });
+  }
+
+  ~Prefetcher() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  const StepBatch& at(std::int64_t step) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !busy_; });
+    if (!filled_ || next().batch.step != step) {
+      request(step);
+      changed_.wait(lock, [&] { return !busy_; });
+    }
+    filled_ = false;
+    if (next().error) std::rethrow_exception(std::exchange(next().error, nullptr));
+    current_ = 1 - current_;
+    request(step + 1);
+    return slots_[current_].batch;
+  }
+
+  const Stream& stream() const { return stream_; }
+
+ private:
+  struct Slot {
+    std::vector<Shard> shards;
+    StepBatch batch;
+    std::exception_ptr error;
+  };
+
+  Slot& next() { return slots_[1 - current_]; }
+
+  void request(std::int64_t step) {
+    next().batch.step = step;
+    next().error = nullptr;
+    filled_ = false;
+    busy_ = true;
+    changed_.notify_all();
+  }
+
+  void work() {
+    flush_denormals();
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return busy_ || stopping_; });
+      if (stopping_) return;
+      Slot& slot = next();
+      lock.unlock();
+      try {
+        fill(slot);
+      } catch (...) {
+        slot.error = std::current_exception();
+      }
+      lock.lock();
+      busy_ = false;
+      filled_ = true;
+      changed_.notify_all();
+    }
+  }
+
+  void fill(Slot& slot) {
+    for (const Shard& shard : slot.shards) {
+      stream_.shard_samples(slot.batch.step, shard.index, samples_);
+      dataset_.read(samples_, shard.x, shard.y);
+      augment_images(augment_, stream_.options().seed, slot.batch.step, shard.index, shard.x, scratch_);
+    }
+  }
+
+  const Dataset& dataset_;
+  const Augment augment_;
+  const Stream stream_;
+  std::array<Slot, 2> slots_;
+  std::vector<std::int64_t> samples_;  // the thread's own
+  std::vector<float> scratch_;         // the thread's own
+
+  std::mutex mutex_;  // guards what follows, and while busy_ is unset the next slot
+  std::condition_variable changed_;
+  std::size_t current_ = 0;  // the caller's slot
+  bool busy_ = false;        // the thread is to fill the next slot
+  bool filled_ = false;      // the next slot holds its step, or the error of it
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+Loader::Loader(const Dataset& dataset, const LoaderOptions& options, const comm::Communicator& world)
+    : Loader(dataset, options, world.rank(), world.size()) {}
+
+Loader::Loader(const Dataset& dataset, const LoaderOptions& options, int rank, int ranks)
+    : prefetcher_(std::make_unique<Prefetcher>(dataset, options, rank, ranks)) {}
+
+Loader::~Loader() = default;
+Loader::Loader(Loader&&) noexcept = default;
+Loader& Loader::operator=(Loader&&) noexcept = default;
+
+const StepBatch& Loader::at(std::int64_t step) { return prefetcher_->at(step); }
+
+const Stream& Loader::stream() const { return prefetcher_->stream(); }
+
+}  // namespace lockstep::data

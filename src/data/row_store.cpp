@@ -1,0 +1,32 @@
+// Loading rows.
+#include "data/row_store.h"
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::data {
+
+RowStore::RowStore(hdf5::File file, hdf5::Dataset dataset, std::int64_t& memory_left_bytes)
+    : path_(file.file_path()),
+      type_(dataset.type()),
+      rows_(dataset.rows()),
+      row_bytes_(static_cast<std::size_t>(dataset.row_numel()) * hdf5::bytes_of(dataset.type())) {
+  const std::size_t bytes = static_cast<std::size_t>(rows_) * row_bytes_;
+  dataset.check_stored();
+  if (static_cast<std::int64_t>(bytes) <= memory_left_bytes) {
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    dataset.read(type_, {memory_.get(), bytes});
+    memory_left_bytes -= static_cast<std::int64_t>(bytes);
+  } else {
+    file_ = std::make_unique<hdf5::File>(std::move(file));
+    dataset_ = std::make_unique<hdf5::Dataset>(std::move(dataset));
+  }
+}
+
+const std::byte* RowStore::load_rows(std::int64_t begin, std::int64_t count) const {
+  const std::size_t bytes = static_cast<std::size_t>(count) * row_bytes_;
+  if (scratch_.size() < bytes) scratch_.resize(bytes);
+  dataset_->read_rows(begin, count, type_, {scratch_.data(), bytes});
+  return scratch_.data();
+}
+
+}  // namespace lockstep::data

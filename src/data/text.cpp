@@ -1,0 +1,125 @@
+// Reading windows of tokens.
+#include "lockstep/data/text.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "data/row_store.h"
+#include "lockstep/base/error.h"
+#include "lockstep/hdf5/file.h"
+
+namespace lockstep::data {
+namespace {
+
+using hdf5::ElementType;
+
+/// Calls use(const T*) with T the stored type of a token.
+template <class Use>
+void with_tokens(const RowStore& store, std::int64_t begin, std::int64_t count, const Use& use) {
+  store.with_rows(begin, count, [&](const std::byte* stored) {
+    if (store.type() == ElementType::uint16) {
+      use(reinterpret_cast<const std::uint16_t*>(stored));
+    } else {
+      use(reinterpret_cast<const std::uint32_t*>(stored));
+    }
+  });
+}
+
+[[noreturn]] void throw_token(const std::string& path, std::int64_t index, std::int64_t token,
+                              std::int64_t vocabulary) {
+  throw DataError("{}: token {} of /tokens is {}, but the vocabulary is {}", path, index, token, vocabulary);
+}
+
+void check_tokens(const RowStore& store, std::int64_t vocabulary) {
+  with_tokens(store, 0, store.rows(), [&](const auto* tokens) {
+    for (std::int64_t i = 0; i < store.rows(); ++i) {
+      if (tokens[i] >= vocabulary) throw_token(store.path(), i, tokens[i], vocabulary);
+    }
+  });
+}
+
+}  // namespace
+
+Text::Text(const std::string& path, std::int64_t context, const TextOptions& options)
+    : Text(std::vector<std::string>{path}, context, options) {}
+
+Text::Text(const std::vector<std::string>& paths, std::int64_t context, const TextOptions& options)
+    : context_(context) {
+  if (paths.empty()) throw UsageError("no text files were named");
+  if (context < 1) throw UsageError("a context of {} tokens was asked: it must be at least 1", context);
+  std::int64_t memory_left_bytes = options.memory_limit_bytes;
+  for (const std::string& path : paths) add_file(path, memory_left_bytes);
+}
+
+Text::~Text() = default;
+
+void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
+  hdf5::File file = hdf5::File::open(path);
+  hdf5::Dataset tokens = file.open_dataset("/tokens");
+  if (tokens.shape().size() != 1 ||
+      (tokens.type() != ElementType::uint16 && tokens.type() != ElementType::uint32)) {
+    throw DataError("{}: /tokens is {} [{}], but tokens are uint16 or uint32 [N]", path,
+                    hdf5::to_string(tokens.type()), fmt::join(tokens.shape(), ", "));
+  }
+  if (tokens.rows() - 1 < context_) {
+    throw DataError("{}: /tokens has {} tokens, but one window of context {} takes {}", path, tokens.rows(),
+                    context_, context_ + 1);
+  }
+  const auto attribute_owner = [&](const char* attribute) -> const hdf5::Object& {
+    if (!tokens.has_attribute(attribute) && file.has_attribute(attribute)) return file;
+    return tokens;
+  };
+  const std::int64_t vocabulary = attribute_owner("vocabulary").int64_attribute("vocabulary");
+  const hdf5::Object& owner = attribute_owner("tokenizer");
+  const std::string tokenizer = owner.has_attribute("tokenizer") ? owner.text_attribute("tokenizer") : "";
+  if (vocabulary < 1 || vocabulary > (std::int64_t{1} << 32)) {
+    throw DataError("{}: attribute 'vocabulary' of /tokens is {}", path, vocabulary);
+  }
+  if (!parts_.empty() && (vocabulary != vocabulary_ || tokenizer != tokenizer_)) {
+    throw DataError("{}: vocabulary {} of tokenizer '{}', but {} has {} of '{}'", path, vocabulary, tokenizer,
+                    parts_.front().tokens->path(), vocabulary_, tokenizer_);
+  }
+  vocabulary_ = vocabulary;
+  tokenizer_ = tokenizer;
+
+  Part part;
+  part.first = size_;
+  part.windows = (tokens.rows() - 1) / context_;
+  part.tokens = std::make_unique<RowStore>(std::move(file), std::move(tokens), memory_left_bytes);
+  if (part.tokens->in_memory()) check_tokens(*part.tokens, vocabulary);
+  size_ += part.windows;
+  parts_.push_back(std::move(part));
+}
+
+std::string Text::name() const {
+  return parts_.size() == 1 ? parts_[0].tokens->path()
+                            : fmt::format("{} and {} more", parts_[0].tokens->path(), parts_.size() - 1);
+}
+
+void Text::copy_tokens(const Part& part, std::int64_t window, std::int64_t* x, std::int64_t* y) const {
+  const std::int64_t first = window * context_;
+  with_tokens(*part.tokens, first, context_ + 1, [&](const auto* tokens) {
+    for (std::int64_t t = 0; t <= context_; ++t) {
+      const auto token = static_cast<std::int64_t>(tokens[t]);
+      if (token >= vocabulary_) throw_token(part.tokens->path(), first + t, token, vocabulary_);
+      if (t < context_) x[t] = token;
+      if (t > 0) y[t - 1] = token;
+    }
+  });
+}
+
+void Text::read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const {
+  check_read(samples, x, y);
+  auto* x_row = x.data<std::int64_t>();
+  auto* y_row = y.data<std::int64_t>();
+  for (const std::int64_t sample : samples) {
+    const auto after = std::upper_bound(parts_.begin(), parts_.end(), sample,
+                                        [](std::int64_t s, const Part& part) { return s < part.first; });
+    const Part& part = *(after - 1);
+    copy_tokens(part, sample - part.first, x_row, y_row);
+    x_row += context_;
+    y_row += context_;
+  }
+}
+
+}  // namespace lockstep::data
