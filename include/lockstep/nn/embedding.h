@@ -1,0 +1,20 @@
+// Embedding: rows of a table.
+#pragma once
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/nn/module.h"
+
+namespace lockstep::nn {
+
+/// weight: [rows, width], N(0, 1) at first.
+class Embedding : public Module {
+ public:
+  Embedding(Module& parent, std::string_view name, std::int64_t rows, std::int64_t width);
+
+  /// indices: int64, any shape; result [indices..., width].
+  Var operator()(Tape& tape, const Tensor& indices);
+
+  Parameter weight;
+};
+
+}  // namespace lockstep::nn

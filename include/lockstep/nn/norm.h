@@ -1,0 +1,38 @@
+// LayerNorm and GroupNorm. Weights begin at 1, biases at 0.
+#pragma once
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/nn/module.h"
+
+namespace lockstep::nn {
+
+/// Over the last dimension.
+class LayerNorm : public Module {
+ public:
+  LayerNorm(Module& parent, std::string_view name, std::int64_t width, float eps = 1e-5f);
+
+  Var operator()(const Var& x);
+
+  Parameter weight, bias;
+
+ private:
+  float eps_;
+};
+
+/// Over groups of channels and all places of an image.
+class GroupNorm : public Module {
+ public:
+  /// Throws UsageError if the groups do not divide the channels.
+  GroupNorm(Module& parent, std::string_view name, int groups, std::int64_t channels, float eps = 1e-5f);
+
+  Var operator()(const Var& x);
+
+ private:
+  int groups_;
+  float eps_;
+
+ public:
+  Parameter weight, bias;
+};
+
+}  // namespace lockstep::nn

@@ -1,0 +1,64 @@
+#include "lockstep/nn/batch_norm.h"
+
+#include <algorithm>
+
+namespace lockstep::nn {
+namespace {
+
+Tensor filled(std::int64_t channels, float value) {
+  Tensor tensor = Tensor::empty({channels});
+  std::fill_n(tensor.data<float>(), channels, value);
+  return tensor;
+}
+
+}  // namespace
+
+BatchNorm2d::BatchNorm2d(Module& parent, std::string_view name, std::int64_t channels,
+                         const BatchNormSettings& settings)
+    : Module(parent, name),
+      weight(*this, "weight", {channels}, Init::constant(1)),
+      bias(*this, "bias", {channels}, Init::constant(0)),
+      running_mean(*this, "running_mean", filled(channels, 0)),
+      running_var(*this, "running_var", filled(channels, 1)),
+      num_batches_tracked(*this, "num_batches_tracked", Tensor::zeros({}, DType::int64)),
+      settings_(settings),
+      moments_(*this) {}
+
+Var BatchNorm2d::operator()(const Var& x) {
+  Tape& tape = x.tape();
+  return batch_norm(x, tape.use(weight), tape.use(bias),
+                    {.eps = settings_.eps,
+                     .running_mean = running_mean.value,
+                     .running_var = running_var.value,
+                     .communicator = settings_.sync ? tape.pass().layer_communicator : nullptr,
+                     .statistic = &moments_});
+}
+
+BatchNorm2d::RunningMoments::RunningMoments(BatchNorm2d& owner)
+    : Moments(owner, "moments", 2 * owner.weight.value.numel() + 1), owner_(owner) {}
+
+// The layout is BatchNormOptions::statistic's; the moments are about the running mean they now change.
+void BatchNorm2d::RunningMoments::apply(std::span<const double> total) {
+  const std::size_t channels = (total.size() - 1) / 2;
+  const double count = total.back(), momentum = owner_.settings_.momentum;
+  if (!(count > 0)) return;
+  float* const mean = owner_.running_mean.value.data<float>();
+  float* const variance = owner_.running_var.value.data<float>();
+  for (std::size_t c = 0; c < channels; ++c) {
+    const double distance = total[c] / count;
+    const double unbiased =
+        std::max(0.0, total[channels + c] - count * distance * distance) / std::max(count - 1, 1.0);
+    mean[c] = static_cast<float>(mean[c] + momentum * distance);
+    variance[c] = static_cast<float>((1 - momentum) * variance[c] + momentum * unbiased);
+  }
+  ++*owner_.num_batches_tracked.value.data<std::int64_t>();
+}
+
+SyncBatchNorm::SyncBatchNorm(Module& parent, std::string_view name, std::int64_t channels,
+                             BatchNormSettings settings)
+    : BatchNorm2d(parent, name, channels, [&] {
+        settings.sync = true;
+        return settings;
+      }()) {}
+
+}  // namespace lockstep::nn
