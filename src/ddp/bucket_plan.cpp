@@ -1,0 +1,121 @@
+#include "lockstep/ddp/bucket_plan.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::ddp {
+namespace {
+
+std::size_t aligned(std::size_t bytes) {
+  constexpr std::size_t unit = BucketPlan::alignment_bytes;
+  return (bytes + unit - 1) / unit * unit;
+}
+
+std::size_t bytes_of_gradient(const BucketPlan::Gradient& gradient) {
+  return static_cast<std::size_t>(gradient.shape.numel()) * bytes_of(gradient.dtype);
+}
+
+void check_order(std::span<const BucketPlan::Gradient> gradients, std::span<const int> order) {
+  std::vector<bool> seen(gradients.size());
+  for (const int index : order) {
+    if (index < 0 || static_cast<std::size_t>(index) >= gradients.size() ||
+        seen[static_cast<std::size_t>(index)])
+      throw UsageError("bucket plan: the order names gradient {} twice or outside 0..{}", index,
+                       gradients.size());
+    seen[static_cast<std::size_t>(index)] = true;
+  }
+  if (order.size() != gradients.size())
+    throw UsageError("bucket plan: the order has {} gradients, the model {}", order.size(), gradients.size());
+}
+
+}  // namespace
+
+std::vector<std::vector<int>> assign_buckets(std::span<const std::size_t> tensor_bytes,
+                                             std::span<const DType> dtypes,
+                                             std::span<const std::size_t> limits) {
+  if (limits.empty()) throw UsageError("bucket plan: no bucket limit given");
+  if (tensor_bytes.size() != dtypes.size())
+    throw UsageError("bucket plan: {} sizes but {} element types", tensor_bytes.size(), dtypes.size());
+  struct Open {
+    std::vector<int> tensors;
+    std::size_t bytes = 0;
+    std::size_t limit = 0;  // index into limits
+  };
+  std::array<Open, 6> open_of_dtype;
+  std::vector<std::vector<int>> buckets;
+  for (std::size_t i = 0; i < tensor_bytes.size(); ++i) {
+    Open& open = open_of_dtype.at(static_cast<std::size_t>(dtypes[i]));
+    open.tensors.push_back(static_cast<int>(i));
+    open.bytes += tensor_bytes[i];
+    if (open.bytes < limits[open.limit]) continue;
+    buckets.push_back(std::exchange(open.tensors, {}));
+    open.bytes = 0;
+    open.limit = std::min(open.limit + 1, limits.size() - 1);
+  }
+  for (Open& open : open_of_dtype) {
+    if (!open.tensors.empty()) buckets.push_back(std::move(open.tensors));
+  }
+  std::sort(buckets.begin(), buckets.end(),
+            [](const auto& a, const auto& b) { return a.front() < b.front(); });
+  return buckets;
+}
+
+BucketPlan::BucketPlan(std::vector<Gradient> gradients, std::span<const int> order,
+                       const BucketLimits& limits)
+    : gradients_(std::move(gradients)), places_(gradients_.size()) {
+  check_order(gradients_, order);
+  std::vector<std::size_t> sizes;
+  std::vector<DType> dtypes;
+  for (const int index : order) {
+    const Gradient& gradient = gradients_[static_cast<std::size_t>(index)];
+    sizes.push_back(bytes_of_gradient(gradient));
+    dtypes.push_back(gradient.dtype);
+  }
+  std::string text;
+  for (const std::vector<int>& positions :
+       assign_buckets(sizes, dtypes, std::array{limits.first_bytes, limits.other_bytes})) {
+    Bucket bucket;
+    bucket.offset_bytes = plane_bytes_;
+    for (const int position : positions) {
+      const int index = order[static_cast<std::size_t>(position)];
+      const Gradient& gradient = gradients_[static_cast<std::size_t>(index)];
+      bucket.gradients.push_back(index);
+      bucket.dtype = gradient.dtype;
+      places_[static_cast<std::size_t>(index)] = {static_cast<int>(buckets_.size()), plane_bytes_};
+      plane_bytes_ += aligned(bytes_of_gradient(gradient));
+      text += fmt::format("{} {} {} {};", gradient.name.size(), gradient.name,
+                          lockstep::to_string(gradient.dtype), lockstep::to_string(gradient.shape));
+    }
+    bucket.bytes = plane_bytes_ - bucket.offset_bytes;
+    buckets_.push_back(std::move(bucket));
+    text += "|";
+  }
+  hash_ = XXH3_64bits(text.data(), text.size());
+}
+
+std::vector<int> BucketPlan::order() const {
+  std::vector<int> order;
+  for (const Bucket& bucket : buckets_)
+    order.insert(order.end(), bucket.gradients.begin(), bucket.gradients.end());
+  return order;
+}
+
+std::string BucketPlan::to_string() const {
+  std::string text;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    text += fmt::format("bucket {}: {:.2f} MiB, {}:", b, static_cast<double>(buckets_[b].bytes) / (1 << 20),
+                        lockstep::to_string(buckets_[b].dtype));
+    for (const int index : buckets_[b].gradients)
+      text += " " + gradients_[static_cast<std::size_t>(index)].name;
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace lockstep::ddp

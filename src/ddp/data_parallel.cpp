@@ -1,0 +1,306 @@
+#include "lockstep/ddp/data_parallel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <vector>
+
+#include "ddp/model_agreement.h"
+#include "ddp/reducer.h"
+#include "ddp/step_header.h"
+#include "ddp/unused_parameters.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/agreement.h"
+
+namespace lockstep::ddp {
+namespace {
+
+constexpr double bytes_per_mib = 1 << 20;
+
+/// Everything here is equal on all ranks, so all of them throw or none.
+void check_options(const Options& options, int ranks) {
+  if (options.mode != Mode::overlapped)
+    throw UsageError("ddp.mode = {} is not built; use overlapped",
+                     options.mode == Mode::flat ? "flat" : "per_parameter");
+  if (!(options.bucket_mb > 0) || !(options.first_bucket_mb > 0))
+    throw UsageError("ddp.bucket_mb = {} and ddp.first_bucket_mb = {} must be above 0", options.bucket_mb,
+                     options.first_bucket_mb);
+  if (options.micro_batches < 1)
+    throw UsageError("train.micro_batches = {} must be at least 1", options.micro_batches);
+  if (options.shards < 0) throw UsageError("train.shards = {} must not be negative", options.shards);
+  if (options.shards != 0 && options.shards < ranks)
+    throw UsageError("{} ranks but only {} shards: start at most {} ranks, or start a run with more shards",
+                     ranks, options.shards, options.shards);
+}
+
+std::vector<Param*> trainable_params(const std::vector<Param*>& params) {
+  std::vector<Param*> trainable;
+  std::set<std::string> names;
+  for (Param* const param : params) {
+    if (!names.insert(param->name).second) throw UsageError("two parameters are named {}", param->name);
+    if (param->value.dtype() != DType::float32)
+      throw UsageError("parameter {} is {}; parameters are float32", param->name,
+                       to_string(param->value.dtype()));
+    if (param->trainable) trainable.push_back(param);
+  }
+  if (trainable.empty())
+    throw UsageError("the model has no trainable parameter, so there is nothing to train in parallel");
+  return trainable;
+}
+
+/// A parameter that two modules share may be listed twice.
+ModelState without_repeats(ModelState model) {
+  std::set<const Param*> seen;
+  std::erase_if(model.params, [&](const Param* param) { return !seen.insert(param).second; });
+  return model;
+}
+
+BucketLimits limits_of(const Options& options) {
+  const auto bytes = [](double mib) { return static_cast<std::size_t>(std::ceil(mib * bytes_per_mib)); };
+  return {.first_bytes = bytes(options.first_bucket_mb), .other_bytes = bytes(options.bucket_mb)};
+}
+
+void broadcast_values(comm::Communicator& communicator, const ModelState& model) {
+  for (const Param* const param : model.params)
+    communicator.broadcast(param->value.raw(), param->value.bytes(), 0);
+  for (const Buffer* const buffer : model.buffers)
+    communicator.broadcast(buffer->value.raw(), buffer->value.bytes(), 0);
+}
+
+template <class Value>
+Value value_named(std::string_view key, std::string_view word,
+                  std::initializer_list<std::pair<std::string_view, Value>> known) {
+  std::string words;
+  for (const auto& [name, value] : known) {
+    if (name == word) return value;
+    words += fmt::format("{}{}", words.empty() ? "" : ", ", name);
+  }
+  throw UsageError("{} = {} is not known; one of {}", key, word, words);
+}
+
+}  // namespace
+
+Unused unused_named(std::string_view word) {
+  return value_named<Unused>("ddp.unused", word, {{"error", Unused::error}, {"allow", Unused::allow}});
+}
+
+Mode mode_named(std::string_view word) {
+  return value_named<Mode>(
+      "ddp.mode", word,
+      {{"overlapped", Mode::overlapped}, {"flat", Mode::flat}, {"per_parameter", Mode::per_parameter}});
+}
+
+struct DataParallel::State {
+  State(const ModelState& all, std::vector<Param*> trainable, comm::Communicator& world,
+        kernels::Backend& device_backend, const Options& wanted, const comm::ShardMap& shard_map)
+      : options(wanted),
+        communicator(world),
+        backend(device_backend),
+        params(all.params),
+        map(shard_map),
+        block(shard_map.block(world.rank())),
+        reducer(std::move(trainable), all.statistics, world, device_backend, shard_map, limits_of(wanted)),
+        header(shard_map, reducer.schedule(), reducer.usage().items()),
+        one(device_backend.empty({})) {
+    device_backend.fill(one, 1);
+    if (wanted.layer_communicator) layer_communicator = world.split(0, world.rank());
+  }
+
+  Options options;
+  comm::Communicator& communicator;
+  kernels::Backend& backend;
+  std::unique_ptr<comm::Communicator> layer_communicator;
+  std::vector<Param*> params;
+  comm::ShardMap map;
+  comm::ShardRange block;
+  Reducer reducer;
+  StepHeader header;
+  Tensor one;  // the gradient that backward starts with
+  bool planned = false;
+
+  std::uint64_t step = 0;
+  int turn = 0;        // shards of this rank done in this step
+  int piece = 0;       // pieces of the shard at hand done
+  bool fresh = true;   // no pass of the shard at hand was run
+  bool empty = false;  // the pass at hand belongs to no shard
+  std::exception_ptr error;
+  Stopwatch since_start;
+  Requests requests;
+  double weight = 0;
+
+  bool last_piece() const { return !empty && piece + 1 == options.micro_batches; }
+  void drop_gradients() {
+    for (Param* const param : reducer.params()) param->gradient = {};
+  }
+  void publish_sums();
+  void check_unused();
+};
+
+/// Gradients become views of the sums; statistics are handed to their owners.
+void DataParallel::State::publish_sums() {
+  for (std::size_t i = 0; i < reducer.params().size(); ++i) {
+    if (header.written(i)) reducer.params()[i]->gradient = reducer.sum(static_cast<int>(i));
+  }
+  for (std::size_t i = 0; i < reducer.statistics().size(); ++i) {
+    if (header.written(reducer.params().size() + i))
+      reducer.statistics()[i]->apply(reducer.statistic_sum(static_cast<int>(i)));
+  }
+}
+
+void DataParallel::State::check_unused() {
+  if (options.unused == Unused::allow) return;
+  std::vector<std::size_t> missed;
+  for (std::size_t i = 0; i < reducer.params().size(); ++i) {
+    if (header.missed(i)) missed.push_back(i);
+  }
+  if (!missed.empty()) throw_unused(communicator, map, reducer.params(), missed, reducer.usage());
+}
+
+DataParallel::DataParallel(const ModelState& model, comm::Communicator& communicator,
+                           kernels::Backend& backend, const Options& options)
+    : tape_(backend) {
+  const ModelState leaves = without_repeats(model);
+  check_same_model(communicator, leaves, options);
+  check_options(options, communicator.size());
+  std::vector<Param*> trainable = trainable_params(leaves.params);
+  broadcast_values(communicator, leaves);
+  const comm::ShardMap map(options.shards == 0 ? communicator.size() : options.shards, communicator.size());
+  state_ = std::make_unique<State>(leaves, std::move(trainable), communicator, backend, options, map);
+}
+
+DataParallel::~DataParallel() {
+  // Gradients are views of memory that goes now.
+  state_->drop_gradients();
+}
+
+void DataParallel::request(const Requests& requests) {
+  Requests& pending = state_->requests;
+  pending.stop_preempted = pending.stop_preempted || requests.stop_preempted;
+  pending.stop_user = pending.stop_user || requests.stop_user;
+  pending.checkpoint = pending.checkpoint || requests.checkpoint;
+}
+
+void DataParallel::begin_step(std::uint64_t step) {
+  State& state = *state_;
+  state.since_start.restart();
+  state.step = step;
+  state.turn = state.piece = 0;
+  state.fresh = true;
+  state.error = nullptr;
+  state.drop_gradients();
+  state.header.begin(step);
+  state.reducer.begin_step();
+}
+
+void DataParallel::begin_pass(std::int64_t index) {
+  State& state = *state_;
+  state.empty = index == -1 && state.turn == 0 && state.piece == 0;
+  if (!state.empty && (state.turn == state.block.count || index != state.block.first + state.turn))
+    throw UsageError("the batch gave shard {} where shard {} of {}-{} was due (each shard comes {} times)",
+                     index, state.block.first + state.turn, state.block.first, state.block.end() - 1,
+                     state.options.micro_batches);
+  if (state.fresh) state.reducer.begin_shard(state.turn);
+  state.reducer.begin_pass(state.last_piece());
+  // Pieces draw their own random numbers.
+  const std::int64_t draw = state.empty ? 0 : index * state.options.micro_batches + state.piece;
+  tape_.begin({.training = true,
+               .record = true,
+               .seed = state.options.seed,
+               .step = state.step,
+               .shard = static_cast<std::uint32_t>(draw),
+               .sink = &state.reducer,
+               .layer_communicator = state.layer_communicator.get()});
+}
+
+void DataParallel::end_pass(const Loss& loss) {
+  State& state = *state_;
+  state.header.add_loss(state.turn, state.fresh, loss.total);
+  state.reducer.begin_backward(tape_.used_params());
+  tape_.backward(loss.sum, state.one);
+  tape_.finish_backward();
+  state.reducer.end_pass();
+  state.fresh = false;
+  if (state.empty || ++state.piece < state.options.micro_batches) return;
+  state.header.end_shard(state.turn);
+  ++state.turn;
+  state.piece = 0;
+  state.fresh = true;
+}
+
+void DataParallel::check_batch_was_whole() const {
+  const State& state = *state_;
+  if (state.turn != state.block.count || state.piece != 0)
+    throw UsageError(
+        "the batch of step {} ended before shard {} of {}-{} was complete (each shard comes {} "
+        "times)",
+        state.step, state.block.first + state.turn, state.block.first, state.block.end() - 1,
+        state.options.micro_batches);
+}
+
+void DataParallel::fail(std::exception_ptr error) {
+  if (state_->reducer.transport_failed()) std::rethrow_exception(error);
+  state_->error = std::move(error);
+  state_->reducer.abandon();
+}
+
+StepResult DataParallel::finish_step() {
+  State& state = *state_;
+  StepResult result;
+  result.step = state.step;
+  result.compute_ms = state.since_start.elapsed_ms();
+  state.reducer.wait();
+  state.header.exchange(state.communicator, state.reducer.arena().plan().hash(), state.requests,
+                        state.error != nullptr, state.reducer.usage());
+  result.exposed_comm_ms = state.since_start.elapsed_ms() - result.compute_ms;
+  state.requests = {};
+
+  if (state.header.any_failed()) {
+    comm::together(state.communicator, [&] {
+      if (state.error) std::rethrow_exception(state.error);
+    });
+  }
+  state.header.check_agreement();
+  state.check_unused();
+
+  const kernels::WeightedSum loss = state.header.loss();
+  result.loss_sum = loss.sum;
+  result.weight = state.weight = loss.weight;
+  result.requests = state.header.requests();
+  if (!state.planned) {
+    state.reducer.replan();
+    state.planned = true;
+  }
+  state.publish_sums();
+  return result;
+}
+
+std::span<Param* const> DataParallel::params() const { return state_->params; }
+double DataParallel::weight() const { return state_->weight; }
+kernels::Backend& DataParallel::backend() const { return state_->backend; }
+const Options& DataParallel::options() const { return state_->options; }
+comm::Communicator& DataParallel::communicator() const { return state_->communicator; }
+comm::Communicator* DataParallel::layer_communicator() const { return state_->layer_communicator.get(); }
+const comm::ShardMap& DataParallel::shard_map() const { return state_->map; }
+const BucketPlan& DataParallel::plan() const { return state_->reducer.arena().plan(); }
+int DataParallel::planes() const { return state_->reducer.arena().planes(); }
+std::size_t DataParallel::plane_bytes() const { return state_->reducer.arena().plane_bytes(); }
+
+std::string DataParallel::describe() const {
+  const State& state = *state_;
+  std::size_t largest = 0;
+  for (const BucketPlan::Bucket& bucket : plan().buckets()) largest = std::max(largest, bucket.bytes);
+  const std::size_t buckets = plan().buckets().size();
+  return fmt::format(
+      "{} shard{} on {} rank{}, at most {} a rank; {} bucket{} of up to {:.2f} MiB; gradient memory {} "
+      "plane{} "
+      "of {:.2f} MiB",
+      state.map.shards(), state.map.shards() == 1 ? "" : "s", state.map.ranks(),
+      state.map.ranks() == 1 ? "" : "s", state.map.block(0).count, buckets, buckets == 1 ? "" : "s",
+      static_cast<double>(largest) / bytes_per_mib, planes(), planes() == 1 ? "" : "s",
+      static_cast<double>(plane_bytes()) / bytes_per_mib);
+}
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,56 @@
+// GradArena: the memory of all gradients and statistics of a rank, registered once with the communicator.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::ddp {
+
+/// Planes of equal layout: the buckets of a BucketPlan, then float64 statistics, which are one more bucket,
+/// the last. Gradients are only ever views of it.
+class GradArena {
+ public:
+  /// Collective; every rank has the same plan and statistics, the number of planes may differ.
+  GradArena(comm::Communicator& communicator, BucketPlan plan,
+            std::span<const std::int64_t> statistic_elements, int planes, Device device);
+
+  const BucketPlan& plan() const { return plan_; }
+  int planes() const { return arena_->planes(); }
+  std::size_t plane_bytes() const { return arena_->plane_bytes(); }
+
+  Tensor gradient(int index, int plane) const;
+  Tensor statistic(int index, int plane) const;  ///< float64 [elements]
+
+  int buckets() const { return gradient_buckets() + (statistics_.empty() ? 0 : 1); }
+  int gradient_buckets() const { return static_cast<int>(plan_.buckets().size()); }
+  /// All of a bucket as one vector, padding (always zero) included.
+  Tensor bucket(int index, int plane) const;
+  comm::TreeSum tree_sum(int bucket) const;
+
+  /// Moves every gradient of every plane to its place in `plan`, which is over the same gradients. Nothing
+  /// may be in flight.
+  void adopt(BucketPlan plan);
+
+ private:
+  struct Span {
+    std::size_t offset_bytes = 0;
+    std::int64_t elements = 0;
+    DType dtype = DType::float32;
+  };
+  Span span_of(int bucket) const;
+  Tensor view(const Span& span, int plane) const;
+
+  BucketPlan plan_;
+  std::vector<Span> statistics_;
+  Span statistics_bucket_;
+  Device device_;
+  std::unique_ptr<comm::Arena> arena_;
+};
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,216 @@
+#include "ddp/reducer.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::ddp {
+namespace {
+
+/// The plan before anything has run: backward usually meets parameters in reverse order of registration.
+BucketPlan first_plan(std::span<Param* const> params, const BucketLimits& limits) {
+  std::vector<BucketPlan::Gradient> gradients;
+  for (const Param* const param : params)
+    gradients.push_back({param->name, param->value.shape(), DType::float32});
+  std::vector<int> order(params.size());
+  std::iota(order.rbegin(), order.rend(), 0);
+  return BucketPlan(std::move(gradients), order, limits);
+}
+
+std::vector<std::int64_t> elements_of(std::span<Statistic* const> statistics) {
+  std::vector<std::int64_t> elements;
+  for (const Statistic* const statistic : statistics) elements.push_back(statistic->elements());
+  return elements;
+}
+
+}  // namespace
+
+Reducer::Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics,
+                 comm::Communicator& communicator, kernels::Backend& backend, const comm::ShardMap& map,
+                 const BucketLimits& limits)
+    : params_(std::move(params)),
+      statistics_(std::move(statistics)),
+      communicator_(communicator),
+      backend_(backend),
+      map_(map),
+      schedule_(map.shards(), map.block(communicator.rank())),
+      limits_(limits),
+      arena_(communicator, first_plan(params_, limits), elements_of(statistics_), schedule_.planes(),
+             backend.device()),
+      usage_(static_cast<int>(schedule_.turns().size()), params_.size() + statistics_.size()),
+      final_(params_.size()),
+      used_(params_.size()) {
+  for (std::size_t i = 0; i < params_.size(); ++i) index_of_param_.emplace(params_[i], i);
+  std::int64_t largest = 0;
+  for (std::size_t i = 0; i < statistics_.size(); ++i) {
+    index_of_statistic_.emplace(statistics_[i], i);
+    largest = std::max(largest, statistics_[i]->elements());
+  }
+  second_contribution_.resize(static_cast<std::size_t>(largest));
+  open_.resize(static_cast<std::size_t>(arena_.gradient_buckets()));
+  complete_.resize(static_cast<std::size_t>(arena_.buckets()));
+  arrival_.reserve(params_.size());
+}
+
+void Reducer::begin_step() {
+  usage_.clear();
+  std::fill(complete_.begin(), complete_.end(), false);
+  next_ = 0;
+  arrival_.clear();
+  if (schedule_.turns().empty()) abandon();  // no shard, so nothing to wait for
+}
+
+void Reducer::begin_shard(int turn) {
+  turn_ = turn;
+  std::fill(final_.begin(), final_.end(), false);
+  for (std::size_t b = 0; b < open_.size(); ++b)
+    open_[b] = static_cast<int>(arena_.plan().buckets()[b].gradients.size());
+}
+
+void Reducer::begin_pass(bool last_piece) { last_piece_ = last_piece; }
+
+void Reducer::begin_backward(std::span<Param* const> used) {
+  if (!last_piece_) return;
+  std::fill(used_.begin(), used_.end(), false);
+  for (const Param* const param : used) used_[index_of(*param)] = true;
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    if (!used_[i]) finish_gradient(i);
+  }
+}
+
+void Reducer::end_pass() {
+  if (!last_piece_) return;
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    if (!final_[i]) finish_gradient(i);
+  }
+  if (!statistics_.empty()) finish_statistics();
+}
+
+void Reducer::abandon() {
+  std::fill(complete_.begin(), complete_.end(), true);
+  start_buckets();
+}
+
+void Reducer::wait() {
+  if (last_ticket_ == 0) return;
+  transport([&] { communicator_.wait(last_ticket_); });
+  last_ticket_ = 0;
+}
+
+GradientSlot Reducer::slot(Param& param) {
+  const std::size_t index = index_of(param);
+  if (final_[index])
+    throw UsageError(
+        "parameter {} is used after its gradient of this pass was complete; run the whole "
+        "forward pass before its backward",
+        param.name);
+  const bool accumulate = usage_.test(turn_, index);
+  usage_.set(turn_, index);
+  return {arena_.gradient(static_cast<int>(index), turn().plane), accumulate};
+}
+
+void Reducer::ready(Param& param) {
+  if (!last_piece_) return;
+  const std::size_t index = index_of(param);
+  if (final_[index])
+    throw UsageError(
+        "parameter {} got its gradient twice in one pass; run the whole forward pass before its "
+        "backward",
+        param.name);
+  if (last_turn()) arrival_.push_back(static_cast<std::int32_t>(index));
+  finish_gradient(index);
+}
+
+GradientSlot Reducer::slot(Statistic& statistic) {
+  const std::size_t index = index_of(statistic);
+  in_second_contribution_ = usage_.test(turn_, params_.size() + index);
+  usage_.set(turn_, params_.size() + index);
+  if (!in_second_contribution_) return {arena_.statistic(static_cast<int>(index), turn().plane), false};
+  // A module that is called twice overwrites in both calls; the addition happens in contributed().
+  return {Tensor::view(second_contribution_.data(), {statistic.elements()}, DType::float64), false};
+}
+
+void Reducer::contributed(Statistic& statistic) {
+  if (!in_second_contribution_) return;
+  in_second_contribution_ = false;
+  const Tensor total = arena_.statistic(static_cast<int>(index_of(statistic)), turn().plane);
+  for (std::int64_t i = 0; i < total.numel(); ++i)
+    total.data<double>()[i] += second_contribution_[static_cast<std::size_t>(i)];
+}
+
+void Reducer::progress() {
+  if (last_ticket_ != 0) transport([&] { communicator_.progress(); });
+}
+
+std::span<const double> Reducer::statistic_sum(int statistic) const {
+  const Tensor sum = arena_.statistic(statistic, 0);
+  return {sum.data<double>(), static_cast<std::size_t>(sum.numel())};
+}
+
+void Reducer::replan() {
+  std::vector<char> arrived(params_.size());
+  for (const std::int32_t index : arrival_) arrived[static_cast<std::size_t>(index)] = true;
+  for (const int index : arena_.plan().order()) {
+    if (!arrived[static_cast<std::size_t>(index)]) arrival_.push_back(index);
+  }
+  transport([&] { communicator_.broadcast(arrival_.data(), arrival_.size() * sizeof(arrival_[0]), 0); });
+  const auto gradients = arena_.plan().gradients();
+  arena_.adopt(BucketPlan({gradients.begin(), gradients.end()}, arrival_, limits_));
+  open_.resize(static_cast<std::size_t>(arena_.gradient_buckets()));
+  complete_.resize(static_cast<std::size_t>(arena_.buckets()));
+}
+
+std::size_t Reducer::index_of(const Param& param) const {
+  const auto found = index_of_param_.find(&param);
+  if (found == index_of_param_.end())
+    throw UsageError(
+        "parameter {} was not a trainable parameter of the model when DataParallel was made; "
+        "make it after the model is complete",
+        param.name);
+  return found->second;
+}
+
+std::size_t Reducer::index_of(const Statistic& statistic) const {
+  const auto found = index_of_statistic_.find(&statistic);
+  if (found == index_of_statistic_.end())
+    throw UsageError(
+        "statistic {} was not part of the model when DataParallel was made; make it after the "
+        "model is complete",
+        statistic.name());
+  return found->second;
+}
+
+void Reducer::finish_gradient(std::size_t param) {
+  if (!usage_.test(turn_, param)) backend_.fill(arena_.gradient(static_cast<int>(param), turn().plane), 0);
+  final_[param] = true;
+  const int bucket = arena_.plan().place(static_cast<int>(param)).bucket;
+  if (--open_[static_cast<std::size_t>(bucket)] == 0) finish_bucket(bucket);
+}
+
+void Reducer::finish_statistics() {
+  for (std::size_t i = 0; i < statistics_.size(); ++i) {
+    if (usage_.test(turn_, params_.size() + i)) continue;
+    const Tensor missing = arena_.statistic(static_cast<int>(i), turn().plane);
+    std::fill_n(missing.data<double>(), missing.numel(), 0.0);
+  }
+  finish_bucket(arena_.gradient_buckets());
+}
+
+void Reducer::finish_bucket(int bucket) {
+  for (int plane = turn().plane; plane > turn().plane - turn().merges; --plane)
+    backend_.accumulate(arena_.bucket(bucket, plane - 1), arena_.bucket(bucket, plane));
+  if (!last_turn()) return;
+  complete_[static_cast<std::size_t>(bucket)] = true;
+  start_buckets();
+}
+
+void Reducer::start_buckets() {
+  for (; next_ < arena_.buckets() && complete_[static_cast<std::size_t>(next_)]; ++next_) {
+    const comm::TreeSum sum = arena_.tree_sum(next_);
+    if (sum.count > 0) transport([&] { last_ticket_ = communicator_.start_tree_sum(sum, map_); });
+  }
+}
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,110 @@
+// Reducer: takes the gradients of a rank's shards into the arena and sends each bucket on its way.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "ddp/gradient_arena.h"
+#include "ddp/plane_schedule.h"
+#include "ddp/usage.h"
+#include "lockstep/autograd/gradient_sink.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/kernels/backend.h"
+
+namespace lockstep::ddp {
+
+/// A step: begin_step; for each shard of this rank begin_shard, then for each of its pieces begin_pass,
+/// (forward), begin_backward, (backward), end_pass; at the end wait. Whatever goes wrong in between: abandon,
+/// then wait.
+///
+/// A bucket is complete when every gradient in it is final for the shard; the inner nodes of the tree that
+/// are due are added at once. In the last shard its sum is then started, all buckets strictly in plan order
+/// on every rank (a complete one waits for its turn). Statistics are the last bucket.
+class Reducer final : public GradientSink {
+ public:
+  Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics, comm::Communicator& communicator,
+          kernels::Backend& backend, const comm::ShardMap& map, const BucketLimits& limits);
+
+  void begin_step();
+  void begin_shard(int turn);  ///< counts this rank's shards from 0
+  /// last_piece: after this pass the shard is complete.
+  void begin_pass(bool last_piece);
+  /// The forward pass is over: parameters that are not in `used` will get no gradient in it.
+  void begin_backward(std::span<Param* const> used);
+  void end_pass();
+  /// Starts whatever has not been started; the step's sums are worthless.
+  void abandon();
+  /// Waits until every sum is complete.
+  void wait();
+
+  GradientSlot slot(Param& param) override;
+  void ready(Param& param) override;
+  GradientSlot slot(Statistic& statistic) override;
+  void contributed(Statistic& statistic) override;
+  void progress() override;
+
+  /// Items 0..params-1 are the parameters, then come the statistics.
+  const Usage& usage() const { return usage_; }
+  std::span<Param* const> params() const { return params_; }
+  std::span<Statistic* const> statistics() const { return statistics_; }
+  const GradArena& arena() const { return arena_; }
+  const PlaneSchedule& schedule() const { return schedule_; }
+  /// The sum over all shards, after wait().
+  Tensor sum(int param) const { return arena_.gradient(param, 0); }
+  std::span<const double> statistic_sum(int statistic) const;
+
+  /// Collective: makes the plan anew from the order in which gradients arrived in rank 0's last shard
+  /// (parameters without one go last). Sums stay what they are.
+  void replan();
+
+  /// A call of the communicator has thrown: no further call can be expected to return.
+  bool transport_failed() const { return in_transport_; }
+
+ private:
+  template <class Call>
+  void transport(const Call& call) {
+    in_transport_ = true;
+    call();
+    in_transport_ = false;
+  }
+  std::size_t index_of(const Param& param) const;
+  std::size_t index_of(const Statistic& statistic) const;
+  const PlaneSchedule::Turn& turn() const { return schedule_.turns()[static_cast<std::size_t>(turn_)]; }
+  bool last_turn() const { return turn_ + 1 == static_cast<int>(schedule_.turns().size()); }
+  void finish_gradient(std::size_t param);
+  void finish_statistics();
+  void finish_bucket(int bucket);
+  void start_buckets();
+
+  std::vector<Param*> params_;
+  std::vector<Statistic*> statistics_;
+  std::unordered_map<const Param*, std::size_t> index_of_param_;
+  std::unordered_map<const Statistic*, std::size_t> index_of_statistic_;
+  comm::Communicator& communicator_;
+  kernels::Backend& backend_;
+  comm::ShardMap map_;
+  PlaneSchedule schedule_;
+  BucketLimits limits_;
+  GradArena arena_;
+  Usage usage_;
+
+  // of the shard at hand
+  int turn_ = 0;
+  bool last_piece_ = false;
+  std::vector<char> final_;  // by parameter: its gradient has its value
+  std::vector<char> used_;   // by parameter: recorded in this pass
+  std::vector<int> open_;    // by bucket: gradients not final
+  std::vector<double> second_contribution_;
+  bool in_second_contribution_ = false;
+
+  // of the step
+  std::vector<char> complete_;  // by bucket: may start
+  int next_ = 0;                // the bucket whose turn it is
+  comm::Ticket last_ticket_ = 0;
+  bool in_transport_ = false;
+  std::vector<std::int32_t> arrival_;
+};
+
+}  // namespace lockstep::ddp

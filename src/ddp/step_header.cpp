@@ -1,0 +1,142 @@
+#include "ddp/step_header.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::ddp {
+namespace {
+
+// Where things lie in a record, in words.
+constexpr std::size_t step_at = 0, plan_hash_at = 1, flags_at = 2, losses_at = 3;
+
+constexpr std::uint64_t failed_flag = 1, stop_preempted_flag = 2, stop_user_flag = 4, checkpoint_flag = 8;
+
+std::uint64_t flags_of(const Requests& requests, bool failed) {
+  return (failed ? failed_flag : 0) | (requests.stop_preempted ? stop_preempted_flag : 0) |
+         (requests.stop_user ? stop_user_flag : 0) | (requests.checkpoint ? checkpoint_flag : 0);
+}
+
+}  // namespace
+
+StepHeader::StepHeader(const comm::ShardMap& map, const PlaneSchedule& schedule, std::size_t items)
+    : map_(map), schedule_(schedule), words_((items + 63) / 64) {
+  for (int rank = 0; rank < map.ranks(); ++rank) {
+    subtrees_.push_back(map.subtrees(rank));
+    partials_ = std::max(partials_, subtrees_.back().size());
+  }
+  partial_.resize(static_cast<std::size_t>(schedule_.planes()));
+  record_words_ = losses_at + 2 * partials_ + 2 * words_;
+  mine_.resize(record_words_);
+  all_.resize(record_words_ * static_cast<std::size_t>(map.ranks()));
+}
+
+std::span<const StepHeader::Word> StepHeader::record(int rank) const {
+  return std::span(all_).subspan(static_cast<std::size_t>(rank) * record_words_, record_words_);
+}
+
+void StepHeader::begin(std::uint64_t step) {
+  step_ = step;
+  std::fill(partial_.begin(), partial_.end(), kernels::WeightedSum{});
+}
+
+void StepHeader::add_loss(int turn, bool first_piece, const kernels::WeightedSum& loss) {
+  kernels::WeightedSum& partial =
+      partial_[static_cast<std::size_t>(schedule_.turns()[static_cast<std::size_t>(turn)].plane)];
+  if (first_piece) {
+    partial = loss;
+  } else {
+    partial.sum += loss.sum;
+    partial.weight += loss.weight;
+  }
+}
+
+void StepHeader::end_shard(int turn) {
+  const auto [plane, merges] = schedule_.turns()[static_cast<std::size_t>(turn)];
+  for (int p = plane; p > plane - merges; --p) {
+    const kernels::WeightedSum& right = partial_[static_cast<std::size_t>(p)];
+    kernels::WeightedSum& left = partial_[static_cast<std::size_t>(p - 1)];
+    left.sum += right.sum;
+    left.weight += right.weight;
+  }
+}
+
+void StepHeader::exchange(comm::Communicator& communicator, std::uint64_t plan_hash, const Requests& requests,
+                          bool failed, const Usage& usage) {
+  std::fill(mine_.begin(), mine_.end(), 0);
+  mine_[step_at] = step_;
+  mine_[plan_hash_at] = plan_hash;
+  mine_[flags_at] = flags_of(requests, failed);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(schedule_.subtrees()); ++i) {
+    mine_[losses_at + 2 * i] = std::bit_cast<Word>(partial_[i].sum);
+    mine_[losses_at + 2 * i + 1] = std::bit_cast<Word>(partial_[i].weight);
+  }
+  Word* const written = mine_.data() + losses_at + 2 * partials_;
+  Word* const missed = written + words_;
+  for (int turn = 0; turn < static_cast<int>(schedule_.turns().size()); ++turn) {
+    for (std::size_t w = 0; w < words_; ++w) {
+      written[w] |= usage.row(turn)[w];
+      missed[w] |= ~usage.row(turn)[w];
+    }
+  }
+  communicator.all_gather(mine_.data(), mine_.size() * sizeof(Word), all_.data());
+}
+
+bool StepHeader::any_failed() const {
+  for (int rank = 0; rank < map_.ranks(); ++rank) {
+    if (record(rank)[flags_at] & failed_flag) return true;
+  }
+  return false;
+}
+
+void StepHeader::check_agreement() const {
+  for (int rank = 1; rank < map_.ranks(); ++rank) {
+    if (record(rank)[step_at] != record(0)[step_at])
+      throw UsageError("rank {} is at step {} but rank 0 at step {}: every rank must take the same steps",
+                       rank, record(rank)[step_at], record(0)[step_at]);
+    if (record(rank)[plan_hash_at] != record(0)[plan_hash_at])
+      throw TrainingError("rank {} holds bucket plan {:016x} but rank 0 {:016x}: the replicas differ", rank,
+                          record(rank)[plan_hash_at], record(0)[plan_hash_at]);
+  }
+}
+
+kernels::WeightedSum StepHeader::loss() const { return loss_of({0, map_.shards()}); }
+
+kernels::WeightedSum StepHeader::loss_of(comm::ShardRange node) const {
+  const int owner = map_.owner(node.first);
+  const auto& subtrees = subtrees_[static_cast<std::size_t>(owner)];
+  const auto found = std::find(subtrees.begin(), subtrees.end(), node);
+  if (found != subtrees.end()) {
+    const auto place = losses_at + 2 * static_cast<std::size_t>(found - subtrees.begin());
+    return {std::bit_cast<double>(record(owner)[place]), std::bit_cast<double>(record(owner)[place + 1])};
+  }
+  const int left = comm::left_leaves(node.count);
+  const kernels::WeightedSum a = loss_of({node.first, left});
+  const kernels::WeightedSum b = loss_of({node.first + left, node.count - left});
+  return {a.sum + b.sum, a.weight + b.weight};
+}
+
+Requests StepHeader::requests() const {
+  std::uint64_t flags = 0;
+  for (int rank = 0; rank < map_.ranks(); ++rank) flags |= record(rank)[flags_at];
+  return {.stop_preempted = (flags & stop_preempted_flag) != 0,
+          .stop_user = (flags & stop_user_flag) != 0,
+          .checkpoint = (flags & checkpoint_flag) != 0};
+}
+
+bool StepHeader::written(std::size_t item) const {
+  for (int rank = 0; rank < map_.ranks(); ++rank) {
+    if (Usage::test(record(rank).subspan(losses_at + 2 * partials_, words_), item)) return true;
+  }
+  return false;
+}
+
+bool StepHeader::missed(std::size_t item) const {
+  for (int rank = 0; rank < map_.ranks(); ++rank) {
+    if (Usage::test(record(rank).subspan(losses_at + 2 * partials_ + words_, words_), item)) return true;
+  }
+  return false;
+}
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,61 @@
+// StepHeader: the one small collective of a step beside its buckets.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddp/plane_schedule.h"
+#include "ddp/usage.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/reduction_tree.h"
+#include "lockstep/ddp/data_parallel.h"
+#include "lockstep/kernels/parameters.h"
+
+namespace lockstep::ddp {
+
+/// Every rank fills a record of one fixed size, all ranks gather all records, and every rank folds them the
+/// same way. A record holds: step, plan hash, requests, whether this rank failed, the loss of each maximal
+/// sub-tree of its block of shards, and two bits per parameter and statistic: written in some shard of this
+/// rank, missed in some shard of this rank.
+class StepHeader {
+ public:
+  StepHeader(const comm::ShardMap& map, const PlaneSchedule& schedule, std::size_t items);
+
+  void begin(std::uint64_t step);
+  /// The loss of a piece of this rank's shard number `turn`, then its end: losses are added along the tree.
+  void add_loss(int turn, bool first_piece, const kernels::WeightedSum& loss);
+  void end_shard(int turn);
+
+  /// Collective.
+  void exchange(comm::Communicator& communicator, std::uint64_t plan_hash, const Requests& requests,
+                bool failed, const Usage& usage);
+
+  // --- after exchange(), the same on every rank
+  bool any_failed() const;
+  /// Throws if ranks are at different steps (UsageError) or hold different plans (TrainingError).
+  void check_agreement() const;
+  kernels::WeightedSum loss() const;
+  Requests requests() const;
+  bool written(std::size_t item) const;  ///< in some shard of some rank
+  bool missed(std::size_t item) const;   ///< in some shard of some rank
+
+ private:
+  using Word = Usage::Word;
+  std::span<const Word> record(int rank) const;
+  kernels::WeightedSum loss_of(comm::ShardRange node) const;
+
+  comm::ShardMap map_;
+  PlaneSchedule schedule_;
+  std::size_t partials_ = 0;  ///< room for this many losses: the most sub-trees a rank has
+  std::size_t words_ = 0;     ///< of a bit set
+  std::vector<std::vector<comm::ShardRange>> subtrees_;  // by rank
+  std::vector<kernels::WeightedSum> partial_;            // by plane
+  std::uint64_t step_ = 0;
+  std::size_t record_words_ = 0;
+  std::vector<Word> mine_;
+  std::vector<Word> all_;
+};
+
+}  // namespace lockstep::ddp
