@@ -43,18 +43,18 @@ struct WeightedSum {
 /// value.
 struct EmaTarget {
   Tensor average;
-  float decay = 0;
+  double decay = 0;  ///< in float32 1 - 0.9999 would be wrong in its fourth digit
 };
 
 /// gradient_factor multiplies the gradient first: 1 / global weight, times the clipping factor.
 struct AdamWStep {
-  float lr = 0, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0;
+  double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   std::int64_t step = 1;  ///< counts from 1, for the bias corrections
   float gradient_factor = 1;
 };
 
 struct SgdStep {
-  float lr = 0, momentum = 0, weight_decay = 0;
+  double lr = 0, momentum = 0, weight_decay = 0;
   bool nesterov = false;
   bool first = false;  ///< no momentum yet: the buffer becomes the gradient
   float gradient_factor = 1;

@@ -8,7 +8,7 @@
 namespace lockstep::kernels {
 
 CpuBackend::CpuBackend(int threads)
-    : threads_(threads), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
+    : threads_(threads), gemm_(threads, pool_), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
   if (threads < 1) throw UsageError("the CPU backend needs at least 1 thread, not {}", threads);
   flush_denormals();
   prepare();

@@ -4,14 +4,15 @@
 #include <dnnl.hpp>
 #include <memory>
 
+#include "kernels/cpu/gemm.h"
 #include "lockstep/kernels/backend.h"
 
 namespace lockstep::kernels {
 
-struct ConvolutionCache;  // convolution.cpp
-struct MatmulCache;       // matmul.cpp
+struct ConvolutionCache;  // convolution_plan.h
 
-/// One file of this folder per subject defines its overrides. Every override begins with prepare().
+/// One file of this folder per subject defines its overrides. Overrides that call oneDNN begin with
+/// prepare().
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(int threads);
@@ -64,6 +65,8 @@ class CpuBackend final : public Backend {
                          const Tensor& dx) override;
   void average_pool(const Tensor& x, const Pool& geometry, const Tensor& y) override;
   void average_pool_backward(const Tensor& dy, const Pool& geometry, const Tensor& dx) override;
+
+  // resampling.cpp
   void global_average_pool(const Tensor& x, const Tensor& y) override;
   void global_average_pool_backward(const Tensor& dy, const Tensor& dx) override;
   void upsample_nearest(const Tensor& x, int scale, const Tensor& y) override;
@@ -129,10 +132,10 @@ class CpuBackend final : public Backend {
 
   int threads_;
   MemoryPool pool_;
+  Gemm gemm_;
   dnnl::engine engine_;
   dnnl::stream stream_;
   std::shared_ptr<ConvolutionCache> convolutions_;  // made at the first convolution
-  std::shared_ptr<MatmulCache> matmuls_;            // made at the first product that needs a primitive
 };
 
 }  // namespace lockstep::kernels

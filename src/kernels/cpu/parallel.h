@@ -4,13 +4,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 
 #include "lockstep/base/processor.h"
 
 namespace lockstep::kernels {
 
 /// body(begin, end) over disjoint runs that cover [0, count); inline where `threads` is 1 or there is less
-/// than `items_per_thread` work for a second thread. body must not throw.
+/// than `items_per_thread` work for a second thread. What a body throws is thrown again here
+/// (the first of several).
 template <class Body>
 void parallel_ranges(int threads, std::int64_t count, std::int64_t items_per_thread, const Body& body) {
   const std::int64_t useful = items_per_thread < 1 ? count : count / items_per_thread;
@@ -19,11 +21,18 @@ void parallel_ranges(int threads, std::int64_t count, std::int64_t items_per_thr
     if (count > 0) body(std::int64_t{0}, count);
     return;
   }
+  std::exception_ptr error;
 #pragma omp parallel for num_threads(team) schedule(static, 1)
   for (int thread = 0; thread < team; ++thread) {
     flush_denormals();
-    body(count * thread / team, count * (thread + 1) / team);
+    try {
+      body(count * thread / team, count * (thread + 1) / team);
+    } catch (...) {
+#pragma omp critical(lockstep_kernels_error)
+      if (!error) error = std::current_exception();
+    }
   }
+  if (error) std::rethrow_exception(error);
 }
 
 /// body(item) for every item of [0, count).

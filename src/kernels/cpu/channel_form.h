@@ -1,0 +1,202 @@
+// Activations of any channel block seen as one form, [images][blocks][places][lanes], and loops over it that
+// know which channel an element belongs to.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/cpu/check.h"
+#include "kernels/cpu/simd.h"
+
+namespace lockstep::kernels {
+
+/// Element (image, block, place, lane) lies at ((image * blocks + block) * places + place) * lanes + lane and
+/// belongs to channel block * lanes + lane; channels past the last are padding.
+struct ChannelForm {
+  std::int64_t images = 0;
+  std::int64_t blocks = 0;
+  std::int64_t places = 0;
+  std::int64_t lanes = 1;
+  std::int64_t channels = 0;
+
+  std::int64_t run() const { return places * lanes; }    ///< contiguous elements of one image's block
+  std::int64_t runs() const { return images * blocks; }  ///< how many there are
+  std::int64_t padding() const { return blocks * lanes - channels; }  ///< padding lanes of the last block
+};
+
+inline ChannelForm channel_form_4d(const Tensor& x) {
+  const std::int64_t lanes = x.channel_block(), channels = x.size(1);
+  return {x.size(0), (channels + lanes - 1) / lanes, x.size(2) * x.size(3), lanes, channels};
+}
+
+/// Of [N, C, H, W]; throws UsageError naming operation and tensor for any other rank.
+inline ChannelForm image_form(const char* operation, const char* name, const Tensor& x) {
+  if (x.shape().rank() != 4) {
+    throw UsageError("{}: {} has shape {}, not [N, C, H, W]", operation, name, to_string(x.shape()));
+  }
+  return channel_form_4d(x);
+}
+
+/// Of [N, C, H, W], or of [N, C], whose rows are the places of one image.
+inline ChannelForm channel_form(const char* operation, const char* name, const Tensor& x) {
+  if (x.shape().rank() == 4) return channel_form_4d(x);
+  if (x.shape().rank() != 2) {
+    throw UsageError("{}: {} has shape {}, not [N, C, H, W] or [N, C]", operation, name,
+                     to_string(x.shape()));
+  }
+  const std::int64_t channels = x.size(1);
+  return {1, channels > 0 ? 1 : 0, x.size(0), std::max<std::int64_t>(1, channels), channels};
+}
+
+inline constexpr int tile_lanes = 32;
+
+/// What one loop works on: rows of up to 32 elements of a run, such that a column always has the same
+/// channel. Where 32 is a multiple of the lanes, one tile covers the run: its rows are 32 consecutive
+/// elements. Otherwise a row is (a part of) one place.
+struct ChannelTile {
+  std::int64_t first = 0;  ///< offset of the first row in the run
+  std::int64_t rows = 0;
+  std::int64_t stride = 0;   ///< from row to row
+  int width = 0;             ///< elements of a row
+  int tail = 0;              ///< elements of one last row
+  std::int64_t channel = 0;  ///< of column 0
+  int period = 1;            ///< column c belongs to channel + c % period
+
+  std::int64_t channel_of(int column) const { return channel + column % period; }
+};
+
+inline bool lanes_fill_tiles(const ChannelForm& form) { return tile_lanes % form.lanes == 0; }
+
+inline std::int64_t tiles_per_block(const ChannelForm& form) {
+  return lanes_fill_tiles(form) ? 1 : (form.lanes + tile_lanes - 1) / tile_lanes;
+}
+
+inline ChannelTile tile_of(const ChannelForm& form, std::int64_t block, std::int64_t tile) {
+  const std::int64_t channel = block * form.lanes + tile * tile_lanes;
+  if (lanes_fill_tiles(form)) {
+    return {0,
+            form.run() / tile_lanes,
+            tile_lanes,
+            tile_lanes,
+            static_cast<int>(form.run() % tile_lanes),
+            channel,
+            static_cast<int>(form.lanes)};
+  }
+  const auto width = static_cast<int>(std::min<std::int64_t>(tile_lanes, form.lanes - tile * tile_lanes));
+  return {tile * tile_lanes, form.places, form.lanes, width, 0, channel, tile_lanes};
+}
+
+/// One value for each column of a tile.
+using Columns32 = std::array<float, tile_lanes>;
+
+/// of(channel) for each column; 0 for padding.
+template <class Value>
+Columns32 columns_of(const ChannelForm& form, const ChannelTile& tile, const Value& of) {
+  Columns32 columns{};
+  for (int column = 0; column < tile.width; ++column) {
+    const std::int64_t channel = tile.channel_of(column);
+    if (channel < form.channels) columns[static_cast<std::size_t>(column)] = of(channel);
+  }
+  return columns;
+}
+
+/// body(offset in the run, width) for every row; the width is a compile-time constant for full rows.
+template <class Body>
+void for_rows(const ChannelTile& tile, const Body& body) {
+  std::int64_t at = tile.first;
+  if (tile.width == tile_lanes) {
+    for (std::int64_t row = 0; row < tile.rows; ++row, at += tile.stride) {
+      body(at, std::integral_constant<int, tile_lanes>{});
+    }
+  } else {
+    for (std::int64_t row = 0; row < tile.rows; ++row, at += tile.stride) body(at, tile.width);
+  }
+  if (tile.tail > 0) body(at, tile.tail);
+}
+
+inline constexpr int vector_lanes = sizeof(Floats) / sizeof(float);
+
+template <class T>
+T load(const float* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+template <int sums>
+using ColumnSums = std::array<std::array<double, tile_lanes>, sums>;
+
+/// Adds, column by column, terms.operator()<T>(offset, column) -> std::array<T, sums> over a tile of one run,
+/// for T float or Floats (8 columns at once). At most 32 terms are added in float32; those sums are
+/// added in double. The order is fixed by the form alone.
+template <int sums, class Terms>
+void add_columns(const ChannelTile& tile, const Terms& terms, ColumnSums<sums>& totals) {
+  constexpr std::int64_t rows_in_float = 32;
+  constexpr int vectors = tile_lanes / vector_lanes;
+  std::int64_t at = tile.first;
+  const auto add_row = [&](int width) {
+    for (int column = 0; column < width; ++column) {
+      const std::array<float, sums> row_terms = terms.template operator()<float>(at + column, column);
+      for (std::size_t s = 0; s < sums; ++s) totals[s][static_cast<std::size_t>(column)] += row_terms[s];
+    }
+  };
+  if (tile.width != tile_lanes) {
+    for (std::int64_t row = 0; row < tile.rows; ++row, at += tile.stride) add_row(tile.width);
+  } else {
+    for (std::int64_t row = 0; row < tile.rows;) {
+      Floats partial[sums][vectors] = {};
+      for (const std::int64_t end = std::min(tile.rows, row + rows_in_float); row < end;
+           ++row, at += tile.stride) {
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; ++v) {
+          const auto row_terms = terms.template operator()<Floats>(at + v * vector_lanes, v * vector_lanes);
+#pragma GCC unroll 2
+          for (std::size_t s = 0; s < sums; ++s) partial[s][v] += row_terms[s];
+        }
+      }
+      for (std::size_t s = 0; s < sums; ++s) {
+        for (std::size_t column = 0; column < tile_lanes; ++column) {
+          totals[s][column] += partial[s][column / vector_lanes][column % vector_lanes];
+        }
+      }
+    }
+  }
+  add_row(tile.tail);
+}
+
+/// receive(channel, sums of the channel) for the channels of a tile, each summed over its columns in order.
+template <int sums, class Receive>
+void fold_columns(const ChannelForm& form, const ChannelTile& tile, const ColumnSums<sums>& totals,
+                  const Receive& receive) {
+  for (int first = 0; first < std::min(tile.period, tile.width); ++first) {
+    const std::int64_t channel = tile.channel_of(first);
+    if (channel >= form.channels) return;
+    std::array<double, sums> folded{};
+    for (std::size_t s = 0; s < sums; ++s) {
+      for (int column = first; column < tile.width; column += tile.period) {
+        folded[s] += totals[s][static_cast<std::size_t>(column)];
+      }
+    }
+    receive(channel, folded);
+  }
+}
+
+/// body(lanes) with the lane counts that matter as compile-time constants.
+template <class Body>
+void with_lanes(std::int64_t lanes, const Body& body) {
+  switch (lanes) {
+    case 1:
+      return body(std::integral_constant<std::int64_t, 1>{});
+    case 8:
+      return body(std::integral_constant<std::int64_t, 8>{});
+    case 16:
+      return body(std::integral_constant<std::int64_t, 16>{});
+    default:
+      return body(lanes);
+  }
+}
+
+}  // namespace lockstep::kernels

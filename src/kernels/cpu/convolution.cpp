@@ -1,0 +1,144 @@
+// Convolutions: checks, conversions between channel blocks where oneDNN wants another, and the cached plan's
+// run.
+#include "kernels/cpu/channel_form.h"
+#include "kernels/cpu/convolution_plan.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/parallel.h"
+
+namespace lockstep::kernels {
+namespace {
+
+/// Checks every shape and returns what the primitive depends on. x, weight, y or their gradients.
+ConvolutionProblem problem_of(const char* operation, ConvolutionPass pass, const Tensor& x,
+                              const Tensor& weight, const Convolution& geometry, const char* y_name,
+                              const Tensor& y) {
+  const auto [stride, padding, groups] = geometry;
+  if (x.shape().rank() != 4 || weight.shape().rank() != 4) {
+    throw UsageError(
+        "{}: images have shape {} and weights {}; they must be [N, C, H, W] and [O, C / groups, kh, kw]",
+        operation, to_string(x.shape()), to_string(weight.shape()));
+  }
+  require_plain(operation, "weight", weight);
+  if (stride < 1 || padding < 0 || groups < 1) {
+    throw UsageError(
+        "{}: stride {}, padding {}, groups {}: stride and groups must be at least 1, padding at least 0",
+        operation, stride, padding, groups);
+  }
+  ConvolutionProblem problem;
+  problem.pass = pass;
+  problem.images = x.size(0);
+  problem.in_channels = x.size(1);
+  problem.height = x.size(2);
+  problem.width = x.size(3);
+  problem.out_channels = weight.size(0);
+  problem.kernel_height = weight.size(2);
+  problem.kernel_width = weight.size(3);
+  problem.stride = stride;
+  problem.padding = padding;
+  problem.groups = groups;
+  if (weight.numel() == 0 || problem.in_channels != weight.size(1) * groups ||
+      problem.out_channels % groups != 0) {
+    throw UsageError("{}: weights of shape {} in {} groups do not fit images of shape {}", operation,
+                     to_string(weight.shape()), groups, to_string(x.shape()));
+  }
+  if (problem.height < 1 || problem.width < 1 || problem.height + 2 * padding < problem.kernel_height ||
+      problem.width + 2 * padding < problem.kernel_width) {
+    throw UsageError("{}: a kernel of {} x {} does not fit in images of shape {} with padding {}", operation,
+                     problem.kernel_height, problem.kernel_width, to_string(x.shape()), padding);
+  }
+  problem.out_height = (problem.height + 2 * padding - problem.kernel_height) / stride + 1;
+  problem.out_width = (problem.width + 2 * padding - problem.kernel_width) / stride + 1;
+  require_shape(operation, y_name, y,
+                {problem.images, problem.out_channels, problem.out_height, problem.out_width});
+  problem.x_block = x.channel_block();
+  problem.y_block = y.channel_block();
+  return problem;
+}
+
+ConvolutionPlan& plan_of(std::shared_ptr<ConvolutionCache>& cache, const ConvolutionProblem& problem,
+                         const dnnl::engine& engine) {
+  if (!cache) cache = std::make_shared<ConvolutionCache>();
+  return cache->plan(problem, engine);
+}
+
+/// `tensor` itself if it is in that channel block, or memory of its shape that is.
+Tensor room_in_block(Backend& backend, const Tensor& tensor, int block) {
+  return tensor.channel_block() == block ? tensor : backend.empty(tensor.shape(), DType::float32, block);
+}
+
+Tensor input_in_block(Backend& backend, const Tensor& tensor, int block) {
+  const Tensor converted = room_in_block(backend, tensor, block);
+  if (tensor.channel_block() != block) backend.to_layout(tensor, converted);
+  return converted;
+}
+
+}  // namespace
+
+void CpuBackend::convolution(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                             const Convolution& geometry, const Tensor& y) {
+  prepare();
+  constexpr const char* operation = "convolution";
+  ConvolutionProblem problem = problem_of(operation, ConvolutionPass::forward, x, weight, geometry, "y", y);
+  problem.bias = static_cast<bool>(bias);
+  floats(operation, "x", x);
+  float* weights = floats(operation, "weight", weight);
+  floats(operation, "y", y);
+  float* biases = nullptr;
+  if (bias) {
+    require_shape(operation, "bias", bias, {problem.out_channels});
+    biases = floats(operation, "bias", bias);
+  }
+  if (problem.images == 0) return;
+  ConvolutionPlan& plan = plan_of(convolutions_, problem, engine_);
+  const Tensor from = input_in_block(*this, x, plan.x_block());
+  const Tensor to = room_in_block(*this, y, plan.y_block());
+  const Tensor packed = scratch(plan.packed_floats()), scratchpad = scratch(plan.scratchpad_floats());
+  plan.run(stream_, from.raw(), weights, biases, to.raw(), packed.raw(), scratchpad.raw());
+  if (!to.shares_memory_with(y)) to_layout(to, y);
+}
+
+void CpuBackend::convolution_backward_input(const Tensor& dy, const Tensor& weight,
+                                            const Convolution& geometry, const Tensor& dx) {
+  prepare();
+  constexpr const char* operation = "convolution_backward_input";
+  const ConvolutionProblem problem =
+      problem_of(operation, ConvolutionPass::backward_input, dx, weight, geometry, "dy", dy);
+  floats(operation, "dy", dy);
+  float* weights = floats(operation, "weight", weight);
+  floats(operation, "dx", dx);
+  if (problem.images == 0) return;
+  ConvolutionPlan& plan = plan_of(convolutions_, problem, engine_);
+  const Tensor from = input_in_block(*this, dy, plan.y_block());
+  const Tensor to = room_in_block(*this, dx, plan.x_block());
+  const Tensor packed = scratch(plan.packed_floats()), scratchpad = scratch(plan.scratchpad_floats());
+  plan.run(stream_, to.raw(), weights, nullptr, from.raw(), packed.raw(), scratchpad.raw());
+  if (!to.shares_memory_with(dx)) to_layout(to, dx);
+}
+
+void CpuBackend::convolution_backward_weight(const Tensor& x, const Tensor& dy, const Convolution& geometry,
+                                             const Tensor& dweight, bool accumulate) {
+  prepare();
+  constexpr const char* operation = "convolution_backward_weight";
+  const ConvolutionProblem problem =
+      problem_of(operation, ConvolutionPass::backward_weight, x, dweight, geometry, "dy", dy);
+  floats(operation, "x", x);
+  floats(operation, "dy", dy);
+  float* gradient = floats(operation, "dweight", dweight);
+  const std::int64_t count = dweight.numel();
+  if (problem.images == 0) {
+    if (!accumulate) std::fill_n(gradient, count, 0.0f);
+    return;
+  }
+  ConvolutionPlan& plan = plan_of(convolutions_, problem, engine_);
+  const Tensor from = input_in_block(*this, x, plan.x_block());
+  const Tensor dy_from = input_in_block(*this, dy, plan.y_block());
+  const Tensor made = accumulate ? scratch(count) : dweight;
+  const Tensor packed = scratch(plan.packed_floats()), scratchpad = scratch(plan.scratchpad_floats());
+  plan.run(stream_, from.raw(), made.raw(), nullptr, dy_from.raw(), packed.raw(), scratchpad.raw());
+  if (!accumulate) return;
+  const float* __restrict addend = made.data<float>();
+  float* __restrict sum = gradient;
+  for (std::int64_t i = 0; i < count; ++i) sum[i] += addend[i];
+}
+
+}  // namespace lockstep::kernels

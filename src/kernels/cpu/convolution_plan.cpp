@@ -1,0 +1,212 @@
+#include "kernels/cpu/convolution_plan.h"
+
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
+
+namespace lockstep::kernels {
+namespace {
+
+using Memory = dnnl::memory;
+
+std::optional<Memory::format_tag> activation_tag(int block, std::int64_t channels) {
+  using Tag = Memory::format_tag;
+  if (block == 1) return Tag::nchw;
+  if (block == channels && block != native_channel_block()) return Tag::nhwc;
+  if (block == 4) return Tag::nChw4c;
+  if (block == 8) return Tag::nChw8c;
+  if (block == 16) return Tag::nChw16c;
+  return std::nullopt;
+}
+
+/// oneDNN's reference loops are right, and slower by a factor of a hundred.
+bool is_reference(const char* implementation) {
+  return std::string_view(implementation).substr(0, 3) == "ref";
+}
+
+std::int64_t floats_of(const Memory::desc& desc) {
+  return static_cast<std::int64_t>((desc.get_size() + sizeof(float) - 1) / sizeof(float));
+}
+
+}  // namespace
+
+int native_channel_block() {
+  return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core ? 16 : 8;
+}
+
+void BoundPrimitive::add_argument(int name, const Memory::desc& desc, const dnnl::engine& engine) {
+  memories_[count_] = Memory(desc, engine, DNNL_MEMORY_NONE);
+  arguments_[count_] = {name, memories_[count_].get()};
+  ++count_;
+}
+
+void BoundPrimitive::bind(std::size_t index, const void* data) {
+  const dnnl_status_t status =
+      dnnl_memory_set_data_handle(arguments_[index].memory, const_cast<void*>(data));  // inputs are only read
+  if (status != dnnl_success)
+    throw FailureError("oneDNN cannot use memory (status {})", static_cast<int>(status));
+}
+
+void BoundPrimitive::run(const dnnl::stream& stream) {
+  const dnnl_status_t status =
+      dnnl_primitive_execute(primitive_.get(), stream.get(), static_cast<int>(count_), arguments_.data());
+  if (status != dnnl_success)
+    throw FailureError("a oneDNN primitive failed (status {})", static_cast<int>(status));
+}
+
+struct ConvolutionPlan::Attempt {
+  dnnl::primitive primitive;
+  const char* implementation = "";
+  int x_block = 1, y_block = 1;
+  Memory::desc x, weight, bias, y, scratchpad;
+
+  explicit operator bool() const { return static_cast<bool>(primitive); }
+};
+
+ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& problem,
+                                                  const dnnl::engine& engine, int x_block, int y_block) {
+  const auto x_tag = activation_tag(x_block, problem.in_channels);
+  const auto y_tag = activation_tag(y_block, problem.out_channels);
+  if (!x_tag || !y_tag) return {};
+  const auto type = Memory::data_type::f32;
+  const std::int64_t group_in = problem.in_channels / problem.groups,
+                     group_out = problem.out_channels / problem.groups;
+  const Memory::dims weight_dims =
+      problem.groups == 1
+          ? Memory::dims{problem.out_channels, problem.in_channels, problem.kernel_height,
+                         problem.kernel_width}
+          : Memory::dims{problem.groups, group_out, group_in, problem.kernel_height, problem.kernel_width};
+  const Memory::desc x({problem.images, problem.in_channels, problem.height, problem.width}, type, *x_tag);
+  const Memory::desc y({problem.images, problem.out_channels, problem.out_height, problem.out_width}, type,
+                       *y_tag);
+  const Memory::desc weight(weight_dims, type, Memory::format_tag::any);
+  const Memory::desc bias =
+      problem.bias ? Memory::desc({problem.out_channels}, type, Memory::format_tag::x) : Memory::desc();
+  const Memory::dims strides{problem.stride, problem.stride}, padding{problem.padding, problem.padding};
+  const auto algorithm = dnnl::algorithm::convolution_direct;
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+
+  Attempt made;
+  made.x_block = x_block;
+  made.y_block = y_block;
+  const auto keep = [&](const auto& desc, const auto& primitive) {
+    made.primitive = primitive;
+    made.implementation = desc.impl_info_str();
+    made.scratchpad = desc.scratchpad_desc();
+  };
+  const dnnl::convolution_forward::primitive_desc forward(
+      dnnl::convolution_forward::desc(dnnl::prop_kind::forward_training, algorithm, x, weight, bias, y,
+                                      strides, padding, padding),
+      attributes, engine, true);
+  if (!forward) return {};
+  made.x = x;
+  made.y = y;
+  made.bias = bias;
+  if (problem.pass == ConvolutionPass::forward) {
+    made.weight = forward.weights_desc();
+    keep(forward, dnnl::convolution_forward(forward));
+  } else if (problem.pass == ConvolutionPass::backward_input) {
+    const dnnl::convolution_backward_data::primitive_desc backward(
+        dnnl::convolution_backward_data::desc(algorithm, x, weight, y, strides, padding, padding), attributes,
+        engine, forward, true);
+    if (!backward) return {};
+    made.weight = backward.weights_desc();
+    keep(backward, dnnl::convolution_backward_data(backward));
+  } else {
+    const dnnl::convolution_backward_weights::primitive_desc backward(
+        dnnl::convolution_backward_weights::desc(algorithm, x, weight, y, strides, padding, padding),
+        attributes, engine, forward, true);
+    if (!backward) return {};
+    made.weight = backward.diff_weights_desc();
+    keep(backward, dnnl::convolution_backward_weights(backward));
+  }
+  return made;
+}
+
+ConvolutionPlan::ConvolutionPlan(const ConvolutionProblem& problem, const dnnl::engine& engine)
+    : pass_(problem.pass), bias_(problem.bias) {
+  const int native = native_channel_block();
+  const auto x_block = static_cast<int>(problem.x_block), y_block = static_cast<int>(problem.y_block);
+  const std::array<std::array<int, 2>, 4> block_pairs{
+      {{x_block, y_block}, {native, native}, {1, native}, {1, 1}}};
+  Attempt best;
+  for (const auto& [x_attempt, y_attempt] : block_pairs) {
+    best = attempt(problem, engine, x_attempt, y_attempt);
+    if (best && !is_reference(best.implementation)) break;
+  }
+  if (!best)
+    throw FailureError("oneDNN has no convolution for {} channels to {}", problem.in_channels,
+                       problem.out_channels);
+  x_block_ = best.x_block;
+  y_block_ = best.y_block;
+  implementation_ = best.implementation;
+  scratchpad_floats_ = floats_of(best.scratchpad);
+
+  const bool input_gradient = pass_ == ConvolutionPass::backward_input;
+  const bool weight_gradient = pass_ == ConvolutionPass::backward_weight;
+  convolution_ = BoundPrimitive(best.primitive);
+  convolution_.add_argument(input_gradient ? DNNL_ARG_DIFF_SRC : DNNL_ARG_SRC, best.x, engine);
+  convolution_.add_argument(weight_gradient ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS, best.weight, engine);
+  convolution_.add_argument(pass_ == ConvolutionPass::forward ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST, best.y,
+                            engine);
+  convolution_.add_argument(DNNL_ARG_SCRATCHPAD, best.scratchpad, engine);
+  if (bias_) convolution_.add_argument(DNNL_ARG_BIAS, best.bias, engine);
+
+  const Memory::desc plain(best.weight.dims(), Memory::data_type::f32,
+                           problem.groups == 1 ? Memory::format_tag::oihw : Memory::format_tag::goihw);
+  if (best.weight == plain) return;
+  packed_floats_ = floats_of(best.weight);
+  const Memory::desc& from = weight_gradient ? best.weight : plain;
+  const Memory::desc& to = weight_gradient ? plain : best.weight;
+  packing_ = BoundPrimitive(dnnl::reorder(dnnl::reorder::primitive_desc(engine, from, engine, to)));
+  packing_.add_argument(DNNL_ARG_FROM, from, engine);
+  packing_.add_argument(DNNL_ARG_TO, to, engine);
+}
+
+void ConvolutionPlan::run(const dnnl::stream& stream, void* x, void* weight, void* bias, void* y,
+                          void* packed, void* scratchpad) {
+  convolution_.bind(0, x);
+  convolution_.bind(1, packing_ ? packed : weight);
+  convolution_.bind(2, y);
+  convolution_.bind(3, scratchpad);
+  if (bias_) convolution_.bind(4, bias);
+  if (!packing_) return convolution_.run(stream);
+  if (pass_ == ConvolutionPass::backward_weight) {
+    convolution_.run(stream);
+    packing_.bind(0, packed);
+    packing_.bind(1, weight);
+    packing_.run(stream);
+  } else {
+    packing_.bind(0, weight);
+    packing_.bind(1, packed);
+    packing_.run(stream);
+    convolution_.run(stream);
+  }
+}
+
+std::size_t ConvolutionCache::Hash::operator()(const ConvolutionProblem& p) const noexcept {
+  std::uint64_t hash = 0;
+  for (const std::int64_t part : {static_cast<std::int64_t>(p.pass), p.images, p.in_channels, p.height,
+                                  p.width, p.out_channels, p.kernel_height, p.kernel_width, p.stride,
+                                  p.padding, p.groups, p.x_block, p.y_block, std::int64_t{p.bias}}) {
+    hash = mix_bits(hash + static_cast<std::uint64_t>(part) + 0x9e3779b97f4a7c15u);
+  }
+  return hash;
+}
+
+ConvolutionPlan& ConvolutionCache::plan(const ConvolutionProblem& problem, const dnnl::engine& engine) {
+  const auto found = plans.find(problem);
+  if (found != plans.end()) return *found->second;
+  try {
+    return *plans.emplace(problem, std::make_unique<ConvolutionPlan>(problem, engine)).first->second;
+  } catch (const dnnl::error& error) {
+    throw FailureError("oneDNN cannot prepare a convolution of {} channels to {}: {}", problem.in_channels,
+                       problem.out_channels, error.what());
+  }
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,179 @@
+// Fills, copies, sums and multiples, and rows repeated or summed.
+#include <cstring>
+
+#include "kernels/cpu/check.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/parallel.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr std::int64_t elements_per_thread = 16384;
+
+template <class T>
+void fill_with(int threads, const Tensor& out, T value) {
+  T* to = static_cast<T*>(out.raw());
+  parallel_ranges(threads, out.stored_numel(), elements_per_thread,
+                  [=](std::int64_t begin, std::int64_t end) { std::fill(to + begin, to + end, value); });
+}
+
+/// Zeroes the lanes that pad the last channel block.
+void zero_padding(const Tensor& out) {
+  const std::int64_t block = out.channel_block();
+  if (block == 1 || out.size(1) % block == 0) return;
+  const std::int64_t blocks = (out.size(1) + block - 1) / block, used = out.size(1) % block;
+  const std::int64_t places = out.size(2) * out.size(3);
+  const std::size_t width = bytes_of(out.dtype());
+  for (std::int64_t image = 0; image < out.size(0); ++image) {
+    char* last = static_cast<char*>(out.raw()) +
+                 static_cast<std::size_t>((image + 1) * blocks - 1) * places * block * width;
+    for (std::int64_t place = 0; place < places; ++place) {
+      std::memset(last + static_cast<std::size_t>(place * block + used) * width, 0,
+                  static_cast<std::size_t>(block - used) * width);
+    }
+  }
+}
+
+/// Round to nearest, ties to even; a NaN stays one.
+std::uint16_t upper_half(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const std::uint32_t quiet = (bits >> 16) | 0x40u;
+  return static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+}
+
+BFloat16 to_bfloat16(float value) { return {upper_half(value)}; }
+float to_float(BFloat16 value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16); }
+
+}  // namespace
+
+void CpuBackend::fill(const Tensor& out, float value) {
+  switch (out.dtype()) {
+    case DType::float32:
+      fill_with(threads_, out, value);
+      break;
+    case DType::float64:
+      fill_with(threads_, out, static_cast<double>(value));
+      break;
+    case DType::bfloat16:
+      fill_with(threads_, out, to_bfloat16(value));
+      break;
+    case DType::int64:
+      fill_with(threads_, out, static_cast<std::int64_t>(value));
+      break;
+    case DType::int32:
+      fill_with(threads_, out, static_cast<std::int32_t>(value));
+      break;
+    case DType::uint8:
+      fill_with(threads_, out, static_cast<std::uint8_t>(value));
+      break;
+  }
+  if (value != 0.0f) zero_padding(out);
+}
+
+void CpuBackend::copy(const Tensor& from, const Tensor& to) {
+  require_alike("copy", "the target", to, from);
+  if (from.device() != Device::cpu() || to.device() != Device::cpu()) {
+    throw UsageError("copy: the CPU backend cannot copy from {} to {}", to_string(from.device()),
+                     to_string(to.device()));
+  }
+  const std::int64_t count = from.stored_numel();
+  if (from.dtype() == to.dtype()) {
+    const auto* source = static_cast<const char*>(from.raw());
+    auto* target = static_cast<char*>(to.raw());
+    const auto width = static_cast<std::int64_t>(bytes_of(from.dtype()));
+    parallel_ranges(threads_, count, elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
+      std::memcpy(target + begin * width, source + begin * width,
+                  static_cast<std::size_t>((end - begin) * width));
+    });
+  } else if (from.dtype() == DType::float32 && to.dtype() == DType::bfloat16) {
+    const float* source = from.data<float>();
+    auto* target = static_cast<std::uint16_t*>(to.raw());
+    parallel_ranges(threads_, count, elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
+#pragma GCC ivdep
+      for (std::int64_t i = begin; i < end; ++i) target[i] = upper_half(source[i]);
+    });
+  } else if (from.dtype() == DType::bfloat16 && to.dtype() == DType::float32) {
+    const BFloat16* source = from.data<BFloat16>();
+    float* target = to.data<float>();
+    parallel_ranges(threads_, count, elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
+#pragma GCC ivdep
+      for (std::int64_t i = begin; i < end; ++i) target[i] = to_float(source[i]);
+    });
+  } else {
+    throw UsageError("copy: {} is not converted to {}", to_string(from.dtype()), to_string(to.dtype()));
+  }
+}
+
+void CpuBackend::add(const Tensor& a, const Tensor& b, const Tensor& y) {
+  require_alike("add", "b", b, a);
+  require_alike("add", "y", y, a);
+  const float *left = floats("add", "a", a), *right = floats("add", "b", b);
+  float* to = floats("add", "y", y);
+  parallel_ranges(threads_, a.stored_numel(), elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
+#pragma GCC ivdep
+    for (std::int64_t i = begin; i < end; ++i) to[i] = left[i] + right[i];
+  });
+}
+
+void CpuBackend::scale(const Tensor& x, float factor, const Tensor& y) {
+  require_alike("scale", "y", y, x);
+  const float* from = floats("scale", "x", x);
+  float* to = floats("scale", "y", y);
+  parallel_ranges(threads_, x.stored_numel(), elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
+#pragma GCC ivdep
+    for (std::int64_t i = begin; i < end; ++i) to[i] = factor * from[i];
+  });
+}
+
+namespace {
+
+/// How often `row` fits into x.
+std::int64_t repetitions(const char* operation, const Tensor& x, const Tensor& row) {
+  const std::int64_t width = row.numel();
+  if (width == 0 ? x.numel() == 0 : x.numel() % width == 0) return width == 0 ? 0 : x.numel() / width;
+  throw UsageError("{}: x {} is not made of rows of {} elements", operation, to_string(x.shape()), width);
+}
+
+}  // namespace
+
+void CpuBackend::add_rows(const Tensor& x, const Tensor& row, const Tensor& y) {
+  require_shape("add_rows", "y", y, x.shape());
+  const float *from = plain_floats("add_rows", "x", x), *repeated = plain_floats("add_rows", "row", row);
+  float* to = plain_floats("add_rows", "y", y);
+  const std::int64_t width = row.numel(), rows = repetitions("add_rows", x, row);
+  parallel_items(threads_, rows, elements_per_thread / std::max<std::int64_t>(1, width), [=](std::int64_t r) {
+    const float* source = from + r * width;
+    float* target = to + r * width;
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < width; ++i) target[i] = source[i] + repeated[i];
+  });
+}
+
+void CpuBackend::sum_rows(const Tensor& x, const Tensor& row, bool accumulate) {
+  const float* from = plain_floats("sum_rows", "x", x);
+  float* to = plain_floats("sum_rows", "row", row);
+  const std::int64_t width = row.numel(), rows = repetitions("sum_rows", x, row);
+  // Columns in tiles, rows in groups: a group's partial sums stay small, so that thousands of rows cost no
+  // accuracy.
+  constexpr std::int64_t tile = 256, group = 64;
+  const std::int64_t tiles = (width + tile - 1) / tile;
+  parallel_items(threads_, tiles, elements_per_thread / (tile * std::max<std::int64_t>(1, rows)),
+                 [=](std::int64_t t) {
+                   const std::int64_t first = t * tile, columns = std::min(tile, width - first);
+                   alignas(32) float total[tile] = {};
+                   for (std::int64_t r = 0; r < rows; r += group) {
+                     alignas(32) float partial[tile] = {};
+                     for (std::int64_t i = r; i < std::min(rows, r + group); ++i) {
+                       const float* source = from + i * width + first;
+#pragma GCC ivdep
+                       for (std::int64_t c = 0; c < columns; ++c) partial[c] += source[c];
+                     }
+                     for (std::int64_t c = 0; c < tile; ++c) total[c] += partial[c];
+                   }
+                   for (std::int64_t c = 0; c < columns; ++c)
+                     to[first + c] = accumulate ? to[first + c] + total[c] : total[c];
+                 });
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,161 @@
+#include "kernels/cpu/gemm.h"
+
+#include <dnnl.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/parallel.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr std::int64_t column_group =
+    192;  // a multiple of what kernels of any instruction set compute together
+constexpr std::int64_t outer_run_rows = 192;        // a multiple of 6 and of 8
+constexpr std::int64_t flops_per_thread = 1 << 17;  // below, waking a second thread costs more than it saves
+
+std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+float* floats_of(const StorageRef& storage) { return static_cast<float*>(storage->data); }
+
+void copy_rows(const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride,
+               std::int64_t rows, std::int64_t columns) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    std::memcpy(to + r * to_stride, from + r * from_stride,
+                static_cast<std::size_t>(columns) * sizeof(float));
+  }
+}
+
+/// Columns of one task: all, or so few that every thread gets a task.
+std::int64_t task_columns(std::int64_t n, std::int64_t runs, int threads) {
+  if (runs >= threads || runs == 0) return std::max<std::int64_t>(1, n);
+  const std::int64_t pieces = (threads + runs - 1) / runs;
+  return std::max(column_group, round_up((n + pieces - 1) / pieces, column_group));
+}
+
+bool wide_vectors() {
+  switch (dnnl_get_effective_cpu_isa()) {
+    case dnnl_cpu_isa_all:
+    case dnnl_cpu_isa_sse41:
+    case dnnl_cpu_isa_avx:
+    case dnnl_cpu_isa_avx2:
+    case dnnl_cpu_isa_avx2_vnni:
+      return false;
+    default:
+      return true;
+  }
+}
+
+}  // namespace
+
+void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b, float beta,
+              float* c, std::int64_t stride) {
+  if (m == 0 || n == 0) return;
+  if (k == 0) {
+    for (std::int64_t i = 0; i < m; ++i) {
+      for (std::int64_t j = 0; j < n; ++j) c[i * stride + j] = beta == 0.0f ? 0.0f : beta * c[i * stride + j];
+    }
+    return;
+  }
+  const dnnl_status_t status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f,
+                                          a.data, a.stride, b.data, b.stride, beta, c, stride);
+  if (status != dnnl_success) {
+    throw FailureError("oneDNN could not multiply [{}, {}] by [{}, {}] (status {}): out of memory?", m, k, k,
+                       n, static_cast<int>(status));
+  }
+}
+
+Gemm::Gemm(int threads, MemoryPool& pool)
+    : threads_(threads),
+      pool_(pool),
+      row_group_(wide_vectors() ? 8 : 6),
+      run_rows_(wide_vectors() ? 0 : 96),
+      spreads_(!wide_vectors()) {}
+
+Matrix Gemm::spread(const Matrix& matrix, std::int64_t rows, std::int64_t columns, std::int64_t uses,
+                    StorageRef& holder) const {
+  constexpr std::int64_t bad_stride = 256, padding = 16, worthwhile_uses = 32;
+  if (!spreads_ || matrix.stride == 0 || matrix.stride % bad_stride != 0 || uses < worthwhile_uses)
+    return matrix;
+  const std::int64_t stride = columns + padding;
+  holder = pool_.allocate(static_cast<std::size_t>(rows * stride) * sizeof(float));
+  float* copy = floats_of(holder);
+  parallel_ranges(threads_, rows, 65536 / columns + 1, [&](std::int64_t begin, std::int64_t end) {
+    copy_rows(matrix.data + begin * matrix.stride, matrix.stride, copy + begin * stride, stride, end - begin,
+              columns);
+  });
+  return {copy, stride, matrix.transposed};
+}
+
+void Gemm::rows(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b,
+                const float* bias, float* c) const {
+  if (m == 0 || n == 0) return;
+  omp_set_num_threads(1);
+  StorageRef spread_b, last_a, last_c;
+  const Matrix right = spread(b, b.transposed ? n : k, b.transposed ? k : n, m, spread_b);
+  const std::int64_t per_thread = round_up((m + threads_ - 1) / threads_, row_group_);
+  const std::int64_t run = run_rows_ > 0 ? std::min(run_rows_, per_thread) : per_thread;
+  const std::int64_t runs = (m + run - 1) / run, columns = task_columns(n, runs, threads_);
+  const std::int64_t column_tasks = (n + columns - 1) / columns;
+
+  // The last run, if it is not whole groups, is computed in scratch memory with rows of zeros behind it.
+  const std::int64_t last_first = (runs - 1) * run, last_rows = m - last_first;
+  const std::int64_t last_whole = round_up(last_rows, row_group_);
+  const bool completes = last_whole != last_rows;
+  if (completes) {
+    last_a = pool_.allocate(static_cast<std::size_t>(last_whole * k) * sizeof(float));
+    last_c = pool_.allocate(static_cast<std::size_t>(last_whole * n) * sizeof(float));
+    copy_rows(a.data + last_first * a.stride, a.stride, floats_of(last_a), k, last_rows, k);
+    std::fill(floats_of(last_a) + last_rows * k, floats_of(last_a) + last_whole * k, 0.0f);
+  }
+  const std::int64_t flops_per_task = 2 * run * columns * std::max<std::int64_t>(1, k);
+  parallel_items(
+      threads_, runs * column_tasks, (flops_per_thread + flops_per_task - 1) / flops_per_task,
+      [&](std::int64_t task) {
+        const std::int64_t first = task / column_tasks * run, rows = std::min(run, m - first);
+        const std::int64_t column = task % column_tasks * columns, width = std::min(columns, n - column);
+        const Matrix right_columns{right.data + (right.transposed ? column * right.stride : column),
+                                   right.stride, right.transposed};
+        float* result = c + first * n + column;
+        if (completes && first == last_first) {
+          float* whole = floats_of(last_c) + column;
+          multiply(last_whole, width, k, {floats_of(last_a), k}, right_columns, 0.0f, whole, n);
+          copy_rows(whole, n, result, n, rows, width);
+        } else {
+          multiply(rows, width, k, {a.data + first * a.stride, a.stride}, right_columns, 0.0f, result, n);
+        }
+        if (!bias) return;
+        for (std::int64_t r = 0; r < rows; ++r) {
+          float* row = result + r * n;
+#pragma GCC ivdep
+          for (std::int64_t j = 0; j < width; ++j) row[j] += bias[column + j];
+        }
+      });
+}
+
+void Gemm::sum_of_outer(std::int64_t m, std::int64_t n, std::int64_t k, const float* a, const float* b,
+                        bool accumulate, float* c) const {
+  if (m == 0 || n == 0) return;
+  omp_set_num_threads(1);
+  StorageRef spread_a, spread_b;
+  const Matrix left = spread({a, m, true}, k, m, n, spread_a);
+  const Matrix right = spread({b, n, false}, k, n, m, spread_b);
+  const std::int64_t runs = (m + outer_run_rows - 1) / outer_run_rows,
+                     columns = task_columns(n, runs, threads_);
+  const std::int64_t column_tasks = (n + columns - 1) / columns;
+  const std::int64_t flops_per_task =
+      2 * std::min(m, outer_run_rows) * columns * std::max<std::int64_t>(1, k);
+  parallel_items(threads_, runs * column_tasks, (flops_per_thread + flops_per_task - 1) / flops_per_task,
+                 [&](std::int64_t task) {
+                   const std::int64_t first = task / column_tasks * outer_run_rows;
+                   const std::int64_t column = task % column_tasks * columns;
+                   multiply(std::min(outer_run_rows, m - first), std::min(columns, n - column), k,
+                            {left.data + first, left.stride, true}, {right.data + column, right.stride},
+                            accumulate ? 1.0f : 0.0f, c + first * n + column, n);
+                 });
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,55 @@
+// Matrix products in float32 by oneDNN, cut so that the bits of a row depend on that row alone.
+//
+// oneDNN's AVX2 kernels compute rows in groups of 6 and sum a leftover group in another order; which code
+// runs also depends on how many rows there are, and on threads. Here every call is single-threaded over a run
+// of rows that is a multiple of the group (a leftover is completed in scratch memory); threads share the
+// runs. So neither the number of rows nor the number of threads changes the result of a row.
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/tensor/storage.h"
+
+namespace lockstep::kernels {
+
+/// A row-major matrix, or its transpose: element (i, j) at data[i * stride + j], or data[j * stride + i] if
+/// transposed.
+struct Matrix {
+  const float* data = nullptr;
+  std::int64_t stride = 0;
+  bool transposed = false;
+};
+
+/// C = A B + beta C on the calling thread, all of it in one call to oneDNN; C: [m, n] with rows `stride`
+/// apart. The caller has set OpenMP to one thread.
+void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b, float beta,
+              float* c, std::int64_t stride);
+
+/// Products over the threads of a backend.
+class Gemm {
+ public:
+  Gemm(int threads, MemoryPool& pool);
+
+  /// C = A B (+ bias of n elements to every row, or none), rows independent of each other and of m. A is not
+  /// transposed.
+  void rows(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b,
+            const float* bias, float* c) const;
+
+  /// C (+)= A^T B with A: [k, m], B: [k, n]: sums over many rows, as weight gradients are.
+  void sum_of_outer(std::int64_t m, std::int64_t n, std::int64_t k, const float* a, const float* b,
+                    bool accumulate, float* c) const;
+
+ private:
+  /// `matrix` [rows, columns], or a copy of it in `holder` whose rows do not start a multiple of 1 KiB apart:
+  /// such strides put a column into few cache sets, and cost the AVX2 kernels up to a factor of three.
+  Matrix spread(const Matrix& matrix, std::int64_t rows, std::int64_t columns, std::int64_t uses,
+                StorageRef& holder) const;
+
+  int threads_;
+  MemoryPool& pool_;
+  std::int64_t row_group_;  // rows that a kernel computes together
+  std::int64_t run_rows_;   // rows of one call; 0: as many as there are for a thread
+  bool spreads_;
+};
+
+}  // namespace lockstep::kernels

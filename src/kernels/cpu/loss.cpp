@@ -1,0 +1,175 @@
+// Losses. Sums over rows run in float64 and in row order, so that they depend on neither threads nor
+// magnitude.
+#include <cmath>
+
+#include "kernels/cpu/check.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr std::int64_t elements_per_thread = 4096;
+constexpr std::int64_t block_elements = 4096;
+
+struct Logits {
+  std::int64_t rows, classes;
+  const float* data;
+  const std::int64_t* targets;
+
+  std::int64_t rows_per_thread() const { return elements_per_thread / std::max<std::int64_t>(1, classes); }
+};
+
+Logits checked_logits(const char* operation, const Tensor& logits, const Tensor& targets) {
+  if (logits.shape().rank() != 2) {
+    throw UsageError("{}: the logits have shape {}, not [rows, classes]", operation,
+                     to_string(logits.shape()));
+  }
+  require_shape(operation, "the targets", targets, {logits.size(0)});
+  return {logits.size(0), logits.size(1), plain_floats(operation, "the logits", logits),
+          elements<std::int64_t>(operation, "the targets", targets)};
+}
+
+/// Throws on a target that is neither a class nor ignored; the number of rows that count.
+std::int64_t counted_rows(const char* operation, const Logits& logits, std::int64_t ignore_index) {
+  std::int64_t counted = 0;
+  for (std::int64_t row = 0; row < logits.rows; ++row) {
+    const std::int64_t target = logits.targets[row];
+    if (target == ignore_index) continue;
+    if (target < 0 || target >= logits.classes) {
+      throw DataError("{}: target {} in row {} is not one of the {} classes", operation, target, row,
+                      logits.classes);
+    }
+    ++counted;
+  }
+  return counted;
+}
+
+float sum_of_exponentials(const float* x, float most, std::int64_t count) {
+  // Exponentials first, into a tile, then lanes: the loop over exponentials vectorises alone.
+  constexpr std::int64_t tile = 512;
+  float exponentials[tile];
+  float total = 0;
+  for (std::int64_t first = 0; first < count; first += tile) {
+    const std::int64_t n = std::min(tile, count - first);
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i) exponentials[i] = exponential(x[first + i] - most);
+    total += sum(exponentials, n);
+  }
+  return total;
+}
+
+}  // namespace
+
+WeightedSum CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets,
+                                      const CrossEntropy& options, const Tensor& log_sum_exp) {
+  const Logits in = checked_logits("cross_entropy", logits, targets);
+  require_shape("cross_entropy", "log_sum_exp", log_sum_exp, {in.rows});
+  float* logs = plain_floats("cross_entropy", "log_sum_exp", log_sum_exp);
+  const std::int64_t counted = counted_rows("cross_entropy", in, options.ignore_index);
+  const Tensor losses_holder = scratch(in.rows, DType::float64);
+  double* losses = losses_holder.data<double>();
+  const double smoothing = options.label_smoothing;
+  parallel_items(threads_, in.rows, in.rows_per_thread(), [=](std::int64_t row) {
+    const float* x = in.data + row * in.classes;
+    const std::int64_t target = in.targets[row];
+    losses[row] = 0;
+    logs[row] = 0;
+    if (target == options.ignore_index) return;
+    const float most = largest(x, in.classes);
+    const double log =
+        static_cast<double>(most) + std::log(static_cast<double>(sum_of_exponentials(x, most, in.classes)));
+    logs[row] = static_cast<float>(log);
+    losses[row] = (1 - smoothing) * (log - x[target]);
+    if (smoothing > 0)
+      losses[row] +=
+          smoothing * (log - static_cast<double>(sum(x, in.classes)) / static_cast<double>(in.classes));
+  });
+  WeightedSum total{0, static_cast<double>(counted)};
+  for (std::int64_t row = 0; row < in.rows; ++row) total.sum += losses[row];
+  return total;
+}
+
+void CpuBackend::cross_entropy_backward(const Tensor& logits, const Tensor& targets,
+                                        const CrossEntropy& options, const Tensor& log_sum_exp, float factor,
+                                        const Tensor& dlogits) {
+  constexpr const char* operation = "cross_entropy_backward";
+  const Logits in = checked_logits(operation, logits, targets);
+  require_shape(operation, "log_sum_exp", log_sum_exp, {in.rows});
+  require_shape(operation, "dlogits", dlogits, logits.shape());
+  const float* logs = plain_floats(operation, "log_sum_exp", log_sum_exp);
+  float* to = plain_floats(operation, "dlogits", dlogits);
+  counted_rows(operation, in, options.ignore_index);
+  const float spread = in.classes == 0 ? 0.0f : options.label_smoothing / static_cast<float>(in.classes);
+  parallel_items(threads_, in.rows, in.rows_per_thread(), [=](std::int64_t row) {
+    const float* x = in.data + row * in.classes;
+    float* d = to + row * in.classes;
+    const std::int64_t target = in.targets[row];
+    if (target == options.ignore_index) return std::fill(d, d + in.classes, 0.0f);
+    const float log = logs[row];
+    const float at_target = exponential(x[target] - log) - spread - (1.0f - options.label_smoothing);
+#pragma GCC ivdep
+    for (std::int64_t c = 0; c < in.classes; ++c) d[c] = factor * (exponential(x[c] - log) - spread);
+    d[target] = factor * at_target;
+  });
+}
+
+std::int64_t CpuBackend::count_correct(const Tensor& logits, const Tensor& targets) {
+  const Logits in = checked_logits("count_correct", logits, targets);
+  if (in.classes == 0) return 0;
+  const Tensor hits_holder = scratch(in.rows, DType::uint8);
+  auto* hits = hits_holder.data<std::uint8_t>();
+  parallel_items(threads_, in.rows, in.rows_per_thread(), [=](std::int64_t row) {
+    const float* x = in.data + row * in.classes;
+    const float* first = std::find(x, x + in.classes, largest(x, in.classes));
+    hits[row] = first - x == in.targets[row];
+  });
+  std::int64_t correct = 0;
+  for (std::int64_t row = 0; row < in.rows; ++row) correct += hits[row];
+  return correct;
+}
+
+WeightedSum CpuBackend::squared_error(const Tensor& x, const Tensor& target) {
+  require_shape("squared_error", "target", target, x.shape());
+  const float *a = plain_floats("squared_error", "x", x),
+              *b = plain_floats("squared_error", "target", target);
+  const std::int64_t count = x.numel(), blocks = (count + block_elements - 1) / block_elements;
+  const Tensor sums_holder = scratch(blocks, DType::float64);
+  double* sums = sums_holder.data<double>();
+  parallel_items(threads_, blocks, 1, [=](std::int64_t block) {
+    Doubles lanes[2] = {};
+    std::int64_t i = block * block_elements;
+    const std::int64_t end = std::min(count, i + block_elements);
+    for (; i + 8 <= end; i += 8) {
+      for (int half = 0; half < 2; ++half) {
+        Doubles off;
+        for (int lane = 0; lane < 4; ++lane)
+          off[lane] = static_cast<double>(a[i + 4 * half + lane]) - b[i + 4 * half + lane];
+        lanes[half] += off * off;
+      }
+    }
+    double sum = sum_of(lanes[0] + lanes[1]);
+    for (; i < end; ++i) sum += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
+    sums[block] = sum;
+  });
+  WeightedSum total{0, static_cast<double>(count)};
+  for (std::int64_t block = 0; block < blocks; ++block) total.sum += sums[block];
+  return total;
+}
+
+void CpuBackend::squared_error_backward(const Tensor& x, const Tensor& target, float factor,
+                                        const Tensor& dx) {
+  constexpr const char* operation = "squared_error_backward";
+  require_shape(operation, "target", target, x.shape());
+  require_shape(operation, "dx", dx, x.shape());
+  const float *a = plain_floats(operation, "x", x), *b = plain_floats(operation, "target", target);
+  float* to = plain_floats(operation, "dx", dx);
+  parallel_ranges(threads_, x.numel(), elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
+#pragma GCC ivdep
+    for (std::int64_t i = begin; i < end; ++i) to[i] = (factor * 2.0f) * (a[i] - b[i]);
+  });
+}
+
+}  // namespace lockstep::kernels
