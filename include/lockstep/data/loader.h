@@ -25,6 +25,9 @@ struct StepBatch {
   std::int64_t step = 0;
   int shards_total = 0;           ///< of all ranks
   std::span<const Shard> shards;  ///< this rank's, in order; may be none
+
+  auto begin() const { return shards.begin(); }
+  auto end() const { return shards.end(); }
 };
 
 struct LoaderOptions {

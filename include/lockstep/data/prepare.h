@@ -1,0 +1,63 @@
+// Making data files (images.h, text.h say what is in them) from common formats.
+//
+// Inputs may be gzipped. The output appears under its name only when it is whole and on disk; one that was
+// there is replaced. Bad input throws DataError naming the file and the line or place; nothing is left
+// behind. One process calls these, not every rank.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/shape.h"
+
+namespace lockstep::data {
+
+/// What was written, for a line to the user.
+struct Prepared {
+  std::int64_t samples = 0;          ///< images, or tokens
+  Shape image;                       ///< [C, H, W]; of text none
+  std::string element_type;          ///< of /x or /tokens
+  std::int64_t classes = 0;          ///< the largest label + 1, or the vocabulary
+  std::vector<std::string> skipped;  ///< files of a folder that are not text
+};
+
+/// Normalisation that is written with images: per channel over all of them, or that of another data file
+/// (evaluation data wants the mean and std of the training data).
+struct Statistics {
+  std::string from;  ///< a data file; empty: the images' own
+};
+
+struct CsvOptions {
+  enum class Label { last, first };
+  Label label = Label::last;
+  Shape image;  ///< [C, H, W]; rank 0: every value is a channel of its own, [values, 1, 1]
+  Statistics statistics;
+};
+/// A line is one sample: numbers separated by commas, one of them the label, an integer from 0 on. Blank
+/// lines are passed over, and so is a first line without any number. /x is uint8 if every value is an integer
+/// in [0, 255], else float32.
+Prepared prepare_csv(std::span<const std::string> inputs, const std::string& output,
+                     const CsvOptions& options = {});
+
+/// MNIST's format: files of unsigned bytes, images [N, H, W] or [N, C, H, W] and labels [N], told apart by
+/// their headers. The first file of labels belongs to the first of images, and so on.
+Prepared prepare_idx(std::span<const std::string> inputs, const std::string& output,
+                     const Statistics& statistics = {});
+
+struct CifarOptions {
+  int label_bytes = 0;  ///< 1 (CIFAR-10), 2 (CIFAR-100: coarse, fine); 0: told by the size of the first file
+  bool coarse = false;  ///< CIFAR-100: the 20 coarse labels instead of the 100 fine ones
+  Statistics statistics;
+};
+/// The binary version of CIFAR: records of labels and 3 x 32 x 32 bytes.
+Prepared prepare_cifar(std::span<const std::string> inputs, const std::string& output,
+                       const CifarOptions& options = {});
+
+/// Text files and folders of them (in the order of their names, links left out), one token a byte: vocabulary
+/// 256, tokenizer "bytes". Files of a folder that have a null byte near their start are no text and are
+/// skipped.
+Prepared prepare_text(std::span<const std::string> inputs, const std::string& output);
+
+}  // namespace lockstep::data

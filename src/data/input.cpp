@@ -1,0 +1,86 @@
+// Reading through zlib, which passes plain files through.
+#include "data/input.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr std::size_t buffer_bytes = 1 << 18;
+constexpr std::size_t longest_line_bytes = std::size_t{1} << 26;
+
+}  // namespace
+
+Input::Input(const std::string& path) : path_(path), buffer_(buffer_bytes) {
+  errno = 0;
+  file_.reset(gzopen(path.c_str(), "rb"));
+  if (!file_)
+    throw DataError("{}: cannot open: {}", path, errno != 0 ? std::strerror(errno) : "out of memory");
+}
+
+bool Input::refill() {
+  errno = 0;
+  const int got = gzread(file_.get(), buffer_.data(), static_cast<unsigned>(buffer_.size()));
+  const int system_error = errno;
+  int code = Z_OK;
+  const char* message = gzerror(file_.get(), &code);
+  if (got < 0 || code == Z_BUF_ERROR || code == Z_DATA_ERROR) {
+    if (code == Z_ERRNO) throw DataError("{}: cannot read: {}", path_, std::strerror(system_error));
+    throw DataError("{}: cannot unpack: {}", path_,
+                    code == Z_BUF_ERROR ? "the compressed data ends too early" : message);
+  }
+  begin_ = 0;
+  end_ = static_cast<std::size_t>(got);
+  return got > 0;
+}
+
+std::size_t Input::read(std::span<std::byte> out) {
+  std::size_t done = 0;
+  while (done < out.size() && (begin_ < end_ || refill())) {
+    const std::size_t count = std::min(out.size() - done, end_ - begin_);
+    std::memcpy(out.data() + done, buffer_.data() + begin_, count);
+    begin_ += count;
+    done += count;
+  }
+  return done;
+}
+
+bool Input::read_line(std::string& line) {
+  line.clear();
+  bool any = false;
+  while (begin_ < end_ || refill()) {
+    any = true;
+    const char* start = buffer_.data() + begin_;
+    const auto* newline = static_cast<const char*>(std::memchr(start, '\n', end_ - begin_));
+    const std::size_t count = newline != nullptr ? static_cast<std::size_t>(newline - start) : end_ - begin_;
+    line.append(start, count);
+    begin_ += count;
+    if (newline != nullptr) {
+      ++begin_;
+      break;
+    }
+    if (line.size() > longest_line_bytes)
+      throw DataError("{}:{}: the line has no end: is it text?", path_, lines_ + 1);
+  }
+  if (!any) return false;
+  ++lines_;
+  if (line.ends_with('\r')) line.pop_back();
+  return true;
+}
+
+std::vector<std::uint8_t> read_rest(Input& input) {
+  std::vector<std::uint8_t> bytes;
+  for (std::size_t got = buffer_bytes; got == buffer_bytes;) {
+    const std::size_t size = bytes.size();
+    bytes.resize(size + buffer_bytes);
+    got = input.read(std::as_writable_bytes(std::span(bytes).subspan(size)));
+    bytes.resize(size + got);
+  }
+  return bytes;
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,93 @@
+// Images from MNIST's format: http://yann.lecun.com/exdb/mnist, "The IDX file format".
+#include <array>
+#include <deque>
+
+#include "data/image_table.h"
+#include "data/input.h"
+#include "lockstep/base/error.h"
+#include "lockstep/data/prepare.h"
+
+namespace lockstep::data {
+namespace {
+
+struct IdxFile {
+  std::string path;
+  std::vector<std::int64_t> extents;
+  std::vector<std::uint8_t> values;
+};
+
+/// Two zero bytes, the type (8: unsigned byte), the rank, then each extent as four bytes, highest first.
+IdxFile read_idx(const std::string& path) {
+  Input input(path);
+  std::array<std::uint8_t, 4> word{};
+  const auto next_word = [&] {
+    if (input.read(std::as_writable_bytes(std::span(word))) != word.size()) {
+      throw DataError("{}: the file ends within its header: it is not an IDX file", path);
+    }
+  };
+  next_word();
+  if (word[0] != 0 || word[1] != 0 || word[2] != 8 || (word[3] != 1 && word[3] != 3 && word[3] != 4)) {
+    throw DataError(
+        "{}: starts with bytes {:02x}: not an IDX file of unsigned bytes with 1, 3 or 4 dimensions", path,
+        fmt::join(word, " "));
+  }
+  IdxFile file{path, {}, {}};
+  const int rank = word[3];
+  std::int64_t values = 1;
+  for (int d = 0; d < rank; ++d) {
+    next_word();
+    const std::int64_t extent = (std::int64_t{word[0]} << 24) | (word[1] << 16) | (word[2] << 8) | word[3];
+    if (__builtin_mul_overflow(values, extent, &values))
+      throw DataError("{}: its header claims too many values", path);
+    file.extents.push_back(extent);
+  }
+  file.values = read_rest(input);
+  if (static_cast<std::int64_t>(file.values.size()) != values) {
+    throw DataError("{}: holds {} values, but its header says {} ({})", path, file.values.size(), values,
+                    fmt::join(file.extents, " x "));
+  }
+  return file;
+}
+
+Shape image_shape(const IdxFile& images) {
+  const auto& n = images.extents;
+  return n.size() == 3 ? Shape{1, n[1], n[2]} : Shape{n[1], n[2], n[3]};
+}
+
+}  // namespace
+
+Prepared prepare_idx(std::span<const std::string> inputs, const std::string& output,
+                     const Statistics& statistics) {
+  if (inputs.empty()) throw UsageError("no IDX files were named");
+  ImageTable table;
+  Shape image;
+  std::deque<IdxFile> images, labels;
+  for (const std::string& path : inputs) {
+    IdxFile file = read_idx(path);
+    (file.extents.size() == 1 ? labels : images).push_back(std::move(file));
+  }
+  if (images.size() != labels.size()) {
+    throw DataError(
+        "{} IDX files of images and {} of labels were named (first {}): each file of images needs its labels",
+        images.size(), labels.size(), inputs[0]);
+  }
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    const Shape shape = image_shape(images[i]);
+    if (i == 0) image = shape;
+    if (!(shape == image)) {
+      throw DataError("{}: images are {}, but those of {} are {}", images[i].path, to_string(shape),
+                      images[0].path, to_string(image));
+    }
+    if (images[i].extents[0] != labels[i].extents[0]) {
+      throw DataError("{}: {} images, but {} has {} labels", images[i].path, images[i].extents[0],
+                      labels[i].path, labels[i].extents[0]);
+    }
+    table.add_bytes(images[i].values);
+    for (const std::uint8_t label : labels[i].values) table.add_label(label);
+  }
+  if (image.numel() == 0)
+    throw DataError("{}: its images are {}: they have no pixels", images[0].path, to_string(image));
+  return table.write(output, image, statistics);
+}
+
+}  // namespace lockstep::data
