@@ -24,7 +24,7 @@ std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm parent, const MpiLi
 
 /// As above, with the nodes given by rank instead of found. Ranks of one node must be able to share memory;
 /// ranks of different nodes may.
-std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm parent, std::vector<int> node_of_rank,
+std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm parent, const std::vector<int>& node_of_rank,
                                                     const MpiLimits& limits = {});
 
 }  // namespace lockstep::comm

@@ -1,0 +1,54 @@
+// A sum along the tree as a list of additions, carried out block by block so that intermediate sums stay in
+// cache.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "lockstep/comm/reduction_tree.h"
+#include "lockstep/tensor/dtype.h"
+
+namespace lockstep::comm {
+
+class SumProgram {
+ public:
+  /// Bytes of every operand that one pass over the additions handles.
+  static constexpr std::size_t block_bytes = 8192;
+
+  SumProgram() = default;
+  /// The program of the tree node `range`. source_of(node) is the number of the source that holds the node's
+  /// sum, or -1 if it is to be added from its children; a single leaf always has a source.
+  SumProgram(ShardRange range, const std::function<int(ShardRange)>& source_of);
+
+  /// The source that is the result, if there is nothing to add; else -1.
+  int only_source() const { return additions_.empty() ? result_ : -1; }
+  std::size_t scratch_bytes() const { return static_cast<std::size_t>(scratch_blocks_) * block_bytes; }
+
+  /// Writes the sum of `count` elements of the sources to every destination. dtype is float32 or float64.
+  /// Sources and destinations may be the same memory, element for element. scratch: scratch_bytes(), 64-byte
+  /// aligned.
+  void evaluate(DType dtype, std::int64_t count, std::span<const std::byte* const> sources,
+                std::span<std::byte* const> destinations, std::byte* scratch) const;
+
+ private:
+  /// Operands are sources (>= 0) or blocks of scratch (~number, negative).
+  struct Addition {
+    int left;
+    int right;
+    int result;
+  };
+
+  int build(ShardRange range, const std::function<int(ShardRange)>& source_of, int free_block);
+  template <class T>
+  void evaluate_as(std::size_t bytes, std::span<const std::byte* const> sources,
+                   std::span<std::byte* const> destinations, std::byte* scratch) const;
+
+  std::vector<Addition> additions_;
+  int result_ = 0;
+  int scratch_blocks_ = 0;
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,87 @@
+// Starting tree sums, and moving them on in order.
+#include "comm/tree_sums.h"
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::comm {
+
+TreeSums::TreeSums(MPI_Comm comm, int rank, const Topology& topology, const NodeBoard& board,
+                   std::size_t piece_bytes, int first_tag)
+    : topology_(topology), first_tag_(first_tag), waiting_(8) {
+  context_.comm = comm;
+  context_.rank = rank;
+  context_.size = static_cast<int>(topology.node_of_rank.size());
+  context_.node = topology.node_of_rank[static_cast<std::size_t>(rank)];
+  context_.board = &board;
+  context_.node_of_rank = topology.node_of_rank;
+  context_.local_rank_of_rank = topology.local_rank_of_rank;
+  context_.ranks_of_node.resize(static_cast<std::size_t>(topology.nodes()));
+  for (int other = 0; other < context_.size; ++other) {
+    const int node = topology.node_of_rank[static_cast<std::size_t>(other)];
+    context_.ranks_of_node[static_cast<std::size_t>(node)].push_back(other);
+  }
+  context_.piece_bytes = piece_bytes;
+  for (std::uint64_t i = 0; i < max_active; ++i) active_.emplace_back(context_);
+}
+
+const SumPlan& TreeSums::plan_for(const ShardMap& map) {
+  for (const auto& plan : plans_) {
+    if (plan->shards == map.shards()) return *plan;
+  }
+  plans_.push_back(std::make_unique<SumPlan>(make_sum_plan(map, topology_, context_.node)));
+  scratch_.blocks.reserve(plans_.back()->scratch_bytes);
+  return *plans_.back();
+}
+
+Ticket TreeSums::start(const TreeSum& sum, const NodeArena& arena, const ShardMap& map) {
+  const SumPlan& plan = plan_for(map);
+  const int planes = plan.planes_of_rank[static_cast<std::size_t>(context_.rank)];
+  if (arena.planes() < planes) {
+    throw UsageError("tree sum on rank {}: its shards need {} planes, the arena has {}", context_.rank,
+                     planes, arena.planes());
+  }
+  if (started_ - activated_ == waiting_.size()) {
+    std::vector<ActiveSum::Request> larger(2 * waiting_.size());
+    for (Ticket ticket = activated_ + 1; ticket <= started_; ++ticket)
+      larger[ticket % larger.size()] = waiting(ticket);
+    waiting_.swap(larger);
+  }
+  ++started_;
+  waiting(started_) = {sum, &arena, &plan};
+  context_.board->mine().started.store(started_, std::memory_order_release);
+  return started_;
+}
+
+void TreeSums::activate(Ticket ticket) {
+  ActiveSum& sum = active(ticket);
+  sum.begin(ticket, waiting(ticket), first_tag_ + 2 * static_cast<int>(ticket % max_active));
+  const ActiveSum::Room room = sum.room();
+  room_.pieces = std::max(room_.pieces, room.pieces);
+  room_.messages = std::max(room_.messages, room.messages);
+  room_.buffer_bytes = std::max(room_.buffer_bytes, room.buffer_bytes);
+  // Every place of the ring gets the room at once, or when it falls idle: a later step shall not need to make
+  // any, wherever in the ring its largest sum comes.
+  for (Ticket idle = ticket + 1; idle < completed_ + 1 + max_active; ++idle) active(idle).reserve(room_);
+}
+
+void TreeSums::progress() {
+  bool moved = completed_ < started_;
+  while (moved) {
+    moved = false;
+    while (activated_ < started_ && activated_ - completed_ < max_active) activate(++activated_);
+    for (Ticket ticket = added_ + 1; ticket <= activated_; ++ticket)
+      moved = active(ticket).advance(scratch_) || moved;
+    const Ticket added_before = added_;
+    while (added_ < activated_ && active(added_ + 1).finished()) ++added_;
+    if (added_ > added_before) context_.board->mine().added.store(added_, std::memory_order_release);
+    while (completed_ < added_ && context_.board->all_reached(&NodeFlags::added, completed_ + 1)) {
+      ++completed_;
+      active(completed_).reserve(room_);
+      moved = true;
+    }
+  }
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,53 @@
+// The queue of started tree sums of one communicator.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/active_sum.h"
+#include "comm/sum_plan.h"
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::comm {
+
+class TreeSums {
+ public:
+  /// Sums carried out side by side; later ones wait their turn.
+  static constexpr std::uint64_t max_active = 4;
+  /// Messages use this many tags from first_tag on.
+  static constexpr int tags = 2 * static_cast<int>(max_active);
+
+  /// `topology` and `board` must outlive this object.
+  TreeSums(MPI_Comm comm, int rank, const Topology& topology, const NodeBoard& board, std::size_t piece_bytes,
+           int first_tag);
+  TreeSums(const TreeSums&) = delete;
+  TreeSums& operator=(const TreeSums&) = delete;
+
+  /// The sum must have been checked. Throws UsageError if the arena lacks planes for the map.
+  Ticket start(const TreeSum& sum, const NodeArena& arena, const ShardMap& map);
+  /// Does all that can be done now. Within one node it makes no MPI call.
+  void progress();
+  Ticket started() const { return started_; }
+  Ticket completed() const { return completed_; }
+
+ private:
+  const SumPlan& plan_for(const ShardMap& map);
+  ActiveSum& active(Ticket ticket) { return active_[ticket % max_active]; }
+  ActiveSum::Request& waiting(Ticket ticket) { return waiting_[ticket % waiting_.size()]; }
+  void activate(Ticket ticket);
+
+  SumContext context_;
+  const Topology& topology_;
+  int first_tag_;
+  std::vector<std::unique_ptr<SumPlan>> plans_;
+  std::vector<ActiveSum::Request> waiting_;  ///< a ring
+  std::vector<ActiveSum> active_;            ///< a ring
+  ActiveSum::Room room_;                     ///< that the largest sum so far took
+  SumScratch scratch_;
+  Ticket started_ = 0;    ///< by this rank
+  Ticket activated_ = 0;  ///< sums up to here are being carried out, or were
+  Ticket added_ = 0;      ///< this rank has done its part of the sums up to here
+  Ticket completed_ = 0;  ///< every rank of the node has
+};
+
+}  // namespace lockstep::comm
