@@ -1,0 +1,70 @@
+#include "models/gpt.h"
+
+#include <cmath>
+
+namespace lockstep::models {
+namespace {
+
+std::vector<std::unique_ptr<GptBlock>> make_blocks(nn::Module& parent, const ModelConfig& config) {
+  std::vector<std::unique_ptr<GptBlock>> blocks;
+  for (std::int64_t i = 0; i < config.layers; ++i)
+    blocks.push_back(std::make_unique<GptBlock>(parent, fmt::format("transformer.h.{}", i), config));
+  return blocks;
+}
+
+}  // namespace
+
+GptBlock::GptBlock(nn::Module& parent, std::string_view name, const ModelConfig& config)
+    : Module(parent, name),
+      heads_(static_cast<int>(config.heads)),
+      ln_1_(*this, "ln_1", config.channels),
+      ln_2_(*this, "ln_2", config.channels),
+      c_attn_(*this, "attn.c_attn", config.channels, 3 * config.channels),
+      attn_c_proj_(*this, "attn.c_proj", config.channels, config.channels),
+      c_fc_(*this, "mlp.c_fc", config.channels, 4 * config.channels),
+      mlp_c_proj_(*this, "mlp.c_proj", 4 * config.channels, config.channels),
+      attn_dropout_(*this, "attn.dropout", static_cast<float>(config.dropout)),
+      mlp_dropout_(*this, "mlp.dropout", static_cast<float>(config.dropout)) {}
+
+Var GptBlock::operator()(const Var& given) {
+  Var x = given;
+  x = x + attn_dropout_(attn_c_proj_(attention(c_attn_(ln_1_(x)), heads_, true)));
+  return x + mlp_dropout_(mlp_c_proj_(gelu_tanh(c_fc_(ln_2_(x)))));
+}
+
+Gpt::Gpt(const ModelConfig& config, std::uint64_t seed)
+    : Model(seed),
+      wte_(*this, "transformer.wte", config.vocab, config.channels),
+      wpe_(*this, "transformer.wpe", config.context, config.channels),
+      dropout_(*this, "transformer.dropout", static_cast<float>(config.dropout)),
+      blocks_(make_blocks(*this, config)),
+      ln_f_(*this, "transformer.ln_f", config.channels) {
+  initialize_weights(config.layers);
+}
+
+void Gpt::initialize_weights(std::int64_t layers) {
+  const float projection = 0.02f / std::sqrt(2 * static_cast<float>(layers));
+  for (Param* const param : state().params) {
+    if (param->value.shape().rank() == 2)
+      initialize(*param, nn::Init::normal(param->name.ends_with("c_proj.weight") ? projection : 0.02f),
+                 seed());
+    else if (param->name.ends_with(".bias"))
+      initialize(*param, nn::Init::constant(0), seed());
+  }
+}
+
+void Gpt::check_input(const Shape& x) const {
+  const std::int64_t context = wpe_.weight.value.size(0);
+  if (x.rank() == 2 && x[1] <= context) return;
+  throw DataError("a batch of shape {} does not fit the gpt's [batch, time] with time <= {} (model.context)",
+                  to_string(x), context);
+}
+
+Var Gpt::forward(Tape& tape, const Tensor& x) {
+  check_input(x.shape());
+  Var h = dropout_(add_positions(wte_(tape, x), tape.use(wpe_.weight)));
+  for (const auto& block : blocks_) h = (*block)(h);
+  return linear(ln_f_(h), tape.use(wte_.weight));
+}
+
+}  // namespace lockstep::models

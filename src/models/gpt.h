@@ -1,0 +1,50 @@
+// gpt: GPT-2 (Radford et al. 2019): pre-norm blocks, tanh GELU, learned positions, head tied to the
+// embedding.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lockstep/models/registry.h"
+#include "lockstep/nn/dropout.h"
+#include "lockstep/nn/embedding.h"
+#include "lockstep/nn/linear.h"
+#include "lockstep/nn/norm.h"
+
+namespace lockstep::models {
+
+class GptBlock : public nn::Module {
+ public:
+  GptBlock(nn::Module& parent, std::string_view name, const ModelConfig& config);
+
+  Var operator()(const Var& x);
+
+ private:
+  int heads_;
+  nn::LayerNorm ln_1_, ln_2_;
+  nn::Linear c_attn_, attn_c_proj_, c_fc_, mlp_c_proj_;
+  nn::Dropout attn_dropout_, mlp_dropout_;
+};
+
+/// Weights N(0, 0.02^2), the projections into the residual stream divided by sqrt(2 layers), biases 0.
+/// Dropout after the embeddings and after both projections of a block. x: int64 [batch, time], time <=
+/// context.
+class Gpt final : public Model {
+ public:
+  Gpt(const ModelConfig& config, std::uint64_t seed);
+
+  Kind kind() const override { return Kind::language_model; }
+  std::int64_t classes() const override { return wte_.weight.value.size(0); }
+  void check_input(const Shape& x) const override;
+  Var forward(Tape& tape, const Tensor& x) override;
+
+ private:
+  void initialize_weights(std::int64_t layers);
+
+  nn::Embedding wte_, wpe_;
+  nn::Dropout dropout_;
+  std::vector<std::unique_ptr<GptBlock>> blocks_;
+  nn::LayerNorm ln_f_;
+};
+
+}  // namespace lockstep::models

@@ -1,0 +1,33 @@
+#include "models/mlp.h"
+
+namespace lockstep::models {
+
+Mlp::Mlp(const ModelConfig& config, std::uint64_t seed) : Model(seed), sizes_(config.sizes) {
+  for (std::size_t i = 0; i + 1 < sizes_.size(); ++i) {
+    layers_.push_back(
+        std::make_unique<nn::Linear>(*this, fmt::format("net.{}", 2 * i), sizes_[i], sizes_[i + 1]));
+    if (i + 2 < sizes_.size())
+      dropouts_.push_back(std::make_unique<nn::Dropout>(*this, fmt::format("net.{}", 2 * i + 1),
+                                                        static_cast<float>(config.dropout)));
+  }
+}
+
+void Mlp::check_input(const Shape& x) const {
+  std::int64_t elements = 1;
+  for (int d = 1; d < x.rank(); ++d) elements *= x[d];
+  if (x.rank() >= 2 && elements == sizes_.front()) return;
+  throw DataError("a batch of shape {} has {} elements a sample; the mlp takes {} (first of model.sizes)",
+                  to_string(x), elements, sizes_.front());
+}
+
+Var Mlp::forward(Tape& tape, const Tensor& x) {
+  check_input(x.shape());
+  Var h = flatten(tape.constant(x), 1);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    if (i > 0) h = (*dropouts_[i - 1])(relu(h));
+    h = (*layers_[i])(h);
+  }
+  return h;
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,53 @@
+// resnet: basic-block residual network (He, Zhang, Ren, Sun 2016) with torchvision's names and a 3x3 stem.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lockstep/models/registry.h"
+#include "lockstep/nn/batch_norm.h"
+#include "lockstep/nn/conv2d.h"
+#include "lockstep/nn/linear.h"
+
+namespace lockstep::models {
+
+/// Two 3x3 convolutions beside an identity, or a 1x1 convolution where the shape changes.
+class BasicBlock : public nn::Module {
+ public:
+  BasicBlock(nn::Module& parent, std::string_view name, std::int64_t in, std::int64_t out, int stride,
+             const nn::BatchNormSettings& norm);
+
+  Var operator()(const Var& x);
+
+ private:
+  nn::Conv2d conv1_;
+  nn::BatchNorm2d bn1_;
+  nn::Conv2d conv2_;
+  nn::BatchNorm2d bn2_;
+  std::optional<nn::Conv2d> downsample_conv_;
+  std::optional<nn::BatchNorm2d> downsample_bn_;
+};
+
+/// Stage k has width * 2^k channels; stages after the first halve the image. x: [N, in_channels, H, W].
+class Resnet final : public Model {
+ public:
+  Resnet(const ModelConfig& config, std::uint64_t seed);
+
+  Kind kind() const override { return Kind::classifier; }
+  std::int64_t classes() const override { return fc_.weight.value.size(0); }
+  void check_input(const Shape& x) const override;
+  Var forward(Tape& tape, const Tensor& x) override;
+
+ private:
+  std::vector<std::unique_ptr<BasicBlock>> make_blocks(const ModelConfig& config,
+                                                       const nn::BatchNormSettings& norm);
+
+  std::int64_t in_channels_;
+  nn::Conv2d conv1_;
+  nn::BatchNorm2d bn1_;
+  std::vector<std::unique_ptr<BasicBlock>> blocks_;
+  nn::Linear fc_;
+};
+
+}  // namespace lockstep::models
