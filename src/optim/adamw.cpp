@@ -22,11 +22,11 @@ void AdamW::apply(std::size_t index, const Update& update, std::span<const kerne
   // Each parameter counts its own updates, as in PyTorch: one that joins late starts with the full
   // correction.
   std::int64_t& updates = updates_.data<std::int64_t>()[index];
-  const kernels::AdamWStep step{.lr = static_cast<float>(update.lr),
-                                .beta1 = static_cast<float>(beta1_),
-                                .beta2 = static_cast<float>(beta2_),
-                                .eps = static_cast<float>(eps_),
-                                .weight_decay = static_cast<float>(update.weight_decay),
+  const kernels::AdamWStep step{.lr = update.lr,
+                                .beta1 = beta1_,
+                                .beta2 = beta2_,
+                                .eps = eps_,
+                                .weight_decay = update.weight_decay,
                                 .step = updates + 1,
                                 .gradient_factor = update.gradient_factor};
   backend().adamw(step, param.value, param.gradient, exp_avg_[index], exp_avg_sq_[index], ema);

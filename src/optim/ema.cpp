@@ -85,7 +85,7 @@ void Ema::update() {
 void Ema::begin_update() {
   if (swapped_in_) throw UsageError("EMA: update while shadows are swapped in; end the evaluation first");
   for (std::size_t p = 0; p < profiles_.size(); ++p) {
-    const auto decay = static_cast<float>(profiles_[p].decay(updates_ + 1, options_.warmup));
+    const double decay = profiles_[p].decay(updates_ + 1, options_.warmup);
     for (std::size_t i = p; i < targets_.size(); i += profiles_.size()) targets_[i].decay = decay;
   }
 }

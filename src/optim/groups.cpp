@@ -1,7 +1,5 @@
 #include "lockstep/optim/groups.h"
 
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
 
@@ -10,27 +8,6 @@
 
 namespace lockstep::optim {
 namespace {
-
-constexpr std::string_view blanks = " \t";
-
-/// The next word of `text`, which is cut from it; empty at the end.
-std::string_view next_word(std::string_view& text) {
-  const std::size_t begin = std::min(text.find_first_not_of(blanks), text.size());
-  text.remove_prefix(begin);
-  const std::size_t end = std::min(text.find_first_of(blanks), text.size());
-  const std::string_view word = text.substr(0, end);
-  text.remove_prefix(end);
-  return word;
-}
-
-double number_in(std::string_view word, std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size())
-    throw UsageError("parameter group '{}': '{}' is not a number; write PATTERN LR_FACTOR DECAY_FACTOR", text,
-                     word);
-  return value;
-}
 
 void check_factor(double factor, std::string_view which, const ParamGroup& group) {
   if (!std::isfinite(factor) || factor < 0)
@@ -44,17 +21,6 @@ Decay decay_named(std::string_view name) {
   if (name == "matrices") return Decay::matrices;
   if (name == "all") return Decay::all;
   throw UsageError("'{}' is no decay rule: use matrices or all", name);
-}
-
-ParamGroup parse_param_group(std::string_view text) {
-  std::string_view rest = text;
-  const std::string_view pattern = next_word(rest), lr = next_word(rest), decay = next_word(rest);
-  if (decay.empty() || !next_word(rest).empty())
-    throw UsageError("parameter group '{}' is not of the form PATTERN LR_FACTOR DECAY_FACTOR", text);
-  ParamGroup group{std::string(pattern), number_in(lr, text), number_in(decay, text)};
-  check_factor(group.lr_factor, "learning-rate factor", group);
-  check_factor(group.decay_factor, "decay factor", group);
-  return group;
 }
 
 std::vector<ParamFactors> factors_of(std::span<Param* const> params, Decay decay,

@@ -17,9 +17,9 @@ void Sgd::apply(std::size_t index, const Update& update, std::span<const kernels
   const Param& param = *params()[index];
   // Never `first`: in a buffer of zeros, momentum * 0 + gradient is the gradient, and no state says which
   // parameters have had theirs.
-  const kernels::SgdStep step{.lr = static_cast<float>(update.lr),
-                              .momentum = static_cast<float>(momentum_),
-                              .weight_decay = static_cast<float>(update.weight_decay),
+  const kernels::SgdStep step{.lr = update.lr,
+                              .momentum = momentum_,
+                              .weight_decay = update.weight_decay,
                               .nesterov = nesterov_,
                               .first = false,
                               .gradient_factor = update.gradient_factor};

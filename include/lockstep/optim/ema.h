@@ -61,7 +61,7 @@ enum class EmaBuffers {
 EmaBuffers ema_buffers_named(std::string_view name);
 
 struct EmaOptions {
-  std::optional<EmaWarmup> warmup;
+  std::optional<EmaWarmup> warmup = {};
   EmaBuffers buffers = EmaBuffers::copy;
 };
 

@@ -22,14 +22,10 @@ Decay decay_named(std::string_view name);
 /// Factors on the learning rate and the weight decay of the parameters whose whole name matches `pattern`
 /// ('*': any run of characters, '?': one).
 struct ParamGroup {
-  std::string pattern;
+  std::string pattern = {};
   double lr_factor = 1;
   double decay_factor = 1;
 };
-
-/// A group from its configuration text "PATTERN LR_FACTOR DECAY_FACTOR". Throws UsageError saying what is
-/// wrong with it.
-ParamGroup parse_param_group(std::string_view text);
 
 /// What the groups and the decay rule come to for one parameter.
 struct ParamFactors {

@@ -27,8 +27,8 @@ struct Slot {
 };
 
 struct StepOptions {
-  std::optional<double> lr;   ///< of this step, from a schedule; otherwise the optimizer's own
-  double clip = 0;            ///< the greatest norm of the mean gradient; 0: no clipping
+  std::optional<double> lr = {};  ///< of this step, from a schedule; otherwise the optimizer's own
+  double clip = 0;                ///< the greatest norm of the mean gradient; 0: no clipping
   bool measure_norm = false;  ///< wanted even without clipping (it costs one more pass over the gradients)
 };
 
