@@ -1,0 +1,289 @@
+// Convolutions against naive loops in double precision.
+#include <cstring>
+
+#include "kernels/cpu/convolution_plan.h"
+#include "kernels/images.h"
+
+namespace ls = lockstep;
+namespace kernels = lockstep::kernels;
+using namespace lockstep::kernels::test;
+
+namespace {
+
+struct Problem {
+  Images x, weight, y;  // weight: [O, C / groups, kh, kw]
+  kernels::Convolution geometry;
+  int x_block = 1, y_block = 1;
+};
+
+std::ostream& operator<<(std::ostream& out, const Problem& p) {
+  return out << "x " << to_string(p.x.shape()) << " in blocks of " << p.x_block << ", weight "
+             << to_string(p.weight.shape()) << ", stride " << p.geometry.stride << ", padding "
+             << p.geometry.padding << ", groups " << p.geometry.groups << ", y in blocks of " << p.y_block;
+}
+
+Problem make_problem(Draws& draws, std::int64_t n, std::int64_t channels, std::int64_t height,
+                     std::int64_t width, std::int64_t out_channels, std::int64_t kernel_height,
+                     std::int64_t kernel_width, kernels::Convolution geometry) {
+  const std::int64_t stride = geometry.stride, padding = geometry.padding;
+  return {draws.images(n, channels, height, width),
+          draws.images(out_channels, channels / geometry.groups, kernel_height, kernel_width),
+          draws.images(n, out_channels, (height + 2 * padding - kernel_height) / stride + 1,
+                       (width + 2 * padding - kernel_width) / stride + 1),
+          geometry};
+}
+
+Problem random_problem(Draws& draws) {
+  kernels::Convolution geometry{static_cast<int>(draws.between(1, 3)), static_cast<int>(draws.between(0, 2)),
+                                draws.one_of({1, 1, 1, 2, 3, 8})};
+  const std::int64_t group_in = draws.one_of<std::int64_t>({1, 1, 2, 3, 4, 5, 8, 10}),
+                     group_out = draws.one_of<std::int64_t>({1, 1, 2, 4, 5, 8, 10, 17});
+  const std::int64_t kernel_height = draws.one_of<std::int64_t>({1, 3, 3, 5, 2}),
+                     kernel_width = draws.between(0, 3) ? kernel_height : draws.between(1, 4);
+  const auto extent = [&](std::int64_t kernel) {
+    return draws.between(std::max<std::int64_t>(1, kernel - 2 * geometry.padding), 11);
+  };
+  const std::int64_t height = extent(kernel_height), width = extent(kernel_width);
+  Problem problem = make_problem(draws, draws.between(0, 3), group_in * geometry.groups, height, width,
+                                 group_out * geometry.groups, kernel_height, kernel_width, geometry);
+  problem.x_block = draws.block(problem.x.c);
+  problem.y_block = draws.block(problem.y.c);
+  return problem;
+}
+
+/// body(x place, weight place, y place) for every product of the convolution, as (i, ch, y, x) index calls.
+template <class Body>
+void for_each_product(const Problem& p, const Body& body) {
+  const std::int64_t group_in = p.weight.c, group_out = p.weight.n / p.geometry.groups;
+  for_each_place(p.y, [&](auto i, auto o, auto oh, auto ow) {
+    for (std::int64_t c = 0; c < group_in; ++c) {
+      for (std::int64_t kh = 0; kh < p.weight.h; ++kh) {
+        for (std::int64_t kw = 0; kw < p.weight.w; ++kw) {
+          const std::int64_t h = oh * p.geometry.stride - p.geometry.padding + kh;
+          const std::int64_t w = ow * p.geometry.stride - p.geometry.padding + kw;
+          if (h < 0 || w < 0 || h >= p.x.h || w >= p.x.w) continue;
+          body(i, o, oh, ow, c, kh, kw, o / group_out * group_in + c, h, w);
+        }
+      }
+    }
+  });
+}
+
+Images expected_output(const Problem& p, const std::vector<double>& bias) {
+  Images y(p.y.n, p.y.c, p.y.h, p.y.w);
+  if (!bias.empty()) {
+    for_each_place(
+        y, [&](auto i, auto o, auto h, auto w) { y.at(i, o, h, w) = bias[static_cast<std::size_t>(o)]; });
+  }
+  for_each_product(p, [&](auto i, auto o, auto oh, auto ow, auto c, auto kh, auto kw, auto ch, auto h,
+                          auto w) { y.at(i, o, oh, ow) += p.x.at(i, ch, h, w) * p.weight.at(o, c, kh, kw); });
+  return y;
+}
+
+Images expected_input_gradient(const Problem& p) {
+  Images dx(p.x.n, p.x.c, p.x.h, p.x.w);
+  for_each_product(p,
+                   [&](auto i, auto o, auto oh, auto ow, auto c, auto kh, auto kw, auto ch, auto h, auto w) {
+                     dx.at(i, ch, h, w) += p.y.at(i, o, oh, ow) * p.weight.at(o, c, kh, kw);
+                   });
+  return dx;
+}
+
+Images expected_weight_gradient(const Problem& p) {
+  Images dweight(p.weight.n, p.weight.c, p.weight.h, p.weight.w);
+  for_each_product(p,
+                   [&](auto i, auto o, auto oh, auto ow, auto c, auto kh, auto kw, auto ch, auto h, auto w) {
+                     dweight.at(o, c, kh, kw) += p.y.at(i, o, oh, ow) * p.x.at(i, ch, h, w);
+                   });
+  return dweight;
+}
+
+void check_all_passes(kernels::Backend& backend, const Problem& p, const std::vector<double>& bias) {
+  const ls::Tensor weight = stored(backend, p.weight, 1), x = stored(backend, p.x, p.x_block),
+                   dy = stored(backend, p.y, p.y_block);
+  const ls::Tensor y = unwritten(backend, p.y.shape(), p.y_block);
+  backend.convolution(x, weight, bias.empty() ? ls::Tensor() : stored(backend, bias, {p.y.c}), p.geometry, y);
+  check_close(loaded(y), expected_output(p, bias));
+
+  const ls::Tensor dx = unwritten(backend, p.x.shape(), p.x_block);
+  backend.convolution_backward_input(dy, weight, p.geometry, dx);
+  check_close(loaded(dx), expected_input_gradient(p));
+
+  const ls::Tensor dweight = unwritten(backend, p.weight.shape());
+  backend.convolution_backward_weight(x, dy, p.geometry, dweight, false);
+  Images gradient = expected_weight_gradient(p);
+  check_close(loaded(dweight), gradient);
+  backend.convolution_backward_weight(x, dy, p.geometry, dweight, true);
+  for (double& value : gradient.values) value *= 2;
+  check_close(loaded(dweight), gradient);
+}
+
+bool same_bits(const ls::Tensor& a, const ls::Tensor& b) {
+  return a.bytes() == b.bytes() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(all_passes_agree_with_naive_loops_in_any_layout_and_geometry) {
+  Draws draws;
+  const auto backend = kernels::make_cpu_backend();
+  SEEDED {
+    for (int round = 0; round < 150; ++round) {
+      const Problem problem = random_problem(draws);
+      const std::vector<double> bias =
+          draws.between(0, 1) ? draws.normals(problem.y.c) : std::vector<double>();
+      BOOST_TEST_CONTEXT("round " << round << ": " << problem) { check_all_passes(*backend, problem, bias); }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(preferred_channel_blocks_agree_with_naive_loops) {
+  Draws draws;
+  const auto backend = kernels::make_cpu_backend();
+  const auto check = [&](std::int64_t c, std::int64_t o, std::int64_t size, std::int64_t kernel, int stride,
+                         int groups) {
+    Problem problem = make_problem(draws, 2, c, size, size, o, kernel, kernel,
+                                   {stride, static_cast<int>(kernel / 2), groups});
+    problem.x_block = backend->preferred_channel_block(c);
+    problem.y_block = backend->preferred_channel_block(o);
+    BOOST_TEST_CONTEXT(problem) { check_all_passes(*backend, problem, {}); }
+  };
+  SEEDED {
+    check(3, 32, 9, 3, 1, 1);
+    check(1, 16, 8, 3, 1, 1);
+    check(32, 32, 8, 3, 1, 1);
+    check(32, 64, 9, 3, 2, 1);
+    check(32, 64, 8, 1, 2, 1);
+    check(64, 10, 5, 1, 1, 1);
+    check(10, 20, 7, 5, 1, 1);
+    check(32, 32, 7, 3, 1, 32);
+    check(32, 64, 7, 3, 1, 4);
+    check(12, 24, 7, 3, 2, 3);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(several_threads_agree_with_naive_loops) {
+  Draws draws;
+  const auto backend = kernels::make_cpu_backend(3);
+  SEEDED {
+    for (int round = 0; round < 20; ++round) {
+      const Problem problem = random_problem(draws);
+      BOOST_TEST_CONTEXT("round " << round << ": " << problem) { check_all_passes(*backend, problem, {}); }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(an_image_does_not_depend_on_the_batch_it_is_in) {
+  Draws draws;
+  const auto backend = kernels::make_cpu_backend();
+  SEEDED {
+    for (int round = 0; round < 24; ++round) {
+      const int block = draws.one_of({1, 8, 32});
+      const std::int64_t kernel = draws.one_of<std::int64_t>({1, 3}),
+                         size = draws.one_of<std::int64_t>({4, 9, 16});
+      Problem problem =
+          make_problem(draws, 5, 32, size, size, 32, kernel, kernel,
+                       {static_cast<int>(draws.between(1, 2)), static_cast<int>(kernel / 2), 1});
+      BOOST_TEST_CONTEXT("block " << block << ", " << problem) {
+        const ls::Tensor weight = stored(*backend, problem.weight, 1), x = stored(*backend, problem.x, block),
+                         dy = stored(*backend, problem.y, block);
+        const ls::Tensor y = unwritten(*backend, problem.y.shape(), block),
+                         dx = unwritten(*backend, problem.x.shape(), block);
+        backend->convolution(x, weight, {}, problem.geometry, y);
+        backend->convolution_backward_input(dy, weight, problem.geometry, dx);
+        for (const auto& [begin, end] : {std::array{0, 1}, std::array{4, 5}, std::array{1, 4}}) {
+          const ls::Tensor y_part = backend->empty(y.rows(begin, end).shape(), ls::DType::float32, block);
+          backend->convolution(x.rows(begin, end), weight, {}, problem.geometry, y_part);
+          BOOST_TEST(same_bits(y_part, y.rows(begin, end)));
+          const ls::Tensor dx_part = backend->empty(dx.rows(begin, end).shape(), ls::DType::float32, block);
+          backend->convolution_backward_input(dy.rows(begin, end), weight, problem.geometry, dx_part);
+          BOOST_TEST(same_bits(dx_part, dx.rows(begin, end)));
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_repeated_call_gives_the_same_bits) {
+  Draws draws;
+  SEEDED {
+    const Problem problem = make_problem(draws, 3, 16, 9, 9, 24, 3, 3, {1, 1, 1});
+    std::vector<ls::Tensor> gradients;
+    const auto backend = kernels::make_cpu_backend(2);
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      gradients.push_back(unwritten(*backend, problem.weight.shape()));
+      backend->convolution_backward_weight(stored(*backend, problem.x, 8), stored(*backend, problem.y, 8),
+                                           problem.geometry, gradients.back(), false);
+    }
+    BOOST_TEST(same_bits(gradients[0], gradients[1]));
+    BOOST_TEST(same_bits(gradients[0], gradients[2]));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(preferred_channel_blocks_never_meet_reference_loops) {
+  const int native = kernels::native_channel_block();
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  const auto check = [&](std::int64_t c, std::int64_t o, std::int64_t size, std::int64_t kernel,
+                         std::int64_t stride) {
+    for (const auto pass : {kernels::ConvolutionPass::forward, kernels::ConvolutionPass::backward_input,
+                            kernels::ConvolutionPass::backward_weight}) {
+      const std::int64_t padding = kernel / 2, out = (size + 2 * padding - kernel) / stride + 1;
+      const std::int64_t x_block = c < native ? 1 : native;
+      const kernels::ConvolutionPlan plan(
+          {pass, 4, c, size, size, o, out, out, kernel, kernel, stride, padding, 1, x_block, native, false},
+          engine);
+      BOOST_TEST(
+          std::string(plan.implementation()).find("ref") == std::string::npos,
+          "[" << c << ", " << size << ", " << size << "] to " << o << " uses " << plan.implementation());
+      BOOST_TEST((plan.y_block() == native || c < native), "the caller's layout is not taken");
+    }
+  };
+  check(3, 32, 32, 3, 1);
+  check(32, 32, 32, 3, 1);
+  check(32, 64, 32, 3, 2);
+  check(32, 64, 32, 1, 2);
+  check(64, 64, 16, 3, 1);
+  check(64, 128, 16, 3, 2);
+  check(64, 128, 16, 1, 2);
+  check(128, 128, 8, 3, 1);
+}
+
+BOOST_AUTO_TEST_CASE(channel_sums_add_over_batch_and_places) {
+  Draws draws;
+  const auto backend = kernels::make_cpu_backend();
+  SEEDED {
+    for (int round = 0; round < 60; ++round) {
+      const Images dy =
+          draws.images(draws.between(0, 3), draws.between(1, 40), draws.between(0, 9), draws.between(1, 9));
+      const int block = draws.block(dy.c);
+      std::vector<double> expected = draws.normals(dy.c);
+      const ls::Tensor dbias = stored(*backend, expected, {dy.c});
+      for_each_place(dy, [&](auto i, auto c, auto h, auto w) {
+        expected[static_cast<std::size_t>(c)] += dy.at(i, c, h, w);
+      });
+      BOOST_TEST_CONTEXT(to_string(dy.shape()) << " in blocks of " << block) {
+        backend->channel_sums(stored(*backend, dy, block), dbias, true);
+        check_close(plain_values(dbias), expected);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(shapes_that_do_not_fit_are_refused) {
+  const auto backend = kernels::make_cpu_backend();
+  const auto empty = [&](ls::Shape shape) { return backend->empty(shape, ls::DType::float32, 1); };
+  const ls::Tensor x = empty({2, 4, 5, 5}), weight = empty({6, 4, 3, 3}), y = empty({2, 6, 3, 3});
+  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {1, 1, 1}, y), ls::UsageError);
+  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {1, 0, 2}, y), ls::UsageError);
+  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {0, 0, 1}, y), ls::UsageError);
+  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {1, -1, 1}, y), ls::UsageError);
+  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {1, 0, 0}, y), ls::UsageError);
+  BOOST_CHECK_THROW(backend->convolution(x, weight, empty({5}), {1, 0, 1}, y), ls::UsageError);
+  BOOST_CHECK_THROW(backend->convolution(x, empty({6, 4, 7, 7}), {}, {1, 0, 1}, y), ls::UsageError);
+  BOOST_CHECK_THROW(backend->convolution(empty({2, 5, 5}), weight, {}, {1, 0, 1}, y), ls::UsageError);
+  BOOST_CHECK_THROW(backend->convolution(x, empty({6, 3, 3, 3}), {}, {1, 0, 1}, y), ls::UsageError);
+  BOOST_CHECK_THROW(backend->convolution_backward_input(x, weight, {1, 0, 1}, y), ls::UsageError);
+  BOOST_CHECK_THROW(backend->convolution_backward_weight(x, x, {1, 0, 1}, weight, false), ls::UsageError);
+  const ls::Tensor half = backend->empty({2, 4, 5, 5}, ls::DType::bfloat16, 1);
+  BOOST_CHECK_THROW(backend->convolution(half, weight, {}, {1, 0, 1}, y), ls::UsageError);
+}
