@@ -15,10 +15,15 @@ void initialize(Param& param, const Init& init, std::uint64_t seed) {
     return;
   }
   const Random random({.seed = seed, .purpose = purpose_of("init:" + param.name)});
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto element = static_cast<std::uint64_t>(i);
-    values[i] = init.kind == Init::Kind::uniform ? init.scale * (2 * random.uniform(element) - 1)
-                                                 : init.scale * random.normal(element);
+  if (init.kind == Init::Kind::normal) {
+    for (std::int64_t i = 0; i < count; ++i)
+      values[i] = init.scale * random.normal(static_cast<std::uint64_t>(i));
+    return;
+  }
+  for (std::int64_t i = 0; i < count; i += 4) {  // four elements share a block: random.uniform(i ...)
+    const auto words = random.block(static_cast<std::uint64_t>(i) / 4);
+    for (std::int64_t j = i; j < std::min(count, i + 4); ++j)
+      values[j] = init.scale * (2 * Random::to_uniform(words[static_cast<std::size_t>(j - i)]) - 1);
   }
 }
 

@@ -1,0 +1,279 @@
+// Every layer against PyTorch: forward, gradients and buffers of each case in layers*.h5.
+#include <boost/test/unit_test.hpp>
+#include <map>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/nn/batch_norm.h"
+#include "lockstep/nn/conv2d.h"
+#include "lockstep/nn/embedding.h"
+#include "lockstep/nn/linear.h"
+#include "lockstep/nn/norm.h"
+#include "support/golden.h"
+#include "support/world.h"
+
+namespace lockstep::test {
+namespace {
+
+/// Keeps what one pass hands over, to be added over the ranks afterwards.
+class PassSink final : public GradientSink {
+ public:
+  explicit PassSink(kernels::Backend& backend) : backend_(backend) {}
+
+  GradientSlot slot(Param& param) override {
+    param.gradient = backend_.empty(param.value.shape());
+    return {param.gradient, false};
+  }
+  void ready(Param& param) override { ready_.push_back(&param); }
+  GradientSlot slot(Statistic& statistic) override {
+    statistics_[&statistic].resize(static_cast<std::size_t>(statistic.elements()));
+    return {Tensor::view(statistics_[&statistic].data(), {statistic.elements()}, DType::float64), false};
+  }
+  void contributed(Statistic&) override {}
+
+  std::map<Statistic*, std::vector<double>>& statistics() { return statistics_; }
+  const std::vector<Param*>& ready_params() const { return ready_; }
+
+ private:
+  kernels::Backend& backend_;
+  std::map<Statistic*, std::vector<double>> statistics_;
+  std::vector<Param*> ready_;
+};
+
+using Forward = std::function<Var(Tape&, const std::vector<Var>&)>;
+/// Builds the layer as the child "m" of `root` (if it has parameters) and returns its forward.
+using Factory = Forward (*)(nn::Module& root, std::unique_ptr<nn::Module>& layer, const GoldenCase& golden);
+
+template <class Layer, class... Args>
+Forward own(std::unique_ptr<nn::Module>& owner, nn::Module& root, Args&&... args) {
+  auto layer = std::make_unique<Layer>(root, "m", std::forward<Args>(args)...);
+  Layer* const raw = layer.get();
+  owner = std::move(layer);
+  return [raw](Tape&, const std::vector<Var>& x) { return (*raw)(x.at(0)); };
+}
+
+kernels::Pool pool(const nlohmann::json& what) {
+  return {what.at("kernel"), what.at("stride"), what.value("padding", 0)};
+}
+
+nn::BatchNormSettings batch_norm_settings(const nlohmann::json& what) {
+  return {.momentum = what.at("momentum"), .eps = what.at("eps")};
+}
+
+template <Var (*Function)(const Var&)>
+Forward elementwise(nn::Module&, std::unique_ptr<nn::Module>&, const GoldenCase&) {
+  return [](Tape&, const std::vector<Var>& x) { return Function(x.at(0)); };
+}
+
+using Owner = std::unique_ptr<nn::Module>;
+
+const std::map<std::string, Factory>& factories() {
+  static const std::map<std::string, Factory> all{
+      {"Linear",
+       [](nn::Module& root, Owner& layer, const GoldenCase& g) {
+         const Shape w = g.tensor("param/weight").shape();
+         return own<nn::Linear>(layer, root, w[1], w[0], g.what().at("bias").get<bool>());
+       }},
+      {"Conv2d",
+       [](nn::Module& root, Owner& layer, const GoldenCase& g) {
+         const Shape w = g.tensor("param/weight").shape();
+         const int groups = g.what().at("groups");
+         return own<nn::Conv2d>(layer, root, w[1] * groups, w[0], static_cast<int>(w[2]),
+                                nn::Conv2dOptions{.stride = g.what().at("stride"),
+                                                  .padding = g.what().at("padding"),
+                                                  .groups = groups,
+                                                  .bias = g.what().at("bias")});
+       }},
+      {"BatchNorm2d",
+       [](nn::Module& root, Owner& layer, const GoldenCase& g) {
+         return own<nn::BatchNorm2d>(layer, root, g.tensor("param/weight").numel(),
+                                     batch_norm_settings(g.what()));
+       }},
+      {"SyncBatchNorm",
+       [](nn::Module& root, Owner& layer, const GoldenCase& g) {
+         return own<nn::SyncBatchNorm>(layer, root, g.tensor("param/weight").numel(),
+                                       batch_norm_settings(g.what()));
+       }},
+      {"GroupNorm",
+       [](nn::Module& root, Owner& layer, const GoldenCase& g) {
+         return own<nn::GroupNorm>(layer, root, g.what().at("groups").get<int>(),
+                                   g.tensor("param/weight").numel(), g.what().at("eps").get<float>());
+       }},
+      {"LayerNorm",
+       [](nn::Module& root, Owner& layer, const GoldenCase& g) {
+         return own<nn::LayerNorm>(layer, root, g.tensor("param/weight").numel(),
+                                   g.what().at("eps").get<float>());
+       }},
+      {"Embedding",
+       [](nn::Module& root, Owner& layer, const GoldenCase& g) -> Forward {
+         const Shape w = g.tensor("param/weight").shape();
+         auto table = std::make_unique<nn::Embedding>(root, "m", w[0], w[1]);
+         nn::Embedding* const raw = table.get();
+         layer = std::move(table);
+         return [raw](Tape& tape, const std::vector<Var>& x) { return (*raw)(tape, x.at(0).value()); };
+       }},
+      {"relu", elementwise<relu>},
+      {"silu", elementwise<silu>},
+      {"gelu_erf", elementwise<gelu_erf>},
+      {"gelu_tanh", elementwise<gelu_tanh>},
+      {"MaxPool2d",
+       [](nn::Module&, Owner&, const GoldenCase& g) -> Forward {
+         return [p = pool(g.what())](Tape&, const std::vector<Var>& x) { return max_pool2d(x.at(0), p); };
+       }},
+      {"AvgPool2d",
+       [](nn::Module&, Owner&, const GoldenCase& g) -> Forward {
+         return [p = pool(g.what())](Tape&, const std::vector<Var>& x) { return avg_pool2d(x.at(0), p); };
+       }},
+      {"GlobalAvgPool2d", elementwise<global_avg_pool2d>},
+      {"UpsampleNearest2d",
+       [](nn::Module&, Owner&, const GoldenCase& g) -> Forward {
+         return [scale = g.what().at("scale").get<int>()](Tape&, const std::vector<Var>& x) {
+           return upsample_nearest2d(x.at(0), scale);
+         };
+       }},
+      {"Attention",
+       [](nn::Module&, Owner&, const GoldenCase& g) -> Forward {
+         return [heads = g.what().at("heads").get<int>(), causal = g.what().at("causal").get<bool>()](
+                    Tape&, const std::vector<Var>& x) {
+           return attention(x.at(0), x.at(1), x.at(2), heads, causal);
+         };
+       }},
+  };
+  return all;
+}
+
+/// This rank's samples of a batch that a case cuts into a list of parts: consecutive parts where there are
+/// fewer ranks, none for some ranks where there are more.
+struct Rows {
+  std::int64_t begin = 0, end = 0;
+};
+
+Rows rows_of_this_rank(const std::vector<std::int64_t>& split) {
+  const std::size_t rank = static_cast<std::size_t>(world().rank()),
+                    ranks = static_cast<std::size_t>(world().size());
+  Rows rows;
+  for (std::size_t part = 0; part < split.size() * (rank + 1) / ranks; ++part) {
+    if (part < split.size() * rank / ranks) rows.begin += split[part];
+    rows.end += split[part];
+  }
+  return rows;
+}
+
+/// Adds float64 values over the ranks.
+void add_over_ranks(std::vector<double>& values) {
+  std::vector<double> all(values.size() * static_cast<std::size_t>(world().size()));
+  world().all_gather(values.data(), values.size() * sizeof(double), all.data());
+  std::fill(values.begin(), values.end(), 0);
+  for (std::size_t i = 0; i < all.size(); ++i) values[i % values.size()] += all[i];
+}
+
+void add_over_ranks(const Tensor& tensor) {
+  float* const elements = tensor.data<float>();
+  std::vector<double> values(elements, elements + tensor.numel());
+  add_over_ranks(values);
+  for (std::size_t i = 0; i < values.size(); ++i) elements[i] = static_cast<float>(values[i]);
+}
+
+void check(const GoldenCase& golden, const std::string& tensor_name, const Tensor& found,
+           const Tensor& wanted) {
+  const std::string text = mismatch(golden, tensor_name, found, wanted, layer_tolerance);
+  BOOST_CHECK_MESSAGE(text.empty(), text);
+}
+
+void load_parameters(const GoldenCase& golden, const ModelState& state) {
+  BOOST_REQUIRE_MESSAGE(state.params.size() == golden.names("param").size(),
+                        golden.name() << ": the layer has other parameters");
+  for (Param* const param : state.params)
+    copy_elements(golden.tensor("param/" + param->name.substr(2)), param->value);
+  BOOST_REQUIRE_MESSAGE(state.buffers.size() == golden.names("buffer").size(),
+                        golden.name() << ": the layer has other buffers");
+  for (Buffer* const buffer : state.buffers)
+    copy_elements(golden.tensor("buffer/" + buffer->name.substr(2)), buffer->value);
+}
+
+/// One forward and backward of a layer; channel_block: in which the inputs arrive.
+void check_layer(const GoldenCase& golden, Factory factory, int channel_block) {
+  nn::Module root;
+  std::unique_ptr<nn::Module> layer;
+  const Forward forward = factory(root, layer, golden);
+  const ModelState state = root.state();
+  load_parameters(golden, state);
+
+  const auto backend = kernels::make_cpu_backend();
+  PassSink sink(*backend);
+  Tape tape(*backend);
+  const bool meets = golden.what().contains("split");
+  tape.begin({.training = golden.what().value("training", true),
+              .sink = &sink,
+              .layer_communicator = meets ? &world() : nullptr});
+  const Tensor wanted = golden.tensor("output"), grad_output = golden.tensor("grad_output");
+  const Rows rows = meets ? rows_of_this_rank(golden.what().at("split")) : Rows{0, wanted.size(0)};
+
+  std::vector<Var> leaves, inputs;
+  for (const std::string& name : golden.names("input")) {
+    const Tensor x = golden.tensor("input/" + name).rows(rows.begin, rows.end);
+    leaves.push_back(x.dtype() == DType::int64 ? tape.constant(x) : tape.input(x));
+    inputs.push_back(to_channel_block(leaves.back(), channel_block));
+  }
+  const Var output = to_channel_block(forward(tape, inputs), 1);
+  check(golden, "output", output.value(), wanted.rows(rows.begin, rows.end));
+  tape.backward(output, grad_output.rows(rows.begin, rows.end));
+  tape.finish_backward();
+
+  for (const std::string& name : golden.names("grad_input"))
+    check(golden, "grad_input/" + name, tape.gradient(leaves.at(std::stoul(name))),
+          golden.tensor("grad_input/" + name).rows(rows.begin, rows.end));
+  BOOST_CHECK_EQUAL(sink.ready_params().size(), state.params.size());
+  for (Param* const param : state.params) {
+    if (meets) add_over_ranks(param->gradient);
+    const std::string path = "grad_param/" + param->name.substr(2);
+    check(golden, path, param->gradient, golden.tensor(path));
+  }
+  for (auto& [statistic, values] : sink.statistics()) {
+    if (meets) add_over_ranks(values);
+    statistic->apply(values);
+  }
+  for (Buffer* const buffer : state.buffers) {
+    const std::string path = "buffer_after/" + buffer->name.substr(2);
+    check(golden, path, buffer->value, golden.tensor(path));
+  }
+}
+
+/// PyTorch's losses are means: the sum's gradient times grad_output / weight.
+void check_loss(const GoldenCase& golden) {
+  const auto backend = kernels::make_cpu_backend();
+  PassSink sink(*backend);
+  Tape tape(*backend);
+  tape.begin({.sink = &sink});
+  const Var x = tape.input(golden.tensor("input/0"));
+  const Tensor target = golden.tensor("target");
+  const Loss loss = golden.what().at("layer") == "MSE"
+                        ? mse(x, target)
+                        : cross_entropy(x, target,
+                                        {.label_smoothing = golden.what().at("label_smoothing"),
+                                         .ignore_index = golden.what().at("ignore_index")});
+  Tensor mean = Tensor::empty({});
+  *mean.data<float>() = static_cast<float>(loss.total.sum / loss.total.weight);
+  check(golden, "output", mean, golden.tensor("output"));
+  const double grad_output = *golden.tensor("grad_output").data<float>();
+  backward(loss, static_cast<float>(grad_output / loss.total.weight));
+  check(golden, "grad_input/0", tape.gradient(x), golden.tensor("grad_input/0"));
+}
+
+BOOST_AUTO_TEST_CASE(every_layer_agrees_with_pytorch) {
+  int cases = 0;
+  for_each_golden_case("layers", [&](const GoldenCase& golden) {
+    const std::string layer = golden.what().at("layer");
+    BOOST_TEST_CONTEXT(golden.name()) {
+      ++cases;
+      if (layer == "CrossEntropy" || layer == "MSE") return check_loss(golden);
+      const auto factory = factories().find(layer);
+      BOOST_REQUIRE_MESSAGE(factory != factories().end(), golden.name() << ": unknown layer " << layer);
+      check_layer(golden, factory->second, 1);
+      if (golden.tensor("input/0").shape().rank() == 4) check_layer(golden, factory->second, 8);
+    }
+  });
+  BOOST_TEST_MESSAGE(cases << " cases");
+}
+
+}  // namespace
+}  // namespace lockstep::test
