@@ -1,0 +1,74 @@
+// A process that was not launched as a rank is a world of one and leaves MPI alone.
+#include <mpi.h>
+
+#include <boost/test/unit_test.hpp>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/communicator.h"
+#include "sums.h"
+
+namespace comm = lockstep::comm;
+namespace test = lockstep::test;
+using lockstep::UsageError;
+
+BOOST_AUTO_TEST_CASE(a_process_started_alone_does_not_touch_mpi) {
+  setenv("SLURM_PROCID", "0", 1);  // as in the shell of a batch script
+  int argc = 0;
+  char** argv = nullptr;
+  comm::World world(argc, argv);
+  int initialised = 1;
+  MPI_Initialized(&initialised);
+  BOOST_TEST(initialised == 0);
+  BOOST_TEST(world.communicator().size() == 1);
+  BOOST_TEST(world.communicator().rank() == 0);
+  BOOST_TEST(world.communicator().topology().nodes() == 1);
+  BOOST_TEST(world.communicator().topology().ranks_on_node(0) == 1);
+}
+
+BOOST_AUTO_TEST_CASE(alone_collectives_give_back_what_they_were_given) {
+  const auto self = comm::make_self_communicator();
+  int mine = 7, all = 0;
+  self->all_gather(&mine, sizeof mine, &all);
+  BOOST_TEST(all == 7);
+  BOOST_TEST((self->all_gather_texts("a text") == std::vector<std::string>{"a text"}));
+  self->broadcast(&mine, sizeof mine, 0);
+  BOOST_TEST(mine == 7);
+  self->barrier(0.1);
+  BOOST_TEST(self->split(3, 1)->size() == 1);
+  BOOST_CHECK_THROW(self->broadcast(&mine, sizeof mine, 1), UsageError);
+  BOOST_CHECK_THROW(self->split(-1, 0), UsageError);
+}
+
+BOOST_AUTO_TEST_CASE(alone_a_sum_over_all_shards_is_the_one_sub_tree_s) {
+  const auto self = comm::make_self_communicator();
+  const auto arena = self->allocate_arena(4096, 2);
+  for (int shards = 1; shards <= 24; ++shards) {
+    const comm::ShardMap map(shards, 1);
+    const auto one = test::make_case<float>(*arena, 64, 99, shards, 5);
+    one.fill(map, 0);
+    const comm::Ticket ticket = self->start_tree_sum(one.sum, map);
+    BOOST_TEST(ticket == static_cast<comm::Ticket>(shards));
+    self->wait(ticket);
+    BOOST_TEST(one.first_difference() == -1);
+  }
+  BOOST_CHECK_THROW(self->start_tree_sum({arena.get(), 0, 1, lockstep::DType::int32}, comm::ShardMap(1, 1)),
+                    UsageError);
+  BOOST_CHECK_THROW(self->start_tree_sum({arena.get(), 0, 1, lockstep::DType::float32}, comm::ShardMap(2, 2)),
+                    UsageError);
+  BOOST_CHECK_THROW(self->done(100), UsageError);
+}
+
+BOOST_AUTO_TEST_CASE(alone_an_arena_is_zeroed_and_aligned) {
+  const auto arena = comm::make_self_communicator()->allocate_arena(100, 3);
+  for (int plane = 0; plane < 3; ++plane) {
+    BOOST_TEST(reinterpret_cast<std::uintptr_t>(arena->plane(plane)) % 64 == 0u);
+    for (int i = 0; i < 100; ++i) BOOST_TEST_REQUIRE((arena->plane(plane)[i] == std::byte{0}));
+    std::memset(arena->plane(plane), 0xff, 100);
+  }
+  BOOST_CHECK_THROW(arena->plane(3), UsageError);
+  BOOST_CHECK_THROW(comm::make_self_communicator()->allocate_arena(100, 0), UsageError);
+}
