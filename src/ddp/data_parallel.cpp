@@ -93,6 +93,11 @@ Mode mode_named(std::string_view word) {
       {{"overlapped", Mode::overlapped}, {"flat", Mode::flat}, {"per_parameter", Mode::per_parameter}});
 }
 
+Tensor Piece::rows(const Tensor& samples) const {
+  const std::int64_t n = samples.size(0);
+  return empty ? samples.rows(0, 0) : samples.rows(n * index / count, n * (index + 1) / count);
+}
+
 struct DataParallel::State {
   State(const ModelState& all, std::vector<Param*> trainable, comm::Communicator& world,
         kernels::Backend& device_backend, const Options& wanted, const comm::ShardMap& shard_map)
@@ -109,6 +114,10 @@ struct DataParallel::State {
     if (wanted.layer_communicator) layer_communicator = world.split(0, world.rank());
   }
 
+  /// Gradients become views of the sums; statistics are handed to their owners.
+  void publish_sums();
+  void check_unused();
+
   Options options;
   comm::Communicator& communicator;
   kernels::Backend& backend;
@@ -121,25 +130,25 @@ struct DataParallel::State {
   Tensor one;  // the gradient that backward starts with
   bool planned = false;
 
+  /// Passes of no samples that this rank runs before its first shard, so that all run equally many.
+  int empty_passes() const {
+    return layer_communicator ? (map.block(0).count - block.count) * options.micro_batches : 0;
+  }
+
   std::uint64_t step = 0;
-  int turn = 0;        // shards of this rank done in this step
-  int piece = 0;       // pieces of the shard at hand done
-  bool fresh = true;   // no pass of the shard at hand was run
-  bool empty = false;  // the pass at hand belongs to no shard
+  int turn = -1;  // this rank's shard at hand, counted from 0
+  int pass = 0;   // passes over it so far
+  int passes = 0;
   std::exception_ptr error;
   Stopwatch since_start;
   Requests requests;
   double weight = 0;
 
-  bool last_piece() const { return !empty && piece + 1 == options.micro_batches; }
   void drop_gradients() {
     for (Param* const param : reducer.params()) param->gradient = {};
   }
-  void publish_sums();
-  void check_unused();
 };
 
-/// Gradients become views of the sums; statistics are handed to their owners.
 void DataParallel::State::publish_sums() {
   for (std::size_t i = 0; i < reducer.params().size(); ++i) {
     if (header.written(i)) reducer.params()[i]->gradient = reducer.sum(static_cast<int>(i));
@@ -183,61 +192,70 @@ void DataParallel::request(const Requests& requests) {
   pending.checkpoint = pending.checkpoint || requests.checkpoint;
 }
 
-void DataParallel::begin_step(std::uint64_t step) {
+void DataParallel::begin_step(std::uint64_t step, bool takes_pieces) {
   State& state = *state_;
+  if (!takes_pieces && state.options.micro_batches > 1)
+    throw UsageError("train.micro_batches = {} needs a loss that takes a piece of a shard",
+                     state.options.micro_batches);
+  if (!takes_pieces && state.layer_communicator && state.map.shards() % state.map.ranks() != 0)
+    throw UsageError(
+        "{} shards on {} ranks and a layer that meets across ranks need a loss that takes a piece "
+        "of a shard",
+        state.map.shards(), state.map.ranks());
   state.since_start.restart();
   state.step = step;
-  state.turn = state.piece = 0;
-  state.fresh = true;
+  state.turn = -1;
+  state.pass = state.passes = 0;
   state.error = nullptr;
   state.drop_gradients();
   state.header.begin(step);
   state.reducer.begin_step();
 }
 
-void DataParallel::begin_pass(std::int64_t index) {
+int DataParallel::begin_shard(std::int64_t index) {
   State& state = *state_;
-  state.empty = index == -1 && state.turn == 0 && state.piece == 0;
-  if (!state.empty && (state.turn == state.block.count || index != state.block.first + state.turn))
-    throw UsageError("the batch gave shard {} where shard {} of {}-{} was due (each shard comes {} times)",
-                     index, state.block.first + state.turn, state.block.first, state.block.end() - 1,
-                     state.options.micro_batches);
-  if (state.fresh) state.reducer.begin_shard(state.turn);
-  state.reducer.begin_pass(state.last_piece());
-  // Pieces draw their own random numbers.
-  const std::int64_t draw = state.empty ? 0 : index * state.options.micro_batches + state.piece;
+  const int due = state.block.first + state.turn + 1;
+  if (due == state.block.end() || index != due)
+    throw UsageError("the batch of step {} holds shard {} as number {}; this rank runs shards {} to {}",
+                     state.step, index, state.turn + 1, state.block.first, state.block.end() - 1);
+  ++state.turn;
+  state.pass = 0;
+  state.passes = state.options.micro_batches + (state.turn == 0 ? state.empty_passes() : 0);
+  state.reducer.begin_shard(state.turn);
+  return state.passes;
+}
+
+Piece DataParallel::begin_pass() {
+  State& state = *state_;
+  const int pieces = state.options.micro_batches, index = state.pass - (state.passes - pieces);
+  const Piece piece{.index = std::max(index, 0), .count = pieces, .empty = index < 0};
+  state.reducer.begin_pass(state.pass + 1 == state.passes);
   tape_.begin({.training = true,
                .record = true,
                .seed = state.options.seed,
                .step = state.step,
-               .shard = static_cast<std::uint32_t>(draw),
+               // Each piece draws its own random numbers.
+               .shard = static_cast<std::uint32_t>((state.block.first + state.turn) * pieces + piece.index),
                .sink = &state.reducer,
                .layer_communicator = state.layer_communicator.get()});
+  return piece;
 }
 
 void DataParallel::end_pass(const Loss& loss) {
   State& state = *state_;
-  state.header.add_loss(state.turn, state.fresh, loss.total);
+  state.header.add_loss(state.turn, state.pass == 0, loss.total);
   state.reducer.begin_backward(tape_.used_params());
   tape_.backward(loss.sum, state.one);
   tape_.finish_backward();
   state.reducer.end_pass();
-  state.fresh = false;
-  if (state.empty || ++state.piece < state.options.micro_batches) return;
-  state.header.end_shard(state.turn);
-  ++state.turn;
-  state.piece = 0;
-  state.fresh = true;
+  if (++state.pass == state.passes) state.header.end_shard(state.turn);
 }
 
 void DataParallel::check_batch_was_whole() const {
   const State& state = *state_;
-  if (state.turn != state.block.count || state.piece != 0)
-    throw UsageError(
-        "the batch of step {} ended before shard {} of {}-{} was complete (each shard comes {} "
-        "times)",
-        state.step, state.block.first + state.turn, state.block.first, state.block.end() - 1,
-        state.options.micro_batches);
+  if (state.turn + 1 != state.block.count)
+    throw UsageError("the batch of step {} ended after {} of this rank's {} shards", state.step,
+                     state.turn + 1, state.block.count);
 }
 
 void DataParallel::fail(std::exception_ptr error) {

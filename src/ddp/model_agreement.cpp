@@ -24,7 +24,7 @@ struct Kind {
 };
 
 const std::array kinds{
-    Kind{"option", "options", {""}},
+    Kind{"option", "options", {"value "}},
     Kind{"parameter", "parameters", {"shape ", "element type ", "state "}},
     Kind{"buffer", "buffers", {"shape ", "element type "}},
     Kind{"statistic", "statistics", {"size "}},

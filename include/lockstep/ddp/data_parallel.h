@@ -2,8 +2,10 @@
 // runs.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -58,6 +60,16 @@ struct Requests {
   bool operator==(const Requests&) const = default;
 };
 
+/// Which samples of a shard a pass is over.
+struct Piece {
+  int index = 0;
+  int count = 1;
+  bool empty = false;  ///< a pass over no samples: layers that meet across ranks need every rank in them
+  /// The piece's rows of a tensor that holds the shard's samples: [n index / count, n (index + 1) / count),
+  /// or none.
+  Tensor rows(const Tensor& samples) const;
+};
+
 /// The verdict on a step: the same on every rank, except for the times.
 struct StepResult {
   std::uint64_t step = 0;
@@ -86,14 +98,14 @@ class DataParallel final : public GradientSource {
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
-  /// One step: loss_of(tape, item) -> Loss and its backward for every item of `batch`, then the sums.
-  /// Afterwards each trainable parameter's `gradient` is the sum over the global batch (a view, valid until
-  /// the next step), and statistics have been applied.
+  /// One step: the loss and its backward for every shard of `batch`, then the sums. Afterwards each trainable
+  /// parameter's `gradient` is the sum over the global batch (a view, valid until the next step), and
+  /// statistics have been applied.
   ///
   /// batch: `batch.step` is the step's number, the same on every rank; a range-for yields this rank's shards
-  /// in order, each with an `.index`. With micro_batches = m each shard comes as m consecutive items of the
-  /// same index. Items of index -1 may come before all others: empty passes (batch of 0), which a rank with
-  /// fewer shards than others runs so that layers that meet across ranks find it there.
+  /// in order, each with an `.index`. loss_of(tape, shard) -> Loss, or loss_of(tape, shard, piece) -> Loss,
+  /// which must take its samples by piece.rows(): needed with micro_batches > 1, and with a
+  /// layer_communicator where ranks differ in their number of shards (UsageError otherwise).
   ///
   /// If anything throws on some rank (in the batch or in loss_of), no rank is left waiting: every rank throws
   /// the error of the lowest failing rank, "rank R: " in front, parameters have no gradient, and another step
@@ -128,8 +140,9 @@ class DataParallel final : public GradientSource {
  private:
   struct State;
 
-  void begin_step(std::uint64_t step);
-  void begin_pass(std::int64_t index);
+  void begin_step(std::uint64_t step, bool takes_pieces);
+  int begin_shard(std::int64_t index);  ///< returns the number of passes over it
+  Piece begin_pass();
   void end_pass(const Loss& loss);
   void check_batch_was_whole() const;
   void fail(std::exception_ptr error);
@@ -141,11 +154,18 @@ class DataParallel final : public GradientSource {
 
 template <class Batch, class LossOf>
 StepResult DataParallel::step(Batch&& batch, LossOf&& loss_of) {
-  begin_step(static_cast<std::uint64_t>(batch.step));
+  constexpr bool takes_pieces = std::invocable<LossOf&, Tape&, decltype(*std::begin(batch)), const Piece&>;
+  begin_step(static_cast<std::uint64_t>(batch.step), takes_pieces);
   try {
-    for (auto&& item : batch) {
-      begin_pass(static_cast<std::int64_t>(item.index));
-      end_pass(loss_of(tape_, item));
+    for (auto&& shard : batch) {
+      for (int passes = begin_shard(static_cast<std::int64_t>(shard.index)); passes > 0; --passes) {
+        const Piece piece = begin_pass();
+        if constexpr (takes_pieces) {
+          end_pass(loss_of(tape_, shard, piece));
+        } else {
+          end_pass(loss_of(tape_, shard));
+        }
+      }
     }
     check_batch_was_whole();
   } catch (...) {
