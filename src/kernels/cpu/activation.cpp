@@ -21,8 +21,8 @@ struct Relu {
 struct Silu {
   static float value(float x) { return x * sigmoid(x); }
   static float slope(float x) {
-    const float s = sigmoid(x);
-    return s * std::fma(x, 1.0f - s, 1.0f);
+    const Logistic at = logistic(x);
+    return at.value + (at.slope == 0.0f ? 0.0f : x * at.slope);  // never infinity * 0
   }
 };
 
@@ -38,12 +38,10 @@ struct GeluTanh {
   static float value(float x) { return x * sigmoid(x * std::fma(gelu_cubic, x * x, gelu_slope)); }
   static float slope(float x) {
     const float square = x * x;
-    const float s = sigmoid(x * std::fma(gelu_cubic, square, gelu_slope));
+    const Logistic at = logistic(x * std::fma(gelu_cubic, square, gelu_slope));
     const float inner =
-        x * std::fma(3.0f * gelu_cubic, square, gelu_slope);  // x times the derivative of sigmoid's argument
-    // Far out s (1 - s) is exactly 0 and the argument may overflow: 0 there, not 0 * infinity.
-    const float width = s * (1.0f - s);
-    return s + (width == 0.0f ? 0.0f : width * inner);
+        x * std::fma(3.0f * gelu_cubic, square, gelu_slope);         // x times the slope of the argument
+    return at.value + (at.slope == 0.0f ? 0.0f : at.slope * inner);  // far out inner overflows
   }
 };
 
