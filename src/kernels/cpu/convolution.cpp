@@ -56,9 +56,9 @@ ConvolutionProblem problem_of(const char* operation, ConvolutionPass pass, const
 }
 
 ConvolutionPlan& plan_of(std::shared_ptr<ConvolutionCache>& cache, const ConvolutionProblem& problem,
-                         const dnnl::engine& engine) {
+                         const dnnl::engine& engine, int threads) {
   if (!cache) cache = std::make_shared<ConvolutionCache>();
-  return cache->plan(problem, engine);
+  return cache->plan(problem, engine, threads);
 }
 
 /// `tensor` itself if it is in that channel block, or memory of its shape that is.
@@ -83,17 +83,18 @@ void CpuBackend::convolution(const Tensor& x, const Tensor& weight, const Tensor
   floats(operation, "x", x);
   float* weights = floats(operation, "weight", weight);
   floats(operation, "y", y);
-  float* biases = nullptr;
+  const float* biases = nullptr;
   if (bias) {
     require_shape(operation, "bias", bias, {problem.out_channels});
     biases = floats(operation, "bias", bias);
   }
   if (problem.images == 0) return;
-  ConvolutionPlan& plan = plan_of(convolutions_, problem, engine_);
+  ConvolutionPlan& plan = plan_of(convolutions_, problem, engine_, threads_);
   const Tensor from = input_in_block(*this, x, plan.x_block());
   const Tensor to = room_in_block(*this, y, plan.y_block());
   const Tensor packed = scratch(plan.packed_floats()), scratchpad = scratch(plan.scratchpad_floats());
-  plan.run(stream_, from.raw(), weights, biases, to.raw(), packed.raw(), scratchpad.raw());
+  plan.run(stream_, from.data<float>(), weights, biases, to.data<float>(), packed.data<float>(),
+           scratchpad.data<float>());
   if (!to.shares_memory_with(y)) to_layout(to, y);
 }
 
@@ -107,11 +108,12 @@ void CpuBackend::convolution_backward_input(const Tensor& dy, const Tensor& weig
   float* weights = floats(operation, "weight", weight);
   floats(operation, "dx", dx);
   if (problem.images == 0) return;
-  ConvolutionPlan& plan = plan_of(convolutions_, problem, engine_);
+  ConvolutionPlan& plan = plan_of(convolutions_, problem, engine_, threads_);
   const Tensor from = input_in_block(*this, dy, plan.y_block());
   const Tensor to = room_in_block(*this, dx, plan.x_block());
   const Tensor packed = scratch(plan.packed_floats()), scratchpad = scratch(plan.scratchpad_floats());
-  plan.run(stream_, to.raw(), weights, nullptr, from.raw(), packed.raw(), scratchpad.raw());
+  plan.run(stream_, to.data<float>(), weights, nullptr, from.data<float>(), packed.data<float>(),
+           scratchpad.data<float>());
   if (!to.shares_memory_with(dx)) to_layout(to, dx);
 }
 
@@ -129,12 +131,13 @@ void CpuBackend::convolution_backward_weight(const Tensor& x, const Tensor& dy, 
     if (!accumulate) std::fill_n(gradient, count, 0.0f);
     return;
   }
-  ConvolutionPlan& plan = plan_of(convolutions_, problem, engine_);
+  ConvolutionPlan& plan = plan_of(convolutions_, problem, engine_, threads_);
   const Tensor from = input_in_block(*this, x, plan.x_block());
   const Tensor dy_from = input_in_block(*this, dy, plan.y_block());
   const Tensor made = accumulate ? scratch(count) : dweight;
   const Tensor packed = scratch(plan.packed_floats()), scratchpad = scratch(plan.scratchpad_floats());
-  plan.run(stream_, from.raw(), made.raw(), nullptr, dy_from.raw(), packed.raw(), scratchpad.raw());
+  plan.run(stream_, from.data<float>(), made.data<float>(), nullptr, dy_from.data<float>(),
+           packed.data<float>(), scratchpad.data<float>());
   if (!accumulate) return;
   const float* __restrict addend = made.data<float>();
   float* __restrict sum = gradient;

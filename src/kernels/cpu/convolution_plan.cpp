@@ -1,8 +1,8 @@
 #include "kernels/cpu/convolution_plan.h"
 
-#include <cstring>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
@@ -22,9 +22,11 @@ std::optional<Memory::format_tag> activation_tag(int block, std::int64_t channel
   return std::nullopt;
 }
 
-/// oneDNN's reference loops are right, and slower by a factor of a hundred.
-bool is_reference(const char* implementation) {
-  return std::string_view(implementation).substr(0, 3) == "ref";
+/// Neither oneDNN's reference loops, a hundred times slower, nor its matrix products over unrolled images:
+/// two to three times slower, and with several threads an image's bits there depend on the batch.
+bool is_direct(const char* implementation) {
+  const std::string_view name(implementation);
+  return name.substr(0, 3) != "ref" && name.find("gemm") == std::string_view::npos;
 }
 
 std::int64_t floats_of(const Memory::desc& desc) {
@@ -127,23 +129,35 @@ ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& prob
   return made;
 }
 
-ConvolutionPlan::ConvolutionPlan(const ConvolutionProblem& problem, const dnnl::engine& engine)
-    : pass_(problem.pass), bias_(problem.bias) {
+ConvolutionPlan::Attempt ConvolutionPlan::best_attempt(const ConvolutionProblem& problem,
+                                                       const dnnl::engine& engine, int threads) {
   const int native = native_channel_block();
-  const auto x_block = static_cast<int>(problem.x_block), y_block = static_cast<int>(problem.y_block);
-  const std::array<std::array<int, 2>, 4> block_pairs{
-      {{x_block, y_block}, {native, native}, {1, native}, {1, 1}}};
-  Attempt best;
-  for (const auto& [x_attempt, y_attempt] : block_pairs) {
-    best = attempt(problem, engine, x_attempt, y_attempt);
-    if (best && !is_reference(best.implementation)) break;
+  const std::array<int, 2> given{static_cast<int>(problem.x_block), static_cast<int>(problem.y_block)};
+  std::array<std::array<int, 2>, 3> block_pairs{{given, {native, native}, {1, native}}};
+  if (problem.x_block == 1 && problem.in_channels < native) std::swap(block_pairs[1], block_pairs[2]);
+  for (const auto& [x_block, y_block] : block_pairs) {
+    const Attempt made = attempt(problem, engine, x_block, y_block);
+    if (made && is_direct(made.implementation)) return made;
   }
-  if (!best)
-    throw FailureError("oneDNN has no convolution for {} channels to {}", problem.in_channels,
-                       problem.out_channels);
+  // Groups of few channels end here.
+  ConvolutionProblem part = problem;
+  if (threads > 1 && problem.pass != ConvolutionPass::backward_weight) part.images = 1;
+  return attempt(part, engine, 1, 1);
+}
+
+ConvolutionPlan::ConvolutionPlan(const ConvolutionProblem& problem, const dnnl::engine& engine, int threads)
+    : pass_(problem.pass), bias_(problem.bias) {
+  const Attempt best = best_attempt(problem, engine, threads);
+  if (!best) {
+    throw FailureError("oneDNN has no convolution of {} channels to {} in {} groups", problem.in_channels,
+                       problem.out_channels, problem.groups);
+  }
   x_block_ = best.x_block;
   y_block_ = best.y_block;
   implementation_ = best.implementation;
+  runs_ = problem.images / best.x.dims()[0];
+  x_floats_ = floats_of(best.x);
+  y_floats_ = floats_of(best.y);
   scratchpad_floats_ = floats_of(best.scratchpad);
 
   const bool input_gradient = pass_ == ConvolutionPass::backward_input;
@@ -167,24 +181,25 @@ ConvolutionPlan::ConvolutionPlan(const ConvolutionProblem& problem, const dnnl::
   packing_.add_argument(DNNL_ARG_TO, to, engine);
 }
 
-void ConvolutionPlan::run(const dnnl::stream& stream, void* x, void* weight, void* bias, void* y,
-                          void* packed, void* scratchpad) {
-  convolution_.bind(0, x);
-  convolution_.bind(1, packing_ ? packed : weight);
-  convolution_.bind(2, y);
-  convolution_.bind(3, scratchpad);
-  if (bias_) convolution_.bind(4, bias);
-  if (!packing_) return convolution_.run(stream);
-  if (pass_ == ConvolutionPass::backward_weight) {
-    convolution_.run(stream);
-    packing_.bind(0, packed);
-    packing_.bind(1, weight);
-    packing_.run(stream);
-  } else {
+void ConvolutionPlan::run(const dnnl::stream& stream, float* x, float* weight, const float* bias, float* y,
+                          float* packed, float* scratchpad) {
+  if (packing_ && pass_ != ConvolutionPass::backward_weight) {
     packing_.bind(0, weight);
     packing_.bind(1, packed);
     packing_.run(stream);
+  }
+  convolution_.bind(1, packing_ ? packed : weight);
+  convolution_.bind(3, scratchpad);
+  if (bias_) convolution_.bind(4, bias);
+  for (std::int64_t run = 0; run < runs_; ++run) {
+    convolution_.bind(0, x + run * x_floats_);
+    convolution_.bind(2, y + run * y_floats_);
     convolution_.run(stream);
+  }
+  if (packing_ && pass_ == ConvolutionPass::backward_weight) {
+    packing_.bind(0, packed);
+    packing_.bind(1, weight);
+    packing_.run(stream);
   }
 }
 
@@ -198,11 +213,12 @@ std::size_t ConvolutionCache::Hash::operator()(const ConvolutionProblem& p) cons
   return hash;
 }
 
-ConvolutionPlan& ConvolutionCache::plan(const ConvolutionProblem& problem, const dnnl::engine& engine) {
+ConvolutionPlan& ConvolutionCache::plan(const ConvolutionProblem& problem, const dnnl::engine& engine,
+                                        int threads) {
   const auto found = plans.find(problem);
   if (found != plans.end()) return *found->second;
   try {
-    return *plans.emplace(problem, std::make_unique<ConvolutionPlan>(problem, engine)).first->second;
+    return *plans.emplace(problem, std::make_unique<ConvolutionPlan>(problem, engine, threads)).first->second;
   } catch (const dnnl::error& error) {
     throw FailureError("oneDNN cannot prepare a convolution of {} channels to {}: {}", problem.in_channels,
                        problem.out_channels, error.what());

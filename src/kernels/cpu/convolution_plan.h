@@ -45,11 +45,13 @@ class BoundPrimitive {
   std::size_t count_ = 0;
 };
 
-/// The fastest way that oneDNN has for a problem. Where it has none but its reference loops for the caller's
-/// channel blocks, the plan works in others, and the caller converts.
+/// The fastest way that oneDNN has for a problem. Where it has no direct kernel for the caller's channel
+/// blocks, the plan works in others, and the caller converts. An image of x, y or their gradients never
+/// depends on the batch around it.
 class ConvolutionPlan {
  public:
-  ConvolutionPlan(const ConvolutionProblem& problem, const dnnl::engine& engine);
+  /// `threads`: those OpenMP is set to, now and in every run; the bits of weight gradients depend on them.
+  ConvolutionPlan(const ConvolutionProblem& problem, const dnnl::engine& engine, int threads);
 
   int x_block() const { return x_block_; }
   int y_block() const { return y_block_; }
@@ -61,18 +63,21 @@ class ConvolutionPlan {
 
   /// Activations in x_block() and y_block(); `bias` only in a forward problem that has one. What the pass
   /// makes is written, the rest is read. `packed` and `scratchpad`: working memory as stated above.
-  void run(const dnnl::stream& stream, void* x, void* weight, void* bias, void* y, void* packed,
-           void* scratchpad);
+  void run(const dnnl::stream& stream, float* x, float* weight, const float* bias, float* y, float* packed,
+           float* scratchpad);
 
  private:
   struct Attempt;
   static Attempt attempt(const ConvolutionProblem& problem, const dnnl::engine& engine, int x_block,
                          int y_block);
+  static Attempt best_attempt(const ConvolutionProblem& problem, const dnnl::engine& engine, int threads);
 
   ConvolutionPass pass_;
   bool bias_;
   int x_block_ = 1, y_block_ = 1;
   std::int64_t packed_floats_ = 0, scratchpad_floats_ = 0;
+  std::int64_t runs_ = 1;                     // of the primitive: one for the batch, or one for each image
+  std::int64_t x_floats_ = 0, y_floats_ = 0;  // of one run
   const char* implementation_ = "";
   BoundPrimitive convolution_;  // arguments: x, weight, y, scratchpad, bias
   BoundPrimitive packing_;      // plain to packed weights, or back for a weight gradient
@@ -85,7 +90,7 @@ struct ConvolutionCache {
   };
   std::unordered_map<ConvolutionProblem, std::unique_ptr<ConvolutionPlan>, Hash> plans;
 
-  ConvolutionPlan& plan(const ConvolutionProblem& problem, const dnnl::engine& engine);
+  ConvolutionPlan& plan(const ConvolutionProblem& problem, const dnnl::engine& engine, int threads);
 };
 
 /// Channels of one block in the activations that oneDNN's vector code works on: 16 with AVX-512, else 8.

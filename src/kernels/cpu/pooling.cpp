@@ -1,4 +1,4 @@
-// Pooling and nearest upsampling, one block of channels of one image at a time.
+// Max and average pooling, one block of channels of one image at a time.
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
@@ -156,7 +156,7 @@ void CpuBackend::average_pool(const Tensor& x, const Pool& geometry, const Tenso
   require_block(operation, "y", y, x);
   const float* from = floats(operation, "x", x);
   float* to = floats(operation, "y", y);
-  const auto area = static_cast<float>(windows.kernel * windows.kernel);
+  const float share = 1.0f / static_cast<float>(windows.kernel * windows.kernel);
   for_runs(threads_, from_form, [&](std::int64_t run) {
     const float* in = from + run * from_form.run();
     with_lanes(form.lanes, [&](auto lanes) {
@@ -170,7 +170,7 @@ void CpuBackend::average_pool(const Tensor& x, const Pool& geometry, const Tenso
             for (std::int64_t lane = 0; lane < lanes; ++lane) out[lane] += here[lane];
           }
         }
-        for (std::int64_t lane = 0; lane < lanes; ++lane) out[lane] /= area;
+        for (std::int64_t lane = 0; lane < lanes; ++lane) out[lane] *= share;
       });
     });
   });
@@ -185,7 +185,7 @@ void CpuBackend::average_pool_backward(const Tensor& dy, const Pool& geometry, c
   require_block(operation, "dy", dy, dx);
   const float* gradient = floats(operation, "dy", dy);
   float* to = floats(operation, "dx", dx);
-  const auto area = static_cast<float>(windows.kernel * windows.kernel);
+  const float share = 1.0f / static_cast<float>(windows.kernel * windows.kernel);
   for_runs(threads_, to_form, [&](std::int64_t run) {
     float* out = to + run * to_form.run();
     std::fill_n(out, to_form.run(), 0.0f);
@@ -196,7 +196,7 @@ void CpuBackend::average_pool_backward(const Tensor& dy, const Pool& geometry, c
         for (std::int64_t h = top; h < bottom; ++h) {
           for (std::int64_t w = left; w < right; ++w) {
             float* __restrict here = out + (h * windows.width + w) * lanes;
-            for (std::int64_t lane = 0; lane < lanes; ++lane) here[lane] += in[lane] / area;
+            for (std::int64_t lane = 0; lane < lanes; ++lane) here[lane] += in[lane] * share;
           }
         }
       });
