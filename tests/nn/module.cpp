@@ -1,0 +1,166 @@
+// Module: names, order, initial values, freezing.
+#include "lockstep/nn/module.h"
+
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/nn/batch_norm.h"
+#include "lockstep/nn/conv2d.h"
+#include "lockstep/nn/dropout.h"
+#include "lockstep/nn/embedding.h"
+#include "lockstep/nn/linear.h"
+#include "lockstep/nn/norm.h"
+
+namespace lockstep::test {
+namespace {
+
+using Names = std::vector<std::string>;
+
+struct Classifier : nn::Module {
+  using nn::Module::Module;
+  nn::Linear hidden{*this, "hidden", 6, 8};
+  nn::Linear out{*this, "out", 8, 3};
+  Var forward(const Var& x) { return out(relu(hidden(x))); }
+};
+
+struct Scaled : nn::Module {
+  Scaled(nn::Module& parent, std::string_view name) : Module(parent, name) {}
+  nn::BatchNorm2d norm{*this, "norm", 2};
+  nn::Parameter scale{*this, "scale", {2}, nn::Init::constant(3)};  // own parameters come before children's
+};
+
+struct Nested : nn::Module {
+  using nn::Module::Module;
+  std::vector<std::unique_ptr<Scaled>> blocks = [this] {
+    std::vector<std::unique_ptr<Scaled>> made;
+    for (const char* const name : {"blocks.0", "blocks.1"})
+      made.push_back(std::make_unique<Scaled>(*this, name));
+    return made;
+  }();
+  nn::Linear head{*this, "head", 2, 2, false};
+};
+
+Names names_of(const ModelState& state) {
+  Names names;
+  for (const Param* const param : state.params) names.push_back(param->name);
+  return names;
+}
+
+std::vector<float> values_of(const Param& param) {
+  const float* const values = param.value.data<float>();
+  return {values, values + param.value.numel()};
+}
+
+BOOST_AUTO_TEST_SUITE(module)
+
+BOOST_AUTO_TEST_CASE(parameters_have_full_names_in_the_order_of_pytorch) {
+  Classifier model;
+  BOOST_TEST(names_of(model) == (Names{"hidden.weight", "hidden.bias", "out.weight", "out.bias"}),
+             boost::test_tools::per_element());
+  Nested nested;
+  BOOST_TEST(names_of(nested) ==
+                 (Names{"blocks.0.scale", "blocks.0.norm.weight", "blocks.0.norm.bias", "blocks.1.scale",
+                        "blocks.1.norm.weight", "blocks.1.norm.bias", "head.weight"}),
+             boost::test_tools::per_element());
+  const ModelState state = nested;
+  BOOST_REQUIRE(state.buffers.size() == 6u);
+  BOOST_TEST(state.buffers[3]->name == "blocks.1.norm.running_mean");
+  BOOST_TEST(state.buffers[5]->name == "blocks.1.norm.num_batches_tracked");
+  BOOST_REQUIRE(state.statistics.size() == 2u);
+  BOOST_TEST(state.statistics[0]->name() == "blocks.0.norm.moments");
+}
+
+BOOST_AUTO_TEST_CASE(a_model_computes_and_gets_gradients) {
+  Classifier model;
+  const auto backend = kernels::make_cpu_backend();
+  LocalGradients gradients(model, *backend);
+  Tape tape(*backend);
+  tape.begin({.sink = &gradients});
+  Tensor targets = Tensor::zeros({2}, DType::int64);
+  const Loss loss = cross_entropy(model.forward(tape.constant(Tensor::zeros({2, 6}))), targets);
+  backward(loss);
+  tape.finish_backward();
+  for (const Param* const param : gradients.params()) BOOST_TEST(!!param->gradient, param->name);
+  BOOST_TEST(loss.total.weight == 2);
+}
+
+BOOST_AUTO_TEST_CASE(a_name_is_used_once) {
+  Classifier model;
+  BOOST_CHECK_EXCEPTION(nn::Linear(model, "hidden", 1, 1), UsageError, [](const UsageError& error) {
+    return std::string(error.what()).find("'hidden'") != std::string::npos;
+  });
+  BOOST_CHECK_THROW(nn::Parameter(model, "hidden.weight", {1}, nn::Init::constant(0)), UsageError);
+  BOOST_CHECK_THROW(nn::Dropout(model, "", 0.1f), UsageError);
+  BOOST_TEST(names_of(model).size() == 4u);
+}
+
+BOOST_AUTO_TEST_CASE(a_module_that_goes_takes_its_names_with_it) {
+  Classifier model;
+  std::optional<nn::Linear> extra(std::in_place, model, "extra", 2, 2);
+  BOOST_TEST(names_of(model).size() == 6u);
+  extra.reset();
+  BOOST_TEST(names_of(model).size() == 4u);
+  extra.emplace(model, "extra", 2, 2);
+  BOOST_TEST(names_of(model).back() == "extra.bias");
+}
+
+BOOST_AUTO_TEST_CASE(initial_values_depend_on_seed_and_name_only) {
+  Classifier first(7), second(7), other(8);
+  BOOST_TEST(values_of(first.out.weight) == values_of(second.out.weight), boost::test_tools::per_element());
+  BOOST_TEST((values_of(first.out.weight) != values_of(other.out.weight)));
+  nn::Module root(7);
+  nn::Linear alone(root, "out", 8, 3);  // first of its model, and yet the same
+  BOOST_TEST(values_of(first.out.weight) == values_of(alone.weight), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(initial_values_follow_pytorchs_distributions) {
+  nn::Module root(1);
+  const nn::Linear linear(root, "linear", 100, 50);
+  for (const float value : values_of(linear.weight)) BOOST_TEST(std::abs(value) <= 0.1f);
+  double squares = 0;
+  for (const float value : values_of(linear.weight)) squares += value * value;
+  BOOST_TEST(squares / 5000 == 0.01 / 3, boost::test_tools::tolerance(0.1));
+  const nn::Conv2d convolution(root, "convolution", 4, 6, 3, {.groups = 2});
+  BOOST_TEST((convolution.weight.value.shape() == Shape{6, 2, 3, 3}));
+  for (const float value : values_of(*convolution.bias)) BOOST_TEST(std::abs(value) <= 1 / std::sqrt(18.0f));
+  const nn::Embedding embedding(root, "embedding", 100, 50);
+  squares = 0;
+  for (const float value : values_of(embedding.weight)) squares += value * value;
+  BOOST_TEST(squares / 5000 == 1, boost::test_tools::tolerance(0.1));
+  const nn::LayerNorm norm(root, "norm", 3);
+  BOOST_TEST(values_of(norm.weight) == std::vector<float>(3, 1), boost::test_tools::per_element());
+  BOOST_TEST(values_of(norm.bias) == std::vector<float>(3, 0), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(freezing_by_pattern_and_counting_what_is_left) {
+  Classifier model;
+  nn::freeze(model, Names{"hidden.*"});
+  BOOST_TEST(!model.hidden.weight.trainable);
+  BOOST_TEST(!model.hidden.bias->trainable);
+  BOOST_TEST(model.out.weight.trainable);
+  BOOST_TEST(nn::count_parameters(model) == 6 * 8 + 8 + 8 * 3 + 3);
+  BOOST_TEST(nn::count_parameters(model, true) == 8 * 3 + 3);
+}
+
+BOOST_AUTO_TEST_CASE(freezing_by_a_pattern_that_matches_nothing_is_refused) {
+  Classifier model;
+  BOOST_CHECK_EXCEPTION(nn::freeze(model, Names{"hiden.weight"}), UsageError, [](const UsageError& error) {
+    return std::string(error.what()).find("did you mean 'hidden.weight'?") != std::string::npos;
+  });
+}
+
+BOOST_AUTO_TEST_CASE(layers_refuse_impossible_settings) {
+  nn::Module root;
+  BOOST_CHECK_THROW(nn::Conv2d(root, "c", 3, 4, 3, {.groups = 2}), UsageError);
+  BOOST_CHECK_THROW(nn::GroupNorm(root, "g", 2, 3), UsageError);
+  BOOST_CHECK_THROW(nn::Dropout(root, "d", 1.0f), UsageError);
+  BOOST_TEST(root.state().params.empty());  // nothing half-made is left
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace lockstep::test
