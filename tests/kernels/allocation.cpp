@@ -1,0 +1,171 @@
+// Steady state: repeated operations take no memory from the system. Every allocation of the process is
+// counted; oneDNN's own workspaces (one at most per run of rows, freed within the call) are counted apart by
+// running the same product directly.
+#define BOOST_TEST_DYN_LINK
+#include <dnnl.h>
+
+#include <atomic>
+#include <cstdlib>
+
+#include "kernels/reference.h"
+
+namespace {
+
+std::atomic<long> allocations{0};
+
+}  // namespace
+
+extern "C" {
+
+// The names glibc gives its allocator, so that ours can count and pass on.
+void* __libc_malloc(std::size_t bytes);
+void* __libc_calloc(std::size_t count, std::size_t bytes);
+void* __libc_realloc(void* block, std::size_t bytes);
+void* __libc_memalign(std::size_t alignment, std::size_t bytes);
+
+void* malloc(std::size_t bytes) {
+  ++allocations;
+  return __libc_malloc(bytes);
+}
+void* calloc(std::size_t count, std::size_t bytes) {
+  ++allocations;
+  return __libc_calloc(count, bytes);
+}
+void* realloc(void* block, std::size_t bytes) {
+  ++allocations;
+  return __libc_realloc(block, bytes);
+}
+void* aligned_alloc(std::size_t alignment, std::size_t bytes) {
+  ++allocations;
+  return __libc_memalign(alignment, bytes);
+}
+int posix_memalign(void** block, std::size_t alignment, std::size_t bytes) {
+  ++allocations;
+  *block = __libc_memalign(alignment, bytes);
+  return *block ? 0 : 12;  // ENOMEM
+}
+
+}  // extern "C"
+
+namespace lockstep::test {
+namespace {
+
+using namespace kernels;
+
+template <class Operation>
+long allocations_of(const Operation& operation) {
+  operation();
+  operation();
+  const long before = allocations;
+  operation();
+  return allocations - before;
+}
+
+struct Step {
+  explicit Step(int threads) : backend(make_cpu_backend(threads)) {}
+
+  void without_products() {
+    backend->layer_norm(x, weight, bias, 1e-5f, y, mean, inv_std);
+    backend->layer_norm_backward(dy, x, weight, mean, inv_std, dx, dweight, dbias, true);
+    backend->group_norm(image, 4, channel, channel, 1e-5f, dimage, group, group_inverse);
+    backend->group_norm_backward(image, image, 4, channel, group, group_inverse, dimage, dchannel, dchannel2,
+                                 false);
+    for (const Activation kind :
+         {Activation::relu, Activation::silu, Activation::gelu_erf, Activation::gelu_tanh}) {
+      backend->activation(kind, x, y);
+      backend->activation_backward(kind, x, dy, dx);
+    }
+    backend->dropout(x, 0.1f, {}, y);
+    backend->add(x, y, y);
+    backend->add_rows(x, bias, y);
+    backend->sum_rows(dy, dbias, true);
+    backend->copy(x, y);
+    backend->embedding(tokens, table, y);
+    backend->embedding_backward(dy, tokens, dtable, false);
+    sum += backend->cross_entropy(x, tokens, {}, mean).sum;
+    backend->cross_entropy_backward(x, tokens, {}, mean, 1, dx);
+    sum += static_cast<double>(backend->count_correct(x, tokens));
+    sum += backend->squared_error(x, y).sum;
+    backend->accumulate(dx, dy);
+    backend->block_sums_of_squares(x, blocks);
+    const EmaTarget targets[] = {{average, 0.99}};
+    backend->adamw({.lr = 1e-3}, table, dtable, exp_avg, exp_avg_sq, targets);
+    backend->sgd({.lr = 1e-3, .momentum = 0.9}, table, dtable, exp_avg, targets);
+    const Tensor temporary = backend->empty({96, 64});
+    backend->scale(x, 2, temporary);
+  }
+
+  Draw draw{121};
+  std::unique_ptr<Backend> backend;
+  Tensor x = draw.normal({96, 64}), y = draw.normal({96, 64}), dy = draw.normal({96, 64}),
+         dx = draw.normal({96, 64});
+  Tensor weight = draw.normal({64}), bias = draw.normal({64}), dweight = draw.normal({64}),
+         dbias = draw.normal({64});
+  Tensor mean = draw.normal({96}), inv_std = draw.normal({96});
+  Tensor image = draw.normal({2, 8, 5, 5}), dimage = draw.normal({2, 8, 5, 5}), channel = draw.normal({8});
+  Tensor dchannel = draw.normal({8}), dchannel2 = draw.normal({8});
+  Tensor group = draw.normal({2, 4}), group_inverse = draw.normal({2, 4});
+  Tensor tokens = draw.indices({96}, 64), table = draw.normal({64, 64}), dtable = draw.normal({64, 64});
+  Tensor exp_avg = Tensor::zeros({64, 64}), exp_avg_sq = Tensor::zeros({64, 64}),
+         average = Tensor::zeros({64, 64});
+  std::vector<double> blocks = std::vector<double>(2);
+  double sum = 0;
+};
+
+BOOST_AUTO_TEST_CASE(operations_without_products_allocate_nothing) {
+  for (const int threads : {1, 2}) {
+    Step step(threads);
+    BOOST_TEST(allocations_of([&] { step.without_products(); }) == 0, threads << " threads");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_product_of_one_run_allocates_no_more_than_onednn_does) {
+  Draw draw(122);
+  for (const auto& [rows, in, out] : {std::array{96, 64, 64}, {90, 256, 64}, {95, 64, 10}}) {
+    const auto backend = make_cpu_backend();
+    const Tensor x = draw.normal({rows, in}), weight = draw.normal({out, in}), bias = draw.normal({out}),
+                 y = draw.normal({rows, out}), dx = draw.normal({rows, in}), dweight = draw.normal({out, in});
+    const long direct = allocations_of([&] {
+      dnnl_sgemm('N', 'T', rows, out, in, 1, x.data<float>(), in, weight.data<float>(), in, 0,
+                 y.data<float>(), out);
+      dnnl_sgemm('N', 'N', rows, in, out, 1, y.data<float>(), out, weight.data<float>(), in, 0,
+                 dx.data<float>(), in);
+      dnnl_sgemm('T', 'N', out, in, rows, 1, y.data<float>(), out, x.data<float>(), in, 0,
+                 dweight.data<float>(), in);
+    });
+    const long ours = allocations_of([&] {
+      backend->linear(x, weight, bias, y);
+      backend->linear_backward_input(y, weight, dx);
+      backend->linear_backward_weight(x, y, dweight, false);
+    });
+    BOOST_TEST_MESSAGE("oneDNN allocates " << direct << " times for three products");
+    BOOST_TEST(ours <= direct);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(attention_reserves_nothing_once_warm) {
+  Draw draw(123);
+  for (const int threads : {1, 2}) {
+    const auto backend = make_cpu_backend(threads);
+    const Tensor qkv = draw.normal({2, 60, 96}), dqkv = Tensor::empty({2, 60, 96}),
+                 y = draw.normal({2, 60, 32}), saved = Tensor::empty({2, 4, 60, 60});
+    const auto part = [](const Tensor& matrix, int number) { return Columns{matrix, number * 32, 32}; };
+    const auto run = [&] {
+      backend->attention(part(qkv, 0), part(qkv, 1), part(qkv, 2), 4, true, y, saved);
+      backend->attention_backward(y, part(qkv, 0), part(qkv, 1), part(qkv, 2), 4, true, saved, part(dqkv, 0),
+                                  part(dqkv, 1), part(dqkv, 2));
+    };
+    if (threads == 1) {
+      run();
+      const std::size_t reserved = backend->reserved_bytes();
+      run();
+      BOOST_TEST(backend->reserved_bytes() == reserved);
+    } else {
+      for (int i = 0; i < 3; ++i) run();
+      BOOST_TEST(backend->reserved_bytes() <= 2 * 48 * 60 * sizeof(float));  // at most a strip per thread
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test

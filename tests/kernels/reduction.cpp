@@ -1,0 +1,57 @@
+// Sums of gradients and of their squares.
+#define BOOST_TEST_DYN_LINK
+#include "kernels/reference.h"
+
+namespace lockstep::test {
+namespace {
+
+using kernels::make_cpu_backend;
+
+BOOST_AUTO_TEST_CASE(accumulate_adds_element_by_element) {
+  Draw draw(101);
+  for (const int threads : {1, 2}) {
+    const auto backend = make_cpu_backend(threads);
+    for (const std::int64_t count : {0, 1, 9, 40001}) {
+      const Tensor into = draw.normal({count}), x = draw.normal({count}), before = copy_of(into);
+      backend->accumulate(into, x);
+      for (std::int64_t i = 0; i < count; ++i) {
+        BOOST_REQUIRE(into.data<float>()[i] == before.data<float>()[i] + x.data<float>()[i]);
+      }
+    }
+    const Tensor sums = Tensor::zeros({3}, DType::float64), x = Tensor::zeros({3}, DType::float64);
+    x.data<double>()[1] = 0.1;
+    backend->accumulate(sums, x);
+    backend->accumulate(sums, x);
+    BOOST_TEST(sums.data<double>()[1] == 0.2);
+    BOOST_CHECK_THROW(backend->accumulate(sums, Tensor::zeros({3})), UsageError);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(block_sums_equal_double_precision_and_ignore_neighbours) {
+  Draw draw(102);
+  for (const int threads : {1, 2}) {
+    const auto backend = make_cpu_backend(threads);
+    for (const std::int64_t count : {0, 1, 17, 4095, 4096, 4097, 30000}) {
+      const Tensor x = draw.normal({count}, 1e-3f);
+      const std::int64_t needed = (count + 4095) / 4096;
+      std::vector<double> blocks(static_cast<std::size_t>(needed));
+      backend->block_sums_of_squares(x, blocks);
+      for (std::int64_t b = 0; b < needed; ++b) {
+        const std::int64_t first = b * 4096, last = std::min(count, first + 4096);
+        double sum = 0;
+        for (std::int64_t i = first; i < last; ++i)
+          sum += std::pow(static_cast<double>(x.data<float>()[i]), 2);
+        const double result = blocks[static_cast<std::size_t>(b)];
+        BOOST_TEST(std::abs(result - sum) <= 1e-13 * sum);
+        double alone = 0;  // the same bits when a slice of the tensor begins here
+        backend->block_sums_of_squares(x.rows(first, last), {&alone, 1});
+        BOOST_TEST(alone == result);
+      }
+    }
+    std::vector<double> wrong(2);
+    BOOST_CHECK_THROW(backend->block_sums_of_squares(Tensor::zeros({4096}), wrong), UsageError);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test
