@@ -3,6 +3,7 @@
 #include <cmath>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "data/image_table.h"
 #include "data/input.h"
@@ -49,11 +50,16 @@ class CsvReader {
     while (input.read_line(line)) {
       if (trimmed(line).empty()) continue;
       const std::vector<std::string_view> fields = fields_of(line);
-      if (!(first && is_heading(fields))) add(fields, fmt::format("{}:{}", path, input.lines()));
-      first = false;
+      std::string where = fmt::format("{}:{}", path, input.lines());
+      if (std::exchange(first, false) && is_heading(fields)) {
+        headings_.push_back(where + " (a heading)");
+      } else {
+        add(fields, where);
+      }
     }
   }
 
+  const std::vector<std::string>& headings() const { return headings_; }
   Shape image() const { return options_.image.rank() == 3 ? options_.image : Shape{values_, 1, 1}; }
 
  private:
@@ -89,6 +95,7 @@ class CsvReader {
 
   const CsvOptions& options_;
   ImageTable& table_;
+  std::vector<std::string> headings_;
   std::int64_t values_ = 0;  // per sample; 0: not yet known
 };
 
@@ -104,7 +111,9 @@ Prepared prepare_csv(std::span<const std::string> inputs, const std::string& out
   ImageTable table;
   CsvReader reader(options, table);
   for (const std::string& input : inputs) reader.read(input);
-  return table.write(output, reader.image(), options.statistics);
+  Prepared prepared = table.write(output, reader.image(), options.statistics);
+  prepared.skipped = reader.headings();
+  return prepared;
 }
 
 }  // namespace lockstep::data

@@ -18,7 +18,7 @@ class RowStore;
 struct ImagesOptions {
   /// Per channel, in the units of the stored values; given together. Empty: those of the first file, or if it
   /// has none 0 and 1 (0 and 255 for uint8). Evaluation data wants those of the training data.
-  std::vector<double> mean, deviation;
+  std::vector<double> mean{}, deviation{};
   /// Files up to this size together are held in memory; from larger ones rows are read as they are asked.
   std::int64_t memory_limit_bytes = std::int64_t{2} << 30;
 };

@@ -34,7 +34,7 @@ struct LoaderOptions {
   std::int64_t global_batch = 0;
   int shards = 0;  ///< 0: one per rank
   std::uint64_t seed = 0;
-  Augment augment;      ///< images only
+  Augment augment{};    ///< images only
   bool shuffle = true;  ///< false: the data's own order
 };
 

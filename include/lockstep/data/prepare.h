@@ -16,24 +16,25 @@ namespace lockstep::data {
 
 /// What was written, for a line to the user.
 struct Prepared {
-  std::int64_t samples = 0;          ///< images, or tokens
-  Shape image;                       ///< [C, H, W]; of text none
-  std::string element_type;          ///< of /x or /tokens
-  std::int64_t classes = 0;          ///< the largest label + 1, or the vocabulary
-  std::vector<std::string> skipped;  ///< files of a folder that are not text
+  std::int64_t samples = 0;    ///< images, or tokens
+  Shape image{};               ///< [C, H, W]; of text none
+  std::string element_type{};  ///< of /x or /tokens
+  std::int64_t classes = 0;    ///< the largest label + 1, or the vocabulary
+  std::vector<std::string>
+      skipped{};  ///< passed over: files of a folder that are not text, headings of CSV files
 };
 
 /// Normalisation that is written with images: per channel over all of them, or that of another data file
 /// (evaluation data wants the mean and std of the training data).
 struct Statistics {
-  std::string from;  ///< a data file; empty: the images' own
+  std::string from{};  ///< a data file; empty: the images' own
 };
 
 struct CsvOptions {
   enum class Label { last, first };
   Label label = Label::last;
-  Shape image;  ///< [C, H, W]; rank 0: every value is a channel of its own, [values, 1, 1]
-  Statistics statistics;
+  Shape image{};  ///< [C, H, W]; rank 0: every value is a channel of its own, [values, 1, 1]
+  Statistics statistics{};
 };
 /// A line is one sample: numbers separated by commas, one of them the label, an integer from 0 on. Blank
 /// lines are passed over, and so is a first line without any number. /x is uint8 if every value is an integer
@@ -49,7 +50,7 @@ Prepared prepare_idx(std::span<const std::string> inputs, const std::string& out
 struct CifarOptions {
   int label_bytes = 0;  ///< 1 (CIFAR-10), 2 (CIFAR-100: coarse, fine); 0: told by the size of the first file
   bool coarse = false;  ///< CIFAR-100: the 20 coarse labels instead of the 100 fine ones
-  Statistics statistics;
+  Statistics statistics{};
 };
 /// The binary version of CIFAR: records of labels and 3 x 32 x 32 bytes.
 Prepared prepare_cifar(std::span<const std::string> inputs, const std::string& output,

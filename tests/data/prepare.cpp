@@ -1,0 +1,273 @@
+// Making data files: round trips, and what bad input says and leaves behind.
+#include "lockstep/data/prepare.h"
+
+#include <zlib.h>
+
+#include <boost/test/unit_test.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "data/files.h"
+#include "lockstep/base/error.h"
+#include "lockstep/data/images.h"
+#include "lockstep/data/text.h"
+
+namespace ls = lockstep;
+namespace h5 = lockstep::hdf5;
+using namespace lockstep::data;
+using ls::test::mentions;
+
+namespace {
+
+struct Folder {
+  ls::test::TemporaryFolder folder;
+  std::string out = folder.file("out.h5");
+
+  std::string put(const std::string& name, const std::string& bytes) const {
+    std::filesystem::create_directories((folder.path() / name).parent_path());
+    std::ofstream(folder.file(name), std::ios::binary) << bytes;
+    return folder.file(name);
+  }
+  std::string put_gzipped(const std::string& name, const std::string& bytes) const {
+    const gzFile file = gzopen(folder.file(name).c_str(), "wb");
+    gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
+    gzclose(file);
+    return folder.file(name);
+  }
+  Prepared csv(const std::vector<std::string>& inputs, const CsvOptions& options = {}) const {
+    return prepare_csv(inputs, out, options);
+  }
+  Prepared csv_text(const std::string& lines, const CsvOptions& options = {}) const {
+    return csv({put("in.csv", lines)}, options);
+  }
+  template <class T>
+  std::vector<T> read(const std::string& name) const {
+    return h5::File::open(out).open_dataset(name).read_all<T>();
+  }
+  /// Nothing but what the test itself put there.
+  bool nothing_written() const {
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+      if (entry.path().filename().string().starts_with("out.h5")) return false;
+    }
+    return true;
+  }
+};
+
+std::string idx(std::vector<std::uint32_t> extents, const std::string& values) {
+  std::string bytes{'\0', '\0', '\x08', static_cast<char>(extents.size())};
+  for (const std::uint32_t extent : extents) {
+    for (const int shift : {24, 16, 8, 0}) bytes.push_back(static_cast<char>(extent >> shift));
+  }
+  return bytes + values;
+}
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_CASE(the_sample_digits_become_a_data_file, Folder) {
+  const std::string digits = std::string(std::getenv("LOCKSTEP_SOURCE_DIR")) + "/share/data/digits.csv.gz";
+  const Prepared prepared = csv({digits}, {.image = {1, 8, 8}});
+  BOOST_TEST(prepared.samples == 1797);
+  BOOST_TEST(prepared.classes == 10);
+  BOOST_TEST(prepared.element_type == "uint8");
+  const Images images(out);
+  BOOST_TEST(images.size() == 1797);
+  BOOST_TEST((images.x_shape() == ls::Shape{1, 8, 8}));
+  const ls::test::Samples all(images, ls::test::range(0, 1797));
+  double sum = 0, squares = 0;
+  for (const float v : ls::test::values_of<float>(all.x)) sum += v, squares += static_cast<double>(v) * v;
+  const double count = 1797 * 64;
+  BOOST_TEST(std::abs(sum / count) < 1e-6);
+  BOOST_TEST(std::abs(squares / count - 1) < 1e-5);
+  BOOST_TEST(std::abs(images.mean()[0] - 4.884165) < 1e-5);
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_keeps_bytes_as_bytes_and_everything_else_as_floats, Folder) {
+  BOOST_TEST(csv_text("1,2,255,4,7\n5,6,7,8,0\n", {.image = {1, 2, 2}}).element_type == "uint8");
+  BOOST_TEST(read<std::uint8_t>("x") == (std::vector<std::uint8_t>{1, 2, 255, 4, 5, 6, 7, 8}));
+  BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{7, 0}));
+  BOOST_TEST(csv_text("3,1,2\n1,0.5,-1e3\n", {.label = CsvOptions::Label::first}).element_type == "float32");
+  BOOST_TEST(read<float>("x") == (std::vector<float>{1, 2, 0.5f, -1000}));
+  BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{3, 1}));
+  BOOST_TEST(h5::File::open(out).open_dataset("x").shape() == (std::vector<std::int64_t>{2, 2, 1, 1}));
+  BOOST_TEST(csv_text("1,256,0\n").element_type == "float32");
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_statistics_are_per_channel_and_constant_channels_keep_their_scale, Folder) {
+  csv_text("1,3,9,9,0\n5,7,9,9,1\n", {.image = {2, 1, 2}});
+  const h5::File file = h5::File::open(out);
+  const h5::Dataset x = file.open_dataset("x");
+  BOOST_TEST(x.doubles_attribute("mean") == (std::vector<double>{4, 9}));
+  BOOST_TEST(x.doubles_attribute("std") == (std::vector<double>{std::sqrt(5.0), 1}));
+}
+
+BOOST_FIXTURE_TEST_CASE(statistics_can_come_from_another_file, Folder) {
+  const std::string train = make_images(folder, "train.h5", 4, 0, {3, 5}, {2, 2});
+  csv_text("1,3,9,9,0\n", {.image = {2, 1, 2}, .statistics = {train}});
+  BOOST_TEST(h5::File::open(out).open_dataset("x").doubles_attribute("mean") == (std::vector<double>{3, 5}));
+  BOOST_CHECK_EXCEPTION(csv_text("1,3,0\n", {.image = {1, 1, 2}, .statistics = {train}}), ls::DataError,
+                        mentions("train.h5: mean and std of /x are of 2 channels"));
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_passes_over_blank_lines_headings_and_carriage_returns, Folder) {
+  const Prepared prepared = csv_text("a,b,label\r\n 1 , 2 ,0\r\n\r\n3,4,1");
+  BOOST_TEST(prepared.samples == 2);
+  BOOST_REQUIRE(prepared.skipped.size() == 1u);
+  BOOST_TEST(prepared.skipped[0].ends_with("in.csv:1 (a heading)"));
+  BOOST_TEST(read<std::uint8_t>("x") == (std::vector<std::uint8_t>{1, 2, 3, 4}));
+}
+
+BOOST_FIXTURE_TEST_CASE(several_csv_files_plain_and_gzipped_follow_one_another, Folder) {
+  csv({put("a.csv", "1,2,0\n"), put_gzipped("b.csv.gz", "3,4,1\n5,6,2\n")});
+  BOOST_TEST(read<std::uint8_t>("x") == (std::vector<std::uint8_t>{1, 2, 3, 4, 5, 6}));
+}
+
+BOOST_FIXTURE_TEST_CASE(bad_csv_is_named_by_file_and_line_and_leaves_nothing, Folder) {
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,0\n1,abc,0\n"), ls::DataError,
+                        mentions("in.csv:2: field 2 is 'abc', not a number"));
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,0\n\n1,2,3,0\n"), ls::DataError,
+                        mentions("in.csv:3: 4 fields, but 2 values"));
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,0\n", {.image = {1, 2, 2}}), ls::DataError,
+                        mentions("in.csv:1: 3 fields, but 4 values"));
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,0\n1,2,-1\n"), ls::DataError,
+                        mentions("in.csv:2: the label, field 3, is '-1'"));
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,0.5\n"), ls::DataError, mentions("in.csv:1: the label"));
+  BOOST_CHECK_EXCEPTION(csv_text("1,nan,0\n"), ls::DataError, mentions("in.csv:1: field 2"));
+  BOOST_CHECK_EXCEPTION(csv_text("1,1e300,0\n"), ls::DataError, mentions("in.csv:1: field 2"));
+  BOOST_CHECK_EXCEPTION(csv_text("1,,0\n"), ls::DataError, mentions("in.csv:1: field 2"));
+  BOOST_CHECK_EXCEPTION(csv_text("7\n"), ls::DataError, mentions("in.csv:1"));
+  BOOST_CHECK_EXCEPTION(csv_text(""), ls::DataError, mentions("no images"));
+  BOOST_CHECK_EXCEPTION(csv({folder.file("none.csv")}), ls::DataError,
+                        mentions("none.csv: cannot open: No such file"));
+  BOOST_CHECK_THROW(csv({}), ls::UsageError);
+  BOOST_TEST(nothing_written());
+}
+
+BOOST_FIXTURE_TEST_CASE(damaged_gzip_is_an_error, Folder) {
+  std::string lines;
+  for (int i = 0; i < 2000; ++i)
+    lines += std::to_string(i % 200) + "," + std::to_string((i * 7919) % 251) + ",0\n";
+  put_gzipped("a.csv.gz", lines);
+  std::ostringstream whole;
+  whole << std::ifstream(folder.file("a.csv.gz"), std::ios::binary).rdbuf();
+  std::string bytes = whole.str();
+  const std::string cut = put("cut.csv.gz", bytes.substr(0, bytes.size() / 2));
+  BOOST_CHECK_EXCEPTION(csv({cut}), ls::DataError,
+                        mentions("cut.csv.gz: cannot unpack: the compressed data ends too early"));
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 0x55);
+  BOOST_CHECK_EXCEPTION(csv({put("bad.csv.gz", bytes)}), ls::DataError, mentions("bad.csv.gz"));
+  BOOST_TEST(nothing_written());
+}
+
+BOOST_FIXTURE_TEST_CASE(failure_keeps_what_was_there_before, Folder) {
+  csv_text("1,2,0\n");
+  BOOST_CHECK_THROW(csv_text("1,x,0\n"), ls::DataError);
+  BOOST_TEST(read<std::uint8_t>("x") == (std::vector<std::uint8_t>{1, 2}));
+  BOOST_CHECK_EXCEPTION(prepare_csv(std::vector{put("in.csv", "1,2,0\n")}, folder.file("no/out.h5")),
+                        ls::DataError, mentions("no/out.h5"));
+}
+
+BOOST_FIXTURE_TEST_CASE(idx_files_are_told_apart_by_their_headers, Folder) {
+  const std::vector<std::string> inputs{put("labels", idx({2}, "\x03\x01")),
+                                        put_gzipped("images.gz", idx({2, 1, 2}, "abcd"))};
+  const Prepared prepared = prepare_idx(inputs, out);
+  BOOST_TEST(prepared.samples == 2);
+  BOOST_TEST(prepared.classes == 4);
+  BOOST_TEST((prepared.image == ls::Shape{1, 1, 2}));
+  BOOST_TEST(read<std::uint8_t>("x") == (std::vector<std::uint8_t>{'a', 'b', 'c', 'd'}));
+  BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{3, 1}));
+}
+
+BOOST_FIXTURE_TEST_CASE(bad_idx_is_named_and_leaves_nothing, Folder) {
+  const std::string images = put("images", idx({2, 1, 2}, "abcd")),
+                    labels = put("labels", idx({2}, "\x03\x01"));
+  const auto prepare = [&](const std::vector<std::string>& inputs) { prepare_idx(inputs, out); };
+  BOOST_CHECK_EXCEPTION(prepare({images}), ls::DataError, mentions("1 IDX files of images and 0 of labels"));
+  BOOST_CHECK_EXCEPTION(prepare({images, put("few", idx({1}, "\x01"))}), ls::DataError,
+                        mentions("images: 2 images, but"));
+  BOOST_CHECK_EXCEPTION(prepare({put("cut", idx({2, 1, 2}, "abc")), labels}), ls::DataError,
+                        mentions("cut: holds 3 values, but its header says 4"));
+  BOOST_CHECK_EXCEPTION(prepare({put("long", idx({2, 1, 2}, "abcde")), labels}), ls::DataError,
+                        mentions("holds 5 values"));
+  BOOST_CHECK_EXCEPTION(prepare({put("huge", idx({0xffffffff, 0xffffffff, 0xffffffff}, "")), labels}),
+                        ls::DataError, mentions("huge"));
+  BOOST_CHECK_EXCEPTION(prepare({put("other", "hello there"), labels}), ls::DataError,
+                        mentions("other: starts with bytes 68 65"));
+  BOOST_CHECK_EXCEPTION(prepare({put("short", "ab"), labels}), ls::DataError, mentions("within its header"));
+  BOOST_CHECK_EXCEPTION(prepare({put("flat", idx({2, 0, 2}, "")), labels}), ls::DataError,
+                        mentions("no pixels"));
+  BOOST_TEST(nothing_written());
+}
+
+BOOST_FIXTURE_TEST_CASE(cifar_records_of_one_and_two_label_bytes_are_read, Folder) {
+  std::string ten, hundred;
+  for (int record = 0; record < 3; ++record) {
+    const std::string pixels(3072, static_cast<char>(10 * record));
+    ten += static_cast<char>(record + 1) + pixels;
+    hundred += std::string{static_cast<char>(record), static_cast<char>(90 + record)} + pixels;
+  }
+  const std::vector<std::string> c10{put("c10", ten), put("c10b", ten)}, c100{put("c100", hundred)};
+  BOOST_TEST(prepare_cifar(c10, out).samples == 6);
+  BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{1, 2, 3, 1, 2, 3}));
+  BOOST_TEST(read<std::uint8_t>("x")[3072] == 10);
+  prepare_cifar(c100, out);
+  BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{90, 91, 92}));
+  prepare_cifar(c100, out, {.coarse = true});
+  BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{0, 1, 2}));
+  BOOST_TEST(h5::File::open(out).open_dataset("x").shape() == (std::vector<std::int64_t>{3, 3, 32, 32}));
+}
+
+BOOST_FIXTURE_TEST_CASE(bad_cifar_is_named_and_leaves_nothing, Folder) {
+  const auto prepare = [&](const std::string& path, const CifarOptions& options = {}) {
+    prepare_cifar(std::vector{path}, out, options);
+  };
+  BOOST_CHECK_EXCEPTION(prepare(put("cut", std::string(3000, 'x'))), ls::DataError,
+                        mentions("cut: 3000 bytes are no whole number"));
+  BOOST_CHECK_EXCEPTION(prepare(put("none", "")), ls::DataError, mentions("none: the file is empty"));
+  BOOST_CHECK_EXCEPTION(prepare(put("ten", std::string(3073, 'x')), {.coarse = true}), ls::UsageError,
+                        mentions("coarse"));
+  BOOST_CHECK_EXCEPTION(prepare(put("ten", std::string(3073, 'x')), {.label_bytes = 2}), ls::DataError,
+                        mentions("3074"));
+  BOOST_TEST(nothing_written());
+}
+
+BOOST_FIXTURE_TEST_CASE(texts_and_folders_of_texts_become_bytes_as_tokens, Folder) {
+  put("texts/b.txt", "second");
+  put("texts/a/one.txt", "first ");
+  put("texts/c.bin", std::string("ab\0cd", 5));
+  std::filesystem::create_symlink("b.txt", folder.path() / "texts" / "d.txt");
+  const std::string last = put("last.txt", "\xff!");
+  const Prepared prepared = prepare_text(std::vector{folder.file("texts"), last}, out);
+  BOOST_TEST(prepared.samples == 14);
+  BOOST_TEST(prepared.classes == 256);
+  BOOST_REQUIRE(prepared.skipped.size() == 1u);
+  BOOST_TEST(prepared.skipped[0].ends_with("c.bin"));
+  const std::string wanted = "first second\xff!";
+  const std::vector<std::uint16_t> tokens = read<std::uint16_t>("tokens");
+  BOOST_TEST(tokens.size() == wanted.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    BOOST_TEST(tokens[i] == static_cast<unsigned char>(wanted[i]));
+  const Text text(out, 13);
+  BOOST_TEST(text.vocabulary() == 256);
+  BOOST_TEST(text.tokenizer() == "bytes");
+}
+
+BOOST_FIXTURE_TEST_CASE(texts_longer_than_the_buffer_are_whole, Folder) {
+  std::string bytes(3'000'001, ' ');
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>('a' + i * 31 % 26);
+  const Prepared prepared = prepare_text(std::vector{put("long.txt", bytes)}, out);
+  BOOST_TEST(prepared.samples == 3'000'001);
+  const std::vector<std::uint16_t> tokens = read<std::uint16_t>("tokens");
+  const bool same = std::equal(tokens.begin(), tokens.end(), bytes.begin(), bytes.end());
+  BOOST_TEST(same);
+}
+
+BOOST_FIXTURE_TEST_CASE(no_text_is_an_error_that_leaves_nothing, Folder) {
+  std::filesystem::create_directory(folder.path() / "empty");
+  BOOST_CHECK_EXCEPTION(prepare_text(std::vector{folder.file("empty")}, out), ls::DataError,
+                        mentions("there is no text in"));
+  BOOST_CHECK_EXCEPTION(prepare_text(std::vector{folder.file("none")}, out), ls::DataError,
+                        mentions("none: cannot open"));
+  BOOST_CHECK_THROW(prepare_text({}, out), ls::UsageError);
+  BOOST_TEST(nothing_written());
+}
