@@ -45,6 +45,10 @@ BOOST_FIXTURE_TEST_CASE(attributes_come_back_as_they_were_written, OneFile) {
   const h5::File file = h5::File::open(path);
   BOOST_TEST(file.text_attribute("text") == "Grüße");
   BOOST_TEST(file.text_attribute("empty") == "");
+  BOOST_TEST((file.attribute_type("text") == h5::ElementType::text));
+  BOOST_TEST((file.attribute_type("step") == h5::ElementType::int64));
+  BOOST_TEST((file.attribute_type("highest") == h5::ElementType::uint64));
+  BOOST_TEST((file.attribute_type("rate") == h5::ElementType::float64));
   BOOST_TEST(file.int64_attribute("step") == 12);
   BOOST_TEST(file.uint64_attribute("step") == 12u);
   BOOST_TEST(file.double_attribute("step") == 12.0);
