@@ -1,0 +1,96 @@
+#include "checkpoint/fit.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+
+#include "lockstep/base/names.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+struct Problems {
+  std::vector<std::string> missing, unexpected, shapes, dtypes, collisions;
+};
+
+bool loads_as(std::string_view dtype, DType target, Widening widening) {
+  if (dtype == to_string(target)) return true;
+  if (widening == Widening::none) return false;
+  const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), dtype) != names.end();
+  };
+  if (target == DType::float32) return is_one_of({"float16", "bfloat16", "int8", "uint8", "int16", "uint16"});
+  if (target == DType::int64) return is_one_of({"int8", "uint8", "int16", "uint16", "int32", "uint32"});
+  return false;
+}
+
+std::string text_of(std::span<const std::int64_t> extents) {
+  return fmt::format("[{}]", fmt::join(extents, ", "));
+}
+
+void fit_group(std::span<const StoredTensor> stored, const Wanted& wanted, Widening widening, Fit& result,
+               Problems& problems) {
+  const auto full = [&](std::string_view name) { return fmt::format("{}/{}", wanted.group, name); };
+  struct Found {
+    std::size_t index;
+    bool used;
+  };
+  std::unordered_map<std::string, Found> by_name;
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    if (stored[i].group != wanted.group) continue;
+    const auto [place, is_new] =
+        by_name.try_emplace(std::string(strip_wrapper_prefix(stored[i].name)), Found{i, false});
+    if (!is_new) {
+      problems.collisions.push_back(
+          fmt::format("{} and {}", full(stored[place->second.index].name), full(stored[i].name)));
+    }
+  }
+  for (const NamedTensor& tensor : wanted.tensors) {
+    const auto found = by_name.find(std::string(strip_wrapper_prefix(tensor.name)));
+    if (found == by_name.end()) {
+      problems.missing.push_back(full(tensor.name));
+      continue;
+    }
+    found->second.used = true;
+    const StoredTensor& array = stored[found->second.index];
+    const auto extents = tensor.value.shape().extents();
+    if (!std::equal(extents.begin(), extents.end(), array.shape.begin(), array.shape.end())) {
+      problems.shapes.push_back(fmt::format("{} is {} in the file, {} here", full(tensor.name),
+                                            text_of(array.shape), text_of(extents)));
+    } else if (!loads_as(array.dtype, tensor.value.dtype(), widening)) {
+      problems.dtypes.push_back(fmt::format("{} is {} in the file, {} here", full(tensor.name), array.dtype,
+                                            to_string(tensor.value.dtype())));
+    } else {
+      result.pairs.push_back({found->second.index, tensor.value});
+    }
+  }
+  if (wanted.subset) return;
+  // In the file's order, for a text that is the same on every rank.
+  for (const StoredTensor& array : stored) {
+    if (array.group != wanted.group) continue;
+    const Found& found = by_name.at(std::string(strip_wrapper_prefix(array.name)));
+    if (!found.used && &stored[found.index] == &array) problems.unexpected.push_back(full(array.name));
+  }
+}
+
+}  // namespace
+
+Fit fit(std::span<const StoredTensor> stored, std::span<const Wanted> wanted, Widening widening) {
+  Fit result;
+  Problems problems;
+  for (const Wanted& group : wanted) fit_group(stored, group, widening, result, problems);
+  const auto say = [&](std::string_view what, const std::vector<std::string>& names) {
+    if (!names.empty()) result.problems.push_back(fmt::format("{}: {}", what, fmt::join(names, ", ")));
+  };
+  say("missing", problems.missing);
+  say("unexpected", problems.unexpected);
+  say("wrong shape", problems.shapes);
+  say("wrong type", problems.dtypes);
+  say("the same name but for wrapper prefixes", problems.collisions);
+  return result;
+}
+
+}  // namespace lockstep::checkpoint

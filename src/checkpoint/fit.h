@@ -1,0 +1,48 @@
+// Private to the room: what of a file goes where in memory, and what does not fit. Knows names and shapes
+// only.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/shape.h"
+#include "lockstep/checkpoint/contents.h"
+
+namespace lockstep::checkpoint {
+
+/// An array in a file.
+struct StoredTensor {
+  std::string group, name;
+  std::string dtype;  ///< "float32", "float16" ...
+  std::vector<std::int64_t> shape;
+};
+
+/// Element types in files that a tensor may be loaded from.
+enum class Widening {
+  none,      ///< the same type only
+  lossless,  ///< float32 from shorter floats and integers of up to 16 bits, int64 from shorter integers
+};
+
+/// What is wanted of one group.
+struct Wanted {
+  std::string group;
+  std::span<const NamedTensor> tensors;
+  bool subset = false;  ///< other names in the group are no concern
+};
+
+struct Fit {
+  struct Pair {
+    std::size_t stored;  ///< index into the stored tensors
+    Tensor target;
+  };
+  std::vector<Pair> pairs;
+  std::vector<std::string>
+      problems;  ///< "missing: model/a, model/b", "wrong shape: model/c is [3] in the file, [4] here" ...
+};
+
+/// Compares names without leading "module." and "_orig_mod.", on both sides.
+Fit fit(std::span<const StoredTensor> stored, std::span<const Wanted> wanted, Widening widening);
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,180 @@
+// Reading what a checkpoint says about itself, and checking that against what is there.
+#include "lockstep/checkpoint/index.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "checkpoint/digest.h"
+#include "checkpoint/index_message.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/storage.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/agreement.h"
+#include "lockstep/hdf5/file.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+struct StoredArray {
+  hdf5::ElementType type;
+  std::vector<std::int64_t> shape;
+  hdf5::Extent extent;
+};
+using StoredArrays = std::unordered_map<std::string, StoredArray>;
+
+AttributeValue read_attribute(const hdf5::Object& object, const std::string& name) {
+  switch (object.attribute_type(name)) {
+    case hdf5::ElementType::text:
+      return object.text_attribute(name);
+    case hdf5::ElementType::float64:
+    case hdf5::ElementType::float32:
+    case hdf5::ElementType::float16:
+    case hdf5::ElementType::bfloat16:
+      return object.double_attribute(name);
+    default:
+      return object.int64_attribute(name);
+  }
+}
+
+/// Collects a group's attributes and arrays, and those of the groups in it.
+void walk(const hdf5::Group& group, const std::string& path, int depth, FileIndex& index,
+          StoredArrays& arrays) {
+  constexpr int deepest = 8;
+  if (depth > deepest) throw DataError("{}: /{}: groups are nested too deeply", index.path, path);
+  GroupEntry entry{path, {}};
+  for (const std::string& name : group.attribute_names())
+    entry.attributes.emplace_back(name, read_attribute(group, name));
+  bool holds_arrays = false;
+  for (const hdf5::Link& link : group.links()) {
+    const std::string child = path + "/" + link.name;
+    if (link.kind == hdf5::ObjectKind::group) {
+      walk(group.open_group(link.name), child, depth + 1, index, arrays);
+    } else if (link.kind == hdf5::ObjectKind::dataset) {
+      const hdf5::Dataset dataset = group.open_dataset(link.name);
+      arrays.emplace("/" + child, StoredArray{dataset.type(), dataset.shape(), dataset.extent()});
+      holds_arrays = true;
+    } else {
+      throw DataError("{}: /{} leads nowhere", index.path, child);
+    }
+  }
+  if (holds_arrays || !entry.attributes.empty()) index.groups.push_back(std::move(entry));
+}
+
+/// Text datasets take their size from the file: it is checked before memory is asked for.
+std::string read_text_dataset(const hdf5::File& file, const std::string& name, std::uint64_t file_bytes) {
+  const hdf5::Dataset dataset = file.open_dataset(name);
+  if (dataset.storage_bytes() > file_bytes)
+    throw DataError("{}: /{} claims more bytes than the file has", file.file_path(), name);
+  return dataset.read_text();
+}
+
+void read_root(const hdf5::File& file, FileIndex& index) {
+  if (!file.has_attribute("format") || file.attribute_type("format") != hdf5::ElementType::text ||
+      file.text_attribute("format") != "lockstep") {
+    throw DataError("{}: is an HDF5 file, but not a Lockstep checkpoint (no attribute format = lockstep)",
+                    index.path);
+  }
+  const std::int64_t version = file.int64_attribute("format_version");
+  if (version < 1 || version > format_version) {
+    throw DataError("{}: is of format_version {}; this build reads up to {}", index.path, version,
+                    format_version);
+  }
+  index.version = static_cast<int>(version);
+  Position& position = index.position;
+  position.step = file.int64_attribute("step");
+  position.epoch = file.int64_attribute("epoch");
+  position.samples = file.int64_attribute("samples");
+  position.shards = file.int64_attribute("shards");
+  position.seed = file.uint64_attribute("seed");
+  index.world_size = file.int64_attribute("world_size");
+  index.created = file.text_attribute("created");
+  if (!from_hex(file.text_attribute("digest"), index.digest))
+    throw DataError("{}: attribute 'digest' is no digest", index.path);
+}
+
+void read_provenance(const hdf5::File& file, FileIndex& index) {
+  if (!file.exists("provenance")) return;
+  const hdf5::Group provenance = file.open_group("provenance");
+  for (const std::string& name : provenance.attribute_names()) {
+    index.provenance[name] = to_text(read_attribute(provenance, name));
+  }
+}
+
+/// Finds each tensor of the manifest in the file, and nothing besides.
+void match_manifest(FileIndex& index, StoredArrays& arrays) {
+  for (TensorEntry& tensor : index.tensors) {
+    const auto found = arrays.find(tensor.path());
+    if (found == arrays.end())
+      throw DataError("{}: {} is in the manifest but not in the file", index.path, tensor.path());
+    const StoredArray& array = found->second;
+    if (hdf5::to_string(array.type) != to_string(tensor.dtype) ||
+        !std::equal(array.shape.begin(), array.shape.end(), tensor.shape.begin(), tensor.shape.end())) {
+      throw DataError("{}: {} is {} [{}] in the file, but {} {} in the manifest", index.path, tensor.path(),
+                      hdf5::to_string(array.type), fmt::join(array.shape, ", "), to_string(tensor.dtype),
+                      to_string(tensor.shape));
+    }
+    if (array.extent.bytes != tensor.bytes || tensor.bytes > index.file_bytes ||
+        array.extent.offset > index.file_bytes - tensor.bytes) {
+      throw DataError("{}: {} ({} bytes at {}) does not lie within the file's {} bytes: is it truncated?",
+                      index.path, tensor.path(), tensor.bytes, array.extent.offset, index.file_bytes);
+    }
+    tensor.offset = array.extent.offset;
+    arrays.erase(found);
+  }
+  if (!arrays.empty()) {
+    throw DataError("{}: {} is in the file but not in the manifest", index.path, arrays.begin()->first);
+  }
+}
+
+}  // namespace
+
+const GroupEntry* FileIndex::group(std::string_view group_path) const {
+  const auto found = std::find_if(groups.begin(), groups.end(),
+                                  [&](const GroupEntry& group) { return group.path == group_path; });
+  return found == groups.end() ? nullptr : &*found;
+}
+
+std::uint64_t FileIndex::payload_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const TensorEntry& tensor : tensors) bytes += tensor.bytes;
+  return bytes;
+}
+
+FileIndex read_index(const std::string& path) {
+  FileIndex index;
+  index.path = path;
+  index.file_bytes = OpenFile(path, OpenFile::Mode::read).size();
+  if (index.file_bytes == 0) throw DataError("{}: is empty", path);
+  const hdf5::File file = hdf5::File::open(path);
+  read_root(file, index);
+  index.config = read_text_dataset(file, "config", index.file_bytes);
+  index.tensors = parse_manifest(read_text_dataset(file, "manifest", index.file_bytes), path);
+  read_provenance(file, index);
+  StoredArrays arrays;
+  for (const hdf5::Link& link : file.links()) {
+    if (link.kind == hdf5::ObjectKind::group && link.name != "provenance") {
+      walk(file.open_group(link.name), link.name, 1, index, arrays);
+    }
+  }
+  std::sort(index.groups.begin(), index.groups.end(),
+            [](const GroupEntry& a, const GroupEntry& b) { return a.path < b.path; });
+  if (root_digest(index) != index.digest) {
+    throw DataError("{}: the root digest does not fit: manifest, configuration or attributes are damaged",
+                    path);
+  }
+  match_manifest(index, arrays);
+  return index;
+}
+
+FileIndex read_index(const std::string& path, comm::Communicator& communicator) {
+  FileIndex index;
+  comm::together(communicator, [&] {
+    if (communicator.rank() == 0) index = read_index(path);
+  });
+  broadcast(index, communicator);
+  return index;
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,141 @@
+#include "checkpoint/layout.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "checkpoint/digest.h"
+#include "checkpoint/manifest.h"
+#include "lockstep/base/error.h"
+#include "lockstep/hdf5/file.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+constexpr std::uint64_t page_bytes = 4096;
+
+bool is_link_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\n\0", 3)) == std::string_view::npos;
+}
+
+void check_section_path(const std::string& path) {
+  const std::string_view first = std::string_view(path).substr(0, path.find('/'));
+  bool good = first != "config" && first != "manifest" && first != "provenance";
+  for (std::string_view rest = path;;) {
+    const std::size_t slash = rest.find('/');
+    good = good && is_link_name(rest.substr(0, slash));
+    if (slash == std::string_view::npos) break;
+    rest.remove_prefix(slash + 1);
+  }
+  if (!good) throw UsageError("a checkpoint cannot have a section {:?}", path);
+}
+
+TensorEntry entry_of(const Section& section, const NamedTensor& tensor) {
+  TensorEntry entry;
+  entry.group = section.path;
+  entry.name = tensor.name;
+  entry.dtype = tensor.value.dtype();
+  entry.shape = tensor.value.shape();
+  entry.bytes = tensor.value.bytes();
+  if (!is_link_name(tensor.name)) {
+    throw UsageError("{}: {:?} cannot be a name in a checkpoint", section.path, tensor.name);
+  }
+  if (tensor.value.device() != Device::cpu()) {
+    throw UsageError("{}: lies on {}; only CPU memory can be saved", entry.path(),
+                     to_string(tensor.value.device()));
+  }
+  if (tensor.value.channel_block() != 1)
+    throw UsageError("{}: is stored in channel blocks, not row-major", entry.path());
+  return entry;
+}
+
+/// The group of this path, with all on the way.
+hdf5::Group make_group(hdf5::File& file, const std::string& path) {
+  for (std::size_t slash = path.find('/'); slash != std::string::npos; slash = path.find('/', slash + 1)) {
+    if (const std::string prefix = path.substr(0, slash); !file.exists(prefix)) file.create_group(prefix);
+  }
+  return file.exists(path) ? file.open_group(path) : file.create_group(path);
+}
+
+void write_root_attributes(hdf5::File& file, const FileIndex& index) {
+  file.set_attribute("format", "lockstep");
+  file.set_attribute("format_version", index.version);
+  file.set_attribute("step", index.position.step);
+  file.set_attribute("epoch", index.position.epoch);
+  file.set_attribute("samples", index.position.samples);
+  file.set_attribute("shards", index.position.shards);
+  file.set_attribute("seed", index.position.seed);
+  file.set_attribute("world_size", index.world_size);
+  file.set_attribute("created", index.created);
+  file.set_attribute("digest", to_hex(index.digest));
+}
+
+}  // namespace
+
+FileIndex index_of(const Contents& contents) {
+  FileIndex index;
+  index.version = format_version;
+  index.position = contents.position;
+  index.config = contents.config;
+  index.provenance = contents.provenance;
+  std::set<std::string> paths;
+  for (const Section& section : contents.sections) {
+    check_section_path(section.path);
+    if (index.group(section.path))
+      throw UsageError("two parts of a checkpoint are both called '{}'", section.path);
+    GroupEntry group{section.path, {}};
+    for (const Attribute& attribute : section.attributes)
+      group.attributes.emplace_back(attribute.name, attribute.value);
+    std::sort(group.attributes.begin(), group.attributes.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
+    index.groups.push_back(std::move(group));
+    for (const NamedTensor& tensor : section.tensors) {
+      index.tensors.push_back(entry_of(section, tensor));
+      if (!paths.insert(index.tensors.back().path()).second) {
+        throw UsageError("two tensors of a checkpoint are both called {}", index.tensors.back().path());
+      }
+    }
+  }
+  for (const GroupEntry& group : index.groups) {
+    if (paths.contains("/" + group.path)) throw UsageError("/{} is both a tensor and a section", group.path);
+  }
+  std::sort(index.groups.begin(), index.groups.end(),
+            [](const GroupEntry& a, const GroupEntry& b) { return a.path < b.path; });
+  return index;
+}
+
+void lay_out(FileIndex& index) {
+  hdf5::CreateOptions options;
+  options.existing = hdf5::CreateOptions::Existing::replace;
+  options.checksummed = true;
+  options.alignment_bytes = page_bytes;
+  options.alignment_from_bytes = block_bytes;
+  hdf5::File file = hdf5::File::create(index.path, options);
+  write_root_attributes(file, index);
+  file.create_text("config", index.config);
+  hdf5::Group provenance = file.create_group("provenance");
+  for (const auto& [name, value] : index.provenance) provenance.set_attribute(name, value);
+  for (const GroupEntry& entry : index.groups) {
+    hdf5::Group group = make_group(file, entry.path);
+    for (const auto& [name, value] : entry.attributes) {
+      std::visit([&, &key = name](const auto& held) { group.set_attribute(key, held); }, value);
+    }
+  }
+  file.create_text("manifest", manifest_text(index.tensors));
+  const std::string* group_path = nullptr;
+  std::optional<hdf5::Group> group;
+  for (TensorEntry& tensor : index.tensors) {
+    if (!group_path || *group_path != tensor.group) {
+      group.emplace(file.open_group(tensor.group));
+      group_path = &tensor.group;
+    }
+    const hdf5::Dataset dataset = group->create_dataset(
+        tensor.name, hdf5::element_type_named(to_string(tensor.dtype)), tensor.shape.extents());
+    tensor.offset = dataset.extent().offset;
+  }
+  file.close();
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,162 @@
+// Loading: what fits where, then reading with each block verified as it arrives.
+#include "lockstep/checkpoint/load.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+
+#include "checkpoint/digest.h"
+#include "checkpoint/load_steps.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/storage.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/agreement.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+bool is_ema(const Section& section) { return section.path.starts_with("ema/"); }
+
+/// Attributes of one section against those of its group.
+void plan_attributes(const Section& section, const GroupEntry& group, LoadPlan& plan,
+                     std::vector<std::string>& problems) {
+  for (const Attribute& attribute : section.attributes) {
+    const auto found = std::find_if(group.attributes.begin(), group.attributes.end(),
+                                    [&](const auto& stored) { return stored.first == attribute.name; });
+    if (found == group.attributes.end()) {
+      problems.push_back(fmt::format("{} lacks the attribute '{}'", section.path, attribute.name));
+    } else if (found->second.index() != attribute.value.index()) {
+      problems.push_back(
+          fmt::format("attribute '{}' of {} is of another type", attribute.name, section.path));
+    } else if (attribute.restore) {
+      plan.restores.push_back({&attribute, found->second});
+    } else if (found->second != attribute.value) {
+      problems.push_back(fmt::format("{} of {} is {} in the file, {} here", attribute.name, section.path,
+                                     to_text(found->second), to_text(attribute.value)));
+    }
+  }
+}
+
+void plan_absent(const FileIndex& index, const Section& section, LoadPlan& plan) {
+  plan.absent.push_back(&section);
+  if (section.tensors.empty()) {
+    plan.warnings.push_back(fmt::format("{} has no /{}: it starts anew", index.path, section.path));
+  } else {
+    plan.warnings.push_back(fmt::format("{} has no /{}: it starts from {}", index.path, section.path,
+                                        is_ema(section) ? "the weights loaded" : "zero"));
+  }
+}
+
+void warn_of_unused_groups(const FileIndex& index, const Contents& contents, LoadPlan& plan) {
+  for (const GroupEntry& group : index.groups) {
+    const bool listed = std::any_of(contents.sections.begin(), contents.sections.end(),
+                                    [&](const Section& section) { return section.path == group.path; });
+    if (!listed)
+      plan.warnings.push_back(
+          fmt::format("{} holds /{}, which this program does not load", index.path, group.path));
+  }
+}
+
+/// An EMA that begins now begins at the weights just loaded.
+void copy_from_model(const Section& ema, const Contents& contents) {
+  std::unordered_map<std::string, Tensor> weights;
+  for (const Section& section : contents.sections) {
+    if (section.path != "model") continue;
+    for (const NamedTensor& tensor : section.tensors) weights.emplace(tensor.name, tensor.value);
+  }
+  for (const NamedTensor& shadow : ema.tensors) {
+    const auto found = weights.find(shadow.name);
+    if (found != weights.end()) copy_elements(found->second, shadow.value);
+  }
+}
+
+void read_tensor(const OpenFile& file, const TensorEntry& entry, const Tensor& target) {
+  auto* const elements = static_cast<std::byte*>(target.raw());
+  std::vector<std::uint64_t> digests;
+  for (std::uint64_t done = 0; done < entry.bytes; done += block_bytes) {
+    const std::uint64_t bytes = std::min(block_bytes, entry.bytes - done);
+    file.read_at(entry.offset + done, elements + done, bytes);
+    digests.push_back(digest_of(elements + done, bytes));
+  }
+  if (digest_of_blocks(digests) != entry.digest) {
+    throw DataError("{}: {} is damaged: its digest does not fit", file.path(), entry.path());
+  }
+}
+
+}  // namespace
+
+std::vector<StoredTensor> stored_tensors(const FileIndex& index) {
+  std::vector<StoredTensor> stored;
+  stored.reserve(index.tensors.size());
+  for (const TensorEntry& tensor : index.tensors) {
+    const auto extents = tensor.shape.extents();
+    stored.push_back(
+        {tensor.group, tensor.name, std::string(to_string(tensor.dtype)), {extents.begin(), extents.end()}});
+  }
+  return stored;
+}
+
+void throw_misfit(const std::string& path, const std::vector<std::string>& problems) {
+  throw DataError("{} does not fit this program's model: {}", path, fmt::join(problems, "; "));
+}
+
+LoadPlan plan_load(const FileIndex& index, const Contents& contents, const LoadOptions& options) {
+  LoadPlan plan;
+  std::vector<Wanted> wanted;
+  std::vector<std::string> attribute_problems;
+  for (const Section& section : contents.sections) {
+    const GroupEntry* group = index.group(section.path);
+    if (!group && section.path != "model") {
+      if (!section.tensors.empty() || !section.attributes.empty()) plan_absent(index, section, plan);
+      continue;
+    }
+    wanted.push_back({section.path, section.tensors, false});
+    if (group) plan_attributes(section, *group, plan, attribute_problems);
+  }
+  Fit result = fit(stored_tensors(index), wanted, Widening::none);
+  plan.pairs = std::move(result.pairs);
+  std::vector<std::string>& problems = result.problems;
+  problems.insert(problems.end(), attribute_problems.begin(), attribute_problems.end());
+  if (!problems.empty() && options.strict) throw_misfit(index.path, problems);
+  for (const std::string& problem : problems)
+    plan.warnings.push_back(fmt::format("{}: {}", index.path, problem));
+  warn_of_unused_groups(index, contents, plan);
+  return plan;
+}
+
+void read_tensors(const FileIndex& index, std::span<const Fit::Pair> pairs,
+                  comm::Communicator& communicator) {
+  comm::together(communicator, [&] {
+    const OpenFile file(index.path, OpenFile::Mode::read);
+    for (const Fit::Pair& pair : pairs) read_tensor(file, index.tensors[pair.stored], pair.target);
+  });
+}
+
+void finish_load(const LoadPlan& plan, const Contents& contents) {
+  for (const Section* section : plan.absent) {
+    if (is_ema(*section)) {
+      copy_from_model(*section, contents);
+    } else {
+      for (const NamedTensor& tensor : section->tensors)
+        std::memset(tensor.value.raw(), 0, tensor.value.bytes());
+    }
+  }
+  for (const LoadPlan::Restore& restore : plan.restores) restore.attribute->restore(restore.value);
+}
+
+LoadReport load_file(const std::string& path, const Contents& contents, comm::Communicator& communicator,
+                     const LoadOptions& options) {
+  LoadReport report;
+  report.index = read_index(path, communicator);
+  LoadPlan plan;
+  comm::together(communicator, [&] { plan = plan_load(report.index, contents, options); });
+  read_tensors(report.index, plan.pairs, communicator);
+  comm::together(communicator, [&] { finish_load(plan, contents); });
+  report.warnings = std::move(plan.warnings);
+  return report;
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,41 @@
+// Private to the room: loading a checkpoint in steps, so that a file that is damaged can be told from one
+// that does not fit.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "checkpoint/fit.h"
+#include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/index.h"
+#include "lockstep/checkpoint/load.h"
+
+namespace lockstep::checkpoint {
+
+/// What will be read, and what will be done without it.
+struct LoadPlan {
+  std::vector<Fit::Pair> pairs;        ///< `stored` indexes FileIndex::tensors
+  std::vector<const Section*> absent;  ///< sections that the file lacks and that can do without
+  std::vector<std::string> warnings;
+  struct Restore {
+    const Attribute* attribute;
+    AttributeValue value;
+  };
+  std::vector<Restore> restores;
+};
+
+/// Touches nothing. DataError listing all that does not fit (with strict; otherwise warnings). `contents`
+/// must outlive the plan.
+LoadPlan plan_load(const FileIndex& index, const Contents& contents, const LoadOptions& options);
+
+/// Reads the pairs, each block verified as it arrives. DataError if the file is damaged. Collective.
+void read_tensors(const FileIndex& index, std::span<const Fit::Pair> pairs, comm::Communicator& communicator);
+
+/// Fills what the file lacks, and restores the attributes.
+void finish_load(const LoadPlan& plan, const Contents& contents);
+
+std::vector<StoredTensor> stored_tensors(const FileIndex& index);
+/// "FILE does not fit: missing: ...; unexpected: ..."
+[[noreturn]] void throw_misfit(const std::string& path, const std::vector<std::string>& problems);
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,163 @@
+#include "checkpoint/lock.h"
+
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <climits>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <thread>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+constexpr auto retry_interval = std::chrono::milliseconds(50);
+constexpr std::uint64_t longest_text_bytes = 4096;
+
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
+}
+
+std::string environment(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value ? value : "";
+}
+
+std::int64_t integer(std::string_view text) {
+  std::int64_t value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+/// Boot identifier and start time in ticks since boot (field 22 of /proc/PID/stat); empty where there is no
+/// /proc.
+std::string start_of(std::int64_t pid) {
+  std::ifstream status(fmt::format("/proc/{}/stat", pid)), boot("/proc/sys/kernel/random/boot_id");
+  std::string line, boot_id;
+  if (!std::getline(status, line) || !std::getline(boot, boot_id)) return "";
+  // The second field, the program's name in brackets, may hold spaces and brackets itself.
+  std::istringstream fields(line.substr(line.rfind(')') + 1));
+  std::string field;
+  for (int number = 3; number <= 22; ++number) fields >> field;
+  return boot_id + " " + field;
+}
+
+bool lost_its_name(const OpenFile& file) {
+  struct stat opened {
+  }, named{};
+  return ::fstat(file.descriptor(), &opened) != 0 || ::stat(file.path().c_str(), &named) != 0 ||
+         opened.st_ino != named.st_ino || opened.st_dev != named.st_dev;
+}
+
+std::string text_in(const OpenFile& file) {
+  std::string text(std::min(file.size(), longest_text_bytes), '\0');
+  file.read_at(0, text.data(), text.size());
+  return text;
+}
+
+void write_holder(OpenFile& file, const LockHolder& holder) {
+  const std::string text = holder.to_text();
+  file.truncate(0);
+  file.write_at(0, text.data(), text.size());
+}
+
+}  // namespace
+
+LockHolder LockHolder::this_process() {
+  return {host_name(), ::getpid(), start_of(::getpid()), environment("SLURM_JOB_ID"),
+          integer(environment("SLURM_RESTART_COUNT"))};
+}
+
+LockHolder LockHolder::parse(const std::string& text) {
+  LockHolder holder;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t equals = line.find('=');
+    if (equals == std::string::npos) continue;
+    const std::string key = line.substr(0, equals), value = line.substr(equals + 1);
+    if (key == "host") holder.host = value;
+    if (key == "pid") holder.pid = integer(value);
+    if (key == "started") holder.started = value;
+    if (key == "slurm_job") holder.slurm_job = value;
+    if (key == "slurm_restart_count") holder.restart_count = integer(value);
+  }
+  return holder;
+}
+
+std::string LockHolder::to_text() const {
+  return fmt::format("host={}\npid={}\nstarted={}\nslurm_job={}\nslurm_restart_count={}\nsince={}\n", host,
+                     pid, started, slurm_job, restart_count, utc_now());
+}
+
+std::string LockHolder::describe() const {
+  if (host.empty()) return "another process";
+  const std::string job =
+      slurm_job.empty() ? "" : fmt::format(" (Slurm job {}, restart {})", slurm_job, restart_count);
+  return fmt::format("pid {} on {}{}", pid, host, job);
+}
+
+bool LockHolder::is_alive_here() const {
+  if (host != host_name() || pid <= 0) return false;
+  if (::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH) return false;
+  const std::string now = start_of(pid);
+  return now.empty() || started.empty() || now == started;
+}
+
+bool LockHolder::is_earlier_start_of(const LockHolder& other) const {
+  return !slurm_job.empty() && slurm_job == other.slurm_job && restart_count < other.restart_count;
+}
+
+FileLock::FileLock(const std::string& path, double wait_s, std::string& taken_over_from) : path_(path) {
+  const LockHolder self = LockHolder::this_process();
+  const double deadline_s = monotonic_s() + wait_s;
+  while (!try_to_take(self, taken_over_from)) {
+    if (monotonic_s() < deadline_s) {
+      std::this_thread::sleep_for(retry_interval);
+      continue;
+    }
+    const LockHolder holder = LockHolder::parse(exists(path_) ? read_text(path_, longest_text_bytes) : "");
+    if (!holder.is_earlier_start_of(self)) {
+      throw UsageError(
+          "{}: another run holds this directory: {}; wait for it to end, stop it, or use another directory",
+          path_, holder.describe());
+    }
+    // The earlier start may hang on a lost node for long. Its lock stays on the old file, which loses its
+    // name.
+    remove_file(path_);
+  }
+}
+
+FileLock::~FileLock() {
+  if (file_ && !lost_its_name(*file_)) remove_quietly(path_);  // before the lock goes with the descriptor
+}
+
+bool FileLock::try_to_take(const LockHolder& self, std::string& taken_over_from) {
+  auto file = std::make_unique<OpenFile>(path_, OpenFile::Mode::read_write_or_create);
+  const LockHolder holder = LockHolder::parse(text_in(*file));
+  if (::flock(file->descriptor(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK || errno == EINTR) return false;
+    if (errno != ENOLCK && errno != ENOTSUP && errno != ENOSYS && errno != EINVAL)
+      throw_system_error(errno, path_, "lock");
+    const bool elsewhere = !holder.host.empty() && holder.host != self.host;
+    if (holder.is_alive_here() || elsewhere) return false;
+  }
+  if (lost_its_name(*file)) return false;  // its holder removed it between opening and locking
+  if (!holder.host.empty()) taken_over_from = holder.describe();
+  write_holder(*file, self);
+  file_ = std::move(file);
+  return true;
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,86 @@
+#include "checkpoint/shares.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "checkpoint/digest.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+/// The whole of `total` times rank / ranks, without overflow.
+std::uint64_t fraction(std::uint64_t total, int rank, int ranks) {
+  const auto r = static_cast<std::uint64_t>(rank), n = static_cast<std::uint64_t>(ranks);
+  return total / n * r + total % n * r / n;
+}
+
+std::vector<std::size_t> order_in_file(std::span<const Place> places) {
+  std::vector<std::size_t> order(places.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return places[a].offset < places[b].offset; });
+  return order;
+}
+
+/// File offsets between which each rank writes: multiples of 1 MiB near equal shares of the payload.
+std::vector<std::uint64_t> cuts_of(std::span<const Place> places, std::span<const std::size_t> order,
+                                   int ranks) {
+  std::uint64_t total = 0, end = 0;
+  for (const Place& place : places) {
+    total += place.bytes;
+    end = std::max(end, place.offset + place.bytes);
+  }
+  std::vector<std::uint64_t> cuts{0};
+  std::uint64_t before = 0;  // payload in front of the tensor at hand
+  std::size_t at = 0;
+  for (int rank = 1; rank < ranks; ++rank) {
+    const std::uint64_t wanted = fraction(total, rank, ranks);
+    while (at < order.size() && before + places[order[at]].bytes < wanted)
+      before += places[order[at++]].bytes;
+    const std::uint64_t exact = at < order.size() ? places[order[at]].offset + (wanted - before) : end;
+    cuts.push_back((exact + block_bytes / 2) / block_bytes * block_bytes);
+  }
+  cuts.push_back(std::max(end, cuts.back()));
+  return cuts;
+}
+
+}  // namespace
+
+std::vector<BlockRange> block_shares(std::span<const std::uint64_t> tensor_bytes, int ranks) {
+  std::uint64_t total_bytes = 0, blocks = 0;
+  for (const std::uint64_t bytes : tensor_bytes) total_bytes += bytes, blocks += blocks_of(bytes);
+  std::vector<BlockRange> shares(static_cast<std::size_t>(ranks));
+  std::uint64_t block = 0, begun_bytes = 0;
+  std::size_t tensor = 0;
+  std::uint64_t block_in_tensor = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    BlockRange& share = shares[static_cast<std::size_t>(rank)];
+    share.first = block;
+    const std::uint64_t until = fraction(total_bytes, rank + 1, ranks);
+    while (block < blocks && (rank + 1 == ranks || begun_bytes < until)) {
+      while (block_in_tensor == blocks_of(tensor_bytes[tensor])) ++tensor, block_in_tensor = 0;
+      begun_bytes += std::min(block_bytes, tensor_bytes[tensor] - block_in_tensor * block_bytes);
+      ++block_in_tensor;
+      ++block;
+    }
+    share.count = block - share.first;
+  }
+  return shares;
+}
+
+std::vector<Piece> file_share(std::span<const Place> places, int rank, int ranks) {
+  const std::vector<std::size_t> order = order_in_file(places);
+  const std::vector<std::uint64_t> cuts = cuts_of(places, order, ranks);
+  const std::uint64_t begin = cuts[static_cast<std::size_t>(rank)],
+                      end = cuts[static_cast<std::size_t>(rank) + 1];
+  std::vector<Piece> pieces;
+  for (const std::size_t tensor : order) {
+    const Place& place = places[tensor];
+    const std::uint64_t first = std::max(begin, place.offset),
+                        last = std::min(end, place.offset + place.bytes);
+    if (first < last) pieces.push_back({tensor, first - place.offset, first, last - first});
+  }
+  return pieces;
+}
+
+}  // namespace lockstep::checkpoint

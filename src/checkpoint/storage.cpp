@@ -1,0 +1,221 @@
+#include "checkpoint/storage.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+/// Linux moves at most 0x7ffff000 bytes a call.
+constexpr std::uint64_t most_bytes_per_call = std::uint64_t{1} << 30;
+
+int flags_of(OpenFile::Mode mode) {
+  switch (mode) {
+    case OpenFile::Mode::read:
+      return O_RDONLY;
+    case OpenFile::Mode::write:
+      return O_WRONLY;
+    case OpenFile::Mode::create_or_truncate:
+      return O_WRONLY | O_CREAT | O_TRUNC;
+    case OpenFile::Mode::read_write_or_create:
+      return O_RDWR | O_CREAT;
+  }
+  return O_RDONLY;
+}
+
+std::string_view verb_of(OpenFile::Mode mode) {
+  return mode == OpenFile::Mode::read || mode == OpenFile::Mode::write ? "open" : "create";
+}
+
+/// Repeats a call that a signal interrupted.
+template <class Call>
+auto uninterrupted(const Call& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+}  // namespace
+
+void throw_system_error(int error, const std::string& path, std::string_view action) {
+  const char* reason = std::strerror(error);
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      throw DataError("{}: cannot {}: {}; free some space or write elsewhere", path, action, reason);
+    case EROFS:
+    case ENOENT:
+    case EISDIR:
+      throw DataError("{}: cannot {}: {}", path, action, reason);
+    case EACCES:
+    case EPERM:
+    case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+      throw UsageError("{}: cannot {}: {}", path, action, reason);
+    default:
+      throw FailureError("{}: cannot {}: {}", path, action, reason);
+  }
+}
+
+OpenFile::OpenFile(std::string path, Mode mode) : path_(std::move(path)) {
+  // O_NONBLOCK: a named pipe must not hold up whoever opens it for reading.
+  const int flags = flags_of(mode) | O_CLOEXEC | (mode == Mode::read ? O_NONBLOCK : 0);
+  descriptor_ = uninterrupted([&] { return ::open(path_.c_str(), flags, 0666); });
+  if (descriptor_ < 0) throw_system_error(errno, path_, verb_of(mode));
+}
+
+OpenFile::~OpenFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+std::uint64_t OpenFile::size() const {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) throw_system_error(errno, path_, "look at");
+  if (!S_ISREG(status.st_mode)) throw DataError("{}: not a regular file", path_);
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+void OpenFile::read_at(std::uint64_t offset, void* data, std::uint64_t bytes) const {
+  auto* to = static_cast<std::byte*>(data);
+  while (bytes > 0) {
+    const std::size_t piece = std::min(bytes, most_bytes_per_call);
+    const ssize_t done =
+        uninterrupted([&] { return ::pread(descriptor_, to, piece, static_cast<off_t>(offset)); });
+    if (done < 0) throw_system_error(errno, path_, "read");
+    if (done == 0)
+      throw DataError("{}: cannot read: the file ends at byte {}, {} bytes too early", path_, offset, bytes);
+    to += done;
+    offset += static_cast<std::uint64_t>(done);
+    bytes -= static_cast<std::uint64_t>(done);
+  }
+}
+
+void OpenFile::write_at(std::uint64_t offset, const void* data, std::uint64_t bytes) {
+  const auto* from = static_cast<const std::byte*>(data);
+  while (bytes > 0) {
+    const std::size_t piece = std::min(bytes, most_bytes_per_call);
+    const ssize_t done =
+        uninterrupted([&] { return ::pwrite(descriptor_, from, piece, static_cast<off_t>(offset)); });
+    if (done < 0) throw_system_error(errno, path_, "write");
+    if (done == 0)
+      throw FailureError("{}: cannot write: the system takes no more bytes at {}", path_, offset);
+    from += done;
+    offset += static_cast<std::uint64_t>(done);
+    bytes -= static_cast<std::uint64_t>(done);
+  }
+}
+
+void OpenFile::truncate(std::uint64_t bytes) {
+  if (uninterrupted([&] { return ::ftruncate(descriptor_, static_cast<off_t>(bytes)); }) != 0) {
+    throw_system_error(errno, path_, "truncate");
+  }
+}
+
+void OpenFile::sync() {
+  if (uninterrupted([&] { return ::fsync(descriptor_); }) != 0) throw_system_error(errno, path_, "sync");
+}
+
+std::string directory_of(const std::string& path) {
+  const std::string directory = std::filesystem::path(path).parent_path().string();
+  return directory.empty() ? "." : directory;
+}
+
+std::string file_name_of(const std::string& path) { return std::filesystem::path(path).filename().string(); }
+
+bool exists(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0;
+}
+
+void make_directories(const std::string& path) {
+  for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
+    const std::string prefix = path.substr(0, slash);
+    if (::mkdir(prefix.c_str(), 0777) != 0) {
+      const int error = errno;
+      struct stat status {};
+      // On a read-only or foreign directory mkdir answers so even where the name is there already.
+      if (::stat(prefix.c_str(), &status) != 0)
+        throw_system_error(error == EEXIST ? errno : error, prefix, "make the directory");
+      if (!S_ISDIR(status.st_mode))
+        throw UsageError("{}: cannot make the directory: a file is in the way", prefix);
+    }
+    if (slash == std::string::npos) return;
+  }
+}
+
+void rename_file(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) throw_system_error(errno, to, "rename " + from + " to it");
+}
+
+void remove_file(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw_system_error(errno, path, "remove");
+}
+
+void remove_quietly(const std::string& path) noexcept { ::unlink(path.c_str()); }
+
+void sync_directory(const std::string& path) {
+  const int descriptor =
+      uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+  if (descriptor < 0) throw_system_error(errno, path, "open");
+  const int result = uninterrupted([&] { return ::fsync(descriptor); });
+  const int error = errno;
+  ::close(descriptor);
+  // Some network file systems sync directories by themselves and refuse the call.
+  if (result != 0 && error != EINVAL && error != ENOTSUP) throw_system_error(error, path, "sync");
+}
+
+std::string read_text(const std::string& path, std::uint64_t most_bytes) {
+  const OpenFile file(path, OpenFile::Mode::read);
+  const std::uint64_t bytes = file.size();
+  if (bytes > most_bytes) throw DataError("{}: {} bytes are too many for this file", path, bytes);
+  std::string text(bytes, '\0');
+  file.read_at(0, text.data(), bytes);
+  return text;
+}
+
+void write_text_atomically(const std::string& path, const std::string& text) {
+  const std::string temporary = temporary_path(path);
+  try {
+    OpenFile file(temporary, OpenFile::Mode::create_or_truncate);
+    file.write_at(0, text.data(), text.size());
+    file.sync();
+    rename_file(temporary, path);
+  } catch (...) {
+    remove_quietly(temporary);
+    throw;
+  }
+  sync_directory(directory_of(path));
+}
+
+bool replace_link(const std::string& path, const std::string& target) {
+  const std::string temporary = temporary_path(path);
+  remove_file(temporary);
+  if (::symlink(target.c_str(), temporary.c_str()) != 0) {
+    if (errno == EPERM || errno == ENOTSUP || errno == ENOSYS) return false;
+    throw_system_error(errno, temporary, "make the link");
+  }
+  try {
+    rename_file(temporary, path);
+  } catch (...) {
+    remove_quietly(temporary);
+    throw;
+  }
+  return true;
+}
+
+std::string temporary_path(const std::string& path) {
+  return fmt::format("{}/.{}.tmp", directory_of(path), file_name_of(path));
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,235 @@
+#include "lockstep/checkpoint/store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <sstream>
+#include <system_error>
+#include <vector>
+
+#include "checkpoint/load_steps.h"
+#include "checkpoint/storage.h"
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/provenance.h"
+#include "lockstep/checkpoint/save.h"
+#include "lockstep/comm/agreement.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+constexpr std::string_view name_prefix = "step-", name_suffix = ".h5";
+
+std::string name_of(std::int64_t step) { return fmt::format("{}{:09d}{}", name_prefix, step, name_suffix); }
+
+/// The step in a checkpoint's name, or -1.
+std::int64_t step_in(std::string_view name) {
+  if (!name.starts_with(name_prefix) || !name.ends_with(name_suffix)) return -1;
+  name.remove_prefix(name_prefix.size());
+  name.remove_suffix(std::min(name.size(), name_suffix.size()));
+  std::int64_t step = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  return error == std::errc() && end == name.data() + name.size() && name.size() >= 9 ? step : -1;
+}
+
+std::vector<std::string> list(const std::string& directory) {
+  std::error_code error;
+  std::vector<std::string> names;
+  std::filesystem::directory_iterator entries(directory, error);
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    names.push_back(entries->path().filename().string());
+  }
+  if (error) throw_system_error(error.value(), directory, "list the directory");
+  return names;
+}
+
+/// Steps that have a checkpoint, newest first.
+std::vector<std::int64_t> steps_in(const std::string& directory) {
+  std::vector<std::int64_t> steps;
+  for (const std::string& name : list(directory)) {
+    if (const std::int64_t step = step_in(name); step >= 0) steps.push_back(step);
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+/// The same on every rank, as rank 0 sees it. Collective.
+std::vector<std::int64_t> steps_in(const std::string& directory, comm::Communicator& communicator) {
+  std::vector<std::int64_t> steps;
+  comm::together(communicator, [&] {
+    if (communicator.rank() == 0) steps = steps_in(directory);
+  });
+  std::uint64_t count = steps.size();
+  communicator.broadcast(&count, sizeof count, 0);
+  steps.resize(count);
+  communicator.broadcast(steps.data(), count * sizeof(std::int64_t), 0);
+  return steps;
+}
+
+/// A checkpoint made with other shards, seed or batch would go on elsewhere in the stream, silently.
+void check_stream(const FileIndex& index, const Stream& stream) {
+  const Position& stored = index.position;
+  const auto refuse = [&](std::string_view what, auto was, auto is) {
+    throw UsageError(
+        "{}: was made with {} {}, this run has {}; resume with the same, or start a new run from its weights",
+        index.path, what, was, is);
+  };
+  if (stream.shards != 0 && stored.shards != 0 && stored.shards != stream.shards)
+    refuse("shards", stored.shards, stream.shards);
+  if (stream.shards != 0 && stored.shards != 0 && stored.seed != stream.seed)
+    refuse("seed", stored.seed, stream.seed);
+  const std::int64_t samples = stored.step * stream.samples_per_step;
+  if (stream.samples_per_step != 0 && stored.samples != 0 && stored.samples != samples) {
+    refuse("a global batch that makes samples", stored.samples, samples);
+  }
+}
+
+/// Bits of results depend on these; a resume under others is allowed but said.
+std::vector<std::string> changed_surroundings(const FileIndex& index, const Provenance& now) {
+  std::vector<std::string> warnings;
+  for (const char* what : {"instruction_set", "threads"}) {
+    const auto then = index.provenance.find(what), here = now.find(what);
+    if (then != index.provenance.end() && here != now.end() && then->second != here->second) {
+      warnings.push_back(
+          fmt::format("{} was written with {} {}, this run has {}: results may differ in the last bits",
+                      index.path, what, then->second, here->second));
+    }
+  }
+  return warnings;
+}
+
+}  // namespace
+
+Position Stream::at(std::int64_t step) const {
+  const std::int64_t samples = step * samples_per_step;
+  return {step, samples_per_epoch > 0 ? samples / samples_per_epoch : 0, samples, shards, seed};
+}
+
+Store::Store(const std::string& run_directory, comm::Communicator& communicator, StoreOptions options)
+    : own_run_directory_(std::make_unique<RunDirectory>(run_directory, communicator)),
+      directory_(own_run_directory_->checkpoints_path()),
+      communicator_(communicator),
+      options_(std::move(options)),
+      log_(communicator.rank(), communicator.size()) {
+  remove_leftovers();
+}
+
+Store::Store(RunDirectory& run_directory, comm::Communicator& communicator, StoreOptions options)
+    : directory_(run_directory.checkpoints_path()),
+      communicator_(communicator),
+      options_(std::move(options)),
+      log_(communicator.rank(), communicator.size()) {
+  remove_leftovers();
+}
+
+Store::~Store() = default;
+
+void Store::remove_leftovers() {
+  comm::together(communicator_, [&] {
+    if (communicator_.rank() != 0) return;
+    for (const std::string& name : list(directory_)) {
+      const std::string_view own = std::string_view(name);
+      if (!own.starts_with('.') || !own.ends_with(".tmp")) continue;
+      if (own != ".latest.tmp" && step_in(own.substr(1, own.size() - 5)) < 0) continue;
+      log_.info("{}/{}: removed, left behind by a save that was cut off", directory_, name);
+      remove_file(directory_ + "/" + name);
+    }
+  });
+}
+
+std::string Store::save_contents(std::int64_t step, Contents contents) {
+  contents.position = options_.stream.at(step);
+  contents.config = options_.config;
+  Provenance provenance = provenance_of(communicator_);
+  provenance.merge(contents.provenance);
+  for (const auto& [name, value] : options_.provenance) provenance[name] = value;
+  if (!current_path_.empty()) provenance["parent_checkpoint"] = current_path_;
+  contents.provenance = std::move(provenance);
+
+  const std::string name = name_of(step), path = directory_ + "/" + name;
+  save_file(path, contents, communicator_);
+  comm::together(communicator_, [&] {
+    if (communicator_.rank() != 0) return;
+    publish(name);
+    prune(step);
+  });
+  current_path_ = path;
+  return path;
+}
+
+void Store::publish(const std::string& name) {
+  if (!replace_link(directory_ + "/latest", name)) return;
+  sync_directory(directory_);
+}
+
+void Store::prune(std::int64_t step) {
+  if (options_.keep <= 0) return;
+  int kept = 0;
+  for (const std::int64_t other : steps_in(directory_)) {
+    // Later steps are of a course that this run has left; they are no reason to drop what it has just
+    // written.
+    if (other > step || ++kept <= options_.keep) continue;
+    try {
+      remove_file(directory_ + "/" + name_of(other));
+    } catch (const Error& error) {
+      log_.warning("an old checkpoint stays: {}", error.what());
+    }
+  }
+}
+
+std::int64_t Store::resume_contents(const Contents& contents) {
+  std::string broken;
+  const auto skip = [&](const DataError& error) {
+    if (communicator_.rank() == 0)
+      log_.warning("a checkpoint is broken, trying the one before: {}", error.what());
+    broken += (broken.empty() ? "" : "; ") + std::string(error.what());
+  };
+  for (const std::int64_t step : steps_in(directory_, communicator_)) {
+    const std::string path = directory_ + "/" + name_of(step);
+    FileIndex index;
+    try {
+      index = read_index(path, communicator_);
+    } catch (const DataError& error) {
+      skip(error);
+      continue;
+    }
+    LoadPlan plan;
+    comm::together(communicator_, [&] {
+      check_stream(index, options_.stream);
+      plan = plan_load(index, contents, {.strict = options_.strict});
+    });
+    try {
+      read_tensors(index, plan.pairs, communicator_);
+    } catch (const DataError& error) {
+      skip(error);
+      continue;
+    }
+    comm::together(communicator_, [&] { finish_load(plan, contents); });
+    Provenance now = provenance_of(communicator_);
+    for (const auto& [name, value] : options_.provenance) now[name] = value;
+    for (std::string& warning : changed_surroundings(index, now)) plan.warnings.push_back(std::move(warning));
+    if (communicator_.rank() == 0) {
+      for (const std::string& warning : plan.warnings) log_.warning("{}", warning);
+    }
+    current_path_ = path;
+    return index.position.step;
+  }
+  if (!broken.empty()) throw DataError("{}: no checkpoint is whole: {}", directory_, broken);
+  return 0;
+}
+
+std::optional<FileIndex> Store::newest() {
+  std::string broken;
+  for (const std::int64_t step : steps_in(directory_, communicator_)) {
+    try {
+      return read_index(directory_ + "/" + name_of(step), communicator_);
+    } catch (const DataError& error) {
+      broken += (broken.empty() ? "" : "; ") + std::string(error.what());
+    }
+  }
+  if (!broken.empty()) throw DataError("{}: no checkpoint is whole: {}", directory_, broken);
+  return std::nullopt;
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,135 @@
+// What the checkpoint tests share: folders that all ranks see, and contents with awkward sizes.
+#pragma once
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/random.h"
+#include "lockstep/checkpoint/contents.h"
+#include "lockstep/comm/communicator.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep::test {
+
+/// One folder for all ranks of a communicator, removed when all are done with it.
+class SharedFolder {
+ public:
+  explicit SharedFolder(comm::Communicator& communicator) : communicator_(communicator) {
+    std::string path;
+    if (communicator.rank() == 0) {
+      own_ = std::make_unique<TemporaryFolder>();
+      path = own_->path().string();
+    }
+    path_ = communicator.all_gather_texts(path)[0];
+  }
+  ~SharedFolder() { communicator_.barrier(); }
+
+  const std::string& path() const { return path_; }
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  comm::Communicator& communicator_;
+  std::unique_ptr<TemporaryFolder> own_;
+  std::string path_;
+};
+
+/// Fills with bytes that depend on the seed and the name only. Any bit pattern is a number to a checkpoint.
+inline void fill(const checkpoint::NamedTensor& tensor, std::uint64_t seed) {
+  const Random random({.seed = seed, .purpose = purpose_of(tensor.name)});
+  auto* bytes = static_cast<unsigned char*>(tensor.value.raw());
+  for (std::size_t i = 0; i < tensor.value.bytes(); i += 16) {
+    const auto words = random.block(i / 16);
+    std::memcpy(bytes + i, words.data(), std::min<std::size_t>(16, tensor.value.bytes() - i));
+  }
+}
+
+inline void fill(const checkpoint::Contents& contents, std::uint64_t seed) {
+  for (const checkpoint::Section& section : contents.sections) {
+    for (const checkpoint::NamedTensor& tensor : section.tensors)
+      fill(tensor, seed + purpose_of(section.path));
+  }
+}
+
+/// Sizes about the edges of 1 MiB blocks, scalars and tensors without elements; zeroed.
+inline checkpoint::Contents awkward_contents() {
+  constexpr std::int64_t block = (std::int64_t{1} << 20) / 4;  // elements
+  using checkpoint::Section;
+  checkpoint::Contents contents;
+  Section model{"model", {}, {}};
+  model.tensors = {{"blocks.0.one", Tensor::zeros({1})},
+                   {"blocks.0.below", Tensor::zeros({block - 1})},
+                   {"blocks.0.exact", Tensor::zeros({block / 8, 8})},
+                   {"blocks.0.above", Tensor::zeros({block + 1})},
+                   {"blocks.1.empty", Tensor::zeros({0, 7})},
+                   {"blocks.1.bytes", Tensor::zeros({3, 333'333}, DType::uint8)},
+                   {"blocks.1.num_batches_tracked", Tensor::zeros(Shape{}, DType::int64)},
+                   {"head.weight", Tensor::zeros({5, 3, 2, 2, 1, 2})}};
+  Section ema{"ema/0.999", {}, {{"rate", 0.999, {}}, {"updates", std::int64_t{41}, {}}}};
+  ema.tensors = {{"head.weight", Tensor::zeros({5, 3, 2, 2, 1, 2})},
+                 {"blocks.0.above", Tensor::zeros({block + 1})}};
+  Section optimizer{
+      "optimizer", {}, {{"algorithm", std::string("adamw"), {}}, {"step", std::int64_t{42}, {}}}};
+  Section slot{"optimizer/exp_avg", {{"blocks.0.above", Tensor::zeros({2 * block + 3})}}, {}};
+  contents.sections = {model, ema, optimizer, slot};
+  contents.position = {42, 3, 42 * 64, 4, 18'446'744'073'709'551'615u};
+  contents.config = "[train]\nsteps = 100\n";
+  contents.provenance = {{"version", "1.2.3"}, {"hosts", "node1 node2"}};
+  return contents;
+}
+
+/// A copy that shares no memory.
+inline checkpoint::Contents with_own_memory(const checkpoint::Contents& contents) {
+  checkpoint::Contents copy = contents;
+  for (checkpoint::Section& section : copy.sections) {
+    for (checkpoint::NamedTensor& tensor : section.tensors) {
+      const Tensor own = Tensor::empty(tensor.value.shape(), tensor.value.dtype());
+      std::memcpy(own.raw(), tensor.value.raw(), own.bytes());
+      tensor.value = own;
+    }
+  }
+  return copy;
+}
+
+inline bool same_bytes(const checkpoint::Contents& a, const checkpoint::Contents& b) {
+  for (std::size_t s = 0; s < a.sections.size(); ++s) {
+    for (std::size_t t = 0; t < a.sections[s].tensors.size(); ++t) {
+      const Tensor &x = a.sections[s].tensors[t].value, &y = b.sections[s].tensors[t].value;
+      if (x.bytes() != y.bytes() || std::memcmp(x.raw(), y.raw(), x.bytes()) != 0) return false;
+    }
+  }
+  return true;
+}
+
+inline std::string read_bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+inline std::vector<std::string> names_in(const std::string& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(directory))
+    names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// A check for BOOST_CHECK_EXCEPTION: the text holds all of these.
+template <class... Texts>
+auto mentions(Texts... texts) {
+  return [=](const std::exception& error) {
+    const std::string what = error.what();
+    const bool all = ((what.find(texts) != std::string::npos) && ...) && what.find('\n') == std::string::npos;
+    if (!all) BOOST_TEST_MESSAGE("the text was: " << what);
+    return all;
+  };
+}
+
+}  // namespace lockstep::test

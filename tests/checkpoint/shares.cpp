@@ -1,0 +1,110 @@
+// Which rank digests and writes what: everything once, at sensible edges, in balance.
+#include "checkpoint/shares.h"
+
+#include <boost/test/unit_test.hpp>
+#include <random>
+
+#include "checkpoint/digest.h"
+
+namespace lc = lockstep::checkpoint;
+
+namespace {
+
+std::vector<std::uint64_t> random_sizes(std::mt19937_64& random) {
+  const std::uint64_t edges[] = {
+      0, 1, 4, 4096, lc::block_bytes - 1, lc::block_bytes, lc::block_bytes + 1, 9'999'999, 5'000'000'000};
+  std::vector<std::uint64_t> sizes(random() % 20);
+  for (std::uint64_t& size : sizes) size = edges[random() % std::size(edges)];
+  return sizes;
+}
+
+/// Places in a file with gaps, not in order.
+std::vector<lc::Place> places_for(const std::vector<std::uint64_t>& sizes, std::mt19937_64& random) {
+  std::vector<lc::Place> places(sizes.size());
+  std::vector<std::size_t> order(sizes.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::shuffle(order.begin(), order.end(), random);
+  std::uint64_t offset = 2048;
+  for (const std::size_t i : order) {
+    places[i] = {sizes[i] == 0 ? 0 : offset, sizes[i]};
+    offset += sizes[i] + random() % 3 * 777;
+  }
+  return places;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(every_block_is_digested_by_exactly_one_rank) {
+  const auto seed = std::random_device()();
+  BOOST_TEST_MESSAGE("seed " << seed);
+  std::mt19937_64 random(seed);
+  for (int trial = 0; trial < 200; ++trial) {
+    const auto sizes = random_sizes(random);
+    const int ranks = 1 + static_cast<int>(random() % 9);
+    std::uint64_t blocks = 0, next = 0;
+    for (const std::uint64_t size : sizes) blocks += lc::blocks_of(size);
+    for (const lc::BlockRange& share : lc::block_shares(sizes, ranks)) {
+      BOOST_TEST(share.first == next);
+      next += share.count;
+    }
+    BOOST_TEST(next == blocks);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(every_byte_is_written_by_exactly_one_rank_and_cuts_lie_on_mebibytes_of_the_file) {
+  const auto seed = std::random_device()();
+  BOOST_TEST_MESSAGE("seed " << seed);
+  std::mt19937_64 random(seed);
+  for (int trial = 0; trial < 200; ++trial) {
+    const auto sizes = random_sizes(random);
+    const auto places = places_for(sizes, random);
+    const int ranks = 1 + static_cast<int>(random() % 9);
+    std::vector<std::uint64_t> covered(sizes.size());
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::uint64_t last = 0;
+      for (const lc::Piece& piece : lc::file_share(places, rank, ranks)) {
+        BOOST_REQUIRE(piece.bytes > 0);
+        BOOST_REQUIRE(piece.offset >= last);
+        BOOST_REQUIRE(piece.offset == places[piece.tensor].offset + piece.from);
+        BOOST_REQUIRE(piece.from ==
+                      covered[piece.tensor]);  // ranks come in file order, so each begins where one ended
+        if (piece.from > 0) BOOST_REQUIRE(piece.offset % lc::block_bytes == 0);
+        covered[piece.tensor] += piece.bytes;
+        last = piece.offset + piece.bytes;
+      }
+    }
+    BOOST_TEST(covered == sizes, boost::test_tools::per_element());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(ranks_write_equal_shares_within_a_mebibyte) {
+  const std::vector<std::uint64_t> sizes = {900'000'000, 3, 100'000'000, 77'777'777, 0, 4};
+  std::mt19937_64 random(1);
+  const auto places = places_for(sizes, random);
+  std::uint64_t total = 0;
+  for (const std::uint64_t size : sizes) total += size;
+  for (int ranks = 1; ranks <= 7; ++ranks) {
+    const auto blocks = lc::block_shares(sizes, ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::uint64_t mine = 0;
+      for (const lc::Piece& piece : lc::file_share(places, rank, ranks)) mine += piece.bytes;
+      const auto fair = total / static_cast<std::uint64_t>(ranks);
+      BOOST_TEST(mine + lc::block_bytes + 2048 >= fair);
+      BOOST_TEST(mine <= fair + lc::block_bytes + 2048);
+      BOOST_TEST(blocks[static_cast<std::size_t>(rank)].count * lc::block_bytes <=
+                 fair + 8 * lc::block_bytes);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_digest_is_xxh3_64_of_the_blocks_digests) {
+  // The value for no input is published with the algorithm.
+  BOOST_TEST(lc::digest_of(nullptr, 0) == 0x2d06800538d394c2u);
+  BOOST_TEST(lc::digest_of_blocks({}) == 0x2d06800538d394c2u);
+  BOOST_TEST(lc::to_hex(0xabcu) == "0000000000000abc");
+  std::uint64_t digest = 0;
+  BOOST_TEST(lc::from_hex("0000000000000abc", digest));
+  BOOST_TEST(digest == 0xabcu);
+  for (const char* bad : {"", "abc", "0000000000000abg", "00000000000000abc", "-000000000000abc"})
+    BOOST_TEST(!lc::from_hex(bad, digest));
+}
