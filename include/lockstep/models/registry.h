@@ -13,14 +13,14 @@ namespace lockstep::models {
 
 /// The section `model` of a configuration. 0 or empty: not given.
 struct ModelConfig {
-  std::string name;  ///< mlp, resnet or gpt
+  std::string name{};  ///< mlp, resnet or gpt
 
-  std::vector<std::int64_t> sizes;  ///< mlp: widths, from the elements of a sample to the classes
+  std::vector<std::int64_t> sizes{};  ///< mlp: widths, from the elements of a sample to the classes
 
-  std::vector<std::int64_t> blocks;  ///< resnet: blocks of each stage
-  std::int64_t width = 0;            ///< resnet: channels of the first stage; stage k has width * 2^k
-  std::int64_t in_channels = 0;      ///< resnet
-  std::int64_t classes = 0;          ///< resnet
+  std::vector<std::int64_t> blocks{};  ///< resnet: blocks of each stage
+  std::int64_t width = 0;              ///< resnet: channels of the first stage; stage k has width * 2^k
+  std::int64_t in_channels = 0;        ///< resnet
+  std::int64_t classes = 0;            ///< resnet
 
   std::int64_t layers = 0, heads = 0, channels = 0;  ///< gpt
   std::int64_t context = 0;                          ///< gpt: most tokens of a sequence

@@ -1,0 +1,92 @@
+// Models against PyTorch: names and shapes of the state, the first loss in training, logits in evaluation.
+#include <boost/test/unit_test.hpp>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/autograd/gradient_sink.h"
+#include "lockstep/base/names.h"
+#include "lockstep/models/registry.h"
+#include "support/golden.h"
+
+namespace lockstep::test {
+namespace {
+
+models::ModelConfig config_of(const nlohmann::json& model) {
+  models::ModelConfig config;
+  for (const auto& [key, value] : model.items()) {
+    if (key == "name")
+      config.name = value;
+    else if (key == "sizes")
+      value.get_to(config.sizes);
+    else if (key == "blocks")
+      value.get_to(config.blocks);
+    else if (key == "width")
+      config.width = value;
+    else if (key == "in_channels")
+      config.in_channels = value;
+    else if (key == "classes")
+      config.classes = value;
+    else if (key == "layers")
+      config.layers = value;
+    else if (key == "heads")
+      config.heads = value;
+    else if (key == "channels")
+      config.channels = value;
+    else if (key == "context")
+      config.context = value;
+    else if (key == "vocab")
+      config.vocab = value;
+    else
+      throw DataError("unknown model key {}", key);
+  }
+  return config;
+}
+
+/// Loads every tensor of a group, wrapper prefixes stripped. Each name must be a parameter or buffer of the
+/// model, and each of those must be there.
+void load(const GoldenCase& golden, const std::string& group, const ModelState& state) {
+  std::size_t loaded = 0;
+  for (const std::string& stored : golden.names(group)) {
+    const std::string_view name = strip_wrapper_prefix(stored);
+    const Tensor tensor = golden.tensor(group + "/" + stored);
+    for (Param* const param : state.params) {
+      if (param->name == name) copy_elements(tensor, param->value), ++loaded;
+    }
+    for (Buffer* const buffer : state.buffers) {
+      if (buffer->name == name) copy_elements(tensor, buffer->value), ++loaded;
+    }
+  }
+  BOOST_TEST(loaded == golden.names(group).size(), golden.name());
+  BOOST_TEST(loaded == state.params.size() + state.buffers.size(), golden.name());
+}
+
+/// What `tensor` holds for step 0.
+Tensor first(const Tensor& tensor) {
+  const Shape& shape = tensor.shape();
+  return tensor.rows(0, 1).reshape(Shape(shape.extents().subspan(1)));
+}
+
+BOOST_AUTO_TEST_CASE(every_model_computes_what_pytorch_does) {
+  for_each_golden_case("train", [](const GoldenCase& golden) {
+    const auto model = models::make_model(config_of(golden.what().at("model")), 1);
+    const auto backend = kernels::make_cpu_backend();
+    LocalGradients gradients(*model, *backend);
+    Tape tape(*backend);
+    const Tensor x = first(golden.tensor("x")), y = first(golden.tensor("y"));
+
+    load(golden, "init", *model);
+    tape.begin({.sink = &gradients});
+    const Loss loss = cross_entropy(model->forward(tape, x), y);
+    Tensor mean = Tensor::empty({1}, DType::float64);
+    *mean.data<double>() = loss.total.sum / loss.total.weight;
+    std::string text = mismatch(golden, "loss[0]", mean, golden.tensor("loss").rows(0, 1), loss_tolerance);
+    BOOST_CHECK_MESSAGE(text.empty(), text);
+
+    load(golden, "final", *model);
+    tape.begin({.training = false, .record = false});
+    text = mismatch(golden, "eval_logits", model->forward(tape, x).value(), trajectory_tolerance);
+    BOOST_CHECK_MESSAGE(text.empty(), text);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::test

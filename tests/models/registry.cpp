@@ -1,0 +1,225 @@
+// Models: what the registry builds and refuses, parameter names, input checks.
+#include "lockstep/models/registry.h"
+
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/autograd/gradient_sink.h"
+
+namespace lockstep::test {
+namespace {
+
+using models::ModelConfig;
+using Names = std::vector<std::string>;
+
+ModelConfig mlp() { return {.name = "mlp", .sizes = {12, 7, 6, 3}}; }
+ModelConfig resnet() {
+  return {.name = "resnet", .blocks = {1, 2}, .width = 4, .in_channels = 3, .classes = 5};
+}
+ModelConfig gpt() {
+  return {.name = "gpt", .layers = 2, .heads = 2, .channels = 8, .context = 6, .vocab = 11};
+}
+
+Names names_of(const ModelState& state) {
+  Names names;
+  for (const Param* const param : state.params) names.push_back(param->name);
+  return names;
+}
+
+/// That make_model refuses `config` in words that hold all of `words`.
+void check_refused(const ModelConfig& config, const Names& words) {
+  BOOST_CHECK_EXCEPTION(models::make_model(config, 1), UsageError, [&](const UsageError& error) {
+    for (const std::string& word : words) {
+      if (std::string(error.what()).find(word) == std::string::npos) {
+        BOOST_TEST_MESSAGE(error.what() << " lacks " << word);
+        return false;
+      }
+    }
+    return true;
+  });
+}
+
+Tensor tokens(std::int64_t batch, std::int64_t time) {
+  Tensor x = Tensor::zeros({batch, time}, DType::int64);
+  for (std::int64_t i = 0; i < x.numel(); ++i) x.data<std::int64_t>()[i] = i % 11;
+  return x;
+}
+
+struct Fixture {
+  std::unique_ptr<kernels::Backend> backend = kernels::make_cpu_backend();
+  Tape tape{*backend};
+};
+
+BOOST_FIXTURE_TEST_SUITE(registry, Fixture)
+
+BOOST_AUTO_TEST_CASE(mlp_has_the_names_of_a_pytorch_sequential) {
+  const auto model = models::make_model(mlp(), 1);
+  BOOST_TEST(names_of(*model) == (Names{"net.0.weight", "net.0.bias", "net.2.weight", "net.2.bias",
+                                        "net.4.weight", "net.4.bias"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(model->classes() == 3);
+  BOOST_TEST((model->kind() == models::Kind::classifier));
+  tape.begin({.record = false});
+  BOOST_TEST((model->forward(tape, Tensor::zeros({2, 3, 2, 2})).shape() == Shape{2, 3}));
+}
+
+BOOST_AUTO_TEST_CASE(resnet_has_the_names_of_torchvision) {
+  const auto model = models::make_model(resnet(), 1);
+  BOOST_TEST(names_of(*model) == (Names{"conv1.weight",
+                                        "bn1.weight",
+                                        "bn1.bias",
+                                        "layer1.0.conv1.weight",
+                                        "layer1.0.bn1.weight",
+                                        "layer1.0.bn1.bias",
+                                        "layer1.0.conv2.weight",
+                                        "layer1.0.bn2.weight",
+                                        "layer1.0.bn2.bias",
+                                        "layer2.0.conv1.weight",
+                                        "layer2.0.bn1.weight",
+                                        "layer2.0.bn1.bias",
+                                        "layer2.0.conv2.weight",
+                                        "layer2.0.bn2.weight",
+                                        "layer2.0.bn2.bias",
+                                        "layer2.0.downsample.0.weight",
+                                        "layer2.0.downsample.1.weight",
+                                        "layer2.0.downsample.1.bias",
+                                        "layer2.1.conv1.weight",
+                                        "layer2.1.bn1.weight",
+                                        "layer2.1.bn1.bias",
+                                        "layer2.1.conv2.weight",
+                                        "layer2.1.bn2.weight",
+                                        "layer2.1.bn2.bias",
+                                        "fc.weight",
+                                        "fc.bias"}),
+             boost::test_tools::per_element());
+  tape.begin({.record = false});
+  BOOST_TEST((model->forward(tape, Tensor::zeros({2, 3, 9, 8})).shape() == Shape{2, 5}));
+}
+
+BOOST_AUTO_TEST_CASE(gpt_has_the_names_of_gpt2_and_no_head_of_its_own) {
+  const auto model = models::make_model(gpt(), 1);
+  const Names names = names_of(*model);
+  BOOST_TEST(names.size() == 2u + 2 * 12 + 2);
+  const Names first(names.begin(), names.begin() + 14);
+  const std::string h = "transformer.h.0.";
+  BOOST_TEST(
+      first == (Names{"transformer.wte.weight", "transformer.wpe.weight", h + "ln_1.weight", h + "ln_1.bias",
+                      h + "ln_2.weight", h + "ln_2.bias", h + "attn.c_attn.weight", h + "attn.c_attn.bias",
+                      h + "attn.c_proj.weight", h + "attn.c_proj.bias", h + "mlp.c_fc.weight",
+                      h + "mlp.c_fc.bias", h + "mlp.c_proj.weight", h + "mlp.c_proj.bias"}),
+      boost::test_tools::per_element());
+  BOOST_TEST(names.back() == "transformer.ln_f.bias");
+  tape.begin({.record = false});
+  BOOST_TEST((model->forward(tape, tokens(2, 4)).shape() == Shape{2, 4, 11}));
+  BOOST_TEST((model->kind() == models::Kind::language_model));
+}
+
+BOOST_AUTO_TEST_CASE(gpt_begins_as_gpt2_does) {
+  ModelConfig config = gpt();
+  config.channels = 64;
+  const auto model = models::make_model(config, 1);
+  for (const Param* const param : model->state().params) {
+    double squares = 0;
+    for (std::int64_t i = 0; i < param->value.numel(); ++i)
+      squares += std::pow(param->value.data<float>()[i], 2);
+    const double deviation = std::sqrt(squares / static_cast<double>(param->value.numel()));
+    double wanted = 0.02;
+    if (param->name.ends_with("c_proj.weight")) wanted = 0.02 / 2;  // sqrt(2 * 2 layers)
+    if (param->name.find("ln_") != std::string::npos) wanted = 1;
+    if (param->name.ends_with(".bias")) wanted = 0;
+    BOOST_TEST(std::abs(deviation - wanted) <= 0.15 * wanted, param->name << ": " << deviation);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(every_parameter_of_every_model_gets_a_gradient) {
+  for (const ModelConfig& config : {mlp(), resnet(), gpt()}) {
+    const auto model = models::make_model(config, 1);
+    LocalGradients gradients(*model, *backend);
+    tape.begin({.sink = &gradients});
+    const bool images = model->kind() == models::Kind::classifier;
+    const Tensor x = !images ? tokens(2, 6) : Tensor::zeros({2, 3, 2, 2});
+    const Tensor y = Tensor::zeros(images ? Shape{2} : Shape{2, 6}, DType::int64);
+    backward(cross_entropy(model->forward(tape, x), y));
+    tape.finish_backward();
+    for (const Param* const param : gradients.params()) BOOST_TEST(!!param->gradient, param->name);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(dropout_changes_training_passes_only) {
+  for (ModelConfig config : {mlp(), gpt()}) {
+    const Tensor x = config.name == "gpt" ? tokens(2, 6) : Tensor::zeros({2, 12});
+    const auto logits = [&](double p, bool training) {
+      config.dropout = p;
+      const auto model = models::make_model(config, 1);
+      tape.begin({.training = training, .record = false});
+      const Tensor y = model->forward(tape, x).value();
+      return std::vector<float>(y.data<float>(), y.data<float>() + y.numel());
+    };
+    BOOST_TEST((logits(0.5, true) != logits(0, true)));
+    BOOST_TEST((logits(0.5, false) == logits(0, false)));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(inputs_that_do_not_fit_are_data_errors_naming_both_shapes) {
+  tape.begin({.record = false});
+  const auto check = [&](const ModelConfig& config, const Tensor& x, const Names& words) {
+    const auto model = models::make_model(config, 1);
+    BOOST_CHECK_EXCEPTION(model->forward(tape, x), DataError, [&](const DataError& error) {
+      for (const std::string& word : words) {
+        if (std::string(error.what()).find(word) == std::string::npos) return false;
+      }
+      return true;
+    });
+  };
+  check(mlp(), Tensor::zeros({2, 3, 2, 3}), {"[2, 3, 2, 3]", "12", "model.sizes"});
+  check(resnet(), Tensor::zeros({2, 1, 8, 8}),
+        {"[2, 1, 8, 8]", "[batch, 3, height, width]", "model.in_channels"});
+  check(resnet(), Tensor::zeros({2, 3}), {"[2, 3]"});
+  check(gpt(), tokens(2, 7), {"[2, 7]", "6", "model.context"});
+}
+
+BOOST_AUTO_TEST_CASE(impossible_configurations_name_key_and_value) {
+  check_refused({}, {"model.name"});
+  check_refused({.name = "resnett"}, {"model.name = resnett", "'resnet'"});
+  check_refused({.name = "mlp"}, {"model.sizes is missing"});
+  check_refused({.name = "mlp", .sizes = {4}}, {"model.sizes = 4"});
+  check_refused({.name = "mlp", .sizes = {4, 0, 2}}, {"model.sizes = 0"});
+  check_refused({.name = "mlp", .sizes = {4, 2}, .width = 8}, {"model.width = 8", "mlp"});
+  ModelConfig config = resnet();
+  config.classes = 0;
+  check_refused(config, {"model.classes is missing", "resnet"});
+  config = resnet();
+  config.in_channels = -1;
+  check_refused(config, {"model.in_channels = -1"});
+  config = resnet();
+  config.batch_norm = "synced";
+  check_refused(config, {"model.batch_norm = synced"});
+  config = resnet();
+  config.dropout = 0.1;
+  check_refused(config, {"model.dropout = 0.1", "resnet"});
+  config = gpt();
+  config.heads = 3;
+  check_refused(config, {"model.heads = 3", "model.channels = 8"});
+  config = gpt();
+  config.dropout = 1;
+  check_refused(config, {"model.dropout = 1"});
+  config = gpt();
+  config.batch_norm = "sync";
+  check_refused(config, {"model.batch_norm = sync", "gpt"});
+  config = gpt();
+  config.recompute = true;
+  check_refused(config, {"model.recompute"});
+}
+
+BOOST_AUTO_TEST_CASE(the_summary_counts_parameters_and_names_frozen_ones) {
+  const auto model = models::make_model({.name = "mlp", .sizes = {4, 3}}, 1);
+  BOOST_TEST(models::summary(*model) == "15 parameters in 2 tensors");
+  nn::freeze(*model, Names{"*.bias"});
+  BOOST_TEST(models::summary(*model) == "15 parameters in 2 tensors, 3 of them frozen");
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace lockstep::test
