@@ -1,0 +1,125 @@
+// BucketPlan: PyTorch's assignment rule, memory layout, hash.
+#include "lockstep/ddp/bucket_plan.h"
+
+#include <boost/test/unit_test.hpp>
+#include <numeric>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::ddp {
+namespace {
+
+using Buckets = std::vector<std::vector<int>>;
+
+Buckets assign(std::vector<std::size_t> elements, std::vector<DType> dtypes,
+               std::vector<std::size_t> limits) {
+  for (std::size_t i = 0; i < elements.size(); ++i) elements[i] *= bytes_of(dtypes[i]);
+  return assign_buckets(elements, dtypes, limits);
+}
+
+const DType f = DType::float32, d = DType::float64;
+
+std::vector<BucketPlan::Gradient> gradients() {
+  return {{"a.weight", {3, 5}, f},
+          {"a.bias", {5}, f},
+          {"empty", {0, 4}, f},
+          {"b.weight", {5, 7}, f},
+          {"b.bias", {7}, f}};
+}
+
+std::vector<int> reversed(std::size_t count) {
+  std::vector<int> order(count);
+  std::iota(order.rbegin(), order.rend(), 0);
+  return order;
+}
+
+BucketPlan plan(const std::vector<BucketPlan::Gradient>& leaves, const BucketLimits& limits) {
+  return BucketPlan(leaves, reversed(leaves.size()), limits);
+}
+
+BOOST_AUTO_TEST_CASE(one_limit_one_element_type) {
+  BOOST_TEST((assign({100, 200, 100, 50}, {f, f, f, f}, {400}) == Buckets{{0}, {1}, {2}, {3}}));
+}
+
+BOOST_AUTO_TEST_CASE(one_limit_two_element_types_interleave) {
+  BOOST_TEST(
+      (assign({50, 25, 50, 25, 50, 25}, {f, d, f, d, f, d}, {400}) == Buckets{{0, 2}, {1, 3}, {4}, {5}}));
+}
+
+BOOST_AUTO_TEST_CASE(the_last_limit_repeats) {
+  BOOST_TEST((assign({10, 10, 10, 10}, {f, f, f, f}, {40, 80}) == Buckets{{0}, {1, 2}, {3}}));
+}
+
+BOOST_AUTO_TEST_CASE(limits_advance_for_each_element_type_alone) {
+  BOOST_TEST((assign({50, 25, 50, 25, 50, 25}, {f, d, f, d, f, d}, {200, 400}) ==
+              Buckets{{0}, {1}, {2, 4}, {3, 5}}));
+}
+
+BOOST_AUTO_TEST_CASE(no_tensor_makes_no_bucket) { BOOST_TEST(assign({}, {}, {100}).empty()); }
+
+BOOST_AUTO_TEST_CASE(no_limit_is_refused) { BOOST_CHECK_THROW(assign({1}, {f}, {}), UsageError); }
+
+BOOST_AUTO_TEST_CASE(every_gradient_has_a_place_of_its_own_at_64_bytes) {
+  for (const std::size_t limit : {std::size_t{1}, std::size_t{100}, std::size_t{1} << 20}) {
+    const BucketPlan made = plan(gradients(), {.first_bytes = limit, .other_bytes = limit});
+    std::size_t end = 0;
+    for (const int index : made.order()) {
+      const BucketPlan::Gradient& gradient = made.gradients()[static_cast<std::size_t>(index)];
+      BOOST_TEST(made.place(index).offset_bytes % 64 == 0u);
+      BOOST_TEST(made.place(index).offset_bytes >= end);
+      end = made.place(index).offset_bytes + static_cast<std::size_t>(gradient.shape.numel()) * 4;
+    }
+    BOOST_TEST(made.plane_bytes() >= end);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(buckets_cover_the_plane_without_gaps) {
+  const BucketPlan made = plan(gradients(), {.first_bytes = 1, .other_bytes = 100});
+  std::size_t end = 0;
+  for (const BucketPlan::Bucket& bucket : made.buckets()) {
+    BOOST_TEST(bucket.offset_bytes == end);
+    for (const int index : bucket.gradients)
+      BOOST_TEST(made.place(index).bucket == &bucket - made.buckets().data());
+    end += bucket.bytes;
+  }
+  BOOST_TEST(end == made.plane_bytes());
+}
+
+BOOST_AUTO_TEST_CASE(the_plane_has_one_size_in_any_order_and_grouping) {
+  const auto leaves = gradients();
+  const std::size_t bytes = plan(leaves, {.first_bytes = 1, .other_bytes = 1}).plane_bytes();
+  BOOST_TEST(BucketPlan(leaves, std::vector{2, 0, 4, 1, 3}, {}).plane_bytes() == bytes);
+}
+
+BOOST_AUTO_TEST_CASE(an_order_that_is_no_permutation_is_refused) {
+  BOOST_CHECK_THROW(BucketPlan(gradients(), std::vector{0, 1, 2, 3}, {}), UsageError);
+  BOOST_CHECK_THROW(BucketPlan(gradients(), std::vector{0, 1, 2, 3, 3}, {}), UsageError);
+  BOOST_CHECK_THROW(BucketPlan(gradients(), std::vector{0, 1, 2, 3, 5}, {}), UsageError);
+}
+
+BOOST_AUTO_TEST_CASE(the_hash_covers_names_types_shapes_order_and_grouping) {
+  const BucketLimits limits{.first_bytes = 100, .other_bytes = 100};
+  const std::uint64_t hash = plan(gradients(), limits).hash();
+  BOOST_TEST(hash == plan(gradients(), limits).hash());
+  auto other = gradients();
+  other[1].name = "a.offset";
+  BOOST_TEST(hash != plan(other, limits).hash());
+  other = gradients();
+  other[3].shape = Shape{7, 5};
+  BOOST_TEST(hash != plan(other, limits).hash());
+  other = gradients();
+  other[4].dtype = d;
+  BOOST_TEST(hash != plan(other, limits).hash());
+  BOOST_TEST(hash != plan(gradients(), {.first_bytes = 1, .other_bytes = 1}).hash());
+  BOOST_TEST(hash != BucketPlan(gradients(), std::vector{0, 1, 2, 3, 4}, limits).hash());
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_prints_one_line_a_bucket) {
+  const std::string text = plan(gradients(), {.first_bytes = 1, .other_bytes = 1 << 20}).to_string();
+  BOOST_TEST(
+      text ==
+      "bucket 0: 0.00 MiB, float32: b.bias\nbucket 1: 0.00 MiB, float32: b.weight empty a.bias a.weight\n");
+}
+
+}  // namespace
+}  // namespace lockstep::ddp

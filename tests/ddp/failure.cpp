@@ -1,0 +1,197 @@
+// What throws on some rank in a step: the same error on every rank, nobody left waiting, the next step works.
+#include <boost/test/unit_test.hpp>
+#include <stdexcept>
+
+#include "ddp/toy.h"
+
+namespace lockstep::test {
+namespace {
+
+struct Run {
+  explicit Run(int shards)
+      : backend(kernels::make_cpu_backend()),
+        replicas(net.state(), world(), *backend,
+                 {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .shards = shards}) {}
+  void good_step(std::uint64_t step) {
+    replicas.step(toy_batch(step, replicas),
+                  [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
+    check_gradients(net, reference(step, replicas.shard_map().shards()));
+  }
+  Net net;
+  std::unique_ptr<kernels::Backend> backend;
+  ddp::DataParallel replicas;
+};
+
+/// "rank R: ", unless that is all ranks.
+std::string by(int rank) { return world().size() == 1 ? "" : "rank " + std::to_string(rank) + ": "; }
+
+/// An operation whose backward throws.
+Loss throwing_backward(Net& net, Tape& tape, const ToyShard& shard) {
+  const Var w = tape.use(net["in.weight"]);
+  const Var broken = tape.record(net["in.weight"].value, {&w}, [](Tape&, const Tensor&) {
+    throw TrainingError("the backward of in.weight broke");
+  });
+  const Var h = relu(linear(tape.constant(shard.x), broken, tape.use(net["in.bias"])));
+  return mse(linear(h, tape.use(net["out.weight"]), tape.use(net["out.bias"])), shard.y);
+}
+
+BOOST_AUTO_TEST_CASE(an_error_in_the_loss_of_one_rank_is_thrown_by_all) {
+  for (const int shards : {4, 7}) {
+    Run run(shards);
+    for (int bad = 0; bad < shards; ++bad) {
+      const std::string text = same_error(ExitCode::data, [&] {
+        run.replicas.step(toy_batch(0, run.replicas), [&](Tape& tape, const ToyShard& shard) {
+          if (shard.index == bad) throw DataError("sample {} cannot be read", bad);
+          return plain_loss(run.net, tape, shard);
+        });
+      });
+      BOOST_TEST(text == by(run.replicas.shard_map().owner(bad)) + "sample " + std::to_string(bad) +
+                             " cannot be read");
+      for (const Param& param : run.net.params) BOOST_TEST(!param.gradient, param.name);
+      run.good_step(static_cast<std::uint64_t>(bad + 1));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(an_error_in_the_middle_of_a_backward_is_thrown_by_all) {
+  const int shards = 5;
+  Run run(shards);
+  for (int bad = 0; bad < shards; ++bad) {
+    const std::string text = same_error(ExitCode::training, [&] {
+      run.replicas.step(toy_batch(0, run.replicas), [&](Tape& tape, const ToyShard& shard) {
+        return shard.index == bad ? throwing_backward(run.net, tape, shard)
+                                  : plain_loss(run.net, tape, shard);
+      });
+    });
+    BOOST_TEST(text == by(run.replicas.shard_map().owner(bad)) + "the backward of in.weight broke");
+    run.good_step(static_cast<std::uint64_t>(bad + 1));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(an_error_of_the_batch_itself_is_thrown_by_all) {
+  struct Broken : ToyBatch {
+    auto begin() const {
+      if (world().rank() == world().size() - 1) throw DataError("digits.h5 is truncated");
+      return shards.begin();
+    }
+  };
+  Run run(4);
+  const std::string text = same_error(ExitCode::data, [&] {
+    run.replicas.step(Broken{toy_batch(0, run.replicas)},
+                      [&](Tape& tape, const ToyShard& shard) { return plain_loss(run.net, tape, shard); });
+  });
+  BOOST_TEST(text == by(world().size() - 1) + "digits.h5 is truncated");
+  run.good_step(1);
+}
+
+BOOST_AUTO_TEST_CASE(of_several_errors_that_of_the_lowest_rank_is_thrown) {
+  Run run(4);
+  const std::string text = same_error(ExitCode::training, [&] {
+    run.replicas.step(toy_batch(0, run.replicas), [&](Tape&, const ToyShard&) -> Loss {
+      if (world().rank() == 0) throw TrainingError("no luck on rank 0");
+      throw DataError("no luck on rank {}", world().rank());
+    });
+  });
+  BOOST_TEST(contains(text, "no luck on rank 0"));
+  run.good_step(1);
+}
+
+BOOST_AUTO_TEST_CASE(an_exception_of_another_library_becomes_an_error_on_all) {
+  Run run(4);
+  const std::string text = same_error(ExitCode::failure, [&] {
+    run.replicas.step(toy_batch(0, run.replicas), [&](Tape& tape, const ToyShard& shard) {
+      if (shard.index == 3) throw std::runtime_error("from elsewhere");
+      return plain_loss(run.net, tape, shard);
+    });
+  });
+  BOOST_TEST(contains(text, "from elsewhere"));
+  run.good_step(1);
+}
+
+BOOST_AUTO_TEST_CASE(an_error_in_the_first_step_leaves_the_plan_to_be_made_after_the_next) {
+  Run run(4);
+  const std::vector<int> before = run.replicas.plan().order();
+  same_error(ExitCode::data, [&] {
+    run.replicas.step(toy_batch(0, run.replicas),
+                      [&](Tape&, const ToyShard&) -> Loss { throw DataError("nothing to read"); });
+  });
+  BOOST_TEST((run.replicas.plan().order() == before));
+  run.good_step(0);
+  BOOST_TEST((run.replicas.plan().order() != before));
+}
+
+BOOST_AUTO_TEST_CASE(ranks_at_different_steps_are_told_both_numbers) {
+  if (world().size() == 1) return;
+  Run run(4);
+  const std::uint64_t step = world().rank() == world().size() - 1 ? 8 : 7;
+  const std::string text = same_error(ExitCode::usage, [&] {
+    run.replicas.step(toy_batch(step, run.replicas),
+                      [&](Tape& tape, const ToyShard& shard) { return plain_loss(run.net, tape, shard); });
+  });
+  BOOST_TEST(contains(text, "is at step 8 but rank 0 at step 7"));
+  run.good_step(9);
+}
+
+BOOST_AUTO_TEST_CASE(a_batch_of_other_shards_than_this_ranks_is_refused) {
+  Run run(5);
+  const auto step_over = [&](comm::ShardRange block) {
+    run.replicas.step(toy_batch(0, block),
+                      [&](Tape& tape, const ToyShard& shard) { return plain_loss(run.net, tape, shard); });
+  };
+  const comm::ShardRange block = run.replicas.shard_map().block(world().rank());
+  BOOST_TEST(contains(same_error(ExitCode::usage,
+                                 [&] {
+                                   step_over({block.first, block.count - 1});
+                                 }),
+                      "the batch of step 0 ended after"));
+  BOOST_TEST(contains(same_error(ExitCode::usage,
+                                 [&] {
+                                   step_over({block.first, block.count + 1});
+                                 }),
+                      "the batch of step 0 holds shard"));
+  BOOST_TEST(contains(same_error(ExitCode::usage,
+                                 [&] {
+                                   step_over({block.first + 1, block.count});
+                                 }),
+                      "the batch of step 0 holds shard"));
+  run.good_step(1);
+}
+
+BOOST_AUTO_TEST_CASE(a_loss_that_is_not_finite_is_reported_not_thrown) {
+  Run run(4);
+  const ddp::StepResult result =
+      run.replicas.step(toy_batch(0, run.replicas), [&](Tape& tape, const ToyShard& shard) {
+        Loss loss = plain_loss(run.net, tape, shard);
+        if (shard.index == 3) loss.total.sum = std::numeric_limits<double>::infinity();
+        return loss;
+      });
+  BOOST_TEST(result.loss_sum == std::numeric_limits<double>::infinity());
+}
+
+BOOST_AUTO_TEST_CASE(a_parameter_that_is_not_of_the_model_is_refused_by_name) {
+  Run run(4);
+  Param stranger = make_param("stranger", {4, 7});
+  const std::string text = same_error(ExitCode::usage, [&] {
+    run.replicas.step(toy_batch(0, run.replicas), [&](Tape& tape, const ToyShard& shard) {
+      const Var h = relu(linear(tape.constant(shard.x), tape.use(run.net.params[0])));
+      return mse(linear(h, tape.use(stranger)), shard.y);
+    });
+  });
+  BOOST_TEST(contains(text, "parameter stranger was not a trainable parameter of the model"));
+  run.replicas.tape().begin({});  // lets go of the stranger
+}
+
+BOOST_AUTO_TEST_CASE(gradients_go_with_the_memory_they_are_views_of) {
+  Net net;
+  const auto backend = kernels::make_cpu_backend();
+  {
+    ddp::DataParallel replicas(net.state(), world(), *backend, {.shards = 4});
+    replicas.step(toy_batch(0, replicas),
+                  [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
+    BOOST_TEST(bool(net.params[0].gradient));
+  }
+  BOOST_TEST(!net.params[0].gradient);
+}
+
+}  // namespace
+}  // namespace lockstep::test

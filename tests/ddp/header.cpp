@@ -1,0 +1,133 @@
+// The step header: one verdict for all ranks, the same bits at any number of them.
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+
+#include "ddp/step_header.h"
+#include "ddp/toy.h"
+
+namespace lockstep::test {
+namespace {
+
+/// Losses of very different sizes, so that another order of additions gives other bits. Not inlined, lest a
+/// compiler fuse the product with the sums that are compared.
+[[gnu::noinline]] double loss_sum(int shard) { return std::sin(shard + 1.0) * std::pow(10.0, shard % 7); }
+
+struct Fold {
+  double sum, weight;
+};
+
+Fold folded(int shards) {
+  return comm::fold_tree(
+      {0, shards},
+      [](int shard) {
+        return Fold{loss_sum(shard), 3.0 + shard};
+      },
+      [](const Fold& a, const Fold& b) {
+        return Fold{a.sum + b.sum, a.weight + b.weight};
+      });
+}
+
+BOOST_AUTO_TEST_CASE(losses_are_folded_along_the_tree_over_shards) {
+  for (int shards = 1; shards <= 25; ++shards) {
+    const comm::ShardMap map(shards, world().size());
+    const comm::ShardRange block = map.block(world().rank());
+    const ddp::PlaneSchedule schedule(shards, block);
+    ddp::StepHeader header(map, schedule, 0);
+    header.begin(0);
+    for (int turn = 0; turn < block.count; ++turn) {
+      const int shard = block.first + turn;
+      header.add_loss(turn, true, {loss_sum(shard), 3.0});
+      header.add_loss(turn, false, {0.0, static_cast<double>(shard)});
+      header.end_shard(turn);
+    }
+    header.exchange(world(), 1, {}, false, ddp::Usage(block.count, 0));
+    BOOST_TEST(header.loss().sum == folded(shards).sum);
+    BOOST_TEST(header.loss().weight == folded(shards).weight);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(usage_is_known_of_every_rank) {
+  const int shards = 7;
+  const std::size_t items = 130;
+  const comm::ShardMap map(shards, world().size());
+  const comm::ShardRange block = map.block(world().rank());
+  ddp::Usage usage(block.count, items);
+  // Item i is written in the shards that its last digits allow: none, all, or one.
+  const auto writes = [](int shard, std::size_t item) {
+    return item % 3 == 1 || (item % 3 == 2 && static_cast<int>(item % shards) == shard);
+  };
+  for (int turn = 0; turn < block.count; ++turn) {
+    for (std::size_t item = 0; item < items; ++item) {
+      if (writes(block.first + turn, item)) usage.set(turn, item);
+    }
+  }
+  ddp::StepHeader header(map, ddp::PlaneSchedule(shards, block), items);
+  header.begin(0);
+  header.exchange(world(), 1, {}, false, usage);
+  for (std::size_t item = 0; item < items; ++item) {
+    BOOST_TEST(header.written(item) == (item % 3 != 0), item);
+    BOOST_TEST(header.missed(item) == (item % 3 != 1), item);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(different_plans_are_an_error_that_names_both) {
+  if (world().size() == 1) return;
+  const comm::ShardMap map(4, world().size());
+  const comm::ShardRange block = map.block(world().rank());
+  ddp::StepHeader header(map, ddp::PlaneSchedule(4, block), 1);
+  header.begin(0);
+  header.exchange(world(), world().rank() == 1 ? 0xbad : 0x1, {}, false, ddp::Usage(block.count, 1));
+  const std::string text = same_error(ExitCode::training, [&] { header.check_agreement(); });
+  BOOST_TEST(contains(text, "rank 1 holds bucket plan 0000000000000bad but rank 0 0000000000000001"));
+}
+
+struct Run {
+  Run() : backend(kernels::make_cpu_backend()), replicas(net.state(), world(), *backend, {.shards = 4}) {}
+  ddp::StepResult step(std::uint64_t step) {
+    return replicas.step(toy_batch(step, replicas),
+                         [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
+  }
+  Net net;
+  std::unique_ptr<kernels::Backend> backend;
+  ddp::DataParallel replicas;
+};
+
+BOOST_AUTO_TEST_CASE(the_loss_of_a_step_is_the_sum_over_the_global_batch) {
+  Run run;
+  Net net;
+  const auto wanted = comm::fold_tree(
+      {0, 4},
+      [&](int shard) {
+        Tape tape(*run.backend);
+        tape.begin({.record = false});
+        return plain_loss(net, tape, toy_shard(5, shard)).total.sum;
+      },
+      [](double a, double b) { return a + b; });
+  const ddp::StepResult result = run.step(5);
+  BOOST_TEST(result.step == 5u);
+  BOOST_TEST(result.loss_sum == wanted);
+  BOOST_TEST(result.weight == 4 * 24.0);
+  BOOST_TEST(result.mean_loss() == wanted / 96);
+}
+
+BOOST_AUTO_TEST_CASE(a_request_of_any_rank_reaches_all_at_the_end_of_the_same_step_once) {
+  for (int asking = 0; asking < world().size(); ++asking) {
+    Run run;
+    if (world().rank() == asking) run.replicas.request({.stop_preempted = true});
+    if (world().rank() == world().size() - 1) run.replicas.request({.checkpoint = true});
+    BOOST_TEST((run.step(0).requests == ddp::Requests{.stop_preempted = true, .checkpoint = true}));
+    BOOST_TEST(!run.step(1).requests.any());
+    run.replicas.request({.stop_user = true});
+    BOOST_TEST((run.step(2).requests == ddp::Requests{.stop_user = true}));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(times_are_told_apart) {
+  Run run;
+  const ddp::StepResult result = run.step(0);
+  BOOST_TEST(result.compute_ms > 0);
+  BOOST_TEST(result.exposed_comm_ms >= 0);
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,210 @@
+// When buckets start: as soon as their last gradient exists, in plan order, and never later than backward.
+#include <boost/test/unit_test.hpp>
+#include <cstdlib>
+#include <numeric>
+
+#include "ddp/reducer.h"
+#include "ddp/toy.h"
+
+namespace lockstep::test {
+namespace {
+
+/// Passes everything on and writes down which sums were started and what else was called.
+class Recording final : public comm::Communicator {
+ public:
+  explicit Recording(comm::Communicator& real) : real_(real) {}
+
+  std::vector<std::size_t> started;  // offsets, in order
+  int gathers = 0, broadcasts = 0, polls = 0;
+
+  int rank() const override { return real_.rank(); }
+  int size() const override { return real_.size(); }
+  const comm::Topology& topology() const override { return real_.topology(); }
+  std::unique_ptr<comm::Arena> allocate_arena(std::size_t bytes, int planes) override {
+    return real_.allocate_arena(bytes, planes);
+  }
+  comm::Ticket start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
+    started.push_back(sum.offset_bytes);
+    return real_.start_tree_sum(sum, map);
+  }
+  void progress() override {
+    ++polls;
+    real_.progress();
+  }
+  bool done(comm::Ticket ticket) override { return real_.done(ticket); }
+  void wait(comm::Ticket ticket) override { real_.wait(ticket); }
+  void all_gather(const void* mine, std::size_t bytes, void* all) override {
+    ++gathers;
+    real_.all_gather(mine, bytes, all);
+  }
+  std::vector<std::string> all_gather_texts(const std::string& mine) override {
+    return real_.all_gather_texts(mine);
+  }
+  void broadcast(void* data, std::size_t bytes, int root) override {
+    ++broadcasts;
+    real_.broadcast(data, bytes, root);
+  }
+  void barrier(double timeout_s) override { real_.barrier(timeout_s); }
+  std::unique_ptr<comm::Communicator> split(int colour, int key) override { return real_.split(colour, key); }
+  [[noreturn]] void abort(int exit_code) override {
+    real_.abort(exit_code);
+    std::abort();
+  }
+
+ private:
+  comm::Communicator& real_;
+};
+
+struct Run {
+  explicit Run(int shards, double bucket_mb = tiny_mb)
+      : communicator(world()),
+        backend(kernels::make_cpu_backend()),
+        replicas(net.state(), communicator, *backend,
+                 {.bucket_mb = bucket_mb, .first_bucket_mb = bucket_mb, .shards = shards}) {}
+  /// at_the_end is called in the backward of the first operation, which is the last to run.
+  template <class AtTheEnd>
+  ddp::StepResult step(std::uint64_t step, const AtTheEnd& at_the_end) {
+    return replicas.step(toy_batch(step, replicas), [&](Tape& tape, const ToyShard& shard) {
+      const Var w = tape.use(net["in.weight"]);
+      const Var h =
+          tape.record(net["in.weight"].value, {&w}, [&at_the_end, w, &shard](Tape& t, const Tensor& dy) {
+            at_the_end(shard);
+            t.give(w, dy);
+          });
+      const Var a = relu(linear(tape.constant(shard.x), h, tape.use(net["in.bias"])));
+      const Var b = relu(linear(a, tape.use(net["tied.weight"])));
+      return mse(linear(net.with_nothing(tape, b), tape.use(net["out.weight"]), tape.use(net["out.bias"])),
+                 shard.y);
+    });
+  }
+  Net net;
+  Recording communicator;
+  std::unique_ptr<kernels::Backend> backend;
+  ddp::DataParallel replicas;
+};
+
+constexpr std::size_t filled_buckets = 5;  // "nothing" has no elements, so nothing travels for it
+
+BOOST_AUTO_TEST_CASE(from_the_first_step_on_every_bucket_but_the_last_is_in_flight_before_backward_ends) {
+  for (const int shards : {4, 7}) {
+    Run run(shards);
+    const int last = run.replicas.shard_map().block(world().rank()).end() - 1;
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      run.communicator.started.clear();
+      run.step(step, [&](const ToyShard& shard) {
+        // in.weight has no gradient yet; in.bias has, but its bucket comes behind in the first plan or not.
+        if (shard.index == last) BOOST_TEST(run.communicator.started.size() == filled_buckets - 1);
+        if (shard.index != last) BOOST_TEST(run.communicator.started.empty());
+      });
+      BOOST_TEST(run.communicator.started.size() == filled_buckets);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(buckets_start_in_plan_order) {
+  Run run(5);
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    run.communicator.started.clear();
+    std::vector<std::size_t> wanted;
+    for (const auto& bucket : run.replicas.plan().buckets()) {
+      if (bucket.bytes > 0) wanted.push_back(bucket.offset_bytes);
+    }
+    run.step(step, [](const ToyShard&) {});
+    BOOST_TEST(run.communicator.started == wanted, boost::test_tools::per_element());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_step_makes_one_collective_beside_its_buckets) {
+  Run run(4);
+  run.step(0, [](const ToyShard&) {});
+  run.communicator.gathers = run.communicator.broadcasts = 0;
+  run.communicator.started.clear();
+  run.step(1, [](const ToyShard&) {});
+  BOOST_TEST(run.communicator.gathers == 1);
+  BOOST_TEST(run.communicator.broadcasts == 0);
+  BOOST_TEST(run.communicator.started.size() == filled_buckets);
+}
+
+BOOST_AUTO_TEST_CASE(communication_is_polled_between_operations_while_something_is_in_flight) {
+  Run run(4);
+  int polls_at_end = 0;
+  run.step(0, [&](const ToyShard&) { polls_at_end = run.communicator.polls; });
+  BOOST_TEST(polls_at_end > 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_that_fails_starts_its_other_buckets_in_plan_order) {
+  Run run(4);
+  std::vector<std::size_t> wanted;
+  for (const auto& bucket : run.replicas.plan().buckets()) {
+    if (bucket.bytes > 0) wanted.push_back(bucket.offset_bytes);
+  }
+  same_error(ExitCode::data, [&] {
+    run.step(0, [&](const ToyShard& shard) {
+      if (shard.index == 3) throw DataError("shard 3 is broken");
+    });
+  });
+  BOOST_TEST(run.communicator.started == wanted, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_without_shards_starts_all_its_buckets_at_once_and_receives_the_sum) {
+  Net net;
+  Recording communicator(world());
+  const auto backend = kernels::make_cpu_backend();
+  std::vector<Param*> params = net.state().params;
+  ddp::Reducer reducer(params, {}, communicator, *backend, comm::ShardMap(1, world().size()),
+                       {.first_bytes = 1, .other_bytes = 1});
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    communicator.started.clear();
+    reducer.begin_step();
+    BOOST_TEST(communicator.started.size() == (world().rank() == 0 ? 0 : filled_buckets));
+    if (world().rank() == 0) {
+      Tape tape(*backend);
+      reducer.begin_shard(0);
+      reducer.begin_pass(true);
+      tape.begin({.sink = &reducer});
+      const Loss loss = plain_loss(net, tape, toy_shard(step, 0));
+      reducer.begin_backward(tape.used_params());
+      backward(loss);
+      tape.finish_backward();
+      reducer.end_pass();
+    }
+    reducer.wait();
+    const Gradients wanted = reference(step, 1);
+    for (std::size_t p = 0; p < params.size(); ++p)
+      BOOST_TEST(same_bits(elements(reducer.sum(static_cast<int>(p))), wanted[p]), params[p]->name);
+    reducer.replan();
+    for (std::size_t p = 0; p < params.size(); ++p)
+      BOOST_TEST(same_bits(elements(reducer.sum(static_cast<int>(p))), wanted[p]), params[p]->name);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_made_anew_keeps_what_every_plane_holds) {
+  const auto self = comm::make_self_communicator();
+  const std::vector<ddp::BucketPlan::Gradient> leaves{{"a", {3}, DType::float32},
+                                                      {"b", {40}, DType::float32},
+                                                      {"c", {0}, DType::float32},
+                                                      {"d", {17}, DType::float32}};
+  ddp::GradArena arena(*self, ddp::BucketPlan(leaves, std::vector{3, 2, 1, 0}, {}),
+                       std::vector<std::int64_t>{5}, 3, Device::cpu());
+  const auto fill = [&](int gradient, int plane) {
+    const Tensor memory = arena.gradient(gradient, plane);
+    std::iota(memory.data<float>(), memory.data<float>() + memory.numel(),
+              static_cast<float>(1000 * gradient + 100 * plane));
+  };
+  for (int plane = 0; plane < 3; ++plane) {
+    for (int g = 0; g < 4; ++g) fill(g, plane);
+    arena.statistic(0, plane).data<double>()[4] = plane;
+  }
+  arena.adopt(ddp::BucketPlan(leaves, std::vector{1, 0, 3, 2}, {.first_bytes = 1, .other_bytes = 1}));
+  for (int plane = 0; plane < 3; ++plane) {
+    for (int g = 0; g < 4; ++g) {
+      const Tensor memory = arena.gradient(g, plane);
+      for (std::int64_t i = 0; i < memory.numel(); ++i)
+        BOOST_TEST(memory.data<float>()[i] == static_cast<float>(1000 * g + 100 * plane + i));
+    }
+    BOOST_TEST(arena.statistic(0, plane).data<double>()[4] == plane);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test

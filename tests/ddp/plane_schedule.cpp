@@ -1,0 +1,56 @@
+// PlaneSchedule: what every plane holds after a rank's last shard.
+#include "ddp/plane_schedule.h"
+
+#include <boost/test/unit_test.hpp>
+#include <string>
+
+namespace lockstep::ddp {
+namespace {
+
+/// The sum over a node, spelled out: "((0+1)+2)".
+std::string spelled(comm::ShardRange node) {
+  return comm::fold_tree(
+      node, [](int shard) { return std::to_string(shard); },
+      [](const std::string& a, const std::string& b) { return "(" + a + "+" + b + ")"; });
+}
+
+std::vector<std::string> run(const PlaneSchedule& schedule, int first) {
+  std::vector<std::string> planes(static_cast<std::size_t>(schedule.planes()));
+  for (std::size_t i = 0; i < schedule.turns().size(); ++i) {
+    const auto [plane, merges] = schedule.turns()[i];
+    planes.at(static_cast<std::size_t>(plane)) = std::to_string(first + static_cast<int>(i));
+    for (int p = plane; p > plane - merges; --p) {
+      std::string& left = planes.at(static_cast<std::size_t>(p - 1));
+      left = "(" + left + "+" + planes[static_cast<std::size_t>(p)] + ")";
+    }
+  }
+  return planes;
+}
+
+BOOST_AUTO_TEST_CASE(each_plane_ends_with_the_sum_of_its_maximal_subtree) {
+  for (int shards = 1; shards <= 33; ++shards) {
+    for (int ranks = 1; ranks <= shards + 1; ++ranks) {
+      const comm::ShardMap map(shards, ranks);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const PlaneSchedule schedule(shards, map.block(rank));
+        const auto planes = run(schedule, map.block(rank).first);
+        const auto subtrees = map.subtrees(rank);
+        BOOST_TEST(schedule.subtrees() == static_cast<int>(subtrees.size()));
+        for (std::size_t p = 0; p < subtrees.size(); ++p) BOOST_TEST(planes.at(p) == spelled(subtrees[p]));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_power_of_two_of_shards_takes_one_plane_more_than_its_logarithm) {
+  for (int log = 0; log <= 6; ++log) BOOST_TEST(PlaneSchedule(1 << log, {0, 1 << log}).planes() == log + 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_without_shards_has_the_one_plane_that_receives_the_sum) {
+  const PlaneSchedule schedule(1, {1, 0});
+  BOOST_TEST(schedule.planes() == 1);
+  BOOST_TEST(schedule.turns().empty());
+}
+
+}  // namespace
+}  // namespace lockstep::ddp

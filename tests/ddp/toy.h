@@ -1,0 +1,188 @@
+// A small network on made-up data, and the serial reference: every shard's gradient by itself, folded along
+// the tree.
+#pragma once
+
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/autograd/gradient_sink.h"
+#include "lockstep/base/random.h"
+#include "lockstep/comm/reduction_tree.h"
+#include "lockstep/ddp/data_parallel.h"
+#include "support/world.h"
+
+namespace lockstep::test {
+
+inline void fill_normal(const Tensor& tensor, const RandomKey& key) {
+  const Random random(key);
+  for (std::int64_t i = 0; i < tensor.numel(); ++i)
+    tensor.data<float>()[i] = random.normal(static_cast<std::uint64_t>(i));
+}
+
+inline Param make_param(const std::string& name, Shape shape, std::uint64_t seed = 1) {
+  Param param;
+  param.name = name;
+  param.value = Tensor::zeros(shape);
+  fill_normal(param.value, {.seed = seed, .purpose = purpose_of(name)});
+  return param;
+}
+
+/// 5 -> 7 -> 7 -> 4, the middle layer used twice.
+struct Net {
+  explicit Net(std::uint64_t seed = 1)
+      : params{make_param("in.weight", {7, 5}, seed),   make_param("in.bias", {7}, seed),
+               make_param("tied.weight", {7, 7}, seed), make_param("out.weight", {4, 7}, seed),
+               make_param("out.bias", {4}, seed),       make_param("nothing", {0, 3}, seed)} {}
+  Net(const Net&) = delete;
+  Net& operator=(const Net&) = delete;
+
+  ModelState state() {
+    ModelState state;
+    for (Param& param : params) state.params.push_back(&param);
+    return state;
+  }
+  Param& operator[](const std::string& name) {
+    return *std::find_if(params.begin(), params.end(),
+                         [&](const Param& param) { return param.name == name; });
+  }
+  Loss loss(Tape& tape, const Tensor& x, const Tensor& y) {
+    Var h = relu(linear(tape.constant(x), tape.use(params[0]), tape.use(params[1])));
+    h = relu(linear(h, tape.use(params[2])));
+    h = h + linear(h, tape.use(params[2]));
+    return mse(linear(with_nothing(tape, h), tape.use(params[3]), tape.use(params[4])), y);
+  }
+  /// x itself, by way of the parameter that has no elements.
+  Var with_nothing(Tape& tape, const Var& x) {
+    const Var nothing = tape.use(params[5]);
+    return tape.record(x.value(), {&x, &nothing}, [x, nothing](Tape& t, const Tensor& dy) {
+      t.give(x, dy);
+      t.give(nothing, Tensor::zeros(nothing.shape()));
+    });
+  }
+
+  std::vector<Param> params;
+};
+
+struct ToyShard {
+  int index = 0;
+  Tensor x, y;
+};
+
+struct ToyBatch {
+  std::uint64_t step = 0;
+  std::vector<ToyShard> shards;
+  auto begin() const { return shards.begin(); }
+  auto end() const { return shards.end(); }
+};
+
+/// 6 samples, made from (step, shard) alone.
+inline ToyShard toy_shard(std::uint64_t step, int shard) {
+  ToyShard made{shard, Tensor::empty({6, 5}), Tensor::empty({6, 4})};
+  const RandomKey key{
+      .seed = 3, .purpose = purpose_of("x"), .step = step, .shard = static_cast<std::uint32_t>(shard)};
+  fill_normal(made.x, key);
+  fill_normal(made.y, {.seed = 4, .purpose = key.purpose, .step = step, .shard = key.shard});
+  return made;
+}
+
+inline ToyBatch toy_batch(std::uint64_t step, comm::ShardRange block) {
+  ToyBatch batch{step, {}};
+  for (int shard = block.first; shard < block.end(); ++shard) batch.shards.push_back(toy_shard(step, shard));
+  return batch;
+}
+
+inline ToyBatch toy_batch(std::uint64_t step, const ddp::DataParallel& replicas) {
+  return toy_batch(step, replicas.shard_map().block(replicas.communicator().rank()));
+}
+
+using Gradients = std::vector<std::vector<float>>;  // by parameter; empty: none
+
+inline std::vector<float> elements(const Tensor& tensor) {
+  return tensor ? std::vector<float>(tensor.data<float>(), tensor.data<float>() + tensor.numel())
+                : std::vector<float>{};
+}
+
+using LossOf = std::function<Loss(Net&, Tape&, const ToyShard&)>;
+
+inline Loss plain_loss(Net& net, Tape& tape, const ToyShard& shard) {
+  return net.loss(tape, shard.x, shard.y);
+}
+
+/// The gradients of one shard, run in `pieces` pieces; zeros where there are none.
+inline Gradients shard_gradients(Net& net, kernels::Backend& backend, const ToyShard& shard, int pieces,
+                                 const LossOf& loss_of) {
+  LocalGradients sink(net.state(), backend);
+  Tape tape(backend);
+  for (int piece = 0; piece < pieces; ++piece) {
+    tape.begin({.sink = &sink});
+    const ddp::Piece part{.index = piece, .count = pieces};
+    backward(loss_of(net, tape, {shard.index, part.rows(shard.x), part.rows(shard.y)}));
+    tape.finish_backward();
+  }
+  Gradients gradients;
+  for (Param& param : net.params) {
+    gradients.push_back(elements(param.gradient));
+    gradients.back().resize(static_cast<std::size_t>(param.value.numel()));
+  }
+  sink.clear();
+  return gradients;
+}
+
+inline Gradients add(Gradients a, const Gradients& b) {
+  for (std::size_t p = 0; p < a.size(); ++p) {
+    for (std::size_t i = 0; i < a[p].size(); ++i) a[p][i] += b[p][i];
+  }
+  return a;
+}
+
+/// What a step over `shards` shards must give.
+inline Gradients reference(std::uint64_t step, int shards, int pieces = 1, const LossOf& loss_of = plain_loss,
+                           std::uint64_t seed = 1) {
+  Net net(seed);
+  const auto backend = kernels::make_cpu_backend();
+  return comm::fold_tree(
+      {0, shards},
+      [&](int shard) { return shard_gradients(net, *backend, toy_shard(step, shard), pieces, loss_of); },
+      add);
+}
+
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+inline void check_gradients(const Net& net, const Gradients& wanted) {
+  for (std::size_t p = 0; p < net.params.size(); ++p) {
+    BOOST_TEST(bool(net.params[p].gradient), net.params[p].name << " has no gradient");
+    BOOST_TEST(same_bits(elements(net.params[p].gradient), wanted[p]), net.params[p].name << " differs");
+  }
+}
+
+/// Buckets of one gradient each.
+inline constexpr double tiny_mb = 1e-6;
+
+/// The text of the Error that `action` throws; all ranks must throw the same with this code.
+template <class Action>
+std::string same_error(ExitCode code, const Action& action) {
+  std::string text = "nothing was thrown";
+  try {
+    action();
+  } catch (const Error& error) {
+    text = error.what();
+    BOOST_TEST(static_cast<int>(error.code()) == static_cast<int>(code));
+  }
+  for (const std::string& other : world().all_gather_texts(text)) BOOST_TEST(other == text);
+  return text;
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace lockstep::test
