@@ -21,7 +21,7 @@ struct Keep {
 };
 
 /// Elements [first, first + count), first divisible by 4, count <= elements_at_once.
-void drop_group(const Keep& keep, std::int64_t first, std::int64_t count, const float* x, float* y) {
+void drop_group(const Keep keep, std::int64_t first, std::int64_t count, const float* x, float* y) {
   std::uint32_t words[elements_at_once];
   const auto block = static_cast<std::uint64_t>(first / 4);
 #pragma GCC ivdep

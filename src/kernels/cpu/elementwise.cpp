@@ -121,8 +121,9 @@ void CpuBackend::scale(const Tensor& x, float factor, const Tensor& y) {
   const float* from = floats("scale", "x", x);
   float* to = floats("scale", "y", y);
   parallel_ranges(threads_, x.stored_numel(), elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
+    const float by = factor;  // a copy that no store can change
 #pragma GCC ivdep
-    for (std::int64_t i = begin; i < end; ++i) to[i] = factor * from[i];
+    for (std::int64_t i = begin; i < end; ++i) to[i] = by * from[i];
   });
 }
 

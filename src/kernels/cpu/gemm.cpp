@@ -77,7 +77,8 @@ Gemm::Gemm(int threads, MemoryPool& pool)
 
 Matrix Gemm::spread(const Matrix& matrix, std::int64_t rows, std::int64_t columns, std::int64_t uses,
                     StorageRef& holder) const {
-  constexpr std::int64_t bad_stride = 256, padding = 16, worthwhile_uses = 32;
+  constexpr std::int64_t bad_stride = 256, padding = 16;
+  const std::int64_t worthwhile_uses = matrix.transposed ? 64 : 32;
   if (!spreads_ || matrix.stride == 0 || matrix.stride % bad_stride != 0 || uses < worthwhile_uses)
     return matrix;
   const std::int64_t stride = columns + padding;

@@ -61,6 +61,13 @@ float sum_of_exponentials(const float* x, float most, std::int64_t count) {
   return total;
 }
 
+/// d = factor * (e^(x - log) - spread); d may be x. Plain arguments: what a lambda captured, a store to d
+/// might change.
+void gradient_row(const float* x, std::int64_t classes, float log, float factor, float spread, float* d) {
+#pragma GCC ivdep
+  for (std::int64_t c = 0; c < classes; ++c) d[c] = factor * (exponential(x[c] - log) - spread);
+}
+
 }  // namespace
 
 WeightedSum CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets,
@@ -108,10 +115,8 @@ void CpuBackend::cross_entropy_backward(const Tensor& logits, const Tensor& targ
     float* d = to + row * in.classes;
     const std::int64_t target = in.targets[row];
     if (target == options.ignore_index) return std::fill(d, d + in.classes, 0.0f);
-    const float log = logs[row];
-    const float at_target = exponential(x[target] - log) - spread - (1.0f - options.label_smoothing);
-#pragma GCC ivdep
-    for (std::int64_t c = 0; c < in.classes; ++c) d[c] = factor * (exponential(x[c] - log) - spread);
+    const float at_target = exponential(x[target] - logs[row]) - spread - (1.0f - options.label_smoothing);
+    gradient_row(x, in.classes, logs[row], factor, spread, d);
     d[target] = factor * at_target;
   });
 }
@@ -167,8 +172,9 @@ void CpuBackend::squared_error_backward(const Tensor& x, const Tensor& target, f
   const float *a = plain_floats(operation, "x", x), *b = plain_floats(operation, "target", target);
   float* to = plain_floats(operation, "dx", dx);
   parallel_ranges(threads_, x.numel(), elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
+    const float twice = 2.0f * factor;
 #pragma GCC ivdep
-    for (std::int64_t i = begin; i < end; ++i) to[i] = (factor * 2.0f) * (a[i] - b[i]);
+    for (std::int64_t i = begin; i < end; ++i) to[i] = twice * (a[i] - b[i]);
   });
 }
 
