@@ -273,7 +273,6 @@ StepResult DataParallel::finish_step() {
   state.header.exchange(state.communicator, state.reducer.arena().plan().hash(), state.requests,
                         state.error != nullptr, state.reducer.usage());
   result.exposed_comm_ms = state.since_start.elapsed_ms() - result.compute_ms;
-  state.requests = {};
 
   if (state.header.any_failed()) {
     comm::together(state.communicator, [&] {
@@ -287,6 +286,7 @@ StepResult DataParallel::finish_step() {
   result.loss_sum = loss.sum;
   result.weight = state.weight = loss.weight;
   result.requests = state.header.requests();
+  state.requests = {};
   if (!state.planned) {
     state.reducer.replan();
     state.planned = true;

@@ -122,6 +122,16 @@ BOOST_AUTO_TEST_CASE(a_request_of_any_rank_reaches_all_at_the_end_of_the_same_st
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_request_survives_a_step_that_fails) {
+  Run run;
+  if (world().rank() == 0) run.replicas.request({.stop_user = true});
+  same_error(ExitCode::data, [&] {
+    run.replicas.step(toy_batch(0, run.replicas),
+                      [&](Tape&, const ToyShard&) -> Loss { throw DataError("nothing to read"); });
+  });
+  BOOST_TEST((run.step(1).requests == ddp::Requests{.stop_user = true}));
+}
+
 BOOST_AUTO_TEST_CASE(times_are_told_apart) {
   Run run;
   const ddp::StepResult result = run.step(0);

@@ -114,7 +114,7 @@ class DataParallel final : public GradientSource {
   template <class Batch, class LossOf>
   StepResult step(Batch&& batch, LossOf&& loss_of);
 
-  /// Travels with the next step's header.
+  /// Reaches every rank in the result of the next step that succeeds.
   void request(const Requests& requests);
 
   std::span<Param* const> params() const override;
