@@ -31,6 +31,12 @@ void Tape::forget() {
   chunk_ = chunk_used_bytes_ = 0;
 }
 
+void Tape::release(const Param& param) noexcept {
+  std::erase(used_, &param);
+  std::replace(param_of_id_.begin(), param_of_id_.end(), const_cast<Param*>(&param),
+               static_cast<Param*>(nullptr));
+}
+
 void* Tape::closure_memory(std::size_t bytes, std::size_t alignment) {
   std::size_t begin = (chunk_used_bytes_ + alignment - 1) / alignment * alignment;
   if (chunks_.empty() || begin + bytes > chunk_bytes) {

@@ -87,6 +87,20 @@ BOOST_AUTO_TEST_CASE(a_model_computes_and_gets_gradients) {
   BOOST_TEST(loss.total.weight == 2);
 }
 
+BOOST_AUTO_TEST_CASE(a_model_may_go_before_the_tape_that_recorded_it) {
+  const auto backend = kernels::make_cpu_backend();
+  Tape tape(*backend);
+  {
+    Classifier model;
+    LocalGradients gradients(model, *backend);
+    tape.begin({.sink = &gradients});
+    model.forward(tape.constant(Tensor::zeros({2, 6})));
+    BOOST_TEST(tape.used_params().size() == 4u);
+  }
+  BOOST_TEST(tape.used_params().empty());
+  tape.begin({});
+}
+
 BOOST_AUTO_TEST_CASE(a_name_is_used_once) {
   Classifier model;
   BOOST_CHECK_EXCEPTION(nn::Linear(model, "hidden", 1, 1), UsageError, [](const UsageError& error) {

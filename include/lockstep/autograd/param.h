@@ -10,6 +10,8 @@
 
 namespace lockstep {
 
+class Tape;
+
 /// A parameter. Its owner (an nn::Module) gives it a stable address for its life; everything else refers to
 /// it by pointer.
 struct Param {
@@ -21,7 +23,7 @@ struct Param {
 
   /// Bookkeeping of the Tape that records a pass over this parameter; nobody else reads it.
   struct OnTape {
-    const void* tape = nullptr;
+    Tape* tape = nullptr;
     int id = -1;
     int open_uses = 0;     ///< recorded uses whose backward has not run
     bool written = false;  ///< a gradient has been written in this pass
