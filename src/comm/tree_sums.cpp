@@ -9,7 +9,7 @@ namespace lockstep::comm {
 
 TreeSums::TreeSums(MPI_Comm comm, int rank, const Topology& topology, const NodeBoard& board,
                    std::size_t piece_bytes, int first_tag)
-    : topology_(topology), first_tag_(first_tag), waiting_(8) {
+    : topology_(topology), first_tag_(first_tag), waiting_(256) {
   context_.comm = comm;
   context_.rank = rank;
   context_.size = static_cast<int>(topology.node_of_rank.size());

@@ -40,7 +40,7 @@ class TreeSums {
   const Topology& topology_;
   int first_tag_;
   std::vector<std::unique_ptr<SumPlan>> plans_;
-  std::vector<ActiveSum::Request> waiting_;  ///< a ring
+  std::vector<ActiveSum::Request> waiting_;  ///< a ring, larger than the buckets of nearly any model
   std::vector<ActiveSum> active_;            ///< a ring
   ActiveSum::Room room_;                     ///< that the largest sum so far took
   SumScratch scratch_;

@@ -22,6 +22,21 @@ bool launched_as_rank() {
                      [](const char* name) { return std::getenv(name) != nullptr; });
 }
 
+/// Started by one MPI's launcher but linked against another, each process takes itself for a whole world, and
+/// N copies of one run write over each other.
+void check_launcher_matches(int size) {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const char* launched = std::getenv(name);
+    if (launched && size == 1 && std::atoi(launched) > 1) {
+      throw UsageError(
+          "world: the launcher started {} ranks ({}), but MPI sees only this one: the launcher belongs to "
+          "another MPI than "
+          "the program; start it with that MPI's own mpirun, or with srun --mpi=pmix",
+          launched, name);
+    }
+  }
+}
+
 }  // namespace
 
 World::World(int& argc, char**& argv) {
@@ -40,6 +55,10 @@ World::World(int& argc, char**& argv) {
           "MPI_Init_thread: this MPI does not allow a program with threads; install one that does");
     }
   }
+  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", -1);
+  int size = 1;
+  check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size", -1);
+  if (owns_mpi_) check_launcher_matches(size);
   communicator_ = make_mpi_communicator(MPI_COMM_WORLD);
 }
 

@@ -16,6 +16,7 @@ namespace test = lockstep::test;
 using lockstep::UsageError;
 
 BOOST_AUTO_TEST_CASE(a_process_started_alone_does_not_touch_mpi) {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}) unsetenv(name);
   setenv("SLURM_PROCID", "0", 1);  // as in the shell of a batch script
   int argc = 0;
   char** argv = nullptr;
