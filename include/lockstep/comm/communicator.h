@@ -68,7 +68,8 @@ class Communicator {
   virtual std::vector<std::string> all_gather_texts(const std::string& mine) = 0;
   /// Any size (over 2 GiB too).
   virtual void broadcast(void* data, std::size_t bytes, int root) = 0;
-  /// Throws FailureError naming the ranks that did not arrive within timeout_s (<= 0: wait for ever).
+  /// Throws FailureError naming the ranks that did not arrive within timeout_s (<= 0: wait for ever); about a
+  /// second later, which it takes to ask. After that the communicator is good for abort only.
   virtual void barrier(double timeout_s = 0) = 0;
   /// The ranks of equal colour, ordered by (key, rank).
   virtual std::unique_ptr<Communicator> split(int colour, int key) = 0;
@@ -83,9 +84,11 @@ std::unique_ptr<Communicator> make_self_communicator();
 /// and the world is a world of one.
 class World {
  public:
-  /// Initialises MPI if this process was launched as a rank. Throws FailureError if MPI cannot start.
+  /// Initialises MPI if this process was launched as a rank. Throws FailureError if MPI cannot start, and
+  /// UsageError if the launcher belongs to another MPI.
   World(int& argc, char**& argv);
-  /// Finalizes MPI if this object initialised it. Collective.
+  /// Finalizes MPI if this object initialised it. Collective, unless an exception unwinds: then MPI stays as
+  /// it is, and the process should end with a code that makes the launcher end its peers.
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
