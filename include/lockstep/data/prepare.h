@@ -20,8 +20,8 @@ struct Prepared {
   Shape image{};               ///< [C, H, W]; of text none
   std::string element_type{};  ///< of /x or /tokens
   std::int64_t classes = 0;    ///< the largest label + 1, or the vocabulary
-  std::vector<std::string>
-      skipped{};  ///< passed over: files of a folder that are not text, headings of CSV files
+  /// What was passed over: files of a folder that are not text, headings of CSV files.
+  std::vector<std::string> skipped{};
 };
 
 /// Normalisation that is written with images: per channel over all of them, or that of another data file
