@@ -22,7 +22,8 @@ constexpr std::string_view group_prefix = "optimizer.group.";
 void set_group(Config& config, const std::string& name, const std::string& value) {
   int number = 0;
   std::istringstream digits(name.substr(group_prefix.size()));
-  if (!(digits >> number) || !digits.eof() || number < 0) throw UsageError("the N of {}N is not a number", group_prefix);
+  if (!(digits >> number) || !digits.eof() || number < 0)
+    throw UsageError("the N of {}N is not a number", group_prefix);
   GroupConfig group;
   std::istringstream words(value);
   if (!(words >> group.pattern)) throw UsageError("a name pattern is missing");
@@ -43,7 +44,8 @@ void set_key(Config& config, const std::string& name, const std::string& value) 
                                                       : fmt::format("did you mean {}?", nearest));
 }
 
-void set_key_named(Config& config, const std::string& origin, const std::string& name, const std::string& value) {
+void set_key_named(Config& config, const std::string& origin, const std::string& name,
+                   const std::string& value) {
   try {
     set_key(config, name, value);
   } catch (const UsageError& error) {
@@ -77,7 +79,8 @@ void refuse_unavailable(const Config& config, const std::string& origin) {
 
 /// What a single key cannot tell.
 void finish(Config& config, const std::string& origin) {
-  if (config.optimizer.decay.empty()) config.optimizer.decay = config.optimizer.name == "adamw" ? "matrices" : "all";
+  if (config.optimizer.decay.empty())
+    config.optimizer.decay = config.optimizer.name == "adamw" ? "matrices" : "all";
   require(!config.model.name.empty(), origin, "model.name", "is missing; one of mlp, resnet, gpt");
   require(config.train.steps > 0, origin, "train.steps", "is missing or not positive");
   require(config.train.global_batch > 0, origin, "train.global_batch", "is missing or not positive");
@@ -85,20 +88,22 @@ void finish(Config& config, const std::string& origin) {
   require(config.train.micro_batches >= 1, origin, "train.micro_batches", "must be at least 1");
   require(config.train.threads >= 1, origin, "train.threads", "must be at least 1");
   require(config.train.eval_every >= 0, origin, "train.eval_every", "must not be negative");
-  require(config.train.label_smoothing >= 0 && config.train.label_smoothing < 1, origin, "train.label_smoothing",
-          "must be in [0, 1)");
+  require(config.train.label_smoothing >= 0 && config.train.label_smoothing < 1, origin,
+          "train.label_smoothing", "must be in [0, 1)");
   require(config.data.eval_fraction >= 0 && config.data.eval_fraction < 1, origin, "data.eval_fraction",
           "must be in [0, 1)");
   require(config.data.eval.empty() || config.data.eval_fraction == 0, origin, "data.eval_fraction",
           "cannot be combined with data.eval; give one of them");
-  require(config.model.dropout >= 0 && config.model.dropout < 1, origin, "model.dropout", "must be in [0, 1)");
+  require(config.model.dropout >= 0 && config.model.dropout < 1, origin, "model.dropout",
+          "must be in [0, 1)");
   require(config.optimizer.lr > 0, origin, "optimizer.lr", "must be positive");
   require(config.optimizer.betas.size() == 2, origin, "optimizer.betas", "takes two numbers");
   require(config.optimizer.clip >= 0, origin, "optimizer.clip", "must not be negative");
   require(config.optimizer.warmup_steps >= 0, origin, "optimizer.warmup_steps", "must not be negative");
   require(config.ema.warmup.empty() || config.ema.warmup.size() == 3, origin, "ema.warmup",
           "takes three numbers: inv_gamma power update_after");
-  require(config.ddp.bucket_mb > 0 && config.ddp.first_bucket_mb > 0, origin, "ddp.bucket_mb", "must be positive");
+  require(config.ddp.bucket_mb > 0 && config.ddp.first_bucket_mb > 0, origin, "ddp.bucket_mb",
+          "must be positive");
   require(config.checkpoint.every >= 0, origin, "checkpoint.every", "must not be negative");
   require(config.checkpoint.keep >= 1, origin, "checkpoint.keep", "must be at least 1");
   require(config.log.every >= 1, origin, "log.every", "must be at least 1");
@@ -107,14 +112,16 @@ void finish(Config& config, const std::string& origin) {
 
 }  // namespace
 
-Config parse_config(const std::string& text, const std::string& origin, const std::vector<std::string>& overrides) {
+Config parse_config(const std::string& text, const std::string& origin,
+                    const std::vector<std::string>& overrides) {
   Config config;
   try {
     std::istringstream stream(text);
     const po::parsed_options parsed = po::parse_config_file(stream, po::options_description(), true);
     std::map<std::string, int> seen;
     for (const po::option& option : parsed.options) {
-      if (++seen[option.string_key] > 1) throw UsageError("{}: {}: is given twice", origin, option.string_key);
+      if (++seen[option.string_key] > 1)
+        throw UsageError("{}: {}: is given twice", origin, option.string_key);
       set_key_named(config, origin, option.string_key, option.value.empty() ? "" : option.value.front());
     }
   } catch (const po::error& error) {
@@ -122,7 +129,8 @@ Config parse_config(const std::string& text, const std::string& origin, const st
   }
   for (const std::string& override_text : overrides) {
     const std::size_t equals = override_text.find('=');
-    if (equals == std::string::npos) throw UsageError("--set {}: write it as SECTION.KEY=VALUE", override_text);
+    if (equals == std::string::npos)
+      throw UsageError("--set {}: write it as SECTION.KEY=VALUE", override_text);
     set_key_named(config, "--set", override_text.substr(0, equals), override_text.substr(equals + 1));
   }
   finish(config, origin);
@@ -132,7 +140,8 @@ Config parse_config(const std::string& text, const std::string& origin, const st
 Config read_config(const std::string& path, const std::vector<std::string>& overrides) {
   std::ifstream file(path);
   std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) throw UsageError("{}: cannot read the configuration; check the path", path);
+  if (!file || !(text << file.rdbuf()))
+    throw UsageError("{}: cannot read the configuration; check the path", path);
   return parse_config(text.str(), path, overrides);
 }
 
@@ -143,7 +152,8 @@ std::string to_text(const Config& config) {
     if (key.name.substr(0, dot) != section) {
       if (section == "optimizer") {
         for (const auto& [number, group] : config.optimizer.groups) {
-          text += fmt::format("group.{} = {} {} {}\n", number, group.pattern, group.lr_factor, group.decay_factor);
+          text += fmt::format("group.{} = {} {} {}\n", number, group.pattern, group.lr_factor,
+                              group.decay_factor);
         }
       }
       section = key.name.substr(0, dot);
@@ -170,7 +180,8 @@ std::vector<std::string> forbidden_changes(const Config& run, const Config& aske
     return text;
   };
   if (groups(run) != groups(asked)) {
-    changes.push_back(fmt::format("optimizer.group: the run has '{}', asked for '{}'", groups(run), groups(asked)));
+    changes.push_back(
+        fmt::format("optimizer.group: the run has '{}', asked for '{}'", groups(run), groups(asked)));
   }
   return changes;
 }
@@ -181,7 +192,8 @@ std::string describe_keys() {
   for (const Key& key : config_keys()) {
     text += fmt::format("{:<26} {:<12} {}\n", key.name, key.get(defaults), key.help);
   }
-  return text + fmt::format("{:<26} {:<12} {}\n", "optimizer.group.N", "", "name pattern, its lr factor, its decay factor");
+  return text + fmt::format("{:<26} {:<12} {}\n", "optimizer.group.N", "",
+                            "name pattern, its lr factor, its decay factor");
 }
 
 }  // namespace lockstep::train

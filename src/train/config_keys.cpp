@@ -14,7 +14,7 @@ namespace lockstep::train {
 namespace {
 
 template <class Number>
-  requires std::integral<Number> || std::floating_point<Number>
+requires std::integral<Number> || std::floating_point<Number>
 void parse_value(const std::string& text, Number& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
@@ -53,7 +53,7 @@ std::string print_value(const std::vector<Element>& values) {
 /// The field of a section: at(&Config::train, &TrainConfig::steps).
 template <class Section, class Field>
 auto at(Section Config::*section, Field Section::*field) {
-  return [section, field](auto& config) -> auto& { return config.*section.*field; };
+  return [ section, field ](auto& config) -> auto& { return config.*section.*field; };
 }
 
 /// A key that reads and prints one field.
@@ -69,7 +69,8 @@ template <class Access>
 Key choice(std::string name, Access access, std::vector<std::string> words, const std::string& help,
            bool may_change = false) {
   Key made = key(std::move(name), access, fmt::format("{} ({})", help, fmt::join(words, ", ")), may_change);
-  made.set = [access, words = std::move(words), initial = made.get(Config{})](Config& config, const std::string& text) {
+  made.set = [access, words = std::move(words), initial = made.get(Config{})](Config& config,
+                                                                              const std::string& text) {
     if (text != initial && std::find(words.begin(), words.end(), text) == words.end()) {
       throw UsageError("'{}' is none of: {}", text, fmt::join(words, ", "));
     }
@@ -90,7 +91,8 @@ Key augment_key() {
             }
           },
           [](const Config& config) {
-            return fmt::format("{}{}{}", config.data.crop ? "crop" : "", config.data.crop && config.data.flip ? " " : "",
+            return fmt::format("{}{}{}", config.data.crop ? "crop" : "",
+                               config.data.crop && config.data.flip ? " " : "",
                                config.data.flip ? "flip" : "");
           }};
 }
@@ -98,77 +100,117 @@ Key augment_key() {
 std::vector<Key> make_keys() {
   std::vector<Key> keys{
       key("model.name", at(&Config::model, &models::ModelConfig::name), "mlp, resnet or gpt"),
-      key("model.sizes", at(&Config::model, &models::ModelConfig::sizes), "mlp: widths from input to classes"),
+      key("model.sizes", at(&Config::model, &models::ModelConfig::sizes),
+          "mlp: widths from input to classes"),
       key("model.blocks", at(&Config::model, &models::ModelConfig::blocks), "resnet: blocks of each stage"),
-      key("model.width", at(&Config::model, &models::ModelConfig::width), "resnet: channels of the first stage"),
-      key("model.in_channels", at(&Config::model, &models::ModelConfig::in_channels), "resnet: channels of an image"),
+      key("model.width", at(&Config::model, &models::ModelConfig::width),
+          "resnet: channels of the first stage"),
+      key("model.in_channels", at(&Config::model, &models::ModelConfig::in_channels),
+          "resnet: channels of an image"),
       key("model.classes", at(&Config::model, &models::ModelConfig::classes), "resnet: classes"),
       key("model.layers", at(&Config::model, &models::ModelConfig::layers), "gpt: blocks"),
       key("model.heads", at(&Config::model, &models::ModelConfig::heads), "gpt: attention heads"),
       key("model.channels", at(&Config::model, &models::ModelConfig::channels), "gpt: width"),
       key("model.context", at(&Config::model, &models::ModelConfig::context), "gpt: tokens of a sample"),
       key("model.vocab", at(&Config::model, &models::ModelConfig::vocab), "gpt: tokens known"),
-      choice("model.batch_norm", at(&Config::model, &models::ModelConfig::batch_norm), {"plain", "sync"}, "whose statistics: the shard's, or all ranks'"),
-      key("model.dropout", at(&Config::model, &models::ModelConfig::dropout), "probability of zeroing an activation"),
-      key("model.recompute", at(&Config::model, &models::ModelConfig::recompute), "recompute activations in the backward"),
+      choice("model.batch_norm", at(&Config::model, &models::ModelConfig::batch_norm), {"plain", "sync"},
+             "whose statistics: the shard's, or all ranks'"),
+      key("model.dropout", at(&Config::model, &models::ModelConfig::dropout),
+          "probability of zeroing an activation"),
+      key("model.recompute", at(&Config::model, &models::ModelConfig::recompute),
+          "recompute activations in the backward"),
 
-      key("data.train", at(&Config::data, &DataConfig::train), "data files to train on (HDF5, see lockstep prepare)", true),
+      key("data.train", at(&Config::data, &DataConfig::train),
+          "data files to train on (HDF5, see lockstep prepare)", true),
       key("data.eval", at(&Config::data, &DataConfig::eval), "data file to evaluate on", true),
-      key("data.eval_fraction", at(&Config::data, &DataConfig::eval_fraction), "or the part of data.train held out, fixed by the seed"),
+      key("data.eval_fraction", at(&Config::data, &DataConfig::eval_fraction),
+          "or the part of data.train held out, fixed by the seed"),
       augment_key(),
 
       key("train.steps", at(&Config::train, &TrainConfig::steps), "steps of the whole run", true),
-      key("train.global_batch", at(&Config::train, &TrainConfig::global_batch), "samples of a step, over all ranks"),
-      key("train.shards", at(&Config::train, &TrainConfig::shards), "equal pieces of the batch; 0: the world size of the first start"),
-      key("train.micro_batches", at(&Config::train, &TrainConfig::micro_batches), "pieces a shard is run in, to save memory"),
+      key("train.global_batch", at(&Config::train, &TrainConfig::global_batch),
+          "samples of a step, over all ranks"),
+      key("train.shards", at(&Config::train, &TrainConfig::shards),
+          "equal pieces of the batch; 0: the world size of the first start"),
+      key("train.micro_batches", at(&Config::train, &TrainConfig::micro_batches),
+          "pieces a shard is run in, to save memory"),
       key("train.seed", at(&Config::train, &TrainConfig::seed), "of every random draw"),
-      choice("train.precision", at(&Config::train, &TrainConfig::precision), {"fp32", "bf16"}, "of activations and matrix products"),
-      key("train.reproducible", at(&Config::train, &TrainConfig::reproducible), "on GPUs: sum along the tree, no atomic kernels"),
-      choice("train.device", at(&Config::train, &TrainConfig::device), {"auto", "cpu", "cuda"}, "where to compute", true),
+      choice("train.precision", at(&Config::train, &TrainConfig::precision), {"fp32", "bf16"},
+             "of activations and matrix products"),
+      key("train.reproducible", at(&Config::train, &TrainConfig::reproducible),
+          "on GPUs: sum along the tree, no atomic kernels"),
+      choice("train.device", at(&Config::train, &TrainConfig::device), {"auto", "cpu", "cuda"},
+             "where to compute", true),
       key("train.threads", at(&Config::train, &TrainConfig::threads), "threads of a rank (part of the bits)"),
-      key("train.eval_every", at(&Config::train, &TrainConfig::eval_every), "steps between evaluations; 0: at the end only"),
-      key("train.init", at(&Config::train, &TrainConfig::init), "checkpoint whose weights a new run starts from"),
+      key("train.eval_every", at(&Config::train, &TrainConfig::eval_every),
+          "steps between evaluations; 0: at the end only"),
+      key("train.init", at(&Config::train, &TrainConfig::init),
+          "checkpoint whose weights a new run starts from"),
       key("train.label_smoothing", at(&Config::train, &TrainConfig::label_smoothing), "of the cross-entropy"),
-      key("train.frozen", at(&Config::train, &TrainConfig::frozen), "name patterns of parameters that do not learn"),
-      choice("train.cuda_graph", at(&Config::train, &TrainConfig::cuda_graph), {"auto", "true", "false"}, "capture the step as a CUDA graph"),
+      key("train.frozen", at(&Config::train, &TrainConfig::frozen),
+          "name patterns of parameters that do not learn"),
+      choice("train.cuda_graph", at(&Config::train, &TrainConfig::cuda_graph), {"auto", "true", "false"},
+             "capture the step as a CUDA graph"),
 
       choice("optimizer.name", at(&Config::optimizer, &OptimizerConfig::name), {"adamw", "sgd"}, "algorithm"),
       key("optimizer.lr", at(&Config::optimizer, &OptimizerConfig::lr), "learning rate"),
       key("optimizer.min_lr", at(&Config::optimizer, &OptimizerConfig::min_lr), "where the schedule ends"),
-      key("optimizer.betas", at(&Config::optimizer, &OptimizerConfig::betas), "adamw: decay of the two moments"),
-      key("optimizer.eps", at(&Config::optimizer, &OptimizerConfig::eps), "adamw: added to the root of the second moment"),
+      key("optimizer.betas", at(&Config::optimizer, &OptimizerConfig::betas),
+          "adamw: decay of the two moments"),
+      key("optimizer.eps", at(&Config::optimizer, &OptimizerConfig::eps),
+          "adamw: added to the root of the second moment"),
       key("optimizer.weight_decay", at(&Config::optimizer, &OptimizerConfig::weight_decay), "weight decay"),
       choice("optimizer.decay", at(&Config::optimizer, &OptimizerConfig::decay), {"matrices", "all"},
              "what decays; default: matrices for adamw, all for sgd"),
       key("optimizer.momentum", at(&Config::optimizer, &OptimizerConfig::momentum), "sgd: momentum"),
-      key("optimizer.nesterov", at(&Config::optimizer, &OptimizerConfig::nesterov), "sgd: Nesterov's form of it"),
-      key("optimizer.clip", at(&Config::optimizer, &OptimizerConfig::clip), "largest global gradient norm; 0: no clipping"),
-      choice("optimizer.schedule", at(&Config::optimizer, &OptimizerConfig::schedule), {"constant", "cosine", "linear"}, "of the learning rate"),
-      key("optimizer.warmup_steps", at(&Config::optimizer, &OptimizerConfig::warmup_steps), "steps of linear warm-up"),
+      key("optimizer.nesterov", at(&Config::optimizer, &OptimizerConfig::nesterov),
+          "sgd: Nesterov's form of it"),
+      key("optimizer.clip", at(&Config::optimizer, &OptimizerConfig::clip),
+          "largest global gradient norm; 0: no clipping"),
+      choice("optimizer.schedule", at(&Config::optimizer, &OptimizerConfig::schedule),
+             {"constant", "cosine", "linear"}, "of the learning rate"),
+      key("optimizer.warmup_steps", at(&Config::optimizer, &OptimizerConfig::warmup_steps),
+          "steps of linear warm-up"),
 
       key("ema.rates", at(&Config::ema, &EmaConfig::rates), "decay of each moving average of the weights"),
-      key("ema.warmup", at(&Config::ema, &EmaConfig::warmup), "inv_gamma, power and update_after of a warm-up"),
-      key("ema.sigma_rel", at(&Config::ema, &EmaConfig::sigma_rel), "relative widths of power-function averages"),
-      choice("ema.buffers", at(&Config::ema, &EmaConfig::buffers), {"copy", "average", "leave"}, "what an average does with buffers"),
+      key("ema.warmup", at(&Config::ema, &EmaConfig::warmup),
+          "inv_gamma, power and update_after of a warm-up"),
+      key("ema.sigma_rel", at(&Config::ema, &EmaConfig::sigma_rel),
+          "relative widths of power-function averages"),
+      choice("ema.buffers", at(&Config::ema, &EmaConfig::buffers), {"copy", "average", "leave"},
+             "what an average does with buffers"),
 
       key("ddp.bucket_mb", at(&Config::ddp, &DdpConfig::bucket_mb), "size of a gradient bucket in MiB"),
       key("ddp.first_bucket_mb", at(&Config::ddp, &DdpConfig::first_bucket_mb), "size of the first one"),
-      choice("ddp.unused", at(&Config::ddp, &DdpConfig::unused), {"error", "allow"}, "parameters that no sample used"),
-      choice("ddp.reduce_dtype", at(&Config::ddp, &DdpConfig::reduce_dtype), {"fp32", "bf16", "fp16"}, "of gradients on the wire"),
+      choice("ddp.unused", at(&Config::ddp, &DdpConfig::unused), {"error", "allow"},
+             "parameters that no sample used"),
+      choice("ddp.reduce_dtype", at(&Config::ddp, &DdpConfig::reduce_dtype), {"fp32", "bf16", "fp16"},
+             "of gradients on the wire"),
       key("ddp.hook", at(&Config::ddp, &DdpConfig::hook), "communication hook"),
-      key("ddp.sharded_optimizer", at(&Config::ddp, &DdpConfig::sharded_optimizer), "each rank keeps a slice of the optimizer state"),
-      key("ddp.check_every", at(&Config::ddp, &DdpConfig::check_every), "steps between comparisons of the replicas; 0: never"),
-      choice("ddp.mode", at(&Config::ddp, &DdpConfig::mode), {"overlapped", "flat", "per_parameter"}, "how gradients travel"),
+      key("ddp.sharded_optimizer", at(&Config::ddp, &DdpConfig::sharded_optimizer),
+          "each rank keeps a slice of the optimizer state"),
+      key("ddp.check_every", at(&Config::ddp, &DdpConfig::check_every),
+          "steps between comparisons of the replicas; 0: never"),
+      choice("ddp.mode", at(&Config::ddp, &DdpConfig::mode), {"overlapped", "flat", "per_parameter"},
+             "how gradients travel"),
 
-      key("checkpoint.every", at(&Config::checkpoint, &CheckpointConfig::every), "steps between checkpoints; 0: at the end only", true),
-      key("checkpoint.keep", at(&Config::checkpoint, &CheckpointConfig::keep), "newest checkpoints kept", true),
-      key("checkpoint.keep_best", at(&Config::checkpoint, &CheckpointConfig::keep_best), "metric whose best checkpoint is kept, too", true),
-      key("checkpoint.async", at(&Config::checkpoint, &CheckpointConfig::async), "train on while a checkpoint is written", true),
-      choice("checkpoint.io", at(&Config::checkpoint, &CheckpointConfig::io), {"posix", "mpiio"}, "how the payload is written", true),
-      choice("checkpoint.load", at(&Config::checkpoint, &CheckpointConfig::load), {"strict", "partial"}, "what a resume accepts", true),
+      key("checkpoint.every", at(&Config::checkpoint, &CheckpointConfig::every),
+          "steps between checkpoints; 0: at the end only", true),
+      key("checkpoint.keep", at(&Config::checkpoint, &CheckpointConfig::keep), "newest checkpoints kept",
+          true),
+      key("checkpoint.keep_best", at(&Config::checkpoint, &CheckpointConfig::keep_best),
+          "metric whose best checkpoint is kept, too", true),
+      key("checkpoint.async", at(&Config::checkpoint, &CheckpointConfig::async),
+          "train on while a checkpoint is written", true),
+      choice("checkpoint.io", at(&Config::checkpoint, &CheckpointConfig::io), {"posix", "mpiio"},
+             "how the payload is written", true),
+      choice("checkpoint.load", at(&Config::checkpoint, &CheckpointConfig::load), {"strict", "partial"},
+             "what a resume accepts", true),
 
-      key("fault.hang_timeout_s", at(&Config::fault, &FaultConfig::hang_timeout_s), "how long a rank may be missing", true),
-      key("fault.signal_report", at(&Config::fault, &FaultConfig::signal_report), "SIGUSR1 prints where each rank is", true),
+      key("fault.hang_timeout_s", at(&Config::fault, &FaultConfig::hang_timeout_s),
+          "how long a rank may be missing", true),
+      key("fault.signal_report", at(&Config::fault, &FaultConfig::signal_report),
+          "SIGUSR1 prints where each rank is", true),
 
       key("log.every", at(&Config::log, &LogConfig::every), "steps between lines of metrics", true),
       key("log.trace", at(&Config::log, &LogConfig::trace), "Chrome trace file of the run", true),

@@ -10,10 +10,11 @@
 namespace lockstep::train {
 
 struct Key {
-  std::string name;      ///< "train.steps"
-  std::string help;      ///< one line
-  bool may_change;       ///< on resume
-  std::function<void(Config&, const std::string& value)> set;  ///< throws UsageError with what is wrong about the value
+  std::string name;  ///< "train.steps"
+  std::string help;  ///< one line
+  bool may_change;   ///< on resume
+  std::function<void(Config&, const std::string& value)>
+      set;  ///< throws UsageError with what is wrong about the value
   std::function<std::string(const Config&)> get;
 };
 

@@ -34,7 +34,8 @@ MetricsFile::MetricsFile(const std::string& path, std::int64_t resumed_step, boo
   const std::string kept = lines_up_to(path, resumed_step), temporary = path + ".tmp";
   {
     std::ofstream file(temporary, std::ios::trunc);
-    if (!(file << kept << std::flush)) throw DataError("{}: cannot write: {}", temporary, std::strerror(errno));
+    if (!(file << kept << std::flush))
+      throw DataError("{}: cannot write: {}", temporary, std::strerror(errno));
   }
   if (std::rename(temporary.c_str(), path.c_str()) != 0) {
     throw DataError("{}: cannot replace: {}", path, std::strerror(errno));
@@ -55,7 +56,8 @@ void MetricsFile::append(const nlohmann::json& line) {
   }
 }
 
-Progress::Progress(Log log, bool shows, std::int64_t first_step, std::int64_t last_step, std::int64_t log_every)
+Progress::Progress(Log log, bool shows, std::int64_t first_step, std::int64_t last_step,
+                   std::int64_t log_every)
     : log_(std::move(log)),
       shows_(shows),
       terminal_(isatty(STDERR_FILENO) != 0),
@@ -73,8 +75,9 @@ void Progress::step(std::int64_t steps_done, double loss, double samples_per_sec
   drawn_s_ = now_s;
   const double per_step_s = (now_s - started_s_) / static_cast<double>(steps_done - first_step_);
   const auto left_s = static_cast<std::int64_t>(per_step_s * static_cast<double>(last_step_ - steps_done));
-  const std::string line = fmt::format("step {}/{}  loss {:.4f}  {:.0f} samples/s  {}:{:02d}:{:02d} left", steps_done,
-                                       last_step_, loss, samples_per_second, left_s / 3600, left_s / 60 % 60, left_s % 60);
+  const std::string line =
+      fmt::format("step {}/{}  loss {:.4f}  {:.0f} samples/s  {}:{:02d}:{:02d} left", steps_done, last_step_,
+                  loss, samples_per_second, left_s / 3600, left_s / 60 % 60, left_s % 60);
   if (terminal_) {
     fmt::print(stderr, "\r\x1b[K{}", line);
     std::fflush(stderr);

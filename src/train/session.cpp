@@ -32,7 +32,8 @@ Failure current_failure() {
   }
 }
 
-/// Says the failure once if all ranks failed, else ends the world. `errors` is a communicator that nothing else uses.
+/// Says the failure once if all ranks failed, else ends the world. `errors` is a communicator that nothing
+/// else uses.
 int end_together(comm::Communicator& errors, const Failure& failure) {
   const int code = static_cast<int>(failure.code);
   try {
@@ -46,7 +47,8 @@ int end_together(comm::Communicator& errors, const Failure& failure) {
   if (errors.rank() == 0) {
     for (std::size_t rank = 0; rank < texts.size(); ++rank) {
       if (rank == 0) fmt::print(stderr, "lockstep: {}\n", texts[0].substr(3));
-      if (rank > 0 && texts[rank] != texts[0]) fmt::print(stderr, "lockstep: rank {}: {}\n", rank, texts[rank].substr(3));
+      if (rank > 0 && texts[rank] != texts[0])
+        fmt::print(stderr, "lockstep: rank {}: {}\n", rank, texts[rank].substr(3));
     }
     std::fflush(nullptr);
   }

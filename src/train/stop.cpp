@@ -38,8 +38,11 @@ bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 }  // namespace
 
 StopRequests::StopRequests(std::string run_directory, bool watch_files)
-    : stop_file_(run_directory + "/stop"), checkpoint_file_(run_directory + "/checkpoint"), watch_files_(watch_files) {
-  preempt_signals = interrupt_signals = 0;
+    : stop_file_(run_directory + "/stop"),
+      checkpoint_file_(run_directory + "/checkpoint"),
+      watch_files_(watch_files) {
+  preempt_signals = 0;
+  interrupt_signals = 0;
   for (const auto& [signal, handler] : handlers) install(signal, handler);
 }
 

@@ -54,8 +54,8 @@ struct OptimizerConfig {
 };
 
 struct EmaConfig {
-  std::vector<std::string> rates;  ///< as written, for names: "0.999"
-  std::vector<double> warmup;      ///< none, or inv_gamma, power, update_after
+  std::vector<double> rates;
+  std::vector<double> warmup;  ///< none, or inv_gamma, power, update_after
   std::vector<double> sigma_rel;
   std::string buffers = "copy";
 };
@@ -98,11 +98,13 @@ struct Config {
   LogConfig log;
 };
 
-/// Reads an INI file and the --set overrides ("section.key=value"). Throws UsageError naming file, key and value: unknown
-/// keys (with the nearest known one), bad numbers, impossible combinations, what this build cannot do.
+/// Reads an INI file and the --set overrides ("section.key=value"). Throws UsageError naming file, key and
+/// value: unknown keys (with the nearest known one), bad numbers, impossible combinations, what this build
+/// cannot do.
 Config read_config(const std::string& path, const std::vector<std::string>& overrides);
 /// The same from text, as stored in a checkpoint; `origin` names it in errors.
-Config parse_config(const std::string& text, const std::string& origin, const std::vector<std::string>& overrides = {});
+Config parse_config(const std::string& text, const std::string& origin,
+                    const std::vector<std::string>& overrides = {});
 
 /// Every key with its resolved value, as an INI file that read_config takes.
 std::string to_text(const Config& config);

@@ -9,11 +9,12 @@
 
 namespace lockstep::train {
 
-/// RUN/metrics.jsonl: one JSON object a line, appended and flushed. Only rank 0 writes; on other ranks all calls do nothing.
+/// RUN/metrics.jsonl: one JSON object a line, appended and flushed. Only rank 0 writes; on other ranks all
+/// calls do nothing.
 class MetricsFile {
  public:
-  /// Drops lines of steps after `resumed_step` (a killed run may have logged beyond its last checkpoint), then appends.
-  /// Throws DataError if the file cannot be written.
+  /// Drops lines of steps after `resumed_step` (a killed run may have logged beyond its last checkpoint),
+  /// then appends. Throws DataError if the file cannot be written.
   MetricsFile(const std::string& path, std::int64_t resumed_step, bool writes);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
@@ -31,7 +32,8 @@ class Progress {
  public:
   Progress(Log log, bool shows, std::int64_t first_step, std::int64_t last_step, std::int64_t log_every);
 
-  /// After each step; draws at most a few times a second on a terminal, and every `log_every` steps in a file.
+  /// After each step; draws at most a few times a second on a terminal, and every `log_every` steps in a
+  /// file.
   void step(std::int64_t steps_done, double loss, double samples_per_second);
   /// A line that stays: evaluations, checkpoints.
   void note(const std::string& line);

@@ -1,4 +1,5 @@
-// Session: what a program that trains has at hand from start to end, and run(), which gives every rank the same end.
+// Session: what a program that trains has at hand from start to end, and run(), which gives every rank the
+// same end.
 #pragma once
 
 #include <functional>
@@ -32,12 +33,12 @@ class Session {
 /// run() for a program that returns how it ended.
 int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& program);
 
-/// Runs program(session) on every rank and returns the exit code for main: what the program returns (an ExitCode), or 0 if it
-/// returns nothing.
+/// Runs program(session) on every rank and returns the exit code for main: what the program returns (an
+/// ExitCode), or 0 if it returns nothing.
 ///
-/// An exception ends the program with one line on standard error and the error's code (5 for one that is not a lockstep::Error).
-/// If it was thrown on every rank, rank 0 says it once; if only some ranks threw, they say it with their rank and the
-/// world is ended through MPI_Abort, since the others may be waiting.
+/// An exception ends the program with one line on standard error and the error's code (5 for one that is not
+/// a lockstep::Error). If it was thrown on every rank, rank 0 says it once; if only some ranks threw, they
+/// say it with their rank and the world is ended through MPI_Abort, since the others may be waiting.
 template <class Program>
 int run(int argc, char** argv, Program&& program) {
   return run_program(argc, argv, [&](Session& session) {

@@ -5,15 +5,16 @@
 
 namespace lockstep::train {
 
-/// What has been asked of this rank. The requests of all ranks meet in the step header, so that all obey at the same step.
+/// What has been asked of this rank. The requests of all ranks meet in the step header, so that all obey at
+/// the same step.
 struct Requests {
   bool preempt = false;     ///< SIGUSR2 or SIGTERM: checkpoint, exit 75
   bool user_stop = false;   ///< Ctrl-C or RUN/stop: checkpoint, exit 76
   bool checkpoint = false;  ///< RUN/checkpoint: checkpoint and go on
 };
 
-/// Catches SIGINT, SIGTERM and SIGUSR2 while it lives; the handlers only set flags. A second SIGINT ends the process at
-/// once. One object at a time.
+/// Catches SIGINT, SIGTERM and SIGUSR2 while it lives; the handlers only set flags. A second SIGINT ends the
+/// process at once. One object at a time.
 class StopRequests {
  public:
   /// Looks for RUN/stop and RUN/checkpoint in `run_directory` (only where `watch_files`: rank 0).

@@ -1,0 +1,24 @@
+// Generation: a language model continues a text, token by token.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "lockstep/kernels/backend.h"
+#include "lockstep/models/registry.h"
+
+namespace lockstep::train {
+
+struct GenerateOptions {
+  std::int64_t tokens = 256;
+  double temperature = 0.8;  ///< divides the logits; 0: always the likeliest token
+  std::uint64_t seed = 1;
+};
+
+/// The continuation of `prompt` (not empty), tokens being bytes; the model sees the last `context` of them.
+/// Draw i is keyed by (seed, i). Throws UsageError if the model is no language model over at least 256
+/// tokens, or an option is out of range.
+std::string generate(models::Model& model, std::int64_t context, kernels::Backend& backend,
+                     const std::string& prompt, const GenerateOptions& options = {});
+
+}  // namespace lockstep::train

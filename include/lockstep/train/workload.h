@@ -1,0 +1,46 @@
+// What a configuration builds: the model and the data it learns from.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/split.h"
+#include "lockstep/models/registry.h"
+#include "lockstep/optim/ema.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/train/config.h"
+
+namespace lockstep::train {
+
+/// Training and evaluation data. `eval` may be none.
+class DataSets {
+ public:
+  /// Opens what config.data names. Throws as the datasets do; DataError if a label or token is not below
+  /// `classes`.
+  DataSets(const Config& config, std::int64_t classes);
+  /// One file as evaluation data, normalised as the training data of `config` is if that can be opened.
+  DataSets(const Config& config, std::int64_t classes, const std::string& eval_path);
+
+  const data::Dataset& train() const {
+    return split_ ? static_cast<const data::Dataset&>(split_->train) : *train_;
+  }
+  /// Null if there is none.
+  const data::Dataset* eval() const { return split_ ? &split_->eval : eval_.get(); }
+
+ private:
+  std::unique_ptr<data::Dataset> train_, eval_;
+  std::optional<data::Split> split_;
+};
+
+/// The configured model, its frozen parameters marked.
+std::unique_ptr<models::Model> build_model(const Config& config);
+
+std::unique_ptr<optim::Optimizer> build_optimizer(const Config& config, GradientSource& source);
+
+/// None if no rate is configured.
+std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& model,
+                                      kernels::Backend& backend);
+
+}  // namespace lockstep::train

@@ -1,0 +1,34 @@
+# The installed product: liblockstep.a (all rooms below the command line), headers, the program, its data and manual, and
+# the CMake and pkg-config files that let another program find it.
+include(CMakePackageConfigHelpers)
+
+get_property(rooms GLOBAL PROPERTY LOCKSTEP_ROOMS)
+add_library(lockstep STATIC)
+add_library(Lockstep::lockstep ALIAS lockstep)
+foreach(room ${rooms})
+  target_sources(lockstep PRIVATE $<TARGET_OBJECTS:lockstep_${room}>)
+  get_target_property(libraries lockstep_${room} LINK_LIBRARIES)
+  list(FILTER libraries EXCLUDE REGEX "^lockstep_")
+  target_link_libraries(lockstep PUBLIC ${libraries})
+endforeach()
+set_target_properties(lockstep PROPERTIES LINKER_LANGUAGE CXX)
+target_compile_features(lockstep INTERFACE cxx_std_20)
+target_include_directories(lockstep INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                           $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
+install(TARGETS lockstep EXPORT LockstepTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS lockstep_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(DIRECTORY include/lockstep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT LockstepTargets NAMESPACE Lockstep:: DESTINATION ${package_dir})
+configure_package_config_file(share/cmake/LockstepConfig.cmake.in ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
+                              INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
+              share/cmake/LockstepDependencies.cmake DESTINATION ${package_dir})
+configure_file(share/cmake/lockstep.pc.in ${PROJECT_BINARY_DIR}/lockstep.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(DIRECTORY share/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 FILES_MATCHING PATTERN "*.1")
+install(FILES share/completion/lockstep DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions OPTIONAL)
+install(DIRECTORY share/data share/example DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
+install(DIRECTORY jobs DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)

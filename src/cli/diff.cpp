@@ -1,0 +1,49 @@
+// lockstep diff: which tensors of two checkpoints differ, and by how much.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/verb.h"
+#include "lockstep/checkpoint/compare.h"
+#include "lockstep/checkpoint/report.h"
+#include "lockstep/comm/agreement.h"
+
+namespace lockstep::cli {
+namespace {
+
+constexpr ExitCode different = static_cast<ExitCode>(1), trouble = ExitCode::usage;  // as diff(1)
+
+}  // namespace
+
+ExitCode diff(Session& session, const Arguments& arguments) {
+  OptionSet options(
+      "diff A.h5 B.h5 [--tolerance T] [--json]",
+      "Compares two checkpoints tensor by tensor. Exit code: 0 the same, 1 different, 2 trouble.");
+  options.add()("tolerance", po::value<double>()->default_value(0),
+                "largest |a - b| that counts as the same; 0: bits");
+  options.add()("json", "print one JSON document");
+  options.positional("file", 2);
+  po::variables_map values;
+  if (!options.parse(session, arguments, values)) return ExitCode::done;
+  if (values.count("file") == 0 || values["file"].as<Arguments>().size() != 2) {
+    throw UsageError("diff: two files are needed; see lockstep diff --help");
+  }
+  const Arguments files = values["file"].as<Arguments>();
+  ExitCode verdict = ExitCode::done;
+  comm::together(session.world(), [&] {
+    if (session.world().rank() != 0) return;
+    try {
+      const checkpoint::DiffReport report =
+          checkpoint::diff(files[0], files[1], values["tolerance"].as<double>());
+      fmt::print("{}", values.count("json") ? to_json(report).dump(2) + "\n" : to_text(report));
+      verdict = report.same() ? ExitCode::done : different;
+    } catch (const Error& error) {
+      throw Error(trouble, error.what());
+    }
+  });
+  session.world().broadcast(&verdict, sizeof verdict, 0);
+  return verdict;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,52 @@
+// lockstep eval: the loss and accuracy of a checkpoint's weights.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/saved_model.h"
+#include "cli/verb.h"
+#include "lockstep/comm/agreement.h"
+#include "lockstep/train/evaluate.h"
+#include "lockstep/train/workload.h"
+
+namespace lockstep::cli {
+
+ExitCode eval(Session& session, const Arguments& arguments) {
+  OptionSet options("eval FILE.h5 [--data DATA.h5] [--weights model|ema/RATE] [--json]",
+                    "Evaluates a checkpoint on every sample of DATA, or of the run's own evaluation data "
+                    "(data.eval, or the part\n"
+                    "that data.eval_fraction held out). Every sample counts once, at any number of ranks.");
+  options.add()("data", po::value<std::string>(), "HDF5 data file; default: the run's own evaluation data");
+  options.add()("weights", po::value<std::string>()->default_value("model"), "model, or ema/RATE");
+  options.add()("json", "print one JSON document");
+  options.positional("file");
+  po::variables_map values;
+  if (!options.parse(session, arguments, values)) return ExitCode::done;
+
+  const std::string file = required(values, "file"), weights = values["weights"].as<std::string>();
+  SavedModel saved(file, weights, session);
+  std::optional<train::DataSets> data;
+  comm::together(session.world(), [&] {
+    const std::int64_t classes = saved.model().classes();
+    values.count("data") ? data.emplace(saved.config(), classes, values["data"].as<std::string>())
+                         : data.emplace(saved.config(), classes);
+    if (!data->eval()) throw UsageError("eval: the run held no evaluation data out; give --data FILE");
+    saved.model().check_input(data::batch_shape(1, data->eval()->x_shape()));
+  });
+  Tape tape(session.backend());
+  const train::Evaluation found = train::evaluate(saved.model(), tape, *data->eval(), session.world());
+  if (session.world().rank() != 0) return ExitCode::done;
+  nlohmann::json report = {
+      {"loss", found.loss}, {"samples", found.samples}, {"weights", weights}, {"step", saved.step()}};
+  if (found.accuracy) report["accuracy"] = *found.accuracy;
+  if (values.count("json")) {
+    fmt::print("{}\n", report.dump(2));
+  } else {
+    fmt::print("{} of step {}: loss {:.4f}{} ({} samples of {})\n", weights, saved.step(), found.loss,
+               found.accuracy ? fmt::format(", accuracy {:.4f}", *found.accuracy) : "", found.samples,
+               data->eval()->name());
+  }
+  return ExitCode::done;
+}
+
+}  // namespace lockstep::cli

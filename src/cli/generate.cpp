@@ -1,0 +1,44 @@
+// lockstep generate: a language model writes on.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/saved_model.h"
+#include "cli/verb.h"
+#include "lockstep/train/generate.h"
+
+namespace lockstep::cli {
+
+ExitCode generate(Session& session, const Arguments& arguments) {
+  OptionSet options(
+      "generate FILE.h5 [--weights model|ema/RATE] [--prompt TEXT] [--tokens N] [--seed S]",
+      "Lets the language model of a checkpoint continue PROMPT. Tokens are bytes. The text depends on the\n"
+      "checkpoint, the prompt, the temperature and the seed only.");
+  options.add()("weights", po::value<std::string>()->default_value("model"), "model, or ema/RATE");
+  options.add()("prompt", po::value<std::string>()->default_value("\n"), "text to continue");
+  options.add()("tokens", po::value<std::int64_t>()->default_value(256), "tokens to write");
+  options.add()("temperature", po::value<double>()->default_value(0.8), "0: always the likeliest token");
+  options.add()("seed", po::value<std::uint64_t>()->default_value(1), "of the draws");
+  options.add()("json", "print one JSON document");
+  options.positional("file");
+  po::variables_map values;
+  if (!options.parse(session, arguments, values)) return ExitCode::done;
+
+  const std::string prompt = values["prompt"].as<std::string>();
+  SavedModel saved(required(values, "file"), values["weights"].as<std::string>(), session);
+  const train::GenerateOptions how{.tokens = values["tokens"].as<std::int64_t>(),
+                                   .temperature = values["temperature"].as<double>(),
+                                   .seed = values["seed"].as<std::uint64_t>()};
+  const std::string text =
+      train::generate(saved.model(), saved.config().model.context, session.backend(), prompt, how);
+  if (session.world().rank() != 0) return ExitCode::done;
+  if (values.count("json")) {
+    fmt::print("{}\n", nlohmann::json{{"prompt", prompt}, {"text", text}, {"step", saved.step()}}.dump(
+                           2, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else {
+    fmt::print("{}{}\n", prompt, text);
+  }
+  return ExitCode::done;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,31 @@
+// lockstep inspect: names, shapes, dtypes, norms, provenance.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/verb.h"
+#include "lockstep/checkpoint/inspect.h"
+#include "lockstep/checkpoint/report.h"
+#include "lockstep/comm/agreement.h"
+
+namespace lockstep::cli {
+
+ExitCode inspect(Session& session, const Arguments& arguments) {
+  OptionSet options("inspect FILE.h5 [--json]",
+                    "Shows what a checkpoint holds: position, names, shapes, types, norms, extremes, counts "
+                    "of numbers that\n"
+                    "are not finite, and where it came from.");
+  options.add()("json", "print one JSON document");
+  options.positional("file");
+  po::variables_map values;
+  if (!options.parse(session, arguments, values)) return ExitCode::done;
+  const std::string file = required(values, "file");
+  comm::together(session.world(), [&] {
+    if (session.world().rank() != 0) return;
+    const checkpoint::Inspection inspection = checkpoint::inspect(file);
+    fmt::print("{}", values.count("json") ? to_json(inspection).dump(2) + "\n" : to_text(inspection));
+  });
+  return ExitCode::done;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,62 @@
+// lockstep: the command line. One file a verb.
+#include <fmt/format.h>
+
+#include <array>
+
+#include "cli/verb.h"
+#include "lockstep/base/names.h"
+
+namespace lockstep::cli {
+namespace {
+
+constexpr std::array<Verb, 9> verbs{{
+    {"train", "train a model, or go on with a run", train},
+    {"eval", "evaluate a checkpoint", eval},
+    {"generate", "let a language model write", generate},
+    {"prepare", "turn csv, idx, cifar or text files into a data file", prepare},
+    {"inspect", "what a checkpoint holds", inspect},
+    {"diff", "compare two checkpoints", diff},
+    {"verify", "check a checkpoint's digests", verify},
+    {"bench", "measure steps on made-up data", bench},
+    {"doctor", "what this machine, MPI and HDF5 can do, and what is wrong", doctor},
+}};
+
+std::string help() {
+  std::string text = "Lockstep " LOCKSTEP_VERSION
+                     ": data-parallel training of neural networks.\n\nUsage: [mpirun -n RANKS] lockstep VERB "
+                     "[ARGUMENTS]\n\n";
+  for (const Verb& verb : verbs) text += fmt::format("  {:<10} {}\n", verb.name, verb.summary);
+  return text +
+         "\nlockstep VERB --help tells more. Exit codes: 0 done, 2 usage, 3 bad data, 4 training wrong, 5 a "
+         "rank\n"
+         "failed, 75 preempted (checkpoint written), 76 stopped by the user (checkpoint written).\n";
+}
+
+ExitCode dispatch(Session& session, const Arguments& words) {
+  const bool speaks = session.world().rank() == 0;
+  if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    if (speaks) fmt::print("{}", help());
+    return words.empty() ? ExitCode::usage : ExitCode::done;
+  }
+  if (words[0] == "--version") {
+    if (speaks) fmt::print("lockstep {}\n", LOCKSTEP_VERSION);
+    return ExitCode::done;
+  }
+  for (const Verb& verb : verbs) {
+    if (verb.name == words[0]) return verb.run(session, Arguments(words.begin() + 1, words.end()));
+  }
+  std::vector<std::string> names;
+  for (const Verb& verb : verbs) names.emplace_back(verb.name);
+  const std::string nearest = nearest_name(words[0], names);
+  throw UsageError("unknown verb '{}'; {}", words[0],
+                   nearest.empty() ? "see lockstep --help" : "did you mean " + nearest + "?");
+}
+
+}  // namespace
+}  // namespace lockstep::cli
+
+int main(int argc, char** argv) {
+  const lockstep::cli::Arguments words(argv + 1, argv + argc);
+  return lockstep::run(argc, argv,
+                       [&](lockstep::Session& session) { return lockstep::cli::dispatch(session, words); });
+}

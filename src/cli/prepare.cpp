@@ -1,0 +1,85 @@
+// lockstep prepare: csv, idx, cifar or text files become a data file.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "cli/verb.h"
+#include "lockstep/comm/agreement.h"
+#include "lockstep/data/prepare.h"
+
+namespace lockstep::cli {
+namespace {
+
+/// "1,8,8" -> [1, 8, 8]
+Shape parse_shape(const std::string& text) {
+  std::vector<std::int64_t> extents;
+  for (const char *at = text.data(), *end = at + text.size(); at < end;) {
+    const auto [next, error] = std::from_chars(at, end, extents.emplace_back());
+    if (error != std::errc() || (next != end && (*next != ',' || next + 1 == end)) || extents.back() < 1) {
+      throw UsageError("--shape {}: write it as C,H,W", text);
+    }
+    at = next + 1;
+  }
+  if (extents.size() != 3) throw UsageError("--shape {}: write it as C,H,W", text);
+  return Shape(extents);
+}
+
+data::Prepared run(const po::variables_map& values, const std::string& format, const Arguments& inputs,
+                   const std::string& out) {
+  const data::Statistics statistics{values.count("statistics") ? values["statistics"].as<std::string>() : ""};
+  if (format == "csv") {
+    const std::string label = values["label"].as<std::string>();
+    if (label != "last" && label != "first") throw UsageError("--label {}: is neither last nor first", label);
+    return data::prepare_csv(
+        inputs, out,
+        {.label = label == "last" ? data::CsvOptions::Label::last : data::CsvOptions::Label::first,
+         .image = values.count("shape") ? parse_shape(values["shape"].as<std::string>()) : Shape{},
+         .statistics = statistics});
+  }
+  if (format == "idx") return data::prepare_idx(inputs, out, statistics);
+  if (format == "cifar") {
+    return data::prepare_cifar(
+        inputs, out, {.label_bytes = 0, .coarse = values.count("coarse") > 0, .statistics = statistics});
+  }
+  if (format == "text") return data::prepare_text(inputs, out);
+  throw UsageError("prepare: unknown format '{}'; one of csv, idx, cifar, text", format);
+}
+
+}  // namespace
+
+ExitCode prepare(Session& session, const Arguments& arguments) {
+  OptionSet options(
+      "prepare csv|idx|cifar|text INPUT... --out DATA.h5",
+      "Turns files into one HDF5 data file; inputs may be gzipped. csv: a sample a line, the label last;\n"
+      "idx: MNIST's images and labels; cifar: the binary version; text: files or folders, a byte a token.");
+  options.add()("out", po::value<std::string>(), "the data file to write");
+  options.add()("shape", po::value<std::string>(), "csv: C,H,W of an image");
+  options.add()("label", po::value<std::string>()->default_value("last"),
+                "csv: which column is the label, last or first");
+  options.add()("coarse", "cifar: the 20 coarse labels of CIFAR-100");
+  options.add()("statistics", po::value<std::string>(),
+                "take mean and std from this data file, not from the images");
+  options.positional("format");
+  options.positional("input", -1);
+  po::variables_map values;
+  if (!options.parse(session, arguments, values)) return ExitCode::done;
+  comm::together(session.world(), [&] {
+    if (session.world().rank() != 0) return;
+    const std::string format = required(values, "format");
+    required(values, "input");
+    if (values.count("out") == 0) throw UsageError("prepare: --out DATA.h5 is missing");
+    const std::string out = values["out"].as<std::string>();
+    const data::Prepared made = run(values, format, values["input"].as<Arguments>(), out);
+    for (const std::string& file : made.skipped) session.log().info("skipped {}: no text", file);
+    if (format == "text") {
+      fmt::print("{}: {} tokens of a vocabulary of {}\n", out, made.samples, made.classes);
+    } else {
+      fmt::print("{}: {} images {} {}, {} classes\n", out, made.samples, to_string(made.image),
+                 made.element_type, made.classes);
+    }
+  });
+  return ExitCode::done;
+}
+
+}  // namespace lockstep::cli

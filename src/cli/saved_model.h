@@ -1,0 +1,30 @@
+// A model rebuilt from a checkpoint: by the configuration stored in it, with the weights asked for.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lockstep/models/registry.h"
+#include "lockstep/train/config.h"
+#include "lockstep/train/session.h"
+
+namespace lockstep::cli {
+
+class SavedModel {
+ public:
+  /// `weights`: "model" or "ema/RATE". Collective; the same errors on every rank: DataError if the file is
+  /// not a whole checkpoint or does not hold the weights, UsageError if it stores no configuration. Settles
+  /// the session's backend.
+  SavedModel(const std::string& file, const std::string& weights, Session& session);
+
+  models::Model& model() { return *model_; }
+  const train::Config& config() const { return config_; }
+  std::int64_t step() const { return step_; }
+
+ private:
+  train::Config config_;
+  std::unique_ptr<models::Model> model_;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace lockstep::cli

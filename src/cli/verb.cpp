@@ -1,0 +1,59 @@
+#include "cli/verb.h"
+
+#include <fmt/format.h>
+
+#include <sstream>
+
+#include "lockstep/base/names.h"
+
+namespace lockstep::cli {
+namespace {
+
+constexpr unsigned line_columns = 100;
+
+}  // namespace
+
+OptionSet::OptionSet(std::string usage, std::string text)
+    : usage_(std::move(usage)), text_(std::move(text)), shown_("Options", line_columns) {
+  add()("help,h", "show this text");
+}
+
+void OptionSet::positional(const char* name, int count) {
+  positional_.add(name, count);
+  all_.add_options()(name, po::value<std::vector<std::string>>());
+}
+
+std::string OptionSet::help() const {
+  std::ostringstream options;
+  options << shown_;
+  return fmt::format("Usage: lockstep {}\n\n{}\n\n{}", usage_, text_, options.str());
+}
+
+bool OptionSet::parse(Session& session, const Arguments& arguments, po::variables_map& values) {
+  const std::string verb = usage_.substr(0, usage_.find(' '));
+  po::options_description known;
+  known.add(shown_).add(all_);
+  try {
+    po::store(po::command_line_parser(arguments).options(known).positional(positional_).run(), values);
+    po::notify(values);
+  } catch (const po::unknown_option& error) {
+    std::vector<std::string> names;
+    for (const auto& option : shown_.options()) names.push_back("--" + option->long_name());
+    const std::string nearest = nearest_name(error.get_option_name(), names);
+    throw UsageError(
+        "{}: unknown option {}; {}", verb, error.get_option_name(),
+        nearest.empty() ? fmt::format("see lockstep {} --help", verb) : "did you mean " + nearest + "?");
+  } catch (const po::error& error) {
+    throw UsageError("{}: {}; see lockstep {} --help", verb, error.what(), verb);
+  }
+  if (values.count("help") == 0) return true;
+  if (session.world().rank() == 0) fmt::print("{}", help());
+  return false;
+}
+
+std::string required(const po::variables_map& values, const char* name) {
+  if (values.count(name) == 0) throw UsageError("{} is missing; see --help", name);
+  return values[name].as<std::vector<std::string>>().front();
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,50 @@
+#include "lockstep/train/evaluate.h"
+
+#include <algorithm>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/comm/agreement.h"
+#include "lockstep/data/eval_batches.h"
+
+namespace lockstep::train {
+namespace {
+
+/// Chunks of about this many tokens or samples: large enough to be fast, small enough to share between ranks.
+constexpr std::int64_t rows_per_chunk = 1024;
+
+enum : std::size_t { loss_sum, weight, correct, samples, width };
+
+}  // namespace
+
+Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset,
+                    comm::Communicator& world) {
+  const bool classifies = model.kind() == models::Kind::classifier;
+  const std::int64_t rows_per_sample = std::max<std::int64_t>(1, dataset.y_shape().numel());
+  std::vector<double> sums;
+  data::EvalBatches batches(dataset, std::clamp<std::int64_t>(rows_per_chunk / rows_per_sample, 1, 64),
+                            world);
+  comm::together(world, [&] {
+    for (int chunk = batches.mine().first; chunk < batches.mine().end(); ++chunk) {
+      const data::EvalBatch& batch = batches.read(chunk);
+      tape.begin({.training = false, .record = false});
+      const Var logits = model.forward(tape, batch.x);
+      const Loss loss = cross_entropy(logits, batch.y);
+      const std::size_t at = sums.size();
+      sums.resize(at + width);
+      sums[at + loss_sum] = loss.total.sum;
+      sums[at + weight] = loss.total.weight;
+      sums[at + correct] =
+          classifies ? static_cast<double>(tape.backend().count_correct(logits.value(), batch.y)) : 0.0;
+      sums[at + samples] = static_cast<double>(batch.samples());
+    }
+    tape.begin({.training = false, .record = false});
+  });
+  const std::vector<double> total = batches.sum(world, sums, static_cast<int>(width));
+  Evaluation evaluation;
+  evaluation.loss = total[loss_sum] / total[weight];
+  if (classifies) evaluation.accuracy = total[correct] / total[weight];
+  evaluation.samples = static_cast<std::int64_t>(total[samples]);
+  return evaluation;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,66 @@
+#include "lockstep/train/generate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "lockstep/autograd/tape.h"
+#include "lockstep/base/random.h"
+
+namespace lockstep::train {
+namespace {
+
+constexpr std::int64_t byte_tokens = 256;
+
+/// An index drawn with probabilities softmax(logits / temperature); `uniform` in [0, 1).
+std::int64_t draw(std::span<const float> logits, double temperature, double uniform) {
+  const auto likeliest = std::max_element(logits.begin(), logits.end());
+  if (temperature == 0) return likeliest - logits.begin();
+  std::vector<double> weights(logits.size());
+  double total = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    weights[i] = std::exp((static_cast<double>(logits[i]) - *likeliest) / temperature);
+    total += weights[i];
+  }
+  double left = uniform * total;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    left -= weights[i];
+    if (left < 0) return static_cast<std::int64_t>(i);
+  }
+  return likeliest - logits.begin();
+}
+
+}  // namespace
+
+std::string generate(models::Model& model, std::int64_t context, kernels::Backend& backend,
+                     const std::string& prompt, const GenerateOptions& options) {
+  if (model.kind() != models::Kind::language_model)
+    throw UsageError("generate: the model is a classifier, no language model");
+  if (model.classes() < byte_tokens)
+    throw UsageError("generate: the model knows {} tokens, bytes need 256", model.classes());
+  if (prompt.empty()) throw UsageError("--prompt: is empty; give at least one character");
+  if (options.tokens < 0 || options.temperature < 0)
+    throw UsageError("--tokens and --temperature must not be negative");
+
+  const Random random({options.seed, purpose_of("generate"), 0, 0});
+  std::vector<std::int64_t> tokens(prompt.size());
+  std::transform(prompt.begin(), prompt.end(), tokens.begin(),
+                 [](char c) { return static_cast<unsigned char>(c); });
+  Tape tape(backend);
+  std::string text;
+  for (std::int64_t i = 0; i < options.tokens; ++i) {
+    const auto seen = std::min<std::int64_t>(static_cast<std::int64_t>(tokens.size()), context);
+    tape.begin({.training = false, .record = false});
+    const Var logits =
+        model.forward(tape, Tensor::view(tokens.data() + tokens.size() - static_cast<std::size_t>(seen),
+                                         {1, seen}, DType::int64));
+    const float* const last = logits.value().data<float>() + logits.value().numel() - model.classes();
+    const std::int64_t token = draw({last, static_cast<std::size_t>(byte_tokens)}, options.temperature,
+                                    static_cast<double>(random.uniform(static_cast<std::uint64_t>(i))));
+    tokens.push_back(token);
+    text.push_back(static_cast<char>(token));
+  }
+  return text;
+}
+
+}  // namespace lockstep::train

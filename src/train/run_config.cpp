@@ -1,0 +1,50 @@
+#include "train/run_config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace lockstep::train {
+namespace {
+
+void check_same_run(const Config& stored, const Config& asked, const std::string& directory) {
+  const std::vector<std::string> changes = forbidden_changes(stored, asked);
+  if (changes.empty()) return;
+  throw UsageError("{}: holds a run of another configuration; choose another --run, or undo: {}", directory,
+                   fmt::join(changes, "; "));
+}
+
+void check_shards(const Config& config, const comm::Communicator& world) {
+  const int shards = config.train.shards;
+  if (config.train.global_batch % shards != 0) {
+    throw UsageError("train.shards: {} shards do not divide train.global_batch = {}", shards,
+                     config.train.global_batch);
+  }
+  if (world.size() > shards) {
+    throw UsageError(
+        "{} ranks are more than the {} shards of the run; start at most {} ranks (or a new run with more "
+        "train.shards)",
+        world.size(), shards, shards);
+  }
+}
+
+}  // namespace
+
+void settle(Config& config, checkpoint::RunDirectory& run, const RunOptions& options,
+            const comm::Communicator& world) {
+  const std::optional<std::string> text = run.stored_config();
+  if (text) {
+    if (options.resume != "auto" && options.resume != "never") {
+      throw UsageError("{}: holds a run already; --resume FILE starts a new one: choose another --run",
+                       run.path());
+    }
+    const Config stored = parse_config(*text, run.config_path());
+    if (config.train.shards == 0) config.train.shards = stored.train.shards;
+    check_same_run(stored, config, run.path());
+  } else if (config.train.shards == 0) {
+    config.train.shards = world.size();
+  }
+  check_shards(config, world);
+  run.write_config(to_text(config));
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,18 @@
+// How a run's own configuration and the one asked for come together.
+#pragma once
+
+#include "lockstep/checkpoint/run_directory.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/train/config.h"
+#include "lockstep/train/trainer.h"
+
+namespace lockstep::train {
+
+/// Settles train.shards, checks that the run directory holds the same run or none, and writes its config.ini.
+/// Collective. UsageError on every rank, with nothing written, if the directory holds another configuration
+/// (each differing key with both values), if shards do not divide the batch, or if there are more ranks than
+/// shards.
+void settle(Config& config, checkpoint::RunDirectory& run, const RunOptions& options,
+            const comm::Communicator& world);
+
+}  // namespace lockstep::train

@@ -1,0 +1,290 @@
+#include "lockstep/train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/processor.h"
+#include "lockstep/checkpoint/load.h"
+#include "lockstep/checkpoint/store.h"
+#include "lockstep/comm/agreement.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/ddp/data_parallel.h"
+#include "lockstep/nn/module.h"
+#include "lockstep/optim/schedule.h"
+#include "lockstep/train/evaluate.h"
+#include "lockstep/train/metrics.h"
+#include "lockstep/train/stop.h"
+#include "lockstep/train/workload.h"
+#include "train/run_config.h"
+
+namespace lockstep::train {
+namespace {
+
+data::Augment augment_of(const Config& config, const data::Dataset& dataset) {
+  if (!config.data.crop && !config.data.flip) return {};
+  const Shape image = dataset.x_shape();
+  const int padding = image.rank() == 3 ? static_cast<int>(std::max<std::int64_t>(1, image[2] / 8)) : 1;
+  return {.crop_padding = config.data.crop ? padding : 0, .flip = config.data.flip};
+}
+
+ddp::Options ddp_options(const Config& config) {
+  return {.bucket_mb = config.ddp.bucket_mb,
+          .first_bucket_mb = config.ddp.first_bucket_mb,
+          .shards = config.train.shards,
+          .micro_batches = config.train.micro_batches,
+          .unused = ddp::unused_named(config.ddp.unused),
+          .mode = ddp::mode_named(config.ddp.mode),
+          .seed = config.train.seed,
+          .layer_communicator = config.model.batch_norm == "sync"};
+}
+
+/// Sums of what a line of metrics averages over the steps since the last one.
+struct Interval {
+  Stopwatch watch;
+  std::int64_t steps = 0;
+  double exposed_comm_ms = 0;
+
+  void add(const ddp::StepResult& result) {
+    ++steps;
+    exposed_comm_ms += result.exposed_comm_ms;
+  }
+  double step_ms() const { return watch.elapsed_ms() / static_cast<double>(steps); }
+};
+
+/// What each rank opens by itself, before ranks depend on one another.
+struct Inputs {
+  explicit Inputs(const Config& config) : model(build_model(config)), data(config, model->classes()) {
+    model->check_input(data::batch_shape(1, data.train().x_shape()));
+  }
+
+  std::unique_ptr<models::Model> model;
+  DataSets data;
+};
+
+class Trainer {
+ public:
+  Trainer(Session& session, const Config& config, Inputs& inputs, checkpoint::RunDirectory& run,
+          const RunOptions& options);
+  ExitCode run();
+
+ private:
+  void start(const RunOptions& options);
+  void say_start();
+  ddp::StepResult take_step(bool measure_norm);
+  void log_step(const ddp::StepResult& result);
+  void evaluate_all();
+  void save();
+  bool due(std::int64_t every) const { return every > 0 && done_ % every == 0; }
+
+  Session& session_;
+  comm::Communicator& world_;
+  const Config& config_;
+  checkpoint::RunDirectory& run_;
+  DataSets& data_;
+  models::Model& model_;
+  ddp::DataParallel replicas_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<optim::Ema> ema_;
+  data::Loader loader_;
+  optim::Schedule schedule_;
+  checkpoint::Store store_;
+  std::int64_t done_ = 0;    // steps
+  std::int64_t saved_ = -1;  // step of the newest checkpoint
+  double learning_rate_ = 0;
+  optim::StepResult applied_;
+  Interval interval_;
+  std::optional<MetricsFile> metrics_;
+  std::optional<Progress> progress_;
+};
+
+checkpoint::StoreOptions store_options(const Config& config, const data::Dataset& dataset) {
+  return {.stream = {.seed = config.train.seed,
+                     .shards = config.train.shards,
+                     .samples_per_step = config.train.global_batch,
+                     .samples_per_epoch = dataset.size()},
+          .config = to_text(config),
+          .provenance = {},
+          .keep = config.checkpoint.keep};
+}
+
+Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpoint::RunDirectory& run,
+                 const RunOptions& options)
+    : session_(session),
+      world_(session.world()),
+      config_(config),
+      run_(run),
+      data_(inputs.data),
+      model_(*inputs.model),
+      replicas_(model_, world_, session.backend(), ddp_options(config)),
+      optimizer_(build_optimizer(config, replicas_)),
+      ema_(build_ema(config, model_, session.backend())),
+      loader_(data_.train(),
+              {.global_batch = config.train.global_batch,
+               .shards = config.train.shards,
+               .seed = config.train.seed,
+               .augment = augment_of(config, data_.train())},
+              world_),
+      schedule_{optim::schedule_named(config.optimizer.schedule), config.optimizer.lr,
+                config.optimizer.min_lr, config.optimizer.warmup_steps},
+      store_(run, world_, store_options(config, data_.train())) {
+  if (ema_) optimizer_->attach(*ema_);
+  start(options);
+}
+
+/// Weights and position: those of the run's newest checkpoint, of a file, or new ones.
+void Trainer::start(const RunOptions& options) {
+  if (options.resume == "never" && store_.newest()) {
+    throw UsageError("{}: holds checkpoints already, and --resume never was asked for; choose another --run",
+                     run_.path());
+  }
+  checkpoint::Contents contents;
+  checkpoint::add(contents, model_);
+  checkpoint::add(contents, *optimizer_);
+  if (ema_) checkpoint::add(contents, *ema_);
+  done_ = store_.resume_contents(contents);
+  if (done_ > 0) {
+    saved_ = done_;
+    session_.log().info("going on after step {} ({})", done_, store_.current_path());
+    return;
+  }
+  const bool from_file = options.resume != "auto" && options.resume != "never";
+  const std::string file = from_file ? options.resume : config_.train.init;
+  if (file.empty()) return;
+  const checkpoint::LoadReport report = checkpoint::load_weights(file, model_, world_);
+  for (const std::string& warning : report.warnings) session_.log().info("{}", warning);
+  if (ema_) ema_->reset();
+  session_.log().info("a new run from the weights of {}", file);
+}
+
+void Trainer::say_start() {
+  const Log& log = session_.log();
+  log.info("{} ({} parameters) on {} rank{}, {} machine{}, {} with {} thread{} a rank", config_.model.name,
+           nn::count_parameters(model_.state()), world_.size(), world_.size() == 1 ? "" : "s",
+           world_.topology().nodes(), world_.topology().nodes() == 1 ? "" : "s", instruction_set(),
+           session_.backend().threads(), session_.backend().threads() == 1 ? "" : "s");
+  log.info("{} samples to train on, {} to evaluate on; {} a step, {:.1f} epochs in all", data_.train().size(),
+           data_.eval() ? data_.eval()->size() : 0, config_.train.global_batch,
+           static_cast<double>(config_.train.steps * config_.train.global_batch) /
+               static_cast<double>(data_.train().size()));
+  log.info("{}", replicas_.describe());
+  if (config_.model.batch_norm == "sync" && config_.model.name == "resnet") {
+    log.info("note: model.batch_norm = sync gives the same bits at the same number of ranks only");
+  }
+}
+
+ddp::StepResult Trainer::take_step(bool measure_norm) {
+  const auto loss_of = [&](Tape& tape, const data::Shard& shard, const ddp::Piece& piece) {
+    return cross_entropy(model_.forward(tape, piece.rows(shard.x)), piece.rows(shard.y),
+                         {.label_smoothing = static_cast<float>(config_.train.label_smoothing)});
+  };
+  const ddp::StepResult result = replicas_.step(loader_.at(done_), loss_of);
+  if (!std::isfinite(result.mean_loss())) {
+    throw TrainingError(
+        "step {}: the loss is {}; lower optimizer.lr, set optimizer.clip, or look at the data", done_ + 1,
+        result.mean_loss());
+  }
+  learning_rate_ = schedule_.at(done_, config_.train.steps);
+  applied_ =
+      optimizer_->step({.lr = learning_rate_, .clip = config_.optimizer.clip, .measure_norm = measure_norm});
+  ++done_;
+  return result;
+}
+
+void Trainer::log_step(const ddp::StepResult& result) {
+  const double step_ms = interval_.step_ms();
+  metrics_->append({{"step", done_},
+                    {"loss", result.mean_loss()},
+                    {"lr", learning_rate_},
+                    {"grad_norm", applied_.gradient_norm},
+                    {"samples", done_ * config_.train.global_batch},
+                    {"samples_per_second", static_cast<double>(config_.train.global_batch) * 1e3 / step_ms},
+                    {"step_ms", step_ms},
+                    {"exposed_comm_ms", interval_.exposed_comm_ms / static_cast<double>(interval_.steps)},
+                    {"time", utc_now()}});
+  interval_ = {};
+}
+
+void Trainer::evaluate_all() {
+  if (!data_.eval()) return;
+  nlohmann::json line = {{"step", done_}, {"time", utc_now()}};
+  std::string text = fmt::format("step {}", done_);
+  const auto add = [&](const std::string& prefix, const std::string& weights) {
+    const Evaluation found = evaluate(model_, replicas_.tape(), *data_.eval(), world_);
+    line[prefix + "loss"] = found.loss;
+    text += fmt::format("  {} loss {:.4f}", weights, found.loss);
+    if (found.accuracy) {
+      line[prefix + "accuracy"] = *found.accuracy;
+      text += fmt::format(" accuracy {:.4f}", *found.accuracy);
+    }
+  };
+  add("eval_", "eval");
+  if (ema_) {
+    for (const optim::EmaProfile& profile : ema_->profiles()) {
+      const auto swapped = ema_->swap_in(profile.name());
+      add(fmt::format("eval_ema_{}_", profile.name()), "ema/" + profile.name());
+    }
+  }
+  metrics_->append(line);
+  progress_->note(text);
+  interval_ = {};
+}
+
+void Trainer::save() {
+  if (saved_ == done_) return;
+  checkpoint::Contents contents;
+  checkpoint::add(contents, model_);
+  checkpoint::add(contents, *optimizer_);
+  if (ema_) checkpoint::add(contents, *ema_);
+  store_.save_contents(done_, std::move(contents));
+  saved_ = done_;
+  interval_ = {};
+}
+
+ExitCode Trainer::run() {
+  say_start();
+  const bool speaks = world_.rank() == 0;
+  metrics_.emplace(run_.metrics_path(), done_, speaks);
+  progress_.emplace(session_.log(), speaks, done_, config_.train.steps, config_.log.every);
+  StopRequests requests(run_.path(), speaks);
+  interval_ = {};
+  while (done_ < config_.train.steps) {
+    const Requests asked = requests.pending();
+    replicas_.request({asked.preempt, asked.user_stop, asked.checkpoint});
+    const bool last = done_ + 1 == config_.train.steps;
+    const bool log = last || (done_ + 1) % config_.log.every == 0;
+    const ddp::StepResult result = take_step(log);
+    interval_.add(result);
+    progress_->step(done_, result.mean_loss(),
+                    static_cast<double>(config_.train.global_batch) * 1e3 / interval_.step_ms());
+    if (log) log_step(result);
+    if (due(config_.train.eval_every) || last) evaluate_all();
+    if (due(config_.checkpoint.every) || last || result.requests.any()) save();
+    requests.clear({result.requests.stop_preempted, result.requests.stop_user, result.requests.checkpoint});
+    if (result.requests.stop_preempted || result.requests.stop_user) {
+      progress_->note(
+          fmt::format("stopped after step {} as asked; checkpoint {}", done_, store_.current_path()));
+      return result.requests.stop_preempted ? ExitCode::preempted : ExitCode::user_stopped;
+    }
+  }
+  progress_->note(fmt::format("done: {} steps; checkpoint {}", done_, store_.current_path()));
+  return ExitCode::done;
+}
+
+}  // namespace
+
+ExitCode train(Session& session, Config config, const RunOptions& options) {
+  comm::Communicator& world = session.world();
+  std::optional<Inputs> inputs;
+  comm::together(world, [&] { inputs.emplace(config); });
+  checkpoint::RunDirectory run(options.directory, world);
+  settle(config, run, options, world);
+  session.use_backend(Device::cpu(), config.train.threads);
+  return Trainer(session, config, *inputs, run, options).run();
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,102 @@
+#include "lockstep/train/workload.h"
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/images.h"
+#include "lockstep/data/text.h"
+#include "lockstep/nn/module.h"
+#include "lockstep/optim/adamw.h"
+#include "lockstep/optim/groups.h"
+#include "lockstep/optim/sgd.h"
+
+namespace lockstep::train {
+namespace {
+
+bool reads_text(const Config& config) { return config.model.name == "gpt"; }
+
+std::unique_ptr<data::Dataset> open_data(const Config& config, std::int64_t classes,
+                                         const std::vector<std::string>& paths,
+                                         const data::ImagesOptions& options = {}) {
+  if (!reads_text(config)) {
+    auto images = std::make_unique<data::Images>(paths, options);
+    images->check_labels(classes);
+    return images;
+  }
+  auto text = std::make_unique<data::Text>(paths, config.model.context);
+  if (text->vocabulary() > classes) {
+    throw DataError("{}: a vocabulary of {} tokens; the model has model.vocab = {}", text->name(),
+                    text->vocabulary(), classes);
+  }
+  return text;
+}
+
+/// Evaluation images are normalised as those the model was trained on.
+data::ImagesOptions like(const data::Dataset* train) {
+  const auto* const images = dynamic_cast<const data::Images*>(train);
+  return images ? data::ImagesOptions{.mean = images->mean(), .deviation = images->deviation()}
+                : data::ImagesOptions{};
+}
+
+}  // namespace
+
+DataSets::DataSets(const Config& config, std::int64_t classes) {
+  if (config.data.train.empty())
+    throw UsageError("data.train: is missing; give an HDF5 data file (see lockstep prepare)");
+  train_ = open_data(config, classes, config.data.train);
+  if (!config.data.eval.empty()) eval_ = open_data(config, classes, {config.data.eval}, like(train_.get()));
+  if (config.data.eval_fraction > 0)
+    split_.emplace(data::split(*train_, config.data.eval_fraction, config.train.seed));
+}
+
+DataSets::DataSets(const Config& config, std::int64_t classes, const std::string& eval_path) {
+  if (!reads_text(config)) {
+    try {
+      train_ = open_data(config, classes, config.data.train);
+    } catch (const Error&) {  // the training data need not be here; the file's own statistics serve then
+    }
+  }
+  eval_ = open_data(config, classes, {eval_path}, like(train_.get()));
+}
+
+std::unique_ptr<models::Model> build_model(const Config& config) {
+  auto model = models::make_model(config.model, config.train.seed);
+  nn::freeze(model->state(), config.train.frozen);
+  return model;
+}
+
+std::unique_ptr<optim::Optimizer> build_optimizer(const Config& config, GradientSource& source) {
+  std::vector<optim::ParamGroup> groups;
+  for (const auto& [number, group] : config.optimizer.groups) {
+    groups.push_back({group.pattern, group.lr_factor, group.decay_factor});
+  }
+  const OptimizerConfig& chosen = config.optimizer;
+  const optim::Decay decay = optim::decay_named(chosen.decay);
+  if (chosen.name == "sgd") {
+    return std::make_unique<optim::Sgd>(source, optim::SgdOptions{.lr = chosen.lr,
+                                                                  .momentum = chosen.momentum,
+                                                                  .nesterov = chosen.nesterov,
+                                                                  .weight_decay = chosen.weight_decay,
+                                                                  .decay = decay,
+                                                                  .groups = groups});
+  }
+  return std::make_unique<optim::AdamW>(source,
+                                        optim::AdamWOptions{.lr = chosen.lr,
+                                                            .betas = {chosen.betas[0], chosen.betas[1]},
+                                                            .eps = chosen.eps,
+                                                            .weight_decay = chosen.weight_decay,
+                                                            .decay = decay,
+                                                            .groups = groups});
+}
+
+std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& model,
+                                      kernels::Backend& backend) {
+  if (config.ema.rates.empty()) return nullptr;
+  std::vector<optim::EmaProfile> profiles(config.ema.rates.begin(), config.ema.rates.end());
+  optim::EmaOptions options{.warmup = {}, .buffers = optim::ema_buffers_named(config.ema.buffers)};
+  if (!config.ema.warmup.empty()) {
+    options.warmup = {config.ema.warmup[0], config.ema.warmup[1],
+                      static_cast<std::int64_t>(config.ema.warmup[2])};
+  }
+  return std::make_unique<optim::Ema>(model, backend, std::move(profiles), options);
+}
+
+}  // namespace lockstep::train
