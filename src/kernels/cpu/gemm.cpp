@@ -1,3 +1,4 @@
+// Runs of rows, spread operands, and the calls to oneDNN.
 #include "kernels/cpu/gemm.h"
 
 #include <dnnl.h>
