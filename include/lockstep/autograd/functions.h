@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-// --- elementwise (functions/elementwise.cpp)
+// --- elementwise
 /// Equal shapes; the result has a's layout.
 Var add(const Var& a, const Var& b);
 inline Var operator+(const Var& a, const Var& b) { return add(a, b); }

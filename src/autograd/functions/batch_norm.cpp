@@ -1,4 +1,5 @@
 // Batch norm by a shard's statistics, by those of several ranks, or by the running ones.
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/functions/support.h"
