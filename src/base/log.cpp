@@ -5,11 +5,11 @@
 
 namespace lockstep {
 
-Log::Log() : Log(0, 1) {}
+Log::Log() : Log(0) {}
 
-Log::Log(int rank, int world_size) {
+Log::Log(int rank) {
   auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-  sink->set_pattern(world_size > 1 ? fmt::format("[%H:%M:%S] [rank {}] %v", rank) : "[%H:%M:%S] %v");
+  sink->set_pattern(rank > 0 ? fmt::format("[%H:%M:%S] [rank {}] %v", rank) : "[%H:%M:%S] %v");
   logger_ = std::make_shared<spdlog::logger>("lockstep", std::move(sink));
   logger_->set_level(rank == 0 ? spdlog::level::info : spdlog::level::warn);
   logger_->flush_on(spdlog::level::info);

@@ -1,4 +1,4 @@
-// Log lines on standard error: plain text, the rank in front where there is more than one.
+// Log lines on standard error: plain text, the rank in front on all but rank 0.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,9 +19,9 @@ enum class LogLevel { info, warning, error };
 /// Ranks other than 0 keep quiet below `warning`, so that a line is said once.
 class Log {
  public:
-  /// A log of rank 0 in a world of one.
+  /// The log of rank 0.
   Log();
-  Log(int rank, int world_size);
+  explicit Log(int rank);
 
   template <class... Args>
   void info(fmt::format_string<Args...> text, Args&&... args) const {

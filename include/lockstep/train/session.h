@@ -16,7 +16,7 @@ namespace lockstep {
 /// MPI (if this process was started as a rank), the device and the log. Made by run().
 class Session {
  public:
-  explicit Session(comm::Communicator& world) : world_(world), log_(world.rank(), world.size()) {}
+  explicit Session(comm::Communicator& world) : world_(world), log_(world.rank()) {}
 
   comm::Communicator& world() const { return world_; }
   const Log& log() const { return log_; }

@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# Bad input: one clear line, the documented exit code, the same on every rank, no hang, nothing half-written.
+source "$(dirname "$0")/../support/cli.sh"
+
+digits digits.h5
+cat >good.ini <<'INI'
+[model]
+name = mlp
+sizes = 64 32 10
+[data]
+train = digits.h5
+[train]
+steps = 6
+global_batch = 24
+shards = 4
+[checkpoint]
+every = 2
+[log]
+every = 2
+INI
+
+# expect CODE TEXT RANKS ARGUMENTS...: ends with CODE within 30 s, says TEXT (a regular expression) in exactly one line of ours.
+expect() {
+  local code=$1 text=$2 count=$3 got
+  shift 3
+  # shellcheck disable=SC2086
+  timeout 30 $LOCKSTEP_MPIRUN -n "$count" "$LOCKSTEP" "$@" >out.log 2>err.log
+  got=$?
+  [ "$got" -eq "$code" ] || fail "lockstep $* ($count ranks): exit $got, expected $code: $(grep lockstep: err.log)"
+  local lines
+  lines=$(grep -c '^lockstep: ' err.log)
+  [ "$lines" -eq 1 ] || fail "lockstep $* ($count ranks): $lines lines of error instead of one: $(grep '^lockstep: ' err.log)"
+  grep '^lockstep: ' err.log | grep -Eq "$text" || fail "lockstep $* ($count ranks): '$(grep '^lockstep: ' err.log)' does not say: $text"
+}
+
+train_expect() {
+  local code=$1 text=$2
+  shift 2
+  for count in 1 2; do
+    expect "$code" "$text" "$count" train good.ini --run "fresh-$count" "$@"
+    [ ! -e "fresh-$count/config.ini" ] || fail "train $*: left a configured run directory behind"
+    rm -rf "fresh-$count"
+  done
+}
+
+# The command line and the configuration.
+expect 2 "did you mean train" 1 trian good.ini
+expect 2 "did you mean --set" 1 train good.ini --sett a.b=c
+expect 2 "nowhere.ini: cannot read" 2 train nowhere.ini
+train_expect 2 "train.stepps: unknown key; did you mean train.steps" --set train.stepps=3
+train_expect 2 "trian.steps: unknown key; did you mean train.steps" --set trian.steps=3
+train_expect 2 "train.steps: 'many' is not a whole number" --set train.steps=many
+train_expect 2 "optimizer.lr: '1e' is not a number" --set optimizer.lr=1e
+train_expect 2 "optimizer.name: 'adam' is none of: adamw, sgd" --set optimizer.name=adam
+train_expect 2 "train.steps is not|write it as SECTION.KEY=VALUE" --set train.steps
+train_expect 2 "model.name.*(gtp|nearest|did you mean)" --set model.name=gtp
+train_expect 2 "train.precision: not available" --set train.precision=bf16
+train_expect 2 "5 shards do not divide train.global_batch = 24" --set train.shards=5
+expect 2 "5 ranks are more than the 4 shards" 5 train good.ini --run fresh
+[ ! -e fresh/config.ini ] || fail "more ranks than shards: left a configured run directory behind"
+train_expect 2 "matches no|matches none|pattern" --set "train.frozen=nothing.*"
+
+# Data.
+train_expect 3 "missing.h5.*(no such file|does not exist|cannot open|No such file)" --set data.train=missing.h5
+cp good.ini notdata.h5
+train_expect 3 "notdata.h5.*(not an? HDF5|HDF5)" --set data.train=notdata.h5
+/usr/bin/python3 - <<'PY' || fail "h5py is needed for this test"
+import h5py, numpy as np
+with h5py.File("no_x.h5", "w") as f: f["z"] = np.zeros(3)
+with h5py.File("label.h5", "w") as f:
+    f["x"] = np.zeros((40, 1, 8, 8), np.uint8); f["y"] = np.r_[np.zeros(39, np.int64), 11]
+with h5py.File("wide.h5", "w") as f:
+    f["x"] = np.zeros((40, 1, 9, 9), np.uint8); f["y"] = np.zeros(40, np.int64)
+with h5py.File("nan.h5", "w") as f:
+    f["x"] = np.full((40, 1, 8, 8), np.nan, np.float32); f["y"] = np.zeros(40, np.int64)
+PY
+train_expect 3 "no_x.h5.*/x" --set data.train=no_x.h5
+train_expect 3 "label.h5.*39.*11" --set data.train=label.h5
+train_expect 3 "81|9, 9" --set data.train=wide.h5
+for count in 1 2; do
+  expect 4 "step 1: the loss is -?nan" "$count" train good.ini --run "nan-$count" --set data.train=nan.h5
+  [ -z "$(ls "nan-$count/checkpoints" 2>/dev/null)" ] || fail "a run whose loss is not finite left a checkpoint"
+done
+
+# Checkpoints.
+ranks 2 train good.ini --run run >log 2>&1 || fail "training: $(tail -n 3 log)"
+cp run/checkpoints/step-000000006.h5 whole.h5
+for bytes in 0 100 4000 20000; do
+  head -c "$bytes" whole.h5 >cut.h5
+  for count in 1 2; do
+    expect 3 "cut.h5" "$count" eval cut.h5 --data digits.h5
+    expect 3 "cut.h5" "$count" train good.ini --run fresh --resume cut.h5
+    rm -rf fresh
+  done
+  "$LOCKSTEP" verify cut.h5 >/dev/null 2>&1
+  [ $? -eq 3 ] || fail "verify of $bytes bytes of a checkpoint did not exit with 3"
+done
+sed 's/64 32 10/64 33 10/' good.ini >other.ini
+for count in 1 2; do
+  expect 3 "whole.h5.*net.0.weight.*\[32, 64\].*\[33, 64\]|whole.h5.*net.0.weight" "$count" train other.ini --run fresh --resume whole.h5
+  rm -rf fresh
+  expect 2 "(model.sizes: the run has '64 32 10', asked for '64 33 10')" "$count" train other.ini --run run
+done
+expect 3 "gone.h5" 2 inspect gone.h5
+expect 2 "gone.h5" 1 diff gone.h5 whole.h5
+expect 3 "ema/0.5|0.5" 2 eval whole.h5 --data digits.h5 --weights ema/0.5
+
+# Surroundings.
+if [ "$(id -u)" -ne 0 ]; then
+  mkdir readonly && chmod a-w readonly
+  expect 2 "readonly" 2 train good.ini --run readonly/run
+fi
+touch plainfile
+expect 2 "plainfile" 2 train good.ini --run plainfile/run
+finish

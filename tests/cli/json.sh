@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# --json prints one JSON document on standard output and nothing else there, with the documented keys, alone and on 2 ranks.
+source "$(dirname "$0")/../support/cli.sh"
+
+digits digits.h5
+printf '[model]\nname = mlp\nsizes = 64 16 10\n[data]\ntrain = digits.h5\neval_fraction = 0.2\n[train]\nsteps = 4\nglobal_batch = 16\nshards = 2\n[ema]\nrates = 0.9\n' >run.ini
+ranks 2 train run.ini --run run >log 2>&1 || fail "training: $(tail -n 3 log)"
+checkpoint=run/checkpoints/latest
+
+keys() {  # keys "a b c" ARGUMENTS...
+  local wanted=$1
+  shift
+  for count in 1 2; do
+    ranks "$count" "$@" >out.json 2>err.log
+    python3 -c '
+import json, sys
+document = json.load(open("out.json"))
+missing = [key for key in sys.argv[1].split() if key not in document]
+sys.exit(f"missing keys: {missing}" if missing else 0)' "$wanted" || fail "$* on $count ranks"
+  done
+}
+keys "loss accuracy samples weights step" eval "$checkpoint" --json
+keys "loss accuracy samples weights step" eval "$checkpoint" --data digits.h5 --weights ema/0.9 --json
+keys "model precision ranks step_ms samples_per_second exposed_comm_ms" bench step --workload gpt-cpu --steps 1 --json
+keys "tensors step digest" inspect "$checkpoint" --json
+keys "whole problems" verify "$checkpoint" --json
+keys "same differences" diff "$checkpoint" "$checkpoint" --json
+keys "findings" doctor --json
+
+python3 - <<'PY' || fail "metrics.jsonl"
+import json
+lines = [json.loads(line) for line in open("run/metrics.jsonl")]
+steps = [line for line in lines if "loss" in line]
+keys = {"step", "loss", "lr", "grad_norm", "samples", "samples_per_second", "step_ms", "exposed_comm_ms", "time"}
+assert steps and all(keys <= line.keys() for line in steps), steps
+evaluations = [line for line in lines if "eval_loss" in line]
+assert {"eval_loss", "eval_accuracy", "eval_ema_0.9_accuracy"} <= evaluations[-1].keys(), evaluations
+PY
+for verb in train eval generate prepare inspect diff verify bench doctor; do
+  lines=$("$LOCKSTEP" "$verb" --help | wc -l)
+  [ "$lines" -gt 3 ] && [ "$lines" -le 24 ] || fail "$verb --help has $lines lines: it must fit a screen"
+done
+finish

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# same_bits.sh MODEL: the same configuration at 1 to 5 ranks ends in the same bits (5 never lines up with sub-trees), and so
+# does a run that was killed and went on with another number of ranks.
+source "$(dirname "$0")/../support/cli.sh"
+
+model=$1
+digits digits.h5
+case $model in
+  mlp) printf '[model]\nname = mlp\nsizes = 64 48 10\ndropout = 0.2\n[data]\ntrain = digits.h5\n' >run.ini ;;
+  resnet)
+    printf '[model]\nname = resnet\nblocks = 1 1\nwidth = 8\nin_channels = 1\nclasses = 10\n' >run.ini
+    printf '[data]\ntrain = digits.h5\naugment = crop flip\n' >>run.ini
+    ;;
+  gpt)
+    "$LOCKSTEP" prepare text "$LOCKSTEP_SOURCE_DIR/LICENSE" "$LOCKSTEP_SOURCE_DIR/INSTALL" --out text.h5 >/dev/null ||
+      fail "prepare text"
+    printf '[model]\nname = gpt\nlayers = 2\nheads = 2\nchannels = 32\ncontext = 32\nvocab = 256\ndropout = 0.1\n' >run.ini
+    printf '[data]\ntrain = text.h5\n' >>run.ini
+    ;;
+esac
+cat >>run.ini <<'INI'
+eval_fraction = 0.2
+[train]
+steps = 24
+global_batch = 48
+shards = 12
+seed = 7
+eval_every = 8
+[optimizer]
+lr = 2e-3
+weight_decay = 0.1
+clip = 0.5
+schedule = constant
+warmup_steps = 4
+[ema]
+rates = 0.9 0.99
+[ddp]
+bucket_mb = 0.02
+first_bucket_mb = 0.005
+[checkpoint]
+every = 3
+keep = 100
+INI
+
+for count in 1 2 3 4 5; do
+  ranks "$count" train run.ini --run "at-$count" >"log-$count" 2>&1 || fail "$count ranks: $(tail -n 3 "log-$count")"
+  expect_same at-1/checkpoints/latest "at-$count/checkpoints/latest"
+done
+
+# The number of steps may change on a resume (the schedule here does not depend on it), so a run far longer than the others is
+# there to be killed: with SIGKILL as soon as a checkpoint is there (every process of the job), then resumed.
+for pair in "2 3" "5 1" "1 4"; do
+  read -r before after <<<"$pair"
+  run=killed-$model-$before
+  setsid bash -c "exec $LOCKSTEP_MPIRUN -n $before '$LOCKSTEP' train run.ini --run $run --set train.steps=100000" >"log-$run" 2>&1 &
+  launcher=$!
+  until [ -e "$run/checkpoints/step-000000006.h5" ] || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
+  pkill -KILL -f -- "--run $run " || fail "$run was not running: $(tail -n 3 "log-$run")"
+  wait "$launcher" 2>/dev/null
+  # It may have run beyond the 24 steps of the others: go on from one of its first checkpoints.
+  find "$run/checkpoints" -name 'step-*.h5' | sort | tail -n +4 | xargs -r rm -f
+  ranks "$after" train run.ini --run "$run" >"log-$run-resumed" 2>&1 ||
+    fail "$run on $after ranks: $(tail -n 3 "log-$run-resumed")"
+  grep -q "going on after step" "log-$run-resumed" || fail "$run did not resume"
+  expect_same at-1/checkpoints/latest "$run/checkpoints/latest"
+done
+finish

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Stopping: RUN/stop and signals end a run with a checkpoint and the documented code; a live run keeps others out.
+source "$(dirname "$0")/../support/cli.sh"
+
+digits digits.h5
+cat >run.ini <<'INI'
+[model]
+name = mlp
+sizes = 64 32 10
+[data]
+train = digits.h5
+[train]
+steps = 1000000
+global_batch = 32
+shards = 2
+[log]
+every = 1000
+INI
+
+start() {  # start RUN RANKS: in the background; $launcher is its pid
+  # shellcheck disable=SC2086
+  $LOCKSTEP_MPIRUN -n "$2" "$LOCKSTEP" train run.ini --run "$1" >"log-$1" 2>&1 &
+  launcher=$!
+  until grep -q "step 1000/" "log-$1" 2>/dev/null || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
+}
+
+ended() {  # ended RUN CODE
+  wait "$launcher"
+  local code=$?
+  [ "$code" -eq "$2" ] || fail "$1: exit $code, expected $2: $(tail -n 2 "log-$1")"
+}
+
+start stopped 2
+touch stopped/checkpoint
+until [ ! -e stopped/checkpoint ] || ! kill -0 "$launcher"; do sleep 0.02; done
+[ -e stopped/checkpoints/latest ] || fail "RUN/checkpoint: no checkpoint"
+touch stopped/stop
+ended stopped 76
+[ ! -e stopped/stop ] || fail "RUN/stop was not removed when obeyed"
+"$LOCKSTEP" verify stopped/checkpoints/latest >/dev/null || fail "the checkpoint of a stopped run is not whole"
+
+start preempted 2
+# mpirun forwards SIGUSR2 to its ranks.
+kill -USR2 "$launcher"
+ended preempted 75
+"$LOCKSTEP" verify preempted/checkpoints/latest >/dev/null || fail "the checkpoint of a preempted run is not whole"
+
+start live 2
+timeout 60 "$LOCKSTEP" train run.ini --run live >second.log 2>&1
+code=$?
+[ "$code" -eq 2 ] || fail "a second run in a live run's directory: exit $code, expected 2"
+grep -q "pid" second.log || fail "the refusal does not name the holder: $(cat second.log)"
+touch live/stop
+ended live 76
+finish
