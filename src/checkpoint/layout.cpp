@@ -7,6 +7,7 @@
 
 #include "checkpoint/digest.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/memory_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/hdf5/file.h"
 
@@ -106,13 +107,19 @@ FileIndex index_of(const Contents& contents) {
   return index;
 }
 
-void lay_out(FileIndex& index) {
+void lay_out(FileIndex& index, OpenFile& target) {
+  // A file that may not grow to its size is an error of ours here, before it can be one of HDF5's.
+  constexpr std::uint64_t structure_bytes_per_object = 2 * page_bytes;
+  target.truncate(index.payload_bytes() + index.config.size() +
+                  (index.tensors.size() + index.groups.size() + 64) * structure_bytes_per_object);
+  MemoryFile memory;
   hdf5::CreateOptions options;
   options.existing = hdf5::CreateOptions::Existing::replace;
   options.checksummed = true;
   options.alignment_bytes = page_bytes;
   options.alignment_from_bytes = block_bytes;
-  hdf5::File file = hdf5::File::create(index.path, options);
+  hdf5::File file = hdf5::File::create(memory.path(), options);
+  memory.unlink();
   write_root_attributes(file, index);
   file.create_text("config", index.config);
   hdf5::Group provenance = file.create_group("provenance");
@@ -135,7 +142,9 @@ void lay_out(FileIndex& index) {
         tensor.name, hdf5::element_type_named(to_string(tensor.dtype)), tensor.shape.extents());
     tensor.offset = dataset.extent().offset;
   }
+  group.reset();
   file.close();
+  memory.copy_to(target);
 }
 
 }  // namespace lockstep::checkpoint

@@ -1,8 +1,7 @@
 // Private to the room: the structure of the file, from contents to HDF5.
 #pragma once
 
-#include <string>
-
+#include "checkpoint/storage.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/index.h"
 
@@ -13,8 +12,8 @@ namespace lockstep::checkpoint {
 /// memory.
 FileIndex index_of(const Contents& contents);
 
-/// Creates the file at index.path with everything but the elements, and sets the tensors' offsets. Groups and
-/// attributes are in the index's order, so equal contents make equal structures.
-void lay_out(FileIndex& index);
+/// Writes everything but the elements into `file`, and sets the tensors' offsets. Groups and attributes are
+/// in the index's order, so equal contents make equal structures.
+void lay_out(FileIndex& index, OpenFile& file);
 
 }  // namespace lockstep::checkpoint

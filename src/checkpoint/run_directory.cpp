@@ -25,8 +25,7 @@ RunDirectory::RunDirectory(std::string path, comm::Communicator& communicator, d
     lock_ = std::make_unique<Lock>(path_ + "/lock", lock_wait_s, dead_holder);
     remove_file(temporary_path(config_path()));
     if (!dead_holder.empty()) {
-      Log(0, communicator_.size())
-          .warning("{}/lock: taken over from {}, which ended without giving it back", path_, dead_holder);
+      Log().warning("{}/lock: taken over from {}, which ended without giving it back", path_, dead_holder);
     }
   });
 }

@@ -69,12 +69,9 @@ class Draft {
   void lay_out(FileIndex& index) {
     comm::together(communicator_, [&] {
       if (communicator_.rank() != 0) return;
-      OpenFile(temporary_,
-               OpenFile::Mode::create_or_truncate);  // the system's own reason if it cannot be made
+      OpenFile file(temporary_, OpenFile::Mode::create_or_truncate);
       made_ = true;
-      index.path = temporary_;
-      checkpoint::lay_out(index);
-      index.path = path_;
+      checkpoint::lay_out(index, file);
     });
     std::vector<std::uint64_t> offsets;
     for (const TensorEntry& tensor : index.tensors) offsets.push_back(tensor.offset);

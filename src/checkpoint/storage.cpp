@@ -118,7 +118,7 @@ void OpenFile::write_at(std::uint64_t offset, const void* data, std::uint64_t by
 
 void OpenFile::truncate(std::uint64_t bytes) {
   if (uninterrupted([&] { return ::ftruncate(descriptor_, static_cast<off_t>(bytes)); }) != 0) {
-    throw_system_error(errno, path_, "truncate");
+    throw_system_error(errno, path_, "resize");
   }
 }
 

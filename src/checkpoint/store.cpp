@@ -111,7 +111,7 @@ Store::Store(const std::string& run_directory, comm::Communicator& communicator,
       directory_(own_run_directory_->checkpoints_path()),
       communicator_(communicator),
       options_(std::move(options)),
-      log_(communicator.rank(), communicator.size()) {
+      log_(communicator.rank()) {
   remove_leftovers();
 }
 
@@ -119,7 +119,7 @@ Store::Store(RunDirectory& run_directory, comm::Communicator& communicator, Stor
     : directory_(run_directory.checkpoints_path()),
       communicator_(communicator),
       options_(std::move(options)),
-      log_(communicator.rank(), communicator.size()) {
+      log_(communicator.rank()) {
   remove_leftovers();
 }
 

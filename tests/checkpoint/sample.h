@@ -110,7 +110,8 @@ inline std::string read_bytes(const std::string& path) {
 }
 
 inline void write_bytes(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+  std::filesystem::remove(path);  // ext4 waits for the disk when a file is cut and written again
+  std::ofstream(path, std::ios::binary) << bytes;
 }
 
 inline std::vector<std::string> names_in(const std::string& directory) {

@@ -26,11 +26,11 @@ struct Stream {
 };
 
 struct StoreOptions {
-  Stream stream;
-  std::string config;     ///< stored with every checkpoint
-  Provenance provenance;  ///< added to provenance_of(communicator)
-  int keep = 2;           ///< newest checkpoints kept; 0 keeps all
-  bool strict = true;     ///< see LoadOptions
+  Stream stream = {};
+  std::string config = {};     ///< stored with every checkpoint
+  Provenance provenance = {};  ///< added to provenance_of(communicator)
+  int keep = 2;                ///< newest checkpoints kept; 0 keeps all
+  bool strict = true;          ///< see LoadOptions
 };
 
 /// RUN/checkpoints/step-000000500.h5 ... and `latest`, a link to the newest. All methods are collective.

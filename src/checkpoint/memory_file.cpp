@@ -1,0 +1,59 @@
+#include "checkpoint/memory_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::checkpoint {
+
+MemoryFile::MemoryFile() {
+  // Where there is no file system in memory, one on a local disk serves: the file is small and short-lived.
+  for (const std::string& directory :
+       {std::string("/dev/shm"), std::filesystem::temp_directory_path().string()}) {
+    path_ = directory + "/lockstep-layout-XXXXXX";
+    descriptor_ = ::mkostemp(path_.data(), O_CLOEXEC);
+    if (descriptor_ >= 0) return;
+  }
+  throw_system_error(errno, path_, "create");
+}
+
+MemoryFile::~MemoryFile() {
+  unlink();
+  ::close(descriptor_);
+}
+
+void MemoryFile::unlink() noexcept {
+  if (!path_.empty()) ::unlink(path_.c_str());
+  path_.clear();
+}
+
+void MemoryFile::copy_to(OpenFile& file) const {
+  const std::string name = "the layout in memory";
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) throw_system_error(errno, name, "look at");
+  file.truncate(static_cast<std::uint64_t>(status.st_size));
+  std::vector<std::byte> buffer(std::size_t{1} << 20);
+  for (off_t begin = 0, end = 0; begin < status.st_size; begin = end) {
+    begin = ::lseek(descriptor_, begin, SEEK_DATA);
+    if (begin < 0 && errno == ENXIO) return;  // only a hole is left
+    end = begin < 0 ? begin : ::lseek(descriptor_, begin, SEEK_HOLE);
+    if (end < 0) throw_system_error(errno, name, "search");
+    for (off_t at = begin; at < end;) {
+      const ssize_t done = ::pread(descriptor_, buffer.data(),
+                                   std::min(buffer.size(), static_cast<std::size_t>(end - at)), at);
+      if (done <= 0) throw_system_error(done < 0 ? errno : EIO, name, "read");
+      file.write_at(static_cast<std::uint64_t>(at), buffer.data(), static_cast<std::uint64_t>(done));
+      at += done;
+    }
+  }
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,145 @@
+// diff and inspect: what they find, as data, JSON and text.
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/sample.h"
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/report.h"
+#include "lockstep/checkpoint/save.h"
+
+namespace ls = lockstep;
+namespace lc = lockstep::checkpoint;
+using Kind = lc::TensorDifference::Kind;
+
+namespace {
+
+struct TwoFiles {
+  std::unique_ptr<ls::comm::Communicator> self = ls::comm::make_self_communicator();
+  ls::test::TemporaryFolder folder;
+  std::string a = folder.file("a.h5"), b = folder.file("b.h5");
+  lc::Contents left = sample(), right = sample();
+
+  static lc::Contents sample() {
+    lc::Contents contents;
+    contents.sections.push_back({"model",
+                                 {{"w", ls::Tensor::zeros({2, 300'000})},
+                                  {"b", ls::Tensor::zeros({4})},
+                                  {"n", ls::Tensor::zeros({}, ls::DType::int64)}},
+                                 {}});
+    contents.sections.push_back({"optimizer", {}, {{"step", std::int64_t{3}, {}}}});
+    return contents;
+  }
+  float* w() { return right.sections[0].tensors[0].value.data<float>(); }
+  lc::DiffReport diff(double tolerance = 0) {
+    lc::save_file(a, left, *self);
+    lc::save_file(b, right, *self);
+    return lc::diff(a, b, tolerance);
+  }
+};
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_CASE(equal_contents_are_the_same_whoever_wrote_them, TwoFiles) {
+  right.provenance = {{"hosts", "elsewhere"}};
+  right.config = "[log]\nevery = 5\n";
+  const lc::DiffReport report = diff();
+  BOOST_TEST(report.same());
+  BOOST_TEST(report.tensors == 3);
+  BOOST_TEST(report.elements == 600'005);
+  BOOST_TEST(lc::to_text(report) == "same: 3 tensors, 600005 elements, every bit\n");
+}
+
+BOOST_FIXTURE_TEST_CASE(differing_elements_are_counted_and_measured_against_the_tolerance, TwoFiles) {
+  w()[0] = 0.25f;
+  w()[599'999] = -0.5f;
+  *right.sections[0].tensors[2].value.data<std::int64_t>() = 7;
+  lc::DiffReport report = diff();
+  BOOST_REQUIRE(report.differences.size() == 2u);
+  BOOST_TEST(report.differences[0].path == "/model/w");
+  BOOST_TEST(report.differences[0].different == 2);
+  BOOST_TEST(report.differences[0].max_abs == 0.5);
+  BOOST_TEST(report.differences[1].max_abs == 7.0);
+  report = diff(0.3);
+  BOOST_TEST(report.differences[0].different == 1);
+  report = diff(7);
+  BOOST_TEST(report.same());
+}
+
+BOOST_FIXTURE_TEST_CASE(without_a_tolerance_bits_are_compared, TwoFiles) {
+  w()[3] = -0.0f;
+  const lc::DiffReport report = diff();
+  BOOST_REQUIRE(report.differences.size() == 1u);
+  BOOST_TEST(report.differences[0].different == 1);
+  BOOST_TEST(report.differences[0].max_abs == 0.0);
+  BOOST_TEST(diff(1e-30).same());
+}
+
+BOOST_FIXTURE_TEST_CASE(a_number_against_nan_or_infinity_is_infinitely_far_and_nan_against_nan_is_the_same,
+                        TwoFiles) {
+  w()[1] = std::numeric_limits<float>::quiet_NaN();
+  const lc::DiffReport report = diff(1e30);
+  BOOST_REQUIRE(report.differences.size() == 1u);
+  BOOST_TEST(std::isinf(report.differences[0].max_abs));
+  BOOST_TEST(lc::to_json(report)["differences"][0]["max_abs"].is_null());
+  left.sections[0].tensors[0].value.data<float>()[1] = -std::numeric_limits<float>::quiet_NaN();
+  BOOST_TEST(diff(1).same());
+  BOOST_TEST(!diff().same());
+}
+
+BOOST_FIXTURE_TEST_CASE(missing_tensors_shapes_types_and_attributes_are_told_apart, TwoFiles) {
+  left.sections[0].tensors.push_back({"only_left", ls::Tensor::zeros({1})});
+  right.sections[0].tensors.push_back({"only_right", ls::Tensor::zeros({1})});
+  right.sections[0].tensors[1].value = ls::Tensor::zeros({2, 2});
+  right.sections[0].tensors[2].value = ls::Tensor::zeros({}, ls::DType::int32);
+  right.sections[1].attributes[0].value = std::int64_t{4};
+  right.position.seed = 5;
+  const lc::DiffReport report = diff();
+  BOOST_REQUIRE(report.differences.size() == 4u);
+  BOOST_TEST((report.differences[0].kind == Kind::shape));
+  BOOST_TEST((report.differences[1].kind == Kind::dtype));
+  BOOST_TEST((report.differences[2].kind == Kind::only_in_a));
+  BOOST_TEST((report.differences[3].kind == Kind::only_in_b));
+  BOOST_REQUIRE(report.attributes.size() == 2u);
+  BOOST_TEST(report.attributes[0].name == "/optimizer step");
+  BOOST_TEST(report.attributes[1].name == "seed");
+  const nlohmann::json json = lc::to_json(report);
+  BOOST_TEST(json["same"] == false);
+  BOOST_TEST(json["differences"][3]["tensor"] == "/model/only_right");
+  BOOST_TEST(json["attributes"][1]["b"] == "5");
+  const std::string text = lc::to_text(report);
+  for (const char* line :
+       {"seed: 0 against 5\n", "/model/b: shape [4] against [2, 2]\n", "/model/n: int64 against int32\n"}) {
+    BOOST_TEST(text.find(line) != std::string::npos);
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(inspect_shows_norm_range_and_what_is_not_finite, TwoFiles) {
+  w()[0] = 3;
+  w()[599'999] = -4;
+  w()[7] = std::numeric_limits<float>::infinity();
+  right.sections[0].tensors.push_back({"empty", ls::Tensor::zeros({0})});
+  diff();
+  const lc::Inspection inspection = lc::inspect(b);
+  BOOST_REQUIRE(inspection.tensors.size() == 4u);
+  BOOST_TEST(inspection.tensors[0].norm == 5.0);
+  BOOST_TEST(inspection.tensors[0].min == -4.0);
+  BOOST_TEST(inspection.tensors[0].max == 3.0);
+  BOOST_TEST(inspection.tensors[0].not_finite == 1);
+  BOOST_TEST(inspection.tensors[3].norm == 0.0);
+  BOOST_TEST(inspection.tensors[3].min == 0.0);
+  const nlohmann::json json = lc::to_json(inspection);
+  BOOST_TEST(json["tensors"][0]["shape"] == nlohmann::json({2, 300'000}));
+  BOOST_TEST(json["tensors"][0]["norm"] == 5.0);
+  BOOST_TEST(json["groups"][1]["attributes"]["step"] == 3);
+  BOOST_TEST(
+      lc::to_text(inspection)
+          .find("/model/w      [2, 300000]  float32             5           -4            3           1\n") !=
+      std::string::npos);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_negative_tolerance_is_refused, TwoFiles) {
+  BOOST_CHECK_THROW(diff(-1), ls::UsageError);
+  BOOST_CHECK_THROW(diff(std::nan("")), ls::UsageError);
+}

@@ -1,0 +1,169 @@
+// The run directory: made when missing, locked against a second run, taken over from a dead one.
+#include "lockstep/checkpoint/run_directory.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+
+#include "checkpoint/lock.h"
+#include "checkpoint/sample.h"
+#include "lockstep/base/error.h"
+
+namespace ls = lockstep;
+namespace lc = lockstep::checkpoint;
+using ls::test::mentions;
+
+namespace {
+
+struct Place {
+  std::unique_ptr<ls::comm::Communicator> self = ls::comm::make_self_communicator();
+  ls::test::TemporaryFolder folder;
+  std::string run = folder.file("runs/mine");
+  Place() {
+    ::unsetenv("SLURM_JOB_ID");
+    ::unsetenv("SLURM_RESTART_COUNT");
+  }
+};
+
+/// Another process that holds the lock of `run` until it is killed.
+class OtherRun {
+ public:
+  explicit OtherRun(const std::string& run) {
+    int ready[2];
+    if (::pipe(ready) != 0) throw std::runtime_error("no pipe");
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      const auto self = ls::comm::make_self_communicator();
+      const lc::RunDirectory directory(run, *self, 0);
+      char byte = 1;
+      if (::write(ready[1], &byte, 1) != 1) ::_exit(1);
+      for (;;) ::pause();
+    }
+    char byte = 0;
+    ::close(ready[1]);
+    held_ = ::read(ready[0], &byte, 1) == 1;
+    ::close(ready[0]);
+  }
+  ~OtherRun() { kill(); }
+  void kill() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+    pid_ = -1;
+  }
+  bool held() const { return held_; }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+  bool held_ = false;
+};
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_CASE(what_is_missing_is_made, Place) {
+  const lc::RunDirectory directory(run + "/", *self);
+  BOOST_TEST(directory.path() == run);
+  BOOST_TEST(std::filesystem::is_directory(run + "/checkpoints"));
+  BOOST_TEST(!directory.stored_config());
+}
+
+BOOST_FIXTURE_TEST_CASE(the_configuration_is_stored_whole_and_read_back, Place) {
+  lc::RunDirectory directory(run, *self);
+  directory.write_config("[train]\nsteps = 5\n");
+  directory.write_config("");
+  BOOST_TEST(directory.stored_config().value() == "");
+  directory.write_config("[train]\nsteps = 6\n");
+  BOOST_TEST(directory.stored_config().value() == "[train]\nsteps = 6\n");
+  BOOST_TEST(ls::test::names_in(run) == (std::vector<std::string>{"checkpoints", "config.ini", "lock"}),
+             boost::test_tools::per_element());
+}
+
+BOOST_FIXTURE_TEST_CASE(a_live_run_keeps_others_out_and_is_named, Place) {
+  const OtherRun other(run);
+  BOOST_REQUIRE(other.held());
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(run, *self, 0), ls::UsageError,
+                        mentions("runs/mine/lock", "pid " + std::to_string(other.pid())));
+}
+
+BOOST_FIXTURE_TEST_CASE(the_lock_of_a_killed_run_is_taken_over, Place) {
+  OtherRun other(run);
+  BOOST_REQUIRE(other.held());
+  other.kill();
+  BOOST_TEST(std::filesystem::exists(run + "/lock"));
+  const lc::RunDirectory directory(run, *self, 0);
+  BOOST_TEST(ls::test::read_bytes(run + "/lock").find("pid=" + std::to_string(::getpid())) !=
+             std::string::npos);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_run_that_ended_leaves_no_lock, Place) {
+  { const lc::RunDirectory directory(run, *self, 0); }
+  BOOST_TEST(!std::filesystem::exists(run + "/lock"));
+  const lc::RunDirectory again(run, *self, 0);
+}
+
+BOOST_FIXTURE_TEST_CASE(
+    the_same_job_with_a_higher_restart_count_takes_over_and_the_old_start_cannot_remove_its_lock, Place) {
+  ::setenv("SLURM_JOB_ID", "4242", 1);
+  ::setenv("SLURM_RESTART_COUNT", "1", 1);
+  auto first = std::make_unique<lc::RunDirectory>(run, *self, 0);
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(run, *self, 0), ls::UsageError,
+                        mentions("Slurm job 4242, restart 1"));
+  ::setenv("SLURM_RESTART_COUNT", "2", 1);
+  const lc::RunDirectory second(run, *self, 0);
+  first.reset();
+  BOOST_TEST(std::filesystem::exists(run + "/lock"));
+  ::setenv("SLURM_JOB_ID", "4243", 1);
+  ::setenv("SLURM_RESTART_COUNT", "9", 1);
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(run, *self, 0), ls::UsageError,
+                        mentions("Slurm job 4242, restart 2"));
+}
+
+BOOST_AUTO_TEST_CASE(a_holder_is_alive_only_if_the_process_of_that_pid_is_the_one_that_wrote_it) {
+  lc::LockHolder holder = lc::LockHolder::this_process();
+  BOOST_TEST(holder.is_alive_here());
+  BOOST_TEST(lc::LockHolder::parse(holder.to_text()).is_alive_here());
+  holder.started += "1";  // the pid was given to another process since
+  BOOST_TEST(!holder.is_alive_here());
+  holder = lc::LockHolder::this_process();
+  holder.host = "elsewhere";
+  BOOST_TEST(!holder.is_alive_here());
+  BOOST_TEST(!lc::LockHolder::parse("garbage\n=\npid=x\n").is_alive_here());
+}
+
+BOOST_FIXTURE_TEST_CASE(a_lock_file_with_garbage_in_it_is_no_obstacle, Place) {
+  std::filesystem::create_directories(run);
+  ls::test::write_bytes(run + "/lock", std::string(100'000, '\xff'));
+  const lc::RunDirectory directory(run, *self, 0);
+}
+
+BOOST_FIXTURE_TEST_CASE(places_that_cannot_hold_a_run_are_usage_errors, Place) {
+  ls::test::write_bytes(folder.file("plain"), "x");
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(folder.file("plain"), *self, 0), ls::UsageError,
+                        mentions("plain", "a file is in the way"));
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(folder.file("plain/run"), *self, 0), ls::UsageError,
+                        mentions("plain"));
+  std::filesystem::create_symlink("loop", folder.file("loop"));
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(folder.file("loop/run"), *self, 0), ls::UsageError,
+                        mentions("loop"));
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory("", *self, 0), ls::UsageError, mentions("empty"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_directory_that_is_not_writable_is_a_usage_error, Place) {
+  const std::string locked = folder.file("locked");
+  std::filesystem::create_directory(locked);
+  std::filesystem::permissions(folder.path(), std::filesystem::perms(0755));
+  std::filesystem::permissions(locked, std::filesystem::perms(0555));
+  constexpr uid_t nobody = 65534;
+  const bool root = ::geteuid() == 0;  // whom permissions do not stop
+  if (root) BOOST_REQUIRE(::seteuid(nobody) == 0);
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(locked, *self, 0), ls::UsageError,
+                        mentions("locked/checkpoints", "Permission denied"));
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(locked + "/run", *self, 0), ls::UsageError,
+                        mentions("locked/run", "Permission denied"));
+  if (root) BOOST_REQUIRE(::seteuid(0) == 0);
+}

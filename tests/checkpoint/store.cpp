@@ -1,0 +1,266 @@
+// The store: names, the newest link, pruning, falling back from broken files, and one error for all ranks.
+#include "lockstep/checkpoint/store.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <boost/test/unit_test.hpp>
+
+#include "checkpoint/sample.h"
+#include "lockstep/autograd/gradient_sink.h"
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/verify.h"
+#include "lockstep/kernels/backend.h"
+#include "lockstep/optim/adamw.h"
+#include "lockstep/optim/ema.h"
+#include "support/world.h"
+
+namespace ls = lockstep;
+namespace lc = lockstep::checkpoint;
+using ls::test::mentions;
+
+namespace {
+
+/// Two parameters, a counter, their optimizer and averages; steps are made from gradients that depend on the
+/// step only.
+struct Training {
+  std::unique_ptr<ls::kernels::Backend> backend = ls::kernels::make_backend(ls::Device::cpu(), 1);
+  ls::Param weight, bias;
+  ls::Buffer counter{"layer.counter", ls::Tensor::zeros({}, ls::DType::int64)};
+  ls::ModelState state{{&weight, &bias}, {&counter}, {}};
+  std::unique_ptr<ls::LocalGradients> gradients;
+  std::unique_ptr<ls::optim::AdamW> adamw;
+  std::unique_ptr<ls::optim::Ema> ema;
+
+  explicit Training(float initial = 1) {
+    weight.name = "layer.weight";
+    weight.value = ls::Tensor::zeros({70, 30});
+    bias.name = "layer.bias";
+    bias.value = ls::Tensor::zeros({30});
+    for (int i = 0; i < 2100; ++i) weight.value.data<float>()[i] = initial * static_cast<float>(i % 17);
+    gradients = std::make_unique<ls::LocalGradients>(state, *backend);
+    adamw = std::make_unique<ls::optim::AdamW>(*gradients, ls::optim::AdamWOptions{.lr = 0.01});
+    ema = std::make_unique<ls::optim::Ema>(state, *backend, std::vector<ls::optim::EmaProfile>{0.5, 0.9});
+  }
+
+  void step(std::int64_t number) {
+    gradients->clear();
+    for (ls::Param* param : state.params) {
+      const ls::GradientSlot slot = gradients->slot(*param);
+      const ls::Random random(
+          {.seed = 1, .purpose = ls::purpose_of(param->name), .step = static_cast<std::uint64_t>(number)});
+      for (std::int64_t i = 0; i < slot.memory.numel(); ++i)
+        slot.memory.data<float>()[i] = random.uniform(static_cast<std::uint64_t>(i)) - 0.5f;
+      gradients->ready(*param);
+    }
+    gradients->add_weight(1);
+    adamw->step();
+    ++*counter.value.data<std::int64_t>();
+    ema->update();
+  }
+
+  lc::Contents contents() {
+    lc::Contents all;
+    lc::add(all, state);
+    lc::add(all, *adamw);
+    lc::add(all, *ema);
+    return all;
+  }
+};
+
+struct Run {
+  ls::comm::Communicator& world = ls::test::world();
+  ls::test::SharedFolder folder{world};
+  std::string run = folder.file("run");
+  std::string checkpoints = run + "/checkpoints";
+  bool first = world.rank() == 0;
+
+  void flip_last_byte(const std::string& path) {
+    if (first) {
+      const lc::FileIndex index = lc::read_index(path);
+      std::string bytes = ls::test::read_bytes(path);
+      char& byte = bytes[index.tensors[0].offset];
+      byte = static_cast<char>(byte ^ 1);
+      ls::test::write_bytes(path, bytes);
+    }
+    world.barrier();
+  }
+};
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_CASE(a_resumed_run_takes_the_same_steps_bit_by_bit, Run) {
+  Training straight;
+  for (int step = 0; step < 6; ++step) straight.step(step);
+  {
+    lc::Store store(run, world);
+    Training begun;
+    BOOST_TEST(store.resume(begun.state, *begun.adamw, *begun.ema) == 0);
+    for (int step = 0; step < 3; ++step) begun.step(step);
+    store.save(3, begun.state, *begun.adamw, *begun.ema);
+  }
+  lc::Store store(run, world);
+  Training resumed(9);
+  auto step = store.resume(*resumed.ema, resumed.state, *resumed.adamw);
+  BOOST_TEST(step == 3);
+  BOOST_TEST(resumed.adamw->steps() == 3);
+  BOOST_TEST(resumed.ema->updates() == 3);
+  for (; step < 6; ++step) resumed.step(step);
+  BOOST_TEST(ls::test::same_bytes(straight.contents(), resumed.contents()));
+}
+
+BOOST_FIXTURE_TEST_CASE(the_newest_are_kept_and_latest_points_to_the_last, Run) {
+  lc::Store store(run, world, {.keep = 2});
+  Training training;
+  for (const int step : {100, 200, 300}) {
+    BOOST_TEST(store.save(step, training.state) ==
+               checkpoints + "/step-000000" + std::to_string(step) + ".h5");
+  }
+  world.barrier();
+  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"latest", "step-000000200.h5", "step-000000300.h5"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(std::filesystem::read_symlink(checkpoints + "/latest") == "step-000000300.h5");
+  BOOST_TEST(lc::verify(checkpoints + "/latest", world).step == 300);
+}
+
+BOOST_FIXTURE_TEST_CASE(going_back_never_prunes_what_was_just_written, Run) {
+  lc::Store store(run, world, {.keep = 1});
+  Training training;
+  store.save(600, training.state);
+  store.save(450, training.state);
+  store.save(500, training.state);
+  world.barrier();
+  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"latest", "step-000000500.h5", "step-000000600.h5"}),
+             boost::test_tools::per_element());
+}
+
+BOOST_FIXTURE_TEST_CASE(the_position_follows_from_the_step_and_another_stream_is_refused, Run) {
+  const lc::Stream stream{.seed = 9, .shards = 4, .samples_per_step = 64, .samples_per_epoch = 1000};
+  Training training;
+  {
+    lc::Store store(run, world, {.stream = stream, .config = "[train]\n", .provenance = {{"threads", "1"}}});
+    store.save(40, training.state);
+    const lc::FileIndex index = store.newest().value();
+    BOOST_TEST((index.position == lc::Position{40, 2, 2560, 4, 9}));
+    BOOST_TEST(index.config == "[train]\n");
+    BOOST_TEST(index.provenance.at("threads") == "1");
+    BOOST_TEST(index.provenance.contains("git"));
+  }
+  const auto refused = [&](lc::Stream other, const char* text) {
+    lc::Store store(run, world, {.stream = other});
+    BOOST_CHECK_EXCEPTION(store.resume(training.state), ls::UsageError, mentions("step-000000040.h5", text));
+  };
+  refused({.seed = 9, .shards = 5, .samples_per_step = 64}, "shards 4, this run has 5");
+  refused({.seed = 8, .shards = 4, .samples_per_step = 64}, "seed 9, this run has 8");
+  refused({.seed = 9, .shards = 4, .samples_per_step = 32}, "2560, this run has 1280");
+}
+
+BOOST_FIXTURE_TEST_CASE(a_broken_checkpoint_is_passed_over_for_the_one_before, Run) {
+  Training training;
+  lc::Store store(run, world, {.keep = 0});
+  for (int step = 1; step <= 4; ++step) {
+    training.step(step);
+    store.save(step, training.state, *training.adamw, *training.ema);
+  }
+  flip_last_byte(checkpoints + "/step-000000004.h5");
+  if (first) ls::test::write_bytes(checkpoints + "/step-000000003.h5", "");
+  world.barrier();
+  Training resumed;
+  BOOST_TEST(store.resume(resumed.state, *resumed.adamw, *resumed.ema) == 2);
+  BOOST_TEST(resumed.ema->updates() == 2);
+  BOOST_TEST(store.newest().value().position.step == 4);  // its index is whole
+  flip_last_byte(checkpoints + "/step-000000002.h5");
+  flip_last_byte(checkpoints + "/step-000000001.h5");
+  BOOST_CHECK_EXCEPTION(store.resume(resumed.state), ls::DataError,
+                        mentions("no checkpoint is whole", "step-000000004.h5", "step-000000003.h5",
+                                 "step-000000002.h5", "step-000000001.h5"));
+}
+
+BOOST_FIXTURE_TEST_CASE(state_that_only_a_broken_checkpoint_held_does_not_linger, Run) {
+  Training training;
+  lc::Store store(run, world, {.keep = 0});
+  training.step(0);
+  store.save(1, training.state);
+  training.step(1);
+  store.save(2, *training.adamw, training.state);
+  if (first) {  // the last tensor of the file, so that all before it have been read when it turns out damaged
+    const std::string path = checkpoints + "/step-000000002.h5";
+    const lc::FileIndex index = lc::read_index(path);
+    std::string bytes = ls::test::read_bytes(path);
+    char& byte = bytes[index.tensors.back().offset];
+    byte = static_cast<char>(byte ^ 1);
+    ls::test::write_bytes(path, bytes);
+  }
+  world.barrier();
+  Training resumed;
+  BOOST_TEST(store.resume(*resumed.adamw, resumed.state) == 1);
+  const auto slots = resumed.adamw->slots();
+  for (const auto& slot : slots) {
+    const std::string bytes(static_cast<const char*>(slot.entries[0].tensor.raw()),
+                            slot.entries[0].tensor.bytes());
+    BOOST_TEST(bytes.find_first_not_of('\0') == std::string::npos);
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(a_checkpoint_of_another_model_is_an_error_and_no_reason_to_take_an_older_one, Run) {
+  Training training;
+  lc::Store store(run, world);
+  store.save(1, training.state);
+  training.bias.name = "layer.offset";
+  BOOST_CHECK_EXCEPTION(
+      store.resume(training.state), ls::DataError,
+      mentions("step-000000001.h5", "missing: model/layer.offset", "unexpected: model/layer.bias"));
+}
+
+BOOST_FIXTURE_TEST_CASE(what_a_killed_save_left_is_removed_at_the_next_start_and_nothing_else, Run) {
+  if (first) {
+    std::filesystem::create_directories(checkpoints);
+    for (const char* name :
+         {".step-000000500.h5.tmp", ".latest.tmp", ".mine.tmp", "step-000000100.h5.tmp", "notes.txt"}) {
+      ls::test::write_bytes(checkpoints + "/" + name, "x");
+    }
+  }
+  world.barrier();
+  const lc::Store store(run, world);
+  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{".mine.tmp", "notes.txt", "step-000000100.h5.tmp"}),
+             boost::test_tools::per_element());
+}
+
+BOOST_FIXTURE_TEST_CASE(a_run_directory_held_by_another_store_is_refused_on_all_ranks, Run) {
+  lc::RunDirectory directory(run, world, 0);
+  lc::Store store(directory, world);
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(run, world, 0), ls::UsageError, mentions("run/lock", "pid"));
+  directory.write_config("[model]\nname = mlp\n");
+  BOOST_TEST(directory.stored_config().value() == "[model]\nname = mlp\n");
+}
+
+/// The system refuses to let files grow: what a full disk is to one rank only.
+BOOST_FIXTURE_TEST_CASE(
+    a_write_that_fails_on_one_rank_is_the_same_error_on_all_and_leaves_earlier_checkpoints, Run) {
+  ::signal(SIGXFSZ, SIG_IGN);
+  lc::Contents contents = ls::test::awkward_contents();
+  lc::Store store(run, world);
+  store.save_contents(1, contents);
+  const std::string before = ls::test::read_bytes(checkpoints + "/step-000000001.h5");
+
+  rlimit limit{};
+  ::getrlimit(RLIMIT_FSIZE, &limit);
+  const rlimit old = limit;
+  limit.rlim_cur = 3 << 20;
+  const int failing = world.size() - 1;
+  if (world.rank() == failing) ::setrlimit(RLIMIT_FSIZE, &limit);
+  const std::string prefix = world.size() > 1 ? "rank " + std::to_string(failing) + ": " : "";
+  BOOST_CHECK_EXCEPTION(store.save_contents(2, contents), ls::DataError,
+                        mentions(prefix, ".step-000000002.h5.tmp", "File too large"));
+  ::setrlimit(RLIMIT_FSIZE, &old);
+
+  world.barrier();
+  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"latest", "step-000000001.h5"}),
+             boost::test_tools::per_element());
+  BOOST_TEST((ls::test::read_bytes(checkpoints + "/step-000000001.h5") == before));
+  BOOST_TEST(store.resume_contents(contents) == 1);
+  store.save_contents(2, contents);  // the run may go on
+  BOOST_TEST(lc::verify(checkpoints + "/step-000000002.h5", world).whole());
+}
