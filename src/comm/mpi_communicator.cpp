@@ -17,6 +17,7 @@
 #include "comm/node.h"
 #include "comm/timed_barrier.h"
 #include "comm/tree_sums.h"
+#include "lockstep/base/clock.h"
 
 namespace lockstep::comm {
 namespace {
@@ -35,6 +36,22 @@ class OwnedComm {
 
  private:
   MPI_Comm comm_;
+};
+
+/// What a waiting rank does between two looks. Its peers are mostly microseconds behind, so at first it just
+/// looks again: a yield would hand the core to any busy neighbour for whole milliseconds. After that it
+/// yields every time, as the peer it waits for may need this very core.
+class Patience {
+ public:
+  void pause() {
+    if (!yielding_) yielding_ = monotonic_s() > start_s_ + look_again_s;
+    if (yielding_) sched_yield();
+  }
+
+ private:
+  static constexpr double look_again_s = 10e-6;
+  double start_s_ = monotonic_s();
+  bool yielding_ = false;
 };
 
 int rank_in(MPI_Comm comm) {
@@ -112,7 +129,7 @@ class MpiCommunicator final : public Communicator {
     return ticket <= sums_.completed();
   }
   void wait(Ticket ticket) override {
-    while (!done(ticket)) sched_yield();
+    for (Patience patience; !done(ticket);) patience.pause();
   }
 
   void all_gather(const void* mine, std::size_t bytes, void* all) override;
@@ -133,10 +150,7 @@ class MpiCommunicator final : public Communicator {
   /// Started sums go on meanwhile: a peer may wait for our part of one.
   template <class Condition>
   void wait_until(const Condition& condition) {
-    while (!condition()) {
-      sums_.progress();
-      sched_yield();
-    }
+    for (Patience patience; !condition(); patience.pause()) sums_.progress();
   }
   void finish(MPI_Request request, const char* call) {
     wait_until([&] {

@@ -25,7 +25,7 @@ std::vector<std::unique_ptr<comm::Communicator>> worlds() {
   std::vector<std::unique_ptr<comm::Communicator>> found;
   found.push_back(comm::make_mpi_communicator(MPI_COMM_WORLD, together));
   found.push_back(comm::make_mpi_communicator(MPI_COMM_WORLD, apart));
-  found.push_back(comm::make_mpi_communicator(MPI_COMM_WORLD, apart, {.message_bytes = 7}));
+  found.push_back(comm::make_mpi_communicator(MPI_COMM_WORLD, apart, {.message_bytes = 999}));
   return found;
 }
 
@@ -46,7 +46,7 @@ BOOST_AUTO_TEST_CASE(the_launched_ranks_are_a_world) {
 
 BOOST_AUTO_TEST_CASE(all_gather_returns_every_rank_s_bytes_in_rank_order) {
   for (const auto& ranks : worlds()) {
-    for (int round = 0; round < 20; ++round) {
+    for (int round = 0; round < 5; ++round) {
       for (const std::size_t bytes : {0, 1, 8, 100, 4096, 4097, 20000}) {  // through slots, and beyond
         std::vector<std::uint8_t> mine(bytes);
         for (std::size_t i = 0; i < bytes; ++i) mine[i] = byte_of(ranks->rank(), round, i);
@@ -99,7 +99,7 @@ BOOST_AUTO_TEST_CASE(texts_may_all_be_empty) {
 BOOST_AUTO_TEST_CASE(a_broadcast_in_parts_of_any_size_arrives_whole) {
   for (const auto& ranks : worlds()) {
     for (int root = 0; root < ranks->size(); ++root) {
-      for (const std::size_t bytes : {0, 1, 6, 7, 8, 14, 1000}) {
+      for (const std::size_t bytes : {0, 1, 998, 999, 1000, 1998, 5000}) {
         std::vector<std::uint8_t> data(bytes + 1, 0xaa);
         if (ranks->rank() == root) {
           for (std::size_t i = 0; i < bytes; ++i) data[i] = byte_of(root, 0, i);
