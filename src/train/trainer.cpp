@@ -66,6 +66,20 @@ struct Inputs {
   DataSets data;
 };
 
+/// A step's shards, read when the step asks for them: what the reading throws is then the step's error on
+/// every rank.
+struct StepShards {
+  data::Loader& loader;
+  std::int64_t step;
+  std::span<const data::Shard> shards = {};
+
+  auto begin() {
+    shards = loader.at(step).shards;
+    return shards.begin();
+  }
+  auto end() const { return shards.end(); }
+};
+
 class Trainer {
  public:
   Trainer(Session& session, const Config& config, Inputs& inputs, checkpoint::RunDirectory& run,
@@ -182,7 +196,7 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
     return cross_entropy(model_.forward(tape, piece.rows(shard.x)), piece.rows(shard.y),
                          {.label_smoothing = static_cast<float>(config_.train.label_smoothing)});
   };
-  const ddp::StepResult result = replicas_.step(loader_.at(done_), loss_of);
+  const ddp::StepResult result = replicas_.step(StepShards{loader_, done_}, loss_of);
   if (!std::isfinite(result.mean_loss())) {
     throw TrainingError(
         "step {}: the loss is {}; lower optimizer.lr, set optimizer.clip, or look at the data", done_ + 1,

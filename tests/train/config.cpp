@@ -1,0 +1,81 @@
+#include "lockstep/train/config.h"
+
+#include <boost/test/unit_test.hpp>
+
+#include "lockstep/base/error.h"
+
+namespace ls = lockstep;
+namespace train = lockstep::train;
+
+namespace {
+
+const std::string minimal = "[model]\nname = mlp\nsizes = 64 10\n[train]\nsteps = 5\nglobal_batch = 8\n";
+
+std::string error_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  try {
+    train::parse_config(text, "a.ini", overrides);
+  } catch (const ls::UsageError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(the_resolved_text_reads_back_as_the_same_configuration) {
+  const std::string full =
+      minimal +
+      "shards = 4\nfrozen = net.0.* *.bias\n[optimizer]\nlr = 3e-4\nbetas = 0.9 0.95\n"
+      "group.1 = net.2.* 0.1 0\ngroup.2 = * 1 2\n[ema]\nrates = 0.99 0.9999\nwarmup = 1 0.75 10\n"
+      "[data]\ntrain = a.h5 b.h5\naugment = flip crop\n";
+  const train::Config config = train::parse_config(full, "a.ini");
+  const train::Config again = train::parse_config(to_text(config), "b.ini");
+  BOOST_TEST(to_text(again) == to_text(config));
+  BOOST_TEST(train::forbidden_changes(config, again).empty());
+  BOOST_TEST(again.optimizer.groups.at(1).lr_factor == 0.1);
+  BOOST_TEST(again.data.crop);
+  BOOST_TEST(again.optimizer.betas[1] == 0.95);
+}
+
+BOOST_AUTO_TEST_CASE(unknown_keys_name_the_nearest_known_one) {
+  BOOST_TEST(says(error_of(minimal + "step = 3\n"), "train.step: unknown key; did you mean train.steps?"));
+  BOOST_TEST(says(error_of(minimal + "[optimiser]\nlr = 3\n"), "did you mean optimizer.lr?"));
+}
+
+BOOST_AUTO_TEST_CASE(bad_values_name_file_key_and_value) {
+  BOOST_TEST(says(error_of(minimal + "seed = -1\n"), "a.ini: train.seed: '-1' is not a whole number"));
+  BOOST_TEST(
+      says(error_of(minimal + "[optimizer]\nlr = fast\n"), "a.ini: optimizer.lr: 'fast' is not a number"));
+  BOOST_TEST(says(error_of(minimal, {"optimizer.clip=x"}), "--set: optimizer.clip: 'x' is not a number"));
+  BOOST_TEST(says(error_of(minimal + "[optimizer]\ngroup.x = a 1 1\n"), "group"));
+  BOOST_TEST(says(error_of(minimal + "steps = 6\n"), "train.steps: is given twice"));
+  BOOST_TEST(says(error_of("no section here\n"), "a.ini: "));
+}
+
+BOOST_AUTO_TEST_CASE(what_this_version_cannot_do_is_refused_not_ignored) {
+  for (const char* const asked : {"train.precision=bf16", "train.device=cuda", "ddp.hook=powersgd",
+                                  "ddp.sharded_optimizer=true", "ddp.mode=flat", "checkpoint.async=true",
+                                  "checkpoint.io=mpiio", "log.trace=a.json", "ema.sigma_rel=0.1"}) {
+    BOOST_TEST(says(error_of(minimal, {asked}), "not available in this version"), asked);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(decay_defaults_to_the_algorithms_custom) {
+  BOOST_TEST(train::parse_config(minimal, "a").optimizer.decay == "matrices");
+  BOOST_TEST(train::parse_config(minimal + "[optimizer]\nname = sgd\n", "a").optimizer.decay == "all");
+}
+
+BOOST_AUTO_TEST_CASE(a_resume_may_change_the_length_and_the_log_but_not_what_decides_the_bits) {
+  const train::Config run = train::parse_config(minimal, "a");
+  for (const char* const allowed :
+       {"train.steps=50", "log.every=3", "checkpoint.every=7", "data.train=moved.h5"}) {
+    BOOST_TEST(train::forbidden_changes(run, train::parse_config(minimal, "a", {allowed})).empty(), allowed);
+  }
+  for (const char* const forbidden : {"train.seed=9", "optimizer.lr=0.5", "train.threads=2", "ema.rates=0.5",
+                                      "optimizer.group.1=* 2 1", "data.eval_fraction=0.1"}) {
+    BOOST_TEST(train::forbidden_changes(run, train::parse_config(minimal, "a", {forbidden})).size() == 1u,
+               forbidden);
+  }
+}

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# ending.sh PROGRAM MPIRUN...: however a program ends, in bounded time every rank is gone, with one exit code and one line.
+set -uo pipefail
+program=$1
+shift
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+failures=0
+
+# expect ENDING CODE LINES TEXT
+expect() {
+  timeout 60 "${mpirun[@]}" "$program" "$1" 2>"$log"
+  local code=$? lines
+  lines=$(grep -c '^lockstep: ' "$log")
+  if [ "$code" -ne "$2" ] || [ "$lines" -ne "$3" ] || { [ "$3" -gt 0 ] && ! grep -q "^lockstep: $4\$" "$log"; }; then
+    echo "FAILED: ${mpirun[*]} $1: exit $code, $lines lines: $(grep '^lockstep: ' "$log")"
+    failures=$((failures + 1))
+  fi
+}
+
+for ranks in 2 3; do
+  mpirun=("$@" -n "$ranks")
+  expect "" 0 0 ""
+  expect stopped 76 0 ""
+  expect one_rank_throws 4 1 "rank $((ranks - 1)): the sky fell"
+  expect one_rank_throws_foreign 5 1 "rank $((ranks - 1)): a foreign exception"
+  expect all_throw 3 1 "everybody saw the same"
+  expect agreed 2 1 "rank $((ranks - 1)): only one saw it"
+done
+exit "$failures"
