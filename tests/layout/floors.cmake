@@ -1,4 +1,5 @@
 # Fails if a room includes a room that is not on a lower floor.
+cmake_minimum_required(VERSION 3.25)
 set(floor_base 1)
 set(floor_hdf5 1)
 set(floor_tensor 2)

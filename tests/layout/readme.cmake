@@ -1,4 +1,5 @@
 # Fails if README.md does not hold share/example/digits.cpp as it is.
+cmake_minimum_required(VERSION 3.25)
 file(READ ${SOURCE_DIR}/README.md readme)
 file(READ ${SOURCE_DIR}/share/example/digits.cpp example)
 string(FIND "${readme}" "${example}" place)
