@@ -6,6 +6,12 @@ find_program(MPIRUN NAMES mpirun mpiexec REQUIRED)
 set(LOCKSTEP_MPIRUN ${MPIRUN} --oversubscribe --allow-run-as-root --bind-to none --mca mpi_yield_when_idle 1
     --mca rmaps_base_oversubscribe 1 CACHE STRING "How tests start ranks; '-n N' and the program follow")
 
+set(LOCKSTEP_TEST_ENVIRONMENT "LOCKSTEP_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
+if(LOCKSTEP_SANITIZE)
+  list(APPEND LOCKSTEP_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp"
+       "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp" "UBSAN_OPTIONS=print_stacktrace=1")
+endif()
+
 function(lockstep_test name)
   cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;ROOMS;RANKS;LABELS;LIBRARIES" ${ARGN})
   if(NOT TEST_SOURCES)
@@ -25,12 +31,12 @@ function(lockstep_test name)
     foreach(ranks ${TEST_RANKS})
       add_test(NAME ${name}.np${ranks} COMMAND ${LOCKSTEP_MPIRUN} -n ${ranks} $<TARGET_FILE:test.${name}>)
       set_tests_properties(${name}.np${ranks} PROPERTIES TIMEOUT ${TEST_TIMEOUT} LABELS "${TEST_LABELS}"
-                           PROCESSORS 2 ENVIRONMENT "LOCKSTEP_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
+                           PROCESSORS 2 ENVIRONMENT "${LOCKSTEP_TEST_ENVIRONMENT}")
     endforeach()
   else()
     target_link_libraries(test.${name} PRIVATE lockstep_test_main)
     add_test(NAME ${name} COMMAND test.${name})
     set_tests_properties(${name} PROPERTIES TIMEOUT ${TEST_TIMEOUT} LABELS "${TEST_LABELS}"
-                         ENVIRONMENT "LOCKSTEP_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
+                         ENVIRONMENT "${LOCKSTEP_TEST_ENVIRONMENT}")
   endif()
 endfunction()
