@@ -61,10 +61,12 @@ bool lost_its_name(const OpenFile& file) {
          opened.st_ino != named.st_ino || opened.st_dev != named.st_dev;
 }
 
-std::string text_in(const OpenFile& file) {
-  std::string text(std::min(file.size(), longest_text_bytes), '\0');
-  file.read_at(0, text.data(), text.size());
-  return text;
+/// What the file says now. Its holder may be writing it: half a text names nobody.
+LockHolder holder_in(const OpenFile& file) {
+  std::string text(longest_text_bytes, '\0');
+  const ssize_t bytes = ::pread(file.descriptor(), text.data(), text.size(), 0);
+  text.resize(bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
+  return LockHolder::parse(text);
 }
 
 void write_holder(OpenFile& file, const LockHolder& holder) {
@@ -127,7 +129,7 @@ FileLock::FileLock(const std::string& path, double wait_s, std::string& taken_ov
       std::this_thread::sleep_for(retry_interval);
       continue;
     }
-    const LockHolder holder = LockHolder::parse(exists(path_) ? read_text(path_, longest_text_bytes) : "");
+    const LockHolder holder = holder_in(OpenFile(path_, OpenFile::Mode::read_write_or_create));
     if (!holder.is_earlier_start_of(self)) {
       throw UsageError(
           "{}: another run holds this directory: {}; wait for it to end, stop it, or use another directory",
@@ -145,7 +147,7 @@ FileLock::~FileLock() {
 
 bool FileLock::try_to_take(const LockHolder& self, std::string& taken_over_from) {
   auto file = std::make_unique<OpenFile>(path_, OpenFile::Mode::read_write_or_create);
-  const LockHolder holder = LockHolder::parse(text_in(*file));
+  const LockHolder holder = holder_in(*file);
   if (::flock(file->descriptor(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK || errno == EINTR) return false;
     if (errno != ENOLCK && errno != ENOTSUP && errno != ENOSYS && errno != EINVAL)
