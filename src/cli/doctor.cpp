@@ -36,7 +36,7 @@ Finding processor(const comm::Communicator& world) {
   const int ranks =
       world.topology().ranks_on_node(world.topology().node_of_rank[static_cast<std::size_t>(world.rank())]);
   const std::string text =
-      fmt::format("{}, {} cores for this process, {} ranks on this machine", instruction_set(), cores, ranks);
+      fmt::format("{}, {} cores for this process, ranks on this machine: {}", instruction_set(), cores, ranks);
   const auto machine_cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   if (ranks > machine_cores) {
     return {"processor", Verdict::note,
