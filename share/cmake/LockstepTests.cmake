@@ -1,7 +1,10 @@
-# lockstep_test(NAME [SOURCES file...] ROOMS room... [RANKS n...] [LABELS label...] [TIMEOUT seconds])
+# lockstep_test(NAME [SOURCES file...] ROOMS room... [RANKS n...] [LIBRARIES target...] [LABELS label...]
+#               [TIMEOUT seconds])
 #
 # One Boost.Test program per call, NAME.cpp by default. Without RANKS it runs alone; with RANKS it is registered once per
 # rank count it must pass at, as NAME.npN, under mpirun (N = 1 too). Its cases see the world through tests/support/world.h.
+# Programs that count allocations (LIBRARIES lockstep_test_allocations) replace malloc, as sanitizers do: sanitizer
+# builds leave them out.
 find_program(MPIRUN NAMES mpirun mpiexec REQUIRED)
 set(LOCKSTEP_MPIRUN ${MPIRUN} --oversubscribe --allow-run-as-root --bind-to none --mca mpi_yield_when_idle 1
     --mca rmaps_base_oversubscribe 1 CACHE STRING "How tests start ranks; '-n N' and the program follow")
@@ -14,6 +17,9 @@ endif()
 
 function(lockstep_test name)
   cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;ROOMS;RANKS;LABELS;LIBRARIES" ${ARGN})
+  if(LOCKSTEP_SANITIZE AND "lockstep_test_allocations" IN_LIST TEST_LIBRARIES)
+    return()
+  endif()
   if(NOT TEST_SOURCES)
     string(REGEX REPLACE "^[a-z0-9]+\\." "" file ${name})
     set(TEST_SOURCES ${file}.cpp)

@@ -2,34 +2,25 @@
 #include <mpi.h>
 
 #include <boost/test/unit_test.hpp>
-#include <cstdlib>
-#include <new>
+#include <optional>
 #include <vector>
 
 #include "comm/mpi_communicator.h"
 #include "sums.h"
+#include "support/allocations.h"
 #include "support/world.h"
 
 namespace comm = lockstep::comm;
 namespace test = lockstep::test;
 using test::world;
 
-namespace {
-std::size_t allocations = 0;  // by our code: MPI's own come through malloc
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  ++allocations;
-  if (void* memory = std::malloc(bytes > 0 ? bytes : 1)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-
-extern "C" void* aligned_alloc(std::size_t alignment, std::size_t bytes) noexcept {
-  ++allocations;
-  void* memory = nullptr;
-  return posix_memalign(&memory, alignment, bytes) == 0 ? memory : nullptr;
+BOOST_AUTO_TEST_CASE(what_mpi_allocates_is_told_apart) {
+  const test::AllocationCount count;
+  MPI_Datatype pair = MPI_DATATYPE_NULL;
+  MPI_Type_contiguous(2, MPI_INT, &pair);
+  MPI_Type_free(&pair);
+  BOOST_TEST(count.made().own == 0);
+  BOOST_TEST(count.made().library > 0);
 }
 
 BOOST_AUTO_TEST_CASE(a_step_that_repeats_allocates_nothing) {
@@ -48,9 +39,9 @@ BOOST_AUTO_TEST_CASE(a_step_that_repeats_allocates_nothing) {
       const auto arena = ranks->allocate_arena(static_cast<std::size_t>(sums) * room_bytes,
                                                test::planes_for(shards, ranks->size()));
       std::vector<double> all(static_cast<std::size_t>(ranks->size()));
-      std::size_t before = 0;
+      std::optional<test::AllocationCount> allocations;
       for (int step = 0; step < 12; ++step) {
-        if (step == warm_steps) before = allocations;
+        if (step == warm_steps) allocations.emplace();
         comm::Ticket last = 0;
         for (int i = 0; i < sums; ++i) {
           const std::int64_t count = i == 3 ? 4096 : 100 * (i + 1);  // the largest in the middle
@@ -62,7 +53,7 @@ BOOST_AUTO_TEST_CASE(a_step_that_repeats_allocates_nothing) {
         const double mine = step;
         if (!apart) ranks->all_gather(&mine, sizeof mine, all.data());
       }
-      BOOST_TEST(allocations - before == 0u);
+      BOOST_TEST(allocations->made().own == 0);
     }
   }
 }

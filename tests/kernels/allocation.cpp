@@ -4,48 +4,8 @@
 #define BOOST_TEST_DYN_LINK
 #include <dnnl.h>
 
-#include <atomic>
-#include <cstdlib>
-
 #include "kernels/reference.h"
-
-namespace {
-
-std::atomic<long> allocations{0};
-
-}  // namespace
-
-extern "C" {
-
-// The names glibc gives its allocator, so that ours can count and pass on.
-void* __libc_malloc(std::size_t bytes);
-void* __libc_calloc(std::size_t count, std::size_t bytes);
-void* __libc_realloc(void* block, std::size_t bytes);
-void* __libc_memalign(std::size_t alignment, std::size_t bytes);
-
-void* malloc(std::size_t bytes) {
-  ++allocations;
-  return __libc_malloc(bytes);
-}
-void* calloc(std::size_t count, std::size_t bytes) {
-  ++allocations;
-  return __libc_calloc(count, bytes);
-}
-void* realloc(void* block, std::size_t bytes) {
-  ++allocations;
-  return __libc_realloc(block, bytes);
-}
-void* aligned_alloc(std::size_t alignment, std::size_t bytes) {
-  ++allocations;
-  return __libc_memalign(alignment, bytes);
-}
-int posix_memalign(void** block, std::size_t alignment, std::size_t bytes) {
-  ++allocations;
-  *block = __libc_memalign(alignment, bytes);
-  return *block ? 0 : 12;  // ENOMEM
-}
-
-}  // extern "C"
+#include "support/allocations.h"
 
 namespace lockstep::test {
 namespace {
@@ -56,9 +16,9 @@ template <class Operation>
 long allocations_of(const Operation& operation) {
   operation();
   operation();
-  const long before = allocations;
+  const AllocationCount count;
   operation();
-  return allocations - before;
+  return count.made().all();
 }
 
 struct Step {
@@ -111,6 +71,15 @@ struct Step {
   std::vector<double> blocks = std::vector<double>(2);
   double sum = 0;
 };
+
+BOOST_AUTO_TEST_CASE(what_onednn_allocates_is_told_apart) {
+  const AllocationCount count;
+  dnnl_engine_t engine = nullptr;
+  BOOST_TEST(dnnl_engine_create(&engine, dnnl_cpu, 0) == dnnl_success);
+  dnnl_engine_destroy(engine);
+  BOOST_TEST(count.made().own == 0);
+  BOOST_TEST(count.made().onednn > 0);
+}
 
 BOOST_AUTO_TEST_CASE(operations_without_products_allocate_nothing) {
   for (const int threads : {1, 2}) {

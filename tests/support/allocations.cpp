@@ -1,0 +1,168 @@
+#include "support/allocations.h"
+
+#include <link.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <string_view>
+
+extern "C" {
+
+// The names glibc gives its allocator, so that ours can count and pass on.
+void* __libc_malloc(std::size_t bytes);
+void* __libc_calloc(std::size_t count, std::size_t bytes);
+void* __libc_realloc(void* block, std::size_t bytes);
+void* __libc_memalign(std::size_t alignment, std::size_t bytes);
+
+}  // extern "C"
+
+namespace lockstep::test {
+namespace {
+
+enum class Owner { ours, onednn, library };
+
+/// Code of one loaded object.
+struct Code {
+  std::uintptr_t begin, end;
+  Owner owner;
+};
+
+constinit std::array<Code, 2048> codes{};
+constinit std::atomic<std::size_t> code_count{0};  // 0 until the first AllocationCount
+constinit std::atomic<long> own{0}, onednn{0}, library{0};
+
+Owner owner_of(std::string_view path) {
+  const std::string_view file = path.substr(path.rfind('/') + 1);
+  if (file.starts_with("libdnnl")) return Owner::onednn;
+  if (file.empty()) return Owner::ours;  // the program itself
+  for (const std::string_view name :
+       {"liblockstep", "libc.so", "libc-", "libstdc++", "libfmt", "libspdlog"}) {
+    if (file.starts_with(name)) return Owner::ours;
+  }
+  return Owner::library;
+}
+
+int add_object(dl_phdr_info* object, std::size_t, void* count) {
+  std::size_t& known = *static_cast<std::size_t*>(count);
+  for (int i = 0; i < object->dlpi_phnum; ++i) {
+    const auto& segment = object->dlpi_phdr[i];
+    if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0) continue;
+    if (known == codes.size()) std::abort();
+    const std::uintptr_t begin = object->dlpi_addr + segment.p_vaddr;
+    codes[known++] = {begin, begin + segment.p_memsz, owner_of(object->dlpi_name)};
+  }
+  return 0;
+}
+
+/// The hooks must not take the loader's locks, so they look callers up in a table that is made once.
+void learn_owners() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    std::size_t count = 0;
+    dl_iterate_phdr(add_object, &count);
+    std::sort(codes.begin(), codes.begin() + count,
+              [](const Code& a, const Code& b) { return a.end < b.end; });
+    code_count = count;
+  });
+}
+
+/// Code loaded after the table was made counts as ours.
+Owner owner_at(const void* caller) {
+  const auto address = reinterpret_cast<std::uintptr_t>(caller);
+  const auto end = codes.begin() + code_count.load(std::memory_order_acquire);
+  const auto code =
+      std::partition_point(codes.begin(), end, [=](const Code& each) { return each.end <= address; });
+  return code != end && address >= code->begin ? code->owner : Owner::ours;
+}
+
+void count_malloc(const void* caller) {
+  if (code_count == 0) return;  // also before static initialisation
+  const Owner owner = owner_at(caller);
+  ++(owner == Owner::ours ? own : owner == Owner::onednn ? onednn : library);
+}
+
+/// operator new: C++ libraries other than oneDNN work for us.
+void* counted_new(std::size_t bytes, const void* caller) {
+  ++(owner_at(caller) == Owner::onednn ? onednn : own);
+  if (void* const memory = __libc_malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void* counted_new(std::size_t bytes, std::align_val_t alignment, const void* caller) {
+  ++(owner_at(caller) == Owner::onednn ? onednn : own);
+  if (void* const memory = __libc_memalign(static_cast<std::size_t>(alignment), bytes)) return memory;
+  throw std::bad_alloc();
+}
+
+Allocations so_far() { return {own, onednn, library}; }
+
+}  // namespace
+
+AllocationCount::AllocationCount() {
+  learn_owners();
+  before_ = so_far();
+}
+
+Allocations AllocationCount::made() const {
+  const Allocations now = so_far();
+  return {now.own - before_.own, now.onednn - before_.onednn, now.library - before_.library};
+}
+
+}  // namespace lockstep::test
+
+using lockstep::test::count_malloc;
+using lockstep::test::counted_new;
+
+extern "C" {
+
+void* malloc(std::size_t bytes) {
+  count_malloc(__builtin_return_address(0));
+  return __libc_malloc(bytes);
+}
+void* calloc(std::size_t count, std::size_t bytes) {
+  count_malloc(__builtin_return_address(0));
+  return __libc_calloc(count, bytes);
+}
+void* realloc(void* block, std::size_t bytes) {
+  count_malloc(__builtin_return_address(0));
+  return __libc_realloc(block, bytes);
+}
+void* memalign(std::size_t alignment, std::size_t bytes) {
+  count_malloc(__builtin_return_address(0));
+  return __libc_memalign(alignment, bytes);
+}
+void* aligned_alloc(std::size_t alignment, std::size_t bytes) {
+  count_malloc(__builtin_return_address(0));
+  return __libc_memalign(alignment, bytes);
+}
+int posix_memalign(void** block, std::size_t alignment, std::size_t bytes) {
+  count_malloc(__builtin_return_address(0));
+  *block = __libc_memalign(alignment, bytes);
+  return *block ? 0 : ENOMEM;
+}
+
+}  // extern "C"
+
+// The nothrow forms of the standard library end in these.
+void* operator new(std::size_t bytes) { return counted_new(bytes, __builtin_return_address(0)); }
+void* operator new[](std::size_t bytes) { return counted_new(bytes, __builtin_return_address(0)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return counted_new(bytes, alignment, __builtin_return_address(0));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return counted_new(bytes, alignment, __builtin_return_address(0));
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
