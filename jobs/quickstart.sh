@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$repository"
 
 install_packages "${build_packages[@]}"
-build_release lockstep_cli
+build_release lockstep_cli lockstep
 lockstep=$repository/build/release/bin/lockstep
 run=${1:-runs/digits}
 
@@ -20,8 +20,9 @@ mpirun -n 2 "$lockstep" train jobs/digits.ini --run "$run"
 
 checkpoint=$run/checkpoints/latest
 say "The checkpoint: h5dump -H $checkpoint"
-h5dump -H "$checkpoint" | head -n 40
-echo "   ..."
+h5dump -H "$checkpoint" >"$run/h5dump.txt"
+sed -n '/GROUP "model"/,+20p' "$run/h5dump.txt"
+echo "   ... (all of it: $run/h5dump.txt)"
 
 say "Accuracy on the held-out fifth"
 "$lockstep" eval "$checkpoint" --weights model
@@ -31,3 +32,7 @@ say "Done"
 echo "run:        $run"
 echo "checkpoint: $(readlink -f "$checkpoint")"
 echo "metrics:    $run/metrics.jsonl"
+echo
+echo "In your own shell:  export PATH=$repository/build/release/bin:\$PATH"
+echo "and what this script told Open MPI:"
+env | sed -n 's/^\(OMPI_[A-Z_a-z]*=.*\)/  export \1/p'

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/system_error.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -45,28 +46,6 @@ auto uninterrupted(const Call& call) {
 }
 
 }  // namespace
-
-void throw_system_error(int error, const std::string& path, std::string_view action) {
-  const char* reason = std::strerror(error);
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      throw DataError("{}: cannot {}: {}; free some space or write elsewhere", path, action, reason);
-    case EROFS:
-    case ENOENT:
-    case EISDIR:
-      throw DataError("{}: cannot {}: {}", path, action, reason);
-    case EACCES:
-    case EPERM:
-    case ENOTDIR:
-    case ELOOP:
-    case ENAMETOOLONG:
-      throw UsageError("{}: cannot {}: {}", path, action, reason);
-    default:
-      throw FailureError("{}: cannot {}: {}", path, action, reason);
-  }
-}
 
 OpenFile::OpenFile(std::string path, Mode mode) : path_(std::move(path)) {
   // O_NONBLOCK: a named pipe must not hold up whoever opens it for reading.

@@ -89,7 +89,6 @@ SumPlan make_sum_plan(const ShardMap& map, const Topology& topology, int node) {
     plan.terms.push_back(planner.sum(term, {}));
   plan.whole = planner.sum({0, map.shards()}, joined_but(terms, node));
   for (int other = 0; other < topology.nodes(); ++other) {
-    plan.first_received.push_back(plan.received);
     plan.terms_of_node.push_back(static_cast<int>(terms[static_cast<std::size_t>(other)].size()));
     if (other != node) plan.received += plan.terms_of_node.back();
   }

@@ -259,6 +259,8 @@ void DataParallel::check_batch_was_whole() const {
 }
 
 void DataParallel::fail(std::exception_ptr error) {
+  // Peers may be waiting inside a layer, where nothing can tell them: the error leaves alone, and ends the world.
+  if (state_->layer_communicator) std::rethrow_exception(error);
   if (state_->reducer.transport_failed()) std::rethrow_exception(error);
   state_->error = std::move(error);
   state_->reducer.abandon();

@@ -104,7 +104,7 @@ StepTimes time_steps(Session& session, const std::string& name, std::int64_t ste
   const auto optimizer = build_optimizer(config, replicas);
   MadeUpBatch batch = make_up(config.model, workload.batch_per_rank, world.rank());
 
-  std::vector<double> step_ms, exposed_ms, compute_ms;
+  std::vector<double> step_ms, exposed_ms;
   for (; batch.step < unmeasured_steps + steps; ++batch.step) {
     const Stopwatch watch;
     const ddp::StepResult result = replicas.step(batch, [&](Tape& tape, const data::Shard& shard) {
@@ -114,7 +114,6 @@ StepTimes time_steps(Session& session, const std::string& name, std::int64_t ste
     if (batch.step < unmeasured_steps) continue;
     step_ms.push_back(watch.elapsed_ms());
     exposed_ms.push_back(result.exposed_comm_ms);
-    compute_ms.push_back(result.compute_ms);
   }
 
   // The slowest rank decides how long a step took.
@@ -128,9 +127,7 @@ StepTimes time_steps(Session& session, const std::string& name, std::int64_t ste
   StepTimes times{.model = name, .precision = config.train.precision, .ranks = world.size(), .steps = steps};
   times.step_ms = slowest(step_ms);
   times.exposed_comm_ms = slowest(exposed_ms);
-  times.compute_ms = slowest(compute_ms);
   times.samples_per_second = static_cast<double>(global_batch) * 1e3 / times.step_ms;
-  times.pool_bytes = session.backend().reserved_bytes();
   return times;
 }
 

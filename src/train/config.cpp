@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <boost/program_options.hpp>
+#include <cmath>
 #include <fstream>
+#include <functional>
+#include <set>
 #include <sstream>
 
 #include "lockstep/base/error.h"
@@ -53,14 +57,23 @@ void set_key_named(Config& config, const std::string& origin, const std::string&
   }
 }
 
-void require(bool holds, const std::string& origin, std::string_view key, std::string_view what) {
-  if (!holds) throw UsageError("{}: {}: {}", origin, key, what);
+/// Where each key was said last, for errors found when all are known.
+struct Origin {
+  std::string file;
+  std::set<std::string, std::less<>> overridden;  ///< by --set
+  std::string_view of(std::string_view key) const {
+    return overridden.contains(key) ? std::string_view("--set") : std::string_view(file);
+  }
+};
+
+void require(bool holds, const Origin& origin, std::string_view key, std::string_view what) {
+  if (!holds) throw UsageError("{}: {}: {}", origin.of(key), key, what);
 }
 
 /// Settings that are understood but that this build cannot carry out are refused, never ignored.
-void refuse_unavailable(const Config& config, const std::string& origin) {
+void refuse_unavailable(const Config& config, const Origin& origin) {
   const auto refuse = [&](bool asked, std::string_view key, std::string_view instead) {
-    if (asked) throw UsageError("{}: {}: not available in this version; {}", origin, key, instead);
+    if (asked) throw UsageError("{}: {}: not available in this version; {}", origin.of(key), key, instead);
   };
   refuse(config.train.precision != "fp32", "train.precision", "use fp32");
   refuse(config.train.device == "cuda", "train.device", "use cpu");
@@ -75,10 +88,13 @@ void refuse_unavailable(const Config& config, const std::string& origin) {
   refuse(!config.checkpoint.keep_best.empty(), "checkpoint.keep_best", "leave it empty");
   refuse(config.checkpoint.load != "strict", "checkpoint.load", "use strict");
   refuse(!config.log.trace.empty(), "log.trace", "leave it empty");
+  refuse(config.fault.hang_timeout_s != 0, "fault.hang_timeout_s", "use 0");
+  refuse(config.fault.signal_report, "fault.signal_report", "use false");
+  refuse(config.train.cuda_graph == "true", "train.cuda_graph", "use auto");
 }
 
 /// What a single key cannot tell.
-void finish(Config& config, const std::string& origin) {
+void finish(Config& config, const Origin& origin) {
   if (config.optimizer.decay.empty())
     config.optimizer.decay = config.optimizer.name == "adamw" ? "matrices" : "all";
   require(!config.model.name.empty(), origin, "model.name", "is missing; one of mlp, resnet, gpt");
@@ -102,12 +118,34 @@ void finish(Config& config, const std::string& origin) {
   require(config.optimizer.warmup_steps >= 0, origin, "optimizer.warmup_steps", "must not be negative");
   require(config.ema.warmup.empty() || config.ema.warmup.size() == 3, origin, "ema.warmup",
           "takes three numbers: inv_gamma power update_after");
-  require(config.ddp.bucket_mb > 0 && config.ddp.first_bucket_mb > 0, origin, "ddp.bucket_mb",
-          "must be positive");
+  const auto bucket_size = [](double mb) { return mb > 0 && mb <= 1e6; };
+  require(bucket_size(config.ddp.bucket_mb), origin, "ddp.bucket_mb", "must be in (0, 1000000]");
+  require(bucket_size(config.ddp.first_bucket_mb), origin, "ddp.first_bucket_mb", "must be in (0, 1000000]");
+  if (config.ema.warmup.size() == 3) {
+    const double update_after = config.ema.warmup[2];
+    require(update_after >= 0 && update_after < 1e15 && update_after == std::floor(update_after), origin,
+            "ema.warmup", "its third number, update_after, counts steps: a whole number");
+  }
   require(config.checkpoint.every >= 0, origin, "checkpoint.every", "must not be negative");
   require(config.checkpoint.keep >= 1, origin, "checkpoint.keep", "must be at least 1");
   require(config.log.every >= 1, origin, "log.every", "must be at least 1");
   refuse_unavailable(config, origin);
+}
+
+/// Program_options sees keys only: a section that is unknown and empty would pass.
+void check_sections(const std::string& text, const std::string& origin) {
+  std::vector<std::string> known;
+  for (const Key& key : config_keys()) known.push_back(key.name.substr(0, key.name.find('.')));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t open = line.find_first_not_of(" \t"), close = line.find(']');
+    if (open == std::string::npos || line[open] != '[' || close == std::string::npos) continue;
+    const std::string section = line.substr(open + 1, close - open - 1);
+    if (std::find(known.begin(), known.end(), section) != known.end()) continue;
+    const std::string nearest = nearest_name(section, known);
+    throw UsageError("{}: [{}]: unknown section; {}", origin, section,
+                     nearest.empty() ? "see lockstep train --help-keys" : "did you mean [" + nearest + "]?");
+  }
 }
 
 }  // namespace
@@ -115,7 +153,9 @@ void finish(Config& config, const std::string& origin) {
 Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& overrides) {
   Config config;
+  Origin where{origin, {}};
   try {
+    check_sections(text, origin);
     std::istringstream stream(text);
     const po::parsed_options parsed = po::parse_config_file(stream, po::options_description(), true);
     std::map<std::string, int> seen;
@@ -132,8 +172,9 @@ Config parse_config(const std::string& text, const std::string& origin,
     if (equals == std::string::npos)
       throw UsageError("--set {}: write it as SECTION.KEY=VALUE", override_text);
     set_key_named(config, "--set", override_text.substr(0, equals), override_text.substr(equals + 1));
+    where.overridden.insert(override_text.substr(0, equals));
   }
-  finish(config, origin);
+  finish(config, where);
   return config;
 }
 

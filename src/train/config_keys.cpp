@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <concepts>
 #include <sstream>
 
@@ -17,7 +18,9 @@ template <class Number>
 requires std::integral<Number> || std::floating_point<Number>
 void parse_value(const std::string& text, Number& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) {
+  bool good = error == std::errc() && end == text.data() + text.size();
+  if constexpr (std::floating_point<Number>) good = good && std::isfinite(value);
+  if (!good) {
     throw UsageError("'{}' is not {}", text, std::integral<Number> ? "a whole number in range" : "a number");
   }
 }
@@ -208,7 +211,7 @@ std::vector<Key> make_keys() {
              "what a resume accepts", true),
 
       key("fault.hang_timeout_s", at(&Config::fault, &FaultConfig::hang_timeout_s),
-          "how long a rank may be missing", true),
+          "how long a rank may be missing; 0: for ever", true),
       key("fault.signal_report", at(&Config::fault, &FaultConfig::signal_report),
           "SIGUSR1 prints where each rank is", true),
 

@@ -6,23 +6,23 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/clock.h"
-#include "lockstep/base/error.h"
+#include "lockstep/base/system_error.h"
 
 namespace lockstep::train {
 namespace {
 
-/// Lines of steps up to `last_step`; a torn last line (no JSON) goes, too.
+/// Lines of steps up to `last_step`; a torn last line, or anything else that is no line of ours, goes, too.
 std::string lines_up_to(const std::string& path, std::int64_t last_step) {
   std::ifstream file(path);
   std::string kept;
   for (std::string line; std::getline(file, line);) {
     const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
-    if (parsed.is_object() && parsed.value("step", std::int64_t{0}) <= last_step) kept += line + "\n";
+    if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer()) continue;
+    if (parsed["step"].get<std::int64_t>() <= last_step) kept += line + "\n";
   }
   return kept;
 }
@@ -34,14 +34,13 @@ MetricsFile::MetricsFile(const std::string& path, std::int64_t resumed_step, boo
   const std::string kept = lines_up_to(path, resumed_step), temporary = path + ".tmp";
   {
     std::ofstream file(temporary, std::ios::trunc);
-    if (!(file << kept << std::flush))
-      throw DataError("{}: cannot write: {}", temporary, std::strerror(errno));
+    if (!(file << kept << std::flush)) throw_system_error(errno, temporary, "write");
   }
   if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-    throw DataError("{}: cannot replace: {}", path, std::strerror(errno));
+    throw_system_error(errno, path, "replace");
   }
   descriptor_ = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  if (descriptor_ < 0) throw DataError("{}: cannot open: {}", path, std::strerror(errno));
+  if (descriptor_ < 0) throw_system_error(errno, path, "open");
 }
 
 MetricsFile::~MetricsFile() {
@@ -51,9 +50,9 @@ MetricsFile::~MetricsFile() {
 void MetricsFile::append(const nlohmann::json& line) {
   if (descriptor_ < 0) return;
   const std::string text = line.dump() + "\n";
-  if (write(descriptor_, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    throw DataError("{}: cannot write: {}; free some space", path_, std::strerror(errno));
-  }
+  const ssize_t written = write(descriptor_, text.data(), text.size());
+  if (written != static_cast<ssize_t>(text.size()))
+    throw_system_error(written < 0 ? errno : ENOSPC, path_, "write");
 }
 
 Progress::Progress(Log log, bool shows, std::int64_t first_step, std::int64_t last_step,

@@ -32,19 +32,21 @@ void check_shards(const Config& config, const comm::Communicator& world) {
 void settle(Config& config, checkpoint::RunDirectory& run, const RunOptions& options,
             const comm::Communicator& world) {
   const std::optional<std::string> text = run.stored_config();
+  const bool from_file = options.resume != "auto" && options.resume != "never";
+  if (from_file) config.train.init = options.resume;
   if (text) {
-    if (options.resume != "auto" && options.resume != "never") {
+    const Config stored = parse_config(*text, run.config_path());
+    if (from_file && stored.train.init != options.resume) {
       throw UsageError("{}: holds a run already; --resume FILE starts a new one: choose another --run",
                        run.path());
     }
-    const Config stored = parse_config(*text, run.config_path());
+    if (config.train.init.empty()) config.train.init = stored.train.init;
     if (config.train.shards == 0) config.train.shards = stored.train.shards;
     check_same_run(stored, config, run.path());
   } else if (config.train.shards == 0) {
     config.train.shards = world.size();
   }
   check_shards(config, world);
-  run.write_config(to_text(config));
 }
 
 }  // namespace lockstep::train

@@ -32,6 +32,14 @@ Failure current_failure() {
   }
 }
 
+/// Says the failure and ends the world.
+[[noreturn]] void end_alone(comm::Communicator& communicator, const Failure& failure) {
+  fmt::print(stderr, "lockstep: rank {}: {}\n", communicator.rank(), failure.text);
+  std::fflush(nullptr);
+  communicator.abort(static_cast<int>(failure.code));
+  std::abort();  // not reached; GCC forgets [[noreturn]] on virtual calls
+}
+
 /// Says the failure once if all ranks failed, else ends the world. `errors` is a communicator that nothing
 /// else uses.
 int end_together(comm::Communicator& errors, const Failure& failure) {
@@ -39,9 +47,7 @@ int end_together(comm::Communicator& errors, const Failure& failure) {
   try {
     errors.barrier(agreement_timeout_s);
   } catch (const Error&) {  // the others are elsewhere
-    fmt::print(stderr, "lockstep: rank {}: {}\n", errors.rank(), failure.text);
-    std::fflush(nullptr);
-    errors.abort(code);
+    end_alone(errors, failure);
   }
   const std::vector<std::string> texts = errors.all_gather_texts(fmt::format("{:03d}{}", code, failure.text));
   if (errors.rank() == 0) {
@@ -67,18 +73,21 @@ int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& 
   try {
     world = std::make_unique<comm::World>(argc, argv);
   } catch (...) {
-    fmt::print(stderr, "lockstep: {}\n", current_failure().text);
-    return static_cast<int>(ExitCode::failure);
+    const Failure failure = current_failure();
+    fmt::print(stderr, "lockstep: {}\n", failure.text);
+    return static_cast<int>(failure.code);
   }
   comm::Communicator& communicator = world->communicator();
-  const auto errors = communicator.split(0, communicator.rank());
+  std::unique_ptr<comm::Communicator> errors;
   Failure failure;
   try {
+    errors = communicator.split(0, communicator.rank());
     Session session(communicator);
     return static_cast<int>(program(session));
   } catch (...) {
     failure = current_failure();
   }
+  if (!errors) end_alone(communicator, failure);
   return end_together(*errors, failure);
 }
 

@@ -2,19 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/base/clock.h"
-#include "lockstep/base/processor.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
-#include "lockstep/nn/module.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/metrics.h"
@@ -88,7 +87,9 @@ class Trainer {
 
  private:
   void start(const RunOptions& options);
+  void warn_of_other_data();
   void say_start();
+  void check_finite() const;
   ddp::StepResult take_step(bool measure_norm);
   void log_step(const ddp::StepResult& result);
   void evaluate_all();
@@ -116,13 +117,19 @@ class Trainer {
   std::optional<Progress> progress_;
 };
 
-checkpoint::StoreOptions store_options(const Config& config, const data::Dataset& dataset) {
+/// Facts stored with a checkpoint and compared on a resume.
+constexpr const char* samples_fact = "train_samples";
+
+checkpoint::StoreOptions store_options(const Config& config, const data::Dataset& dataset,
+                                       const kernels::Backend& backend) {
   return {.stream = {.seed = config.train.seed,
                      .shards = config.train.shards,
                      .samples_per_step = config.train.global_batch,
                      .samples_per_epoch = dataset.size()},
           .config = to_text(config),
-          .provenance = {},
+          .provenance = {{samples_fact, std::to_string(dataset.size())},
+                         {"threads", std::to_string(backend.threads())},
+                         {"instruction_set", backend.instruction_set()}},
           .keep = config.checkpoint.keep};
 }
 
@@ -145,7 +152,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
               world_),
       schedule_{optim::schedule_named(config.optimizer.schedule), config.optimizer.lr,
                 config.optimizer.min_lr, config.optimizer.warmup_steps},
-      store_(run, world_, store_options(config, data_.train())) {
+      store_(run, world_, store_options(config, data_.train(), session.backend())) {
   if (ema_) optimizer_->attach(*ema_);
   start(options);
 }
@@ -163,28 +170,43 @@ void Trainer::start(const RunOptions& options) {
   done_ = store_.resume_contents(contents);
   if (done_ > 0) {
     saved_ = done_;
+    warn_of_other_data();
     session_.log().info("going on after step {} ({})", done_, store_.current_path());
     return;
   }
-  const bool from_file = options.resume != "auto" && options.resume != "never";
-  const std::string file = from_file ? options.resume : config_.train.init;
-  if (file.empty()) return;
-  const checkpoint::LoadReport report = checkpoint::load_weights(file, model_, world_);
+  if (config_.train.init.empty()) return;
+  const checkpoint::LoadReport report = checkpoint::load_weights(config_.train.init, model_, world_);
   for (const std::string& warning : report.warnings) session_.log().info("{}", warning);
   if (ema_) ema_->reset();
-  session_.log().info("a new run from the weights of {}", file);
+  session_.log().info("a new run from the weights of {}", config_.train.init);
+}
+
+/// The order of samples is a function of how many there are: other data goes on in another order.
+void Trainer::warn_of_other_data() {
+  const checkpoint::Provenance provenance = checkpoint::read_index(store_.current_path(), world_).provenance;
+  const auto then = provenance.find(samples_fact);
+  const std::string now = std::to_string(data_.train().size());
+  if (then == provenance.end() || then->second == now || world_.rank() != 0) return;
+  session_.log().warning(
+      "the run had {} samples to train on, data.train now has {}: it goes on, in another order of samples "
+      "and with another held-out part",
+      then->second, now);
 }
 
 void Trainer::say_start() {
   const Log& log = session_.log();
-  log.info("{} ({} parameters) on {} rank{}, {} machine{}, {} with {} thread{} a rank", config_.model.name,
-           nn::count_parameters(model_.state()), world_.size(), world_.size() == 1 ? "" : "s",
-           world_.topology().nodes(), world_.topology().nodes() == 1 ? "" : "s", instruction_set(),
-           session_.backend().threads(), session_.backend().threads() == 1 ? "" : "s");
+  log.info("{} ({}) on {} rank{}, {} machine{}, {} with {} thread{} a rank", config_.model.name,
+           models::summary(model_.state()), world_.size(), world_.size() == 1 ? "" : "s",
+           world_.topology().nodes(), world_.topology().nodes() == 1 ? "" : "s",
+           session_.backend().instruction_set(), session_.backend().threads(),
+           session_.backend().threads() == 1 ? "" : "s");
   log.info("{} samples to train on, {} to evaluate on; {} a step, {:.1f} epochs in all", data_.train().size(),
            data_.eval() ? data_.eval()->size() : 0, config_.train.global_batch,
            static_cast<double>(config_.train.steps * config_.train.global_batch) /
                static_cast<double>(data_.train().size()));
+  if (config_.train.global_batch > data_.train().size()) {
+    log.info("note: train.global_batch is larger than the data: a step sees samples more than once");
+  }
   log.info("{}", replicas_.describe());
   if (config_.model.batch_norm == "sync" && config_.model.name == "resnet") {
     log.info("note: model.batch_norm = sync gives the same bits at the same number of ranks only");
@@ -207,6 +229,17 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
       optimizer_->step({.lr = learning_rate_, .clip = config_.optimizer.clip, .measure_norm = measure_norm});
   ++done_;
   return result;
+}
+
+/// A step can make weights that are not finite from a loss that was: they are neither judged nor saved.
+void Trainer::check_finite() const {
+  for (const Param* const param : model_.state().params) {
+    const float* const values = param->value.data<float>();
+    if (std::all_of(values, values + param->value.numel(), [](float value) { return std::isfinite(value); }))
+      continue;
+    throw TrainingError("step {}: {} is not finite; lower optimizer.lr or set optimizer.clip", done_,
+                        param->name);
+  }
 }
 
 void Trainer::log_step(const ddp::StepResult& result) {
@@ -262,7 +295,7 @@ void Trainer::save() {
 ExitCode Trainer::run() {
   say_start();
   const bool speaks = world_.rank() == 0;
-  metrics_.emplace(run_.metrics_path(), done_, speaks);
+  comm::together(world_, [&] { metrics_.emplace(run_.metrics_path(), done_, speaks); });
   progress_.emplace(session_.log(), speaks, done_, config_.train.steps, config_.log.every);
   StopRequests requests(run_.path(), speaks);
   interval_ = {};
@@ -276,12 +309,16 @@ ExitCode Trainer::run() {
     progress_->step(done_, result.mean_loss(),
                     static_cast<double>(config_.train.global_batch) * 1e3 / interval_.step_ms());
     if (log) log_step(result);
-    if (due(config_.train.eval_every) || last) evaluate_all();
-    if (due(config_.checkpoint.every) || last || result.requests.any()) save();
+    const bool evaluates = due(config_.train.eval_every) || last;
+    const bool saves = due(config_.checkpoint.every) || last || result.requests.any();
+    if (evaluates || saves) check_finite();
+    if (evaluates) evaluate_all();
+    if (saves) save();
     requests.clear({result.requests.stop_preempted, result.requests.stop_user, result.requests.checkpoint});
-    if (result.requests.stop_preempted || result.requests.stop_user) {
-      progress_->note(
-          fmt::format("stopped after step {} as asked; checkpoint {}", done_, store_.current_path()));
+    if (!last && (result.requests.stop_preempted || result.requests.stop_user)) {
+      progress_->note(fmt::format("{} after step {}; checkpoint {}",
+                                  result.requests.stop_preempted ? "preempted" : "stopped as asked", done_,
+                                  store_.current_path()));
       return result.requests.stop_preempted ? ExitCode::preempted : ExitCode::user_stopped;
     }
   }
@@ -298,7 +335,9 @@ ExitCode train(Session& session, Config config, const RunOptions& options) {
   checkpoint::RunDirectory run(options.directory, world);
   settle(config, run, options, world);
   session.use_backend(Device::cpu(), config.train.threads);
-  return Trainer(session, config, *inputs, run, options).run();
+  Trainer trainer(session, config, *inputs, run, options);
+  run.write_config(to_text(config));  // only now: what failed to start leaves no run behind
+  return trainer.run();
 }
 
 }  // namespace lockstep::train

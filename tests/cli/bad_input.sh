@@ -50,6 +50,10 @@ train_expect() {
 # The command line and the configuration.
 expect 2 "did you mean train" 1 trian good.ini
 expect 2 "did you mean --set" 1 train good.ini --sett a.b=c
+expect 2 "train: a configuration file is missing; see lockstep train --help" 1 train
+expect 2 "bench: say what to time" 1 bench
+expect 2 "prepare: say what the inputs are: csv, idx, cifar or text" 1 prepare
+expect 2 "prepare: the files to read are missing" 1 prepare csv --out made.h5
 expect 2 "nowhere.ini: cannot read" 2 train nowhere.ini
 train_expect 2 "train.stepps: unknown key; did you mean train.steps" --set train.stepps=3
 train_expect 2 "trian.steps: unknown key; did you mean train.steps" --set trian.steps=3
@@ -57,7 +61,7 @@ train_expect 2 "train.steps: 'many' is not a whole number" --set train.steps=man
 train_expect 2 "optimizer.lr: '1e' is not a number" --set optimizer.lr=1e
 train_expect 2 "optimizer.name: 'adam' is none of: adamw, sgd" --set optimizer.name=adam
 train_expect 2 "train.steps is not|write it as SECTION.KEY=VALUE" --set train.steps
-train_expect 2 "model.name.*(gtp|nearest|did you mean)" --set model.name=gtp
+train_expect 2 "model.name = vit is unknown; mlp, resnet or gpt" --set model.name=vit
 train_expect 2 "train.precision: not available" --set train.precision=bf16
 train_expect 2 "5 shards do not divide train.global_batch = 24" --set train.shards=5
 expect 2 "5 ranks are more than the 4 shards" 5 train good.ini --run fresh
@@ -78,13 +82,23 @@ with h5py.File("wide.h5", "w") as f:
 with h5py.File("nan.h5", "w") as f:
     f["x"] = np.full((40, 1, 8, 8), np.nan, np.float32); f["y"] = np.zeros(40, np.int64)
 PY
-train_expect 3 "no_x.h5.*/x" --set data.train=no_x.h5
+train_expect 3 "no_x.h5: /x is missing: this is no data file" --set data.train=no_x.h5
+"$LOCKSTEP" prepare text good.ini --out text.h5 >/dev/null || fail "prepare text"
+train_expect 3 "text.h5: /x is missing: this is a text data file, but images are needed" --set data.train=text.h5
+expect 2 "^lockstep: nowhere/a.h5: cannot write: there is no directory nowhere" 1 prepare text good.ini --out nowhere/a.h5
+expect 2 "is a directory" 1 prepare text good.ini --out .
 train_expect 3 "label.h5.*39.*11" --set data.train=label.h5
 train_expect 3 "81|9, 9" --set data.train=wide.h5
 for count in 1 2; do
   expect 4 "step 1: the loss is -?nan" "$count" train good.ini --run "nan-$count" --set data.train=nan.h5
   [ -z "$(ls "nan-$count/checkpoints" 2>/dev/null)" ] || fail "a run whose loss is not finite left a checkpoint"
 done
+
+# Weights that a step makes infinite are neither evaluated nor saved; and what failed to start leaves no run behind.
+expect 4 "step 1: .* is not finite" 2 train good.ini --run huge --set optimizer.lr=1e38 --set train.steps=1
+[ -z "$(ls huge/checkpoints 2>/dev/null)" ] || fail "weights that are not finite were saved"
+expect 3 "nope.h5" 2 train good.ini --run twice --set train.init=nope.h5
+ranks 2 train good.ini --run twice >log 2>&1 || fail "the corrected start: $(grep lockstep: log)"
 
 # Checkpoints.
 ranks 2 train good.ini --run run >log 2>&1 || fail "training: $(tail -n 3 log)"
@@ -107,12 +121,17 @@ for count in 1 2; do
 done
 expect 3 "gone.h5" 2 inspect gone.h5
 expect 2 "gone.h5" 1 diff gone.h5 whole.h5
-expect 3 "ema/0.5|0.5" 2 eval whole.h5 --data digits.h5 --weights ema/0.5
+expect 3 "holds no weights 'ema/0.5', but model$" 2 eval whole.h5 --data digits.h5 --weights ema/0.5
+expect 3 "whole.h5: /x is missing: this is a checkpoint" 1 eval whole.h5 --data whole.h5
+mkdir elsewhere && cd elsewhere || exit 1
+expect 3 "digits.h5.*give --data FILE, or start where the run was started" 1 eval ../whole.h5
+cd ..
 
 # Surroundings.
 if [ "$(id -u)" -ne 0 ]; then
   mkdir readonly && chmod a-w readonly
   expect 2 "readonly" 2 train good.ini --run readonly/run
+  expect 2 "^lockstep: readonly/a.h5: cannot write" 1 prepare text good.ini --out readonly/a.h5
 fi
 touch plainfile
 expect 2 "plainfile" 2 train good.ini --run plainfile/run

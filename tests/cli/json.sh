@@ -25,7 +25,7 @@ keys "model precision ranks step_ms samples_per_second exposed_comm_ms" bench st
 keys "tensors step digest" inspect "$checkpoint" --json
 keys "whole problems" verify "$checkpoint" --json
 keys "same differences" diff "$checkpoint" "$checkpoint" --json
-keys "findings" doctor --json
+keys "findings problems_by_rank ok" doctor --json
 
 python3 - <<'PY' || fail "metrics.jsonl"
 import json

@@ -64,4 +64,10 @@ for pair in "2 3" "5 1" "1 4"; do
   grep -q "going on after step" "log-$run-resumed" || fail "$run did not resume"
   expect_same at-1/checkpoints/latest "$run/checkpoints/latest"
 done
+
+# A new run from a file's weights remembers the file: killed before its first checkpoint it starts from them again.
+ranks 1 train run.ini --run from-file --resume at-1/checkpoints/latest >log 2>&1 || fail "--resume FILE: $(tail -n 3 log)"
+rm -rf from-file/checkpoints/*
+ranks 2 train run.ini --run from-file >log 2>&1 || fail "started again: $(tail -n 3 log)"
+grep -q "a new run from the weights of at-1" log || fail "started again, it forgot the file: $(cat log)"
 finish

@@ -41,7 +41,10 @@ BOOST_AUTO_TEST_CASE(the_resolved_text_reads_back_as_the_same_configuration) {
 
 BOOST_AUTO_TEST_CASE(unknown_keys_name_the_nearest_known_one) {
   BOOST_TEST(says(error_of(minimal + "step = 3\n"), "train.step: unknown key; did you mean train.steps?"));
-  BOOST_TEST(says(error_of(minimal + "[optimiser]\nlr = 3\n"), "did you mean optimizer.lr?"));
+  BOOST_TEST(says(error_of(minimal + "[optimiser]\nlr = 3\n"),
+                  "[optimiser]: unknown section; did you mean [optimizer]?"));
+  BOOST_TEST(says(error_of(minimal + "[nosuch]\n"), "[nosuch]: unknown section"));
+  BOOST_TEST(says(error_of(minimal, {"optimiser.lr=3"}), "did you mean optimizer.lr?"));
 }
 
 BOOST_AUTO_TEST_CASE(bad_values_name_file_key_and_value) {
@@ -50,14 +53,20 @@ BOOST_AUTO_TEST_CASE(bad_values_name_file_key_and_value) {
       says(error_of(minimal + "[optimizer]\nlr = fast\n"), "a.ini: optimizer.lr: 'fast' is not a number"));
   BOOST_TEST(says(error_of(minimal, {"optimizer.clip=x"}), "--set: optimizer.clip: 'x' is not a number"));
   BOOST_TEST(says(error_of(minimal + "[optimizer]\ngroup.x = a 1 1\n"), "group"));
+  BOOST_TEST(says(error_of(minimal, {"train.steps=0"}), "--set: train.steps: is missing or not positive"));
+  for (const char* const absurd :
+       {"ddp.bucket_mb=inf", "ddp.bucket_mb=1e30", "optimizer.lr=nan", "ema.warmup=1 1 0.5"}) {
+    BOOST_TEST(error_of(minimal, {absurd}) != "no error", absurd);
+  }
   BOOST_TEST(says(error_of(minimal + "steps = 6\n"), "train.steps: is given twice"));
   BOOST_TEST(says(error_of("no section here\n"), "a.ini: "));
 }
 
 BOOST_AUTO_TEST_CASE(what_this_version_cannot_do_is_refused_not_ignored) {
-  for (const char* const asked : {"train.precision=bf16", "train.device=cuda", "ddp.hook=powersgd",
-                                  "ddp.sharded_optimizer=true", "ddp.mode=flat", "checkpoint.async=true",
-                                  "checkpoint.io=mpiio", "log.trace=a.json", "ema.sigma_rel=0.1"}) {
+  for (const char* const asked :
+       {"train.precision=bf16", "train.device=cuda", "ddp.hook=powersgd", "ddp.sharded_optimizer=true",
+        "ddp.mode=flat", "checkpoint.async=true", "checkpoint.io=mpiio", "log.trace=a.json",
+        "ema.sigma_rel=0.1", "fault.hang_timeout_s=5", "fault.signal_report=true", "train.cuda_graph=true"}) {
     BOOST_TEST(says(error_of(minimal, {asked}), "not available in this version"), asked);
   }
 }

@@ -57,7 +57,6 @@ class Loader {
 
   const Stream& stream() const;
   int shards() const { return static_cast<int>(stream().options().shards); }
-  std::int64_t global_batch() const { return stream().options().global_batch; }
 
  private:
   class Prefetcher;

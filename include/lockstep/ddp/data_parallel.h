@@ -109,8 +109,8 @@ class DataParallel final : public GradientSource {
   ///
   /// If anything throws on some rank (in the batch or in loss_of), no rank is left waiting: every rank throws
   /// the error of the lowest failing rank, "rank R: " in front, parameters have no gradient, and another step
-  /// may follow. (What throws between the collectives of a layer that meets across ranks cannot be saved
-  /// so.)
+  /// may follow. With a layer_communicator, whose peers may be waiting inside a layer, the error
+  /// is thrown on the failing rank alone, and this object can only be destroyed: run() then ends the world.
   template <class Batch, class LossOf>
   StepResult step(Batch&& batch, LossOf&& loss_of);
 

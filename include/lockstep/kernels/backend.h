@@ -24,6 +24,8 @@ class Backend {
 
   virtual Device device() const = 0;
   virtual int threads() const = 0;  ///< threads per operation; fixed for the backend's life
+  /// What results depend on besides: the instruction set of the matrix products, as their library names it.
+  virtual std::string instruction_set() const = 0;
 
   // --- memory
   // -------------------------------------------------------------------------------------------------------

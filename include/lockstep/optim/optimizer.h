@@ -87,7 +87,6 @@ class Optimizer {
   virtual void apply(std::size_t index, const Update& update, std::span<const kernels::EmaTarget> ema) = 0;
 
   std::span<Param* const> params() const noexcept { return params_; }
-  bool has_slots(std::size_t index) const { return members_[index].trainable; }
   kernels::Backend& backend() const { return source_.backend(); }
   /// Zeroed tensors of the trainable parameters' shapes, by index; none for frozen ones.
   std::vector<Tensor> make_slot() const;

@@ -27,8 +27,6 @@ struct StepTimes {
   double step_ms = 0;      ///< medians, of the slowest rank in each step
   double samples_per_second = 0;
   double exposed_comm_ms = 0;
-  double compute_ms = 0;
-  std::size_t pool_bytes = 0;  ///< activations and scratch of a rank
 };
 
 /// Runs `steps` steps after a few unmeasured ones. Collective. Throws UsageError on an unknown workload,

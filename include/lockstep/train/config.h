@@ -77,8 +77,8 @@ struct CheckpointConfig {
 };
 
 struct FaultConfig {
-  double hang_timeout_s = 300;
-  bool signal_report = true;
+  double hang_timeout_s = 0;  ///< 0: wait for ever
+  bool signal_report = false;
 };
 
 struct LogConfig {

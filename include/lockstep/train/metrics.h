@@ -14,7 +14,7 @@ namespace lockstep::train {
 class MetricsFile {
  public:
   /// Drops lines of steps after `resumed_step` (a killed run may have logged beyond its last checkpoint),
-  /// then appends. Throws DataError if the file cannot be written.
+  /// then appends. Throws as throw_system_error if the file cannot be written.
   MetricsFile(const std::string& path, std::int64_t resumed_step, bool writes);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;

@@ -20,6 +20,26 @@ CpuBackend::CpuBackend(int threads)
 
 CpuBackend::~CpuBackend() = default;
 
+std::string CpuBackend::instruction_set() const {
+  switch (dnnl::get_effective_cpu_isa()) {
+    case dnnl::cpu_isa::sse41:
+      return "sse41";
+    case dnnl::cpu_isa::avx:
+      return "avx";
+    case dnnl::cpu_isa::avx2:
+      return "avx2";
+    case dnnl::cpu_isa::avx512_core:
+      return "avx512_core";
+    case dnnl::cpu_isa::avx512_core_vnni:
+      return "avx512_core_vnni";
+    case dnnl::cpu_isa::avx512_core_bf16:
+      return "avx512_core_bf16";
+    default:
+      return "another (oneDNN's " + std::to_string(static_cast<unsigned>(dnnl::get_effective_cpu_isa())) +
+             ")";
+  }
+}
+
 void CpuBackend::prepare() const noexcept {
   omp_set_dynamic(0);  // OMP_DYNAMIC would let the runtime take fewer threads, and so change bits
   omp_set_num_threads(threads_);

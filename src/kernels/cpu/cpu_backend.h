@@ -23,6 +23,7 @@ class CpuBackend final : public Backend {
   // cpu_backend.cpp
   Device device() const override { return Device::cpu(); }
   int threads() const override { return threads_; }
+  std::string instruction_set() const override;
   Tensor empty(Shape shape, DType dtype, int channel_block) override;
   std::size_t reserved_bytes() const override { return pool_.reserved_bytes(); }
 
