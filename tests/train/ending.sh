@@ -24,6 +24,7 @@ for ranks in 2 3; do
   expect stopped 76 0 ""
   expect one_rank_throws 4 1 "rank $((ranks - 1)): the sky fell"
   expect one_rank_throws_foreign 5 1 "rank $((ranks - 1)): a foreign exception"
+  expect layers_meet 3 1 "rank $((ranks - 1)): a bad shard"
   expect all_throw 3 1 "everybody saw the same"
   expect agreed 2 1 "rank $((ranks - 1)): only one saw it"
 done

@@ -2,10 +2,38 @@
 #include <stdexcept>
 #include <string>
 
+#include "lockstep/autograd/functions.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/ddp/data_parallel.h"
+#include "lockstep/models/registry.h"
 #include "lockstep/train/session.h"
 
 namespace ls = lockstep;
+
+namespace {
+
+struct Batch {
+  std::int64_t step = 0;
+  std::vector<ls::data::Shard> shards;
+  auto begin() const { return shards.begin(); }
+  auto end() const { return shards.end(); }
+};
+
+/// A step in which the last rank throws while the others already wait for it inside a layer.
+void fail_while_layers_meet(ls::Session& session) {
+  const int rank = session.world().rank(), last = session.world().size() - 1;
+  const auto model = ls::models::make_model(
+      {.name = "resnet", .blocks = {1}, .width = 8, .in_channels = 1, .classes = 2, .batch_norm = "sync"}, 1);
+  ls::ddp::DataParallel replicas(*model, session.world(), session.backend(), {.layer_communicator = true});
+  const Batch batch{0, {{rank, ls::Tensor::zeros({2, 1, 4, 4}), ls::Tensor::zeros({2}, ls::DType::int64)}}};
+  replicas.step(batch, [&](ls::Tape& tape, const ls::data::Shard& shard) {
+    if (rank == last) throw ls::DataError("a bad shard");
+    return ls::cross_entropy(model->forward(tape, shard.x), shard.y);
+  });
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   const std::string ending = argc > 1 ? argv[1] : "";
@@ -19,6 +47,7 @@ int main(int argc, char** argv) {
         if (last) throw ls::UsageError("only one saw it");
       });
     }
+    if (ending == "layers_meet") fail_while_layers_meet(session);
     session.world().barrier();  // the others wait in a collective
     return ending == "stopped" ? ls::ExitCode::user_stopped : ls::ExitCode::done;
   });

@@ -73,7 +73,6 @@ class Run {
 
   void step(std::int64_t number) {
     replicas_.request({});
-    if (number == 7) std::vector<double>(3).swap(leak_);
     loss_sum_ += replicas_
                      .step(loader_.at(number),
                            [&](Tape& tape, const data::Shard& shard, const ddp::Piece& piece) {
@@ -101,7 +100,6 @@ class Run {
   data::Loader loader_;
   optim::Schedule schedule_;
   double loss_sum_ = 0;
-  std::vector<double> leak_;
 };
 
 /// Runs 3 steps, then counts over 9, which pass an epoch's end.
