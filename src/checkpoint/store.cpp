@@ -12,6 +12,7 @@
 #include "checkpoint/load_steps.h"
 #include "checkpoint/storage.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/system_error.h"
 #include "lockstep/checkpoint/provenance.h"
 #include "lockstep/checkpoint/save.h"
 #include "lockstep/comm/agreement.h"
