@@ -35,8 +35,8 @@ Finding processor(const comm::Communicator& world) {
   const int cores = available_cores();
   const int ranks =
       world.topology().ranks_on_node(world.topology().node_of_rank[static_cast<std::size_t>(world.rank())]);
-  const std::string text =
-      fmt::format("{}, {} cores for this process, ranks on this machine: {}", instruction_set(), cores, ranks);
+  const std::string text = fmt::format("{}, {} cores for this process, ranks on this machine: {}",
+                                       instruction_set(), cores, ranks);
   const auto machine_cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   if (ranks > machine_cores) {
     return {"processor", Verdict::note,
@@ -177,7 +177,12 @@ ExitCode doctor(Session& session, const Arguments& arguments) {
       std::any_of(everywhere.begin(), everywhere.end(), [](const auto& text) { return !text.empty(); });
   if (world.rank() == 0) {
     nlohmann::json report = {
-        {"findings", nlohmann::json::array()}, {"problems_by_rank", everywhere}, {"ok", !any}};
+        {"findings", nlohmann::json::array()}, {"problems_by_rank", nlohmann::json::array()}, {"ok", !any}};
+    for (std::size_t rank = 0; rank < everywhere.size(); ++rank) {
+      const std::string& text = everywhere[rank];
+      if (text.empty()) continue;
+      report["problems_by_rank"].push_back({{"rank", rank}, {"text", text.substr(0, text.size() - 1)}});
+    }
     for (const Finding& finding : findings) {
       report["findings"].push_back(
           {{"subject", finding.subject}, {"verdict", word(finding.verdict)}, {"text", finding.text}});

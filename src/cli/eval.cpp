@@ -1,7 +1,10 @@
 // lockstep eval: the loss and accuracy of a checkpoint's weights.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/saved_model.h"
 #include "cli/verb.h"
@@ -10,26 +13,53 @@
 #include "lockstep/train/workload.h"
 
 namespace lockstep::cli {
+namespace {
+
+/// The names of a run's data files are relative to where it was started, which need not be here.
+void open_data_of_run(std::optional<train::DataSets>& data, const train::Config& config,
+                      std::int64_t classes) {
+  try {
+    data.emplace(config, classes);
+  } catch (const Error& error) {
+    std::vector<std::string> paths = config.data.train;
+    if (!config.data.eval.empty()) paths.push_back(config.data.eval);
+    std::error_code ignored;
+    const bool all_here = std::all_of(paths.begin(), paths.end(), [&](const std::string& path) {
+      return std::filesystem::exists(path, ignored);
+    });
+    if (all_here) throw;
+    throw Error(error.code(),
+                fmt::format("{}; give --data FILE, or start where the run was started", error.what()));
+  }
+}
+
+}  // namespace
 
 ExitCode eval(Session& session, const Arguments& arguments) {
   OptionSet options("eval FILE.h5 [--data DATA.h5] [--weights model|ema/RATE] [--json]",
                     "Evaluates a checkpoint on every sample of DATA, or of the run's own evaluation data "
                     "(data.eval, or the part\n"
                     "that data.eval_fraction held out). Every sample counts once, at any number of ranks.");
-  options.add()("data", po::value<std::string>(), "HDF5 data file; default: the run's own evaluation data");
+  options.add()("data", po::value<std::string>(),
+                "HDF5 data file, evaluated whole; default: the run's own evaluation data");
   options.add()("weights", po::value<std::string>()->default_value("model"), "model, or ema/RATE");
   options.add()("json", "print one JSON document");
   options.positional("file");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
 
-  const std::string file = required(values, "file"), weights = values["weights"].as<std::string>();
+  const std::string weights = values["weights"].as<std::string>();
+  const std::string file =
+      required(values, "file", "eval: a checkpoint is missing; see lockstep eval --help");
   SavedModel saved(file, weights, session);
   std::optional<train::DataSets> data;
   comm::together(session.world(), [&] {
     const std::int64_t classes = saved.model().classes();
-    values.count("data") ? data.emplace(saved.config(), classes, values["data"].as<std::string>())
-                         : data.emplace(saved.config(), classes);
+    if (values.count("data")) {
+      data.emplace(saved.config(), classes, values["data"].as<std::string>());
+    } else {
+      open_data_of_run(data, saved.config(), classes);
+    }
     if (!data->eval()) throw UsageError("eval: the run held no evaluation data out; give --data FILE");
     saved.model().check_input(data::batch_shape(1, data->eval()->x_shape()));
   });

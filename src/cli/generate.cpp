@@ -11,13 +11,15 @@ namespace lockstep::cli {
 
 ExitCode generate(Session& session, const Arguments& arguments) {
   OptionSet options(
-      "generate FILE.h5 [--weights model|ema/RATE] [--prompt TEXT] [--tokens N] [--seed S]",
+      "generate FILE.h5 [--weights model|ema/RATE] [--prompt TEXT] [--tokens N] [--temperature T] [--seed S] "
+      "[--json]",
       "Lets the language model of a checkpoint continue PROMPT. Tokens are bytes. The text depends on the\n"
       "checkpoint, the prompt, the temperature and the seed only.");
   options.add()("weights", po::value<std::string>()->default_value("model"), "model, or ema/RATE");
-  options.add()("prompt", po::value<std::string>()->default_value("\n"), "text to continue");
+  options.add()("prompt", po::value<std::string>()->default_value("\n", "a new line"), "text to continue");
   options.add()("tokens", po::value<std::int64_t>()->default_value(256), "tokens to write");
-  options.add()("temperature", po::value<double>()->default_value(0.8), "0: always the likeliest token");
+  options.add()("temperature", po::value<double>()->default_value(0.8, "0.8"),
+                "0: always the likeliest token");
   options.add()("seed", po::value<std::uint64_t>()->default_value(1), "of the draws");
   options.add()("json", "print one JSON document");
   options.positional("file");
@@ -25,7 +27,9 @@ ExitCode generate(Session& session, const Arguments& arguments) {
   if (!options.parse(session, arguments, values)) return ExitCode::done;
 
   const std::string prompt = values["prompt"].as<std::string>();
-  SavedModel saved(required(values, "file"), values["weights"].as<std::string>(), session);
+  SavedModel saved(
+      required(values, "file", "generate: a checkpoint is missing; see lockstep generate --help"),
+      values["weights"].as<std::string>(), session);
   const train::GenerateOptions how{.tokens = values["tokens"].as<std::int64_t>(),
                                    .temperature = values["temperature"].as<double>(),
                                    .seed = values["seed"].as<std::uint64_t>()};

@@ -19,7 +19,8 @@ ExitCode inspect(Session& session, const Arguments& arguments) {
   options.positional("file");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
-  const std::string file = required(values, "file");
+  const std::string file =
+      required(values, "file", "inspect: a checkpoint is missing; see lockstep inspect --help");
   comm::together(session.world(), [&] {
     if (session.world().rank() != 0) return;
     const checkpoint::Inspection inspection = checkpoint::inspect(file);

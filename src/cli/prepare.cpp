@@ -66,17 +66,26 @@ ExitCode prepare(Session& session, const Arguments& arguments) {
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   comm::together(session.world(), [&] {
     if (session.world().rank() != 0) return;
-    const std::string format = required(values, "format");
-    required(values, "input");
+    const std::string format =
+        required(values, "format", "prepare: say what the inputs are: csv, idx, cifar or text");
+    required(values, "input", "prepare: the files to read are missing; see lockstep prepare --help");
     if (values.count("out") == 0) throw UsageError("prepare: --out DATA.h5 is missing");
     const std::string out = values["out"].as<std::string>();
     const data::Prepared made = run(values, format, values["input"].as<Arguments>(), out);
-    for (const std::string& file : made.skipped) session.log().info("skipped {}: no text", file);
+    for (const std::string& place : made.skipped) {
+      format == "text" ? session.log().info("skipped {}: no text", place)
+                       : session.log().info("{} is a heading, skipped", place);
+    }
     if (format == "text") {
       fmt::print("{}: {} tokens of a vocabulary of {}\n", out, made.samples, made.classes);
     } else {
-      fmt::print("{}: {} images {} {}, {} classes\n", out, made.samples, to_string(made.image),
-                 made.element_type, made.classes);
+      const bool flat = format == "csv" && values.count("shape") == 0;
+      fmt::print("{}: {} images {} {}, {} classes{}\n", out, made.samples, to_string(made.image),
+                 made.element_type, made.classes,
+                 flat ? " (--shape C,H,W was not given: every value is a channel of its own)" : "");
+      if (made.one_label)
+        session.log().warning("{}: every image has the same label{}", out,
+                              format == "csv" ? "; which column is it (--label)?" : "");
     }
   });
   return ExitCode::done;

@@ -30,7 +30,8 @@ ExitCode train(Session& session, const Arguments& arguments) {
     if (session.world().rank() == 0) fmt::print("{}", train::describe_keys());
     return ExitCode::done;
   }
-  const std::string path = required(values, "config");
+  const std::string path =
+      required(values, "config", "train: a configuration file is missing; see lockstep train --help");
   train::RunOptions run{.directory = values.count("run")
                                          ? values["run"].as<std::string>()
                                          : "runs/" + std::filesystem::path(path).stem().string(),

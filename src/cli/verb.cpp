@@ -51,8 +51,8 @@ bool OptionSet::parse(Session& session, const Arguments& arguments, po::variable
   return false;
 }
 
-std::string required(const po::variables_map& values, const char* name) {
-  if (values.count(name) == 0) throw UsageError("{} is missing; see --help", name);
+std::string required(const po::variables_map& values, const char* name, std::string_view missing) {
+  if (values.count(name) == 0) throw UsageError("{}", missing);
   return values[name].as<std::vector<std::string>>().front();
 }
 

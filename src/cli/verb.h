@@ -44,8 +44,8 @@ class OptionSet {
   po::positional_options_description positional_;
 };
 
-/// The single value of a positional argument; UsageError if it is missing.
-std::string required(const po::variables_map& values, const char* name);
+/// The single value of a positional argument; UsageError(`missing`) if there is none.
+std::string required(const po::variables_map& values, const char* name, std::string_view missing);
 
 ExitCode train(Session& session, const Arguments& arguments);
 ExitCode eval(Session& session, const Arguments& arguments);

@@ -17,7 +17,9 @@ ExitCode verify(Session& session, const Arguments& arguments) {
   options.positional("file");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
-  const checkpoint::VerifyReport report = checkpoint::verify(required(values, "file"), session.world());
+  const checkpoint::VerifyReport report = checkpoint::verify(
+      required(values, "file", "verify: a checkpoint is missing; see lockstep verify --help"),
+      session.world());
   if (session.world().rank() == 0) {
     fmt::print("{}", values.count("json") ? to_json(report).dump(2) + "\n" : to_text(report));
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "data/contents.h"
 #include "data/whole_file.h"
 #include "lockstep/base/error.h"
 
@@ -46,7 +47,7 @@ ChannelStatistics measure(const std::vector<T>& values, const Shape& image) {
 
 ChannelStatistics statistics_of_file(const std::string& path, std::int64_t channels) {
   const hdf5::File file = hdf5::File::open(path);
-  const hdf5::Dataset x = file.open_dataset("/x");
+  const hdf5::Dataset x = open_images(file);
   ChannelStatistics found{x.doubles_attribute("mean"), x.doubles_attribute("std")};
   if (static_cast<std::int64_t>(found.mean.size()) != channels ||
       found.deviation.size() != found.mean.size()) {
@@ -92,11 +93,13 @@ Prepared ImageTable::write(const std::string& output, const Shape& image,
     file.create_dataset("y", hdf5::ElementType::int64, {images()})
         .write(std::span<const std::int64_t>(labels_));
   });
+  const auto [smallest, largest] = std::minmax_element(labels_.begin(), labels_.end());
   return {.samples = images(),
           .image = image,
           .element_type = std::string(hdf5::to_string(type)),
-          .classes = *std::max_element(labels_.begin(), labels_.end()) + 1,
-          .skipped = {}};
+          .classes = *largest + 1,
+          .skipped = {},
+          .one_label = *smallest == *largest};
 }
 
 }  // namespace lockstep::data

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "data/contents.h"
 #include "data/row_store.h"
 #include "lockstep/base/error.h"
 #include "lockstep/hdf5/file.h"
@@ -54,7 +55,7 @@ Images::~Images() = default;
 
 void Images::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
   hdf5::File file = hdf5::File::open(path);
-  hdf5::Dataset x = file.open_dataset("/x");
+  hdf5::Dataset x = open_images(file);
   const hdf5::Dataset y = file.open_dataset("/y");
   if (x.shape().size() != 4 || (x.type() != ElementType::uint8 && x.type() != ElementType::float32)) {
     throw DataError("{}: /x is {} {}, but images are uint8 or float32 [N, C, H, W]", path,

@@ -52,7 +52,7 @@ class CsvReader {
       const std::vector<std::string_view> fields = fields_of(line);
       std::string where = fmt::format("{}:{}", path, input.lines());
       if (std::exchange(first, false) && is_heading(fields)) {
-        headings_.push_back(where + " (a heading)");
+        headings_.push_back(where);
       } else {
         add(fields, where);
       }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "data/contents.h"
 #include "data/row_store.h"
 #include "lockstep/base/error.h"
 #include "lockstep/hdf5/file.h"
@@ -55,7 +56,7 @@ Text::~Text() = default;
 
 void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
   hdf5::File file = hdf5::File::open(path);
-  hdf5::Dataset tokens = file.open_dataset("/tokens");
+  hdf5::Dataset tokens = open_tokens(file);
   if (tokens.shape().size() != 1 ||
       (tokens.type() != ElementType::uint16 && tokens.type() != ElementType::uint32)) {
     throw DataError("{}: /tokens is {} [{}], but tokens are uint16 or uint32 [N]", path,

@@ -109,7 +109,13 @@ BOOST_FIXTURE_TEST_CASE(a_file_that_is_wrong_is_refused_with_its_name_and_what_i
   BOOST_CHECK_EXCEPTION(Images(folder.file("text.h5")), ls::DataError, mentions("not an HDF5 file"));
   h5::File::create(folder.file("empty.h5")).close();
   BOOST_CHECK_EXCEPTION(Images(folder.file("empty.h5")), ls::DataError,
-                        mentions("empty.h5: /x does not exist"));
+                        mentions("empty.h5: /x is missing: this is no data file"));
+  BOOST_CHECK_EXCEPTION(
+      Images(make_text(folder, "tokens.h5", 9)), ls::DataError,
+      mentions("tokens.h5: /x is missing: this is a text data file, but images are needed"));
+  h5::File::create(folder.file("checkpoint.h5")).set_attribute("format", "lockstep");
+  BOOST_CHECK_EXCEPTION(Images(folder.file("checkpoint.h5")), ls::DataError,
+                        mentions("checkpoint.h5: /x is missing: this is a checkpoint, but images"));
   h5::File::create(folder.file("no_y.h5")).create_dataset("x", uint8, {1, 1, 1, 1});
   BOOST_CHECK_EXCEPTION(Images(folder.file("no_y.h5")), ls::DataError,
                         mentions("no_y.h5: /y does not exist"));

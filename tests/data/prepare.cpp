@@ -113,7 +113,7 @@ BOOST_FIXTURE_TEST_CASE(csv_passes_over_blank_lines_headings_and_carriage_return
   const Prepared prepared = csv_text("a,b,label\r\n 1 , 2 ,0\r\n\r\n3,4,1");
   BOOST_TEST(prepared.samples == 2);
   BOOST_REQUIRE(prepared.skipped.size() == 1u);
-  BOOST_TEST(prepared.skipped[0].ends_with("in.csv:1 (a heading)"));
+  BOOST_TEST(prepared.skipped[0].ends_with("in.csv:1"));
   BOOST_TEST(read<std::uint8_t>("x") == (std::vector<std::uint8_t>{1, 2, 3, 4}));
 }
 
@@ -163,8 +163,19 @@ BOOST_FIXTURE_TEST_CASE(failure_keeps_what_was_there_before, Folder) {
   csv_text("1,2,0\n");
   BOOST_CHECK_THROW(csv_text("1,x,0\n"), ls::DataError);
   BOOST_TEST(read<std::uint8_t>("x") == (std::vector<std::uint8_t>{1, 2}));
-  BOOST_CHECK_EXCEPTION(prepare_csv(std::vector{put("in.csv", "1,2,0\n")}, folder.file("no/out.h5")),
-                        ls::DataError, mentions("no/out.h5"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_place_that_cannot_be_written_is_refused_under_the_name_given, Folder) {
+  const std::vector<std::string> inputs{put("in.csv", "1,2,0\n")};
+  BOOST_CHECK_EXCEPTION(prepare_csv(inputs, folder.file("no/out.h5")), ls::UsageError,
+                        mentions("no/out.h5: cannot write: there is no directory"));
+  BOOST_CHECK_EXCEPTION(prepare_csv(inputs, folder.path().string()), ls::UsageError,
+                        mentions("is a directory"));
+}
+
+BOOST_FIXTURE_TEST_CASE(images_that_all_have_one_label_are_told, Folder) {
+  BOOST_TEST(csv_text("1,2,3\n4,5,3\n").one_label);
+  BOOST_TEST(!csv_text("1,2,3\n4,5,2\n").one_label);
 }
 
 BOOST_FIXTURE_TEST_CASE(idx_files_are_told_apart_by_their_headers, Folder) {

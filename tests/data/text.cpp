@@ -78,8 +78,9 @@ BOOST_FIXTURE_TEST_CASE(wide_tokens_and_attributes_on_the_file_are_read, Folder)
 BOOST_FIXTURE_TEST_CASE(a_file_that_is_wrong_is_refused_with_its_name_and_what_is_wrong, Folder) {
   using enum h5::ElementType;
   BOOST_CHECK_EXCEPTION(Text(folder.file("none.h5"), 4), ls::DataError, mentions("No such file"));
-  BOOST_CHECK_EXCEPTION(Text(make_images(folder, "i.h5", 3), 4), ls::DataError,
-                        mentions("i.h5: /tokens does not exist"));
+  BOOST_CHECK_EXCEPTION(
+      Text(make_images(folder, "i.h5", 3), 4), ls::DataError,
+      mentions("i.h5: /tokens is missing: this is a data file of images, but text is needed"));
   h5::File::create(folder.file("r.h5")).create_dataset("tokens", uint16, {3, 3});
   BOOST_CHECK_EXCEPTION(Text(folder.file("r.h5"), 4), ls::DataError, mentions("/tokens is uint16 [3, 3]"));
   h5::File::create(folder.file("f.h5")).create_dataset("tokens", float32, {30});

@@ -20,8 +20,9 @@ struct Prepared {
   Shape image{};               ///< [C, H, W]; of text none
   std::string element_type{};  ///< of /x or /tokens
   std::int64_t classes = 0;    ///< the largest label + 1, or the vocabulary
-  /// What was passed over: files of a folder that are not text, headings of CSV files.
+  /// What was passed over: files of a folder that are not text, headings of CSV files (FILE:LINE).
   std::vector<std::string> skipped{};
+  bool one_label = false;  ///< of images: every label is the same
 };
 
 /// Normalisation that is written with images: per channel over all of them, or that of another data file
