@@ -40,9 +40,16 @@ Weights weights_of(const ModelState& model, const std::string& group, const File
   return weights;
 }
 
-std::vector<std::string> groups_with_tensors(const FileIndex& index) {
+bool holds_group(const FileIndex& index, const std::string& group) {
+  return std::any_of(index.tensors.begin(), index.tensors.end(),
+                     [&](const TensorEntry& tensor) { return tensor.group == group; });
+}
+
+/// The groups that hold weights of the model, none of an optimizer's.
+std::vector<std::string> weight_groups(const FileIndex& index) {
   std::vector<std::string> names;
   for (const TensorEntry& tensor : index.tensors) {
+    if (tensor.group != "model" && !tensor.group.starts_with("ema/")) continue;
     if (std::find(names.begin(), names.end(), tensor.group) == names.end()) names.push_back(tensor.group);
   }
   return names;
@@ -61,8 +68,8 @@ LoadReport load_from_checkpoint(const std::string& path, const ModelState& model
   report.index = read_index(path, communicator);
   Fit result;
   comm::together(communicator, [&] {
-    const std::vector<std::string> groups = groups_with_tensors(report.index);
-    if (std::find(groups.begin(), groups.end(), group) == groups.end()) {
+    if (!holds_group(report.index, group)) {
+      const std::vector<std::string> groups = weight_groups(report.index);
       throw DataError("{}: holds no weights '{}', but {}", path, group,
                       groups.empty() ? "none at all" : fmt::format("{}", fmt::join(groups, ", ")));
     }

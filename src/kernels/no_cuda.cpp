@@ -1,13 +1,11 @@
-// The GPU backend of a Lockstep built without CUDA: it says so.
+// The GPU backend of a Lockstep that computes on CPUs only: it says so.
 #include "lockstep/kernels/backend.h"
 
 namespace lockstep::kernels {
 
 std::unique_ptr<Backend> make_cuda_backend(int index) {
-  throw UsageError(
-      "device cuda:{}: this Lockstep was built without CUDA; set train.device = cpu, or build where the CUDA "
-      "Toolkit is installed",
-      index);
+  throw UsageError("device cuda:{}: this version computes on CPUs only; set train.device = cpu or auto",
+                   index);
 }
 
 }  // namespace lockstep::kernels
