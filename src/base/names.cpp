@@ -59,7 +59,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
   std::string nearest;
-  std::size_t best = std::max<std::size_t>(2, name.size() / 3) + 1;
+  // Two edits make any three letters into any others' neighbours: short names must be nearer.
+  std::size_t best = (name.size() < 4 ? 1 : std::max<std::size_t>(2, name.size() / 3)) + 1;
   for (const std::string& candidate : candidates) {
     const std::size_t distance = edit_distance(name, candidate);
     if (distance < best) best = distance, nearest = candidate;

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "lockstep/base/names.h"
 #include "models/gpt.h"
 #include "models/mlp.h"
 #include "models/resnet.h"
@@ -82,7 +83,9 @@ std::span<const std::string> model_names() {
 std::unique_ptr<Model> make_model(const ModelConfig& config, std::uint64_t seed) {
   if (config.name.empty()) throw UsageError("model.name is missing; mlp, resnet or gpt");
   if (config.name != "mlp" && config.name != "resnet" && config.name != "gpt") {
-    throw UsageError("model.name = {} is unknown; mlp, resnet or gpt", config.name);
+    const std::string nearest = nearest_name(config.name, model_names());
+    throw UsageError("model.name = {} is unknown; {}", config.name,
+                     nearest.empty() ? std::string("mlp, resnet or gpt") : "did you mean '" + nearest + "'?");
   }
   check_keys(config);
   check_options(config);

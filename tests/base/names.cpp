@@ -26,4 +26,8 @@ BOOST_AUTO_TEST_CASE(nearest_name_offers_a_misspelt_key_and_nothing_for_a_foreig
   BOOST_TEST(ls::nearest_name("train.step", keys) == "train.steps");
   BOOST_TEST(ls::nearest_name("optimiser.lr", keys) == "optimizer.lr");
   BOOST_TEST(ls::nearest_name("zzzzzzzzzz", keys) == "");
+  const std::vector<std::string> models{"mlp", "resnet", "gpt"};
+  BOOST_TEST(ls::nearest_name("vit", models) == "");
+  BOOST_TEST(ls::nearest_name("gtp", models) == "");
+  BOOST_TEST(ls::nearest_name("resnte", models) == "resnet");
 }
