@@ -61,11 +61,8 @@ BOOST_AUTO_TEST_CASE(steps_after_the_third_allocate_nothing) {
       const Allocations made = count->made();
       BOOST_TEST_CONTEXT(work.config.name << ", batch norm " << work.config.batch_norm << ", " << threads
                                           << " threads") {
-        // Attention's threads take a strip of working memory each, when they first work at the same moment:
-        // which step that is in is chance.
-        const long late_strips = work.config.name == "gpt" ? threads - 1 : 0;
-        BOOST_TEST(made.own <= late_strips);
-        if (late_strips == 0) BOOST_TEST(backend->reserved_bytes() == reserved);
+        BOOST_TEST(made.own == 0);
+        BOOST_TEST(backend->reserved_bytes() == reserved);
         BOOST_TEST_MESSAGE(work.config.name << ": oneDNN allocated " << made.onednn / long{steps - warm}
                                             << " times a step");
       }

@@ -120,11 +120,8 @@ void check_steady(const std::string& model, const std::string& data, int threads
   const Allocations made = count.made();
 
   BOOST_TEST_CONTEXT(config.model.name << ", " << threads << " threads") {
-    // Attention's threads take a strip of working memory each, when they first work at the same moment: which
-    // step that is in is chance.
-    const int late_strips = config.model.name == "gpt" ? threads - 1 : 0;
-    BOOST_TEST(made.own <= late_strips);
-    if (late_strips == 0) BOOST_TEST(run.reserved_bytes() == reserved_bytes);
+    BOOST_TEST(made.own == 0);
+    BOOST_TEST(run.reserved_bytes() == reserved_bytes);
     BOOST_TEST(run.loss_sum() > 0);
     BOOST_TEST_MESSAGE(config.model.name << ", " << threads << " threads: in " << steps - warm
                                          << " steps oneDNN made " << made.onednn

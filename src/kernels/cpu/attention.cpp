@@ -161,15 +161,18 @@ void CpuBackend::attention_backward(const Tensor& dy, const Columns& q, const Co
                  value_gradients = heads_of(operation, "dv", dv, sizes);
   const float* probabilities = plain_floats(operation, "saved", saved);
   omp_set_num_threads(1);
-  parallel_ranges(threads_, sizes.batch * heads, 1, [&](std::int64_t first, std::int64_t last) {
-    const Tensor work = scratch(strip_rows * sizes.time);
-    for (std::int64_t item = first; item < last; ++item) {
+  // Every thread's strip is taken here, so how many there are does not depend on when threads run.
+  const std::int64_t items = sizes.batch * heads, team = std::min<std::int64_t>(threads_, items),
+                     strip = strip_rows * sizes.time;
+  const Tensor work = scratch(team * strip);
+  parallel_items(threads_, team, 1, [&](std::int64_t thread) {
+    for (std::int64_t item = items * thread / team; item < items * (thread + 1) / team; ++item) {
       const std::int64_t image = item / heads, head = item % heads;
       backward_head(
           sizes, upstream.at(image, head), queries.at(image, head), keys.at(image, head),
           values.at(image, head), probabilities + item * sizes.time * sizes.time,
           {query_gradients.at(image, head), key_gradients.at(image, head), value_gradients.at(image, head)},
-          work.data<float>());
+          work.data<float>() + thread * strip);
     }
   });
 }
