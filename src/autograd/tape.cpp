@@ -9,6 +9,10 @@ constexpr std::size_t chunk_bytes = 64 * 1024;
 
 }  // namespace
 
+Param::~Param() {
+  if (on_tape.tape) on_tape.tape->release(*this);
+}
+
 Tape::Tape(kernels::Backend& backend) : backend_(backend) {}
 
 Tape::~Tape() { forget(); }

@@ -1,6 +1,5 @@
 #include "lockstep/nn/module.h"
 
-#include "lockstep/autograd/tape.h"
 #include "lockstep/base/names.h"
 
 namespace lockstep::nn {
@@ -74,7 +73,6 @@ Parameter::Parameter(Module& owner, std::string_view local_name, Shape shape, co
 }
 
 Parameter::~Parameter() {
-  if (on_tape.tape) on_tape.tape->release(*this);
   owner_.release(name);
   erase_pointer<Param>(owner_.params_, this);
 }

@@ -28,6 +28,9 @@ struct Param {
     int open_uses = 0;     ///< recorded uses whose backward has not run
     bool written = false;  ///< a gradient has been written in this pass
   } on_tape;
+
+  /// Leaves the tape that recorded it, so a model may go before its tape.
+  ~Param();
 };
 
 /// State that is saved but not trained: running statistics, counters.
