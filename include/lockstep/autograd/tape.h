@@ -86,8 +86,7 @@ class Tape {
   /// After it, Param::on_tape.written tells which parameters got a gradient.
   void finish_backward();
 
-  /// The parameter is about to go: this pass forgets it. (A model may so go before the tape that recorded
-  /// it.)
+  /// The parameter is about to go: this pass forgets it.
   void release(const Param& param) noexcept;
 
   /// The gradient an input() or intermediate value received; none if none. Intermediates are dropped once
