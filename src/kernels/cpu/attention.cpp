@@ -4,6 +4,7 @@
 // so about half of all products are never made. Threads share the heads.
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/check.h"
