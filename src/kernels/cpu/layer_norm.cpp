@@ -45,7 +45,9 @@ struct RowBackward {
 
 /// dx of one row, and its part of the parameters' gradients added to dweight and dbias.
 void backward_row(const RowBackward row, float* dx, float* dweight, float* dbias) {
-  const auto [dy, x, weight, mean, inv_std, width] = row;
+  const float *const dy = row.dy, *const x = row.x, *const weight = row.weight;
+  const float mean = row.mean, inv_std = row.inv_std;
+  const std::int64_t width = row.width;
   const float mean_g = dot(dy, weight, width) / static_cast<float>(width);
   const float mean_gx =
       lane_sum(
