@@ -4,6 +4,8 @@
 
 set(LOCKSTEP_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
     -Woverloaded-virtual -Wimplicit-fallthrough)
+# Clang does not know `#pragma GCC ivdep`: it looks at run time whether the arrays of a loop overlap, and vectorises as well.
+list(APPEND LOCKSTEP_WARNINGS $<$<CXX_COMPILER_ID:Clang>:-Wno-unknown-pragmas>)
 set_property(GLOBAL PROPERTY LOCKSTEP_ROOMS "")
 
 add_library(lockstep_options INTERFACE)
