@@ -90,7 +90,8 @@ BOOST_AUTO_TEST_CASE(operations_without_products_allocate_nothing) {
 
 BOOST_AUTO_TEST_CASE(a_product_of_one_run_allocates_no_more_than_onednn_does) {
   Draw draw(122);
-  for (const auto& [rows, in, out] : {std::array{96, 64, 64}, {90, 256, 64}, {95, 64, 10}}) {
+  for (const std::array<int, 3>& size : {std::array{96, 64, 64}, {90, 256, 64}, {95, 64, 10}}) {
+    const int rows = size[0], in = size[1], out = size[2];
     const auto backend = make_cpu_backend();
     const Tensor x = draw.normal({rows, in}), weight = draw.normal({out, in}), bias = draw.normal({out}),
                  y = draw.normal({rows, out}), dx = draw.normal({rows, in}), dweight = draw.normal({out, in});

@@ -58,8 +58,9 @@ BOOST_AUTO_TEST_CASE(equals_double_precision) {
   struct Sizes {
     int images, channels, height, width, groups;
   };
-  for (const auto& [images, channels, height, width, groups] :
+  for (const auto& [images, channels, height, width, group_count] :
        {Sizes{2, 6, 3, 5, 3}, {1, 4, 1, 1, 2}, {3, 8, 2, 7, 1}, {2, 4, 4, 4, 4}, {0, 4, 2, 2, 2}}) {
+    const int groups = group_count;  // lambdas may not capture bindings under Clang 14
     const Tensor x = draw.normal({images, channels, height, width}), w = draw.normal({channels}),
                  b = draw.normal({channels}), dy = draw.normal(x.shape());
     const Results out = compute(2, groups, x, w, b, dy);
