@@ -1,18 +1,15 @@
-// The pieces of a sum, and what moves them on.
+// The pieces of an exchange, and what moves them on.
 #include "comm/active_sum.h"
 
 #include <algorithm>
 #include <cstring>
-
-#include "comm/mpi_check.h"
+#include <numeric>
+#include <utility>
 
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t alignment = 64;
-constexpr std::int64_t slice_unit = 16;  // elements; slices start at whole cache lines
-
-std::size_t rounded_up(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+constexpr std::int64_t piece_unit = 16;  // elements; pieces of a long range start at whole cache lines
 
 }  // namespace
 
@@ -21,201 +18,237 @@ int SumContext::relay(int on_node, int owner) const {
   return ranks[static_cast<std::size_t>(local_rank_of_rank[static_cast<std::size_t>(owner)]) % ranks.size()];
 }
 
-void Workspace::reserve(std::size_t bytes) {
-  if (bytes <= bytes_) return;
-  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded_up(bytes))));
-  if (!memory_) throw FailureError("tree sum: no memory for a buffer of {} bytes", bytes);
-  bytes_ = bytes;
+Exchange ActiveSum::Request::exchange() const {
+  Exchange result;
+  result.kind = kind;
+  result.dtype = sum.dtype;
+  result.wire = sum.wire;
+  result.shards = plan ? plan->shards : 0;
+  result.arena = arena->number();
+  result.offset_bytes = sum.offset_bytes;
+  result.count = sum.count;
+  result.slices = slices.digest();
+  return result;
 }
 
-void ActiveSum::begin(std::uint64_t number, const Request& request, int tag) {
-  number_ = number;
-  sum_ = request.sum;
-  arena_ = request.arena;
-  plan_ = request.plan;
+ActiveSum::ActiveSum(const SumContext& context)
+    : context_(&context),
+      even_(static_cast<std::size_t>(context.size)),
+      messages_(context.comm, context.rank) {}
+
+void ActiveSum::begin(std::uint64_t ticket, Request request, int tag) {
+  ticket_ = ticket;
+  request_ = std::move(request);
+  element_bytes_ = bytes_of(request_.sum.dtype);
+  narrow_ = context_->nodes() > 1 && !is(Exchange::Kind::all_gather) &&
+            narrows(request_.sum.wire, request_.sum.dtype);
   term_tag_ = tag;
   result_tag_ = tag + 1;
   all_started_ = false;
   pieces_.clear();
-  messages_.clear();
-  piece_of_message_.clear();
+  messages_.begin(ticket);
   buffer_used_ = 0;
-  add_slice(context_->rank);
+  if (request_.slices.ranks() == 0) {
+    for (int rank = 0; rank < context_->size; ++rank)
+      even_[static_cast<std::size_t>(rank)] = even_slice(request_.sum.count, context_->size, rank);
+  }
+  add_pieces(context_->rank);
   for (int owner = 0; owner < context_->size; ++owner) {
     const bool elsewhere = context_->node_of_rank[static_cast<std::size_t>(owner)] != context_->node;
-    if (elsewhere && context_->relay(context_->node, owner) == context_->rank) add_slice(owner);
+    if (elsewhere && context_->relay(context_->node, owner) == context_->rank) add_pieces(owner);
   }
   unfinished_ = pieces_.size();
-  reserve({pieces_.size(), messages_.size(), buffer_used_});
+  reserve({pieces_.size(), messages_.capacity(), buffer_used_});
   for (Piece& piece : pieces_) {
-    if (owned(piece)) gather(piece);
+    if (owned(piece)) receive_terms(piece);
   }
 }
 
 void ActiveSum::reserve(const Room& room) {
   pieces_.reserve(room.pieces);
   messages_.reserve(room.messages);
-  piece_of_message_.reserve(room.messages);
-  arrived_.resize(std::max(arrived_.size(), room.messages));
   buffer_.reserve(room.buffer_bytes);
 }
 
-void ActiveSum::add_slice(int owner) {
-  const std::int64_t units = (sum_.count + slice_unit - 1) / slice_unit;
-  const std::int64_t first = units * owner / context_->size * slice_unit;
-  const std::int64_t end = std::min(units * (owner + 1) / context_->size * slice_unit, sum_.count);
-  const std::size_t element_bytes = bytes_of(sum_.dtype);
-  const auto fitting = static_cast<std::int64_t>(context_->piece_bytes / element_bytes);
+std::span<const ElementRange> ActiveSum::ranges_of(int owner) const {
+  if (request_.slices.ranks() > 0) return request_.slices.of(owner);
+  return {&even_[static_cast<std::size_t>(owner)], 1};
+}
+
+bool ActiveSum::direct(const Piece& piece) const {
+  return !narrow_ && piece.skipped + piece.count <= ranges_of(piece.owner)[piece.range].count;
+}
+
+void ActiveSum::add_pieces(int owner) {
+  const auto ranges = ranges_of(owner);
+  std::int64_t left = std::accumulate(ranges.begin(), ranges.end(), std::int64_t{0},
+                                      [](std::int64_t sum, ElementRange range) { return sum + range.count; });
+  const auto fitting = static_cast<std::int64_t>(context_->piece_bytes / element_bytes_);
+  const bool alone = context_->nodes() == 1;
   // Without messages there is nothing to overlap with.
-  const std::int64_t step =
-      context_->nodes() == 1 ? end - first : std::max(fitting, slice_unit) / slice_unit * slice_unit;
+  const std::int64_t step = alone ? left : std::max(fitting, piece_unit) / piece_unit * piece_unit;
 
   const bool mine = owner == context_->rank;
-  const auto own_terms = static_cast<int>(plan_->terms.size());
-  const int messages = mine ? std::max(plan_->received, context_->nodes() - 1) : std::max(own_terms, 1);
-  const int buffered_terms = mine ? plan_->received : own_terms;
-  for (std::int64_t at = first; at < end; at += step) {
-    Piece piece;
+  const int messages = mine ? std::max(received_terms(), context_->nodes() - 1) : std::max(own_terms(), 1);
+  Stage stage = Stage::gathering;
+  if (!mine) stage = is(Exchange::Kind::all_gather) ? Stage::sending : Stage::adding;
+  Piece piece;
+  while (left > 0) {
     piece.owner = owner;
-    piece.stage = mine ? Stage::gathering : Stage::adding;
-    piece.count = std::min(step, end - at);
-    piece.offset_bytes = sum_.offset_bytes + static_cast<std::size_t>(at) * element_bytes;
+    piece.stage = stage;
+    piece.count = std::min(step, left);
     piece.buffer_offset = buffer_used_;
-    piece.first_message = messages_.size();
-    buffer_used_ += static_cast<std::size_t>(buffered_terms) * rounded_up(bytes(piece));
-    messages_.resize(messages_.size() + static_cast<std::size_t>(messages), MPI_REQUEST_NULL);
-    piece_of_message_.resize(messages_.size(), pieces_.size());
+    const int packed = !alone && !direct(piece) ? 1 : 0;
+    const int slots = mine ? received_terms() + packed : std::max(own_terms(), packed);
+    buffer_used_ += static_cast<std::size_t>(slots) * Workspace::rounded_up(bytes(piece.count));
+    piece.first_message = messages_.add(static_cast<std::size_t>(messages), pieces_.size());
     pieces_.push_back(piece);
+
+    left -= piece.count;
+    piece.skipped += piece.count;
+    while (piece.range < ranges.size() && piece.skipped >= ranges[piece.range].count)
+      piece.skipped -= ranges[piece.range++].count;
   }
 }
 
 bool ActiveSum::advance(SumScratch& scratch) {
-  bool moved = collect_messages();
-  if (!all_started_) all_started_ = context_->board->all_reached(&NodeFlags::started, number_);
+  if (!all_started_) {
+    if (!context_->board->all_reached(&NodeFlags::started, ticket_)) return false;
+    context_->board->check_same_exchange(ticket_);
+    all_started_ = true;
+  }
+  collect_messages();
+  bool moved = false;
   for (std::size_t index = 0; index < pieces_.size(); ++index) {
     while (advance(index, scratch)) moved = true;
   }
   return moved;
 }
 
-bool ActiveSum::collect_messages() {
-  if (messages_.empty() || finished()) return false;
-  int count = 0;
-  check_mpi(MPI_Testsome(static_cast<int>(messages_.size()), messages_.data(), &count, arrived_.data(),
-                         MPI_STATUSES_IGNORE),
-            "MPI_Testsome of a tree sum", context_->rank);
-  if (count == MPI_UNDEFINED) return false;
-  for (int i = 0; i < count; ++i) {
-    const auto message = static_cast<std::size_t>(arrived_[static_cast<std::size_t>(i)]);
-    --pieces_[piece_of_message_[message]].pending;
-  }
-  return count > 0;
+void ActiveSum::collect_messages() {
+  for (const std::size_t piece : messages_.collect()) --pieces_[piece].pending;
 }
 
 bool ActiveSum::advance(std::size_t index, SumScratch& scratch) {
   Piece& piece = pieces_[index];
-  if (piece.stage == Stage::finished || piece.pending > 0 || !all_started_) return false;
+  if (piece.stage == Stage::finished || piece.pending > 0) return false;
   if (index > 0 && pieces_[index - 1].owner == piece.owner && pieces_[index - 1].stage <= piece.stage)
     return false;
+  const auto finish = [&] {
+    piece.stage = Stage::finished;
+    --unfinished_;
+  };
   switch (piece.stage) {
     case Stage::gathering:
-      add_and_return(piece, scratch);
+      if (is(Exchange::Kind::all_gather)) {
+        copy_to_peers(piece);
+      } else {
+        add_all(piece, scratch);
+      }
+      if (!is(Exchange::Kind::reduce_scatter)) send_result(piece);
       piece.stage = Stage::returning;
-      return true;
-    case Stage::adding:
-      add_and_send(piece, scratch);
-      piece.stage = Stage::sending;
-      return true;
-    case Stage::sending:
-      // Terms may have been sent straight from the planes: only now may the result overwrite them.
-      receive(piece, 0, in_plane(context_->board->local_rank(), 0, piece), piece.owner, result_tag_);
-      piece.stage = Stage::receiving;
-      return true;
-    case Stage::receiving:
-      write_to_peers(piece);
-      [[fallthrough]];
-    case Stage::returning:
-      piece.stage = Stage::finished;
-      --unfinished_;
-      return true;
-    case Stage::finished:
       break;
+    case Stage::returning:
+      finish();
+      break;
+    case Stage::adding:
+      add_and_send_terms(piece, scratch);
+      piece.stage = Stage::sending;
+      break;
+    case Stage::sending:
+      if (is(Exchange::Kind::reduce_scatter)) {
+        finish();
+        break;
+      }
+      // Terms may have been sent straight from the planes: only now may the result overwrite them.
+      receive_result(piece);
+      piece.stage = Stage::receiving;
+      break;
+    case Stage::receiving:
+      distribute_result(piece);
+      finish();
+      break;
+    case Stage::finished:
+      return false;
   }
-  return false;
+  return true;
 }
 
-void ActiveSum::gather(Piece& piece) {
+void ActiveSum::receive_terms(Piece& piece) {
+  if (!request_.plan) return;
   int message = 0;
   for (int node = 0; node < context_->nodes(); ++node) {
     if (node == context_->node) continue;
     const int from = context_->relay(node, context_->rank);
-    for (int term = 0; term < plan_->terms_of_node[static_cast<std::size_t>(node)]; ++term, ++message) {
-      receive(piece, message, in_buffer(piece, message), from, term_tag_);
-    }
+    for (int term = 0; term < request_.plan->terms_of_node[static_cast<std::size_t>(node)]; ++term, ++message)
+      receive(piece, message, term_place(piece, message), from, term_tag_);
   }
 }
 
-void ActiveSum::add_and_return(Piece& piece, SumScratch& scratch) {
-  scratch.destinations.clear();
-  for (int peer = 0; peer < context_->board->local_ranks(); ++peer)
-    scratch.destinations.push_back(in_plane(peer, 0, piece));
-  evaluate(plan_->whole, piece, scratch);
+void ActiveSum::add_all(Piece& piece, SumScratch& scratch) {
+  const int mine = context_->board->local_rank();
+  const int peers = is(Exchange::Kind::sum) ? context_->board->local_ranks() : 1;
+  const Target own{mine, 1};
+  const Target all = peers == 1 ? own : Target{0, peers};
+  if (!narrow_) {
+    evaluate(request_.plan->whole, piece, all, scratch);
+    return;
+  }
+  for (int term = 0; term < received_terms(); ++term)
+    widen(term_place(piece, term), slot(piece, term), piece.count, request_.sum.wire);
+  evaluate(request_.plan->whole, piece, own, scratch);
+  pack(piece, mine, 0, result_slot(piece));
+  for (int peer = 0; peer < all.peers; ++peer) unpack(piece, result_slot(piece), all.first_peer + peer);
+}
+
+void ActiveSum::send_result(Piece& piece) {
+  if (context_->nodes() == 1) return;
+  const int mine = context_->board->local_rank();
+  const std::byte* data = result_slot(piece);
+  if (direct(piece)) {
+    data = in_plane(mine, 0, first_element(piece));
+  } else if (!narrow_) {  // a narrow result lies there already
+    pack(piece, mine, 0, result_slot(piece));
+  }
   int message = 0;
   for (int node = 0; node < context_->nodes(); ++node) {
-    if (node == context_->node) continue;
-    const std::byte* result = in_plane(context_->board->local_rank(), 0, piece);
-    send(piece, message++, result, context_->relay(node, context_->rank), result_tag_);
+    if (node != context_->node)
+      send(piece, message++, data, context_->relay(node, context_->rank), result_tag_);
   }
 }
 
-void ActiveSum::add_and_send(Piece& piece, SumScratch& scratch) {
+void ActiveSum::add_and_send_terms(Piece& piece, SumScratch& scratch) {
   int message = 0;
-  for (const SumPlan::Sum& term : plan_->terms) {
-    const std::byte* data = nullptr;
+  for (const SumPlan::Sum& term : request_.plan->terms) {
+    std::byte* place = slot(piece, message);
+    const std::byte* data = place;
     if (const int only = term.program.only_source(); only >= 0) {
       const SumPlan::Source& source = term.sources[static_cast<std::size_t>(only)];
-      data = in_plane(source.local_rank, source.index, piece);
+      if (direct(piece)) {
+        data = in_plane(source.local_rank, source.index, first_element(piece));
+      } else {
+        pack(piece, source.local_rank, source.index, place);
+      }
     } else {
-      scratch.destinations.assign(1, in_buffer(piece, message));
-      evaluate(term, piece, scratch);
-      data = scratch.destinations.front();
+      evaluate(term, piece, {.slot = place}, scratch);
+      if (narrow_) narrow(place, place, piece.count, request_.sum.wire);
     }
     send(piece, message++, data, piece.owner, term_tag_);
   }
 }
 
-void ActiveSum::write_to_peers(const Piece& piece) const {
-  const int mine = context_->board->local_rank();
-  for (int peer = 0; peer < context_->board->local_ranks(); ++peer) {
-    if (peer != mine) std::memcpy(in_plane(peer, 0, piece), in_plane(mine, 0, piece), bytes(piece));
+void ActiveSum::receive_result(Piece& piece) {
+  std::byte* place =
+      direct(piece) ? in_plane(context_->board->local_rank(), 0, first_element(piece)) : result_slot(piece);
+  receive(piece, 0, place, piece.owner, result_tag_);
+}
+
+void ActiveSum::distribute_result(const Piece& piece) {
+  if (direct(piece)) {
+    copy_to_peers(piece);
+    return;
   }
-}
-
-void ActiveSum::evaluate(const SumPlan::Sum& sum, const Piece& piece, SumScratch& scratch) {
-  scratch.sources.clear();
-  for (const SumPlan::Source& source : sum.sources) {
-    scratch.sources.push_back(source.local_rank >= 0 ? in_plane(source.local_rank, source.index, piece)
-                                                     : in_buffer(piece, source.index));
-  }
-  sum.program.evaluate(sum_.dtype, piece.count, scratch.sources, scratch.destinations, scratch.blocks.data());
-}
-
-std::byte* ActiveSum::in_buffer(const Piece& piece, int term) const {
-  return buffer_.data() + piece.buffer_offset + static_cast<std::size_t>(term) * rounded_up(bytes(piece));
-}
-
-void ActiveSum::send(Piece& piece, int message, const std::byte* data, int to, int tag) {
-  MPI_Request& request = messages_[piece.first_message + static_cast<std::size_t>(message)];
-  check_mpi(MPI_Isend(data, static_cast<int>(bytes(piece)), MPI_BYTE, to, tag, context_->comm, &request),
-            "MPI_Isend of a tree sum", context_->rank);
-  ++piece.pending;
-}
-
-void ActiveSum::receive(Piece& piece, int message, std::byte* data, int from, int tag) {
-  MPI_Request& request = messages_[piece.first_message + static_cast<std::size_t>(message)];
-  check_mpi(MPI_Irecv(data, static_cast<int>(bytes(piece)), MPI_BYTE, from, tag, context_->comm, &request),
-            "MPI_Irecv of a tree sum", context_->rank);
-  ++piece.pending;
+  for (int peer = 0; peer < context_->board->local_ranks(); ++peer) unpack(piece, result_slot(piece), peer);
 }
 
 }  // namespace lockstep::comm

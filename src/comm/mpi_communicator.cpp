@@ -1,58 +1,25 @@
 // The MPI transport: collectives, and setting up what sums need.
 #include "comm/mpi_communicator.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <numeric>
 #include <utility>
 
 #include "comm/checks.h"
+#include "comm/mix.h"
 #include "comm/mpi_check.h"
 #include "comm/node.h"
+#include "comm/owned_comm.h"
+#include "comm/patience.h"
 #include "comm/timed_barrier.h"
 #include "comm/tree_sums.h"
-#include "lockstep/base/clock.h"
 
 namespace lockstep::comm {
 namespace {
-
-/// Owns an MPI communicator whose errors come back as codes.
-class OwnedComm {
- public:
-  explicit OwnedComm(MPI_Comm comm) : comm_(comm) { MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN); }
-  ~OwnedComm() {
-    // Collective, so not while an exception unwinds: the peers may be elsewhere.
-    if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
-  }
-  OwnedComm(const OwnedComm&) = delete;
-  OwnedComm& operator=(const OwnedComm&) = delete;
-  MPI_Comm get() const { return comm_; }
-
- private:
-  MPI_Comm comm_;
-};
-
-/// What a waiting rank does between two looks. Its peers are mostly microseconds behind, so at first it just
-/// looks again: a yield would hand the core to any busy neighbour for whole milliseconds. After that it
-/// yields every time, as the peer it waits for may need this very core.
-class Patience {
- public:
-  void pause() {
-    if (!yielding_) yielding_ = monotonic_s() > start_s_ + look_again_s;
-    if (yielding_) sched_yield();
-  }
-
- private:
-  static constexpr double look_again_s = 10e-6;
-  double start_s_ = monotonic_s();
-  bool yielding_ = false;
-};
 
 int rank_in(MPI_Comm comm) {
   int rank = 0;
@@ -91,6 +58,15 @@ Topology make_topology(const std::vector<int>& node_of_rank, const std::vector<s
   return topology;
 }
 
+std::vector<int> neighbours(const std::vector<int>& node_of_rank, int rank) {
+  std::vector<int> ranks;
+  for (std::size_t other = 0; other < node_of_rank.size(); ++other) {
+    if (node_of_rank[other] == node_of_rank[static_cast<std::size_t>(rank)])
+      ranks.push_back(static_cast<int>(other));
+  }
+  return ranks;
+}
+
 class MpiCommunicator final : public Communicator {
  public:
   /// Takes `comm` over.
@@ -100,7 +76,7 @@ class MpiCommunicator final : public Communicator {
         size_(size_of(comm)),
         limits_(limits),
         node_comm_(split_of(comm, node_of_rank.at(static_cast<std::size_t>(rank_)), rank_)),
-        board_(node_comm_.get(), rank_in(node_comm_.get()), size_of(node_comm_.get())),
+        board_(node_comm_.get(), rank_in(node_comm_.get()), neighbours(node_of_rank, rank_)),
         topology_(make_topology(node_of_rank, host_names())),
         sums_(comm, rank_, topology_, board_, limits.piece_bytes, 0),
         barrier_(comm, rank_, topology_, TreeSums::tags) {}
@@ -113,18 +89,22 @@ class MpiCommunicator final : public Communicator {
 
   Ticket start_tree_sum(const TreeSum& sum, const ShardMap& map) override {
     check_tree_sum(sum, map, rank_, size_);
-    const auto* arena = dynamic_cast<const NodeArena*>(sum.arena);
-    if (!arena || arena->owner() != this) {
-      throw UsageError("tree sum on rank {}: the arena was allocated by another communicator", rank_);
-    }
-    const Ticket ticket = sums_.start(sum, *arena, map);
-    sums_.progress();
-    return ticket;
+    return start(Exchange::Kind::sum, sum, &map, {});
+  }
+  Ticket start_reduce_scatter(const TreeSum& sum, const ShardMap& map, const Slices& slices) override {
+    check_tree_sum(sum, map, rank_, size_);
+    check_slices(sum, slices, rank_, size_);
+    return start(Exchange::Kind::reduce_scatter, sum, &map, slices);
+  }
+  Ticket start_all_gather(const TreeSum& vector, const Slices& slices) override {
+    check_elements(vector, rank_);
+    check_slices(vector, slices, rank_, size_);
+    return start(Exchange::Kind::all_gather, vector, nullptr, slices);
   }
   void progress() override { sums_.progress(); }
   bool done(Ticket ticket) override {
     if (ticket > sums_.started())
-      throw UsageError("tree sum on rank {}: no ticket {} was given out", rank_, ticket);
+      throw UsageError("exchange on rank {}: no ticket {} was given out", rank_, ticket);
     sums_.progress();
     return ticket <= sums_.completed();
   }
@@ -133,6 +113,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   void all_gather(const void* mine, std::size_t bytes, void* all) override;
+  void all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank, void* all) override;
   std::vector<std::string> all_gather_texts(const std::string& mine) override;
   void broadcast(void* data, std::size_t bytes, int root) override;
   void barrier(double timeout_s) override {
@@ -147,7 +128,8 @@ class MpiCommunicator final : public Communicator {
   }
 
  private:
-  /// Started sums go on meanwhile: a peer may wait for our part of one.
+  Ticket start(Exchange::Kind kind, const TreeSum& sum, const ShardMap* map, const Slices& slices);
+  /// What has been started goes on meanwhile: a peer may wait for our part of it.
   template <class Condition>
   void wait_until(const Condition& condition) {
     for (Patience patience; !condition(); patience.pause()) sums_.progress();
@@ -159,7 +141,9 @@ class MpiCommunicator final : public Communicator {
       return finished != 0;
     });
   }
-  void all_gather_on_node(const void* mine, std::size_t bytes, std::byte* all);
+  /// Tells the node what this rank gathers, with its bytes in the slot if they fit one, and waits for the
+  /// others; throws FailureError if they gather something else. Returns the slot.
+  std::size_t meet_for_gather(const GatherNote& gather, const void* mine, std::size_t bytes);
   std::vector<std::string> host_names() const;
 
   OwnedComm comm_;
@@ -171,7 +155,8 @@ class MpiCommunicator final : public Communicator {
   Topology topology_;
   TreeSums sums_;
   TimedBarrier barrier_;
-  std::uint64_t gathers_ = 0;  ///< through the board
+  std::uint64_t gathers_ = 0;
+  std::uint64_t arenas_ = 0;
 };
 
 std::vector<std::string> MpiCommunicator::host_names() const {
@@ -205,17 +190,44 @@ std::unique_ptr<Arena> MpiCommunicator::allocate_arena(std::size_t plane_bytes, 
                        wishes.front().plane_bytes, rank, other.plane_bytes);
     }
   }
-  return std::make_unique<NodeArena>(this, node_comm_.get(), board_.local_rank(), plane_bytes, planes);
+  return std::make_unique<NodeArena>(this, ++arenas_, node_comm_.get(), board_.local_rank(), plane_bytes,
+                                     planes);
+}
+
+Ticket MpiCommunicator::start(Exchange::Kind kind, const TreeSum& sum, const ShardMap* map,
+                              const Slices& slices) {
+  const auto* arena = dynamic_cast<const NodeArena*>(sum.arena);
+  if (!arena || arena->owner() != this) {
+    throw UsageError("tree sum on rank {}: the arena was allocated by another communicator", rank_);
+  }
+  const Ticket ticket = sums_.start(kind, sum, *arena, map, slices);
+  sums_.progress();
+  return ticket;
+}
+
+std::size_t MpiCommunicator::meet_for_gather(const GatherNote& gather, const void* mine, std::size_t bytes) {
+  // Two slots suffice: whoever fills one for the second time has seen everybody begin the gather in between,
+  // and so be done with reading the one before.
+  ++gathers_;
+  const std::size_t slot = gathers_ % 2;
+  board_.mine().gathers[slot] = gather;
+  if (bytes > 0 && bytes <= NodeFlags::slot_bytes) std::memcpy(board_.mine().slots[slot], mine, bytes);
+  board_.mine().gathered.store(gathers_, std::memory_order_release);
+  wait_until([this] { return board_.all_reached(&NodeFlags::gathered, gathers_); });
+  board_.check_same_gather(gathers_);
+  return slot;
 }
 
 void MpiCommunicator::all_gather(const void* mine, std::size_t bytes, void* all) {
+  const std::size_t slot = meet_for_gather({GatherNote::Kind::equal, bytes, 0}, mine, bytes);
   if (bytes == 0) return;
   auto* out = static_cast<std::byte*>(all);
-  std::byte* my_place = out + bytes * static_cast<std::size_t>(rank_);
   if (topology_.nodes() == 1 && bytes <= NodeFlags::slot_bytes) {
-    all_gather_on_node(mine, bytes, out);
+    for (int rank = 0; rank < size_; ++rank)
+      std::memcpy(out + bytes * static_cast<std::size_t>(rank), board_.of(rank).slots[slot], bytes);
     return;
   }
+  std::byte* my_place = out + bytes * static_cast<std::size_t>(rank_);
   if (mine != my_place) std::memmove(my_place, mine, bytes);
   if (bytes > limits_.message_bytes) {
     for (int root = 0; root < size_; ++root)
@@ -229,48 +241,45 @@ void MpiCommunicator::all_gather(const void* mine, std::size_t bytes, void* all)
   finish(request, "MPI_Iallgather");
 }
 
-void MpiCommunicator::all_gather_on_node(const void* mine, std::size_t bytes, std::byte* all) {
-  // Two slots suffice: whoever fills one for the second time has seen everybody begin the gather in between,
-  // and so be done with reading the one before.
-  ++gathers_;
-  const std::size_t slot = gathers_ % 2;
-  std::memcpy(board_.mine().slots[slot], mine, bytes);
-  board_.mine().gathered.store(gathers_, std::memory_order_release);
-  wait_until([this] { return board_.all_reached(&NodeFlags::gathered, gathers_); });
-  for (int rank = 0; rank < size_; ++rank) {
-    std::memcpy(all + bytes * static_cast<std::size_t>(rank), board_.of(rank).slots[slot], bytes);
+void MpiCommunicator::all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank,
+                                         void* all) {
+  check_sizes(bytes_of_rank, rank_, size_);
+  const std::size_t total = std::accumulate(bytes_of_rank.begin(), bytes_of_rank.end(), std::size_t{0});
+  const std::uint64_t sizes =
+      std::accumulate(bytes_of_rank.begin(), bytes_of_rank.end(), std::uint64_t{1}, mixed);
+  meet_for_gather({GatherNote::Kind::unequal, total, sizes}, nullptr, 0);
+  if (total == 0) return;
+  std::vector<std::size_t> places(bytes_of_rank.size());
+  std::exclusive_scan(bytes_of_rank.begin(), bytes_of_rank.end(), places.begin(), std::size_t{0});
+  auto* out = static_cast<std::byte*>(all);
+  const auto me = static_cast<std::size_t>(rank_);
+  if (bytes_of_rank[me] > 0 && mine != out + places[me])
+    std::memmove(out + places[me], mine, bytes_of_rank[me]);
+  if (total > limits_.message_bytes) {
+    for (std::size_t root = 0; root < places.size(); ++root)
+      broadcast(out + places[root], bytes_of_rank[root], static_cast<int>(root));
+    return;
   }
+  const std::vector<int> int_counts(bytes_of_rank.begin(), bytes_of_rank.end());
+  const std::vector<int> int_places(places.begin(), places.end());
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, all, int_counts.data(), int_places.data(), MPI_BYTE,
+                            comm_.get(), &request),
+            "MPI_Iallgatherv", rank_);
+  finish(request, "MPI_Iallgatherv");
 }
 
 std::vector<std::string> MpiCommunicator::all_gather_texts(const std::string& mine) {
-  const auto ranks = static_cast<std::size_t>(size_);
-  const std::uint64_t my_bytes = mine.size();
-  std::vector<std::uint64_t> bytes(ranks);
+  std::vector<std::size_t> bytes(static_cast<std::size_t>(size_));
+  const std::size_t my_bytes = mine.size();
   all_gather(&my_bytes, sizeof my_bytes, bytes.data());
-  std::vector<std::string> texts(ranks);
-  for (std::size_t rank = 0; rank < ranks; ++rank) texts[rank].resize(bytes[rank]);
-  texts[static_cast<std::size_t>(rank_)] = mine;
-
-  const std::uint64_t total = std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
-  if (total == 0) return texts;
-  if (total > limits_.message_bytes) {
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      broadcast(texts[rank].data(), texts[rank].size(), static_cast<int>(rank));
-    }
-    return texts;
-  }
-  std::vector<int> counts(bytes.begin(), bytes.end());
-  std::vector<int> places(ranks);
-  std::exclusive_scan(counts.begin(), counts.end(), places.begin(), 0);
-  std::string joined(total, '\0');
-  MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Iallgatherv(mine.data(), static_cast<int>(my_bytes), MPI_BYTE, joined.data(), counts.data(),
-                            places.data(), MPI_BYTE, comm_.get(), &request),
-            "MPI_Iallgatherv", rank_);
-  finish(request, "MPI_Iallgatherv");
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    texts[rank].assign(joined, static_cast<std::size_t>(places[rank]),
-                       static_cast<std::size_t>(counts[rank]));
+  std::string joined(std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}), '\0');
+  all_gather_unequal(mine.data(), bytes, joined.data());
+  std::vector<std::string> texts;
+  std::size_t place = 0;
+  for (const std::size_t length : bytes) {
+    texts.push_back(joined.substr(place, length));
+    place += length;
   }
   return texts;
 }

@@ -7,68 +7,88 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
+#include <vector>
 
+#include "comm/exchange.h"
 #include "comm/shared_window.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::comm {
 
 /// What a rank tells its node. Each counter has one writer and its own pair of cache lines (processors fetch
-/// lines in pairs).
+/// lines in pairs), shared only with what is read right after it.
 struct NodeFlags {
   static constexpr std::size_t line_bytes = SharedWindow::alignment;
   static constexpr std::size_t slot_bytes = 4096;
+  /// Exchanges under way at once: a rank takes up the next one only when all of its node are through with the
+  /// first of these, so a ring of as many places says what each of them is.
+  static constexpr std::uint64_t max_active = 4;
 
-  alignas(line_bytes) std::atomic<std::uint64_t> started;  ///< tree sums this rank has handed its planes to
-  alignas(line_bytes) std::atomic<std::uint64_t> added;    ///< tree sums whose elements this rank has written
+  alignas(line_bytes) std::atomic<std::uint64_t> started;   ///< exchanges this rank has handed its planes to
+  std::uint64_t signatures[max_active];                     ///< of those under way
+  alignas(line_bytes) std::atomic<std::uint64_t> added;     ///< exchanges this rank has done its part of
   alignas(line_bytes) std::atomic<std::uint64_t> gathered;  ///< gathers this rank has filled its slot for
+  GatherNote gathers[2];                                    ///< what they are
   alignas(line_bytes) std::byte slots[2][slot_bytes];       ///< used in turn by gathers
+  alignas(line_bytes) Exchange exchanges[max_active];       ///< what the signatures stand for
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "flags in shared memory must not need a lock");
 
 /// The flags of all ranks of a node.
 class NodeBoard {
  public:
-  /// Collective over the node.
-  NodeBoard(MPI_Comm node, int local_rank, int local_ranks);
+  /// Collective over the node. ranks[i]: what the i-th rank of the node is called in errors.
+  NodeBoard(MPI_Comm node, int local_rank, std::vector<int> ranks);
 
   int local_rank() const { return local_rank_; }
-  int local_ranks() const { return local_ranks_; }
+  int local_ranks() const { return static_cast<int>(ranks_.size()); }
   NodeFlags& mine() const { return of(local_rank_); }
   NodeFlags& of(int local_rank) const {
     return *std::launder(reinterpret_cast<NodeFlags*>(window_.segment(local_rank)));
   }
   /// True if the counter of every rank has reached `value`; what they wrote before is then visible here.
   bool all_reached(std::atomic<std::uint64_t> NodeFlags::*counter, std::uint64_t value) const {
-    for (int peer = 0; peer < local_ranks_; ++peer) {
+    for (int peer = 0; peer < local_ranks(); ++peer) {
       if ((of(peer).*counter).load(std::memory_order_acquire) < value) return false;
     }
     return true;
   }
 
+  /// Tells the node that this rank has started `exchange` under this ticket.
+  void publish(std::uint64_t ticket, const Exchange& exchange) const;
+  /// Throws FailureError, the same on every rank of the node, unless all have started the same exchange under
+  /// this ticket. All must have started one.
+  void check_same_exchange(std::uint64_t ticket) const;
+  /// The same for a gather.
+  void check_same_gather(std::uint64_t gather) const;
+
  private:
   int local_rank_;
-  int local_ranks_;
+  std::vector<int> ranks_;
   SharedWindow window_;
 };
 
 /// An arena whose planes every rank of the node can reach.
 class NodeArena final : public Arena {
  public:
-  /// Collective over the node. `owner` tells arenas of different communicators apart.
-  NodeArena(const void* owner, MPI_Comm node, int local_rank, std::size_t plane_bytes, int planes);
+  /// Collective over the node. `owner` tells arenas of different communicators apart, `number` those of one;
+  /// all ranks give the same.
+  NodeArena(const void* owner, std::uint64_t number, MPI_Comm node, int local_rank, std::size_t plane_bytes,
+            int planes);
 
   std::byte* plane(int index) override;
   int planes() const override { return planes_; }
   std::size_t plane_bytes() const override { return plane_bytes_; }
 
   const void* owner() const { return owner_; }
+  std::uint64_t number() const { return number_; }
   std::byte* plane_of(int local_rank, int index) const {
     return window_.segment(local_rank) + stride_bytes_ * static_cast<std::size_t>(index);
   }
 
  private:
   const void* owner_;
+  std::uint64_t number_;
   int local_rank_;
   std::size_t plane_bytes_;
   std::size_t stride_bytes_;

@@ -66,6 +66,15 @@ class SelfCommunicator final : public Communicator {
     check_tree_sum(sum, map, 0, 1);
     return ++started_;
   }
+  Ticket start_reduce_scatter(const TreeSum& sum, const ShardMap& map, const Slices& slices) override {
+    check_slices(sum, slices, 0, 1);
+    return start_tree_sum(sum, map);
+  }
+  Ticket start_all_gather(const TreeSum& vector, const Slices& slices) override {
+    check_elements(vector, 0);
+    check_slices(vector, slices, 0, 1);
+    return ++started_;
+  }
   void progress() override {}
   bool done(Ticket ticket) override {
     if (ticket > started_) throw UsageError("tree sum on rank 0: ticket {} was never given out", ticket);
@@ -75,6 +84,10 @@ class SelfCommunicator final : public Communicator {
 
   void all_gather(const void* mine, std::size_t bytes, void* all) override {
     if (bytes > 0 && mine != all) std::memcpy(all, mine, bytes);
+  }
+  void all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank, void* all) override {
+    check_sizes(bytes_of_rank, 0, 1);
+    all_gather(mine, bytes_of_rank.front(), all);
   }
   std::vector<std::string> all_gather_texts(const std::string& mine) override { return {mine}; }
   void broadcast(void*, std::size_t, int root) override {

@@ -25,8 +25,8 @@ struct SumPlan {
   int shards = 0;
   std::vector<Sum> terms;  ///< this node's terms, from its ranks' planes
   Sum whole;               ///< the sum of everything, from this node's planes and the terms it receives
-  std::vector<int> terms_of_node;   ///< how many terms each node has
-  int received = 0;                 ///< terms that this node receives
+  std::vector<int> terms_of_node;  ///< how many terms each node has
+  int received = 0;                ///< terms that this node receives
   std::vector<int> planes_of_rank;
   std::size_t scratch_bytes = 0;  ///< enough for every program here
 };

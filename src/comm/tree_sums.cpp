@@ -1,7 +1,8 @@
-// Starting tree sums, and moving them on in order.
+// Starting exchanges, and moving them on in order.
 #include "comm/tree_sums.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/base/error.h"
 
@@ -35,9 +36,10 @@ const SumPlan& TreeSums::plan_for(const ShardMap& map) {
   return *plans_.back();
 }
 
-Ticket TreeSums::start(const TreeSum& sum, const NodeArena& arena, const ShardMap& map) {
-  const SumPlan& plan = plan_for(map);
-  const int planes = plan.planes_of_rank[static_cast<std::size_t>(context_.rank)];
+Ticket TreeSums::start(Exchange::Kind kind, const TreeSum& sum, const NodeArena& arena, const ShardMap* map,
+                       const Slices& slices) {
+  const SumPlan* plan = map ? &plan_for(*map) : nullptr;
+  const int planes = plan ? plan->planes_of_rank[static_cast<std::size_t>(context_.rank)] : 1;
   if (arena.planes() < planes) {
     throw UsageError("tree sum on rank {}: its shards need {} planes, the arena has {}", context_.rank,
                      planes, arena.planes());
@@ -45,18 +47,20 @@ Ticket TreeSums::start(const TreeSum& sum, const NodeArena& arena, const ShardMa
   if (started_ - activated_ == waiting_.size()) {
     std::vector<ActiveSum::Request> larger(2 * waiting_.size());
     for (Ticket ticket = activated_ + 1; ticket <= started_; ++ticket)
-      larger[ticket % larger.size()] = waiting(ticket);
+      larger[ticket % larger.size()] = std::move(waiting(ticket));
     waiting_.swap(larger);
   }
   ++started_;
-  waiting(started_) = {sum, &arena, &plan};
-  context_.board->mine().started.store(started_, std::memory_order_release);
+  waiting(started_) = {kind, sum, &arena, plan, slices};
   return started_;
 }
 
 void TreeSums::activate(Ticket ticket) {
   ActiveSum& sum = active(ticket);
-  sum.begin(ticket, waiting(ticket), first_tag_ + 2 * static_cast<int>(ticket % max_active));
+  ActiveSum::Request& request = waiting(ticket);
+  const Exchange exchange = request.exchange();
+  sum.begin(ticket, std::move(request), first_tag_ + 2 * static_cast<int>(ticket % max_active));
+  context_.board->publish(ticket, exchange);
   const ActiveSum::Room room = sum.room();
   room_.pieces = std::max(room_.pieces, room.pieces);
   room_.messages = std::max(room_.messages, room.messages);

@@ -1,4 +1,4 @@
-// The queue of started tree sums of one communicator.
+// The queue of started exchanges of one communicator: tree sums and their two halves.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@ namespace lockstep::comm {
 
 class TreeSums {
  public:
-  /// Sums carried out side by side; later ones wait their turn.
-  static constexpr std::uint64_t max_active = 4;
+  /// Carried out side by side; later ones wait their turn.
+  static constexpr std::uint64_t max_active = NodeFlags::max_active;
   /// Messages use this many tags from first_tag on.
   static constexpr int tags = 2 * static_cast<int>(max_active);
 
@@ -23,8 +23,10 @@ class TreeSums {
   TreeSums(const TreeSums&) = delete;
   TreeSums& operator=(const TreeSums&) = delete;
 
-  /// The sum must have been checked. Throws UsageError if the arena lacks planes for the map.
-  Ticket start(const TreeSum& sum, const NodeArena& arena, const ShardMap& map);
+  /// What is to be done must have been checked; `map` is null for an all-gather, `slices` of no ranks for a
+  /// sum. Throws UsageError if the arena lacks planes for the map.
+  Ticket start(Exchange::Kind kind, const TreeSum& sum, const NodeArena& arena, const ShardMap* map,
+               const Slices& slices);
   /// Does all that can be done now. Within one node it makes no MPI call.
   void progress();
   Ticket started() const { return started_; }
@@ -42,11 +44,11 @@ class TreeSums {
   std::vector<std::unique_ptr<SumPlan>> plans_;
   std::vector<ActiveSum::Request> waiting_;  ///< a ring, larger than the buckets of nearly any model
   std::vector<ActiveSum> active_;            ///< a ring
-  ActiveSum::Room room_;                     ///< that the largest sum so far took
+  ActiveSum::Room room_;                     ///< that the largest exchange so far took
   SumScratch scratch_;
   Ticket started_ = 0;    ///< by this rank
-  Ticket activated_ = 0;  ///< sums up to here are being carried out, or were
-  Ticket added_ = 0;      ///< this rank has done its part of the sums up to here
+  Ticket activated_ = 0;  ///< those up to here are being carried out, or were
+  Ticket added_ = 0;      ///< this rank has done its part of those up to here
   Ticket completed_ = 0;  ///< every rank of the node has
 };
 

@@ -13,6 +13,8 @@ std::string_view to_string(DType type) {
       return "float32";
     case DType::bfloat16:
       return "bfloat16";
+    case DType::float16:
+      return "float16";
     case DType::float64:
       return "float64";
     case DType::int64:
@@ -26,8 +28,8 @@ std::string_view to_string(DType type) {
 }
 
 DType dtype_named(std::string_view name) {
-  for (const DType type :
-       {DType::float32, DType::bfloat16, DType::float64, DType::int64, DType::int32, DType::uint8}) {
+  for (const DType type : {DType::float32, DType::bfloat16, DType::float16, DType::float64, DType::int64,
+                           DType::int32, DType::uint8}) {
     if (to_string(type) == name) return type;
   }
   throw UsageError("unknown element type '{}'", name);

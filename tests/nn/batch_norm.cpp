@@ -76,12 +76,23 @@ class CountingCommunicator final : public comm::Communicator {
   comm::Ticket start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
     return inner_.start_tree_sum(sum, map);
   }
+  comm::Ticket start_reduce_scatter(const comm::TreeSum& sum, const comm::ShardMap& map,
+                                    const comm::Slices& slices) override {
+    return inner_.start_reduce_scatter(sum, map, slices);
+  }
+  comm::Ticket start_all_gather(const comm::TreeSum& vector, const comm::Slices& slices) override {
+    return inner_.start_all_gather(vector, slices);
+  }
   void progress() override { inner_.progress(); }
   bool done(comm::Ticket ticket) override { return inner_.done(ticket); }
   void wait(comm::Ticket ticket) override { inner_.wait(ticket); }
   void all_gather(const void* mine, std::size_t bytes, void* all) override {
     ++gathers;
     inner_.all_gather(mine, bytes, all);
+  }
+  void all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank,
+                          void* all) override {
+    inner_.all_gather_unequal(mine, bytes_of_rank, all);
   }
   std::vector<std::string> all_gather_texts(const std::string& mine) override {
     return inner_.all_gather_texts(mine);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/comm/reduction_tree.h"
+#include "lockstep/comm/slices.h"
 #include "lockstep/comm/topology.h"
 #include "lockstep/tensor/dtype.h"
 
@@ -26,21 +27,28 @@ class Arena {
   virtual std::size_t plane_bytes() const = 0;
 };
 
-/// A started reduction. Tickets count up from 1 per communicator; 0 is "none".
+/// A started exchange: a sum, a reduce-scatter or an all-gather. Tickets count up from 1 per communicator; 0
+/// is "none".
 using Ticket = std::uint64_t;
 
-/// What a tree sum works on: elements [first, first + count) of type float32 or float64 at the same byte
-/// offset of every plane.
+/// What an exchange works on: `count` elements at the same byte offset of every plane.
 struct TreeSum {
   Arena* arena = nullptr;
   std::size_t offset_bytes = 0;  ///< multiple of 64
   std::int64_t count = 0;        ///< elements
-  DType dtype = DType::float32;
+  DType dtype = DType::float32;  ///< float32 or float64; what is only gathered may be of any type
+  /// bfloat16 or float16: the partial sums that nodes exchange are rounded to it, and so is the result, once,
+  /// before anyone uses it; additions stay in float32 and all ranks end with the same values. Within a node
+  /// nothing travels (ranks read each other's memory), so with a single node nothing is rounded. float64 sums
+  /// and all-gathers ignore it.
+  DType wire = DType::float32;
 };
 
 /// All methods but rank/size/topology/progress/done are collective: every rank of the group calls them in the
 /// same order. Waiting yields the core. A Communicator belongs to one thread at a time. Failures of the
-/// transport throw FailureError with the call's name and the rank.
+/// transport throw FailureError with the call's name and the rank. Ranks of one node that start different
+/// exchanges under one ticket, or gather different numbers of bytes, get the same FailureError, which shows
+/// both sides; nothing is written then, and the communicator is good for abort only.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -53,17 +61,27 @@ class Communicator {
 
   /// Starts a sum over all shards, along the tree. Before the call, plane p of this rank holds the partial
   /// sum of its p-th maximal sub-tree (map.subtrees(rank)); a rank without shards has none. When done, plane
-  /// 0 of every rank holds the sum (so every rank needs at least one plane). Returns at once; sums are
+  /// 0 of every rank holds the sum (so every rank needs at least one plane). Returns at once; exchanges are
   /// carried out in the order started. The memory must not be touched in between.
   virtual Ticket start_tree_sum(const TreeSum& sum, const ShardMap& map) = 0;
-  /// Moves started sums on, without blocking. Call it often from the computing thread.
+  /// As above, with the same bits, but when done only the elements that this rank owns hold the sum, in its
+  /// plane 0. What the others of its planes hold then is unspecified.
+  virtual Ticket start_reduce_scatter(const TreeSum& sum, const ShardMap& map, const Slices& slices) = 0;
+  /// Plane 0 of each rank holds the elements it owns; when done, plane 0 of every rank holds all of them.
+  /// Bytes are copied, whatever they are.
+  virtual Ticket start_all_gather(const TreeSum& vector, const Slices& slices) = 0;
+  /// Moves what has been started on, without blocking. Call it often from the computing thread.
   virtual void progress() = 0;
-  /// True once the sum and all started before it are complete here. Calls progress().
+  /// True once the exchange and all started before it are complete here. Calls progress().
   virtual bool done(Ticket ticket) = 0;
   virtual void wait(Ticket ticket) = 0;
 
   /// Every rank's `bytes` bytes in rank order; all must hold size() * bytes.
   virtual void all_gather(const void* mine, std::size_t bytes, void* all) = 0;
+  /// bytes_of_rank[r] bytes of each rank r, one after another; every rank passes the same sizes. `mine` may
+  /// be the rank's place in `all`. Any size (over 2 GiB too).
+  virtual void all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank,
+                                  void* all) = 0;
   /// Texts (any bytes) of any length, in rank order.
   virtual std::vector<std::string> all_gather_texts(const std::string& mine) = 0;
   /// Any size (over 2 GiB too).

@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-enum class DType : std::uint8_t { float32, bfloat16, float64, int64, int32, uint8 };
+enum class DType : std::uint8_t { float32, bfloat16, float16, float64, int64, int32, uint8 };
 
 /// Storage type of bf16: the upper half of a float32. Arithmetic happens in float32.
 struct BFloat16 {
@@ -23,6 +23,7 @@ constexpr std::size_t bytes_of(DType type) {
     case DType::int32:
       return 4;
     case DType::bfloat16:
+    case DType::float16:
       return 2;
     case DType::uint8:
       return 1;

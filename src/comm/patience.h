@@ -1,0 +1,26 @@
+// What a waiting rank does between two looks.
+#pragma once
+
+#include <sched.h>
+
+#include "lockstep/base/clock.h"
+
+namespace lockstep::comm {
+
+/// The peers of a waiting rank are mostly microseconds behind, so at first it just looks again: a yield would
+/// hand the core to any busy neighbour for whole milliseconds. After that it yields every time, as the peer
+/// it waits for may need this very core.
+class Patience {
+ public:
+  void pause() {
+    if (!yielding_) yielding_ = monotonic_s() > start_s_ + look_again_s;
+    if (yielding_) sched_yield();
+  }
+
+ private:
+  static constexpr double look_again_s = 10e-6;
+  double start_s_ = monotonic_s();
+  bool yielding_ = false;
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,47 @@
+// Loops over conversions, in blocks that may overlap their source.
+#include "comm/wire.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace lockstep::comm {
+namespace {
+
+constexpr std::int64_t block = 1024;  // elements, converted on the stack
+
+/// Converts block by block in ascending order. Each block is copied out before it is written to, so writing
+/// may run over what has been read.
+template <class From, class To, class Convert>
+void convert(const std::byte* from, std::byte* to, std::int64_t count, const Convert& one) {
+  std::array<From, block> source;
+  std::array<To, block> result;
+  for (std::int64_t first = 0; first < count; first += block) {
+    const auto part = static_cast<std::size_t>(std::min(block, count - first));
+    std::memcpy(source.data(), from + static_cast<std::size_t>(first) * sizeof(From), part * sizeof(From));
+    for (std::size_t i = 0; i < part; ++i) result[i] = one(source[i]);
+    std::memcpy(to + static_cast<std::size_t>(first) * sizeof(To), result.data(), part * sizeof(To));
+  }
+}
+
+}  // namespace
+
+void narrow(const std::byte* values, std::byte* narrowed, std::int64_t count, DType wire) {
+  if (wire == DType::bfloat16) {
+    convert<float, std::uint16_t>(values, narrowed, count, [](float x) { return bfloat16_bits(x); });
+  } else {
+    convert<float, std::uint16_t>(values, narrowed, count, [](float x) { return float16_bits(x); });
+  }
+}
+
+void widen(const std::byte* narrowed, std::byte* values, std::int64_t count, DType wire) {
+  if (wire == DType::bfloat16) {
+    convert<std::uint16_t, float>(narrowed, values, count,
+                                  [](std::uint16_t x) { return from_bfloat16_bits(x); });
+  } else {
+    convert<std::uint16_t, float>(narrowed, values, count,
+                                  [](std::uint16_t x) { return from_float16_bits(x); });
+  }
+}
+
+}  // namespace lockstep::comm
