@@ -34,6 +34,38 @@ void check_order(std::span<const BucketPlan::Gradient> gradients, std::span<cons
     throw UsageError("bucket plan: the order has {} gradients, the model {}", order.size(), gradients.size());
 }
 
+/// Fills buckets in order; limit_of(number, left) is the limit of the bucket with this number among those of
+/// its element type, `left` bytes of which no earlier one holds.
+template <class LimitOf>
+std::vector<std::vector<int>> fill_buckets(std::span<const std::size_t> tensor_bytes,
+                                           std::span<const DType> dtypes, const LimitOf& limit_of) {
+  struct Open {
+    std::vector<int> tensors;
+    std::size_t bytes = 0;
+    std::size_t number = 0;
+    std::size_t left = 0;
+  };
+  std::array<Open, 7> open_of_dtype;  // by DType
+  for (std::size_t i = 0; i < tensor_bytes.size(); ++i)
+    open_of_dtype.at(static_cast<std::size_t>(dtypes[i])).left += tensor_bytes[i];
+  std::vector<std::vector<int>> buckets;
+  for (std::size_t i = 0; i < tensor_bytes.size(); ++i) {
+    Open& open = open_of_dtype.at(static_cast<std::size_t>(dtypes[i]));
+    open.tensors.push_back(static_cast<int>(i));
+    open.bytes += tensor_bytes[i];
+    if (open.bytes < limit_of(open.number, open.left)) continue;
+    buckets.push_back(std::exchange(open.tensors, {}));
+    open.left -= std::exchange(open.bytes, 0);
+    ++open.number;
+  }
+  for (Open& open : open_of_dtype) {
+    if (!open.tensors.empty()) buckets.push_back(std::move(open.tensors));
+  }
+  std::sort(buckets.begin(), buckets.end(),
+            [](const auto& a, const auto& b) { return a.front() < b.front(); });
+  return buckets;
+}
+
 }  // namespace
 
 std::vector<std::vector<int>> assign_buckets(std::span<const std::size_t> tensor_bytes,
@@ -42,28 +74,9 @@ std::vector<std::vector<int>> assign_buckets(std::span<const std::size_t> tensor
   if (limits.empty()) throw UsageError("bucket plan: no bucket limit given");
   if (tensor_bytes.size() != dtypes.size())
     throw UsageError("bucket plan: {} sizes but {} element types", tensor_bytes.size(), dtypes.size());
-  struct Open {
-    std::vector<int> tensors;
-    std::size_t bytes = 0;
-    std::size_t limit = 0;  // index into limits
-  };
-  std::array<Open, 6> open_of_dtype;
-  std::vector<std::vector<int>> buckets;
-  for (std::size_t i = 0; i < tensor_bytes.size(); ++i) {
-    Open& open = open_of_dtype.at(static_cast<std::size_t>(dtypes[i]));
-    open.tensors.push_back(static_cast<int>(i));
-    open.bytes += tensor_bytes[i];
-    if (open.bytes < limits[open.limit]) continue;
-    buckets.push_back(std::exchange(open.tensors, {}));
-    open.bytes = 0;
-    open.limit = std::min(open.limit + 1, limits.size() - 1);
-  }
-  for (Open& open : open_of_dtype) {
-    if (!open.tensors.empty()) buckets.push_back(std::move(open.tensors));
-  }
-  std::sort(buckets.begin(), buckets.end(),
-            [](const auto& a, const auto& b) { return a.front() < b.front(); });
-  return buckets;
+  return fill_buckets(tensor_bytes, dtypes, [&](std::size_t number, std::size_t) {
+    return limits[std::min(number, limits.size() - 1)];
+  });
 }
 
 BucketPlan::BucketPlan(std::vector<Gradient> gradients, std::span<const int> order,
@@ -77,9 +90,12 @@ BucketPlan::BucketPlan(std::vector<Gradient> gradients, std::span<const int> ord
     sizes.push_back(bytes_of_gradient(gradient));
     dtypes.push_back(gradient.dtype);
   }
+  const auto limit_of = [&](std::size_t number, std::size_t left) {
+    if (number == 0) return limits.first_bytes;
+    return std::max(std::min(limits.first_bytes, limits.other_bytes), std::min(limits.other_bytes, left / 2));
+  };
   std::string text;
-  for (const std::vector<int>& positions :
-       assign_buckets(sizes, dtypes, std::array{limits.first_bytes, limits.other_bytes})) {
+  for (const std::vector<int>& positions : fill_buckets(sizes, dtypes, limit_of)) {
     Bucket bucket;
     bucket.offset_bytes = plane_bytes_;
     for (const int position : positions) {

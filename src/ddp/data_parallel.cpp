@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "ddp/model_agreement.h"
 #include "ddp/reducer.h"
+#include "ddp/replica_check.h"
 #include "ddp/step_header.h"
 #include "ddp/unused_parameters.h"
 #include "lockstep/base/clock.h"
@@ -22,14 +23,16 @@ constexpr double bytes_per_mib = 1 << 20;
 
 /// Everything here is equal on all ranks, so all of them throw or none.
 void check_options(const Options& options, int ranks) {
-  if (options.mode != Mode::overlapped)
-    throw UsageError("ddp.mode = {} is not built; use overlapped",
-                     options.mode == Mode::flat ? "flat" : "per_parameter");
+  if (options.wire != DType::float32 && options.wire != DType::bfloat16 && options.wire != DType::float16)
+    throw UsageError("gradients cannot travel as {}; use float32, bfloat16 or float16",
+                     to_string(options.wire));
   if (!(options.bucket_mb > 0) || !(options.first_bucket_mb > 0))
     throw UsageError("ddp.bucket_mb = {} and ddp.first_bucket_mb = {} must be above 0", options.bucket_mb,
                      options.first_bucket_mb);
   if (options.micro_batches < 1)
     throw UsageError("train.micro_batches = {} must be at least 1", options.micro_batches);
+  if (options.check_every < 0)
+    throw UsageError("ddp.check_every = {} must not be negative", options.check_every);
   if (options.shards < 0) throw UsageError("train.shards = {} must not be negative", options.shards);
   if (options.shards != 0 && options.shards < ranks)
     throw UsageError("{} ranks but only {} shards: start at most {} ranks, or start a run with more shards",
@@ -58,11 +61,6 @@ ModelState without_repeats(ModelState model) {
   return model;
 }
 
-BucketLimits limits_of(const Options& options) {
-  const auto bytes = [](double mib) { return static_cast<std::size_t>(std::ceil(mib * bytes_per_mib)); };
-  return {.first_bytes = bytes(options.first_bucket_mb), .other_bytes = bytes(options.bucket_mb)};
-}
-
 void broadcast_values(comm::Communicator& communicator, const ModelState& model) {
   for (const Param* const param : model.params)
     communicator.broadcast(param->value.raw(), param->value.bytes(), 0);
@@ -70,28 +68,7 @@ void broadcast_values(comm::Communicator& communicator, const ModelState& model)
     communicator.broadcast(buffer->value.raw(), buffer->value.bytes(), 0);
 }
 
-template <class Value>
-Value value_named(std::string_view key, std::string_view word,
-                  std::initializer_list<std::pair<std::string_view, Value>> known) {
-  std::string words;
-  for (const auto& [name, value] : known) {
-    if (name == word) return value;
-    words += fmt::format("{}{}", words.empty() ? "" : ", ", name);
-  }
-  throw UsageError("{} = {} is not known; one of {}", key, word, words);
-}
-
 }  // namespace
-
-Unused unused_named(std::string_view word) {
-  return value_named<Unused>("ddp.unused", word, {{"error", Unused::error}, {"allow", Unused::allow}});
-}
-
-Mode mode_named(std::string_view word) {
-  return value_named<Mode>(
-      "ddp.mode", word,
-      {{"overlapped", Mode::overlapped}, {"flat", Mode::flat}, {"per_parameter", Mode::per_parameter}});
-}
 
 Tensor Piece::rows(const Tensor& samples) const {
   const std::int64_t n = samples.size(0);
@@ -104,10 +81,10 @@ struct DataParallel::State {
       : options(wanted),
         communicator(world),
         backend(device_backend),
-        params(all.params),
+        model(all),
         map(shard_map),
         block(shard_map.block(world.rank())),
-        reducer(std::move(trainable), all.statistics, world, device_backend, shard_map, limits_of(wanted)),
+        reducer(std::move(trainable), all.statistics, world, device_backend, shard_map, wanted),
         header(shard_map, reducer.schedule(), reducer.usage().items()),
         one(device_backend.empty({})) {
     device_backend.fill(one, 1);
@@ -122,7 +99,7 @@ struct DataParallel::State {
   comm::Communicator& communicator;
   kernels::Backend& backend;
   std::unique_ptr<comm::Communicator> layer_communicator;
-  std::vector<Param*> params;
+  ModelState model;
   comm::ShardMap map;
   comm::ShardRange block;
   Reducer reducer;
@@ -143,6 +120,18 @@ struct DataParallel::State {
   Stopwatch since_start;
   Requests requests;
   double weight = 0;
+
+  Timeline* timeline = nullptr;
+  double step_start_s = 0;
+  double span_start_s = 0;  // of the pass at hand
+
+  void end_span(const char* name) {
+    if (!timeline) return;
+    const double now_s = monotonic_s();
+    timeline->add(name, Timeline::compute, static_cast<std::int64_t>(step),
+                  std::exchange(span_start_s, now_s), now_s);
+  }
+  void record_step();
 
   void drop_gradients() {
     for (Param* const param : reducer.params()) param->gradient = {};
@@ -168,6 +157,17 @@ void DataParallel::State::check_unused() {
   if (!missed.empty()) throw_unused(communicator, map, reducer.params(), missed, reducer.usage());
 }
 
+void DataParallel::State::record_step() {
+  if (!timeline) return;
+  const auto number = static_cast<std::int64_t>(step);
+  timeline->add("step", Timeline::step, number, step_start_s, monotonic_s());
+  const auto at_s = [&](double ms) { return step_start_s + ms * 1e-3; };
+  for (int row = Timeline::bucket; const BucketTime& bucket : reducer.bucket_times()) {
+    timeline->add("waits for its turn", row, number, at_s(bucket.ready_ms), at_s(bucket.start_ms));
+    timeline->add("sum", row++, number, at_s(bucket.start_ms), at_s(bucket.done_ms));
+  }
+}
+
 DataParallel::DataParallel(const ModelState& model, comm::Communicator& communicator,
                            kernels::Backend& backend, const Options& options)
     : tape_(backend) {
@@ -184,6 +184,13 @@ DataParallel::~DataParallel() {
   // Gradients are views of memory that goes now.
   state_->drop_gradients();
 }
+
+void DataParallel::check_replicas() const {
+  const State& state = *state_;
+  ddp::check_replicas(state.communicator, plan(), state.reducer.params(), state.model);
+}
+
+void DataParallel::record(Timeline* timeline) { state_->timeline = timeline; }
 
 void DataParallel::request(const Requests& requests) {
   Requests& pending = state_->requests;
@@ -202,14 +209,18 @@ void DataParallel::begin_step(std::uint64_t step, bool takes_pieces) {
         "{} shards on {} ranks and a layer that meets across ranks need a loss that takes a piece "
         "of a shard",
         state.map.shards(), state.map.ranks());
+  if (state.options.check_every > 0 && step > 0 &&
+      step % static_cast<std::uint64_t>(state.options.check_every) == 0)
+    check_replicas();
   state.since_start.restart();
+  state.step_start_s = monotonic_s();
   state.step = step;
   state.turn = -1;
   state.pass = state.passes = 0;
   state.error = nullptr;
   state.drop_gradients();
   state.header.begin(step);
-  state.reducer.begin_step();
+  state.reducer.begin_step(step);
 }
 
 int DataParallel::begin_shard(std::int64_t index) {
@@ -228,6 +239,7 @@ int DataParallel::begin_shard(std::int64_t index) {
 Piece DataParallel::begin_pass() {
   State& state = *state_;
   const int pieces = state.options.micro_batches, index = state.pass - (state.passes - pieces);
+  state.span_start_s = state.timeline ? monotonic_s() : 0;
   const Piece piece{.index = std::max(index, 0), .count = pieces, .empty = index < 0};
   state.reducer.begin_pass(state.pass + 1 == state.passes);
   tape_.begin({.training = true,
@@ -243,11 +255,13 @@ Piece DataParallel::begin_pass() {
 
 void DataParallel::end_pass(const Loss& loss) {
   State& state = *state_;
+  state.end_span("forward");
   state.header.add_loss(state.turn, state.pass == 0, loss.total);
   state.reducer.begin_backward(tape_.used_params());
   tape_.backward(loss.sum, state.one);
   tape_.finish_backward();
   state.reducer.end_pass();
+  state.end_span("backward");
   if (++state.pass == state.passes) state.header.end_shard(state.turn);
 }
 
@@ -259,7 +273,8 @@ void DataParallel::check_batch_was_whole() const {
 }
 
 void DataParallel::fail(std::exception_ptr error) {
-  // Peers may be waiting inside a layer, where nothing can tell them: the error leaves alone, and ends the world.
+  // Peers may be waiting inside a layer, where nothing can tell them: the error leaves alone, and ends the
+  // world.
   if (state_->layer_communicator) std::rethrow_exception(error);
   if (state_->reducer.transport_failed()) std::rethrow_exception(error);
   state_->error = std::move(error);
@@ -271,10 +286,13 @@ StepResult DataParallel::finish_step() {
   StepResult result;
   result.step = state.step;
   result.compute_ms = state.since_start.elapsed_ms();
+  state.span_start_s = monotonic_s();
   state.reducer.wait();
+  state.end_span("wait for sums");
   state.header.exchange(state.communicator, state.reducer.arena().plan().hash(), state.requests,
                         state.error != nullptr, state.reducer.usage());
   result.exposed_comm_ms = state.since_start.elapsed_ms() - result.compute_ms;
+  state.end_span("step header");
 
   if (state.header.any_failed()) {
     comm::together(state.communicator, [&] {
@@ -289,6 +307,7 @@ StepResult DataParallel::finish_step() {
   result.weight = state.weight = loss.weight;
   result.requests = state.header.requests();
   state.requests = {};
+  state.record_step();
   if (!state.planned) {
     state.reducer.replan();
     state.planned = true;
@@ -297,7 +316,7 @@ StepResult DataParallel::finish_step() {
   return result;
 }
 
-std::span<Param* const> DataParallel::params() const { return state_->params; }
+std::span<Param* const> DataParallel::params() const { return state_->model.params; }
 double DataParallel::weight() const { return state_->weight; }
 kernels::Backend& DataParallel::backend() const { return state_->backend; }
 const Options& DataParallel::options() const { return state_->options; }
@@ -305,6 +324,7 @@ comm::Communicator& DataParallel::communicator() const { return state_->communic
 comm::Communicator* DataParallel::layer_communicator() const { return state_->layer_communicator.get(); }
 const comm::ShardMap& DataParallel::shard_map() const { return state_->map; }
 const BucketPlan& DataParallel::plan() const { return state_->reducer.arena().plan(); }
+std::span<const BucketTime> DataParallel::bucket_times() const { return state_->reducer.bucket_times(); }
 int DataParallel::planes() const { return state_->reducer.arena().planes(); }
 std::size_t DataParallel::plane_bytes() const { return state_->reducer.arena().plane_bytes(); }
 

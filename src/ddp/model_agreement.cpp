@@ -37,8 +37,11 @@ Json describe(const ModelState& model, const Options& options) {
   option("micro_batches", fmt::format("{}", options.micro_batches));
   option("bucket_mb", fmt::format("{}", options.bucket_mb));
   option("first_bucket_mb", fmt::format("{}", options.first_bucket_mb));
-  option("unused", options.unused == Unused::error ? "error" : "allow");
-  option("mode", fmt::format("{}", static_cast<int>(options.mode)));
+  option("unused", std::string(to_string(options.unused)));
+  option("mode", std::string(to_string(options.mode)));
+  option("wire", std::string(to_string(options.wire)));
+  option("hook", options.hook ? options.hook->describe() : "none");
+  option("check_every", fmt::format("{}", options.check_every));
   option("seed", fmt::format("{}", options.seed));
   option("layer_communicator", options.layer_communicator ? "on" : "off");
   for (const Param* const param : model.params)

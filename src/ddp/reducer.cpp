@@ -1,6 +1,8 @@
 #include "ddp/reducer.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -19,6 +21,20 @@ BucketPlan first_plan(std::span<Param* const> params, const BucketLimits& limits
   return BucketPlan(std::move(gradients), order, limits);
 }
 
+BucketLimits limits_of(const Options& options) {
+  constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
+  const auto bytes = [](double mib) { return static_cast<std::size_t>(std::ceil(mib * (1 << 20))); };
+  switch (options.mode) {
+    case Mode::flat:
+      return {.first_bytes = all, .other_bytes = all};
+    case Mode::per_parameter:
+      return {.first_bytes = 1, .other_bytes = 1};
+    case Mode::overlapped:
+      break;
+  }
+  return {.first_bytes = bytes(options.first_bucket_mb), .other_bytes = bytes(options.bucket_mb)};
+}
+
 std::vector<std::int64_t> elements_of(std::span<Statistic* const> statistics) {
   std::vector<std::int64_t> elements;
   for (const Statistic* const statistic : statistics) elements.push_back(statistic->elements());
@@ -29,15 +45,18 @@ std::vector<std::int64_t> elements_of(std::span<Statistic* const> statistics) {
 
 Reducer::Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics,
                  comm::Communicator& communicator, kernels::Backend& backend, const comm::ShardMap& map,
-                 const BucketLimits& limits)
+                 const Options& options)
     : params_(std::move(params)),
       statistics_(std::move(statistics)),
       communicator_(communicator),
       backend_(backend),
       map_(map),
       schedule_(map.shards(), map.block(communicator.rank())),
-      limits_(limits),
-      arena_(communicator, first_plan(params_, limits), elements_of(statistics_), schedule_.planes(),
+      limits_(limits_of(options)),
+      mode_(options.mode),
+      wire_(options.wire),
+      hook_(options.hook.get()),
+      arena_(communicator, first_plan(params_, limits_), elements_of(statistics_), schedule_.planes(),
              backend.device()),
       usage_(static_cast<int>(schedule_.turns().size()), params_.size() + statistics_.size()),
       final_(params_.size()),
@@ -49,16 +68,27 @@ Reducer::Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics,
     largest = std::max(largest, statistics_[i]->elements());
   }
   second_contribution_.resize(static_cast<std::size_t>(largest));
-  open_.resize(static_cast<std::size_t>(arena_.gradient_buckets()));
-  complete_.resize(static_cast<std::size_t>(arena_.buckets()));
   arrival_.reserve(params_.size());
+  fit_plan();
 }
 
-void Reducer::begin_step() {
+void Reducer::fit_plan() {
+  const auto buckets = static_cast<std::size_t>(arena_.buckets());
+  open_.resize(static_cast<std::size_t>(arena_.gradient_buckets()));
+  complete_.resize(buckets);
+  tickets_.resize(buckets);
+  if (hook_) transport([&] { hook_->bind(*this); });
+}
+
+void Reducer::begin_step(std::uint64_t step) {
+  since_start_.restart();
   usage_.clear();
   std::fill(complete_.begin(), complete_.end(), false);
-  next_ = 0;
+  backward_over_ = finished_ = false;
+  next_ = done_ = 0;
+  times_.assign(complete_.size(), {});
   arrival_.clear();
+  if (hook_) hook_->begin_step(step);
   if (schedule_.turns().empty()) abandon();  // no shard, so nothing to wait for
 }
 
@@ -94,9 +124,17 @@ void Reducer::abandon() {
 }
 
 void Reducer::wait() {
-  if (last_ticket_ == 0) return;
-  transport([&] { communicator_.wait(last_ticket_); });
-  last_ticket_ = 0;
+  backward_over_ = true;
+  start_buckets();
+  if (hook_) transport([&] { hook_->finish(); });
+  finished_ = true;
+  transport([&] {
+    for (int bucket = done_; bucket < next_; ++bucket) {
+      if (const comm::Ticket ticket = tickets_[static_cast<std::size_t>(bucket)]; ticket != 0)
+        communicator_.wait(ticket);
+      note_done();
+    }
+  });
 }
 
 GradientSlot Reducer::slot(Param& param) {
@@ -141,7 +179,17 @@ void Reducer::contributed(Statistic& statistic) {
 }
 
 void Reducer::progress() {
-  if (last_ticket_ != 0) transport([&] { communicator_.progress(); });
+  if (done_ < next_) transport([&] { note_done(); });
+}
+
+void Reducer::note_done() {
+  for (; done_ < next_; ++done_) {
+    const auto index = static_cast<std::size_t>(done_);
+    const bool with_hook = hook_ && done_ < arena_.gradient_buckets();
+    if (with_hook && !finished_) return communicator_.progress();
+    if (!with_hook && tickets_[index] != 0 && !communicator_.done(tickets_[index])) return;
+    times_[index].done_ms = since_start_.elapsed_ms();
+  }
 }
 
 std::span<const double> Reducer::statistic_sum(int statistic) const {
@@ -158,8 +206,7 @@ void Reducer::replan() {
   transport([&] { communicator_.broadcast(arrival_.data(), arrival_.size() * sizeof(arrival_[0]), 0); });
   const auto gradients = arena_.plan().gradients();
   arena_.adopt(BucketPlan({gradients.begin(), gradients.end()}, arrival_, limits_));
-  open_.resize(static_cast<std::size_t>(arena_.gradient_buckets()));
-  complete_.resize(static_cast<std::size_t>(arena_.buckets()));
+  fit_plan();
 }
 
 std::size_t Reducer::index_of(const Param& param) const {
@@ -203,14 +250,35 @@ void Reducer::finish_bucket(int bucket) {
     backend_.accumulate(arena_.bucket(bucket, plane - 1), arena_.bucket(bucket, plane));
   if (!last_turn()) return;
   complete_[static_cast<std::size_t>(bucket)] = true;
+  times_[static_cast<std::size_t>(bucket)].ready_ms = since_start_.elapsed_ms();
   start_buckets();
 }
 
 void Reducer::start_buckets() {
-  for (; next_ < arena_.buckets() && complete_[static_cast<std::size_t>(next_)]; ++next_) {
-    const comm::TreeSum sum = arena_.tree_sum(next_);
-    if (sum.count > 0) transport([&] { last_ticket_ = communicator_.start_tree_sum(sum, map_); });
+  if (mode_ != Mode::overlapped && !backward_over_) return;
+  for (; next_ < arena_.buckets() && complete_[static_cast<std::size_t>(next_)]; ++next_) start_bucket(next_);
+}
+
+void Reducer::start_bucket(int bucket) {
+  const auto index = static_cast<std::size_t>(bucket);
+  times_[index].start_ms = since_start_.elapsed_ms();
+  tickets_[index] = 0;
+  if (hook_ && bucket < arena_.gradient_buckets()) {
+    transport([&] { hook_->start(bucket); });
+    return;
   }
+  tickets_[index] = start_sum(bucket);
+  if (mode_ == Mode::per_parameter && tickets_[index] != 0)
+    transport([&] { communicator_.wait(tickets_[index]); });
+}
+
+comm::Ticket Reducer::start_sum(int bucket) {
+  comm::TreeSum sum = arena_.tree_sum(bucket);
+  if (sum.count == 0) return 0;
+  sum.wire = wire_;
+  comm::Ticket ticket = 0;
+  transport([&] { ticket = communicator_.start_tree_sum(sum, map_); });
+  return ticket;
 }
 
 }  // namespace lockstep::ddp

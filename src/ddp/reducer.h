@@ -4,13 +4,16 @@
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "ddp/gradient_arena.h"
 #include "ddp/plane_schedule.h"
 #include "ddp/usage.h"
 #include "lockstep/autograd/gradient_sink.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/ddp/data_parallel.h"
 #include "lockstep/kernels/backend.h"
 
 namespace lockstep::ddp {
@@ -21,13 +24,15 @@ namespace lockstep::ddp {
 ///
 /// A bucket is complete when every gradient in it is final for the shard; the inner nodes of the tree that
 /// are due are added at once. In the last shard its sum is then started, all buckets strictly in plan order
-/// on every rank (a complete one waits for its turn). Statistics are the last bucket.
-class Reducer final : public GradientSink {
+/// on every rank (a complete one waits for its turn; in the simple modes, for the end of backward).
+/// Statistics are the last bucket. A hook, if there is one, starts and finishes the buckets of gradients.
+class Reducer final : public GradientSink, private Buckets {
  public:
+  /// Of `options` it takes the buckets' limits, the mode, the wire's type and the hook.
   Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics, comm::Communicator& communicator,
-          kernels::Backend& backend, const comm::ShardMap& map, const BucketLimits& limits);
+          kernels::Backend& backend, const comm::ShardMap& map, const Options& options);
 
-  void begin_step();
+  void begin_step(std::uint64_t step);
   void begin_shard(int turn);  ///< counts this rank's shards from 0
   /// last_piece: after this pass the shard is complete.
   void begin_pass(bool last_piece);
@@ -51,6 +56,7 @@ class Reducer final : public GradientSink {
   std::span<Statistic* const> statistics() const { return statistics_; }
   const GradArena& arena() const { return arena_; }
   const PlaneSchedule& schedule() const { return schedule_; }
+  std::span<const BucketTime> bucket_times() const { return times_; }
   /// The sum over all shards, after wait().
   Tensor sum(int param) const { return arena_.gradient(param, 0); }
   std::span<const double> statistic_sum(int statistic) const;
@@ -65,9 +71,9 @@ class Reducer final : public GradientSink {
  private:
   template <class Call>
   void transport(const Call& call) {
-    in_transport_ = true;
+    const bool within = std::exchange(in_transport_, true);
     call();
-    in_transport_ = false;
+    in_transport_ = within;
   }
   std::size_t index_of(const Param& param) const;
   std::size_t index_of(const Statistic& statistic) const;
@@ -77,6 +83,17 @@ class Reducer final : public GradientSink {
   void finish_statistics();
   void finish_bucket(int bucket);
   void start_buckets();
+  void start_bucket(int bucket);
+  void note_done();
+  void fit_plan();
+
+  const BucketPlan& plan() const override { return arena_.plan(); }
+  comm::Communicator& communicator() const override { return communicator_; }
+  kernels::Backend& backend() const override { return backend_; }
+  int partial_sums() const override { return schedule_.subtrees(); }
+  Tensor gradient(int gradient, int plane) const override { return arena_.gradient(gradient, plane); }
+  Tensor bucket(int bucket, int plane) const override { return arena_.bucket(bucket, plane); }
+  comm::Ticket start_sum(int bucket) override;
 
   std::vector<Param*> params_;
   std::vector<Statistic*> statistics_;
@@ -87,6 +104,9 @@ class Reducer final : public GradientSink {
   comm::ShardMap map_;
   PlaneSchedule schedule_;
   BucketLimits limits_;
+  Mode mode_;
+  DType wire_;
+  Hook* hook_;
   GradArena arena_;
   Usage usage_;
 
@@ -100,9 +120,14 @@ class Reducer final : public GradientSink {
   bool in_second_contribution_ = false;
 
   // of the step
-  std::vector<char> complete_;  // by bucket: may start
-  int next_ = 0;                // the bucket whose turn it is
-  comm::Ticket last_ticket_ = 0;
+  Stopwatch since_start_;
+  std::vector<char> complete_;         // by bucket: may start
+  bool backward_over_ = false;         // the simple modes start nothing before
+  int next_ = 0;                       // the bucket whose turn it is
+  std::vector<comm::Ticket> tickets_;  // by bucket: of its plain sum; 0: none
+  int done_ = 0;                       // buckets before this one are known to be complete
+  bool finished_ = false;              // the hook has finished
+  std::vector<BucketTime> times_;
   bool in_transport_ = false;
   std::vector<std::int32_t> arrival_;
 };

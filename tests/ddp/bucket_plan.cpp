@@ -116,9 +116,18 @@ BOOST_AUTO_TEST_CASE(the_hash_covers_names_types_shapes_order_and_grouping) {
 
 BOOST_AUTO_TEST_CASE(a_plan_prints_one_line_a_bucket) {
   const std::string text = plan(gradients(), {.first_bytes = 1, .other_bytes = 1 << 20}).to_string();
-  BOOST_TEST(
-      text ==
-      "bucket 0: 0.00 MiB, float32: b.bias\nbucket 1: 0.00 MiB, float32: b.weight empty a.bias a.weight\n");
+  BOOST_TEST(text ==
+             "bucket 0: 0.00 MiB, float32: b.bias\nbucket 1: 0.00 MiB, float32: b.weight\n"
+             "bucket 2: 0.00 MiB, float32: empty a.bias a.weight\n");
+}
+
+BOOST_AUTO_TEST_CASE(buckets_taper_towards_the_end_but_not_below_the_smaller_limit) {
+  const std::vector<BucketPlan::Gradient> leaves(64, {"w", {16}, f});  // 64 bytes each
+  std::vector<std::size_t> bytes;
+  for (const auto& bucket : plan(leaves, {.first_bytes = 128, .other_bytes = 1024}).buckets())
+    bytes.push_back(bucket.bytes);
+  const std::vector<std::size_t> wanted{128, 1024, 1024, 960, 512, 256, 128, 64};
+  BOOST_TEST(bytes == wanted, boost::test_tools::per_element());
 }
 
 }  // namespace

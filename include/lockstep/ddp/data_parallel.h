@@ -18,38 +18,11 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/reduction_tree.h"
 #include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/ddp/options.h"
+#include "lockstep/ddp/timeline.h"
 #include "lockstep/kernels/backend.h"
 
 namespace lockstep::ddp {
-
-/// What a trainable parameter without a gradient means.
-enum class Unused {
-  error,  ///< a mistake: all ranks throw a UsageError naming it, at the end of the same backward
-  allow,  ///< zero; a parameter that no shard of any rank used keeps no gradient
-};
-
-/// How gradients travel.
-enum class Mode {
-  overlapped,  ///< each bucket as soon as its last gradient exists
-  flat,
-  per_parameter,
-};
-
-/// Inverse of the configuration's words. Throw UsageError naming the known ones.
-Unused unused_named(std::string_view word);
-Mode mode_named(std::string_view word);
-
-struct Options {
-  double bucket_mb = 25;       ///< MiB at which a bucket closes
-  double first_bucket_mb = 1;  ///< the same for the first bucket, which is the first to travel
-  int shards = 0;              ///< pieces of the global batch; 0: one a rank
-  int micro_batches = 1;       ///< pieces in which each shard is run
-  Unused unused = Unused::error;
-  Mode mode = Mode::overlapped;  ///< only overlapped is built
-  std::uint64_t seed = 0;        ///< of every random draw in the passes
-  /// Layers meet across ranks (SyncBatchNorm): they get a communicator of their own, in Pass.
-  bool layer_communicator = false;
-};
 
 /// What a rank wants of all ranks. Asked on any rank, every rank learns of it at the end of the same step.
 struct Requests {
@@ -81,6 +54,14 @@ struct StepResult {
   double mean_loss() const { return loss_sum / weight; }
 };
 
+/// When a bucket moved, in ms since the start of the step, on this rank's clock. `done_ms` is when this rank
+/// noticed.
+struct BucketTime {
+  double ready_ms = 0;  ///< its last gradient was written
+  double start_ms = 0;  ///< its turn had come, and its sum was started
+  double done_ms = 0;   ///< the sum was complete here
+};
+
 /// Gradients are sums over the samples (or tokens) of the global batch, exactly as Loss::sum gives them
 /// (backward starts with factor 1); an optimizer divides by weight().
 ///
@@ -90,8 +71,7 @@ class DataParallel final : public GradientSource {
  public:
   /// Compares the model between ranks, then gives every rank the parameters and buffers of rank 0.
   /// Throws the same UsageError on every rank: if the ranks' models or options differ (with the first
-  /// difference and both sides), if no parameter is trainable, if there are more ranks than shards, or if
-  /// `mode` is not built.
+  /// difference and both sides), if no parameter is trainable, or if there are more ranks than shards.
   DataParallel(const ModelState& model, comm::Communicator& communicator, kernels::Backend& backend,
                const Options& options = {});
   ~DataParallel() override;
@@ -114,6 +94,15 @@ class DataParallel final : public GradientSource {
   template <class Batch, class LossOf>
   StepResult step(Batch&& batch, LossOf&& loss_of);
 
+  /// Collective: compares a digest of parameters and buffers between ranks. If they differ, every rank throws
+  /// the same TrainingError, naming the first tensors that do and the ranks. step() does it by itself every
+  /// Options::check_every steps, before anything else.
+  void check_replicas() const;
+
+  /// From now on spans of each step are recorded: forward and backward of each shard, each bucket from ready
+  /// to start to done, the step header. None: no longer. The timeline must outlive that.
+  void record(Timeline* timeline);
+
   /// Reaches every rank in the result of the next step that succeeds.
   void request(const Requests& requests);
 
@@ -131,6 +120,9 @@ class DataParallel final : public GradientSource {
 
   /// The plan in force: remade once, after the first step, from the order in which gradients arrived.
   const BucketPlan& plan() const;
+  /// Of the last step, by bucket of the plan that was then in force; statistics, if there are any, are the
+  /// last.
+  std::span<const BucketTime> bucket_times() const;
   int planes() const;  ///< this rank's planes of gradient memory
   std::size_t plane_bytes() const;
   /// For a start banner: "12 shards on 5 ranks, 3 at most a rank; 2 buckets of up to 25 MiB; gradient memory

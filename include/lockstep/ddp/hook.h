@@ -1,0 +1,49 @@
+// Hook: what happens to complete buckets instead of a plain sum, from compression to a caller's own idea.
+#pragma once
+
+#include <string>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/kernels/backend.h"
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::ddp {
+
+/// The gradient memory of this rank, as a hook sees it. Gradients and buckets are counted as in plan().
+class Buckets {
+ public:
+  virtual ~Buckets() = default;
+  virtual const BucketPlan& plan() const = 0;
+  virtual comm::Communicator& communicator() const = 0;
+  virtual kernels::Backend& backend() const = 0;
+  /// When a bucket is complete, planes 0 .. partial_sums() - 1 hold this rank's part of it, one plane for
+  /// each maximal sub-tree of its shards. A rank without shards has none, but it has plane 0.
+  virtual int partial_sums() const = 0;
+  virtual Tensor gradient(int gradient, int plane) const = 0;  ///< of its shape
+  virtual Tensor bucket(int bucket, int plane) const = 0;  ///< all of it as one vector, zero padding included
+  /// Starts the plain sum of a bucket: when it is done, plane 0 of every rank holds the sum over all shards.
+  virtual comm::Ticket start_sum(int bucket) = 0;
+};
+
+/// Belongs to one DataParallel. All methods are collective; start() is called for every bucket of a step in
+/// plan order, on a rank whose step has failed too (what its planes hold then is worthless, but its peers
+/// wait for it). In the steady state a hook should allocate nothing. What it throws ends the program: its
+/// peers may be waiting for its part, and nothing can tell them.
+class Hook {
+ public:
+  virtual ~Hook() = default;
+  /// Equal on all ranks, or they do not form one DataParallel: "powersgd rank=4".
+  virtual std::string describe() const = 0;
+  /// Before the first step, and again whenever the plan has been remade. `buckets` stays valid for life.
+  virtual void bind(Buckets& buckets) = 0;
+  /// The step that begins: its number decides what depends on time.
+  virtual void begin_step(std::uint64_t step) = 0;
+  /// The bucket is complete on this rank. Starts communication and returns; backward may still be running.
+  virtual void start(int bucket) = 0;
+  /// All buckets have been started. When it returns, plane 0 of each holds what stands for the sum over all
+  /// shards, the same on every rank.
+  virtual void finish() = 0;
+};
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,50 @@
+// What a caller chooses of a DataParallel.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "lockstep/ddp/hook.h"
+#include "lockstep/tensor/dtype.h"
+
+namespace lockstep::ddp {
+
+/// What a trainable parameter without a gradient means.
+enum class Unused {
+  error,  ///< a mistake: all ranks throw a UsageError naming it, at the end of the same backward
+  allow,  ///< zero; a parameter that no shard of any rank used keeps no gradient
+};
+
+/// How gradients travel. The sums are the same bits in every mode; the simple ones are there to compare with,
+/// and to find faults.
+enum class Mode {
+  overlapped,     ///< each bucket as soon as its last gradient exists
+  flat,           ///< all gradients as one bucket, after backward
+  per_parameter,  ///< one sum a parameter, one after another, after backward
+};
+
+/// Inverse of the configuration's words. Throw UsageError naming the known ones.
+Unused unused_named(std::string_view word);
+Mode mode_named(std::string_view word);
+std::string_view to_string(Unused unused);
+std::string_view to_string(Mode mode);
+
+struct Options {
+  double bucket_mb = 25;       ///< MiB at which a bucket closes
+  double first_bucket_mb = 1;  ///< the same for the first bucket, which is the first to travel
+  int shards = 0;              ///< pieces of the global batch; 0: one a rank
+  int micro_batches = 1;       ///< pieces in which each shard is run
+  Unused unused = Unused::error;
+  Mode mode = Mode::overlapped;
+  /// bfloat16 or float16: what travels between machines is rounded to it, and added up in float32. Within a
+  /// machine ranks read each other's memory, and nothing is rounded.
+  DType wire = DType::float32;
+  std::shared_ptr<Hook> hook = nullptr;  ///< of this rank; none: plain sums
+  std::int64_t check_every = 0;  ///< steps between comparisons of the replicas (check_replicas()); 0: never
+  std::uint64_t seed = 0;        ///< of every random draw in the passes
+  /// Layers meet across ranks (SyncBatchNorm): they get a communicator of their own, in Pass.
+  bool layer_communicator = false;
+};
+
+}  // namespace lockstep::ddp

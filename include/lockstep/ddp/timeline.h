@@ -1,0 +1,47 @@
+// Timeline: what every rank did when, as one Chrome trace (chrome://tracing, Perfetto).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::ddp {
+
+/// Spans of time of this rank, kept in memory of a fixed size until write(). Recording allocates nothing.
+class Timeline {
+ public:
+  /// Room for this many spans a rank; later ones are counted, not kept.
+  static constexpr std::size_t most_spans = 200'000;
+
+  /// The rows of a rank in the trace. Buckets have a row each, from `bucket` on.
+  enum Row : int { step, compute, bucket };
+
+  /// Collective: the moment that is zero on every rank. Clocks of different machines are set by a barrier, so
+  /// they agree to the time that takes; on one machine all ranks read one clock.
+  explicit Timeline(comm::Communicator& communicator);
+
+  /// A span from start_s to end_s on the clock of monotonic_s(). `name` must live as long as this object.
+  void add(const char* name, int row, std::int64_t step, double start_s, double end_s);
+
+  /// Collective: rank 0 writes the spans of all ranks to `path`, replacing it at once. Returns how many were
+  /// not kept. Throws on all ranks if it cannot be written.
+  std::int64_t write(const std::string& path) const;
+
+ private:
+  struct Span {
+    const char* name;
+    int row;
+    std::int64_t step;
+    double start_s, end_s;
+  };
+  std::string as_json() const;
+
+  comm::Communicator& communicator_;
+  double zero_s_ = 0;
+  std::vector<Span> spans_;
+  std::int64_t dropped_ = 0;
+};
+
+}  // namespace lockstep::ddp

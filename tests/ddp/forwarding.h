@@ -1,0 +1,57 @@
+// A communicator that passes everything on to another: tests override what they watch or hold up.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::test {
+
+class Forwarding : public comm::Communicator {
+ public:
+  explicit Forwarding(comm::Communicator& real) : real_(real) {}
+
+  int rank() const override { return real_.rank(); }
+  int size() const override { return real_.size(); }
+  const comm::Topology& topology() const override { return real_.topology(); }
+  std::unique_ptr<comm::Arena> allocate_arena(std::size_t bytes, int planes) override {
+    return real_.allocate_arena(bytes, planes);
+  }
+  comm::Ticket start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
+    return real_.start_tree_sum(sum, map);
+  }
+  comm::Ticket start_reduce_scatter(const comm::TreeSum& sum, const comm::ShardMap& map,
+                                    const comm::Slices& slices) override {
+    return real_.start_reduce_scatter(sum, map, slices);
+  }
+  comm::Ticket start_all_gather(const comm::TreeSum& vector, const comm::Slices& slices) override {
+    return real_.start_all_gather(vector, slices);
+  }
+  void progress() override { real_.progress(); }
+  bool done(comm::Ticket ticket) override { return real_.done(ticket); }
+  void wait(comm::Ticket ticket) override { real_.wait(ticket); }
+  void all_gather(const void* mine, std::size_t bytes, void* all) override {
+    real_.all_gather(mine, bytes, all);
+  }
+  void all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank, void* all) override {
+    real_.all_gather_unequal(mine, bytes_of_rank, all);
+  }
+  std::vector<std::string> all_gather_texts(const std::string& mine) override {
+    return real_.all_gather_texts(mine);
+  }
+  void broadcast(void* data, std::size_t bytes, int root) override { real_.broadcast(data, bytes, root); }
+  void barrier(double timeout_s) override { real_.barrier(timeout_s); }
+  std::unique_ptr<comm::Communicator> split(int colour, int key) override { return real_.split(colour, key); }
+  [[noreturn]] void abort(int exit_code) override {
+    real_.abort(exit_code);
+    std::abort();
+  }
+
+ private:
+  comm::Communicator& real_;
+};
+
+}  // namespace lockstep::test
