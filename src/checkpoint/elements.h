@@ -40,6 +40,7 @@ auto with_element_type(DType dtype, const Use& use) {
     case DType::uint8:
       return use.template operator()<std::uint8_t>();
     case DType::float32:
+    case DType::float16:  // a type of the wire: no tensor is made of it
       break;
   }
   return use.template operator()<float>();

@@ -160,9 +160,9 @@ void DataParallel::State::check_unused() {
 void DataParallel::State::record_step() {
   if (!timeline) return;
   const auto number = static_cast<std::int64_t>(step);
-  timeline->add("step", Timeline::step, number, step_start_s, monotonic_s());
+  timeline->add("step", Timeline::steps, number, step_start_s, monotonic_s());
   const auto at_s = [&](double ms) { return step_start_s + ms * 1e-3; };
-  for (int row = Timeline::bucket; const BucketTime& bucket : reducer.bucket_times()) {
+  for (int row = Timeline::buckets; const BucketTime& bucket : reducer.bucket_times()) {
     timeline->add("waits for its turn", row, number, at_s(bucket.ready_ms), at_s(bucket.start_ms));
     timeline->add("sum", row++, number, at_s(bucket.start_ms), at_s(bucket.done_ms));
   }

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/system_error.h"
@@ -14,7 +15,11 @@
 
 namespace lockstep::ddp {
 
-Timeline::Timeline(comm::Communicator& communicator) : communicator_(communicator) {
+Timeline::Timeline(std::string path, comm::Communicator& communicator)
+    : path_(std::move(path)), communicator_(communicator) {
+  comm::together(communicator, [&] {
+    if (communicator.rank() == 0) replace_file("");  // better now than at the end of the run
+  });
   spans_.reserve(most_spans);
   communicator.barrier();
   zero_s_ = monotonic_s();
@@ -38,9 +43,9 @@ std::string Timeline::as_json() const {
   int rows = 0;
   for (const Span& span : spans_) rows = std::max(rows, span.row + 1);
   for (int row = 0; row < rows; ++row) {
-    const std::string name = row == Row::step      ? "step"
+    const std::string name = row == Row::steps      ? "step"
                              : row == Row::compute ? "compute"
-                                                   : fmt::format("bucket {}", row - Row::bucket);
+                                                   : fmt::format("bucket {}", row - Row::buckets);
     fmt::format_to(std::back_inserter(text),
                    R"({{"name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}},)"
                    "\n",
@@ -57,20 +62,24 @@ std::string Timeline::as_json() const {
   return text;
 }
 
-std::int64_t Timeline::write(const std::string& path) const {
+std::int64_t Timeline::write() const {
   const std::vector<std::string> texts = communicator_.all_gather_texts(as_json());
   comm::together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     std::string all;
     for (const std::string& text : texts) all += text;
     all.erase(all.find_last_of(','));
-    const std::string temporary = path + ".tmp";
-    std::ofstream file(temporary, std::ios::trunc);
-    if (!(file << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" << all << "\n]}\n" << std::flush))
-      throw_system_error(errno, temporary, "write");
-    if (std::rename(temporary.c_str(), path.c_str()) != 0) throw_system_error(errno, path, "replace");
+    replace_file(all);
   });
   return dropped_;
+}
+
+void Timeline::replace_file(const std::string& events) const {
+  const std::string temporary = path_ + ".tmp";
+  std::ofstream file(temporary, std::ios::trunc);
+  if (!(file << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" << events << "\n]}\n" << std::flush))
+    throw_system_error(errno, temporary, "write");
+  if (std::rename(temporary.c_str(), path_.c_str()) != 0) throw_system_error(errno, path_, "replace");
 }
 
 }  // namespace lockstep::ddp

@@ -77,17 +77,13 @@ void refuse_unavailable(const Config& config, const Origin& origin) {
   };
   refuse(config.train.precision != "fp32", "train.precision", "use fp32");
   refuse(config.train.device == "cuda", "train.device", "use cpu");
-  refuse(config.ddp.reduce_dtype != "fp32", "ddp.reduce_dtype", "use fp32");
   refuse(config.ddp.hook != "none", "ddp.hook", "use none");
   refuse(config.ddp.sharded_optimizer, "ddp.sharded_optimizer", "use false");
-  refuse(config.ddp.check_every != 0, "ddp.check_every", "use 0");
-  refuse(config.ddp.mode != "overlapped", "ddp.mode", "use overlapped");
   refuse(!config.ema.sigma_rel.empty(), "ema.sigma_rel", "use ema.rates");
   refuse(config.checkpoint.async, "checkpoint.async", "use false");
   refuse(config.checkpoint.io != "posix", "checkpoint.io", "use posix");
   refuse(!config.checkpoint.keep_best.empty(), "checkpoint.keep_best", "leave it empty");
   refuse(config.checkpoint.load != "strict", "checkpoint.load", "use strict");
-  refuse(!config.log.trace.empty(), "log.trace", "leave it empty");
   refuse(config.fault.hang_timeout_s != 0, "fault.hang_timeout_s", "use 0");
   refuse(config.fault.signal_report, "fault.signal_report", "use false");
   refuse(config.train.cuda_graph == "true", "train.cuda_graph", "use auto");
@@ -121,6 +117,7 @@ void finish(Config& config, const Origin& origin) {
   const auto bucket_size = [](double mb) { return mb > 0 && mb <= 1e6; };
   require(bucket_size(config.ddp.bucket_mb), origin, "ddp.bucket_mb", "must be in (0, 1000000]");
   require(bucket_size(config.ddp.first_bucket_mb), origin, "ddp.first_bucket_mb", "must be in (0, 1000000]");
+  require(config.ddp.check_every >= 0, origin, "ddp.check_every", "must not be negative");
   if (config.ema.warmup.size() == 3) {
     const double update_after = config.ema.warmup[2];
     require(update_after >= 0 && update_after < 1e15 && update_after == std::floor(update_after), origin,

@@ -31,6 +31,11 @@ data::Augment augment_of(const Config& config, const data::Dataset& dataset) {
   return {.crop_padding = config.data.crop ? padding : 0, .flip = config.data.flip};
 }
 
+DType wire_of(const Config& config) {
+  if (config.ddp.reduce_dtype == "bf16") return DType::bfloat16;
+  return config.ddp.reduce_dtype == "fp16" ? DType::float16 : DType::float32;
+}
+
 ddp::Options ddp_options(const Config& config) {
   return {.bucket_mb = config.ddp.bucket_mb,
           .first_bucket_mb = config.ddp.first_bucket_mb,
@@ -38,6 +43,8 @@ ddp::Options ddp_options(const Config& config) {
           .micro_batches = config.train.micro_batches,
           .unused = ddp::unused_named(config.ddp.unused),
           .mode = ddp::mode_named(config.ddp.mode),
+          .wire = wire_of(config),
+          .check_every = config.ddp.check_every,
           .seed = config.train.seed,
           .layer_communicator = config.model.batch_norm == "sync"};
 }
@@ -94,6 +101,7 @@ class Trainer {
   void log_step(const ddp::StepResult& result);
   void evaluate_all();
   void save();
+  void write_timeline();
   bool due(std::int64_t every) const { return every > 0 && done_ % every == 0; }
 
   Session& session_;
@@ -115,6 +123,7 @@ class Trainer {
   Interval interval_;
   std::optional<MetricsFile> metrics_;
   std::optional<Progress> progress_;
+  std::optional<ddp::Timeline> timeline_;
 };
 
 /// Facts stored with a checkpoint and compared on a resume.
@@ -154,6 +163,10 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
                 config.optimizer.min_lr, config.optimizer.warmup_steps},
       store_(run, world_, store_options(config, data_.train(), session.backend())) {
   if (ema_) optimizer_->attach(*ema_);
+  if (!config_.log.trace.empty()) {
+    timeline_.emplace(config_.log.trace, world_);
+    replicas_.record(&*timeline_);
+  }
   start(options);
 }
 
@@ -211,6 +224,11 @@ void Trainer::say_start() {
   if (config_.model.batch_norm == "sync" && config_.model.name == "resnet") {
     log.info("note: model.batch_norm = sync gives the same bits at the same number of ranks only");
   }
+  if (config_.ddp.reduce_dtype != "fp32") {
+    log.info("note: gradients travel between machines as {}: the same bits on the same machines only{}",
+             config_.ddp.reduce_dtype,
+             world_.topology().nodes() == 1 ? "; with one machine nothing travels, so it has no effect" : "");
+  }
 }
 
 ddp::StepResult Trainer::take_step(bool measure_norm) {
@@ -225,8 +243,10 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
         result.mean_loss());
   }
   learning_rate_ = schedule_.at(done_, config_.train.steps);
+  const double start_s = monotonic_s();
   applied_ =
       optimizer_->step({.lr = learning_rate_, .clip = config_.optimizer.clip, .measure_norm = measure_norm});
+  if (timeline_) timeline_->add("optimizer", ddp::Timeline::compute, done_, start_s, monotonic_s());
   ++done_;
   return result;
 }
@@ -292,6 +312,13 @@ void Trainer::save() {
   interval_ = {};
 }
 
+void Trainer::write_timeline() {
+  if (!timeline_) return;
+  const std::int64_t dropped = timeline_->write();
+  progress_->note(fmt::format("trace {}{}", config_.log.trace,
+                              dropped == 0 ? "" : fmt::format("; {} later spans were not kept", dropped)));
+}
+
 ExitCode Trainer::run() {
   say_start();
   const bool speaks = world_.rank() == 0;
@@ -312,16 +339,19 @@ ExitCode Trainer::run() {
     const bool evaluates = due(config_.train.eval_every) || last;
     const bool saves = due(config_.checkpoint.every) || last || result.requests.any();
     if (evaluates || saves) check_finite();
+    if (saves && config_.ddp.check_every > 0) replicas_.check_replicas();  // a divided run is not saved
     if (evaluates) evaluate_all();
     if (saves) save();
     requests.clear({result.requests.stop_preempted, result.requests.stop_user, result.requests.checkpoint});
     if (!last && (result.requests.stop_preempted || result.requests.stop_user)) {
+      write_timeline();
       progress_->note(fmt::format("{} after step {}; checkpoint {}",
                                   result.requests.stop_preempted ? "preempted" : "stopped as asked", done_,
                                   store_.current_path()));
       return result.requests.stop_preempted ? ExitCode::preempted : ExitCode::user_stopped;
     }
   }
+  write_timeline();
   progress_->note(fmt::format("done: {} steps; checkpoint {}", done_, store_.current_path()));
   return ExitCode::done;
 }

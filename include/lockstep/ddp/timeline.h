@@ -15,19 +15,20 @@ class Timeline {
   /// Room for this many spans a rank; later ones are counted, not kept.
   static constexpr std::size_t most_spans = 200'000;
 
-  /// The rows of a rank in the trace. Buckets have a row each, from `bucket` on.
-  enum Row : int { step, compute, bucket };
+  /// The rows of a rank in the trace. Buckets have a row each, from `buckets` on.
+  enum Row : int { steps, compute, buckets };
 
   /// Collective: the moment that is zero on every rank. Clocks of different machines are set by a barrier, so
-  /// they agree to the time that takes; on one machine all ranks read one clock.
-  explicit Timeline(comm::Communicator& communicator);
+  /// they agree to the time that takes; on one machine all ranks read one clock. Throws on all ranks if
+  /// `path` cannot be written.
+  Timeline(std::string path, comm::Communicator& communicator);
 
   /// A span from start_s to end_s on the clock of monotonic_s(). `name` must live as long as this object.
   void add(const char* name, int row, std::int64_t step, double start_s, double end_s);
 
-  /// Collective: rank 0 writes the spans of all ranks to `path`, replacing it at once. Returns how many were
-  /// not kept. Throws on all ranks if it cannot be written.
-  std::int64_t write(const std::string& path) const;
+  /// Collective: rank 0 writes the spans of all ranks to the path, replacing what is there at once. Returns
+  /// how many of this rank's were not kept. Throws on all ranks if it cannot be written.
+  std::int64_t write() const;
 
  private:
   struct Span {
@@ -38,6 +39,9 @@ class Timeline {
   };
   std::string as_json() const;
 
+  void replace_file(const std::string& events) const;
+
+  std::string path_;
   comm::Communicator& communicator_;
   double zero_s_ = 0;
   std::vector<Span> spans_;
