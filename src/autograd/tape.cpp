@@ -64,6 +64,7 @@ int Tape::new_id(Param* param) {
 Var Tape::input(Tensor value) { return {std::move(value), this, pass_.record ? new_id(nullptr) : -1}; }
 
 Var Tape::use(Param& param) {
+  param.settle();
   if (!pass_.record || !param.trainable) return constant(param.value);
   if (param.on_tape.tape != this) {
     if (param.on_tape.tape)

@@ -14,14 +14,14 @@ AdamW::AdamW(GradientSource& source, const AdamWOptions& options)
   if (!(eps_ >= 0)) throw UsageError("AdamW: eps {} is not a number of at least 0", eps_);
   exp_avg_ = make_slot();
   exp_avg_sq_ = make_slot();
-  updates_ = Tensor::zeros({static_cast<std::int64_t>(params().size())}, DType::int64);
+  const Tensor updates = Tensor::zeros({static_cast<std::int64_t>(params().size())}, DType::int64);
+  for (std::int64_t i = 0; i < updates.numel(); ++i) updates_.push_back(updates.rows(i, i + 1).reshape({}));
 }
 
 void AdamW::apply(std::size_t index, const Update& update, std::span<const kernels::EmaTarget> ema) {
-  const Param& param = *params()[index];
   // Each parameter counts its own updates, as in PyTorch: one that joins late starts with the full
   // correction.
-  std::int64_t& updates = updates_.data<std::int64_t>()[index];
+  std::int64_t& updates = *updates_[index].data<std::int64_t>();
   const kernels::AdamWStep step{.lr = update.lr,
                                 .beta1 = beta1_,
                                 .beta2 = beta2_,
@@ -29,17 +29,14 @@ void AdamW::apply(std::size_t index, const Update& update, std::span<const kerne
                                 .weight_decay = update.weight_decay,
                                 .step = updates + 1,
                                 .gradient_factor = update.gradient_factor};
-  backend().adamw(step, param.value, param.gradient, exp_avg_[index], exp_avg_sq_[index], ema);
+  backend().adamw(step, update.value, update.gradient, exp_avg_[index], exp_avg_sq_[index], ema);
   ++updates;
 }
 
-std::vector<Slot> AdamW::slots() const {
-  std::vector<Tensor> updates(params().size());
-  for (std::size_t i = 0; i < updates.size(); ++i) {
-    const auto row = static_cast<std::int64_t>(i);
-    updates[i] = updates_.rows(row, row + 1).reshape({});
-  }
-  return {slot_of("exp_avg", exp_avg_), slot_of("exp_avg_sq", exp_avg_sq_), slot_of("step", updates)};
+std::vector<Optimizer::SlotTensors> AdamW::slot_tensors() const {
+  return {{.name = "exp_avg", .tensors = exp_avg_},
+          {.name = "exp_avg_sq", .tensors = exp_avg_sq_},
+          {.name = "step", .tensors = updates_, .per_element = false}};
 }
 
 }  // namespace lockstep::optim

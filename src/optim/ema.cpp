@@ -55,16 +55,27 @@ void Ema::add_leaves(const ModelState& state) {
           {.name = &buffer->name,
            .value = &buffer->value,
            .averaged = options_.buffers == EmaBuffers::average && buffer->value.dtype() == DType::float32});
+  if (options_.sharding) options_.sharding = &sharding_.emplace(*options_.sharding);
+  if (sharding_ && *sharding_ != Sharding(params_, sharding_->communicator()))
+    throw UsageError("EMA: the sharding is that of another model");
   targets_.reserve(leaves_.size() * profiles_.size());
-  for (const Leaf& leaf : leaves_)
+  for (std::size_t i = 0; i < leaves_.size(); ++i)
     for (std::size_t p = 0; p < profiles_.size(); ++p)
-      targets_.push_back({.average = backend_.empty(leaf.value->shape(), leaf.value->dtype()), .decay = 0});
+      targets_.push_back(
+          {.average = backend_.empty(followed(i).shape(), leaves_[i].value->dtype()), .decay = 0});
+}
+
+Tensor Ema::followed(std::size_t leaf) const {
+  const Tensor& value = *leaves_[leaf].value;
+  if (in_parts(leaf)) return sharding_->part(leaf, value);  // own elements are never on their way
+  if (leaf < params_.size()) params_[leaf]->settle();
+  return value;
 }
 
 void Ema::reset() {
   if (swapped_in_) throw UsageError("EMA: reset while shadows are swapped in");
   for (std::size_t i = 0; i < leaves_.size(); ++i)
-    for (const kernels::EmaTarget& target : targets(i)) backend_.copy(*leaves_[i].value, target.average);
+    for (const kernels::EmaTarget& target : targets(i)) backend_.copy(followed(i), target.average);
   updates_ = 0;
 }
 
@@ -95,12 +106,12 @@ std::span<const kernels::EmaTarget> Ema::targets(std::size_t leaf) const {
 }
 
 void Ema::update_leaf(std::size_t index) {
-  const Leaf& leaf = leaves_[index];
+  const Tensor value = followed(index);
   for (const kernels::EmaTarget& target : targets(index)) {
-    if (leaf.averaged)
-      backend_.ema(*leaf.value, target);
+    if (leaves_[index].averaged)
+      backend_.ema(value, target);
     else
-      backend_.copy(*leaf.value, target.average);
+      backend_.copy(value, target.average);
   }
 }
 
@@ -114,8 +125,29 @@ std::vector<EmaShadow> Ema::shadows() const {
   all.reserve(targets_.size());
   for (std::size_t p = 0; p < profiles_.size(); ++p)
     for (std::size_t i = 0; i < leaves_.size(); ++i)
-      all.push_back({.rate = profiles_[p].name(), .name = *leaves_[i].name, .tensor = targets(i)[p].average});
+      all.push_back({.rate = profiles_[p].name(), .name = *leaves_[i].name, .tensor = whole_shadow(i, p)});
   return all;
+}
+
+Tensor Ema::whole_shadow(std::size_t leaf, std::size_t profile) const {
+  const Tensor& held = targets(leaf)[profile].average;
+  return in_parts(leaf) ? sharding_->gather(leaf, held, leaves_[leaf].value->shape()) : held;
+}
+
+void Ema::take(const EmaShadow& shadow) {
+  const std::size_t leaf = leaf_named(shadow.name), profile = profile_named(shadow.rate);
+  if (in_parts(leaf)) backend_.copy(sharding_->part(leaf, shadow.tensor), targets(leaf)[profile].average);
+}
+
+StateBytes Ema::state_bytes() const {
+  StateBytes bytes;
+  for (std::size_t i = 0; i < leaves_.size(); ++i) {
+    for (const kernels::EmaTarget& target : targets(i)) {
+      bytes.held += target.average.bytes();
+      bytes.whole += leaves_[i].value->bytes();
+    }
+  }
+  return bytes;
 }
 
 std::size_t Ema::profile_named(std::string_view rate) const {
@@ -129,8 +161,12 @@ std::size_t Ema::profile_named(std::string_view rate) const {
 
 Tensor Ema::shadow(std::string_view rate, std::string_view name) const {
   const std::size_t profile = profile_named(rate);
+  return whole_shadow(leaf_named(name), profile);
+}
+
+std::size_t Ema::leaf_named(std::string_view name) const {
   for (std::size_t i = 0; i < leaves_.size(); ++i)
-    if (*leaves_[i].name == name) return targets(i)[profile].average;
+    if (*leaves_[i].name == name) return i;
   throw UsageError("EMA: nothing is called '{}' in the model", name);
 }
 
@@ -138,9 +174,8 @@ Ema::SwappedIn Ema::swap_in(std::string_view rate) { return {*this, profile_name
 
 Ema::SwappedIn::SwappedIn(Ema& ema, std::size_t profile) : ema_(ema) {
   if (ema.swapped_in_) throw UsageError("EMA: shadows are swapped in already; end that evaluation first");
-  own_.reserve(ema.leaves_.size());  // from here on nothing throws
-  for (std::size_t i = 0; i < ema.leaves_.size(); ++i)
-    own_.push_back(std::exchange(*ema.leaves_[i].value, ema.targets(i)[profile].average));
+  for (std::size_t i = 0; i < ema.leaves_.size(); ++i) own_.push_back(ema.whole_shadow(i, profile));
+  for (std::size_t i = 0; i < own_.size(); ++i) std::swap(own_[i], *ema.leaves_[i].value);  // throws nothing
   ema.swapped_in_ = true;
 }
 

@@ -20,7 +20,30 @@ GradientNorm::GradientNorm(GradientSource& source) : source_(source) {
     ranges_[i] = {.first = total, .count = static_cast<std::size_t>(count)};
     total += ranges_[i].count;
   }
-  blocks_.resize(total);
+  const Sharding* const sharding = source.sharding();
+  if (sharding && total > 0) {
+    share_blocks(*sharding, static_cast<std::int64_t>(total));
+  } else {
+    own_memory_.resize(total);
+    blocks_ = own_memory_;
+  }
+}
+
+void GradientNorm::share_blocks(const Sharding& sharding, std::int64_t total) {
+  std::vector<std::vector<comm::ElementRange>> blocks_of_rank(static_cast<std::size_t>(sharding.ranks()));
+  for (const std::size_t i : order_) {
+    for (int rank = 0; rank < sharding.ranks(); ++rank) {
+      const comm::ElementRange elements = sharding.range(i, rank);
+      const std::int64_t before = (elements.first + block_elements - 1) / block_elements;
+      const std::int64_t end = (elements.end() + block_elements - 1) / block_elements;
+      blocks_of_rank[static_cast<std::size_t>(rank)].push_back(
+          {.first = static_cast<std::int64_t>(ranges_[i].first) + before, .count = end - before});
+    }
+  }
+  slices_ = comm::Slices(total, blocks_of_rank);
+  const auto blocks = static_cast<std::size_t>(total);
+  arena_ = sharding.communicator().allocate_arena(blocks * sizeof(double), 1);
+  blocks_ = {reinterpret_cast<double*>(arena_->plane(0)), blocks};
 }
 
 double GradientNorm::measure() {
@@ -30,18 +53,31 @@ double GradientNorm::measure() {
 
 void GradientNorm::fill_blocks() {
   const std::span<Param* const> params = source_.params();
-  for (const std::size_t i : order_) fill_blocks(i, 0, params[i]->value.numel());
+  const Sharding* const sharding = source_.sharding();
+  for (const std::size_t i : order_) {
+    const comm::ElementRange own =
+        sharding ? sharding->mine(i) : comm::ElementRange{.first = 0, .count = params[i]->value.numel()};
+    fill_blocks(i, own.first, own.end());
+  }
+  if (arena_) gather_blocks();
+}
+
+void GradientNorm::gather_blocks() {
+  comm::Communicator& communicator = source_.sharding()->communicator();
+  const comm::Ticket ticket = communicator.start_all_gather(
+      {.arena = arena_.get(), .offset_bytes = 0, .count = slices_.count(), .dtype = DType::float64}, slices_);
+  communicator.wait(ticket);
 }
 
 void GradientNorm::fill_blocks(std::size_t index, std::int64_t begin, std::int64_t end) {
   const Param& param = *source_.params()[index];
   const std::int64_t elements = param.value.numel();
-  if (begin < 0 || begin > end || end > elements || begin % block_elements != 0 ||
+  if (begin < 0 || begin > end || end > elements || (begin % block_elements != 0 && begin != end) ||
       (end % block_elements != 0 && end != elements))
     throw UsageError("gradient norm: elements [{}, {}) of '{}' ({} elements) are not cut at blocks of {}",
                      begin, end, param.name, elements, block_elements);
   const Range range = ranges_[index];
-  if (range.count == 0) return;
+  if (begin == end) return;
   const auto first = static_cast<std::size_t>(begin / block_elements);
   const auto count = static_cast<std::size_t>((end - begin + block_elements - 1) / block_elements);
   const std::span<double> sums = std::span(blocks_).subspan(range.first + first, count);

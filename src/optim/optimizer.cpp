@@ -19,6 +19,7 @@ void check_lr(double lr) {
 Optimizer::Optimizer(GradientSource& source, double lr, double weight_decay, Decay decay,
                      std::span<const ParamGroup> groups)
     : source_(source),
+      sharding_(source.sharding()),
       params_(source.params().begin(), source.params().end()),
       norm_(source),
       lr_(lr),
@@ -51,13 +52,17 @@ StepResult Optimizer::step(const StepOptions& options) {
   for (std::size_t i = 0; i < params_.size(); ++i) {
     const Member& member = members_[i];
     if (params_[i]->gradient) {
-      const Update update{.lr = lr * member.factors.lr,
+      params_[i]->settle();  // what the step before sent has been read by all
+      const Update update{.value = part(i, params_[i]->value),
+                          .gradient = part(i, params_[i]->gradient),
+                          .lr = lr * member.factors.lr,
                           .weight_decay = weight_decay_ * member.factors.decay,
                           .gradient_factor = gradient_factor};
       apply(i, update, ema_ ? ema_->targets(member.ema_leaf) : std::span<const kernels::EmaTarget>());
     } else if (ema_) {
       ema_->update_leaf(member.ema_leaf);
     }
+    if (member.trainable) source_.updated(i);
   }
   if (ema_) ema_->finish_update();
   ++steps_;
@@ -98,6 +103,9 @@ void Optimizer::attach(Ema& ema) {
   if (ema.params_.size() != params_.size())
     throw UsageError("the EMA has {} parameters, the optimizer {}: they are not of one model",
                      ema.params_.size(), params_.size());
+  if (sharding_ ? ema.sharding_ != *sharding_ : ema.sharding_.has_value())
+    throw UsageError(
+        "the EMA was made with another sharding than the optimizer; give both that of one source");
   for (std::size_t i = 0; i < params_.size(); ++i) {
     const auto leaf = std::find(ema.params_.begin(), ema.params_.end(), params_[i]);
     if (leaf == ema.params_.end()) throw UsageError("the EMA has no shadow of '{}'", params_[i]->name);
@@ -111,21 +119,64 @@ void Optimizer::detach() noexcept {
   if (ema_) std::exchange(ema_, nullptr)->attached_to_ = nullptr;
 }
 
+Tensor Optimizer::part(std::size_t index, const Tensor& whole) const {
+  return sharding_ ? sharding_->part(index, whole) : whole;
+}
+
 std::vector<Tensor> Optimizer::make_slot() const {
   std::vector<Tensor> tensors(params_.size());
   for (std::size_t i = 0; i < params_.size(); ++i) {
     if (!members_[i].trainable) continue;
-    tensors[i] = backend().empty(params_[i]->value.shape());
+    tensors[i] = backend().empty(part(i, params_[i]->value).shape());
     backend().fill(tensors[i], 0);
   }
   return tensors;
 }
 
-Slot Optimizer::slot_of(std::string name, std::span<const Tensor> tensors) const {
-  Slot slot{.name = std::move(name), .entries = {}};
-  for (std::size_t i = 0; i < params_.size(); ++i)
-    if (members_[i].trainable) slot.entries.push_back({.name = params_[i]->name, .tensor = tensors[i]});
-  return slot;
+std::vector<Slot> Optimizer::slots() const {
+  std::vector<Slot> slots;
+  for (const SlotTensors& held : slot_tensors()) {
+    Slot& slot = slots.emplace_back(Slot{.name = std::string(held.name), .entries = {}});
+    for (std::size_t i = 0; i < params_.size(); ++i) {
+      if (!members_[i].trainable) continue;
+      const bool in_parts = sharding_ && held.per_element;
+      slot.entries.push_back({.name = params_[i]->name,
+                              .tensor = in_parts
+                                            ? sharding_->gather(i, held.tensors[i], params_[i]->value.shape())
+                                            : held.tensors[i]});
+    }
+  }
+  return slots;
+}
+
+void Optimizer::take(const Slot& slot) {
+  const std::vector<SlotTensors> all = slot_tensors();
+  const auto held =
+      std::find_if(all.begin(), all.end(), [&](const SlotTensors& one) { return one.name == slot.name; });
+  if (held == all.end()) throw UsageError("{} has no slot '{}'", algorithm(), slot.name);
+  if (!sharding_ || !held->per_element) return;  // written in place
+  auto entry = slot.entries.begin();
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    if (!members_[i].trainable) continue;
+    if (entry == slot.entries.end() || entry->name != params_[i]->name)
+      throw UsageError("slot '{}': '{}' is not where it was", slot.name, params_[i]->name);
+    backend().copy(sharding_->part(i, (entry++)->tensor), held->tensors[i]);
+  }
+}
+
+StateBytes Optimizer::state_bytes() const {
+  StateBytes bytes;
+  for (const SlotTensors& held : slot_tensors()) {
+    for (std::size_t i = 0; i < params_.size(); ++i) {
+      if (!members_[i].trainable) continue;
+      const Tensor& tensor = held.tensors[i];
+      bytes.held += tensor.bytes();
+      bytes.whole += held.per_element
+                         ? static_cast<std::size_t>(params_[i]->value.numel()) * bytes_of(tensor.dtype())
+                         : tensor.bytes();
+    }
+  }
+  return bytes;
 }
 
 }  // namespace lockstep::optim

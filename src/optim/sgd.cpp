@@ -14,7 +14,6 @@ Sgd::Sgd(GradientSource& source, const SgdOptions& options)
 }
 
 void Sgd::apply(std::size_t index, const Update& update, std::span<const kernels::EmaTarget> ema) {
-  const Param& param = *params()[index];
   // Never `first`: in a buffer of zeros, momentum * 0 + gradient is the gradient, and no state says which
   // parameters have had theirs.
   const kernels::SgdStep step{.lr = update.lr,
@@ -23,13 +22,13 @@ void Sgd::apply(std::size_t index, const Update& update, std::span<const kernels
                               .nesterov = nesterov_,
                               .first = false,
                               .gradient_factor = update.gradient_factor};
-  backend().sgd(step, param.value, param.gradient,
+  backend().sgd(step, update.value, update.gradient,
                 momentum_buffer_.empty() ? Tensor() : momentum_buffer_[index], ema);
 }
 
-std::vector<Slot> Sgd::slots() const {
+std::vector<Optimizer::SlotTensors> Sgd::slot_tensors() const {
   if (momentum_buffer_.empty()) return {};
-  return {slot_of("momentum_buffer", momentum_buffer_)};
+  return {{.name = "momentum_buffer", .tensors = momentum_buffer_}};
 }
 
 }  // namespace lockstep::optim

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -75,10 +76,18 @@ class MadeUpModel final : public GradientSource {
     return all;
   }
   void set_weight(double weight) { weight_ = weight; }
+  /// From now on this rank owns parts. Collective, as is every step of an optimizer after it.
+  void shard(comm::Communicator& communicator) { sharding_.emplace(params(), communicator); }
 
   std::span<Param* const> params() const override { return pointers_; }
   double weight() const override { return weight_; }
   kernels::Backend& backend() const override { return *backend_; }
+  const Sharding* sharding() const override { return sharding_ ? &*sharding_ : nullptr; }
+  void updated(std::size_t param) override {
+    if (!sharding_) return;
+    Tensor& value = pointers_[param]->value;
+    value = sharding_->gather(param, sharding_->part(param, value), value.shape());
+  }
 
  private:
   std::uint64_t seed_;
@@ -87,6 +96,7 @@ class MadeUpModel final : public GradientSource {
   std::deque<Buffer> buffers_;
   std::vector<Param*> pointers_;
   double weight_ = 1;
+  std::optional<Sharding> sharding_;
 };
 
 /// The usual model.

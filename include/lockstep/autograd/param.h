@@ -11,15 +11,35 @@
 namespace lockstep {
 
 class Tape;
+struct Param;
+
+/// Brings values that are on their way from other ranks.
+class Arrivals {
+ public:
+  virtual ~Arrivals() = default;
+  /// Returns once all of the parameter's value is here. Cheap if it is. Throws FailureError if it cannot
+  /// come.
+  virtual void await(const Param& param) = 0;
+};
 
 /// A parameter. Its owner (an nn::Module) gives it a stable address for its life; everything else refers to
 /// it by pointer.
 struct Param {
   std::string name;  ///< from the module tree: "layer1.0.conv1.weight"
-  Tensor value;      ///< float32
-  Tensor gradient;   ///< sum over the global batch of the last step; none if no rank had one, or before the
-                     ///< first step
+  /// float32. With a sharded optimizer, part of it may still be on its way after a step: whoever reads or
+  /// writes it outside a Tape calls settle() first. Training may move it to other memory: handles are taken
+  /// anew when they are needed.
+  Tensor value;
+  /// Sum over the global batch of the last step; none if no rank had one, or before the first step. With a
+  /// sharded optimizer only the elements that this rank owns (GradientSource::sharding()) hold it.
+  Tensor gradient;
   bool trainable = true;
+  Arrivals* arrivals = nullptr;  ///< set by whoever sends values about
+
+  /// Waits for the value.
+  void settle() const {
+    if (arrivals) arrivals->await(*this);
+  }
 
   /// Bookkeeping of the Tape that records a pass over this parameter; nobody else reads it.
   struct OnTape {

@@ -69,7 +69,7 @@ class Tape {
   Var constant(Tensor value) { return {std::move(value), this, -1}; }
   /// A leaf whose gradient gradient() returns after backward.
   Var input(Tensor value);
-  /// A parameter; with record and trainable, its uses are counted.
+  /// A parameter, once its value is here; with record and trainable, its uses are counted.
   Var use(Param& param);
 
   /// Records an operation: `value` is its output; `backward(tape, dy)` is called in the reverse walk if the

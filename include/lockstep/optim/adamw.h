@@ -17,22 +17,22 @@ struct AdamWOptions {
   std::vector<ParamGroup> groups = {};
 };
 
+/// Slots: "exp_avg", "exp_avg_sq": float32 of the parameters' shapes; "step": int64 scalars on the CPU, the
+/// updates each parameter has had (fewer than steps() if it had no gradient in some).
 class AdamW final : public Optimizer {
  public:
   /// `source` must outlive this. Throws UsageError on a bad option, saying which.
   explicit AdamW(GradientSource& source, const AdamWOptions& options = {});
 
   std::string_view algorithm() const override { return "adamw"; }
-  /// "exp_avg", "exp_avg_sq": float32 of the parameters' shapes; "step": int64 scalars on the CPU, the
-  /// updates each parameter has had (fewer than steps() if it had no gradient in some).
-  std::vector<Slot> slots() const override;
 
  private:
   void apply(std::size_t index, const Update& update, std::span<const kernels::EmaTarget> ema) override;
+  std::vector<SlotTensors> slot_tensors() const override;
 
   double beta1_, beta2_, eps_;
   std::vector<Tensor> exp_avg_, exp_avg_sq_;  // by parameter
-  Tensor updates_;                            // int64 [parameters]
+  std::vector<Tensor> updates_;               // by parameter: int64 scalars
 };
 
 }  // namespace lockstep::optim

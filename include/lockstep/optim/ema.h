@@ -1,6 +1,7 @@
 // Ema: exponential moving averages (shadows) of a model's parameters, at any number of rates at once.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/autograd/param.h"
+#include "lockstep/autograd/sharding.h"
 #include "lockstep/kernels/backend.h"
 
 namespace lockstep::optim {
@@ -63,6 +65,15 @@ EmaBuffers ema_buffers_named(std::string_view name);
 struct EmaOptions {
   std::optional<EmaWarmup> warmup = {};
   EmaBuffers buffers = EmaBuffers::copy;
+  /// Of the source of gradients (GradientSource::sharding()): this process holds shadows of the elements it
+  /// owns only. It is copied. None: of all.
+  const Sharding* sharding = nullptr;
+};
+
+/// Bytes of a state of which ranks may hold a part each.
+struct StateBytes {
+  std::size_t held = 0;   ///< by this process
+  std::size_t whole = 0;  ///< of all of it
 };
 
 /// One shadow tensor, for checkpoints: /ema/RATE/NAME.
@@ -74,10 +85,14 @@ struct EmaShadow {
 
 /// Shadows of all parameters, frozen ones too, and of buffers as EmaOptions say. They start as copies of the
 /// model and never influence training. Parameters and buffers must outlive it; their number is fixed.
+///
+/// With a Sharding each rank holds shadows of the elements it owns (of buffers: of all), with the same bits.
+/// Whoever asks for a shadow gets a whole copy of it, gathered from all ranks: shadows(), shadow() and
+/// swap_in() are collective then.
 class Ema {
  public:
-  /// Throws UsageError on two equal profiles, or a warm-up with inv_gamma <= 0, power < 0 or update_after <
-  /// 0.
+  /// Throws UsageError on two equal profiles, a warm-up with inv_gamma <= 0, power < 0 or update_after < 0,
+  /// or a Sharding of another model.
   Ema(const ModelState& state, kernels::Backend& backend, std::vector<EmaProfile> profiles,
       EmaOptions options = {});
   /// With a one-threaded backend of its own on the model's device.
@@ -98,13 +113,19 @@ class Ema {
   std::span<const EmaProfile> profiles() const noexcept { return profiles_; }
   const EmaOptions& options() const noexcept { return options_; }
   /// All shadows: profile by profile, parameters then buffers in the model's order. The tensors are handles
-  /// to write into on resume.
+  /// to write into on resume; with a Sharding those of parameters are copies (so much memory for as long as
+  /// they live), and what is written into them counts once take() is called.
   std::vector<EmaShadow> shadows() const;
+  /// Takes over what was written into one of shadows(); not collective. Throws UsageError if it is none.
+  void take(const EmaShadow& shadow);
   /// One shadow. Throws UsageError naming what there is.
   Tensor shadow(std::string_view rate, std::string_view name) const;
+  /// Of all shadows, measured.
+  StateBytes state_bytes() const;
 
   /// While it lives, the model's parameters (and shadowed buffers) are those of one shadow. Its end, by an
-  /// exception too, puts the model's own back. Handles are exchanged, no element is copied.
+  /// exception too, puts the model's own back. Handles are exchanged, no element is copied (but with a
+  /// Sharding it holds the shadow gathered, which is memory for one more model).
   class [[nodiscard]] SwappedIn {
    public:
     ~SwappedIn();
@@ -129,6 +150,11 @@ class Ema {
   };
 
   void add_leaves(const ModelState& state);
+  bool in_parts(std::size_t leaf) const { return sharding_ && leaf < params_.size(); }
+  /// What shadows follow: the leaf's value, or the owned elements of it as a vector.
+  Tensor followed(std::size_t leaf) const;
+  Tensor whole_shadow(std::size_t leaf, std::size_t profile) const;
+  std::size_t leaf_named(std::string_view name) const;
   std::size_t profile_named(std::string_view rate) const;
   /// Starts an update: sets the decays. Throws when shadows are swapped in.
   void begin_update();
@@ -143,6 +169,7 @@ class Ema {
   kernels::Backend& backend_;
   std::vector<EmaProfile> profiles_;
   EmaOptions options_;
+  std::optional<Sharding> sharding_;
   std::vector<Param*> params_;
   std::vector<Leaf> leaves_;                 // parameters, then buffers
   std::vector<kernels::EmaTarget> targets_;  // [leaf][profile]

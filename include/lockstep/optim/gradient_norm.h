@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -14,20 +15,21 @@ namespace lockstep::optim {
 ///
 /// Float64 sums of squares over fixed blocks of 4096 elements of each tensor, added one after another:
 /// tensors in the order of their names, blocks in the order of their elements. So the bits depend on the
-/// gradients alone, not on who computes which block: an optimizer that holds slices, cut at block edges,
-/// fills its own part of blocks(), exchanges it, and every rank combines.
+/// gradients alone, not on who computes which block: where the source has a Sharding, each rank fills the
+/// blocks that it owns, they are gathered, and every rank combines all of them.
 class GradientNorm {
  public:
-  static constexpr std::int64_t block_elements = 4096;
+  static constexpr std::int64_t block_elements = Sharding::block_elements;
 
-  /// `source` must outlive this.
+  /// `source` must outlive this. With a Sharding, construction and destruction are collective.
   explicit GradientNorm(GradientSource& source);
 
-  /// The norm. Throws TrainingError when it is not finite, naming the first parameter at fault. Allocates
-  /// nothing.
+  /// The norm. Throws TrainingError when it is not finite, naming the first parameter at fault; the same on
+  /// every rank. Allocates nothing. Collective with a Sharding.
   double measure();
 
-  /// The parts of measure(). Sums of squares of all gradients, or of elements [begin, end) of one:
+  /// The parts of measure(). Sums of squares of all gradients (of what this process owns of them, then made
+  /// whole by all together), or of elements [begin, end) of one:
   /// `param` indexes source.params(), `begin` is a multiple of block_elements, `end` too or the tensor's end
   /// (UsageError otherwise). A parameter without gradient counts as zeros.
   void fill_blocks();
@@ -44,12 +46,18 @@ class GradientNorm {
   struct Range {
     std::size_t first = 0, count = 0;
   };
+  void share_blocks(const Sharding& sharding, std::int64_t total);
+  void gather_blocks();
   [[noreturn]] void throw_not_finite() const;
 
   GradientSource& source_;
   std::vector<Range> ranges_;       // by index in source.params()
   std::vector<std::size_t> order_;  // indices of trainable parameters, by name
-  std::vector<double> blocks_;
+  std::vector<double> own_memory_;
+  std::span<double> blocks_;
+  // With a Sharding the blocks lie in an arena: to gather them allocates nothing.
+  std::unique_ptr<comm::Arena> arena_;
+  comm::Slices slices_;
 };
 
 /// GradientNorm(source).measure(), for callers who need it once.

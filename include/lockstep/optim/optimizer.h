@@ -39,6 +39,9 @@ struct StepResult {
 
 /// Frozen parameters (trainable = false) have no slots. A parameter without gradient in a step is left alone
 /// in it, as PyTorch does with grad None. The steady state allocates nothing.
+///
+/// Where the source has a Sharding, this process holds state for the elements it owns and updates only these;
+/// the bits are the same. Construction, step(), slots() and destruction are collective then.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -63,12 +66,18 @@ class Optimizer {
   void set_lr(double lr);
 
   /// All state but steps(), by slot; parameters in the model's order. Which slots and entries there are
-  /// depends on the options and the model only.
-  virtual std::vector<Slot> slots() const = 0;
+  /// depends on the options and the model only. The tensors are handles to write into on resume; with a
+  /// Sharding they are whole copies, gathered from all ranks (so much memory for as long as they live), and
+  /// what is written into them counts once take() is called.
+  std::vector<Slot> slots() const;
+  /// Takes over what was written into a slot of slots(); not collective. Throws UsageError if it is none.
+  void take(const Slot& slot);
+  /// Of the slots, measured.
+  StateBytes state_bytes() const;
 
   /// From now on step() moves the shadows of `ema` on in the same pass over memory, with the bits that
   /// ema.update() gives. `ema` must live as long as steps are made. Throws UsageError when one is attached
-  /// already or its parameters are not all of these.
+  /// already, its parameters are not all of these, or it was made with another Sharding.
   void attach(Ema& ema);
   void detach() noexcept;
 
@@ -79,6 +88,7 @@ class Optimizer {
 
   /// What a step is for one parameter.
   struct Update {
+    Tensor value, gradient;   ///< with a Sharding the owned elements as vectors, which may be empty
     double lr = 0;            ///< group factor included
     double weight_decay = 0;  ///< 0 where the decay rule exempts it
     float gradient_factor = 1;
@@ -86,12 +96,18 @@ class Optimizer {
   /// Updates parameter `index` and its shadows. It is trainable and has a gradient.
   virtual void apply(std::size_t index, const Update& update, std::span<const kernels::EmaTarget> ema) = 0;
 
+  /// The tensors of a slot by index of the parameter; none for frozen ones.
+  struct SlotTensors {
+    std::string_view name;
+    std::span<const Tensor> tensors;
+    bool per_element = true;  ///< one element for each that is updated; otherwise every process has all of it
+  };
+  virtual std::vector<SlotTensors> slot_tensors() const = 0;
+
   std::span<Param* const> params() const noexcept { return params_; }
   kernels::Backend& backend() const { return source_.backend(); }
-  /// Zeroed tensors of the trainable parameters' shapes, by index; none for frozen ones.
+  /// Zeroed tensors for the elements that are updated, by index; none for frozen parameters.
   std::vector<Tensor> make_slot() const;
-  /// A Slot of the tensors of make_slot().
-  Slot slot_of(std::string name, std::span<const Tensor> tensors) const;
 
  private:
   struct Member {
@@ -100,8 +116,11 @@ class Optimizer {
     std::size_t ema_leaf = 0;  // in the attached Ema
   };
   void check_gradients() const;
+  /// The elements of a whole tensor that this process updates.
+  Tensor part(std::size_t index, const Tensor& whole) const;
 
   GradientSource& source_;
+  const Sharding* sharding_;
   std::vector<Param*> params_;
   std::vector<Member> members_;
   GradientNorm norm_;

@@ -14,17 +14,17 @@ struct SgdOptions {
   std::vector<ParamGroup> groups = {};
 };
 
+/// Slots: "momentum_buffer": float32 of the parameters' shapes; no slot if momentum is 0.
 class Sgd final : public Optimizer {
  public:
   /// `source` must outlive this. Throws UsageError on a bad option, saying which.
   explicit Sgd(GradientSource& source, const SgdOptions& options = {});
 
   std::string_view algorithm() const override { return "sgd"; }
-  /// "momentum_buffer": float32 of the parameters' shapes; no slot if momentum is 0.
-  std::vector<Slot> slots() const override;
 
  private:
   void apply(std::size_t index, const Update& update, std::span<const kernels::EmaTarget> ema) override;
+  std::vector<SlotTensors> slot_tensors() const override;
 
   double momentum_;
   bool nesterov_;

@@ -1,0 +1,54 @@
+// Sharding: which rank updates which elements of each parameter.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lockstep/autograd/param.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/slices.h"
+
+namespace lockstep {
+
+/// An immutable value, a pure function of the parameters' sizes and the number of ranks: it outlives any
+/// change of buckets.
+///
+/// Each rank owns one range of each parameter, empty ones among them, in the order of the ranks. Ranges are
+/// cut between blocks of block_elements, so that sums over blocks have one owner. A parameter's blocks are
+/// shared evenly; those left over go round the ranks, from one parameter to the next, so that ranks differ by
+/// at most one block in all. Nothing needs to be divisible by anything.
+class Sharding {
+ public:
+  /// That of the sums behind the gradient norm.
+  static constexpr std::int64_t block_elements = 4096;
+
+  /// elements: of each parameter. Not collective; the communicator must outlive this and all copies.
+  Sharding(std::vector<std::int64_t> elements, comm::Communicator& communicator);
+  /// Frozen parameters, too: they have moving averages.
+  Sharding(std::span<Param* const> params, comm::Communicator& communicator);
+
+  int ranks() const { return ranks_; }
+  std::size_t params() const { return elements_.size(); }
+  std::int64_t elements(std::size_t param) const { return elements_.at(param); }
+  comm::ElementRange range(std::size_t param, int rank) const;
+  /// What this process owns.
+  comm::ElementRange mine(std::size_t param) const { return range(param, communicator_->rank()); }
+  comm::Communicator& communicator() const { return *communicator_; }
+
+  /// The owned elements of a tensor of the parameter's size, as a vector that shares its memory.
+  Tensor part(std::size_t param, const Tensor& whole) const;
+  /// Collective: a new CPU tensor of this shape from every rank's part, which lie in vectors like those of
+  /// part().
+  Tensor gather(std::size_t param, const Tensor& part, const Shape& shape) const;
+
+  bool operator==(const Sharding&) const = default;
+
+ private:
+  std::vector<std::int64_t> elements_;
+  std::vector<int> first_extra_;  ///< by parameter: the first rank that gets one of the blocks left over
+  int ranks_ = 1;
+  comm::Communicator* communicator_;
+};
+
+}  // namespace lockstep

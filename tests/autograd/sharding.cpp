@@ -1,0 +1,101 @@
+// Who owns which elements.
+#include "lockstep/autograd/sharding.h"
+
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "ddp/forwarding.h"
+
+namespace lockstep::test {
+namespace {
+
+constexpr std::int64_t block = Sharding::block_elements;
+
+/// Says that it is one of many.
+class OneOfMany final : public Forwarding {
+ public:
+  OneOfMany(comm::Communicator& real, int rank, int size) : Forwarding(real), rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+ private:
+  int rank_, size_;
+};
+
+struct Alone {
+  std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+};
+
+std::int64_t blocks_in(const comm::ElementRange& range) { return (range.count + block - 1) / block; }
+
+BOOST_FIXTURE_TEST_CASE(every_element_has_one_owner_in_the_order_of_ranks_and_cuts_lie_between_blocks,
+                        Alone) {
+  const unsigned seed = std::random_device{}();
+  BOOST_TEST_MESSAGE("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<std::int64_t> sizes(1 + random() % 20);
+    for (std::int64_t& size : sizes)
+      size = static_cast<std::int64_t>(random() % (random() % 2 ? 30 * block : 9));
+    const int ranks = 1 + static_cast<int>(random() % 17);
+    OneOfMany many(*self, 0, ranks);
+    const Sharding sharding(sizes, many);
+    std::vector<std::int64_t> blocks_of_rank(static_cast<std::size_t>(ranks));
+    for (std::size_t p = 0; p < sizes.size(); ++p) {
+      std::int64_t covered = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const comm::ElementRange range = sharding.range(p, rank);
+        BOOST_REQUIRE(range.first == covered);
+        BOOST_REQUIRE(range.count >= 0);
+        BOOST_REQUIRE((range.first % block == 0 || range.count == 0));
+        covered = range.end();
+        blocks_of_rank[static_cast<std::size_t>(rank)] += blocks_in(range);
+      }
+      BOOST_REQUIRE(covered == sizes[p]);
+    }
+    const auto [least, most] = std::minmax_element(blocks_of_rank.begin(), blocks_of_rank.end());
+    BOOST_REQUIRE(*most - *least <= 1);
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(every_rank_sees_the_same_shares_and_its_own_in_them, Alone) {
+  const std::vector<std::int64_t> sizes{3, 10 * block + 1, 0, 5 * block, block};
+  OneOfMany first(*self, 0, 3);
+  const Sharding reference(sizes, first);
+  for (int rank = 0; rank < 3; ++rank) {
+    OneOfMany many(*self, rank, 3);
+    const Sharding sharding(sizes, many);
+    for (std::size_t p = 0; p < sizes.size(); ++p) {
+      for (int other = 0; other < 3; ++other)
+        BOOST_CHECK(sharding.range(p, other) == reference.range(p, other));
+      BOOST_CHECK(sharding.mine(p) == reference.range(p, rank));
+    }
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(blocks_left_over_go_round_the_ranks_from_one_parameter_to_the_next, Alone) {
+  OneOfMany many(*self, 0, 4);
+  const Sharding sharding({2 * block, 3 * block, 7, 6 * block}, many);
+  using Range = comm::ElementRange;
+  BOOST_CHECK((sharding.range(0, 0) == Range{0, block}));
+  BOOST_CHECK((sharding.range(0, 1) == Range{block, block}));
+  BOOST_TEST(sharding.range(0, 2).count == 0);
+  BOOST_CHECK((sharding.range(1, 0) == Range{0, block}));  // after ranks 2 and 3
+  BOOST_TEST(sharding.range(1, 1).count == 0);
+  BOOST_CHECK((sharding.range(1, 3) == Range{2 * block, block}));
+  BOOST_CHECK((sharding.range(2, 1) == Range{0, 7}));
+  BOOST_CHECK((sharding.range(3, 0) == Range{0, block}));
+  BOOST_CHECK((sharding.range(3, 2) == Range{2 * block, 2 * block}));
+}
+
+BOOST_FIXTURE_TEST_CASE(one_rank_owns_everything, Alone) {
+  const Sharding sharding({5, 3 * block + 1}, *self);
+  BOOST_CHECK((sharding.mine(0) == comm::ElementRange{0, 5}));
+  BOOST_CHECK((sharding.mine(1) == comm::ElementRange{0, 3 * block + 1}));
+}
+
+}  // namespace
+}  // namespace lockstep::test
