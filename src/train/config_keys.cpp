@@ -183,19 +183,21 @@ std::vector<Key> make_keys() {
       choice("ema.buffers", at(&Config::ema, &EmaConfig::buffers), {"copy", "average", "leave"},
              "what an average does with buffers"),
 
-      key("ddp.bucket_mb", at(&Config::ddp, &DdpConfig::bucket_mb), "size of a gradient bucket in MiB"),
-      key("ddp.first_bucket_mb", at(&Config::ddp, &DdpConfig::first_bucket_mb), "size of the first one"),
+      key("ddp.bucket_mb", at(&Config::ddp, &DdpConfig::bucket_mb),
+          "MiB at which a gradient bucket closes; they taper at the end"),
+      key("ddp.first_bucket_mb", at(&Config::ddp, &DdpConfig::first_bucket_mb), "the same for the first one"),
       choice("ddp.unused", at(&Config::ddp, &DdpConfig::unused), {"error", "allow"},
              "parameters that no sample used"),
       choice("ddp.reduce_dtype", at(&Config::ddp, &DdpConfig::reduce_dtype), {"fp32", "bf16", "fp16"},
-             "of gradients on the wire"),
-      key("ddp.hook", at(&Config::ddp, &DdpConfig::hook), "communication hook"),
+             "of gradients that travel between machines"),
+      key("ddp.hook", at(&Config::ddp, &DdpConfig::hook),
+          "none, or powersgd rank=1 start_step=1000 min_compression=2 error_feedback=true warm_start=true"),
       key("ddp.sharded_optimizer", at(&Config::ddp, &DdpConfig::sharded_optimizer),
           "each rank keeps a slice of the optimizer state"),
       key("ddp.check_every", at(&Config::ddp, &DdpConfig::check_every),
-          "steps between comparisons of the replicas; 0: never"),
+          "steps between comparisons of all ranks' parameters; 0: never"),
       choice("ddp.mode", at(&Config::ddp, &DdpConfig::mode), {"overlapped", "flat", "per_parameter"},
-             "how gradients travel"),
+             "how gradients travel; flat and per_parameter are to compare with"),
 
       key("checkpoint.every", at(&Config::checkpoint, &CheckpointConfig::every),
           "steps between checkpoints; 0: at the end only", true),
@@ -216,7 +218,8 @@ std::vector<Key> make_keys() {
           "SIGUSR1 prints where each rank is", true),
 
       key("log.every", at(&Config::log, &LogConfig::every), "steps between lines of metrics", true),
-      key("log.trace", at(&Config::log, &LogConfig::trace), "Chrome trace file of the run", true),
+      key("log.trace", at(&Config::log, &LogConfig::trace),
+          "FILE.json: a timeline of all ranks for chrome://tracing", true),
   };
   return keys;
 }
