@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "cli/verb.h"
@@ -10,28 +12,36 @@
 namespace lockstep::cli {
 namespace {
 
+constexpr double bytes_per_mib = 1 << 20;
+
 std::string workload_names() {
   std::vector<std::string> names;
   for (const train::StandardWorkload& workload : train::standard_workloads()) names.push_back(workload.name);
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-}  // namespace
+void add_workload(OptionSet& options) {
+  options.add()("workload", po::value<std::string>()->default_value("gpt-cpu"), "which one");
+  options.add()("steps", po::value<std::int64_t>()->default_value(20), "steps measured");
+}
 
-ExitCode bench(Session& session, const Arguments& arguments) {
+/// "2 ranks on 1 machine"
+std::string where(const comm::Communicator& world) {
+  const int nodes = world.topology().nodes();
+  return fmt::format("{} rank{} on {} machine{}", world.size(), world.size() == 1 ? "" : "s", nodes,
+                     nodes == 1 ? "" : "s");
+}
+
+ExitCode bench_step(Session& session, const Arguments& arguments) {
   OptionSet options("bench step [--workload NAME] [--steps N] [--json]",
-                    "Times whole training steps of a standard workload on made-up data, on all ranks; every "
+                    "Times whole training steps of a standard workload on made-up data, on all ranks. Every "
                     "time is a median\n"
                     "over steps, of the slowest rank in each. Workloads: " +
                         workload_names() + ".");
-  options.add()("workload", po::value<std::string>()->default_value("gpt-cpu"), "which one");
-  options.add()("steps", po::value<std::int64_t>()->default_value(20), "steps measured");
+  add_workload(options);
   options.add()("json", "print one JSON document");
-  options.positional("what");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
-  const std::string what = required(values, "what", "bench: say what to time: lockstep bench step");
-  if (what != "step") throw UsageError("bench: cannot measure '{}' in this version; try: bench step", what);
 
   const train::StepTimes times =
       train::time_steps(session, values["workload"].as<std::string>(), values["steps"].as<std::int64_t>());
@@ -50,6 +60,103 @@ ExitCode bench(Session& session, const Arguments& arguments) {
                times.samples_per_second, times.exposed_comm_ms);
   }
   return ExitCode::done;
+}
+
+void print_buckets(const train::OverlapTimes& times) {
+  fmt::print("\n{}: header {:.2f} ms, optimizer {:.1f} ms\n", times.mode, times.header_ms,
+             times.optimizer_ms);
+  fmt::print("{:>8}{:>10}{:>12}{:>12}{:>12}{:>12}\n", "bucket", "MiB", "ready", "wire", "started", "done");
+  for (std::size_t b = 0; b < times.buckets.size(); ++b) {
+    const train::BucketFigures& bucket = times.buckets[b];
+    fmt::print("{:>8}{:>10.3f}{:>12.2f}{:>12.2f}{:>12.2f}{:>12.2f}\n", b,
+               static_cast<double>(bucket.bytes) / bytes_per_mib, bucket.ready_ms, bucket.wire_ms,
+               bucket.start_ms, bucket.done_ms);
+  }
+}
+
+ExitCode bench_overlap(Session& session, const Arguments& arguments) {
+  OptionSet options(
+      "bench overlap [--workload NAME] [--steps N] [--bucket-mb X ...] [--buckets] [--json]",
+      "Times the three ways of communicating (ddp.mode) in alternation, beside the same program without\n"
+      "communication (compute), communication without the program (comm), and what is possible (critical "
+      "path: the\n"
+      "greatest of compute and, for any bucket, the moment it is ready plus the wire time of it and all "
+      "later ones; then\n"
+      "header and optimizer). Milliseconds; medians of the slowest rank. Workloads: " +
+          workload_names() + ".");
+  add_workload(options);
+  options.add()("bucket-mb", po::value<std::vector<double>>()->multitoken(),
+                "ddp.bucket_mb of mode overlapped; several: a row each");
+  options.add()("buckets",
+                "say when each bucket of mode overlapped is ready, started and done, and its wire time");
+  options.add()("json", "print one JSON document");
+  po::variables_map values;
+  if (!options.parse(session, arguments, values)) return ExitCode::done;
+  const bool json = values.count("json") != 0, buckets = values.count("buckets") != 0;
+  if (json && buckets) throw UsageError("bench: --buckets has no JSON form; leave one of the two out");
+
+  train::OverlapOptions wanted{.steps = values["steps"].as<std::int64_t>()};
+  if (values.count("bucket-mb")) wanted.bucket_mb = values["bucket-mb"].as<std::vector<double>>();
+  const std::string workload = values["workload"].as<std::string>();
+  const std::vector<train::OverlapTimes> results = train::time_overlap(session, workload, wanted);
+  if (session.world().rank() != 0) return ExitCode::done;
+  if (json) {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const train::OverlapTimes& times : results) {
+      rows.push_back({{"mode", times.mode},
+                      {"step_ms", times.step_ms},
+                      {"compute_ms", times.compute_ms},
+                      {"comm_ms", times.comm_ms},
+                      {"critical_path_ms", times.critical_path_ms},
+                      {"exposed_comm_ms", times.exposed_comm_ms}});
+    }
+    fmt::print("{}\n", nlohmann::json{{"rows", rows}}.dump(2));
+    return ExitCode::done;
+  }
+  fmt::print("{} on {}, ms\n", workload, where(session.world()));
+  fmt::print("{:<18}{:>10}{:>10}{:>10}{:>15}{:>10}{:>15}{:>13}\n", "mode", "step", "compute", "comm",
+             "critical path", "exposed", "step/critical", "step/compute");
+  for (const train::OverlapTimes& times : results) {
+    fmt::print("{:<18}{:>10.1f}{:>10.1f}{:>10.1f}{:>15.1f}{:>10.1f}{:>15.3f}{:>13.3f}\n", times.mode,
+               times.step_ms, times.compute_ms, times.comm_ms, times.critical_path_ms, times.exposed_comm_ms,
+               times.step_ms / times.critical_path_ms, times.step_ms / times.compute_ms);
+  }
+  for (const train::OverlapTimes& times : results) {
+    if (buckets && times.mode.starts_with("overlapped")) print_buckets(times);
+  }
+  return ExitCode::done;
+}
+
+struct Subject {
+  std::string_view name;
+  ExitCode (*run)(Session& session, const Arguments& arguments);
+};
+
+constexpr std::array subjects{Subject{"overlap", bench_overlap}, Subject{"step", bench_step}};
+
+}  // namespace
+
+ExitCode bench(Session& session, const Arguments& arguments) {
+  Arguments rest = arguments;
+  for (const Subject& subject : subjects) {
+    const auto named = std::find(rest.begin(), rest.end(), subject.name);
+    if (named == rest.end()) continue;
+    rest.erase(named);
+    return subject.run(session, rest);
+  }
+  std::vector<std::string_view> names;
+  for (const Subject& subject : subjects) names.push_back(subject.name);
+  OptionSet options(fmt::format("bench {} [OPTIONS]", fmt::join(names, "|")),
+                    "Measures, alone or under mpirun or srun:\n"
+                    "  overlap     how much of a step's communication shows, beside what is possible\n"
+                    "  step        whole training steps of a standard workload\n"
+                    "lockstep bench NAME --help tells more. With --json each prints one JSON document.");
+  options.positional("what");
+  po::variables_map values;
+  if (!options.parse(session, arguments, values)) return ExitCode::done;
+  throw UsageError("bench: cannot measure '{}'; one of {}",
+                   required(values, "what", "bench: say what to measure: lockstep bench step"),
+                   fmt::join(names, ", "));
 }
 
 }  // namespace lockstep::cli

@@ -45,6 +45,7 @@ tear_down() {
     for pid in $(ip netns pids "$host"); do kill -KILL "$pid" 2>/dev/null || true; done
     ip netns delete "$host" || true  # takes its end of the link along
   done
+  for host in "${hosts[@]}"; do rm -rf "/etc/netns/$host"; done
   rm -rf "$scratch"
 }
 trap tear_down EXIT
@@ -53,7 +54,11 @@ launcher=
 trap 'if [ -n "$launcher" ]; then kill -TERM "$launcher" 2>/dev/null || true; else exit 143; fi' INT TERM HUP
 
 set_up() {
-  for host in "${hosts[@]}"; do ip netns add "$host"; done
+  for host in "${hosts[@]}"; do
+    ip netns add "$host"
+    mkdir -p "/etc/netns/$host"  # `ip netns exec` shows this one as /etc/hosts
+    printf '127.0.0.1 localhost\n10.201.77.1 %s\n10.201.77.2 %s\n' "${hosts[@]}" >"/etc/netns/$host/hosts"
+  done
   ip link add "$interface" netns "${hosts[0]}" type veth peer name "$interface" netns "${hosts[1]}"
   for index in 0 1; do
     local inside=(ip -n "${hosts[$index]}")

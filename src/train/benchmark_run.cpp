@@ -1,0 +1,92 @@
+#include "train/benchmark_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/random.h"
+#include "lockstep/train/workload.h"
+
+namespace lockstep::train {
+namespace {
+
+ddp::Options with_shards(ddp::Options options, int shards) {
+  options.shards = shards;
+  return options;
+}
+
+}  // namespace
+
+data::Shard WorkloadRun::make_up(const models::ModelConfig& model, std::int64_t samples, int shard) {
+  const Random random({1, purpose_of("benchmark"), 0, static_cast<std::uint32_t>(shard)});
+  data::Shard made{.index = shard, .x = {}, .y = {}};
+  const auto integers = [&](Shape shape, std::int64_t bound) {
+    const Tensor tensor = Tensor::empty(shape, DType::int64);
+    for (std::int64_t i = 0; i < tensor.numel(); ++i) {
+      tensor.data<std::int64_t>()[i] =
+          random.below(static_cast<std::uint64_t>(i), static_cast<std::uint32_t>(bound));
+    }
+    return tensor;
+  };
+  const auto normals = [&](Shape shape) {
+    const Tensor tensor = Tensor::empty(shape);
+    for (std::int64_t i = 0; i < tensor.numel(); ++i)
+      tensor.data<float>()[i] = random.normal(static_cast<std::uint64_t>(i));
+    return tensor;
+  };
+  if (model.name == "gpt") {
+    made.x = integers({samples, model.context}, model.vocab);
+    made.y = integers({samples, model.context}, model.vocab);
+  } else if (model.name == "resnet") {
+    constexpr std::int64_t image_pixels = 32;
+    made.x = normals({samples, model.in_channels, image_pixels, image_pixels});
+    made.y = integers({samples}, model.classes);
+  } else {
+    made.x = normals({samples, model.sizes.front()});
+    made.y = integers({samples}, model.sizes.back());
+  }
+  return made;
+}
+
+WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::Communicator& world,
+                         kernels::Backend& backend, ddp::Options options)
+    : config_(parse_config(fmt::format("{}[train]\nsteps = 1\nglobal_batch = {}\nshards = {}\n",
+                                       workload.config, workload.batch_per_rank * world.size(), world.size()),
+                           "workload " + workload.name)),
+      model_(build_model(config_)),
+      replicas_(std::make_unique<ddp::DataParallel>(*model_, world, backend,
+                                                    with_shards(std::move(options), world.size()))),
+      optimizer_(build_optimizer(config_, *replicas_)) {
+  batch_.shards.push_back(make_up(config_.model, workload.batch_per_rank, world.rank()));
+}
+
+WorkloadRun::Times WorkloadRun::step() {
+  const Stopwatch watch;
+  const ddp::StepResult result = replicas_->step(batch_, [&](Tape& tape, const data::Shard& shard) {
+    return cross_entropy(model_->forward(tape, shard.x), shard.y);
+  });
+  optimizer_->step();
+  ++batch_.step;
+  return {.step_ms = watch.elapsed_ms(),
+          .backward_ms = result.compute_ms,
+          .exposed_comm_ms = result.exposed_comm_ms};
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::vector<double> greatest_of_ranks(comm::Communicator& world, const std::vector<double>& mine) {
+  std::vector<double> all(mine.size() * static_cast<std::size_t>(world.size()));
+  world.all_gather(mine.data(), mine.size() * sizeof(double), all.data());
+  std::vector<double> greatest = mine;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    greatest[i % mine.size()] = std::max(greatest[i % mine.size()], all[i]);
+  return greatest;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,58 @@
+// A standard workload in training on made-up data, and medians over steps and ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lockstep/data/loader.h"
+#include "lockstep/ddp/data_parallel.h"
+#include "lockstep/models/model.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/train/benchmark.h"
+
+namespace lockstep::train {
+
+/// Steps after which plan, memory and caches have settled.
+constexpr std::int64_t settling_steps = 4;
+
+class WorkloadRun {
+ public:
+  /// One shard a rank. `world` and `backend` must outlive this. Collective over `world`.
+  WorkloadRun(const StandardWorkload& workload, comm::Communicator& world, kernels::Backend& backend,
+              ddp::Options options = {});
+
+  struct Times {
+    double step_ms = 0;      ///< optimizer included
+    double backward_ms = 0;  ///< from the start of the step to the end of its backward
+    double exposed_comm_ms = 0;
+  };
+  Times step();
+
+  const Config& config() const { return config_; }
+  const ddp::DataParallel& replicas() const { return *replicas_; }
+
+ private:
+  /// The same tensors serve every step.
+  struct MadeUpBatch {
+    std::int64_t step = 0;
+    std::vector<data::Shard> shards;
+    auto begin() const { return shards.begin(); }
+    auto end() const { return shards.end(); }
+  };
+  static data::Shard make_up(const models::ModelConfig& model, std::int64_t samples, int shard);
+
+  Config config_;
+  std::unique_ptr<models::Model> model_;
+  std::unique_ptr<ddp::DataParallel> replicas_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  MadeUpBatch batch_;
+};
+
+/// The upper of the two middle values of an even number. Not of none.
+double median(std::vector<double> values);
+
+/// Element by element the greatest over all ranks, which all bring equally many. Collective.
+std::vector<double> greatest_of_ranks(comm::Communicator& world, const std::vector<double>& mine);
+
+}  // namespace lockstep::train
