@@ -99,7 +99,7 @@ void ActiveSum::add_pieces(int owner) {
     piece.count = std::min(step, left);
     piece.buffer_offset = buffer_used_;
     const int packed = !alone && !direct(piece) ? 1 : 0;
-    const int slots = mine ? received_terms() + packed : std::max(own_terms(), packed);
+    const int slots = mine ? result_slot_number() + packed : std::max(own_terms(), packed);
     buffer_used_ += static_cast<std::size_t>(slots) * Workspace::rounded_up(bytes(piece.count));
     piece.first_message = messages_.add(static_cast<std::size_t>(messages), pieces_.size());
     pieces_.push_back(piece);
@@ -187,18 +187,23 @@ void ActiveSum::receive_terms(Piece& piece) {
 
 void ActiveSum::add_all(Piece& piece, SumScratch& scratch) {
   const int mine = context_->board->local_rank();
-  const int peers = is(Exchange::Kind::sum) ? context_->board->local_ranks() : 1;
-  const Target own{mine, 1};
-  const Target all = peers == 1 ? own : Target{0, peers};
+  const bool everywhere = is(Exchange::Kind::sum);
+  const Target target{everywhere ? 0 : mine, everywhere ? context_->board->local_ranks() : 1};
   if (!narrow_) {
-    evaluate(request_.plan->whole, piece, all, scratch);
+    evaluate(request_.plan->whole, piece, target, scratch);
     return;
   }
+  // This node's terms are rounded like all others, so that the bits do not depend on who owns an element.
   for (int term = 0; term < received_terms(); ++term)
     widen(term_place(piece, term), slot(piece, term), piece.count, request_.sum.wire);
-  evaluate(request_.plan->whole, piece, own, scratch);
-  pack(piece, mine, 0, result_slot(piece));
-  for (int peer = 0; peer < all.peers; ++peer) unpack(piece, result_slot(piece), all.first_peer + peer);
+  for (int term = 0; term < own_terms(); ++term) {
+    std::byte* place = slot(piece, received_terms() + term);
+    evaluate(request_.plan->terms[static_cast<std::size_t>(term)], piece, {.slot = place}, scratch);
+    round_to(request_.sum.wire, place, piece.count);
+  }
+  evaluate(request_.plan->whole_of_terms, piece, {.slot = result_slot(piece)}, scratch);
+  narrow(result_slot(piece), result_slot(piece), piece.count, request_.sum.wire);
+  for (int peer = 0; peer < target.peers; ++peer) unpack(piece, result_slot(piece), target.first_peer + peer);
 }
 
 void ActiveSum::send_result(Piece& piece) {

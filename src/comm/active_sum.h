@@ -66,6 +66,12 @@ class ActiveSum {
   };
 
   explicit ActiveSum(const SumContext& context);
+  /// After a failure messages may still arrive: their memory is then left to the end of the process.
+  ~ActiveSum() {
+    if (messages_.under_way()) buffer_.leave();
+  }
+  ActiveSum(const ActiveSum&) = delete;
+  ActiveSum& operator=(const ActiveSum&) = delete;
 
   /// Takes up the exchange; `tag` and `tag` + 1 are its own until it is finished.
   void begin(std::uint64_t ticket, Request request, int tag);
@@ -145,8 +151,10 @@ class ActiveSum {
   std::byte* term_place(const Piece& piece, int term) const {
     return slot(piece, term) + bytes(piece.count) - wire_bytes(piece.count);
   }
+  /// An owner's slots: the terms it receives, its node's terms if they are rounded, the result.
+  int result_slot_number() const { return received_terms() + (narrow_ ? own_terms() : 0); }
   std::byte* result_slot(const Piece& piece) const {
-    return slot(piece, owned(piece) ? received_terms() : 0);
+    return slot(piece, owned(piece) ? result_slot_number() : 0);
   }
   int own_terms() const { return request_.plan ? static_cast<int>(request_.plan->terms.size()) : 0; }
   int received_terms() const { return request_.plan ? request_.plan->received : 0; }

@@ -2,20 +2,10 @@
 #include "comm/messages.h"
 
 #include <algorithm>
-#include <exception>
 
 #include "comm/mpi_check.h"
 
 namespace lockstep::comm {
-
-Messages::~Messages() {
-  if (under_way_ == 0 || std::uncaught_exceptions() > 0) return;
-  for (std::size_t place = 0; place < requests_.size(); ++place) {
-    if (requests_[place] == MPI_REQUEST_NULL) continue;
-    if (about_[place].received_bytes > 0) MPI_Cancel(&requests_[place]);
-    MPI_Request_free(&requests_[place]);
-  }
-}
 
 void Messages::begin(std::uint64_t ticket) {
   ticket_ = ticket;

@@ -13,9 +13,6 @@ namespace lockstep::comm {
 class Messages {
  public:
   Messages(MPI_Comm comm, int rank) : comm_(comm), rank_(rank) {}
-  /// Withdraws receives that nobody answered: the exchange failed.
-  ~Messages();
-  Messages(Messages&&) = default;
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
@@ -23,6 +20,7 @@ class Messages {
   void begin(std::uint64_t ticket);
   void reserve(std::size_t messages);
   std::size_t capacity() const { return requests_.capacity(); }
+  bool under_way() const { return under_way_ > 0; }
 
   /// Makes places for the messages of a piece; returns the first.
   std::size_t add(std::size_t messages, std::size_t piece);

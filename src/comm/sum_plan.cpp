@@ -45,6 +45,18 @@ class Planner {
     return {std::move(program), std::move(sources)};
   }
 
+  /// The sum of `range` from `terms` alone.
+  SumPlan::Sum sum_of(const std::vector<ShardRange>& terms, ShardRange range) const {
+    std::vector<SumPlan::Source> sources;
+    SumProgram program(range, [&](ShardRange part) {
+      const auto term = std::find(terms.begin(), terms.end(), part);
+      if (term == terms.end()) return -1;
+      sources.push_back({-1, static_cast<int>(term - terms.begin())});
+      return static_cast<int>(sources.size()) - 1;
+    });
+    return {std::move(program), std::move(sources)};
+  }
+
  private:
   int node_at(int rank) const { return topology_.node_of_rank[static_cast<std::size_t>(rank)]; }
 
@@ -87,14 +99,19 @@ SumPlan make_sum_plan(const ShardMap& map, const Topology& topology, int node) {
   plan.shards = map.shards();
   for (const ShardRange term : terms[static_cast<std::size_t>(node)])
     plan.terms.push_back(planner.sum(term, {}));
-  plan.whole = planner.sum({0, map.shards()}, joined_but(terms, node));
+  std::vector<ShardRange> elsewhere = joined_but(terms, node);
+  plan.whole = planner.sum({0, map.shards()}, elsewhere);
+  const auto& own = terms[static_cast<std::size_t>(node)];
+  elsewhere.insert(elsewhere.end(), own.begin(), own.end());
+  plan.whole_of_terms = planner.sum_of(elsewhere, {0, map.shards()});
   for (int other = 0; other < topology.nodes(); ++other) {
     plan.terms_of_node.push_back(static_cast<int>(terms[static_cast<std::size_t>(other)].size()));
     if (other != node) plan.received += plan.terms_of_node.back();
   }
   for (int rank = 0; rank < map.ranks(); ++rank)
     plan.planes_of_rank.push_back(static_cast<int>(map.subtrees(rank).size()));
-  plan.scratch_bytes = plan.whole.program.scratch_bytes();
+  plan.scratch_bytes =
+      std::max(plan.whole.program.scratch_bytes(), plan.whole_of_terms.program.scratch_bytes());
   for (const SumPlan::Sum& term : plan.terms) {
     plan.scratch_bytes = std::max(plan.scratch_bytes, term.program.scratch_bytes());
   }

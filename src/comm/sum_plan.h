@@ -25,6 +25,7 @@ struct SumPlan {
   int shards = 0;
   std::vector<Sum> terms;  ///< this node's terms, from its ranks' planes
   Sum whole;               ///< the sum of everything, from this node's planes and the terms it receives
+  Sum whole_of_terms;      ///< the same from terms alone: this node's are counted behind those it receives
   std::vector<int> terms_of_node;  ///< how many terms each node has
   int received = 0;                ///< terms that this node receives
   std::vector<int> planes_of_rank;

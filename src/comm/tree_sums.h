@@ -1,6 +1,7 @@
 // The queue of started exchanges of one communicator: tree sums and their two halves.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -43,7 +44,7 @@ class TreeSums {
   int first_tag_;
   std::vector<std::unique_ptr<SumPlan>> plans_;
   std::vector<ActiveSum::Request> waiting_;  ///< a ring, larger than the buckets of nearly any model
-  std::vector<ActiveSum> active_;            ///< a ring
+  std::deque<ActiveSum> active_;             ///< a ring
   ActiveSum::Room room_;                     ///< that the largest exchange so far took
   SumScratch scratch_;
   Ticket started_ = 0;    ///< by this rank

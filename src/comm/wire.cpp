@@ -34,6 +34,15 @@ void narrow(const std::byte* values, std::byte* narrowed, std::int64_t count, DT
   }
 }
 
+void round_to(DType wire, std::byte* values, std::int64_t count) {
+  if (wire == DType::bfloat16) {
+    convert<float, float>(values, values, count,
+                          [](float x) { return from_bfloat16_bits(bfloat16_bits(x)); });
+  } else {
+    convert<float, float>(values, values, count, [](float x) { return from_float16_bits(float16_bits(x)); });
+  }
+}
+
 void widen(const std::byte* narrowed, std::byte* values, std::int64_t count, DType wire) {
   if (wire == DType::bfloat16) {
     convert<std::uint16_t, float>(narrowed, values, count,

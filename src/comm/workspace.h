@@ -23,6 +23,8 @@ class Workspace {
     if (!memory_) throw FailureError("tree sum: no memory for a buffer of {} bytes", bytes);
     bytes_ = bytes;
   }
+  /// Gives the memory up without freeing it.
+  void leave() { static_cast<void>(memory_.release()); }
   std::size_t bytes() const { return bytes_; }
   std::byte* data() const { return memory_.get(); }
 

@@ -1,11 +1,13 @@
-// Once a step's sums and gathers have been made, making them again allocates nothing.
+// Once a step's exchanges and gathers have been made, making them again allocates nothing.
 #include <mpi.h>
 
 #include <boost/test/unit_test.hpp>
 #include <optional>
+#include <random>
 #include <vector>
 
 #include "comm/mpi_communicator.h"
+#include "slices.h"
 #include "sums.h"
 #include "support/allocations.h"
 #include "support/world.h"
@@ -33,20 +35,29 @@ BOOST_AUTO_TEST_CASE(a_step_that_repeats_allocates_nothing) {
       layout[rank] = apart ? static_cast<int>(rank % 2) : 0;
     const auto ranks = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 1024});
     const comm::ShardMap map(shards, ranks->size());
-    // 5 and 13 sums a step: in the ring of sums under way, and in that of waiting ones, each step begins
-    // elsewhere.
+    // 5 and 13 exchanges a step: in the ring of those under way, and in that of waiting ones, each step
+    // begins elsewhere.
     for (const int sums : {5, 13}) {
       const auto arena = ranks->allocate_arena(static_cast<std::size_t>(sums) * room_bytes,
                                                test::planes_for(shards, ranks->size()));
+      std::vector<comm::Slices> slices;
+      std::mt19937_64 random(9);
+      for (int i = 0; i < sums; ++i) {
+        const std::int64_t count = i == 3 ? 4096 : 100 * (i + 1);  // the largest in the middle
+        slices.push_back(test::random_slices(random, count, ranks->size(), 5));
+      }
       std::vector<double> all(static_cast<std::size_t>(ranks->size()));
       std::optional<test::AllocationCount> allocations;
       for (int step = 0; step < 12; ++step) {
         if (step == warm_steps) allocations.emplace();
         comm::Ticket last = 0;
         for (int i = 0; i < sums; ++i) {
-          const std::int64_t count = i == 3 ? 4096 : 100 * (i + 1);  // the largest in the middle
-          last = ranks->start_tree_sum(
-              {arena.get(), static_cast<std::size_t>(i) * room_bytes, count, lockstep::DType::float32}, map);
+          const comm::Slices& cut = slices[static_cast<std::size_t>(i)];
+          comm::TreeSum vector{arena.get(), static_cast<std::size_t>(i) * room_bytes, cut.count()};
+          if (i % 2 == 1) vector.wire = lockstep::DType::bfloat16;
+          last = i % 3 == 0   ? ranks->start_tree_sum(vector, map)
+                 : i % 3 == 1 ? ranks->start_reduce_scatter(vector, map, cut)
+                              : ranks->start_all_gather(vector, cut);
           ranks->progress();
         }
         ranks->wait(last);

@@ -1,14 +1,13 @@
 // Tree sums equal the serial fold over the shards, bit for bit, wherever the ranks run.
-#include <fmt/ranges.h>
 #include <mpi.h>
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "comm/mpi_communicator.h"
+#include "layouts.h"
 #include "lockstep/base/error.h"
 #include "sums.h"
 #include "support/world.h"
@@ -17,28 +16,11 @@ namespace comm = lockstep::comm;
 namespace test = lockstep::test;
 using lockstep::DType;
 using lockstep::UsageError;
+using test::layouts;
+using test::text_of;
 using test::world;
 
 namespace {
-
-/// Ways to lay the ranks out on nodes: the node of each rank.
-std::vector<std::vector<int>> layouts(int ranks) {
-  std::vector<std::vector<int>> found(5, std::vector<int>(static_cast<std::size_t>(ranks)));
-  for (std::size_t rank = 0; rank < static_cast<std::size_t>(ranks); ++rank) {
-    found[0][rank] = 0;                                            // one node
-    found[1][rank] = static_cast<int>(rank);                       // a node each
-    found[2][rank] = rank + 1 == static_cast<std::size_t>(ranks);  // all but the last together: 2+1, 3+1, 4+1
-    found[3][rank] = rank > 0;                                     // the first alone: 1+2, 1+3, 1+4
-    found[4][rank] = static_cast<int>(rank % 2);                   // not node-major: 0, 1, 0, 1
-  }
-  std::sort(found.begin(), found.end());
-  found.erase(std::unique(found.begin(), found.end()), found.end());
-  return found;
-}
-
-std::string text_of(const std::vector<int>& layout) {
-  return fmt::format("nodes {}", fmt::join(layout, " "));
-}
 
 template <class T>
 void check_one(comm::Communicator& communicator, comm::Arena& arena, std::size_t offset_bytes,

@@ -62,7 +62,8 @@ class Communicator {
   /// Starts a sum over all shards, along the tree. Before the call, plane p of this rank holds the partial
   /// sum of its p-th maximal sub-tree (map.subtrees(rank)); a rank without shards has none. When done, plane
   /// 0 of every rank holds the sum (so every rank needs at least one plane). Returns at once; exchanges are
-  /// carried out in the order started. The memory must not be touched in between.
+  /// carried out in the order started. The memory must not be touched in between, by another
+  /// exchange either.
   virtual Ticket start_tree_sum(const TreeSum& sum, const ShardMap& map) = 0;
   /// As above, with the same bits, but when done only the elements that this rank owns hold the sum, in its
   /// plane 0. What the others of its planes hold then is unspecified.
