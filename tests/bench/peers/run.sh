@@ -90,14 +90,15 @@ for round in $(seq "$rounds"); do
   for workload in "${workloads[@]}"; do
     for who in ours "${!python[@]}"; do
       say "round $round of $rounds: $workload, $who"
-      echo "$workload $who one $(run "$who" 1 "$workload")" >>"$scratch/times"
-      echo "$workload $who two $(run "$who" 2 "$workload")" >>"$scratch/times"
-      echo "$workload $who beside $(beside "$who" "$workload")" >>"$scratch/times"
+      one=$(run "$who" 1 "$workload")
+      two=$(run "$who" 2 "$workload")
+      beside=$(beside "$who" "$workload")
+      echo "$workload $who $one $two $beside" >>"$scratch/times"
     done
   done
 done
 
-echo "$("$lockstep" --version), $("${mpirun[0]}" --version | head -n 1), $(nproc) cores: $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)"
+echo "$("$lockstep" --version), $("${mpirun[0]}" --version | head -n 1), $(getconf _NPROCESSORS_ONLN) cores: $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)"
 for who in "${!python[@]}"; do echo "$who: PyTorch $(version_of "${python[$who]}")"; done
 python3 - "$scratch/times" "$rounds" "$steps" <<'PY'
 import collections
@@ -106,8 +107,9 @@ import sys
 
 times = collections.defaultdict(list)
 for line in open(sys.argv[1]):
-    workload, who, what, ms = line.split()
-    times[workload, who, what].append(float(ms))
+    workload, who, *ms = line.split()
+    for what, value in zip(("one", "two", "beside"), ms):
+        times[workload, who, what].append(float(value))
 median = {key: statistics.median(values) for key, values in times.items()}
 print(f"ms a step, one thread a rank; medians of {sys.argv[2]} rounds of {sys.argv[3]} steps. 'beside': two 1-rank runs at once")
 print(f"{'workload':<12}{'who':<8}{'1 rank':>9}{'2 ranks':>9}{'beside':>9}{'2 ranks/beside':>16}{'2 ranks/1 rank':>16}{'ours is faster: 1 rank':>24}{'2 ranks':>9}")
