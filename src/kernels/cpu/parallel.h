@@ -2,6 +2,8 @@
 // item never changes how it is computed.
 #pragma once
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <exception>
@@ -22,11 +24,12 @@ void parallel_ranges(int threads, std::int64_t count, std::int64_t items_per_thr
     return;
   }
   std::exception_ptr error;
-#pragma omp parallel for num_threads(team) schedule(static, 1)
-  for (int thread = 0; thread < team; ++thread) {
+  // Not `parallel for`, in which LLVM's OpenMP allocates every time.
+#pragma omp parallel num_threads(team)
+  for (int part = omp_get_thread_num(); part < team; part += omp_get_num_threads()) {
     flush_denormals();
     try {
-      body(count * thread / team, count * (thread + 1) / team);
+      body(count * part / team, count * (part + 1) / team);
     } catch (...) {
 #pragma omp critical(lockstep_kernels_error)
       if (!error) error = std::current_exception();
