@@ -12,6 +12,8 @@
 namespace lockstep::checkpoint {
 namespace {
 
+constexpr std::size_t most_names = 24;  // of one kind, in one line
+
 struct Problems {
   std::vector<std::string> missing, unexpected, shapes, dtypes, collisions;
 };
@@ -83,7 +85,11 @@ Fit fit(std::span<const StoredTensor> stored, std::span<const Wanted> wanted, Wi
   Problems problems;
   for (const Wanted& group : wanted) fit_group(stored, group, widening, result, problems);
   const auto say = [&](std::string_view what, const std::vector<std::string>& names) {
-    if (!names.empty()) result.problems.push_back(fmt::format("{}: {}", what, fmt::join(names, ", ")));
+    if (names.empty()) return;
+    const std::size_t shown = std::min(names.size(), most_names);
+    std::string text = fmt::format("{}: {}", what, fmt::join(names.begin(), names.begin() + shown, ", "));
+    if (shown < names.size()) text += fmt::format(" ... and {} more", names.size() - shown);
+    result.problems.push_back(std::move(text));
   };
   say("missing", problems.missing);
   say("unexpected", problems.unexpected);

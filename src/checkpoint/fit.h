@@ -38,8 +38,8 @@ struct Fit {
     Tensor target;
   };
   std::vector<Pair> pairs;
-  std::vector<std::string>
-      problems;  ///< "missing: model/a, model/b", "wrong shape: model/c is [3] in the file, [4] here" ...
+  std::vector<std::string> problems;  ///< "missing: model/a, model/b ... and 9 more", "wrong shape: model/c
+                                      ///< is [3] in the file, [4] here" ...
 };
 
 /// Compares names without leading "module." and "_orig_mod.", on both sides.

@@ -122,16 +122,20 @@ bool LockHolder::is_earlier_start_of(const LockHolder& other) const {
   return !slurm_job.empty() && slurm_job == other.slurm_job && restart_count < other.restart_count;
 }
 
-FileLock::FileLock(const std::string& path, double wait_s, std::string& taken_over_from) : path_(path) {
-  const LockHolder self = LockHolder::this_process();
+FileLock::FileLock(const std::string& path, double wait_s, const std::function<void(const std::string&)>& say)
+    : path_(path) {
   const double deadline_s = monotonic_s() + wait_s;
-  while (!try_to_take(self, taken_over_from)) {
+  for (int tries = 1; !try_to_take(say); ++tries) {
     if (monotonic_s() < deadline_s) {
+      if (tries == 2) {  // not for a holder that was just leaving
+        say(fmt::format("{}: held by {}; waiting up to {:g} s for it to end", path_,
+                        holder_in(OpenFile(path_, OpenFile::Mode::read_write_or_create)).describe(), wait_s));
+      }
       std::this_thread::sleep_for(retry_interval);
       continue;
     }
     const LockHolder holder = holder_in(OpenFile(path_, OpenFile::Mode::read_write_or_create));
-    if (!holder.is_earlier_start_of(self)) {
+    if (!holder.is_earlier_start_of(self_)) {
       throw UsageError(
           "{}: another run holds this directory: {}; wait for it to end, stop it, or use another directory",
           path_, holder.describe());
@@ -146,19 +150,31 @@ FileLock::~FileLock() {
   if (file_ && !lost_its_name(*file_)) remove_quietly(path_);  // before the lock goes with the descriptor
 }
 
-bool FileLock::try_to_take(const LockHolder& self, std::string& taken_over_from) {
+void FileLock::check_held() const {
+  // The text, too: a file system that lost sight of this host gives its lock on the same file to another.
+  LockHolder now;
+  if (exists(path_)) now = holder_in(OpenFile(path_, OpenFile::Mode::read));
+  if (now == self_ && !lost_its_name(*file_)) return;
+  throw FailureError("{}: no longer this run's: {}; this run ({}) writes nothing more there", path_,
+                     now.host.empty() ? "the file was removed" : "taken over by " + now.describe(),
+                     self_.describe());
+}
+
+bool FileLock::try_to_take(const std::function<void(const std::string&)>& say) {
   auto file = std::make_unique<OpenFile>(path_, OpenFile::Mode::read_write_or_create);
   const LockHolder holder = holder_in(*file);
   if (::flock(file->descriptor(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK || errno == EINTR) return false;
     if (errno != ENOLCK && errno != ENOTSUP && errno != ENOSYS && errno != EINVAL)
       throw_system_error(errno, path_, "lock");
-    const bool elsewhere = !holder.host.empty() && holder.host != self.host;
+    const bool elsewhere = !holder.host.empty() && holder.host != self_.host;
     if (holder.is_alive_here() || elsewhere) return false;
   }
   if (lost_its_name(*file)) return false;  // its holder removed it between opening and locking
-  if (!holder.host.empty()) taken_over_from = holder.describe();
-  write_holder(*file, self);
+  if (!holder.host.empty()) {
+    say(fmt::format("{}: taken over from {}, which ended without giving it back", path_, holder.describe()));
+  }
+  write_holder(*file, self_);
   file_ = std::move(file);
   return true;
 }

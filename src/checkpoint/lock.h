@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -25,6 +26,7 @@ struct LockHolder {
   /// Same host, boot, pid and start time as a process that is alive.
   bool is_alive_here() const;
   bool is_earlier_start_of(const LockHolder& other) const;  ///< the same Slurm job, fewer restarts
+  bool operator==(const LockHolder&) const = default;
 };
 
 /// Holds an exclusive lock on the file while it lives; then removes it.
@@ -35,16 +37,23 @@ struct LockHolder {
 class FileLock {
  public:
   /// Tries until wait_s have passed, then takes over from an earlier start of the same Slurm job or throws
-  /// UsageError naming the holder. `taken_over_from` becomes a description of a dead holder, or stays empty.
-  FileLock(const std::string& path, double wait_s, std::string& taken_over_from);
+  /// UsageError naming the holder. `say` gets a line when the wait begins, and one if the lock is a dead
+  /// holder's.
+  FileLock(const std::string& path, double wait_s, const std::function<void(const std::string&)>& say);
   ~FileLock();
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
+  /// FailureError, naming the new holder, if the lock was taken over or its file removed: a holder that hung
+  /// long enough to be taken for dead may wake again.
+  void check_held() const;
+  const LockHolder& holder() const { return self_; }
+
  private:
-  bool try_to_take(const LockHolder& self, std::string& taken_over_from);
+  bool try_to_take(const std::function<void(const std::string&)>& say);
 
   std::string path_;
+  LockHolder self_ = LockHolder::this_process();
   std::unique_ptr<OpenFile> file_;
 };
 

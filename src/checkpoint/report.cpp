@@ -15,6 +15,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::size_t most_lines = 24;  // of differing tensors
+
 std::string_view to_string(TensorDifference::Kind kind) {
   switch (kind) {
     case TensorDifference::Kind::only_in_a:
@@ -35,6 +37,15 @@ std::vector<std::int64_t> extents_of(const Shape& shape) { return {shape.begin()
 
 json json_of(const AttributeValue& value) {
   return std::visit([](const auto& held) { return json(held); }, value);
+}
+
+/// "step 20, epoch 3, samples 1280, shards 4, seed 1", without what is not known.
+std::string text_of(const Position& position) {
+  std::string text = fmt::format("step {}", position.step);
+  if (position.knows_samples())
+    text += fmt::format(", epoch {}, samples {}", position.epoch, position.samples);
+  if (position.knows_shards()) text += fmt::format(", shards {}, seed {}", position.shards, position.seed);
+  return text;
 }
 
 std::string line_of(const TensorDifference& difference, std::int64_t elements) {
@@ -105,13 +116,19 @@ std::string to_text(const DiffReport& report) {
     const auto shown = [](const std::string& value) { return value.empty() ? std::string("none") : value; };
     text += fmt::format("{}: {} against {}\n", attribute.name, shown(attribute.a), shown(attribute.b));
   }
-  for (const TensorDifference& difference : report.differences)
-    text += line_of(difference, difference.shape_a.numel());
+  const std::size_t shown = std::min(report.differences.size(), most_lines);
+  for (std::size_t d = 0; d < shown; ++d)
+    text += line_of(report.differences[d], report.differences[d].shape_a.numel());
+  if (shown < report.differences.size()) {
+    text += fmt::format("... and {} more tensors; all are in the JSON report\n",
+                        report.differences.size() - shown);
+  }
   return text;
 }
 
 json to_json(const Inspection& inspection) {
   const FileIndex& index = inspection.index;
+  const Position& position = index.position;
   json groups = json::array(), tensors = json::array();
   for (const GroupEntry& group : index.groups) {
     json attributes = json::object();
@@ -132,11 +149,11 @@ json to_json(const Inspection& inspection) {
   }
   return {{"path", index.path},
           {"format_version", index.version},
-          {"step", index.position.step},
-          {"epoch", index.position.epoch},
-          {"samples", index.position.samples},
-          {"shards", index.position.shards},
-          {"seed", index.position.seed},
+          {"step", position.step},
+          {"epoch", position.knows_samples() ? json(position.epoch) : json()},
+          {"samples", position.knows_samples() ? json(position.samples) : json()},
+          {"shards", position.knows_shards() ? json(position.shards) : json()},
+          {"seed", position.knows_shards() ? json(position.seed) : json()},
           {"world_size", index.world_size},
           {"created", index.created},
           {"digest", to_hex(index.digest)},
@@ -148,10 +165,8 @@ json to_json(const Inspection& inspection) {
 
 std::string to_text(const Inspection& inspection) {
   const FileIndex& index = inspection.index;
-  const Position& position = index.position;
   std::string text =
-      fmt::format("{}\nstep {}, epoch {}, samples {}, shards {}, seed {}; written by {} rank{} at {}\n\n",
-                  index.path, position.step, position.epoch, position.samples, position.shards, position.seed,
+      fmt::format("{}\n{}; written by {} rank{} at {}\n\n", index.path, text_of(index.position),
                   index.world_size, index.world_size == 1 ? "" : "s", index.created);
   std::size_t name_width = 4, shape_width = 5;
   for (const TensorEntry& tensor : index.tensors) {

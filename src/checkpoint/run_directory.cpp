@@ -1,5 +1,6 @@
 #include "lockstep/checkpoint/run_directory.h"
 
+#include "checkpoint/digest.h"
 #include "checkpoint/lock.h"
 #include "checkpoint/storage.h"
 #include "lockstep/base/error.h"
@@ -21,13 +22,17 @@ RunDirectory::RunDirectory(std::string path, comm::Communicator& communicator, d
     if (communicator_.rank() != 0) return;
     make_directories(path_);
     make_directories(checkpoints_path());
-    std::string dead_holder;
-    lock_ = std::make_unique<Lock>(path_ + "/lock", lock_wait_s, dead_holder);
+    lock_ = std::make_unique<Lock>(path_ + "/lock", lock_wait_s,
+                                   [](const std::string& line) { Log().warning("{}", line); });
     remove_file(temporary_path(config_path()));
-    if (!dead_holder.empty()) {
-      Log().warning("{}/lock: taken over from {}, which ended without giving it back", path_, dead_holder);
-    }
   });
+  std::uint64_t start = 0;
+  if (lock_) {
+    const std::string holder = lock_->holder().to_text();
+    start = digest_of(holder.data(), holder.size());
+  }
+  communicator_.broadcast(&start, sizeof start, 0);
+  mark_ = to_hex(start);
 }
 
 RunDirectory::~RunDirectory() = default;
@@ -47,8 +52,14 @@ std::optional<std::string> RunDirectory::stored_config() const {
 
 void RunDirectory::write_config(const std::string& text) {
   comm::together(communicator_, [&] {
-    if (communicator_.rank() == 0) write_text_atomically(config_path(), text);
+    if (communicator_.rank() != 0) return;
+    check_held();
+    write_text_atomically(config_path(), text);
   });
+}
+
+void RunDirectory::check_held() const {
+  if (lock_) lock_->check_held();
 }
 
 }  // namespace lockstep::checkpoint

@@ -57,8 +57,11 @@ void check_same_everywhere(const FileIndex& index, comm::Communicator& communica
 /// The file under its temporary name. Gone again at the end unless it was published.
 class Draft {
  public:
-  explicit Draft(std::string path, comm::Communicator& communicator)
-      : path_(std::move(path)), temporary_(temporary_path(path_)), communicator_(communicator) {}
+  Draft(std::string path, comm::Communicator& communicator, const SaveOptions& options)
+      : path_(std::move(path)),
+        temporary_(temporary_path(path_, options.mark)),
+        communicator_(communicator),
+        options_(options) {}
   ~Draft() {
     if (made_) remove_quietly(temporary_);
   }
@@ -69,6 +72,7 @@ class Draft {
   void lay_out(FileIndex& index) {
     comm::together(communicator_, [&] {
       if (communicator_.rank() != 0) return;
+      if (options_.check_may_write) options_.check_may_write();
       OpenFile file(temporary_, OpenFile::Mode::create_or_truncate);
       made_ = true;
       checkpoint::lay_out(index, file);
@@ -95,6 +99,7 @@ class Draft {
   void publish() {
     comm::together(communicator_, [&] {
       if (communicator_.rank() != 0) return;
+      if (options_.check_may_write) options_.check_may_write();
       rename_file(temporary_, path_);
       made_ = false;
       sync_directory(directory_of(path_));
@@ -104,12 +109,14 @@ class Draft {
  private:
   std::string path_, temporary_;
   comm::Communicator& communicator_;
+  const SaveOptions& options_;
   bool made_ = false;
 };
 
 }  // namespace
 
-void save_file(const std::string& path, const Contents& contents, comm::Communicator& communicator) {
+void save_file(const std::string& path, const Contents& contents, comm::Communicator& communicator,
+               const SaveOptions& options) {
   FileIndex index;
   comm::together(communicator, [&] {
     index = index_of(contents);
@@ -132,7 +139,7 @@ void save_file(const std::string& path, const Contents& contents, comm::Communic
   index.world_size = communicator.size();
   index.created = utc_now();
 
-  Draft draft(path, communicator);
+  Draft draft(path, communicator, options);
   draft.lay_out(index);
   comm::together(communicator, [&] { draft.write_share(index, elements); });
   draft.publish();

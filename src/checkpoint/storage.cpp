@@ -120,7 +120,11 @@ bool exists(const std::string& path) {
 void make_directories(const std::string& path) {
   for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     const std::string prefix = path.substr(0, slash);
-    if (::mkdir(prefix.c_str(), 0777) != 0) {
+    if (::mkdir(prefix.c_str(), 0777) == 0) {
+      const std::string parent = directory_of(prefix);
+      // A directory that may be written but not read cannot be opened, so not synced either.
+      if (::faccessat(AT_FDCWD, parent.c_str(), R_OK, AT_EACCESS) == 0) sync_directory(parent);
+    } else {
       const int error = errno;
       struct stat status {};
       // On a read-only or foreign directory mkdir answers so even where the name is there already.
@@ -193,8 +197,8 @@ bool replace_link(const std::string& path, const std::string& target) {
   return true;
 }
 
-std::string temporary_path(const std::string& path) {
-  return fmt::format("{}/.{}.tmp", directory_of(path), file_name_of(path));
+std::string temporary_path(const std::string& path, std::string_view mark) {
+  return fmt::format("{}/.{}{}{}.tmp", directory_of(path), file_name_of(path), mark.empty() ? "" : ".", mark);
 }
 
 }  // namespace lockstep::checkpoint

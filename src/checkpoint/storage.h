@@ -42,7 +42,7 @@ std::string directory_of(const std::string& path);
 std::string file_name_of(const std::string& path);
 
 bool exists(const std::string& path);
-/// With all directories on the way; one that is there already is fine.
+/// With all directories on the way, each name on storage when it returns; one that is there already is fine.
 void make_directories(const std::string& path);
 void rename_file(const std::string& from, const std::string& to);
 /// A file that is not there is fine.
@@ -59,7 +59,7 @@ void write_text_atomically(const std::string& path, const std::string& text);
 /// Makes `path` a symbolic link to `target`, replacing one. False where the file system has none.
 bool replace_link(const std::string& path, const std::string& target);
 
-/// The name under which a file is written before it has its own: "a/b/.c.h5.tmp".
-std::string temporary_path(const std::string& path);
+/// The name under which a file is written before it has its own: "a/b/.c.h5.tmp", "a/b/.c.h5.MARK.tmp".
+std::string temporary_path(const std::string& path, std::string_view mark = {});
 
 }  // namespace lockstep::checkpoint

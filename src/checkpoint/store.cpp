@@ -34,6 +34,15 @@ std::int64_t step_in(std::string_view name) {
   return error == std::errc() && end == name.data() + name.size() && name.size() >= 9 ? step : -1;
 }
 
+/// ".step-000000500.h5.MARK.tmp", with or without the mark of the start that wrote it.
+bool is_draft(std::string_view name) {
+  if (!name.starts_with('.') || !name.ends_with(".tmp")) return false;
+  name.remove_prefix(1);
+  name.remove_suffix(4);
+  const std::size_t last_dot = std::min(name.rfind('.'), name.size());
+  return step_in(name) >= 0 || step_in(name.substr(0, last_dot)) >= 0;
+}
+
 std::vector<std::string> list(const std::string& directory) {
   std::error_code error;
   std::vector<std::string> names;
@@ -109,7 +118,8 @@ Position Stream::at(std::int64_t step) const {
 
 Store::Store(const std::string& run_directory, comm::Communicator& communicator, StoreOptions options)
     : own_run_directory_(std::make_unique<RunDirectory>(run_directory, communicator)),
-      directory_(own_run_directory_->checkpoints_path()),
+      run_directory_(*own_run_directory_),
+      directory_(run_directory_.checkpoints_path()),
       communicator_(communicator),
       options_(std::move(options)),
       log_(communicator.rank()) {
@@ -117,7 +127,8 @@ Store::Store(const std::string& run_directory, comm::Communicator& communicator,
 }
 
 Store::Store(RunDirectory& run_directory, comm::Communicator& communicator, StoreOptions options)
-    : directory_(run_directory.checkpoints_path()),
+    : run_directory_(run_directory),
+      directory_(run_directory.checkpoints_path()),
       communicator_(communicator),
       options_(std::move(options)),
       log_(communicator.rank()) {
@@ -130,9 +141,7 @@ void Store::remove_leftovers() {
   comm::together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     for (const std::string& name : list(directory_)) {
-      const std::string_view own = std::string_view(name);
-      if (!own.starts_with('.') || !own.ends_with(".tmp")) continue;
-      if (own != ".latest.tmp" && step_in(own.substr(1, own.size() - 5)) < 0) continue;
+      if (name != ".latest.tmp" && !is_draft(name)) continue;
       log_.info("{}/{}: removed, left behind by a save that was cut off", directory_, name);
       remove_file(directory_ + "/" + name);
     }
@@ -149,9 +158,11 @@ std::string Store::save_contents(std::int64_t step, Contents contents) {
   contents.provenance = std::move(provenance);
 
   const std::string name = name_of(step), path = directory_ + "/" + name;
-  save_file(path, contents, communicator_);
+  const auto check_held = [&] { run_directory_.check_held(); };
+  save_file(path, contents, communicator_, {.mark = run_directory_.mark(), .check_may_write = check_held});
   comm::together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
+    check_held();
     publish(name);
     prune(step);
   });

@@ -117,6 +117,18 @@ BOOST_FIXTURE_TEST_CASE(thousands_of_small_tensors_are_saved_and_found_again, Sa
   BOOST_TEST(ls::test::same_bytes(many, loaded));
 }
 
+BOOST_FIXTURE_TEST_CASE(of_hundreds_of_names_that_do_not_fit_two_dozen_are_named_and_the_rest_counted,
+                        Sample) {
+  lc::save_file(path, contents, world);
+  lc::Contents other = ls::test::awkward_contents();
+  for (int i = 0; i < 300; ++i)
+    other.sections[0].tensors.push_back({"layer." + std::to_string(i), ls::Tensor::zeros({1})});
+  const auto names_the_first = mentions("missing: model/layer.0, ", "model/layer.23 ... and 276 more");
+  BOOST_CHECK_EXCEPTION(lc::load_file(path, other, world), ls::DataError, [&](const ls::DataError& error) {
+    return names_the_first(error) && std::string(error.what()).find("layer.24") == std::string::npos;
+  });
+}
+
 BOOST_FIXTURE_TEST_CASE(all_that_does_not_fit_is_listed_at_once_and_nothing_is_touched, Sample) {
   lc::save_file(path, contents, world);
   lc::Contents other = ls::test::awkward_contents();

@@ -139,6 +139,31 @@ BOOST_FIXTURE_TEST_CASE(inspect_shows_norm_range_and_what_is_not_finite, TwoFile
       std::string::npos);
 }
 
+BOOST_FIXTURE_TEST_CASE(what_the_writer_did_not_know_is_left_out_and_null_in_json, TwoFiles) {
+  left.position = {.step = 20};
+  right.position = {20, 3, 1280, 4, 7};
+  diff();
+  const lc::Inspection unknown = lc::inspect(a), known = lc::inspect(b);
+  BOOST_TEST(lc::to_text(unknown).find("step 20; written by 1 rank at") != std::string::npos);
+  BOOST_TEST(lc::to_text(known).find("step 20, epoch 3, samples 1280, shards 4, seed 7; written by") !=
+             std::string::npos);
+  for (const char* key : {"epoch", "samples", "shards", "seed"}) {
+    BOOST_TEST(lc::to_json(unknown)[key].is_null());
+    BOOST_TEST(lc::to_json(known)[key].is_number());
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(two_dozen_differing_tensors_are_named_and_the_rest_counted, TwoFiles) {
+  for (int i = 0; i < 30; ++i)
+    left.sections[0].tensors.push_back({fmt::format("t{}", i), ls::Tensor::zeros({1})});
+  const lc::DiffReport report = diff();
+  const std::string text = lc::to_text(report);
+  BOOST_TEST(text.find("/model/t23: only in the first") != std::string::npos);
+  BOOST_TEST(text.find("/model/t24") == std::string::npos);
+  BOOST_TEST(text.ends_with("... and 6 more tensors; all are in the JSON report\n"));
+  BOOST_TEST(lc::to_json(report)["differences"].size() == 30u);
+}
+
 BOOST_FIXTURE_TEST_CASE(a_negative_tolerance_is_refused, TwoFiles) {
   BOOST_CHECK_THROW(diff(-1), ls::UsageError);
   BOOST_CHECK_THROW(diff(std::nan("")), ls::UsageError);

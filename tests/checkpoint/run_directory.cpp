@@ -6,7 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <fstream>
 
 #include "checkpoint/lock.h"
 #include "checkpoint/sample.h"
@@ -17,6 +19,8 @@ namespace lc = lockstep::checkpoint;
 using ls::test::mentions;
 
 namespace {
+
+constexpr uid_t nobody = 65534;
 
 struct Place {
   std::unique_ptr<ls::comm::Communicator> self = ls::comm::make_self_communicator();
@@ -123,6 +127,41 @@ BOOST_FIXTURE_TEST_CASE(
                         mentions("Slurm job 4242, restart 2"));
 }
 
+BOOST_FIXTURE_TEST_CASE(a_run_whose_lock_was_taken_over_or_removed_learns_it_and_leaves_the_directory_alone,
+                        Place) {
+  ::setenv("SLURM_JOB_ID", "4242", 1);
+  ::setenv("SLURM_RESTART_COUNT", "1", 1);
+  lc::RunDirectory first(run, *self, 0);
+  first.write_config("[train]\nsteps = 5\n");
+  first.check_held();
+  ::setenv("SLURM_RESTART_COUNT", "2", 1);
+  lc::RunDirectory second(run, *self, 0);
+  BOOST_TEST(first.mark() != second.mark());
+  BOOST_CHECK_EXCEPTION(first.check_held(), ls::FailureError,
+                        mentions("runs/mine/lock", "taken over by", "restart 2"));
+  BOOST_CHECK_THROW(first.write_config(""), ls::FailureError);
+  BOOST_TEST(second.stored_config().value() == "[train]\nsteps = 5\n");
+  second.check_held();
+  // What a file system does that gave up the lock of a host it cannot see: another holder in the same file.
+  std::ofstream(run + "/lock") << "host=node9\npid=77\n";
+  BOOST_CHECK_EXCEPTION(second.check_held(), ls::FailureError, mentions("taken over by pid 77 on node9"));
+  std::filesystem::remove(run + "/lock");
+  BOOST_CHECK_EXCEPTION(second.check_held(), ls::FailureError, mentions("the file was removed"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_wait_for_a_held_directory_is_said_once_with_the_holder_and_the_time, Place) {
+  const OtherRun other(run);
+  BOOST_REQUIRE(other.held());
+  std::string said;
+  const auto take = [&] {
+    lc::FileLock(run + "/lock", 0.2, [&](const std::string& line) { said += line + "\n"; });
+  };
+  BOOST_CHECK_THROW(take(), ls::UsageError);
+  BOOST_TEST(said.find("held by pid " + std::to_string(other.pid())) != std::string::npos);
+  BOOST_TEST(said.find("waiting up to 0.2 s") != std::string::npos);
+  BOOST_TEST(std::count(said.begin(), said.end(), '\n') == 1);
+}
+
 BOOST_AUTO_TEST_CASE(a_holder_is_alive_only_if_the_process_of_that_pid_is_the_one_that_wrote_it) {
   lc::LockHolder holder = lc::LockHolder::this_process();
   BOOST_TEST(holder.is_alive_here());
@@ -158,12 +197,23 @@ BOOST_FIXTURE_TEST_CASE(a_directory_that_is_not_writable_is_a_usage_error, Place
   std::filesystem::create_directory(locked);
   std::filesystem::permissions(folder.path(), std::filesystem::perms(0755));
   std::filesystem::permissions(locked, std::filesystem::perms(0555));
-  constexpr uid_t nobody = 65534;
   const bool root = ::geteuid() == 0;  // whom permissions do not stop
   if (root) BOOST_REQUIRE(::seteuid(nobody) == 0);
   BOOST_CHECK_EXCEPTION(lc::RunDirectory(locked, *self, 0), ls::UsageError,
                         mentions("locked/checkpoints", "Permission denied"));
   BOOST_CHECK_EXCEPTION(lc::RunDirectory(locked + "/run", *self, 0), ls::UsageError,
                         mentions("locked/run", "Permission denied"));
+  if (root) BOOST_REQUIRE(::seteuid(0) == 0);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_run_may_lie_in_a_directory_that_can_be_written_but_not_read, Place) {
+  const std::string drop = folder.file("drop");
+  std::filesystem::create_directory(drop);
+  std::filesystem::permissions(folder.path(), std::filesystem::perms(0755));
+  std::filesystem::permissions(drop, std::filesystem::perms(0333));
+  const bool root = ::geteuid() == 0;
+  if (root) BOOST_REQUIRE(::seteuid(nobody) == 0);
+  BOOST_CHECK_NO_THROW(lc::RunDirectory(drop + "/run", *self, 0));
+  BOOST_TEST(std::filesystem::is_directory(drop + "/run/checkpoints"));
   if (root) BOOST_REQUIRE(::seteuid(0) == 0);
 }

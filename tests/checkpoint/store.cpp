@@ -2,6 +2,7 @@
 #include "lockstep/checkpoint/store.h"
 
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 
 #include <boost/test/unit_test.hpp>
@@ -9,6 +10,7 @@
 #include "checkpoint/sample.h"
 #include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/save.h"
 #include "lockstep/checkpoint/verify.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/optim/adamw.h"
@@ -217,14 +219,15 @@ BOOST_FIXTURE_TEST_CASE(a_checkpoint_of_another_model_is_an_error_and_no_reason_
 BOOST_FIXTURE_TEST_CASE(what_a_killed_save_left_is_removed_at_the_next_start_and_nothing_else, Run) {
   if (first) {
     std::filesystem::create_directories(checkpoints);
-    for (const char* name :
-         {".step-000000500.h5.tmp", ".latest.tmp", ".mine.tmp", "step-000000100.h5.tmp", "notes.txt"}) {
+    for (const char* name : {".step-000000500.h5.tmp", ".step-000000600.h5.0123456789abcdef.tmp",
+                             ".latest.tmp", ".a.b.tmp", ".mine.tmp", "step-000000100.h5.tmp", "notes.txt"}) {
       ls::test::write_bytes(checkpoints + "/" + name, "x");
     }
   }
   world.barrier();
   const lc::Store store(run, world);
-  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{".mine.tmp", "notes.txt", "step-000000100.h5.tmp"}),
+  BOOST_TEST(ls::test::names_in(checkpoints) ==
+                 (Names{".a.b.tmp", ".mine.tmp", "notes.txt", "step-000000100.h5.tmp"}),
              boost::test_tools::per_element());
 }
 
@@ -234,6 +237,49 @@ BOOST_FIXTURE_TEST_CASE(a_run_directory_held_by_another_store_is_refused_on_all_
   BOOST_CHECK_EXCEPTION(lc::RunDirectory(run, world, 0), ls::UsageError, mentions("run/lock", "pid"));
   directory.write_config("[model]\nname = mlp\n");
   BOOST_TEST(directory.stored_config().value() == "[model]\nname = mlp\n");
+}
+
+BOOST_FIXTURE_TEST_CASE(
+    a_run_that_was_taken_over_while_it_hung_saves_nothing_and_leaves_what_the_new_one_writes, Run) {
+  ::setenv("SLURM_JOB_ID", "4242", 1);
+  ::setenv("SLURM_RESTART_COUNT", "0", 1);
+  Training training;
+  lc::RunDirectory hung(run, world, 0);
+  lc::Store old_store(hung, world, {.keep = 1});
+  old_store.save(1, training.state);
+  ::setenv("SLURM_RESTART_COUNT", "1", 1);
+  lc::RunDirectory next(run, world, 0);
+  lc::Store store(next, world);
+  ::unsetenv("SLURM_JOB_ID");
+  ::unsetenv("SLURM_RESTART_COUNT");
+  if (first) {  // the new run is in the middle of a save
+    ls::test::write_bytes(checkpoints + "/.step-000000002.h5." + next.mark() + ".tmp", "half");
+  }
+  world.barrier();
+  BOOST_CHECK_EXCEPTION(old_store.save(2, training.state), ls::FailureError,
+                        mentions("run/lock", "taken over by", "restart 1"));
+  world.barrier();
+  BOOST_TEST(ls::test::names_in(checkpoints) ==
+                 (Names{".step-000000002.h5." + next.mark() + ".tmp", "latest", "step-000000001.h5"}),
+             boost::test_tools::per_element());
+  world.barrier();
+  store.save(2, training.state);
+  BOOST_TEST(lc::verify(checkpoints + "/step-000000002.h5", world).whole());
+}
+
+/// Taken over between laying the file out and giving it its name.
+BOOST_FIXTURE_TEST_CASE(a_writer_that_may_no_longer_write_is_asked_again_before_the_file_gets_its_name, Run) {
+  lc::Contents contents = ls::test::awkward_contents();
+  int asked = 0;
+  const auto once = [&] {
+    if (++asked > 1) throw ls::FailureError("{}/lock: taken over", run);
+  };
+  BOOST_CHECK_EXCEPTION(
+      lc::save_file(folder.file("a.h5"), contents, world, {.mark = "m", .check_may_write = once}),
+      ls::FailureError, mentions("run/lock: taken over"));
+  BOOST_TEST(asked == (first ? 2 : 0));
+  world.barrier();
+  BOOST_TEST(ls::test::names_in(folder.path()).empty());
 }
 
 /// The system refuses to let files grow: what a full disk is to one rank only.
@@ -253,7 +299,7 @@ BOOST_FIXTURE_TEST_CASE(
   if (world.rank() == failing) ::setrlimit(RLIMIT_FSIZE, &limit);
   const std::string prefix = world.size() > 1 ? "rank " + std::to_string(failing) + ": " : "";
   BOOST_CHECK_EXCEPTION(store.save_contents(2, contents), ls::DataError,
-                        mentions(prefix, ".step-000000002.h5.tmp", "File too large"));
+                        mentions(prefix, ".step-000000002.h5.", ".tmp", "File too large"));
   ::setrlimit(RLIMIT_FSIZE, &old);
 
   world.barrier();

@@ -50,6 +50,9 @@ struct Position {
   std::int64_t samples = 0;
   std::int64_t shards = 0;  ///< 0: not known to the caller
   std::uint64_t seed = 0;
+
+  bool knows_samples() const { return samples != 0 || step == 0; }  ///< and the epoch
+  bool knows_shards() const { return shards != 0; }                 ///< and the seed
   bool operator==(const Position&) const = default;
 };
 

@@ -16,9 +16,9 @@ namespace lockstep::checkpoint {
 class RunDirectory {
  public:
   /// Creates what is missing and takes the lock, waiting up to lock_wait_s for another holder to end (a
-  /// killed run's ranks can outlive their launcher by seconds). The lock of a dead run is taken over, and
-  /// that of the same Slurm job with a lower restart count. Collective. UsageError if the place is not
-  /// writable or another live run holds it: names host, pid and job.
+  /// killed run's ranks can outlive their launcher by seconds) and saying so. The lock of a dead run is taken
+  /// over, and that of the same Slurm job with a lower restart count. Collective. UsageError if the place is
+  /// not writable or another live run holds it: names host, pid and job.
   RunDirectory(std::string path, comm::Communicator& communicator, double lock_wait_s = 15);
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
@@ -34,11 +34,18 @@ class RunDirectory {
   /// Writes RUN/config.ini, whole or not at all. Collective.
   void write_config(const std::string& text);
 
+  /// On rank 0, FailureError if another run has taken the lock over, or somebody has removed it: then this
+  /// one writes nothing more here. Elsewhere nothing. Not collective.
+  void check_held() const;
+  /// Tells this start from any other: part of the names of files that are not whole yet.
+  const std::string& mark() const { return mark_; }
+
  private:
   class Lock;
   std::string path_;
   comm::Communicator& communicator_;
   std::unique_ptr<Lock> lock_;  // rank 0's
+  std::string mark_;
 };
 
 }  // namespace lockstep::checkpoint

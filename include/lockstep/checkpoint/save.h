@@ -1,6 +1,7 @@
 // Saving: one file, written by all ranks together, under its final name only when whole.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "lockstep/checkpoint/contents.h"
@@ -8,13 +9,23 @@
 
 namespace lockstep::checkpoint {
 
+struct SaveOptions {
+  /// Part of the temporary name, ".NAME.MARK.tmp": two runs that both believe the place is theirs never write
+  /// into one file. Empty: ".NAME.tmp". The same on every rank.
+  std::string mark = {};
+  /// Called on rank 0 before the file is laid out and again before it gets its name. What it throws is the
+  /// error.
+  std::function<void()> check_may_write = {};
+};
+
 /// Writes `contents` to `path`, replacing a file of that name. Collective.
 ///
-/// Every rank digests and writes its share of the bytes, into ".NAME.tmp" in the same directory; when all
-/// have synced, rank 0 renames it and syncs the directory. No collective depends on the number of tensors.
-/// Any failure becomes the same error on all ranks, and the temporary file is removed: DataError if the
-/// storage is full or read-only, UsageError if the place is not writable, FailureError if the storage failed
-/// (EIO) or the ranks' contents differ in names, dtypes or shapes.
-void save_file(const std::string& path, const Contents& contents, comm::Communicator& communicator);
+/// Every rank digests and writes its share of the bytes, into a temporary file in the same directory; when
+/// all have synced, rank 0 renames it and syncs the directory. No collective depends on the number of
+/// tensors. Any failure becomes the same error on all ranks, and the temporary file is removed: DataError if
+/// the storage is full or read-only, UsageError if the place is not writable, FailureError if the storage
+/// failed (EIO) or the ranks' contents differ in names, dtypes or shapes.
+void save_file(const std::string& path, const Contents& contents, comm::Communicator& communicator,
+               const SaveOptions& options = {});
 
 }  // namespace lockstep::checkpoint

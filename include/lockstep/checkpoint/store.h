@@ -47,7 +47,7 @@ class Store {
 
   /// Saves models, optimizers and EMAs, in any order and any subset, as the state after `step` steps. When it
   /// returns, the file is whole and durable, `latest` points to it, and older ones beyond `keep` are gone.
-  /// Returns its path. Errors: save_file.
+  /// Returns its path. Errors: save_file; FailureError if another run has taken the directory over.
   template <class... Parts>
   std::string save(std::int64_t step, Parts&&... parts) {
     Contents contents;
@@ -83,7 +83,8 @@ class Store {
   void publish(const std::string& name);
   void prune(std::int64_t step);
 
-  std::unique_ptr<RunDirectory> own_run_directory_;
+  std::unique_ptr<RunDirectory> own_run_directory_;  // of the first constructor
+  RunDirectory& run_directory_;
   std::string directory_;
   comm::Communicator& communicator_;
   StoreOptions options_;
