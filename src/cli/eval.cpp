@@ -63,6 +63,7 @@ ExitCode eval(Session& session, const Arguments& arguments) {
     if (!data->eval()) throw UsageError("eval: the run held no evaluation data out; give --data FILE");
     saved.model().check_input(data::batch_shape(1, data->eval()->x_shape()));
   });
+  if (!data->warning().empty() && session.world().rank() == 0) session.log().warning("{}", data->warning());
   Tape tape(session.backend());
   const train::Evaluation found = train::evaluate(saved.model(), tape, *data->eval(), session.world());
   if (session.world().rank() != 0) return ExitCode::done;

@@ -51,7 +51,9 @@ DataSets::DataSets(const Config& config, std::int64_t classes, const std::string
   if (!reads_text(config)) {
     try {
       train_ = open_data(config, classes, config.data.train);
-    } catch (const Error&) {  // the training data need not be here; the file's own statistics serve then
+    } catch (const Error& error) {  // the training data need not be here
+      warning_ = fmt::format("{}: normalised by its own mean and deviation, not the training data's: {}",
+                             eval_path, error.what());
     }
   }
   eval_ = open_data(config, classes, {eval_path}, like(train_.get()));

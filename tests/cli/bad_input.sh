@@ -19,15 +19,17 @@ every = 2
 every = 2
 INI
 
+as_user=()  # in front of the program: whom it runs as
+
 # expect CODE TEXT RANKS ARGUMENTS...: ends with CODE within 30 s, says TEXT (a regular expression) in exactly one line of ours.
 expect() {
   local code=$1 text=$2 count=$3 got
   shift 3
   if [ "$count" -eq 1 ]; then
-    timeout 30 "$LOCKSTEP" "$@" >out.log 2>err.log
+    timeout 30 "${as_user[@]}" "$LOCKSTEP" "$@" >out.log 2>err.log
   else
     # shellcheck disable=SC2086
-    timeout 30 $LOCKSTEP_MPIRUN -n "$count" "$LOCKSTEP" "$@" >out.log 2>err.log
+    timeout 30 "${as_user[@]}" $LOCKSTEP_MPIRUN -n "$count" "$LOCKSTEP" "$@" >out.log 2>err.log
   fi
   got=$?
   [ "$got" -eq "$code" ] || fail "lockstep $* ($count ranks): exit $got, expected $code: $(grep lockstep: err.log)"
@@ -125,14 +127,28 @@ expect 3 "holds no weights 'ema/0.5', but model$" 2 eval whole.h5 --data digits.
 expect 3 "whole.h5: /x is missing: this is a checkpoint" 1 eval whole.h5 --data whole.h5
 mkdir elsewhere && cd elsewhere || exit 1
 expect 3 "digits.h5.*give --data FILE, or start where the run was started" 1 eval ../whole.h5
+ranks 2 eval ../whole.h5 --data ../digits.h5 >out.log 2>err.log || fail "eval --data elsewhere: $(cat err.log)"
+own="warning: ../digits.h5: normalised by its own mean and deviation, not the training data's: digits.h5: "
+[ "$(grep -cF "$own" err.log)" -eq 1 ] || fail "eval --data without the training data does not say so once: $(cat err.log)"
 cd ..
+"$LOCKSTEP" eval whole.h5 --data digits.h5 2>&1 >out.log | grep -F warning && fail "a warning where the training data is at hand"
 
 # Surroundings.
-if [ "$(id -u)" -ne 0 ]; then
-  mkdir readonly && chmod a-w readonly
-  expect 2 "readonly" 2 train good.ini --run readonly/run
-  expect 2 "^lockstep: readonly/a.h5: cannot write" 1 prepare text good.ini --out readonly/a.h5
+mkdir readonly && chmod a-w readonly
+if [ "$(id -u)" -eq 0 ]; then  # whom permissions do not stop
+  as_user=(setpriv --reuid=65534 --regid=65534 --clear-groups env "HOME=$scratch")
+  chmod a+rx "$scratch"
 fi
+if "${as_user[@]}" "$LOCKSTEP" --version >/dev/null 2>&1; then
+  expect 2 "^lockstep: rank 0: readonly/run: cannot make the directory: Permission denied" 2 train good.ini --run readonly/run
+  expect 2 "^lockstep: readonly/a.h5: cannot write" 1 prepare text good.ini --out readonly/a.h5
+  mkdir readonly/whole && chmod a-w readonly/whole
+  expect 2 "^lockstep: rank 0: readonly/whole/checkpoints: cannot make the directory: Permission denied" 2 train good.ini --run readonly/whole
+  [ -z "$(ls readonly/whole)" ] || fail "something was written into a directory that is not writable"
+else
+  echo "not checked: a run directory that is not writable (other users cannot start $LOCKSTEP)"
+fi
+as_user=()
 touch plainfile
 expect 2 "plainfile" 2 train good.ini --run plainfile/run
 finish

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/data/dataset.h"
@@ -20,7 +21,8 @@ class DataSets {
   /// Opens what config.data names. Throws as the datasets do; DataError if a label or token is not below
   /// `classes`.
   DataSets(const Config& config, std::int64_t classes);
-  /// One file as evaluation data, normalised as the training data of `config` is if that can be opened.
+  /// One file as evaluation data, normalised as the training data of `config` is if that can be opened; if
+  /// not, by its own mean and deviation, and `warning` says so.
   DataSets(const Config& config, std::int64_t classes, const std::string& eval_path);
 
   const data::Dataset& train() const {
@@ -28,10 +30,13 @@ class DataSets {
   }
   /// Null if there is none.
   const data::Dataset* eval() const { return split_ ? &split_->eval : eval_.get(); }
+  /// To be said once; empty if all is as the configuration has it.
+  const std::string& warning() const { return warning_; }
 
  private:
   std::unique_ptr<data::Dataset> train_, eval_;
   std::optional<data::Split> split_;
+  std::string warning_;
 };
 
 /// The configured model, its frozen parameters marked.
