@@ -68,6 +68,16 @@ BOOST_AUTO_TEST_CASE(of_linear) {
                   {normal_tensor({3, 4}, 1), normal_tensor({5, 4}, 2)});
 }
 
+BOOST_AUTO_TEST_CASE(of_linear_without_outputs_or_inputs) {
+  check_gradients([](Tape&, const Vars& x) { return linear(x[0], x[1], x[2]); },
+                  {normal_tensor({2, 3, 4}, 1), normal_tensor({0, 4}, 2), normal_tensor({0}, 3)});
+  check_gradients([](Tape&, const Vars& x) { return linear(x[0], x[1], x[2]); },
+                  {normal_tensor({2, 3, 0}, 1), normal_tensor({5, 0}, 2), normal_tensor({5}, 3)});
+  check_gradients([](Tape&, const Vars& x) { return linear(relu(linear(x[0], x[1])), x[2], x[3]); },
+                  {normal_tensor({7, 64}, 1), normal_tensor({0, 64}, 2), normal_tensor({256, 0}, 3),
+                   normal_tensor({256}, 4)});
+}
+
 BOOST_AUTO_TEST_CASE(of_conv2d) {
   for (const int groups : {1, 2}) {
     check_gradients(

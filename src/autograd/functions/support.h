@@ -13,8 +13,9 @@ inline Var plain(const Var& x) { return to_channel_block(x, 1); }
 
 /// [rows, last dimension] of a plain tensor; a view.
 inline Tensor as_rows(const Tensor& tensor) {
-  const std::int64_t width = tensor.size(-1);
-  return tensor.reshape({width == 0 ? 0 : tensor.numel() / width, width});
+  std::int64_t rows = 1;  // counted, not divided: a width of 0 has rows, too
+  for (int d = 0; d + 1 < tensor.shape().rank(); ++d) rows *= tensor.size(d);
+  return tensor.reshape({rows, tensor.size(-1)});
 }
 
 inline void require_rank(const char* function, const Var& x, int rank) {
