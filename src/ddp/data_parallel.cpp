@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "ddp/bucket_slicer.h"
 #include "ddp/model_agreement.h"
+#include "ddp/parameter_arena.h"
 #include "ddp/reducer.h"
 #include "ddp/replica_check.h"
 #include "ddp/step_header.h"
@@ -84,10 +86,14 @@ struct DataParallel::State {
         model(all),
         map(shard_map),
         block(shard_map.block(world.rank())),
-        reducer(std::move(trainable), all.statistics, world, device_backend, shard_map, wanted),
+        slicer(wanted.sharded_optimizer ? std::make_unique<BucketSlicer>(all.params, world) : nullptr),
+        reducer(std::move(trainable), all.statistics, world, device_backend, shard_map, wanted, slicer.get()),
         header(shard_map, reducer.schedule(), reducer.usage().items()),
         one(device_backend.empty({})) {
     device_backend.fill(one, 1);
+    if (slicer)
+      parameters = std::make_unique<ParameterArena>(model.params, *slicer, world, device_backend,
+                                                    reducer.arena().plan(), wanted.mode == Mode::overlapped);
     if (wanted.layer_communicator) layer_communicator = world.split(0, world.rank());
   }
 
@@ -102,7 +108,9 @@ struct DataParallel::State {
   ModelState model;
   comm::ShardMap map;
   comm::ShardRange block;
+  std::unique_ptr<BucketSlicer> slicer;  // with a sharded optimizer
   Reducer reducer;
+  std::unique_ptr<ParameterArena> parameters;  // with a sharded optimizer
   StepHeader header;
   Tensor one;  // the gradient that backward starts with
   bool planned = false;
@@ -118,6 +126,7 @@ struct DataParallel::State {
   int passes = 0;
   std::exception_ptr error;
   Stopwatch since_start;
+  double waited_before_ms = 0;  // for parameters, between the last step's sums and this step
   Requests requests;
   double weight = 0;
 
@@ -212,6 +221,10 @@ void DataParallel::begin_step(std::uint64_t step, bool takes_pieces) {
   if (state.options.check_every > 0 && step > 0 &&
       step % static_cast<std::uint64_t>(state.options.check_every) == 0)
     check_replicas();
+  if (state.parameters) {
+    state.parameters->begin_step();
+    state.waited_before_ms = state.parameters->take_waited_ms();
+  }
   state.since_start.restart();
   state.step_start_s = monotonic_s();
   state.step = step;
@@ -277,6 +290,7 @@ void DataParallel::fail(std::exception_ptr error) {
   // world.
   if (state_->layer_communicator) std::rethrow_exception(error);
   if (state_->reducer.transport_failed()) std::rethrow_exception(error);
+  if (state_->parameters && state_->parameters->transport_failed()) std::rethrow_exception(error);
   state_->error = std::move(error);
   state_->reducer.abandon();
 }
@@ -292,6 +306,11 @@ StepResult DataParallel::finish_step() {
   state.header.exchange(state.communicator, state.reducer.arena().plan().hash(), state.requests,
                         state.error != nullptr, state.reducer.usage());
   result.exposed_comm_ms = state.since_start.elapsed_ms() - result.compute_ms;
+  if (state.parameters) {
+    const double waited_ms = state.parameters->take_waited_ms();
+    result.compute_ms -= waited_ms;
+    result.exposed_comm_ms += waited_ms + state.waited_before_ms;
+  }
   state.end_span("step header");
 
   if (state.header.any_failed()) {
@@ -310,6 +329,7 @@ StepResult DataParallel::finish_step() {
   state.record_step();
   if (!state.planned) {
     state.reducer.replan();
+    if (state.parameters) state.parameters->adopt(state.reducer.arena().plan());
     state.planned = true;
   }
   state.publish_sums();
@@ -319,6 +339,12 @@ StepResult DataParallel::finish_step() {
 std::span<Param* const> DataParallel::params() const { return state_->model.params; }
 double DataParallel::weight() const { return state_->weight; }
 kernels::Backend& DataParallel::backend() const { return state_->backend; }
+const Sharding* DataParallel::sharding() const {
+  return state_->slicer ? &state_->slicer->sharding() : nullptr;
+}
+void DataParallel::updated(std::size_t param) {
+  if (state_->parameters) state_->parameters->updated(param);
+}
 const Options& DataParallel::options() const { return state_->options; }
 comm::Communicator& DataParallel::communicator() const { return state_->communicator; }
 comm::Communicator* DataParallel::layer_communicator() const { return state_->layer_communicator.get(); }
@@ -335,12 +361,12 @@ std::string DataParallel::describe() const {
   const std::size_t buckets = plan().buckets().size();
   return fmt::format(
       "{} shard{} on {} rank{}, at most {} a rank; {} bucket{} of up to {:.2f} MiB; gradient memory {} "
-      "plane{} "
-      "of {:.2f} MiB",
+      "plane{} of {:.2f} MiB{}",
       state.map.shards(), state.map.shards() == 1 ? "" : "s", state.map.ranks(),
       state.map.ranks() == 1 ? "" : "s", state.map.block(0).count, buckets, buckets == 1 ? "" : "s",
       static_cast<double>(largest) / bytes_per_mib, planes(), planes() == 1 ? "" : "s",
-      static_cast<double>(plane_bytes()) / bytes_per_mib);
+      static_cast<double>(plane_bytes()) / bytes_per_mib,
+      state.parameters ? "; each rank updates a part of every parameter" : "");
 }
 
 }  // namespace lockstep::ddp

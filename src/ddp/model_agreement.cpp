@@ -41,6 +41,7 @@ Json describe(const ModelState& model, const Options& options) {
   option("mode", std::string(to_string(options.mode)));
   option("wire", std::string(to_string(options.wire)));
   option("hook", options.hook ? options.hook->describe() : "none");
+  option("sharded_optimizer", options.sharded_optimizer ? "on" : "off");
   option("check_every", fmt::format("{}", options.check_every));
   option("seed", fmt::format("{}", options.seed));
   option("layer_communicator", options.layer_communicator ? "on" : "off");

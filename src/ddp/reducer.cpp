@@ -45,7 +45,7 @@ std::vector<std::int64_t> elements_of(std::span<Statistic* const> statistics) {
 
 Reducer::Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics,
                  comm::Communicator& communicator, kernels::Backend& backend, const comm::ShardMap& map,
-                 const Options& options)
+                 const Options& options, const BucketSlicer* slicer)
     : params_(std::move(params)),
       statistics_(std::move(statistics)),
       communicator_(communicator),
@@ -56,6 +56,7 @@ Reducer::Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics,
       mode_(options.mode),
       wire_(options.wire),
       hook_(options.hook.get()),
+      slicer_(slicer),
       arena_(communicator, first_plan(params_, limits_), elements_of(statistics_), schedule_.planes(),
              backend.device()),
       usage_(static_cast<int>(schedule_.turns().size()), params_.size() + statistics_.size()),
@@ -77,6 +78,7 @@ void Reducer::fit_plan() {
   open_.resize(static_cast<std::size_t>(arena_.gradient_buckets()));
   complete_.resize(buckets);
   tickets_.resize(buckets);
+  if (slicer_) slices_ = slicer_->slices(arena_.plan());
   if (hook_) transport([&] { hook_->bind(*this); });
 }
 
@@ -267,7 +269,8 @@ void Reducer::start_bucket(int bucket) {
     transport([&] { hook_->start(bucket); });
     return;
   }
-  tickets_[index] = start_sum(bucket);
+  tickets_[index] =
+      slicer_ && bucket < arena_.gradient_buckets() ? start_own_sums(bucket) : start_sum(bucket);
   if (mode_ == Mode::per_parameter && tickets_[index] != 0)
     transport([&] { communicator_.wait(tickets_[index]); });
 }
@@ -278,6 +281,17 @@ comm::Ticket Reducer::start_sum(int bucket) {
   sum.wire = wire_;
   comm::Ticket ticket = 0;
   transport([&] { ticket = communicator_.start_tree_sum(sum, map_); });
+  return ticket;
+}
+
+comm::Ticket Reducer::start_own_sums(int bucket) {
+  comm::TreeSum sum = arena_.tree_sum(bucket);
+  if (sum.count == 0) return 0;
+  sum.wire = wire_;
+  comm::Ticket ticket = 0;
+  transport([&] {
+    ticket = communicator_.start_reduce_scatter(sum, map_, slices_[static_cast<std::size_t>(bucket)]);
+  });
   return ticket;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "ddp/bucket_slicer.h"
 #include "ddp/gradient_arena.h"
 #include "ddp/plane_schedule.h"
 #include "ddp/usage.h"
@@ -28,9 +29,12 @@ namespace lockstep::ddp {
 /// Statistics are the last bucket. A hook, if there is one, starts and finishes the buckets of gradients.
 class Reducer final : public GradientSink, private Buckets {
  public:
-  /// Of `options` it takes the buckets' limits, the mode, the wire's type and the hook.
+  /// Of `options` it takes the buckets' limits, the mode, the wire's type and the hook. slicer: this rank
+  /// gets the sums of the elements it owns only (all of them from a hook); none: all sums. It must outlive
+  /// this.
   Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics, comm::Communicator& communicator,
-          kernels::Backend& backend, const comm::ShardMap& map, const Options& options);
+          kernels::Backend& backend, const comm::ShardMap& map, const Options& options,
+          const BucketSlicer* slicer = nullptr);
 
   void begin_step(std::uint64_t step);
   void begin_shard(int turn);  ///< counts this rank's shards from 0
@@ -57,7 +61,7 @@ class Reducer final : public GradientSink, private Buckets {
   const GradArena& arena() const { return arena_; }
   const PlaneSchedule& schedule() const { return schedule_; }
   std::span<const BucketTime> bucket_times() const { return times_; }
-  /// The sum over all shards, after wait().
+  /// The sum over all shards, after wait(); with a slicer, of the elements that this rank owns.
   Tensor sum(int param) const { return arena_.gradient(param, 0); }
   std::span<const double> statistic_sum(int statistic) const;
 
@@ -94,6 +98,7 @@ class Reducer final : public GradientSink, private Buckets {
   Tensor gradient(int gradient, int plane) const override { return arena_.gradient(gradient, plane); }
   Tensor bucket(int bucket, int plane) const override { return arena_.bucket(bucket, plane); }
   comm::Ticket start_sum(int bucket) override;
+  comm::Ticket start_own_sums(int bucket);
 
   std::vector<Param*> params_;
   std::vector<Statistic*> statistics_;
@@ -107,6 +112,8 @@ class Reducer final : public GradientSink, private Buckets {
   Mode mode_;
   DType wire_;
   Hook* hook_;
+  const BucketSlicer* slicer_;
+  std::vector<comm::Slices> slices_;  // by bucket of gradients, with a slicer
   GradArena arena_;
   Usage usage_;
 

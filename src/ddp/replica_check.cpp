@@ -72,6 +72,7 @@ std::vector<int> ranks_apart(const std::vector<Digest>& all, std::size_t items, 
 
 void check_replicas(comm::Communicator& communicator, const BucketPlan& plan,
                     std::span<Param* const> trainable, const ModelState& model) {
+  for (const Param* const param : model.params) param->settle();
   const std::vector<std::vector<Leaf>> groups = groups_of(plan, trainable, model);
   std::vector<Digest> mine;
   for (const std::vector<Leaf>& group : groups) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <iterator>
@@ -46,11 +47,13 @@ struct Piece {
 /// The verdict on a step: the same on every rank, except for the times.
 struct StepResult {
   std::uint64_t step = 0;
-  double loss_sum = 0;    ///< over the global batch, folded along the tree over shards; may be not finite
-  double weight = 0;      ///< what divides it: samples or tokens of the global batch
-  Requests requests;      ///< asked by at least one rank
-  double compute_ms = 0;  ///< this rank: from the start of the step to the end of its last backward
-  double exposed_comm_ms = 0;  ///< this rank: from there until every sum and the step header are complete
+  double loss_sum = 0;  ///< over the global batch, folded along the tree over shards; may be not finite
+  double weight = 0;    ///< what divides it: samples or tokens of the global batch
+  Requests requests;    ///< asked by at least one rank
+  /// Times of this rank. With a sharded optimizer, what it has waited for parameters (since the last step's
+  /// sums) counts as communication.
+  double compute_ms = 0;       ///< from the start of the step to the end of its last backward
+  double exposed_comm_ms = 0;  ///< from there until every sum and the step header are complete
   double mean_loss() const { return loss_sum / weight; }
 };
 
@@ -67,6 +70,11 @@ struct BucketTime {
 ///
 /// Construction, step() and destruction are collective. The model, the communicator and the backend must
 /// outlive this object; parameters must not be added, frozen or unfrozen during its life.
+///
+/// With Options::sharded_optimizer this rank's gradients are sums in the elements it owns only
+/// (sharding()); an optimizer of this object updates these, and the parameters travel in buckets while all go
+/// on: a Tape waits for what it uses, anyone else calls Param::settle(). For its life parameters lie in
+/// memory of the communicator.
 class DataParallel final : public GradientSource {
  public:
   /// Compares the model between ranks, then gives every rank the parameters and buffers of rank 0.
@@ -109,6 +117,8 @@ class DataParallel final : public GradientSource {
   std::span<Param* const> params() const override;
   double weight() const override;  ///< of the last step
   kernels::Backend& backend() const override;
+  const Sharding* sharding() const override;
+  void updated(std::size_t param) override;
 
   const Options& options() const;
   comm::Communicator& communicator() const;

@@ -41,6 +41,9 @@ struct Options {
   /// machine ranks read each other's memory, and nothing is rounded.
   DType wire = DType::float32;
   std::shared_ptr<Hook> hook = nullptr;  ///< of this rank; none: plain sums
+  /// Each rank gets the sums of the elements it owns, updates these (an optimizer holds state for them only),
+  /// and sends them to all others while they go on. The bits are the same.
+  bool sharded_optimizer = false;
   std::int64_t check_every = 0;  ///< steps between comparisons of the replicas (check_replicas()); 0: never
   std::uint64_t seed = 0;        ///< of every random draw in the passes
   /// Layers meet across ranks (SyncBatchNorm): they get a communicator of their own, in Pass.

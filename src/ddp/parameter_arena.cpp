@@ -1,0 +1,123 @@
+#include "ddp/parameter_arena.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::ddp {
+
+ParameterArena::ParameterArena(std::span<Param* const> params, const BucketSlicer& slicer,
+                               comm::Communicator& communicator, kernels::Backend& backend,
+                               const BucketPlan& plan, bool overlapped)
+    : slicer_(slicer),
+      communicator_(communicator),
+      backend_(backend),
+      arena_(communicator, plan, {}, 1, backend.device()),
+      overlapped_(overlapped),
+      exceptions_at_start_(std::uncaught_exceptions()) {
+  for (Param* const param : params) {
+    trainable_of_param_.push_back(param->trainable ? trainable_.size() : frozen);
+    if (!param->trainable) continue;
+    index_of_.emplace(param, trainable_.size());
+    trainable_.push_back(param);
+  }
+  fit_plan();
+  for (std::size_t i = 0; i < trainable_.size(); ++i) backend_.copy(trainable_[i]->value, place(i));
+  point_values_here();
+  for (Param* const param : trainable_) param->arrivals = this;
+}
+
+ParameterArena::~ParameterArena() {
+  for (Param* const param : trainable_) param->arrivals = nullptr;
+  try {
+    // While an exception unwinds, peers may never send what is missing.
+    if (std::uncaught_exceptions() == exceptions_at_start_ && !transport_failed_) settle();
+    for (std::size_t i = 0; i < trainable_.size(); ++i) {
+      if (!trainable_[i]->value.shares_memory_with(place(i))) continue;
+      const Tensor own = Tensor::empty(trainable_[i]->value.shape());
+      backend_.copy(trainable_[i]->value, own);
+      trainable_[i]->value = own;
+    }
+  } catch (...) {  // no memory, or no peers: the values go with the arena
+    for (std::size_t i = 0; i < trainable_.size(); ++i) {
+      if (trainable_[i]->value.shares_memory_with(place(i))) trainable_[i]->value = {};
+    }
+  }
+}
+
+void ParameterArena::fit_plan() {
+  slices_ = slicer_.slices(arena_.plan());
+  tickets_.assign(slices_.size(), 0);
+  open_.resize(slices_.size());
+  reopen();
+}
+
+void ParameterArena::reopen() {
+  for (std::size_t b = 0; b < open_.size(); ++b) open_[b] = arena_.plan().buckets()[b].gradients.size();
+}
+
+void ParameterArena::point_values_here() {
+  for (std::size_t i = 0; i < trainable_.size(); ++i) trainable_[i]->value = place(i);
+}
+
+void ParameterArena::begin_step() {
+  for (std::size_t i = 0; i < trainable_.size(); ++i) {
+    if (!trainable_[i]->value.shares_memory_with(place(i)))
+      throw UsageError(
+          "the value of parameter {} has been replaced by other memory, which a sharded optimizer cannot "
+          "send; copy elements into it instead, and train only after shadows swapped in are out again",
+          trainable_[i]->name);
+  }
+  reopen();
+}
+
+void ParameterArena::updated(std::size_t param) {
+  const std::size_t index = trainable_of_param_.at(param);
+  if (index == frozen) return;
+  const std::size_t bucket = bucket_of(index);
+  if (--open_[bucket] == 0) {
+    open_[bucket] = arena_.plan().buckets()[bucket].gradients.size();
+    start(bucket);
+  }
+  if (on_the_way_ > 0) transport([&] { communicator_.progress(); });
+}
+
+void ParameterArena::start(std::size_t bucket) {
+  wait_for(bucket);
+  const comm::TreeSum all = arena_.tree_sum(static_cast<int>(bucket));
+  if (all.count == 0) return;
+  transport([&] { tickets_[bucket] = communicator_.start_all_gather(all, slices_[bucket]); });
+  ++on_the_way_;
+  if (!overlapped_) wait_for(bucket);
+}
+
+void ParameterArena::wait_for(std::size_t bucket) {
+  if (tickets_[bucket] == 0) return;
+  const Stopwatch watch;
+  transport([&] { communicator_.wait(tickets_[bucket]); });
+  waited_ms_ += watch.elapsed_ms();
+  tickets_[bucket] = 0;
+  --on_the_way_;
+}
+
+void ParameterArena::await(const Param& param) {
+  if (on_the_way_ == 0) return;
+  if (const auto found = index_of_.find(&param); found != index_of_.end()) wait_for(bucket_of(found->second));
+  // Later ones move on, too.
+  if (on_the_way_ > 0) transport([&] { communicator_.progress(); });
+}
+
+void ParameterArena::settle() {
+  for (std::size_t bucket = 0; bucket < tickets_.size(); ++bucket) wait_for(bucket);
+}
+
+void ParameterArena::adopt(const BucketPlan& plan) {
+  settle();
+  arena_.adopt(plan);
+  fit_plan();
+  point_values_here();
+}
+
+}  // namespace lockstep::ddp

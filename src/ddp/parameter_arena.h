@@ -1,0 +1,86 @@
+// ParameterArena: where parameters live while each rank updates a part of them, and how all of them get to
+// all ranks.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "ddp/bucket_slicer.h"
+#include "ddp/gradient_arena.h"
+#include "lockstep/autograd/param.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/kernels/backend.h"
+
+namespace lockstep::ddp {
+
+/// Laid out as the gradients are. For its life the values of trainable parameters are views of it; at its end
+/// they get memory of their own again. All ranks call updated() in the same order, so that a bucket starts on
+/// its way as soon as its last parameter has been updated; whoever needs a value awaits its bucket.
+class ParameterArena final : public Arrivals {
+ public:
+  /// Collective. params: those of the slicer's sharding; the plan is over the trainable ones of them, in
+  /// order. overlapped: otherwise updated() waits until its bucket has arrived.
+  ParameterArena(std::span<Param* const> params, const BucketSlicer& slicer, comm::Communicator& communicator,
+                 kernels::Backend& backend, const BucketPlan& plan, bool overlapped);
+  /// Collective. After an exception, values that had not arrived are unspecified.
+  ~ParameterArena() override;
+  ParameterArena(const ParameterArena&) = delete;
+  ParameterArena& operator=(const ParameterArena&) = delete;
+
+  /// Throws UsageError if a value is no longer here.
+  void begin_step();
+  /// This rank's part of params[param] has its new value.
+  void updated(std::size_t param);
+  void await(const Param& param) override;
+  /// Waits for everything.
+  void settle();
+  /// Moves all values to their places in another plan over the same parameters.
+  void adopt(const BucketPlan& plan);
+
+  /// How long anyone has waited for a value since this was asked last.
+  double take_waited_ms() { return std::exchange(waited_ms_, 0); }
+  /// A call of the communicator has thrown: no further call can be expected to return.
+  bool transport_failed() const { return transport_failed_; }
+
+ private:
+  static constexpr std::size_t frozen = static_cast<std::size_t>(-1);
+
+  template <class Call>
+  void transport(const Call& call) {
+    transport_failed_ = true;
+    call();
+    transport_failed_ = false;
+  }
+  void fit_plan();
+  void reopen();
+  void start(std::size_t bucket);
+  void wait_for(std::size_t bucket);
+  void point_values_here();
+  Tensor place(std::size_t trainable) const { return arena_.gradient(static_cast<int>(trainable), 0); }
+  std::size_t bucket_of(std::size_t trainable) const {
+    return static_cast<std::size_t>(arena_.plan().place(static_cast<int>(trainable)).bucket);
+  }
+
+  std::vector<Param*> trainable_;
+  std::vector<std::size_t> trainable_of_param_;  // by parameter; frozen
+  std::unordered_map<const Param*, std::size_t> index_of_;
+  const BucketSlicer& slicer_;
+  comm::Communicator& communicator_;
+  kernels::Backend& backend_;
+  GradArena arena_;
+  bool overlapped_;
+  int exceptions_at_start_;
+
+  std::vector<comm::Slices> slices_;   // by bucket
+  std::vector<std::size_t> open_;      // by bucket: parameters not yet updated
+  std::vector<comm::Ticket> tickets_;  // by bucket: on its way; 0: all here
+  int on_the_way_ = 0;                 // buckets
+  double waited_ms_ = 0;
+  bool transport_failed_ = false;
+};
+
+}  // namespace lockstep::ddp
