@@ -1,0 +1,221 @@
+// Gradients accumulate over the shards of a rank and the pieces of a shard: nothing is sent before a rank's
+// last shard, and what is sent then is the sum of all.
+#include <boost/test/unit_test.hpp>
+#include <memory>
+
+#include "ddp/training.h"
+
+namespace lockstep::test {
+namespace {
+
+/// Two pieces a shard, so many shards that every rank accumulates.
+constexpr int pieces = 2;
+int shards_of(int ranks) { return 2 * ranks + 1; }
+
+struct Run {
+  explicit Run(ddp::Options options)
+      : communicator(world()),
+        backend(kernels::make_cpu_backend()),
+        replicas(net.state(), communicator, *backend, with_shards(options)) {}
+  static ddp::Options with_shards(ddp::Options options) {
+    options.bucket_mb = options.first_bucket_mb = tiny_mb;
+    options.shards = shards_of(world().size());
+    options.micro_batches = pieces;
+    return options;
+  }
+  ddp::StepResult step(std::uint64_t step, const LossOf& loss_of = plain_loss) {
+    return replicas.step(toy_batch(step, replicas),
+                         [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+                           return loss_of(net, tape, {shard.index, piece.rows(shard.x), piece.rows(shard.y)});
+                         });
+  }
+  Gradients wanted(std::uint64_t step, const LossOf& loss_of = plain_loss) const {
+    return reference(step, shards_of(world().size()), pieces, loss_of);
+  }
+  Net net;
+  Counting communicator;
+  std::unique_ptr<kernels::Backend> backend;
+  ddp::DataParallel replicas;
+};
+
+/// The plain sum, and a look at every bucket when its turn comes.
+class Looking final : public ddp::Hook {
+ public:
+  std::string describe() const override { return "looking"; }
+  void bind(ddp::Buckets& buckets) override {
+    buckets_ = &buckets;
+    ++binds;
+  }
+  void begin_step(std::uint64_t step) override {
+    step_ = step;
+    started.clear();
+    tickets_.clear();
+  }
+  void start(int bucket) override {
+    started.push_back(bucket);
+    const comm::ShardMap map(shards_of(world().size()), world().size());
+    const auto subtrees = map.subtrees(world().rank());
+    BOOST_TEST(buckets_->partial_sums() == static_cast<int>(subtrees.size()));
+    const auto backend = kernels::make_cpu_backend();
+    for (std::size_t plane = 0; plane < subtrees.size(); ++plane) {
+      Net net;
+      const Gradients wanted = comm::fold_tree(
+          subtrees[plane],
+          [&](int shard) {
+            return shard_gradients(net, *backend, toy_shard(step_, shard), pieces, plain_loss);
+          },
+          add);
+      for (const int g : buckets_->plan().buckets()[static_cast<std::size_t>(bucket)].gradients)
+        BOOST_TEST(same_bits(elements(buckets_->gradient(g, static_cast<int>(plane))),
+                             wanted[static_cast<std::size_t>(g)]),
+                   "gradient " << g << " in plane " << plane << " is not this rank's alone");
+    }
+    tickets_.push_back(buckets_->start_sum(bucket));
+  }
+  void finish() override {
+    for (const comm::Ticket ticket : tickets_) {
+      if (ticket != 0) buckets_->communicator().wait(ticket);
+    }
+  }
+
+  std::vector<int> started;
+  int binds = 0;
+
+ private:
+  ddp::Buckets* buckets_ = nullptr;
+  std::uint64_t step_ = 0;
+  std::vector<comm::Ticket> tickets_;
+};
+
+BOOST_AUTO_TEST_CASE(until_its_turn_a_bucket_holds_the_sum_of_this_ranks_shards_alone) {
+  const auto looking = std::make_shared<Looking>();
+  Run run({.hook = looking});
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    std::vector<int> in_order(run.replicas.plan().buckets().size());
+    for (std::size_t b = 0; b < in_order.size(); ++b) in_order[b] = static_cast<int>(b);
+    run.step(step);
+    check_gradients(run.net, run.wanted(step));
+    BOOST_TEST(looking->started == in_order, boost::test_tools::per_element());
+    BOOST_TEST(looking->binds == 2);  // at the start, and when the plan was remade after the first step
+  }
+}
+
+BOOST_AUTO_TEST_CASE(shards_and_pieces_add_up_to_the_gradient_of_the_whole_batch) {
+  Run run({});
+  const int shards = shards_of(world().size());
+  std::vector<Tensor> x, y;
+  for (int shard = 0; shard < shards; ++shard) {
+    x.push_back(toy_shard(0, shard).x);
+    y.push_back(toy_shard(0, shard).y);
+  }
+  const Tensor all_x = stacked(x), all_y = stacked(y);
+  run.step(0);
+  Net net;
+  const Gradients wanted = shard_gradients(net, *run.backend, {0, all_x, all_y}, 1, plain_loss);
+  for (std::size_t p = 0; p < wanted.size(); ++p)
+    check_close(elements(run.net.params[p].gradient), wanted[p], net.params[p].name);
+}
+
+BOOST_AUTO_TEST_CASE(every_step_sends_every_bucket_once_however_much_is_accumulated) {
+  Run run({});
+  run.communicator.sums = 0;
+  for (std::uint64_t step = 0; step < 5; ++step) {
+    run.step(step);
+    BOOST_TEST(run.communicator.sums == 5 * static_cast<int>(step + 1));  // "nothing" has no elements
+    check_gradients(run.net, run.wanted(step));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_remade_amid_shards_and_pieces_moves_every_sum_to_its_new_place) {
+  // The tied layer's gradient is the last to arrive, but not the last registered: places must change.
+  const LossOf tied_last = [](Net& net, Tape& tape, const ToyShard& shard) {
+    const Var early =
+        linear(tape.constant(Tensor::zeros({shard.x.size(0), 7})), tape.use(net["tied.weight"]));
+    const Loss loss = plain_loss(net, tape, shard);
+    const Loss more = mse(early, Tensor::zeros(early.shape()));
+    return Loss{loss.sum + more.sum, loss.total};
+  };
+  Run run({});
+  const int tied = 2;
+  const auto place = run.replicas.plan().place(tied).offset_bytes;
+  run.step(0, tied_last);
+  BOOST_TEST(run.replicas.plan().order().back() == tied);
+  BOOST_TEST(run.replicas.plan().place(tied).offset_bytes != place);
+  check_gradients(run.net, run.wanted(0, tied_last));
+  for (std::uint64_t step = 1; step < 4; ++step) {
+    run.step(step, tied_last);
+    check_gradients(run.net, run.wanted(step, tied_last));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(passes_that_record_nothing_in_the_middle_of_a_step_add_nothing) {
+  Run run({});
+  Tape aside(*run.backend);
+  const LossOf with_an_evaluation = [&](Net& net, Tape& tape, const ToyShard& shard) {
+    aside.begin({.training = false, .record = false});
+    plain_loss(net, aside, toy_shard(7, 7));
+    const Loss loss = plain_loss(net, tape, shard);
+    aside.begin({.training = true, .record = false});
+    plain_loss(net, aside, toy_shard(8, 8));
+    return loss;
+  };
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    run.step(step, with_an_evaluation);
+    check_gradients(run.net, run.wanted(step));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_model_used_outside_the_steps_accumulates_here_alone_and_disturbs_no_step) {
+  Run run({});
+  run.step(0);
+  run.communicator.sums = run.communicator.others = 0;
+  {
+    LocalGradients local(run.net.state(), *run.backend);
+    local.clear();  // of the step's sums
+    Tape& tape = run.replicas.tape();
+    const int mine = 100 + world().rank();
+    for (const int shard : {mine, mine + 50}) {
+      tape.begin({.sink = &local});
+      const ToyShard samples = toy_shard(0, shard);
+      backward(plain_loss(run.net, tape, samples));
+      tape.finish_backward();
+    }
+    Net net;
+    const Gradients a = shard_gradients(net, *run.backend, toy_shard(0, mine), 1, plain_loss);
+    const Gradients b = shard_gradients(net, *run.backend, toy_shard(0, mine + 50), 1, plain_loss);
+    for (std::size_t p = 0; p < a.size(); ++p) {
+      Gradients sum{a[p]};
+      for (std::size_t i = 0; i < a[p].size(); ++i) sum[0][i] += b[p][i];
+      check_close(elements(run.net.params[p].gradient), sum[0], net.params[p].name);
+    }
+    BOOST_TEST(run.communicator.sums == 0);
+    BOOST_TEST(run.communicator.others == 0);
+  }
+  run.step(1);
+  check_gradients(run.net, run.wanted(1));
+}
+
+BOOST_AUTO_TEST_CASE(what_one_early_piece_alone_used_is_summed_on_every_rank) {
+  for (const int user : {0, world().size()}) {
+    Run run({.unused = ddp::Unused::allow});
+    // The tied layer is used in the first piece of one shard, which is nobody's last; nothing else is
+    // special.
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      int piece = 0;
+      const LossOf loss_of = [&](Net& net, Tape& tape, const ToyShard& shard) {
+        const bool deep = piece++ % pieces == 0 && shard.index == user;
+        Var h = relu(linear(tape.constant(shard.x), tape.use(net.params[0]), tape.use(net.params[1])));
+        if (deep) h = relu(linear(h, tape.use(net.params[2])));
+        return mse(linear(net.with_nothing(tape, h), tape.use(net.params[3]), tape.use(net.params[4])),
+                   shard.y);
+      };
+      run.step(step, loss_of);
+      piece = 0;
+      check_gradients(run.net, run.wanted(step, loss_of));
+      BOOST_TEST(bool(run.net["tied.weight"].gradient));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test
