@@ -86,12 +86,12 @@ void Reducer::begin_step(std::uint64_t step) {
   since_start_.restart();
   usage_.clear();
   std::fill(complete_.begin(), complete_.end(), false);
-  backward_over_ = finished_ = false;
+  backward_over_ = finished_ = failed_ = false;
   next_ = done_ = 0;
   times_.assign(complete_.size(), {});
   arrival_.clear();
   if (hook_) hook_->begin_step(step);
-  if (schedule_.turns().empty()) abandon();  // no shard, so nothing to wait for
+  if (schedule_.turns().empty()) start_all();  // no shard, so nothing to wait for
 }
 
 void Reducer::begin_shard(int turn) {
@@ -121,6 +121,11 @@ void Reducer::end_pass() {
 }
 
 void Reducer::abandon() {
+  failed_ = true;
+  start_all();
+}
+
+void Reducer::start_all() {
   std::fill(complete_.begin(), complete_.end(), true);
   start_buckets();
 }

@@ -86,6 +86,7 @@ class Reducer final : public GradientSink, private Buckets {
   void finish_gradient(std::size_t param);
   void finish_statistics();
   void finish_bucket(int bucket);
+  void start_all();
   void start_buckets();
   void start_bucket(int bucket);
   void note_done();
@@ -97,6 +98,8 @@ class Reducer final : public GradientSink, private Buckets {
   int partial_sums() const override { return schedule_.subtrees(); }
   Tensor gradient(int gradient, int plane) const override { return arena_.gradient(gradient, plane); }
   Tensor bucket(int bucket, int plane) const override { return arena_.bucket(bucket, plane); }
+  DType wire() const override { return wire_; }
+  bool failed() const override { return failed_; }
   comm::Ticket start_sum(int bucket) override;
   comm::Ticket start_own_sums(int bucket);
 
@@ -134,6 +137,7 @@ class Reducer final : public GradientSink, private Buckets {
   std::vector<comm::Ticket> tickets_;  // by bucket: of its plain sum; 0: none
   int done_ = 0;                       // buckets before this one are known to be complete
   bool finished_ = false;              // the hook has finished
+  bool failed_ = false;                // abandoned
   std::vector<BucketTime> times_;
   bool in_transport_ = false;
   std::vector<std::int32_t> arrival_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/ddp/bucket_plan.h"
@@ -22,8 +23,23 @@ class Buckets {
   virtual int partial_sums() const = 0;
   virtual Tensor gradient(int gradient, int plane) const = 0;  ///< of its shape
   virtual Tensor bucket(int bucket, int plane) const = 0;  ///< all of it as one vector, zero padding included
+  virtual DType wire() const = 0;                          ///< Options::wire, for what a hook sends by itself
+  virtual bool failed() const = 0;  ///< this rank has failed in this step: what its planes hold is worthless
   /// Starts the plain sum of a bucket: when it is done, plane 0 of every rank holds the sum over all shards.
   virtual comm::Ticket start_sum(int bucket) = 0;
+};
+
+/// One kind of what a hook remembers from step to step, for checkpoints: /hook/NAME/PARAMETER.
+struct HookState {
+  struct Entry {
+    std::string name;  ///< of the parameter
+    Tensor tensor;     ///< a handle, to write into on resume; CPU memory
+  };
+  std::string name;  ///< "powersgd/q"
+  /// Every rank holds values of its own, and only their sum matters: saved by rank, and shared out equally
+  /// when another number of ranks goes on. Otherwise all ranks hold the same.
+  bool by_rank = false;
+  std::vector<Entry> entries;
 };
 
 /// Belongs to one DataParallel. All methods are collective; start() is called for every bucket of a step in
@@ -35,6 +51,8 @@ class Hook {
   virtual ~Hook() = default;
   /// Equal on all ranks, or they do not form one DataParallel: "powersgd rank=4".
   virtual std::string describe() const = 0;
+  /// For a start banner: what it does to this model. Valid after bind().
+  virtual std::string summary() const { return describe(); }
   /// Before the first step, and again whenever the plan has been remade. `buckets` stays valid for life.
   virtual void bind(Buckets& buckets) = 0;
   /// The step that begins: its number decides what depends on time.
@@ -44,6 +62,11 @@ class Hook {
   /// All buckets have been started. When it returns, plane 0 of each holds what stands for the sum over all
   /// shards, the same on every rank.
   virtual void finish() = 0;
+
+  /// What it remembers now, nothing by default. Valid after bind(). Names and shapes are equal on all ranks.
+  virtual std::vector<HookState> state() { return {}; }
+  /// All that state() could ever list. Called before the entries are overwritten from a checkpoint.
+  virtual std::vector<HookState> state_to_load() { return state(); }
 };
 
 }  // namespace lockstep::ddp

@@ -1,0 +1,84 @@
+#include "lockstep/ddp/hooks.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/power_sgd.h"
+
+namespace lockstep::ddp {
+namespace {
+
+template <class Number>
+bool read(const std::string& text, Number& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool read(const std::string& text, bool& choice) {
+  choice = text == "true";
+  return choice || text == "false";
+}
+
+struct Word {
+  const char* name;
+  const char* kind;
+  std::function<bool(PowerSgdOptions&, const std::string&)> set;
+};
+
+template <class Value>
+Word word(const char* name, const char* kind, Value PowerSgdOptions::*member) {
+  return {name, kind, [member](PowerSgdOptions& options, const std::string& text) {
+            return read(text, options.*member);
+          }};
+}
+
+std::vector<Word> words() {
+  return {word("rank", "a whole number", &PowerSgdOptions::rank),
+          word("start_step", "a whole number", &PowerSgdOptions::start_step),
+          word("min_compression", "a number", &PowerSgdOptions::min_compression),
+          word("error_feedback", "true or false", &PowerSgdOptions::error_feedback),
+          word("warm_start", "true or false", &PowerSgdOptions::warm_start)};
+}
+
+void set(PowerSgdOptions& options, const std::string& text) {
+  const std::size_t equals = text.find('=');
+  const std::string name = text.substr(0, equals);
+  const std::string value = equals == std::string::npos ? "" : text.substr(equals + 1);
+  std::string known;
+  for (const Word& word : words()) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", word.name);
+    if (name != word.name) continue;
+    if (word.set(options, value)) return;
+    throw UsageError("ddp.hook: powersgd: '{}' is not {}=VALUE with {}", text, name, word.kind);
+  }
+  throw UsageError("ddp.hook: powersgd has no option {}; it has {}", name, known);
+}
+
+}  // namespace
+
+std::shared_ptr<Hook> hook_named(std::string_view text, std::uint64_t seed) {
+  std::istringstream rest{std::string(text)};
+  std::string name, option;
+  rest >> name;
+  if (name == "none") {
+    if (rest >> option) throw UsageError("ddp.hook: none takes no option, but there is '{}'", option);
+    return nullptr;
+  }
+  if (name != "powersgd") throw UsageError("ddp.hook = {} is not known; one of none, powersgd", text);
+  PowerSgdOptions options;
+  options.seed = seed;
+  while (rest >> option) set(options, option);
+  try {
+    return std::make_shared<PowerSgd>(options);
+  } catch (const UsageError& error) {
+    throw UsageError("ddp.hook: {}", error.what());
+  }
+}
+
+}  // namespace lockstep::ddp

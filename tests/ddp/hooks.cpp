@@ -1,0 +1,226 @@
+// Hooks of a caller's own: which buckets they are given, when, and what becomes of an error.
+#include <boost/test/unit_test.hpp>
+#include <stdexcept>
+#include <utility>
+
+#include "ddp/toy.h"
+#include "lockstep/ddp/hooks.h"
+
+namespace lockstep::test {
+namespace {
+
+/// Sums as if it were not there, and writes down what it is asked.
+class Noting : public ddp::Hook {
+ public:
+  std::vector<int> started;
+  std::vector<std::uint64_t> steps;
+  int bound = 0, finished = 0;
+
+  std::string describe() const override { return "noting"; }
+  void bind(ddp::Buckets& buckets) override {
+    buckets_ = &buckets;
+    ++bound;
+    tickets_.assign(buckets.plan().buckets().size(), 0);
+  }
+  void begin_step(std::uint64_t step) override {
+    steps.push_back(step);
+    started.clear();
+  }
+  void start(int bucket) override {
+    started.push_back(bucket);
+    is_last_.push_back(bucket + 1 == static_cast<int>(buckets_->plan().buckets().size()));
+    tickets_[static_cast<std::size_t>(bucket)] = buckets_->start_sum(bucket);
+  }
+  void finish() override {
+    ++finished;
+    for (const comm::Ticket ticket : tickets_) {
+      if (ticket != 0) buckets_->communicator().wait(ticket);
+    }
+  }
+  /// Of the last step, in the order of starting.
+  std::vector<bool> take_last_marks() { return std::exchange(is_last_, {}); }
+
+ protected:
+  ddp::Buckets* buckets_ = nullptr;
+
+ private:
+  std::vector<comm::Ticket> tickets_;
+  std::vector<bool> is_last_;
+};
+
+/// Leaves the gradients of each rank alone: nothing travels.
+class Silent final : public Noting {
+ public:
+  void start(int bucket) override { started.push_back(bucket); }
+  void finish() override { ++finished; }
+};
+
+/// Doubles the sums.
+class Doubling final : public Noting {
+ public:
+  void finish() override {
+    Noting::finish();
+    for (const int bucket : started) {
+      const Tensor sum = buckets_->bucket(bucket, 0);
+      buckets_->backend().scale(sum, 2, sum);
+    }
+  }
+};
+
+struct Run {
+  Run(std::shared_ptr<ddp::Hook> hook, int shards, double bucket_mb = tiny_mb,
+      ddp::Mode mode = ddp::Mode::overlapped)
+      : backend(kernels::make_cpu_backend()),
+        replicas(net.state(), world(), *backend,
+                 {.bucket_mb = bucket_mb,
+                  .first_bucket_mb = bucket_mb,
+                  .shards = shards,
+                  .mode = mode,
+                  .hook = std::move(hook)}) {}
+  void step(std::uint64_t step) {
+    replicas.step(toy_batch(step, replicas),
+                  [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
+  }
+  Net net;
+  std::unique_ptr<kernels::Backend> backend;
+  ddp::DataParallel replicas;
+};
+
+std::vector<int> in_order(const Run& run) {
+  std::vector<int> all(run.replicas.plan().buckets().size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
+  return all;
+}
+
+BOOST_AUTO_TEST_CASE(a_hook_that_sums_plainly_gives_the_bits_of_no_hook) {
+  for (const int shards : {4, 7}) {
+    for (const ddp::Mode mode : {ddp::Mode::overlapped, ddp::Mode::flat, ddp::Mode::per_parameter}) {
+      Run run(std::make_shared<Noting>(), shards, tiny_mb, mode);
+      for (std::uint64_t step = 0; step < 3; ++step) {
+        run.step(step);
+        check_gradients(run.net, reference(step, shards));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_hook_gets_every_bucket_once_in_plan_order_and_sees_which_is_the_last) {
+  for (const double bucket_mb : {tiny_mb, 25.0}) {
+    const auto hook = std::make_shared<Noting>();
+    Run run(hook, 5, bucket_mb);
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      const std::vector<int> wanted = in_order(run);
+      run.step(step);
+      BOOST_TEST(hook->started == wanted, boost::test_tools::per_element());
+      std::vector<bool> marks(wanted.size());
+      marks.back() = true;
+      BOOST_TEST((hook->take_last_marks() == marks));
+      BOOST_TEST(hook->finished == static_cast<int>(step) + 1);
+    }
+    BOOST_TEST((hook->steps == std::vector<std::uint64_t>{0, 1, 2}));
+    BOOST_TEST(hook->bound == 2);  // once more when the plan was remade
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_hook_may_send_nothing) {
+  const auto hook = std::make_shared<Silent>();
+  Run run(hook, world().size());
+  run.step(0);
+  Net other;
+  check_gradients(run.net, shard_gradients(other, *run.backend, toy_shard(0, world().rank()), 1, plain_loss));
+}
+
+BOOST_AUTO_TEST_CASE(what_a_hook_leaves_in_plane_0_is_the_gradient) {
+  Run run(std::make_shared<Doubling>(), 6);
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    run.step(step);
+    Gradients wanted = reference(step, 6);
+    for (std::vector<float>& gradient : wanted) {
+      for (float& value : gradient) value *= 2;
+    }
+    check_gradients(run.net, wanted);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_that_fails_gives_its_hook_every_bucket_all_the_same) {
+  const auto hook = std::make_shared<Noting>();
+  Run run(hook, 4);
+  same_error(ExitCode::data, [&] {
+    run.replicas.step(toy_batch(0, run.replicas), [&](Tape& tape, const ToyShard& shard) {
+      if (shard.index == 3) throw DataError("shard 3 is broken");
+      return plain_loss(run.net, tape, shard);
+    });
+  });
+  BOOST_TEST(hook->started == in_order(run), boost::test_tools::per_element());
+  run.step(1);
+  check_gradients(run.net, reference(1, 4));
+}
+
+BOOST_AUTO_TEST_CASE(hooks_that_differ_between_ranks_are_refused) {
+  struct Named final : Noting {
+    std::string describe() const override { return "named " + std::to_string(world().rank() / 2); }
+  };
+  if (world().size() < 3) return;
+  const std::string text = same_error(ExitCode::usage, [] { Run run(std::make_shared<Named>(), 4); });
+  BOOST_TEST(contains(text, "option hook has value named 0 on rank 0 but named 1 on rank"));
+}
+
+/// Throws where it is told to; on all ranks, so that this program can go on.
+class Throwing final : public Noting {
+ public:
+  bool in_start = false, in_finish = false;
+  void start(int bucket) override {
+    if (in_start) throw std::runtime_error("no room in start");
+    Noting::start(bucket);
+  }
+  void finish() override {
+    Noting::finish();
+    if (in_finish) throw std::runtime_error("no room in finish");
+  }
+};
+
+BOOST_AUTO_TEST_CASE(what_a_hook_throws_leaves_the_step_as_it_is) {
+  for (const bool in_start : {true, false}) {
+    const auto hook = std::make_shared<Throwing>();
+    Run run(hook, 4);
+    run.step(0);
+    (in_start ? hook->in_start : hook->in_finish) = true;
+    // Not an error of the step, agreed with the peers: these may wait for this rank's part.
+    BOOST_CHECK_EXCEPTION(run.step(1), std::runtime_error, [&](const std::runtime_error& error) {
+      return std::string(error.what()) == (in_start ? "no room in start" : "no room in finish");
+    });
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_configuration_names_hooks) {
+  BOOST_TEST(!ddp::hook_named("none", 1));
+  BOOST_TEST(ddp::hook_named("powersgd", 7)->describe() ==
+             "powersgd rank=1 start_step=1000 min_compression=2 error_feedback=true warm_start=true, seed 7");
+  BOOST_TEST(
+      ddp::hook_named("powersgd rank=4  min_compression=1.5 start_step=0 error_feedback=false "
+                      "warm_start=false",
+                      7)
+          ->describe() ==
+      "powersgd rank=4 start_step=0 min_compression=1.5 error_feedback=false warm_start=false, seed 7");
+}
+
+BOOST_AUTO_TEST_CASE(words_that_name_no_hook_are_refused_with_those_that_do) {
+  const auto refusal = [](const char* text) {
+    return same_error(ExitCode::usage, [&] { ddp::hook_named(text, 0); });
+  };
+  BOOST_TEST(refusal("") == "ddp.hook =  is not known; one of none, powersgd");
+  BOOST_TEST(refusal("topk") == "ddp.hook = topk is not known; one of none, powersgd");
+  BOOST_TEST(refusal("none rank=2") == "ddp.hook: none takes no option, but there is 'rank=2'");
+  BOOST_TEST(refusal("powersgd ranks=2") ==
+             "ddp.hook: powersgd has no option ranks; it has rank, start_step, min_compression, "
+             "error_feedback, warm_start");
+  BOOST_TEST(refusal("powersgd rank") == "ddp.hook: powersgd: 'rank' is not rank=VALUE with a whole number");
+  BOOST_TEST(refusal("powersgd rank=2.5") ==
+             "ddp.hook: powersgd: 'rank=2.5' is not rank=VALUE with a whole number");
+  BOOST_TEST(contains(refusal("powersgd warm_start=maybe"), "with true or false"));
+  BOOST_TEST(contains(refusal("powersgd min_compression=much"), "with a number"));
+  BOOST_TEST(contains(refusal("powersgd rank=0"), "ddp.hook: powersgd: rank = 0 must be at least 1"));
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,165 @@
+// The linear algebra of low-rank compression.
+#include "ddp/low_rank.h"
+
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "lockstep/base/random.h"
+
+namespace lockstep::test {
+namespace {
+
+using Matrix = std::vector<float>;
+
+Matrix random_matrix(std::int64_t rows, std::int64_t columns, std::uint64_t seed) {
+  const Random random({.seed = seed});
+  Matrix matrix(static_cast<std::size_t>(rows * columns));
+  for (std::size_t i = 0; i < matrix.size(); ++i) matrix[i] = random.normal(i);
+  return matrix;
+}
+
+double dot(const Matrix& a, std::int64_t row_a, const Matrix& b, std::int64_t row_b, std::int64_t length) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < length; ++i)
+    sum += static_cast<double>(a[static_cast<std::size_t>(row_a * length + i)]) *
+           b[static_cast<std::size_t>(row_b * length + i)];
+  return sum;
+}
+
+ddp::Orthonormal orthonormalise_rows(Matrix& rows, std::int64_t count) {
+  const auto length = static_cast<std::int64_t>(rows.size()) / count;
+  std::vector<double> scratch(rows.size());
+  return ddp::orthonormalise({.data = rows.data(), .count = count, .length = length, .vector_stride = length},
+                             scratch);
+}
+
+BOOST_AUTO_TEST_CASE(vectors_become_orthonormal_and_span_what_they_spanned) {
+  for (const auto& [count, length] :
+       {std::pair<std::int64_t, std::int64_t>{1, 1}, {1, 37}, {4, 4}, {3, 19}, {8, 1024}}) {
+    const Matrix before = random_matrix(count, length, 1);
+    Matrix after = before;
+    const ddp::Orthonormal result = orthonormalise_rows(after, count);
+    BOOST_TEST(result.finite);
+    BOOST_TEST(result.complete);
+    for (std::int64_t a = 0; a < count; ++a) {
+      for (std::int64_t b = 0; b <= a; ++b)
+        BOOST_TEST(std::abs(dot(after, a, after, b, length) - (a == b ? 1 : 0)) < 1e-6);
+      // Of each vector nothing is outside the span of the first ones.
+      double squares = 0;
+      for (std::int64_t b = 0; b <= a; ++b) squares += std::pow(dot(before, a, after, b, length), 2);
+      BOOST_TEST(squares == dot(before, a, before, a, length), boost::test_tools::tolerance(1e-5));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(nearly_parallel_vectors_become_orthonormal) {
+  const std::int64_t count = 3, length = 500;
+  const Matrix noise = random_matrix(count, length, 3);
+  Matrix vectors = random_matrix(1, length, 2);
+  vectors.resize(static_cast<std::size_t>(count * length));
+  for (std::int64_t i = length; i < count * length; ++i)
+    vectors[static_cast<std::size_t>(i)] =
+        vectors[static_cast<std::size_t>(i % length)] + 1e-5f * noise[static_cast<std::size_t>(i)];
+  BOOST_TEST(orthonormalise_rows(vectors, count).complete);
+  for (std::int64_t a = 0; a < count; ++a) {
+    for (std::int64_t b = 0; b <= a; ++b)
+      BOOST_TEST(std::abs(dot(vectors, a, vectors, b, length) - (a == b ? 1 : 0)) < 1e-6);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_vector_that_depends_on_earlier_ones_becomes_zero) {
+  const std::int64_t length = 11;
+  Matrix vectors = random_matrix(4, length, 4);
+  for (std::int64_t i = 0; i < length; ++i) {
+    vectors[static_cast<std::size_t>(length + i)] = 0;
+    vectors[static_cast<std::size_t>(3 * length + i)] =
+        2 * vectors[static_cast<std::size_t>(i)] - vectors[static_cast<std::size_t>(2 * length + i)];
+  }
+  const ddp::Orthonormal result = orthonormalise_rows(vectors, 4);
+  BOOST_TEST(result.finite);
+  BOOST_TEST(!result.complete);
+  for (const std::int64_t row : {1, 3}) BOOST_TEST(dot(vectors, row, vectors, row, length) == 0);
+  for (const std::int64_t row : {0, 2})
+    BOOST_TEST(std::abs(dot(vectors, row, vectors, row, length) - 1) < 1e-6);
+  BOOST_TEST(std::abs(dot(vectors, 0, vectors, 2, length)) < 1e-6);
+}
+
+BOOST_AUTO_TEST_CASE(vectors_that_are_not_finite_are_left_alone) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    Matrix vectors = random_matrix(3, 9, 5);
+    vectors[13] = bad;
+    const Matrix before = vectors;
+    BOOST_TEST(!orthonormalise_rows(vectors, 3).finite);
+    BOOST_TEST(std::memcmp(vectors.data(), before.data(), vectors.size() * sizeof(float)) == 0);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(columns_become_what_rows_become) {
+  const std::int64_t count = 5, length = 23;
+  Matrix rows = random_matrix(count, length, 6), columns(rows.size());
+  for (std::int64_t v = 0; v < count; ++v) {
+    for (std::int64_t i = 0; i < length; ++i)
+      columns[static_cast<std::size_t>(i * count + v)] = rows[static_cast<std::size_t>(v * length + i)];
+  }
+  orthonormalise_rows(rows, count);
+  std::vector<double> scratch(columns.size());
+  ddp::orthonormalise(
+      {.data = columns.data(), .count = count, .length = length, .vector_stride = 1, .element_stride = count},
+      scratch);
+  for (std::int64_t v = 0; v < count; ++v) {
+    for (std::int64_t i = 0; i < length; ++i)
+      BOOST_TEST(columns[static_cast<std::size_t>(i * count + v)] ==
+                 rows[static_cast<std::size_t>(v * length + i)]);
+  }
+}
+
+struct Expanded {
+  Matrix matrix, rest;
+};
+
+Expanded expanded(std::int64_t n, std::int64_t m, std::int64_t rank, int threads) {
+  const Matrix p = random_matrix(n, rank, 7), q = random_matrix(rank, m, 8);
+  Expanded result{random_matrix(n, m, 9), Matrix(static_cast<std::size_t>(n * m), 5)};
+  ddp::expand({.n = n,
+               .m = m,
+               .rank = rank,
+               .p = p.data(),
+               .q = q.data(),
+               .share = 0.25f,
+               .matrix = result.matrix.data(),
+               .rest = result.rest.data()},
+              threads);
+  return result;
+}
+
+BOOST_AUTO_TEST_CASE(factors_expand_to_their_product_and_the_rest_is_what_it_lacks) {
+  for (const std::int64_t m : {1, 30, 1025}) {
+    const std::int64_t n = 13, rank = 3;
+    const Matrix p = random_matrix(n, rank, 7), q = random_matrix(rank, m, 8),
+                 before = random_matrix(n, m, 9);
+    const Expanded result = expanded(n, m, rank, 1);
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (std::int64_t j = 0; j < m; ++j) {
+        double wanted = 0;
+        for (std::int64_t k = 0; k < rank; ++k)
+          wanted += static_cast<double>(p[static_cast<std::size_t>(i * rank + k)]) *
+                    q[static_cast<std::size_t>(k * m + j)];
+        const auto at = static_cast<std::size_t>(i * m + j);
+        BOOST_REQUIRE(std::abs(result.matrix[at] - wanted) < 1e-5);
+        BOOST_REQUIRE(std::abs(result.rest[at] - (before[at] - 0.25 * wanted)) < 1e-5);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(threads_change_no_bit_of_an_expansion) {
+  const Expanded alone = expanded(500, 700, 4, 1), shared = expanded(500, 700, 4, 3);
+  BOOST_TEST((alone.matrix == shared.matrix));
+  BOOST_TEST((alone.rest == shared.rest));
+}
+
+}  // namespace
+}  // namespace lockstep::test
