@@ -7,14 +7,29 @@
 namespace lockstep::comm {
 namespace {
 
+// Operands and results are the same memory or do not overlap at all, which ivdep tells the compiler.
+
 template <class T>
-void add(const T* __restrict left, const T* __restrict right, T* __restrict result, std::size_t count) {
+void add(const T* left, const T* right, T* result, std::size_t count) {
+#pragma GCC ivdep
   for (std::size_t i = 0; i < count; ++i) result[i] = left[i] + right[i];
 }
 
 template <class T>
-void accumulate(const T* __restrict value, T* __restrict result, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) result[i] += value[i];
+void add_to_both(const T* left, const T* right, T* first, T* second, std::size_t count) {
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) {
+    const T sum = left[i] + right[i];
+    first[i] = sum;
+    second[i] = sum;
+  }
+}
+
+void copy(const std::byte* block, std::size_t bytes, std::span<std::byte* const> destinations,
+          std::size_t first) {
+  for (std::byte* destination : destinations) {
+    if (destination + first != block) std::memcpy(destination + first, block, bytes);
+  }
 }
 
 }  // namespace
@@ -50,25 +65,30 @@ void SumProgram::evaluate_as(std::size_t bytes, std::span<const std::byte* const
                              std::span<std::byte* const> destinations, std::byte* scratch) const {
   for (std::size_t first = 0; first < bytes; first += block_bytes) {
     const std::size_t block = std::min(block_bytes, bytes - first);
-    const auto operand = [&](int number) -> const std::byte* {
-      return number >= 0 ? sources[static_cast<std::size_t>(number)] + first
-                         : scratch + static_cast<std::size_t>(~number) * block_bytes;
+    const std::size_t count = block / sizeof(T);
+    const auto operand = [&](int number) {
+      return reinterpret_cast<const T*>(number >= 0
+                                            ? sources[static_cast<std::size_t>(number)] + first
+                                            : scratch + static_cast<std::size_t>(~number) * block_bytes);
     };
-    for (const Addition& addition : additions_) {
-      const auto* left = reinterpret_cast<const T*>(operand(addition.left));
-      const auto* right = reinterpret_cast<const T*>(operand(addition.right));
-      auto* result = reinterpret_cast<T*>(scratch + static_cast<std::size_t>(~addition.result) * block_bytes);
-      if (left == result) {
-        accumulate(right, result, block / sizeof(T));
-      } else if (right == result) {
-        accumulate(left, result, block / sizeof(T));  // addition commutes
-      } else {
-        add(left, right, result, block / sizeof(T));
-      }
+    const auto destination = [&](std::size_t number) {
+      return reinterpret_cast<T*>(destinations[number] + first);
+    };
+    if (additions_.empty()) {
+      copy(reinterpret_cast<const std::byte*>(operand(result_)), block, destinations, first);
+      continue;
     }
-    const std::byte* result = operand(result_);
-    for (std::byte* destination : destinations) {
-      if (destination + first != result) std::memcpy(destination + first, result, block);
+    for (std::size_t i = 0; i + 1 < additions_.size(); ++i) {
+      const Addition& addition = additions_[i];
+      add(operand(addition.left), operand(addition.right),
+          reinterpret_cast<T*>(scratch + static_cast<std::size_t>(~addition.result) * block_bytes), count);
+    }
+    const Addition& last = additions_.back();
+    if (destinations.size() == 1) {
+      add(operand(last.left), operand(last.right), destination(0), count);
+    } else {
+      add_to_both(operand(last.left), operand(last.right), destination(0), destination(1), count);
+      copy(destinations[0] + first, block, destinations.subspan(2), first);
     }
   }
 }

@@ -1,0 +1,26 @@
+// Timing the tree sum beside MPI's own all-reduce.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::comm {
+
+/// Medians over alternating rounds of one run; the time of a round is that of its slowest rank.
+struct AllReduceTime {
+  std::size_t bytes = 0;
+  int ranks = 0;
+  double lockstep_ms = 0;
+  double mpi_ms =
+      0;  ///< MPI_Allreduce in place on as many float32; 0 where MPI is not running: nothing to compare
+  bool exact = false;  ///< every element of the tree sum had the bits of the serial fold over the shards
+};
+
+/// Sums `bytes` bytes of float32 on every rank, one shard a rank, for each size (multiples of 4; else
+/// UsageError). Takes seconds. Collective.
+std::vector<AllReduceTime> time_all_reduce(Communicator& communicator, std::span<const std::size_t> bytes);
+
+}  // namespace lockstep::comm

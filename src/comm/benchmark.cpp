@@ -1,0 +1,162 @@
+// Tree sums and MPI_Allreduce in turn, on fresh data each time.
+#include "lockstep/comm/benchmark.h"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <optional>
+
+#include "comm/mix.h"
+#include "comm/mpi_check.h"
+#include "comm/owned_comm.h"
+#include "lockstep/base/clock.h"
+
+namespace lockstep::comm {
+namespace {
+
+/// Small sums are timed several at once, as the start line itself costs microseconds.
+constexpr std::size_t bytes_of_round = 4 << 20;
+constexpr std::size_t most_sums_of_round = 16;
+constexpr double round_budget_s = 0.6;  // for each size and way
+constexpr int fewest_rounds = 7;
+constexpr int most_rounds = 101;
+
+/// Between 1 and 2, with all bits in use, so that the order of additions shows.
+float value_of(int shard, std::size_t element) {
+  const std::uint64_t bits = mixed(static_cast<std::uint64_t>(shard) + 1, element);
+  return 1.0f + static_cast<float>(bits >> 41) * 0x1p-23f;
+}
+
+void fill(float* values, std::size_t count, int rank) {
+  for (std::size_t i = 0; i < count; ++i) values[i] = value_of(rank, i);
+}
+
+bool is_tree_sum(const float* values, std::size_t count, int shards) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float expected = fold_tree(
+        ShardRange{0, shards}, [&](int shard) { return value_of(shard, i); },
+        [](float left, float right) { return left + right; });
+    if (std::memcmp(&expected, &values[i], sizeof expected) != 0) return false;
+  }
+  return true;
+}
+
+/// MPI's view of the ranks of a communicator; none where MPI is not running.
+std::optional<OwnedComm> mpi_comm_of(Communicator& communicator) {
+  int running = 0;
+  check_mpi(MPI_Initialized(&running), "MPI_Initialized", communicator.rank());
+  if (!running) return std::nullopt;
+  int mine = 0;
+  check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &mine), "MPI_Comm_rank", communicator.rank());
+  std::vector<int> world_ranks(static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather(&mine, sizeof mine, world_ranks.data());
+  MPI_Group world = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
+  MPI_Comm comm = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group", mine);
+  check_mpi(MPI_Group_incl(world, communicator.size(), world_ranks.data(), &group), "MPI_Group_incl", mine);
+  check_mpi(MPI_Comm_create_group(MPI_COMM_WORLD, group, 0, &comm), "MPI_Comm_create_group", mine);
+  MPI_Group_free(&group);
+  MPI_Group_free(&world);
+  return std::optional<OwnedComm>(std::in_place, comm);
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// One size.
+class Race {
+ public:
+  Race(Communicator& communicator, MPI_Comm mpi, std::size_t bytes)
+      : communicator_(communicator),
+        mpi_(mpi),
+        count_(bytes / sizeof(float)),
+        sums_of_round_(
+            std::clamp(bytes_of_round / std::max(bytes, std::size_t{1}), std::size_t{1}, most_sums_of_round)),
+        map_(communicator.size(), communicator.size()),
+        arena_(communicator.allocate_arena(bytes, 1)),
+        fresh_(count_),
+        mpi_values_(mpi == MPI_COMM_NULL ? 0 : count_) {
+    fill(fresh_.data(), count_, communicator.rank());
+  }
+
+  AllReduceTime run() {
+    AllReduceTime result{count_ * sizeof(float), communicator_.size()};
+    refill(ours());
+    sum();
+    const std::uint8_t exact = is_tree_sum(ours(), count_, communicator_.size()) ? 1 : 0;
+    std::vector<std::uint8_t> all_exact(static_cast<std::size_t>(communicator_.size()));
+    communicator_.all_gather(&exact, 1, all_exact.data());
+    result.exact = std::count(all_exact.begin(), all_exact.end(), 1) == communicator_.size();
+
+    std::vector<double> lockstep_ms, mpi_ms;
+    const Stopwatch spent;
+    for (int round = 0; round < most_rounds; ++round) {
+      if (round >= fewest_rounds && agreed_ms(spent.elapsed_ms()) > 2e3 * round_budget_s) break;
+      lockstep_ms.push_back(timed(ours(), [&] { sum(); }));
+      if (mpi_ != MPI_COMM_NULL) mpi_ms.push_back(timed(mpi_values_.data(), [&] { sum_by_mpi(); }));
+    }
+    result.lockstep_ms = median(lockstep_ms);
+    if (!mpi_ms.empty()) result.mpi_ms = median(mpi_ms);
+    return result;
+  }
+
+ private:
+  float* ours() { return reinterpret_cast<float*>(arena_->plane(0)); }
+  void refill(float* values) { std::copy(fresh_.begin(), fresh_.end(), values); }
+
+  void sum() {
+    communicator_.wait(communicator_.start_tree_sum(
+        {arena_.get(), 0, static_cast<std::int64_t>(count_), DType::float32}, map_));
+  }
+  void sum_by_mpi() {
+    check_mpi(
+        MPI_Allreduce(MPI_IN_PLACE, mpi_values_.data(), static_cast<int>(count_), MPI_FLOAT, MPI_SUM, mpi_),
+        "MPI_Allreduce", communicator_.rank());
+  }
+
+  /// The slowest rank's milliseconds of one sum.
+  template <class Sum>
+  double timed(float* values, const Sum& one) {
+    refill(values);
+    agreed_ms(0);
+    const Stopwatch watch;
+    for (std::size_t i = 0; i < sums_of_round_; ++i) one();
+    return agreed_ms(watch.elapsed_ms()) / static_cast<double>(sums_of_round_);
+  }
+  double agreed_ms(double mine) {
+    std::vector<double> all(static_cast<std::size_t>(communicator_.size()));
+    communicator_.all_gather(&mine, sizeof mine, all.data());
+    return *std::max_element(all.begin(), all.end());
+  }
+
+  Communicator& communicator_;
+  MPI_Comm mpi_;
+  std::size_t count_;
+  std::size_t sums_of_round_;
+  ShardMap map_;
+  std::unique_ptr<Arena> arena_;
+  std::vector<float> fresh_;
+  std::vector<float> mpi_values_;
+};
+
+}  // namespace
+
+std::vector<AllReduceTime> time_all_reduce(Communicator& communicator, std::span<const std::size_t> bytes) {
+  for (const std::size_t size : bytes) {
+    if (size == 0 || size % sizeof(float) != 0)
+      throw UsageError("all-reduce benchmark: {} bytes are no whole number of float32 values", size);
+  }
+  const std::optional<OwnedComm> mpi = mpi_comm_of(communicator);
+  std::vector<AllReduceTime> times;
+  for (const std::size_t size : bytes)
+    times.push_back(Race(communicator, mpi ? mpi->get() : MPI_COMM_NULL, size).run());
+  return times;
+}
+
+}  // namespace lockstep::comm

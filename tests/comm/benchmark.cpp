@@ -1,0 +1,38 @@
+// The benchmark of all-reduce measures what it says: each size, both ways, checked.
+#include "lockstep/comm/benchmark.h"
+
+#include <boost/test/unit_test.hpp>
+
+#include "lockstep/base/error.h"
+#include "support/world.h"
+
+namespace comm = lockstep::comm;
+using lockstep::test::world;
+
+namespace {
+
+void check(comm::Communicator& communicator, bool with_mpi) {
+  const std::vector<std::size_t> sizes = {4, 4100, 65536};
+  const auto times = comm::time_all_reduce(communicator, sizes);
+  BOOST_REQUIRE_EQUAL(times.size(), sizes.size());
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    BOOST_TEST(times[i].bytes == sizes[i]);
+    BOOST_TEST(times[i].ranks == communicator.size());
+    BOOST_TEST(times[i].exact);
+    BOOST_TEST(times[i].lockstep_ms > 0);
+    BOOST_TEST((times[i].mpi_ms > 0) == with_mpi);
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(every_size_is_summed_both_ways_and_is_exact) { check(world(), true); }
+
+BOOST_AUTO_TEST_CASE(the_parts_of_a_split_may_measure_at_the_same_time) {
+  check(*world().split(world().rank() % 2, 0), true);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_no_whole_number_of_values_is_refused) {
+  const std::vector<std::size_t> odd = {1027};
+  BOOST_CHECK_THROW(comm::time_all_reduce(world(), odd), lockstep::UsageError);
+}
