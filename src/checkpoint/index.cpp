@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <unordered_map>
 
 #include "checkpoint/digest.h"
@@ -145,6 +147,12 @@ std::uint64_t FileIndex::payload_bytes() const {
 FileIndex read_index(const std::string& path) {
   FileIndex index;
   index.path = path;
+  std::error_code ignored;  // what is wrong with the path, opening says
+  if (std::filesystem::is_directory(path, ignored)) {
+    const std::string latest = path + "/checkpoints/latest";
+    throw DataError("{}: is a directory; a checkpoint is a file{}", path,
+                    exists(latest) ? ", such as " + latest : "");
+  }
   index.file_bytes = OpenFile(path, OpenFile::Mode::read).size();
   if (index.file_bytes == 0) throw DataError("{}: is empty", path);
   const hdf5::File file = hdf5::File::open(path);

@@ -24,7 +24,7 @@ ExitCode inspect(Session& session, const Arguments& arguments) {
   comm::together(session.world(), [&] {
     if (session.world().rank() != 0) return;
     const checkpoint::Inspection inspection = checkpoint::inspect(file);
-    fmt::print("{}", values.count("json") ? to_json(inspection).dump(2) + "\n" : to_text(inspection));
+    print(values.count("json") ? to_json(inspection).dump(2) + "\n" : to_text(inspection));
   });
   return ExitCode::done;
 }

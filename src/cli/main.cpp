@@ -5,6 +5,7 @@
 
 #include "cli/verb.h"
 #include "lockstep/base/names.h"
+#include "lockstep/comm/agreement.h"
 
 namespace lockstep::cli {
 namespace {
@@ -35,7 +36,7 @@ std::string help() {
 ExitCode dispatch(Session& session, const Arguments& words) {
   const bool speaks = session.world().rank() == 0;
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
-    if (speaks) fmt::print("{}", help());
+    if (speaks) fmt::print(words.empty() ? stderr : stdout, "{}", help());
     return words.empty() ? ExitCode::usage : ExitCode::done;
   }
   if (words[0] == "--version") {
@@ -57,6 +58,12 @@ ExitCode dispatch(Session& session, const Arguments& words) {
 
 int main(int argc, char** argv) {
   const lockstep::cli::Arguments words(argv + 1, argv + argc);
-  return lockstep::run(argc, argv,
-                       [&](lockstep::Session& session) { return lockstep::cli::dispatch(session, words); });
+  return lockstep::run(argc, argv, [&](lockstep::Session& session) {
+    const lockstep::ExitCode code = lockstep::cli::dispatch(session, words);
+    // A figure that a full disk swallowed must not look like success.
+    lockstep::comm::together(session.world(), [&] {
+      if (session.world().rank() == 0) lockstep::cli::flush_output();
+    });
+    return code;
+  });
 }

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <sstream>
 
 #include "lockstep/base/names.h"
+#include "lockstep/base/system_error.h"
 
 namespace lockstep::cli {
 namespace {
@@ -54,6 +57,16 @@ bool OptionSet::parse(Session& session, const Arguments& arguments, po::variable
 std::string required(const po::variables_map& values, const char* name, std::string_view missing) {
   if (values.count(name) == 0) throw UsageError("{}", missing);
   return values[name].as<std::vector<std::string>>().front();
+}
+
+void print(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) flush_output();
+}
+
+void flush_output() {
+  errno = 0;
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+    throw_system_error(errno != 0 ? errno : ENOSPC, "standard output", "write");
 }
 
 }  // namespace lockstep::cli

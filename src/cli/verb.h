@@ -47,6 +47,12 @@ class OptionSet {
 /// The single value of a positional argument; UsageError(`missing`) if there is none.
 std::string required(const po::variables_map& values, const char* name, std::string_view missing);
 
+/// Prints on standard output; DataError if that is full. For long texts: of short ones, `main` finds out at
+/// the end.
+void print(const std::string& text);
+/// What was printed has left this process when it returns. DataError as above.
+void flush_output();
+
 ExitCode train(Session& session, const Arguments& arguments);
 ExitCode eval(Session& session, const Arguments& arguments);
 ExitCode generate(Session& session, const Arguments& arguments);

@@ -21,7 +21,7 @@ ExitCode verify(Session& session, const Arguments& arguments) {
       required(values, "file", "verify: a checkpoint is missing; see lockstep verify --help"),
       session.world());
   if (session.world().rank() == 0) {
-    fmt::print("{}", values.count("json") ? to_json(report).dump(2) + "\n" : to_text(report));
+    print(values.count("json") ? to_json(report).dump(2) + "\n" : to_text(report));
   }
   return report.whole() ? ExitCode::done : ExitCode::data;
 }

@@ -122,6 +122,13 @@ for count in 1 2; do
   expect 2 "(model.sizes: the run has '64 32 10', asked for '64 33 10')" "$count" train other.ini --run run
 done
 expect 3 "gone.h5" 2 inspect gone.h5
+expect 3 "^lockstep: run: is a directory; a checkpoint is a file, such as run/checkpoints/latest" 1 eval run --data digits.h5
+for words in "eval --data digits.h5" verify inspect; do  # short and long output
+  # shellcheck disable=SC2086
+  "$LOCKSTEP" $words whole.h5 --json >/dev/full 2>err.log
+  [ $? -eq 3 ] || fail "$words to a full disk did not exit with 3"
+  grep -q "^lockstep: standard output: cannot write: No space left" err.log || fail "$words to a full disk: $(cat err.log)"
+done
 expect 2 "gone.h5" 1 diff gone.h5 whole.h5
 expect 3 "holds no weights 'ema/0.5', but model$" 2 eval whole.h5 --data digits.h5 --weights ema/0.5
 expect 3 "whole.h5: /x is missing: this is a checkpoint" 1 eval whole.h5 --data whole.h5
