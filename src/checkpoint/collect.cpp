@@ -8,21 +8,24 @@
 namespace lockstep::checkpoint {
 
 void add(Contents& contents, const ModelState& model) {
-  Section section{"model", {}, {}};
-  for (const Param* param : model.params) section.tensors.push_back({param->name, param->value});
+  Section section{"model", {}, {}, {}};
+  for (const Param* param : model.params) {
+    param->settle();
+    section.tensors.push_back({param->name, param->value});
+  }
   for (const Buffer* buffer : model.buffers) section.tensors.push_back({buffer->name, buffer->value});
   contents.sections.push_back(std::move(section));
 }
 
 void add(Contents& contents, optim::Optimizer& optimizer) {
-  Section section{"optimizer", {}, {}};
+  Section section{"optimizer", {}, {}, {}};
   section.attributes.push_back({"algorithm", std::string(optimizer.algorithm()), {}});
   section.attributes.push_back({"step", optimizer.steps(), [&optimizer](const AttributeValue& value) {
                                   optimizer.set_steps(std::get<std::int64_t>(value));
                                 }});
   contents.sections.push_back(std::move(section));
   for (const optim::Slot& slot : optimizer.slots()) {
-    Section entries{"optimizer/" + slot.name, {}, {}};
+    Section entries{"optimizer/" + slot.name, {}, {}, [&optimizer, slot] { optimizer.take(slot); }};
     for (const optim::Slot::Entry& entry : slot.entries)
       entries.tensors.push_back({entry.name, entry.tensor});
     contents.sections.push_back(std::move(entries));
@@ -31,17 +34,23 @@ void add(Contents& contents, optim::Optimizer& optimizer) {
 
 void add(Contents& contents, optim::Ema& ema) {
   for (const optim::EmaProfile& profile : ema.profiles()) {
-    Section section{"ema/" + profile.name(), {}, {}};
+    Section section{"ema/" + profile.name(), {}, {}, {}};
     section.attributes.push_back({profile.is_power() ? "sigma_rel" : "rate", profile.parameter(), {}});
     section.attributes.push_back({"updates", ema.updates(), [&ema](const AttributeValue& value) {
                                     ema.set_updates(std::get<std::int64_t>(value));
                                   }});
     contents.sections.push_back(std::move(section));
   }
-  for (const optim::EmaShadow& shadow : ema.shadows()) {
+  const std::vector<optim::EmaShadow> shadows = ema.shadows();
+  for (const optim::EmaShadow& shadow : shadows) {
     for (Section& section : contents.sections) {
       if (section.path == "ema/" + shadow.rate) section.tensors.push_back({shadow.name, shadow.tensor});
     }
+  }
+  if (!ema.profiles().empty()) {
+    contents.sections.back().loaded = [&ema, shadows] {
+      for (const optim::EmaShadow& shadow : shadows) ema.take(shadow);
+    };
   }
 }
 

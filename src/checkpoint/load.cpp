@@ -145,6 +145,9 @@ void finish_load(const LoadPlan& plan, const Contents& contents) {
     }
   }
   for (const LoadPlan::Restore& restore : plan.restores) restore.attribute->restore(restore.value);
+  for (const Section& section : contents.sections) {
+    if (section.loaded) section.loaded();
+  }
 }
 
 LoadReport load_file(const std::string& path, const Contents& contents, comm::Communicator& communicator,

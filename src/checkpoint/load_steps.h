@@ -31,7 +31,7 @@ LoadPlan plan_load(const FileIndex& index, const Contents& contents, const LoadO
 /// Reads the pairs, each block verified as it arrives. DataError if the file is damaged. Collective.
 void read_tensors(const FileIndex& index, std::span<const Fit::Pair> pairs, comm::Communicator& communicator);
 
-/// Fills what the file lacks, and restores the attributes.
+/// Fills what the file lacks, restores the attributes, and tells the sections.
 void finish_load(const LoadPlan& plan, const Contents& contents);
 
 std::vector<StoredTensor> stored_tensors(const FileIndex& index);

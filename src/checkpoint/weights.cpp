@@ -119,6 +119,7 @@ LoadReport load_from_arrays(const std::string& path, const ModelState& model, co
 
 LoadReport load_weights(const std::string& path, const ModelState& model, comm::Communicator& communicator,
                         const std::string& group, const LoadOptions& options) {
+  for (const Param* param : model.params) param->settle();
   bool with_index = false;
   comm::together(communicator, [&] {
     if (communicator.rank() == 0) with_index = is_checkpoint(path);

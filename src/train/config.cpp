@@ -78,7 +78,6 @@ void refuse_unavailable(const Config& config, const Origin& origin) {
   refuse(config.train.precision != "fp32", "train.precision", "use fp32");
   refuse(config.train.device == "cuda", "train.device", "use cpu");
   refuse(config.ddp.hook != "none", "ddp.hook", "use none");
-  refuse(config.ddp.sharded_optimizer, "ddp.sharded_optimizer", "use false");
   refuse(!config.ema.sigma_rel.empty(), "ema.sigma_rel", "use ema.rates");
   refuse(config.checkpoint.async, "checkpoint.async", "use false");
   refuse(config.checkpoint.io != "posix", "checkpoint.io", "use posix");

@@ -44,6 +44,7 @@ ddp::Options ddp_options(const Config& config) {
           .unused = ddp::unused_named(config.ddp.unused),
           .mode = ddp::mode_named(config.ddp.mode),
           .wire = wire_of(config),
+          .sharded_optimizer = config.ddp.sharded_optimizer,
           .check_every = config.ddp.check_every,
           .seed = config.train.seed,
           .layer_communicator = config.model.batch_norm == "sync"};
@@ -96,6 +97,7 @@ class Trainer {
   void start(const RunOptions& options);
   void warn_of_other_data();
   void say_start();
+  void say_memory();
   void check_finite() const;
   ddp::StepResult take_step(bool measure_norm);
   void log_step(const ddp::StepResult& result);
@@ -152,7 +154,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
       model_(*inputs.model),
       replicas_(model_, world_, session.backend(), ddp_options(config)),
       optimizer_(build_optimizer(config, replicas_)),
-      ema_(build_ema(config, model_, session.backend())),
+      ema_(build_ema(config, model_, session.backend(), replicas_.sharding())),
       loader_(data_.train(),
               {.global_batch = config.train.global_batch,
                .shards = config.train.shards,
@@ -221,6 +223,7 @@ void Trainer::say_start() {
     log.info("note: train.global_batch is larger than the data: a step sees samples more than once");
   }
   log.info("{}", replicas_.describe());
+  say_memory();
   if (config_.model.batch_norm == "sync" && config_.model.name == "resnet") {
     log.info("note: model.batch_norm = sync gives the same bits at the same number of ranks only");
   }
@@ -229,6 +232,22 @@ void Trainer::say_start() {
              config_.ddp.reduce_dtype,
              world_.topology().nodes() == 1 ? "; with one machine nothing travels, so it has no effect" : "");
   }
+}
+
+/// Of the rank that holds most.
+void Trainer::say_memory() {
+  optim::StateBytes bytes = optimizer_->state_bytes();
+  if (ema_) {
+    const optim::StateBytes averages = ema_->state_bytes();
+    bytes.held += averages.held;
+    bytes.whole += averages.whole;
+  }
+  std::vector<std::size_t> of_rank(static_cast<std::size_t>(world_.size()));
+  world_.all_gather(&bytes.held, sizeof bytes.held, of_rank.data());
+  const auto mib = [](std::size_t count) { return static_cast<double>(count) / (1 << 20); };
+  session_.log().info("optimizer and EMA memory: {:.2f} MiB a rank{}",
+                      mib(*std::max_element(of_rank.begin(), of_rank.end())),
+                      config_.ddp.sharded_optimizer ? fmt::format(" (of {:.2f} MiB)", mib(bytes.whole)) : "");
 }
 
 ddp::StepResult Trainer::take_step(bool measure_norm) {
@@ -254,6 +273,7 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
 /// A step can make weights that are not finite from a loss that was: they are neither judged nor saved.
 void Trainer::check_finite() const {
   for (const Param* const param : model_.state().params) {
+    param->settle();
     const float* const values = param->value.data<float>();
     if (std::all_of(values, values + param->value.numel(), [](float value) { return std::isfinite(value); }))
       continue;

@@ -90,10 +90,11 @@ std::unique_ptr<optim::Optimizer> build_optimizer(const Config& config, Gradient
 }
 
 std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& model,
-                                      kernels::Backend& backend) {
+                                      kernels::Backend& backend, const Sharding* sharding) {
   if (config.ema.rates.empty()) return nullptr;
   std::vector<optim::EmaProfile> profiles(config.ema.rates.begin(), config.ema.rates.end());
-  optim::EmaOptions options{.warmup = {}, .buffers = optim::ema_buffers_named(config.ema.buffers)};
+  optim::EmaOptions options{
+      .warmup = {}, .buffers = optim::ema_buffers_named(config.ema.buffers), .sharding = sharding};
   if (!config.ema.warmup.empty()) {
     options.warmup = {config.ema.warmup[0], config.ema.warmup[1],
                       static_cast<std::int64_t>(config.ema.warmup[2])};

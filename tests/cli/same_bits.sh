@@ -62,6 +62,8 @@ at-5 5
 at-8 8
 flat-2 2 ddp.mode=flat
 apart-3 3 ddp.mode=per_parameter
+sharded-2 2 ddp.sharded_optimizer=true
+sharded-5 5 ddp.sharded_optimizer=true ddp.mode=flat
 VARIANTS
 
 # Pieces of a shard are added in order, so their number is part of the bits.
@@ -73,21 +75,24 @@ while read -r name count settings; do
 done <<'VARIANTS'
 pieces-3 3
 pieces-flat-4 4 ddp.mode=flat
+pieces-sharded-3 3 ddp.sharded_optimizer=true
 VARIANTS
 
 # The number of steps may change on a resume (the schedule here does not depend on it), so a run far longer than the others is
 # there to be killed: with SIGKILL as soon as a checkpoint is there (every process of the job), then resumed.
-for pair in "2 3" "5 1" "1 4"; do
-  read -r before after <<<"$pair"
+# Who holds which part of the optimizer's state is no part of the run: it may change, too.
+for pair in "2 3 true false" "5 1 false false" "1 4 false true"; do
+  read -r before after sharded_before sharded_after <<<"$pair"
   run=killed-$model-$before
-  setsid bash -c "exec $LOCKSTEP_MPIRUN -n $before '$LOCKSTEP' train run.ini --run $run --set train.steps=100000" >"log-$run" 2>&1 &
+  setsid bash -c "exec $LOCKSTEP_MPIRUN -n $before '$LOCKSTEP' train run.ini --run $run --set train.steps=100000 \
+    --set ddp.sharded_optimizer=$sharded_before" >"log-$run" 2>&1 &
   launcher=$!
   until [ -e "$run/checkpoints/step-000000006.h5" ] || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
   pkill -KILL -f -- "--run $run " || fail "$run was not running: $(tail -n 3 "log-$run")"
   wait "$launcher" 2>/dev/null
   # It may have run beyond the 24 steps of the others: go on from one of its first checkpoints.
   find "$run/checkpoints" -name 'step-*.h5' | sort | tail -n +4 | xargs -r rm -f
-  ranks "$after" train run.ini --run "$run" >"log-$run-resumed" 2>&1 ||
+  ranks "$after" train run.ini --run "$run" --set "ddp.sharded_optimizer=$sharded_after" >"log-$run-resumed" 2>&1 ||
     fail "$run on $after ranks: $(tail -n 3 "log-$run-resumed")"
   grep -q "going on after step" "log-$run-resumed" || fail "$run did not resume"
   expect_same at-1/checkpoints/latest "$run/checkpoints/latest"

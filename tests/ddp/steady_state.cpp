@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "ddp/toy.h"
+#include "lockstep/optim/adamw.h"
 #include "support/allocations.h"
 
 namespace lockstep::test {
@@ -60,6 +61,37 @@ BOOST_AUTO_TEST_CASE(a_steady_step_allocates_nothing) {
 
 BOOST_AUTO_TEST_CASE(a_steady_step_with_unused_parameters_allocates_nothing) {
   BOOST_TEST(steady_allocations(ddp::Unused::allow, false) == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_steady_step_of_a_sharded_optimizer_allocates_nothing) {
+  Param in = make_param("in", {131, 5}), middle = make_param("middle", {131, 131}),
+        out = make_param("out", {4, 131});
+  const ModelState state{.params = {&in, &middle, &out}, .buffers = {}, .statistics = {}};
+  const auto backend = kernels::make_cpu_backend();
+  ddp::DataParallel replicas(
+      state, world(), *backend,
+      {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .shards = 7, .sharded_optimizer = true});
+  optim::AdamW adamw(replicas);
+  optim::Ema ema(state, *backend, {0.5, 0.9}, {.sharding = replicas.sharding()});
+  adamw.attach(ema);
+  const ToyBatch batch = toy_batch(0, replicas);
+  const auto loss_of = [&](Tape& tape, const ToyShard& shard) {
+    return mse(linear(linear(linear(tape.constant(shard.x), tape.use(in)), tape.use(middle)), tape.use(out)),
+               shard.y);
+  };
+  std::optional<AllocationCount> count;
+  std::size_t pool_before = 0;
+  for (int step = 1; step <= 7; ++step) {
+    if (step == 4) {
+      pool_before = backend->reserved_bytes();
+      count.emplace();
+    }
+    replicas.step(batch, loss_of);
+    adamw.step({.clip = 0.01});
+  }
+  for (const Param* const param : state.params) param->settle();
+  BOOST_TEST(count->made().own == 0);
+  BOOST_TEST(backend->reserved_bytes() == pool_before);
 }
 
 }  // namespace

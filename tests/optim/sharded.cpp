@@ -5,13 +5,11 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <optional>
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/sgd.h"
 #include "optim/made_up_model.h"
-#include "support/allocations.h"
 #include "support/world.h"
 
 namespace lockstep::optim {
@@ -225,16 +223,6 @@ BOOST_AUTO_TEST_CASE(an_average_of_another_sharding_is_refused) {
   other.add("x", {3});
   other.shard(world());
   BOOST_CHECK_THROW(Ema(parts.model.state(), {0.9}, {.sharding = other.sharding()}), UsageError);
-}
-
-BOOST_AUTO_TEST_CASE(a_steady_norm_of_parts_allocates_nothing) {
-  Model parts(true);
-  parts.make_gradients(0);
-  GradientNorm norm(parts.model);
-  for (int step = 0; step < 3; ++step) norm.measure();
-  const test::AllocationCount count;
-  norm.measure();
-  BOOST_TEST(count.made().own == 0);
 }
 
 }  // namespace lockstep::optim

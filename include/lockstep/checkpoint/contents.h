@@ -41,6 +41,9 @@ struct Section {
   std::string path;
   std::vector<NamedTensor> tensors;
   std::vector<Attribute> attributes;
+  /// Called on every rank when all tensors hold what a load found for them, where they are copies that
+  /// somebody takes back. Not collective.
+  std::function<void()> loaded = {};
 };
 
 /// The place in a run. `step` steps are done, so it is also the next step; the rest follows from it.
@@ -67,11 +70,13 @@ struct Contents {
   Provenance provenance;
 };
 
-/// Lists the parameters and buffers of a model under "model".
+/// Lists the parameters and buffers of a model under "model", once all of it is here (Param::settle()).
 void add(Contents& contents, const ModelState& model);
-/// Lists each slot of an optimizer under "optimizer/SLOT", its algorithm and step count as attributes.
+/// Lists each slot of an optimizer under "optimizer/SLOT", its algorithm and step count as attributes. Of a
+/// sharded one these are copies gathered from all ranks, which live as long as `contents`: collective then.
 void add(Contents& contents, optim::Optimizer& optimizer);
-/// Lists the shadows of each rate under "ema/RATE", with the count of updates as attribute.
+/// Lists the shadows of each rate under "ema/RATE", with the count of updates as attribute. Of a sharded one,
+/// see the optimizer.
 void add(Contents& contents, optim::Ema& ema);
 
 }  // namespace lockstep::checkpoint
