@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/verb.h"
+#include "lockstep/comm/benchmark.h"
 #include "lockstep/train/benchmark.h"
 
 namespace lockstep::cli {
@@ -30,6 +31,57 @@ std::string where(const comm::Communicator& world) {
   const int nodes = world.topology().nodes();
   return fmt::format("{} rank{} on {} machine{}", world.size(), world.size() == 1 ? "" : "s", nodes,
                      nodes == 1 ? "" : "s");
+}
+
+ExitCode bench_allreduce(Session& session, const Arguments& arguments) {
+  OptionSet options(
+      "bench allreduce [--bytes N ...] [--json]",
+      "Times the sum of float32 vectors over all ranks along the reduction tree, beside MPI_Allreduce in "
+      "place, in\nalternation; medians of the slowest rank. Every result is checked, bit by bit: exit "
+      "code 5 if one is wrong.");
+  options.add()("bytes", po::value<std::vector<std::size_t>>()->multitoken(),
+                "sizes, multiples of 4; default: 64 KiB to 100 MiB, odd lengths among them");
+  options.add()("json", "print one JSON document");
+  po::variables_map values;
+  if (!options.parse(session, arguments, values)) return ExitCode::done;
+
+  constexpr std::size_t kib = 1 << 10, mib = 1 << 20, element = sizeof(float);
+  const std::vector<std::size_t> usual{64 * kib, 256 * kib + element, mib,      4 * mib + 7 * element,
+                                       16 * mib, 25 * mib - element,  100 * mib};
+  const std::vector<comm::AllReduceTime> times = comm::time_all_reduce(
+      session.world(), values.count("bytes") ? values["bytes"].as<std::vector<std::size_t>>() : usual);
+  if (session.world().rank() == 0 && values.count("json")) {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const comm::AllReduceTime& time : times) {
+      nlohmann::json row{{"bytes", time.bytes},
+                         {"ranks", time.ranks},
+                         {"lockstep_ms", time.lockstep_ms},
+                         {"mpi_ms", nullptr},
+                         {"ratio", nullptr}};
+      if (time.mpi_ms > 0) {
+        row["mpi_ms"] = time.mpi_ms;
+        row["ratio"] = time.mpi_ms / time.lockstep_ms;
+      }
+      rows.push_back(std::move(row));
+    }
+    fmt::print("{}\n", nlohmann::json{{"rows", rows}}.dump(2));
+  } else if (session.world().rank() == 0) {
+    fmt::print("{}, ms\n{:>12}{:>12}{:>12}{:>10}{:>8}\n", where(session.world()), "bytes", "lockstep", "MPI",
+               "ratio", "exact");
+    for (const comm::AllReduceTime& time : times) {
+      fmt::print("{:>12}{:>12.4f}{:>12}{:>10}{:>8}\n", time.bytes, time.lockstep_ms,
+                 time.mpi_ms > 0 ? fmt::format("{:.4f}", time.mpi_ms) : "-",
+                 time.mpi_ms > 0 ? fmt::format("{:.2f}", time.mpi_ms / time.lockstep_ms) : "-",
+                 time.exact ? "yes" : "NO");
+    }
+  }
+  for (const comm::AllReduceTime& time : times) {
+    if (!time.exact)
+      throw FailureError(
+          "bench allreduce: the sum of {} bytes on {} ranks has not the bits of the reduction tree",
+          time.bytes, time.ranks);
+  }
+  return ExitCode::done;
 }
 
 ExitCode bench_step(Session& session, const Arguments& arguments) {
@@ -132,7 +184,8 @@ struct Subject {
   ExitCode (*run)(Session& session, const Arguments& arguments);
 };
 
-constexpr std::array subjects{Subject{"overlap", bench_overlap}, Subject{"step", bench_step}};
+constexpr std::array subjects{Subject{"allreduce", bench_allreduce}, Subject{"overlap", bench_overlap},
+                              Subject{"step", bench_step}};
 
 }  // namespace
 
@@ -148,6 +201,7 @@ ExitCode bench(Session& session, const Arguments& arguments) {
   for (const Subject& subject : subjects) names.push_back(subject.name);
   OptionSet options(fmt::format("bench {} [OPTIONS]", fmt::join(names, "|")),
                     "Measures, alone or under mpirun or srun:\n"
+                    "  allreduce   sums over all ranks beside MPI_Allreduce, every result checked\n"
                     "  overlap     how much of a step's communication shows, beside what is possible\n"
                     "  step        whole training steps of a standard workload\n"
                     "lockstep bench NAME --help tells more. With --json each prints one JSON document.");

@@ -22,6 +22,14 @@ sys.exit(f"missing keys: {missing}" if missing else 0)' "$wanted" || fail "$* on
 keys "loss accuracy samples weights step" eval "$checkpoint" --json
 keys "loss accuracy samples weights step" eval "$checkpoint" --data digits.h5 --weights ema/0.9 --json
 keys "model precision ranks step_ms samples_per_second exposed_comm_ms" bench step --workload gpt-cpu --steps 1 --json
+keys "rows" bench allreduce --bytes 4096 262148 --json
+python3 - <<'PY' || fail "bench allreduce: $(cat out.json)"
+import json
+rows = json.load(open("out.json"))["rows"]
+assert all(row.keys() == {"bytes", "ranks", "lockstep_ms", "mpi_ms", "ratio"} for row in rows), rows
+assert [(row["bytes"], row["ranks"]) for row in rows] == [(4096, 2), (262148, 2)], rows
+assert all(row["ratio"] == row["mpi_ms"] / row["lockstep_ms"] > 0 for row in rows), rows
+PY
 ranks 2 bench overlap --workload resnet-cpu --steps 1 --json >out.json 2>err.log
 python3 - <<'PY' || fail "bench overlap: $(cat out.json)"
 import json
