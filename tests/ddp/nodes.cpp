@@ -1,0 +1,166 @@
+// Steps on made-up layouts of ranks on machines: the same bits wherever ranks run, and 16 bits on the wire
+// between machines round what travels, once, and nothing else.
+#include <mpi.h>
+
+#include <boost/test/unit_test.hpp>
+#include <memory>
+
+#include "comm/layouts.h"
+#include "comm/mpi_communicator.h"
+#include "comm/wire.h"
+#include "ddp/training.h"
+
+namespace lockstep::test {
+namespace {
+
+float rounded(DType wire, float value) {
+  return wire == DType::bfloat16 ? comm::from_bfloat16_bits(comm::bfloat16_bits(value))
+                                 : comm::from_float16_bits(comm::float16_bits(value));
+}
+
+Gradients rounded(DType wire, Gradients gradients) {
+  for (auto& gradient : gradients) {
+    for (float& value : gradient) value = rounded(wire, value);
+  }
+  return gradients;
+}
+
+/// The sum of a sub-tree: float32 additions, rounded where it is the largest one that lies on one machine.
+struct Between {
+  DType wire;
+  const comm::ShardMap& map;
+  const comm::Topology& topology;
+  std::uint64_t step;
+
+  int node(int shard) const { return topology.node_of_rank[static_cast<std::size_t>(map.owner(shard))]; }
+  bool on_one_node(comm::ShardRange range) const {
+    for (int shard = range.first; shard < range.end(); ++shard) {
+      if (node(shard) != node(range.first)) return false;
+    }
+    return true;
+  }
+  Gradients within(comm::ShardRange range) const {
+    Net net;
+    const auto backend = kernels::make_cpu_backend();
+    return comm::fold_tree(
+        range,
+        [&](int shard) { return shard_gradients(net, *backend, toy_shard(step, shard), 1, plain_loss); },
+        add);
+  }
+  Gradients sum(comm::ShardRange range) const {
+    if (on_one_node(range)) return rounded(wire, within(range));
+    const int left = comm::left_leaves(range.count);
+    return add(sum({range.first, left}), sum({range.first + left, range.count - left}));
+  }
+  Gradients result() const {
+    const comm::ShardRange all{0, map.shards()};
+    return topology.nodes() == 1 ? within(all) : rounded(wire, sum(all));
+  }
+};
+
+void step_on(ddp::DataParallel& replicas, Net& net, std::uint64_t step) {
+  replicas.step(toy_batch(step, replicas),
+                [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
+}
+
+BOOST_AUTO_TEST_CASE(gradients_have_the_same_bits_on_any_layout_in_any_mode) {
+  for (const auto& layout : layouts(world().size())) {
+    BOOST_TEST_CONTEXT(text_of(layout)) {
+      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 64});
+      const int shards = 2 * nodes->size() + 1;
+      for (const ddp::Mode mode : {ddp::Mode::overlapped, ddp::Mode::flat, ddp::Mode::per_parameter}) {
+        Net net;
+        const auto backend = kernels::make_cpu_backend();
+        ddp::DataParallel replicas(
+            net.state(), *nodes, *backend,
+            {.bucket_mb = 0.0002, .first_bucket_mb = tiny_mb, .shards = shards, .mode = mode});
+        for (std::uint64_t step = 0; step < 3; ++step) {
+          step_on(replicas, net, step);
+          check_gradients(net, reference(step, shards));
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(sixteen_bits_on_the_wire_round_what_travels_between_machines_once) {
+  for (const auto& layout : layouts(world().size())) {
+    BOOST_TEST_CONTEXT(text_of(layout)) {
+      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout);
+      const int shards = nodes->size() + 1;
+      for (const DType wire : {DType::bfloat16, DType::float16}) {
+        Net net;
+        const auto backend = kernels::make_cpu_backend();
+        ddp::DataParallel replicas(
+            net.state(), *nodes, *backend,
+            {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .shards = shards, .wire = wire});
+        for (std::uint64_t step = 0; step < 2; ++step) {
+          step_on(replicas, net, step);
+          const Between between{wire, replicas.shard_map(), nodes->topology(), step};
+          check_gradients(net, between.result());
+        }
+        // Rounded, so the test above is not about nothing.
+        BOOST_TEST(same_bits(elements(net.params[0].gradient), reference(1, shards)[0]) ==
+                   (nodes->topology().nodes() == 1));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(statistics_and_the_loss_are_never_rounded) {
+  class Thirds final : public Statistic {
+   public:
+    const std::string& name() const override { return name_; }
+    std::int64_t elements() const override { return 1; }
+    void apply(std::span<const double> sum) override { total = sum[0]; }
+    double total = 0;
+
+   private:
+    std::string name_ = "thirds";
+  };
+  for (const auto& layout : layouts(world().size())) {
+    BOOST_TEST_CONTEXT(text_of(layout)) {
+      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout);
+      const int shards = nodes->size();
+      Net net;
+      Thirds thirds;
+      ModelState state = net.state();
+      state.statistics = {&thirds};
+      const auto backend = kernels::make_cpu_backend();
+      ddp::DataParallel replicas(state, *nodes, *backend, {.shards = shards, .wire = DType::bfloat16});
+      const ddp::StepResult result =
+          replicas.step(toy_batch(0, replicas), [&](Tape& tape, const ToyShard& shard) {
+            const GradientSlot slot = tape.pass().sink->slot(thirds);
+            slot.memory.data<double>()[0] = (shard.index + 1) / 3.0;
+            tape.pass().sink->contributed(thirds);
+            return plain_loss(net, tape, shard);
+          });
+      const double wanted = comm::fold_tree(
+          {0, shards}, [](int shard) { return (shard + 1) / 3.0; }, [](double a, double b) { return a + b; });
+      BOOST_TEST(thirds.total == wanted);
+      Net other;
+      const double loss = comm::fold_tree(
+          {0, shards},
+          [&](int shard) {
+            Tape tape(*backend);
+            tape.begin({.record = false});
+            const ToyShard samples = toy_shard(0, shard);
+            return plain_loss(other, tape, samples).total.sum;
+          },
+          [](double a, double b) { return a + b; });
+      BOOST_TEST(result.loss_sum == loss);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(other_element_types_on_the_wire_are_refused) {
+  Net net;
+  const auto backend = kernels::make_cpu_backend();
+  const std::string text = same_error(
+      ExitCode::usage, [&] { ddp::DataParallel(net.state(), world(), *backend, {.wire = DType::int64}); });
+  BOOST_TEST(contains(text, "int64"));
+  BOOST_TEST(contains(text, "float32, bfloat16 or float16"));
+}
+
+}  // namespace
+}  // namespace lockstep::test
