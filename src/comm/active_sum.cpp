@@ -83,7 +83,7 @@ void ActiveSum::add_pieces(int owner) {
   const auto ranges = ranges_of(owner);
   std::int64_t left = std::accumulate(ranges.begin(), ranges.end(), std::int64_t{0},
                                       [](std::int64_t sum, ElementRange range) { return sum + range.count; });
-  const auto fitting = static_cast<std::int64_t>(context_->piece_bytes / element_bytes_);
+  const auto fitting = static_cast<std::int64_t>(context_->piece_bytes / wire_bytes(1));
   const bool alone = context_->nodes() == 1;
   // Without messages there is nothing to overlap with.
   const std::int64_t step = alone ? left : std::max(fitting, piece_unit) / piece_unit * piece_unit;

@@ -17,6 +17,7 @@
 #include "comm/patience.h"
 #include "comm/timed_barrier.h"
 #include "comm/tree_sums.h"
+#include "lockstep/base/processor.h"
 
 namespace lockstep::comm {
 namespace {
@@ -109,7 +110,7 @@ class MpiCommunicator final : public Communicator {
     return ticket <= sums_.completed();
   }
   void wait(Ticket ticket) override {
-    for (Patience patience; !done(ticket);) patience.pause();
+    for (Patience patience(crowded_); !done(ticket);) patience.pause();
   }
 
   void all_gather(const void* mine, std::size_t bytes, void* all) override;
@@ -132,7 +133,7 @@ class MpiCommunicator final : public Communicator {
   /// What has been started goes on meanwhile: a peer may wait for our part of it.
   template <class Condition>
   void wait_until(const Condition& condition) {
-    for (Patience patience; !condition(); patience.pause()) sums_.progress();
+    for (Patience patience(crowded_); !condition(); patience.pause()) sums_.progress();
   }
   void finish(MPI_Request request, const char* call) {
     wait_until([&] {
@@ -155,6 +156,7 @@ class MpiCommunicator final : public Communicator {
   Topology topology_;
   TreeSums sums_;
   TimedBarrier barrier_;
+  bool crowded_ = board_.local_ranks() > available_cores();
   std::uint64_t gathers_ = 0;
   std::uint64_t arenas_ = 0;
 };
