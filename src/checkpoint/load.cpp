@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <unordered_map>
 
 #include "checkpoint/digest.h"
@@ -50,10 +51,10 @@ void plan_absent(const FileIndex& index, const Section& section, LoadPlan& plan)
   }
 }
 
-void warn_of_unused_groups(const FileIndex& index, const Contents& contents, LoadPlan& plan) {
+void warn_of_unused_groups(const FileIndex& index, const Request& request, LoadPlan& plan) {
   for (const GroupEntry& group : index.groups) {
-    const bool listed = std::any_of(contents.sections.begin(), contents.sections.end(),
-                                    [&](const Section& section) { return section.path == group.path; });
+    const bool listed = std::ranges::count(request.contents.sections, group.path, &Section::path) > 0 ||
+                        std::ranges::count(request.elsewhere, group.path) > 0;
     if (!listed)
       plan.warnings.push_back(
           fmt::format("{} holds /{}, which this program does not load", index.path, group.path));
@@ -103,11 +104,24 @@ void throw_misfit(const std::string& path, const std::vector<std::string>& probl
   throw DataError("{} does not fit this program's model: {}", path, fmt::join(problems, "; "));
 }
 
-LoadPlan plan_load(const FileIndex& index, const Contents& contents, const LoadOptions& options) {
+Request request_for(const FileIndex& index, const Contents& contents,
+                    const comm::Communicator& communicator) {
+  Request request{contents, {}, {}};
+  for (const LateSections& late : contents.late) {
+    SectionsToLoad found = late.to_load(index, communicator);
+    std::ranges::move(found.sections, std::back_inserter(request.contents.sections));
+    std::ranges::move(found.elsewhere, std::back_inserter(request.elsewhere));
+    std::ranges::move(found.warnings, std::back_inserter(request.warnings));
+  }
+  return request;
+}
+
+LoadPlan plan_load(const FileIndex& index, const Request& request, const LoadOptions& options) {
   LoadPlan plan;
+  plan.warnings = request.warnings;
   std::vector<Wanted> wanted;
   std::vector<std::string> attribute_problems;
-  for (const Section& section : contents.sections) {
+  for (const Section& section : request.contents.sections) {
     const GroupEntry* group = index.group(section.path);
     if (!group && section.path != "model") {
       if (!section.tensors.empty() || !section.attributes.empty()) plan_absent(index, section, plan);
@@ -123,7 +137,7 @@ LoadPlan plan_load(const FileIndex& index, const Contents& contents, const LoadO
   if (!problems.empty() && options.strict) throw_misfit(index.path, problems);
   for (const std::string& problem : problems)
     plan.warnings.push_back(fmt::format("{}: {}", index.path, problem));
-  warn_of_unused_groups(index, contents, plan);
+  warn_of_unused_groups(index, request, plan);
   return plan;
 }
 
@@ -154,10 +168,14 @@ LoadReport load_file(const std::string& path, const Contents& contents, comm::Co
                      const LoadOptions& options) {
   LoadReport report;
   report.index = read_index(path, communicator);
+  Request request;
   LoadPlan plan;
-  comm::together(communicator, [&] { plan = plan_load(report.index, contents, options); });
+  comm::together(communicator, [&] {
+    request = request_for(report.index, contents, communicator);
+    plan = plan_load(report.index, request, options);
+  });
   read_tensors(report.index, plan.pairs, communicator);
-  comm::together(communicator, [&] { finish_load(plan, contents); });
+  comm::together(communicator, [&] { finish_load(plan, request.contents); });
   report.warnings = std::move(plan.warnings);
   return report;
 }

@@ -12,6 +12,15 @@
 
 namespace lockstep::checkpoint {
 
+/// What is wanted of one file: contents with their late sections listed.
+struct Request {
+  Contents contents;
+  std::vector<std::string> elsewhere, warnings;  ///< see SectionsToLoad
+};
+
+/// Not collective, and the same on every rank but for what each takes as its own.
+Request request_for(const FileIndex& index, const Contents& contents, const comm::Communicator& communicator);
+
 /// What will be read, and what will be done without it.
 struct LoadPlan {
   std::vector<Fit::Pair> pairs;        ///< `stored` indexes FileIndex::tensors
@@ -24,9 +33,9 @@ struct LoadPlan {
   std::vector<Restore> restores;
 };
 
-/// Touches nothing. DataError listing all that does not fit (with strict; otherwise warnings). `contents`
+/// Touches nothing. DataError listing all that does not fit (with strict; otherwise warnings). The request
 /// must outlive the plan.
-LoadPlan plan_load(const FileIndex& index, const Contents& contents, const LoadOptions& options);
+LoadPlan plan_load(const FileIndex& index, const Request& request, const LoadOptions& options);
 
 /// Reads the pairs, each block verified as it arrives. DataError if the file is damaged. Collective.
 void read_tensors(const FileIndex& index, std::span<const Fit::Pair> pairs, comm::Communicator& communicator);

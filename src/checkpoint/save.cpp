@@ -1,6 +1,8 @@
 // The write path: agree, digest, lay out, write, sync, agree, rename, sync the directory.
 #include "lockstep/checkpoint/save.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <vector>
 
@@ -115,8 +117,11 @@ class Draft {
 
 }  // namespace
 
-void save_file(const std::string& path, const Contents& contents, comm::Communicator& communicator,
+void save_file(const std::string& path, const Contents& early, comm::Communicator& communicator,
                const SaveOptions& options) {
+  Contents contents = early;
+  for (const LateSections& late : early.late)
+    std::ranges::move(late.to_save(communicator), std::back_inserter(contents.sections));
   FileIndex index;
   comm::together(communicator, [&] {
     index = index_of(contents);

@@ -206,10 +206,12 @@ std::int64_t Store::resume_contents(const Contents& contents) {
       skip(error);
       continue;
     }
+    Request request;
     LoadPlan plan;
     comm::together(communicator_, [&] {
       check_stream(index, options_.stream);
-      plan = plan_load(index, contents, {.strict = options_.strict});
+      request = request_for(index, contents, communicator_);
+      plan = plan_load(index, request, {.strict = options_.strict});
     });
     try {
       read_tensors(index, plan.pairs, communicator_);
@@ -217,7 +219,7 @@ std::int64_t Store::resume_contents(const Contents& contents) {
       skip(error);
       continue;
     }
-    comm::together(communicator_, [&] { finish_load(plan, contents); });
+    comm::together(communicator_, [&] { finish_load(plan, request.contents); });
     Provenance now = provenance_of(communicator_);
     for (const auto& [name, value] : options_.provenance) now[name] = value;
     for (std::string& warning : changed_surroundings(index, now)) plan.warnings.push_back(std::move(warning));

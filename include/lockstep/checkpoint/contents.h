@@ -11,6 +11,12 @@
 #include "lockstep/autograd/param.h"
 #include "lockstep/tensor/tensor.h"
 
+namespace lockstep::comm {
+class Communicator;
+}
+namespace lockstep::ddp {
+class Hook;
+}
 namespace lockstep::optim {
 class Optimizer;
 class Ema;
@@ -46,6 +52,22 @@ struct Section {
   std::function<void()> loaded = {};
 };
 
+struct FileIndex;  // index.h
+
+/// What to load, where that depends on the file.
+struct SectionsToLoad {
+  std::vector<Section> sections;
+  std::vector<std::string> elsewhere;  ///< groups of the file that other ranks load
+  std::vector<std::string> warnings;   ///< one line each
+};
+
+/// Sections that are listed when it is known what for: to save them (where ranks hold different things, they
+/// gather them then) or to load them from a file.
+struct LateSections {
+  std::function<std::vector<Section>(comm::Communicator&)> to_save;  ///< collective
+  std::function<SectionsToLoad(const FileIndex&, const comm::Communicator&)> to_load;
+};
+
 /// The place in a run. `step` steps are done, so it is also the next step; the rest follows from it.
 struct Position {
   std::int64_t step = 0;
@@ -66,6 +88,7 @@ using Provenance = std::map<std::string, std::string>;
 struct Contents {
   Position position;
   std::vector<Section> sections;
+  std::vector<LateSections> late = {};
   std::string config;  ///< the resolved configuration; may be empty
   Provenance provenance;
 };
@@ -78,5 +101,9 @@ void add(Contents& contents, optim::Optimizer& optimizer);
 /// Lists the shadows of each rate under "ema/RATE", with the count of updates as attribute. Of a sharded one,
 /// see the optimizer.
 void add(Contents& contents, optim::Ema& ema);
+/// Lists what a hook remembers: "hook/NAME" where ranks hold the same, "hook/NAME.RANK" where each has its
+/// own. Saving holds the latter of all ranks in the memory of each while it lasts. Loading, each rank takes
+/// its own; if another number of ranks wrote the file, an equal share of their sum, which is a warning.
+void add(Contents& contents, ddp::Hook& hook);
 
 }  // namespace lockstep::checkpoint

@@ -37,7 +37,7 @@ struct HookState {
   };
   std::string name;  ///< "powersgd/q"
   /// Every rank holds values of its own, and only their sum matters: saved by rank, and shared out equally
-  /// when another number of ranks goes on. Otherwise all ranks hold the same.
+  /// when another number of ranks goes on; float32. Otherwise all ranks hold the same.
   bool by_rank = false;
   std::vector<Entry> entries;
 };

@@ -1,0 +1,137 @@
+// What communication hooks put into a checkpoint, and take back at any number of ranks.
+//
+// /hook/NAME/PARAMETER where all ranks hold the same; /hook/NAME.RANK/PARAMETER where each has its own.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/index.h"
+#include "lockstep/comm/agreement.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/ddp/hook.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+constexpr std::string_view group = "hook/";
+
+std::string path_of(const ddp::HookState& state) { return fmt::format("{}{}", group, state.name); }
+std::string path_of(const ddp::HookState& state, int rank) {
+  return fmt::format("{}.{}", path_of(state), rank);
+}
+
+Section section_of(std::string path, const ddp::HookState& state) {
+  Section section{std::move(path), {}, {}, {}};
+  for (const auto& [name, tensor] : state.entries) section.tensors.push_back({name, tensor});
+  return section;
+}
+
+/// Sections with the shapes of the state in memory of their own, one for each of `ranks` ranks.
+std::vector<Section> sections_by_rank(const ddp::HookState& state, int ranks) {
+  std::vector<Section> sections;
+  for (int rank = 0; rank < ranks; ++rank) {
+    Section& section = sections.emplace_back(section_of(path_of(state, rank), state));
+    for (NamedTensor& tensor : section.tensors)
+      tensor.value = Tensor::zeros(tensor.value.shape(), tensor.value.dtype());
+  }
+  return sections;
+}
+
+/// Every rank's values on every rank.
+std::vector<Section> gathered(const ddp::HookState& state, comm::Communicator& communicator) {
+  std::vector<Section> sections;
+  std::vector<std::byte> all;
+  comm::together(communicator, [&] {
+    sections = sections_by_rank(state, communicator.size());
+    std::size_t largest = 0;
+    for (const auto& [name, tensor] : state.entries) largest = std::max(largest, tensor.bytes());
+    all.resize(largest * static_cast<std::size_t>(communicator.size()));
+  });
+  for (std::size_t e = 0; e < state.entries.size(); ++e) {
+    const Tensor& mine = state.entries[e].tensor;
+    const std::vector<std::size_t> bytes_of_rank(sections.size(), mine.bytes());
+    communicator.all_gather_unequal(mine.raw(), bytes_of_rank, all.data());
+    for (std::size_t rank = 0; rank < sections.size(); ++rank)
+      std::copy_n(all.data() + rank * mine.bytes(), mine.bytes(),
+                  static_cast<std::byte*>(sections[rank].tensors[e].value.raw()));
+  }
+  return sections;
+}
+
+std::vector<Section> sections_to_save(ddp::Hook& hook, comm::Communicator& communicator) {
+  std::vector<Section> sections;
+  for (const ddp::HookState& state : hook.state()) {
+    if (state.entries.empty()) continue;
+    if (!state.by_rank) {
+      sections.push_back(section_of(path_of(state), state));
+    } else {
+      std::ranges::move(gathered(state, communicator), std::back_inserter(sections));
+    }
+  }
+  return sections;
+}
+
+/// An equal share of the sum over all parts, in float64.
+void share(const std::vector<Section>& parts, const ddp::HookState& state, int ranks) {
+  for (std::size_t e = 0; e < state.entries.size(); ++e) {
+    const Tensor& mine = state.entries[e].tensor;
+    for (std::int64_t i = 0; i < mine.numel(); ++i) {
+      double sum = 0;
+      for (const Section& part : parts) sum += part.tensors[e].value.data<float>()[i];
+      mine.data<float>()[i] = static_cast<float>(sum / ranks);
+    }
+  }
+}
+
+void load_by_rank(const ddp::HookState& state, const FileIndex& file, const comm::Communicator& communicator,
+                  SectionsToLoad& result) {
+  const int ranks = communicator.size();
+  int writers = 0;
+  while (file.group(path_of(state, writers))) ++writers;
+  if (writers == ranks || writers == 0) {
+    result.sections.push_back(section_of(path_of(state, communicator.rank()), state));
+    for (int rank = 0; rank < writers; ++rank) {
+      if (rank != communicator.rank()) result.elsewhere.push_back(path_of(state, rank));
+    }
+    return;
+  }
+  std::vector<Section> parts = sections_by_rank(state, writers);
+  result.warnings.push_back(
+      fmt::format("{} holds /{} of {} ranks, this run has {}: their sum is shared equally", file.path,
+                  path_of(state), writers, ranks));
+  parts.back().loaded = [parts, state, ranks] { share(parts, state, ranks); };
+  std::ranges::move(parts, std::back_inserter(result.sections));
+}
+
+SectionsToLoad sections_to_load(ddp::Hook& hook, const FileIndex& file,
+                                const comm::Communicator& communicator) {
+  SectionsToLoad result;
+  const bool any =
+      std::ranges::any_of(file.groups, [](const GroupEntry& entry) { return entry.path.starts_with(group); });
+  if (!any) return result;
+  for (const ddp::HookState& state : hook.state_to_load()) {
+    if (state.entries.empty()) continue;
+    if (state.by_rank) {
+      load_by_rank(state, file, communicator, result);
+    } else {
+      result.sections.push_back(section_of(path_of(state), state));
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+void add(Contents& contents, ddp::Hook& hook) {
+  contents.late.push_back(
+      {[&hook](comm::Communicator& communicator) { return sections_to_save(hook, communicator); },
+       [&hook](const FileIndex& file, const comm::Communicator& communicator) {
+         return sections_to_load(hook, file, communicator);
+       }});
+}
+
+}  // namespace lockstep::checkpoint

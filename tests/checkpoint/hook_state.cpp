@@ -1,0 +1,217 @@
+// What a communication hook remembers: saved by name, and by rank; taken back at any number of ranks.
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <cstring>
+
+#include "checkpoint/sample.h"
+#include "ddp/toy.h"
+#include "lockstep/checkpoint/compare.h"
+#include "lockstep/checkpoint/inspect.h"
+#include "lockstep/checkpoint/load.h"
+#include "lockstep/checkpoint/save.h"
+#include "lockstep/checkpoint/verify.h"
+#include "lockstep/ddp/power_sgd.h"
+
+namespace lockstep::test {
+namespace {
+
+using checkpoint::Contents;
+
+constexpr ddp::PowerSgdOptions thin{.rank = 2, .start_step = 2, .min_compression = 1};
+
+struct Run {
+  explicit Run(comm::Communicator& ranks, const ddp::PowerSgdOptions& options = thin)
+      : communicator(ranks),
+        hook(std::make_shared<ddp::PowerSgd>(options)),
+        backend(kernels::make_cpu_backend()),
+        replicas(net.state(), ranks, *backend,
+                 {.bucket_mb = 2e-4, .first_bucket_mb = 2e-4, .shards = 7, .hook = hook}) {}
+  void train(std::uint64_t first, std::uint64_t end) {
+    for (std::uint64_t step = first; step < end; ++step) {
+      const ddp::StepResult result =
+          replicas.step(toy_batch(step, replicas),
+                        [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
+      const float rate = 5e-4f / static_cast<float>(result.weight);
+      for (const Param& param : net.params) {
+        for (std::int64_t i = 0; i < param.value.numel(); ++i)
+          param.value.data<float>()[i] -= rate * param.gradient.data<float>()[i];
+      }
+    }
+  }
+  Contents contents() {
+    Contents all;
+    checkpoint::add(all, net.state());
+    checkpoint::add(all, *hook);
+    return all;
+  }
+  checkpoint::LoadReport load(const std::string& path) {
+    return checkpoint::load_file(path, contents(), communicator);
+  }
+  bool same_values(const Run& other) const {
+    for (std::size_t p = 0; p < net.params.size(); ++p) {
+      if (!same_bits(elements(net.params[p].value), elements(other.net.params[p].value))) return false;
+    }
+    return true;
+  }
+  /// Of the entry `index` of powersgd/error over the ranks.
+  std::vector<double> left_out(std::size_t index) {
+    const Tensor mine = hook->state().back().entries[index].tensor;
+    const auto count = static_cast<std::size_t>(mine.numel());
+    std::vector<float> all(count * static_cast<std::size_t>(communicator.size()));
+    communicator.all_gather(mine.raw(), mine.bytes(), all.data());
+    std::vector<double> sum(count);
+    for (std::size_t i = 0; i < all.size(); ++i) sum[i % count] += all[i];
+    return sum;
+  }
+  comm::Communicator& communicator;
+  Net net;
+  std::shared_ptr<ddp::PowerSgd> hook;
+  std::unique_ptr<kernels::Backend> backend;
+  ddp::DataParallel replicas;
+};
+
+struct Saved {
+  SharedFolder folder{world()};
+  std::string path = folder.file("a.h5");
+  Run run{world()};
+  Saved() {
+    run.train(0, 5);
+    checkpoint::save_file(path, run.contents(), world());
+  }
+};
+
+BOOST_FIXTURE_TEST_CASE(a_resumed_run_goes_on_bit_for_bit, Saved) {
+  Run resumed(world());
+  const checkpoint::LoadReport report = resumed.load(path);
+  BOOST_TEST(report.warnings.empty());
+  BOOST_TEST(resumed.same_values(run));
+  // The new process makes its plan anew, and goes through a first plan that the other has left behind.
+  for (std::uint64_t step = 5; step < 9; ++step) {
+    run.train(step, step + 1);
+    resumed.train(step, step + 1);
+    BOOST_TEST(resumed.same_values(run), "after step " << step);
+  }
+  BOOST_TEST(std::isfinite(run.net.params[0].value.data<float>()[0]));
+}
+
+BOOST_FIXTURE_TEST_CASE(what_is_remembered_matters, Saved) {
+  Run forgetful(world());
+  Contents weights;
+  checkpoint::add(weights, forgetful.net.state());
+  const checkpoint::LoadReport report = checkpoint::load_file(path, weights, world());
+  BOOST_TEST(report.warnings.size() == static_cast<std::size_t>(world().size()) + 1);  // named, as not loaded
+  forgetful.train(5, 6);
+  run.train(5, 6);
+  BOOST_TEST(!forgetful.same_values(run));
+}
+
+BOOST_FIXTURE_TEST_CASE(names_are_those_of_parameters_by_rank_where_ranks_differ, Saved) {
+  const checkpoint::FileIndex index = checkpoint::read_index(path, world());
+  std::vector<std::string> names;
+  for (const checkpoint::TensorEntry& tensor : index.tensors) names.push_back(tensor.path());
+  const auto has = [&](const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  BOOST_TEST(has("/hook/powersgd/q/tied.weight"));
+  for (int rank = 0; rank < world().size(); ++rank)
+    BOOST_TEST(has("/hook/powersgd/error." + std::to_string(rank) + "/tied.weight"));
+  BOOST_TEST(!has("/hook/powersgd/error." + std::to_string(world().size()) + "/tied.weight"));
+  BOOST_TEST(!has("/hook/powersgd/q/in.bias"));
+}
+
+BOOST_FIXTURE_TEST_CASE(such_a_file_is_whole_inspected_and_compared_like_any, Saved) {
+  BOOST_TEST(checkpoint::verify(path, world()).whole());
+  Run again(world());
+  again.train(0, 5);
+  const std::string other = folder.file("b.h5");
+  checkpoint::save_file(other, again.contents(), world());
+  BOOST_TEST(checkpoint::diff(path, other).same());
+  again.train(5, 6);
+  checkpoint::save_file(other, again.contents(), world());
+  const checkpoint::DiffReport report = checkpoint::diff(path, other);
+  BOOST_TEST(std::ranges::any_of(report.differences, [](const checkpoint::TensorDifference& difference) {
+    return difference.path == "/hook/powersgd/error.0/tied.weight";
+  }));
+  const checkpoint::Inspection inspection = checkpoint::inspect(path);
+  BOOST_TEST(std::ranges::any_of(inspection.tensors, [](const checkpoint::TensorSummary& tensor) {
+    return tensor.entry.path() == "/hook/powersgd/error.0/tied.weight" && tensor.norm > 0;
+  }));
+}
+
+BOOST_FIXTURE_TEST_CASE(at_another_number_of_ranks_what_was_left_out_is_summed_and_shared_equally, Saved) {
+  const std::size_t entries = run.hook->state().back().entries.size();
+  std::vector<std::vector<double>> before;
+  for (std::size_t e = 0; e < entries; ++e) before.push_back(run.left_out(e));
+  for (int ranks = 1; ranks < world().size(); ++ranks) {
+    const auto part = world().split(world().rank() < ranks ? 0 : 1, world().rank());
+    if (world().rank() < ranks) {
+      Run fewer(*part);
+      const checkpoint::LoadReport report = fewer.load(path);
+      BOOST_REQUIRE(report.warnings.size() == 1);
+      BOOST_TEST(contains(report.warnings[0], "holds /hook/powersgd/error of " +
+                                                  std::to_string(world().size()) + " ranks, this run has " +
+                                                  std::to_string(ranks) + ": their sum is shared equally"));
+      for (std::size_t e = 0; e < entries; ++e) {
+        const std::vector<double> after = fewer.left_out(e);
+        for (std::size_t i = 0; i < after.size(); ++i)
+          BOOST_TEST(std::abs(after[i] - before[e][i]) <= 1e-5 * (1 + std::abs(before[e][i])));
+        const Tensor mine = fewer.hook->state().back().entries[e].tensor;
+        std::vector<float> all(after.size() * static_cast<std::size_t>(ranks));
+        part->all_gather(mine.raw(), mine.bytes(), all.data());
+        for (int rank = 0; rank < ranks; ++rank)
+          BOOST_TEST(std::memcmp(all.data() + after.size() * static_cast<std::size_t>(rank), all.data(),
+                                 mine.bytes()) == 0);
+      }
+      fewer.train(5, 7);
+      fewer.replicas.check_replicas();
+    }
+    world().barrier();
+  }
+}
+
+BOOST_AUTO_TEST_CASE(more_ranks_than_wrote_share_what_was_left_out) {
+  SharedFolder folder(world());
+  const std::string path = folder.file("a.h5");
+  const auto first = world().split(world().rank() == 0 ? 0 : 1, 0);
+  std::vector<double> before;
+  if (world().rank() == 0) {
+    Run alone(*first);
+    alone.train(0, 5);
+    checkpoint::save_file(path, alone.contents(), *first);
+    before = alone.left_out(0);
+  }
+  world().barrier();
+  Run all(world());
+  const checkpoint::LoadReport report = all.load(path);
+  BOOST_TEST(report.warnings.size() == (world().size() == 1 ? 0 : 1));
+  const std::vector<double> after = all.left_out(0);
+  for (std::size_t i = 0; i < before.size(); ++i)
+    BOOST_TEST(std::abs(after[i] - before[i]) <= 1e-5 * (1 + std::abs(before[i])));
+}
+
+BOOST_AUTO_TEST_CASE(before_a_step_was_compressed_nothing_is_saved_and_nothing_is_missed) {
+  SharedFolder folder(world());
+  const std::string path = folder.file("a.h5");
+  Run run(world()), resumed(world());
+  run.train(0, 2);
+  checkpoint::save_file(path, run.contents(), world());
+  for (const checkpoint::GroupEntry& group : checkpoint::read_index(path, world()).groups)
+    BOOST_TEST(!group.path.starts_with("hook"));
+  BOOST_TEST(resumed.load(path).warnings.empty());
+  BOOST_TEST(resumed.hook->state().empty());
+  run.train(2, 5);
+  resumed.train(2, 5);
+  BOOST_TEST(resumed.same_values(run));
+}
+
+BOOST_FIXTURE_TEST_CASE(factors_of_another_rank_do_not_fit, Saved) {
+  ddp::PowerSgdOptions wider = thin;
+  wider.rank = 1;
+  Run other(world(), wider);
+  const std::string text = same_error(ExitCode::data, [&] { other.load(path); });
+  BOOST_TEST(contains(text, "hook/powersgd/q/tied.weight is [2, 7] in the file, [1, 7] here"));
+}
+
+}  // namespace
+}  // namespace lockstep::test
