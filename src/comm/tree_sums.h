@@ -13,11 +13,12 @@ namespace lockstep::comm {
 
 /// Whoever computes moves exchanges on, by polling at the boundaries of operations; there is no thread for
 /// it. Measured on two made-up hosts of one core each, joined by 1 gbit/s: ten sums of 0.75 MiB (63 ms of
-/// bare bytes) started during 95 ms of computing. Polling every 0.2, 1 or 5 ms: 109, 111, 117 ms a step;
-/// without polling: 133 to 144 ms. A progress thread came out the same as polling (152 and 152 ms, 112 and
-/// 124 ms, with other programs on both cores), and up to 139 ms where computing did not leave it a core; it
-/// would need a lock, and thread support of MPI. Where the nodes are two on one machine, all ways take the
-/// same 107 to 114 ms: the wire is the processor itself, and there is nothing to hide it behind.
+/// bare bytes, 66 ms measured alone) started one after another during 79 ms of computing. A step took 95, 92
+/// and 91 ms with polling every 0.2, 1 and 5 ms; 94 to 112 ms with a thread that yields and 92 to 97 ms with
+/// one that sleeps 50 us between looks; 93 to 97 ms if only starting a sum moved the earlier ones on. A
+/// thread gains nothing, and would need a lock, a core, and thread support of MPI. Where the nodes are two on
+/// one machine, all ways take 107 to 114 ms for 95 ms of computing: the wire is the processor itself, and
+/// there is nothing to hide it behind.
 class TreeSums {
  public:
   /// Carried out side by side; later ones wait their turn.

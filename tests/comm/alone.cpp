@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/benchmark.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/comm/json.h"
 #include "sums.h"
 
 namespace comm = lockstep::comm;
@@ -61,6 +63,35 @@ BOOST_AUTO_TEST_CASE(alone_a_sum_over_all_shards_is_the_one_sub_tree_s) {
   BOOST_CHECK_THROW(self->start_tree_sum({arena.get(), 0, 1, lockstep::DType::float32}, comm::ShardMap(2, 2)),
                     UsageError);
   BOOST_CHECK_THROW(self->done(100), UsageError);
+}
+
+BOOST_AUTO_TEST_CASE(alone_whoever_owns_everything_has_everything) {
+  const auto self = comm::make_self_communicator();
+  const auto arena = self->allocate_arena(4096, 2);
+  const auto one = test::make_case<float>(*arena, 64, 99, 6, 5);
+  one.fill(comm::ShardMap(6, 1), 0);
+  const comm::Slices all = comm::even_slices(99, 1);
+  self->wait(self->start_reduce_scatter(one.sum, comm::ShardMap(6, 1), all));
+  self->wait(self->start_all_gather(one.sum, all));
+  BOOST_TEST(one.first_difference() == -1);
+  BOOST_CHECK_THROW(self->start_all_gather(one.sum, comm::even_slices(98, 1)), UsageError);
+  BOOST_CHECK_THROW(self->start_reduce_scatter(one.sum, comm::ShardMap(6, 1), comm::even_slices(99, 2)),
+                    UsageError);
+
+  const std::vector<std::size_t> bytes = {sizeof(int)};
+  int mine = 7, gathered = 0;
+  self->all_gather_unequal(&mine, bytes, &gathered);
+  BOOST_TEST(gathered == 7);
+  const auto values = comm::all_gather_json(*self, {{"loss", 0.1}});
+  BOOST_TEST(values.at(0).at("loss").get<double>() == 0.1);
+}
+
+BOOST_AUTO_TEST_CASE(alone_the_benchmark_has_nothing_to_compare_with) {
+  const auto self = comm::make_self_communicator();
+  const std::vector<std::size_t> sizes = {4096};
+  const auto times = comm::time_all_reduce(*self, sizes);
+  BOOST_TEST(times.at(0).exact);
+  BOOST_TEST(times.at(0).mpi_ms == 0);
 }
 
 BOOST_AUTO_TEST_CASE(alone_an_arena_is_zeroed_and_aligned) {
