@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "comm/checks.h"
+#include "comm/make_topology.h"
 #include "comm/mix.h"
 #include "comm/mpi_check.h"
 #include "comm/node.h"
@@ -38,34 +39,6 @@ MPI_Comm split_of(MPI_Comm comm, int colour, int key) {
   MPI_Comm part = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(comm, colour, key, &part), "MPI_Comm_split", rank_in(comm));
   return part;
-}
-
-/// Nodes renumbered in order of their first rank.
-Topology make_topology(const std::vector<int>& node_of_rank, const std::vector<std::string>& host_of_rank) {
-  Topology topology;
-  std::vector<int> nodes;
-  std::vector<int> ranks_on_node;
-  for (std::size_t rank = 0; rank < node_of_rank.size(); ++rank) {
-    const auto node =
-        static_cast<std::size_t>(std::find(nodes.begin(), nodes.end(), node_of_rank[rank]) - nodes.begin());
-    if (node == nodes.size()) {
-      nodes.push_back(node_of_rank[rank]);
-      ranks_on_node.push_back(0);
-      topology.host_names.push_back(host_of_rank[rank]);
-    }
-    topology.node_of_rank.push_back(static_cast<int>(node));
-    topology.local_rank_of_rank.push_back(ranks_on_node[node]++);
-  }
-  return topology;
-}
-
-std::vector<int> neighbours(const std::vector<int>& node_of_rank, int rank) {
-  std::vector<int> ranks;
-  for (std::size_t other = 0; other < node_of_rank.size(); ++other) {
-    if (node_of_rank[other] == node_of_rank[static_cast<std::size_t>(rank)])
-      ranks.push_back(static_cast<int>(other));
-  }
-  return ranks;
 }
 
 class MpiCommunicator final : public Communicator {
