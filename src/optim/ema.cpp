@@ -125,7 +125,10 @@ std::vector<EmaShadow> Ema::shadows() const {
   all.reserve(targets_.size());
   for (std::size_t p = 0; p < profiles_.size(); ++p)
     for (std::size_t i = 0; i < leaves_.size(); ++i)
-      all.push_back({.rate = profiles_[p].name(), .name = *leaves_[i].name, .tensor = whole_shadow(i, p)});
+      all.push_back({.rate = profiles_[p].name(),
+                     .name = *leaves_[i].name,
+                     .tensor = whole_shadow(i, p),
+                     .averaged = leaves_[i].averaged});
   return all;
 }
 

@@ -1,5 +1,6 @@
 // Decays of averages: plain rates with warm-up, and power-function profiles.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "lockstep/base/error.h"
@@ -37,6 +38,17 @@ EmaProfile EmaProfile::power(double sigma_rel) {
   profile.gamma_ = gamma_of(sigma_rel);
   profile.power_ = true;
   return profile;
+}
+
+EmaProfile EmaProfile::named(std::string_view name) {
+  constexpr std::string_view prefix = "sigma_rel=";
+  const bool power = name.starts_with(prefix);
+  const std::string_view digits = power ? name.substr(prefix.size()) : name;
+  double number = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc() || end != digits.data() + digits.size())
+    throw UsageError("'{}' names no average: write 0.999, or sigma_rel=0.05", name);
+  return power ? EmaProfile::power(number) : EmaProfile(number);
 }
 
 double EmaProfile::decay(std::int64_t n, const std::optional<EmaWarmup>& warmup) const {

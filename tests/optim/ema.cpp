@@ -126,6 +126,17 @@ BOOST_AUTO_TEST_CASE(names_are_canonical_and_shortest) {
   BOOST_TEST(EmaProfile::power(0.05).name() == "sigma_rel=0.05");
 }
 
+BOOST_AUTO_TEST_CASE(a_name_is_known_however_its_number_is_written) {
+  for (const char* const name : {"0.99", "0.990", "9.9e-1"})
+    BOOST_TEST(EmaProfile::named(name).name() == "0.99");
+  for (const char* const name : {"sigma_rel=0.1", "sigma_rel=0.10", "sigma_rel=1e-1"}) {
+    BOOST_TEST(EmaProfile::named(name).name() == "sigma_rel=0.1");
+    BOOST_TEST(EmaProfile::named(name).is_power());
+  }
+  for (const char* const name : {"", "best", "0.99x", "1.5", "sigma_rel=", "sigma_rel=0.5", "sigma_rel=nan"})
+    BOOST_CHECK_THROW(EmaProfile::named(name), UsageError);
+}
+
 BOOST_AUTO_TEST_CASE(warm_up_follows_its_formula_and_ends_at_the_rate) {
   const EmaProfile profile = 0.9;
   const EmaWarmup simple{.inv_gamma = 1, .power = 1, .update_after = 3};
@@ -155,8 +166,11 @@ BOOST_FIXTURE_TEST_CASE(warm_up_of_power_one_is_the_plain_mean, UsualModel) {
 }
 
 BOOST_AUTO_TEST_CASE(power_profiles_have_the_published_exponents) {
-  // decay(2) = (1 / 2)^(gamma + 1)
-  const auto gamma = [](double sigma_rel) { return -std::log2(EmaProfile::power(sigma_rel).decay(2)) - 1; };
+  const auto gamma = [](double sigma_rel) {
+    const EmaProfile profile = EmaProfile::power(sigma_rel);
+    BOOST_TEST(profile.decay(2) == std::pow(0.5, profile.gamma() + 1));
+    return profile.gamma();
+  };
   BOOST_TEST(std::abs(gamma(0.05) - 16.9722) < 1e-4);
   BOOST_TEST(std::abs(gamma(0.10) - 6.93720) < 1e-5);
   BOOST_TEST(std::abs(gamma(0.15) - 3.55787) < 1e-5);

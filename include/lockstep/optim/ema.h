@@ -35,12 +35,16 @@ class EmaProfile {
   /// sigma_rel^2 = (gamma + 1) / ((gamma + 2)^2 (gamma + 3)) (Karras et al., "Analyzing and improving the
   /// training dynamics of diffusion models", CVPR 2024). Throws UsageError unless 0 < sigma_rel < 0.28.
   static EmaProfile power(double sigma_rel);
+  /// From a name, however the number is written: "0.990", "sigma_rel=0.10". Throws UsageError on others.
+  static EmaProfile named(std::string_view name);
 
   /// Canonical and shortest: "0.99", "sigma_rel=0.05"; the name in checkpoints.
   const std::string& name() const noexcept { return name_; }
   bool is_power() const noexcept { return power_; }
   /// The rate, or sigma_rel.
   double parameter() const noexcept { return parameter_; }
+  /// Exponent of a power-function profile; 0 of a plain rate.
+  double gamma() const noexcept { return gamma_; }
   /// Decay of update n (from 1). Warm-up applies to plain rates only.
   double decay(std::int64_t n, const std::optional<EmaWarmup>& warmup = {}) const;
 
@@ -81,6 +85,7 @@ struct EmaShadow {
   std::string rate;  ///< EmaProfile::name()
   std::string name;  ///< of the parameter or buffer
   Tensor tensor;     ///< of its shape; float32, or its dtype for a buffer
+  bool averaged;     ///< otherwise a copy of the model's, as of the last update
 };
 
 /// Shadows of all parameters, frozen ones too, and of buffers as EmaOptions say. They start as copies of the
