@@ -51,27 +51,32 @@ bool orthonormalise_last(double* first, std::int64_t count, double* vector, std:
   return left;
 }
 
+/// Columns [first, first + width) of row i; `width` sums fit into the first cache.
+void expand_strip(const Expansion& e, std::int64_t i, std::int64_t first, std::int64_t width, float* sums) {
+  const float* const p = e.p + i * e.rank;
+  const float* const q = e.q + first;
+  for (std::int64_t j = 0; j < width; ++j) sums[j] = p[0] * q[j];
+  for (std::int64_t k = 1; k < e.rank; ++k) {
+    const float factor = p[k];
+    const float* const row = q + k * e.m;
+    for (std::int64_t j = 0; j < width; ++j) sums[j] += factor * row[j];
+  }
+  float* const matrix = e.matrix + i * e.m + first;
+  if (e.rest) {
+    float* const rest = e.rest + i * e.m + first;
+    for (std::int64_t j = 0; j < width; ++j) rest[j] = matrix[j] - e.share * sums[j];
+  }
+  std::copy_n(sums, width, matrix);
+}
+
 void expand_rows(const Expansion& e, std::int64_t begin, std::int64_t end) {
-  constexpr std::int64_t strip = 512;  // columns summed up in registers and the first cache
+  constexpr std::int64_t strip = 1024, rows_together = 8;  // so often a strip of Q is used at once
   std::array<float, strip> sums;
-  for (std::int64_t first = 0; first < e.m; first += strip) {
-    const std::int64_t width = std::min(strip, e.m - first);
-    for (std::int64_t i = begin; i < end; ++i) {
-      const float* const p = e.p + i * e.rank;
-      const float* const q = e.q + first;
-      for (std::int64_t j = 0; j < width; ++j) sums[static_cast<std::size_t>(j)] = p[0] * q[j];
-      for (std::int64_t k = 1; k < e.rank; ++k) {
-        const float factor = p[k];
-        const float* const row = q + k * e.m;
-        for (std::int64_t j = 0; j < width; ++j) sums[static_cast<std::size_t>(j)] += factor * row[j];
-      }
-      float* const matrix = e.matrix + i * e.m + first;
-      if (e.rest) {
-        float* const rest = e.rest + i * e.m + first;
-        for (std::int64_t j = 0; j < width; ++j)
-          rest[j] = matrix[j] - e.share * sums[static_cast<std::size_t>(j)];
-      }
-      std::copy_n(sums.begin(), width, matrix);
+  for (std::int64_t block = begin; block < end; block += rows_together) {
+    for (std::int64_t first = 0; first < e.m; first += strip) {
+      const std::int64_t width = std::min(strip, e.m - first);
+      for (std::int64_t i = block; i < std::min(end, block + rows_together); ++i)
+        expand_strip(e, i, first, width, sums.data());
     }
   }
 }

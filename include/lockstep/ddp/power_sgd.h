@@ -38,6 +38,8 @@ struct PowerSgdOptions {
 /// the wire's type; rounding is among what is left out. A step in which a rank fails changes no memory of
 /// earlier ones, and neither does a gradient that is not finite (which is passed on as such).
 ///
+/// Where no rank used a parameter in a step (Unused::allow), what stands for its sum is dropped with it.
+///
 /// Memory per rank: a gradient's worth for what is left out (with error_feedback), and the factors. Allocates
 /// in bind() and in the first compressed step only. Must be destroyed before the communicator.
 class PowerSgd final : public Hook {
