@@ -1,4 +1,6 @@
 // Damaged files: one clear DataError, never a crash, a hang, an absurd allocation or a wrong load.
+#include <sys/stat.h>
+
 #include <boost/test/unit_test.hpp>
 #include <random>
 
@@ -127,6 +129,9 @@ BOOST_FIXTURE_TEST_CASE(what_is_no_checkpoint_is_called_what_it_is, Whole) {
   std::filesystem::remove(path);
   refused("No such file");
   std::filesystem::create_directory(path);
+  refused("is a directory; a checkpoint is a file");
+  std::filesystem::remove(path);
+  BOOST_REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
   refused("not a regular file");
   std::filesystem::remove(path);
   ls::hdf5::File::create(path).close();
