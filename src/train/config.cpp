@@ -13,6 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
+#include "lockstep/ddp/hooks.h"
 #include "train/config_keys.h"
 
 namespace lockstep::train {
@@ -77,7 +78,6 @@ void refuse_unavailable(const Config& config, const Origin& origin) {
   };
   refuse(config.train.precision != "fp32", "train.precision", "use fp32");
   refuse(config.train.device == "cuda", "train.device", "use cpu");
-  refuse(config.ddp.hook != "none", "ddp.hook", "use none");
   refuse(!config.ema.sigma_rel.empty(), "ema.sigma_rel", "use ema.rates");
   refuse(config.checkpoint.async, "checkpoint.async", "use false");
   refuse(config.checkpoint.io != "posix", "checkpoint.io", "use posix");
@@ -117,6 +117,11 @@ void finish(Config& config, const Origin& origin) {
   require(bucket_size(config.ddp.bucket_mb), origin, "ddp.bucket_mb", "must be in (0, 1000000]");
   require(bucket_size(config.ddp.first_bucket_mb), origin, "ddp.first_bucket_mb", "must be in (0, 1000000]");
   require(config.ddp.check_every >= 0, origin, "ddp.check_every", "must not be negative");
+  try {
+    ddp::hook_named(config.ddp.hook, config.train.seed);
+  } catch (const UsageError& error) {
+    throw UsageError("{}: {}", origin.of("ddp.hook"), error.what());
+  }
   if (config.ema.warmup.size() == 3) {
     const double update_after = config.ema.warmup[2];
     require(update_after >= 0 && update_after < 1e15 && update_after == std::floor(update_after), origin,

@@ -14,6 +14,7 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
+#include "lockstep/ddp/hooks.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/metrics.h"
@@ -44,6 +45,7 @@ ddp::Options ddp_options(const Config& config) {
           .unused = ddp::unused_named(config.ddp.unused),
           .mode = ddp::mode_named(config.ddp.mode),
           .wire = wire_of(config),
+          .hook = ddp::hook_named(config.ddp.hook, config.train.seed),
           .sharded_optimizer = config.ddp.sharded_optimizer,
           .check_every = config.ddp.check_every,
           .seed = config.train.seed,
@@ -102,6 +104,7 @@ class Trainer {
   ddp::StepResult take_step(bool measure_norm);
   void log_step(const ddp::StepResult& result);
   void evaluate_all();
+  checkpoint::Contents contents();
   void save();
   void write_timeline();
   bool due(std::int64_t every) const { return every > 0 && done_ % every == 0; }
@@ -178,10 +181,7 @@ void Trainer::start(const RunOptions& options) {
     throw UsageError("{}: holds checkpoints already, and --resume never was asked for; choose another --run",
                      run_.path());
   }
-  checkpoint::Contents contents;
-  checkpoint::add(contents, model_);
-  checkpoint::add(contents, *optimizer_);
-  if (ema_) checkpoint::add(contents, *ema_);
+  checkpoint::Contents contents = this->contents();
   done_ = store_.resume_contents(contents);
   if (done_ > 0) {
     saved_ = done_;
@@ -227,6 +227,8 @@ void Trainer::say_start() {
   if (config_.model.batch_norm == "sync" && config_.model.name == "resnet") {
     log.info("note: model.batch_norm = sync gives the same bits at the same number of ranks only");
   }
+  if (const auto& hook = replicas_.options().hook)
+    log.info("{}; note: the same bits at the same number of ranks only", hook->summary());
   if (config_.ddp.reduce_dtype != "fp32") {
     log.info("note: gradients travel between machines as {}: the same bits on the same machines only{}",
              config_.ddp.reduce_dtype,
@@ -321,12 +323,18 @@ void Trainer::evaluate_all() {
   interval_ = {};
 }
 
-void Trainer::save() {
-  if (saved_ == done_) return;
+checkpoint::Contents Trainer::contents() {
   checkpoint::Contents contents;
   checkpoint::add(contents, model_);
   checkpoint::add(contents, *optimizer_);
   if (ema_) checkpoint::add(contents, *ema_);
+  if (const auto& hook = replicas_.options().hook) checkpoint::add(contents, *hook);
+  return contents;
+}
+
+void Trainer::save() {
+  if (saved_ == done_) return;
+  checkpoint::Contents contents = this->contents();
   store_.save_contents(done_, std::move(contents));
   saved_ = done_;
   interval_ = {};

@@ -62,11 +62,16 @@ BOOST_AUTO_TEST_CASE(bad_values_name_file_key_and_value) {
   BOOST_TEST(says(error_of("no section here\n"), "a.ini: "));
 }
 
+BOOST_AUTO_TEST_CASE(a_hook_is_read_with_the_configuration) {
+  BOOST_TEST(error_of(minimal, {"ddp.hook=powersgd rank=2 start_step=5"}) == "no error");
+  BOOST_TEST(says(error_of(minimal, {"ddp.hook=powersdg"}), "ddp.hook"));
+  BOOST_TEST(says(error_of(minimal, {"ddp.hook=powersgd rank=0"}), "rank"));
+}
+
 BOOST_AUTO_TEST_CASE(what_this_version_cannot_do_is_refused_not_ignored) {
   for (const char* const asked :
-       {"train.precision=bf16", "train.device=cuda", "ddp.hook=powersgd", "checkpoint.async=true",
-        "checkpoint.io=mpiio", "ema.sigma_rel=0.1", "fault.hang_timeout_s=5", "fault.signal_report=true",
-        "train.cuda_graph=true"}) {
+       {"train.precision=bf16", "train.device=cuda", "checkpoint.async=true", "checkpoint.io=mpiio",
+        "ema.sigma_rel=0.1", "fault.hang_timeout_s=5", "fault.signal_report=true", "train.cuda_graph=true"}) {
     BOOST_TEST(says(error_of(minimal, {asked}), "not available in this version"), asked);
   }
 }

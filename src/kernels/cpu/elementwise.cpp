@@ -67,6 +67,8 @@ void CpuBackend::fill(const Tensor& out, float value) {
     case DType::uint8:
       fill_with(threads_, out, static_cast<std::uint8_t>(value));
       break;
+    case DType::float16:
+      throw UsageError("fill: float16 is a type of the wire; no tensor is made of it");
   }
   if (value != 0.0f) zero_padding(out);
 }
