@@ -231,5 +231,19 @@ BOOST_AUTO_TEST_CASE(ranks_with_fewer_shards_join_every_pass_with_nothing) {
     check_close(elements(params[p]->gradient), elements(wanted[p]->gradient), params[p]->name, 1e-4f, 0.1f);
 }
 
+BOOST_AUTO_TEST_CASE(a_loss_that_takes_no_piece_is_refused_where_ranks_have_unequal_shards) {
+  if (world().size() == 1) return;
+  Dense model(false);
+  const auto backend = kernels::make_cpu_backend();
+  ddp::DataParallel replicas(model, world(), *backend,
+                             {.shards = world().size() + 1, .layer_communicator = true});
+  const std::string text = same_error(ExitCode::usage, [&] {
+    replicas.step(ToyBatch{}, [&](Tape& tape, const ToyShard& shard) {
+      return mse(model.forward(tape, shard.x), shard.y);
+    });
+  });
+  BOOST_TEST(contains(text, "need a loss that takes a piece"));
+}
+
 }  // namespace
 }  // namespace lockstep::test

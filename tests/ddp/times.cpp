@@ -82,6 +82,27 @@ class Holding final : public Forwarding {
   int sums_ = 0;
 };
 
+/// Plain sums, waited for at the end.
+class PlainHook final : public ddp::Hook {
+ public:
+  std::string describe() const override { return "plain"; }
+  void bind(ddp::Buckets& buckets) override {
+    buckets_ = &buckets;
+    tickets_.reserve(buckets.plan().buckets().size());
+  }
+  void begin_step(std::uint64_t) override { tickets_.clear(); }
+  void start(int bucket) override { tickets_.push_back(buckets_->start_sum(bucket)); }
+  void finish() override {
+    for (const comm::Ticket ticket : tickets_) {
+      if (ticket != 0) buckets_->communicator().wait(ticket);
+    }
+  }
+
+ private:
+  ddp::Buckets* buckets_ = nullptr;
+  std::vector<comm::Ticket> tickets_;
+};
+
 class Sum final : public Statistic {
  public:
   const std::string& name() const override { return name_; }
@@ -159,6 +180,14 @@ BOOST_AUTO_TEST_CASE(a_bucket_that_is_late_is_exposed_by_its_delay) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_bucket_that_is_late_is_exposed_behind_a_hook_too) {
+  Run run(ddp::Mode::overlapped, {.hook = std::make_shared<PlainHook>()});
+  run.step(0, [] {});
+  run.communicator.release = Holding::Release::in_wait;
+  BOOST_TEST(run.step(1, [] {}).exposed_comm_ms >= delay_ms - slack_ms);
+  BOOST_TEST(run.communicator.spins == 1);
+}
+
 BOOST_AUTO_TEST_CASE(a_delay_that_is_over_before_backward_is_exposes_nothing) {
   Run run;
   run.step(0, [] {});
@@ -193,29 +222,35 @@ BOOST_AUTO_TEST_CASE(a_slow_backward_is_compute_and_not_communication) {
   }
 }
 
+void check_times(Run& run, std::uint64_t step, ddp::Mode mode, std::size_t statistics) {
+  const std::size_t buckets = run.replicas.plan().buckets().size();
+  const Stopwatch watch;
+  const ddp::StepResult result = run.step(step, [] {});
+  const double all_ms = watch.elapsed_ms();
+  const auto times = run.replicas.bucket_times();
+  BOOST_TEST_REQUIRE(times.size() == buckets + statistics);
+  double latest_ready_ms = 0;
+  for (std::size_t b = 0; b < times.size(); ++b) {
+    BOOST_TEST(times[b].ready_ms >= 0);
+    BOOST_TEST(times[b].ready_ms <= times[b].start_ms);
+    BOOST_TEST(times[b].start_ms <= times[b].done_ms);
+    BOOST_TEST(times[b].done_ms <= all_ms + slack_ms);
+    if (b > 0) BOOST_TEST(times[b - 1].start_ms <= times[b].start_ms);
+    if (b > 0) BOOST_TEST(times[b - 1].done_ms <= times[b].done_ms);
+    latest_ready_ms = std::max(latest_ready_ms, times[b].ready_ms);
+  }
+  if (mode != ddp::Mode::overlapped) BOOST_TEST(times[0].start_ms >= latest_ready_ms);
+  BOOST_TEST(result.compute_ms + result.exposed_comm_ms <= all_ms + slack_ms);
+}
+
 BOOST_AUTO_TEST_CASE(buckets_are_ready_then_started_then_done_in_plan_order) {
   for (const ddp::Mode mode : all_modes) {
-    for (const bool with_statistic : {false, true}) {
-      Run run(mode, {}, with_statistic);
-      for (std::uint64_t step = 0; step < 3; ++step) {
-        const std::size_t buckets = run.replicas.plan().buckets().size();
-        const Stopwatch watch;
-        const ddp::StepResult result = run.step(step, [] {});
-        const double all_ms = watch.elapsed_ms();
-        const auto times = run.replicas.bucket_times();
-        BOOST_TEST_REQUIRE(times.size() == buckets + (with_statistic ? 1 : 0));
-        double latest_ready_ms = 0;
-        for (std::size_t b = 0; b < times.size(); ++b) {
-          BOOST_TEST(times[b].ready_ms >= 0);
-          BOOST_TEST(times[b].ready_ms <= times[b].start_ms);
-          BOOST_TEST(times[b].start_ms <= times[b].done_ms);
-          BOOST_TEST(times[b].done_ms <= all_ms + slack_ms);
-          if (b > 0) BOOST_TEST(times[b - 1].start_ms <= times[b].start_ms);
-          if (b > 0) BOOST_TEST(times[b - 1].done_ms <= times[b].done_ms);
-          latest_ready_ms = std::max(latest_ready_ms, times[b].ready_ms);
-        }
-        if (mode != ddp::Mode::overlapped) BOOST_TEST(times[0].start_ms >= latest_ready_ms);
-        BOOST_TEST(result.compute_ms + result.exposed_comm_ms <= all_ms + slack_ms);
+    for (const bool with_hook : {false, true}) {
+      for (const bool with_statistic : {false, true}) {
+        ddp::Options options;
+        if (with_hook) options.hook = std::make_shared<PlainHook>();
+        Run run(mode, options, with_statistic);
+        for (std::uint64_t step = 0; step < 3; ++step) check_times(run, step, mode, with_statistic ? 1 : 0);
       }
     }
   }
