@@ -56,7 +56,7 @@ for line in open("/proc/self/maps"):
     if re.search("/blas/libblas.so", line): print(line.split()[-1]); break' 2>/dev/null
 }
 
-declare -A python
+declare -A python=()
 install_newest
 if [ -n "$(version_of "$venv/bin/python")" ]; then python[newest]=$venv/bin/python; fi
 if [ -z "$(version_of /usr/bin/python3)" ]; then
