@@ -24,8 +24,8 @@ using test::world;
 namespace {
 
 float rounded(DType wire, float value) {
-  return wire == DType::bfloat16 ? comm::from_bfloat16_bits(comm::bfloat16_bits(value))
-                                 : comm::from_float16_bits(comm::float16_bits(value));
+  return wire == DType::bfloat16 ? lockstep::from_bfloat16_bits(lockstep::bfloat16_bits(value))
+                                 : lockstep::from_float16_bits(lockstep::float16_bits(value));
 }
 
 /// The sum of a sub-tree, rounded where it is the largest one that lies on a single node.

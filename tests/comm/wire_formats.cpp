@@ -34,8 +34,8 @@ struct Format {
   std::uint16_t (*from)(float);
   float (*to)(std::uint16_t);
 };
-const std::vector<Format> formats = {{"bfloat16", 8, comm::bfloat16_bits, comm::from_bfloat16_bits},
-                                     {"float16", 5, comm::float16_bits, comm::from_float16_bits}};
+const std::vector<Format> formats = {{"bfloat16", 8, lockstep::bfloat16_bits, lockstep::from_bfloat16_bits},
+                                     {"float16", 5, lockstep::float16_bits, lockstep::from_float16_bits}};
 
 }  // namespace
 
@@ -89,8 +89,8 @@ BOOST_AUTO_TEST_CASE(arrays_are_converted_in_place_too) {
       for (float& value : values) value = static_cast<float>(static_cast<int>(random() % 2001) - 1000) / 7.0f;
       std::vector<float> expected = values;
       for (float& value : expected) {
-        value = wire == DType::bfloat16 ? comm::from_bfloat16_bits(comm::bfloat16_bits(value))
-                                        : comm::from_float16_bits(comm::float16_bits(value));
+        value = wire == DType::bfloat16 ? lockstep::from_bfloat16_bits(lockstep::bfloat16_bits(value))
+                                        : lockstep::from_float16_bits(lockstep::float16_bits(value));
       }
       const auto elements = static_cast<std::int64_t>(count);
       std::vector<float> rounded = values;

@@ -7,15 +7,15 @@
 
 #include "comm/layouts.h"
 #include "comm/mpi_communicator.h"
-#include "comm/wire.h"
 #include "ddp/training.h"
+#include "lockstep/tensor/half.h"
 
 namespace lockstep::test {
 namespace {
 
 float rounded(DType wire, float value) {
-  return wire == DType::bfloat16 ? comm::from_bfloat16_bits(comm::bfloat16_bits(value))
-                                 : comm::from_float16_bits(comm::float16_bits(value));
+  return wire == DType::bfloat16 ? from_bfloat16_bits(bfloat16_bits(value))
+                                 : from_float16_bits(float16_bits(value));
 }
 
 Gradients rounded(DType wire, Gradients gradients) {

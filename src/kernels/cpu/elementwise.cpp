@@ -4,6 +4,7 @@
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "lockstep/tensor/half.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -34,17 +35,6 @@ void zero_padding(const Tensor& out) {
   }
 }
 
-/// Round to nearest, ties to even; a NaN stays one.
-std::uint16_t upper_half(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const std::uint32_t quiet = (bits >> 16) | 0x40u;
-  return static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
-}
-
-BFloat16 to_bfloat16(float value) { return {upper_half(value)}; }
-float to_float(BFloat16 value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16); }
-
 }  // namespace
 
 void CpuBackend::fill(const Tensor& out, float value) {
@@ -56,7 +46,7 @@ void CpuBackend::fill(const Tensor& out, float value) {
       fill_with(threads_, out, static_cast<double>(value));
       break;
     case DType::bfloat16:
-      fill_with(threads_, out, to_bfloat16(value));
+      fill_with(threads_, out, BFloat16{bfloat16_bits(value)});
       break;
     case DType::int64:
       fill_with(threads_, out, static_cast<std::int64_t>(value));
@@ -93,14 +83,14 @@ void CpuBackend::copy(const Tensor& from, const Tensor& to) {
     auto* target = static_cast<std::uint16_t*>(to.raw());
     parallel_ranges(threads_, count, elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
 #pragma GCC ivdep
-      for (std::int64_t i = begin; i < end; ++i) target[i] = upper_half(source[i]);
+      for (std::int64_t i = begin; i < end; ++i) target[i] = bfloat16_bits(source[i]);
     });
   } else if (from.dtype() == DType::bfloat16 && to.dtype() == DType::float32) {
     const BFloat16* source = from.data<BFloat16>();
     float* target = to.data<float>();
     parallel_ranges(threads_, count, elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
 #pragma GCC ivdep
-      for (std::int64_t i = begin; i < end; ++i) target[i] = to_float(source[i]);
+      for (std::int64_t i = begin; i < end; ++i) target[i] = from_bfloat16_bits(source[i].bits);
     });
   } else {
     throw UsageError("copy: {} is not converted to {}", to_string(from.dtype()), to_string(to.dtype()));
