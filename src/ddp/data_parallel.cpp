@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "ddp/bucket_slicer.h"
 #include "ddp/model_agreement.h"
+#include "ddp/overflow_check.h"
 #include "ddp/parameter_arena.h"
 #include "ddp/reducer.h"
 #include "ddp/replica_check.h"
@@ -94,12 +96,18 @@ struct DataParallel::State {
     if (slicer)
       parameters = std::make_unique<ParameterArena>(model.params, *slicer, world, device_backend,
                                                     reducer.arena().plan(), wanted.mode == Mode::overlapped);
+    if (wanted.wire == DType::float16 && world.topology().nodes() > 1)
+      overflow.emplace(model.params, world, device_backend, slicer ? &slicer->sharding() : nullptr);
     if (wanted.layer_communicator) layer_communicator = world.split(0, world.rank());
   }
 
   /// Gradients become views of the sums; statistics are handed to their owners.
   void publish_sums();
   void check_unused();
+  bool check_due() const {
+    const auto every = static_cast<std::uint64_t>(options.check_every);
+    return every > 0 && step > 0 && step % every == 0;
+  }
 
   Options options;
   comm::Communicator& communicator;
@@ -113,6 +121,7 @@ struct DataParallel::State {
   std::unique_ptr<ParameterArena> parameters;  // with a sharded optimizer
   StepHeader header;
   Tensor one;  // the gradient that backward starts with
+  std::optional<OverflowCheck> overflow;
   bool planned = false;
 
   /// Passes of no samples that this rank runs before its first shard, so that all run equally many.
@@ -218,9 +227,6 @@ void DataParallel::begin_step(std::uint64_t step, bool takes_pieces) {
         "{} shards on {} ranks and a layer that meets across ranks need a loss that takes a piece "
         "of a shard",
         state.map.shards(), state.map.ranks());
-  if (state.options.check_every > 0 && step > 0 &&
-      step % static_cast<std::uint64_t>(state.options.check_every) == 0)
-    check_replicas();
   if (state.parameters) {
     state.parameters->begin_step();
     state.waited_before_ms = state.parameters->take_waited_ms();
@@ -301,6 +307,7 @@ StepResult DataParallel::finish_step() {
   result.step = state.step;
   result.compute_ms = state.since_start.elapsed_ms();
   state.span_start_s = monotonic_s();
+  tape_.begin({});  // activations may go while sums arrive, and parameters are free for another tape
   state.reducer.wait();
   state.end_span("wait for sums");
   state.header.exchange(state.communicator, state.reducer.arena().plan().hash(), state.requests,
@@ -319,7 +326,9 @@ StepResult DataParallel::finish_step() {
     });
   }
   state.header.check_agreement();
+  if (state.check_due()) check_replicas();
   state.check_unused();
+  if (state.overflow) state.overflow->check(state.reducer, state.step);
 
   const kernels::WeightedSum loss = state.header.loss();
   result.loss_sum = loss.sum;

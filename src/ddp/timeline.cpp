@@ -43,7 +43,7 @@ std::string Timeline::as_json() const {
   int rows = 0;
   for (const Span& span : spans_) rows = std::max(rows, span.row + 1);
   for (int row = 0; row < rows; ++row) {
-    const std::string name = row == Row::steps      ? "step"
+    const std::string name = row == Row::steps     ? "step"
                              : row == Row::compute ? "compute"
                                                    : fmt::format("bucket {}", row - Row::buckets);
     fmt::format_to(std::back_inserter(text),

@@ -172,7 +172,7 @@ BOOST_AUTO_TEST_CASE(the_model_used_outside_the_steps_accumulates_here_alone_and
   {
     LocalGradients local(run.net.state(), *run.backend);
     local.clear();  // of the step's sums
-    Tape& tape = run.replicas.tape();
+    Tape tape(*run.backend);
     const int mine = 100 + world().rank();
     for (const int shard : {mine, mine + 50}) {
       tape.begin({.sink = &local});

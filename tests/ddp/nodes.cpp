@@ -107,6 +107,30 @@ BOOST_AUTO_TEST_CASE(sixteen_bits_on_the_wire_round_what_travels_between_machine
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_sum_that_float16_cannot_hold_is_an_error_naming_the_parameter_on_every_rank) {
+  for (const auto& layout : layouts(world().size())) {
+    const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout);
+    for (const bool sharded : {false, true}) {
+      Net net;
+      const auto backend = kernels::make_cpu_backend();
+      ddp::DataParallel replicas(net.state(), *nodes, *backend,
+                                 {.wire = DType::float16, .sharded_optimizer = sharded});
+      const auto large_step = [&] {
+        replicas.step(toy_batch(0, replicas), [&](Tape& tape, const ToyShard& shard) {
+          Loss loss = plain_loss(net, tape, shard);
+          loss.sum = scale(loss.sum, 1e6F);
+          return loss;
+        });
+      };
+      if (nodes->topology().nodes() == 1) {
+        large_step();
+      } else {
+        BOOST_TEST(contains(same_error(ExitCode::training, large_step), "float16"));
+      }
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(statistics_and_the_loss_are_never_rounded) {
   class Thirds final : public Statistic {
    public:

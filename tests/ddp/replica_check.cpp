@@ -53,6 +53,13 @@ BOOST_AUTO_TEST_CASE(replicas_that_are_alike_pass_every_check) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(ranks_at_different_steps_are_told_so_where_a_check_is_due_on_some) {
+  if (world().size() == 1) return;
+  Run run({.check_every = 2});
+  run.step(0);
+  same_error(ExitCode::usage, [&] { run.step(world().rank() == 0 ? 2 : 3); });
+}
+
 BOOST_AUTO_TEST_CASE(one_flipped_bit_is_found_at_the_next_check_by_all_ranks) {
   if (world().size() == 1) return;
   for (int victim = 0; victim < world().size(); ++victim) {

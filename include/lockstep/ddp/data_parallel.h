@@ -104,7 +104,7 @@ class DataParallel final : public GradientSource {
 
   /// Collective: compares a digest of parameters and buffers between ranks. If they differ, every rank throws
   /// the same TrainingError, naming the first tensors that do and the ranks. step() does it by itself every
-  /// Options::check_every steps, before anything else.
+  /// Options::check_every steps, at its end: it compares what the step started from.
   void check_replicas() const;
 
   /// From now on spans of each step are recorded: forward and backward of each shard, each bucket from ready

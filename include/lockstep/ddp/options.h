@@ -38,7 +38,8 @@ struct Options {
   Unused unused = Unused::error;
   Mode mode = Mode::overlapped;
   /// bfloat16 or float16: what travels between machines is rounded to it, and added up in float32. Within a
-  /// machine ranks read each other's memory, and nothing is rounded.
+  /// machine ranks read each other's memory, and nothing is rounded. float16 ends at 65504: a gradient, being
+  /// a sum over the batch, that passes it is a TrainingError naming the parameter.
   DType wire = DType::float32;
   std::shared_ptr<Hook> hook = nullptr;  ///< of this rank; none: plain sums
   /// Each rank gets the sums of the elements it owns, updates these (an optimizer holds state for them only),
