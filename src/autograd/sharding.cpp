@@ -1,15 +1,21 @@
 #include "lockstep/autograd/sharding.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <numeric>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {
 
+constexpr std::size_t most_at_once_bytes = std::size_t{64} << 20;
+
 std::int64_t blocks_of(std::int64_t elements) {
   return (elements + Sharding::block_elements - 1) / Sharding::block_elements;
 }
+
+std::byte* bytes_in(const Tensor& tensor) { return static_cast<std::byte*>(tensor.raw()); }
 
 std::vector<std::int64_t> sizes_of(std::span<Param* const> params) {
   std::vector<std::int64_t> sizes;
@@ -50,17 +56,53 @@ Tensor Sharding::part(std::size_t param, const Tensor& whole) const {
   return whole.reshape({elements(param)}).rows(own.first, own.end());
 }
 
-Tensor Sharding::gather(std::size_t param, const Tensor& part, const Shape& shape) const {
-  const auto owned = static_cast<std::size_t>(mine(param).count) * bytes_of(part.dtype());
-  if (shape.numel() != elements(param) || part.bytes() != owned)
-    throw UsageError("parameter {} of {} elements cannot be gathered as {} from {} bytes of rank {}", param,
-                     elements(param), to_string(shape), part.bytes(), communicator_->rank());
-  const Tensor whole = Tensor::empty(shape, part.dtype());
-  std::vector<std::size_t> bytes_of_rank;
-  for (int rank = 0; rank < ranks_; ++rank)
-    bytes_of_rank.push_back(static_cast<std::size_t>(range(param, rank).count) * bytes_of(part.dtype()));
-  communicator_->all_gather_unequal(part.raw(), bytes_of_rank, whole.raw());
-  return whole;
+std::size_t Sharding::bytes_of(const Part& part, int rank) const {
+  return static_cast<std::size_t>(range(part.param, rank).count) * lockstep::bytes_of(part.elements.dtype());
+}
+
+std::vector<Tensor> Sharding::gather(std::span<const Part> parts) const {
+  std::vector<Tensor> wholes;
+  for (const Part& part : parts) {
+    if (part.shape.numel() != elements(part.param) ||
+        part.elements.bytes() != bytes_of(part, communicator_->rank()))
+      throw UsageError("parameter {} of {} elements cannot be gathered as {} from {} bytes of rank {}",
+                       part.param, elements(part.param), to_string(part.shape), part.elements.bytes(),
+                       communicator_->rank());
+    wholes.push_back(Tensor::empty(part.shape, part.elements.dtype()));
+  }
+  for (std::size_t first = 0; first < parts.size();) {
+    std::size_t end = first;
+    for (std::size_t bytes = 0; end < parts.size() && bytes < most_at_once_bytes; ++end)
+      bytes += wholes[end].bytes();
+    gather_some(parts.subspan(first, end - first), std::span(wholes).subspan(first, end - first));
+    first = end;
+  }
+  return wholes;
+}
+
+/// Packed, so that tensors of any number travel together.
+void Sharding::gather_some(std::span<const Part> parts, std::span<Tensor> wholes) const {
+  std::vector<std::size_t> bytes_of_rank(static_cast<std::size_t>(ranks_));
+  for (int rank = 0; rank < ranks_; ++rank) {
+    for (const Part& part : parts) bytes_of_rank[static_cast<std::size_t>(rank)] += bytes_of(part, rank);
+  }
+  std::vector<std::byte> all(std::accumulate(bytes_of_rank.begin(), bytes_of_rank.end(), std::size_t{0}));
+  const auto me = bytes_of_rank.begin() + communicator_->rank();
+  std::byte* const mine = all.data() + std::accumulate(bytes_of_rank.begin(), me, std::size_t{0});
+  std::byte* to = mine;
+  for (const Part& part : parts) to = std::copy_n(bytes_in(part.elements), part.elements.bytes(), to);
+  communicator_->all_gather_unequal(mine, bytes_of_rank, all.data());
+
+  const std::byte* from = all.data();
+  for (int rank = 0; rank < ranks_; ++rank) {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const std::size_t bytes = bytes_of(parts[i], rank);
+      const auto place = static_cast<std::size_t>(range(parts[i].param, rank).first) *
+                         lockstep::bytes_of(parts[i].elements.dtype());
+      std::copy_n(from, bytes, bytes_in(wholes[i]) + place);
+      from += bytes;
+    }
+  }
 }
 
 }  // namespace lockstep

@@ -123,18 +123,34 @@ void Ema::finish_update() {
 std::vector<EmaShadow> Ema::shadows() const {
   std::vector<EmaShadow> all;
   all.reserve(targets_.size());
+  const std::vector<Tensor> wholes = whole_shadows(0, profiles_.size());
   for (std::size_t p = 0; p < profiles_.size(); ++p)
     for (std::size_t i = 0; i < leaves_.size(); ++i)
       all.push_back({.rate = profiles_[p].name(),
                      .name = *leaves_[i].name,
-                     .tensor = whole_shadow(i, p),
+                     .tensor = wholes[all.size()],
                      .averaged = leaves_[i].averaged});
   return all;
 }
 
-Tensor Ema::whole_shadow(std::size_t leaf, std::size_t profile) const {
-  const Tensor& held = targets(leaf)[profile].average;
-  return in_parts(leaf) ? sharding_->gather(leaf, held, leaves_[leaf].value->shape()) : held;
+std::vector<Tensor> Ema::whole_shadows(std::size_t first_profile, std::size_t profile_end) const {
+  std::vector<Tensor> shadows;
+  std::vector<Sharding::Part> parts;
+  std::vector<std::size_t> missing;  // which of `shadows` are parts
+  for (std::size_t p = first_profile; p < profile_end; ++p) {
+    for (std::size_t i = 0; i < leaves_.size(); ++i) {
+      const Tensor& held = targets(i)[p].average;
+      if (in_parts(i)) {
+        missing.push_back(shadows.size());
+        parts.push_back({.param = i, .elements = held, .shape = leaves_[i].value->shape()});
+      }
+      shadows.push_back(held);
+    }
+  }
+  if (!sharding_) return shadows;
+  std::vector<Tensor> wholes = sharding_->gather(parts);
+  for (std::size_t m = 0; m < missing.size(); ++m) shadows[missing[m]] = std::move(wholes[m]);
+  return shadows;
 }
 
 void Ema::take(const EmaShadow& shadow) {
@@ -163,8 +179,11 @@ std::size_t Ema::profile_named(std::string_view rate) const {
 }
 
 Tensor Ema::shadow(std::string_view rate, std::string_view name) const {
-  const std::size_t profile = profile_named(rate);
-  return whole_shadow(leaf_named(name), profile);
+  const std::size_t profile = profile_named(rate), leaf = leaf_named(name);
+  const Tensor& held = targets(leaf)[profile].average;
+  if (!in_parts(leaf)) return held;
+  const Sharding::Part part{.param = leaf, .elements = held, .shape = leaves_[leaf].value->shape()};
+  return sharding_->gather({&part, 1})[0];
 }
 
 std::size_t Ema::leaf_named(std::string_view name) const {
@@ -177,7 +196,7 @@ Ema::SwappedIn Ema::swap_in(std::string_view rate) { return {*this, profile_name
 
 Ema::SwappedIn::SwappedIn(Ema& ema, std::size_t profile) : ema_(ema) {
   if (ema.swapped_in_) throw UsageError("EMA: shadows are swapped in already; end that evaluation first");
-  for (std::size_t i = 0; i < ema.leaves_.size(); ++i) own_.push_back(ema.whole_shadow(i, profile));
+  own_ = ema.whole_shadows(profile, profile + 1);
   for (std::size_t i = 0; i < own_.size(); ++i) std::swap(own_[i], *ema.leaves_[i].value);  // throws nothing
   ema.swapped_in_ = true;
 }

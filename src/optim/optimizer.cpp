@@ -135,16 +135,23 @@ std::vector<Tensor> Optimizer::make_slot() const {
 
 std::vector<Slot> Optimizer::slots() const {
   std::vector<Slot> slots;
+  std::vector<Sharding::Part> parts;
   for (const SlotTensors& held : slot_tensors()) {
     Slot& slot = slots.emplace_back(Slot{.name = std::string(held.name), .entries = {}});
     for (std::size_t i = 0; i < params_.size(); ++i) {
       if (!members_[i].trainable) continue;
-      const bool in_parts = sharding_ && held.per_element;
-      slot.entries.push_back({.name = params_[i]->name,
-                              .tensor = in_parts
-                                            ? sharding_->gather(i, held.tensors[i], params_[i]->value.shape())
-                                            : held.tensors[i]});
+      slot.entries.push_back({.name = params_[i]->name, .tensor = held.tensors[i]});
+      if (sharding_ && held.per_element)
+        parts.push_back({.param = i, .elements = held.tensors[i], .shape = params_[i]->value.shape()});
     }
+  }
+  if (!sharding_) return slots;
+  const std::vector<Tensor> wholes = sharding_->gather(parts);
+  auto whole = wholes.begin();
+  const std::vector<SlotTensors> held = slot_tensors();
+  for (std::size_t s = 0; s < slots.size(); ++s) {
+    if (!held[s].per_element) continue;
+    for (Slot::Entry& entry : slots[s].entries) entry.tensor = *whole++;
   }
   return slots;
 }

@@ -86,7 +86,9 @@ class MadeUpModel final : public GradientSource {
   void updated(std::size_t param) override {
     if (!sharding_) return;
     Tensor& value = pointers_[param]->value;
-    value = sharding_->gather(param, sharding_->part(param, value), value.shape());
+    const Sharding::Part part{
+        .param = param, .elements = sharding_->part(param, value), .shape = value.shape()};
+    value = sharding_->gather({&part, 1})[0];
   }
 
  private:

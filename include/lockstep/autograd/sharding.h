@@ -38,13 +38,22 @@ class Sharding {
 
   /// The owned elements of a tensor of the parameter's size, as a vector that shares its memory.
   Tensor part(std::size_t param, const Tensor& whole) const;
-  /// Collective: a new CPU tensor of this shape from every rank's part, which lie in vectors like those of
-  /// part().
-  Tensor gather(std::size_t param, const Tensor& part, const Shape& shape) const;
+  /// This rank's part of a tensor of a parameter's size, as a vector like that of part().
+  struct Part {
+    std::size_t param = 0;
+    Tensor elements;
+    Shape shape;  ///< of the whole
+  };
+  /// Collective: new CPU tensors, whole, in the order given. The number of collectives depends on their bytes
+  /// only.
+  std::vector<Tensor> gather(std::span<const Part> parts) const;
 
   bool operator==(const Sharding&) const = default;
 
  private:
+  std::size_t bytes_of(const Part& part, int rank) const;
+  void gather_some(std::span<const Part> parts, std::span<Tensor> wholes) const;
+
   std::vector<std::int64_t> elements_;
   std::vector<int> first_extra_;  ///< by parameter: the first rank that gets one of the blocks left over
   int ranks_ = 1;

@@ -158,7 +158,8 @@ class Ema {
   bool in_parts(std::size_t leaf) const { return sharding_ && leaf < params_.size(); }
   /// What shadows follow: the leaf's value, or the owned elements of it as a vector.
   Tensor followed(std::size_t leaf) const;
-  Tensor whole_shadow(std::size_t leaf, std::size_t profile) const;
+  /// Of all leaves, profile by profile.
+  std::vector<Tensor> whole_shadows(std::size_t first_profile, std::size_t profile_end) const;
   std::size_t leaf_named(std::string_view name) const;
   std::size_t profile_named(std::string_view rate) const;
   /// Starts an update: sets the decays. Throws when shadows are swapped in.
