@@ -44,7 +44,8 @@ void add(Contents& contents, optim::Ema& ema) {
   const std::vector<optim::EmaShadow> shadows = ema.shadows();
   for (const optim::EmaShadow& shadow : shadows) {
     for (Section& section : contents.sections) {
-      if (section.path == "ema/" + shadow.rate) section.tensors.push_back({shadow.name, shadow.tensor});
+      if (section.path == "ema/" + shadow.rate)
+        section.tensors.push_back({shadow.name, shadow.tensor, shadow.averaged});
     }
   }
   if (!ema.profiles().empty()) {

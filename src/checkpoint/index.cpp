@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <system_error>
 #include <unordered_map>
 
@@ -136,6 +137,19 @@ const GroupEntry* FileIndex::group(std::string_view group_path) const {
   const auto found = std::find_if(groups.begin(), groups.end(),
                                   [&](const GroupEntry& group) { return group.path == group_path; });
   return found == groups.end() ? nullptr : &*found;
+}
+
+std::string FileIndex::default_weights() const {
+  std::set<std::string_view> of_model, averages;
+  for (const TensorEntry& tensor : tensors) {
+    if (tensor.group == "model") of_model.insert(tensor.name);
+    if (tensor.group.starts_with("ema/")) averages.insert(tensor.group);
+  }
+  const bool has_model =
+      averages.empty() || std::all_of(tensors.begin(), tensors.end(), [&](const TensorEntry& tensor) {
+        return !averages.contains(tensor.group) || of_model.contains(tensor.name);
+      });
+  return has_model || averages.size() > 1 ? "model" : std::string(*averages.begin());
 }
 
 std::uint64_t FileIndex::payload_bytes() const {

@@ -2,80 +2,20 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
-#include <filesystem>
 #include <sstream>
-#include <system_error>
 #include <vector>
 
 #include "checkpoint/load_steps.h"
+#include "checkpoint/profile_snapshots.h"
+#include "checkpoint/step_files.h"
 #include "checkpoint/storage.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/system_error.h"
 #include "lockstep/checkpoint/provenance.h"
 #include "lockstep/checkpoint/save.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::checkpoint {
 namespace {
-
-constexpr std::string_view name_prefix = "step-", name_suffix = ".h5";
-
-std::string name_of(std::int64_t step) { return fmt::format("{}{:09d}{}", name_prefix, step, name_suffix); }
-
-/// The step in a checkpoint's name, or -1.
-std::int64_t step_in(std::string_view name) {
-  if (!name.starts_with(name_prefix) || !name.ends_with(name_suffix)) return -1;
-  name.remove_prefix(name_prefix.size());
-  name.remove_suffix(std::min(name.size(), name_suffix.size()));
-  std::int64_t step = -1;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-  return error == std::errc() && end == name.data() + name.size() && name.size() >= 9 ? step : -1;
-}
-
-/// ".step-000000500.h5.MARK.tmp", with or without the mark of the start that wrote it.
-bool is_draft(std::string_view name) {
-  if (!name.starts_with('.') || !name.ends_with(".tmp")) return false;
-  name.remove_prefix(1);
-  name.remove_suffix(4);
-  const std::size_t last_dot = std::min(name.rfind('.'), name.size());
-  return step_in(name) >= 0 || step_in(name.substr(0, last_dot)) >= 0;
-}
-
-std::vector<std::string> list(const std::string& directory) {
-  std::error_code error;
-  std::vector<std::string> names;
-  std::filesystem::directory_iterator entries(directory, error);
-  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
-    names.push_back(entries->path().filename().string());
-  }
-  if (error) throw_system_error(error.value(), directory, "list the directory");
-  return names;
-}
-
-/// Steps that have a checkpoint, newest first.
-std::vector<std::int64_t> steps_in(const std::string& directory) {
-  std::vector<std::int64_t> steps;
-  for (const std::string& name : list(directory)) {
-    if (const std::int64_t step = step_in(name); step >= 0) steps.push_back(step);
-  }
-  std::sort(steps.rbegin(), steps.rend());
-  return steps;
-}
-
-/// The same on every rank, as rank 0 sees it. Collective.
-std::vector<std::int64_t> steps_in(const std::string& directory, comm::Communicator& communicator) {
-  std::vector<std::int64_t> steps;
-  comm::together(communicator, [&] {
-    if (communicator.rank() == 0) steps = steps_in(directory);
-  });
-  std::uint64_t count = steps.size();
-  communicator.broadcast(&count, sizeof count, 0);
-  steps.resize(count);
-  communicator.broadcast(steps.data(), count * sizeof(std::int64_t), 0);
-  return steps;
-}
 
 /// A checkpoint made with other shards, seed or batch would go on elsewhere in the stream, silently.
 void check_stream(const FileIndex& index, const Stream& stream) {
@@ -109,6 +49,14 @@ std::vector<std::string> changed_surroundings(const FileIndex& index, const Prov
   return warnings;
 }
 
+/// Removes what a save that was cut off left behind.
+std::unique_ptr<ProfileSnapshots> start(RunDirectory& run_directory, comm::Communicator& communicator) {
+  comm::together(communicator, [&] {
+    if (communicator.rank() == 0) remove_drafts(run_directory.checkpoints_path(), Log());
+  });
+  return std::make_unique<ProfileSnapshots>(run_directory, communicator);
+}
+
 }  // namespace
 
 Position Stream::at(std::int64_t step) const {
@@ -122,31 +70,18 @@ Store::Store(const std::string& run_directory, comm::Communicator& communicator,
       directory_(run_directory_.checkpoints_path()),
       communicator_(communicator),
       options_(std::move(options)),
-      log_(communicator.rank()) {
-  remove_leftovers();
-}
+      log_(communicator.rank()),
+      snapshots_(start(run_directory_, communicator)) {}
 
 Store::Store(RunDirectory& run_directory, comm::Communicator& communicator, StoreOptions options)
     : run_directory_(run_directory),
       directory_(run_directory.checkpoints_path()),
       communicator_(communicator),
       options_(std::move(options)),
-      log_(communicator.rank()) {
-  remove_leftovers();
-}
+      log_(communicator.rank()),
+      snapshots_(start(run_directory_, communicator)) {}
 
 Store::~Store() = default;
-
-void Store::remove_leftovers() {
-  comm::together(communicator_, [&] {
-    if (communicator_.rank() != 0) return;
-    for (const std::string& name : list(directory_)) {
-      if (name != ".latest.tmp" && !is_draft(name)) continue;
-      log_.info("{}/{}: removed, left behind by a save that was cut off", directory_, name);
-      remove_file(directory_ + "/" + name);
-    }
-  });
-}
 
 std::string Store::save_contents(std::int64_t step, Contents contents) {
   contents.position = options_.stream.at(step);
@@ -157,14 +92,17 @@ std::string Store::save_contents(std::int64_t step, Contents contents) {
   if (!current_path_.empty()) provenance["parent_checkpoint"] = current_path_;
   contents.provenance = std::move(provenance);
 
-  const std::string name = name_of(step), path = directory_ + "/" + name;
+  const std::string name = name_of_step(step), path = directory_ + "/" + name;
   const auto check_held = [&] { run_directory_.check_held(); };
+  // First: whoever resumes from a checkpoint finds its snapshot.
+  snapshots_->save(contents);
   save_file(path, contents, communicator_, {.mark = run_directory_.mark(), .check_may_write = check_held});
   comm::together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     check_held();
     publish(name);
     prune(step);
+    snapshots_->thin(step);
   });
   current_path_ = path;
   return path;
@@ -183,7 +121,7 @@ void Store::prune(std::int64_t step) {
     // written.
     if (other > step || ++kept <= options_.keep) continue;
     try {
-      remove_file(directory_ + "/" + name_of(other));
+      remove_file(directory_ + "/" + name_of_step(other));
     } catch (const Error& error) {
       log_.warning("an old checkpoint stays: {}", error.what());
     }
@@ -198,7 +136,7 @@ std::int64_t Store::resume_contents(const Contents& contents) {
     broken += (broken.empty() ? "" : "; ") + std::string(error.what());
   };
   for (const std::int64_t step : steps_in(directory_, communicator_)) {
-    const std::string path = directory_ + "/" + name_of(step);
+    const std::string path = directory_ + "/" + name_of_step(step);
     FileIndex index;
     try {
       index = read_index(path, communicator_);
@@ -226,10 +164,12 @@ std::int64_t Store::resume_contents(const Contents& contents) {
     if (communicator_.rank() == 0) {
       for (const std::string& warning : plan.warnings) log_.warning("{}", warning);
     }
+    snapshots_->drop_after(index.position.step);
     current_path_ = path;
     return index.position.step;
   }
   if (!broken.empty()) throw DataError("{}: no checkpoint is whole: {}", directory_, broken);
+  snapshots_->drop_after(0);
   return 0;
 }
 
@@ -237,7 +177,7 @@ std::optional<FileIndex> Store::newest() {
   std::string broken;
   for (const std::int64_t step : steps_in(directory_, communicator_)) {
     try {
-      return read_index(directory_ + "/" + name_of(step), communicator_);
+      return read_index(directory_ + "/" + name_of_step(step), communicator_);
     } catch (const DataError& error) {
       broken += (broken.empty() ? "" : "; ") + std::string(error.what());
     }

@@ -42,16 +42,17 @@ ExitCode eval(Session& session, const Arguments& arguments) {
                     "that data.eval_fraction held out). Every sample counts once, at any number of ranks.");
   options.add()("data", po::value<std::string>(),
                 "HDF5 data file, evaluated whole; default: the run's own evaluation data");
-  options.add()("weights", po::value<std::string>()->default_value("model"), "model, or ema/RATE");
+  options.add()(
+      "weights", po::value<std::string>(),
+      "model, ema/RATE or ema/sigma_rel=S; default: the model, or the average of a file without one");
   options.add()("json", "print one JSON document");
   options.positional("file");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
 
-  const std::string weights = values["weights"].as<std::string>();
   const std::string file =
       required(values, "file", "eval: a checkpoint is missing; see lockstep eval --help");
-  SavedModel saved(file, weights, session);
+  SavedModel saved(file, given(values, "weights"), session);
   std::optional<train::DataSets> data;
   comm::together(session.world(), [&] {
     const std::int64_t classes = saved.model().classes();
@@ -68,12 +69,12 @@ ExitCode eval(Session& session, const Arguments& arguments) {
   const train::Evaluation found = train::evaluate(saved.model(), tape, *data->eval(), session.world());
   if (session.world().rank() != 0) return ExitCode::done;
   nlohmann::json report = {
-      {"loss", found.loss}, {"samples", found.samples}, {"weights", weights}, {"step", saved.step()}};
+      {"loss", found.loss}, {"samples", found.samples}, {"weights", saved.weights()}, {"step", saved.step()}};
   if (found.accuracy) report["accuracy"] = *found.accuracy;
   if (values.count("json")) {
     fmt::print("{}\n", report.dump(2));
   } else {
-    fmt::print("{} of step {}: loss {:.4f}{} ({} samples of {})\n", weights, saved.step(), found.loss,
+    fmt::print("{} of step {}: loss {:.4f}{} ({} samples of {})\n", saved.weights(), saved.step(), found.loss,
                found.accuracy ? fmt::format(", accuracy {:.4f}", *found.accuracy) : "", found.samples,
                data->eval()->name());
   }

@@ -15,7 +15,9 @@ ExitCode generate(Session& session, const Arguments& arguments) {
       "[--json]",
       "Lets the language model of a checkpoint continue PROMPT. Tokens are bytes. The text depends on the\n"
       "checkpoint, the prompt, the temperature and the seed only.");
-  options.add()("weights", po::value<std::string>()->default_value("model"), "model, or ema/RATE");
+  options.add()(
+      "weights", po::value<std::string>(),
+      "model, ema/RATE or ema/sigma_rel=S; default: the model, or the average of a file without one");
   options.add()("prompt", po::value<std::string>()->default_value("\n", "a new line"), "text to continue");
   options.add()("tokens", po::value<std::int64_t>()->default_value(256), "tokens to write");
   options.add()("temperature", po::value<double>()->default_value(0.8, "0.8"),
@@ -29,7 +31,7 @@ ExitCode generate(Session& session, const Arguments& arguments) {
   const std::string prompt = values["prompt"].as<std::string>();
   SavedModel saved(
       required(values, "file", "generate: a checkpoint is missing; see lockstep generate --help"),
-      values["weights"].as<std::string>(), session);
+      given(values, "weights"), session);
   const train::GenerateOptions how{.tokens = values["tokens"].as<std::int64_t>(),
                                    .temperature = values["temperature"].as<double>(),
                                    .seed = values["seed"].as<std::uint64_t>()};

@@ -10,7 +10,7 @@
 namespace lockstep::cli {
 namespace {
 
-constexpr std::array<Verb, 9> verbs{{
+constexpr std::array<Verb, 10> verbs{{
     {"train", "train a model, or go on with a run", train},
     {"eval", "evaluate a checkpoint", eval},
     {"generate", "let a language model write", generate},
@@ -18,6 +18,7 @@ constexpr std::array<Verb, 9> verbs{{
     {"inspect", "what a checkpoint holds", inspect},
     {"diff", "compare two checkpoints", diff},
     {"verify", "check a checkpoint's digests", verify},
+    {"ema", "an average of another width, made after training", ema},
     {"bench", "measure steps on made-up data", bench},
     {"doctor", "what this machine, MPI and HDF5 can do, and what is wrong", doctor},
 }};

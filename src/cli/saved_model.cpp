@@ -1,25 +1,39 @@
 #include "cli/saved_model.h"
 
+#include <string_view>
+
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/optim/ema.h"
 #include "lockstep/train/workload.h"
 
 namespace lockstep::cli {
+namespace {
 
-SavedModel::SavedModel(const std::string& file, const std::string& weights, Session& session) {
-  if (weights != "model" && !weights.starts_with("ema/")) {
-    throw UsageError("--weights {}: is neither model nor ema/RATE", weights);
-  }
+/// Groups are named by the shortest way of writing a number.
+std::string group_of(const std::string& weights) {
+  constexpr std::string_view ema = "ema/";
+  if (weights == "model") return weights;
+  if (!weights.starts_with(ema))
+    throw UsageError("--weights {}: is neither model nor ema/RATE nor ema/sigma_rel=S", weights);
+  return std::string(ema) + optim::EmaProfile::named(weights.substr(ema.size())).name();
+}
+
+}  // namespace
+
+SavedModel::SavedModel(const std::string& file, const std::optional<std::string>& weights, Session& session) {
+  if (weights) weights_ = group_of(*weights);
   const checkpoint::FileIndex index = checkpoint::read_index(file, session.world());
   if (index.config.empty())
     throw UsageError("{}: stores no configuration, so its model cannot be built", file);
+  if (!weights) weights_ = index.default_weights();
   comm::together(session.world(), [&] {
     config_ = train::parse_config(index.config, file + " /config");
     model_ = train::build_model(config_);
   });
   session.use_backend(Device::cpu(), config_.train.threads);
-  const checkpoint::LoadReport report = checkpoint::load_weights(file, *model_, session.world(), weights);
-  for (const std::string& warning : report.warnings) session.log().info("{}", warning);
+  const checkpoint::LoadReport report = checkpoint::load_weights(file, *model_, session.world(), weights_);
+  for (const std::string& warning : report.warnings) session.log().warning("{}", warning);
   step_ = index.position.step;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "lockstep/models/registry.h"
@@ -12,19 +13,21 @@ namespace lockstep::cli {
 
 class SavedModel {
  public:
-  /// `weights`: "model" or "ema/RATE". Collective; the same errors on every rank: DataError if the file is
-  /// not a whole checkpoint or does not hold the weights, UsageError if it stores no configuration. Settles
-  /// the session's backend.
-  SavedModel(const std::string& file, const std::string& weights, Session& session);
+  /// `weights`: "model", "ema/RATE" or "ema/sigma_rel=S"; none: FileIndex::default_weights(). Collective; the
+  /// same errors on every rank: DataError if the file is not a whole checkpoint or does not hold the weights,
+  /// UsageError if it stores no configuration. Settles the session's backend.
+  SavedModel(const std::string& file, const std::optional<std::string>& weights, Session& session);
 
   models::Model& model() { return *model_; }
   const train::Config& config() const { return config_; }
   std::int64_t step() const { return step_; }
+  const std::string& weights() const { return weights_; }  ///< the group loaded
 
  private:
   train::Config config_;
   std::unique_ptr<models::Model> model_;
   std::int64_t step_ = 0;
+  std::string weights_;
 };
 
 }  // namespace lockstep::cli

@@ -54,6 +54,11 @@ bool OptionSet::parse(Session& session, const Arguments& arguments, po::variable
   return false;
 }
 
+std::optional<std::string> given(const po::variables_map& values, const char* name) {
+  if (values.count(name) == 0) return std::nullopt;
+  return values[name].as<std::string>();
+}
+
 std::string required(const po::variables_map& values, const char* name, std::string_view missing) {
   if (values.count(name) == 0) throw UsageError("{}", missing);
   return values[name].as<std::vector<std::string>>().front();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/program_options.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,6 +45,9 @@ class OptionSet {
   po::positional_options_description positional_;
 };
 
+/// The text given for an option, if any.
+std::optional<std::string> given(const po::variables_map& values, const char* name);
+
 /// The single value of a positional argument; UsageError(`missing`) if there is none.
 std::string required(const po::variables_map& values, const char* name, std::string_view missing);
 
@@ -60,6 +64,7 @@ ExitCode prepare(Session& session, const Arguments& arguments);
 ExitCode inspect(Session& session, const Arguments& arguments);
 ExitCode diff(Session& session, const Arguments& arguments);
 ExitCode verify(Session& session, const Arguments& arguments);
+ExitCode ema(Session& session, const Arguments& arguments);
 ExitCode bench(Session& session, const Arguments& arguments);
 ExitCode doctor(Session& session, const Arguments& arguments);
 

@@ -179,7 +179,8 @@ std::vector<Key> make_keys() {
       key("ema.warmup", at(&Config::ema, &EmaConfig::warmup),
           "inv_gamma, power and update_after of a warm-up"),
       key("ema.sigma_rel", at(&Config::ema, &EmaConfig::sigma_rel),
-          "relative widths of power-function averages"),
+          "widths of power-function averages (0.05 0.10); each checkpoint leaves a snapshot of them in "
+          "RUN/ema for lockstep ema, at most 22 while the steps double"),
       choice("ema.buffers", at(&Config::ema, &EmaConfig::buffers), {"copy", "average", "leave"},
              "what an average does with buffers"),
 

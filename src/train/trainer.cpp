@@ -234,6 +234,14 @@ void Trainer::say_start() {
              config_.ddp.reduce_dtype,
              world_.topology().nodes() == 1 ? "; with one machine nothing travels, so it has no effect" : "");
   }
+  constexpr std::int64_t few_snapshots = 8;
+  if (!config_.ema.sigma_rel.empty() &&
+      (config_.checkpoint.every == 0 || config_.train.steps / config_.checkpoint.every < few_snapshots)) {
+    log.info(
+        "note: averages of other widths are made from snapshots, one a checkpoint: lower checkpoint.every "
+        "for at least {} of them",
+        few_snapshots);
+  }
 }
 
 /// Of the rank that holds most.

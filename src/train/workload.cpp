@@ -91,8 +91,9 @@ std::unique_ptr<optim::Optimizer> build_optimizer(const Config& config, Gradient
 
 std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& model,
                                       kernels::Backend& backend, const Sharding* sharding) {
-  if (config.ema.rates.empty()) return nullptr;
   std::vector<optim::EmaProfile> profiles(config.ema.rates.begin(), config.ema.rates.end());
+  for (const double width : config.ema.sigma_rel) profiles.push_back(optim::EmaProfile::power(width));
+  if (profiles.empty()) return nullptr;
   optim::EmaOptions options{
       .warmup = {}, .buffers = optim::ema_buffers_named(config.ema.buffers), .sharding = sharding};
   if (!config.ema.warmup.empty()) {

@@ -71,9 +71,26 @@ BOOST_AUTO_TEST_CASE(a_hook_is_read_with_the_configuration) {
 BOOST_AUTO_TEST_CASE(what_this_version_cannot_do_is_refused_not_ignored) {
   for (const char* const asked :
        {"train.precision=bf16", "train.device=cuda", "checkpoint.async=true", "checkpoint.io=mpiio",
-        "ema.sigma_rel=0.1", "fault.hang_timeout_s=5", "fault.signal_report=true", "train.cuda_graph=true"}) {
+        "fault.hang_timeout_s=5", "fault.signal_report=true", "train.cuda_graph=true"}) {
     BOOST_TEST(says(error_of(minimal, {asked}), "not available in this version"), asked);
   }
+}
+
+BOOST_AUTO_TEST_CASE(widths_of_averages_stand_beside_rates) {
+  const train::Config both =
+      train::parse_config(minimal + "[ema]\nrates = 0.99\nwarmup = 1 1 0\nsigma_rel = 0.05 0.10\n", "a");
+  BOOST_TEST(both.ema.sigma_rel == (std::vector<double>{0.05, 0.1}), boost::test_tools::per_element());
+  BOOST_TEST(says(to_text(both), "sigma_rel = 0.05 0.1\n"));
+  for (const char* const width : {"0", "0.28", "-0.1", "0.05 1"}) {
+    BOOST_TEST(says(error_of(minimal, {fmt::format("ema.sigma_rel={}", width)}),
+                    "--set: ema.sigma_rel: must be between 0 and 0.28"),
+               width);
+  }
+  BOOST_TEST(says(error_of(minimal, {"ema.sigma_rel=0.1", "ema.warmup=1 1 0"}),
+                  "--set: ema.warmup: is of ema.rates, of which there are none"));
+  BOOST_TEST(train::forbidden_changes(
+                 both, train::parse_config(minimal + "[ema]\nrates = 0.99\nwarmup = 1 1 0\n", "a"))
+                 .size() == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(decay_defaults_to_the_algorithms_custom) {

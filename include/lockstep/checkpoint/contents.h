@@ -40,6 +40,7 @@ struct Attribute {
 struct NamedTensor {
   std::string name;
   Tensor value;
+  bool averaged = false;  ///< under "ema/...": not just a copy of the model's
 };
 
 /// One group of the file: "model", "ema/0.999", "optimizer/exp_avg".

@@ -47,6 +47,9 @@ struct FileIndex {
 
   const GroupEntry* group(std::string_view group_path) const;  ///< null if there is none
   std::uint64_t payload_bytes() const;
+  /// The group of weights when none is asked for: "model"; but of a file that has one average, and of the
+  /// model nothing but buffers at most, that average.
+  std::string default_weights() const;
 };
 
 /// Reads the index and checks it against itself: the root digest, and that each tensor of the manifest is

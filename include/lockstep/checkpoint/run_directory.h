@@ -9,7 +9,7 @@
 
 namespace lockstep::checkpoint {
 
-/// RUN/config.ini, RUN/metrics.jsonl, RUN/checkpoints/, RUN/lock. Holds the lock while it lives.
+/// RUN/config.ini, RUN/metrics.jsonl, RUN/checkpoints/, RUN/ema/, RUN/lock. Holds the lock while it lives.
 ///
 /// Only rank 0 touches the directory; constructing and methods marked so are collective, with the same result
 /// on all ranks.
@@ -28,6 +28,7 @@ class RunDirectory {
   std::string config_path() const { return path_ + "/config.ini"; }
   std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
   std::string checkpoints_path() const { return path_ + "/checkpoints"; }
+  std::string ema_path() const { return path_ + "/ema"; }  ///< profile snapshots
 
   /// The text of RUN/config.ini; none if the run has not been configured yet. Collective.
   std::optional<std::string> stored_config() const;

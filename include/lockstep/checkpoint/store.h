@@ -15,6 +15,8 @@
 
 namespace lockstep::checkpoint {
 
+class ProfileSnapshots;
+
 /// What the place in a run follows from, given a step. Zeros: not known, not checked.
 struct Stream {
   std::uint64_t seed = 0;
@@ -35,6 +37,10 @@ struct StoreOptions {
 
 /// RUN/checkpoints/step-000000500.h5 ... and `latest`, a link to the newest. All methods are collective.
 class Store {
+///
+/// With power-function averages (EmaProfile::power) each save also leaves RUN/ema/step-000000500.h5, from
+/// which averages of other widths can be made after training (reconstruct_ema). These stay when checkpoints
+/// go, but for neighbours closer than 1/32 of their step; a resume removes those of later steps.
  public:
   /// Makes and locks the run directory (see RunDirectory), and removes what a save that was cut off left
   /// behind.
@@ -79,7 +85,6 @@ class Store {
   const std::string& directory() const { return directory_; }
 
  private:
-  void remove_leftovers();
   void publish(const std::string& name);
   void prune(std::int64_t step);
 
@@ -90,6 +95,7 @@ class Store {
   StoreOptions options_;
   Log log_;
   std::string current_path_;
+  std::unique_ptr<ProfileSnapshots> snapshots_;
 };
 
 }  // namespace lockstep::checkpoint

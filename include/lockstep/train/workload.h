@@ -44,7 +44,7 @@ std::unique_ptr<models::Model> build_model(const Config& config);
 
 std::unique_ptr<optim::Optimizer> build_optimizer(const Config& config, GradientSource& source);
 
-/// None if no rate is configured. sharding: that of the source of gradients, or none.
+/// None if neither rates nor widths are configured. sharding: that of the source of gradients, or none.
 std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& model,
                                       kernels::Backend& backend, const Sharding* sharding = nullptr);
 

@@ -1,0 +1,258 @@
+#include "lockstep/checkpoint/reconstruct_ema.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <unordered_map>
+
+#include "checkpoint/block_reader.h"
+#include "checkpoint/elements.h"
+#include "checkpoint/profile_snapshots.h"
+#include "checkpoint/step_files.h"
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/index.h"
+#include "lockstep/checkpoint/provenance.h"
+#include "lockstep/checkpoint/save.h"
+#include "lockstep/comm/agreement.h"
+#include "lockstep/optim/ema_reconstruction.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+/// A mixture further off its profile than this is not the average asked for.
+constexpr double most_error = 0.1;
+
+/// A stored average: one group of one snapshot.
+struct Stored {
+  std::size_t snapshot;
+  std::string group;
+  double sigma_rel;
+  std::int64_t updates;
+};
+
+template <class Value>
+Value attribute_of(const FileIndex& index, const GroupEntry& group, std::string_view name) {
+  for (const auto& [key, value] : group.attributes) {
+    if (const Value* const found = std::get_if<Value>(&value); found && key == name) return *found;
+  }
+  throw DataError("{}: /{} lacks the attribute '{}'", index.path, group.path, name);
+}
+
+std::vector<Stored> stored_in(const std::vector<FileIndex>& snapshots) {
+  std::vector<Stored> stored;
+  for (std::size_t s = 0; s < snapshots.size(); ++s) {
+    for (const GroupEntry& group : snapshots[s].groups) {
+      if (!is_profile_group(group.path)) continue;
+      stored.push_back({s, group.path, attribute_of<double>(snapshots[s], group, "sigma_rel"),
+                        attribute_of<std::int64_t>(snapshots[s], group, "updates")});
+    }
+  }
+  if (stored.empty() || stored.back().snapshot + 1 != snapshots.size())
+    throw DataError("{}: holds no power-function averages", snapshots.back().path);
+  // Profiles are functions of the time since averages began.
+  const auto began = [&](const Stored& one) { return snapshots[one.snapshot].position.step - one.updates; };
+  for (const Stored& one : stored) {
+    if (began(one) == began(stored.back())) continue;
+    throw DataError(
+        "{}: its averages began after step {}, those of {} after step {}: remove what is of another run",
+        snapshots[one.snapshot].path, began(one), snapshots.back().path, began(stored.back()));
+  }
+  return stored;
+}
+
+/// Steps of the snapshots to use, oldest first.
+std::vector<std::int64_t> steps_to_use(const std::string& directory, std::optional<std::int64_t> step,
+                                       comm::Communicator& communicator) {
+  std::vector<std::int64_t> steps = steps_in(directory, communicator);
+  std::reverse(steps.begin(), steps.end());
+  if (steps.empty()) {
+    throw UsageError("{}: there are no profile snapshots; train with ema.sigma_rel, such as 0.05 0.10",
+                     directory);
+  }
+  if (!step) return steps;
+  const auto found = std::lower_bound(steps.begin(), steps.end(), *step);
+  if (found == steps.end() || *found != *step) {
+    std::string nearest;
+    if (found != steps.begin()) nearest = fmt::format("{}", *(found - 1));
+    if (found != steps.end()) nearest += fmt::format("{}{}", nearest.empty() ? "" : " and ", *found);
+    throw UsageError("{}: there is no snapshot of step {}; nearest: {} (of {}, steps {} to {})", directory,
+                     *step, nearest, steps.size(), steps.front(), steps.back());
+  }
+  steps.erase(found + 1, steps.end());
+  return steps;
+}
+
+/// "0.04 to 0.14, 0.25": widths that the stored averages come close to.
+std::string reachable(const optim::EmaReconstruction& reconstruction, std::int64_t updates) {
+  std::string text;
+  double first = 0, last = 0;
+  const auto close = [&] {
+    if (first == 0) return;
+    text += fmt::format("{}{:.2f}", text.empty() ? "" : ", ", first);
+    if (last > first) text += fmt::format(" to {:.2f}", last);
+    first = 0;
+  };
+  for (int hundredths = 1; hundredths < 28; ++hundredths) {
+    const double width = hundredths / 100.0;
+    const auto target = optim::response_of(optim::EmaProfile::power(width), updates);
+    if (reconstruction.mixture_for(target).error > most_error) {
+      close();
+      continue;
+    }
+    if (first == 0) first = width;
+    last = width;
+  }
+  close();
+  return text;
+}
+
+optim::EmaMixture mixture_of(const std::vector<Stored>& stored, const optim::EmaProfile& profile,
+                             const std::string& directory) {
+  std::vector<optim::PowerResponse> responses;
+  for (const Stored& one : stored)
+    responses.push_back(optim::response_of(optim::EmaProfile::power(one.sigma_rel), one.updates));
+  const optim::EmaReconstruction reconstruction(std::move(responses));
+  const std::int64_t updates = stored.back().updates;
+  optim::EmaMixture mixture = reconstruction.mixture_for(optim::response_of(profile, updates));
+  if (mixture.error <= most_error) return mixture;
+  const std::string instead = reachable(reconstruction, updates);
+  throw UsageError(
+      "{}: sigma_rel = {} cannot be had: the closest mixture of {} stored averages is {:.0f} % off its "
+      "profile; {}, or "
+      "keep more snapshots (checkpoint.every) of more widths (ema.sigma_rel)",
+      directory, profile.parameter(), stored.size(), 100 * mixture.error,
+      instead.empty() ? "choose a width that was tracked" : "what can be had: " + instead);
+}
+
+/// One tensor of the file to be written.
+struct Target {
+  std::string name;
+  bool averaged;
+  Tensor tensor;
+};
+
+std::vector<Target> targets_of(const FileIndex& last, const std::string& group) {
+  std::vector<Target> targets;
+  for (const TensorEntry& entry : last.tensors) {
+    if (entry.group != group && entry.group != "model") continue;
+    const bool averaged = entry.group == group;
+    if (averaged && entry.dtype != DType::float32)
+      throw DataError("{}: {} is {}, not float32", last.path, entry.path(), to_string(entry.dtype));
+    targets.push_back({entry.name, averaged, Tensor::empty(entry.shape, entry.dtype)});
+  }
+  return targets;
+}
+
+/// Of one snapshot, by path.
+using Entries = std::unordered_map<std::string, const TensorEntry*>;
+
+Entries entries_of(const FileIndex& index) {
+  Entries entries;
+  for (const TensorEntry& entry : index.tensors) entries.emplace(entry.path(), &entry);
+  return entries;
+}
+
+const TensorEntry& entry_for(const Target& target, const std::string& group, const Entries& entries,
+                             const FileIndex& index) {
+  const auto found = entries.find("/" + group + "/" + target.name);
+  if (found != entries.end() && found->second->shape == target.tensor.shape() &&
+      found->second->dtype == target.tensor.dtype())
+    return *found->second;
+  throw DataError("{}: /{}/{} is missing or of another shape than in later snapshots", index.path, group,
+                  target.name);
+}
+
+template <class Use>
+void read_whole(BlockReader& reader, const FileIndex& index, const TensorEntry& entry, const Use& use) {
+  if (!reader.read_all(entry, use))
+    throw DataError("{}: {} is damaged: its digest does not fit", index.path, entry.path());
+}
+
+/// Fills the targets for which `mine` holds.
+template <class Mine>
+void mix(const std::vector<FileIndex>& snapshots, const std::vector<Stored>& stored,
+         const std::vector<double>& weights, const std::vector<Target>& targets, const Mine& mine) {
+  std::vector<std::vector<double>> sums(targets.size());
+  for (std::size_t t = 0; t < targets.size(); ++t) {
+    if (mine(t) && targets[t].averaged) sums[t].resize(static_cast<std::size_t>(targets[t].tensor.numel()));
+  }
+  for (std::size_t s = 0; s < snapshots.size(); ++s) {
+    const FileIndex& index = snapshots[s];
+    const bool last = s + 1 == snapshots.size();
+    const Entries entries = entries_of(index);
+    BlockReader reader(index);
+    for (std::size_t t = 0; t < targets.size(); ++t) {
+      if (!mine(t)) continue;
+      if (!targets[t].averaged) {
+        if (!last) continue;
+        auto* to = static_cast<std::byte*>(targets[t].tensor.raw());
+        read_whole(reader, index, entry_for(targets[t], "model", entries, index),
+                   [&](std::span<const std::byte> bytes) { to = std::copy(bytes.begin(), bytes.end(), to); });
+        continue;
+      }
+      for (std::size_t i = 0; i < stored.size(); ++i) {
+        if (stored[i].snapshot != s || weights[i] == 0) continue;
+        double* sum = sums[t].data();
+        read_whole(reader, index, entry_for(targets[t], stored[i].group, entries, index),
+                   [&](std::span<const std::byte> bytes) {
+                     for (std::size_t e = 0; e < bytes.size() / sizeof(float); ++e)
+                       *sum++ += weights[i] * static_cast<double>(element_at<float>(bytes, e));
+                   });
+      }
+    }
+  }
+  for (std::size_t t = 0; t < targets.size(); ++t) {
+    std::transform(sums[t].begin(), sums[t].end(),
+                   sums[t].empty() ? nullptr : targets[t].tensor.data<float>(),
+                   [](double sum) { return static_cast<float>(sum); });
+  }
+}
+
+}  // namespace
+
+EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double sigma_rel,
+                                        std::optional<std::int64_t> step, const std::string& out,
+                                        comm::Communicator& communicator) {
+  const optim::EmaProfile profile = optim::EmaProfile::power(sigma_rel);
+  const std::string directory = run_directory + "/ema";
+  std::vector<FileIndex> snapshots;
+  for (const std::int64_t one : steps_to_use(directory, step, communicator))
+    snapshots.push_back(read_index(directory + "/" + name_of_step(one), communicator));
+  const FileIndex& last = snapshots.back();
+  const std::vector<Stored> stored = stored_in(snapshots);
+  const optim::EmaMixture mixture = mixture_of(stored, profile, directory);
+  const std::vector<Target> targets = targets_of(last, stored.back().group);
+
+  const auto owner = [&](std::size_t target) { return static_cast<int>(target) % communicator.size(); };
+  comm::together(communicator, [&] {
+    mix(snapshots, stored, mixture.weights, targets,
+        [&](std::size_t target) { return owner(target) == communicator.rank(); });
+  });
+  for (std::size_t t = 0; t < targets.size(); ++t)
+    communicator.broadcast(targets[t].tensor.raw(), targets[t].tensor.bytes(), owner(t));
+
+  EmaReconstructionReport report{.group = "ema/" + profile.name(),
+                                 .step = last.position.step,
+                                 .error = mixture.error,
+                                 .sources = {},
+                                 .snapshots = static_cast<std::int64_t>(snapshots.size()),
+                                 .first_step = snapshots.front().position.step};
+  std::set<std::string> sources;
+  for (const Stored& one : stored) sources.insert(one.group);
+  report.sources.assign(sources.begin(), sources.end());
+
+  Section section{report.group, {}, {{"sigma_rel", sigma_rel, {}}, {"updates", stored.back().updates, {}}}};
+  for (const Target& target : targets) section.tensors.push_back({target.name, target.tensor});
+  Contents contents{last.position, {section}, {}, last.config, provenance_of(communicator)};
+  contents.provenance["parent_checkpoint"] = last.path;
+  contents.provenance["ema_sources"] = fmt::format(
+      "{} of {} snapshots in {}, steps {} to {}; off its profile by {:.2g}", fmt::join(report.sources, ", "),
+      report.snapshots, directory, report.first_step, report.step, report.error);
+  save_file(out, contents, communicator);
+  return report;
+}
+
+}  // namespace lockstep::checkpoint
