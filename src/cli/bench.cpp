@@ -190,12 +190,9 @@ constexpr std::array subjects{Subject{"allreduce", bench_allreduce}, Subject{"ov
 }  // namespace
 
 ExitCode bench(Session& session, const Arguments& arguments) {
-  Arguments rest = arguments;
   for (const Subject& subject : subjects) {
-    const auto named = std::find(rest.begin(), rest.end(), subject.name);
-    if (named == rest.end()) continue;
-    rest.erase(named);
-    return subject.run(session, rest);
+    if (!arguments.empty() && arguments.front() == subject.name)
+      return subject.run(session, Arguments(arguments.begin() + 1, arguments.end()));
   }
   std::vector<std::string_view> names;
   for (const Subject& subject : subjects) names.push_back(subject.name);

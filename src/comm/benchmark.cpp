@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -151,6 +152,10 @@ std::vector<AllReduceTime> time_all_reduce(Communicator& communicator, std::span
   for (const std::size_t size : bytes) {
     if (size == 0 || size % sizeof(float) != 0)
       throw UsageError("all-reduce benchmark: {} bytes are no whole number of float32 values", size);
+    constexpr std::size_t most = std::numeric_limits<int>::max();  // that MPI_Allreduce can count
+    if (size / sizeof(float) > most)
+      throw UsageError("all-reduce benchmark: {} bytes are more than the {} that one MPI_Allreduce takes",
+                       size, most * sizeof(float));
   }
   const std::optional<OwnedComm> mpi = mpi_comm_of(communicator);
   std::vector<AllReduceTime> times;

@@ -9,8 +9,7 @@ namespace lockstep::comm {
 
 NodeBoard::NodeBoard(MPI_Comm node, int local_rank, std::vector<int> ranks)
     : local_rank_(local_rank), ranks_(std::move(ranks)), window_(node, sizeof(NodeFlags)) {
-  new (window_.segment(local_rank))
-      NodeFlags;  // the counters start at the zero that the segment holds already
+  new (window_.segment(local_rank)) NodeFlags;  // counters start at zero
 }
 
 void NodeBoard::publish(std::uint64_t ticket, const Exchange& exchange) const {

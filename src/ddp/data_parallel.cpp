@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <set>
 #include <utility>
@@ -193,6 +194,8 @@ DataParallel::DataParallel(const ModelState& model, comm::Communicator& communic
   check_same_model(communicator, leaves, options);
   check_options(options, communicator.size());
   std::vector<Param*> trainable = trainable_params(leaves.params);
+  for (const Param* const param : leaves.params)
+    param->settle();  // another wrapper may still be sending them
   broadcast_values(communicator, leaves);
   const comm::ShardMap map(options.shards == 0 ? communicator.size() : options.shards, communicator.size());
   state_ = std::make_unique<State>(leaves, std::move(trainable), communicator, backend, options, map);
@@ -229,6 +232,8 @@ void DataParallel::begin_step(std::uint64_t step, bool takes_pieces) {
         state.map.shards(), state.map.ranks());
   if (state.parameters) {
     state.parameters->begin_step();
+    // A rank that waits inside a layer moves nothing else on.
+    if (state.layer_communicator) state.parameters->settle();
     state.waited_before_ms = state.parameters->take_waited_ms();
   }
   state.since_start.restart();
@@ -328,9 +333,8 @@ StepResult DataParallel::finish_step() {
   state.header.check_agreement();
   if (state.check_due()) check_replicas();
   state.check_unused();
-  if (state.overflow) state.overflow->check(state.reducer, state.step);
-
   const kernels::WeightedSum loss = state.header.loss();
+  if (state.overflow && std::isfinite(loss.sum)) state.overflow->check(state.reducer, state.step);
   result.loss_sum = loss.sum;
   result.weight = state.weight = loss.weight;
   result.requests = state.header.requests();

@@ -37,6 +37,10 @@ class GradArena {
   /// may be in flight.
   void adopt(BucketPlan plan);
 
+  /// Leaves the memory to the end of the process: exchanges that nobody will wait for may still use it. After
+  /// that, only destruction.
+  void leave() { static_cast<void>(arena_.release()); }
+
  private:
   struct Span {
     std::size_t offset_bytes = 0;

@@ -30,7 +30,10 @@ ParameterArena::ParameterArena(std::span<Param* const> params, const BucketSlice
 }
 
 ParameterArena::~ParameterArena() {
-  for (Param* const param : trainable_) param->arrivals = nullptr;
+  // Another wrapper may have taken the parameters over meanwhile.
+  for (Param* const param : trainable_) {
+    if (param->arrivals == this) param->arrivals = nullptr;
+  }
   try {
     // While an exception unwinds, peers may never send what is missing.
     if (std::uncaught_exceptions() == exceptions_at_start_ && !transport_failed_) settle();
@@ -45,6 +48,7 @@ ParameterArena::~ParameterArena() {
       if (trainable_[i]->value.shares_memory_with(place(i))) trainable_[i]->value = {};
     }
   }
+  if (on_the_way_ > 0) arena_.leave();
 }
 
 void ParameterArena::fit_plan() {

@@ -214,7 +214,7 @@ void PowerSgd::finish() {
   for (int bucket = 0; bucket < buckets; ++bucket) {
     if (seconds_[static_cast<std::size_t>(bucket)].bytes == 0) continue;
     wait(tickets_[static_cast<std::size_t>(bucket)]);
-    // Failures come with the first of these sums. What nobody will apply must not be remembered.
+    // Failures come with the first of these sums. What a failed rank sent must not be remembered.
     if (failures() == 0) expand(bucket);
   }
   remembers_ = remembers_ || failures() == 0;

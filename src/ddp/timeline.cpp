@@ -18,7 +18,7 @@ namespace lockstep::ddp {
 Timeline::Timeline(std::string path, comm::Communicator& communicator)
     : path_(std::move(path)), communicator_(communicator) {
   comm::together(communicator, [&] {
-    if (communicator.rank() == 0) replace_file("");  // better now than at the end of the run
+    if (communicator.rank() == 0) check_writable();  // better now than at the end of the run
   });
   spans_.reserve(most_spans);
   communicator.barrier();
@@ -63,19 +63,35 @@ std::string Timeline::as_json() const {
 }
 
 std::int64_t Timeline::write() const {
-  const std::vector<std::string> texts = communicator_.all_gather_texts(as_json());
+  std::string all, text;
+  std::int64_t dropped = 0;
+  for (int rank = 0; rank < communicator_.size(); ++rank) {  // one after another: only rank 0 keeps them
+    text = communicator_.rank() == rank ? as_json() : "";
+    std::int64_t sizes[] = {static_cast<std::int64_t>(text.size()), dropped_};
+    communicator_.broadcast(sizes, sizeof sizes, rank);
+    text.resize(static_cast<std::size_t>(sizes[0]));
+    communicator_.broadcast(text.data(), text.size(), rank);
+    dropped += sizes[1];
+    if (communicator_.rank() == 0) all += text;
+  }
   comm::together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
-    std::string all;
-    for (const std::string& text : texts) all += text;
     all.erase(all.find_last_of(','));
     replace_file(all);
   });
-  return dropped_;
+  return dropped;
+}
+
+std::string Timeline::temporary_path() const { return path_ + ".tmp"; }
+
+void Timeline::check_writable() const {
+  const std::string temporary = temporary_path();
+  if (!std::ofstream(temporary, std::ios::app)) throw_system_error(errno, temporary, "write");
+  std::remove(temporary.c_str());
 }
 
 void Timeline::replace_file(const std::string& events) const {
-  const std::string temporary = path_ + ".tmp";
+  const std::string temporary = temporary_path();
   std::ofstream file(temporary, std::ios::trunc);
   if (!(file << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" << events << "\n]}\n" << std::flush))
     throw_system_error(errno, temporary, "write");

@@ -196,6 +196,46 @@ BOOST_AUTO_TEST_CASE(after_a_step_that_failed_training_goes_on_with_the_same_bit
   check_same(whole, parts);
 }
 
+BOOST_AUTO_TEST_CASE(after_an_error_that_is_caught_while_parameters_are_on_their_way_training_starts_again) {
+  Net net;
+  const auto backend = kernels::make_cpu_backend();
+  const auto train = [&](int steps) {
+    ddp::DataParallel replicas(net.state(), world(), *backend,
+                               {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .sharded_optimizer = true});
+    optim::AdamW adamw(replicas);
+    for (int step = 0; step < steps; ++step) {
+      replicas.step(toy_batch(static_cast<std::uint64_t>(step), replicas),
+                    [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
+      adamw.step();
+    }
+    throw DataError("the same on every rank");
+  };
+  for (const int steps : {1, 3, 2}) BOOST_CHECK_THROW(train(steps), DataError);
+  std::vector<char> all(static_cast<std::size_t>(world().size()));
+  const char mine = 1;
+  world().all_gather(&mine, 1, all.data());  // the communicator still works
+  BOOST_TEST(std::count(all.begin(), all.end(), 1) == world().size());
+}
+
+BOOST_AUTO_TEST_CASE(a_model_wrapped_again_before_its_first_wrapper_goes_keeps_one_value_on_all_ranks) {
+  Net net;
+  const auto backend = kernels::make_cpu_backend();
+  const ddp::Options options{.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .sharded_optimizer = true};
+  auto replicas = std::make_unique<ddp::DataParallel>(net.state(), world(), *backend, options);
+  const auto step = [&](std::uint64_t number) {
+    optim::AdamW adamw(*replicas);
+    replicas->step(toy_batch(number, *replicas),
+                   [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
+    adamw.step();
+  };
+  step(0);
+  replicas =
+      std::make_unique<ddp::DataParallel>(net.state(), world(), *backend, options);  // the new one first
+  for (const Param& param : net.params) BOOST_TEST((param.arrivals != nullptr));
+  step(1);
+  replicas->check_replicas();
+}
+
 BOOST_AUTO_TEST_CASE(a_value_in_other_memory_is_refused_before_the_step) {
   Run run(wide_options(true));
   run.step(0);

@@ -27,7 +27,7 @@ class Timeline {
   void add(const char* name, int row, std::int64_t step, double start_s, double end_s);
 
   /// Collective: rank 0 writes the spans of all ranks to the path, replacing what is there at once. Returns
-  /// how many of this rank's were not kept. Throws on all ranks if it cannot be written.
+  /// how many of all ranks' were not kept. Throws on all ranks if it cannot be written.
   std::int64_t write() const;
 
  private:
@@ -39,6 +39,8 @@ class Timeline {
   };
   std::string as_json() const;
 
+  std::string temporary_path() const;
+  void check_writable() const;
   void replace_file(const std::string& events) const;
 
   std::string path_;
