@@ -1,14 +1,19 @@
 // Private to the room: raw bytes as numbers, for reports.
 #pragma once
 
-#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <span>
 
-#include "lockstep/tensor/dtype.h"
+#include "lockstep/tensor/half.h"
 
 namespace lockstep::checkpoint {
+
+/// IEEE half precision, which occurs in files of others only.
+struct Float16 {
+  std::uint16_t bits;
+};
 
 template <class T>
 T element_at(std::span<const std::byte> bytes, std::size_t i) {
@@ -17,9 +22,8 @@ T element_at(std::span<const std::byte> bytes, std::size_t i) {
   return value;
 }
 
-inline double as_double(BFloat16 value) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
-}
+inline double as_double(BFloat16 value) { return from_bfloat16_bits(value.bits); }
+inline double as_double(Float16 value) { return from_float16_bits(value.bits); }
 template <class T>
 double as_double(T value) {
   return static_cast<double>(value);
@@ -39,8 +43,9 @@ auto with_element_type(DType dtype, const Use& use) {
       return use.template operator()<std::int32_t>();
     case DType::uint8:
       return use.template operator()<std::uint8_t>();
+    case DType::float16:
+      return use.template operator()<Float16>();
     case DType::float32:
-    case DType::float16:  // a type of the wire: no tensor is made of it
       break;
   }
   return use.template operator()<float>();

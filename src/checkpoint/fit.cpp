@@ -18,14 +18,27 @@ struct Problems {
   std::vector<std::string> missing, unexpected, shapes, dtypes, collisions;
 };
 
-bool loads_as(std::string_view dtype, DType target, Widening widening) {
+bool loads_as(std::string_view dtype, DType target, Conversion conversion) {
   if (dtype == to_string(target)) return true;
-  if (widening == Widening::none) return false;
   const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
     return std::find(names.begin(), names.end(), dtype) != names.end();
   };
-  if (target == DType::float32) return is_one_of({"float16", "bfloat16", "int8", "uint8", "int16", "uint16"});
-  if (target == DType::int64) return is_one_of({"int8", "uint8", "int16", "uint16", "int32", "uint32"});
+  const bool is_byte = is_one_of({"int8", "uint8"}), is_short = is_byte || is_one_of({"int16", "uint16"});
+  switch (target) {
+    case DType::float64:
+      return is_short || is_one_of({"float32", "float16", "bfloat16", "int32", "uint32"});
+    case DType::float32:
+      return is_short || is_one_of({"float16", "bfloat16"}) ||
+             (conversion == Conversion::rounding && dtype == "float64");
+    case DType::int64:
+      return is_short || is_one_of({"int32", "uint32"});
+    case DType::int32:
+      return is_short;
+    case DType::bfloat16:
+    case DType::float16:
+    case DType::uint8:
+      break;
+  }
   return false;
 }
 
@@ -33,16 +46,23 @@ std::string text_of(std::span<const std::int64_t> extents) {
   return fmt::format("[{}]", fmt::join(extents, ", "));
 }
 
-void fit_group(std::span<const StoredTensor> stored, const Wanted& wanted, Widening widening, Fit& result,
+bool has_shape(const StoredTensor& array, std::span<const std::int64_t> extents) {
+  if (!array.transposed) return std::ranges::equal(array.shape, extents);
+  return std::equal(array.shape.rbegin(), array.shape.rend(), extents.begin(), extents.end());
+}
+
+void fit_group(std::span<const StoredTensor> stored, const Wanted& wanted, Conversion conversion, Fit& result,
                Problems& problems) {
-  const auto full = [&](std::string_view name) { return fmt::format("{}/{}", wanted.group, name); };
+  const auto full = [&](std::string_view name) {
+    return fmt::format("{}{}{}", wanted.group, wanted.group.empty() ? "" : "/", name);
+  };
   struct Found {
     std::size_t index;
     bool used;
   };
   std::unordered_map<std::string, Found> by_name;
   for (std::size_t i = 0; i < stored.size(); ++i) {
-    if (stored[i].group != wanted.group) continue;
+    if (stored[i].group != wanted.group || stored[i].ignored) continue;
     const auto [place, is_new] =
         by_name.try_emplace(std::string(strip_wrapper_prefix(stored[i].name)), Found{i, false});
     if (!is_new) {
@@ -59,10 +79,11 @@ void fit_group(std::span<const StoredTensor> stored, const Wanted& wanted, Widen
     found->second.used = true;
     const StoredTensor& array = stored[found->second.index];
     const auto extents = tensor.value.shape().extents();
-    if (!std::equal(extents.begin(), extents.end(), array.shape.begin(), array.shape.end())) {
-      problems.shapes.push_back(fmt::format("{} is {} in the file, {} here", full(tensor.name),
-                                            text_of(array.shape), text_of(extents)));
-    } else if (!loads_as(array.dtype, tensor.value.dtype(), widening)) {
+    if (!has_shape(array, extents)) {
+      problems.shapes.push_back(fmt::format("{} is {}{} in the file, {} here", full(tensor.name),
+                                            text_of(array.shape),
+                                            array.transposed ? ", to be transposed," : "", text_of(extents)));
+    } else if (!loads_as(array.dtype, tensor.value.dtype(), conversion)) {
       problems.dtypes.push_back(fmt::format("{} is {} in the file, {} here", full(tensor.name), array.dtype,
                                             to_string(tensor.value.dtype())));
     } else {
@@ -72,7 +93,7 @@ void fit_group(std::span<const StoredTensor> stored, const Wanted& wanted, Widen
   if (wanted.subset) return;
   // In the file's order, for a text that is the same on every rank.
   for (const StoredTensor& array : stored) {
-    if (array.group != wanted.group) continue;
+    if (array.group != wanted.group || array.ignored) continue;
     const Found& found = by_name.at(std::string(strip_wrapper_prefix(array.name)));
     if (!found.used && &stored[found.index] == &array) problems.unexpected.push_back(full(array.name));
   }
@@ -80,10 +101,10 @@ void fit_group(std::span<const StoredTensor> stored, const Wanted& wanted, Widen
 
 }  // namespace
 
-Fit fit(std::span<const StoredTensor> stored, std::span<const Wanted> wanted, Widening widening) {
+Fit fit(std::span<const StoredTensor> stored, std::span<const Wanted> wanted, Conversion conversion) {
   Fit result;
   Problems problems;
-  for (const Wanted& group : wanted) fit_group(stored, group, widening, result, problems);
+  for (const Wanted& group : wanted) fit_group(stored, group, conversion, result, problems);
   const auto say = [&](std::string_view what, const std::vector<std::string>& names) {
     if (names.empty()) return;
     const std::size_t shown = std::min(names.size(), most_names);
@@ -96,6 +117,7 @@ Fit fit(std::span<const StoredTensor> stored, std::span<const Wanted> wanted, Wi
   say("wrong shape", problems.shapes);
   say("wrong type", problems.dtypes);
   say("the same name but for wrapper prefixes", problems.collisions);
+  result.ambiguous = !problems.collisions.empty();
   return result;
 }
 

@@ -14,15 +14,18 @@ namespace lockstep::checkpoint {
 
 /// An array in a file.
 struct StoredTensor {
-  std::string group, name;
+  std::string group;  ///< empty: of a file without groups, or at its root
+  std::string name;
   std::string dtype;  ///< "float32", "float16" ...
   std::vector<std::int64_t> shape;
+  bool transposed = false;  ///< a matrix to be read as its transpose; `shape` is still the file's
+  bool ignored = false;     ///< known to be of no use
 };
 
 /// Element types in files that a tensor may be loaded from.
-enum class Widening {
-  none,      ///< the same type only
-  lossless,  ///< float32 from shorter floats and integers of up to 16 bits, int64 from shorter integers
+enum class Conversion {
+  lossless,  ///< those whose every value it holds: float32 from 16-bit floats, int64 from int32 ...
+  rounding,  ///< and float32 from float64
 };
 
 /// What is wanted of one group.
@@ -40,9 +43,10 @@ struct Fit {
   std::vector<Pair> pairs;
   std::vector<std::string> problems;  ///< "missing: model/a, model/b ... and 9 more", "wrong shape: model/c
                                       ///< is [3] in the file, [4] here" ...
+  bool ambiguous = false;             ///< names collide: no way of loading is right
 };
 
 /// Compares names without leading "module." and "_orig_mod.", on both sides.
-Fit fit(std::span<const StoredTensor> stored, std::span<const Wanted> wanted, Widening widening);
+Fit fit(std::span<const StoredTensor> stored, std::span<const Wanted> wanted, Conversion conversion);
 
 }  // namespace lockstep::checkpoint

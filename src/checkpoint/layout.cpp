@@ -1,6 +1,8 @@
 #include "checkpoint/layout.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -15,15 +17,12 @@ namespace lockstep::checkpoint {
 namespace {
 
 constexpr std::uint64_t page_bytes = 4096;
-
-bool is_link_name(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." &&
-         name.find_first_of(std::string_view("/\n\0", 3)) == std::string_view::npos;
-}
+constexpr std::array<std::string_view, 5> names_of_the_root{"config", "manifest", "provenance", "bfloat16",
+                                                            "float16"};
 
 void check_section_path(const std::string& path) {
   const std::string_view first = std::string_view(path).substr(0, path.find('/'));
-  bool good = first != "config" && first != "manifest" && first != "provenance";
+  bool good = std::ranges::find(names_of_the_root, first) == names_of_the_root.end();
   for (std::string_view rest = path;;) {
     const std::size_t slash = rest.find('/');
     good = good && is_link_name(rest.substr(0, slash));
@@ -73,7 +72,24 @@ void write_root_attributes(hdf5::File& file, const FileIndex& index) {
   file.set_attribute("digest", to_hex(index.digest));
 }
 
+/// The 16-bit float types that the tensors need, under their names.
+std::map<DType, hdf5::NamedType> make_types(hdf5::File& file, const FileIndex& index) {
+  std::map<DType, hdf5::NamedType> types;
+  for (const TensorEntry& tensor : index.tensors) {
+    if (tensor.dtype != DType::bfloat16 && tensor.dtype != DType::float16) continue;
+    if (types.contains(tensor.dtype)) continue;
+    const std::string_view name = to_string(tensor.dtype);
+    types.emplace(tensor.dtype, file.create_type(name, hdf5::element_type_named(name)));
+  }
+  return types;
+}
+
 }  // namespace
+
+bool is_link_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\n\0", 3)) == std::string_view::npos;
+}
 
 FileIndex index_of(const Contents& contents) {
   FileIndex index;
@@ -131,6 +147,7 @@ void lay_out(FileIndex& index, OpenFile& target) {
     }
   }
   file.create_text("manifest", manifest_text(index.tensors));
+  std::map<DType, hdf5::NamedType> types = make_types(file, index);
   const std::string* group_path = nullptr;
   std::optional<hdf5::Group> group;
   for (TensorEntry& tensor : index.tensors) {
@@ -138,11 +155,16 @@ void lay_out(FileIndex& index, OpenFile& target) {
       group.emplace(file.open_group(tensor.group));
       group_path = &tensor.group;
     }
-    const hdf5::Dataset dataset = group->create_dataset(
-        tensor.name, hdf5::element_type_named(to_string(tensor.dtype)), tensor.shape.extents());
+    const auto type = types.find(tensor.dtype);
+    const hdf5::Dataset dataset =
+        type != types.end()
+            ? group->create_dataset(tensor.name, type->second, tensor.shape.extents())
+            : group->create_dataset(tensor.name, hdf5::element_type_named(to_string(tensor.dtype)),
+                                    tensor.shape.extents());
     tensor.offset = dataset.extent().offset;
   }
   group.reset();
+  types.clear();
   file.close();
   memory.copy_to(target);
 }

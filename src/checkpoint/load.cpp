@@ -9,6 +9,7 @@
 #include <iterator>
 #include <unordered_map>
 
+#include "checkpoint/cast.h"
 #include "checkpoint/digest.h"
 #include "checkpoint/load_steps.h"
 #include "checkpoint/manifest.h"
@@ -74,16 +75,15 @@ void copy_from_model(const Section& ema, const Contents& contents) {
   }
 }
 
+/// An element type of the file other than the target's takes memory of its own.
 void read_tensor(const OpenFile& file, const TensorEntry& entry, const Tensor& target) {
-  auto* const elements = static_cast<std::byte*>(target.raw());
-  std::vector<std::uint64_t> digests;
-  for (std::uint64_t done = 0; done < entry.bytes; done += block_bytes) {
-    const std::uint64_t bytes = std::min(block_bytes, entry.bytes - done);
-    file.read_at(entry.offset + done, elements + done, bytes);
-    digests.push_back(digest_of(elements + done, bytes));
-  }
-  if (digest_of_blocks(digests) != entry.digest) {
-    throw DataError("{}: {} is damaged: its digest does not fit", file.path(), entry.path());
+  auto* const out = static_cast<std::byte*>(target.raw());
+  if (entry.dtype == target.dtype()) return read_elements(file, entry, out);
+  std::vector<std::byte> elements(entry.bytes);
+  read_elements(file, entry, elements.data());
+  if (!cast_elements(hdf5::element_type_named(to_string(entry.dtype)), elements.data(), target.dtype(), out,
+                     target.numel())) {
+    throw DataError("{}: {} holds numbers beyond {}", file.path(), entry.path(), to_string(target.dtype()));
   }
 }
 
@@ -100,8 +100,24 @@ std::vector<StoredTensor> stored_tensors(const FileIndex& index) {
   return stored;
 }
 
-void throw_misfit(const std::string& path, const std::vector<std::string>& problems) {
-  throw DataError("{} does not fit this program's model: {}", path, fmt::join(problems, "; "));
+void check_or_warn(const std::string& path, const Fit& result, const LoadOptions& options,
+                   std::vector<std::string>& warnings) {
+  if ((!result.problems.empty() && options.strict) || result.ambiguous) {
+    throw DataError("{} does not fit this program's model: {}", path, fmt::join(result.problems, "; "));
+  }
+  for (const std::string& problem : result.problems) warnings.push_back(fmt::format("{}: {}", path, problem));
+}
+
+void read_elements(const OpenFile& file, const TensorEntry& entry, std::byte* out) {
+  std::vector<std::uint64_t> digests;
+  for (std::uint64_t done = 0; done < entry.bytes; done += block_bytes) {
+    const std::uint64_t bytes = std::min(block_bytes, entry.bytes - done);
+    file.read_at(entry.offset + done, out + done, bytes);
+    digests.push_back(digest_of(out + done, bytes));
+  }
+  if (digest_of_blocks(digests) != entry.digest) {
+    throw DataError("{}: {} is damaged: its digest does not fit", file.path(), entry.path());
+  }
 }
 
 Request request_for(const FileIndex& index, const Contents& contents,
@@ -130,13 +146,11 @@ LoadPlan plan_load(const FileIndex& index, const Request& request, const LoadOpt
     wanted.push_back({section.path, section.tensors, false});
     if (group) plan_attributes(section, *group, plan, attribute_problems);
   }
-  Fit result = fit(stored_tensors(index), wanted, Widening::none);
+  Fit result =
+      fit(stored_tensors(index), wanted, options.narrow ? Conversion::rounding : Conversion::lossless);
+  result.problems.insert(result.problems.end(), attribute_problems.begin(), attribute_problems.end());
+  check_or_warn(index.path, result, options, plan.warnings);
   plan.pairs = std::move(result.pairs);
-  std::vector<std::string>& problems = result.problems;
-  problems.insert(problems.end(), attribute_problems.begin(), attribute_problems.end());
-  if (!problems.empty() && options.strict) throw_misfit(index.path, problems);
-  for (const std::string& problem : problems)
-    plan.warnings.push_back(fmt::format("{}: {}", index.path, problem));
   warn_of_unused_groups(index, request, plan);
   return plan;
 }

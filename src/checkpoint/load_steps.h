@@ -2,10 +2,12 @@
 // that does not fit.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
 #include "checkpoint/fit.h"
+#include "checkpoint/storage.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/load.h"
@@ -43,8 +45,13 @@ void read_tensors(const FileIndex& index, std::span<const Fit::Pair> pairs, comm
 /// Fills what the file lacks, restores the attributes, and tells the sections.
 void finish_load(const LoadPlan& plan, const Contents& contents);
 
+/// The bytes of one tensor into `out`, which has room for them. DataError if the file is damaged.
+void read_elements(const OpenFile& file, const TensorEntry& entry, std::byte* out);
+
 std::vector<StoredTensor> stored_tensors(const FileIndex& index);
-/// "FILE does not fit: missing: ...; unexpected: ..."
-[[noreturn]] void throw_misfit(const std::string& path, const std::vector<std::string>& problems);
+/// Turns problems into warnings where the options allow it; else DataError listing them all: "FILE does not
+/// fit this program's model: missing: ...; unexpected: ...".
+void check_or_warn(const std::string& path, const Fit& result, const LoadOptions& options,
+                   std::vector<std::string>& warnings);
 
 }  // namespace lockstep::checkpoint

@@ -149,7 +149,7 @@ std::int64_t Store::resume_contents(const Contents& contents) {
     comm::together(communicator_, [&] {
       check_stream(index, options_.stream);
       request = request_for(index, contents, communicator_);
-      plan = plan_load(index, request, {.strict = options_.strict});
+      plan = plan_load(index, request, {.strict = options_.strict, .narrow = options_.narrow});
     });
     try {
       read_tensors(index, plan.pairs, communicator_);

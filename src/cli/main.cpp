@@ -10,7 +10,7 @@
 namespace lockstep::cli {
 namespace {
 
-constexpr std::array<Verb, 10> verbs{{
+constexpr std::array<Verb, 11> verbs{{
     {"train", "train a model, or go on with a run", train},
     {"eval", "evaluate a checkpoint", eval},
     {"generate", "let a language model write", generate},
@@ -18,8 +18,9 @@ constexpr std::array<Verb, 10> verbs{{
     {"inspect", "what a checkpoint holds", inspect},
     {"diff", "compare two checkpoints", diff},
     {"verify", "check a checkpoint's digests", verify},
+    {"convert", "weights from and to .safetensors", convert},
     {"ema", "an average of another width, made after training", ema},
-    {"bench", "measure steps on made-up data", bench},
+    {"bench", "measure sums, steps and their overlap", bench},
     {"doctor", "what this machine, MPI and HDF5 can do, and what is wrong", doctor},
 }};
 

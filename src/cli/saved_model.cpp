@@ -8,10 +8,8 @@
 #include "lockstep/train/workload.h"
 
 namespace lockstep::cli {
-namespace {
 
-/// Groups are named by the shortest way of writing a number.
-std::string group_of(const std::string& weights) {
+std::string weights_group(const std::string& weights) {
   constexpr std::string_view ema = "ema/";
   if (weights == "model") return weights;
   if (!weights.starts_with(ema))
@@ -19,10 +17,8 @@ std::string group_of(const std::string& weights) {
   return std::string(ema) + optim::EmaProfile::named(weights.substr(ema.size())).name();
 }
 
-}  // namespace
-
 SavedModel::SavedModel(const std::string& file, const std::optional<std::string>& weights, Session& session) {
-  if (weights) weights_ = group_of(*weights);
+  if (weights) weights_ = weights_group(*weights);
   const checkpoint::FileIndex index = checkpoint::read_index(file, session.world());
   if (index.config.empty())
     throw UsageError("{}: stores no configuration, so its model cannot be built", file);

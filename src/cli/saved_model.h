@@ -11,6 +11,10 @@
 
 namespace lockstep::cli {
 
+/// The group that --weights means: "model", "ema/0.999" (numbers written the shortest way). UsageError on
+/// anything else.
+std::string weights_group(const std::string& weights);
+
 class SavedModel {
  public:
   /// `weights`: "model", "ema/RATE" or "ema/sigma_rel=S"; none: FileIndex::default_weights(). Collective; the

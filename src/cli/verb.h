@@ -64,6 +64,7 @@ ExitCode prepare(Session& session, const Arguments& arguments);
 ExitCode inspect(Session& session, const Arguments& arguments);
 ExitCode diff(Session& session, const Arguments& arguments);
 ExitCode verify(Session& session, const Arguments& arguments);
+ExitCode convert(Session& session, const Arguments& arguments);
 ExitCode ema(Session& session, const Arguments& arguments);
 ExitCode bench(Session& session, const Arguments& arguments);
 ExitCode doctor(Session& session, const Arguments& arguments);

@@ -81,7 +81,6 @@ void refuse_unavailable(const Config& config, const Origin& origin) {
   refuse(config.checkpoint.async, "checkpoint.async", "use false");
   refuse(config.checkpoint.io != "posix", "checkpoint.io", "use posix");
   refuse(!config.checkpoint.keep_best.empty(), "checkpoint.keep_best", "leave it empty");
-  refuse(config.checkpoint.load != "strict", "checkpoint.load", "use strict");
   refuse(config.fault.hang_timeout_s != 0, "fault.hang_timeout_s", "use 0");
   refuse(config.fault.signal_report, "fault.signal_report", "use false");
   refuse(config.train.cuda_graph == "true", "train.cuda_graph", "use auto");
@@ -109,12 +108,12 @@ void finish(Config& config, const Origin& origin) {
   require(config.optimizer.lr > 0, origin, "optimizer.lr", "must be positive");
   require(config.optimizer.betas.size() == 2, origin, "optimizer.betas", "takes two numbers");
   require(config.optimizer.clip >= 0, origin, "optimizer.clip", "must not be negative");
+  require(config.optimizer.warmup_steps >= 0, origin, "optimizer.warmup_steps", "must not be negative");
   const auto is_width = [](double width) { return width > 0 && width < 0.28; };
   require(std::all_of(config.ema.sigma_rel.begin(), config.ema.sigma_rel.end(), is_width), origin,
           "ema.sigma_rel", "must be between 0 and 0.28");
   require(config.ema.warmup.empty() || !config.ema.rates.empty(), origin, "ema.warmup",
           "is of ema.rates, of which there are none");
-  require(config.optimizer.warmup_steps >= 0, origin, "optimizer.warmup_steps", "must not be negative");
   require(config.ema.warmup.empty() || config.ema.warmup.size() == 3, origin, "ema.warmup",
           "takes three numbers: inv_gamma power update_after");
   const auto bucket_size = [](double mb) { return mb > 0 && mb <= 1e6; };

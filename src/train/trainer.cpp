@@ -144,7 +144,9 @@ checkpoint::StoreOptions store_options(const Config& config, const data::Dataset
           .provenance = {{samples_fact, std::to_string(dataset.size())},
                          {"threads", std::to_string(backend.threads())},
                          {"instruction_set", backend.instruction_set()}},
-          .keep = config.checkpoint.keep};
+          .keep = config.checkpoint.keep,
+          .strict = config.checkpoint.load == "strict",
+          .narrow = config.checkpoint.narrow};
 }
 
 Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpoint::RunDirectory& run,
@@ -190,8 +192,11 @@ void Trainer::start(const RunOptions& options) {
     return;
   }
   if (config_.train.init.empty()) return;
-  const checkpoint::LoadReport report = checkpoint::load_weights(config_.train.init, model_, world_);
-  for (const std::string& warning : report.warnings) session_.log().info("{}", warning);
+  const checkpoint::LoadReport report = checkpoint::load_weights(
+      config_.train.init, model_, world_, {},
+      {.strict = config_.checkpoint.load == "strict", .narrow = config_.checkpoint.narrow});
+  for (const std::string& warning : report.warnings) session_.log().warning("{}", warning);
+  for (const std::string& note : report.notes) session_.log().info("{}", note);
   if (ema_) ema_->reset();
   session_.log().info("a new run from the weights of {}", config_.train.init);
 }

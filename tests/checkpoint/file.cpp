@@ -135,7 +135,7 @@ BOOST_FIXTURE_TEST_CASE(all_that_does_not_fit_is_listed_at_once_and_nothing_is_t
   auto& model = other.sections[0].tensors;
   model[0].name = "blocks.9.extra";
   model[1].value = ls::Tensor::zeros({3});
-  model[5].value = ls::Tensor::zeros({3, 333'333}, ls::DType::int32);
+  model[5].value = ls::Tensor::zeros({3, 333'333}, ls::DType::bfloat16);
   other.sections[1].tensors.pop_back();
   other.sections[3].tensors[0].value = ls::Tensor::zeros({5});
   const lc::Contents before = ls::test::with_own_memory(other);
@@ -144,7 +144,7 @@ BOOST_FIXTURE_TEST_CASE(all_that_does_not_fit_is_listed_at_once_and_nothing_is_t
       mentions("missing: model/blocks.9.extra", "unexpected: model/blocks.0.one, ema/0.999/blocks.0.above",
                "model/blocks.0.below is [262143] in the file, [3] here",
                "optimizer/exp_avg/blocks.0.above is [524291] in the file, [5] here",
-               "model/blocks.1.bytes is uint8 in the file, int32 here"));
+               "model/blocks.1.bytes is uint8 in the file, bfloat16 here"));
   BOOST_TEST(ls::test::same_bytes(other, before));
 
   const lc::LoadReport partial = lc::load_file(path, other, world, {.strict = false});

@@ -53,7 +53,7 @@ assert steps and all(keys <= line.keys() for line in steps), steps
 evaluations = [line for line in lines if "eval_loss" in line]
 assert {"eval_loss", "eval_accuracy", "eval_ema_0.9_accuracy"} <= evaluations[-1].keys(), evaluations
 PY
-for verb in train eval generate prepare inspect diff verify bench doctor; do
+for verb in train eval generate prepare inspect diff verify convert bench doctor; do
   lines=$("$LOCKSTEP" "$verb" --help | wc -l)
   [ "$lines" -gt 3 ] && [ "$lines" -le 24 ] || fail "$verb --help has $lines lines: it must fit a screen"
 done

@@ -11,13 +11,17 @@
 namespace lockstep::checkpoint {
 
 struct LoadOptions {
-  /// false: names that are missing, unexpected or wrongly shaped are warnings and are left as they are.
+  /// false: names that are missing, unexpected, wrongly shaped or of a type that is not taken are warnings,
+  /// and what they would have filled stays as it is.
   bool strict = true;
+  /// float64 in the file is rounded to float32.
+  bool narrow = false;
 };
 
 struct LoadReport {
   FileIndex index;
   std::vector<std::string> warnings;  ///< one line each: what is missing, ignored or different
+  std::vector<std::string> notes;     ///< one line each: how a file of others was read
 };
 
 /// Reads the tensors and attributes that `contents` lists from a checkpoint. Collective; every rank reads,
@@ -25,8 +29,9 @@ struct LoadReport {
 /// "_orig_mod.".
 ///
 /// DataError if the file is not whole (see read_index), a digest is wrong, or, listing all of them at once,
-/// names are missing, unexpected or of another shape or dtype (float64, float16 or bfloat16 in the file are
-/// not taken for float32), names collide after stripping, or an attribute that must be equal is not. A
+/// names are missing, unexpected, of another shape, or of a type whose values the type here cannot all hold
+/// (float32 takes 16-bit floats and, with `narrow`, float64; int64 takes shorter integers), or an attribute
+/// that must be equal is not; and always if names collide after stripping. A
 /// section that the file lacks altogether: "model" is an error; "ema/..." starts from the weights just
 /// loaded, any other from zero, with a warning. Sections of the file that `contents` does not list are named
 /// in a warning. After an error in reading the tensors' values are unspecified; an error about names leaves
@@ -34,11 +39,14 @@ struct LoadReport {
 LoadReport load_file(const std::string& path, const Contents& contents, comm::Communicator& communicator,
                      const LoadOptions& options = {});
 
-/// Weights only, from the group `group` of a checkpoint ("model", "ema/0.999"), or of any HDF5 file that has
-/// a group of arrays under the model's names ("case/initial"). Buffers that an EMA group lacks come from
-/// "model". From files that are no checkpoints, elements are widened to float32 and int64 where that loses
-/// nothing. Errors as load_file.
+/// Weights only: from the group `group` of a checkpoint ("model", "ema/0.999"; empty: what
+/// FileIndex::default_weights() says), where buffers that an EMA
+/// lacks come from "model"; from any HDF5 file that has a group of arrays under the model's names
+/// ("case/initial"; for "model" arrays at the root will do); from a .safetensors file. A gpt takes what
+/// Hugging Face's GPT-2 stores: names without "transformer.", matrices as [in, out], masks, a head that
+/// equals the embedding; notes say so. Collective. Errors as load_file; also DataError if a number of the
+/// file is beyond the type here.
 LoadReport load_weights(const std::string& path, const ModelState& model, comm::Communicator& communicator,
-                        const std::string& group = "model", const LoadOptions& options = {});
+                        const std::string& group = {}, const LoadOptions& options = {});
 
 }  // namespace lockstep::checkpoint

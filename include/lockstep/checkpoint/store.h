@@ -33,14 +33,15 @@ struct StoreOptions {
   Provenance provenance = {};  ///< added to provenance_of(communicator)
   int keep = 2;                ///< newest checkpoints kept; 0 keeps all
   bool strict = true;          ///< see LoadOptions
+  bool narrow = false;         ///< see LoadOptions
 };
 
 /// RUN/checkpoints/step-000000500.h5 ... and `latest`, a link to the newest. All methods are collective.
-class Store {
 ///
 /// With power-function averages (EmaProfile::power) each save also leaves RUN/ema/step-000000500.h5, from
 /// which averages of other widths can be made after training (reconstruct_ema). These stay when checkpoints
 /// go, but for neighbours closer than 1/32 of their step; a resume removes those of later steps.
+class Store {
  public:
   /// Makes and locks the run directory (see RunDirectory), and removes what a save that was cut off left
   /// behind.
@@ -94,8 +95,8 @@ class Store {
   comm::Communicator& communicator_;
   StoreOptions options_;
   Log log_;
-  std::string current_path_;
   std::unique_ptr<ProfileSnapshots> snapshots_;
+  std::string current_path_;
 };
 
 }  // namespace lockstep::checkpoint

@@ -74,6 +74,7 @@ struct CheckpointConfig {
   std::string keep_best;
   bool async = false;
   std::string io = "posix", load = "strict";
+  bool narrow = false;
 };
 
 struct FaultConfig {

@@ -1,0 +1,41 @@
+// Convert: weights alone, from any file that holds some, into a checkpoint or a .safetensors file.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/contents.h"
+#include "lockstep/tensor/dtype.h"
+
+namespace lockstep::checkpoint {
+
+/// Named tensors in memory, and what is known about them.
+struct Weights {
+  std::vector<NamedTensor> tensors;
+  Position position;
+  std::string config;              ///< empty: not known
+  Provenance provenance;           ///< where they come from
+  std::vector<std::string> notes;  ///< one line each: what is not as it was in the file
+};
+
+/// All tensors of `group` (empty: FileIndex::default_weights(), or "model") under their own names, in the file's order, each in its own type; of an EMA also
+/// those of "model" that it lacks (buffers). Files as load_weights, but nothing is renamed or transposed.
+/// BOOL becomes uint8, with a note. DataError if the file is bad, has no such group, or holds element types
+/// that a Tensor has not (int16, uint32 ...). Holds everything in memory. Not collective.
+Weights read_weights(const std::string& path, const std::string& group = {});
+
+/// Rounds or widens floating-point tensors to `dtype`; others stay. DataError naming the tensor if a number
+/// is beyond it.
+void cast_floats(Weights& weights, DType dtype);
+
+/// UsageError unless the name ends with .h5, .hdf5 or .safetensors in a directory that exists, and is free or
+/// `replace` is set.
+void check_writable(const std::string& path, bool replace);
+
+/// Writes a checkpoint that has /model only (.h5, .hdf5) or a .safetensors file, whose metadata hold position
+/// and configuration, for read_weights to take back. The file is there whole and on storage when this
+/// returns, or as it was. Errors: check_writable; DataError if a name cannot be one in that format, or
+/// storage is full. Not collective.
+void write_weights(const std::string& path, const Weights& weights, bool replace = false);
+
+}  // namespace lockstep::checkpoint

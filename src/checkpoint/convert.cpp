@@ -1,0 +1,188 @@
+#include "lockstep/checkpoint/convert.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+
+#include "checkpoint/cast.h"
+#include "checkpoint/layout.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/storage.h"
+#include "checkpoint/weight_source.h"
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/provenance.h"
+#include "lockstep/checkpoint/save.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+/// What of .safetensors metadata is ours. "format" = "pt" is what Python's libraries look for: names and
+/// layouts are PyTorch's.
+constexpr const char* config_key = "lockstep.config";
+
+struct PositionKey {
+  const char* name;
+  std::int64_t Position::*value;
+};
+constexpr std::array<PositionKey, 4> position_keys{{{"lockstep.step", &Position::step},
+                                                    {"lockstep.epoch", &Position::epoch},
+                                                    {"lockstep.samples", &Position::samples},
+                                                    {"lockstep.shards", &Position::shards}}};
+constexpr const char* seed_key = "lockstep.seed";
+
+template <class T>
+void read_number(const WeightSource& source, const char* key, T& value) {
+  const std::string text = source.metadata(key);
+  if (text.empty()) return;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || std::cmp_less(value, 0))
+    throw DataError("{}: __metadata__: {} = {:?} is not a number from 0 on", source.path(), key, text);
+}
+
+/// None for types that no tensor can have.
+std::optional<DType> dtype_of_file(const std::string& dtype) {
+  if (dtype == "bool") return DType::uint8;
+  for (const DType known : {DType::float32, DType::bfloat16, DType::float16, DType::float64, DType::int64,
+                            DType::int32, DType::uint8}) {
+    if (to_string(known) == dtype) return known;
+  }
+  return std::nullopt;
+}
+
+/// Those of the source's group, and of "model" what an EMA lacks.
+std::vector<std::size_t> chosen(const WeightSource& source) {
+  std::unordered_set<std::string_view> in_group;
+  for (const StoredTensor& tensor : source.tensors())
+    if (tensor.group == source.group()) in_group.insert(tensor.name);
+  std::vector<std::size_t> tensors;
+  for (std::size_t i = 0; i < source.tensors().size(); ++i) {
+    const StoredTensor& tensor = source.tensors()[i];
+    const bool fills_in =
+        source.group().starts_with("ema/") && tensor.group == "model" && !in_group.contains(tensor.name);
+    if (tensor.group == source.group() || fills_in) tensors.push_back(i);
+  }
+  return tensors;
+}
+
+/// All that cannot be kept, at once.
+void check_types(const WeightSource& source, const std::vector<std::size_t>& tensors) {
+  constexpr std::size_t most_names = 24;
+  std::vector<std::string> bad;
+  for (const std::size_t i : tensors) {
+    const StoredTensor& tensor = source.tensors()[i];
+    if (!dtype_of_file(tensor.dtype)) bad.push_back(fmt::format("{} is {}", tensor.name, tensor.dtype));
+    if (tensor.shape.size() > static_cast<std::size_t>(Shape::max_rank))
+      bad.push_back(fmt::format("{} has {} dimensions", tensor.name, tensor.shape.size()));
+  }
+  if (bad.empty()) return;
+  const std::size_t shown = std::min(bad.size(), most_names);
+  throw DataError(
+      "{}: holds what a checkpoint cannot: {}{}; possible are float64, float32, float16, bfloat16, int64, "
+      "int32 and uint8, of up to {} dimensions",
+      source.path(), fmt::join(bad.begin(), bad.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+      shown < bad.size() ? fmt::format(" ... and {} more", bad.size() - shown) : "", Shape::max_rank);
+}
+
+bool ends_with_any(const std::string& path, std::initializer_list<std::string_view> ends) {
+  return std::ranges::any_of(ends, [&](std::string_view end) { return path.ends_with(end); });
+}
+
+void write_checkpoint(const std::string& path, const Weights& weights) {
+  const std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  Contents contents;
+  contents.position = weights.position;
+  contents.config = weights.config;
+  contents.provenance = provenance_of(*self);
+  for (const auto& [name, value] : weights.provenance) contents.provenance[name] = value;
+  contents.sections.push_back({"model", weights.tensors, {}, {}});
+  for (const NamedTensor& tensor : weights.tensors) {
+    if (!is_link_name(tensor.name)) throw DataError("{}: {:?} cannot be a name in HDF5", path, tensor.name);
+  }
+  save_file(path, contents, *self, {.mark = std::to_string(::getpid()), .check_may_write = {}});
+}
+
+}  // namespace
+
+Weights read_weights(const std::string& path, const std::string& group) {
+  const std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  const std::unique_ptr<WeightSource> source = open_weights(path, group, *self);
+  const std::vector<std::size_t> tensors = chosen(*source);
+  check_types(*source, tensors);
+  Weights weights;
+  std::vector<std::string> booleans;
+  for (const std::size_t i : tensors) {
+    const StoredTensor& stored = source->tensors()[i];
+    source->bytes_of(i);  // before memory is asked for
+    const Tensor tensor = Tensor::empty(Shape(std::span(stored.shape)), *dtype_of_file(stored.dtype));
+    source->read(i, {static_cast<std::byte*>(tensor.raw()), tensor.bytes()});
+    weights.tensors.push_back({stored.name, tensor});
+    if (stored.dtype == "bool") booleans.push_back(stored.name);
+  }
+  if (!booleans.empty())
+    weights.notes.push_back(fmt::format("{}: {} of type BOOL become uint8: {}{}", path, booleans.size(),
+                                        booleans.front(), booleans.size() > 1 ? " ..." : ""));
+  if (const FileIndex* const index = source->index()) {
+    weights.position = index->position;
+    weights.config = index->config;
+  } else {
+    for (const PositionKey& key : position_keys) read_number(*source, key.name, weights.position.*key.value);
+    read_number(*source, seed_key, weights.position.seed);
+    weights.config = source->metadata(config_key);
+    if (weights.config.find('\0') != std::string::npos)
+      throw DataError("{}: __metadata__: {} has a null byte inside", path, config_key);
+  }
+  weights.provenance = {{"converted_from", path}};
+  if (source->group().starts_with("ema/")) weights.provenance["converted_weights"] = source->group();
+  return weights;
+}
+
+void cast_floats(Weights& weights, DType dtype) {
+  for (NamedTensor& tensor : weights.tensors) {
+    const DType from = tensor.value.dtype();
+    const bool is_float =
+        from == DType::float64 || from == DType::float32 || from == DType::bfloat16 || from == DType::float16;
+    if (!is_float || from == dtype) continue;
+    const Tensor cast = Tensor::empty(tensor.value.shape(), dtype);
+    if (!cast_elements(hdf5::element_type_named(to_string(from)),
+                       static_cast<const std::byte*>(tensor.value.raw()), dtype,
+                       static_cast<std::byte*>(cast.raw()), cast.numel())) {
+      throw DataError("{}: holds numbers beyond {}", tensor.name, to_string(dtype));
+    }
+    tensor.value = cast;
+  }
+}
+
+void check_writable(const std::string& path, bool replace) {
+  if (!ends_with_any(path, {".h5", ".hdf5", ".safetensors"})) {
+    throw UsageError("{}: end its name with .h5 or .safetensors, which says what to write", path);
+  }
+  // Said under the name that the user gave; a failure to create would speak of the temporary one.
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    throw UsageError("{}: is a directory; name the file to write", path);
+  if (!std::filesystem::is_directory(directory_of(path), ignored)) {
+    throw UsageError("{}: cannot write: there is no directory {}; make it", path, directory_of(path));
+  }
+  if (exists(path) && !replace) throw UsageError("{}: is there already; --force replaces it", path);
+}
+
+void write_weights(const std::string& path, const Weights& weights, bool replace) {
+  check_writable(path, replace);
+  if (!path.ends_with(".safetensors")) return write_checkpoint(path, weights);
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  for (const PositionKey& key : position_keys)
+    metadata[key.name] = std::to_string(weights.position.*key.value);
+  metadata[seed_key] = std::to_string(weights.position.seed);
+  if (!weights.config.empty()) metadata[config_key] = weights.config;
+  write_safetensors(path, weights.tensors, metadata);
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,272 @@
+// Reading: the header is parsed as a stream of events, so that no text can make it recurse or build a tree.
+#include "checkpoint/safetensors.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <unordered_set>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+struct TypeTag {
+  std::string_view tag, name;
+  std::uint64_t bytes;
+};
+constexpr std::array<TypeTag, 15> type_tags{{{"F32", "float32", 4},
+                                             {"BF16", "bfloat16", 2},
+                                             {"F16", "float16", 2},
+                                             {"F64", "float64", 8},
+                                             {"I64", "int64", 8},
+                                             {"I32", "int32", 4},
+                                             {"I16", "int16", 2},
+                                             {"I8", "int8", 1},
+                                             {"U64", "uint64", 8},
+                                             {"U32", "uint32", 4},
+                                             {"U16", "uint16", 2},
+                                             {"U8", "uint8", 1},
+                                             {"BOOL", "bool", 1},
+                                             {"F8_E4M3", "float8_e4m3", 1},
+                                             {"F8_E5M2", "float8_e5m2", 1}}};
+
+/// A name from the file in an error text: one line, of bearable length.
+std::string in_quotes(std::string_view name) {
+  constexpr std::size_t most_letters = 120;
+  if (name.size() <= most_letters) return fmt::format("{:?}", name);
+  return fmt::format("{:?}...", name.substr(0, most_letters));
+}
+
+/// Takes the events of the parser; anything that the format does not have is an error at once.
+class HeaderReader final : public nlohmann::json_sax<json> {
+ public:
+  HeaderReader(const std::string& path, SafetensorsHeader& header) : path_(path), header_(header) {}
+
+  bool start_object(std::size_t) override {
+    if (inside_ == Inside::nothing) {
+      inside_ = Inside::root;
+    } else if (inside_ == Inside::root) {
+      inside_ = key_ == "__metadata__" ? Inside::metadata : Inside::entry;
+      if (inside_ == Inside::entry) begin_entry();
+    } else {
+      fail_here("holds an object where none belongs");
+    }
+    return true;
+  }
+
+  bool key(std::string& key) override {
+    switch (inside_) {
+      case Inside::root:
+        if (!names_.insert(key).second) throw DataError("{}: {} is there twice", path_, in_quotes(key));
+        key_ = std::move(key);
+        return true;
+      case Inside::metadata:
+        if (header_.metadata.contains(key)) fail_here(fmt::format("has {} twice", in_quotes(key)));
+        field_ = std::move(key);
+        return true;
+      default:
+        begin_field(key);
+        return true;
+    }
+  }
+
+  bool end_object() override {
+    if (inside_ == Inside::entry) end_entry();
+    inside_ = inside_ == Inside::root ? Inside::nothing : Inside::root;
+    return true;
+  }
+
+  bool start_array(std::size_t) override {
+    if (inside_ != Inside::entry || field_ == "dtype") fail_here("holds a list where none belongs");
+    inside_ = Inside::list;
+    return true;
+  }
+
+  bool end_array() override {
+    inside_ = Inside::entry;
+    return true;
+  }
+
+  bool string(std::string& value) override {
+    if (inside_ == Inside::metadata) {
+      header_.metadata.emplace(std::move(field_), std::move(value));
+    } else if (inside_ == Inside::entry && field_ == "dtype") {
+      const auto found = std::find_if(type_tags.begin(), type_tags.end(),
+                                      [&](const TypeTag& type) { return type.tag == value; });
+      if (found == type_tags.end()) fail_here(fmt::format("has the unknown dtype {}", in_quotes(value)));
+      type_ = &*found;
+    } else {
+      fail_here("holds a text where none belongs");
+    }
+    return true;
+  }
+
+  bool number_unsigned(std::uint64_t value) override {
+    constexpr std::size_t most_extents = 32;
+    if (inside_ != Inside::list) fail_here("holds a number where none belongs");
+    if (field_ == "shape") {
+      std::vector<std::int64_t>& shape = header_.tensors.back().shape;
+      if (shape.size() == most_extents) fail_here(fmt::format("has more than {} dimensions", most_extents));
+      if (value > std::numeric_limits<std::int64_t>::max()) fail_too_large();
+      shape.push_back(static_cast<std::int64_t>(value));
+    } else {
+      if (offset_count_ == offsets_.size()) fail_here("has more than two data_offsets");
+      offsets_[offset_count_++] = value;
+    }
+    return true;
+  }
+
+  bool number_integer(std::int64_t value) override {
+    fail_here(fmt::format("holds the number {}; only whole ones from 0 on belong there", value));
+  }
+  bool number_float(double, const std::string&) override {
+    fail_here("holds a number that is not whole, or too large");
+  }
+  bool null() override { fail_here("holds null"); }
+  bool boolean(bool) override { fail_here("holds true or false"); }
+  bool binary(json::binary_t&) override { fail_here("holds bytes"); }
+  bool parse_error(std::size_t position, const std::string&, const json::exception&) override {
+    throw DataError("{}: the header is not JSON at its byte {}: is this a .safetensors file?", path_,
+                    position);
+  }
+
+ private:
+  enum class Inside { nothing, root, metadata, entry, list };
+  static constexpr unsigned has_dtype = 1, has_shape = 2, has_offsets = 4, has_all = 7;
+
+  [[noreturn]] void fail_here(std::string_view what) const {
+    if (key_.empty() && names_.empty()) throw DataError("{}: the header {}", path_, what);
+    throw DataError("{}: {} {}", path_, in_quotes(key_), what);
+  }
+  [[noreturn]] void fail_too_large() const { fail_here("claims more elements than any machine could hold"); }
+
+  void begin_entry() {
+    header_.tensors.push_back({key_, {}, {}, 0, 0});
+    fields_ = 0;
+    offset_count_ = 0;
+    type_ = nullptr;
+  }
+
+  void begin_field(std::string& field) {
+    const unsigned bit = field == "dtype"          ? has_dtype
+                         : field == "shape"        ? has_shape
+                         : field == "data_offsets" ? has_offsets
+                                                   : 0;
+    if (bit == 0) fail_here(fmt::format("has the unknown field {}", in_quotes(field)));
+    if (fields_ & bit) fail_here(fmt::format("has {} twice", field));
+    fields_ |= bit;
+    field_ = std::move(field);
+  }
+
+  void end_entry() {
+    if (fields_ != has_all) fail_here("lacks one of dtype, shape and data_offsets");
+    if (offset_count_ != 2 || offsets_[1] < offsets_[0])
+      fail_here("has data_offsets that are not a begin and an end");
+    SafetensorsEntry& entry = header_.tensors.back();
+    entry.dtype = type_->name;
+    // Sizes below 2^62 bytes, whatever the order of extents, so that no product of them overflows later.
+    std::uint64_t product = type_->bytes;
+    bool is_empty = false;
+    for (const std::int64_t extent : entry.shape) {
+      is_empty = is_empty || extent == 0;
+      if (extent > 0 && static_cast<std::uint64_t>(extent) > (std::uint64_t{1} << 62) / product)
+        fail_too_large();
+      if (extent > 0) product *= static_cast<std::uint64_t>(extent);
+    }
+    entry.offset = offsets_[0];
+    entry.bytes = is_empty ? 0 : product;
+    if (offsets_[1] - offsets_[0] != entry.bytes) {
+      fail_here(fmt::format("has {} bytes, but {} [{}] takes {}", offsets_[1] - offsets_[0], type_->tag,
+                            fmt::join(entry.shape, ", "), entry.bytes));
+    }
+  }
+
+  const std::string& path_;
+  SafetensorsHeader& header_;
+  Inside inside_ = Inside::nothing;
+  std::string key_, field_;
+  std::unordered_set<std::string> names_;
+  unsigned fields_ = 0;
+  const TypeTag* type_ = nullptr;
+  std::array<std::uint64_t, 2> offsets_{};
+  std::size_t offset_count_ = 0;
+};
+
+/// Sorts the tensors by place and checks that they cover [0, data_bytes) exactly.
+void check_places(std::vector<SafetensorsEntry>& tensors, std::uint64_t data_bytes, const std::string& path) {
+  std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
+    return a.offset != b.offset ? a.offset < b.offset : a.bytes < b.bytes;
+  });
+  std::uint64_t end = 0;
+  const SafetensorsEntry* previous = nullptr;
+  for (const SafetensorsEntry& tensor : tensors) {
+    if (tensor.offset < end) {
+      throw DataError("{}: {} overlaps {}", path, in_quotes(tensor.name), in_quotes(previous->name));
+    }
+    if (tensor.offset > data_bytes || tensor.bytes > data_bytes - tensor.offset) {
+      throw DataError(
+          "{}: {} ({} bytes at {}) does not lie within the {} bytes of elements: is it truncated?", path,
+          in_quotes(tensor.name), tensor.bytes, tensor.offset, data_bytes);
+    }
+    if (tensor.offset > end) {
+      throw DataError("{}: {} bytes before {} belong to no tensor", path, tensor.offset - end,
+                      in_quotes(tensor.name));
+    }
+    end = tensor.offset + tensor.bytes;
+    previous = &tensor;
+  }
+  if (end != data_bytes) {
+    throw DataError("{}: {} bytes at the end belong to no tensor", path, data_bytes - end);
+  }
+}
+
+}  // namespace
+
+SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes,
+                                           const std::string& path) {
+  if (!text.starts_with('{')) throw DataError("{}: the header does not begin with '{{'", path);
+  SafetensorsHeader header;
+  HeaderReader reader(path, header);
+  json::sax_parse(text.begin(), text.end(), &reader);
+  check_places(header.tensors, data_bytes, path);
+  return header;
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path, OpenFile::Mode::read) {
+  static_assert(std::endian::native == std::endian::little, "the size is little endian, and so are elements");
+  std::uint64_t header_bytes = 0;
+  const std::uint64_t file_bytes = file_.size();
+  if (file_bytes < sizeof header_bytes) {
+    throw DataError("{}: {} bytes are too few for a .safetensors file", path, file_bytes);
+  }
+  file_.read_at(0, &header_bytes, sizeof header_bytes);
+  if (header_bytes > most_safetensors_header_bytes) {
+    throw DataError("{}: claims a header of {} bytes, more than the {} allowed: is it a .safetensors file?",
+                    path, header_bytes, most_safetensors_header_bytes);
+  }
+  if (header_bytes > file_bytes - sizeof header_bytes) {
+    throw DataError("{}: claims a header of {} bytes, but has {} in all: is it truncated?", path,
+                    header_bytes, file_bytes);
+  }
+  std::string text(header_bytes, '\0');
+  file_.read_at(sizeof header_bytes, text.data(), header_bytes);
+  data_begin_ = sizeof header_bytes + header_bytes;
+  header_ = parse_safetensors_header(text, file_bytes - data_begin_, path);
+}
+
+void SafetensorsFile::read(std::size_t tensor, std::span<std::byte> out) const {
+  const SafetensorsEntry& entry = header_.tensors.at(tensor);
+  if (out.size() != entry.bytes)
+    throw UsageError("{}: {} has {} bytes, not {}", path(), in_quotes(entry.name), entry.bytes, out.size());
+  file_.read_at(data_begin_ + entry.offset, out.data(), entry.bytes);
+}
+
+}  // namespace lockstep::checkpoint

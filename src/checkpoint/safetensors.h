@@ -1,0 +1,67 @@
+// Private to the room: .safetensors files: eight bytes with the size of a JSON header, the header, and the
+// elements of all tensors without a gap.
+//
+// The format: https://github.com/huggingface/safetensors#format. Reading checks all that it promises before
+// anything is believed; every failure is a DataError with the file, the tensor and what is wrong.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/storage.h"
+#include "lockstep/checkpoint/contents.h"
+
+namespace lockstep::checkpoint {
+
+/// No header may be larger; the format's own limit.
+inline constexpr std::uint64_t most_safetensors_header_bytes = 100'000'000;
+
+struct SafetensorsEntry {
+  std::string name;
+  std::string_view dtype;           ///< "float32", "bool" ...: as NumPy and PyTorch spell F32, BOOL ...
+  std::vector<std::int64_t> shape;  ///< at most 32 extents
+  std::uint64_t offset = 0;         ///< of the first element, from the end of the header
+  std::uint64_t bytes = 0;          ///< what dtype and shape ask for
+};
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsEntry> tensors;  ///< in the order of their elements
+  std::map<std::string, std::string> metadata;
+};
+
+/// Reads the JSON text of a header whose tensors have `data_bytes` bytes in all. Recursion-free; memory in
+/// proportion to the text. `path` is for errors: DataError on JSON that is none or nested otherwise, fields
+/// that are unknown, missing, given twice or of another kind, unknown dtypes, names given twice, sizes that
+/// do not match dtype and shape, and elements that overlap, leave a hole or lie outside the file.
+SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes,
+                                           const std::string& path);
+
+/// An open file with its header.
+class SafetensorsFile {
+ public:
+  /// DataError if it is no whole .safetensors file.
+  explicit SafetensorsFile(const std::string& path);
+
+  const std::string& path() const { return file_.path(); }
+  const SafetensorsHeader& header() const { return header_; }
+  /// All elements of header().tensors[tensor], row-major and little endian; `out` has exactly their bytes.
+  void read(std::size_t tensor, std::span<std::byte> out) const;
+
+ private:
+  OpenFile file_;
+  SafetensorsHeader header_;
+  std::uint64_t data_begin_ = 0;
+};
+
+/// Writes tensors (CPU, row-major) under distinct names, replacing a file of that name. It is there whole and
+/// on storage when this returns, or untouched. Wide elements come first, so that all are aligned. DataError
+/// if a name is not UTF-8, or as OpenFile.
+void write_safetensors(const std::string& path, std::span<const NamedTensor> tensors,
+                       const std::map<std::string, std::string>& metadata);
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,184 @@
+#include "checkpoint/weight_source.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <numeric>
+
+#include "checkpoint/cast.h"
+#include "checkpoint/load_steps.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/storage.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/agreement.h"
+#include "lockstep/hdf5/file.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+/// The groups that hold weights of the model, none of an optimizer's.
+std::vector<std::string> weight_groups(const FileIndex& index) {
+  std::vector<std::string> names;
+  for (const TensorEntry& tensor : index.tensors) {
+    if (tensor.group != "model" && !tensor.group.starts_with("ema/")) continue;
+    if (std::ranges::find(names, tensor.group) == names.end()) names.push_back(tensor.group);
+  }
+  return names;
+}
+
+class CheckpointSource final : public WeightSource {
+ public:
+  CheckpointSource(FileIndex index, const std::string& group)
+      : WeightSource(index.path), index_(std::move(index)), file_(path_, OpenFile::Mode::read) {
+    group_ = group.empty() ? index_.default_weights() : group;
+    tensors_ = stored_tensors(index_);
+    if (std::ranges::any_of(tensors_, [&](const StoredTensor& tensor) { return tensor.group == group_; }))
+      return;
+    const std::vector<std::string> groups = weight_groups(index_);
+    throw DataError("{}: holds no weights '{}', but {}", path_, group_,
+                    groups.empty() ? "none at all" : fmt::format("{}", fmt::join(groups, ", ")));
+  }
+
+  void read(std::size_t tensor, std::span<std::byte> out) const override {
+    read_elements(file_, index_.tensors.at(tensor), out.data());
+  }
+  const FileIndex* index() const override { return &index_; }
+
+ private:
+  FileIndex index_;
+  OpenFile file_;
+};
+
+/// The arrays of one group of an HDF5 file, none of those in groups within.
+class ArraySource final : public WeightSource {
+ public:
+  ArraySource(const std::string& path, const std::string& group)
+      : WeightSource(path), file_(hdf5::File::open(path)) {
+    const bool at_root = group == "model" && !file_.exists(group);
+    group_ = at_root ? "" : group;
+    const hdf5::Group arrays = file_.open_group(at_root ? "/" : group);
+    for (const hdf5::Link& link : arrays.links()) {
+      if (link.kind != hdf5::ObjectKind::dataset) continue;
+      const hdf5::Dataset dataset = arrays.open_dataset(link.name);
+      tensors_.push_back({group_, link.name, std::string(hdf5::to_string(dataset.type())), dataset.shape()});
+    }
+    if (at_root && tensors_.empty())
+      throw DataError("{}: has no group /model, and no arrays at its root", path);
+  }
+
+  void read(std::size_t tensor, std::span<std::byte> out) const override {
+    const hdf5::Dataset dataset = open(tensor);
+    dataset.read(dataset.type(), out);
+  }
+
+ private:
+  void check_stored(std::size_t tensor) const override { open(tensor).check_stored(); }
+  hdf5::Dataset open(std::size_t tensor) const {
+    return file_.open_dataset(group_ + "/" + tensors_.at(tensor).name);
+  }
+
+  hdf5::File file_;
+};
+
+class SafetensorsSource final : public WeightSource {
+ public:
+  SafetensorsSource(const std::string& path, const std::string& group) : WeightSource(path), file_(path) {
+    if (group != "model")
+      throw DataError("{}: holds no weights '{}': a .safetensors file has one set of weights", path, group);
+    for (const SafetensorsEntry& entry : file_.header().tensors)
+      tensors_.push_back({"", entry.name, std::string(entry.dtype), entry.shape});
+  }
+
+  void read(std::size_t tensor, std::span<std::byte> out) const override { file_.read(tensor, out); }
+  std::string metadata(const std::string& key) const override {
+    const auto found = file_.header().metadata.find(key);
+    return found == file_.header().metadata.end() ? "" : found->second;
+  }
+
+ private:
+  SafetensorsFile file_;
+};
+
+enum class Format : std::uint8_t { checkpoint, arrays, safetensors };
+
+Format format_of(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return Format::checkpoint;  // reading its index says more
+  {
+    const OpenFile file(path, OpenFile::Mode::read);
+    std::array<char, 9> start{};
+    if (file.size() == 0) throw DataError("{}: is empty", path);
+    file.read_at(0, start.data(), std::min<std::uint64_t>(start.size(), file.size()));
+    if (path.ends_with(".safetensors") || start[8] == '{') return Format::safetensors;
+    if (std::string_view(start.data(), 4) == "PK\3\4")
+      throw DataError(
+          "{}: is a zip archive, as torch.save writes: save it from Python with safetensors or h5py", path);
+  }
+  const hdf5::File file = hdf5::File::open(path);
+  const bool is_checkpoint = file.has_attribute("format") &&
+                             file.attribute_type("format") == hdf5::ElementType::text &&
+                             file.text_attribute("format") == "lockstep";
+  return is_checkpoint ? Format::checkpoint : Format::arrays;
+}
+
+}  // namespace
+
+std::string WeightSource::metadata(const std::string&) const { return {}; }
+
+std::size_t WeightSource::bytes_of(std::size_t tensor) const {
+  const StoredTensor& stored = tensors_.at(tensor);
+  if (stored.dtype == "text" || stored.dtype == "other")
+    throw DataError("{}: {} holds no numbers", path_, stored.name);
+  check_stored(tensor);
+  // What HDF5 has no type for is one byte wide.
+  const bool foreign = stored.dtype == "bool" || stored.dtype.starts_with("float8");
+  const std::size_t element_bytes = foreign ? 1 : hdf5::bytes_of(hdf5::element_type_named(stored.dtype));
+  return std::accumulate(
+      stored.shape.begin(), stored.shape.end(), element_bytes,
+      [](std::size_t bytes, std::int64_t extent) { return bytes * static_cast<std::size_t>(extent); });
+}
+
+std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& group,
+                                           comm::Communicator& communicator) {
+  Format format{};
+  comm::together(communicator, [&] {
+    if (communicator.rank() == 0) format = format_of(path);
+  });
+  communicator.broadcast(&format, sizeof format, 0);
+  FileIndex index;
+  if (format == Format::checkpoint) index = read_index(path, communicator);
+  std::unique_ptr<WeightSource> source;
+  comm::together(communicator, [&] {
+    if (format == Format::checkpoint) source = std::make_unique<CheckpointSource>(std::move(index), group);
+    if (format == Format::arrays) source = std::make_unique<ArraySource>(path, group.empty() ? "model" : group);
+    if (format == Format::safetensors) source = std::make_unique<SafetensorsSource>(path, group.empty() ? "model" : group);
+  });
+  return source;
+}
+
+void read_as(const WeightSource& source, const StoredTensor& stored, std::size_t tensor,
+             const Tensor& target) {
+  auto* const out = static_cast<std::byte*>(target.raw());
+  const bool same_type = stored.dtype == to_string(target.dtype());
+  if (same_type && !stored.transposed) return source.read(tensor, {out, target.bytes()});
+  std::vector<std::byte> elements(source.bytes_of(tensor));
+  source.read(tensor, elements);
+  if (!same_type) {
+    std::vector<std::byte> converted(stored.transposed ? target.bytes() : 0);
+    if (!cast_elements(hdf5::element_type_named(stored.dtype), elements.data(), target.dtype(),
+                       stored.transposed ? converted.data() : out, target.numel())) {
+      throw DataError("{}: {} holds numbers beyond {}", source.path(), stored.name,
+                      to_string(target.dtype()));
+    }
+    if (stored.transposed) elements = std::move(converted);
+  }
+  if (stored.transposed) {
+    transpose_elements(elements.data(), stored.shape.at(0), stored.shape.at(1),
+                       lockstep::bytes_of(target.dtype()), out);
+  }
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,58 @@
+// Private to the room: a file that holds weights, whatever its format.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/fit.h"
+#include "lockstep/checkpoint/index.h"
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::checkpoint {
+
+class WeightSource {
+ public:
+  explicit WeightSource(std::string path) : path_(std::move(path)) {}
+  virtual ~WeightSource() = default;
+  WeightSource(const WeightSource&) = delete;
+  WeightSource& operator=(const WeightSource&) = delete;
+
+  const std::string& path() const { return path_; }
+  /// Those of the group asked for are in `group()`; a checkpoint lists those of its other groups, too.
+  const std::vector<StoredTensor>& tensors() const { return tensors_; }
+  const std::string& group() const { return group_; }
+  /// All elements of tensors()[tensor] in the file's type, row-major and little endian; `out` has exactly
+  /// their bytes. DataError if they are damaged, where the file can tell.
+  virtual void read(std::size_t tensor, std::span<std::byte> out) const = 0;
+  /// Null unless the file is a checkpoint.
+  virtual const FileIndex* index() const { return nullptr; }
+  /// What else a .safetensors file says; empty of other files.
+  virtual std::string metadata(const std::string& key) const;
+
+  /// Bytes of tensors()[tensor], for which memory may be asked. DataError if they are no numbers, or if the
+  /// file stores too little for them to be true.
+  std::size_t bytes_of(std::size_t tensor) const;
+
+ protected:
+  virtual void check_stored(std::size_t) const {}
+
+  std::string path_, group_;
+  std::vector<StoredTensor> tensors_;
+};
+
+/// A checkpoint, an HDF5 file that has the group, or (without a group asked for, or "model") an HDF5 file with
+/// arrays at its root, or a .safetensors file; told by content. An empty group is a checkpoint's
+/// FileIndex::default_weights(), and otherwise "model". Collective. DataError on anything else, and if the group
+/// does not exist.
+std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& group,
+                                           comm::Communicator& communicator);
+
+/// The elements of a stored tensor, transposed if it is marked so, in the type of `target`, whose number of
+/// elements they have. DataError as read(), and if a number is beyond that type.
+void read_as(const WeightSource& source, const StoredTensor& stored, std::size_t tensor,
+             const Tensor& target);
+
+}  // namespace lockstep::checkpoint

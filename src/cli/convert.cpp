@@ -1,0 +1,99 @@
+// lockstep convert: weights alone, between checkpoints and .safetensors files.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "cli/saved_model.h"
+#include "cli/verb.h"
+#include "lockstep/checkpoint/convert.h"
+#include "lockstep/checkpoint/load.h"
+#include "lockstep/comm/agreement.h"
+#include "lockstep/train/config.h"
+#include "lockstep/train/workload.h"
+
+namespace lockstep::cli {
+namespace {
+
+DType parse_dtype(const std::string& text) {
+  if (text == "float32") return DType::float32;
+  if (text == "bf16") return DType::bfloat16;
+  throw UsageError("--dtype {}: is neither float32 nor bf16", text);
+}
+
+/// The weights as the model of a configuration has them.
+checkpoint::Weights fitted(const std::string& in, const std::string& group, const std::string& config_path,
+                           bool narrow, const Log& log) {
+  const train::Config config = train::read_config(config_path, {});
+  const std::unique_ptr<models::Model> model = train::build_model(config);
+  const std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  const checkpoint::LoadReport report =
+      checkpoint::load_weights(in, *model, *self, group, {.strict = true, .narrow = narrow});
+  for (const std::string& note : report.notes) log.info("{}", note);
+  checkpoint::Weights weights;
+  const ModelState state = model->state();
+  for (const Param* param : state.params) weights.tensors.push_back({param->name, param->value});
+  for (const Buffer* buffer : state.buffers) weights.tensors.push_back({buffer->name, buffer->value});
+  weights.position = report.index.position;
+  weights.config = train::to_text(config);
+  weights.provenance = {{"converted_from", in}};
+  if (group.starts_with("ema/")) weights.provenance["converted_weights"] = group;
+  return weights;
+}
+
+void convert_file(const po::variables_map& values, const std::string& in, const std::string& out,
+                  const Log& log) {
+  const std::optional<std::string> weights_option = given(values, "weights");
+  const std::string group = weights_option ? weights_group(*weights_option) : "";
+  std::optional<DType> dtype;
+  if (values.count("dtype")) dtype = parse_dtype(values["dtype"].as<std::string>());
+  std::error_code ignored;
+  if (std::filesystem::equivalent(in, out, ignored))
+    throw UsageError("{} and {} are the same file: give another name for what is made", in, out);
+  checkpoint::check_writable(out, values.count("force") > 0);
+
+  checkpoint::Weights weights =
+      values.count("config") ? fitted(in, group, values["config"].as<std::string>(), dtype.has_value(), log)
+                             : checkpoint::read_weights(in, group);
+  for (const std::string& note : weights.notes) log.info("{}", note);
+  if (dtype) checkpoint::cast_floats(weights, *dtype);
+  checkpoint::write_weights(out, weights, values.count("force") > 0);
+  std::int64_t elements = 0;
+  for (const checkpoint::NamedTensor& tensor : weights.tensors) elements += tensor.value.numel();
+  fmt::print("{}: {} tensors, {} elements\n", out, weights.tensors.size(), elements);
+}
+
+}  // namespace
+
+ExitCode convert(Session& session, const Arguments& arguments) {
+  OptionSet options(
+      "convert IN OUT [--weights model|ema/RATE] [--dtype float32|bf16] [--config RUN.ini]",
+      "Writes the weights of IN (a checkpoint, .safetensors, or HDF5 with arrays under /model or at its "
+      "root)\n"
+      "to OUT.safetensors or OUT.h5. Names, shapes and types are kept; optimizer and averages are not "
+      "taken.\n"
+      "An .h5 that is made is a checkpoint: inspect, verify, diff and train.init read it. With --config it\n"
+      "fits that configuration's model, and eval and generate read it, too; a gpt then takes what Hugging\n"
+      "Face's GPT-2 stores (names without transformer., matrices stored [in, out], masks, tied head).");
+  options.add()("weights", po::value<std::string>(),
+                "model, or ema/RATE or ema/sigma_rel=S with the buffers it lacks; default: the model, or the "
+                "average of a file without one");
+  options.add()("dtype", po::value<std::string>(), "store floating-point numbers as float32 or bf16");
+  options.add()("config", po::value<std::string>(), "a configuration, stored with the weights");
+  options.add()("force", "replace OUT if it is there already");
+  options.positional("file", 2);
+  po::variables_map values;
+  if (!options.parse(session, arguments, values)) return ExitCode::done;
+  if (values.count("file") == 0 || values["file"].as<Arguments>().size() != 2) {
+    throw UsageError(
+        "convert: the file to read and the file to make are needed; see lockstep convert --help");
+  }
+  const Arguments files = values["file"].as<Arguments>();
+  comm::together(session.world(), [&] {
+    if (session.world().rank() == 0) convert_file(values, files[0], files[1], session.log());
+  });
+  return ExitCode::done;
+}
+
+}  // namespace lockstep::cli

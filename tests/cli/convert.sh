@@ -1,0 +1,235 @@
+#!/usr/bin/env bash
+# lockstep convert: Python reads what it writes, value by value; what Python writes is loaded, GPT-2 with its own names and
+# layouts too, and computes what NumPy computes; bad input and places that are taken end in one line.
+source "$(dirname "$0")/../support/cli.sh"
+cat >tensors.py <<'PY'
+"""The .safetensors format in a dozen lines, and bfloat16 for NumPy."""
+import json, struct
+import h5py, numpy as np
+types = {"F32": np.float32, "F64": np.float64, "F16": np.float16, "I64": np.int64, "BF16": np.uint16}
+
+def read(path):
+    data = open(path, "rb").read()
+    (size,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + size])
+    metadata = header.pop("__metadata__", {})
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = (8 + size + offset for offset in entry["data_offsets"])
+        values = np.frombuffer(data[begin:end], types[entry["dtype"]]).reshape(entry["shape"])
+        tensors[name] = widen(values) if entry["dtype"] == "BF16" else values
+    return tensors, metadata
+
+def write(path, tensors):
+    names = {np.dtype(type): name for name, type in types.items()}
+    header, offset = {}, 0
+    for name, values in tensors.items():
+        header[name] = {"dtype": names[values.dtype], "shape": values.shape, "data_offsets": [offset, offset + values.nbytes]}
+        offset += values.nbytes
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + b"".join(values.tobytes() for values in tensors.values()))
+
+def widen(bits):
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+def rounded(values):  # to bfloat16 and back: the nearer neighbour, the even one at a tie
+    bits = values.astype(np.float32).view(np.uint32)
+    return (((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16)).astype(np.uint32).view(np.float32)
+
+def group(path, name):
+    with h5py.File(path) as file:
+        return {key: value[()] for key, value in file[name].items()}
+
+def same(a, b):
+    assert a.keys() == b.keys(), (sorted(a), sorted(b))
+    for name in a:
+        assert a[name].dtype == b[name].dtype and a[name].shape == b[name].shape, name
+        assert a[name].tobytes() == b[name].tobytes(), name
+PY
+python=/usr/bin/python3
+$python -c 'import h5py, numpy' || fail "h5py is needed for this test"
+
+digits digits.h5
+cat >run.ini <<'INI'
+[model]
+name = resnet
+blocks = 1
+width = 8
+in_channels = 1
+classes = 10
+[data]
+train = digits.h5
+eval_fraction = 0.2
+[train]
+steps = 4
+global_batch = 16
+shards = 2
+[ema]
+rates = 0.9
+INI
+ranks 2 train run.ini --run run >log 2>&1 || fail "training: $(tail -n 3 log)"
+checkpoint=run/checkpoints/latest
+
+# There: h5py and struct + json see the same names, types and bits.
+ranks 2 convert $checkpoint model.safetensors >out.log 2>err.log || fail "convert on 2 ranks: $(cat err.log)"
+[ "$(wc -l <out.log)" -eq 1 ] || fail "convert on 2 ranks says: $(cat out.log)"
+"$LOCKSTEP" convert $checkpoint ema.safetensors --weights ema/0.9 >/dev/null || fail "convert --weights ema/0.9"
+"$LOCKSTEP" convert $checkpoint bf16.safetensors --dtype bf16 >/dev/null || fail "convert --dtype bf16"
+"$LOCKSTEP" convert $checkpoint bf16.h5 --dtype bf16 >/dev/null || fail "convert --dtype bf16 to .h5"
+$python - <<'PY' || fail "what Python reads"
+import numpy as np, tensors as t
+model, ema = t.group("run/checkpoints/latest", "model"), t.group("run/checkpoints/latest", "ema/0.9")
+read, metadata = t.read("model.safetensors")
+t.same(read, model)
+assert metadata["format"] == "pt" and metadata["lockstep.step"] == "4" and "name = resnet" in metadata["lockstep.config"]
+assert any(values.dtype == np.int64 for values in model.values()), "no num_batches_tracked"
+t.same(t.read("ema.safetensors")[0], {**model, **ema})
+assert any(not np.array_equal(ema[name], model[name]) for name in ema)
+expected = {name: t.rounded(values) if values.dtype == np.float32 else values for name, values in model.items()}
+t.same(t.read("bf16.safetensors")[0], expected)
+t.same(t.group("bf16.h5", "model"), expected)  # h5py shows bfloat16 as float32
+PY
+
+# bfloat16 is numbers to HDF5's own tools.
+if command -v h5dump >/dev/null; then
+  h5dump -d /model/fc.bias bf16.h5 >dump.log || fail "h5dump"
+  grep -q 'DATATYPE  "/bfloat16"' dump.log || fail "h5dump does not name the type: $(cat dump.log)"
+  $python - <<'PY' || fail "h5dump's numbers: $(cat dump.log)"
+import re, numpy as np, tensors as t
+text = open("dump.log").read().split("DATA {")[1].split("}")[0]
+shown = [float(number) for line in text.splitlines() if ":" in line for number in line.split(":")[1].split(",") if number.strip()]
+assert np.allclose(shown, t.group("bf16.h5", "model")["fc.bias"], rtol=1e-5, atol=1e-30), shown
+PY
+  h5ls bf16.h5/model | grep -Eq '^fc.bias +Dataset \{10\}' || fail "h5ls: $(h5ls bf16.h5/model)"
+else
+  echo "not checked: h5dump and h5ls (not installed)"
+fi
+
+# And back: a checkpoint that every verb reads, and that evaluates to the same figures.
+"$LOCKSTEP" convert model.safetensors back.h5 >/dev/null || fail "convert back"
+"$LOCKSTEP" convert $checkpoint direct.h5 >/dev/null || fail "convert .h5 to .h5"
+expect_same back.h5 direct.h5
+for file in back.h5 bf16.h5; do
+  "$LOCKSTEP" verify $file >/dev/null || fail "verify $file"
+  "$LOCKSTEP" inspect $file | grep -q "fc.bias" || fail "inspect $file"
+done
+"$LOCKSTEP" inspect bf16.h5 | grep -q bfloat16 || fail "inspect does not show bfloat16"
+for file in $checkpoint back.h5; do "$LOCKSTEP" eval $file --data digits.h5 --json >"eval-$(basename $file).json" || fail "eval $file"; done
+cmp -s eval-latest.json eval-back.h5.json || fail "back.h5 evaluates to $(cat eval-back.h5.json)"
+"$LOCKSTEP" eval bf16.h5 --data digits.h5 --json >bf16.json || fail "eval bf16.h5"
+
+# A run may start from any of them.
+for file in model.safetensors back.h5 bf16.safetensors; do
+  ranks 2 train run.ini --run "init-$file" --set train.init=$file --set train.steps=1 >log 2>&1 || fail "train.init=$file: $(tail -n 2 log)"
+  grep -q "a new run from the weights of $file" log || fail "train.init=$file does not say so"
+done
+expect_same init-model.safetensors/checkpoints/latest init-back.h5/checkpoints/latest
+grep -v '^width' run.ini | sed 's/^blocks.*/blocks = 1\nwidth = 8/; s/^classes.*/classes = 11/' >other.ini
+"$LOCKSTEP" train other.ini --run strict --set train.init=model.safetensors >log 2>&1
+[ $? -eq 3 ] || fail "a classifier of other classes took the weights: $(tail -n 2 log)"
+grep -q "fc.weight is \[10, 8\] in the file, \[11, 8\] here, fc.bias is \[10\] in the file, \[11\] here" log || fail "strict: $(tail -n 2 log)"
+"$LOCKSTEP" train other.ini --run partial --set train.init=model.safetensors --set train.steps=1 --set checkpoint.load=partial >log 2>&1 ||
+  fail "checkpoint.load=partial: $(tail -n 2 log)"
+grep -q "warning: model.safetensors: wrong shape: fc.weight is \[10, 8\]" log || fail "partial: $(cat log)"
+
+# GPT-2 as Hugging Face stores it, against NumPy.
+cat >gpt.ini <<'INI'
+[model]
+name = gpt
+layers = 2
+heads = 2
+channels = 16
+context = 12
+vocab = 50
+[data]
+train = text.h5
+[train]
+steps = 1
+global_batch = 2
+shards = 1
+INI
+$python - <<'PY' || fail "making a GPT-2"
+import h5py, numpy as np, tensors as t
+rng = np.random.default_rng(5)
+layers, heads, c, context, vocab = 2, 2, 16, 12, 50
+normal = lambda *shape: rng.normal(0, 0.3, shape).astype(np.float32)
+w = {"wte.weight": normal(vocab, c), "wpe.weight": normal(context, c)}
+for i in range(layers):
+    h = f"h.{i}."
+    for name, rows, columns in [("attn.c_attn", c, 3 * c), ("attn.c_proj", c, c), ("mlp.c_fc", c, 4 * c), ("mlp.c_proj", 4 * c, c)]:
+        w[h + name + ".weight"], w[h + name + ".bias"] = normal(rows, columns), normal(columns)
+    for name in ("ln_1", "ln_2"):
+        w[h + name + ".weight"], w[h + name + ".bias"] = 1 + normal(c), normal(c)
+    w[h + "attn.bias"] = np.tril(np.ones((1, 1, context, context), np.float32))
+w["ln_f.weight"], w["ln_f.bias"] = 1 + normal(c), normal(c)
+t.write("gpt2.safetensors", w)
+t.write("wide.safetensors", {"transformer." + name: values.astype(np.float64) for name, values in w.items()})
+tokens = rng.integers(0, vocab, 4 * context + 1).astype(np.uint16)
+with h5py.File("text.h5", "w") as file:
+    file["tokens"] = tokens
+    file["tokens"].attrs["vocabulary"] = vocab
+
+def norm(x, name):
+    x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * w[name + ".weight"] + w[name + ".bias"]
+def conv1d(x, name): return x @ w[name + ".weight"] + w[name + ".bias"]
+def softmax(x):
+    x = np.exp(x - x.max(-1, keepdims=True))
+    return x / x.sum(-1, keepdims=True)
+def block(x, h):
+    q, k, v = (part.reshape(context, heads, c // heads).swapaxes(0, 1) for part in np.split(conv1d(norm(x, h + "ln_1"), h + "attn.c_attn"), 3, -1))
+    scores = np.where(np.tril(np.ones((context, context), bool)), q @ k.swapaxes(1, 2) / np.sqrt(c // heads), -np.inf)
+    x = x + conv1d((softmax(scores) @ v).swapaxes(0, 1).reshape(context, c), h + "attn.c_proj")
+    y = conv1d(norm(x, h + "ln_2"), h + "mlp.c_fc")
+    return x + conv1d(0.5 * y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3))), h + "mlp.c_proj")
+losses = []
+w = {name: values.astype(np.float64) for name, values in w.items()}
+for begin in range(0, 4 * context, context):
+    x = w["wte.weight"][tokens[begin : begin + context]] + w["wpe.weight"]
+    for i in range(layers): x = block(x, f"h.{i}.")
+    p = softmax(norm(x, "ln_f") @ w["wte.weight"].T)
+    losses.append(-np.log(p[np.arange(context), tokens[begin + 1 : begin + context + 1]]).mean())
+open("numpy.txt", "w").write(repr(float(np.mean(losses))))
+PY
+"$LOCKSTEP" convert gpt2.safetensors gpt2.h5 --config gpt.ini >/dev/null 2>log || fail "GPT-2: $(cat log)"
+grep -q "8 matrices stored \[in, out\] transposed; 2 masks ignored" log || fail "GPT-2 is read without a word: $(cat log)"
+"$LOCKSTEP" eval gpt2.h5 --data text.h5 --json >gpt2.json || fail "eval gpt2.h5"
+$python -c '
+import json
+ours, numpy = json.load(open("gpt2.json"))["loss"], float(open("numpy.txt").read())
+print("GPT-2: loss", ours, "NumPy", numpy)
+assert abs(ours - numpy) < 1e-5 * numpy, (ours, numpy)' || fail "GPT-2 computes something else"
+"$LOCKSTEP" train gpt.ini --run gpt --set train.init=gpt2.safetensors >log 2>&1 || fail "train.init=gpt2.safetensors: $(tail -n 2 log)"
+"$LOCKSTEP" convert wide.safetensors wide.h5 --config gpt.ini --dtype float32 >/dev/null 2>log || fail "float64: $(cat log)"
+expect_same wide.h5 gpt2.h5
+
+# refused CODE TEXT ARGUMENTS...: one line, nothing written.
+refused() {
+  local code=$1 text=$2 before after
+  shift 2
+  before=$(find . | sort)
+  "$LOCKSTEP" convert "$@" >out.log 2>err.log
+  [ $? -eq "$code" ] || fail "convert $* did not end with $code: $(cat err.log)"
+  [ "$(grep -c '^lockstep: ' err.log)" -eq 1 ] && grep -Eq "$text" err.log || fail "convert $*: '$(cat err.log)' does not say: $text"
+  after=$(find . | sort)
+  [ "$before" = "$after" ] || fail "convert $* left something behind: $after"
+}
+touch out.log err.log
+refused 2 "the file to read and the file to make are needed" model.safetensors
+refused 2 "back.h5: is there already; --force replaces it" model.safetensors back.h5
+refused 2 "weights.pt: end its name with .h5 or .safetensors" back.h5 weights.pt
+refused 2 "there is no directory none" back.h5 none/a.safetensors
+refused 2 "are the same file" $checkpoint "$(readlink -f $checkpoint)" --force
+refused 2 "is neither model nor ema/RATE" back.h5 a.safetensors --weights optimizer
+refused 2 "is neither float32 nor bf16" back.h5 a.safetensors --dtype int8
+refused 3 "holds no weights 'ema/0.5', but model, ema/0.9" $checkpoint a.safetensors --weights ema/0.5
+refused 3 "gone.h5" gone.h5 a.safetensors
+head -c 3000 model.safetensors >cut.safetensors
+refused 3 "cut.safetensors: .*truncated" cut.safetensors a.h5
+refused 3 "gpt2.safetensors does not fit this program's model: missing: conv1.weight" gpt2.safetensors a.h5 --config run.ini
+refused 3 "wide.safetensors .*transformer.wte.weight is float64 in the file, float32 here" wide.safetensors a.h5 --config gpt.ini
+printf 'PK\003\004and so on' >torch.pt
+refused 3 "torch.pt: is a zip archive, as torch.save writes" torch.pt a.h5
+"$LOCKSTEP" convert model.safetensors back.h5 --force >/dev/null || fail "--force"
+finish
