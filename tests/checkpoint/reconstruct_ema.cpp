@@ -154,12 +154,12 @@ BOOST_FIXTURE_TEST_CASE(snapshots_get_rarer_as_time_passes, Run) {
   ls::optim::Ema ema(model.state, {EmaProfile::power(0.1)});
   lc::Store store(run, world, {.keep = 1});
   ema.update();
-  for (std::int64_t step = 300; step <= 350; step += 2) store.save(step, ema);
+  for (std::int64_t step = 300; step <= 340; step += 4) store.save(step, ema);
   world.barrier();
-  // Every ten steps, as 300 / 32 is 9.4; and the newest is always there.
+  // Every twelve steps, as 300 / 32 is 9.4; and the newest is always there.
   BOOST_TEST(
-      ls::test::names_in(snapshots) == (Names{"step-000000300.h5", "step-000000310.h5", "step-000000320.h5",
-                                              "step-000000330.h5", "step-000000342.h5", "step-000000350.h5"}),
+      ls::test::names_in(snapshots) == (Names{"step-000000300.h5", "step-000000312.h5", "step-000000324.h5",
+                                              "step-000000336.h5", "step-000000340.h5"}),
       boost::test_tools::per_element());
 }
 
@@ -225,7 +225,7 @@ BOOST_FIXTURE_TEST_CASE(a_reconstructed_average_is_the_one_tracked_directly, Run
 }
 
 BOOST_FIXTURE_TEST_CASE(a_stored_average_comes_back_bit_by_bit, Run) {
-  const auto tracked = train(80, 10, {0.05, 0.1}, {0.1});
+  const auto tracked = train(40, 10, {0.05, 0.1}, {0.1});
   const lc::EmaReconstructionReport report = reconstruct(0.1);
   BOOST_TEST(report.error == 0);
   Model model;
@@ -234,10 +234,10 @@ BOOST_FIXTURE_TEST_CASE(a_stored_average_comes_back_bit_by_bit, Run) {
 }
 
 BOOST_FIXTURE_TEST_CASE(an_earlier_step_is_what_the_run_would_have_had_then, Run) {
-  train(640, 40, {0.05, 0.1});
-  BOOST_TEST(reconstruct(0.15, 480).step == 480);
+  train(320, 40, {0.05, 0.1});
+  BOOST_TEST(reconstruct(0.15, 240).step == 240);
   Run other;
-  other.train(480, 40, {0.05, 0.1});
+  other.train(240, 40, {0.05, 0.1});
   other.reconstruct(0.15);
   world.barrier();
   BOOST_TEST(lc::diff(out, other.out).same());

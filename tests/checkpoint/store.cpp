@@ -113,6 +113,23 @@ BOOST_FIXTURE_TEST_CASE(a_resumed_run_takes_the_same_steps_bit_by_bit, Run) {
   BOOST_TEST(ls::test::same_bytes(straight.contents(), resumed.contents()));
 }
 
+BOOST_FIXTURE_TEST_CASE(averages_are_paired_by_name, Run) {
+  Training begun, resumed(9);
+  lc::Store store(run, world);
+  begun.step(0);
+  store.save(1, begun.state, *begun.ema);
+  std::swap(resumed.state.params[0], resumed.state.params[1]);
+  ls::optim::Ema averages(resumed.state, *resumed.backend, std::vector<ls::optim::EmaProfile>{0.9, 0.5});
+  BOOST_TEST(store.resume(resumed.state, averages) == 1);
+  for (const char* const rate : {"0.5", "0.9"}) {
+    for (const char* const name : {"layer.weight", "layer.bias", "layer.counter"}) {
+      const ls::Tensor then = begun.ema->shadow(rate, name), now = averages.shadow(rate, name);
+      BOOST_TEST(then.shape() == now.shape());
+      BOOST_TEST(std::memcmp(then.raw(), now.raw(), then.bytes()) == 0, rate << " " << name);
+    }
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(the_newest_are_kept_and_latest_points_to_the_last, Run) {
   lc::Store store(run, world, {.keep = 2});
   Training training;

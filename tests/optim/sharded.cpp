@@ -67,7 +67,7 @@ struct Run {
   Run(bool sharded, const Make& make, bool attached = true)
       : parts(sharded),
         optimizer(make(parts.model)),
-        ema(parts.model.state(), parts.model.backend(), {0.5, 0.99},
+        ema(parts.model.state(), parts.model.backend(), {0.5, EmaProfile::power(0.1)},
             {.buffers = EmaBuffers::average, .sharding = parts.model.sharding()}),
         is_attached(attached) {
     if (attached) optimizer->attach(ema);
@@ -188,7 +188,7 @@ BOOST_AUTO_TEST_CASE(shadows_swapped_in_are_whole) {
   }
   const auto own = parts.parts.model.all_values();
   {
-    const auto in_whole = whole.ema.swap_in("0.99"), in_parts = parts.ema.swap_in("0.99");
+    const auto in_whole = whole.ema.swap_in("sigma_rel=0.1"), in_parts = parts.ema.swap_in("sigma_rel=0.1");
     BOOST_TEST((whole.parts.model.all_values() == parts.parts.model.all_values()));
     BOOST_TEST((parts.parts.model.all_values() != own));
   }

@@ -110,7 +110,7 @@ void check_steady_at(int threads, const std::string& model, const std::string& d
           "[train]\nsteps = 12\nglobal_batch = 24\nshards = 4\nlabel_smoothing = 0.1\n"
           "[optimizer]\nname = adamw\nlr = 1e-3\nweight_decay = 0.1\nclip = 0.5\nschedule = "
           "cosine\nwarmup_steps = "
-          "2\n[ema]\nrates = 0.9 0.99\n[ddp]\nbucket_mb = 0.01\nfirst_bucket_mb = 0.001\n",
+          "2\n[ema]\nrates = 0.9 0.99\nsigma_rel = 0.1\n[ddp]\nbucket_mb = 0.01\nfirst_bucket_mb = 0.001\n",
       "the test", {"train.threads=" + std::to_string(threads)});
   Run run(config);
   for (std::int64_t number = 0; number < warm; ++number) run.step(number);
