@@ -6,13 +6,15 @@
 #include <optional>
 
 #include "cli/verb.h"
+#include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/reconstruct_ema.h"
+#include "lockstep/comm/agreement.h"
 
 namespace lockstep::cli {
 
 ExitCode ema(Session& session, const Arguments& arguments) {
   OptionSet options(
-      "ema RUN --sigma-rel S [--step N] --out FILE.h5 [--json]",
+      "ema RUN --sigma-rel S [--step N] --out FILE.h5 [--force] [--json]",
       "Writes what a power-function average (EMA) of relative width S would hold, though the run did not "
       "track "
       "it:\n"
@@ -24,6 +26,7 @@ ExitCode ema(Session& session, const Arguments& arguments) {
   options.add()("step", po::value<std::int64_t>(),
                 "as of the snapshot of this step, from those up to it; default: the newest");
   options.add()("out", po::value<std::string>(), "the file to write");
+  options.add()("force", "replace FILE if it is there already");
   options.add()("json", "print one JSON document");
   options.positional("run");
   po::variables_map values;
@@ -35,6 +38,12 @@ ExitCode ema(Session& session, const Arguments& arguments) {
   if (values.count("step")) step = values["step"].as<std::int64_t>();
 
   const std::string out = values["out"].as<std::string>();
+  comm::together(session.world(), [&] {
+    if (session.world().rank() != 0) return;
+    if (out.ends_with(".safetensors"))
+      throw UsageError("ema: {}: write a .h5; lockstep convert makes a .safetensors file of it", out);
+    checkpoint::check_writable(out, values.count("force") != 0);
+  });
   const checkpoint::EmaReconstructionReport made =
       checkpoint::reconstruct_ema(run, values["sigma-rel"].as<double>(), step, out, session.world());
   if (session.world().rank() != 0) return ExitCode::done;
