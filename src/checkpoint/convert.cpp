@@ -127,8 +127,9 @@ Weights read_weights(const std::string& path, const std::string& group) {
     if (stored.dtype == "bool") booleans.push_back(stored.name);
   }
   if (!booleans.empty())
-    weights.notes.push_back(fmt::format("{}: {} of type BOOL become uint8: {}{}", path, booleans.size(),
-                                        booleans.front(), booleans.size() > 1 ? " ..." : ""));
+    weights.notes.push_back(
+        fmt::format("{}: BOOL is stored as uint8: {}{}", path, booleans.front(),
+                    booleans.size() == 1 ? "" : fmt::format(" and {} more", booleans.size() - 1)));
   if (const FileIndex* const index = source->index()) {
     weights.position = index->position;
     weights.config = index->config;
@@ -178,9 +179,11 @@ void write_weights(const std::string& path, const Weights& weights, bool replace
   check_writable(path, replace);
   if (!path.ends_with(".safetensors")) return write_checkpoint(path, weights);
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
-  for (const PositionKey& key : position_keys)
-    metadata[key.name] = std::to_string(weights.position.*key.value);
-  metadata[seed_key] = std::to_string(weights.position.seed);
+  if (weights.position != Position{}) {
+    for (const PositionKey& key : position_keys)
+      metadata[key.name] = std::to_string(weights.position.*key.value);
+    metadata[seed_key] = std::to_string(weights.position.seed);
+  }
   if (!weights.config.empty()) metadata[config_key] = weights.config;
   write_safetensors(path, weights.tensors, metadata);
 }

@@ -99,8 +99,8 @@ BOOST_FIXTURE_TEST_CASE(every_type_name_and_byte_comes_back_and_elements_are_ali
     BOOST_TEST(found.offset % bytes_of(wanted->value.dtype()) == 0u);
     std::vector<std::byte> bytes(found.bytes);
     file.read(i, bytes);
-    BOOST_TEST((bytes.size() == wanted->value.bytes() &&
-                std::memcmp(bytes.data(), wanted->value.raw(), bytes.size()) == 0));
+    BOOST_TEST(std::ranges::equal(
+        bytes, std::span(static_cast<const std::byte*>(wanted->value.raw()), wanted->value.bytes())));
   }
 }
 
