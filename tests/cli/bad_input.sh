@@ -53,7 +53,7 @@ train_expect() {
 expect 2 "did you mean train" 1 trian good.ini
 expect 2 "did you mean --set" 1 train good.ini --sett a.b=c
 expect 2 "train: a configuration file is missing; see lockstep train --help" 1 train
-expect 2 "bench: say what to time" 1 bench
+expect 2 "bench: say what to measure" 1 bench
 expect 2 "prepare: say what the inputs are: csv, idx, cifar or text" 1 prepare
 expect 2 "prepare: the files to read are missing" 1 prepare csv --out made.h5
 expect 2 "nowhere.ini: cannot read" 2 train nowhere.ini
