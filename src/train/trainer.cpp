@@ -234,11 +234,6 @@ void Trainer::say_start() {
   }
   if (const auto& hook = replicas_.options().hook)
     log.info("{}; note: the same bits at the same number of ranks only", hook->summary());
-  if (config_.ddp.reduce_dtype != "fp32") {
-    log.info("note: gradients travel between machines as {}: the same bits on the same machines only{}",
-             config_.ddp.reduce_dtype,
-             world_.topology().nodes() == 1 ? "; with one machine nothing travels, so it has no effect" : "");
-  }
   constexpr std::int64_t few_snapshots = 8;
   if (!config_.ema.sigma_rel.empty() &&
       (config_.checkpoint.every == 0 || config_.train.steps / config_.checkpoint.every < few_snapshots)) {
@@ -246,6 +241,11 @@ void Trainer::say_start() {
         "note: averages of other widths are made from snapshots, one a checkpoint: lower checkpoint.every "
         "for at least {} of them",
         few_snapshots);
+  }
+  if (config_.ddp.reduce_dtype != "fp32") {
+    log.info("note: gradients travel between machines as {}: the same bits on the same machines only{}",
+             config_.ddp.reduce_dtype,
+             world_.topology().nodes() == 1 ? "; with one machine nothing travels, so it has no effect" : "");
   }
 }
 
@@ -379,8 +379,8 @@ ExitCode Trainer::run() {
     if (log) log_step(result);
     const bool evaluates = due(config_.train.eval_every) || last;
     const bool saves = due(config_.checkpoint.every) || last || result.requests.any();
-    if (evaluates || saves) check_finite();
     if (saves && config_.ddp.check_every > 0) replicas_.check_replicas();  // a divided run is not saved
+    if (evaluates || saves) check_finite();
     if (evaluates) evaluate_all();
     if (saves) save();
     requests.clear({result.requests.stop_preempted, result.requests.stop_user, result.requests.checkpoint});
