@@ -31,21 +31,19 @@ struct LoadReport {
 /// DataError if the file is not whole (see read_index), a digest is wrong, or, listing all of them at once,
 /// names are missing, unexpected, of another shape, or of a type whose values the type here cannot all hold
 /// (float32 takes 16-bit floats and, with `narrow`, float64; int64 takes shorter integers), or an attribute
-/// that must be equal is not; and always if names collide after stripping. A
-/// section that the file lacks altogether: "model" is an error; "ema/..." starts from the weights just
-/// loaded, any other from zero, with a warning. Sections of the file that `contents` does not list are named
-/// in a warning. After an error in reading the tensors' values are unspecified; an error about names leaves
-/// them untouched.
+/// that must be equal is not; and always if names collide after stripping. A section that the file lacks
+/// altogether: "model" is an error; "ema/..." starts from the weights just loaded, any other from zero, with
+/// a warning. Sections of the file that `contents` does not list are named in a warning. After an error in
+/// reading the tensors' values are unspecified; an error about names leaves them untouched.
 LoadReport load_file(const std::string& path, const Contents& contents, comm::Communicator& communicator,
                      const LoadOptions& options = {});
 
 /// Weights only: from the group `group` of a checkpoint ("model", "ema/0.999"; empty: what
-/// FileIndex::default_weights() says), where buffers that an EMA
-/// lacks come from "model"; from any HDF5 file that has a group of arrays under the model's names
-/// ("case/initial"; for "model" arrays at the root will do); from a .safetensors file. A gpt takes what
-/// Hugging Face's GPT-2 stores: names without "transformer.", matrices as [in, out], masks, a head that
-/// equals the embedding; notes say so. Collective. Errors as load_file; also DataError if a number of the
-/// file is beyond the type here.
+/// FileIndex::default_weights() says), where buffers that an EMA lacks come from "model"; from any HDF5 file
+/// that has a group of arrays under the model's names ("case/initial"; for "model" arrays at the root will
+/// do); from a .safetensors file. A gpt takes what Hugging Face's GPT-2 stores: names without "transformer.",
+/// matrices as [in, out], masks, a head that equals the embedding; notes say so. Collective. Errors as
+/// load_file; also DataError if a number of the file is beyond the type here.
 LoadReport load_weights(const std::string& path, const ModelState& model, comm::Communicator& communicator,
                         const std::string& group = {}, const LoadOptions& options = {});
 
