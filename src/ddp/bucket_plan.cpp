@@ -92,7 +92,7 @@ BucketPlan::BucketPlan(std::vector<Gradient> gradients, std::span<const int> ord
   }
   const auto limit_of = [&](std::size_t number, std::size_t left) {
     if (number == 0) return limits.first_bytes;
-    return std::max(std::min(limits.first_bytes, limits.other_bytes), std::min(limits.other_bytes, left / 2));
+    return std::max(std::min(limits.first_bytes, limits.other_bytes), std::min(limits.other_bytes, left / 4));
   };
   std::string text;
   for (const std::vector<int>& positions : fill_buckets(sizes, dtypes, limit_of)) {

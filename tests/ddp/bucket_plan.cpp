@@ -126,7 +126,7 @@ BOOST_AUTO_TEST_CASE(buckets_taper_towards_the_end_but_not_below_the_smaller_lim
   std::vector<std::size_t> bytes;
   for (const auto& bucket : plan(leaves, {.first_bytes = 128, .other_bytes = 1024}).buckets())
     bytes.push_back(bucket.bytes);
-  const std::vector<std::size_t> wanted{128, 1024, 1024, 960, 512, 256, 128, 64};
+  const std::vector<std::size_t> wanted{128, 1024, 768, 576, 448, 320, 256, 192, 128, 128, 128};
   BOOST_TEST(bytes == wanted, boost::test_tools::per_element());
 }
 
