@@ -118,7 +118,7 @@ BOOST_AUTO_TEST_CASE(a_plan_prints_one_line_a_bucket) {
   const std::string text = plan(gradients(), {.first_bytes = 1, .other_bytes = 1 << 20}).to_string();
   BOOST_TEST(text ==
              "bucket 0: 0.00 MiB, float32: b.bias\nbucket 1: 0.00 MiB, float32: b.weight\n"
-             "bucket 2: 0.00 MiB, float32: empty a.bias a.weight\n");
+             "bucket 2: 0.00 MiB, float32: empty a.bias\nbucket 3: 0.00 MiB, float32: a.weight\n");
 }
 
 BOOST_AUTO_TEST_CASE(buckets_taper_towards_the_end_but_not_below_the_smaller_limit) {
