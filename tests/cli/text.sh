@@ -5,7 +5,7 @@ source "$(dirname "$0")/../support/cli.sh"
 "$LOCKSTEP" prepare text "$LOCKSTEP_SOURCE_DIR/include" "$LOCKSTEP_SOURCE_DIR/README.md" --out text.h5 || fail "prepare text"
 ranks 2 train "$LOCKSTEP_SOURCE_DIR/jobs/gpt-text.ini" --run run --set data.train=text.h5 --set model.channels=64 \
   --set model.layers=2 --set train.steps=60 --set train.eval_every=20 --set optimizer.warmup_steps=10 \
-  --set model.context=64 --set log.every=20 >log 2>&1 || fail "training: $(tail -n 3 log)"
+  --set model.context=64 --set optimizer.lr=1e-3 --set log.every=20 >log 2>&1 || fail "training: $(tail -n 3 log)"
 grep eval log
 python3 - <<'PY' || fail "the validation loss does not fall"
 import json
