@@ -149,7 +149,11 @@ std::string FileIndex::default_weights() const {
       averages.empty() || std::all_of(tensors.begin(), tensors.end(), [&](const TensorEntry& tensor) {
         return !averages.contains(tensor.group) || of_model.contains(tensor.name);
       });
-  return has_model || averages.size() > 1 ? "model" : std::string(*averages.begin());
+  if (has_model) return "model";
+  if (averages.size() > 1)
+    throw UsageError("{}: holds no model, but the averages {}; say which with --weights", path,
+                     fmt::join(averages, ", "));
+  return std::string(*averages.begin());
 }
 
 std::uint64_t FileIndex::payload_bytes() const {

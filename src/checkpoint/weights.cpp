@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstring>
+#include <set>
 #include <string_view>
 #include <unordered_set>
 
@@ -66,6 +68,25 @@ Fit plan(const WeightSource& source, std::vector<StoredTensor>& stored, const De
 
 }  // namespace
 
+namespace {
+
+/// Partial loading forgives much, but not a file that has nothing to do with the model.
+void check_some_fit(const std::string& path, const ModelState& model, const Fit& fit, LoadReport& report) {
+  std::set<const void*> targets;
+  for (const Fit::Pair& pair : fit.pairs) targets.insert(pair.target.raw());
+  const auto taken = std::count_if(model.params.begin(), model.params.end(), [&](const Param* param) {
+    return param->value.numel() == 0 || targets.contains(param->value.raw());
+  });
+  const auto all = static_cast<std::ptrdiff_t>(model.params.size());
+  if (fit.pairs.empty() && all > 0)
+    throw DataError("{}: none of its tensors belongs to this model; is it a file of weights?", path);
+  if (taken < all)
+    report.notes.push_back(
+        fmt::format("{}: {} of {} parameters taken; the others keep their start", path, taken, all));
+}
+
+}  // namespace
+
 LoadReport load_weights(const std::string& path, const ModelState& model, comm::Communicator& communicator,
                         const std::string& group, const LoadOptions& options) {
   for (const Param* param : model.params) param->settle();
@@ -77,6 +98,7 @@ LoadReport load_weights(const std::string& path, const ModelState& model, comm::
   Fit result;
   comm::together(communicator, [&] {
     result = plan(*source, stored, demand_of(model, source->group(), stored), options, report);
+    check_some_fit(path, model, result, report);
   });
   comm::together(communicator, [&] {
     for (const Fit::Pair& pair : result.pairs)

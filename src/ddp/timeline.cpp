@@ -5,15 +5,24 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/system_error.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::ddp {
+namespace {
+
+constexpr std::string_view file_start = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+
+}  // namespace
 
 Timeline::Timeline(std::string path, comm::Communicator& communicator)
     : path_(std::move(path)), communicator_(communicator) {
@@ -65,6 +74,9 @@ std::string Timeline::as_json() const {
 std::int64_t Timeline::write() const {
   std::string all, text;
   std::int64_t dropped = 0;
+  bool any = !spans_.empty();
+  communicator_.broadcast(&any, sizeof any, 0);
+  if (!any) return 0;  // a run that was over already keeps the trace it has
   for (int rank = 0; rank < communicator_.size(); ++rank) {  // one after another: only rank 0 keeps them
     text = communicator_.rank() == rank ? as_json() : "";
     std::int64_t sizes[] = {static_cast<std::int64_t>(text.size()), dropped_};
@@ -85,6 +97,17 @@ std::int64_t Timeline::write() const {
 std::string Timeline::temporary_path() const { return path_ + ".tmp"; }
 
 void Timeline::check_writable() const {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  const fs::path directory = fs::path(path_).parent_path();
+  if (!directory.empty() && !fs::is_directory(directory, none))
+    throw UsageError("{}: there is no directory {} to write a trace in; make it", path_, directory.string());
+  if (fs::exists(path_, none)) {
+    std::string start(file_start.size(), '\0');
+    std::ifstream(path_).read(start.data(), static_cast<std::streamsize>(start.size()));
+    if (!fs::is_regular_file(path_, none) || start != file_start)
+      throw UsageError("{}: is there already and is no trace; give the trace a name of its own", path_);
+  }
   const std::string temporary = temporary_path();
   if (!std::ofstream(temporary, std::ios::app)) throw_system_error(errno, temporary, "write");
   std::remove(temporary.c_str());
@@ -93,7 +116,7 @@ void Timeline::check_writable() const {
 void Timeline::replace_file(const std::string& events) const {
   const std::string temporary = temporary_path();
   std::ofstream file(temporary, std::ios::trunc);
-  if (!(file << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" << events << "\n]}\n" << std::flush))
+  if (!(file << file_start << events << "\n]}\n" << std::flush))
     throw_system_error(errno, temporary, "write");
   if (std::rename(temporary.c_str(), path_.c_str()) != 0) throw_system_error(errno, path_, "replace");
 }

@@ -161,12 +161,23 @@ BOOST_FIXTURE_TEST_CASE(partial_loading_says_what_does_not_fit_and_takes_the_res
   BOOST_TEST(report.warnings[0] == path + ": missing: model/norm.num_batches_tracked");
   BOOST_TEST(report.warnings[1] == path + ": unexpected: model/other");
   BOOST_TEST(report.warnings[2] == path + ": wrong shape: model/norm.weight is [6] in the file, [2, 3] here");
+  BOOST_TEST(report.notes.back() == path + ": 0 of 1 parameters taken; the others keep their start");
   BOOST_TEST(model.weight.value.data<float>()[0] == 0.25f);
   BOOST_TEST(model.mean.value.data<float>()[0] == 7.0f);
   make_file("module._orig_mod.module.norm.running_mean");
   BOOST_CHECK_EXCEPTION(
       lc::load_weights(path, model, world, {}, {.strict = false}), ls::DataError,
       mentions("model/norm.running_mean and model/module._orig_mod.module.norm.running_mean"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_file_of_which_nothing_belongs_to_the_model_is_refused_even_partially, Files) {
+  make([](h5::File& file) {
+    file.create_group("model")
+        .create_dataset("other", h5::ElementType::float32, {3})
+        .write<float>(std::vector<float>{7, 8, 9});
+  });
+  BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, {}, {.strict = false}), ls::DataError,
+                        mentions("none of its tensors belongs to this model"));
 }
 
 BOOST_FIXTURE_TEST_CASE(safetensors_load_at_any_number_of_ranks_by_stripped_names, Files) {

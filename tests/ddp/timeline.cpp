@@ -196,5 +196,34 @@ BOOST_AUTO_TEST_CASE(a_trace_that_cannot_be_written_is_the_same_error_on_all_ran
   for (const std::string& theirs : world().all_gather_texts(text)) BOOST_TEST(theirs == text);
 }
 
+BOOST_AUTO_TEST_CASE(a_file_that_is_no_trace_is_never_replaced) {
+  const SharedFolder folder(world());
+  const std::string path = folder.file("data.h5");
+  if (world().rank() == 0) std::ofstream(path) << "somebody's data";
+  world().barrier();
+  same_error(ExitCode::usage, [&] { ddp::Timeline timeline(path, world()); });
+  same_error(ExitCode::usage, [&] { ddp::Timeline timeline(folder.file("nowhere/trace.json"), world()); });
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  BOOST_TEST(line == "somebody's data");
+  world().barrier();
+}
+
+BOOST_AUTO_TEST_CASE(a_trace_of_nothing_leaves_the_one_before) {
+  const SharedFolder folder(world());
+  const std::string path = folder.file("trace.json");
+  {
+    ddp::Timeline timeline(path, world());
+    timeline.add("span", ddp::Timeline::compute, 0, monotonic_s(), monotonic_s());
+    timeline.write();
+  }
+  ddp::Timeline(path, world()).write();
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  BOOST_TEST(contains(text, "span"));
+  world().barrier();
+}
+
 }  // namespace
 }  // namespace lockstep::test

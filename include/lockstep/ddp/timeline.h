@@ -20,13 +20,14 @@ class Timeline {
 
   /// Collective: the moment that is zero on every rank. Clocks of different machines are set by a barrier, so
   /// they agree to the time that takes; on one machine all ranks read one clock. Throws on all ranks if
-  /// `path` cannot be written.
+  /// `path` cannot be written, or is a file that is no trace (UsageError).
   Timeline(std::string path, comm::Communicator& communicator);
 
   /// A span from start_s to end_s on the clock of monotonic_s(). `name` must live as long as this object.
   void add(const char* name, int row, std::int64_t step, double start_s, double end_s);
 
-  /// Collective: rank 0 writes the spans of all ranks to the path, replacing what is there at once. Returns
+  /// Collective: rank 0 writes the spans of all ranks to the path, replacing what is there at once, unless it
+  /// recorded nothing. Returns
   /// how many of all ranks' were not kept. Throws on all ranks if it cannot be written.
   std::int64_t write() const;
 
