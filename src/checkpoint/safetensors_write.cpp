@@ -81,9 +81,7 @@ void write_safetensors(const std::string& path, std::span<const NamedTensor> ten
         "{}: {} bytes of names and metadata are more than the {} that a .safetensors file may have", path,
         header_bytes, most_safetensors_header_bytes);
   }
-  const std::string temporary = temporary_path(path, std::to_string(::getpid()));
-  try {
-    OpenFile file(temporary, OpenFile::Mode::create_or_truncate);
+  write_whole(path, temporary_path(path, std::to_string(::getpid())), [&](OpenFile& file) {
     file.write_at(0, &header_bytes, sizeof header_bytes);
     std::uint64_t offset = sizeof header_bytes;
     file.write_at(offset, header.data(), header.size());
@@ -92,13 +90,7 @@ void write_safetensors(const std::string& path, std::span<const NamedTensor> ten
       file.write_at(offset, tensor->value.raw(), tensor->value.bytes());
       offset += tensor->value.bytes();
     }
-    file.sync();
-    rename_file(temporary, path);
-  } catch (...) {
-    remove_quietly(temporary);
-    throw;
-  }
-  sync_directory(directory_of(path));
+  });
 }
 
 }  // namespace lockstep::checkpoint

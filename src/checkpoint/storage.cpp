@@ -168,17 +168,8 @@ std::string read_text(const std::string& path, std::uint64_t most_bytes) {
 }
 
 void write_text_atomically(const std::string& path, const std::string& text) {
-  const std::string temporary = temporary_path(path);
-  try {
-    OpenFile file(temporary, OpenFile::Mode::create_or_truncate);
-    file.write_at(0, text.data(), text.size());
-    file.sync();
-    rename_file(temporary, path);
-  } catch (...) {
-    remove_quietly(temporary);
-    throw;
-  }
-  sync_directory(directory_of(path));
+  write_whole(path, temporary_path(path),
+              [&](OpenFile& file) { file.write_at(0, text.data(), text.size()); });
 }
 
 bool replace_link(const std::string& path, const std::string& target) {

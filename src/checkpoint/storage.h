@@ -54,6 +54,21 @@ void sync_directory(const std::string& path);
 
 /// The whole of a small file. DataError if it is larger than `most_bytes`.
 std::string read_text(const std::string& path, std::uint64_t most_bytes = std::uint64_t{1} << 26);
+/// write(file) fills a file under its temporary name; when it returns, `path` is that file, whole and synced.
+/// If anything fails, `path` is as it was.
+template <class Write>
+void write_whole(const std::string& path, const std::string& temporary, const Write& write) {
+  try {
+    OpenFile file(temporary, OpenFile::Mode::create_or_truncate);
+    write(file);
+    file.sync();
+    rename_file(temporary, path);
+  } catch (...) {
+    remove_quietly(temporary);
+    throw;
+  }
+  sync_directory(directory_of(path));
+}
 /// Writes a small file through ".NAME.tmp" and a rename, synced: afterwards it is there whole, or as it was.
 void write_text_atomically(const std::string& path, const std::string& text);
 /// Makes `path` a symbolic link to `target`, replacing one. False where the file system has none.

@@ -153,8 +153,10 @@ std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::s
   std::unique_ptr<WeightSource> source;
   comm::together(communicator, [&] {
     if (format == Format::checkpoint) source = std::make_unique<CheckpointSource>(std::move(index), group);
-    if (format == Format::arrays) source = std::make_unique<ArraySource>(path, group.empty() ? "model" : group);
-    if (format == Format::safetensors) source = std::make_unique<SafetensorsSource>(path, group.empty() ? "model" : group);
+    if (format == Format::arrays)
+      source = std::make_unique<ArraySource>(path, group.empty() ? "model" : group);
+    if (format == Format::safetensors)
+      source = std::make_unique<SafetensorsSource>(path, group.empty() ? "model" : group);
   });
   return source;
 }

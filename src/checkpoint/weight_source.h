@@ -43,10 +43,10 @@ class WeightSource {
   std::vector<StoredTensor> tensors_;
 };
 
-/// A checkpoint, an HDF5 file that has the group, or (without a group asked for, or "model") an HDF5 file with
-/// arrays at its root, or a .safetensors file; told by content. An empty group is a checkpoint's
-/// FileIndex::default_weights(), and otherwise "model". Collective. DataError on anything else, and if the group
-/// does not exist.
+/// A checkpoint, an HDF5 file that has the group, or (without a group asked for, or "model") an HDF5 file
+/// with arrays at its root, or a .safetensors file; told by content. An empty group is a checkpoint's
+/// FileIndex::default_weights(), and otherwise "model". Collective. DataError on anything else, and if the
+/// group does not exist.
 std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& group,
                                            comm::Communicator& communicator);
 

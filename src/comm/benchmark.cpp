@@ -14,6 +14,7 @@
 #include "comm/mpi_check.h"
 #include "comm/owned_comm.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/base/median.h"
 
 namespace lockstep::comm {
 namespace {
@@ -62,12 +63,6 @@ std::optional<OwnedComm> mpi_comm_of(Communicator& communicator) {
   MPI_Group_free(&group);
   MPI_Group_free(&world);
   return std::optional<OwnedComm>(std::in_place, comm);
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 /// One size.

@@ -74,12 +74,6 @@ WorkloadRun::Times WorkloadRun::step() {
           .exposed_comm_ms = result.exposed_comm_ms};
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 std::vector<double> greatest_of_ranks(comm::Communicator& world, const std::vector<double>& mine) {
   std::vector<double> all(mine.size() * static_cast<std::size_t>(world.size()));
   world.all_gather(mine.data(), mine.size() * sizeof(double), all.data());

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/base/median.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/models/model.h"
@@ -48,9 +49,6 @@ class WorkloadRun {
   std::unique_ptr<optim::Optimizer> optimizer_;
   MadeUpBatch batch_;
 };
-
-/// The upper of the two middle values of an even number. Not of none.
-double median(std::vector<double> values);
 
 /// Element by element the greatest over all ranks, which all bring equally many. Collective.
 std::vector<double> greatest_of_ranks(comm::Communicator& world, const std::vector<double>& mine);

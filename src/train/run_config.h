@@ -8,10 +8,10 @@
 
 namespace lockstep::train {
 
-/// Settles train.shards (the run's, or the world size) and train.init (--resume FILE, or the run's), and checks
-/// that the run directory holds the same run or none. Collective. UsageError on every rank if the directory holds another configuration
-/// (each differing key with both values), if shards do not divide the batch, or if there are more ranks than
-/// shards.
+/// Settles train.shards (the run's, or the world size) and train.init (--resume FILE, or the run's), and
+/// checks that the run directory holds the same run or none. Collective. UsageError on every rank if the
+/// directory holds another configuration (each differing key with both values), if shards do not divide the
+/// batch, or if there are more ranks than shards.
 void settle(Config& config, checkpoint::RunDirectory& run, const RunOptions& options,
             const comm::Communicator& world);
 

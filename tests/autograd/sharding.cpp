@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "ddp/forwarding.h"
+#include "support/forwarding.h"
 
 namespace lockstep::test {
 namespace {

@@ -51,16 +51,8 @@ python=/usr/bin/python3
 $python -c 'import h5py, numpy' || fail "h5py is needed for this test"
 
 digits digits.h5
-cat >run.ini <<'INI'
-[model]
-name = resnet
-blocks = 1
-width = 8
-in_channels = 1
-classes = 10
-[data]
-train = digits.h5
-eval_fraction = 0.2
+small_resnet 'eval_fraction = 0.2' >run.ini
+cat >>run.ini <<'INI'
 [train]
 steps = 4
 global_batch = 16

@@ -3,16 +3,8 @@
 source "$(dirname "$0")/../support/cli.sh"
 
 digits digits.h5
-cat >run.ini <<'INI'
-[model]
-name = resnet
-blocks = 1
-width = 8
-in_channels = 1
-classes = 10
-[data]
-train = digits.h5
-eval_fraction = 0.2
+small_resnet 'eval_fraction = 0.2' >run.ini
+cat >>run.ini <<'INI'
 [train]
 steps = 160
 global_batch = 48

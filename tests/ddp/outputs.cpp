@@ -13,20 +13,6 @@
 namespace lockstep::test {
 namespace {
 
-struct Run {
-  explicit Run(int shards, ddp::Unused unused)
-      : backend(kernels::make_cpu_backend()),
-        replicas(net.state(), world(), *backend,
-                 {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .shards = shards, .unused = unused}) {}
-  ddp::StepResult step(std::uint64_t step, const LossOf& loss_of) {
-    return replicas.step(toy_batch(step, replicas),
-                         [&](Tape& tape, const ToyShard& shard) { return loss_of(net, tape, shard); });
-  }
-  Net net;
-  std::unique_ptr<kernels::Backend> backend;
-  ddp::DataParallel replicas;
-};
-
 // --- structures
 
 struct Hidden {
@@ -52,6 +38,15 @@ Everything forward(Net& net, Tape& tape, const Tensor& x) {
           .number = 3};
 }
 
+void check_two_steps(const LossOf& loss_of) {
+  const int shards = world().size() + 1;
+  ToyRun run(ddp::Unused::error, shards);
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    run.step(step, loss_of);
+    check_gradients(run.net, reference(step, shards, 1, loss_of));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_model_may_return_any_structure) {
   const LossOf through_the_tuple = [](Net& net, Tape& tape, const ToyShard& shard) {
     const Everything all = forward(net, tape, shard.x);
@@ -65,11 +60,7 @@ BOOST_AUTO_TEST_CASE(a_model_may_return_any_structure) {
     return Loss{hidden.sum + doubled.sum, doubled.total};
   };
   for (const LossOf& loss_of : {through_the_tuple, through_the_map}) {
-    Run run(world().size() + 1, ddp::Unused::error);
-    for (std::uint64_t step = 0; step < 2; ++step) {
-      run.step(step, loss_of);
-      check_gradients(run.net, reference(step, world().size() + 1, 1, loss_of));
-    }
+    check_two_steps(loss_of);
   }
 }
 
@@ -87,11 +78,7 @@ BOOST_AUTO_TEST_CASE(values_without_a_way_back_pass_through) {
     const Loss loss = mse(std::get<0>(all.pair) + made, shard.y);
     return Loss{loss.sum + through_cut.sum, loss.total};
   };
-  Run run(world().size() + 1, ddp::Unused::error);
-  for (std::uint64_t step = 0; step < 2; ++step) {
-    run.step(step, loss_of);
-    check_gradients(run.net, reference(step, world().size() + 1, 1, loss_of));
-  }
+  check_two_steps(loss_of);
 }
 
 BOOST_AUTO_TEST_CASE(outputs_that_the_loss_leaves_out_cost_their_own_parameters_only) {
@@ -99,11 +86,11 @@ BOOST_AUTO_TEST_CASE(outputs_that_the_loss_leaves_out_cost_their_own_parameters_
     const Everything all = forward(net, tape, shard.x);
     return mse(std::get<1>(all.pair).late, Tensor::zeros(all.plain.shape()));
   };
-  Run strict(4, ddp::Unused::error);
+  ToyRun strict(ddp::Unused::error, 4);
   const std::string text = same_error(ExitCode::usage, [&] { strict.step(0, hidden_alone); });
   BOOST_TEST(contains(text, "out.weight in no shard; out.bias in no shard; nothing in no shard"));
   BOOST_TEST(!contains(text, "in.weight"));
-  Run lenient(4, ddp::Unused::allow);
+  ToyRun lenient(ddp::Unused::allow, 4);
   for (std::uint64_t step = 0; step < 2; ++step) {
     lenient.step(step, hidden_alone);
     const Gradients wanted = reference(step, 4, 1, hidden_alone);
@@ -124,7 +111,7 @@ BOOST_AUTO_TEST_CASE(an_output_that_nobody_walks_back_from_spoils_no_later_step)
   const int shards = world().size() + 1;
   const LossOf by_all = ignored_in([](int) { return true; });
   const LossOf by_the_first = ignored_in([](int shard) { return shard == 0; });
-  Run lenient(shards, ddp::Unused::allow), strict(shards, ddp::Unused::error);
+  ToyRun lenient(ddp::Unused::allow, shards), strict(ddp::Unused::error, shards);
 
   BOOST_TEST(lenient.step(0, by_all).weight == 0);
   for (const Param& param : lenient.net.params) BOOST_TEST(!param.gradient, param.name);
@@ -135,14 +122,14 @@ BOOST_AUTO_TEST_CASE(an_output_that_nobody_walks_back_from_spoils_no_later_step)
   BOOST_TEST(contains(text, "in.weight not in shard 0 (rank 0)"));
   same_error(ExitCode::usage, [&] { strict.step(1, by_all); });
 
-  for (Run* const run : {&lenient, &strict}) {
+  for (ToyRun* const run : {&lenient, &strict}) {
     run->step(2, plain_loss);
     check_gradients(run->net, reference(2, shards));
   }
 }
 
 BOOST_AUTO_TEST_CASE(allowing_unused_parameters_changes_no_bit_where_all_are_used) {
-  Run strict(5, ddp::Unused::error), lenient(5, ddp::Unused::allow);
+  ToyRun strict(ddp::Unused::error, 5), lenient(ddp::Unused::allow, 5);
   for (std::uint64_t step = 0; step < 3; ++step) {
     strict.step(step, plain_loss);
     lenient.step(step, plain_loss);

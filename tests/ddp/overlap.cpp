@@ -2,9 +2,9 @@
 #include <boost/test/unit_test.hpp>
 #include <numeric>
 
-#include "ddp/forwarding.h"
 #include "ddp/reducer.h"
 #include "ddp/toy.h"
+#include "support/forwarding.h"
 
 namespace lockstep::test {
 namespace {

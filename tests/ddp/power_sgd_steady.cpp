@@ -1,10 +1,9 @@
 // A steady step of PowerSGD asks the system for no memory.
 #include <boost/test/unit_test.hpp>
-#include <optional>
 
+#include "ddp/steady_steps.h"
 #include "ddp/toy.h"
 #include "lockstep/ddp/power_sgd.h"
-#include "support/allocations.h"
 
 namespace lockstep::test {
 namespace {
@@ -28,18 +27,10 @@ BOOST_AUTO_TEST_CASE(a_steady_step_with_power_sgd_allocates_nothing) {
       h = relu(linear(h, tape.use(net.params[2])));
       return mse(linear(h, tape.use(net.params[3]), tape.use(net.params[4])), shard.y);
     };
-    std::optional<AllocationCount> count;
-    std::size_t pool_before = 0;
-    for (std::uint64_t step = 0; step < 8; ++step) {
-      if (step == 4) {
-        pool_before = backend->reserved_bytes();
-        count.emplace();
-      }
-      batch.step = step;
-      replicas.step(batch, loss_of);
-    }
-    BOOST_TEST(count->made().own == 0);
-    BOOST_TEST(backend->reserved_bytes() == pool_before);
+    BOOST_TEST(steady_allocations(*backend, [&](std::uint64_t step) {
+                 batch.step = step;
+                 replicas.step(batch, loss_of);
+               }) == 0);
   }
 }
 

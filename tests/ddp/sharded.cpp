@@ -6,9 +6,9 @@
 #include <memory>
 
 #include "comm/mpi_communicator.h"
-#include "ddp/forwarding.h"
 #include "ddp/wide.h"
 #include "lockstep/base/clock.h"
+#include "support/forwarding.h"
 
 namespace lockstep::test {
 namespace {

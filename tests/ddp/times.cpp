@@ -103,16 +103,6 @@ class PlainHook final : public ddp::Hook {
   std::vector<comm::Ticket> tickets_;
 };
 
-class Sum final : public Statistic {
- public:
-  const std::string& name() const override { return name_; }
-  std::int64_t elements() const override { return 3; }
-  void apply(std::span<const double>) override {}
-
- private:
-  std::string name_ = "sum";
-};
-
 struct Run {
   explicit Run(ddp::Mode mode = ddp::Mode::overlapped, ddp::Options options = {}, bool with_statistic = false)
       : communicator(world()), replicas(state(with_statistic), communicator, *backend, [&] {
@@ -154,7 +144,7 @@ struct Run {
     return result;
   }
   Net net;
-  Sum statistic;
+  ToyStatistic statistic;
   Holding communicator;
   std::unique_ptr<kernels::Backend> backend = kernels::make_cpu_backend();
   ddp::DataParallel replicas;

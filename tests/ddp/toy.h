@@ -167,6 +167,32 @@ inline void check_gradients(const Net& net, const Gradients& wanted) {
 /// Buckets of one gradient each.
 inline constexpr double tiny_mb = 1e-6;
 
+/// The toy network, a bucket for each gradient.
+struct ToyRun {
+  ToyRun(ddp::Unused unused, int shards)
+      : backend(kernels::make_cpu_backend()),
+        replicas(net.state(), world(), *backend,
+                 {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .shards = shards, .unused = unused}) {}
+  ddp::StepResult step(std::uint64_t step, const LossOf& loss_of) {
+    return replicas.step(toy_batch(step, replicas),
+                         [&](Tape& tape, const ToyShard& shard) { return loss_of(net, tape, shard); });
+  }
+  Net net;
+  std::unique_ptr<kernels::Backend> backend;
+  ddp::DataParallel replicas;
+};
+
+/// A statistic that nobody reads.
+class ToyStatistic final : public Statistic {
+ public:
+  const std::string& name() const override { return name_; }
+  std::int64_t elements() const override { return 3; }
+  void apply(std::span<const double>) override {}
+
+ private:
+  std::string name_ = "sum";
+};
+
 /// The text of the Error that `action` throws; all ranks must throw the same with this code.
 template <class Action>
 std::string same_error(ExitCode code, const Action& action) {

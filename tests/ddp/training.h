@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "ddp/forwarding.h"
 #include "ddp/toy.h"
+#include "support/forwarding.h"
 
 namespace lockstep::test {
 

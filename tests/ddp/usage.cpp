@@ -6,21 +6,6 @@
 namespace lockstep::test {
 namespace {
 
-/// The network with a second output layer that only some shards use.
-struct Branching {
-  explicit Branching(ddp::Unused unused, int shards)
-      : backend(kernels::make_cpu_backend()),
-        replicas(net.state(), world(), *backend,
-                 {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .shards = shards, .unused = unused}) {}
-  ddp::StepResult step(std::uint64_t step, const LossOf& loss_of) {
-    return replicas.step(toy_batch(step, replicas),
-                         [&](Tape& tape, const ToyShard& shard) { return loss_of(net, tape, shard); });
-  }
-  Net net;
-  std::unique_ptr<kernels::Backend> backend;
-  ddp::DataParallel replicas;
-};
-
 /// x -> in -> out, without the tied layer.
 Loss shallow(Net& net, Tape& tape, const ToyShard& shard) {
   const Var h = relu(linear(tape.constant(shard.x), tape.use(net["in.weight"]), tape.use(net["in.bias"])));
@@ -34,7 +19,7 @@ LossOf deep_in(const std::function<bool(int)>& is_deep) {
 }
 
 BOOST_AUTO_TEST_CASE(a_parameter_without_gradient_is_named_on_every_rank_before_the_step_ends) {
-  Branching run(ddp::Unused::error, 4);
+  ToyRun run(ddp::Unused::error, 4);
   const std::string text = same_error(ExitCode::usage, [&] { run.step(0, shallow); });
   BOOST_TEST(contains(text, "tied.weight in no shard"));
   BOOST_TEST(contains(text, "nothing in no shard"));
@@ -43,7 +28,7 @@ BOOST_AUTO_TEST_CASE(a_parameter_without_gradient_is_named_on_every_rank_before_
 }
 
 BOOST_AUTO_TEST_CASE(the_error_names_the_shards_and_ranks_that_missed_it) {
-  Branching run(ddp::Unused::error, 4);
+  ToyRun run(ddp::Unused::error, 4);
   const std::string text =
       same_error(ExitCode::usage, [&] { run.step(0, deep_in([](int shard) { return shard < 2; })); });
   const comm::ShardMap& map = run.replicas.shard_map();
@@ -55,14 +40,14 @@ BOOST_AUTO_TEST_CASE(the_error_names_the_shards_and_ranks_that_missed_it) {
 }
 
 BOOST_AUTO_TEST_CASE(the_step_after_such_an_error_works) {
-  Branching run(ddp::Unused::error, 4);
+  ToyRun run(ddp::Unused::error, 4);
   same_error(ExitCode::usage, [&] { run.step(0, shallow); });
   run.step(1, plain_loss);
   check_gradients(run.net, reference(1, 4));
 }
 
 BOOST_AUTO_TEST_CASE(allowed_unused_parameters_count_as_zero_and_keep_no_gradient_if_no_rank_used_them) {
-  Branching run(ddp::Unused::allow, 5);
+  ToyRun run(ddp::Unused::allow, 5);
   for (std::uint64_t step = 0; step < 3; ++step) {
     run.step(step, shallow);
     const Gradients wanted = reference(step, 5, 1, shallow);
@@ -75,7 +60,7 @@ BOOST_AUTO_TEST_CASE(allowed_unused_parameters_count_as_zero_and_keep_no_gradien
 BOOST_AUTO_TEST_CASE(a_parameter_used_by_one_rank_alone_has_its_gradient_on_all) {
   const int shards = 4;
   for (int user = 0; user < shards; ++user) {
-    Branching run(ddp::Unused::allow, shards);
+    ToyRun run(ddp::Unused::allow, shards);
     for (std::uint64_t step = 0; step < 3; ++step) {
       const LossOf loss_of = deep_in([&](int shard) { return shard == user; });
       run.step(step, loss_of);
@@ -85,7 +70,7 @@ BOOST_AUTO_TEST_CASE(a_parameter_used_by_one_rank_alone_has_its_gradient_on_all)
 }
 
 BOOST_AUTO_TEST_CASE(control_flow_may_differ_between_ranks_shards_and_steps) {
-  Branching run(ddp::Unused::allow, 7);
+  ToyRun run(ddp::Unused::allow, 7);
   for (std::uint64_t step = 0; step < 6; ++step) {
     const LossOf loss_of = deep_in([&](int shard) { return (shard + step) % 3 == 0; });
     run.step(step, loss_of);
@@ -94,7 +79,7 @@ BOOST_AUTO_TEST_CASE(control_flow_may_differ_between_ranks_shards_and_steps) {
 }
 
 BOOST_AUTO_TEST_CASE(a_gradient_of_an_earlier_step_does_not_stay) {
-  Branching run(ddp::Unused::allow, 4);
+  ToyRun run(ddp::Unused::allow, 4);
   run.step(0, plain_loss);
   BOOST_TEST(bool(run.net["tied.weight"].gradient));
   run.step(1, shallow);
@@ -106,10 +91,10 @@ BOOST_AUTO_TEST_CASE(an_output_that_is_not_in_the_loss_is_a_missing_gradient) {
     linear(tape.constant(Tensor::zeros({2, 7})), tape.use(net["tied.weight"]));
     return shallow(net, tape, shard);
   };
-  Branching strict(ddp::Unused::error, 4);
+  ToyRun strict(ddp::Unused::error, 4);
   const std::string text = same_error(ExitCode::usage, [&] { strict.step(0, loss_of); });
   BOOST_TEST(contains(text, "tied.weight in no shard"));
-  Branching lenient(ddp::Unused::allow, 4);
+  ToyRun lenient(ddp::Unused::allow, 4);
   lenient.step(0, loss_of);
   BOOST_TEST(!lenient.net["tied.weight"].gradient);
 }

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "lockstep/base/random.h"
+#include "support/forwarding.h"
 #include "support/world.h"
 
 namespace lockstep::test {
@@ -62,50 +63,15 @@ class SummingSink final : public GradientSink {
 };
 
 /// Counts what layers send.
-class CountingCommunicator final : public comm::Communicator {
+class CountingCommunicator final : public Forwarding {
  public:
-  explicit CountingCommunicator(comm::Communicator& inner) : inner_(inner) {}
+  using Forwarding::Forwarding;
   int gathers = 0;
 
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  const comm::Topology& topology() const override { return inner_.topology(); }
-  std::unique_ptr<comm::Arena> allocate_arena(std::size_t bytes, int planes) override {
-    return inner_.allocate_arena(bytes, planes);
-  }
-  comm::Ticket start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
-    return inner_.start_tree_sum(sum, map);
-  }
-  comm::Ticket start_reduce_scatter(const comm::TreeSum& sum, const comm::ShardMap& map,
-                                    const comm::Slices& slices) override {
-    return inner_.start_reduce_scatter(sum, map, slices);
-  }
-  comm::Ticket start_all_gather(const comm::TreeSum& vector, const comm::Slices& slices) override {
-    return inner_.start_all_gather(vector, slices);
-  }
-  void progress() override { inner_.progress(); }
-  bool done(comm::Ticket ticket) override { return inner_.done(ticket); }
-  void wait(comm::Ticket ticket) override { inner_.wait(ticket); }
   void all_gather(const void* mine, std::size_t bytes, void* all) override {
     ++gathers;
-    inner_.all_gather(mine, bytes, all);
+    Forwarding::all_gather(mine, bytes, all);
   }
-  void all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank,
-                          void* all) override {
-    inner_.all_gather_unequal(mine, bytes_of_rank, all);
-  }
-  std::vector<std::string> all_gather_texts(const std::string& mine) override {
-    return inner_.all_gather_texts(mine);
-  }
-  void broadcast(void* data, std::size_t bytes, int root) override { inner_.broadcast(data, bytes, root); }
-  void barrier(double timeout_s) override { inner_.barrier(timeout_s); }
-  std::unique_ptr<comm::Communicator> split(int colour, int key) override {
-    return inner_.split(colour, key);
-  }
-  void abort(int exit_code) override { inner_.abort(exit_code); }
-
- private:
-  comm::Communicator& inner_;
 };
 
 struct Fixture {

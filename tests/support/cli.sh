@@ -31,6 +31,12 @@ digits() {
     fail "prepare csv"
 }
 
+# small_resnet [SETTING...]: sections [model] and [data] (digits.h5) of a configuration; further lines go to [data].
+small_resnet() {
+  printf '%s\n' '[model]' 'name = resnet' 'blocks = 1' 'width = 8' 'in_channels = 1' 'classes = 10' \
+    '[data]' 'train = digits.h5' "$@"
+}
+
 finish() {
   [ "$failures" -eq 0 ] || { echo "$failures failed"; exit 1; }
   echo "all held"

@@ -12,6 +12,7 @@ import argparse
 import datetime
 import json
 import os
+import pathlib
 import statistics
 import sys
 import time
@@ -22,6 +23,9 @@ try:
     import torch.nn as nn
     import torch.nn.functional as F
     from torch.nn.parallel import DistributedDataParallel
+
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "golden"))
+    import generate
 except ImportError as missing:
     print(f"ddp.py: {missing}", file=sys.stderr)
     sys.exit(77)
@@ -29,94 +33,22 @@ except ImportError as missing:
 UNMEASURED_STEPS = 4
 
 
-class Attention(nn.Module):
-    def __init__(self, heads):
+class FusedAttention(nn.Module):
+    """generate.Attention where all heads attend causally, by PyTorch's own kernel."""
+
+    def __init__(self, heads, causal=True):
         super().__init__()
+        assert causal
         self.heads = heads
 
     def forward(self, q, k, v):
         b, t, c = q.shape
         q, k, v = (z.view(b, t, self.heads, c // self.heads).transpose(1, 2) for z in (q, k, v))
-        if hasattr(F, "scaled_dot_product_attention"):
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        else:
-            score = q @ k.transpose(-1, -2) / (c // self.heads) ** 0.5
-            out = score.masked_fill(torch.ones(t, t, dtype=torch.bool).triu(1), float("-inf")).softmax(-1) @ v
-        return out.transpose(1, 2).reshape(b, t, c)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c)
 
 
-class Block(nn.Module):
-    def __init__(self, c, heads):
-        super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(c), nn.LayerNorm(c)
-        self.attn = nn.ModuleDict({"c_attn": nn.Linear(c, 3 * c), "c_proj": nn.Linear(c, c)})
-        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(c, 4 * c), "c_proj": nn.Linear(4 * c, c)})
-        self.core = Attention(heads)
-
-    def forward(self, x):
-        q, k, v = self.attn["c_attn"](self.ln_1(x)).chunk(3, -1)
-        x = x + self.attn["c_proj"](self.core(q, k, v))
-        return x + self.mlp["c_proj"](F.gelu(self.mlp["c_fc"](self.ln_2(x)), approximate="tanh"))
-
-
-class Gpt(nn.Module):
-    def __init__(self, vocab, context, layers, heads, channels):
-        super().__init__()
-        self.transformer = nn.ModuleDict({
-            "wte": nn.Embedding(vocab, channels), "wpe": nn.Embedding(context, channels),
-            "h": nn.ModuleList([Block(channels, heads) for _ in range(layers)]), "ln_f": nn.LayerNorm(channels)})
-
-    def forward(self, tokens):
-        t = self.transformer
-        x = t["wte"](tokens) + t["wpe"].weight[:tokens.shape[1]]
-        for block in t["h"]:
-            x = block(x)
-        return t["ln_f"](x) @ t["wte"].weight.t()
-
-
-class BasicBlock(nn.Module):
-    def __init__(self, i, o, stride):
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(i, o, 3, stride, 1, bias=False), nn.BatchNorm2d(o)
-        self.conv2, self.bn2 = nn.Conv2d(o, o, 3, 1, 1, bias=False), nn.BatchNorm2d(o)
-        if stride != 1 or i != o:
-            self.downsample = nn.Sequential(nn.Conv2d(i, o, 1, stride, bias=False), nn.BatchNorm2d(o))
-
-    def forward(self, x):
-        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        return F.relu(y + (self.downsample(x) if hasattr(self, "downsample") else x))
-
-
-class ResNet(nn.Module):
-    def __init__(self, in_channels, blocks, width, classes):
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(in_channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
-        i = width
-        for k, n in enumerate(blocks):
-            o = width << k
-            stage = [BasicBlock(i if j == 0 else o, o, 2 if k > 0 and j == 0 else 1) for j in range(n)]
-            setattr(self, f"layer{k + 1}", nn.Sequential(*stage))
-            i = o
-        self.stages = len(blocks)
-        self.fc = nn.Linear(i, classes)
-
-    def forward(self, x):
-        x = F.relu(self.bn1(self.conv1(x)))
-        for k in range(self.stages):
-            x = getattr(self, f"layer{k + 1}")(x)
-        return self.fc(x.mean((2, 3)))
-
-
-class Mlp(nn.Module):
-    def __init__(self, sizes):
-        super().__init__()
-        net = []
-        for i, o in zip(sizes[:-1], sizes[1:]):
-            net += [nn.Linear(i, o), nn.ReLU()]
-        self.net = nn.Sequential(*net[:-1])
-
-    def forward(self, x):
-        return self.net(x)
+if hasattr(F, "scaled_dot_product_attention"):
+    generate.Attention = FusedAttention
 
 
 def adamw(model):
@@ -131,12 +63,12 @@ def adamw(model):
 
 # Name: (samples a rank, model, optimizer, a batch)
 WORKLOADS = {
-    "gpt-cpu": (8, lambda: Gpt(vocab=256, context=128, layers=4, heads=4, channels=256), adamw,
+    "gpt-cpu": (8, lambda: generate.Gpt(vocab=256, context=128, layers=4, heads=4, channels=256), adamw,
                 lambda n: (torch.randint(256, (n, 128)), torch.randint(256, (n, 128)))),
-    "resnet-cpu": (32, lambda: ResNet(in_channels=3, blocks=[2, 2, 2], width=32, classes=10),
+    "resnet-cpu": (32, lambda: generate.ResNet(in_channels=3, blocks=[2, 2, 2], width=32, classes=10),
                    lambda model: torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
                    lambda n: (torch.randn(n, 3, 32, 32), torch.randint(10, (n,)))),
-    "mlp-wide": (32, lambda: Mlp([1024, 4096, 4096, 1024]),
+    "mlp-wide": (32, lambda: generate.Mlp([1024, 4096, 4096, 1024]),
                  lambda model: torch.optim.SGD(model.parameters(), lr=0.01),
                  lambda n: (torch.randn(n, 1024), torch.randint(1024, (n,)))),
 }

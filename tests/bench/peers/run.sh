@@ -45,7 +45,7 @@ install_newest() {
   free_gb=$(($(df --output=avail -k "$repository" | tail -n 1) / 1000000))
   [ "$free_gb" -ge 15 ] || { say "newest: not installed, it takes 15 GB of disk on the way and $free_gb are free"; return 0; }
   say "newest: installing PyTorch from PyPI into $venv"
-  { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --no-cache-dir torch numpy; } >"$scratch/pip.log" 2>&1 ||
+  { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --no-cache-dir torch numpy h5py; } >"$scratch/pip.log" 2>&1 ||
     say "newest: not installed: $(tail -n 1 "$scratch/pip.log")"
 }
 
