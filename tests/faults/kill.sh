@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# kill.sh [all] [async]: SIGKILL of any rank at the points of a save. Whatever it hits, the newest checkpoint is whole, the run
+# resumes on 1 to 4 ranks, ends in the bits of a run without a kill, and leaves no temporary file.
+# The points are those of a traced save. By default one of each kind (rank, call, file); `all`: each of them, before and after.
+source "$(dirname "$0")/faults.sh"
+
+all=false
+for word in "$@"; do
+  case $word in
+    all)
+      all=true
+      export OMPI_MCA_odls_base_sigkill_timeout=1  # the others have time to do something
+      ;;
+    async) settings+=(--set checkpoint.async=true) ;;
+    *) echo "kill.sh: unknown word $word"; exit 2 ;;
+  esac
+done
+prepare_base
+
+# strikes RANKS: "RANK NTH WHEN CALL FILE" of each kill: in the save of step 6, with the pruning that follows it.
+strikes() {
+  points "$1" run/checkpoints
+  awk -v all=$all -v step="step-00000000$fault_step" -v next_step="step-00000000$last_step" '
+    index($4, step) { saving[$1] = 1 }
+    index($4, next_step) { saving[$1] = 0 }
+    saving[$1] && ($1 == 0 || index($4, step)) { line[++lines] = $0 }
+    END {
+      for (i = 1; i <= lines; ++i) {
+        split(line[i], field, " ")
+        rank = field[1]; nth = field[2]; what = field[3] " " field[4]
+        kind = rank " " what
+        if (all == "true" || !(kind in seen)) print rank, nth, "before", what
+        if (all == "true" && field[3] ~ /write/) print rank, nth, "middle", what
+        if (all == "true") print rank, nth, "after", what
+        ++seen[kind]
+        last_of[kind] = nth
+      }
+      if (all == "true") exit
+      for (kind in seen) {
+        split(kind, field, " ")
+        what = field[2] " " field[3]
+        if (field[2] == "pwrite") print field[1], int(last_of[kind] - seen[kind] / 2), "middle", what
+        if (field[2] ~ /pwrite|create|rename|symlink|unlink/) print field[1], last_of[kind], "after", what
+      }
+    }' points.log | sort -s -n -k1,1 -k2,2
+}
+
+kills=0
+at() {  # at RANKS: kills runs of that many
+  local ranks=$1 rank nth when what
+  strikes "$ranks" >strikes.log
+  for rank in $(seq 0 $((ranks < 3 ? ranks - 1 : 2))); do
+    grep -q "^$rank .* pwrite .step-00000000$fault_step.h5.tmp" strikes.log || fail "rank $rank of $ranks writes nothing"
+  done
+  for what in "create .*tmp" "fsync .*tmp" "rename .*tmp" "fsync checkpoints" "unlink step-000000002.h5"; do
+    grep -Eq "^0 .* $what\$" strikes.log || fail "no point '$what' among those of $ranks ranks"
+  done
+  while read -r rank nth when what; do
+    case="kill $when call $nth of rank $rank of $ranks ($what)"
+    ((++kills))
+    from_base
+    train_with "rank=$rank nth=$nth path=run/checkpoints kill=$when" "$ranks" </dev/null && fail "$case: the run ended well"
+    struck killed
+    whole_newest
+    goes_on $((kills % 4 + 1)) </dev/null
+  done <strikes.log
+}
+
+at 2
+! $all || { at 1; at 3; }
+echo "$kills kills"
+finish
