@@ -29,13 +29,13 @@ namespace {
   std::_Exit(2);
 }
 
-enum class Deed { nothing, fail, kill_before, kill_middle, kill_after };
+enum class Deed { nothing, fail, shorten, kill_before, kill_middle, kill_after };
 
 /// What LOCKSTEP_FAULT asks for.
 struct Rule {
   std::string calls, path;  // calls: ",write,fsync,"; empty: all
   bool this_rank = true;
-  bool traces = false, always = false, half_first = false;
+  bool traces = false, always = false, half = false;
   long nth = 1;
   Deed deed = Deed::nothing;
   int error = 0;
@@ -48,6 +48,7 @@ struct Rule {
       if (end > 0) read(text.substr(0, end));
       text.remove_prefix(std::min(end + 1, text.size()));
     }
+    if (half && deed == Deed::nothing) deed = Deed::shorten;
   }
 
  private:
@@ -78,7 +79,7 @@ struct Rule {
     } else if (word == "always") {
       always = true;
     } else if (word == "short") {
-      half_first = true;
+      half = true;
     } else if (word == "trace") {
       traces = true;
     } else if (key == "log" && !value.empty()) {
@@ -128,17 +129,17 @@ class Call {
     look(path, "");
   }
 
-  /// Does what was asked. `real` makes the call; `half` moves half the bytes, for calls that move bytes.
+  /// Does what was asked. `real` makes the call; `half` moves the first half of the bytes, of calls that move
+  /// any.
   template <class Real, class Half>
   auto make(const Real& real, const Half& half) -> decltype(real()) {
     if (number_ == 0) return real();
     const Rule& asked = rule();
-    const bool strikes =
-        asked.deed != Deed::nothing &&
-        (number_ == asked.nth || ((asked.always || asked.half_first) && number_ > asked.nth));
-    if (strikes && asked.deed == Deed::fail && asked.half_first && number_ == asked.nth) {
+    const bool first = number_ == asked.nth, later = number_ > asked.nth;
+    const bool strikes = asked.deed != Deed::nothing && (first || (later && (asked.always || asked.half)));
+    if (strikes && asked.half && (first || asked.deed == Deed::shorten)) {
       const auto result = half();
-      say("short");
+      say("shortened");
       return result;
     }
     if (strikes && asked.deed == Deed::fail) {
@@ -155,7 +156,7 @@ class Call {
   }
   template <class Real>
   auto make(const Real& real) -> decltype(real()) {
-    return make(real, [] { return 0; });
+    return make(real, real);
   }
 
  private:
@@ -210,7 +211,7 @@ const char* open_name(int flags) { return (flags & O_CREAT) != 0 ? "create" : "o
 ssize_t write_half(int descriptor, const iovec* pieces, int count, off_t offset, bool positioned) {
   std::size_t bytes = 0;
   for (int piece = 0; piece < count; ++piece) bytes += pieces[piece].iov_len;
-  std::size_t left = bytes / 2, done = 0;
+  std::size_t left = (bytes + 1) / 2, done = 0;
   for (int piece = 0; piece < count && left > 0; ++piece) {
     const std::size_t part = std::min(left, pieces[piece].iov_len);
     const long wrote = positioned ? ::syscall(SYS_pwrite64, descriptor, pieces[piece].iov_base, part,
@@ -258,7 +259,8 @@ LOCKSTEP_FAULT_OPENAT(openat64)
 ssize_t write(int descriptor, const void* data, size_t bytes) {
   static auto* const next = real<ssize_t(int, const void*, size_t)>("write");
   return Call("write", descriptor)
-      .make([&] { return next(descriptor, data, bytes); }, [&] { return next(descriptor, data, bytes / 2); });
+      .make([&] { return next(descriptor, data, bytes); },
+            [&] { return next(descriptor, data, (bytes + 1) / 2); });
 }
 
 ssize_t writev(int descriptor, const iovec* pieces, int count) {
@@ -273,7 +275,7 @@ ssize_t writev(int descriptor, const iovec* pieces, int count) {
     static auto* const next = real<ssize_t(int, const void*, size_t, off_t)>(#function); \
     return Call("pwrite", descriptor)                                                    \
         .make([&] { return next(descriptor, data, bytes, offset); },                     \
-              [&] { return next(descriptor, data, bytes / 2, offset); });                \
+              [&] { return next(descriptor, data, (bytes + 1) / 2, offset); });          \
   }
 LOCKSTEP_FAULT_PWRITE(pwrite)
 LOCKSTEP_FAULT_PWRITE(pwrite64)

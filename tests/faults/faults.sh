@@ -31,15 +31,15 @@ keep = 2
 INI
 }
 
-# train RANKS [ARGUMENT...]: starts or resumes the run of directory run; its exit code. One rank goes without mpirun.
+# train RANKS [ARGUMENT...]: starts or resumes the run of directory subject; its exit code. One rank goes without mpirun.
 train() {
   local count=$1
   shift
   if [ "$count" -eq 1 ]; then
-    timeout 120 "$LOCKSTEP" train run.ini --run run "${settings[@]}" "$@" >out.log 2>err.log
+    timeout 120 "$LOCKSTEP" train run.ini --run subject "${settings[@]}" "$@" >out.log 2>err.log
   else
     # shellcheck disable=SC2086  # mpirun's flags are several words
-    timeout 120 $LOCKSTEP_MPIRUN -n "$count" "$LOCKSTEP" train run.ini --run run "${settings[@]}" "$@" >out.log 2>err.log
+    timeout 120 $LOCKSTEP_MPIRUN -n "$count" "$LOCKSTEP" train run.ini --run subject "${settings[@]}" "$@" >out.log 2>err.log
   fi
 }
 
@@ -50,34 +50,37 @@ train_with() {
   rm -f fault.log
   # shellcheck disable=SC2086
   timeout 120 $LOCKSTEP_MPIRUN -n "$count" env LD_PRELOAD="$LOCKSTEP_FAULT_LIBRARY" LOCKSTEP_FAULT="$fault log=fault.log" \
-    "$LOCKSTEP" train run.ini --run run "${settings[@]}" "$@" >out.log 2>err.log
+    "$LOCKSTEP" train run.ini --run subject "${settings[@]}" "$@" >out.log 2>err.log
 }
 
 # prepare_base: `reference.h5`, the end of a run that nothing happened to, and `base`, the run at step 4 with two checkpoints.
 prepare_base() {
   small_run
-  rm -rf run
+  rm -rf subject
   train 1 || fail "the run without a fault: $(cat err.log)"
-  cp run/checkpoints/latest reference.h5
-  rm -rf run
+  cp subject/checkpoints/latest reference.h5
+  rm -rf subject
   train 1 --set train.steps=$base_step || fail "the first half: $(cat err.log)"
-  mv run base
+  mv subject base
   (cd base/checkpoints && sha256sum step-*.h5) >base.sums
 }
 
+from_nothing() {
+  rm -rf subject
+}
 from_base() {
-  rm -rf run
-  cp -a base run
+  rm -rf subject
+  cp -a base subject
 }
 
-# points RANKS PATH: traces a run from the base; points.log gets "RANK NTH CALL FILE" of every call on a path with PATH in it,
+# points PLACE RANKS PATH: traces a run from there (from_base or from_nothing); points.log gets "RANK NTH CALL FILE" of every call on a path with PATH in it,
 # FILE without its directory and without the mark of the start.
 points() {
-  from_base
-  train_with "path=$2 trace" "$1" || fail "a traced run on $1 ranks: $(cat err.log)"
+  "$1"
+  train_with "path=$3 trace" "$2" || fail "a traced run on $2 ranks: $(cat err.log)"
   sed -E 's/^fault: rank=([0-9]+) nth=([0-9]+) call=([a-z]+) passed .* path=(.*)$/\1 \2 \3 \4/; s/\.[0-9a-f]{16}\.tmp/.tmp/g
     s/ -> .*//; s/ [^ ]*\// /' fault.log >points.log
-  expect_same reference.h5 run/checkpoints/latest
+  expect_same reference.h5 subject/checkpoints/latest
 }
 
 # struck COUNT-PATTERN: the library says that it did what was asked.
@@ -86,26 +89,26 @@ struck() {
 }
 
 newest() {
-  find run/checkpoints -name 'step-*.h5' 2>/dev/null | sort | tail -n 1
+  find subject/checkpoints -name 'step-*.h5' 2>/dev/null | sort | tail -n 1
 }
 
 # whole_newest: the newest checkpoint is whole, and so is `latest`; those of the base are as they were, if they still are.
 whole_newest() {
   local file
-  for file in "$(newest)" run/checkpoints/latest; do
+  for file in "$(newest)" subject/checkpoints/latest; do
     "$LOCKSTEP" verify "$file" >verify.log 2>&1 || fail "$case: $file is not whole: $(cat verify.log)"
   done
-  (cd run/checkpoints && sha256sum --ignore-missing --quiet -c ../../base.sums) >sums.log 2>&1 ||
+  (cd subject/checkpoints && sha256sum --ignore-missing --quiet -c ../../base.sums) >sums.log 2>&1 ||
     fail "$case: earlier checkpoints changed: $(cat sums.log)"
-  [ -e run/checkpoints/step-00000000$base_step.h5 ] || [ "$(newest)" != run/checkpoints/step-00000000$base_step.h5 ] ||
+  [ -e subject/checkpoints/step-00000000$base_step.h5 ] || [ "$(newest)" != subject/checkpoints/step-00000000$base_step.h5 ] ||
     fail "$case: the newest checkpoint went"
 }
 
 # goes_on RANKS: the run is started again, ends in the bits of the run without a fault, and leaves no temporary file.
 goes_on() {
   train "$1" || { fail "$case: resumed on $1 ranks: exit $?: $(tail -n 3 err.log)"; return; }
-  expect_same reference.h5 run/checkpoints/latest
+  expect_same reference.h5 subject/checkpoints/latest
   local left
-  left=$(find run -name '.*' -o -name '*.tmp' -o -name lock)
+  left=$(find subject -name '.*' -o -name '*.tmp' -o -name lock)
   [ -z "$left" ] || fail "$case: left behind: $left"
 }

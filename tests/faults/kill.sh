@@ -19,7 +19,7 @@ prepare_base
 
 # strikes RANKS: "RANK NTH WHEN CALL FILE" of each kill: in the save of step 6, with the pruning that follows it.
 strikes() {
-  points "$1" run/checkpoints
+  points from_base "$1" subject/checkpoints
   awk -v all=$all -v step="step-00000000$fault_step" -v next_step="step-00000000$last_step" '
     index($4, step) { saving[$1] = 1 }
     index($4, next_step) { saving[$1] = 0 }
@@ -59,7 +59,7 @@ at() {  # at RANKS: kills runs of that many
     case="kill $when call $nth of rank $rank of $ranks ($what)"
     ((++kills))
     from_base
-    train_with "rank=$rank nth=$nth path=run/checkpoints kill=$when" "$ranks" </dev/null && fail "$case: the run ended well"
+    train_with "rank=$rank nth=$nth path=subject/checkpoints kill=$when" "$ranks" </dev/null && fail "$case: the run ended well"
     struck killed
     whole_newest
     goes_on $((kills % 4 + 1)) </dev/null

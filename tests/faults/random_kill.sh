@@ -20,7 +20,7 @@ small_run
 # start RANKS: in the background; $launcher is its pid. Returns when it trains, or has ended.
 start() {
   # shellcheck disable=SC2086
-  $LOCKSTEP_MPIRUN -n "$1" "$LOCKSTEP" train run.ini --run run "${settings[@]}" --set log.every=1 >out.log 2>err.log </dev/null &
+  $LOCKSTEP_MPIRUN -n "$1" "$LOCKSTEP" train run.ini --run subject "${settings[@]}" --set log.every=1 >out.log 2>err.log </dev/null &
   launcher=$!
 }
 until_it_trains() {
@@ -33,8 +33,8 @@ until_it_trains
 began_ms=$(now_ms)
 wait "$launcher" || fail "the run without a kill: $(cat err.log)"
 length_ms=$(($(now_ms) - began_ms + 1))
-cp run/checkpoints/latest reference.h5
-rm -rf run
+cp subject/checkpoints/latest reference.h5
+rm -rf subject
 
 # Ranks may outlive a killed mpirun for a moment, and prune: a file that went is not a broken one.
 whole_newest_now() {
@@ -67,8 +67,8 @@ while [ "$kills" -lt "$kills_wanted" ]; do
     [ "$code" -eq 0 ] || fail "$case: exit $code: $(tail -n 3 err.log)"
   fi
   if [ "$code" -eq 0 ]; then  # it ended before it was hit
-    expect_same reference.h5 run/checkpoints/latest
-    rm -rf run
+    expect_same reference.h5 subject/checkpoints/latest
+    rm -rf subject
     ((++runs))
     continue
   fi
@@ -76,7 +76,7 @@ while [ "$kills" -lt "$kills_wanted" ]; do
   grep '^lockstep: ' err.log >>said.log
   whole_newest_now
 done
-if [ -d run ]; then
+if [ -d subject ]; then
   case="the last start after seed $seed"
   goes_on 2
   ((++runs))

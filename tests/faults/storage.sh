@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# storage.sh [all] [async]: a call on a file of the run fails on one rank, once or from then on, with ENOSPC, EDQUOT, EROFS or EIO.
+# Every rank ends with the same one line and exit 3 (5 for EIO), earlier checkpoints are untouched, and the next start goes on
+# to the bits of a run without a fault, with nothing temporary left.
+# The calls are those of a traced run. By default the first of each kind (rank, call, file), with the errors in turn; `all`:
+# every call with every error, both once and from then on.
+source "$(dirname "$0")/faults.sh"
+
+all=false
+for word in "$@"; do
+  case $word in
+    all) all=true ;;
+    async) settings+=(--set checkpoint.async=true) ;;
+    *) echo "storage.sh: unknown word $word"; exit 2 ;;
+  esac
+done
+prepare_base
+
+declare -A text_of=([ENOSPC]="No space left on device" [EDQUOT]="Disk quota exceeded" [EROFS]="Read-only file system"
+  [EIO]="Input/output error")
+errors=(ENOSPC EDQUOT EROFS EIO)
+
+# ended CODE ERROR: as a run whose storage fails must end.
+ended() {
+  local expected=3 lines
+  [ "$2" != EIO ] || expected=5
+  [ "$1" -eq $expected ] || fail "$case: exit $1, expected $expected: $(grep '^lockstep: ' err.log | head -n 3)"
+  lines=$(grep -c '^lockstep: ' err.log)
+  [ "$lines" -eq 1 ] || fail "$case: $lines lines of error instead of one: $(grep '^lockstep: ' err.log)"
+  grep '^lockstep: ' err.log | grep -q "subject.*${text_of[$2]}" || fail "$case: does not say what failed: $(grep '^lockstep: ' err.log)"
+}
+
+# survived CODE [TEXT]: a run that need not mind what failed.
+survived() {
+  [ "$1" -eq 0 ] || fail "$case: exit $1, expected 0: $(grep '^lockstep: ' err.log)"
+  [ -z "${2:-}" ] || grep -q "warning: .*$2" err.log || fail "$case: no warning '$2': $(cat err.log)"
+}
+
+cases=0 resume_ranks=2
+! $all || resume_ranks=4
+# strike PLACE RANKS RANK NTH CALL FILE ERROR DURATION: one case; the duration is once or always.
+strike() {
+  local place=$1 ranks=$2 rank=$3 nth=$4 call=$5 file=$6 error=$7 duration=$8 code
+  if [[ "$call $file" == "open step-"* ]] && [ "$error" != EIO ]; then  # no reason not to open a file for reading
+    ! $all || return
+    error=EIO
+  fi
+  case="$error $duration from call $nth of rank $rank of $ranks ($call $file, $place)"
+  ((++cases))
+  "$place"
+  train_with "rank=$rank nth=$nth path=subject errno=$error ${duration/once/}" "$ranks"
+  code=$?
+  struck failed
+  case "$place $duration $call $file" in
+    "from_base once mkdir "* | *" unlink lock")  # what is there already; the next start says that it takes over
+      survived "$code" ;;
+    *" once unlink step-"*)
+      survived "$code" "an old checkpoint stays" ;;
+    *) ended "$code" "$error" ;;
+  esac
+  [ "$place" = from_nothing ] || [ "$code" -eq 0 ] || whole_newest
+  goes_on $((cases % resume_ranks + 1))
+}
+
+# sweep PLACE RANKS: the calls of a run from there; from nothing, those before the first checkpoint.
+sweep() {
+  local place=$1 ranks=$2 rank nth call file turn=0 error duration
+  points "$place" "$ranks" subject
+  awk -v all=$all -v place="$place" '
+    { kind = $1 " " $3 " " $4 }
+    place == "from_nothing" && /step-/ { exit }
+    place == "from_nothing" && all == "false" && $3 != "mkdir" && $4 !~ /config/ { next }
+    all == "true" || !(kind in seen) { print }
+    { seen[kind] = 1 }' points.log >strikes.log
+  while read -r rank nth call file; do
+    if $all; then
+      for error in "${errors[@]}"; do
+        for duration in once always; do
+          strike "$place" "$ranks" "$rank" "$nth" "$call" "$file" "$error" "$duration" </dev/null
+        done
+      done
+    else
+      duration=once
+      [ $((turn / 4 % 2)) -eq 0 ] || duration=always
+      strike "$place" "$ranks" "$rank" "$nth" "$call" "$file" "${errors[turn % 4]}" "$duration" </dev/null
+      ((++turn))
+    fi
+  done <strikes.log
+}
+
+sweep from_base 2
+sweep from_nothing 2
+! $all || sweep from_base 3
+
+# A write may take only some of the bytes: that is no error, until the next one takes none.
+case="short writes"
+from_base
+train_with "call=write,pwrite path=subject/checkpoints short" 2 || fail "$case: exit $?: $(cat err.log)"
+struck shortened
+expect_same reference.h5 subject/checkpoints/latest
+case="a short write, then a full disk"
+from_base
+train_with "rank=1 nth=3 call=pwrite path=subject/checkpoints short errno=ENOSPC" 2
+ended $? ENOSPC
+struck failed
+whole_newest
+goes_on 2
+
+# What reads asks for no write: a run on storage that became read-only can be looked at.
+from_base
+read_only="call=create,write,pwrite,mkdir,unlink,rename,symlink,ftruncate path=subject errno=EROFS always"
+for words in "verify subject/checkpoints/latest" "inspect subject/checkpoints/latest" "eval subject/checkpoints/latest --data digits.h5" \
+  "diff subject/checkpoints/latest subject/checkpoints/step-000000002.h5"; do
+  case="$words on read-only storage"
+  # shellcheck disable=SC2086
+  LD_PRELOAD=$LOCKSTEP_FAULT_LIBRARY LOCKSTEP_FAULT="$read_only" "$LOCKSTEP" $words >out.log 2>err.log
+  code=$?
+  [ "$code" -eq 0 ] || { [ "$code" -eq 1 ] && [ "${words%% *}" = diff ]; } || fail "$case: exit $code: $(cat err.log)"
+done
+echo "$cases cases"
+finish
