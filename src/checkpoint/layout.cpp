@@ -9,7 +9,6 @@
 
 #include "checkpoint/digest.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/memory_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/hdf5/file.h"
 
@@ -69,7 +68,6 @@ void write_root_attributes(hdf5::File& file, const FileIndex& index) {
   file.set_attribute("seed", index.position.seed);
   file.set_attribute("world_size", index.world_size);
   file.set_attribute("created", index.created);
-  file.set_attribute("digest", to_hex(index.digest));
 }
 
 /// The 16-bit float types that the tensors need, under their names.
@@ -123,19 +121,15 @@ FileIndex index_of(const Contents& contents) {
   return index;
 }
 
-void lay_out(FileIndex& index, OpenFile& target) {
-  // A file that may not grow to its size is an error of ours here, before it can be one of HDF5's.
-  constexpr std::uint64_t structure_bytes_per_object = 2 * page_bytes;
-  target.truncate(index.payload_bytes() + index.config.size() +
-                  (index.tensors.size() + index.groups.size() + 64) * structure_bytes_per_object);
-  MemoryFile memory;
+Layout::Layout(FileIndex& index) {
   hdf5::CreateOptions options;
   options.existing = hdf5::CreateOptions::Existing::replace;
   options.checksummed = true;
   options.alignment_bytes = page_bytes;
   options.alignment_from_bytes = block_bytes;
-  hdf5::File file = hdf5::File::create(memory.path(), options);
-  memory.unlink();
+  file_ = std::make_unique<hdf5::File>(hdf5::File::create(memory_.path(), options));
+  memory_.unlink();
+  hdf5::File& file = *file_;
   write_root_attributes(file, index);
   file.create_text("config", index.config);
   hdf5::Group provenance = file.create_group("provenance");
@@ -146,8 +140,7 @@ void lay_out(FileIndex& index, OpenFile& target) {
       std::visit([&, &key = name](const auto& held) { group.set_attribute(key, held); }, value);
     }
   }
-  file.create_text("manifest", manifest_text(index.tensors));
-  std::map<DType, hdf5::NamedType> types = make_types(file, index);
+  const std::map<DType, hdf5::NamedType> types = make_types(file, index);
   const std::string* group_path = nullptr;
   std::optional<hdf5::Group> group;
   for (TensorEntry& tensor : index.tensors) {
@@ -163,10 +156,36 @@ void lay_out(FileIndex& index, OpenFile& target) {
                                     tensor.shape.extents());
     tensor.offset = dataset.extent().offset;
   }
-  group.reset();
-  types.clear();
-  file.close();
-  memory.copy_to(target);
+}
+
+Layout::~Layout() = default;
+
+void Layout::finish(const FileIndex& index) {
+  file_->create_text("manifest", manifest_text(index.tensors));
+  file_->set_attribute("digest", to_hex(index.digest));
+  file_->close();
+  for (const Place& place : places_of(index)) {
+    if (place.bytes > 0) elements_.push_back(place);
+  }
+  std::ranges::sort(elements_, {}, &Place::offset);
+}
+
+/// What lies between the tensors: a page of the memory may hold structure and room for elements.
+void Layout::copy_to(OpenFile& file) const {
+  const std::uint64_t size = memory_.size();
+  file.truncate(size);
+  std::uint64_t begin = 0;
+  for (const Place& place : elements_) {
+    if (begin < place.offset) memory_.copy_to(file, begin, place.offset);
+    begin = place.offset + place.bytes;
+  }
+  memory_.copy_to(file, begin, size);
+}
+
+std::uint64_t most_file_bytes(const FileIndex& index) {
+  constexpr std::uint64_t structure_bytes_per_object = 2 * page_bytes;
+  return index.payload_bytes() + index.config.size() +
+         (index.tensors.size() + index.groups.size() + 64) * structure_bytes_per_object;
 }
 
 }  // namespace lockstep::checkpoint

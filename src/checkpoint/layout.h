@@ -1,11 +1,20 @@
 // Private to the room: the structure of the file, from contents to HDF5.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <string_view>
+#include <vector>
 
+#include "checkpoint/memory_file.h"
+#include "checkpoint/shares.h"
 #include "checkpoint/storage.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/index.h"
+
+namespace lockstep::hdf5 {
+class File;
+}
 
 namespace lockstep::checkpoint {
 
@@ -17,8 +26,29 @@ FileIndex index_of(const Contents& contents);
 /// True if HDF5 and the manifest can hold it as the name of one tensor.
 bool is_link_name(std::string_view name);
 
-/// Writes everything but the elements into `file`, and sets the tensors' offsets. Groups and attributes are
-/// in the index's order, so equal contents make equal structures.
-void lay_out(FileIndex& index, OpenFile& file);
+/// The structure of a file while its elements are on their way: made in memory by HDF5, copied out when the
+/// digests are known.
+class Layout {
+ public:
+  /// Makes everything but the manifest and the root digest, and sets the tensors' offsets, which are final.
+  /// Groups and attributes are in the index's order, so equal contents make equal structures.
+  explicit Layout(FileIndex& index);
+  ~Layout();
+  Layout(const Layout&) = delete;
+  Layout& operator=(const Layout&) = delete;
+
+  /// Adds what depends on the digests. Afterwards HDF5 has done its part.
+  void finish(const FileIndex& index);
+  /// Gives `file` its size and all that is not elements. Does not call HDF5, so any thread may.
+  void copy_to(OpenFile& file) const;
+
+ private:
+  MemoryFile memory_;
+  std::unique_ptr<hdf5::File> file_;  // open until finish()
+  std::vector<Place> elements_;       // in file order
+};
+
+/// At least what a file with this index takes.
+std::uint64_t most_file_bytes(const FileIndex& index);
 
 }  // namespace lockstep::checkpoint

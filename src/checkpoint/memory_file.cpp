@@ -14,6 +14,11 @@
 #include "lockstep/base/system_error.h"
 
 namespace lockstep::checkpoint {
+namespace {
+
+constexpr const char* memory_name = "the layout in memory";
+
+}  // namespace
 
 MemoryFile::MemoryFile() {
   // Where there is no file system in memory, one on a local disk serves: the file is small and short-lived.
@@ -36,21 +41,25 @@ void MemoryFile::unlink() noexcept {
   path_.clear();
 }
 
-void MemoryFile::copy_to(OpenFile& file) const {
-  const std::string name = "the layout in memory";
+std::uint64_t MemoryFile::size() const {
   struct stat status {};
-  if (::fstat(descriptor_, &status) != 0) throw_system_error(errno, name, "look at");
-  file.truncate(static_cast<std::uint64_t>(status.st_size));
-  std::vector<std::byte> buffer(std::size_t{1} << 20);
-  for (off_t begin = 0, end = 0; begin < status.st_size; begin = end) {
+  if (::fstat(descriptor_, &status) != 0) throw_system_error(errno, memory_name, "look at");
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+void MemoryFile::copy_to(OpenFile& file, std::uint64_t from, std::uint64_t to) const {
+  const auto last = static_cast<off_t>(to);
+  std::vector<std::byte> buffer(std::min(to - from, std::uint64_t{1} << 20));
+  for (auto begin = static_cast<off_t>(from), end = begin; begin < last; begin = end) {
     begin = ::lseek(descriptor_, begin, SEEK_DATA);
     if (begin < 0 && errno == ENXIO) return;  // only a hole is left
     end = begin < 0 ? begin : ::lseek(descriptor_, begin, SEEK_HOLE);
-    if (end < 0) throw_system_error(errno, name, "search");
+    if (end < 0) throw_system_error(errno, memory_name, "search");
+    end = std::min(end, last);
     for (off_t at = begin; at < end;) {
       const ssize_t done = ::pread(descriptor_, buffer.data(),
                                    std::min(buffer.size(), static_cast<std::size_t>(end - at)), at);
-      if (done <= 0) throw_system_error(done < 0 ? errno : EIO, name, "read");
+      if (done <= 0) throw_system_error(done < 0 ? errno : EIO, memory_name, "read");
       file.write_at(static_cast<std::uint64_t>(at), buffer.data(), static_cast<std::uint64_t>(done));
       at += done;
     }

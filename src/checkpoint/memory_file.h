@@ -1,6 +1,7 @@
 // Private to the room: a sparse file in memory, where HDF5 can work out a layout without touching storage.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "checkpoint/storage.h"
@@ -21,8 +22,9 @@ class MemoryFile {
   const std::string& path() const noexcept { return path_; }
   /// Takes the name away: the file then goes with the last descriptor, even if this process is killed.
   void unlink() noexcept;
-  /// Gives `file` this size and these bytes; holes are not written.
-  void copy_to(OpenFile& file) const;
+  std::uint64_t size() const;
+  /// Writes the bytes [begin, end) to the same place of `file`, but for holes.
+  void copy_to(OpenFile& file, std::uint64_t begin, std::uint64_t end) const;
 
  private:
   std::string path_;

@@ -5,10 +5,10 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/saving.h"
 #include "checkpoint/step_files.h"
 #include "checkpoint/storage.h"
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/save.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::checkpoint {
@@ -52,16 +52,16 @@ ProfileSnapshots::ProfileSnapshots(RunDirectory& run_directory, comm::Communicat
   });
 }
 
-void ProfileSnapshots::save(const Contents& checkpoint) {
+std::unique_ptr<Saving> ProfileSnapshots::begin(const Contents& checkpoint, const SaveOptions& options) {
   const Contents snapshot = snapshot_of(checkpoint);
-  if (snapshot.sections.empty()) return;
+  if (snapshot.sections.empty()) return nullptr;
   comm::together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     run_directory_.check_held();
     make_directories(run_directory_.ema_path());
   });
-  save_file(run_directory_.ema_path() + "/" + name_of_step(checkpoint.position.step), snapshot, communicator_,
-            {.mark = run_directory_.mark(), .check_may_write = [this] { run_directory_.check_held(); }});
+  return std::make_unique<Saving>(run_directory_.ema_path() + "/" + name_of_step(checkpoint.position.step),
+                                  snapshot, communicator_, options);
 }
 
 void ProfileSnapshots::thin(std::int64_t newest_step) {

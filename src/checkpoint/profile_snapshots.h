@@ -3,14 +3,18 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <memory>
+#include <string_view>
 
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/run_directory.h"
+#include "lockstep/checkpoint/save.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::checkpoint {
+
+class Saving;
 
 /// Groups of power-function averages: "ema/sigma_rel=0.05".
 bool is_profile_group(std::string_view path);
@@ -22,9 +26,9 @@ class ProfileSnapshots {
   /// Removes what a save that was cut off left behind. Collective.
   ProfileSnapshots(RunDirectory& run_directory, comm::Communicator& communicator);
 
-  /// Saves the snapshot that belongs to a checkpoint of these contents; nothing if they hold no
+  /// Begins to save the snapshot that belongs to a checkpoint of these contents; none if they hold no
   /// power-function averages. Collective. Errors: save_file.
-  void save(const Contents& checkpoint);
+  std::unique_ptr<Saving> begin(const Contents& checkpoint, const SaveOptions& options);
   /// Of neighbours closer than 1/32 of their step the later one goes, but never the newest: a profile is as
   /// wide as a part of the time that is past, so snapshots may get rarer with it. On rank 0 only.
   void thin(std::int64_t newest_step);

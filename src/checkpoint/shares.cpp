@@ -1,7 +1,6 @@
 #include "checkpoint/shares.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "checkpoint/digest.h"
 
@@ -14,9 +13,12 @@ std::uint64_t fraction(std::uint64_t total, int rank, int ranks) {
   return total / n * r + total % n * r / n;
 }
 
+/// Of those that have bytes: the others lie nowhere.
 std::vector<std::size_t> order_in_file(std::span<const Place> places) {
-  std::vector<std::size_t> order(places.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (places[i].bytes > 0) order.push_back(i);
+  }
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return places[a].offset < places[b].offset; });
   return order;
@@ -26,9 +28,9 @@ std::vector<std::size_t> order_in_file(std::span<const Place> places) {
 std::vector<std::uint64_t> cuts_of(std::span<const Place> places, std::span<const std::size_t> order,
                                    int ranks) {
   std::uint64_t total = 0, end = 0;
-  for (const Place& place : places) {
-    total += place.bytes;
-    end = std::max(end, place.offset + place.bytes);
+  for (const std::size_t i : order) {
+    total += places[i].bytes;
+    end = std::max(end, places[i].offset + places[i].bytes);
   }
   std::vector<std::uint64_t> cuts{0};
   std::uint64_t before = 0;  // payload in front of the tensor at hand
@@ -46,26 +48,10 @@ std::vector<std::uint64_t> cuts_of(std::span<const Place> places, std::span<cons
 
 }  // namespace
 
-std::vector<BlockRange> block_shares(std::span<const std::uint64_t> tensor_bytes, int ranks) {
-  std::uint64_t total_bytes = 0, blocks = 0;
-  for (const std::uint64_t bytes : tensor_bytes) total_bytes += bytes, blocks += blocks_of(bytes);
-  std::vector<BlockRange> shares(static_cast<std::size_t>(ranks));
-  std::uint64_t block = 0, begun_bytes = 0;
-  std::size_t tensor = 0;
-  std::uint64_t block_in_tensor = 0;
-  for (int rank = 0; rank < ranks; ++rank) {
-    BlockRange& share = shares[static_cast<std::size_t>(rank)];
-    share.first = block;
-    const std::uint64_t until = fraction(total_bytes, rank + 1, ranks);
-    while (block < blocks && (rank + 1 == ranks || begun_bytes < until)) {
-      while (block_in_tensor == blocks_of(tensor_bytes[tensor])) ++tensor, block_in_tensor = 0;
-      begun_bytes += std::min(block_bytes, tensor_bytes[tensor] - block_in_tensor * block_bytes);
-      ++block_in_tensor;
-      ++block;
-    }
-    share.count = block - share.first;
-  }
-  return shares;
+std::vector<Place> places_of(const FileIndex& index) {
+  std::vector<Place> places;
+  for (const TensorEntry& tensor : index.tensors) places.push_back({tensor.offset, tensor.bytes});
+  return places;
 }
 
 std::vector<Piece> file_share(std::span<const Place> places, int rank, int ranks) {
@@ -81,6 +67,15 @@ std::vector<Piece> file_share(std::span<const Place> places, int rank, int ranks
     if (first < last) pieces.push_back({tensor, first - place.offset, first, last - first});
   }
   return pieces;
+}
+
+BlockRun blocks_begun_in(const Piece& piece) {
+  const std::uint64_t first = blocks_of(piece.from);
+  return {piece.tensor, first, blocks_of(piece.from + piece.bytes) - first};
+}
+
+std::uint64_t end_of_block(std::uint64_t block, std::uint64_t tensor_bytes) {
+  return std::min((block + 1) * block_bytes, tensor_bytes);
 }
 
 }  // namespace lockstep::checkpoint

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <set>
 #include <system_error>
 
 #include "checkpoint/storage.h"
@@ -13,6 +14,9 @@
 
 namespace lockstep::checkpoint {
 namespace {
+
+/// Of files and links that are not named after a step.
+const std::set<std::string_view> small_drafts{".latest.tmp", ".best.tmp", ".starts.tmp"};
 
 constexpr std::string_view name_prefix = "step-", name_suffix = ".h5";
 
@@ -75,7 +79,7 @@ std::vector<std::int64_t> steps_in(const std::string& directory, comm::Communica
 
 void remove_drafts(const std::string& directory, const Log& log) {
   for (const std::string& name : list(directory)) {
-    if (name != ".latest.tmp" && !is_draft(name)) continue;
+    if (!small_drafts.contains(name) && !is_draft(name)) continue;
     log.info("{}/{}: removed, left behind by a save that was cut off", directory, name);
     remove_file(directory + "/" + name);
   }

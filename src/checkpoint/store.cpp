@@ -1,63 +1,37 @@
+// Saving to the run directory: the files of a step, waited for or beside training, and what follows them.
 #include "lockstep/checkpoint/store.h"
 
 #include <fmt/format.h>
 
-#include <sstream>
+#include <algorithm>
+#include <exception>
+#include <utility>
 #include <vector>
 
-#include "checkpoint/load_steps.h"
+#include "checkpoint/background.h"
 #include "checkpoint/profile_snapshots.h"
+#include "checkpoint/retention.h"
+#include "checkpoint/saving.h"
+#include "checkpoint/starts.h"
 #include "checkpoint/step_files.h"
 #include "checkpoint/storage.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/provenance.h"
-#include "lockstep/checkpoint/save.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::checkpoint {
-namespace {
 
-/// A checkpoint made with other shards, seed or batch would go on elsewhere in the stream, silently.
-void check_stream(const FileIndex& index, const Stream& stream) {
-  const Position& stored = index.position;
-  const auto refuse = [&](std::string_view what, auto was, auto is) {
-    throw UsageError(
-        "{}: was made with {} {}, this run has {}; resume with the same, or start a new run from its weights",
-        index.path, what, was, is);
-  };
-  if (stream.shards != 0 && stored.shards != 0 && stored.shards != stream.shards)
-    refuse("shards", stored.shards, stream.shards);
-  if (stream.shards != 0 && stored.shards != 0 && stored.seed != stream.seed)
-    refuse("seed", stored.seed, stream.seed);
-  const std::int64_t samples = stored.step * stream.samples_per_step;
-  if (stream.samples_per_step != 0 && stored.samples != 0 && stored.samples != samples) {
-    refuse("a global batch that makes samples", stored.samples, samples);
-  }
-}
+/// The files of one step on their way. First every rank writes its share of them, then rank 0 publishes them.
+struct Store::UnderWay {
+  std::int64_t step = 0;
+  std::string metric;  // that of StoreOptions::keep_best; empty: not evaluated
+  std::vector<std::unique_ptr<Saving>>
+      files;  // profile snapshot first: who resumes from a checkpoint finds it
+  bool publishing = false;
+  Background writer;
 
-/// Bits of results depend on these; a resume under others is allowed but said.
-std::vector<std::string> changed_surroundings(const FileIndex& index, const Provenance& now) {
-  std::vector<std::string> warnings;
-  for (const char* what : {"instruction_set", "threads"}) {
-    const auto then = index.provenance.find(what), here = now.find(what);
-    if (then != index.provenance.end() && here != now.end() && then->second != here->second) {
-      warnings.push_back(
-          fmt::format("{} was written with {} {}, this run has {}: results may differ in the last bits",
-                      index.path, what, then->second, here->second));
-    }
-  }
-  return warnings;
-}
-
-/// Removes what a save that was cut off left behind.
-std::unique_ptr<ProfileSnapshots> start(RunDirectory& run_directory, comm::Communicator& communicator) {
-  comm::together(communicator, [&] {
-    if (communicator.rank() == 0) remove_drafts(run_directory.checkpoints_path(), Log());
-  });
-  return std::make_unique<ProfileSnapshots>(run_directory, communicator);
-}
-
-}  // namespace
+  const std::string& path() const { return files.back()->path(); }
+};
 
 Position Stream::at(std::int64_t step) const {
   const std::int64_t samples = step * samples_per_step;
@@ -65,25 +39,56 @@ Position Stream::at(std::int64_t step) const {
 }
 
 Store::Store(const std::string& run_directory, comm::Communicator& communicator, StoreOptions options)
-    : own_run_directory_(std::make_unique<RunDirectory>(run_directory, communicator)),
-      run_directory_(*own_run_directory_),
+    : Store(nullptr, std::make_unique<RunDirectory>(run_directory, communicator), communicator,
+            std::move(options)) {}
+
+Store::Store(RunDirectory& run_directory, comm::Communicator& communicator, StoreOptions options)
+    : Store(&run_directory, nullptr, communicator, std::move(options)) {}
+
+Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, comm::Communicator& communicator,
+             StoreOptions options)
+    : own_run_directory_(std::move(own)),
+      run_directory_(own_run_directory_ ? *own_run_directory_ : *run_directory),
       directory_(run_directory_.checkpoints_path()),
       communicator_(communicator),
       options_(std::move(options)),
       log_(communicator.rank()),
-      snapshots_(start(run_directory_, communicator)) {}
+      retention_(std::make_unique<Retention>(options_.keep, options_.keep_best)),
+      starts_(std::make_unique<Starts>(directory_ + "/starts")),
+      exceptions_at_start_(std::uncaught_exceptions()) {
+  if (options_.async && options_.io != Io::posix)
+    throw UsageError("asynchronous saves need io = posix: a writer beside training may not call MPI");
+  comm::together(communicator_, [&] {
+    if (communicator_.rank() != 0) return;
+    remove_drafts(directory_, log_);
+    if (retention_->metric().empty()) return;
+    for (const std::int64_t step : steps_in(directory_)) {
+      try {
+        retention_->note(step,
+                         read_index(directory_ + "/" + name_of_step(step)).provenance[options_.keep_best]);
+      } catch (const Error&) {  // a broken one is nobody's best
+      }
+    }
+  });
+  snapshots_ = std::make_unique<ProfileSnapshots>(run_directory_, communicator_);
+}
 
-Store::Store(RunDirectory& run_directory, comm::Communicator& communicator, StoreOptions options)
-    : run_directory_(run_directory),
-      directory_(run_directory.checkpoints_path()),
-      communicator_(communicator),
-      options_(std::move(options)),
-      log_(communicator.rank()),
-      snapshots_(start(run_directory_, communicator)) {}
+Store::~Store() {
+  const bool in_order = std::uncaught_exceptions() == exceptions_at_start_;
+  if (under_way_ && in_order)
+    log_.warning("{}: not written, as nobody waited for it (Store::finish)", under_way_->path());
+  under_way_.reset();  // ends the writer
+  if (!in_order || !started_from_) return;
+  try {
+    run_directory_.check_held();
+    starts_->take_back(*started_from_);
+  } catch (const std::exception& error) {
+    log_.warning("{}", error.what());
+  }
+}
 
-Store::~Store() = default;
-
-std::string Store::save_contents(std::int64_t step, Contents contents) {
+/// With what every checkpoint of this run says.
+Contents Store::completed(std::int64_t step, Contents contents) const {
   contents.position = options_.stream.at(step);
   contents.config = options_.config;
   Provenance provenance = provenance_of(communicator_);
@@ -91,99 +96,134 @@ std::string Store::save_contents(std::int64_t step, Contents contents) {
   for (const auto& [name, value] : options_.provenance) provenance[name] = value;
   if (!current_path_.empty()) provenance["parent_checkpoint"] = current_path_;
   contents.provenance = std::move(provenance);
+  return contents;
+}
 
-  const std::string name = name_of_step(step), path = directory_ + "/" + name;
-  const auto check_held = [&] { run_directory_.check_held(); };
-  // First: whoever resumes from a checkpoint finds its snapshot.
-  snapshots_->save(contents);
-  save_file(path, contents, communicator_, {.mark = run_directory_.mark(), .check_may_write = check_held});
-  comm::together(communicator_, [&] {
-    if (communicator_.rank() != 0) return;
-    check_held();
-    publish(name);
-    prune(step);
-    snapshots_->thin(step);
-  });
-  current_path_ = path;
+std::string Store::save_contents(std::int64_t step, Contents contents) {
+  finish();
+  std::unique_ptr<UnderWay> save = begin(step, completed(step, std::move(contents)));
+  const std::string path = save->path();
+  write(*save);
+  under_way_ = std::move(save);
+  if (!options_.async) finish();
   return path;
 }
 
-void Store::publish(const std::string& name) {
-  if (!replace_link(directory_ + "/latest", name)) return;
-  sync_directory(directory_);
+std::unique_ptr<Store::UnderWay> Store::begin(std::int64_t step, const Contents& contents) {
+  auto save = std::make_unique<UnderWay>();
+  save->step = step;
+  if (const auto metric = contents.provenance.find(options_.keep_best); metric != contents.provenance.end())
+    save->metric = metric->second;
+  const SaveOptions options{.mark = run_directory_.mark(),
+                            .check_may_write = [this] { run_directory_.check_held(); },
+                            .io = options_.io};
+  if (auto snapshot = snapshots_->begin(contents, options)) save->files.push_back(std::move(snapshot));
+  save->files.push_back(
+      std::make_unique<Saving>(directory_ + "/" + name_of_step(step), contents, communicator_, options));
+  return save;
 }
 
-void Store::prune(std::int64_t step) {
-  if (options_.keep <= 0) return;
-  int kept = 0;
-  for (const std::int64_t other : steps_in(directory_)) {
-    // Later steps are of a course that this run has left; they are no reason to drop what it has just
-    // written.
-    if (other > step || ++kept <= options_.keep) continue;
+void Store::write(UnderWay& save) {
+  if (options_.io == Io::mpiio) {
+    for (const auto& file : save.files) file->write_share_through_mpi();
+    return;
+  }
+  if (options_.async) copy_shares(save);
+  run(save, [&save] {
+    for (const auto& file : save.files) file->write_share();
+  });
+}
+
+void Store::copy_shares(UnderWay& save) {
+  std::uint64_t bytes = 0;
+  for (const auto& file : save.files) bytes += file->copy_bytes();
+  comm::together(communicator_, [&] {
+    if (bytes <= copy_bytes_) return;
+    copy_bytes_ = 0;
+    copy_.reset();
+    copy_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    copy_bytes_ = bytes;
+  });
+  std::byte* memory = copy_.get();
+  for (const auto& file : save.files) {
+    file->copy_share(memory);
+    memory += file->copy_bytes();
+  }
+}
+
+/// This rank's part of a stage. How it ended, settle() sees.
+void Store::run(UnderWay& save, std::function<void()> work) {
+  if (options_.async) {
+    save.writer.start(std::move(work));
+  } else {
+    save.writer.run_here(work);
+  }
+}
+
+/// The end of a stage: of this rank's part, then of everybody's. If it failed anywhere the save is dropped,
+/// its temporary files too.
+void Store::settle() {
+  std::unique_ptr<UnderWay> save = std::move(under_way_);
+  comm::together(communicator_, [&] { save->writer.finish(); });
+  if (save->publishing) {
+    current_path_ = save->path();
+    return;
+  }
+  for (const auto& file : save->files) file->complete();
+  save->publishing = true;
+  if (communicator_.rank() == 0) run(*save, [this, &save = *save] { publish(save); });
+  under_way_ = std::move(save);
+}
+
+bool Store::writing() const { return under_way_ && under_way_->writer.running(); }
+
+bool Store::failed() const { return under_way_ && under_way_->writer.failed(); }
+
+void Store::advance(bool any_writing, bool any_failed) {
+  if (under_way_ && (any_failed || !any_writing)) settle();
+}
+
+void Store::advance() {
+  if (!under_way_) return;
+  struct Report {
+    bool writing, failed;
+  };
+  const Report mine{writing(), failed()};
+  std::vector<Report> all(static_cast<std::size_t>(communicator_.size()));
+  communicator_.all_gather(&mine, sizeof mine, all.data());
+  advance(std::ranges::any_of(all, &Report::writing), std::ranges::any_of(all, &Report::failed));
+}
+
+void Store::finish() {
+  while (under_way_) settle();
+}
+
+/// On rank 0; beside training, so it calls neither MPI nor HDF5.
+void Store::publish(UnderWay& save) {
+  for (const auto& file : save.files) file->publish();
+  run_directory_.check_held();
+  retention_->note(save.step, save.metric);
+  link("latest", save.step);
+  if (const auto best = retention_->best(); best && exists(directory_ + "/" + name_of_step(*best)))
+    link("best", *best);
+  prune(save.step);
+  snapshots_->thin(save.step);
+  starts_->forget_up_to(save.step);
+  started_from_.reset();
+}
+
+void Store::link(const std::string& name, std::int64_t step) {
+  if (replace_link(directory_ + "/" + name, name_of_step(step))) sync_directory(directory_);
+}
+
+void Store::prune(std::int64_t newest) {
+  for (const std::int64_t step : retention_->to_remove(steps_in(directory_), newest)) {
     try {
-      remove_file(directory_ + "/" + name_of_step(other));
+      remove_file(directory_ + "/" + name_of_step(step));
     } catch (const Error& error) {
       log_.warning("an old checkpoint stays: {}", error.what());
     }
   }
-}
-
-std::int64_t Store::resume_contents(const Contents& contents) {
-  std::string broken;
-  const auto skip = [&](const DataError& error) {
-    if (communicator_.rank() == 0)
-      log_.warning("a checkpoint is broken, trying the one before: {}", error.what());
-    broken += (broken.empty() ? "" : "; ") + std::string(error.what());
-  };
-  for (const std::int64_t step : steps_in(directory_, communicator_)) {
-    const std::string path = directory_ + "/" + name_of_step(step);
-    FileIndex index;
-    try {
-      index = read_index(path, communicator_);
-    } catch (const DataError& error) {
-      skip(error);
-      continue;
-    }
-    Request request;
-    LoadPlan plan;
-    comm::together(communicator_, [&] {
-      check_stream(index, options_.stream);
-      request = request_for(index, contents, communicator_);
-      plan = plan_load(index, request, {.strict = options_.strict, .narrow = options_.narrow});
-    });
-    try {
-      read_tensors(index, plan.pairs, communicator_);
-    } catch (const DataError& error) {
-      skip(error);
-      continue;
-    }
-    comm::together(communicator_, [&] { finish_load(plan, request.contents); });
-    Provenance now = provenance_of(communicator_);
-    for (const auto& [name, value] : options_.provenance) now[name] = value;
-    for (std::string& warning : changed_surroundings(index, now)) plan.warnings.push_back(std::move(warning));
-    if (communicator_.rank() == 0) {
-      for (const std::string& warning : plan.warnings) log_.warning("{}", warning);
-    }
-    snapshots_->drop_after(index.position.step);
-    current_path_ = path;
-    return index.position.step;
-  }
-  if (!broken.empty()) throw DataError("{}: no checkpoint is whole: {}", directory_, broken);
-  snapshots_->drop_after(0);
-  return 0;
-}
-
-std::optional<FileIndex> Store::newest() {
-  std::string broken;
-  for (const std::int64_t step : steps_in(directory_, communicator_)) {
-    try {
-      return read_index(directory_ + "/" + name_of_step(step), communicator_);
-    } catch (const DataError& error) {
-      broken += (broken.empty() ? "" : "; ") + std::string(error.what());
-    }
-  }
-  if (!broken.empty()) throw DataError("{}: no checkpoint is whole: {}", directory_, broken);
-  return std::nullopt;
 }
 
 }  // namespace lockstep::checkpoint

@@ -12,19 +12,21 @@ namespace lockstep::checkpoint {
 namespace {
 
 void verify_tensors(const FileIndex& index, comm::Communicator& communicator, VerifyReport& report) {
-  std::vector<std::uint64_t> tensor_bytes;
-  for (const TensorEntry& tensor : index.tensors) tensor_bytes.push_back(tensor.bytes);
-  const std::vector<BlockRange> shares = block_shares(tensor_bytes, communicator.size());
+  const std::vector<Place> places = places_of(index);
   std::vector<std::uint64_t> mine;
   comm::together(communicator, [&] {
     BlockReader reader(index);
-    mine = digest_share(tensor_bytes, shares[static_cast<std::size_t>(communicator.rank())],
-                        [&](std::size_t tensor, std::uint64_t offset, std::uint64_t bytes) {
-                          const auto block = reader.read(index.tensors[tensor], offset, bytes);
-                          return digest_of(block.data(), block.size());
-                        });
+    for (const Piece& piece : file_share(places, communicator.rank(), communicator.size())) {
+      const BlockRun run = blocks_begun_in(piece);
+      for (std::uint64_t block = run.first; block < run.first + run.count; ++block) {
+        const TensorEntry& tensor = index.tensors[run.tensor];
+        const std::uint64_t begin = block * block_bytes;
+        const auto bytes = reader.read(tensor, begin, end_of_block(block, tensor.bytes) - begin);
+        mine.push_back(digest_of(bytes.data(), bytes.size()));
+      }
+    }
   });
-  const std::vector<std::uint64_t> digests = combine_digests(tensor_bytes, shares, mine, communicator);
+  const std::vector<std::uint64_t> digests = combine_digests(places, mine, communicator);
   for (std::size_t t = 0; t < digests.size(); ++t) {
     if (digests[t] == index.tensors[t].digest) continue;
     report.problems.push_back(fmt::format("{}: {}: digest {} does not fit the manifest's {}", index.path,

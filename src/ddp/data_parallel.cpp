@@ -218,6 +218,8 @@ void DataParallel::request(const Requests& requests) {
   pending.stop_preempted = pending.stop_preempted || requests.stop_preempted;
   pending.stop_user = pending.stop_user || requests.stop_user;
   pending.checkpoint = pending.checkpoint || requests.checkpoint;
+  pending.saving = pending.saving || requests.saving;
+  pending.save_failed = pending.save_failed || requests.save_failed;
 }
 
 void DataParallel::begin_step(std::uint64_t step, bool takes_pieces) {
@@ -372,14 +374,18 @@ std::string DataParallel::describe() const {
   std::size_t largest = 0;
   for (const BucketPlan::Bucket& bucket : plan().buckets()) largest = std::max(largest, bucket.bytes);
   const std::size_t buckets = plan().buckets().size();
+  const std::int64_t check_every = state.options.check_every;
   return fmt::format(
       "{} shard{} on {} rank{}, at most {} a rank; {} bucket{} of up to {:.2f} MiB; gradient memory {} "
-      "plane{} of {:.2f} MiB{}",
+      "plane{} of {:.2f} MiB{}{}",
       state.map.shards(), state.map.shards() == 1 ? "" : "s", state.map.ranks(),
       state.map.ranks() == 1 ? "" : "s", state.map.block(0).count, buckets, buckets == 1 ? "" : "s",
       static_cast<double>(largest) / bytes_per_mib, planes(), planes() == 1 ? "" : "s",
       static_cast<double>(plane_bytes()) / bytes_per_mib,
-      state.parameters ? "; each rank updates a part of every parameter" : "");
+      state.parameters ? "; each rank updates a part of every parameter" : "",
+      check_every == 0   ? ""
+      : check_every == 1 ? "; replicas are compared every step"
+                         : fmt::format("; replicas are compared every {} steps", check_every));
 }
 
 }  // namespace lockstep::ddp

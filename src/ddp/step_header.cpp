@@ -11,11 +11,22 @@ namespace {
 // Where things lie in a record, in words.
 constexpr std::size_t step_at = 0, plan_hash_at = 1, flags_at = 2, losses_at = 3;
 
-constexpr std::uint64_t failed_flag = 1, stop_preempted_flag = 2, stop_user_flag = 4, checkpoint_flag = 8;
+// In the word of flags: whether this rank failed, then its requests.
+constexpr std::uint64_t failed_flag = 1;
+struct RequestFlag {
+  bool Requests::*request;
+  std::uint64_t flag;
+};
+constexpr RequestFlag request_flags[] = {{&Requests::stop_preempted, 2},
+                                         {&Requests::stop_user, 4},
+                                         {&Requests::checkpoint, 8},
+                                         {&Requests::saving, 16},
+                                         {&Requests::save_failed, 32}};
 
 std::uint64_t flags_of(const Requests& requests, bool failed) {
-  return (failed ? failed_flag : 0) | (requests.stop_preempted ? stop_preempted_flag : 0) |
-         (requests.stop_user ? stop_user_flag : 0) | (requests.checkpoint ? checkpoint_flag : 0);
+  std::uint64_t flags = failed ? failed_flag : 0;
+  for (const auto& [request, flag] : request_flags) flags |= requests.*request ? flag : 0;
+  return flags;
 }
 
 }  // namespace
@@ -120,9 +131,9 @@ kernels::WeightedSum StepHeader::loss_of(comm::ShardRange node) const {
 Requests StepHeader::requests() const {
   std::uint64_t flags = 0;
   for (int rank = 0; rank < map_.ranks(); ++rank) flags |= record(rank)[flags_at];
-  return {.stop_preempted = (flags & stop_preempted_flag) != 0,
-          .stop_user = (flags & stop_user_flag) != 0,
-          .checkpoint = (flags & checkpoint_flag) != 0};
+  Requests requests;
+  for (const auto& [request, flag] : request_flags) requests.*request = (flags & flag) != 0;
+  return requests;
 }
 
 bool StepHeader::written(std::size_t item) const {

@@ -67,73 +67,115 @@ struct Origin {
   }
 };
 
-void require(bool holds, const Origin& origin, std::string_view key, std::string_view what) {
-  if (!holds) throw UsageError("{}: {}: {}", origin.of(key), key, what);
-}
+/// Judges single keys of a configuration; what is wrong is said with origin, key and value.
+class Judge {
+ public:
+  Judge(const Config& config, const Origin& origin) : config_(config), origin_(origin) {}
+
+  [[noreturn]] void refuse(std::string_view name, std::string_view what) const {
+    const auto key = std::ranges::find(config_keys(), name, &Key::name);
+    const std::string value = key == config_keys().end() ? "" : key->get(config_);
+    throw UsageError("{}: {}{}{}: {}", origin_.of(name), name, value.empty() ? "" : " = ", value, what);
+  }
+  void require(bool holds, std::string_view name, std::string_view what) const {
+    if (!holds) refuse(name, what);
+  }
+
+ private:
+  const Config& config_;
+  const Origin& origin_;
+};
 
 /// Settings that are understood but that this build cannot carry out are refused, never ignored.
-void refuse_unavailable(const Config& config, const Origin& origin) {
+void refuse_unavailable(const Config& config, const Judge& judge) {
   const auto refuse = [&](bool asked, std::string_view key, std::string_view instead) {
-    if (asked) throw UsageError("{}: {}: not available in this version; {}", origin.of(key), key, instead);
+    if (asked) judge.refuse(key, fmt::format("not available in this version; {}", instead));
   };
   refuse(config.train.precision != "fp32", "train.precision", "use fp32");
   refuse(config.train.device == "cuda", "train.device", "use cpu");
-  refuse(config.checkpoint.async, "checkpoint.async", "use false");
-  refuse(config.checkpoint.io != "posix", "checkpoint.io", "use posix");
-  refuse(!config.checkpoint.keep_best.empty(), "checkpoint.keep_best", "leave it empty");
   refuse(config.fault.hang_timeout_s != 0, "fault.hang_timeout_s", "use 0");
   refuse(config.fault.signal_report, "fault.signal_report", "use false");
   refuse(config.train.cuda_graph == "true", "train.cuda_graph", "use auto");
+}
+
+bool has_twins(std::vector<double> numbers) {
+  std::ranges::sort(numbers);
+  return std::ranges::adjacent_find(numbers) != numbers.end();
+}
+
+void check_model(const Config& config, const Judge& judge) {
+  judge.require(!config.model.name.empty(), "model.name", "is missing; one of mlp, resnet, gpt");
+  judge.require(config.model.dropout >= 0 && config.model.dropout < 1, "model.dropout", "must be in [0, 1)");
+  judge.require(config.data.eval_fraction >= 0 && config.data.eval_fraction < 1, "data.eval_fraction",
+                "must be in [0, 1)");
+  judge.require(config.data.eval.empty() || config.data.eval_fraction == 0, "data.eval_fraction",
+                "cannot be combined with data.eval; give one of them");
+}
+
+void check_train(const TrainConfig& train, const Judge& judge) {
+  judge.require(train.steps > 0, "train.steps", "is missing or not positive");
+  judge.require(train.global_batch > 0, "train.global_batch", "is missing or not positive");
+  judge.require(train.shards >= 0, "train.shards", "must be positive, or 0 for the world size");
+  judge.require(train.micro_batches >= 1, "train.micro_batches", "must be at least 1");
+  judge.require(train.threads >= 1, "train.threads", "must be at least 1");
+  judge.require(train.eval_every >= 0, "train.eval_every", "must not be negative");
+  judge.require(train.label_smoothing >= 0 && train.label_smoothing < 1, "train.label_smoothing",
+                "must be in [0, 1)");
+}
+
+void check_optimizer(const OptimizerConfig& optimizer, const Judge& judge) {
+  judge.require(optimizer.lr > 0, "optimizer.lr", "must be positive");
+  judge.require(optimizer.betas.size() == 2, "optimizer.betas", "takes two numbers");
+  judge.require(optimizer.clip >= 0, "optimizer.clip", "must not be negative");
+  judge.require(optimizer.warmup_steps >= 0, "optimizer.warmup_steps", "must not be negative");
+}
+
+void check_ema(const EmaConfig& ema, const Judge& judge) {
+  const auto is_rate = [](double rate) { return rate >= 0 && rate < 1; };
+  const auto is_width = [](double width) { return width > 0 && width < 0.28; };
+  judge.require(std::ranges::all_of(ema.rates, is_rate), "ema.rates", "must be in [0, 1)");
+  judge.require(!has_twins(ema.rates), "ema.rates", "a rate is given twice");
+  judge.require(std::ranges::all_of(ema.sigma_rel, is_width), "ema.sigma_rel", "must be between 0 and 0.28");
+  judge.require(!has_twins(ema.sigma_rel), "ema.sigma_rel", "a width is given twice");
+  if (ema.warmup.empty()) return;
+  judge.require(!ema.rates.empty(), "ema.warmup", "is of ema.rates, of which there are none");
+  judge.require(ema.warmup.size() == 3, "ema.warmup", "takes three numbers: inv_gamma power update_after");
+  judge.require(ema.warmup[0] > 0, "ema.warmup", "its first number, inv_gamma, must be positive");
+  judge.require(ema.warmup[1] >= 0, "ema.warmup", "its second number, power, must not be negative");
+  const double update_after = ema.warmup[2];
+  judge.require(update_after >= 0 && update_after < 1e15 && update_after == std::floor(update_after),
+                "ema.warmup", "its third number, update_after, counts steps: a whole number");
+}
+
+void check_ddp(const Config& config, const Origin& origin, const Judge& judge) {
+  const auto bucket_size = [](double mb) { return mb > 0 && mb <= 1e6; };
+  judge.require(bucket_size(config.ddp.bucket_mb), "ddp.bucket_mb", "must be in (0, 1000000]");
+  judge.require(bucket_size(config.ddp.first_bucket_mb), "ddp.first_bucket_mb", "must be in (0, 1000000]");
+  judge.require(config.ddp.check_every >= 0, "ddp.check_every", "must not be negative");
+  try {
+    ddp::hook_named(config.ddp.hook, config.train.seed);
+  } catch (const UsageError& error) {
+    throw UsageError("{}: {}", origin.of("ddp.hook"), error.what());
+  }
 }
 
 /// What a single key cannot tell.
 void finish(Config& config, const Origin& origin) {
   if (config.optimizer.decay.empty())
     config.optimizer.decay = config.optimizer.name == "adamw" ? "matrices" : "all";
-  require(!config.model.name.empty(), origin, "model.name", "is missing; one of mlp, resnet, gpt");
-  require(config.train.steps > 0, origin, "train.steps", "is missing or not positive");
-  require(config.train.global_batch > 0, origin, "train.global_batch", "is missing or not positive");
-  require(config.train.shards >= 0, origin, "train.shards", "must be positive, or 0 for the world size");
-  require(config.train.micro_batches >= 1, origin, "train.micro_batches", "must be at least 1");
-  require(config.train.threads >= 1, origin, "train.threads", "must be at least 1");
-  require(config.train.eval_every >= 0, origin, "train.eval_every", "must not be negative");
-  require(config.train.label_smoothing >= 0 && config.train.label_smoothing < 1, origin,
-          "train.label_smoothing", "must be in [0, 1)");
-  require(config.data.eval_fraction >= 0 && config.data.eval_fraction < 1, origin, "data.eval_fraction",
-          "must be in [0, 1)");
-  require(config.data.eval.empty() || config.data.eval_fraction == 0, origin, "data.eval_fraction",
-          "cannot be combined with data.eval; give one of them");
-  require(config.model.dropout >= 0 && config.model.dropout < 1, origin, "model.dropout",
-          "must be in [0, 1)");
-  require(config.optimizer.lr > 0, origin, "optimizer.lr", "must be positive");
-  require(config.optimizer.betas.size() == 2, origin, "optimizer.betas", "takes two numbers");
-  require(config.optimizer.clip >= 0, origin, "optimizer.clip", "must not be negative");
-  require(config.optimizer.warmup_steps >= 0, origin, "optimizer.warmup_steps", "must not be negative");
-  const auto is_width = [](double width) { return width > 0 && width < 0.28; };
-  require(std::all_of(config.ema.sigma_rel.begin(), config.ema.sigma_rel.end(), is_width), origin,
-          "ema.sigma_rel", "must be between 0 and 0.28");
-  require(config.ema.warmup.empty() || !config.ema.rates.empty(), origin, "ema.warmup",
-          "is of ema.rates, of which there are none");
-  require(config.ema.warmup.empty() || config.ema.warmup.size() == 3, origin, "ema.warmup",
-          "takes three numbers: inv_gamma power update_after");
-  const auto bucket_size = [](double mb) { return mb > 0 && mb <= 1e6; };
-  require(bucket_size(config.ddp.bucket_mb), origin, "ddp.bucket_mb", "must be in (0, 1000000]");
-  require(bucket_size(config.ddp.first_bucket_mb), origin, "ddp.first_bucket_mb", "must be in (0, 1000000]");
-  require(config.ddp.check_every >= 0, origin, "ddp.check_every", "must not be negative");
-  try {
-    ddp::hook_named(config.ddp.hook, config.train.seed);
-  } catch (const UsageError& error) {
-    throw UsageError("{}: {}", origin.of("ddp.hook"), error.what());
-  }
-  if (config.ema.warmup.size() == 3) {
-    const double update_after = config.ema.warmup[2];
-    require(update_after >= 0 && update_after < 1e15 && update_after == std::floor(update_after), origin,
-            "ema.warmup", "its third number, update_after, counts steps: a whole number");
-  }
-  require(config.checkpoint.every >= 0, origin, "checkpoint.every", "must not be negative");
-  require(config.checkpoint.keep >= 1, origin, "checkpoint.keep", "must be at least 1");
-  require(config.log.every >= 1, origin, "log.every", "must be at least 1");
-  refuse_unavailable(config, origin);
+  const Judge judge(config, origin);
+  check_model(config, judge);
+  check_train(config.train, judge);
+  check_optimizer(config.optimizer, judge);
+  check_ema(config.ema, judge);
+  check_ddp(config, origin, judge);
+  config.ddp.hook = ddp::hook_text(config.ddp.hook);
+  judge.require(config.checkpoint.every >= 0, "checkpoint.every", "must not be negative");
+  judge.require(config.checkpoint.keep >= 1, "checkpoint.keep", "must be at least 1");
+  judge.require(!config.checkpoint.async || config.checkpoint.io == "posix", "checkpoint.async",
+                "needs checkpoint.io = posix: a writer beside training may not call MPI");
+  judge.require(config.log.every >= 1, "log.every", "must be at least 1");
+  refuse_unavailable(config, judge);
 }
 
 /// Program_options sees keys only: a section that is unknown and empty would pass.

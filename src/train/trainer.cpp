@@ -1,6 +1,7 @@
 #include "lockstep/train/trainer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -21,6 +22,7 @@
 #include "lockstep/train/stop.h"
 #include "lockstep/train/workload.h"
 #include "train/run_config.h"
+#include "train/say_start.h"
 
 namespace lockstep::train {
 namespace {
@@ -65,6 +67,10 @@ struct Interval {
   double step_ms() const { return watch.elapsed_ms() / static_cast<double>(steps); }
 };
 
+std::string ema_prefix(const optim::EmaProfile& profile) {
+  return fmt::format("eval_ema_{}_", profile.name());
+}
+
 /// What each rank opens by itself, before ranks depend on one another.
 struct Inputs {
   explicit Inputs(const Config& config) : model(build_model(config)), data(config, model->classes()) {
@@ -98,12 +104,12 @@ class Trainer {
  private:
   void start(const RunOptions& options);
   void warn_of_other_data();
-  void say_start();
-  void say_memory();
+  void check_keep_best() const;
   void check_finite() const;
   ddp::StepResult take_step(bool measure_norm);
   void log_step(const ddp::StepResult& result);
   void evaluate_all();
+  std::vector<std::string> metrics() const;
   checkpoint::Contents contents();
   void save();
   void write_timeline();
@@ -123,6 +129,10 @@ class Trainer {
   checkpoint::Store store_;
   std::int64_t done_ = 0;    // steps
   std::int64_t saved_ = -1;  // step of the newest checkpoint
+  struct {
+    std::int64_t step = -1;
+    checkpoint::Provenance metrics;
+  } evaluation_;  // the last one
   double learning_rate_ = 0;
   optim::StepResult applied_;
   Interval interval_;
@@ -145,6 +155,9 @@ checkpoint::StoreOptions store_options(const Config& config, const data::Dataset
                          {"threads", std::to_string(backend.threads())},
                          {"instruction_set", backend.instruction_set()}},
           .keep = config.checkpoint.keep,
+          .keep_best = config.checkpoint.keep_best,
+          .async = config.checkpoint.async,
+          .io = checkpoint::io_named(config.checkpoint.io),
           .strict = config.checkpoint.load == "strict",
           .narrow = config.checkpoint.narrow};
 }
@@ -169,6 +182,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
       schedule_{optim::schedule_named(config.optimizer.schedule), config.optimizer.lr,
                 config.optimizer.min_lr, config.optimizer.warmup_steps},
       store_(run, world_, store_options(config, data_.train(), session.backend())) {
+  check_keep_best();
   if (ema_) optimizer_->attach(*ema_);
   if (!config_.log.trace.empty()) {
     timeline_.emplace(config_.log.trace, world_);
@@ -211,58 +225,6 @@ void Trainer::warn_of_other_data() {
       "the run had {} samples to train on, data.train now has {}: it goes on, in another order of samples "
       "and with another held-out part",
       then->second, now);
-}
-
-void Trainer::say_start() {
-  const Log& log = session_.log();
-  log.info("{} ({}) on {} rank{}, {} machine{}, {} with {} thread{} a rank", config_.model.name,
-           models::summary(model_.state()), world_.size(), world_.size() == 1 ? "" : "s",
-           world_.topology().nodes(), world_.topology().nodes() == 1 ? "" : "s",
-           session_.backend().instruction_set(), session_.backend().threads(),
-           session_.backend().threads() == 1 ? "" : "s");
-  log.info("{} samples to train on, {} to evaluate on; {} a step, {:.1f} epochs in all", data_.train().size(),
-           data_.eval() ? data_.eval()->size() : 0, config_.train.global_batch,
-           static_cast<double>(config_.train.steps * config_.train.global_batch) /
-               static_cast<double>(data_.train().size()));
-  if (config_.train.global_batch > data_.train().size()) {
-    log.info("note: train.global_batch is larger than the data: a step sees samples more than once");
-  }
-  log.info("{}", replicas_.describe());
-  say_memory();
-  if (config_.model.batch_norm == "sync" && config_.model.name == "resnet") {
-    log.info("note: model.batch_norm = sync gives the same bits at the same number of ranks only");
-  }
-  if (const auto& hook = replicas_.options().hook)
-    log.info("{}; note: the same bits at the same number of ranks only", hook->summary());
-  constexpr std::int64_t few_snapshots = 8;
-  if (!config_.ema.sigma_rel.empty() &&
-      (config_.checkpoint.every == 0 || config_.train.steps / config_.checkpoint.every < few_snapshots)) {
-    log.info(
-        "note: averages of other widths are made from snapshots, one a checkpoint: lower checkpoint.every "
-        "for at least {} of them",
-        few_snapshots);
-  }
-  if (config_.ddp.reduce_dtype != "fp32") {
-    log.info("note: gradients travel between machines as {}: the same bits on the same machines only{}",
-             config_.ddp.reduce_dtype,
-             world_.topology().nodes() == 1 ? "; with one machine nothing travels, so it has no effect" : "");
-  }
-}
-
-/// Of the rank that holds most.
-void Trainer::say_memory() {
-  optim::StateBytes bytes = optimizer_->state_bytes();
-  if (ema_) {
-    const optim::StateBytes averages = ema_->state_bytes();
-    bytes.held += averages.held;
-    bytes.whole += averages.whole;
-  }
-  std::vector<std::size_t> of_rank(static_cast<std::size_t>(world_.size()));
-  world_.all_gather(&bytes.held, sizeof bytes.held, of_rank.data());
-  const auto mib = [](std::size_t count) { return static_cast<double>(count) / (1 << 20); };
-  session_.log().info("optimizer and EMA memory: {:.2f} MiB a rank{}",
-                      mib(*std::max_element(of_rank.begin(), of_rank.end())),
-                      config_.ddp.sharded_optimizer ? fmt::format(" (of {:.2f} MiB)", mib(bytes.whole)) : "");
 }
 
 ddp::StepResult Trainer::take_step(bool measure_norm) {
@@ -311,16 +273,44 @@ void Trainer::log_step(const ddp::StepResult& result) {
   interval_ = {};
 }
 
+/// Names of what an evaluation finds: "eval_loss", "eval_ema_0.99_accuracy".
+std::vector<std::string> Trainer::metrics() const {
+  std::vector<std::string> names;
+  if (!data_.eval()) return names;
+  std::vector<std::string> prefixes{"eval_"};
+  if (ema_) {
+    for (const optim::EmaProfile& profile : ema_->profiles()) prefixes.push_back(ema_prefix(profile));
+  }
+  for (const std::string& prefix : prefixes) {
+    names.push_back(prefix + "loss");
+    if (model_.kind() == models::Kind::classifier) names.push_back(prefix + "accuracy");
+  }
+  return names;
+}
+
+void Trainer::check_keep_best() const {
+  const std::string& wanted = config_.checkpoint.keep_best;
+  const std::vector<std::string> names = metrics();
+  if (wanted.empty() || std::ranges::find(names, wanted) != names.end()) return;
+  throw UsageError("checkpoint.keep_best = {}: {}", wanted,
+                   names.empty()
+                       ? "nothing is evaluated; give data.eval or data.eval_fraction"
+                       : fmt::format("is no metric of this run; one of {}", fmt::join(names, ", ")));
+}
+
 void Trainer::evaluate_all() {
   if (!data_.eval()) return;
   nlohmann::json line = {{"step", done_}, {"time", utc_now()}};
   std::string text = fmt::format("step {}", done_);
+  evaluation_ = {};
   const auto add = [&](const std::string& prefix, const std::string& weights) {
     const Evaluation found = evaluate(model_, replicas_.tape(), *data_.eval(), world_);
     line[prefix + "loss"] = found.loss;
+    evaluation_.metrics[prefix + "loss"] = fmt::format("{}", found.loss);
     text += fmt::format("  {} loss {:.4f}", weights, found.loss);
     if (found.accuracy) {
       line[prefix + "accuracy"] = *found.accuracy;
+      evaluation_.metrics[prefix + "accuracy"] = fmt::format("{}", *found.accuracy);
       text += fmt::format(" accuracy {:.4f}", *found.accuracy);
     }
   };
@@ -328,9 +318,10 @@ void Trainer::evaluate_all() {
   if (ema_) {
     for (const optim::EmaProfile& profile : ema_->profiles()) {
       const auto swapped = ema_->swap_in(profile.name());
-      add(fmt::format("eval_ema_{}_", profile.name()), "ema/" + profile.name());
+      add(ema_prefix(profile), "ema/" + profile.name());
     }
   }
+  evaluation_.step = done_;
   metrics_->append(line);
   progress_->note(text);
   interval_ = {};
@@ -347,7 +338,13 @@ checkpoint::Contents Trainer::contents() {
 
 void Trainer::save() {
   if (saved_ == done_) return;
+  if (store_.saving()) {
+    progress_->note(
+        fmt::format("step {}: waits for the checkpoint before, which is still being written", done_));
+    store_.finish();
+  }
   checkpoint::Contents contents = this->contents();
+  if (evaluation_.step == done_) contents.provenance = evaluation_.metrics;
   store_.save_contents(done_, std::move(contents));
   saved_ = done_;
   interval_ = {};
@@ -361,7 +358,7 @@ void Trainer::write_timeline() {
 }
 
 ExitCode Trainer::run() {
-  say_start();
+  say_start(session_, config_, model_, data_, replicas_, *optimizer_, ema_.get());
   const bool speaks = world_.rank() == 0;
   comm::together(world_, [&] { metrics_.emplace(run_.metrics_path(), done_, speaks); });
   progress_.emplace(session_.log(), speaks, done_, config_.train.steps, config_.log.every);
@@ -369,10 +366,15 @@ ExitCode Trainer::run() {
   interval_ = {};
   while (done_ < config_.train.steps) {
     const Requests asked = requests.pending();
-    replicas_.request({asked.preempt, asked.user_stop, asked.checkpoint});
+    replicas_.request({.stop_preempted = asked.preempt,
+                       .stop_user = asked.user_stop,
+                       .checkpoint = asked.checkpoint,
+                       .saving = store_.writing(),
+                       .save_failed = store_.failed()});
     const bool last = done_ + 1 == config_.train.steps;
     const bool log = last || (done_ + 1) % config_.log.every == 0;
     const ddp::StepResult result = take_step(log);
+    store_.advance(result.requests.saving, result.requests.save_failed);
     interval_.add(result);
     progress_->step(done_, result.mean_loss(),
                     static_cast<double>(config_.train.global_batch) * 1e3 / interval_.step_ms());
@@ -385,6 +387,7 @@ ExitCode Trainer::run() {
     if (saves) save();
     requests.clear({result.requests.stop_preempted, result.requests.stop_user, result.requests.checkpoint});
     if (!last && (result.requests.stop_preempted || result.requests.stop_user)) {
+      store_.finish();
       write_timeline();
       progress_->note(fmt::format("{} after step {}; checkpoint {}",
                                   result.requests.stop_preempted ? "preempted" : "stopped as asked", done_,
@@ -392,6 +395,7 @@ ExitCode Trainer::run() {
       return result.requests.stop_preempted ? ExitCode::preempted : ExitCode::user_stopped;
     }
   }
+  store_.finish();
   write_timeline();
   progress_->note(fmt::format("done: {} steps; checkpoint {}", done_, store_.current_path()));
   return ExitCode::done;

@@ -189,12 +189,19 @@ BOOST_FIXTURE_TEST_CASE(a_broken_checkpoint_is_passed_over_for_the_one_before, R
   Training resumed;
   BOOST_TEST(store.resume(resumed.state, *resumed.adamw, *resumed.ema) == 2);
   BOOST_TEST(resumed.ema->updates() == 2);
-  BOOST_TEST(store.newest().value().position.step == 4);  // its index is whole
+  BOOST_TEST(
+      ls::test::names_in(checkpoints) == (Names{"latest", "starts", "step-000000001.h5", "step-000000002.h5",
+                                                "step-000000003.h5.bad", "step-000000004.h5.bad"}),
+      boost::test_tools::per_element());
+  BOOST_TEST(std::filesystem::read_symlink(checkpoints + "/latest") == "step-000000002.h5");
+  world.barrier();
   flip_last_byte(checkpoints + "/step-000000002.h5");
   flip_last_byte(checkpoints + "/step-000000001.h5");
   BOOST_CHECK_EXCEPTION(store.resume(resumed.state), ls::DataError,
-                        mentions("no checkpoint is whole", "step-000000004.h5", "step-000000003.h5",
-                                 "step-000000002.h5", "step-000000001.h5"));
+                        mentions("no checkpoint is whole", "step-000000002.h5", "step-000000001.h5"));
+  world.barrier();
+  // Where none is whole they keep their names: the next start must not take the run for a new one.
+  BOOST_TEST(lc::read_index(checkpoints + "/step-000000002.h5").position.step == 2);
 }
 
 BOOST_FIXTURE_TEST_CASE(state_that_only_a_broken_checkpoint_held_does_not_linger, Run) {
@@ -326,4 +333,73 @@ BOOST_FIXTURE_TEST_CASE(
   BOOST_TEST(store.resume_contents(contents) == 1);
   store.save_contents(2, contents);  // the run may go on
   BOOST_TEST(lc::verify(checkpoints + "/step-000000002.h5", world).whole());
+}
+
+BOOST_FIXTURE_TEST_CASE(a_checkpoint_that_two_starts_got_no_further_from_is_passed_over, Run) {
+  Training training;
+  {
+    lc::Store store(run, world, {.keep = 0});
+    for (const int step : {10, 20}) store.save(step, training.state);
+  }
+  const auto start = [&](bool dies, int saves = 0) {
+    std::int64_t from = -1;
+    try {
+      lc::Store store(run, world, {.keep = 0});
+      from = store.resume(training.state);
+      if (saves > 0) store.save(saves, training.state);
+      if (dies) throw std::runtime_error("killed");
+    } catch (const std::runtime_error&) {
+    }
+    world.barrier();
+    return from;
+  };
+  for (int i = 0; i < 3; ++i) BOOST_TEST(start(false) == 20);  // ends in order are no attempts
+  BOOST_TEST(start(true) == 20);
+  BOOST_TEST(start(false) == 20);
+  BOOST_TEST(start(true) == 20);
+  BOOST_TEST(start(true) == 10);
+  BOOST_TEST(start(true) == 10);
+  BOOST_TEST(start(true) == 20);      // all have had their starts: the newest again
+  BOOST_TEST(start(true, 15) == 20);  // does not get further either
+  BOOST_TEST(start(true) == 15);
+  BOOST_TEST(start(false, 20) == 15);  // the old course's file is replaced, and counts as new
+  BOOST_TEST(start(true) == 20);
+  BOOST_TEST(start(true, 30) == 20);
+  BOOST_TEST(start(false) == 30);
+  BOOST_TEST(!std::filesystem::exists(checkpoints + "/starts"));
+}
+
+BOOST_FIXTURE_TEST_CASE(the_best_by_a_metric_is_kept_and_linked_and_known_to_the_next_start, Run) {
+  Training training;
+  const auto save = [&](lc::Store& store, int step, const char* accuracy) {
+    lc::Contents contents = training.contents();
+    if (accuracy) contents.provenance["eval_accuracy"] = accuracy;
+    store.save_contents(step, contents);
+  };
+  const lc::StoreOptions options{.keep = 1, .keep_best = "eval_accuracy"};
+  {
+    lc::Store store(run, world, options);
+    save(store, 100, "0.5");
+    save(store, 200, "0.9");
+    save(store, 300, "0.7");
+  }
+  world.barrier();
+  BOOST_TEST(
+      ls::test::names_in(checkpoints) == (Names{"best", "latest", "step-000000200.h5", "step-000000300.h5"}),
+      boost::test_tools::per_element());
+  BOOST_TEST(std::filesystem::read_symlink(checkpoints + "/best") == "step-000000200.h5");
+  world.barrier();
+  lc::Store store(run, world, options);
+  save(store, 400, "0.8");
+  save(store, 500, nullptr);
+  world.barrier();
+  BOOST_TEST(
+      ls::test::names_in(checkpoints) == (Names{"best", "latest", "step-000000200.h5", "step-000000500.h5"}),
+      boost::test_tools::per_element());
+  world.barrier();
+  save(store, 600, "0.95");
+  world.barrier();
+  BOOST_TEST(std::filesystem::read_symlink(checkpoints + "/best") == "step-000000600.h5");
+  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"best", "latest", "step-000000600.h5"}),
+             boost::test_tools::per_element());
 }

@@ -119,6 +119,10 @@ BOOST_AUTO_TEST_CASE(a_request_of_any_rank_reaches_all_at_the_end_of_the_same_st
     BOOST_TEST(!run.step(1).requests.any());
     run.replicas.request({.stop_user = true});
     BOOST_TEST((run.step(2).requests == ddp::Requests{.stop_user = true}));
+    if (world().rank() == asking) run.replicas.request({.saving = true, .save_failed = true});
+    const ddp::Requests told = run.step(3).requests;
+    BOOST_TEST((told == ddp::Requests{.saving = true, .save_failed = true}));
+    BOOST_TEST(!told.any());  // no checkpoint is wanted
   }
 }
 

@@ -3,11 +3,21 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::checkpoint {
+
+/// How the elements reach the file. Both give the same file.
+enum class Io {
+  posix,  ///< each rank writes its share with pwrite, and syncs
+  mpiio,  ///< through MPI's own file calls, for file systems where that is advised
+};
+
+/// "posix", "mpiio". Throws UsageError on another name.
+Io io_named(std::string_view name);
 
 struct SaveOptions {
   /// Part of the temporary name, ".NAME.MARK.tmp": two runs that both believe the place is theirs never write
@@ -16,15 +26,17 @@ struct SaveOptions {
   /// Called on rank 0 before the file is laid out and again before it gets its name. What it throws is the
   /// error.
   std::function<void()> check_may_write = {};
+  Io io = Io::posix;
 };
 
 /// Writes `contents` to `path`, replacing a file of that name. Collective.
 ///
-/// Every rank digests and writes its share of the bytes, into a temporary file in the same directory; when
-/// all have synced, rank 0 renames it and syncs the directory. No collective depends on the number of
-/// tensors. Any failure becomes the same error on all ranks, and the temporary file is removed: DataError if
-/// the storage is full or read-only, UsageError if the place is not writable, FailureError if the storage
-/// failed (EIO) or the ranks' contents differ in names, dtypes or shapes.
+/// Every rank writes and digests its share of the bytes, into a temporary file in the same directory; when
+/// all have synced, rank 0 adds the structure with the digests, syncs, renames and syncs the directory. No
+/// collective depends on the number of tensors. Any failure becomes the same error on all ranks, and the
+/// temporary file is removed: DataError if the storage is full or read-only, UsageError if the place is not
+/// writable, FailureError if the storage failed (EIO) or the ranks' contents differ in names, dtypes or
+/// shapes.
 void save_file(const std::string& path, const Contents& contents, comm::Communicator& communicator,
                const SaveOptions& options = {});
 

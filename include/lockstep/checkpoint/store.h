@@ -1,21 +1,28 @@
 // Store: the checkpoints of a run: save, prune, and resume from the newest whole one.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/checkpoint/run_directory.h"
+#include "lockstep/checkpoint/save.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::checkpoint {
 
 class ProfileSnapshots;
+class Retention;
+class Saving;
+class Starts;
 
 /// What the place in a run follows from, given a step. Zeros: not known, not checked.
 struct Stream {
@@ -32,11 +39,27 @@ struct StoreOptions {
   std::string config = {};     ///< stored with every checkpoint
   Provenance provenance = {};  ///< added to provenance_of(communicator)
   int keep = 2;                ///< newest checkpoints kept; 0 keeps all
-  bool strict = true;          ///< see LoadOptions
-  bool narrow = false;         ///< see LoadOptions
+  /// Name of a metric in the provenance of what is saved ("eval_accuracy"): the best checkpoint by it is kept
+  /// as well, and `best` points to it. More is better for names that end in "accuracy", less for others.
+  std::string keep_best = {};
+  bool async = false;   ///< saves go on beside training
+  Io io = Io::posix;    ///< posix if async
+  bool strict = true;   ///< see LoadOptions
+  bool narrow = false;  ///< see LoadOptions
 };
 
-/// RUN/checkpoints/step-000000500.h5 ... and `latest`, a link to the newest. All methods are collective.
+/// RUN/checkpoints/step-000000500.h5 ... and `latest`, a link to the newest. All methods are collective, but
+/// those that say otherwise.
+///
+/// With StoreOptions::async a save returns once each rank has copied its share of the bytes (memory that the
+/// store keeps); a thread of each rank, which calls neither MPI nor HDF5, writes them while training goes on.
+/// Somebody has to move it on, once a step is best, and to finish() it before the end:
+///
+///     replicas.request({.saving = store.writing(), .save_failed = store.failed()});   // before a step
+///     store.advance(result.requests.saving, result.requests.save_failed);             // with its result
+///
+/// or store.advance(), which asks the ranks by itself. What a writer failed with is thrown by the next of
+/// these, the same on every rank. At most one save is under way; another waits for it first.
 ///
 /// With power-function averages (EmaProfile::power) each save also leaves RUN/ema/step-000000500.h5, from
 /// which averages of other widths can be made after training (reconstruct_ema). These stay when checkpoints
@@ -53,8 +76,9 @@ class Store {
   Store& operator=(const Store&) = delete;
 
   /// Saves models, optimizers and EMAs, in any order and any subset, as the state after `step` steps. When it
-  /// returns, the file is whole and durable, `latest` points to it, and older ones beyond `keep` are gone.
-  /// Returns its path. Errors: save_file; FailureError if another run has taken the directory over.
+  /// is done, the file is whole and durable, `latest` points to it, and older ones beyond `keep` are gone:
+  /// when it returns, or with async when saving() has turned false. Returns its path. Errors: save_file;
+  /// FailureError if another run has taken the directory over.
   template <class... Parts>
   std::string save(std::int64_t step, Parts&&... parts) {
     Contents contents;
@@ -64,6 +88,8 @@ class Store {
 
   /// Loads the newest whole checkpoint into models, optimizers and EMAs, and returns the next step; 0,
   /// touching nothing, if the run has none. A broken one is named in a warning, and the one before is taken.
+  /// What is broken gets ".bad" behind its name then. One from which two starts have ended (killed, failed)
+  /// before anything newer was saved is passed over as well, in a warning, if there is another.
   /// DataError if none is whole, or if the newest whole one does not fit (see load_file); UsageError if it
   /// was made with another seed or number of shards.
   template <class... Parts>
@@ -77,6 +103,19 @@ class Store {
   std::string save_contents(std::int64_t step, Contents contents);
   std::int64_t resume_contents(const Contents& contents);
 
+  /// A save is under way: the same on every rank. Not collective.
+  bool saving() const { return under_way_ != nullptr; }
+  /// What this rank has to say about it: its writer is at work; its writer has failed. Not collective.
+  bool writing() const;
+  bool failed() const;
+  /// Moves the save on, given what ranks have said (any of them). Collective if one is under way and nobody
+  /// writes or somebody failed; nothing otherwise.
+  void advance(bool any_writing, bool any_failed);
+  /// The same, asking the ranks.
+  void advance();
+  /// Waits for the save under way, and sees it through.
+  void finish();
+
   /// The index of the newest checkpoint that has a right one (its tensors are not read); none if there is
   /// none.
   std::optional<FileIndex> newest();
@@ -86,8 +125,24 @@ class Store {
   const std::string& directory() const { return directory_; }
 
  private:
-  void publish(const std::string& name);
-  void prune(std::int64_t step);
+  struct UnderWay;    // a save
+  struct Candidates;  // to resume from
+
+  Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, comm::Communicator& communicator,
+        StoreOptions options);
+  Contents completed(std::int64_t step, Contents contents) const;
+  std::unique_ptr<UnderWay> begin(std::int64_t step, const Contents& contents);
+  void write(UnderWay& save);
+  void copy_shares(UnderWay& save);
+  void run(UnderWay& save, std::function<void()> work);
+  void settle();
+  void publish(UnderWay& save);
+  void link(const std::string& name, std::int64_t step);
+  void prune(std::int64_t newest);
+
+  Candidates candidates();
+  void load(const std::string& path, const Contents& contents);
+  void started_from(std::int64_t step, const std::vector<std::string>& broken);
 
   std::unique_ptr<RunDirectory> own_run_directory_;  // of the first constructor
   RunDirectory& run_directory_;
@@ -96,6 +151,13 @@ class Store {
   StoreOptions options_;
   Log log_;
   std::unique_ptr<ProfileSnapshots> snapshots_;
+  std::unique_ptr<Retention> retention_;
+  std::unique_ptr<Starts> starts_;
+  std::optional<std::int64_t> started_from_;  // taken back if this run ends in order
+  int exceptions_at_start_;
+  std::unique_ptr<std::byte[]> copy_;  // of this rank's share
+  std::uint64_t copy_bytes_ = 0;
+  std::unique_ptr<UnderWay> under_way_;
   std::string current_path_;
 };
 

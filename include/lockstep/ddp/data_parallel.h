@@ -25,11 +25,15 @@
 
 namespace lockstep::ddp {
 
-/// What a rank wants of all ranks. Asked on any rank, every rank learns of it at the end of the same step.
+/// What a rank wants of all ranks, or has to tell them. Said on any rank, every rank learns of it at the end
+/// of the same step.
 struct Requests {
   bool stop_preempted = false;  ///< preemption or the time limit: checkpoint, then exit 75
   bool stop_user = false;       ///< checkpoint, then exit 76
   bool checkpoint = false;      ///< checkpoint, then go on
+  bool saving = false;          ///< this rank's writer of an asynchronous save is at work
+  bool save_failed = false;     ///< it has failed
+  /// A checkpoint is wanted.
   bool any() const { return stop_preempted || stop_user || checkpoint; }
   bool operator==(const Requests&) const = default;
 };

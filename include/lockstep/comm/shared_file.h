@@ -1,0 +1,20 @@
+// SharedFile: one file that the ranks of a group write together, through MPI's own file calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lockstep::comm {
+
+/// Made by Communicator::open_shared_file. Destroying it is collective, unless an exception unwinds.
+/// Failures throw as those of the system's calls do (base/system_error.h).
+class SharedFile {
+ public:
+  virtual ~SharedFile() = default;
+  /// Each rank for itself. Any number of bytes.
+  virtual void write_at(std::uint64_t offset, const void* data, std::uint64_t bytes) = 0;
+  /// Collective: what any rank wrote is on storage when it returns.
+  virtual void sync() = 0;
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,75 @@
+// Private to the room: one file on its way from memory to its final name, in steps that fit both who waits
+// for it and who goes on training.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/layout.h"
+#include "checkpoint/shares.h"
+#include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/index.h"
+#include "lockstep/checkpoint/save.h"
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::checkpoint {
+
+/// The steps, in order: construction (collective); copy_share(), if the tensors will change before
+/// write_share() is over; write_share(); complete() (collective), when all ranks have written; publish().
+/// write_share() and publish() call neither MPI nor HDF5, so any thread may, and touch nothing but the files;
+/// their errors are of this rank alone.
+///
+/// The temporary file is removed at the end, unless it was published: not before all ranks have written.
+class Saving {
+ public:
+  /// Lists and compares what ranks hold, lays the file out and shares the work. Errors: save_file.
+  Saving(std::string path, const Contents& contents, comm::Communicator& communicator, SaveOptions options);
+  ~Saving();
+  Saving(const Saving&) = delete;
+  Saving& operator=(const Saving&) = delete;
+
+  const std::string& path() const { return path_; }
+  /// Room that copy_share() needs.
+  std::uint64_t copy_bytes() const;
+  /// Copies this rank's share into `memory`, which is written from there.
+  void copy_share(std::byte* memory);
+
+  /// Writes, digests and syncs this rank's share.
+  void write_share();
+  /// The same through MPI's file calls, or write_share() where there are none. Collective, with one error for
+  /// all.
+  void write_share_through_mpi();
+  /// The digests meet, and the structure is made.
+  void complete();
+  /// On rank 0: adds the structure, syncs, gives the file its name and syncs the directory. Elsewhere
+  /// nothing.
+  void publish();
+
+ private:
+  /// A piece of this rank, and the rest of its last block behind it, which is digested only.
+  struct Extent {
+    Piece piece;
+    const std::byte* data = nullptr;
+    std::uint64_t readable_bytes = 0;
+  };
+
+  void lay_out();
+  void share_work(const Contents& contents);
+  template <class File>
+  void write_extents(File& file);
+
+  std::string path_, temporary_;
+  comm::Communicator& communicator_;
+  SaveOptions options_;
+  FileIndex index_;
+  std::unique_ptr<Layout> layout_;  // of rank 0
+  std::vector<Tensor> held_;        // keeps what extents point to
+  std::vector<Extent> extents_;
+  std::vector<std::uint64_t> digests_;  // of the blocks that begin in them
+  bool made_ = false;                   // the temporary file is there, and this rank's to remove
+};
+
+}  // namespace lockstep::checkpoint

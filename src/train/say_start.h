@@ -1,0 +1,19 @@
+// Private to the room: what a run says of itself before its first step.
+#pragma once
+
+#include "lockstep/ddp/data_parallel.h"
+#include "lockstep/models/registry.h"
+#include "lockstep/optim/ema.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/train/config.h"
+#include "lockstep/train/session.h"
+#include "lockstep/train/workload.h"
+
+namespace lockstep::train {
+
+/// Ranks, model, data, shards, buckets and memory, and what the configuration costs in reproducibility.
+/// Collective; `ema` may be none.
+void say_start(Session& session, const Config& config, models::Model& model, const DataSets& data,
+               const ddp::DataParallel& replicas, const optim::Optimizer& optimizer, const optim::Ema* ema);
+
+}  // namespace lockstep::train

@@ -1,0 +1,146 @@
+// Saves beside training: what the file holds is what the tensors held when the save began, one save at a
+// time, one error for all.
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <boost/test/unit_test.hpp>
+#include <thread>
+
+#include "checkpoint/sample.h"
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/compare.h"
+#include "lockstep/checkpoint/save.h"
+#include "lockstep/checkpoint/store.h"
+#include "lockstep/checkpoint/verify.h"
+#include "support/world.h"
+
+namespace ls = lockstep;
+namespace lc = lockstep::checkpoint;
+using ls::test::mentions;
+
+namespace {
+
+struct Run {
+  ls::comm::Communicator& world = ls::test::world();
+  ls::test::SharedFolder folder{world};
+  std::string run = folder.file("run");
+  std::string checkpoints = run + "/checkpoints";
+  lc::Contents contents = ls::test::awkward_contents();
+
+  /// Every element becomes something else.
+  void overwrite() {
+    for (lc::Section& section : contents.sections) {
+      for (lc::NamedTensor& tensor : section.tensors) {
+        auto* const bytes = static_cast<unsigned char*>(tensor.value.raw());
+        for (std::size_t i = 0; i < tensor.value.bytes(); ++i) bytes[i] ^= 0x55;
+      }
+    }
+  }
+  /// Steps of training that do nothing else, until the save is through.
+  void train_until_saved(lc::Store& store) {
+    while (store.saving()) {
+      store.advance();
+      std::this_thread::yield();
+    }
+  }
+};
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_CASE(the_file_holds_what_the_tensors_held_when_the_save_began, Run) {
+  lc::save_file(folder.file("wanted.h5"), contents, world);
+  lc::Store store(run, world, {.async = true});
+  const std::string path = store.save_contents(7, contents);
+  BOOST_TEST(store.saving());
+  overwrite();
+  train_until_saved(store);
+  BOOST_TEST(store.current_path() == path);
+  if (world.rank() == 0) {
+    BOOST_TEST(lc::diff(folder.file("wanted.h5"), path).differences.empty());
+    BOOST_TEST(std::filesystem::read_symlink(checkpoints + "/latest") == "step-000000007.h5");
+  }
+  BOOST_TEST(lc::verify(path, world).whole());
+  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"latest", "step-000000007.h5"}),
+             boost::test_tools::per_element());
+}
+
+BOOST_FIXTURE_TEST_CASE(a_name_appears_only_when_the_file_is_whole_and_the_next_save_waits_for_the_last,
+                        Run) {
+  lc::Store store(run, world, {.keep = 2, .async = true});
+  for (int step = 1; step <= 4; ++step) {
+    const std::string path = store.save_contents(step, contents);
+    // Nobody has moved the save on: it cannot have been published yet.
+    BOOST_TEST(!std::filesystem::exists(path));
+    BOOST_TEST(store.current_path() ==
+               (step == 1 ? "" : checkpoints + "/step-00000000" + std::to_string(step - 1) + ".h5"));
+    world.barrier();
+  }
+  store.finish();
+  BOOST_TEST(!store.saving());
+  world.barrier();
+  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"latest", "step-000000003.h5", "step-000000004.h5"}),
+             boost::test_tools::per_element());
+  store.finish();  // nothing is under way: nothing happens
+  store.advance();
+}
+
+BOOST_FIXTURE_TEST_CASE(a_writer_that_fails_on_one_rank_fails_the_run_on_all_and_leaves_earlier_checkpoints,
+                        Run) {
+  ::signal(SIGXFSZ, SIG_IGN);
+  lc::Store store(run, world, {.async = true});
+  store.save_contents(1, contents);
+  store.finish();
+  const std::string before = ls::test::read_bytes(checkpoints + "/step-000000001.h5");
+
+  rlimit limit{};
+  ::getrlimit(RLIMIT_FSIZE, &limit);
+  const rlimit old = limit;
+  limit.rlim_cur = 3 << 20;
+  const int failing = world.size() - 1;
+  if (world.rank() == failing) ::setrlimit(RLIMIT_FSIZE, &limit);
+  std::string text;
+  try {
+    store.save_contents(2, contents);  // alone it fails here: the file may not grow
+    BOOST_TEST(world.size() > 1);
+    train_until_saved(store);
+  } catch (const ls::DataError& error) {
+    text = error.what();
+  }
+  ::setrlimit(RLIMIT_FSIZE, &old);
+  BOOST_TEST(text.starts_with(world.size() > 1 ? "rank " + std::to_string(failing) + ": " : folder.path()));
+  BOOST_TEST(text.find("File too large") != std::string::npos);
+  const std::vector<std::string> texts = world.all_gather_texts(text);
+  for (const std::string& other : texts) BOOST_TEST(other == text);
+  BOOST_TEST(!store.saving());
+  world.barrier();
+  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"latest", "step-000000001.h5"}),
+             boost::test_tools::per_element());
+  BOOST_TEST((ls::test::read_bytes(checkpoints + "/step-000000001.h5") == before));
+  store.save_contents(2, contents);  // the run may go on
+  store.finish();
+  BOOST_TEST(lc::verify(checkpoints + "/step-000000002.h5", world).whole());
+}
+
+BOOST_FIXTURE_TEST_CASE(a_save_that_nobody_waits_for_leaves_nothing_behind, Run) {
+  {
+    lc::Store store(run, world, {.async = true});
+    store.save_contents(1, contents);
+    world.barrier();
+  }
+  world.barrier();
+  const lc::Store store(run, world);
+  BOOST_TEST(ls::test::names_in(checkpoints).empty());
+}
+
+BOOST_FIXTURE_TEST_CASE(writers_that_call_mpi_are_for_saves_that_are_waited_for, Run) {
+  BOOST_CHECK_EXCEPTION(lc::Store(run, world, {.async = true, .io = lc::Io::mpiio}), ls::UsageError,
+                        mentions("asynchronous", "posix"));
+  world.barrier();
+  lc::save_file(folder.file("posix.h5"), contents, world);
+  lc::save_file(folder.file("mpiio.h5"), contents, world, {.io = lc::Io::mpiio});
+  BOOST_TEST(lc::verify(folder.file("mpiio.h5"), world).whole());
+  BOOST_TEST(lc::read_index(folder.file("posix.h5"), world).digest ==
+             lc::read_index(folder.file("mpiio.h5"), world).digest);
+}
