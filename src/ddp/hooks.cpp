@@ -4,6 +4,8 @@
 
 #include <charconv>
 #include <functional>
+#include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -29,13 +31,14 @@ struct Word {
   const char* name;
   const char* kind;
   std::function<bool(PowerSgdOptions&, const std::string&)> set;
+  std::function<std::string(const PowerSgdOptions&)> get;
 };
 
 template <class Value>
 Word word(const char* name, const char* kind, Value PowerSgdOptions::*member) {
-  return {name, kind, [member](PowerSgdOptions& options, const std::string& text) {
-            return read(text, options.*member);
-          }};
+  return {name, kind,
+          [member](PowerSgdOptions& options, const std::string& text) { return read(text, options.*member); },
+          [member](const PowerSgdOptions& options) { return fmt::format("{}", options.*member); }};
 }
 
 std::vector<Word> words() {
@@ -46,7 +49,8 @@ std::vector<Word> words() {
           word("warm_start", "true or false", &PowerSgdOptions::warm_start)};
 }
 
-void set(PowerSgdOptions& options, const std::string& text) {
+/// The name of the option that `text` sets.
+std::string set(PowerSgdOptions& options, const std::string& text) {
   const std::size_t equals = text.find('=');
   const std::string name = text.substr(0, equals);
   const std::string value = equals == std::string::npos ? "" : text.substr(equals + 1);
@@ -54,31 +58,53 @@ void set(PowerSgdOptions& options, const std::string& text) {
   for (const Word& word : words()) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", word.name);
     if (name != word.name) continue;
-    if (word.set(options, value)) return;
+    if (word.set(options, value)) return name;
     throw UsageError("ddp.hook: powersgd: '{}' is not {}=VALUE with {}", text, name, word.kind);
   }
   throw UsageError("ddp.hook: powersgd has no option {}; it has {}", name, known);
 }
 
-}  // namespace
-
-std::shared_ptr<Hook> hook_named(std::string_view text, std::uint64_t seed) {
+/// None: no hook.
+std::optional<PowerSgdOptions> options_in(std::string_view text) {
   std::istringstream rest{std::string(text)};
   std::string name, option;
   rest >> name;
   if (name == "none") {
     if (rest >> option) throw UsageError("ddp.hook: none takes no option, but there is '{}'", option);
-    return nullptr;
+    return std::nullopt;
   }
-  if (name != "powersgd") throw UsageError("ddp.hook = {} is not known; one of none, powersgd", text);
+  if (name != "powersgd") {
+    throw UsageError("ddp.hook = {} is not known; one of none, powersgd{}", text,
+                     name.starts_with("powersgd") ? " (options after spaces: powersgd rank=2)" : "");
+  }
   PowerSgdOptions options;
-  options.seed = seed;
-  while (rest >> option) set(options, option);
+  std::set<std::string> given;
+  while (rest >> option) {
+    const std::string which = set(options, option);
+    if (!given.insert(which).second) throw UsageError("ddp.hook: powersgd: {} is given twice", which);
+  }
+  return options;
+}
+
+}  // namespace
+
+std::shared_ptr<Hook> hook_named(std::string_view text, std::uint64_t seed) {
+  std::optional<PowerSgdOptions> options = options_in(text);
+  if (!options) return nullptr;
+  options->seed = seed;
   try {
-    return std::make_shared<PowerSgd>(options);
+    return std::make_shared<PowerSgd>(*options);
   } catch (const UsageError& error) {
     throw UsageError("ddp.hook: {}", error.what());
   }
+}
+
+std::string hook_text(std::string_view text) {
+  const std::optional<PowerSgdOptions> options = options_in(text);
+  if (!options) return "none";
+  std::string resolved = "powersgd";
+  for (const Word& word : words()) resolved += fmt::format(" {}={}", word.name, word.get(*options));
+  return resolved;
 }
 
 }  // namespace lockstep::ddp

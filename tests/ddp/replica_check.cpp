@@ -45,6 +45,13 @@ struct Run {
 /// with rank 0.
 std::string named(int rank) { return "rank " + std::to_string(world().size() == 2 ? 1 : rank); }
 
+BOOST_AUTO_TEST_CASE(what_is_printed_at_start_says_how_often_replicas_are_compared) {
+  BOOST_TEST(
+      contains(Run({.check_every = 500}).replicas.describe(), "replicas are compared every 500 steps"));
+  BOOST_TEST(contains(Run({.check_every = 1}).replicas.describe(), "replicas are compared every step"));
+  BOOST_TEST(!contains(Run({.check_every = 0}).replicas.describe(), "compared"));
+}
+
 BOOST_AUTO_TEST_CASE(replicas_that_are_alike_pass_every_check) {
   for (const std::int64_t every : {1, 2, 5}) {
     Run run({.check_every = every});

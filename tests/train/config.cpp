@@ -53,7 +53,10 @@ BOOST_AUTO_TEST_CASE(bad_values_name_file_key_and_value) {
       says(error_of(minimal + "[optimizer]\nlr = fast\n"), "a.ini: optimizer.lr: 'fast' is not a number"));
   BOOST_TEST(says(error_of(minimal, {"optimizer.clip=x"}), "--set: optimizer.clip: 'x' is not a number"));
   BOOST_TEST(says(error_of(minimal + "[optimizer]\ngroup.x = a 1 1\n"), "group"));
-  BOOST_TEST(says(error_of(minimal, {"train.steps=0"}), "--set: train.steps: is missing or not positive"));
+  BOOST_TEST(
+      says(error_of(minimal, {"train.steps=0"}), "--set: train.steps = 0: is missing or not positive"));
+  BOOST_TEST(says(error_of(minimal + "[ddp]\nbucket_mb = -2\n"), "a.ini: ddp.bucket_mb = -2: must be in"));
+  BOOST_TEST(says(error_of("[train]\nsteps = 5\n"), "a.ini: model.name: is missing; one of mlp"));
   for (const char* const absurd :
        {"ddp.bucket_mb=inf", "ddp.bucket_mb=1e30", "optimizer.lr=nan", "ema.warmup=1 1 0.5"}) {
     BOOST_TEST(error_of(minimal, {absurd}) != "no error", absurd);
@@ -66,6 +69,37 @@ BOOST_AUTO_TEST_CASE(a_hook_is_read_with_the_configuration) {
   BOOST_TEST(error_of(minimal, {"ddp.hook=powersgd rank=2 start_step=5"}) == "no error");
   BOOST_TEST(says(error_of(minimal, {"ddp.hook=powersdg"}), "ddp.hook"));
   BOOST_TEST(says(error_of(minimal, {"ddp.hook=powersgd rank=0"}), "rank"));
+  BOOST_TEST(says(error_of(minimal, {"ddp.hook=powersgd rank=2 rank=4"}),
+                  "ddp.hook: powersgd: rank is given twice"));
+}
+
+BOOST_AUTO_TEST_CASE(a_resume_compares_what_a_hook_means_not_how_it_is_written) {
+  const auto with_hook = [](const std::string& hook) {
+    return train::parse_config(minimal, "a", {"ddp.hook=" + hook});
+  };
+  const train::Config run = with_hook("powersgd rank=2 start_step=10");
+  for (const char* const same : {"powersgd start_step=10 rank=2", "powersgd  rank=2  start_step=10",
+                                 "powersgd rank=2 start_step=10 warm_start=true min_compression=2.0"}) {
+    BOOST_TEST(train::forbidden_changes(run, with_hook(same)).empty(), same);
+  }
+  for (const char* const other : {"powersgd rank=3 start_step=10", "powersgd rank=2", "none"})
+    BOOST_TEST(train::forbidden_changes(run, with_hook(other)).size() == 1u, other);
+}
+
+BOOST_AUTO_TEST_CASE(errors_about_averages_name_key_and_value) {
+  const std::string rates = minimal + "[ema]\nrates = 0.99\n";
+  BOOST_TEST(says(error_of(minimal, {"ema.rates=0.9 1.5"}), "--set: ema.rates = 0.9 1.5: must be in [0, 1)"));
+  BOOST_TEST(says(error_of(minimal, {"ema.rates=-1"}), "--set: ema.rates = -1: must be in [0, 1)"));
+  BOOST_TEST(
+      says(error_of(minimal, {"ema.rates=0.9 0.90"}), "--set: ema.rates = 0.9 0.9: a rate is given twice"));
+  BOOST_TEST(says(error_of(minimal, {"ema.sigma_rel=0.1 0.10"}),
+                  "--set: ema.sigma_rel = 0.1 0.1: a width is given twice"));
+  BOOST_TEST(says(error_of(rates + "warmup = 0 0.75 0\n"),
+                  "a.ini: ema.warmup = 0 0.75 0: its first number, inv_gamma, must be positive"));
+  BOOST_TEST(says(error_of(rates, {"ema.warmup=1 -1 0"}),
+                  "--set: ema.warmup = 1 -1 0: its second number, power, must not be negative"));
+  BOOST_TEST(says(error_of(rates, {"ema.warmup=1 1 0.5"}), "--set: ema.warmup = 1 1 0.5: its third number"));
+  BOOST_TEST(says(error_of(rates, {"ema.warmup=1"}), "--set: ema.warmup = 1: takes three numbers"));
 }
 
 BOOST_AUTO_TEST_CASE(what_this_version_cannot_do_is_refused_not_ignored) {
@@ -83,11 +117,11 @@ BOOST_AUTO_TEST_CASE(widths_of_averages_stand_beside_rates) {
   BOOST_TEST(says(to_text(both), "sigma_rel = 0.05 0.1\n"));
   for (const char* const width : {"0", "0.28", "-0.1", "0.05 1"}) {
     BOOST_TEST(says(error_of(minimal, {fmt::format("ema.sigma_rel={}", width)}),
-                    "--set: ema.sigma_rel: must be between 0 and 0.28"),
+                    fmt::format("--set: ema.sigma_rel = {}: must be between 0 and 0.28", width)),
                width);
   }
   BOOST_TEST(says(error_of(minimal, {"ema.sigma_rel=0.1", "ema.warmup=1 1 0"}),
-                  "--set: ema.warmup: is of ema.rates, of which there are none"));
+                  "--set: ema.warmup = 1 1 0: is of ema.rates, of which there are none"));
   BOOST_TEST(train::forbidden_changes(
                  both, train::parse_config(minimal + "[ema]\nrates = 0.99\nwarmup = 1 1 0\n", "a"))
                  .size() == 1u);
