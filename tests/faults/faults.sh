@@ -5,7 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../support/cli.sh"
 
 export OMPI_MCA_odls_base_sigkill_timeout=0  # mpirun ends what is left of a job at once, not a second after asking
 settings=()  # --set SECTION.KEY=VALUE, of every start of this script
-last_step=8 base_step=4 fault_step=6
+last_step=8 base_step=4 case=""
 
 # small_run: run.ini. The weights, AdamW's state and one average make 2.7 MiB, so that ranks 0 to 2 all write.
 small_run() {
@@ -100,8 +100,6 @@ whole_newest() {
   done
   (cd subject/checkpoints && sha256sum --ignore-missing --quiet -c ../../base.sums) >sums.log 2>&1 ||
     fail "$case: earlier checkpoints changed: $(cat sums.log)"
-  [ -e subject/checkpoints/step-00000000$base_step.h5 ] || [ "$(newest)" != subject/checkpoints/step-00000000$base_step.h5 ] ||
-    fail "$case: the newest checkpoint went"
 }
 
 # goes_on RANKS: the run is started again, ends in the bits of the run without a fault, and leaves no temporary file.

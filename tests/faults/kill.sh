@@ -3,6 +3,7 @@
 # resumes on 1 to 4 ranks, ends in the bits of a run without a kill, and leaves no temporary file.
 # The points are those of a traced save. By default one of each kind (rank, call, file); `all`: each of them, before and after.
 source "$(dirname "$0")/faults.sh"
+fault_step=6
 
 all=false
 for word in "$@"; do

@@ -20,7 +20,8 @@ small_run
 # start RANKS: in the background; $launcher is its pid. Returns when it trains, or has ended.
 start() {
   # shellcheck disable=SC2086
-  $LOCKSTEP_MPIRUN -n "$1" "$LOCKSTEP" train run.ini --run subject "${settings[@]}" --set log.every=1 >out.log 2>err.log </dev/null &
+  $LOCKSTEP_MPIRUN -n "$1" "$LOCKSTEP" train run.ini --run subject "${settings[@]}" --set log.every=1 \
+    >out.log 2>err.log </dev/null &
   launcher=$!
 }
 until_it_trains() {

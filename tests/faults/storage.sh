@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# storage.sh [all] [async]: a call on a file of the run fails on one rank, once or from then on, with ENOSPC, EDQUOT, EROFS or EIO.
-# Every rank ends with the same one line and exit 3 (5 for EIO), earlier checkpoints are untouched, and the next start goes on
-# to the bits of a run without a fault, with nothing temporary left.
-# The calls are those of a traced run. By default the first of each kind (rank, call, file), with the errors in turn; `all`:
-# every call with every error, both once and from then on.
+# storage.sh [all] [async]: a call on a file of the run fails on one rank, once or from then on, with ENOSPC, EDQUOT, EROFS or
+# EIO. Every rank ends with the same one line and exit 3 (5 for EIO), earlier checkpoints are untouched, and the next start goes
+# on to the bits of a run without a fault, with nothing temporary left.
+# The calls are those of a traced run, the errors come in turn. By default the first call of each kind (rank, call, file), once
+# or from then on; `all`: every call, both.
 source "$(dirname "$0")/faults.sh"
 
 all=false
@@ -18,7 +18,7 @@ prepare_base
 
 declare -A text_of=([ENOSPC]="No space left on device" [EDQUOT]="Disk quota exceeded" [EROFS]="Read-only file system"
   [EIO]="Input/output error")
-errors=(ENOSPC EDQUOT EROFS EIO)
+errors=(ENOSPC EDQUOT EROFS EIO) durations=(once always)
 
 # ended CODE ERROR: as a run whose storage fails must end.
 ended() {
@@ -27,7 +27,8 @@ ended() {
   [ "$1" -eq $expected ] || fail "$case: exit $1, expected $expected: $(grep '^lockstep: ' err.log | head -n 3)"
   lines=$(grep -c '^lockstep: ' err.log)
   [ "$lines" -eq 1 ] || fail "$case: $lines lines of error instead of one: $(grep '^lockstep: ' err.log)"
-  grep '^lockstep: ' err.log | grep -q "subject.*${text_of[$2]}" || fail "$case: does not say what failed: $(grep '^lockstep: ' err.log)"
+  grep '^lockstep: ' err.log | grep -q "subject.*${text_of[$2]}" ||
+    fail "$case: does not say what failed: $(grep '^lockstep: ' err.log)"
 }
 
 # survived CODE [TEXT]: a run that need not mind what failed.
@@ -42,7 +43,6 @@ cases=0 resume_ranks=2
 strike() {
   local place=$1 ranks=$2 rank=$3 nth=$4 call=$5 file=$6 error=$7 duration=$8 code
   if [[ "$call $file" == "open step-"* ]] && [ "$error" != EIO ]; then  # no reason not to open a file for reading
-    ! $all || return
     error=EIO
   fi
   case="$error $duration from call $nth of rank $rank of $ranks ($call $file, $place)"
@@ -73,24 +73,16 @@ sweep() {
     all == "true" || !(kind in seen) { print }
     { seen[kind] = 1 }' points.log >strikes.log
   while read -r rank nth call file; do
-    if $all; then
-      for error in "${errors[@]}"; do
-        for duration in once always; do
-          strike "$place" "$ranks" "$rank" "$nth" "$call" "$file" "$error" "$duration" </dev/null
-        done
-      done
-    else
-      duration=once
-      [ $((turn / 4 % 2)) -eq 0 ] || duration=always
+    for duration in once always; do
+      $all || [ $duration = "${durations[turn / 4 % 2]}" ] || continue
       strike "$place" "$ranks" "$rank" "$nth" "$call" "$file" "${errors[turn % 4]}" "$duration" </dev/null
-      ((++turn))
-    fi
+    done
+    ((++turn))
   done <strikes.log
 }
 
 sweep from_base 2
 sweep from_nothing 2
-! $all || sweep from_base 3
 
 # A write may take only some of the bytes: that is no error, until the next one takes none.
 case="short writes"
@@ -109,7 +101,8 @@ goes_on 2
 # What reads asks for no write: a run on storage that became read-only can be looked at.
 from_base
 read_only="call=create,write,pwrite,mkdir,unlink,rename,symlink,ftruncate path=subject errno=EROFS always"
-for words in "verify subject/checkpoints/latest" "inspect subject/checkpoints/latest" "eval subject/checkpoints/latest --data digits.h5" \
+for words in "verify subject/checkpoints/latest" "inspect subject/checkpoints/latest" \
+  "eval subject/checkpoints/latest --data digits.h5" \
   "diff subject/checkpoints/latest subject/checkpoints/step-000000002.h5"; do
   case="$words on read-only storage"
   # shellcheck disable=SC2086
