@@ -22,15 +22,6 @@ void Background::start(std::function<void()> work) {
   });
 }
 
-void Background::run_here(const std::function<void()>& work) {
-  error_ = nullptr;
-  try {
-    work();
-  } catch (...) {
-    error_ = std::current_exception();
-  }
-}
-
 bool Background::running() const {
   return work_.valid() && work_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }

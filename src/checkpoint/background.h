@@ -19,8 +19,6 @@ class Background {
 
   /// What was started before is over.
   void start(std::function<void()> work);
-  /// The same, on the calling thread.
-  void run_here(const std::function<void()>& work);
   bool running() const;
   /// True once the work has ended by an exception.
   bool failed();

@@ -102,6 +102,7 @@ void Saving::share_work(const Contents& contents) {
     extents_.push_back(
         {piece, elements + piece.from, std::max(piece.from + piece.bytes, digested_to) - piece.from});
   }
+  cut_into_segments();
 }
 
 std::uint64_t Saving::copy_bytes() const {
@@ -119,40 +120,61 @@ void Saving::copy_share(std::byte* memory) {
   held_.clear();
 }
 
-/// Block by block, so that what is digested is in the cache when it is written.
-template <class File>
-void Saving::write_extents(File& file) {
-  for (const Extent& extent : extents_) {
-    const Piece& piece = extent.piece;
-    const std::uint64_t tensor_bytes = index_.tensors[piece.tensor].bytes;
-    for (std::uint64_t at = piece.from; at < piece.from + piece.bytes;) {
-      const std::uint64_t block = at / block_bytes;
-      const std::byte* const data = extent.data + (at - piece.from);
-      if (at % block_bytes == 0) digests_.push_back(digest_of(data, end_of_block(block, tensor_bytes) - at));
-      const std::uint64_t end = std::min((block + 1) * block_bytes, piece.from + piece.bytes);
-      file.write_at(piece.offset + (at - piece.from), data, end - at);
-      at = end;
+void Saving::cut_into_segments() {
+  std::size_t blocks = 0;
+  for (const Extent& extent : extents_) blocks += blocks_begun_in(extent.piece).count;
+  digests_.resize(blocks);
+  std::uint64_t* digest = digests_.data();
+  for (std::size_t e = 0; e < extents_.size(); ++e) {
+    const Piece& piece = extents_[e].piece;
+    const std::uint64_t end = piece.from + piece.bytes;
+    for (std::uint64_t at = piece.from, next = 0; at < end; at = next) {
+      next = std::min((at / block_bytes + 1) * block_bytes, end);
+      segments_.push_back({e, at, next - at, at % block_bytes == 0 ? digest++ : nullptr});
     }
   }
-  held_.clear();
+}
+
+/// What has been digested is in the cache when it is written.
+template <class File>
+void Saving::write(File& file, const Segment& segment) {
+  const Extent& extent = extents_[segment.extent];
+  const std::uint64_t into_piece = segment.from - extent.piece.from;
+  const std::byte* const data = extent.data + into_piece;
+  if (segment.digest) {
+    const std::uint64_t tensor_bytes = index_.tensors[extent.piece.tensor].bytes;
+    *segment.digest = digest_of(data, end_of_block(segment.from / block_bytes, tensor_bytes) - segment.from);
+  }
+  file.write_at(extent.piece.offset + into_piece, data, segment.bytes);
 }
 
 void Saving::write_share() {
-  if (extents_.empty()) return;
+  if (begun_ >= segments_.size()) return;
   OpenFile file(temporary_, OpenFile::Mode::write);
-  write_extents(file);
-  file.sync();
+  for (std::size_t mine = begun_++; mine < segments_.size(); mine = begun_++) {
+    try {
+      write(file, segments_[mine]);
+    } catch (...) {
+      begun_ = segments_.size();  // nobody need go on
+      throw;
+    }
+    // Whoever writes the last one syncs the file for all.
+    if (++done_ == segments_.size()) file.sync();
+  }
 }
 
 void Saving::write_share_through_mpi() {
   std::unique_ptr<comm::SharedFile> file;
   comm::together(communicator_, [&] { file = communicator_.open_shared_file(temporary_); });
   if (!file) return write_share();
-  comm::together(communicator_, [&] { write_extents(*file); });
+  comm::together(communicator_, [&] {
+    for (; begun_ < segments_.size(); ++begun_) write(*file, segments_[begun_]);
+  });
   comm::together(communicator_, [&] { file->sync(); });
 }
 
 void Saving::complete() {
+  held_.clear();
   const std::vector<std::uint64_t> digests = combine_digests(places_of(index_), digests_, communicator_);
   for (std::size_t t = 0; t < digests.size(); ++t) index_.tensors[t].digest = digests[t];
   index_.digest = root_digest(index_);

@@ -2,6 +2,7 @@
 // for it and who goes on training.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,7 +21,7 @@ namespace lockstep::checkpoint {
 /// The steps, in order: construction (collective); copy_share(), if the tensors will change before
 /// write_share() is over; write_share(); complete() (collective), when all ranks have written; publish().
 /// write_share() and publish() call neither MPI nor HDF5, so any thread may, and touch nothing but the files;
-/// their errors are of this rank alone.
+/// their errors are of this rank alone. Several threads may be in write_share() at once: they share the work.
 ///
 /// The temporary file is removed at the end, unless it was published: not before all ranks have written.
 class Saving {
@@ -37,7 +38,8 @@ class Saving {
   /// Copies this rank's share into `memory`, which is written from there.
   void copy_share(std::byte* memory);
 
-  /// Writes, digests and syncs this rank's share.
+  /// Writes, digests and syncs what is left of this rank's share. Other threads may still be at it when it
+  /// returns.
   void write_share();
   /// The same through MPI's file calls, or write_share() where there are none. Collective, with one error for
   /// all.
@@ -55,11 +57,18 @@ class Saving {
     const std::byte* data = nullptr;
     std::uint64_t readable_bytes = 0;
   };
+  /// What is written at once: a block or, at an end of a piece, part of one.
+  struct Segment {
+    std::size_t extent = 0;
+    std::uint64_t from = 0, bytes = 0;  ///< of the tensor
+    std::uint64_t* digest = nullptr;    ///< of the block that begins here; none if it began before
+  };
 
   void lay_out();
   void share_work(const Contents& contents);
+  void cut_into_segments();
   template <class File>
-  void write_extents(File& file);
+  void write(File& file, const Segment& segment);
 
   std::string path_, temporary_;
   comm::Communicator& communicator_;
@@ -69,7 +78,9 @@ class Saving {
   std::vector<Tensor> held_;        // keeps what extents point to
   std::vector<Extent> extents_;
   std::vector<std::uint64_t> digests_;  // of the blocks that begin in them
-  bool made_ = false;                   // the temporary file is there, and this rank's to remove
+  std::vector<Segment> segments_;
+  std::atomic<std::size_t> begun_{0}, done_{0};  // segments
+  bool made_ = false;                            // the temporary file is there, and this rank's to remove
 };
 
 }  // namespace lockstep::checkpoint

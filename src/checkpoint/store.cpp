@@ -31,6 +31,9 @@ struct Store::UnderWay {
   Background writer;
 
   const std::string& path() const { return files.back()->path(); }
+  void write_shares() {
+    for (const auto& file : files) file->write_share();
+  }
 };
 
 Position Stream::at(std::int64_t step) const {
@@ -128,10 +131,9 @@ void Store::write(UnderWay& save) {
     for (const auto& file : save.files) file->write_share_through_mpi();
     return;
   }
-  if (options_.async) copy_shares(save);
-  run(save, [&save] {
-    for (const auto& file : save.files) file->write_share();
-  });
+  if (!options_.async) return;  // settle() does it
+  copy_shares(save);
+  save.writer.start([&save] { save.write_shares(); });
 }
 
 void Store::copy_shares(UnderWay& save) {
@@ -151,27 +153,25 @@ void Store::copy_shares(UnderWay& save) {
   }
 }
 
-/// This rank's part of a stage. How it ended, settle() sees.
-void Store::run(UnderWay& save, std::function<void()> work) {
-  if (options_.async) {
-    save.writer.start(std::move(work));
-  } else {
-    save.writer.run_here(work);
-  }
-}
-
-/// The end of a stage: of this rank's part, then of everybody's. If it failed anywhere the save is dropped,
-/// its temporary files too.
+/// The end of a stage: of this rank's part, then of everybody's. A writer that is not through gets help,
+/// since it gives way to whatever else the machine does. If anything failed anywhere the save is dropped, its
+/// temporary files too.
 void Store::settle() {
   std::unique_ptr<UnderWay> save = std::move(under_way_);
-  comm::together(communicator_, [&] { save->writer.finish(); });
+  const bool publishes = save->publishing && communicator_.rank() == 0;
+  comm::together(communicator_, [&] {
+    if (!save->publishing) save->write_shares();
+    if (publishes && !options_.async) publish(*save);
+    save->writer.finish();
+  });
   if (save->publishing) {
     current_path_ = save->path();
     return;
   }
   for (const auto& file : save->files) file->complete();
   save->publishing = true;
-  if (communicator_.rank() == 0) run(*save, [this, &save = *save] { publish(save); });
+  if (options_.async && communicator_.rank() == 0)
+    save->writer.start([this, &save = *save] { publish(save); });
   under_way_ = std::move(save);
 }
 

@@ -132,6 +132,7 @@ BOOST_FIXTURE_TEST_CASE(a_save_that_nobody_waits_for_leaves_nothing_behind, Run)
   world.barrier();
   const lc::Store store(run, world);
   BOOST_TEST(ls::test::names_in(checkpoints).empty());
+  world.barrier();
 }
 
 BOOST_FIXTURE_TEST_CASE(writers_that_call_mpi_are_for_saves_that_are_waited_for, Run) {

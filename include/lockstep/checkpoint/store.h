@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -134,7 +133,6 @@ class Store {
   std::unique_ptr<UnderWay> begin(std::int64_t step, const Contents& contents);
   void write(UnderWay& save);
   void copy_shares(UnderWay& save);
-  void run(UnderWay& save, std::function<void()> work);
   void settle();
   void publish(UnderWay& save);
   void link(const std::string& name, std::int64_t step);
