@@ -124,8 +124,8 @@ BOOST_AUTO_TEST_CASE(a_plan_prints_one_line_a_bucket) {
 BOOST_AUTO_TEST_CASE(buckets_taper_towards_the_end_but_not_below_the_smaller_limit) {
   const std::vector<BucketPlan::Gradient> leaves(64, {"w", {16}, f});  // 64 bytes each
   std::vector<std::size_t> bytes;
-  for (const auto& bucket : plan(leaves, {.first_bytes = 128, .other_bytes = 1024}).buckets())
-    bytes.push_back(bucket.bytes);
+  const BucketPlan tapered = plan(leaves, {.first_bytes = 128, .other_bytes = 1024});
+  for (const auto& bucket : tapered.buckets()) bytes.push_back(bucket.bytes);
   const std::vector<std::size_t> wanted{128, 1024, 768, 576, 448, 320, 256, 192, 128, 128, 128};
   BOOST_TEST(bytes == wanted, boost::test_tools::per_element());
 }
