@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench.h"
 #include "cli/verb.h"
 #include "lockstep/comm/benchmark.h"
 #include "lockstep/train/benchmark.h"
@@ -33,13 +35,27 @@ std::string where(const comm::Communicator& world) {
                      nodes == 1 ? "" : "s");
 }
 
+/// The sizes of --bytes.
+std::vector<std::size_t> sizes_in(const std::vector<std::int64_t>& bytes) {
+  constexpr std::int64_t element = sizeof(float), most = element * std::numeric_limits<int>::max();
+  std::vector<std::size_t> sizes;
+  for (const std::int64_t size : bytes) {
+    if (size < element || size > most || size % element != 0)
+      throw UsageError(
+          "bench allreduce: --bytes {}: must be a multiple of {} from {} to {}; see lockstep bench allreduce "
+          "--help",
+          size, element, element, most);
+    sizes.push_back(static_cast<std::size_t>(size));
+  }
+  return sizes;
+}
+
 ExitCode bench_allreduce(Session& session, const Arguments& arguments) {
-  OptionSet options(
-      "bench allreduce [--bytes N ...] [--json]",
-      "Times the sum of float32 vectors over all ranks along the reduction tree, beside MPI_Allreduce in "
-      "place, in\nalternation; medians of the slowest rank. Every result is checked, bit by bit: exit "
-      "code 5 if one is wrong.");
-  options.add()("bytes", po::value<std::vector<std::size_t>>()->multitoken(),
+  OptionSet options("bench allreduce [--bytes N ...] [--json]",
+                    "Times the sum of float32 vectors over all ranks along the reduction tree, beside\n"
+                    "MPI_Allreduce in place, in alternation; medians of the slowest rank. Every\n"
+                    "result is checked, bit by bit: exit code 5 if one is wrong.");
+  options.add()("bytes", po::value<std::vector<std::int64_t>>()->multitoken(),
                 "sizes, multiples of 4; default: 64 KiB to 100 MiB, odd lengths among them");
   options.add()("json", "print one JSON document");
   po::variables_map values;
@@ -49,7 +65,8 @@ ExitCode bench_allreduce(Session& session, const Arguments& arguments) {
   const std::vector<std::size_t> usual{64 * kib, 256 * kib + element, mib,      4 * mib + 7 * element,
                                        16 * mib, 25 * mib - element,  100 * mib};
   const std::vector<comm::AllReduceTime> times = comm::time_all_reduce(
-      session.world(), values.count("bytes") ? values["bytes"].as<std::vector<std::size_t>>() : usual);
+      session.world(),
+      values.count("bytes") ? sizes_in(values["bytes"].as<std::vector<std::int64_t>>()) : usual);
   if (session.world().rank() == 0 && values.count("json")) {
     nlohmann::json rows = nlohmann::json::array();
     for (const comm::AllReduceTime& time : times) {
@@ -86,9 +103,8 @@ ExitCode bench_allreduce(Session& session, const Arguments& arguments) {
 
 ExitCode bench_step(Session& session, const Arguments& arguments) {
   OptionSet options("bench step [--workload NAME] [--steps N] [--json]",
-                    "Times whole training steps of a standard workload on made-up data, on all ranks. Every "
-                    "time is a median\n"
-                    "over steps, of the slowest rank in each. Workloads: " +
+                    "Times whole training steps of a standard workload on made-up data, on all ranks.\n"
+                    "Every time is a median over steps, of the slowest rank in each.\nWorkloads: " +
                         workload_names() + ".");
   add_workload(options);
   options.add()("json", "print one JSON document");
@@ -127,15 +143,13 @@ void print_buckets(const train::OverlapTimes& times) {
 }
 
 ExitCode bench_overlap(Session& session, const Arguments& arguments) {
-  OptionSet options(
-      "bench overlap [--workload NAME] [--steps N] [--bucket-mb X ...] [--buckets] [--json]",
-      "Times the three ways of communicating (ddp.mode) in alternation, beside the same program without\n"
-      "communication (compute), communication without the program (comm), and what is possible (critical "
-      "path: the\n"
-      "greatest of compute and, for any bucket, the moment it is ready plus the wire time of it and all "
-      "later ones; then\n"
-      "header and optimizer). Milliseconds; medians of the slowest rank. Workloads: " +
-          workload_names() + ".");
+  OptionSet options("bench overlap [--workload NAME] [--bucket-mb X ...] [OPTIONS]",
+                    "Times the three ways of communicating (ddp.mode) in alternation, beside the same\n"
+                    "program without communication (compute), communication without the program\n"
+                    "(comm), and what is possible (critical path: the greatest of compute and, for\n"
+                    "any bucket, the moment it is ready plus the wire time of it and all later ones;\n"
+                    "then header and optimizer). Milliseconds; medians of the slowest rank.\nWorkloads: " +
+                        workload_names() + ".");
   add_workload(options);
   options.add()("bucket-mb", po::value<std::vector<double>>()->multitoken(),
                 "ddp.bucket_mb of mode overlapped; several: a row each");
@@ -184,7 +198,8 @@ struct Subject {
   ExitCode (*run)(Session& session, const Arguments& arguments);
 };
 
-constexpr std::array subjects{Subject{"allreduce", bench_allreduce}, Subject{"overlap", bench_overlap},
+constexpr std::array subjects{Subject{"allreduce", bench_allreduce}, Subject{"checkpoint", bench_checkpoint},
+                              Subject{"overlap", bench_overlap},
                               Subject{"step", bench_step}};
 
 }  // namespace
@@ -199,9 +214,10 @@ ExitCode bench(Session& session, const Arguments& arguments) {
   OptionSet options(fmt::format("bench {} [OPTIONS]", fmt::join(names, "|")),
                     "Measures, alone or under mpirun or srun:\n"
                     "  allreduce   sums over all ranks beside MPI_Allreduce, every result checked\n"
+                    "  checkpoint  saves beside bare writes, and beside training\n"
                     "  overlap     how much of a step's communication shows, beside what is possible\n"
                     "  step        whole training steps of a standard workload\n"
-                    "lockstep bench NAME --help tells more. With --json each prints one JSON document.");
+                    "lockstep bench NAME --help tells more; with --json each prints a JSON document.");
   options.positional("what");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;

@@ -71,4 +71,32 @@ struct OverlapOptions {
 std::vector<OverlapTimes> time_overlap(Session& session, const std::string& workload,
                                        const OverlapOptions& options);
 
+/// Saves and their parts. Rates are of all ranks together, MB = 10^6 bytes; medians over rounds, of the
+/// slowest rank in each.
+struct CheckpointTimes {
+  std::uint64_t bytes = 0;  ///< of elements
+  int ranks = 0;
+  double write_mb_s = 0;                    ///< a save that is waited for, from call to return
+  double raw_mb_s = 0;                      ///< pwrite of each rank's equal part to a file of all, and fsync
+  double sync_ms = 0;                       ///< the save of write_mb_s
+  double read_mb_s = 0, raw_read_mb_s = 0;  ///< verify(), and pread of each rank's part; from storage
+  double cached_read_mb_s = 0, raw_cached_read_mb_s = 0;  ///< the same where memory still has the file
+  double async_stall_ms = 0;                              ///< until an asynchronous save returns
+  double copy_ms = 0;                                     ///< each rank's part copied in memory
+  double async_ms = 0;                                    ///< until it is through, training all the time
+  double step_ms = 0, step_while_saving_ms = 0;           ///< of the workload
+  double many_ms = 0;  ///< a save of 5,000 tensors of 1 KiB that is waited for
+};
+
+struct CheckpointBenchmarkOptions {
+  std::uint64_t bytes = std::uint64_t{1} << 30;
+  std::string directory =
+      ".";  ///< on the storage to measure; files go to a new directory in it, and are removed
+  int rounds = 5;
+  std::string workload = "gpt-cpu";
+};
+
+/// Collective. Throws UsageError on an unknown workload, bad numbers or a place that is not writable.
+CheckpointTimes time_checkpoint(Session& session, const CheckpointBenchmarkOptions& options);
+
 }  // namespace lockstep::train
