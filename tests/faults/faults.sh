@@ -53,15 +53,22 @@ train_with() {
     "$LOCKSTEP" train run.ini --run subject "${settings[@]}" "$@" >out.log 2>err.log
 }
 
+# give_up TEXT: what comes next has nothing to stand on.
+give_up() {
+  fail "$*"
+  exit 1
+}
+
 # prepare_base: `reference.h5`, the end of a run that nothing happened to, and `base`, the run at step 4 with two checkpoints.
 prepare_base() {
   small_run
   rm -rf subject
-  train 1 || fail "the run without a fault: $(cat err.log)"
+  train 1 || give_up "the run without a fault: $(cat err.log)"
   cp subject/checkpoints/latest reference.h5
   rm -rf subject
-  train 1 --set train.steps=$base_step || fail "the first half: $(cat err.log)"
+  train 1 --set train.steps=$base_step || give_up "the first half: $(cat err.log)"
   mv subject base
+  "$LOCKSTEP" verify base/checkpoints/latest >verify.log 2>&1 || give_up "without a fault: $(head -n 1 verify.log)"
   (cd base/checkpoints && sha256sum step-*.h5) >base.sums
 }
 
@@ -77,7 +84,7 @@ from_base() {
 # FILE without its directory and without the mark of the start.
 points() {
   "$1"
-  train_with "path=$3 trace" "$2" || fail "a traced run on $2 ranks: $(cat err.log)"
+  train_with "path=$3 trace" "$2" || give_up "a traced run on $2 ranks: $(cat err.log)"
   sed -E 's/^fault: rank=([0-9]+) nth=([0-9]+) call=([a-z]+) passed .* path=(.*)$/\1 \2 \3 \4/; s/\.[0-9a-f]{16}\.tmp/.tmp/g
     s/ -> .*//; s/ [^ ]*\// /' fault.log >points.log
   expect_same reference.h5 subject/checkpoints/latest
@@ -96,7 +103,7 @@ newest() {
 whole_newest() {
   local file
   for file in "$(newest)" subject/checkpoints/latest; do
-    "$LOCKSTEP" verify "$file" >verify.log 2>&1 || fail "$case: $file is not whole: $(cat verify.log)"
+    "$LOCKSTEP" verify "$file" >verify.log 2>&1 || fail "$case: $file is not whole: $(head -n 1 verify.log)"
   done
   (cd subject/checkpoints && sha256sum --ignore-missing --quiet -c ../../base.sums) >sums.log 2>&1 ||
     fail "$case: earlier checkpoints changed: $(cat sums.log)"

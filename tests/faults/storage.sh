@@ -52,7 +52,7 @@ strike() {
   code=$?
   struck failed
   case "$place $duration $call $file" in
-    "from_base once mkdir "* | *" unlink lock")  # what is there already; the next start says that it takes over
+    "from_base once mkdir "* | *" unlink lock" | *" once open starts")  # there already; the next start copes; advice only
       survived "$code" ;;
     *" once unlink step-"*)
       survived "$code" "an old checkpoint stays" ;;
