@@ -4,6 +4,28 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../support/cli.sh"
 
 export OMPI_MCA_odls_base_sigkill_timeout=0  # mpirun ends what is left of a job at once, not a second after asking
+# mode WORD...: what the words of a script ask for. With `all`, every point; with `kinds`, one of each kind; by default every
+# second of those, `async` the others: two tests make one whole set.
+mode() {
+  local word
+  amount=half
+  settings=()
+  second=0
+  for word in "$@"; do
+    case $word in
+      all | kinds) amount=$word ;;
+      async)
+        settings+=(--set checkpoint.async=true)
+        second=1
+        ;;
+      *) echo "$0: unknown word $word"; exit 2 ;;
+    esac
+  done
+}
+# taken TURN: whether this point is one of them.
+taken() {
+  [ "$amount" != half ] || [ $(($1 % 2)) -eq "$second" ]
+}
 settings=()  # --set SECTION.KEY=VALUE, of every start of this script
 last_step=8 base_step=4 case=""
 
@@ -80,8 +102,8 @@ from_base() {
   cp -a base subject
 }
 
-# points PLACE RANKS PATH: traces a run from there (from_base or from_nothing); points.log gets "RANK NTH CALL FILE" of every call on a path with PATH in it,
-# FILE without its directory and without the mark of the start.
+# points PLACE RANKS PATH: traces a run from there (from_base or from_nothing); points.log gets "RANK NTH CALL FILE" of every
+# call on a path with PATH in it, FILE without its directory and without the mark of the start.
 points() {
   "$1"
   train_with "path=$3 trace" "$2" || give_up "a traced run on $2 ranks: $(cat err.log)"

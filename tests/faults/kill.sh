@@ -1,21 +1,16 @@
 #!/usr/bin/env bash
-# kill.sh [all] [async]: SIGKILL of any rank at the points of a save. Whatever it hits, the newest checkpoint is whole, the run
-# resumes on 1 to 4 ranks, ends in the bits of a run without a kill, and leaves no temporary file.
-# The points are those of a traced save. By default one of each kind (rank, call, file); `all`: each of them, before and after.
+# kill.sh [all|kinds] [async]: SIGKILL of any rank at the points of a save. Whatever it hits, the newest checkpoint is whole, the
+# run resumes on 1 to 4 ranks, ends in the bits of a run without a kill, and leaves no temporary file.
+# The points are those of a traced save; a kind of them is a rank, a call and a file. `all`: before, after and in the middle.
 source "$(dirname "$0")/faults.sh"
 fault_step=6
 
+mode "$@"
 all=false
-for word in "$@"; do
-  case $word in
-    all)
-      all=true
-      export OMPI_MCA_odls_base_sigkill_timeout=1  # the others have time to do something
-      ;;
-    async) settings+=(--set checkpoint.async=true) ;;
-    *) echo "kill.sh: unknown word $word"; exit 2 ;;
-  esac
-done
+if [ "$amount" = all ]; then
+  all=true
+  export OMPI_MCA_odls_base_sigkill_timeout=1  # the others have time to do something
+fi
 prepare_base
 
 # strikes RANKS: "RANK NTH WHEN CALL FILE" of each kill: in the save of step 6, with the pruning that follows it.
@@ -46,7 +41,7 @@ strikes() {
     }' points.log | sort -s -n -k1,1 -k2,2
 }
 
-kills=0
+kills=0 turn=0
 at() {  # at RANKS: kills runs of that many
   local ranks=$1 rank nth when what
   strikes "$ranks" >strikes.log
@@ -57,6 +52,7 @@ at() {  # at RANKS: kills runs of that many
     grep -Eq "^0 .* $what\$" strikes.log || fail "no point '$what' among those of $ranks ranks"
   done
   while read -r rank nth when what; do
+    taken $((turn++)) || continue
     case="kill $when call $nth of rank $rank of $ranks ($what)"
     ((++kills))
     from_base

@@ -1,19 +1,13 @@
 #!/usr/bin/env bash
-# storage.sh [all] [async]: a call on a file of the run fails on one rank, once or from then on, with ENOSPC, EDQUOT, EROFS or
-# EIO. Every rank ends with the same one line and exit 3 (5 for EIO), earlier checkpoints are untouched, and the next start goes
-# on to the bits of a run without a fault, with nothing temporary left.
-# The calls are those of a traced run, the errors come in turn. By default the first call of each kind (rank, call, file), once
-# or from then on; `all`: every call, both.
+# storage.sh [all|kinds] [async]: a call on a file of the run fails on one rank, once or from then on, with ENOSPC, EDQUOT,
+# EROFS or EIO. Every rank ends with the same one line and exit 3 (5 for EIO), earlier checkpoints are untouched, and the next
+# start goes on to the bits of a run without a fault, with nothing temporary left.
+# The calls are those of a traced run, the errors come in turn, once or from then on; `all`: both.
 source "$(dirname "$0")/faults.sh"
 
+mode "$@"
 all=false
-for word in "$@"; do
-  case $word in
-    all) all=true ;;
-    async) settings+=(--set checkpoint.async=true) ;;
-    *) echo "storage.sh: unknown word $word"; exit 2 ;;
-  esac
-done
+[ "$amount" != all ] || all=true
 prepare_base
 
 declare -A text_of=([ENOSPC]="No space left on device" [EDQUOT]="Disk quota exceeded" [EROFS]="Read-only file system"
@@ -64,7 +58,7 @@ strike() {
 
 # sweep PLACE RANKS: the calls of a run from there; from nothing, those before the first checkpoint.
 sweep() {
-  local place=$1 ranks=$2 rank nth call file turn=0 error duration
+  local place=$1 ranks=$2 rank nth call file point=0 turn=0 duration
   points "$place" "$ranks" subject
   awk -v all=$all -v place="$place" '
     { kind = $1 " " $3 " " $4 }
@@ -73,6 +67,7 @@ sweep() {
     all == "true" || !(kind in seen) { print }
     { seen[kind] = 1 }' points.log >strikes.log
   while read -r rank nth call file; do
+    taken $((point++)) || continue
     for duration in once always; do
       $all || [ $duration = "${durations[turn / 4 % 2]}" ] || continue
       strike "$place" "$ranks" "$rank" "$nth" "$call" "$file" "${errors[turn % 4]}" "$duration" </dev/null
