@@ -1,10 +1,39 @@
 #include "lockstep/base/names.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
 namespace lockstep {
+namespace {
+
+/// Bytes of the printable character that the text begins with; 0 if it does not begin with one. No overlong
+/// forms, surrogates or numbers beyond Unicode: https://www.unicode.org/versions/Unicode15.0.0/ch03.pdf table
+/// 3-7.
+std::size_t character_bytes(std::string_view text) {
+  const auto at = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const auto continues = [&](std::size_t i, unsigned least = 0x80, unsigned most = 0xbf) {
+    return at(i) >= least && at(i) <= most;
+  };
+  const unsigned first = at(0);
+  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
+  // U+0080 to U+009F are control characters, too.
+  if (first >= 0xc2 && first <= 0xdf) return continues(1, first == 0xc2 ? 0xa0 : 0x80) ? 2 : 0;
+  if (first >= 0xe0 && first <= 0xef) {
+    return continues(1, first == 0xe0 ? 0xa0 : 0x80, first == 0xed ? 0x9f : 0xbf) && continues(2) ? 3 : 0;
+  }
+  if (first >= 0xf0 && first <= 0xf4) {
+    return continues(1, first == 0xf0 ? 0x90 : 0x80, first == 0xf4 ? 0x8f : 0xbf) && continues(2) &&
+                   continues(3)
+               ? 4
+               : 0;
+  }
+  return 0;
+}
+
+}  // namespace
 
 std::string_view strip_wrapper_prefix(std::string_view name) {
   for (bool stripped = true; stripped;) {
@@ -66,6 +95,28 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
     if (distance < best) best = distance, nearest = candidate;
   }
   return nearest;
+}
+
+std::string in_quotes(std::string_view name) {
+  constexpr std::size_t most_bytes = 120;
+  std::string text = "\"";
+  std::size_t done = 0;
+  while (done < name.size()) {
+    const std::size_t bytes = character_bytes(name.substr(done));
+    if (done + std::max<std::size_t>(bytes, 1) > most_bytes) return text + "\"...";
+    const char first = name[done];
+    if (first == '"' || first == '\\') {
+      text += {'\\', first};
+    } else if (first == '\n') {
+      text += "\\n";
+    } else if (bytes == 0) {
+      text += fmt::format("\\x{:02x}", static_cast<unsigned char>(first));
+    } else {
+      text += name.substr(done, bytes);
+    }
+    done += std::max<std::size_t>(bytes, 1);
+  }
+  return text + "\"";
 }
 
 }  // namespace lockstep

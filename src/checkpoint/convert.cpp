@@ -5,47 +5,24 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <filesystem>
 #include <optional>
 #include <unordered_set>
-#include <utility>
 
 #include "checkpoint/cast.h"
+#include "checkpoint/finite.h"
 #include "checkpoint/layout.h"
+#include "checkpoint/metadata_keys.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/storage.h"
 #include "checkpoint/weight_source.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/names.h"
 #include "lockstep/checkpoint/provenance.h"
 #include "lockstep/checkpoint/save.h"
 
 namespace lockstep::checkpoint {
 namespace {
-
-/// What of .safetensors metadata is ours. "format" = "pt" is what Python's libraries look for: names and
-/// layouts are PyTorch's.
-constexpr const char* config_key = "lockstep.config";
-
-struct PositionKey {
-  const char* name;
-  std::int64_t Position::*value;
-};
-constexpr std::array<PositionKey, 4> position_keys{{{"lockstep.step", &Position::step},
-                                                    {"lockstep.epoch", &Position::epoch},
-                                                    {"lockstep.samples", &Position::samples},
-                                                    {"lockstep.shards", &Position::shards}}};
-constexpr const char* seed_key = "lockstep.seed";
-
-template <class T>
-void read_number(const WeightSource& source, const char* key, T& value) {
-  const std::string text = source.metadata(key);
-  if (text.empty()) return;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || std::cmp_less(value, 0))
-    throw DataError("{}: __metadata__: {} = {:?} is not a number from 0 on", source.path(), key, text);
-}
 
 /// None for types that no tensor can have.
 std::optional<DType> dtype_of_file(const std::string& dtype) {
@@ -104,7 +81,8 @@ void write_checkpoint(const std::string& path, const Weights& weights) {
   for (const auto& [name, value] : weights.provenance) contents.provenance[name] = value;
   contents.sections.push_back({"model", weights.tensors, {}, {}});
   for (const NamedTensor& tensor : weights.tensors) {
-    if (!is_link_name(tensor.name)) throw DataError("{}: {:?} cannot be a name in HDF5", path, tensor.name);
+    if (!is_link_name(tensor.name))
+      throw DataError("{}: {} cannot be a name in HDF5", path, in_quotes(tensor.name));
   }
   save_file(path, contents, *self, {.mark = std::to_string(::getpid()), .check_may_write = {}});
 }
@@ -130,12 +108,13 @@ Weights read_weights(const std::string& path, const std::string& group) {
     weights.notes.push_back(
         fmt::format("{}: BOOL is stored as uint8: {}{}", path, booleans.front(),
                     booleans.size() == 1 ? "" : fmt::format(" and {} more", booleans.size() - 1)));
+  const std::string not_finite = not_finite_in(weights.tensors);
+  if (!not_finite.empty())
+    weights.notes.push_back(fmt::format("{}: holds numbers that are not finite: {}", path, not_finite));
+  weights.position = source->position();
   if (const FileIndex* const index = source->index()) {
-    weights.position = index->position;
     weights.config = index->config;
   } else {
-    for (const PositionKey& key : position_keys) read_number(*source, key.name, weights.position.*key.value);
-    read_number(*source, seed_key, weights.position.seed);
     weights.config = source->metadata(config_key);
     if (weights.config.find('\0') != std::string::npos)
       throw DataError("{}: __metadata__: {} has a null byte inside", path, config_key);
@@ -178,6 +157,7 @@ void check_writable(const std::string& path, bool replace) {
 void write_weights(const std::string& path, const Weights& weights, bool replace) {
   check_writable(path, replace);
   if (!path.ends_with(".safetensors")) return write_checkpoint(path, weights);
+  // What Python's libraries look for: names and layouts are PyTorch's.
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (weights.position != Position{}) {
     for (const PositionKey& key : position_keys)

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <set>
 #include <unordered_map>
 
@@ -12,6 +13,8 @@
 #include "checkpoint/elements.h"
 #include "checkpoint/profile_snapshots.h"
 #include "checkpoint/step_files.h"
+#include "checkpoint/storage.h"
+#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/provenance.h"
@@ -63,14 +66,31 @@ std::vector<Stored> stored_in(const std::vector<FileIndex>& snapshots) {
   return stored;
 }
 
+void check_is_run(const std::string& run) {
+  std::error_code ignored;
+  if (!exists(run)) throw UsageError("{}: there is no such run directory", run);
+  if (!std::filesystem::is_directory(run, ignored))
+    throw UsageError("{}: is a file; give the run directory", run);
+  if (!steps_in(run).empty())
+    throw UsageError("{}: lies within a run directory; give that: {}", run, directory_of(run));
+  for (const char* const part : {"/ema", "/checkpoints", "/config.ini"})
+    if (exists(run + part)) return;
+  throw UsageError("{}: is no run directory: it holds none of ema, checkpoints and config.ini", run);
+}
+
 /// Steps of the snapshots to use, oldest first.
-std::vector<std::int64_t> steps_to_use(const std::string& directory, std::optional<std::int64_t> step,
+std::vector<std::int64_t> steps_to_use(const std::string& run, std::optional<std::int64_t> step,
                                        comm::Communicator& communicator) {
+  comm::together(communicator, [&] { check_is_run(run); });
+  const std::string directory = run + "/ema";
   std::vector<std::int64_t> steps = steps_in(directory, communicator);
   std::reverse(steps.begin(), steps.end());
   if (steps.empty()) {
-    throw UsageError("{}: there are no profile snapshots; train with ema.sigma_rel, such as 0.05 0.10",
-                     directory);
+    throw UsageError(
+        "{}: there are no profile snapshots; a run keeps them that is started with ema.sigma_rel, such as "
+        "0.05 "
+        "0.10",
+        directory);
   }
   if (!step) return steps;
   const auto found = std::lower_bound(steps.begin(), steps.end(), *step);
@@ -120,11 +140,11 @@ optim::EmaMixture mixture_of(const std::vector<Stored>& stored, const optim::Ema
   if (mixture.error <= most_error) return mixture;
   const std::string instead = reachable(reconstruction, updates);
   throw UsageError(
-      "{}: sigma_rel = {} cannot be had: the closest mixture of {} stored averages is {:.0f} % off its "
-      "profile; {}, or "
-      "keep more snapshots (checkpoint.every) of more widths (ema.sigma_rel)",
-      directory, profile.parameter(), stored.size(), 100 * mixture.error,
-      instead.empty() ? "choose a width that was tracked" : "what can be had: " + instead);
+      "{}: sigma_rel = {} cannot be had: the profile error of the closest mixture of {} is {:.0f} %, more "
+      "than "
+      "{:.0f} %; {}, or keep more snapshots (checkpoint.every) of more widths (ema.sigma_rel)",
+      directory, profile.parameter(), counted(stored.size(), "stored average"), 100 * mixture.error,
+      100 * most_error, instead.empty() ? "choose a width that was tracked" : "what can be had: " + instead);
 }
 
 /// One tensor of the file to be written.
@@ -217,9 +237,11 @@ EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double
                                         std::optional<std::int64_t> step, const std::string& out,
                                         comm::Communicator& communicator) {
   const optim::EmaProfile profile = optim::EmaProfile::power(sigma_rel);
-  const std::string directory = run_directory + "/ema";
+  std::string run = run_directory;
+  while (run.size() > 1 && run.ends_with('/')) run.pop_back();
+  const std::string directory = run + "/ema";
   std::vector<FileIndex> snapshots;
-  for (const std::int64_t one : steps_to_use(directory, step, communicator))
+  for (const std::int64_t one : steps_to_use(run, step, communicator))
     snapshots.push_back(read_index(directory + "/" + name_of_step(one), communicator));
   const FileIndex& last = snapshots.back();
   const std::vector<Stored> stored = stored_in(snapshots);
@@ -249,8 +271,8 @@ EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double
   Contents contents{last.position, {section}, {}, last.config, provenance_of(communicator)};
   contents.provenance["parent_checkpoint"] = last.path;
   contents.provenance["ema_sources"] = fmt::format(
-      "{} of {} snapshots in {}, steps {} to {}; off its profile by {:.2g}", fmt::join(report.sources, ", "),
-      report.snapshots, directory, report.first_step, report.step, report.error);
+      "{} of {} in {}, steps {} to {}; profile error {:.2g}", fmt::join(report.sources, ", "),
+      counted(report.snapshots, "snapshot"), directory, report.first_step, report.step, report.error);
   save_file(out, contents, communicator);
   return report;
 }

@@ -9,6 +9,7 @@
 
 #include "checkpoint/digest.h"
 #include "checkpoint/manifest.h"
+#include "lockstep/base/counted.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -64,8 +65,8 @@ std::string line_of(const TensorDifference& difference, std::int64_t elements) {
     case TensorDifference::Kind::values:
       break;
   }
-  return fmt::format("{}: {} of {} elements differ, by at most {:.3g}\n", d.path, d.different, elements,
-                     d.max_abs);
+  return fmt::format("{}: {} of {} differ, by at most {:.3g}\n", d.path, d.different,
+                     counted(elements, "element"), d.max_abs);
 }
 
 }  // namespace
@@ -77,8 +78,8 @@ json to_json(const VerifyReport& report) {
 
 std::string to_text(const VerifyReport& report) {
   if (report.whole()) {
-    return fmt::format("{}: whole: step {}, {} tensors, {} bytes, all digests right\n", report.path,
-                       report.step, report.tensors, report.payload_bytes);
+    return fmt::format("{}: whole: step {}, {}, {}, all digests right\n", report.path, report.step,
+                       counted(report.tensors, "tensor"), counted(report.payload_bytes, "byte"));
   }
   std::string text;
   for (const std::string& problem : report.problems) text += problem + "\n";
@@ -108,7 +109,8 @@ json to_json(const DiffReport& report) {
 
 std::string to_text(const DiffReport& report) {
   if (report.same()) {
-    return fmt::format("same: {} tensors, {} elements{}\n", report.tensors, report.elements,
+    return fmt::format("same: {}, {}{}\n", counted(report.tensors, "tensor"),
+                       counted(report.elements, "element"),
                        report.tolerance > 0 ? fmt::format(", within {:g}", report.tolerance) : ", every bit");
   }
   std::string text;
@@ -120,8 +122,8 @@ std::string to_text(const DiffReport& report) {
   for (std::size_t d = 0; d < shown; ++d)
     text += line_of(report.differences[d], report.differences[d].shape_a.numel());
   if (shown < report.differences.size()) {
-    text += fmt::format("... and {} more tensors; all are in the JSON report\n",
-                        report.differences.size() - shown);
+    const std::size_t left = report.differences.size() - shown;
+    text += fmt::format("... and {} more tensor{}; all are in the JSON report\n", left, left == 1 ? "" : "s");
   }
   return text;
 }
@@ -165,9 +167,8 @@ json to_json(const Inspection& inspection) {
 
 std::string to_text(const Inspection& inspection) {
   const FileIndex& index = inspection.index;
-  std::string text =
-      fmt::format("{}\n{}; written by {} rank{} at {}\n\n", index.path, text_of(index.position),
-                  index.world_size, index.world_size == 1 ? "" : "s", index.created);
+  std::string text = fmt::format("{}\n{}; written by {} at {}\n\n", index.path, text_of(index.position),
+                                 counted(index.world_size, "rank"), index.created);
   std::size_t name_width = 4, shape_width = 5;
   for (const TensorEntry& tensor : index.tensors) {
     name_width = std::max(name_width, tensor.path().size());

@@ -5,14 +5,20 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cstring>
 #include <filesystem>
 #include <numeric>
+#include <utility>
 
 #include "checkpoint/cast.h"
 #include "checkpoint/load_steps.h"
+#include "checkpoint/metadata_keys.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/storage.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/names.h"
+#include "lockstep/checkpoint/convert.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/hdf5/file.h"
 
@@ -45,12 +51,27 @@ class CheckpointSource final : public WeightSource {
   void read(std::size_t tensor, std::span<std::byte> out) const override {
     read_elements(file_, index_.tensors.at(tensor), out.data());
   }
+  Position position() const override { return index_.position; }
   const FileIndex* index() const override { return &index_; }
 
  private:
   FileIndex index_;
   OpenFile file_;
 };
+
+/// Of the arrays at a file's root: images or tokens to learn from, as `prepare` writes them?
+std::string_view kind_of_data(std::span<const StoredTensor> arrays) {
+  const auto find = [&](std::string_view name) {
+    const auto found = std::ranges::find(arrays, name, &StoredTensor::name);
+    return found == arrays.end() ? nullptr : &*found;
+  };
+  const StoredTensor *x = find("x"), *y = find("y"), *tokens = find("tokens");
+  if (arrays.size() == 1 && tokens && tokens->shape.size() == 1 && tokens->dtype.starts_with("uint"))
+    return "text";
+  const bool labelled = arrays.size() == 2 && x && y && y->dtype == "int64" && y->shape.size() == 1 &&
+                        x->shape.size() > 1 && x->shape.front() == y->shape.front();
+  return labelled ? "images" : "";
+}
 
 /// The arrays of one group of an HDF5 file, none of those in groups within.
 class ArraySource final : public WeightSource {
@@ -67,6 +88,10 @@ class ArraySource final : public WeightSource {
     }
     if (at_root && tensors_.empty())
       throw DataError("{}: has no group /model, and no arrays at its root", path);
+    const std::string_view data = at_root ? kind_of_data(tensors_) : "";
+    if (!data.empty())
+      throw DataError("{}: is a data file of {}, not weights; give a checkpoint or a file of named arrays",
+                      path, data);
   }
 
   void read(std::size_t tensor, std::span<std::byte> out) const override {
@@ -93,12 +118,27 @@ class SafetensorsSource final : public WeightSource {
   }
 
   void read(std::size_t tensor, std::span<std::byte> out) const override { file_.read(tensor, out); }
+  Position position() const override {
+    Position position;
+    for (const PositionKey& key : position_keys) read_number(key.name, position.*key.value);
+    read_number(seed_key, position.seed);
+    return position;
+  }
   std::string metadata(const std::string& key) const override {
     const auto found = file_.header().metadata.find(key);
     return found == file_.header().metadata.end() ? "" : found->second;
   }
 
  private:
+  template <class Number>
+  void read_number(const char* key, Number& number) const {
+    const std::string text = metadata(key);
+    if (text.empty()) return;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || end != text.data() + text.size() || std::cmp_less(number, 0))
+      throw DataError("{}: __metadata__: {} = {} is not a number from 0 on", path_, key, in_quotes(text));
+  }
+
   SafetensorsFile file_;
 };
 
@@ -125,6 +165,18 @@ Format format_of(const std::string& path) {
 }
 
 }  // namespace
+
+bool is_safetensors(const std::string& path) {
+  std::array<char, 9> start{};
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  const OpenFile file(path, OpenFile::Mode::read);
+  if (file.size() < start.size()) return false;
+  file.read_at(0, start.data(), start.size());
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, start.data(), sizeof header_bytes);
+  return header_bytes <= most_safetensors_header_bytes && start[8] == '{';
+}
 
 std::string WeightSource::metadata(const std::string&) const { return {}; }
 

@@ -29,6 +29,8 @@ class WeightSource {
   virtual void read(std::size_t tensor, std::span<std::byte> out) const = 0;
   /// Null unless the file is a checkpoint.
   virtual const FileIndex* index() const { return nullptr; }
+  /// What the file says of its place in a run: zeros where it says nothing. DataError if that is no position.
+  virtual Position position() const { return {}; }
   /// What else a .safetensors file says; empty of other files.
   virtual std::string metadata(const std::string& key) const;
 
@@ -45,8 +47,8 @@ class WeightSource {
 
 /// A checkpoint, an HDF5 file that has the group, or (without a group asked for, or "model") an HDF5 file
 /// with arrays at its root, or a .safetensors file; told by content. An empty group is a checkpoint's
-/// FileIndex::default_weights(), and otherwise "model". Collective. DataError on anything else, and if the
-/// group does not exist.
+/// FileIndex::default_weights(), and otherwise "model". Collective. DataError on anything else, on a data
+/// file, and if the group does not exist.
 std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& group,
                                            comm::Communicator& communicator);
 

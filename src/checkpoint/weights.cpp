@@ -8,6 +8,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "checkpoint/finite.h"
 #include "checkpoint/gpt2_names.h"
 #include "checkpoint/load_steps.h"
 #include "checkpoint/weight_source.h"
@@ -62,13 +63,8 @@ Fit plan(const WeightSource& source, std::vector<StoredTensor>& stored, const De
   if (!gpt2.notes.empty())
     report.notes.push_back(
         fmt::format("{}: GPT-2 as Hugging Face stores it: {}", source.path(), fmt::join(gpt2.notes, "; ")));
-  if (!source.index()) report.notes.push_back(fmt::format("{}: has no digests to verify", source.path()));
   return result;
 }
-
-}  // namespace
-
-namespace {
 
 /// Partial loading forgives much, but not a file that has nothing to do with the model.
 void check_some_fit(const std::string& path, const ModelState& model, const Fit& fit, LoadReport& report) {
@@ -85,6 +81,21 @@ void check_some_fit(const std::string& path, const ModelState& model, const Fit&
         fmt::format("{}: {} of {} parameters taken; the others keep their start", path, taken, all));
 }
 
+void check_finite(const std::string& path, const ModelState& model, const LoadOptions& options,
+                  LoadReport& report) {
+  std::vector<NamedTensor> params, buffers;
+  for (const Param* param : model.params) params.push_back({param->name, param->value});
+  for (const Buffer* buffer : model.buffers) buffers.push_back({buffer->name, buffer->value});
+  const std::string in_params = not_finite_in(params), in_buffers = not_finite_in(buffers);
+  if (!in_params.empty() && options.finite)
+    throw DataError("{}: holds numbers that are not finite: {}; take weights from before they went wrong",
+                    path, in_params);
+  for (const std::string& names : {in_params, in_buffers}) {
+    if (!names.empty())
+      report.warnings.push_back(fmt::format("{}: holds numbers that are not finite: {}", path, names));
+  }
+}
+
 }  // namespace
 
 LoadReport load_weights(const std::string& path, const ModelState& model, comm::Communicator& communicator,
@@ -94,6 +105,7 @@ LoadReport load_weights(const std::string& path, const ModelState& model, comm::
   LoadReport report;
   report.index.path = path;
   if (source->index()) report.index = *source->index();
+  comm::together(communicator, [&] { report.index.position = source->position(); });
   std::vector<StoredTensor> stored = source->tensors();
   Fit result;
   comm::together(communicator, [&] {
@@ -104,6 +116,7 @@ LoadReport load_weights(const std::string& path, const ModelState& model, comm::
     for (const Fit::Pair& pair : result.pairs)
       read_as(*source, stored[pair.stored], pair.stored, pair.target);
     source.reset();  // whoever has the report may replace the file
+    check_finite(path, model, options, report);
   });
   return report;
 }

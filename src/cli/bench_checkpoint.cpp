@@ -32,10 +32,10 @@ void print_table(const train::CheckpointTimes& times) {
 }  // namespace
 
 ExitCode bench_checkpoint(Session& session, const Arguments& arguments) {
-  OptionSet options("bench checkpoint [--mib N] [--directory DIR] [--rounds N] [OPTIONS]",
-                    "Times saves on the storage of DIR, in alternation with bare writes and reads of the\n"
-                    "same bytes by the same ranks, and beside training on a standard workload. Medians\n"
-                    "over rounds, of the slowest rank. Its files are removed in the end.");
+  OptionSet options("bench checkpoint [--mib N] [--directory DIR] [OPTIONS]",
+                    "Times saves on the storage of DIR, in alternation with bare writes and reads of\n"
+                    "the same bytes by the same ranks, and beside training on a standard workload.\n"
+                    "Medians over rounds, of the slowest rank. Its files are removed in the end.");
   options.add()("mib", po::value<std::int64_t>()->default_value(1024), "size, in MiB");
   options.add()("directory", po::value<std::string>()->default_value("."), "on the storage to measure");
   options.add()("rounds", po::value<int>()->default_value(5), "how often each is timed");

@@ -7,6 +7,7 @@
 
 #include "cli/saved_model.h"
 #include "cli/verb.h"
+#include "lockstep/base/counted.h"
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/comm/agreement.h"
@@ -29,7 +30,8 @@ checkpoint::Weights fitted(const std::string& in, const std::string& group, cons
   const std::unique_ptr<models::Model> model = train::build_model(config);
   const std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
   const checkpoint::LoadReport report =
-      checkpoint::load_weights(in, *model, *self, group, {.strict = true, .narrow = narrow});
+      checkpoint::load_weights(in, *model, *self, group, {.strict = true, .narrow = narrow, .finite = false});
+  for (const std::string& warning : report.warnings) log.warning("{}", warning);
   for (const std::string& note : report.notes) log.info("{}", note);
   checkpoint::Weights weights;
   const ModelState state = model->state();
@@ -61,24 +63,24 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   checkpoint::write_weights(out, weights, values.count("force") > 0);
   std::int64_t elements = 0;
   for (const checkpoint::NamedTensor& tensor : weights.tensors) elements += tensor.value.numel();
-  fmt::print("{}: {} tensors, {} elements\n", out, weights.tensors.size(), elements);
+  fmt::print("{}: {}, {}\n", out, counted(weights.tensors.size(), "tensor"), counted(elements, "element"));
 }
 
 }  // namespace
 
 ExitCode convert(Session& session, const Arguments& arguments) {
-  OptionSet options(
-      "convert IN OUT [--weights model|ema/RATE] [--dtype float32|bf16] [--config RUN.ini]",
-      "Writes the weights of IN (a checkpoint, .safetensors, or HDF5 with arrays under /model or at its "
-      "root)\n"
-      "to OUT.safetensors or OUT.h5. Names, shapes and types are kept; optimizer and averages are not "
-      "taken.\n"
-      "An .h5 that is made is a checkpoint: inspect, verify, diff and train.init read it. With --config it\n"
-      "fits that configuration's model, and eval and generate read it, too; a gpt then takes what Hugging\n"
-      "Face's GPT-2 stores (names without transformer., matrices stored [in, out], masks, tied head).");
-  options.add()("weights", po::value<std::string>(),
-                "model, or ema/RATE or ema/sigma_rel=S with the buffers it lacks; default: the model, or the "
-                "average of a file without one");
+  OptionSet options("convert IN OUT [OPTIONS]",
+                    "Writes the weights of IN (a checkpoint, .safetensors, or HDF5 with arrays under\n"
+                    "/model or at its root) to OUT.safetensors or OUT.h5. Names, shapes, types and\n"
+                    "the step are kept; optimizer and averages are not taken. An .h5 that is made is\n"
+                    "a checkpoint: inspect, verify, diff and train.init read it. With --config it\n"
+                    "fits that configuration's model, and eval and generate read it, too; a gpt then\n"
+                    "takes what Hugging Face's GPT-2 stores (names without transformer., matrices\n"
+                    "stored [in, out], masks, tied head).");
+  options.add()(
+      "weights", po::value<std::string>(),
+      "model, ema/RATE or ema/sigma_rel=S, with the buffers an average lacks; default: model, or the "
+      "average of a file without one");
   options.add()("dtype", po::value<std::string>(), "store floating-point numbers as float32 or bf16");
   options.add()("config", po::value<std::string>(), "a configuration, stored with the weights");
   options.add()("force", "replace OUT if it is there already");

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/saved_model.h"
 #include "cli/verb.h"
 #include "lockstep/checkpoint/compare.h"
 #include "lockstep/checkpoint/report.h"
@@ -19,7 +20,7 @@ constexpr ExitCode different = static_cast<ExitCode>(1), trouble = ExitCode::usa
 ExitCode diff(Session& session, const Arguments& arguments) {
   OptionSet options(
       "diff A.h5 B.h5 [--tolerance T] [--json]",
-      "Compares two checkpoints tensor by tensor. Exit code: 0 the same, 1 different, 2 trouble.");
+      "Compares two checkpoints tensor by tensor.\nExit code: 0 the same, 1 different, 2 trouble.");
   options.add()("tolerance", po::value<double>()->default_value(0),
                 "largest |a - b| that counts as the same; 0: bits");
   options.add()("json", "print one JSON document");
@@ -34,6 +35,7 @@ ExitCode diff(Session& session, const Arguments& arguments) {
   comm::together(session.world(), [&] {
     if (session.world().rank() != 0) return;
     try {
+      for (const std::string& file : files) refuse_safetensors(file);
       const checkpoint::DiffReport report =
           checkpoint::diff(files[0], files[1], values["tolerance"].as<double>());
       print(values.count("json") ? to_json(report).dump(2) + "\n" : to_text(report));

@@ -148,9 +148,8 @@ Finding alike(comm::Communicator& world) {
 
 ExitCode doctor(Session& session, const Arguments& arguments) {
   OptionSet options("doctor [--dir DIR] [--json]",
-                    "Says what this machine, MPI, HDF5 and the disk can do, and what is wrong. Run it under "
-                    "mpirun or srun to\n"
-                    "compare all machines. Exit code: 1 if there is a problem.");
+                    "Says what this machine, MPI, HDF5 and the disk can do, and what is wrong. Run\n"
+                    "it under mpirun or srun to compare all machines. Exit code: 1 on a problem.");
   options.add()("dir", po::value<std::string>()->default_value("."), "where runs will be kept");
   options.add()("json", "print one JSON document");
   po::variables_map values;

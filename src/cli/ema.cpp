@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "cli/verb.h"
+#include "lockstep/base/counted.h"
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/reconstruct_ema.h"
 #include "lockstep/comm/agreement.h"
@@ -13,15 +14,14 @@
 namespace lockstep::cli {
 
 ExitCode ema(Session& session, const Arguments& arguments) {
-  OptionSet options(
-      "ema RUN --sigma-rel S [--step N] --out FILE.h5 [--force] [--json]",
-      "Writes what a power-function average (EMA) of relative width S would hold, though the run did not "
-      "track "
-      "it:\n"
-      "the closest mixture of the averages in RUN/ema, which a run keeps when ema.sigma_rel is set. FILE has "
-      "one group,\n"
-      "ema/sigma_rel=S, and the run's configuration: eval, generate, inspect, diff, verify and --resume take "
-      "it.");
+  OptionSet options("ema RUN --sigma-rel S [--step N] --out FILE.h5 [OPTIONS]",
+                    "Writes what a power-function average (EMA) of relative width S would hold,\n"
+                    "though the run did not track it: the closest mixture of the averages in RUN/ema,\n"
+                    "which a run keeps when ema.sigma_rel is set. FILE has one group,\n"
+                    "ema/sigma_rel=S, and the run's configuration: eval, generate, inspect, diff,\n"
+                    "verify and --resume take it. The profile error that is printed says how far the\n"
+                    "mixture is from that average in how it weights past steps; the weights of the\n"
+                    "model come closer than that.");
   options.add()("sigma-rel", po::value<double>(), "width as a part of the training so far, such as 0.12");
   options.add()("step", po::value<std::int64_t>(),
                 "as of the snapshot of this step, from those up to it; default: the newest");
@@ -57,9 +57,9 @@ ExitCode ema(Session& session, const Arguments& arguments) {
                                    {"first_step", made.first_step}};
     fmt::print("{}\n", report.dump(2));
   } else {
-    fmt::print("{}: {} of step {}, from {} in {} snapshot{} (steps {} to {}); {:.2g} % off its profile\n",
-               out, made.group, made.step, fmt::join(made.sources, ", "), made.snapshots,
-               made.snapshots == 1 ? "" : "s", made.first_step, made.step, 100 * made.error);
+    fmt::print("{}: {} of step {}, from {} in {} (steps {} to {}); profile error {:.2g} %\n", out, made.group,
+               made.step, fmt::join(made.sources, ", "), counted(made.snapshots, "snapshot"), made.first_step,
+               made.step, 100 * made.error);
   }
   return ExitCode::done;
 }

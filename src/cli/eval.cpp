@@ -36,10 +36,10 @@ void open_data_of_run(std::optional<train::DataSets>& data, const train::Config&
 }  // namespace
 
 ExitCode eval(Session& session, const Arguments& arguments) {
-  OptionSet options("eval FILE.h5 [--data DATA.h5] [--weights model|ema/RATE] [--json]",
-                    "Evaluates a checkpoint on every sample of DATA, or of the run's own evaluation data "
-                    "(data.eval, or the part\n"
-                    "that data.eval_fraction held out). Every sample counts once, at any number of ranks.");
+  OptionSet options("eval FILE.h5 [--data DATA.h5] [--weights WHICH] [--json]",
+                    "Evaluates a checkpoint on every sample of DATA, or of the run's own evaluation\n"
+                    "data (data.eval, or the part that data.eval_fraction held out). Every sample\n"
+                    "counts once, at any number of ranks.");
   options.add()("data", po::value<std::string>(),
                 "HDF5 data file, evaluated whole; default: the run's own evaluation data");
   options.add()(

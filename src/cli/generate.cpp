@@ -10,11 +10,9 @@
 namespace lockstep::cli {
 
 ExitCode generate(Session& session, const Arguments& arguments) {
-  OptionSet options(
-      "generate FILE.h5 [--weights model|ema/RATE] [--prompt TEXT] [--tokens N] [--temperature T] [--seed S] "
-      "[--json]",
-      "Lets the language model of a checkpoint continue PROMPT. Tokens are bytes. The text depends on the\n"
-      "checkpoint, the prompt, the temperature and the seed only.");
+  OptionSet options("generate FILE.h5 [--prompt TEXT] [--tokens N] [OPTIONS]",
+                    "Lets the language model of a checkpoint continue PROMPT. Tokens are bytes. The\n"
+                    "text depends on the checkpoint, the prompt, the temperature and the seed only.");
   options.add()(
       "weights", po::value<std::string>(),
       "model, ema/RATE or ema/sigma_rel=S; default: the model, or the average of a file without one");

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/saved_model.h"
 #include "cli/verb.h"
 #include "lockstep/checkpoint/inspect.h"
 #include "lockstep/checkpoint/report.h"
@@ -12,9 +13,8 @@ namespace lockstep::cli {
 
 ExitCode inspect(Session& session, const Arguments& arguments) {
   OptionSet options("inspect FILE.h5 [--json]",
-                    "Shows what a checkpoint holds: position, names, shapes, types, norms, extremes, counts "
-                    "of numbers that\n"
-                    "are not finite, and where it came from.");
+                    "Shows what a checkpoint holds: position, names, shapes, types, norms, extremes,\n"
+                    "counts of numbers that are not finite, and where it came from.");
   options.add()("json", "print one JSON document");
   options.positional("file");
   po::variables_map values;
@@ -23,6 +23,7 @@ ExitCode inspect(Session& session, const Arguments& arguments) {
       required(values, "file", "inspect: a checkpoint is missing; see lockstep inspect --help");
   comm::together(session.world(), [&] {
     if (session.world().rank() != 0) return;
+    refuse_safetensors(file);
     const checkpoint::Inspection inspection = checkpoint::inspect(file);
     print(values.count("json") ? to_json(inspection).dump(2) + "\n" : to_text(inspection));
   });

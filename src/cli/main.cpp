@@ -30,9 +30,9 @@ std::string help() {
                      "[ARGUMENTS]\n\n";
   for (const Verb& verb : verbs) text += fmt::format("  {:<10} {}\n", verb.name, verb.summary);
   return text +
-         "\nlockstep VERB --help tells more. Exit codes: 0 done, 2 usage, 3 bad data, 4 training wrong, 5 a "
-         "rank\n"
-         "failed, 75 preempted (checkpoint written), 76 stopped by the user (checkpoint written).\n";
+         "\nlockstep VERB --help tells more. Exit codes: 0 done, 2 usage, 3 bad data,\n"
+         "4 training wrong, 5 a rank failed, 75 preempted (checkpoint written),\n"
+         "76 stopped by the user (checkpoint written).\n";
 }
 
 ExitCode dispatch(Session& session, const Arguments& words) {

@@ -49,10 +49,10 @@ data::Prepared run(const po::variables_map& values, const std::string& format, c
 }  // namespace
 
 ExitCode prepare(Session& session, const Arguments& arguments) {
-  OptionSet options(
-      "prepare csv|idx|cifar|text INPUT... --out DATA.h5",
-      "Turns files into one HDF5 data file; inputs may be gzipped. csv: a sample a line, the label last;\n"
-      "idx: MNIST's images and labels; cifar: the binary version; text: files or folders, a byte a token.");
+  OptionSet options("prepare csv|idx|cifar|text INPUT... --out DATA.h5",
+                    "Turns files into one HDF5 data file; inputs may be gzipped. csv: a sample a\n"
+                    "line, the label last; idx: MNIST's images and labels; cifar: the binary version;\n"
+                    "text: files or folders, a byte a token.");
   options.add()("out", po::value<std::string>(), "the data file to write");
   options.add()("shape", po::value<std::string>(), "csv: C,H,W of an image");
   options.add()("label", po::value<std::string>()->default_value("last"),

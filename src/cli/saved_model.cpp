@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/optim/ema.h"
@@ -17,18 +18,30 @@ std::string weights_group(const std::string& weights) {
   return std::string(ema) + optim::EmaProfile::named(weights.substr(ema.size())).name();
 }
 
+void refuse_safetensors(const std::string& file, const std::string& options) {
+  if (!checkpoint::is_safetensors(file)) return;
+  throw DataError("{}: is a .safetensors file; make a checkpoint of it: lockstep convert {} OUT.h5{}", file,
+                  file, options);
+}
+
 SavedModel::SavedModel(const std::string& file, const std::optional<std::string>& weights, Session& session) {
   if (weights) weights_ = weights_group(*weights);
+  comm::together(session.world(), [&] { refuse_safetensors(file, " --config RUN.ini"); });
   const checkpoint::FileIndex index = checkpoint::read_index(file, session.world());
   if (index.config.empty())
-    throw UsageError("{}: stores no configuration, so its model cannot be built", file);
+    throw UsageError(
+        "{}: stores no configuration, so its model cannot be built; lockstep convert --config RUN.ini makes "
+        "a "
+        "file that does",
+        file);
   if (!weights) weights_ = index.default_weights();
   comm::together(session.world(), [&] {
     config_ = train::parse_config(index.config, file + " /config");
     model_ = train::build_model(config_);
   });
   session.use_backend(Device::cpu(), config_.train.threads);
-  const checkpoint::LoadReport report = checkpoint::load_weights(file, *model_, session.world(), weights_);
+  const checkpoint::LoadReport report =
+      checkpoint::load_weights(file, *model_, session.world(), weights_, {.finite = false});
   for (const std::string& warning : report.warnings) session.log().warning("{}", warning);
   step_ = index.position.step;
 }

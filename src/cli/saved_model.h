@@ -15,6 +15,10 @@ namespace lockstep::cli {
 /// anything else.
 std::string weights_group(const std::string& weights);
 
+/// DataError if `file`, which should be a checkpoint, is a .safetensors file: it points to lockstep convert,
+/// with `options`. Not collective.
+void refuse_safetensors(const std::string& file, const std::string& options = "");
+
 class SavedModel {
  public:
   /// `weights`: "model", "ema/RATE" or "ema/sigma_rel=S"; none: FileIndex::default_weights(). Collective; the

@@ -8,17 +8,32 @@
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::cli {
+namespace {
+
+/// Two files to start from in one command are a slip; a file of the configuration gives way to one of the
+/// command.
+void check_one_start(const Arguments& overrides, const std::string& resume) {
+  constexpr std::string_view key = "train.init=";
+  if (resume == "auto" || resume == "never") return;
+  for (const std::string& text : overrides) {
+    if (text.starts_with(key) && text.substr(key.size()) != resume)
+      throw UsageError("train: --resume {} and --set {} name different files to start from; give one", resume,
+                       text);
+  }
+}
+
+}  // namespace
 
 ExitCode train(Session& session, const Arguments& arguments) {
-  OptionSet options("train CONFIG [--set SECTION.KEY=VALUE ...] [--run DIR] [--resume auto|never|FILE]",
-                    "Trains the model that CONFIG describes, on all ranks that mpirun or srun started. The "
-                    "run lives in DIR\n"
-                    "(default: runs/NAME of CONFIG): config.ini, metrics.jsonl, checkpoints/. Started again "
-                    "it goes on where DIR\n"
-                    "stands, at any number of ranks up to train.shards, with the same bits. RUN/stop asks "
-                    "for a checkpoint\n"
-                    "and the end, RUN/checkpoint for a checkpoint.");
-  options.add()("set", po::value<Arguments>()->composing(), "override a key of the configuration");
+  OptionSet options("train CONFIG [--set KEY=VALUE ...] [--run DIR] [--resume HOW]",
+                    "Trains the model that CONFIG describes, on all ranks that mpirun or srun\n"
+                    "started. The run lives in DIR (default: runs/NAME of CONFIG): config.ini,\n"
+                    "metrics.jsonl, checkpoints/. Started again it goes on where DIR stands, at any\n"
+                    "number of ranks up to train.shards, with the same bits. RUN/stop asks for a\n"
+                    "checkpoint and the end, RUN/checkpoint for a checkpoint. --resume FILE starts a\n"
+                    "new run from the weights of FILE, whatever train.init of CONFIG is.");
+  options.add()("set", po::value<Arguments>()->composing(),
+                "override a key of the configuration: SECTION.KEY=VALUE");
   options.add()("run", po::value<std::string>(), "run directory");
   options.add()("resume", po::value<std::string>()->default_value("auto"),
                 "auto: go on where DIR stands; never: refuse to; FILE: a new run from its weights");
@@ -36,9 +51,11 @@ ExitCode train(Session& session, const Arguments& arguments) {
                                          ? values["run"].as<std::string>()
                                          : "runs/" + std::filesystem::path(path).stem().string(),
                         .resume = values["resume"].as<std::string>()};
+  const Arguments overrides = values.count("set") ? values["set"].as<Arguments>() : Arguments{};
   train::Config config;
   comm::together(session.world(), [&] {
-    config = train::read_config(path, values.count("set") ? values["set"].as<Arguments>() : Arguments{});
+    check_one_start(overrides, run.resume);
+    config = train::read_config(path, overrides);
   });
   return train::train(session, config, run);
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <sstream>
@@ -12,7 +13,18 @@
 namespace lockstep::cli {
 namespace {
 
-constexpr unsigned line_columns = 100;
+constexpr unsigned line_columns = 80;
+
+/// "bench step" of "bench step [--workload NAME] ...", "train" of "train CONFIG ...".
+std::string verb_of(const std::string& usage) {
+  std::istringstream words(usage);
+  std::string verb;
+  for (std::string word; words >> word;) {
+    if (!std::ranges::all_of(word, [](char letter) { return letter >= 'a' && letter <= 'z'; })) break;
+    verb += (verb.empty() ? "" : " ") + word;
+  }
+  return verb;
+}
 
 }  // namespace
 
@@ -33,7 +45,7 @@ std::string OptionSet::help() const {
 }
 
 bool OptionSet::parse(Session& session, const Arguments& arguments, po::variables_map& values) {
-  const std::string verb = usage_.substr(0, usage_.find(' '));
+  const std::string verb = verb_of(usage_);
   po::options_description known;
   known.add(shown_).add(all_);
   try {

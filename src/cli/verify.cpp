@@ -3,23 +3,31 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/saved_model.h"
 #include "cli/verb.h"
 #include "lockstep/checkpoint/report.h"
 #include "lockstep/checkpoint/verify.h"
+#include "lockstep/comm/agreement.h"
 
 namespace lockstep::cli {
 
 ExitCode verify(Session& session, const Arguments& arguments) {
   OptionSet options(
       "verify FILE.h5 [--json]",
-      "Reads a checkpoint and compares every byte with its digests. Exit code: 0 whole, 3 not.");
+      "Reads a checkpoint and compares every byte with its digests.\nExit code: 0 whole, 3 not.");
   options.add()("json", "print one JSON document");
   options.positional("file");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
-  const checkpoint::VerifyReport report = checkpoint::verify(
-      required(values, "file", "verify: a checkpoint is missing; see lockstep verify --help"),
-      session.world());
+  const std::string file =
+      required(values, "file", "verify: a checkpoint is missing; see lockstep verify --help");
+  checkpoint::VerifyReport report{.path = file};
+  try {
+    comm::together(session.world(), [&] { refuse_safetensors(file); });
+    report = checkpoint::verify(file, session.world());
+  } catch (const DataError& error) {
+    report.problems.emplace_back(error.what());
+  }
   if (session.world().rank() == 0) {
     print(values.count("json") ? to_json(report).dump(2) + "\n" : to_text(report));
   }

@@ -9,6 +9,7 @@
 namespace lockstep::train {
 namespace {
 
+constexpr double most_bucket_mb = 1e6;     // as of ddp.bucket_mb
 constexpr std::int64_t steps_in_turn = 4;  // measured, before it is the next mode's turn
 
 /// Figures of several steps: a row a step, the same columns in each.
@@ -186,7 +187,13 @@ OverlapTimes Contestant::result() {
 
 std::vector<OverlapTimes> time_overlap(Session& session, const std::string& name,
                                        const OverlapOptions& options) {
-  if (options.steps < 1) throw UsageError("--steps must be at least 1");
+  if (options.steps < 1)
+    throw UsageError("--steps {}: must be at least 1; see lockstep bench overlap --help", options.steps);
+  for (const double bucket_mb : options.bucket_mb) {
+    if (!(bucket_mb > 0 && bucket_mb <= most_bucket_mb))
+      throw UsageError("--bucket-mb {}: must be in (0, {}]; see lockstep bench overlap --help", bucket_mb,
+                       most_bucket_mb);
+  }
   const StandardWorkload& workload = workload_named(name);
   std::vector<std::unique_ptr<Contestant>> contestants;
   const auto enter = [&](std::string mode_name, const ddp::Options& ddp_options) {

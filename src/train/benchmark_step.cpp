@@ -4,7 +4,7 @@
 namespace lockstep::train {
 
 StepTimes time_steps(Session& session, const std::string& name, std::int64_t steps) {
-  if (steps < 1) throw UsageError("--steps must be at least 1");
+  if (steps < 1) throw UsageError("--steps {}: must be at least 1; see lockstep bench step --help", steps);
   comm::Communicator& world = session.world();
   WorkloadRun run(workload_named(name), world, session.backend());
 

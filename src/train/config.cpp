@@ -125,7 +125,16 @@ void check_train(const TrainConfig& train, const Judge& judge) {
 
 void check_optimizer(const OptimizerConfig& optimizer, const Judge& judge) {
   judge.require(optimizer.lr > 0, "optimizer.lr", "must be positive");
+  judge.require(optimizer.min_lr >= 0 && optimizer.min_lr <= optimizer.lr, "optimizer.min_lr",
+                "must be between 0 and optimizer.lr");
+  const auto is_fraction = [](double value) { return value >= 0 && value < 1; };
   judge.require(optimizer.betas.size() == 2, "optimizer.betas", "takes two numbers");
+  judge.require(std::ranges::all_of(optimizer.betas, is_fraction), "optimizer.betas", "must be in [0, 1)");
+  judge.require(optimizer.eps >= 0, "optimizer.eps", "must not be negative");
+  judge.require(optimizer.weight_decay >= 0, "optimizer.weight_decay", "must not be negative");
+  judge.require(is_fraction(optimizer.momentum), "optimizer.momentum", "must be in [0, 1)");
+  judge.require(optimizer.name != "sgd" || !optimizer.nesterov || optimizer.momentum > 0,
+                "optimizer.nesterov", "needs optimizer.momentum above 0");
   judge.require(optimizer.clip >= 0, "optimizer.clip", "must not be negative");
   judge.require(optimizer.warmup_steps >= 0, "optimizer.warmup_steps", "must not be negative");
 }

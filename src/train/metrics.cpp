@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/counted.h"
 #include "lockstep/base/system_error.h"
 
 namespace lockstep::train {
@@ -63,7 +64,11 @@ Progress::Progress(Log log, bool shows, std::int64_t first_step, std::int64_t la
       first_step_(first_step),
       last_step_(last_step),
       log_every_(log_every),
-      started_s_(monotonic_s()) {}
+      started_s_(monotonic_s()) {
+  if (!shows_ || first_step_ < last_step_) return;
+  const std::string beyond = first_step_ > last_step_ ? fmt::format(", train.steps = {}", last_step_) : "";
+  log_.info("nothing to do: {} done already{}", counted(first_step_, "step"), beyond);
+}
 
 void Progress::step(std::int64_t steps_done, double loss, double samples_per_second) {
   constexpr double redraw_s = 0.2;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/base/log.h"
+
 namespace lockstep::train {
 namespace {
 
@@ -33,6 +35,11 @@ void settle(Config& config, checkpoint::RunDirectory& run, const RunOptions& opt
             const comm::Communicator& world) {
   const std::optional<std::string> text = run.stored_config();
   const bool from_file = options.resume != "auto" && options.resume != "never";
+  if (from_file && !text && !config.train.init.empty() && config.train.init != options.resume) {
+    Log(world.rank())
+        .info("--resume {0}: the run starts from {0}, not from train.init = {1}", options.resume,
+              config.train.init);
+  }
   if (from_file) config.train.init = options.resume;
   if (text) {
     const Config stored = parse_config(*text, run.config_path());

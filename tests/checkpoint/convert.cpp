@@ -243,3 +243,54 @@ BOOST_FIXTURE_TEST_CASE(arrays_at_the_root_of_a_file_are_weights, Files) {
   BOOST_CHECK_EXCEPTION(lc::read_weights(path("model.pt")), ls::DataError,
                         mentions("zip archive, as torch.save writes"));
 }
+
+BOOST_FIXTURE_TEST_CASE(a_data_file_is_not_taken_for_weights, Files) {
+  const auto make = [&](const char* name, auto&& fill) {
+    h5::File file = h5::File::create(path(name));
+    fill(file);
+    file.close();
+  };
+  const std::vector<float> pixels(12);
+  make("images.h5", [&](h5::File& file) {
+    file.create_dataset("x", h5::ElementType::float32, {3, 1, 2, 2}).write<float>(pixels);
+    file.create_dataset("y", h5::ElementType::int64, {3}).write<std::int64_t>(std::vector<std::int64_t>(3));
+  });
+  make("text.h5", [&](h5::File& file) {
+    file.create_dataset("tokens", h5::ElementType::uint16, {2})
+        .write<std::uint16_t>(std::vector<std::uint16_t>(2));
+  });
+  make("weights.h5", [&](h5::File& file) {  // by the same names
+    file.create_dataset("x", h5::ElementType::float32, {3, 1, 2, 2}).write<float>(pixels);
+    file.create_dataset("y", h5::ElementType::float32, {12}).write<float>(pixels);
+  });
+  BOOST_CHECK_EXCEPTION(lc::read_weights(path("images.h5")), ls::DataError,
+                        mentions("images.h5: is a data file of images, not weights"));
+  BOOST_CHECK_EXCEPTION(lc::read_weights(path("text.h5")), ls::DataError,
+                        mentions("text.h5: is a data file of text, not weights"));
+  BOOST_TEST(lc::read_weights(path("weights.h5")).tensors.size() == 2u);
+}
+
+BOOST_FIXTURE_TEST_CASE(numbers_that_are_not_finite_are_kept_and_named, Files) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  lc::Weights weights;
+  weights.tensors = {{"good", tensor_of<float>(ls::DType::float32, {1, 2})},
+                     {"bad", tensor_of<float>(ls::DType::float32, {1, nan, -HUGE_VALF})}};
+  lc::write_weights(path("a.safetensors"), weights);
+  const lc::Weights again = lc::read_weights(path("a.safetensors"));
+  BOOST_TEST(again.notes.size() == 1u);
+  BOOST_TEST(again.notes.at(0) ==
+             path("a.safetensors") + ": holds numbers that are not finite: bad (2 of 3)");
+  BOOST_TEST(std::isnan(named(again, "bad").value.data<float>()[1]));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_safetensors_file_is_known_by_its_beginning, Files) {
+  lc::Weights weights;
+  weights.tensors = {{"a", tensor_of<float>(ls::DType::float32, {1})}};
+  lc::write_weights(path("a.safetensors"), weights);
+  std::filesystem::copy(path("a.safetensors"), path("no_suffix"));
+  ls::test::write_bytes(path("text"), "[train] {}\n");
+  BOOST_TEST(lc::is_safetensors(path("a.safetensors")));
+  BOOST_TEST(lc::is_safetensors(path("no_suffix")));
+  BOOST_TEST(!lc::is_safetensors(checkpoint()));
+  for (const char* const other : {"text", "gone", "."}) BOOST_TEST(!lc::is_safetensors(path(other)), other);
+}

@@ -135,7 +135,7 @@ BOOST_FIXTURE_TEST_CASE(our_own_layout_is_left_alone, Gpt) {
   for (const ls::Param* param : model->state().params)
     own.push_back({param->name, counting(param->value.shape(), static_cast<int>(1000 * own.size()))});
   const lc::LoadReport report = load(own);
-  BOOST_TEST(report.notes.size() == 1u);  // no digests
+  BOOST_TEST(report.notes.empty());
   for (const lc::NamedTensor& tensor : own)
     BOOST_TEST(std::memcmp(values(tensor.name), tensor.value.raw(), tensor.value.bytes()) == 0, tensor.name);
 }

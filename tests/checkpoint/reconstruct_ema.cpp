@@ -277,10 +277,22 @@ BOOST_FIXTURE_TEST_CASE(what_cannot_be_had_is_refused_with_what_can, Run) {
                         mentions("no snapshot of step 35", "nearest: 30 and 40", "of 8, steps 10 to 80"));
   BOOST_CHECK_EXCEPTION(reconstruct(0.07, 5), ls::UsageError, mentions("nearest: 10 ("));
   BOOST_CHECK_EXCEPTION(reconstruct(0.07, 90), ls::UsageError, mentions("nearest: 80 ("));
-  BOOST_CHECK_EXCEPTION(
-      reconstruct(0.01), ls::UsageError,
-      mentions("sigma_rel = 0.01 cannot be had", "of 16 stored averages", "what can be had: 0.04 to 0.21"));
+  BOOST_CHECK_EXCEPTION(reconstruct(0.01), ls::UsageError,
+                        mentions("sigma_rel = 0.01 cannot be had", "mixture of 16 stored averages is",
+                                 "what can be had: 0.04 to 0.21"));
   BOOST_TEST(!std::filesystem::exists(out));
+}
+
+BOOST_FIXTURE_TEST_CASE(what_is_no_run_directory_is_refused_by_what_it_is, Run) {
+  train(20, 10, {0.1});
+  const auto refusal = [&](const std::string& directory, const char* text) {
+    BOOST_CHECK_EXCEPTION(lc::reconstruct_ema(directory, 0.1, {}, out, world), ls::UsageError,
+                          mentions(directory, text));
+  };
+  refusal(run + "-gone", "there is no such run directory");
+  refusal(snapshots + "/step-000000020.h5", "is a file; give the run directory");
+  refusal(snapshots, "lies within a run directory; give that: ");
+  refusal(folder.path(), "is no run directory: it holds none of ema, checkpoints and config.ini");
 }
 
 BOOST_FIXTURE_TEST_CASE(damaged_or_foreign_snapshots_are_refused_by_name, Run) {

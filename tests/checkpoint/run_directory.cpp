@@ -87,6 +87,36 @@ BOOST_FIXTURE_TEST_CASE(the_configuration_is_stored_whole_and_read_back, Place) 
              boost::test_tools::per_element());
 }
 
+BOOST_FIXTURE_TEST_CASE(a_start_that_came_to_nothing_leaves_what_was_there_before, Place) {
+  { const lc::RunDirectory directory(run, *self); }
+  BOOST_TEST(ls::test::names_in(folder.path()).empty());
+  std::filesystem::create_directories(run);
+  { const lc::RunDirectory directory(run, *self); }
+  BOOST_TEST(std::filesystem::is_directory(run));
+  BOOST_TEST(ls::test::names_in(run).empty());
+  {
+    const lc::RunDirectory directory(run, *self);
+    ls::test::write_bytes(run + "/checkpoints/mine", "x");
+  }
+  BOOST_TEST(std::filesystem::exists(run + "/checkpoints/mine"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_run_that_was_configured_keeps_its_directories, Place) {
+  { lc::RunDirectory(run, *self).write_config("[train]\n"); }
+  BOOST_TEST(ls::test::names_in(run) == (std::vector<std::string>{"checkpoints", "config.ini"}),
+             boost::test_tools::per_element());
+}
+
+BOOST_FIXTURE_TEST_CASE(a_start_whose_lock_was_taken_over_leaves_the_directories_to_the_other, Place) {
+  ::setenv("SLURM_JOB_ID", "4242", 1);
+  ::setenv("SLURM_RESTART_COUNT", "1", 1);
+  auto first = std::make_unique<lc::RunDirectory>(run, *self, 0);
+  ::setenv("SLURM_RESTART_COUNT", "2", 1);
+  const lc::RunDirectory second(run, *self, 0);
+  first.reset();
+  BOOST_TEST(std::filesystem::is_directory(run + "/checkpoints"));
+}
+
 BOOST_FIXTURE_TEST_CASE(a_live_run_keeps_others_out_and_is_named, Place) {
   const OtherRun other(run);
   BOOST_REQUIRE(other.held());
@@ -213,7 +243,9 @@ BOOST_FIXTURE_TEST_CASE(a_run_may_lie_in_a_directory_that_can_be_written_but_not
   std::filesystem::permissions(drop, std::filesystem::perms(0333));
   const bool root = ::geteuid() == 0;
   if (root) BOOST_REQUIRE(::seteuid(nobody) == 0);
-  BOOST_CHECK_NO_THROW(lc::RunDirectory(drop + "/run", *self, 0));
-  BOOST_TEST(std::filesystem::is_directory(drop + "/run/checkpoints"));
+  {
+    const lc::RunDirectory directory(drop + "/run", *self, 0);
+    BOOST_TEST(std::filesystem::is_directory(drop + "/run/checkpoints"));
+  }
   if (root) BOOST_REQUIRE(::seteuid(0) == 0);
 }

@@ -107,15 +107,46 @@ for file in back.h5 bf16.h5; do
   "$LOCKSTEP" inspect $file | grep -q "fc.bias" || fail "inspect $file"
 done
 "$LOCKSTEP" inspect bf16.h5 | grep -q bfloat16 || fail "inspect does not show bfloat16"
+"$LOCKSTEP" convert model.safetensors fitted.h5 --config run.ini >/dev/null || fail "convert --config"
+"$LOCKSTEP" inspect fitted.h5 >log
+grep -q "^step 4, " log || fail "convert --config forgets the step: $(head -n 2 log)"
+
+# Where a checkpoint is needed, a .safetensors file is told apart.
+for words in inspect eval generate verify "diff back.h5"; do
+  # shellcheck disable=SC2086
+  "$LOCKSTEP" $words model.safetensors >out.log 2>&1
+  code=$?
+  [ "$code" -eq 3 ] || { [ "$words" = "diff back.h5" ] && [ "$code" -eq 2 ]; } || fail "$words of a .safetensors file: exit $code"
+  grep -q "model.safetensors: is a .safetensors file; make a checkpoint of it: lockstep convert" out.log || fail "$words: $(cat out.log)"
+done
 for file in $checkpoint back.h5; do "$LOCKSTEP" eval $file --data digits.h5 --json >"eval-$(basename $file).json" || fail "eval $file"; done
 cmp -s eval-latest.json eval-back.h5.json || fail "back.h5 evaluates to $(cat eval-back.h5.json)"
 "$LOCKSTEP" eval bf16.h5 --data digits.h5 --json >bf16.json || fail "eval bf16.h5"
+
+# Numbers that are not finite are said by name; no run starts from them.
+$python - <<'PY' || fail "weights with a NaN"
+import h5py, numpy as np
+with h5py.File("back.h5") as back, h5py.File("nan.h5", "w") as file:
+    for name, values in back["model"].items():
+        file[name] = values[()]
+    file["fc.bias"][3] = np.nan
+PY
+"$LOCKSTEP" train run.ini --run nan --set train.init=nan.h5 >log 2>&1
+[ $? -eq 3 ] || fail "a run starts from NaN: $(tail -n 2 log)"
+grep -q "nan.h5: holds numbers that are not finite: fc.bias (1 of 10)" log || fail "NaN in train.init: $(tail -n 2 log)"
+"$LOCKSTEP" convert nan.h5 nan-checkpoint.h5 --config run.ini >log 2>&1 || fail "convert of NaN: $(cat log)"
+"$LOCKSTEP" eval nan-checkpoint.h5 --data digits.h5 >>log 2>&1 || fail "eval of NaN: $(cat log)"
+[ "$(grep -c "holds numbers that are not finite: fc.bias (1 of 10)" log)" -eq 2 ] || fail "convert and eval of NaN: $(cat log)"
 
 # A run may start from any of them.
 for file in model.safetensors back.h5 bf16.safetensors; do
   ranks 2 train run.ini --run "init-$file" --set train.init=$file --set train.steps=1 >log 2>&1 || fail "train.init=$file: $(tail -n 2 log)"
   grep -q "a new run from the weights of $file" log || fail "train.init=$file does not say so"
 done
+grep -q "digests" log && fail "a word on digests where nobody asked to verify: $(cat log)"
+sed 's/^steps/init = nowhere.h5\nsteps/' run.ini >init.ini
+ranks 2 train init.ini --run resumed --resume back.h5 --set train.steps=1 >log 2>&1 || fail "--resume with train.init: $(tail -n 2 log)"
+[ "$(grep -c "the run starts from back.h5, not from train.init = nowhere.h5" log)" -eq 1 ] || fail "--resume says nothing of train.init: $(cat log)"
 expect_same init-model.safetensors/checkpoints/latest init-back.h5/checkpoints/latest
 grep -v '^width' run.ini | sed 's/^blocks.*/blocks = 1\nwidth = 8/; s/^classes.*/classes = 11/' >other.ini
 "$LOCKSTEP" train other.ini --run strict --set train.init=model.safetensors >log 2>&1
@@ -217,6 +248,8 @@ refused 2 "is neither model nor ema/RATE" back.h5 a.safetensors --weights optimi
 refused 2 "is neither float32 nor bf16" back.h5 a.safetensors --dtype int8
 refused 3 "holds no weights 'ema/0.5', but model, ema/0.9" $checkpoint a.safetensors --weights ema/0.5
 refused 3 "gone.h5" gone.h5 a.safetensors
+refused 3 "digits.h5: is a data file of images, not weights" digits.h5 a.safetensors
+refused 3 "text.h5: is a data file of text, not weights" text.h5 a.safetensors
 head -c 3000 model.safetensors >cut.safetensors
 refused 3 "cut.safetensors: .*truncated" cut.safetensors a.h5
 refused 3 "gpt2.safetensors does not fit this program's model: missing: conv1.weight" gpt2.safetensors a.h5 --config run.ini

@@ -99,7 +99,7 @@ grep -q '"weights": "ema/sigma_rel=0.15"' eval.json || fail "eval does not say w
 "$LOCKSTEP" inspect made-0.07.h5 | grep -q "ema_sources" || fail "inspect does not say what the file is made of"
 ranks 1 ema run --sigma-rel 0.07 --out again.h5 >/dev/null || fail "ema on one rank"
 expect_same made-0.07.h5 again.h5
-ranks 1 ema run --sigma-rel 0.10 --out stored.h5 | grep -q "0 % off" || fail "a stored average is not itself"
+ranks 1 ema run --sigma-rel 0.10 --out stored.h5 | grep -q "profile error 0 %" || fail "a stored average is not itself"
 ranks 2 ema run --sigma-rel 0.12 --step 100 --out early.h5 | grep -q "of step 100" || fail "--step"
 ranks 2 train run.ini --run new --resume made-0.15.h5 --set train.steps=4 >log 2>&1 || fail "--resume: $(tail -n 3 log)"
 grep -q "a new run from the weights of made-0.15.h5" log || fail "--resume does not say where it starts: $(cat log)"
@@ -115,7 +115,11 @@ grep -q "back/ema: snapshots after step 150 are removed: 1, up to step 160" log 
 refused 2 "run/ema: there is no snapshot of step 95; nearest: 90 and 100 \(of 16, steps 10 to 160\)" run --sigma-rel 0.1 --step 95 --out x.h5
 refused 2 "sigma_rel = 0.01 cannot be had: .* what can be had: 0.03 to 0.25" run --sigma-rel 0.01 --out x.h5
 refused 2 "sigma_rel = 0.4 is not between 0 and 0.28" run --sigma-rel 0.4 --out x.h5
-refused 2 "new-dir/ema: there are no profile snapshots; train with ema.sigma_rel" new-dir --sigma-rel 0.1 --out x.h5
+mkdir -p no-snapshots/checkpoints
+refused 2 "new-dir: there is no such run directory" new-dir --sigma-rel 0.1 --out x.h5
+refused 2 "run/checkpoints: lies within a run directory; give that: run" run/checkpoints/ --sigma-rel 0.1 --out x.h5
+refused 2 "run.ini: is a file; give the run directory" run.ini --sigma-rel 0.1 --out x.h5
+refused 2 "no-snapshots/ema: there are no profile snapshots; a run keeps them that is started with ema.sigma_rel" no-snapshots --sigma-rel 0.1 --out x.h5
 refused 2 "ema: --sigma-rel is missing" run --out x.h5
 refused 2 "ema: --out FILE.h5 is missing" run --sigma-rel 0.1
 refused 2 "ema: a run directory is missing" --sigma-rel 0.1 --out x.h5

@@ -53,8 +53,10 @@ assert steps and all(keys <= line.keys() for line in steps), steps
 evaluations = [line for line in lines if "eval_loss" in line]
 assert {"eval_loss", "eval_accuracy", "eval_ema_0.9_accuracy"} <= evaluations[-1].keys(), evaluations
 PY
-for verb in train eval generate prepare inspect diff verify convert bench doctor; do
-  lines=$("$LOCKSTEP" "$verb" --help | wc -l)
-  [ "$lines" -gt 3 ] && [ "$lines" -le 24 ] || fail "$verb --help has $lines lines: it must fit a screen"
+for verb in "" train eval generate prepare inspect diff verify convert ema bench "bench allreduce" "bench step" "bench overlap" "bench checkpoint" doctor; do
+  # shellcheck disable=SC2086
+  "$LOCKSTEP" $verb --help >help.txt || fail "$verb --help"
+  lines=$(wc -l <help.txt) columns=$(wc -L <help.txt)
+  [ "$lines" -gt 3 ] && [ "$lines" -le 24 ] && [ "$columns" -le 80 ] || fail "$verb --help has $lines lines of up to $columns columns: it must fit a screen"
 done
 finish

@@ -1,4 +1,4 @@
-// Names of parameters and keys: prefixes of wrappers, patterns, and the nearest known name.
+// Names of parameters and keys: prefixes of wrappers, patterns, the nearest known name, quotes for errors.
 #pragma once
 
 #include <span>
@@ -16,5 +16,9 @@ bool matches_pattern(std::string_view pattern, std::string_view name);
 /// The candidate with the smallest edit distance, or empty if none is near (more than a third of the letters
 /// off).
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
+
+/// A name from outside for an error text: in quotes, on one line, at most 120 bytes of it. Valid UTF-8 stays
+/// as it is; control characters and bytes that are none are written \xNN.
+std::string in_quotes(std::string_view name);
 
 }  // namespace lockstep

@@ -16,10 +16,12 @@ struct LoadOptions {
   bool strict = true;
   /// float64 in the file is rounded to float32.
   bool narrow = false;
+  /// load_weights: parameters that are not finite are an error; false: a warning, as are buffers.
+  bool finite = true;
 };
 
 struct LoadReport {
-  FileIndex index;
+  FileIndex index;  ///< of a file that is no checkpoint: path and, as far as it says it, position
   std::vector<std::string> warnings;  ///< one line each: what is missing, ignored or different
   std::vector<std::string> notes;     ///< one line each: how a file of others was read
 };
@@ -43,7 +45,7 @@ LoadReport load_file(const std::string& path, const Contents& contents, comm::Co
 /// that has a group of arrays under the model's names ("case/initial"; for "model" arrays at the root will
 /// do); from a .safetensors file. A gpt takes what Hugging Face's GPT-2 stores: names without "transformer.",
 /// matrices as [in, out], masks, a head that equals the embedding; notes say so. Collective. Errors as
-/// load_file; also DataError if a number of the file is beyond the type here.
+/// load_file; also DataError if a number of the file is beyond the type here or, see LoadOptions, not finite.
 LoadReport load_weights(const std::string& path, const ModelState& model, comm::Communicator& communicator,
                         const std::string& group = {}, const LoadOptions& options = {});
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/communicator.h"
 
@@ -20,6 +21,7 @@ class RunDirectory {
   /// over, and that of the same Slurm job with a lower restart count. Collective. UsageError if the place is
   /// not writable or another live run holds it: names host, pid and job.
   RunDirectory(std::string path, comm::Communicator& communicator, double lock_wait_s = 15);
+  /// Gives the lock back. Of a run that was not configured, empty directories that this start made go, too.
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
@@ -47,6 +49,7 @@ class RunDirectory {
   comm::Communicator& communicator_;
   std::unique_ptr<Lock> lock_;  // rank 0's
   std::string mark_;
+  std::vector<std::string> made_;  // by this start, innermost first; rank 0's
 };
 
 }  // namespace lockstep::checkpoint
