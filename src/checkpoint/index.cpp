@@ -8,12 +8,15 @@
 #include <set>
 #include <system_error>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "checkpoint/digest.h"
 #include "checkpoint/index_message.h"
+#include "checkpoint/layout.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/storage.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/names.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/hdf5/file.h"
 
@@ -27,7 +30,13 @@ struct StoredArray {
 };
 using StoredArrays = std::unordered_map<std::string, StoredArray>;
 
+/// Only what is stored as checkpoints store it: a text of variable length lies elsewhere in the file, without
+/// a checksum.
 AttributeValue read_attribute(const hdf5::Object& object, const std::string& name) {
+  if (!object.has_plain_attribute(name)) {
+    throw DataError("{}: attribute {} of {} is neither a number nor a text of fixed length",
+                    object.file_path(), in_quotes(name), object.name());
+  }
   switch (object.attribute_type(name)) {
     case hdf5::ElementType::text:
       return object.text_attribute(name);
@@ -41,41 +50,74 @@ AttributeValue read_attribute(const hdf5::Object& object, const std::string& nam
   }
 }
 
+/// What the groups of a file hold. Each object has one name, so that no circle of links is walked.
+struct Findings {
+  FileIndex& index;
+  StoredArrays arrays;
+  std::unordered_set<std::uint64_t> groups;  ///< by address
+};
+
 /// Collects a group's attributes and arrays, and those of the groups in it.
-void walk(const hdf5::Group& group, const std::string& path, int depth, FileIndex& index,
-          StoredArrays& arrays) {
+void walk(const hdf5::Group& group, const std::string& path, int depth, Findings& found) {
   constexpr int deepest = 8;
-  if (depth > deepest) throw DataError("{}: /{}: groups are nested too deeply", index.path, path);
+  const std::string& file = found.index.path;
+  if (depth > deepest) throw DataError("{}: /{}: groups are nested too deeply", file, path);
+  if (!found.groups.insert(group.address()).second)
+    throw DataError("{}: /{} is a second name of a group", file, path);
   GroupEntry entry{path, {}};
   for (const std::string& name : group.attribute_names())
     entry.attributes.emplace_back(name, read_attribute(group, name));
   bool holds_arrays = false;
   for (const hdf5::Link& link : group.links()) {
+    if (!is_link_name(link.name))
+      throw DataError("{}: /{}: {} cannot be a name in a checkpoint", file, path, in_quotes(link.name));
     const std::string child = path + "/" + link.name;
     if (link.kind == hdf5::ObjectKind::group) {
-      walk(group.open_group(link.name), child, depth + 1, index, arrays);
+      walk(group.open_group(link.name), child, depth + 1, found);
     } else if (link.kind == hdf5::ObjectKind::dataset) {
-      const hdf5::Dataset dataset = group.open_dataset(link.name);
-      arrays.emplace("/" + child, StoredArray{dataset.type(), dataset.shape(), dataset.extent()});
+      const hdf5::Dataset dataset = group.open_contiguous(link.name);
+      found.arrays.emplace("/" + child, StoredArray{dataset.type(), dataset.shape(), dataset.extent()});
       holds_arrays = true;
     } else {
-      throw DataError("{}: /{} leads nowhere", index.path, child);
+      throw DataError("{}: /{} leads nowhere", file, child);
     }
   }
-  if (holds_arrays || !entry.attributes.empty()) index.groups.push_back(std::move(entry));
+  if (holds_arrays || !entry.attributes.empty()) found.index.groups.push_back(std::move(entry));
 }
 
-/// Text datasets take their size from the file: it is checked before memory is asked for.
+/// Texts take their size from the file: it is checked before memory is asked for.
 std::string read_text_dataset(const hdf5::File& file, const std::string& name, std::uint64_t file_bytes) {
-  const hdf5::Dataset dataset = file.open_dataset(name);
-  if (dataset.storage_bytes() > file_bytes)
-    throw DataError("{}: /{} claims more bytes than the file has", file.file_path(), name);
+  const hdf5::Dataset dataset = file.open_contiguous(name);
+  const hdf5::Extent extent = dataset.extent();
+  if (extent.bytes > file_bytes || extent.offset > file_bytes - extent.bytes) {
+    throw DataError("{}: /{} ({} bytes at {}) does not lie within the file's {} bytes: is it truncated?",
+                    file.file_path(), name, extent.bytes, extent.offset, file_bytes);
+  }
   return dataset.read_text();
 }
 
+std::string read_text_attribute(const hdf5::File& file, const std::string& name) {
+  const AttributeValue value = read_attribute(file, name);
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  throw DataError("{}: attribute '{}' is no text", file.file_path(), name);
+}
+
+/// Counts that a run can have: resuming computes with them.
+void check_position(const FileIndex& index) {
+  const Position& position = index.position;
+  constexpr std::int64_t most = std::int64_t{1} << 53;
+  const auto check = [&](std::string_view name, std::int64_t value) {
+    if (value < 0 || value > most) throw DataError("{}: attribute '{}' is {}", index.path, name, value);
+  };
+  check("step", position.step);
+  check("epoch", position.epoch);
+  check("samples", position.samples);
+  check("shards", position.shards);
+}
+
 void read_root(const hdf5::File& file, FileIndex& index) {
-  if (!file.has_attribute("format") || file.attribute_type("format") != hdf5::ElementType::text ||
-      file.text_attribute("format") != "lockstep") {
+  if (!file.has_plain_attribute("format") ||
+      read_attribute(file, "format") != AttributeValue(std::string("lockstep"))) {
     throw DataError("{}: is an HDF5 file, but not a Lockstep checkpoint (no attribute format = lockstep)",
                     index.path);
   }
@@ -91,17 +133,39 @@ void read_root(const hdf5::File& file, FileIndex& index) {
   position.samples = file.int64_attribute("samples");
   position.shards = file.int64_attribute("shards");
   position.seed = file.uint64_attribute("seed");
+  check_position(index);
   index.world_size = file.int64_attribute("world_size");
-  index.created = file.text_attribute("created");
-  if (!from_hex(file.text_attribute("digest"), index.digest))
+  index.created = read_text_attribute(file, "created");
+  if (!from_hex(read_text_attribute(file, "digest"), index.digest))
     throw DataError("{}: attribute 'digest' is no digest", index.path);
 }
 
 void read_provenance(const hdf5::File& file, FileIndex& index) {
-  if (!file.exists("provenance")) return;
+  // Information only: what others added to it in ways of their own is passed over.
+  if (file.kind("provenance") != hdf5::ObjectKind::group) return;
   const hdf5::Group provenance = file.open_group("provenance");
   for (const std::string& name : provenance.attribute_names()) {
-    index.provenance[name] = to_text(read_attribute(provenance, name));
+    if (provenance.has_plain_attribute(name))
+      index.provenance[name] = to_text(read_attribute(provenance, name));
+  }
+}
+
+/// A path for an error text.
+std::string shown(const std::string& path) {
+  constexpr std::size_t most_bytes = 300;
+  return path.size() <= most_bytes ? path : in_quotes(path);
+}
+
+/// Bytes that belong to two tensors would be read as often as they are claimed.
+void check_overlaps(const FileIndex& index) {
+  std::vector<const TensorEntry*> order;
+  for (const TensorEntry& tensor : index.tensors) {
+    if (tensor.bytes > 0) order.push_back(&tensor);
+  }
+  std::ranges::sort(order, {}, &TensorEntry::offset);
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    if (order[i]->offset - order[i - 1]->offset < order[i - 1]->bytes)
+      throw DataError("{}: {} overlaps {}", index.path, shown(order[i]->path()), shown(order[i - 1]->path()));
   }
 }
 
@@ -110,25 +174,27 @@ void match_manifest(FileIndex& index, StoredArrays& arrays) {
   for (TensorEntry& tensor : index.tensors) {
     const auto found = arrays.find(tensor.path());
     if (found == arrays.end())
-      throw DataError("{}: {} is in the manifest but not in the file", index.path, tensor.path());
+      throw DataError("{}: {} is in the manifest but not in the file", index.path, shown(tensor.path()));
     const StoredArray& array = found->second;
     if (hdf5::to_string(array.type) != to_string(tensor.dtype) ||
         !std::equal(array.shape.begin(), array.shape.end(), tensor.shape.begin(), tensor.shape.end())) {
-      throw DataError("{}: {} is {} [{}] in the file, but {} {} in the manifest", index.path, tensor.path(),
-                      hdf5::to_string(array.type), fmt::join(array.shape, ", "), to_string(tensor.dtype),
-                      to_string(tensor.shape));
+      throw DataError("{}: {} is {} [{}] in the file, but {} {} in the manifest", index.path,
+                      shown(tensor.path()), hdf5::to_string(array.type), fmt::join(array.shape, ", "),
+                      to_string(tensor.dtype), to_string(tensor.shape));
     }
     if (array.extent.bytes != tensor.bytes || tensor.bytes > index.file_bytes ||
         array.extent.offset > index.file_bytes - tensor.bytes) {
       throw DataError("{}: {} ({} bytes at {}) does not lie within the file's {} bytes: is it truncated?",
-                      index.path, tensor.path(), tensor.bytes, array.extent.offset, index.file_bytes);
+                      index.path, shown(tensor.path()), tensor.bytes, array.extent.offset, index.file_bytes);
     }
     tensor.offset = array.extent.offset;
     arrays.erase(found);
   }
   if (!arrays.empty()) {
-    throw DataError("{}: {} is in the file but not in the manifest", index.path, arrays.begin()->first);
+    throw DataError("{}: {} is in the file but not in the manifest", index.path,
+                    shown(arrays.begin()->first));
   }
+  check_overlaps(index);
 }
 
 }  // namespace
@@ -178,11 +244,10 @@ FileIndex read_index(const std::string& path) {
   index.config = read_text_dataset(file, "config", index.file_bytes);
   index.tensors = parse_manifest(read_text_dataset(file, "manifest", index.file_bytes), path);
   read_provenance(file, index);
-  StoredArrays arrays;
+  Findings found{index, {}, {file.address()}};
   for (const hdf5::Link& link : file.links()) {
-    if (link.kind == hdf5::ObjectKind::group && link.name != "provenance") {
-      walk(file.open_group(link.name), link.name, 1, index, arrays);
-    }
+    if (link.kind == hdf5::ObjectKind::group && link.name != "provenance")
+      walk(file.open_group(link.name), link.name, 1, found);
   }
   std::sort(index.groups.begin(), index.groups.end(),
             [](const GroupEntry& a, const GroupEntry& b) { return a.path < b.path; });
@@ -190,7 +255,7 @@ FileIndex read_index(const std::string& path) {
     throw DataError("{}: the root digest does not fit: manifest, configuration or attributes are damaged",
                     path);
   }
-  match_manifest(index, arrays);
+  match_manifest(index, found.arrays);
   return index;
 }
 

@@ -39,6 +39,7 @@ bool parse_shape(std::string_view text, Shape& shape) {
     if (!parse_number(text.substr(0, comma), extent) || extent < 0) return false;
     if (extents.size() == static_cast<std::size_t>(Shape::max_rank)) return false;
     extents.push_back(extent);
+    if (comma + 1 == text.size()) return false;  // nothing after a comma
     text.remove_prefix(std::min(comma + 1, text.size()));
   }
   shape = Shape(std::span<const std::int64_t>(extents));

@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/names.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -37,13 +38,6 @@ constexpr std::array<TypeTag, 15> type_tags{{{"F32", "float32", 4},
                                              {"BOOL", "bool", 1},
                                              {"F8_E4M3", "float8_e4m3", 1},
                                              {"F8_E5M2", "float8_e5m2", 1}}};
-
-/// A name from the file in an error text: one line, of bearable length.
-std::string in_quotes(std::string_view name) {
-  constexpr std::size_t most_letters = 120;
-  if (name.size() <= most_letters) return fmt::format("{:?}", name);
-  return fmt::format("{:?}...", name.substr(0, most_letters));
-}
 
 /// Takes the events of the parser; anything that the format does not have is an error at once.
 class HeaderReader final : public nlohmann::json_sax<json> {

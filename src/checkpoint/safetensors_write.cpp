@@ -8,6 +8,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/names.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -37,8 +38,7 @@ std::string json_text(const std::string& text, const std::string& path) {
   try {
     return nlohmann::json(text).dump();
   } catch (const nlohmann::json::exception&) {
-    throw DataError("{}: the text {:?} is not UTF-8, which a .safetensors file needs", path,
-                    text.substr(0, 120));
+    throw DataError("{}: the text {} is not UTF-8, which a .safetensors file needs", path, in_quotes(text));
   }
 }
 

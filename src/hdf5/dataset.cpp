@@ -160,10 +160,12 @@ Extent Dataset::extent() const {
       offset == HADDR_UNDEF) {
     throw DataError("{}: {} does not lie in one piece in the file", file_path_, name_);
   }
-  if (bytes_of(type_) == 0 || !little_endian(type.id())) {
-    throw DataError("{}: {} is not little-endian numbers", file_path_, name_);
+  const bool is_text = type_ == ElementType::text && H5Tis_variable_str(type.id()) == 0;
+  if (!is_text && (bytes_of(type_) == 0 || !little_endian(type.id()))) {
+    throw DataError("{}: {} is neither little-endian numbers nor text of fixed length", file_path_, name_);
   }
-  return {static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(numel_) * bytes_of(type_)};
+  const std::uint64_t element_bytes = is_text ? H5Tget_size(type.id()) : bytes_of(type_);
+  return {static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(numel_) * element_bytes};
 }
 
 std::uint64_t Dataset::storage_bytes() const {

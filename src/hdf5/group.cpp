@@ -1,15 +1,23 @@
 // Links, and making and opening objects.
 #include "lockstep/hdf5/group.h"
 
+#include <algorithm>
+
 #include "hdf5/library.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::hdf5 {
 namespace {
 
-extern "C" herr_t keep_link(hid_t, const char* name, const H5L_info_t*, void* names) {
+struct NamedLink {
+  std::string name;
+  std::int64_t creation_order;
+  bool is_hard;
+};
+
+extern "C" herr_t keep_link(hid_t, const char* name, const H5L_info_t* info, void* links) {
   try {
-    static_cast<std::vector<std::string>*>(names)->emplace_back(name);
+    static_cast<std::vector<NamedLink>*>(links)->push_back({name, info->corder, info->type == H5L_TYPE_HARD});
   } catch (...) {
     return -1;
   }
@@ -31,6 +39,33 @@ Handle without_time_stamps(hid_t property_class) {
   return properties;
 }
 
+extern "C" herr_t refuse_to_leave(const char*, const char*, const char*, const char*, unsigned*, hid_t,
+                                  void*) {
+  return -1;
+}
+
+/// Looking at a name opens no other file, which may be one that never answers, or nobody's business.
+Handle within_the_file() {
+  Handle properties = owned_properties(H5Pcreate(H5P_LINK_ACCESS));
+  if (!properties || H5Pset_elink_cb(properties.id(), refuse_to_leave, nullptr) < 0) {
+    throw FailureError("HDF5 cannot make a property list: {}", last_failure().message);
+  }
+  return properties;
+}
+
+ObjectKind kind_of(hid_t object) {
+  switch (object < 0 ? H5I_BADID : H5Iget_type(object)) {
+    case H5I_GROUP:
+      return ObjectKind::group;
+    case H5I_DATASET:
+      return ObjectKind::dataset;
+    case H5I_DATATYPE:
+      return ObjectKind::named_type;
+    default:
+      return ObjectKind::unreachable;
+  }
+}
+
 const char* describe(ObjectKind kind) {
   switch (kind) {
     case ObjectKind::group:
@@ -50,16 +85,23 @@ const char* describe(ObjectKind kind) {
 std::vector<Link> Group::links(Order order) const {
   const LibraryLock lock;
   const bool by_creation = order == Order::creation && tracks_creation_order(id());
-  std::vector<std::string> names;
+  std::vector<NamedLink> found;
   hsize_t position = 0;
-  checked(H5Literate(id(), by_creation ? H5_INDEX_CRT_ORDER : H5_INDEX_NAME, H5_ITER_INC, &position,
-                     keep_link, &names),
+  // In whatever order they come: HDF5's own sorting frees memory it never set when it meets a damaged link.
+  checked(H5Literate(id(), by_creation ? H5_INDEX_CRT_ORDER : H5_INDEX_NAME, H5_ITER_NATIVE, &position,
+                     keep_link, &found),
           file_path_, name_, "list the links");
+  std::ranges::sort(found, [&](const NamedLink& a, const NamedLink& b) {
+    return by_creation ? a.creation_order < b.creation_order : a.name < b.name;
+  });
   std::vector<Link> links;
-  links.reserve(names.size());
-  for (std::string& name : names) {
-    const ObjectKind what = kind(name);
-    links.push_back({std::move(name), what});
+  links.reserve(found.size());
+  for (NamedLink& link : found) {
+    // Only what is no hard link could lead out of the file, and needs the guard.
+    const ObjectKind what =
+        link.is_hard ? kind_of(Handle(H5Oopen(id(), link.name.c_str(), H5P_DEFAULT), H5Oclose).id())
+                     : kind(link.name);
+    links.push_back({std::move(link.name), what});
   }
   return links;
 }
@@ -77,18 +119,7 @@ bool Group::exists(std::string_view name) const {
 
 ObjectKind Group::kind(std::string_view name) const {
   const LibraryLock lock;
-  const Handle object(H5Oopen(id(), path_of(name).c_str(), H5P_DEFAULT), H5Oclose);
-  if (!object) return ObjectKind::unreachable;
-  switch (H5Iget_type(object.id())) {
-    case H5I_GROUP:
-      return ObjectKind::group;
-    case H5I_DATASET:
-      return ObjectKind::dataset;
-    case H5I_DATATYPE:
-      return ObjectKind::named_type;
-    default:
-      return ObjectKind::unreachable;
-  }
+  return kind_of(Handle(H5Oopen(id(), path_of(name).c_str(), within_the_file().id()), H5Oclose).id());
 }
 
 Group Group::open_group(std::string_view name) const {
@@ -111,6 +142,25 @@ Dataset Group::open_dataset(std::string_view name) const {
   }
   return {Handle(checked(H5Dopen2(id(), path.c_str(), H5P_DEFAULT), file_path_, path, "open"), H5Dclose),
           file_path_, path};
+}
+
+Dataset Group::open_contiguous(std::string_view name) const {
+  const LibraryLock lock;
+  const std::string path = path_of(name);
+  Handle dataset(H5Oopen(id(), path.c_str(), within_the_file().id()), H5Oclose);
+  if (!dataset) {
+    const std::string why = last_failure().message;
+    if (!exists(path)) throw DataError("{}: {} does not exist", file_path_, path);
+    throw DataError("{}: {} leads nowhere in this file: {}", file_path_, path, why);
+  }
+  if (const ObjectKind what = kind_of(dataset.id()); what != ObjectKind::dataset)
+    throw DataError("{}: {} is {}, not a dataset", file_path_, path, describe(what));
+  // Before anything else is asked: of a virtual dataset even the shape lies in other files.
+  const Handle properties =
+      owned_properties(checked(H5Dget_create_plist(dataset.id()), file_path_, path, "open"));
+  if (H5Pget_layout(properties.id()) != H5D_CONTIGUOUS || H5Pget_external_count(properties.id()) != 0)
+    throw DataError("{}: {} does not lie in one piece in the file", file_path_, path);
+  return {std::move(dataset), file_path_, path};
 }
 
 Group Group::create_group(std::string_view name) {

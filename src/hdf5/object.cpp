@@ -82,6 +82,13 @@ std::string Object::path_of(std::string_view child) const {
   return fmt::format("{}{}{}", name_, name_.ends_with('/') ? "" : "/", child);
 }
 
+std::uint64_t Object::address() const {
+  const LibraryLock lock;
+  H5O_info_t info{};
+  checked(H5Oget_info2(id(), &info, H5O_INFO_BASIC), file_path_, name_, "look up");
+  return static_cast<std::uint64_t>(info.addr);
+}
+
 bool Object::has_attribute(std::string_view attribute) const {
   const LibraryLock lock;
   return checked(H5Aexists(id(), std::string(attribute).c_str()), file_path_, label_of(name_, attribute),
@@ -92,7 +99,8 @@ std::vector<std::string> Object::attribute_names() const {
   const LibraryLock lock;
   std::vector<std::string> names;
   hsize_t position = 0;
-  checked(H5Aiterate2(id(), H5_INDEX_NAME, H5_ITER_INC, &position, keep_name, &names), file_path_, name_,
+  // As they come, and sorted here: see Group::links.
+  checked(H5Aiterate2(id(), H5_INDEX_NAME, H5_ITER_NATIVE, &position, keep_name, &names), file_path_, name_,
           "list the attributes");
   std::sort(names.begin(), names.end());
   return names;
@@ -101,6 +109,15 @@ std::vector<std::string> Object::attribute_names() const {
 ElementType Object::attribute_type(std::string_view attribute) const {
   const LibraryLock lock;
   return classify(open_attribute(*this, attribute).type.id());
+}
+
+bool Object::has_plain_attribute(std::string_view attribute) const {
+  const LibraryLock lock;
+  if (!has_attribute(attribute)) return false;
+  const OpenAttribute open = open_attribute(*this, attribute);
+  const ElementType type = classify(open.type.id());
+  return type != ElementType::other && H5Sget_simple_extent_npoints(open.space.id()) == 1 &&
+         (type != ElementType::text || H5Tis_variable_str(open.type.id()) == 0);
 }
 
 std::string Object::text_attribute(std::string_view attribute) const {

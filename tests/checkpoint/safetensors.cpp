@@ -148,6 +148,7 @@ BOOST_FIXTURE_TEST_CASE(headers_that_break_the_format_are_refused_with_tensor_an
   for (int i = 0; i < 32; ++i) extents += ",1";
   refused("{" + entry("a", "U8", (extents + "]").c_str(), 0, 1) + "}", "1", "more than 32 dimensions");
   refused("{\"" + std::string(5000, 'n') + "\":7}", "", "nnn\"... holds a number");
+  refused("{\"" + std::string(119, 'n') + "\xe2\x82\xac\":7}", "", "nnn\"... holds a number");
 }
 
 BOOST_FIXTURE_TEST_CASE(sizes_overlaps_holes_and_ends_are_refused, Folder) {

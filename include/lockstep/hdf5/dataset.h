@@ -61,9 +61,9 @@ class Dataset : public Object {
   /// The one string of a text dataset, of fixed or variable length. Padding is stripped.
   std::string read_text() const;
 
-  /// Where the elements lie in the file, for reading and writing them without HDF5: little endian, row-major,
-  /// one piece. DataError if they are chunked, compact, external, big endian or not yet allocated. No
-  /// elements: {0, 0}.
+  /// Where the elements lie in the file, for reading and writing them without HDF5: little-endian numbers or
+  /// texts of fixed length, row-major, one piece. DataError if they are chunked, compact, external, of
+  /// another type or not yet allocated. No elements: {0, 0}.
   Extent extent() const;
   /// DataError if the dataset was never written, or if the file stores so little of it that its shape cannot
   /// be true: call it before allocating memory for all of it (read_all does).

@@ -24,11 +24,16 @@ class Object {
   /// Absolute name within the file: "/model/net.0.weight".
   const std::string& name() const { return name_; }
   std::int64_t id() const { return handle_.id(); }
+  /// Where its header lies in the file: the same under every name it has.
+  std::uint64_t address() const;
 
   bool has_attribute(std::string_view attribute) const;
   std::vector<std::string> attribute_names() const;  ///< sorted
   /// What an attribute holds, for readers that do not know; DataError if it does not exist.
   ElementType attribute_type(std::string_view attribute) const;
+  /// Whether it is there and is one number or one text of fixed length: nothing else of the file is read for
+  /// it.
+  bool has_plain_attribute(std::string_view attribute) const;
 
   /// A string of fixed or variable length. Padding is stripped.
   std::string text_attribute(std::string_view attribute) const;

@@ -1,0 +1,156 @@
+// What the tests of damage share: a small checkpoint, and everything that reads one, held to the same
+// promise.
+#pragma once
+
+#include <boost/test/unit_test.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "checkpoint/sample.h"
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/inspect.h"
+#include "lockstep/checkpoint/load.h"
+#include "lockstep/checkpoint/save.h"
+#include "lockstep/checkpoint/store.h"
+#include "lockstep/checkpoint/verify.h"
+
+namespace lockstep::test {
+
+/// Three sections, more links and attributes than HDF5 keeps in an object's header.
+inline checkpoint::Contents small_contents() {
+  checkpoint::Contents small;
+  small.sections.push_back(
+      {"model", {{"a.weight", Tensor::zeros({40, 9})}, {"a.bias", Tensor::zeros({9})}}, {}});
+  for (int i = 0; i < 10; ++i)
+    small.sections[0].tensors.push_back({"b." + std::to_string(i), Tensor::zeros({3 + i})});
+  small.sections.push_back({"ema/0.5", {{"a.weight", Tensor::zeros({40, 9})}}, {{"rate", 0.5, {}}}});
+  std::int64_t updates = 3;
+  small.sections.back().attributes.push_back({"updates", updates, [](const auto&) {}});
+  small.sections.push_back({"optimizer/exp_avg", {{"a.bias", Tensor::zeros({9})}}, {}});
+  small.position = {5, 1, 320, 4, 9};
+  small.config = "[train]\nsteps = 10\n";
+  small.provenance = {{"version", "1.2.3"}, {"hosts", "node1 node2"}};
+  return small;
+}
+
+/// A run with one small checkpoint, whole on the disk and in memory.
+struct SmallRun {
+  std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  TemporaryFolder folder;
+  checkpoint::Store store{folder.path(), *self};
+  std::string path = store.directory() + "/step-000000005.h5";
+  checkpoint::Contents contents = small_contents();
+  std::string bytes;
+
+  SmallRun() {
+    fill(contents, 5);
+    checkpoint::save_file(path, contents, *self);
+    bytes = read_bytes(path);
+  }
+
+  enum class Outcome { refused, right };
+  /// Lets inspect, verify, load_file and resume read what is at `path` now. All refuse it with one DataError
+  /// of a line, or all give exactly what was saved; anything else is thrown as a text.
+  Outcome read_in_every_way() {
+    const auto wrong = [](const std::string& what) { throw std::logic_error(what); };
+    const auto refuses = [&](const char* who, const std::function<void()>& read) {
+      try {
+        read();
+        return false;
+      } catch (const DataError& error) {
+        const std::string what = error.what();
+        if (what.find('\n') != std::string::npos || what.size() > 4000 ||
+            what.find("step-000000005.h5") == std::string::npos)
+          wrong(std::string(who) + " says: " + what);
+        return true;
+      }
+    };
+    const auto is_index = [&](const checkpoint::FileIndex& index) {
+      return index.position == contents.position && index.config == contents.config;
+    };
+    bool whole = false;
+    const bool verify_refuses = refuses("verify", [&] {
+      const checkpoint::VerifyReport report = checkpoint::verify(path, *self);
+      whole = report.whole();
+      for (const std::string& problem : report.problems) {
+        if (problem.find('\n') != std::string::npos) wrong("verify says: " + problem);
+      }
+    });
+    if (verify_refuses) wrong("verify throws what it should report");
+
+    bool inspected_whole = true;
+    const bool inspect_refuses = refuses("inspect", [&] {
+      const checkpoint::Inspection inspection = checkpoint::inspect(path);
+      if (!is_index(inspection.index)) wrong("inspect shows another position or configuration");
+      for (const checkpoint::TensorSummary& tensor : inspection.tensors)
+        inspected_whole = inspected_whole && tensor.digest_right;
+    });
+    if ((!inspect_refuses && inspected_whole) != whole) wrong("inspect and verify disagree");
+
+    const checkpoint::Contents loaded = small_contents();
+    const bool load_refuses = refuses("load_file", [&] {
+      const checkpoint::LoadReport report = checkpoint::load_file(path, loaded, *self);
+      if (!same_bytes(loaded, contents) || !is_index(report.index)) wrong("load_file loads other values");
+    });
+    if (load_refuses == whole) wrong("load_file and verify disagree");
+
+    const checkpoint::Contents resumed = small_contents();
+    const bool resume_refuses = refuses("resume", [&] {
+      if (store.resume_contents(resumed) != contents.position.step) wrong("resume goes on elsewhere");
+      if (!same_bytes(resumed, contents)) wrong("resume loads other values");
+    });
+    if (resume_refuses == whole) wrong("resume and verify disagree");
+    return whole ? Outcome::right : Outcome::refused;
+  }
+};
+
+struct Random {
+  std::mt19937_64 engine;
+  std::size_t below(std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(engine); }
+  /// A small change of a byte, an extreme one, or any.
+  char changed(char byte) {
+    switch (below(5)) {
+      case 0:
+        return static_cast<char>(byte ^ (1 << below(8)));
+      case 1:
+        return static_cast<char>(byte + 1);
+      case 2:
+        return static_cast<char>(below(2) == 0 ? 0 : 0xff);
+      case 3:
+        return static_cast<char>(byte - 1);
+      default:
+        return static_cast<char>(below(256));
+    }
+  }
+};
+
+inline std::uint64_t seed_of_test() {
+  const char* set = std::getenv("LOCKSTEP_TEST_SEED");
+  const std::uint64_t seed = set ? std::strtoull(set, nullptr, 10) : std::random_device{}();
+  BOOST_TEST_MESSAGE("LOCKSTEP_TEST_SEED=" << seed);
+  return seed;
+}
+
+/// A run whose checkpoint is damaged again and again, by numbers drawn from a seed that is printed.
+struct Mutations : SmallRun {
+  std::uint64_t seed = seed_of_test();
+
+  /// Writes a file with this damage and reads it in every way.
+  void try_one(int number, const std::function<void(std::string&, Random&)>& damage) {
+    Random random{std::mt19937_64(seed + static_cast<std::uint64_t>(number))};
+    std::string damaged = bytes;
+    damage(damaged, random);
+    for (const auto& entry : std::filesystem::directory_iterator(store.directory()))
+      std::filesystem::remove(entry);
+    write_bytes(path, damaged);
+    read_in_every_way();
+  }
+};
+
+}  // namespace lockstep::test
