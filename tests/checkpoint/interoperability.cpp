@@ -1,10 +1,13 @@
-// Other programs read the files: HDF5's own tools, and h5py where it is installed.
+// Other programs read the files: HDF5's own tools, and h5py where it is installed, every bit of every type.
 #include <stdlib.h>
 
+#include <bit>
 #include <boost/test/unit_test.hpp>
+#include <cmath>
 #include <cstdio>
 
 #include "checkpoint/sample.h"
+#include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/save.h"
 
 namespace ls = lockstep;
@@ -23,6 +26,50 @@ Result shell(const std::string& command) {
   for (int c = 0; (c = std::fgetc(pipe)) != EOF;) output += static_cast<char>(c);
   return {::pclose(pipe), output};
 }
+
+/// "" where there is none, and says so.
+std::string python_with_h5py() {
+  for (const char* python : {"python3", "/usr/bin/python3"}) {
+    if (shell(std::string(python) + " -c 'import h5py'").status == 0) return python;
+  }
+  BOOST_TEST_MESSAGE("skipped: no h5py");
+  return "";
+}
+
+/// Writes each tensor's bytes to FOLDER/NAME, and a line "NAME DTYPE EXTENT ..." each to FOLDER/list.
+void write_plainly(const std::string& folder, const std::vector<lc::NamedTensor>& tensors) {
+  std::filesystem::create_directory(folder);
+  std::string list;
+  for (const lc::NamedTensor& tensor : tensors) {
+    list += tensor.name + " " + std::string(to_string(tensor.value.dtype()));
+    for (const std::int64_t extent : tensor.value.shape()) list += " " + std::to_string(extent);
+    list += "\n";
+    ls::test::write_bytes(folder + "/" + tensor.name,
+                          std::string(static_cast<const char*>(tensor.value.raw()), tensor.value.bytes()));
+  }
+  ls::test::write_bytes(folder + "/list", list);
+}
+
+/// Arguments: a checkpoint, and a folder from write_plainly.
+constexpr const char* compare_every_bit = R"(
+import sys, h5py, numpy as np
+state = {k: v[()] for k, v in h5py.File(sys.argv[1])["model"].items()}
+lines = [line.split() for line in open(sys.argv[2] + "/list")]
+assert sorted(state) == sorted(line[0] for line in lines), sorted(state)
+values = 0
+for name, dtype, *shape in lines:
+    found, raw = np.asarray(state[name]), open(sys.argv[2] + "/" + name, "rb").read()
+    if dtype == "bfloat16":  # NumPy has no such type: h5py gives the numbers as float32
+        wanted = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+        assert found.dtype == np.float32, (name, found.dtype)
+    else:
+        wanted = np.frombuffer(raw, np.dtype(dtype))
+        assert found.dtype == np.dtype(dtype), (name, found.dtype)
+    assert found.shape == tuple(map(int, shape)), (name, found.shape)
+    assert found.tobytes() == wanted.tobytes(), name
+    values += found.size
+print(len(lines), values)
+)";
 
 struct OneFile {
   std::unique_ptr<ls::comm::Communicator> self = ls::comm::make_self_communicator();
@@ -74,12 +121,8 @@ BOOST_FIXTURE_TEST_CASE(h5dump_and_h5ls_show_names_types_and_numbers, OneFile) {
 }
 
 BOOST_FIXTURE_TEST_CASE(h5py_reads_every_value_under_its_own_name, OneFile) {
-  if (shell("python3 -c 'import h5py'").status != 0 &&
-      shell("/usr/bin/python3 -c 'import h5py'").status != 0) {
-    BOOST_TEST_MESSAGE("skipped: no h5py");
-    return;
-  }
-  const std::string python = shell("python3 -c 'import h5py'").status == 0 ? "python3" : "/usr/bin/python3";
+  const std::string python = python_with_h5py();
+  if (python.empty()) return;
   ls::test::write_bytes(folder.file("read.py"), R"(
 import sys, h5py, numpy
 f = h5py.File(sys.argv[1])
@@ -97,4 +140,56 @@ print("all right")
 )");
   const Result result = shell(python + " " + folder.file("read.py") + " " + path);
   BOOST_TEST(result.output == "all right\n");
+}
+
+BOOST_AUTO_TEST_CASE(h5py_loads_every_bit_of_every_type) {
+  const std::string python = python_with_h5py();
+  if (python.empty()) return;
+  const ls::test::TemporaryFolder folder;
+  const auto self = ls::comm::make_self_communicator();
+  lc::Contents contents = ls::test::awkward_contents();
+  for (const ls::DType dtype :
+       {ls::DType::float64, ls::DType::float16, ls::DType::int64, ls::DType::int32, ls::DType::uint8})
+    contents.sections[0].tensors.push_back(
+        {std::string(to_string(dtype)), ls::Tensor::zeros({7, 31}, dtype)});
+  ls::test::fill(contents, 11);
+  lc::save_file(folder.file("a.h5"), contents, *self);
+  write_plainly(folder.file("plain"), contents.sections[0].tensors);
+  ls::test::write_bytes(folder.file("compare.py"), compare_every_bit);
+  const Result result = shell(python + " " + folder.file("compare.py") + " " + folder.file("a.h5") + " " +
+                              folder.file("plain"));
+  std::int64_t values = 0;
+  for (const lc::NamedTensor& tensor : contents.sections[0].tensors) values += tensor.value.numel();
+  BOOST_TEST(result.output == "13 " + std::to_string(values) + "\n");
+}
+
+BOOST_AUTO_TEST_CASE(h5py_loads_every_bfloat16_there_is_as_the_number_it_is) {
+  const std::string python = python_with_h5py();
+  if (python.empty()) return;
+  const ls::test::TemporaryFolder folder;
+  // All but those that are not numbers, of which there are many and no two need be the same to NumPy.
+  std::vector<float> numbers;
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    const float number = std::bit_cast<float>(bits << 16);
+    if (!std::isnan(number)) numbers.push_back(number);
+  }
+  lc::Weights weights;
+  weights.tensors = {{"every", ls::Tensor::empty({static_cast<std::int64_t>(numbers.size())})},
+                     {"layer.weight", ls::Tensor::empty({33, 65})},
+                     {"layer.count", ls::Tensor::zeros({}, ls::DType::int64)}};
+  std::copy(numbers.begin(), numbers.end(), weights.tensors[0].value.data<float>());
+  for (int i = 0; i < 33 * 65; ++i)
+    weights.tensors[1].value.data<float>()[i] = std::sin(static_cast<float>(i)) * 1e3f;
+  lc::cast_floats(weights, ls::DType::bfloat16);
+  lc::write_weights(folder.file("b.h5"), weights);
+  write_plainly(folder.file("plain"), weights.tensors);
+  ls::test::write_bytes(folder.file("compare.py"), compare_every_bit);
+  const Result result = shell(python + " " + folder.file("compare.py") + " " + folder.file("b.h5") + " " +
+                              folder.file("plain"));
+  BOOST_TEST(result.output == "3 67428\n");
+  if (shell("command -v h5dump").status == 0) {
+    const std::string dump =
+        shell("h5dump -d /model/layer.weight -s 0,0 -c 1,3 " + folder.file("b.h5")).output;
+    BOOST_TEST(dump.find("0, 840, 908") != std::string::npos, dump);
+  }
 }
