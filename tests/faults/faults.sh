@@ -1,7 +1,14 @@
 # For tests of faults (sourced): a small run, one half-way base to start every case from, and what must hold afterwards.
 # shellcheck shell=bash
 # Environment: LOCKSTEP_FAULT_LIBRARY (libfault.so), besides that of support/cli.sh.
-source "$(dirname "${BASH_SOURCE[0]}")/../support/cli.sh"
+# In memory, where it can be: no fault here needs a disk, and hundreds of saves would wait for whatever else writes to it.
+if [ -z "${TMPDIR:-}" ] && [ -w /dev/shm ]; then
+  TMPDIR=/dev/shm
+  source "$(dirname "${BASH_SOURCE[0]}")/../support/cli.sh"
+  unset TMPDIR
+else
+  source "$(dirname "${BASH_SOURCE[0]}")/../support/cli.sh"
+fi
 
 export OMPI_MCA_odls_base_sigkill_timeout=0  # mpirun ends what is left of a job at once, not a second after asking
 # mode WORD...: what the words of a script ask for. With `all`, every point; with `kinds`, one of each kind; by default every
@@ -102,19 +109,25 @@ from_base() {
   cp -a base subject
 }
 
-# points PLACE RANKS PATH: traces a run from there (from_base or from_nothing); points.log gets "RANK NTH CALL FILE" of every
-# call on a path with PATH in it, FILE without its directory and without the mark of the start.
+# points PLACE RANKS PATH: traces a run from there (from_base or from_nothing); points.log gets
+# "RANK NTH CALL FILE" of every call on a path with PATH in it, FILE without its directory and without the mark of the start.
 points() {
-  "$1"
-  train_with "path=$3 trace" "$2" || give_up "a traced run on $2 ranks: $(cat err.log)"
-  sed -E 's/^fault: rank=([0-9]+) nth=([0-9]+) call=([a-z]+) passed .* path=(.*)$/\1 \2 \3 \4/; s/\.[0-9a-f]{16}\.tmp/.tmp/g
-    s/ -> .*//; s/ [^ ]*\// /' fault.log >points.log
+  local place=$1 count=$2 path=$3
+  "$place"
+  train_with "path=$path trace" "$count" || give_up "a traced run on $count ranks: $(cat err.log)"
+  told passed >points.log
   expect_same reference.h5 subject/checkpoints/latest
 }
 
-# struck COUNT-PATTERN: the library says that it did what was asked.
+# told WHAT: "RANK NTH CALL FILE" of the calls to which that happened.
+told() {
+  sed -nE "s/^fault: rank=([0-9]+) nth=([0-9]+) call=([a-z]+) $1 .* path=(.*)\$/\1 \2 \3 \4/; T; s/\.[0-9a-f]{16}\.tmp/.tmp/g
+    s/ -> .*//; s/ [^ ]*\// /; p" fault.log
+}
+
+# struck WHAT: the library says that it did (killed, failed, shortened).
 struck() {
-  grep -Eq "^fault: .* ($1) from=" fault.log || fail "$case: the fault did not strike: $(tail -n 2 err.log)"
+  grep -q "^fault: .* $1 from=" fault.log || fail "$case: the fault did not strike: $(tail -n 2 err.log)"
 }
 
 newest() {
