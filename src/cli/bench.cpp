@@ -102,17 +102,33 @@ ExitCode bench_allreduce(Session& session, const Arguments& arguments) {
 }
 
 ExitCode bench_step(Session& session, const Arguments& arguments) {
-  OptionSet options("bench step [--workload NAME] [--steps N] [--json]",
+  OptionSet options("bench step [--workload NAME] [--steps N] [--passes K] [--json]",
                     "Times whole training steps of a standard workload on made-up data, on all ranks.\n"
                     "Every time is a median over steps, of the slowest rank in each.\nWorkloads: " +
                         workload_names() + ".");
   add_workload(options);
+  options.add()("passes", po::value<int>(),
+                "the price of the tree: a rank's batch in K shards, beside K micro batches");
   options.add()("json", "print one JSON document");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
+  const std::string workload = values["workload"].as<std::string>();
+  const std::int64_t steps = values["steps"].as<std::int64_t>();
+  if (values.count("passes")) {
+    if (values.count("json")) throw UsageError("bench: --passes has no JSON form; leave one of the two out");
+    const train::TreeOrderTimes times =
+        train::time_tree_order(session, workload, steps, values["passes"].as<int>());
+    if (session.world().rank() == 0)
+      fmt::print(
+          "{} on {} in {} passes a rank: {:.1f} ms a step along the tree ({} planes of {:.1f} MiB), "
+          "{:.1f} added in order: {:+.1f} %\n",
+          workload, where(session.world()), times.passes, times.tree_ms, times.planes,
+          static_cast<double>(times.plane_bytes) / bytes_per_mib, times.in_order_ms,
+          100 * (times.tree_ms / times.in_order_ms - 1));
+    return ExitCode::done;
+  }
 
-  const train::StepTimes times =
-      train::time_steps(session, values["workload"].as<std::string>(), values["steps"].as<std::int64_t>());
+  const train::StepTimes times = train::time_steps(session, workload, steps);
   if (session.world().rank() != 0) return ExitCode::done;
   if (values.count("json")) {
     fmt::print("{}\n", nlohmann::json{{"model", times.model},
@@ -199,8 +215,7 @@ struct Subject {
 };
 
 constexpr std::array subjects{Subject{"allreduce", bench_allreduce}, Subject{"checkpoint", bench_checkpoint},
-                              Subject{"overlap", bench_overlap},
-                              Subject{"step", bench_step}};
+                              Subject{"overlap", bench_overlap}, Subject{"step", bench_step}};
 
 }  // namespace
 

@@ -17,6 +17,13 @@ ddp::Options with_shards(ddp::Options options, int shards) {
   return options;
 }
 
+std::int64_t samples_of_shard(const StandardWorkload& workload, int shards_a_rank) {
+  if (shards_a_rank < 1 || workload.batch_per_rank % shards_a_rank != 0)
+    throw UsageError("{} samples of {} do not come in {} equal parts", workload.batch_per_rank, workload.name,
+                     shards_a_rank);
+  return workload.batch_per_rank / shards_a_rank;
+}
+
 }  // namespace
 
 data::Shard WorkloadRun::make_up(const models::ModelConfig& model, std::int64_t samples, int shard) {
@@ -51,22 +58,27 @@ data::Shard WorkloadRun::make_up(const models::ModelConfig& model, std::int64_t 
 }
 
 WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::Communicator& world,
-                         kernels::Backend& backend, ddp::Options options)
-    : config_(parse_config(fmt::format("{}[train]\nsteps = 1\nglobal_batch = {}\nshards = {}\n",
-                                       workload.config, workload.batch_per_rank * world.size(), world.size()),
-                           "workload " + workload.name)),
+                         kernels::Backend& backend, ddp::Options options, int shards_a_rank)
+    : config_(
+          parse_config(fmt::format("{}[train]\nsteps = 1\nglobal_batch = {}\nshards = {}\n", workload.config,
+                                   workload.batch_per_rank * world.size(), world.size() * shards_a_rank),
+                       "workload " + workload.name)),
       model_(build_model(config_)),
-      replicas_(std::make_unique<ddp::DataParallel>(*model_, world, backend,
-                                                    with_shards(std::move(options), world.size()))),
+      replicas_(std::make_unique<ddp::DataParallel>(
+          *model_, world, backend, with_shards(std::move(options), world.size() * shards_a_rank))),
       optimizer_(build_optimizer(config_, *replicas_)) {
-  batch_.shards.push_back(make_up(config_.model, workload.batch_per_rank, world.rank()));
+  const std::int64_t samples = samples_of_shard(workload, shards_a_rank);
+  const comm::ShardRange mine = replicas_->shard_map().block(world.rank());
+  for (int shard = mine.first; shard < mine.end(); ++shard)
+    batch_.shards.push_back(make_up(config_.model, samples, shard));
 }
 
 WorkloadRun::Times WorkloadRun::step() {
   const Stopwatch watch;
-  const ddp::StepResult result = replicas_->step(batch_, [&](Tape& tape, const data::Shard& shard) {
-    return cross_entropy(model_->forward(tape, shard.x), shard.y);
-  });
+  const ddp::StepResult result =
+      replicas_->step(batch_, [&](Tape& tape, const data::Shard& shard, const ddp::Piece& piece) {
+        return cross_entropy(model_->forward(tape, piece.rows(shard.x)), piece.rows(shard.y));
+      });
   optimizer_->step();
   ++batch_.step;
   return {.step_ms = watch.elapsed_ms(),

@@ -19,9 +19,10 @@ constexpr std::int64_t settling_steps = 4;
 
 class WorkloadRun {
  public:
-  /// One shard a rank. `world` and `backend` must outlive this. Collective over `world`.
+  /// The batch of a rank is cut into so many shards; they must divide it (UsageError). `world` and `backend`
+  /// must outlive this. Collective over `world`.
   WorkloadRun(const StandardWorkload& workload, comm::Communicator& world, kernels::Backend& backend,
-              ddp::Options options = {});
+              ddp::Options options = {}, int shards_a_rank = 1);
 
   struct Times {
     double step_ms = 0;      ///< optimizer included

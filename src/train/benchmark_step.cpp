@@ -24,4 +24,25 @@ StepTimes time_steps(Session& session, const std::string& name, std::int64_t ste
   return times;
 }
 
+TreeOrderTimes time_tree_order(Session& session, const std::string& name, std::int64_t steps, int passes) {
+  if (steps < 1) throw UsageError("--steps {}: must be at least 1; see lockstep bench step --help", steps);
+  comm::Communicator& world = session.world();
+  const StandardWorkload& workload = workload_named(name);
+  WorkloadRun tree(workload, world, session.backend(), {}, passes);
+  WorkloadRun in_order(workload, world, session.backend(), {.micro_batches = passes});
+
+  std::vector<double> tree_ms, in_order_ms;
+  for (std::int64_t step = 0; step < settling_steps + steps; ++step) {
+    const double with_tree = tree.step().step_ms, without = in_order.step().step_ms;
+    if (step < settling_steps) continue;
+    tree_ms.push_back(with_tree);
+    in_order_ms.push_back(without);
+  }
+  return {.passes = passes,
+          .tree_ms = median(greatest_of_ranks(world, tree_ms)),
+          .in_order_ms = median(greatest_of_ranks(world, in_order_ms)),
+          .planes = tree.replicas().planes(),
+          .plane_bytes = tree.replicas().plane_bytes()};
+}
+
 }  // namespace lockstep::train

@@ -36,6 +36,20 @@ struct StepTimes {
 /// Runs `steps` steps after a few unmeasured ones. Collective. Throws UsageError on an unknown workload.
 StepTimes time_steps(Session& session, const std::string& workload, std::int64_t steps);
 
+/// What the order of additions costs: a rank's batch in several passes, as shards, whose gradients are summed
+/// along the tree, and as micro batches of one shard, whose gradients are added up in the order they come.
+struct TreeOrderTimes {
+  int passes = 0;      ///< a rank
+  double tree_ms = 0;  ///< of a step: medians, of the slowest rank in each
+  double in_order_ms = 0;
+  int planes = 0;  ///< of gradient memory that the tree takes; otherwise it is 1
+  std::size_t plane_bytes = 0;
+};
+
+/// Steps of both in alternation. Collective. Throws UsageError on an unknown workload, or if `passes` do not
+/// divide its batch.
+TreeOrderTimes time_tree_order(Session& session, const std::string& workload, std::int64_t steps, int passes);
+
 /// A bucket of a step; statistics of batch norm, if there are any, are the last. Medians of the slowest rank.
 struct BucketFigures {
   std::size_t bytes = 0;
