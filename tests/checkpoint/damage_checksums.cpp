@@ -125,7 +125,7 @@ BOOST_FIXTURE_TEST_CASE(two_thousand_files_with_right_checksums_over_damage_are_
     if (result.crashed()) {
       ++ended_in_library;
     } else {
-      BOOST_TEST_CONTEXT("file " << number) { BOOST_REQUIRE(result.problem() == ""); }
+      BOOST_TEST_CONTEXT("file " << number) { BOOST_TEST_REQUIRE(result.problem() == ""); }
     }
   }
   BOOST_TEST_MESSAGE(ended_in_library << " of 2000 ended inside HDF5");
