@@ -20,6 +20,7 @@
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/stop.h"
+#include "lockstep/train/surroundings.h"
 #include "lockstep/train/workload.h"
 #include "train/run_config.h"
 #include "train/say_start.h"
@@ -405,6 +406,7 @@ ExitCode Trainer::run() {
 
 ExitCode train(Session& session, Config config, const RunOptions& options) {
   comm::Communicator& world = session.world();
+  check_alike(world, config, options);
   std::optional<Inputs> inputs;
   comm::together(world, [&] { inputs.emplace(config); });
   checkpoint::RunDirectory run(options.directory, world);

@@ -1,0 +1,229 @@
+#include "lockstep/train/surroundings.h"
+
+#include <H5public.h>
+#include <dnnl.h>
+#include <fcntl.h>
+#include <mpi.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <sstream>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/checkpoint/provenance.h"
+#include "lockstep/kernels/backend.h"
+
+namespace lockstep::train {
+namespace {
+
+constexpr std::uint64_t most_program_bytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t most_data_bytes = std::uint64_t{2} << 20;
+constexpr const char* instruction_set_name = "instruction set";
+
+/// Without what would end a fact in the text that travels.
+std::string plain(std::string text) {
+  std::ranges::replace_if(
+      text, [](char letter) { return letter == '\t' || letter == '\n'; }, ' ');
+  return text;
+}
+
+std::string hdf5_version() {
+  unsigned major = 0, minor = 0, release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
+std::string mpi_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  const std::string whole(text.data());
+  return whole.substr(0, whole.find('\n'));
+}
+
+std::string onednn_version() {
+  const dnnl_version_t* const version = dnnl_version();
+  return fmt::format("{}.{}.{} ({})", version->major, version->minor, version->patch, version->hash);
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(const std::string& path)
+      : number_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int number() const { return number_; }
+
+ private:
+  int number_;
+};
+
+/// Adds the digest of each MiB of [from, to); an errno, or 0.
+int digest_range(int file, std::uint64_t from, std::uint64_t to, std::vector<XXH64_hash_t>& digests) {
+  std::vector<char> block(std::min<std::uint64_t>(to - from, std::uint64_t{1} << 20));
+  while (from < to) {
+    const auto wanted = std::min<std::uint64_t>(block.size(), to - from);
+    std::size_t filled = 0;
+    while (filled < wanted) {
+      const ssize_t bytes =
+          ::pread(file, block.data() + filled, wanted - filled, static_cast<off_t>(from + filled));
+      if (bytes < 0 && errno == EINTR) continue;
+      if (bytes < 0) return errno;
+      if (bytes == 0) break;  // became shorter: the digest says so
+      filled += static_cast<std::size_t>(bytes);
+    }
+    digests.push_back(XXH3_64bits(block.data(), filled));
+    from += wanted;
+  }
+  return 0;
+}
+
+void add_file(Facts& facts, const std::string& key, const std::string& path) {
+  if (path.empty()) return;
+  facts.push_back({plain(fmt::format("{} {}", key, path)), file_digest(path, most_data_bytes)});
+}
+
+std::string to_text(const Facts& facts) {
+  std::string text;
+  for (const Fact& fact : facts) text += fmt::format("{}\t{}\n", fact.name, fact.value);
+  return text;
+}
+
+Facts from_text(const std::string& text) {
+  Facts facts;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t tab = line.find('\t');
+    if (tab != std::string::npos) facts.push_back({line.substr(0, tab), line.substr(tab + 1)});
+  }
+  return facts;
+}
+
+}  // namespace
+
+std::string file_digest(const std::string& path, std::uint64_t most_bytes) {
+  const Descriptor file(path);
+  struct stat info {};
+  if (file.number() < 0 || ::fstat(file.number(), &info) != 0)
+    return fmt::format("no such file ({})", std::strerror(errno));
+  if (!S_ISREG(info.st_mode)) return "no regular file";
+  const auto size = static_cast<std::uint64_t>(info.st_size);
+  std::vector<XXH64_hash_t> digests;
+  int error = 0;
+  if (size <= most_bytes) {
+    error = digest_range(file.number(), 0, size, digests);
+  } else {
+    error = digest_range(file.number(), 0, most_bytes / 2, digests);
+    if (error == 0) error = digest_range(file.number(), size - most_bytes / 2, size, digests);
+  }
+  if (error != 0) return fmt::format("cannot be read ({})", std::strerror(error));
+  return fmt::format("{} bytes, digest {:016x}", size,
+                     XXH3_64bits(digests.data(), digests.size() * sizeof digests[0]));
+}
+
+Facts program_facts() {
+  const checkpoint::Provenance build = checkpoint::provenance_of(*comm::make_self_communicator());
+  Facts facts;
+  for (const char* name : {"version", "git", "compiler", "build_type"})
+    facts.push_back({fmt::format("program's {}", name), plain(build.at(name))});
+  facts.push_back({"program", file_digest("/proc/self/exe", most_program_bytes)});
+  facts.push_back({"HDF5", hdf5_version()});
+  facts.push_back({"MPI", plain(mpi_version())});
+  facts.push_back({"oneDNN", onednn_version()});
+  return facts;
+}
+
+Fact instruction_set_fact() {
+  return {instruction_set_name, kernels::make_cpu_backend(1)->instruction_set()};
+}
+
+Facts configuration_facts(const Config& config) {
+  Facts facts;
+  std::istringstream lines(to_text(config));
+  std::string section;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('[')) section = line.substr(1, line.find(']') - 1);
+    const std::size_t equals = line.find(" = ");
+    if (equals == std::string::npos) continue;
+    const std::string value = plain(line.substr(equals + 3));
+    facts.push_back({plain(section + "." + line.substr(0, equals)), value.empty() ? "''" : value});
+  }
+  for (const std::string& path : config.data.train) add_file(facts, "data.train", path);
+  add_file(facts, "data.eval", config.data.eval);
+  add_file(facts, "train.init", config.train.init);
+  return facts;
+}
+
+std::string Difference::describe(const comm::Topology& topology) const {
+  const auto host_of = [&](int of) {
+    return topology.host_names[static_cast<std::size_t>(topology.node_of_rank[static_cast<std::size_t>(of)])];
+  };
+  const std::string host = host_of(rank), other_host = host_of(other);
+  if (host != other_host)
+    return fmt::format("{}: {} has {}, {} has {}", name, host, value, other_host, other_value);
+  return fmt::format("{}: rank {} on {} has {}, rank {} on {} has {}", name, rank, host, value, other,
+                     other_host, other_value);
+}
+
+std::vector<Difference> differences(comm::Communicator& world, const Facts& mine) {
+  const std::vector<std::string> texts = world.all_gather_texts(to_text(mine));
+  std::vector<std::unordered_map<std::string, std::string>> of_rank(texts.size());
+  std::vector<std::string> names;  // in the order of the first rank that has them
+  std::unordered_set<std::string> named;
+  std::vector<std::size_t> same_as(texts.size());  // most ranks have what an earlier one has
+  std::unordered_map<std::string, std::size_t> first_with;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    same_as[rank] = first_with.emplace(texts[rank], rank).first->second;
+    if (same_as[rank] != rank) continue;
+    for (Fact& fact : from_text(texts[rank])) {
+      if (named.insert(fact.name).second) names.push_back(fact.name);
+      of_rank[rank].emplace(fact.name, std::move(fact.value));
+    }
+  }
+  const auto value_of = [&](std::size_t rank, const std::string& name) -> std::string {
+    const auto place = of_rank[rank].find(name);
+    return place == of_rank[rank].end() ? "nothing" : place->second;
+  };
+  std::vector<Difference> found;
+  for (const std::string& name : names) {
+    const std::string value = value_of(0, name);
+    for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+      if (same_as[rank] != rank || value_of(rank, name) == value) continue;
+      found.push_back({name, 0, static_cast<int>(rank), value, value_of(rank, name)});
+      break;
+    }
+  }
+  return found;
+}
+
+void check_alike(comm::Communicator& world, const Config& config, const RunOptions& options) {
+  if (world.size() == 1) return;
+  Facts facts = program_facts();
+  for (Fact& fact : configuration_facts(config)) facts.push_back(std::move(fact));
+  facts.push_back({"--run", plain(options.directory)});
+  facts.push_back({"--resume", plain(options.resume)});
+  facts.push_back(instruction_set_fact());
+  const std::vector<Difference> found = differences(world, facts);
+  if (found.empty()) return;
+  const Difference& first = found.front();
+  const std::string text = first.describe(world.topology());
+  if (first.name == instruction_set_name) {
+    if (world.rank() != 0) return;
+    Log().warning("{}: the same bits come only from the same ranks on the same machines", text);
+    return;
+  }
+  throw UsageError("ranks are not alike: {}; give every rank the same program, configuration and data", text);
+}
+
+}  // namespace lockstep::train
