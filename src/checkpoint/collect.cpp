@@ -24,10 +24,10 @@ void add(Contents& contents, optim::Optimizer& optimizer) {
                                   optimizer.set_steps(std::get<std::int64_t>(value));
                                 }});
   contents.sections.push_back(std::move(section));
-  for (const optim::Slot& slot : optimizer.slots()) {
-    Section entries{"optimizer/" + slot.name, {}, {}, [&optimizer, slot] { optimizer.take(slot); }};
+  for (const optim::Slot& slot : optimizer.held_slots()) {
+    Section entries{"optimizer/" + slot.name, {}, {}, {}};
     for (const optim::Slot::Entry& entry : slot.entries)
-      entries.tensors.push_back({entry.name, entry.tensor});
+      entries.tensors.push_back({.name = entry.name, .value = entry.tensor, .part = entry.part});
     contents.sections.push_back(std::move(entries));
   }
 }
@@ -41,17 +41,11 @@ void add(Contents& contents, optim::Ema& ema) {
                                   }});
     contents.sections.push_back(std::move(section));
   }
-  const std::vector<optim::EmaShadow> shadows = ema.shadows();
-  for (const optim::EmaShadow& shadow : shadows) {
+  for (const optim::EmaShadow& shadow : ema.held_shadows()) {
     for (Section& section : contents.sections) {
       if (section.path == "ema/" + shadow.rate)
-        section.tensors.push_back({shadow.name, shadow.tensor, shadow.averaged});
+        section.tensors.push_back({shadow.name, shadow.tensor, shadow.averaged, shadow.part});
     }
-  }
-  if (!ema.profiles().empty()) {
-    contents.sections.back().loaded = [&ema, shadows] {
-      for (const optim::EmaShadow& shadow : shadows) ema.take(shadow);
-    };
   }
 }
 

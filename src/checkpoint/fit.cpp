@@ -78,7 +78,7 @@ void fit_group(std::span<const StoredTensor> stored, const Wanted& wanted, Conve
     }
     found->second.used = true;
     const StoredTensor& array = stored[found->second.index];
-    const auto extents = tensor.value.shape().extents();
+    const auto extents = tensor.shape().extents();
     if (!has_shape(array, extents)) {
       problems.shapes.push_back(fmt::format("{} is {}{} in the file, {} here", full(tensor.name),
                                             text_of(array.shape),
@@ -87,7 +87,7 @@ void fit_group(std::span<const StoredTensor> stored, const Wanted& wanted, Conve
       problems.dtypes.push_back(fmt::format("{} is {} in the file, {} here", full(tensor.name), array.dtype,
                                             to_string(tensor.value.dtype())));
     } else {
-      result.pairs.push_back({found->second.index, tensor.value});
+      result.pairs.push_back({found->second.index, tensor});
     }
   }
   if (wanted.subset) return;

@@ -38,7 +38,7 @@ struct Wanted {
 struct Fit {
   struct Pair {
     std::size_t stored;  ///< index into the stored tensors
-    Tensor target;
+    NamedTensor target;
   };
   std::vector<Pair> pairs;
   std::vector<std::string> problems;  ///< "missing: model/a, model/b ... and 9 more", "wrong shape: model/c

@@ -10,6 +10,7 @@
 #include "checkpoint/digest.h"
 #include "checkpoint/manifest.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/names.h"
 #include "lockstep/hdf5/file.h"
 
 namespace lockstep::checkpoint {
@@ -28,7 +29,7 @@ void check_section_path(const std::string& path) {
     if (slash == std::string_view::npos) break;
     rest.remove_prefix(slash + 1);
   }
-  if (!good) throw UsageError("a checkpoint cannot have a section {:?}", path);
+  if (!good) throw UsageError("a checkpoint cannot have a section {}", in_quotes(path));
 }
 
 TensorEntry entry_of(const Section& section, const NamedTensor& tensor) {
@@ -36,10 +37,10 @@ TensorEntry entry_of(const Section& section, const NamedTensor& tensor) {
   entry.group = section.path;
   entry.name = tensor.name;
   entry.dtype = tensor.value.dtype();
-  entry.shape = tensor.value.shape();
-  entry.bytes = tensor.value.bytes();
+  entry.shape = tensor.shape();
+  entry.bytes = tensor.bytes();
   if (!is_link_name(tensor.name)) {
-    throw UsageError("{}: {:?} cannot be a name in a checkpoint", section.path, tensor.name);
+    throw UsageError("{}: {} cannot be a name in a checkpoint", section.path, in_quotes(tensor.name));
   }
   if (tensor.value.device() != Device::cpu()) {
     throw UsageError("{}: lies on {}; only CPU memory can be saved", entry.path(),

@@ -15,12 +15,19 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/storage.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/names.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
 bool is_ema(const Section& section) { return section.path.starts_with("ema/"); }
+
+/// On one line, whatever a file may say.
+std::string shown(const AttributeValue& value) {
+  const auto* text = std::get_if<std::string>(&value);
+  return text ? in_quotes(*text) : to_text(value);
+}
 
 /// Attributes of one section against those of its group.
 void plan_attributes(const Section& section, const GroupEntry& group, LoadPlan& plan,
@@ -37,7 +44,7 @@ void plan_attributes(const Section& section, const GroupEntry& group, LoadPlan& 
       plan.restores.push_back({&attribute, found->second});
     } else if (found->second != attribute.value) {
       problems.push_back(fmt::format("{} of {} is {} in the file, {} here", attribute.name, section.path,
-                                     to_text(found->second), to_text(attribute.value)));
+                                     shown(found->second), shown(attribute.value)));
     }
   }
 }
@@ -62,6 +69,12 @@ void warn_of_unused_groups(const FileIndex& index, const Request& request, LoadP
   }
 }
 
+/// What this rank holds of a tensor.
+void take(const Tensor& whole, const NamedTensor& target) {
+  const auto& part = target.part;
+  copy_elements(part ? part->sharding->part(part->param, whole) : whole, target.value);
+}
+
 /// An EMA that begins now begins at the weights just loaded.
 void copy_from_model(const Section& ema, const Contents& contents) {
   std::unordered_map<std::string, Tensor> weights;
@@ -71,12 +84,12 @@ void copy_from_model(const Section& ema, const Contents& contents) {
   }
   for (const NamedTensor& shadow : ema.tensors) {
     const auto found = weights.find(shadow.name);
-    if (found != weights.end()) copy_elements(found->second, shadow.value);
+    if (found != weights.end()) take(found->second, shadow);
   }
 }
 
 /// An element type of the file other than the target's takes memory of its own.
-void read_tensor(const OpenFile& file, const TensorEntry& entry, const Tensor& target) {
+void read_whole(const OpenFile& file, const TensorEntry& entry, const Tensor& target) {
   auto* const out = static_cast<std::byte*>(target.raw());
   if (entry.dtype == target.dtype()) return read_elements(file, entry, out);
   std::vector<std::byte> elements(entry.bytes);
@@ -85,6 +98,14 @@ void read_tensor(const OpenFile& file, const TensorEntry& entry, const Tensor& t
                      target.numel())) {
     throw DataError("{}: {} holds numbers beyond {}", file.path(), entry.path(), to_string(target.dtype()));
   }
+}
+
+/// A part takes memory for the whole while that is read, as digests are of it.
+void read_tensor(const OpenFile& file, const TensorEntry& entry, const NamedTensor& target) {
+  if (!target.part) return read_whole(file, entry, target.value);
+  const Tensor whole = Tensor::empty(target.shape(), target.value.dtype());
+  read_whole(file, entry, whole);
+  take(whole, target);
 }
 
 }  // namespace

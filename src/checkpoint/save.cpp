@@ -1,5 +1,8 @@
 #include "lockstep/checkpoint/save.h"
 
+#include <cstddef>
+#include <vector>
+
 #include "checkpoint/saving.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
@@ -15,6 +18,11 @@ Io io_named(std::string_view name) {
 void save_file(const std::string& path, const Contents& contents, comm::Communicator& communicator,
                const SaveOptions& options) {
   Saving saving(path, contents, communicator, options);
+  std::vector<std::byte> copy;
+  if (saving.has_parts()) {
+    comm::together(communicator, [&] { copy.resize(saving.copy_bytes()); });
+    saving.copy_share(copy.data());
+  }
   if (options.io == Io::mpiio) {
     saving.write_share_through_mpi();
   } else {

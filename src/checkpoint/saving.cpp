@@ -92,15 +92,16 @@ void Saving::lay_out() {
 
 void Saving::share_work(const Contents& contents) {
   for (const Section& section : contents.sections) {
-    for (const NamedTensor& tensor : section.tensors) held_.push_back(tensor.value);
+    std::ranges::copy(section.tensors, std::back_inserter(held_));
   }
   for (const Piece& piece : file_share(places_of(index_), communicator_.rank(), communicator_.size())) {
     const BlockRun run = blocks_begun_in(piece);
     const std::uint64_t digested_to =
         run.count == 0 ? 0 : end_of_block(run.first + run.count - 1, index_.tensors[piece.tensor].bytes);
-    const auto* elements = static_cast<const std::byte*>(held_[piece.tensor].raw());
-    extents_.push_back(
-        {piece, elements + piece.from, std::max(piece.from + piece.bytes, digested_to) - piece.from});
+    const NamedTensor& tensor = held_[piece.tensor];
+    const auto* elements = tensor.part ? nullptr : static_cast<const std::byte*>(tensor.value.raw());
+    extents_.push_back({piece, elements ? elements + piece.from : nullptr,
+                        std::max(piece.from + piece.bytes, digested_to) - piece.from});
   }
   cut_into_segments();
 }
@@ -111,12 +112,45 @@ std::uint64_t Saving::copy_bytes() const {
   return bytes;
 }
 
-void Saving::copy_share(std::byte* memory) {
-  for (Extent& extent : extents_) {
-    std::memcpy(memory, extent.data, extent.readable_bytes);
-    extent.data = memory;
-    memory += extent.readable_bytes;
+bool Saving::has_parts() const {
+  return std::ranges::any_of(held_, [](const NamedTensor& tensor) { return tensor.part.has_value(); });
+}
+
+/// Calls use(number, tensor) for each, in order. Those in parts are gathered, as many at once as are worth a
+/// collective: how many collectives there are depends on their bytes only.
+template <class Use>
+void Saving::with_whole_tensors(const Use& use) const {
+  constexpr std::size_t most_at_once_bytes = std::size_t{64} << 20;
+  std::vector<Sharding::Part> parts;
+  for (std::size_t first = 0, end = 0; first < held_.size(); first = end) {
+    parts.clear();
+    const Sharding* sharding = nullptr;
+    std::size_t bytes = 0;
+    for (; end < held_.size() && bytes < most_at_once_bytes; ++end) {
+      const NamedTensor& tensor = held_[end];
+      if (!tensor.part) continue;
+      if (sharding && *sharding != *tensor.part->sharding) break;
+      sharding = tensor.part->sharding;
+      parts.push_back({.param = tensor.part->param, .elements = tensor.value, .shape = tensor.part->shape});
+      bytes += tensor.bytes();
+    }
+    const std::vector<Tensor> wholes = sharding ? sharding->gather(parts) : std::vector<Tensor>();
+    auto whole = wholes.begin();
+    for (std::size_t t = first; t < end; ++t) use(t, held_[t].part ? *whole++ : held_[t].value);
   }
+}
+
+void Saving::copy_share(std::byte* memory) {
+  std::vector<std::vector<Extent*>> extents_of(held_.size());
+  for (Extent& extent : extents_) extents_of[extent.piece.tensor].push_back(&extent);
+  with_whole_tensors([&](std::size_t tensor, const Tensor& value) {
+    for (Extent* const extent : extents_of[tensor]) {
+      const auto* const elements = static_cast<const std::byte*>(value.raw());
+      std::memcpy(memory, elements + extent->piece.from, extent->readable_bytes);
+      extent->data = memory;
+      memory += extent->readable_bytes;
+    }
+  });
   held_.clear();
 }
 

@@ -18,10 +18,11 @@
 
 namespace lockstep::checkpoint {
 
-/// The steps, in order: construction (collective); copy_share(), if the tensors will change before
-/// write_share() is over; write_share(); complete() (collective), when all ranks have written; publish().
-/// write_share() and publish() call neither MPI nor HDF5, so any thread may, and touch nothing but the files;
-/// their errors are of this rank alone. Several threads may be in write_share() at once: they share the work.
+/// The steps, in order: construction (collective); copy_share() (collective), if the tensors will change
+/// before write_share() is over or has_parts(); write_share(); complete() (collective), when all ranks have
+/// written; publish(). write_share() and publish() call neither MPI nor HDF5, so any thread may, and touch
+/// nothing but the files; their errors are of this rank alone. Several threads may be in write_share() at
+/// once: they share the work.
 ///
 /// The temporary file is removed at the end, unless it was published: not before all ranks have written.
 class Saving {
@@ -33,9 +34,12 @@ class Saving {
   Saving& operator=(const Saving&) = delete;
 
   const std::string& path() const { return path_; }
+  /// Tensors of which each rank holds a part: what a rank writes is others', so it has to be copied.
+  bool has_parts() const;
   /// Room that copy_share() needs.
   std::uint64_t copy_bytes() const;
-  /// Copies this rank's share into `memory`, which is written from there.
+  /// Copies this rank's share into `memory`, which is written from there. Tensors in parts are gathered a few
+  /// at a time.
   void copy_share(std::byte* memory);
 
   /// Writes, digests and syncs what is left of this rank's share. Other threads may still be at it when it
@@ -64,6 +68,8 @@ class Saving {
     std::uint64_t* digest = nullptr;    ///< of the block that begins here; none if it began before
   };
 
+  template <class Use>
+  void with_whole_tensors(const Use& use) const;
   void lay_out();
   void share_work(const Contents& contents);
   void cut_into_segments();
@@ -75,7 +81,7 @@ class Saving {
   SaveOptions options_;
   FileIndex index_;
   std::unique_ptr<Layout> layout_;  // of rank 0
-  std::vector<Tensor> held_;        // keeps what extents point to
+  std::vector<NamedTensor> held_;   // what extents are copied from or point to
   std::vector<Extent> extents_;
   std::vector<std::uint64_t> digests_;  // of the blocks that begin in them
   std::vector<Segment> segments_;

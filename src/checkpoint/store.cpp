@@ -127,13 +127,13 @@ std::unique_ptr<Store::UnderWay> Store::begin(std::int64_t step, const Contents&
 }
 
 void Store::write(UnderWay& save) {
+  if (options_.async || std::ranges::any_of(save.files, [](const auto& file) { return file->has_parts(); }))
+    copy_shares(save);
   if (options_.io == Io::mpiio) {
     for (const auto& file : save.files) file->write_share_through_mpi();
-    return;
-  }
-  if (!options_.async) return;  // settle() does it
-  copy_shares(save);
-  save.writer.start([&save] { save.write_shares(); });
+  } else if (options_.async) {
+    save.writer.start([&save] { save.write_shares(); });
+  }  // otherwise settle() does it
 }
 
 void Store::copy_shares(UnderWay& save) {

@@ -33,10 +33,10 @@ void check_stream(const FileIndex& index, const Stream& stream) {
     refuse("shards", stored.shards, stream.shards);
   if (stream.shards != 0 && stored.shards != 0 && stored.seed != stream.seed)
     refuse("seed", stored.seed, stream.seed);
-  const std::int64_t samples = stored.step * stream.samples_per_step;
-  if (stream.samples_per_step != 0 && stored.samples != 0 && stored.samples != samples) {
-    refuse("a global batch that makes samples", stored.samples, samples);
-  }
+  if (stream.samples_per_step != 0 && stored.samples != 0 && stored.step != 0 &&
+      (stored.samples % stored.step != 0 || stored.samples / stored.step != stream.samples_per_step))
+    refuse("a global batch of", static_cast<double>(stored.samples) / static_cast<double>(stored.step),
+           stream.samples_per_step);
 }
 
 /// Bits of results depend on these; a resume under others is allowed but said.

@@ -69,7 +69,7 @@ Fit plan(const WeightSource& source, std::vector<StoredTensor>& stored, const De
 /// Partial loading forgives much, but not a file that has nothing to do with the model.
 void check_some_fit(const std::string& path, const ModelState& model, const Fit& fit, LoadReport& report) {
   std::set<const void*> targets;
-  for (const Fit::Pair& pair : fit.pairs) targets.insert(pair.target.raw());
+  for (const Fit::Pair& pair : fit.pairs) targets.insert(pair.target.value.raw());
   const auto taken = std::count_if(model.params.begin(), model.params.end(), [&](const Param* param) {
     return param->value.numel() == 0 || targets.contains(param->value.raw());
   });
@@ -114,7 +114,7 @@ LoadReport load_weights(const std::string& path, const ModelState& model, comm::
   });
   comm::together(communicator, [&] {
     for (const Fit::Pair& pair : result.pairs)
-      read_as(*source, stored[pair.stored], pair.stored, pair.target);
+      read_as(*source, stored[pair.stored], pair.stored, pair.target.value);
     source.reset();  // whoever has the report may replace the file
     check_finite(path, model, options, report);
   });

@@ -38,7 +38,7 @@ ExitCode diff(Session& session, const Arguments& arguments) {
       for (const std::string& file : files) refuse_safetensors(file);
       const checkpoint::DiffReport report =
           checkpoint::diff(files[0], files[1], values["tolerance"].as<double>());
-      print(values.count("json") ? to_json(report).dump(2) + "\n" : to_text(report));
+      print(values.count("json") ? json_text(to_json(report)) + "\n" : to_text(report));
       verdict = report.same() ? ExitCode::done : different;
     } catch (const Error& error) {
       throw Error(trouble, error.what());

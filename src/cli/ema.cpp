@@ -55,7 +55,7 @@ ExitCode ema(Session& session, const Arguments& arguments) {
                                    {"sources", made.sources},
                                    {"snapshots", made.snapshots},
                                    {"first_step", made.first_step}};
-    fmt::print("{}\n", report.dump(2));
+    fmt::print("{}\n", json_text(report));
   } else {
     fmt::print("{}: {} of step {}, from {} in {} (steps {} to {}); profile error {:.2g} %\n", out, made.group,
                made.step, fmt::join(made.sources, ", "), counted(made.snapshots, "snapshot"), made.first_step,

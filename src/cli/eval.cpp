@@ -72,7 +72,7 @@ ExitCode eval(Session& session, const Arguments& arguments) {
       {"loss", found.loss}, {"samples", found.samples}, {"weights", saved.weights()}, {"step", saved.step()}};
   if (found.accuracy) report["accuracy"] = *found.accuracy;
   if (values.count("json")) {
-    fmt::print("{}\n", report.dump(2));
+    fmt::print("{}\n", json_text(report));
   } else {
     fmt::print("{} of step {}: loss {:.4f}{} ({} samples of {})\n", saved.weights(), saved.step(), found.loss,
                found.accuracy ? fmt::format(", accuracy {:.4f}", *found.accuracy) : "", found.samples,

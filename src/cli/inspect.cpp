@@ -25,7 +25,7 @@ ExitCode inspect(Session& session, const Arguments& arguments) {
     if (session.world().rank() != 0) return;
     refuse_safetensors(file);
     const checkpoint::Inspection inspection = checkpoint::inspect(file);
-    print(values.count("json") ? to_json(inspection).dump(2) + "\n" : to_text(inspection));
+    print(values.count("json") ? json_text(to_json(inspection)) + "\n" : to_text(inspection));
   });
   return ExitCode::done;
 }

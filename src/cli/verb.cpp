@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -74,6 +76,10 @@ std::optional<std::string> given(const po::variables_map& values, const char* na
 std::string required(const po::variables_map& values, const char* name, std::string_view missing) {
   if (values.count(name) == 0) throw UsageError("{}", missing);
   return values[name].as<std::vector<std::string>>().front();
+}
+
+std::string json_text(const nlohmann::json& document) {
+  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 void print(const std::string& text) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/program_options.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -51,6 +52,8 @@ std::optional<std::string> given(const po::variables_map& values, const char* na
 /// The single value of a positional argument; UsageError(`missing`) if there is none.
 std::string required(const po::variables_map& values, const char* name, std::string_view missing);
 
+/// A document for people and programs; bytes that are no UTF-8 are replaced.
+std::string json_text(const nlohmann::json& document);
 /// Prints on standard output; DataError if that is full. For long texts: of short ones, `main` finds out at
 /// the end.
 void print(const std::string& text);

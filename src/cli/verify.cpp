@@ -29,7 +29,7 @@ ExitCode verify(Session& session, const Arguments& arguments) {
     report.problems.emplace_back(error.what());
   }
   if (session.world().rank() == 0) {
-    print(values.count("json") ? to_json(report).dump(2) + "\n" : to_text(report));
+    print(values.count("json") ? json_text(to_json(report)) + "\n" : to_text(report));
   }
   return report.whole() ? ExitCode::done : ExitCode::data;
 }

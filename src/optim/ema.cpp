@@ -120,16 +120,29 @@ void Ema::finish_update() {
   ++updates_;
 }
 
-std::vector<EmaShadow> Ema::shadows() const {
+std::vector<EmaShadow> Ema::held_shadows() const {
   std::vector<EmaShadow> all;
   all.reserve(targets_.size());
-  const std::vector<Tensor> wholes = whole_shadows(0, profiles_.size());
-  for (std::size_t p = 0; p < profiles_.size(); ++p)
-    for (std::size_t i = 0; i < leaves_.size(); ++i)
-      all.push_back({.rate = profiles_[p].name(),
-                     .name = *leaves_[i].name,
-                     .tensor = wholes[all.size()],
-                     .averaged = leaves_[i].averaged});
+  for (std::size_t p = 0; p < profiles_.size(); ++p) {
+    for (std::size_t i = 0; i < leaves_.size(); ++i) {
+      EmaShadow& shadow = all.emplace_back(EmaShadow{.rate = profiles_[p].name(),
+                                                     .name = *leaves_[i].name,
+                                                     .tensor = targets(i)[p].average,
+                                                     .averaged = leaves_[i].averaged});
+      if (in_parts(i))
+        shadow.part = {.sharding = &*sharding_, .param = i, .shape = leaves_[i].value->shape()};
+    }
+  }
+  return all;
+}
+
+std::vector<EmaShadow> Ema::shadows() const {
+  std::vector<EmaShadow> all = held_shadows();
+  std::vector<Tensor> wholes = whole_shadows(0, profiles_.size());
+  for (std::size_t s = 0; s < all.size(); ++s) {
+    all[s].tensor = std::move(wholes[s]);
+    all[s].part.reset();
+  }
   return all;
 }
 
@@ -151,11 +164,6 @@ std::vector<Tensor> Ema::whole_shadows(std::size_t first_profile, std::size_t pr
   std::vector<Tensor> wholes = sharding_->gather(parts);
   for (std::size_t m = 0; m < missing.size(); ++m) shadows[missing[m]] = std::move(wholes[m]);
   return shadows;
-}
-
-void Ema::take(const EmaShadow& shadow) {
-  const std::size_t leaf = leaf_named(shadow.name), profile = profile_named(shadow.rate);
-  if (in_parts(leaf)) backend_.copy(sharding_->part(leaf, shadow.tensor), targets(leaf)[profile].average);
 }
 
 StateBytes Ema::state_bytes() const {

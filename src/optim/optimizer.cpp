@@ -133,42 +133,39 @@ std::vector<Tensor> Optimizer::make_slot() const {
   return tensors;
 }
 
-std::vector<Slot> Optimizer::slots() const {
+std::vector<Slot> Optimizer::held_slots() const {
   std::vector<Slot> slots;
-  std::vector<Sharding::Part> parts;
   for (const SlotTensors& held : slot_tensors()) {
     Slot& slot = slots.emplace_back(Slot{.name = std::string(held.name), .entries = {}});
     for (std::size_t i = 0; i < params_.size(); ++i) {
       if (!members_[i].trainable) continue;
-      slot.entries.push_back({.name = params_[i]->name, .tensor = held.tensors[i]});
+      Slot::Entry& entry =
+          slot.entries.emplace_back(Slot::Entry{.name = params_[i]->name, .tensor = held.tensors[i]});
       if (sharding_ && held.per_element)
-        parts.push_back({.param = i, .elements = held.tensors[i], .shape = params_[i]->value.shape()});
+        entry.part = {.sharding = sharding_, .param = i, .shape = params_[i]->value.shape()};
     }
-  }
-  if (!sharding_) return slots;
-  const std::vector<Tensor> wholes = sharding_->gather(parts);
-  auto whole = wholes.begin();
-  const std::vector<SlotTensors> held = slot_tensors();
-  for (std::size_t s = 0; s < slots.size(); ++s) {
-    if (!held[s].per_element) continue;
-    for (Slot::Entry& entry : slots[s].entries) entry.tensor = *whole++;
   }
   return slots;
 }
 
-void Optimizer::take(const Slot& slot) {
-  const std::vector<SlotTensors> all = slot_tensors();
-  const auto held =
-      std::find_if(all.begin(), all.end(), [&](const SlotTensors& one) { return one.name == slot.name; });
-  if (held == all.end()) throw UsageError("{} has no slot '{}'", algorithm(), slot.name);
-  if (!sharding_ || !held->per_element) return;  // written in place
-  auto entry = slot.entries.begin();
-  for (std::size_t i = 0; i < params_.size(); ++i) {
-    if (!members_[i].trainable) continue;
-    if (entry == slot.entries.end() || entry->name != params_[i]->name)
-      throw UsageError("slot '{}': '{}' is not where it was", slot.name, params_[i]->name);
-    backend().copy(sharding_->part(i, (entry++)->tensor), held->tensors[i]);
+std::vector<Slot> Optimizer::slots() const {
+  std::vector<Slot> slots = held_slots();
+  std::vector<Slot::Entry*> missing;
+  std::vector<Sharding::Part> parts;
+  for (Slot& slot : slots) {
+    for (Slot::Entry& entry : slot.entries) {
+      if (!entry.part) continue;
+      missing.push_back(&entry);
+      parts.push_back({.param = entry.part->param, .elements = entry.tensor, .shape = entry.part->shape});
+    }
   }
+  if (!sharding_) return slots;
+  std::vector<Tensor> wholes = sharding_->gather(parts);
+  for (std::size_t m = 0; m < missing.size(); ++m) {
+    missing[m]->tensor = std::move(wholes[m]);
+    missing[m]->part.reset();
+  }
+  return slots;
 }
 
 StateBytes Optimizer::state_bytes() const {

@@ -173,7 +173,7 @@ BOOST_FIXTURE_TEST_CASE(the_position_follows_from_the_step_and_another_stream_is
   };
   refused({.seed = 9, .shards = 5, .samples_per_step = 64}, "shards 4, this run has 5");
   refused({.seed = 8, .shards = 4, .samples_per_step = 64}, "seed 9, this run has 8");
-  refused({.seed = 9, .shards = 4, .samples_per_step = 32}, "2560, this run has 1280");
+  refused({.seed = 9, .shards = 4, .samples_per_step = 32}, "global batch of 64, this run has 32");
 }
 
 BOOST_FIXTURE_TEST_CASE(a_broken_checkpoint_is_passed_over_for_the_one_before, Run) {

@@ -134,18 +134,18 @@ BOOST_AUTO_TEST_CASE(state_goes_over_from_whole_to_parts_and_back) {
       Run &from = *line[i], &to = *line[i + 1];
       for (std::size_t p = 0; p < from.parts.model.params().size(); ++p)
         copy_elements(from.parts.model.params()[p]->value, to.parts.model.params()[p]->value);
-      const std::vector<Slot> stored = from.optimizer->slots(), slots = to.optimizer->slots();
+      const auto hand_over = [](const Tensor& whole, const auto& held) {
+        const auto& part = held.part;
+        copy_elements(part ? part->sharding->part(part->param, whole) : whole, held.tensor);
+      };
+      const std::vector<Slot> stored = from.optimizer->slots(), slots = to.optimizer->held_slots();
       for (std::size_t s = 0; s < slots.size(); ++s) {
         for (std::size_t e = 0; e < slots[s].entries.size(); ++e)
-          copy_elements(stored[s].entries[e].tensor, slots[s].entries[e].tensor);
-        to.optimizer->take(slots[s]);
+          hand_over(stored[s].entries[e].tensor, slots[s].entries[e]);
       }
       to.optimizer->set_steps(from.optimizer->steps());
-      const std::vector<EmaShadow> averages = from.ema.shadows(), shadows = to.ema.shadows();
-      for (std::size_t e = 0; e < shadows.size(); ++e) {
-        copy_elements(averages[e].tensor, shadows[e].tensor);
-        to.ema.take(shadows[e]);
-      }
+      const std::vector<EmaShadow> averages = from.ema.shadows(), shadows = to.ema.held_shadows();
+      for (std::size_t e = 0; e < shadows.size(); ++e) hand_over(averages[e].tensor, shadows[e]);
       to.ema.set_updates(from.ema.updates());
     }
     check_same_state(whole, parts);

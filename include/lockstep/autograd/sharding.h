@@ -60,4 +60,11 @@ class Sharding {
   comm::Communicator* communicator_;
 };
 
+/// What a tensor is part of, that holds the owned elements of a parameter-sized one as a vector.
+struct PartOf {
+  const Sharding* sharding = nullptr;  ///< outlives this
+  std::size_t param = 0;
+  Shape shape;  ///< of the whole
+};
+
 }  // namespace lockstep

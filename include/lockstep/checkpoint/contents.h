@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "lockstep/autograd/param.h"
+#include "lockstep/autograd/sharding.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::comm {
@@ -39,8 +41,12 @@ struct Attribute {
 /// shares memory with the model, so loading into it loads the model.
 struct NamedTensor {
   std::string name;
-  Tensor value;
-  bool averaged = false;  ///< under "ema/...": not just a copy of the model's
+  Tensor value;                     ///< with `part`: this rank's elements, as a vector
+  bool averaged = false;            ///< under "ema/...": not just a copy of the model's
+  std::optional<PartOf> part = {};  ///< ranks hold a part of it each; none: every rank holds all
+
+  const Shape& shape() const { return part ? part->shape : value.shape(); }
+  std::size_t bytes() const { return static_cast<std::size_t>(shape().numel()) * bytes_of(value.dtype()); }
 };
 
 /// One group of the file: "model", "ema/0.999", "optimizer/exp_avg".
@@ -85,7 +91,7 @@ struct Position {
 /// Facts about who wrote a file, by name ("version", "git", "compiler", "hosts" ...). Information only.
 using Provenance = std::map<std::string, std::string>;
 
-/// Every rank holds the same sections with the same bytes; ranks share the writing.
+/// Every rank holds the same sections with the same bytes, or its parts of them; ranks share the writing.
 struct Contents {
   Position position;
   std::vector<Section> sections;
@@ -97,7 +103,7 @@ struct Contents {
 /// Lists the parameters and buffers of a model under "model", once all of it is here (Param::settle()).
 void add(Contents& contents, const ModelState& model);
 /// Lists each slot of an optimizer under "optimizer/SLOT", its algorithm and step count as attributes. Of a
-/// sharded one these are copies gathered from all ranks, which live as long as `contents`: collective then.
+/// sharded one each rank lists its parts.
 void add(Contents& contents, optim::Optimizer& optimizer);
 /// Lists the shadows of each rate under "ema/RATE", with the count of updates as attribute. Of a sharded one,
 /// see the optimizer.

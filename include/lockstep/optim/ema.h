@@ -82,10 +82,11 @@ struct StateBytes {
 
 /// One shadow tensor, for checkpoints: /ema/RATE/NAME.
 struct EmaShadow {
-  std::string rate;  ///< EmaProfile::name()
-  std::string name;  ///< of the parameter or buffer
-  Tensor tensor;     ///< of its shape; float32, or its dtype for a buffer
-  bool averaged;     ///< otherwise a copy of the model's, as of the last update
+  std::string rate;                 ///< EmaProfile::name()
+  std::string name;                 ///< of the parameter or buffer
+  Tensor tensor;                    ///< of its shape; float32, or its dtype for a buffer
+  bool averaged;                    ///< otherwise a copy of the model's, as of the last update
+  std::optional<PartOf> part = {};  ///< of what `tensor` is a part; none: it is whole
 };
 
 /// Shadows of all parameters, frozen ones too, and of buffers as EmaOptions say. They start as copies of the
@@ -117,12 +118,12 @@ class Ema {
 
   std::span<const EmaProfile> profiles() const noexcept { return profiles_; }
   const EmaOptions& options() const noexcept { return options_; }
-  /// All shadows: profile by profile, parameters then buffers in the model's order. The tensors are handles
-  /// to write into on resume; with a Sharding those of parameters are copies (so much memory for as long as
-  /// they live), and what is written into them counts once take() is called.
+  /// All shadows as this process holds them: profile by profile, parameters then buffers in the model's
+  /// order. The tensors are handles to write into on resume; with a Sharding those of parameters are parts.
+  /// Not collective.
+  std::vector<EmaShadow> held_shadows() const;
+  /// The same as whole tensors: with a Sharding copies (so much memory for as long as they live).
   std::vector<EmaShadow> shadows() const;
-  /// Takes over what was written into one of shadows(); not collective. Throws UsageError if it is none.
-  void take(const EmaShadow& shadow);
   /// One shadow. Throws UsageError naming what there is.
   Tensor shadow(std::string_view rate, std::string_view name) const;
   /// Of all shadows, measured.

@@ -20,7 +20,8 @@ namespace lockstep::optim {
 struct Slot {
   struct Entry {
     std::string name;  ///< of the parameter
-    Tensor tensor;     ///< a handle to write into on resume
+    Tensor tensor;
+    std::optional<PartOf> part = {};  ///< of what `tensor` is a part; none: it is whole
   };
   std::string name;  ///< as PyTorch calls it: "exp_avg", "exp_avg_sq", "step", "momentum_buffer"
   std::vector<Entry> entries;
@@ -65,13 +66,13 @@ class Optimizer {
   double lr() const noexcept { return lr_; }
   void set_lr(double lr);
 
-  /// All state but steps(), by slot; parameters in the model's order. Which slots and entries there are
-  /// depends on the options and the model only. The tensors are handles to write into on resume; with a
-  /// Sharding they are whole copies, gathered from all ranks (so much memory for as long as they live), and
-  /// what is written into them counts once take() is called.
+  /// All state but steps(), by slot, as this process holds it; parameters in the model's order. Which slots
+  /// and entries there are depends on the options and the model only. The tensors are handles to write into
+  /// on resume; with a Sharding they are parts. Not collective.
+  std::vector<Slot> held_slots() const;
+  /// The same as whole tensors: with a Sharding copies, gathered from all ranks (so much memory for as long
+  /// as they live).
   std::vector<Slot> slots() const;
-  /// Takes over what was written into a slot of slots(); not collective. Throws UsageError if it is none.
-  void take(const Slot& slot);
   /// Of the slots, measured.
   StateBytes state_bytes() const;
 
