@@ -12,6 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/system_error.h"
+#include "lockstep/base/whereabouts.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -72,6 +73,7 @@ void OpenFile::read_at(std::uint64_t offset, void* data, std::uint64_t bytes) co
     const ssize_t done =
         uninterrupted([&] { return ::pread(descriptor_, to, piece, static_cast<off_t>(offset)); });
     if (done < 0) throw_system_error(errno, path_, "read");
+    whereabouts::mark();
     if (done == 0)
       throw DataError("{}: cannot read: the file ends at byte {}, {} bytes too early", path_, offset, bytes);
     to += done;
@@ -87,6 +89,7 @@ void OpenFile::write_at(std::uint64_t offset, const void* data, std::uint64_t by
     const ssize_t done =
         uninterrupted([&] { return ::pwrite(descriptor_, from, piece, static_cast<off_t>(offset)); });
     if (done < 0) throw_system_error(errno, path_, "write");
+    whereabouts::mark();
     if (done == 0)
       throw FailureError("{}: cannot write: the system takes no more bytes at {}", path_, offset);
     from += done;

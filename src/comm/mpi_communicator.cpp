@@ -1,8 +1,11 @@
 // The MPI transport: collectives, and setting up what sums need.
 #include "comm/mpi_communicator.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,6 +23,7 @@
 #include "comm/timed_barrier.h"
 #include "comm/tree_sums.h"
 #include "lockstep/base/processor.h"
+#include "lockstep/base/whereabouts.h"
 
 namespace lockstep::comm {
 namespace {
@@ -40,6 +44,16 @@ MPI_Comm split_of(MPI_Comm comm, int colour, int key) {
   MPI_Comm part = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(comm, colour, key, &part), "MPI_Comm_split", rank_in(comm));
   return part;
+}
+
+constexpr unsigned abort_patience_s = 10;
+
+/// MPI_Abort talks to a daemon that may be gone or stuck.
+void end_without_mpi_after(unsigned seconds, int exit_code) {
+  static volatile std::sig_atomic_t code = exit_code;
+  code = exit_code;
+  std::signal(SIGALRM, [](int) { ::_exit(code); });
+  ::alarm(seconds);
 }
 
 class MpiCommunicator final : public Communicator {
@@ -84,6 +98,8 @@ class MpiCommunicator final : public Communicator {
     return ticket <= sums_.completed();
   }
   void wait(Ticket ticket) override {
+    if (done(ticket)) return;
+    const whereabouts::Waiting waiting;
     for (Patience patience(crowded_); !done(ticket);) patience.pause();
   }
 
@@ -101,6 +117,7 @@ class MpiCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int colour, int key) override;
   [[noreturn]] void abort(int exit_code) override {
     std::fflush(nullptr);
+    end_without_mpi_after(abort_patience_s, exit_code);
     MPI_Abort(MPI_COMM_WORLD, exit_code);
     std::_Exit(exit_code);
   }
@@ -110,6 +127,7 @@ class MpiCommunicator final : public Communicator {
   /// What has been started goes on meanwhile: a peer may wait for our part of it.
   template <class Condition>
   void wait_until(const Condition& condition) {
+    const whereabouts::Waiting waiting;
     for (Patience patience(crowded_); !condition(); patience.pause()) sums_.progress();
   }
   void finish(MPI_Request request, const char* call) {
@@ -169,6 +187,7 @@ std::unique_ptr<Arena> MpiCommunicator::allocate_arena(std::size_t plane_bytes, 
                        wishes.front().plane_bytes, rank, other.plane_bytes);
     }
   }
+  const whereabouts::Waiting waiting;
   return std::make_unique<NodeArena>(this, ++arenas_, node_comm_.get(), board_.local_rank(), plane_bytes,
                                      planes);
 }
@@ -280,6 +299,7 @@ void MpiCommunicator::broadcast(void* data, std::size_t bytes, int root) {
 
 std::unique_ptr<Communicator> MpiCommunicator::split(int colour, int key) {
   if (colour < 0) throw UsageError("split on rank {}: colour {} is negative", rank_, colour);
+  const whereabouts::Waiting waiting;
   MPI_Comm part = split_of(comm_.get(), colour, key);
   std::vector<int> nodes(static_cast<std::size_t>(size_of(part)));
   const int mine = topology_.node_of_rank[static_cast<std::size_t>(rank_)];

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "lockstep/base/system_error.h"
+#include "lockstep/base/whereabouts.h"
 
 namespace lockstep::comm {
 namespace {
@@ -35,6 +36,7 @@ int system_error_of(int code) {
 class MpiFile final : public SharedFile {
  public:
   MpiFile(MPI_Comm comm, std::string path) : path_(std::move(path)) {
+    const whereabouts::Waiting waiting;
     // Errors of files come back as codes unless somebody asked for something else.
     check(MPI_File_open(comm, path_.c_str(), MPI_MODE_WRONLY, MPI_INFO_NULL, &file_), "open");
   }
@@ -52,10 +54,14 @@ class MpiFile final : public SharedFile {
                               static_cast<int>(piece), MPI_BYTE, MPI_STATUS_IGNORE),
             "write");
       done += piece;
+      whereabouts::mark();
     }
   }
 
-  void sync() override { check(MPI_File_sync(file_), "sync"); }
+  void sync() override {
+    const whereabouts::Waiting waiting;
+    check(MPI_File_sync(file_), "sync");
+  }
 
  private:
   void check(int code, std::string_view action) const {

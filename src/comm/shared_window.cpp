@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "comm/mpi_check.h"
+#include "lockstep/base/whereabouts.h"
 
 namespace lockstep::comm {
 namespace {
@@ -65,6 +66,7 @@ SharedWindow::SharedWindow(MPI_Comm node, std::size_t bytes) {
 
 SharedWindow::~SharedWindow() {
   if (std::uncaught_exceptions() > 0) return;
+  const whereabouts::Waiting waiting;
   MPI_Win_unlock_all(window_);
   MPI_Win_free(&window_);
 }

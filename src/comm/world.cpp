@@ -8,6 +8,7 @@
 
 #include "comm/mpi_check.h"
 #include "comm/mpi_communicator.h"
+#include "lockstep/base/whereabouts.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::comm {
@@ -66,6 +67,7 @@ World::~World() {
   // While an exception unwinds, the peers may be elsewhere: everything collective would wait for them. The
   // caller aborts.
   const bool unwinding = std::uncaught_exceptions() > 0;
+  const whereabouts::Waiting waiting;
   communicator_.reset();
   if (owns_mpi_ && !unwinding) MPI_Finalize();
 }

@@ -19,10 +19,13 @@
 #include "ddp/unused_parameters.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/whereabouts.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::ddp {
 namespace {
+
+using whereabouts::Phase;
 
 constexpr double bytes_per_mib = 1 << 20;
 
@@ -238,6 +241,7 @@ void DataParallel::begin_step(std::uint64_t step, bool takes_pieces) {
     if (state.layer_communicator) state.parameters->settle();
     state.waited_before_ms = state.parameters->take_waited_ms();
   }
+  whereabouts::enter(Phase::data);
   state.since_start.restart();
   state.step_start_s = monotonic_s();
   state.step = step;
@@ -267,6 +271,7 @@ Piece DataParallel::begin_pass() {
   const int pieces = state.options.micro_batches, index = state.pass - (state.passes - pieces);
   state.span_start_s = state.timeline ? monotonic_s() : 0;
   const Piece piece{.index = std::max(index, 0), .count = pieces, .empty = index < 0};
+  whereabouts::enter(Phase::forward);
   state.reducer.begin_pass(state.pass + 1 == state.passes);
   tape_.begin({.training = true,
                .record = true,
@@ -282,6 +287,7 @@ Piece DataParallel::begin_pass() {
 void DataParallel::end_pass(const Loss& loss) {
   State& state = *state_;
   state.end_span("forward");
+  whereabouts::enter(Phase::backward);
   state.header.add_loss(state.turn, state.pass == 0, loss.total);
   state.reducer.begin_backward(tape_.used_params());
   tape_.backward(loss.sum, state.one);
@@ -289,6 +295,7 @@ void DataParallel::end_pass(const Loss& loss) {
   state.reducer.end_pass();
   state.end_span("backward");
   if (++state.pass == state.passes) state.header.end_shard(state.turn);
+  whereabouts::enter(Phase::data);
 }
 
 void DataParallel::check_batch_was_whole() const {
@@ -313,17 +320,19 @@ StepResult DataParallel::finish_step() {
   StepResult result;
   result.step = state.step;
   result.compute_ms = state.since_start.elapsed_ms();
+  if (state.parameters) result.compute_ms -= state.parameters->take_waited_ms();
   state.span_start_s = monotonic_s();
   tape_.begin({});  // activations may go while sums arrive, and parameters are free for another tape
+  whereabouts::enter(Phase::sums);
   state.reducer.wait();
   state.end_span("wait for sums");
+  whereabouts::enter(Phase::header);
   state.header.exchange(state.communicator, state.reducer.arena().plan().hash(), state.requests,
-                        state.error != nullptr, state.reducer.usage());
+                        state.error != nullptr, result.compute_ms, state.reducer.usage());
   result.exposed_comm_ms = state.since_start.elapsed_ms() - result.compute_ms;
   if (state.parameters) {
-    const double waited_ms = state.parameters->take_waited_ms();
-    result.compute_ms -= waited_ms;
-    result.exposed_comm_ms += waited_ms + state.waited_before_ms;
+    state.parameters->take_waited_ms();  // since then: a part of exposed_comm_ms already
+    result.exposed_comm_ms += state.waited_before_ms;
   }
   state.end_span("step header");
 
@@ -352,6 +361,7 @@ StepResult DataParallel::finish_step() {
 }
 
 std::span<Param* const> DataParallel::params() const { return state_->model.params; }
+double DataParallel::compute_ms_of(int rank) const { return state_->header.compute_ms(rank); }
 double DataParallel::weight() const { return state_->weight; }
 kernels::Backend& DataParallel::backend() const { return state_->backend; }
 const Sharding* DataParallel::sharding() const {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/whereabouts.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -137,6 +138,7 @@ void Reducer::wait() {
   finished_ = true;
   transport([&] {
     for (int bucket = done_; bucket < next_; ++bucket) {
+      whereabouts::at_bucket(bucket);
       if (const comm::Ticket ticket = tickets_[static_cast<std::size_t>(bucket)]; ticket != 0)
         communicator_.wait(ticket);
       note_done();
@@ -239,6 +241,7 @@ std::size_t Reducer::index_of(const Statistic& statistic) const {
 void Reducer::finish_gradient(std::size_t param) {
   if (!usage_.test(turn_, param)) backend_.fill(arena_.gradient(static_cast<int>(param), turn().plane), 0);
   final_[param] = true;
+  whereabouts::mark();
   const int bucket = arena_.plan().place(static_cast<int>(param)).bucket;
   if (--open_[static_cast<std::size_t>(bucket)] == 0) finish_bucket(bucket);
 }
@@ -269,6 +272,7 @@ void Reducer::start_buckets() {
 void Reducer::start_bucket(int bucket) {
   const auto index = static_cast<std::size_t>(bucket);
   times_[index].start_ms = since_start_.elapsed_ms();
+  whereabouts::at_bucket(bucket);
   tickets_[index] = 0;
   if (hook_ && bucket < arena_.gradient_buckets()) {
     transport([&] { hook_->start(bucket); });

@@ -9,7 +9,7 @@ namespace lockstep::ddp {
 namespace {
 
 // Where things lie in a record, in words.
-constexpr std::size_t step_at = 0, plan_hash_at = 1, flags_at = 2, losses_at = 3;
+constexpr std::size_t step_at = 0, plan_hash_at = 1, flags_at = 2, compute_at = 3, losses_at = 4;
 
 // In the word of flags: whether this rank failed, then its requests.
 constexpr std::uint64_t failed_flag = 1;
@@ -74,11 +74,12 @@ void StepHeader::end_shard(int turn) {
 }
 
 void StepHeader::exchange(comm::Communicator& communicator, std::uint64_t plan_hash, const Requests& requests,
-                          bool failed, const Usage& usage) {
+                          bool failed, double compute_ms, const Usage& usage) {
   std::fill(mine_.begin(), mine_.end(), 0);
   mine_[step_at] = step_;
   mine_[plan_hash_at] = plan_hash;
   mine_[flags_at] = flags_of(requests, failed);
+  mine_[compute_at] = std::bit_cast<Word>(compute_ms);
   for (std::size_t i = 0; i < static_cast<std::size_t>(schedule_.subtrees()); ++i) {
     mine_[losses_at + 2 * i] = std::bit_cast<Word>(partial_[i].sum);
     mine_[losses_at + 2 * i + 1] = std::bit_cast<Word>(partial_[i].weight);
@@ -135,6 +136,8 @@ Requests StepHeader::requests() const {
   for (const auto& [request, flag] : request_flags) requests.*request = (flags & flag) != 0;
   return requests;
 }
+
+double StepHeader::compute_ms(int rank) const { return std::bit_cast<double>(record(rank)[compute_at]); }
 
 bool StepHeader::written(std::size_t item) const {
   for (int rank = 0; rank < map_.ranks(); ++rank) {

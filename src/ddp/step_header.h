@@ -16,9 +16,9 @@
 namespace lockstep::ddp {
 
 /// Every rank fills a record of one fixed size, all ranks gather all records, and every rank folds them the
-/// same way. A record holds: step, plan hash, requests, whether this rank failed, the loss of each maximal
-/// sub-tree of its block of shards, and two bits per parameter and statistic: written in some shard of this
-/// rank, missed in some shard of this rank.
+/// same way. A record holds: step, plan hash, requests, whether this rank failed, how long it computed, the
+/// loss of each maximal sub-tree of its block of shards, and two bits per parameter and statistic: written in
+/// some shard of this rank, missed in some shard of this rank.
 class StepHeader {
  public:
   StepHeader(const comm::ShardMap& map, const PlaneSchedule& schedule, std::size_t items);
@@ -30,7 +30,7 @@ class StepHeader {
 
   /// Collective.
   void exchange(comm::Communicator& communicator, std::uint64_t plan_hash, const Requests& requests,
-                bool failed, const Usage& usage);
+                bool failed, double compute_ms, const Usage& usage);
 
   // --- after exchange(), the same on every rank
   bool any_failed() const;
@@ -38,6 +38,7 @@ class StepHeader {
   void check_agreement() const;
   kernels::WeightedSum loss() const;
   Requests requests() const;
+  double compute_ms(int rank) const;
   bool written(std::size_t item) const;  ///< in some shard of some rank
   bool missed(std::size_t item) const;   ///< in some shard of some rank
 

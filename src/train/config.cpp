@@ -93,8 +93,6 @@ void refuse_unavailable(const Config& config, const Judge& judge) {
   };
   refuse(config.train.precision != "fp32", "train.precision", "use fp32");
   refuse(config.train.device == "cuda", "train.device", "use cpu");
-  refuse(config.fault.hang_timeout_s != 0, "fault.hang_timeout_s", "use 0");
-  refuse(config.fault.signal_report, "fault.signal_report", "use false");
   refuse(config.train.cuda_graph == "true", "train.cuda_graph", "use auto");
 }
 
@@ -183,6 +181,8 @@ void finish(Config& config, const Origin& origin) {
   judge.require(config.checkpoint.keep >= 1, "checkpoint.keep", "must be at least 1");
   judge.require(!config.checkpoint.async || config.checkpoint.io == "posix", "checkpoint.async",
                 "needs checkpoint.io = posix: a writer beside training may not call MPI");
+  judge.require(config.fault.hang_timeout_s == 0 || config.fault.hang_timeout_s >= 1, "fault.hang_timeout_s",
+                "must be at least 1, or 0 for ever");
   judge.require(config.log.every >= 1, "log.every", "must be at least 1");
   refuse_unavailable(config, judge);
 }

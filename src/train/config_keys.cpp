@@ -217,9 +217,9 @@ std::vector<Key> make_keys() {
           "let float64 of a file be rounded to float32", true),
 
       key("fault.hang_timeout_s", at(&Config::fault, &FaultConfig::hang_timeout_s),
-          "how long a rank may be missing; 0: for ever", true),
+          "seconds without progress after which a rank is missing, and the job ends; 0: for ever", true),
       key("fault.signal_report", at(&Config::fault, &FaultConfig::signal_report),
-          "SIGUSR1 prints where each rank is", true),
+          "SIGUSR1 prints where each rank is, with its stack; so does the end of a job that hangs", true),
 
       key("log.every", at(&Config::log, &LogConfig::every), "steps between lines of metrics", true),
       key("log.trace", at(&Config::log, &LogConfig::trace),

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/autograd/functions.h"
+#include "lockstep/base/whereabouts.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/eval_batches.h"
 
@@ -25,6 +26,7 @@ Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& datas
                             world);
   comm::together(world, [&] {
     for (int chunk = batches.mine().first; chunk < batches.mine().end(); ++chunk) {
+      whereabouts::mark();
       const data::EvalBatch& batch = batches.read(chunk);
       tape.begin({.training = false, .record = false});
       const Var logits = model.forward(tape, batch.x);

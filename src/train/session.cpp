@@ -7,6 +7,9 @@
 #include <exception>
 #include <new>
 
+#include "lockstep/base/whereabouts.h"
+#include "train/watchdog.h"
+
 namespace lockstep {
 namespace {
 
@@ -68,7 +71,14 @@ kernels::Backend& Session::backend() {
   return *backend_;
 }
 
+void Session::watch(double hang_timeout_s, bool signal_report) {
+  watchdog_.reset();
+  watchdog_ = std::make_unique<train::Watchdog>(
+      world_, train::WatchOptions{.hang_timeout_s = hang_timeout_s, .signal_report = signal_report});
+}
+
 int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& program) {
+  std::unique_ptr<train::Watchdog> watchdog;  // the last to go: MPI, too, can hang in its end
   std::unique_ptr<comm::World> world;
   try {
     world = std::make_unique<comm::World>(argc, argv);
@@ -82,11 +92,14 @@ int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& 
   Failure failure;
   try {
     errors = communicator.split(0, communicator.rank());
-    Session session(communicator);
-    return static_cast<int>(program(session));
+    Session session(communicator, watchdog);
+    const ExitCode code = program(session);
+    whereabouts::enter(whereabouts::Phase::end);
+    return static_cast<int>(code);
   } catch (...) {
     failure = current_failure();
   }
+  whereabouts::enter(whereabouts::Phase::failure);
   if (!errors) end_alone(communicator, failure);
   return end_together(*errors, failure);
 }

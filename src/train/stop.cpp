@@ -2,9 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
+#include <string_view>
 #include <utility>
+
+#include "train/launcher.h"
+#include "train/processes.h"
 
 namespace lockstep::train {
 namespace {
@@ -12,10 +17,17 @@ namespace {
 // A signal handler reaches nothing else: the one place of process-wide state.
 volatile std::sig_atomic_t preempt_signals = 0;
 volatile std::sig_atomic_t interrupt_signals = 0;
+volatile std::sig_atomic_t launcher_signals = 0;
+/// The processes above this one that launch ranks: the daemon of the node, perhaps behind a shell.
+std::array<pid_t, 8> launchers{};
 
-void on_preempt(int) { preempt_signals = 1; }
+void on_preempt(int signal, siginfo_t* info, void*) {
+  const bool from_launcher = signal == SIGTERM && info->si_code <= 0 && info->si_pid > 0 &&
+                             std::find(launchers.begin(), launchers.end(), info->si_pid) != launchers.end();
+  (from_launcher ? launcher_signals : preempt_signals) = 1;
+}
 
-void on_interrupt(int signal) {
+void on_interrupt(int signal, siginfo_t*, void*) {
   if (interrupt_signals) {  // a second Ctrl-C: now
     std::signal(signal, SIG_DFL);
     std::raise(signal);
@@ -23,19 +35,28 @@ void on_interrupt(int signal) {
   interrupt_signals = 1;
 }
 
-constexpr std::array<std::pair<int, void (*)(int)>, 3> handlers{
+constexpr std::array<std::pair<int, void (*)(int, siginfo_t*, void*)>, 3> handlers{
     {{SIGINT, on_interrupt}, {SIGTERM, on_preempt}, {SIGUSR2, on_preempt}}};
 
-void install(int signal, void (*handler)(int)) {
-  struct sigaction action {};
-  action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;
-  sigaction(signal, &action, nullptr);
+bool launches_ranks(std::string_view program) {
+  constexpr std::array<std::string_view, 6> beginnings{"mpirun", "mpiexec", "orte", "prte", "prun", "hydra"};
+  return std::ranges::any_of(beginnings,
+                             [&](std::string_view beginning) { return program.starts_with(beginning); });
+}
+
+void find_launchers() {
+  launchers = {};
+  pid_t above = ::getppid();
+  for (std::size_t found = 0; above > 1 && found < launchers.size(); above = parent_of(above)) {
+    if (launches_ranks(name_of(above))) launchers[found++] = above;
+  }
 }
 
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
 }  // namespace
+
+bool ended_by_launcher() { return launcher_signals != 0; }
 
 StopRequests::StopRequests(std::string run_directory, bool watch_files)
     : stop_file_(run_directory + "/stop"),
@@ -43,11 +64,18 @@ StopRequests::StopRequests(std::string run_directory, bool watch_files)
       watch_files_(watch_files) {
   preempt_signals = 0;
   interrupt_signals = 0;
-  for (const auto& [signal, handler] : handlers) install(signal, handler);
+  launcher_signals = 0;
+  find_launchers();
+  for (const auto& [signal, handler] : handlers) {
+    struct sigaction action {};
+    action.sa_sigaction = handler;
+    action.sa_flags = SA_RESTART | SA_SIGINFO;
+    sigaction(signal, &action, nullptr);
+  }
 }
 
 StopRequests::~StopRequests() {
-  for (const auto& [signal, handler] : handlers) install(signal, SIG_DFL);
+  for (const auto& [signal, handler] : handlers) std::signal(signal, SIG_DFL);
 }
 
 Requests StopRequests::pending() const {

@@ -10,6 +10,7 @@
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/base/whereabouts.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/agreement.h"
@@ -24,9 +25,13 @@
 #include "lockstep/train/workload.h"
 #include "train/run_config.h"
 #include "train/say_start.h"
+#include "train/stragglers.h"
+#include "train/time_limit.h"
 
 namespace lockstep::train {
 namespace {
+
+using whereabouts::Phase;
 
 data::Augment augment_of(const Config& config, const data::Dataset& dataset) {
   if (!config.data.crop && !config.data.flip) return {};
@@ -82,6 +87,21 @@ struct Inputs {
   DataSets data;
 };
 
+/// How long the parts of a step have taken at most: what a stop in time has to allow for.
+struct Longest {
+  double step_s = 0, evaluation_s = 0, save_s = 0;
+
+  static void note(double& longest_s, const Stopwatch& watch) {
+    longest_s = std::max(longest_s, watch.elapsed_ms() * 1e-3);
+  }
+};
+
+std::vector<int> shards_of_ranks(const comm::ShardMap& map) {
+  std::vector<int> shards;
+  for (int rank = 0; rank < map.ranks(); ++rank) shards.push_back(map.block(rank).count);
+  return shards;
+}
+
 /// A step's shards, read when the step asks for them: what the reading throws is then the step's error on
 /// every rank.
 struct StepShards {
@@ -99,7 +119,7 @@ struct StepShards {
 class Trainer {
  public:
   Trainer(Session& session, const Config& config, Inputs& inputs, checkpoint::RunDirectory& run,
-          const RunOptions& options);
+          const RunOptions& options, StopRequests& requests);
   ExitCode run();
 
  private:
@@ -113,6 +133,7 @@ class Trainer {
   std::vector<std::string> metrics() const;
   checkpoint::Contents contents();
   void save();
+  bool time_is_up() const;
   void write_timeline();
   bool due(std::int64_t every) const { return every > 0 && done_ % every == 0; }
 
@@ -140,6 +161,11 @@ class Trainer {
   std::optional<MetricsFile> metrics_;
   std::optional<Progress> progress_;
   std::optional<ddp::Timeline> timeline_;
+  StopRequests& requests_;
+  TimeLimit time_limit_;
+  Stragglers stragglers_;
+  Longest longest_;
+  Stopwatch since_save_;  // began
 };
 
 /// Facts stored with a checkpoint and compared on a resume.
@@ -164,7 +190,7 @@ checkpoint::StoreOptions store_options(const Config& config, const data::Dataset
 }
 
 Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpoint::RunDirectory& run,
-                 const RunOptions& options)
+                 const RunOptions& options, StopRequests& requests)
     : session_(session),
       world_(session.world()),
       config_(config),
@@ -182,7 +208,10 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
               world_),
       schedule_{optim::schedule_named(config.optimizer.schedule), config.optimizer.lr,
                 config.optimizer.min_lr, config.optimizer.warmup_steps},
-      store_(run, world_, store_options(config, data_.train(), session.backend())) {
+      store_(run, world_, store_options(config, data_.train(), session.backend())),
+      requests_(requests),
+      time_limit_(world_.rank() == 0),
+      stragglers_(shards_of_ranks(replicas_.shard_map())) {
   check_keep_best();
   if (ema_) optimizer_->attach(*ema_);
   if (!config_.log.trace.empty()) {
@@ -241,6 +270,7 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
   }
   learning_rate_ = schedule_.at(done_, config_.train.steps);
   const double start_s = monotonic_s();
+  whereabouts::enter(Phase::optimizer);
   applied_ =
       optimizer_->step({.lr = learning_rate_, .clip = config_.optimizer.clip, .measure_norm = measure_norm});
   if (timeline_) timeline_->add("optimizer", ddp::Timeline::compute, done_, start_s, monotonic_s());
@@ -339,14 +369,17 @@ checkpoint::Contents Trainer::contents() {
 
 void Trainer::save() {
   if (saved_ == done_) return;
+  whereabouts::enter(Phase::checkpoint);
   if (store_.saving()) {
     progress_->note(
         fmt::format("step {}: waits for the checkpoint before, which is still being written", done_));
     store_.finish();
   }
+  since_save_.restart();
   checkpoint::Contents contents = this->contents();
   if (evaluation_.step == done_) contents.provenance = evaluation_.metrics;
   store_.save_contents(done_, std::move(contents));
+  if (!store_.saving()) Longest::note(longest_.save_s, since_save_);
   saved_ = done_;
   interval_ = {};
 }
@@ -358,16 +391,31 @@ void Trainer::write_timeline() {
                               dropped == 0 ? "" : fmt::format("; {} later spans were not kept", dropped)));
 }
 
+/// Twice what a step and a save may take is left, or less. Until a save was seen it is taken to write the
+/// weights and three times as much of state at 100 MB/s.
+bool Trainer::time_is_up() const {
+  constexpr double careful_bytes_per_s = 100e6;
+  double save_s = longest_.save_s;
+  if (save_s == 0) {
+    for (const Param* const param : replicas_.params())
+      save_s += 4 * static_cast<double>(param->value.bytes()) / careful_bytes_per_s;
+  }
+  const bool evaluates = config_.train.eval_every > 0 && (done_ + 1) % config_.train.eval_every == 0;
+  return time_limit_.left_s() < 2 * (longest_.step_s + (evaluates ? longest_.evaluation_s : 0) + save_s);
+}
+
 ExitCode Trainer::run() {
   say_start(session_, config_, model_, data_, replicas_, *optimizer_, ema_.get());
   const bool speaks = world_.rank() == 0;
   comm::together(world_, [&] { metrics_.emplace(run_.metrics_path(), done_, speaks); });
   progress_.emplace(session_.log(), speaks, done_, config_.train.steps, config_.log.every);
-  StopRequests requests(run_.path(), speaks);
   interval_ = {};
   while (done_ < config_.train.steps) {
-    const Requests asked = requests.pending();
-    replicas_.request({.stop_preempted = asked.preempt,
+    const Stopwatch step_watch;
+    whereabouts::at_step(done_ + 1, interval_.steps > 0 ? interval_.step_ms() : 0);
+    const Requests asked = requests_.pending();
+    const bool late = time_is_up();
+    replicas_.request({.stop_preempted = asked.preempt || late,
                        .stop_user = asked.user_stop,
                        .checkpoint = asked.checkpoint,
                        .saving = store_.writing(),
@@ -375,8 +423,15 @@ ExitCode Trainer::run() {
     const bool last = done_ + 1 == config_.train.steps;
     const bool log = last || (done_ + 1) % config_.log.every == 0;
     const ddp::StepResult result = take_step(log);
+    const bool was_saving = store_.saving();
     store_.advance(result.requests.saving, result.requests.save_failed);
+    if (was_saving && !store_.saving()) Longest::note(longest_.save_s, since_save_);
     interval_.add(result);
+    if (speaks) {
+      const std::string news = stragglers_.note([this](int rank) { return replicas_.compute_ms_of(rank); });
+      if (!news.empty()) progress_->note(fmt::format("step {}: {}", done_, news));
+    }
+    Longest::note(longest_.step_s, step_watch);
     progress_->step(done_, result.mean_loss(),
                     static_cast<double>(config_.train.global_batch) * 1e3 / interval_.step_ms());
     if (log) log_step(result);
@@ -384,18 +439,26 @@ ExitCode Trainer::run() {
     const bool saves = due(config_.checkpoint.every) || last || result.requests.any();
     if (saves && config_.ddp.check_every > 0) replicas_.check_replicas();  // a divided run is not saved
     if (evaluates || saves) check_finite();
-    if (evaluates) evaluate_all();
+    if (evaluates) {
+      const Stopwatch watch;
+      whereabouts::enter(Phase::evaluation);
+      evaluate_all();
+      Longest::note(longest_.evaluation_s, watch);
+    }
     if (saves) save();
-    requests.clear({result.requests.stop_preempted, result.requests.stop_user, result.requests.checkpoint});
+    requests_.clear({result.requests.stop_preempted, result.requests.stop_user, result.requests.checkpoint});
     if (!last && (result.requests.stop_preempted || result.requests.stop_user)) {
       store_.finish();
       write_timeline();
       progress_->note(fmt::format("{} after step {}; checkpoint {}",
-                                  result.requests.stop_preempted ? "preempted" : "stopped as asked", done_,
-                                  store_.current_path()));
+                                  late                             ? "stopped ahead of the time limit"
+                                  : result.requests.stop_preempted ? "preempted"
+                                                                   : "stopped as asked",
+                                  done_, store_.current_path()));
       return result.requests.stop_preempted ? ExitCode::preempted : ExitCode::user_stopped;
     }
   }
+  whereabouts::enter(Phase::checkpoint);
   store_.finish();
   write_timeline();
   progress_->note(fmt::format("done: {} steps; checkpoint {}", done_, store_.current_path()));
@@ -406,13 +469,15 @@ ExitCode Trainer::run() {
 
 ExitCode train(Session& session, Config config, const RunOptions& options) {
   comm::Communicator& world = session.world();
+  session.watch(config.fault.hang_timeout_s, config.fault.signal_report);
   check_alike(world, config, options);
   std::optional<Inputs> inputs;
   comm::together(world, [&] { inputs.emplace(config); });
   checkpoint::RunDirectory run(options.directory, world);
   settle(config, run, options, world);
   session.use_backend(Device::cpu(), config.train.threads);
-  Trainer trainer(session, config, *inputs, run, options);
+  StopRequests requests(run.path(), world.rank() == 0);  // what comes during the start is obeyed after a step
+  Trainer trainer(session, config, *inputs, run, options, requests);
   run.write_config(to_text(config));  // only now: what failed to start leaves no run behind
   return trainer.run();
 }

@@ -40,9 +40,10 @@ BOOST_AUTO_TEST_CASE(losses_are_folded_along_the_tree_over_shards) {
       header.add_loss(turn, false, {0.0, static_cast<double>(shard)});
       header.end_shard(turn);
     }
-    header.exchange(world(), 1, {}, false, ddp::Usage(block.count, 0));
+    header.exchange(world(), 1, {}, false, 10.0 + world().rank(), ddp::Usage(block.count, 0));
     BOOST_TEST(header.loss().sum == folded(shards).sum);
     BOOST_TEST(header.loss().weight == folded(shards).weight);
+    for (int rank = 0; rank < world().size(); ++rank) BOOST_TEST(header.compute_ms(rank) == 10.0 + rank);
   }
 }
 
@@ -63,7 +64,7 @@ BOOST_AUTO_TEST_CASE(usage_is_known_of_every_rank) {
   }
   ddp::StepHeader header(map, ddp::PlaneSchedule(shards, block), items);
   header.begin(0);
-  header.exchange(world(), 1, {}, false, usage);
+  header.exchange(world(), 1, {}, false, 0, usage);
   for (std::size_t item = 0; item < items; ++item) {
     BOOST_TEST(header.written(item) == (item % 3 != 0), item);
     BOOST_TEST(header.missed(item) == (item % 3 != 1), item);
@@ -76,7 +77,7 @@ BOOST_AUTO_TEST_CASE(different_plans_are_an_error_that_names_both) {
   const comm::ShardRange block = map.block(world().rank());
   ddp::StepHeader header(map, ddp::PlaneSchedule(4, block), 1);
   header.begin(0);
-  header.exchange(world(), world().rank() == 1 ? 0xbad : 0x1, {}, false, ddp::Usage(block.count, 1));
+  header.exchange(world(), world().rank() == 1 ? 0xbad : 0x1, {}, false, 0, ddp::Usage(block.count, 1));
   const std::string text = same_error(ExitCode::training, [&] { header.check_agreement(); });
   BOOST_TEST(contains(text, "rank 1 holds bucket plan 0000000000000bad but rank 0 0000000000000001"));
 }

@@ -124,6 +124,9 @@ class DataParallel final : public GradientSource {
   const Sharding* sharding() const override;
   void updated(std::size_t param) override;
 
+  /// StepResult::compute_ms of any rank in the last step.
+  double compute_ms_of(int rank) const;
+
   const Options& options() const;
   comm::Communicator& communicator() const;
   /// None unless asked for in Options.

@@ -78,7 +78,7 @@ struct CheckpointConfig {
 };
 
 struct FaultConfig {
-  double hang_timeout_s = 0;  ///< 0: wait for ever
+  double hang_timeout_s = 300;  ///< 0: wait for ever
   bool signal_report = false;
 };
 

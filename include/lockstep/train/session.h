@@ -13,21 +13,32 @@
 
 namespace lockstep {
 
+namespace train {
+class Watchdog;
+}
+
 /// MPI (if this process was started as a rank), the device and the log. Made by run().
 class Session {
  public:
-  explicit Session(comm::Communicator& world) : world_(world), log_(world.rank()) {}
+  /// `watchdog` is kept for watch(); it outlives MPI.
+  Session(comm::Communicator& world, std::unique_ptr<train::Watchdog>& watchdog)
+      : world_(world), log_(world.rank()), watchdog_(watchdog) {}
 
   comm::Communicator& world() const { return world_; }
   const Log& log() const { return log_; }
   /// The device's backend: the CPU's with one thread, unless use_backend() came before.
   kernels::Backend& backend();
   void use_backend(Device device, int threads) { backend_ = kernels::make_backend(device, threads); }
+  /// Collective: from now to the end of the process, a rank without progress for longer than hang_timeout_s
+  /// (0: never) ends the job on every rank with exit code 5 and a report of who and where. signal_report:
+  /// SIGUSR1 prints where each rank is, with its stack.
+  void watch(double hang_timeout_s, bool signal_report);
 
  private:
   comm::Communicator& world_;
   Log log_;
   std::unique_ptr<kernels::Backend> backend_;
+  std::unique_ptr<train::Watchdog>& watchdog_;
 };
 
 /// run() for a program that returns how it ended.

@@ -1,0 +1,71 @@
+// Where this process is in its work, for whoever asks while it cannot answer: a watchdog, a report.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace lockstep::whereabouts {
+
+/// What a rank is doing. `end`: its program is over, MPI ends; `failure`: it has thrown, and is ending.
+enum class Phase : std::uint32_t {
+  start,
+  data,
+  forward,
+  backward,
+  sums,
+  header,
+  optimizer,
+  evaluation,
+  checkpoint,
+  end,
+  failure,
+};
+constexpr int phases = 11;
+const char* to_string(Phase phase);
+
+/// Plain lock-free words: they may lie in memory that other processes read, at any moment, even when this one
+/// is stopped. Fields change one by one; a reader may see the newer of one beside the older of another.
+struct Record {
+  std::atomic<std::uint64_t> marks{0};    ///< signs of progress so far, of any thread
+  std::atomic<std::int64_t> step{0};      ///< the step at hand, from 1; 0: none yet
+  std::atomic<std::int64_t> since_ns{0};  ///< since when in this phase, on the monotonic clock
+  std::atomic<Phase> phase{Phase::start};
+  std::atomic<std::uint32_t> waiting{0};  ///< above 0: for other ranks
+  std::atomic<std::int32_t> bucket{-1};   ///< of gradients, the last one started or waited for in this step
+  std::atomic<float> step_ms{0};          ///< recent steps took
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<float>::is_always_lock_free);
+
+/// That of this process. A record is process-wide by nature: there is one thread that trains.
+Record& here();
+/// From now on this process writes `record` (none: its own again), which goes on where the last one stood.
+void write_to(Record* record);
+
+/// Called by the thread that trains. None allocates, locks or calls the system, but for the clock.
+void enter(Phase phase);
+void at_step(std::int64_t step, double step_ms);
+void at_bucket(int bucket);
+
+/// A sign of progress inside a phase that may take long. Any thread.
+inline void mark() { here().marks.fetch_add(1, std::memory_order_relaxed); }
+
+/// While it lives this rank waits for others: not it is to blame for a silence.
+class Waiting {
+ public:
+  Waiting() { change(1); }
+  ~Waiting() {
+    change(-1);
+    mark();
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  static void change(int by) {
+    auto& waiting = here().waiting;
+    waiting.store(waiting.load(std::memory_order_relaxed) + static_cast<std::uint32_t>(by),
+                  std::memory_order_relaxed);
+  }
+};
+
+}  // namespace lockstep::whereabouts

@@ -1,0 +1,59 @@
+#include "train/processes.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace lockstep::train {
+namespace {
+
+/// The beginning of a file of /proc; empty if it cannot be read.
+template <std::size_t size>
+const char* read_proc(pid_t pid, const char* name, char (&text)[size]) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/%s", static_cast<int>(pid), name);
+  const int descriptor = ::open(path, O_RDONLY | O_CLOEXEC);
+  const ssize_t bytes = descriptor < 0 ? 0 : ::read(descriptor, text, size - 1);
+  if (descriptor >= 0) ::close(descriptor);
+  text[bytes > 0 ? bytes : 0] = '\0';
+  return text;
+}
+
+}  // namespace
+
+ProcessState state_of(pid_t pid) {
+  char text[2048];
+  read_proc(pid, "status", text);
+  ProcessState state;
+  if (const char* const line = std::strstr(text, "\nState:\t")) state.letter = line[8];
+  if (const char* const line = std::strstr(text, "\nTracerPid:\t")) state.traced = std::atoi(line + 12) != 0;
+  return state;
+}
+
+const char* describe(ProcessState state) {
+  if (state.gone()) return "the process is gone";
+  if (state.letter == 'T' || state.letter == 't') return "the process is stopped";
+  if (state.letter == 'D')
+    return "the process waits inside the system, as for a disk or a network file system";
+  if (state.letter == 'S') return "the process sleeps";
+  return "the process runs";
+}
+
+pid_t parent_of(pid_t pid) {
+  char text[2048];
+  read_proc(pid, "status", text);
+  const char* const line = std::strstr(text, "\nPPid:\t");
+  return line ? std::atoi(line + 7) : 0;
+}
+
+std::string name_of(pid_t pid) {
+  char text[64];
+  read_proc(pid, "comm", text);
+  text[std::strcspn(text, "\n")] = '\0';
+  return text;
+}
+
+}  // namespace lockstep::train
