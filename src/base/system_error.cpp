@@ -16,6 +16,7 @@ void throw_system_error(int error, const std::string& path, std::string_view act
       throw DataError("{}: cannot {}: {}; free some space or write elsewhere", path, action, reason);
     case EROFS:
     case ENOENT:
+    case EEXIST:
     case EISDIR:
       throw DataError("{}: cannot {}: {}", path, action, reason);
     case EACCES:

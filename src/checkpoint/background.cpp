@@ -3,8 +3,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <utility>
+
+#include "lockstep/base/quiet_thread.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -14,36 +15,37 @@ void give_way() { ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19)
 
 }  // namespace
 
+Background::~Background() {
+  if (thread_.joinable()) thread_.join();
+}
+
 void Background::start(std::function<void()> work) {
+  if (thread_.joinable()) thread_.join();
   error_ = nullptr;
-  work_ = std::async(std::launch::async, [work = std::move(work)] {
-    give_way();
-    work();
-  });
+  running_ = true;
+  try {
+    thread_ = start_quiet_thread("a save beside training", [this, work = std::move(work)] {
+      give_way();
+      try {
+        work();
+      } catch (...) {
+        error_ = std::current_exception();
+      }
+      running_ = false;
+    });
+  } catch (...) {
+    running_ = false;
+    throw;
+  }
 }
 
-bool Background::running() const {
-  return work_.valid() && work_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-}
+bool Background::running() const { return running_; }
 
-bool Background::failed() {
-  if (!running()) collect();
-  return error_ != nullptr;
-}
+bool Background::failed() const { return !running_ && error_ != nullptr; }
 
 void Background::finish() {
-  collect();
+  if (thread_.joinable()) thread_.join();
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
-}
-
-/// Waits for the work and keeps what it threw.
-void Background::collect() {
-  if (!work_.valid()) return;
-  try {
-    work_.get();
-  } catch (...) {
-    error_ = std::current_exception();
-  }
 }
 
 }  // namespace lockstep::checkpoint

@@ -1,9 +1,10 @@
 // Private to the room: one piece of work at a time beside the thread that trains.
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <functional>
-#include <future>
+#include <thread>
 
 namespace lockstep::checkpoint {
 
@@ -13,22 +14,22 @@ class Background {
  public:
   Background() = default;
   /// Waits for the work.
-  ~Background() = default;
+  ~Background();
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
 
-  /// What was started before is over.
+  /// What was started before is over. FailureError if there can be no thread.
   void start(std::function<void()> work);
   bool running() const;
-  /// True once the work has ended by an exception.
-  bool failed();
+  /// The work has ended by an exception, which finish() has not thrown yet.
+  bool failed() const;
   /// Waits for the work, and throws what it threw, once.
   void finish();
 
  private:
-  void collect();
-  std::future<void> work_;
-  std::exception_ptr error_;
+  std::thread thread_;
+  std::atomic<bool> running_{false};
+  std::exception_ptr error_;  // the thread's while it runs
 };
 
 }  // namespace lockstep::checkpoint

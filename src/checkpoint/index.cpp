@@ -122,9 +122,12 @@ void read_root(const hdf5::File& file, FileIndex& index) {
                     index.path);
   }
   const std::int64_t version = file.int64_attribute("format_version");
-  if (version < 1 || version > format_version) {
-    throw DataError("{}: is of format_version {}; this build reads up to {}", index.path, version,
-                    format_version);
+  constexpr std::int64_t no_version_ever = 1000;
+  if (version < 1 || version >= no_version_ever)
+    throw DataError("{}: format_version {} is none", index.path, version);
+  if (version > format_version) {
+    throw UsageError("{}: is of format_version {}; this build reads up to {}: use a newer one", index.path,
+                     version, format_version);
   }
   index.version = static_cast<int>(version);
   Position& position = index.position;

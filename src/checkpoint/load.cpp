@@ -96,7 +96,7 @@ void read_whole(const OpenFile& file, const TensorEntry& entry, const Tensor& ta
   read_elements(file, entry, elements.data());
   if (!cast_elements(hdf5::element_type_named(to_string(entry.dtype)), elements.data(), target.dtype(), out,
                      target.numel())) {
-    throw DataError("{}: {} holds numbers beyond {}", file.path(), entry.path(), to_string(target.dtype()));
+    throw UsageError("{}: {} holds numbers beyond {}", file.path(), entry.path(), to_string(target.dtype()));
   }
 }
 

@@ -1,6 +1,6 @@
 #include "checkpoint/retention.h"
 
-#include <charconv>
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -9,19 +9,18 @@ namespace lockstep::checkpoint {
 Retention::Retention(int keep, std::string metric)
     : keep_(keep), metric_(std::move(metric)), more_is_better_(metric_.ends_with("accuracy")) {}
 
-void Retention::note(std::int64_t step, std::string_view metric) {
-  double score = 0;
-  const auto [end, error] = std::from_chars(metric.data(), metric.data() + metric.size(), score);
-  if (metric.empty() || error != std::errc() || !std::isfinite(score)) {
-    scores_.erase(step);
+void Retention::note(std::int64_t step, std::optional<double> metric) {
+  if (metric && std::isfinite(*metric)) {
+    scores_[step] = *metric;
   } else {
-    scores_[step] = score;
+    scores_.erase(step);
   }
 }
 
-std::optional<std::int64_t> Retention::best() const {
+std::optional<std::int64_t> Retention::best(std::span<const std::int64_t> steps) const {
   const std::pair<const std::int64_t, double>* best = nullptr;
   for (const auto& candidate : scores_) {
+    if (std::ranges::find(steps, candidate.first) == steps.end()) continue;
     if (!best || (more_is_better_ ? candidate.second > best->second : candidate.second < best->second))
       best = &candidate;
   }
@@ -33,7 +32,7 @@ std::vector<std::int64_t> Retention::to_remove(std::span<const std::int64_t> ste
                                                std::int64_t newest) const {
   std::vector<std::int64_t> removed;
   if (keep_ <= 0) return removed;
-  const std::optional<std::int64_t> best = this->best();
+  const std::optional<std::int64_t> best = this->best(steps);
   int kept = 0;
   for (const std::int64_t step : steps) {
     if (step > newest || ++kept <= keep_ || step == best) continue;

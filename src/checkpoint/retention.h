@@ -6,7 +6,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace lockstep::checkpoint {
@@ -19,10 +18,10 @@ class Retention {
   Retention(int keep, std::string metric);
 
   const std::string& metric() const { return metric_; }
-  /// A checkpoint of this step exists; its metric as text, none if it was not evaluated.
-  void note(std::int64_t step, std::string_view metric);
-  /// None if no checkpoint was evaluated.
-  std::optional<std::int64_t> best() const;
+  /// The metric of the checkpoint of this step; none if it was not evaluated.
+  void note(std::int64_t step, std::optional<double> metric);
+  /// Of those that exist; none if none of them was evaluated.
+  std::optional<std::int64_t> best(std::span<const std::int64_t> steps) const;
 
   /// Those of `steps` (newest first) that go now that `newest` has been written. Later steps are of a course
   /// that the run has left; they are no reason to drop what it has just written.

@@ -198,6 +198,8 @@ void Saving::write_share() {
 }
 
 void Saving::write_share_through_mpi() {
+  // What keeps a rank from opening it, it finds out here: MPI opens files together, and waits for all.
+  comm::together(communicator_, [&] { OpenFile(temporary_, OpenFile::Mode::write); });
   std::unique_ptr<comm::SharedFile> file;
   comm::together(communicator_, [&] { file = communicator_.open_shared_file(temporary_); });
   if (!file) return write_share();

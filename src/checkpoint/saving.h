@@ -24,7 +24,8 @@ namespace lockstep::checkpoint {
 /// nothing but the files; their errors are of this rank alone. Several threads may be in write_share() at
 /// once: they share the work.
 ///
-/// The temporary file is removed at the end, unless it was published: not before all ranks have written.
+/// The temporary file is removed at the end, unless it was published. Ranks that still write into it then
+/// fail, or write into a file without a name.
 class Saving {
  public:
   /// Lists and compares what ranks hold, lays the file out and shares the work. Errors: save_file.
@@ -45,7 +46,9 @@ class Saving {
   /// Writes, digests and syncs what is left of this rank's share. Other threads may still be at it when it
   /// returns.
   void write_share();
-  /// The same through MPI's file calls, or write_share() where there are none. Collective, with one error for
+  /// Whoever is in write_share() stops after what it is writing: nobody wants the file any more.
+  void give_up() { begun_ = segments_.size(); }
+  /// write_share() through MPI's file calls where there are any. Collective, with one error for
   /// all.
   void write_share_through_mpi();
   /// The digests meet, and the structure is made.

@@ -9,10 +9,10 @@ namespace {
 
 /// The blocks that each rank digests, in its order.
 std::vector<std::vector<BlockRun>> runs_by_rank(std::span<const Place> places, int ranks) {
-  std::vector<std::vector<BlockRun>> runs(static_cast<std::size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (const Piece& piece : file_share(places, rank, ranks))
-      runs[static_cast<std::size_t>(rank)].push_back(blocks_begun_in(piece));
+  std::vector<std::vector<BlockRun>> runs;
+  for (const std::vector<Piece>& pieces : file_shares(places, ranks)) {
+    std::vector<BlockRun>& of_rank = runs.emplace_back();
+    for (const Piece& piece : pieces) of_rank.push_back(blocks_begun_in(piece));
   }
   return runs;
 }

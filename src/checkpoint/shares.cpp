@@ -54,19 +54,25 @@ std::vector<Place> places_of(const FileIndex& index) {
   return places;
 }
 
-std::vector<Piece> file_share(std::span<const Place> places, int rank, int ranks) {
+std::vector<std::vector<Piece>> file_shares(std::span<const Place> places, int ranks) {
   const std::vector<std::size_t> order = order_in_file(places);
   const std::vector<std::uint64_t> cuts = cuts_of(places, order, ranks);
-  const std::uint64_t begin = cuts[static_cast<std::size_t>(rank)],
-                      end = cuts[static_cast<std::size_t>(rank) + 1];
-  std::vector<Piece> pieces;
+  std::vector<std::vector<Piece>> shares(static_cast<std::size_t>(ranks));
   for (const std::size_t tensor : order) {
     const Place& place = places[tensor];
-    const std::uint64_t first = std::max(begin, place.offset),
-                        last = std::min(end, place.offset + place.bytes);
-    if (first < last) pieces.push_back({tensor, first - place.offset, first, last - first});
+    const std::uint64_t end = place.offset + place.bytes;
+    const auto after = std::upper_bound(cuts.begin() + 1, cuts.end(), place.offset);
+    for (auto rank = static_cast<std::size_t>(after - cuts.begin()) - 1;
+         rank < shares.size() && cuts[rank] < end; ++rank) {
+      const std::uint64_t first = std::max(cuts[rank], place.offset), last = std::min(cuts[rank + 1], end);
+      if (first < last) shares[rank].push_back({tensor, first - place.offset, first, last - first});
+    }
   }
-  return pieces;
+  return shares;
+}
+
+std::vector<Piece> file_share(std::span<const Place> places, int rank, int ranks) {
+  return file_shares(places, ranks)[static_cast<std::size_t>(rank)];
 }
 
 BlockRun blocks_begun_in(const Piece& piece) {

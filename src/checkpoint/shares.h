@@ -31,7 +31,8 @@ struct Piece {
   std::uint64_t bytes = 0;
 };
 
-/// The pieces of `rank`, in file order. Over all ranks they cover each tensor exactly once.
+/// The pieces of each rank, or of one, in file order. Over all ranks they cover each tensor exactly once.
+std::vector<std::vector<Piece>> file_shares(std::span<const Place> places, int ranks);
 std::vector<Piece> file_share(std::span<const Place> places, int rank, int ranks);
 
 /// Blocks [first, first + count) of a tensor.

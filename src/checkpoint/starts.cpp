@@ -9,12 +9,6 @@
 
 namespace lockstep::checkpoint {
 
-int Starts::from(std::int64_t step) const {
-  const Counts counts = read();
-  const auto found = counts.find(step);
-  return found == counts.end() ? 0 : found->second;
-}
-
 void Starts::add(std::int64_t step) {
   Counts counts = read();
   ++counts[step];

@@ -14,8 +14,10 @@ class Starts {
  public:
   explicit Starts(std::string path) : path_(std::move(path)) {}
 
-  /// From `step`, so far.
-  int from(std::int64_t step) const;
+  using Counts = std::map<std::int64_t, int>;
+
+  /// By step, so far.
+  Counts read() const;
   void add(std::int64_t step);
   /// The last add() led to an end in order.
   void take_back(std::int64_t step);
@@ -23,8 +25,6 @@ class Starts {
   void forget_up_to(std::int64_t step);
 
  private:
-  using Counts = std::map<std::int64_t, int>;
-  Counts read() const;
   void write(const Counts& counts) const;
   std::string path_;
 };

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <exception>
 #include <utility>
 #include <vector>
@@ -20,15 +21,30 @@
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::checkpoint {
+namespace {
+
+std::optional<double> number_in(const std::string& text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+}  // namespace
 
 /// The files of one step on their way. First every rank writes its share of them, then rank 0 publishes them.
 struct Store::UnderWay {
   std::int64_t step = 0;
-  std::string metric;  // that of StoreOptions::keep_best; empty: not evaluated
+  std::optional<double> metric;  // that of StoreOptions::keep_best
   std::vector<std::unique_ptr<Saving>>
       files;  // profile snapshot first: who resumes from a checkpoint finds it
   bool publishing = false;
+  bool published_beside = false;  // by the writer
   Background writer;
+
+  ~UnderWay() {
+    for (const auto& file : files) file->give_up();  // nothing if they are written
+  }
 
   const std::string& path() const { return files.back()->path(); }
   void write_shares() {
@@ -55,20 +71,23 @@ Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, com
       directory_(run_directory_.checkpoints_path()),
       communicator_(communicator),
       options_(std::move(options)),
+      provenance_(provenance_of(communicator)),
       log_(communicator.rank()),
       retention_(std::make_unique<Retention>(options_.keep, options_.keep_best)),
       starts_(std::make_unique<Starts>(directory_ + "/starts")),
       exceptions_at_start_(std::uncaught_exceptions()) {
   if (options_.async && options_.io != Io::posix)
     throw UsageError("asynchronous saves need io = posix: a writer beside training may not call MPI");
+  for (const auto& [name, value] : options_.provenance) provenance_[name] = value;
   comm::together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     remove_drafts(directory_, log_);
     if (retention_->metric().empty()) return;
     for (const std::int64_t step : steps_in(directory_)) {
       try {
-        retention_->note(step,
-                         read_index(directory_ + "/" + name_of_step(step)).provenance[options_.keep_best]);
+        const Provenance stored = read_index(directory_ + "/" + name_of_step(step)).provenance;
+        if (const auto metric = stored.find(options_.keep_best); metric != stored.end())
+          retention_->note(step, number_in(metric->second));
       } catch (const Error&) {  // a broken one is nobody's best
       }
     }
@@ -78,13 +97,18 @@ Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, com
 
 Store::~Store() {
   const bool in_order = std::uncaught_exceptions() == exceptions_at_start_;
-  if (under_way_ && in_order)
+  if (under_way_ && in_order && communicator_.rank() == 0)
     log_.warning("{}: not written, as nobody waited for it (Store::finish)", under_way_->path());
   under_way_.reset();  // ends the writer
-  if (!in_order || !started_from_) return;
+  if (in_order) started_in_vain();
+}
+
+/// The last start got no further, for no fault of the checkpoint.
+void Store::started_in_vain() {
+  if (!started_from_) return;
   try {
     run_directory_.check_held();
-    starts_->take_back(*started_from_);
+    starts_->take_back(*std::exchange(started_from_, std::nullopt));
   } catch (const std::exception& error) {
     log_.warning("{}", error.what());
   }
@@ -94,9 +118,9 @@ Store::~Store() {
 Contents Store::completed(std::int64_t step, Contents contents) const {
   contents.position = options_.stream.at(step);
   contents.config = options_.config;
-  Provenance provenance = provenance_of(communicator_);
+  Provenance provenance = provenance_;
   provenance.merge(contents.provenance);
-  for (const auto& [name, value] : options_.provenance) provenance[name] = value;
+  for (const auto& [name, value] : contents.metrics) provenance[name] = fmt::format("{}", value);
   if (!current_path_.empty()) provenance["parent_checkpoint"] = current_path_;
   contents.provenance = std::move(provenance);
   return contents;
@@ -115,7 +139,7 @@ std::string Store::save_contents(std::int64_t step, Contents contents) {
 std::unique_ptr<Store::UnderWay> Store::begin(std::int64_t step, const Contents& contents) {
   auto save = std::make_unique<UnderWay>();
   save->step = step;
-  if (const auto metric = contents.provenance.find(options_.keep_best); metric != contents.provenance.end())
+  if (const auto metric = contents.metrics.find(options_.keep_best); metric != contents.metrics.end())
     save->metric = metric->second;
   const SaveOptions options{.mark = run_directory_.mark(),
                             .check_may_write = [this] { run_directory_.check_held(); },
@@ -132,7 +156,7 @@ void Store::write(UnderWay& save) {
   if (options_.io == Io::mpiio) {
     for (const auto& file : save.files) file->write_share_through_mpi();
   } else if (options_.async) {
-    save.writer.start([&save] { save.write_shares(); });
+    comm::together(communicator_, [&] { save.writer.start([&save] { save.write_shares(); }); });
   }  // otherwise settle() does it
 }
 
@@ -156,46 +180,61 @@ void Store::copy_shares(UnderWay& save) {
 /// The end of a stage: of this rank's part, then of everybody's. A writer that is not through gets help,
 /// since it gives way to whatever else the machine does. If anything failed anywhere the save is dropped, its
 /// temporary files too.
-void Store::settle() {
+void Store::settle(Wish wish) {
   std::unique_ptr<UnderWay> save = std::move(under_way_);
   const bool publishes = save->publishing && communicator_.rank() == 0;
-  comm::together(communicator_, [&] {
-    if (!save->publishing) save->write_shares();
-    if (publishes && !options_.async) publish(*save);
-    save->writer.finish();
-  });
+  try {
+    comm::together(communicator_, [&] {
+      if (wish == Wish::give_up) {
+        for (const auto& file : save->files) file->give_up();
+      } else if (!save->publishing && !save->writer.failed()) {
+        save->write_shares();
+      } else if (publishes && !save->published_beside) {
+        publish(*save);
+      }
+      save->writer.finish();
+    });
+    if (wish == Wish::give_up) throw FailureError("{}: was given up", save->path());
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::data || error.code() == ExitCode::usage) started_in_vain();
+    throw;
+  }
   if (save->publishing) {
     current_path_ = save->path();
     return;
   }
   for (const auto& file : save->files) file->complete();
   save->publishing = true;
-  if (options_.async && communicator_.rank() == 0)
-    save->writer.start([this, &save = *save] { publish(save); });
+  save->published_beside = options_.async && wish == Wish::go_on;
+  if (save->published_beside) {
+    comm::together(communicator_, [&] {
+      if (communicator_.rank() == 0) save->writer.start([this, &save = *save] { publish(save); });
+    });
+  }
   under_way_ = std::move(save);
 }
 
-bool Store::writing() const { return under_way_ && under_way_->writer.running(); }
+Store::Writer Store::writer() const {
+  if (!under_way_) return {};
+  return {.writing = under_way_->writer.running(), .failed = under_way_->writer.failed()};
+}
 
-bool Store::failed() const { return under_way_ && under_way_->writer.failed(); }
-
-void Store::advance(bool any_writing, bool any_failed) {
-  if (under_way_ && (any_failed || !any_writing)) settle();
+void Store::advance(Writer of_any) {
+  if (!under_way_ || (of_any.writing && !of_any.failed)) return;
+  settle(of_any.failed ? Wish::give_up : Wish::go_on);
 }
 
 void Store::advance() {
   if (!under_way_) return;
-  struct Report {
-    bool writing, failed;
-  };
-  const Report mine{writing(), failed()};
-  std::vector<Report> all(static_cast<std::size_t>(communicator_.size()));
+  const Writer mine = writer();
+  std::vector<Writer> all(static_cast<std::size_t>(communicator_.size()));
   communicator_.all_gather(&mine, sizeof mine, all.data());
-  advance(std::ranges::any_of(all, &Report::writing), std::ranges::any_of(all, &Report::failed));
+  advance({.writing = std::ranges::any_of(all, &Writer::writing),
+           .failed = std::ranges::any_of(all, &Writer::failed)});
 }
 
 void Store::finish() {
-  while (under_way_) settle();
+  while (under_way_) settle(Wish::see_through);
 }
 
 /// On rank 0; beside training, so it calls neither MPI nor HDF5.
@@ -204,8 +243,7 @@ void Store::publish(UnderWay& save) {
   run_directory_.check_held();
   retention_->note(save.step, save.metric);
   link("latest", save.step);
-  if (const auto best = retention_->best(); best && exists(directory_ + "/" + name_of_step(*best)))
-    link("best", *best);
+  link_best();
   prune(save.step);
   snapshots_->thin(save.step);
   starts_->forget_up_to(save.step);
@@ -214,6 +252,10 @@ void Store::publish(UnderWay& save) {
 
 void Store::link(const std::string& name, std::int64_t step) {
   if (replace_link(directory_ + "/" + name, name_of_step(step))) sync_directory(directory_);
+}
+
+void Store::link_best() {
+  if (const auto best = retention_->best(steps_in(directory_))) link("best", *best);
 }
 
 void Store::prune(std::int64_t newest) {

@@ -11,7 +11,6 @@
 #include "checkpoint/step_files.h"
 #include "checkpoint/storage.h"
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/provenance.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/agreement.h"
 
@@ -79,7 +78,11 @@ Store::Candidates Store::candidates() {
   std::vector<std::int64_t> all = steps_in(directory_, communicator_);
   std::vector<char> tired(all.size());
   if (communicator_.rank() == 0) {
-    for (std::size_t i = 0; i < all.size(); ++i) tired[i] = starts_->from(all[i]) >= most_starts;
+    const Starts::Counts counts = starts_->read();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto found = counts.find(all[i]);
+      tired[i] = found != counts.end() && found->second >= most_starts;
+    }
   }
   communicator_.broadcast(tired.data(), tired.size(), 0);
   Candidates candidates;
@@ -107,8 +110,10 @@ std::int64_t Store::resume_contents(const Contents& contents) {
     }
     for (const std::int64_t other : candidates.tired) {
       if (other <= step || communicator_.rank() != 0) continue;
-      log_.warning("{}/{}: passed over for {}: {} starts from it ended before anything newer was saved",
-                   directory_, name_of_step(other), name_of_step(step), most_starts);
+      log_.warning(
+          "{0}/{1}: passed over for {2}: {3} starts from it ended before anything newer was saved (remove "
+          "{0}/starts to have it tried again)",
+          directory_, name_of_step(other), name_of_step(step), most_starts);
     }
     started_from(step, broken);
     current_path_ = path;
@@ -132,9 +137,8 @@ void Store::load(const std::string& path, const Contents& contents) {
   });
   reading([&] { read_tensors(index, plan.pairs, communicator_); });
   comm::together(communicator_, [&] { finish_load(plan, request.contents); });
-  Provenance now = provenance_of(communicator_);
-  for (const auto& [name, value] : options_.provenance) now[name] = value;
-  for (std::string& warning : changed_surroundings(index, now)) plan.warnings.push_back(std::move(warning));
+  for (std::string& warning : changed_surroundings(index, provenance_))
+    plan.warnings.push_back(std::move(warning));
   if (communicator_.rank() == 0) {
     for (const std::string& warning : plan.warnings) log_.warning("{}", warning);
   }
@@ -147,10 +151,17 @@ void Store::started_from(std::int64_t step, const std::vector<std::string>& brok
     if (communicator_.rank() != 0) return;
     run_directory_.check_held();
     for (const std::string& path : broken) {
-      rename_file(path, path + ".bad");
-      log_.warning("{}: broken, kept aside as {}.bad", path, file_name_of(path));
+      std::string aside = path + ".bad";
+      for (int number = 2; exists(aside); ++number) aside = fmt::format("{}.bad{}", path, number);
+      rename_file(path, aside);
+      log_.warning("{}: broken, kept aside as {}", path, file_name_of(aside));
     }
-    if (!broken.empty()) link("latest", step);
+    if (!broken.empty()) {
+      sync_directory(directory_);
+      link("latest", step);
+      link_best();
+    }
+    started_in_vain();  // by an earlier call
     starts_->add(step);
     started_from_ = step;
   });

@@ -1,8 +1,6 @@
 // The prefetching thread and its two slots.
 #include "lockstep/data/loader.h"
 
-#include <signal.h>
-
 #include <array>
 #include <condition_variable>
 #include <exception>
@@ -13,6 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/processor.h"
+#include "lockstep/base/quiet_thread.h"
 
 namespace lockstep::data {
 namespace {
@@ -23,22 +22,6 @@ Stream::Options stream_options(const Dataset& dataset, const LoaderOptions& opti
           .shards = options.shards == 0 ? ranks : options.shards,
           .seed = options.seed,
           .shuffle = options.shuffle};
-}
-
-/// Starts a thread that no signal is delivered to: signals are for the main thread.
-template <class Body>
-std::thread start_thread_without_signals(Body body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);
-  try {
-    std::thread thread(std::move(body));
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return thread;
-  } catch (const std::exception& error) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw FailureError("the loader cannot start its thread: {}", error.what());
-  }
 }
 
 }  // namespace
@@ -65,7 +48,7 @@ class Loader::Prefetcher {
     }
     samples_.resize(static_cast<std::size_t>(samples));
     if (augment_.any()) scratch_.resize(static_cast<std::size_t>(dataset.x_shape().numel()));
-    thread_ = start_thread_without_signals([this] { work(); });
+    thread_ = start_quiet_thread("the loader", [this] { work(); });
   }
 
   ~Prefetcher() {

@@ -10,6 +10,7 @@
 
 #include "hdf5/library.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/system_error.h"
 
 namespace lockstep::hdf5 {
 namespace {
@@ -29,18 +30,15 @@ Handle access_properties(const std::string& path, Locking locking) {
 
 /// Says why a file could not be opened: the system's reason if it has one, then the plain ones, then HDF5's.
 [[noreturn]] void throw_cannot_open(const std::string& path, bool for_writing, const Failure& failure) {
-  if (failure.system_error == EIO) throw FailureError("{}: cannot open: {}", path, failure.message);
+  if (failure.system_error == EAGAIN)
+    throw FailureError("{}: cannot open: another program has it open for writing", path);
+  if (failure.system_error > 0) throw_system_error(failure.system_error, path, "open");
   struct stat status {};
-  if (stat(path.c_str(), &status) != 0) throw DataError("{}: cannot open: {}", path, std::strerror(errno));
+  if (stat(path.c_str(), &status) != 0) throw_system_error(errno, path, "open");
   if (S_ISDIR(status.st_mode)) throw DataError("{}: cannot open: it is a directory, not an HDF5 file", path);
-  if (access(path.c_str(), for_writing ? R_OK | W_OK : R_OK) != 0) {
-    throw DataError("{}: cannot open: {}", path, std::strerror(errno));
-  }
+  if (access(path.c_str(), for_writing ? R_OK | W_OK : R_OK) != 0) throw_system_error(errno, path, "open");
   if (status.st_size == 0) throw DataError("{}: cannot open: the file is empty", path);
   if (H5Fis_hdf5(path.c_str()) == 0) throw DataError("{}: cannot open: it is not an HDF5 file", path);
-  if (failure.system_error == EAGAIN) {
-    throw DataError("{}: cannot open: another program has it open for writing", path);
-  }
   throw DataError("{}: cannot open: {}", path, failure.message);
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/system_error.h"
 
 namespace lockstep::hdf5 {
 namespace {
@@ -59,7 +60,7 @@ Failure last_failure() {
 void throw_failure(std::string_view file, std::string_view object, std::string_view action) {
   const Failure failure = last_failure();
   const std::string where = object.empty() ? std::string(file) : fmt::format("{}: {}", file, object);
-  if (failure.system_error == EIO) throw FailureError("{}: cannot {}: {}", where, action, failure.message);
+  if (failure.system_error > 0) throw_system_error(failure.system_error, where, action);
   throw DataError("{}: cannot {}: {}", where, action, failure.message);
 }
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "lockstep/ddp/hooks.h"
@@ -61,6 +63,13 @@ void say_start(Session& session, const Config& config, models::Model& model, con
         "note: averages of other widths are made from snapshots, one a checkpoint: lower checkpoint.every "
         "for at least {} of them",
         few_snapshots);
+  }
+  const std::int64_t every = config.checkpoint.every, eval_every = config.train.eval_every;
+  if (!config.checkpoint.keep_best.empty() && every > 0 &&
+      (eval_every == 0 || std::lcm(every, eval_every) > config.train.steps)) {
+    log.info(
+        "note: checkpoint.keep_best has only the last step to judge: no other checkpoint is evaluated; let "
+        "train.eval_every divide checkpoint.every");
   }
   if (config.ddp.reduce_dtype != "fp32") {
     log.info("note: gradients travel between machines as {}: the same bits on the same machines only{}",

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -127,6 +128,7 @@ class Trainer {
   void warn_of_other_data();
   void check_keep_best() const;
   void check_finite() const;
+  ExitCode take_steps();
   ddp::StepResult take_step(bool measure_norm);
   void log_step(const ddp::StepResult& result);
   void evaluate_all();
@@ -153,7 +155,7 @@ class Trainer {
   std::int64_t saved_ = -1;  // step of the newest checkpoint
   struct {
     std::int64_t step = -1;
-    checkpoint::Provenance metrics;
+    std::map<std::string, double> metrics;
   } evaluation_;  // the last one
   double learning_rate_ = 0;
   optim::StepResult applied_;
@@ -337,11 +339,11 @@ void Trainer::evaluate_all() {
   const auto add = [&](const std::string& prefix, const std::string& weights) {
     const Evaluation found = evaluate(model_, replicas_.tape(), *data_.eval(), world_);
     line[prefix + "loss"] = found.loss;
-    evaluation_.metrics[prefix + "loss"] = fmt::format("{}", found.loss);
+    evaluation_.metrics[prefix + "loss"] = found.loss;
     text += fmt::format("  {} loss {:.4f}", weights, found.loss);
     if (found.accuracy) {
       line[prefix + "accuracy"] = *found.accuracy;
-      evaluation_.metrics[prefix + "accuracy"] = fmt::format("{}", *found.accuracy);
+      evaluation_.metrics[prefix + "accuracy"] = *found.accuracy;
       text += fmt::format(" accuracy {:.4f}", *found.accuracy);
     }
   };
@@ -377,7 +379,7 @@ void Trainer::save() {
   }
   since_save_.restart();
   checkpoint::Contents contents = this->contents();
-  if (evaluation_.step == done_) contents.provenance = evaluation_.metrics;
+  if (evaluation_.step == done_) contents.metrics = evaluation_.metrics;
   store_.save_contents(done_, std::move(contents));
   if (!store_.saving()) Longest::note(longest_.save_s, since_save_);
   saved_ = done_;
@@ -410,21 +412,33 @@ ExitCode Trainer::run() {
   comm::together(world_, [&] { metrics_.emplace(run_.metrics_path(), done_, speaks); });
   progress_.emplace(session_.log(), speaks, done_, config_.train.steps, config_.log.every);
   interval_ = {};
+  try {
+    return take_steps();
+  } catch (const TrainingError&) {
+    // The same on every rank, and no fault of what was saved before: that is still seen through.
+    store_.finish();
+    throw;
+  }
+}
+
+ExitCode Trainer::take_steps() {
+  const bool speaks = world_.rank() == 0;
   while (done_ < config_.train.steps) {
     const Stopwatch step_watch;
     whereabouts::at_step(done_ + 1, interval_.steps > 0 ? interval_.step_ms() : 0);
     const Requests asked = requests_.pending();
     const bool late = time_is_up();
+    const checkpoint::Store::Writer writer = store_.writer();
     replicas_.request({.stop_preempted = asked.preempt || late,
                        .stop_user = asked.user_stop,
                        .checkpoint = asked.checkpoint,
-                       .saving = store_.writing(),
-                       .save_failed = store_.failed()});
+                       .saving = writer.writing,
+                       .save_failed = writer.failed});
     const bool last = done_ + 1 == config_.train.steps;
     const bool log = last || (done_ + 1) % config_.log.every == 0;
     const ddp::StepResult result = take_step(log);
     const bool was_saving = store_.saving();
-    store_.advance(result.requests.saving, result.requests.save_failed);
+    store_.advance({.writing = result.requests.saving, .failed = result.requests.save_failed});
     if (was_saving && !store_.saving()) Longest::note(longest_.save_s, since_save_);
     interval_.add(result);
     if (speaks) {
@@ -438,7 +452,7 @@ ExitCode Trainer::run() {
     const bool evaluates = due(config_.train.eval_every) || last;
     const bool saves = due(config_.checkpoint.every) || last || result.requests.any();
     if (saves && config_.ddp.check_every > 0) replicas_.check_replicas();  // a divided run is not saved
-    if (evaluates || saves) check_finite();
+    if (evaluates || saves) comm::together(world_, [&] { check_finite(); });
     if (evaluates) {
       const Stopwatch watch;
       whereabouts::enter(Phase::evaluation);
@@ -446,9 +460,9 @@ ExitCode Trainer::run() {
       Longest::note(longest_.evaluation_s, watch);
     }
     if (saves) save();
+    if (result.requests.any()) store_.finish();  // what was asked for is obeyed when it is on storage
     requests_.clear({result.requests.stop_preempted, result.requests.stop_user, result.requests.checkpoint});
     if (!last && (result.requests.stop_preempted || result.requests.stop_user)) {
-      store_.finish();
       write_timeline();
       progress_->note(fmt::format("{} after step {}; checkpoint {}",
                                   late                             ? "stopped ahead of the time limit"
@@ -469,6 +483,8 @@ ExitCode Trainer::run() {
 
 ExitCode train(Session& session, Config config, const RunOptions& options) {
   comm::Communicator& world = session.world();
+  StopRequests requests(options.directory,
+                        world.rank() == 0);  // what comes during the start is obeyed after a step
   session.watch(config.fault.hang_timeout_s, config.fault.signal_report);
   check_alike(world, config, options);
   std::optional<Inputs> inputs;
@@ -476,7 +492,6 @@ ExitCode train(Session& session, Config config, const RunOptions& options) {
   checkpoint::RunDirectory run(options.directory, world);
   settle(config, run, options, world);
   session.use_backend(Device::cpu(), config.train.threads);
-  StopRequests requests(run.path(), world.rank() == 0);  // what comes during the start is obeyed after a step
   Trainer trainer(session, config, *inputs, run, options, requests);
   run.write_config(to_text(config));  // only now: what failed to start leaves no run behind
   return trainer.run();

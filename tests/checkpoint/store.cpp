@@ -371,17 +371,17 @@ BOOST_FIXTURE_TEST_CASE(a_checkpoint_that_two_starts_got_no_further_from_is_pass
 
 BOOST_FIXTURE_TEST_CASE(the_best_by_a_metric_is_kept_and_linked_and_known_to_the_next_start, Run) {
   Training training;
-  const auto save = [&](lc::Store& store, int step, const char* accuracy) {
+  const auto save = [&](lc::Store& store, int step, double accuracy) {
     lc::Contents contents = training.contents();
-    if (accuracy) contents.provenance["eval_accuracy"] = accuracy;
+    if (accuracy > 0) contents.metrics["eval_accuracy"] = accuracy;
     store.save_contents(step, contents);
   };
   const lc::StoreOptions options{.keep = 1, .keep_best = "eval_accuracy"};
   {
     lc::Store store(run, world, options);
-    save(store, 100, "0.5");
-    save(store, 200, "0.9");
-    save(store, 300, "0.7");
+    save(store, 100, 0.5);
+    save(store, 200, 0.9);
+    save(store, 300, 0.7);
   }
   world.barrier();
   BOOST_TEST(
@@ -390,14 +390,14 @@ BOOST_FIXTURE_TEST_CASE(the_best_by_a_metric_is_kept_and_linked_and_known_to_the
   BOOST_TEST(std::filesystem::read_symlink(checkpoints + "/best") == "step-000000200.h5");
   world.barrier();
   lc::Store store(run, world, options);
-  save(store, 400, "0.8");
-  save(store, 500, nullptr);
+  save(store, 400, 0.8);
+  save(store, 500, 0);
   world.barrier();
   BOOST_TEST(
       ls::test::names_in(checkpoints) == (Names{"best", "latest", "step-000000200.h5", "step-000000500.h5"}),
       boost::test_tools::per_element());
   world.barrier();
-  save(store, 600, "0.95");
+  save(store, 600, 0.95);
   world.barrier();
   BOOST_TEST(std::filesystem::read_symlink(checkpoints + "/best") == "step-000000600.h5");
   BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"best", "latest", "step-000000600.h5"}),

@@ -7,8 +7,8 @@
 namespace lockstep {
 
 /// Throws "PATH: cannot ACTION: REASON": DataError if the storage is full or read-only (ENOSPC, EDQUOT,
-/// EROFS) or has no such file, UsageError if it is not for us to use (permissions, loops of links, something
-/// that is no directory on the way), FailureError otherwise.
+/// EROFS), has no such file or has one already, UsageError if it is not for us to use (permissions, loops of
+/// links, something that is no directory on the way), FailureError otherwise.
 [[noreturn]] void throw_system_error(int error, const std::string& path, std::string_view action);
 
 }  // namespace lockstep

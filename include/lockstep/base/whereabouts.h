@@ -31,6 +31,8 @@ struct Record {
   std::atomic<std::int64_t> since_ns{0};  ///< since when in this phase, on the monotonic clock
   std::atomic<Phase> phase{Phase::start};
   std::atomic<std::uint32_t> waiting{0};  ///< above 0: for other ranks
+  std::atomic<std::uint32_t> polling{0};  ///< of these, waits that look() again and again
+  std::atomic<std::uint64_t> looks{0};    ///< signs of life of a wait that does
   std::atomic<std::int32_t> bucket{-1};   ///< of gradients, the last one started or waited for in this step
   std::atomic<float> step_ms{0};          ///< recent steps took
 };
@@ -52,20 +54,37 @@ inline void mark() { here().marks.fetch_add(1, std::memory_order_relaxed); }
 /// While it lives this rank waits for others: not it is to blame for a silence.
 class Waiting {
  public:
-  Waiting() { change(1); }
+  Waiting() { change(here().waiting, 1); }
   ~Waiting() {
-    change(-1);
+    change(here().waiting, -1);
     mark();
   }
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
  private:
-  static void change(int by) {
-    auto& waiting = here().waiting;
-    waiting.store(waiting.load(std::memory_order_relaxed) + static_cast<std::uint32_t>(by),
-                  std::memory_order_relaxed);
+  friend class Polling;
+  static void change(std::atomic<std::uint32_t>& count, int by) {
+    count.store(count.load(std::memory_order_relaxed) + static_cast<std::uint32_t>(by),
+                std::memory_order_relaxed);
   }
+};
+
+/// The same, looking again and again: one that no longer looks is stuck itself.
+class Polling {
+ public:
+  Polling() { Waiting::change(here().polling, 1); }
+  ~Polling() { Waiting::change(here().polling, -1); }
+  Polling(const Polling&) = delete;
+  Polling& operator=(const Polling&) = delete;
+
+  void look() {
+    auto& looks = here().looks;
+    looks.store(looks.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+
+ private:
+  Waiting waiting_;
 };
 
 }  // namespace lockstep::whereabouts

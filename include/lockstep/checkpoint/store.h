@@ -38,8 +38,8 @@ struct StoreOptions {
   std::string config = {};     ///< stored with every checkpoint
   Provenance provenance = {};  ///< added to provenance_of(communicator)
   int keep = 2;                ///< newest checkpoints kept; 0 keeps all
-  /// Name of a metric in the provenance of what is saved ("eval_accuracy"): the best checkpoint by it is kept
-  /// as well, and `best` points to it. More is better for names that end in "accuracy", less for others.
+  /// Name of one of Contents::metrics ("eval_accuracy"): the best checkpoint by it is kept as well, and
+  /// `best` points to it. More is better for names that end in "accuracy", less for others.
   std::string keep_best = {};
   bool async = false;   ///< saves go on beside training
   Io io = Io::posix;    ///< posix if async
@@ -54,8 +54,9 @@ struct StoreOptions {
 /// store keeps); a thread of each rank, which calls neither MPI nor HDF5, writes them while training goes on.
 /// Somebody has to move it on, once a step is best, and to finish() it before the end:
 ///
-///     replicas.request({.saving = store.writing(), .save_failed = store.failed()});   // before a step
-///     store.advance(result.requests.saving, result.requests.save_failed);             // with its result
+///     const auto writer = store.writer();                                              // before a step
+///     replicas.request({.saving = writer.writing, .save_failed = writer.failed});
+///     store.advance({result.requests.saving, result.requests.save_failed});            // with its result
 ///
 /// or store.advance(), which asks the ranks by itself. What a writer failed with is thrown by the next of
 /// these, the same on every rank. At most one save is under way; another waits for it first.
@@ -87,8 +88,9 @@ class Store {
 
   /// Loads the newest whole checkpoint into models, optimizers and EMAs, and returns the next step; 0,
   /// touching nothing, if the run has none. A broken one is named in a warning, and the one before is taken.
-  /// What is broken gets ".bad" behind its name then. One from which two starts have ended (killed, failed)
-  /// before anything newer was saved is passed over as well, in a warning, if there is another.
+  /// What is broken gets ".bad" behind its name then; what only cannot be read now (busy, of a newer version)
+  /// is an error. One from which two starts have ended (killed, failed) before anything newer was saved is
+  /// passed over as well, in a warning, if there is another.
   /// DataError if none is whole, or if the newest whole one does not fit (see load_file); UsageError if it
   /// was made with another seed or number of shards.
   template <class... Parts>
@@ -104,12 +106,16 @@ class Store {
 
   /// A save is under way: the same on every rank. Not collective.
   bool saving() const { return under_way_ != nullptr; }
-  /// What this rank has to say about it: its writer is at work; its writer has failed. Not collective.
-  bool writing() const;
-  bool failed() const;
-  /// Moves the save on, given what ranks have said (any of them). Collective if one is under way and nobody
-  /// writes or somebody failed; nothing otherwise.
-  void advance(bool any_writing, bool any_failed);
+  /// What a rank has to say about it: its writer is at work, its writer has failed.
+  struct Writer {
+    bool writing = false;
+    bool failed = false;
+  };
+  /// This rank's. Not collective.
+  Writer writer() const;
+  /// Moves the save on, given what is true of any rank. Collective if one is under way and nobody writes or
+  /// somebody failed (then the save is given up, and the failure thrown); nothing otherwise.
+  void advance(Writer of_any);
   /// The same, asking the ranks.
   void advance();
   /// Waits for the save under way, and sees it through.
@@ -133,9 +139,12 @@ class Store {
   std::unique_ptr<UnderWay> begin(std::int64_t step, const Contents& contents);
   void write(UnderWay& save);
   void copy_shares(UnderWay& save);
-  void settle();
+  enum class Wish { go_on, see_through, give_up };
+  void settle(Wish wish);
+  void started_in_vain();
   void publish(UnderWay& save);
   void link(const std::string& name, std::int64_t step);
+  void link_best();
   void prune(std::int64_t newest);
 
   Candidates candidates();
@@ -147,6 +156,7 @@ class Store {
   std::string directory_;
   comm::Communicator& communicator_;
   StoreOptions options_;
+  Provenance provenance_;  // of this run
   Log log_;
   std::unique_ptr<ProfileSnapshots> snapshots_;
   std::unique_ptr<Retention> retention_;
