@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "cli/doctor/node.h"
 #include "cli/verb.h"
 #include "lockstep/base/names.h"
 #include "lockstep/comm/agreement.h"
@@ -60,6 +61,8 @@ ExitCode dispatch(Session& session, const Arguments& words) {
 
 int main(int argc, char** argv) {
   const lockstep::cli::Arguments words(argv + 1, argv + argc);
+  if (lockstep::cli::checkup::asks_for_node(words))  // of one machine: no rank of anything
+    return lockstep::cli::checkup::check_node({words.begin() + 1, words.end()});
   return lockstep::run(argc, argv, [&](lockstep::Session& session) {
     const lockstep::ExitCode code = lockstep::cli::dispatch(session, words);
     // A figure that a full disk swallowed must not look like success.

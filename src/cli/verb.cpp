@@ -47,6 +47,10 @@ std::string OptionSet::help() const {
 }
 
 bool OptionSet::parse(Session& session, const Arguments& arguments, po::variables_map& values) {
+  return parse(session.world().rank() == 0, arguments, values);
+}
+
+bool OptionSet::parse(bool speaks, const Arguments& arguments, po::variables_map& values) {
   const std::string verb = verb_of(usage_);
   po::options_description known;
   known.add(shown_).add(all_);
@@ -64,7 +68,7 @@ bool OptionSet::parse(Session& session, const Arguments& arguments, po::variable
     throw UsageError("{}: {}; see lockstep {} --help", verb, error.what(), verb);
   }
   if (values.count("help") == 0) return true;
-  if (session.world().rank() == 0) fmt::print("{}", help());
+  if (speaks) fmt::print("{}", help());
   return false;
 }
 

@@ -37,6 +37,8 @@ class OptionSet {
   /// True: go on with `values`. False: --help was asked for and printed by rank 0. Throws UsageError on
   /// unknown options (with the nearest one) and bad values.
   bool parse(Session& session, const Arguments& arguments, po::variables_map& values);
+  /// As above, for a program without ranks; or with, where `speaks` is rank 0.
+  bool parse(bool speaks, const Arguments& arguments, po::variables_map& values);
 
  private:
   std::string help() const;

@@ -42,7 +42,7 @@ PY
 keys "tensors step digest" inspect "$checkpoint" --json
 keys "whole problems" verify "$checkpoint" --json
 keys "same differences" diff "$checkpoint" "$checkpoint" --json
-keys "findings problems_by_rank ok" doctor --json
+keys "ok ranks hosts findings" doctor --json
 
 python3 - <<'PY' || fail "metrics.jsonl"
 import json

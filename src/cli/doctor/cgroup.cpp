@@ -1,0 +1,81 @@
+#include "cli/doctor/cgroup.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace lockstep::cli::checkup {
+namespace {
+
+/// Directories of the group and those above it, for a controller of version 1 or 2 ("": version 2).
+std::vector<std::string> directories(const std::string& controller) {
+  std::ifstream groups("/proc/self/cgroup");
+  std::vector<std::string> found;
+  for (std::string line; std::getline(groups, line);) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string names = "," + line.substr(first + 1, second - first - 1) + ",";
+    if (controller.empty() ? names != ",," : names.find("," + controller + ",") == std::string::npos)
+      continue;
+    const std::string root =
+        "/sys/fs/cgroup" + (controller.empty() ? "" : "/" + line.substr(first + 1, second - first - 1));
+    std::string path = line.substr(second + 1);
+    while (path.size() > 1) {
+      found.push_back(root + path);
+      path.erase(path.rfind('/'));
+    }
+    found.push_back(root);  // in a container the group's own path may not be there
+  }
+  return found;
+}
+
+std::vector<std::string> words_of(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::string> words;
+  for (std::string word; file >> word;) words.push_back(word);
+  return words;
+}
+
+std::optional<double> number(const std::vector<std::string>& words, std::size_t index) {
+  double value = 0;
+  if (index < words.size() && std::istringstream(words[index]) >> value && value > 0) return value;
+  return std::nullopt;
+}
+
+template <class T>
+void lower(std::optional<T>& least, T value) {
+  least = least ? std::min(*least, value) : value;
+}
+
+}  // namespace
+
+std::optional<double> cgroup_cores() {
+  std::optional<double> least;
+  for (const std::string& directory : directories("")) {
+    const auto words = words_of(directory + "/cpu.max");  // "QUOTA PERIOD" or "max PERIOD"
+    const auto quota = number(words, 0), period = number(words, 1);
+    if (quota && period) lower(least, *quota / *period);
+  }
+  for (const std::string& directory : directories("cpu")) {
+    const auto quota = number(words_of(directory + "/cpu.cfs_quota_us"), 0);
+    const auto period = number(words_of(directory + "/cpu.cfs_period_us"), 0);
+    if (quota && period) lower(least, *quota / *period);
+  }
+  return least;
+}
+
+std::optional<std::uint64_t> cgroup_memory() {
+  constexpr double no_limit = 1e18;  // version 1 writes a number near 2^63
+  std::optional<std::uint64_t> least;
+  const auto look = [&](const std::string& path) {
+    const auto bytes = number(words_of(path), 0);
+    if (bytes && *bytes < no_limit) lower(least, static_cast<std::uint64_t>(*bytes));
+  };
+  for (const std::string& directory : directories("")) look(directory + "/memory.max");
+  for (const std::string& directory : directories("memory")) look(directory + "/memory.limit_in_bytes");
+  return least;
+}
+
+}  // namespace lockstep::cli::checkup

@@ -1,0 +1,115 @@
+// HDF5, oneDNN, and what there is for GPUs.
+#include <H5public.h>
+#include <dnnl.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+
+#include "cli/doctor/finding.h"
+#include "lockstep/kernels/backend.h"
+
+namespace lockstep::cli::checkup {
+namespace {
+
+#ifdef H5_HAVE_PARALLEL
+constexpr bool parallel = true;
+#else
+constexpr bool parallel = false;
+#endif
+
+struct Version {
+  unsigned major = 0, minor = 0, release = 0;
+  auto operator<=>(const Version&) const = default;
+};
+
+/// Collective metadata reads (HDFFV-11260) came broken with 1.10.5; repaired in 1.10.9, 1.12.2, 1.13.1.
+bool has_broken_collective_metadata(const Version& version) {
+  return (version >= Version{1, 10, 5} && version < Version{1, 10, 9}) ||
+         (version >= Version{1, 12, 0} && version < Version{1, 12, 2}) || version == Version{1, 13, 0};
+}
+
+/// Devices that NVIDIA's driver has made: /dev/nvidia0, /dev/nvidia1, ...
+int gpu_devices() {
+  int count = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry("/dev", error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    constexpr std::string_view prefix = "nvidia";
+    if (name.size() > prefix.size() && name.starts_with(prefix) &&
+        name.find_first_not_of("0123456789", prefix.size()) == std::string::npos)
+      ++count;
+  }
+  return count;
+}
+
+int gpus_asked_for() {
+  const char* const text = std::getenv("SLURM_GPUS_ON_NODE");
+  return text ? std::atoi(text) : 0;
+}
+
+}  // namespace
+
+Finding hdf5(const Scene&) {
+  const char* const subject = "hdf5";
+  Version version;
+  H5get_libversion(&version.major, &version.minor, &version.release);
+  std::string text = fmt::format("HDF5 {}.{}.{}, {} build", version.major, version.minor, version.release,
+                                 parallel ? "MPI" : "serial");
+  if (version < Version{1, 10, 0}) return {subject, Verdict::problem, text, "install version 1.10 or newer"};
+  constexpr Version built{H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE};
+  if (version != built) {
+    return {
+        subject, Verdict::problem,
+        fmt::format("{}; the program was built with {}.{}.{}", text, built.major, built.minor, built.release),
+        "load the version it was built with (LD_LIBRARY_PATH, module), or build again: HDF5 ends programs "
+        "whose version differs"};
+  }
+  if (!parallel)
+    return {subject, Verdict::note, text, "keep checkpoint.io = posix, or build with HDF5's MPI build"};
+  const char* const locking = std::getenv("HDF5_USE_FILE_LOCKING");
+  if (locking) text += fmt::format(", HDF5_USE_FILE_LOCKING={}", locking);
+  if (has_broken_collective_metadata(version)) {
+    return {subject, Verdict::ok,
+            text +
+                "; known fault: collective metadata reads (1.10.5 to 1.10.8, 1.12.0, 1.12.1, 1.13.0), which "
+                "Lockstep does not use",
+            ""};
+  }
+  return {subject, Verdict::ok, text, ""};
+}
+
+Finding onednn(const Scene&) {
+  const dnnl_version_t* const version = dnnl_version();
+  return {"onednn", Verdict::ok,
+          fmt::format("oneDNN {}.{}.{}, {}", version->major, version->minor, version->patch,
+                      kernels::make_cpu_backend(1)->instruction_set()),
+          ""};
+}
+
+Finding gpus(const Scene&) {
+  const char* const subject = "gpu";
+  const int found = gpu_devices(), asked = gpus_asked_for();
+  try {
+    kernels::make_cuda_backend(0);
+  } catch (const UsageError&) {
+    const std::string text = "this build computes on CPUs only";
+    if (found == 0 && asked == 0) return {subject, Verdict::ok, text, ""};
+    return {subject, Verdict::note,
+            fmt::format("{}; {} GPU{} here, {} asked of Slurm", text, found, found == 1 ? "" : "s", asked),
+            "ask for no GPUs: they would stand idle"};
+  } catch (const Error& error) {
+    return {subject, Verdict::problem, error.what(), "see nvidia-smi, or ask for another node"};
+  }
+  if (found < asked) {
+    return {subject, Verdict::problem, fmt::format("{} of {} GPUs that the job asked for", found, asked),
+            "exclude this node (sbatch --exclude) and tell its administrators"};
+  }
+  return {subject, Verdict::ok, fmt::format("{} GPU{}", found, found == 1 ? "" : "s"), ""};
+}
+
+Finding nccl(const Scene&) { return {"nccl", Verdict::ok, "not built in: sums go through MPI", ""}; }
+
+}  // namespace lockstep::cli::checkup

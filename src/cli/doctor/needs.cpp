@@ -1,0 +1,33 @@
+#include "cli/doctor/needs.h"
+
+#include <algorithm>
+
+#include "lockstep/comm/reduction_tree.h"
+#include "lockstep/train/workload.h"
+
+namespace lockstep::cli::checkup {
+
+Needs needs_of(const train::Config& config, const comm::Communicator& world) {
+  std::uint64_t parameter_bytes = 0;
+  const auto model = train::build_model(config);
+  for (const Param* const param : model->state().params)
+    parameter_bytes += static_cast<std::uint64_t>(param->value.numel()) * sizeof(float);
+
+  const comm::Topology& topology = world.topology();
+  const int here = topology.node_of_rank[static_cast<std::size_t>(world.rank())];
+  const comm::ShardMap shards(config.train.shards > 0 ? config.train.shards : world.size(), world.size());
+  Needs needs;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (topology.node_of_rank[static_cast<std::size_t>(rank)] != here) continue;
+    needs.gradient_bytes += parameter_bytes * std::max<std::size_t>(1, shards.subtrees(rank).size());
+  }
+  const bool adamw = config.optimizer.name == "adamw";
+  const std::uint64_t slots = adamw ? 2 : config.optimizer.momentum != 0 ? 1 : 0;
+  const std::uint64_t averages = config.ema.rates.size() + config.ema.sigma_rel.size();
+  needs.checkpoint_bytes = parameter_bytes * (1 + slots + averages);
+  needs.checkpoints = std::max(1, config.checkpoint.keep) + (config.checkpoint.keep_best.empty() ? 0 : 1);
+  needs.threads = config.train.threads;
+  return needs;
+}
+
+}  // namespace lockstep::cli::checkup

@@ -1,0 +1,55 @@
+// Slurm: is it here, which version, does this run in a job, and how long still.
+#include <array>
+#include <cstdlib>
+
+#include "cli/doctor/command.h"
+#include "cli/doctor/finding.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::cli::checkup {
+namespace {
+
+constexpr double answer_timeout_s = 2;
+constexpr const char* subject = "slurm";
+
+std::string environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value ? value : "";
+}
+
+/// "22.05.8" of "slurm-wlm 22.05.8"
+std::string version_in(const std::string& text) { return text.substr(text.rfind(' ') + 1); }
+
+}  // namespace
+
+Finding slurm(const Scene&) {
+  const std::string job = environment("SLURM_JOB_ID");
+  const auto version = output_of({"squeue", "--version"}, answer_timeout_s);
+  if (job.empty()) {
+    if (!version) return {subject, Verdict::ok, "none here: started by mpirun or alone", ""};
+    return {subject, Verdict::ok, fmt::format("version {}; not in a job", version_in(*version)), ""};
+  }
+  const std::string restarts = environment("SLURM_RESTART_COUNT"), nodes = environment("SLURM_JOB_NUM_NODES");
+  std::string text = fmt::format("job {}{}{}", job, nodes.empty() ? "" : ", nodes: " + nodes,
+                                 restarts.empty() ? "" : ", restart " + restarts);
+  if (!version) {
+    return {
+        subject, Verdict::note, text + ", but squeue does not answer here",
+        "inside a container bind squeue and its configuration, or rely on #SBATCH --signal to stop before "
+        "the time limit"};
+  }
+  text = fmt::format("version {}, {}", version_in(*version), text);
+  const auto left = output_of({"squeue", "-h", "-j", job, "-o", "%L"}, answer_timeout_s);
+  if (!left || left->empty()) {
+    return {subject, Verdict::note, text + "; squeue does not say how much time is left",
+            "rely on #SBATCH --signal to stop before the time limit"};
+  }
+  text += ", time left " + left->substr(left->rfind('\n') + 1);
+  const auto kinds = output_of({"srun", "--mpi=list"}, answer_timeout_s);
+  if (kinds && kinds->find("pmix") == std::string::npos) {
+    return {subject, Verdict::note, text + "; srun has no pmix", "start ranks with mpirun inside the job"};
+  }
+  return {subject, Verdict::ok, text + (kinds ? ", srun has pmix" : ""), ""};
+}
+
+}  // namespace lockstep::cli::checkup

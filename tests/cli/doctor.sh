@@ -1,0 +1,231 @@
+#!/usr/bin/env bash
+# lockstep doctor says what is wrong in surroundings that are made wrong on purpose, ends with 1 then and with 0 elsewhere, and
+# neither waits for what hangs nor needs what is missing. A run whose ranks are not alike does not start.
+source "$(dirname "$0")/../support/cli.sh"
+
+digits digits.h5
+cat >run.ini <<'INI'
+[model]
+name = mlp
+sizes = 64 16 10
+[data]
+train = digits.h5
+[train]
+steps = 4
+global_batch = 16
+shards = 2
+INI
+
+# doctor CODE RANKS ARGUMENTS...: the program's doctor; what it prints goes to out.log.
+doctor() {
+  local code=$1 count=$2 got
+  shift 2
+  if [ "$count" -eq 1 ]; then
+    timeout 60 "$LOCKSTEP" doctor "$@" >out.log 2>err.log
+  else
+    # shellcheck disable=SC2086
+    timeout 60 $LOCKSTEP_MPIRUN -n "$count" "$LOCKSTEP" doctor "$@" >out.log 2>err.log
+  fi
+  got=$?
+  [ "$got" -eq "$code" ] || fail "doctor $* ($count ranks): exit $got, expected $code: $(cat out.log err.log)"
+}
+# says VERDICT SUBJECT TEXT: a line of out.log; TEXT is a regular expression.
+says() { grep -E "^$1 +$2 " out.log | grep -Eq -e "$3" || fail "no line '$1 $2: $3' in: $(cat out.log)"; }
+says_not() { ! grep -Eq -e "$1" out.log || fail "says $1: $(cat out.log)"; }
+# mixed FIRST SECOND...: two ranks, each by a command line of its own; exit code in `code`.
+mixed() {
+  # shellcheck disable=SC2086
+  timeout 60 $LOCKSTEP_MPIRUN -n 1 bash -c "$1" : -n 1 bash -c "$2" >out.log 2>err.log
+  code=$?
+}
+
+# Healthy surroundings: every subject has a line, nothing is a problem, nothing is left behind.
+before=$(find . | sort | grep -v -e out.log -e err.log)
+for count in 1 2; do
+  doctor 0 "$count" --run runs/new --config run.ini
+  for subject in processor mpi mpi-io hdf5 onednn gpu nccl "shared memory" limits "temporary files" "run directory" "disk speed" \
+    "file calls" slurm binding; do
+    grep -Eq "^(ok|note) +$subject " out.log || fail "nothing about $subject: $(cat out.log)"
+  done
+  says_not '^problem'
+  says ok "run directory" "runs/new \(not there yet; in \.\): .* free; a checkpoint takes about"
+  says ok "disk speed" "[0-9]+ MB/s written and synced, [0-9]+ MB/s read"
+done
+says ok "ranks alike" "program, libraries, configuration, data"
+[ "$(find . | sort | grep -v -e out.log -e err.log)" = "$before" ] || fail "doctor left something behind: $(find .)"
+
+# JSON: fixed keys, of ranks and hosts.
+for count in 1 2; do
+  doctor 0 "$count" --json
+  python3 - "$count" <<'PY' || fail "doctor --json on $count ranks: $(cat out.log)"
+import json, sys
+report = json.load(open("out.log"))
+assert report.keys() == {"ok", "ranks", "hosts", "findings"}, report.keys()
+assert report["ok"] is True and report["ranks"] == int(sys.argv[1]) and len(report["hosts"]) == 1
+assert len(report["findings"]) >= 15
+for finding in report["findings"]:
+    assert finding.keys() == {"subject", "verdict", "text", "remedy", "ranks"}, finding
+    assert finding["verdict"] in ("ok", "note") and bool(finding["remedy"]) == (finding["verdict"] == "note"), finding
+PY
+done
+doctor 0 1 --node --json
+python3 -c 'import json; report = json.load(open("out.log")); assert report.keys() == {"ok", "host", "findings"}' ||
+  fail "doctor --node --json: $(cat out.log)"
+
+# MPI-IO: the component in use is looked up, not guessed. (Of Open MPI, which has several.)
+# shellcheck disable=SC2086
+if $LOCKSTEP_MPIRUN --version | grep -q "Open MPI" && doctor 0 2 && grep -q ompio out.log; then
+  OMPI_MCA_fcoll='' doctor 0 2
+  says note mpi-io "fcoll/vulcan.*open-mpi/ompi#12718.*OMPI_MCA_io=\^ompio"
+  OMPI_MCA_fcoll=^vulcan doctor 0 2
+  says ok mpi-io "ompio, without"
+  OMPI_MCA_io=^ompio doctor 0 2
+  says ok mpi-io "ROMIO"
+fi
+
+# Binding.
+if [ "$(nproc)" -gt 1 ] && command -v taskset >/dev/null; then
+  core=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
+  mixed "taskset -c $core '$LOCKSTEP' doctor" "taskset -c $core '$LOCKSTEP' doctor"
+  [ "$code" -ne 0 ] || fail "two ranks on one core are no problem"
+  says problem binding "ranks 0, 1 are bound to the same core $core, .*--bind-to core"
+  sed 's/\[train\]/&\nthreads = 3/' run.ini >threads.ini
+  timeout 60 taskset -c "$core" "$LOCKSTEP" doctor --config threads.ini >out.log
+  [ $? -eq 1 ] || fail "three threads on one core are no problem"
+  says problem binding "rank 0, with 3 threads each, is bound to core $core"
+  says note processor "1 of .* cores"
+fi
+
+# Slurm: absent, in a job, without pmix, and one that never answers (a problem of its own, but no reason to wait).
+mkdir slurm
+cat >slurm/squeue <<'SH'
+#!/bin/sh
+case $* in
+  --version) echo "slurm-wlm 22.05.8" ;;
+  *"-j 42 "*) echo 1-02:03:04 ;;
+  *) exit 1 ;;
+esac
+SH
+printf '#!/bin/sh\necho "MPI plugin types are..."\necho pmix_v4\n' >slurm/srun
+chmod +x slurm/squeue slurm/srun
+with_slurm() { PATH=$PWD/slurm:$PATH doctor "$@"; }
+with_slurm 0 1
+says ok slurm "version 22.05.8; not in a job"
+SLURM_JOB_ID=42 SLURM_JOB_NUM_NODES=2 SLURM_RESTART_COUNT=3 with_slurm 0 1
+says ok slurm "version 22.05.8, job 42, nodes: 2, restart 3, time left 1-02:03:04, srun has pmix"
+SLURM_JOB_ID=7 with_slurm 0 1
+says note slurm "job 7; squeue does not say how much time is left"
+printf '#!/bin/sh\necho pmi2\n' >slurm/srun
+SLURM_JOB_ID=42 with_slurm 0 1
+says note slurm "srun has no pmix; start ranks with mpirun"
+printf '#!/bin/sh\nsleep 300 &\nwait\n' >slurm/squeue
+start_s=$SECONDS
+SLURM_JOB_ID=42 with_slurm 0 1
+says note slurm "job 42, but squeue does not answer"
+[ $((SECONDS - start_s)) -lt 30 ] || fail "doctor waited for a squeue that never answers"
+
+# Limits, places.
+(ulimit -n 100 && timeout 60 "$LOCKSTEP" doctor >out.log)
+[ $? -eq 1 ] || fail "100 open files are no problem"
+says problem limits "open files 100,.*ulimit -n 4096"
+TMPDIR=$PWD/nowhere doctor 1 1
+says problem "temporary files" "nowhere: No such file or directory; set TMPDIR"
+touch plainfile
+doctor 0 1 --run plainfile/run
+says ok "run directory" "not there yet; in \."
+mkdir readonly && chmod a-w readonly
+if [ "$(id -u)" -ne 0 ]; then
+  doctor 1 1 --run readonly
+  says problem "run directory" "readonly: not writable: Permission denied; .*--run"
+  doctor 1 1 --run readonly --node
+fi
+
+# Tiny file systems: /dev/shm as containers have it, a full run directory. Mounted where nobody else sees them.
+if [ "$(id -u)" -eq 0 ] && unshare --mount true 2>/dev/null; then
+  mkdir tiny
+  # shellcheck disable=SC2016
+  small() { unshare --mount sh -c 'mount -t tmpfs -o size=$1 tmpfs "$0" && shift && exec "$@"' "$@"; }
+  small /dev/shm 16m "$LOCKSTEP" doctor >out.log
+  [ $? -eq 1 ] || fail "16 MB of /dev/shm are no problem"
+  says problem "shared memory" "/dev/shm has 16.8 MB of 16.8 MB free; .*--shm-size"
+  small /dev/shm 16m "$LOCKSTEP" doctor --node >out.log
+  [ $? -eq 1 ] || fail "16 MB of /dev/shm are no problem for --node"
+  grep -Eq "^[^ ]+: problem: shared memory: " out.log || fail "--node: $(cat out.log)"
+  small "$PWD/tiny" 3m "$LOCKSTEP" doctor --run tiny >out.log
+  [ $? -eq 1 ] || fail "3 MB for a run are no problem"
+  says problem "run directory" "tiny: 3.1 MB free; free some space"
+  says problem "disk speed" "tiny: writing .*No space left on device"
+else
+  echo "not checked: tiny file systems (they need root)"
+fi
+
+# The quick check of a node takes no part in MPI, and looks at what it was told to.
+# shellcheck disable=SC2086
+timeout 60 $LOCKSTEP_MPIRUN -n 2 "$LOCKSTEP" doctor --node --run runs/new >out.log 2>err.log || fail "--node under mpirun: $(cat err.log)"
+[ "$(grep -c ': ok: .*runs/new' out.log)" -eq 2 ] || fail "--node under mpirun: $(cat out.log)"
+PMIX_RANK=0 timeout 20 "$LOCKSTEP" doctor --node >out.log || fail "--node where a launcher left its traces: $(cat out.log)"
+doctor 2 1 --node --config run.ini
+doctor 2 1 --nodes
+
+# Ranks that are not alike: doctor says all differences, train the first, in one line, and does not start.
+cp "$LOCKSTEP" other && printf x >>other
+mixed "'$LOCKSTEP' doctor" "./other doctor"
+[ "$code" -ne 0 ] || fail "doctor: different programs are no problem"
+says problem "ranks alike" "program: rank 0 on .* has [0-9]+ bytes, digest [0-9a-f]{16}, rank 1 on .* has "
+says_not "data.train"
+
+# refused TEXT FIRST SECOND: two ranks that train do not start, with code 2.
+refused() {
+  mixed "$2" "$3"
+  [ "$code" -eq 2 ] || fail "$3: exit $code, expected 2: $(cat err.log)"
+  [ "$(grep -c '^lockstep: ' err.log)" -eq 1 ] || fail "$3: not one line: $(cat err.log)"
+  grep -Eq "^lockstep: ranks are not alike: $1" err.log || fail "$3: $(grep lockstep: err.log)"
+  [ ! -e run ] || fail "$3: left a run behind"
+}
+mkdir elsewhere && cp run.ini elsewhere && cp digits.h5 elsewhere && printf y >>elsewhere/digits.h5
+train="'$LOCKSTEP' train run.ini --run '$PWD/run'"
+refused "program: rank 0 on [^ ]+ has .* bytes, digest .*, rank 1 on [^ ]+ has .*; give every rank the same" "$train" "./other train run.ini --run '$PWD/run'"
+refused "train.steps: rank 0 on [^ ]+ has 4, rank 1 on [^ ]+ has 5; " "$train" "$train --set train.steps=5"
+refused "ema.rates: .* has '', .* has 0.9" "$train" "$train --set ema.rates=0.9"
+refused "data.train digits.h5: .* bytes, digest .* bytes, digest " "$train" "cd elsewhere && $train"
+rm elsewhere/digits.h5
+refused "data.train digits.h5: .* bytes, digest .* has no such file" "$train" "cd elsewhere && $train"
+refused "--run: " "$train" "'$LOCKSTEP' train run.ini --run other-run"
+mixed "'$LOCKSTEP' doctor --config run.ini" "cd elsewhere && '$LOCKSTEP' doctor --config run.ini"
+says problem "ranks alike" "data.train digits.h5: .* has no such file"
+# Other instructions give other bits, but a good run: it is said.
+mixed "$train" "ONEDNN_MAX_CPU_ISA=SSE41 $train"
+[ "$code" -eq 0 ] || fail "a run on unlike processors: $(cat err.log)"
+case $("$LOCKSTEP" doctor | sed -n 's/^ok *onednn.*, //p') in
+  sse41) ;;
+  *) [ "$(cat out.log err.log | grep -c 'warning: instruction set: rank 0 on .*, rank 1 on .* has sse41')" -eq 1 ] ||
+    fail "unlike processors are not said once: $(cat out.log err.log)" ;;
+esac
+
+# Two machines, made up: what they do not share, and what differs between them by host.
+two_hosts=$LOCKSTEP_SOURCE_DIR/tests/bench/two_hosts.sh
+# shellcheck disable=SC2016  # expanded on the hosts
+on_hosts() {  # on_hosts SCRIPT: on both; $1 is 1 on the first and 2 on the second
+  timeout 100 "$two_hosts" bash -c 'host=$(hostname); exec bash -c "$0" bash "${host:1:1}"' "$1" >out.log 2>err.log
+  code=$?
+}
+mkdir first second
+on_hosts "'$LOCKSTEP' doctor"
+if [ "$code" -eq 77 ]; then
+  echo "not checked: two machines ($(tail -n 1 err.log))"
+else
+  [ "$code" -eq 0 ] || fail "doctor on two hosts: exit $code: $(cat out.log err.log)"
+  says ok mpi "2 ranks on 2 machines"
+  says ok "shared directory" "files and locks are seen on all machines"
+  says ok clocks "within [0-9]+ ms on 2 machines"
+  on_hosts "[ \$1 = 1 ] && cd first || cd second; '$LOCKSTEP' doctor"
+  [ "$code" -ne 0 ] || fail "a run directory of each host's own is no problem"
+  says problem "shared directory" "what h1-[0-9]+ writes there is not seen on h2-"
+  on_hosts "[ \$1 = 1 ] || ulimit -n 100; '$LOCKSTEP' doctor"
+  [ "$code" -ne 0 ] || fail "100 open files on one of two hosts are no problem"
+  says problem limits "on h2-[0-9]+: open files 100"
+  on_hosts "[ \$1 = 1 ] && program='$LOCKSTEP' || program=./other; \$program train run.ini --run hosts"
+  [ "$code" -eq 2 ] || fail "another program on the second host: exit $code: $(cat err.log)"
+  grep -Eq "^lockstep: ranks are not alike: program: h1-[0-9]+ has [^,]*, digest [^,]*, h2-[0-9]+ has " err.log || fail "train on unlike hosts: $(cat err.log)"
+fi
+finish
