@@ -31,11 +31,11 @@ void print_lines(const std::string& host, const Findings& findings) {
     if (finding.verdict == Verdict::ok) {
       healthy += fmt::format("{}{}: {}", healthy.empty() ? "" : "; ", finding.subject, finding.text);
     } else {
-      print(fmt::format("{}: {}: {}: {}; {}\n", host, word(finding.verdict), finding.subject, finding.text,
+      print(fmt::format("{:<8} {}: {}: {}; {}\n", word(finding.verdict), host, finding.subject, finding.text,
                         finding.remedy));
     }
   }
-  if (!healthy.empty()) print(fmt::format("{}: ok: {}\n", host, healthy));
+  if (!healthy.empty()) print(fmt::format("{:<8} {}: {}\n", word(Verdict::ok), host, healthy));
 }
 
 void print_json(const std::string& host, const Findings& findings, bool problem) {
