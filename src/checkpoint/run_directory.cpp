@@ -40,14 +40,15 @@ RunDirectory::RunDirectory(std::string path, comm::Communicator& communicator, d
     if (communicator_.rank() != 0) return;
     made_ = missing_on_the_way_to(checkpoints_path());
     const auto take_lock = [&] {
-      make_directories(checkpoints_path());
       lock_ = std::make_unique<Lock>(path_ + "/lock", lock_wait_s,
                                      [](const std::string& line) { Log().warning("{}", line); });
     };
+    make_directories(checkpoints_path());
     try {
       take_lock();
     } catch (const Error&) {
       if (exists(path_)) throw;
+      make_directories(checkpoints_path());
       take_lock();  // another start failed meanwhile, and took the directory that it had made with it
     }
     make_directories(checkpoints_path());

@@ -40,10 +40,12 @@ class MpiFile final : public SharedFile {
  public:
   MpiFile(MPI_Comm comm, std::string path) : path_(std::move(path)) {
     const whereabouts::Waiting waiting;
+    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
     // Errors of files come back as codes unless somebody asked for something else.
     check(MPI_File_open(comm, path_.c_str(), MPI_MODE_WRONLY, MPI_INFO_NULL, &file_), "open");
   }
   ~MpiFile() override {
+    if (descriptor_ >= 0) ::close(descriptor_);
     if (std::uncaught_exceptions() == 0) MPI_File_close(&file_);
   }
   MpiFile(const MpiFile&) = delete;
@@ -69,28 +71,22 @@ class MpiFile final : public SharedFile {
 
   void sync() override {
     const whereabouts::Waiting waiting;
-    check(MPI_File_sync(file_), "sync");
+    const int error = ::fsync(descriptor_) == 0 ? 0 : errno;  // MPI would not say which
+    const int code = MPI_File_sync(file_);
+    if (error != 0) throw_system_error(error, path_, "sync");
+    check(code, "sync");
   }
 
  private:
   void write_plainly(std::uint64_t offset, const std::byte* from, std::uint64_t bytes) {
-    const int descriptor = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
-    if (descriptor < 0) throw_system_error(errno, path_, "open");
-    int error = 0;
-    while (bytes > 0 && error == 0) {
-      const ssize_t done = ::pwrite(descriptor, from, bytes, static_cast<off_t>(offset));
-      if (done <= 0 && errno == EINTR && done < 0) continue;
-      if (done <= 0) {
-        error = done < 0 ? errno : EIO;
-        break;
-      }
+    while (bytes > 0) {
+      const ssize_t done = ::pwrite(descriptor_, from, bytes, static_cast<off_t>(offset));
+      if (done < 0 && errno == EINTR) continue;
+      if (done <= 0) throw_system_error(done < 0 ? errno : EIO, path_, "write");
       from += done;
       offset += static_cast<std::uint64_t>(done);
       bytes -= static_cast<std::uint64_t>(done);
     }
-    if (error == 0 && ::fsync(descriptor) != 0) error = errno;
-    ::close(descriptor);
-    if (error != 0) throw_system_error(error, path_, "write");
   }
 
   void check(int code, std::string_view action) const {
@@ -98,6 +94,7 @@ class MpiFile final : public SharedFile {
   }
 
   std::string path_;
+  int descriptor_ = -1;  // for what MPI does not do, or does not say
   MPI_File file_ = MPI_FILE_NULL;
 };
 

@@ -25,6 +25,7 @@ mode() {
         settings+=(--set checkpoint.async=true)
         second=1
         ;;
+      mpiio) settings+=(--set checkpoint.io=mpiio) ;;
       *) echo "$0: unknown word $word"; exit 2 ;;
     esac
   done
