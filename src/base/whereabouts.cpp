@@ -15,6 +15,8 @@ void copy(const Record& from, Record& to) {
   to.since_ns.store(from.since_ns.load());
   to.phase.store(from.phase.load());
   to.waiting.store(from.waiting.load());
+  to.polling.store(from.polling.load());
+  to.looks.store(from.looks.load());
   to.bucket.store(from.bucket.load());
   to.step_ms.store(from.step_ms.load());
 }

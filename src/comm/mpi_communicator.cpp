@@ -99,8 +99,8 @@ class MpiCommunicator final : public Communicator {
   }
   void wait(Ticket ticket) override {
     if (done(ticket)) return;
-    const whereabouts::Waiting waiting;
-    for (Patience patience(crowded_); !done(ticket);) patience.pause();
+    whereabouts::Polling polling;
+    for (Patience patience(crowded_); !done(ticket); polling.look()) patience.pause();
   }
 
   void all_gather(const void* mine, std::size_t bytes, void* all) override;
@@ -127,8 +127,11 @@ class MpiCommunicator final : public Communicator {
   /// What has been started goes on meanwhile: a peer may wait for our part of it.
   template <class Condition>
   void wait_until(const Condition& condition) {
-    const whereabouts::Waiting waiting;
-    for (Patience patience(crowded_); !condition(); patience.pause()) sums_.progress();
+    whereabouts::Polling polling;
+    for (Patience patience(crowded_); !condition(); patience.pause()) {
+      polling.look();
+      sums_.progress();
+    }
   }
   void finish(MPI_Request request, const char* call) {
     wait_until([&] {

@@ -6,6 +6,7 @@ void HangJudge::see(int rank, const Sight& sight, double now_s) {
   Seen& seen = of(rank);
   if (!seen.known || sight.marks != seen.sight.marks) seen.marked_s = now_s;
   if (!seen.known || sight.beats != seen.sight.beats) seen.beaten_s = now_s;
+  if (!seen.known || !sight.polling || sight.looks != seen.sight.looks) seen.looked_s = now_s;
   seen.sight = sight;
   seen.known = true;
 }
@@ -13,7 +14,9 @@ void HangJudge::see(int rank, const Sight& sight, double now_s) {
 HangJudge::State HangJudge::state(int rank, double now_s) const {
   if (!known(rank)) return State::fine;
   if (silent_s(rank, now_s) > timeout_s_) return State::silent;
-  if (!of(rank).sight.waiting && idle_s(rank, now_s) > timeout_s_) return State::stuck;
+  const Seen& seen = of(rank);
+  const bool waits = seen.sight.waiting && now_s - seen.looked_s <= timeout_s_;
+  if (!waits && idle_s(rank, now_s) > timeout_s_) return State::stuck;
   return State::fine;
 }
 

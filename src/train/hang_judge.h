@@ -11,14 +11,16 @@ namespace lockstep::train {
 /// itself, nothing counts.
 class HangJudge {
  public:
-  /// What is seen of a rank: signs of progress and of life so far, and whether it waits for others.
+  /// What is seen of a rank: signs of progress and of life so far, and whether it waits for others, with
+  /// its looks so far if it looks again and again.
   struct Sight {
     std::uint64_t marks = 0, beats = 0;
-    bool waiting = false;
+    bool waiting = false, polling = false;
+    std::uint64_t looks = 0;
   };
   enum class State {
     fine,
-    stuck,   ///< alive, waits for nobody, and gets no further
+    stuck,   ///< alive, waits for nobody (or looks no longer for whom it does), and gets no further
     silent,  ///< its process gives no sign of life
   };
 
@@ -42,7 +44,7 @@ class HangJudge {
  private:
   struct Seen {
     Sight sight;
-    double marked_s = 0, beaten_s = 0;
+    double marked_s = 0, beaten_s = 0, looked_s = 0;
     bool known = false;
   };
   Seen& of(int rank) { return seen_[static_cast<std::size_t>(rank)]; }

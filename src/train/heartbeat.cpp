@@ -19,12 +19,12 @@ constexpr std::uint32_t most_records = 16;  // of one datagram: below 1400 bytes
 constexpr std::size_t most_addresses = 8;
 
 struct Copy {
-  std::uint64_t marks, beats;
+  std::uint64_t marks, beats, looks;
   std::int64_t step, age_ns;
   std::uint32_t phase, waiting;
   std::int32_t bucket, pid;
   float step_ms;
-  std::uint32_t unused;
+  std::uint32_t polling;
 };
 
 /// Where a rank receives. Port 0: it could not open a socket.
@@ -142,6 +142,7 @@ void Heartbeat::send() {
           .unused = 0,
           .copy = {.marks = record.where.marks.load(),
                    .beats = record.beats.load(),
+                   .looks = record.where.looks.load(),
                    .step = record.where.step.load(),
                    .age_ns = now_ns() - record.where.since_ns.load(),
                    .phase = static_cast<std::uint32_t>(record.where.phase.load()),
@@ -149,7 +150,7 @@ void Heartbeat::send() {
                    .bucket = record.where.bucket.load(),
                    .pid = record.pid.load(),
                    .step_ms = record.where.step_ms.load(),
-                   .unused = 0}};
+                   .polling = record.where.polling.load()}};
     }
     send(message, offsetof(Message, entries) + message.count * sizeof(Message::Entry));
   }
@@ -181,6 +182,8 @@ void Heartbeat::receive() {
       record.where.since_ns.store(now_ns() - copy.age_ns);
       record.where.phase.store(static_cast<whereabouts::Phase>(copy.phase));
       record.where.waiting.store(copy.waiting);
+      record.where.polling.store(copy.polling);
+      record.where.looks.store(copy.looks);
       record.where.bucket.store(copy.bucket);
       record.where.step_ms.store(copy.step_ms);
       record.pid.store(copy.pid);

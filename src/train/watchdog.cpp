@@ -142,19 +142,26 @@ void Watchdog::look() {
     heartbeat_.send();
   }
   check_launcher();
-  if (report_asked) {
-    report_asked = 0;
-    report();
-  }
   for (int rank = 0; rank < board_.ranks(); ++rank) {
     const RankRecord& record = board_.rank(rank);
-    judge_.see(rank, {record.where.marks.load(), record.beats.load(), record.where.waiting.load() > 0},
+    const whereabouts::Record& where = record.where;
+    const std::uint32_t waiting = where.waiting.load(), polling = where.polling.load();
+    judge_.see(rank,
+               {.marks = where.marks.load(),
+                .beats = record.beats.load(),
+                .waiting = waiting > 0,
+                .polling = waiting == polling,
+                .looks = where.looks.load()},
                watch_s_);
     // Of other nodes this rank knows what the first of its own hears.
     const int receiver = local_ranks_.front();
     if (!is_local(rank) &&
         (record.beats.load() == 0 || judge_.silent_s(receiver, watch_s_) > 4 * beat_every_s_))
       judge_.lose_sight(rank);
+  }
+  if (report_asked) {
+    report_asked = 0;
+    report();
   }
   if (sees_pids_) say_deaths();
   if (options_.hang_timeout_s > 0) judge();

@@ -30,6 +30,17 @@ BOOST_AUTO_TEST_CASE(a_rank_that_lives_but_gets_no_further_is_stuck_unless_it_wa
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_rank_that_looks_no_longer_for_whom_it_waits_is_stuck) {
+  HangJudge judge(2, timeout_s, slack_s);
+  for (int i = 0; i <= 20; ++i) {
+    const auto count = static_cast<std::uint64_t>(i);
+    judge.see(0, {.marks = 5, .beats = count, .waiting = true, .polling = true, .looks = 3}, i);
+    judge.see(1, {.marks = 5, .beats = count, .waiting = true, .polling = true, .looks = count}, i);
+    BOOST_TEST((judge.state(0, i) == (i > 10 ? State::stuck : State::fine)), i);
+    BOOST_TEST((judge.state(1, i) == State::fine), i);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_process_without_a_sign_of_life_is_silent_even_where_it_waits) {
   HangJudge judge(1, timeout_s, slack_s);
   judge.see(0, {.marks = 1, .beats = 1, .waiting = true}, 0);

@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# hang.sh stop|end [all]: a rank is stopped, stuck or killed in each phase of a run. Always: the job ends in bounded time, with the
+# right code, the rank, its step and its phase are named, no process is left, and the run goes on to the bits of one without a fault.
+# `stop`: SIGSTOP, a thread that is stuck for ever, reports; `end`: SIGKILL, SIGSEGV, SIGTERM, a launcher that goes.
+# By default one rank is struck in each phase, in turn; with `all`, each of 2 and of 4.
+# Environment: LOCKSTEP_STRIKE_PROGRAM, LOCKSTEP_STALL_LIBRARY (libstall.so), besides that of faults.sh.
+source "$(dirname "$0")/faults.sh"
+
+kind=$1
+all=false
+[ "${2:-}" != all ] || all=true
+timeout_s=2
+export OMPI_MCA_odls_base_sigkill_timeout=1  # mpirun's own default: the others have time to name a rank that died
+phases=(start data forward backward sums header optimizer evaluation checkpoint end)
+
+small_run
+sed -i -e 's/^steps = .*/steps = 400/; s/^every = .*/every = 40/' -e '/^\[train\]/a eval_every = 40' -e '/^\[data\]/a eval_fraction = 0.2' run.ini
+cat >>run.ini <<INI
+[fault]
+hang_timeout_s = $timeout_s
+signal_report = true
+INI
+train 1 || give_up "the run without a fault: $(cat err.log)"
+cp subject/checkpoints/latest reference.h5
+
+# left ID: the processes of a start that are still there.
+left() {
+  local process
+  for process in $(pgrep -x lockstep); do
+    tr '\0' '\n' 2>/dev/null <"/proc/$process/environ" | grep -qx "LOCKSTEP_STRIKE=$1" && echo "$process"
+  done 2>/dev/null
+}
+
+starts=0
+# start_ranks RANKS: starts the run in the background; `id` and `launcher` are set.
+start_ranks() {
+  id=$$-$((++starts))
+  from_nothing
+  # shellcheck disable=SC2086
+  LOCKSTEP_STRIKE=$id timeout -s KILL 120 $LOCKSTEP_MPIRUN -n "$1" env LD_PRELOAD="$LOCKSTEP_STALL_LIBRARY" \
+    "$LOCKSTEP" train run.ini --run subject >out.log 2>err.log &
+  launcher=$!
+}
+
+# ended EXPECTED-CODE: waits for the launcher and for the last process, and notes how long that took after the strike.
+ended() {
+  local code=0 processes
+  wait "$launcher" || code=$?
+  for _ in $(seq 100); do
+    processes=$(left "$id")
+    [ -n "$processes" ] || break
+    sleep 0.1
+  done
+  [ -z "$processes" ] || { fail "$case: processes are left: $processes"; xargs kill -KILL <<<"$processes"; }
+  [ "$code" -eq "$1" ] || fail "$case: exit code $code, not $1: $(tail -n 5 err.log)"
+  sed -n 's/.* at=//p' strike.log | awk -v now="$(date +%s%N)" -v case="$case" '{ printf "%.2f s  %s\n", (now - $1) / 1e9, case }' >>times.log
+}
+
+# struck_place: "in step 3, backward" as the report has to say it.
+struck_place() {
+  sed -nE 's/.* step=([0-9]+) phase=([a-z]+) .*/\1 \2/p' strike.log | { read -r step phase; [ "$step" = 0 ] && echo "in $phase" || echo "in step $step, $phase"; }
+}
+
+# once TEXT: exactly one line of the log is like this.
+once() {
+  local count
+  count=$(grep -cE "$1" err.log)
+  [ "$count" -eq 1 ] || fail "$case: $count lines with '$1': $(grep '^lockstep' err.log | head -n 5)"
+}
+
+cases=0
+# strike RANKS RANK PHASE SIGNAL CODE [LINE]: LINE has to be in the log, with %rank and %place.
+strike() {
+  local step=$((cases * 7 % 90 + 3)) line
+  case="$4 to rank $2 of $1 in $3"
+  ((++cases))
+  case $3 in
+    start) step=0 ;;
+    evaluation | checkpoint) ;;
+    end) step=400 ;;
+  esac
+  for _ in 1 2 3 4 5; do  # a phase may be too short to be caught in one run
+    start_ranks "$1"
+    "$LOCKSTEP_STRIKE_PROGRAM" "$id" "$2" "$3" "$4" "$step" >strike.log 2>&1 && break
+    wait "$launcher"
+  done
+  grep -q ^struck strike.log || { fail "$case: $(cat strike.log)"; return; }
+  ended "$5"
+  if [ -n "${6:-}" ]; then
+    line=${6//%rank/rank $2 \\(}
+    once "^lockstep: ${line//%place/$(struck_place)}"
+  fi
+  goes_on "$1"
+}
+
+# each SIGNAL CODE LINE PHASE...: strikes in these phases, a rank in turn of 2 and of 4, or all of them.
+each() {
+  local signal=$1 code=$2 line=$3 phase ranks rank
+  shift 3
+  for phase in "$@"; do
+    if $all; then
+      for ranks in 2 4; do
+        for ((rank = 0; rank < ranks; ++rank)); do strike "$ranks" "$rank" "$phase" "$signal" "$code" "$line"; done
+      done
+    else
+      ranks=$((cases % 2 == 0 ? 2 : 4))
+      strike "$ranks" $((cases / 2 % ranks)) "$phase" "$signal" "$code" "$line"
+    fi
+  done
+}
+
+case $kind in
+  stop)
+    each STOP 5 '%rank.*: no sign of life for .*; %place.*the process is stopped$' "${phases[@]}"
+    each STALL 5 '%rank.*: no (progress|sign of life) for .*; %place' start  # its watchdog may not have started
+    each STALL 5 '%rank.*: no progress for .*; %place' data forward backward optimizer evaluation checkpoint
+
+    case="a report"
+    start_ranks 2
+    for rank in 1 0; do
+      "$LOCKSTEP_STRIKE_PROGRAM" "$id" "$rank" sums USR1 3 >strike.log 2>&1 || fail "$case: $(cat strike.log)"
+    done
+    ended 0
+    once '^lockstep: report at .* ms a step'
+    once '^lockstep:   rank 0 .*: in step'
+    once '^lockstep:   rank 1 .*: in step'
+    once '^lockstep: stack of rank 0'
+    once '^lockstep: stack of rank 1'
+    grep -q '^  #.* lockstep::' err.log || fail "$case: no names in the stack: $(cat err.log)"
+    expect_same reference.h5 subject/checkpoints/latest
+    ;;
+  end)
+    each KILL 137 '%rank.* has died; %place' start data forward backward sums header optimizer evaluation checkpoint
+    each SEGV 139 '%rank.* has died; %place' start forward sums checkpoint
+    each TERM 75 '' start data forward backward sums header optimizer evaluation checkpoint
+
+    for signal in TERM KILL; do
+      case="SIG$signal to the launcher"
+      start_ranks 2
+      "$LOCKSTEP_STRIKE_PROGRAM" "$id" 0 backward LAUNCHER-$signal 20 >strike.log 2>&1 || fail "$case: $(cat strike.log)"
+      ended "$([ $signal = TERM ] && echo 1 || echo 137)"
+      if grep -q preempted err.log; then fail "$case: taken for a request"; fi
+      goes_on 2
+    done
+    ;;
+esac
+sort -n times.log | awk '{ time[NR] = $1; line[NR] = $0 } END { print NR " faults; from the fault to the last process gone: median " time[int((NR + 1) / 2)] " s, worst " line[NR] }'
+finish

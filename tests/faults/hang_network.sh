@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# hang_network.sh: the link between two hosts goes down in the middle of a run. The ranks of both hosts end in bounded time, those who
+# can speak name the others, and the run goes on to the bits of one without a fault. Needs root, for two network name spaces
+# (tests/bench/two_hosts.sh); exit code 77 where they cannot be made.
+source "$(dirname "$0")/faults.sh"
+two_hosts=$LOCKSTEP_SOURCE_DIR/tests/bench/two_hosts.sh
+
+small_run
+sed -i -e 's/^steps = .*/steps = 100000/; s/^every = .*/every = 50/' run.ini
+printf '[fault]\nhang_timeout_s = 2\n' >>run.ini
+
+case="the link goes down"
+id=$$-network
+LOCKSTEP_STRIKE=$id bash "$two_hosts" -n 1 -r none "$LOCKSTEP" train run.ini --run subject >out.log 2>err.log &
+hosts=$!
+for _ in $(seq 300); do
+  grep -q 'step 50/' err.log && break
+  kill -0 $hosts 2>/dev/null || break
+  sleep 0.1
+done
+grep -q 'step 50/' err.log || { wait $hosts; code=$?; [ $code -ne 77 ] || { cat err.log; exit 77; }; give_up "$case: no run: exit $code: $(tail -n 5 err.log)"; }
+
+here() {  # the processes of the run
+  local process
+  for process in $(pgrep -x lockstep); do
+    tr '\0' '\n' 2>/dev/null <"/proc/$process/environ" | grep -q "^LOCKSTEP_STRIKE=$id" && echo "$process"
+  done 2>/dev/null
+}
+[ "$(here | wc -l)" -eq 2 ] || fail "$case: not two ranks: $(here)"
+ip -n "h1-$hosts" link set lockstep0 down || fail "$case: cannot take it down"
+down=$(date +%s%N)
+for _ in $(seq 150); do
+  [ -n "$(here)" ] || break
+  sleep 0.1
+done
+[ -z "$(here)" ] || fail "$case: ranks are left after 15 s: $(here)"
+awk -v a="$down" -v b="$(date +%s%N)" 'BEGIN { printf "from the fault to the last rank gone: %.2f s\n", (b - a) / 1e9 }'
+grep -qE '^lockstep: rank 1 \(h2-.*: no sign of life for ' err.log || fail "$case: rank 1 is not named: $(grep ^lockstep err.log)"
+# mpirun itself waits for the daemon beyond the link until its own connection is given up, a quarter of an hour by default.
+kill -TERM $hosts 2>/dev/null
+wait $hosts
+"$LOCKSTEP" verify subject/checkpoints/latest >verify.log 2>&1 || fail "$case: $(head -n 1 verify.log)"
+reached=$(readlink subject/checkpoints/latest | tr -dc '0-9')
+settings=(--set "train.steps=$((10#$reached + 20))")
+train 2 || fail "$case: resumed: exit $?: $(tail -n 3 err.log)"
+cp subject/checkpoints/latest resumed.h5
+from_nothing
+train 1 || fail "$case: without a fault: exit $?"
+expect_same resumed.h5 subject/checkpoints/latest
+finish
