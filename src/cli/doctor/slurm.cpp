@@ -26,7 +26,7 @@ Finding slurm(const Scene&) {
   const std::string job = environment("SLURM_JOB_ID");
   const auto version = output_of({"squeue", "--version"}, answer_timeout_s);
   if (job.empty()) {
-    if (!version) return {subject, Verdict::ok, "none here: started by mpirun or alone", ""};
+    if (!version) return {subject, Verdict::ok, "none that answers here; not in a job", ""};
     return {subject, Verdict::ok, fmt::format("version {}; not in a job", version_in(*version)), ""};
   }
   const std::string restarts = environment("SLURM_RESTART_COUNT"), nodes = environment("SLURM_JOB_NUM_NODES");
