@@ -1,0 +1,160 @@
+# What the Slurm templates share (sourced): from an allocation to running ranks, and back into the queue.
+# shellcheck shell=bash
+# shellcheck source=jobs/launch.sh
+source "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
+
+# choose_launcher: srun needs an MPI that speaks what it offers; mpirun knows Slurm by itself.
+choose_launcher() {
+  [ "$launcher" = auto ] || return 0
+  local offered flavour
+  offered=$(srun --mpi=list 2>&1)
+  flavour=$(ompi_info --parsable 2>/dev/null | grep -E '^mca:pmix:|^ompi:version:full:([5-9]|[1-9][0-9])\.')
+  launcher=srun
+  if [ -n "$srun_mpi" ]; then
+    return
+  elif [ -n "$flavour" ] && grep -qw pmix <<<"$offered"; then
+    srun_mpi=pmix
+  elif ! command -v ompi_info >/dev/null && grep -qw pmi2 <<<"$offered" && mpirun --version 2>&1 | grep -qiE 'hydra|mpich|intel'; then
+    srun_mpi=pmi2
+  else
+    launcher=mpirun
+  fi
+}
+
+# on_ranks WHERE COMMAND...: on one rank a node (WHERE = nodes), all output in the job's log; or on all (WHERE = ranks), each
+# node's output in its own log, and that of rank 0's node in the job's log as well.
+lines=''
+on_ranks() {
+  local where=$1 flags=()
+  shift
+  read -r -a flags <<<"$launcher_flags"
+  if [ "$launcher" = mpirun ]; then
+    if [ "$where" = nodes ]; then
+      flags+=(-n "$SLURM_JOB_NUM_NODES" --map-by ppr:1:node --bind-to none)
+    elif [ "$bind" = cores ]; then
+      flags+=(-n "$SLURM_NTASKS" --map-by "slot:PE=${SLURM_CPUS_PER_TASK:-1}" --bind-to core)
+    else
+      flags+=(-n "$SLURM_NTASKS" --bind-to "$bind")
+    fi
+    run_in_background mpirun "${flags[@]}" "$@"
+    return
+  fi
+  flags+=(--kill-on-bad-exit=1 --cpu-bind="$bind")
+  [ -z "$srun_mpi" ] || flags+=(--mpi="$srun_mpi")
+  local messages=$log-srun.log own follower
+  if [ "$where" = nodes ]; then
+    by_srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 "${flags[@]}" "$@"
+    return
+  fi
+  # %n: the node's number in this job, %N: its name. Rank 0 is on the node of this script.
+  own=$log-0-$(hostname -s).log
+  touch "$own"
+  tail -n 0 -s 0.5 -F "$own" --pid=$$ 2>/dev/null &
+  follower=$!
+  by_srun --unbuffered --open-mode=append --output="$log-%n-%N.log" "${flags[@]}" "$@"
+  sleep 1  # for the follower's last look
+  kill "$follower" && wait "$follower"
+  [ -z "$lines" ] || printf '%s\n' "$lines"
+  # The first task that ends makes srun end the others, which may turn their codes into its signal's. The first one's counts.
+  if [ "$code" -ge 128 ]; then
+    local first
+    first=$(sed -nE 's/.*[Ee]xited with exit code ([0-9]+).*/\1/p' <<<"$lines" | head -n 1)
+    [ -z "$first" ] || [ "$first" -ge 128 ] || code=$first
+  fi
+}
+
+# by_srun ARGUMENTS...: what srun says goes to the file $messages, what it said in the end to $lines. A step that a node could not
+# start is tried again under the next number: a node that was lost may still hold what belongs to a step of the same number.
+by_srun() {
+  local before attempt
+  for attempt in 1 2 3; do
+    touch "$messages"
+    before=$(wc -l <"$messages")
+    run_in_background srun "$@" 2>>"$messages"
+    lines=$(tail -n "+$((before + 1))" "$messages")
+    if [ "$code" -eq 0 ] || [ -n "$stop_asked" ] || [ "$attempt" -eq 3 ]; then return; fi
+    grep -qE 'launch failed|aborted before step completely launched' <<<"$lines" || return 0
+    say "srun could not start every rank; once more"
+    sleep 2
+  done
+}
+
+# healthy: every node passes `lockstep doctor`; sets `code`.
+healthy() {
+  [ "$health_check_s" -ne 0 ] || return 0
+  local report=$log-doctor.log
+  on_ranks nodes timeout "$health_check_s" "$lockstep" doctor --node >"$report" 2>&1
+  printf '%s\n' "$lines" >>"$report"
+  if [ "$code" -eq 2 ] && grep -q -e '--node' "$report"; then  # a program that knows no --node
+    on_ranks nodes timeout "$health_check_s" "$lockstep" doctor >"$report" 2>&1
+    printf '%s\n' "$lines" >>"$report"
+  fi
+  grep -E '^(note|problem) ' "$report"
+  [ "$code" -eq 0 ] && return
+  [ -n "$stop_asked" ] || { say "a node is not fit (lockstep doctor: exit $code):" && cat "$report"; }
+  return 1
+}
+
+job_state() {
+  scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | sed -nE 's/.* JobState=([A-Z_]+) Reason=([A-Za-z_]+).*/\1 \2/p'
+}
+
+# back_into_queue WHY: or say why not; ends the script with `code`.
+back_into_queue() {
+  local id=$SLURM_JOB_ID now without state
+  now=$(newest_step "$run_directory")
+  without=$(stalled "$log.starts" "$now")
+  # An array is requeued task by task.
+  [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+  if [ -n "$ended_by_slurm" ] && state=$(job_state) && [[ $state != RUNNING* && $state != *TimeLimit* ]]; then
+    say "$1; Slurm ends this job ($state): it decides what comes next"
+  elif [ "$restarts" -ge "$max_restarts" ]; then
+    say "$1; not requeued: $restarts restarts, the limit is $max_restarts"
+  elif [ "$without" -ge "$max_stalled" ]; then
+    say "$1; not requeued: $without starts in a row without a newer checkpoint (step $now)"
+  elif scontrol requeue "$id"; then
+    say "$1; requeued as $id, to go on after step $now"
+    trap 'exit "$code"' TERM
+    sleep 300 &  # Slurm ends this script now
+    wait $!
+  else
+    say "$1; Slurm does not requeue it: sbatch it again"
+  fi
+  exit "$code"
+}
+
+# run_job VERB ARGUMENTS...: the whole life of one start. Ends the script.
+run_job() {
+  local name=${SLURM_JOB_NAME:-lockstep} id=$SLURM_JOB_ID
+  restarts=${SLURM_RESTART_COUNT:-0}
+  run_directory=
+  [ "$1" != train ] || run_directory=$(run_directory_of "${@:2}")
+  [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+  mkdir -p "$log_directory" || exit 2
+  log=$log_directory/${name//\//_}-$id
+  export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}  # since Slurm 22.05 srun does not take it from sbatch
+  ended_by_slurm=
+  trap 'signals=$((signals + 1)); pass_on USR2' USR2
+  trap 'signals=$((signals + 1)); ended_by_slurm=yes; pass_on TERM' TERM
+  find_program
+  choose_launcher
+  say "$id, restart $restarts, $SLURM_NTASKS ranks on $SLURM_JOB_NODELIST by $launcher${srun_mpi:+ --mpi=$srun_mpi}," \
+    "$("$lockstep" --version)"
+  [ -z "$run_directory" ] || say "run $run_directory, newest step $(newest_step "$run_directory")"
+  newest_step "$run_directory" >>"$log.starts"
+
+  if healthy && [ -z "$stop_asked" ]; then
+    on_ranks ranks "$lockstep" "$@"
+  elif [ -n "$stop_asked" ]; then
+    code=75  # before the first step: nothing to save
+  else
+    code=5
+  fi
+  case $(verdict "$code") in
+    finished) say "done" ;;
+    stop) say "exit $code: not requeued" ;;
+    again) back_into_queue "stopped with a checkpoint" ;;
+    failed) back_into_queue "failed with exit $code" ;;
+  esac
+  exit "$code"
+}

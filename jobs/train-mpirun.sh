@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Trains one run on this machine: jobs/train-mpirun.sh RANKS CONFIG [--run DIR] [--set KEY=VALUE ...]
+# Ctrl-C, TERM and a closed terminal end it with a checkpoint (under a bare mpirun they kill the ranks within a second); a second
+# Ctrl-C ends it now. A start that failed is repeated while checkpoints get newer. Exit codes: those of lockstep train.
+set -uo pipefail
+# shellcheck source=jobs/launch.sh
+source "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
+
+# Flags of mpirun: --oversubscribe for more ranks than cores, --allow-run-as-root as root, and whatever the machine wants.
+read -r -a flags <<<"${MPIRUN_FLAGS:---bind-to $([ "$bind" = cores ] && echo core || echo none)} $launcher_flags"
+
+if [ $# -lt 2 ] || ! [[ $1 =~ ^[1-9][0-9]*$ ]]; then
+  echo "usage: ${BASH_SOURCE[0]} RANKS CONFIG [ARGUMENTS of lockstep train]" >&2
+  exit 2
+fi
+ranks=$1
+shift
+find_program
+run_directory=$(run_directory_of "$@")
+starts=$(mktemp)
+trap 'rm -f "$starts"' EXIT
+
+interrupts=0
+# shellcheck disable=SC2317  # by the trap
+on_interrupt() {
+  signals=$((signals + 1)) interrupts=$((interrupts + 1))
+  if [ "$interrupts" -eq 1 ]; then
+    pass_on INT
+  elif [ -n "$launcher_pid" ]; then
+    kill -TERM "$launcher_pid"
+  fi
+}
+trap on_interrupt INT
+trap 'signals=$((signals + 1)); pass_on TERM' TERM HUP USR2
+set -m  # mpirun in a process group of its own: the terminal's Ctrl-C does not reach it
+
+for ((start = 0;; ++start)); do
+  newest_step "$run_directory" >>"$starts"
+  run_in_background mpirun -n "$ranks" "${flags[@]}" "$lockstep" train "$@"
+  if [ "$(verdict "$code")" != failed ] || [ -n "$stop_asked" ]; then break; fi
+  now=$(newest_step "$run_directory")
+  without=$(stalled "$starts" "$now")
+  if [ "$without" -ge "$max_stalled" ] || [ "$start" -ge "$max_restarts" ]; then
+    say "failed with exit $code; given up after $((start + 1)) starts, $without of them without a newer checkpoint (step $now)" >&2
+    break
+  fi
+  say "failed with exit $code; started again, to go on after step $now" >&2
+done
+if [ "$code" -eq 75 ] && [ "$interrupts" -gt 0 ]; then code=76; fi  # asked for by the user
+exit "$code"

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Jobs that end, each in its way and at the same time: done, wrong, stopped, cancelled; a sweep, an evaluation, mpirun, and two jobs
+# on one directory. What must not come back does not come back.
+# shellcheck source=tests/slurm/jobs.sh
+source "$(dirname "$0")/jobs.sh"
+start_cluster 2
+endless_run
+printf '%s\n' '# learning rates' 'train.steps=40 optimizer.lr=1e-3' '' "train.steps=60 'ema.rates=0.9 0.99'" 'train.nonsense=1' >sweep.txt
+
+submit whole -N2 --ntasks-per-node=2 -- train.sbatch run.ini --run whole --set train.steps=120
+whole=$job
+LOCKSTEP_LAUNCHER=mpirun submit mpirun -N2 --ntasks-per-node=2 -- train.sbatch run.ini --run mpirun --set train.steps=120
+mpirun=$job
+submit wrong -N2 -- train.sbatch run.ini --run wrong --set train.nonsense=1
+wrong=$job
+submit missing -N1 -- train.sbatch nowhere.ini
+missing=$job
+sweep=$(sbatch --parsable --array=1-4 --output=sweep-%a.log "$templates/array.sbatch" run.ini sweep.txt sweep)
+submit first -N2 -- train.sbatch run.ini --run shared
+first=$job
+submit cancelled -N2 -- train.sbatch run.ini --run cancelled
+cancelled=$job
+
+until_trains first 0
+submit second -N2 -- train.sbatch run.ini --run shared
+second=$job
+
+# scancel: SIGTERM to the ranks, which save; Slurm's state is CANCELLED and stays that.
+until_trains cancelled 0
+scancel "$cancelled"
+ends cancelled "$cancelled" CANCELLED 75 0
+"$LOCKSTEP" verify cancelled/checkpoints/latest >verify.log || fail "cancelled: no whole checkpoint: $(cat verify.log)"
+silent_about cancelled "requeued as"
+
+ends whole "$whole" COMPLETED 0 0
+says whole "4 ranks on n.* by srun --mpi=pmix"
+says whole "done: 120 steps"
+[ "$(find logs -name 'whole-*-[01]-*.log' | wc -l)" -eq 2 ] || fail "whole: not a log for each node: $(ls logs)"
+same_as_undisturbed whole
+ends mpirun "$mpirun" COMPLETED 0 0
+says mpirun "4 ranks on n.* by mpirun"
+same_as_undisturbed mpirun
+ends wrong "$wrong" FAILED 2 0
+says wrong "train.nonsense: unknown key"
+[ ! -e wrong/checkpoints ] || fail "wrong: left something"
+ends missing "$missing" FAILED 2 0
+
+# The sweep: lines 1 and 2 train with their settings, line 3 is wrong, line 4 is not there.
+for task in 1 2; do
+  ends "sweep-$task" "${sweep}_$task" COMPLETED 0 0
+done
+for task in 3 4; do
+  ends "sweep-$task" "${sweep}_$task" FAILED 2 0
+done
+says sweep-4 "has no line 4"
+[ "$(readlink sweep/1/checkpoints/latest) $(readlink sweep/2/checkpoints/latest)" = "step-000000040.h5 step-000000060.h5" ] ||
+  fail "sweep: $(ls sweep/*/checkpoints)"
+grep -q "lr = 0*1e-0*3\|lr = 0.001" sweep/1/config.ini || fail "sweep: task 1 has not its own rate: $(grep lr sweep/1/config.ini)"
+grep -q "rates = 0.9 0.99" sweep/2/config.ini || fail "sweep: task 2 has not its own averages: $(grep rates sweep/2/config.ini)"
+
+submit eval -N2 -- eval.sbatch sweep/1/checkpoints/latest --data digits.h5 --weights ema/0.9
+ends eval "$job" COMPLETED 0 0
+says eval "accuracy"
+
+# One run directory, two jobs: the second is told who holds it, and does not wait for its turn in a loop of requeues.
+ends second "$second" FAILED 2 0
+says second "shared/lock.*pid"
+is "$first" RUNNING || fail "first: $(state "$first") when a second job came"
+touch shared/stop
+ends first "$first" FAILED 76 0
+says first "exit 76: not requeued"
+same_as_undisturbed shared
+finish

@@ -1,0 +1,109 @@
+# For tests of the job scripts (sourced): a run without an end and what jobs of the real templates do with it.
+# shellcheck shell=bash disable=SC2034  # job: for those who source this
+# shellcheck source=tests/support/cli.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../support/cli.sh"
+# shellcheck source=tests/slurm/cluster.sh
+source "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
+
+templates=$LOCKSTEP_SOURCE_DIR/jobs
+export LOCKSTEP_JOBS=$templates LOCKSTEP_LOGS=logs
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1
+export OMPI_MCA_btl=self,tcp  # the two nodes are one machine, which shared memory between ranks would be led astray by
+export LOCKSTEP_BIND=none     # more cores than the machine has
+
+endless_run() {
+  digits digits.h5
+  cat >run.ini <<'INI'
+[model]
+name = mlp
+sizes = 64 32 10
+[data]
+train = digits.h5
+[train]
+steps = 1000000
+global_batch = 16
+shards = 4
+seed = 5
+[optimizer]
+schedule = constant
+[ema]
+rates = 0.9
+[checkpoint]
+every = 200
+[log]
+every = 50
+INI
+}
+
+# submit NAME [SBATCH-OPTION...] -- TEMPLATE ARGUMENT...: its number is in $job, its log is NAME.log.
+submit() {
+  local name=$1 options=()
+  shift
+  while [ "$1" != -- ]; do
+    options+=("$1")
+    shift
+  done
+  shift
+  job=$(sbatch --parsable --job-name="$name" --output="$name.log" "${options[@]}" "$templates/$1" "${@:2}") ||
+    fail "$name: sbatch"
+}
+
+# state JOB: RUNNING, PENDING, COMPLETED ...
+state() { scontrol show job -o "$1" | sed -nE 's/.* JobState=([A-Z_]+) .*/\1/p'; }
+restarts() { scontrol show job -o "$1" | sed -nE 's/.* Restarts=([0-9]+) .*/\1/p'; }
+exit_code() { scontrol show job -o "$1" | sed -nE 's/.* ExitCode=([0-9]+):.*/\1/p'; }
+is() { [ "$(state "$1")" = "$2" ]; }
+ended() { case $(state "$1") in RUNNING | PENDING | COMPLETING | PREEMPTED) false ;; esac; }
+
+# reached NAME COUNT: the log of a job says COUNT times that training goes on; with 0, that it trains.
+reached() {
+  if [ "$2" -eq 0 ]; then grep -q ' step [0-9]*/' "$1.log" 2>/dev/null; else trains_again "$1" "$2"; fi
+}
+# After the COUNT-th "going on" there is a step.
+trains_again() {
+  awk -v want="$2" '/going on after step/ {count++} / step [0-9]+\// && count >= want {found = 1} END {exit !found}' "$1.log" 2>/dev/null
+}
+
+# until_trains NAME COUNT
+until_trains() {
+  wait_for 60 reached "$1" "$2" || give_up "$1: does not train: $(tail -n 20 "$1.log" 2>&1)"
+}
+until_is() {  # until_is NAME JOB STATE
+  wait_for 90 is "$2" "$3" || give_up "$1: $(state "$2"), expected $3: $(tail -n 20 "$1.log" 2>&1)"
+}
+until_ended() {
+  wait_for 120 ended "$2" || give_up "$1: $(state "$2"), expected its end: $(tail -n 20 "$1.log" 2>&1)"
+}
+give_up() {
+  fail "$*"
+  exit 1
+}
+
+# held NAME: a line for each case and the time since the start, for whoever reads the log of the test.
+held() { echo "$1: looked at after $SECONDS s"; }
+
+# ends NAME JOB STATE CODE RESTARTS
+ends() {
+  until_ended "$1" "$2"
+  local got
+  got="$(state "$2") $(exit_code "$2") $(restarts "$2")"
+  held "$1: $got"
+  [ "$got" = "$3 $4 $5" ] || fail "$1: state, exit code, restarts: $got, expected $3 $4 $5: $(tail -n 20 "$1.log")"
+}
+says() {  # says NAME TEXT
+  grep -Eq "$2" "$1.log" || fail "$1: does not say '$2': $(cat "$1.log")"
+}
+silent_about() {
+  ! grep -Eq "$2" "$1.log" || fail "$1: says '$2': $(cat "$1.log")"
+}
+
+# same_as_undisturbed RUN: one rank, one start, as many steps as the newest checkpoint: the same bits.
+same_as_undisturbed() {
+  local last
+  last=$(readlink "$1/checkpoints/latest")
+  last=${last#step-}
+  rm -rf undisturbed
+  "$LOCKSTEP" train run.ini --run undisturbed --set train.steps="$((10#${last%.h5}))" >undisturbed.log 2>&1 ||
+    fail "$1: the undisturbed run: $(tail -n 3 undisturbed.log)"
+  expect_same undisturbed/checkpoints/latest "$1/checkpoints/latest"
+}

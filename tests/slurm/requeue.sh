@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Jobs that come back, at the same time on a pair of nodes each: preempted, out of time, without one of its nodes, crashed. Each
+# goes on to the bits of a run that nothing happened to. Those that get nowhere stop coming back: at the limit of restarts, and
+# sooner when starts save nothing.
+# shellcheck source=tests/slurm/jobs.sh
+source "$(dirname "$0")/jobs.sh"
+start_cluster 8
+endless_run
+
+# crash.sh: lockstep, but rank 1 of `train` is killed by SIGSEGV as soon as the run $CRASHING has saved once more; at once, if
+# there is none.
+cat >crash.sh <<'CRASH'
+#!/usr/bin/env bash
+[ "$1" = train ] && [ "$SLURM_PROCID" = 1 ] || exec "$REAL" "$@"
+newest() { readlink "$CRASHING/checkpoints/latest"; }
+before=$(newest)
+"$REAL" "$@" &
+rank=$!
+while [ -n "$CRASHING" ] && [ "$(newest)" = "$before" ] && kill -0 "$rank" 2>/dev/null; do sleep 0.1; done
+kill -SEGV "$rank"
+wait "$rank" 2>/dev/null
+kill -SEGV $$
+CRASH
+chmod +x crash.sh
+
+submit preempted -w n1,n2 -- train.sbatch run.ini --run preempted
+preempted=$job
+submit late -w n3,n4 --time=1 --signal=B:USR2@1 -- train.sbatch run.ini --run late
+late=$job
+submit lost -w n5,n6 -- train.sbatch run.ini --run lost
+lost=$job
+export REAL=$LOCKSTEP
+LOCKSTEP=$PWD/crash.sh CRASHING=crashing LOCKSTEP_MAX_RESTARTS=2 LOCKSTEP_MAX_STALLED=2 \
+  submit crashing -w n7,n8 -- train.sbatch run.ini --run crashing
+crashing=$job
+LOCKSTEP=$PWD/crash.sh CRASHING='' LOCKSTEP_MAX_STALLED=2 submit hopeless -w n7,n8 -- train.sbatch run.ini --run hopeless
+hopeless=$job
+
+# starts_again NAME JOB COUNT: the job has come back for the COUNT-th time and trains.
+starts_again() {
+  local until=$((SECONDS + 120))
+  until [ "$(restarts "$2")" -ge "$3" ] && reached "$1" "$3"; do
+    [ "$SECONDS" -lt "$until" ] || give_up "$1: does not come back: $(state "$2"), $(tail -n 20 "$1.log")"
+    hurry "$2"
+    sleep 0.2
+  done
+}
+# hurry JOB: need not wait for Slurm's two minutes, only for what they are there for.
+hurry() {
+  if is "$1" PENDING && [ -z "$(steps_of "$1")" ]; then scontrol update JobId="$1" StartTime=now 2>/dev/null; fi
+}
+# no_step_lost NAME: every start went on where the one before it was stopped.
+no_step_lost() {
+  local stopped resumed
+  stopped=$(sed -nE 's/.*preempted after step ([0-9]+);.*/\1/p' "$1.log")
+  resumed=$(sed -nE 's/.*going on after step ([0-9]+) .*/\1/p' "$1.log")
+  if [ -z "$stopped" ] || [ "$stopped" != "$resumed" ]; then fail "$1: stopped after $stopped, resumed after $resumed"; fi
+  held "$1: stopped and resumed after step ${resumed//$'\n'/ }"
+}
+# stopped_by_user NAME JOB RESTARTS: RUN/stop ends it for good, in the bits of an undisturbed run.
+stopped_by_user() {
+  touch "$1/stop"
+  ends "$1" "$2" FAILED 76 "$3"
+  same_as_undisturbed "$1"
+}
+
+# A node is gone with all that ran on it: nothing answers any more. Slurm finds out, ends the rest and requeues the job itself.
+until_trains lost 0
+wait_for 60 test -e lost/checkpoints/latest || give_up "lost: no checkpoint: $(tail lost.log)"
+mapfile -t frozen < <(processes_of n6)
+[ ${#frozen[@]} -ge 2 ] || give_up "lost: nothing of n6 runs: ${frozen[*]}"
+kill -STOP "${frozen[@]}"
+{ kill -KILL "${slurmd[n6]}" && wait "${slurmd[n6]}"; } 2>/dev/null
+lost_at=$SECONDS
+none_left() { [ -z "$(processes_of n5)" ]; }
+node_up() { [[ "$(sinfo -h -N -n "$1" -p high -o %t)" =~ ^(idle|mix|alloc)$ ]]; }
+(wait_for 100 none_left && echo "$((SECONDS - lost_at))" >gone) &
+last_seen=$(sed -nE 's/.* step ([0-9]+)\/.*/\1/p' lost.log | tail -n 1)
+
+# A job of higher priority wants both nodes.
+until_trains preempted 0
+high=$(sbatch --parsable --partition=high -w n1,n2 --exclusive --output=/dev/null --wrap true)
+wait_for 90 is "$high" COMPLETED || give_up "the job of higher priority: $(state "$high")"
+starts_again preempted "$preempted" 1
+no_step_lost preempted
+stopped_by_user preempted "$preempted" 1
+
+# What crashes comes back while checkpoints get newer, up to the limit; what saves nothing, once.
+wait_for_end() {
+  local until=$((SECONDS + 120))
+  until ended "$2"; do
+    [ "$SECONDS" -lt "$until" ] || give_up "$1: $(state "$2"): $(tail -n 20 "$1.log")"
+    hurry "$2"
+    sleep 0.2
+  done
+}
+wait_for_end hopeless "$hopeless"
+says hopeless "2 starts in a row without a newer checkpoint"
+[ "$(state "$hopeless") $(restarts "$hopeless")" = "FAILED 1" ] || fail "hopeless: $(state "$hopeless"), $(restarts "$hopeless") restarts"
+wait_for_end crashing "$crashing"
+says crashing "2 restarts, the limit is 2"
+[ "$(state "$crashing") $(restarts "$crashing")" = "FAILED 2" ] || fail "crashing: $(state "$crashing"), $(restarts "$crashing") restarts"
+same_as_undisturbed crashing
+held "hopeless and crashing: $(exit_code "$hopeless"), $(exit_code "$crashing")"
+
+until_is lost "$lost" PENDING
+[ "$(restarts "$lost")" -eq 1 ] || fail "lost: $(restarts "$lost") restarts"
+wait_for 60 test -s gone || fail "lost: processes left on n5: $(processes_of n5)"
+held "lost: $(cat gone) s from the loss to the last process of the other node"
+kill -KILL "${frozen[@]}"  # the node starts anew; what its PMIx left in /tmp and in Slurm's folder is still there
+start_node n6
+wait_for 60 node_up n6 || give_up "n6 does not come back: $(sinfo -N -h -p high)"
+starts_again lost "$lost" 1
+resumed=$(sed -nE 's/.*going on after step ([0-9]+) .*/\1/p' lost.log)
+[ "$((last_seen - resumed))" -lt 200 ] || fail "lost: at step $last_seen when the node was lost, resumed after step $resumed"
+held "lost: at step $last_seen or later when the node was lost, resumed after step $resumed"
+stopped_by_user lost "$lost" 1
+
+starts_again late "$late" 1
+no_step_lost late
+stopped_by_user late "$late" 1
+finish

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# jobs/train-mpirun.sh: what would make mpirun kill its ranks ends in a checkpoint and the documented code; a start that failed is
+# repeated while checkpoints get newer. And what all job scripts take an exit code, a folder and arguments for.
+# shellcheck source=tests/slurm/jobs.sh
+source "$(dirname "$0")/jobs.sh"
+endless_run
+export MPIRUN_FLAGS=${LOCKSTEP_MPIRUN#* }
+
+# begin NAME [ARGUMENT...]: in a session of its own, as a terminal would start it: Ctrl-C reaches its whole process group.
+begin() {
+  env --default-signal=INT setsid bash "$templates/train-mpirun.sh" 2 run.ini --run "$1" "${@:2}" >"$1.log" 2>&1 &
+  script=$!
+}
+# expect NAME CODE
+expect() {
+  local code
+  wait "$script"
+  code=$?
+  [ "$code" -eq "$2" ] || fail "$1: exit $code, expected $2: $(tail -n 5 "$1.log")"
+  [ -z "$(pgrep -r R,S,D,T -s "$script")" ] || fail "$1: processes left: $(pgrep -a -s "$script")"
+}
+whole() {
+  "$LOCKSTEP" verify "$1/checkpoints/latest" >verify.log 2>&1 || fail "$1: no whole checkpoint: $(cat verify.log)"
+}
+
+for signal in TERM HUP USR2; do
+  begin "$signal"
+  until_trains "$signal" 0
+  kill -"$signal" "$script"
+  expect "$signal" 75
+  whole "$signal"
+done
+
+begin interrupted
+until_trains interrupted 0
+kill -INT -- "-$script"
+expect interrupted 76
+whole interrupted
+begin interrupted --set train.steps="$(sed -nE 's/.* after step ([0-9]+);.*/\1/p' interrupted.log)"
+expect interrupted 0
+same_as_undisturbed interrupted
+
+# A rank that is killed: started again, to the same bits; one that never gets anywhere is given up; a wrong key is not repeated.
+begin killed
+until_trains killed 0
+wait_for 60 test -e killed/checkpoints/latest || fail "killed: no checkpoint"
+rank=$(pgrep -s "$script" -x lockstep | tail -n 1)
+kill -KILL "$rank"
+until_trains killed 1
+touch killed/stop
+expect killed 76
+says killed "job: failed with exit 137; started again"
+same_as_undisturbed killed
+
+cat >hopeless.sh <<'HOPELESS'
+#!/usr/bin/env bash
+echo start >>starts
+exit 5
+HOPELESS
+chmod +x hopeless.sh
+LOCKSTEP=$PWD/hopeless.sh begin hopeless
+expect hopeless 5
+says hopeless "given up after 3 starts, 3 of them without a newer checkpoint"
+begin wrong --set train.nonsense=1
+expect wrong 2
+silent_about wrong "started again"
+"$templates/train-mpirun.sh" run.ini >usage.log 2>&1
+[ $? -eq 2 ] || fail "without a number of ranks: $(cat usage.log)"
+
+# The parts on their own.
+# shellcheck source=jobs/launch.sh
+source "$templates/launch.sh"
+equal() {  # equal EXPECTED WHAT GOT
+  [ "$1" = "$3" ] || fail "$2: $3, expected $1"
+}
+for pair in 0=finished 2=stop 3=stop 4=stop 76=stop 75=again 1=failed 5=failed 128=failed 137=failed 139=failed 143=failed; do
+  equal "${pair#*=}" "exit ${pair%=*}" "$(verdict "${pair%=*}")"
+done
+equal runs/gpt-text "directory" "$(run_directory_of jobs/gpt-text.ini)"
+equal runs/a.b "directory" "$(run_directory_of --set train.steps=3 a.b.ini)"
+equal here "directory" "$(run_directory_of a.ini --run here)"
+equal 'a place' "directory" "$(run_directory_of --run='a place' --resume never a.ini)"
+mkdir -p made/checkpoints
+equal -1 "newest step of nothing" "$(newest_step made)"
+touch made/checkpoints/step-{000000008,000000100,000000099}.h5 made/checkpoints/{step-000000200.h5.bad,.step-000000300.h5.tmp}
+equal 100 "newest step" "$(newest_step made)"
+printf '%s\n' -1 -1 50 100 100 >made/starts
+equal 2 "starts without progress" "$(stalled made/starts 100)"
+equal 0 "starts without progress" "$(stalled made/starts 101)"
+equal 3 "starts after which the newest was found bad" "$(stalled made/starts 50)"
+equal 0 "starts of nothing" "$(stalled made/none 0)"
+finish
