@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/base/quiet_thread.h"
+#include "lockstep/base/whereabouts.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -26,6 +27,7 @@ void Background::start(std::function<void()> work) {
   try {
     thread_ = start_quiet_thread("a save beside training", [this, work = std::move(work)] {
       give_way();
+      whereabouts::beside_training = true;
       try {
         work();
       } catch (...) {

@@ -48,8 +48,13 @@ void enter(Phase phase);
 void at_step(std::int64_t step, double step_ms);
 void at_bucket(int bucket);
 
+/// Set by a thread whose progress is not that of training: its marks would hide a hang.
+inline thread_local bool beside_training = false;
+
 /// A sign of progress inside a phase that may take long. Any thread.
-inline void mark() { here().marks.fetch_add(1, std::memory_order_relaxed); }
+inline void mark() {
+  if (!beside_training) here().marks.fetch_add(1, std::memory_order_relaxed);
+}
 
 /// While it lives this rank waits for others: not it is to blame for a silence.
 class Waiting {
