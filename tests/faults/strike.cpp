@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -65,11 +66,13 @@ const RankRecord* open_board(pid_t pid, int rank) {
     if (std::string(target).find("/dev/shm/lockstep-") == std::string::npos) continue;
     const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (descriptor < 0) continue;
-    void* const memory =
-        ::mmap(nullptr, sizeof(BoardHead) + static_cast<std::size_t>(rank + 1) * sizeof(RankRecord),
-               PROT_READ, MAP_SHARED, descriptor, 0);
+    const std::size_t bytes = sizeof(BoardHead) + static_cast<std::size_t>(rank + 1) * sizeof(RankRecord);
+    struct stat status {};
+    const bool fits = ::fstat(descriptor, &status) == 0 && static_cast<std::size_t>(status.st_size) >= bytes;
+    void* const memory = fits ? ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, descriptor, 0) : MAP_FAILED;
     ::close(descriptor);
-    if (memory == MAP_FAILED) continue;
+    if (memory == MAP_FAILED || static_cast<const BoardHead*>(memory)->magic != BoardHead::right_magic)
+      continue;
     record = reinterpret_cast<const RankRecord*>(static_cast<std::byte*>(memory) + sizeof(BoardHead)) + rank;
   }
   if (files) ::closedir(files);
