@@ -34,7 +34,7 @@ Findings look(const comm::Communicator& world, const Scene& scene) {
     findings.push_back(guarded(subject, [&] { return probe(scene); }));
   };
   if (first_here) add("processor", processor);
-  if (rank == 0) findings.push_back(guarded("mpi", [&] { return mpi(world); }));
+  findings.push_back(guarded("mpi", [&] { return mpi(world); }));
   if (first_here) add("mpi-io", mpi_io);
   add("hdf5", hdf5);
   add("onednn", onednn);

@@ -73,7 +73,7 @@ Findings clocks(comm::Communicator& world) {
     skew_s = s;
     worst = rank;
   }
-  const std::string text = fmt::format("{} is {:.3f} s {} of {}", host_of(world, worst), std::abs(skew_s),
+  const std::string text = fmt::format("{} is {:.1f} s {} of {}", host_of(world, worst), std::abs(skew_s),
                                        skew_s > 0 ? "ahead" : "behind", host_of(world, 0));
   constexpr double note_s = 1, problem_s = 60;
   if (std::abs(skew_s) >= problem_s)
