@@ -11,6 +11,17 @@ submit whole -N2 --ntasks-per-node=2 -- train.sbatch run.ini --run whole --set t
 whole=$job
 LOCKSTEP_LAUNCHER=mpirun submit mpirun -N2 --ntasks-per-node=2 -- train.sbatch run.ini --run mpirun --set train.steps=120
 mpirun=$job
+# unfit.sh: lockstep on nodes of which the second has a fault.
+cat >unfit.sh <<UNFIT
+#!/usr/bin/env bash
+if [ "\$1" = doctor ] && [ "\$SLURM_NODEID" = 1 ]; then echo "problem  fans: none turns" && exit 1; fi
+exec "$LOCKSTEP" "\$@"
+UNFIT
+chmod +x unfit.sh
+LOCKSTEP=$PWD/unfit.sh LOCKSTEP_MAX_STALLED=1 submit unfit -N2 -- train.sbatch run.ini --run unfit
+unfit=$job
+LOCKSTEP_LAUNCHER=mpirun submit forwarded -N2 -- train.sbatch run.ini --run forwarded
+forwarded=$job
 submit wrong -N2 -- train.sbatch run.ini --run wrong --set train.nonsense=1
 wrong=$job
 submit missing -N1 -- train.sbatch nowhere.ini
@@ -32,6 +43,15 @@ ends cancelled "$cancelled" CANCELLED 75 0
 "$LOCKSTEP" verify cancelled/checkpoints/latest >verify.log || fail "cancelled: no whole checkpoint: $(cat verify.log)"
 silent_about cancelled "requeued as"
 
+# The signal that comes before the time limit, under mpirun: handed on to the ranks, a checkpoint, back into the queue.
+until_trains forwarded 0
+scancel --signal=USR2 --batch "$forwarded"
+until_is forwarded "$forwarded" PENDING
+says forwarded "stopped with a checkpoint; requeued as $forwarded"
+"$LOCKSTEP" verify forwarded/checkpoints/latest >verify.log || fail "forwarded: no whole checkpoint: $(cat verify.log)"
+scancel "$forwarded"
+ended "$forwarded" || until_ended forwarded "$forwarded"
+
 ends whole "$whole" COMPLETED 0 0
 says whole "4 ranks on n.* by srun --mpi=pmix"
 says whole "done: 120 steps"
@@ -40,6 +60,10 @@ same_as_undisturbed whole
 ends mpirun "$mpirun" COMPLETED 0 0
 says mpirun "4 ranks on n.* by mpirun"
 same_as_undisturbed mpirun
+ends unfit "$unfit" FAILED 5 0
+says unfit "a node is not fit"
+says unfit "fans: none turns"
+[ ! -e unfit ] || fail "unfit: trained"
 ends wrong "$wrong" FAILED 2 0
 says wrong "train.nonsense: unknown key"
 [ ! -e wrong/checkpoints ] || fail "wrong: left something"

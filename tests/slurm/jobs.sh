@@ -3,7 +3,7 @@
 # shellcheck source=tests/support/cli.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../support/cli.sh"
 # shellcheck source=tests/slurm/cluster.sh
-source "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
+source "$LOCKSTEP_SOURCE_DIR/tests/slurm/cluster.sh"
 
 templates=$LOCKSTEP_SOURCE_DIR/jobs
 export LOCKSTEP_JOBS=$templates LOCKSTEP_LOGS=logs
