@@ -6,6 +6,9 @@ source "$(dirname "$0")/jobs.sh"
 endless_run
 export MPIRUN_FLAGS=${LOCKSTEP_MPIRUN#* }
 
+script=''
+trap '[ -z "$script" ] || pkill -KILL -s "$script"; rm -rf "$scratch"' EXIT
+
 # begin NAME [ARGUMENT...]: in a session of its own, as a terminal would start it: Ctrl-C reaches its whole process group.
 begin() {
   env --default-signal=INT setsid bash "$templates/train-mpirun.sh" 2 run.ini --run "$1" "${@:2}" >"$1.log" 2>&1 &
@@ -44,7 +47,7 @@ same_as_undisturbed interrupted
 begin killed
 until_trains killed 0
 wait_for 60 test -e killed/checkpoints/latest || fail "killed: no checkpoint"
-rank=$(pgrep -s "$script" -x lockstep | tail -n 1)
+rank=$(pgrep -s "$script" -x "$(basename "$LOCKSTEP" | cut -c 1-15)" | tail -n 1)
 kill -KILL "$rank"
 until_trains killed 1
 touch killed/stop
