@@ -23,11 +23,12 @@ Background::~Background() {
 void Background::start(std::function<void()> work) {
   if (thread_.joinable()) thread_.join();
   error_ = nullptr;
+  waited_for_ = false;
   running_ = true;
   try {
     thread_ = start_quiet_thread("a save beside training", [this, work = std::move(work)] {
       give_way();
-      whereabouts::beside_training = true;
+      whereabouts::waited_for = &waited_for_;
       try {
         work();
       } catch (...) {
@@ -46,6 +47,7 @@ bool Background::running() const { return running_; }
 bool Background::failed() const { return !running_ && error_ != nullptr; }
 
 void Background::finish() {
+  waited_for_ = true;
   if (thread_.joinable()) thread_.join();
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }

@@ -29,6 +29,7 @@ class Background {
  private:
   std::thread thread_;
   std::atomic<bool> running_{false};
+  std::atomic<bool> waited_for_{false};
   std::exception_ptr error_;  // the thread's while it runs
 };
 

@@ -192,8 +192,11 @@ void Saving::write_share() {
       begun_ = segments_.size();  // nobody need go on
       throw;
     }
-    // Whoever writes the last one syncs the file for all.
-    if (++done_ == segments_.size()) file.sync();
+    // Whoever writes the last one syncs the file for all. On the way, too: no single call then takes so long
+    // that this rank could be taken for one that hangs.
+    constexpr std::size_t segments_a_sync = 256;  // of a MiB at most
+    if (const std::size_t done = ++done_; done == segments_.size() || done % segments_a_sync == 0)
+      file.sync();
   }
 }
 

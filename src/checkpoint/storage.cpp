@@ -106,6 +106,7 @@ void OpenFile::truncate(std::uint64_t bytes) {
 
 void OpenFile::sync() {
   if (uninterrupted([&] { return ::fsync(descriptor_); }) != 0) throw_system_error(errno, path_, "sync");
+  whereabouts::mark();
 }
 
 std::string directory_of(const std::string& path) {

@@ -48,12 +48,13 @@ void enter(Phase phase);
 void at_step(std::int64_t step, double step_ms);
 void at_bucket(int bucket);
 
-/// Set by a thread whose progress is not that of training: its marks would hide a hang.
-inline thread_local bool beside_training = false;
+/// Set by a thread that works beside the one that trains: its marks count while this is true (that one waits
+/// for it); at other times they would hide a hang.
+inline thread_local const std::atomic<bool>* waited_for = nullptr;
 
 /// A sign of progress inside a phase that may take long. Any thread.
 inline void mark() {
-  if (!beside_training) here().marks.fetch_add(1, std::memory_order_relaxed);
+  if (!waited_for || *waited_for) here().marks.fetch_add(1, std::memory_order_relaxed);
 }
 
 /// While it lives this rank waits for others: not it is to blame for a silence.

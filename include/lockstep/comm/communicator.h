@@ -91,8 +91,8 @@ class Communicator {
   /// Throws FailureError naming the ranks that did not arrive within timeout_s (<= 0: wait for ever); about a
   /// second later, which it takes to ask. After that the communicator is good for abort only.
   virtual void barrier(double timeout_s = 0) = 0;
-  /// Opens a file that exists, for all ranks to write into. None where ranks do not come by MPI: then there is
-  /// one, who can write by itself.
+  /// Opens a file that exists, for all ranks to write into. None where ranks do not come by MPI: then there
+  /// is one, who can write by itself.
   virtual std::unique_ptr<SharedFile> open_shared_file(const std::string& path) = 0;
   /// The ranks of equal colour, ordered by (key, rank).
   virtual std::unique_ptr<Communicator> split(int colour, int key) = 0;
