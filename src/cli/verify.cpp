@@ -21,7 +21,8 @@ ExitCode verify(Session& session, const Arguments& arguments) {
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   const std::string file =
       required(values, "file", "verify: a checkpoint is missing; see lockstep verify --help");
-  checkpoint::VerifyReport report{.path = file};
+  checkpoint::VerifyReport report;
+  report.path = file;
   try {
     comm::together(session.world(), [&] { refuse_safetensors(file); });
     report = checkpoint::verify(file, session.world());
