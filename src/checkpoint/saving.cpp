@@ -194,7 +194,7 @@ void Saving::write_share() {
     }
     // Whoever writes the last one syncs the file for all. On the way, too: no single call then takes so long
     // that this rank could be taken for one that hangs.
-    constexpr std::size_t segments_a_sync = 256;  // of a MiB at most
+    constexpr std::size_t segments_a_sync = 1024;  // of a MiB at most
     if (const std::size_t done = ++done_; done == segments_.size() || done % segments_a_sync == 0)
       file.sync();
   }
