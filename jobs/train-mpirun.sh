@@ -6,15 +6,20 @@ set -uo pipefail
 # shellcheck source=jobs/launch.sh
 source "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
 
-# Flags of mpirun: --oversubscribe for more ranks than cores, --allow-run-as-root as root, and whatever the machine wants.
-read -r -a flags <<<"${MPIRUN_FLAGS:---bind-to $([ "$bind" = cores ] && echo core || echo none)} $launcher_flags"
-
 if [ $# -lt 2 ] || ! [[ $1 =~ ^[1-9][0-9]*$ ]]; then
   echo "usage: ${BASH_SOURCE[0]} RANKS CONFIG [ARGUMENTS of lockstep train]" >&2
   exit 2
 fi
 ranks=$1
 shift
+# More ranks than cores: they share them, unbound, and wait by yielding.
+binding=$([ "$bind" = cores ] && echo core || echo none)
+if [ "$ranks" -gt "$(nproc)" ]; then
+  binding=none launcher_flags="--oversubscribe $launcher_flags"
+  export OMPI_MCA_mpi_yield_when_idle=1
+fi
+# Flags of mpirun in place of these, or besides them (launcher_flags): --allow-run-as-root as root, whatever the machine wants.
+read -r -a flags <<<"${MPIRUN_FLAGS:---bind-to $binding} $launcher_flags"
 find_program
 run_directory=$(run_directory_of "$@")
 starts=$(mktemp)
@@ -44,7 +49,11 @@ for ((start = 0;; ++start)); do
     say "failed with exit $code; given up after $((start + 1)) starts, $without of them without a newer checkpoint (step $now)" >&2
     break
   fi
-  say "failed with exit $code; started again, to go on after step $now" >&2
+  if [ "$now" -lt 0 ]; then now="the beginning"; else now="step $now"; fi
+  say "failed with exit $code; started again, to go on from $now" >&2
 done
-if [ "$code" -eq 75 ] && [ "$interrupts" -gt 0 ]; then code=76; fi  # asked for by the user
+if [ "$code" -eq 75 ] && [ "$interrupts" -gt 0 ]; then
+  code=76  # asked for by the user
+  say "stopped by Ctrl-C with a checkpoint (step $(newest_step "$run_directory")); the same line goes on" >&2
+fi
 exit "$code"

@@ -11,8 +11,10 @@ namespace {
 void check_same_run(const Config& stored, const Config& asked, const std::string& directory) {
   const std::vector<std::string> changes = forbidden_changes(stored, asked);
   if (changes.empty()) return;
-  throw UsageError("{}: holds a run of another configuration; choose another --run, or undo: {}", directory,
-                   fmt::join(changes, "; "));
+  throw UsageError(
+      "{0}: holds a run of another configuration; start a new one from its weights (--run OTHER --resume "
+      "{0}/checkpoints/latest), or undo: {1}",
+      directory, fmt::join(changes, "; "));
 }
 
 void check_shards(const Config& config, const comm::Communicator& world) {

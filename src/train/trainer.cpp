@@ -153,6 +153,7 @@ class Trainer {
   checkpoint::Store store_;
   std::int64_t done_ = 0;    // steps
   std::int64_t saved_ = -1;  // step of the newest checkpoint
+  int waits_ = 0;            // for an asynchronous save, when the next was due
   struct {
     std::int64_t step = -1;
     std::map<std::string, double> metrics;
@@ -241,7 +242,9 @@ void Trainer::start(const RunOptions& options) {
   const checkpoint::LoadReport report = checkpoint::load_weights(
       config_.train.init, model_, world_, {},
       {.strict = config_.checkpoint.load == "strict", .narrow = config_.checkpoint.narrow});
-  for (const std::string& warning : report.warnings) session_.log().warning("{}", warning);
+  if (world_.rank() == 0) {
+    for (const std::string& warning : report.warnings) session_.log().warning("{}", warning);
+  }
   for (const std::string& note : report.notes) session_.log().info("{}", note);
   if (ema_) ema_->reset();
   session_.log().info("a new run from the weights of {}", config_.train.init);
@@ -373,8 +376,11 @@ void Trainer::save() {
   if (saved_ == done_) return;
   whereabouts::enter(Phase::checkpoint);
   if (store_.saving()) {
-    progress_->note(
-        fmt::format("step {}: waits for the checkpoint before, which is still being written", done_));
+    if (++waits_ == 1)
+      progress_->note(fmt::format(
+          "step {}: waits for the checkpoint before, which is still being written (said once); a longer "
+          "checkpoint.every, or async = false, may be faster",
+          done_));
     store_.finish();
   }
   since_save_.restart();
@@ -461,6 +467,8 @@ ExitCode Trainer::take_steps() {
     }
     if (saves) save();
     if (result.requests.any()) store_.finish();  // what was asked for is obeyed when it is on storage
+    if (result.requests.checkpoint)
+      progress_->note(fmt::format("checkpoint {}, as asked", store_.current_path()));
     requests_.clear({result.requests.stop_preempted, result.requests.stop_user, result.requests.checkpoint});
     if (!last && (result.requests.stop_preempted || result.requests.stop_user)) {
       write_timeline();
