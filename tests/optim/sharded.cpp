@@ -134,9 +134,9 @@ BOOST_AUTO_TEST_CASE(state_goes_over_from_whole_to_parts_and_back) {
       Run &from = *line[i], &to = *line[i + 1];
       for (std::size_t p = 0; p < from.parts.model.params().size(); ++p)
         copy_elements(from.parts.model.params()[p]->value, to.parts.model.params()[p]->value);
-      const auto hand_over = [](const Tensor& whole, const auto& held) {
+      const auto hand_over = [](const Tensor& all, const auto& held) {
         const auto& part = held.part;
-        copy_elements(part ? part->sharding->part(part->param, whole) : whole, held.tensor);
+        copy_elements(part ? part->sharding->part(part->param, all) : all, held.tensor);
       };
       const std::vector<Slot> stored = from.optimizer->slots(), slots = to.optimizer->held_slots();
       for (std::size_t s = 0; s < slots.size(); ++s) {
