@@ -17,13 +17,13 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
-#include "lockstep/ddp/hooks.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/stop.h"
 #include "lockstep/train/surroundings.h"
 #include "lockstep/train/workload.h"
+#include "train/room_options.h"
 #include "train/run_config.h"
 #include "train/say_start.h"
 #include "train/stragglers.h"
@@ -33,33 +33,6 @@ namespace lockstep::train {
 namespace {
 
 using whereabouts::Phase;
-
-data::Augment augment_of(const Config& config, const data::Dataset& dataset) {
-  if (!config.data.crop && !config.data.flip) return {};
-  const Shape image = dataset.x_shape();
-  const int padding = image.rank() == 3 ? static_cast<int>(std::max<std::int64_t>(1, image[2] / 8)) : 1;
-  return {.crop_padding = config.data.crop ? padding : 0, .flip = config.data.flip};
-}
-
-DType wire_of(const Config& config) {
-  if (config.ddp.reduce_dtype == "bf16") return DType::bfloat16;
-  return config.ddp.reduce_dtype == "fp16" ? DType::float16 : DType::float32;
-}
-
-ddp::Options ddp_options(const Config& config) {
-  return {.bucket_mb = config.ddp.bucket_mb,
-          .first_bucket_mb = config.ddp.first_bucket_mb,
-          .shards = config.train.shards,
-          .micro_batches = config.train.micro_batches,
-          .unused = ddp::unused_named(config.ddp.unused),
-          .mode = ddp::mode_named(config.ddp.mode),
-          .wire = wire_of(config),
-          .hook = ddp::hook_named(config.ddp.hook, config.train.seed),
-          .sharded_optimizer = config.ddp.sharded_optimizer,
-          .check_every = config.ddp.check_every,
-          .seed = config.train.seed,
-          .layer_communicator = config.model.batch_norm == "sync"};
-}
 
 /// Sums of what a line of metrics averages over the steps since the last one.
 struct Interval {
@@ -170,27 +143,6 @@ class Trainer {
   Longest longest_;
   Stopwatch since_save_;  // began
 };
-
-/// Facts stored with a checkpoint and compared on a resume.
-constexpr const char* samples_fact = "train_samples";
-
-checkpoint::StoreOptions store_options(const Config& config, const data::Dataset& dataset,
-                                       const kernels::Backend& backend) {
-  return {.stream = {.seed = config.train.seed,
-                     .shards = config.train.shards,
-                     .samples_per_step = config.train.global_batch,
-                     .samples_per_epoch = dataset.size()},
-          .config = to_text(config),
-          .provenance = {{samples_fact, std::to_string(dataset.size())},
-                         {"threads", std::to_string(backend.threads())},
-                         {"instruction_set", backend.instruction_set()}},
-          .keep = config.checkpoint.keep,
-          .keep_best = config.checkpoint.keep_best,
-          .async = config.checkpoint.async,
-          .io = checkpoint::io_named(config.checkpoint.io),
-          .strict = config.checkpoint.load == "strict",
-          .narrow = config.checkpoint.narrow};
-}
 
 Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpoint::RunDirectory& run,
                  const RunOptions& options, StopRequests& requests)

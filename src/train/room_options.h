@@ -1,0 +1,22 @@
+// Private to the room: what a configuration means to the rooms that carry it out.
+#pragma once
+
+#include "lockstep/checkpoint/store.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/ddp/options.h"
+#include "lockstep/kernels/backend.h"
+#include "lockstep/train/config.h"
+
+namespace lockstep::train {
+
+data::Augment augment_of(const Config& config, const data::Dataset& dataset);
+ddp::Options ddp_options(const Config& config);
+
+/// A fact stored with a checkpoint and compared on a resume: how many samples there were to train on.
+inline constexpr const char* samples_fact = "train_samples";
+
+checkpoint::StoreOptions store_options(const Config& config, const data::Dataset& dataset,
+                                       const kernels::Backend& backend);
+
+}  // namespace lockstep::train
