@@ -18,16 +18,7 @@ done
 source "$(dirname "${BASH_SOURCE[0]}")/pytorch.sh"
 find_pytorch
 
-for round in $(seq "$rounds"); do
-  for who in ours "${!python[@]}"; do
-    say "round $round of $rounds: $who"
-    command=("$lockstep" bench allreduce --json)
-    [ "$who" = ours ] || command=("${python[$who]}" "$folder/allreduce.py")
-    "${mpirun[@]}" -n "$ranks" "${command[@]}" 2>"$scratch/error" >"$scratch/figures" ||
-      { say "$who: $(tail -n 3 "$scratch/error")"; exit 1; }
-    echo "$who $(tr -d '\n' <"$scratch/figures")" >>"$scratch/times"
-  done
-done
+take_turns "$rounds" "$ranks" allreduce
 
 say_versions
 python3 - "$scratch/times" "$ranks" <<'PY'

@@ -18,16 +18,7 @@ done
 source "$(dirname "${BASH_SOURCE[0]}")/pytorch.sh"
 find_pytorch
 
-for round in $(seq "$rounds"); do
-  for who in ours "${!python[@]}"; do
-    say "round $round of $rounds: $who"
-    command=("$lockstep" bench checkpoint --json)
-    [ "$who" = ours ] || command=("${python[$who]}" "$folder/checkpoint.py")
-    "${mpirun[@]}" -n 2 "${command[@]}" --mib "$mib" --directory "$directory" --rounds 1 2>"$scratch/error" >"$scratch/figures" ||
-      { say "$who: $(tail -n 3 "$scratch/error")"; exit 1; }
-    echo "$who $(tr -d '\n' <"$scratch/figures")" >>"$scratch/times"
-  done
-done
+take_turns "$rounds" 2 checkpoint --mib "$mib" --directory "$directory" --rounds 1
 
 say_versions
 python3 - "$scratch/times" "$mib" <<'PY'

@@ -57,3 +57,20 @@ say_versions() {
   echo "$("$lockstep" --version), $("${mpirun[0]}" --version | head -n 1), $(getconf _NPROCESSORS_ONLN) cores: $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)"
   for who in "${!python[@]}"; do echo "$who: PyTorch $(version_of "${python[$who]}")"; done
 }
+
+# take_turns ROUNDS RANKS SUBJECT [ARGUMENTS...]: `lockstep bench SUBJECT --json` and each peer's SUBJECT.py, with the same arguments;
+# a line "WHO JSON" for each into $scratch/times.
+take_turns() {
+  local rounds=$1 ranks=$2 subject=$3 round who command
+  shift 3
+  for round in $(seq "$rounds"); do
+    for who in ours "${!python[@]}"; do
+      say "round $round of $rounds: $who"
+      command=("$lockstep" bench "$subject" --json)
+      [ "$who" = ours ] || command=("${python[$who]}" "$folder/$subject.py")
+      "${mpirun[@]}" -n "$ranks" "${command[@]}" "$@" 2>"$scratch/error" >"$scratch/figures" ||
+        { say "$who: $(tail -n 3 "$scratch/error")"; exit 1; }
+      echo "$who $(tr -d '\n' <"$scratch/figures")" >>"$scratch/times"
+    done
+  done
+}
