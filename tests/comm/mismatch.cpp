@@ -147,8 +147,9 @@ BOOST_AUTO_TEST_SUITE_END()
 BOOST_FIXTURE_TEST_SUITE(gathers, Fixture)
 
 BOOST_AUTO_TEST_CASE(another_number_of_bytes_of_any_size) {
-  for (const auto& [bytes, odd_bytes] :
+  for (const auto& sizes :
        std::vector<std::pair<std::size_t, std::size_t>>{{8, 16}, {8, 0}, {100, 100000}, {50000, 60000}}) {
+    const std::size_t bytes = sizes.first, odd_bytes = sizes.second;
     const auto fresh = ranks->split(0, 0);
     std::vector<char> mine(100000), all(100000 * static_cast<std::size_t>(size), 'a');
     const std::string text =
