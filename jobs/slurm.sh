@@ -14,7 +14,7 @@ choose_launcher() {
     return
   elif [ -n "$flavour" ] && grep -qw pmix <<<"$offered"; then
     srun_mpi=pmix
-  elif ! command -v ompi_info >/dev/null && grep -qw pmi2 <<<"$offered" && mpirun --version 2>&1 | grep -qiE 'hydra|mpich|intel'; then
+  elif ! command -v ompi_info >/dev/null && grep -qw pmi2 <<<"$offered" && grep -qiE 'hydra|mpich|intel' <<<"$(mpirun --version 2>&1)"; then
     srun_mpi=pmi2
   else
     launcher=mpirun

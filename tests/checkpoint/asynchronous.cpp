@@ -1,8 +1,5 @@
 // Saves beside training: what the file holds is what the tensors held when the save began, one save at a
 // time, one error for all.
-#include <signal.h>
-#include <sys/resource.h>
-
 #include <boost/test/unit_test.hpp>
 #include <thread>
 
@@ -88,18 +85,14 @@ BOOST_FIXTURE_TEST_CASE(a_name_appears_only_when_the_file_is_whole_and_the_next_
 
 BOOST_FIXTURE_TEST_CASE(a_writer_that_fails_on_one_rank_fails_the_run_on_all_and_leaves_earlier_checkpoints,
                         Run) {
-  ::signal(SIGXFSZ, SIG_IGN);
   lc::Store store(run, world, {.async = true});
   store.save_contents(1, contents);
   store.finish();
   const std::string before = ls::test::read_bytes(checkpoints + "/step-000000001.h5");
 
-  rlimit limit{};
-  ::getrlimit(RLIMIT_FSIZE, &limit);
-  const rlimit old = limit;
-  limit.rlim_cur = 3 << 20;
   const int failing = world.size() - 1;
-  if (world.rank() == failing) ::setrlimit(RLIMIT_FSIZE, &limit);
+  std::optional<ls::test::ShortFiles> full;
+  if (world.rank() == failing) full.emplace(3 << 20);
   std::string text;
   try {
     store.save_contents(2, contents);  // alone it fails here: the file may not grow
@@ -108,7 +101,7 @@ BOOST_FIXTURE_TEST_CASE(a_writer_that_fails_on_one_rank_fails_the_run_on_all_and
   } catch (const ls::DataError& error) {
     text = error.what();
   }
-  ::setrlimit(RLIMIT_FSIZE, &old);
+  full.reset();
   BOOST_TEST(text.starts_with(world.size() > 1 ? "rank " + std::to_string(failing) + ": " : folder.path()));
   BOOST_TEST(text.find("File too large") != std::string::npos);
   const std::vector<std::string> texts = world.all_gather_texts(text);

@@ -1,10 +1,14 @@
 // What the checkpoint tests share: folders that all ranks see, and contents with awkward sizes.
 #pragma once
 
+#include <signal.h>
+#include <sys/resource.h>
+
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -113,6 +117,23 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
   std::filesystem::remove(path);  // ext4 waits for the disk when a file is cut and written again
   std::ofstream(path, std::ios::binary) << bytes;
 }
+
+/// The system refuses to let this process make a file longer than that: what a full disk is to one rank only.
+class ShortFiles {
+ public:
+  explicit ShortFiles(rlim_t most_bytes) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{most_bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ShortFiles(const ShortFiles&) = delete;
+  ShortFiles& operator=(const ShortFiles&) = delete;
+  ~ShortFiles() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
 
 inline std::vector<std::string> names_in(const std::string& directory) {
   std::vector<std::string> names;

@@ -1,9 +1,7 @@
 // The store: names, the newest link, pruning, falling back from broken files, and one error for all ranks.
 #include "lockstep/checkpoint/store.h"
 
-#include <signal.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 
 #include <boost/test/unit_test.hpp>
 
@@ -306,25 +304,20 @@ BOOST_FIXTURE_TEST_CASE(a_writer_that_may_no_longer_write_is_asked_again_before_
   BOOST_TEST(ls::test::names_in(folder.path()).empty());
 }
 
-/// The system refuses to let files grow: what a full disk is to one rank only.
 BOOST_FIXTURE_TEST_CASE(
     a_write_that_fails_on_one_rank_is_the_same_error_on_all_and_leaves_earlier_checkpoints, Run) {
-  ::signal(SIGXFSZ, SIG_IGN);
   lc::Contents contents = ls::test::awkward_contents();
   lc::Store store(run, world);
   store.save_contents(1, contents);
   const std::string before = ls::test::read_bytes(checkpoints + "/step-000000001.h5");
 
-  rlimit limit{};
-  ::getrlimit(RLIMIT_FSIZE, &limit);
-  const rlimit old = limit;
-  limit.rlim_cur = 3 << 20;
   const int failing = world.size() - 1;
-  if (world.rank() == failing) ::setrlimit(RLIMIT_FSIZE, &limit);
+  std::optional<ls::test::ShortFiles> full;
+  if (world.rank() == failing) full.emplace(3 << 20);
   const std::string prefix = world.size() > 1 ? "rank " + std::to_string(failing) + ": " : "";
   BOOST_CHECK_EXCEPTION(store.save_contents(2, contents), ls::DataError,
                         mentions(prefix, ".step-000000002.h5.", ".tmp", "File too large"));
-  ::setrlimit(RLIMIT_FSIZE, &old);
+  full.reset();
 
   world.barrier();
   BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"latest", "step-000000001.h5"}),

@@ -3,16 +3,8 @@
 source "$(dirname "$0")/../support/cli.sh"
 
 digits digits.h5
-cat >good.ini <<'INI'
-[model]
-name = mlp
-sizes = 64 32 10
-[data]
-train = digits.h5
-[train]
-steps = 6
-global_batch = 24
-shards = 4
+small_mlp 'steps = 6' 'global_batch = 24' 'shards = 4' >good.ini
+cat >>good.ini <<'INI'
 [checkpoint]
 every = 2
 [log]
@@ -33,10 +25,7 @@ expect() {
   fi
   got=$?
   [ "$got" -eq "$code" ] || fail "lockstep $* ($count ranks): exit $got, expected $code: $(grep lockstep: err.log)"
-  local lines
-  lines=$(grep -c '^lockstep: ' err.log)
-  [ "$lines" -eq 1 ] || fail "lockstep $* ($count ranks): $lines lines of error instead of one: $(grep '^lockstep: ' err.log)"
-  grep '^lockstep: ' err.log | grep -Eq -e "$text" || fail "lockstep $* ($count ranks): '$(grep '^lockstep: ' err.log)' does not say: $text"
+  one_error "lockstep $* ($count ranks)" "$text"
 }
 
 train_expect() {

@@ -93,7 +93,7 @@ text = open("dump.log").read().split("DATA {")[1].split("}")[0]
 shown = [float(number) for line in text.splitlines() if ":" in line for number in line.split(":")[1].split(",") if number.strip()]
 assert np.allclose(shown, t.group("bf16.h5", "model")["fc.bias"], rtol=1e-5, atol=1e-30), shown
 PY
-  h5ls bf16.h5/model | grep -Eq '^fc.bias +Dataset \{10\}' || fail "h5ls: $(h5ls bf16.h5/model)"
+  h5ls bf16.h5/model | has_line '^fc.bias +Dataset \{10\}' || fail "h5ls: $(h5ls bf16.h5/model)"
 else
   echo "not checked: h5dump and h5ls (not installed)"
 fi
@@ -104,9 +104,9 @@ fi
 expect_same back.h5 direct.h5
 for file in back.h5 bf16.h5; do
   "$LOCKSTEP" verify $file >/dev/null || fail "verify $file"
-  "$LOCKSTEP" inspect $file | grep -q "fc.bias" || fail "inspect $file"
+  "$LOCKSTEP" inspect $file | has_line "fc.bias" || fail "inspect $file"
 done
-"$LOCKSTEP" inspect bf16.h5 | grep -q bfloat16 || fail "inspect does not show bfloat16"
+"$LOCKSTEP" inspect bf16.h5 | has_line bfloat16 || fail "inspect does not show bfloat16"
 "$LOCKSTEP" convert model.safetensors fitted.h5 --config run.ini >/dev/null || fail "convert --config"
 "$LOCKSTEP" inspect fitted.h5 >log
 grep -q "^step 4, " log || fail "convert --config forgets the step: $(head -n 2 log)"
@@ -234,7 +234,7 @@ refused() {
   before=$(find . | sort)
   "$LOCKSTEP" convert "$@" >out.log 2>err.log
   [ $? -eq "$code" ] || fail "convert $* did not end with $code: $(cat err.log)"
-  [ "$(grep -c '^lockstep: ' err.log)" -eq 1 ] && grep -Eq "$text" err.log || fail "convert $*: '$(cat err.log)' does not say: $text"
+  one_error "convert $*" "$text"
   after=$(find . | sort)
   [ "$before" = "$after" ] || fail "convert $* left something behind: $after"
 }

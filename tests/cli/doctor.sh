@@ -30,7 +30,7 @@ doctor() {
   [ "$got" -eq "$code" ] || fail "doctor $* ($count ranks): exit $got, expected $code: $(cat out.log err.log)"
 }
 # says VERDICT SUBJECT TEXT: a line of out.log; TEXT is a regular expression.
-says() { grep -E "^$1 +$2 " out.log | grep -Eq -e "$3" || fail "no line '$1 $2: $3' in: $(cat out.log)"; }
+says() { grep -E "^$1 +$2 " out.log | has_line "$3" || fail "no line '$1 $2: $3' in: $(cat out.log)"; }
 says_not() { ! grep -Eq -e "$1" out.log || fail "says $1: $(cat out.log)"; }
 # mixed FIRST SECOND...: two ranks, each by a command line of its own; exit code in `code`.
 mixed() {
@@ -74,7 +74,7 @@ python3 -c 'import json; report = json.load(open("out.log")); assert report.keys
 
 # MPI-IO: the component in use is looked up, not guessed. (Of Open MPI, which has several.)
 # shellcheck disable=SC2086
-if $LOCKSTEP_MPIRUN --version | grep -q "Open MPI" && doctor 0 2 && grep -q ompio out.log; then
+if $LOCKSTEP_MPIRUN --version | has_line "Open MPI" && doctor 0 2 && grep -q ompio out.log; then
   OMPI_MCA_fcoll='' doctor 0 2
   says note mpi-io "fcoll/vulcan.*open-mpi/ompi#12718.*OMPI_MCA_io=\^ompio"
   OMPI_MCA_fcoll=^vulcan doctor 0 2
@@ -178,8 +178,7 @@ says_not "data.train"
 refused() {
   mixed "$2" "$3"
   [ "$code" -eq 2 ] || fail "$3: exit $code, expected 2: $(cat err.log)"
-  [ "$(grep -c '^lockstep: ' err.log)" -eq 1 ] || fail "$3: not one line: $(cat err.log)"
-  grep -Eq "^lockstep: ranks are not alike: $1" err.log || fail "$3: $(grep lockstep: err.log)"
+  one_error "$3" "^lockstep: ranks are not alike: $1"
   [ ! -e run ] || fail "$3: left a run behind"
 }
 mkdir elsewhere && cp run.ini elsewhere && cp digits.h5 elsewhere && printf y >>elsewhere/digits.h5

@@ -36,8 +36,7 @@ refused() {
   ranks 2 ema "$@" >out.log 2>err.log
   local got=$?
   [ "$got" -eq "$code" ] || fail "ema $*: exit $got, expected $code: $(grep lockstep: err.log)"
-  [ "$(grep -c '^lockstep: ' err.log)" -eq 1 ] || fail "ema $*: not one line of error: $(cat err.log)"
-  grep '^lockstep: ' err.log | grep -Eq "$text" || fail "ema $*: '$(grep '^lockstep: ' err.log)' does not say: $text"
+  one_error "ema $*" "$text"
 }
 
 at run 2
@@ -96,11 +95,11 @@ grep -q '"weights": "ema/sigma_rel=0.15"' eval.json || fail "eval does not say w
   fail "a snapshot is not what the checkpoint holds"
 "$LOCKSTEP" eval run/ema/step-000000160.h5 --data digits.h5 >/dev/null 2>err.log
 [ $? -eq 2 ] || fail "a snapshot of two averages was evaluated without a choice"
-"$LOCKSTEP" inspect made-0.07.h5 | grep -q "ema_sources" || fail "inspect does not say what the file is made of"
+"$LOCKSTEP" inspect made-0.07.h5 | has_line "ema_sources" || fail "inspect does not say what the file is made of"
 ranks 1 ema run --sigma-rel 0.07 --out again.h5 >/dev/null || fail "ema on one rank"
 expect_same made-0.07.h5 again.h5
-ranks 1 ema run --sigma-rel 0.10 --out stored.h5 | grep -q "profile error 0 %" || fail "a stored average is not itself"
-ranks 2 ema run --sigma-rel 0.12 --step 100 --out early.h5 | grep -q "of step 100" || fail "--step"
+ranks 1 ema run --sigma-rel 0.10 --out stored.h5 | has_line "profile error 0 %" || fail "a stored average is not itself"
+ranks 2 ema run --sigma-rel 0.12 --step 100 --out early.h5 | has_line "of step 100" || fail "--step"
 ranks 2 train run.ini --run new --resume made-0.15.h5 --set train.steps=4 >log 2>&1 || fail "--resume: $(tail -n 3 log)"
 grep -q "a new run from the weights of made-0.15.h5" log || fail "--resume does not say where it starts: $(cat log)"
 

@@ -3,19 +3,7 @@
 source "$(dirname "$0")/../support/cli.sh"
 
 digits digits.h5
-cat >run.ini <<'INI'
-[model]
-name = mlp
-sizes = 64 32 10
-[data]
-train = digits.h5
-[train]
-steps = 1000000
-global_batch = 32
-shards = 2
-[log]
-every = 1000
-INI
+small_mlp 'steps = 1000000' 'global_batch = 32' 'shards = 2' '[log]' 'every = 1000' >run.ini
 
 start() {  # start RUN RANKS: in the background; $launcher is its pid
   # shellcheck disable=SC2086

@@ -37,6 +37,14 @@ taken() {
 settings=()  # --set SECTION.KEY=VALUE, of every start of this script
 last_step=8 base_step=4 case=""
 
+# processes_of ID: those of lockstep that were started with LOCKSTEP_STRIKE=ID and are still there.
+processes_of() {
+  local process
+  for process in $(pgrep -x lockstep); do
+    if grep -zqsx "LOCKSTEP_STRIKE=$1" "/proc/$process/environ"; then echo "$process"; fi
+  done
+}
+
 # small_run: run.ini. The weights, AdamW's state and one average make 2.7 MiB, so that ranks 0 to 2 all write.
 small_run() {
   digits digits.h5

@@ -23,14 +23,6 @@ INI
 train 1 || give_up "the run without a fault: $(cat err.log)"
 cp subject/checkpoints/latest reference.h5
 
-# left ID: the processes of a start that are still there.
-left() {
-  local process
-  for process in $(pgrep -x lockstep); do
-    tr '\0' '\n' 2>/dev/null <"/proc/$process/environ" | grep -qx "LOCKSTEP_STRIKE=$1" && echo "$process"
-  done 2>/dev/null
-}
-
 starts=0
 # start_ranks RANKS: starts the run in the background; `id` and `launcher` are set.
 start_ranks() {
@@ -47,7 +39,7 @@ ended() {
   local code=0 processes
   wait "$launcher" || code=$?
   for _ in $(seq 100); do
-    processes=$(left "$id")
+    processes=$(processes_of "$id")
     [ -n "$processes" ] || break
     sleep 0.1
   done

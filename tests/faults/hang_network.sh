@@ -20,20 +20,14 @@ for _ in $(seq 300); do
 done
 grep -q 'step 50/' err.log || { wait $hosts; code=$?; [ $code -ne 77 ] || { cat err.log; exit 77; }; give_up "$case: no run: exit $code: $(tail -n 5 err.log)"; }
 
-here() {  # the processes of the run
-  local process
-  for process in $(pgrep -x lockstep); do
-    tr '\0' '\n' 2>/dev/null <"/proc/$process/environ" | grep -q "^LOCKSTEP_STRIKE=$id" && echo "$process"
-  done 2>/dev/null
-}
-[ "$(here | wc -l)" -eq 2 ] || fail "$case: not two ranks: $(here)"
+[ "$(processes_of "$id" | wc -l)" -eq 2 ] || fail "$case: not two ranks: $(processes_of "$id")"
 ip -n "h1-$hosts" link set lockstep0 down || fail "$case: cannot take it down"
 down=$(date +%s%N)
 for _ in $(seq 150); do
-  [ -n "$(here)" ] || break
+  [ -n "$(processes_of "$id")" ] || break
   sleep 0.1
 done
-[ -z "$(here)" ] || fail "$case: ranks are left after 15 s: $(here)"
+[ -z "$(processes_of "$id")" ] || fail "$case: ranks are left after 15 s: $(processes_of "$id")"
 awk -v a="$down" -v b="$(date +%s%N)" 'BEGIN { printf "from the fault to the last rank gone: %.2f s\n", (b - a) / 1e9 }'
 grep -qE '^lockstep: rank 1 \(h2-.*: no sign of life for ' err.log || fail "$case: rank 1 is not named: $(grep ^lockstep err.log)"
 # mpirun itself waits for the daemon beyond the link until its own connection is given up, a quarter of an hour by default.

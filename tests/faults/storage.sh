@@ -16,13 +16,10 @@ errors=(ENOSPC EDQUOT EROFS EIO) durations=(once always)
 
 # ended CODE ERROR: as a run whose storage fails must end.
 ended() {
-  local expected=3 lines
+  local expected=3
   [ "$2" != EIO ] || expected=5
   [ "$1" -eq $expected ] || fail "$case: exit $1, expected $expected: $(grep '^lockstep: ' err.log | head -n 3)"
-  lines=$(grep -c '^lockstep: ' err.log)
-  [ "$lines" -eq 1 ] || fail "$case: $lines lines of error instead of one: $(grep '^lockstep: ' err.log)"
-  grep '^lockstep: ' err.log | grep -q "subject.*${text_of[$2]}" ||
-    fail "$case: does not say what failed: $(grep '^lockstep: ' err.log)"
+  one_error "$case" "subject.*${text_of[$2]}"
 }
 
 # survived CODE [TEXT]: a run that need not mind what failed.

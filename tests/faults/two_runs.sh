@@ -24,8 +24,7 @@ refused() {
   train 2 "$@"
   got=$?
   [ "$got" -eq "$code" ] || fail "$case: exit $got, expected $code: $(cat err.log)"
-  [ "$(grep -c '^lockstep: ' err.log)" -eq 1 ] || fail "$case: not one line of error: $(grep '^lockstep: ' err.log)"
-  grep '^lockstep: ' err.log | grep -Eq "$text" || fail "$case: '$(grep '^lockstep: ' err.log)' does not say: $text"
+  one_error "$case" "$text"
 }
 
 # While one run lives: a second one, a Slurm job of another number and a lower restart of the same are refused by the holder's
@@ -52,7 +51,7 @@ for i in "${!contenders[@]}"; do
   case="a second run with ${contenders[i]}"
   grep -q "exit 2" "contender-$i.log" || fail "$case: not exit 2: $(tail -n 2 "contender-$i.log")"
   [ "$(grep -c '^lockstep: ' "contender-$i.log")" -eq 1 ] || fail "$case: not one line of error"
-  grep '^lockstep: ' "contender-$i.log" | grep -q "mine/lock.*pid $holder on $(hostname)" ||
+  grep '^lockstep: ' "contender-$i.log" | has_line "mine/lock.*pid $holder on $(hostname)" ||
     fail "$case: does not name the holder $holder: $(grep '^lockstep: ' "contender-$i.log")"
   grep -q "waiting up to 15 s" "contender-$i.log" || fail "$case: does not say how long it waits"
 done
@@ -73,7 +72,7 @@ kill -CONT "${ranks_of_first[@]}"
 wait "$first"
 code=$?
 [ "$code" -eq 5 ] || fail "$case: the old start, awake again: exit $code, expected 5: $(tail -n 3 mine.log)"
-grep '^lockstep: ' mine.log | grep -q "no longer this run's: taken over by pid.*Slurm job 7, restart 4" ||
+grep '^lockstep: ' mine.log | has_line "no longer this run's: taken over by pid.*Slurm job 7, restart 4" ||
   fail "$case: the old start does not say who took over: $(grep '^lockstep: ' mine.log)"
 touch mine/stop
 wait "$second"

@@ -13,17 +13,8 @@ export LOCKSTEP_BIND=none     # more cores than the machine has
 
 endless_run() {
   digits digits.h5
-  cat >run.ini <<'INI'
-[model]
-name = mlp
-sizes = 64 32 10
-[data]
-train = digits.h5
-[train]
-steps = 1000000
-global_batch = 16
-shards = 4
-seed = 5
+  small_mlp 'steps = 1000000' 'global_batch = 16' 'shards = 4' 'seed = 5' >run.ini
+  cat >>run.ini <<'INI'
 [optimizer]
 schedule = constant
 [ema]

@@ -26,7 +26,7 @@ void* __libc_memalign(std::size_t alignment, std::size_t bytes);
 namespace lockstep::test {
 namespace {
 
-enum class Owner { ours, onednn, library };
+enum class Owner { ours, onednn, others };
 
 /// Code of one loaded object.
 struct Code {
@@ -36,7 +36,7 @@ struct Code {
 
 constinit std::array<Code, 2048> codes{};
 constinit std::atomic<std::size_t> code_count{0};  // 0 until the first AllocationCount
-constinit std::atomic<long> own{0}, onednn{0}, library{0};
+constinit std::atomic<long> own{0}, onednn{0}, others{0};
 
 Owner owner_of(std::string_view path) {
   const std::string_view file = path.substr(path.rfind('/') + 1);
@@ -46,7 +46,7 @@ Owner owner_of(std::string_view path) {
        {"liblockstep", "libc.so", "libc-", "libstdc++", "libfmt", "libspdlog"}) {
     if (file.starts_with(name)) return Owner::ours;
   }
-  return Owner::library;
+  return Owner::others;
 }
 
 int add_object(dl_phdr_info* object, std::size_t, void* count) {
@@ -85,7 +85,7 @@ Owner owner_at(const void* caller) {
 void count_malloc(const void* caller) {
   if (code_count == 0) return;  // also before static initialisation
   const Owner owner = owner_at(caller);
-  ++(owner == Owner::ours ? own : owner == Owner::onednn ? onednn : library);
+  ++(owner == Owner::ours ? own : owner == Owner::onednn ? onednn : others);
 }
 
 /// operator new: C++ libraries other than oneDNN work for us.
@@ -100,7 +100,7 @@ void* counted_new(std::size_t bytes, std::align_val_t alignment, const void* cal
   throw std::bad_alloc();
 }
 
-Allocations so_far() { return {own, onednn, library}; }
+Allocations so_far() { return {own, onednn, others}; }
 
 }  // namespace
 
@@ -111,7 +111,7 @@ AllocationCount::AllocationCount() {
 
 Allocations AllocationCount::made() const {
   const Allocations now = so_far();
-  return {now.own - before_.own, now.onednn - before_.onednn, now.library - before_.library};
+  return {now.own - before_.own, now.onednn - before_.onednn, now.others - before_.others};
 }
 
 }  // namespace lockstep::test

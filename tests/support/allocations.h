@@ -9,10 +9,10 @@ namespace lockstep::test {
 
 /// Calls by who made them, told apart by the caller's address.
 struct Allocations {
-  long own = 0;      ///< our code, and the C and C++ libraries on its behalf
-  long onednn = 0;   ///< oneDNN, within its own calls
-  long library = 0;  ///< malloc and its like in any other library: MPI, HDF5
-  long all() const { return own + onednn + library; }
+  long own = 0;     ///< our code, and the C and C++ libraries on its behalf
+  long onednn = 0;  ///< oneDNN, within its own calls
+  long others = 0;  ///< malloc and its like in any other library: MPI, HDF5
+  long all() const { return own + onednn + others; }
 };
 
 /// Allocations of all threads since its construction.

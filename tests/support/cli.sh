@@ -13,6 +13,22 @@ fail() {
   failures=$((failures + 1))
 }
 
+# has_line TEXT: whether standard input has such a line (an extended regular expression). Reads it to the end: behind `grep -q` the
+# writer of a pipe may fail, as nobody listens any more.
+has_line() {
+  local lines
+  lines=$(cat)
+  grep -Eq -e "$1" <<<"$lines"
+}
+
+# one_error WHO TEXT: err.log has one line of error, and that says TEXT (an extended regular expression).
+one_error() {
+  local lines
+  lines=$(grep '^lockstep: ' err.log)
+  [ "$(grep -c . <<<"$lines")" -eq 1 ] || fail "$1: not one line of error: $(cat err.log)"
+  grep -Eq -e "$2" <<<"$lines" || fail "$1: '$lines' does not say: $2"
+}
+
 # ranks N VERB ARGUMENTS...: lockstep on N ranks.
 ranks() {
   local count=$1
@@ -29,6 +45,11 @@ expect_same() {
 digits() {
   "$LOCKSTEP" prepare csv "$LOCKSTEP_SOURCE_DIR/share/data/digits.csv.gz" --shape 1,8,8 --out "$1" >/dev/null ||
     fail "prepare csv"
+}
+
+# small_mlp TRAIN-SETTING...: sections [model], [data] (digits.h5) and [train] of a configuration.
+small_mlp() {
+  printf '%s\n' '[model]' 'name = mlp' 'sizes = 64 32 10' '[data]' 'train = digits.h5' '[train]' "$@"
 }
 
 # small_resnet [SETTING...]: sections [model] and [data] (digits.h5) of a configuration; further lines go to [data].

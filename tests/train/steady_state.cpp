@@ -125,7 +125,7 @@ void check_steady_at(int threads, const std::string& model, const std::string& d
     BOOST_TEST(run.loss_sum() > 0);
     BOOST_TEST_MESSAGE(config.model.name << ", " << threads << " threads: in " << steps - warm
                                          << " steps oneDNN made " << made.onednn
-                                         << " allocations of its own, other libraries " << made.library);
+                                         << " allocations of its own, other libraries " << made.others);
   }
 }
 
