@@ -28,9 +28,16 @@ pass_on() {
 # run_in_background COMMAND...: so that traps run at once, not when the ranks have ended; sets `code`.
 # The loop: a signal ends `wait` early; and the pid of a child that has ended can be waited for again.
 run_in_background() {
-  local before
+  local before=$signals over='' watcher=''
+  code=75  # before the first step: nothing to save
+  [ -z "$stop_asked" ] || return 0
   "$@" </dev/null &
   launcher_pid=$!
+  [ "$before" -eq "$signals" ] || pass_on "$stop_asked"  # came in between
+  if [ "$1" = mpirun ]; then
+    exec {over}> >(end_left_over "$launcher_pid")
+    watcher=$!
+  fi
   while :; do
     before=$signals
     wait "$launcher_pid"
@@ -38,8 +45,46 @@ run_in_background() {
     [ "$before" -ne "$signals" ] || break
   done
   launcher_pid=''
+  [ -n "$over" ] || return 0
+  exec {over}>&-
+  wait "$watcher"
+  [ $? -ne 5 ] || code=5
 }
 signals=0  # that were trapped
+
+# end_left_over MPIRUN: ends it, and with 5, when it has outlived the ranks of this node for $launcher_grace_s seconds: for a daemon
+# behind a dead link it would wait a quarter of an hour. Watches until its standard input ends.
+end_left_over() {
+  local had_ranks='' gone_at='' waited
+  trap '' INT
+  while kill -0 "$1" 2>/dev/null; do
+    if has_ranks "$1"; then
+      had_ranks=yes gone_at=''
+    elif [ -n "$had_ranks" ]; then
+      : "${gone_at:=$SECONDS}"
+      waited=$((SECONDS - gone_at))
+      if [ "$waited" -ge "$launcher_grace_s" ]; then
+        say "mpirun waits for another node, $waited s after the last rank of this one has ended: it is ended"
+        kill -TERM "$1"
+        read -rt 5
+        kill -KILL "$1" 2>/dev/null
+        exit 5
+      fi
+    fi
+    read -rt 1
+    [ $? -gt 128 ] || break  # else it was the time
+  done
+  exit 0
+}
+
+# has_ranks MPIRUN: Open MPI tells each rank its number; the other children of mpirun are its ways to other nodes.
+has_ranks() {
+  local child
+  for child in $(pgrep -P "$1"); do
+    ! grep -qsz '^OMPI_COMM_WORLD_RANK=' "/proc/$child/environ" || return 0
+  done
+  return 1
+}
 
 # --- progress -------------------------------------------------------------------------------------------------------------
 
@@ -73,6 +118,11 @@ newest_step() {
     if [[ $name =~ ^[0-9]+$ ]] && [ "$((10#$name))" -gt "$newest" ]; then newest=$((10#$name)); fi
   done
   echo "$newest"
+}
+
+# place_of STEP: the same in words.
+place_of() {
+  if [ "$1" -lt 0 ]; then echo "no checkpoint yet"; else echo "step $1"; fi
 }
 
 # stalled STARTS STEP: how many of the last starts in the file STARTS (a line each: the newest step when it began) saved nothing.

@@ -28,6 +28,9 @@ log_directory=${LOCKSTEP_LOGS:-logs}
 # instead of an hour of training. 0: do not look.
 health_check_s=${LOCKSTEP_HEALTH_CHECK_S:-120}
 
+# How long mpirun may outlive the last rank of its own node: for a node that is cut off it would wait a quarter of an hour.
+launcher_grace_s=${LOCKSTEP_LAUNCHER_GRACE_S:-60}
+
 # How often a job puts itself back into the queue, and after how many starts in a row without a newer checkpoint it gives up.
 max_restarts=${LOCKSTEP_MAX_RESTARTS:-100}
 max_stalled=${LOCKSTEP_MAX_STALLED:-3}

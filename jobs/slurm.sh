@@ -41,7 +41,7 @@ on_ranks() {
   fi
   flags+=(--kill-on-bad-exit=1 --cpu-bind="$bind")
   [ -z "$srun_mpi" ] || flags+=(--mpi="$srun_mpi")
-  local messages=$log-srun.log own follower
+  local messages=$log-srun.log own holder follower
   if [ "$where" = nodes ]; then
     by_srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 "${flags[@]}" "$@"
     return
@@ -49,11 +49,13 @@ on_ranks() {
   # %n: the node's number in this job, %N: its name. Rank 0 is on the node of this script.
   own=$log-0-$(hostname -s).log
   touch "$own"
-  tail -n 0 -s 0.5 -F "$own" --pid=$$ 2>/dev/null &
+  sleep infinity &  # when this process is gone, the follower has a last look and ends
+  holder=$!
+  tail -n 0 -s 0.5 -F "$own" --pid="$holder" 2>/dev/null &
   follower=$!
   by_srun --unbuffered --open-mode=append --output="$log-%n-%N.log" "${flags[@]}" "$@"
-  sleep 1  # for the follower's last look
-  kill "$follower" && wait "$follower"
+  kill "$holder"
+  wait "$holder" "$follower" 2>/dev/null
   [ -z "$lines" ] || printf '%s\n' "$lines"
   # The first task that ends makes srun end the others, which may turn their codes into its signal's. The first one's counts.
   if [ "$code" -ge 128 ]; then
@@ -79,24 +81,29 @@ by_srun() {
   done
 }
 
-# healthy: every node passes `lockstep doctor`; sets `code`.
+# healthy: every node passes `lockstep doctor`; else `code` is what the job ends with.
 healthy() {
   [ "$health_check_s" -ne 0 ] || return 0
-  local report=$log-doctor.log
-  on_ranks nodes timeout "$health_check_s" "$lockstep" doctor --node >"$report" 2>&1
+  local report=$log-doctor.log place=(--run "$run_directory")
+  [ -n "$run_directory" ] || place=()
+  on_ranks nodes timeout "$health_check_s" "$lockstep" doctor --node "${place[@]}" >"$report" 2>&1
   printf '%s\n' "$lines" >>"$report"
-  if [ "$code" -eq 2 ] && grep -q -e '--node' "$report"; then  # a program that knows no --node
-    on_ranks nodes timeout "$health_check_s" "$lockstep" doctor >"$report" 2>&1
-    printf '%s\n' "$lines" >>"$report"
+  [ "$code" -ne 0 ] || { grep '^note ' "$report"; return 0; }
+  [ -z "$stop_asked" ] || { code=75; return 1; }  # before the first step: nothing to save
+  if [ "$(grep -cE '^problem +[^ ]+: run directory: ' "$report")" -ge "$SLURM_JOB_NUM_NODES" ]; then
+    say "no node can keep the run there:"
+    code=2
+  else
+    say "a node is not fit (lockstep doctor: exit $code); if it comes again, sbatch --exclude=NODE:"
+    code=5
   fi
-  grep -E '^(note|problem) ' "$report"
-  [ "$code" -eq 0 ] && return
-  [ -n "$stop_asked" ] || { say "a node is not fit (lockstep doctor: exit $code):" && cat "$report"; }
+  cat "$report"
   return 1
 }
 
+# job_state ID: "RUNNING None".
 job_state() {
-  scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | sed -nE 's/.* JobState=([A-Z_]+) Reason=([A-Za-z_]+).*/\1 \2/p'
+  scontrol show job -o "$1" 2>/dev/null | sed -nE 's/.* JobState=([A-Z_]+) Reason=([A-Za-z_]+).*/\1 \2/p'
 }
 
 # back_into_queue WHY: or say why not; ends the script with `code`.
@@ -106,14 +113,14 @@ back_into_queue() {
   without=$(stalled "$log.starts" "$now")
   # An array is requeued task by task.
   [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-  if [ -n "$ended_by_slurm" ] && state=$(job_state) && [[ $state != RUNNING* && $state != *TimeLimit* ]]; then
+  if [ -n "$ended_by_slurm" ] && state=$(job_state "$id") && [[ $state != RUNNING* && $state != *TimeLimit* ]]; then
     say "$1; Slurm ends this job ($state): it decides what comes next"
   elif [ "$restarts" -ge "$max_restarts" ]; then
     say "$1; not requeued: $restarts restarts, the limit is $max_restarts"
   elif [ "$without" -ge "$max_stalled" ]; then
-    say "$1; not requeued: $without starts in a row without a newer checkpoint (step $now)"
+    say "$1; not requeued: $without starts in a row without a newer checkpoint ($(place_of "$now"))"
   elif scontrol requeue "$id"; then
-    say "$1; requeued as $id, to go on after step $now"
+    say "$1; requeued as $id ($(place_of "$now"))"
     trap 'exit "$code"' TERM
     sleep 300 &  # Slurm ends this script now
     wait $!
@@ -140,16 +147,10 @@ run_job() {
   choose_launcher
   say "$id, restart $restarts, $SLURM_NTASKS ranks on $SLURM_JOB_NODELIST by $launcher${srun_mpi:+ --mpi=$srun_mpi}," \
     "$("$lockstep" --version)"
-  [ -z "$run_directory" ] || say "run $run_directory, newest step $(newest_step "$run_directory")"
+  [ -z "$run_directory" ] || say "run $run_directory ($(place_of "$(newest_step "$run_directory")"))"
   newest_step "$run_directory" >>"$log.starts"
 
-  if healthy && [ -z "$stop_asked" ]; then
-    on_ranks ranks "$lockstep" "$@"
-  elif [ -n "$stop_asked" ]; then
-    code=75  # before the first step: nothing to save
-  else
-    code=5
-  fi
+  ! healthy || on_ranks ranks "$lockstep" "$@"
   case $(verdict "$code") in
     finished) say "done" ;;
     stop) say "exit $code: not requeued" ;;

@@ -104,8 +104,9 @@ void Timeline::check_writable() const {
     throw UsageError("{}: there is no directory {} to write a trace in; make it", path_, directory.string());
   if (fs::exists(path_, none)) {
     std::string start(file_start.size(), '\0');
-    std::ifstream(path_).read(start.data(), static_cast<std::streamsize>(start.size()));
-    if (!fs::is_regular_file(path_, none) || start != file_start)
+    const bool is_file = fs::is_regular_file(path_, none);  // nothing else is opened: a pipe would not answer
+    if (is_file) std::ifstream(path_).read(start.data(), static_cast<std::streamsize>(start.size()));
+    if (!is_file || start != file_start)
       throw UsageError("{}: is there already and is no trace; give the trace a name of its own", path_);
   }
   const std::string temporary = temporary_path();

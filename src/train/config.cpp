@@ -286,10 +286,12 @@ std::string describe_keys() {
   std::string text;
   const Config defaults;
   for (const Key& key : config_keys()) {
-    text += fmt::format("{:<26} {:<12} {}\n", key.name, key.get(defaults), key.help);
+    text += fmt::format("{} {:<26} {:<12} {}\n", key.may_change ? '*' : ' ', key.name, key.get(defaults),
+                        key.help);
   }
-  return text + fmt::format("{:<26} {:<12} {}\n", "optimizer.group.N", "",
-                            "name pattern, its lr factor, its decay factor");
+  text += fmt::format("  {:<26} {:<12} {}\n", "optimizer.group.N", "",
+                      "name pattern, its lr factor, its decay factor");
+  return text + "*: may change when a run goes on\n";
 }
 
 }  // namespace lockstep::train

@@ -18,6 +18,7 @@ namespace {
 volatile std::sig_atomic_t preempt_signals = 0;
 volatile std::sig_atomic_t interrupt_signals = 0;
 volatile std::sig_atomic_t launcher_signals = 0;
+volatile std::sig_atomic_t term_signals = 0;  // of others than the launcher
 /// The processes above this one that launch ranks: the daemon of the node, perhaps behind a shell.
 std::array<pid_t, 8> launchers{};
 
@@ -25,6 +26,7 @@ void on_preempt(int signal, siginfo_t* info, void*) {
   const bool from_launcher = signal == SIGTERM && info->si_code <= 0 && info->si_pid > 0 &&
                              std::find(launchers.begin(), launchers.end(), info->si_pid) != launchers.end();
   (from_launcher ? launcher_signals : preempt_signals) = 1;
+  if (signal == SIGTERM && !from_launcher) term_signals = 1;
 }
 
 void on_interrupt(int signal, siginfo_t*, void*) {
@@ -57,6 +59,7 @@ bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 }  // namespace
 
 bool ended_by_launcher() { return launcher_signals != 0; }
+bool told_to_end() { return term_signals != 0; }
 
 StopRequests::StopRequests(std::string run_directory, bool watch_files)
     : stop_file_(run_directory + "/stop"),
@@ -65,6 +68,7 @@ StopRequests::StopRequests(std::string run_directory, bool watch_files)
   preempt_signals = 0;
   interrupt_signals = 0;
   launcher_signals = 0;
+  term_signals = 0;
   find_launchers();
   for (const auto& [signal, handler] : handlers) {
     struct sigaction action {};

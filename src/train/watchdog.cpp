@@ -24,6 +24,7 @@ using whereabouts::Phase;
 constexpr double unheard_note_s = 30;     // after which a node that never was heard of is named
 constexpr double verdict_patience_s = 2;  // for the one who took the word
 constexpr double death_patience_s = 5;    // for the launcher to end a job in which a rank has died
+constexpr double lost_after_s = 5;        // silence of a rank elsewhere, if SIGTERM came and it is waited for
 constexpr std::size_t most_named = 16;    // ranks that wait
 
 // A signal handler reaches nothing else.
@@ -164,6 +165,7 @@ void Watchdog::look() {
     report();
   }
   if (sees_pids_) say_deaths();
+  if (told_to_end()) end_after_loss();
   if (options_.hang_timeout_s > 0) judge();
   if (rank_ == 0 && !said_unheard_ && watch_s_ > unheard_note_s) {
     said_unheard_ = true;
@@ -255,7 +257,7 @@ void Watchdog::leave() {
 }
 
 void Watchdog::say_deaths() {
-  const bool ending = ended_by_launcher();
+  const bool ending = ended_by_launcher() || told_to_end();
   for (const int rank : local_ranks_) {
     RankRecord& record = board_.rank(rank);
     if (rank == rank_ || record.death_said.load() != 0) continue;
@@ -272,6 +274,24 @@ void Watchdog::say_deaths() {
     if (death_s_ < 0) death_s_ = watch_s_;
     if (watch_s_ - death_s_ > death_patience_s)
       end_job(fmt::format("lockstep: {} has died, and the launcher leaves the others alone\n", name(rank)));
+  }
+}
+
+/// SIGTERM came. With all ranks there it is a request, which the next step obeys; where one is lost there is no
+/// next step.
+void Watchdog::end_after_loss() {
+  constexpr const char* meaning = "SIGTERM is taken for the end of this job, not for a request to stop";
+  const bool stuck = board_.rank(rank_).where.waiting.load() > 0 && judge_.idle_s(rank_, watch_s_) > lost_after_s;
+  for (int rank = 0; rank < board_.ranks(); ++rank) {
+    const RankRecord& record = board_.rank(rank);
+    const Phase phase = record.where.phase.load();
+    if (record.death_said.load() != 0) {
+      end_job(fmt::format("lockstep: {} has died: {}\n", name(rank), meaning));
+    } else if (stuck && !(is_local(rank) && sees_pids_) && judge_.known(rank) && phase != Phase::end &&
+               phase != Phase::failure && judge_.silent_s(rank, watch_s_) > lost_after_s) {
+      end_job(fmt::format("lockstep: {}: no sign of life for {:.1f} s; {}: {}\n", name(rank),
+                          judge_.silent_s(rank, watch_s_), place(rank), meaning));
+    }
   }
 }
 

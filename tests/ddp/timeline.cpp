@@ -1,6 +1,8 @@
 // The timeline: one trace file in which every rank's spans and every bucket of every step lie.
 #include "lockstep/ddp/timeline.h"
 
+#include <sys/stat.h>
+
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <fstream>
@@ -208,6 +210,13 @@ BOOST_AUTO_TEST_CASE(a_file_that_is_no_trace_is_never_replaced) {
   std::getline(file, line);
   BOOST_TEST(line == "somebody's data");
   world().barrier();
+}
+
+BOOST_AUTO_TEST_CASE(a_pipe_in_the_place_of_a_trace_is_refused_and_not_waited_for) {
+  const SharedFolder folder(world());
+  const std::string path = folder.file("pipe");
+  if (world().rank() == 0) BOOST_REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  same_error(ExitCode::usage, [&] { ddp::Timeline timeline(path, world()); });
 }
 
 BOOST_AUTO_TEST_CASE(a_trace_of_nothing_leaves_the_one_before) {

@@ -135,8 +135,9 @@ BOOST_AUTO_TEST_CASE(decay_defaults_to_the_algorithms_custom) {
 
 BOOST_AUTO_TEST_CASE(a_resume_may_change_the_length_and_the_log_but_not_what_decides_the_bits) {
   const train::Config run = train::parse_config(minimal, "a");
-  for (const char* const allowed : {"train.steps=50", "log.every=3", "checkpoint.every=7",
-                                    "data.train=moved.h5", "ddp.sharded_optimizer=true"}) {
+  for (const char* const allowed :
+       {"train.steps=50", "log.every=3", "checkpoint.every=7", "train.eval_every=2", "data.train=moved.h5",
+        "ddp.bucket_mb=5", "ddp.sharded_optimizer=true"}) {
     BOOST_TEST(train::forbidden_changes(run, train::parse_config(minimal, "a", {allowed})).empty(), allowed);
   }
   for (const char* const forbidden : {"train.seed=9", "optimizer.lr=0.5", "train.threads=2", "ema.rates=0.5",

@@ -26,9 +26,9 @@ class Timeline {
   /// A span from start_s to end_s on the clock of monotonic_s(). `name` must live as long as this object.
   void add(const char* name, int row, std::int64_t step, double start_s, double end_s);
 
-  /// Collective: rank 0 writes the spans of all ranks to the path, replacing what is there at once, unless it
-  /// recorded nothing. Returns
-  /// how many of all ranks' were not kept. Throws on all ranks if it cannot be written.
+  /// Collective: rank 0 writes the spans of all ranks to the path, replacing what is there at once; nothing
+  /// if it recorded none itself. Returns how many of all ranks' were not kept. Throws on all ranks if it
+  /// cannot be written.
   std::int64_t write() const;
 
  private:

@@ -25,7 +25,7 @@ class StopRequests {
 
   /// Cheap: called every step.
   Requests pending() const;
-  /// Removes the request files that `obeyed` names and forgets its signals.
+  /// Removes the request files that `obeyed` names.
   void clear(const Requests& obeyed);
 
  private:
