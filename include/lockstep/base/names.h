@@ -18,7 +18,8 @@ bool matches_pattern(std::string_view pattern, std::string_view name);
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 
 /// A name from outside for an error text: in quotes, on one line, at most 120 bytes of it. Valid UTF-8 stays
-/// as it is; control characters and bytes that are none are written \xNN.
+/// as it is; quotes, backslashes and line ends are escaped as in C, other control characters and bytes that
+/// are none are written \xNN.
 std::string in_quotes(std::string_view name);
 
 }  // namespace lockstep

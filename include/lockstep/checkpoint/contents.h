@@ -98,8 +98,8 @@ struct Contents {
   std::vector<LateSections> late = {};
   std::string config;  ///< the resolved configuration; may be empty
   Provenance provenance;
-  std::map<std::string, double> metrics =
-      {};  ///< what an evaluation of it found, by name; stored as provenance
+  /// What an evaluation of it found, by name; stored as provenance.
+  std::map<std::string, double> metrics = {};
 };
 
 /// Lists the parameters and buffers of a model under "model", once all of it is here (Param::settle()).

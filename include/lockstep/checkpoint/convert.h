@@ -20,10 +20,9 @@ struct Weights {
 
 /// All tensors of `group` (empty: FileIndex::default_weights(), or "model") under their own names, in the
 /// file's order, each in its own type; of an EMA also those of "model" that it lacks (buffers). Files as
-/// load_weights, but nothing is renamed or transposed. BOOL becomes uint8, with a note, and so are numbers
-/// named that are not finite. DataError if the file
-/// is bad, has no such group, or holds element types that a Tensor has not (int16, uint32 ...). Holds
-/// everything in memory. Not collective.
+/// load_weights, but nothing is renamed or transposed. BOOL becomes uint8; a note says so, and another names
+/// the tensors with numbers that are not finite. DataError if the file is bad, has no such group, or holds
+/// element types that a Tensor has not (int16, uint32 ...). Holds everything in memory. Not collective.
 Weights read_weights(const std::string& path, const std::string& group = {});
 
 /// Does the file begin as .safetensors files do? False of one that is not there. Errors of reading as

@@ -104,8 +104,8 @@ struct CheckpointTimes {
 
 struct CheckpointBenchmarkOptions {
   std::uint64_t bytes = std::uint64_t{1} << 30;
-  std::string directory =
-      ".";  ///< on the storage to measure; files go to a new directory in it, and are removed
+  /// On the storage to measure. Files go to a new directory in it, and are removed.
+  std::string directory = ".";
   int rounds = 5;
   std::string workload = "gpt-cpu";
 };
