@@ -9,7 +9,7 @@ LocalGradients::LocalGradients(const ModelState& state, kernels::Backend& backen
   std::int64_t largest = 0;
   for (const Statistic* const statistic : state.statistics)
     largest = std::max(largest, statistic->elements());
-  statistic_.resize(static_cast<std::size_t>(largest));
+  statistic_ = backend.empty({largest}, DType::float64);
 }
 
 GradientSlot LocalGradients::slot(Param& param) {
@@ -19,11 +19,11 @@ GradientSlot LocalGradients::slot(Param& param) {
 }
 
 GradientSlot LocalGradients::slot(Statistic& statistic) {
-  return {Tensor::view(statistic_.data(), {statistic.elements()}, DType::float64), false};
+  return {statistic_.rows(0, statistic.elements()), false};
 }
 
 void LocalGradients::contributed(Statistic& statistic) {
-  statistic.apply({statistic_.data(), static_cast<std::size_t>(statistic.elements())});
+  statistic.apply(backend_, statistic_.rows(0, statistic.elements()));
 }
 
 void LocalGradients::clear() {

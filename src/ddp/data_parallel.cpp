@@ -94,7 +94,7 @@ struct DataParallel::State {
         block(shard_map.block(world.rank())),
         slicer(wanted.sharded_optimizer ? std::make_unique<BucketSlicer>(all.params, world) : nullptr),
         reducer(std::move(trainable), all.statistics, world, device_backend, shard_map, wanted, slicer.get()),
-        header(shard_map, reducer.schedule(), reducer.usage().items()),
+        header(shard_map, reducer.schedule(), reducer.usage().items(), device_backend),
         one(device_backend.empty({})) {
     device_backend.fill(one, 1);
     if (slicer)
@@ -166,7 +166,7 @@ void DataParallel::State::publish_sums() {
   }
   for (std::size_t i = 0; i < reducer.statistics().size(); ++i) {
     if (header.written(reducer.params().size() + i))
-      reducer.statistics()[i]->apply(reducer.statistic_sum(static_cast<int>(i)));
+      reducer.statistics()[i]->apply(backend, reducer.statistic_sum(static_cast<int>(i)));
   }
 }
 
@@ -327,6 +327,12 @@ StepResult DataParallel::finish_step() {
   state.reducer.wait();
   state.end_span("wait for sums");
   whereabouts::enter(Phase::header);
+  try {
+    state.header.read_losses();
+  } catch (...) {
+    // What a device that runs behind tells only now. Every bucket has been started: the header carries it on.
+    if (!state.error) fail(std::current_exception());
+  }
   state.header.exchange(state.communicator, state.reducer.arena().plan().hash(), state.requests,
                         state.error != nullptr, result.compute_ms, state.reducer.usage());
   result.exposed_comm_ms = state.since_start.elapsed_ms() - result.compute_ms;

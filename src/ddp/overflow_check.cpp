@@ -20,8 +20,11 @@ OverflowCheck::OverflowCheck(std::span<Param* const> params, comm::Communicator&
 
 bool OverflowCheck::finite(const Tensor& vector) {
   constexpr std::int64_t block = Sharding::block_elements;
-  squares_.resize(static_cast<std::size_t>((vector.numel() + block - 1) / block));
-  backend_.block_sums_of_squares(vector, squares_);
+  const std::int64_t blocks = (vector.numel() + block - 1) / block;
+  const Tensor squares = backend_.empty({blocks}, DType::float64);
+  backend_.block_sums_of_squares(vector, squares);
+  squares_.resize(static_cast<std::size_t>(blocks));
+  backend_.copy(squares, Tensor::view(squares_.data(), {blocks}, DType::float64));
   return std::all_of(squares_.begin(), squares_.end(), [](double square) { return std::isfinite(square); });
 }
 

@@ -27,7 +27,7 @@ class OverflowCheck {
   kernels::Backend& backend_;
   const Sharding* sharding_;
   std::vector<std::size_t> trainable_;  // indices in the sharding
-  std::vector<double> squares_;
+  std::vector<double> squares_;         // as read
   std::vector<std::int64_t> first_of_rank_;
 };
 

@@ -69,7 +69,7 @@ Reducer::Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics,
     index_of_statistic_.emplace(statistics_[i], i);
     largest = std::max(largest, statistics_[i]->elements());
   }
-  second_contribution_.resize(static_cast<std::size_t>(largest));
+  second_contribution_ = backend_.empty({largest}, DType::float64);
   arrival_.reserve(params_.size());
   fit_plan();
 }
@@ -176,15 +176,14 @@ GradientSlot Reducer::slot(Statistic& statistic) {
   usage_.set(turn_, params_.size() + index);
   if (!in_second_contribution_) return {arena_.statistic(static_cast<int>(index), turn().plane), false};
   // A module that is called twice overwrites in both calls; the addition happens in contributed().
-  return {Tensor::view(second_contribution_.data(), {statistic.elements()}, DType::float64), false};
+  return {second_contribution_.rows(0, statistic.elements()), false};
 }
 
 void Reducer::contributed(Statistic& statistic) {
   if (!in_second_contribution_) return;
   in_second_contribution_ = false;
   const Tensor total = arena_.statistic(static_cast<int>(index_of(statistic)), turn().plane);
-  for (std::int64_t i = 0; i < total.numel(); ++i)
-    total.data<double>()[i] += second_contribution_[static_cast<std::size_t>(i)];
+  backend_.accumulate(total, second_contribution_.rows(0, statistic.elements()).reshape(total.shape()));
 }
 
 void Reducer::progress() {
@@ -199,11 +198,6 @@ void Reducer::note_done() {
     if (!with_hook && tickets_[index] != 0 && !communicator_.done(tickets_[index])) return;
     times_[index].done_ms = since_start_.elapsed_ms();
   }
-}
-
-std::span<const double> Reducer::statistic_sum(int statistic) const {
-  const Tensor sum = arena_.statistic(statistic, 0);
-  return {sum.data<double>(), static_cast<std::size_t>(sum.numel())};
 }
 
 void Reducer::replan() {
@@ -249,8 +243,7 @@ void Reducer::finish_gradient(std::size_t param) {
 void Reducer::finish_statistics() {
   for (std::size_t i = 0; i < statistics_.size(); ++i) {
     if (usage_.test(turn_, params_.size() + i)) continue;
-    const Tensor missing = arena_.statistic(static_cast<int>(i), turn().plane);
-    std::fill_n(missing.data<double>(), missing.numel(), 0.0);
+    backend_.fill(arena_.statistic(static_cast<int>(i), turn().plane), 0);
   }
   finish_bucket(arena_.gradient_buckets());
 }

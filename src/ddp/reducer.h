@@ -63,7 +63,7 @@ class Reducer final : public GradientSink, private Buckets {
   std::span<const BucketTime> bucket_times() const { return times_; }
   /// The sum over all shards, after wait(); with a slicer, of the elements that this rank owns.
   Tensor sum(int param) const { return arena_.gradient(param, 0); }
-  std::span<const double> statistic_sum(int statistic) const;
+  Tensor statistic_sum(int statistic) const { return arena_.statistic(statistic, 0); }
 
   /// Collective: makes the plan anew from the order in which gradients arrived in rank 0's last shard
   /// (parameters without one go last). Sums stay what they are.
@@ -123,10 +123,10 @@ class Reducer final : public GradientSink, private Buckets {
   // of the shard at hand
   int turn_ = 0;
   bool last_piece_ = false;
-  std::vector<char> final_;  // by parameter: its gradient has its value
-  std::vector<char> used_;   // by parameter: recorded in this pass
-  std::vector<int> open_;    // by bucket: gradients not final
-  std::vector<double> second_contribution_;
+  std::vector<char> final_;     // by parameter: its gradient has its value
+  std::vector<char> used_;      // by parameter: recorded in this pass
+  std::vector<int> open_;       // by bucket: gradients not final
+  Tensor second_contribution_;  // room for the largest statistic
   bool in_second_contribution_ = false;
 
   // of the step

@@ -31,13 +31,18 @@ std::uint64_t flags_of(const Requests& requests, bool failed) {
 
 }  // namespace
 
-StepHeader::StepHeader(const comm::ShardMap& map, const PlaneSchedule& schedule, std::size_t items)
-    : map_(map), schedule_(schedule), words_((items + 63) / 64) {
+StepHeader::StepHeader(const comm::ShardMap& map, const PlaneSchedule& schedule, std::size_t items,
+                       kernels::Backend& backend)
+    : map_(map),
+      schedule_(schedule),
+      words_((items + 63) / 64),
+      backend_(backend),
+      partial_(backend.empty({schedule.planes(), 2}, DType::float64)),
+      read_(static_cast<std::size_t>(schedule.subtrees())) {
   for (int rank = 0; rank < map.ranks(); ++rank) {
     subtrees_.push_back(map.subtrees(rank));
     partials_ = std::max(partials_, subtrees_.back().size());
   }
-  partial_.resize(static_cast<std::size_t>(schedule_.planes()));
   record_words_ = losses_at + 2 * partials_ + 2 * words_;
   mine_.resize(record_words_);
   all_.resize(record_words_ * static_cast<std::size_t>(map.ranks()));
@@ -49,28 +54,26 @@ std::span<const StepHeader::Word> StepHeader::record(int rank) const {
 
 void StepHeader::begin(std::uint64_t step) {
   step_ = step;
-  std::fill(partial_.begin(), partial_.end(), kernels::WeightedSum{});
+  backend_.fill(partial_, 0);
+  std::fill(read_.begin(), read_.end(), kernels::WeightedSum{});
 }
 
-void StepHeader::add_loss(int turn, bool first_piece, const kernels::WeightedSum& loss) {
-  kernels::WeightedSum& partial =
-      partial_[static_cast<std::size_t>(schedule_.turns()[static_cast<std::size_t>(turn)].plane)];
-  if (first_piece) {
-    partial = loss;
-  } else {
-    partial.sum += loss.sum;
-    partial.weight += loss.weight;
-  }
+Tensor StepHeader::partial(int plane) const { return partial_.rows(plane, plane + 1).reshape({2}); }
+
+void StepHeader::add_loss(int turn, bool first_piece, const Tensor& loss) {
+  const Tensor sum = partial(schedule_.turns()[static_cast<std::size_t>(turn)].plane);
+  if (first_piece && !loss) return backend_.fill(sum, 0);
+  if (loss) first_piece ? backend_.copy(loss, sum) : backend_.accumulate(sum, loss);
 }
 
 void StepHeader::end_shard(int turn) {
   const auto [plane, merges] = schedule_.turns()[static_cast<std::size_t>(turn)];
-  for (int p = plane; p > plane - merges; --p) {
-    const kernels::WeightedSum& right = partial_[static_cast<std::size_t>(p)];
-    kernels::WeightedSum& left = partial_[static_cast<std::size_t>(p - 1)];
-    left.sum += right.sum;
-    left.weight += right.weight;
-  }
+  for (int p = plane; p > plane - merges; --p) backend_.accumulate(partial(p - 1), partial(p));
+}
+
+void StepHeader::read_losses() {
+  const auto subtrees = static_cast<std::int64_t>(read_.size());
+  backend_.copy(partial_.rows(0, subtrees), Tensor::view(read_.data(), {subtrees, 2}, DType::float64));
 }
 
 void StepHeader::exchange(comm::Communicator& communicator, std::uint64_t plan_hash, const Requests& requests,
@@ -81,8 +84,8 @@ void StepHeader::exchange(comm::Communicator& communicator, std::uint64_t plan_h
   mine_[flags_at] = flags_of(requests, failed);
   mine_[compute_at] = std::bit_cast<Word>(compute_ms);
   for (std::size_t i = 0; i < static_cast<std::size_t>(schedule_.subtrees()); ++i) {
-    mine_[losses_at + 2 * i] = std::bit_cast<Word>(partial_[i].sum);
-    mine_[losses_at + 2 * i + 1] = std::bit_cast<Word>(partial_[i].weight);
+    mine_[losses_at + 2 * i] = std::bit_cast<Word>(read_[i].sum);
+    mine_[losses_at + 2 * i + 1] = std::bit_cast<Word>(read_[i].weight);
   }
   Word* const written = mine_.data() + losses_at + 2 * partials_;
   Word* const missed = written + words_;

@@ -11,7 +11,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/reduction_tree.h"
 #include "lockstep/ddp/data_parallel.h"
-#include "lockstep/kernels/parameters.h"
+#include "lockstep/kernels/backend.h"
 
 namespace lockstep::ddp {
 
@@ -21,12 +21,16 @@ namespace lockstep::ddp {
 /// some shard of this rank, missed in some shard of this rank.
 class StepHeader {
  public:
-  StepHeader(const comm::ShardMap& map, const PlaneSchedule& schedule, std::size_t items);
+  StepHeader(const comm::ShardMap& map, const PlaneSchedule& schedule, std::size_t items,
+             kernels::Backend& backend);
 
   void begin(std::uint64_t step);
-  /// The loss of a piece of this rank's shard number `turn`, then its end: losses are added along the tree.
-  void add_loss(int turn, bool first_piece, const kernels::WeightedSum& loss);
+  /// The loss of a piece of this rank's shard number `turn` (Loss::total), then its end: losses are added
+  /// along the tree, on the backend's device.
+  void add_loss(int turn, bool first_piece, const Tensor& loss);
   void end_shard(int turn);
+  /// The step's one wait for the device.
+  void read_losses();
 
   /// Collective.
   void exchange(comm::Communicator& communicator, std::uint64_t plan_hash, const Requests& requests,
@@ -46,13 +50,16 @@ class StepHeader {
   using Word = Usage::Word;
   std::span<const Word> record(int rank) const;
   kernels::WeightedSum loss_of(comm::ShardRange node) const;
+  Tensor partial(int plane) const;
 
   comm::ShardMap map_;
   PlaneSchedule schedule_;
   std::size_t partials_ = 0;  ///< room for this many losses: the most sub-trees a rank has
   std::size_t words_ = 0;     ///< of a bit set
   std::vector<std::vector<comm::ShardRange>> subtrees_;  // by rank
-  std::vector<kernels::WeightedSum> partial_;            // by plane
+  kernels::Backend& backend_;
+  Tensor partial_;                          // float64 [planes, 2]
+  std::vector<kernels::WeightedSum> read_;  // by sub-tree
   std::uint64_t step_ = 0;
   std::size_t record_words_ = 0;
   std::vector<Word> mine_;

@@ -38,20 +38,9 @@ BatchNorm2d::RunningMoments::RunningMoments(BatchNorm2d& owner)
     : Moments(owner, "moments", 2 * owner.weight.value.numel() + 1), owner_(owner) {}
 
 // The layout is BatchNormOptions::statistic's; the moments are about the running mean they now change.
-void BatchNorm2d::RunningMoments::apply(std::span<const double> total) {
-  const std::size_t channels = (total.size() - 1) / 2;
-  const double count = total.back(), momentum = owner_.settings_.momentum;
-  if (!(count > 0)) return;
-  float* const mean = owner_.running_mean.value.data<float>();
-  float* const variance = owner_.running_var.value.data<float>();
-  for (std::size_t c = 0; c < channels; ++c) {
-    const double distance = total[c] / count;
-    const double unbiased =
-        std::max(0.0, total[channels + c] - count * distance * distance) / std::max(count - 1, 1.0);
-    mean[c] = static_cast<float>(mean[c] + momentum * distance);
-    variance[c] = static_cast<float>((1 - momentum) * variance[c] + momentum * unbiased);
-  }
-  ++*owner_.num_batches_tracked.value.data<std::int64_t>();
+void BatchNorm2d::RunningMoments::apply(kernels::Backend& backend, const Tensor& total) {
+  backend.update_running(total, owner_.settings_.momentum, owner_.running_mean.value,
+                         owner_.running_var.value, owner_.num_batches_tracked.value);
 }
 
 SyncBatchNorm::SyncBatchNorm(Module& parent, std::string_view name, std::int64_t channels,

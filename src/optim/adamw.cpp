@@ -16,21 +16,28 @@ AdamW::AdamW(GradientSource& source, const AdamWOptions& options)
   exp_avg_sq_ = make_slot();
   const Tensor updates = Tensor::zeros({static_cast<std::int64_t>(params().size())}, DType::int64);
   for (std::int64_t i = 0; i < updates.numel(); ++i) updates_.push_back(updates.rows(i, i + 1).reshape({}));
+  batch_.reserve(params().size());
 }
 
-void AdamW::apply(std::size_t index, const Update& update, std::span<const kernels::EmaTarget> ema) {
-  // Each parameter counts its own updates, as in PyTorch: one that joins late starts with the full
-  // correction.
-  std::int64_t& updates = *updates_[index].data<std::int64_t>();
-  const kernels::AdamWStep step{.lr = update.lr,
-                                .beta1 = beta1_,
-                                .beta2 = beta2_,
-                                .eps = eps_,
-                                .weight_decay = update.weight_decay,
-                                .step = updates + 1,
-                                .gradient_factor = update.gradient_factor};
-  backend().adamw(step, update.value, update.gradient, exp_avg_[index], exp_avg_sq_[index], ema);
-  ++updates;
+void AdamW::apply(std::span<const Update> updates) {
+  batch_.clear();
+  for (const Update& update : updates) {
+    batch_.push_back({.step = {.lr = update.lr,
+                               .beta1 = beta1_,
+                               .beta2 = beta2_,
+                               .eps = eps_,
+                               .weight_decay = update.weight_decay,
+                               .step = made(update.index) + 1,
+                               .gradient_factor = update.gradient_factor},
+                      .value = update.value,
+                      .gradient = update.gradient,
+                      .exp_avg = exp_avg_[update.index],
+                      .exp_avg_sq = exp_avg_sq_[update.index],
+                      .ema = update.ema});
+  }
+  backend().adamw(batch_);
+  for (const Update& update : updates) ++made(update.index);
+  batch_.clear();
 }
 
 std::vector<Optimizer::SlotTensors> AdamW::slot_tensors() const {

@@ -20,12 +20,12 @@ GradientNorm::GradientNorm(GradientSource& source) : source_(source) {
     ranges_[i] = {.first = total, .count = static_cast<std::size_t>(count)};
     total += ranges_[i].count;
   }
+  read_.resize(total);
   const Sharding* const sharding = source.sharding();
   if (sharding && total > 0) {
     share_blocks(*sharding, static_cast<std::int64_t>(total));
   } else {
-    own_memory_.resize(total);
-    blocks_ = own_memory_;
+    blocks_ = source.backend().empty({static_cast<std::int64_t>(total)}, DType::float64);
   }
 }
 
@@ -41,9 +41,8 @@ void GradientNorm::share_blocks(const Sharding& sharding, std::int64_t total) {
     }
   }
   slices_ = comm::Slices(total, blocks_of_rank);
-  const auto blocks = static_cast<std::size_t>(total);
-  arena_ = sharding.communicator().allocate_arena(blocks * sizeof(double), 1);
-  blocks_ = {reinterpret_cast<double*>(arena_->plane(0)), blocks};
+  arena_ = sharding.communicator().allocate_arena(static_cast<std::size_t>(total) * sizeof(double), 1);
+  blocks_ = Tensor::view(arena_->plane(0), {total}, DType::float64, source_.backend().device());
 }
 
 double GradientNorm::measure() {
@@ -78,18 +77,19 @@ void GradientNorm::fill_blocks(std::size_t index, std::int64_t begin, std::int64
                      begin, end, param.name, elements, block_elements);
   const Range range = ranges_[index];
   if (begin == end) return;
-  const auto first = static_cast<std::size_t>(begin / block_elements);
-  const auto count = static_cast<std::size_t>((end - begin + block_elements - 1) / block_elements);
-  const std::span<double> sums = std::span(blocks_).subspan(range.first + first, count);
+  const auto first = static_cast<std::int64_t>(range.first) + begin / block_elements;
+  const std::int64_t count = (end - begin + block_elements - 1) / block_elements;
+  const Tensor sums = blocks_.rows(first, first + count);
   if (param.gradient)
     source_.backend().block_sums_of_squares(param.gradient.reshape({elements}).rows(begin, end), sums);
   else
-    std::fill(sums.begin(), sums.end(), 0.0);
+    source_.backend().fill(sums, 0);
 }
 
-double GradientNorm::combine() const {
+double GradientNorm::combine() {
+  source_.backend().copy(blocks_, Tensor::view(read_.data(), blocks_.shape(), DType::float64));
   double sum = 0;
-  for (const double block : blocks_) sum += block;
+  for (const double block : read_) sum += block;
   const double norm = std::sqrt(sum) / source_.weight();
   if (!std::isfinite(norm)) throw_not_finite();
   return norm;
@@ -101,7 +101,7 @@ void GradientNorm::throw_not_finite() const {
                         source_.weight());
   for (const std::size_t i : order_)
     for (std::size_t b = 0; b < ranges_[i].count; ++b)
-      if (!std::isfinite(blocks_[ranges_[i].first + b]))
+      if (!std::isfinite(read_[ranges_[i].first + b]))
         throw TrainingError(
             "the gradient of '{}' is not finite (elements {} to {}); lower the learning rate, or clip "
             "gradients",

@@ -30,6 +30,7 @@ Optimizer::Optimizer(GradientSource& source, double lr, double weight_decay, Dec
   const std::vector<ParamFactors> factors = factors_of(params_, decay, groups);
   for (std::size_t i = 0; i < params_.size(); ++i)
     members_.push_back({.trainable = params_[i]->trainable, .factors = factors[i]});
+  pending_.reserve(params_.size());
 }
 
 StepResult Optimizer::step(const StepOptions& options) {
@@ -47,22 +48,37 @@ StepResult Optimizer::step(const StepOptions& options) {
     result.clip_factor = clip_factor(result.gradient_norm, options.clip);
   }
   if (ema_) ema_->begin_update();
+  pending_.clear();  // of a step that was broken off
 
   const auto gradient_factor = static_cast<float>(result.clip_factor / weight);
+  // A device makes all updates in one pass. With a Sharding each is sent on as soon as it is made.
+  const bool one_by_one = sharding_ != nullptr;
+  const auto make_updates = [this] {
+    apply(pending_);
+    pending_.clear();
+  };
   for (std::size_t i = 0; i < params_.size(); ++i) {
     const Member& member = members_[i];
     if (params_[i]->gradient) {
       params_[i]->settle();  // what the step before sent has been read by all
-      const Update update{.value = part(i, params_[i]->value),
-                          .gradient = part(i, params_[i]->gradient),
-                          .lr = lr * member.factors.lr,
-                          .weight_decay = weight_decay_ * member.factors.decay,
-                          .gradient_factor = gradient_factor};
-      apply(i, update, ema_ ? ema_->targets(member.ema_leaf) : std::span<const kernels::EmaTarget>());
+      pending_.push_back(
+          {.index = i,
+           .value = part(i, params_[i]->value),
+           .gradient = part(i, params_[i]->gradient),
+           .lr = lr * member.factors.lr,
+           .weight_decay = weight_decay_ * member.factors.decay,
+           .gradient_factor = gradient_factor,
+           .ema = ema_ ? ema_->targets(member.ema_leaf) : std::span<const kernels::EmaTarget>()});
+      if (one_by_one) make_updates();
     } else if (ema_) {
       ema_->update_leaf(member.ema_leaf);
     }
-    if (member.trainable) source_.updated(i);
+    if (one_by_one && member.trainable) source_.updated(i);
+  }
+  if (!one_by_one) {
+    make_updates();
+    for (std::size_t i = 0; i < params_.size(); ++i)
+      if (members_[i].trainable) source_.updated(i);
   }
   if (ema_) ema_->finish_update();
   ++steps_;

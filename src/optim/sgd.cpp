@@ -11,19 +11,27 @@ Sgd::Sgd(GradientSource& source, const SgdOptions& options)
   if (!(momentum_ >= 0 && momentum_ < 1)) throw UsageError("SGD: momentum {} is not in [0, 1)", momentum_);
   if (nesterov_ && momentum_ == 0) throw UsageError("SGD: nesterov needs a momentum above 0");
   if (momentum_ > 0) momentum_buffer_ = make_slot();
+  batch_.reserve(params().size());
 }
 
-void Sgd::apply(std::size_t index, const Update& update, std::span<const kernels::EmaTarget> ema) {
+void Sgd::apply(std::span<const Update> updates) {
   // Never `first`: in a buffer of zeros, momentum * 0 + gradient is the gradient, and no state says which
   // parameters have had theirs.
-  const kernels::SgdStep step{.lr = update.lr,
-                              .momentum = momentum_,
-                              .weight_decay = update.weight_decay,
-                              .nesterov = nesterov_,
-                              .first = false,
-                              .gradient_factor = update.gradient_factor};
-  backend().sgd(step, update.value, update.gradient,
-                momentum_buffer_.empty() ? Tensor() : momentum_buffer_[index], ema);
+  batch_.clear();
+  for (const Update& update : updates) {
+    batch_.push_back({.step = {.lr = update.lr,
+                               .momentum = momentum_,
+                               .weight_decay = update.weight_decay,
+                               .nesterov = nesterov_,
+                               .first = false,
+                               .gradient_factor = update.gradient_factor},
+                      .value = update.value,
+                      .gradient = update.gradient,
+                      .momentum_buffer = momentum_buffer_.empty() ? Tensor() : momentum_buffer_[update.index],
+                      .ema = update.ema});
+  }
+  backend().sgd(batch_);
+  batch_.clear();
 }
 
 std::vector<Optimizer::SlotTensors> Sgd::slot_tensors() const {

@@ -15,6 +15,14 @@ constexpr std::int64_t rows_per_chunk = 1024;
 
 enum : std::size_t { loss_sum, weight, correct, samples, width };
 
+double correct_of(kernels::Backend& backend, const Tensor& logits, const Tensor& targets) {
+  const Tensor count = backend.empty({}, DType::int64);
+  backend.count_correct(logits, targets, count);
+  std::int64_t read = 0;
+  backend.copy(count, Tensor::view(&read, {}, DType::int64));
+  return static_cast<double>(read);
+}
+
 }  // namespace
 
 Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset,
@@ -33,10 +41,10 @@ Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& datas
       const Loss loss = cross_entropy(logits, batch.y);
       const std::size_t at = sums.size();
       sums.resize(at + width);
-      sums[at + loss_sum] = loss.total.sum;
-      sums[at + weight] = loss.total.weight;
-      sums[at + correct] =
-          classifies ? static_cast<double>(tape.backend().count_correct(logits.value(), batch.y)) : 0.0;
+      const kernels::WeightedSum total = loss.read();
+      sums[at + loss_sum] = total.sum;
+      sums[at + weight] = total.weight;
+      sums[at + correct] = classifies ? correct_of(tape.backend(), logits.value(), batch.y) : 0.0;
       sums[at + samples] = static_cast<double>(batch.samples());
     }
     tape.begin({.training = false, .record = false});

@@ -103,11 +103,11 @@ BOOST_AUTO_TEST_CASE(training_follows_a_plain_loop_over_the_whole_batch) {
     const Loss loss = plain_loss(net, tape, whole_batch(step, shards));
     backward(loss);
     tape.finish_backward();
-    gradients.add_weight(loss.total.weight);
+    gradients.add_weight(loss.read().weight);
     one.step();
 
-    BOOST_TEST(result.weight == loss.total.weight);
-    BOOST_TEST(result.loss_sum == loss.total.sum, boost::test_tools::tolerance(1e-5));
+    BOOST_TEST(result.weight == loss.read().weight);
+    BOOST_TEST(result.loss_sum == loss.read().sum, boost::test_tools::tolerance(1e-5));
     check_close_state(many_net.state(), net.state(), 1e-3f);
   }
 }
@@ -130,18 +130,9 @@ std::array<Loss, 3> three_losses(Net& net, Tape& tape, const ToyShard& shard) {
   return {first, second, tied(tape.constant(noise))};
 }
 
-kernels::WeightedSum total_of(const std::array<Loss, 3>& losses) {
-  kernels::WeightedSum total;
-  for (const Loss& loss : losses) {
-    total.sum += loss.total.sum;
-    total.weight += loss.total.weight;
-  }
-  return total;
-}
-
 Loss added(Net& net, Tape& tape, const ToyShard& shard) {
   const auto losses = three_losses(net, tape, shard);
-  return {losses[0].sum + losses[1].sum + losses[2].sum, total_of(losses)};
+  return losses[0] + losses[1] + losses[2];
 }
 
 /// Walks back from two outputs by itself and leaves the third to the step.
@@ -149,7 +140,7 @@ Loss one_by_one(Net& net, Tape& tape, const ToyShard& shard) {
   const auto losses = three_losses(net, tape, shard);
   backward(losses[0]);
   backward(losses[2]);
-  return {losses[1].sum, total_of(losses)};
+  return {losses[1].sum, (losses[0] + losses[1] + losses[2]).total};
 }
 
 BOOST_AUTO_TEST_CASE(several_outputs_may_be_added_or_walked_one_after_another) {
@@ -224,7 +215,7 @@ BOOST_AUTO_TEST_CASE(passes_that_record_nothing_leave_no_gradient_and_training_f
     tape.begin({.training = training, .record = false});
     const ToyShard shard = toy_shard(0, 0);
     const Loss loss = plain_loss(net, tape, shard);
-    BOOST_TEST(loss.total.weight == 24.0);
+    BOOST_TEST(loss.read().weight == 24.0);
     BOOST_TEST(!loss.sum.needs_gradient());
     backward(loss);  // from a constant: no way back
     for (const Param& param : net.params) BOOST_TEST(!param.gradient, param.name);
@@ -265,7 +256,7 @@ BOOST_AUTO_TEST_CASE(evaluation_on_one_rank_alone_waits_for_nobody) {
       replicas.tape().begin(
           {.training = false, .record = false, .layer_communicator = replicas.layer_communicator()});
       const ToyShard shard = toy_shard(batch, 9);
-      BOOST_TEST(mse(net.forward(replicas.tape().constant(shard.x)), shard.y).total.sum > 0);
+      BOOST_TEST(mse(net.forward(replicas.tape().constant(shard.x)), shard.y).read().sum > 0);
     }
   }
   BOOST_TEST(communicator.sums + communicator.others == before);

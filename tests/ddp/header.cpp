@@ -12,6 +12,13 @@ namespace {
 /// compiler fuse the product with the sums that are compared.
 [[gnu::noinline]] double loss_sum(int shard) { return std::sin(shard + 1.0) * std::pow(10.0, shard % 7); }
 
+Tensor total(double sum, double weight) {
+  const Tensor tensor = Tensor::empty({2}, DType::float64);
+  tensor.data<double>()[0] = sum;
+  tensor.data<double>()[1] = weight;
+  return tensor;
+}
+
 struct Fold {
   double sum, weight;
 };
@@ -28,18 +35,20 @@ Fold folded(int shards) {
 }
 
 BOOST_AUTO_TEST_CASE(losses_are_folded_along_the_tree_over_shards) {
+  const auto backend = kernels::make_cpu_backend();
   for (int shards = 1; shards <= 25; ++shards) {
     const comm::ShardMap map(shards, world().size());
     const comm::ShardRange block = map.block(world().rank());
     const ddp::PlaneSchedule schedule(shards, block);
-    ddp::StepHeader header(map, schedule, 0);
+    ddp::StepHeader header(map, schedule, 0, *backend);
     header.begin(0);
     for (int turn = 0; turn < block.count; ++turn) {
       const int shard = block.first + turn;
-      header.add_loss(turn, true, {loss_sum(shard), 3.0});
-      header.add_loss(turn, false, {0.0, static_cast<double>(shard)});
+      header.add_loss(turn, true, total(loss_sum(shard), 3.0));
+      header.add_loss(turn, false, total(0.0, shard));
       header.end_shard(turn);
     }
+    header.read_losses();
     header.exchange(world(), 1, {}, false, 10.0 + world().rank(), ddp::Usage(block.count, 0));
     BOOST_TEST(header.loss().sum == folded(shards).sum);
     BOOST_TEST(header.loss().weight == folded(shards).weight);
@@ -62,7 +71,8 @@ BOOST_AUTO_TEST_CASE(usage_is_known_of_every_rank) {
       if (writes(block.first + turn, item)) usage.set(turn, item);
     }
   }
-  ddp::StepHeader header(map, ddp::PlaneSchedule(shards, block), items);
+  const auto backend = kernels::make_cpu_backend();
+  ddp::StepHeader header(map, ddp::PlaneSchedule(shards, block), items, *backend);
   header.begin(0);
   header.exchange(world(), 1, {}, false, 0, usage);
   for (std::size_t item = 0; item < items; ++item) {
@@ -75,7 +85,8 @@ BOOST_AUTO_TEST_CASE(different_plans_are_an_error_that_names_both) {
   if (world().size() == 1) return;
   const comm::ShardMap map(4, world().size());
   const comm::ShardRange block = map.block(world().rank());
-  ddp::StepHeader header(map, ddp::PlaneSchedule(4, block), 1);
+  const auto backend = kernels::make_cpu_backend();
+  ddp::StepHeader header(map, ddp::PlaneSchedule(4, block), 1, *backend);
   header.begin(0);
   header.exchange(world(), world().rank() == 1 ? 0xbad : 0x1, {}, false, 0, ddp::Usage(block.count, 1));
   const std::string text = same_error(ExitCode::training, [&] { header.check_agreement(); });
@@ -101,7 +112,7 @@ BOOST_AUTO_TEST_CASE(the_loss_of_a_step_is_the_sum_over_the_global_batch) {
       [&](int shard) {
         Tape tape(*run.backend);
         tape.begin({.record = false});
-        return plain_loss(net, tape, toy_shard(5, shard)).total.sum;
+        return plain_loss(net, tape, toy_shard(5, shard)).read().sum;
       },
       [](double a, double b) { return a + b; });
   const ddp::StepResult result = run.step(5);

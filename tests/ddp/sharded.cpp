@@ -253,7 +253,7 @@ BOOST_AUTO_TEST_CASE(evaluation_and_comparison_between_steps_see_whole_values) {
   Run whole(wide_options(false)), parts(wide_options(true));
   const auto evaluate = [](Run& run) {
     run.replicas.tape().begin({.training = false, .record = false});
-    return run.model.loss(run.replicas.tape(), toy_shard(99, 0), {}).total.sum;
+    return run.model.loss(run.replicas.tape(), toy_shard(99, 0), {}).read().sum;
   };
   for (std::uint64_t step = 0; step < 4; ++step) {
     whole.step(step);

@@ -187,7 +187,7 @@ class ToyStatistic final : public Statistic {
  public:
   const std::string& name() const override { return name_; }
   std::int64_t elements() const override { return 3; }
-  void apply(std::span<const double>) override {}
+  void apply(kernels::Backend&, const Tensor&) override {}
 
  private:
   std::string name_ = "sum";

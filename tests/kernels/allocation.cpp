@@ -42,15 +42,17 @@ struct Step {
     backend->copy(x, y);
     backend->embedding(tokens, table, y);
     backend->embedding_backward(dy, tokens, dtable, false);
-    sum += backend->cross_entropy(x, tokens, {}, mean).sum;
-    backend->cross_entropy_backward(x, tokens, {}, mean, 1, dx);
-    sum += static_cast<double>(backend->count_correct(x, tokens));
-    sum += backend->squared_error(x, y).sum;
+    backend->cross_entropy(x, tokens, {}, mean, total);
+    backend->cross_entropy_backward(x, tokens, {}, mean, one, dx);
+    backend->count_correct(x, tokens, count);
+    backend->squared_error(x, y, total);
     backend->accumulate(dx, dy);
     backend->block_sums_of_squares(x, blocks);
     const EmaTarget targets[] = {{average, 0.99}};
-    backend->adamw({.lr = 1e-3}, table, dtable, exp_avg, exp_avg_sq, targets);
-    backend->sgd({.lr = 1e-3, .momentum = 0.9}, table, dtable, exp_avg, targets);
+    const AdamWUpdate adamw{{.lr = 1e-3}, table, dtable, exp_avg, exp_avg_sq, targets};
+    backend->adamw({&adamw, 1});
+    const SgdUpdate sgd{{.lr = 1e-3, .momentum = 0.9}, table, dtable, exp_avg, targets};
+    backend->sgd({&sgd, 1});
     const Tensor temporary = backend->empty({96, 64});
     backend->scale(x, 2, temporary);
   }
@@ -68,8 +70,8 @@ struct Step {
   Tensor tokens = draw.indices({96}, 64), table = draw.normal({64, 64}), dtable = draw.normal({64, 64});
   Tensor exp_avg = Tensor::zeros({64, 64}), exp_avg_sq = Tensor::zeros({64, 64}),
          average = Tensor::zeros({64, 64});
-  std::vector<double> blocks = std::vector<double>(2);
-  double sum = 0;
+  Tensor blocks = Tensor::zeros({2}, DType::float64), total = Tensor::zeros({2}, DType::float64);
+  Tensor count = Tensor::zeros({}, DType::int64), one = draw.normal({});
 };
 
 BOOST_AUTO_TEST_CASE(what_onednn_allocates_is_told_apart) {
@@ -122,8 +124,8 @@ BOOST_AUTO_TEST_CASE(attention_reserves_nothing_once_warm) {
     const auto part = [](const Tensor& matrix, int number) { return Columns{matrix, number * 32, 32}; };
     const auto run = [&] {
       backend->attention(part(qkv, 0), part(qkv, 1), part(qkv, 2), 4, true, y, saved);
-      backend->attention_backward(y, part(qkv, 0), part(qkv, 1), part(qkv, 2), 4, true, saved, part(dqkv, 0),
-                                  part(dqkv, 1), part(dqkv, 2));
+      backend->attention_backward(y, part(qkv, 0), part(qkv, 1), part(qkv, 2), 4, true, y, saved,
+                                  part(dqkv, 0), part(dqkv, 1), part(dqkv, 2));
     };
     run();
     const std::size_t reserved = backend->reserved_bytes();

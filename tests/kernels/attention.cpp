@@ -99,7 +99,7 @@ Results compute(int threads, const Sizes& s, const Tensor& qkv, const Tensor& dy
     backend->fill(tensor, NAN);  // all of it is overwritten
   const Columns q = part_of(qkv, 0), k = part_of(qkv, 1), v = part_of(qkv, 2);
   backend->attention(q, k, v, s.heads, s.causal, out.y, out.saved);
-  backend->attention_backward(dy, q, k, v, s.heads, s.causal, out.saved, part_of(out.dqkv, 0),
+  backend->attention_backward(dy, q, k, v, s.heads, s.causal, out.y, out.saved, part_of(out.dqkv, 0),
                               part_of(out.dqkv, 1), part_of(out.dqkv, 2));
   return out;
 }
@@ -153,7 +153,7 @@ BOOST_AUTO_TEST_CASE(only_its_own_columns_are_written) {
   Results out(s);
   backend->fill(wide, 5);
   backend->attention({q, 0, 2}, {q, 0, 2}, {q, 0, 2}, 1, true, out.y, out.saved);
-  backend->attention_backward(dy, {q, 0, 2}, {q, 0, 2}, {q, 0, 2}, 1, true, out.saved, {wide, 1, 2},
+  backend->attention_backward(dy, {q, 0, 2}, {q, 0, 2}, {q, 0, 2}, 1, true, out.y, out.saved, {wide, 1, 2},
                               {wide, 4, 2}, {wide, 7, 2});
   for (int t = 0; t < 3; ++t) {
     for (const int column : {0, 3, 6, 9}) BOOST_TEST(wide.data<float>()[t * 10 + column] == 5.0f);

@@ -166,10 +166,13 @@ BOOST_AUTO_TEST_CASE(input_gradients_agree_with_the_formula) {
       if (training) value -= sums[c] / count + hat * sums[static_cast<std::size_t>(p.x.c) + c] / count;
       value *= p.weight[c] * p.inv_std[c];
     });
+    const ls::Tensor counted = backend.empty({}, ls::DType::float64, 1);
+    *counted.data<double>() = count;
     const ls::Tensor dx = p.unwritten_like(backend);
     backend.batch_norm_backward_input(p.stored_as(backend, p.dy), p.stored_as(backend, p.x),
                                       per_channel(backend, p.mean), per_channel(backend, p.inv_std),
-                                      per_channel(backend, p.weight), stored_sums, count, dx);
+                                      per_channel(backend, p.weight), stored_sums,
+                                      training ? counted : ls::Tensor(), dx);
     check_close(p.loaded_from(dx), expected);
   });
 }
@@ -207,8 +210,10 @@ BOOST_AUTO_TEST_CASE(shapes_that_do_not_fit_are_refused) {
   BOOST_CHECK_THROW(backend->channel_moments(empty({2, 4, 3}), four, sums), ls::UsageError);
   BOOST_CHECK_THROW(backend->batch_norm(x, four, four, four, four, empty({2, 4, 3, 2})), ls::UsageError);
   BOOST_CHECK_THROW(backend->batch_norm(x, four, four, five, four, x), ls::UsageError);
+  const ls::Tensor count = backend->empty({}, ls::DType::float64, 1);
+  backend->fill(count, 18);
   const ls::Tensor blocked = backend->empty({2, 4, 3, 3}, ls::DType::float32, 8);
   BOOST_CHECK_THROW(backend->batch_norm_backward_sums(x, blocked, four, four, sums), ls::UsageError);
-  BOOST_CHECK_THROW(backend->batch_norm_backward_input(x, x, four, four, four, short_sums, 18, x),
+  BOOST_CHECK_THROW(backend->batch_norm_backward_input(x, x, four, four, four, short_sums, count, x),
                     ls::UsageError);
 }

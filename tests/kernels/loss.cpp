@@ -9,6 +9,28 @@ using kernels::CrossEntropy;
 using kernels::make_cpu_backend;
 using kernels::WeightedSum;
 
+/// What a loss wrote.
+WeightedSum read(const Tensor& total) { return {total.data<double>()[0], total.data<double>()[1]}; }
+
+WeightedSum cross_entropy(kernels::Backend& backend, const Tensor& logits, const Tensor& targets,
+                          const CrossEntropy& options, const Tensor& logs) {
+  const Tensor total = Tensor::empty({2}, DType::float64);
+  backend.cross_entropy(logits, targets, options, logs, total);
+  return read(total);
+}
+
+std::int64_t count_correct(kernels::Backend& backend, const Tensor& logits, const Tensor& targets) {
+  const Tensor count = Tensor::empty({}, DType::int64);
+  backend.count_correct(logits, targets, count);
+  return *count.data<std::int64_t>();
+}
+
+Tensor factor(float value) {
+  const Tensor tensor = Tensor::empty({});
+  *tensor.data<float>() = value;
+  return tensor;
+}
+
 struct Reference {
   double sum = 0, weight = 0;
   std::vector<double> gradient;
@@ -48,12 +70,12 @@ BOOST_AUTO_TEST_CASE(cross_entropy_equals_double_precision) {
           targets.data<std::int64_t>()[r] = r % 8 ? -100 : targets.data<std::int64_t>()[r];
         const Reference expected = reference(logits, targets, options, 0.37);
         const Tensor logs = Tensor::empty({rows}), gradient = Tensor::empty(logits.shape());
-        const WeightedSum loss = backend->cross_entropy(logits, targets, options, logs);
+        const WeightedSum loss = cross_entropy(*backend, logits, targets, options, logs);
         BOOST_TEST(std::abs(loss.sum - expected.sum) <= 1e-6 * std::max(1.0, expected.sum));
         BOOST_TEST(loss.weight == expected.weight);
-        backend->cross_entropy_backward(logits, targets, options, logs, 0.37f, gradient);
+        backend->cross_entropy_backward(logits, targets, options, logs, factor(0.37f), gradient);
         check_close(gradient, expected.gradient, "dlogits");
-        backend->cross_entropy_backward(logits, targets, options, logs, 0.37f, logits);
+        backend->cross_entropy_backward(logits, targets, options, logs, factor(0.37f), logits);
         BOOST_TEST(same_bits(logits, gradient));  // in place
       }
     }
@@ -66,20 +88,20 @@ BOOST_AUTO_TEST_CASE(cross_entropy_survives_huge_logits) {
                logs = Tensor::empty({1});
   logits.data<float>()[0] = 1e30f;
   logits.data<float>()[1] = -1e30f;
-  BOOST_TEST(backend->cross_entropy(logits, targets, {}, logs).sum == 0);
+  BOOST_TEST(cross_entropy(*backend, logits, targets, {}, logs).sum == 0);
   targets.data<std::int64_t>()[0] = 2;
-  BOOST_TEST(backend->cross_entropy(logits, targets, {}, logs).sum == 1e30,
+  BOOST_TEST(cross_entropy(*backend, logits, targets, {}, logs).sum == 1e30,
              boost::test_tools::tolerance(1e-6));
   logits.data<float>()[2] = NAN;
-  BOOST_TEST(std::isnan(backend->cross_entropy(logits, targets, {}, logs).sum));
+  BOOST_TEST(std::isnan(cross_entropy(*backend, logits, targets, {}, logs).sum));
 }
 
 BOOST_AUTO_TEST_CASE(cross_entropy_does_not_depend_on_threads) {
   Draw draw(92);
   const Tensor logits = draw.normal({999, 20}), targets = draw.indices({999}, 20),
                logs = Tensor::empty({999});
-  BOOST_TEST(make_cpu_backend(1)->cross_entropy(logits, targets, {}, logs).sum ==
-             make_cpu_backend(3)->cross_entropy(logits, targets, {}, logs).sum);
+  BOOST_TEST(cross_entropy(*make_cpu_backend(1), logits, targets, {}, logs).sum ==
+             cross_entropy(*make_cpu_backend(3), logits, targets, {}, logs).sum);
 }
 
 BOOST_AUTO_TEST_CASE(a_target_that_is_no_class_is_named_with_its_row) {
@@ -91,11 +113,11 @@ BOOST_AUTO_TEST_CASE(a_target_that_is_no_class_is_named_with_its_row) {
     const std::string text = error.what();
     return text.find("target 3") != std::string::npos && text.find("row 2") != std::string::npos;
   };
-  BOOST_CHECK_EXCEPTION(backend->cross_entropy(logits, targets, {}, logs), DataError, names_it);
-  BOOST_CHECK_EXCEPTION(backend->cross_entropy_backward(logits, targets, {}, logs, 1, logits), DataError,
-                        names_it);
+  BOOST_CHECK_EXCEPTION(cross_entropy(*backend, logits, targets, {}, logs), DataError, names_it);
+  BOOST_CHECK_EXCEPTION(backend->cross_entropy_backward(logits, targets, {}, logs, factor(1), logits),
+                        DataError, names_it);
   BOOST_CHECK_NO_THROW(
-      backend->cross_entropy(logits, targets, {.label_smoothing = 0, .ignore_index = 3}, logs));
+      cross_entropy(*backend, logits, targets, {.label_smoothing = 0, .ignore_index = 3}, logs));
 }
 
 BOOST_AUTO_TEST_CASE(count_correct_takes_the_first_of_equal_logits) {
@@ -105,10 +127,10 @@ BOOST_AUTO_TEST_CASE(count_correct_takes_the_first_of_equal_logits) {
   logits.data<float>()[22 + 10] = 1;
   targets.data<std::int64_t>()[1] = 4;
   targets.data<std::int64_t>()[2] = 10;
-  BOOST_TEST(backend->count_correct(logits, targets) == 3);
+  BOOST_TEST(count_correct(*backend, logits, targets) == 3);
   targets.data<std::int64_t>()[1] = 9;
   targets.data<std::int64_t>()[2] = -100;
-  BOOST_TEST(backend->count_correct(logits, targets) == 1);
+  BOOST_TEST(count_correct(*backend, logits, targets) == 1);
 }
 
 BOOST_AUTO_TEST_CASE(squared_error_equals_double_precision) {
@@ -123,10 +145,12 @@ BOOST_AUTO_TEST_CASE(squared_error_equals_double_precision) {
       sum += off * off;
       gradient.push_back(0.3 * 2 * off);
     }
-    const WeightedSum loss = backend->squared_error(x, target);
+    const Tensor total = Tensor::empty({2}, DType::float64);
+    backend->squared_error(x, target, total);
+    const WeightedSum loss = read(total);
     BOOST_TEST(std::abs(loss.sum - sum) <= 1e-12 * std::max(1.0, sum));
     BOOST_TEST(loss.weight == static_cast<double>(count));
-    backend->squared_error_backward(x, target, 0.3f, dx);
+    backend->squared_error_backward(x, target, factor(0.3f), dx);
     check_close(dx, gradient, "dx");
   }
 }

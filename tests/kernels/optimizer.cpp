@@ -10,6 +10,9 @@ using kernels::EmaTarget;
 using kernels::make_cpu_backend;
 using kernels::SgdStep;
 
+void adamw(kernels::Backend& backend, const kernels::AdamWUpdate& update) { backend.adamw({&update, 1}); }
+void sgd(kernels::Backend& backend, const kernels::SgdUpdate& update) { backend.sgd({&update, 1}); }
+
 std::vector<double> doubles(const Tensor& tensor) { return {floats(tensor).begin(), floats(tensor).end()}; }
 
 BOOST_AUTO_TEST_CASE(adamw_follows_its_formula_over_steps) {
@@ -30,7 +33,7 @@ BOOST_AUTO_TEST_CASE(adamw_follows_its_formula_over_steps) {
                            .step = t,
                            .gradient_factor = 0.5f};
       const EmaTarget target{average, 0.999};
-      backend->adamw(step, value, gradient, m, v, {&target, 1});
+      adamw(*backend, {step, value, gradient, m, v, {&target, 1}});
       for (std::size_t i = 0; i < p.size(); ++i) {
         const double g = 0.5 * gradient.data<float>()[i];
         p[i] *= 1 - 1e-2 * 0.05;
@@ -69,7 +72,7 @@ BOOST_AUTO_TEST_CASE(sgd_follows_its_formula_over_steps) {
                            .nesterov = nesterov,
                            .first = t == 0,
                            .gradient_factor = 2};
-        backend->sgd(step, value, gradient, momentum > 0 ? buffer : Tensor(), {});
+        sgd(*backend, {step, value, gradient, momentum > 0 ? buffer : Tensor()});
         for (std::size_t i = 0; i < p.size(); ++i) {
           double g = 2.0 * gradient.data<float>()[i] + 0.01 * p[i];
           if (momentum > 0) {
@@ -91,7 +94,7 @@ BOOST_AUTO_TEST_CASE(ema_alone_equals_ema_in_the_step) {
   const Tensor value = draw.normal({5003}), gradient = draw.normal({5003}), first = draw.normal({5003}),
                second = copy_of(first);
   const EmaTarget inside{first, 0.9999}, after{second, 0.9999};
-  backend->sgd({.lr = 0.1}, value, gradient, Tensor(), {&inside, 1});
+  sgd(*backend, {{.lr = 0.1}, value, gradient, {}, {&inside, 1}});
   backend->ema(value, after);
   BOOST_TEST(same_bits(first, second));
 }
@@ -106,15 +109,22 @@ BOOST_AUTO_TEST_CASE(a_cut_anywhere_changes_no_bit) {
     Tensor value, m, v, average;
   };
   const auto copies = [&] { return Copies{copy_of(value), copy_of(m), copy_of(v), copy_of(average)}; };
-  const AdamWStep adamw{.lr = 1e-3, .weight_decay = 0.1, .step = 7};
-  const SgdStep sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true};
+  const AdamWStep adamw_step{.lr = 1e-3, .weight_decay = 0.1, .step = 7};
+  const SgdStep sgd_step{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true};
   const Copies whole = copies(), cut = copies();
   const auto run = [&](kernels::Backend& backend, const Copies& on, std::int64_t begin, std::int64_t end) {
     const EmaTarget target{on.average.rows(begin, end), 0.99};
-    backend.adamw(adamw, on.value.rows(begin, end), gradient.rows(begin, end), on.m.rows(begin, end),
-                  on.v.rows(begin, end), {&target, 1});
-    backend.sgd(sgd, on.value.rows(begin, end), gradient.rows(begin, end), on.m.rows(begin, end),
-                {&target, 1});
+    adamw(backend, {adamw_step,
+                    on.value.rows(begin, end),
+                    gradient.rows(begin, end),
+                    on.m.rows(begin, end),
+                    on.v.rows(begin, end),
+                    {&target, 1}});
+    sgd(backend, {sgd_step,
+                  on.value.rows(begin, end),
+                  gradient.rows(begin, end),
+                  on.m.rows(begin, end),
+                  {&target, 1}});
   };
   const auto one = make_cpu_backend(1), two = make_cpu_backend(2);
   run(*one, whole, 0, count);
@@ -132,11 +142,11 @@ BOOST_AUTO_TEST_CASE(a_cut_anywhere_changes_no_bit) {
 BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused) {
   const auto backend = make_cpu_backend();
   const Tensor value = Tensor::zeros({3}), other = Tensor::zeros({4});
-  BOOST_CHECK_THROW(backend->adamw({.step = 0}, value, value, value, value, {}), UsageError);
-  BOOST_CHECK_THROW(backend->adamw({}, value, value, other, value, {}), UsageError);
-  BOOST_CHECK_THROW(backend->sgd({.momentum = 0.9}, value, value, Tensor(), {}), UsageError);
+  BOOST_CHECK_THROW(adamw(*backend, {{.step = 0}, value, value, value, value}), UsageError);
+  BOOST_CHECK_THROW(adamw(*backend, {{}, value, value, other, value}), UsageError);
+  BOOST_CHECK_THROW(sgd(*backend, {{.momentum = 0.9}, value, value}), UsageError);
   const EmaTarget target{other, 0.5};
-  BOOST_CHECK_THROW(backend->sgd({}, value, value, Tensor(), {&target, 1}), UsageError);
+  BOOST_CHECK_THROW(sgd(*backend, {{}, value, value, {}, {&target, 1}}), UsageError);
 }
 
 }  // namespace

@@ -24,6 +24,10 @@ BOOST_AUTO_TEST_CASE(accumulate_adds_element_by_element) {
     backend->accumulate(sums, x);
     BOOST_TEST(sums.data<double>()[1] == 0.2);
     BOOST_CHECK_THROW(backend->accumulate(sums, Tensor::zeros({3})), UsageError);
+    const Tensor single = Tensor::zeros({3});
+    single.data<float>()[1] = 1;
+    backend->accumulate(single, sums);  // rounds what it adds
+    BOOST_TEST(single.data<float>()[1] == 1.0f + 0.2f);
   }
 }
 
@@ -34,22 +38,24 @@ BOOST_AUTO_TEST_CASE(block_sums_equal_double_precision_and_ignore_neighbours) {
     for (const std::int64_t count : {0, 1, 17, 4095, 4096, 4097, 30000}) {
       const Tensor x = draw.normal({count}, 1e-3f);
       const std::int64_t needed = (count + 4095) / 4096;
-      std::vector<double> blocks(static_cast<std::size_t>(needed));
+      const Tensor blocks = Tensor::empty({needed}, DType::float64);
       backend->block_sums_of_squares(x, blocks);
       for (std::int64_t b = 0; b < needed; ++b) {
         const std::int64_t first = b * 4096, last = std::min(count, first + 4096);
         double sum = 0;
         for (std::int64_t i = first; i < last; ++i)
           sum += std::pow(static_cast<double>(x.data<float>()[i]), 2);
-        const double result = blocks[static_cast<std::size_t>(b)];
+        const double result = blocks.data<double>()[b];
         BOOST_TEST(std::abs(result - sum) <= 1e-13 * sum);
-        double alone = 0;  // the same bits when a slice of the tensor begins here
-        backend->block_sums_of_squares(x.rows(first, last), {&alone, 1});
-        BOOST_TEST(alone == result);
+        const Tensor alone = Tensor::empty({1}, DType::float64);  // the same bits when a slice begins here
+        backend->block_sums_of_squares(x.rows(first, last), alone);
+        BOOST_TEST(*alone.data<double>() == result);
       }
     }
-    std::vector<double> wrong(2);
-    BOOST_CHECK_THROW(backend->block_sums_of_squares(Tensor::zeros({4096}), wrong), UsageError);
+    BOOST_CHECK_THROW(
+        backend->block_sums_of_squares(Tensor::zeros({4096}), Tensor::zeros({2}, DType::float64)),
+        UsageError);
+    BOOST_CHECK_THROW(backend->block_sums_of_squares(Tensor::zeros({4096}), Tensor::zeros({1})), UsageError);
   }
 }
 

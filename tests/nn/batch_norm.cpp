@@ -49,13 +49,13 @@ class SummingSink final : public GradientSink {
   }
   void ready(Param&) override {}
   GradientSlot slot(Statistic& statistic) override {
-    const bool first = total.empty();
-    total.resize(static_cast<std::size_t>(statistic.elements()));
-    return {Tensor::view(total.data(), {statistic.elements()}, DType::float64), !first};
+    const bool first = !total;
+    if (first) total = backend_.empty({statistic.elements()}, DType::float64);
+    return {total, !first};
   }
   void contributed(Statistic&) override { ++contributions; }
 
-  std::vector<double> total;
+  Tensor total;
   int contributions = 0;
 
  private:
@@ -98,7 +98,7 @@ BOOST_AUTO_TEST_CASE(running_statistics_are_those_of_all_shards_together) {
     begin += rows;
   }
   BOOST_TEST(sink.contributions == 4);
-  root.state().statistics.at(0)->apply(sink.total);
+  root.state().statistics.at(0)->apply(*backend, sink.total);
   for (std::int64_t c = 0; c < channels; ++c) {
     const auto [mean, variance] = moments(all, c);
     BOOST_TEST(layer.running_mean.value.data<float>()[c] == 0.25 * mean, boost::test_tools::tolerance(1e-6));
@@ -113,7 +113,7 @@ BOOST_AUTO_TEST_CASE(nothing_changes_where_no_shard_had_an_element) {
   tape.begin(pass());
   const Var y = layer(tape.constant(batch(0, 0, 1)));
   BOOST_TEST(y.value().numel() == 0);
-  root.state().statistics.at(0)->apply(sink.total);
+  root.state().statistics.at(0)->apply(*backend, sink.total);
   BOOST_TEST(layer.running_mean.value.data<float>()[0] == 0);
   BOOST_TEST(layer.running_var.value.data<float>()[0] == 1);
   BOOST_TEST(*layer.num_batches_tracked.value.data<std::int64_t>() == 0);
@@ -124,10 +124,10 @@ BOOST_AUTO_TEST_CASE(a_mean_far_from_the_running_one_costs_no_accuracy) {
     nn::Module model;
     nn::BatchNorm2d layer(model, "m", channels, {.momentum = 1, .sync = sync});
     const Tensor x = batch(8, 1000, 2);  // the same on every rank
-    sink.total.clear();
+    sink.total = {};
     tape.begin(pass());
     const Tensor y = layer(tape.constant(x)).value();
-    model.state().statistics.at(0)->apply(sink.total);
+    model.state().statistics.at(0)->apply(*backend, sink.total);
     for (std::int64_t c = 0; c < channels; ++c) {
       const auto [mean, unbiased] = moments(x, c);
       const double variance = unbiased * (8 * places - 1) / (8 * places);

@@ -84,7 +84,7 @@ BOOST_AUTO_TEST_CASE(a_model_computes_and_gets_gradients) {
   backward(loss);
   tape.finish_backward();
   for (const Param* const param : gradients.params()) BOOST_TEST(!!param->gradient, param->name);
-  BOOST_TEST(loss.total.weight == 2);
+  BOOST_TEST(loss.read().weight == 2);
 }
 
 BOOST_AUTO_TEST_CASE(a_model_may_go_before_the_tape_that_recorded_it) {

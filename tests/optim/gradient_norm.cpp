@@ -70,7 +70,7 @@ BOOST_FIXTURE_TEST_CASE(slices_cut_at_block_edges_give_the_same_bits, UsualModel
   model.make_gradients(5);
   GradientNorm whole(model), sliced(model);
   const double expected = whole.measure();
-  std::fill(sliced.blocks().begin(), sliced.blocks().end(), -1.0);
+  model.backend().fill(sliced.blocks(), -1);
   for (std::size_t i = 0; i < model.params().size(); ++i) {
     if (sliced.block_count(i) == 0) continue;
     const std::int64_t elements = model.params()[i]->value.numel();

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,9 @@ namespace lockstep {
 
 class Tape;
 struct Param;
+namespace kernels {
+class Backend;
+}
 
 /// Brings values that are on their way from other ranks.
 class Arrivals {
@@ -66,8 +68,8 @@ class Statistic {
   virtual ~Statistic() = default;
   virtual const std::string& name() const = 0;
   virtual std::int64_t elements() const = 0;
-  /// Takes the sum over all shards, once per step, on every rank.
-  virtual void apply(std::span<const double> total) = 0;
+  /// Takes the sum over all shards, float64 [elements] on the backend's device, once per step, on every rank.
+  virtual void apply(kernels::Backend& backend, const Tensor& total) = 0;
 };
 
 /// All leaves of a model, in the order of its module tree. nn::Module converts to it, so whoever takes a

@@ -6,6 +6,11 @@
 // `accumulate` adds to what the output holds; otherwise the output is overwritten. Results depend on the
 // arguments, the instruction set and threads() only: never on addresses, timing, or what ran before. Wrong
 // shapes throw UsageError naming the operation. Steady state: calls with shapes seen before allocate nothing.
+//
+// A GPU runs behind the program: an operation has been asked for, not done, when it returns, and results are
+// tensors, never host values. A copy to the CPU is a read: it waits, and what it brings is there when it
+// returns. DataErrors (an index outside) are thrown at once, or by a device that runs behind at the next
+// read.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +42,9 @@ class Backend {
   virtual int preferred_channel_block(std::int64_t channels) const = 0;
   /// `from` in another channel block (1: plain NCHW); padding lanes zeroed. Equal shapes.
   virtual void to_layout(const Tensor& from, const Tensor& to) = 0;
-  virtual void fill(const Tensor& out, float value) = 0;
-  /// Any device to any device, equal shapes and layouts; converts between float32 and bfloat16.
+  virtual void fill(const Tensor& out, double value) = 0;
+  /// Any device to any device, equal shapes and layouts; converts between float32 and bfloat16, and float64
+  /// to float32 (on one device). `from` may be changed once it returns.
   virtual void copy(const Tensor& from, const Tensor& to) = 0;
   /// y = scale * uint8 x + shift per channel c of [N, C, H, W]: images to floats. scale, shift: float32 [C].
   virtual void normalize_images(const Tensor& x, const Tensor& scale, const Tensor& shift,
@@ -109,11 +115,25 @@ class Backend {
   virtual void batch_norm_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
                                         const Tensor& inv_std, const Tensor& sums) = 0;
   /// Training: dx = weight inv_std (dy - sums[0] / count - xhat sums[1] / count), count = elements per
-  /// channel that the sums are over. count == 0: statistics were constants (evaluation), dx = weight inv_std
-  /// dy.
+  /// channel that the sums are over: one float64. None or 0: statistics were constants (evaluation), dx =
+  /// weight inv_std dy.
   virtual void batch_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean,
                                          const Tensor& inv_std, const Tensor& weight, const Tensor& sums,
-                                         double count, const Tensor& dx) = 0;
+                                         const Tensor& count, const Tensor& dx) = 0;
+  // Totals: float64 [2 C + 1], the moments of C channels, then the number of elements that a channel has.
+  /// Whether the centre of these moments lies so far off that their squares hide the variance: then they must
+  /// be taken anew about the mean. Only the CPU, whose parts are float32, says so; a GPU's are exact.
+  virtual bool moments_lack_digits(const Tensor& total, float eps) = 0;
+  /// mean and inv_std = 1 / sqrt(variance + eps), float32 [C], of moments about `centre`. Where there is no
+  /// total, or it counts nothing: of the running mean, which the centre is then, and the running variance.
+  virtual void batch_statistics(const Tensor& total, const Tensor& centre, const Tensor& running_var,
+                                float eps, const Tensor& mean, const Tensor& inv_std) = 0;
+  /// The same moments about another centre, in place; from, to: float32 [C].
+  virtual void move_centre(const Tensor& total, const Tensor& from, const Tensor& to) = 0;
+  /// running = (1 - momentum) running + momentum new, of moments about running_mean; the variance is the
+  /// unbiased one. batches: one int64, which counts. A total that counts nothing changes nothing.
+  virtual void update_running(const Tensor& total, float momentum, const Tensor& running_mean,
+                              const Tensor& running_var, const Tensor& batches) = 0;
   /// Over the last dimension n; mean, inv_std: float32 [rows]; weight, bias: [n].
   virtual void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps,
                           const Tensor& y, const Tensor& mean, const Tensor& inv_std) = 0;
@@ -131,14 +151,16 @@ class Backend {
   // --- attention
   // -------------------------------------------------------------------------------------------------------
   // q, k, v: columns of [batch, time, *] matrices, `heads` heads of width channels / heads side by side;
-  // scale 1 / sqrt(width). y: [batch, time, channels]. saved: float32 [batch, heads, time, time], the
-  // probabilities.
+  // scale 1 / sqrt(width). y: [batch, time, channels]. saved: what the backward needs beside y, float32 of
+  // the shape below: the probabilities [batch, heads, time, time] on the CPU, on a GPU the logarithms of the
+  // rows' sums of exponentials, [batch, heads, time].
+  virtual Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t time) const = 0;
   virtual void attention(const Columns& q, const Columns& k, const Columns& v, int heads, bool causal,
                          const Tensor& y, const Tensor& saved) = 0;
   /// dq, dk, dv are overwritten (other columns of their matrices are not touched).
   virtual void attention_backward(const Tensor& dy, const Columns& q, const Columns& k, const Columns& v,
-                                  int heads, bool causal, const Tensor& saved, const Columns& dq,
-                                  const Columns& dk, const Columns& dv) = 0;
+                                  int heads, bool causal, const Tensor& y, const Tensor& saved,
+                                  const Columns& dq, const Columns& dk, const Columns& dv) = 0;
 
   // --- embedding, losses
   // -----------------------------------------------------------------------------------------------
@@ -149,37 +171,37 @@ class Backend {
   /// first.
   virtual void embedding_backward(const Tensor& dy, const Tensor& indices, const Tensor& dweight,
                                   bool accumulate) = 0;
-  /// logits: [rows, classes], targets: int64 [rows]. Returns the sum of losses and the number of rows counted
-  /// (not ignored). log_sum_exp: float32 [rows], for the backward. A target outside throws DataError with row
-  /// and value.
-  virtual WeightedSum cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropy& options,
-                                    const Tensor& log_sum_exp) = 0;
+  // A loss's total: float64 [2], a WeightedSum. A backward's factor: one float32.
+  /// logits: [rows, classes], targets: int64 [rows]. The sum of losses, and the number of rows counted (not
+  /// ignored). log_sum_exp: float32 [rows], for the backward. A target outside throws DataError with row and
+  /// value.
+  virtual void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropy& options,
+                             const Tensor& log_sum_exp, const Tensor& total) = 0;
   /// dlogits = factor * d(sum)/d(logits); may be the logits themselves.
   virtual void cross_entropy_backward(const Tensor& logits, const Tensor& targets,
-                                      const CrossEntropy& options, const Tensor& log_sum_exp, float factor,
-                                      const Tensor& dlogits) = 0;
-  /// Rows whose largest logit (the first on a tie) is the target.
-  virtual std::int64_t count_correct(const Tensor& logits, const Tensor& targets) = 0;
+                                      const CrossEntropy& options, const Tensor& log_sum_exp,
+                                      const Tensor& factor, const Tensor& dlogits) = 0;
+  /// correct: one int64, the rows whose largest logit (the first on a tie) is the target.
+  virtual void count_correct(const Tensor& logits, const Tensor& targets, const Tensor& correct) = 0;
   /// Sum of squared differences, weight = elements.
-  virtual WeightedSum squared_error(const Tensor& x, const Tensor& target) = 0;
+  virtual void squared_error(const Tensor& x, const Tensor& target, const Tensor& total) = 0;
   /// dx = factor * 2 (x - target).
-  virtual void squared_error_backward(const Tensor& x, const Tensor& target, float factor,
+  virtual void squared_error_backward(const Tensor& x, const Tensor& target, const Tensor& factor,
                                       const Tensor& dx) = 0;
 
   // --- gradients and optimizers
   // ----------------------------------------------------------------------------------------
-  /// into += x over raw float32 or float64 memory: one inner node of the reduction tree.
+  /// into += x over raw float32 or float64 memory: one inner node of the reduction tree. Float64 is rounded
+  /// first where it is added to float32.
   virtual void accumulate(const Tensor& into, const Tensor& x) = 0;
-  /// Float64 sum of squares over consecutive 4096-element blocks of x's plain elements; blocks: one per
-  /// block.
-  virtual void block_sums_of_squares(const Tensor& x, std::span<double> blocks) = 0;
-  /// One AdamW step (Loshchilov, Hutter 2019; PyTorch's order of operations) and the EMA updates of the new
-  /// value, in one pass.
-  virtual void adamw(const AdamWStep& step, const Tensor& value, const Tensor& gradient,
-                     const Tensor& exp_avg, const Tensor& exp_avg_sq, std::span<const EmaTarget> ema) = 0;
-  /// One SGD step (PyTorch's momentum). momentum_buffer: none if momentum is 0.
-  virtual void sgd(const SgdStep& step, const Tensor& value, const Tensor& gradient,
-                   const Tensor& momentum_buffer, std::span<const EmaTarget> ema) = 0;
+  /// Float64 sum of squares over consecutive 4096-element blocks of x's plain elements; blocks: float64, one
+  /// per block.
+  virtual void block_sums_of_squares(const Tensor& x, const Tensor& blocks) = 0;
+  /// One AdamW step (Loshchilov, Hutter 2019; PyTorch's order of operations) of each parameter and the EMA
+  /// updates of its new value, in one pass.
+  virtual void adamw(std::span<const AdamWUpdate> updates) = 0;
+  /// One SGD step (PyTorch's momentum) of each parameter, and its EMA updates.
+  virtual void sgd(std::span<const SgdUpdate> updates) = 0;
   /// average = decay * average + (1 - decay) * value.
   virtual void ema(const Tensor& value, const EmaTarget& target) = 0;
 };

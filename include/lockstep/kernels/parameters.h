@@ -2,12 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
+#include "lockstep/kernels/activation.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::kernels {
-
-enum class Activation { relu, silu, gelu_erf, gelu_tanh };
 
 struct Convolution {
   int stride = 1;
@@ -33,7 +33,7 @@ struct CrossEntropy {
   std::int64_t ignore_index = -100;
 };
 
-/// A sum, and what to divide it by for the mean.
+/// A sum, and what to divide it by for the mean. On a device: float64 [2].
 struct WeightedSum {
   double sum = 0;
   double weight = 0;
@@ -58,6 +58,20 @@ struct SgdStep {
   bool nesterov = false;
   bool first = false;  ///< no momentum yet: the buffer becomes the gradient
   float gradient_factor = 1;
+};
+
+/// A step of one parameter, and the shadows that follow its new value. All of one shape.
+struct AdamWUpdate {
+  AdamWStep step;
+  Tensor value, gradient, exp_avg, exp_avg_sq;
+  std::span<const EmaTarget> ema = {};
+};
+
+struct SgdUpdate {
+  SgdStep step;
+  Tensor value, gradient;
+  Tensor momentum_buffer = {};  ///< none if momentum is 0
+  std::span<const EmaTarget> ema = {};
 };
 
 }  // namespace lockstep::kernels

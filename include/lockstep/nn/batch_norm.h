@@ -32,7 +32,7 @@ class BatchNorm2d : public Module {
   class RunningMoments final : public Moments {
    public:
     explicit RunningMoments(BatchNorm2d& owner);
-    void apply(std::span<const double> total) override;
+    void apply(kernels::Backend& backend, const Tensor& total) override;
 
    private:
     BatchNorm2d& owner_;

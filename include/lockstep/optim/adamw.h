@@ -27,12 +27,15 @@ class AdamW final : public Optimizer {
   std::string_view algorithm() const override { return "adamw"; }
 
  private:
-  void apply(std::size_t index, const Update& update, std::span<const kernels::EmaTarget> ema) override;
+  void apply(std::span<const Update> updates) override;
   std::vector<SlotTensors> slot_tensors() const override;
+
+  std::int64_t& made(std::size_t param) const { return *updates_[param].data<std::int64_t>(); }
 
   double beta1_, beta2_, eps_;
   std::vector<Tensor> exp_avg_, exp_avg_sq_;  // by parameter
-  std::vector<Tensor> updates_;               // by parameter: int64 scalars
+  std::vector<Tensor> updates_;               // by parameter: int64 scalars on the CPU
+  std::vector<kernels::AdamWUpdate> batch_;   // of a call of apply()
 };
 
 }  // namespace lockstep::optim

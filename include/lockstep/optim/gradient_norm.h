@@ -34,13 +34,14 @@ class GradientNorm {
   /// (UsageError otherwise). A parameter without gradient counts as zeros.
   void fill_blocks();
   void fill_blocks(std::size_t param, std::int64_t begin, std::int64_t end);
-  /// One sum per block; tensors in name order. Frozen parameters take no blocks.
-  std::span<double> blocks() noexcept { return blocks_; }
+  /// One sum per block, float64 on the source's device; tensors in name order. Frozen parameters take no
+  /// blocks.
+  const Tensor& blocks() const noexcept { return blocks_; }
   /// Where blocks of a parameter (index in source.params()) begin in blocks(), and how many there are.
   std::size_t first_block(std::size_t param) const { return ranges_.at(param).first; }
   std::size_t block_count(std::size_t param) const { return ranges_.at(param).count; }
-  /// The norm from the sums in blocks(). Throws as measure().
-  double combine() const;
+  /// The norm from the sums in blocks(), which it reads. Throws as measure().
+  double combine();
 
  private:
   struct Range {
@@ -53,8 +54,8 @@ class GradientNorm {
   GradientSource& source_;
   std::vector<Range> ranges_;       // by index in source.params()
   std::vector<std::size_t> order_;  // indices of trainable parameters, by name
-  std::vector<double> own_memory_;
-  std::span<double> blocks_;
+  Tensor blocks_;
+  std::vector<double> read_;  // blocks_ on the CPU
   // With a Sharding the blocks lie in an arena: to gather them allocates nothing.
   std::unique_ptr<comm::Arena> arena_;
   comm::Slices slices_;

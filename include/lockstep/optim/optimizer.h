@@ -87,15 +87,17 @@ class Optimizer {
   Optimizer(GradientSource& source, double lr, double weight_decay, Decay decay,
             std::span<const ParamGroup> groups);
 
-  /// What a step is for one parameter.
+  /// What a step is for one parameter, which is trainable and has a gradient, and for its shadows.
   struct Update {
+    std::size_t index = 0;    ///< of the parameter
     Tensor value, gradient;   ///< with a Sharding the owned elements as vectors, which may be empty
     double lr = 0;            ///< group factor included
     double weight_decay = 0;  ///< 0 where the decay rule exempts it
     float gradient_factor = 1;
+    std::span<const kernels::EmaTarget> ema;
   };
-  /// Updates parameter `index` and its shadows. It is trainable and has a gradient.
-  virtual void apply(std::size_t index, const Update& update, std::span<const kernels::EmaTarget> ema) = 0;
+  /// Makes the updates: those of a whole step at once, or, with a Sharding, one after another.
+  virtual void apply(std::span<const Update> updates) = 0;
 
   /// The tensors of a slot by index of the parameter; none for frozen ones.
   struct SlotTensors {
@@ -125,6 +127,7 @@ class Optimizer {
   std::vector<Param*> params_;
   std::vector<Member> members_;
   GradientNorm norm_;
+  std::vector<Update> pending_;  // of the step at hand
   double lr_, weight_decay_;
   std::int64_t steps_ = 0;
   Ema* ema_ = nullptr;

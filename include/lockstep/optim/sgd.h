@@ -23,12 +23,13 @@ class Sgd final : public Optimizer {
   std::string_view algorithm() const override { return "sgd"; }
 
  private:
-  void apply(std::size_t index, const Update& update, std::span<const kernels::EmaTarget> ema) override;
+  void apply(std::span<const Update> updates) override;
   std::vector<SlotTensors> slot_tensors() const override;
 
   double momentum_;
   bool nesterov_;
-  std::vector<Tensor> momentum_buffer_;  // by parameter; empty without momentum
+  std::vector<Tensor> momentum_buffer_;    // by parameter; empty without momentum
+  std::vector<kernels::SgdUpdate> batch_;  // of a call of apply()
 };
 
 }  // namespace lockstep::optim

@@ -4,18 +4,39 @@
 namespace lockstep {
 namespace {
 
-Tensor scalar(kernels::Backend& backend, double value) {
-  const Tensor tensor = backend.empty({});
-  backend.fill(tensor, static_cast<float>(value));
-  return tensor;
+Tensor new_total(kernels::Backend& backend) { return backend.empty({2}, DType::float64); }
+
+/// The sum of a total, as a backward's start.
+Tensor scalar_sum(kernels::Backend& backend, const Tensor& total) {
+  const Tensor sum = backend.empty({});
+  backend.copy(total.rows(0, 1).reshape({}), sum);
+  return sum;
 }
 
 }  // namespace
 
+kernels::WeightedSum Loss::read() const {
+  if (!total) return {};
+  double values[2];
+  sum.tape().backend().copy(total, Tensor::view(values, {2}, DType::float64));
+  return {values[0], values[1]};
+}
+
+Loss operator+(const Loss& a, const Loss& b) {
+  if (!a.total || !b.total) return {a.sum + b.sum, a.total ? a.total : b.total};
+  kernels::Backend& backend = a.sum.tape().backend();
+  const Tensor total = new_total(backend);
+  backend.copy(a.total, total);
+  backend.accumulate(total, b.total);
+  return {a.sum + b.sum, total};
+}
+
 void backward(const Loss& loss, float factor) {
   if (!loss.sum.needs_gradient()) return;
   Tape& tape = loss.sum.tape();
-  tape.backward(loss.sum, scalar(tape.backend(), factor));
+  const Tensor start = tape.backend().empty({});
+  tape.backend().fill(start, factor);
+  tape.backward(loss.sum, start);
 }
 
 Loss cross_entropy(const Var& given, const Tensor& targets, const kernels::CrossEntropy& options) {
@@ -27,14 +48,14 @@ Loss cross_entropy(const Var& given, const Tensor& targets, const kernels::Cross
   kernels::Backend& backend = tape.backend();
   const Tensor target_rows = targets.reshape({targets.numel()});
   const Tensor log_sum_exp = backend.empty({targets.numel()});
-  const kernels::WeightedSum total =
-      backend.cross_entropy(as_rows(logits.value()), target_rows, options, log_sum_exp);
+  const Tensor total = new_total(backend);
+  backend.cross_entropy(as_rows(logits.value()), target_rows, options, log_sum_exp, total);
   const Var sum =
-      tape.record(scalar(backend, total.sum), {&logits},
+      tape.record(scalar_sum(backend, total), {&logits},
                   [logits, target_rows, options, log_sum_exp](Tape& t, const Tensor& dy) {
                     give_new(t, logits, [&](const Tensor& dlogits) {
                       t.backend().cross_entropy_backward(as_rows(logits.value()), target_rows, options,
-                                                         log_sum_exp, *dy.data<float>(), as_rows(dlogits));
+                                                         log_sum_exp, dy, as_rows(dlogits));
                     });
                   });
   return {sum, total};
@@ -46,12 +67,12 @@ Loss mse(const Var& given, const Tensor& target) {
     throw UsageError("mse: the input has shape {}, the target {}", to_string(x.shape()),
                      to_string(target.shape()));
   Tape& tape = x.tape();
-  const kernels::WeightedSum total = tape.backend().squared_error(x.value(), target);
+  const Tensor total = new_total(tape.backend());
+  tape.backend().squared_error(x.value(), target, total);
   const Var sum =
-      tape.record(scalar(tape.backend(), total.sum), {&x}, [x, target](Tape& t, const Tensor& dy) {
-        give_new(t, x, [&](const Tensor& dx) {
-          t.backend().squared_error_backward(x.value(), target, *dy.data<float>(), dx);
-        });
+      tape.record(scalar_sum(tape.backend(), total), {&x}, [x, target](Tape& t, const Tensor& dy) {
+        give_new(t, x,
+                 [&](const Tensor& dx) { t.backend().squared_error_backward(x.value(), target, dy, dx); });
       });
   return {sum, total};
 }

@@ -64,16 +64,16 @@ Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal) 
   require_heads(q, channels, heads);
   Tape& tape = q.tape();
   const Tensor y = empty_like(tape.backend(), q.value());
-  const Tensor probabilities = tape.backend().empty({batch, heads, time, time});
+  const Tensor saved = tape.backend().empty(tape.backend().attention_saved_shape(batch, heads, time));
   tape.backend().attention({q.value(), 0, channels}, {k.value(), 0, channels}, {v.value(), 0, channels},
-                           heads, causal, y, probabilities);
+                           heads, causal, y, saved);
   return tape.record(
-      y, {&q, &k, &v}, [q, k, v, heads, causal, probabilities, channels](Tape& t, const Tensor& dy) {
+      y, {&q, &k, &v}, [q, k, v, heads, causal, y, saved, channels](Tape& t, const Tensor& dy) {
         const Tensor dq = empty_like(t.backend(), q.value()), dk = empty_like(t.backend(), k.value()),
                      dv = empty_like(t.backend(), v.value());
         t.backend().attention_backward(dy, {q.value(), 0, channels}, {k.value(), 0, channels},
-                                       {v.value(), 0, channels}, heads, causal, probabilities,
-                                       {dq, 0, channels}, {dk, 0, channels}, {dv, 0, channels});
+                                       {v.value(), 0, channels}, heads, causal, y, saved, {dq, 0, channels},
+                                       {dk, 0, channels}, {dv, 0, channels});
         t.give(q, dq);
         t.give(k, dk);
         t.give(v, dv);
@@ -89,16 +89,16 @@ Var attention(const Var& qkv, int heads, bool causal) {
   require_heads(qkv, channels, heads);
   Tape& tape = qkv.tape();
   const Tensor y = tape.backend().empty({batch, time, channels});
-  const Tensor probabilities = tape.backend().empty({batch, heads, time, time});
+  const Tensor saved = tape.backend().empty(tape.backend().attention_saved_shape(batch, heads, time));
   const auto part = [channels](const Tensor& matrix, int index) {
     return kernels::Columns{matrix, index * channels, channels};
   };
   tape.backend().attention(part(qkv.value(), 0), part(qkv.value(), 1), part(qkv.value(), 2), heads, causal, y,
-                           probabilities);
-  return tape.record(y, {&qkv}, [qkv, heads, causal, probabilities, part](Tape& t, const Tensor& dy) {
+                           saved);
+  return tape.record(y, {&qkv}, [qkv, heads, causal, y, saved, part](Tape& t, const Tensor& dy) {
     give_new(t, qkv, [&](const Tensor& d) {
       t.backend().attention_backward(dy, part(qkv.value(), 0), part(qkv.value(), 1), part(qkv.value(), 2),
-                                     heads, causal, probabilities, part(d, 0), part(d, 1), part(d, 2));
+                                     heads, causal, y, saved, part(d, 0), part(d, 1), part(d, 2));
     });
   });
 }

@@ -13,20 +13,21 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/problems.h"
 
 namespace lockstep::kernels {
 namespace {
 
 constexpr std::int64_t strip_rows = 48;
 
-struct AttentionSizes {
-  std::int64_t batch, time, heads, width;
-  bool causal;
+std::int64_t strip_end(const AttentionSizes& sizes, std::int64_t begin) {
+  return std::min(sizes.time, begin + strip_rows);
+}
 
-  std::int64_t strip_end(std::int64_t begin) const { return std::min(time, begin + strip_rows); }
-  /// Keys that rows up to `end` look at.
-  std::int64_t keys(std::int64_t end) const { return causal ? end : time; }
-};
+/// Keys that rows up to `end` look at.
+std::int64_t keys_up_to(const AttentionSizes& sizes, std::int64_t end) {
+  return sizes.causal ? end : sizes.time;
+}
 
 /// One head's [time, width] part of a matrix [batch, time, stride].
 struct Head {
@@ -48,27 +49,9 @@ struct HeadView {
 
 HeadView heads_of(const char* operation, const char* name, const Columns& columns,
                   const AttentionSizes& sizes) {
-  const Tensor& matrix = columns.matrix;
-  float* data = plain_floats(operation, name, matrix);
-  if (matrix.shape().rank() != 3 || matrix.size(0) != sizes.batch || matrix.size(1) != sizes.time ||
-      columns.first < 0 || columns.count != sizes.heads * sizes.width ||
-      columns.first + columns.count > matrix.size(2)) {
-    throw UsageError("{}: {} is columns [{}, {}) of {}, not {} columns of a matrix [{}, {}, *]", operation,
-                     name, columns.first, columns.first + columns.count, to_string(matrix.shape()),
-                     sizes.heads * sizes.width, sizes.batch, sizes.time);
-  }
-  return {data + columns.first, matrix.size(2), sizes.time, sizes.width};
-}
-
-AttentionSizes attention_sizes(const char* operation, const Tensor& y, int heads, bool causal,
-                               const Tensor& saved) {
-  if (y.shape().rank() != 3 || heads < 1 || y.size(2) % heads != 0) {
-    throw UsageError("{}: {} heads do not divide the channels of {} [batch, time, channels]", operation,
-                     heads, to_string(y.shape()));
-  }
-  const AttentionSizes sizes{y.size(0), y.size(1), heads, y.size(2) / heads, causal};
-  require_shape(operation, "saved", saved, {sizes.batch, heads, sizes.time, sizes.time});
-  return sizes;
+  float* data = plain_floats(operation, name, columns.matrix);
+  require_heads(operation, name, columns, sizes);
+  return {data + columns.first, columns.matrix.size(2), sizes.time, sizes.width};
 }
 
 /// Softmax of scale * scores over the first `keys` of a row of `time`; zeros behind.
@@ -86,11 +69,11 @@ void forward_head(const AttentionSizes& sizes, const Head& q, const Head& k, con
                   float* p) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(sizes.width));
   for (std::int64_t begin = 0; begin < sizes.time; begin += strip_rows) {
-    const std::int64_t end = sizes.strip_end(begin), rows = end - begin, keys = sizes.keys(end);
+    const std::int64_t end = strip_end(sizes, begin), rows = end - begin, keys = keys_up_to(sizes, end);
     float* strip = p + begin * sizes.time;
     multiply(rows, keys, sizes.width, q.from_row(begin), k.transposed(), 0.0f, strip, sizes.time);
     for (std::int64_t r = 0; r < rows; ++r) {
-      softmax_row(strip + r * sizes.time, sizes.keys(begin + r + 1), sizes.time, scale);
+      softmax_row(strip + r * sizes.time, keys_up_to(sizes, begin + r + 1), sizes.time, scale);
     }
     multiply(rows, sizes.width, keys, {strip, sizes.time}, v.from_row(0), 0.0f, y.data + begin * y.stride,
              y.stride);
@@ -118,13 +101,13 @@ void backward_head(const AttentionSizes& sizes, const Head& dy, const Head& q, c
   // From the last strip to the first: it meets every key, so it overwrites dk and dv and the others add.
   const std::int64_t last = (time - 1) / strip_rows * strip_rows;
   for (std::int64_t begin = last; begin >= 0; begin -= strip_rows) {
-    const std::int64_t end = sizes.strip_end(begin), rows = end - begin, keys = sizes.keys(end);
+    const std::int64_t end = strip_end(sizes, begin), rows = end - begin, keys = keys_up_to(sizes, end);
     const float* strip = p + begin * time;
     const float beta = begin == last ? 0.0f : 1.0f;
     multiply(keys, width, rows, {strip, time, true}, dy.from_row(begin), beta, dv.data, dv.stride);
     multiply(rows, keys, width, dy.from_row(begin), v.transposed(), 0.0f, work, keys);
     for (std::int64_t r = 0; r < rows; ++r) {
-      softmax_backward_row(strip + r * time, work + r * keys, sizes.keys(begin + r + 1), keys, scale);
+      softmax_backward_row(strip + r * time, work + r * keys, keys_up_to(sizes, begin + r + 1), keys, scale);
     }
     multiply(rows, width, keys, {work, keys}, k.from_row(0), 0.0f, dq.data + begin * dq.stride, dq.stride);
     multiply(keys, width, rows, {work, keys, true}, q.from_row(begin), beta, dk.data, dk.stride);
@@ -136,7 +119,7 @@ void backward_head(const AttentionSizes& sizes, const Head& dy, const Head& q, c
 void CpuBackend::attention(const Columns& q, const Columns& k, const Columns& v, int heads, bool causal,
                            const Tensor& y, const Tensor& saved) {
   constexpr const char* operation = "attention";
-  const AttentionSizes sizes = attention_sizes(operation, y, heads, causal, saved);
+  const AttentionSizes sizes = attention_sizes(operation, y, heads, causal, saved, *this);
   const HeadView queries = heads_of(operation, "q", q, sizes), keys = heads_of(operation, "k", k, sizes),
                  values = heads_of(operation, "v", v, sizes),
                  results = heads_of(operation, "y", {y, 0, y.size(2)}, sizes);
@@ -150,10 +133,11 @@ void CpuBackend::attention(const Columns& q, const Columns& k, const Columns& v,
 }
 
 void CpuBackend::attention_backward(const Tensor& dy, const Columns& q, const Columns& k, const Columns& v,
-                                    int heads, bool causal, const Tensor& saved, const Columns& dq,
-                                    const Columns& dk, const Columns& dv) {
+                                    int heads, bool causal, const Tensor& y, const Tensor& saved,
+                                    const Columns& dq, const Columns& dk, const Columns& dv) {
   constexpr const char* operation = "attention_backward";
-  const AttentionSizes sizes = attention_sizes(operation, dy, heads, causal, saved);
+  require_shape(operation, "y", y, dy.shape());
+  const AttentionSizes sizes = attention_sizes(operation, dy, heads, causal, saved, *this);
   const HeadView upstream = heads_of(operation, "dy", {dy, 0, dy.size(2)}, sizes),
                  queries = heads_of(operation, "q", q, sizes), keys = heads_of(operation, "k", k, sizes),
                  values = heads_of(operation, "v", v, sizes),

@@ -146,7 +146,7 @@ void CpuBackend::batch_norm_backward_sums(const Tensor& dy, const Tensor& x, con
 
 void CpuBackend::batch_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean,
                                            const Tensor& inv_std, const Tensor& weight, const Tensor& sums,
-                                           double count, const Tensor& dx) {
+                                           const Tensor& counted, const Tensor& dx) {
   prepare();
   constexpr const char* operation = "batch_norm_backward_input";
   const ChannelForm form = channel_form(operation, "dy", dy);
@@ -156,6 +156,7 @@ void CpuBackend::batch_norm_backward_input(const Tensor& dy, const Tensor& x, co
   const float* weights = optional_channel_floats(operation, "weight", weight, form);
   float* to = floats(operation, "dx", dx);
   const auto factor_of = [&](std::int64_t c) { return weights ? inv_stds[c] * weights[c] : inv_stds[c]; };
+  const double count = counted ? *elements<double>(operation, "count", counted) : 0;
   if (count == 0) {
     map_channels(threads_, form, [&](const ChannelTile& tile) {
       return [gradient, to, factor = columns_of(form, tile, factor_of)](std::int64_t at, auto width) {

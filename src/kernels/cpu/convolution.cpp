@@ -4,52 +4,29 @@
 #include "kernels/cpu/convolution_plan.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/problems.h"
 
 namespace lockstep::kernels {
 namespace {
 
-/// Checks every shape and returns what the primitive depends on. x, weight, y or their gradients.
 ConvolutionProblem problem_of(const char* operation, ConvolutionPass pass, const Tensor& x,
                               const Tensor& weight, const Convolution& geometry, const char* y_name,
                               const Tensor& y) {
-  const auto [stride, padding, groups] = geometry;
-  if (x.shape().rank() != 4 || weight.shape().rank() != 4) {
-    throw UsageError(
-        "{}: images have shape {} and weights {}; they must be [N, C, H, W] and [O, C / groups, kh, kw]",
-        operation, to_string(x.shape()), to_string(weight.shape()));
-  }
-  require_plain(operation, "weight", weight);
-  if (stride < 1 || padding < 0 || groups < 1) {
-    throw UsageError(
-        "{}: stride {}, padding {}, groups {}: stride and groups must be at least 1, padding at least 0",
-        operation, stride, padding, groups);
-  }
+  const ConvolutionSizes sizes = convolution_sizes(operation, x, weight, geometry, y_name, y);
   ConvolutionProblem problem;
   problem.pass = pass;
-  problem.images = x.size(0);
-  problem.in_channels = x.size(1);
-  problem.height = x.size(2);
-  problem.width = x.size(3);
-  problem.out_channels = weight.size(0);
-  problem.kernel_height = weight.size(2);
-  problem.kernel_width = weight.size(3);
-  problem.stride = stride;
-  problem.padding = padding;
-  problem.groups = groups;
-  if (weight.numel() == 0 || problem.in_channels != weight.size(1) * groups ||
-      problem.out_channels % groups != 0) {
-    throw UsageError("{}: weights of shape {} in {} groups do not fit images of shape {}", operation,
-                     to_string(weight.shape()), groups, to_string(x.shape()));
-  }
-  if (problem.height < 1 || problem.width < 1 || problem.height + 2 * padding < problem.kernel_height ||
-      problem.width + 2 * padding < problem.kernel_width) {
-    throw UsageError("{}: a kernel of {} x {} does not fit in images of shape {} with padding {}", operation,
-                     problem.kernel_height, problem.kernel_width, to_string(x.shape()), padding);
-  }
-  problem.out_height = (problem.height + 2 * padding - problem.kernel_height) / stride + 1;
-  problem.out_width = (problem.width + 2 * padding - problem.kernel_width) / stride + 1;
-  require_shape(operation, y_name, y,
-                {problem.images, problem.out_channels, problem.out_height, problem.out_width});
+  problem.images = sizes.images;
+  problem.in_channels = sizes.in_channels;
+  problem.height = sizes.height;
+  problem.width = sizes.width;
+  problem.out_channels = sizes.out_channels;
+  problem.out_height = sizes.out_height;
+  problem.out_width = sizes.out_width;
+  problem.kernel_height = sizes.kernel_height;
+  problem.kernel_width = sizes.kernel_width;
+  problem.stride = geometry.stride;
+  problem.padding = geometry.padding;
+  problem.groups = geometry.groups;
   problem.x_block = x.channel_block();
   problem.y_block = y.channel_block();
   return problem;

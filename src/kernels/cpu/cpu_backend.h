@@ -33,7 +33,7 @@ class CpuBackend final : public Backend {
   void normalize_images(const Tensor& x, const Tensor& scale, const Tensor& shift, const Tensor& y) override;
 
   // elementwise.cpp
-  void fill(const Tensor& out, float value) override;
+  void fill(const Tensor& out, double value) override;
   void copy(const Tensor& from, const Tensor& to) override;
   void add(const Tensor& a, const Tensor& b, const Tensor& y) override;
   void add_rows(const Tensor& x, const Tensor& row, const Tensor& y) override;
@@ -80,8 +80,16 @@ class CpuBackend final : public Backend {
   void batch_norm_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& inv_std,
                                 const Tensor& sums) override;
   void batch_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& inv_std,
-                                 const Tensor& weight, const Tensor& sums, double count,
+                                 const Tensor& weight, const Tensor& sums, const Tensor& count,
                                  const Tensor& dx) override;
+
+  // batch_statistics.cpp
+  bool moments_lack_digits(const Tensor& total, float eps) override;
+  void batch_statistics(const Tensor& total, const Tensor& centre, const Tensor& running_var, float eps,
+                        const Tensor& mean, const Tensor& inv_std) override;
+  void move_centre(const Tensor& total, const Tensor& from, const Tensor& to) override;
+  void update_running(const Tensor& total, float momentum, const Tensor& running_mean,
+                      const Tensor& running_var, const Tensor& batches) override;
 
   // layer_norm.cpp, group_norm.cpp
   void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& y,
@@ -96,31 +104,34 @@ class CpuBackend final : public Backend {
                            const Tensor& dbias, bool accumulate) override;
 
   // attention.cpp
+  Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t time) const override {
+    return {batch, heads, time, time};
+  }
   void attention(const Columns& q, const Columns& k, const Columns& v, int heads, bool causal,
                  const Tensor& y, const Tensor& saved) override;
   void attention_backward(const Tensor& dy, const Columns& q, const Columns& k, const Columns& v, int heads,
-                          bool causal, const Tensor& saved, const Columns& dq, const Columns& dk,
-                          const Columns& dv) override;
+                          bool causal, const Tensor& y, const Tensor& saved, const Columns& dq,
+                          const Columns& dk, const Columns& dv) override;
 
   // embedding.cpp, loss.cpp
   void embedding(const Tensor& indices, const Tensor& weight, const Tensor& y) override;
   void embedding_backward(const Tensor& dy, const Tensor& indices, const Tensor& dweight,
                           bool accumulate) override;
-  WeightedSum cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropy& options,
-                            const Tensor& log_sum_exp) override;
+  void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropy& options,
+                     const Tensor& log_sum_exp, const Tensor& total) override;
   void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const CrossEntropy& options,
-                              const Tensor& log_sum_exp, float factor, const Tensor& dlogits) override;
-  std::int64_t count_correct(const Tensor& logits, const Tensor& targets) override;
-  WeightedSum squared_error(const Tensor& x, const Tensor& target) override;
-  void squared_error_backward(const Tensor& x, const Tensor& target, float factor, const Tensor& dx) override;
+                              const Tensor& log_sum_exp, const Tensor& factor,
+                              const Tensor& dlogits) override;
+  void count_correct(const Tensor& logits, const Tensor& targets, const Tensor& correct) override;
+  void squared_error(const Tensor& x, const Tensor& target, const Tensor& total) override;
+  void squared_error_backward(const Tensor& x, const Tensor& target, const Tensor& factor,
+                              const Tensor& dx) override;
 
   // reduction.cpp, optimizer.cpp
   void accumulate(const Tensor& into, const Tensor& x) override;
-  void block_sums_of_squares(const Tensor& x, std::span<double> blocks) override;
-  void adamw(const AdamWStep& step, const Tensor& value, const Tensor& gradient, const Tensor& exp_avg,
-             const Tensor& exp_avg_sq, std::span<const EmaTarget> ema) override;
-  void sgd(const SgdStep& step, const Tensor& value, const Tensor& gradient, const Tensor& momentum_buffer,
-           std::span<const EmaTarget> ema) override;
+  void block_sums_of_squares(const Tensor& x, const Tensor& blocks) override;
+  void adamw(std::span<const AdamWUpdate> updates) override;
+  void sgd(std::span<const SgdUpdate> updates) override;
   void ema(const Tensor& value, const EmaTarget& target) override;
 
  private:

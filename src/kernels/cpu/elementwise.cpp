@@ -4,6 +4,7 @@
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/problems.h"
 #include "lockstep/tensor/half.h"
 
 namespace lockstep::kernels {
@@ -37,16 +38,16 @@ void zero_padding(const Tensor& out) {
 
 }  // namespace
 
-void CpuBackend::fill(const Tensor& out, float value) {
+void CpuBackend::fill(const Tensor& out, double value) {
   switch (out.dtype()) {
     case DType::float32:
-      fill_with(threads_, out, value);
+      fill_with(threads_, out, static_cast<float>(value));
       break;
     case DType::float64:
-      fill_with(threads_, out, static_cast<double>(value));
+      fill_with(threads_, out, value);
       break;
     case DType::bfloat16:
-      fill_with(threads_, out, BFloat16{bfloat16_bits(value)});
+      fill_with(threads_, out, BFloat16{bfloat16_bits(static_cast<float>(value))});
       break;
     case DType::int64:
       fill_with(threads_, out, static_cast<std::int64_t>(value));
@@ -60,7 +61,7 @@ void CpuBackend::fill(const Tensor& out, float value) {
     case DType::float16:
       throw UsageError("fill: float16 is a type of the wire; no tensor is made of it");
   }
-  if (value != 0.0f) zero_padding(out);
+  if (value != 0) zero_padding(out);
 }
 
 void CpuBackend::copy(const Tensor& from, const Tensor& to) {
@@ -92,6 +93,13 @@ void CpuBackend::copy(const Tensor& from, const Tensor& to) {
 #pragma GCC ivdep
       for (std::int64_t i = begin; i < end; ++i) target[i] = from_bfloat16_bits(source[i].bits);
     });
+  } else if (from.dtype() == DType::float64 && to.dtype() == DType::float32) {
+    const double* source = from.data<double>();
+    float* target = to.data<float>();
+    parallel_ranges(threads_, count, elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
+#pragma GCC ivdep
+      for (std::int64_t i = begin; i < end; ++i) target[i] = static_cast<float>(source[i]);
+    });
   } else {
     throw UsageError("copy: {} is not converted to {}", to_string(from.dtype()), to_string(to.dtype()));
   }
@@ -118,17 +126,6 @@ void CpuBackend::scale(const Tensor& x, float factor, const Tensor& y) {
     for (std::int64_t i = begin; i < end; ++i) to[i] = by * from[i];
   });
 }
-
-namespace {
-
-/// How often `row` fits into x.
-std::int64_t repetitions(const char* operation, const Tensor& x, const Tensor& row) {
-  const std::int64_t width = row.numel();
-  if (width == 0 ? x.numel() == 0 : x.numel() % width == 0) return width == 0 ? 0 : x.numel() / width;
-  throw UsageError("{}: x {} is not made of rows of {} elements", operation, to_string(x.shape()), width);
-}
-
-}  // namespace
 
 void CpuBackend::add_rows(const Tensor& x, const Tensor& row, const Tensor& y) {
   require_shape("add_rows", "y", y, x.shape());

@@ -4,32 +4,20 @@
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/data_error.h"
+#include "kernels/problems.h"
 
 namespace lockstep::kernels {
 namespace {
 
 constexpr std::int64_t elements_per_thread = 16384;
 
-struct Table {
-  std::int64_t rows, width, uses;
-};
-
 /// Checks the shapes, and every index against the table.
 Table checked_table(const char* operation, const Tensor& indices, const Tensor& weight, const Tensor& y) {
-  if (weight.shape().rank() != 2) {
-    throw UsageError("{}: the table has shape {}, not [rows, width]", operation, to_string(weight.shape()));
-  }
-  const Table table{weight.size(0), weight.size(1), indices.numel()};
-  if (y.shape().rank() < 1 || y.size(-1) != table.width || y.numel() != table.uses * table.width) {
-    throw UsageError("{}: {} indices into rows of {} do not fill {}", operation, table.uses, table.width,
-                     to_string(y.shape()));
-  }
+  const Table table = table_of(operation, indices, weight, y);
   const auto* index = elements<std::int64_t>(operation, "the indices", indices);
   for (std::int64_t i = 0; i < table.uses; ++i) {
-    if (index[i] < 0 || index[i] >= table.rows) {
-      throw DataError("{}: index {} (number {}) is outside the table of {} rows", operation, index[i], i,
-                      table.rows);
-    }
+    if (index[i] < 0 || index[i] >= table.rows) throw_index_outside(operation, index[i], i, table.rows);
   }
   return table;
 }

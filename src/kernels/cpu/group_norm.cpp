@@ -5,33 +5,15 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/problems.h"
 
 namespace lockstep::kernels {
 namespace {
 
 constexpr std::int64_t elements_per_thread = 8192;
 
-struct GroupSizes {
-  std::int64_t images, channels, groups, channels_per_group, places;
-
-  std::int64_t group_elements() const { return channels_per_group * places; }
-  std::int64_t groups_per_thread() const {
-    return elements_per_thread / std::max<std::int64_t>(1, group_elements());
-  }
-};
-
-GroupSizes group_sizes(const char* operation, const Tensor& x, int groups, const Tensor& weight,
-                       const Tensor& mean, const Tensor& inv_std) {
-  if (x.shape().rank() != 4)
-    throw UsageError("{}: x has shape {}, not [N, C, H, W]", operation, to_string(x.shape()));
-  const std::int64_t channels = x.size(1);
-  if (groups < 1 || channels % groups != 0) {
-    throw UsageError("{}: {} channels do not divide into {} groups", operation, channels, groups);
-  }
-  require_shape(operation, "weight", weight, {channels});
-  require_shape(operation, "mean", mean, {x.size(0), groups});
-  require_shape(operation, "inv_std", inv_std, {x.size(0), groups});
-  return {x.size(0), channels, groups, channels / groups, x.size(2) * x.size(3)};
+std::int64_t groups_per_thread(const GroupSizes& sizes) {
+  return elements_per_thread / std::max<std::int64_t>(1, sizes.group_elements());
 }
 
 /// Sum of dy * (x - mean) * inv_std over one channel of one image.
@@ -57,7 +39,7 @@ void CpuBackend::group_norm(const Tensor& x, int groups, const Tensor& weight, c
         *inverses = plain_floats(operation, "inv_std", inv_std);
   const std::int64_t elements = sizes.group_elements();
   if (elements == 0) return;
-  parallel_items(threads_, sizes.images * sizes.groups, sizes.groups_per_thread(), [=](std::int64_t item) {
+  parallel_items(threads_, sizes.images * sizes.groups, groups_per_thread(sizes), [=](std::int64_t item) {
     const float* group = from + item * elements;
     const float centre = sum(group, elements) / static_cast<float>(elements);
     const float variance = sum_of_squares_about(group, centre, elements) / static_cast<float>(elements);
@@ -95,7 +77,7 @@ void CpuBackend::group_norm_backward(const Tensor& dy, const Tensor& x, int grou
   // Per image and channel: the sum of dy, and of dy times the normalised x.
   const Tensor sums_holder = scratch(2 * sizes.images * channels);
   float *sums = sums_holder.data<float>(), *products = sums + sizes.images * channels;
-  parallel_items(threads_, sizes.images * sizes.groups, sizes.groups_per_thread(), [=](std::int64_t item) {
+  parallel_items(threads_, sizes.images * sizes.groups, groups_per_thread(sizes), [=](std::int64_t item) {
     const std::int64_t first_channel = item % sizes.groups * sizes.channels_per_group;
     const float centre = means[item], inverse = inverses[item];
     float mean_g = 0, mean_gx = 0;

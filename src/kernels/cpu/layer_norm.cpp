@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/problems.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -15,23 +16,6 @@ constexpr std::int64_t rows_per_block =
 
 std::int64_t rows_per_thread(std::int64_t width) {
   return elements_per_thread / std::max<std::int64_t>(1, width);
-}
-
-struct Rows {
-  std::int64_t count, width;
-};
-
-Rows rows_of(const char* operation, const Tensor& x) {
-  if (x.shape().rank() == 0) throw UsageError("{}: x is a scalar; it needs a last dimension", operation);
-  const std::int64_t width = x.size(-1);
-  std::int64_t count = 1;
-  for (int d = 0; d + 1 < x.shape().rank(); ++d) count *= x.size(d);
-  return {count, width};
-}
-
-void require_numel(const char* operation, const char* name, const Tensor& tensor, std::int64_t count) {
-  if (tensor.numel() == count) return;
-  throw UsageError("{}: {} has shape {}, not {} elements", operation, name, to_string(tensor.shape()), count);
 }
 
 /// What the backward of one row needs.

@@ -7,6 +7,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/data_error.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -38,13 +39,29 @@ std::int64_t counted_rows(const char* operation, const Logits& logits, std::int6
   for (std::int64_t row = 0; row < logits.rows; ++row) {
     const std::int64_t target = logits.targets[row];
     if (target == ignore_index) continue;
-    if (target < 0 || target >= logits.classes) {
-      throw DataError("{}: target {} in row {} is not one of the {} classes", operation, target, row,
-                      logits.classes);
-    }
+    if (target < 0 || target >= logits.classes) throw_target_outside(operation, target, row, logits.classes);
     ++counted;
   }
   return counted;
+}
+
+struct WeightedSumRef {
+  double* data;
+
+  void set(double sum, double weight) const {
+    data[0] = sum;
+    data[1] = weight;
+  }
+};
+
+WeightedSumRef weighted_sum(const char* operation, const Tensor& total) {
+  require_shape(operation, "the total", total, {2});
+  return {elements<double>(operation, "the total", total)};
+}
+
+float scalar(const char* operation, const Tensor& factor) {
+  require_shape(operation, "the factor", factor, {});
+  return *plain_floats(operation, "the factor", factor);
 }
 
 float sum_of_exponentials(const float* x, float most, std::int64_t count) {
@@ -70,11 +87,12 @@ void gradient_row(const float* x, std::int64_t classes, float log, float factor,
 
 }  // namespace
 
-WeightedSum CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets,
-                                      const CrossEntropy& options, const Tensor& log_sum_exp) {
+void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropy& options,
+                               const Tensor& log_sum_exp, const Tensor& total) {
   const Logits in = checked_logits("cross_entropy", logits, targets);
   require_shape("cross_entropy", "log_sum_exp", log_sum_exp, {in.rows});
   float* logs = plain_floats("cross_entropy", "log_sum_exp", log_sum_exp);
+  const WeightedSumRef out = weighted_sum("cross_entropy", total);
   const std::int64_t counted = counted_rows("cross_entropy", in, options.ignore_index);
   const Tensor losses_holder = scratch(in.rows, DType::float64);
   double* losses = losses_holder.data<double>();
@@ -94,20 +112,21 @@ WeightedSum CpuBackend::cross_entropy(const Tensor& logits, const Tensor& target
       losses[row] +=
           smoothing * (log - static_cast<double>(sum(x, in.classes)) / static_cast<double>(in.classes));
   });
-  WeightedSum total{0, static_cast<double>(counted)};
-  for (std::int64_t row = 0; row < in.rows; ++row) total.sum += losses[row];
-  return total;
+  double sum = 0;
+  for (std::int64_t row = 0; row < in.rows; ++row) sum += losses[row];
+  out.set(sum, static_cast<double>(counted));
 }
 
 void CpuBackend::cross_entropy_backward(const Tensor& logits, const Tensor& targets,
-                                        const CrossEntropy& options, const Tensor& log_sum_exp, float factor,
-                                        const Tensor& dlogits) {
+                                        const CrossEntropy& options, const Tensor& log_sum_exp,
+                                        const Tensor& factor, const Tensor& dlogits) {
   constexpr const char* operation = "cross_entropy_backward";
   const Logits in = checked_logits(operation, logits, targets);
   require_shape(operation, "log_sum_exp", log_sum_exp, {in.rows});
   require_shape(operation, "dlogits", dlogits, logits.shape());
   const float* logs = plain_floats(operation, "log_sum_exp", log_sum_exp);
   float* to = plain_floats(operation, "dlogits", dlogits);
+  const float by = scalar(operation, factor);
   counted_rows(operation, in, options.ignore_index);
   const float spread = in.classes == 0 ? 0.0f : options.label_smoothing / static_cast<float>(in.classes);
   parallel_items(threads_, in.rows, in.rows_per_thread(), [=](std::int64_t row) {
@@ -116,14 +135,17 @@ void CpuBackend::cross_entropy_backward(const Tensor& logits, const Tensor& targ
     const std::int64_t target = in.targets[row];
     if (target == options.ignore_index) return std::fill(d, d + in.classes, 0.0f);
     const float at_target = exponential(x[target] - logs[row]) - spread - (1.0f - options.label_smoothing);
-    gradient_row(x, in.classes, logs[row], factor, spread, d);
-    d[target] = factor * at_target;
+    gradient_row(x, in.classes, logs[row], by, spread, d);
+    d[target] = by * at_target;
   });
 }
 
-std::int64_t CpuBackend::count_correct(const Tensor& logits, const Tensor& targets) {
+void CpuBackend::count_correct(const Tensor& logits, const Tensor& targets, const Tensor& correct) {
   const Logits in = checked_logits("count_correct", logits, targets);
-  if (in.classes == 0) return 0;
+  require_shape("count_correct", "the count", correct, {});
+  auto* count = elements<std::int64_t>("count_correct", "the count", correct);
+  *count = 0;
+  if (in.classes == 0) return;
   const Tensor hits_holder = scratch(in.rows, DType::uint8);
   auto* hits = hits_holder.data<std::uint8_t>();
   parallel_items(threads_, in.rows, in.rows_per_thread(), [=](std::int64_t row) {
@@ -131,15 +153,14 @@ std::int64_t CpuBackend::count_correct(const Tensor& logits, const Tensor& targe
     const float* first = std::find(x, x + in.classes, largest(x, in.classes));
     hits[row] = first - x == in.targets[row];
   });
-  std::int64_t correct = 0;
-  for (std::int64_t row = 0; row < in.rows; ++row) correct += hits[row];
-  return correct;
+  for (std::int64_t row = 0; row < in.rows; ++row) *count += hits[row];
 }
 
-WeightedSum CpuBackend::squared_error(const Tensor& x, const Tensor& target) {
+void CpuBackend::squared_error(const Tensor& x, const Tensor& target, const Tensor& total) {
   require_shape("squared_error", "target", target, x.shape());
   const float *a = plain_floats("squared_error", "x", x),
               *b = plain_floats("squared_error", "target", target);
+  const WeightedSumRef out = weighted_sum("squared_error", total);
   const std::int64_t count = x.numel(), blocks = (count + block_elements - 1) / block_elements;
   const Tensor sums_holder = scratch(blocks, DType::float64);
   double* sums = sums_holder.data<double>();
@@ -159,22 +180,23 @@ WeightedSum CpuBackend::squared_error(const Tensor& x, const Tensor& target) {
     for (; i < end; ++i) sum += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
     sums[block] = sum;
   });
-  WeightedSum total{0, static_cast<double>(count)};
-  for (std::int64_t block = 0; block < blocks; ++block) total.sum += sums[block];
-  return total;
+  double sum = 0;
+  for (std::int64_t block = 0; block < blocks; ++block) sum += sums[block];
+  out.set(sum, static_cast<double>(count));
 }
 
-void CpuBackend::squared_error_backward(const Tensor& x, const Tensor& target, float factor,
+void CpuBackend::squared_error_backward(const Tensor& x, const Tensor& target, const Tensor& factor,
                                         const Tensor& dx) {
   constexpr const char* operation = "squared_error_backward";
   require_shape(operation, "target", target, x.shape());
   require_shape(operation, "dx", dx, x.shape());
   const float *a = plain_floats(operation, "x", x), *b = plain_floats(operation, "target", target);
   float* to = plain_floats(operation, "dx", dx);
+  const float twice = 2.0f * scalar(operation, factor);
   parallel_ranges(threads_, x.numel(), elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
-    const float twice = 2.0f * factor;
+    const float by = twice;  // a copy that no store can change
 #pragma GCC ivdep
-    for (std::int64_t i = begin; i < end; ++i) to[i] = twice * (a[i] - b[i]);
+    for (std::int64_t i = begin; i < end; ++i) to[i] = by * (a[i] - b[i]);
   });
 }
 

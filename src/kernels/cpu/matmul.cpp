@@ -2,39 +2,10 @@
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/problems.h"
 
 namespace lockstep::kernels {
-namespace {
-
-struct LinearSizes {
-  std::int64_t rows, in, out;
-};
-
-/// Checks inner: [..., in], outer: [..., out] of as many rows, weight: [out, in].
-LinearSizes linear_sizes(const char* operation, const char* inner_name, const Tensor& inner,
-                         const char* outer_name, const Tensor& outer, const Tensor& weight) {
-  if (weight.shape().rank() != 2) {
-    throw UsageError("{}: the weight has shape {}, not [out, in]", operation, to_string(weight.shape()));
-  }
-  const std::int64_t out = weight.size(0), in = weight.size(1);
-  const auto rows_of = [operation](const char* name, const Tensor& tensor, std::int64_t width) {
-    if (tensor.shape().rank() >= 1 && tensor.size(-1) == width) {
-      std::int64_t rows = 1;
-      for (int d = 0; d + 1 < tensor.shape().rank(); ++d) rows *= tensor.size(d);
-      return rows;
-    }
-    throw UsageError("{}: {} has shape {}, whose last dimension is not the weight's {}", operation, name,
-                     to_string(tensor.shape()), width);
-  };
-  const std::int64_t rows = rows_of(inner_name, inner, in), outer_rows = rows_of(outer_name, outer, out);
-  if (rows != outer_rows) {
-    throw UsageError("{}: {} {} and {} {} differ in their rows", operation, inner_name,
-                     to_string(inner.shape()), outer_name, to_string(outer.shape()));
-  }
-  return {rows, in, out};
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void CpuBackend::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
   const float *from = plain_floats("linear", "x", x), *w = plain_floats("linear", "the weight", weight);

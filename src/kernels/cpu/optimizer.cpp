@@ -107,28 +107,30 @@ float* alike(const char* operation, const char* name, const Tensor& tensor, cons
 
 }  // namespace
 
-void CpuBackend::adamw(const AdamWStep& step, const Tensor& value, const Tensor& gradient,
-                       const Tensor& exp_avg, const Tensor& exp_avg_sq, std::span<const EmaTarget> ema) {
+namespace {
+
+void update(int threads, const AdamWUpdate& with) {
+  const auto& [step, value, gradient, exp_avg, exp_avg_sq, ema] = with;
   if (step.step < 1) throw UsageError("adamw: steps count from 1, not {}", step.step);
   float* p = plain_floats("adamw", "value", value);
   const float* g = alike("adamw", "gradient", gradient, value);
   float *m = alike("adamw", "exp_avg", exp_avg, value), *v = alike("adamw", "exp_avg_sq", exp_avg_sq, value);
   require_averages("adamw", value, ema);
   const AdamWFactors factors(step);
-  in_tiles(threads_, value.numel(), p, ema,
+  in_tiles(threads, value.numel(), p, ema,
            [&](std::int64_t begin, std::int64_t end) { adamw_range(factors, begin, end, p, g, m, v); });
 }
 
-void CpuBackend::sgd(const SgdStep& step, const Tensor& value, const Tensor& gradient,
-                     const Tensor& momentum_buffer, std::span<const EmaTarget> ema) {
+void update(int threads, const SgdUpdate& with) {
+  const auto& [step, value, gradient, momentum_buffer, ema] = with;
   float* p = plain_floats("sgd", "value", value);
   const float* g = alike("sgd", "gradient", gradient, value);
   const bool has_momentum = step.momentum != 0;
   float* buffer = has_momentum ? alike("sgd", "momentum_buffer", momentum_buffer, value) : nullptr;
   require_averages("sgd", value, ema);
   const SgdFactors factors(step);
-  const auto run = [&]<Momentum Kind>() {
-    in_tiles(threads_, value.numel(), p, ema, [&](std::int64_t begin, std::int64_t end) {
+  const auto run = [threads, count = value.numel(), averages = ema, factors, p, g, buffer]<Momentum Kind>() {
+    in_tiles(threads, count, p, averages, [&](std::int64_t begin, std::int64_t end) {
       sgd_range<Kind>(factors, begin, end, p, g, buffer);
     });
   };
@@ -138,6 +140,16 @@ void CpuBackend::sgd(const SgdStep& step, const Tensor& value, const Tensor& gra
                       : run.template operator()<Momentum::nesterov>();
   }
   return step.first ? run.template operator()<Momentum::first>() : run.template operator()<Momentum::plain>();
+}
+
+}  // namespace
+
+void CpuBackend::adamw(std::span<const AdamWUpdate> updates) {
+  for (const AdamWUpdate& one : updates) update(threads_, one);
+}
+
+void CpuBackend::sgd(std::span<const SgdUpdate> updates) {
+  for (const SgdUpdate& one : updates) update(threads_, one);
 }
 
 void CpuBackend::ema(const Tensor& value, const EmaTarget& target) {

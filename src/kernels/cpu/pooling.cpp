@@ -2,6 +2,7 @@
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/problems.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -14,58 +15,6 @@ void for_runs(int threads, const ChannelForm& form, const Body& body) {
   const std::int64_t runs =
       std::max<std::int64_t>(1, elements_per_thread / std::max<std::int64_t>(1, form.run()));
   parallel_items(threads, form.runs(), runs, body);
-}
-
-struct Windows {
-  std::int64_t height, width;          // of the large side
-  std::int64_t out_height, out_width;  // of the small side
-  std::int64_t kernel, stride, padding;
-
-  /// body(output place, first row, end row, first column, end column) inside the image.
-  template <class Body>
-  void for_each(const Body& body) const {
-    for (std::int64_t oh = 0; oh < out_height; ++oh) {
-      const std::int64_t top = oh * stride - padding;
-      for (std::int64_t ow = 0; ow < out_width; ++ow) {
-        const std::int64_t left = ow * stride - padding;
-        body(oh * out_width + ow, std::max<std::int64_t>(top, 0), std::min(top + kernel, height),
-             std::max<std::int64_t>(left, 0), std::min(left + kernel, width));
-      }
-    }
-  }
-};
-
-/// Checks the geometry, and that `small` is what it makes of `large`.
-Windows windows_of(const char* operation, const Tensor& large, const char* small_name, const Tensor& small,
-                   const Pool& geometry) {
-  const auto [kernel, stride, padding] = geometry;
-  if (kernel < 1 || stride < 1 || padding < 0 || 2 * padding > kernel) {
-    throw UsageError(
-        "{}: kernel {}, stride {}, padding {}: kernel and stride must be at least 1 and padding at most "
-        "half the kernel",
-        operation, kernel, stride, padding);
-  }
-  const std::int64_t height = large.size(2), width = large.size(3);
-  if (height + 2 * padding < kernel || width + 2 * padding < kernel) {
-    throw UsageError("{}: a kernel of {} does not fit in {} with padding {}", operation, kernel,
-                     to_string(large.shape()), padding);
-  }
-  const Windows windows{height,
-                        width,
-                        (height + 2 * padding - kernel) / stride + 1,
-                        (width + 2 * padding - kernel) / stride + 1,
-                        kernel,
-                        stride,
-                        padding};
-  require_shape(operation, small_name, small,
-                {large.size(0), large.size(1), windows.out_height, windows.out_width});
-  return windows;
-}
-
-void require_block(const char* operation, const char* name, const Tensor& tensor, const Tensor& other) {
-  if (tensor.channel_block() == other.channel_block()) return;
-  throw UsageError("{}: {} is stored in channel blocks of {}, not {}", operation, name,
-                   tensor.channel_block(), other.channel_block());
 }
 
 template <class Lanes>

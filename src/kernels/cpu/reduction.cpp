@@ -9,11 +9,11 @@ namespace {
 
 constexpr std::int64_t elements_per_thread = 16384, block_elements = 4096;
 
-template <class T>
-void add_into(int threads, std::int64_t count, T* into, const T* x) {
+template <class T, class From>
+void add_into(int threads, std::int64_t count, T* into, const From* x) {
   parallel_ranges(threads, count, elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
 #pragma GCC ivdep
-    for (std::int64_t i = begin; i < end; ++i) into[i] += x[i];
+    for (std::int64_t i = begin; i < end; ++i) into[i] += static_cast<T>(x[i]);
   });
 }
 
@@ -40,23 +40,27 @@ void CpuBackend::accumulate(const Tensor& into, const Tensor& x) {
   if (into.dtype() == DType::float64) {
     add_into(threads_, into.stored_numel(), elements<double>("accumulate", "the sum", into),
              elements<double>("accumulate", "x", x));
+  } else if (x.dtype() == DType::float64) {
+    add_into(threads_, into.stored_numel(), floats("accumulate", "the sum", into),
+             elements<double>("accumulate", "x", x));
   } else {
     add_into(threads_, into.stored_numel(), floats("accumulate", "the sum", into),
              floats("accumulate", "x", x));
   }
 }
 
-void CpuBackend::block_sums_of_squares(const Tensor& x, std::span<double> blocks) {
+void CpuBackend::block_sums_of_squares(const Tensor& x, const Tensor& blocks) {
   const float* from = plain_floats("block_sums_of_squares", "x", x);
   const std::int64_t count = x.numel(), needed = (count + block_elements - 1) / block_elements;
-  if (static_cast<std::int64_t>(blocks.size()) != needed) {
+  if (blocks.numel() != needed) {
     throw UsageError("block_sums_of_squares: {} elements make {} blocks, not {}", count, needed,
-                     blocks.size());
+                     blocks.numel());
   }
+  if (needed == 0) return;
+  double* to = elements<double>("block_sums_of_squares", "the blocks", blocks);
   parallel_items(threads_, needed, elements_per_thread / block_elements, [=](std::int64_t block) {
     const std::int64_t first = block * block_elements;
-    blocks[static_cast<std::size_t>(block)] =
-        sum_of_squares(from + first, std::min(block_elements, count - first));
+    to[block] = sum_of_squares(from + first, std::min(block_elements, count - first));
   });
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/problems.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -12,28 +13,15 @@ std::int64_t runs_per_thread(const ChannelForm& form) {
   return std::max<std::int64_t>(1, elements_per_thread / std::max<std::int64_t>(1, form.run()));
 }
 
-/// `pooled` is plain [N, C] or [N, C, 1, 1] of `images`.
+/// Of the pooled side.
 float* pooled_floats(const char* operation, const char* name, const Tensor& pooled, const Tensor& images) {
-  if (!(pooled.shape() == Shape{images.size(0), images.size(1), 1, 1})) {
-    require_shape(operation, name, pooled, {images.size(0), images.size(1)});
-  }
+  require_pooled(operation, name, pooled, images);
   return plain_floats(operation, name, pooled);
 }
 
 void require_places(const char* operation, const char* name, const Tensor& images, const ChannelForm& form) {
   if (form.places > 0) return;
   throw UsageError("{}: {} of shape {} has no places to average", operation, name, to_string(images.shape()));
-}
-
-/// Checks that `large` is `small` upsampled, in the same channel block.
-void require_upsampled(const char* operation, const char* name, const Tensor& large, const Tensor& small,
-                       int scale) {
-  if (scale < 1) throw UsageError("{}: the scale must be at least 1, not {}", operation, scale);
-  require_shape(operation, name, large,
-                {small.size(0), small.size(1), small.size(2) * scale, small.size(3) * scale});
-  if (large.channel_block() == small.channel_block()) return;
-  throw UsageError("{}: {} is stored in channel blocks of {}, not {}", operation, name, large.channel_block(),
-                   small.channel_block());
 }
 
 }  // namespace

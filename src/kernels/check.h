@@ -1,0 +1,42 @@
+// Checks of arguments that the kernels of all devices share. `operation` and `name` are literals: nothing is
+// built unless a check fails.
+#pragma once
+
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::kernels {
+
+inline void require_shape(const char* operation, const char* name, const Tensor& tensor, const Shape& shape) {
+  if (tensor.shape() == shape) return;
+  throw UsageError("{}: {} has shape {}, not {}", operation, name, to_string(tensor.shape()),
+                   to_string(shape));
+}
+
+inline void require_plain(const char* operation, const char* name, const Tensor& tensor) {
+  if (tensor.channel_block() == 1) return;
+  throw UsageError("{}: {} is stored in channel blocks of {}; it must be plain", operation, name,
+                   tensor.channel_block());
+}
+
+/// Equal shapes and equal layouts.
+inline void require_alike(const char* operation, const char* name, const Tensor& tensor,
+                          const Tensor& other) {
+  require_shape(operation, name, tensor, other.shape());
+  if (tensor.channel_block() == other.channel_block()) return;
+  throw UsageError("{}: {} is stored in channel blocks of {}, not {}", operation, name,
+                   tensor.channel_block(), other.channel_block());
+}
+
+inline void require_block(const char* operation, const char* name, const Tensor& tensor,
+                          const Tensor& other) {
+  if (tensor.channel_block() == other.channel_block()) return;
+  throw UsageError("{}: {} is stored in channel blocks of {}, not {}", operation, name,
+                   tensor.channel_block(), other.channel_block());
+}
+
+inline void require_numel(const char* operation, const char* name, const Tensor& tensor, std::int64_t count) {
+  if (tensor.numel() == count) return;
+  throw UsageError("{}: {} has shape {}, not {} elements", operation, name, to_string(tensor.shape()), count);
+}
+
+}  // namespace lockstep::kernels
