@@ -11,13 +11,18 @@ set_property(GLOBAL PROPERTY LOCKSTEP_ROOMS "")
 add_library(lockstep_options INTERFACE)
 target_compile_features(lockstep_options INTERFACE cxx_std_20)
 # No -ffast-math anywhere: bits are a promise. These two only let loops vectorise: nobody reads errno or traps.
-target_compile_options(lockstep_options INTERFACE ${LOCKSTEP_WARNINGS} -fno-math-errno -fno-trapping-math
-                       $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror>)
+target_compile_options(lockstep_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${LOCKSTEP_WARNINGS};-fno-math-errno;-fno-trapping-math>"
+                       "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${LOCKSTEP_WERROR}>>:-Werror>")
 if(LOCKSTEP_ARCH)
-  target_compile_options(lockstep_options INTERFACE -march=${LOCKSTEP_ARCH})
+  target_compile_options(lockstep_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=${LOCKSTEP_ARCH}>)
 endif()
+# nvcc hands warnings to the host compiler; constexpr functions (random.h) serve on the device, too.
+target_compile_options(lockstep_options INTERFACE
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall,-Wextra,-Wshadow,-Wconversion,-Wno-sign-conversion>"
+  "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${LOCKSTEP_WERROR}>>:-Werror=all-warnings>")
 if(LOCKSTEP_SANITIZE)
-  target_compile_options(lockstep_options INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer)
+  target_compile_options(lockstep_options INTERFACE
+                         "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${LOCKSTEP_SANITIZE};-fno-omit-frame-pointer>")
   target_link_options(lockstep_options INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
 endif()
 

@@ -1,0 +1,308 @@
+// Attention by tiles, with the softmax kept running (Dao et al., 2022): what cuDNN does not take, float32
+// above all. A warp has rows; its lanes are the other side's elements of a tile while scores are made, and
+// the columns of the head while rows are summed. Everything is summed in a fixed order.
+#include "kernels/cuda/device_code.cuh"
+#include "kernels/cuda/kernels.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr int tile = 32;  // rows of either side
+constexpr int warps = 8;  // of a block
+constexpr int warp_rows = tile / warps;
+constexpr int block = 32 * warps;
+
+/// One head of a matrix.
+template <class T>
+struct Head {
+  T* data;
+  std::int64_t stride;
+
+  __device__ T* row(std::int64_t t) const { return data + t * stride; }
+};
+
+template <class T>
+__device__ Head<T> head_of(const HeadMatrix& matrix, const AttentionProblem& p, std::int64_t image,
+                           std::int64_t head) {
+  return {static_cast<T*>(matrix.data) + image * p.time * matrix.stride + head * p.width, matrix.stride};
+}
+
+/// Rows [first, first + tile) as float32 with one column more than there are, so that lanes which read one
+/// column of 32 rows meet 32 banks. Rows past the end are zeros.
+template <class T>
+__device__ void load_tile(const Head<T>& head, std::int64_t first, const AttentionProblem& p, float* room) {
+  const int width = static_cast<int>(p.width), padded = width + 1;
+  for (int i = static_cast<int>(threadIdx.x); i < tile * width; i += block) {
+    const int row = i / width, column = i % width;
+    room[row * padded + column] = first + row < p.time ? to_float(head.row(first + row)[column]) : 0.0f;
+  }
+}
+
+__device__ float dot(const float* a, const float* b, int width) {
+  float sum = 0;
+  for (int d = 0; d < width; ++d) sum += a[d] * b[d];
+  return sum;
+}
+
+/// sums[i] += weight of lane j * room[j][column lane + 32 i], over the 32 rows j in order.
+template <int Columns>
+__device__ void add_rows(float weight, const float* room, int width, float (&sums)[Columns]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, padded = width + 1;
+  for (int j = 0; j < tile; ++j) {
+    const float by = __shfl_sync(0xffffffffu, weight, j);
+#pragma unroll
+    for (int i = 0; i < Columns; ++i) {
+      const int column = lane + 32 * i;
+      if (column < width) sums[i] += by * room[j * padded + column];
+    }
+  }
+}
+
+template <class T, int Columns>
+__device__ void store_row(T* row, const float (&sums)[Columns], float factor, int width) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < Columns; ++i) {
+    const int column = lane + 32 * i;
+    if (column < width) row[column] = rounded<T>(sums[i] * factor);
+  }
+}
+
+/// Which head, and which tile of it, a block works on.
+struct Work {
+  std::int64_t image, head, first;  // first: row of the tile
+
+  __device__ Work(const AttentionProblem& p, std::int64_t number) {
+    const std::int64_t tiles = ceil_div(p.time, tile);
+    first = number % tiles * tile;
+    head = number / tiles % p.heads;
+    image = number / tiles / p.heads;
+  }
+  __device__ std::int64_t item(const AttentionProblem& p) const { return (image * p.heads + head) * p.time; }
+};
+
+std::int64_t works(const AttentionProblem& p) { return p.batch * p.heads * ceil_div(p.time, tile); }
+
+/// Whether query row t looks at key j.
+__device__ bool looks(const AttentionProblem& p, std::int64_t t, std::int64_t j) {
+  return t < p.time && j < p.time && (!p.causal || j <= t);
+}
+
+/// A block has `tile` queries and goes through the keys.
+template <int Columns, class T>
+__global__ void __launch_bounds__(block) forward(AttentionProblem p, HeadMatrix q, HeadMatrix k, HeadMatrix v,
+                                                 HeadMatrix y, float scale, float* log_sum_exp) {
+  extern __shared__ float shared[];
+  const int width = static_cast<int>(p.width), padded = width + 1;
+  float *const queries = shared, *const keys = queries + tile * padded, *const values = keys + tile * padded;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const Work work(p, blockIdx.x);
+  load_tile(head_of<const T>(q, p, work.image, work.head), work.first, p, queries);
+  const Head<const T> key_head = head_of<const T>(k, p, work.image, work.head);
+  const Head<const T> value_head = head_of<const T>(v, p, work.image, work.head);
+  float most[warp_rows], sum[warp_rows], sums[warp_rows][Columns] = {};
+  for (int r = 0; r < warp_rows; ++r) {
+    most[r] = -INFINITY;
+    sum[r] = 0;
+  }
+  const std::int64_t end = p.causal && work.first + tile < p.time ? work.first + tile : p.time;
+  for (std::int64_t first = 0; first < end; first += tile) {
+    __syncthreads();  // the tiles of before have been read
+    load_tile(key_head, first, p, keys);
+    load_tile(value_head, first, p, values);
+    __syncthreads();
+    for (int r = 0; r < warp_rows; ++r) {
+      const int row = warp * warp_rows + r;
+      const bool seen = looks(p, work.first + row, first + lane);
+      const float score = seen ? scale * dot(queries + row * padded, keys + lane * padded, width) : -INFINITY;
+      const float now = fmaxf(most[r], warp_max(score));
+      if (now == -INFINITY) continue;  // the same for the whole warp: no key of this tile is seen
+      const float weight = seen ? expf(score - now) : 0.0f;
+      const float kept = most[r] == -INFINITY ? 0.0f : expf(most[r] - now);
+      sum[r] = sum[r] * kept + warp_sum(weight);
+      for (int i = 0; i < Columns; ++i) sums[r][i] *= kept;
+      add_rows(weight, values, width, sums[r]);
+      most[r] = now;
+    }
+  }
+  const Head<T> to = head_of<T>(y, p, work.image, work.head);
+  for (int r = 0; r < warp_rows; ++r) {
+    const std::int64_t t = work.first + warp * warp_rows + r;
+    if (t >= p.time) continue;
+    store_row(to.row(t), sums[r], 1.0f / sum[r], width);
+    if (lane == 0) log_sum_exp[work.item(p) + t] = most[r] + logf(sum[r]);
+  }
+}
+
+/// delta[row] = sum of dy y over a head's row: a warp a row.
+template <class T>
+__global__ void __launch_bounds__(block)
+    sum_products(AttentionProblem p, HeadMatrix dy, HeadMatrix y, float* delta) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t rows = p.batch * p.heads * p.time;
+  for (std::int64_t row = global_thread() / 32; row < rows; row += global_threads() / 32) {
+    const std::int64_t t = row % p.time, head = row / p.time % p.heads, image = row / p.time / p.heads;
+    const T *a = head_of<const T>(dy, p, image, head).row(t), *b = head_of<const T>(y, p, image, head).row(t);
+    float sum = 0;
+    for (std::int64_t i = lane; i < p.width; i += 32) sum += to_float(a[i]) * to_float(b[i]);
+    sum = warp_sum(sum);
+    if (lane == 0) delta[row] = sum;
+  }
+}
+
+/// A block has `tile` queries and goes through the keys.
+template <int Columns, class T>
+__global__ void __launch_bounds__(block)
+    query_gradient(AttentionProblem p, HeadMatrix dy, HeadMatrix q, HeadMatrix k, HeadMatrix v, float scale,
+                   const float* log_sum_exp, const float* delta, HeadMatrix dq) {
+  extern __shared__ float shared[];
+  const int width = static_cast<int>(p.width), padded = width + 1;
+  float *const queries = shared, *const upstream = queries + tile * padded,
+               *const keys = upstream + tile * padded, *const values = keys + tile * padded;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const Work work(p, blockIdx.x);
+  load_tile(head_of<const T>(q, p, work.image, work.head), work.first, p, queries);
+  load_tile(head_of<const T>(dy, p, work.image, work.head), work.first, p, upstream);
+  const Head<const T> key_head = head_of<const T>(k, p, work.image, work.head);
+  const Head<const T> value_head = head_of<const T>(v, p, work.image, work.head);
+  float sums[warp_rows][Columns] = {};
+  const std::int64_t end = p.causal && work.first + tile < p.time ? work.first + tile : p.time;
+  for (std::int64_t first = 0; first < end; first += tile) {
+    __syncthreads();
+    load_tile(key_head, first, p, keys);
+    load_tile(value_head, first, p, values);
+    __syncthreads();
+    for (int r = 0; r < warp_rows; ++r) {
+      const int row = warp * warp_rows + r;
+      const std::int64_t t = work.first + row;
+      float slope = 0;
+      if (looks(p, t, first + lane)) {
+        const float score = scale * dot(queries + row * padded, keys + lane * padded, width);
+        const float probability = expf(score - log_sum_exp[work.item(p) + t]);
+        const float product = dot(upstream + row * padded, values + lane * padded, width);
+        slope = scale * probability * (product - delta[work.item(p) + t]);
+      }
+      add_rows(slope, keys, width, sums[r]);
+    }
+  }
+  const Head<T> to = head_of<T>(dq, p, work.image, work.head);
+  for (int r = 0; r < warp_rows; ++r) {
+    const std::int64_t t = work.first + warp * warp_rows + r;
+    if (t < p.time) store_row(to.row(t), sums[r], 1.0f, width);
+  }
+}
+
+/// A block has `tile` keys and goes through the queries.
+template <int Columns, class T>
+__global__ void __launch_bounds__(block)
+    key_gradients(AttentionProblem p, HeadMatrix dy, HeadMatrix q, HeadMatrix k, HeadMatrix v, float scale,
+                  const float* log_sum_exp, const float* delta, HeadMatrix dk, HeadMatrix dv) {
+  extern __shared__ float shared[];
+  const int width = static_cast<int>(p.width), padded = width + 1;
+  float *const keys = shared, *const values = keys + tile * padded, *const queries = values + tile * padded,
+               *const upstream = queries + tile * padded;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const Work work(p, blockIdx.x);
+  load_tile(head_of<const T>(k, p, work.image, work.head), work.first, p, keys);
+  load_tile(head_of<const T>(v, p, work.image, work.head), work.first, p, values);
+  const Head<const T> query_head = head_of<const T>(q, p, work.image, work.head);
+  const Head<const T> upstream_head = head_of<const T>(dy, p, work.image, work.head);
+  float key_sums[warp_rows][Columns] = {}, value_sums[warp_rows][Columns] = {};
+  for (std::int64_t first = p.causal ? work.first : 0; first < p.time; first += tile) {
+    __syncthreads();
+    load_tile(query_head, first, p, queries);
+    load_tile(upstream_head, first, p, upstream);
+    __syncthreads();
+    const std::int64_t t = first + lane;  // this lane's query
+    const bool there = t < p.time;
+    const float log = there ? log_sum_exp[work.item(p) + t] : 0.0f;
+    const float centre = there ? delta[work.item(p) + t] : 0.0f;
+    for (int r = 0; r < warp_rows; ++r) {
+      const int row = warp * warp_rows + r;
+      float probability = 0, slope = 0;
+      if (looks(p, t, work.first + row)) {
+        const float score = scale * dot(queries + lane * padded, keys + row * padded, width);
+        probability = expf(score - log);
+        const float product = dot(upstream + lane * padded, values + row * padded, width);
+        slope = scale * probability * (product - centre);
+      }
+      add_rows(probability, upstream, width, value_sums[r]);
+      add_rows(slope, queries, width, key_sums[r]);
+    }
+  }
+  const Head<T> key_to = head_of<T>(dk, p, work.image, work.head);
+  const Head<T> value_to = head_of<T>(dv, p, work.image, work.head);
+  for (int r = 0; r < warp_rows; ++r) {
+    const std::int64_t t = work.first + warp * warp_rows + r;
+    if (t >= p.time) continue;
+    store_row(key_to.row(t), key_sums[r], 1.0f, width);
+    store_row(value_to.row(t), value_sums[r], 1.0f, width);
+  }
+}
+
+/// run(Columns): the 32s of columns that a head of this width has.
+template <class Run>
+void with_columns(std::int64_t width, const Run& run) {
+  if (width <= 32) return run(std::integral_constant<int, 1>{});
+  if (width <= 64) return run(std::integral_constant<int, 2>{});
+  if (width <= 128) return run(std::integral_constant<int, 4>{});
+  run(std::integral_constant<int, 8>{});
+}
+
+int shared_bytes(const AttentionProblem& p, int tiles) {
+  return tiles * tile * (static_cast<int>(p.width) + 1) * static_cast<int>(sizeof(float));
+}
+
+/// More than 48 KiB of shared memory is asked for by name.
+template <class Kernel>
+void allow_shared(const Kernel& kernel, int bytes) {
+  if (bytes > 48 * 1024) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
+float scale_of(const AttentionProblem& p) { return 1.0f / sqrtf(static_cast<float>(p.width)); }
+
+}  // namespace
+
+void launch_attention(const Launch& on, DType dtype, const AttentionProblem& problem, const HeadMatrix& q,
+                      const HeadMatrix& k, const HeadMatrix& v, const HeadMatrix& y, float* log_sum_exp) {
+  if (works(problem) == 0 || problem.width == 0) return;
+  with_float_type<BF16>("attention", dtype, [&]<class T>(T) {
+    with_columns(problem.width, [&]<int Columns>(std::integral_constant<int, Columns>) {
+      const auto kernel = forward<Columns, T>;
+      const int bytes = shared_bytes(problem, 3);
+      allow_shared(kernel, bytes);
+      kernel<<<static_cast<unsigned>(works(problem)), block, bytes, on.stream>>>(
+          problem, q, k, v, y, scale_of(problem), log_sum_exp);
+    });
+  });
+  check_launch("attention", on);
+}
+
+void launch_attention_backward(const Launch& on, DType dtype, const AttentionProblem& problem,
+                               const HeadMatrix& dy, const HeadMatrix& q, const HeadMatrix& k,
+                               const HeadMatrix& v, const HeadMatrix& y, const float* log_sum_exp,
+                               const HeadMatrix& dq, const HeadMatrix& dk, const HeadMatrix& dv,
+                               float* delta) {
+  constexpr const char* name = "attention_backward";
+  if (works(problem) == 0 || problem.width == 0) return;
+  const std::int64_t rows = problem.batch * problem.heads * problem.time;
+  const auto grid = static_cast<unsigned>(works(problem));
+  const float scale = scale_of(problem);
+  with_float_type<BF16>(name, dtype, [&]<class T>(T) {
+    sum_products<T><<<grid_for(rows * 32, block, on), block, 0, on.stream>>>(problem, dy, y, delta);
+    check_launch(name, on);
+    with_columns(problem.width, [&]<int Columns>(std::integral_constant<int, Columns>) {
+      const int bytes = shared_bytes(problem, 4);
+      const auto of_queries = query_gradient<Columns, T>;
+      allow_shared(of_queries, bytes);
+      of_queries<<<grid, block, bytes, on.stream>>>(problem, dy, q, k, v, scale, log_sum_exp, delta, dq);
+      check_launch(name, on);
+      const auto of_keys = key_gradients<Columns, T>;
+      allow_shared(of_keys, bytes);
+      of_keys<<<grid, block, bytes, on.stream>>>(problem, dy, q, k, v, scale, log_sum_exp, delta, dk, dv);
+    });
+  });
+  check_launch(name, on);
+}
+
+}  // namespace lockstep::kernels

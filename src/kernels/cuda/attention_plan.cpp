@@ -1,0 +1,261 @@
+// The graphs are those that cuDNN recognises as flash attention (cuDNN's documentation, "scaled dot product
+// attention"): softmax in its parts, the causal mask by row and column numbers.
+#include "kernels/cuda/attention_plan.h"
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cuda/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/random.h"
+
+namespace lockstep::kernels {
+namespace {
+
+using Extents = FusedGraph::Extents;
+
+enum Uid : std::int64_t {
+  q_uid = 1,
+  k_uid,
+  v_uid,
+  y_uid,
+  dy_uid,
+  dq_uid,
+  dk_uid,
+  dv_uid,
+  log_uid,
+  delta_uid,
+  scale_uid,
+  masked_uid,
+  one_uid
+};
+
+constexpr cudnnDataType_t half = CUDNN_DATA_BFLOAT16, single = CUDNN_DATA_FLOAT;
+
+/// The tensors of a problem.
+struct Shapes {
+  explicit Shapes(const AttentionProblem& p)
+      : rows{p.batch, p.heads, p.time, p.width},
+        turned{p.batch, p.heads, p.width, p.time},
+        scores{p.batch, p.heads, p.time, p.time},
+        column{p.batch, p.heads, p.time, 1},
+        time(p.time),
+        width(p.width) {}
+
+  Extents row_strides(std::int64_t stride) const { return {time * stride, width, stride, 1}; }
+  /// Of the same memory, rows and columns exchanged.
+  Extents turned_strides(std::int64_t stride) const { return {time * stride, width, 1, stride}; }
+  Extents column_strides() const { return {rows[1] * time, time, 1, 1}; }
+  Extents turned_score_strides() const { return {rows[1] * time * time, time * time, 1, time}; }
+
+  Extents rows, turned, scores, column;
+  std::int64_t time, width;
+};
+
+/// Scores of keys behind the row's own place become minus infinity.
+CudnnDescriptor masked(FusedGraph& graph, const Shapes& shapes, const CudnnDescriptor& scores) {
+  const CudnnDescriptor row = graph.between(shapes.scores, CUDNN_DATA_INT32),
+                        column = graph.between(shapes.scores, CUDNN_DATA_INT32),
+                        sees = graph.between(shapes.scores, CUDNN_DATA_BOOLEAN),
+                        result = graph.between(shapes.scores, single);
+  graph.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, row, {}, {}, single, 2);
+  graph.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, column, {}, {}, single, 3);
+  graph.pointwise(CUDNN_POINTWISE_CMP_GE, row, sees, column, {}, CUDNN_DATA_BOOLEAN);
+  graph.pointwise(CUDNN_POINTWISE_BINARY_SELECT, scores, result, graph.number(masked_uid), sees);
+  return result;
+}
+
+/// scale * q k', of which the scale is a number.
+CudnnDescriptor scaled_scores(FusedGraph& graph, const Shapes& shapes, const CudnnDescriptor& q,
+                              const CudnnDescriptor& k, const CudnnDescriptor& scale) {
+  const CudnnDescriptor product = graph.between(shapes.scores, single),
+                        scores = graph.between(shapes.scores, single);
+  graph.matmul(q, k, product);
+  graph.pointwise(CUDNN_POINTWISE_MUL, product, scores, scale);
+  return scores;
+}
+
+float scale_of(const AttentionProblem& p) { return 1.0f / std::sqrt(static_cast<float>(p.width)); }
+
+/// Packs of 16 bytes throughout.
+bool aligned(const HeadMatrix& matrix) {
+  return matrix.stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0;
+}
+
+}  // namespace
+
+FusedGraph attention_graph(const AttentionProblem& problem, const AttentionStrides& strides) {
+  FusedGraph graph;
+  const Shapes shapes(problem);
+  const CudnnDescriptor q = graph.tensor(q_uid, shapes.rows, shapes.row_strides(strides.q), half),
+                        k = graph.tensor(k_uid, shapes.turned, shapes.turned_strides(strides.k), half),
+                        v = graph.tensor(v_uid, shapes.rows, shapes.row_strides(strides.v), half),
+                        y = graph.tensor(y_uid, shapes.rows, shapes.row_strides(strides.y), half),
+                        logs = graph.tensor(log_uid, shapes.column, shapes.column_strides(), single);
+  CudnnDescriptor scores = scaled_scores(graph, shapes, q, k, graph.number(scale_uid));
+  if (problem.causal) scores = masked(graph, shapes, scores);
+  const CudnnDescriptor most = graph.between(shapes.column, shapes.column_strides(), single),
+                        off = graph.between(shapes.scores, single),
+                        exponentials = graph.between(shapes.scores, single),
+                        sum = graph.between(shapes.column, shapes.column_strides(), single),
+                        log = graph.between(shapes.column, shapes.column_strides(), single),
+                        probabilities = graph.between(shapes.scores, half);
+  graph.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, most);
+  graph.pointwise(CUDNN_POINTWISE_SUB, scores, off, most);
+  graph.pointwise(CUDNN_POINTWISE_EXP, off, exponentials);
+  graph.reduce(CUDNN_REDUCE_TENSOR_ADD, exponentials, sum);
+  graph.pointwise(CUDNN_POINTWISE_LOG, sum, log);
+  graph.pointwise(CUDNN_POINTWISE_ADD, most, logs, log);
+  graph.pointwise(CUDNN_POINTWISE_DIV, exponentials, probabilities, sum);
+  graph.matmul(probabilities, v, y);
+  return graph;
+}
+
+FusedGraph attention_backward_graph(const AttentionProblem& problem, const AttentionStrides& strides) {
+  FusedGraph graph;
+  const Shapes shapes(problem);
+  const auto rows = [&](Uid uid, std::int64_t stride) {
+    return graph.tensor(uid, shapes.rows, shapes.row_strides(stride), half);
+  };
+  const CudnnDescriptor q = rows(q_uid, strides.q), y = rows(y_uid, strides.y), dy = rows(dy_uid, strides.dy),
+                        dq = rows(dq_uid, strides.dq), dk = rows(dk_uid, strides.dk),
+                        dv = rows(dv_uid, strides.dv),
+                        k = graph.tensor(k_uid, shapes.turned, shapes.turned_strides(strides.k), half),
+                        v = graph.tensor(v_uid, shapes.turned, shapes.turned_strides(strides.v), half),
+                        logs = graph.tensor(log_uid, shapes.column, shapes.column_strides(), single),
+                        delta = graph.tensor(delta_uid, shapes.column, shapes.column_strides(), single),
+                        scale = graph.number(scale_uid);
+
+  // delta = row sums of dy y, into memory
+  const std::int64_t channels = problem.heads * problem.width;
+  const CudnnDescriptor products = graph.between(
+                            shapes.rows, {problem.time * channels, problem.time * problem.width, channels, 1},
+                            single),
+                        row_sums = graph.between(shapes.column, shapes.column_strides(), single);
+  graph.pointwise(CUDNN_POINTWISE_MUL, dy, products, y);
+  graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products, row_sums);
+  graph.pointwise(CUDNN_POINTWISE_MUL, row_sums, delta, graph.number(one_uid));
+
+  // p = e^(scores - log sum), dv = p' dy
+  const CudnnDescriptor off = graph.between(shapes.scores, single), p = graph.between(shapes.scores, single);
+  const CudnnDescriptor scores = scaled_scores(graph, shapes, q, k, scale);
+  graph.pointwise(CUDNN_POINTWISE_SUB, scores, off, logs);
+  graph.pointwise(CUDNN_POINTWISE_EXP, problem.causal ? masked(graph, shapes, off) : off, p);
+  const CudnnDescriptor turned_p = graph.between(shapes.scores, shapes.turned_score_strides(), half);
+  graph.reshape(p, turned_p);
+  graph.matmul(turned_p, dy, dv);
+
+  // ds = scale p (dy v' - delta), dk = ds' q, dq = ds k
+  const CudnnDescriptor dp = graph.between(shapes.scores, single),
+                        centred = graph.between(shapes.scores, single),
+                        unscaled = graph.between(shapes.scores, single),
+                        ds = graph.between(shapes.scores, single),
+                        turned_ds = graph.between(shapes.scores, shapes.turned_score_strides(), half),
+                        turned_k = graph.between(shapes.rows, shapes.row_strides(strides.k), half);
+  graph.matmul(dy, v, dp);
+  graph.pointwise(CUDNN_POINTWISE_SUB, dp, centred, delta);
+  graph.pointwise(CUDNN_POINTWISE_MUL, centred, unscaled, p);
+  graph.pointwise(CUDNN_POINTWISE_MUL, unscaled, ds, scale);
+  graph.reshape(ds, turned_ds);
+  graph.matmul(turned_ds, q, dk);
+  graph.reshape(k, turned_k);
+  graph.matmul(ds, turned_k, dq);
+  return graph;
+}
+
+bool FlashAttention::Key::operator==(const Key& other) const noexcept {
+  const auto parts = [](const Key& key) {
+    const AttentionProblem& p = key.problem;
+    const AttentionStrides& s = key.strides;
+    return std::array<std::int64_t, 14>{p.batch, p.heads, p.time, p.width, p.causal, s.q,  s.k,
+                                        s.v,     s.y,     s.dy,   s.dq,    s.dk,     s.dv, key.backward};
+  };
+  return parts(*this) == parts(other);
+}
+
+std::size_t FlashAttention::Hash::operator()(const Key& key) const noexcept {
+  const AttentionProblem& p = key.problem;
+  std::uint64_t hash = 0;
+  for (const std::int64_t part : {p.batch, p.heads, p.time, p.width, std::int64_t{p.causal}, key.strides.q,
+                                  key.strides.dq, std::int64_t{key.backward}})
+    hash = mix_bits(hash + static_cast<std::uint64_t>(part) + 0x9e3779b97f4a7c15u);
+  return hash;
+}
+
+FlashAttention::FlashAttention(int device, cudaStream_t stream)
+    : device_(device), properties_(device_properties(device)) {
+  check(cudnnCreate(&handle_), "cudnnCreate", device);
+  check(cudnnSetStream(handle_, stream), "cudnnSetStream", device);
+}
+
+FlashAttention::~FlashAttention() {
+  graphs_.clear();
+  cudnnDestroy(handle_);
+}
+
+FusedGraph* FlashAttention::graph_for(const Key& key) {
+  const auto found = graphs_.find(key);
+  if (found != graphs_.end()) return found->second.get();
+  auto graph = std::make_unique<FusedGraph>(key.backward ? attention_backward_graph(key.problem, key.strides)
+                                                         : attention_graph(key.problem, key.strides));
+  if (!graph->build(properties_)) {
+    if (!said_) {
+      Log().warning(
+          "cuDNN on cuda:{} has no attention for {} heads {} wide over {} places ({}): own kernels serve, "
+          "which are slower",
+          device_, key.problem.heads, key.problem.width, key.problem.time, graph->why());
+    }
+    said_ = true;
+    graph.reset();
+  }
+  return graphs_.emplace(key, std::move(graph)).first->second.get();
+}
+
+FusedGraph* FlashAttention::forward(const AttentionProblem& problem, const Forward& a) {
+  for (const HeadMatrix& matrix : {a.q, a.k, a.v, a.y}) {
+    if (!aligned(matrix)) return nullptr;
+  }
+  return graph_for({problem, {.q = a.q.stride, .k = a.k.stride, .v = a.v.stride, .y = a.y.stride}, false});
+}
+
+FusedGraph* FlashAttention::backward(const AttentionProblem& problem, const Backward& a) {
+  for (const HeadMatrix& matrix : {a.q, a.k, a.v, a.y, a.dy, a.dq, a.dk, a.dv}) {
+    if (!aligned(matrix)) return nullptr;
+  }
+  return graph_for({problem,
+                    {.q = a.q.stride,
+                     .k = a.k.stride,
+                     .v = a.v.stride,
+                     .y = a.y.stride,
+                     .dy = a.dy.stride,
+                     .dq = a.dq.stride,
+                     .dk = a.dk.stride,
+                     .dv = a.dv.stride},
+                    true});
+}
+
+void FlashAttention::run(FusedGraph& graph, const AttentionProblem& problem, const Forward& a,
+                         void* workspace) {
+  float scale = scale_of(problem), hidden = -std::numeric_limits<float>::infinity();
+  const std::array<std::int64_t, 7> uids{q_uid, k_uid, v_uid, y_uid, log_uid, scale_uid, masked_uid};
+  const std::array<void*, 7> data{a.q.data, a.k.data, a.v.data, a.y.data, a.log_sum_exp, &scale, &hidden};
+  const std::size_t used = problem.causal ? 7 : 6;
+  graph.run(handle_, std::span(uids).first(used), std::span(data).first(used), workspace);
+}
+
+void FlashAttention::run(FusedGraph& graph, const AttentionProblem& problem, const Backward& a,
+                         void* workspace) {
+  float scale = scale_of(problem), hidden = -std::numeric_limits<float>::infinity(), one = 1;
+  const std::array<std::int64_t, 13> uids{q_uid,  k_uid,   v_uid,     y_uid,     dy_uid,  dq_uid,    dk_uid,
+                                          dv_uid, log_uid, delta_uid, scale_uid, one_uid, masked_uid};
+  const std::array<void*, 13> data{a.q.data,  a.k.data,  a.v.data,
+                                   a.y.data,  a.dy.data, a.dq.data,
+                                   a.dk.data, a.dv.data, const_cast<float*>(a.log_sum_exp),
+                                   a.delta,   &scale,    &one,
+                                   &hidden};
+  const std::size_t used = problem.causal ? 13 : 12;
+  graph.run(handle_, std::span(uids).first(used), std::span(data).first(used), workspace);
+}
+
+}  // namespace lockstep::kernels

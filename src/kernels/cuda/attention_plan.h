@@ -1,0 +1,65 @@
+// Flash attention in bf16 as graphs of cuDNN, forward and backward.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+
+#include "kernels/cuda/fused_graph.h"
+#include "kernels/cuda/kernels.h"
+
+namespace lockstep::kernels {
+
+/// What a plan depends on besides the sizes: how far apart rows are.
+struct AttentionStrides {
+  std::int64_t q = 0, k = 0, v = 0, y = 0, dy = 0, dq = 0, dk = 0, dv = 0;
+};
+
+/// The graphs of one problem. Row t of head h of image b lies at (b * time + t) * stride + h * width.
+FusedGraph attention_graph(const AttentionProblem& problem, const AttentionStrides& strides);
+FusedGraph attention_backward_graph(const AttentionProblem& problem, const AttentionStrides& strides);
+
+/// Graphs by problem; where cuDNN has none, and once, it is said that own, slower kernels serve.
+class FlashAttention {
+ public:
+  FlashAttention(int device, cudaStream_t stream);
+  ~FlashAttention();
+  FlashAttention(const FlashAttention&) = delete;
+  FlashAttention& operator=(const FlashAttention&) = delete;
+
+  struct Forward {
+    HeadMatrix q, k, v, y;
+    float* log_sum_exp;
+  };
+  struct Backward {
+    HeadMatrix dy, q, k, v, y;
+    const float* log_sum_exp;
+    HeadMatrix dq, dk, dv;
+    float* delta;  ///< room like log_sum_exp's
+  };
+  /// The graph for these arguments, or none.
+  FusedGraph* forward(const AttentionProblem& problem, const Forward& arguments);
+  FusedGraph* backward(const AttentionProblem& problem, const Backward& arguments);
+  void run(FusedGraph& graph, const AttentionProblem& problem, const Forward& arguments, void* workspace);
+  void run(FusedGraph& graph, const AttentionProblem& problem, const Backward& arguments, void* workspace);
+
+ private:
+  struct Key {
+    AttentionProblem problem;
+    AttentionStrides strides;
+    bool backward;
+    bool operator==(const Key& other) const noexcept;
+  };
+  struct Hash {
+    std::size_t operator()(const Key& key) const noexcept;
+  };
+  FusedGraph* graph_for(const Key& key);
+
+  int device_;
+  cudnnHandle_t handle_ = nullptr;
+  CudnnDescriptor properties_;
+  bool said_ = false;
+  std::unordered_map<Key, std::unique_ptr<FusedGraph>, Hash> graphs_;  // null: cuDNN has none
+};
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,142 @@
+// Batch norm's passes over the activations, given sums per channel.
+#include "kernels/cuda/device_code.cuh"
+#include "kernels/cuda/kernels.h"
+
+namespace lockstep::kernels {
+namespace {
+
+/// The image as a matrix whose rows have one channel each (channels first), or whose columns have.
+struct Matrix {
+  std::int64_t rows, width, channels;
+  bool channels_last;
+
+  explicit Matrix(const Image& image)
+      : rows(image.channels_last ? image.images * image.places : image.images * image.channels),
+        width(image.channels_last ? image.channels : image.places),
+        channels(image.channels),
+        channels_last(image.channels_last) {}
+};
+
+struct Normalise {
+  const float *mean, *inv_std, *weight, *bias;
+
+  struct Channel {
+    float mean, factor, bias;
+    __device__ float operator()(float x) const { return (x - mean) * factor + bias; }
+  };
+  __device__ Channel of(std::int64_t c) const {
+    return {mean[c], weight ? inv_std[c] * weight[c] : inv_std[c], bias ? bias[c] : 0.0f};
+  }
+};
+
+struct Shift {
+  const float* bias;
+
+  struct Channel {
+    float bias;
+    __device__ float operator()(float x) const { return x + bias; }
+  };
+  __device__ Channel of(std::int64_t c) const { return {bias[c]}; }
+};
+
+struct InputGradient {
+  const float *mean, *inv_std, *weight;
+  const double *sums, *count;
+  std::int64_t channels;
+
+  struct Channel {
+    float factor, mean, mean_dy, slope;
+    __device__ float operator()(float dy, float x) const {
+      return factor * ((dy - mean_dy) - (x - mean) * slope);
+    }
+  };
+  __device__ Channel of(std::int64_t c) const {
+    const float factor = weight ? inv_std[c] * weight[c] : inv_std[c];
+    const double n = count ? *count : 0;
+    if (n == 0) return {factor, mean[c], 0, 0};  // statistics that were constants
+    return {factor, mean[c], static_cast<float>(sums[c] / n),
+            static_cast<float>(sums[channels + c] / n * static_cast<double>(inv_std[c]))};
+  }
+};
+
+template <int Width, class Function, class T, class... From>
+__device__ Pack<T, Width> lanes_of(const Function* f, int stride, const Pack<From, Width>&... in) {
+  Pack<T, Width> out;
+  for (int lane = 0; lane < Width; ++lane)
+    out.lane[lane] = rounded<T>(f[lane * stride](to_float(in.lane[lane])...));
+  return out;
+}
+
+/// y = f(from...), f depending on the channel. Width divides the matrix's. Threads keep their columns.
+template <int Width, class Parameters, class T, class... From>
+__global__ void __launch_bounds__(256)
+    map_channels(Matrix matrix, Parameters parameters, T* y, const From*... from) {
+  const std::int64_t packs = matrix.width / Width;
+  for (std::int64_t i = global_thread(); i < packs; i += global_threads()) {
+    const std::int64_t at = i * Width;
+    typename Parameters::Channel channel[Width];
+    if (matrix.channels_last) {
+      for (int lane = 0; lane < Width; ++lane) channel[lane] = parameters.of(at + lane);
+    }
+    for (std::int64_t row = blockIdx.y; row < matrix.rows; row += gridDim.y) {
+      const std::int64_t place = row * matrix.width + at;
+      if (!matrix.channels_last) channel[0] = parameters.of(row % matrix.channels);
+      store_pack(y + place,
+                 lanes_of<Width, typename Parameters::Channel, T>(channel, matrix.channels_last ? 1 : 0,
+                                                                  load_pack<From, Width>(from + place)...));
+    }
+  }
+}
+
+template <class Parameters, class T, class... From>
+void map_image(const char* name, const Launch& on, const Image& image, const Parameters& parameters, T* y,
+               const From*... from) {
+  if (image.elements() == 0) return;
+  const Matrix matrix(image);
+  constexpr int packed = pack_width<T>;
+  const bool packs = matrix.width % packed == 0 && packs_at(y) && (true && ... && packs_at(from));
+  const std::int64_t columns = packs ? matrix.width / packed : matrix.width;
+  const auto block = static_cast<unsigned>(columns < 256 ? ceil_div(columns, 32) * 32 : 256);
+  const std::int64_t across = columns < 256 * 1024 ? ceil_div(columns, block) : 1024;
+  // As many rows at once as fill the device.
+  const std::int64_t wanted = ceil_div(std::int64_t{on.multiprocessors} * 4096, across * block);
+  const std::int64_t most = wanted < 65535 ? wanted : 65535;
+  const dim3 grid(static_cast<unsigned>(across),
+                  static_cast<unsigned>(matrix.rows < most ? matrix.rows : most));
+  if (packs) {
+    map_channels<packed><<<grid, block, 0, on.stream>>>(matrix, parameters, y, from...);
+  } else {
+    map_channels<1><<<grid, block, 0, on.stream>>>(matrix, parameters, y, from...);
+  }
+  check_launch(name, on);
+}
+
+}  // namespace
+
+void launch_batch_norm(const Launch& on, DType dtype, const void* x, const Image& image, const float* mean,
+                       const float* inv_std, const float* weight, const float* bias, void* y) {
+  with_float_type<BF16>("batch_norm", dtype, [&]<class T>(T) {
+    map_image("batch_norm", on, image, Normalise{mean, inv_std, weight, bias}, static_cast<T*>(y),
+              static_cast<const T*>(x));
+  });
+}
+
+void launch_batch_norm_backward_input(const Launch& on, DType dtype, const void* dy, const void* x,
+                                      const Image& image, const float* mean, const float* inv_std,
+                                      const float* weight, const double* sums, const double* count,
+                                      void* dx) {
+  with_float_type<BF16>("batch_norm_backward_input", dtype, [&]<class T>(T) {
+    map_image("batch_norm_backward_input", on, image,
+              InputGradient{mean, inv_std, weight, sums, count, image.channels}, static_cast<T*>(dx),
+              static_cast<const T*>(dy), static_cast<const T*>(x));
+  });
+}
+
+void launch_add_channels(const Launch& on, DType dtype, const Image& image, const float* bias, void* y) {
+  with_float_type<BF16>("convolution", dtype, [&]<class T>(T) {
+    auto* const to = static_cast<T*>(y);
+    map_image("convolution", on, image, Shift{bias}, to, static_cast<const T*>(to));
+  });
+}
+
+}  // namespace lockstep::kernels

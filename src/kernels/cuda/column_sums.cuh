@@ -1,0 +1,80 @@
+// Sums over the rows of a matrix, column by column, in an order that depends on the sizes alone: chunks of
+// rows first, then the chunks one after another.
+#pragma once
+
+#include "kernels/cuda/device_code.cuh"
+#include "kernels/cuda/kernels.h"
+
+namespace lockstep::kernels {
+
+inline constexpr int column_threads = 32, row_threads = 8;
+
+/// term(row, column, totals) adds to `Sums` totals of the column. partial: [chunks][Sums][width].
+template <int Sums, class Sum, class Term>
+__global__ void __launch_bounds__(column_threads* row_threads)
+    sum_chunks(std::int64_t rows, std::int64_t width, std::int64_t rows_per_chunk, Term term, Sum* partial) {
+  __shared__ Sum room[row_threads][Sums][column_threads];
+  const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * column_threads + x, chunk = blockIdx.y;
+  const std::int64_t begin = chunk * rows_per_chunk;
+  const std::int64_t end = begin + rows_per_chunk < rows ? begin + rows_per_chunk : rows;
+  Sum totals[Sums] = {};
+  if (column < width) {
+    for (std::int64_t row = begin + y; row < end; row += row_threads) term(row, column, totals);
+  }
+  for (int s = 0; s < Sums; ++s) room[y][s][x] = totals[s];
+  __syncthreads();
+  if (y != 0 || column >= width) return;
+  for (int s = 0; s < Sums; ++s) {
+    Sum total = room[0][s][x];
+    for (int other = 1; other < row_threads; ++other) total += room[other][s][x];
+    partial[(chunk * Sums + s) * width + column] = total;
+  }
+}
+
+/// receive(column, totals) of each column.
+template <int Sums, class Sum, class Receive>
+__global__ void __launch_bounds__(128)
+    fold_chunks(std::int64_t chunks, std::int64_t width, const Sum* partial, Receive receive) {
+  for (std::int64_t column = global_thread(); column < width; column += global_threads()) {
+    Sum totals[Sums] = {};
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+      for (int s = 0; s < Sums; ++s) totals[s] += partial[(chunk * Sums + s) * width + column];
+    }
+    receive(column, totals);
+  }
+}
+
+/// Room for `partial`: Sums * row_chunks(rows) * width.
+template <int Sums, class Sum, class Term, class Receive>
+void sum_columns(const char* name, const Launch& on, std::int64_t rows, std::int64_t width, const Term& term,
+                 const Receive& receive, Sum* partial) {
+  if (width == 0) return;
+  const std::int64_t chunks = row_chunks(rows);
+  if (chunks > 0) {
+    const dim3 grid(static_cast<unsigned>(ceil_div(width, column_threads)), static_cast<unsigned>(chunks));
+    sum_chunks<Sums><<<grid, dim3(column_threads, row_threads), 0, on.stream>>>(
+        rows, width, ceil_div(rows, chunks), term, partial);
+    check_launch(name, on);
+  }
+  fold_chunks<Sums><<<grid_for(width, 128, on), 128, 0, on.stream>>>(
+      chunks, width, static_cast<const Sum*>(partial), receive);
+  check_launch(name, on);
+}
+
+/// float32 gradient (+)= the sum, rounded.
+template <int Sums>
+struct IntoGradients {
+  float* to[Sums];
+  bool accumulate;
+
+  template <class Sum>
+  __device__ void operator()(std::int64_t column, const Sum* totals) const {
+    for (int s = 0; s < Sums; ++s) {
+      const auto total = static_cast<float>(totals[s]);
+      to[s][column] = accumulate ? to[s][column] + total : total;
+    }
+  }
+};
+
+}  // namespace lockstep::kernels

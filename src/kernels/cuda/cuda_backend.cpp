@@ -1,0 +1,98 @@
+// Life, memory and reads of the GPU backend.
+#include "kernels/cuda/cuda_backend.h"
+
+#include <fmt/format.h>
+
+#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/convolution_plan.h"
+#include "kernels/cuda/error.h"
+#include "kernels/cuda/matmul_plan.h"
+#include "kernels/data_error.h"
+
+namespace lockstep::kernels {
+namespace {
+
+int present_device(int index) {
+  int devices = 0;
+  const cudaError_t status = cudaGetDeviceCount(&devices);
+  if (status != cudaSuccess && status != cudaErrorNoDevice) {
+    cudaGetLastError();
+    throw UsageError("device cuda:{}: the GPUs cannot be reached: {} ({}); is the driver installed?", index,
+                     cudaGetErrorString(status), cudaGetErrorName(status));
+  }
+  if (index >= 0 && index < devices) return index;
+  throw UsageError("device cuda:{}: there {} {} GPU{} here; set train.device = cpu, or see nvidia-smi", index,
+                   devices == 1 ? "is" : "are", devices, devices == 1 ? "" : "s");
+}
+
+[[noreturn]] void throw_fault(const DataFault& fault, const char* operation) {
+  if (fault.kind == DataFault::index_outside)
+    throw_index_outside(operation, fault.value, fault.number, fault.bound);
+  throw_target_outside(operation, fault.value, fault.number, fault.bound);
+}
+
+}  // namespace
+
+CudaBackend::CudaBackend(int index)
+    : index_(present_device(index)), pool_(index_), upload_(index_, pool_.stream()) {
+  int major = 0, minor = 0;
+  check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, index_),
+        "cudaDeviceGetAttribute", index_);
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index_), "cudaDeviceGetAttribute",
+        index_);
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index_), "cudaDeviceGetAttribute",
+        index_);
+  instruction_set_ = fmt::format("sm_{}{}", major, minor);
+  fault_ = scratch(sizeof(DataFault), DType::uint8);
+  check(cudaMemsetAsync(fault_.raw(), 0, sizeof(DataFault), launch().stream), "cudaMemsetAsync", index_);
+  matmul_ = std::make_unique<Matmul>(index_, pool_);
+}
+
+CudaBackend::~CudaBackend() = default;
+
+std::string CudaBackend::instruction_set() const { return instruction_set_; }
+
+Launch CudaBackend::launch() const {
+  check(cudaSetDevice(index_), "cudaSetDevice", index_);
+  return {.stream = pool_.stream(), .multiprocessors = multiprocessors_, .device = index_};
+}
+
+Tensor CudaBackend::empty(Shape shape, DType dtype, int channel_block) {
+  const auto bytes = static_cast<std::size_t>(stored_numel(shape, channel_block)) * bytes_of(dtype);
+  return Tensor::over(pool_.allocate(bytes), shape, dtype, channel_block);
+}
+
+Tensor CudaBackend::scratch(std::int64_t elements, DType dtype) { return empty({elements}, dtype, 1); }
+
+Tensor CudaBackend::in_type(const Tensor& tensor, DType dtype) {
+  if (tensor.dtype() == dtype) return tensor;
+  const Tensor converted = empty(tensor.shape(), dtype, tensor.channel_block());
+  copy(tensor, converted);
+  return converted;
+}
+
+Tensor CudaBackend::in_layout(const Tensor& tensor, bool channels_last) {
+  const int block = channels_last ? static_cast<int>(tensor.size(1)) : 1;
+  if (tensor.channel_block() == block) return tensor;
+  const Tensor converted = empty(tensor.shape(), tensor.dtype(), block);
+  to_layout(tensor, converted);
+  return converted;
+}
+
+void CudaBackend::read(const void* from, void* to, std::size_t bytes) {
+  constexpr const char* names[] = {"embedding", "cross_entropy"};
+  const Launch on = launch();
+  DataFault fault;
+  if (bytes > 0)
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, on.stream), "cudaMemcpyAsync", index_);
+  check(cudaMemcpyAsync(&fault, fault_.raw(), sizeof fault, cudaMemcpyDeviceToHost, on.stream),
+        "cudaMemcpyAsync", index_);
+  check(cudaStreamSynchronize(on.stream), "cudaStreamSynchronize", index_);
+  if (fault.kind == DataFault::none) return;
+  check(cudaMemsetAsync(fault_.raw(), 0, sizeof fault, on.stream), "cudaMemsetAsync", index_);
+  throw_fault(fault, names[fault.operation]);
+}
+
+std::unique_ptr<Backend> make_cuda_backend(int index) { return std::make_unique<CudaBackend>(index); }
+
+}  // namespace lockstep::kernels

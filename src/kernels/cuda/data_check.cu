@@ -1,0 +1,51 @@
+// Values outside their bounds, told at the next read.
+#include "kernels/cuda/device_code.cuh"
+#include "kernels/cuda/kernels.h"
+
+namespace lockstep::kernels {
+namespace {
+
+/// One block, which finds the first. `fault` is written by one thread of one kernel after another.
+__global__ void __launch_bounds__(1024)
+    find_outside(const std::int64_t* values, std::int64_t count, std::int64_t bound, bool may_ignore,
+                 std::int64_t ignored, std::int32_t kind, std::int32_t operation, DataFault* fault) {
+  __shared__ long long first_of_warp[32];
+  long long first = count;
+  for (std::int64_t i = threadIdx.x; i < count; i += 1024) {
+    const std::int64_t value = values[i];
+    if ((value < 0 || value >= bound) && !(may_ignore && value == ignored)) {
+      first = i;
+      break;
+    }
+  }
+  const auto least = [](long long x) {
+    for (int offset = 16; offset > 0; offset /= 2) {
+      const long long other = __shfl_xor_sync(0xffffffffu, x, offset);
+      x = other < x ? other : x;
+    }
+    return x;
+  };
+  first = least(first);
+  if (threadIdx.x % 32 == 0) first_of_warp[threadIdx.x / 32] = first;
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  first = least(first_of_warp[threadIdx.x]);
+  if (threadIdx.x != 0 || first == count || fault->kind != DataFault::none) return;
+  fault->operation = operation;
+  fault->value = values[first];
+  fault->number = first;
+  fault->bound = bound;
+  fault->kind = kind;
+}
+
+}  // namespace
+
+void launch_check_data(const Launch& on, const std::int64_t* values, std::int64_t count, std::int64_t bound,
+                       const std::int64_t* ignored, DataFault::Kind kind, int operation, DataFault* fault) {
+  if (count == 0) return;
+  find_outside<<<1, 1024, 0, on.stream>>>(values, count, bound, ignored != nullptr, ignored ? *ignored : 0,
+                                          kind, operation, fault);
+  check_launch("check of data", on);
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,105 @@
+// What kernels share: 16-byte accesses, conversions, and sums in a fixed order.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/launch.h"
+
+namespace lockstep::kernels {
+
+using BF16 = __nv_bfloat16;
+
+__device__ inline float to_float(float x) { return x; }
+__device__ inline float to_float(BF16 x) { return __bfloat162float(x); }
+__device__ inline double to_float(double x) { return x; }
+
+/// Rounds to T: float, double or bf16.
+template <class T, class From>
+__device__ T rounded(From x) {
+  if constexpr (sizeof(T) == 2) {
+    return __float2bfloat16_rn(static_cast<float>(x));
+  } else {
+    return static_cast<T>(x);
+  }
+}
+
+/// Width elements that are read or written at once; their address is a multiple of their size.
+template <class T, int Width>
+struct alignas(sizeof(T) * Width) Pack {
+  T lane[Width];
+};
+
+template <class T, int Width>
+__device__ Pack<T, Width> load_pack(const T* from) {
+  return *reinterpret_cast<const Pack<T, Width>*>(from);
+}
+
+template <class T, int Width>
+__device__ void store_pack(T* to, const Pack<T, Width>& pack) {
+  *reinterpret_cast<Pack<T, Width>*>(to) = pack;
+}
+
+/// Elements of T in 16 bytes.
+template <class T>
+inline constexpr int pack_width = 16 / static_cast<int>(sizeof(T));
+
+/// Whether packs of `bytes` may begin at the address.
+inline bool packs_at(const void* address, std::size_t bytes = 16) {
+  return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
+}
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Blocks for so many threads of work: enough to fill the device, and then loops.
+inline unsigned grid_for(std::int64_t threads, int block, const Launch& on) {
+  const std::int64_t blocks = ceil_div(threads, block), most = std::int64_t{on.multiprocessors} * 16;
+  return static_cast<unsigned>(blocks < 1 ? 1 : blocks < most ? blocks : most);
+}
+
+__device__ inline std::int64_t global_thread() {
+  return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ inline std::int64_t global_threads() { return static_cast<std::int64_t>(gridDim.x) * blockDim.x; }
+
+// Of a warp; every lane gets the result. The order of additions is fixed.
+template <class T>
+__device__ T warp_sum(T x) {
+  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  return x;
+}
+
+__device__ inline float warp_max(float x) {
+  for (int offset = 16; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+  return x;
+}
+
+/// Of a block of up to 1024 threads, a multiple of 32; every thread gets the result. All threads of the block
+/// must call it. `room`: shared memory for 32 elements; it may be used again after the call.
+template <class T>
+__device__ T block_sum(T x, T* room) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  x = warp_sum(x);
+  if (lane == 0) room[warp] = x;
+  __syncthreads();
+  T total = lane < warps ? room[lane] : T(0);
+  total = warp_sum(total);
+  __syncthreads();
+  return total;
+}
+
+/// The same of the largest.
+__device__ inline float block_max(float x, float* room) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  x = warp_max(x);
+  if (lane == 0) room[warp] = x;
+  __syncthreads();
+  const float most = warp_max(room[lane < warps ? lane : 0]);
+  __syncthreads();
+  return most;
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,71 @@
+// Dropout by counter, with the element numbers of the CPU.
+#include "kernels/cuda/device_code.cuh"
+#include "kernels/cuda/kernels.h"
+#include "lockstep/base/random.h"
+
+namespace lockstep::kernels {
+namespace {
+
+struct Keep {
+  Random random;
+  float p;
+  float factor;  // 1 / (1 - p)
+
+  __device__ float apply(float x, std::uint32_t word) const {
+    return Random::to_uniform(word) >= p ? x * factor : 0.0f;
+  }
+};
+
+/// Four elements are one Philox block.
+template <class T>
+__global__ void __launch_bounds__(256) drop_packs(std::int64_t count, Keep keep, const T* x, T* y) {
+  for (std::int64_t i = global_thread(); 4 * i < count; i += global_threads()) {
+    const auto words = keep.random.block(static_cast<std::uint64_t>(i));
+    if (4 * i + 4 <= count) {
+      const Pack<T, 4> in = load_pack<T, 4>(x + 4 * i);
+      Pack<T, 4> out;
+      for (int lane = 0; lane < 4; ++lane)
+        out.lane[lane] = rounded<T>(keep.apply(to_float(in.lane[lane]), words[lane]));
+      store_pack(y + 4 * i, out);
+    } else {
+      for (std::int64_t lane = 0; 4 * i + lane < count; ++lane)
+        y[4 * i + lane] = rounded<T>(keep.apply(to_float(x[4 * i + lane]), words[lane]));
+    }
+  }
+}
+
+/// Element by element; where an image's channels come last, numbers are still those of [N, C, H, W].
+template <class T>
+__global__ void __launch_bounds__(256) drop_elements(Image image, Keep keep, const T* x, T* y) {
+  const std::int64_t count = image.elements();
+  for (std::int64_t i = global_thread(); i < count; i += global_threads()) {
+    std::int64_t element = i;
+    if (image.channels_last) {
+      const std::int64_t channel = i % image.channels, place = i / image.channels % image.places,
+                         number = i / (image.channels * image.places);
+      element = (number * image.channels + channel) * image.places + place;
+    }
+    y[i] = rounded<T>(keep.apply(to_float(x[i]), keep.random.bits(static_cast<std::uint64_t>(element))));
+  }
+}
+
+}  // namespace
+
+void launch_dropout(const Launch& on, DType dtype, const void* x, const Image& image, float p,
+                    const RandomKey& key, void* y) {
+  const std::int64_t count = image.elements();
+  if (count == 0) return;
+  const Keep keep{Random(key), p, 1.0f / (1.0f - p)};
+  with_float_type<BF16>("dropout", dtype, [&]<class T>(T) {
+    const auto* from = static_cast<const T*>(x);
+    auto* to = static_cast<T*>(y);
+    if (!image.channels_last && packs_at(x, 4 * sizeof(T)) && packs_at(y, 4 * sizeof(T))) {
+      drop_packs<<<grid_for(ceil_div(count, 4), 256, on), 256, 0, on.stream>>>(count, keep, from, to);
+    } else {
+      drop_elements<<<grid_for(count, 256, on), 256, 0, on.stream>>>(image, keep, from, to);
+    }
+  });
+  check_launch("dropout", on);
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,88 @@
+// cuDNN's backend API: a graph of operations that cuDNN runs as one kernel. Plans are made for a kind of GPU,
+// which need not be here.
+#pragma once
+
+#include <cudnn.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lockstep::kernels {
+
+/// A descriptor of the backend API; destroyed with its last owner.
+class CudnnDescriptor {
+ public:
+  CudnnDescriptor() = default;
+  /// Throws FailureError naming `what` if cuDNN refuses.
+  CudnnDescriptor(cudnnBackendDescriptorType_t type, const char* what);
+
+  void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t count,
+           const void* values);
+  template <class Value>
+  void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, const Value& value) {
+    set(name, type, 1, &value);
+  }
+  void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& other);
+  void finalize();
+  /// What cuDNN says of finalizing, instead of an error.
+  cudnnStatus_t try_finalize();
+  cudnnBackendDescriptor_t get() const { return holder_.get(); }
+  explicit operator bool() const { return holder_ != nullptr; }
+
+ private:
+  std::shared_ptr<void> holder_;
+  const char* what_ = "";
+};
+
+/// The GPU that plans are made for: one that is here, or one described as cuDNN describes it.
+CudnnDescriptor device_properties(int index);
+CudnnDescriptor device_properties(const std::string& json);
+
+/// Values are 4-D. Describe tensors and operations in the order of execution, then build().
+class FusedGraph {
+ public:
+  using Extents = std::array<std::int64_t, 4>;
+
+  /// In memory: data pointers are given to run() by `uid`, which is positive. 16-byte aligned.
+  CudnnDescriptor tensor(std::int64_t uid, const Extents& extents, const Extents& strides,
+                         cudnnDataType_t type);
+  /// Between operations; row-major unless strides are given.
+  CudnnDescriptor between(const Extents& extents, cudnnDataType_t type);
+  CudnnDescriptor between(const Extents& extents, const Extents& strides, cudnnDataType_t type);
+  /// A number on the CPU, a float, given to run() by `uid`.
+  CudnnDescriptor number(std::int64_t uid);
+
+  void matmul(const CudnnDescriptor& a, const CudnnDescriptor& b, const CudnnDescriptor& c);
+  /// y = mode(x), mode(x, b), or mode(x, b, t). axis: of CUDNN_POINTWISE_GEN_INDEX.
+  void pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor& x, const CudnnDescriptor& y,
+                 const CudnnDescriptor& b = {}, const CudnnDescriptor& t = {},
+                 cudnnDataType_t compute = CUDNN_DATA_FLOAT, std::int64_t axis = -1);
+  void reduce(cudnnReduceTensorOp_t operation, const CudnnDescriptor& x, const CudnnDescriptor& y);
+  void reshape(const CudnnDescriptor& x, const CudnnDescriptor& y);
+
+  /// Takes the first plan of cuDNN's list that gives the same bits every time. False, with the reason in
+  /// why(), where there is none.
+  bool build(const CudnnDescriptor& device);
+  const std::string& why() const { return why_; }
+  std::size_t workspace_bytes() const { return static_cast<std::size_t>(workspace_bytes_); }
+  /// uids and what they are, pairwise.
+  void run(cudnnHandle_t handle, std::span<const std::int64_t> uids, std::span<void* const> data,
+           void* workspace);
+
+ private:
+  CudnnDescriptor described(std::int64_t uid, const Extents& extents, const Extents& strides,
+                            cudnnDataType_t type, bool between_operations, bool by_value);
+
+  std::vector<CudnnDescriptor> operations_;
+  std::int64_t next_between_ = 1 << 20;
+  CudnnDescriptor plan_;
+  std::int64_t workspace_bytes_ = 0;
+  std::string why_;
+};
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,246 @@
+// Layer norm: a warp a row. A row of up to 1024 (bf16: 2048) elements is read once and stays in registers.
+#include "kernels/cuda/column_sums.cuh"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr int warps = 4;
+
+/// This warp's rows: body(row).
+template <class Body>
+__device__ void for_rows_of_warp(std::int64_t rows, const Body& body) {
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * warps;
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / 32; row < rows;
+       row += stride)
+    body(row);
+}
+
+/// The packs of a row that a lane holds: numbers lane, lane + 32 ... ; element i of the row is in pack
+/// i / Width. Width divides the row's width.
+template <int Packs, int Width, class T>
+struct HeldRow {
+  float value[Packs][Width];
+
+  __device__ void load(const T* row, std::int64_t width) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int p = 0; p < Packs; ++p) {
+      const std::int64_t at = (static_cast<std::int64_t>(p) * 32 + lane) * Width;
+      if (at >= width) continue;
+      const Pack<T, Width> pack = load_pack<T, Width>(row + at);
+      for (int i = 0; i < Width; ++i) value[p][i] = to_float(pack.lane[i]);
+    }
+  }
+
+  /// f(element of the row, its value)
+  template <class Function>
+  __device__ void each(std::int64_t width, const Function& f) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int p = 0; p < Packs; ++p) {
+      const std::int64_t at = (static_cast<std::int64_t>(p) * 32 + lane) * Width;
+      if (at >= width) continue;
+#pragma unroll
+      for (int i = 0; i < Width; ++i) f(at + i, value[p][i]);
+    }
+  }
+};
+
+struct Forward {
+  const float *weight, *bias;
+  float eps;
+  float *mean, *inv_std;
+};
+
+template <int Packs, int Width, class T>
+__global__ void __launch_bounds__(32 * warps)
+    normalise_held(std::int64_t rows, std::int64_t width, const T* x, Forward with, T* y) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for_rows_of_warp(rows, [&](std::int64_t row) {
+    HeldRow<Packs, Width, T> held;
+    held.load(x + row * width, width);
+    float sum = 0;
+    held.each(width, [&](std::int64_t, float v) { sum += v; });
+    const float centre = warp_sum(sum) / static_cast<float>(width);
+    float squares = 0;
+    held.each(width, [&](std::int64_t, float v) { squares += (v - centre) * (v - centre); });
+    const float inverse = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(width) + with.eps);
+    if (lane == 0) {
+      with.mean[row] = centre;
+      with.inv_std[row] = inverse;
+    }
+#pragma unroll
+    for (int p = 0; p < Packs; ++p) {
+      const std::int64_t at = (static_cast<std::int64_t>(p) * 32 + lane) * Width;
+      if (at >= width) continue;
+      Pack<T, Width> out;
+      for (int i = 0; i < Width; ++i)
+        out.lane[i] =
+            rounded<T>(fmaf((held.value[p][i] - centre) * inverse, with.weight[at + i], with.bias[at + i]));
+      store_pack(y + row * width + at, out);
+    }
+  });
+}
+
+/// For rows too long to hold, or not made of packs: read three times.
+template <class T>
+__global__ void __launch_bounds__(32 * warps)
+    normalise(std::int64_t rows, std::int64_t width, const T* x, Forward with, T* y) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for_rows_of_warp(rows, [&](std::int64_t row) {
+    const T* from = x + row * width;
+    float sum = 0;
+    for (std::int64_t i = lane; i < width; i += 32) sum += to_float(from[i]);
+    const float centre = warp_sum(sum) / static_cast<float>(width);
+    float squares = 0;
+    for (std::int64_t i = lane; i < width; i += 32)
+      squares += (to_float(from[i]) - centre) * (to_float(from[i]) - centre);
+    const float inverse = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(width) + with.eps);
+    if (lane == 0) {
+      with.mean[row] = centre;
+      with.inv_std[row] = inverse;
+    }
+    for (std::int64_t i = lane; i < width; i += 32)
+      y[row * width + i] =
+          rounded<T>(fmaf((to_float(from[i]) - centre) * inverse, with.weight[i], with.bias[i]));
+  });
+}
+
+struct Backward {
+  const float *weight, *mean, *inv_std;
+};
+
+template <int Packs, int Width, class T>
+__global__ void __launch_bounds__(32 * warps)
+    input_gradient_held(std::int64_t rows, std::int64_t width, const T* dy, const T* x, Backward with,
+                        T* dx) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for_rows_of_warp(rows, [&](std::int64_t row) {
+    const float centre = with.mean[row], inverse = with.inv_std[row];
+    HeldRow<Packs, Width, T> upstream, normal;
+    upstream.load(dy + row * width, width);
+    normal.load(x + row * width, width);
+    float sum_g = 0, sum_gx = 0;
+#pragma unroll
+    for (int p = 0; p < Packs; ++p) {
+      const std::int64_t at = (static_cast<std::int64_t>(p) * 32 + lane) * Width;
+      if (at >= width) continue;
+#pragma unroll
+      for (int i = 0; i < Width; ++i) {
+        normal.value[p][i] = (normal.value[p][i] - centre) * inverse;
+        upstream.value[p][i] *= with.weight[at + i];
+        sum_g += upstream.value[p][i];
+        sum_gx += upstream.value[p][i] * normal.value[p][i];
+      }
+    }
+    const float mean_g = warp_sum(sum_g) / static_cast<float>(width);
+    const float mean_gx = warp_sum(sum_gx) / static_cast<float>(width);
+#pragma unroll
+    for (int p = 0; p < Packs; ++p) {
+      const std::int64_t at = (static_cast<std::int64_t>(p) * 32 + lane) * Width;
+      if (at >= width) continue;
+      Pack<T, Width> out;
+      for (int i = 0; i < Width; ++i)
+        out.lane[i] = rounded<T>(inverse * (upstream.value[p][i] - mean_g - normal.value[p][i] * mean_gx));
+      store_pack(dx + row * width + at, out);
+    }
+  });
+}
+
+template <class T>
+__global__ void __launch_bounds__(32 * warps)
+    input_gradient(std::int64_t rows, std::int64_t width, const T* dy, const T* x, Backward with, T* dx) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for_rows_of_warp(rows, [&](std::int64_t row) {
+    const float centre = with.mean[row], inverse = with.inv_std[row];
+    const T *upstream = dy + row * width, *from = x + row * width;
+    float sum_g = 0, sum_gx = 0;
+    for (std::int64_t i = lane; i < width; i += 32) {
+      const float g = to_float(upstream[i]) * with.weight[i];
+      sum_g += g;
+      sum_gx += g * ((to_float(from[i]) - centre) * inverse);
+    }
+    const float mean_g = warp_sum(sum_g) / static_cast<float>(width);
+    const float mean_gx = warp_sum(sum_gx) / static_cast<float>(width);
+    for (std::int64_t i = lane; i < width; i += 32) {
+      const float normal = (to_float(from[i]) - centre) * inverse;
+      dx[row * width + i] =
+          rounded<T>(inverse * (to_float(upstream[i]) * with.weight[i] - mean_g - normal * mean_gx));
+    }
+  });
+}
+
+/// Of dweight and of dbias.
+template <class T>
+struct ParameterTerms {
+  const T *dy, *x;
+  const float *mean, *inv_std;
+  std::int64_t width;
+  __device__ void operator()(std::int64_t row, std::int64_t column, float* totals) const {
+    const float upstream = to_float(dy[row * width + column]);
+    totals[0] += upstream * ((to_float(x[row * width + column]) - mean[row]) * inv_std[row]);
+    totals[1] += upstream;
+  }
+};
+
+/// held(packs a lane) with the smallest number that holds a row, or unheld().
+template <class T, class Held, class Unheld>
+void choose(std::int64_t width, bool aligned, const Held& held, const Unheld& unheld) {
+  const std::int64_t packs = ceil_div(width, 32 * pack_width<T>);
+  if (!aligned || width % pack_width<T> != 0 || packs > 8) return unheld();
+  if (packs <= 2) return held(std::integral_constant<int, 2>{});
+  if (packs <= 4) return held(std::integral_constant<int, 4>{});
+  held(std::integral_constant<int, 8>{});
+}
+
+unsigned row_blocks(std::int64_t rows, const Launch& on) { return grid_for(rows * 32, 32 * warps, on); }
+
+}  // namespace
+
+void launch_layer_norm(const Launch& on, DType dtype, const void* x, std::int64_t rows, std::int64_t width,
+                       const float* weight, const float* bias, float eps, void* y, float* mean,
+                       float* inv_std) {
+  if (rows == 0 || width == 0) return;
+  const Forward with{weight, bias, eps, mean, inv_std};
+  with_float_type<BF16>("layer_norm", dtype, [&]<class T>(T) {
+    const auto* from = static_cast<const T*>(x);
+    auto* to = static_cast<T*>(y);
+    const unsigned grid = row_blocks(rows, on);
+    choose<T>(
+        width, packs_at(x) && packs_at(y),
+        [&]<int Packs>(std::integral_constant<int, Packs>) {
+          normalise_held<Packs, pack_width<T>>
+              <<<grid, 32 * warps, 0, on.stream>>>(rows, width, from, with, to);
+        },
+        [&] { normalise<<<grid, 32 * warps, 0, on.stream>>>(rows, width, from, with, to); });
+  });
+  check_launch("layer_norm", on);
+}
+
+void launch_layer_norm_backward(const Launch& on, DType dtype, const void* dy, const void* x,
+                                std::int64_t rows, std::int64_t width, const float* weight, const float* mean,
+                                const float* inv_std, void* dx, float* dweight, float* dbias, bool accumulate,
+                                float* partial) {
+  if (width == 0) return;
+  const Backward with{weight, mean, inv_std};
+  with_float_type<BF16>("layer_norm_backward", dtype, [&]<class T>(T) {
+    const auto *upstream = static_cast<const T*>(dy), *from = static_cast<const T*>(x);
+    auto* to = static_cast<T*>(dx);
+    // First the parameters' part: dx may be what dy was.
+    sum_columns<2>("layer_norm_backward", on, rows, width,
+                   ParameterTerms<T>{upstream, from, mean, inv_std, width},
+                   IntoGradients<2>{{dweight, dbias}, accumulate}, partial);
+    if (rows == 0) return;
+    const unsigned grid = row_blocks(rows, on);
+    choose<T>(
+        width, packs_at(dy) && packs_at(x) && packs_at(dx),
+        [&]<int Packs>(std::integral_constant<int, Packs>) {
+          input_gradient_held<Packs, pack_width<T>>
+              <<<grid, 32 * warps, 0, on.stream>>>(rows, width, upstream, from, with, to);
+        },
+        [&] { input_gradient<<<grid, 32 * warps, 0, on.stream>>>(rows, width, upstream, from, with, to); });
+  });
+  check_launch("layer_norm_backward", on);
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,299 @@
+// Losses. Cross-entropy reads the logits once forward and once backward, in their own type; sums over rows
+// run in float64 and in an order that depends on their number alone.
+#include "kernels/cuda/device_code.cuh"
+#include "kernels/cuda/kernels.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr int block = 256;
+constexpr std::int64_t block_elements = 4096;
+
+/// The largest of some numbers, and the sum of e^(number - largest). A NaN makes the sum NaN.
+struct Exponentials {
+  float most, sum;
+};
+
+__device__ Exponentials joined(const Exponentials& a, const Exponentials& b) {
+  const float most = fmaxf(a.most, b.most);
+  if (most == -INFINITY) return {most, a.sum + b.sum};  // nothing yet, or only NaNs
+  const float left = a.most == -INFINITY ? a.sum : a.sum * expf(a.most - most);
+  const float right = b.most == -INFINITY ? b.sum : b.sum * expf(b.most - most);
+  return {most, left + right};
+}
+
+__device__ Exponentials with(const Exponentials& so_far, float x) {
+  if (x > so_far.most) {
+    const float kept = so_far.most == -INFINITY ? so_far.sum : so_far.sum * expf(so_far.most - x);
+    return {x, kept + 1.0f};
+  }
+  if (so_far.most == -INFINITY) return {so_far.most, so_far.sum + (x != x ? x : 0.0f)};
+  return {so_far.most, so_far.sum + expf(x - so_far.most)};
+}
+
+/// A class's index that is counted.
+__device__ bool counts(std::int64_t target, const LossRows& sizes) {
+  return target != sizes.ignore_index && target >= 0 && target < sizes.classes;
+}
+
+/// f(x) for each element of a row of this thread's share, in packs where Width > 1 and the row begins at one.
+template <int Width, class T, class Function>
+__device__ void each_of_row(const T* row, std::int64_t classes, const Function& f) {
+  const std::int64_t packs = classes / Width;
+  for (std::int64_t i = threadIdx.x; i < packs; i += block) {
+    const Pack<T, Width> in = load_pack<T, Width>(row + i * Width);
+    for (int lane = 0; lane < Width; ++lane) f(to_float(in.lane[lane]));
+  }
+  for (std::int64_t i = packs * Width + threadIdx.x; i < classes; i += block) f(to_float(row[i]));
+}
+
+/// A block a row.
+template <int Width, class T>
+__global__ void __launch_bounds__(block) forward(LossRows sizes, const T* logits, const std::int64_t* targets,
+                                                 float* log_sum_exp, double* losses) {
+  __shared__ float most_room[32], sum_room[32];
+  __shared__ double double_room[32];
+  for (std::int64_t row = blockIdx.x; row < sizes.rows; row += gridDim.x) {
+    const std::int64_t target = targets[row];
+    if (!counts(target, sizes)) {  // the same for every thread of the block
+      if (threadIdx.x == 0) {
+        log_sum_exp[row] = 0;
+        losses[row] = 0;
+      }
+      continue;
+    }
+    const T* x = logits + row * sizes.classes;
+    Exponentials mine{-INFINITY, 0};
+    double plain_sum = 0;
+    const bool smooth = sizes.label_smoothing > 0;
+    each_of_row<Width>(x, sizes.classes, [&](float value) {
+      mine = with(mine, value);
+      if (smooth) plain_sum += static_cast<double>(value);
+    });
+    for (int offset = 16; offset > 0; offset /= 2) {
+      mine = joined(mine, {__shfl_xor_sync(0xffffffffu, mine.most, offset),
+                           __shfl_xor_sync(0xffffffffu, mine.sum, offset)});
+    }
+    if (threadIdx.x % 32 == 0) {
+      most_room[threadIdx.x / 32] = mine.most;
+      sum_room[threadIdx.x / 32] = mine.sum;
+    }
+    __syncthreads();
+    if (smooth) plain_sum = block_sum(plain_sum, double_room);
+    if (threadIdx.x == 0) {
+      Exponentials all{most_room[0], sum_room[0]};
+      for (int warp = 1; warp < block / 32; ++warp) all = joined(all, {most_room[warp], sum_room[warp]});
+      const double log = static_cast<double>(all.most) + ::log(static_cast<double>(all.sum));
+      const double smoothing = static_cast<double>(sizes.label_smoothing);
+      double loss = (1 - smoothing) * (log - static_cast<double>(to_float(x[target])));
+      if (smooth) loss += smoothing * (log - plain_sum / static_cast<double>(sizes.classes));
+      log_sum_exp[row] = static_cast<float>(log);
+      losses[row] = loss;
+    }
+    __syncthreads();  // the rooms are free again
+  }
+}
+
+/// total = {sum of losses, rows that count}: one block.
+__global__ void __launch_bounds__(1024)
+    fold_rows(LossRows sizes, const std::int64_t* targets, const double* losses, double* total) {
+  __shared__ double room[32];
+  double sum = 0, counted = 0;
+  for (std::int64_t row = threadIdx.x; row < sizes.rows; row += 1024) {
+    sum += losses[row];
+    counted += counts(targets[row], sizes) ? 1 : 0;
+  }
+  sum = block_sum(sum, room);
+  counted = block_sum(counted, room);
+  if (threadIdx.x == 0) {
+    total[0] = sum;
+    total[1] = counted;
+  }
+}
+
+/// dlogits = factor * (e^(x - log) - spread), and at the target less 1 - smoothing. May be the logits.
+template <int Width, class T>
+__global__ void __launch_bounds__(block)
+    backward(LossRows sizes, const T* logits, const std::int64_t* targets, const float* log_sum_exp,
+             const float* factor, T* dlogits) {
+  const float by = *factor;
+  const float spread = sizes.label_smoothing / static_cast<float>(sizes.classes);
+  const float wanted = 1.0f - sizes.label_smoothing;
+  const std::int64_t packs = sizes.classes / Width;
+  for (std::int64_t row = blockIdx.x; row < sizes.rows; row += gridDim.x) {
+    const std::int64_t target = targets[row];
+    const bool counted = counts(target, sizes);
+    const float log = log_sum_exp[row];
+    const T* x = logits + row * sizes.classes;
+    T* d = dlogits + row * sizes.classes;
+    const auto gradient = [&](std::int64_t c, float value) {
+      if (!counted) return 0.0f;
+      const float off = expf(value - log) - spread;
+      return by * (c == target ? off - wanted : off);
+    };
+    for (std::int64_t i = threadIdx.x; i < packs; i += block) {
+      const Pack<T, Width> in = load_pack<T, Width>(x + i * Width);
+      Pack<T, Width> out;
+      for (int lane = 0; lane < Width; ++lane)
+        out.lane[lane] = rounded<T>(gradient(i * Width + lane, to_float(in.lane[lane])));
+      store_pack(d + i * Width, out);
+    }
+    for (std::int64_t c = packs * Width + threadIdx.x; c < sizes.classes; c += block)
+      d[c] = rounded<T>(gradient(c, to_float(x[c])));
+  }
+}
+
+/// hits[row] = 1 where the first of the largest logits is the target. A warp a row.
+template <class T>
+__global__ void __launch_bounds__(block) find_hits(std::int64_t rows, std::int64_t classes, const T* logits,
+                                                   const std::int64_t* targets, std::int32_t* hits) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (std::int64_t row = global_thread() / 32; row < rows; row += global_threads() / 32) {
+    const T* x = logits + row * classes;
+    float most = -INFINITY;
+    std::int64_t place = classes;  // none yet
+    for (std::int64_t c = lane; c < classes; c += 32) {
+      const float value = to_float(x[c]);
+      if (value > most || (place == classes && value == most)) {
+        most = value;
+        place = c;
+      }
+    }
+    for (int offset = 16; offset > 0; offset /= 2) {
+      const float other = __shfl_xor_sync(0xffffffffu, most, offset);
+      const auto other_place =
+          static_cast<std::int64_t>(__shfl_xor_sync(0xffffffffu, static_cast<long long>(place), offset));
+      if (other > most || (other == most && other_place < place)) {
+        most = other;
+        place = other_place;
+      }
+    }
+    if (lane == 0) hits[row] = place < classes && place == targets[row] ? 1 : 0;
+  }
+}
+
+__global__ void __launch_bounds__(1024)
+    fold_hits(std::int64_t rows, const std::int32_t* hits, std::int64_t* correct) {
+  __shared__ long long room[32];
+  long long sum = 0;
+  for (std::int64_t row = threadIdx.x; row < rows; row += 1024) sum += hits[row];
+  sum = block_sum(sum, room);
+  if (threadIdx.x == 0) *correct = sum;
+}
+
+template <class T>
+__global__ void __launch_bounds__(block)
+    squared_blocks(std::int64_t count, const T* x, const T* target, double* sums) {
+  __shared__ double room[32];
+  const std::int64_t blocks = ceil_div(count, block_elements);
+  for (std::int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
+    const std::int64_t first = b * block_elements;
+    const std::int64_t end = first + block_elements < count ? first + block_elements : count;
+    double sum = 0;
+    for (std::int64_t i = first + threadIdx.x; i < end; i += block) {
+      const double off = static_cast<double>(to_float(x[i])) - static_cast<double>(to_float(target[i]));
+      sum += off * off;
+    }
+    sum = block_sum(sum, room);
+    if (threadIdx.x == 0) sums[b] = sum;
+  }
+}
+
+__global__ void __launch_bounds__(1024)
+    fold_blocks(std::int64_t blocks, const double* sums, double weight, double* total) {
+  __shared__ double room[32];
+  double sum = 0;
+  for (std::int64_t b = threadIdx.x; b < blocks; b += 1024) sum += sums[b];
+  sum = block_sum(sum, room);
+  if (threadIdx.x == 0) {
+    total[0] = sum;
+    total[1] = weight;
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(block)
+    squared_backward(std::int64_t count, const T* x, const T* target, const float* factor, T* dx) {
+  const float by = 2.0f * *factor;
+  for (std::int64_t i = global_thread(); i < count; i += global_threads())
+    dx[i] = rounded<T>(by * (to_float(x[i]) - to_float(target[i])));
+}
+
+unsigned block_a_row(std::int64_t rows, const Launch& on) { return grid_for(rows * block, block, on); }
+
+}  // namespace
+
+void launch_cross_entropy(const Launch& on, DType dtype, const void* logits, const std::int64_t* targets,
+                          const LossRows& sizes, float* log_sum_exp, double* losses, double* total) {
+  if (sizes.rows > 0) {
+    with_float_type<BF16>("cross_entropy", dtype, [&]<class T>(T) {
+      const auto* x = static_cast<const T*>(logits);
+      const unsigned grid = block_a_row(sizes.rows, on);
+      if (packs_at(x) && sizes.classes % pack_width<T> == 0) {
+        forward<pack_width<T>><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
+      } else {
+        forward<1><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
+      }
+    });
+    check_launch("cross_entropy", on);
+  }
+  fold_rows<<<1, 1024, 0, on.stream>>>(sizes, targets, losses, total);
+  check_launch("cross_entropy", on);
+}
+
+void launch_cross_entropy_backward(const Launch& on, DType dtype, const void* logits,
+                                   const std::int64_t* targets, const LossRows& sizes,
+                                   const float* log_sum_exp, const float* factor, void* dlogits) {
+  if (sizes.rows == 0 || sizes.classes == 0) return;
+  with_float_type<BF16>("cross_entropy_backward", dtype, [&]<class T>(T) {
+    const auto* x = static_cast<const T*>(logits);
+    auto* d = static_cast<T*>(dlogits);
+    const unsigned grid = block_a_row(sizes.rows, on);
+    if (packs_at(x) && packs_at(d) && sizes.classes % pack_width<T> == 0) {
+      backward<pack_width<T>><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, factor, d);
+    } else {
+      backward<1><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, factor, d);
+    }
+  });
+  check_launch("cross_entropy_backward", on);
+}
+
+void launch_count_correct(const Launch& on, DType dtype, const void* logits, const std::int64_t* targets,
+                          std::int64_t rows, std::int64_t classes, std::int32_t* hits,
+                          std::int64_t* correct) {
+  if (rows > 0) {
+    with_float_type<BF16>("count_correct", dtype, [&]<class T>(T) {
+      find_hits<<<grid_for(rows * 32, block, on), block, 0, on.stream>>>(
+          rows, classes, static_cast<const T*>(logits), targets, hits);
+    });
+    check_launch("count_correct", on);
+  }
+  fold_hits<<<1, 1024, 0, on.stream>>>(rows, hits, correct);
+  check_launch("count_correct", on);
+}
+
+void launch_squared_error(const Launch& on, DType dtype, const void* x, const void* target,
+                          std::int64_t count, double* sums, double* total) {
+  const std::int64_t blocks = ceil_div(count, block_elements);
+  if (blocks > 0) {
+    with_float_type<BF16>("squared_error", dtype, [&]<class T>(T) {
+      squared_blocks<<<grid_for(blocks * block, block, on), block, 0, on.stream>>>(
+          count, static_cast<const T*>(x), static_cast<const T*>(target), sums);
+    });
+    check_launch("squared_error", on);
+  }
+  fold_blocks<<<1, 1024, 0, on.stream>>>(blocks, sums, static_cast<double>(count), total);
+  check_launch("squared_error", on);
+}
+
+void launch_squared_error_backward(const Launch& on, DType dtype, const void* x, const void* target,
+                                   std::int64_t count, const float* factor, void* dx) {
+  if (count == 0) return;
+  with_float_type<BF16>("squared_error_backward", dtype, [&]<class T>(T) {
+    squared_backward<<<grid_for(count, block, on), block, 0, on.stream>>>(
+        count, static_cast<const T*>(x), static_cast<const T*>(target), factor, static_cast<T*>(dx));
+  });
+  check_launch("squared_error_backward", on);
+}
+
+}  // namespace lockstep::kernels

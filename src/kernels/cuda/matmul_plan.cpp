@@ -1,0 +1,174 @@
+#include "kernels/cuda/matmul_plan.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/error.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr std::size_t workspace_bytes = std::size_t{32} << 20;
+
+cudaDataType_t type_of(DType dtype) {
+  if (dtype == DType::float32) return CUDA_R_32F;
+  if (dtype == DType::bfloat16) return CUDA_R_16BF;
+  throw UsageError("matrices of {} are not multiplied on a GPU; only float32 and bfloat16 are built",
+                   to_string(dtype));
+}
+
+/// The largest power of two, 256 at most, that the address is a multiple of.
+std::uint32_t alignment_of(const void* address) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(address) | 256u;
+  return static_cast<std::uint32_t>(bits & (~bits + 1));
+}
+
+}  // namespace
+
+// cuBLASLt's matrices are column-major, so it is told C' = B' A': a row-major matrix is its own transpose
+// there.
+struct Matmul::Plan {
+  Plan(const MatmulProblem& problem, const void* bias, cublasLtHandle_t handle, int device)
+      : device_(device) {
+    try {
+      describe(problem, bias);
+      choose(problem, handle);
+    } catch (...) {
+      free();
+      throw;
+    }
+  }
+  ~Plan() { free(); }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  cublasLtMatmulDesc_t product = nullptr;
+  cublasLtMatrixLayout_t left = nullptr, right = nullptr, result = nullptr;  // B', A', C'
+  cublasLtMatmulAlgo_t algorithm{};
+
+ private:
+  void describe(const MatmulProblem& p, const void* bias) {
+    check(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate",
+          device_);
+    const auto operation = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
+    set(CUBLASLT_MATMUL_DESC_TRANSA, operation(p.b_transposed));
+    set(CUBLASLT_MATMUL_DESC_TRANSB, operation(p.a_transposed));
+    if (p.bias) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(p.out));
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    }
+    // As they lie in memory: rows of `stride` elements are columns there.
+    layout(left, p.in, p.b_transposed ? p.k : p.n, p.b_transposed ? p.n : p.k, p.b_stride);
+    layout(right, p.in, p.a_transposed ? p.m : p.k, p.a_transposed ? p.k : p.m, p.a_stride);
+    layout(result, p.out, p.n, p.m, p.n);
+  }
+
+  void choose(const MatmulProblem& p, cublasLtHandle_t handle) {
+    cublasLtMatmulPreference_t preference = nullptr;
+    check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate", device_);
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t name, const auto& value) {
+      cublasLtMatmulPreferenceSetAttribute(preference, name, &value, sizeof value);
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+    // Not in place, whose order of additions is that of time.
+    const auto reductions = static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
+                                                       CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
+    for (const auto name :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      prefer(name, p.alignment);
+    cublasLtMatmulHeuristicResult_t found{};
+    int count = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, product, left, right, result, result,
+                                                                 preference, 1, &found, &count);
+    cublasLtMatmulPreferenceDestroy(preference);
+    check(status, "cublasLtMatmulAlgoGetHeuristic", device_);
+    if (count == 0) {
+      throw FailureError("cuBLASLt on cuda:{} has no kernel for [{}, {}] by [{}, {}] of {} into {}", device_,
+                         p.m, p.k, p.k, p.n, to_string(p.in), to_string(p.out));
+    }
+    algorithm = found.algo;
+  }
+
+  template <class Value>
+  void set(cublasLtMatmulDescAttributes_t name, const Value& value) {
+    check(cublasLtMatmulDescSetAttribute(product, name, &value, sizeof value),
+          "cublasLtMatmulDescSetAttribute", device_);
+  }
+
+  void layout(cublasLtMatrixLayout_t& made, DType dtype, std::int64_t rows, std::int64_t columns,
+              std::int64_t stride) {
+    check(cublasLtMatrixLayoutCreate(&made, type_of(dtype), static_cast<std::uint64_t>(rows),
+                                     static_cast<std::uint64_t>(columns), stride),
+          "cublasLtMatrixLayoutCreate", device_);
+  }
+
+  void free() noexcept {
+    for (cublasLtMatrixLayout_t made : {left, right, result}) {
+      if (made) cublasLtMatrixLayoutDestroy(made);
+    }
+    if (product) cublasLtMatmulDescDestroy(product);
+  }
+
+  int device_;
+};
+
+std::size_t Matmul::Hash::operator()(const MatmulProblem& p) const noexcept {
+  std::uint64_t hash = 0;
+  for (const std::int64_t part :
+       {p.m, p.n, p.k, p.a_stride, p.b_stride, std::int64_t{p.a_transposed}, std::int64_t{p.b_transposed},
+        static_cast<std::int64_t>(p.in), static_cast<std::int64_t>(p.out), std::int64_t{p.bias},
+        std::int64_t{p.accumulate}, std::int64_t{p.alignment}}) {
+    hash = mix_bits(hash + static_cast<std::uint64_t>(part) + 0x9e3779b97f4a7c15u);
+  }
+  return hash;
+}
+
+Matmul::Matmul(int device, StreamPool& pool)
+    : device_(device), pool_(pool), workspace_(pool.allocate(workspace_bytes)) {
+  check(cublasLtCreate(&handle_), "cublasLtCreate", device);
+}
+
+Matmul::~Matmul() {
+  plans_.clear();
+  cublasLtDestroy(handle_);
+}
+
+Matmul::Plan& Matmul::plan_for(const MatmulProblem& problem, const void* bias) {
+  const auto found = plans_.find(problem);
+  if (found != plans_.end()) return *found->second;
+  return *plans_.emplace(problem, std::make_unique<Plan>(problem, bias, handle_, device_)).first->second;
+}
+
+void Matmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, DType in, const DeviceMatrix& a,
+                      const DeviceMatrix& b, DType out, void* c, const void* bias, bool accumulate) {
+  const std::uint32_t alignment = std::min({alignment_of(a.data), alignment_of(b.data), alignment_of(c),
+                                            bias ? alignment_of(bias) : std::uint32_t{256}});
+  Plan& plan = plan_for({.m = m,
+                         .n = n,
+                         .k = k,
+                         .a_stride = a.stride,
+                         .b_stride = b.stride,
+                         .a_transposed = a.transposed,
+                         .b_transposed = b.transposed,
+                         .in = in,
+                         .out = out,
+                         .bias = bias != nullptr,
+                         .accumulate = accumulate,
+                         .alignment = alignment},
+                        bias);
+  if (bias) {
+    check(cublasLtMatmulDescSetAttribute(plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
+          "cublasLtMatmulDescSetAttribute", device_);
+  }
+  const float alpha = 1, beta = accumulate ? 1.0f : 0.0f;
+  check(cublasLtMatmul(handle_, plan.product, &alpha, b.data, plan.left, a.data, plan.right, &beta, c,
+                       plan.result, c, plan.result, &plan.algorithm, workspace_->data, workspace_bytes,
+                       pool_.stream()),
+        "cublasLtMatmul", device_);
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,82 @@
+// Layer norm and group norm.
+#include "kernels/cuda/twins.h"
+
+namespace lockstep::test {
+namespace {
+
+using kernels::Backend;
+
+BOOST_FIXTURE_TEST_SUITE(norms, Twins)
+
+BOOST_AUTO_TEST_CASE(layer_norm_is_that_of_the_cpu) {
+  Draw draw;
+  for (const auto& [rows, width] : {std::pair<int, int>{0, 8},
+                                    {1, 1},
+                                    {3, 7},
+                                    {5, 64},
+                                    {300, 96},
+                                    {9, 768},
+                                    {4, 1024},
+                                    {3, 2048},
+                                    {2, 3000},
+                                    {2, 4099}}) {
+    const Operand x = activation(draw.normal({rows, width}, 3)), dy = activation(draw.normal({rows, width})),
+                  weight = fixed(draw.normal({width})), bias = fixed(draw.normal({width}));
+    const Operand y = activation(unwritten({rows, width})), row = fixed(unwritten({rows}));
+    const std::string what = " of [" + std::to_string(rows) + ", " + std::to_string(width) + "]";
+    compare("layer_norm" + what, {x, weight, bias}, {y, row, row},
+            [](Backend& on, const Tensors& in, const Tensors& out) {
+              on.layer_norm(in[0], in[1], in[2], 1e-5f, out[0], out[1], out[2]);
+            });
+    for (const bool accumulate : {false, true}) {
+      const Operand parameter = fixed(accumulate ? draw.normal({width}) : unwritten({width}));
+      compare("layer_norm_backward" + what, {x, dy, weight, bias}, {y, parameter, parameter},
+              [=](Backend& on, const Tensors& in, const Tensors& out) {
+                const Shape items{in[0].size(0)};
+                const Tensor mean = on.empty(items), inv_std = on.empty(items);
+                const Tensor unread = on.empty(in[0].shape(), in[0].dtype());
+                on.layer_norm(in[0], in[2], in[3], 1e-5f, unread, mean, inv_std);
+                on.layer_norm_backward(in[1], in[0], in[2], mean, inv_std, out[0], out[1], out[2],
+                                       accumulate);
+              });
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(group_norm_is_that_of_the_cpu) {
+  Draw draw;
+  for (const auto& [shape, groups] : {std::pair<Shape, int>{{2, 6, 5, 7}, 3},
+                                      {{0, 4, 3, 3}, 2},
+                                      {{1, 1, 1, 1}, 1},
+                                      {{3, 32, 9, 9}, 8},
+                                      {{2, 4, 40, 40}, 1},
+                                      {{2, 300, 2, 2}, 1}}) {
+    const std::int64_t channels = shape[1];
+    const Operand x = activation(draw.normal(shape, 3)), dy = activation(draw.normal(shape)),
+                  weight = fixed(draw.normal({channels})), bias = fixed(draw.normal({channels}));
+    const Operand y = activation(unwritten(shape)), item = fixed(unwritten({shape[0], groups}));
+    const int count = groups;
+    const std::string what = " of " + to_string(shape) + " in " + std::to_string(groups);
+    compare("group_norm" + what, {x, weight, bias}, {y, item, item},
+            [=](Backend& on, const Tensors& in, const Tensors& out) {
+              on.group_norm(in[0], count, in[1], in[2], 1e-5f, out[0], out[1], out[2]);
+            });
+    for (const bool accumulate : {false, true}) {
+      const Operand parameter = fixed(accumulate ? draw.normal({channels}) : unwritten({channels}));
+      compare("group_norm_backward" + what, {x, dy, weight, bias}, {y, parameter, parameter},
+              [=](Backend& on, const Tensors& in, const Tensors& out) {
+                const Shape items{in[0].size(0), count};
+                const Tensor mean = on.empty(items), inv_std = on.empty(items);
+                const Tensor unread = on.empty(in[0].shape(), in[0].dtype());
+                on.group_norm(in[0], count, in[2], in[3], 1e-5f, unread, mean, inv_std);
+                on.group_norm_backward(in[1], in[0], count, in[2], mean, inv_std, out[0], out[1], out[2],
+                                       accumulate);
+              });
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,155 @@
+// Dense layers, convolutions and attention.
+#include "kernels/cuda/twins.h"
+
+namespace lockstep::test {
+namespace {
+
+using kernels::Backend;
+using kernels::Columns;
+
+BOOST_FIXTURE_TEST_SUITE(products, Twins)
+
+BOOST_AUTO_TEST_CASE(dense_layers_are_those_of_the_cpu) {
+  Draw draw;
+  struct Sizes {
+    int rows, in, out;
+  };
+  for (const Sizes& s : {Sizes{0, 3, 4},
+                         {1, 1, 1},
+                         {5, 7, 3},
+                         {64, 96, 40},
+                         {33, 257, 129},
+                         {512, 64, 10},
+                         {3, 0, 5},
+                         {128, 768, 2304}}) {
+    const Operand x = activation(draw.normal({s.rows, s.in})), dy = activation(draw.normal({s.rows, s.out})),
+                  weight = fixed(draw.normal({s.out, s.in}, 0.1f)), bias = fixed(draw.normal({s.out}));
+    const std::string what =
+        std::to_string(s.rows) + " x " + std::to_string(s.in) + " x " + std::to_string(s.out);
+    compare(
+        "linear " + what, {x, weight, bias}, {activation(unwritten({s.rows, s.out}))},
+        [](Backend& on, const Tensors& in, const Tensors& out) { on.linear(in[0], in[1], in[2], out[0]); });
+    compare("linear without bias " + what, {x, weight}, {activation(unwritten({s.rows, s.out}))},
+            [](Backend& on, const Tensors& in, const Tensors& out) { on.linear(in[0], in[1], {}, out[0]); });
+    compare("linear_backward_input " + what, {dy, weight}, {activation(unwritten({s.rows, s.in}))},
+            [](Backend& on, const Tensors& in, const Tensors& out) {
+              on.linear_backward_input(in[0], in[1], out[0]);
+            });
+    for (const bool accumulate : {false, true}) {
+      const Shape shape{s.out, s.in};
+      compare("linear_backward_weight " + what, {x, dy},
+              {fixed(accumulate ? draw.normal(shape) : unwritten(shape))},
+              [=](Backend& on, const Tensors& in, const Tensors& out) {
+                on.linear_backward_weight(in[0], in[1], out[0], accumulate);
+              });
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(gradients_between_others_in_an_arena_are_written_in_their_place) {
+  Draw draw;
+  compare("linear_backward_weight", {fixed(draw.normal({40, 6})), fixed(draw.normal({40, 5}))},
+          {fixed(draw.normal({64}))},
+          [](Backend& on, const Tensors& in, const Tensors& out) {
+            on.linear_backward_weight(in[0], in[1], out[0].rows(3, 33).reshape({5, 6}), false);
+          },
+          {plain_float});
+}
+
+BOOST_AUTO_TEST_CASE(convolutions_are_those_of_the_cpu) {
+  Draw draw;
+  struct Sizes {
+    std::int64_t n, c, h, w, o, kernel;
+    kernels::Convolution geometry;
+  };
+  for (const Sizes& s : {Sizes{2, 3, 9, 7, 8, 3, {1, 1, 1}},
+                         {0, 4, 5, 5, 4, 3, {1, 1, 1}},
+                         {1, 1, 1, 1, 1, 1, {1, 0, 1}},
+                         {3, 16, 12, 12, 32, 3, {2, 1, 1}},
+                         {2, 32, 8, 8, 64, 1, {2, 0, 1}},
+                         {2, 8, 10, 10, 8, 3, {1, 1, 4}},
+                         {2, 3, 32, 32, 16, 7, {2, 3, 1}},
+                         {4, 64, 14, 14, 64, 3, {1, 1, 1}}}) {
+    const std::int64_t oh = (s.h + 2 * s.geometry.padding - s.kernel) / s.geometry.stride + 1;
+    const std::int64_t ow = (s.w + 2 * s.geometry.padding - s.kernel) / s.geometry.stride + 1;
+    const Shape weight_shape{s.o, s.c / s.geometry.groups, s.kernel, s.kernel};
+    const Operand x = activation(draw.normal({s.n, s.c, s.h, s.w})),
+                  weight = fixed(draw.normal(weight_shape, 0.2f)), bias = fixed(draw.normal({s.o})),
+                  dy = activation(draw.normal({s.n, s.o, oh, ow}));
+    const auto run = [&](const char* what, const std::vector<Operand>& in, const std::vector<Operand>& out,
+                         const Twins::Operation& operation) {
+      const std::string name = std::string(what) + " of " +
+                               to_string(s.n == 0 ? Shape{0, s.c} : x.value.shape()) + " by " +
+                               to_string(weight_shape);
+      if (s.geometry.groups == 1) {
+        compare(name, in, out, operation, {plain_float, plain_bf16, last_float, last_bf16});
+      } else {
+        compare(name, in, out, operation, {plain_float, plain_bf16});
+      }
+    };
+    const kernels::Convolution geometry = s.geometry;
+    run("convolution", {x, weight, bias}, {activation(unwritten(dy.value.shape()))},
+        [=](Backend& on, const Tensors& in, const Tensors& out) {
+          on.convolution(in[0], in[1], in[2], geometry, out[0]);
+        });
+    run("convolution_backward_input", {dy, weight}, {activation(unwritten(x.value.shape()))},
+        [=](Backend& on, const Tensors& in, const Tensors& out) {
+          on.convolution_backward_input(in[0], in[1], geometry, out[0]);
+        });
+    for (const bool accumulate : {false, true}) {
+      run("convolution_backward_weight", {x, dy},
+          {fixed(accumulate ? draw.normal(weight_shape) : unwritten(weight_shape))},
+          [=](Backend& on, const Tensors& in, const Tensors& out) {
+            on.convolution_backward_weight(in[0], in[1], geometry, out[0], accumulate);
+          });
+      run("channel_sums", {dy}, {fixed(accumulate ? draw.normal({s.o}) : unwritten({s.o}))},
+          [=](Backend& on, const Tensors& in, const Tensors& out) {
+            on.channel_sums(in[0], out[0], accumulate);
+          });
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(attention_is_that_of_the_cpu) {
+  Draw draw;
+  struct Sizes {
+    int batch, time, heads, width;
+  };
+  for (const Sizes& s : {Sizes{0, 5, 2, 4},
+                         {1, 1, 1, 1},
+                         {2, 33, 3, 5},
+                         {1, 64, 2, 64},
+                         {2, 100, 2, 16},
+                         {1, 70, 1, 80},
+                         {1, 40, 1, 200},
+                         {2, 256, 3, 64}}) {
+    // A gap before and behind the gradients; one of 1 keeps bf16 from cuDNN, whose packs begin at 16 bytes.
+    for (const auto& [causal_case, gap_case] :
+         {std::pair<bool, int>{false, 0}, {true, 0}, {true, 1}, {false, 8}}) {
+      const bool causal = causal_case;
+      const std::int64_t gap = gap_case, channels = s.heads * s.width;
+      const Shape shape{s.batch, s.time, channels};
+      // The backward takes what the device's own forward saved.
+      compare(
+          "attention " + to_string(shape) + (causal ? ", causal" : ""),
+          {activation(draw.normal({s.batch, s.time, 3 * channels})), activation(draw.normal(shape))},
+          {activation(unwritten(shape)), activation(draw.normal({s.batch, s.time, 3 * channels + 2 * gap}))},
+          [=](Backend& on, const Tensors& in, const Tensors& out) {
+            const auto part = [&](const Tensor& matrix, int number, std::int64_t first) {
+              return Columns{matrix, first + number * channels, channels};
+            };
+            const Tensor saved = on.empty(on.attention_saved_shape(s.batch, s.heads, s.time));
+            on.attention(part(in[0], 0, 0), part(in[0], 1, 0), part(in[0], 2, 0), s.heads, causal, out[0],
+                         saved);
+            on.attention_backward(in[1], part(in[0], 0, 0), part(in[0], 1, 0), part(in[0], 2, 0), s.heads,
+                                  causal, out[0], saved, part(out[1], 0, gap), part(out[1], 1, gap),
+                                  part(out[1], 2, gap));
+          });
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace lockstep::test
