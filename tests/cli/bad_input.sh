@@ -47,6 +47,7 @@ expect 2 "--bytes 6: must be a multiple of 4" 1 bench allreduce --bytes 4 6
 expect 2 "option '--bytes' is invalid; see lockstep bench allreduce --help" 1 bench allreduce --bytes many
 expect 2 "--bucket-mb 0: must be in .*; see lockstep bench overlap --help" 2 bench overlap --bucket-mb 1 0
 expect 2 "--steps 0: must be at least 1; see lockstep bench step --help" 1 bench step --steps 0
+expect 2 "bench step: --profile and --passes are two things to measure" 1 bench step --profile --passes 2
 expect 2 "prepare: say what the inputs are: csv, idx, cifar or text" 1 prepare
 expect 2 "prepare: the files to read are missing" 1 prepare csv --out made.h5
 expect 2 "nowhere.ini: cannot read" 2 train nowhere.ini
