@@ -23,6 +23,7 @@ struct Run {
   std::string run = folder.file("run");
   std::string checkpoints = run + "/checkpoints";
   lc::Contents contents = ls::test::awkward_contents();
+  Run() { ls::test::fill(contents, 7); }
 
   /// Every element becomes something else.
   void overwrite() {
