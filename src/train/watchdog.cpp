@@ -165,7 +165,7 @@ void Watchdog::look() {
     report();
   }
   if (sees_pids_) say_deaths();
-  if (told_to_end()) end_after_loss();
+  end_after_loss();
   if (options_.hang_timeout_s > 0) judge();
   if (rank_ == 0 && !said_unheard_ && watch_s_ > unheard_note_s) {
     said_unheard_ = true;
@@ -268,30 +268,30 @@ void Watchdog::say_deaths() {
     if (!record.death_said.compare_exchange_strong(expected, 1)) continue;
     say(fmt::format("lockstep: {} has died; {}\n", name(rank), place(rank)));
   }
-  if (options_.hang_timeout_s <= 0) return;
-  for (const int rank : local_ranks_) {
-    if (board_.rank(rank).death_said.load() == 0) continue;
-    if (death_s_ < 0) death_s_ = watch_s_;
-    if (watch_s_ - death_s_ > death_patience_s)
-      end_job(fmt::format("lockstep: {} has died, and the launcher leaves the others alone\n", name(rank)));
-  }
 }
 
-/// SIGTERM came. With all ranks there it is a request, which the next step obeys; where one is lost there is no
-/// next step.
+/// The launcher ends a job that lost a rank, or SIGTERM says that it is to end: where all ranks are there
+/// that is a request, which the next step obeys; where one is lost there is no next step.
 void Watchdog::end_after_loss() {
+  const bool told = told_to_end();
+  if (!told && options_.hang_timeout_s <= 0) return;
   constexpr const char* meaning = "SIGTERM is taken for the end of this job, not for a request to stop";
-  const bool stuck = board_.rank(rank_).where.waiting.load() > 0 && judge_.idle_s(rank_, watch_s_) > lost_after_s;
+  const bool stuck =
+      board_.rank(rank_).where.waiting.load() > 0 && judge_.idle_s(rank_, watch_s_) > lost_after_s;
   for (int rank = 0; rank < board_.ranks(); ++rank) {
     const RankRecord& record = board_.rank(rank);
-    const Phase phase = record.where.phase.load();
     if (record.death_said.load() != 0) {
-      end_job(fmt::format("lockstep: {} has died: {}\n", name(rank), meaning));
-    } else if (stuck && !(is_local(rank) && sees_pids_) && judge_.known(rank) && phase != Phase::end &&
-               phase != Phase::failure && judge_.silent_s(rank, watch_s_) > lost_after_s) {
-      end_job(fmt::format("lockstep: {}: no sign of life for {:.1f} s; {}: {}\n", name(rank),
-                          judge_.silent_s(rank, watch_s_), place(rank), meaning));
+      if (death_s_ < 0) death_s_ = watch_s_;
+      if (!told && watch_s_ - death_s_ <= death_patience_s) continue;
+      end_job(fmt::format("lockstep: {} has died, and {}\n", name(rank),
+                          told ? meaning : "the launcher leaves the others alone"));
     }
+    if (!told || !stuck || (is_local(rank) && sees_pids_) || !judge_.known(rank)) continue;
+    const double silent_s = judge_.silent_s(rank, watch_s_);
+    const Phase phase = record.where.phase.load();
+    if (silent_s <= lost_after_s || phase == Phase::end || phase == Phase::failure) continue;
+    end_job(fmt::format("lockstep: {}: no sign of life for {:.1f} s; {}; {}\n", name(rank), silent_s,
+                        place(rank), meaning));
   }
 }
 
