@@ -120,9 +120,9 @@ newest_step() {
   echo "$newest"
 }
 
-# place_of STEP: the same in words.
+# place_of STEP: where a start from there begins, in words.
 place_of() {
-  if [ "$1" -lt 0 ]; then echo "no checkpoint yet"; else echo "step $1"; fi
+  if [ "$1" -lt 0 ]; then echo "from the beginning"; else echo "after step $1"; fi
 }
 
 # stalled STARTS STEP: how many of the last starts in the file STARTS (a line each: the newest step when it began) saved nothing.

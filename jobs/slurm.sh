@@ -81,6 +81,11 @@ by_srun() {
   done
 }
 
+# on_every_node SUBJECT: all found a problem with it: it is the run's, not a node's.
+on_every_node() {
+  [ "$(grep -cE "^problem +[^ ]+: $1: " "$report")" -ge "$SLURM_JOB_NUM_NODES" ]
+}
+
 # healthy: every node passes `lockstep doctor`; else `code` is what the job ends with.
 healthy() {
   [ "$health_check_s" -ne 0 ] || return 0
@@ -90,7 +95,7 @@ healthy() {
   printf '%s\n' "$lines" >>"$report"
   [ "$code" -ne 0 ] || { grep '^note ' "$report"; return 0; }
   [ -z "$stop_asked" ] || { code=75; return 1; }  # before the first step: nothing to save
-  if [ "$(grep -cE '^problem +[^ ]+: run directory: ' "$report")" -ge "$SLURM_JOB_NUM_NODES" ]; then
+  if on_every_node 'run directory' || on_every_node 'disk speed'; then
     say "no node can keep the run there:"
     code=2
   else
@@ -118,9 +123,9 @@ back_into_queue() {
   elif [ "$restarts" -ge "$max_restarts" ]; then
     say "$1; not requeued: $restarts restarts, the limit is $max_restarts"
   elif [ "$without" -ge "$max_stalled" ]; then
-    say "$1; not requeued: $without starts in a row without a newer checkpoint ($(place_of "$now"))"
+    say "$1; not requeued: $without starts in a row without a newer checkpoint"
   elif scontrol requeue "$id"; then
-    say "$1; requeued as $id ($(place_of "$now"))"
+    say "$1; requeued as $id, to go on $(place_of "$now")"
     trap 'exit "$code"' TERM
     sleep 300 &  # Slurm ends this script now
     wait $!
@@ -147,14 +152,14 @@ run_job() {
   choose_launcher
   say "$id, restart $restarts, $SLURM_NTASKS ranks on $SLURM_JOB_NODELIST by $launcher${srun_mpi:+ --mpi=$srun_mpi}," \
     "$("$lockstep" --version)"
-  [ -z "$run_directory" ] || say "run $run_directory ($(place_of "$(newest_step "$run_directory")"))"
+  [ -z "$run_directory" ] || say "run $run_directory, $(place_of "$(newest_step "$run_directory")")"
   newest_step "$run_directory" >>"$log.starts"
 
   ! healthy || on_ranks ranks "$lockstep" "$@"
   case $(verdict "$code") in
     finished) say "done" ;;
     stop) say "exit $code: not requeued" ;;
-    again) back_into_queue "stopped with a checkpoint" ;;
+    again) back_into_queue "stopped as asked" ;;
     failed) back_into_queue "failed with exit $code" ;;
   esac
   exit "$code"

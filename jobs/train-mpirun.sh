@@ -46,13 +46,13 @@ for ((start = 0;; ++start)); do
   now=$(newest_step "$run_directory")
   without=$(stalled "$starts" "$now")
   if [ "$without" -ge "$max_stalled" ] || [ "$start" -ge "$max_restarts" ]; then
-    say "failed with exit $code; given up after $((start + 1)) starts, $without of them without a newer checkpoint ($(place_of "$now"))" >&2
+    say "failed with exit $code; given up after $((start + 1)) starts, $without of them without a newer checkpoint" >&2
     break
   fi
-  say "failed with exit $code; started again ($(place_of "$now"))" >&2
+  say "failed with exit $code; started again, to go on $(place_of "$now")" >&2
 done
 if [ "$code" -eq 75 ] && [ "$interrupts" -gt 0 ]; then
   code=76  # asked for by the user
-  say "stopped by Ctrl-C ($(place_of "$(newest_step "$run_directory")")); the same line goes on" >&2
+  say "stopped by Ctrl-C; the same line goes on $(place_of "$(newest_step "$run_directory")")" >&2
 fi
 exit "$code"

@@ -26,6 +26,8 @@ submit wrong -N2 -- train.sbatch run.ini --run wrong --set train.nonsense=1
 wrong=$job
 submit missing -N1 -- train.sbatch nowhere.ini
 missing=$job
+submit homeless -N2 -- train.sbatch run.ini --run /proc/run
+homeless=$job
 sweep=$(sbatch --parsable --array=1-4 --output=sweep-%a.log "$templates/array.sbatch" run.ini sweep.txt sweep)
 submit first -N2 -- train.sbatch run.ini --run shared
 first=$job
@@ -47,7 +49,7 @@ silent_about cancelled "requeued as"
 until_trains forwarded 0
 scancel --signal=USR2 --batch "$forwarded"
 until_is forwarded "$forwarded" PENDING
-says forwarded "stopped with a checkpoint; requeued as $forwarded"
+says forwarded "stopped as asked; requeued as $forwarded, to go on after step"
 "$LOCKSTEP" verify forwarded/checkpoints/latest >verify.log || fail "forwarded: no whole checkpoint: $(cat verify.log)"
 scancel "$forwarded"
 ended "$forwarded" || until_ended forwarded "$forwarded"
@@ -68,6 +70,9 @@ ends wrong "$wrong" FAILED 2 0
 says wrong "train.nonsense: unknown key"
 [ ! -e wrong/checkpoints ] || fail "wrong: left something"
 ends missing "$missing" FAILED 2 0
+ends homeless "$homeless" FAILED 2 0
+says homeless "no node can keep the run there"
+says homeless "problem .*run directory: /proc: not writable"
 
 # The sweep: lines 1 and 2 train with their settings, line 3 is wrong, line 4 is not there.
 for task in 1 2; do

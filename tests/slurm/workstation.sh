@@ -92,4 +92,11 @@ equal 2 "starts without progress" "$(stalled made/starts 100)"
 equal 0 "starts without progress" "$(stalled made/starts 101)"
 equal 3 "starts after which the newest was found bad" "$(stalled made/starts 50)"
 equal 0 "starts of nothing" "$(stalled made/none 0)"
+equal "from the beginning after step 7" "places" "$(place_of -1) $(place_of 7)"
+run_in_background false
+equal 1 "a program that fails" "$code"
+pass_on TERM  # before there is anything to hand it on to
+run_in_background touch begun
+equal 75 "a start after a request to stop" "$code"
+[ ! -e begun ] || fail "it starts after a request to stop"
 finish
