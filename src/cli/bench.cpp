@@ -101,7 +101,7 @@ ExitCode bench_allreduce(Session& session, const Arguments& arguments) {
 }
 
 ExitCode bench_step(Session& session, const Arguments& arguments) {
-  OptionSet options("bench step [--workload NAME] [--steps N] [--profile | --passes K] [--json]",
+  OptionSet options("bench step [--workload NAME] [--profile | --passes K] [OPTIONS]",
                     "Times whole training steps of a standard workload on made-up data, on all ranks.\n"
                     "Every time is a median over steps, of the slowest rank in each.\nWorkloads: " +
                         workload_names() + ".");
