@@ -87,6 +87,8 @@ Watchdog::Watchdog(comm::Communicator& world, const WatchOptions& options)
   sees_pids_ = std::ranges::all_of(
       local_ranks_, [&](int rank) { return name_of(board_.rank(rank).pid.load()) == own_name; });
 
+  // MPI may write to the socket of a peer that died: no reason to die as well, without a word.
+  if (world.size() > 1) std::signal(SIGPIPE, SIG_IGN);
   ::sem_init(&wake, 0, 0);
   report_asked = 0;
   if (options_.signal_report) {
@@ -343,6 +345,7 @@ std::string Watchdog::waiting_ranks() const {
   for (int rank = 0; rank < board_.ranks(); ++rank) {
     if (!judge_.known(rank) || judge_.state(rank, watch_s_) != HangJudge::State::fine) continue;
     if (board_.rank(rank).where.waiting.load() == 0) continue;
+    if (board_.rank(rank).death_said.load() != 0 || judge_.silent_s(rank, watch_s_) > lost_after_s) continue;
     if (named < most_named) text += fmt::format("lockstep: {} waits: {}\n", name(rank), place(rank));
     ++(named < most_named ? named : more);
   }

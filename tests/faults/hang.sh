@@ -108,8 +108,9 @@ case $kind in
     each STALL 5 '%rank.*: no (progress|sign of life) for .*; %place' start  # its watchdog may not have started
     each STALL 5 '%rank.*: no progress for .*; %place' data forward backward optimizer evaluation checkpoint
 
-    case="a report"
+    case="a report, after a write to where nobody reads any more"
     start_ranks 2
+    "$LOCKSTEP_STRIKE_PROGRAM" "$id" 1 sums PIPE 2 >strike.log 2>&1 || fail "$case: $(cat strike.log)"
     for rank in 1 0; do
       "$LOCKSTEP_STRIKE_PROGRAM" "$id" "$rank" sums USR1 3 >strike.log 2>&1 || fail "$case: $(cat strike.log)"
     done
