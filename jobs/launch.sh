@@ -6,6 +6,9 @@ source "$jobs/site.sh"
 
 say() { printf '[%s] job: %s\n' "$(date +%H:%M:%S)" "$*"; }
 
+# In a bundle (INSTALL) everything is beside this folder, the launcher, too.
+[ ! -x "$jobs/../bin/mpirun" ] || PATH=$(cd "$jobs/../bin" && pwd):$PATH
+
 find_program() {
   command -v "$lockstep" >/dev/null && return
   if [ "$lockstep" = lockstep ] && [ -x "$jobs/../build/release/bin/lockstep" ]; then
