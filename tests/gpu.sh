@@ -6,7 +6,7 @@
 #
 #   --cpu      tests that need no GPU as well: the MPI tests at 1, 2 and 4 ranks
 #   --match    these tests instead, whatever they need
-#   --limit-s  no test starts later, and none runs longer; what was not reached is reported as skipped
+#   --limit-s  no test starts later, and none runs longer; what was not reached or not done by then is reported as skipped
 #
 # Without a GPU the GPU tests are reported as skipped, with the reason. Exit code 0: none failed; 1: some did; 2: cannot run.
 set -uo pipefail

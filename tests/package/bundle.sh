@@ -62,7 +62,8 @@ unshare --mount --pid --fork --mount-proc="$bare/proc" bash -c '
   mkdir -m 1777 "$1/dev/shm"
   shift
   exec "$@"' - "$bare" env -i PATH=/bin HOME=/tmp OMPI_MCA_rmaps_base_oversubscribe=1 MPIRUN_FLAGS="--bind-to none" \
-  "$(type -P chroot)" --userspec=4711:4711 "$bare" /bin/bash /script "${training[@]}" <"$archive" || failed "in the bare root folder: exit $?"
+  "$(type -P chroot)" --userspec=4711:4711 "$bare" /bin/bash /script "${training[@]}" <"$archive" ||
+  failed "in the bare root folder: exit $?"
 
 # The same steps by the program that was built.
 # shellcheck disable=SC2086  # several words

@@ -40,7 +40,10 @@ grep -q '^    why$' log || fail "what a failed test wrote is not shown: $(cat lo
 grep -q '"name": "other"' report.json && fail "a test that was not asked for ran"
 
 [ "$(gpu_sh --match good --limit-s 0)" -eq 0 ] || fail "no time: $(cat log)"
-says good skipped "0 s were over"
+says good skipped "not reached"
+list "$(entry endless '' 60 'exec sleep 1000')"
+[ "$(gpu_sh --match endless --limit-s 0.2)" -eq 0 ] || fail "not enough time: $(cat log)"
+says endless skipped "--limit-s was reached"
 
 # Without a GPU: an nvidia-smi that finds none.
 printf '#!/bin/sh\necho No devices were found\nexit 6\n' >bundle/bin/nvidia-smi

@@ -38,6 +38,16 @@ def find_gpus():
     return [dict(zip(fields, line.split(", "))) for line in asked.stdout.strip().splitlines()], None
 
 
+def stop(process):
+    """Ends what a test started; mpirun is told first, as it alone knows its ranks."""
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 def run(test, bundle, most_s):
     """Runs one test in an empty folder: its entry of the report."""
     entry = {"name": test["name"]}
@@ -55,8 +65,7 @@ def run(test, bundle, most_s):
             code = process.wait(allowed_s)
         except subprocess.TimeoutExpired:
             code = None
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            stop(process)
         entry["seconds"] = round(time.monotonic() - begin, 2)
         output.seek(0)
         lines = output.read().decode(errors="replace").splitlines()
@@ -64,6 +73,8 @@ def run(test, bundle, most_s):
         entry["result"] = "passed"
     elif code == test["skip_code"]:
         entry.update(result="skipped", reason=next((line for line in reversed(lines) if line.strip()), "without a reason"))
+    elif code is None and most_s < test["timeout_s"]:
+        entry.update(result="skipped", reason=f"cut off after {allowed_s:.1f} s: --limit-s was reached")
     else:
         reason = f"not done after {allowed_s:.1f} s" if code is None else f"exit code {code}"
         entry.update(result="failed", reason=reason, output=lines[-OUTPUT_LINES:])
@@ -109,7 +120,7 @@ def main():
         if "gpu" in test["labels"] and no_gpu:
             entry = {"name": test["name"], "result": "skipped", "reason": no_gpu, "seconds": 0.0}
         elif left_s <= 0:
-            entry = {"name": test["name"], "result": "skipped", "reason": f"the {options.limit_s:.0f} s were over", "seconds": 0.0}
+            entry = {"name": test["name"], "result": "skipped", "reason": "not reached: --limit-s", "seconds": 0.0}
         else:
             entry = run(test, options.bundle, left_s)
         results.append(entry)
