@@ -54,6 +54,11 @@ endforeach()
 
 # --- programs, plugins, libraries ---------------------------------------------------------------------------------------------
 file(STRINGS ${BUILD}/programs.txt programs)
+foreach(program ${programs})
+  if(NOT EXISTS ${program})
+    message(FATAL_ERROR "The bundle needs ${program}, which is not built yet: cmake --build ${BUILD}")
+  endif()
+endforeach()
 set(modules ${programs})
 list(FILTER programs EXCLUDE REGEX "\\.so$")
 list(FILTER modules INCLUDE REGEX "\\.so$")
