@@ -6,6 +6,7 @@ source "$(dirname "$0")/jobs.sh"
 start_cluster 2
 endless_run
 printf '%s\n' '# learning rates' 'train.steps=40 optimizer.lr=1e-3' '' "train.steps=60 'ema.rates=0.9 0.99'" 'train.nonsense=1' >sweep.txt
+printf '%s\r\n' '' 'train.steps=40' "train.steps=40 'ema.rates=0.9 0.99" >windows.txt
 
 submit whole -N2 --ntasks-per-node=2 -- train.sbatch run.ini --run whole --set train.steps=120
 whole=$job
@@ -29,6 +30,7 @@ missing=$job
 submit homeless -N2 -- train.sbatch run.ini --run /proc/run
 homeless=$job
 sweep=$(sbatch --parsable --array=1-4 --output=sweep-%a.log "$templates/array.sbatch" run.ini sweep.txt sweep)
+windows=$(sbatch --parsable --array=1-2 --output=windows-%a.log "$templates/array.sbatch" run.ini windows.txt windows)
 submit first -N2 -- train.sbatch run.ini --run shared
 first=$job
 submit cancelled -N2 -- train.sbatch run.ini --run cancelled
@@ -86,6 +88,11 @@ says sweep-4 "has no line 4"
   fail "sweep: $(ls sweep/*/checkpoints)"
 grep -q "lr = 0*1e-0*3\|lr = 0.001" sweep/1/config.ini || fail "sweep: task 1 has not its own rate: $(grep lr sweep/1/config.ini)"
 grep -q "rates = 0.9 0.99" sweep/2/config.ini || fail "sweep: task 2 has not its own averages: $(grep rates sweep/2/config.ini)"
+# A list with the line ends of Windows; a quote that does not end drops nothing silently.
+ends windows-1 "${windows}_1" COMPLETED 0 0
+ends windows-2 "${windows}_2" FAILED 2 0
+says windows-2 "job: windows.txt, line 3: a quote"
+[ ! -e windows/2 ] || fail "windows: line 3 trains"
 
 submit eval -N2 -- eval.sbatch sweep/1/checkpoints/latest --data digits.h5 --weights ema/0.9
 ends eval "$job" COMPLETED 0 0
