@@ -148,6 +148,7 @@ run_job() {
   ended_by_slurm=
   trap 'signals=$((signals + 1)); pass_on USR2' USR2
   trap 'signals=$((signals + 1)); ended_by_slurm=yes; pass_on TERM' TERM
+  trap 'signals=$((signals + 1)); ask_for_report' USR1
   find_program
   choose_launcher
   say "$id, restart $restarts, $SLURM_NTASKS ranks on $SLURM_JOB_NODELIST by $launcher${srun_mpi:+ --mpi=$srun_mpi}," \
@@ -155,7 +156,7 @@ run_job() {
   [ -z "$run_directory" ] || say "run $run_directory, $(place_of "$(newest_step "$run_directory")")"
   newest_step "$run_directory" >>"$log.starts"
 
-  ! healthy || on_ranks ranks "$lockstep" "$@"
+  ! healthy || { reports=yes && on_ranks ranks "$lockstep" "$@"; }
   case $(verdict "$code") in
     finished) say "done" ;;
     stop) say "exit $code: not requeued" ;;

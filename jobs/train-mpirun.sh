@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Trains one run on this machine: jobs/train-mpirun.sh RANKS CONFIG [--run DIR] [--set KEY=VALUE ...]
 # Ctrl-C, TERM and a closed terminal end it with a checkpoint (under a bare mpirun they kill the ranks within a second); a second
-# Ctrl-C ends it now. A start that failed is repeated while checkpoints get newer. Exit codes: those of lockstep train.
+# Ctrl-C ends it now. SIGUSR1 goes to the ranks, which say where they are (fault.signal_report). A start that failed is repeated
+# while checkpoints get newer. Exit codes: those of lockstep train.
 set -uo pipefail
 # shellcheck source=jobs/launch.sh
 source "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
@@ -37,6 +38,8 @@ on_interrupt() {
 }
 trap on_interrupt INT
 trap 'signals=$((signals + 1)); pass_on TERM' TERM HUP USR2
+reports=yes
+trap 'signals=$((signals + 1)); ask_for_report' USR1
 set -m  # mpirun in a process group of its own: the terminal's Ctrl-C does not reach it
 
 for ((start = 0;; ++start)); do

@@ -34,6 +34,14 @@ for signal in TERM HUP USR2; do
   whole "$signal"
 done
 
+# SIGUSR1 asks the ranks where they are; nobody ends by it.
+begin asked --set fault.signal_report=true
+until_trains asked 0
+kill -USR1 "$script"
+wait_for 60 grep -q 'rank 1 .*in step' asked.log || fail "asked: no report: $(tail -n 5 asked.log)"
+touch asked/stop
+expect asked 76
+
 begin interrupted
 until_trains interrupted 0
 kill -INT -- "-$script"
