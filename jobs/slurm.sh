@@ -3,19 +3,30 @@
 # shellcheck source=jobs/launch.sh
 source "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
 
-# choose_launcher: srun needs an MPI that speaks what it offers; mpirun knows Slurm by itself.
+# choose_launcher: srun needs an MPI that speaks what it offers, else every rank takes itself for the only one; mpirun knows Slurm
+# by itself. Whoever sets srun's --mpi is believed.
 choose_launcher() {
-  [ "$launcher" = auto ] || return 0
-  local offered flavour
+  local wanted=$launcher offered flavour
+  case $wanted in
+    mpirun) srun_mpi='' && return ;;
+    auto | srun) ;;
+    *)
+      say "LOCKSTEP_LAUNCHER=$wanted: must be auto, srun or mpirun"
+      exit 2
+      ;;
+  esac
+  launcher=srun
+  if [ -n "$srun_mpi" ] || { [ "$wanted" = srun ] && [[ $launcher_flags == *--mpi=* ]]; }; then return; fi
   offered=$(srun --mpi=list 2>&1)
   flavour=$(ompi_info --parsable 2>/dev/null | grep -E '^mca:pmix:|^ompi:version:full:([5-9]|[1-9][0-9])\.')
-  launcher=srun
-  if [ -n "$srun_mpi" ]; then
-    return
-  elif [ -n "$flavour" ] && grep -qw pmix <<<"$offered"; then
+  if [ -n "$flavour" ] && grep -qw pmix <<<"$offered"; then
     srun_mpi=pmix
   elif ! command -v ompi_info >/dev/null && grep -qw pmi2 <<<"$offered" && grep -qiE 'hydra|mpich|intel' <<<"$(mpirun --version 2>&1)"; then
     srun_mpi=pmi2
+  elif [ "$wanted" = srun ]; then
+    say "LOCKSTEP_LAUNCHER=srun: no PMI is known that both srun and this MPI speak: LOCKSTEP_SRUN_MPI=TYPE (srun --mpi=list)," \
+      "or LOCKSTEP_LAUNCHER=mpirun"
+    exit 2
   else
     launcher=mpirun
   fi

@@ -79,8 +79,8 @@ silent_about wrong "started again"
 [ $? -eq 2 ] || fail "without a number of ranks: $(cat usage.log)"
 
 # The parts on their own.
-# shellcheck source=jobs/launch.sh
-source "$templates/launch.sh"
+# shellcheck source=jobs/slurm.sh
+source "$templates/slurm.sh"
 equal() {  # equal EXPECTED WHAT GOT
   [ "$1" = "$3" ] || fail "$2: $3, expected $1"
 }
@@ -101,6 +101,26 @@ equal 0 "starts without progress" "$(stalled made/starts 101)"
 equal 3 "starts after which the newest was found bad" "$(stalled made/starts 50)"
 equal 0 "starts of nothing" "$(stalled made/none 0)"
 equal "from the beginning after step 7" "places" "$(place_of -1) $(place_of 7)"
+# choose LAUNCHER OFFERED [TYPE]: what the templates choose where srun offers OFFERED to an Open MPI with PMIx.
+choose() (
+  # shellcheck disable=SC2317  # by choose_launcher
+  srun() { echo "$srun_offers"; }
+  # shellcheck disable=SC2317
+  ompi_info() { echo mca:pmix:ext3x:version; }
+  launcher=$1 srun_offers=$2 srun_mpi=${3:-}
+  choose_launcher
+  echo "$launcher $srun_mpi"
+)
+for wanted in auto srun; do
+  equal "srun pmix" "launcher $wanted" "$(choose "$wanted" 'none pmi2 pmix pmix_v4')"
+  equal "srun pmix_v4" "launcher $wanted, PMI told" "$(choose "$wanted" none pmix_v4)"
+done
+equal "mpirun " "launcher auto without PMIx" "$(choose auto 'none pmi2')"
+equal "mpirun " "launcher mpirun" "$(choose mpirun 'none pmix')"
+for wanted in srun ssh; do
+  choose "$wanted" 'none pmi2' >choice.log
+  equal "2 1" "launcher $wanted: code, lines" "$? $(grep -c "job: LOCKSTEP_LAUNCHER=$wanted: " choice.log)"
+done
 run_in_background false
 equal 1 "a program that fails" "$code"
 pass_on TERM  # before there is anything to hand it on to
