@@ -65,7 +65,7 @@ on_ranks() {
   tail -n 0 -s 0.5 -F "$own" --pid="$holder" 2>/dev/null &
   follower=$!
   by_srun --unbuffered --open-mode=append --output="$log-%n-%N.log" "${flags[@]}" "$@"
-  kill "$holder"
+  kill "$holder" 2>/dev/null  # may have been ended with the job
   wait "$holder" "$follower" 2>/dev/null
   [ -z "$lines" ] || printf '%s\n' "$lines"
   # The first task that ends makes srun end the others, which may turn their codes into its signal's. The first one's counts.
@@ -117,9 +117,9 @@ healthy() {
   return 1
 }
 
-# job_state ID: "RUNNING None".
+# job_state ID: "RUNNING None 0": with its restarts, which a requeue has counted already.
 job_state() {
-  scontrol show job -o "$1" 2>/dev/null | sed -nE 's/.* JobState=([A-Z_]+) Reason=([A-Za-z_]+).*/\1 \2/p'
+  scontrol show job -o "$1" 2>/dev/null | sed -nE 's/.* JobState=([A-Z_]+) Reason=([A-Za-z_]+) .* Restarts=([0-9]+) .*/\1 \2 \3/p'
 }
 
 # back_into_queue WHY: or say why not; ends the script with `code`.
@@ -130,7 +130,11 @@ back_into_queue() {
   # An array is requeued task by task.
   [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
   if [ -n "$ended_by_slurm" ] && state=$(job_state "$id") && [[ $state != RUNNING* && $state != *TimeLimit* ]]; then
-    say "$1; Slurm ends this job ($state): it decides what comes next"
+    if [[ $state == CANCELLED* || $state == "COMPLETING None $restarts" ]]; then
+      say "$1; cancelled: not requeued"
+    else
+      say "$1; Slurm ends this job (${state% *}): it decides what comes next"
+    fi
   elif [ "$restarts" -ge "$max_restarts" ]; then
     say "$1; not requeued: $restarts restarts, the limit is $max_restarts"
   elif [ "$without" -ge "$max_stalled" ]; then

@@ -45,7 +45,8 @@ until_trains cancelled 0
 scancel "$cancelled"
 ends cancelled "$cancelled" CANCELLED 75 0
 "$LOCKSTEP" verify cancelled/checkpoints/latest >verify.log || fail "cancelled: no whole checkpoint: $(cat verify.log)"
-silent_about cancelled "requeued as"
+says cancelled "; cancelled: not requeued"
+silent_about cancelled "requeued as|No such process"
 
 # The signal that comes before the time limit, under mpirun: handed on to the ranks, a checkpoint, back into the queue.
 until_trains forwarded 0
