@@ -166,7 +166,7 @@ run_job() {
   trap 'signals=$((signals + 1)); ask_for_report' USR1
   find_program
   choose_launcher
-  say "$id, restart $restarts, $SLURM_NTASKS ranks on $SLURM_JOB_NODELIST by $launcher${srun_mpi:+ --mpi=$srun_mpi}," \
+  say "$id, restart $restarts, $SLURM_NTASKS rank$([ "$SLURM_NTASKS" -eq 1 ] || echo s) on $SLURM_JOB_NODELIST by $launcher${srun_mpi:+ --mpi=$srun_mpi}," \
     "$("$lockstep" --version)"
   [ -z "$run_directory" ] || say "run $run_directory, $(place_of "$(newest_step "$run_directory")")"
   newest_step "$run_directory" >>"$log.starts"

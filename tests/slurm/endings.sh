@@ -73,6 +73,7 @@ ends wrong "$wrong" FAILED 2 0
 says wrong "train.nonsense: unknown key"
 [ ! -e wrong/checkpoints ] || fail "wrong: left something"
 ends missing "$missing" FAILED 2 0
+says missing " 1 rank on n"
 ends homeless "$homeless" FAILED 2 0
 says homeless "no node can keep the run there"
 says homeless "problem .*run directory: /proc: not writable"
