@@ -78,6 +78,7 @@ on_ranks() {
 
 # by_srun ARGUMENTS...: what srun says goes to the file $messages, what it said in the end to $lines. A step that a node could not
 # start is tried again under the next number: a node that was lost may still hold what belongs to a step of the same number.
+srun_refuses=''
 by_srun() {
   local before attempt
   for attempt in 1 2 3; do
@@ -86,6 +87,11 @@ by_srun() {
     run_in_background srun "$@" 2>>"$messages"
     lines=$(tail -n "+$((before + 1))" "$messages")
     if [ "$code" -eq 0 ] || [ -n "$stop_asked" ] || [ "$attempt" -eq 3 ]; then return; fi
+    # Its flags, not a node.
+    if grep -qE '^Try "srun --help"|^srun: error: (unrecognized |Invalid (MPI type|.* specification))' <<<"$lines"; then
+      code=2 srun_refuses=yes
+      return
+    fi
     grep -qE 'launch failed|aborted before step completely launched' <<<"$lines" || return 0
     say "srun could not start every rank; once more"
     sleep 2
@@ -106,7 +112,9 @@ healthy() {
   printf '%s\n' "$lines" >>"$report"
   [ "$code" -ne 0 ] || { grep '^note ' "$report"; return 0; }
   [ -z "$stop_asked" ] || { code=75; return 1; }  # before the first step: nothing to save
-  if on_every_node 'run directory' || on_every_node 'disk speed'; then
+  if [ -n "$srun_refuses" ]; then
+    say "srun does not take what it is told (LOCKSTEP_LAUNCHER_FLAGS, LOCKSTEP_SRUN_MPI, LOCKSTEP_BIND):"
+  elif on_every_node 'run directory' || on_every_node 'disk speed'; then
     say "no node can keep the run there:"
     code=2
   else

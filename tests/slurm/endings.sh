@@ -25,6 +25,10 @@ LOCKSTEP_LAUNCHER=mpirun submit forwarded -N2 -- train.sbatch run.ini --run forw
 forwarded=$job
 submit wrong -N2 -- train.sbatch run.ini --run wrong --set train.nonsense=1
 wrong=$job
+LOCKSTEP_SRUN_MPI=pmx submit flavour -N2 -- train.sbatch run.ini --run flavour
+flavour=$job
+LOCKSTEP_LAUNCHER_FLAGS=--no-such LOCKSTEP_HEALTH_CHECK_S=0 submit flags -N2 -- train.sbatch run.ini --run flags
+flags=$job
 submit missing -N1 -- train.sbatch nowhere.ini
 missing=$job
 submit homeless -N2 -- train.sbatch run.ini --run /proc/run
@@ -72,6 +76,12 @@ says unfit "fans: none turns"
 ends wrong "$wrong" FAILED 2 0
 says wrong "train.nonsense: unknown key"
 [ ! -e wrong/checkpoints ] || fail "wrong: left something"
+# Not a node's fault.
+ends flavour "$flavour" FAILED 2 0
+says flavour "Invalid MPI type 'pmx'"
+silent_about flavour "not fit"
+ends flags "$flags" FAILED 2 0
+says flags "unrecognized option '--no-such'"
 ends missing "$missing" FAILED 2 0
 says missing " 1 rank on n"
 ends homeless "$homeless" FAILED 2 0
