@@ -60,6 +60,9 @@ on_ranks() {
   # %n: the node's number in this job, %N: its name. Rank 0 is on the node of this script.
   own=$log-0-$(hostname -s).log
   touch "$own"
+  local -A size=()  # of each node's log before this start
+  local file
+  for file in "$log"-[0-9]*-*.log; do size[$file]=$(wc -c <"$file"); done
   sleep infinity &  # when this process is gone, the follower has a last look and ends
   holder=$!
   tail -n 0 -s 0.5 -F "$own" --pid="$holder" 2>/dev/null &
@@ -74,6 +77,23 @@ on_ranks() {
     first=$(sed -nE 's/.*[Ee]xited with exit code ([0-9]+).*/\1/p' <<<"$lines" | head -n 1)
     [ -z "$first" ] || [ "$first" -ge 128 ] || code=$first
   fi
+  reasons_elsewhere "$own"
+}
+
+# reasons_elsewhere OWN: after a failure, the lines with the reason that only other nodes' logs have: another rank may have been the
+# one that said it. `size`: how long each log was before this start.
+reasons_elsewhere() {
+  local file reasons known
+  case $code in 0 | 75 | 76) return ;; esac
+  known=$(tail -c "+$((${size[$1]:-0} + 1))" "$1" | grep '^lockstep: ')
+  for file in "$log"-[0-9]*-*.log; do
+    [ "$file" != "$1" ] || continue
+    reasons=$(tail -c "+$((${size[$file]:-0} + 1))" "$file" | grep '^lockstep: ' | grep -vxF -e "$known" | awk '!seen[$0]++')
+    [ -n "$reasons" ] || continue
+    say "from $file:"
+    printf '%s\n' "$reasons"
+    known+=$'\n'$reasons
+  done
 }
 
 # by_srun ARGUMENTS...: what srun says goes to the file $messages, what it said in the end to $lines. A step that a node could not

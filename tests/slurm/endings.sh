@@ -21,6 +21,17 @@ UNFIT
 chmod +x unfit.sh
 LOCKSTEP=$PWD/unfit.sh LOCKSTEP_MAX_STALLED=1 submit unfit -N2 -- train.sbatch run.ini --run unfit
 unfit=$job
+# elsewhere.sh: the rank of the second node alone says why it ends.
+cat >elsewhere.sh <<ELSEWHERE
+#!/usr/bin/env bash
+[ "\$1" = train ] || exec "$LOCKSTEP" "\$@"
+[ "\$SLURM_PROCID" = 1 ] || exec tail -f /dev/null
+echo "lockstep: fans: none turns" >&2
+exit 5
+ELSEWHERE
+chmod +x elsewhere.sh
+LOCKSTEP=$PWD/elsewhere.sh LOCKSTEP_MAX_STALLED=1 submit elsewhere -N2 -- train.sbatch run.ini --run elsewhere
+elsewhere=$job
 LOCKSTEP_LAUNCHER=mpirun submit forwarded -N2 -- train.sbatch run.ini --run forwarded
 forwarded=$job
 submit wrong -N2 -- train.sbatch run.ini --run wrong --set train.nonsense=1
@@ -73,6 +84,9 @@ ends unfit "$unfit" FAILED 5 0
 says unfit "a node is not fit"
 says unfit "fans: none turns"
 [ ! -e unfit ] || fail "unfit: trained"
+ends elsewhere "$elsewhere" FAILED 5 0
+says elsewhere "job: from logs/elsewhere-$elsewhere-1-.*.log:"
+says elsewhere "^lockstep: fans: none turns"
 ends wrong "$wrong" FAILED 2 0
 says wrong "train.nonsense: unknown key"
 [ ! -e wrong/checkpoints ] || fail "wrong: left something"

@@ -101,6 +101,18 @@ equal 0 "starts without progress" "$(stalled made/starts 101)"
 equal 3 "starts after which the newest was found bad" "$(stalled made/starts 50)"
 equal 0 "starts of nothing" "$(stalled made/none 0)"
 equal "from the beginning after step 7" "places" "$(place_of -1) $(place_of 7)"
+# The reason that only another node's log has comes into the job's log, without those of earlier starts, and once.
+reasons() {
+  local log=made/job code=$1
+  local -A size=([made/job-1-n2.log]=14)
+  printf 'lockstep: both\nlockstep: own\n' >made/job-0-n1.log
+  printf 'lockstep: old\nlockstep: both\nstep 3\nlockstep: new\nlockstep: new\n' >made/job-1-n2.log
+  printf 'lockstep: new\n' >made/job-2-n3.log
+  reasons_elsewhere made/job-0-n1.log | sed 's/^\[.*\] //'
+}
+equal $'job: from made/job-1-n2.log:\nlockstep: new' "reasons after exit 5" "$(reasons 5)"
+equal "" "reasons after exit 75" "$(reasons 75)"
+
 # choose LAUNCHER OFFERED [TYPE]: what the templates choose where srun offers OFFERED to an Open MPI with PMIx.
 choose() (
   # shellcheck disable=SC2317  # by choose_launcher
