@@ -96,6 +96,8 @@ Watchdog::Watchdog(comm::Communicator& world, const WatchOptions& options)
     action.sa_handler = on_report;
     action.sa_flags = SA_RESTART;
     ::sigaction(SIGUSR1, &action, nullptr);
+  } else {
+    std::signal(SIGUSR1, SIG_IGN);  // who asks for a report that is not to be had should not end the run
   }
   sigset_t all, before;
   sigfillset(&all);
@@ -111,7 +113,7 @@ Watchdog::Watchdog(comm::Communicator& world, const WatchOptions& options)
 }
 
 Watchdog::~Watchdog() {
-  if (options_.signal_report) std::signal(SIGUSR1, SIG_IGN);
+  std::signal(SIGUSR1, SIG_IGN);
   over_ = true;
   ::sem_post(&wake);
   thread_.join();
@@ -226,17 +228,16 @@ void Watchdog::judge() {
     return;
   }
   if (first_alive >= 0 && !is_local(first_alive) && watch_s_ - verdict_since_s_ < verdict_patience_s) return;
-  end_job(missing);
+  end_job(missing, fmt::format(" (fault.hang_timeout_s = {})", options_.hang_timeout_s));
 }
 
-void Watchdog::end_job(const std::string& text) {
+void Watchdog::end_job(const std::string& text, const std::string& reason) {
   std::uint32_t expected = BoardHead::none;
   if (!board_.head().verdict.compare_exchange_strong(expected, BoardHead::being_said)) return;
   say(text + waiting_ranks() +
-      fmt::format("lockstep: the job ends with exit code {} (fault.hang_timeout_s = {}); started again, it "
-                  "goes on from its "
-                  "newest checkpoint\n",
-                  static_cast<int>(ExitCode::failure), options_.hang_timeout_s));
+      fmt::format("lockstep: the job ends with exit code {}{}; started again, it goes on from its newest "
+                  "checkpoint\n",
+                  static_cast<int>(ExitCode::failure), reason));
   heartbeat_.send_verdict();
   board_.head().verdict.store(BoardHead::said);
   leave();

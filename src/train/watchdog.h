@@ -56,7 +56,7 @@ class Watchdog {
   void check_launcher();
   void report();
 
-  void end_job(const std::string& text);
+  void end_job(const std::string& text, const std::string& reason = "");
   [[noreturn]] void leave();
 
   bool is_local(int rank) const { return node_of_rank_[static_cast<std::size_t>(rank)] == node_; }

@@ -40,6 +40,11 @@ train_expect() {
 # The command line and the configuration.
 expect 2 "did you mean train" 1 trian good.ini
 expect 2 "did you mean --set" 1 train good.ini --sett a.b=c
+expect 2 "train: unknown option --ru; did you mean --run" 2 train good.ini --ru elsewhere
+as_user=(env SLURM_STEP_NUM_TASKS=2)
+expect 2 "srun started 2 tasks, and each of them takes itself for the only rank" 1 train good.ini --run alone
+as_user=()
+[ ! -e alone ] || fail "one of two worlds of one left a run behind"
 expect 2 "train: a configuration file is missing; see lockstep train --help" 1 train
 expect 2 "bench: say what to measure" 1 bench
 expect 2 "--bytes -4: must be a multiple of 4 .*; see lockstep bench allreduce --help" 2 bench allreduce --bytes -4
