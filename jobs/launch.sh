@@ -6,6 +6,9 @@ source "$jobs/site.sh"
 
 say() { printf '[%s] job: %s\n' "$(date +%H:%M:%S)" "$*"; }
 
+# In a bundle (INSTALL) everything is beside this folder, the launcher, too.
+[ ! -x "$jobs/../bin/mpirun" ] || PATH=$(cd "$jobs/../bin" && pwd):$PATH
+
 find_program() {
   command -v "$lockstep" >/dev/null && return
   if [ "$lockstep" = lockstep ] && [ -x "$jobs/../build/release/bin/lockstep" ]; then
@@ -25,15 +28,21 @@ pass_on() {
   [ -z "$launcher_pid" ] || kill -USR2 "$launcher_pid" 2>/dev/null
 }
 
+# ask_for_report: SIGUSR1 goes to the ranks of a run; the node check has nothing to report and would die of it.
+reports=''
+ask_for_report() {
+  [ -z "$launcher_pid" ] || [ -z "$reports" ] || kill -USR1 "$launcher_pid" 2>/dev/null
+}
+
 # run_in_background COMMAND...: so that traps run at once, not when the ranks have ended; sets `code`.
 # The loop: a signal ends `wait` early; and the pid of a child that has ended can be waited for again.
 run_in_background() {
-  local before=$signals over='' watcher=''
+  local before over='' watcher=''
   code=75  # before the first step: nothing to save
   [ -z "$stop_asked" ] || return 0
   "$@" </dev/null &
   launcher_pid=$!
-  [ "$before" -eq "$signals" ] || pass_on "$stop_asked"  # came in between
+  [ -z "$stop_asked" ] || pass_on "$stop_asked"  # came in between
   if [ "$1" = mpirun ]; then
     exec {over}> >(end_left_over "$launcher_pid")
     watcher=$!
@@ -56,7 +65,7 @@ signals=0  # that were trapped
 # behind a dead link it would wait a quarter of an hour. Watches until its standard input ends.
 end_left_over() {
   local had_ranks='' gone_at='' waited
-  trap '' INT
+  trap '' INT USR1
   while kill -0 "$1" 2>/dev/null; do
     if has_ranks "$1"; then
       had_ranks=yes gone_at=''
@@ -120,9 +129,9 @@ newest_step() {
   echo "$newest"
 }
 
-# place_of STEP: the same in words.
+# place_of STEP: where a start from there begins, in words.
 place_of() {
-  if [ "$1" -lt 0 ]; then echo "no checkpoint yet"; else echo "step $1"; fi
+  if [ "$1" -lt 0 ]; then echo "from the beginning"; else echo "after step $1"; fi
 }
 
 # stalled STARTS STEP: how many of the last starts in the file STARTS (a line each: the newest step when it began) saved nothing.

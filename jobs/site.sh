@@ -8,7 +8,8 @@
 # The program: on PATH, or the one built in this repository.
 lockstep=${LOCKSTEP:-lockstep}
 
-# Who starts the ranks: srun, mpirun, or auto: srun where Slurm and the MPI both speak PMIx (or both PMI2), else mpirun.
+# Who starts the ranks: srun, mpirun, or auto: srun where Slurm and the MPI both speak PMIx (or both PMI2), else mpirun. With
+# srun itself, a job where they do not is refused: every rank would take itself for the only one.
 launcher=${LOCKSTEP_LAUNCHER:-auto}
 
 # srun's --mpi=, where auto is wrong: pmix, a version as in pmix_v4, pmi2, cray_shasta (see srun --mpi=list).

@@ -3,19 +3,30 @@
 # shellcheck source=jobs/launch.sh
 source "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
 
-# choose_launcher: srun needs an MPI that speaks what it offers; mpirun knows Slurm by itself.
+# choose_launcher: srun needs an MPI that speaks what it offers, else every rank takes itself for the only one; mpirun knows Slurm
+# by itself. Whoever sets srun's --mpi is believed.
 choose_launcher() {
-  [ "$launcher" = auto ] || return 0
-  local offered flavour
+  local wanted=$launcher offered flavour
+  case $wanted in
+    mpirun) srun_mpi='' && return ;;
+    auto | srun) ;;
+    *)
+      say "LOCKSTEP_LAUNCHER=$wanted: must be auto, srun or mpirun"
+      exit 2
+      ;;
+  esac
+  launcher=srun
+  if [ -n "$srun_mpi" ] || { [ "$wanted" = srun ] && [[ $launcher_flags == *--mpi=* ]]; }; then return; fi
   offered=$(srun --mpi=list 2>&1)
   flavour=$(ompi_info --parsable 2>/dev/null | grep -E '^mca:pmix:|^ompi:version:full:([5-9]|[1-9][0-9])\.')
-  launcher=srun
-  if [ -n "$srun_mpi" ]; then
-    return
-  elif [ -n "$flavour" ] && grep -qw pmix <<<"$offered"; then
+  if [ -n "$flavour" ] && grep -qw pmix <<<"$offered"; then
     srun_mpi=pmix
   elif ! command -v ompi_info >/dev/null && grep -qw pmi2 <<<"$offered" && grep -qiE 'hydra|mpich|intel' <<<"$(mpirun --version 2>&1)"; then
     srun_mpi=pmi2
+  elif [ "$wanted" = srun ]; then
+    say "LOCKSTEP_LAUNCHER=srun: no PMI is known that both srun and this MPI speak: LOCKSTEP_SRUN_MPI=TYPE (srun --mpi=list)," \
+      "or LOCKSTEP_LAUNCHER=mpirun"
+    exit 2
   else
     launcher=mpirun
   fi
@@ -49,12 +60,15 @@ on_ranks() {
   # %n: the node's number in this job, %N: its name. Rank 0 is on the node of this script.
   own=$log-0-$(hostname -s).log
   touch "$own"
+  local -A size=()  # of each node's log before this start
+  local file
+  for file in "$log"-[0-9]*-*.log; do size[$file]=$(wc -c <"$file"); done
   sleep infinity &  # when this process is gone, the follower has a last look and ends
   holder=$!
   tail -n 0 -s 0.5 -F "$own" --pid="$holder" 2>/dev/null &
   follower=$!
   by_srun --unbuffered --open-mode=append --output="$log-%n-%N.log" "${flags[@]}" "$@"
-  kill "$holder"
+  kill "$holder" 2>/dev/null  # may have been ended with the job
   wait "$holder" "$follower" 2>/dev/null
   [ -z "$lines" ] || printf '%s\n' "$lines"
   # The first task that ends makes srun end the others, which may turn their codes into its signal's. The first one's counts.
@@ -63,10 +77,28 @@ on_ranks() {
     first=$(sed -nE 's/.*[Ee]xited with exit code ([0-9]+).*/\1/p' <<<"$lines" | head -n 1)
     [ -z "$first" ] || [ "$first" -ge 128 ] || code=$first
   fi
+  reasons_elsewhere "$own"
+}
+
+# reasons_elsewhere OWN: after a failure, the lines with the reason that only other nodes' logs have: another rank may have been the
+# one that said it. `size`: how long each log was before this start.
+reasons_elsewhere() {
+  local file reasons known
+  case $code in 0 | 75 | 76) return ;; esac
+  known=$(tail -c "+$((${size[$1]:-0} + 1))" "$1" | grep '^lockstep: ')
+  for file in "$log"-[0-9]*-*.log; do
+    [ "$file" != "$1" ] || continue
+    reasons=$(tail -c "+$((${size[$file]:-0} + 1))" "$file" | grep '^lockstep: ' | grep -vxF -e "$known" | awk '!seen[$0]++')
+    [ -n "$reasons" ] || continue
+    say "from $file:"
+    printf '%s\n' "$reasons"
+    known+=$'\n'$reasons
+  done
 }
 
 # by_srun ARGUMENTS...: what srun says goes to the file $messages, what it said in the end to $lines. A step that a node could not
 # start is tried again under the next number: a node that was lost may still hold what belongs to a step of the same number.
+srun_refuses=''
 by_srun() {
   local before attempt
   for attempt in 1 2 3; do
@@ -75,10 +107,20 @@ by_srun() {
     run_in_background srun "$@" 2>>"$messages"
     lines=$(tail -n "+$((before + 1))" "$messages")
     if [ "$code" -eq 0 ] || [ -n "$stop_asked" ] || [ "$attempt" -eq 3 ]; then return; fi
+    # Its flags, not a node.
+    if grep -qE '^Try "srun --help"|^srun: error: (unrecognized |Invalid (MPI type|.* specification))' <<<"$lines"; then
+      code=2 srun_refuses=yes
+      return
+    fi
     grep -qE 'launch failed|aborted before step completely launched' <<<"$lines" || return 0
     say "srun could not start every rank; once more"
     sleep 2
   done
+}
+
+# on_every_node SUBJECT: all found a problem with it: it is the run's, not a node's.
+on_every_node() {
+  [ "$(grep -cE "^problem +[^ ]+: $1: " "$report")" -ge "$SLURM_JOB_NUM_NODES" ]
 }
 
 # healthy: every node passes `lockstep doctor`; else `code` is what the job ends with.
@@ -90,7 +132,9 @@ healthy() {
   printf '%s\n' "$lines" >>"$report"
   [ "$code" -ne 0 ] || { grep '^note ' "$report"; return 0; }
   [ -z "$stop_asked" ] || { code=75; return 1; }  # before the first step: nothing to save
-  if [ "$(grep -cE '^problem +[^ ]+: run directory: ' "$report")" -ge "$SLURM_JOB_NUM_NODES" ]; then
+  if [ -n "$srun_refuses" ]; then
+    say "srun does not take what it is told (LOCKSTEP_LAUNCHER_FLAGS, LOCKSTEP_SRUN_MPI, LOCKSTEP_BIND):"
+  elif on_every_node 'run directory' || on_every_node 'disk speed'; then
     say "no node can keep the run there:"
     code=2
   else
@@ -101,9 +145,9 @@ healthy() {
   return 1
 }
 
-# job_state ID: "RUNNING None".
+# job_state ID: "RUNNING None 0": with its restarts, which a requeue has counted already.
 job_state() {
-  scontrol show job -o "$1" 2>/dev/null | sed -nE 's/.* JobState=([A-Z_]+) Reason=([A-Za-z_]+).*/\1 \2/p'
+  scontrol show job -o "$1" 2>/dev/null | sed -nE 's/.* JobState=([A-Z_]+) Reason=([A-Za-z_]+) .* Restarts=([0-9]+) .*/\1 \2 \3/p'
 }
 
 # back_into_queue WHY: or say why not; ends the script with `code`.
@@ -114,13 +158,17 @@ back_into_queue() {
   # An array is requeued task by task.
   [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
   if [ -n "$ended_by_slurm" ] && state=$(job_state "$id") && [[ $state != RUNNING* && $state != *TimeLimit* ]]; then
-    say "$1; Slurm ends this job ($state): it decides what comes next"
+    if [[ $state == CANCELLED* || $state == "COMPLETING None $restarts" ]]; then
+      say "$1; cancelled: not requeued"
+    else
+      say "$1; Slurm ends this job (${state% *}): it decides what comes next"
+    fi
   elif [ "$restarts" -ge "$max_restarts" ]; then
     say "$1; not requeued: $restarts restarts, the limit is $max_restarts"
   elif [ "$without" -ge "$max_stalled" ]; then
-    say "$1; not requeued: $without starts in a row without a newer checkpoint ($(place_of "$now"))"
+    say "$1; not requeued: $without starts in a row without a newer checkpoint"
   elif scontrol requeue "$id"; then
-    say "$1; requeued as $id ($(place_of "$now"))"
+    say "$1; requeued as $id, to go on $(place_of "$now")"
     trap 'exit "$code"' TERM
     sleep 300 &  # Slurm ends this script now
     wait $!
@@ -143,18 +191,19 @@ run_job() {
   ended_by_slurm=
   trap 'signals=$((signals + 1)); pass_on USR2' USR2
   trap 'signals=$((signals + 1)); ended_by_slurm=yes; pass_on TERM' TERM
+  trap 'signals=$((signals + 1)); ask_for_report' USR1
   find_program
   choose_launcher
-  say "$id, restart $restarts, $SLURM_NTASKS ranks on $SLURM_JOB_NODELIST by $launcher${srun_mpi:+ --mpi=$srun_mpi}," \
+  say "$id, restart $restarts, $SLURM_NTASKS rank$([ "$SLURM_NTASKS" -eq 1 ] || echo s) on $SLURM_JOB_NODELIST by $launcher${srun_mpi:+ --mpi=$srun_mpi}," \
     "$("$lockstep" --version)"
-  [ -z "$run_directory" ] || say "run $run_directory ($(place_of "$(newest_step "$run_directory")"))"
+  [ -z "$run_directory" ] || say "run $run_directory, $(place_of "$(newest_step "$run_directory")")"
   newest_step "$run_directory" >>"$log.starts"
 
-  ! healthy || on_ranks ranks "$lockstep" "$@"
+  ! healthy || { reports=yes && on_ranks ranks "$lockstep" "$@"; }
   case $(verdict "$code") in
     finished) say "done" ;;
     stop) say "exit $code: not requeued" ;;
-    again) back_into_queue "stopped with a checkpoint" ;;
+    again) back_into_queue "stopped as asked" ;;
     failed) back_into_queue "failed with exit $code" ;;
   esac
   exit "$code"

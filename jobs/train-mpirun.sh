@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Trains one run on this machine: jobs/train-mpirun.sh RANKS CONFIG [--run DIR] [--set KEY=VALUE ...]
 # Ctrl-C, TERM and a closed terminal end it with a checkpoint (under a bare mpirun they kill the ranks within a second); a second
-# Ctrl-C ends it now. A start that failed is repeated while checkpoints get newer. Exit codes: those of lockstep train.
+# Ctrl-C ends it now. SIGUSR1 goes to the ranks, which say where they are (fault.signal_report). A start that failed is repeated
+# while checkpoints get newer. Exit codes: those of lockstep train.
 set -uo pipefail
 # shellcheck source=jobs/launch.sh
 source "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
@@ -37,6 +38,8 @@ on_interrupt() {
 }
 trap on_interrupt INT
 trap 'signals=$((signals + 1)); pass_on TERM' TERM HUP USR2
+reports=yes
+trap 'signals=$((signals + 1)); ask_for_report' USR1
 set -m  # mpirun in a process group of its own: the terminal's Ctrl-C does not reach it
 
 for ((start = 0;; ++start)); do
@@ -46,13 +49,13 @@ for ((start = 0;; ++start)); do
   now=$(newest_step "$run_directory")
   without=$(stalled "$starts" "$now")
   if [ "$without" -ge "$max_stalled" ] || [ "$start" -ge "$max_restarts" ]; then
-    say "failed with exit $code; given up after $((start + 1)) starts, $without of them without a newer checkpoint ($(place_of "$now"))" >&2
+    say "failed with exit $code; given up after $((start + 1)) starts, $without of them without a newer checkpoint" >&2
     break
   fi
-  say "failed with exit $code; started again ($(place_of "$now"))" >&2
+  say "failed with exit $code; started again, to go on $(place_of "$now")" >&2
 done
 if [ "$code" -eq 75 ] && [ "$interrupts" -gt 0 ]; then
   code=76  # asked for by the user
-  say "stopped by Ctrl-C ($(place_of "$(newest_step "$run_directory")")); the same line goes on" >&2
+  say "stopped by Ctrl-C; the same line goes on $(place_of "$(newest_step "$run_directory")")" >&2
 fi
 exit "$code"

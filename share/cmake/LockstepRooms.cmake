@@ -26,6 +26,11 @@ if(LOCKSTEP_SANITIZE)
   target_link_options(lockstep_options INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
 endif()
 
+# Programs look for libraries in ../lib of their own folder: nothing is there, except in a bundle (LockstepBundle.cmake). As DT_RPATH,
+# which, unlike DT_RUNPATH, also serves what those libraries need.
+set(CMAKE_BUILD_RPATH "$ORIGIN/../lib")
+target_link_options(lockstep_options INTERFACE LINKER:--disable-new-dtags)
+
 function(lockstep_room name)
   cmake_parse_arguments(ROOM "" "" "SOURCES;USES;LIBRARIES" ${ARGN})
   add_library(lockstep_${name} STATIC ${ROOM_SOURCES})

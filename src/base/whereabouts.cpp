@@ -40,6 +40,8 @@ void write_to(Record* record) {
   Record* const next = record ? record : &own;
   Record* const last = current.load();
   if (next == last) return;
+  // No phase was entered yet: the first one lasts since it can be seen, not since the clock began.
+  if (last->since_ns.load() == 0) last->since_ns.store(now_ns());
   copy(*last, *next);
   current.store(next);
 }

@@ -88,8 +88,7 @@ std::vector<std::int64_t> steps_to_use(const std::string& run, std::optional<std
   if (steps.empty()) {
     throw UsageError(
         "{}: there are no profile snapshots; a run keeps them that is started with ema.sigma_rel, such as "
-        "0.05 "
-        "0.10",
+        "0.05 0.10",
         directory);
   }
   if (!step) return steps;
@@ -141,8 +140,7 @@ optim::EmaMixture mixture_of(const std::vector<Stored>& stored, const optim::Ema
   const std::string instead = reachable(reconstruction, updates);
   throw UsageError(
       "{}: sigma_rel = {} cannot be had: the profile error of the closest mixture of {} is {:.0f} %, more "
-      "than "
-      "{:.0f} %; {}, or keep more snapshots (checkpoint.every) of more widths (ema.sigma_rel)",
+      "than {:.0f} %; {}, or keep more snapshots (checkpoint.every) of more widths (ema.sigma_rel)",
       directory, profile.parameter(), counted(stored.size(), "stored average"), 100 * mixture.error,
       100 * most_error, instead.empty() ? "choose a width that was tracked" : "what can be had: " + instead);
 }

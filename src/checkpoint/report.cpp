@@ -122,8 +122,8 @@ std::string to_text(const DiffReport& report) {
   for (std::size_t d = 0; d < shown; ++d)
     text += line_of(report.differences[d], report.differences[d].shape_a.numel());
   if (shown < report.differences.size()) {
-    const std::size_t left = report.differences.size() - shown;
-    text += fmt::format("... and {} more tensor{}; all are in the JSON report\n", left, left == 1 ? "" : "s");
+    text += fmt::format("... and {}; all are in the JSON report\n",
+                        counted(report.differences.size() - shown, "more tensor"));
   }
   return text;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <string_view>
 
 #include "checkpoint/digest.h"
@@ -28,6 +29,19 @@ std::string first_difference(std::string_view a, std::string_view b) {
   }
   return "";
 }
+
+/// What MPI does not do, or does not say: what it leaves unwritten is written plainly, which succeeds or
+/// gives the system's reason.
+struct ThroughMpi {
+  comm::SharedFile& shared;
+  OpenFile& plain;
+
+  void write_at(std::uint64_t offset, const std::byte* data, std::uint64_t bytes) {
+    const std::uint64_t done = shared.write_at(offset, data, bytes);
+    if (done < bytes) plain.write_at(offset + done, data + done, bytes - done);
+  }
+  void sync() { plain.sync(); }
+};
 
 /// Ranks must list the same things: one comparison of digests, and texts only if they differ.
 void check_same_everywhere(const FileIndex& index, comm::Communicator& communicator) {
@@ -182,9 +196,8 @@ void Saving::write(File& file, const Segment& segment) {
   file.write_at(extent.piece.offset + into_piece, data, segment.bytes);
 }
 
-void Saving::write_share() {
-  if (begun_ >= segments_.size()) return;
-  OpenFile file(temporary_, OpenFile::Mode::write);
+template <class File>
+void Saving::write_segments(File& file) {
   for (std::size_t mine = begun_++; mine < segments_.size(); mine = begun_++) {
     try {
       write(file, segments_[mine]);
@@ -200,16 +213,24 @@ void Saving::write_share() {
   }
 }
 
+void Saving::write_share() {
+  if (begun_ >= segments_.size()) return;
+  OpenFile file(temporary_, OpenFile::Mode::write);
+  write_segments(file);
+}
+
 void Saving::write_share_through_mpi() {
   // What keeps a rank from opening it, it finds out here: MPI opens files together, and waits for all.
-  comm::together(communicator_, [&] { OpenFile(temporary_, OpenFile::Mode::write); });
-  std::unique_ptr<comm::SharedFile> file;
-  comm::together(communicator_, [&] { file = communicator_.open_shared_file(temporary_); });
-  if (!file) return write_share();
+  std::optional<OpenFile> plain;
+  comm::together(communicator_, [&] { plain.emplace(temporary_, OpenFile::Mode::write); });
+  std::unique_ptr<comm::SharedFile> shared;
+  comm::together(communicator_, [&] { shared = communicator_.open_shared_file(temporary_); });
   comm::together(communicator_, [&] {
-    for (; begun_ < segments_.size(); ++begun_) write(*file, segments_[begun_]);
+    if (!shared) return write_segments(*plain);
+    ThroughMpi file{*shared, *plain};
+    write_segments(file);
   });
-  comm::together(communicator_, [&] { file->sync(); });
+  if (shared) comm::together(communicator_, [&] { shared->sync(); });
 }
 
 void Saving::complete() {

@@ -48,8 +48,7 @@ class Saving {
   void write_share();
   /// Whoever is in write_share() stops after what it is writing: nobody wants the file any more.
   void give_up() { begun_ = segments_.size(); }
-  /// write_share() through MPI's file calls where there are any. Collective, with one error for
-  /// all.
+  /// write_share() through MPI's file calls where there are any. Collective, with one error for all.
   void write_share_through_mpi();
   /// The digests meet, and the structure is made.
   void complete();
@@ -76,6 +75,8 @@ class Saving {
   void lay_out();
   void share_work(const Contents& contents);
   void cut_into_segments();
+  template <class File>
+  void write_segments(File& file);
   template <class File>
   void write(File& file, const Segment& segment);
 

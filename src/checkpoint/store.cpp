@@ -132,7 +132,11 @@ std::string Store::save_contents(std::int64_t step, Contents contents) {
   const std::string path = save->path();
   write(*save);
   under_way_ = std::move(save);
-  if (!options_.async) finish();
+  if (!options_.async) {
+    finish();
+    copy_.reset();  // of a sharded run: its ranks hold parts to have memory for something else
+    copy_bytes_ = 0;
+  }
   return path;
 }
 

@@ -9,6 +9,7 @@
 
 #include "cli/bench.h"
 #include "cli/verb.h"
+#include "lockstep/base/counted.h"
 #include "lockstep/comm/benchmark.h"
 #include "lockstep/train/benchmark.h"
 
@@ -30,9 +31,7 @@ void add_workload(OptionSet& options) {
 
 /// "2 ranks on 1 machine"
 std::string where(const comm::Communicator& world) {
-  const int nodes = world.topology().nodes();
-  return fmt::format("{} rank{} on {} machine{}", world.size(), world.size() == 1 ? "" : "s", nodes,
-                     nodes == 1 ? "" : "s");
+  return counted(world.size(), "rank") + " on " + counted(world.topology().nodes(), "machine");
 }
 
 /// The sizes of --bytes.
@@ -102,11 +101,13 @@ ExitCode bench_allreduce(Session& session, const Arguments& arguments) {
 }
 
 ExitCode bench_step(Session& session, const Arguments& arguments) {
-  OptionSet options("bench step [--workload NAME] [--steps N] [--passes K] [--json]",
+  OptionSet options("bench step [--workload NAME] [--profile | --passes K] [OPTIONS]",
                     "Times whole training steps of a standard workload on made-up data, on all ranks.\n"
                     "Every time is a median over steps, of the slowest rank in each.\nWorkloads: " +
                         workload_names() + ".");
   add_workload(options);
+  options.add()("profile",
+                "what a step is made of: time, arithmetic and memory traffic of each operation on rank 0");
   options.add()("passes", po::value<int>(),
                 "the price of the tree: a rank's batch in K shards, beside K micro batches");
   options.add()("json", "print one JSON document");
@@ -114,8 +115,15 @@ ExitCode bench_step(Session& session, const Arguments& arguments) {
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   const std::string workload = values["workload"].as<std::string>();
   const std::int64_t steps = values["steps"].as<std::int64_t>();
+  if (values.count("profile")) {
+    if (values.count("passes"))
+      throw UsageError("bench step: --profile and --passes are two things to measure; leave one of them out");
+    print_profile(session, workload, steps, values.count("json") != 0);
+    return ExitCode::done;
+  }
   if (values.count("passes")) {
-    if (values.count("json")) throw UsageError("bench: --passes has no JSON form; leave one of the two out");
+    if (values.count("json"))
+      throw UsageError("bench step: --passes has no JSON form; leave one of the two out");
     const train::TreeOrderTimes times =
         train::time_tree_order(session, workload, steps, values["passes"].as<int>());
     if (session.world().rank() == 0)
@@ -139,8 +147,8 @@ ExitCode bench_step(Session& session, const Arguments& arguments) {
                                       {"exposed_comm_ms", times.exposed_comm_ms}}
                            .dump(2));
   } else {
-    fmt::print("{} {} on {} rank{}: {:.1f} ms a step, {:.0f} samples/s, {:.2f} ms of communication exposed\n",
-               times.model, times.precision, times.ranks, times.ranks == 1 ? "" : "s", times.step_ms,
+    fmt::print("{} {} on {}: {:.1f} ms a step, {:.0f} samples/s, {:.2f} ms of communication exposed\n",
+               times.model, times.precision, counted(times.ranks, "rank"), times.step_ms,
                times.samples_per_second, times.exposed_comm_ms);
   }
   return ExitCode::done;
@@ -175,7 +183,8 @@ ExitCode bench_overlap(Session& session, const Arguments& arguments) {
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   const bool json = values.count("json") != 0, buckets = values.count("buckets") != 0;
-  if (json && buckets) throw UsageError("bench: --buckets has no JSON form; leave one of the two out");
+  if (json && buckets)
+    throw UsageError("bench overlap: --buckets has no JSON form; leave one of the two out");
 
   train::OverlapOptions wanted{.steps = values["steps"].as<std::int64_t>()};
   if (values.count("bucket-mb")) wanted.bucket_mb = values["bucket-mb"].as<std::vector<double>>();

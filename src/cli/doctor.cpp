@@ -90,7 +90,7 @@ OptionSet options() {
   options.add()("run", po::value<std::string>()->default_value("."), "where the run will be kept");
   options.add()("config", po::value<std::string>(),
                 "also what this run needs, and whether machines have the same configuration and data");
-  options.add()("node", "this machine only, below a second and without MPI: for job scripts");
+  options.add()("node", "this machine only, in a second or so and without MPI: for job scripts");
   options.add()("json", "print one JSON document");
   return options;
 }

@@ -31,8 +31,7 @@ SavedModel::SavedModel(const std::string& file, const std::optional<std::string>
   if (index.config.empty())
     throw UsageError(
         "{}: stores no configuration, so its model cannot be built; lockstep convert --config RUN.ini makes "
-        "a "
-        "file that does",
+        "a file that does",
         file);
   if (!weights) weights_ = index.default_weights();
   comm::together(session.world(), [&] {

@@ -2,11 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "lockstep/base/names.h"
@@ -55,7 +54,10 @@ bool OptionSet::parse(bool speaks, const Arguments& arguments, po::variables_map
   po::options_description known;
   known.add(shown_).add(all_);
   try {
-    po::store(po::command_line_parser(arguments).options(known).positional(positional_).run(), values);
+    // What is abbreviated is not guessed: the job scripts read these options, too.
+    const int style = po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
+    po::store(po::command_line_parser(arguments).options(known).positional(positional_).style(style).run(),
+              values);
     po::notify(values);
   } catch (const po::unknown_option& error) {
     std::vector<std::string> names;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "comm/checks.h"
+#include "comm/exchange_queue.h"
 #include "comm/make_topology.h"
 #include "comm/mix.h"
 #include "comm/mpi_check.h"
@@ -21,7 +22,6 @@
 #include "comm/owned_comm.h"
 #include "comm/patience.h"
 #include "comm/timed_barrier.h"
-#include "comm/tree_sums.h"
 #include "lockstep/base/processor.h"
 #include "lockstep/base/whereabouts.h"
 
@@ -67,8 +67,8 @@ class MpiCommunicator final : public Communicator {
         node_comm_(split_of(comm, node_of_rank.at(static_cast<std::size_t>(rank_)), rank_)),
         board_(node_comm_.get(), rank_in(node_comm_.get()), neighbours(node_of_rank, rank_)),
         topology_(make_topology(node_of_rank, host_names())),
-        sums_(comm, rank_, topology_, board_, limits.piece_bytes, 0),
-        barrier_(comm, rank_, topology_, TreeSums::tags) {}
+        exchanges_(comm, rank_, topology_, board_, limits.piece_bytes, 0),
+        barrier_(comm, rank_, topology_, ExchangeQueue::tags) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -90,12 +90,12 @@ class MpiCommunicator final : public Communicator {
     check_slices(vector, slices, rank_, size_);
     return start(Exchange::Kind::all_gather, vector, nullptr, slices);
   }
-  void progress() override { sums_.progress(); }
+  void progress() override { exchanges_.progress(); }
   bool done(Ticket ticket) override {
-    if (ticket > sums_.started())
+    if (ticket > exchanges_.started())
       throw UsageError("exchange on rank {}: no ticket {} was given out", rank_, ticket);
-    sums_.progress();
-    return ticket <= sums_.completed();
+    exchanges_.progress();
+    return ticket <= exchanges_.completed();
   }
   void wait(Ticket ticket) override {
     if (done(ticket)) return;
@@ -130,7 +130,7 @@ class MpiCommunicator final : public Communicator {
     whereabouts::Polling polling;
     for (Patience patience(crowded_); !condition(); patience.pause()) {
       polling.look();
-      sums_.progress();
+      exchanges_.progress();
     }
   }
   void finish(MPI_Request request, const char* call) {
@@ -152,7 +152,7 @@ class MpiCommunicator final : public Communicator {
   OwnedComm node_comm_;
   NodeBoard board_;
   Topology topology_;
-  TreeSums sums_;
+  ExchangeQueue exchanges_;
   TimedBarrier barrier_;
   bool crowded_ = board_.local_ranks() > available_cores();
   std::uint64_t gathers_ = 0;
@@ -201,8 +201,8 @@ Ticket MpiCommunicator::start(Exchange::Kind kind, const TreeSum& sum, const Sha
   if (!arena || arena->owner() != this) {
     throw UsageError("tree sum on rank {}: the arena was allocated by another communicator", rank_);
   }
-  const Ticket ticket = sums_.start(kind, sum, *arena, map, slices);
-  sums_.progress();
+  const Ticket ticket = exchanges_.start(kind, sum, *arena, map, slices);
+  exchanges_.progress();
   return ticket;
 }
 

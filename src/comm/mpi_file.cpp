@@ -1,8 +1,5 @@
 #include "comm/mpi_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <exception>
@@ -40,61 +37,45 @@ class MpiFile final : public SharedFile {
  public:
   MpiFile(MPI_Comm comm, std::string path) : path_(std::move(path)) {
     const whereabouts::Waiting waiting;
-    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
     // Errors of files come back as codes unless somebody asked for something else.
     check(MPI_File_open(comm, path_.c_str(), MPI_MODE_WRONLY, MPI_INFO_NULL, &file_), "open");
   }
   ~MpiFile() override {
-    if (descriptor_ >= 0) ::close(descriptor_);
     if (std::uncaught_exceptions() == 0) MPI_File_close(&file_);
   }
   MpiFile(const MpiFile&) = delete;
   MpiFile& operator=(const MpiFile&) = delete;
 
-  void write_at(std::uint64_t offset, const void* data, std::uint64_t bytes) override {
+  std::uint64_t write_at(std::uint64_t offset, const void* data, std::uint64_t bytes) override {
     const auto* from = static_cast<const std::byte*>(data);
-    for (std::uint64_t done = 0; done < bytes;) {
+    std::uint64_t done = 0;
+    while (done < bytes) {
       const std::uint64_t piece = std::min(bytes - done, most_bytes_per_call);
       MPI_Status status;
       int written = 0;
       const int code = MPI_File_write_at(file_, static_cast<MPI_Offset>(offset + done), from + done,
                                          static_cast<int>(piece), MPI_BYTE, &status);
+      // The count is what tells: Open MPI's own component reports success for writes that failed or were cut
+      // short (4.1.4).
       if (code == MPI_SUCCESS) MPI_Get_count(&status, MPI_BYTE, &written);
-      // Open MPI's own component reports success for writes that failed or were cut short (4.1.4); others
-      // do not say why one failed. Written plainly, what is left succeeds or gives the system's reason.
-      const auto whole = static_cast<std::uint64_t>(std::max(written, 0));
-      if (whole < piece) write_plainly(offset + done + whole, from + done + whole, piece - whole);
-      done += piece;
+      if (written <= 0) break;
+      done += static_cast<std::uint64_t>(written);
       whereabouts::mark();
     }
+    return done;
   }
 
   void sync() override {
     const whereabouts::Waiting waiting;
-    const int error = ::fsync(descriptor_) == 0 ? 0 : errno;  // MPI would not say which
-    const int code = MPI_File_sync(file_);
-    if (error != 0) throw_system_error(error, path_, "sync");
-    check(code, "sync");
+    check(MPI_File_sync(file_), "sync");
   }
 
  private:
-  void write_plainly(std::uint64_t offset, const std::byte* from, std::uint64_t bytes) {
-    while (bytes > 0) {
-      const ssize_t done = ::pwrite(descriptor_, from, bytes, static_cast<off_t>(offset));
-      if (done < 0 && errno == EINTR) continue;
-      if (done <= 0) throw_system_error(done < 0 ? errno : EIO, path_, "write");
-      from += done;
-      offset += static_cast<std::uint64_t>(done);
-      bytes -= static_cast<std::uint64_t>(done);
-    }
-  }
-
   void check(int code, std::string_view action) const {
     if (code != MPI_SUCCESS) throw_system_error(system_error_of(code), path_, action);
   }
 
   std::string path_;
-  int descriptor_ = -1;  // for what MPI does not do, or does not say
   MPI_File file_ = MPI_FILE_NULL;
 };
 

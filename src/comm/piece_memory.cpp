@@ -1,12 +1,12 @@
 // Where the elements of a piece lie, and moving them about.
 #include <cstring>
 
-#include "comm/active_sum.h"
+#include "comm/active_exchange.h"
 
 namespace lockstep::comm {
 
 template <class Use>
-void ActiveSum::for_each_range(const Piece& piece, const Use& use) const {
+void ActiveExchange::for_each_range(const Piece& piece, const Use& use) const {
   const auto ranges = ranges_of(piece.owner);
   std::int64_t skipped = piece.skipped;
   std::size_t range = piece.range;
@@ -18,8 +18,8 @@ void ActiveSum::for_each_range(const Piece& piece, const Use& use) const {
   }
 }
 
-void ActiveSum::evaluate(const SumPlan::Sum& sum, const Piece& piece, const Target& target,
-                         SumScratch& scratch) {
+void ActiveExchange::evaluate(const SumPlan::Sum& sum, const Piece& piece, const Target& target,
+                              SumScratch& scratch) {
   for_each_range(piece, [&](std::int64_t first, std::int64_t count, std::int64_t before) {
     scratch.sources.clear();
     for (const SumPlan::Source& source : sum.sources) {
@@ -35,7 +35,7 @@ void ActiveSum::evaluate(const SumPlan::Sum& sum, const Piece& piece, const Targ
   });
 }
 
-void ActiveSum::pack(const Piece& piece, int local_rank, int plane, std::byte* slot) const {
+void ActiveExchange::pack(const Piece& piece, int local_rank, int plane, std::byte* slot) const {
   for_each_range(piece, [&](std::int64_t first, std::int64_t count, std::int64_t before) {
     const std::byte* values = in_plane(local_rank, plane, first);
     if (narrow_) {
@@ -46,7 +46,7 @@ void ActiveSum::pack(const Piece& piece, int local_rank, int plane, std::byte* s
   });
 }
 
-void ActiveSum::unpack(const Piece& piece, const std::byte* slot, int local_rank) const {
+void ActiveExchange::unpack(const Piece& piece, const std::byte* slot, int local_rank) const {
   for_each_range(piece, [&](std::int64_t first, std::int64_t count, std::int64_t before) {
     std::byte* values = in_plane(local_rank, 0, first);
     if (narrow_) {
@@ -57,7 +57,7 @@ void ActiveSum::unpack(const Piece& piece, const std::byte* slot, int local_rank
   });
 }
 
-void ActiveSum::copy_to_peers(const Piece& piece) const {
+void ActiveExchange::copy_to_peers(const Piece& piece) const {
   const int mine = context_->board->local_rank();
   for_each_range(piece, [&](std::int64_t first, std::int64_t count, std::int64_t) {
     for (int peer = 0; peer < context_->board->local_ranks(); ++peer) {
@@ -66,18 +66,18 @@ void ActiveSum::copy_to_peers(const Piece& piece) const {
   });
 }
 
-std::byte* ActiveSum::slot(const Piece& piece, int number) const {
+std::byte* ActiveExchange::slot(const Piece& piece, int number) const {
   return buffer_.data() + piece.buffer_offset +
          static_cast<std::size_t>(number) * Workspace::rounded_up(bytes(piece.count));
 }
 
-void ActiveSum::send(Piece& piece, int message, const std::byte* data, int to, int tag) {
+void ActiveExchange::send(Piece& piece, int message, const std::byte* data, int to, int tag) {
   messages_.send(piece.first_message + static_cast<std::size_t>(message), data, wire_bytes(piece.count), to,
                  tag);
   ++piece.pending;
 }
 
-void ActiveSum::receive(Piece& piece, int message, std::byte* data, int from, int tag) {
+void ActiveExchange::receive(Piece& piece, int message, std::byte* data, int from, int tag) {
   messages_.receive(piece.first_message + static_cast<std::size_t>(message), data, wire_bytes(piece.count),
                     from, tag);
   ++piece.pending;

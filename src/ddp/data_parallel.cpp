@@ -18,6 +18,7 @@
 #include "ddp/step_header.h"
 #include "ddp/unused_parameters.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/whereabouts.h"
 #include "lockstep/comm/agreement.h"
@@ -389,15 +390,12 @@ std::string DataParallel::describe() const {
   const State& state = *state_;
   std::size_t largest = 0;
   for (const BucketPlan::Bucket& bucket : plan().buckets()) largest = std::max(largest, bucket.bytes);
-  const std::size_t buckets = plan().buckets().size();
   const std::int64_t check_every = state.options.check_every;
   return fmt::format(
-      "{} shard{} on {} rank{}, at most {} a rank; {} bucket{} of up to {:.2f} MiB; gradient memory {} "
-      "plane{} of {:.2f} MiB{}{}",
-      state.map.shards(), state.map.shards() == 1 ? "" : "s", state.map.ranks(),
-      state.map.ranks() == 1 ? "" : "s", state.map.block(0).count, buckets, buckets == 1 ? "" : "s",
-      static_cast<double>(largest) / bytes_per_mib, planes(), planes() == 1 ? "" : "s",
-      static_cast<double>(plane_bytes()) / bytes_per_mib,
+      "{} on {}, at most {} a rank; {} of up to {:.2f} MiB; gradient memory {} of {:.2f} MiB{}{}",
+      counted(state.map.shards(), "shard"), counted(state.map.ranks(), "rank"), state.map.block(0).count,
+      counted(plan().buckets().size(), "bucket"), static_cast<double>(largest) / bytes_per_mib,
+      counted(planes(), "plane"), static_cast<double>(plane_bytes()) / bytes_per_mib,
       state.parameters ? "; each rank updates a part of every parameter" : "",
       check_every == 0   ? ""
       : check_every == 1 ? "; replicas are compared every step"

@@ -187,8 +187,7 @@ OverlapTimes Contestant::result() {
 
 std::vector<OverlapTimes> time_overlap(Session& session, const std::string& name,
                                        const OverlapOptions& options) {
-  if (options.steps < 1)
-    throw UsageError("--steps {}: must be at least 1; see lockstep bench overlap --help", options.steps);
+  check_steps(options.steps, "overlap");
   for (const double bucket_mb : options.bucket_mb) {
     if (!(bucket_mb > 0 && bucket_mb <= most_bucket_mb))
       throw UsageError("--bucket-mb {}: must be in (0, {}]; see lockstep bench overlap --help", bucket_mb,

@@ -6,6 +6,7 @@
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/train/workload.h"
 
@@ -84,6 +85,11 @@ WorkloadRun::Times WorkloadRun::step() {
   return {.step_ms = watch.elapsed_ms(),
           .backward_ms = result.compute_ms,
           .exposed_comm_ms = result.exposed_comm_ms};
+}
+
+void check_steps(std::int64_t steps, std::string_view subject) {
+  if (steps < 1)
+    throw UsageError("--steps {}: must be at least 1; see lockstep bench {} --help", steps, subject);
 }
 
 std::vector<double> greatest_of_ranks(comm::Communicator& world, const std::vector<double>& mine) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/median.h"
@@ -50,6 +51,9 @@ class WorkloadRun {
   std::unique_ptr<optim::Optimizer> optimizer_;
   MadeUpBatch batch_;
 };
+
+/// UsageError, naming the subject of lockstep bench, if there are no steps to time.
+void check_steps(std::int64_t steps, std::string_view subject);
 
 /// Element by element the greatest over all ranks, which all bring equally many. Collective.
 std::vector<double> greatest_of_ranks(comm::Communicator& world, const std::vector<double>& mine);

@@ -4,7 +4,7 @@
 namespace lockstep::train {
 
 StepTimes time_steps(Session& session, const std::string& name, std::int64_t steps) {
-  if (steps < 1) throw UsageError("--steps {}: must be at least 1; see lockstep bench step --help", steps);
+  check_steps(steps, "step");
   comm::Communicator& world = session.world();
   WorkloadRun run(workload_named(name), world, session.backend());
 
@@ -25,7 +25,7 @@ StepTimes time_steps(Session& session, const std::string& name, std::int64_t ste
 }
 
 TreeOrderTimes time_tree_order(Session& session, const std::string& name, std::int64_t steps, int passes) {
-  if (steps < 1) throw UsageError("--steps {}: must be at least 1; see lockstep bench step --help", steps);
+  check_steps(steps, "step");
   comm::Communicator& world = session.world();
   const StandardWorkload& workload = workload_named(name);
   WorkloadRun tree(workload, world, session.backend(), {}, passes);

@@ -7,8 +7,8 @@ namespace lockstep::train {
 /// told to end itself, and kills them a second later.
 bool ended_by_launcher();
 
-/// Whether SIGTERM has come from anybody else. From Slurm it may be either: a request, if all ranks are there to
-/// obey it; where one has died, the last word before SIGKILL to those that are left.
+/// Whether SIGTERM has come from anybody else. From Slurm it may be either: a request, if all ranks are there
+/// to obey it; where one has died, the last word before SIGKILL to those that are left.
 bool told_to_end();
 
 }  // namespace lockstep::train

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <sstream>
 #include <unordered_map>
@@ -207,8 +208,23 @@ std::vector<Difference> differences(comm::Communicator& world, const Facts& mine
   return found;
 }
 
+namespace {
+
+/// A srun that does not speak this MPI's PMI starts as many worlds of one as there are tasks.
+void check_not_one_of_many() {
+  const char* const tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+  if (!tasks || std::atoi(tasks) <= 1 || std::getenv("OMPI_COMM_WORLD_SIZE")) return;
+  throw UsageError(
+      "srun started {} tasks, and each of them takes itself for the only rank: srun and this MPI do not "
+      "speak the "
+      "same PMI; use srun --mpi=pmix (srun --mpi=list shows what there is), or mpirun",
+      tasks);
+}
+
+}  // namespace
+
 void check_alike(comm::Communicator& world, const Config& config, const RunOptions& options) {
-  if (world.size() == 1) return;
+  if (world.size() == 1) return check_not_one_of_many();
   Facts facts = program_facts();
   for (Fact& fact : configuration_facts(config)) facts.push_back(std::move(fact));
   facts.push_back({"--run", plain(options.directory)});

@@ -87,6 +87,8 @@ Watchdog::Watchdog(comm::Communicator& world, const WatchOptions& options)
   sees_pids_ = std::ranges::all_of(
       local_ranks_, [&](int rank) { return name_of(board_.rank(rank).pid.load()) == own_name; });
 
+  // MPI may write to the socket of a peer that died: no reason to die as well, without a word.
+  if (world.size() > 1) std::signal(SIGPIPE, SIG_IGN);
   ::sem_init(&wake, 0, 0);
   report_asked = 0;
   if (options_.signal_report) {
@@ -94,6 +96,8 @@ Watchdog::Watchdog(comm::Communicator& world, const WatchOptions& options)
     action.sa_handler = on_report;
     action.sa_flags = SA_RESTART;
     ::sigaction(SIGUSR1, &action, nullptr);
+  } else {
+    std::signal(SIGUSR1, SIG_IGN);  // who asks for a report that is not to be had should not end the run
   }
   sigset_t all, before;
   sigfillset(&all);
@@ -109,7 +113,7 @@ Watchdog::Watchdog(comm::Communicator& world, const WatchOptions& options)
 }
 
 Watchdog::~Watchdog() {
-  if (options_.signal_report) std::signal(SIGUSR1, SIG_IGN);
+  std::signal(SIGUSR1, SIG_IGN);
   over_ = true;
   ::sem_post(&wake);
   thread_.join();
@@ -165,7 +169,7 @@ void Watchdog::look() {
     report();
   }
   if (sees_pids_) say_deaths();
-  if (told_to_end()) end_after_loss();
+  end_after_loss();
   if (options_.hang_timeout_s > 0) judge();
   if (rank_ == 0 && !said_unheard_ && watch_s_ > unheard_note_s) {
     said_unheard_ = true;
@@ -224,17 +228,16 @@ void Watchdog::judge() {
     return;
   }
   if (first_alive >= 0 && !is_local(first_alive) && watch_s_ - verdict_since_s_ < verdict_patience_s) return;
-  end_job(missing);
+  end_job(missing, fmt::format(" (fault.hang_timeout_s = {})", options_.hang_timeout_s));
 }
 
-void Watchdog::end_job(const std::string& text) {
+void Watchdog::end_job(const std::string& text, const std::string& reason) {
   std::uint32_t expected = BoardHead::none;
   if (!board_.head().verdict.compare_exchange_strong(expected, BoardHead::being_said)) return;
   say(text + waiting_ranks() +
-      fmt::format("lockstep: the job ends with exit code {} (fault.hang_timeout_s = {}); started again, it "
-                  "goes on from its "
-                  "newest checkpoint\n",
-                  static_cast<int>(ExitCode::failure), options_.hang_timeout_s));
+      fmt::format("lockstep: the job ends with exit code {}{}; started again, it goes on from its newest "
+                  "checkpoint\n",
+                  static_cast<int>(ExitCode::failure), reason));
   heartbeat_.send_verdict();
   board_.head().verdict.store(BoardHead::said);
   leave();
@@ -268,30 +271,30 @@ void Watchdog::say_deaths() {
     if (!record.death_said.compare_exchange_strong(expected, 1)) continue;
     say(fmt::format("lockstep: {} has died; {}\n", name(rank), place(rank)));
   }
-  if (options_.hang_timeout_s <= 0) return;
-  for (const int rank : local_ranks_) {
-    if (board_.rank(rank).death_said.load() == 0) continue;
-    if (death_s_ < 0) death_s_ = watch_s_;
-    if (watch_s_ - death_s_ > death_patience_s)
-      end_job(fmt::format("lockstep: {} has died, and the launcher leaves the others alone\n", name(rank)));
-  }
 }
 
-/// SIGTERM came. With all ranks there it is a request, which the next step obeys; where one is lost there is no
-/// next step.
+/// The launcher ends a job that lost a rank, or SIGTERM says that it is to end: where all ranks are there
+/// that is a request, which the next step obeys; where one is lost there is no next step.
 void Watchdog::end_after_loss() {
+  const bool told = told_to_end();
+  if (!told && options_.hang_timeout_s <= 0) return;
   constexpr const char* meaning = "SIGTERM is taken for the end of this job, not for a request to stop";
-  const bool stuck = board_.rank(rank_).where.waiting.load() > 0 && judge_.idle_s(rank_, watch_s_) > lost_after_s;
+  const bool stuck =
+      board_.rank(rank_).where.waiting.load() > 0 && judge_.idle_s(rank_, watch_s_) > lost_after_s;
   for (int rank = 0; rank < board_.ranks(); ++rank) {
     const RankRecord& record = board_.rank(rank);
-    const Phase phase = record.where.phase.load();
     if (record.death_said.load() != 0) {
-      end_job(fmt::format("lockstep: {} has died: {}\n", name(rank), meaning));
-    } else if (stuck && !(is_local(rank) && sees_pids_) && judge_.known(rank) && phase != Phase::end &&
-               phase != Phase::failure && judge_.silent_s(rank, watch_s_) > lost_after_s) {
-      end_job(fmt::format("lockstep: {}: no sign of life for {:.1f} s; {}: {}\n", name(rank),
-                          judge_.silent_s(rank, watch_s_), place(rank), meaning));
+      if (death_s_ < 0) death_s_ = watch_s_;
+      if (!told && watch_s_ - death_s_ <= death_patience_s) continue;
+      end_job(fmt::format("lockstep: {} has died, and {}\n", name(rank),
+                          told ? meaning : "the launcher leaves the others alone"));
     }
+    if (!told || !stuck || (is_local(rank) && sees_pids_) || !judge_.known(rank)) continue;
+    const double silent_s = judge_.silent_s(rank, watch_s_);
+    const Phase phase = record.where.phase.load();
+    if (silent_s <= lost_after_s || phase == Phase::end || phase == Phase::failure) continue;
+    end_job(fmt::format("lockstep: {}: no sign of life for {:.1f} s; {}; {}\n", name(rank), silent_s,
+                        place(rank), meaning));
   }
 }
 
@@ -343,6 +346,7 @@ std::string Watchdog::waiting_ranks() const {
   for (int rank = 0; rank < board_.ranks(); ++rank) {
     if (!judge_.known(rank) || judge_.state(rank, watch_s_) != HangJudge::State::fine) continue;
     if (board_.rank(rank).where.waiting.load() == 0) continue;
+    if (board_.rank(rank).death_said.load() != 0 || judge_.silent_s(rank, watch_s_) > lost_after_s) continue;
     if (named < most_named) text += fmt::format("lockstep: {} waits: {}\n", name(rank), place(rank));
     ++(named < most_named ? named : more);
   }

@@ -30,9 +30,9 @@ struct WatchOptions {
 ///    than hang_timeout_s, ends the job: one rank of each part of the job that still hears of itself says
 ///    who, where and since when, and who waits, and every rank leaves with exit code 5, whatever MPI is
 ///    doing. A rank held by a debugger is left alone, and while a whole job is stopped nothing counts.
-///  * A rank of this node that dies is named; the launcher ends the job. SIGTERM, which Slurm then sends to those
-///    that are left, is no request to stop any more: they leave with exit code 5 at once, and those of other nodes
-///    when they have heard nothing of a rank that they wait for for some seconds.
+///  * A rank of this node that dies is named; the launcher ends the job. SIGTERM, which Slurm then sends to
+///    the others, is no request to stop any more: they leave with exit code 5, those of other nodes when they
+///    have waited for that rank in vain for some seconds.
 ///  * If the launcher is gone, this rank leaves as well.
 ///  * With signal_report, SIGUSR1 prints where this rank is, with the stack of its thread that trains; rank 0
 ///    prints where every rank is.
@@ -56,7 +56,7 @@ class Watchdog {
   void check_launcher();
   void report();
 
-  void end_job(const std::string& text);
+  void end_job(const std::string& text, const std::string& reason = "");
   [[noreturn]] void leave();
 
   bool is_local(int rank) const { return node_of_rank_[static_cast<std::size_t>(rank)] == node_; }

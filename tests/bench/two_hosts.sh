@@ -53,20 +53,21 @@ trap tear_down EXIT
 launcher=
 trap 'if [ -n "$launcher" ]; then kill -TERM "$launcher" 2>/dev/null || true; else exit 143; fi' INT TERM HUP
 
+# `set -e` sleeps in what stands before `||`: every step says by itself that it failed.
 set_up() {
   for host in "${hosts[@]}"; do
-    ip netns add "$host"
+    ip netns add "$host" || return
     mkdir -p "/etc/netns/$host"  # `ip netns exec` shows this one as /etc/hosts
     printf '127.0.0.1 localhost\n10.201.77.1 %s\n10.201.77.2 %s\n' "${hosts[@]}" >"/etc/netns/$host/hosts"
   done
-  ip link add "$interface" netns "${hosts[0]}" type veth peer name "$interface" netns "${hosts[1]}"
+  ip link add "$interface" netns "${hosts[0]}" type veth peer name "$interface" netns "${hosts[1]}" || return
   for index in 0 1; do
     local inside=(ip -n "${hosts[$index]}")
-    "${inside[@]}" address add "10.201.77.$((index + 1))/24" dev "$interface"
-    "${inside[@]}" link set lo up
-    "${inside[@]}" link set "$interface" up
+    "${inside[@]}" address add "10.201.77.$((index + 1))/24" dev "$interface" || return
+    "${inside[@]}" link set lo up || return
+    "${inside[@]}" link set "$interface" up || return
     [ "$rate" = none ] ||
-      tc -n "${hosts[$index]}" qdisc add dev "$interface" root tbf rate "$rate" burst 256kb latency "$latency"
+      tc -n "${hosts[$index]}" qdisc add dev "$interface" root tbf rate "$rate" burst 256kb latency "$latency" || return
   done
 }
 set_up 2>"$scratch/error" || cannot "cannot make network namespaces and the link here: $(tail -n 1 "$scratch/error")"

@@ -23,6 +23,7 @@ struct Run {
   std::string run = folder.file("run");
   std::string checkpoints = run + "/checkpoints";
   lc::Contents contents = ls::test::awkward_contents();
+  Run() { ls::test::fill(contents, 7); }
 
   /// Every element becomes something else.
   void overwrite() {
@@ -61,6 +62,23 @@ BOOST_FIXTURE_TEST_CASE(the_file_holds_what_the_tensors_held_when_the_save_began
   BOOST_TEST(lc::verify(path, world).whole());
   BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"latest", "step-000000007.h5"}),
              boost::test_tools::per_element());
+}
+
+BOOST_FIXTURE_TEST_CASE(every_element_is_written_without_anybody_waiting_for_it, Run) {
+  lc::Store store(run, world, {.async = true});
+  const std::string path = store.save_contents(7, contents);
+  while (store.writer().writing) std::this_thread::yield();  // what training would do: nothing for the save
+  BOOST_TEST(!store.writer().failed);
+  world.barrier();
+  const Names names = ls::test::names_in(checkpoints);
+  BOOST_REQUIRE(names.size() == 1u);
+  const std::string unnamed = ls::test::read_bytes(checkpoints + "/" + names[0]);
+  world.barrier();
+  store.finish();
+  const std::string named = ls::test::read_bytes(path);
+  for (const lc::TensorEntry& tensor : lc::read_index(path, world).tensors)
+    BOOST_TEST((unnamed.substr(tensor.offset, tensor.bytes) == named.substr(tensor.offset, tensor.bytes)),
+               tensor.path());
 }
 
 BOOST_FIXTURE_TEST_CASE(a_name_appears_only_when_the_file_is_whole_and_the_next_save_waits_for_the_last,

@@ -1,34 +1,17 @@
 // Checkpoints of a sharded optimizer and its averages: the same tensors as without, and a way in and out of
 // it at any number of ranks.
 #include <boost/test/unit_test.hpp>
-#include <functional>
-#include <memory>
 #include <string>
 
+#include "checkpoint/sample.h"
 #include "ddp/wide.h"
 #include "lockstep/checkpoint/compare.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/checkpoint/save.h"
-#include "support/temporary_folder.h"
 
 namespace lockstep::test {
 namespace {
-
-/// A folder of rank 0 that all ranks use.
-class SharedFolder {
- public:
-  SharedFolder() {
-    if (world().rank() == 0) own_ = std::make_unique<TemporaryFolder>();
-    path_ = world().all_gather_texts(own_ ? own_->path().string() : "")[0];
-  }
-  ~SharedFolder() { world().barrier(); }
-  std::string file(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::unique_ptr<TemporaryFolder> own_;
-  std::string path_;
-};
 
 void save(WideRun& run, const std::string& path) {
   checkpoint::Contents contents;
@@ -60,7 +43,7 @@ void check_same_files(const std::string& a, const std::string& b) {
 }
 
 BOOST_AUTO_TEST_CASE(a_sharded_run_writes_the_file_of_a_whole_one_in_the_middle_of_its_steps) {
-  const SharedFolder folder;
+  const SharedFolder folder(world());
   for (const Algorithm algorithm : {Algorithm::adamw, Algorithm::sgd}) {
     WideRun whole(wide_options(false), algorithm), parts(wide_options(true), algorithm);
     for (const std::uint64_t step : {0, 2, 4}) {
@@ -79,7 +62,7 @@ BOOST_AUTO_TEST_CASE(a_sharded_run_writes_the_file_of_a_whole_one_in_the_middle_
 /// Two steps by one run, two more by another.
 void check_going_over(const ddp::Options& before, comm::Communicator& ranks_before, const ddp::Options& after,
                       comm::Communicator& ranks_after, bool takes_part_before, bool takes_part_after) {
-  const SharedFolder folder;
+  const SharedFolder folder(world());
   if (takes_part_before) {
     WideRun run(before, Algorithm::adamw, ranks_before);
     train(run, 0, 2);
@@ -114,7 +97,7 @@ BOOST_AUTO_TEST_CASE(a_sharded_run_goes_on_with_other_ranks) {
 }
 
 BOOST_AUTO_TEST_CASE(averages_that_a_file_lacks_start_from_its_weights) {
-  const SharedFolder folder;
+  const SharedFolder folder(world());
   WideRun whole(wide_options(false));
   train(whole, 0, 2);
   checkpoint::Contents weights;
@@ -132,7 +115,7 @@ BOOST_AUTO_TEST_CASE(averages_that_a_file_lacks_start_from_its_weights) {
 }
 
 BOOST_AUTO_TEST_CASE(weights_alone_are_loaded_into_a_sharded_run) {
-  const SharedFolder folder;
+  const SharedFolder folder(world());
   WideRun whole(wide_options(false)), parts(wide_options(true));
   train(whole, 0, 2);
   train(parts, 0, 1);  // its parameters may be on their way

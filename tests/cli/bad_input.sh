@@ -40,6 +40,11 @@ train_expect() {
 # The command line and the configuration.
 expect 2 "did you mean train" 1 trian good.ini
 expect 2 "did you mean --set" 1 train good.ini --sett a.b=c
+expect 2 "train: unknown option --ru; did you mean --run" 2 train good.ini --ru elsewhere
+as_user=(env SLURM_STEP_NUM_TASKS=2)
+expect 2 "srun started 2 tasks, and each of them takes itself for the only rank" 1 train good.ini --run alone
+as_user=()
+[ ! -e alone ] || fail "one of two worlds of one left a run behind"
 expect 2 "train: a configuration file is missing; see lockstep train --help" 1 train
 expect 2 "bench: say what to measure" 1 bench
 expect 2 "--bytes -4: must be a multiple of 4 .*; see lockstep bench allreduce --help" 2 bench allreduce --bytes -4
@@ -47,6 +52,7 @@ expect 2 "--bytes 6: must be a multiple of 4" 1 bench allreduce --bytes 4 6
 expect 2 "option '--bytes' is invalid; see lockstep bench allreduce --help" 1 bench allreduce --bytes many
 expect 2 "--bucket-mb 0: must be in .*; see lockstep bench overlap --help" 2 bench overlap --bucket-mb 1 0
 expect 2 "--steps 0: must be at least 1; see lockstep bench step --help" 1 bench step --steps 0
+expect 2 "bench step: --profile and --passes are two things to measure" 1 bench step --profile --passes 2
 expect 2 "prepare: say what the inputs are: csv, idx, cifar or text" 1 prepare
 expect 2 "prepare: the files to read are missing" 1 prepare csv --out made.h5
 expect 2 "nowhere.ini: cannot read" 2 train nowhere.ini

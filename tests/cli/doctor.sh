@@ -162,7 +162,7 @@ fi
 # The quick check of a node takes no part in MPI, and looks at what it was told to.
 # shellcheck disable=SC2086
 timeout 60 $LOCKSTEP_MPIRUN -n 2 "$LOCKSTEP" doctor --node --run runs/new >out.log 2>err.log || fail "--node under mpirun: $(cat err.log)"
-[ "$(grep -c '^ok  .*runs/new' out.log)" -eq 2 ] || fail "--node under mpirun: $(cat out.log)"
+[ "$(grep -c '^ok  .*runs/new.*disk speed: .* MB/s written and synced' out.log)" -eq 2 ] || fail "--node under mpirun: $(cat out.log)"
 PMIX_RANK=0 timeout 20 "$LOCKSTEP" doctor --node >out.log || fail "--node where a launcher left its traces: $(cat out.log)"
 doctor 2 1 --node --config run.ini
 doctor 2 1 --nodes

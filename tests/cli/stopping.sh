@@ -33,6 +33,11 @@ kill -USR2 "$launcher"
 ended preempted 75
 "$LOCKSTEP" verify preempted/checkpoints/latest >/dev/null || fail "the checkpoint of a preempted run is not whole"
 
+start asked 2
+kill -USR1 "$launcher"  # a report that is switched off: no reason to end
+touch asked/stop
+ended asked 76
+
 start live 2
 timeout 60 "$LOCKSTEP" train run.ini --run live >second.log 2>&1
 code=$?

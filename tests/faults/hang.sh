@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # hang.sh stop|end [all]: a rank is stopped, stuck or killed in each phase of a run. Always: the job ends in bounded time, with the
 # right code, the rank, its step and its phase are named, no process is left, and the run goes on to the bits of one without a fault.
-# `stop`: SIGSTOP, a thread that is stuck for ever, reports; `end`: SIGKILL, SIGSEGV, SIGTERM, a launcher that goes.
+# `stop`: SIGSTOP, a thread that is stuck for ever, reports; `end`: SIGKILL, SIGSEGV, SIGTERM, a launcher that goes, SIGTERM to those
+# that are left of a job that lost a rank.
 # By default one rank is struck in each phase, in turn; with `all`, each of 2 and of 4.
 # Environment: LOCKSTEP_STRIKE_PROGRAM, LOCKSTEP_STALL_LIBRARY (libstall.so), besides that of faults.sh.
 source "$(dirname "$0")/faults.sh"
@@ -24,17 +25,17 @@ train 1 || give_up "the run without a fault: $(cat err.log)"
 cp subject/checkpoints/latest reference.h5
 
 starts=0
-# start_ranks RANKS: starts the run in the background; `id` and `launcher` are set.
+# start_ranks RANKS [ARGUMENT...]: starts the run in the background; `id` and `launcher` are set.
 start_ranks() {
   id=$$-$((++starts))
   from_nothing
   # shellcheck disable=SC2086
   LOCKSTEP_STRIKE=$id timeout -s KILL 120 $LOCKSTEP_MPIRUN -n "$1" env LD_PRELOAD="$LOCKSTEP_STALL_LIBRARY" \
-    "$LOCKSTEP" train run.ini --run subject >out.log 2>err.log &
+    "$LOCKSTEP" train run.ini --run subject "${@:2}" >out.log 2>err.log &
   launcher=$!
 }
 
-# ended EXPECTED-CODE: waits for the launcher and for the last process, and notes how long that took after the strike.
+# ended EXPECTED-CODES: waits for the launcher and for the last process, and notes how long that took after the strike.
 ended() {
   local code=0 processes
   wait "$launcher" || code=$?
@@ -44,7 +45,7 @@ ended() {
     sleep 0.1
   done
   [ -z "$processes" ] || { fail "$case: processes are left: $processes"; xargs kill -KILL <<<"$processes"; }
-  [ "$code" -eq "$1" ] || fail "$case: exit code $code, not $1: $(tail -n 5 err.log)"
+  [[ $code =~ ^($1)$ ]] || fail "$case: exit code $code, not $1: $(tail -n 5 err.log)"
   sed -n 's/.* at=//p' strike.log | awk -v now="$(date +%s%N)" -v case="$case" '{ printf "%.2f s  %s\n", (now - $1) / 1e9, case }' >>times.log
 }
 
@@ -107,8 +108,9 @@ case $kind in
     each STALL 5 '%rank.*: no (progress|sign of life) for .*; %place' start  # its watchdog may not have started
     each STALL 5 '%rank.*: no progress for .*; %place' data forward backward optimizer evaluation checkpoint
 
-    case="a report"
+    case="a report, after a write to where nobody reads any more"
     start_ranks 2
+    "$LOCKSTEP_STRIKE_PROGRAM" "$id" 1 sums PIPE 2 >strike.log 2>&1 || fail "$case: $(cat strike.log)"
     for rank in 1 0; do
       "$LOCKSTEP_STRIKE_PROGRAM" "$id" "$rank" sums USR1 3 >strike.log 2>&1 || fail "$case: $(cat strike.log)"
     done
@@ -134,6 +136,25 @@ case $kind in
       if grep -q preempted err.log; then fail "$case: taken for a request"; fi
       goes_on 2
     done
+
+    # As Slurm does it: the launcher ends nobody, and SIGTERM comes from elsewhere.
+    case="SIGTERM to those that are left"
+    start_ranks 4 --set train.steps=1000000
+    "$LOCKSTEP_STRIKE_PROGRAM" "$id" 0 sums USR1 3 >strike.log 2>&1 || fail "$case: $(cat strike.log)"
+    mpirun=$(pgrep -P "$launcher")
+    kill -STOP "$mpirun"
+    "$LOCKSTEP_STRIKE_PROGRAM" "$id" 1 backward KILL 3 >strike.log 2>&1 || fail "$case: $(cat strike.log)"
+    processes_of "$id" | xargs kill -TERM
+    for _ in $(seq 100); do
+      [ -n "$(processes_of "$id")" ] || break
+      sleep 0.1
+    done
+    [ -z "$(processes_of "$id")" ] || fail "$case: they stay"
+    kill -CONT "$mpirun"
+    ended '5|137'  # mpirun finds several that have ended
+    once '^lockstep: rank 1 \(.* has died; in step'
+    once '^lockstep: rank 1 \(.* has died, and SIGTERM is taken for the end of this job'
+    if grep -q preempted err.log; then fail "$case: taken for a request"; fi
     ;;
 esac
 sort -n times.log | awk '{ time[NR] = $1; line[NR] = $0 } END { print NR " faults; from the fault to the last process gone: median " time[int((NR + 1) / 2)] " s, worst " line[NR] }'

@@ -43,7 +43,7 @@ strikes() {
 
 kills=0 turn=0
 at() {  # at RANKS: kills runs of that many
-  local ranks=$1 rank nth when what
+  local ranks=$1 rank nth when what named
   strikes "$ranks" >strikes.log
   for rank in $(seq 0 $((ranks < 3 ? ranks - 1 : 2))); do
     grep -q "^$rank .* pwrite .step-00000000$fault_step.h5.tmp" strikes.log || fail "rank $rank of $ranks writes nothing"
@@ -59,6 +59,14 @@ at() {  # at RANKS: kills runs of that many
     train_with "rank=$rank nth=$nth path=subject/checkpoints kill=$when" "$ranks" </dev/null && fail "$case: the run ended well"
     struck killed
     whole_newest
+    # What has its name stays: when all is written rank 0 renames it, and then has to do with other files.
+    read -r _ _ what < <(told killed)
+    case "$when $what" in
+      "after rename .step-"*) named=true ;;
+      *" .step-"*) named=false ;;
+      *) named=true ;;
+    esac
+    ! $named || [[ ! "$(newest)" < "subject/checkpoints/step-00000000$fault_step.h5" ]] || fail "$case (at $what): $(newest) is the newest"
     goes_on $((kills % 4 + 1)) </dev/null
   done <strikes.log
 }

@@ -32,22 +32,24 @@ for count in 1 2 3; do
         if (part[1] == draft) bad("named before rank " part[2] " synced what it wrote")
       }
       if (from < synced[draft]) bad("named while a rank still synced")
-      named[draft] = to; newest = draft; durable = 0; linked = 0; ++saves
+      named[draft] = to; newest = draft; durable = 0; linked = 0; settled = 0; ++saves
       wrote = 0
       for (writer in writers) { split(writer, part, SUBSEP); wrote += part[1] == draft }
       if (wrote != ranks) bad(wrote " of " ranks " ranks wrote")
     }
     call == "fsync" && path ~ /\/checkpoints$/ {
       if (from < named[newest]) bad("its directory synced while it was named")
+      if (from < linked) bad("its directory synced while latest was made to name it")
       durable = 1
+      settled = linked
     }
     call == "rename" && target ~ /\/latest$/ {
       if (!durable) bad("latest names it before the directory is synced")
-      linked = 1; ++links
+      linked = to; ++links
     }
     call == "unlink" && path ~ /\/step-[0-9]*\.h5$/ {
       if (!durable) bad("an old one removed before the new one is durable")
-      if (!linked) bad("an old one removed before latest names the new one")
+      if (!settled) bad("an old one removed before it is on storage that latest names the new one")
       ++pruned
     }
     END {

@@ -87,6 +87,7 @@ int signal_named(const std::string& name) {
   if (name == "USR1") return SIGUSR1;
   if (name == "USR2") return SIGUSR2;
   if (name == "INT") return SIGINT;
+  if (name == "PIPE") return SIGPIPE;
   if (name == "STALL") return SIGRTMIN + 9;  // see stall.cpp
   std::fprintf(stderr, "strike: no signal %s\n", name.c_str());
   std::exit(2);

@@ -4,9 +4,12 @@
 // Input: the INI text; lines after one that holds a null byte alone are --set overrides.
 #include "lockstep/train/config.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/base/error.h"
 

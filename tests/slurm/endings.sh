@@ -6,6 +6,7 @@ source "$(dirname "$0")/jobs.sh"
 start_cluster 2
 endless_run
 printf '%s\n' '# learning rates' 'train.steps=40 optimizer.lr=1e-3' '' "train.steps=60 'ema.rates=0.9 0.99'" 'train.nonsense=1' >sweep.txt
+printf '%s\r\n' '' 'train.steps=40' "train.steps=40 'ema.rates=0.9 0.99" >windows.txt
 
 submit whole -N2 --ntasks-per-node=2 -- train.sbatch run.ini --run whole --set train.steps=120
 whole=$job
@@ -20,13 +21,31 @@ UNFIT
 chmod +x unfit.sh
 LOCKSTEP=$PWD/unfit.sh LOCKSTEP_MAX_STALLED=1 submit unfit -N2 -- train.sbatch run.ini --run unfit
 unfit=$job
+# elsewhere.sh: the rank of the second node alone says why it ends.
+cat >elsewhere.sh <<ELSEWHERE
+#!/usr/bin/env bash
+[ "\$1" = train ] || exec "$LOCKSTEP" "\$@"
+[ "\$SLURM_PROCID" = 1 ] || exec tail -f /dev/null
+echo "lockstep: fans: none turns" >&2
+exit 5
+ELSEWHERE
+chmod +x elsewhere.sh
+LOCKSTEP=$PWD/elsewhere.sh LOCKSTEP_MAX_STALLED=1 submit elsewhere -N2 -- train.sbatch run.ini --run elsewhere
+elsewhere=$job
 LOCKSTEP_LAUNCHER=mpirun submit forwarded -N2 -- train.sbatch run.ini --run forwarded
 forwarded=$job
 submit wrong -N2 -- train.sbatch run.ini --run wrong --set train.nonsense=1
 wrong=$job
+LOCKSTEP_SRUN_MPI=pmx submit flavour -N2 -- train.sbatch run.ini --run flavour
+flavour=$job
+LOCKSTEP_LAUNCHER_FLAGS=--no-such LOCKSTEP_HEALTH_CHECK_S=0 submit flags -N2 -- train.sbatch run.ini --run flags
+flags=$job
 submit missing -N1 -- train.sbatch nowhere.ini
 missing=$job
+submit homeless -N2 -- train.sbatch run.ini --run /proc/run
+homeless=$job
 sweep=$(sbatch --parsable --array=1-4 --output=sweep-%a.log "$templates/array.sbatch" run.ini sweep.txt sweep)
+windows=$(sbatch --parsable --array=1-2 --output=windows-%a.log "$templates/array.sbatch" run.ini windows.txt windows)
 submit first -N2 -- train.sbatch run.ini --run shared
 first=$job
 submit cancelled -N2 -- train.sbatch run.ini --run cancelled
@@ -41,13 +60,14 @@ until_trains cancelled 0
 scancel "$cancelled"
 ends cancelled "$cancelled" CANCELLED 75 0
 "$LOCKSTEP" verify cancelled/checkpoints/latest >verify.log || fail "cancelled: no whole checkpoint: $(cat verify.log)"
-silent_about cancelled "requeued as"
+says cancelled "; cancelled: not requeued"
+silent_about cancelled "requeued as|No such process"
 
 # The signal that comes before the time limit, under mpirun: handed on to the ranks, a checkpoint, back into the queue.
 until_trains forwarded 0
 scancel --signal=USR2 --batch "$forwarded"
 until_is forwarded "$forwarded" PENDING
-says forwarded "stopped with a checkpoint; requeued as $forwarded"
+says forwarded "stopped as asked; requeued as $forwarded, to go on after step"
 "$LOCKSTEP" verify forwarded/checkpoints/latest >verify.log || fail "forwarded: no whole checkpoint: $(cat verify.log)"
 scancel "$forwarded"
 ended "$forwarded" || until_ended forwarded "$forwarded"
@@ -64,10 +84,23 @@ ends unfit "$unfit" FAILED 5 0
 says unfit "a node is not fit"
 says unfit "fans: none turns"
 [ ! -e unfit ] || fail "unfit: trained"
+ends elsewhere "$elsewhere" FAILED 5 0
+says elsewhere "job: from logs/elsewhere-$elsewhere-1-.*.log:"
+says elsewhere "^lockstep: fans: none turns"
 ends wrong "$wrong" FAILED 2 0
 says wrong "train.nonsense: unknown key"
 [ ! -e wrong/checkpoints ] || fail "wrong: left something"
+# Not a node's fault.
+ends flavour "$flavour" FAILED 2 0
+says flavour "Invalid MPI type 'pmx'"
+silent_about flavour "not fit"
+ends flags "$flags" FAILED 2 0
+says flags "unrecognized option '--no-such'"
 ends missing "$missing" FAILED 2 0
+says missing " 1 rank on n"
+ends homeless "$homeless" FAILED 2 0
+says homeless "no node can keep the run there"
+says homeless "problem .*run directory: /proc: not writable"
 
 # The sweep: lines 1 and 2 train with their settings, line 3 is wrong, line 4 is not there.
 for task in 1 2; do
@@ -81,6 +114,11 @@ says sweep-4 "has no line 4"
   fail "sweep: $(ls sweep/*/checkpoints)"
 grep -q "lr = 0*1e-0*3\|lr = 0.001" sweep/1/config.ini || fail "sweep: task 1 has not its own rate: $(grep lr sweep/1/config.ini)"
 grep -q "rates = 0.9 0.99" sweep/2/config.ini || fail "sweep: task 2 has not its own averages: $(grep rates sweep/2/config.ini)"
+# A list with the line ends of Windows; a quote that does not end drops nothing silently.
+ends windows-1 "${windows}_1" COMPLETED 0 0
+ends windows-2 "${windows}_2" FAILED 2 0
+says windows-2 "job: windows.txt, line 3: a quote"
+[ ! -e windows/2 ] || fail "windows: line 3 trains"
 
 submit eval -N2 -- eval.sbatch sweep/1/checkpoints/latest --data digits.h5 --weights ema/0.9
 ends eval "$job" COMPLETED 0 0

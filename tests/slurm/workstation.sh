@@ -34,6 +34,14 @@ for signal in TERM HUP USR2; do
   whole "$signal"
 done
 
+# SIGUSR1 asks the ranks where they are; nobody ends by it.
+begin asked --set fault.signal_report=true
+until_trains asked 0
+kill -USR1 "$script"
+wait_for 60 grep -q 'rank 1 .*in step' asked.log || fail "asked: no report: $(tail -n 5 asked.log)"
+touch asked/stop
+expect asked 76
+
 begin interrupted
 until_trains interrupted 0
 kill -INT -- "-$script"
@@ -71,8 +79,8 @@ silent_about wrong "started again"
 [ $? -eq 2 ] || fail "without a number of ranks: $(cat usage.log)"
 
 # The parts on their own.
-# shellcheck source=jobs/launch.sh
-source "$templates/launch.sh"
+# shellcheck source=jobs/slurm.sh
+source "$templates/slurm.sh"
 equal() {  # equal EXPECTED WHAT GOT
   [ "$1" = "$3" ] || fail "$2: $3, expected $1"
 }
@@ -92,4 +100,43 @@ equal 2 "starts without progress" "$(stalled made/starts 100)"
 equal 0 "starts without progress" "$(stalled made/starts 101)"
 equal 3 "starts after which the newest was found bad" "$(stalled made/starts 50)"
 equal 0 "starts of nothing" "$(stalled made/none 0)"
+equal "from the beginning after step 7" "places" "$(place_of -1) $(place_of 7)"
+# The reason that only another node's log has comes into the job's log, without those of earlier starts, and once.
+reasons() {
+  local log=made/job code=$1
+  local -A size=([made/job-1-n2.log]=14)
+  printf 'lockstep: both\nlockstep: own\n' >made/job-0-n1.log
+  printf 'lockstep: old\nlockstep: both\nstep 3\nlockstep: new\nlockstep: new\n' >made/job-1-n2.log
+  printf 'lockstep: new\n' >made/job-2-n3.log
+  reasons_elsewhere made/job-0-n1.log | sed 's/^\[.*\] //'
+}
+equal $'job: from made/job-1-n2.log:\nlockstep: new' "reasons after exit 5" "$(reasons 5)"
+equal "" "reasons after exit 75" "$(reasons 75)"
+
+# choose LAUNCHER OFFERED [TYPE]: what the templates choose where srun offers OFFERED to an Open MPI with PMIx.
+choose() (
+  # shellcheck disable=SC2317  # by choose_launcher
+  srun() { echo "$srun_offers"; }
+  # shellcheck disable=SC2317
+  ompi_info() { echo mca:pmix:ext3x:version; }
+  launcher=$1 srun_offers=$2 srun_mpi=${3:-}
+  choose_launcher
+  echo "$launcher $srun_mpi"
+)
+for wanted in auto srun; do
+  equal "srun pmix" "launcher $wanted" "$(choose "$wanted" 'none pmi2 pmix pmix_v4')"
+  equal "srun pmix_v4" "launcher $wanted, PMI told" "$(choose "$wanted" none pmix_v4)"
+done
+equal "mpirun " "launcher auto without PMIx" "$(choose auto 'none pmi2')"
+equal "mpirun " "launcher mpirun" "$(choose mpirun 'none pmix')"
+for wanted in srun ssh; do
+  choose "$wanted" 'none pmi2' >choice.log
+  equal "2 1" "launcher $wanted: code, lines" "$? $(grep -c "job: LOCKSTEP_LAUNCHER=$wanted: " choice.log)"
+done
+run_in_background false
+equal 1 "a program that fails" "$code"
+pass_on TERM  # before there is anything to hand it on to
+run_in_background touch begun
+equal 75 "a start after a request to stop" "$code"
+[ ! -e begun ] || fail "it starts after a request to stop"
 finish

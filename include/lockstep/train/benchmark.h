@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/kernels/profile.h"
 #include "lockstep/train/config.h"
 #include "lockstep/train/session.h"
 
@@ -35,6 +36,22 @@ struct StepTimes {
 
 /// Runs `steps` steps after a few unmeasured ones. Collective. Throws UsageError on an unknown workload.
 StepTimes time_steps(Session& session, const std::string& workload, std::int64_t steps);
+
+/// What a step is made of, on this rank: means over its steps. What is no operation of the backend (the tape,
+/// waiting for sums, the optimizer's bookkeeping) is what is left of step_ms.
+struct StepProfile {
+  std::string model;
+  std::string precision;
+  int ranks = 0;
+  std::int64_t steps = 0;  ///< measured
+  double step_ms = 0;
+  double exposed_comm_ms = 0;
+  std::vector<kernels::OperationFigures> operations = {};  ///< of one step, the longest first
+  kernels::Ceilings ceilings = {};                         ///< measured between the steps
+};
+
+/// Runs `steps` steps after a few unmeasured ones. Collective. Throws UsageError on an unknown workload.
+StepProfile profile_steps(Session& session, const std::string& workload, std::int64_t steps);
 
 /// What the order of additions costs: a rank's batch in several passes, as shards, whose gradients are summed
 /// along the tree, and as micro batches of one shard, whose gradients are added up in the order they come.

@@ -46,8 +46,9 @@ struct Difference {
 std::vector<Difference> differences(comm::Communicator& world, const Facts& mine);
 
 /// Throws UsageError on every rank, naming two nodes and the first thing they differ in, if the ranks of a
-/// run do not have the same program, libraries, configuration and data. Where only the instruction set
-/// differs, rank 0 warns. Collective; one gather.
+/// run do not have the same program, libraries, configuration and data; and if this is a world of one that
+/// srun started beside others like it. Where only the instruction set differs, rank 0 warns. Collective; one
+/// gather.
 void check_alike(comm::Communicator& world, const Config& config, const RunOptions& options);
 
 }  // namespace lockstep::train

@@ -115,7 +115,7 @@ Finding free_space(const Scene& scene) {
 /// Twice as much each time, as long as the next time promises to be short.
 Finding disk_speed(const Scene& scene) {
   const char* const subject = "disk speed";
-  constexpr std::size_t most_blocks = 64;
+  const auto most_blocks = static_cast<std::size_t>(scene.speed_mib);
   constexpr double enough_ms = 250;
   const Scratch scratch(scene.place, "speed");
   if (scratch.file() < 0) return unusable(subject, scene, scratch.reason());
@@ -131,7 +131,7 @@ Finding disk_speed(const Scene& scene) {
               fmt::format("{}: writing {} MiB: {}", scene.place, blocks, std::strerror(error)),
               "free some space, or choose another place: --run"};
     }
-    if (2 * write_ms > enough_ms || blocks == most_blocks) break;
+    if (2 * write_ms > enough_ms || 2 * blocks > most_blocks) break;
   }
   ::posix_fadvise(scratch.file(), 0, 0, POSIX_FADV_DONTNEED);
   const Stopwatch watch;

@@ -39,6 +39,7 @@ struct Scene {
   Needs needs;
   int ranks_here = 1;     ///< on this machine
   bool launched = false;  ///< MPI runs
+  int speed_mib = 64;     ///< of data at most, for the disk's speed
 };
 
 /// The nearest directory that is there: `run` or one above it.

@@ -13,14 +13,17 @@
 namespace lockstep::cli::checkup {
 namespace {
 
-/// What takes long (speed, Slurm's answers) or needs other machines is left to the whole doctor.
+/// What takes long (Slurm's answers) or needs other machines is left to the whole doctor. All nodes of a job
+/// look at once: a little data of each tells a disk that crawls.
 Findings look(const std::string& run) {
   Scene scene;
   scene.run = run;
   scene.place = place_of(run);
+  scene.speed_mib = 8;
   return {guarded("gpu", [&] { return gpus(scene); }),
           guarded("shared memory", [&] { return shared_memory(scene); }),
           guarded("run directory", [&] { return free_space(scene); }),
+          guarded("disk speed", [&] { return disk_speed(scene); }),
           guarded("temporary files", [&] { return temporary_files(scene); }),
           guarded("limits", [&] { return limits(scene); })};
 }

@@ -43,14 +43,12 @@ def made_up_model(mib):
     return state
 
 
-def time_ms(ranks, action):
-    if ranks > 1:
-        dist.barrier()
+def time_ms(action):
+    dist.barrier()
     begin = time.perf_counter()
     action()
     mine = torch.tensor([(time.perf_counter() - begin) * 1e3], dtype=torch.float64)
-    if ranks > 1:
-        dist.all_reduce(mine, op=dist.ReduceOp.MAX)
+    dist.all_reduce(mine, op=dist.ReduceOp.MAX)
     return mine.item()
 
 
@@ -83,14 +81,14 @@ def main():
 
     try:
         for number in range(args.rounds):
-            times.setdefault("save_ms", []).append(time_ms(ranks, save))
-            times.setdefault("load_ms", []).append(time_ms(ranks, load))
+            times.setdefault("save_ms", []).append(time_ms(save))
+            times.setdefault("load_ms", []).append(time_ms(load))
             if dcp:
                 path = folder / f"dcp{number}"
-                times.setdefault("dcp_save_ms", []).append(time_ms(ranks, lambda: dcp.save(state, checkpoint_id=path)))
+                times.setdefault("dcp_save_ms", []).append(time_ms(lambda: dcp.save(state, checkpoint_id=path)))
                 pending = []
                 times.setdefault("dcp_async_stall_ms", []).append(
-                    time_ms(ranks, lambda: pending.append(dcp.async_save(state, checkpoint_id=folder / f"async{number}"))))
+                    time_ms(lambda: pending.append(dcp.async_save(state, checkpoint_id=folder / f"async{number}"))))
                 pending[0].result()
             dist.barrier()
             if rank == 0:

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "comm/active_sum.h"
+#include "comm/active_exchange.h"
 #include "comm/sum_plan.h"
 #include "lockstep/comm/communicator.h"
 
@@ -19,7 +19,7 @@ namespace lockstep::comm {
 /// thread gains nothing, and would need a lock, a core, and thread support of MPI. Where the nodes are two on
 /// one machine, all ways take 107 to 114 ms for 95 ms of computing: the wire is the processor itself, and
 /// there is nothing to hide it behind.
-class TreeSums {
+class ExchangeQueue {
  public:
   /// Carried out side by side; later ones wait their turn.
   static constexpr std::uint64_t max_active = NodeFlags::max_active;
@@ -27,10 +27,10 @@ class TreeSums {
   static constexpr int tags = 2 * static_cast<int>(max_active);
 
   /// `topology` and `board` must outlive this object.
-  TreeSums(MPI_Comm comm, int rank, const Topology& topology, const NodeBoard& board, std::size_t piece_bytes,
-           int first_tag);
-  TreeSums(const TreeSums&) = delete;
-  TreeSums& operator=(const TreeSums&) = delete;
+  ExchangeQueue(MPI_Comm comm, int rank, const Topology& topology, const NodeBoard& board,
+                std::size_t piece_bytes, int first_tag);
+  ExchangeQueue(const ExchangeQueue&) = delete;
+  ExchangeQueue& operator=(const ExchangeQueue&) = delete;
 
   /// What is to be done must have been checked; `map` is null for an all-gather, `slices` of no ranks for a
   /// sum. Throws UsageError if the arena lacks planes for the map.
@@ -43,17 +43,17 @@ class TreeSums {
 
  private:
   const SumPlan& plan_for(const ShardMap& map);
-  ActiveSum& active(Ticket ticket) { return active_[ticket % max_active]; }
-  ActiveSum::Request& waiting(Ticket ticket) { return waiting_[ticket % waiting_.size()]; }
+  ActiveExchange& active(Ticket ticket) { return active_[ticket % max_active]; }
+  ActiveExchange::Request& waiting(Ticket ticket) { return waiting_[ticket % waiting_.size()]; }
   void activate(Ticket ticket);
 
-  SumContext context_;
+  ExchangeContext context_;
   const Topology& topology_;
   int first_tag_;
   std::vector<std::unique_ptr<SumPlan>> plans_;
-  std::vector<ActiveSum::Request> waiting_;  ///< a ring, larger than the buckets of nearly any model
-  std::deque<ActiveSum> active_;             ///< a ring
-  ActiveSum::Room room_;                     ///< that the largest exchange so far took
+  std::vector<ActiveExchange::Request> waiting_;  ///< a ring, larger than the buckets of nearly any model
+  std::deque<ActiveExchange> active_;             ///< a ring
+  ActiveExchange::Room room_;                     ///< that the largest exchange so far took
   SumScratch scratch_;
   Ticket started_ = 0;    ///< by this rank
   Ticket activated_ = 0;  ///< those up to here are being carried out, or were

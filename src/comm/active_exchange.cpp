@@ -1,5 +1,5 @@
 // The pieces of an exchange, and what moves them on.
-#include "comm/active_sum.h"
+#include "comm/active_exchange.h"
 
 #include <algorithm>
 #include <cstring>
@@ -13,12 +13,12 @@ constexpr std::int64_t piece_unit = 16;  // elements; pieces of a long range sta
 
 }  // namespace
 
-int SumContext::relay(int on_node, int owner) const {
+int ExchangeContext::relay(int on_node, int owner) const {
   const std::vector<int>& ranks = ranks_of_node[static_cast<std::size_t>(on_node)];
   return ranks[static_cast<std::size_t>(local_rank_of_rank[static_cast<std::size_t>(owner)]) % ranks.size()];
 }
 
-Exchange ActiveSum::Request::exchange() const {
+Exchange ActiveExchange::Request::exchange() const {
   Exchange result;
   result.kind = kind;
   result.dtype = sum.dtype;
@@ -31,12 +31,12 @@ Exchange ActiveSum::Request::exchange() const {
   return result;
 }
 
-ActiveSum::ActiveSum(const SumContext& context)
+ActiveExchange::ActiveExchange(const ExchangeContext& context)
     : context_(&context),
       even_(static_cast<std::size_t>(context.size)),
       messages_(context.comm, context.rank) {}
 
-void ActiveSum::begin(std::uint64_t ticket, Request request, int tag) {
+void ActiveExchange::begin(std::uint64_t ticket, Request request, int tag) {
   ticket_ = ticket;
   request_ = std::move(request);
   element_bytes_ = bytes_of(request_.sum.dtype);
@@ -64,22 +64,22 @@ void ActiveSum::begin(std::uint64_t ticket, Request request, int tag) {
   }
 }
 
-void ActiveSum::reserve(const Room& room) {
+void ActiveExchange::reserve(const Room& room) {
   pieces_.reserve(room.pieces);
   messages_.reserve(room.messages);
   buffer_.reserve(room.buffer_bytes);
 }
 
-std::span<const ElementRange> ActiveSum::ranges_of(int owner) const {
+std::span<const ElementRange> ActiveExchange::ranges_of(int owner) const {
   if (request_.slices.ranks() > 0) return request_.slices.of(owner);
   return {&even_[static_cast<std::size_t>(owner)], 1};
 }
 
-bool ActiveSum::direct(const Piece& piece) const {
+bool ActiveExchange::direct(const Piece& piece) const {
   return !narrow_ && piece.skipped + piece.count <= ranges_of(piece.owner)[piece.range].count;
 }
 
-void ActiveSum::add_pieces(int owner) {
+void ActiveExchange::add_pieces(int owner) {
   const auto ranges = ranges_of(owner);
   std::int64_t left = std::accumulate(ranges.begin(), ranges.end(), std::int64_t{0},
                                       [](std::int64_t sum, ElementRange range) { return sum + range.count; });
@@ -111,7 +111,7 @@ void ActiveSum::add_pieces(int owner) {
   }
 }
 
-bool ActiveSum::advance(SumScratch& scratch) {
+bool ActiveExchange::advance(SumScratch& scratch) {
   if (!all_started_) {
     if (!context_->board->all_reached(&NodeFlags::started, ticket_)) return false;
     context_->board->check_same_exchange(ticket_);
@@ -125,11 +125,11 @@ bool ActiveSum::advance(SumScratch& scratch) {
   return moved;
 }
 
-void ActiveSum::collect_messages() {
+void ActiveExchange::collect_messages() {
   for (const std::size_t piece : messages_.collect()) --pieces_[piece].pending;
 }
 
-bool ActiveSum::advance(std::size_t index, SumScratch& scratch) {
+bool ActiveExchange::advance(std::size_t index, SumScratch& scratch) {
   Piece& piece = pieces_[index];
   if (piece.stage == Stage::finished || piece.pending > 0) return false;
   if (index > 0 && pieces_[index - 1].owner == piece.owner && pieces_[index - 1].stage <= piece.stage)
@@ -174,7 +174,7 @@ bool ActiveSum::advance(std::size_t index, SumScratch& scratch) {
   return true;
 }
 
-void ActiveSum::receive_terms(Piece& piece) {
+void ActiveExchange::receive_terms(Piece& piece) {
   if (!request_.plan) return;
   int message = 0;
   for (int node = 0; node < context_->nodes(); ++node) {
@@ -185,7 +185,7 @@ void ActiveSum::receive_terms(Piece& piece) {
   }
 }
 
-void ActiveSum::add_all(Piece& piece, SumScratch& scratch) {
+void ActiveExchange::add_all(Piece& piece, SumScratch& scratch) {
   const int mine = context_->board->local_rank();
   const bool everywhere = is(Exchange::Kind::sum);
   const Target target{everywhere ? 0 : mine, everywhere ? context_->board->local_ranks() : 1};
@@ -206,7 +206,7 @@ void ActiveSum::add_all(Piece& piece, SumScratch& scratch) {
   for (int peer = 0; peer < target.peers; ++peer) unpack(piece, result_slot(piece), target.first_peer + peer);
 }
 
-void ActiveSum::send_result(Piece& piece) {
+void ActiveExchange::send_result(Piece& piece) {
   if (context_->nodes() == 1) return;
   const int mine = context_->board->local_rank();
   const std::byte* data = result_slot(piece);
@@ -222,7 +222,7 @@ void ActiveSum::send_result(Piece& piece) {
   }
 }
 
-void ActiveSum::add_and_send_terms(Piece& piece, SumScratch& scratch) {
+void ActiveExchange::add_and_send_terms(Piece& piece, SumScratch& scratch) {
   int message = 0;
   for (const SumPlan::Sum& term : request_.plan->terms) {
     std::byte* place = slot(piece, message);
@@ -242,13 +242,13 @@ void ActiveSum::add_and_send_terms(Piece& piece, SumScratch& scratch) {
   }
 }
 
-void ActiveSum::receive_result(Piece& piece) {
+void ActiveExchange::receive_result(Piece& piece) {
   std::byte* place =
       direct(piece) ? in_plane(context_->board->local_rank(), 0, first_element(piece)) : result_slot(piece);
   receive(piece, 0, place, piece.owner, result_tag_);
 }
 
-void ActiveSum::distribute_result(const Piece& piece) {
+void ActiveExchange::distribute_result(const Piece& piece) {
   if (direct(piece)) {
     copy_to_peers(piece);
     return;

@@ -25,7 +25,7 @@
 namespace lockstep::comm {
 
 /// What all exchanges of a communicator share.
-struct SumContext {
+struct ExchangeContext {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
   int size = 1;
@@ -48,7 +48,7 @@ struct SumScratch {
   std::vector<std::byte*> destinations;
 };
 
-class ActiveSum {
+class ActiveExchange {
  public:
   struct Request {
     Exchange::Kind kind = Exchange::Kind::sum;
@@ -65,13 +65,13 @@ class ActiveSum {
     std::size_t buffer_bytes = 0;
   };
 
-  explicit ActiveSum(const SumContext& context);
+  explicit ActiveExchange(const ExchangeContext& context);
   /// After a failure messages may still arrive: their memory is then left to the end of the process.
-  ~ActiveSum() {
+  ~ActiveExchange() {
     if (messages_.under_way()) buffer_.leave();
   }
-  ActiveSum(const ActiveSum&) = delete;
-  ActiveSum& operator=(const ActiveSum&) = delete;
+  ActiveExchange(const ActiveExchange&) = delete;
+  ActiveExchange& operator=(const ActiveExchange&) = delete;
 
   /// Takes up the exchange; `tag` and `tag` + 1 are its own until it is finished.
   void begin(std::uint64_t ticket, Request request, int tag);
@@ -161,7 +161,7 @@ class ActiveSum {
   void send(Piece& piece, int message, const std::byte* data, int to, int tag);
   void receive(Piece& piece, int message, std::byte* data, int from, int tag);
 
-  const SumContext* context_;
+  const ExchangeContext* context_;
   std::uint64_t ticket_ = 0;
   Request request_;
   std::size_t element_bytes_ = 0;

@@ -1,5 +1,5 @@
 // Starting exchanges, and moving them on in order.
-#include "comm/tree_sums.h"
+#include "comm/exchange_queue.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,8 +8,8 @@
 
 namespace lockstep::comm {
 
-TreeSums::TreeSums(MPI_Comm comm, int rank, const Topology& topology, const NodeBoard& board,
-                   std::size_t piece_bytes, int first_tag)
+ExchangeQueue::ExchangeQueue(MPI_Comm comm, int rank, const Topology& topology, const NodeBoard& board,
+                             std::size_t piece_bytes, int first_tag)
     : topology_(topology), first_tag_(first_tag), waiting_(256) {
   context_.comm = comm;
   context_.rank = rank;
@@ -27,7 +27,7 @@ TreeSums::TreeSums(MPI_Comm comm, int rank, const Topology& topology, const Node
   for (std::uint64_t i = 0; i < max_active; ++i) active_.emplace_back(context_);
 }
 
-const SumPlan& TreeSums::plan_for(const ShardMap& map) {
+const SumPlan& ExchangeQueue::plan_for(const ShardMap& map) {
   for (const auto& plan : plans_) {
     if (plan->shards == map.shards()) return *plan;
   }
@@ -36,8 +36,8 @@ const SumPlan& TreeSums::plan_for(const ShardMap& map) {
   return *plans_.back();
 }
 
-Ticket TreeSums::start(Exchange::Kind kind, const TreeSum& sum, const NodeArena& arena, const ShardMap* map,
-                       const Slices& slices) {
+Ticket ExchangeQueue::start(Exchange::Kind kind, const TreeSum& sum, const NodeArena& arena,
+                            const ShardMap* map, const Slices& slices) {
   const SumPlan* plan = map ? &plan_for(*map) : nullptr;
   const int planes = plan ? plan->planes_of_rank[static_cast<std::size_t>(context_.rank)] : 1;
   if (arena.planes() < planes) {
@@ -45,7 +45,7 @@ Ticket TreeSums::start(Exchange::Kind kind, const TreeSum& sum, const NodeArena&
                      planes, arena.planes());
   }
   if (started_ - activated_ == waiting_.size()) {
-    std::vector<ActiveSum::Request> larger(2 * waiting_.size());
+    std::vector<ActiveExchange::Request> larger(2 * waiting_.size());
     for (Ticket ticket = activated_ + 1; ticket <= started_; ++ticket)
       larger[ticket % larger.size()] = std::move(waiting(ticket));
     waiting_.swap(larger);
@@ -55,22 +55,22 @@ Ticket TreeSums::start(Exchange::Kind kind, const TreeSum& sum, const NodeArena&
   return started_;
 }
 
-void TreeSums::activate(Ticket ticket) {
-  ActiveSum& sum = active(ticket);
-  ActiveSum::Request& request = waiting(ticket);
+void ExchangeQueue::activate(Ticket ticket) {
+  ActiveExchange& next = active(ticket);
+  ActiveExchange::Request& request = waiting(ticket);
   const Exchange exchange = request.exchange();
-  sum.begin(ticket, std::move(request), first_tag_ + 2 * static_cast<int>(ticket % max_active));
+  next.begin(ticket, std::move(request), first_tag_ + 2 * static_cast<int>(ticket % max_active));
   context_.board->publish(ticket, exchange);
-  const ActiveSum::Room room = sum.room();
+  const ActiveExchange::Room room = next.room();
   room_.pieces = std::max(room_.pieces, room.pieces);
   room_.messages = std::max(room_.messages, room.messages);
   room_.buffer_bytes = std::max(room_.buffer_bytes, room.buffer_bytes);
   // Every place of the ring gets the room at once, or when it falls idle: a later step shall not need to make
-  // any, wherever in the ring its largest sum comes.
+  // any, wherever in the ring its largest exchange comes.
   for (Ticket idle = ticket + 1; idle < completed_ + 1 + max_active; ++idle) active(idle).reserve(room_);
 }
 
-void TreeSums::progress() {
+void ExchangeQueue::progress() {
   bool moved = completed_ < started_;
   while (moved) {
     moved = false;

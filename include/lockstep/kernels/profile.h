@@ -1,0 +1,52 @@
+// Where the time of a backend's operations goes: calls, milliseconds, arithmetic and memory traffic of each.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/kernels/backend.h"
+
+namespace lockstep::kernels {
+
+/// One operation. Products (dense, convolutions, attention) are told apart by their shapes as well.
+struct OperationFigures {
+  std::string name;  ///< "layer_norm", "linear 1024 x 256 -> 768"
+  std::int64_t calls = 0;
+  double ms = 0;
+  double flops = 0;  ///< of products, two for each multiply-add; 0 for others
+  double bytes = 0;  ///< of all operands, each counted once a call: what has to move if no cache holds it
+};
+
+/// What operations have taken since clear().
+class Profile {
+ public:
+  Profile();
+  ~Profile();
+  Profile(const Profile&) = delete;
+  Profile& operator=(const Profile&) = delete;
+
+  void add(const std::string& name, double ms, double flops, double bytes);
+  void clear();
+  /// The longest first.
+  std::vector<OperationFigures> operations() const;
+
+ private:
+  struct Entries;
+  std::unique_ptr<Entries> entries_;
+};
+
+/// A backend that hands every call on to `backend`, with the same bits, and adds what it took to `profile`.
+/// Both must outlive it. Times are from call to return.
+std::unique_ptr<Backend> make_profiled_backend(Backend& backend, Profile& profile);
+
+/// What this machine reaches with the same backend: the ceilings that figures are held against.
+struct Ceilings {
+  double gflops = 0;  ///< of the best of several products [1024, 1024] x [1024, 1024]
+  double gb_s = 0;    ///< of the best of several copies of 64 MiB, read and written bytes together
+};
+
+Ceilings measure_ceilings(Backend& backend);
+
+}  // namespace lockstep::kernels

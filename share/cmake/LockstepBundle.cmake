@@ -1,0 +1,45 @@
+# `cmake --build BUILD --target bundle`: one archive of the programs, the tests and every library they need, which runs from any
+# folder of another Linux (INSTALL: "On a machine without root or packages"). What is in it and how it is made:
+# share/bundle/make.cmake.
+find_package(Python3 QUIET COMPONENTS Interpreter)
+find_program(MPIRUN NAMES mpirun mpiexec REQUIRED)
+
+# Wants OUTPUT, COMPRESSION, LEVEL and the script besides: a test gives its own.
+set(LOCKSTEP_BUNDLE_COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DBUILD=${PROJECT_BINARY_DIR} -DVERSION=${PROJECT_VERSION}
+    -DPROCESSOR=${CMAKE_SYSTEM_PROCESSOR} -DARCH=${LOCKSTEP_ARCH} -DMPIRUN=${MPIRUN} -DSTRIP=${CMAKE_STRIP} -DOBJDUMP=${CMAKE_OBJDUMP}
+    -DREADELF=${CMAKE_READELF} -DCTEST=${CMAKE_CTEST_COMMAND} -DPYTHON=${Python3_EXECUTABLE})
+set(LOCKSTEP_BUNDLE_SCRIPT ${PROJECT_SOURCE_DIR}/share/bundle/make.cmake)
+
+# lockstep_programs(VARIABLE FOLDER): the programs and plugins that this folder and those below it build.
+function(lockstep_programs variable folder)
+  get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
+  get_property(folders DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
+  set(found "")
+  foreach(target ${targets})
+    get_target_property(type ${target} TYPE)
+    if(type MATCHES "^(EXECUTABLE|MODULE_LIBRARY)$")
+      list(APPEND found ${target})
+    endif()
+  endforeach()
+  foreach(below ${folders})
+    lockstep_programs(more ${below})
+    list(APPEND found ${more})
+  endforeach()
+  set(${variable} ${found} PARENT_SCOPE)
+endfunction()
+
+# lockstep_bundle(): the target, of all programs that were added so far.
+function(lockstep_bundle)
+  lockstep_programs(programs ${PROJECT_SOURCE_DIR})
+  set(files "")
+  foreach(program ${programs})
+    string(APPEND files "$<TARGET_FILE:${program}>\n")
+  endforeach()
+  file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/programs.txt CONTENT "${files}")
+  set(output ${PROJECT_BINARY_DIR}/bundle)
+  add_custom_target(bundle ${CMAKE_COMMAND} -E make_directory ${output}
+                    COMMAND ${CMAKE_COMMAND} -E chdir ${output} ${LOCKSTEP_BUNDLE_COMMAND} -DOUTPUT=${output} -DCOMPRESSION=xz -DLEVEL=3
+                            -P ${LOCKSTEP_BUNDLE_SCRIPT}
+                    USES_TERMINAL VERBATIM)
+  add_dependencies(bundle ${programs})
+endfunction()

@@ -1,0 +1,43 @@
+// Where the time of a training step goes.
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+#include "train/benchmark_run.h"
+
+namespace lockstep::train {
+
+StepProfile profile_steps(Session& session, const std::string& name, std::int64_t steps) {
+  if (steps < 1) throw UsageError("--steps {}: must be at least 1; see lockstep bench step --help", steps);
+  kernels::Profile profile;
+  const std::unique_ptr<kernels::Backend> backend =
+      kernels::make_profiled_backend(session.backend(), profile);
+  WorkloadRun run(workload_named(name), session.world(), *backend);
+  for (std::int64_t step = 0; step < settling_steps; ++step) run.step();
+
+  StepProfile found{.model = name,
+                    .precision = run.config().train.precision,
+                    .ranks = session.world().size(),
+                    .steps = steps};
+  // In the middle of what is measured, so that both see the same machine.
+  profile.clear();
+  const auto some_steps = [&](std::int64_t count) {
+    for (std::int64_t step = 0; step < count; ++step) {
+      const WorkloadRun::Times times = run.step();
+      found.step_ms += times.step_ms / static_cast<double>(steps);
+      found.exposed_comm_ms += times.exposed_comm_ms / static_cast<double>(steps);
+    }
+  };
+  some_steps(steps / 2);
+  found.ceilings = kernels::measure_ceilings(session.backend());
+  some_steps(steps - steps / 2);
+
+  found.operations = profile.operations();
+  for (kernels::OperationFigures& operation : found.operations) {
+    operation.ms /= static_cast<double>(steps);
+    operation.flops /= static_cast<double>(steps);
+    operation.bytes /= static_cast<double>(steps);
+    operation.calls /= steps;
+  }
+  return found;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Runs the GPU tests of a bundle in one go, without CTest, and writes one JSON report. For the other machine: unpack the bundle
+# (cmake --build build/release --target bundle; INSTALL, "On a machine without root or packages") and start this script in it.
+#
+# gpu.sh [--cpu] [--match REGEX] [--limit-s 450] [--report report.json]
+#
+#   --cpu      tests that need no GPU as well: the MPI tests at 1, 2 and 4 ranks
+#   --match    these tests instead, whatever they need
+#   --limit-s  no test starts later, and none runs longer; what was not reached or not done by then is reported as skipped
+#
+# Without a GPU the GPU tests are reported as skipped, with the reason. Exit code 0: none failed; 1: some did; 2: cannot run.
+set -uo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+bundle=$(dirname "$here")
+
+if [ ! -e "$here/list.json" ]; then
+  echo "gpu.sh: $here/list.json does not exist: this script runs in a bundle (cmake --build build/release --target bundle);" \
+    "in a build folder ctest -L gpu does the same" >&2
+  exit 2
+fi
+if ! command -v python3 >/dev/null; then
+  echo "gpu.sh: python3 is needed and not on PATH" >&2
+  exit 2
+fi
+
+export PATH=$bundle/bin:$PATH
+# As in jobs/setup.sh: more ranks than cores, as root or not.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
+export OMP_NUM_THREADS=1
+exec python3 "$here/support/run_list.py" "$bundle" "$@"

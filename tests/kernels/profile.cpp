@@ -1,0 +1,78 @@
+// What a profile says of operations, and that it changes none.
+#define BOOST_TEST_DYN_LINK
+#include "lockstep/kernels/profile.h"
+
+#include "kernels/reference.h"
+
+namespace lockstep::test {
+namespace {
+
+using namespace kernels;
+
+struct Profiled {
+  std::unique_ptr<Backend> backend = make_cpu_backend();
+  Profile profile;
+  std::unique_ptr<Backend> timed = make_profiled_backend(*backend, profile);
+
+  OperationFigures only() const {
+    const std::vector<OperationFigures> operations = profile.operations();
+    BOOST_TEST_REQUIRE(operations.size() == 1u);
+    BOOST_TEST(operations[0].ms > 0);
+    return operations[0];
+  }
+};
+
+BOOST_FIXTURE_TEST_CASE(a_dense_product_counts_two_operations_a_term_and_each_operand_once, Profiled) {
+  const Tensor x = backend->empty({3, 4}), weight = backend->empty({5, 4}), bias = backend->empty({5}),
+               y = backend->empty({3, 5});
+  for (int call = 0; call < 2; ++call) timed->linear(x, weight, bias, y);
+  const OperationFigures linear = only();
+  BOOST_TEST(linear.name == "linear 3 x 4 -> 5");
+  BOOST_TEST(linear.calls == 2);
+  BOOST_TEST(linear.flops == 2 * 2 * 3 * 4 * 5);
+  BOOST_TEST(linear.bytes == 2 * 4 * (12 + 20 + 5 + 15));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_convolution_counts_its_terms_at_each_place_of_its_output, Profiled) {
+  const Tensor x = backend->empty({2, 4, 6, 6}), weight = backend->empty({8, 2, 3, 3}),
+               dy = backend->empty({2, 8, 3, 3});
+  for (const Tensor& tensor : {x, weight, dy}) backend->fill(tensor, 1);
+  timed->convolution_backward_input(dy, weight, {.stride = 2, .padding = 1, .groups = 2}, x);
+  const OperationFigures convolution = only();
+  BOOST_TEST(convolution.name == "convolution_backward_input 2 x 4 x 6 x 6 -> 8, 3 x 3 / 2");
+  BOOST_TEST(convolution.flops == 2 * (8 * 2 * 3 * 3) * (2 * 3 * 3));
+}
+
+BOOST_FIXTURE_TEST_CASE(causal_attention_counts_half_of_every_product_and_its_own_columns_only, Profiled) {
+  const Tensor qkv = backend->empty({2, 5, 3 * 8}), y = backend->empty({2, 5, 8}),
+               saved = backend->empty({2, 4, 5, 5});
+  backend->fill(qkv, 0.5F);
+  timed->attention({qkv, 0, 8}, {qkv, 8, 8}, {qkv, 16, 8}, 4, true, y, saved);
+  const OperationFigures attention = only();
+  BOOST_TEST(attention.name == "attention 2 x 5 x 8, 4 heads");
+  BOOST_TEST(attention.flops == 2 * 2 * 2 * 5 * 5 * 8 / 2);
+  BOOST_TEST(attention.bytes == 4 * (2 * 5 * 3 * 8 + 2 * 5 * 8 + 2 * 4 * 5 * 5));
+}
+
+BOOST_FIXTURE_TEST_CASE(operations_come_longest_first_until_the_profile_is_cleared, Profiled) {
+  profile.add("short", 1, 0, 8);
+  profile.add("long", 5, 10, 8);
+  profile.add("short", 1, 0, 8);
+  const std::vector<OperationFigures> operations = profile.operations();
+  BOOST_TEST_REQUIRE(operations.size() == 2u);
+  BOOST_TEST(operations[0].name == "long");
+  BOOST_TEST(operations[1].ms == 2);
+  BOOST_TEST(operations[1].calls == 2);
+  profile.clear();
+  BOOST_TEST(profile.operations().empty());
+}
+
+BOOST_FIXTURE_TEST_CASE(ceilings_are_what_a_product_and_a_copy_reach, Profiled) {
+  const Ceilings ceilings = measure_ceilings(*backend);
+  BOOST_TEST(ceilings.gflops > 0);
+  BOOST_TEST(ceilings.gb_s > 0);
+  BOOST_TEST(profile.operations().empty());
+}
+
+}  // namespace
+}  // namespace lockstep::test
