@@ -114,9 +114,9 @@ each() {
 
 case $kind in
   stop)
-    each STOP 5 '%rank.*: no sign of life for .*; %place.*the process is stopped$' "${phases[@]}"
+    each STOP 5 '%rank.*: no (progress|sign of life) for .*; %place.*the process is stopped$' "${phases[@]}"
     # In their end ranks leave one after another, and Open MPI's mpirun itself may crash when it loses one there: by hand only.
-    if $all; then each STOP 5 '%rank.*: no sign of life for .*; %place.*the process is stopped$' end; fi
+    if $all; then each STOP 5 '%rank.*: no (progress|sign of life) for .*; %place.*the process is stopped$' end; fi
     each STALL 5 '%rank.*: no (progress|sign of life) for .*; %place' start  # its watchdog may not have started
     each STALL 5 '%rank.*: no progress for .*; %place' data forward backward optimizer evaluation checkpoint
 
