@@ -31,8 +31,7 @@ void check_launcher_matches(int size) {
     if (launched && size == 1 && std::atoi(launched) > 1) {
       throw UsageError(
           "world: the launcher started {} ranks ({}), but MPI sees only this one: the launcher belongs to "
-          "another MPI than "
-          "the program; start it with that MPI's own mpirun, or with srun --mpi=pmix",
+          "another MPI than the program; start it with that MPI's own mpirun, or with srun --mpi=pmix",
           launched, name);
     }
   }

@@ -1,12 +1,10 @@
 // Where the time of a training step goes.
-#include "lockstep/base/clock.h"
-#include "lockstep/base/error.h"
 #include "train/benchmark_run.h"
 
 namespace lockstep::train {
 
 StepProfile profile_steps(Session& session, const std::string& name, std::int64_t steps) {
-  if (steps < 1) throw UsageError("--steps {}: must be at least 1; see lockstep bench step --help", steps);
+  check_steps(steps, "step");
   kernels::Profile profile;
   const std::unique_ptr<kernels::Backend> backend =
       kernels::make_profiled_backend(session.backend(), profile);

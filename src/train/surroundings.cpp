@@ -216,8 +216,7 @@ void check_not_one_of_many() {
   if (!tasks || std::atoi(tasks) <= 1 || std::getenv("OMPI_COMM_WORLD_SIZE")) return;
   throw UsageError(
       "srun started {} tasks, and each of them takes itself for the only rank: srun and this MPI do not "
-      "speak the "
-      "same PMI; use srun --mpi=pmix (srun --mpi=list shows what there is), or mpirun",
+      "speak the same PMI; use srun --mpi=pmix (srun --mpi=list shows what there is), or mpirun",
       tasks);
 }
 

@@ -3,6 +3,7 @@
 // seen.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -33,7 +34,8 @@ enum class Deed { nothing, fail, shorten, kill_before, kill_middle, kill_after }
 
 /// What LOCKSTEP_FAULT asks for.
 struct Rule {
-  std::string calls, path;  // calls: ",write,fsync,"; empty: all
+  std::string calls, path;       // calls: ",write,fsync,"; empty: all
+  std::string of_call, of_file;  // what nth counts; empty: all of those
   bool this_rank = true;
   bool traces = false, always = false, half = false;
   long nth = 1;
@@ -63,6 +65,9 @@ struct Rule {
       calls = "," + value + ",";
     } else if (key == "path" && !value.empty()) {
       path = value;
+    } else if (key == "of" && value.find(':') != std::string::npos) {
+      of_call = value.substr(0, value.find(':'));
+      of_file = value.substr(value.find(':') + 1);
     } else if (key == "nth" && std::atol(value.c_str()) > 0) {
       nth = std::atol(value.c_str());
     } else if (key == "errno") {
@@ -169,7 +174,17 @@ class Call {
     if (!asked.calls.empty() && asked.calls.find(name) == std::string::npos) return;
     if (!std::strstr(paths_, asked.path.c_str())) return;
     start_ = now();
-    number_ = ++matches;
+    if (counts(path ? path : ""))
+      number_ = ++matches;
+    else if (matches >= asked.nth)
+      number_ = asked.nth + 1;  // a later one
+  }
+
+  bool counts(const char* path) const {
+    const Rule& asked = rule();
+    if (asked.of_call.empty()) return true;
+    const char* const slash = std::strrchr(path, '/');
+    return asked.of_call == name_ && ::fnmatch(asked.of_file.c_str(), slash ? slash + 1 : path, 0) == 0;
   }
 
   [[noreturn]] void die() {

@@ -28,14 +28,14 @@ strikes() {
         if (all == "true" || !(kind in seen)) print rank, nth, "before", what
         if (all == "true" && field[3] ~ /write/) print rank, nth, "middle", what
         if (all == "true") print rank, nth, "after", what
-        ++seen[kind]
+        if (!(kind in seen)) seen[kind] = nth
         last_of[kind] = nth
       }
       if (all == "true") exit
       for (kind in seen) {
         split(kind, field, " ")
         what = field[2] " " field[3]
-        if (field[2] == "pwrite") print field[1], int(last_of[kind] - seen[kind] / 2), "middle", what
+        if (field[2] == "pwrite") print field[1], int((seen[kind] + last_of[kind] + 1) / 2), "middle", what
         if (field[2] ~ /pwrite|create|rename|symlink|unlink/) print field[1], last_of[kind], "after", what
       }
     }' points.log | sort -s -n -k1,1 -k2,2
@@ -43,30 +43,29 @@ strikes() {
 
 kills=0 turn=0
 at() {  # at RANKS: kills runs of that many
-  local ranks=$1 rank nth when what named
+  local ranks=$1 rank nth when call file what named
   strikes "$ranks" >strikes.log
   for rank in $(seq 0 $((ranks < 3 ? ranks - 1 : 2))); do
-    grep -q "^$rank .* pwrite .step-00000000$fault_step.h5.tmp" strikes.log || fail "rank $rank of $ranks writes nothing"
+    grep -q "^$rank .* pwrite .step-00000000$fault_step.h5" strikes.log || fail "rank $rank of $ranks writes nothing"
   done
   for what in "create .*tmp" "fsync .*tmp" "rename .*tmp" "fsync checkpoints" "unlink step-000000002.h5"; do
     grep -Eq "^0 .* $what\$" strikes.log || fail "no point '$what' among those of $ranks ranks"
   done
-  while read -r rank nth when what; do
+  while read -r rank nth when call file; do
     taken $((turn++)) || continue
-    case="kill $when call $nth of rank $rank of $ranks ($what)"
+    case="kill $when $call $nth of $file on rank $rank of $ranks"
     ((++kills))
     from_base
-    train_with "rank=$rank nth=$nth path=subject/checkpoints kill=$when" "$ranks" </dev/null && fail "$case: the run ended well"
+    train_with "$(at_point "$rank" "$nth" "$call" "$file") path=subject/checkpoints kill=$when" "$ranks" </dev/null && fail "$case: the run ended well"
     struck killed
     whole_newest
     # What has its name stays: when all is written rank 0 renames it, and then has to do with other files.
-    read -r _ _ what < <(told killed)
-    case "$when $what" in
+    case "$when $call $file" in
       "after rename .step-"*) named=true ;;
       *" .step-"*) named=false ;;
       *) named=true ;;
     esac
-    ! $named || [[ ! "$(newest)" < "subject/checkpoints/step-00000000$fault_step.h5" ]] || fail "$case (at $what): $(newest) is the newest"
+    ! $named || [[ ! "$(newest)" < "subject/checkpoints/step-00000000$fault_step.h5" ]] || fail "$case: $(newest) is the newest"
     goes_on $((kills % 4 + 1)) </dev/null
   done <strikes.log
 }

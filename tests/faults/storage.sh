@@ -35,15 +35,12 @@ strike() {
   local place=$1 ranks=$2 rank=$3 nth=$4 call=$5 file=$6 error=$7 duration=$8 code
   [[ "$file" != *.locktest.* ]] || return 0  # Open MPI's own beside a file that it opens: without it, it may wait for ever
   [[ "$call" != open ]] || error=EIO  # the others are no reasons not to open a file for reading
-  case="$error $duration from call $nth of rank $rank of $ranks ($call $file, $place)"
+  case="$error $duration from $call $nth of $file on rank $rank of $ranks ($place)"
   ((++cases))
   "$place"
-  train_with "rank=$rank nth=$nth path=subject errno=$error ${duration/once/}" "$ranks"
+  train_with "$(at_point "$rank" "$nth" "$call" "$file") path=subject errno=$error ${duration/once/}" "$ranks"
   code=$?
   struck failed
-  # Not always the call of the traced run: with async, threads take turns.
-  read -r _ _ call file < <(told failed)
-  case+=" (it was $call $file)"
   case "$place $duration $call $file" in
     "from_base once mkdir "* | *" unlink lock" | *" once open starts")  # there already; the next start copes; advice only
       survived "$code" ;;
