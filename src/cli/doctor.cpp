@@ -26,7 +26,7 @@ Scene scene_of(const comm::Communicator& world, const std::string& run) {
 }
 
 /// What a rank has to itself; the first of a machine looks at the machine, too, and rank 0 asks Slurm.
-Findings look(const comm::Communicator& world, const Scene& scene) {
+Findings look(const comm::Communicator& world, const Scene& scene, const train::Config* config) {
   const auto rank = static_cast<std::size_t>(world.rank());
   const bool first_here = world.topology().local_rank_of_rank[rank] == 0;
   Findings findings;
@@ -47,6 +47,7 @@ Findings look(const comm::Communicator& world, const Scene& scene) {
   add("run directory", free_space);
   add("disk speed", disk_speed);
   add("file calls", file_calls);
+  if (config) findings.push_back(guarded("data", [&] { return data(*config); }));
   if (rank == 0) add("slurm", slurm);
   return findings;
 }
@@ -115,7 +116,8 @@ ExitCode doctor(Session& session, const Arguments& arguments) {
     common.insert(common.end(), findings.begin(), findings.end());
   };
   add(checkup::alike(world, config ? &*config : nullptr));  // first: others' programs may ask otherwise
-  const checkup::Findings mine = checkup::look(world, scene);
+  const checkup::Findings mine = checkup::look(world, scene, config ? &*config : nullptr);
+  if (config) add({checkup::shards(*config, world)});
   add(checkup::binding(world, scene.needs));
   add(checkup::shared_directory(world, scene));
   add(checkup::clocks(world));

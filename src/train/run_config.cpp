@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/log.h"
+#include "lockstep/train/workload.h"
 
 namespace lockstep::train {
 namespace {
@@ -15,20 +16,6 @@ void check_same_run(const Config& stored, const Config& asked, const std::string
       "{0}: holds a run of another configuration; start a new one from its weights (--run OTHER --resume "
       "{0}/checkpoints/latest), or undo: {1}",
       directory, fmt::join(changes, "; "));
-}
-
-void check_shards(const Config& config, const comm::Communicator& world) {
-  const int shards = config.train.shards;
-  if (config.train.global_batch % shards != 0) {
-    throw UsageError("train.shards: {} shards do not divide train.global_batch = {}", shards,
-                     config.train.global_batch);
-  }
-  if (world.size() > shards) {
-    throw UsageError(
-        "{} ranks are more than the {} shards of the run; start at most {} ranks (or a new run with more "
-        "train.shards)",
-        world.size(), shards, shards);
-  }
 }
 
 }  // namespace

@@ -9,10 +9,9 @@
 namespace lockstep::train {
 
 /// Settles train.shards (the run's, or the world size) and train.init (--resume FILE, which is said where the
-/// configuration names another, or the run's), and
-/// checks that the run directory holds the same run or none. Collective. UsageError on every rank if the
-/// directory holds another configuration (each differing key with both values), if shards do not divide the
-/// batch, or if there are more ranks than shards.
+/// configuration names another, or the run's), and checks that the run directory holds the same run or none.
+/// Collective. UsageError on every rank if the directory holds another configuration (each differing key with
+/// both values), and as check_shards().
 void settle(Config& config, checkpoint::RunDirectory& run, const RunOptions& options,
             const comm::Communicator& world);
 

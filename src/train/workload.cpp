@@ -59,6 +59,20 @@ DataSets::DataSets(const Config& config, std::int64_t classes, const std::string
   eval_ = open_data(config, classes, {eval_path}, like(train_.get()));
 }
 
+void check_shards(const Config& config, const comm::Communicator& world) {
+  const int shards = config.train.shards > 0 ? config.train.shards : world.size();
+  if (config.train.global_batch % shards != 0) {
+    throw UsageError("train.shards: {} shards do not divide train.global_batch = {}", shards,
+                     config.train.global_batch);
+  }
+  if (world.size() > shards) {
+    throw UsageError(
+        "{} ranks are more than the {} shards of the run; start at most {} ranks (or a new run with more "
+        "train.shards)",
+        world.size(), shards, shards);
+  }
+}
+
 std::unique_ptr<models::Model> build_model(const Config& config) {
   auto model = models::make_model(config.model, config.train.seed);
   nn::freeze(model->state(), config.train.frozen);

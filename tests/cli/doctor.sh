@@ -54,6 +54,20 @@ done
 says ok "ranks alike" "program, libraries, configuration, data"
 [ "$(find . | sort | grep -v -e out.log -e err.log)" = "$before" ] || fail "doctor left something behind: $(find .)"
 
+# What a run would refuse is a problem beforehand.
+doctor 0 2 --config run.ini
+says ok data "1797 samples to train on, 0 to evaluate on"
+says ok shards "2 shards on 2 ranks"
+doctor 1 3 --config run.ini
+says problem shards "3 ranks are more than the 2 shards of the run"
+sed 's/^shards = 2/shards = 3/' run.ini >odd.ini
+doctor 1 1 --config odd.ini
+says problem shards "3 shards do not divide train.global_batch = 16"
+sed 's/digits.h5/missing.h5/' run.ini >missing.ini
+doctor 1 2 --config missing.ini
+says problem data "missing.h5: .*No such file or directory"
+rm odd.ini missing.ini
+
 # JSON: fixed keys, of ranks and hosts.
 for count in 1 2; do
   doctor 0 "$count" --json
@@ -131,8 +145,10 @@ says problem limits "open files 100,.*ulimit -n 4096"
 TMPDIR=$PWD/nowhere doctor 1 1
 says problem "temporary files" "nowhere: No such file or directory; set TMPDIR"
 touch plainfile
-doctor 0 1 --run plainfile/run
-says ok "run directory" "not there yet; in \."
+for place in plainfile plainfile/run; do
+  doctor 1 1 --run "$place"
+  says problem "run directory" "$place: plainfile is a file"
+done
 mkdir readonly && chmod a-w readonly
 if [ "$(id -u)" -ne 0 ]; then
   doctor 1 1 --run readonly

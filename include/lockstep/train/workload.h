@@ -39,6 +39,10 @@ class DataSets {
   std::string warning_;
 };
 
+/// UsageError if the shards of the configuration (0: one for each rank) do not divide the batch, or are fewer
+/// than the ranks.
+void check_shards(const Config& config, const comm::Communicator& world);
+
 /// The configured model, its frozen parameters marked.
 std::unique_ptr<models::Model> build_model(const Config& config);
 

@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -86,10 +88,22 @@ Finding unusable(const char* subject, const Scene& scene, const std::string& rea
           "choose another place: --run"};
 }
 
+/// Of a path and those above it, the one that is there and no directory; empty if none is.
+std::string in_the_way(const std::string& run) {
+  std::error_code ignored;
+  for (std::filesystem::path path = run; !path.empty(); path = path.parent_path())
+    if (std::filesystem::exists(path, ignored))
+      return std::filesystem::is_directory(path, ignored) ? "" : path.string();
+  return "";
+}
+
 }  // namespace
 
 Finding free_space(const Scene& scene) {
   const char* const subject = "run directory";
+  if (const std::string file = in_the_way(scene.run); !file.empty())
+    return {subject, Verdict::problem, fmt::format("{}: {} is a file", scene.run, file),
+            "choose another place: --run"};
   const std::string where =
       scene.place == scene.run ? scene.run : fmt::format("{} (not there yet; in {})", scene.run, scene.place);
   struct statvfs info {};

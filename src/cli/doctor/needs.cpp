@@ -1,7 +1,11 @@
 #include "cli/doctor/needs.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "lockstep/base/counted.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/reduction_tree.h"
 #include "lockstep/train/workload.h"
 
@@ -28,6 +32,33 @@ Needs needs_of(const train::Config& config, const comm::Communicator& world) {
   needs.checkpoints = std::max(1, config.checkpoint.keep) + (config.checkpoint.keep_best.empty() ? 0 : 1);
   needs.threads = config.train.threads;
   return needs;
+}
+
+Finding data(const train::Config& config) {
+  try {
+    const train::DataSets data(config, train::build_model(config)->classes());
+    const std::int64_t held_out = data.eval() ? data.eval()->size() : 0;
+    return {
+        "data", Verdict::ok,
+        fmt::format("{} to train on, {} to evaluate on", counted(data.train().size(), "sample"), held_out),
+        ""};
+  } catch (const Error& error) {
+    return {"data", Verdict::problem, error.what(),
+            "correct the file, or what data.* of the configuration names"};
+  }
+}
+
+Finding shards(const train::Config& config, const comm::Communicator& world) {
+  try {
+    train::check_shards(config, world);
+    return {"shards", Verdict::ok,
+            fmt::format("{} on {}",
+                        counted(config.train.shards > 0 ? config.train.shards : world.size(), "shard"),
+                        counted(world.size(), "rank")),
+            ""};
+  } catch (const UsageError& error) {
+    return {"shards", Verdict::problem, error.what(), "change train.shards, train.global_batch or the ranks"};
+  }
 }
 
 }  // namespace lockstep::cli::checkup

@@ -1,4 +1,4 @@
-// Private to the verb: what the run of a configuration would need of a machine.
+// Private to the verb: what the run of a configuration would need of a machine, and whether it could start.
 #pragma once
 
 #include "cli/doctor/finding.h"
@@ -7,5 +7,10 @@
 namespace lockstep::cli::checkup {
 
 Needs needs_of(const train::Config& config, const comm::Communicator& world);
+
+/// The files of data, opened as the run would.
+Finding data(const train::Config& config);
+/// Whether so many ranks can share the work.
+Finding shards(const train::Config& config, const comm::Communicator& world);
 
 }  // namespace lockstep::cli::checkup
