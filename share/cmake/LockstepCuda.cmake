@@ -1,5 +1,6 @@
-# The GPU half: LOCKSTEP_CUDA = ON, OFF, or AUTO, where the CUDA Toolkit (nvcc, cuBLASLt) and cuDNN 9 are found.
-# Sets LOCKSTEP_HAS_CUDA; then the language CUDA is on and the targets CUDA::* and lockstep::cudnn are there.
+# The GPU half: LOCKSTEP_CUDA = ON, OFF, or AUTO, where the CUDA Toolkit (nvcc, the headers of cuBLASLt) and those of cuDNN 9 are
+# found. Sets LOCKSTEP_HAS_CUDA; then the language CUDA is on and CUDA::cudart_static, CUDNN_INCLUDE_DIR are there. The libraries of
+# cuBLASLt and cuDNN are found when the program first uses a GPU (kernels/cuda/libraries.h); LOCKSTEP_CUDNN_FOLDER is one more place.
 set(LOCKSTEP_CUDA AUTO CACHE STRING "Compute on GPUs, too: ON, OFF, or AUTO, where nvcc and cuDNN are found")
 set_property(CACHE LOCKSTEP_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(LOCKSTEP_CUDA_ARCHITECTURES 80-real 90-real 100 CACHE STRING
@@ -16,11 +17,17 @@ if(NOT CMAKE_CUDA_COMPILER)
   set(missing nvcc)
 else()
   find_package(CUDAToolkit 12.4 QUIET)
-  include(LockstepCudaLibraries)
-  if(NOT TARGET CUDA::cublasLt)
+  find_path(CUBLASLT_INCLUDE_DIR cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDNN_ROOT} $ENV{CUDNN_ROOT} ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
+  if(NOT TARGET CUDA::cudart_static OR NOT CUBLASLT_INCLUDE_DIR)
     set(missing cuBLASLt)
-  elseif(NOT TARGET lockstep::cudnn)
+  elseif(NOT CUDNN_INCLUDE_DIR)
     set(missing cuDNN)
+  else()
+    file(STRINGS ${CUDNN_INCLUDE_DIR}/cudnn_version.h cudnn_is_new_enough REGEX "define CUDNN_MAJOR (9|[1-9][0-9])")
+    if(NOT cudnn_is_new_enough)
+      set(missing "cuDNN 9 (${CUDNN_INCLUDE_DIR} has an older one)")
+    endif()
   endif()
 endif()
 if(missing)
@@ -31,6 +38,9 @@ if(missing)
   message(STATUS "For CPUs only: ${missing} is not found")
   return()
 endif()
+find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${CUDNN_ROOT} $ENV{CUDNN_ROOT} ${CUDAToolkit_LIBRARY_DIR}
+             PATH_SUFFIXES lib64 lib)
+get_filename_component(LOCKSTEP_CUDNN_FOLDER "${CUDNN_LIBRARY}" DIRECTORY)
 set(CMAKE_CUDA_ARCHITECTURES ${LOCKSTEP_CUDA_ARCHITECTURES})
 enable_language(CUDA)
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know it

@@ -25,13 +25,12 @@ configure_package_config_file(share/cmake/LockstepConfig.cmake.in ${PROJECT_BINA
                               INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
-              share/cmake/LockstepDependencies.cmake share/cmake/LockstepCudaLibraries.cmake DESTINATION ${package_dir})
+              share/cmake/LockstepDependencies.cmake DESTINATION ${package_dir})
 # Relative to the file itself, so that `cmake --install --prefix` may put it anywhere.
 file(RELATIVE_PATH LOCKSTEP_PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 set(LOCKSTEP_PC_CUDA "")
 if(LOCKSTEP_HAS_CUDA)
-  get_filename_component(cudnn_dir ${CUDNN_LIBRARY} DIRECTORY)
-  set(LOCKSTEP_PC_CUDA " -L${CUDAToolkit_LIBRARY_DIR} -L${cudnn_dir} -lcudart_static -lcublasLt -lcudnn -ldl -lrt -lpthread")
+  set(LOCKSTEP_PC_CUDA " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt -lpthread")
 endif()
 configure_file(share/cmake/lockstep.pc.in ${PROJECT_BINARY_DIR}/lockstep.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,13 +1,12 @@
 // Convolutions by cuDNN: descriptors and an algorithm for each problem.
 #pragma once
 
-#include <cudnn.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
 
+#include "kernels/cuda/libraries.h"
 #include "kernels/problems.h"
 #include "lockstep/tensor/dtype.h"
 

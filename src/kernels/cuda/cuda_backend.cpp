@@ -35,6 +35,7 @@ int present_device(int index) {
 
 CudaBackend::CudaBackend(int index)
     : index_(present_device(index)), pool_(index_), upload_(index_, pool_.stream()) {
+  load_cuda_libraries();
   int major = 0, minor = 0;
   check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, index_),
         "cudaDeviceGetAttribute", index_);

@@ -1,13 +1,12 @@
 // Errors of CUDA, cuBLASLt and cuDNN as FailureErrors that name call, device and what to do.
 #pragma once
 
-#include <cublasLt.h>
 #include <cuda_runtime_api.h>
-#include <cudnn.h>
 
 #include <cstddef>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/libraries.h"
 
 namespace lockstep::kernels {
 

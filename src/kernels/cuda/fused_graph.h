@@ -2,8 +2,6 @@
 // which need not be here.
 #pragma once
 
-#include <cudnn.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +9,8 @@
 #include <span>
 #include <string>
 #include <vector>
+
+#include "kernels/cuda/libraries.h"
 
 namespace lockstep::kernels {
 

@@ -1,12 +1,11 @@
 // Products of matrices by cuBLASLt: plans by problem, and a workspace.
 #pragma once
 
-#include <cublasLt.h>
-
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
 
+#include "kernels/cuda/libraries.h"
 #include "kernels/cuda/memory.h"
 #include "lockstep/tensor/dtype.h"
 

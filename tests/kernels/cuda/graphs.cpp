@@ -30,7 +30,12 @@ void check_taken(FusedGraph graph, const CudnnDescriptor& device, const char* wh
              what << ": " << graph.why());
 }
 
+BOOST_AUTO_TEST_CASE(the_libraries_that_it_was_built_for_are_found_and_have_every_function) {
+  BOOST_CHECK_NO_THROW(load_cuda_libraries());
+}
+
 BOOST_AUTO_TEST_CASE(attention_of_every_kind_of_gpu_is_taken) {
+  load_cuda_libraries();
   struct Kind {
     int version, multiprocessors, shared_bytes;
   };

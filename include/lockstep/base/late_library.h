@@ -1,0 +1,30 @@
+// A shared library that is looked for when it is needed, not when the program starts: what can use it starts
+// where it is not.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+/// Stays loaded until the process ends.
+class LateLibrary {
+ public:
+  /// Looks where the system does (LD_LIBRARY_PATH, ldconfig), then in the folders. Throws UsageError naming
+  /// the file, why it cannot be loaded, and `remedy`.
+  LateLibrary(const std::string& file, const std::vector<std::string>& folders, const std::string& remedy);
+
+  /// Sets a pointer to the function of this name. UsageError naming both if the library has none.
+  template <class Function>
+  void find(const char* name, Function*& function) const {
+    function = reinterpret_cast<Function*>(address_of(name));
+  }
+
+ private:
+  void* address_of(const char* name) const;
+
+  void* handle_ = nullptr;
+  std::string file_, remedy_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,28 @@
+#include "lockstep/base/late_library.h"
+
+#include <dlfcn.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+LateLibrary::LateLibrary(const std::string& file, const std::vector<std::string>& folders,
+                         const std::string& remedy)
+    : file_(file), remedy_(remedy) {
+  handle_ = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle_) return;
+  const std::string why = ::dlerror();
+  for (const std::string& folder : folders) {
+    handle_ = ::dlopen((folder + "/" + file).c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle_) return;
+  }
+  throw UsageError("{}: cannot be loaded: {}; {}", file, why, remedy);
+}
+
+void* LateLibrary::address_of(const char* name) const {
+  void* const address = ::dlsym(handle_, name);
+  if (!address) throw UsageError("{}: has no {}; {}", file_, name, remedy_);
+  return address;
+}
+
+}  // namespace lockstep

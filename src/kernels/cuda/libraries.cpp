@@ -1,0 +1,42 @@
+#include "kernels/cuda/libraries.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/base/late_library.h"
+
+namespace lockstep::kernels {
+
+#define LOCKSTEP_LATE_FUNCTION(name) decltype(&::name) name = nullptr;
+LOCKSTEP_CUBLASLT_FUNCTIONS(LOCKSTEP_LATE_FUNCTION)
+LOCKSTEP_CUDNN_FUNCTIONS(LOCKSTEP_LATE_FUNCTION)
+#undef LOCKSTEP_LATE_FUNCTION
+
+namespace {
+
+/// The versions that this was built for; their own folder first among those that the system does not search.
+void load_all() {
+  const std::vector<std::string> folders{LOCKSTEP_CUDA_FOLDER, LOCKSTEP_CUDNN_FOLDER,
+                                         "/usr/local/cuda/lib64"};
+  const std::string remedy =
+      "install it, load its module, or name its folder in LD_LIBRARY_PATH; or set train.device = cpu";
+  const LateLibrary cublaslt(fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR), folders, remedy);
+  const LateLibrary cudnn(fmt::format("libcudnn.so.{}", CUDNN_MAJOR), folders, remedy);
+#define LOCKSTEP_FIND(name) cublaslt.find(#name, name);
+  LOCKSTEP_CUBLASLT_FUNCTIONS(LOCKSTEP_FIND)
+#undef LOCKSTEP_FIND
+#define LOCKSTEP_FIND(name) cudnn.find(#name, name);
+  LOCKSTEP_CUDNN_FUNCTIONS(LOCKSTEP_FIND)
+#undef LOCKSTEP_FIND
+}
+
+}  // namespace
+
+void load_cuda_libraries() {
+  static const bool loaded = (load_all(), true);
+  static_cast<void>(loaded);
+}
+
+}  // namespace lockstep::kernels

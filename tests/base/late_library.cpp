@@ -1,0 +1,41 @@
+// A library that is looked for late: what is there is found, and what is not is named.
+#include "lockstep/base/late_library.h"
+
+#include <boost/test/unit_test.hpp>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::test {
+namespace {
+
+constexpr const char* remedy = "install it";
+
+bool says(const UsageError& error, const char* text) {
+  return std::string(error.what()).find(text) != std::string::npos;
+}
+
+BOOST_AUTO_TEST_CASE(functions_are_called_by_pointer) {
+  const LateLibrary math("libm.so.6", {}, remedy);
+  double (*cosine)(double) = nullptr;
+  math.find("cos", cosine);
+  BOOST_TEST(cosine(0) == 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_missing_library_is_named_with_the_reason_and_the_remedy) {
+  BOOST_CHECK_EXCEPTION(LateLibrary("libnowhere.so.7", {"/nonexistent"}, remedy), UsageError,
+                        [](const auto& error) {
+                          return says(error, "libnowhere.so.7: cannot be loaded: ") &&
+                                 says(error, "No such file") && says(error, remedy);
+                        });
+}
+
+BOOST_AUTO_TEST_CASE(a_missing_function_is_named) {
+  const LateLibrary math("libm.so.6", {}, remedy);
+  void (*missing)() = nullptr;
+  BOOST_CHECK_EXCEPTION(math.find("no_such_function", missing), UsageError, [](const auto& error) {
+    return says(error, "libm.so.6: has no no_such_function; install it");
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::test
