@@ -69,6 +69,25 @@ left_alone() {
   ! grep -q '^lockstep: ' err.log && kill -CONT "$struck" 2>/dev/null
 }
 
+# strike_rank RANK PHASE SIGNAL [STEP]
+strike_rank() {
+  "$LOCKSTEP_STRIKE_PROGRAM" "$id" "$@" >strike.log 2>&1 && { [ "$2$3" != endSTOP ] || ! left_alone; }
+}
+
+# started RANKS COMMAND...: starts the run, and strikes it by the command; again, if the run was over first: on a busy machine whoever
+# strikes may come too late, and a phase may be too short to be caught in one run.
+started() {
+  local ranks=$1
+  shift
+  for _ in 1 2 3 4 5; do
+    start_ranks "$ranks"
+    if "$@"; then return 0; fi
+    wait "$launcher"
+  done
+  fail "$case: $(cat strike.log)"
+  return 1
+}
+
 cases=0
 # strike RANKS RANK PHASE SIGNAL CODE [LINE]: LINE has to be in the log, with %rank and %place.
 strike() {
@@ -80,14 +99,7 @@ strike() {
     evaluation | checkpoint) ;;
     end) step=400 ;;
   esac
-  for _ in 1 2 3 4 5; do  # a phase may be too short to be caught in one run
-    start_ranks "$1"
-    if "$LOCKSTEP_STRIKE_PROGRAM" "$id" "$2" "$3" "$4" "$step" >strike.log 2>&1; then
-      if [ "$3$4" != endSTOP ] || ! left_alone; then break; fi
-    fi
-    wait "$launcher"
-  done
-  grep -q ^struck strike.log || { fail "$case: $(cat strike.log)"; return; }
+  started "$1" strike_rank "$2" "$3" "$4" "$step" || return
   ended "$5"
   if [ -n "${6:-}" ]; then
     line=${6//%rank/rank $2 \\(}
@@ -121,11 +133,8 @@ case $kind in
     each STALL 5 '%rank.*: no progress for .*; %place' data forward backward optimizer evaluation checkpoint
 
     case="a report, after a write to where nobody reads any more"
-    start_ranks 2
-    "$LOCKSTEP_STRIKE_PROGRAM" "$id" 1 sums PIPE 2 >strike.log 2>&1 || fail "$case: $(cat strike.log)"
-    for rank in 1 0; do
-      "$LOCKSTEP_STRIKE_PROGRAM" "$id" "$rank" sums USR1 3 >strike.log 2>&1 || fail "$case: $(cat strike.log)"
-    done
+    ask_for_reports() { strike_rank 1 sums PIPE 2 && strike_rank 1 sums USR1 3 && strike_rank 0 sums USR1 3; }
+    started 2 ask_for_reports || give_up "$case"
     ended 0
     once '^lockstep: report at .*(ms a step|no step is done yet)'
     once '^lockstep:   rank 0 .*: in step'
@@ -142,8 +151,7 @@ case $kind in
 
     for signal in TERM KILL; do
       case="SIG$signal to the launcher"
-      start_ranks 2
-      "$LOCKSTEP_STRIKE_PROGRAM" "$id" 0 backward LAUNCHER-$signal 20 >strike.log 2>&1 || fail "$case: $(cat strike.log)"
+      started 2 strike_rank 0 backward LAUNCHER-$signal 20 || continue
       ended "$([ $signal = TERM ] && echo 1 || echo 137)"
       if grep -q preempted err.log; then fail "$case: taken for a request"; fi
       goes_on 2
@@ -152,10 +160,10 @@ case $kind in
     # As Slurm does it: the launcher ends nobody, and SIGTERM comes from elsewhere.
     case="SIGTERM to those that are left"
     start_ranks 4 --set train.steps=1000000
-    "$LOCKSTEP_STRIKE_PROGRAM" "$id" 0 sums USR1 3 >strike.log 2>&1 || fail "$case: $(cat strike.log)"
+    strike_rank 0 sums USR1 3 || fail "$case: $(cat strike.log)"
     mpirun=$(pgrep -P "$launcher")
     kill -STOP "$mpirun"
-    "$LOCKSTEP_STRIKE_PROGRAM" "$id" 1 backward KILL 3 >strike.log 2>&1 || fail "$case: $(cat strike.log)"
+    strike_rank 1 backward KILL 3 || fail "$case: $(cat strike.log)"
     processes_of "$id" | xargs kill -TERM
     for _ in $(seq 100); do
       [ -n "$(processes_of "$id")" ] || break
