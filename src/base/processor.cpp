@@ -1,9 +1,11 @@
 #include "lockstep/base/processor.h"
 
+#include <emmintrin.h>
 #include <sched.h>
-#include <xmmintrin.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 
 namespace lockstep {
 
@@ -24,6 +26,24 @@ int available_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept {
+  constexpr std::size_t line_bytes = 64;
+  auto* target = static_cast<std::byte*>(to);
+  const auto* source = static_cast<const std::byte*>(from);
+  const std::size_t to_line = -reinterpret_cast<std::uintptr_t>(target) % line_bytes;
+  const std::size_t head = std::min(to_line, bytes);
+  std::memcpy(target, source, head);
+  target += head, source += head, bytes -= head;
+  for (; bytes >= line_bytes; target += line_bytes, source += line_bytes, bytes -= line_bytes) {
+    __m128i line[4];
+    std::memcpy(line, source, sizeof line);
+    for (int quarter = 0; quarter < 4; ++quarter)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(target) + quarter, line[quarter]);
+  }
+  std::memcpy(target, source, bytes);
+  _mm_sfence();  // whoever is told of it afterwards sees all of it
 }
 
 }  // namespace lockstep

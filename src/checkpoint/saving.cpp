@@ -1,7 +1,6 @@
 #include "checkpoint/saving.h"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <optional>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include "checkpoint/storage.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/processor.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::checkpoint {
@@ -160,7 +160,7 @@ void Saving::copy_share(std::byte* memory) {
   with_whole_tensors([&](std::size_t tensor, const Tensor& value) {
     for (Extent* const extent : extents_of[tensor]) {
       const auto* const elements = static_cast<const std::byte*>(value.raw());
-      std::memcpy(memory, elements + extent->piece.from, extent->readable_bytes);
+      copy_past_caches(memory, elements + extent->piece.from, extent->readable_bytes);
       extent->data = memory;
       memory += extent->readable_bytes;
     }

@@ -1,6 +1,7 @@
-// What the processor is, and the state of it that a thread must set before computing.
+// What the processor is, and what it can do that the language has no word for.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 namespace lockstep {
@@ -15,5 +16,9 @@ std::string instruction_set();
 
 /// Cores this process may run on (its affinity mask, not the machine's count).
 int available_cores();
+
+/// memcpy to memory that nobody reads soon: it displaces nothing in the caches, and does not read first what
+/// it overwrites, which saves a third of the traffic. (The C library does so only from tens of MiB on.)
+void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept;
 
 }  // namespace lockstep
