@@ -78,62 +78,93 @@ struct BlockedImages {
   }
 };
 
-/// size x size places from (top, left) on; zeros outside the image.
+/// size x size places from (top, left) on: in the image, or a copy with zeros for what lies outside.
 template <int size>
-void load_square(const ChannelGroup<const float>& image, std::int64_t top, std::int64_t left, Floats* to) {
-  if (image.contains(top, left) && image.contains(top + size - 1, left + size - 1)) {
+class Square {
+ public:
+  Square(const ChannelGroup<const float>& image, std::int64_t top, std::int64_t left) {
+    if (image.contains(top, left) && image.contains(top + size - 1, left + size - 1)) {
+      data_ = image.at(top, left);
+      row_ = image.width * image.step;
+      step_ = image.step;
+      return;
+    }
+    data_ = copy_;
+    row_ = size * lanes;
+    step_ = lanes;
     for (int i = 0; i < size; ++i) {
-      const float* const row = image.at(top + i, left);
-      for (int j = 0; j < size; ++j) to[i * size + j] = load_floats(row + j * image.step);
-    }
-    return;
-  }
-  for (int i = 0; i < size; ++i) {
-    for (int j = 0; j < size; ++j) {
-      const bool inside = image.contains(top + i, left + j);
-      to[i * size + j] = inside ? load_floats(image.at(top + i, left + j)) : Floats{};
+      for (int j = 0; j < size; ++j) {
+        const bool inside = image.contains(top + i, left + j);
+        store_floats(copy_ + (i * size + j) * lanes,
+                     inside ? load_floats(image.at(top + i, left + j)) : Floats{});
+      }
     }
   }
-}
+  Square(const Square&) = delete;
+  Square& operator=(const Square&) = delete;
+
+  Floats at(int row, int column) const { return load_floats(data_ + row * row_ + column * step_); }
+
+ private:
+  const float* data_;
+  std::int64_t row_, step_;
+  float copy_[size * size * lanes];  // uninitialised where the image is used
+};
 
 /// B^T d B of the patch at (top, left); frequency f at to + f * plane.
 void transform_patch(const ChannelGroup<const float>& image, std::int64_t top, std::int64_t left, float* to,
                      std::int64_t plane) {
-  Floats d[patch * patch], rows[patch * patch], v[patch];
-  load_square<patch>(image, top, left, d);
-  for (int i = 0; i < patch; ++i) winograd::input(d + i * patch, 1, rows + i * patch);
+  const Square<patch> d(image, top, left);
+  Floats columns[patch * patch];
   for (int j = 0; j < patch; ++j) {
-    winograd::input(rows + j, patch, v);
-    for (int i = 0; i < patch; ++i) store_floats(to + (i * patch + j) * plane, v[i]);
+    const Floats column[patch] = {d.at(0, j), d.at(1, j), d.at(2, j), d.at(3, j), d.at(4, j), d.at(5, j)};
+    Floats v[patch];
+    winograd::input(column, v);
+    for (int i = 0; i < patch; ++i) columns[i * patch + j] = v[i];
+  }
+  for (int i = 0; i < patch; ++i) {
+    Floats v[patch];
+    winograd::input(columns + i * patch, v);
+    for (int j = 0; j < patch; ++j) store_floats(to + (i * patch + j) * plane, v[j]);
   }
 }
 
 /// A dy A^T of the tile at (top, left).
 void transform_gradient(const ChannelGroup<const float>& image, std::int64_t top, std::int64_t left,
                         float* to, std::int64_t plane) {
-  Floats d[tile * tile], rows[tile * patch], z[patch];
-  load_square<tile>(image, top, left, d);
-  for (int i = 0; i < tile; ++i) winograd::output_gradient(d + i * tile, 1, rows + i * patch);
-  for (int j = 0; j < patch; ++j) {
-    winograd::output_gradient(rows + j, patch, z);
-    for (int i = 0; i < patch; ++i) store_floats(to + (i * patch + j) * plane, z[i]);
+  const Square<tile> d(image, top, left);
+  Floats columns[patch * tile];
+  for (int j = 0; j < tile; ++j) {
+    const Floats column[tile] = {d.at(0, j), d.at(1, j), d.at(2, j), d.at(3, j)};
+    Floats z[patch];
+    winograd::output_gradient(column, z);
+    for (int i = 0; i < patch; ++i) columns[i * tile + j] = z[i];
+  }
+  for (int i = 0; i < patch; ++i) {
+    Floats z[patch];
+    winograd::output_gradient(columns + i * tile, z);
+    for (int j = 0; j < patch; ++j) store_floats(to + (i * patch + j) * plane, z[j]);
   }
 }
 
 /// A^T m A + bias into the tile at (top, left), as far as it lies inside the image.
 void transform_back(const float* from, std::int64_t plane, Floats bias, const ChannelGroup<float>& image,
                     std::int64_t top, std::int64_t left) {
-  Floats columns[tile * patch], y[tile * tile], m[patch];
+  Floats columns[tile * patch];
   for (int j = 0; j < patch; ++j) {
+    Floats m[patch], y[tile];
     for (int i = 0; i < patch; ++i) m[i] = load_floats(from + (i * patch + j) * plane);
-    winograd::output(m, columns + j, patch);
+    winograd::output(m, y);
+    for (int i = 0; i < tile; ++i) columns[i * patch + j] = y[i];
   }
-  for (int i = 0; i < tile; ++i) winograd::output(columns + i * patch, y + i * tile, 1);
   const std::int64_t down = std::min<std::int64_t>(tile, image.height - top),
                      across = std::min<std::int64_t>(tile, image.width - left);
   for (std::int64_t i = 0; i < down; ++i) {
-    for (std::int64_t j = 0; j < across; ++j)
-      store_floats(image.at(top + i, left + j), y[i * tile + j] + bias);
+    Floats y[tile];
+    winograd::output(columns + i * patch, y);
+    for (int j = 0; j < tile; ++j) {
+      if (j < across) store_floats(image.at(top + i, left + j), y[j] + bias);
+    }
   }
 }
 
@@ -155,25 +186,31 @@ struct Kernels {
 /// Row `from` of each plane [from, to]: G g G^T.
 void transform_kernels(const Kernels& kernels, std::int64_t from, const Planes& planes, float* filters) {
   for (std::int64_t to = 0; to < planes.columns; to += lanes) {
-    Floats w[taps], rows[kernel * patch], u[patch];
+    Floats w[taps], columns[patch * kernel], u[patch];
     kernels.load(from, to, w);
-    for (int i = 0; i < kernel; ++i) winograd::filter(w + i * kernel, 1, rows + i * patch);
+    for (int j = 0; j < kernel; ++j) {
+      const Floats column[kernel] = {w[j], w[kernel + j], w[2 * kernel + j]};
+      winograd::filter(column, u);
+      for (int i = 0; i < patch; ++i) columns[i * kernel + j] = u[i];
+    }
     float* const target = filters + from * planes.stride() + to;
-    for (int j = 0; j < patch; ++j) {
-      winograd::filter(rows + j, patch, u);
-      for (int i = 0; i < patch; ++i) store_floats(target + (i * patch + j) * planes.plane(), u[i]);
+    for (int i = 0; i < patch; ++i) {
+      winograd::filter(columns + i * kernel, u);
+      for (int j = 0; j < patch; ++j) store_floats(target + (i * patch + j) * planes.plane(), u[j]);
     }
   }
 }
 
 /// G^T du G of 8 kernels side by side in `planes`, (added) to [8, 3, 3].
 void transform_kernel_gradients(const float* from, std::int64_t plane, bool accumulate, float* to) {
-  Floats columns[kernel * patch], w[taps], u[patch];
+  Floats columns[kernel * patch], w[taps];
   for (int j = 0; j < patch; ++j) {
+    Floats u[patch], column[kernel];
     for (int i = 0; i < patch; ++i) u[i] = load_floats(from + (i * patch + j) * plane);
-    winograd::filter_gradient(u, columns + j, patch);
+    winograd::filter_gradient(u, column);
+    for (int i = 0; i < kernel; ++i) columns[i * patch + j] = column[i];
   }
-  for (int i = 0; i < kernel; ++i) winograd::filter_gradient(columns + i * patch, w + i * kernel, 1);
+  for (int i = 0; i < kernel; ++i) winograd::filter_gradient(columns + i * patch, w + i * kernel);
   for (int lane = 0; lane < lanes; ++lane) {
     for (int i = 0; i < taps; ++i) {
       float& target = to[lane * taps + i];
