@@ -144,12 +144,16 @@ ExitCode bench_step(Session& session, const Arguments& arguments) {
                                       {"ranks", times.ranks},
                                       {"step_ms", times.step_ms},
                                       {"samples_per_second", times.samples_per_second},
-                                      {"exposed_comm_ms", times.exposed_comm_ms}}
+                                      {"exposed_comm_ms", times.exposed_comm_ms},
+                                      {"peak_memory_bytes", times.peak_memory_bytes},
+                                      {"page_faults", times.page_faults}}
                            .dump(2));
   } else {
     fmt::print("{} {} on {}: {:.1f} ms a step, {:.0f} samples/s, {:.2f} ms of communication exposed\n",
                times.model, times.precision, counted(times.ranks, "rank"), times.step_ms,
                times.samples_per_second, times.exposed_comm_ms);
+    fmt::print("peak memory {:.0f} MiB a rank, {:.1f} page faults a step\n",
+               times.peak_memory_bytes / bytes_per_mib, times.page_faults);
   }
   return ExitCode::done;
 }

@@ -1,6 +1,7 @@
 // lockstep bench step --profile: a step, operation by operation.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/bench.h"
@@ -51,6 +52,12 @@ void print_table(const train::StepProfile& profile) {
   fmt::print("{:<62}{:>9.2f}{:>7.1f}%\n", "outside operations", outside_ms, share(outside_ms));
   fmt::print("{:<62}{:>9.2f}{:>7.1f}%\n", "  of which communication that shows", profile.exposed_comm_ms,
              share(profile.exposed_comm_ms));
+  if (std::ranges::any_of(profile.operations, [&](const kernels::OperationFigures& operation) {
+        return gflops(operation) > 1.25 * ceilings.gflops;
+      }))
+    fmt::print(
+        "\nConvolutions above 100% go by Winograd's products, with a quarter of the arithmetic that is "
+        "counted.\n");
 }
 
 void print_json(const train::StepProfile& profile) {

@@ -1,4 +1,5 @@
 // How long a training step takes.
+#include "lockstep/base/process_memory.h"
 #include "train/benchmark_run.h"
 
 namespace lockstep::train {
@@ -10,16 +11,25 @@ StepTimes time_steps(Session& session, const std::string& name, std::int64_t ste
 
   std::vector<double> step_ms, exposed_ms;
   for (std::int64_t step = 0; step < settling_steps; ++step) run.step();
+  step_ms.reserve(static_cast<std::size_t>(steps));
+  exposed_ms.reserve(static_cast<std::size_t>(steps));
+  const ProcessMemory before = process_memory();
   for (std::int64_t step = 0; step < steps; ++step) {
     const WorkloadRun::Times times = run.step();
     step_ms.push_back(times.step_ms);
     exposed_ms.push_back(times.exposed_comm_ms);
   }
+  const ProcessMemory after = process_memory();
+  const std::vector<double> memory = greatest_of_ranks(
+      world, {static_cast<double>(after.peak_bytes),
+              static_cast<double>(after.page_faults - before.page_faults) / static_cast<double>(steps)});
 
   StepTimes times{
       .model = name, .precision = run.config().train.precision, .ranks = world.size(), .steps = steps};
   times.step_ms = median(greatest_of_ranks(world, step_ms));
   times.exposed_comm_ms = median(greatest_of_ranks(world, exposed_ms));
+  times.peak_memory_bytes = memory[0];
+  times.page_faults = memory[1];
   times.samples_per_second = static_cast<double>(run.config().train.global_batch) * 1e3 / times.step_ms;
   return times;
 }

@@ -11,6 +11,7 @@
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/base/process_memory.h"
 #include "lockstep/base/whereabouts.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/checkpoint/store.h"
@@ -435,7 +436,8 @@ ExitCode Trainer::take_steps() {
   whereabouts::enter(Phase::checkpoint);
   store_.finish();
   write_timeline();
-  progress_->note(fmt::format("done: {} steps; checkpoint {}", done_, store_.current_path()));
+  progress_->note(fmt::format("done: {} steps; checkpoint {}; rank 0 took at most {} MiB of memory", done_,
+                              store_.current_path(), process_memory().peak_bytes >> 20));
   return ExitCode::done;
 }
 

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "kernels/cpu/convolution_plan.h"
+#include "kernels/cpu/winograd.h"
 #include "kernels/images.h"
 
 namespace ls = lockstep;
@@ -159,6 +160,86 @@ BOOST_AUTO_TEST_CASE(preferred_channel_blocks_agree_with_naive_loops) {
     check(32, 32, 7, 3, 1, 32);
     check(32, 64, 7, 3, 1, 4);
     check(12, 24, 7, 3, 2, 3);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(winograd_agrees_with_naive_loops_in_any_layout) {
+  Draws draws;
+  SEEDED {
+    for (int round = 0; round < 30; ++round) {
+      const int threads = static_cast<int>(draws.between(1, 3));
+      const auto backend = kernels::make_cpu_backend(threads);
+      Problem problem =
+          make_problem(draws, draws.between(0, 4), draws.one_of({32, 40, 64}), draws.one_of({4, 7, 8, 11}),
+                       draws.one_of({4, 8, 10, 13}), draws.one_of({32, 40, 56}), 3, 3, {1, 1, 1});
+      problem.x_block = draws.one_of({1, 8, 16, static_cast<int>(problem.x.c)});
+      problem.y_block = draws.one_of({1, 8, 16, static_cast<int>(problem.y.c)});
+      const std::vector<double> bias =
+          draws.between(0, 1) ? draws.normals(problem.y.c) : std::vector<double>();
+      BOOST_TEST_CONTEXT("round " << round << ", " << threads << " threads: " << problem) {
+        check_all_passes(*backend, problem, bias);
+      }
+    }
+    const auto backend = kernels::make_cpu_backend();
+    for (const int padding : {0, 2}) {
+      Problem problem = make_problem(draws, 3, 32, 8, 8, 40, 3, 3, {1, padding, 1});
+      problem.x_block = problem.y_block = 8;
+      BOOST_TEST_CONTEXT(problem) { check_all_passes(*backend, problem, {}); }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(winograd_is_taken_by_the_layer_whatever_the_batch_and_the_pass) {
+  const auto fits = [](std::int64_t images, std::int64_t c, std::int64_t o, std::int64_t size,
+                       std::int64_t kernel, std::int64_t stride, std::int64_t groups) {
+    const std::int64_t padding = kernel / 2, out = (size + 2 * padding - kernel) / stride + 1;
+    const auto in_pass = [&](kernels::ConvolutionPass pass) {
+      return kernels::WinogradConvolution::fits(
+          {pass, images, c, size, size, o, out, out, kernel, kernel, stride, padding, groups, 8, 8, false});
+    };
+    const bool forward = in_pass(kernels::ConvolutionPass::forward);
+    BOOST_TEST(in_pass(kernels::ConvolutionPass::backward_input) == forward);
+    BOOST_TEST(in_pass(kernels::ConvolutionPass::backward_weight) == forward);
+    return forward;
+  };
+  for (const std::int64_t images : {1, 32}) {
+    BOOST_TEST(fits(images, 32, 32, 32, 3, 1, 1));
+    BOOST_TEST(fits(images, 64, 64, 16, 3, 1, 1));
+    BOOST_TEST(fits(images, 128, 128, 7, 3, 1, 1));
+    BOOST_TEST(!fits(images, 3, 32, 32, 3, 1, 1), "few channels");
+    BOOST_TEST(!fits(images, 36, 36, 32, 3, 1, 1), "channels not in eights");
+    BOOST_TEST(!fits(images, 32, 64, 32, 3, 2, 1), "stride 2");
+    BOOST_TEST(!fits(images, 32, 32, 32, 5, 1, 1), "a kernel of 5");
+    BOOST_TEST(!fits(images, 64, 64, 32, 3, 1, 2), "groups");
+    BOOST_TEST(!fits(images, 64, 64, 5, 3, 1, 1), "tiles mostly outside");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(winograd_has_the_same_bits_with_any_number_of_threads_and_in_any_layout) {
+  Draws draws;
+  SEEDED {
+    const Problem problem = make_problem(draws, 9, 32, 16, 14, 48, 3, 3, {1, 1, 1});
+    std::vector<std::vector<double>> y, dx, dweight;
+    for (const auto& [threads, block] :
+         {std::pair{1, 8}, std::pair{2, 8}, std::pair{3, 16}, std::pair{1, 1}}) {
+      const auto backend = kernels::make_cpu_backend(threads);
+      const ls::Tensor weight = stored(*backend, problem.weight, 1), x = stored(*backend, problem.x, block),
+                       upstream = stored(*backend, problem.y, block);
+      const ls::Tensor out = unwritten(*backend, problem.y.shape(), block),
+                       input_gradient = unwritten(*backend, problem.x.shape(), block),
+                       weight_gradient = unwritten(*backend, problem.weight.shape());
+      backend->convolution(x, weight, {}, problem.geometry, out);
+      backend->convolution_backward_input(upstream, weight, problem.geometry, input_gradient);
+      backend->convolution_backward_weight(x, upstream, problem.geometry, weight_gradient, false);
+      y.push_back(loaded(out).values);
+      dx.push_back(loaded(input_gradient).values);
+      dweight.push_back(loaded(weight_gradient).values);
+      BOOST_TEST_CONTEXT(threads << " threads, blocks of " << block) {
+        BOOST_TEST((y.back() == y.front()), "output");
+        BOOST_TEST((dx.back() == dx.front()), "input gradient");
+        BOOST_TEST((dweight.back() == dweight.front()), "weight gradient");
+      }
+    }
   }
 }
 

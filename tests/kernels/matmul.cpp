@@ -7,9 +7,9 @@ namespace {
 
 using kernels::make_cpu_backend;
 
-constexpr int sizes[][3] = {{0, 3, 4},     {5, 0, 4},      {5, 3, 0},      {1, 1, 1},
-                            {1, 7, 3},     {2, 64, 10},    {6, 17, 5},     {97, 31, 33},
-                            {100, 256, 7}, {193, 65, 256}, {131, 256, 67}, {200, 5, 300}};
+constexpr int sizes[][3] = {{0, 3, 4},      {5, 0, 4},     {5, 3, 0},    {1, 1, 1},     {1, 7, 3},
+                            {2, 64, 10},    {6, 17, 5},    {97, 31, 33}, {100, 256, 7}, {193, 65, 256},
+                            {131, 256, 67}, {200, 5, 300}, {600, 70, 80}};
 
 struct Case {
   Case(Draw& draw, int rows_, int in_, int out_)
@@ -76,7 +76,7 @@ BOOST_AUTO_TEST_CASE(a_row_depends_neither_on_the_other_rows_nor_on_threads) {
       const Tensor y = Tensor::empty({230, out}), dx = Tensor::empty({230, in});
       whole->linear(c.x, c.weight, c.bias, y);
       whole->linear_backward_input(c.dy, c.weight, dx);
-      for (const int rows : {1, 2, 5, 6, 31, 64, 97, 199}) {
+      for (const int rows : {1, 2, 5, 6, 31, 64, 77, 88, 97, 199}) {
         for (const int first : {0, 1}) {
           BOOST_TEST_CONTEXT(threads << " threads, in " << in << ", out " << out << ", rows " << rows
                                      << " from " << first) {

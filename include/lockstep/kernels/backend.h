@@ -152,8 +152,8 @@ class Backend {
   // -------------------------------------------------------------------------------------------------------
   // q, k, v: columns of [batch, time, *] matrices, `heads` heads of width channels / heads side by side;
   // scale 1 / sqrt(width). y: [batch, time, channels]. saved: what the backward needs beside y, float32 of
-  // the shape below: the probabilities [batch, heads, time, time] on the CPU, on a GPU the logarithms of the
-  // rows' sums of exponentials, [batch, heads, time].
+  // the shape below: the logarithms of the rows' sums of exponentials, [batch, heads, time], or, for short
+  // rows on the CPU, the probabilities [batch, heads, time, time].
   virtual Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t time) const = 0;
   virtual void attention(const Columns& q, const Columns& k, const Columns& v, int heads, bool causal,
                          const Tensor& y, const Tensor& saved) = 0;

@@ -32,6 +32,8 @@ struct StepTimes {
   double step_ms = 0;      ///< medians, of the slowest rank in each step
   double samples_per_second = 0;
   double exposed_comm_ms = 0;
+  double peak_memory_bytes = 0;  ///< of the largest rank's process, since it started
+  double page_faults = 0;        ///< a step, of the rank with most: 0 where steps reuse their memory
 };
 
 /// Runs `steps` steps after a few unmeasured ones. Collective. Throws UsageError on an unknown workload.

@@ -1,9 +1,9 @@
-// Convolutions: checks, conversions between channel blocks where oneDNN wants another, and the cached plan's
-// run.
+// Convolutions: checks, conversions between channel blocks where the way taken wants another, and the run of
+// Winograd's products or of oneDNN's cached plan.
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/convolution_plan.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/winograd.h"
 #include "kernels/problems.h"
 
 namespace lockstep::kernels {
@@ -49,6 +49,25 @@ Tensor input_in_block(Backend& backend, const Tensor& tensor, int block) {
   return converted;
 }
 
+/// A problem that fits; `weight` is read or, in its pass, written.
+void run_winograd(Backend& backend, ConvolutionProblem problem, const Tensor& x, float* weight,
+                  const float* bias, const Tensor& y, bool accumulate = false) {
+  const auto side = [&](const Tensor& tensor, bool written) {
+    const int block = WinogradConvolution::block_for(tensor.size(1), tensor.channel_block());
+    return written ? room_in_block(backend, tensor, block) : input_in_block(backend, tensor, block);
+  };
+  const Tensor x_side = side(x, problem.pass == ConvolutionPass::backward_input),
+               y_side = side(y, problem.pass == ConvolutionPass::forward);
+  problem.x_block = x_side.channel_block();
+  problem.y_block = y_side.channel_block();
+  const WinogradConvolution winograd(problem, backend.threads());
+  const Tensor scratch = backend.empty({winograd.scratch_floats()});
+  winograd.run(x_side.data<float>(), weight, bias, y_side.data<float>(), accumulate, scratch.data<float>());
+  if (problem.pass == ConvolutionPass::backward_input && !x_side.shares_memory_with(x))
+    backend.to_layout(x_side, x);
+  if (problem.pass == ConvolutionPass::forward && !y_side.shares_memory_with(y)) backend.to_layout(y_side, y);
+}
+
 }  // namespace
 
 void CpuBackend::convolution(const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -66,6 +85,7 @@ void CpuBackend::convolution(const Tensor& x, const Tensor& weight, const Tensor
     biases = floats(operation, "bias", bias);
   }
   if (problem.images == 0) return;
+  if (WinogradConvolution::fits(problem)) return run_winograd(*this, problem, x, weights, biases, y);
   ConvolutionPlan& plan = plan_of(convolutions_, problem, engine_, threads_);
   const Tensor from = input_in_block(*this, x, plan.x_block());
   const Tensor to = room_in_block(*this, y, plan.y_block());
@@ -85,6 +105,7 @@ void CpuBackend::convolution_backward_input(const Tensor& dy, const Tensor& weig
   float* weights = floats(operation, "weight", weight);
   floats(operation, "dx", dx);
   if (problem.images == 0) return;
+  if (WinogradConvolution::fits(problem)) return run_winograd(*this, problem, dx, weights, nullptr, dy);
   ConvolutionPlan& plan = plan_of(convolutions_, problem, engine_, threads_);
   const Tensor from = input_in_block(*this, dy, plan.y_block());
   const Tensor to = room_in_block(*this, dx, plan.x_block());
@@ -108,6 +129,8 @@ void CpuBackend::convolution_backward_weight(const Tensor& x, const Tensor& dy, 
     if (!accumulate) std::fill_n(gradient, count, 0.0f);
     return;
   }
+  if (WinogradConvolution::fits(problem))
+    return run_winograd(*this, problem, x, gradient, nullptr, dy, accumulate);
   ConvolutionPlan& plan = plan_of(convolutions_, problem, engine_, threads_);
   const Tensor from = input_in_block(*this, x, plan.x_block());
   const Tensor dy_from = input_in_block(*this, dy, plan.y_block());

@@ -104,9 +104,7 @@ class CpuBackend final : public Backend {
                            const Tensor& dbias, bool accumulate) override;
 
   // attention.cpp
-  Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t time) const override {
-    return {batch, heads, time, time};
-  }
+  Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t time) const override;
   void attention(const Columns& q, const Columns& k, const Columns& v, int heads, bool causal,
                  const Tensor& y, const Tensor& saved) override;
   void attention_backward(const Tensor& dy, const Columns& q, const Columns& k, const Columns& v, int heads,

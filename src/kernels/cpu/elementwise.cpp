@@ -36,6 +36,14 @@ void zero_padding(const Tensor& out) {
   }
 }
 
+/// sums += four rows, one after the other.
+void add_rows_in_order(const float* rows, std::int64_t stride, std::int64_t columns, float* sums) {
+  const float *const second = rows + stride, *const third = second + stride, *const fourth = third + stride;
+#pragma GCC ivdep
+  for (std::int64_t c = 0; c < columns; ++c)
+    sums[c] = (((sums[c] + rows[c]) + second[c]) + third[c]) + fourth[c];
+}
+
 }  // namespace
 
 void CpuBackend::fill(const Tensor& out, double value) {
@@ -145,22 +153,33 @@ void CpuBackend::sum_rows(const Tensor& x, const Tensor& row, bool accumulate) {
   float* to = plain_floats("sum_rows", "row", row);
   const std::int64_t width = row.numel(), rows = repetitions("sum_rows", x, row);
   // Columns in tiles, rows in groups: a group's partial sums stay small, so that thousands of rows cost no
-  // accuracy.
-  constexpr std::int64_t tile = 256, group = 64;
+  // accuracy. Tiles are as wide as threads allow, because memory is read fastest in long runs.
+  constexpr std::int64_t most = 1024, group = 64, together = 4, line = 16;
+  const std::int64_t share = (width + threads_ - 1) / threads_;
+  const std::int64_t tile = std::min(most, (share + line - 1) / line * line);
+  if (width == 0) return;
   const std::int64_t tiles = (width + tile - 1) / tile;
   parallel_items(threads_, tiles, elements_per_thread / (tile * std::max<std::int64_t>(1, rows)),
                  [=](std::int64_t t) {
                    const std::int64_t first = t * tile, columns = std::min(tile, width - first);
-                   alignas(32) float total[tile] = {};
+                   alignas(32) float total[most] = {};
                    for (std::int64_t r = 0; r < rows; r += group) {
-                     alignas(32) float partial[tile] = {};
-                     for (std::int64_t i = r; i < std::min(rows, r + group); ++i) {
-                       const float* source = from + i * width + first;
+                     alignas(32) float partial[most] = {};
+                     const std::int64_t end = std::min(rows, r + group);
+                     std::int64_t i = r;
+                     for (; i + together <= end; i += together) {
+                       const float* const source = from + i * width + first;
+                       add_rows_in_order(source, width, columns, partial);
+                     }
+                     for (; i < end; ++i) {
+                       const float* const source = from + i * width + first;
 #pragma GCC ivdep
                        for (std::int64_t c = 0; c < columns; ++c) partial[c] += source[c];
                      }
-                     for (std::int64_t c = 0; c < tile; ++c) total[c] += partial[c];
+#pragma GCC ivdep
+                     for (std::int64_t c = 0; c < columns; ++c) total[c] += partial[c];
                    }
+#pragma GCC ivdep
                    for (std::int64_t c = 0; c < columns; ++c)
                      to[first + c] = accumulate ? to[first + c] + total[c] : total[c];
                  });

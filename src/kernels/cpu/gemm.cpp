@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::kernels {
@@ -15,7 +16,8 @@ namespace {
 
 constexpr std::int64_t column_group =
     192;  // a multiple of what kernels of any instruction set compute together
-constexpr std::int64_t outer_run_rows = 192;        // a multiple of 6 and of 8
+constexpr std::int64_t outer_run_rows = 192;  // a multiple of 6 and of 8
+constexpr std::int64_t outer_block = 256;  // of the rows that are summed: a block of operands fits in a cache
 constexpr std::int64_t flops_per_thread = 1 << 17;  // below, waking a second thread costs more than it saves
 
 std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -28,6 +30,20 @@ void copy_rows(const float* from, std::int64_t from_stride, float* to, std::int6
     std::memcpy(to + r * to_stride, from + r * from_stride,
                 static_cast<std::size_t>(columns) * sizeof(float));
   }
+}
+
+/// Floats from row to row of a copy: no multiple of 1 KiB.
+std::int64_t spread_stride(std::int64_t columns) { return columns % 256 == 0 ? columns + 16 : columns; }
+
+/// [rows, columns] to [columns, rows], in groups of columns that threads share.
+void turn(int threads, const float* from, std::int64_t from_stride, std::int64_t rows, std::int64_t columns,
+          float* to, std::int64_t to_stride) {
+  constexpr std::int64_t group = 16;
+  parallel_items(threads, (columns + group - 1) / group,
+                 65536 / (group * std::max<std::int64_t>(1, rows)) + 1, [=](std::int64_t item) {
+                   const std::int64_t first = item * group, width = std::min(group, columns - first);
+                   transpose(from + first, from_stride, rows, width, to + first * to_stride, to_stride);
+                 });
 }
 
 /// Columns of one task: all, or so few that every thread gets a task.
@@ -73,23 +89,30 @@ Gemm::Gemm(int threads, MemoryPool& pool)
     : threads_(threads),
       pool_(pool),
       row_group_(wide_vectors() ? 8 : 6),
-      run_rows_(wide_vectors() ? 0 : 96),
+      run_rows_(wide_vectors() ? 0 : 48),
       spreads_(!wide_vectors()) {}
 
 Matrix Gemm::spread(const Matrix& matrix, std::int64_t rows, std::int64_t columns, std::int64_t uses,
                     StorageRef& holder) const {
-  constexpr std::int64_t bad_stride = 256, padding = 16;
   const std::int64_t worthwhile_uses = matrix.transposed ? 64 : 32;
-  if (!spreads_ || matrix.stride == 0 || matrix.stride % bad_stride != 0 || uses < worthwhile_uses)
-    return matrix;
-  const std::int64_t stride = columns + padding;
-  holder = pool_.allocate(static_cast<std::size_t>(rows * stride) * sizeof(float));
-  float* copy = floats_of(holder);
-  parallel_ranges(threads_, rows, 65536 / columns + 1, [&](std::int64_t begin, std::int64_t end) {
-    copy_rows(matrix.data + begin * matrix.stride, matrix.stride, copy + begin * stride, stride, end - begin,
-              columns);
-  });
-  return {copy, stride, matrix.transposed};
+  if (!spreads_ || rows == 0 || columns == 0 || uses < worthwhile_uses) return matrix;
+  if (matrix.transposed) {
+    const std::int64_t stride = spread_stride(rows);
+    holder = pool_.allocate(static_cast<std::size_t>(columns * stride) * sizeof(float));
+    turn(threads_, matrix.data, matrix.stride, rows, columns, floats_of(holder), stride);
+    return {floats_of(holder), stride};
+  }
+  if (matrix.stride != spread_stride(matrix.stride)) {
+    const std::int64_t stride = spread_stride(columns);
+    holder = pool_.allocate(static_cast<std::size_t>(rows * stride) * sizeof(float));
+    float* copy = floats_of(holder);
+    parallel_ranges(threads_, rows, 65536 / columns + 1, [&](std::int64_t begin, std::int64_t end) {
+      copy_rows(matrix.data + begin * matrix.stride, matrix.stride, copy + begin * stride, stride,
+                end - begin, columns);
+    });
+    return {copy, stride};
+  }
+  return matrix;
 }
 
 void Gemm::rows(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b,
@@ -142,22 +165,33 @@ void Gemm::sum_of_outer(std::int64_t m, std::int64_t n, std::int64_t k, const fl
                         bool accumulate, float* c) const {
   if (m == 0 || n == 0) return;
   omp_set_num_threads(1);
-  StorageRef spread_a, spread_b;
-  const Matrix left = spread({a, m, true}, k, m, n, spread_a);
-  const Matrix right = spread({b, n, false}, k, n, m, spread_b);
   const std::int64_t runs = (m + outer_run_rows - 1) / outer_run_rows,
                      columns = task_columns(n, runs, threads_);
   const std::int64_t column_tasks = (n + columns - 1) / columns;
-  const std::int64_t flops_per_task =
-      2 * std::min(m, outer_run_rows) * columns * std::max<std::int64_t>(1, k);
-  parallel_items(threads_, runs * column_tasks, (flops_per_thread + flops_per_task - 1) / flops_per_task,
-                 [&](std::int64_t task) {
-                   const std::int64_t first = task / column_tasks * outer_run_rows;
-                   const std::int64_t column = task % column_tasks * columns;
-                   multiply(std::min(outer_run_rows, m - first), std::min(columns, n - column), k,
-                            {left.data + first, left.stride, true}, {right.data + column, right.stride},
-                            accumulate ? 1.0f : 0.0f, c + first * n + column, n);
-                 });
+  // The rows that are summed are taken in blocks, whose operands then lie in a cache, and `a` is turned.
+  const bool turns = spreads_ && n >= 64 && m >= row_group_;
+  const std::int64_t block = turns ? outer_block : std::max<std::int64_t>(1, k),
+                     turned_stride = outer_block + 16;
+  StorageRef turned, spread_b;
+  if (turns) turned = pool_.allocate(static_cast<std::size_t>(m * turned_stride) * sizeof(float));
+  for (std::int64_t first_row = 0; first_row == 0 || first_row < k; first_row += block) {
+    const std::int64_t rows = std::min(block, k - first_row);
+    if (turns) turn(threads_, a + first_row * m, m, rows, m, floats_of(turned), turned_stride);
+    const Matrix right = spread({b + first_row * n, n}, rows, n, m, spread_b);
+    const float beta = accumulate || first_row > 0 ? 1.0f : 0.0f;
+    const std::int64_t flops_per_task =
+        2 * std::min(m, outer_run_rows) * columns * std::max<std::int64_t>(1, rows);
+    parallel_items(threads_, runs * column_tasks, (flops_per_thread + flops_per_task - 1) / flops_per_task,
+                   [&](std::int64_t task) {
+                     const std::int64_t first = task / column_tasks * outer_run_rows;
+                     const std::int64_t column = task % column_tasks * columns;
+                     const Matrix left =
+                         turns ? Matrix{floats_of(turned) + first * turned_stride, turned_stride}
+                               : Matrix{a + first, m, true};
+                     multiply(std::min(outer_run_rows, m - first), std::min(columns, n - column), rows, left,
+                              {right.data + column, right.stride}, beta, c + first * n + column, n);
+                   });
+  }
 }
 
 }  // namespace lockstep::kernels

@@ -1,9 +1,10 @@
 // Matrix products in float32 by oneDNN, cut so that the bits of a row depend on that row alone.
 //
 // oneDNN's AVX2 kernels compute rows in groups of 6 and sum a leftover group in another order; which code
-// runs also depends on how many rows there are, and on threads. Here every call is single-threaded over a run
-// of rows that is a multiple of the group (a leftover is completed in scratch memory); threads share the
-// runs. So neither the number of rows nor the number of threads changes the result of a row.
+// runs also depends on how many rows there are (78 and 90 are summed otherwise than 72, 84 and 96), and on
+// threads. Here every call is single-threaded over a run of at most 48 rows, a multiple of the group (a
+// leftover is completed in scratch memory); threads share the runs. So neither the number of rows nor the
+// number of threads changes the result of a row.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +41,10 @@ class Gemm {
                     bool accumulate, float* c) const;
 
  private:
-  /// `matrix` [rows, columns], or a copy of it in `holder` whose rows do not start a multiple of 1 KiB apart:
-  /// such strides put a column into few cache sets, and cost the AVX2 kernels up to a factor of three.
+  /// `matrix`, rows x columns in memory, as a product reads it fastest: itself, or a copy in `holder`. A
+  /// copy's rows do not start a multiple of 1 KiB apart: such strides put a column into few cache sets, and
+  /// cost the AVX2 kernels up to a factor of three. A transposed matrix of many uses is turned; the bits of
+  /// products are the same.
   Matrix spread(const Matrix& matrix, std::int64_t rows, std::int64_t columns, std::int64_t uses,
                 StorageRef& holder) const;
 

@@ -27,6 +27,41 @@ inline Floats load_first(const float* from, std::int64_t n) {
   return lanes;
 }
 
+/// An 8 x 8 block, row i at from + i * from_stride, to its transpose.
+inline void transpose_block(const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride) {
+  Floats row[8], pair[8], quad[8];
+  for (int i = 0; i < 8; ++i) row[i] = load_floats(from + i * from_stride);
+  for (int i = 0; i < 8; i += 2) {
+    pair[i] = __builtin_shufflevector(row[i], row[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    pair[i + 1] = __builtin_shufflevector(row[i], row[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    for (int j = 0; j < 2; ++j) {
+      quad[i + 2 * j] = __builtin_shufflevector(pair[i + j], pair[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+      quad[i + 2 * j + 1] = __builtin_shufflevector(pair[i + j], pair[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    store_floats(to + i * to_stride, __builtin_shufflevector(quad[i], quad[i + 4], 0, 1, 2, 3, 8, 9, 10, 11));
+    store_floats(to + (i + 4) * to_stride,
+                 __builtin_shufflevector(quad[i], quad[i + 4], 4, 5, 6, 7, 12, 13, 14, 15));
+  }
+}
+
+/// A matrix [rows, columns], rows `from_stride` apart, to its transpose.
+inline void transpose(const float* from, std::int64_t from_stride, std::int64_t rows, std::int64_t columns,
+                      float* to, std::int64_t to_stride) {
+  const std::int64_t whole_rows = rows / 8 * 8, whole_columns = columns / 8 * 8;
+  for (std::int64_t r = 0; r < whole_rows; r += 8) {
+    for (std::int64_t c = 0; c < whole_columns; c += 8)
+      transpose_block(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride);
+  }
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = r < whole_rows ? whole_columns : 0; c < columns; ++c)
+      to[c * to_stride + r] = from[r * from_stride + c];
+  }
+}
+
 /// Sums over [0, n) of term(i) = Floats of elements i .. i + 7, in four groups of 8 lanes. tail(i, count)
 /// gives the last, partial group with zeros in the lanes that do not exist.
 template <class Term, class Tail>
