@@ -8,7 +8,7 @@ digits digits.h5
 case $model in
   mlp) printf '[model]\nname = mlp\nsizes = 64 48 10\ndropout = 0.2\n[data]\ntrain = digits.h5\n' >run.ini ;;
   resnet)
-    printf '[model]\nname = resnet\nblocks = 1 1\nwidth = 8\nin_channels = 1\nclasses = 10\n' >run.ini
+    printf '[model]\nname = resnet\nblocks = 1 1\nwidth = 32\nin_channels = 1\nclasses = 10\n' >run.ini
     printf '[data]\ntrain = digits.h5\naugment = crop flip\n' >>run.ini
     ;;
   gpt)
