@@ -102,8 +102,8 @@ BOOST_AUTO_TEST_CASE(a_product_of_one_run_allocates_no_more_than_onednn_does) {
                  y.data<float>(), out);
       dnnl_sgemm('N', 'N', rows, in, out, 1, y.data<float>(), out, weight.data<float>(), in, 0,
                  dx.data<float>(), in);
-      dnnl_sgemm('T', 'N', out, in, rows, 1, y.data<float>(), out, x.data<float>(), in, 0,
-                 dweight.data<float>(), in);
+      dnnl_sgemm('N', 'N', out, in, rows, 1, y.data<float>(), rows, x.data<float>(), in, 0,
+                 dweight.data<float>(), in);  // as with y turned
     });
     const long ours = allocations_of([&] {
       backend->linear(x, weight, bias, y);
