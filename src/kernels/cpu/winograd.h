@@ -1,7 +1,7 @@
 // Convolutions of 3 x 3 kernels at stride 1 by Winograd's minimal filtering, F(4 x 4, 3 x 3) (Lavin, Gray,
 // "Fast algorithms for convolutional neural networks", 2016): a quarter of the multiplications of a direct
-// convolution, as 36 matrix products between transforms. oneDNN 2.6 has it for AVX-512 alone, where its weight
-// gradients depend on threads.
+// convolution, as 36 matrix products between transforms. oneDNN 2.6 has it for AVX-512 alone, where its
+// weight gradients depend on threads.
 //
 // Errors are 3 to 5 times those of a direct convolution: still near 1e-6 of the largest output.
 // The bits of an image depend neither on the batch around it nor on threads; weight gradients not on threads.
