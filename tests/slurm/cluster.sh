@@ -56,7 +56,6 @@ PreemptMode=REQUEUE
 ReturnToService=2
 KillWait=20
 SlurmdTimeout=20
-SlurmctldTimeout=60
 InactiveLimit=0
 TmpFS=$cluster/tmp/%n
 AccountingStorageType=accounting_storage/none

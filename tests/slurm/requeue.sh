@@ -36,10 +36,9 @@ crashing=$job
 LOCKSTEP=$PWD/crash.sh CRASHING='' LOCKSTEP_MAX_STALLED=2 submit hopeless -w n7,n8 -- train.sbatch run.ini --run hopeless
 hopeless=$job
 
-# starts_again NAME JOB COUNT: the job has come back for the COUNT-th time and trains. Where the controller was not yet sure of a node
-# that came back, srun waits and asks it again: after SlurmctldTimeout, a minute here, and some seconds.
+# starts_again NAME JOB COUNT: the job has come back for the COUNT-th time and trains.
 starts_again() {
-  local until=$((SECONDS + 150))
+  local until=$((SECONDS + 120))
   until [ "$(restarts "$2")" -ge "$3" ] && reached "$1" "$3"; do
     [ "$SECONDS" -lt "$until" ] || give_up "$1: does not come back: $(state "$2"), $(tail -n 20 "$1.log")"
     hurry "$2"
