@@ -4,7 +4,7 @@
 # sooner when starts save nothing.
 # shellcheck source=tests/slurm/jobs.sh
 source "$(dirname "$0")/jobs.sh"
-start_cluster 8
+start_cluster 9
 endless_run
 
 # crash.sh: lockstep, but rank 1 of `train` is killed by SIGSEGV as soon as the run $CRASHING has saved once more; at once, if
@@ -27,7 +27,7 @@ submit preempted -w n1,n2 -- train.sbatch run.ini --run preempted
 preempted=$job
 submit late -w n3,n4 --time=1 --signal=B:USR2@1 -- train.sbatch run.ini --run late
 late=$job
-submit lost -w n5,n6 -- train.sbatch run.ini --run lost
+submit lost -N2 --exclude="n[1-4,7-8]" -- train.sbatch run.ini --run lost
 lost=$job
 export REAL=$LOCKSTEP
 LOCKSTEP=$PWD/crash.sh CRASHING=crashing LOCKSTEP_MAX_RESTARTS=2 LOCKSTEP_MAX_STALLED=2 \
@@ -64,16 +64,17 @@ stopped_by_user() {
   same_as_undisturbed "$1"
 }
 
-# A node is gone with all that ran on it: nothing answers any more. Slurm finds out, ends the rest and requeues the job itself.
+# A node is gone with all that ran on it: nothing answers any more. Slurm finds out, ends the rest and requeues the job itself; it
+# goes on with the node that was to spare.
 until_trains lost 0
 wait_for 60 test -e lost/checkpoints/latest || give_up "lost: no checkpoint: $(tail lost.log)"
-mapfile -t frozen < <(processes_of n6)
-[ ${#frozen[@]} -ge 2 ] || give_up "lost: nothing of n6 runs: ${frozen[*]}"
+read -r -d '' stays goes < <(scontrol show hostnames "$(squeue -h -j "$lost" -o %N)")
+mapfile -t frozen < <(processes_of "$goes")
+[ ${#frozen[@]} -ge 2 ] || give_up "lost: nothing of $goes runs: ${frozen[*]}"
 kill -STOP "${frozen[@]}"
-{ kill -KILL "${slurmd[n6]}" && wait "${slurmd[n6]}"; } 2>/dev/null
+{ kill -KILL "${slurmd[$goes]}" && wait "${slurmd[$goes]}"; } 2>/dev/null
 lost_at=$SECONDS
-none_left() { [ -z "$(processes_of n5)" ]; }
-node_up() { [[ "$(sinfo -h -N -n "$1" -p high -o %t)" =~ ^(idle|mix|alloc)$ ]]; }
+none_left() { [ -z "$(processes_of "$stays")" ]; }
 (wait_for 100 none_left && echo "$((SECONDS - lost_at))" >gone) &
 last_seen=$(sed -nE 's/.* step ([0-9]+)\/.*/\1/p' lost.log | tail -n 1)
 
@@ -108,11 +109,9 @@ held "hopeless and crashing: $(exit_code "$hopeless"), $(exit_code "$crashing")"
 
 until_is lost "$lost" PENDING
 [ "$(restarts "$lost")" -eq 1 ] || fail "lost: $(restarts "$lost") restarts"
-wait_for 60 test -s gone || fail "lost: processes left on n5: $(processes_of n5)"
+wait_for 60 test -s gone || fail "lost: processes left on $stays: $(processes_of "$stays")"
 held "lost: $(cat gone) s from the loss to the last process of the other node"
-kill -KILL "${frozen[@]}"  # the node starts anew; what its PMIx left in /tmp and in Slurm's folder is still there
-start_node n6
-wait_for 60 node_up n6 || give_up "n6 does not come back: $(sinfo -N -h -p high)"
+kill -KILL "${frozen[@]}"
 starts_again lost "$lost" 1
 resumed=$(sed -nE 's/.*going on after step ([0-9]+) .*/\1/p' lost.log)
 # A step is logged before it is saved: the checkpoint of the step that was seen last may not be there.
