@@ -59,8 +59,12 @@ DataSets::DataSets(const Config& config, std::int64_t classes, const std::string
   eval_ = open_data(config, classes, {eval_path}, like(train_.get()));
 }
 
+int shards_of(const Config& config, const comm::Communicator& world) {
+  return config.train.shards > 0 ? config.train.shards : world.size();
+}
+
 void check_shards(const Config& config, const comm::Communicator& world) {
-  const int shards = config.train.shards > 0 ? config.train.shards : world.size();
+  const int shards = shards_of(config, world);
   if (config.train.global_batch % shards != 0) {
     throw UsageError("train.shards: {} shards do not divide train.global_batch = {}", shards,
                      config.train.global_batch);

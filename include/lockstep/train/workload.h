@@ -39,8 +39,10 @@ class DataSets {
   std::string warning_;
 };
 
-/// UsageError if the shards of the configuration (0: one for each rank) do not divide the batch, or are fewer
-/// than the ranks.
+/// The shards of a new run: as configured, or one for each rank.
+int shards_of(const Config& config, const comm::Communicator& world);
+
+/// UsageError if they do not divide the batch, or are fewer than the ranks.
 void check_shards(const Config& config, const comm::Communicator& world);
 
 /// The configured model, its frozen parameters marked.

@@ -19,7 +19,7 @@ Needs needs_of(const train::Config& config, const comm::Communicator& world) {
 
   const comm::Topology& topology = world.topology();
   const int here = topology.node_of_rank[static_cast<std::size_t>(world.rank())];
-  const comm::ShardMap shards(config.train.shards > 0 ? config.train.shards : world.size(), world.size());
+  const comm::ShardMap shards(train::shards_of(config, world), world.size());
   Needs needs;
   for (int rank = 0; rank < world.size(); ++rank) {
     if (topology.node_of_rank[static_cast<std::size_t>(rank)] != here) continue;
@@ -52,8 +52,7 @@ Finding shards(const train::Config& config, const comm::Communicator& world) {
   try {
     train::check_shards(config, world);
     return {"shards", Verdict::ok,
-            fmt::format("{} on {}",
-                        counted(config.train.shards > 0 ? config.train.shards : world.size(), "shard"),
+            fmt::format("{} on {}", counted(train::shards_of(config, world), "shard"),
                         counted(world.size(), "rank")),
             ""};
   } catch (const UsageError& error) {

@@ -27,10 +27,10 @@ constexpr std::int64_t strip_rows = 48;  // a multiple of the products' groups o
 constexpr std::int64_t most_kept_keys = 512;
 constexpr std::int64_t lanes = sizeof(Floats) / sizeof(float);
 
-std::int64_t padded(std::int64_t count) { return (count + lanes - 1) / lanes * lanes; }
+std::int64_t padded(std::int64_t count) { return round_up(count, lanes); }
 
-/// Floats between the starts of rows of `count`: whole vectors, and no multiple of 1 KiB (gemm.h).
-std::int64_t spread_stride(std::int64_t count) { return padded(count) + (count % 256 == 0 ? 2 * lanes : 0); }
+/// Floats between the starts of rows of `count`: whole vectors (gemm.h).
+std::int64_t row_stride(std::int64_t count) { return spread_stride(padded(count)); }
 
 std::int64_t strip_end(const AttentionSizes& sizes, std::int64_t begin) {
   return std::min(sizes.time, begin + strip_rows);
@@ -75,7 +75,7 @@ HeadView heads_of(const char* operation, const char* name, const Columns& column
 
 /// rows [begin, end) of a head side by side.
 Matrix copied(const Head& head, std::int64_t begin, std::int64_t end, std::int64_t width, float* to) {
-  const std::int64_t stride = spread_stride(width);
+  const std::int64_t stride = row_stride(width);
   for (std::int64_t t = begin; t < end; ++t) std::copy_n(head.row(t), width, to + (t - begin) * stride);
   return {to, stride};
 }
@@ -91,17 +91,17 @@ void prefetch(const Head& head, std::int64_t begin, std::int64_t end, std::int64
 
 /// A whole head as [width, time].
 Matrix turned(const Head& head, const AttentionSizes& sizes, float* to) {
-  const std::int64_t stride = spread_stride(sizes.time);
+  const std::int64_t stride = row_stride(sizes.time);
   transpose(head.data, head.stride, sizes.time, sizes.width, to, stride);
   return {to, stride};
 }
 
 /// The floats of such copies, and of a strip's [rows, keys].
 std::int64_t copied_floats(const AttentionSizes& sizes, std::int64_t rows) {
-  return padded(rows * spread_stride(sizes.width));
+  return padded(rows * row_stride(sizes.width));
 }
-std::int64_t turned_floats(const AttentionSizes& sizes) { return sizes.width * spread_stride(sizes.time); }
-std::int64_t strip_floats(const AttentionSizes& sizes) { return strip_rows * spread_stride(sizes.time); }
+std::int64_t turned_floats(const AttentionSizes& sizes) { return sizes.width * row_stride(sizes.time); }
+std::int64_t strip_floats(const AttentionSizes& sizes) { return strip_rows * row_stride(sizes.time); }
 
 /// Hands out parts of one block of working memory.
 struct Parts {
@@ -137,7 +137,7 @@ void forward_head(const AttentionSizes& sizes, const ForwardHead& head, const Fo
                values =
                    copied(head.v, 0, sizes.time, sizes.width, work.take(copied_floats(sizes, sizes.time)));
   float* const strip = work.take(strip_floats(sizes));
-  const std::int64_t stride = spread_stride(sizes.time);
+  const std::int64_t stride = row_stride(sizes.time);
   const bool keeps = keeps_probabilities(sizes.time);
   for (std::int64_t begin = 0; begin < sizes.time; begin += strip_rows) {
     const std::int64_t end = strip_end(sizes, begin), rows = end - begin, keys = keys_up_to(sizes, end);
@@ -200,7 +200,7 @@ struct BackwardHead {
 
 void backward_head(const AttentionSizes& sizes, const BackwardHead& head, const BackwardHead& next,
                    Parts work) {
-  const std::int64_t time = sizes.time, width = sizes.width, stride = spread_stride(time);
+  const std::int64_t time = sizes.time, width = sizes.width, stride = row_stride(time);
   const float scale = scale_of(sizes);
   const bool keeps = keeps_probabilities(time);
   const Matrix values_turned = turned(head.v, sizes, work.take(turned_floats(sizes))),

@@ -20,8 +20,6 @@ constexpr std::int64_t outer_run_rows = 192;  // a multiple of 6 and of 8
 constexpr std::int64_t outer_block = 256;  // of the rows that are summed: a block of operands fits in a cache
 constexpr std::int64_t flops_per_thread = 1 << 17;  // below, waking a second thread costs more than it saves
 
-std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
-
 float* floats_of(const StorageRef& storage) { return static_cast<float*>(storage->data); }
 
 void copy_rows(const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride,
@@ -31,9 +29,6 @@ void copy_rows(const float* from, std::int64_t from_stride, float* to, std::int6
                 static_cast<std::size_t>(columns) * sizeof(float));
   }
 }
-
-/// Floats from row to row of a copy: no multiple of 1 KiB.
-std::int64_t spread_stride(std::int64_t columns) { return columns % 256 == 0 ? columns + 16 : columns; }
 
 /// [rows, columns] to [columns, rows], in groups of columns that threads share.
 void turn(int threads, const float* from, std::int64_t from_stride, std::int64_t rows, std::int64_t columns,
@@ -171,7 +166,7 @@ void Gemm::sum_of_outer(std::int64_t m, std::int64_t n, std::int64_t k, const fl
   // The rows that are summed are taken in blocks, whose operands then lie in a cache, and `a` is turned.
   const bool turns = spreads_ && n >= 64 && m >= row_group_;
   const std::int64_t block = turns ? outer_block : std::max<std::int64_t>(1, k),
-                     turned_stride = outer_block + 16;
+                     turned_stride = spread_stride(outer_block);
   StorageRef turned, spread_b;
   if (turns) turned = pool_.allocate(static_cast<std::size_t>(m * turned_stride) * sizeof(float));
   for (std::int64_t first_row = 0; first_row == 0 || first_row < k; first_row += block) {

@@ -26,6 +26,15 @@ struct Matrix {
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b, float beta,
               float* c, std::int64_t stride);
 
+inline std::int64_t round_up(std::int64_t value, std::int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+/// Floats from row to row of a copy: no multiple of 1 KiB, where few of its rows would fit into a cache.
+inline std::int64_t spread_stride(std::int64_t columns) {
+  return columns % 256 == 0 ? columns + 16 : columns;
+}
+
 /// Products over the threads of a backend.
 class Gemm {
  public:

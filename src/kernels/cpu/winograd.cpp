@@ -24,16 +24,13 @@ constexpr std::int64_t kernel = 3, taps = kernel * kernel;
 constexpr std::int64_t row_group = 24;   // whole groups of every instruction set
 constexpr std::int64_t chunk_most = 96;  // tiles: a multiple of row_group
 
-std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
-
 std::int64_t tiles_over(std::int64_t extent) { return (extent + tile - 1) / tile; }
 
-/// 36 matrices [rows, columns], one for each frequency. Rows or planes that start a multiple of 1 KiB apart
-/// would meet in few sets of a cache.
+/// 36 matrices [rows, columns], one for each frequency. Planes, too, do not start a multiple of 1 KiB apart.
 struct Planes {
   std::int64_t rows = 0, columns = 0;
 
-  std::int64_t stride() const { return columns % 256 == 0 ? columns + 16 : columns; }
+  std::int64_t stride() const { return spread_stride(columns); }
   std::int64_t plane() const { return rows * stride() + 16; }
   std::int64_t floats() const { return frequencies * plane(); }
 };
