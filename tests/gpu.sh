@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Runs the GPU tests of a bundle in one go, without CTest, and writes one JSON report. For the other machine: unpack the bundle
+# Runs the GPU tests and benchmarks of a bundle in one go, without CTest, and writes one JSON report. For the other machine: unpack the bundle
 # (cmake --build build/release --target bundle; INSTALL, "On a machine without root or packages") and start this script in it.
 #
-# gpu.sh [--cpu] [--match REGEX] [--limit-s 450] [--report report.json]
+# gpu.sh [--cpu] [--no-benchmarks] [--match REGEX] [--limit-s 450] [--report report.json]
 #
 #   --cpu      tests that need no GPU as well: the MPI tests at 1, 2 and 4 ranks
-#   --match    these tests instead, whatever they need
+#   --no-benchmarks  tests only. Benchmarks are steps of gpt-gpu and resnet-gpu, ours and PyTorch's (where it is) in turn, and profiles
+#   --match    these tests instead, whatever they need; no benchmarks
 #   --limit-s  no test starts later, and none runs longer; what was not reached or not done by then is reported as skipped
 #
 # Without a GPU the GPU tests are reported as skipped, with the reason. Exit code 0: none failed; 1: some did; 2: cannot run.

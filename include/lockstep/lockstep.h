@@ -3,6 +3,7 @@
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/loss.h"
+#include "lockstep/autograd/recompute.h"
 #include "lockstep/autograd/tape.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
@@ -37,4 +38,5 @@
 #include "lockstep/optim/schedule.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/tensor/tensor.h"
+#include "lockstep/train/device.h"
 #include "lockstep/train/session.h"

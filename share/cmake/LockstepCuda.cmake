@@ -1,7 +1,8 @@
-# The GPU half: LOCKSTEP_CUDA = ON, OFF, or AUTO, where the CUDA Toolkit (nvcc, the headers of cuBLASLt) and those of cuDNN 9 are
-# found. Sets LOCKSTEP_HAS_CUDA; then the language CUDA is on and CUDA::cudart_static, CUDNN_INCLUDE_DIR are there. The libraries of
-# cuBLASLt and cuDNN are found when the program first uses a GPU (kernels/cuda/libraries.h); LOCKSTEP_CUDNN_FOLDER is one more place.
-set(LOCKSTEP_CUDA AUTO CACHE STRING "Compute on GPUs, too: ON, OFF, or AUTO, where nvcc and cuDNN are found")
+# The GPU half: LOCKSTEP_CUDA = ON, OFF, or AUTO, where the CUDA Toolkit (nvcc, the headers of cuBLASLt) and the headers of cuDNN 9 and
+# NCCL are found. Sets LOCKSTEP_HAS_CUDA; then the language CUDA is on and CUDA::cudart_static, CUDNN_INCLUDE_DIR, NCCL_INCLUDE_DIR are
+# there. The libraries of cuBLASLt and cuDNN are found when the program first uses a GPU (kernels/cuda/libraries.h), that of NCCL when
+# it uses several (comm/nccl/library.h); LOCKSTEP_CUDNN_FOLDER and LOCKSTEP_NCCL_FOLDER are one more place.
+set(LOCKSTEP_CUDA AUTO CACHE STRING "Compute on GPUs, too: ON, OFF, or AUTO, where nvcc, cuDNN and NCCL are found")
 set_property(CACHE LOCKSTEP_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(LOCKSTEP_CUDA_ARCHITECTURES 80-real 90-real 100 CACHE STRING
     "GPUs that code is made for; the last one without -real is there as PTX, too, for all later ones")
@@ -19,21 +20,29 @@ else()
   find_package(CUDAToolkit 12.4 QUIET)
   find_path(CUBLASLT_INCLUDE_DIR cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDNN_ROOT} $ENV{CUDNN_ROOT} ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${NCCL_ROOT} $ENV{NCCL_ROOT} ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
   if(NOT TARGET CUDA::cudart_static OR NOT CUBLASLT_INCLUDE_DIR)
     set(missing cuBLASLt)
   elseif(NOT CUDNN_INCLUDE_DIR)
     set(missing cuDNN)
+  elseif(NOT NCCL_INCLUDE_DIR)
+    set(missing NCCL)
   else()
     file(STRINGS ${CUDNN_INCLUDE_DIR}/cudnn_version.h cudnn_is_new_enough REGEX "define CUDNN_MAJOR (9|[1-9][0-9])")
     if(NOT cudnn_is_new_enough)
       set(missing "cuDNN 9 (${CUDNN_INCLUDE_DIR} has an older one)")
     endif()
+    # The first that keeps the calls of several communicators in order (NCCL_LAUNCH_ORDER_IMPLICIT).
+    file(STRINGS ${NCCL_INCLUDE_DIR}/nccl.h nccl_is_new_enough REGEX "define NCCL_MINOR +(2[6-9]|[3-9][0-9])")
+    if(NOT nccl_is_new_enough)
+      set(missing "NCCL 2.26 (${NCCL_INCLUDE_DIR} has an older one)")
+    endif()
   endif()
 endif()
 if(missing)
   if(NOT LOCKSTEP_CUDA STREQUAL "AUTO")
-    message(FATAL_ERROR "LOCKSTEP_CUDA is ON but ${missing} is not found: install the CUDA Toolkit and cuDNN 9, or say where "
-            "they are (CUDACXX, CUDNN_ROOT)")
+    message(FATAL_ERROR "LOCKSTEP_CUDA is ON but ${missing} is not found: install the CUDA Toolkit, cuDNN 9 and NCCL, or say "
+            "where they are (CUDACXX, CUDNN_ROOT, NCCL_ROOT)")
   endif()
   message(STATUS "For CPUs only: ${missing} is not found")
   return()
@@ -41,6 +50,9 @@ endif()
 find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${CUDNN_ROOT} $ENV{CUDNN_ROOT} ${CUDAToolkit_LIBRARY_DIR}
              PATH_SUFFIXES lib64 lib)
 get_filename_component(LOCKSTEP_CUDNN_FOLDER "${CUDNN_LIBRARY}" DIRECTORY)
+find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${NCCL_ROOT} $ENV{NCCL_ROOT} ${CUDAToolkit_LIBRARY_DIR}
+             PATH_SUFFIXES lib64 lib)
+get_filename_component(LOCKSTEP_NCCL_FOLDER "${NCCL_LIBRARY}" DIRECTORY)
 set(CMAKE_CUDA_ARCHITECTURES ${LOCKSTEP_CUDA_ARCHITECTURES})
 enable_language(CUDA)
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know it

@@ -13,31 +13,35 @@ struct Classifier : ls::nn::Module {
 };
 
 int main(int argc, char** argv) {
-  return ls::run(argc, argv,
-                 [&](ls::Session& session) {  // MPI, device; an exception on one rank ends all, with its text
-                   if (argc != 4) throw ls::UsageError("usage: digits DATA.h5 RUN STEPS");
-                   const long steps = std::atol(argv[3]);
-                   Classifier model;
-                   ls::ddp::DataParallel replicas(model, session.world(), session.backend(), {.shards = 4});
-                   ls::optim::AdamW adamw(replicas, {.lr = 1e-3, .weight_decay = 0.05});
-                   ls::optim::Ema ema(model, {0.99, 0.999});
-                   ls::data::Images digits(argv[1]);
-                   ls::data::Loader loader(digits, {.global_batch = 64, .shards = 4, .seed = 1},
-                                           session.world());
-                   ls::checkpoint::Store store(argv[2], session.world());
+  return ls::run(
+      argc, argv,
+      [&](ls::Session& session) {  // MPI, device; an exception on one rank ends all, with its text
+        if (argc != 4) throw ls::UsageError("usage: digits DATA.h5 RUN STEPS");
+        const long steps = std::atol(argv[3]);
+        session.use_device("auto");  // a GPU if this build and machine have one
+        Classifier model;
+        model.to(session.backend());
+        ls::ddp::DataParallel replicas(model, session.transport(), session.backend(), {.shards = 4});
+        ls::optim::AdamW adamw(replicas, {.lr = 1e-3, .weight_decay = 0.05});
+        ls::optim::Ema ema(model, {0.99, 0.999});
+        ls::data::Images digits(argv[1]);
+        ls::data::Loader loader(digits,
+                                {.global_batch = 64, .shards = 4, .seed = 1, .backend = &session.backend()},
+                                session.world());
+        ls::checkpoint::Store store(argv[2], session.world());
 
-                   for (auto step = store.resume(model, adamw, ema); step < steps; ++step) {
-                     const auto result =
-                         replicas.step(loader.at(step), [&](ls::Tape& tape, const ls::data::Shard& shard) {
-                           return ls::cross_entropy(model.forward(tape.constant(shard.x)), shard.y);
-                         });
-                     adamw.step();
-                     ema.update();
-                     if ((step + 1) % 20 == 0) {
-                       store.save(step + 1, model, adamw, ema);
-                       if (session.world().rank() == 0)
-                         std::printf("step %ld  loss %.4f\n", long(step + 1), result.mean_loss());
-                     }
-                   }
-                 });
+        for (auto step = store.resume(model, adamw, ema); step < steps; ++step) {
+          const auto result =
+              replicas.step(loader.at(step), [&](ls::Tape& tape, const ls::data::Shard& shard) {
+                return ls::cross_entropy(model.forward(tape.data(shard.x)), shard.y);
+              });
+          adamw.step();
+          ema.update();
+          if ((step + 1) % 20 == 0) {
+            store.save(step + 1, model, adamw, ema);
+            if (session.world().rank() == 0)
+              std::printf("step %ld  loss %.4f\n", long(step + 1), result.mean_loss());
+          }
+        }
+      });
 }

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "lockstep/base/error.h"
+#include "lockstep/kernels/transfer.h"
 
 namespace lockstep {
 namespace {
@@ -60,7 +61,7 @@ std::size_t Sharding::bytes_of(const Part& part, int rank) const {
   return static_cast<std::size_t>(range(part.param, rank).count) * lockstep::bytes_of(part.elements.dtype());
 }
 
-std::vector<Tensor> Sharding::gather(std::span<const Part> parts) const {
+std::vector<Tensor> Sharding::gather(std::span<const Part> parts, kernels::Backend* backend) const {
   std::vector<Tensor> wholes;
   for (const Part& part : parts) {
     if (part.shape.numel() != elements(part.param) ||
@@ -74,14 +75,15 @@ std::vector<Tensor> Sharding::gather(std::span<const Part> parts) const {
     std::size_t end = first;
     for (std::size_t bytes = 0; end < parts.size() && bytes < most_at_once_bytes; ++end)
       bytes += wholes[end].bytes();
-    gather_some(parts.subspan(first, end - first), std::span(wholes).subspan(first, end - first));
+    gather_some(parts.subspan(first, end - first), backend, std::span(wholes).subspan(first, end - first));
     first = end;
   }
   return wholes;
 }
 
 /// Packed, so that tensors of any number travel together.
-void Sharding::gather_some(std::span<const Part> parts, std::span<Tensor> wholes) const {
+void Sharding::gather_some(std::span<const Part> parts, kernels::Backend* backend,
+                           std::span<Tensor> wholes) const {
   std::vector<std::size_t> bytes_of_rank(static_cast<std::size_t>(ranks_));
   for (int rank = 0; rank < ranks_; ++rank) {
     for (const Part& part : parts) bytes_of_rank[static_cast<std::size_t>(rank)] += bytes_of(part, rank);
@@ -90,7 +92,10 @@ void Sharding::gather_some(std::span<const Part> parts, std::span<Tensor> wholes
   const auto me = bytes_of_rank.begin() + communicator_->rank();
   std::byte* const mine = all.data() + std::accumulate(bytes_of_rank.begin(), me, std::size_t{0});
   std::byte* to = mine;
-  for (const Part& part : parts) to = std::copy_n(bytes_in(part.elements), part.elements.bytes(), to);
+  for (const Part& part : parts) {
+    kernels::transfer(part.elements, Tensor::view(to, part.elements.shape(), part.elements.dtype()), backend);
+    to += part.elements.bytes();
+  }
   communicator_->all_gather_unequal(mine, bytes_of_rank, all.data());
 
   const std::byte* from = all.data();

@@ -18,25 +18,40 @@ Tape::Tape(kernels::Backend& backend) : backend_(backend) {}
 Tape::~Tape() { forget(); }
 
 void Tape::begin(const Pass& pass) {
+  if (pass.compute != DType::float32 && pass.compute != DType::bfloat16)
+    throw UsageError("a pass computes in float32 or bfloat16, not in {}", to_string(pass.compute));
   forget();
   pass_ = pass;
+  if (!pass.same_parameters) ++values_;
 }
 
 void Tape::forget() {
-  for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) {
-    if (node->closure) node->destroy(node->closure);
-  }
-  nodes_.clear();
-  gradients_.clear();
-  param_of_id_.clear();
-  slots_.clear();
+  drop_nodes(0);
+  drop_ids(0);
+  uses_.clear();
+  kept_.clear();
   for (Param* const param : used_) param->on_tape = {};
   used_.clear();
   chunk_ = chunk_used_bytes_ = 0;
 }
 
+void Tape::drop_nodes(std::size_t first) {
+  for (std::size_t i = nodes_.size(); i > first; --i) {
+    if (nodes_[i - 1].closure) nodes_[i - 1].destroy(nodes_[i - 1].closure);
+  }
+  nodes_.resize(first);
+}
+
+void Tape::drop_ids(std::size_t first) {
+  gradients_.resize(first);
+  param_of_id_.resize(first);
+  slots_.resize(first);
+  dismissed_.resize(first);
+}
+
 void Tape::release(const Param& param) noexcept {
   std::erase(used_, &param);
+  operands_.erase(&param);
   std::replace(param_of_id_.begin(), param_of_id_.end(), const_cast<Param*>(&param),
                static_cast<Param*>(nullptr));
 }
@@ -54,10 +69,11 @@ void* Tape::closure_memory(std::size_t bytes, std::size_t alignment) {
   return chunks_[chunk_].get() + begin;
 }
 
-int Tape::new_id(Param* param) {
-  gradients_.emplace_back();
+int Tape::new_id(Param* param, bool takes_two) {
+  gradients_.emplace_back().takes_two = takes_two;
   param_of_id_.push_back(param);
   slots_.emplace_back();
+  dismissed_.push_back(false);
   return static_cast<int>(gradients_.size()) - 1;
 }
 
@@ -77,6 +93,29 @@ Var Tape::use(Param& param) {
   return {param.value, this, param.on_tape.id};
 }
 
+Tensor Tape::in_type(const Tensor& tensor, DType dtype) {
+  if (tensor.dtype() == dtype) return tensor;
+  const Tensor converted = backend_.empty(tensor.shape(), dtype, tensor.channel_block());
+  backend_.copy(tensor, converted);
+  return converted;
+}
+
+Var Tape::data(const Tensor& floats) { return constant(in_type(floats, pass_.compute)); }
+
+Var Tape::use_operand(Param& param) {
+  Var used = use(param);
+  if (pass_.compute == DType::float32) return used;
+  Operand& operand = operands_[&param];
+  if (operand.values != values_) {
+    if (!operand.rounded || !(operand.rounded.shape() == param.value.shape()))
+      operand.rounded = backend_.empty(param.value.shape(), pass_.compute);
+    backend_.copy(param.value, operand.rounded);
+    operand.values = values_;
+  }
+  used.value_ = operand.rounded;
+  return used;
+}
+
 bool Tape::check_inputs(std::initializer_list<const Var*> inputs) const {
   if (inputs.size() > max_inputs)
     throw UsageError("an operation has {} inputs; at most {}", inputs.size(), max_inputs);
@@ -84,6 +123,7 @@ bool Tape::check_inputs(std::initializer_list<const Var*> inputs) const {
   for (const Var* const input : inputs) {
     if (!input->tape_) continue;  // an absent optional input
     if (input->tape_ != this) throw UsageError("an operation mixes values of two tapes");
+    check_reachable(*input);
     needed = needed || input->id_ >= 0;
   }
   return needed;
@@ -93,28 +133,52 @@ void Tape::add_node(Node node, std::initializer_list<const Var*> inputs) {
   for (const Var* const input : inputs) {
     if (input->id_ < 0) continue;
     node.inputs[static_cast<std::size_t>(node.input_count++)] = input->id_;
-    if (Param* const param = param_of_id_[static_cast<std::size_t>(input->id_)]) ++param->on_tape.open_uses;
+    if (Param* const param = param_of(*input)) ++param->on_tape.open_uses;
   }
   nodes_.push_back(node);
 }
 
-void Tape::give(const Var& input, const Tensor& dx) {
+void Tape::give(const Var& input, const Tensor& given) {
   if (input.id_ < 0) return;
   if (Param* const param = param_of_id_[static_cast<std::size_t>(input.id_)]) {
     const GradientSlot slot = param_slot(*param);
-    slot.accumulate ? backend_.add(slot.memory, dx, slot.memory) : backend_.copy(dx, slot.memory);
+    if (slot.accumulate)
+      backend_.add(slot.memory, in_type(given, slot.memory.dtype()), slot.memory);
+    else
+      backend_.copy(given, slot.memory);
     return;
   }
-  Tensor& gradient = gradients_[static_cast<std::size_t>(input.id_)];
-  if (!gradient) {
-    gradient = dx;
-    return;
+  const Tensor dx = in_type(given, input.value().dtype());
+  Received& gradient = gradients_[static_cast<std::size_t>(input.id_)];
+  if (!gradient.sum) {
+    gradient.sum = dx;
+  } else if (!gradient.takes_two) {
+    gradient.sum = sum_of(gradient.sum, dx);
+  } else {
+    if (gradient.beside) gradient.sum = sum_of(gradient.sum, gradient.beside);
+    gradient.beside = dx;
   }
-  // Out of place: the first tensor may also be somebody else's gradient (a sum hands the same one to both
-  // sides).
-  const Tensor total = backend_.empty(dx.shape(), dx.dtype(), dx.channel_block());
-  backend_.add(gradient, dx, total);
-  gradient = total;
+}
+
+// Out of place: `a` may also be somebody else's gradient (a sum hands the same one to both sides).
+Tensor Tape::sum_of(const Tensor& a, const Tensor& b) {
+  const Tensor total = backend_.empty(a.shape(), a.dtype(), a.channel_block());
+  backend_.add(a, b, total);
+  return total;
+}
+
+Tensor Tape::received(const Var& input) {
+  if (input.id_ < 0 || param_of_id_[static_cast<std::size_t>(input.id_)]) return {};
+  const Received& gradient = gradients_[static_cast<std::size_t>(input.id_)];
+  return gradient.beside ? sum_of(gradient.sum, gradient.beside) : gradient.sum;
+}
+
+void Tape::give_total(const Var& input, const Tensor& total) {
+  if (input.id_ < 0) return;
+  if (param_of_id_[static_cast<std::size_t>(input.id_)]) return give(input, total);
+  Received& gradient = gradients_[static_cast<std::size_t>(input.id_)];
+  gradient.sum = total;
+  gradient.beside = {};
 }
 
 GradientSlot Tape::param_slot(Param& param) {
@@ -135,19 +199,26 @@ void Tape::close_use(int id) {
 void Tape::backward(const Var& output, const Tensor& dy) {
   if (output.id_ < 0) return;
   if (output.tape_ != this) throw UsageError("backward of a value of another tape");
+  check_reachable(output);
   give(output, dy);
-  for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) {
-    Tensor& gradient = gradients_[static_cast<std::size_t>(node->output)];
-    if (!gradient) continue;
-    if (node->walked)
+  walk(0);
+}
+
+void Tape::walk(std::size_t first) {
+  for (std::size_t i = nodes_.size(); i-- > first;) {
+    const Node node = nodes_[i];  // what it runs may add nodes for a time
+    const auto outputs = gradients_.begin() + node.output;
+    if (std::none_of(outputs, outputs + node.output_count,
+                     [](const Received& given) { return bool(given.sum); }))
+      continue;
+    if (node.walked)
       throw UsageError("a second backward reached an operation that was walked before; add the losses first");
-    const Tensor dy_here = std::move(gradient);
-    gradient = {};
-    node->run(node->closure, *this, dy_here);
-    node->destroy(node->closure);  // frees the activations it held
-    node->closure = nullptr;
-    node->walked = true;
-    for (int i = 0; i < node->input_count; ++i) close_use(node->inputs[static_cast<std::size_t>(i)]);
+    const Tensor dy_here = std::exchange(outputs->sum, {}), beside = std::exchange(outputs->beside, {});
+    node.run(node.closure, *this, dy_here, beside);
+    node.destroy(node.closure);  // frees the activations it held
+    nodes_[i].closure = nullptr;
+    nodes_[i].walked = true;
+    for (int k = 0; k < node.input_count; ++k) close_use(node.inputs[static_cast<std::size_t>(k)]);
     if (pass_.sink) pass_.sink->progress();
   }
 }
@@ -162,7 +233,7 @@ void Tape::finish_backward() {
 
 const Tensor& Tape::gradient(const Var& var) const {
   static const Tensor none;
-  return var.id_ < 0 ? none : gradients_[static_cast<std::size_t>(var.id_)];
+  return var.id_ < 0 ? none : gradients_[static_cast<std::size_t>(var.id_)].sum;
 }
 
 }  // namespace lockstep

@@ -6,8 +6,20 @@
 #include "lockstep/optim/optimizer.h"
 
 namespace lockstep::checkpoint {
+namespace {
+
+void use(Contents& contents, kernels::Backend* backend) {
+  if (!backend || backend->device() == Device::cpu()) return;
+  if (contents.backend && contents.backend != backend)
+    throw UsageError("one checkpoint cannot hold what lies on {} and what another backend of {} works on",
+                     to_string(contents.backend->device()), to_string(backend->device()));
+  contents.backend = backend;
+}
+
+}  // namespace
 
 void add(Contents& contents, const ModelState& model) {
+  use(contents, model.backend);
   Section section{"model", {}, {}, {}};
   for (const Param* param : model.params) {
     param->settle();
@@ -18,6 +30,7 @@ void add(Contents& contents, const ModelState& model) {
 }
 
 void add(Contents& contents, optim::Optimizer& optimizer) {
+  use(contents, &optimizer.backend());
   Section section{"optimizer", {}, {}, {}};
   section.attributes.push_back({"algorithm", std::string(optimizer.algorithm()), {}});
   section.attributes.push_back({"step", optimizer.steps(), [&optimizer](const AttributeValue& value) {
@@ -33,6 +46,7 @@ void add(Contents& contents, optim::Optimizer& optimizer) {
 }
 
 void add(Contents& contents, optim::Ema& ema) {
+  use(contents, &ema.backend());
   for (const optim::EmaProfile& profile : ema.profiles()) {
     Section section{"ema/" + profile.name(), {}, {}, {}};
     section.attributes.push_back({profile.is_power() ? "sigma_rel" : "rate", profile.parameter(), {}});

@@ -32,7 +32,7 @@ void check_section_path(const std::string& path) {
   if (!good) throw UsageError("a checkpoint cannot have a section {}", in_quotes(path));
 }
 
-TensorEntry entry_of(const Section& section, const NamedTensor& tensor) {
+TensorEntry entry_of(const Section& section, const NamedTensor& tensor, const kernels::Backend* backend) {
   TensorEntry entry;
   entry.group = section.path;
   entry.name = tensor.name;
@@ -42,9 +42,10 @@ TensorEntry entry_of(const Section& section, const NamedTensor& tensor) {
   if (!is_link_name(tensor.name)) {
     throw UsageError("{}: {} cannot be a name in a checkpoint", section.path, in_quotes(tensor.name));
   }
-  if (tensor.value.device() != Device::cpu()) {
-    throw UsageError("{}: lies on {}; only CPU memory can be saved", entry.path(),
-                     to_string(tensor.value.device()));
+  const Device device = tensor.value.device();
+  if (device != Device::cpu() && (!backend || backend->device() != device)) {
+    throw UsageError("{}: lies on {}; only CPU memory can be saved without that device's backend",
+                     entry.path(), to_string(device));
   }
   if (tensor.value.channel_block() != 1)
     throw UsageError("{}: is stored in channel blocks, not row-major", entry.path());
@@ -108,7 +109,7 @@ FileIndex index_of(const Contents& contents) {
               [](const auto& a, const auto& b) { return a.first < b.first; });
     index.groups.push_back(std::move(group));
     for (const NamedTensor& tensor : section.tensors) {
-      index.tensors.push_back(entry_of(section, tensor));
+      index.tensors.push_back(entry_of(section, tensor, contents.backend));
       if (!paths.insert(index.tensors.back().path()).second) {
         throw UsageError("two tensors of a checkpoint are both called {}", index.tensors.back().path());
       }

@@ -17,6 +17,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -70,9 +71,9 @@ void warn_of_unused_groups(const FileIndex& index, const Request& request, LoadP
 }
 
 /// What this rank holds of a tensor.
-void take(const Tensor& whole, const NamedTensor& target) {
+void take(const Tensor& whole, const NamedTensor& target, kernels::Backend* backend) {
   const auto& part = target.part;
-  copy_elements(part ? part->sharding->part(part->param, whole) : whole, target.value);
+  kernels::transfer(part ? part->sharding->part(part->param, whole) : whole, target.value, backend);
 }
 
 /// An EMA that begins now begins at the weights just loaded.
@@ -84,7 +85,7 @@ void copy_from_model(const Section& ema, const Contents& contents) {
   }
   for (const NamedTensor& shadow : ema.tensors) {
     const auto found = weights.find(shadow.name);
-    if (found != weights.end()) take(found->second, shadow);
+    if (found != weights.end()) take(found->second, shadow, contents.backend);
   }
 }
 
@@ -100,12 +101,13 @@ void read_whole(const OpenFile& file, const TensorEntry& entry, const Tensor& ta
   }
 }
 
-/// A part takes memory for the whole while that is read, as digests are of it.
-void read_tensor(const OpenFile& file, const TensorEntry& entry, const NamedTensor& target) {
-  if (!target.part) return read_whole(file, entry, target.value);
-  const Tensor whole = Tensor::empty(target.shape(), target.value.dtype());
+/// A part takes memory for the whole while that is read, as digests are of it; so does what lies on a device.
+void read_tensor(const OpenFile& file, const TensorEntry& entry, const NamedTensor& target,
+                 kernels::Backend* backend) {
+  const Tensor whole =
+      target.part ? Tensor::empty(target.shape(), target.value.dtype()) : kernels::cpu_room_for(target.value);
   read_whole(file, entry, whole);
-  take(whole, target);
+  take(whole, target, backend);
 }
 
 }  // namespace
@@ -176,11 +178,11 @@ LoadPlan plan_load(const FileIndex& index, const Request& request, const LoadOpt
   return plan;
 }
 
-void read_tensors(const FileIndex& index, std::span<const Fit::Pair> pairs,
+void read_tensors(const FileIndex& index, std::span<const Fit::Pair> pairs, kernels::Backend* backend,
                   comm::Communicator& communicator) {
   comm::together(communicator, [&] {
     const OpenFile file(index.path, OpenFile::Mode::read);
-    for (const Fit::Pair& pair : pairs) read_tensor(file, index.tensors[pair.stored], pair.target);
+    for (const Fit::Pair& pair : pairs) read_tensor(file, index.tensors[pair.stored], pair.target, backend);
   });
 }
 
@@ -190,7 +192,8 @@ void finish_load(const LoadPlan& plan, const Contents& contents) {
       copy_from_model(*section, contents);
     } else {
       for (const NamedTensor& tensor : section->tensors)
-        std::memset(tensor.value.raw(), 0, tensor.value.bytes());
+        kernels::transfer(Tensor::zeros(tensor.value.shape(), tensor.value.dtype()), tensor.value,
+                          contents.backend);
     }
   }
   for (const LoadPlan::Restore& restore : plan.restores) restore.attribute->restore(restore.value);
@@ -209,7 +212,7 @@ LoadReport load_file(const std::string& path, const Contents& contents, comm::Co
     request = request_for(report.index, contents, communicator);
     plan = plan_load(report.index, request, options);
   });
-  read_tensors(report.index, plan.pairs, communicator);
+  read_tensors(report.index, plan.pairs, contents.backend, communicator);
   comm::together(communicator, [&] { finish_load(plan, request.contents); });
   report.warnings = std::move(plan.warnings);
   return report;

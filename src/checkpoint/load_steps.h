@@ -39,8 +39,10 @@ struct LoadPlan {
 /// must outlive the plan.
 LoadPlan plan_load(const FileIndex& index, const Request& request, const LoadOptions& options);
 
-/// Reads the pairs, each block verified as it arrives. DataError if the file is damaged. Collective.
-void read_tensors(const FileIndex& index, std::span<const Fit::Pair> pairs, comm::Communicator& communicator);
+/// Reads the pairs, each block verified as it arrives; what lies on the backend's device goes there from CPU
+/// memory. DataError if the file is damaged. Collective.
+void read_tensors(const FileIndex& index, std::span<const Fit::Pair> pairs, kernels::Backend* backend,
+                  comm::Communicator& communicator);
 
 /// Fills what the file lacks, restores the attributes, and tells the sections.
 void finish_load(const LoadPlan& plan, const Contents& contents);

@@ -19,6 +19,7 @@ constexpr std::int64_t density = 32;
 
 Contents snapshot_of(const Contents& checkpoint) {
   Contents snapshot{checkpoint.position, {}, {}, checkpoint.config, checkpoint.provenance};
+  snapshot.backend = checkpoint.backend;
   std::set<std::string_view> averaged;
   for (const Section& section : checkpoint.sections) {
     if (!is_profile_group(section.path)) continue;

@@ -19,7 +19,7 @@ void save_file(const std::string& path, const Contents& contents, comm::Communic
                const SaveOptions& options) {
   Saving saving(path, contents, communicator, options);
   std::vector<std::byte> copy;
-  if (saving.has_parts()) {
+  if (saving.needs_copy()) {
     comm::together(communicator, [&] { copy.resize(saving.copy_bytes()); });
     saving.copy_share(copy.data());
   }

@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/processor.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -63,7 +64,8 @@ Saving::Saving(std::string path, const Contents& early, comm::Communicator& comm
     : path_(std::move(path)),
       temporary_(temporary_path(path_, options.mark)),
       communicator_(communicator),
-      options_(std::move(options)) {
+      options_(std::move(options)),
+      backend_(early.backend) {
   Contents contents = early;
   for (const LateSections& late : early.late)
     std::ranges::move(late.to_save(communicator_), std::back_inserter(contents.sections));
@@ -113,7 +115,8 @@ void Saving::share_work(const Contents& contents) {
     const std::uint64_t digested_to =
         run.count == 0 ? 0 : end_of_block(run.first + run.count - 1, index_.tensors[piece.tensor].bytes);
     const NamedTensor& tensor = held_[piece.tensor];
-    const auto* elements = tensor.part ? nullptr : static_cast<const std::byte*>(tensor.value.raw());
+    const bool here = !tensor.part && tensor.value.device() == Device::cpu();
+    const auto* elements = here ? static_cast<const std::byte*>(tensor.value.raw()) : nullptr;
     extents_.push_back({piece, elements ? elements + piece.from : nullptr,
                         std::max(piece.from + piece.bytes, digested_to) - piece.from});
   }
@@ -126,8 +129,10 @@ std::uint64_t Saving::copy_bytes() const {
   return bytes;
 }
 
-bool Saving::has_parts() const {
-  return std::ranges::any_of(held_, [](const NamedTensor& tensor) { return tensor.part.has_value(); });
+bool Saving::needs_copy() const {
+  return std::ranges::any_of(held_, [](const NamedTensor& tensor) {
+    return tensor.part.has_value() || tensor.value.device() != Device::cpu();
+  });
 }
 
 /// Calls use(number, tensor) for each, in order. Those in parts are gathered, as many at once as are worth a
@@ -148,7 +153,7 @@ void Saving::with_whole_tensors(const Use& use) const {
       parts.push_back({.param = tensor.part->param, .elements = tensor.value, .shape = tensor.part->shape});
       bytes += tensor.bytes();
     }
-    const std::vector<Tensor> wholes = sharding ? sharding->gather(parts) : std::vector<Tensor>();
+    const std::vector<Tensor> wholes = sharding ? sharding->gather(parts, backend_) : std::vector<Tensor>();
     auto whole = wholes.begin();
     for (std::size_t t = first; t < end; ++t) use(t, held_[t].part ? *whole++ : held_[t].value);
   }
@@ -159,8 +164,15 @@ void Saving::copy_share(std::byte* memory) {
   for (Extent& extent : extents_) extents_of[extent.piece.tensor].push_back(&extent);
   with_whole_tensors([&](std::size_t tensor, const Tensor& value) {
     for (Extent* const extent : extents_of[tensor]) {
-      const auto* const elements = static_cast<const std::byte*>(value.raw());
-      copy_past_caches(memory, elements + extent->piece.from, extent->readable_bytes);
+      const std::size_t bytes = extent->readable_bytes;
+      auto* const from = static_cast<std::byte*>(value.raw()) + extent->piece.from;
+      if (value.device() == Device::cpu()) {
+        copy_past_caches(memory, from, bytes);
+      } else {
+        const Shape shape{static_cast<std::int64_t>(bytes)};
+        kernels::transfer(Tensor::view(from, shape, DType::uint8, value.device()),
+                          Tensor::view(memory, shape, DType::uint8), backend_);
+      }
       extent->data = memory;
       memory += extent->readable_bytes;
     }

@@ -19,7 +19,7 @@
 namespace lockstep::checkpoint {
 
 /// The steps, in order: construction (collective); copy_share() (collective), if the tensors will change
-/// before write_share() is over or has_parts(); write_share(); complete() (collective), when all ranks have
+/// before write_share() is over or needs_copy(); write_share(); complete() (collective), when all ranks have
 /// written; publish(). write_share() and publish() call neither MPI nor HDF5, so any thread may, and touch
 /// nothing but the files; their errors are of this rank alone. Several threads may be in write_share() at
 /// once: they share the work.
@@ -35,12 +35,13 @@ class Saving {
   Saving& operator=(const Saving&) = delete;
 
   const std::string& path() const { return path_; }
-  /// Tensors of which each rank holds a part: what a rank writes is others', so it has to be copied.
-  bool has_parts() const;
+  /// Some tensors cannot be written from where they are: of some each rank holds a part, and what a rank
+  /// writes is others'; some lie on a device. The same on every rank.
+  bool needs_copy() const;
   /// Room that copy_share() needs.
   std::uint64_t copy_bytes() const;
   /// Copies this rank's share into `memory`, which is written from there. Tensors in parts are gathered a few
-  /// at a time.
+  /// at a time; of others that lie on a device this rank's share is copied from it.
   void copy_share(std::byte* memory);
 
   /// Writes, digests and syncs what is left of this rank's share. Other threads may still be at it when it
@@ -83,6 +84,7 @@ class Saving {
   std::string path_, temporary_;
   comm::Communicator& communicator_;
   SaveOptions options_;
+  kernels::Backend* backend_;  // of the tensors' device; none: the CPU
   FileIndex index_;
   std::unique_ptr<Layout> layout_;  // of rank 0
   std::vector<NamedTensor> held_;   // what extents are copied from or point to

@@ -134,7 +134,8 @@ std::string Store::save_contents(std::int64_t step, Contents contents) {
   under_way_ = std::move(save);
   if (!options_.async) {
     finish();
-    copy_.reset();  // of a sharded run: its ranks hold parts to have memory for something else
+    copy_.reset();  // of a sharded run, whose ranks hold parts to have memory for something else, or a
+                    // device's
     copy_bytes_ = 0;
   }
   return path;
@@ -155,7 +156,7 @@ std::unique_ptr<Store::UnderWay> Store::begin(std::int64_t step, const Contents&
 }
 
 void Store::write(UnderWay& save) {
-  if (options_.async || std::ranges::any_of(save.files, [](const auto& file) { return file->has_parts(); }))
+  if (options_.async || std::ranges::any_of(save.files, [](const auto& file) { return file->needs_copy(); }))
     copy_shares(save);
   if (options_.io == Io::mpiio) {
     for (const auto& file : save.files) file->write_share_through_mpi();

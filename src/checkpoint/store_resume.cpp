@@ -38,17 +38,22 @@ void check_stream(const FileIndex& index, const Stream& stream) {
            stream.samples_per_step);
 }
 
-/// Bits of results depend on these; a resume under others is allowed but said.
+/// Bits of results depend on these; a resume under others is allowed but said. In another
+/// precision or on another device nothing else is worth saying.
 std::vector<std::string> changed_surroundings(const FileIndex& index, const Provenance& now) {
   std::vector<std::string> warnings;
-  for (const char* what : {"instruction_set", "threads"}) {
+  const auto compare = [&](const char* what, const char* effect = "may differ in the last bits") {
     const auto then = index.provenance.find(what), here = now.find(what);
-    if (then != index.provenance.end() && here != now.end() && then->second != here->second) {
-      warnings.push_back(
-          fmt::format("{} was written with {} {}, this run has {}: results may differ in the last bits",
-                      index.path, what, then->second, here->second));
-    }
-  }
+    if (then == index.provenance.end() || here == now.end() || then->second == here->second) return;
+    warnings.push_back(fmt::format("{} was written with {} {}, this run has {}: results {}", index.path, what,
+                                   then->second, here->second, effect));
+  };
+  compare("precision", "differ by their rounding");
+  if (!warnings.empty()) return warnings;
+  compare("device");
+  if (!warnings.empty()) return warnings;
+  compare("instruction_set");
+  compare("threads");
   return warnings;
 }
 
@@ -135,7 +140,7 @@ void Store::load(const std::string& path, const Contents& contents) {
     request = request_for(index, contents, communicator_);
     plan = plan_load(index, request, {.strict = options_.strict, .narrow = options_.narrow});
   });
-  reading([&] { read_tensors(index, plan.pairs, communicator_); });
+  reading([&] { read_tensors(index, plan.pairs, contents.backend, communicator_); });
   comm::together(communicator_, [&] { finish_load(plan, request.contents); });
   for (std::string& warning : changed_surroundings(index, provenance_))
     plan.warnings.push_back(std::move(warning));

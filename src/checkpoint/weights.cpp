@@ -16,6 +16,7 @@
 #include "lockstep/base/names.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -84,8 +85,10 @@ void check_some_fit(const std::string& path, const ModelState& model, const Fit&
 void check_finite(const std::string& path, const ModelState& model, const LoadOptions& options,
                   LoadReport& report) {
   std::vector<NamedTensor> params, buffers;
-  for (const Param* param : model.params) params.push_back({param->name, param->value});
-  for (const Buffer* buffer : model.buffers) buffers.push_back({buffer->name, buffer->value});
+  for (const Param* param : model.params)
+    params.push_back({param->name, kernels::on_cpu(param->value, model.backend)});
+  for (const Buffer* buffer : model.buffers)
+    buffers.push_back({buffer->name, kernels::on_cpu(buffer->value, model.backend)});
   const std::string in_params = not_finite_in(params), in_buffers = not_finite_in(buffers);
   if (!in_params.empty() && options.finite)
     throw DataError("{}: holds numbers that are not finite: {}; take weights from before they went wrong",
@@ -113,8 +116,11 @@ LoadReport load_weights(const std::string& path, const ModelState& model, comm::
     check_some_fit(path, model, result, report);
   });
   comm::together(communicator, [&] {
-    for (const Fit::Pair& pair : result.pairs)
-      read_as(*source, stored[pair.stored], pair.stored, pair.target.value);
+    for (const Fit::Pair& pair : result.pairs) {
+      const Tensor here = kernels::cpu_room_for(pair.target.value);
+      read_as(*source, stored[pair.stored], pair.stored, here);
+      kernels::transfer(here, pair.target.value, model.backend);
+    }
     source.reset();  // whoever has the report may replace the file
     check_finite(path, model, options, report);
   });

@@ -11,7 +11,9 @@
 #include "cli/verb.h"
 #include "lockstep/base/counted.h"
 #include "lockstep/comm/benchmark.h"
+#include "lockstep/kernels/gpus.h"
 #include "lockstep/train/benchmark.h"
+#include "lockstep/train/precision.h"
 
 namespace lockstep::cli {
 namespace {
@@ -108,6 +110,12 @@ ExitCode bench_step(Session& session, const Arguments& arguments) {
   add_workload(options);
   options.add()("profile",
                 "what a step is made of: time, arithmetic and memory traffic of each operation on rank 0");
+  add_device(options);
+  options.add()("set", po::value<Arguments>()->composing(),
+                "a key of the workload's model or optimizer: model.recompute=true");
+  options.add()("precision", po::value<std::string>()->default_value("fp32"), "fp32 or bf16");
+  options.add()("bf16-fallback", po::value<std::string>()->default_value("refuse"),
+                "where bf16 would be slower: refuse, fp32 or convert");
   options.add()("passes", po::value<int>(),
                 "the price of the tree: a rank's batch in K shards, beside K micro batches");
   options.add()("json", "print one JSON document");
@@ -115,17 +123,23 @@ ExitCode bench_step(Session& session, const Arguments& arguments) {
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   const std::string workload = values["workload"].as<std::string>();
   const std::int64_t steps = values["steps"].as<std::int64_t>();
+  session.use_device(given(values, "device").value_or("auto"));
+  const Arguments overrides = values.count("set") ? values["set"].as<Arguments>() : Arguments{};
+  if (!overrides.empty() && (values.count("profile") || values.count("passes")))
+    throw UsageError("bench step: --set goes with neither --profile nor --passes; leave one of them out");
+  const DType compute = train::settle_precision(session, values["precision"].as<std::string>(),
+                                                values["bf16-fallback"].as<std::string>());
   if (values.count("profile")) {
     if (values.count("passes"))
       throw UsageError("bench step: --profile and --passes are two things to measure; leave one of them out");
-    print_profile(session, workload, steps, values.count("json") != 0);
+    print_profile(session, workload, steps, values.count("json") != 0, compute);
     return ExitCode::done;
   }
   if (values.count("passes")) {
     if (values.count("json"))
       throw UsageError("bench step: --passes has no JSON form; leave one of the two out");
     const train::TreeOrderTimes times =
-        train::time_tree_order(session, workload, steps, values["passes"].as<int>());
+        train::time_tree_order(session, workload, steps, values["passes"].as<int>(), compute);
     if (session.world().rank() == 0)
       fmt::print(
           "{} on {} in {} passes a rank: {:.1f} ms a step along the tree ({} planes of {:.1f} MiB), "
@@ -136,11 +150,12 @@ ExitCode bench_step(Session& session, const Arguments& arguments) {
     return ExitCode::done;
   }
 
-  const train::StepTimes times = train::time_steps(session, workload, steps);
+  const train::StepTimes times = train::time_steps(session, workload, steps, compute, overrides);
   if (session.world().rank() != 0) return ExitCode::done;
   if (values.count("json")) {
     fmt::print("{}\n", nlohmann::json{{"model", times.model},
                                       {"precision", times.precision},
+                                      {"device", kernels::name_of(session.backend().device())},
                                       {"ranks", times.ranks},
                                       {"step_ms", times.step_ms},
                                       {"samples_per_second", times.samples_per_second},
@@ -149,9 +164,10 @@ ExitCode bench_step(Session& session, const Arguments& arguments) {
                                       {"page_faults", times.page_faults}}
                            .dump(2));
   } else {
-    fmt::print("{} {} on {}: {:.1f} ms a step, {:.0f} samples/s, {:.2f} ms of communication exposed\n",
-               times.model, times.precision, counted(times.ranks, "rank"), times.step_ms,
-               times.samples_per_second, times.exposed_comm_ms);
+    fmt::print("{} {} on {}, {}: {:.1f} ms a step, {:.0f} samples/s, {:.2f} ms of communication exposed\n",
+               times.model, times.precision, counted(times.ranks, "rank"),
+               kernels::name_of(session.backend().device()), times.step_ms, times.samples_per_second,
+               times.exposed_comm_ms);
     fmt::print("peak memory {:.0f} MiB a rank, {:.1f} page faults a step\n",
                times.peak_memory_bytes / bytes_per_mib, times.page_faults);
   }

@@ -33,8 +33,9 @@ void print_table(const train::StepProfile& profile) {
   fmt::print("{} {} on {}, rank 0: {:.1f} ms a step (mean of {})\n", profile.model, profile.precision,
              counted(profile.ranks, "rank"), profile.step_ms, profile.steps);
   fmt::print(
-      "this machine meanwhile: {:.1f} GFLOP/s (a product of 1024 x 1024), {:.1f} GB/s (a copy of 64 MiB)\n\n",
-      ceilings.gflops, ceilings.gb_s);
+      "this machine meanwhile: {:.1f} GFLOP/s (a product of {} x {}), {:.1f} GB/s (a copy of {} MiB)\n\n",
+      ceilings.gflops, ceilings.product_rows, ceilings.product_rows, ceilings.gb_s,
+      ceilings.copied_bytes >> 20);
   fmt::print("{:<56}{:>6}{:>9}{:>8}{:>9}{:>6}{:>8}{:>6}\n", "operation", "calls", "ms", "share", "GFLOP/s",
              "of it", "GB/s", "of it");
   for (const kernels::OperationFigures& operation : profile.operations) {
@@ -58,6 +59,12 @@ void print_table(const train::StepProfile& profile) {
     fmt::print(
         "\nConvolutions above 100% go by Winograd's products, with a quarter of the arithmetic that is "
         "counted.\n");
+  if (std::ranges::any_of(profile.operations, [](const kernels::OperationFigures& operation) {
+        return operation.name.starts_with("linear_activation") ||
+               operation.name.starts_with("linear_backward_weight_bias");
+      }))
+    fmt::print(
+        "\nProducts include the activations, their slopes and the sums for biases that belong to them.\n");
 }
 
 void print_json(const train::StepProfile& profile) {
@@ -87,8 +94,9 @@ void print_json(const train::StepProfile& profile) {
 
 }  // namespace
 
-void print_profile(Session& session, const std::string& workload, std::int64_t steps, bool json) {
-  const train::StepProfile profile = train::profile_steps(session, workload, steps);
+void print_profile(Session& session, const std::string& workload, std::int64_t steps, bool json,
+                   DType compute) {
+  const train::StepProfile profile = train::profile_steps(session, workload, steps, compute);
   if (session.world().rank() != 0) return;
   json ? print_json(profile) : print_table(profile);
 }

@@ -47,6 +47,7 @@ Findings look(const comm::Communicator& world, const Scene& scene, const train::
   add("run directory", free_space);
   add("disk speed", disk_speed);
   add("file calls", file_calls);
+  findings.push_back(guarded("precision", [&] { return precision(config); }));
   if (config) findings.push_back(guarded("data", [&] { return data(*config); }));
   if (rank == 0) add("slurm", slurm);
   return findings;
@@ -104,11 +105,14 @@ ExitCode doctor(Session& session, const Arguments& arguments) {
 
   comm::Communicator& world = session.world();
   checkup::Scene scene = checkup::scene_of(world, values["run"].as<std::string>());
+  const std::vector<train::RankCores> cores = train::cores_of_ranks(world);
   std::optional<train::Config> config;
   comm::together(world, [&] {
     if (!values.count("config")) return;
     config = train::read_config(values["config"].as<std::string>(), {});
     scene.needs = checkup::needs_of(*config, world);
+    if (config->train.threads == 0)
+      scene.needs.threads = train::choose_threads(cores, world.topology()).threads;
   });
 
   checkup::Findings common;
@@ -118,7 +122,7 @@ ExitCode doctor(Session& session, const Arguments& arguments) {
   add(checkup::alike(world, config ? &*config : nullptr));  // first: others' programs may ask otherwise
   const checkup::Findings mine = checkup::look(world, scene, config ? &*config : nullptr);
   if (config) add({checkup::shards(*config, world)});
-  add(checkup::binding(world, scene.needs));
+  add(checkup::binding(world, cores, scene.needs));
   add(checkup::shared_directory(world, scene));
   add(checkup::clocks(world));
   const bool problem = checkup::report(world, mine, common, values.count("json") > 0);

@@ -45,6 +45,8 @@ ExitCode eval(Session& session, const Arguments& arguments) {
   options.add()(
       "weights", po::value<std::string>(),
       "model, ema/RATE or ema/sigma_rel=S; default: the model, or the average of a file without one");
+  add_device(options);
+  add_precision(options);
   options.add()("json", "print one JSON document");
   options.positional("file");
   po::variables_map values;
@@ -52,7 +54,8 @@ ExitCode eval(Session& session, const Arguments& arguments) {
 
   const std::string file =
       required(values, "file", "eval: a checkpoint is missing; see lockstep eval --help");
-  SavedModel saved(file, given(values, "weights"), session);
+  SavedModel saved(file, given(values, "weights"), given(values, "device"), given(values, "precision"),
+                   session);
   std::optional<train::DataSets> data;
   comm::together(session.world(), [&] {
     const std::int64_t classes = saved.model().classes();
@@ -66,7 +69,8 @@ ExitCode eval(Session& session, const Arguments& arguments) {
   });
   if (!data->warning().empty() && session.world().rank() == 0) session.log().warning("{}", data->warning());
   Tape tape(session.backend());
-  const train::Evaluation found = train::evaluate(saved.model(), tape, *data->eval(), session.world());
+  const train::Evaluation found =
+      train::evaluate(saved.model(), tape, *data->eval(), session.world(), saved.compute());
   if (session.world().rank() != 0) return ExitCode::done;
   nlohmann::json report = {
       {"loss", found.loss}, {"samples", found.samples}, {"weights", saved.weights()}, {"step", saved.step()}};

@@ -21,6 +21,8 @@ ExitCode generate(Session& session, const Arguments& arguments) {
   options.add()("temperature", po::value<double>()->default_value(0.8, "0.8"),
                 "0: always the likeliest token");
   options.add()("seed", po::value<std::uint64_t>()->default_value(1), "of the draws");
+  add_device(options);
+  add_precision(options);
   options.add()("json", "print one JSON document");
   options.positional("file");
   po::variables_map values;
@@ -29,10 +31,11 @@ ExitCode generate(Session& session, const Arguments& arguments) {
   const std::string prompt = values["prompt"].as<std::string>();
   SavedModel saved(
       required(values, "file", "generate: a checkpoint is missing; see lockstep generate --help"),
-      given(values, "weights"), session);
+      given(values, "weights"), given(values, "device"), given(values, "precision"), session);
   const train::GenerateOptions how{.tokens = values["tokens"].as<std::int64_t>(),
                                    .temperature = values["temperature"].as<double>(),
-                                   .seed = values["seed"].as<std::uint64_t>()};
+                                   .seed = values["seed"].as<std::uint64_t>(),
+                                   .compute = saved.compute()};
   const std::string text =
       train::generate(saved.model(), saved.config().model.context, session.backend(), prompt, how);
   if (session.world().rank() != 0) return ExitCode::done;

@@ -1,11 +1,13 @@
 #include "cli/saved_model.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/optim/ema.h"
+#include "lockstep/train/precision.h"
 #include "lockstep/train/workload.h"
 
 namespace lockstep::cli {
@@ -24,7 +26,9 @@ void refuse_safetensors(const std::string& file, const std::string& options) {
                   file, options);
 }
 
-SavedModel::SavedModel(const std::string& file, const std::optional<std::string>& weights, Session& session) {
+SavedModel::SavedModel(const std::string& file, const std::optional<std::string>& weights,
+                       const std::optional<std::string>& device, const std::optional<std::string>& precision,
+                       Session& session) {
   if (weights) weights_ = weights_group(*weights);
   comm::together(session.world(), [&] { refuse_safetensors(file, " --config RUN.ini"); });
   const checkpoint::FileIndex index = checkpoint::read_index(file, session.world());
@@ -38,10 +42,15 @@ SavedModel::SavedModel(const std::string& file, const std::optional<std::string>
     config_ = train::parse_config(index.config, file + " /config");
     model_ = train::build_model(config_);
   });
-  session.use_backend(Device::cpu(), config_.train.threads);
+  // A run may have been on a GPU where this machine has none.
+  session.use_device(device.value_or(config_.train.device == "cpu" ? "cpu" : "auto"),
+                     {.threads = std::max(1, config_.train.threads), .sums = false});
+  compute_ = train::settle_precision(session, precision.value_or(config_.train.precision),
+                                     precision ? "convert" : "fp32");
   const checkpoint::LoadReport report =
       checkpoint::load_weights(file, *model_, session.world(), weights_, {.finite = false});
   for (const std::string& warning : report.warnings) session.log().warning("{}", warning);
+  model_->to(session.backend());
   step_ = index.position.step;
 }
 

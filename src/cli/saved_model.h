@@ -21,21 +21,27 @@ void refuse_safetensors(const std::string& file, const std::string& options = ""
 
 class SavedModel {
  public:
-  /// `weights`: "model", "ema/RATE" or "ema/sigma_rel=S"; none: FileIndex::default_weights(). Collective; the
+  /// `weights`: "model", "ema/RATE" or "ema/sigma_rel=S"; none: FileIndex::default_weights(). `device`:
+  /// "auto", "cpu" or "cuda"; none: cpu if the run was told so, else auto. `precision`: "fp32" or "bf16" (by
+  /// conversion if need be); none: the run's where it is no slower than float32, else fp32. Collective; the
   /// same errors on every rank: DataError if the file is not a whole checkpoint or does not hold the weights,
   /// UsageError if it stores no configuration. Settles the session's backend.
-  SavedModel(const std::string& file, const std::optional<std::string>& weights, Session& session);
+  SavedModel(const std::string& file, const std::optional<std::string>& weights,
+             const std::optional<std::string>& device, const std::optional<std::string>& precision,
+             Session& session);
 
   models::Model& model() { return *model_; }
   const train::Config& config() const { return config_; }
   std::int64_t step() const { return step_; }
   const std::string& weights() const { return weights_; }  ///< the group loaded
+  DType compute() const { return compute_; }               ///< Pass::compute
 
  private:
   train::Config config_;
   std::unique_ptr<models::Model> model_;
   std::int64_t step_ = 0;
   std::string weights_;
+  DType compute_ = DType::float32;
 };
 
 }  // namespace lockstep::cli

@@ -74,6 +74,15 @@ bool OptionSet::parse(bool speaks, const Arguments& arguments, po::variables_map
   return false;
 }
 
+void add_device(OptionSet& options) {
+  options.add()("device", po::value<std::string>(), "auto (a GPU if there is one), cpu or cuda");
+}
+
+void add_precision(OptionSet& options) {
+  options.add()("precision", po::value<std::string>(),
+                "fp32 or bf16; default: the run's, or fp32 where bf16 would be slower");
+}
+
 std::optional<std::string> given(const po::variables_map& values, const char* name) {
   if (values.count(name) == 0) return std::nullopt;
   return values[name].as<std::string>();

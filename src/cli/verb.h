@@ -48,6 +48,11 @@ class OptionSet {
   po::positional_options_description positional_;
 };
 
+/// --device, of verbs that compute.
+void add_device(OptionSet& options);
+/// --precision, for SavedModel.
+void add_precision(OptionSet& options);
+
 /// The text given for an option, if any.
 std::optional<std::string> given(const po::variables_map& values, const char* name);
 

@@ -12,6 +12,7 @@
 #include <numeric>
 #include <utility>
 
+#include "comm/arena_wish.h"
 #include "comm/checks.h"
 #include "comm/exchange_queue.h"
 #include "comm/make_topology.h"
@@ -73,6 +74,7 @@ class MpiCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   const Topology& topology() const override { return topology_; }
+  bool rounds(DType wire) const override { return bytes_of(wire) == 2 && topology_.nodes() > 1; }
 
   std::unique_ptr<Arena> allocate_arena(std::size_t plane_bytes, int planes) override;
 
@@ -174,22 +176,7 @@ std::vector<std::string> MpiCommunicator::host_names() const {
 }
 
 std::unique_ptr<Arena> MpiCommunicator::allocate_arena(std::size_t plane_bytes, int planes) {
-  struct Wish {
-    std::uint64_t plane_bytes;
-    std::int64_t planes;
-  };
-  const Wish wish{plane_bytes, planes};
-  std::vector<Wish> wishes(static_cast<std::size_t>(size_));
-  all_gather(&wish, sizeof wish, wishes.data());
-  for (int rank = 0; rank < size_; ++rank) {
-    const Wish& other = wishes[static_cast<std::size_t>(rank)];
-    if (other.planes < 1)
-      throw UsageError("arena on rank {}: {} planes; at least 1 is needed", rank, other.planes);
-    if (other.plane_bytes != wishes.front().plane_bytes) {
-      throw UsageError("arena: rank 0 asks for planes of {} bytes, rank {} for {}; all must ask for the same",
-                       wishes.front().plane_bytes, rank, other.plane_bytes);
-    }
-  }
+  agree_on_arena(*this, plane_bytes, planes);
   const whereabouts::Waiting waiting;
   return std::make_unique<NodeArena>(this, ++arenas_, node_comm_.get(), board_.local_rank(), plane_bytes,
                                      planes);

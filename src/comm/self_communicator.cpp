@@ -54,6 +54,7 @@ class SelfCommunicator final : public Communicator {
   int rank() const override { return 0; }
   int size() const override { return 1; }
   const Topology& topology() const override { return topology_; }
+  bool rounds(DType) const override { return false; }
 
   std::unique_ptr<Arena> allocate_arena(std::size_t plane_bytes, int planes) override {
     if (planes < 1) throw UsageError("arena on rank 0: {} planes; at least 1 is needed", planes);

@@ -38,10 +38,15 @@ class Loader::Prefetcher {
     const comm::ShardRange block = map.block(rank);
     const std::int64_t samples = stream_.samples_per_shard();
     for (Slot& slot : slots_) {
+      slot.feed = options.backend ? options.backend->make_feed() : kernels::make_host_feed();
+      const auto room = [&](const Shape& sample, DType dtype) {
+        return slot.rooms.emplace_back(slot.feed->make_room(batch_shape(samples, sample), dtype));
+      };
       for (int index = block.first; index < block.end(); ++index) {
-        slot.shards.push_back({index,
-                               Tensor::zeros(batch_shape(samples, dataset.x_shape()), dataset.x_dtype()),
-                               Tensor::zeros(batch_shape(samples, dataset.y_shape()), DType::int64)});
+        const kernels::FeedRoom x = room(dataset.x_shape(), dataset.x_dtype());
+        const kernels::FeedRoom y = room(dataset.y_shape(), DType::int64);
+        slot.filled.push_back({index, x.host, y.host});
+        slot.shards.push_back({index, x.device, y.device});
       }
       slot.batch.shards_total = map.shards();
       slot.batch.shards = slot.shards;
@@ -69,7 +74,9 @@ class Loader::Prefetcher {
     }
     filled_ = false;
     if (next().error) std::rethrow_exception(std::exchange(next().error, nullptr));
+    slots_[current_].feed->release();
     current_ = 1 - current_;
+    slots_[current_].feed->receive();
     request(step + 1);
     return slots_[current_].batch;
   }
@@ -78,7 +85,10 @@ class Loader::Prefetcher {
 
  private:
   struct Slot {
-    std::vector<Shard> shards;
+    std::vector<Shard> filled;  // on the CPU, by the thread
+    std::vector<Shard> shards;  // on the device
+    std::vector<kernels::FeedRoom> rooms;
+    std::unique_ptr<kernels::Feed> feed;
     StepBatch batch;
     std::exception_ptr error;
   };
@@ -114,11 +124,13 @@ class Loader::Prefetcher {
   }
 
   void fill(Slot& slot) {
-    for (const Shard& shard : slot.shards) {
+    slot.feed->begin_fill();
+    for (const Shard& shard : slot.filled) {
       stream_.shard_samples(slot.batch.step, shard.index, samples_);
       dataset_.read(samples_, shard.x, shard.y);
       augment_images(augment_, stream_.options().seed, slot.batch.step, shard.index, shard.x, scratch_);
     }
+    slot.feed->send(slot.rooms);
   }
 
   const Dataset& dataset_;

@@ -22,6 +22,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/whereabouts.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -29,6 +30,9 @@ namespace {
 using whereabouts::Phase;
 
 constexpr double bytes_per_mib = 1 << 20;
+
+// Of a step, for its Timer.
+constexpr int moment_of_start = 0, moment_of_backward_end = 1, moment_of_sums = 2;
 
 /// Everything here is equal on all ranks, so all of them throw or none.
 void check_options(const Options& options, int ranks) {
@@ -70,11 +74,21 @@ ModelState without_repeats(ModelState model) {
   return model;
 }
 
-void broadcast_values(comm::Communicator& communicator, const ModelState& model) {
-  for (const Param* const param : model.params)
-    communicator.broadcast(param->value.raw(), param->value.bytes(), 0);
-  for (const Buffer* const buffer : model.buffers)
-    communicator.broadcast(buffer->value.raw(), buffer->value.bytes(), 0);
+void check_device(const std::string& name, const Tensor& value, const kernels::Backend& backend) {
+  if (value.device() == backend.device()) return;
+  throw UsageError("{} lies on {}, but gradients are computed on {}; move the model there first: model.to()",
+                   name, to_string(value.device()), to_string(backend.device()));
+}
+
+void broadcast_values(comm::Communicator& communicator, const ModelState& model, kernels::Backend& backend) {
+  if (communicator.size() == 1) return;
+  const auto broadcast = [&](const Tensor& value) {
+    const Tensor here = kernels::on_cpu(value, &backend);
+    communicator.broadcast(here.raw(), here.bytes(), 0);
+    kernels::transfer(here, value, &backend);
+  };
+  for (const Param* const param : model.params) broadcast(param->value);
+  for (const Buffer* const buffer : model.buffers) broadcast(buffer->value);
 }
 
 }  // namespace
@@ -96,12 +110,13 @@ struct DataParallel::State {
         slicer(wanted.sharded_optimizer ? std::make_unique<BucketSlicer>(all.params, world) : nullptr),
         reducer(std::move(trainable), all.statistics, world, device_backend, shard_map, wanted, slicer.get()),
         header(shard_map, reducer.schedule(), reducer.usage().items(), device_backend),
-        one(device_backend.empty({})) {
+        one(device_backend.empty({})),
+        timer(device_backend.make_timer()) {
     device_backend.fill(one, 1);
     if (slicer)
       parameters = std::make_unique<ParameterArena>(model.params, *slicer, world, device_backend,
                                                     reducer.arena().plan(), wanted.mode == Mode::overlapped);
-    if (wanted.wire == DType::float16 && world.topology().nodes() > 1)
+    if (wanted.wire == DType::float16 && world.rounds(wanted.wire))
       overflow.emplace(model.params, world, device_backend, slicer ? &slicer->sharding() : nullptr);
     if (wanted.layer_communicator) layer_communicator = world.split(0, world.rank());
   }
@@ -126,6 +141,7 @@ struct DataParallel::State {
   std::unique_ptr<ParameterArena> parameters;  // with a sharded optimizer
   StepHeader header;
   Tensor one;  // the gradient that backward starts with
+  std::unique_ptr<kernels::Timer> timer;
   std::optional<OverflowCheck> overflow;
   bool planned = false;
 
@@ -139,7 +155,6 @@ struct DataParallel::State {
   int pass = 0;   // passes over it so far
   int passes = 0;
   std::exception_ptr error;
-  Stopwatch since_start;
   double waited_before_ms = 0;  // for parameters, between the last step's sums and this step
   Requests requests;
   double weight = 0;
@@ -197,10 +212,12 @@ DataParallel::DataParallel(const ModelState& model, comm::Communicator& communic
   const ModelState leaves = without_repeats(model);
   check_same_model(communicator, leaves, options);
   check_options(options, communicator.size());
+  for (const Param* const param : leaves.params) check_device(param->name, param->value, backend);
+  for (const Buffer* const buffer : leaves.buffers) check_device(buffer->name, buffer->value, backend);
   std::vector<Param*> trainable = trainable_params(leaves.params);
   for (const Param* const param : leaves.params)
     param->settle();  // another wrapper may still be sending them
-  broadcast_values(communicator, leaves);
+  broadcast_values(communicator, leaves, backend);
   const comm::ShardMap map(options.shards == 0 ? communicator.size() : options.shards, communicator.size());
   state_ = std::make_unique<State>(leaves, std::move(trainable), communicator, backend, options, map);
 }
@@ -212,7 +229,7 @@ DataParallel::~DataParallel() {
 
 void DataParallel::check_replicas() const {
   const State& state = *state_;
-  ddp::check_replicas(state.communicator, plan(), state.reducer.params(), state.model);
+  ddp::check_replicas(state.communicator, state.backend, plan(), state.reducer.params(), state.model);
 }
 
 void DataParallel::record(Timeline* timeline) { state_->timeline = timeline; }
@@ -243,7 +260,7 @@ void DataParallel::begin_step(std::uint64_t step, bool takes_pieces) {
     state.waited_before_ms = state.parameters->take_waited_ms();
   }
   whereabouts::enter(Phase::data);
-  state.since_start.restart();
+  state.timer->mark(moment_of_start);
   state.step_start_s = monotonic_s();
   state.step = step;
   state.turn = -1;
@@ -281,7 +298,9 @@ Piece DataParallel::begin_pass() {
                // Each piece draws its own random numbers.
                .shard = static_cast<std::uint32_t>((state.block.first + state.turn) * pieces + piece.index),
                .sink = &state.reducer,
-               .layer_communicator = state.layer_communicator.get()});
+               .layer_communicator = state.layer_communicator.get(),
+               .compute = state.options.compute,
+               .same_parameters = state.turn > 0 || state.pass > 0});
   return piece;
 }
 
@@ -313,33 +332,43 @@ void DataParallel::fail(std::exception_ptr error) {
   if (state_->reducer.transport_failed()) std::rethrow_exception(error);
   if (state_->parameters && state_->parameters->transport_failed()) std::rethrow_exception(error);
   state_->error = std::move(error);
-  state_->reducer.abandon();
+  try {
+    state_->reducer.abandon();
+  } catch (...) {  // the transport has failed as well: what came first is what to look for
+    std::rethrow_exception(state_->error);
+  }
 }
 
 StepResult DataParallel::finish_step() {
   State& state = *state_;
   StepResult result;
   result.step = state.step;
-  result.compute_ms = state.since_start.elapsed_ms();
-  if (state.parameters) result.compute_ms -= state.parameters->take_waited_ms();
+  state.timer->mark(moment_of_backward_end);
+  const double waited_ms = state.parameters ? state.parameters->take_waited_ms() : 0;
   state.span_start_s = monotonic_s();
   tape_.begin({});  // activations may go while sums arrive, and parameters are free for another tape
   whereabouts::enter(Phase::sums);
   state.reducer.wait();
+  state.timer->mark(moment_of_sums);
+  state.reducer.complete();
   state.end_span("wait for sums");
   whereabouts::enter(Phase::header);
   try {
     state.header.read_losses();
+    // Of the device's time, which the program may have been ahead of.
+    result.compute_ms = state.timer->elapsed_ms(moment_of_start, moment_of_backward_end) - waited_ms;
+    result.exposed_comm_ms = state.timer->elapsed_ms(moment_of_backward_end, moment_of_sums);
   } catch (...) {
     // What a device that runs behind tells only now. Every bucket has been started: the header carries it on.
     if (!state.error) fail(std::current_exception());
   }
+  const Stopwatch exchanging;
   state.header.exchange(state.communicator, state.reducer.arena().plan().hash(), state.requests,
                         state.error != nullptr, result.compute_ms, state.reducer.usage());
-  result.exposed_comm_ms = state.since_start.elapsed_ms() - result.compute_ms;
+  result.exposed_comm_ms += exchanging.elapsed_ms();
   if (state.parameters) {
     state.parameters->take_waited_ms();  // since then: a part of exposed_comm_ms already
-    result.exposed_comm_ms += state.waited_before_ms;
+    result.exposed_comm_ms += waited_ms + state.waited_before_ms;
   }
   state.end_span("step header");
 

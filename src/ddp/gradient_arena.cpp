@@ -1,14 +1,12 @@
 #include "ddp/gradient_arena.h"
 
-#include <cstring>
-
 #include "lockstep/base/error.h"
 
 namespace lockstep::ddp {
 
 GradArena::GradArena(comm::Communicator& communicator, BucketPlan plan,
-                     std::span<const std::int64_t> statistic_elements, int planes, Device device)
-    : plan_(std::move(plan)), device_(device) {
+                     std::span<const std::int64_t> statistic_elements, int planes, kernels::Backend& backend)
+    : plan_(std::move(plan)), backend_(backend) {
   constexpr std::int64_t unit = BucketPlan::alignment_bytes / sizeof(double);
   statistics_bucket_ = {.offset_bytes = plan_.plane_bytes(), .elements = 0, .dtype = DType::float64};
   for (const std::int64_t elements : statistic_elements) {
@@ -24,13 +22,14 @@ GradArena::GradArena(comm::Communicator& communicator, BucketPlan plan,
 }
 
 Tensor GradArena::view(const Span& span, int plane) const {
-  return Tensor::view(arena_->plane(plane) + span.offset_bytes, {span.elements}, span.dtype, device_);
+  return Tensor::view(arena_->plane(plane) + span.offset_bytes, {span.elements}, span.dtype,
+                      backend_.device());
 }
 
 Tensor GradArena::gradient(int index, int plane) const {
   const BucketPlan::Gradient& gradient = plan_.gradients()[static_cast<std::size_t>(index)];
   return Tensor::view(arena_->plane(plane) + plan_.place(index).offset_bytes, gradient.shape, gradient.dtype,
-                      device_);
+                      backend_.device());
 }
 
 Tensor GradArena::statistic(int index, int plane) const {
@@ -54,16 +53,20 @@ comm::TreeSum GradArena::tree_sum(int bucket) const {
 void GradArena::adopt(BucketPlan plan) {
   if (plan.plane_bytes() != plan_.plane_bytes() || plan.gradients().size() != plan_.gradients().size())
     throw UsageError("the new bucket plan is over other gradients");
-  std::vector<std::byte> old(plan_.plane_bytes());
+  // By way of CPU memory, which costs a device nothing: it happens once.
+  const auto elements = static_cast<std::int64_t>(plan_.plane_bytes() / sizeof(float));
+  const Tensor old = Tensor::empty({elements});
   for (int p = 0; p < planes(); ++p) {
-    std::byte* const plane = arena_->plane(p);
-    std::memcpy(old.data(), plane, old.size());
-    std::memset(plane, 0, old.size());  // padding is always zero
+    const Tensor plane = Tensor::view(arena_->plane(p), {elements}, DType::float32, backend_.device());
+    backend_.copy(plane, old);
+    backend_.fill(plane, 0);  // padding is always zero
     for (std::size_t i = 0; i < plan.gradients().size(); ++i) {
       const BucketPlan::Gradient& gradient = plan.gradients()[i];
-      const std::size_t bytes = static_cast<std::size_t>(gradient.shape.numel()) * bytes_of(gradient.dtype);
-      std::memcpy(plane + plan.place(static_cast<int>(i)).offset_bytes,
-                  old.data() + plan_.place(static_cast<int>(i)).offset_bytes, bytes);
+      std::byte* const from =
+          static_cast<std::byte*>(old.raw()) + plan_.place(static_cast<int>(i)).offset_bytes;
+      std::byte* const to = arena_->plane(p) + plan.place(static_cast<int>(i)).offset_bytes;
+      backend_.copy(Tensor::view(from, gradient.shape, gradient.dtype),
+                    Tensor::view(to, gradient.shape, gradient.dtype, backend_.device()));
     }
   }
   plan_ = std::move(plan);

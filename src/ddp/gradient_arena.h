@@ -8,6 +8,7 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/kernels/backend.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::ddp {
@@ -16,9 +17,10 @@ namespace lockstep::ddp {
 /// the last. Gradients are only ever views of it.
 class GradArena {
  public:
-  /// Collective; every rank has the same plan and statistics, the number of planes may differ.
+  /// Collective; every rank has the same plan and statistics, the number of planes may differ. The
+  /// communicator's arenas lie on the backend's device.
   GradArena(comm::Communicator& communicator, BucketPlan plan,
-            std::span<const std::int64_t> statistic_elements, int planes, Device device);
+            std::span<const std::int64_t> statistic_elements, int planes, kernels::Backend& backend);
 
   const BucketPlan& plan() const { return plan_; }
   int planes() const { return arena_->planes(); }
@@ -53,7 +55,7 @@ class GradArena {
   BucketPlan plan_;
   std::vector<Span> statistics_;
   Span statistics_bucket_;
-  Device device_;
+  kernels::Backend& backend_;
   std::unique_ptr<comm::Arena> arena_;
 };
 

@@ -44,6 +44,7 @@ Json describe(const ModelState& model, const Options& options) {
   option("sharded_optimizer", options.sharded_optimizer ? "on" : "off");
   option("check_every", fmt::format("{}", options.check_every));
   option("seed", fmt::format("{}", options.seed));
+  option("compute", std::string(to_string(options.compute)));
   option("layer_communicator", options.layer_communicator ? "on" : "off");
   for (const Param* const param : model.params)
     text[1].push_back({param->name, to_string(param->value.shape()), to_string(param->value.dtype()),

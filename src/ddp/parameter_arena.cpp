@@ -14,7 +14,7 @@ ParameterArena::ParameterArena(std::span<Param* const> params, const BucketSlice
     : slicer_(slicer),
       communicator_(communicator),
       backend_(backend),
-      arena_(communicator, plan, {}, 1, backend.device()),
+      arena_(communicator, plan, {}, 1, backend),
       overlapped_(overlapped),
       exceptions_at_start_(std::uncaught_exceptions()) {
   for (Param* const param : params) {
@@ -39,7 +39,7 @@ ParameterArena::~ParameterArena() {
     if (std::uncaught_exceptions() == exceptions_at_start_ && !transport_failed_) settle();
     for (std::size_t i = 0; i < trainable_.size(); ++i) {
       if (!trainable_[i]->value.shares_memory_with(place(i))) continue;
-      const Tensor own = Tensor::empty(trainable_[i]->value.shape());
+      const Tensor own = backend_.empty(trainable_[i]->value.shape());
       backend_.copy(trainable_[i]->value, own);
       trainable_[i]->value = own;
     }

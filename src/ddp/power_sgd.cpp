@@ -65,8 +65,9 @@ void PowerSgd::bind(Buckets& buckets) {
     throw UsageError("a PowerSgd hook belongs to one DataParallel; make another for the second");
   buckets_ = &buckets;
   if (buckets.backend().device() != Device::cpu())
-    throw UsageError("powersgd works in CPU memory; gradients on {} need ddp.hook = none",
-                     to_string(buckets.backend().device()));
+    throw UsageError(
+        "powersgd works in CPU memory; gradients on {} need ddp.hook = none, or set train.device = cpu",
+        to_string(buckets.backend().device()));
   const int ranks = buckets.communicator().size();
   ranks_ = comm::ShardMap(ranks, ranks);
   remember(buckets.plan());

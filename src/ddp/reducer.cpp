@@ -59,7 +59,7 @@ Reducer::Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics,
       hook_(options.hook.get()),
       slicer_(slicer),
       arena_(communicator, first_plan(params_, limits_), elements_of(statistics_), schedule_.planes(),
-             backend.device()),
+             backend),
       usage_(static_cast<int>(schedule_.turns().size()), params_.size() + statistics_.size()),
       final_(params_.size()),
       used_(params_.size()) {
@@ -142,6 +142,17 @@ void Reducer::wait() {
       if (const comm::Ticket ticket = tickets_[static_cast<std::size_t>(bucket)]; ticket != 0)
         communicator_.wait(ticket);
       note_done();
+    }
+  });
+}
+
+void Reducer::complete() {
+  transport([&] {
+    for (int bucket = 0; bucket < next_; ++bucket) {
+      const comm::Ticket ticket = tickets_[static_cast<std::size_t>(bucket)];
+      if (ticket == 0) continue;
+      whereabouts::at_bucket(bucket);
+      comm::complete(communicator_, ticket);
     }
   });
 }
@@ -283,6 +294,7 @@ comm::Ticket Reducer::start_sum(int bucket) {
   sum.wire = wire_;
   comm::Ticket ticket = 0;
   transport([&] { ticket = communicator_.start_tree_sum(sum, map_); });
+  tickets_[static_cast<std::size_t>(bucket)] = ticket;  // a hook may have asked for it
   return ticket;
 }
 

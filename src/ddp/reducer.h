@@ -45,8 +45,10 @@ class Reducer final : public GradientSink, private Buckets {
   void end_pass();
   /// Starts whatever has not been started; the step's sums are worthless.
   void abandon();
-  /// Waits until every sum is complete.
+  /// From now on every sum is complete for what is asked of the backend.
   void wait();
+  /// Returns when a device has got so far: from now on nothing waits for other ranks.
+  void complete();
 
   GradientSlot slot(Param& param) override;
   void ready(Param& param) override;
@@ -134,7 +136,7 @@ class Reducer final : public GradientSink, private Buckets {
   std::vector<char> complete_;         // by bucket: may start
   bool backward_over_ = false;         // the simple modes start nothing before
   int next_ = 0;                       // the bucket whose turn it is
-  std::vector<comm::Ticket> tickets_;  // by bucket: of its plain sum; 0: none
+  std::vector<comm::Ticket> tickets_;  // by bucket: of its sum, a hook's too; 0: none
   int done_ = 0;                       // buckets before this one are known to be complete
   bool finished_ = false;              // the hook has finished
   bool failed_ = false;                // abandoned

@@ -9,6 +9,7 @@
 
 #include "ddp/model_agreement.h"
 #include "lockstep/base/error.h"
+#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -22,7 +23,10 @@ struct Leaf {
   const Tensor* value;
 };
 
-Digest digest_of(const Leaf& leaf) { return XXH3_64bits(leaf.value->raw(), leaf.value->bytes()); }
+Digest digest_of(const Leaf& leaf, kernels::Backend& backend) {
+  const Tensor here = kernels::on_cpu(*leaf.value, &backend);
+  return XXH3_64bits(here.raw(), here.bytes());
+}
 
 /// What each digest covers: the parameters of each bucket, then everything else.
 std::vector<std::vector<Leaf>> groups_of(const BucketPlan& plan, std::span<Param* const> trainable,
@@ -70,14 +74,14 @@ std::vector<int> ranks_apart(const std::vector<Digest>& all, std::size_t items, 
 
 }  // namespace
 
-void check_replicas(comm::Communicator& communicator, const BucketPlan& plan,
+void check_replicas(comm::Communicator& communicator, kernels::Backend& backend, const BucketPlan& plan,
                     std::span<Param* const> trainable, const ModelState& model) {
   for (const Param* const param : model.params) param->settle();
   const std::vector<std::vector<Leaf>> groups = groups_of(plan, trainable, model);
   std::vector<Digest> mine;
   for (const std::vector<Leaf>& group : groups) {
     std::vector<Digest> digests;
-    for (const Leaf& leaf : group) digests.push_back(digest_of(leaf));
+    for (const Leaf& leaf : group) digests.push_back(digest_of(leaf, backend));
     mine.push_back(XXH3_64bits(digests.data(), digests.size() * sizeof(Digest)));
   }
   const std::vector<Digest> all = gather(communicator, mine);
@@ -90,7 +94,7 @@ void check_replicas(comm::Communicator& communicator, const BucketPlan& plan,
   if (suspects.empty()) return;
 
   mine.clear();
-  for (const Leaf& leaf : suspects) mine.push_back(digest_of(leaf));
+  for (const Leaf& leaf : suspects) mine.push_back(digest_of(leaf, backend));
   const std::vector<Digest> of_each = gather(communicator, mine);
   std::string text;
   std::size_t differing = 0;

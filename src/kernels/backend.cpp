@@ -1,7 +1,41 @@
-// Which backend serves a device.
+// Which backend serves a device, and what all but GPUs' have in common.
 #include "lockstep/kernels/backend.h"
 
+#include <array>
+
+#include "lockstep/base/clock.h"
+
 namespace lockstep::kernels {
+namespace {
+
+class HostTimer final : public Timer {
+ public:
+  void mark(int which) override { at_s_.at(static_cast<std::size_t>(which)) = monotonic_s(); }
+  double elapsed_ms(int from, int to) override {
+    return (at_s_.at(static_cast<std::size_t>(to)) - at_s_.at(static_cast<std::size_t>(from))) * 1e3;
+  }
+
+ private:
+  std::array<double, most_moments> at_s_{};
+};
+
+class HostFeed final : public Feed {
+ public:
+  FeedRoom make_room(Shape shape, DType dtype) override {
+    const Tensor room = Tensor::zeros(shape, dtype);
+    return {.host = room, .device = room};
+  }
+  void begin_fill() override {}
+  void send(std::span<const FeedRoom>) override {}
+  void receive() override {}
+  void release() override {}
+};
+
+}  // namespace
+
+std::unique_ptr<Timer> Backend::make_timer() { return std::make_unique<HostTimer>(); }
+std::unique_ptr<Feed> make_host_feed() { return std::make_unique<HostFeed>(); }
+std::unique_ptr<Feed> Backend::make_feed() { return make_host_feed(); }
 
 std::unique_ptr<Backend> make_backend(Device device, int threads) {
   return device.kind == Device::Kind::cpu ? make_cpu_backend(threads) : make_cuda_backend(device.index);

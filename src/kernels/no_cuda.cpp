@@ -1,11 +1,13 @@
 // The GPU backend of a Lockstep that computes on CPUs only: it says so.
 #include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/gpus.h"
 
 namespace lockstep::kernels {
 
 std::unique_ptr<Backend> make_cuda_backend(int index) {
-  throw UsageError("device cuda:{}: this version computes on CPUs only; set train.device = cpu or auto",
-                   index);
+  throw UsageError("device cuda:{}: this build computes on CPUs only; set train.device = cpu or auto", index);
 }
+
+Gpus find_gpus() { return {}; }
 
 }  // namespace lockstep::kernels

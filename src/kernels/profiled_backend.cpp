@@ -1,42 +1,11 @@
 // A backend that times another one, call by call.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <map>
-#include <type_traits>
 #include <utility>
 
-#include "lockstep/base/clock.h"
 #include "lockstep/kernels/profile.h"
 
 namespace lockstep::kernels {
-
-struct Profile::Entries {
-  std::map<std::string, OperationFigures> by_name;
-};
-
-Profile::Profile() : entries_(std::make_unique<Entries>()) {}
-Profile::~Profile() = default;
-
-void Profile::add(const std::string& name, double ms, double flops, double bytes) {
-  OperationFigures& figures = entries_->by_name[name];
-  ++figures.calls;
-  figures.ms += ms;
-  figures.flops += flops;
-  figures.bytes += bytes;
-}
-
-void Profile::clear() { entries_->by_name.clear(); }
-
-std::vector<OperationFigures> Profile::operations() const {
-  std::vector<OperationFigures> all;
-  for (const auto& [name, figures] : entries_->by_name) {
-    all.push_back(figures);
-    all.back().name = name;
-  }
-  std::ranges::stable_sort(all, std::ranges::greater(), &OperationFigures::ms);
-  return all;
-}
 
 namespace {
 
@@ -109,13 +78,17 @@ class ProfiledBackend final : public Backend {
   Device device() const override { return inner_.device(); }
   int threads() const override { return inner_.threads(); }
   std::string instruction_set() const override { return inner_.instruction_set(); }
+  void* stream() const override { return inner_.stream(); }
+  std::string why_slow_in_bf16() const override { return inner_.why_slow_in_bf16(); }
+  std::unique_ptr<Timer> make_timer() override { return inner_.make_timer(); }
+  std::unique_ptr<Feed> make_feed() override { return inner_.make_feed(); }
 
   Tensor empty(Shape shape, DType dtype, int channel_block) override {
     return inner_.empty(shape, dtype, channel_block);
   }
   std::size_t reserved_bytes() const override { return inner_.reserved_bytes(); }
-  int preferred_channel_block(std::int64_t channels) const override {
-    return inner_.preferred_channel_block(channels);
+  int preferred_channel_block(std::int64_t channels, DType dtype) const override {
+    return inner_.preferred_channel_block(channels, dtype);
   }
   void to_layout(const Tensor& from, const Tensor& to) override {
     time(
@@ -128,6 +101,7 @@ class ProfiledBackend final : public Backend {
   void copy(const Tensor& from, const Tensor& to) override {
     time(
         "copy", [&] { inner_.copy(from, to); }, from, to);
+    if (to.device() != from.device() && to.device() == Device::cpu()) settle();  // a read: it has waited
   }
   void normalize_images(const Tensor& x, const Tensor& scale, const Tensor& shift, const Tensor& y) override {
     time(
@@ -178,6 +152,26 @@ class ProfiledBackend final : public Backend {
     time(
         dense("linear_backward_weight", x, dweight.size(1), dweight.size(0)),
         [&] { inner_.linear_backward_weight(x, dy, dweight, accumulate); }, x, dy, dweight);
+  }
+  void linear_backward_weight_bias(const Tensor& x, const Tensor& dy, const Tensor& dweight,
+                                   const Tensor& dbias, bool accumulate) override {
+    time(
+        dense("linear_backward_weight_bias", x, dweight.size(1), dweight.size(0)),
+        [&] { inner_.linear_backward_weight_bias(x, dy, dweight, dbias, accumulate); }, x, dy, dweight,
+        dbias);
+  }
+  void linear_activation(Activation kind, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                         const Tensor& before, const Tensor& y) override {
+    time(
+        dense("linear_activation", x, weight.size(1), weight.size(0)),
+        [&] { inner_.linear_activation(kind, x, weight, bias, before, y); }, x, weight, bias, before, y);
+  }
+  void linear_backward_input_activation(Activation kind, const Tensor& dy, const Tensor& weight,
+                                        const Tensor& before, const Tensor& dx) override {
+    time(
+        dense("linear_backward_input_activation", dx, weight.size(1), weight.size(0)),
+        [&] { inner_.linear_backward_input_activation(kind, dy, weight, before, dx); }, dy, weight, before,
+        dx);
   }
 
   void convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, const Convolution& geometry,
@@ -259,9 +253,40 @@ class ProfiledBackend final : public Backend {
         "batch_norm_backward_input",
         [&] { inner_.batch_norm_backward_input(dy, x, mean, inv_std, weight, sums, count, dx); }, dy, x, dx);
   }
+  void batch_norm_relu(const Tensor& x, const Tensor& mean, const Tensor& inv_std, const Tensor& weight,
+                       const Tensor& bias, const Tensor& shortcut, const Tensor& y) override {
+    time(
+        "batch_norm_relu", [&] { inner_.batch_norm_relu(x, mean, inv_std, weight, bias, shortcut, y); }, x,
+        shortcut, y);
+  }
+  void batch_norm_relu_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                     const Tensor& inv_std, const Tensor& weight, const Tensor& bias,
+                                     const Tensor& sums) override {
+    time(
+        "batch_norm_relu_backward_sums",
+        [&] { inner_.batch_norm_relu_backward_sums(dy, x, mean, inv_std, weight, bias, sums); }, dy, x);
+  }
+  void batch_norm_relu_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                      const Tensor& inv_std, const Tensor& weight, const Tensor& bias,
+                                      const Tensor& sums, const Tensor& count, const Tensor& dx) override {
+    time(
+        "batch_norm_relu_backward_input",
+        [&] { inner_.batch_norm_relu_backward_input(dy, x, mean, inv_std, weight, bias, sums, count, dx); },
+        dy, x, dx);
+  }
+  void batch_norm_gated_backward_sums(const Tensor& dy, const Tensor& beside, const Tensor& y,
+                                      const Tensor& x, const Tensor& mean, const Tensor& inv_std,
+                                      const Tensor& gated, const Tensor& sums) override {
+    time(
+        "batch_norm_gated_backward_sums",
+        [&] { inner_.batch_norm_gated_backward_sums(dy, beside, y, x, mean, inv_std, gated, sums); }, dy,
+        beside, y, x, gated);
+  }
   bool moments_lack_digits(const Tensor& total, float eps) override {
-    return time(
-        "moments_lack_digits", [&] { return inner_.moments_lack_digits(total, eps); }, total);
+    bool lack = false;
+    time(
+        "moments_lack_digits", [&] { lack = inner_.moments_lack_digits(total, eps); }, total);
+    return lack;
   }
   void batch_statistics(const Tensor& total, const Tensor& centre, const Tensor& running_var, float eps,
                         const Tensor& mean, const Tensor& inv_std) override {
@@ -286,12 +311,21 @@ class ProfiledBackend final : public Backend {
         mean, inv_std);
   }
   void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                           const Tensor& inv_std, const Tensor& dx, const Tensor& dweight,
-                           const Tensor& dbias, bool accumulate) override {
+                           const Tensor& inv_std, const Tensor& beside, const Tensor& dx,
+                           const Tensor& dweight, const Tensor& dbias, bool accumulate) override {
     time(
         "layer_norm_backward",
-        [&] { inner_.layer_norm_backward(dy, x, weight, mean, inv_std, dx, dweight, dbias, accumulate); }, dy,
-        x, weight, mean, inv_std, dx, dweight, dbias);
+        [&] {
+          inner_.layer_norm_backward(dy, x, weight, mean, inv_std, beside, dx, dweight, dbias, accumulate);
+        },
+        dy, x, weight, mean, inv_std, beside, dx, dweight, dbias);
+  }
+  void add_layer_norm(const Tensor& a, const Tensor& b, const Tensor& weight, const Tensor& bias, float eps,
+                      const Tensor& sum, const Tensor& y, const Tensor& mean,
+                      const Tensor& inv_std) override {
+    time(
+        "add_layer_norm", [&] { inner_.add_layer_norm(a, b, weight, bias, eps, sum, y, mean, inv_std); }, a,
+        b, weight, bias, sum, y, mean, inv_std);
   }
   void group_norm(const Tensor& x, int groups, const Tensor& weight, const Tensor& bias, float eps,
                   const Tensor& y, const Tensor& mean, const Tensor& inv_std) override {
@@ -390,58 +424,46 @@ class ProfiledBackend final : public Backend {
   }
 
  private:
+  /// Spans are those of the device, which may do long afterwards what it is asked for here.
   template <class Call, class... Operands>
-  std::invoke_result_t<Call> time(const Work& work, const Call& call, const Operands&... operands) {
-    struct Span {
-      ~Span() { profile.add(work.name, watch.elapsed_ms(), work.flops, bytes); }
-      Profile& profile;
-      const Work& work;
-      double bytes;
-      Stopwatch watch = {};
-    };
-    const Span span{profile_, work, (bytes_in(operands) + ... + 0.0)};
-    return call();
+  void time(const Work& work, const Call& call, const Operands&... operands) {
+    const std::size_t span = pending_.size();
+    if (span == timers_.size()) timers_.push_back(inner_.make_timer());
+    timers_[span]->mark(moment_of_start);
+    call();
+    timers_[span]->mark(moment_of_end);
+    pending_.push_back({work, (bytes_in(operands) + ... + 0.0)});
+    if (device() == Device::cpu()) settle();
   }
   template <class Call, class... Operands>
-  std::invoke_result_t<Call> time(const char* name, const Call& call, const Operands&... operands) {
-    return time(Work{name}, call, operands...);
+  void time(const char* name, const Call& call, const Operands&... operands) {
+    time(Work{name}, call, operands...);
   }
+  /// To be called when the device has done all it was asked for.
+  void settle() {
+    for (std::size_t span = 0; span < pending_.size(); ++span) {
+      const auto& [work, bytes] = pending_[span];
+      profile_.add(work.name, timers_[span]->elapsed_ms(moment_of_start, moment_of_end), work.flops, bytes);
+    }
+    pending_.clear();
+  }
+
+  static constexpr int moment_of_start = 0, moment_of_end = 1;
+  struct Span {
+    Work work;
+    double bytes = 0;
+  };
 
   Backend& inner_;
   Profile& profile_;
+  std::vector<std::unique_ptr<Timer>> timers_;  // of the pending spans, and more
+  std::vector<Span> pending_;                   // not known to be over
 };
 
 }  // namespace
 
 std::unique_ptr<Backend> make_profiled_backend(Backend& backend, Profile& profile) {
   return std::make_unique<ProfiledBackend>(backend, profile);
-}
-
-Ceilings measure_ceilings(Backend& backend) {
-  constexpr int tries = 8;
-  constexpr std::int64_t side = 1024, copied = std::int64_t{16} << 20;
-  const auto best_ms = [](const auto& call) {
-    double best = 0;
-    for (int i = 0; i < tries; ++i) {
-      const Stopwatch watch;
-      call();
-      const double ms = watch.elapsed_ms();
-      best = i == 0 ? ms : std::min(best, ms);
-    }
-    return best;
-  };
-  Ceilings ceilings;
-  {
-    const Tensor x = backend.empty({side, side}), weight = backend.empty({side, side}),
-                 y = backend.empty({side, side});
-    backend.fill(x, 0.5F);
-    backend.fill(weight, 0.25F);
-    ceilings.gflops = 2e-6 * side * side * side / best_ms([&] { backend.linear(x, weight, {}, y); });
-  }
-  const Tensor from = backend.empty({copied}), to = backend.empty({copied});
-  backend.fill(from, 1);
-  ceilings.gb_s = 2e-6 * static_cast<double>(from.bytes()) / best_ms([&] { backend.copy(from, to); });
-  return ceilings;
 }
 
 }  // namespace lockstep::kernels

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "lockstep/autograd/recompute.h"
+
 namespace lockstep::models {
 namespace {
 
@@ -10,6 +12,14 @@ std::vector<std::unique_ptr<GptBlock>> make_blocks(nn::Module& parent, const Mod
   for (std::int64_t i = 0; i < config.layers; ++i)
     blocks.push_back(std::make_unique<GptBlock>(parent, fmt::format("transformer.h.{}", i), config));
   return blocks;
+}
+
+/// block(x), of which only x is kept until the backward, so the sum is made at once.
+Var run_again(GptBlock& block, const Var& x) {
+  return recomputed(x.tape(), [&block, x] {
+    const Residual after = block({x, {}});
+    return after.x + after.branch;
+  });
 }
 
 }  // namespace
@@ -26,10 +36,11 @@ GptBlock::GptBlock(nn::Module& parent, std::string_view name, const ModelConfig&
       attn_dropout_(*this, "attn.dropout", static_cast<float>(config.dropout)),
       mlp_dropout_(*this, "mlp.dropout", static_cast<float>(config.dropout)) {}
 
-Var GptBlock::operator()(const Var& given) {
-  Var x = given;
-  x = x + attn_dropout_(attn_c_proj_(attention(c_attn_(ln_1_(x)), heads_, true)));
-  return x + mlp_dropout_(mlp_c_proj_(gelu_tanh(c_fc_(ln_2_(x)))));
+Residual GptBlock::operator()(const Residual& given) {
+  const auto [x, x_norm] = ln_1_(given.x, given.branch);
+  const Var attended = attn_dropout_(attn_c_proj_(attention(c_attn_(x_norm), heads_, true)));
+  const auto [sum, sum_norm] = ln_2_(x, attended);
+  return {sum, mlp_dropout_(nn::feed_forward(sum_norm, c_fc_, kernels::Activation::gelu_tanh, mlp_c_proj_))};
 }
 
 Gpt::Gpt(const ModelConfig& config, std::uint64_t seed)
@@ -37,6 +48,7 @@ Gpt::Gpt(const ModelConfig& config, std::uint64_t seed)
       wte_(*this, "transformer.wte", config.vocab, config.channels),
       wpe_(*this, "transformer.wpe", config.context, config.channels),
       dropout_(*this, "transformer.dropout", static_cast<float>(config.dropout)),
+      recompute_(config.recompute),
       blocks_(make_blocks(*this, config)),
       ln_f_(*this, "transformer.ln_f", config.channels) {
   initialize_weights(config.layers);
@@ -62,9 +74,9 @@ void Gpt::check_input(const Shape& x) const {
 
 Var Gpt::forward(Tape& tape, const Tensor& x) {
   check_input(x.shape());
-  Var h = dropout_(add_positions(wte_(tape, x), tape.use(wpe_.weight)));
-  for (const auto& block : blocks_) h = (*block)(h);
-  return linear(ln_f_(h), tape.use(wte_.weight));
+  Residual h{dropout_(add_positions(wte_(tape, x), tape.use(wpe_.weight))), {}};
+  for (const auto& block : blocks_) h = recompute_ ? Residual{run_again(*block, h.x), {}} : (*block)(h);
+  return linear(ln_f_(h.x, h.branch).norm, tape.use_operand(wte_.weight));
 }
 
 }  // namespace lockstep::models

@@ -13,11 +13,17 @@
 
 namespace lockstep::models {
 
+/// The residual stream x + branch, not added yet: the layer norm that comes next does so. An absent branch
+/// (Var{}) is nothing.
+struct Residual {
+  Var x, branch;
+};
+
 class GptBlock : public nn::Module {
  public:
   GptBlock(nn::Module& parent, std::string_view name, const ModelConfig& config);
 
-  Var operator()(const Var& x);
+  Residual operator()(const Residual& given);
 
  private:
   int heads_;
@@ -43,6 +49,7 @@ class Gpt final : public Model {
 
   nn::Embedding wte_, wpe_;
   nn::Dropout dropout_;
+  bool recompute_;
   std::vector<std::unique_ptr<GptBlock>> blocks_;
   nn::LayerNorm ln_f_;
 };

@@ -22,12 +22,10 @@ void Mlp::check_input(const Shape& x) const {
 
 Var Mlp::forward(Tape& tape, const Tensor& x) {
   check_input(x.shape());
-  Var h = flatten(tape.constant(x), 1);
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    if (i > 0) h = (*dropouts_[i - 1])(relu(h));
-    h = (*layers_[i])(h);
-  }
-  return h;
+  Var h = flatten(tape.data(x), 1);
+  for (std::size_t i = 0; i + 1 < layers_.size(); ++i)
+    h = (*dropouts_[i])((*layers_[i])(h, kernels::Activation::relu));
+  return (*layers_.back())(h);
 }
 
 }  // namespace lockstep::models

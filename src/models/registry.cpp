@@ -55,12 +55,16 @@ void check_options(const ModelConfig& config) {
     throw UsageError("model.batch_norm = {} is unknown; plain or sync", config.batch_norm);
   if (config.batch_norm == "sync" && config.name != "resnet")
     throw UsageError("model.batch_norm = sync: {} has no batch norm; remove it", config.name);
+  if (config.stem != "3x3" && config.stem != "7x7")
+    throw UsageError("model.stem = {} is unknown; 3x3 or 7x7", config.stem);
+  if (config.stem != "3x3" && config.name != "resnet")
+    throw UsageError("model.stem = {}: {} has no stem; remove it", config.stem, config.name);
   if (!(config.dropout >= 0 && config.dropout < 1))
     throw UsageError("model.dropout = {} is not in [0, 1)", config.dropout);
   if (config.dropout > 0 && config.name == "resnet")
     throw UsageError("model.dropout = {}: resnet has no dropout; remove it", config.dropout);
-  if (config.recompute)
-    throw UsageError("model.recompute = true: recomputing activations is not built; remove it");
+  if (config.recompute && config.name == "mlp")
+    throw UsageError("model.recompute = true: mlp has no blocks to compute again; remove it");
 }
 
 void check_fit(const ModelConfig& config) {

@@ -1,10 +1,18 @@
 #include "models/resnet.h"
 
+#include "lockstep/autograd/recompute.h"
+
 namespace lockstep::models {
 namespace {
 
 constexpr nn::Conv2dOptions without_bias(int stride, int padding) {
   return {.stride = stride, .padding = padding, .groups = 1, .bias = false};
+}
+
+/// block(x); with `recompute` (model.recompute) only x is kept until the backward.
+Var run_block(BasicBlock& block, const Var& x, bool recompute) {
+  if (!recompute) return block(x);
+  return recomputed(x.tape(), [&block, x] { return block(x); });
 }
 
 nn::BatchNormSettings norm_settings(const ModelConfig& config) {
@@ -26,14 +34,17 @@ BasicBlock::BasicBlock(nn::Module& parent, std::string_view name, std::int64_t i
 }
 
 Var BasicBlock::operator()(const Var& x) {
-  const Var y = bn2_(conv2_(relu(bn1_(conv1_(x)))));
-  return relu(y + (downsample_conv_ ? (*downsample_bn_)((*downsample_conv_)(x)) : x));
+  const Var y = conv2_(bn1_.relu(conv1_(x)));
+  return bn2_.relu(y, downsample_conv_ ? (*downsample_bn_)((*downsample_conv_)(x)) : x);
 }
 
 Resnet::Resnet(const ModelConfig& config, std::uint64_t seed)
     : Model(seed),
       in_channels_(config.in_channels),
-      conv1_(*this, "conv1", config.in_channels, config.width, 3, without_bias(1, 1)),
+      recompute_(config.recompute),
+      is_for_large_images_(config.stem == "7x7"),
+      conv1_(*this, "conv1", config.in_channels, config.width, is_for_large_images_ ? 7 : 3,
+             is_for_large_images_ ? without_bias(2, 3) : without_bias(1, 1)),
       bn1_(*this, "bn1", config.width, norm_settings(config)),
       blocks_(make_blocks(config, norm_settings(config))),
       fc_(*this, "fc", config.width << (config.blocks.size() - 1), config.classes) {}
@@ -63,8 +74,9 @@ void Resnet::check_input(const Shape& x) const {
 
 Var Resnet::forward(Tape& tape, const Tensor& x) {
   check_input(x.shape());
-  Var h = relu(bn1_(conv1_(tape.constant(x))));
-  for (const auto& block : blocks_) h = (*block)(h);
+  Var h = bn1_.relu(conv1_(tape.data(x)));
+  if (is_for_large_images_) h = max_pool2d(h, {.kernel = 3, .stride = 2, .padding = 1});
+  for (const auto& block : blocks_) h = run_block(*block, h, recompute_);
   return fc_(flatten(global_avg_pool2d(h), 1));
 }
 

@@ -1,4 +1,4 @@
-// resnet: basic-block residual network (He, Zhang, Ren, Sun 2016) with torchvision's names and a 3x3 stem.
+// resnet: basic-block residual network (He, Zhang, Ren, Sun 2016) with torchvision's names.
 #pragma once
 
 #include <memory>
@@ -29,7 +29,9 @@ class BasicBlock : public nn::Module {
   std::optional<nn::BatchNorm2d> downsample_bn_;
 };
 
-/// Stage k has width * 2^k channels; stages after the first halve the image. x: [N, in_channels, H, W].
+/// Stage k has width * 2^k channels; stages after the first halve the image. The stem "3x3" keeps its size,
+/// that of "7x7" with its max pool quarters it (blocks 2 2 2 2 of width 64: ResNet-18). x: [N, in_channels,
+/// H, W].
 class Resnet final : public Model {
  public:
   Resnet(const ModelConfig& config, std::uint64_t seed);
@@ -44,6 +46,8 @@ class Resnet final : public Model {
                                                        const nn::BatchNormSettings& norm);
 
   std::int64_t in_channels_;
+  bool recompute_;
+  bool is_for_large_images_;  ///< model.stem = 7x7
   nn::Conv2d conv1_;
   nn::BatchNorm2d bn1_;
   std::vector<std::unique_ptr<BasicBlock>> blocks_;

@@ -24,14 +24,22 @@ BatchNorm2d::BatchNorm2d(Module& parent, std::string_view name, std::int64_t cha
       settings_(settings),
       moments_(*this) {}
 
+BatchNormOptions BatchNorm2d::options(const Tape& tape) {
+  return {.eps = settings_.eps,
+          .running_mean = running_mean.value,
+          .running_var = running_var.value,
+          .communicator = settings_.sync ? tape.pass().layer_communicator : nullptr,
+          .statistic = &moments_};
+}
+
 Var BatchNorm2d::operator()(const Var& x) {
   Tape& tape = x.tape();
-  return batch_norm(x, tape.use(weight), tape.use(bias),
-                    {.eps = settings_.eps,
-                     .running_mean = running_mean.value,
-                     .running_var = running_var.value,
-                     .communicator = settings_.sync ? tape.pass().layer_communicator : nullptr,
-                     .statistic = &moments_});
+  return batch_norm(x, tape.use(weight), tape.use(bias), options(tape));
+}
+
+Var BatchNorm2d::relu(const Var& x, const Var& shortcut) {
+  Tape& tape = x.tape();
+  return batch_norm_relu(x, tape.use(weight), tape.use(bias), shortcut, options(tape));
 }
 
 BatchNorm2d::RunningMoments::RunningMoments(BatchNorm2d& owner)

@@ -24,7 +24,7 @@ Conv2d::Conv2d(Module& parent, std::string_view name, std::int64_t in, std::int6
 
 Var Conv2d::operator()(const Var& x) {
   Tape& tape = x.tape();
-  return conv2d(x, tape.use(weight), bias ? tape.use(*bias) : Var{}, geometry_);
+  return conv2d(x, tape.use_operand(weight), bias ? tape.use(*bias) : Var{}, geometry_);
 }
 
 }  // namespace lockstep::nn

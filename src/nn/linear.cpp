@@ -7,9 +7,27 @@ Linear::Linear(Module& parent, std::string_view name, std::int64_t in, std::int6
   if (with_bias) bias.emplace(*this, "bias", Shape{out}, fan_in_uniform(in));
 }
 
+namespace {
+
+Var use_bias(Tape& tape, Linear& layer) { return layer.bias ? tape.use(*layer.bias) : Var{}; }
+
+}  // namespace
+
 Var Linear::operator()(const Var& x) {
   Tape& tape = x.tape();
-  return linear(x, tape.use(weight), bias ? tape.use(*bias) : Var{});
+  return linear(x, tape.use_operand(weight), use_bias(tape, *this));
+}
+
+Var Linear::operator()(const Var& x, kernels::Activation activation) {
+  Tape& tape = x.tape();
+  return linear(x, tape.use_operand(weight), use_bias(tape, *this), activation);
+}
+
+Var feed_forward(const Var& x, Linear& in, kernels::Activation activation, Linear& out) {
+  Tape& tape = x.tape();
+  const Var weight_in = tape.use_operand(in.weight), bias_in = use_bias(tape, in);
+  return lockstep::feed_forward(x, weight_in, bias_in, activation, tape.use_operand(out.weight),
+                                use_bias(tape, out));
 }
 
 }  // namespace lockstep::nn

@@ -1,6 +1,7 @@
 #include "lockstep/nn/module.h"
 
 #include "lockstep/base/names.h"
+#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::nn {
 namespace {
@@ -52,7 +53,26 @@ void Module::release(const std::string& full_name) noexcept { root().names_.eras
 ModelState Module::state() {
   ModelState state;
   collect(state);
+  state.backend = root().backend_;
   return state;
+}
+
+void Module::to(kernels::Backend& backend) {
+  if (parent_)
+    throw UsageError("module '{}' is part of a model, and cannot move to {} alone", path_,
+                     to_string(backend.device()));
+  const bool leaves_device = backend_ && backend.device() == Device::cpu();
+  const auto moved = [&](const Tensor& value) {
+    return leaves_device ? kernels::on_cpu(value, backend_) : kernels::on_device(value, backend);
+  };
+  const ModelState all = state();
+  for (Param* const param : all.params) {
+    param->settle();
+    if (param->value.device() != backend.device()) param->gradient = {};
+    param->value = moved(param->value);
+  }
+  for (Buffer* const buffer : all.buffers) buffer->value = moved(buffer->value);
+  backend_ = backend.device() == Device::cpu() ? nullptr : &backend;
 }
 
 void Module::collect(ModelState& state) const {

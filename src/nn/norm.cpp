@@ -12,6 +12,11 @@ Var LayerNorm::operator()(const Var& x) {
   return layer_norm(x, x.tape().use(weight), x.tape().use(bias), eps_);
 }
 
+SumAndNorm LayerNorm::operator()(const Var& x, const Var& branch) {
+  if (!branch.value()) return {x, (*this)(x)};
+  return add_layer_norm(x, branch, x.tape().use(weight), x.tape().use(bias), eps_);
+}
+
 GroupNorm::GroupNorm(Module& parent, std::string_view name, int groups, std::int64_t channels, float eps)
     : Module(parent, name),
       groups_(groups),

@@ -4,13 +4,10 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::optim {
 namespace {
-
-Device device_of(const ModelState& state) {
-  return state.params.empty() ? Device::cpu() : state.params.front()->value.device();
-}
 
 void check(std::span<const EmaProfile> profiles, const std::optional<EmaWarmup>& warmup) {
   for (std::size_t a = 0; a < profiles.size(); ++a)
@@ -36,8 +33,8 @@ Ema::Ema(const ModelState& state, kernels::Backend& backend, std::vector<EmaProf
 }
 
 Ema::Ema(const ModelState& state, std::vector<EmaProfile> profiles, EmaOptions options)
-    : own_backend_(kernels::make_backend(device_of(state))),
-      backend_(*own_backend_),
+    : own_backend_(state.backend ? nullptr : kernels::make_cpu_backend()),
+      backend_(state.backend ? *state.backend : *own_backend_),
       profiles_(std::move(profiles)),
       options_(options),
       params_(state.params) {
@@ -161,7 +158,7 @@ std::vector<Tensor> Ema::whole_shadows(std::size_t first_profile, std::size_t pr
     }
   }
   if (!sharding_) return shadows;
-  std::vector<Tensor> wholes = sharding_->gather(parts);
+  std::vector<Tensor> wholes = sharding_->gather(parts, &backend_);
   for (std::size_t m = 0; m < missing.size(); ++m) shadows[missing[m]] = std::move(wholes[m]);
   return shadows;
 }
@@ -191,7 +188,7 @@ Tensor Ema::shadow(std::string_view rate, std::string_view name) const {
   const Tensor& held = targets(leaf)[profile].average;
   if (!in_parts(leaf)) return held;
   const Sharding::Part part{.param = leaf, .elements = held, .shape = leaves_[leaf].value->shape()};
-  return sharding_->gather({&part, 1})[0];
+  return sharding_->gather({&part, 1}, &backend_)[0];
 }
 
 std::size_t Ema::leaf_named(std::string_view name) const {
@@ -205,6 +202,7 @@ Ema::SwappedIn Ema::swap_in(std::string_view rate) { return {*this, profile_name
 Ema::SwappedIn::SwappedIn(Ema& ema, std::size_t profile) : ema_(ema) {
   if (ema.swapped_in_) throw UsageError("EMA: shadows are swapped in already; end that evaluation first");
   own_ = ema.whole_shadows(profile, profile + 1);
+  for (Tensor& shadow : own_) shadow = kernels::on_device(shadow, ema.backend_);
   for (std::size_t i = 0; i < own_.size(); ++i) std::swap(own_[i], *ema.leaves_[i].value);  // throws nothing
   ema.swapped_in_ = true;
 }

@@ -176,7 +176,7 @@ std::vector<Slot> Optimizer::slots() const {
     }
   }
   if (!sharding_) return slots;
-  std::vector<Tensor> wholes = sharding_->gather(parts);
+  std::vector<Tensor> wholes = sharding_->gather(parts, &backend());
   for (std::size_t m = 0; m < missing.size(); ++m) {
     missing[m]->tensor = std::move(wholes[m]);
     missing[m]->part.reset();

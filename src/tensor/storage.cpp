@@ -1,9 +1,11 @@
 #include "lockstep/tensor/storage.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "lockstep/base/error.h"
 
@@ -11,6 +13,8 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t alignment_bytes = 64;
+/// A pool gives nothing back before it holds this much.
+constexpr std::size_t small_pool_bytes = std::size_t{16} << 20;
 
 std::size_t block_bytes(std::size_t bytes) {
   return std::max<std::size_t>(1, (bytes + alignment_bytes - 1) / alignment_bytes) * alignment_bytes;
@@ -48,31 +52,35 @@ StorageRef allocate_cpu(std::size_t bytes) {
 class MemoryPool::State final : public StorageOwner, public std::enable_shared_from_this<State> {
  public:
   ~State() override {
-    for (const auto& [bytes, first] : free_) {
-      for (Storage* block = first; block;) delete_block(std::exchange(block, block->next_free));
-    }
+    for (auto& [bytes, size] : sizes_) give_back(size);
   }
 
   StorageRef allocate(std::size_t bytes) {
-    const std::size_t size = block_bytes(bytes);
+    const std::size_t exact = block_bytes(bytes);
     const std::lock_guard lock(mutex_);
-    Storage*& first = free_[size];
-    Storage* block = first;
+    Size& size = sizes_[exact];
+    ++requests_;
+    if (size.last_request > 0) longest_wait_ = std::max(longest_wait_, requests_ - size.last_request);
+    size.last_request = requests_;
+    Storage* block = size.first_free;
     if (block) {
-      first = block->next_free;
+      size.first_free = block->next_free;
     } else {
-      block = new_block(size).release();
-      reserved_bytes_ += size;
+      make_room(exact);
+      block = new_block(exact).release();
+      reserved_bytes_ += exact;
     }
+    used_bytes_ += exact;
+    most_used_bytes_ = std::max(most_used_bytes_, used_bytes_);
     block->owner = shared_from_this();
     return StorageRef(block);
   }
 
   void release(Storage* block) noexcept override {
     const std::lock_guard lock(mutex_);
-    Storage*& first = free_.find(block->bytes)->second;
-    block->next_free = first;
-    first = block;
+    Size& size = sizes_.find(block->bytes)->second;
+    block->next_free = std::exchange(size.first_free, block);
+    used_bytes_ -= block->bytes;
   }
 
   std::size_t reserved_bytes() const {
@@ -81,9 +89,40 @@ class MemoryPool::State final : public StorageOwner, public std::enable_shared_f
   }
 
  private:
+  struct Size {
+    Storage* first_free = nullptr;
+    std::uint64_t last_request = 0;  // counted from 1; 0: none
+  };
+
+  /// Where the pool would hold more than twice what was ever in use at once, gives back sizes that have not
+  /// been asked for in a long time: twice the longest that any size ever waited for its next request. So
+  /// shapes that repeat lose nothing, however seldom they do; ones that do not (each token of a text is a
+  /// longer sequence) do not fill the memory.
+  void make_room(std::size_t bytes) {
+    const std::size_t most = std::max(small_pool_bytes, 2 * std::max(most_used_bytes_, used_bytes_ + bytes));
+    while (reserved_bytes_ + bytes > most) {
+      Size* oldest = nullptr;
+      for (auto& [exact, size] : sizes_) {
+        if (size.first_free && (!oldest || size.last_request < oldest->last_request)) oldest = &size;
+      }
+      if (!oldest || requests_ - oldest->last_request <= 2 * longest_wait_) return;
+      give_back(*oldest);
+    }
+  }
+
+  void give_back(Size& size) noexcept {
+    while (Storage* const block = size.first_free) {
+      size.first_free = block->next_free;
+      reserved_bytes_ -= block->bytes;
+      delete_block(block);
+    }
+  }
+
   mutable std::mutex mutex_;
-  std::unordered_map<std::size_t, Storage*> free_;  // first of each size's list
-  std::size_t reserved_bytes_ = 0;
+  std::unordered_map<std::size_t, Size> sizes_;
+  std::uint64_t requests_ = 0, longest_wait_ = 0;
+  std::size_t reserved_bytes_ = 0;  // in use or free
+  std::size_t used_bytes_ = 0, most_used_bytes_ = 0;
 };
 
 MemoryPool::MemoryPool() : state_(std::make_shared<State>()) {}

@@ -16,6 +16,13 @@ const std::vector<StandardWorkload>& standard_workloads() {
       {"mlp-wide", 32,
        "[model]\nname = mlp\nsizes = 1024 4096 4096 1024\n"
        "[optimizer]\nname = sgd\nlr = 0.01\n"},
+      {"gpt-gpu", 16,
+       "[model]\nname = gpt\nlayers = 12\nheads = 12\nchannels = 768\ncontext = 1024\nvocab = 50304\n"
+       "[optimizer]\nname = adamw\nlr = 6e-4\nweight_decay = 0.1\n"},
+      {"resnet-gpu", 128,
+       "[model]\nname = resnet\nstem = 7x7\nblocks = 2 2 2 2\nwidth = 64\nin_channels = 3\nclasses = 1000\n"
+       "[optimizer]\nname = sgd\nlr = 0.1\nmomentum = 0.9\n",
+       224},
   };
   return workloads;
 }

@@ -1,18 +1,19 @@
 // Where the time of a training step goes.
+#include "lockstep/train/precision.h"
 #include "train/benchmark_run.h"
 
 namespace lockstep::train {
 
-StepProfile profile_steps(Session& session, const std::string& name, std::int64_t steps) {
+StepProfile profile_steps(Session& session, const std::string& name, std::int64_t steps, DType compute) {
   check_steps(steps, "step");
   kernels::Profile profile;
   const std::unique_ptr<kernels::Backend> backend =
       kernels::make_profiled_backend(session.backend(), profile);
-  WorkloadRun run(workload_named(name), session.world(), *backend);
+  WorkloadRun run(workload_named(name), session.transport(), *backend, {.compute = compute});
   for (std::int64_t step = 0; step < settling_steps; ++step) run.step();
 
   StepProfile found{.model = name,
-                    .precision = run.config().train.precision,
+                    .precision = precision_text(compute, session.backend()),
                     .ranks = session.world().size(),
                     .steps = steps};
   // In the middle of what is measured, so that both see the same machine.
@@ -25,7 +26,7 @@ StepProfile profile_steps(Session& session, const std::string& name, std::int64_
     }
   };
   some_steps(steps / 2);
-  found.ceilings = kernels::measure_ceilings(session.backend());
+  found.ceilings = kernels::measure_ceilings(session.backend(), compute);
   some_steps(steps - steps / 2);
 
   found.operations = profile.operations();

@@ -8,6 +8,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
+#include "lockstep/kernels/transfer.h"
 #include "lockstep/train/workload.h"
 
 namespace lockstep::train {
@@ -25,9 +26,20 @@ std::int64_t samples_of_shard(const StandardWorkload& workload, int shards_a_ran
   return workload.batch_per_rank / shards_a_rank;
 }
 
+data::Shard on_device(const data::Shard& shard, kernels::Backend& backend) {
+  return {shard.index, kernels::on_device(shard.x, backend), kernels::on_device(shard.y, backend)};
+}
+
+std::unique_ptr<models::Model> built_on(const Config& config, kernels::Backend& backend) {
+  std::unique_ptr<models::Model> model = build_model(config);
+  model->to(backend);
+  return model;
+}
+
 }  // namespace
 
-data::Shard WorkloadRun::make_up(const models::ModelConfig& model, std::int64_t samples, int shard) {
+data::Shard WorkloadRun::make_up(const models::ModelConfig& model, std::int64_t image_pixels,
+                                 std::int64_t samples, int shard) {
   const Random random({1, purpose_of("benchmark"), 0, static_cast<std::uint32_t>(shard)});
   data::Shard made{.index = shard, .x = {}, .y = {}};
   const auto integers = [&](Shape shape, std::int64_t bound) {
@@ -48,7 +60,6 @@ data::Shard WorkloadRun::make_up(const models::ModelConfig& model, std::int64_t 
     made.x = integers({samples, model.context}, model.vocab);
     made.y = integers({samples, model.context}, model.vocab);
   } else if (model.name == "resnet") {
-    constexpr std::int64_t image_pixels = 32;
     made.x = normals({samples, model.in_channels, image_pixels, image_pixels});
     made.y = integers({samples}, model.classes);
   } else {
@@ -59,19 +70,21 @@ data::Shard WorkloadRun::make_up(const models::ModelConfig& model, std::int64_t 
 }
 
 WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::Communicator& world,
-                         kernels::Backend& backend, ddp::Options options, int shards_a_rank)
+                         kernels::Backend& backend, ddp::Options options, int shards_a_rank,
+                         const std::vector<std::string>& overrides)
     : config_(
           parse_config(fmt::format("{}[train]\nsteps = 1\nglobal_batch = {}\nshards = {}\n", workload.config,
                                    workload.batch_per_rank * world.size(), world.size() * shards_a_rank),
-                       "workload " + workload.name)),
-      model_(build_model(config_)),
+                       "workload " + workload.name, overrides)),
+      model_(built_on(config_, backend)),
       replicas_(std::make_unique<ddp::DataParallel>(
           *model_, world, backend, with_shards(std::move(options), world.size() * shards_a_rank))),
       optimizer_(build_optimizer(config_, *replicas_)) {
   const std::int64_t samples = samples_of_shard(workload, shards_a_rank);
   const comm::ShardRange mine = replicas_->shard_map().block(world.rank());
   for (int shard = mine.first; shard < mine.end(); ++shard)
-    batch_.shards.push_back(make_up(config_.model, samples, shard));
+    batch_.shards.push_back(
+        on_device(make_up(config_.model, workload.image_pixels, samples, shard), backend));
 }
 
 WorkloadRun::Times WorkloadRun::step() {

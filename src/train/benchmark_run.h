@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,10 +21,12 @@ constexpr std::int64_t settling_steps = 4;
 
 class WorkloadRun {
  public:
-  /// The batch of a rank is cut into so many shards; they must divide it (UsageError). `world` and `backend`
-  /// must outlive this. Collective over `world`.
+  /// The batch of a rank is cut into so many shards; they must divide it (UsageError).
+  /// `overrides` of its configuration are as those of --set. `world`, whose arenas lie on the backend's
+  /// device, and `backend` must outlive this. Collective over `world`.
   WorkloadRun(const StandardWorkload& workload, comm::Communicator& world, kernels::Backend& backend,
-              ddp::Options options = {}, int shards_a_rank = 1);
+              ddp::Options options = {}, int shards_a_rank = 1,
+              const std::vector<std::string>& overrides = {});
 
   struct Times {
     double step_ms = 0;      ///< optimizer included
@@ -43,7 +46,8 @@ class WorkloadRun {
     auto begin() const { return shards.begin(); }
     auto end() const { return shards.end(); }
   };
-  static data::Shard make_up(const models::ModelConfig& model, std::int64_t samples, int shard);
+  static data::Shard make_up(const models::ModelConfig& model, std::int64_t image_pixels,
+                             std::int64_t samples, int shard);
 
   Config config_;
   std::unique_ptr<models::Model> model_;

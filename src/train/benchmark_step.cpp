@@ -1,13 +1,21 @@
 // How long a training step takes.
+#include "lockstep/base/error.h"
 #include "lockstep/base/process_memory.h"
+#include "lockstep/train/precision.h"
 #include "train/benchmark_run.h"
 
 namespace lockstep::train {
 
-StepTimes time_steps(Session& session, const std::string& name, std::int64_t steps) {
+StepTimes time_steps(Session& session, const std::string& name, std::int64_t steps, DType compute,
+                     const std::vector<std::string>& overrides) {
+  for (const std::string& text : overrides) {
+    if (!text.starts_with("model.") && !text.starts_with("optimizer."))
+      throw UsageError("--set {}: only keys of model and optimizer are the workload's", text);
+  }
   check_steps(steps, "step");
   comm::Communicator& world = session.world();
-  WorkloadRun run(workload_named(name), world, session.backend());
+  WorkloadRun run(workload_named(name), session.transport(), session.backend(), {.compute = compute}, 1,
+                  overrides);
 
   std::vector<double> step_ms, exposed_ms;
   for (std::int64_t step = 0; step < settling_steps; ++step) run.step();
@@ -24,8 +32,10 @@ StepTimes time_steps(Session& session, const std::string& name, std::int64_t ste
       world, {static_cast<double>(after.peak_bytes),
               static_cast<double>(after.page_faults - before.page_faults) / static_cast<double>(steps)});
 
-  StepTimes times{
-      .model = name, .precision = run.config().train.precision, .ranks = world.size(), .steps = steps};
+  StepTimes times{.model = name,
+                  .precision = precision_text(compute, session.backend()),
+                  .ranks = world.size(),
+                  .steps = steps};
   times.step_ms = median(greatest_of_ranks(world, step_ms));
   times.exposed_comm_ms = median(greatest_of_ranks(world, exposed_ms));
   times.peak_memory_bytes = memory[0];
@@ -34,12 +44,14 @@ StepTimes time_steps(Session& session, const std::string& name, std::int64_t ste
   return times;
 }
 
-TreeOrderTimes time_tree_order(Session& session, const std::string& name, std::int64_t steps, int passes) {
+TreeOrderTimes time_tree_order(Session& session, const std::string& name, std::int64_t steps, int passes,
+                               DType compute) {
   check_steps(steps, "step");
   comm::Communicator& world = session.world();
   const StandardWorkload& workload = workload_named(name);
-  WorkloadRun tree(workload, world, session.backend(), {}, passes);
-  WorkloadRun in_order(workload, world, session.backend(), {.micro_batches = passes});
+  WorkloadRun tree(workload, session.transport(), session.backend(), {.compute = compute}, passes);
+  WorkloadRun in_order(workload, session.transport(), session.backend(),
+                       {.micro_batches = passes, .compute = compute});
 
   std::vector<double> tree_ms, in_order_ms;
   for (std::int64_t step = 0; step < settling_steps + steps; ++step) {

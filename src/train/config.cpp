@@ -91,8 +91,6 @@ void refuse_unavailable(const Config& config, const Judge& judge) {
   const auto refuse = [&](bool asked, std::string_view key, std::string_view instead) {
     if (asked) judge.refuse(key, fmt::format("not available in this version; {}", instead));
   };
-  refuse(config.train.precision != "fp32", "train.precision", "use fp32");
-  refuse(config.train.device == "cuda", "train.device", "use cpu");
   refuse(config.train.cuda_graph == "true", "train.cuda_graph", "use auto");
 }
 
@@ -115,7 +113,7 @@ void check_train(const TrainConfig& train, const Judge& judge) {
   judge.require(train.global_batch > 0, "train.global_batch", "is missing or not positive");
   judge.require(train.shards >= 0, "train.shards", "must be positive, or 0 for the world size");
   judge.require(train.micro_batches >= 1, "train.micro_batches", "must be at least 1");
-  judge.require(train.threads >= 1, "train.threads", "must be at least 1");
+  judge.require(train.threads >= 0, "train.threads", "must be positive, or 0 for as many as there are cores");
   judge.require(train.eval_every >= 0, "train.eval_every", "must not be negative");
   judge.require(train.label_smoothing >= 0 && train.label_smoothing < 1, "train.label_smoothing",
                 "must be in [0, 1)");

@@ -6,6 +6,7 @@
 #include "lockstep/base/whereabouts.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/eval_batches.h"
+#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::train {
 namespace {
@@ -25,8 +26,8 @@ double correct_of(kernels::Backend& backend, const Tensor& logits, const Tensor&
 
 }  // namespace
 
-Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset,
-                    comm::Communicator& world) {
+Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset, comm::Communicator& world,
+                    DType compute) {
   const bool classifies = model.kind() == models::Kind::classifier;
   const std::int64_t rows_per_sample = std::max<std::int64_t>(1, dataset.y_shape().numel());
   std::vector<double> sums;
@@ -36,15 +37,20 @@ Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& datas
     for (int chunk = batches.mine().first; chunk < batches.mine().end(); ++chunk) {
       whereabouts::mark();
       const data::EvalBatch& batch = batches.read(chunk);
-      tape.begin({.training = false, .record = false});
-      const Var logits = model.forward(tape, batch.x);
-      const Loss loss = cross_entropy(logits, batch.y);
+      tape.begin({.training = false,
+                  .record = false,
+                  .compute = compute,
+                  .same_parameters = chunk != batches.mine().first});
+      const Tensor x = kernels::on_device(batch.x, tape.backend());
+      const Tensor y = kernels::on_device(batch.y, tape.backend());
+      const Var logits = model.forward(tape, x);
+      const Loss loss = cross_entropy(logits, y);
       const std::size_t at = sums.size();
       sums.resize(at + width);
       const kernels::WeightedSum total = loss.read();
       sums[at + loss_sum] = total.sum;
       sums[at + weight] = total.weight;
-      sums[at + correct] = classifies ? correct_of(tape.backend(), logits.value(), batch.y) : 0.0;
+      sums[at + correct] = classifies ? correct_of(tape.backend(), logits.value(), y) : 0.0;
       sums[at + samples] = static_cast<double>(batch.samples());
     }
     tape.begin({.training = false, .record = false});

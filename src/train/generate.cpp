@@ -6,6 +6,7 @@
 
 #include "lockstep/autograd/tape.h"
 #include "lockstep/base/random.h"
+#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::train {
 namespace {
@@ -50,13 +51,17 @@ std::string generate(models::Model& model, std::int64_t context, kernels::Backen
   std::string text;
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     const auto seen = std::min<std::int64_t>(static_cast<std::int64_t>(tokens.size()), context);
-    tape.begin({.training = false, .record = false});
-    const Var logits =
-        model.forward(tape, Tensor::view(tokens.data() + tokens.size() - static_cast<std::size_t>(seen),
-                                         {1, seen}, DType::int64));
-    const float* const last = logits.value().data<float>() + logits.value().numel() - model.classes();
-    const std::int64_t token = draw({last, static_cast<std::size_t>(byte_tokens)}, options.temperature,
-                                    static_cast<double>(random.uniform(static_cast<std::uint64_t>(i))));
+    tape.begin({.training = false, .record = false, .compute = options.compute, .same_parameters = i > 0});
+    const Tensor prefix =
+        Tensor::view(tokens.data() + tokens.size() - static_cast<std::size_t>(seen), {1, seen}, DType::int64);
+    const Var logits = model.forward(tape, kernels::on_device(prefix, backend));
+    const Tensor rows = logits.value().reshape({seen, model.classes()});
+    const Tensor last_floats = backend.empty({1, model.classes()});
+    backend.copy(rows.rows(seen - 1, seen), last_floats);
+    const Tensor last = kernels::on_cpu(last_floats, &backend);
+    const std::int64_t token =
+        draw({last.data<float>(), static_cast<std::size_t>(byte_tokens)}, options.temperature,
+             static_cast<double>(random.uniform(static_cast<std::uint64_t>(i))));
     tokens.push_back(token);
     text.push_back(static_cast<char>(token));
   }

@@ -5,16 +5,15 @@
 #include <string>
 
 #include "lockstep/ddp/hooks.h"
+#include "lockstep/kernels/gpus.h"
+#include "lockstep/train/precision.h"
 
 namespace lockstep::train {
-namespace {
 
 DType wire_of(const Config& config) {
   if (config.ddp.reduce_dtype == "bf16") return DType::bfloat16;
   return config.ddp.reduce_dtype == "fp16" ? DType::float16 : DType::float32;
 }
-
-}  // namespace
 
 data::Augment augment_of(const Config& config, const data::Dataset& dataset) {
   if (!config.data.crop && !config.data.flip) return {};
@@ -23,7 +22,7 @@ data::Augment augment_of(const Config& config, const data::Dataset& dataset) {
   return {.crop_padding = config.data.crop ? padding : 0, .flip = config.data.flip};
 }
 
-ddp::Options ddp_options(const Config& config) {
+ddp::Options ddp_options(const Config& config, DType compute) {
   return {.bucket_mb = config.ddp.bucket_mb,
           .first_bucket_mb = config.ddp.first_bucket_mb,
           .shards = config.train.shards,
@@ -35,19 +34,22 @@ ddp::Options ddp_options(const Config& config) {
           .sharded_optimizer = config.ddp.sharded_optimizer,
           .check_every = config.ddp.check_every,
           .seed = config.train.seed,
+          .compute = compute,
           .layer_communicator = config.model.batch_norm == "sync"};
 }
 
 checkpoint::StoreOptions store_options(const Config& config, const data::Dataset& dataset,
-                                       const kernels::Backend& backend) {
+                                       const kernels::Backend& backend, DType compute) {
   return {.stream = {.seed = config.train.seed,
                      .shards = config.train.shards,
                      .samples_per_step = config.train.global_batch,
                      .samples_per_epoch = dataset.size()},
           .config = to_text(config),
           .provenance = {{samples_fact, std::to_string(dataset.size())},
+                         {"device", kernels::name_of(backend.device())},
                          {"threads", std::to_string(backend.threads())},
-                         {"instruction_set", backend.instruction_set()}},
+                         {"instruction_set", backend.instruction_set()},
+                         {"precision", precision_text(compute, backend)}},
           .keep = config.checkpoint.keep,
           .keep_best = config.checkpoint.keep_best,
           .async = config.checkpoint.async,

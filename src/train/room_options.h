@@ -11,12 +11,14 @@
 namespace lockstep::train {
 
 data::Augment augment_of(const Config& config, const data::Dataset& dataset);
-ddp::Options ddp_options(const Config& config);
+/// ddp.reduce_dtype
+DType wire_of(const Config& config);
+ddp::Options ddp_options(const Config& config, DType compute);
 
 /// A fact stored with a checkpoint and compared on a resume: how many samples there were to train on.
 inline constexpr const char* samples_fact = "train_samples";
 
 checkpoint::StoreOptions store_options(const Config& config, const data::Dataset& dataset,
-                                       const kernels::Backend& backend);
+                                       const kernels::Backend& backend, DType compute);
 
 }  // namespace lockstep::train

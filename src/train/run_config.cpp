@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lockstep/base/counted.h"
 #include "lockstep/base/log.h"
+#include "lockstep/train/threads.h"
 #include "lockstep/train/workload.h"
 
 namespace lockstep::train {
@@ -38,11 +40,24 @@ void settle(Config& config, checkpoint::RunDirectory& run, const RunOptions& opt
     }
     if (config.train.init.empty()) config.train.init = stored.train.init;
     if (config.train.shards == 0) config.train.shards = stored.train.shards;
+    if (config.train.threads == 0) config.train.threads = stored.train.threads;
     check_same_run(stored, config, run.path());
   } else if (config.train.shards == 0) {
     config.train.shards = world.size();
   }
   check_shards(config, world);
+}
+
+void settle_threads(Config& config, Session& session) {
+  const bool on_cpu = session.backend().device() == Device::cpu();
+  if (config.train.threads == 0) {
+    const ThreadChoice choice = choose_threads(cores_of_ranks(session.world()), session.world().topology());
+    config.train.threads = choice.threads;
+    if (on_cpu)
+      session.log().info("{} a rank, from now on ({})", counted(choice.threads, "thread"), choice.reason);
+  }
+  if (on_cpu && session.backend().threads() != config.train.threads)
+    session.use_backend(Device::cpu(), {.threads = config.train.threads});
 }
 
 }  // namespace lockstep::train

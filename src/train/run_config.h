@@ -4,15 +4,20 @@
 #include "lockstep/checkpoint/run_directory.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/train/config.h"
+#include "lockstep/train/session.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::train {
 
-/// Settles train.shards (the run's, or the world size) and train.init (--resume FILE, which is said where the
-/// configuration names another, or the run's), and checks that the run directory holds the same run or none.
-/// Collective. UsageError on every rank if the directory holds another configuration (each differing key with
-/// both values), and as check_shards().
+/// Settles train.shards (the run's, or the world size), train.threads (the run's, or 0) and train.init
+/// (--resume FILE, which is said where the configuration names another, or the run's), and checks that the
+/// run directory holds the same run or none. Collective. UsageError on every rank if the directory holds
+/// another configuration (each differing key with both values), and as check_shards().
 void settle(Config& config, checkpoint::RunDirectory& run, const RunOptions& options,
             const comm::Communicator& world);
+
+/// After it: train.threads = 0 in a new run becomes what choose_threads() says, which is said, and the
+/// session's backend, if it is the CPU's, gets the run's threads. Collective.
+void settle_threads(Config& config, Session& session);
 
 }  // namespace lockstep::train

@@ -8,7 +8,12 @@
 #include <numeric>
 #include <vector>
 
+#include "lockstep/base/counted.h"
 #include "lockstep/ddp/hooks.h"
+#include "lockstep/kernels/gpus.h"
+#include "lockstep/train/precision.h"
+#include "lockstep/train/threads.h"
+#include "train/room_options.h"
 
 namespace lockstep::train {
 namespace {
@@ -31,17 +36,65 @@ void say_memory(Session& session, const Config& config, const optim::Optimizer& 
                      config.ddp.sharded_optimizer ? fmt::format(" (of {:.2f} MiB)", mib(bytes.whole)) : "");
 }
 
+/// Where a rank's threads have to take turns: once, the first such machine.
+void say_crowding(Session& session) {
+  const comm::Topology& topology = session.world().topology();
+  const std::vector<RankCores> cores = cores_of_ranks(session.world());
+  if (session.backend().device() != Device::cpu()) return;
+  for (int node = 0; node < topology.nodes(); ++node) {
+    const auto crowd = crowding(cores, topology, node, session.backend().threads());
+    if (!crowd) continue;
+    session.log().info("note: {}; {}", crowd->text, crowd->remedy);
+    return;
+  }
+}
+
+/// "avx512_core with 2 threads a rank", "NVIDIA H200 (sm_90)".
+std::string describe(const kernels::Backend& backend, DType compute) {
+  const std::string precision =
+      compute == DType::float32 ? "" : fmt::format(", {}", precision_text(compute, backend));
+  if (backend.device() != Device::cpu())
+    return fmt::format("{} ({}){}", kernels::name_of(backend.device()), backend.instruction_set(), precision);
+  return fmt::format("{} with {} a rank{}", backend.instruction_set(), counted(backend.threads(), "thread"),
+                     precision);
+}
+
 }  // namespace
+
+std::vector<std::string> notes_on_sums(const Config& config, const comm::Communicator& transport,
+                                       const Device& device) {
+  std::vector<std::string> notes;
+  const bool on_gpus = device != Device::cpu();
+  if (on_gpus && transport.size() > 1 && !config.train.reproducible)
+    notes.emplace_back(
+        "sums are in NCCL's order, which depends on the number of ranks: the same bits at the same number of "
+        "ranks only; train.reproducible = true gives the bits of any other");
+  if (config.ddp.reduce_dtype == "fp32") return notes;
+  if (!transport.rounds(wire_of(config)))
+    notes.push_back(fmt::format("ddp.reduce_dtype = {} has no effect here: nothing travels {}",
+                                config.ddp.reduce_dtype,
+                                on_gpus ? "with one rank" : "between machines where there is one"));
+  else if (on_gpus)
+    notes.push_back(
+        fmt::format("gradients travel between GPUs as {}: the same bits at the same number of "
+                    "ranks only",
+                    config.ddp.reduce_dtype));
+  else
+    notes.push_back(
+        fmt::format("gradients travel between machines as {}: the same bits on the same machines "
+                    "only",
+                    config.ddp.reduce_dtype));
+  return notes;
+}
 
 void say_start(Session& session, const Config& config, models::Model& model, const DataSets& data,
                const ddp::DataParallel& replicas, const optim::Optimizer& optimizer, const optim::Ema* ema) {
   const Log& log = session.log();
   const comm::Communicator& world = session.world();
-  log.info("{} ({}) on {} rank{}, {} machine{}, {} with {} thread{} a rank", config.model.name,
-           models::summary(model.state()), world.size(), world.size() == 1 ? "" : "s",
-           world.topology().nodes(), world.topology().nodes() == 1 ? "" : "s",
-           session.backend().instruction_set(), session.backend().threads(),
-           session.backend().threads() == 1 ? "" : "s");
+  log.info("{} ({}) on {}, {}, {}", config.model.name, models::summary(model.state()),
+           counted(world.size(), "rank"), counted(world.topology().nodes(), "machine"),
+           describe(session.backend(), replicas.options().compute));
+  say_crowding(session);
   log.info("{} samples to train on, {} to evaluate on; {} a step, {:.1f} epochs in all", data.train().size(),
            data.eval() ? data.eval()->size() : 0, config.train.global_batch,
            static_cast<double>(config.train.steps * config.train.global_batch) /
@@ -71,11 +124,8 @@ void say_start(Session& session, const Config& config, models::Model& model, con
         "note: checkpoint.keep_best has only the last step to judge: no other checkpoint is evaluated; let "
         "train.eval_every divide checkpoint.every");
   }
-  if (config.ddp.reduce_dtype != "fp32") {
-    log.info("note: gradients travel between machines as {}: the same bits on the same machines only{}",
-             config.ddp.reduce_dtype,
-             world.topology().nodes() == 1 ? "; with one machine nothing travels, so it has no effect" : "");
-  }
+  for (const std::string& note : notes_on_sums(config, replicas.communicator(), session.backend().device()))
+    log.info("note: {}", note);
 }
 
 }  // namespace lockstep::train

@@ -1,6 +1,9 @@
 // Private to the room: what a run says of itself before its first step.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/optim/ema.h"
@@ -10,6 +13,10 @@
 #include "lockstep/train/workload.h"
 
 namespace lockstep::train {
+
+/// What the way in which gradients are summed costs in reproducibility. `transport`: what sums them.
+std::vector<std::string> notes_on_sums(const Config& config, const comm::Communicator& transport,
+                                       const Device& device);
 
 /// Ranks, model, data, shards, buckets and memory, and what the configuration costs in reproducibility.
 /// Collective; `ema` may be none.

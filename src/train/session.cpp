@@ -2,12 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "lockstep/base/whereabouts.h"
+#include "lockstep/comm/agreement.h"
+#include "lockstep/comm/json.h"
+#include "lockstep/comm/nccl.h"
+#include "lockstep/kernels/gpus.h"
+#include "lockstep/train/device.h"
 #include "train/watchdog.h"
 
 namespace lockstep {
@@ -64,17 +72,77 @@ int end_together(comm::Communicator& errors, const Failure& failure) {
   return std::atoi(texts[0].substr(0, 3).c_str());
 }
 
+/// What each rank has. Collective.
+std::vector<train::RankDevices> gathered(comm::Communicator& world, const kernels::Gpus& gpus) {
+  const nlohmann::json mine = {{"gpus", gpus.visible.size()}, {"problem", gpus.problem}};
+  std::vector<train::RankDevices> of_rank;
+  const comm::Topology& topology = world.topology();
+  for (const nlohmann::json& record : comm::all_gather_json(world, mine)) {
+    const auto node = static_cast<std::size_t>(topology.node_of_rank[of_rank.size()]);
+    of_rank.push_back(
+        {.gpus = record["gpus"], .problem = record["problem"], .host = topology.host_names[node]});
+  }
+  return of_rank;
+}
+
+/// GPUs that this rank could take: none if they could not sum what they are to sum.
+kernels::Gpus usable_gpus(bool sums) {
+  kernels::Gpus gpus = kernels::find_gpus();
+  if (!sums || gpus.visible.empty()) return gpus;
+  if (const std::string problem = comm::find_nccl().problem; !problem.empty()) {
+    gpus.problem = problem;
+    gpus.visible.clear();
+  }
+  return gpus;
+}
+
 }  // namespace
 
+Session::~Session() { drop_transport(); }
+
+void Session::drop_transport() {
+  if (watchdog_) watchdog_->look_after(nullptr);
+  transport_.reset();
+}
+
 kernels::Backend& Session::backend() {
-  if (!backend_) use_backend(Device::cpu(), 1);
+  if (!backend_) use_backend(Device::cpu());
   return *backend_;
+}
+
+void Session::use_backend(Device device, const DeviceOptions& options) {
+  drop_transport();  // it works with the backend that goes
+  if (device == Device::cpu()) {
+    backend_ = kernels::make_cpu_backend(options.threads);
+    return;
+  }
+  comm::together(world_, [&] { backend_ = kernels::make_backend(device); });
+  if (!options.sums) return;
+  transport_ = comm::make_nccl_communicator(
+      world_, {.device = device.index, .stream = backend_->stream(), .reproducible = options.reproducible});
+  if (watchdog_) watchdog_->look_after(transport_.get());
+}
+
+void Session::use_device(const std::string& asked, const DeviceOptions& options) {
+  kernels::Gpus gpus;
+  const bool sums = options.sums && world_.size() > 1;
+  if (asked != "cpu") gpus = usable_gpus(sums);
+  const int place = world_.topology().local_rank_of_rank[static_cast<std::size_t>(world_.rank())];
+  const int index = train::gpu_of_rank(place, std::max(1, static_cast<int>(gpus.visible.size())));
+  const std::string sharing =
+      sums && asked != "cpu" ? comm::sharing_problem(world_, gpus.visible.empty() ? -1 : index) : "";
+  const train::DeviceChoice choice = train::choose_device(asked, gpus.built, gathered(world_, gpus), sharing);
+  if (!choice.remark.empty() && world_.rank() == 0) log_.warning("{}", choice.remark);
+  if (choice.kind == Device::Kind::cpu) return use_backend(Device::cpu(), options);
+  use_backend(Device::cuda(index), options);
+  log_.info("computes on {}", gpus.visible[static_cast<std::size_t>(index)].describe());
 }
 
 void Session::watch(double hang_timeout_s, bool signal_report) {
   watchdog_.reset();
   watchdog_ = std::make_unique<train::Watchdog>(
       world_, train::WatchOptions{.hang_timeout_s = hang_timeout_s, .signal_report = signal_report});
+  watchdog_->look_after(transport_.get());
 }
 
 int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& program) {
@@ -89,15 +157,25 @@ int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& 
   }
   comm::Communicator& communicator = world->communicator();
   std::unique_ptr<comm::Communicator> errors;
+  std::optional<int> said;  // the code of a failure that has been told
   Failure failure;
   try {
     errors = communicator.split(0, communicator.rank());
     Session session(communicator, watchdog);
-    const ExitCode code = program(session);
-    whereabouts::enter(whereabouts::Phase::end);
-    return static_cast<int>(code);
+    try {
+      const ExitCode code = program(session);
+      whereabouts::enter(whereabouts::Phase::end);
+      return static_cast<int>(code);
+    } catch (...) {
+      // Told before the session goes: the end of NCCL takes seconds, in which peers may end the world.
+      failure = current_failure();
+      whereabouts::enter(whereabouts::Phase::failure);
+      said = end_together(*errors, failure);
+      throw;  // the transport's end is another after a failure
+    }
   } catch (...) {
-    failure = current_failure();
+    if (said) return *said;
+    if (failure.text.empty()) failure = current_failure();
   }
   whereabouts::enter(whereabouts::Phase::failure);
   if (!errors) end_alone(communicator, failure);

@@ -18,9 +18,11 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
+#include "lockstep/kernels/transfer.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/metrics.h"
+#include "lockstep/train/precision.h"
 #include "lockstep/train/stop.h"
 #include "lockstep/train/surroundings.h"
 #include "lockstep/train/workload.h"
@@ -94,7 +96,7 @@ struct StepShards {
 class Trainer {
  public:
   Trainer(Session& session, const Config& config, Inputs& inputs, checkpoint::RunDirectory& run,
-          const RunOptions& options, StopRequests& requests);
+          const RunOptions& options, StopRequests& requests, DType compute);
   ExitCode run();
 
  private:
@@ -116,6 +118,7 @@ class Trainer {
   Session& session_;
   comm::Communicator& world_;
   const Config& config_;
+  DType compute_;
   checkpoint::RunDirectory& run_;
   DataSets& data_;
   models::Model& model_;
@@ -146,25 +149,27 @@ class Trainer {
 };
 
 Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpoint::RunDirectory& run,
-                 const RunOptions& options, StopRequests& requests)
+                 const RunOptions& options, StopRequests& requests, DType compute)
     : session_(session),
       world_(session.world()),
       config_(config),
+      compute_(compute),
       run_(run),
       data_(inputs.data),
       model_(*inputs.model),
-      replicas_(model_, world_, session.backend(), ddp_options(config)),
+      replicas_(model_, session.transport(), session.backend(), ddp_options(config, compute)),
       optimizer_(build_optimizer(config, replicas_)),
       ema_(build_ema(config, model_, session.backend(), replicas_.sharding())),
       loader_(data_.train(),
               {.global_batch = config.train.global_batch,
                .shards = config.train.shards,
                .seed = config.train.seed,
-               .augment = augment_of(config, data_.train())},
+               .augment = augment_of(config, data_.train()),
+               .backend = &session.backend()},
               world_),
       schedule_{optim::schedule_named(config.optimizer.schedule), config.optimizer.lr,
                 config.optimizer.min_lr, config.optimizer.warmup_steps},
-      store_(run, world_, store_options(config, data_.train(), session.backend())),
+      store_(run, world_, store_options(config, data_.train(), session.backend(), compute)),
       requests_(requests),
       time_limit_(world_.rank() == 0),
       stragglers_(shards_of_ranks(replicas_.shard_map())) {
@@ -240,7 +245,8 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
 void Trainer::check_finite() const {
   for (const Param* const param : model_.state().params) {
     param->settle();
-    const float* const values = param->value.data<float>();
+    const Tensor here = kernels::on_cpu(param->value, &session_.backend());
+    const float* const values = here.data<float>();
     if (std::all_of(values, values + param->value.numel(), [](float value) { return std::isfinite(value); }))
       continue;
     throw TrainingError("step {}: {} is not finite; lower optimizer.lr or set optimizer.clip", done_,
@@ -293,7 +299,7 @@ void Trainer::evaluate_all() {
   std::string text = fmt::format("step {}", done_);
   evaluation_ = {};
   const auto add = [&](const std::string& prefix, const std::string& weights) {
-    const Evaluation found = evaluate(model_, replicas_.tape(), *data_.eval(), world_);
+    const Evaluation found = evaluate(model_, replicas_.tape(), *data_.eval(), world_, compute_);
     line[prefix + "loss"] = found.loss;
     evaluation_.metrics[prefix + "loss"] = found.loss;
     text += fmt::format("  {} loss {:.4f}", weights, found.loss);
@@ -449,12 +455,16 @@ ExitCode train(Session& session, Config config, const RunOptions& options) {
                         world.rank() == 0);  // what comes during the start is obeyed after a step
   session.watch(config.fault.hang_timeout_s, config.fault.signal_report);
   check_alike(world, config, options);
+  session.use_device(config.train.device, {.threads = std::max(1, config.train.threads),
+                                           .reproducible = config.train.reproducible});
+  const DType compute = settle_precision(session, config.train.precision, config.train.bf16_fallback);
   std::optional<Inputs> inputs;
   comm::together(world, [&] { inputs.emplace(config); });
   checkpoint::RunDirectory run(options.directory, world);
   settle(config, run, options, world);
-  session.use_backend(Device::cpu(), config.train.threads);
-  Trainer trainer(session, config, *inputs, run, options, requests);
+  settle_threads(config, session);
+  inputs->model->to(session.backend());
+  Trainer trainer(session, config, *inputs, run, options, requests, compute);
   run.write_config(to_text(config));  // only now: what failed to start leaves no run behind
   return trainer.run();
 }

@@ -24,6 +24,7 @@ using whereabouts::Phase;
 constexpr double unheard_note_s = 30;     // after which a node that never was heard of is named
 constexpr double verdict_patience_s = 2;  // for the one who took the word
 constexpr double death_patience_s = 5;    // for the launcher to end a job in which a rank has died
+constexpr double broken_patience_s = 2;   // for the thread that trains to say what its transport has found
 constexpr double lost_after_s = 5;        // silence of a rank elsewhere, if SIGTERM came and it is waited for
 constexpr std::size_t most_named = 16;    // ranks that wait
 
@@ -75,7 +76,8 @@ Watchdog::Watchdog(comm::Communicator& world, const WatchOptions& options)
       beat_every_s_(beat_every_s(options.hang_timeout_s)),
       judge_(world.size(), options.hang_timeout_s, 2 * beat_every_s_ + 4 * tick_s_ + 0.2),
       launcher_(world.size() > 1 ? ::getppid() : 0),
-      last_look_s_(monotonic_s()) {
+      last_look_s_(monotonic_s()),
+      transport_(tick_s_) {
   for (int rank = 0; rank < world.size(); ++rank) {
     if (is_local(rank)) local_ranks_.push_back(rank);
   }
@@ -121,6 +123,8 @@ Watchdog::~Watchdog() {
   ::sem_destroy(&wake);
 }
 
+void Watchdog::look_after(const comm::Communicator* transport) { transport_.look_after(transport); }
+
 void Watchdog::watch() {
   while (!over_) {
     timespec until{};
@@ -147,6 +151,7 @@ void Watchdog::look() {
     heartbeat_.send();
   }
   check_launcher();
+  check_transport();
   for (int rank = 0; rank < board_.ranks(); ++rank) {
     const RankRecord& record = board_.rank(rank);
     const whereabouts::Record& where = record.where;
@@ -302,6 +307,20 @@ void Watchdog::check_launcher() {
   if (launcher_ == 0 || ::getppid() == launcher_) return;
   say(fmt::format("lockstep: rank {} ends: its launcher (process {}) is gone\n", rank_, launcher_));
   ::_exit(static_cast<int>(ExitCode::failure));
+}
+
+/// The thread that trains finds it out as well if it asks; while that one does, it has a moment to say it in
+/// its own words.
+void Watchdog::check_transport() {
+  const std::string error = transport_.error();
+  // A rank that is failing says why itself.
+  if (error.empty() || board_.rank(rank_).where.phase.load() == Phase::failure) {
+    broken_since_s_ = -1;
+    return;
+  }
+  if (broken_since_s_ < 0) broken_since_s_ = watch_s_;
+  if (watch_s_ - broken_since_s_ > broken_patience_s)
+    end_job(fmt::format("lockstep: {}: {}; {}\n", name(rank_), error, place(rank_)));
 }
 
 void Watchdog::report() {

@@ -15,6 +15,7 @@
 #include "train/hang_judge.h"
 #include "train/heartbeat.h"
 #include "train/stack.h"
+#include "train/transport_probe.h"
 
 namespace lockstep::train {
 
@@ -34,6 +35,7 @@ struct WatchOptions {
 ///    the others, is no request to stop any more: they leave with exit code 5, those of other nodes when they
 ///    have waited for that rank in vain for some seconds.
 ///  * If the launcher is gone, this rank leaves as well.
+///  * What a transport finds broken while its rank waits for a device, where nobody asks it, ends the job.
 ///  * With signal_report, SIGUSR1 prints where this rank is, with the stack of its thread that trains; rank 0
 ///    prints where every rank is.
 class Watchdog {
@@ -45,6 +47,9 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
+  /// None: from when this returns it may go. In bounded time, even if the one before never answers.
+  void look_after(const comm::Communicator* transport);
+
  private:
   void watch();
   void look();
@@ -54,6 +59,7 @@ class Watchdog {
   void end_after_loss();
   void follow_verdict();
   void check_launcher();
+  void check_transport();
   void report();
 
   void end_job(const std::string& text, const std::string& reason = "");
@@ -77,8 +83,9 @@ class Watchdog {
   bool sees_pids_ = true;
 
   double watch_s_ = 0;  ///< on the clock that stands while this process does
-  double last_look_s_ = 0, sent_s_ = -1, verdict_since_s_ = -1, death_s_ = -1;
+  double last_look_s_ = 0, sent_s_ = -1, verdict_since_s_ = -1, death_s_ = -1, broken_since_s_ = -1;
   bool said_unheard_ = false;
+  TransportProbe transport_;
   std::atomic<bool> over_{false};
   std::thread thread_;
 };

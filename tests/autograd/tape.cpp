@@ -86,6 +86,37 @@ BOOST_AUTO_TEST_CASE(a_sum_with_itself_counts_twice_and_leaves_the_given_gradien
   BOOST_TEST(value_of(dy) == 5);
 }
 
+BOOST_AUTO_TEST_CASE(an_operation_that_takes_two_gradients_gets_the_last_one_apart) {
+  for (const int uses : {1, 2, 3}) {
+    begin();
+    const Var x = tape.input(scalar(1));
+    float first = 0, second = 0;
+    Var h = tape.record(x.value(), {&x}, [&](Tape& t, const Tensor& dy, const Tensor& beside) {
+      first = value_of(dy);
+      second = beside ? value_of(beside) : 0;
+      t.give(x, dy);
+    });
+    Var sum = step(h, "1");
+    for (int use = 2; use <= uses; ++use) sum = sum + scale(h, static_cast<float>(use));
+    tape.backward(sum, scalar(1));
+    BOOST_TEST(first == (uses == 3 ? 5 : uses));  // the last use gives first
+    BOOST_TEST(second == (uses == 1 ? 0 : 1));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_backward_may_add_to_what_its_input_has_received) {
+  begin();
+  const Var x = tape.input(scalar(1)), constant = tape.constant(scalar(1));
+  const Var y = tape.record(x.value(), {&x, &constant}, [&](Tape& t, const Tensor& dy) {
+    BOOST_TEST(!t.received(constant));
+    const Tensor so_far = t.received(x);
+    t.give_total(x, scalar(value_of(so_far) + 10 * value_of(dy)));
+    t.give_total(constant, dy);
+  });
+  tape.backward(y + scale(x, 3), scalar(1));
+  BOOST_TEST(value_of(tape.gradient(x)) == 13);
+}
+
 BOOST_AUTO_TEST_CASE(gradients_of_a_second_pass_add_where_the_sink_says_so) {
   Param w = parameter("w", 2);
   for (int pass = 0; pass < 2; ++pass) {

@@ -63,7 +63,10 @@ train_expect 2 "optimizer.lr: '1e' is not a number" --set optimizer.lr=1e
 train_expect 2 "optimizer.name: 'adam' is none of: adamw, sgd" --set optimizer.name=adam
 train_expect 2 "train.steps is not|write it as SECTION.KEY=VALUE" --set train.steps
 train_expect 2 "model.name = vit is unknown; mlp, resnet or gpt" --set model.name=vit
-train_expect 2 "train.precision = bf16: not available" --set train.precision=bf16
+grep -qw avx512_bf16 /proc/cpuinfo ||
+  train_expect 2 "precision bf16 would be slower than fp32: .*this processor .* has neither AVX512-BF16 nor AMX" --set train.precision=bf16
+train_expect 2 "train.bf16_fallback: 'never' is none of: refuse, fp32, convert" --set train.bf16_fallback=never
+[ -e /dev/nvidia0 ] || train_expect 2 "device cuda: " --set train.device=cuda
 train_expect 2 "5 shards do not divide train.global_batch = 24" --set train.shards=5
 expect 2 "5 ranks are more than the 4 shards" 5 train good.ini --run fresh
 [ ! -e fresh ] || fail "more ranks than shards: left behind: $(find fresh)"

@@ -44,7 +44,7 @@ before=$(find . | sort | grep -v -e out.log -e err.log)
 for count in 1 2; do
   doctor 0 "$count" --run runs/new --config run.ini
   for subject in processor mpi mpi-io hdf5 onednn gpu nccl "shared memory" limits "temporary files" "run directory" "disk speed" \
-    "file calls" slurm binding; do
+    "file calls" slurm binding threads; do
     grep -Eq "^(ok|note) +$subject " out.log || fail "nothing about $subject: $(cat out.log)"
   done
   says_not '^problem'
@@ -108,6 +108,17 @@ if [ "$(nproc)" -gt 1 ] && command -v taskset >/dev/null; then
   [ $? -eq 1 ] || fail "three threads on one core are no problem"
   says problem binding "rank 0, with 3 threads each, is bound to core $core"
   says note processor "1 of .* cores"
+
+  # As many threads as cores at the first start; they stay with the run, and whoever is crowded is told so.
+  says ok threads "3 for a rank; train.threads = 0 would make it 1 \(.*: 1 rank on 1 core\)"
+  timeout 60 taskset -c "$core" "$LOCKSTEP" train threads.ini --run crowded 2>start.log >&2 || fail "3 threads: $(cat start.log)"
+  has_line "note: .*: rank 0, with 3 threads each, is bound to core $core; give each rank cores" <start.log || fail "no note: $(cat start.log)"
+  timeout 60 "$LOCKSTEP" train run.ini --run free --set train.threads=0 --set train.steps=2 2>start.log >&2 || fail "threads = 0: $(cat start.log)"
+  has_line "[0-9]+ threads? a rank, from now on \(.*: 1 rank on " <start.log || fail "threads are not said: $(cat start.log)"
+  chosen=$(sed -n 's/^threads = //p' free/config.ini)
+  [ "$chosen" -ge 1 ] || fail "the run holds no number of threads: $(cat free/config.ini)"
+  timeout 60 taskset -c "$core" "$LOCKSTEP" train run.ini --run free --set train.threads=0 2>start.log >&2 || fail "goes not on: $(cat start.log)"
+  has_line "with $chosen threads? a rank" <start.log || fail "the run's $chosen threads have changed: $(cat start.log)"
 fi
 
 # Slurm: absent, in a job, without pmix, and one that never answers (a problem of its own, but no reason to wait).

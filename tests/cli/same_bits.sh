@@ -98,6 +98,22 @@ for pair in "2 3 true false" "5 1 false false" "1 4 false true"; do
   expect_same at-1/checkpoints/latest "$run/checkpoints/latest"
 done
 
+# In bf16 the bits are others, and as much the same at any number of ranks and across a resume.
+half=(train.precision=bf16 train.bf16_fallback=convert)
+at half-1 1 "${half[@]}"
+! "$LOCKSTEP" diff at-1/checkpoints/latest half-1/checkpoints/latest >/dev/null || fail "bf16 has the bits of fp32"
+at half-2 2 "${half[@]}"
+at half-4 4 "${half[@]}"
+at half-sharded-2 2 "${half[@]}" ddp.sharded_optimizer=true
+at half-resumed 3 "${half[@]}" train.steps=9
+at half-resumed 2 "${half[@]}"
+grep -q "going on after step 9" log-half-resumed || fail "bf16 did not resume"
+for run in half-2 half-4 half-sharded-2 half-resumed; do
+  expect_same half-1/checkpoints/latest "$run/checkpoints/latest"
+done
+! ranks 1 train run.ini --run half-1 >log 2>&1 </dev/null || fail "a bf16 run went on in fp32"
+grep -q "train.precision: the run has 'bf16', asked for 'fp32'" log || fail "another precision on a resume: $(cat log)"
+
 # A new run from a file's weights remembers the file: killed before its first checkpoint it starts from them again.
 ranks 1 train run.ini --run from-file --resume at-1/checkpoints/latest >log 2>&1 || fail "--resume FILE: $(tail -n 3 log)"
 rm -rf from-file/checkpoints/*

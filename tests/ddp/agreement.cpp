@@ -73,6 +73,8 @@ BOOST_AUTO_TEST_CASE(other_options_are_told) {
   Net net;
   BOOST_TEST(contains(refusal(net.state(), {.bucket_mb = odd_one_out() ? 1.0 : 25.0}),
                       "option bucket_mb has value 25 on rank 0 but 1 on " + last_rank()));
+  BOOST_TEST(contains(refusal(net.state(), {.compute = odd_one_out() ? DType::bfloat16 : DType::float32}),
+                      "option compute has value float32 on rank 0 but bfloat16 on " + last_rank()));
 }
 
 BOOST_AUTO_TEST_CASE(a_difference_on_several_ranks_names_them_all) {

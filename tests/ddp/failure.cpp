@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "ddp/toy.h"
+#include "support/forwarding.h"
 
 namespace lockstep::test {
 namespace {
@@ -191,6 +192,30 @@ BOOST_AUTO_TEST_CASE(gradients_go_with_the_memory_they_are_views_of) {
     BOOST_TEST(bool(net.params[0].gradient));
   }
   BOOST_TEST(!net.params[0].gradient);
+}
+
+BOOST_AUTO_TEST_CASE(an_error_is_told_although_the_transport_fails_after_it) {
+  class Breaking final : public Forwarding {
+   public:
+    using Forwarding::Forwarding;
+    bool broken = false;
+    comm::Ticket start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
+      if (broken) throw FailureError("the transport is broken");
+      return Forwarding::start_tree_sum(sum, map);
+    }
+  } transport(world());
+  Net net;
+  const auto backend = kernels::make_cpu_backend();
+  ddp::DataParallel replicas(net.state(), transport, *backend);
+  const auto step = [&] {
+    replicas.step(toy_batch(0, replicas), [&](Tape&, const ToyShard&) -> Loss {
+      transport.broken = true;
+      throw DataError("the sample cannot be read");
+    });
+  };
+  BOOST_CHECK_EXCEPTION(step(), DataError, [](const DataError& error) {
+    return std::string(error.what()) == "the sample cannot be read";
+  });
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 // Hooks of a caller's own: which buckets they are given, when, and what becomes of an error.
 #include <boost/test/unit_test.hpp>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
 #include "ddp/toy.h"
 #include "lockstep/ddp/hooks.h"
+#include "support/forwarding.h"
 
 namespace lockstep::test {
 namespace {
@@ -39,6 +41,7 @@ class Noting : public ddp::Hook {
   }
   /// Of the last step, in the order of starting.
   std::vector<bool> take_last_marks() { return std::exchange(is_last_, {}); }
+  const std::vector<comm::Ticket>& tickets() const { return tickets_; }
 
  protected:
   ddp::Buckets* buckets_ = nullptr;
@@ -154,6 +157,30 @@ BOOST_AUTO_TEST_CASE(a_rank_that_fails_gives_its_hook_every_bucket_all_the_same)
   BOOST_TEST(hook->started == in_order(run), boost::test_tools::per_element());
   run.step(1);
   check_gradients(run.net, reference(1, 4));
+}
+
+/// On a device waiting lets the program go on: only done() tells that a sum is there.
+BOOST_AUTO_TEST_CASE(a_step_ends_when_the_sums_of_its_hook_are_complete) {
+  class Asked final : public Forwarding {
+   public:
+    using Forwarding::Forwarding;
+    std::set<comm::Ticket> tickets;
+    bool done(comm::Ticket ticket) override {
+      tickets.insert(ticket);
+      return Forwarding::done(ticket);
+    }
+  } transport(world());
+  const auto hook = std::make_shared<Noting>();
+  const auto backend = kernels::make_cpu_backend();
+  Net net;
+  ddp::DataParallel replicas(net.state(), transport, *backend,
+                             {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .hook = hook});
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    replicas.step(toy_batch(step, replicas),
+                  [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
+  }
+  for (const comm::Ticket ticket : hook->tickets())
+    BOOST_TEST((ticket == 0 || transport.tickets.contains(ticket)));
 }
 
 BOOST_AUTO_TEST_CASE(hooks_that_differ_between_ranks_are_refused) {

@@ -115,6 +115,7 @@ BOOST_AUTO_TEST_CASE(a_sum_that_float16_cannot_hold_is_an_error_naming_the_param
       const auto backend = kernels::make_cpu_backend();
       ddp::DataParallel replicas(net.state(), *nodes, *backend,
                                  {.wire = DType::float16, .sharded_optimizer = sharded});
+      BOOST_TEST(nodes->rounds(DType::float16) == (nodes->topology().nodes() > 1));
       const auto large_step = [&] {
         replicas.step(toy_batch(0, replicas), [&](Tape& tape, const ToyShard& shard) {
           Loss loss = plain_loss(net, tape, shard);

@@ -164,12 +164,13 @@ BOOST_AUTO_TEST_CASE(a_rank_without_shards_starts_all_its_buckets_at_once_and_re
 
 BOOST_AUTO_TEST_CASE(a_plan_made_anew_keeps_what_every_plane_holds) {
   const auto self = comm::make_self_communicator();
+  const auto backend = kernels::make_cpu_backend();
   const std::vector<ddp::BucketPlan::Gradient> leaves{{"a", {3}, DType::float32},
                                                       {"b", {40}, DType::float32},
                                                       {"c", {0}, DType::float32},
                                                       {"d", {17}, DType::float32}};
   ddp::GradArena arena(*self, ddp::BucketPlan(leaves, std::vector{3, 2, 1, 0}, {}),
-                       std::vector<std::int64_t>{5}, 3, Device::cpu());
+                       std::vector<std::int64_t>{5}, 3, *backend);
   const auto fill = [&](int gradient, int plane) {
     const Tensor memory = arena.gradient(gradient, plane);
     std::iota(memory.data<float>(), memory.data<float>() + memory.numel(),

@@ -26,7 +26,7 @@ struct Step {
 
   void without_products() {
     backend->layer_norm(x, weight, bias, 1e-5f, y, mean, inv_std);
-    backend->layer_norm_backward(dy, x, weight, mean, inv_std, dx, dweight, dbias, true);
+    backend->layer_norm_backward(dy, x, weight, mean, inv_std, {}, dx, dweight, dbias, true);
     backend->group_norm(image, 4, channel, channel, 1e-5f, dimage, group, group_inverse);
     backend->group_norm_backward(image, image, 4, channel, group, group_inverse, dimage, dchannel, dchannel2,
                                  false);

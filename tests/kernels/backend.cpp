@@ -14,6 +14,10 @@ BOOST_AUTO_TEST_CASE(a_cpu_backend_has_the_threads_it_was_given) {
   BOOST_CHECK_THROW(make_cpu_backend(0), UsageError);
 }
 
+BOOST_AUTO_TEST_CASE(the_instruction_set_of_this_processor_has_a_name) {
+  BOOST_TEST(make_cpu_backend()->instruction_set().find("another") == std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(a_freed_tensor_serves_the_next_of_its_size) {
   const auto backend = make_cpu_backend();
   const void* first = backend->empty({10, 10}).raw();

@@ -314,6 +314,8 @@ BOOST_AUTO_TEST_CASE(dense_convolutions_find_a_direct_implementation) {
     const std::int64_t x_block = plain || c < native ? 1 : native, y_block = plain || o < native ? 1 : native;
     for (const auto pass : {kernels::ConvolutionPass::forward, kernels::ConvolutionPass::backward_input,
                             kernels::ConvolutionPass::backward_weight}) {
+      // For AVX-512 oneDNN has a direct weight gradient of 4 to 15 channels in the channels-last layout only.
+      if (pass == kernels::ConvolutionPass::backward_weight && native == 16 && c > 3 && c < native) continue;
       const kernels::ConvolutionPlan plan(
           {pass, 4, c, size, size, o, out, out, kernel, kernel, stride, padding, 1, x_block, y_block, false},
           engine, 1);
@@ -376,6 +378,6 @@ BOOST_AUTO_TEST_CASE(shapes_that_do_not_fit_are_refused) {
   BOOST_CHECK_THROW(backend->convolution(x, empty({6, 3, 3, 3}), {}, {1, 0, 1}, y), ls::UsageError);
   BOOST_CHECK_THROW(backend->convolution_backward_input(x, weight, {1, 0, 1}, y), ls::UsageError);
   BOOST_CHECK_THROW(backend->convolution_backward_weight(x, x, {1, 0, 1}, weight, false), ls::UsageError);
-  const ls::Tensor half = backend->empty({2, 4, 5, 5}, ls::DType::bfloat16, 1);
-  BOOST_CHECK_THROW(backend->convolution(half, weight, {}, {1, 0, 1}, y), ls::UsageError);
+  const ls::Tensor wide = backend->empty({2, 4, 5, 5}, ls::DType::float64, 1);
+  BOOST_CHECK_THROW(backend->convolution(wide, weight, {}, {1, 0, 1}, y), ls::UsageError);
 }

@@ -57,7 +57,8 @@ Results compute(int threads, const Tensor& x, const Tensor& weight, const Tensor
   Results out(x);
   const auto backend = make_cpu_backend(threads);
   backend->layer_norm(x, weight, bias, eps, out.y, out.mean, out.inv_std);
-  backend->layer_norm_backward(dy, x, weight, out.mean, out.inv_std, out.dx, out.dweight, out.dbias, false);
+  backend->layer_norm_backward(dy, x, weight, out.mean, out.inv_std, {}, out.dx, out.dweight, out.dbias,
+                               false);
   return out;
 }
 
@@ -112,7 +113,7 @@ BOOST_AUTO_TEST_CASE(parameter_gradients_accumulate) {
                dy = draw.normal({9, 12});
   Results out = compute(1, x, w, b, dy);
   const Tensor once = copy_of(out.dweight);
-  make_cpu_backend()->layer_norm_backward(dy, x, w, out.mean, out.inv_std, out.dx, out.dweight, out.dbias,
+  make_cpu_backend()->layer_norm_backward(dy, x, w, out.mean, out.inv_std, {}, out.dx, out.dweight, out.dbias,
                                           true);
   for (int i = 0; i < 12; ++i) BOOST_TEST(out.dweight.data<float>()[i] == 2 * once.data<float>()[i]);
 }

@@ -33,6 +33,31 @@ BOOST_FIXTURE_TEST_CASE(a_dense_product_counts_two_operations_a_term_and_each_op
   BOOST_TEST(linear.bytes == 2 * 4 * (12 + 20 + 5 + 15));
 }
 
+BOOST_FIXTURE_TEST_CASE(operations_in_one_go_count_what_they_move_and_an_absent_operand_is_nothing,
+                        Profiled) {
+  const Tensor x = backend->empty({3, 4}), weight = backend->empty({5, 4}), bias = backend->empty({5}),
+               y = backend->empty({3, 5});
+  for (const Tensor& tensor : {x, weight, bias}) backend->fill(tensor, 1);
+  timed->linear_activation(Activation::gelu_tanh, x, weight, bias, {}, y);
+  OperationFigures fused = only();
+  BOOST_TEST(fused.name == "linear_activation 3 x 4 -> 5");
+  BOOST_TEST(fused.flops == 2 * 3 * 4 * 5);
+  BOOST_TEST(fused.bytes == 4 * (12 + 20 + 5 + 15));
+
+  profile.clear();
+  const Tensor row = backend->empty({4}), moments = backend->empty({3});
+  backend->fill(row, 1);
+  timed->add_layer_norm(x, x, row, row, 1e-5f, backend->empty({3, 4}), backend->empty({3, 4}), moments,
+                        moments);
+  fused = only();
+  BOOST_TEST(fused.flops == 0);
+  BOOST_TEST(fused.bytes == 4 * (4 * 12 + 2 * 4 + 2 * 3));
+
+  profile.clear();
+  timed->batch_norm_relu(x, row, row, {}, {}, {}, backend->empty({3, 4}));
+  BOOST_TEST(only().bytes == 4 * 2 * 12);
+}
+
 BOOST_FIXTURE_TEST_CASE(a_convolution_counts_its_terms_at_each_place_of_its_output, Profiled) {
   const Tensor x = backend->empty({2, 4, 6, 6}), weight = backend->empty({8, 2, 3, 3}),
                dy = backend->empty({2, 8, 3, 3});

@@ -65,27 +65,39 @@ Tensor first(const Tensor& tensor) {
   return tensor.rows(0, 1).reshape(Shape(shape.extents().subspan(1)));
 }
 
+void check_model(const GoldenCase& golden, DType compute, const Tolerance& loss_within,
+                 const Tolerance& logits_within) {
+  const auto model = models::make_model(config_of(golden.what().at("model")), 1);
+  const auto backend = kernels::make_cpu_backend();
+  LocalGradients gradients(*model, *backend);
+  Tape tape(*backend);
+  const Tensor x = first(golden.tensor("x")), y = first(golden.tensor("y"));
+
+  load(golden, "init", *model);
+  tape.begin({.sink = &gradients, .compute = compute});
+  const Loss loss = cross_entropy(model->forward(tape, x), y);
+  Tensor mean = Tensor::empty({1}, DType::float64);
+  const kernels::WeightedSum total = loss.read();
+  *mean.data<double>() = total.sum / total.weight;
+  std::string text = mismatch(golden, "loss[0]", mean, golden.tensor("loss").rows(0, 1), loss_within);
+  BOOST_CHECK_MESSAGE(text.empty(), text);
+
+  load(golden, "final", *model);
+  tape.begin({.training = false, .record = false, .compute = compute});
+  text =
+      mismatch(golden, "eval_logits", in_float32(*backend, model->forward(tape, x).value()), logits_within);
+  BOOST_CHECK_MESSAGE(text.empty(), text);
+}
+
 BOOST_AUTO_TEST_CASE(every_model_computes_what_pytorch_does) {
   for_each_golden_case("train", [](const GoldenCase& golden) {
-    const auto model = models::make_model(config_of(golden.what().at("model")), 1);
-    const auto backend = kernels::make_cpu_backend();
-    LocalGradients gradients(*model, *backend);
-    Tape tape(*backend);
-    const Tensor x = first(golden.tensor("x")), y = first(golden.tensor("y"));
+    check_model(golden, DType::float32, loss_tolerance, trajectory_tolerance);
+  });
+}
 
-    load(golden, "init", *model);
-    tape.begin({.sink = &gradients});
-    const Loss loss = cross_entropy(model->forward(tape, x), y);
-    Tensor mean = Tensor::empty({1}, DType::float64);
-    const kernels::WeightedSum total = loss.read();
-    *mean.data<double>() = total.sum / total.weight;
-    std::string text = mismatch(golden, "loss[0]", mean, golden.tensor("loss").rows(0, 1), loss_tolerance);
-    BOOST_CHECK_MESSAGE(text.empty(), text);
-
-    load(golden, "final", *model);
-    tape.begin({.training = false, .record = false});
-    text = mismatch(golden, "eval_logits", model->forward(tape, x).value(), trajectory_tolerance);
-    BOOST_CHECK_MESSAGE(text.empty(), text);
+BOOST_AUTO_TEST_CASE(in_bf16_models_stay_near) {
+  for_each_golden_case("train", [](const GoldenCase& golden) {
+    check_model(golden, DType::bfloat16, bf16_loss_tolerance, bf16_tolerance);
   });
 }
 

@@ -53,6 +53,24 @@ struct Fixture {
 
 BOOST_FIXTURE_TEST_SUITE(registry, Fixture)
 
+BOOST_AUTO_TEST_CASE(a_stem_for_large_images_quarters_them_and_keeps_the_names) {
+  ModelConfig config = resnet();
+  const auto small = models::make_model(config, 1);
+  config.stem = "7x7";
+  const auto large = models::make_model(config, 1);
+  BOOST_TEST(names_of(*large) == names_of(*small), boost::test_tools::per_element());
+  const ModelState state = *large;
+  BOOST_TEST((state.params.front()->value.shape() == Shape{4, 3, 7, 7}));
+  tape.begin({.training = false, .record = false});
+  // 18 x 18: 9 x 9 behind the convolution, 5 x 5 behind the pool, 3 x 3 in the second stage.
+  BOOST_TEST((large->forward(tape, Tensor::zeros({2, 3, 18, 18})).shape() == Shape{2, 5}));
+  config.stem = "5x5";
+  check_refused(config, {"model.stem = 5x5", "3x3 or 7x7"});
+  config = mlp();
+  config.stem = "7x7";
+  check_refused(config, {"model.stem", "mlp"});
+}
+
 BOOST_AUTO_TEST_CASE(mlp_has_the_names_of_a_pytorch_sequential) {
   const auto model = models::make_model(mlp(), 1);
   BOOST_TEST(names_of(*model) == (Names{"net.0.weight", "net.0.bias", "net.2.weight", "net.2.bias",
@@ -207,9 +225,9 @@ BOOST_AUTO_TEST_CASE(impossible_configurations_name_key_and_value) {
   config = gpt();
   config.batch_norm = "sync";
   check_refused(config, {"model.batch_norm = sync", "gpt"});
-  config = gpt();
+  config = mlp();
   config.recompute = true;
-  check_refused(config, {"model.recompute"});
+  check_refused(config, {"model.recompute = true", "mlp"});
 }
 
 BOOST_AUTO_TEST_CASE(the_summary_counts_parameters_and_names_frozen_ones) {

@@ -26,18 +26,32 @@ std::vector<Work> all_work() {
       .name = "resnet", .blocks = {1, 1}, .width = 16, .in_channels = 3, .classes = 10};
   models::ModelConfig sync = resnet;
   sync.batch_norm = "sync";
+  models::ModelConfig again = resnet;
+  again.recompute = true;
   return {
       {{.name = "mlp", .sizes = {192, 64, 32, 10}, .dropout = 0.1}, images, labels},
       {resnet, images, labels},
       {sync, images, labels},
+      {again, images, labels},
       {{.name = "gpt", .layers = 2, .heads = 2, .channels = 32, .context = 16, .vocab = 48, .dropout = 0.1},
+       tokens,
+       tokens},
+      {{.name = "gpt",
+        .layers = 2,
+        .heads = 2,
+        .channels = 32,
+        .context = 16,
+        .vocab = 48,
+        .dropout = 0.1,
+        .recompute = true},
        tokens,
        tokens}};
 }
 
 BOOST_AUTO_TEST_CASE(steps_after_the_third_allocate_nothing) {
   const auto self = comm::make_self_communicator();
-  for (const int threads : {1, 2}) {
+  for (const auto& [threads, compute] :
+       {std::pair{1, DType::float32}, {2, DType::float32}, {1, DType::bfloat16}, {2, DType::bfloat16}}) {
     for (const Work& work : all_work()) {
       const auto model = models::make_model(work.config, 1);
       const auto backend = kernels::make_cpu_backend(threads);
@@ -52,15 +66,16 @@ BOOST_AUTO_TEST_CASE(steps_after_the_third_allocate_nothing) {
           count.emplace();
         }
         gradients.clear();
-        tape.begin({.step = step, .sink = &gradients, .layer_communicator = self.get()});
+        tape.begin({.step = step, .sink = &gradients, .layer_communicator = self.get(), .compute = compute});
         backward(cross_entropy(model->forward(tape, work.x), work.y));
         tape.finish_backward();
-        tape.begin({.training = false, .record = false});
+        tape.begin({.training = false, .record = false, .compute = compute});
         model->forward(tape, work.x);
       }
       const Allocations made = count->made();
-      BOOST_TEST_CONTEXT(work.config.name << ", batch norm " << work.config.batch_norm << ", " << threads
-                                          << " threads") {
+      BOOST_TEST_CONTEXT(work.config.name << ", batch norm " << work.config.batch_norm << ", "
+                                          << (work.config.recompute ? "recomputed, " : "") << threads
+                                          << " threads, " << to_string(compute)) {
         BOOST_TEST(made.own == 0);
         BOOST_TEST(backend->reserved_bytes() == reserved);
         BOOST_TEST_MESSAGE(work.config.name << ": oneDNN allocated " << made.onednn / long{steps - warm}

@@ -174,8 +174,9 @@ void add_over_ranks(const Tensor& tensor) {
 }
 
 void check(const GoldenCase& golden, const std::string& tensor_name, const Tensor& found,
-           const Tensor& wanted) {
-  const std::string text = mismatch(golden, tensor_name, found, wanted, layer_tolerance);
+           const Tensor& wanted, DType compute) {
+  const std::string text = mismatch(golden, tensor_name, found, wanted,
+                                    compute == DType::float32 ? layer_tolerance : bf16_tolerance);
   BOOST_CHECK_MESSAGE(text.empty(), text);
 }
 
@@ -191,7 +192,7 @@ void load_parameters(const GoldenCase& golden, const ModelState& state) {
 }
 
 /// One forward and backward of a layer; channel_block: in which the inputs arrive.
-void check_layer(const GoldenCase& golden, Factory factory, int channel_block) {
+void check_layer(const GoldenCase& golden, Factory factory, int channel_block, DType compute) {
   nn::Module root;
   std::unique_ptr<nn::Module> layer;
   const Forward forward = factory(root, layer, golden);
@@ -204,29 +205,30 @@ void check_layer(const GoldenCase& golden, Factory factory, int channel_block) {
   const bool meets = golden.what().contains("split");
   tape.begin({.training = golden.what().value("training", true),
               .sink = &sink,
-              .layer_communicator = meets ? &world() : nullptr});
+              .layer_communicator = meets ? &world() : nullptr,
+              .compute = compute});
   const Tensor wanted = golden.tensor("output"), grad_output = golden.tensor("grad_output");
   const Rows rows = meets ? rows_of_this_rank(golden.what().at("split")) : Rows{0, wanted.size(0)};
 
   std::vector<Var> leaves, inputs;
   for (const std::string& name : golden.names("input")) {
     const Tensor x = golden.tensor("input/" + name).rows(rows.begin, rows.end);
-    leaves.push_back(x.dtype() == DType::int64 ? tape.constant(x) : tape.input(x));
+    leaves.push_back(x.dtype() == DType::int64 ? tape.constant(x) : tape.input(tape.data(x).value()));
     inputs.push_back(to_channel_block(leaves.back(), channel_block));
   }
   const Var output = to_channel_block(forward(tape, inputs), 1);
-  check(golden, "output", output.value(), wanted.rows(rows.begin, rows.end));
-  tape.backward(output, grad_output.rows(rows.begin, rows.end));
+  check(golden, "output", in_float32(*backend, output.value()), wanted.rows(rows.begin, rows.end), compute);
+  tape.backward(output, tape.data(grad_output.rows(rows.begin, rows.end)).value());
   tape.finish_backward();
 
   for (const std::string& name : golden.names("grad_input"))
-    check(golden, "grad_input/" + name, tape.gradient(leaves.at(std::stoul(name))),
-          golden.tensor("grad_input/" + name).rows(rows.begin, rows.end));
+    check(golden, "grad_input/" + name, in_float32(*backend, tape.gradient(leaves.at(std::stoul(name)))),
+          golden.tensor("grad_input/" + name).rows(rows.begin, rows.end), compute);
   BOOST_CHECK_EQUAL(sink.ready_params().size(), state.params.size());
   for (Param* const param : state.params) {
     if (meets) add_over_ranks(param->gradient);
     const std::string path = "grad_param/" + param->name.substr(2);
-    check(golden, path, param->gradient, golden.tensor(path));
+    check(golden, path, param->gradient, golden.tensor(path), compute);
   }
   for (auto& [statistic, values] : sink.statistics()) {
     if (meets) add_over_ranks(values);
@@ -234,17 +236,17 @@ void check_layer(const GoldenCase& golden, Factory factory, int channel_block) {
   }
   for (Buffer* const buffer : state.buffers) {
     const std::string path = "buffer_after/" + buffer->name.substr(2);
-    check(golden, path, buffer->value, golden.tensor(path));
+    check(golden, path, buffer->value, golden.tensor(path), compute);
   }
 }
 
 /// PyTorch's losses are means: the sum's gradient times grad_output / weight.
-void check_loss(const GoldenCase& golden) {
+void check_loss(const GoldenCase& golden, DType compute) {
   const auto backend = kernels::make_cpu_backend();
   PassSink sink(*backend);
   Tape tape(*backend);
-  tape.begin({.sink = &sink});
-  const Var x = tape.input(golden.tensor("input/0"));
+  tape.begin({.sink = &sink, .compute = compute});
+  const Var x = tape.input(tape.data(golden.tensor("input/0")).value());
   const Tensor target = golden.tensor("target");
   const Loss loss = golden.what().at("layer") == "MSE"
                         ? mse(x, target)
@@ -254,27 +256,32 @@ void check_loss(const GoldenCase& golden) {
   Tensor mean = Tensor::empty({});
   const kernels::WeightedSum total = loss.read();
   *mean.data<float>() = static_cast<float>(total.sum / total.weight);
-  check(golden, "output", mean, golden.tensor("output"));
+  check(golden, "output", mean, golden.tensor("output"), compute);
   const double grad_output = *golden.tensor("grad_output").data<float>();
   backward(loss, static_cast<float>(grad_output / total.weight));
-  check(golden, "grad_input/0", tape.gradient(x), golden.tensor("grad_input/0"));
+  check(golden, "grad_input/0", in_float32(*backend, tape.gradient(x)), golden.tensor("grad_input/0"),
+        compute);
 }
 
-BOOST_AUTO_TEST_CASE(every_layer_agrees_with_pytorch) {
+void check_layers(DType compute) {
   int cases = 0;
   for_each_golden_case("layers", [&](const GoldenCase& golden) {
     const std::string layer = golden.what().at("layer");
     BOOST_TEST_CONTEXT(golden.name()) {
       ++cases;
-      if (layer == "CrossEntropy" || layer == "MSE") return check_loss(golden);
+      if (layer == "CrossEntropy" || layer == "MSE") return check_loss(golden, compute);
       const auto factory = factories().find(layer);
       BOOST_REQUIRE_MESSAGE(factory != factories().end(), golden.name() << ": unknown layer " << layer);
-      check_layer(golden, factory->second, 1);
-      if (golden.tensor("input/0").shape().rank() == 4) check_layer(golden, factory->second, 8);
+      check_layer(golden, factory->second, 1, compute);
+      if (golden.tensor("input/0").shape().rank() == 4) check_layer(golden, factory->second, 8, compute);
     }
   });
   BOOST_TEST_MESSAGE(cases << " cases");
 }
+
+BOOST_AUTO_TEST_CASE(every_layer_agrees_with_pytorch) { check_layers(DType::float32); }
+
+BOOST_AUTO_TEST_CASE(in_bf16_every_layer_stays_near) { check_layers(DType::bfloat16); }
 
 }  // namespace
 }  // namespace lockstep::test

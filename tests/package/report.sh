@@ -64,6 +64,22 @@ import json, sys
 gpus = json.load(open("report.json"))["gpus"]
 sys.exit(0 if gpus[0]["name"] == "NVIDIA H200" and gpus[0]["driver_version"] == "580.1" else str(gpus))' || fail "the GPU in the report"
 
+# Measurements, each with what it printed or why it could not; none of them fails the script.
+# shellcheck disable=SC2016  # expanded by the program
+printf '#!/bin/sh\ncase "$*" in *profile*) exit 5;; *resnet*) echo no JSON;; *) echo "{\\"step_ms\\": 5.5}";; esac\n' >bundle/bin/lockstep
+chmod +x bundle/bin/lockstep
+list "$(entry gpu.kernel '"gpu"' 60 'exit 0')"
+[ "$(gpu_sh)" -eq 0 ] || fail "measurements: $(cat log)"
+python3 - <<'PYTHON' || fail "measurements: $(cat report.json)"
+import json
+ours = [entry for entry in json.load(open("report.json"))["benchmarks"] if entry["command"].startswith("lockstep")]
+results = {("profile" in entry["command"], "resnet" in entry["command"]): entry for entry in ours}
+assert results[False, False]["result"] == {"step_ms": 5.5}
+assert results[False, True]["result"] is None and results[True, False]["exit_code"] == 5
+PYTHON
+[ "$(gpu_sh --no-benchmarks)" -eq 0 ] || fail "--no-benchmarks: $(cat log)"
+grep -q '"benchmarks": \[\]' report.json || fail "--no-benchmarks measured: $(cat report.json)"
+
 [ "$(gpu_sh --report nowhere/report.json)" -eq 2 ] || fail "a report that cannot be written: $(cat log)"
 rm bundle/tests/list.json
 [ "$(gpu_sh)" -eq 2 ] || fail "no list: $(cat log)"

@@ -17,6 +17,7 @@ class Forwarding : public comm::Communicator {
   int rank() const override { return real_.rank(); }
   int size() const override { return real_.size(); }
   const comm::Topology& topology() const override { return real_.topology(); }
+  bool rounds(DType wire) const override { return real_.rounds(wire); }
   std::unique_ptr<comm::Arena> allocate_arena(std::size_t bytes, int planes) override {
     return real_.allocate_arena(bytes, planes);
   }
@@ -33,6 +34,7 @@ class Forwarding : public comm::Communicator {
   void progress() override { real_.progress(); }
   bool done(comm::Ticket ticket) override { return real_.done(ticket); }
   void wait(comm::Ticket ticket) override { real_.wait(ticket); }
+  std::string async_error() const override { return real_.async_error(); }
   void all_gather(const void* mine, std::size_t bytes, void* all) override {
     real_.all_gather(mine, bytes, all);
   }

@@ -50,7 +50,19 @@ inline constexpr Tolerance layer_tolerance{.of_largest = 1e-5, .relative = 1e-4,
 inline constexpr Tolerance optimizer_tolerance{.absolute = 1e-6, .relative = 1e-5};
 inline constexpr Tolerance trajectory_tolerance{.of_largest = 5e-5, .relative = 1e-4};
 inline constexpr Tolerance loss_tolerance{.relative = 1e-4};
+/// Of passes in bf16, beside references in float32.
+inline constexpr Tolerance bf16_tolerance{.of_largest = 2e-2};
+inline constexpr Tolerance bf16_loss_tolerance{.relative = 2e-2};
 inline constexpr Tolerance exact{};
+
+/// Itself, or a copy that the backend makes.
+template <class Backend>
+Tensor in_float32(Backend& backend, const Tensor& tensor) {
+  if (tensor.dtype() != DType::bfloat16) return tensor;
+  const Tensor floats = backend.empty(tensor.shape(), DType::float32, tensor.channel_block());
+  backend.copy(tensor, floats);
+  return floats;
+}
 
 /// Empty if `found` (float32, float64 or int64, plain) matches `wanted`; else one line: case, tensor, how
 /// many elements are off, and the worst of them. What is not finite matches nothing.

@@ -7,7 +7,9 @@
 #include <boost/test/tree/observer.hpp>
 #include <boost/test/unit_test.hpp>
 #include <cstdio>
+#include <string>
 
+#include "support/place.h"
 #include "support/world.h"
 
 namespace lockstep::test {
@@ -45,6 +47,12 @@ comm::Communicator& world() { return *communicator; }
 int main(int argc, char** argv) {
   lockstep::comm::World world(argc, argv);
   lockstep::test::communicator = &world.communicator();
+  if (const std::string reason = lockstep::test::reason_to_skip(); !reason.empty()) {
+    if (world.communicator().rank() == 0) std::printf("skipped: %s\n", reason.c_str());
+    return 77;  // which CTest reports as skipped: never as passed
+  }
+  const auto transport = lockstep::test::transport_over(world.communicator());
+  if (transport) lockstep::test::communicator = transport.get();
   lockstep::test::EndOnFailure end_on_failure;
   boost::unit_test::framework::register_observer(end_on_failure);
   const int result = boost::unit_test::unit_test_main(&lockstep::test::nothing_to_initialise, argc, argv);

@@ -14,6 +14,20 @@ import time
 CPU_TESTS = r"^(comm|ddp|checkpoint|golden|train)\..*\.np[124]$"  # --cpu
 OUTPUT_LINES = 30  # of a failed test, in the report
 
+# In turn, so that ours and the peer's see the same machine. Each prints one JSON document.
+OURS = ["lockstep", "bench", "step", "--device", "cuda", "--json", "--steps", "40"]
+PEER = ["python3", "{bundle}/tests/bench/peers/gpu.py"]
+BENCHMARKS = [
+    *(command for name in ("gpt-gpu", "resnet-gpu") for command in (
+        OURS + ["--workload", name, "--precision", "bf16"],
+        PEER + ["--workload", name, "--precision", "bf16"],
+        OURS + ["--workload", name, "--precision", "bf16"])),
+    OURS + ["--workload", "gpt-gpu", "--precision", "bf16", "--profile"],
+    OURS + ["--workload", "resnet-gpu", "--precision", "bf16", "--profile"],
+    OURS + ["--workload", "gpt-gpu", "--precision", "fp32"],
+]
+BENCHMARK_TIMEOUT_S = 120
+
 
 def answer(*command):
     """Standard output of a command; None where there is none."""
@@ -81,6 +95,27 @@ def run(test, bundle, most_s):
     return entry
 
 
+def benchmark(command, bundle, most_s):
+    """Runs one measurement: its entry of the report."""
+    entry = {"command": " ".join(command).replace("{bundle}/", "")}
+    command = [word.replace("{bundle}", bundle) for word in command]
+    begin = time.monotonic()
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              timeout=min(BENCHMARK_TIMEOUT_S, most_s))
+        said = (done.stdout + done.stderr).splitlines()[-OUTPUT_LINES:]
+        entry["exit_code"] = done.returncode
+        entry["result"] = json.loads(done.stdout) if done.returncode == 0 else None
+        if done.returncode != 0:
+            entry["output"] = said
+    except subprocess.TimeoutExpired:
+        entry.update(result=None, output=[f"not done after {min(BENCHMARK_TIMEOUT_S, most_s):.0f} s"])
+    except (OSError, ValueError) as error:
+        entry.update(result=None, output=[str(error)])
+    entry["seconds"] = round(time.monotonic() - begin, 1)
+    return entry
+
+
 def complain(text):
     """Says what is wrong; the exit code."""
     print("gpu.sh: " + text, file=sys.stderr)
@@ -91,6 +126,7 @@ def main():
     parser = argparse.ArgumentParser(prog="gpu.sh", description="Runs the GPU tests of a bundle and writes one JSON report.")
     parser.add_argument("bundle", help=argparse.SUPPRESS)
     parser.add_argument("--cpu", action="store_true", help="the MPI tests at 1, 2 and 4 ranks as well, which need no GPU")
+    parser.add_argument("--no-benchmarks", action="store_true", help="tests only")
     parser.add_argument("--match", metavar="REGEX", help="these tests instead, whatever they need")
     parser.add_argument("--limit-s", type=float, default=450, help="no test starts later, and none runs longer (450)")
     parser.add_argument("--report", default="report.json", help="where the report goes (report.json)")
@@ -129,6 +165,17 @@ def main():
         for line in entry.get("output", []):
             print("    " + line)
 
+    measured = []
+    if not no_gpu and not options.match and not options.no_benchmarks:
+        for command in BENCHMARKS:
+            left_s = options.limit_s - (time.monotonic() - begin)
+            if left_s <= 0:
+                measured.append({"command": " ".join(command), "result": None, "output": ["not reached: --limit-s"], "seconds": 0.0})
+                continue
+            measured.append(benchmark(command, options.bundle, left_s))
+            result = measured[-1]["result"] or {}
+            print(f"{result.get('step_ms', float('nan')):9.2f} ms a step  {measured[-1]['command']}", flush=True)
+
     doctor = answer("lockstep", "doctor", "--json")
     count = {kind: sum(entry["result"] == kind for entry in results) for kind in ("passed", "failed", "skipped")}
     report = {
@@ -141,6 +188,7 @@ def main():
         "seconds": round(time.monotonic() - begin, 1),
         **count,
         "tests": results,
+        "benchmarks": measured,
     }
     with open(options.report, "w", encoding="utf-8") as file:
         json.dump(report, file, indent=1)

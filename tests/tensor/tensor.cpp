@@ -32,6 +32,30 @@ BOOST_AUTO_TEST_CASE(a_pool_hands_out_released_blocks_again) {
   BOOST_TEST(pool.reserved_bytes() == 1024u);
 }
 
+BOOST_AUTO_TEST_CASE(a_pool_whose_requests_grow_gives_back_what_it_no_longer_needs) {
+  constexpr std::size_t mib = 1 << 20, kib = 1 << 10;
+  ls::MemoryPool pool;
+  std::size_t most = 0;
+  for (std::size_t bytes = mib; bytes < 40 * mib; bytes += 64 * kib) {
+    const ls::StorageRef a = pool.allocate(bytes), b = pool.allocate(bytes);
+    most = std::max(most, pool.reserved_bytes());
+  }
+  BOOST_TEST(most <= 2 * 2 * 40 * mib);
+}
+
+BOOST_AUTO_TEST_CASE(a_pool_whose_requests_repeat_gives_nothing_back) {
+  constexpr std::size_t mib = 1 << 20;
+  ls::MemoryPool pool;
+  std::size_t reserved = 0;
+  for (int step = 0; step < 5; ++step) {
+    for (const std::size_t size : {5 * mib, 7 * mib, 8 * mib}) {  // of which few are in use at once
+      const ls::StorageRef a = pool.allocate(size), b = pool.allocate(size), c = pool.allocate(3 * mib);
+    }
+    if (step > 1) BOOST_TEST(pool.reserved_bytes() == reserved);
+    reserved = pool.reserved_bytes();
+  }
+}
+
 BOOST_AUTO_TEST_CASE(blocks_may_outlive_their_pool) {
   ls::StorageRef block;
   {

@@ -106,9 +106,26 @@ BOOST_AUTO_TEST_CASE(errors_about_averages_name_key_and_value) {
 }
 
 BOOST_AUTO_TEST_CASE(what_this_version_cannot_do_is_refused_not_ignored) {
-  for (const char* const asked : {"train.precision=bf16", "train.device=cuda", "train.cuda_graph=true"}) {
-    BOOST_TEST(says(error_of(minimal, {asked}), "not available in this version"), asked);
-  }
+  BOOST_TEST(says(error_of(minimal, {"train.cuda_graph=true"}), "not available in this version"));
+}
+
+/// What the machine can do is found out at the start; what is computed in is part of the run.
+BOOST_AUTO_TEST_CASE(a_run_may_change_its_fallback_but_not_its_precision) {
+  const train::Config fp32 = train::parse_config(minimal, "a");
+  const train::Config bf16 = train::parse_config(minimal, "a", {"train.precision=bf16"});
+  const train::Config converted =
+      train::parse_config(minimal, "a", {"train.precision=bf16", "train.bf16_fallback=convert"});
+  BOOST_TEST(bf16.train.bf16_fallback == "refuse");
+  BOOST_TEST(train::forbidden_changes(bf16, converted).empty());
+  BOOST_TEST(train::forbidden_changes(fp32, bf16).size() == 1u);
+}
+
+/// Whether there is a GPU is found out at the start: a checkpoint of a GPU's run is read anywhere.
+BOOST_AUTO_TEST_CASE(a_run_may_change_its_device) {
+  const train::Config cpu = train::parse_config(minimal, "a", {"train.device=cpu"});
+  const train::Config cuda = train::parse_config(minimal, "a", {"train.device=cuda"});
+  BOOST_TEST(cuda.train.device == "cuda");
+  BOOST_TEST(train::forbidden_changes(cpu, cuda).empty());
 }
 
 BOOST_AUTO_TEST_CASE(widths_of_averages_stand_beside_rates) {

@@ -41,6 +41,12 @@ Var flatten(const Var& x, int first);
 // --- dense
 /// x: [..., in]; weight: [out, in]; bias: [out] or absent; result [..., out].
 Var linear(const Var& x, const Var& weight, const Var& bias = {});
+/// activation(linear(x, weight, bias)), and feed_forward(x) = linear(activation(linear(x, weight_in,
+/// bias_in)), weight_out, bias_out): the activation and its slope are applied where the products are made.
+/// The same bits on the CPU.
+Var linear(const Var& x, const Var& weight, const Var& bias, kernels::Activation activation);
+Var feed_forward(const Var& x, const Var& weight_in, const Var& bias_in, kernels::Activation activation,
+                 const Var& weight_out, const Var& bias_out);
 
 // --- images
 Var conv2d(const Var& x, const Var& weight, const Var& bias = {}, const kernels::Convolution& geometry = {});
@@ -65,6 +71,12 @@ Var attention(const Var& qkv, int heads, bool causal);
 // --- normalisation
 /// Over the last dimension n; weight, bias: [n].
 Var layer_norm(const Var& x, const Var& weight, const Var& bias, float eps);
+/// sum = a + b and layer_norm(sum), in one pass over memory: the residual stream and what a branch starts
+/// from.
+struct SumAndNorm {
+  Var sum, norm;
+};
+SumAndNorm add_layer_norm(const Var& a, const Var& b, const Var& weight, const Var& bias, float eps);
 /// x: [N, C, H, W]; weight, bias: [C].
 Var group_norm(const Var& x, int groups, const Var& weight, const Var& bias, float eps);
 
@@ -82,6 +94,10 @@ struct BatchNormOptions {
 /// variance, evaluations by the running ones. Only recorded training passes communicate; gradients of weight
 /// and bias are this rank's share.
 Var batch_norm(const Var& x, const Var& weight, const Var& bias, const BatchNormOptions& options);
+/// relu(batch_norm(x) + shortcut) in fewer passes over memory: in float32 the same values on the CPU, in bf16
+/// rounded once in place of three times. shortcut: of x's shape, or absent.
+Var batch_norm_relu(const Var& x, const Var& weight, const Var& bias, const Var& shortcut,
+                    const BatchNormOptions& options);
 
 // --- losses
 /// logits: [..., classes]; targets: int64, one per row. Weight: targets that are not ignored.

@@ -78,6 +78,8 @@ struct ModelState {
   std::vector<Param*> params;
   std::vector<Buffer*> buffers;
   std::vector<Statistic*> statistics;
+  /// That of the device on which the values lie, which alone can copy them; none: they lie in CPU memory.
+  kernels::Backend* backend = nullptr;
 };
 
 }  // namespace lockstep

@@ -45,14 +45,14 @@ class Sharding {
     Shape shape;  ///< of the whole
   };
   /// Collective: new CPU tensors, whole, in the order given. The number of collectives depends on their bytes
-  /// only.
-  std::vector<Tensor> gather(std::span<const Part> parts) const;
+  /// only. backend: of the device on which the parts lie; none: the CPU.
+  std::vector<Tensor> gather(std::span<const Part> parts, kernels::Backend* backend = nullptr) const;
 
   bool operator==(const Sharding&) const = default;
 
  private:
   std::size_t bytes_of(const Part& part, int rank) const;
-  void gather_some(std::span<const Part> parts, std::span<Tensor> wholes) const;
+  void gather_some(std::span<const Part> parts, kernels::Backend* backend, std::span<Tensor> wholes) const;
 
   std::vector<std::int64_t> elements_;
   std::vector<int> first_extra_;  ///< by parameter: the first rank that gets one of the blocks left over

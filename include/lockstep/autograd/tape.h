@@ -3,10 +3,13 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <new>
+#include <span>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -40,6 +43,9 @@ class Var {
 };
 
 /// What a pass is for. Every random draw in it is keyed by (seed, step, shard).
+///
+/// It computes in float32, or in bf16: activations, their gradients and the operands of products are bf16
+/// then; parameters, their gradients, statistics and losses are float32 as ever.
 struct Pass {
   bool training = true;  ///< dropout on, batch norm by the batch's statistics
   bool record = true;    ///< false: nothing is kept for a backward
@@ -48,7 +54,10 @@ struct Pass {
   std::uint32_t shard = 0;
   GradientSink* sink = nullptr;  ///< must outlive the pass; needed if anything is recorded from a Param
   comm::Communicator* layer_communicator =
-      nullptr;  ///< for layers that meet across ranks (SyncBatchNorm); may be none
+      nullptr;                     ///< for layers that meet across ranks (SyncBatchNorm); may be none
+  DType compute = DType::float32;  ///< or bfloat16
+  /// Parameters have the values that they had in this tape's last pass: rounded copies of them serve again.
+  bool same_parameters = false;
 };
 
 /// One per computing thread. In the steady state (passes of shapes seen before) it allocates nothing: nodes
@@ -69,14 +78,27 @@ class Tape {
   Var constant(Tensor value) { return {std::move(value), this, -1}; }
   /// A leaf whose gradient gradient() returns after backward.
   Var input(Tensor value);
+  /// Floats of a batch, without gradient, as the activation that a model begins with.
+  Var data(const Tensor& floats);
   /// A parameter, once its value is here; with record and trainable, its uses are counted.
   Var use(Param& param);
+  /// The same for a weight of products: its value in the type that the pass computes in, rounded once for all
+  /// passes that see the same value. Its gradient is float32.
+  Var use_operand(Param& param);
 
   /// Records an operation: `value` is its output; `backward(tape, dy)` is called in the reverse walk if the
   /// output received a gradient, and hands gradients on with give() or into(). Nothing is recorded (a
   /// constant returns) when no input needs a gradient. Throws UsageError if an input belongs to another tape.
+  /// A backward(tape, dy, beside) gets a second gradient that reached the output apart, to add as it reads
+  /// them; none: there is none.
   template <class Backward>
   Var record(Tensor value, std::initializer_list<const Var*> inputs, Backward&& backward);
+
+  /// For what an operation must do only once a pass, even in a part that is computed again (recompute.h): to
+  /// meet other ranks, or to contribute to a Statistic. compute() returns `count` tensors, which such a part
+  /// keeps; they are returned when it is run again.
+  template <std::size_t count, class Compute>
+  std::array<Tensor, count> once(const Compute& compute);
 
   /// Walks back from `output` with gradient `dy` (of its shape). May be called several times for several
   /// outputs before finish_backward(), as long as their graphs share no operation that has been walked
@@ -98,60 +120,181 @@ class Tape {
   // --- for backward closures ---
   /// Adds dx to the gradient of an input that is no parameter. Constants are ignored.
   void give(const Var& input, const Tensor& dx);
-  /// Computes a gradient in place: write(memory, accumulate) is called with memory of the input's shape. For
-  /// a parameter that is its place in the gradient arena. Constants are skipped.
+  /// For kernels that add: what an input has received so far; none for parameters and constants, too.
+  Tensor received(const Var& input);
+  /// give() of what holds received() already.
+  void give_total(const Var& input, const Tensor& total);
+  /// Computes a gradient in place: write(memory, accumulate) is called with float32 memory of the input's
+  /// shape. For a parameter that is its place in the gradient arena. Constants are skipped.
   template <class Write>
   void into(const Var& input, Write&& write);
 
  private:
+  template <class Body>
+  friend auto recomputed(Tape& tape, Body body) -> decltype(body());
+
   static constexpr std::size_t max_inputs = 8;
+  using RunClosure = void (*)(void* closure, Tape& tape, const Tensor& dy, const Tensor& beside);
   struct Node {
-    void (*run)(void* closure, Tape& tape, const Tensor& dy);
+    RunClosure run;
     void (*destroy)(void* closure);
     void* closure;
     int output;
+    int output_count;  ///< with the next ids
     int input_count;
     std::array<int, max_inputs> inputs;
     bool walked;
   };
 
+  /// The gradient of a value: what has been given so far.
+  struct Received {
+    Tensor sum;
+    Tensor beside;  ///< not added yet; only where takes_two
+    bool takes_two = false;
+  };
+
+  // --- parts that are computed again: recompute.h, recompute.cpp
+  /// What is known of a part's first run. Ranges [first, end).
+  struct Part {
+    std::size_t first_id = 0;
+    std::size_t first_use = 0, end_of_uses = 0;   ///< in uses_
+    std::size_t first_kept = 0, end_of_kept = 0;  ///< in kept_
+    int output = -1, output_count = 0;            ///< results that a backward can reach
+    std::uint64_t operations = 0, values = 0;     ///< fingerprints
+  };
+  struct Mode {
+    bool keep = true;           ///< false in a first run: operations count their uses of parameters, no more
+    bool again = false;         ///< once() returns what it kept
+    std::size_t next_kept = 0;  ///< and this is next
+    std::uint64_t operations = 0;  ///< fingerprint of the part so far
+  };
+  /// Puts the mode back, whatever happens.
+  class ModeScope {
+   public:
+    ModeScope(Tape& tape, const Mode& mode) : tape_(tape), before_(std::exchange(tape.mode_, mode)) {}
+    ~ModeScope() { tape_.mode_ = before_; }
+    ModeScope(const ModeScope&) = delete;
+    ModeScope& operator=(const ModeScope&) = delete;
+
+   private:
+    Tape& tape_;
+    Mode before_;
+  };
+  /// Where the tape stood before a part was run again.
+  struct Mark {
+    std::size_t nodes, ids, chunk, chunk_used_bytes;
+  };
+  Part begin_part() const;
+  void end_first_run(Part& part, std::span<const Var> results);
+  /// Makes the results values of the part; whether a backward can reach any.
+  bool leave_part(Part& part, std::span<Var> results);
+  Mark begin_again() const { return {nodes_.size(), gradients_.size(), chunk_, chunk_used_bytes_}; }
+  void check_again(const Part& part, const Mark& mark, std::span<const Var> results) const;
+  /// Walks back from what the second run returned, then forgets that run.
+  void finish_again(const Part& part, const Mark& mark, std::span<const Var> results, const Tensor& dy,
+                    const Tensor& beside);
+  /// Whether it came from an operation after the ids before `first` were given.
+  bool is_made_since(std::size_t first, const Var& var) const;
+  void note_operation(RunClosure run, const Tensor& value, std::initializer_list<const Var*> inputs);
+  void check_kept(std::size_t count) const;
+
+  template <class Closure>
+  static constexpr bool closure_takes_two =
+      std::is_invocable_v<Closure&, Tape&, const Tensor&, const Tensor&>;
+  template <class Closure>
+  static void run_closure(void* closure, Tape& tape, const Tensor& dy,
+                          [[maybe_unused]] const Tensor& beside) {
+    if constexpr (closure_takes_two<Closure>) {
+      (*static_cast<Closure*>(closure))(tape, dy, beside);
+    } else {
+      (*static_cast<Closure*>(closure))(tape, dy);
+    }
+  }
   /// Room for a closure, from chunks that begin() rewinds.
   void* closure_memory(std::size_t bytes, std::size_t alignment);
-  int new_id(Param* param);
+  /// A node without inputs, whose closure is made.
+  template <class Backward>
+  Node new_node(Backward&& backward, int output, int output_count = 1);
+  int new_id(Param* param, bool takes_two = false);
+  Tensor sum_of(const Tensor& a, const Tensor& b);
   bool check_inputs(std::initializer_list<const Var*> inputs) const;
   void add_node(Node node, std::initializer_list<const Var*> inputs);
+  void count_uses(std::initializer_list<const Var*> inputs);
+  Param* param_of(const Var& var) const {
+    return var.id_ < 0 ? nullptr : param_of_id_[static_cast<std::size_t>(var.id_)];
+  }
+  void check_reachable(const Var& var) const;
+  void walk(std::size_t first_node);
+  void drop_nodes(std::size_t first);
+  void drop_ids(std::size_t first);
   void close_use(int id);
   GradientSlot param_slot(Param& param);
   void forget();
+  /// Itself, or a copy.
+  Tensor in_type(const Tensor& tensor, DType dtype);
 
   kernels::Backend& backend_;
   Pass pass_;
   std::vector<Node> nodes_;
-  std::vector<Tensor> gradients_;    // by id
+  std::vector<Received> gradients_;  // by id
   std::vector<Param*> param_of_id_;  // by id; null for inputs and intermediates
   std::vector<Param*> used_;
   std::vector<GradientSlot> slots_;  // by id, filled at the first write to a parameter
+  struct Operand {
+    Tensor rounded;
+    std::uint64_t values = 0;  // which values of the parameters it is a copy of
+  };
+  std::unordered_map<const Param*, Operand> operands_;
+  std::uint64_t values_ = 1;  // counts the values that parameters have had
   std::vector<std::unique_ptr<std::byte[]>> chunks_;
   std::size_t chunk_ = 0, chunk_used_bytes_ = 0;
+
+  // of parts that are computed again
+  Mode mode_;
+  std::vector<int> uses_;        // of parameters, by id
+  std::vector<Tensor> kept_;     // what once() made
+  std::vector<char> dismissed_;  // by id: a value inside a part, which nothing outside may use
 };
 
 template <class Backward>
-Var Tape::record(Tensor value, std::initializer_list<const Var*> inputs, Backward&& backward) {
+Tape::Node Tape::new_node(Backward&& backward, int output, int output_count) {
   using Closure = std::decay_t<Backward>;
-  if (!check_inputs(inputs)) return constant(std::move(value));
   void* const memory = closure_memory(sizeof(Closure), alignof(Closure));
   new (memory) Closure(std::forward<Backward>(backward));
-  const int output = new_id(nullptr);
-  add_node({.run = [](void* closure, Tape& tape,
-                      const Tensor& dy) { (*static_cast<Closure*>(closure))(tape, dy); },
-            .destroy = [](void* closure) { static_cast<Closure*>(closure)->~Closure(); },
-            .closure = memory,
-            .output = output,
-            .input_count = 0,
-            .inputs = {},
-            .walked = false},
-           inputs);
+  return {.run = run_closure<Closure>,
+          .destroy = [](void* closure) { static_cast<Closure*>(closure)->~Closure(); },
+          .closure = memory,
+          .output = output,
+          .output_count = output_count,
+          .input_count = 0,
+          .inputs = {},
+          .walked = false};
+}
+
+template <class Backward>
+Var Tape::record(Tensor value, std::initializer_list<const Var*> inputs, Backward&& backward) {
+  const bool needed = check_inputs(inputs);
+  note_operation(run_closure<std::decay_t<Backward>>, value, inputs);
+  if (!needed) return constant(std::move(value));
+  const int output = new_id(nullptr, closure_takes_two<std::decay_t<Backward>>);
+  if (mode_.keep)
+    add_node(new_node(std::forward<Backward>(backward), output), inputs);
+  else
+    count_uses(inputs);
   return {std::move(value), this, output};
+}
+
+template <std::size_t count, class Compute>
+std::array<Tensor, count> Tape::once(const Compute& compute) {
+  std::array<Tensor, count> tensors;
+  if (mode_.again) {
+    check_kept(count);
+    for (Tensor& tensor : tensors) tensor = kept_[mode_.next_kept++];
+    return tensors;
+  }
+  tensors = compute();
+  if (!mode_.keep) kept_.insert(kept_.end(), tensors.begin(), tensors.end());
+  return tensors;
 }
 
 template <class Write>
@@ -161,9 +304,9 @@ void Tape::into(const Var& input, Write&& write) {
     const GradientSlot slot = param_slot(*param);
     write(slot.memory, slot.accumulate);
   } else {
-    const Tensor dx = backend_.empty(input.shape(), input.value().dtype(), input.value().channel_block());
+    const Tensor dx = backend_.empty(input.shape(), DType::float32, input.value().channel_block());
     write(dx, false);
-    give(input, dx);
+    give(input, in_type(dx, input.value().dtype()));
   }
 }
 

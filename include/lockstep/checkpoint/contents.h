@@ -11,6 +11,7 @@
 
 #include "lockstep/autograd/param.h"
 #include "lockstep/autograd/sharding.h"
+#include "lockstep/kernels/backend.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::comm {
@@ -37,8 +38,9 @@ struct Attribute {
   std::function<void(const AttributeValue&)> restore;
 };
 
-/// A tensor under its dotted name. Plain row-major CPU memory; 0-d and empty tensors are fine. The handle
-/// shares memory with the model, so loading into it loads the model.
+/// A tensor under its dotted name. Plain row-major memory of the CPU or of the device of Contents::backend;
+/// 0-d and empty tensors are fine. The handle shares memory with the model, so loading into it loads the
+/// model.
 struct NamedTensor {
   std::string name;
   Tensor value;                     ///< with `part`: this rank's elements, as a vector
@@ -100,7 +102,12 @@ struct Contents {
   Provenance provenance;
   /// What an evaluation of it found, by name; stored as provenance.
   std::map<std::string, double> metrics = {};
+  /// Of the device on which some tensors lie: it copies them, piece by piece. None: all lie on the CPU. The
+  /// file is the same.
+  kernels::Backend* backend = nullptr;
 };
+
+// What lies on a device settles Contents::backend; UsageError if that is another one already.
 
 /// Lists the parameters and buffers of a model under "model", once all of it is here (Param::settle()).
 void add(Contents& contents, const ModelState& model);

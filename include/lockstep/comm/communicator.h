@@ -38,18 +38,20 @@ struct TreeSum {
   std::size_t offset_bytes = 0;  ///< multiple of 64
   std::int64_t count = 0;        ///< elements
   DType dtype = DType::float32;  ///< float32 or float64; what is only gathered may be of any type
-  /// bfloat16 or float16: the partial sums that nodes exchange are rounded to it, and so is the result, once,
-  /// before anyone uses it; additions stay in float32 and all ranks end with the same values. Within a node
-  /// nothing travels (ranks read each other's memory), so with a single node nothing is rounded. float64 sums
-  /// and all-gathers ignore it.
+  /// bfloat16 or float16: the partial sums that travel are rounded to it, and so is the result, once, before
+  /// anyone uses it; all ranks end with the same values. On CPUs what travels goes between nodes (ranks of
+  /// one read each other's memory, so with a single node nothing is rounded) and additions stay in float32;
+  /// for GPUs see nccl.h. Whether a communicator rounds anything it tells itself: rounds(). float64 sums and
+  /// all-gathers ignore it.
   DType wire = DType::float32;
 };
 
-/// All methods but rank/size/topology/progress/done are collective: every rank of the group calls them in the
-/// same order. Waiting yields the core. A Communicator belongs to one thread at a time. Failures of the
-/// transport throw FailureError with the call's name and the rank. Ranks of one node that start different
-/// exchanges under one ticket, or gather different numbers of bytes, get the same FailureError, which shows
-/// both sides; nothing is written then, and the communicator is good for abort only.
+/// All methods but rank/size/topology/rounds/progress/done/async_error are collective: every rank of the
+/// group calls them in the same order. Waiting yields the core. A Communicator belongs to one thread at a
+/// time. Failures of the transport throw FailureError with the call's name and the rank. Ranks of one node
+/// that start different exchanges under one ticket, or gather different numbers of bytes, get the same
+/// FailureError, which shows both sides; nothing is written then, and the communicator is good for abort
+/// only.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -57,6 +59,8 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual const Topology& topology() const = 0;
+  /// Whether sums with this TreeSum::wire are rounded to it anywhere. The same on all ranks.
+  virtual bool rounds(DType wire) const = 0;
 
   virtual std::unique_ptr<Arena> allocate_arena(std::size_t plane_bytes, int planes) = 0;
 
@@ -77,6 +81,8 @@ class Communicator {
   /// True once the exchange and all started before it are complete here. Calls progress().
   virtual bool done(Ticket ticket) = 0;
   virtual void wait(Ticket ticket) = 0;
+  /// What the transport has found broken by itself while this rank waits, or nothing. Any thread may ask.
+  virtual std::string async_error() const { return {}; }
 
   /// Every rank's `bytes` bytes in rank order; all must hold size() * bytes.
   virtual void all_gather(const void* mine, std::size_t bytes, void* all) = 0;
@@ -99,6 +105,11 @@ class Communicator {
   /// Ends every process of the world with this exit code. Does not return.
   [[noreturn]] virtual void abort(int exit_code) = 0;
 };
+
+/// Returns when the exchange is complete. On the CPU that is what wait() does; a device's wait() only lets
+/// what is asked for afterwards follow the exchange. Throws FailureError if the transport finds out meanwhile
+/// that it is broken.
+void complete(Communicator& communicator, Ticket ticket);
 
 /// A world of one, without MPI.
 std::unique_ptr<Communicator> make_self_communicator();

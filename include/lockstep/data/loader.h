@@ -10,6 +10,7 @@
 #include "lockstep/data/augment.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/stream.h"
+#include "lockstep/kernels/backend.h"
 
 namespace lockstep::data {
 
@@ -36,12 +37,15 @@ struct LoaderOptions {
   std::uint64_t seed = 0;
   Augment augment{};    ///< images only
   bool shuffle = true;  ///< false: the data's own order
+  /// Batches lie on its device, brought there beside what it computes; none: on the CPU. It must outlive the
+  /// loader, and belongs to the thread that calls at().
+  kernels::Backend* backend = nullptr;
 };
 
 /// Steps may be asked in any order; what they hold depends on the step, the options and the dataset only. One
-/// background thread reads and augments the step after the one asked last. Once built, the loader allocates
-/// nothing but what HDF5 does (and the first read of data that is not held in memory). The dataset must
-/// outlive it. One thread at a time may call at().
+/// background thread reads and augments the step after the one asked last, and sends it to the device. Once
+/// built, the loader allocates nothing but what HDF5 does (and the first read of data that is not held in
+/// memory). The dataset must outlive it. One thread at a time may call at().
 class Loader {
  public:
   /// Throws UsageError if the shards do not divide the batch, or on augmentation of anything but images.
@@ -51,7 +55,8 @@ class Loader {
   Loader(Loader&&) noexcept;
   Loader& operator=(Loader&&) noexcept;
 
-  /// This rank's shards of a step. The batch and its tensors stay as they are until the next call. Throws
+  /// This rank's shards of a step. The batch and its tensors stay as they are until the next call, and on a
+  /// device for whatever has been asked of the backend before it. Throws
   /// what the dataset throws, and UsageError on a step outside the stream; asking again tries again.
   const StepBatch& at(std::int64_t step);
 

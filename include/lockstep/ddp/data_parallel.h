@@ -54,8 +54,10 @@ struct StepResult {
   double loss_sum = 0;  ///< over the global batch, folded along the tree over shards; may be not finite
   double weight = 0;    ///< what divides it: samples or tokens of the global batch
   Requests requests;    ///< asked by at least one rank
-  /// Times of this rank. With a sharded optimizer, what it has waited for parameters (since the last step's
-  /// sums) counts as communication.
+  /// Times of this rank, by the clock of its device. With a sharded optimizer, what the program has waited
+  /// for parameters (since the last step's sums) counts as communication. On a GPU the program does not wait,
+  /// but what it has asked of the device does: there such waits lie in compute_ms, and exposed_comm_ms is
+  /// without them.
   double compute_ms = 0;       ///< from the start of the step to the end of its last backward
   double exposed_comm_ms = 0;  ///< from there until every sum and the step header are complete
   double mean_loss() const { return loss_sum / weight; }
@@ -81,9 +83,12 @@ struct BucketTime {
 /// memory of the communicator.
 class DataParallel final : public GradientSource {
  public:
-  /// Compares the model between ranks, then gives every rank the parameters and buffers of rank 0.
+  /// Compares the model between ranks, then gives every rank the parameters and buffers of rank 0. The model
+  /// lies on the backend's device (nn::Module::to), and so do the communicator's arenas: of a GPU's, ask the
+  /// session (Session::transport).
   /// Throws the same UsageError on every rank: if the ranks' models or options differ (with the first
-  /// difference and both sides), if no parameter is trainable, or if there are more ranks than shards.
+  /// difference and both sides), if the model lies elsewhere, if no parameter is trainable, or if there are
+  /// more ranks than shards.
   DataParallel(const ModelState& model, comm::Communicator& communicator, kernels::Backend& backend,
                const Options& options = {});
   ~DataParallel() override;

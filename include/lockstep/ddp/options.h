@@ -37,16 +37,19 @@ struct Options {
   int micro_batches = 1;       ///< pieces in which each shard is run
   Unused unused = Unused::error;
   Mode mode = Mode::overlapped;
-  /// bfloat16 or float16: what travels between machines is rounded to it, and added up in float32. Within a
-  /// machine ranks read each other's memory, and nothing is rounded. float16 ends at 65504: a gradient, being
-  /// a sum over the batch, that passes it is a TrainingError naming the parameter.
+  /// bfloat16 or float16: what travels is rounded to it. On CPUs that is what goes between machines, and it
+  /// is added up in float32; within a machine ranks read each other's memory, and nothing is rounded. On GPUs
+  /// every rank's sums travel, within a machine, too, and NCCL may add in the narrow type (comm/nccl.h).
+  /// float16 ends at 65504: a gradient, being a sum over the batch, that passes it is a TrainingError naming
+  /// the parameter.
   DType wire = DType::float32;
   std::shared_ptr<Hook> hook = nullptr;  ///< of this rank; none: plain sums
   /// Each rank gets the sums of the elements it owns, updates these (an optimizer holds state for them only),
   /// and sends them to all others while they go on. The bits are the same.
   bool sharded_optimizer = false;
-  std::int64_t check_every = 0;  ///< steps between comparisons of the replicas (check_replicas()); 0: never
-  std::uint64_t seed = 0;        ///< of every random draw in the passes
+  std::int64_t check_every = 0;    ///< steps between comparisons of the replicas (check_replicas()); 0: never
+  std::uint64_t seed = 0;          ///< of every random draw in the passes
+  DType compute = DType::float32;  ///< what the passes compute in (Pass::compute)
   /// Layers meet across ranks (SyncBatchNorm): they get a communicator of their own, in Pass.
   bool layer_communicator = false;
 };

@@ -1,7 +1,6 @@
 // The numeric operations, one virtual function each; kernels/cpu and kernels/cuda implement them.
 //
-// Conventions. Every tensor lies on the backend's device. Float tensors are float32 unless said; bf16 storage
-// is allowed by the signatures and refused by name where it is not built yet (UsageError). Outputs are
+// Conventions. Every tensor lies on the backend's device. Float tensors are float32 unless said. Outputs are
 // allocated by the caller (empty()) and do not overlap inputs unless said. A batch of 0 is legal everywhere.
 // `accumulate` adds to what the output holds; otherwise the output is overwritten. Results depend on the
 // arguments, the instruction set and threads() only: never on addresses, timing, or what ran before. Wrong
@@ -11,6 +10,14 @@
 // tensors, never host values. A copy to the CPU is a read: it waits, and what it brings is there when it
 // returns. DataErrors (an index outside) are thrown at once, or by a device that runs behind at the next
 // read.
+//
+// Two types of activation. Activations and their gradients (x, y, dx, dy, q, k, v, logits, targets that are
+// floats) are float32 or bf16, all those of one call the same. Weights of linear and convolution are either:
+// they are rounded to the activations' type on the way, so a copy in that type saves the way. All else is
+// float32 whatever the activations are, or what is said: biases, rows, tables of embedding, scales and shifts
+// and statistics of norms, what attention saves, gradients of parameters. Sums are float32 or wider, and a
+// result is rounded once, to nearest even. Fused operations go on from what they store (`before`, `sum`,
+// `gated`) as it was rounded; only a GPU's GELU may see its sums before they are.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +25,9 @@
 #include <span>
 
 #include "lockstep/base/random.h"
+#include "lockstep/kernels/feed.h"
 #include "lockstep/kernels/parameters.h"
+#include "lockstep/kernels/timer.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::kernels {
@@ -31,6 +40,13 @@ class Backend {
   virtual int threads() const = 0;  ///< threads per operation; fixed for the backend's life
   /// What results depend on besides: the instruction set of the matrix products, as their library names it.
   virtual std::string instruction_set() const = 0;
+  /// The queue of the device's operations as its libraries know it (cudaStream_t), in which they are done in
+  /// order; none on the CPU.
+  virtual void* stream() const { return nullptr; }
+  /// Why products of bf16 operands would be slower here than those of float32; empty: they are not.
+  virtual std::string why_slow_in_bf16() const { return {}; }
+  virtual std::unique_ptr<Timer> make_timer();
+  virtual std::unique_ptr<Feed> make_feed();
 
   // --- memory
   // -------------------------------------------------------------------------------------------------------
@@ -39,7 +55,7 @@ class Backend {
   /// Bytes the pool has obtained from the system.
   virtual std::size_t reserved_bytes() const = 0;
   /// Channel block that convolutions of this many channels want for their activations (1: plain).
-  virtual int preferred_channel_block(std::int64_t channels) const = 0;
+  virtual int preferred_channel_block(std::int64_t channels, DType dtype = DType::float32) const = 0;
   /// `from` in another channel block (1: plain NCHW); padding lanes zeroed. Equal shapes.
   virtual void to_layout(const Tensor& from, const Tensor& to) = 0;
   virtual void fill(const Tensor& out, double value) = 0;
@@ -71,6 +87,16 @@ class Backend {
   virtual void linear_backward_input(const Tensor& dy, const Tensor& weight, const Tensor& dx) = 0;
   virtual void linear_backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dweight,
                                       bool accumulate) = 0;
+  /// The same, and dbias (+)= the sum of dy's rows.
+  virtual void linear_backward_weight_bias(const Tensor& x, const Tensor& dy, const Tensor& dweight,
+                                           const Tensor& dbias, bool accumulate) = 0;
+  /// y = activation(before), before = x weight' + bias, which is kept for the backward; none: it is not.
+  virtual void linear_activation(Activation kind, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                 const Tensor& before, const Tensor& y) = 0;
+  /// dx = (dy weight) * activation'(before): where a layer's x is the activation of `before`, the gradient of
+  /// that. A ReLU's may be x itself.
+  virtual void linear_backward_input_activation(Activation kind, const Tensor& dy, const Tensor& weight,
+                                                const Tensor& before, const Tensor& dx) = 0;
 
   // --- convolution
   // ----------------------------------------------------------------------------------------------------- x:
@@ -120,6 +146,24 @@ class Backend {
   virtual void batch_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean,
                                          const Tensor& inv_std, const Tensor& weight, const Tensor& sums,
                                          const Tensor& count, const Tensor& dx) = 0;
+  // With the ReLU behind it, in as many passes over memory.
+  /// y = max(0, batch_norm(x) + shortcut); shortcut may be none.
+  virtual void batch_norm_relu(const Tensor& x, const Tensor& mean, const Tensor& inv_std,
+                               const Tensor& weight, const Tensor& bias, const Tensor& shortcut,
+                               const Tensor& y) = 0;
+  /// Without a shortcut: batch_norm_backward_sums and batch_norm_backward_input of what the ReLU lets through
+  /// of dy, which they find from x.
+  virtual void batch_norm_relu_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                             const Tensor& inv_std, const Tensor& weight, const Tensor& bias,
+                                             const Tensor& sums) = 0;
+  virtual void batch_norm_relu_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                              const Tensor& inv_std, const Tensor& weight, const Tensor& bias,
+                                              const Tensor& sums, const Tensor& count, const Tensor& dx) = 0;
+  /// gated = dy + beside where y > 0, else 0; beside may be none. It is the shortcut's gradient, and what
+  /// batch_norm_backward_input goes on from. sums: batch_norm_backward_sums of it.
+  virtual void batch_norm_gated_backward_sums(const Tensor& dy, const Tensor& beside, const Tensor& y,
+                                              const Tensor& x, const Tensor& mean, const Tensor& inv_std,
+                                              const Tensor& gated, const Tensor& sums) = 0;
   // Totals: float64 [2 C + 1], the moments of C channels, then the number of elements that a channel has.
   /// Whether the centre of these moments lies so far off that their squares hide the variance: then they must
   /// be taken anew about the mean. Only the CPU, whose parts are float32, says so; a GPU's are exact.
@@ -137,10 +181,16 @@ class Backend {
   /// Over the last dimension n; mean, inv_std: float32 [rows]; weight, bias: [n].
   virtual void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps,
                           const Tensor& y, const Tensor& mean, const Tensor& inv_std) = 0;
+  /// The same of sum = a + b.
+  virtual void add_layer_norm(const Tensor& a, const Tensor& b, const Tensor& weight, const Tensor& bias,
+                              float eps, const Tensor& sum, const Tensor& y, const Tensor& mean,
+                              const Tensor& inv_std) = 0;
+  /// dx = beside + the gradient; beside, which reached x another way, may be none. accumulate: of dweight and
+  /// dbias.
   virtual void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight,
-                                   const Tensor& mean, const Tensor& inv_std, const Tensor& dx,
-                                   const Tensor& dweight, const Tensor& dbias,
-                                   bool accumulate) = 0;  ///< accumulate: of dweight and dbias
+                                   const Tensor& mean, const Tensor& inv_std, const Tensor& beside,
+                                   const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
+                                   bool accumulate) = 0;
   /// x: plain [N, C, H, W]; mean, inv_std: float32 [N, groups]; weight, bias: [C].
   virtual void group_norm(const Tensor& x, int groups, const Tensor& weight, const Tensor& bias, float eps,
                           const Tensor& y, const Tensor& mean, const Tensor& inv_std) = 0;
@@ -209,7 +259,8 @@ class Backend {
 /// The CPU backend; every operation uses `threads` threads (the caller is one), denormals flushed on each.
 /// Belongs to one calling thread at a time.
 std::unique_ptr<Backend> make_cpu_backend(int threads = 1);
-/// The backend of a GPU. Throws UsageError saying so where Lockstep was built without CUDA.
+/// The backend of a GPU. Throws UsageError saying so where Lockstep was built without CUDA, or there is no
+/// such GPU.
 std::unique_ptr<Backend> make_cuda_backend(int index);
 
 /// By device.

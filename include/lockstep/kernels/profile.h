@@ -38,15 +38,18 @@ class Profile {
 };
 
 /// A backend that hands every call on to `backend`, with the same bits, and adds what it took to `profile`.
-/// Both must outlive it. Times are from call to return.
+/// Both must outlive it. Times are the device's; those of a GPU are added at the next read (Backend::copy to
+/// the CPU).
 std::unique_ptr<Backend> make_profiled_backend(Backend& backend, Profile& profile);
 
 /// What this machine reaches with the same backend: the ceilings that figures are held against.
 struct Ceilings {
-  double gflops = 0;  ///< of the best of several products [1024, 1024] x [1024, 1024]
-  double gb_s = 0;    ///< of the best of several copies of 64 MiB, read and written bytes together
+  std::int64_t product_rows = 0, copied_bytes = 0;
+  double gflops = 0;  ///< of the best of several products of square matrices
+  double gb_s = 0;    ///< of the best of several copies, read and written bytes together
 };
 
-Ceilings measure_ceilings(Backend& backend);
+/// compute: of the products' operands.
+Ceilings measure_ceilings(Backend& backend, DType compute = DType::float32);
 
 }  // namespace lockstep::kernels

@@ -27,7 +27,11 @@ struct ModelConfig {
   std::int64_t vocab = 0;                            ///< gpt
 
   std::string batch_norm = "plain";  ///< resnet: plain or sync
-  double dropout = 0;                ///< mlp, gpt
+  /// resnet: the first layer: "3x3", or "7x7", of stride 2 and with a max pool behind it, for images of 224 x
+  /// 224
+  std::string stem = "3x3";
+  double dropout = 0;  ///< mlp, gpt
+  /// resnet, gpt: of each block only the input is kept; the backward computes the rest again.
   bool recompute = false;
 };
 

@@ -23,6 +23,8 @@ class BatchNorm2d : public Module {
               const BatchNormSettings& settings = {});
 
   Var operator()(const Var& x);
+  /// relu of that plus the shortcut, which may be absent (Var{}), in fewer passes over memory.
+  Var relu(const Var& x, const Var& shortcut = {});
 
   Parameter weight, bias;
   StateBuffer running_mean, running_var;
@@ -37,6 +39,8 @@ class BatchNorm2d : public Module {
    private:
     BatchNorm2d& owner_;
   };
+
+  BatchNormOptions options(const Tape& tape);
 
   BatchNormSettings settings_;
   RunningMoments moments_;

@@ -15,9 +15,14 @@ class Linear : public Module {
   Linear(Module& parent, std::string_view name, std::int64_t in, std::int64_t out, bool with_bias = true);
 
   Var operator()(const Var& x);
+  /// activation(linear(x)), in one go.
+  Var operator()(const Var& x, kernels::Activation activation);
 
   Parameter weight;
   std::optional<Parameter> bias;
 };
+
+/// out(activation(in(x))), in one go.
+Var feed_forward(const Var& x, Linear& in, kernels::Activation activation, Linear& out);
 
 }  // namespace lockstep::nn

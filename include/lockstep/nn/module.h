@@ -46,6 +46,11 @@ class Module {
   ModelState state();
   operator ModelState() { return state(); }
 
+  /// Moves all values of the model to the backend's device (nothing if they lie there), from where
+  /// DataParallel and optimizers made afterwards use them. Gradients are dropped. The backend must outlive
+  /// the model's use. Throws UsageError if this is not the root of its tree.
+  void to(kernels::Backend& backend);
+
  private:
   friend class Parameter;
   friend class StateBuffer;
@@ -60,6 +65,7 @@ class Module {
   Module* parent_ = nullptr;
   std::string path_;
   std::uint64_t seed_;
+  kernels::Backend* backend_ = nullptr;    // of the device; the root's only; none: the CPU
   std::unordered_set<std::string> names_;  // of the whole tree; the root's only
   std::vector<Param*> params_;
   std::vector<Buffer*> buffers_;

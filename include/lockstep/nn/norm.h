@@ -12,6 +12,8 @@ class LayerNorm : public Module {
   LayerNorm(Module& parent, std::string_view name, std::int64_t width, float eps = 1e-5f);
 
   Var operator()(const Var& x);
+  /// Of x + branch, in one go with the addition; an absent branch (Var{}) adds nothing.
+  SumAndNorm operator()(const Var& x, const Var& branch);
 
   Parameter weight, bias;
 

@@ -101,7 +101,7 @@ class Ema {
   /// or a Sharding of another model.
   Ema(const ModelState& state, kernels::Backend& backend, std::vector<EmaProfile> profiles,
       EmaOptions options = {});
-  /// With a one-threaded backend of its own on the model's device.
+  /// With the backend of the model's device, or on the CPU a one-threaded one of its own.
   Ema(const ModelState& state, std::vector<EmaProfile> profiles, EmaOptions options = {});
   Ema(const Ema&) = delete;
   Ema& operator=(const Ema&) = delete;
@@ -116,13 +116,15 @@ class Ema {
   /// Starts again as copies of the model: for averages that begin in the middle of a run.
   void reset();
 
+  /// Of the device on which the shadows lie.
+  kernels::Backend& backend() const noexcept { return backend_; }
   std::span<const EmaProfile> profiles() const noexcept { return profiles_; }
   const EmaOptions& options() const noexcept { return options_; }
   /// All shadows as this process holds them: profile by profile, parameters then buffers in the model's
   /// order. The tensors are handles to write into on resume; with a Sharding those of parameters are parts.
   /// Not collective.
   std::vector<EmaShadow> held_shadows() const;
-  /// The same as whole tensors: with a Sharding copies (so much memory for as long as they live).
+  /// The same as whole tensors: with a Sharding copies in CPU memory (so much for as long as they live).
   std::vector<EmaShadow> shadows() const;
   /// One shadow. Throws UsageError naming what there is.
   Tensor shadow(std::string_view rate, std::string_view name) const;
@@ -131,7 +133,7 @@ class Ema {
 
   /// While it lives, the model's parameters (and shadowed buffers) are those of one shadow. Its end, by an
   /// exception too, puts the model's own back. Handles are exchanged, no element is copied (but with a
-  /// Sharding it holds the shadow gathered, which is memory for one more model).
+  /// Sharding it holds the shadow gathered, on the model's device, which is memory for one more model).
   class [[nodiscard]] SwappedIn {
    public:
     ~SwappedIn();
@@ -159,7 +161,7 @@ class Ema {
   bool in_parts(std::size_t leaf) const { return sharding_ && leaf < params_.size(); }
   /// What shadows follow: the leaf's value, or the owned elements of it as a vector.
   Tensor followed(std::size_t leaf) const;
-  /// Of all leaves, profile by profile.
+  /// Of all leaves, profile by profile; those gathered lie in CPU memory.
   std::vector<Tensor> whole_shadows(std::size_t first_profile, std::size_t profile_end) const;
   std::size_t leaf_named(std::string_view name) const;
   std::size_t profile_named(std::string_view rate) const;

@@ -62,6 +62,9 @@ class Optimizer {
   /// Steps applied so far. Set on resume, beside the slots (which hold AdamW's count for each parameter).
   std::int64_t steps() const noexcept { return steps_; }
   void set_steps(std::int64_t steps);
+  /// That of the source: the state lies on its device.
+  kernels::Backend& backend() const { return source_.backend(); }
+
   /// The learning rate of steps that name none.
   double lr() const noexcept { return lr_; }
   void set_lr(double lr);
@@ -70,8 +73,8 @@ class Optimizer {
   /// and entries there are depends on the options and the model only. The tensors are handles to write into
   /// on resume; with a Sharding they are parts. Not collective.
   std::vector<Slot> held_slots() const;
-  /// The same as whole tensors: with a Sharding copies, gathered from all ranks (so much memory for as long
-  /// as they live).
+  /// The same as whole tensors: with a Sharding copies in CPU memory, gathered from all ranks (so much for as
+  /// long as they live).
   std::vector<Slot> slots() const;
   /// Of the slots, measured.
   StateBytes state_bytes() const;
@@ -108,7 +111,6 @@ class Optimizer {
   virtual std::vector<SlotTensors> slot_tensors() const = 0;
 
   std::span<Param* const> params() const noexcept { return params_; }
-  kernels::Backend& backend() const { return source_.backend(); }
   /// Zeroed tensors for the elements that are updated, by index; none for frozen parameters.
   std::vector<Tensor> make_slot() const;
 

@@ -11,9 +11,8 @@ namespace lockstep {
 /// Round to nearest, ties to even; a NaN stays one.
 inline std::uint16_t bfloat16_bits(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const std::uint32_t quiet = (bits >> 16) | 0x40u;
-  return static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+  const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u), quiet = bits | 0x400000u;
+  return static_cast<std::uint16_t>((value != value ? quiet : rounded) >> 16);
 }
 
 inline float from_bfloat16_bits(std::uint16_t bits) {

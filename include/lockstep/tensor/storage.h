@@ -63,8 +63,8 @@ class StorageRef {
 /// Throws FailureError when there is none.
 StorageRef allocate_cpu(std::size_t bytes);
 
-/// CPU blocks kept by exact size: a released block serves the next request of its size, so that a step whose
-/// shapes repeat asks the system for nothing. Thread-safe. Blocks may outlive the pool.
+/// Keeps CPU blocks by exact size, so that a step whose shapes repeat asks the system for nothing; what
+/// shapes that do not come again have left is given back in time. Thread-safe. Blocks may outlive the pool.
 class MemoryPool {
  public:
   MemoryPool();
@@ -74,7 +74,7 @@ class MemoryPool {
 
   /// As allocate_cpu.
   StorageRef allocate(std::size_t bytes);
-  /// Bytes obtained from the system so far: in use, or kept for reuse.
+  /// Bytes obtained from the system: in use, or kept for reuse.
   std::size_t reserved_bytes() const;
 
  private:

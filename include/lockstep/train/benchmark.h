@@ -17,7 +17,8 @@ namespace lockstep::train {
 struct StandardWorkload {
   std::string name;
   std::int64_t batch_per_rank = 0;
-  std::string config;  ///< sections [model] and [optimizer]
+  std::string config;              ///< sections [model] and [optimizer]
+  std::int64_t image_pixels = 32;  ///< of images, each way
 };
 
 const std::vector<StandardWorkload>& standard_workloads();
@@ -36,8 +37,10 @@ struct StepTimes {
   double page_faults = 0;        ///< a step, of the rank with most: 0 where steps reuse their memory
 };
 
-/// Runs `steps` steps after a few unmeasured ones. Collective. Throws UsageError on an unknown workload.
-StepTimes time_steps(Session& session, const std::string& workload, std::int64_t steps);
+/// Runs `steps` steps after a few unmeasured ones. Collective. overrides: of the workload's model
+/// and optimizer, "model.recompute=true". Throws UsageError on an unknown workload or key.
+StepTimes time_steps(Session& session, const std::string& workload, std::int64_t steps,
+                     DType compute = DType::float32, const std::vector<std::string>& overrides = {});
 
 /// What a step is made of, on this rank: means over its steps. What is no operation of the backend (the tape,
 /// waiting for sums, the optimizer's bookkeeping) is what is left of step_ms.
@@ -53,7 +56,8 @@ struct StepProfile {
 };
 
 /// Runs `steps` steps after a few unmeasured ones. Collective. Throws UsageError on an unknown workload.
-StepProfile profile_steps(Session& session, const std::string& workload, std::int64_t steps);
+StepProfile profile_steps(Session& session, const std::string& workload, std::int64_t steps,
+                          DType compute = DType::float32);
 
 /// What the order of additions costs: a rank's batch in several passes, as shards, whose gradients are summed
 /// along the tree, and as micro batches of one shard, whose gradients are added up in the order they come.
@@ -67,7 +71,8 @@ struct TreeOrderTimes {
 
 /// Steps of both in alternation. Collective. Throws UsageError on an unknown workload, or if `passes` do not
 /// divide its batch.
-TreeOrderTimes time_tree_order(Session& session, const std::string& workload, std::int64_t steps, int passes);
+TreeOrderTimes time_tree_order(Session& session, const std::string& workload, std::int64_t steps, int passes,
+                               DType compute = DType::float32);
 
 /// A bucket of a step; statistics of batch norm, if there are any, are the last. Medians of the slowest rank.
 struct BucketFigures {

@@ -24,6 +24,7 @@ struct TrainConfig {
   int micro_batches = 1;
   std::uint64_t seed = 1;
   std::string precision = "fp32";
+  std::string bf16_fallback = "refuse";
   bool reproducible = false;
   std::string device = "auto";
   int threads = 1;

@@ -18,8 +18,8 @@ struct Evaluation {
 };
 
 /// Collective; the same bits at any number of ranks. The model is in evaluation mode: no dropout, running
-/// statistics.
-Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset,
-                    comm::Communicator& world);
+/// statistics. compute: Pass::compute.
+Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset, comm::Communicator& world,
+                    DType compute = DType::float32);
 
 }  // namespace lockstep::train

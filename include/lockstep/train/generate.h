@@ -13,6 +13,7 @@ struct GenerateOptions {
   std::int64_t tokens = 256;
   double temperature = 0.8;  ///< divides the logits; 0: always the likeliest token
   std::uint64_t seed = 1;
+  DType compute = DType::float32;  ///< Pass::compute
 };
 
 /// The continuation of `prompt` (not empty), tokens being bytes; the model sees the last `context` of them.

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <type_traits>
 
 #include "lockstep/base/error.h"
@@ -17,27 +18,48 @@ namespace train {
 class Watchdog;
 }
 
+struct DeviceOptions {
+  int threads = 1;            ///< per operation, on a CPU
+  bool reproducible = false;  ///< on GPUs: sums along the tree
+  bool sums = true;           ///< gradients are to be summed: without, ranks may share GPUs
+};
+
 /// MPI (if this process was started as a rank), the device and the log. Made by run().
 class Session {
  public:
   /// `watchdog` is kept for watch(); it outlives MPI.
   Session(comm::Communicator& world, std::unique_ptr<train::Watchdog>& watchdog)
       : world_(world), log_(world.rank()), watchdog_(watchdog) {}
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
 
   comm::Communicator& world() const { return world_; }
   const Log& log() const { return log_; }
-  /// The device's backend: the CPU's with one thread, unless use_backend() came before.
+  /// The device's backend: the CPU's with one thread, unless use_device() or use_backend() came before.
   kernels::Backend& backend();
-  void use_backend(Device device, int threads) { backend_ = kernels::make_backend(device, threads); }
+  /// Collective, and before anything is made with backend() or transport(): from now on they are of the
+  /// device asked for: "cpu", "cuda" (on each rank the GPU of its place on its machine), or "auto" (a GPU if
+  /// this build can use it and every rank has one). Says what auto came to where it is not plain. UsageError,
+  /// the same on every rank, if there is no such device for some rank.
+  void use_device(const std::string& asked, const DeviceOptions& options = {});
+  /// The same for a device chosen already. Collective if it is a GPU.
+  void use_backend(Device device, const DeviceOptions& options = {});
+  /// What DataParallel sums gradients through: world(), or on GPUs a communicator of the same ranks whose
+  /// arenas lie there.
+  comm::Communicator& transport() const { return transport_ ? *transport_ : world_; }
   /// Collective: from now to the end of the process, a rank without progress for longer than hang_timeout_s
   /// (0: never) ends the job on every rank with exit code 5 and a report of who and where. signal_report:
   /// SIGUSR1 prints where each rank is, with its stack.
   void watch(double hang_timeout_s, bool signal_report);
 
  private:
+  void drop_transport();
+
   comm::Communicator& world_;
   Log log_;
   std::unique_ptr<kernels::Backend> backend_;
+  std::unique_ptr<comm::Communicator> transport_;  // on GPUs; works with the backend
   std::unique_ptr<train::Watchdog>& watchdog_;
 };
 

@@ -1,5 +1,8 @@
 // Batch norm by a shard's statistics, by those of several ranks, or by the running ones.
+#include <array>
+
 #include "autograd/functions/support.h"
+#include "lockstep/kernels/transfer.h"
 
 namespace lockstep {
 namespace {
@@ -7,7 +10,9 @@ namespace {
 /// Sums of float64 vectors over the ranks, added in rank order, so that every rank has the same bits.
 Tensor summed_over_ranks(kernels::Backend& backend, comm::Communicator& communicator, const Tensor& mine) {
   const Tensor all = backend.empty({communicator.size(), mine.numel()}, DType::float64);
-  communicator.all_gather(mine.raw(), mine.bytes(), all.raw());
+  const Tensor mine_here = kernels::on_cpu(mine, &backend), all_here = kernels::cpu_room_for(all);
+  communicator.all_gather(mine_here.raw(), mine_here.bytes(), all_here.raw());
+  kernels::transfer(all_here, all, &backend);
   const Tensor total = backend.empty(mine.shape(), DType::float64);
   backend.fill(total, 0);
   for (int rank = 0; rank < communicator.size(); ++rank)
@@ -76,45 +81,110 @@ void write_gradient(kernels::Backend& backend, const Tensor& sums, const Tensor&
   accumulate ? backend.accumulate(gradient, sums) : backend.copy(sums, gradient);
 }
 
-}  // namespace
+/// Checked arguments, and the statistics by which they are normalised.
+struct Normalisation {
+  Statistics statistics;
+  comm::Communicator* communicator;  ///< of the ranks that share the statistics; or none
+};
 
-Var batch_norm(const Var& x, const Var& weight, const Var& bias, const BatchNormOptions& options) {
+Normalisation normalisation_of(const char* function, const Var& x, const Var& weight, const Var& bias,
+                               const BatchNormOptions& options) {
   const int rank = x.shape().rank();
   if ((rank != 2 && rank != 4) || !(weight.shape() == Shape{x.shape()[1]}) ||
       !(bias.shape() == weight.shape()) || !(options.running_mean.shape() == weight.shape()) ||
       !(options.running_var.shape() == weight.shape()))
-    throw UsageError(
-        "batch_norm: an input of shape {} does not fit weight {}, bias {} and running statistics {}",
-        to_string(x.shape()), to_string(weight.shape()), to_string(bias.shape()),
-        to_string(options.running_mean.shape()));
+    throw UsageError("{}: an input of shape {} does not fit weight {}, bias {} and running statistics {}",
+                     function, to_string(x.shape()), to_string(weight.shape()), to_string(bias.shape()),
+                     to_string(options.running_mean.shape()));
   Tape& tape = x.tape();
-  kernels::Backend& backend = tape.backend();
   const Pass& pass = tape.pass();
   comm::Communicator* const communicator = pass.training && pass.record ? options.communicator : nullptr;
-  const Statistics statistics = pass.training ? batch_statistics(tape, x.value(), options, communicator)
-                                              : statistics_of(backend, {}, options.running_mean, options);
-  const Tensor y = empty_like(backend, x.value());
-  backend.batch_norm(x.value(), statistics.mean, statistics.inv_std, weight.value(), bias.value(), y);
-  return tape.record(
-      y, {&x, &weight, &bias},
-      [x, weight, bias = bias.without_value(), statistics, communicator](Tape& t, const Tensor& dy) {
-        kernels::Backend& b = t.backend();
-        const Shape channels = weight.shape();
-        Tensor sums = b.empty({2, channels[0]}, DType::float64);
-        b.batch_norm_backward_sums(dy, x.value(), statistics.mean, statistics.inv_std, sums);
-        t.into(bias, [&](const Tensor& dbias, bool accumulate) {
-          write_gradient(b, sums.rows(0, 1).reshape(channels), dbias, accumulate);
-        });
-        t.into(weight, [&](const Tensor& dweight, bool accumulate) {
-          write_gradient(b, sums.rows(1, 2).reshape(channels), dweight, accumulate);
-        });
-        // Collective: whether the input needs a gradient is the same on every rank.
-        if (communicator && x.needs_gradient()) sums = summed_over_ranks(b, *communicator, sums);
-        give_new(t, x, [&](const Tensor& dx) {
-          b.batch_norm_backward_input(dy, x.value(), statistics.mean, statistics.inv_std, weight.value(),
-                                      sums, statistics.count, dx);
-        });
-      });
+  // A part that is computed again does not meet the other ranks again, nor count its samples twice.
+  const auto [mean, inv_std, count] = tape.once<3>([&]() -> std::array<Tensor, 3> {
+    const Statistics found = pass.training ? batch_statistics(tape, x.value(), options, communicator)
+                                           : statistics_of(tape.backend(), {}, options.running_mean, options);
+    return {found.mean, found.inv_std, found.count};
+  });
+  return {{mean, inv_std, count}, communicator};
+}
+
+/// The part of every backward between its sums and its gradient of x: hands the sums on as gradients of
+/// weight and bias. Returns those over all ranks.
+Tensor give_sums(Tape& tape, const Tensor& sums, const Var& x, const Var& weight, const Var& bias,
+                 comm::Communicator* communicator) {
+  kernels::Backend& backend = tape.backend();
+  const Shape channels = weight.shape();
+  tape.into(bias, [&](const Tensor& dbias, bool accumulate) {
+    write_gradient(backend, sums.rows(0, 1).reshape(channels), dbias, accumulate);
+  });
+  tape.into(weight, [&](const Tensor& dweight, bool accumulate) {
+    write_gradient(backend, sums.rows(1, 2).reshape(channels), dweight, accumulate);
+  });
+  // Collective: whether the input needs a gradient is the same on every rank.
+  return communicator && x.needs_gradient() ? summed_over_ranks(backend, *communicator, sums) : sums;
+}
+
+}  // namespace
+
+Var batch_norm(const Var& x, const Var& weight, const Var& bias, const BatchNormOptions& options) {
+  const auto [statistics, communicator] = normalisation_of("batch_norm", x, weight, bias, options);
+  Tape& tape = x.tape();
+  const Tensor y = empty_like(tape.backend(), x.value());
+  tape.backend().batch_norm(x.value(), statistics.mean, statistics.inv_std, weight.value(), bias.value(), y);
+  return tape.record(y, {&x, &weight, &bias},
+                     [x, weight, bias = bias.without_value(), of = statistics, ranks = communicator](
+                         Tape& t, const Tensor& dy) {
+                       kernels::Backend& b = t.backend();
+                       const Tensor mine = b.empty({2, weight.shape()[0]}, DType::float64);
+                       b.batch_norm_backward_sums(dy, x.value(), of.mean, of.inv_std, mine);
+                       const Tensor sums = give_sums(t, mine, x, weight, bias, ranks);
+                       give_new(t, x, [&](const Tensor& dx) {
+                         b.batch_norm_backward_input(dy, x.value(), of.mean, of.inv_std, weight.value(), sums,
+                                                     of.count, dx);
+                       });
+                     });
+}
+
+Var batch_norm_relu(const Var& x, const Var& weight, const Var& bias, const Var& shortcut_given,
+                    const BatchNormOptions& options) {
+  const bool has_shortcut = static_cast<bool>(shortcut_given.value());
+  if (has_shortcut && !(shortcut_given.shape() == x.shape()))
+    throw UsageError("batch_norm_relu: the shortcut has shape {}, the input {}",
+                     to_string(shortcut_given.shape()), to_string(x.shape()));
+  const Var shortcut =
+      has_shortcut ? to_channel_block(shortcut_given, x.value().channel_block()) : shortcut_given;
+  const auto [statistics, communicator] = normalisation_of("batch_norm_relu", x, weight, bias, options);
+  Tape& tape = x.tape();
+  const Tensor y = empty_like(tape.backend(), x.value());
+  tape.backend().batch_norm_relu(x.value(), statistics.mean, statistics.inv_std, weight.value(), bias.value(),
+                                 shortcut.value(), y);
+  return tape.record(y, {&x, &weight, &bias, &shortcut},
+                     [x, weight, bias, shortcut = shortcut.without_value(), has_shortcut, y, of = statistics,
+                      ranks = communicator](Tape& t, const Tensor& dy, const Tensor& beside) {
+                       kernels::Backend& b = t.backend();
+                       const Tensor mine = b.empty({2, weight.shape()[0]}, DType::float64);
+                       // Without a shortcut, and with all of dy in one place, nobody needs what the ReLU lets
+                       // through but the two passes, which find it from dy again.
+                       if (!has_shortcut && !beside) {
+                         b.batch_norm_relu_backward_sums(dy, x.value(), of.mean, of.inv_std, weight.value(),
+                                                         bias.value(), mine);
+                         const Tensor sums = give_sums(t, mine, x, weight, bias, ranks);
+                         give_new(t, x, [&](const Tensor& dx) {
+                           b.batch_norm_relu_backward_input(dy, x.value(), of.mean, of.inv_std,
+                                                            weight.value(), bias.value(), sums, of.count, dx);
+                         });
+                         return;
+                       }
+                       const Tensor gated = empty_like(b, dy);
+                       b.batch_norm_gated_backward_sums(dy, beside, y, x.value(), of.mean, of.inv_std, gated,
+                                                        mine);
+                       t.give(shortcut, gated);
+                       const Tensor sums = give_sums(t, mine, x, weight, bias, ranks);
+                       give_new(t, x, [&](const Tensor& dx) {
+                         b.batch_norm_backward_input(gated, x.value(), of.mean, of.inv_std, weight.value(),
+                                                     sums, of.count, dx);
+                       });
+                     });
 }
 
 }  // namespace lockstep

@@ -22,10 +22,7 @@ Var add(const Var& a, const Var& b_given) {
   Tape& tape = a.tape();
   const Tensor y = empty_like(tape.backend(), a.value());
   tape.backend().add(a.value(), b.value(), y);
-  return tape.record(y, {&a, &b}, [a = a.without_value(), b = b.without_value()](Tape& t, const Tensor& dy) {
-    t.give(a, dy);
-    t.give(b, dy);
-  });
+  return record_sum(y, a, b);
 }
 
 Var scale(const Var& x, float factor) {

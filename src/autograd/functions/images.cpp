@@ -18,8 +18,8 @@ std::int64_t windows(const char* function, const Var& x, std::int64_t extent, st
 }
 
 /// The channel block for convolutions whose groups have whole blocks; else plain.
-int channel_block_for(kernels::Backend& backend, std::int64_t channels, int groups) {
-  const int block = backend.preferred_channel_block(channels);
+int channel_block_for(kernels::Backend& backend, std::int64_t channels, DType dtype, int groups) {
+  const int block = backend.preferred_channel_block(channels, dtype);
   return channels / groups % block == 0 || groups == 1 ? block : 1;
 }
 
@@ -34,6 +34,7 @@ Shape pooled(const char* function, const Var& x, const kernels::Pool& pool) {
 
 Var conv2d(const Var& given, const Var& weight, const Var& bias, const kernels::Convolution& geometry) {
   require_rank("conv2d", given, 4);
+  require_one_type("conv2d", given, weight);
   const Shape& w = weight.shape();
   const int groups = geometry.groups;
   if (w.rank() != 4 || groups < 1 || given.shape()[1] != w[1] * groups || w[0] % groups != 0)
@@ -42,13 +43,14 @@ Var conv2d(const Var& given, const Var& weight, const Var& bias, const kernels::
   Tape& tape = given.tape();
   kernels::Backend& backend = tape.backend();
   const Var x = given.value().channel_block() == 1
-                    ? to_channel_block(given, channel_block_for(backend, given.shape()[1], groups))
+                    ? to_channel_block(
+                          given, channel_block_for(backend, given.shape()[1], given.value().dtype(), groups))
                     : given;
   const Shape& s = x.shape();
   const Tensor y =
       backend.empty({s[0], w[0], windows("conv2d", x, s[2], w[2], geometry.stride, geometry.padding),
                      windows("conv2d", x, s[3], w[3], geometry.stride, geometry.padding)},
-                    DType::float32, channel_block_for(backend, w[0], groups));
+                    x.value().dtype(), channel_block_for(backend, w[0], x.value().dtype(), groups));
   backend.convolution(x.value(), weight.value(), bias.value(), geometry, y);
   return tape.record(
       y, {&x, &weight, &bias}, [x, weight, bias = bias.without_value(), geometry](Tape& t, const Tensor& dy) {
@@ -65,7 +67,7 @@ Var conv2d(const Var& given, const Var& weight, const Var& bias, const kernels::
 Var max_pool2d(const Var& x, const kernels::Pool& geometry) {
   Tape& tape = x.tape();
   const int block = x.value().channel_block();
-  const Tensor y = tape.backend().empty(pooled("max_pool2d", x, geometry), DType::float32, block);
+  const Tensor y = tape.backend().empty(pooled("max_pool2d", x, geometry), x.value().dtype(), block);
   const Tensor winners = tape.backend().empty(y.shape(), DType::int32, block);
   tape.backend().max_pool(x.value(), geometry, y, winners);
   return tape.record(y, {&x}, [x = x.without_value(), winners, geometry](Tape& t, const Tensor& dy) {
@@ -76,7 +78,7 @@ Var max_pool2d(const Var& x, const kernels::Pool& geometry) {
 Var avg_pool2d(const Var& x, const kernels::Pool& geometry) {
   Tape& tape = x.tape();
   const Tensor y =
-      tape.backend().empty(pooled("avg_pool2d", x, geometry), DType::float32, x.value().channel_block());
+      tape.backend().empty(pooled("avg_pool2d", x, geometry), x.value().dtype(), x.value().channel_block());
   tape.backend().average_pool(x.value(), geometry, y);
   return tape.record(y, {&x}, [x = x.without_value(), geometry](Tape& t, const Tensor& dy) {
     give_new(t, x, [&](const Tensor& dx) { t.backend().average_pool_backward(dy, geometry, dx); });
@@ -86,7 +88,7 @@ Var avg_pool2d(const Var& x, const kernels::Pool& geometry) {
 Var global_avg_pool2d(const Var& x) {
   require_rank("global_avg_pool2d", x, 4);
   Tape& tape = x.tape();
-  const Tensor y = tape.backend().empty({x.shape()[0], x.shape()[1], 1, 1});
+  const Tensor y = tape.backend().empty({x.shape()[0], x.shape()[1], 1, 1}, x.value().dtype());
   tape.backend().global_average_pool(x.value(), y);
   return tape.record(y, {&x}, [x = x.without_value()](Tape& t, const Tensor& dy) {
     give_new(t, x, [&](const Tensor& dx) { t.backend().global_average_pool_backward(dy, dx); });
@@ -98,7 +100,7 @@ Var upsample_nearest2d(const Var& x, int scale) {
   if (scale < 1) throw UsageError("upsample_nearest2d: a scale of {} is below 1", scale);
   Tape& tape = x.tape();
   const Shape& s = x.shape();
-  const Tensor y = tape.backend().empty({s[0], s[1], s[2] * scale, s[3] * scale}, DType::float32,
+  const Tensor y = tape.backend().empty({s[0], s[1], s[2] * scale, s[3] * scale}, x.value().dtype(),
                                         x.value().channel_block());
   tape.backend().upsample_nearest(x.value(), scale, y);
   return tape.record(y, {&x}, [x = x.without_value(), scale](Tape& t, const Tensor& dy) {

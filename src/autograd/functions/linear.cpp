@@ -15,26 +15,94 @@ Shape with_last(const Shape& shape, std::int64_t last) {
   return Shape(std::span<const std::int64_t>(extents.data(), rank));
 }
 
+void require_fit(const char* function, const Var& x, const Var& weight) {
+  require_one_type(function, x, weight);
+  if (x.shape().rank() >= 1 && weight.shape().rank() == 2 && x.shape()[-1] == weight.shape()[1]) return;
+  throw UsageError("{}: an input of shape {} does not fit a weight of shape {}", function,
+                   to_string(x.shape()), to_string(weight.shape()));
+}
+
+/// What the backward of an activation reads beside y; none of a ReLU, whose y tells.
+Tensor room_before(kernels::Activation activation, const Tensor& y, Tape& tape) {
+  if (activation == kernels::Activation::relu || !tape.pass().record) return {};
+  return empty_like(tape.backend(), y);
+}
+
+/// Gradients of a layer's weight and bias. dy: rows.
+void give_parameters(Tape& t, const Tensor& x, const Tensor& dy, const Var& weight, const Var& bias) {
+  kernels::Backend& backend = t.backend();
+  if (weight.needs_gradient() && bias.needs_gradient()) {
+    into_pair(t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
+      backend.linear_backward_weight_bias(as_rows(x), dy, dweight, dbias, accumulate);
+    });
+    return;
+  }
+  t.into(weight, [&](const Tensor& dweight, bool accumulate) {
+    backend.linear_backward_weight(as_rows(x), dy, dweight, accumulate);
+  });
+  t.into(bias, [&](const Tensor& dbias, bool accumulate) { backend.sum_rows(dy, dbias, accumulate); });
+}
+
+void give_input(Tape& t, const Var& x, const Tensor& dy, const Var& weight) {
+  give_new(t, x,
+           [&](const Tensor& dx) { t.backend().linear_backward_input(dy, weight.value(), as_rows(dx)); });
+}
+
 }  // namespace
 
 Var linear(const Var& given, const Var& weight, const Var& bias) {
   const Var x = plain(given);
-  if (x.shape().rank() < 1 || weight.shape().rank() != 2 || x.shape()[-1] != weight.shape()[1])
-    throw UsageError("linear: an input of shape {} does not fit a weight of shape {}", to_string(x.shape()),
-                     to_string(weight.shape()));
+  require_fit("linear", x, weight);
   Tape& tape = x.tape();
-  const Tensor y = tape.backend().empty(with_last(x.shape(), weight.shape()[0]));
+  const Tensor y = tape.backend().empty(with_last(x.shape(), weight.shape()[0]), x.value().dtype());
   tape.backend().linear(as_rows(x.value()), weight.value(), bias.value(), as_rows(y));
+  return tape.record(y, {&x, &weight, &bias},
+                     [x, weight, bias = bias.without_value()](Tape& t, const Tensor& dy) {
+                       give_parameters(t, x.value(), as_rows(dy), weight, bias);
+                       give_input(t, x, as_rows(dy), weight);
+                     });
+}
+
+Var linear(const Var& given, const Var& weight, const Var& bias, kernels::Activation activation) {
+  const Var x = plain(given);
+  require_fit("linear", x, weight);
+  Tape& tape = x.tape();
+  const Tensor y = tape.backend().empty(with_last(x.shape(), weight.shape()[0]), x.value().dtype());
+  const Tensor before = room_before(activation, y, tape);
+  tape.backend().linear_activation(activation, x.value(), weight.value(), bias.value(), before, y);
+  return tape.record(y, {&x, &weight, &bias},
+                     [x, weight, bias = bias.without_value(), activation, at = before ? before : y](
+                         Tape& t, const Tensor& dy) {
+                       const Tensor upstream = empty_like(t.backend(), dy);
+                       t.backend().activation_backward(activation, at, dy, upstream);
+                       give_parameters(t, x.value(), as_rows(upstream), weight, bias);
+                       give_input(t, x, as_rows(upstream), weight);
+                     });
+}
+
+Var feed_forward(const Var& given, const Var& weight_in, const Var& bias_in, kernels::Activation activation,
+                 const Var& weight_out, const Var& bias_out) {
+  const Var x = plain(given);
+  require_fit("feed_forward", x, weight_in);
+  if (weight_out.shape().rank() != 2 || weight_out.shape()[1] != weight_in.shape()[0])
+    throw UsageError("feed_forward: weights of shape {} and {} do not follow each other",
+                     to_string(weight_in.shape()), to_string(weight_out.shape()));
+  Tape& tape = x.tape();
+  kernels::Backend& backend = tape.backend();
+  const Tensor hidden = backend.empty(with_last(x.shape(), weight_in.shape()[0]), x.value().dtype());
+  const Tensor before = room_before(activation, hidden, tape);
+  backend.linear_activation(activation, x.value(), weight_in.value(), bias_in.value(), before, hidden);
+  const Tensor y = backend.empty(with_last(x.shape(), weight_out.shape()[0]), x.value().dtype());
+  backend.linear(hidden, weight_out.value(), bias_out.value(), y);
   return tape.record(
-      y, {&x, &weight, &bias}, [x, weight, bias = bias.without_value()](Tape& t, const Tensor& dy_given) {
-        kernels::Backend& backend = t.backend();
-        const Tensor dy = as_rows(dy_given);
-        t.into(weight, [&](const Tensor& dweight, bool accumulate) {
-          backend.linear_backward_weight(as_rows(x.value()), dy, dweight, accumulate);
-        });
-        t.into(bias, [&](const Tensor& dbias, bool accumulate) { backend.sum_rows(dy, dbias, accumulate); });
-        give_new(t, x,
-                 [&](const Tensor& dx) { backend.linear_backward_input(dy, weight.value(), as_rows(dx)); });
+      y, {&x, &weight_in, &bias_in, &weight_out, &bias_out},
+      [x, weight_in, bias_in = bias_in.without_value(), weight_out, bias_out = bias_out.without_value(),
+       activation, hidden, at = before ? before : hidden](Tape& t, const Tensor& dy) {
+        give_parameters(t, hidden, as_rows(dy), weight_out, bias_out);
+        const Tensor upstream = empty_like(t.backend(), hidden);
+        t.backend().linear_backward_input_activation(activation, dy, weight_out.value(), at, upstream);
+        give_parameters(t, x.value(), as_rows(upstream), weight_in, bias_in);
+        give_input(t, x, as_rows(upstream), weight_in);
       });
 }
 

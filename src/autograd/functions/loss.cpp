@@ -68,11 +68,16 @@ Loss mse(const Var& given, const Tensor& target) {
                      to_string(target.shape()));
   Tape& tape = x.tape();
   const Tensor total = new_total(tape.backend());
-  tape.backend().squared_error(x.value(), target, total);
+  Tensor wanted = target;
+  if (target.dtype() != x.value().dtype()) {
+    wanted = tape.backend().empty(target.shape(), x.value().dtype());
+    tape.backend().copy(target, wanted);
+  }
+  tape.backend().squared_error(x.value(), wanted, total);
   const Var sum =
-      tape.record(scalar_sum(tape.backend(), total), {&x}, [x, target](Tape& t, const Tensor& dy) {
+      tape.record(scalar_sum(tape.backend(), total), {&x}, [x, wanted](Tape& t, const Tensor& dy) {
         give_new(t, x,
-                 [&](const Tensor& dx) { t.backend().squared_error_backward(x.value(), target, dy, dx); });
+                 [&](const Tensor& dx) { t.backend().squared_error_backward(x.value(), wanted, dy, dx); });
       });
   return {sum, total};
 }

@@ -3,27 +3,57 @@
 
 namespace lockstep {
 
+namespace {
+
+void require_fit(const char* function, const Var& x, const Var& weight, const Var& bias) {
+  if (x.shape().rank() >= 1 && weight.shape() == Shape{x.shape()[-1]} && bias.shape() == weight.shape())
+    return;
+  throw UsageError("{}: an input of shape {} does not fit weight {} and bias {}", function,
+                   to_string(x.shape()), to_string(weight.shape()), to_string(bias.shape()));
+}
+
+/// y = layer norm of x, computed already, with the rows' mean and inv_std.
+Var record_layer_norm(const Tensor& y, const Var& x, const Var& weight, const Var& bias, const Tensor& mean,
+                      const Tensor& inv_std) {
+  return x.tape().record(
+      y, {&x, &weight, &bias},
+      [x, weight, bias = bias.without_value(), mean, inv_std](Tape& t, const Tensor& dy) {
+        const Tensor beside = t.received(x), dx = empty_like(t.backend(), x.value());
+        into_pair(t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
+          t.backend().layer_norm_backward(dy, x.value(), weight.value(), mean, inv_std, beside, dx, dweight,
+                                          dbias, accumulate);
+        });
+        t.give_total(x, dx);
+      });
+}
+
+}  // namespace
+
 Var layer_norm(const Var& given, const Var& weight, const Var& bias, float eps) {
   const Var x = plain(given);
-  if (x.shape().rank() < 1 || !(weight.shape() == Shape{x.shape()[-1]}) || !(bias.shape() == weight.shape()))
-    throw UsageError("layer_norm: an input of shape {} does not fit weight {} and bias {}",
-                     to_string(x.shape()), to_string(weight.shape()), to_string(bias.shape()));
-  Tape& tape = x.tape();
-  kernels::Backend& backend = tape.backend();
+  require_fit("layer_norm", x, weight, bias);
+  kernels::Backend& backend = x.tape().backend();
   const Tensor y = empty_like(backend, x.value());
   const std::int64_t rows = as_rows(x.value()).size(0);
   const Tensor mean = backend.empty({rows}), inv_std = backend.empty({rows});
   backend.layer_norm(x.value(), weight.value(), bias.value(), eps, y, mean, inv_std);
-  return tape.record(y, {&x, &weight, &bias},
-                     [x, weight, bias = bias.without_value(), mean, inv_std](Tape& t, const Tensor& dy) {
-                       const Tensor dx = empty_like(t.backend(), x.value());
-                       into_pair(t, weight, bias,
-                                 [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
-                                   t.backend().layer_norm_backward(dy, x.value(), weight.value(), mean,
-                                                                   inv_std, dx, dweight, dbias, accumulate);
-                                 });
-                       t.give(x, dx);
-                     });
+  return record_layer_norm(y, x, weight, bias, mean, inv_std);
+}
+
+SumAndNorm add_layer_norm(const Var& a_given, const Var& b_given, const Var& weight, const Var& bias,
+                          float eps) {
+  const Var a = plain(a_given), b = plain(b_given);
+  if (!(a.shape() == b.shape()))
+    throw UsageError("add_layer_norm: the shapes {} and {} differ", to_string(a.shape()),
+                     to_string(b.shape()));
+  require_fit("add_layer_norm", a, weight, bias);
+  kernels::Backend& backend = a.tape().backend();
+  const Tensor sum = empty_like(backend, a.value()), y = empty_like(backend, a.value());
+  const std::int64_t rows = as_rows(sum).size(0);
+  const Tensor mean = backend.empty({rows}), inv_std = backend.empty({rows});
+  backend.add_layer_norm(a.value(), b.value(), weight.value(), bias.value(), eps, sum, y, mean, inv_std);
+  const Var x = record_sum(sum, a, b);
+  return {x, record_layer_norm(y, x, weight, bias, mean, inv_std)};
 }
 
 Var group_norm(const Var& given, int groups, const Var& weight, const Var& bias, float eps) {

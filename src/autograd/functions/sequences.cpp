@@ -25,7 +25,8 @@ Var embedding(const Tensor& indices, const Var& weight) {
   const auto rank = static_cast<std::size_t>(shape.rank());
   extents[rank] = weight.shape()[1];
   Tape& tape = weight.tape();
-  const Tensor y = tape.backend().empty(Shape(std::span<const std::int64_t>(extents.data(), rank + 1)));
+  const Tensor y = tape.backend().empty(Shape(std::span<const std::int64_t>(extents.data(), rank + 1)),
+                                        tape.pass().compute);
   tape.backend().embedding(indices, weight.value(), y);
   return tape.record(y, {&weight}, [indices, weight = weight.without_value()](Tape& t, const Tensor& dy) {
     t.into(weight, [&](const Tensor& dweight, bool accumulate) {
@@ -88,7 +89,7 @@ Var attention(const Var& qkv, int heads, bool causal) {
                      qkv.shape()[2]);
   require_heads(qkv, channels, heads);
   Tape& tape = qkv.tape();
-  const Tensor y = tape.backend().empty({batch, time, channels});
+  const Tensor y = tape.backend().empty({batch, time, channels}, qkv.value().dtype());
   const Tensor saved = tape.backend().empty(tape.backend().attention_saved_shape(batch, heads, time));
   const auto part = [channels](const Tensor& matrix, int index) {
     return kernels::Columns{matrix, index * channels, channels};

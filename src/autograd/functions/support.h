@@ -11,6 +11,16 @@ inline Tensor empty_like(kernels::Backend& backend, const Tensor& tensor) {
 
 inline Var plain(const Var& x) { return to_channel_block(x, 1); }
 
+/// A product of float32 activations with a weight rounded for bf16 ones would be slow, and neither's result.
+inline void require_one_type(const char* function, const Var& x, const Var& weight) {
+  if (x.value().dtype() == DType::float32 && weight.value().dtype() == DType::bfloat16)
+    throw UsageError(
+        "{}: the input is float32 in a pass that computes in bf16; begin the model with Tape::data(batch), "
+        "not "
+        "constant()",
+        function);
+}
+
 /// [rows, last dimension] of a plain tensor; a view.
 inline Tensor as_rows(const Tensor& tensor) {
   std::int64_t rows = 1;  // counted, not divided: a width of 0 has rows, too
@@ -32,6 +42,15 @@ void give_new(Tape& tape, const Var& input, const Write& write) {
   const Tensor dx = empty_like(tape.backend(), input.value());
   write(dx);
   tape.give(input, dx);
+}
+
+/// sum = a + b, computed already.
+inline Var record_sum(const Tensor& sum, const Var& a, const Var& b) {
+  return a.tape().record(sum, {&a, &b},
+                         [a = a.without_value(), b = b.without_value()](Tape& t, const Tensor& dy) {
+                           t.give(a, dy);
+                           t.give(b, dy);
+                         });
 }
 
 /// For kernels that write the gradients of a scale and a shift together: write(dweight, dbias, accumulate).

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/train/threads.h"
 
 namespace lockstep::cli::checkup {
 
@@ -69,7 +70,9 @@ Finding guarded(const std::string& subject, const std::function<Finding()>& prob
 
 // Questions to all ranks together (collective; none where there is nothing to compare). Every rank gets the
 // same findings.
-Findings binding(comm::Communicator& world, const Needs& needs);
+/// Not collective: `cores` are of all ranks.
+Findings binding(const comm::Communicator& world, const std::vector<train::RankCores>& cores,
+                 const Needs& needs);
 Findings clocks(comm::Communicator& world);
 Findings shared_directory(comm::Communicator& world, const Scene& scene);
 

@@ -2,13 +2,17 @@
 #include <H5public.h>
 #include <dnnl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
 
 #include "cli/doctor/finding.h"
+#include "lockstep/base/counted.h"
+#include "lockstep/comm/nccl.h"
 #include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/gpus.h"
 
 namespace lockstep::cli::checkup {
 namespace {
@@ -91,25 +95,43 @@ Finding onednn(const Scene&) {
 
 Finding gpus(const Scene&) {
   const char* const subject = "gpu";
-  const int found = gpu_devices(), asked = gpus_asked_for();
-  try {
-    kernels::make_cuda_backend(0);
-  } catch (const UsageError&) {
+  const kernels::Gpus gpus = kernels::find_gpus();
+  const int asked = gpus_asked_for();
+  if (!gpus.built) {
+    const int found = gpu_devices();
     const std::string text = "this build computes on CPUs only";
     if (found == 0 && asked == 0) return {subject, Verdict::ok, text, ""};
     return {subject, Verdict::note,
-            fmt::format("{}; {} GPU{} here, {} asked of Slurm", text, found, found == 1 ? "" : "s", asked),
-            "ask for no GPUs: they would stand idle"};
-  } catch (const Error& error) {
-    return {subject, Verdict::problem, error.what(), "see nvidia-smi, or ask for another node"};
+            fmt::format("{}; {} here, {} asked of Slurm", text, counted(found, "GPU"), asked),
+            "ask for no GPUs, which would stand idle, or build with -DLOCKSTEP_CUDA=ON"};
   }
+  const std::string driver = gpus.driver.empty() ? "no driver" : "driver for CUDA " + gpus.driver;
+  const std::string versions = fmt::format("built with CUDA {}, {}", gpus.runtime, driver);
+  if (!gpus.problem.empty()) {
+    return {subject, Verdict::problem, fmt::format("{}; {}", gpus.problem, versions),
+            "see nvidia-smi; a driver older than the CUDA it was built with needs an update"};
+  }
+  const int found = static_cast<int>(gpus.visible.size());
   if (found < asked) {
-    return {subject, Verdict::problem, fmt::format("{} of {} GPUs that the job asked for", found, asked),
+    return {subject, Verdict::problem,
+            fmt::format("{} of {} GPUs that the job asked for; {}", found, asked, versions),
             "exclude this node (sbatch --exclude) and tell its administrators"};
   }
-  return {subject, Verdict::ok, fmt::format("{} GPU{}", found, found == 1 ? "" : "s"), ""};
+  if (found == 0) return {subject, Verdict::ok, fmt::format("none here: computes on CPUs; {}", versions), ""};
+  std::vector<std::string> names;
+  for (const kernels::Gpu& gpu : gpus.visible) names.push_back(gpu.describe());
+  return {subject, Verdict::ok, fmt::format("{}; {}", fmt::join(names, ", "), versions), ""};
 }
 
-Finding nccl(const Scene&) { return {"nccl", Verdict::ok, "not built in: sums go through MPI", ""}; }
+Finding nccl(const Scene&) {
+  const char* const subject = "nccl";
+  const kernels::Gpus gpus = kernels::find_gpus();
+  if (!gpus.built) return {subject, Verdict::ok, "not built in: sums go through MPI", ""};
+  const comm::NcclFound found = comm::find_nccl();
+  if (found.problem.empty()) return {subject, Verdict::ok, found.version, ""};
+  if (gpus.visible.empty()) return {subject, Verdict::ok, "none here: sums go through MPI", ""};
+  return {subject, gpus.visible.size() > 1 ? Verdict::problem : Verdict::note, found.problem,
+          "a run on one GPU does without it; several need it"};
+}
 
 }  // namespace lockstep::cli::checkup

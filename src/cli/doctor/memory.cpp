@@ -5,8 +5,8 @@
 
 #include <filesystem>
 
-#include "cli/doctor/cgroup.h"
 #include "cli/doctor/finding.h"
+#include "lockstep/base/cgroup.h"
 
 namespace lockstep::cli::checkup {
 namespace {

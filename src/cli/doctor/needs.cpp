@@ -7,6 +7,8 @@
 #include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/reduction_tree.h"
+#include "lockstep/kernels/gpus.h"
+#include "lockstep/train/precision.h"
 #include "lockstep/train/workload.h"
 
 namespace lockstep::cli::checkup {
@@ -45,6 +47,25 @@ Finding data(const train::Config& config) {
   } catch (const Error& error) {
     return {"data", Verdict::problem, error.what(),
             "correct the file, or what data.* of the configuration names"};
+  }
+}
+
+Finding precision(const train::Config* config) {
+  const char* const subject = "precision";
+  const std::string why_slow = kernels::make_cpu_backend(1)->why_slow_in_bf16();
+  if (why_slow.empty()) return {subject, Verdict::ok, "fp32, and bf16 on this processor's own units", ""};
+  const std::string fp32_only = "fp32 on CPUs; bf16 would be slower: " + why_slow;
+  if (!config || config->train.precision == "fp32") return {subject, Verdict::ok, fp32_only, ""};
+  if (config->train.device != "cpu" && !kernels::find_gpus().visible.empty())
+    return {subject, Verdict::ok, "bf16 on GPUs", ""};
+  try {
+    const train::RankPrecision here{.why_slow = why_slow, .host = {}};
+    return {subject, Verdict::note,
+            train::choose_precision(config->train.precision, config->train.bf16_fallback, {&here, 1}).remark,
+            "use processors with AVX512-BF16 or AMX, or train.precision = fp32"};
+  } catch (const UsageError& error) {
+    return {subject, Verdict::problem, error.what(),
+            "use processors with AVX512-BF16 or AMX, or see lockstep train --help-keys"};
   }
 }
 

@@ -10,6 +10,8 @@ Needs needs_of(const train::Config& config, const comm::Communicator& world);
 
 /// The files of data, opened as the run would.
 Finding data(const train::Config& config);
+/// Whether this processor computes fast in bf16, and what becomes of the run if not; `config` may be none.
+Finding precision(const train::Config* config);
 /// Whether so many ranks can share the work.
 Finding shards(const train::Config& config, const comm::Communicator& world);
 

@@ -65,6 +65,143 @@ double* channel_sum_pairs(const char* operation, const char* name, const Tensor&
   return elements<double>(operation, name, tensor);
 }
 
+/// The arguments of a batch norm.
+struct NormalisedBy {
+  const Tensor &x, &mean, &inv_std, &weight, &bias;
+};
+
+/// What normalises one tile's columns.
+struct Scale {
+  Columns32 mean, factor, bias;
+
+  /// T: float or Floats.
+  template <class T>
+  T operator()(T x, int column) const {
+    return (x - load<T>(mean.data() + column)) * load<T>(factor.data() + column) +
+           load<T>(bias.data() + column);
+  }
+};
+
+/// Makes the Scale of each tile.
+struct ScaleOf {
+  ScaleOf(const char* operation, const ChannelForm& form_, const NormalisedBy& by)
+      : form(form_),
+        means(channel_floats(operation, "mean", by.mean, form_)),
+        inv_stds(channel_floats(operation, "inv_std", by.inv_std, form_)),
+        weights(optional_channel_floats(operation, "weight", by.weight, form_)),
+        biases(optional_channel_floats(operation, "bias", by.bias, form_)) {}
+
+  float factor_of(std::int64_t c) const { return weights ? inv_stds[c] * weights[c] : inv_stds[c]; }
+  Scale operator()(const ChannelTile& tile) const {
+    return {columns_of(form, tile, [&](std::int64_t c) { return means[c]; }),
+            columns_of(form, tile, [&](std::int64_t c) { return factor_of(c); }),
+            columns_of(form, tile, [&](std::int64_t c) { return biases ? biases[c] : 0.0f; })};
+  }
+
+  ChannelForm form;
+  const float *means, *inv_stds, *weights, *biases;
+};
+
+float relu(float x) { return x < 0.0f ? 0.0f : x; }  // NaN stays
+
+/// The slope of the ReLU, by its argument or its value. T: float or Floats.
+template <class T>
+T relu_slope(T at) {
+  const T zero{}, one = zero + 1.0f;
+  return at > zero ? one : zero;
+}
+
+/// y = finish(normalised x, its place).
+template <class Finish>
+void normalise(const char* operation, int threads, const NormalisedBy& by, const Tensor& y,
+               const Finish& finish) {
+  const ChannelForm form = channel_form(operation, "x", by.x);
+  require_alike(operation, "y", y, by.x);
+  const float* from = floats(operation, "x", by.x);
+  float* to = floats(operation, "y", y);
+  const ScaleOf scale_of(operation, form, by);
+  map_channels(threads, form, [&](const ChannelTile& tile) {
+    return [from, to, finish, scale = scale_of(tile)](std::int64_t at, auto width) {
+      const float* __restrict in = from + at;
+      float* __restrict out = to + at;
+      for (int c = 0; c < static_cast<int>(width); ++c) out[c] = finish(scale(in[c], c), at + c);
+    };
+  });
+}
+
+/// sums [2, C]: of g and of g (x - mean) inv_std, g what make_gradient(tile) -> gradient gives for
+/// (place, column, x there), of type float or Floats.
+template <class MakeGradient>
+void backward_sums(const char* operation, int threads, const Tensor& dy, const Tensor& x, const Tensor& mean,
+                   const Tensor& inv_std, const Tensor& sums, const MakeGradient& make_gradient) {
+  const ChannelForm form = channel_form(operation, "dy", dy);
+  require_alike(operation, "x", x, dy);
+  const float* from = floats(operation, "x", x);
+  const float* means = channel_floats(operation, "mean", mean, form);
+  const float* inv_stds = channel_floats(operation, "inv_std", inv_std, form);
+  double* to = channel_sum_pairs(operation, "sums", sums, form);
+  reduce_channels<2>(
+      threads, form,
+      [&](const ChannelTile& tile) {
+        return [from, gradient = make_gradient(tile), mean_of = columns_of(form, tile, [&](std::int64_t c) {
+                                                        return means[c];
+                                                      })]<class T>(std::int64_t at, int column) {
+          const T x_here = load<T>(from + at);
+          const T here = gradient.template operator()<T>(at, column, x_here);
+          return std::array<T, 2>{here, here * (x_here - load<T>(mean_of.data() + column))};
+        };
+      },
+      [&](std::int64_t channel, const std::array<double, 2>& channel_sums) {
+        to[channel] = channel_sums[0];
+        to[form.channels + channel] = channel_sums[1] * static_cast<double>(inv_stds[channel]);
+      });
+}
+
+/// dx of batch_norm_backward_input for g in place of dy; make_gradient(tile) -> g(place, column).
+template <class MakeGradient>
+void backward_input(const char* operation, int threads, const Tensor& dy, const NormalisedBy& by,
+                    const Tensor& sums, const Tensor& counted, const Tensor& dx,
+                    const MakeGradient& make_gradient) {
+  const ChannelForm form = channel_form(operation, "dy", dy);
+  require_alike(operation, "dx", dx, dy);
+  float* to = floats(operation, "dx", dx);
+  const ScaleOf scale_of(operation, form, by);
+  const auto factor_of = [&](std::int64_t c) { return scale_of.factor_of(c); };
+  const double count = counted ? *elements<double>(operation, "count", counted) : 0;
+  if (count == 0) {
+    map_channels(threads, form, [&](const ChannelTile& tile) {
+      return [to, gradient = make_gradient(tile), factor = columns_of(form, tile, factor_of)](std::int64_t at,
+                                                                                              auto width) {
+        float* __restrict out = to + at;
+        for (int c = 0; c < static_cast<int>(width); ++c)
+          out[c] = gradient(at + c, c) * factor[static_cast<std::size_t>(c)];
+      };
+    });
+    return;
+  }
+  require_alike(operation, "x", by.x, dy);
+  const float* from = floats(operation, "x", by.x);
+  const double* pairs = channel_sum_pairs(operation, "sums", sums, form);
+  map_channels(threads, form, [&](const ChannelTile& tile) {
+    const auto mean_gradient = [&](std::int64_t c) { return static_cast<float>(pairs[c] / count); };
+    const auto slope = [&](std::int64_t c) {
+      return static_cast<float>(pairs[form.channels + c] / count * static_cast<double>(scale_of.inv_stds[c]));
+    };
+    return [to, from, gradient = make_gradient(tile), factor = columns_of(form, tile, factor_of),
+            mean_of = columns_of(form, tile, [&](std::int64_t c) { return scale_of.means[c]; }),
+            mean_dy = columns_of(form, tile, mean_gradient),
+            slope_of = columns_of(form, tile, slope)](std::int64_t at, auto width) {
+      const float* __restrict x_in = from + at;
+      float* __restrict out = to + at;
+      for (int column = 0; column < static_cast<int>(width); ++column) {
+        const auto c = static_cast<std::size_t>(column);
+        out[c] =
+            factor[c] * ((gradient(at + column, column) - mean_dy[c]) - (x_in[c] - mean_of[c]) * slope_of[c]);
+      }
+    };
+  });
+}
+
 }  // namespace
 
 void CpuBackend::channel_moments(const Tensor& x, const Tensor& centre, const Tensor& moments) {
@@ -93,99 +230,95 @@ void CpuBackend::channel_moments(const Tensor& x, const Tensor& centre, const Te
 void CpuBackend::batch_norm(const Tensor& x, const Tensor& mean, const Tensor& inv_std, const Tensor& weight,
                             const Tensor& bias, const Tensor& y) {
   prepare();
-  constexpr const char* operation = "batch_norm";
-  const ChannelForm form = channel_form(operation, "x", x);
-  require_alike(operation, "y", y, x);
-  const float* from = floats(operation, "x", x);
-  const float* means = channel_floats(operation, "mean", mean, form);
-  const float* inv_stds = channel_floats(operation, "inv_std", inv_std, form);
-  const float* weights = optional_channel_floats(operation, "weight", weight, form);
-  const float* biases = optional_channel_floats(operation, "bias", bias, form);
-  float* to = floats(operation, "y", y);
-  map_channels(threads_, form, [&](const ChannelTile& tile) {
-    return [from, to, mean_of = columns_of(form, tile, [&](std::int64_t c) { return means[c]; }),
-            factor = columns_of(
-                form, tile, [&](std::int64_t c) { return weights ? inv_stds[c] * weights[c] : inv_stds[c]; }),
-            bias_of = columns_of(form, tile, [&](std::int64_t c) { return biases ? biases[c] : 0.0f; })](
-               std::int64_t at, auto width) {
-      const float* __restrict in = from + at;
-      float* __restrict out = to + at;
-      for (std::size_t c = 0; c < static_cast<std::size_t>(width); ++c) {
-        out[c] = (in[c] - mean_of[c]) * factor[c] + bias_of[c];
-      }
-    };
-  });
+  normalise("batch_norm", threads_, {x, mean, inv_std, weight, bias}, y,
+            [](float value, std::int64_t) { return value; });
+}
+
+void CpuBackend::batch_norm_relu(const Tensor& x, const Tensor& mean, const Tensor& inv_std,
+                                 const Tensor& weight, const Tensor& bias, const Tensor& shortcut,
+                                 const Tensor& y) {
+  prepare();
+  constexpr const char* operation = "batch_norm_relu";
+  const NormalisedBy by{x, mean, inv_std, weight, bias};
+  if (!shortcut) return normalise(operation, threads_, by, y, [](float v, std::int64_t) { return relu(v); });
+  require_alike(operation, "the shortcut", shortcut, x);
+  normalise(operation, threads_, by, y,
+            [added = floats(operation, "the shortcut", shortcut)](float value, std::int64_t at) {
+              return relu(value + added[at]);
+            });
 }
 
 void CpuBackend::batch_norm_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
                                           const Tensor& inv_std, const Tensor& sums) {
   prepare();
   constexpr const char* operation = "batch_norm_backward_sums";
-  const ChannelForm form = channel_form(operation, "dy", dy);
-  require_alike(operation, "x", x, dy);
   const float* gradient = floats(operation, "dy", dy);
-  const float* from = floats(operation, "x", x);
-  const float* means = channel_floats(operation, "mean", mean, form);
-  const float* inv_stds = channel_floats(operation, "inv_std", inv_std, form);
-  double* to = channel_sum_pairs(operation, "sums", sums, form);
-  reduce_channels<2>(
-      threads_, form,
-      [&](const ChannelTile& tile) {
-        return [gradient, from, mean_of = columns_of(form, tile, [&](std::int64_t c) {
-                                  return means[c];
-                                })]<class T>(std::int64_t at, int column) {
-          const T dy_here = load<T>(gradient + at);
-          return std::array<T, 2>{dy_here, dy_here * (load<T>(from + at) - load<T>(mean_of.data() + column))};
-        };
-      },
-      [&](std::int64_t channel, const std::array<double, 2>& channel_sums) {
-        to[channel] = channel_sums[0];
-        to[form.channels + channel] = channel_sums[1] * static_cast<double>(inv_stds[channel]);
-      });
+  backward_sums(operation, threads_, dy, x, mean, inv_std, sums, [&](const ChannelTile&) {
+    return [gradient]<class T>(std::int64_t at, int, T) { return load<T>(gradient + at); };
+  });
+}
+
+void CpuBackend::batch_norm_relu_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                               const Tensor& inv_std, const Tensor& weight,
+                                               const Tensor& bias, const Tensor& sums) {
+  prepare();
+  constexpr const char* operation = "batch_norm_relu_backward_sums";
+  const float* gradient = floats(operation, "dy", dy);
+  const ScaleOf scale_of(operation, channel_form(operation, "x", x), {x, mean, inv_std, weight, bias});
+  backward_sums(operation, threads_, dy, x, mean, inv_std, sums, [&](const ChannelTile& tile) {
+    return [gradient, scale = scale_of(tile)]<class T>(std::int64_t at, int column, T x_here) {
+      return load<T>(gradient + at) * relu_slope(scale(x_here, column));
+    };
+  });
+}
+
+void CpuBackend::batch_norm_gated_backward_sums(const Tensor& dy, const Tensor& beside, const Tensor& y,
+                                                const Tensor& x, const Tensor& mean, const Tensor& inv_std,
+                                                const Tensor& gated, const Tensor& sums) {
+  prepare();
+  constexpr const char* operation = "batch_norm_gated_backward_sums";
+  require_alike(operation, "y", y, dy);
+  require_alike(operation, "gated", gated, dy);
+  const float *gradient = floats(operation, "dy", dy), *value = floats(operation, "y", y);
+  float* to = floats(operation, "gated", gated);
+  const auto run = [&](const auto& upstream) {
+    backward_sums(operation, threads_, dy, x, mean, inv_std, sums, [&](const ChannelTile&) {
+      return [upstream, value, to]<class T>(std::int64_t at, int, T) {
+        const T let_through = upstream.template operator()<T>(at) * relu_slope(load<T>(value + at));
+        std::memcpy(to + at, &let_through, sizeof let_through);
+        return let_through;
+      };
+    });
+  };
+  if (!beside) return run([gradient]<class T>(std::int64_t at) { return load<T>(gradient + at); });
+  require_alike(operation, "beside", beside, dy);
+  run([gradient, second = floats(operation, "beside", beside)]<class T>(std::int64_t at) {
+    return load<T>(gradient + at) + load<T>(second + at);
+  });
 }
 
 void CpuBackend::batch_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean,
                                            const Tensor& inv_std, const Tensor& weight, const Tensor& sums,
-                                           const Tensor& counted, const Tensor& dx) {
+                                           const Tensor& count, const Tensor& dx) {
   prepare();
-  constexpr const char* operation = "batch_norm_backward_input";
-  const ChannelForm form = channel_form(operation, "dy", dy);
-  require_alike(operation, "dx", dx, dy);
-  const float* gradient = floats(operation, "dy", dy);
-  const float* inv_stds = channel_floats(operation, "inv_std", inv_std, form);
-  const float* weights = optional_channel_floats(operation, "weight", weight, form);
-  float* to = floats(operation, "dx", dx);
-  const auto factor_of = [&](std::int64_t c) { return weights ? inv_stds[c] * weights[c] : inv_stds[c]; };
-  const double count = counted ? *elements<double>(operation, "count", counted) : 0;
-  if (count == 0) {
-    map_channels(threads_, form, [&](const ChannelTile& tile) {
-      return [gradient, to, factor = columns_of(form, tile, factor_of)](std::int64_t at, auto width) {
-        const float* __restrict in = gradient + at;
-        float* __restrict out = to + at;
-        for (std::size_t c = 0; c < static_cast<std::size_t>(width); ++c) out[c] = in[c] * factor[c];
-      };
-    });
-    return;
-  }
-  require_alike(operation, "x", x, dy);
-  const float* from = floats(operation, "x", x);
-  const float* means = channel_floats(operation, "mean", mean, form);
-  const double* pairs = channel_sum_pairs(operation, "sums", sums, form);
-  map_channels(threads_, form, [&](const ChannelTile& tile) {
-    const auto mean_gradient = [&](std::int64_t c) { return static_cast<float>(pairs[c] / count); };
-    const auto slope = [&](std::int64_t c) {
-      return static_cast<float>(pairs[form.channels + c] / count * static_cast<double>(inv_stds[c]));
-    };
-    return [gradient, from, to, factor = columns_of(form, tile, factor_of),
-            mean_of = columns_of(form, tile, [&](std::int64_t c) { return means[c]; }),
-            mean_dy = columns_of(form, tile, mean_gradient),
-            slope_of = columns_of(form, tile, slope)](std::int64_t at, auto width) {
-      const float* __restrict dy_in = gradient + at;
-      const float* __restrict x_in = from + at;
-      float* __restrict out = to + at;
-      for (std::size_t c = 0; c < static_cast<std::size_t>(width); ++c) {
-        out[c] = factor[c] * ((dy_in[c] - mean_dy[c]) - (x_in[c] - mean_of[c]) * slope_of[c]);
-      }
+  const float* gradient = floats("batch_norm_backward_input", "dy", dy);
+  backward_input(
+      "batch_norm_backward_input", threads_, dy, {x, mean, inv_std, weight, {}}, sums, count, dx,
+      [&](const ChannelTile&) { return [gradient](std::int64_t at, int) { return gradient[at]; }; });
+}
+
+void CpuBackend::batch_norm_relu_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                                const Tensor& inv_std, const Tensor& weight,
+                                                const Tensor& bias, const Tensor& sums, const Tensor& count,
+                                                const Tensor& dx) {
+  prepare();
+  constexpr const char* operation = "batch_norm_relu_backward_input";
+  const float *gradient = floats(operation, "dy", dy), *from = floats(operation, "x", x);
+  const NormalisedBy by{x, mean, inv_std, weight, bias};
+  const ScaleOf scale_of(operation, channel_form(operation, "x", x), by);
+  backward_input(operation, threads_, dy, by, sums, count, dx, [&](const ChannelTile& tile) {
+    return [gradient, from, scale = scale_of(tile)](std::int64_t at, int column) {
+      return gradient[at] * relu_slope(scale(from[at], column));
     };
   });
 }

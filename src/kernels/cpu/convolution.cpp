@@ -9,29 +9,6 @@
 namespace lockstep::kernels {
 namespace {
 
-ConvolutionProblem problem_of(const char* operation, ConvolutionPass pass, const Tensor& x,
-                              const Tensor& weight, const Convolution& geometry, const char* y_name,
-                              const Tensor& y) {
-  const ConvolutionSizes sizes = convolution_sizes(operation, x, weight, geometry, y_name, y);
-  ConvolutionProblem problem;
-  problem.pass = pass;
-  problem.images = sizes.images;
-  problem.in_channels = sizes.in_channels;
-  problem.height = sizes.height;
-  problem.width = sizes.width;
-  problem.out_channels = sizes.out_channels;
-  problem.out_height = sizes.out_height;
-  problem.out_width = sizes.out_width;
-  problem.kernel_height = sizes.kernel_height;
-  problem.kernel_width = sizes.kernel_width;
-  problem.stride = geometry.stride;
-  problem.padding = geometry.padding;
-  problem.groups = geometry.groups;
-  problem.x_block = x.channel_block();
-  problem.y_block = y.channel_block();
-  return problem;
-}
-
 ConvolutionPlan& plan_of(std::shared_ptr<ConvolutionCache>& cache, const ConvolutionProblem& problem,
                          const dnnl::engine& engine, int threads) {
   if (!cache) cache = std::make_shared<ConvolutionCache>();
@@ -70,11 +47,35 @@ void run_winograd(Backend& backend, ConvolutionProblem problem, const Tensor& x,
 
 }  // namespace
 
+ConvolutionProblem convolution_problem(const char* operation, ConvolutionPass pass, const Tensor& x,
+                                       const Tensor& weight, const Convolution& geometry, const char* y_name,
+                                       const Tensor& y) {
+  const ConvolutionSizes sizes = convolution_sizes(operation, x, weight, geometry, y_name, y);
+  ConvolutionProblem problem;
+  problem.pass = pass;
+  problem.images = sizes.images;
+  problem.in_channels = sizes.in_channels;
+  problem.height = sizes.height;
+  problem.width = sizes.width;
+  problem.out_channels = sizes.out_channels;
+  problem.out_height = sizes.out_height;
+  problem.out_width = sizes.out_width;
+  problem.kernel_height = sizes.kernel_height;
+  problem.kernel_width = sizes.kernel_width;
+  problem.stride = geometry.stride;
+  problem.padding = geometry.padding;
+  problem.groups = geometry.groups;
+  problem.x_block = x.channel_block();
+  problem.y_block = y.channel_block();
+  return problem;
+}
+
 void CpuBackend::convolution(const Tensor& x, const Tensor& weight, const Tensor& bias,
                              const Convolution& geometry, const Tensor& y) {
   prepare();
   constexpr const char* operation = "convolution";
-  ConvolutionProblem problem = problem_of(operation, ConvolutionPass::forward, x, weight, geometry, "y", y);
+  ConvolutionProblem problem =
+      convolution_problem(operation, ConvolutionPass::forward, x, weight, geometry, "y", y);
   problem.bias = static_cast<bool>(bias);
   floats(operation, "x", x);
   float* weights = floats(operation, "weight", weight);
@@ -100,7 +101,7 @@ void CpuBackend::convolution_backward_input(const Tensor& dy, const Tensor& weig
   prepare();
   constexpr const char* operation = "convolution_backward_input";
   const ConvolutionProblem problem =
-      problem_of(operation, ConvolutionPass::backward_input, dx, weight, geometry, "dy", dy);
+      convolution_problem(operation, ConvolutionPass::backward_input, dx, weight, geometry, "dy", dy);
   floats(operation, "dy", dy);
   float* weights = floats(operation, "weight", weight);
   floats(operation, "dx", dx);
@@ -120,7 +121,7 @@ void CpuBackend::convolution_backward_weight(const Tensor& x, const Tensor& dy, 
   prepare();
   constexpr const char* operation = "convolution_backward_weight";
   const ConvolutionProblem problem =
-      problem_of(operation, ConvolutionPass::backward_weight, x, dweight, geometry, "dy", dy);
+      convolution_problem(operation, ConvolutionPass::backward_weight, x, dweight, geometry, "dy", dy);
   floats(operation, "x", x);
   floats(operation, "dy", dy);
   float* gradient = floats(operation, "dweight", dweight);

@@ -1,5 +1,6 @@
 #include "kernels/cpu/convolution_plan.h"
 
+#include <cstddef>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -12,8 +13,10 @@ namespace {
 
 using Memory = dnnl::memory;
 
-std::optional<Memory::format_tag> activation_tag(int block, std::int64_t channels) {
+/// In bf16 only the channels-last layout is fast.
+std::optional<Memory::format_tag> activation_tag(int block, std::int64_t channels, bool bf16) {
   using Tag = Memory::format_tag;
+  if (bf16) return block == channels ? std::optional(Tag::nhwc) : std::nullopt;
   if (block == 1) return Tag::nchw;
   if (block == channels && block != native_channel_block()) return Tag::nhwc;
   if (block == 4) return Tag::nChw4c;
@@ -70,10 +73,11 @@ struct ConvolutionPlan::Attempt {
 
 ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& problem,
                                                   const dnnl::engine& engine, int x_block, int y_block) {
-  const auto x_tag = activation_tag(x_block, problem.in_channels);
-  const auto y_tag = activation_tag(y_block, problem.out_channels);
+  const auto x_tag = activation_tag(x_block, problem.in_channels, problem.bf16);
+  const auto y_tag = activation_tag(y_block, problem.out_channels, problem.bf16);
   if (!x_tag || !y_tag) return {};
-  const auto type = Memory::data_type::f32;
+  const auto floats = Memory::data_type::f32;
+  const auto type = problem.bf16 ? Memory::data_type::bf16 : floats;
   const std::int64_t group_in = problem.in_channels / problem.groups,
                      group_out = problem.out_channels / problem.groups;
   const Memory::dims weight_dims =
@@ -85,8 +89,9 @@ ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& prob
   const Memory::desc y({problem.images, problem.out_channels, problem.out_height, problem.out_width}, type,
                        *y_tag);
   const Memory::desc weight(weight_dims, type, Memory::format_tag::any);
+  const Memory::desc gradient(weight_dims, floats, Memory::format_tag::any);
   const Memory::desc bias =
-      problem.bias ? Memory::desc({problem.out_channels}, type, Memory::format_tag::x) : Memory::desc();
+      problem.bias ? Memory::desc({problem.out_channels}, floats, Memory::format_tag::x) : Memory::desc();
   const Memory::dims strides{problem.stride, problem.stride}, padding{problem.padding, problem.padding};
   const auto algorithm = dnnl::algorithm::convolution_direct;
   dnnl::primitive_attr attributes;
@@ -120,7 +125,7 @@ ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& prob
     keep(backward, dnnl::convolution_backward_data(backward));
   } else {
     const dnnl::convolution_backward_weights::primitive_desc backward(
-        dnnl::convolution_backward_weights::desc(algorithm, x, weight, y, strides, padding, padding),
+        dnnl::convolution_backward_weights::desc(algorithm, x, gradient, y, strides, padding, padding),
         attributes, engine, forward, true);
     if (!backward) return {};
     made.weight = backward.diff_weights_desc();
@@ -131,6 +136,11 @@ ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& prob
 
 ConvolutionPlan::Attempt ConvolutionPlan::best_attempt(const ConvolutionProblem& problem,
                                                        const dnnl::engine& engine, int threads) {
+  if (problem.bf16) {
+    const Attempt made =
+        attempt(problem, engine, static_cast<int>(problem.x_block), static_cast<int>(problem.y_block));
+    return made && is_direct(made.implementation) ? made : Attempt{};
+  }
   const int native = native_channel_block();
   const std::array<int, 2> given{static_cast<int>(problem.x_block), static_cast<int>(problem.y_block)};
   std::array<std::array<int, 2>, 3> block_pairs{{given, {native, native}, {1, native}}};
@@ -148,6 +158,7 @@ ConvolutionPlan::Attempt ConvolutionPlan::best_attempt(const ConvolutionProblem&
 ConvolutionPlan::ConvolutionPlan(const ConvolutionProblem& problem, const dnnl::engine& engine, int threads)
     : pass_(problem.pass), bias_(problem.bias) {
   const Attempt best = best_attempt(problem, engine, threads);
+  if (!best && problem.bf16) return;
   if (!best) {
     throw FailureError("oneDNN has no convolution of {} channels to {} in {} groups", problem.in_channels,
                        problem.out_channels, problem.groups);
@@ -156,8 +167,8 @@ ConvolutionPlan::ConvolutionPlan(const ConvolutionProblem& problem, const dnnl::
   y_block_ = best.y_block;
   implementation_ = best.implementation;
   runs_ = problem.images / best.x.dims()[0];
-  x_floats_ = floats_of(best.x);
-  y_floats_ = floats_of(best.y);
+  x_bytes_ = best.x.get_size();
+  y_bytes_ = best.y.get_size();
   scratchpad_floats_ = floats_of(best.scratchpad);
 
   const bool input_gradient = pass_ == ConvolutionPass::backward_input;
@@ -170,7 +181,7 @@ ConvolutionPlan::ConvolutionPlan(const ConvolutionProblem& problem, const dnnl::
   convolution_.add_argument(DNNL_ARG_SCRATCHPAD, best.scratchpad, engine);
   if (bias_) convolution_.add_argument(DNNL_ARG_BIAS, best.bias, engine);
 
-  const Memory::desc plain(best.weight.dims(), Memory::data_type::f32,
+  const Memory::desc plain(best.weight.dims(), best.weight.data_type(),
                            problem.groups == 1 ? Memory::format_tag::oihw : Memory::format_tag::goihw);
   if (best.weight == plain) return;
   packed_floats_ = floats_of(best.weight);
@@ -181,7 +192,7 @@ ConvolutionPlan::ConvolutionPlan(const ConvolutionProblem& problem, const dnnl::
   packing_.add_argument(DNNL_ARG_TO, to, engine);
 }
 
-void ConvolutionPlan::run(const dnnl::stream& stream, float* x, float* weight, const float* bias, float* y,
+void ConvolutionPlan::run(const dnnl::stream& stream, void* x, void* weight, const float* bias, void* y,
                           float* packed, float* scratchpad) {
   if (packing_ && pass_ != ConvolutionPass::backward_weight) {
     packing_.bind(0, weight);
@@ -192,8 +203,8 @@ void ConvolutionPlan::run(const dnnl::stream& stream, float* x, float* weight, c
   convolution_.bind(3, scratchpad);
   if (bias_) convolution_.bind(4, bias);
   for (std::int64_t run = 0; run < runs_; ++run) {
-    convolution_.bind(0, x + run * x_floats_);
-    convolution_.bind(2, y + run * y_floats_);
+    convolution_.bind(0, static_cast<std::byte*>(x) + static_cast<std::size_t>(run) * x_bytes_);
+    convolution_.bind(2, static_cast<std::byte*>(y) + static_cast<std::size_t>(run) * y_bytes_);
     convolution_.run(stream);
   }
   if (packing_ && pass_ == ConvolutionPass::backward_weight) {
@@ -205,9 +216,10 @@ void ConvolutionPlan::run(const dnnl::stream& stream, float* x, float* weight, c
 
 std::size_t ConvolutionCache::Hash::operator()(const ConvolutionProblem& p) const noexcept {
   std::uint64_t hash = 0;
-  for (const std::int64_t part : {static_cast<std::int64_t>(p.pass), p.images, p.in_channels, p.height,
-                                  p.width, p.out_channels, p.kernel_height, p.kernel_width, p.stride,
-                                  p.padding, p.groups, p.x_block, p.y_block, std::int64_t{p.bias}}) {
+  for (const std::int64_t part :
+       {static_cast<std::int64_t>(p.pass), p.images, p.in_channels, p.height, p.width, p.out_channels,
+        p.kernel_height, p.kernel_width, p.stride, p.padding, p.groups, p.x_block, p.y_block,
+        std::int64_t{p.bias}, std::int64_t{p.bf16}}) {
     hash = mix_bits(hash + static_cast<std::uint64_t>(part) + 0x9e3779b97f4a7c15u);
   }
   return hash;

@@ -8,6 +8,8 @@
 #include <memory>
 #include <unordered_map>
 
+#include "lockstep/kernels/parameters.h"
+
 namespace lockstep::kernels {
 
 enum class ConvolutionPass : std::int64_t { forward, backward_input, backward_weight };
@@ -21,9 +23,15 @@ struct ConvolutionProblem {
   std::int64_t stride = 1, padding = 0, groups = 1;
   std::int64_t x_block = 1, y_block = 1;  ///< channel blocks of the caller's activations
   bool bias = false;
+  bool bf16 = false;  ///< activations and weights; a bias and a weight gradient are float32
 
   bool operator==(const ConvolutionProblem&) const = default;
 };
+
+/// Checks every shape. x, weight, y or their gradients. What the shapes do not tell (bias, bf16) is not set.
+ConvolutionProblem convolution_problem(const char* operation, ConvolutionPass pass, const Tensor& x,
+                                       const Tensor& weight, const Convolution& geometry, const char* y_name,
+                                       const Tensor& y);
 
 /// A primitive and its arguments, bound anew for each run. Creation allocates; binding does not.
 class BoundPrimitive {
@@ -58,12 +66,14 @@ class ConvolutionPlan {
   /// Floats of the packed weights (or weight gradient); 0: they are used plain.
   std::int64_t packed_floats() const { return packed_floats_; }
   std::int64_t scratchpad_floats() const { return scratchpad_floats_; }
+  /// Whether oneDNN has a fast way for a bf16 problem as it stands. (Float32 always has one.)
+  bool usable() const { return static_cast<bool>(convolution_); }
   /// oneDNN's name of the implementation.
   const char* implementation() const { return implementation_; }
 
   /// Activations in x_block() and y_block(); `bias` only in a forward problem that has one. What the pass
   /// makes is written, the rest is read. `packed` and `scratchpad`: working memory as stated above.
-  void run(const dnnl::stream& stream, float* x, float* weight, const float* bias, float* y, float* packed,
+  void run(const dnnl::stream& stream, void* x, void* weight, const float* bias, void* y, float* packed,
            float* scratchpad);
 
  private:
@@ -76,8 +86,8 @@ class ConvolutionPlan {
   bool bias_;
   int x_block_ = 1, y_block_ = 1;
   std::int64_t packed_floats_ = 0, scratchpad_floats_ = 0;
-  std::int64_t runs_ = 1;                     // of the primitive: one for the batch, or one for each image
-  std::int64_t x_floats_ = 0, y_floats_ = 0;  // of one run
+  std::int64_t runs_ = 1;                  // of the primitive: one for the batch, or one for each image
+  std::size_t x_bytes_ = 0, y_bytes_ = 0;  // of one run
   const char* implementation_ = "";
   BoundPrimitive convolution_;  // arguments: x, weight, y, scratchpad, bias
   BoundPrimitive packing_;      // plain to packed weights, or back for a weight gradient

@@ -28,12 +28,16 @@ std::string CpuBackend::instruction_set() const {
       return "avx";
     case dnnl::cpu_isa::avx2:
       return "avx2";
+    case dnnl::cpu_isa::avx2_vnni:
+      return "avx2_vnni";
     case dnnl::cpu_isa::avx512_core:
       return "avx512_core";
     case dnnl::cpu_isa::avx512_core_vnni:
       return "avx512_core_vnni";
     case dnnl::cpu_isa::avx512_core_bf16:
       return "avx512_core_bf16";
+    case dnnl::cpu_isa::avx512_core_amx:
+      return "avx512_core_amx";
     default:
       return "another (oneDNN's " + std::to_string(static_cast<unsigned>(dnnl::get_effective_cpu_isa())) +
              ")";
@@ -51,7 +55,5 @@ Tensor CpuBackend::empty(Shape shape, DType dtype, int channel_block) {
 }
 
 Tensor CpuBackend::scratch(std::int64_t elements, DType dtype) { return empty({elements}, dtype, 1); }
-
-std::unique_ptr<Backend> make_cpu_backend(int threads) { return std::make_unique<CpuBackend>(threads); }
 
 }  // namespace lockstep::kernels

@@ -1,4 +1,5 @@
-// The CPU backend: oneDNN for products and convolutions, plain vectorised loops for the rest.
+// The CPU's operations in float32: oneDNN for products and convolutions, plain vectorised loops for the rest.
+// mixed_backend.h makes them a backend for both types of activation.
 #pragma once
 
 #include <dnnl.hpp>
@@ -28,7 +29,7 @@ class CpuBackend final : public Backend {
   std::size_t reserved_bytes() const override { return pool_.reserved_bytes(); }
 
   // layout.cpp
-  int preferred_channel_block(std::int64_t channels) const override;
+  int preferred_channel_block(std::int64_t channels, DType dtype) const override;
   void to_layout(const Tensor& from, const Tensor& to) override;
   void normalize_images(const Tensor& x, const Tensor& scale, const Tensor& shift, const Tensor& y) override;
 
@@ -50,6 +51,12 @@ class CpuBackend final : public Backend {
   void linear_backward_input(const Tensor& dy, const Tensor& weight, const Tensor& dx) override;
   void linear_backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dweight,
                               bool accumulate) override;
+  void linear_backward_weight_bias(const Tensor& x, const Tensor& dy, const Tensor& dweight,
+                                   const Tensor& dbias, bool accumulate) override;
+  void linear_activation(Activation kind, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                         const Tensor& before, const Tensor& y) override;
+  void linear_backward_input_activation(Activation kind, const Tensor& dy, const Tensor& weight,
+                                        const Tensor& before, const Tensor& dx) override;
 
   // convolution.cpp
   void convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, const Convolution& geometry,
@@ -82,6 +89,17 @@ class CpuBackend final : public Backend {
   void batch_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& inv_std,
                                  const Tensor& weight, const Tensor& sums, const Tensor& count,
                                  const Tensor& dx) override;
+  void batch_norm_relu(const Tensor& x, const Tensor& mean, const Tensor& inv_std, const Tensor& weight,
+                       const Tensor& bias, const Tensor& shortcut, const Tensor& y) override;
+  void batch_norm_relu_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                     const Tensor& inv_std, const Tensor& weight, const Tensor& bias,
+                                     const Tensor& sums) override;
+  void batch_norm_relu_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                      const Tensor& inv_std, const Tensor& weight, const Tensor& bias,
+                                      const Tensor& sums, const Tensor& count, const Tensor& dx) override;
+  void batch_norm_gated_backward_sums(const Tensor& dy, const Tensor& beside, const Tensor& y,
+                                      const Tensor& x, const Tensor& mean, const Tensor& inv_std,
+                                      const Tensor& gated, const Tensor& sums) override;
 
   // batch_statistics.cpp
   bool moments_lack_digits(const Tensor& total, float eps) override;
@@ -95,8 +113,10 @@ class CpuBackend final : public Backend {
   void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& y,
                   const Tensor& mean, const Tensor& inv_std) override;
   void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                           const Tensor& inv_std, const Tensor& dx, const Tensor& dweight,
-                           const Tensor& dbias, bool accumulate) override;
+                           const Tensor& inv_std, const Tensor& beside, const Tensor& dx,
+                           const Tensor& dweight, const Tensor& dbias, bool accumulate) override;
+  void add_layer_norm(const Tensor& a, const Tensor& b, const Tensor& weight, const Tensor& bias, float eps,
+                      const Tensor& sum, const Tensor& y, const Tensor& mean, const Tensor& inv_std) override;
   void group_norm(const Tensor& x, int groups, const Tensor& weight, const Tensor& bias, float eps,
                   const Tensor& y, const Tensor& mean, const Tensor& inv_std) override;
   void group_norm_backward(const Tensor& dy, const Tensor& x, int groups, const Tensor& weight,
@@ -132,10 +152,11 @@ class CpuBackend final : public Backend {
   void sgd(std::span<const SgdUpdate> updates) override;
   void ema(const Tensor& value, const EmaTarget& target) override;
 
- private:
   /// Makes the calling thread's OpenMP regions, oneDNN's among them, use threads() threads, whatever the
   /// environment or another backend on this thread asked for.
   void prepare() const noexcept;
+
+ private:
   /// Float32 (or other) working memory from the pool: uninitialised, 64-byte aligned, free again when it goes
   /// out of scope.
   Tensor scratch(std::int64_t elements, DType dtype = DType::float32);

@@ -84,6 +84,7 @@ Gemm::Gemm(int threads, MemoryPool& pool)
     : threads_(threads),
       pool_(pool),
       row_group_(wide_vectors() ? 8 : 6),
+      fewest_rows_(wide_vectors() ? 16 : 6),
       run_rows_(wide_vectors() ? 0 : 48),
       spreads_(!wide_vectors()) {}
 
@@ -116,14 +117,15 @@ void Gemm::rows(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a,
   omp_set_num_threads(1);
   StorageRef spread_b, last_a, last_c;
   const Matrix right = spread(b, b.transposed ? n : k, b.transposed ? k : n, m, spread_b);
-  const std::int64_t per_thread = round_up((m + threads_ - 1) / threads_, row_group_);
+  const std::int64_t per_thread = std::max(fewest_rows_, round_up((m + threads_ - 1) / threads_, row_group_));
   const std::int64_t run = run_rows_ > 0 ? std::min(run_rows_, per_thread) : per_thread;
-  const std::int64_t runs = (m + run - 1) / run, columns = task_columns(n, runs, threads_);
+  const bool cuts_columns = fewest_rows_ == row_group_ || m > fewest_rows_;
+  const std::int64_t runs = (m + run - 1) / run, columns = cuts_columns ? task_columns(n, runs, threads_) : n;
   const std::int64_t column_tasks = (n + columns - 1) / columns;
 
   // The last run, if it is not whole groups, is computed in scratch memory with rows of zeros behind it.
   const std::int64_t last_first = (runs - 1) * run, last_rows = m - last_first;
-  const std::int64_t last_whole = round_up(last_rows, row_group_);
+  const std::int64_t last_whole = std::max(fewest_rows_, round_up(last_rows, row_group_));
   const bool completes = last_whole != last_rows;
   if (completes) {
     last_a = pool_.allocate(static_cast<std::size_t>(last_whole * k) * sizeof(float));

@@ -4,7 +4,10 @@
 // runs also depends on how many rows there are (78 and 90 are summed otherwise than 72, 84 and 96), and on
 // threads. Here every call is single-threaded over a run of at most 48 rows, a multiple of the group (a
 // leftover is completed in scratch memory); threads share the runs. So neither the number of rows nor the
-// number of threads changes the result of a row.
+// number of threads changes the result of a row. Its AVX-512 kernels take as many rows as there are, in
+// groups of 8, but not fewer than 16: below, a transposed B has a kernel of its own, which sums in another
+// order. With 16 the columns are not cut for threads either: 16 rows by 64 columns are summed otherwise than
+// by 256.
 #pragma once
 
 #include <cstdint>
@@ -59,8 +62,9 @@ class Gemm {
 
   int threads_;
   MemoryPool& pool_;
-  std::int64_t row_group_;  // rows that a kernel computes together
-  std::int64_t run_rows_;   // rows of one call; 0: as many as there are for a thread
+  std::int64_t row_group_;    // rows that a kernel computes together
+  std::int64_t fewest_rows_;  // of one call: whole groups
+  std::int64_t run_rows_;     // rows of one call; 0: as many as there are for a thread
   bool spreads_;
 };
 

@@ -23,6 +23,7 @@ struct RowBackward {
   const float* dy;
   const float* x;
   const float* weight;
+  const float* beside;  // or null
   float mean, inv_std;
   std::int64_t width;
 };
@@ -44,13 +45,17 @@ void backward_row(const RowBackward row, float* dx, float* dweight, float* dbias
                    ((load_first(x + i, n) - mean) * inv_std);
           }) /
       static_cast<float>(width);
+  const auto write = [=](const auto& added) {
 #pragma GCC ivdep
-  for (std::int64_t i = 0; i < width; ++i) {
-    const float normal = (x[i] - mean) * inv_std, upstream = dy[i];
-    dweight[i] += upstream * normal;
-    dbias[i] += upstream;
-    dx[i] = inv_std * (upstream * weight[i] - mean_g - normal * mean_gx);
-  }
+    for (std::int64_t i = 0; i < width; ++i) {
+      const float normal = (x[i] - mean) * inv_std, upstream = dy[i];
+      dweight[i] += upstream * normal;
+      dbias[i] += upstream;
+      dx[i] = added(i, inv_std * (upstream * weight[i] - mean_g - normal * mean_gx));
+    }
+  };
+  if (!row.beside) return write([](std::int64_t, float own) { return own; });
+  write([beside = row.beside](std::int64_t i, float own) { return beside[i] + own; });
 }
 
 /// to (+)= the sum of `blocks` rows of partial, in order.
@@ -66,25 +71,31 @@ void sum_blocks(int threads, std::int64_t blocks, std::int64_t stride, std::int6
                   });
 }
 
-}  // namespace
+/// The arguments of a forward but what is normalised.
+struct Normalised {
+  const Tensor &weight, &bias;
+  float eps;
+  const Tensor &y, &mean, &inv_std;
+};
 
-void CpuBackend::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps,
-                            const Tensor& y, const Tensor& mean, const Tensor& inv_std) {
-  constexpr const char* operation = "layer_norm";
+/// row_of(row) -> the elements of a row of a tensor like `x`, ready to be read.
+template <class RowOf>
+void normalise(const char* operation, int threads, const Tensor& x, const Normalised& with,
+               const RowOf& row_of) {
   const auto [count, width_bound] = rows_of(operation, x);
   const std::int64_t width = width_bound;
-  require_shape(operation, "y", y, x.shape());
-  require_numel(operation, "weight", weight, width);
-  require_numel(operation, "bias", bias, width);
-  require_numel(operation, "mean", mean, count);
-  require_numel(operation, "inv_std", inv_std, count);
-  const float *from = plain_floats(operation, "x", x), *w = plain_floats(operation, "weight", weight),
-              *b = plain_floats(operation, "bias", bias);
-  float *to = plain_floats(operation, "y", y), *means = plain_floats(operation, "mean", mean),
-        *inverses = plain_floats(operation, "inv_std", inv_std);
+  require_shape(operation, "y", with.y, x.shape());
+  require_numel(operation, "weight", with.weight, width);
+  require_numel(operation, "bias", with.bias, width);
+  require_numel(operation, "mean", with.mean, count);
+  require_numel(operation, "inv_std", with.inv_std, count);
+  const float *w = plain_floats(operation, "weight", with.weight),
+              *b = plain_floats(operation, "bias", with.bias);
+  float *to = plain_floats(operation, "y", with.y), *means = plain_floats(operation, "mean", with.mean),
+        *inverses = plain_floats(operation, "inv_std", with.inv_std);
   if (width == 0) return;
-  parallel_items(threads_, count, rows_per_thread(width), [=](std::int64_t row) {
-    const float* source = from + row * width;
+  parallel_items(threads, count, rows_per_thread(width), [=, eps = with.eps](std::int64_t row) {
+    const float* source = row_of(row, width);
     float* target = to + row * width;
     const float centre = sum(source, width) / static_cast<float>(width);
     const float variance = sum_of_squares_about(source, centre, width) / static_cast<float>(width);
@@ -96,9 +107,37 @@ void CpuBackend::layer_norm(const Tensor& x, const Tensor& weight, const Tensor&
   });
 }
 
+}  // namespace
+
+void CpuBackend::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps,
+                            const Tensor& y, const Tensor& mean, const Tensor& inv_std) {
+  const float* from = plain_floats("layer_norm", "x", x);
+  normalise("layer_norm", threads_, x, {weight, bias, eps, y, mean, inv_std},
+            [from](std::int64_t row, std::int64_t width) { return from + row * width; });
+}
+
+void CpuBackend::add_layer_norm(const Tensor& a, const Tensor& b, const Tensor& weight, const Tensor& bias,
+                                float eps, const Tensor& sum, const Tensor& y, const Tensor& mean,
+                                const Tensor& inv_std) {
+  constexpr const char* operation = "add_layer_norm";
+  require_shape(operation, "b", b, a.shape());
+  require_shape(operation, "the sum", sum, a.shape());
+  const float *left = plain_floats(operation, "a", a), *right = plain_floats(operation, "b", b);
+  float* const added = plain_floats(operation, "the sum", sum);
+  normalise(operation, threads_, a, {weight, bias, eps, y, mean, inv_std},
+            [=](std::int64_t row, std::int64_t width) {
+              const float *from_a = left + row * width, *from_b = right + row * width;
+              float* const to = added + row * width;
+#pragma GCC ivdep
+              for (std::int64_t i = 0; i < width; ++i) to[i] = from_a[i] + from_b[i];
+              return static_cast<const float*>(to);
+            });
+}
+
 void CpuBackend::layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight,
-                                     const Tensor& mean, const Tensor& inv_std, const Tensor& dx,
-                                     const Tensor& dweight, const Tensor& dbias, bool accumulate) {
+                                     const Tensor& mean, const Tensor& inv_std, const Tensor& beside,
+                                     const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
+                                     bool accumulate) {
   constexpr const char* operation = "layer_norm_backward";
   const auto [count_bound, width_bound] = rows_of(operation, x);
   const std::int64_t count = count_bound, width = width_bound;
@@ -112,6 +151,8 @@ void CpuBackend::layer_norm_backward(const Tensor& dy, const Tensor& x, const Te
   const float *upstream = plain_floats(operation, "dy", dy), *from = plain_floats(operation, "x", x),
               *w = plain_floats(operation, "weight", weight), *means = plain_floats(operation, "mean", mean),
               *inverses = plain_floats(operation, "inv_std", inv_std);
+  const float* added = beside ? plain_floats(operation, "beside", beside) : nullptr;
+  if (beside) require_shape(operation, "beside", beside, x.shape());
   float* to = plain_floats(operation, "dx", dx);
   float *weight_sum = plain_floats(operation, "dweight", dweight),
         *bias_sum = plain_floats(operation, "dbias", dbias);
@@ -125,8 +166,9 @@ void CpuBackend::layer_norm_backward(const Tensor& dy, const Tensor& x, const Te
     for (std::int64_t row = block * rows_per_block; row < std::min(count, (block + 1) * rows_per_block);
          ++row) {
       const std::int64_t at = row * width;
-      backward_row({upstream + at, from + at, w, means[row], inverses[row], width}, to + at, block_weight,
-                   block_bias);
+      backward_row(
+          {upstream + at, from + at, w, added ? added + at : nullptr, means[row], inverses[row], width},
+          to + at, block_weight, block_bias);
     }
   });
   sum_blocks(threads_, blocks, stride, width, partial, accumulate, weight_sum);

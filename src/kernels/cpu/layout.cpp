@@ -32,7 +32,7 @@ void gather_run(const float* from, const ChannelForm& source, std::int64_t block
 
 }  // namespace
 
-int CpuBackend::preferred_channel_block(std::int64_t channels) const {
+int CpuBackend::preferred_channel_block(std::int64_t channels, DType) const {
   const int width = native_channel_block();  // an image's few channels stay plain
   return channels >= width ? width : 1;
 }

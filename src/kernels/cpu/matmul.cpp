@@ -5,8 +5,6 @@
 #include "kernels/problems.h"
 
 namespace lockstep::kernels {
-namespace {}  // namespace
-
 void CpuBackend::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
   const float *from = plain_floats("linear", "x", x), *w = plain_floats("linear", "the weight", weight);
   float* to = plain_floats("linear", "y", y);
@@ -31,6 +29,25 @@ void CpuBackend::linear_backward_weight(const Tensor& x, const Tensor& dy, const
   float* to = plain_floats(operation, "dweight", dweight);
   const auto [rows, in, out] = linear_sizes(operation, "x", x, "dy", dy, dweight);
   gemm_.sum_of_outer(out, in, rows, upstream, from, accumulate, to);
+}
+
+void CpuBackend::linear_backward_weight_bias(const Tensor& x, const Tensor& dy, const Tensor& dweight,
+                                             const Tensor& dbias, bool accumulate) {
+  linear_backward_weight(x, dy, dweight, accumulate);
+  sum_rows(dy, dbias, accumulate);
+}
+
+void CpuBackend::linear_activation(Activation kind, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                   const Tensor& before, const Tensor& y) {
+  const Tensor& product = before ? before : y;
+  linear(x, weight, bias, product);
+  activation(kind, product, y);
+}
+
+void CpuBackend::linear_backward_input_activation(Activation kind, const Tensor& dy, const Tensor& weight,
+                                                  const Tensor& before, const Tensor& dx) {
+  linear_backward_input(dy, weight, dx);
+  activation_backward(kind, before, dx, dx);
 }
 
 }  // namespace lockstep::kernels

@@ -29,6 +29,19 @@ struct Normalise {
   }
 };
 
+__device__ float relu(float x) { return x < 0.0f ? 0.0f : x; }  // NaN stays
+
+struct NormaliseRelu {
+  Normalise normalise;
+
+  struct Channel {
+    Normalise::Channel normalise;
+    __device__ float operator()(float x) const { return relu(normalise(x)); }
+    __device__ float operator()(float x, float shortcut) const { return relu(normalise(x) + shortcut); }
+  };
+  __device__ Channel of(std::int64_t c) const { return {normalise.of(c)}; }
+};
+
 struct Shift {
   const float* bias;
 
@@ -57,6 +70,21 @@ struct InputGradient {
     return {factor, mean[c], static_cast<float>(sums[c] / n),
             static_cast<float>(sums[channels + c] / n * static_cast<double>(inv_std[c]))};
   }
+};
+
+/// Of what the ReLU behind a batch norm lets through.
+struct ReluInputGradient {
+  Normalise normalise;
+  InputGradient gradient;
+
+  struct Channel {
+    Normalise::Channel normalise;
+    InputGradient::Channel gradient;
+    __device__ float operator()(float dy, float x) const {
+      return gradient(dy * (normalise(x) > 0.0f ? 1.0f : 0.0f), x);
+    }
+  };
+  __device__ Channel of(std::int64_t c) const { return {normalise.of(c), gradient.of(c)}; }
 };
 
 template <int Width, class Function, class T, class... From>
@@ -118,6 +146,31 @@ void launch_batch_norm(const Launch& on, DType dtype, const void* x, const Image
   with_float_type<BF16>("batch_norm", dtype, [&]<class T>(T) {
     map_image("batch_norm", on, image, Normalise{mean, inv_std, weight, bias}, static_cast<T*>(y),
               static_cast<const T*>(x));
+  });
+}
+
+void launch_batch_norm_relu(const Launch& on, DType dtype, const void* x, const Image& image,
+                            const ChannelScale& by, const void* shortcut, void* y) {
+  with_float_type<BF16>("batch_norm_relu", dtype, [&]<class T>(T) {
+    const NormaliseRelu normalise{{by.mean, by.inv_std, by.weight, by.bias}};
+    const auto *from = static_cast<const T*>(x), *added = static_cast<const T*>(shortcut);
+    auto* const to = static_cast<T*>(y);
+    if (added) {
+      map_image("batch_norm_relu", on, image, normalise, to, from, added);
+    } else {
+      map_image("batch_norm_relu", on, image, normalise, to, from);
+    }
+  });
+}
+
+void launch_batch_norm_relu_backward_input(const Launch& on, DType dtype, const void* dy, const void* x,
+                                           const Image& image, const ChannelScale& by, const double* sums,
+                                           const double* count, void* dx) {
+  with_float_type<BF16>("batch_norm_relu_backward_input", dtype, [&]<class T>(T) {
+    map_image("batch_norm_relu_backward_input", on, image,
+              ReluInputGradient{{by.mean, by.inv_std, by.weight, by.bias},
+                                {by.mean, by.inv_std, by.weight, sums, count, image.channels}},
+              static_cast<T*>(dx), static_cast<const T*>(dy), static_cast<const T*>(x));
   });
 }
 

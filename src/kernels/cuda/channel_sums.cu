@@ -86,6 +86,37 @@ struct BackwardTerms {
   }
 };
 
+/// Of what the ReLU behind a batch norm lets through.
+template <class T>
+struct ReluBackwardTerms {
+  const T *dy, *x;
+  ChannelScale by;
+  __device__ void operator()(std::int64_t at, std::int64_t channel, double* totals) const {
+    const float distance = to_float(x[at]) - by.mean[channel];
+    const float factor = by.weight ? by.inv_std[channel] * by.weight[channel] : by.inv_std[channel];
+    const float value = distance * factor + (by.bias ? by.bias[channel] : 0.0f);
+    const auto upstream = static_cast<double>(to_float(dy[at]) * (value > 0.0f ? 1.0f : 0.0f));
+    totals[0] += upstream;
+    totals[1] += upstream * static_cast<double>(distance);
+  }
+};
+
+/// The same, by the ReLU's value, of one or two gradients; it is kept.
+template <class T>
+struct GatedBackwardTerms {
+  const T *dy, *beside, *y, *x;
+  const float* mean;
+  T* gated;
+  __device__ void operator()(std::int64_t at, std::int64_t channel, double* totals) const {
+    const float given = beside ? to_float(dy[at]) + to_float(beside[at]) : to_float(dy[at]);
+    const T kept = rounded<T>(given * (to_float(y[at]) > 0.0f ? 1.0f : 0.0f));
+    gated[at] = kept;
+    const auto upstream = static_cast<double>(to_float(kept));
+    totals[0] += upstream;
+    totals[1] += upstream * static_cast<double>(to_float(x[at]) - mean[channel]);
+  }
+};
+
 struct IntoPairs {
   double* to;
   std::int64_t channels;
@@ -126,6 +157,31 @@ void launch_batch_norm_backward_sums(const Launch& on, DType dtype, const void* 
   with_float_type<BF16>("batch_norm_backward_sums", dtype, [&]<class T>(T) {
     sum_channels<2>("batch_norm_backward_sums", on, image,
                     BackwardTerms<T>{static_cast<const T*>(dy), static_cast<const T*>(x), mean},
+                    IntoPairs{sums, image.channels, inv_std}, partial);
+  });
+}
+
+void launch_batch_norm_relu_backward_sums(const Launch& on, DType dtype, const void* dy, const void* x,
+                                          const Image& image, const ChannelScale& by, double* partial,
+                                          double* sums) {
+  with_float_type<BF16>("batch_norm_relu_backward_sums", dtype, [&]<class T>(T) {
+    sum_channels<2>("batch_norm_relu_backward_sums", on, image,
+                    ReluBackwardTerms<T>{static_cast<const T*>(dy), static_cast<const T*>(x), by},
+                    IntoPairs{sums, image.channels, by.inv_std}, partial);
+  });
+}
+
+void launch_batch_norm_gated_backward_sums(const Launch& on, DType dtype, const GatedGradient& gradient,
+                                           const void* x, const Image& image, const float* mean,
+                                           const float* inv_std, double* partial, double* sums) {
+  with_float_type<BF16>("batch_norm_gated_backward_sums", dtype, [&]<class T>(T) {
+    const GatedBackwardTerms<T> terms{static_cast<const T*>(gradient.dy),
+                                      static_cast<const T*>(gradient.beside),
+                                      static_cast<const T*>(gradient.y),
+                                      static_cast<const T*>(x),
+                                      mean,
+                                      static_cast<T*>(gradient.gated)};
+    sum_channels<2>("batch_norm_gated_backward_sums", on, image, terms,
                     IntoPairs{sums, image.channels, inv_std}, partial);
   });
 }

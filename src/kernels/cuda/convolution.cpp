@@ -42,7 +42,7 @@ void CudaBackend::convolution(const Tensor& x, const Tensor& weight, const Tenso
   const Operands args{"convolution", device()};
   CudnnConvolution problem = problem_of(args, CudnnPass::forward, x, weight, geometry, "y", y, x.dtype());
   args.raw("x", x);
-  args.floats("weight", weight);
+  args.raw("weight", weight);
   args.of_type("y", y, x.dtype());
   const float* const biases = bias ? args.floats_of("bias", bias, {problem.sizes.out_channels}) : nullptr;
   const Launch on = launch();
@@ -63,7 +63,7 @@ void CudaBackend::convolution_backward_input(const Tensor& dy, const Tensor& wei
   CudnnConvolution problem =
       problem_of(args, CudnnPass::backward_input, dx, weight, geometry, "dy", dy, dy.dtype());
   args.raw("dy", dy);
-  args.floats("weight", weight);
+  args.raw("weight", weight);
   args.of_type("dx", dx, dy.dtype());
   launch();
   if (problem.sizes.images == 0) return;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/beside.h"
 #include "kernels/cuda/convolution_plan.h"
 #include "kernels/cuda/error.h"
 #include "kernels/cuda/matmul_plan.h"
@@ -34,7 +35,10 @@ int present_device(int index) {
 }  // namespace
 
 CudaBackend::CudaBackend(int index)
-    : index_(present_device(index)), pool_(index_), upload_(index_, pool_.stream()) {
+    : index_(present_device(index)),
+      pool_(index_),
+      upload_(index_, pool_.stream()),
+      download_(index_, pool_.stream()) {
   load_cuda_libraries();
   int major = 0, minor = 0;
   check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, index_),
@@ -52,6 +56,10 @@ CudaBackend::CudaBackend(int index)
 CudaBackend::~CudaBackend() = default;
 
 std::string CudaBackend::instruction_set() const { return instruction_set_; }
+
+std::unique_ptr<Timer> CudaBackend::make_timer() { return make_event_timer(index_, pool_.stream()); }
+
+std::unique_ptr<Feed> CudaBackend::make_feed() { return make_stream_feed(index_, pool_); }
 
 Launch CudaBackend::launch() const {
   check(cudaSetDevice(index_), "cudaSetDevice", index_);
@@ -84,11 +92,7 @@ void CudaBackend::read(const void* from, void* to, std::size_t bytes) {
   constexpr const char* names[] = {"embedding", "cross_entropy"};
   const Launch on = launch();
   DataFault fault;
-  if (bytes > 0)
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, on.stream), "cudaMemcpyAsync", index_);
-  check(cudaMemcpyAsync(&fault, fault_.raw(), sizeof fault, cudaMemcpyDeviceToHost, on.stream),
-        "cudaMemcpyAsync", index_);
-  check(cudaStreamSynchronize(on.stream), "cudaStreamSynchronize", index_);
+  download_.copy(fault_.raw(), &fault, sizeof fault, from, to, bytes);
   if (fault.kind == DataFault::none) return;
   check(cudaMemsetAsync(fault_.raw(), 0, sizeof fault, on.stream), "cudaMemsetAsync", index_);
   throw_fault(fault, names[fault.operation]);

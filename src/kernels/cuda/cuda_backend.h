@@ -29,11 +29,14 @@ class CudaBackend final : public Backend {
   Device device() const override { return Device::cuda(index_); }
   int threads() const override { return 1; }
   std::string instruction_set() const override;
+  void* stream() const override { return pool_.stream(); }
+  std::unique_ptr<Timer> make_timer() override;
+  std::unique_ptr<Feed> make_feed() override;
   Tensor empty(Shape shape, DType dtype, int channel_block) override;
   std::size_t reserved_bytes() const override { return pool_.reserved_bytes(); }
 
   // layout.cpp
-  int preferred_channel_block(std::int64_t channels) const override;
+  int preferred_channel_block(std::int64_t channels, DType dtype) const override;
   void to_layout(const Tensor& from, const Tensor& to) override;
   void normalize_images(const Tensor& x, const Tensor& scale, const Tensor& shift, const Tensor& y) override;
 
@@ -53,6 +56,12 @@ class CudaBackend final : public Backend {
   void linear_backward_input(const Tensor& dy, const Tensor& weight, const Tensor& dx) override;
   void linear_backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dweight,
                               bool accumulate) override;
+  void linear_backward_weight_bias(const Tensor& x, const Tensor& dy, const Tensor& dweight,
+                                   const Tensor& dbias, bool accumulate) override;
+  void linear_activation(Activation kind, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                         const Tensor& before, const Tensor& y) override;
+  void linear_backward_input_activation(Activation kind, const Tensor& dy, const Tensor& weight,
+                                        const Tensor& before, const Tensor& dx) override;
 
   // convolution.cpp
   void convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, const Convolution& geometry,
@@ -83,6 +92,17 @@ class CudaBackend final : public Backend {
   void batch_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& inv_std,
                                  const Tensor& weight, const Tensor& sums, const Tensor& count,
                                  const Tensor& dx) override;
+  void batch_norm_relu(const Tensor& x, const Tensor& mean, const Tensor& inv_std, const Tensor& weight,
+                       const Tensor& bias, const Tensor& shortcut, const Tensor& y) override;
+  void batch_norm_relu_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                     const Tensor& inv_std, const Tensor& weight, const Tensor& bias,
+                                     const Tensor& sums) override;
+  void batch_norm_relu_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                      const Tensor& inv_std, const Tensor& weight, const Tensor& bias,
+                                      const Tensor& sums, const Tensor& count, const Tensor& dx) override;
+  void batch_norm_gated_backward_sums(const Tensor& dy, const Tensor& beside, const Tensor& y,
+                                      const Tensor& x, const Tensor& mean, const Tensor& inv_std,
+                                      const Tensor& gated, const Tensor& sums) override;
   bool moments_lack_digits(const Tensor& total, float eps) override;
   void batch_statistics(const Tensor& total, const Tensor& centre, const Tensor& running_var, float eps,
                         const Tensor& mean, const Tensor& inv_std) override;
@@ -94,8 +114,10 @@ class CudaBackend final : public Backend {
   void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& y,
                   const Tensor& mean, const Tensor& inv_std) override;
   void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                           const Tensor& inv_std, const Tensor& dx, const Tensor& dweight,
-                           const Tensor& dbias, bool accumulate) override;
+                           const Tensor& inv_std, const Tensor& beside, const Tensor& dx,
+                           const Tensor& dweight, const Tensor& dbias, bool accumulate) override;
+  void add_layer_norm(const Tensor& a, const Tensor& b, const Tensor& weight, const Tensor& bias, float eps,
+                      const Tensor& sum, const Tensor& y, const Tensor& mean, const Tensor& inv_std) override;
   void group_norm(const Tensor& x, int groups, const Tensor& weight, const Tensor& bias, float eps,
                   const Tensor& y, const Tensor& mean, const Tensor& inv_std) override;
   void group_norm_backward(const Tensor& dy, const Tensor& x, int groups, const Tensor& weight,
@@ -135,6 +157,9 @@ class CudaBackend final : public Backend {
   /// The operations whose data is checked, as DataFault numbers them.
   enum Checked : int { checked_embedding, checked_cross_entropy };
 
+  /// linear_activation's by an epilogue; false where there is none.
+  bool gelu_of_product(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before,
+                       const Tensor& y);
   /// Makes this the calling thread's device.
   Launch launch() const;
   /// Working memory from the pool, free again for later work when it goes out of scope.
@@ -160,6 +185,7 @@ class CudaBackend final : public Backend {
   std::string instruction_set_;
   StreamPool pool_;
   Upload upload_;
+  Download download_;
   Tensor fault_;                           // a DataFault
   std::vector<AdamWEntry> adamw_entries_;  // of one call
   std::vector<SgdEntry> sgd_entries_;

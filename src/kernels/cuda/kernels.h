@@ -68,7 +68,28 @@ void launch_batch_norm_backward_sums(const Launch& on, DType dtype, const void* 
                                      const Image& image, const float* mean, const float* inv_std,
                                      double* partial, double* sums);
 
-// --- batch_norm.cu; weight, bias and count may be null
+/// What normalises a channel; weight and bias may be null.
+struct ChannelScale {
+  const float *mean, *inv_std, *weight, *bias;
+};
+void launch_batch_norm_relu_backward_sums(const Launch& on, DType dtype, const void* dy, const void* x,
+                                          const Image& image, const ChannelScale& by, double* partial,
+                                          double* sums);
+/// gated = dy + beside (which may be null) where y > 0, else 0.
+struct GatedGradient {
+  const void *dy, *beside, *y;
+  void* gated;
+};
+void launch_batch_norm_gated_backward_sums(const Launch& on, DType dtype, const GatedGradient& gradient,
+                                           const void* x, const Image& image, const float* mean,
+                                           const float* inv_std, double* partial, double* sums);
+
+// --- batch_norm.cu; weight, bias, count and shortcut may be null
+void launch_batch_norm_relu(const Launch& on, DType dtype, const void* x, const Image& image,
+                            const ChannelScale& by, const void* shortcut, void* y);
+void launch_batch_norm_relu_backward_input(const Launch& on, DType dtype, const void* dy, const void* x,
+                                           const Image& image, const ChannelScale& by, const double* sums,
+                                           const double* count, void* dx);
 void launch_batch_norm(const Launch& on, DType dtype, const void* x, const Image& image, const float* mean,
                        const float* inv_std, const float* weight, const float* bias, void* y);
 void launch_batch_norm_backward_input(const Launch& on, DType dtype, const void* dy, const void* x,
@@ -89,14 +110,15 @@ void launch_update_running(const Launch& on, const double* total, std::int64_t c
                            float* running_mean, float* running_var, std::int64_t* batches);
 
 // --- layer_norm.cu, group_norm.cu
-void launch_layer_norm(const Launch& on, DType dtype, const void* x, std::int64_t rows, std::int64_t width,
-                       const float* weight, const float* bias, float eps, void* y, float* mean,
-                       float* inv_std);
-/// partial: 2 * row_chunks(rows) * width.
+/// Of x or, where there is an addend, of sum = x + addend; addend and sum may be null.
+void launch_layer_norm(const Launch& on, DType dtype, const void* x, const void* addend, void* sum,
+                       std::int64_t rows, std::int64_t width, const float* weight, const float* bias,
+                       float eps, void* y, float* mean, float* inv_std);
+/// partial: 2 * row_chunks(rows) * width. dx: beside, which may be null, is added.
 void launch_layer_norm_backward(const Launch& on, DType dtype, const void* dy, const void* x,
                                 std::int64_t rows, std::int64_t width, const float* weight, const float* mean,
-                                const float* inv_std, void* dx, float* dweight, float* dbias, bool accumulate,
-                                float* partial);
+                                const float* inv_std, const void* beside, void* dx, float* dweight,
+                                float* dbias, bool accumulate, float* partial);
 /// x: plain [images, groups * group_channels, places].
 struct Groups {
   std::int64_t images, groups, group_channels, places;

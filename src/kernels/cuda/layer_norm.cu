@@ -32,6 +32,22 @@ struct HeldRow {
     }
   }
 
+  /// Adds another row, and writes the sums: as they are stored, they are the values.
+  __device__ void add(const T* row, T* sums, std::int64_t width) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int p = 0; p < Packs; ++p) {
+      const std::int64_t at = (static_cast<std::int64_t>(p) * 32 + lane) * Width;
+      if (at >= width) continue;
+      Pack<T, Width> pack = load_pack<T, Width>(row + at);
+      for (int i = 0; i < Width; ++i) {
+        pack.lane[i] = rounded<T>(value[p][i] + to_float(pack.lane[i]));
+        value[p][i] = to_float(pack.lane[i]);
+      }
+      store_pack(sums + at, pack);
+    }
+  }
+
   /// f(element of the row, its value)
   template <class Function>
   __device__ void each(std::int64_t width, const Function& f) const {
@@ -54,11 +70,13 @@ struct Forward {
 
 template <int Packs, int Width, class T>
 __global__ void __launch_bounds__(32 * warps)
-    normalise_held(std::int64_t rows, std::int64_t width, const T* x, Forward with, T* y) {
+    normalise_held(std::int64_t rows, std::int64_t width, const T* x, const T* addend, T* sums, Forward with,
+                   T* y) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for_rows_of_warp(rows, [&](std::int64_t row) {
     HeldRow<Packs, Width, T> held;
     held.load(x + row * width, width);
+    if (addend) held.add(addend + row * width, sums + row * width, width);
     float sum = 0;
     held.each(width, [&](std::int64_t, float v) { sum += v; });
     const float centre = warp_sum(sum) / static_cast<float>(width);
@@ -84,11 +102,16 @@ __global__ void __launch_bounds__(32 * warps)
 
 /// For rows too long to hold, or not made of packs: read three times.
 template <class T>
-__global__ void __launch_bounds__(32 * warps)
-    normalise(std::int64_t rows, std::int64_t width, const T* x, Forward with, T* y) {
+__global__ void __launch_bounds__(32 * warps) normalise(std::int64_t rows, std::int64_t width, const T* x,
+                                                        const T* addend, T* sums, Forward with, T* y) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for_rows_of_warp(rows, [&](std::int64_t row) {
     const T* from = x + row * width;
+    if (addend) {  // a lane reads only what it wrote itself
+      for (std::int64_t i = lane; i < width; i += 32)
+        sums[row * width + i] = rounded<T>(to_float(from[i]) + to_float(addend[row * width + i]));
+      from = sums + row * width;
+    }
     float sum = 0;
     for (std::int64_t i = lane; i < width; i += 32) sum += to_float(from[i]);
     const float centre = warp_sum(sum) / static_cast<float>(width);
@@ -113,7 +136,7 @@ struct Backward {
 template <int Packs, int Width, class T>
 __global__ void __launch_bounds__(32 * warps)
     input_gradient_held(std::int64_t rows, std::int64_t width, const T* dy, const T* x, Backward with,
-                        T* dx) {
+                        const T* beside, T* dx) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for_rows_of_warp(rows, [&](std::int64_t row) {
     const float centre = with.mean[row], inverse = with.inv_std[row];
@@ -140,8 +163,11 @@ __global__ void __launch_bounds__(32 * warps)
       const std::int64_t at = (static_cast<std::int64_t>(p) * 32 + lane) * Width;
       if (at >= width) continue;
       Pack<T, Width> out;
-      for (int i = 0; i < Width; ++i)
-        out.lane[i] = rounded<T>(inverse * (upstream.value[p][i] - mean_g - normal.value[p][i] * mean_gx));
+      if (beside) out = load_pack<T, Width>(beside + row * width + at);
+      for (int i = 0; i < Width; ++i) {
+        const float own = inverse * (upstream.value[p][i] - mean_g - normal.value[p][i] * mean_gx);
+        out.lane[i] = rounded<T>(beside ? to_float(out.lane[i]) + own : own);
+      }
       store_pack(dx + row * width + at, out);
     }
   });
@@ -149,7 +175,8 @@ __global__ void __launch_bounds__(32 * warps)
 
 template <class T>
 __global__ void __launch_bounds__(32 * warps)
-    input_gradient(std::int64_t rows, std::int64_t width, const T* dy, const T* x, Backward with, T* dx) {
+    input_gradient(std::int64_t rows, std::int64_t width, const T* dy, const T* x, Backward with,
+                   const T* beside, T* dx) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for_rows_of_warp(rows, [&](std::int64_t row) {
     const float centre = with.mean[row], inverse = with.inv_std[row];
@@ -164,8 +191,8 @@ __global__ void __launch_bounds__(32 * warps)
     const float mean_gx = warp_sum(sum_gx) / static_cast<float>(width);
     for (std::int64_t i = lane; i < width; i += 32) {
       const float normal = (to_float(from[i]) - centre) * inverse;
-      dx[row * width + i] =
-          rounded<T>(inverse * (to_float(upstream[i]) * with.weight[i] - mean_g - normal * mean_gx));
+      const float own = inverse * (to_float(upstream[i]) * with.weight[i] - mean_g - normal * mean_gx);
+      dx[row * width + i] = rounded<T>(beside ? to_float(beside[row * width + i]) + own : own);
     }
   });
 }
@@ -197,34 +224,35 @@ unsigned row_blocks(std::int64_t rows, const Launch& on) { return grid_for(rows 
 
 }  // namespace
 
-void launch_layer_norm(const Launch& on, DType dtype, const void* x, std::int64_t rows, std::int64_t width,
-                       const float* weight, const float* bias, float eps, void* y, float* mean,
-                       float* inv_std) {
+void launch_layer_norm(const Launch& on, DType dtype, const void* x, const void* addend, void* sum,
+                       std::int64_t rows, std::int64_t width, const float* weight, const float* bias,
+                       float eps, void* y, float* mean, float* inv_std) {
   if (rows == 0 || width == 0) return;
   const Forward with{weight, bias, eps, mean, inv_std};
   with_float_type<BF16>("layer_norm", dtype, [&]<class T>(T) {
-    const auto* from = static_cast<const T*>(x);
-    auto* to = static_cast<T*>(y);
+    const auto *from = static_cast<const T*>(x), *added = static_cast<const T*>(addend);
+    auto *to = static_cast<T*>(y), *sums = static_cast<T*>(sum);
     const unsigned grid = row_blocks(rows, on);
     choose<T>(
-        width, packs_at(x) && packs_at(y),
+        width, packs_at(x) && packs_at(addend) && packs_at(sum) && packs_at(y),
         [&]<int Packs>(std::integral_constant<int, Packs>) {
           normalise_held<Packs, pack_width<T>>
-              <<<grid, 32 * warps, 0, on.stream>>>(rows, width, from, with, to);
+              <<<grid, 32 * warps, 0, on.stream>>>(rows, width, from, added, sums, with, to);
         },
-        [&] { normalise<<<grid, 32 * warps, 0, on.stream>>>(rows, width, from, with, to); });
+        [&] { normalise<<<grid, 32 * warps, 0, on.stream>>>(rows, width, from, added, sums, with, to); });
   });
   check_launch("layer_norm", on);
 }
 
 void launch_layer_norm_backward(const Launch& on, DType dtype, const void* dy, const void* x,
                                 std::int64_t rows, std::int64_t width, const float* weight, const float* mean,
-                                const float* inv_std, void* dx, float* dweight, float* dbias, bool accumulate,
-                                float* partial) {
+                                const float* inv_std, const void* beside, void* dx, float* dweight,
+                                float* dbias, bool accumulate, float* partial) {
   if (width == 0) return;
   const Backward with{weight, mean, inv_std};
   with_float_type<BF16>("layer_norm_backward", dtype, [&]<class T>(T) {
-    const auto *upstream = static_cast<const T*>(dy), *from = static_cast<const T*>(x);
+    const auto *upstream = static_cast<const T*>(dy), *from = static_cast<const T*>(x),
+               *added = static_cast<const T*>(beside);
     auto* to = static_cast<T*>(dx);
     // First the parameters' part: dx may be what dy was.
     sum_columns<2>("layer_norm_backward", on, rows, width,
@@ -233,12 +261,14 @@ void launch_layer_norm_backward(const Launch& on, DType dtype, const void* dy, c
     if (rows == 0) return;
     const unsigned grid = row_blocks(rows, on);
     choose<T>(
-        width, packs_at(dy) && packs_at(x) && packs_at(dx),
+        width, packs_at(dy) && packs_at(x) && packs_at(beside) && packs_at(dx),
         [&]<int Packs>(std::integral_constant<int, Packs>) {
           input_gradient_held<Packs, pack_width<T>>
-              <<<grid, 32 * warps, 0, on.stream>>>(rows, width, upstream, from, with, to);
+              <<<grid, 32 * warps, 0, on.stream>>>(rows, width, upstream, from, with, added, to);
         },
-        [&] { input_gradient<<<grid, 32 * warps, 0, on.stream>>>(rows, width, upstream, from, with, to); });
+        [&] {
+          input_gradient<<<grid, 32 * warps, 0, on.stream>>>(rows, width, upstream, from, with, added, to);
+        });
   });
   check_launch("layer_norm_backward", on);
 }

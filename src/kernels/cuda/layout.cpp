@@ -6,7 +6,7 @@
 namespace lockstep::kernels {
 
 // Tensor cores read the channels of a place together.
-int CudaBackend::preferred_channel_block(std::int64_t channels) const {
+int CudaBackend::preferred_channel_block(std::int64_t channels, DType) const {
   return static_cast<int>(std::max<std::int64_t>(1, channels));
 }
 

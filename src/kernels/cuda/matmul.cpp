@@ -6,6 +6,16 @@
 #include "kernels/problems.h"
 
 namespace lockstep::kernels {
+namespace {
+
+/// Whether cuBLASLt's GELU may stand for ours. It is an approximation that bf16's rounding covers, reads rows
+/// of packs, and is that by tanh; its ReLU hides a NaN, which ours keeps for the loss to show.
+bool gelu_fits(Activation kind, const Tensor& from, const Tensor& to) {
+  return kind == Activation::gelu_tanh && from.dtype() == DType::bfloat16 && to.dtype() == DType::bfloat16 &&
+         to.size(to.shape().rank() - 1) % 8 == 0;
+}
+
+}  // namespace
 
 void CudaBackend::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
   constexpr const char* operation = "linear";
@@ -26,8 +36,10 @@ void CudaBackend::linear(const Tensor& x, const Tensor& weight, const Tensor& bi
     return;
   }
   const Tensor w = in_type(weight, x.dtype()), b = bias ? in_type(bias, y.dtype()) : Tensor();
-  matmul_->multiply(rows, out, in, x.dtype(), {from, in}, {w.raw(), in, true}, y.dtype(), to,
-                    bias ? b.raw() : nullptr, false);
+  Epilogue epilogue;
+  if (bias) epilogue = {.kind = Epilogue::Kind::bias, .bias = b.raw()};
+  matmul_->multiply(rows, out, in, x.dtype(), {from, in}, {w.raw(), in, true}, y.dtype(), to, epilogue,
+                    false);
 }
 
 void CudaBackend::linear_backward_input(const Tensor& dy, const Tensor& weight, const Tensor& dx) {
@@ -41,7 +53,7 @@ void CudaBackend::linear_backward_input(const Tensor& dy, const Tensor& weight, 
   if (rows == 0 || in == 0) return;
   if (out == 0) return fill(dx, 0);
   const Tensor w = in_type(weight, dy.dtype());
-  matmul_->multiply(rows, in, out, dy.dtype(), {from, out}, {w.raw(), in}, dx.dtype(), to, nullptr, false);
+  matmul_->multiply(rows, in, out, dy.dtype(), {from, out}, {w.raw(), in}, dx.dtype(), to, {}, false);
 }
 
 void CudaBackend::linear_backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dweight,
@@ -58,8 +70,78 @@ void CudaBackend::linear_backward_weight(const Tensor& x, const Tensor& dy, cons
     if (!accumulate) fill(dweight, 0);
     return;
   }
-  matmul_->multiply(out, in, rows, x.dtype(), {upstream, out, true}, {from, in}, DType::float32, to, nullptr,
+  matmul_->multiply(out, in, rows, x.dtype(), {upstream, out, true}, {from, in}, DType::float32, to, {},
                     accumulate);
+}
+
+void CudaBackend::linear_backward_weight_bias(const Tensor& x, const Tensor& dy, const Tensor& dweight,
+                                              const Tensor& dbias, bool accumulate) {
+  constexpr const char* operation = "linear_backward_weight_bias";
+  const Operands args{operation, device()};
+  const auto [rows, in, out] = linear_sizes(operation, "x", x, "dy", dy, dweight);
+  if (x.dtype() == DType::bfloat16 && rows > 0 && in > 0 && out > 0) {
+    const void* const from = args.plain_of_type("x", x, x.dtype());
+    const void* const upstream = args.plain_of_type("dy", dy, x.dtype());
+    float* const to = args.plain_floats("dweight", dweight);
+    require_shape(operation, "dbias", dbias, {out});
+    // The epilogue overwrites.
+    const Tensor sums = accumulate ? scratch(out) : dbias;
+    launch();
+    if (matmul_->try_multiply(out, in, rows, x.dtype(), {upstream, out, true}, {from, in}, DType::float32, to,
+                              {.kind = Epilogue::Kind::bias_gradient, .bias = args.floats("dbias", sums)},
+                              accumulate)) {
+      if (accumulate) add(dbias, sums, dbias);
+      return;
+    }
+  }
+  linear_backward_weight(x, dy, dweight, accumulate);
+  sum_rows(dy, dbias, accumulate);
+}
+
+void CudaBackend::linear_activation(Activation kind, const Tensor& x, const Tensor& weight,
+                                    const Tensor& bias, const Tensor& before, const Tensor& y) {
+  if (before) require_alike("linear_activation", "before", before, y);
+  if (gelu_fits(kind, x, y) && gelu_of_product(x, weight, bias, before, y)) return;
+  const Tensor& product = before ? before : y;
+  linear(x, weight, bias, product);
+  activation(kind, product, y);
+}
+
+bool CudaBackend::gelu_of_product(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                  const Tensor& before, const Tensor& y) {
+  constexpr const char* operation = "linear_activation";
+  const Operands args{operation, device()};
+  const auto [rows, in, out] = linear_sizes(operation, "x", x, "y", y, weight);
+  if (rows == 0 || in == 0 || out == 0) return false;
+  if (bias) require_shape(operation, "the bias", bias, {out});
+  const Tensor w = in_type(weight, x.dtype()), b = bias ? in_type(bias, y.dtype()) : Tensor();
+  launch();
+  return matmul_->try_multiply(rows, out, in, x.dtype(), {args.plain_of_type("x", x, x.dtype()), in},
+                               {w.raw(), in, true}, y.dtype(), args.plain_of_type("y", y, y.dtype()),
+                               {.kind = Epilogue::Kind::gelu,
+                                .bias = bias ? b.raw() : nullptr,
+                                .before = before ? args.plain_of_type("before", before, y.dtype()) : nullptr},
+                               false);
+}
+
+void CudaBackend::linear_backward_input_activation(Activation kind, const Tensor& dy, const Tensor& weight,
+                                                   const Tensor& before, const Tensor& dx) {
+  constexpr const char* operation = "linear_backward_input_activation";
+  require_alike(operation, "before", before, dx);
+  const Operands args{operation, device()};
+  const auto [rows, in, out] = linear_sizes(operation, "dx", dx, "dy", dy, weight);
+  if (gelu_fits(kind, dy, dx) && rows > 0 && in > 0 && out > 0) {
+    const Tensor w = in_type(weight, dy.dtype());
+    launch();
+    if (matmul_->try_multiply(
+            rows, in, out, dy.dtype(), {args.plain_of_type("dy", dy, dy.dtype()), out}, {w.raw(), in},
+            dx.dtype(), args.plain_of_type("dx", dx, dx.dtype()),
+            {.kind = Epilogue::Kind::gelu_slope, .before = args.plain_of_type("before", before, dx.dtype())},
+            false))
+      return;
+  }
+  linear_backward_input(dy, weight, dx);
+  activation_backward(kind, before, dx, dx);
 }
 
 }  // namespace lockstep::kernels

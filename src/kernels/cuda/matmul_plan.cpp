@@ -29,11 +29,11 @@ std::uint32_t alignment_of(const void* address) {
 // cuBLASLt's matrices are column-major, so it is told C' = B' A': a row-major matrix is its own transpose
 // there.
 struct Matmul::Plan {
-  Plan(const MatmulProblem& problem, const void* bias, cublasLtHandle_t handle, int device)
+  Plan(const MatmulProblem& problem, const Epilogue& epilogue, cublasLtHandle_t handle, int device)
       : device_(device) {
     try {
-      describe(problem, bias);
-      choose(problem, handle);
+      describe(problem, epilogue);
+      usable = choose(handle, problem.alignment);
     } catch (...) {
       free();
       throw;
@@ -46,26 +46,53 @@ struct Matmul::Plan {
   cublasLtMatmulDesc_t product = nullptr;
   cublasLtMatrixLayout_t left = nullptr, right = nullptr, result = nullptr;  // B', A', C'
   cublasLtMatmulAlgo_t algorithm{};
+  bool usable = false;  ///< there is an algorithm
+
+  /// Bias and `before`, which are not part of the problem.
+  void point_to(const Epilogue& epilogue) {
+    if (epilogue.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, epilogue.bias);
+    if (epilogue.before) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, epilogue.before);
+  }
 
  private:
-  void describe(const MatmulProblem& p, const void* bias) {
+  static cublasLtEpilogue_t epilogue_of(const MatmulProblem& p) {
+    switch (p.epilogue) {
+      case Epilogue::Kind::none:
+        break;
+      case Epilogue::Kind::bias:
+        return CUBLASLT_EPILOGUE_BIAS;
+      case Epilogue::Kind::gelu:
+        if (p.before) return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+        return p.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+      case Epilogue::Kind::gelu_slope:
+        return CUBLASLT_EPILOGUE_DGELU;
+      case Epilogue::Kind::bias_gradient:
+        return CUBLASLT_EPILOGUE_BGRADB;  // our A is cuBLASLt's B
+    }
+    return CUBLASLT_EPILOGUE_DEFAULT;
+  }
+
+  void describe(const MatmulProblem& p, const Epilogue& epilogue) {
     check(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate",
           device_);
     const auto operation = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
     set(CUBLASLT_MATMUL_DESC_TRANSA, operation(p.b_transposed));
     set(CUBLASLT_MATMUL_DESC_TRANSB, operation(p.a_transposed));
-    if (p.bias) {
-      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(p.out));
-      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p));
+    if (p.bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(p.out));
+    if (p.before) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(p.out));
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
     }
+    point_to(epilogue);
     // As they lie in memory: rows of `stride` elements are columns there.
     layout(left, p.in, p.b_transposed ? p.k : p.n, p.b_transposed ? p.n : p.k, p.b_stride);
     layout(right, p.in, p.a_transposed ? p.m : p.k, p.a_transposed ? p.k : p.m, p.a_stride);
     layout(result, p.out, p.n, p.m, p.n);
   }
 
-  void choose(const MatmulProblem& p, cublasLtHandle_t handle) {
+  /// Whether there is an algorithm.
+  bool choose(cublasLtHandle_t handle, std::uint32_t alignment) {
     cublasLtMatmulPreference_t preference = nullptr;
     check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate", device_);
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t name, const auto& value) {
@@ -79,18 +106,16 @@ struct Matmul::Plan {
     for (const auto name :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-      prefer(name, p.alignment);
+      prefer(name, alignment);
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, product, left, right, result, result,
                                                                  preference, 1, &found, &count);
     cublasLtMatmulPreferenceDestroy(preference);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
     check(status, "cublasLtMatmulAlgoGetHeuristic", device_);
-    if (count == 0) {
-      throw FailureError("cuBLASLt on cuda:{} has no kernel for [{}, {}] by [{}, {}] of {} into {}", device_,
-                         p.m, p.k, p.k, p.n, to_string(p.in), to_string(p.out));
-    }
     algorithm = found.algo;
+    return count > 0 && found.state == CUBLAS_STATUS_SUCCESS;
   }
 
   template <class Value>
@@ -120,7 +145,8 @@ std::size_t Matmul::Hash::operator()(const MatmulProblem& p) const noexcept {
   std::uint64_t hash = 0;
   for (const std::int64_t part :
        {p.m, p.n, p.k, p.a_stride, p.b_stride, std::int64_t{p.a_transposed}, std::int64_t{p.b_transposed},
-        static_cast<std::int64_t>(p.in), static_cast<std::int64_t>(p.out), std::int64_t{p.bias},
+        static_cast<std::int64_t>(p.in), static_cast<std::int64_t>(p.out),
+        static_cast<std::int64_t>(p.epilogue), std::int64_t{p.bias}, std::int64_t{p.before},
         std::int64_t{p.accumulate}, std::int64_t{p.alignment}}) {
     hash = mix_bits(hash + static_cast<std::uint64_t>(part) + 0x9e3779b97f4a7c15u);
   }
@@ -137,16 +163,27 @@ Matmul::~Matmul() {
   cublasLtDestroy(handle_);
 }
 
-Matmul::Plan& Matmul::plan_for(const MatmulProblem& problem, const void* bias) {
+Matmul::Plan& Matmul::plan_for(const MatmulProblem& problem, const Epilogue& epilogue) {
   const auto found = plans_.find(problem);
   if (found != plans_.end()) return *found->second;
-  return *plans_.emplace(problem, std::make_unique<Plan>(problem, bias, handle_, device_)).first->second;
+  return *plans_.emplace(problem, std::make_unique<Plan>(problem, epilogue, handle_, device_)).first->second;
 }
 
 void Matmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, DType in, const DeviceMatrix& a,
-                      const DeviceMatrix& b, DType out, void* c, const void* bias, bool accumulate) {
+                      const DeviceMatrix& b, DType out, void* c, const Epilogue& epilogue, bool accumulate) {
+  if (try_multiply(m, n, k, in, a, b, out, c, epilogue, accumulate)) return;
+  throw FailureError("cuBLASLt on cuda:{} has no kernel for [{}, {}] by [{}, {}] of {} into {}", device_, m,
+                     k, k, n, to_string(in), to_string(out));
+}
+
+bool Matmul::try_multiply(std::int64_t m, std::int64_t n, std::int64_t k, DType in, const DeviceMatrix& a,
+                          const DeviceMatrix& b, DType out, void* c, const Epilogue& epilogue,
+                          bool accumulate) {
+  const auto alignment_if = [](const void* address) {
+    return address ? alignment_of(address) : std::uint32_t{256};
+  };
   const std::uint32_t alignment = std::min({alignment_of(a.data), alignment_of(b.data), alignment_of(c),
-                                            bias ? alignment_of(bias) : std::uint32_t{256}});
+                                            alignment_if(epilogue.bias), alignment_if(epilogue.before)});
   Plan& plan = plan_for({.m = m,
                          .n = n,
                          .k = k,
@@ -156,19 +193,20 @@ void Matmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, DType in, 
                          .b_transposed = b.transposed,
                          .in = in,
                          .out = out,
-                         .bias = bias != nullptr,
+                         .epilogue = epilogue.kind,
+                         .bias = epilogue.bias != nullptr,
+                         .before = epilogue.before != nullptr,
                          .accumulate = accumulate,
                          .alignment = alignment},
-                        bias);
-  if (bias) {
-    check(cublasLtMatmulDescSetAttribute(plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
-          "cublasLtMatmulDescSetAttribute", device_);
-  }
+                        epilogue);
+  if (!plan.usable) return false;
+  plan.point_to(epilogue);
   const float alpha = 1, beta = accumulate ? 1.0f : 0.0f;
   check(cublasLtMatmul(handle_, plan.product, &alpha, b.data, plan.left, a.data, plan.right, &beta, c,
                        plan.result, c, plan.result, &plan.algorithm, workspace_->data, workspace_bytes,
                        pool_.stream()),
         "cublasLtMatmul", device_);
+  return true;
 }
 
 }  // namespace lockstep::kernels

@@ -19,19 +19,35 @@ struct DeviceMatrix {
   bool transposed = false;
 };
 
+/// What else a product does where its kernels write. GELU is the one by tanh.
+struct Epilogue {
+  enum class Kind {
+    none,
+    bias,           ///< + a bias of n elements to every row
+    gelu,           ///< the GELU of the product and its bias
+    gelu_slope,     ///< times the slope of the GELU at `before`
+    bias_gradient,  ///< with B [k, n] and A transposed: bias, of m elements, becomes the sums of A's rows
+                    ///< over k
+  };
+  Kind kind = Kind::none;
+  const void* bias = nullptr;    ///< of type `out`; written for its gradient. May be none under a GELU
+  const void* before = nullptr;  ///< [m, n] of type `out`: what the GELU is of. Written by gelu, or none
+};
+
 /// Everything that the choice of an algorithm depends on.
 struct MatmulProblem {
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t a_stride = 0, b_stride = 0;
   bool a_transposed = false, b_transposed = false;
   DType in = DType::float32, out = DType::float32;
-  bool bias = false, accumulate = false;
+  Epilogue::Kind epilogue = Epilogue::Kind::none;
+  bool bias = false, before = false, accumulate = false;
   std::uint32_t alignment = 0;  ///< in bytes: of all operands
 
   bool operator==(const MatmulProblem&) const = default;
 };
 
-/// C = A B (+ bias to every row, or + C), summed in float32 (never TF32). The same problem takes the same
+/// C = A B (and an epilogue, or + C), summed in float32 (never TF32). The same problem takes the same
 /// algorithm, and none that sums by atomic operations: bits repeat.
 class Matmul {
  public:
@@ -41,16 +57,18 @@ class Matmul {
   Matmul& operator=(const Matmul&) = delete;
 
   /// A: [m, k], B: [k, n] of type `in` (float32 or bf16), C: [m, n] row-major of type `out`; m, n, k > 0.
-  /// bias: n elements of type `out`, or null.
   void multiply(std::int64_t m, std::int64_t n, std::int64_t k, DType in, const DeviceMatrix& a,
-                const DeviceMatrix& b, DType out, void* c, const void* bias, bool accumulate);
+                const DeviceMatrix& b, DType out, void* c, const Epilogue& epilogue, bool accumulate);
+  /// The same where cuBLASLt has a kernel for this epilogue; else does nothing and returns false.
+  bool try_multiply(std::int64_t m, std::int64_t n, std::int64_t k, DType in, const DeviceMatrix& a,
+                    const DeviceMatrix& b, DType out, void* c, const Epilogue& epilogue, bool accumulate);
 
  private:
   struct Plan;
   struct Hash {
     std::size_t operator()(const MatmulProblem& problem) const noexcept;
   };
-  Plan& plan_for(const MatmulProblem& problem, const void* bias);
+  Plan& plan_for(const MatmulProblem& problem, const Epilogue& epilogue);
 
   int device_;
   StreamPool& pool_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/cuda/error.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::kernels {
 
@@ -83,6 +84,82 @@ StreamPool::~StreamPool() = default;
 cudaStream_t StreamPool::stream() const { return state_->stream(); }
 StorageRef StreamPool::allocate(std::size_t bytes) { return state_->allocate(bytes); }
 std::size_t StreamPool::reserved_bytes() const { return state_->reserved_bytes(); }
+
+namespace {
+
+class PinnedOwner final : public StorageOwner {
+ public:
+  void release(Storage* block) noexcept override {
+    cudaFreeHost(block->data);
+    delete block;
+  }
+};
+
+}  // namespace
+
+StorageRef allocate_pinned(std::size_t bytes, int device) {
+  auto block = std::make_unique<Storage>();
+  block->owner = std::make_shared<PinnedOwner>();
+  block->bytes = std::max<std::size_t>(1, bytes);
+  const cudaError_t status = cudaMallocHost(&block->data, block->bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // this one leaves the device as it was
+    throw FailureError(
+        "out of page-locked memory: no {} bytes left; see ulimit -l and the job's memory limit",
+        block->bytes);
+  }
+  check(status, "cudaMallocHost", device);
+  return StorageRef(block.release());
+}
+
+Download::Download(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
+
+Download::~Download() {
+  for (cudaEvent_t& event : copied_) {
+    if (event) cudaEventDestroy(event);
+  }
+}
+
+void Download::make() {
+  for (cudaEvent_t& event : copied_) {
+    if (!event) check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", device_);
+  }
+  pinned_ = allocate_pinned(pieces * piece_bytes + also_room_bytes, device_);
+}
+
+void Download::copy(const void* also, void* also_to, std::size_t also_bytes, const void* from, void* to,
+                    std::size_t bytes) {
+  if (!pinned_) make();
+  auto* const room = static_cast<std::byte*>(pinned_->data);
+  std::byte* const also_room = room + pieces * piece_bytes;
+  if (also_bytes > also_room_bytes)
+    throw UsageError("{} bytes do not go beside a read, at most {} do", also_bytes, also_room_bytes);
+  if (also_bytes > 0)
+    check(cudaMemcpyAsync(also_room, also, also_bytes, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync",
+          device_);
+  // Piece after piece is asked for, one ahead of what is copied out. An empty one stands for none at all.
+  const std::size_t count = std::max<std::size_t>(1, (bytes + piece_bytes - 1) / piece_bytes);
+  const auto bytes_in = [&](std::size_t piece) {
+    return std::min(piece_bytes, bytes - std::min(bytes, piece * piece_bytes));
+  };
+  const auto ask = [&](std::size_t piece) {
+    if (bytes_in(piece) > 0)
+      check(cudaMemcpyAsync(room + piece % pieces * piece_bytes,
+                            static_cast<const std::byte*>(from) + piece * piece_bytes, bytes_in(piece),
+                            cudaMemcpyDeviceToHost, stream_),
+            "cudaMemcpyAsync", device_);
+    check(cudaEventRecord(copied_[piece % pieces], stream_), "cudaEventRecord", device_);
+  };
+  ask(0);
+  for (std::size_t piece = 0; piece < count; ++piece) {
+    if (piece + 1 < count) ask(piece + 1);
+    check(cudaEventSynchronize(copied_[piece % pieces]), "cudaEventSynchronize", device_);
+    if (bytes_in(piece) > 0)
+      std::memcpy(static_cast<std::byte*>(to) + piece * piece_bytes, room + piece % pieces * piece_bytes,
+                  bytes_in(piece));
+  }
+  if (also_bytes > 0) std::memcpy(also_to, also_room, also_bytes);
+}
 
 Upload::Upload(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
 

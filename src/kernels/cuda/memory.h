@@ -32,6 +32,10 @@ class StreamPool {
   std::shared_ptr<State> state_;
 };
 
+/// Page-locked CPU memory, which the device copies from and to at full speed, beside everything else. Throws
+/// FailureError when there is none. 64-byte aligned, uninitialised, thread-safe.
+StorageRef allocate_pinned(std::size_t bytes, int device);
+
 /// Copies from pageable CPU memory that do not wait for the device: by way of a few pinned pieces, each of
 /// which is used again once its last copy is over.
 class Upload {
@@ -53,6 +57,30 @@ class Upload {
   std::byte* pinned_ = nullptr;  // pieces * piece_bytes, made at the first copy
   std::array<cudaEvent_t, pieces> copied_{};
   std::size_t next_ = 0;
+};
+
+/// Copies to pageable CPU memory, which wait for the device: by way of pinned pieces, one of which is copied
+/// out while the next is on its way.
+class Download {
+ public:
+  Download(int device, cudaStream_t stream);
+  ~Download();
+  Download(const Download&) = delete;
+  Download& operator=(const Download&) = delete;
+
+  /// Of `also_bytes` (a few) from `also` into `also_to`, and of `bytes` from `from` into `to`: both have come
+  /// when it returns, and all work asked for before is done. One wait where `bytes` fit into a piece.
+  void copy(const void* also, void* also_to, std::size_t also_bytes, const void* from, void* to,
+            std::size_t bytes);
+
+ private:
+  static constexpr std::size_t piece_bytes = std::size_t{4} << 20, pieces = 2, also_room_bytes = 4096;
+  void make();
+
+  int device_;
+  cudaStream_t stream_;
+  StorageRef pinned_;  // the pieces, then room for `also`; made at the first copy
+  std::array<cudaEvent_t, pieces> copied_{};
 };
 
 }  // namespace lockstep::kernels

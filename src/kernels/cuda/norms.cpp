@@ -27,25 +27,44 @@ void CudaBackend::layer_norm(const Tensor& x, const Tensor& weight, const Tensor
   const Operands args{"layer_norm", device()};
   const auto [count, width] = rows_of(args.operation, x);
   require_shape(args.operation, "y", y, x.shape());
-  launch_layer_norm(launch(), x.dtype(), args.plain_of_type("x", x, x.dtype()), count, width,
-                    floats_of_numel(args, "weight", weight, width),
+  launch_layer_norm(launch(), x.dtype(), args.plain_of_type("x", x, x.dtype()), nullptr, nullptr, count,
+                    width, floats_of_numel(args, "weight", weight, width),
                     floats_of_numel(args, "bias", bias, width), eps, args.plain_of_type("y", y, x.dtype()),
                     floats_of_numel(args, "mean", mean, count),
                     floats_of_numel(args, "inv_std", inv_std, count));
 }
 
+void CudaBackend::add_layer_norm(const Tensor& a, const Tensor& b, const Tensor& weight, const Tensor& bias,
+                                 float eps, const Tensor& sum, const Tensor& y, const Tensor& mean,
+                                 const Tensor& inv_std) {
+  const Operands args{"add_layer_norm", device()};
+  const auto [count, width] = rows_of(args.operation, a);
+  require_shape(args.operation, "b", b, a.shape());
+  require_shape(args.operation, "the sum", sum, a.shape());
+  require_shape(args.operation, "y", y, a.shape());
+  launch_layer_norm(launch(), a.dtype(), args.plain_of_type("a", a, a.dtype()),
+                    args.plain_of_type("b", b, a.dtype()), args.plain_of_type("the sum", sum, a.dtype()),
+                    count, width, floats_of_numel(args, "weight", weight, width),
+                    floats_of_numel(args, "bias", bias, width), eps, args.plain_of_type("y", y, a.dtype()),
+                    floats_of_numel(args, "mean", mean, count),
+                    floats_of_numel(args, "inv_std", inv_std, count));
+}
+
 void CudaBackend::layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight,
-                                      const Tensor& mean, const Tensor& inv_std, const Tensor& dx,
-                                      const Tensor& dweight, const Tensor& dbias, bool accumulate) {
+                                      const Tensor& mean, const Tensor& inv_std, const Tensor& beside,
+                                      const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
+                                      bool accumulate) {
   const Operands args{"layer_norm_backward", device()};
   const auto [count, width] = rows_of(args.operation, x);
   require_shape(args.operation, "dy", dy, x.shape());
   require_shape(args.operation, "dx", dx, x.shape());
+  if (beside) require_shape(args.operation, "beside", beside, x.shape());
   const Tensor partial = scratch(2 * row_chunks(count) * width);
   launch_layer_norm_backward(
       launch(), x.dtype(), args.plain_of_type("dy", dy, x.dtype()), args.plain_of_type("x", x, x.dtype()),
       count, width, floats_of_numel(args, "weight", weight, width),
       floats_of_numel(args, "mean", mean, count), floats_of_numel(args, "inv_std", inv_std, count),
+      beside ? args.plain_of_type("beside", beside, x.dtype()) : nullptr,
       args.plain_of_type("dx", dx, x.dtype()), floats_of_numel(args, "dweight", dweight, width),
       floats_of_numel(args, "dbias", dbias, width), accumulate, partial.data<float>());
 }

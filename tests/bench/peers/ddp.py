@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Times training steps of a standard workload with PyTorch, on one thread a rank: the peer of `lockstep bench step`.
 
-Usage: [mpirun -n RANKS] ddp.py [--workload gpt-cpu|resnet-cpu|mlp-wide] [--steps N] [--bucket-mb X] [--alone] [--version]
+Usage: [mpirun -n RANKS] ddp.py [--workload gpt-cpu|resnet-cpu|mlp-wide] [--steps N] [--bucket-mb X] [--alone] [--precision fp32|bf16] [--compile]
+       ddp.py --version
 
 Several ranks train with DistributedDataParallel over Gloo (--alone: each rank by itself, at the same time, without it). Rank 0
-prints one JSON document; every time is a median over steps, of the slowest rank in each. Models are tests/golden/generate.py's,
+prints one JSON document; every time is a median over steps, of the slowest rank in each, and the peak of memory rank 0's. Models are tests/golden/generate.py's,
 parameter for parameter; where this PyTorch has a faster way to the same numbers it is used: fused attention, the fused AdamW,
 gradients as views of buckets. Gloo meets at MASTER_ADDR and MASTER_PORT (by default on this machine).
 """
@@ -82,24 +83,36 @@ def join_world(rank, ranks):
     dist.init_process_group("gloo", rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=120))
 
 
-def time_steps(workload, steps, rank, ranks, alone, bucket_mb):
-    samples, make_model, make_optimizer, make_batch = WORKLOADS[workload]
+def peak_memory_bytes():
+    """What was resident at most, of this program alone (getrusage would count what it was forked from, too)."""
+    for line in open("/proc/self/status"):
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def time_steps(args, rank, ranks, bucket_mb):
+    samples, make_model, make_optimizer, make_batch = WORKLOADS[args.workload]
     torch.manual_seed(1)
     model = make_model()
     replica = model
-    if ranks > 1 and not alone:
+    if ranks > 1 and not args.alone:
         replica = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
     optimizer = make_optimizer(model)
+    if args.compile:
+        replica = torch.compile(replica)
     torch.manual_seed(2 + rank)
     x, y = make_batch(samples)
     mine = []
     if ranks > 1:
         dist.barrier()
-    for step in range(UNMEASURED_STEPS + steps):
+    for step in range(UNMEASURED_STEPS + args.steps):
         begin = time.perf_counter()
         optimizer.zero_grad()
-        logits = replica(x)
-        F.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1)).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.precision == "bf16"):
+            logits = replica(x)
+            loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
+        loss.backward()
         optimizer.step()
         if step >= UNMEASURED_STEPS:
             mine.append((time.perf_counter() - begin) * 1e3)
@@ -107,8 +120,8 @@ def time_steps(workload, steps, rank, ranks, alone, bucket_mb):
     if ranks > 1:
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     step_ms = statistics.median(slowest.tolist())
-    return {"model": workload, "torch": torch.__version__, "precision": "fp32", "ranks": ranks, "step_ms": step_ms,
-            "samples_per_second": samples * ranks * 1e3 / step_ms}
+    return {"model": args.workload, "torch": torch.__version__, "precision": args.precision, "compiled": args.compile, "ranks": ranks, "step_ms": step_ms,
+            "samples_per_second": samples * ranks * 1e3 / step_ms, "peak_memory_bytes": peak_memory_bytes()}
 
 
 def main():
@@ -117,6 +130,8 @@ def main():
     parser.add_argument("--steps", type=int, default=20, help="steps measured")
     parser.add_argument("--bucket-mb", type=float, default=None, help="bucket_cap_mb of DistributedDataParallel")
     parser.add_argument("--alone", action="store_true", help="every rank by itself, at the same time")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16: by autocast")
+    parser.add_argument("--compile", action="store_true", help="torch.compile, where this PyTorch has it")
     parser.add_argument("--version", action="store_true", help="print PyTorch's version")
     args = parser.parse_args()
     if args.version:
@@ -129,7 +144,7 @@ def main():
         join_world(rank, ranks)
     # None is DistributedDataParallel's own choice: 25 MiB, the first bucket 1 MiB.
     bucket_mb = 25 if args.bucket_mb is None and torch.__version__.startswith("1.") else args.bucket_mb
-    times = time_steps(args.workload, args.steps, rank, ranks, args.alone, bucket_mb)
+    times = time_steps(args, rank, ranks, bucket_mb)
     if rank == 0:
         print(json.dumps(times))
     if ranks > 1:

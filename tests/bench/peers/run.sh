@@ -4,7 +4,7 @@
 # run.sh [-r ROUNDS] [-s STEPS] [WORKLOAD...]        default: 3 rounds of 20 steps of gpt-cpu, resnet-cpu and mlp-wide
 #
 # Ours is `lockstep bench step --json`, theirs ddp.py: DistributedDataParallel over Gloo. Both use one thread a rank, are started by
-# mpirun, and take turns in rounds; printed are medians over rounds, and ratios. Peers as in pytorch.sh. Exit code 77: there is no
+# mpirun, and take turns in rounds; printed are medians over rounds, and ratios: of steps, and of the most memory a process took. Peers as in pytorch.sh. Exit code 77: there is no
 # PyTorch to compare with.
 set -euo pipefail
 # shellcheck source=tests/bench/peers/pytorch.sh
@@ -24,17 +24,17 @@ workloads=("$@")
 
 find_pytorch
 
-step_ms() { python3 -c 'import json, sys; print(json.load(sys.stdin)["step_ms"])'; }
+figures() { python3 -c 'import json, sys; f = json.load(sys.stdin); print(f["step_ms"], f["peak_memory_bytes"])'; }
 
-# run WHO RANKS WORKLOAD: prints step_ms
+# run WHO RANKS WORKLOAD: prints step_ms and peak_memory_bytes
 run() {
-  local command=("$lockstep" bench step --json)
+  local command=("$lockstep" bench step --device cpu --json)
   [ "$1" = ours ] || command=("${python[$1]}" "$folder/ddp.py")
-  "${mpirun[@]}" -n "$2" "${command[@]}" --workload "$3" --steps "$steps" 2>"$scratch/error-$BASHPID" | step_ms ||
+  "${mpirun[@]}" -n "$2" "${command[@]}" --workload "$3" --steps "$steps" 2>"$scratch/error-$BASHPID" | figures ||
     { say "$1, $2 ranks, $3: $(tail -n 3 "$scratch/error-$BASHPID")"; exit 1; }
 }
 
-# beside WHO WORKLOAD: two runs of 1 rank at the same time; prints step_ms of the slower
+# beside WHO WORKLOAD: two runs of 1 rank at the same time; prints the figures of the slower
 beside() {
   run "$1" 1 "$2" >"$scratch/left" &
   run "$1" 1 "$2" >"$scratch/right"
@@ -62,8 +62,9 @@ import sys
 
 times = collections.defaultdict(list)
 for line in open(sys.argv[1]):
-    workload, who, *ms = line.split()
-    for what, value in zip(("one", "two", "beside"), ms):
+    workload, who, *figures = line.split()
+    names = ("one", "one bytes", "two", "two bytes", "beside", "beside bytes")
+    for what, value in zip(names, figures, strict=True):
         times[workload, who, what].append(float(value))
 median = {key: statistics.median(values) for key, values in times.items()}
 print(f"ms a step, one thread a rank; medians of {sys.argv[2]} rounds of {sys.argv[3]} steps. 'beside': two 1-rank runs at once")
@@ -73,5 +74,13 @@ for workload, who in dict.fromkeys((workload, who) for workload, who, _ in times
     line = f"{workload:<12}{who:<8}{one:>9.1f}{two:>9.1f}{beside:>9.1f}{two / beside:>16.3f}{two / one:>16.3f}"
     if who != "ours":
         line += f"{one / median[workload, 'ours', 'one']:>23.2f}x{two / median[workload, 'ours', 'two']:>8.2f}x"
+    print(line)
+
+print(f"\nmost memory of a process, MiB\n{'workload':<12}{'who':<8}{'1 rank':>9}{'2 ranks':>9}{'ours/theirs: 1 rank':>22}{'2 ranks':>9}")
+for workload, who in dict.fromkeys((workload, who) for workload, who, _ in times):
+    one, two = (median[workload, who, what] for what in ("one bytes", "two bytes"))
+    line = f"{workload:<12}{who:<8}{one / 2**20:>9.0f}{two / 2**20:>9.0f}"
+    if who != "ours":
+        line += f"{median[workload, 'ours', 'one bytes'] / one:>22.2f}{median[workload, 'ours', 'two bytes'] / two:>9.2f}"
     print(line)
 PY

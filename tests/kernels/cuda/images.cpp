@@ -115,6 +115,50 @@ BOOST_AUTO_TEST_CASE(batch_norm_is_that_of_the_cpu) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(batch_norm_with_relu_is_that_of_the_cpu) {
+  Draw draw;
+  for (const Shape& shape : {Shape{2, 5, 9, 7}, Shape{0, 3, 4, 4}, Shape{1, 1, 1, 1}, Shape{33, 40, 7, 7},
+                             Shape{70, 9}, Shape{4, 64, 16, 16}}) {
+    const std::int64_t channels = shape[1];
+    const Operand x = activation(draw.normal(shape)), dy = activation(draw.normal(shape)),
+                  shortcut = activation(draw.normal(shape)), beside = activation(draw.normal(shape)),
+                  mean = fixed(draw.normal({channels}, 0.1f)), inv_std = fixed(draw.positive({channels})),
+                  weight = fixed(draw.normal({channels})), bias = fixed(draw.normal({channels}));
+    const Operand pairs = fixed(unwritten({2, channels}, DType::float64)), y = activation(unwritten(shape));
+    const std::string what = " of " + to_string(shape);
+    const std::vector<Operand> parameters{x, mean, inv_std, weight, bias, shortcut};
+    compare(
+        "batch_norm_relu" + what, parameters, {y, y},
+        [](Backend& on, const Tensors& in, const Tensors& out) {
+          on.batch_norm_relu(in[0], in[1], in[2], in[3], in[4], in[5], out[0]);
+          on.batch_norm_relu(in[0], in[1], in[2], in[3], in[4], {}, out[1]);
+        },
+        all_forms);
+    for (const double count : {0.0, 77.0}) {
+      compare(
+          "batch_norm_relu_backward" + what, {x, mean, inv_std, weight, bias, dy}, {pairs, y},
+          [=](Backend& on, const Tensors& in, const Tensors& out) {
+            on.batch_norm_relu_backward_sums(in[5], in[0], in[1], in[2], in[3], in[4], out[0]);
+            const Tensor counted = on.empty({}, DType::float64);
+            on.fill(counted, count);
+            on.batch_norm_relu_backward_input(in[5], in[0], in[1], in[2], in[3], in[4], out[0],
+                                              count == 0 ? Tensor() : counted, out[1]);
+          },
+          all_forms);
+    }
+    for (const bool has_beside : {false, true}) {
+      // The sign of `shortcut` stands for that of the ReLU's value.
+      compare(
+          "batch_norm_gated_backward_sums" + what, {x, mean, inv_std, dy, beside, shortcut}, {y, pairs},
+          [=](Backend& on, const Tensors& in, const Tensors& out) {
+            on.batch_norm_gated_backward_sums(in[3], has_beside ? in[4] : Tensor(), in[5], in[0], in[1],
+                                              in[2], out[0], out[1]);
+          },
+          all_forms);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(moments_far_from_their_centre_keep_their_digits) {
   Draw draw;
   const Tensor x = draw.normal({64, 3, 20, 20});

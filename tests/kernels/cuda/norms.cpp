@@ -28,15 +28,29 @@ BOOST_AUTO_TEST_CASE(layer_norm_is_that_of_the_cpu) {
             [](Backend& on, const Tensors& in, const Tensors& out) {
               on.layer_norm(in[0], in[1], in[2], 1e-5f, out[0], out[1], out[2]);
             });
+    const Operand other = activation(draw.normal({rows, width}));
+    compare("add_layer_norm" + what, {x, other, weight, bias}, {y, y, row, row},
+            [](Backend& on, const Tensors& in, const Tensors& out) {
+              on.add_layer_norm(in[0], in[1], in[2], in[3], 1e-5f, out[0], out[1], out[2], out[3]);
+            });
     for (const bool accumulate : {false, true}) {
       const Operand parameter = fixed(accumulate ? draw.normal({width}) : unwritten({width}));
+      compare("layer_norm_backward beside" + what, {x, dy, weight, bias, other}, {y, parameter, parameter},
+              [=](Backend& on, const Tensors& in, const Tensors& out) {
+                const Shape items{in[0].size(0)};
+                const Tensor mean = on.empty(items), inv_std = on.empty(items);
+                const Tensor unread = on.empty(in[0].shape(), in[0].dtype());
+                on.layer_norm(in[0], in[2], in[3], 1e-5f, unread, mean, inv_std);
+                on.layer_norm_backward(in[1], in[0], in[2], mean, inv_std, in[4], out[0], out[1], out[2],
+                                       accumulate);
+              });
       compare("layer_norm_backward" + what, {x, dy, weight, bias}, {y, parameter, parameter},
               [=](Backend& on, const Tensors& in, const Tensors& out) {
                 const Shape items{in[0].size(0)};
                 const Tensor mean = on.empty(items), inv_std = on.empty(items);
                 const Tensor unread = on.empty(in[0].shape(), in[0].dtype());
                 on.layer_norm(in[0], in[2], in[3], 1e-5f, unread, mean, inv_std);
-                on.layer_norm_backward(in[1], in[0], in[2], mean, inv_std, out[0], out[1], out[2],
+                on.layer_norm_backward(in[1], in[0], in[2], mean, inv_std, {}, out[0], out[1], out[2],
                                        accumulate);
               });
     }

@@ -46,6 +46,68 @@ BOOST_AUTO_TEST_CASE(dense_layers_are_those_of_the_cpu) {
   }
 }
 
+// Sizes with and without cuBLASLt's epilogues, which want packs of 8.
+BOOST_AUTO_TEST_CASE(layers_with_their_activations_are_those_of_the_cpu) {
+  using kernels::Activation;
+  Draw draw;
+  struct Sizes {
+    int rows, in, out;
+  };
+  for (const Sizes& s : {Sizes{0, 3, 4},
+                         {1, 1, 1},
+                         {5, 7, 3},
+                         {64, 96, 40},
+                         {33, 257, 129},
+                         {3, 0, 5},
+                         {512, 64, 256},
+                         {128, 768, 3072}}) {
+    const Operand x = activation(draw.normal({s.rows, s.in})), dy = activation(draw.normal({s.rows, s.out})),
+                  weight = fixed(draw.normal({s.out, s.in}, 0.1f)), bias = fixed(draw.normal({s.out})),
+                  before = activation(draw.normal({s.rows, s.in}));
+    const Operand y = activation(unwritten({s.rows, s.out}));
+    const std::string what =
+        std::to_string(s.rows) + " x " + std::to_string(s.in) + " x " + std::to_string(s.out);
+    for (const Activation given :
+         {Activation::relu, Activation::silu, Activation::gelu_erf, Activation::gelu_tanh}) {
+      const Activation kind = given;
+      compare("linear_activation " + what, {x, weight, bias}, {y, y},
+              [=](Backend& on, const Tensors& in, const Tensors& out) {
+                on.linear_activation(kind, in[0], in[1], in[2], out[0], out[1]);
+              });
+      compare("linear_activation that keeps nothing " + what, {x, weight, bias}, {y, y},
+              [=](Backend& on, const Tensors& in, const Tensors& out) {
+                on.linear_activation(kind, in[0], in[1], in[2], {}, out[0]);
+                on.linear_activation(kind, in[0], in[1], {}, {}, out[1]);
+              });
+      compare("linear_backward_input_activation " + what, {dy, weight, before},
+              {activation(unwritten({s.rows, s.in}))},
+              [=](Backend& on, const Tensors& in, const Tensors& out) {
+                on.linear_backward_input_activation(kind, in[0], in[1], in[2], out[0]);
+              });
+    }
+    for (const bool accumulate : {false, true}) {
+      const Shape shape{s.out, s.in};
+      compare("linear_backward_weight_bias " + what, {x, dy},
+              {fixed(accumulate ? draw.normal(shape) : unwritten(shape)),
+               fixed(accumulate ? draw.normal({s.out}) : unwritten({s.out}))},
+              [=](Backend& on, const Tensors& in, const Tensors& out) {
+                on.linear_backward_weight_bias(in[0], in[1], out[0], out[1], accumulate);
+              });
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_nan_passes_a_layer_with_relu) {
+  for (const Form& form : {plain_float, plain_bf16}) {
+    const Tensor x = Tensor::zeros({1, 8}), weight = Tensor::zeros({8, 8});
+    x.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+    const Tensor y = gpu().empty({1, 8}, form.dtype);
+    gpu().linear_activation(kernels::Activation::relu, to_gpu(activation(x), form), to_gpu(fixed(weight)), {},
+                            {}, y);
+    BOOST_TEST(std::isnan(to_cpu(y).data<float>()[0]));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(gradients_between_others_in_an_arena_are_written_in_their_place) {
   Draw draw;
   compare("linear_backward_weight", {fixed(draw.normal({40, 6})), fixed(draw.normal({40, 5}))},

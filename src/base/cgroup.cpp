@@ -1,4 +1,4 @@
-#include "cli/doctor/cgroup.h"
+#include "lockstep/base/cgroup.h"
 
 #include <algorithm>
 #include <fstream>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::cli::checkup {
+namespace lockstep {
 namespace {
 
 /// Directories of the group and those above it, for a controller of version 1 or 2 ("": version 2).
@@ -78,4 +78,4 @@ std::optional<std::uint64_t> cgroup_memory() {
   return least;
 }
 
-}  // namespace lockstep::cli::checkup
+}  // namespace lockstep

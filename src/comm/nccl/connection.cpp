@@ -1,0 +1,192 @@
+#include "comm/nccl/connection.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <future>
+#include <memory>
+#include <utility>
+
+#include "comm/patience.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/lock_within.h"
+#include "lockstep/base/quiet_thread.h"
+#include "lockstep/base/whereabouts.h"
+#include "lockstep/comm/agreement.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr double start_patience_s = 120, finish_patience_s = 60, lock_patience_s = 10;
+constexpr std::chrono::seconds abort_patience{10};
+
+bool bad(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
+
+ncclResult_t state_of(ncclComm_t comm) {
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = ncclCommGetAsyncError(comm, &state);
+  return asked == ncclSuccess ? state : asked;
+}
+
+/// Fewer multiprocessors for NCCL, so more for what computes meanwhile; NCCL has the choice since 2.27.
+template <class Config>
+void leave_room_for_computing(Config& config) {
+  constexpr int efficiency = 1;  // NCCL_CTA_POLICY_EFFICIENCY
+  if constexpr (requires { config.CTAPolicy; }) config.CTAPolicy = efficiency;
+}
+
+}  // namespace
+
+NcclConnection::NcclConnection(Communicator& host, double timeout_s)
+    : host_(host), timeout_s_(timeout_s), exceptions_at_start_(std::uncaught_exceptions()) {}
+
+NcclConnection::Lock NcclConnection::hold() {
+  const double patience_s = std::min(timeout_s_, lock_patience_s);
+  Lock lock = lock_within(shared_->mutex, patience_s);
+  if (lock) return lock;
+  failed_ = true;
+  throw FailureError("NCCL on rank {} does not answer: another thread has been inside it for {} s",
+                     host_.rank(), patience_s);
+}
+
+void NcclConnection::start() {
+  check();
+  if (started()) return;
+  together(host_, [] { load_nccl(); });
+  try {
+    start_together();
+  } catch (...) {  // all ranks have failed: none may take it for started
+    failed_ = true;
+    give_up();
+    throw;
+  }
+}
+
+void NcclConnection::start_together() {
+  ncclUniqueId id{};
+  together(host_, [&] {
+    if (host_.rank() != 0) return;
+    if (const ncclResult_t made = ncclGetUniqueId(&id); made != ncclSuccess) fail("ncclGetUniqueId", made);
+  });
+  host_.broadcast(&id, sizeof id, 0);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  leave_room_for_computing(config);
+  const double usual_timeout_s = timeout_s_;
+  timeout_s_ = std::min(timeout_s_, start_patience_s);
+  together(host_, [&] {
+    try {
+      make("ncclCommInitRankConfig", [&](ncclComm_t) {
+        return ncclCommInitRankConfig(&shared_->comm, host_.size(), id, host_.rank(), &config);
+      });
+    } catch (...) {
+      give_up();  // at once: its end is all that peers inside NCCL can learn of
+      throw;
+    }
+  });
+  timeout_s_ = usual_timeout_s;
+}
+
+NcclConnection::~NcclConnection() {
+  try {
+    if (started() && !failed_ && std::uncaught_exceptions() == exceptions_at_start_) finish();
+  } catch (...) {  // a peer is gone
+  }
+  give_up();
+}
+
+void NcclConnection::begin_group() {
+  group_ = hold();
+  result_ = ncclSuccess;
+  note("ncclGroupStart", ncclGroupStart());
+}
+
+void NcclConnection::end_group() {
+  const ncclResult_t ended = ncclGroupEnd();
+  if (!bad(result_)) result_ = ended;  // under the name of the group's last call
+  group_ = {};
+  settle();
+}
+
+void NcclConnection::note(const char* name, ncclResult_t result) {
+  if (group_ && bad(result_)) return;
+  name_ = name;
+  result_ = result;
+}
+
+void NcclConnection::settle() {
+  if (bad(result_)) fail(name_, result_);
+  if (result_ == ncclSuccess) return;
+  const auto look = [this] {
+    const Lock lock = hold();
+    return result_ = state_of(shared_->comm);
+  };
+  if (look() == ncclInProgress) {
+    const Stopwatch watch;
+    whereabouts::Polling polling;
+    for (Patience patience(false); look() == ncclInProgress; patience.pause()) {
+      polling.look();
+      host_.progress();  // a peer may need our part of something there before it comes here
+      if (watch.elapsed_ms() < timeout_s_ * 1e3) continue;
+      failed_ = true;
+      throw FailureError(
+          "{} on rank {}: other ranks have not come to it for {} s; look for the rank that hangs or has left",
+          name_, host_.rank(), timeout_s_);
+    }
+  }
+  if (bad(result_)) fail(name_, result_);
+}
+
+void NcclConnection::fail(const char* name, ncclResult_t result) {
+  failed_ = true;
+  throw FailureError("{} failed on rank {}: {} ({}); NCCL_DEBUG=WARN in the environment shows more", name,
+                     host_.rank(), ncclGetErrorString(result), ncclGetLastError(shared_->comm));
+}
+
+void NcclConnection::check() {
+  if (failed_)
+    throw FailureError("NCCL on rank {} has failed before: it is good for abort only", host_.rank());
+  if (!started()) return;
+  const Lock lock = hold();
+  if (const ncclResult_t found = state_of(shared_->comm); bad(found)) fail("an exchange of NCCL", found);
+}
+
+std::string NcclConnection::async_error() const {
+  const std::shared_ptr<Shared> shared = shared_;  // this object may be gone when NCCL answers
+  const Lock lock(shared->mutex, std::try_to_lock);
+  if (!lock || !shared->comm) return {};
+  const ncclResult_t found = state_of(shared->comm);
+  return bad(found) ? fmt::format("NCCL: {} ({})", ncclGetErrorString(found), ncclGetLastError(shared->comm))
+                    : std::string();
+}
+
+void NcclConnection::finish() {
+  timeout_s_ = std::min(timeout_s_, finish_patience_s);
+  make("ncclCommFinalize", [](ncclComm_t comm) { return ncclCommFinalize(comm); });
+  const Lock lock = hold();
+  ncclCommDestroy(std::exchange(shared_->comm, nullptr));
+}
+
+void NcclConnection::give_up() noexcept {
+  ncclComm_t comm = nullptr;
+  {
+    const Lock lock = lock_within(shared_->mutex, std::min(timeout_s_, lock_patience_s));
+    if (!lock) return;  // a thread is stuck inside it: it goes with the process
+    comm = std::exchange(shared_->comm, nullptr);
+  }
+  if (!comm) return;
+  // It may never return while other ranks do not abort, too: then its thread ends with the process.
+  try {
+    const auto over = std::make_shared<std::promise<void>>();
+    const std::future<void> aborted = over->get_future();
+    start_quiet_thread("the end of NCCL", [comm, over] {
+      ncclCommAbort(comm);
+      over->set_value();
+    }).detach();
+    aborted.wait_for(abort_patience);
+  } catch (...) {  // no thread: the process ends soon, and with it all of NCCL
+  }
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,159 @@
+#include "comm/nccl/device_lane.h"
+
+#include <utility>
+
+#include "comm/nccl/check.h"
+#include "comm/patience.h"
+#include "lockstep/base/clock.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr double drain_patience_s = 60, end_patience_s = 5;
+
+ncclDataType_t nccl_type(DType dtype) {
+  switch (dtype) {
+    case DType::float64:
+      return ncclFloat64;
+    case DType::bfloat16:
+      return ncclBfloat16;
+    case DType::float16:
+      return ncclFloat16;
+    default:
+      return ncclFloat32;
+  }
+}
+
+std::size_t as_size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
+}  // namespace
+
+DeviceLane::DeviceLane(int device, Communicator& host, double timeout_s)
+    : device_(device), rank_(host.rank()), connection_(std::make_unique<NcclConnection>(host, timeout_s)) {
+  use_device();
+  check(cudaDeviceGetAttribute(&on_.multiprocessors, cudaDevAttrMultiProcessorCount, device),
+        "cudaDeviceGetAttribute");
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  check(cudaStreamCreateWithPriority(&on_.stream, cudaStreamNonBlocking, greatest), "cudaStreamCreate");
+}
+
+DeviceLane::~DeviceLane() {
+  cudaSetDevice(device_);
+  connection_.reset();
+  if (!drain(on_.stream, end_patience_s)) return;  // the GPU still uses all this: it goes with the process
+  for (void* memory : uploads_) cudaFree(memory);
+  if (scratch_) cudaFreeAsync(scratch_, on_.stream);
+  cudaStreamDestroy(on_.stream);
+}
+
+void DeviceLane::check(cudaError_t status, const char* call) const { check_cuda(status, call, rank_); }
+
+void DeviceLane::use_device() const { check(cudaSetDevice(device_), "cudaSetDevice"); }
+
+void DeviceLane::upload(TreeProgram& program) {
+  if (program.steps.empty()) return;
+  const std::size_t bytes = program.steps.size() * sizeof(TreeStep);
+  void* memory = nullptr;
+  check(cudaMalloc(&memory, bytes), "cudaMalloc");
+  uploads_.push_back(memory);
+  // On the stream that reads it: a copy of pageable memory has been read, not yet written, when it returns.
+  check(cudaMemcpyAsync(memory, program.steps.data(), bytes, cudaMemcpyHostToDevice, on_.stream),
+        "cudaMemcpyAsync");
+  program.on_device = static_cast<const TreeStep*>(memory);
+}
+
+bool DeviceLane::drain(cudaStream_t stream) noexcept { return drain(stream, drain_patience_s); }
+
+bool DeviceLane::drain(cudaStream_t stream, double patience_s) noexcept {
+  try {
+    use_device();
+    const Stopwatch watch;
+    for (Patience patience(false);; patience.pause()) {
+      const cudaError_t status = cudaStreamQuery(stream);
+      if (status == cudaSuccess) return true;
+      cudaGetLastError();  // or the next launch of anybody takes it for its own
+      if (status != cudaErrorNotReady || watch.elapsed_ms() > patience_s * 1e3) return false;
+      if (connection_) connection_->check();
+    }
+  } catch (...) {
+    return false;
+  }
+}
+
+std::byte* DeviceLane::scratch(std::size_t bytes) {
+  if (bytes > scratch_bytes_) {
+    // In the stream's order: exchanges under way keep what they have.
+    if (scratch_) check(cudaFreeAsync(std::exchange(scratch_, nullptr), on_.stream), "cudaFreeAsync");
+    scratch_bytes_ = 0;
+    const cudaError_t made = cudaMallocAsync(&scratch_, bytes, on_.stream);
+    if (made == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // this one leaves the device as it was
+      throw FailureError(
+          "exchange on rank {}: no {} bytes are left on the GPU for partial sums; use a smaller "
+          "batch or smaller buckets (ddp.bucket_mb)",
+          rank_, bytes);
+    }
+    check(made, "cudaMallocAsync");
+    scratch_bytes_ = bytes;
+  }
+  return static_cast<std::byte*>(scratch_);
+}
+
+void DeviceLane::zero(std::byte* memory, std::size_t bytes) {
+  check(cudaMemsetAsync(memory, 0, bytes, on_.stream), "cudaMemsetAsync");
+}
+
+void DeviceLane::add(const TreeAddition& addition) { check(launch_add(addition, on_), "add_along_tree"); }
+
+void DeviceLane::narrow(const std::byte* values, std::byte* narrowed, std::int64_t count, DType wire) {
+  check(launch_narrow(values, narrowed, count, wire, on_), "narrow");
+}
+
+void DeviceLane::widen(const std::byte* narrowed, std::byte* values, std::int64_t count, DType wire) {
+  check(launch_widen(narrowed, values, count, wire, on_), "widen");
+}
+
+void DeviceLane::all_reduce(std::byte* values, std::int64_t count, DType dtype) {
+  connection_->make("ncclAllReduce", [&](ncclComm_t comm) {
+    return ncclAllReduce(values, values, as_size(count), nccl_type(dtype), ncclSum, comm, on_.stream);
+  });
+}
+
+void DeviceLane::reduce_scatter(std::byte* values, std::int64_t count, DType dtype) {
+  std::byte* const own = values + as_size(rank_) * as_size(count) * bytes_of(dtype);
+  connection_->make("ncclReduceScatter", [&](ncclComm_t comm) {
+    return ncclReduceScatter(values, own, as_size(count), nccl_type(dtype), ncclSum, comm, on_.stream);
+  });
+}
+
+void DeviceLane::reduce(std::byte* values, std::int64_t count, DType dtype, int root) {
+  connection_->make("ncclReduce", [&](ncclComm_t comm) {
+    return ncclReduce(values, values, as_size(count), nccl_type(dtype), ncclSum, root, comm, on_.stream);
+  });
+}
+
+void DeviceLane::all_gather(std::byte* data, std::size_t bytes) {
+  const std::byte* const own = data + as_size(rank_) * bytes;
+  connection_->make("ncclAllGather", [&](ncclComm_t comm) {
+    return ncclAllGather(own, data, bytes, ncclInt8, comm, on_.stream);
+  });
+}
+
+void DeviceLane::broadcast(std::byte* data, std::size_t bytes, int root) {
+  connection_->make("ncclBroadcast", [&](ncclComm_t comm) {
+    return ncclBroadcast(data, data, bytes, ncclInt8, root, comm, on_.stream);
+  });
+}
+
+void DeviceLane::send(const std::byte* data, std::size_t bytes, int to) {
+  connection_->make("ncclSend",
+                    [&](ncclComm_t comm) { return ncclSend(data, bytes, ncclInt8, to, comm, on_.stream); });
+}
+
+void DeviceLane::receive(std::byte* data, std::size_t bytes, int from) {
+  connection_->make("ncclRecv",
+                    [&](ncclComm_t comm) { return ncclRecv(data, bytes, ncclInt8, from, comm, on_.stream); });
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,64 @@
+// A lane of a GPU: one stream, and the NCCL communicator that works on it. What a DeviceExchange asks for is
+// done here.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <vector>
+
+#include "comm/nccl/connection.h"
+#include "comm/nccl/device_calls.h"
+#include "comm/nccl/kernels.h"
+
+namespace lockstep::comm {
+
+class DeviceLane final : public DeviceCalls {
+ public:
+  /// Its stream is of the highest priority: what is sent early is not waited for later.
+  /// `host` must outlive it.
+  DeviceLane(int device, Communicator& host, double timeout_s);
+  ~DeviceLane() override;
+  DeviceLane(const DeviceLane&) = delete;
+  DeviceLane& operator=(const DeviceLane&) = delete;
+
+  /// Makes the rank's GPU the calling thread's.
+  void use_device() const;
+  NcclConnection& connection() const { return *connection_; }
+  int rank() const { return rank_; }
+  cudaStream_t stream() const { return on_.stream; }
+
+  /// Copies the steps to the device, for as long as the lane lives.
+  void upload(TreeProgram& program);
+  /// Waits until the stream has done all; false after a failure, or some time.
+  bool drain(cudaStream_t stream) noexcept;
+
+  std::byte* scratch(std::size_t bytes) override;
+  void zero(std::byte* memory, std::size_t bytes) override;
+  void add(const TreeAddition& addition) override;
+  void narrow(const std::byte* values, std::byte* narrowed, std::int64_t count, DType wire) override;
+  void widen(const std::byte* narrowed, std::byte* values, std::int64_t count, DType wire) override;
+  void begin_group() override { connection_->begin_group(); }
+  void end_group() override { connection_->end_group(); }
+  void all_reduce(std::byte* values, std::int64_t count, DType dtype) override;
+  void reduce_scatter(std::byte* values, std::int64_t count, DType dtype) override;
+  void reduce(std::byte* values, std::int64_t count, DType dtype, int root) override;
+  void all_gather(std::byte* data, std::size_t bytes) override;
+  void broadcast(std::byte* data, std::size_t bytes, int root) override;
+  void send(const std::byte* data, std::size_t bytes, int to) override;
+  void receive(std::byte* data, std::size_t bytes, int from) override;
+
+ private:
+  bool drain(cudaStream_t stream, double patience_s) noexcept;
+  void check(cudaError_t status, const char* call) const;
+
+  int device_;
+  int rank_;
+  DeviceLaunch on_;
+  std::unique_ptr<NcclConnection> connection_;
+  void* scratch_ = nullptr;
+  std::size_t scratch_bytes_ = 0;
+  std::vector<void*> uploads_;
+};
+
+}  // namespace lockstep::comm

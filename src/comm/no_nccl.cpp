@@ -1,0 +1,18 @@
+// The transport between GPUs of a Lockstep that computes on CPUs only: it says so.
+#include "lockstep/base/error.h"
+#include "lockstep/comm/nccl.h"
+
+namespace lockstep::comm {
+
+NcclFound find_nccl() { return {.version = {}, .problem = "this build computes on CPUs only"}; }
+
+std::string sharing_problem(Communicator&, int) { return {}; }
+
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, const NcclOptions& options) {
+  throw UsageError(
+      "rank {}: there is no NCCL for GPU {}: this version computes on CPUs only; set train.device = cpu or "
+      "auto, or build with CUDA and NCCL",
+      host.rank(), options.device);
+}
+
+}  // namespace lockstep::comm

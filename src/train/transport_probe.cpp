@@ -1,0 +1,96 @@
+#include "train/transport_probe.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "lockstep/base/lock_within.h"
+#include "lockstep/base/quiet_thread.h"
+
+namespace lockstep::train {
+
+/// The thread has it in its hands, too: it may come back when all else is gone.
+struct TransportProbe::Shared {
+  std::mutex in_use;  ///< of the transport
+  std::atomic<const comm::Communicator*> transport{nullptr};
+  mutable std::mutex telling;
+  std::string error;
+  std::condition_variable rest;
+  bool over = false;  ///< under `telling`
+  std::atomic<std::uint64_t> turns{0};
+};
+
+TransportProbe::TransportProbe(double every_s, double patience_s)
+    : every_s_(every_s), patience_s_(patience_s), shared_(std::make_shared<Shared>()) {}
+
+TransportProbe::~TransportProbe() {
+  if (!thread_.joinable()) return;
+  if (const auto lock = lock_within(shared_->in_use, patience_s_)) shared_->transport = nullptr;
+  if (shared_->transport) {  // it is still being asked
+    leave_behind();
+    return;
+  }
+  {
+    const std::lock_guard lock(shared_->telling);
+    shared_->over = true;
+  }
+  shared_->rest.notify_all();
+  thread_.join();  // with nobody to ask it cannot be held up
+}
+
+void TransportProbe::look_after(const comm::Communicator* transport) {
+  if (!transport && !thread_.joinable()) return;
+  if (thread_.joinable()) {
+    if (const auto lock = lock_within(shared_->in_use, patience_s_)) {
+      shared_->transport = transport;
+      const std::lock_guard told(shared_->telling);
+      shared_->error.clear();  // of the one before
+      return;
+    }
+    leave_behind();
+    if (!transport) return;
+  }
+  shared_->transport = transport;
+  start();
+}
+
+std::string TransportProbe::error() const {
+  const std::lock_guard lock(shared_->telling);
+  return shared_->error;
+}
+
+std::uint64_t TransportProbe::turns() const { return shared_->turns; }
+
+void TransportProbe::start() {
+  thread_ = start_quiet_thread("the watch over the transport",
+                               [shared = shared_, every_s = every_s_] { ask(*shared, every_s); });
+}
+
+void TransportProbe::leave_behind() {
+  {
+    const std::lock_guard lock(shared_->telling);
+    shared_->over = true;
+  }
+  thread_.detach();
+  shared_ = std::make_shared<Shared>();
+}
+
+void TransportProbe::ask(Shared& shared, double every_s) {
+  for (;;) {
+    {
+      const std::lock_guard lock(shared.in_use);
+      const comm::Communicator* const transport = shared.transport;
+      std::string error = transport ? transport->async_error() : std::string();
+      const std::lock_guard told(shared.telling);
+      shared.error = std::move(error);
+    }
+    ++shared.turns;
+    std::unique_lock lock(shared.telling);
+    if (shared.rest.wait_for(lock, std::chrono::duration<double>(every_s), [&] { return shared.over; }))
+      return;
+  }
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,42 @@
+// Private to the room: asks a transport what it has found broken, in a thread of its own, since the answer
+// may never come.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::train {
+
+/// All methods but turns() belong to one thread, or to threads that take turns; error() is any thread's.
+class TransportProbe {
+ public:
+  /// every_s: between two questions. patience_s: the longest wait for an answer, where one has to be waited
+  /// for; then the thread that asks is left behind.
+  explicit TransportProbe(double every_s, double patience_s = 10);
+  ~TransportProbe();
+  TransportProbe(const TransportProbe&) = delete;
+  TransportProbe& operator=(const TransportProbe&) = delete;
+
+  /// None: from when this returns the one before may go. Throws FailureError if there is no thread to be had.
+  void look_after(const comm::Communicator* transport);
+  /// What the transport said last; nothing if it is whole, or has not answered.
+  std::string error() const;
+  /// How often the thread at hand has looked, whether or not there was a transport to ask.
+  std::uint64_t turns() const;
+
+ private:
+  struct Shared;
+  static void ask(Shared& shared, double every_s);
+  void start();
+  void leave_behind();
+
+  double every_s_, patience_s_;
+  std::shared_ptr<Shared> shared_;
+  std::thread thread_;
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,69 @@
+// What fails inside NCCL, which a GPU does not do when asked to: pretended ones only.
+#include <boost/test/unit_test.hpp>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/nccl.h"
+#include "pretended_nccl.h"
+#include "support/world.h"
+
+namespace comm = lockstep::comm;
+using lockstep::FailureError;
+using lockstep::test::pretended_nccl;
+using lockstep::test::world;
+
+namespace {
+
+std::unique_ptr<comm::Communicator> make(double timeout_s) {
+  return comm::make_nccl_communicator(world(), {.share_gpu = true, .timeout_s = timeout_s});
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_start_that_fails_on_one_rank_fails_on_all_and_is_taken_for_a_start_on_none) {
+  if (world().size() == 1) return;
+  const auto ranks = make(0.2);
+  const int before = pretended_nccl().aborted;
+  pretended_nccl().start_breaks = world().rank() + 1 == world().size();
+  BOOST_CHECK_THROW(ranks->allocate_arena(64, 1), FailureError);
+  pretended_nccl().start_breaks = false;
+  BOOST_TEST(pretended_nccl().aborted == before + 1);
+  BOOST_CHECK_EXCEPTION(ranks->allocate_arena(64, 1), FailureError, [](const FailureError& error) {
+    return std::string(error.what()).find("failed before") != std::string::npos;
+  });
+}
+
+BOOST_AUTO_TEST_CASE(an_arena_that_cannot_be_registered_leaves_no_memory_behind) {
+  if (world().size() == 1) return;
+  const auto ranks = make(10);
+  const int before = pretended_nccl().memories;
+  pretended_nccl().register_breaks = true;
+  BOOST_CHECK_THROW(ranks->allocate_arena(64, 1), FailureError);
+  pretended_nccl().register_breaks = false;
+  BOOST_TEST(pretended_nccl().memories == before);
+}
+
+BOOST_AUTO_TEST_CASE(it_ends_although_a_thread_that_asks_for_errors_gets_no_answer) {
+  if (world().size() == 1) return;
+  auto ranks = make(0.2);
+  ranks->allocate_arena(64, 1).reset();
+  world().barrier();
+  pretended_nccl().silent = true;
+  std::thread asks([&, communicator = ranks.get()] { communicator->async_error(); });
+  while (pretended_nccl().asked == 0) std::this_thread::yield();
+  ranks.reset();
+  BOOST_TEST(pretended_nccl().silent);  // nobody has waited for the answer
+  pretended_nccl().silent = false;
+  asks.join();
+}
+
+BOOST_AUTO_TEST_CASE(ranks_that_would_share_a_gpu_are_told_which) {
+  ::unsetenv("LOCKSTEP_SHARE_GPU");
+  const std::string problem = comm::sharing_problem(world(), 0);
+  BOOST_TEST((world().size() > 1) == (problem.find("ranks 0 and 1 both use GPU") == 0));
+  BOOST_TEST(comm::sharing_problem(world(), -1) == "");  // ranks without a GPU share none
+  ::setenv("LOCKSTEP_SHARE_GPU", "1", 1);
+  BOOST_TEST(comm::sharing_problem(world(), 0) == "");
+}

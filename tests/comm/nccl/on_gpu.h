@@ -1,0 +1,70 @@
+// A rank's GPU, a stream that computes, and the communicator between GPUs; arenas with a mirror in the CPU's
+// memory.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <vector>
+
+#include "comm/nccl/check.h"
+#include "host_arena.h"
+#include "lockstep/comm/nccl.h"
+#include "support/world.h"
+#include "visible_gpus.h"
+
+namespace lockstep::test {
+
+class OnGpu {
+ public:
+  explicit OnGpu(bool reproducible) {
+    const int rank = world().rank();
+    const int place = world().topology().local_rank_of_rank[static_cast<std::size_t>(rank)];
+    const int device = place % visible_gpus();
+    comm::check_cuda(cudaSetDevice(device), "cudaSetDevice", rank);
+    comm::check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate", rank);
+    communicator_ = comm::make_nccl_communicator(
+        world(), {.device = device, .stream = stream_, .reproducible = reproducible});
+  }
+  ~OnGpu() {
+    communicator_.reset();
+    cudaStreamDestroy(stream_);
+  }
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+
+  cudaStream_t stream() const { return stream_; }
+  comm::Communicator& communicator() const { return *communicator_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<comm::Communicator> communicator_;
+};
+
+/// Copies go along the stream, so they come after what was asked of it, as computing would.
+class MirroredArena {
+ public:
+  MirroredArena(comm::Communicator& communicator, cudaStream_t stream, std::size_t plane_bytes, int planes)
+      : here(plane_bytes, planes), there(communicator.allocate_arena(plane_bytes, planes)), stream_(stream) {}
+
+  void upload() {
+    for (int plane = 0; plane < here.planes(); ++plane) copy(here.plane(plane), there->plane(plane));
+  }
+  /// Plane 0, when the stream is done.
+  void download() {
+    copy(there->plane(0), here.plane(0));
+    comm::check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize", world().rank());
+  }
+
+  HostArena here;
+  std::unique_ptr<comm::Arena> there;
+
+ private:
+  void copy(const std::byte* from, std::byte* to) {
+    comm::check_cuda(cudaMemcpyAsync(to, from, here.plane_bytes(), cudaMemcpyDefault, stream_),
+                     "cudaMemcpyAsync", world().rank());
+  }
+  cudaStream_t stream_;
+};
+
+}  // namespace lockstep::test

@@ -1,0 +1,18 @@
+// What a test has the pretended NCCL do, and what it has seen.
+#pragma once
+
+#include <atomic>
+
+namespace lockstep::test {
+
+struct PretendedNccl {
+  bool start_breaks = false;        ///< on this rank: its peers are not told, and wait
+  bool register_breaks = false;     ///< on this rank
+  std::atomic<bool> silent{false};  ///< whoever asks for errors gets no answer, until this is false again
+  std::atomic<int> asked{0};        ///< while silent
+  std::atomic<int> aborted{0};      ///< communicators
+  int memories = 0;                 ///< allocated and not released
+};
+PretendedNccl& pretended_nccl();
+
+}  // namespace lockstep::test

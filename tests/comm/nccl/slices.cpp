@@ -1,0 +1,97 @@
+// Slices on a GPU: a reduce-scatter brings each rank the sum of what it owns, an all-gather every byte of
+// what the others own.
+#include <boost/test/unit_test.hpp>
+#include <cstring>
+#include <random>
+
+#include "comm/slices.h"
+#include "comm/sums.h"
+#include "on_gpu.h"
+#include "rounded_sums.h"
+
+namespace comm = lockstep::comm;
+namespace test = lockstep::test;
+using lockstep::DType;
+using test::world;
+
+namespace {
+
+struct Draw {
+  std::int64_t count;
+  int shards;
+  std::uint64_t seed;
+  DType wire;
+  comm::Slices slices;
+};
+
+/// The same on every rank.
+Draw draw(std::mt19937_64& random, int round) {
+  Draw one{.count = static_cast<std::int64_t>(random() % 3000),
+           .shards = 1 + static_cast<int>(random() % 12),
+           .seed = random(),
+           .wire = random() % 2 == 0 ? DType::float32 : DType::bfloat16,
+           .slices = {}};
+  one.slices = round % 3 == 0 ? comm::even_slices(one.count, world().size())
+                              : test::random_slices(random, one.count, world().size(), 6);
+  return one;
+}
+
+template <class T>
+void check_reduce_scatter(test::OnGpu& gpu, test::MirroredArena& arena, const Draw& one, bool exact) {
+  const comm::ShardMap map(one.shards, world().size());
+  const auto sums = test::make_case<T>(arena.here, 64, one.count, one.shards, one.seed);
+  sums.fill(map, world().rank());
+  arena.upload();
+  comm::TreeSum sum = sums.sum;
+  sum.arena = arena.there.get();
+  sum.wire = one.wire;
+  gpu.communicator().wait(gpu.communicator().start_reduce_scatter(sum, map, one.slices));
+  arena.download();
+  const DType wire = world().size() == 1 ? DType::float32 : one.wire;
+  for (const comm::ElementRange range : one.slices.of(world().rank())) {
+    for (std::int64_t i = range.first; i < range.end(); ++i) {
+      const double limit =
+          exact ? 0 : test::relative_error(wire) * test::sum_of_magnitudes<T>(one.seed, one.shards, i);
+      const double away =
+          static_cast<double>(sums.elements(0)[i] - test::sum_sent_as<T>(wire, one.seed, map, i));
+      BOOST_TEST_REQUIRE(std::abs(away) <= limit, "element " << i << " of " << one.count << ", " << one.shards
+                                                             << " shards, seed " << one.seed);
+    }
+  }
+}
+
+template <class T>
+void check_all_gather(test::OnGpu& gpu, test::MirroredArena& arena, const Draw& one) {
+  T* const values = reinterpret_cast<T*>(arena.here.plane(0) + 64);
+  for (std::int64_t i = 0; i < one.count; ++i) values[i] = T(-1);
+  for (const comm::ElementRange range : one.slices.of(world().rank())) {
+    for (std::int64_t i = range.first; i < range.end(); ++i) values[i] = static_cast<T>(i % 251);
+  }
+  arena.upload();
+  gpu.communicator().wait(gpu.communicator().start_all_gather(
+      {.arena = arena.there.get(), .offset_bytes = 64, .count = one.count, .dtype = lockstep::dtype_of<T>},
+      one.slices));
+  arena.download();
+  for (std::int64_t i = 0; i < one.count; ++i)
+    BOOST_TEST_REQUIRE(values[i] == static_cast<T>(i % 251), "element " << i << " of " << one.count);
+}
+
+void check_all(bool reproducible) {
+  std::mt19937_64 random(7);
+  test::OnGpu gpu(reproducible);
+  test::MirroredArena arena(gpu.communicator(), gpu.stream(), 1 << 15, test::planes_for(12, world().size()));
+  for (int round = 0; round < 15; ++round) {
+    const Draw one = draw(random, round);
+    check_reduce_scatter<float>(gpu, arena, one, reproducible);
+    check_reduce_scatter<double>(gpu, arena, one, reproducible);
+    check_all_gather<float>(gpu, arena, one);
+    check_all_gather<std::int64_t>(gpu, arena, one);
+    check_all_gather<std::uint8_t>(gpu, arena, one);
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(slices_in_the_trees_order_have_the_bits_of_the_sum) { check_all(true); }
+
+BOOST_AUTO_TEST_CASE(slices_in_the_order_of_nccl_hold_every_shard_once) { check_all(false); }

@@ -1,0 +1,456 @@
+#include "support/fake_device.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <vector>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::test {
+namespace {
+
+/// Address space that is closed but while somebody has access. Blocks are kept by size.
+class ClosedMemory final : public StorageOwner, public std::enable_shared_from_this<ClosedMemory> {
+ public:
+  ClosedMemory() {
+    void* const memory =
+        ::mmap(nullptr, room_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) throw std::runtime_error("no address space for a fake device");
+    begin_ = static_cast<std::byte*>(memory);
+  }
+  ~ClosedMemory() override { ::munmap(begin_, room_bytes); }
+
+  StorageRef allocate(std::size_t bytes) {
+    const std::size_t size = (std::max<std::size_t>(1, bytes) + 255) / 256 * 256;
+    const std::lock_guard lock(mutex_);
+    auto block = std::make_unique<Storage>();
+    std::vector<void*>& free = free_[size];
+    if (!free.empty()) {
+      block->data = free.back();
+      free.pop_back();
+    } else {
+      if (used_bytes_ + size > room_bytes) throw FailureError("the fake device is out of memory");
+      block->data = begin_ + used_bytes_;
+      used_bytes_ += size;
+    }
+    block->bytes = size;
+    block->device = Device::cuda(0);
+    block->owner = shared_from_this();
+    return StorageRef(block.release());
+  }
+  void release(Storage* block) noexcept override {
+    const std::lock_guard lock(mutex_);
+    free_.at(block->bytes).push_back(block->data);
+    delete block;
+  }
+  std::size_t used_bytes() const { return used_bytes_; }
+
+  /// Counted: a loader's thread may copy beside an operation.
+  void open() {
+    const std::lock_guard lock(mutex_);
+    if (accesses_++ == 0) protect(PROT_READ | PROT_WRITE);
+  }
+  void close() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (--accesses_ == 0) protect(PROT_NONE);
+  }
+
+ private:
+  static constexpr std::size_t room_bytes = std::size_t{1} << 30;
+  void protect(int allowed) noexcept {
+    if (::mprotect(begin_, room_bytes, allowed) != 0) std::abort();
+  }
+
+  std::mutex mutex_;
+  std::byte* begin_ = nullptr;
+  std::size_t used_bytes_ = 0;
+  std::map<std::size_t, std::vector<void*>> free_;
+  int accesses_ = 0;
+};
+
+class Access {
+ public:
+  explicit Access(ClosedMemory& memory) : memory_(memory) { memory_.open(); }
+  ~Access() { memory_.close(); }
+  Access(const Access&) = delete;
+  Access& operator=(const Access&) = delete;
+
+ private:
+  ClosedMemory& memory_;
+};
+
+/// The same memory, as the CPU's operations take it.
+Tensor as_cpu(const Tensor& tensor) {
+  return tensor ? Tensor::view(tensor.raw(), tensor.shape(), tensor.dtype()) : tensor;
+}
+
+/// Copies at once, but insists on the order in which a device needs to be told.
+class FakeFeed final : public kernels::Feed {
+ public:
+  explicit FakeFeed(std::shared_ptr<ClosedMemory> memory) : memory_(std::move(memory)) {}
+  kernels::FeedRoom make_room(Shape shape, DType dtype) override {
+    const Tensor host = Tensor::zeros(shape, dtype);
+    return {.host = host, .device = Tensor::over(memory_->allocate(host.bytes()), shape, dtype)};
+  }
+  void begin_fill() override { filling_ = true; }
+  void send(std::span<const kernels::FeedRoom> rooms) override {
+    if (!filling_.exchange(false)) throw FailureError("feed: sent what was not begun");
+    if (in_use_) throw FailureError("feed: sent over what is computed with");
+    const Access access(*memory_);
+    for (const kernels::FeedRoom& room : rooms) copy_elements(room.host, as_cpu(room.device));
+  }
+  void receive() override { in_use_ = true; }
+  void release() override { in_use_ = false; }
+
+ private:
+  std::shared_ptr<ClosedMemory> memory_;
+  std::atomic<bool> filling_ = false, in_use_ = false;
+};
+
+class FakeDevice final : public kernels::Backend {
+ public:
+  Device device() const override { return Device::cuda(0); }
+  int threads() const override { return 1; }
+  std::string instruction_set() const override { return "fake"; }
+  std::unique_ptr<kernels::Feed> make_feed() override { return std::make_unique<FakeFeed>(memory_); }
+  Tensor empty(Shape shape, DType dtype, int channel_block) override {
+    return Tensor::over(
+        memory_->allocate(static_cast<std::size_t>(stored_numel(shape, channel_block)) * bytes_of(dtype)),
+        shape, dtype, channel_block);
+  }
+  std::size_t reserved_bytes() const override { return memory_->used_bytes(); }
+  int preferred_channel_block(std::int64_t, DType) const override { return 1; }
+  void to_layout(const Tensor&, const Tensor&) override { throw UsageError("the fake device is plain"); }
+  void copy(const Tensor& from, const Tensor& to) override {
+    const Access access(*memory_);
+    cpu_->copy(as_cpu(from), as_cpu(to));
+  }
+  Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t time) const override {
+    return cpu_->attention_saved_shape(batch, heads, time);
+  }
+  void adamw(std::span<const kernels::AdamWUpdate> updates) override {
+    const Access access(*memory_);
+    for (kernels::AdamWUpdate update : updates) {
+      const std::vector<kernels::EmaTarget> ema = here(update.ema);
+      for (Tensor* const tensor : {&update.value, &update.gradient, &update.exp_avg, &update.exp_avg_sq})
+        *tensor = here(*tensor);
+      update.ema = ema;
+      cpu_->adamw({&update, 1});
+    }
+  }
+  void sgd(std::span<const kernels::SgdUpdate> updates) override {
+    const Access access(*memory_);
+    for (kernels::SgdUpdate update : updates) {
+      const std::vector<kernels::EmaTarget> ema = here(update.ema);
+      for (Tensor* const tensor : {&update.value, &update.gradient, &update.momentum_buffer})
+        *tensor = here(*tensor);
+      update.ema = ema;
+      cpu_->sgd({&update, 1});
+    }
+  }
+  void ema(const Tensor& value, const kernels::EmaTarget& target) override {
+    const Access access(*memory_);
+    cpu_->ema(here(value), {.average = here(target.average), .decay = target.decay});
+  }
+
+  void fill(const Tensor& out, double value) override {
+    const Access access(*memory_);
+    cpu_->fill(here(out), value);
+  }
+  void normalize_images(const Tensor& x, const Tensor& scale, const Tensor& shift, const Tensor& y) override {
+    const Access access(*memory_);
+    cpu_->normalize_images(here(x), here(scale), here(shift), here(y));
+  }
+  void add(const Tensor& a, const Tensor& b, const Tensor& y) override {
+    const Access access(*memory_);
+    cpu_->add(here(a), here(b), here(y));
+  }
+  void add_rows(const Tensor& x, const Tensor& row, const Tensor& y) override {
+    const Access access(*memory_);
+    cpu_->add_rows(here(x), here(row), here(y));
+  }
+  void sum_rows(const Tensor& x, const Tensor& row, bool accumulate) override {
+    const Access access(*memory_);
+    cpu_->sum_rows(here(x), here(row), accumulate);
+  }
+  void scale(const Tensor& x, float factor, const Tensor& y) override {
+    const Access access(*memory_);
+    cpu_->scale(here(x), factor, here(y));
+  }
+  void activation(kernels::Activation kind, const Tensor& x, const Tensor& y) override {
+    const Access access(*memory_);
+    cpu_->activation(kind, here(x), here(y));
+  }
+  void activation_backward(kernels::Activation kind, const Tensor& x, const Tensor& dy,
+                           const Tensor& dx) override {
+    const Access access(*memory_);
+    cpu_->activation_backward(kind, here(x), here(dy), here(dx));
+  }
+  void dropout(const Tensor& x, float p, const RandomKey& key, const Tensor& y) override {
+    const Access access(*memory_);
+    cpu_->dropout(here(x), p, key, here(y));
+  }
+  void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) override {
+    const Access access(*memory_);
+    cpu_->linear(here(x), here(weight), here(bias), here(y));
+  }
+  void linear_backward_input(const Tensor& dy, const Tensor& weight, const Tensor& dx) override {
+    const Access access(*memory_);
+    cpu_->linear_backward_input(here(dy), here(weight), here(dx));
+  }
+  void linear_backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dweight,
+                              bool accumulate) override {
+    const Access access(*memory_);
+    cpu_->linear_backward_weight(here(x), here(dy), here(dweight), accumulate);
+  }
+  void linear_backward_weight_bias(const Tensor& x, const Tensor& dy, const Tensor& dweight,
+                                   const Tensor& dbias, bool accumulate) override {
+    const Access access(*memory_);
+    cpu_->linear_backward_weight_bias(here(x), here(dy), here(dweight), here(dbias), accumulate);
+  }
+  void linear_activation(kernels::Activation kind, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                         const Tensor& before, const Tensor& y) override {
+    const Access access(*memory_);
+    cpu_->linear_activation(kind, here(x), here(weight), here(bias), here(before), here(y));
+  }
+  void linear_backward_input_activation(kernels::Activation kind, const Tensor& dy, const Tensor& weight,
+                                        const Tensor& before, const Tensor& dx) override {
+    const Access access(*memory_);
+    cpu_->linear_backward_input_activation(kind, here(dy), here(weight), here(before), here(dx));
+  }
+  void convolution(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                   const kernels::Convolution& geometry, const Tensor& y) override {
+    const Access access(*memory_);
+    cpu_->convolution(here(x), here(weight), here(bias), geometry, here(y));
+  }
+  void convolution_backward_input(const Tensor& dy, const Tensor& weight,
+                                  const kernels::Convolution& geometry, const Tensor& dx) override {
+    const Access access(*memory_);
+    cpu_->convolution_backward_input(here(dy), here(weight), geometry, here(dx));
+  }
+  void convolution_backward_weight(const Tensor& x, const Tensor& dy, const kernels::Convolution& geometry,
+                                   const Tensor& dweight, bool accumulate) override {
+    const Access access(*memory_);
+    cpu_->convolution_backward_weight(here(x), here(dy), geometry, here(dweight), accumulate);
+  }
+  void channel_sums(const Tensor& dy, const Tensor& dbias, bool accumulate) override {
+    const Access access(*memory_);
+    cpu_->channel_sums(here(dy), here(dbias), accumulate);
+  }
+  void max_pool(const Tensor& x, const kernels::Pool& geometry, const Tensor& y,
+                const Tensor& winners) override {
+    const Access access(*memory_);
+    cpu_->max_pool(here(x), geometry, here(y), here(winners));
+  }
+  void max_pool_backward(const Tensor& dy, const Tensor& winners, const kernels::Pool& geometry,
+                         const Tensor& dx) override {
+    const Access access(*memory_);
+    cpu_->max_pool_backward(here(dy), here(winners), geometry, here(dx));
+  }
+  void average_pool(const Tensor& x, const kernels::Pool& geometry, const Tensor& y) override {
+    const Access access(*memory_);
+    cpu_->average_pool(here(x), geometry, here(y));
+  }
+  void average_pool_backward(const Tensor& dy, const kernels::Pool& geometry, const Tensor& dx) override {
+    const Access access(*memory_);
+    cpu_->average_pool_backward(here(dy), geometry, here(dx));
+  }
+  void global_average_pool(const Tensor& x, const Tensor& y) override {
+    const Access access(*memory_);
+    cpu_->global_average_pool(here(x), here(y));
+  }
+  void global_average_pool_backward(const Tensor& dy, const Tensor& dx) override {
+    const Access access(*memory_);
+    cpu_->global_average_pool_backward(here(dy), here(dx));
+  }
+  void upsample_nearest(const Tensor& x, int scale, const Tensor& y) override {
+    const Access access(*memory_);
+    cpu_->upsample_nearest(here(x), scale, here(y));
+  }
+  void upsample_nearest_backward(const Tensor& dy, int scale, const Tensor& dx) override {
+    const Access access(*memory_);
+    cpu_->upsample_nearest_backward(here(dy), scale, here(dx));
+  }
+  void channel_moments(const Tensor& x, const Tensor& centre, const Tensor& moments) override {
+    const Access access(*memory_);
+    cpu_->channel_moments(here(x), here(centre), here(moments));
+  }
+  void batch_norm(const Tensor& x, const Tensor& mean, const Tensor& inv_std, const Tensor& weight,
+                  const Tensor& bias, const Tensor& y) override {
+    const Access access(*memory_);
+    cpu_->batch_norm(here(x), here(mean), here(inv_std), here(weight), here(bias), here(y));
+  }
+  void batch_norm_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& inv_std,
+                                const Tensor& sums) override {
+    const Access access(*memory_);
+    cpu_->batch_norm_backward_sums(here(dy), here(x), here(mean), here(inv_std), here(sums));
+  }
+  void batch_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& inv_std,
+                                 const Tensor& weight, const Tensor& sums, const Tensor& count,
+                                 const Tensor& dx) override {
+    const Access access(*memory_);
+    cpu_->batch_norm_backward_input(here(dy), here(x), here(mean), here(inv_std), here(weight), here(sums),
+                                    here(count), here(dx));
+  }
+  void batch_norm_relu(const Tensor& x, const Tensor& mean, const Tensor& inv_std, const Tensor& weight,
+                       const Tensor& bias, const Tensor& shortcut, const Tensor& y) override {
+    const Access access(*memory_);
+    cpu_->batch_norm_relu(here(x), here(mean), here(inv_std), here(weight), here(bias), here(shortcut),
+                          here(y));
+  }
+  void batch_norm_relu_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                     const Tensor& inv_std, const Tensor& weight, const Tensor& bias,
+                                     const Tensor& sums) override {
+    const Access access(*memory_);
+    cpu_->batch_norm_relu_backward_sums(here(dy), here(x), here(mean), here(inv_std), here(weight),
+                                        here(bias), here(sums));
+  }
+  void batch_norm_relu_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean,
+                                      const Tensor& inv_std, const Tensor& weight, const Tensor& bias,
+                                      const Tensor& sums, const Tensor& count, const Tensor& dx) override {
+    const Access access(*memory_);
+    cpu_->batch_norm_relu_backward_input(here(dy), here(x), here(mean), here(inv_std), here(weight),
+                                         here(bias), here(sums), here(count), here(dx));
+  }
+  void batch_norm_gated_backward_sums(const Tensor& dy, const Tensor& beside, const Tensor& y,
+                                      const Tensor& x, const Tensor& mean, const Tensor& inv_std,
+                                      const Tensor& gated, const Tensor& sums) override {
+    const Access access(*memory_);
+    cpu_->batch_norm_gated_backward_sums(here(dy), here(beside), here(y), here(x), here(mean), here(inv_std),
+                                         here(gated), here(sums));
+  }
+  bool moments_lack_digits(const Tensor& total, float eps) override {
+    const Access access(*memory_);
+    return cpu_->moments_lack_digits(here(total), eps);
+  }
+  void batch_statistics(const Tensor& total, const Tensor& centre, const Tensor& running_var, float eps,
+                        const Tensor& mean, const Tensor& inv_std) override {
+    const Access access(*memory_);
+    cpu_->batch_statistics(here(total), here(centre), here(running_var), eps, here(mean), here(inv_std));
+  }
+  void move_centre(const Tensor& total, const Tensor& from, const Tensor& to) override {
+    const Access access(*memory_);
+    cpu_->move_centre(here(total), here(from), here(to));
+  }
+  void update_running(const Tensor& total, float momentum, const Tensor& running_mean,
+                      const Tensor& running_var, const Tensor& batches) override {
+    const Access access(*memory_);
+    cpu_->update_running(here(total), momentum, here(running_mean), here(running_var), here(batches));
+  }
+  void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& y,
+                  const Tensor& mean, const Tensor& inv_std) override {
+    const Access access(*memory_);
+    cpu_->layer_norm(here(x), here(weight), here(bias), eps, here(y), here(mean), here(inv_std));
+  }
+  void layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean,
+                           const Tensor& inv_std, const Tensor& beside, const Tensor& dx,
+                           const Tensor& dweight, const Tensor& dbias, bool accumulate) override {
+    const Access access(*memory_);
+    cpu_->layer_norm_backward(here(dy), here(x), here(weight), here(mean), here(inv_std), here(beside),
+                              here(dx), here(dweight), here(dbias), accumulate);
+  }
+  void add_layer_norm(const Tensor& a, const Tensor& b, const Tensor& weight, const Tensor& bias, float eps,
+                      const Tensor& sum, const Tensor& y, const Tensor& mean,
+                      const Tensor& inv_std) override {
+    const Access access(*memory_);
+    cpu_->add_layer_norm(here(a), here(b), here(weight), here(bias), eps, here(sum), here(y), here(mean),
+                         here(inv_std));
+  }
+  void group_norm(const Tensor& x, int groups, const Tensor& weight, const Tensor& bias, float eps,
+                  const Tensor& y, const Tensor& mean, const Tensor& inv_std) override {
+    const Access access(*memory_);
+    cpu_->group_norm(here(x), groups, here(weight), here(bias), eps, here(y), here(mean), here(inv_std));
+  }
+  void group_norm_backward(const Tensor& dy, const Tensor& x, int groups, const Tensor& weight,
+                           const Tensor& mean, const Tensor& inv_std, const Tensor& dx, const Tensor& dweight,
+                           const Tensor& dbias, bool accumulate) override {
+    const Access access(*memory_);
+    cpu_->group_norm_backward(here(dy), here(x), groups, here(weight), here(mean), here(inv_std), here(dx),
+                              here(dweight), here(dbias), accumulate);
+  }
+  void attention(const kernels::Columns& q, const kernels::Columns& k, const kernels::Columns& v, int heads,
+                 bool causal, const Tensor& y, const Tensor& saved) override {
+    const Access access(*memory_);
+    cpu_->attention(here(q), here(k), here(v), heads, causal, here(y), here(saved));
+  }
+  void attention_backward(const Tensor& dy, const kernels::Columns& q, const kernels::Columns& k,
+                          const kernels::Columns& v, int heads, bool causal, const Tensor& y,
+                          const Tensor& saved, const kernels::Columns& dq, const kernels::Columns& dk,
+                          const kernels::Columns& dv) override {
+    const Access access(*memory_);
+    cpu_->attention_backward(here(dy), here(q), here(k), here(v), heads, causal, here(y), here(saved),
+                             here(dq), here(dk), here(dv));
+  }
+  void embedding(const Tensor& indices, const Tensor& weight, const Tensor& y) override {
+    const Access access(*memory_);
+    cpu_->embedding(here(indices), here(weight), here(y));
+  }
+  void embedding_backward(const Tensor& dy, const Tensor& indices, const Tensor& dweight,
+                          bool accumulate) override {
+    const Access access(*memory_);
+    cpu_->embedding_backward(here(dy), here(indices), here(dweight), accumulate);
+  }
+  void cross_entropy(const Tensor& logits, const Tensor& targets, const kernels::CrossEntropy& options,
+                     const Tensor& log_sum_exp, const Tensor& total) override {
+    const Access access(*memory_);
+    cpu_->cross_entropy(here(logits), here(targets), options, here(log_sum_exp), here(total));
+  }
+  void cross_entropy_backward(const Tensor& logits, const Tensor& targets,
+                              const kernels::CrossEntropy& options, const Tensor& log_sum_exp,
+                              const Tensor& factor, const Tensor& dlogits) override {
+    const Access access(*memory_);
+    cpu_->cross_entropy_backward(here(logits), here(targets), options, here(log_sum_exp), here(factor),
+                                 here(dlogits));
+  }
+  void count_correct(const Tensor& logits, const Tensor& targets, const Tensor& correct) override {
+    const Access access(*memory_);
+    cpu_->count_correct(here(logits), here(targets), here(correct));
+  }
+  void squared_error(const Tensor& x, const Tensor& target, const Tensor& total) override {
+    const Access access(*memory_);
+    cpu_->squared_error(here(x), here(target), here(total));
+  }
+  void squared_error_backward(const Tensor& x, const Tensor& target, const Tensor& factor,
+                              const Tensor& dx) override {
+    const Access access(*memory_);
+    cpu_->squared_error_backward(here(x), here(target), here(factor), here(dx));
+  }
+  void accumulate(const Tensor& into, const Tensor& x) override {
+    const Access access(*memory_);
+    cpu_->accumulate(here(into), here(x));
+  }
+  void block_sums_of_squares(const Tensor& x, const Tensor& blocks) override {
+    const Access access(*memory_);
+    cpu_->block_sums_of_squares(here(x), here(blocks));
+  }
+
+ private:
+  Tensor here(const Tensor& tensor) const {
+    if (tensor && tensor.device() != device())
+      throw UsageError("the fake device was given a tensor on {}", to_string(tensor.device()));
+    return as_cpu(tensor);
+  }
+  kernels::Columns here(const kernels::Columns& columns) const {
+    return {here(columns.matrix), columns.first, columns.count};
+  }
+  std::vector<kernels::EmaTarget> here(std::span<const kernels::EmaTarget> targets) const {
+    std::vector<kernels::EmaTarget> all;
+    for (const kernels::EmaTarget& target : targets) all.push_back({here(target.average), target.decay});
+    return all;
+  }
+
+  std::shared_ptr<ClosedMemory> memory_ = std::make_shared<ClosedMemory>();
+  std::unique_ptr<kernels::Backend> cpu_ = kernels::make_cpu_backend();
+};
+
+}  // namespace
+
+std::unique_ptr<kernels::Backend> make_fake_device() { return std::make_unique<FakeDevice>(); }
+
+}  // namespace lockstep::test

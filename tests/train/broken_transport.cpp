@@ -1,0 +1,136 @@
+// A transport that breaks while its rank waits where nobody asks it: the watchdog does.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <boost/test/unit_test.hpp>
+#include <csignal>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "support/forwarding.h"
+#include "train/transport_probe.h"
+#include "train/watchdog.h"
+
+namespace ls = lockstep;
+
+namespace {
+
+class BrokenTransport final : public ls::test::Forwarding {
+ public:
+  using Forwarding::Forwarding;
+  std::string async_error() const override { return "NCCL: the network is down"; }
+};
+
+struct End {
+  int code = -1;
+  std::string said;
+};
+
+/// How a process ends that runs `body` with a watchdog and a transport that is broken.
+End end_of(const std::function<void(ls::train::Watchdog&, ls::comm::Communicator&)>& body) {
+  std::array<int, 2> pipe{};
+  BOOST_REQUIRE(::pipe(pipe.data()) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(pipe[1], STDERR_FILENO);
+    ::close(pipe[0]);
+    ::close(pipe[1]);
+    const auto world = ls::comm::make_self_communicator();
+    BrokenTransport transport(*world);
+    {
+      ls::train::Watchdog watchdog(*world, {});
+      body(watchdog, transport);
+    }
+    ::_exit(0);
+  }
+  ::close(pipe[1]);
+  End end;
+  std::array<char, 4096> text{};
+  for (ssize_t read = 0; (read = ::read(pipe[0], text.data(), text.size())) > 0;)
+    end.said.append(text.data(), static_cast<std::size_t>(read));
+  ::close(pipe[0]);
+  int status = 0;
+  BOOST_REQUIRE(::waitpid(child, &status, 0) == child);
+  if (WIFEXITED(status)) end.code = WEXITSTATUS(status);
+  return end;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(it_ends_a_rank_that_waits_for_its_device) {
+  const End end = end_of([](ls::train::Watchdog& watchdog, ls::comm::Communicator& transport) {
+    watchdog.look_after(&transport);
+    ls::whereabouts::at_step(3, 0);
+    ls::whereabouts::enter(ls::whereabouts::Phase::evaluation);
+    for (;;) ::pause();
+  });
+  BOOST_TEST(end.code == 5);
+  for (const char* part : {"rank 0", "NCCL: the network is down", "in step 3, evaluation", "exit code 5"})
+    BOOST_TEST((end.said.find(part) != std::string::npos), part << " in: " << end.said);
+}
+
+BOOST_AUTO_TEST_CASE(a_transport_that_goes_is_asked_no_more) {
+  class Counting final : public ls::test::Forwarding {
+   public:
+    using Forwarding::Forwarding;
+    std::string async_error() const override {
+      ++asked;
+      return {};
+    }
+    mutable std::atomic<int> asked{0};
+  };
+  const auto world = ls::comm::make_self_communicator();
+  Counting transport(*world);
+  ls::train::TransportProbe probe(0.001);
+  probe.look_after(&transport);
+  while (transport.asked < 2) std::this_thread::yield();
+  probe.look_after(nullptr);
+  const int asked = transport.asked;
+  const std::uint64_t turns = probe.turns();
+  while (probe.turns() < turns + 5) std::this_thread::yield();
+  BOOST_TEST(transport.asked == asked);
+}
+
+BOOST_AUTO_TEST_CASE(what_a_transport_has_said_goes_with_it) {
+  const auto world = ls::comm::make_self_communicator();
+  const BrokenTransport broken(*world);
+  ls::train::TransportProbe probe(0.001);
+  probe.look_after(&broken);
+  while (probe.error().empty()) std::this_thread::yield();
+  probe.look_after(world.get());
+  BOOST_TEST(probe.error() == "");
+}
+
+BOOST_AUTO_TEST_CASE(a_transport_that_never_answers_holds_up_nobody) {
+  class Silent final : public ls::test::Forwarding {
+   public:
+    Silent(ls::comm::Communicator& world, std::atomic<bool>& asked) : Forwarding(world), asked_(asked) {}
+    std::string async_error() const override {
+      for (asked_ = true;;) ::pause();
+    }
+
+   private:
+    std::atomic<bool>& asked_;
+  };
+  static std::atomic<bool> asked{false};  // the thread that asks stays to the end of the process
+  const auto world = ls::comm::make_self_communicator();
+  const Silent silent(*world, asked);
+  const BrokenTransport broken(*world);
+  {
+    ls::train::TransportProbe probe(0.001, 0.01);
+    for (int again = 0; again < 2; ++again) {  // it goes, then the probe does
+      asked = false;
+      probe.look_after(&silent);
+      while (!asked) std::this_thread::yield();
+      if (again > 0) break;
+      probe.look_after(nullptr);
+      probe.look_after(&broken);  // and another one is asked as ever
+      while (probe.error().empty()) std::this_thread::yield();
+    }
+  }
+  BOOST_TEST(asked);
+}

@@ -1,0 +1,92 @@
+// Which device a run computes on: a pure function of what its ranks have.
+#include "lockstep/train/device.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+#include <csignal>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/train/session.h"
+
+#include "support/fake_device.h"
+
+namespace ls = lockstep;
+using ls::Device;
+using ls::train::choose_device;
+using ls::train::RankDevices;
+
+namespace {
+
+const std::vector<RankDevices> none{{0, "", "n0"}}, one{{1, "", "n0"}};
+const std::vector<RankDevices> four{{4, "", "n0"}, {4, "", "n0"}, {4, "", "n1"}, {4, "", "n1"}};
+const std::vector<RankDevices> mixed{{1, "", "n0"}, {0, "", "n1"}};
+
+auto says(const std::string& text) {
+  return [text](const ls::UsageError& error) {
+    BOOST_TEST_INFO(error.what());
+    return std::string(error.what()).find(text) != std::string::npos;
+  };
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(ranks_of_a_machine_take_its_gpus_in_turn) {
+  BOOST_TEST(ls::train::gpu_of_rank(0, 1) == 0);
+  BOOST_TEST(ls::train::gpu_of_rank(3, 8) == 3);
+  BOOST_TEST(ls::train::gpu_of_rank(3, 1) == 0);  // each rank is shown its own, or they share one
+  BOOST_TEST(ls::train::gpu_of_rank(5, 4) == 1);
+}
+
+BOOST_AUTO_TEST_CASE(auto_takes_gpus_where_every_rank_has_one_and_this_build_can_use_them) {
+  BOOST_TEST((choose_device("auto", true, one).kind == Device::Kind::cuda));
+  BOOST_TEST((choose_device("auto", true, four).kind == Device::Kind::cuda));
+  BOOST_TEST((choose_device("auto", true, none).kind == Device::Kind::cpu));
+  BOOST_TEST((choose_device("auto", false, one).kind == Device::Kind::cpu));
+  BOOST_TEST(choose_device("auto", true, none).remark.empty());
+}
+
+BOOST_AUTO_TEST_CASE(auto_says_why_gpus_stand_idle) {
+  const auto broken = choose_device("auto", true, std::vector<RankDevices>{{0, "old driver", "n0"}});
+  BOOST_TEST(broken.remark.find("old driver") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(ranks_with_one_gpu_between_them_do_not_take_it_unasked) {
+  const std::vector<RankDevices> two{{1, "", "n0"}, {1, "", "n0"}};
+  const std::string sharing = "ranks 0 and 1 both use GPU 3b of n0";
+  BOOST_TEST((choose_device("auto", true, two, sharing).kind == Device::Kind::cpu));
+  BOOST_TEST(choose_device("auto", true, two, sharing).remark.find(sharing) != std::string::npos);
+  BOOST_CHECK_EXCEPTION(choose_device("cuda", true, two, sharing), ls::UsageError, says(sharing));
+  BOOST_TEST((choose_device("cpu", true, two, sharing).remark.empty()));
+  BOOST_TEST((choose_device("cuda", true, two).kind == Device::Kind::cuda));  // they may share
+}
+
+BOOST_AUTO_TEST_CASE(cpu_is_the_cpu_whatever_there_is) {
+  BOOST_TEST((choose_device("cpu", true, mixed).kind == Device::Kind::cpu));
+}
+
+BOOST_AUTO_TEST_CASE(what_is_missing_is_said_with_its_place) {
+  BOOST_CHECK_EXCEPTION(choose_device("cuda", false, one), ls::UsageError,
+                        says("this build computes on CPUs only"));
+  BOOST_CHECK_EXCEPTION(choose_device("cuda", true, none), ls::UsageError, says("n0 has no GPU"));
+  BOOST_CHECK_EXCEPTION(choose_device("cuda", true, mixed), ls::UsageError, says("rank 1 on n1 has no"));
+  BOOST_CHECK_EXCEPTION(choose_device("auto", true, mixed), ls::UsageError, says("other ranks have one"));
+  BOOST_CHECK_EXCEPTION(choose_device("tpu", true, one), ls::UsageError, says("auto, cpu, cuda"));
+}
+
+/// What the tests of training on a device rest on.
+BOOST_AUTO_TEST_CASE(a_pointer_into_the_fake_device_ends_the_program) {
+  const auto device = ls::test::make_fake_device();
+  const ls::Tensor tensor = device->empty({4}, ls::DType::float32, 1);
+  device->fill(tensor, 1);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::signal(SIGSEGV, SIG_DFL);
+    ::_exit(*static_cast<volatile float*>(tensor.raw()) == 1 ? 0 : 1);
+  }
+  int status = 0;
+  BOOST_REQUIRE(::waitpid(child, &status, 0) == child);
+  BOOST_TEST((WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV));
+}

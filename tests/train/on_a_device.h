@@ -1,0 +1,173 @@
+// A small training run on the CPU or on a device, and all that it holds.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/base/random.h"
+#include "lockstep/checkpoint/contents.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/ddp/data_parallel.h"
+#include "lockstep/kernels/transfer.h"
+#include "lockstep/train/workload.h"
+#include "support/fake_device.h"
+#include "support/world.h"
+
+namespace lockstep::test {
+
+/// Where a run computes.
+struct Place {
+  explicit Place(std::unique_ptr<kernels::Backend> of, bool fake = false)
+      : backend(std::move(of)), transport(fake ? make_fake_transport(world(), *backend) : nullptr) {}
+  comm::Communicator& sums() { return transport ? *transport : world(); }
+
+  std::unique_ptr<kernels::Backend> backend;
+  std::unique_ptr<comm::Communicator> transport;
+};
+inline Place on_cpu() { return Place(kernels::make_cpu_backend()); }
+inline Place on_fake_device() { return Place(make_fake_device(), true); }
+
+inline std::unique_ptr<models::Model> model_on(const train::Config& config, kernels::Backend& backend) {
+  auto model = train::build_model(config);
+  model->to(backend);
+  return model;
+}
+
+/// Random, by step and shard; for images or a classifier of vectors, or tokens.
+inline data::Shard made_up_shard(const train::Config& config, std::int64_t step, int index,
+                                 std::int64_t samples) {
+  const models::ModelConfig& model = config.model;
+  const Random random(
+      {7, purpose_of("shard"), static_cast<std::uint64_t>(step), static_cast<std::uint32_t>(index)});
+  const auto numbers = [&](Shape shape) {
+    const Tensor tensor = Tensor::empty(shape);
+    for (std::int64_t i = 0; i < tensor.numel(); ++i)
+      tensor.data<float>()[i] = random.normal(static_cast<std::uint64_t>(i));
+    return tensor;
+  };
+  const auto classes = [&](Shape shape, std::int64_t count, std::uint64_t from) {
+    const Tensor tensor = Tensor::empty(shape, DType::int64);
+    for (std::int64_t i = 0; i < tensor.numel(); ++i)
+      tensor.data<std::int64_t>()[i] =
+          random.below(from + static_cast<std::uint64_t>(i), static_cast<std::uint32_t>(count));
+    return tensor;
+  };
+  if (model.name == "gpt")
+    return {index, classes({samples, model.context}, model.vocab, 0),
+            classes({samples, model.context}, model.vocab, 1 << 20)};
+  if (model.name == "resnet")
+    return {index, numbers({samples, model.in_channels, 8, 8}), classes({samples}, model.classes, 1 << 20)};
+  return {index, numbers({samples, model.sizes.front()}), classes({samples}, model.sizes.back(), 1 << 20)};
+}
+
+class DeviceRun {
+ public:
+  DeviceRun(const train::Config& config, Place& place)
+      : config_(config),
+        backend_(*place.backend),
+        model_(model_on(config, backend_)),
+        replicas_(*model_, place.sums(), backend_,
+                  {.bucket_mb = 0.001,
+                   .first_bucket_mb = 0.0005,
+                   .shards = config.train.shards,
+                   .micro_batches = config.train.micro_batches,
+                   .sharded_optimizer = config.ddp.sharded_optimizer,
+                   .check_every = config.ddp.check_every,
+                   .compute = config.train.precision == "bf16" ? DType::bfloat16 : DType::float32,
+                   .layer_communicator = config.model.batch_norm == "sync"}),
+        optimizer_(train::build_optimizer(config, replicas_)),
+        ema_(train::build_ema(config, *model_, backend_, replicas_.sharding())) {
+    optimizer_->attach(*ema_);
+  }
+
+  /// Steps up to (not including) `end`, from where it is.
+  void run_to(std::int64_t end) {
+    for (; optimizer_->steps() < end;) {
+      Batch batch{optimizer_->steps(), {}};
+      const comm::ShardRange mine = replicas_.shard_map().block(world().rank());
+      for (int shard = mine.first; shard < mine.end(); ++shard) {
+        const data::Shard made =
+            made_up_shard(config_, batch.step, shard, config_.train.global_batch / config_.train.shards);
+        batch.shards.push_back(
+            {shard, kernels::on_device(made.x, backend_), kernels::on_device(made.y, backend_)});
+      }
+      const ddp::StepResult result =
+          replicas_.step(batch, [&](Tape& tape, const data::Shard& shard, const ddp::Piece& piece) {
+            return cross_entropy(model_->forward(tape, piece.rows(shard.x)), piece.rows(shard.y));
+          });
+      losses_.push_back(result.mean_loss());
+      optimizer_->step({.lr = {}, .clip = config_.optimizer.clip});
+    }
+  }
+
+  checkpoint::Contents contents() {
+    checkpoint::Contents all;
+    add(all, *model_);
+    add(all, *optimizer_);
+    add(all, *ema_);
+    return all;
+  }
+  /// Elements of everything, whole and on the CPU, by name. Collective.
+  std::vector<std::pair<std::string, Tensor>> values() {
+    std::vector<std::pair<std::string, Tensor>> all;
+    const auto take = [&](const std::string& name, const Tensor& tensor) {
+      const Tensor copy = Tensor::empty(tensor.shape(), tensor.dtype());
+      copy_elements(kernels::on_cpu(tensor, &backend_), copy);
+      all.emplace_back(name, copy);
+    };
+    const ModelState state = *model_;
+    for (const Param* const param : state.params) {
+      param->settle();
+      take(param->name, param->value);
+    }
+    for (const Buffer* const buffer : state.buffers) take(buffer->name, buffer->value);
+    for (const optim::Slot& slot : optimizer_->slots())
+      for (const optim::Slot::Entry& entry : slot.entries) take(slot.name + " " + entry.name, entry.tensor);
+    for (const optim::EmaShadow& shadow : ema_->shadows())
+      take("ema/" + shadow.rate + " " + shadow.name, shadow.tensor);
+    return all;
+  }
+
+  models::Model& model() { return *model_; }
+  ddp::DataParallel& replicas() { return replicas_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
+  optim::Ema& ema() { return *ema_; }
+  const std::vector<double>& losses() const { return losses_; }
+
+ private:
+  struct Batch {
+    std::int64_t step = 0;
+    std::vector<data::Shard> shards;
+    auto begin() const { return shards.begin(); }
+    auto end() const { return shards.end(); }
+  };
+  train::Config config_;
+  kernels::Backend& backend_;
+  std::unique_ptr<models::Model> model_;
+  ddp::DataParallel replicas_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<optim::Ema> ema_;
+  std::vector<double> losses_;
+};
+
+/// shards = 0 stands for one more than there are ranks.
+inline train::Config device_config(const std::string& model, const std::string& more = "") {
+  const int shards = world().size() + 1;
+  return train::parse_config(
+      fmt::format("[model]\n{}\n[train]\nsteps = 4\nglobal_batch = {}\nshards = {}\n[ema]\nrates = 0.5 0.9\n"
+                  "[optimizer]\nlr = 0.01\nweight_decay = 0.1\nclip = 0.5\n{}",
+                  model, 4 * shards, shards, more),
+      "test");
+}
+inline const std::string mlp = "name = mlp\nsizes = 6 130 5\n";
+inline const std::string gpt =
+    "name = gpt\nlayers = 2\nheads = 2\nchannels = 16\ncontext = 8\nvocab = 256\ndropout = 0.1\n";
+inline const std::string resnet = "name = resnet\nblocks = 1 1\nwidth = 4\nin_channels = 3\nclasses = 5\n";
+
+}  // namespace lockstep::test

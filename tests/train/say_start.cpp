@@ -1,0 +1,53 @@
+// What a run says at its start of the order in which it sums, which promises its bits.
+#include "train/say_start.h"
+
+#include <boost/test/unit_test.hpp>
+#include <string>
+#include <vector>
+
+#include "support/forwarding.h"
+
+namespace ls = lockstep;
+
+namespace {
+
+/// Two ranks, as far as notes go.
+class Two final : public ls::test::Forwarding {
+ public:
+  Two(ls::comm::Communicator& world, bool rounds) : Forwarding(world), rounds_(rounds) {}
+  int size() const override { return 2; }
+  bool rounds(ls::DType wire) const override { return rounds_ && wire != ls::DType::float32; }
+
+ private:
+  bool rounds_;
+};
+
+std::string notes(const ls::Device& device, bool rounds, bool reproducible, const std::string& reduce_dtype) {
+  const auto world = ls::comm::make_self_communicator();
+  const Two transport(*world, rounds);
+  ls::train::Config config;
+  config.train.reproducible = reproducible;
+  config.ddp.reduce_dtype = reduce_dtype;
+  std::string all;
+  for (const std::string& note : ls::train::notes_on_sums(config, transport, device)) all += note + "\n";
+  return all;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+const ls::Device gpu = ls::Device::cuda(0), cpu = ls::Device::cpu();
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(sums_in_the_order_of_nccl_are_said_with_the_way_out) {
+  BOOST_TEST(has(notes(gpu, true, false, "fp32"), "depends on the number of ranks"));
+  BOOST_TEST(has(notes(gpu, true, false, "fp32"), "train.reproducible = true"));
+  BOOST_TEST(notes(gpu, true, true, "fp32") == "");
+  BOOST_TEST(notes(cpu, true, false, "fp32") == "");
+}
+
+BOOST_AUTO_TEST_CASE(narrow_gradients_are_said_to_have_no_effect_only_where_they_have_none) {
+  BOOST_TEST(has(notes(gpu, true, true, "fp16"), "at the same number of ranks only"));
+  BOOST_TEST(has(notes(cpu, true, true, "fp16"), "on the same machines only"));
+  BOOST_TEST(has(notes(cpu, false, true, "fp16"), "no effect"));
+}
