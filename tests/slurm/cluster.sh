@@ -26,6 +26,13 @@ start_cluster() {
   host=$(hostname -s)
   nodes=$1
   port=$(free_ports)
+  # Nodes that are one machine have one /tmp, where Open MPI's daemons of one node clear away what those of another need.
+  cat >"$cluster/own_tmp" <<PROLOG
+#!/bin/sh
+own=$cluster/tmp/\$SLURMD_NODENAME/\$SLURM_JOB_ID.\${SLURM_STEP_ID:-batch}
+mkdir -p "\$own" && echo "export TMPDIR=\$own"
+PROLOG
+  chmod +x "$cluster/own_tmp"
   cat >"$cluster/slurm.conf" <<CONF
 ClusterName=lockstep
 SlurmctldHost=$host(127.0.0.1)
@@ -58,6 +65,7 @@ KillWait=20
 SlurmdTimeout=20
 InactiveLimit=0
 TmpFS=$cluster/tmp/%n
+TaskProlog=$cluster/own_tmp
 AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/filetxt
 JobCompLoc=$cluster/log/jobcomp.txt
