@@ -1,4 +1,4 @@
-// Which backend serves a device, and what all but GPUs' have in common.
+// Which backend serves a device, and what every one can do by its own operations or on the host.
 #include "lockstep/kernels/backend.h"
 
 #include <array>
@@ -32,6 +32,25 @@ class HostFeed final : public Feed {
 };
 
 }  // namespace
+
+void Backend::linear_backward_weight_bias(const Tensor& x, const Tensor& dy, const Tensor& dweight,
+                                          const Tensor& dbias, bool accumulate) {
+  linear_backward_weight(x, dy, dweight, accumulate);
+  sum_rows(dy, dbias, accumulate);
+}
+
+void Backend::linear_activation(Activation kind, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                const Tensor& before, const Tensor& y) {
+  const Tensor& product = before ? before : y;
+  linear(x, weight, bias, product);
+  activation(kind, product, y);
+}
+
+void Backend::linear_backward_input_activation(Activation kind, const Tensor& dy, const Tensor& weight,
+                                               const Tensor& before, const Tensor& dx) {
+  linear_backward_input(dy, weight, dx);
+  activation_backward(kind, before, dx, dx);
+}
 
 std::unique_ptr<Timer> Backend::make_timer() { return std::make_unique<HostTimer>(); }
 std::unique_ptr<Feed> make_host_feed() { return std::make_unique<HostFeed>(); }

@@ -87,16 +87,17 @@ class Backend {
   virtual void linear_backward_input(const Tensor& dy, const Tensor& weight, const Tensor& dx) = 0;
   virtual void linear_backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dweight,
                                       bool accumulate) = 0;
+  // Products with what stands beside them: here one operation after the other, and in one where a device can.
   /// The same, and dbias (+)= the sum of dy's rows.
   virtual void linear_backward_weight_bias(const Tensor& x, const Tensor& dy, const Tensor& dweight,
-                                           const Tensor& dbias, bool accumulate) = 0;
+                                           const Tensor& dbias, bool accumulate);
   /// y = activation(before), before = x weight' + bias, which is kept for the backward; none: it is not.
   virtual void linear_activation(Activation kind, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                 const Tensor& before, const Tensor& y) = 0;
+                                 const Tensor& before, const Tensor& y);
   /// dx = (dy weight) * activation'(before): where a layer's x is the activation of `before`, the gradient of
   /// that. A ReLU's may be x itself.
   virtual void linear_backward_input_activation(Activation kind, const Tensor& dy, const Tensor& weight,
-                                                const Tensor& before, const Tensor& dx) = 0;
+                                                const Tensor& before, const Tensor& dx);
 
   // --- convolution
   // ----------------------------------------------------------------------------------------------------- x:

@@ -16,8 +16,7 @@ inline void require_one_type(const char* function, const Var& x, const Var& weig
   if (x.value().dtype() == DType::float32 && weight.value().dtype() == DType::bfloat16)
     throw UsageError(
         "{}: the input is float32 in a pass that computes in bf16; begin the model with Tape::data(batch), "
-        "not "
-        "constant()",
+        "not constant()",
         function);
 }
 

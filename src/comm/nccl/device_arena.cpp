@@ -57,8 +57,7 @@ void DeviceArena::allocate() {
   cudaGetLastError();  // want of memory leaves the device as it was
   throw FailureError(
       "arena on rank {}: the GPU has no {} bytes left for {} planes of {} bytes; use a smaller batch, or "
-      "more "
-      "ranks for the shards",
+      "more ranks for the shards",
       lane_->rank(), bytes, planes_, plane_bytes_);
 }
 

@@ -46,8 +46,7 @@ std::string sharing_text(const Topology& topology, const std::vector<std::string
   const auto node = static_cast<std::size_t>(topology.node_of_rank[first]);
   return fmt::format(
       "ranks {} and {} both use GPU {} of {}, which runs {} ranks; start one rank a GPU, and let each see "
-      "its "
-      "own or all of them (LOCKSTEP_SHARE_GPU=1 lets ranks share one: slow, for tests)",
+      "its own or all of them (LOCKSTEP_SHARE_GPU=1 lets ranks share one: slow, for tests)",
       ranks.first, ranks.second, gpu_of_rank[first], topology.host_names[node],
       topology.ranks_on_node(topology.node_of_rank[first]));
 }

@@ -29,8 +29,7 @@ void load_all() {
   if (version() >= NCCL_VERSION(2, 26, 0)) return;
   throw UsageError(
       "libnccl.so.2: its version is {}.{}, and 2.26 is the first that keeps the calls of several "
-      "communicators "
-      "in order; load the module of a newer one, or name its folder in LD_LIBRARY_PATH",
+      "communicators in order; load the module of a newer one, or name its folder in LD_LIBRARY_PATH",
       version() / 10000, version() / 100 % 100);
 }
 

@@ -51,12 +51,6 @@ class CpuBackend final : public Backend {
   void linear_backward_input(const Tensor& dy, const Tensor& weight, const Tensor& dx) override;
   void linear_backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dweight,
                               bool accumulate) override;
-  void linear_backward_weight_bias(const Tensor& x, const Tensor& dy, const Tensor& dweight,
-                                   const Tensor& dbias, bool accumulate) override;
-  void linear_activation(Activation kind, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                         const Tensor& before, const Tensor& y) override;
-  void linear_backward_input_activation(Activation kind, const Tensor& dy, const Tensor& weight,
-                                        const Tensor& before, const Tensor& dx) override;
 
   // convolution.cpp
   void convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, const Convolution& geometry,

@@ -31,23 +31,4 @@ void CpuBackend::linear_backward_weight(const Tensor& x, const Tensor& dy, const
   gemm_.sum_of_outer(out, in, rows, upstream, from, accumulate, to);
 }
 
-void CpuBackend::linear_backward_weight_bias(const Tensor& x, const Tensor& dy, const Tensor& dweight,
-                                             const Tensor& dbias, bool accumulate) {
-  linear_backward_weight(x, dy, dweight, accumulate);
-  sum_rows(dy, dbias, accumulate);
-}
-
-void CpuBackend::linear_activation(Activation kind, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                   const Tensor& before, const Tensor& y) {
-  const Tensor& product = before ? before : y;
-  linear(x, weight, bias, product);
-  activation(kind, product, y);
-}
-
-void CpuBackend::linear_backward_input_activation(Activation kind, const Tensor& dy, const Tensor& weight,
-                                                  const Tensor& before, const Tensor& dx) {
-  linear_backward_input(dy, weight, dx);
-  activation_backward(kind, before, dx, dx);
-}
-
 }  // namespace lockstep::kernels

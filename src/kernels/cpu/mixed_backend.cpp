@@ -190,32 +190,6 @@ void MixedBackend::linear_backward_weight(const Tensor& x, const Tensor& dy, con
       [&](Float32Copies& c) { floats_.linear_backward_weight(c.in(x), c.in(dy), dweight, accumulate); });
 }
 
-void MixedBackend::linear_backward_weight_bias(const Tensor& x, const Tensor& dy, const Tensor& dweight,
-                                               const Tensor& dbias, bool accumulate) {
-  if (native_.linear_backward_weight(x, dy, dweight, accumulate)) return sum_rows(dy, dbias, accumulate);
-  by_copies([&](Float32Copies& c) {
-    floats_.linear_backward_weight_bias(c.in(x), c.in(dy), dweight, dbias, accumulate);
-  });
-}
-
-// What is stored in between is rounded, as by the operations one by one: a part that is computed again in the
-// backward may take them apart (model.recompute).
-
-void MixedBackend::linear_activation(Activation kind, const Tensor& x, const Tensor& weight,
-                                     const Tensor& bias, const Tensor& before, const Tensor& y) {
-  if (!is_bf16(x)) return floats_.linear_activation(kind, x, weight, bias, before, y);
-  const Tensor& product = before ? before : y;
-  linear(x, weight, bias, product);
-  activation(kind, product, y);
-}
-
-void MixedBackend::linear_backward_input_activation(Activation kind, const Tensor& dy, const Tensor& weight,
-                                                    const Tensor& before, const Tensor& dx) {
-  if (!is_bf16(dy)) return floats_.linear_backward_input_activation(kind, dy, weight, before, dx);
-  linear_backward_input(dy, weight, dx);
-  activation_backward(kind, before, dx, dx);
-}
-
 void MixedBackend::convolution(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                const Convolution& geometry, const Tensor& y) {
   if (native_.convolution(x, weight, bias, geometry, y)) return;
@@ -348,6 +322,8 @@ void MixedBackend::batch_norm_relu_backward_input(const Tensor& dy, const Tensor
   });
 }
 
+// What is stored in between is rounded, as by the operations one by one: a part that is computed again in the
+// backward may take them apart (model.recompute).
 void MixedBackend::batch_norm_gated_backward_sums(const Tensor& dy, const Tensor& beside, const Tensor& y,
                                                   const Tensor& x, const Tensor& mean, const Tensor& inv_std,
                                                   const Tensor& gated, const Tensor& sums) {

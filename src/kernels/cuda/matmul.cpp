@@ -94,17 +94,14 @@ void CudaBackend::linear_backward_weight_bias(const Tensor& x, const Tensor& dy,
       return;
     }
   }
-  linear_backward_weight(x, dy, dweight, accumulate);
-  sum_rows(dy, dbias, accumulate);
+  Backend::linear_backward_weight_bias(x, dy, dweight, dbias, accumulate);
 }
 
 void CudaBackend::linear_activation(Activation kind, const Tensor& x, const Tensor& weight,
                                     const Tensor& bias, const Tensor& before, const Tensor& y) {
   if (before) require_alike("linear_activation", "before", before, y);
   if (gelu_fits(kind, x, y) && gelu_of_product(x, weight, bias, before, y)) return;
-  const Tensor& product = before ? before : y;
-  linear(x, weight, bias, product);
-  activation(kind, product, y);
+  Backend::linear_activation(kind, x, weight, bias, before, y);
 }
 
 bool CudaBackend::gelu_of_product(const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -140,8 +137,7 @@ void CudaBackend::linear_backward_input_activation(Activation kind, const Tensor
             false))
       return;
   }
-  linear_backward_input(dy, weight, dx);
-  activation_backward(kind, before, dx, dx);
+  Backend::linear_backward_input_activation(kind, dy, weight, before, dx);
 }
 
 }  // namespace lockstep::kernels

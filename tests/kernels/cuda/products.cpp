@@ -7,25 +7,29 @@ namespace {
 using kernels::Backend;
 using kernels::Columns;
 
+struct DenseSizes {
+  int rows, in, out;
+
+  [[nodiscard]] std::string text() const {
+    return std::to_string(rows) + " x " + std::to_string(in) + " x " + std::to_string(out);
+  }
+};
+
 BOOST_FIXTURE_TEST_SUITE(products, Twins)
 
 BOOST_AUTO_TEST_CASE(dense_layers_are_those_of_the_cpu) {
   Draw draw;
-  struct Sizes {
-    int rows, in, out;
-  };
-  for (const Sizes& s : {Sizes{0, 3, 4},
-                         {1, 1, 1},
-                         {5, 7, 3},
-                         {64, 96, 40},
-                         {33, 257, 129},
-                         {512, 64, 10},
-                         {3, 0, 5},
-                         {128, 768, 2304}}) {
+  for (const DenseSizes& s : {DenseSizes{0, 3, 4},
+                              {1, 1, 1},
+                              {5, 7, 3},
+                              {64, 96, 40},
+                              {33, 257, 129},
+                              {512, 64, 10},
+                              {3, 0, 5},
+                              {128, 768, 2304}}) {
     const Operand x = activation(draw.normal({s.rows, s.in})), dy = activation(draw.normal({s.rows, s.out})),
                   weight = fixed(draw.normal({s.out, s.in}, 0.1f)), bias = fixed(draw.normal({s.out}));
-    const std::string what =
-        std::to_string(s.rows) + " x " + std::to_string(s.in) + " x " + std::to_string(s.out);
+    const std::string what = s.text();
     compare(
         "linear " + what, {x, weight, bias}, {activation(unwritten({s.rows, s.out}))},
         [](Backend& on, const Tensors& in, const Tensors& out) { on.linear(in[0], in[1], in[2], out[0]); });
@@ -50,23 +54,19 @@ BOOST_AUTO_TEST_CASE(dense_layers_are_those_of_the_cpu) {
 BOOST_AUTO_TEST_CASE(layers_with_their_activations_are_those_of_the_cpu) {
   using kernels::Activation;
   Draw draw;
-  struct Sizes {
-    int rows, in, out;
-  };
-  for (const Sizes& s : {Sizes{0, 3, 4},
-                         {1, 1, 1},
-                         {5, 7, 3},
-                         {64, 96, 40},
-                         {33, 257, 129},
-                         {3, 0, 5},
-                         {512, 64, 256},
-                         {128, 768, 3072}}) {
+  for (const DenseSizes& s : {DenseSizes{0, 3, 4},
+                              {1, 1, 1},
+                              {5, 7, 3},
+                              {64, 96, 40},
+                              {33, 257, 129},
+                              {3, 0, 5},
+                              {512, 64, 256},
+                              {128, 768, 3072}}) {
     const Operand x = activation(draw.normal({s.rows, s.in})), dy = activation(draw.normal({s.rows, s.out})),
                   weight = fixed(draw.normal({s.out, s.in}, 0.1f)), bias = fixed(draw.normal({s.out})),
                   before = activation(draw.normal({s.rows, s.in}));
     const Operand y = activation(unwritten({s.rows, s.out}));
-    const std::string what =
-        std::to_string(s.rows) + " x " + std::to_string(s.in) + " x " + std::to_string(s.out);
+    const std::string what = s.text();
     for (const Activation given :
          {Activation::relu, Activation::silu, Activation::gelu_erf, Activation::gelu_tanh}) {
       const Activation kind = given;
