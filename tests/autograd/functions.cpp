@@ -4,6 +4,7 @@
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "autograd/gradient_check.h"
@@ -226,6 +227,33 @@ BOOST_AUTO_TEST_CASE(losses_are_sums_with_weights) {
   BOOST_TEST(loss.read().weight == 2);
   BOOST_TEST(loss.read().sum == 2 * std::log(4.0), boost::test_tools::tolerance(1e-6));
   BOOST_TEST(*loss.sum.value().data<float>() == static_cast<float>(loss.read().sum));
+}
+
+BOOST_AUTO_TEST_CASE(logits_become_their_gradient_unless_somebody_holds_them) {
+  const Tensor targets = indices({3}, {1, 3, 0});
+  std::vector<float> gradients[2];
+  for (const bool held : {false, true}) {
+    const Var x = tape.input(normal_tensor({3, 4}, 1));
+    const void *given = nullptr, *logits_at = nullptr;
+    Var kept;
+    const auto loss = [&] {
+      Tensor value = tape.backend().empty(x.shape());
+      copy_elements(x.value(), value);
+      const Var logits = tape.record(std::move(value), {&x}, [x, &given](Tape& t, const Tensor& dy) {
+        given = dy.raw();
+        t.give(x, dy);
+      });
+      logits_at = logits.value().raw();
+      if (held) kept = logits;
+      return cross_entropy(logits, targets);
+    }();
+    backward(loss);
+    BOOST_TEST((given == logits_at) == !held);
+    if (held) BOOST_TEST(std::memcmp(kept.value().raw(), x.value().raw(), x.value().bytes()) == 0);
+    const float* const dx = tape.gradient(x).data<float>();
+    gradients[held ? 1 : 0].assign(dx, dx + 12);
+  }
+  BOOST_TEST(gradients[0] == gradients[1]);
 }
 
 BOOST_AUTO_TEST_CASE(backward_of_a_loss_scales_by_its_factor) {

@@ -13,6 +13,19 @@ BOOST_AUTO_TEST_CASE(rows_and_reshapes_share_memory) {
   BOOST_CHECK_THROW(tensor.reshape({5, 5}), ls::UsageError);
 }
 
+BOOST_AUTO_TEST_CASE(an_only_handle_has_no_copy_no_view_and_no_memory_of_others) {
+  ls::Tensor tensor = ls::Tensor::zeros({4});
+  BOOST_TEST(tensor.is_only_handle());
+  {
+    const ls::Tensor part = tensor.rows(1, 2);
+    BOOST_TEST(!tensor.is_only_handle());
+    BOOST_TEST(!part.is_only_handle());
+  }
+  BOOST_TEST(tensor.is_only_handle());
+  BOOST_TEST(!ls::Tensor::view(tensor.raw(), {4}, ls::DType::float32).is_only_handle());
+  BOOST_TEST(!ls::Tensor().is_only_handle());
+}
+
 BOOST_AUTO_TEST_CASE(reading_a_tensor_as_another_type_is_refused) {
   BOOST_CHECK_THROW(ls::Tensor::zeros({2}).data<double>(), ls::UsageError);
 }

@@ -50,6 +50,8 @@ class StorageRef {
 
   const Storage* operator->() const noexcept { return block_; }
   explicit operator bool() const noexcept { return block_ != nullptr; }
+  /// Whether this is the block's only reference.
+  bool is_only() const noexcept { return block_ && block_->references.load(std::memory_order_acquire) == 1; }
 
  private:
   void retain() const noexcept {

@@ -56,6 +56,9 @@ class Tensor {
   /// The same shape, element type and layout without the memory: bool(t) is false.
   Tensor without_memory() const;
 
+  /// Whether no other handle holds this memory, nor anybody outside: what is not needed here may be
+  /// overwritten.
+  bool is_only_handle() const noexcept { return storage_.is_only(); }
   bool shares_memory_with(const Tensor& other) const noexcept { return data_ == other.data_; }
 
  private:

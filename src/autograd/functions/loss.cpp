@@ -53,10 +53,13 @@ Loss cross_entropy(const Var& given, const Tensor& targets, const kernels::Cross
   const Var sum =
       tape.record(scalar_sum(backend, total), {&logits},
                   [logits, target_rows, options, log_sum_exp](Tape& t, const Tensor& dy) {
-                    give_new(t, logits, [&](const Tensor& dlogits) {
-                      t.backend().cross_entropy_backward(as_rows(logits.value()), target_rows, options,
-                                                         log_sum_exp, dy, as_rows(dlogits));
-                    });
+                    if (!logits.needs_gradient()) return;
+                    // The largest activation of a language model: nobody else's logits become their gradient.
+                    const bool ours = logits.value().is_only_handle();
+                    const Tensor dlogits = ours ? logits.value() : empty_like(t.backend(), logits.value());
+                    t.backend().cross_entropy_backward(as_rows(logits.value()), target_rows, options,
+                                                       log_sum_exp, dy, as_rows(dlogits));
+                    t.give(logits, dlogits);
                   });
   return {sum, total};
 }
