@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "autograd/rank_sums.h"
+
 namespace lockstep {
 namespace {
 
@@ -194,6 +196,12 @@ GradientSlot Tape::param_slot(Param& param) {
 void Tape::close_use(int id) {
   Param* const param = param_of_id_[static_cast<std::size_t>(id)];
   if (param && --param->on_tape.open_uses == 0 && param->on_tape.written) pass_.sink->ready(*param);
+}
+
+Tensor Tape::sum_over_ranks(comm::Communicator& communicator, const Tensor& mine) {
+  if (!rank_sums_ || &rank_sums_->communicator() != &communicator)
+    rank_sums_ = std::make_unique<RankSums>(communicator);
+  return rank_sums_->sum(backend_, mine);
 }
 
 void Tape::backward(const Var& output, const Tensor& dy) {

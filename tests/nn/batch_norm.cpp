@@ -68,9 +68,9 @@ class CountingCommunicator final : public Forwarding {
   using Forwarding::Forwarding;
   int gathers = 0;
 
-  void all_gather(const void* mine, std::size_t bytes, void* all) override {
+  comm::Ticket start_all_gather(const comm::TreeSum& vector, const comm::Slices& slices) override {
     ++gathers;
-    Forwarding::all_gather(mine, bytes, all);
+    return Forwarding::start_all_gather(vector, slices);
   }
 };
 
@@ -78,8 +78,8 @@ struct Fixture {
   nn::Module root;
   std::unique_ptr<kernels::Backend> backend = kernels::make_cpu_backend();
   SummingSink sink{*backend};
-  Tape tape{*backend};
   CountingCommunicator communicator{world()};
+  Tape tape{*backend};
 
   Pass pass(bool training = true, bool record = true) {
     return {.training = training, .record = record, .sink = &sink, .layer_communicator = &communicator};

@@ -38,6 +38,8 @@ class TwinArena final : public comm::Arena {
 class FakeTransport final : public Forwarding {
  public:
   FakeTransport(comm::Communicator& host, kernels::Backend& device) : Forwarding(host), device_(device) {}
+  FakeTransport(std::unique_ptr<comm::Communicator> host, kernels::Backend& device)
+      : Forwarding(*host), owned_(std::move(host)), device_(device) {}
 
   std::unique_ptr<comm::Arena> allocate_arena(std::size_t bytes, int planes) override {
     return std::make_unique<TwinArena>(device_, Forwarding::allocate_arena(bytes, planes));
@@ -53,6 +55,9 @@ class FakeTransport final : public Forwarding {
   comm::Ticket start_all_gather(const comm::TreeSum& vector, const comm::Slices& slices) override {
     return start(vector,
                  [&](const comm::TreeSum& twin) { return Forwarding::start_all_gather(twin, slices); });
+  }
+  std::unique_ptr<comm::Communicator> split(int colour, int key) override {
+    return std::make_unique<FakeTransport>(Forwarding::split(colour, key), device_);
   }
   bool done(comm::Ticket ticket) override {
     if (!Forwarding::done(ticket)) return false;
@@ -85,6 +90,7 @@ class FakeTransport final : public Forwarding {
     }
   }
 
+  std::unique_ptr<comm::Communicator> owned_;  // a part's
   kernels::Backend& device_;
   std::map<comm::Ticket, comm::TreeSum> under_way_;
 };

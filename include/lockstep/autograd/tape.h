@@ -21,6 +21,7 @@
 
 namespace lockstep {
 
+class RankSums;
 class Tape;
 
 /// A value on a tape. A handle: cheap to copy, valid until its tape's next begin().
@@ -116,6 +117,10 @@ class Tape {
   const Tensor& gradient(const Var& var) const;
   /// Parameters used in this pass (recorded), in order of first use.
   std::span<Param* const> used_params() const noexcept { return used_; }
+
+  /// Every rank's `mine` (float64, of one shape on all), added in rank order, for layers that meet across
+  /// ranks. Collective; so is destroying a tape that made such a sum, which must go before the communicator.
+  Tensor sum_over_ranks(comm::Communicator& communicator, const Tensor& mine);
 
   // --- for backward closures ---
   /// Adds dx to the gradient of an input that is no parameter. Constants are ignored.
@@ -234,6 +239,7 @@ class Tape {
   Tensor in_type(const Tensor& tensor, DType dtype);
 
   kernels::Backend& backend_;
+  std::unique_ptr<RankSums> rank_sums_;  // of the communicator that was last met over
   Pass pass_;
   std::vector<Node> nodes_;
   std::vector<Received> gradients_;  // by id

@@ -162,8 +162,8 @@ class DataParallel final : public GradientSource {
   void fail(std::exception_ptr error);
   StepResult finish_step();
 
-  Tape tape_;
   std::unique_ptr<State> state_;
+  Tape tape_;  // goes first: it may hold memory of the layers' communicator
 };
 
 template <class Batch, class LossOf>

@@ -2,23 +2,9 @@
 #include <array>
 
 #include "autograd/functions/support.h"
-#include "lockstep/kernels/transfer.h"
 
 namespace lockstep {
 namespace {
-
-/// Sums of float64 vectors over the ranks, added in rank order, so that every rank has the same bits.
-Tensor summed_over_ranks(kernels::Backend& backend, comm::Communicator& communicator, const Tensor& mine) {
-  const Tensor all = backend.empty({communicator.size(), mine.numel()}, DType::float64);
-  const Tensor mine_here = kernels::on_cpu(mine, &backend), all_here = kernels::cpu_room_for(all);
-  communicator.all_gather(mine_here.raw(), mine_here.bytes(), all_here.raw());
-  kernels::transfer(all_here, all, &backend);
-  const Tensor total = backend.empty(mine.shape(), DType::float64);
-  backend.fill(total, 0);
-  for (int rank = 0; rank < communicator.size(); ++rank)
-    backend.accumulate(total, all.rows(rank, rank + 1).reshape(mine.shape()));
-  return total;
-}
 
 /// Moments about `centre`, float32 [C], and their count: float64 [2 C + 1].
 Tensor moments_of(kernels::Backend& backend, const Tensor& x, const Tensor& centre) {
@@ -57,7 +43,7 @@ Statistics batch_statistics(Tape& tape, const Tensor& x, const BatchNormOptions&
                             comm::Communicator* communicator) {
   kernels::Backend& backend = tape.backend();
   const auto over_ranks = [&](const Tensor& mine) {
-    return communicator ? summed_over_ranks(backend, *communicator, mine) : mine;
+    return communicator ? tape.sum_over_ranks(*communicator, mine) : mine;
   };
   Tensor mine = moments_of(backend, x, options.running_mean);
   Tensor total = over_ranks(mine);
@@ -121,7 +107,7 @@ Tensor give_sums(Tape& tape, const Tensor& sums, const Var& x, const Var& weight
     write_gradient(backend, sums.rows(1, 2).reshape(channels), dweight, accumulate);
   });
   // Collective: whether the input needs a gradient is the same on every rank.
-  return communicator && x.needs_gradient() ? summed_over_ranks(backend, *communicator, sums) : sums;
+  return communicator && x.needs_gradient() ? tape.sum_over_ranks(*communicator, sums) : sums;
 }
 
 }  // namespace
