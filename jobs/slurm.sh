@@ -32,8 +32,9 @@ choose_launcher() {
   fi
 }
 
-# on_ranks WHERE COMMAND...: on one rank a node (WHERE = nodes), all output in the job's log; or on all (WHERE = ranks), each
-# node's output in its own log, and that of rank 0's node in the job's log as well.
+# on_ranks WHERE COMMAND...: on one rank a node (WHERE = nodes), all output in the job's log, and under srun each says its own
+# whatever the others end with; or on all (WHERE = ranks), which end together, each node's output in its own log, and that of
+# rank 0's node in the job's log as well.
 lines=''
 on_ranks() {
   local where=$1 flags=()
@@ -50,11 +51,12 @@ on_ranks() {
     run_in_background mpirun "${flags[@]}" "$@"
     return
   fi
-  flags+=(--kill-on-bad-exit=1 --cpu-bind="$bind")
+  flags+=(--cpu-bind="$bind")
   [ -z "$srun_mpi" ] || flags+=(--mpi="$srun_mpi")
   local messages=$log-srun.log own holder follower
   if [ "$where" = nodes ]; then
-    by_srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 "${flags[@]}" "$@"
+    by_srun --kill-on-bad-exit=0 --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
+      "${flags[@]}" "$@"
     return
   fi
   # %n: the node's number in this job, %N: its name. Rank 0 is on the node of this script.
@@ -67,7 +69,7 @@ on_ranks() {
   holder=$!
   tail -n 0 -s 0.5 -F "$own" --pid="$holder" 2>/dev/null &
   follower=$!
-  by_srun --unbuffered --open-mode=append --output="$log-%n-%N.log" "${flags[@]}" "$@"
+  by_srun --kill-on-bad-exit=1 --unbuffered --open-mode=append --output="$log-%n-%N.log" "${flags[@]}" "$@"
   kill "$holder" 2>/dev/null  # may have been ended with the job
   wait "$holder" "$follower" 2>/dev/null
   [ -z "$lines" ] || printf '%s\n' "$lines"

@@ -42,7 +42,20 @@ LOCKSTEP_LAUNCHER_FLAGS=--no-such LOCKSTEP_HEALTH_CHECK_S=0 submit flags -N2 -- 
 flags=$job
 submit missing -N1 -- train.sbatch nowhere.ini
 missing=$job
-submit homeless -N2 -- train.sbatch run.ini --run /proc/run
+# in_turn.sh: lockstep on nodes of which the second looks at itself after the first has failed.
+cat >in_turn.sh <<'IN_TURN'
+#!/usr/bin/env bash
+[ "$1" = doctor ] || exec "$REAL" "$@"
+until [ "$SLURM_NODEID" = 0 ] || [ -e "first_$SLURM_JOB_ID" ]; do sleep 0.2; done
+[ "$SLURM_NODEID" = 0 ] || sleep 1  # time for what would end it
+"$REAL" "$@"
+code=$?
+touch "first_$SLURM_JOB_ID"
+exit "$code"
+IN_TURN
+chmod +x in_turn.sh
+export REAL=$LOCKSTEP
+LOCKSTEP=$PWD/in_turn.sh submit homeless -N2 -- train.sbatch run.ini --run /proc/run
 homeless=$job
 sweep=$(sbatch --parsable --array=1-4 --output=sweep-%a.log "$templates/array.sbatch" run.ini sweep.txt sweep)
 windows=$(sbatch --parsable --array=1-2 --output=windows-%a.log "$templates/array.sbatch" run.ini windows.txt windows)
