@@ -70,16 +70,22 @@ StopRequests::StopRequests(std::string run_directory, bool watch_files)
   launcher_signals = 0;
   term_signals = 0;
   find_launchers();
-  for (const auto& [signal, handler] : handlers) {
+  for (std::size_t i = 0; i < handlers.size(); ++i) {
     struct sigaction action {};
-    action.sa_sigaction = handler;
+    action.sa_sigaction = handlers[i].second;
     action.sa_flags = SA_RESTART | SA_SIGINFO;
-    sigaction(signal, &action, nullptr);
+    sigaction(handlers[i].first, &action, &before_[i]);
   }
 }
 
 StopRequests::~StopRequests() {
-  for (const auto& [signal, handler] : handlers) std::signal(signal, SIG_DFL);
+  for (std::size_t i = 0; i < handlers.size(); ++i) {
+    const auto [signal, handler] = handlers[i];
+    if (preempted_ && handler == on_preempt)
+      std::signal(signal, SIG_IGN);
+    else
+      sigaction(signal, &before_[i], nullptr);
+  }
 }
 
 Requests StopRequests::pending() const {
@@ -89,6 +95,7 @@ Requests StopRequests::pending() const {
 }
 
 void StopRequests::clear(const Requests& obeyed) {
+  preempted_ = preempted_ || obeyed.preempt;
   if (!watch_files_) return;
   if (obeyed.user_stop) unlink(stop_file_.c_str());
   if (obeyed.checkpoint) unlink(checkpoint_file_.c_str());

@@ -1,6 +1,8 @@
 // Requests to stop or to checkpoint: signals, and files in the run directory.
 #pragma once
 
+#include <array>
+#include <csignal>
 #include <string>
 
 namespace lockstep::train {
@@ -15,6 +17,10 @@ struct Requests {
 
 /// Catches SIGINT, SIGTERM and SIGUSR2 while it lives; the handlers only set flags. A second SIGINT ends the
 /// process at once. One object at a time.
+///
+/// Afterwards signals do what they did before, with one exception: once a preemption was obeyed, SIGTERM and
+/// SIGUSR2 are ignored. Schedulers and job scripts send both, and the second may come, or reach this rank at
+/// all, when the run has saved and ends: the process must still end with its own exit code.
 class StopRequests {
  public:
   /// Looks for RUN/stop and RUN/checkpoint in `run_directory` (only where `watch_files`: rank 0).
@@ -25,12 +31,14 @@ class StopRequests {
 
   /// Cheap: called every step.
   Requests pending() const;
-  /// Removes the request files that `obeyed` names.
+  /// What the ranks together have done: removes the request files that `obeyed` names.
   void clear(const Requests& obeyed);
 
  private:
   std::string stop_file_, checkpoint_file_;
   bool watch_files_;
+  bool preempted_ = false;
+  std::array<struct sigaction, 3> before_{};  // what each of the signals did
 };
 
 }  // namespace lockstep::train
