@@ -1,8 +1,10 @@
 # lockstep_test(NAME [SOURCES file...] ROOMS room... [RANKS n...] [LIBRARIES target...] [LABELS label...]
-#               [TIMEOUT seconds])
+#               [TIMEOUT seconds] [GPU] [MAIN target] [ENVIRONMENT NAME=VALUE...] [ARGUMENTS word...])
 #
 # One Boost.Test program per call, NAME.cpp by default. Without RANKS it runs alone; with RANKS it is registered once per
 # rank count it must pass at, as NAME.npN, under mpirun (N = 1 too). Its cases see the world through tests/support/world.h.
+# GPU: labelled so, skipped where the program says that there is none, and alone, its ranks sharing one. MAIN: the object
+# library with main(), where it is not the usual one of tests with or without ranks.
 # Programs that count allocations (LIBRARIES lockstep_test_allocations) replace malloc, as sanitizers do: sanitizer
 # builds leave them out.
 find_program(MPIRUN NAMES mpirun mpiexec REQUIRED)
@@ -21,7 +23,7 @@ else()
 endif()
 
 function(lockstep_test name)
-  cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;ROOMS;RANKS;LABELS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(TEST "GPU" "TIMEOUT;MAIN" "SOURCES;ROOMS;RANKS;LABELS;LIBRARIES;ENVIRONMENT;ARGUMENTS" ${ARGN})
   if(LOCKSTEP_SANITIZE AND "lockstep_test_allocations" IN_LIST TEST_LIBRARIES)
     return()
   endif()
@@ -32,22 +34,39 @@ function(lockstep_test name)
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT 120)
   endif()
+  if(TEST_RANKS)
+    set(main lockstep_test_mpi_main)
+    set(environment ${LOCKSTEP_MPI_TEST_ENVIRONMENT} ${TEST_ENVIRONMENT})
+  else()
+    set(main lockstep_test_main)
+    set(environment ${LOCKSTEP_TEST_ENVIRONMENT} ${TEST_ENVIRONMENT})
+  endif()
+  if(TEST_MAIN)
+    set(main ${TEST_MAIN})
+  endif()
+  set(properties TIMEOUT ${TEST_TIMEOUT})
+  if(TEST_GPU)
+    list(APPEND TEST_LABELS gpu)
+    list(APPEND environment LOCKSTEP_SHARE_GPU=1)
+    list(APPEND properties SKIP_RETURN_CODE 77 RUN_SERIAL ON)
+  elseif(TEST_RANKS)
+    list(APPEND properties PROCESSORS 2)
+  endif()
+
   add_executable(test.${name} ${TEST_SOURCES})
   list(TRANSFORM TEST_ROOMS PREPEND lockstep_)
-  target_link_libraries(test.${name} PRIVATE ${TEST_ROOMS} ${TEST_LIBRARIES} lockstep_options
+  target_link_libraries(test.${name} PRIVATE ${main} ${TEST_LIBRARIES} ${TEST_ROOMS} lockstep_options
                         Boost::unit_test_framework)
   target_include_directories(test.${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)
   if(TEST_RANKS)
-    target_link_libraries(test.${name} PRIVATE lockstep_test_mpi_main)
     foreach(ranks ${TEST_RANKS})
-      add_test(NAME ${name}.np${ranks} COMMAND ${LOCKSTEP_MPIRUN} -n ${ranks} $<TARGET_FILE:test.${name}>)
-      set_tests_properties(${name}.np${ranks} PROPERTIES TIMEOUT ${TEST_TIMEOUT} LABELS "${TEST_LABELS}"
-                           PROCESSORS 2 ENVIRONMENT "${LOCKSTEP_MPI_TEST_ENVIRONMENT}")
+      add_test(NAME ${name}.np${ranks}
+               COMMAND ${LOCKSTEP_MPIRUN} -n ${ranks} $<TARGET_FILE:test.${name}> ${TEST_ARGUMENTS})
+      list(APPEND tests ${name}.np${ranks})
     endforeach()
   else()
-    target_link_libraries(test.${name} PRIVATE lockstep_test_main)
-    add_test(NAME ${name} COMMAND test.${name})
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${TEST_TIMEOUT} LABELS "${TEST_LABELS}"
-                         ENVIRONMENT "${LOCKSTEP_TEST_ENVIRONMENT}")
+    add_test(NAME ${name} COMMAND test.${name} ${TEST_ARGUMENTS})
+    set(tests ${name})
   endif()
+  set_tests_properties(${tests} PROPERTIES ${properties} LABELS "${TEST_LABELS}" ENVIRONMENT "${environment}")
 endfunction()

@@ -42,11 +42,11 @@ std::vector<Group> groups_of(std::span<const RankCores> ranks, int node) {
   return groups;
 }
 
+}  // namespace
+
 std::string threads_each(int threads) {
   return threads == 1 ? "a thread each" : fmt::format("{} threads each", threads);
 }
-
-}  // namespace
 
 std::vector<RankCores> cores_of_ranks(comm::Communicator& world) {
   const CoreSet mine = own_cores();
@@ -83,7 +83,10 @@ ThreadChoice choose_threads(std::span<const RankCores> ranks, const comm::Topolo
       consider(node, static_cast<double>(cores), group.ranks, counted(cores, "core") + hyper);
     }
     for (const RankCores& rank : ranks) {
-      if (rank.node != node || rank.quota_cores <= 0) continue;
+      if (rank.node != node) continue;
+      consider(node, static_cast<double>(rank.cores.size()), 1,
+               counted(rank.cores.size(), "core") + " of its own");
+      if (rank.quota_cores <= 0) continue;
       consider(
           node, rank.quota_cores, topology.ranks_on_node(node),
           fmt::format("{:g} cores' worth of time, which is what their control group gets", rank.quota_cores));

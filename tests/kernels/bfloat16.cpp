@@ -426,6 +426,23 @@ BOOST_FIXTURE_TEST_CASE(a_row_depends_neither_on_the_other_rows_nor_on_threads, 
   }
 }
 
+BOOST_FIXTURE_TEST_CASE(sums_of_dense_layers_and_norms_do_not_depend_on_threads, Fixture) {
+  const auto one_thread = make_cpu_backend(1);
+  Call c(*backend, DType::bfloat16);
+  const Tensor x = c.in(normal({300, 96})), dy = c.in(normal({300, 160}));
+  const Tensor dweight = c.result({160, 96}), alone = c.result({160, 96});
+  backend->linear_backward_weight(x, dy, dweight, false);
+  one_thread->linear_backward_weight(x, dy, alone, false);
+  BOOST_TEST(same_bits(dweight, alone));
+
+  // Some slices for each thread.
+  const Tensor images = c.in(normal({24, 8, 40, 40})), centre = draw.normal({8});
+  const Tensor moments = c.result({2, 8}, DType::float64), moments_alone = c.result({2, 8}, DType::float64);
+  backend->channel_moments(images, centre, moments);
+  one_thread->channel_moments(images, centre, moments_alone);
+  BOOST_TEST(same_bits(moments, moments_alone));
+}
+
 BOOST_FIXTURE_TEST_CASE(nothing_in_nothing_out, Fixture) {
   Call c(*backend, DType::bfloat16);
   const Tensor none = c.out({0, 8}), dweight = c.result({4, 8});

@@ -81,6 +81,11 @@ BOOST_AUTO_TEST_CASE(partly_shared_cores_are_shared_by_all_that_touch_them) {
   BOOST_TEST(threads_of({on("0-3", 8), on("4-7", 8), on("3-4", 8)}) == 2);  // the last joins the others
 }
 
+BOOST_AUTO_TEST_CASE(no_rank_gets_more_threads_than_it_has_cores) {
+  BOOST_TEST(threads_of({on("0", 8), on("0-7", 8)}) == 1);
+  BOOST_TEST(threads_of({on("0-1", 8), on("0-7", 8)}) == 2);
+}
+
 BOOST_AUTO_TEST_CASE(crowding_says_who_takes_turns_where) {
   const auto text = [](const std::vector<RankCores>& ranks, int threads) {
     const auto crowd = train::crowding(ranks, machines(std::vector<int>(ranks.size(), 0)), 0, threads);

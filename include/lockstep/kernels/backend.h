@@ -49,7 +49,6 @@ class Backend {
   virtual std::unique_ptr<Feed> make_feed();
 
   // --- memory
-  // -------------------------------------------------------------------------------------------------------
   /// Uninitialised, from the backend's pool.
   virtual Tensor empty(Shape shape, DType dtype = DType::float32, int channel_block = 1) = 0;
   /// Bytes the pool has obtained from the system.
@@ -67,21 +66,20 @@ class Backend {
                                 const Tensor& y) = 0;
 
   // --- elementwise (any shape; equal layouts; padding lanes stay zero)
-  // --------------------------------------------------
   virtual void add(const Tensor& a, const Tensor& b, const Tensor& y) = 0;  ///< y may be a
   /// y = x + row, x: [..., n] with n = row.numel() elements repeated (position embeddings, biases).
   virtual void add_rows(const Tensor& x, const Tensor& row, const Tensor& y) = 0;
   /// row (+)= sum of x's repetitions of row.numel() elements, in order.
   virtual void sum_rows(const Tensor& x, const Tensor& row, bool accumulate) = 0;
-  virtual void scale(const Tensor& x, float factor, const Tensor& y) = 0;  ///< y may be x
-  virtual void activation(Activation kind, const Tensor& x, const Tensor& y) = 0;
+  virtual void scale(const Tensor& x, float factor, const Tensor& y) = 0;          ///< y may be x
+  virtual void activation(Activation kind, const Tensor& x, const Tensor& y) = 0;  ///< y may be x
+  /// dx may be dy.
   virtual void activation_backward(Activation kind, const Tensor& x, const Tensor& dy, const Tensor& dx) = 0;
   /// y = x / (1 - p) where uniform(key, element) >= p, else 0. Its own backward (pass dy as x). Elements are
   /// numbered in logical row-major order. 0 <= p < 1.
   virtual void dropout(const Tensor& x, float p, const RandomKey& key, const Tensor& y) = 0;
 
   // --- dense
-  // -----------------------------------------------------------------------------------------------------------
   // x: [rows, in] (leading dimensions folded), weight: [out, in], bias: [out] or none, y: [rows, out].
   virtual void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) = 0;
   virtual void linear_backward_input(const Tensor& dy, const Tensor& weight, const Tensor& dx) = 0;
@@ -100,9 +98,8 @@ class Backend {
                                                 const Tensor& before, const Tensor& dx);
 
   // --- convolution
-  // ----------------------------------------------------------------------------------------------------- x:
-  // [N, C, H, W], weight: [O, C / groups, kh, kw] plain, bias: [O] or none, y: [N, O, H', W']; H' = (H + 2
-  // padding - kh) / stride + 1. x and y in any channel block; preferred_channel_block is fast.
+  // x: [N, C, H, W], weight: [O, C / groups, kh, kw] plain, bias: [O] or none, y: [N, O, H', W'];
+  // H' = (H + 2 padding - kh) / stride + 1. x and y in any channel block; preferred_channel_block is fast.
   virtual void convolution(const Tensor& x, const Tensor& weight, const Tensor& bias,
                            const Convolution& geometry, const Tensor& y) = 0;
   virtual void convolution_backward_input(const Tensor& dy, const Tensor& weight, const Convolution& geometry,
@@ -113,7 +110,6 @@ class Backend {
   virtual void channel_sums(const Tensor& dy, const Tensor& dbias, bool accumulate) = 0;
 
   // --- pooling
-  // ---------------------------------------------------------------------------------------------------------
   /// winners: int32 of y's shape and layout: flat place (h * W + w) in x of each maximum (the first on a
   /// tie).
   virtual void max_pool(const Tensor& x, const Pool& geometry, const Tensor& y, const Tensor& winners) = 0;
@@ -130,9 +126,8 @@ class Backend {
   virtual void upsample_nearest_backward(const Tensor& dy, int scale, const Tensor& dx) = 0;
 
   // --- normalisation
-  // --------------------------------------------------------------------------------------------------- Batch
-  // norm is cut where ranks must meet: moments -> (sum over ranks) -> normalise; the same backward. x: [N, C,
-  // H, W] or [N, C]; moments and sums: float64.
+  // Batch norm is cut where ranks must meet: moments -> (sum over ranks) -> normalise; the same backward.
+  // x: [N, C, H, W] or [N, C]; moments and sums: float64.
   /// moments [2, C]: per channel the sum of (x - centre) and of (x - centre)^2; centre: float32 [C].
   virtual void channel_moments(const Tensor& x, const Tensor& centre, const Tensor& moments) = 0;
   /// y = (x - mean[c]) * inv_std[c] * weight[c] + bias[c]; weight and bias may be none.
@@ -200,7 +195,6 @@ class Backend {
                                    const Tensor& dweight, const Tensor& dbias, bool accumulate) = 0;
 
   // --- attention
-  // -------------------------------------------------------------------------------------------------------
   // q, k, v: columns of [batch, time, *] matrices, `heads` heads of width channels / heads side by side;
   // scale 1 / sqrt(width). y: [batch, time, channels]. saved: what the backward needs beside y, float32 of
   // the shape below: the logarithms of the rows' sums of exponentials, [batch, heads, time], or, for short
@@ -214,7 +208,6 @@ class Backend {
                                   const Columns& dq, const Columns& dk, const Columns& dv) = 0;
 
   // --- embedding, losses
-  // -----------------------------------------------------------------------------------------------
   /// indices: int64, any shape; weight: [rows, width]; y: [indices..., width]. An index outside throws
   /// DataError with its value.
   virtual void embedding(const Tensor& indices, const Tensor& weight, const Tensor& y) = 0;
@@ -241,7 +234,6 @@ class Backend {
                                       const Tensor& dx) = 0;
 
   // --- gradients and optimizers
-  // ----------------------------------------------------------------------------------------
   /// into += x over raw float32 or float64 memory: one inner node of the reduction tree. Float64 is rounded
   /// first where it is added to float32.
   virtual void accumulate(const Tensor& into, const Tensor& x) = 0;

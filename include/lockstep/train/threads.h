@@ -32,6 +32,9 @@ struct ThreadChoice {
 /// one: one number for all ranks, since bits depend on it. Ranks whose cores overlap share them evenly.
 ThreadChoice choose_threads(std::span<const RankCores> ranks, const comm::Topology& topology);
 
+/// "a thread each", "4 threads each"
+std::string threads_each(int threads);
+
 /// Threads that have to take turns.
 struct Crowding {
   bool bound_away = false;  ///< the machine has more cores than these ranks may use

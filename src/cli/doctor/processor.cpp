@@ -20,7 +20,7 @@ Finding judge(const std::vector<train::RankCores>& all, const comm::Topology& to
   if (const auto crowd = train::crowding(all, topology, node, threads))
     return {subject, crowd->bound_away ? Verdict::problem : Verdict::note, crowd->text, crowd->remedy};
   const std::string& host = topology.host_names[static_cast<std::size_t>(node)];
-  const std::string each = threads == 1 ? "a thread each" : fmt::format("{} threads each", threads);
+  const std::string each = train::threads_each(threads);
   std::set<CoreSet> sets;
   std::map<CoreSet, CoreSet> of_physical;  // of ranks with a hardware thread each
   std::vector<std::string> shown;

@@ -79,11 +79,16 @@ void MixedBackend::by_copies(const Body& body) {
 template <class Body>
 void MixedBackend::by_slices(const Tensor& like, std::int64_t unit, const Body& body) {
   constexpr std::int64_t elements_per_thread = 32768;
+  by_slices_of(elements_per_thread * threads(), like, unit, body);
+}
+
+template <class Body>
+void MixedBackend::by_slices_of(std::int64_t elements, const Tensor& like, std::int64_t unit,
+                                const Body& body) {
   const std::int64_t count = like.shape().rank() == 0 ? 1 : like.size(0);
   const std::int64_t unit_elements =
       count == 0 ? 0 : unit * std::max<std::int64_t>(1, like.stored_numel() / count);
-  const std::int64_t step =
-      count == 0 ? 1 : unit * std::max<std::int64_t>(1, elements_per_thread * threads() / unit_elements);
+  const std::int64_t step = count == 0 ? 1 : unit * std::max<std::int64_t>(1, elements / unit_elements);
   if (!is_bf16(like) || count <= step) {
     return by_copies([&](Float32Copies& c) {
       body(
@@ -99,8 +104,9 @@ void MixedBackend::by_slices(const Tensor& like, std::int64_t unit, const Body& 
 
 template <class Body>
 void MixedBackend::sum_over_slices(const Tensor& like, const Tensor& sums, const Body& body) {
+  constexpr std::int64_t elements_together = 65536;
   Tensor part;
-  by_slices(like, 1, [&](Float32Copies& c, const auto& slice, bool first) {
+  by_slices_of(elements_together, like, 1, [&](Float32Copies& c, const auto& slice, bool first) {
     if (first) return body(c, slice, sums);
     if (!part) part = floats_.empty(sums.shape(), DType::float64, 1);
     body(c, slice, part);

@@ -143,7 +143,11 @@ class MixedBackend final : public Backend {
   /// being some slices of a tensor, a multiple of `unit` and so few that copies stay in the caches.
   template <class Body>
   void by_slices(const Tensor& like, std::int64_t unit, const Body& body);
-  /// The same for float64 sums over slices: body(copies, slice, sums of these slices).
+  /// With about so many elements at a time.
+  template <class Body>
+  void by_slices_of(std::int64_t elements, const Tensor& like, std::int64_t unit, const Body& body);
+  /// The same for float64 sums over slices: body(copies, slice, sums of these slices). How many slices are
+  /// taken together does not depend on the threads, as the sum's bits depend on it.
   template <class Body>
   void sum_over_slices(const Tensor& like, const Tensor& sums, const Body& body);
 
