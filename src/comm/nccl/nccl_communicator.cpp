@@ -133,10 +133,15 @@ std::unique_ptr<Arena> NcclCommunicator::allocate_arena(std::size_t plane_bytes,
   lane_->use_device();
   if (size() > 1) lane_->connection().start();
   std::unique_ptr<Arena> arena;
-  together(host_, [&] {
-    arena = std::make_unique<DeviceArena>(lane_, compute(), plane_bytes, planes,
-                                          size() > 1 && !options_.reproducible);
-  });
+  try {
+    together(host_, [&] {
+      arena = std::make_unique<DeviceArena>(lane_, compute(), plane_bytes, planes,
+                                            size() > 1 && !options_.reproducible);
+    });
+  } catch (...) {
+    arena.reset();  // no peer uses it: it goes like any other, not as one that an exception unwinds
+    throw;
+  }
   return arena;
 }
 

@@ -6,11 +6,13 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/nccl.h"
+#include "pretended_cuda.h"
 #include "pretended_nccl.h"
 #include "support/world.h"
 
 namespace comm = lockstep::comm;
 using lockstep::FailureError;
+using lockstep::test::pretended_cuda;
 using lockstep::test::pretended_nccl;
 using lockstep::test::world;
 
@@ -18,6 +20,13 @@ namespace {
 
 std::unique_ptr<comm::Communicator> make(double timeout_s) {
   return comm::make_nccl_communicator(world(), {.share_gpu = true, .timeout_s = timeout_s});
+}
+
+auto says(const std::string& text) {
+  return [text](const FailureError& error) {
+    BOOST_TEST_INFO(error.what());
+    return std::string(error.what()).find(text) != std::string::npos;
+  };
 }
 
 }  // namespace
@@ -33,6 +42,30 @@ BOOST_AUTO_TEST_CASE(a_start_that_fails_on_one_rank_fails_on_all_and_is_taken_fo
   BOOST_CHECK_EXCEPTION(ranks->allocate_arena(64, 1), FailureError, [](const FailureError& error) {
     return std::string(error.what()).find("failed before") != std::string::npos;
   });
+}
+
+BOOST_AUTO_TEST_CASE(memory_is_said_to_lack_only_where_it_does) {
+  const auto ranks = make(10);
+  const auto refused = [&](const std::string& text) {
+    BOOST_CHECK_EXCEPTION(ranks->allocate_arena(64, 1), FailureError, says(text));
+  };
+  if (world().size() == 1) {
+    pretended_cuda().memory = cudaErrorMemoryAllocation;
+    refused("the GPU has no");
+    pretended_cuda().memory = cudaErrorDevicesUnavailable;
+    refused("cudaMalloc failed on rank 0");
+    pretended_cuda().memory = cudaSuccess;
+  } else {
+    const int before = pretended_nccl().memories;
+    pretended_nccl().memory_breaks = world().rank() + 1 == world().size();
+    refused("ncclMemAlloc of");
+    pretended_cuda().free_bytes = 64;
+    refused("the GPU has no");
+    pretended_nccl().memory_breaks = false;
+    BOOST_TEST(pretended_nccl().memories == before);  // of those that had it, too
+    pretended_cuda().free_bytes = std::size_t{1} << 40;
+  }
+  ranks->allocate_arena(64, 1);  // it is as good as before
 }
 
 BOOST_AUTO_TEST_CASE(an_arena_that_cannot_be_registered_leaves_no_memory_behind) {
