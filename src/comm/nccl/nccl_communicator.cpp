@@ -99,7 +99,9 @@ class NcclCommunicator final : public Communicator {
     return host_.open_shared_file(path);
   }
   std::unique_ptr<Communicator> split(int colour, int key) override {
-    return std::make_unique<NcclCommunicator>(host_.split(colour, key), options_);
+    std::unique_ptr<Communicator> part = host_.split(colour, key), made;
+    together(host_, [&] { made = std::make_unique<NcclCommunicator>(std::move(part), options_); });
+    return made;
   }
   [[noreturn]] void abort(int exit_code) override {
     host_.abort(exit_code);

@@ -68,6 +68,14 @@ BOOST_AUTO_TEST_CASE(memory_is_said_to_lack_only_where_it_does) {
   ranks->allocate_arena(64, 1);  // it is as good as before
 }
 
+BOOST_AUTO_TEST_CASE(a_part_that_cannot_be_made_on_one_rank_is_made_on_none) {
+  const auto ranks = make(10);
+  if (world().rank() + 1 == world().size()) pretended_cuda().streams = cudaErrorDevicesUnavailable;
+  BOOST_CHECK_EXCEPTION(ranks->split(0, 0), FailureError, says("cudaStreamCreate failed on rank"));
+  pretended_cuda().streams = cudaSuccess;
+  ranks->split(0, 0);
+}
+
 BOOST_AUTO_TEST_CASE(an_arena_that_cannot_be_registered_leaves_no_memory_behind) {
   if (world().size() == 1) return;
   const auto ranks = make(10);
