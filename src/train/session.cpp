@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <limits>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -118,8 +119,11 @@ void Session::use_backend(Device device, const DeviceOptions& options) {
   }
   comm::together(world_, [&] { backend_ = kernels::make_backend(device); });
   if (!options.sums) return;
-  transport_ = comm::make_nccl_communicator(
-      world_, {.device = device.index, .stream = backend_->stream(), .reproducible = options.reproducible});
+  comm::NcclOptions of_nccl{
+      .device = device.index, .stream = backend_->stream(), .reproducible = options.reproducible};
+  if (hang_timeout_s_)
+    of_nccl.timeout_s = *hang_timeout_s_ > 0 ? *hang_timeout_s_ : std::numeric_limits<double>::infinity();
+  transport_ = comm::make_nccl_communicator(world_, of_nccl);
   if (watchdog_) watchdog_->look_after(transport_.get());
 }
 
@@ -139,6 +143,7 @@ void Session::use_device(const std::string& asked, const DeviceOptions& options)
 }
 
 void Session::watch(double hang_timeout_s, bool signal_report) {
+  hang_timeout_s_ = hang_timeout_s;
   watchdog_.reset();
   watchdog_ = std::make_unique<train::Watchdog>(
       world_, train::WatchOptions{.hang_timeout_s = hang_timeout_s, .signal_report = signal_report});
