@@ -75,13 +75,16 @@ int end_together(comm::Communicator& errors, const Failure& failure) {
 
 /// What each rank has. Collective.
 std::vector<train::RankDevices> gathered(comm::Communicator& world, const kernels::Gpus& gpus) {
-  const nlohmann::json mine = {{"gpus", gpus.visible.size()}, {"problem", gpus.problem}};
+  const nlohmann::json mine = {
+      {"gpus", gpus.visible.size()}, {"problem", gpus.problem}, {"remedy", gpus.remedy}};
   std::vector<train::RankDevices> of_rank;
   const comm::Topology& topology = world.topology();
   for (const nlohmann::json& record : comm::all_gather_json(world, mine)) {
     const auto node = static_cast<std::size_t>(topology.node_of_rank[of_rank.size()]);
-    of_rank.push_back(
-        {.gpus = record["gpus"], .problem = record["problem"], .host = topology.host_names[node]});
+    of_rank.push_back({.gpus = record["gpus"],
+                       .problem = record["problem"],
+                       .remedy = record["remedy"],
+                       .host = topology.host_names[node]});
   }
   return of_rank;
 }
@@ -90,8 +93,9 @@ std::vector<train::RankDevices> gathered(comm::Communicator& world, const kernel
 kernels::Gpus usable_gpus(bool sums) {
   kernels::Gpus gpus = kernels::find_gpus();
   if (!sums || gpus.visible.empty()) return gpus;
-  if (const std::string problem = comm::find_nccl().problem; !problem.empty()) {
-    gpus.problem = problem;
+  if (const comm::NcclFound nccl = comm::find_nccl(); !nccl.problem.empty()) {
+    gpus.problem = nccl.problem;
+    gpus.remedy = nccl.remedy;
     gpus.visible.clear();
   }
   return gpus;

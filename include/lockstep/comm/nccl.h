@@ -23,6 +23,7 @@ struct NcclOptions {
 struct NcclFound {
   std::string version;  ///< "2.28.3"
   std::string problem;  ///< why there is none
+  std::string remedy;   ///< what helps against that
 };
 NcclFound find_nccl();
 
@@ -50,8 +51,8 @@ std::string sharing_problem(Communicator& host, int device);
 /// which must be the same on all ranks. NCCL starts up at the first arena: what is split off for gathers
 /// alone costs nothing.
 ///
-/// Throws UsageError where Lockstep was built without CUDA, if there is no such GPU, or if ranks would share one
-/// that they may not share; the same on all ranks.
+/// Throws UsageError where Lockstep was built without CUDA, if there is no such GPU, or if ranks would share
+/// one that they may not share; the same on all ranks.
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, const NcclOptions& options);
 
 }  // namespace lockstep::comm
