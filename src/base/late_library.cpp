@@ -2,8 +2,6 @@
 
 #include <dlfcn.h>
 
-#include "lockstep/base/error.h"
-
 namespace lockstep {
 
 LateLibrary::LateLibrary(const std::string& file, const std::vector<std::string>& folders,
@@ -16,12 +14,12 @@ LateLibrary::LateLibrary(const std::string& file, const std::vector<std::string>
     handle_ = ::dlopen((folder + "/" + file).c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle_) return;
   }
-  throw UsageError("{}: cannot be loaded: {}; {}", file, why, remedy);
+  throw LibraryError(fmt::format("{}: cannot be loaded: {}", file, why), remedy);
 }
 
 void* LateLibrary::address_of(const char* name) const {
   void* const address = ::dlsym(handle_, name);
-  if (!address) throw UsageError("{}: has no {}; {}", file_, name, remedy_);
+  if (!address) throw LibraryError(fmt::format("{}: has no {}", file_, name), remedy_);
   return address;
 }
 

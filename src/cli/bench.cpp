@@ -152,6 +152,8 @@ ExitCode bench_step(Session& session, const Arguments& arguments) {
 
   const train::StepTimes times = train::time_steps(session, workload, steps, compute, overrides);
   if (session.world().rank() != 0) return ExitCode::done;
+  // A process's own memory is the host's: that of a GPU is not in it.
+  const bool on_cpu = session.backend().device() == Device::cpu();
   if (values.count("json")) {
     fmt::print("{}\n", nlohmann::json{{"model", times.model},
                                       {"precision", times.precision},
@@ -160,7 +162,8 @@ ExitCode bench_step(Session& session, const Arguments& arguments) {
                                       {"step_ms", times.step_ms},
                                       {"samples_per_second", times.samples_per_second},
                                       {"exposed_comm_ms", times.exposed_comm_ms},
-                                      {"peak_memory_bytes", times.peak_memory_bytes},
+                                      {on_cpu ? "peak_memory_bytes" : "peak_host_memory_bytes",
+                                       times.peak_memory_bytes},
                                       {"page_faults", times.page_faults}}
                            .dump(2));
   } else {
@@ -168,7 +171,7 @@ ExitCode bench_step(Session& session, const Arguments& arguments) {
                times.model, times.precision, counted(times.ranks, "rank"),
                kernels::name_of(session.backend().device()), times.step_ms, times.samples_per_second,
                times.exposed_comm_ms);
-    fmt::print("peak memory {:.0f} MiB a rank, {:.1f} page faults a step\n",
+    fmt::print("peak {}memory {:.0f} MiB a rank, {:.1f} page faults a step\n", on_cpu ? "" : "host ",
                times.peak_memory_bytes / bytes_per_mib, times.page_faults);
   }
   return ExitCode::done;

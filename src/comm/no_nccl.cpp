@@ -4,7 +4,7 @@
 
 namespace lockstep::comm {
 
-NcclFound find_nccl() { return {.version = {}, .problem = "this build computes on CPUs only"}; }
+NcclFound find_nccl() { return {.version = {}, .problem = "this build computes on CPUs only", .remedy = {}}; }
 
 std::string sharing_problem(Communicator&, int) { return {}; }
 

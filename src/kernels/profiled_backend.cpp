@@ -1,6 +1,8 @@
 // A backend that times another one, call by call.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "lockstep/kernels/profile.h"
@@ -99,9 +101,11 @@ class ProfiledBackend final : public Backend {
         "fill", [&] { inner_.fill(out, value); }, out);
   }
   void copy(const Tensor& from, const Tensor& to) override {
+    const std::size_t before = pending_.size();
     time(
         "copy", [&] { inner_.copy(from, to); }, from, to);
-    if (to.device() != from.device() && to.device() == Device::cpu()) settle();  // a read: it has waited
+    // A read has waited for what was asked for before it, but not for the mark that follows it.
+    if (to.device() != from.device() && to.device() == Device::cpu()) settle(before);
   }
   void normalize_images(const Tensor& x, const Tensor& scale, const Tensor& shift, const Tensor& y) override {
     time(
@@ -433,19 +437,21 @@ class ProfiledBackend final : public Backend {
     call();
     timers_[span]->mark(moment_of_end);
     pending_.push_back({work, (bytes_in(operands) + ... + 0.0)});
-    if (device() == Device::cpu()) settle();
+    if (device() == Device::cpu()) settle(pending_.size());
   }
   template <class Call, class... Operands>
   void time(const char* name, const Call& call, const Operands&... operands) {
     time(Work{name}, call, operands...);
   }
-  /// To be called when the device has done all it was asked for.
-  void settle() {
-    for (std::size_t span = 0; span < pending_.size(); ++span) {
+  /// Adds the first `spans` of what is pending: to be called when the device has passed their ends.
+  void settle(std::size_t spans) {
+    for (std::size_t span = 0; span < spans; ++span) {
       const auto& [work, bytes] = pending_[span];
       profile_.add(work.name, timers_[span]->elapsed_ms(moment_of_start, moment_of_end), work.flops, bytes);
     }
-    pending_.clear();
+    const auto over = static_cast<std::ptrdiff_t>(spans);
+    pending_.erase(pending_.begin(), pending_.begin() + over);
+    std::rotate(timers_.begin(), timers_.begin() + over, timers_.end());  // the others keep theirs
   }
 
   static constexpr int moment_of_start = 0, moment_of_end = 1;

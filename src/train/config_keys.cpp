@@ -159,7 +159,7 @@ std::vector<Key> make_keys() {
       key("train.frozen", at(&Config::train, &TrainConfig::frozen),
           "name patterns of parameters that do not learn"),
       choice("train.cuda_graph", at(&Config::train, &TrainConfig::cuda_graph), {"auto", "true", "false"},
-             "capture the step as a CUDA graph"),
+             "capture the step as a CUDA graph: this version cannot, and refuses true"),
 
       choice("optimizer.name", at(&Config::optimizer, &OptimizerConfig::name), {"adamw", "sgd"}, "algorithm"),
       key("optimizer.lr", at(&Config::optimizer, &OptimizerConfig::lr), "learning rate"),

@@ -14,11 +14,15 @@ std::string place_of(std::span<const RankDevices> of_rank, std::size_t rank) {
 
 [[noreturn]] void throw_no_gpu(const std::string& asked, std::span<const RankDevices> of_rank,
                                std::size_t rank) {
-  const std::string& problem = of_rank[rank].problem;
-  throw UsageError(
-      "device {}: {} has no GPU{}; ask the scheduler for one a rank (--gpus-per-task=1), or choose device {}",
-      asked, place_of(of_rank, rank), problem.empty() ? "" : " that can be reached: " + problem,
-      asked == "auto" ? "cpu: other ranks have one" : "cpu or auto");
+  const RankDevices& here = of_rank[rank];
+  const bool others = std::ranges::any_of(of_rank, [](const RankDevices& other) { return other.gpus > 0; });
+  if (here.problem.empty())
+    throw UsageError(
+        "device {}: {} has no GPU{}; ask the scheduler for as many a node as it has ranks (sbatch "
+        "--gpus-per-node), or choose device cpu",
+        asked, place_of(of_rank, rank), others ? ", but other ranks have one" : "");
+  throw UsageError("device {}: {} can use no GPU{}: {}; {}, or choose device cpu", asked,
+                   place_of(of_rank, rank), others ? ", but other ranks can" : "", here.problem, here.remedy);
 }
 
 }  // namespace
@@ -41,8 +45,9 @@ DeviceChoice choose_device(const std::string& asked, bool built, std::span<const
   const auto rank_without = static_cast<std::size_t>(without - of_rank.begin());
   if (wanted && without != of_rank.end()) throw_no_gpu(asked, of_rank, rank_without);
   if (std::ranges::all_of(of_rank, lacks)) {
-    const std::string& problem = of_rank[0].problem;
-    return {.remark = problem.empty() ? "" : "computes on CPUs: no GPU can be reached: " + problem};
+    if (of_rank[0].problem.empty()) return {};
+    return {.remark = fmt::format("computes on CPUs: no GPU can be used: {}; {}", of_rank[0].problem,
+                                  of_rank[0].remedy)};
   }
   if (without != of_rank.end()) throw_no_gpu(asked, of_rank, rank_without);
   if (sharing.empty()) return {.kind = Device::Kind::cuda, .remark = {}};

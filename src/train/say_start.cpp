@@ -68,7 +68,7 @@ std::vector<std::string> notes_on_sums(const Config& config, const comm::Communi
   if (on_gpus && transport.size() > 1 && !config.train.reproducible)
     notes.emplace_back(
         "sums are in NCCL's order, which depends on the number of ranks: the same bits at the same number of "
-        "ranks only; train.reproducible = true gives the bits of any other");
+        "ranks only; train.reproducible = true gives the same bits at any number of ranks");
   if (config.ddp.reduce_dtype == "fp32") return notes;
   if (!transport.rounds(wire_of(config)))
     notes.push_back(fmt::format("ddp.reduce_dtype = {} has no effect here: nothing travels {}",

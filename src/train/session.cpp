@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <limits>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -74,13 +75,16 @@ int end_together(comm::Communicator& errors, const Failure& failure) {
 
 /// What each rank has. Collective.
 std::vector<train::RankDevices> gathered(comm::Communicator& world, const kernels::Gpus& gpus) {
-  const nlohmann::json mine = {{"gpus", gpus.visible.size()}, {"problem", gpus.problem}};
+  const nlohmann::json mine = {
+      {"gpus", gpus.visible.size()}, {"problem", gpus.problem}, {"remedy", gpus.remedy}};
   std::vector<train::RankDevices> of_rank;
   const comm::Topology& topology = world.topology();
   for (const nlohmann::json& record : comm::all_gather_json(world, mine)) {
     const auto node = static_cast<std::size_t>(topology.node_of_rank[of_rank.size()]);
-    of_rank.push_back(
-        {.gpus = record["gpus"], .problem = record["problem"], .host = topology.host_names[node]});
+    of_rank.push_back({.gpus = record["gpus"],
+                       .problem = record["problem"],
+                       .remedy = record["remedy"],
+                       .host = topology.host_names[node]});
   }
   return of_rank;
 }
@@ -89,8 +93,9 @@ std::vector<train::RankDevices> gathered(comm::Communicator& world, const kernel
 kernels::Gpus usable_gpus(bool sums) {
   kernels::Gpus gpus = kernels::find_gpus();
   if (!sums || gpus.visible.empty()) return gpus;
-  if (const std::string problem = comm::find_nccl().problem; !problem.empty()) {
-    gpus.problem = problem;
+  if (const comm::NcclFound nccl = comm::find_nccl(); !nccl.problem.empty()) {
+    gpus.problem = nccl.problem;
+    gpus.remedy = nccl.remedy;
     gpus.visible.clear();
   }
   return gpus;
@@ -118,8 +123,11 @@ void Session::use_backend(Device device, const DeviceOptions& options) {
   }
   comm::together(world_, [&] { backend_ = kernels::make_backend(device); });
   if (!options.sums) return;
-  transport_ = comm::make_nccl_communicator(
-      world_, {.device = device.index, .stream = backend_->stream(), .reproducible = options.reproducible});
+  comm::NcclOptions of_nccl{
+      .device = device.index, .stream = backend_->stream(), .reproducible = options.reproducible};
+  if (hang_timeout_s_)
+    of_nccl.timeout_s = *hang_timeout_s_ > 0 ? *hang_timeout_s_ : std::numeric_limits<double>::infinity();
+  transport_ = comm::make_nccl_communicator(world_, of_nccl);
   if (watchdog_) watchdog_->look_after(transport_.get());
 }
 
@@ -139,6 +147,7 @@ void Session::use_device(const std::string& asked, const DeviceOptions& options)
 }
 
 void Session::watch(double hang_timeout_s, bool signal_report) {
+  hang_timeout_s_ = hang_timeout_s;
   watchdog_.reset();
   watchdog_ = std::make_unique<train::Watchdog>(
       world_, train::WatchOptions{.hang_timeout_s = hang_timeout_s, .signal_report = signal_report});

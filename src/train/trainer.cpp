@@ -442,8 +442,9 @@ ExitCode Trainer::take_steps() {
   whereabouts::enter(Phase::checkpoint);
   store_.finish();
   write_timeline();
-  progress_->note(fmt::format("done: {} steps; checkpoint {}; rank 0 took at most {} MiB of memory", done_,
-                              store_.current_path(), process_memory().peak_bytes >> 20));
+  progress_->note(fmt::format("done: {} steps; checkpoint {}; rank 0 took at most {} MiB of {}memory", done_,
+                              store_.current_path(), process_memory().peak_bytes >> 20,
+                              session_.backend().device() == Device::cpu() ? "" : "host "));
   return ExitCode::done;
 }
 

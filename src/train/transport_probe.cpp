@@ -15,10 +15,10 @@ namespace lockstep::train {
 struct TransportProbe::Shared {
   std::mutex in_use;  ///< of the transport
   std::atomic<const comm::Communicator*> transport{nullptr};
-  mutable std::mutex telling;
+  std::mutex telling;  ///< guards `error` and `over`
   std::string error;
   std::condition_variable rest;
-  bool over = false;  ///< under `telling`
+  bool over = false;
   std::atomic<std::uint64_t> turns{0};
 };
 
@@ -57,11 +57,17 @@ void TransportProbe::look_after(const comm::Communicator* transport) {
 }
 
 std::string TransportProbe::error() const {
-  const std::lock_guard lock(shared_->telling);
-  return shared_->error;
+  const std::shared_ptr<Shared> now = shared();
+  const std::lock_guard lock(now->telling);
+  return now->error;
 }
 
-std::uint64_t TransportProbe::turns() const { return shared_->turns; }
+std::uint64_t TransportProbe::turns() const { return shared()->turns; }
+
+std::shared_ptr<TransportProbe::Shared> TransportProbe::shared() const {
+  const std::lock_guard lock(changing_);
+  return shared_;
+}
 
 void TransportProbe::start() {
   thread_ = start_quiet_thread("the watch over the transport",
@@ -74,7 +80,9 @@ void TransportProbe::leave_behind() {
     shared_->over = true;
   }
   thread_.detach();
-  shared_ = std::make_shared<Shared>();
+  auto next = std::make_shared<Shared>();
+  const std::lock_guard lock(changing_);
+  shared_.swap(next);
 }
 
 void TransportProbe::ask(Shared& shared, double every_s) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -11,7 +12,8 @@
 
 namespace lockstep::train {
 
-/// All methods but turns() belong to one thread, or to threads that take turns; error() is any thread's.
+/// error() and turns() are any thread's, at any time. It is made, told what to look after, and ended by one
+/// thread, or by threads that take turns.
 class TransportProbe {
  public:
   /// every_s: between two questions. patience_s: the longest wait for an answer, where one has to be waited
@@ -31,10 +33,12 @@ class TransportProbe {
  private:
   struct Shared;
   static void ask(Shared& shared, double every_s);
+  std::shared_ptr<Shared> shared() const;
   void start();
   void leave_behind();
 
   double every_s_, patience_s_;
+  mutable std::mutex changing_;  ///< held while shared_ itself is another: its owner alone reads it without
   std::shared_ptr<Shared> shared_;
   std::thread thread_;
 };

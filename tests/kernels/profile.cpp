@@ -3,6 +3,7 @@
 #include "lockstep/kernels/profile.h"
 
 #include "kernels/reference.h"
+#include "support/fake_device.h"
 
 namespace lockstep::test {
 namespace {
@@ -90,6 +91,30 @@ BOOST_FIXTURE_TEST_CASE(operations_come_longest_first_until_the_profile_is_clear
   BOOST_TEST(operations[1].calls == 2);
   profile.clear();
   BOOST_TEST(profile.operations().empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_read_brings_what_went_before_it_and_is_known_itself_at_the_next) {
+  const auto device = make_fake_device();
+  Profile profile;
+  const auto timed = make_profiled_backend(*device, profile);
+  const Tensor x = timed->empty({4}), y = timed->empty({4}), here = Tensor::zeros({4});
+  const auto calls = [&](const std::string& name) {
+    for (const OperationFigures& operation : profile.operations())
+      if (operation.name == name) return operation.calls;
+    return std::int64_t{0};
+  };
+  timed->fill(x, 1);
+  timed->add(x, x, y);
+  BOOST_TEST(profile.operations().empty());
+  timed->copy(y, here);
+  BOOST_TEST(here.data<float>()[3] == 2);
+  BOOST_TEST((calls("fill") == 1 && calls("add") == 1));
+  BOOST_TEST(calls("copy") == 0);
+  timed->add(x, y, y);
+  timed->copy(y, here);
+  BOOST_TEST(here.data<float>()[3] == 3);
+  BOOST_TEST((calls("fill") == 1 && calls("add") == 2));
+  BOOST_TEST(calls("copy") == 1);
 }
 
 BOOST_FIXTURE_TEST_CASE(ceilings_are_what_a_product_and_a_copy_reach, Profiled) {

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <map>
@@ -10,6 +11,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::test {
@@ -113,11 +115,34 @@ class FakeFeed final : public kernels::Feed {
   std::atomic<bool> filling_ = false, in_use_ = false;
 };
 
+/// Knows a moment once a read has followed it, as a device that runs behind does.
+class FakeTimer final : public kernels::Timer {
+ public:
+  explicit FakeTimer(std::shared_ptr<const std::atomic<int>> reads) : reads_(std::move(reads)) {}
+  void mark(int which) override { moments_.at(static_cast<std::size_t>(which)) = {*reads_, monotonic_s()}; }
+  double elapsed_ms(int from, int to) override {
+    const Moment &begin = moments_.at(static_cast<std::size_t>(from)),
+                 &end = moments_.at(static_cast<std::size_t>(to));
+    if (std::max(begin.reads, end.reads) >= *reads_)
+      throw FailureError("timer: asked before a read has followed the moment");
+    return (end.time_s - begin.time_s) * 1e3;
+  }
+
+ private:
+  struct Moment {
+    int reads = 0;  ///< of the device, when it was marked
+    double time_s = 0;
+  };
+  std::shared_ptr<const std::atomic<int>> reads_;
+  std::array<Moment, most_moments> moments_;
+};
+
 class FakeDevice final : public kernels::Backend {
  public:
   Device device() const override { return Device::cuda(0); }
   int threads() const override { return 1; }
   std::string instruction_set() const override { return "fake"; }
+  std::unique_ptr<kernels::Timer> make_timer() override { return std::make_unique<FakeTimer>(reads_); }
   std::unique_ptr<kernels::Feed> make_feed() override { return std::make_unique<FakeFeed>(memory_); }
   Tensor empty(Shape shape, DType dtype, int channel_block) override {
     return Tensor::over(
@@ -130,6 +155,7 @@ class FakeDevice final : public kernels::Backend {
   void copy(const Tensor& from, const Tensor& to) override {
     const Access access(*memory_);
     cpu_->copy(as_cpu(from), as_cpu(to));
+    if (to.device() == Device::cpu()) ++*reads_;
   }
   Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t time) const override {
     return cpu_->attention_saved_shape(batch, heads, time);
@@ -446,6 +472,7 @@ class FakeDevice final : public kernels::Backend {
   }
 
   std::shared_ptr<ClosedMemory> memory_ = std::make_shared<ClosedMemory>();
+  std::shared_ptr<std::atomic<int>> reads_ = std::make_shared<std::atomic<int>>(0);
   std::unique_ptr<kernels::Backend> cpu_ = kernels::make_cpu_backend();
 };
 

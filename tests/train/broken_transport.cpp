@@ -134,3 +134,43 @@ BOOST_AUTO_TEST_CASE(a_transport_that_never_answers_holds_up_nobody) {
   }
   BOOST_TEST(asked);
 }
+
+/// For the thread sanitizer above all.
+BOOST_AUTO_TEST_CASE(it_may_be_asked_by_another_thread_while_a_transport_is_left_behind) {
+  static std::atomic<bool> released{false};
+  static std::atomic<int> asked{0}, gone{0};
+  class Slow final : public ls::test::Forwarding {
+   public:
+    using Forwarding::Forwarding;
+    std::string async_error() const override {
+      ++asked;
+      while (!released) std::this_thread::yield();
+      ++gone;
+      return {};
+    }
+  };
+  const auto world = ls::comm::make_self_communicator();
+  const Slow slow(*world);
+  std::atomic<bool> over{false};
+  std::string said;
+  std::uint64_t turns = 0;
+  constexpr int transports = 8;
+  {
+    ls::train::TransportProbe probe(0.001, 0.001);
+    std::thread looks([&] {
+      while (!over) {
+        said += probe.error();
+        turns += probe.turns();
+      }
+    });
+    for (int turn = 1; turn <= transports; ++turn) {
+      probe.look_after(&slow);
+      while (asked < turn) std::this_thread::yield();
+    }
+    over = true;
+    looks.join();
+  }
+  BOOST_TEST((said.empty() && turns == 0));
+  released = true;
+  while (gone < transports) std::this_thread::yield();  // they have the transport in their hands
+}

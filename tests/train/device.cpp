@@ -20,9 +20,10 @@ using ls::train::RankDevices;
 
 namespace {
 
-const std::vector<RankDevices> none{{0, "", "n0"}}, one{{1, "", "n0"}};
-const std::vector<RankDevices> four{{4, "", "n0"}, {4, "", "n0"}, {4, "", "n1"}, {4, "", "n1"}};
-const std::vector<RankDevices> mixed{{1, "", "n0"}, {0, "", "n1"}};
+const std::vector<RankDevices> none{{0, "", "", "n0"}}, one{{1, "", "", "n0"}};
+const std::vector<RankDevices> four{
+    {4, "", "", "n0"}, {4, "", "", "n0"}, {4, "", "", "n1"}, {4, "", "", "n1"}};
+const std::vector<RankDevices> mixed{{1, "", "", "n0"}, {0, "", "", "n1"}};
 
 auto says(const std::string& text) {
   return [text](const ls::UsageError& error) {
@@ -49,12 +50,13 @@ BOOST_AUTO_TEST_CASE(auto_takes_gpus_where_every_rank_has_one_and_this_build_can
 }
 
 BOOST_AUTO_TEST_CASE(auto_says_why_gpus_stand_idle) {
-  const auto broken = choose_device("auto", true, std::vector<RankDevices>{{0, "old driver", "n0"}});
-  BOOST_TEST(broken.remark.find("old driver") != std::string::npos);
+  const auto broken =
+      choose_device("auto", true, std::vector<RankDevices>{{0, "old driver", "a newer one", "n0"}});
+  BOOST_TEST(broken.remark.find("old driver; a newer one") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(ranks_with_one_gpu_between_them_do_not_take_it_unasked) {
-  const std::vector<RankDevices> two{{1, "", "n0"}, {1, "", "n0"}};
+  const std::vector<RankDevices> two{{1, "", "", "n0"}, {1, "", "", "n0"}};
   const std::string sharing = "ranks 0 and 1 both use GPU 3b of n0";
   BOOST_TEST((choose_device("auto", true, two, sharing).kind == Device::Kind::cpu));
   BOOST_TEST(choose_device("auto", true, two, sharing).remark.find(sharing) != std::string::npos);
@@ -74,6 +76,32 @@ BOOST_AUTO_TEST_CASE(what_is_missing_is_said_with_its_place) {
   BOOST_CHECK_EXCEPTION(choose_device("cuda", true, mixed), ls::UsageError, says("rank 1 on n1 has no"));
   BOOST_CHECK_EXCEPTION(choose_device("auto", true, mixed), ls::UsageError, says("other ranks have one"));
   BOOST_CHECK_EXCEPTION(choose_device("tpu", true, one), ls::UsageError, says("auto, cpu, cuda"));
+}
+
+BOOST_AUTO_TEST_CASE(a_cause_is_said_with_its_own_remedy_and_no_other) {
+  const auto has = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  const auto text_of = [](const std::string& asked, const std::vector<RankDevices>& of_rank) {
+    try {
+      choose_device(asked, true, of_rank);
+    } catch (const ls::UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::vector<RankDevices> broken{{1, "", "", "n0"}, {0, "no libcudnn", "load it", "n1"}};
+  for (const std::string asked : {"cuda", "auto"}) {
+    const std::string absent = text_of(asked, mixed), unloaded = text_of(asked, broken);
+    BOOST_TEST_CONTEXT(absent) {
+      BOOST_TEST(has(absent, "rank 1 on n1 has no GPU, but other ranks have one; ask the scheduler"));
+      BOOST_TEST(!has(absent, "--gpus-per-task"));  // it hides the GPUs of a node from one another
+    }
+    BOOST_TEST_CONTEXT(unloaded) {
+      BOOST_TEST(has(unloaded, "rank 1 on n1 can use no GPU, but other ranks can: no libcudnn; load it, or"));
+      BOOST_TEST(!has(unloaded, "scheduler"));
+    }
+  }
 }
 
 /// What the tests of training on a device rest on.

@@ -3,18 +3,29 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
+
 namespace lockstep {
+
+/// "cause; remedy", and each for itself.
+class LibraryError final : public UsageError {
+ public:
+  LibraryError(std::string why, std::string what_to_do)
+      : UsageError("{}; {}", why, what_to_do), cause(std::move(why)), remedy(std::move(what_to_do)) {}
+  std::string cause, remedy;
+};
 
 /// Stays loaded until the process ends.
 class LateLibrary {
  public:
-  /// Looks where the system does (LD_LIBRARY_PATH, ldconfig), then in the folders. Throws UsageError naming
+  /// Looks where the system does (LD_LIBRARY_PATH, ldconfig), then in the folders. Throws LibraryError naming
   /// the file, why it cannot be loaded, and `remedy`.
   LateLibrary(const std::string& file, const std::vector<std::string>& folders, const std::string& remedy);
 
-  /// Sets a pointer to the function of this name. UsageError naming both if the library has none.
+  /// Sets a pointer to the function of this name. LibraryError naming both if the library has none.
   template <class Function>
   void find(const char* name, Function*& function) const {
     function = reinterpret_cast<Function*>(address_of(name));

@@ -16,19 +16,20 @@ struct NcclOptions {
   bool reproducible = false;
   /// Several ranks may use one GPU: slow, for tests. LOCKSTEP_SHARE_GPU=1 in the environment says the same.
   bool share_gpu = false;
-  double timeout_s = 600;  ///< the longest wait for other ranks inside one call
+  double timeout_s = 600;  ///< the longest wait for other ranks inside one call; infinity: for ever
 };
 
 /// What of NCCL this process can have.
 struct NcclFound {
   std::string version;  ///< "2.28.3"
   std::string problem;  ///< why there is none
+  std::string remedy;   ///< what helps against that
 };
 NcclFound find_nccl();
 
 /// Why the ranks of `host` cannot sum between the GPUs they would take (`device`; -1: this rank has none):
-/// two ranks of one machine would share one without leave. Empty if they can. Collective, the same on all
-/// ranks.
+/// two ranks of one machine would share one that they may not share (NcclOptions::share_gpu). Empty if they
+/// can. Collective, the same on all ranks.
 std::string sharing_problem(Communicator& host, int device);
 
 /// A communicator whose arenas lie in the memory of a GPU and whose exchanges are made there; all else
@@ -50,8 +51,8 @@ std::string sharing_problem(Communicator& host, int device);
 /// which must be the same on all ranks. NCCL starts up at the first arena: what is split off for gathers
 /// alone costs nothing.
 ///
-/// Throws UsageError where Lockstep was built without CUDA, if there is no such GPU, or if ranks share one
-/// without leave; the same on all ranks.
+/// Throws UsageError where Lockstep was built without CUDA, if there is no such GPU, or if ranks would share
+/// one that they may not share; the same on all ranks.
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, const NcclOptions& options);
 
 }  // namespace lockstep::comm

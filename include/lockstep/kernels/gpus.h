@@ -20,7 +20,8 @@ struct Gpu {
 struct Gpus {
   bool built = false;           ///< this build computes on GPUs
   std::vector<Gpu> visible;     ///< to this process, in the order of their indices
-  std::string problem;          ///< why they cannot be reached, where that is not for want of any
+  std::string problem;          ///< why none can be used; empty where there are none, or no driver
+  std::string remedy;           ///< what helps against the problem
   std::string driver, runtime;  ///< versions of CUDA: what the driver knows, and what this build uses; "13.0"
 };
 

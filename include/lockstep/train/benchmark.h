@@ -33,7 +33,7 @@ struct StepTimes {
   double step_ms = 0;      ///< medians, of the slowest rank in each step
   double samples_per_second = 0;
   double exposed_comm_ms = 0;
-  double peak_memory_bytes = 0;  ///< of the largest rank's process, since it started
+  double peak_memory_bytes = 0;  ///< the host's, of the largest rank's process, since it started
   double page_faults = 0;        ///< a step, of the rank with most: 0 where steps reuse their memory
 };
 

@@ -9,13 +9,14 @@
 namespace lockstep::train {
 
 /// Among `visible` GPUs (at least one), that of the rank with this place on its machine: ranks take them in
-/// turn. A launcher that shows each rank a GPU of its own is right, too.
+/// turn. Where a launcher shows each rank one GPU only it is that one.
 int gpu_of_rank(int local_rank, int visible);
 
 /// What one rank has.
 struct RankDevices {
-  int gpus = 0;         ///< visible to it
-  std::string problem;  ///< why they cannot be reached, if that is known
+  int gpus = 0;         ///< visible to it, and good for what they are to do
+  std::string problem;  ///< why those of its machine are not; empty where there are none
+  std::string remedy;   ///< what helps against the problem
   std::string host;
 };
 

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 
@@ -50,7 +51,8 @@ class Session {
   comm::Communicator& transport() const { return transport_ ? *transport_ : world_; }
   /// Collective: from now to the end of the process, a rank without progress for longer than hang_timeout_s
   /// (0: never) ends the job on every rank with exit code 5 and a report of who and where. signal_report:
-  /// SIGUSR1 prints where each rank is, with its stack.
+  /// SIGUSR1 prints where each rank is, with its stack. Best before use_device(): between GPUs no rank waits
+  /// longer inside a call of NCCL, either.
   void watch(double hang_timeout_s, bool signal_report);
 
  private:
@@ -61,6 +63,7 @@ class Session {
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<comm::Communicator> transport_;  // on GPUs; works with the backend
   std::unique_ptr<train::Watchdog>& watchdog_;
+  std::optional<double> hang_timeout_s_;  // since watch()
 };
 
 /// run() for a program that returns how it ended.

@@ -108,8 +108,7 @@ Finding gpus(const Scene&) {
   const std::string driver = gpus.driver.empty() ? "no driver" : "driver for CUDA " + gpus.driver;
   const std::string versions = fmt::format("built with CUDA {}, {}", gpus.runtime, driver);
   if (!gpus.problem.empty()) {
-    return {subject, Verdict::problem, fmt::format("{}; {}", gpus.problem, versions),
-            "see nvidia-smi; a driver older than the CUDA it was built with needs an update"};
+    return {subject, Verdict::problem, fmt::format("{}; {}", gpus.problem, versions), gpus.remedy};
   }
   const int found = static_cast<int>(gpus.visible.size());
   if (found < asked) {
@@ -130,8 +129,7 @@ Finding nccl(const Scene&) {
   const comm::NcclFound found = comm::find_nccl();
   if (found.problem.empty()) return {subject, Verdict::ok, found.version, ""};
   if (gpus.visible.empty()) return {subject, Verdict::ok, "none here: sums go through MPI", ""};
-  return {subject, gpus.visible.size() > 1 ? Verdict::problem : Verdict::note, found.problem,
-          "a run on one GPU does without it; several need it"};
+  return {subject, gpus.visible.size() > 1 ? Verdict::problem : Verdict::note, found.problem, found.remedy};
 }
 
 }  // namespace lockstep::cli::checkup

@@ -74,7 +74,7 @@ void NcclConnection::start_together() {
   config.blocking = 0;
   leave_room_for_computing(config);
   const double usual_timeout_s = timeout_s_;
-  timeout_s_ = std::min(timeout_s_, start_patience_s);
+  timeout_s_ = std::min(timeout_s_ / 2, start_patience_s);
   together(host_, [&] {
     try {
       make("ncclCommInitRankConfig", [&](ncclComm_t) {

@@ -13,7 +13,8 @@ namespace lockstep::comm {
 
 class NcclConnection {
  public:
-  /// `host` must outlive it.
+  /// `host` must outlive it. timeout_s: the longest wait for other ranks; infinity: none but start and end is
+  /// bounded.
   NcclConnection(Communicator& host, double timeout_s);
   /// Ends it together with the other ranks; after a failure, or while an exception unwinds, aborts it, in
   /// bounded time.
@@ -22,8 +23,8 @@ class NcclConnection {
   NcclConnection& operator=(const NcclConnection&) = delete;
 
   /// Starts NCCL, if it has not been: collective over `host`. The calling thread's device is the rank's GPU.
-  /// Throws FailureError, or UsageError if there is no NCCL, the same on all ranks, in less time than a
-  /// watchdog gives a rank.
+  /// Throws FailureError, or UsageError if there is no NCCL, the same on all ranks, in at most half of
+  /// timeout_s: before a watchdog with that patience ends the job.
   void start();
   bool started() const { return shared_->comm != nullptr; }
 

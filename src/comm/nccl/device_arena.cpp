@@ -10,6 +10,14 @@ namespace {
 
 constexpr std::size_t alignment = 512;  // of planes: what copies and NCCL like best
 
+/// To be asked after ncclMemAlloc, which tells all of CUDA's errors as one; what it asks of the driver leaves
+/// no trace in the runtime.
+bool lacks_memory(std::size_t bytes) {
+  if (cudaPeekAtLastError() == cudaErrorMemoryAllocation) return true;
+  std::size_t free = 0, total = 0;
+  return cudaMemGetInfo(&free, &total) == cudaSuccess && free < bytes;
+}
+
 }  // namespace
 
 DeviceArena::DeviceArena(std::shared_ptr<DeviceLane> lane, cudaStream_t compute, std::size_t plane_bytes,
@@ -51,9 +59,21 @@ void DeviceArena::release() noexcept {
 void DeviceArena::allocate() {
   const std::size_t bytes = stride_bytes_ * static_cast<std::size_t>(planes_) + alignment;
   of_nccl_ = lane_->connection().started();
-  const bool made =
-      of_nccl_ ? ncclMemAlloc(&memory_, bytes) == ncclSuccess : cudaMalloc(&memory_, bytes) == cudaSuccess;
-  if (made && memory_) return;
+  if (!of_nccl_) {
+    const cudaError_t made = cudaMalloc(&memory_, bytes);
+    if (made == cudaErrorMemoryAllocation) throw_no_memory(bytes);
+    return check_cuda(made, "cudaMalloc", lane_->rank());
+  }
+  const ncclResult_t made = ncclMemAlloc(&memory_, bytes);
+  if (made == ncclSuccess && memory_) return;
+  if (lacks_memory(bytes)) throw_no_memory(bytes);
+  // The communicator is as good as before.
+  throw FailureError(
+      "ncclMemAlloc of {} bytes failed on rank {}: {}; NCCL_DEBUG=WARN in the environment shows more", bytes,
+      lane_->rank(), ncclGetErrorString(made));
+}
+
+void DeviceArena::throw_no_memory(std::size_t bytes) const {
   cudaGetLastError();  // want of memory leaves the device as it was
   throw FailureError(
       "arena on rank {}: the GPU has no {} bytes left for {} planes of {} bytes; use a smaller batch, or "

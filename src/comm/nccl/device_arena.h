@@ -32,6 +32,7 @@ class DeviceArena final : public Arena {
 
  private:
   void allocate();
+  [[noreturn]] void throw_no_memory(std::size_t bytes) const;
   void prepare(bool registered);
   void release() noexcept;
 

@@ -27,7 +27,7 @@ __device__ void store(std::byte* to, std::int64_t element, const Pack<T, Width>&
   *reinterpret_cast<Pack<T, Width>*>(to + element * static_cast<std::int64_t>(sizeof(T))) = pack;
 }
 
-// To the nearest, ties to even: the bits of base's half.h.
+// To the nearest, ties to even: the bits of tensor/half.h.
 template <class To, class From>
 __device__ To converted(From x) {
   if constexpr (std::is_same_v<To, From>) {

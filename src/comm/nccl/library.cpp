@@ -1,6 +1,5 @@
 #include "comm/nccl/library.h"
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/late_library.h"
 #include "lockstep/comm/nccl.h"
 
@@ -21,16 +20,17 @@ int version() {
 void load_all() {
   const LateLibrary nccl("libnccl.so.2",
                          {LOCKSTEP_NCCL_FOLDER, LOCKSTEP_CUDA_FOLDER, "/usr/local/cuda/lib64"},
-                         "install it, load its module, or name its folder in LD_LIBRARY_PATH; a single rank "
-                         "does without it");
+                         "install it, load its module, or name its folder in LD_LIBRARY_PATH (a single rank "
+                         "does without it)");
 #define LOCKSTEP_FIND(name) nccl.find(#name, name);
   LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_FIND)
 #undef LOCKSTEP_FIND
   if (version() >= NCCL_VERSION(2, 26, 0)) return;
-  throw UsageError(
-      "libnccl.so.2: its version is {}.{}, and 2.26 is the first that keeps the calls of several "
-      "communicators in order; load the module of a newer one, or name its folder in LD_LIBRARY_PATH",
-      version() / 10000, version() / 100 % 100);
+  throw LibraryError(
+      fmt::format("libnccl.so.2: its version is {}.{}, and 2.26 is the first that keeps the calls of several "
+                  "communicators in order",
+                  version() / 10000, version() / 100 % 100),
+      "load the module of a newer one, or name its folder in LD_LIBRARY_PATH");
 }
 
 }  // namespace
@@ -45,9 +45,10 @@ NcclFound find_nccl() {
     load_nccl();
     const int number = version();
     return {.version = fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100),
-            .problem = {}};
-  } catch (const Error& error) {
-    return {.version = {}, .problem = error.what()};
+            .problem = {},
+            .remedy = {}};
+  } catch (const LibraryError& error) {
+    return {.version = {}, .problem = error.cause, .remedy = error.remedy};
   }
 }
 

@@ -99,7 +99,9 @@ class NcclCommunicator final : public Communicator {
     return host_.open_shared_file(path);
   }
   std::unique_ptr<Communicator> split(int colour, int key) override {
-    return std::make_unique<NcclCommunicator>(host_.split(colour, key), options_);
+    std::unique_ptr<Communicator> part = host_.split(colour, key), made;
+    together(host_, [&] { made = std::make_unique<NcclCommunicator>(std::move(part), options_); });
+    return made;
   }
   [[noreturn]] void abort(int exit_code) override {
     host_.abort(exit_code);
@@ -133,10 +135,15 @@ std::unique_ptr<Arena> NcclCommunicator::allocate_arena(std::size_t plane_bytes,
   lane_->use_device();
   if (size() > 1) lane_->connection().start();
   std::unique_ptr<Arena> arena;
-  together(host_, [&] {
-    arena = std::make_unique<DeviceArena>(lane_, compute(), plane_bytes, planes,
-                                          size() > 1 && !options_.reproducible);
-  });
+  try {
+    together(host_, [&] {
+      arena = std::make_unique<DeviceArena>(lane_, compute(), plane_bytes, planes,
+                                            size() > 1 && !options_.reproducible);
+    });
+  } catch (...) {
+    arena.reset();  // no peer uses it: it goes like any other, not as one that an exception unwinds
+    throw;
+  }
   return arena;
 }
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/cuda/libraries.h"
-#include "lockstep/base/error.h"
+#include "lockstep/base/late_library.h"
 #include "lockstep/kernels/gpus.h"
 
 namespace lockstep::kernels {
@@ -17,7 +17,7 @@ std::string version_text(int version) {
 }  // namespace
 
 Gpus find_gpus() {
-  Gpus gpus{.built = true, .visible = {}, .problem = {}, .driver = {}, .runtime = {}};
+  Gpus gpus{.built = true, .visible = {}, .problem = {}, .remedy = {}, .driver = {}, .runtime = {}};
   int driver = 0, runtime = 0, count = 0;
   cudaDriverGetVersion(&driver);  // 0 without a driver
   cudaRuntimeGetVersion(&runtime);
@@ -36,8 +36,9 @@ Gpus find_gpus() {
   if (status == cudaSuccess) {
     try {
       if (count > 0) load_cuda_libraries();
-    } catch (const Error& error) {
-      gpus.problem = error.what();
+    } catch (const LibraryError& error) {
+      gpus.problem = error.cause;
+      gpus.remedy = error.remedy;
       gpus.visible.clear();
     }
     return gpus;
@@ -45,8 +46,13 @@ Gpus find_gpus() {
   cudaGetLastError();  // it is not the next call's
   gpus.visible.clear();
   // Without a driver there are no GPUs for anybody; with one that is too old there may be.
-  if (status != cudaErrorNoDevice && driver != 0)
+  if (status != cudaErrorNoDevice && driver != 0) {
     gpus.problem = fmt::format("{} ({})", cudaGetErrorString(status), cudaGetErrorName(status));
+    gpus.remedy =
+        status == cudaErrorInsufficientDriver
+            ? fmt::format("update the driver, which is for CUDA {}, or build with that", gpus.driver)
+            : "see nvidia-smi, and the driver's log (dmesg, Xid)";
+  }
   return gpus;
 }
 

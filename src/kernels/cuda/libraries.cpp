@@ -20,8 +20,7 @@ namespace {
 void load_all() {
   const std::vector<std::string> folders{LOCKSTEP_CUDA_FOLDER, LOCKSTEP_CUDNN_FOLDER,
                                          "/usr/local/cuda/lib64"};
-  const std::string remedy =
-      "install it, load its module, or name its folder in LD_LIBRARY_PATH; or set train.device = cpu";
+  const std::string remedy = "install it, load its module, or name its folder in LD_LIBRARY_PATH";
   const LateLibrary cublaslt(fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR), folders, remedy);
   const LateLibrary cudnn(fmt::format("libcudnn.so.{}", CUDNN_MAJOR), folders, remedy);
 #define LOCKSTEP_FIND(name) cublaslt.find(#name, name);

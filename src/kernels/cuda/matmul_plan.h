@@ -30,8 +30,8 @@ struct Epilogue {
                     ///< over k
   };
   Kind kind = Kind::none;
-  const void* bias = nullptr;    ///< of type `out`; written for its gradient. May be none under a GELU
-  const void* before = nullptr;  ///< [m, n] of type `out`: what the GELU is of. Written by gelu, or none
+  void* bias = nullptr;    ///< of type `out`; written for its gradient. May be none under a GELU
+  void* before = nullptr;  ///< [m, n] of type `out`: what the GELU is of. Written by gelu, or none
 };
 
 /// Everything that the choice of an algorithm depends on.

@@ -163,29 +163,28 @@ void Download::copy(const void* also, void* also_to, std::size_t also_bytes, con
 
 Upload::Upload(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
 
-Upload::~Upload() { free(); }
-
-void Upload::free() noexcept {
+Upload::~Upload() {
   for (cudaEvent_t& event : copied_) {
     if (!event) continue;
-    cudaEventSynchronize(event);
-    cudaEventDestroy(std::exchange(event, nullptr));
+    cudaEventSynchronize(event);  // its piece is being read
+    cudaEventDestroy(event);
   }
-  if (pinned_) cudaFreeHost(std::exchange(pinned_, nullptr));
+}
+
+void Upload::make() {
+  for (cudaEvent_t& event : copied_) {
+    if (!event) check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", device_);
+  }
+  pinned_ = allocate_pinned(pieces * piece_bytes, device_);
 }
 
 void Upload::copy(const void* from, void* to, std::size_t bytes) {
-  if (!pinned_) {
-    void* memory = nullptr;
-    check(cudaMallocHost(&memory, pieces * piece_bytes), "cudaMallocHost", device_);
-    pinned_ = static_cast<std::byte*>(memory);
-    for (cudaEvent_t& event : copied_)
-      check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", device_);
-  }
+  if (!pinned_) make();
+  auto* const room = static_cast<std::byte*>(pinned_->data);
   for (std::size_t done = 0; done < bytes;) {
     const std::size_t size = std::min(piece_bytes, bytes - done);
     const std::size_t index = next_++ % pieces;
-    std::byte* const piece = pinned_ + index * piece_bytes;
+    std::byte* const piece = room + index * piece_bytes;
     // Of an event never recorded there is nothing to wait for.
     check(cudaEventSynchronize(copied_[index]), "cudaEventSynchronize", device_);
     std::memcpy(piece, static_cast<const std::byte*>(from) + done, size);

@@ -50,11 +50,11 @@ class Upload {
 
  private:
   static constexpr std::size_t piece_bytes = std::size_t{4} << 20, pieces = 4;
-  void free() noexcept;
+  void make();
 
   int device_;
   cudaStream_t stream_;
-  std::byte* pinned_ = nullptr;  // pieces * piece_bytes, made at the first copy
+  StorageRef pinned_;  // pieces * piece_bytes, made at the first copy, last of all
   std::array<cudaEvent_t, pieces> copied_{};
   std::size_t next_ = 0;
 };

@@ -89,7 +89,7 @@ def main():
     step_ms = (time.perf_counter() - begin) * 1e3 / args.steps
     print(json.dumps({"model": args.workload, "torch": torch.__version__, "compiled": not args.eager, "precision": args.precision,
                       "step_ms": step_ms, "samples_per_second": samples * 1e3 / step_ms,
-                      "peak_memory_bytes": torch.cuda.max_memory_reserved()}))
+                      "peak_device_memory_bytes": torch.cuda.max_memory_reserved()}))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,13 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/nccl.h"
+#include "pretended_cuda.h"
 #include "pretended_nccl.h"
 #include "support/world.h"
 
 namespace comm = lockstep::comm;
 using lockstep::FailureError;
+using lockstep::test::pretended_cuda;
 using lockstep::test::pretended_nccl;
 using lockstep::test::world;
 
@@ -20,6 +22,13 @@ std::unique_ptr<comm::Communicator> make(double timeout_s) {
   return comm::make_nccl_communicator(world(), {.share_gpu = true, .timeout_s = timeout_s});
 }
 
+auto says(const std::string& text) {
+  return [text](const FailureError& error) {
+    BOOST_TEST_INFO(error.what());
+    return std::string(error.what()).find(text) != std::string::npos;
+  };
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(a_start_that_fails_on_one_rank_fails_on_all_and_is_taken_for_a_start_on_none) {
@@ -27,12 +36,45 @@ BOOST_AUTO_TEST_CASE(a_start_that_fails_on_one_rank_fails_on_all_and_is_taken_fo
   const auto ranks = make(0.2);
   const int before = pretended_nccl().aborted;
   pretended_nccl().start_breaks = world().rank() + 1 == world().size();
-  BOOST_CHECK_THROW(ranks->allocate_arena(64, 1), FailureError);
+  BOOST_CHECK_EXCEPTION(ranks->allocate_arena(64, 1), FailureError,
+                        says("have not come to it for 0.1 s"));  // half of what a watchdog would give
   pretended_nccl().start_breaks = false;
   BOOST_TEST(pretended_nccl().aborted == before + 1);
   BOOST_CHECK_EXCEPTION(ranks->allocate_arena(64, 1), FailureError, [](const FailureError& error) {
     return std::string(error.what()).find("failed before") != std::string::npos;
   });
+}
+
+BOOST_AUTO_TEST_CASE(memory_is_said_to_lack_only_where_it_does) {
+  const auto ranks = make(10);
+  const auto refused = [&](const std::string& text) {
+    BOOST_CHECK_EXCEPTION(ranks->allocate_arena(64, 1), FailureError, says(text));
+  };
+  if (world().size() == 1) {
+    pretended_cuda().memory = cudaErrorMemoryAllocation;
+    refused("the GPU has no");
+    pretended_cuda().memory = cudaErrorDevicesUnavailable;
+    refused("cudaMalloc failed on rank 0");
+    pretended_cuda().memory = cudaSuccess;
+  } else {
+    const int before = pretended_nccl().memories;
+    pretended_nccl().memory_breaks = world().rank() + 1 == world().size();
+    refused("ncclMemAlloc of");
+    pretended_cuda().free_bytes = 64;
+    refused("the GPU has no");
+    pretended_nccl().memory_breaks = false;
+    BOOST_TEST(pretended_nccl().memories == before);  // of those that had it, too
+    pretended_cuda().free_bytes = std::size_t{1} << 40;
+  }
+  ranks->allocate_arena(64, 1);  // it is as good as before
+}
+
+BOOST_AUTO_TEST_CASE(a_part_that_cannot_be_made_on_one_rank_is_made_on_none) {
+  const auto ranks = make(10);
+  if (world().rank() + 1 == world().size()) pretended_cuda().streams = cudaErrorDevicesUnavailable;
+  BOOST_CHECK_EXCEPTION(ranks->split(0, 0), FailureError, says("cudaStreamCreate failed on rank"));
+  pretended_cuda().streams = cudaSuccess;
+  ranks->split(0, 0);
 }
 
 BOOST_AUTO_TEST_CASE(an_arena_that_cannot_be_registered_leaves_no_memory_behind) {

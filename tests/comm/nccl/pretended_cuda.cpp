@@ -7,6 +7,7 @@
 
 #include "comm/nccl/kernels.h"
 #include "comm/wire.h"
+#include "pretended_cuda.h"
 #include "simulated_gpus.h"
 
 struct CUstream_st {};
@@ -25,7 +26,10 @@ long synchronizations = 0;
 
 cudaError_t failed(cudaError_t error) { return last_error = error; }
 
+lockstep::test::PretendedCuda state;
+
 cudaError_t allocate(void** memory, std::size_t bytes) {
+  if (state.memory != cudaSuccess) return failed(state.memory);
   *memory = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
   if (!*memory) return failed(cudaErrorMemoryAllocation);
   std::memset(*memory, 0xab, bytes);
@@ -73,7 +77,14 @@ cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStre
   return cudaSuccess;
 }
 
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *free = state.free_bytes;
+  *total = std::size_t{1} << 40;
+  return cudaSuccess;
+}
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  if (state.streams != cudaSuccess) return failed(state.streams);
   *stream = new CUstream_st;
   return cudaSuccess;
 }
@@ -113,6 +124,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return ready ? cudaSuccess : failed(cudaErrorNotReady);
 }
 
+cudaError_t cudaPeekAtLastError() { return last_error; }
 cudaError_t cudaGetLastError() {
   const cudaError_t error = last_error;
   last_error = cudaSuccess;
@@ -122,6 +134,8 @@ const char* cudaGetErrorName(cudaError_t) { return "an error of the pretended CU
 const char* cudaGetErrorString(cudaError_t) { return "see pretended_cuda.cpp"; }
 
 }  // extern "C"
+
+lockstep::test::PretendedCuda& lockstep::test::pretended_cuda() { return state; }
 
 namespace lockstep::comm {
 

@@ -294,6 +294,7 @@ ncclResult_t deregister_memory(ncclComm_t comm, void* handle) {
   return comm->registered.erase(bytes_at(handle)) == 1 ? ncclSuccess : ncclInvalidUsage;
 }
 ncclResult_t allocate(void** memory, std::size_t bytes) {
+  if (state.memory_breaks) return ncclUnhandledCudaError;
   *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   std::memset(*memory, 0xab, bytes);
   ++state.memories;

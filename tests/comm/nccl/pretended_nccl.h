@@ -8,6 +8,7 @@ namespace lockstep::test {
 struct PretendedNccl {
   bool start_breaks = false;        ///< on this rank: its peers are not told, and wait
   bool register_breaks = false;     ///< on this rank
+  bool memory_breaks = false;       ///< on this rank: there is none of NCCL's
   std::atomic<bool> silent{false};  ///< whoever asks for errors gets no answer, until this is false again
   std::atomic<int> asked{0};        ///< while silent
   std::atomic<int> aborted{0};      ///< communicators
