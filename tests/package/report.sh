@@ -80,6 +80,20 @@ PYTHON
 [ "$(gpu_sh --no-benchmarks)" -eq 0 ] || fail "--no-benchmarks: $(cat log)"
 grep -q '"benchmarks": \[\]' report.json || fail "--no-benchmarks measured: $(cat report.json)"
 
+# One that is cut off goes with all that it started: whoever reads what that has open comes to an end.
+mkfifo held
+# shellcheck disable=SC2016  # expanded by the program
+printf '#!/bin/sh\n[ "$1" = bench ] || exit 0\n: >%s/started\nsleep 1000 >%s/held &\nwait\n' "$PWD" "$PWD" >bundle/bin/lockstep
+timeout 30 cat held &
+reader=$!
+[ "$(gpu_sh --limit-s 2)" -eq 0 ] || fail "a measurement cut off: $(cat log)"
+if [ -e started ]; then
+  wait "$reader" || fail "what a measurement had started outlives it"
+  grep -q '"not done after' report.json || fail "a measurement cut off: $(cat report.json)"
+else # too slow a machine for it to begin
+  kill "$reader"
+fi
+
 [ "$(gpu_sh --report nowhere/report.json)" -eq 2 ] || fail "a report that cannot be written: $(cat log)"
 rm bundle/tests/list.json
 [ "$(gpu_sh)" -eq 2 ] || fail "no list: $(cat log)"

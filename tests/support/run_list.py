@@ -62,27 +62,36 @@ def stop(process):
         process.wait()
 
 
-def run(test, bundle, most_s):
-    """Runs one test in an empty folder: its entry of the report."""
-    entry = {"name": test["name"]}
-    command = [word.replace("{bundle}", bundle) for word in test["command"]]
-    environment = {**os.environ, **{key: value.replace("{bundle}", bundle) for key, value in test["environment"].items()}}
-    allowed_s = min(test["timeout_s"], most_s)
+def run_command(command, bundle, allowed_s, environment=None, apart=False):
+    """Runs a command in an empty folder, and ends it with all that it started when its time is over. Its exit code (None: it was ended),
+    what it said on standard output and, apart from that or among it, on standard error, and its seconds. OSError if it does not start."""
+    command = [word.replace("{bundle}", bundle) for word in command]
+    more = {key: value.replace("{bundle}", bundle) for key, value in (environment or {}).items()}
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
-        try:
-            process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
-                                       stderr=subprocess.STDOUT, start_new_session=True)
-        except OSError as error:
-            return {**entry, "result": "failed", "reason": f"{command[0]}: {error.strerror}", "seconds": 0.0}
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, cwd=folder, env={**os.environ, **more}, stdin=subprocess.DEVNULL, stdout=output,
+                                   stderr=errors if apart else subprocess.STDOUT, start_new_session=True)
         try:
             code = process.wait(allowed_s)
         except subprocess.TimeoutExpired:
             code = None
             stop(process)
-        entry["seconds"] = round(time.monotonic() - begin, 2)
+        seconds = time.monotonic() - begin
         output.seek(0)
-        lines = output.read().decode(errors="replace").splitlines()
+        errors.seek(0)
+        return code, output.read().decode(errors="replace"), errors.read().decode(errors="replace"), seconds
+
+
+def run(test, bundle, most_s):
+    """Runs one test: its entry of the report."""
+    entry = {"name": test["name"]}
+    allowed_s = min(test["timeout_s"], most_s)
+    try:
+        code, said, _, seconds = run_command(test["command"], bundle, allowed_s, test["environment"])
+    except OSError as error:
+        return {**entry, "result": "failed", "reason": f"{test['command'][0]}: {error.strerror}", "seconds": 0.0}
+    entry["seconds"] = round(seconds, 2)
+    lines = said.splitlines()
     if code == 0:
         entry["result"] = "passed"
     elif code == test["skip_code"]:
@@ -97,22 +106,22 @@ def run(test, bundle, most_s):
 
 def benchmark(command, bundle, most_s):
     """Runs one measurement: its entry of the report."""
-    entry = {"command": " ".join(command).replace("{bundle}/", "")}
-    command = [word.replace("{bundle}", bundle) for word in command]
-    begin = time.monotonic()
+    entry = {"command": " ".join(command).replace("{bundle}/", ""), "result": None}
+    allowed_s = min(BENCHMARK_TIMEOUT_S, most_s)
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                              timeout=min(BENCHMARK_TIMEOUT_S, most_s))
-        said = (done.stdout + done.stderr).splitlines()[-OUTPUT_LINES:]
-        entry["exit_code"] = done.returncode
-        entry["result"] = json.loads(done.stdout) if done.returncode == 0 else None
-        if done.returncode != 0:
-            entry["output"] = said
-    except subprocess.TimeoutExpired:
-        entry.update(result=None, output=[f"not done after {min(BENCHMARK_TIMEOUT_S, most_s):.0f} s"])
-    except (OSError, ValueError) as error:
-        entry.update(result=None, output=[str(error)])
-    entry["seconds"] = round(time.monotonic() - begin, 1)
+        code, output, errors, seconds = run_command(command, bundle, allowed_s, apart=True)
+    except OSError as error:
+        return {**entry, "output": [str(error)], "seconds": 0.0}
+    entry["seconds"] = round(seconds, 1)
+    if code is None:
+        return {**entry, "output": [f"not done after {allowed_s:.0f} s"]}
+    entry["exit_code"] = code
+    if code != 0:
+        return {**entry, "output": (output + errors).splitlines()[-OUTPUT_LINES:]}
+    try:
+        entry["result"] = json.loads(output)
+    except ValueError as error:
+        entry["output"] = [str(error)]
     return entry
 
 
