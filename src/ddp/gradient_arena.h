@@ -41,7 +41,9 @@ class GradArena {
 
   /// Leaves the memory to the end of the process: exchanges that nobody will wait for may still use it. After
   /// that, only destruction.
-  void leave() { static_cast<void>(arena_.release()); }
+  void leave() {
+    if (!arena_->leave()) static_cast<void>(arena_.release());
+  }
 
  private:
   struct Span {

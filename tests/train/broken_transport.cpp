@@ -152,6 +152,7 @@ BOOST_AUTO_TEST_CASE(it_may_be_asked_by_another_thread_while_a_transport_is_left
   const auto world = ls::comm::make_self_communicator();
   const Slow slow(*world);
   std::atomic<bool> over{false};
+  std::atomic<int> looked{0};
   std::string said;
   std::uint64_t turns = 0;
   constexpr int transports = 8;
@@ -161,11 +162,13 @@ BOOST_AUTO_TEST_CASE(it_may_be_asked_by_another_thread_while_a_transport_is_left
       while (!over) {
         said += probe.error();
         turns += probe.turns();
+        ++looked;
       }
     });
     for (int turn = 1; turn <= transports; ++turn) {
       probe.look_after(&slow);
       while (asked < turn) std::this_thread::yield();
+      for (const int before = looked; looked < before + 2;) std::this_thread::yield();
     }
     over = true;
     looks.join();

@@ -26,6 +26,10 @@ class Arena {
   virtual std::byte* plane(int index) = 0;
   virtual int planes() const = 0;
   virtual std::size_t plane_bytes() const = 0;
+  /// Exchanges that nobody will wait for may still use it. True: what is left to do is to destroy it, which
+  /// is not collective any more and leaves the memory to the end of the process. False: it must not be
+  /// destroyed.
+  virtual bool leave() { return false; }
 };
 
 /// A started exchange: a sum, a reduce-scatter or an all-gather. Tickets count up from 1 per communicator; 0

@@ -83,7 +83,7 @@ void DeviceArena::throw_no_memory(std::size_t bytes) const {
 
 DeviceArena::~DeviceArena() {
   NcclConnection& connection = lane_->connection();
-  if (connection.failed() || std::uncaught_exceptions() > exceptions_at_start_) return;
+  if (left_ || connection.failed() || std::uncaught_exceptions() > exceptions_at_start_) return;
   if (!lane_->drain(lane_->stream()) || !lane_->drain(compute_)) return;
   try {
     if (handle_)

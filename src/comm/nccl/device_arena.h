@@ -26,6 +26,7 @@ class DeviceArena final : public Arena {
   std::byte* plane(int index) override;
   int planes() const override { return planes_; }
   std::size_t plane_bytes() const override { return plane_bytes_; }
+  bool leave() override { return left_ = true; }
 
   const DeviceLane* lane() const { return lane_.get(); }
   std::size_t stride_bytes() const { return stride_bytes_; }
@@ -44,6 +45,7 @@ class DeviceArena final : public Arena {
   int exceptions_at_start_;
   void* memory_ = nullptr;
   bool of_nccl_ = false;
+  bool left_ = false;
   void* handle_ = nullptr;  ///< of the registration
 };
 

@@ -87,6 +87,20 @@ BOOST_AUTO_TEST_CASE(an_arena_that_cannot_be_registered_leaves_no_memory_behind)
   BOOST_TEST(pretended_nccl().memories == before);
 }
 
+BOOST_AUTO_TEST_CASE(an_arena_that_is_left_keeps_its_memory_and_not_the_connection) {
+  if (world().size() == 1) return;
+  const int aborted = pretended_nccl().aborted, memories = pretended_nccl().memories;
+  try {
+    const auto ranks = make(10);
+    auto arena = ranks->allocate_arena(64, 1);
+    BOOST_TEST(arena->leave());
+    throw FailureError("a step has failed");
+  } catch (const FailureError&) {
+  }
+  BOOST_TEST(pretended_nccl().aborted == aborted + 1);
+  BOOST_TEST(pretended_nccl().memories == memories + 1);
+}
+
 BOOST_AUTO_TEST_CASE(it_ends_although_a_thread_that_asks_for_errors_gets_no_answer) {
   if (world().size() == 1) return;
   auto ranks = make(0.2);
