@@ -235,6 +235,29 @@ BOOST_FIXTURE_TEST_CASE(convolutions_round_once, Fixture) {
   }
 }
 
+/// Processors with bf16 units take channels in blocks of 16, 32 and 64: several blocks, whole and not.
+BOOST_FIXTURE_TEST_CASE(convolutions_of_many_channels_round_once, Fixture) {
+  for (const auto& [in, out, stride] : {std::array<std::int64_t, 3>{32, 48, 1}, {24, 64, 2}, {64, 40, 1}}) {
+    const std::int64_t n = 2, size = 5, made = stride == 1 ? size : 3;
+    const kernels::Convolution geometry{static_cast<int>(stride), 1, 1};
+    const Tensor x = normal({n, in, size, size}), weight = normal({out, in, 3, 3}),
+                 dy = normal({n, out, made, made});
+    const int x_block = backend->preferred_channel_block(in, DType::bfloat16),
+              y_block = backend->preferred_channel_block(out, DType::bfloat16);
+    compare(*backend, "convolution", [&](Call& c) {
+      backend->convolution(c.in(x, x_block), c.in(weight), {}, geometry, c.out(dy.shape(), y_block));
+    });
+    compare(*backend, "convolution_backward_input", [&](Call& c) {
+      backend->convolution_backward_input(c.in(dy, y_block), c.in(weight), geometry,
+                                          c.out(x.shape(), x_block));
+    });
+    compare(*backend, "convolution_backward_weight", [&](Call& c) {
+      backend->convolution_backward_weight(c.in(x, x_block), c.in(dy, y_block), geometry,
+                                           c.result(weight.shape()), false);
+    });
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(layouts_and_pooling_round_once, Fixture) {
   for (const int block : {1, 8}) {
     const Tensor x = normal({2, 11, 9, 7}), small = normal({2, 11, 5, 4}), pooled = normal({2, 11});
