@@ -15,18 +15,16 @@ struct DenseSizes {
   }
 };
 
+/// With and without cuBLASLt's epilogues, which want packs of 8.
+constexpr DenseSizes dense_sizes[] = {{0, 3, 4},        {1, 1, 1},       {5, 7, 3},      {64, 96, 40},
+                                      {33, 257, 129},   {512, 64, 10},   {512, 64, 256}, {3, 0, 5},
+                                      {128, 768, 2304}, {128, 768, 3072}};
+
 BOOST_FIXTURE_TEST_SUITE(products, Twins)
 
 BOOST_AUTO_TEST_CASE(dense_layers_are_those_of_the_cpu) {
   Draw draw;
-  for (const DenseSizes& s : {DenseSizes{0, 3, 4},
-                              {1, 1, 1},
-                              {5, 7, 3},
-                              {64, 96, 40},
-                              {33, 257, 129},
-                              {512, 64, 10},
-                              {3, 0, 5},
-                              {128, 768, 2304}}) {
+  for (const DenseSizes& s : dense_sizes) {
     const Operand x = activation(draw.normal({s.rows, s.in})), dy = activation(draw.normal({s.rows, s.out})),
                   weight = fixed(draw.normal({s.out, s.in}, 0.1f)), bias = fixed(draw.normal({s.out}));
     const std::string what = s.text();
@@ -50,18 +48,10 @@ BOOST_AUTO_TEST_CASE(dense_layers_are_those_of_the_cpu) {
   }
 }
 
-// Sizes with and without cuBLASLt's epilogues, which want packs of 8.
 BOOST_AUTO_TEST_CASE(layers_with_their_activations_are_those_of_the_cpu) {
   using kernels::Activation;
   Draw draw;
-  for (const DenseSizes& s : {DenseSizes{0, 3, 4},
-                              {1, 1, 1},
-                              {5, 7, 3},
-                              {64, 96, 40},
-                              {33, 257, 129},
-                              {3, 0, 5},
-                              {512, 64, 256},
-                              {128, 768, 3072}}) {
+  for (const DenseSizes& s : dense_sizes) {
     const Operand x = activation(draw.normal({s.rows, s.in})), dy = activation(draw.normal({s.rows, s.out})),
                   weight = fixed(draw.normal({s.out, s.in}, 0.1f)), bias = fixed(draw.normal({s.out})),
                   before = activation(draw.normal({s.rows, s.in}));
