@@ -10,7 +10,7 @@
 
 #include "autograd/recording_sink.h"
 #include "lockstep/autograd/functions.h"
-#include "support/forwarding.h"
+#include "support/meetings.h"
 
 namespace lockstep::test {
 namespace {
@@ -28,17 +28,6 @@ Tensor drawn(Shape shape, std::uint64_t purpose) {
 std::vector<float> elements(const Tensor& tensor) {
   return {tensor.data<float>(), tensor.data<float>() + tensor.numel()};
 }
-
-/// Counts how often its ranks meet.
-class Meetings final : public Forwarding {
- public:
-  using Forwarding::Forwarding;
-  void all_gather(const void* mine, std::size_t bytes, void* all) override {
-    ++count;
-    Forwarding::all_gather(mine, bytes, all);
-  }
-  int count = 0;
-};
 
 class Moments final : public Statistic {
  public:

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "lockstep/base/random.h"
-#include "support/forwarding.h"
+#include "support/meetings.h"
 #include "support/world.h"
 
 namespace lockstep::test {
@@ -62,23 +62,11 @@ class SummingSink final : public GradientSink {
   kernels::Backend& backend_;
 };
 
-/// Counts what layers send.
-class CountingCommunicator final : public Forwarding {
- public:
-  using Forwarding::Forwarding;
-  int gathers = 0;
-
-  comm::Ticket start_all_gather(const comm::TreeSum& vector, const comm::Slices& slices) override {
-    ++gathers;
-    return Forwarding::start_all_gather(vector, slices);
-  }
-};
-
 struct Fixture {
   nn::Module root;
   std::unique_ptr<kernels::Backend> backend = kernels::make_cpu_backend();
   SummingSink sink{*backend};
-  CountingCommunicator communicator{world()};
+  Meetings communicator{world()};
   Tape tape{*backend};
 
   Pass pass(bool training = true, bool record = true) {
@@ -161,12 +149,12 @@ BOOST_AUTO_TEST_CASE(only_recorded_training_passes_of_a_sync_layer_communicate) 
   }
   tape.begin(pass());
   plain(tape.constant(x));
-  BOOST_TEST(communicator.gathers == 0);
+  BOOST_TEST(communicator.count == 0);
   tape.begin(pass());
   const Var input = tape.input(x), y = sync(input);
-  BOOST_TEST(communicator.gathers == 1);
+  BOOST_TEST(communicator.count == 1);
   tape.backward(y, x);
-  BOOST_TEST(communicator.gathers == 2);
+  BOOST_TEST(communicator.count == 2);
 }
 
 BOOST_AUTO_TEST_CASE(a_sync_layer_without_a_communicator_is_a_plain_one) {
