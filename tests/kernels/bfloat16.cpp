@@ -297,7 +297,8 @@ BOOST_FIXTURE_TEST_CASE(layouts_and_pooling_round_once, Fixture) {
 }
 
 BOOST_FIXTURE_TEST_CASE(norms_round_once, Fixture) {
-  for (const auto& [block, size] : {std::pair{1, 5}, {8, 5}, {1, 90}, {8, 90}}) {
+  for (const auto& [block_case, size] : {std::pair{1, 5}, {8, 5}, {1, 90}, {8, 90}}) {
+    const int block = block_case;               // Clang 14 captures no structured binding
     const Shape images{5, 10, size, size - 1};  // the larger ones are computed in parts
     const Tensor x = normal(images), dy = normal(images), mean = draw.normal({10}),
                  weight = draw.normal({10}), bias = draw.normal({10}), inv_std = draw.normal({10});

@@ -30,8 +30,7 @@ void DensePlan::pack(const Memory::desc& plain, const Memory::desc& wanted, cons
   packing_.add_argument(DNNL_ARG_TO, wanted, engine);
 }
 
-DensePlan::DensePlan(const DenseProblem& problem, const dnnl::engine& engine)
-    : pass_(problem.pass), bias_(problem.bias) {
+DensePlan::DensePlan(const DenseProblem& problem, const dnnl::engine& engine) : bias_(problem.bias) {
   const auto [pass, rows, in, out, has_bias, accumulate, bf16] = problem;
   const auto floats = Memory::data_type::f32, type = bf16 ? Memory::data_type::bf16 : floats;
   const Memory::desc inner({rows, in}, type, Tag::ab), outer({rows, out}, type, Tag::ab),

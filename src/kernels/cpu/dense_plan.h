@@ -45,7 +45,6 @@ class DensePlan {
   void keep(const PrimitiveDesc& desc, const Primitive& primitive);
   void pack(const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted, const dnnl::engine& engine);
 
-  DensePass pass_;
   bool bias_;
   std::int64_t packed_bytes_ = 0, scratchpad_bytes_ = 0;
   const char* implementation_ = "";
