@@ -16,8 +16,9 @@ launcher=${LOCKSTEP_LAUNCHER:-auto}
 srun_mpi=${LOCKSTEP_SRUN_MPI:-}
 
 # Binding of ranks: cores keeps a rank on its cores and so near its memory; none where the site binds by itself, or where the
-# network library wants to run its threads anywhere.
-bind=${LOCKSTEP_BIND:-cores}
+# network library wants to run its threads anywhere: then ranks do not bind their threads, either.
+export LOCKSTEP_BIND=${LOCKSTEP_BIND:-cores}
+bind=$LOCKSTEP_BIND
 
 # Further flags of srun or mpirun.
 launcher_flags=${LOCKSTEP_LAUNCHER_FLAGS:-}

@@ -10,8 +10,14 @@ set(LOCKSTEP_BUNDLE_COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DBU
     -DREADELF=${CMAKE_READELF} -DCTEST=${CMAKE_CTEST_COMMAND} -DPYTHON=${Python3_EXECUTABLE})
 set(LOCKSTEP_BUNDLE_SCRIPT ${PROJECT_SOURCE_DIR}/share/bundle/make.cmake)
 
-# lockstep_programs(VARIABLE FOLDER): the programs and plugins that this folder and those below it build.
+# lockstep_programs(VARIABLE FOLDER): the programs and plugins that this folder and those below it build, but for folders with the
+# property LOCKSTEP_NOT_IN_BUNDLE.
 function(lockstep_programs variable folder)
+  get_property(stays DIRECTORY ${folder} PROPERTY LOCKSTEP_NOT_IN_BUNDLE)
+  if(stays)
+    set(${variable} "" PARENT_SCOPE)
+    return()
+  endif()
   get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
   get_property(folders DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
   set(found "")

@@ -28,9 +28,11 @@ else()
   elseif(NOT NCCL_INCLUDE_DIR)
     set(missing NCCL)
   else()
-    file(STRINGS ${CUDNN_INCLUDE_DIR}/cudnn_version.h cudnn_is_new_enough REGEX "define CUDNN_MAJOR (9|[1-9][0-9])")
-    if(NOT cudnn_is_new_enough)
-      set(missing "cuDNN 9 (${CUDNN_INCLUDE_DIR} has an older one)")
+    # The first whose attention takes a mask of minus infinity.
+    file(STRINGS ${CUDNN_INCLUDE_DIR}/cudnn_version.h cudnn_version REGEX "define CUDNN_(MAJOR|MINOR) +[0-9]+")
+    string(REGEX REPLACE ".*CUDNN_MAJOR +([0-9]+).*CUDNN_MINOR +([0-9]+).*" "\\1.\\2" cudnn_version "${cudnn_version}")
+    if(NOT cudnn_version VERSION_GREATER_EQUAL 9.10)
+      set(missing "cuDNN 9.10 (${CUDNN_INCLUDE_DIR} has ${cudnn_version})")
     endif()
     # The first that keeps the calls of several communicators in order (NCCL_LAUNCH_ORDER_IMPLICIT).
     file(STRINGS ${NCCL_INCLUDE_DIR}/nccl.h nccl_version REGEX "define NCCL_(MAJOR|MINOR) +[0-9]+")
@@ -42,7 +44,7 @@ else()
 endif()
 if(missing)
   if(NOT LOCKSTEP_CUDA STREQUAL "AUTO")
-    message(FATAL_ERROR "LOCKSTEP_CUDA is ON but ${missing} is not found: install the CUDA Toolkit, cuDNN 9 and NCCL, or say "
+    message(FATAL_ERROR "LOCKSTEP_CUDA is ON but ${missing} is not found: install the CUDA Toolkit, cuDNN and NCCL, or say "
             "where they are (CUDACXX, CUDNN_ROOT, NCCL_ROOT)")
   endif()
   message(STATUS "For CPUs only: ${missing} is not found")

@@ -1,11 +1,12 @@
 #include "lockstep/base/processor.h"
 
 #include <emmintrin.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+
+#include "lockstep/base/cores.h"
 
 namespace lockstep {
 
@@ -22,11 +23,7 @@ std::string instruction_set() {
   return __builtin_cpu_supports("avx2") ? "avx2" : "sse4";
 }
 
-int available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
+int available_cores() { return std::max(1, static_cast<int>(given_cores().size())); }
 
 void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept {
   constexpr std::size_t line_bytes = 64;

@@ -1,12 +1,12 @@
 // What models, optimizers and EMAs put into a checkpoint, and take back from one.
 #include <string>
 
+#include "checkpoint/use.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/optimizer.h"
 
 namespace lockstep::checkpoint {
-namespace {
 
 void use(Contents& contents, kernels::Backend* backend) {
   if (!backend || backend->device() == Device::cpu()) return;
@@ -15,8 +15,6 @@ void use(Contents& contents, kernels::Backend* backend) {
                      to_string(contents.backend->device()), to_string(backend->device()));
   contents.backend = backend;
 }
-
-}  // namespace
 
 void add(Contents& contents, const ModelState& model) {
   use(contents, model.backend);

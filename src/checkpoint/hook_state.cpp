@@ -8,11 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/use.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/ddp/hook.h"
+#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -42,17 +44,22 @@ std::vector<Section> sections_by_rank(const ddp::HookState& state, int ranks) {
 }
 
 /// Every rank's values on every rank.
-std::vector<Section> gathered(const ddp::HookState& state, comm::Communicator& communicator) {
+std::vector<Section> gathered(const ddp::HookState& state, kernels::Backend* backend,
+                              comm::Communicator& communicator) {
   std::vector<Section> sections;
+  std::vector<Tensor> own;
   std::vector<std::byte> all;
   comm::together(communicator, [&] {
     sections = sections_by_rank(state, communicator.size());
     std::size_t largest = 0;
-    for (const auto& [name, tensor] : state.entries) largest = std::max(largest, tensor.bytes());
+    for (const auto& [name, tensor] : state.entries) {
+      own.push_back(kernels::on_cpu(tensor, backend));
+      largest = std::max(largest, tensor.bytes());
+    }
     all.resize(largest * static_cast<std::size_t>(communicator.size()));
   });
-  for (std::size_t e = 0; e < state.entries.size(); ++e) {
-    const Tensor& mine = state.entries[e].tensor;
+  for (std::size_t e = 0; e < own.size(); ++e) {
+    const Tensor& mine = own[e];
     const std::vector<std::size_t> bytes_of_rank(sections.size(), mine.bytes());
     communicator.all_gather_unequal(mine.raw(), bytes_of_rank, all.data());
     for (std::size_t rank = 0; rank < sections.size(); ++rank)
@@ -69,26 +76,28 @@ std::vector<Section> sections_to_save(ddp::Hook& hook, comm::Communicator& commu
     if (!state.by_rank) {
       sections.push_back(section_of(path_of(state), state));
     } else {
-      std::ranges::move(gathered(state, communicator), std::back_inserter(sections));
+      std::ranges::move(gathered(state, hook.backend(), communicator), std::back_inserter(sections));
     }
   }
   return sections;
 }
 
 /// An equal share of the sum over all parts, in float64.
-void share(const std::vector<Section>& parts, const ddp::HookState& state, int ranks) {
+void share(const std::vector<Section>& parts, const ddp::HookState& state, kernels::Backend* backend,
+           int ranks) {
   for (std::size_t e = 0; e < state.entries.size(); ++e) {
-    const Tensor& mine = state.entries[e].tensor;
+    const Tensor mine = kernels::cpu_room_for(state.entries[e].tensor);
     for (std::int64_t i = 0; i < mine.numel(); ++i) {
       double sum = 0;
       for (const Section& part : parts) sum += part.tensors[e].value.data<float>()[i];
       mine.data<float>()[i] = static_cast<float>(sum / ranks);
     }
+    kernels::transfer(mine, state.entries[e].tensor, backend);
   }
 }
 
-void load_by_rank(const ddp::HookState& state, const FileIndex& file, const comm::Communicator& communicator,
-                  SectionsToLoad& result) {
+void load_by_rank(const ddp::HookState& state, kernels::Backend* backend, const FileIndex& file,
+                  const comm::Communicator& communicator, SectionsToLoad& result) {
   const int ranks = communicator.size();
   int writers = 0;
   while (file.group(path_of(state, writers))) ++writers;
@@ -103,7 +112,7 @@ void load_by_rank(const ddp::HookState& state, const FileIndex& file, const comm
   result.warnings.push_back(
       fmt::format("{} holds /{} of {} ranks, this run has {}: their sum is shared equally", file.path,
                   path_of(state), writers, ranks));
-  parts.back().loaded = [parts, state, ranks] { share(parts, state, ranks); };
+  parts.back().loaded = [parts, state, backend, ranks] { share(parts, state, backend, ranks); };
   std::ranges::move(parts, std::back_inserter(result.sections));
 }
 
@@ -116,7 +125,7 @@ SectionsToLoad sections_to_load(ddp::Hook& hook, const FileIndex& file,
   for (const ddp::HookState& state : hook.state_to_load()) {
     if (state.entries.empty()) continue;
     if (state.by_rank) {
-      load_by_rank(state, file, communicator, result);
+      load_by_rank(state, hook.backend(), file, communicator, result);
     } else {
       result.sections.push_back(section_of(path_of(state), state));
     }
@@ -127,6 +136,7 @@ SectionsToLoad sections_to_load(ddp::Hook& hook, const FileIndex& file,
 }  // namespace
 
 void add(Contents& contents, ddp::Hook& hook) {
+  use(contents, hook.backend());
   contents.late.push_back(
       {[&hook](comm::Communicator& communicator) { return sections_to_save(hook, communicator); },
        [&hook](const FileIndex& file, const comm::Communicator& communicator) {

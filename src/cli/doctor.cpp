@@ -7,6 +7,7 @@
 #include "cli/doctor/node.h"
 #include "cli/verb.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/train/binding.h"
 #include "lockstep/train/surroundings.h"
 
 namespace lockstep::cli {
@@ -114,6 +115,7 @@ ExitCode doctor(Session& session, const Arguments& arguments) {
     if (config->train.threads == 0)
       scene.needs.threads = train::choose_threads(cores, world.topology()).threads;
   });
+  scene.needs.bind = train::binding_wanted(world, config ? config->train.bind : train::TrainConfig{}.bind);
 
   checkup::Findings common;
   const auto add = [&](const checkup::Findings& findings) {

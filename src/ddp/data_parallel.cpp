@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -15,14 +14,15 @@
 #include "ddp/parameter_arena.h"
 #include "ddp/reducer.h"
 #include "ddp/replica_check.h"
+#include "ddp/start_checks.h"
 #include "ddp/step_header.h"
+#include "ddp/step_recorder.h"
 #include "ddp/unused_parameters.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/whereabouts.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -33,63 +33,6 @@ constexpr double bytes_per_mib = 1 << 20;
 
 // Of a step, for its Timer.
 constexpr int moment_of_start = 0, moment_of_backward_end = 1, moment_of_sums = 2;
-
-/// Everything here is equal on all ranks, so all of them throw or none.
-void check_options(const Options& options, int ranks) {
-  if (options.wire != DType::float32 && options.wire != DType::bfloat16 && options.wire != DType::float16)
-    throw UsageError("gradients cannot travel as {}; use float32, bfloat16 or float16",
-                     to_string(options.wire));
-  if (!(options.bucket_mb > 0) || !(options.first_bucket_mb > 0))
-    throw UsageError("ddp.bucket_mb = {} and ddp.first_bucket_mb = {} must be above 0", options.bucket_mb,
-                     options.first_bucket_mb);
-  if (options.micro_batches < 1)
-    throw UsageError("train.micro_batches = {} must be at least 1", options.micro_batches);
-  if (options.check_every < 0)
-    throw UsageError("ddp.check_every = {} must not be negative", options.check_every);
-  if (options.shards < 0) throw UsageError("train.shards = {} must not be negative", options.shards);
-  if (options.shards != 0 && options.shards < ranks)
-    throw UsageError("{} ranks but only {} shards: start at most {} ranks, or start a run with more shards",
-                     ranks, options.shards, options.shards);
-}
-
-std::vector<Param*> trainable_params(const std::vector<Param*>& params) {
-  std::vector<Param*> trainable;
-  std::set<std::string> names;
-  for (Param* const param : params) {
-    if (!names.insert(param->name).second) throw UsageError("two parameters are named {}", param->name);
-    if (param->value.dtype() != DType::float32)
-      throw UsageError("parameter {} is {}; parameters are float32", param->name,
-                       to_string(param->value.dtype()));
-    if (param->trainable) trainable.push_back(param);
-  }
-  if (trainable.empty())
-    throw UsageError("the model has no trainable parameter, so there is nothing to train in parallel");
-  return trainable;
-}
-
-/// A parameter that two modules share may be listed twice.
-ModelState without_repeats(ModelState model) {
-  std::set<const Param*> seen;
-  std::erase_if(model.params, [&](const Param* param) { return !seen.insert(param).second; });
-  return model;
-}
-
-void check_device(const std::string& name, const Tensor& value, const kernels::Backend& backend) {
-  if (value.device() == backend.device()) return;
-  throw UsageError("{} lies on {}, but gradients are computed on {}; move the model there first: model.to()",
-                   name, to_string(value.device()), to_string(backend.device()));
-}
-
-void broadcast_values(comm::Communicator& communicator, const ModelState& model, kernels::Backend& backend) {
-  if (communicator.size() == 1) return;
-  const auto broadcast = [&](const Tensor& value) {
-    const Tensor here = kernels::on_cpu(value, &backend);
-    communicator.broadcast(here.raw(), here.bytes(), 0);
-    kernels::transfer(here, value, &backend);
-  };
-  for (const Param* const param : model.params) broadcast(param->value);
-  for (const Buffer* const buffer : model.buffers) broadcast(buffer->value);
-}
 
 }  // namespace
 
@@ -110,9 +53,11 @@ struct DataParallel::State {
         slicer(wanted.sharded_optimizer ? std::make_unique<BucketSlicer>(all.params, world) : nullptr),
         reducer(std::move(trainable), all.statistics, world, device_backend, shard_map, wanted, slicer.get()),
         header(shard_map, reducer.schedule(), reducer.usage().items(), device_backend),
+        recorder(wanted, world, device_backend, model),
         one(device_backend.empty({})),
         timer(device_backend.make_timer()) {
     device_backend.fill(one, 1);
+    reads.reserve(3);  // losses, and what two others ask for
     if (slicer)
       parameters = std::make_unique<ParameterArena>(model.params, *slicer, world, device_backend,
                                                     reducer.arena().plan(), wanted.mode == Mode::overlapped);
@@ -121,6 +66,10 @@ struct DataParallel::State {
     if (wanted.layer_communicator) layer_communicator = world.split(0, world.rank());
   }
 
+  /// The sums have been asked for: so is what is wanted of them, and what is then read is noted.
+  void ask();
+  /// The step's one wait for the device.
+  void read();
   /// Gradients become views of the sums; statistics are handed to their owners.
   void publish_sums();
   void check_unused();
@@ -140,6 +89,7 @@ struct DataParallel::State {
   Reducer reducer;
   std::unique_ptr<ParameterArena> parameters;  // with a sharded optimizer
   StepHeader header;
+  StepRecorder recorder;
   Tensor one;  // the gradient that backward starts with
   std::unique_ptr<kernels::Timer> timer;
   std::optional<OverflowCheck> overflow;
@@ -151,10 +101,15 @@ struct DataParallel::State {
   }
 
   std::uint64_t step = 0;
-  int turn = -1;  // this rank's shard at hand, counted from 0
-  int pass = 0;   // passes over it so far
+  std::uint64_t steps_begun = 0;
+  Measurement* measurement = nullptr;    // of the step at hand
+  std::vector<kernels::Transfer> reads;  // to come at its end
+  int turn = -1;                         // this rank's shard at hand, counted from 0
+  int pass = 0;                          // passes over it so far
   int passes = 0;
   std::exception_ptr error;
+  bool sums_asked = false;      // the end of the passes lies behind this
+  double waited_ms = 0;         // for parameters, in the passes
   double waited_before_ms = 0;  // for parameters, between the last step's sums and this step
   Requests requests;
   double weight = 0;
@@ -175,6 +130,25 @@ struct DataParallel::State {
     for (Param* const param : reducer.params()) param->gradient = {};
   }
 };
+
+void DataParallel::State::ask() {
+  reads.clear();
+  reads.push_back(header.losses());
+  if (measurement) {  // first: ranks may meet in it, and what comes after it can fail on one of them
+    end_span("wait for sums");
+    for (std::size_t i = 0; i < reducer.params().size(); ++i)
+      reducer.params()[i]->gradient = reducer.sum(static_cast<int>(i));
+    reads.push_back(measurement->ask());
+    drop_gradients();  // the header will tell which of them there are
+    end_span("measure gradients");
+  }
+  if (overflow) reads.push_back(overflow->ask(reducer));
+}
+
+void DataParallel::State::read() {
+  backend.read(reads);
+  reads.clear();
+}
 
 void DataParallel::State::publish_sums() {
   for (std::size_t i = 0; i < reducer.params().size(); ++i) {
@@ -243,7 +217,7 @@ void DataParallel::request(const Requests& requests) {
   pending.save_failed = pending.save_failed || requests.save_failed;
 }
 
-void DataParallel::begin_step(std::uint64_t step, bool takes_pieces) {
+void DataParallel::begin_step(std::uint64_t step, bool takes_pieces, Measurement* measurement) {
   State& state = *state_;
   if (!takes_pieces && state.options.micro_batches > 1)
     throw UsageError("train.micro_batches = {} needs a loss that takes a piece of a shard",
@@ -263,12 +237,80 @@ void DataParallel::begin_step(std::uint64_t step, bool takes_pieces) {
   state.timer->mark(moment_of_start);
   state.step_start_s = monotonic_s();
   state.step = step;
-  state.turn = -1;
-  state.pass = state.passes = 0;
+  ++state.steps_begun;
+  state.measurement = measurement;
   state.error = nullptr;
   state.drop_gradients();
-  state.header.begin(step);
-  state.reducer.begin_step(step);
+  state.recorder.begin_step();
+  begin_passes();
+}
+
+void DataParallel::begin_passes() {
+  State& state = *state_;
+  state.turn = -1;
+  state.pass = state.passes = 0;
+  state.sums_asked = false;
+  state.header.begin(state.step);
+  state.reducer.begin_step(state.step);
+}
+
+bool DataParallel::notes_shards() const { return state_->recorder.wanted(); }
+
+void DataParallel::note_shard(std::int64_t index, const Tensor& x, const Tensor& y) {
+  state_->recorder.note(index, x, y);
+}
+
+void DataParallel::run_passes(const std::function<void()>& passes) {
+  StepRecorder& recorder = state_->recorder;
+  const StepRecorder::Way way = recorder.choose(state_->planned);
+  if (way == StepRecorder::Way::plain) {
+    passes();
+    return recorder.check_refusal();
+  }
+  if (way == StepRecorder::Way::replay) return replay_passes();
+  if (const std::string refused = record_passes(passes); !refused.empty()) {
+    begin_passes();
+    passes();  // what stands against any step is told from here
+    recorder.check_refusal();
+  }
+}
+
+/// Why it came to nothing; empty: it did not.
+std::string DataParallel::record_passes(const std::function<void()>& passes) {
+  State& state = *state_;
+  tape_.begin({});  // tensors of passes before are no part of it
+  std::unique_ptr<kernels::Recording> recording;
+  std::string refused;
+  try {
+    const std::unique_ptr<kernels::Recorder> noting = state.backend.record();
+    state.reducer.record(true);
+    passes();
+    ask_for_sums();
+    recording = noting->finish();
+  } catch (const std::exception& error) {
+    refused = error.what();
+  }
+  state.reducer.record(false);
+  tape_.begin({});
+  if (!state.recorder.keep(std::move(recording), state.reducer.usage(), std::move(refused)))
+    return state.recorder.so_far().refused;
+  try {
+    replay_passes();
+    return {};
+  } catch (const std::exception& error) {  // the device has no room for it
+    if (state.communicator.size() > 1) throw;
+    state.recorder.refuse(error.what());
+    return error.what();
+  }
+}
+
+void DataParallel::replay_passes() {
+  State& state = *state_;
+  whereabouts::enter(Phase::forward);
+  state.span_start_s = monotonic_s();
+  state.reducer.replayed(state.recorder.replay());
+  state.sums_asked = true;
+  state.end_span("replay");
 }
 
 int DataParallel::begin_shard(std::int64_t index) {
@@ -331,6 +373,7 @@ void DataParallel::fail(std::exception_ptr error) {
   if (state_->layer_communicator) std::rethrow_exception(error);
   if (state_->reducer.transport_failed()) std::rethrow_exception(error);
   if (state_->parameters && state_->parameters->transport_failed()) std::rethrow_exception(error);
+  state_->recorder.fail();
   state_->error = std::move(error);
   try {
     state_->reducer.abandon();
@@ -339,27 +382,44 @@ void DataParallel::fail(std::exception_ptr error) {
   }
 }
 
-StepResult DataParallel::finish_step() {
+void DataParallel::ask_for_sums() {
   State& state = *state_;
-  StepResult result;
-  result.step = state.step;
   state.timer->mark(moment_of_backward_end);
-  const double waited_ms = state.parameters ? state.parameters->take_waited_ms() : 0;
+  state.waited_ms = state.parameters ? state.parameters->take_waited_ms() : 0;
   state.span_start_s = monotonic_s();
   tape_.begin({});  // activations may go while sums arrive, and parameters are free for another tape
   whereabouts::enter(Phase::sums);
   state.reducer.wait();
   state.timer->mark(moment_of_sums);
+  state.sums_asked = true;
+}
+
+StepResult DataParallel::finish_step() {
+  State& state = *state_;
+  StepResult result;
+  result.step = state.step;
+  if (!state.sums_asked) ask_for_sums();
+  whereabouts::enter(Phase::sums);
+  const double waited_ms = state.waited_ms;
+  std::exception_ptr error;
+  try {
+    state.ask();
+  } catch (...) {
+    state.drop_gradients();
+    error = std::current_exception();
+  }
   state.reducer.complete();
   state.end_span("wait for sums");
   whereabouts::enter(Phase::header);
   try {
-    state.header.read_losses();
+    if (error) std::rethrow_exception(error);
+    state.read();
     // Of the device's time, which the program may have been ahead of.
     result.compute_ms = state.timer->elapsed_ms(moment_of_start, moment_of_backward_end) - waited_ms;
     result.exposed_comm_ms = state.timer->elapsed_ms(moment_of_backward_end, moment_of_sums);
   } catch (...) {
-    // What a device that runs behind tells only now. Every bucket has been started: the header carries it on.
+    // A device that runs behind may have told it only now. Every bucket has been started: the header carries
+    // it on.
     if (!state.error) fail(std::current_exception());
   }
   const Stopwatch exchanging;
@@ -381,7 +441,7 @@ StepResult DataParallel::finish_step() {
   if (state.check_due()) check_replicas();
   state.check_unused();
   const kernels::WeightedSum loss = state.header.loss();
-  if (state.overflow && std::isfinite(loss.sum)) state.overflow->check(state.reducer, state.step);
+  if (state.overflow && std::isfinite(loss.sum)) state.overflow->check(state.reducer.params(), state.step);
   result.loss_sum = loss.sum;
   result.weight = state.weight = loss.weight;
   result.requests = state.header.requests();
@@ -398,7 +458,9 @@ StepResult DataParallel::finish_step() {
 
 std::span<Param* const> DataParallel::params() const { return state_->model.params; }
 double DataParallel::compute_ms_of(int rank) const { return state_->header.compute_ms(rank); }
+const StepsRecorded& DataParallel::steps_recorded() const { return state_->recorder.so_far(); }
 double DataParallel::weight() const { return state_->weight; }
+std::uint64_t DataParallel::steps_begun() const { return state_->steps_begun; }
 kernels::Backend& DataParallel::backend() const { return state_->backend; }
 const Sharding* DataParallel::sharding() const {
   return state_->slicer ? &state_->slicer->sharding() : nullptr;

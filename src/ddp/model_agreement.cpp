@@ -46,6 +46,7 @@ Json describe(const ModelState& model, const Options& options) {
   option("seed", fmt::format("{}", options.seed));
   option("compute", std::string(to_string(options.compute)));
   option("layer_communicator", options.layer_communicator ? "on" : "off");
+  option("graph", std::string(to_string(options.graph)));
   for (const Param* const param : model.params)
     text[1].push_back({param->name, to_string(param->value.shape()), to_string(param->value.dtype()),
                        param->trainable ? "trainable" : "frozen"});

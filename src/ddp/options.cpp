@@ -19,6 +19,8 @@ struct Word {
 constexpr Word<Unused> unused_words[] = {{"error", Unused::error}, {"allow", Unused::allow}};
 constexpr Word<Mode> mode_words[] = {
     {"overlapped", Mode::overlapped}, {"flat", Mode::flat}, {"per_parameter", Mode::per_parameter}};
+constexpr Word<Graph> graph_words[] = {
+    {"auto", Graph::automatic}, {"true", Graph::always}, {"false", Graph::never}};
 
 template <class Value, std::size_t count>
 Value value_named(std::string_view key, std::string_view word, const Word<Value> (&known)[count]) {
@@ -42,7 +44,9 @@ std::string_view word_of(Value wanted, const Word<Value> (&known)[count]) {
 
 Unused unused_named(std::string_view word) { return value_named("ddp.unused", word, unused_words); }
 Mode mode_named(std::string_view word) { return value_named("ddp.mode", word, mode_words); }
+Graph graph_named(std::string_view word) { return value_named("train.cuda_graph", word, graph_words); }
 std::string_view to_string(Unused unused) { return word_of(unused, unused_words); }
 std::string_view to_string(Mode mode) { return word_of(mode, mode_words); }
+std::string_view to_string(Graph graph) { return word_of(graph, graph_words); }
 
 }  // namespace lockstep::ddp

@@ -4,15 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
-#include "ddp/low_rank.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/random.h"
 
 namespace lockstep::ddp {
 namespace {
+
+using kernels::Orthonormal;
 
 constexpr std::size_t alignment = BucketPlan::alignment_bytes;
 
@@ -64,12 +63,9 @@ void PowerSgd::bind(Buckets& buckets) {
   if (buckets_ && buckets_ != &buckets)
     throw UsageError("a PowerSgd hook belongs to one DataParallel; make another for the second");
   buckets_ = &buckets;
-  if (buckets.backend().device() != Device::cpu())
-    throw UsageError(
-        "powersgd works in CPU memory; gradients on {} need ddp.hook = none, or set train.device = cpu",
-        to_string(buckets.backend().device()));
   const int ranks = buckets.communicator().size();
   ranks_ = comm::ShardMap(ranks, ranks);
+  if (!valid_) valid_ = buckets.backend().empty({1});
   remember(buckets.plan());
   lay_out(buckets.plan());
   tickets_.assign(buckets.plan().buckets().size(), 0);
@@ -78,7 +74,7 @@ void PowerSgd::bind(Buckets& buckets) {
 void PowerSgd::remember(const BucketPlan& plan) {
   items_.clear();
   compressed_items_ = 0;
-  std::int64_t most = 0;  // elements of a factor
+  kernels::Backend& backend = buckets_->backend();
   for (const BucketPlan::Gradient& gradient : plan.gradients()) {
     Item& item = items_.emplace_back();
     const std::int64_t elements = gradient.shape.numel();
@@ -89,15 +85,15 @@ void PowerSgd::remember(const BucketPlan& plan) {
     ++compressed_items_;
     item.rank = std::min({std::int64_t{options_.rank}, item.n, item.m});
     item.random = purpose_of("powersgd:" + gradient.name);
-    most = std::max(most, item.rank * std::max(item.n, item.m));
-    scratch_.resize(static_cast<std::size_t>(most));
     Memory& memory = memory_[gradient.name];
     item.memory = memory;
-    if (options_.error_feedback && !memory.error) item.memory.error = Tensor::zeros({item.n, item.m});
+    if (options_.error_feedback && !memory.error) {
+      item.memory.error = backend.empty({item.n, item.m});
+      backend.fill(item.memory.error, 0);
+    }
     if (!memory.q) {
-      item.memory.q = Tensor::empty({item.rank, item.m});
-      for (std::int64_t vector = 0; vector < item.rank; ++vector) draw(item, vector);
-      make_orthonormal(item);
+      item.memory.q = backend.empty({item.rank, item.m});
+      draw(item);
     }
     memory = item.memory;
   }
@@ -134,32 +130,21 @@ void PowerSgd::lay_out(const BucketPlan& plan) {
   }
   if (!any) return;
   if (arena_) {
-    std::memset(arena_->plane(0), 0, arena_->plane_bytes());  // padding is always zero
+    buckets_->backend().fill(at(0, {static_cast<std::int64_t>(end / sizeof(float))}), 0);  // padding, too
   } else {
     arena_ = buckets_->communicator().allocate_arena(end, 1);
   }
 }
 
-void PowerSgd::draw(const Item& item, std::int64_t vector) const {
-  const Random random({.seed = options_.seed,
-                       .purpose = item.random,
-                       .step = step_,
-                       .shard = static_cast<std::uint32_t>(vector)});
-  float* const row = item.memory.q.data<float>() + vector * item.m;
-  for (std::int64_t i = 0; i < item.m; ++i) row[i] = random.normal(static_cast<std::uint64_t>(i));
+RandomKey PowerSgd::key_of(const Item& item) const {
+  return {.seed = options_.seed, .purpose = item.random, .step = step_};
 }
 
-/// Of Q. A vector that says nothing new (a gradient of lower rank) would stay zero for ever: random numbers
-/// take its place.
-void PowerSgd::make_orthonormal(const Item& item) {
-  float* const q = item.memory.q.data<float>();
-  const Vectors rows{.data = q, .count = item.rank, .length = item.m, .vector_stride = item.m};
-  if (orthonormalise(rows, scratch_).complete) return;
-  for (std::int64_t vector = 0; vector < item.rank; ++vector) {
-    const float* const row = q + vector * item.m;
-    if (std::all_of(row, row + item.m, [](float value) { return value == 0; })) draw(item, vector);
-  }
-  orthonormalise(rows, scratch_);
+void PowerSgd::draw(const Item& item) const {
+  kernels::Backend& backend = buckets_->backend();
+  const Tensor& q = item.memory.q;
+  backend.draw_normal(key_of(item), q);
+  backend.orthonormalise(q, {.vectors = Orthonormal::Vectors::rows, .draw = key_of(item)}, q);
 }
 
 std::vector<HookState> PowerSgd::state() {
@@ -203,7 +188,7 @@ void PowerSgd::start(int bucket) {
 
 void PowerSgd::finish() {
   const int buckets = static_cast<int>(tickets_.size());
-  if (compresses_) failures() = buckets_->failed() ? 1 : 0;
+  if (compresses_) buckets_->backend().fill(failures(), buckets_->failed() ? 1 : 0);
   for (int bucket = 0; bucket < buckets; ++bucket) {
     comm::Ticket& ticket = tickets_[static_cast<std::size_t>(bucket)];
     wait(ticket);
@@ -215,10 +200,9 @@ void PowerSgd::finish() {
   for (int bucket = 0; bucket < buckets; ++bucket) {
     if (seconds_[static_cast<std::size_t>(bucket)].bytes == 0) continue;
     wait(tickets_[static_cast<std::size_t>(bucket)]);
-    // Failures come with the first of these sums. What a failed rank sent must not be remembered.
-    if (failures() == 0) expand(bucket);
+    expand(bucket);
   }
-  remembers_ = remembers_ || failures() == 0;
+  remembers_ = true;
 }
 
 /// The partial sums of this rank's shards become one, in plane 0.
@@ -241,10 +225,7 @@ void PowerSgd::compress(int bucket) {
       continue;
     }
     if (item.memory.error) backend.accumulate(m, item.memory.error);
-    if (!options_.warm_start) {
-      for (std::int64_t vector = 0; vector < item.rank; ++vector) draw(item, vector);
-      make_orthonormal(item);
-    }
+    if (!options_.warm_start) draw(item);
     backend.linear(m, item.memory.q, {}, p_of(item));
   }
 }
@@ -260,42 +241,32 @@ void PowerSgd::project(int bucket) {
       continue;
     }
     const Tensor p = p_of(item);
-    orthonormalise({.data = p.data<float>(),
-                    .count = item.rank,
-                    .length = item.n,
-                    .vector_stride = 1,
-                    .element_stride = item.rank},
-                   scratch_);
+    backend.orthonormalise(p, {.vectors = Orthonormal::Vectors::columns}, p);
     backend.linear_backward_weight(matrix(gradient), p, new_q_of(item), false);
     buckets_->communicator().progress();
   }
 }
 
-/// Q' is summed: what stands for the sum, and what it leaves out.
+/// Q' is summed: what stands for the sum, and what it leaves out. Failures have come with the first of these
+/// sums: what a failed rank sent must not be remembered, nor what is not finite.
 void PowerSgd::expand(int bucket) {
+  kernels::Backend& backend = buckets_->backend();
   const float share = 1 / static_cast<float>(ranks_.ranks());
   for (const int gradient : gradients_of(bucket)) {
     const Item& item = item_of(gradient);
     if (!item.compressed()) continue;
-    const Tensor p = p_of(item), q = new_q_of(item), m = matrix(gradient);
-    const auto finite = [](const Tensor& factor) {
-      return std::all_of(factor.data<float>(), factor.data<float>() + factor.numel(),
-                         [](float value) { return std::isfinite(value); });
-    };
-    const bool sound = finite(p) && finite(q);
-    ddp::expand({.n = item.n,
-                 .m = item.m,
-                 .rank = item.rank,
-                 .p = p.data<float>(),
-                 .q = q.data<float>(),
-                 .share = share,
-                 .matrix = m.data<float>(),
-                 .rest = sound && item.memory.error ? item.memory.error.data<float>() : nullptr},
-                buckets_->backend().threads());
-    if (sound && options_.warm_start) {
-      copy_elements(q, item.memory.q);
-      make_orthonormal(item);
-    }
+    const Tensor q = new_q_of(item);
+    backend.expand({.p = p_of(item),
+                    .q = q,
+                    .failed = failures(),
+                    .share = share,
+                    .matrix = matrix(gradient),
+                    .rest = item.memory.error,
+                    .valid = valid_});
+    if (options_.warm_start)
+      backend.orthonormalise(
+          q, {.vectors = Orthonormal::Vectors::rows, .draw = key_of(item), .condition = valid_},
+          item.memory.q);
     buckets_->communicator().progress();
   }
 }
@@ -325,7 +296,7 @@ Tensor PowerSgd::matrix(int gradient) const {
 }
 
 Tensor PowerSgd::at(std::size_t offset, Shape shape) const {
-  return Tensor::view(arena_->plane(0) + offset, shape, DType::float32);
+  return Tensor::view(arena_->plane(0) + offset, shape, DType::float32, buckets_->backend().device());
 }
 
 }  // namespace lockstep::ddp

@@ -146,6 +146,19 @@ void Reducer::wait() {
   });
 }
 
+void Reducer::replayed(const Usage& usage) {
+  usage_ = usage;
+  comm::Ticket behind = 0;
+  if (communicator_.size() > 1) transport([&] { behind = communicator_.behind_recording(); });
+  std::fill(complete_.begin(), complete_.end(), true);
+  std::fill(tickets_.begin(), tickets_.end(), behind);
+  const double now_ms = since_start_.elapsed_ms();
+  times_.assign(complete_.size(), {.ready_ms = now_ms, .start_ms = now_ms, .done_ms = 0});
+  backward_over_ = finished_ = true;
+  next_ = arena_.buckets();
+  done_ = 0;
+}
+
 void Reducer::complete() {
   transport([&] {
     for (int bucket = 0; bucket < next_; ++bucket) {
@@ -154,6 +167,7 @@ void Reducer::complete() {
       whereabouts::at_bucket(bucket);
       comm::complete(communicator_, ticket);
     }
+    note_done();
   });
 }
 
@@ -202,6 +216,7 @@ void Reducer::progress() {
 }
 
 void Reducer::note_done() {
+  if (recording_) return;
   for (; done_ < next_; ++done_) {
     const auto index = static_cast<std::size_t>(done_);
     const bool with_hook = hook_ && done_ < arena_.gradient_buckets();

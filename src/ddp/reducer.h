@@ -47,6 +47,10 @@ class Reducer final : public GradientSink, private Buckets {
   void abandon();
   /// From now on every sum is complete for what is asked of the backend.
   void wait();
+  /// What is asked for from now on is recorded, or no longer: nothing can be known of what is under way.
+  void record(bool recording) { recording_ = recording; }
+  /// A step like that which had this usage was replayed, until wait().
+  void replayed(const Usage& usage);
   /// Returns when a device has got so far: from now on nothing waits for other ranks.
   void complete();
 
@@ -142,6 +146,7 @@ class Reducer final : public GradientSink, private Buckets {
   bool failed_ = false;                // abandoned
   std::vector<BucketTime> times_;
   bool in_transport_ = false;
+  bool recording_ = false;
   std::vector<std::int32_t> arrival_;
 };
 

@@ -71,9 +71,9 @@ void StepHeader::end_shard(int turn) {
   for (int p = plane; p > plane - merges; --p) backend_.accumulate(partial(p - 1), partial(p));
 }
 
-void StepHeader::read_losses() {
+kernels::Transfer StepHeader::losses() {
   const auto subtrees = static_cast<std::int64_t>(read_.size());
-  backend_.copy(partial_.rows(0, subtrees), Tensor::view(read_.data(), {subtrees, 2}, DType::float64));
+  return {partial_.rows(0, subtrees), Tensor::view(read_.data(), {subtrees, 2}, DType::float64)};
 }
 
 void StepHeader::exchange(comm::Communicator& communicator, std::uint64_t plan_hash, const Requests& requests,

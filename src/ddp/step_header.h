@@ -29,8 +29,8 @@ class StepHeader {
   /// along the tree, on the backend's device.
   void add_loss(int turn, bool first_piece, const Tensor& loss);
   void end_shard(int turn);
-  /// The step's one wait for the device.
-  void read_losses();
+  /// To be read before exchange().
+  kernels::Transfer losses();
 
   /// Collective.
   void exchange(comm::Communicator& communicator, std::uint64_t plan_hash, const Requests& requests,

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -33,6 +34,10 @@ class HostFeed final : public Feed {
 
 }  // namespace
 
+void Backend::read(std::span<const Transfer> transfers) {
+  for (const auto& [from, to] : transfers) copy(from, to);
+}
+
 void Backend::linear_backward_weight_bias(const Tensor& x, const Tensor& dy, const Tensor& dweight,
                                           const Tensor& dbias, bool accumulate) {
   linear_backward_weight(x, dy, dweight, accumulate);
@@ -55,6 +60,10 @@ void Backend::linear_backward_input_activation(Activation kind, const Tensor& dy
 std::unique_ptr<Timer> Backend::make_timer() { return std::make_unique<HostTimer>(); }
 std::unique_ptr<Feed> make_host_feed() { return std::make_unique<HostFeed>(); }
 std::unique_ptr<Feed> Backend::make_feed() { return make_host_feed(); }
+
+std::unique_ptr<Recorder> Backend::record() {
+  throw UsageError("the backend of {} does not record operations", to_string(device()));
+}
 
 std::unique_ptr<Backend> make_backend(Device device, int threads) {
   return device.kind == Device::Kind::cpu ? make_cpu_backend(threads) : make_cuda_backend(device.index);

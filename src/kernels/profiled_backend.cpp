@@ -1,77 +1,14 @@
 // A backend that times another one, call by call.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <utility>
 
+#include "kernels/work.h"
 #include "lockstep/kernels/profile.h"
 
 namespace lockstep::kernels {
 
 namespace {
-
-double bytes_in(const Tensor& tensor) { return tensor ? static_cast<double>(tensor.bytes()) : 0; }
-double bytes_in(const Columns& columns) {
-  const Tensor& matrix = columns.matrix;
-  const std::int64_t rows = matrix.size(matrix.shape().rank() - 1) == 0
-                                ? 0
-                                : matrix.numel() / matrix.size(matrix.shape().rank() - 1);
-  return static_cast<double>(rows * columns.count) * static_cast<double>(bytes_of(matrix.dtype()));
-}
-double bytes_in(std::span<const EmaTarget> targets) {
-  double bytes = 0;
-  for (const EmaTarget& target : targets) bytes += bytes_in(target.average);
-  return bytes;
-}
-
-double bytes_in(const AdamWUpdate& update) {
-  return bytes_in(update.value) + bytes_in(update.gradient) / 2 + bytes_in(update.exp_avg) +
-         bytes_in(update.exp_avg_sq) + bytes_in(update.ema);
-}
-double bytes_in(const SgdUpdate& update) {
-  return bytes_in(update.value) + bytes_in(update.gradient) / 2 + bytes_in(update.momentum_buffer) +
-         bytes_in(update.ema);
-}
-/// Of one direction: all is read and written but the gradient, which is only read.
-template <class Update>
-double bytes_in(std::span<const Update> updates) {
-  double bytes = 0;
-  for (const Update& update : updates) bytes += bytes_in(update);
-  return bytes;
-}
-
-/// What a product does: how it is called in a table, and its arithmetic.
-struct Work {
-  std::string name;
-  double flops = 0;
-};
-
-Work dense(const char* name, const Tensor& x, std::int64_t in, std::int64_t out) {
-  const std::int64_t rows = in == 0 ? 0 : x.numel() / in;
-  return {fmt::format("{} {} x {} -> {}", name, rows, in, out),
-          2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out)};
-}
-
-/// `large` is the tensor on the input's side, `small` the one on the output's.
-Work convolving(const char* name, const Tensor& large, const Shape& weight, const Convolution& geometry,
-                const Tensor& small) {
-  const double terms =
-      static_cast<double>(weight[0]) * static_cast<double>(weight[1] * weight[2] * weight[3]);
-  const double places =
-      static_cast<double>(small.size(0)) * static_cast<double>(small.size(2) * small.size(3));
-  return {fmt::format("{} {} x {} x {} x {} -> {}, {} x {}{}", name, large.size(0), large.size(1),
-                      large.size(2), large.size(3), weight[0], weight[2], weight[3],
-                      geometry.stride == 1 ? "" : fmt::format(" / {}", geometry.stride)),
-          2 * terms * places};
-}
-
-/// `products` of [time, time, width] for each head; under a causal mask half of each is needed.
-Work attending(const char* name, const Columns& q, int heads, bool causal, int products) {
-  const auto batch = static_cast<double>(q.matrix.size(0)), time = static_cast<double>(q.matrix.size(1));
-  return {fmt::format("{} {} x {} x {}, {} heads", name, q.matrix.size(0), q.matrix.size(1), q.count, heads),
-          products * 2 * batch * time * time * static_cast<double>(q.count) * (causal ? 0.5 : 1)};
-}
 
 class ProfiledBackend final : public Backend {
  public:
@@ -106,6 +43,12 @@ class ProfiledBackend final : public Backend {
         "copy", [&] { inner_.copy(from, to); }, from, to);
     // A read has waited for what was asked for before it, but not for the mark that follows it.
     if (to.device() != from.device() && to.device() == Device::cpu()) settle(before);
+  }
+  void read(std::span<const Transfer> transfers) override {
+    const std::size_t before = pending_.size();
+    time(
+        "copy", [&] { inner_.read(transfers); }, transfers, transfers);
+    if (device() != Device::cpu()) settle(before);
   }
   void normalize_images(const Tensor& x, const Tensor& scale, const Tensor& shift, const Tensor& y) override {
     time(
@@ -403,6 +346,20 @@ class ProfiledBackend final : public Backend {
     time(
         "squared_error_backward", [&] { inner_.squared_error_backward(x, target, factor, dx); }, x, target,
         dx);
+  }
+
+  void draw_normal(const RandomKey& key, const Tensor& out) override {
+    time(
+        "draw_normal", [&] { inner_.draw_normal(key, out); }, out);
+  }
+  void orthonormalise(const Tensor& x, const Orthonormal& how, const Tensor& y) override {
+    time(
+        "orthonormalise", [&] { inner_.orthonormalise(x, how, y); }, x, y);
+  }
+  void expand(const LowRank& factors) override {
+    time(
+        "expand", [&] { inner_.expand(factors); }, factors.p, factors.q, factors.matrix, factors.matrix,
+        factors.rest);
   }
 
   void accumulate(const Tensor& into, const Tensor& x) override {

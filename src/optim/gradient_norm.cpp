@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 
 #include "lockstep/base/error.h"
 
@@ -46,19 +47,36 @@ void GradientNorm::share_blocks(const Sharding& sharding, std::int64_t total) {
 }
 
 double GradientNorm::measure() {
+  if (asked_in_ != 0 && asked_in_ == source_.steps_begun()) return norm_of_read();
   fill_blocks();
   return combine();
+}
+
+kernels::Transfer GradientNorm::ask() {
+  fill_blocks();
+  asked_in_ = source_.steps_begun();
+  return to_read();
+}
+
+kernels::Transfer GradientNorm::to_read() {
+  return {blocks_, Tensor::view(read_.data(), blocks_.shape(), DType::float64)};
 }
 
 void GradientNorm::fill_blocks() {
   const std::span<Param* const> params = source_.params();
   const Sharding* const sharding = source_.sharding();
-  for (const std::size_t i : order_) {
-    const comm::ElementRange own =
-        sharding ? sharding->mine(i) : comm::ElementRange{.first = 0, .count = params[i]->value.numel()};
-    fill_blocks(i, own.first, own.end());
+  std::exception_ptr error;
+  try {
+    for (const std::size_t i : order_) {
+      const comm::ElementRange own =
+          sharding ? sharding->mine(i) : comm::ElementRange{.first = 0, .count = params[i]->value.numel()};
+      fill_blocks(i, own.first, own.end());
+    }
+  } catch (...) {
+    error = std::current_exception();
   }
-  if (arena_) gather_blocks();
+  if (arena_) gather_blocks();  // whatever failed here: the others wait for this rank's part
+  if (error) std::rethrow_exception(error);
 }
 
 void GradientNorm::gather_blocks() {
@@ -87,9 +105,18 @@ void GradientNorm::fill_blocks(std::size_t index, std::int64_t begin, std::int64
 }
 
 double GradientNorm::combine() {
-  source_.backend().copy(blocks_, Tensor::view(read_.data(), blocks_.shape(), DType::float64));
+  const kernels::Transfer blocks = to_read();
+  source_.backend().copy(blocks.from, blocks.to);
+  return norm_of_read();
+}
+
+double GradientNorm::norm_of_read() const {
   double sum = 0;
-  for (const double block : read_) sum += block;
+  for (const std::size_t i : order_) {
+    // ask() comes before it is known which gradients nobody has: what stands there is no part of the step.
+    if (!source_.params()[i]->gradient) continue;
+    for (std::size_t b = 0; b < ranges_[i].count; ++b) sum += read_[ranges_[i].first + b];
+  }
   const double norm = std::sqrt(sum) / source_.weight();
   if (!std::isfinite(norm)) throw_not_finite();
   return norm;
@@ -100,7 +127,7 @@ void GradientNorm::throw_not_finite() const {
     throw TrainingError("gradient norm: the step's weight is {}, so its mean gradient is not defined",
                         source_.weight());
   for (const std::size_t i : order_)
-    for (std::size_t b = 0; b < ranges_[i].count; ++b)
+    for (std::size_t b = 0; source_.params()[i]->gradient && b < ranges_[i].count; ++b)
       if (!std::isfinite(read_[ranges_[i].first + b]))
         throw TrainingError(
             "the gradient of '{}' is not finite (elements {} to {}); lower the learning rate, or clip "

@@ -43,7 +43,7 @@ StepResult Optimizer::step(const StepOptions& options) {
         steps_, weight);
   check_gradients();
   StepResult result;
-  if (options.clip != 0 || options.measure_norm) {
+  if (needs_norm(options)) {
     result.gradient_norm = norm_.measure();
     result.clip_factor = clip_factor(result.gradient_norm, options.clip);
   }

@@ -86,14 +86,6 @@ class Judge {
   const Origin& origin_;
 };
 
-/// Settings that are understood but that this build cannot carry out are refused, never ignored.
-void refuse_unavailable(const Config& config, const Judge& judge) {
-  const auto refuse = [&](bool asked, std::string_view key, std::string_view instead) {
-    if (asked) judge.refuse(key, fmt::format("not available in this version; {}", instead));
-  };
-  refuse(config.train.cuda_graph == "true", "train.cuda_graph", "use auto");
-}
-
 bool has_twins(std::vector<double> numbers) {
   std::ranges::sort(numbers);
   return std::ranges::adjacent_find(numbers) != numbers.end();
@@ -117,6 +109,19 @@ void check_train(const TrainConfig& train, const Judge& judge) {
   judge.require(train.eval_every >= 0, "train.eval_every", "must not be negative");
   judge.require(train.label_smoothing >= 0 && train.label_smoothing < 1, "train.label_smoothing",
                 "must be in [0, 1)");
+}
+
+/// What is known before there is a device; the rest is found when the first step is recorded.
+void check_graph(const Config& config, const Judge& judge) {
+  if (config.train.cuda_graph != "true") return;
+  const auto refuse = [&](bool asked, std::string_view why) {
+    judge.require(!asked, "train.cuda_graph", fmt::format("{}; use auto", why));
+  };
+  refuse(config.train.device == "cpu", "there are graphs on GPUs only (train.device = cpu)");
+  refuse(config.model.dropout > 0, "dropout draws other numbers at every step, a graph the same");
+  refuse(config.model.batch_norm == "sync", "model.batch_norm = sync cannot be part of a graph");
+  refuse(config.ddp.sharded_optimizer, "ddp.sharded_optimizer = true cannot be part of a graph");
+  refuse(!config.ddp.hook.empty() && config.ddp.hook != "none", "ddp.hook cannot be part of a graph");
 }
 
 void check_optimizer(const OptimizerConfig& optimizer, const Judge& judge) {
@@ -182,7 +187,7 @@ void finish(Config& config, const Origin& origin) {
   judge.require(config.fault.hang_timeout_s == 0 || config.fault.hang_timeout_s >= 1, "fault.hang_timeout_s",
                 "must be at least 1, or 0 for ever");
   judge.require(config.log.every >= 1, "log.every", "must be at least 1");
-  refuse_unavailable(config, judge);
+  check_graph(config, judge);
 }
 
 /// Program_options sees keys only: a section that is unknown and empty would pass.

@@ -151,6 +151,8 @@ std::vector<Key> make_keys() {
              "where to compute; auto: on GPUs if every rank has one", true),
       key("train.threads", at(&Config::train, &TrainConfig::threads),
           "threads of a rank (part of the bits); 0: as many as it has cores at the first start"),
+      choice("train.bind", at(&Config::train, &TrainConfig::bind), {"cores", "none"},
+             "on the CPU: each thread to cores of its own, or as the launcher left them", true),
       key("train.eval_every", at(&Config::train, &TrainConfig::eval_every),
           "steps between evaluations; 0: at the end only", true),
       key("train.init", at(&Config::train, &TrainConfig::init),
@@ -159,7 +161,7 @@ std::vector<Key> make_keys() {
       key("train.frozen", at(&Config::train, &TrainConfig::frozen),
           "name patterns of parameters that do not learn"),
       choice("train.cuda_graph", at(&Config::train, &TrainConfig::cuda_graph), {"auto", "true", "false"},
-             "capture the step as a CUDA graph: this version cannot, and refuses true"),
+             "record the step as a CUDA graph; auto: on one GPU, if it can be", true),
 
       choice("optimizer.name", at(&Config::optimizer, &OptimizerConfig::name), {"adamw", "sgd"}, "algorithm"),
       key("optimizer.lr", at(&Config::optimizer, &OptimizerConfig::lr), "learning rate"),

@@ -35,7 +35,8 @@ ddp::Options ddp_options(const Config& config, DType compute) {
           .check_every = config.ddp.check_every,
           .seed = config.train.seed,
           .compute = compute,
-          .layer_communicator = config.model.batch_norm == "sync"};
+          .layer_communicator = config.model.batch_norm == "sync",
+          .graph = ddp::graph_named(config.train.cuda_graph)};
 }
 
 checkpoint::StoreOptions store_options(const Config& config, const data::Dataset& dataset,

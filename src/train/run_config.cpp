@@ -5,6 +5,7 @@
 
 #include "lockstep/base/counted.h"
 #include "lockstep/base/log.h"
+#include "lockstep/train/binding.h"
 #include "lockstep/train/threads.h"
 #include "lockstep/train/workload.h"
 
@@ -56,8 +57,11 @@ void settle_threads(Config& config, Session& session) {
     if (on_cpu)
       session.log().info("{} a rank, from now on ({})", counted(choice.threads, "thread"), choice.reason);
   }
-  if (on_cpu && session.backend().threads() != config.train.threads)
+  if (!on_cpu) return;
+  if (session.backend().threads() != config.train.threads)
     session.use_backend(Device::cpu(), {.threads = config.train.threads});
+  if (binding_wanted(session.world(), config.train.bind))
+    bind_threads(session.world(), session.log(), config.train.threads);
 }
 
 }  // namespace lockstep::train

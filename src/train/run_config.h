@@ -17,7 +17,7 @@ void settle(Config& config, checkpoint::RunDirectory& run, const RunOptions& opt
             const comm::Communicator& world);
 
 /// After it: train.threads = 0 in a new run becomes what choose_threads() says, which is said, and the
-/// session's backend, if it is the CPU's, gets the run's threads. Collective.
+/// session's backend, if it is the CPU's, gets the run's threads, bound where binding_wanted(). Collective.
 void settle_threads(Config& config, Session& session);
 
 }  // namespace lockstep::train

@@ -12,6 +12,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include "train/handler.h"
+
 namespace lockstep::train {
 namespace {
 
@@ -49,8 +51,7 @@ StackProbe::StackProbe() : thread_(pthread_self()) {
   ::backtrace(frames.data(), most_frames);  // loads what it needs now, not in the handler
   struct sigaction action {};
   action.sa_handler = on_probe;
-  action.sa_flags = SA_RESTART;
-  ::sigaction(probe_signal(), &action, nullptr);
+  install_handler(probe_signal(), action);
 }
 
 StackProbe::~StackProbe() { std::signal(probe_signal(), SIG_IGN); }

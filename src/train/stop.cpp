@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "train/handler.h"
 #include "train/launcher.h"
 #include "train/processes.h"
 
@@ -73,8 +74,8 @@ StopRequests::StopRequests(std::string run_directory, bool watch_files)
   for (std::size_t i = 0; i < handlers.size(); ++i) {
     struct sigaction action {};
     action.sa_sigaction = handlers[i].second;
-    action.sa_flags = SA_RESTART | SA_SIGINFO;
-    sigaction(handlers[i].first, &action, &before_[i]);
+    action.sa_flags = SA_SIGINFO;
+    install_handler(handlers[i].first, action, &before_[i]);
   }
 }
 

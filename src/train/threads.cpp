@@ -20,10 +20,6 @@ struct Group {
   CoreSet hardware_threads, cores;
 };
 
-bool overlap(const CoreSet& a, const CoreSet& b) {
-  return std::ranges::any_of(a, [&](int core) { return b.contains(core); });
-}
-
 /// Ranks are in one group if their cores overlap, or those of ranks between them.
 std::vector<Group> groups_of(std::span<const RankCores> ranks, int node) {
   std::vector<Group> groups;
@@ -49,18 +45,22 @@ std::string threads_each(int threads) {
 }
 
 std::vector<RankCores> cores_of_ranks(comm::Communicator& world) {
-  const CoreSet mine = own_cores();
+  const CoreSet& mine = given_cores();
+  std::vector<std::string> of_core;
+  for (const CoreSet& core : core_by_core(mine)) of_core.push_back(to_text(core));
   const std::vector<std::string> texts =
       world.all_gather_texts(fmt::format("{} {} {} {}", machine_cores(), cgroup_cores().value_or(0),
-                                         to_text(physical_cores(mine)), to_text(mine)));
+                                         to_text(physical_cores(mine)), fmt::join(of_core, " ")));
   std::vector<RankCores> ranks;
   for (const std::string& text : texts) {
     RankCores rank;
     rank.node = world.topology().node_of_rank[ranks.size()];
-    std::string cores, hardware_threads;
-    std::istringstream(text) >> rank.of_machine >> rank.quota_cores >> cores >> hardware_threads;
+    std::string cores;
+    std::istringstream words(text);
+    words >> rank.of_machine >> rank.quota_cores >> cores;
     rank.cores = cores_in(cores);
-    rank.hardware_threads = cores_in(hardware_threads);
+    for (std::string core; words >> core;) rank.of_core.push_back(cores_in(core));
+    rank.hardware_threads = united(rank.of_core);
     ranks.push_back(std::move(rank));
   }
   return ranks;
@@ -100,8 +100,8 @@ std::optional<Crowding> crowding(std::span<const RankCores> ranks, const comm::T
                                  int threads) {
   const std::string& host = topology.host_names[static_cast<std::size_t>(node)];
   for (const RankCores& of : ranks) {
-    if (of.node != node) continue;
     const CoreSet& cores = of.hardware_threads;
+    if (of.node != node || cores.empty()) continue;
     std::vector<std::size_t> confined;  // ranks that may use nothing else
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       if (ranks[rank].node == node && std::ranges::includes(cores, ranks[rank].hardware_threads))

@@ -15,6 +15,7 @@
 #include <limits>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/quiet_thread.h"
 
 extern char** environ;
 
@@ -101,11 +102,8 @@ TimeLimit::TimeLimit(bool asks) : end_s_(std::numeric_limits<double>::infinity()
   const char* const end_time = std::getenv("SLURM_JOB_END_TIME");
   if (const auto end = end_time ? number(end_time) : std::nullopt)
     end_s_ = monotonic_s() + static_cast<double>(*end) - static_cast<double>(std::time(nullptr));
-  sigset_t all, before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, &before);
-  thread_ = std::thread([this, job = std::string(job)] { ask_now_and_then(job); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_quiet_thread("the watch over the time limit",
+                               [this, job = std::string(job)] { ask_now_and_then(job); });
 }
 
 TimeLimit::~TimeLimit() {

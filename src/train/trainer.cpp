@@ -107,6 +107,7 @@ class Trainer {
   ExitCode take_steps();
   ddp::StepResult take_step(bool measure_norm);
   void log_step(const ddp::StepResult& result);
+  void say_refused_recording();
   void evaluate_all();
   std::vector<std::string> metrics() const;
   checkpoint::Contents contents();
@@ -146,6 +147,7 @@ class Trainer {
   Stragglers stragglers_;
   Longest longest_;
   Stopwatch since_save_;  // began
+  bool said_refused_recording_ = false;
 };
 
 Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpoint::RunDirectory& run,
@@ -225,17 +227,19 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
     return cross_entropy(model_.forward(tape, piece.rows(shard.x)), piece.rows(shard.y),
                          {.label_smoothing = static_cast<float>(config_.train.label_smoothing)});
   };
-  const ddp::StepResult result = replicas_.step(StepShards{loader_, done_}, loss_of);
+  learning_rate_ = schedule_.at(done_, config_.train.steps);
+  const optim::StepOptions update{
+      .lr = learning_rate_, .clip = config_.optimizer.clip, .measure_norm = measure_norm};
+  const ddp::StepResult result =
+      replicas_.step(StepShards{loader_, done_}, loss_of, optimizer_->measurement_for(update));
   if (!std::isfinite(result.mean_loss())) {
     throw TrainingError(
         "step {}: the loss is {}; lower optimizer.lr, set optimizer.clip, or look at the data", done_ + 1,
         result.mean_loss());
   }
-  learning_rate_ = schedule_.at(done_, config_.train.steps);
   const double start_s = monotonic_s();
   whereabouts::enter(Phase::optimizer);
-  applied_ =
-      optimizer_->step({.lr = learning_rate_, .clip = config_.optimizer.clip, .measure_norm = measure_norm});
+  applied_ = optimizer_->step(update);
   if (timeline_) timeline_->add("optimizer", ddp::Timeline::compute, done_, start_s, monotonic_s());
   ++done_;
   return result;
@@ -266,6 +270,13 @@ void Trainer::log_step(const ddp::StepResult& result) {
                     {"exposed_comm_ms", interval_.exposed_comm_ms / static_cast<double>(interval_.steps)},
                     {"time", utc_now()}});
   interval_ = {};
+}
+
+void Trainer::say_refused_recording() {
+  const std::string& why = replicas_.steps_recorded().refused;
+  if (why.empty() || std::exchange(said_refused_recording_, true)) return;
+  progress_->note(fmt::format("train.cuda_graph = {}: steps are not recorded as a graph: {}",
+                              config_.train.cuda_graph, why));
 }
 
 /// Names of what an evaluation finds: "eval_loss", "eval_ema_0.99_accuracy".
@@ -410,6 +421,7 @@ ExitCode Trainer::take_steps() {
       const std::string news = stragglers_.note([this](int rank) { return replicas_.compute_ms_of(rank); });
       if (!news.empty()) progress_->note(fmt::format("step {}: {}", done_, news));
     }
+    say_refused_recording();
     Longest::note(longest_.step_s, step_watch);
     progress_->step(done_, result.mean_loss(),
                     static_cast<double>(config_.train.global_batch) * 1e3 / interval_.step_ms());

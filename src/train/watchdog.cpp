@@ -12,7 +12,9 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/quiet_thread.h"
 #include "lockstep/comm/agreement.h"
+#include "train/handler.h"
 #include "train/launcher.h"
 #include "train/processes.h"
 
@@ -96,22 +98,16 @@ Watchdog::Watchdog(comm::Communicator& world, const WatchOptions& options)
   if (options_.signal_report) {
     struct sigaction action {};
     action.sa_handler = on_report;
-    action.sa_flags = SA_RESTART;
-    ::sigaction(SIGUSR1, &action, nullptr);
+    install_handler(SIGUSR1, action);
   } else {
     std::signal(SIGUSR1, SIG_IGN);  // who asks for a report that is not to be had should not end the run
   }
-  sigset_t all, before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, &before);
   try {
-    thread_ = std::thread([this] { watch(); });
-  } catch (const std::exception& error) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = start_quiet_thread("the watchdog", [this] { watch(); });
+  } catch (...) {
     whereabouts::write_to(nullptr);
-    throw FailureError("the watchdog cannot start its thread: {}", error.what());
+    throw;
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Watchdog::~Watchdog() {
@@ -126,6 +122,7 @@ Watchdog::~Watchdog() {
 void Watchdog::look_after(const comm::Communicator* transport) { transport_.look_after(transport); }
 
 void Watchdog::watch() {
+  board_.rank(rank_).beats.fetch_add(1);
   while (!over_) {
     timespec until{};
     ::clock_gettime(CLOCK_MONOTONIC, &until);

@@ -12,6 +12,8 @@
 #include "lockstep/checkpoint/save.h"
 #include "lockstep/checkpoint/verify.h"
 #include "lockstep/ddp/power_sgd.h"
+#include "lockstep/kernels/transfer.h"
+#include "support/fake_device.h"
 
 namespace lockstep::test {
 namespace {
@@ -188,6 +190,60 @@ BOOST_AUTO_TEST_CASE(more_ranks_than_wrote_share_what_was_left_out) {
   const std::vector<double> after = all.left_out(0);
   for (std::size_t i = 0; i < before.size(); ++i)
     BOOST_TEST(std::abs(after[i] - before[i]) <= 1e-5 * (1 + std::abs(before[i])));
+}
+
+/// Remembers three numbers of each rank, on a device.
+class OnDevice final : public ddp::Hook {
+ public:
+  explicit OnDevice(double number) : device_(make_fake_device()), numbers_(device_->empty({3})) {
+    device_->fill(numbers_, number);
+  }
+  std::string describe() const override { return "remembers"; }
+  void bind(ddp::Buckets&) override {}
+  void begin_step(std::uint64_t) override {}
+  void start(int) override {}
+  void finish() override {}
+  std::vector<ddp::HookState> state() override {
+    return {{.name = "remembers/numbers", .by_rank = true, .entries = {{"a", numbers_}}}};
+  }
+  kernels::Backend* backend() override { return reachable ? device_.get() : nullptr; }
+  std::vector<float> numbers() const { return elements(kernels::on_cpu(numbers_, device_.get())); }
+
+  bool reachable = true;
+
+ private:
+  std::unique_ptr<kernels::Backend> device_;
+  Tensor numbers_;
+};
+
+BOOST_AUTO_TEST_CASE(what_lies_on_a_device_is_saved_and_shared_out_alike) {
+  SharedFolder folder(world());
+  const std::string path = folder.file("a.h5");
+  OnDevice saved(2.0 + world().rank()), same(0), shared(0);
+  Contents contents, again, alone;
+  checkpoint::add(contents, saved);
+  checkpoint::save_file(path, contents, world());
+  checkpoint::add(again, same);
+  checkpoint::load_file(path, again, world());
+  BOOST_TEST(same.numbers() == std::vector<float>(3, static_cast<float>(2 + world().rank())),
+             boost::test_tools::per_element());
+  checkpoint::add(alone, shared);
+  checkpoint::load_file(path, alone, *world().split(world().rank(), 0));
+  const int ranks = world().size();
+  BOOST_TEST(
+      shared.numbers() == std::vector<float>(3, static_cast<float>(2 * ranks + ranks * (ranks - 1) / 2)),
+      boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(what_one_rank_cannot_read_from_its_device_is_the_same_error_on_all) {
+  SharedFolder folder(world());
+  OnDevice saved(1);
+  Contents contents;
+  checkpoint::add(contents, saved);
+  saved.reachable = world().rank() + 1 < world().size();
+  const std::string text =
+      same_error(ExitCode::usage, [&] { checkpoint::save_file(folder.file("a.h5"), contents, world()); });
+  BOOST_TEST(contains(text, "nobody here can copy it"), text);
 }
 
 BOOST_AUTO_TEST_CASE(before_a_step_was_compressed_nothing_is_saved_and_nothing_is_missed) {

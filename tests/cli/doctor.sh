@@ -98,6 +98,13 @@ if $LOCKSTEP_MPIRUN --version | has_line "Open MPI" && doctor 0 2 && grep -q omp
 fi
 
 # Binding.
+LOCKSTEP_BIND=none doctor 0 1
+says ok threads "training binds none"
+sed 's/\[train\]/&\nbind = none/' run.ini >unbound.ini
+doctor 0 2 --config unbound.ini
+says ok threads "training binds none"
+doctor 0 1
+says_not "training binds none"
 if [ "$(nproc)" -gt 1 ] && command -v taskset >/dev/null; then
   core=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
   mixed "taskset -c $core '$LOCKSTEP' doctor" "taskset -c $core '$LOCKSTEP' doctor"

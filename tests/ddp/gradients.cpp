@@ -206,6 +206,42 @@ BOOST_AUTO_TEST_CASE(layers_that_meet_across_ranks_find_every_rank_in_every_pass
   check_gradients(net, reference(0, shards));
 }
 
+/// Its shards are made as they are asked for, and can be asked for once.
+struct OnceBatch {
+  std::uint64_t step = 0;
+  comm::ShardRange block{};
+  int made = 0;
+
+  struct Iterator {
+    OnceBatch* batch;
+    int shard;
+    Iterator(OnceBatch* of, int first) : batch(of), shard(first) {}
+    Iterator(Iterator&&) = default;
+    Iterator& operator=(Iterator&&) = default;
+    ToyShard operator*() const {
+      ++batch->made;
+      return toy_shard(batch->step, shard);
+    }
+    Iterator& operator++() {
+      ++shard;
+      return *this;
+    }
+    bool operator!=(int end) const { return shard != end; }
+  };
+  Iterator begin() { return {this, block.first}; }
+  int end() const { return block.end(); }
+};
+
+BOOST_AUTO_TEST_CASE(a_batch_is_gone_through_once) {
+  Run run({.shards = 5});
+  OnceBatch batch{.step = 0, .block = run.replicas.shard_map().block(world().rank())};
+  run.replicas.step(batch, [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+    return run.net.loss(tape, piece.rows(shard.x), piece.rows(shard.y));
+  });
+  BOOST_TEST(batch.made == batch.block.count);
+  check_gradients(run.net, reference(0, 5));
+}
+
 BOOST_AUTO_TEST_CASE(evaluation_passes_run_between_steps) {
   Run run({.shards = 4});
   run.step(0);

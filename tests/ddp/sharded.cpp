@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "comm/mpi_communicator.h"
+#include "ddp/plain_sums.h"
 #include "ddp/wide.h"
 #include "lockstep/base/clock.h"
 #include "support/forwarding.h"
@@ -82,22 +83,6 @@ BOOST_AUTO_TEST_CASE(ranks_on_different_machines_get_the_bits_of_whole_updates) 
     check_same_steps(whole, parts);
   }
 }
-
-/// Buckets that sum plainly, by way of a hook.
-class PlainSums final : public ddp::Hook {
- public:
-  std::string describe() const override { return "plain sums"; }
-  void bind(ddp::Buckets& buckets) override { buckets_ = &buckets; }
-  void begin_step(std::uint64_t) override { last_ = 0; }
-  void start(int bucket) override { last_ = std::max(last_, buckets_->start_sum(bucket)); }
-  void finish() override {
-    if (last_ != 0) buckets_->communicator().wait(last_);
-  }
-
- private:
-  ddp::Buckets* buckets_ = nullptr;
-  comm::Ticket last_ = 0;
-};
 
 BOOST_AUTO_TEST_CASE(a_hook_gives_whole_sums_of_which_each_rank_reads_its_part) {
   ddp::Options options = wide_options(true);

@@ -58,8 +58,9 @@ BOOST_AUTO_TEST_CASE(a_steady_step_of_a_sharded_optimizer_allocates_nothing) {
                shard.y);
   };
   const long made = steady_allocations(*backend, [&](std::uint64_t number) {
-    replicas.step(batch, loss_of);
-    adamw.step({.clip = 0.01});
+    const optim::StepOptions update{.lr = {}, .clip = 0.01};
+    replicas.step(batch, loss_of, number % 2 == 0 ? adamw.measurement_for(update) : nullptr);
+    adamw.step(update);
     if (number == 7) {
       for (const Param* const param : state.params) param->settle();
     }

@@ -15,6 +15,7 @@
 #include "lockstep/base/random.h"
 #include "lockstep/comm/reduction_tree.h"
 #include "lockstep/ddp/data_parallel.h"
+#include "lockstep/kernels/transfer.h"
 #include "support/world.h"
 
 namespace lockstep::test {
@@ -47,6 +48,9 @@ struct Net {
     for (Param& param : params) state.params.push_back(&param);
     return state;
   }
+  void to(kernels::Backend& backend) {
+    for (Param& param : params) param.value = kernels::on_device(param.value, backend);
+  }
   Param& operator[](const std::string& name) {
     return *std::find_if(params.begin(), params.end(),
                          [&](const Param& param) { return param.name == name; });
@@ -62,7 +66,7 @@ struct Net {
     const Var nothing = tape.use(params[5]);
     return tape.record(x.value(), {&x, &nothing}, [x, nothing](Tape& t, const Tensor& dy) {
       t.give(x, dy);
-      t.give(nothing, Tensor::zeros(nothing.shape()));
+      t.give(nothing, t.backend().empty(nothing.shape()));
     });
   }
 
@@ -103,9 +107,15 @@ inline ToyBatch toy_batch(std::uint64_t step, const ddp::DataParallel& replicas)
 
 using Gradients = std::vector<std::vector<float>>;  // by parameter; empty: none
 
-inline std::vector<float> elements(const Tensor& tensor) {
-  return tensor ? std::vector<float>(tensor.data<float>(), tensor.data<float>() + tensor.numel())
-                : std::vector<float>{};
+/// `backend`: that of the device on which it lies.
+inline std::vector<float> elements(const Tensor& tensor, kernels::Backend* backend = nullptr) {
+  if (!tensor) return {};
+  const Tensor here = kernels::on_cpu(tensor, backend);
+  return std::vector<float>(here.data<float>(), here.data<float>() + here.numel());
+}
+
+inline ToyShard on_device(const ToyShard& shard, kernels::Backend& backend) {
+  return {shard.index, kernels::on_device(shard.x, backend), kernels::on_device(shard.y, backend)};
 }
 
 using LossOf = std::function<Loss(Net&, Tape&, const ToyShard&)>;
@@ -127,7 +137,7 @@ inline Gradients shard_gradients(Net& net, kernels::Backend& backend, const ToyS
   }
   Gradients gradients;
   for (Param& param : net.params) {
-    gradients.push_back(elements(param.gradient));
+    gradients.push_back(elements(param.gradient, &backend));
     gradients.back().resize(static_cast<std::size_t>(param.value.numel()));
   }
   sink.clear();
@@ -141,15 +151,22 @@ inline Gradients add(Gradients a, const Gradients& b) {
   return a;
 }
 
-/// What a step over `shards` shards must give.
-inline Gradients reference(std::uint64_t step, int shards, int pieces = 1, const LossOf& loss_of = plain_loss,
-                           std::uint64_t seed = 1) {
+/// What a step over `shards` shards must give, computed by `backend`.
+inline Gradients reference_on(kernels::Backend& backend, std::uint64_t step, int shards, int pieces = 1,
+                              const LossOf& loss_of = plain_loss, std::uint64_t seed = 1) {
   Net net(seed);
-  const auto backend = kernels::make_cpu_backend();
+  net.to(backend);
   return comm::fold_tree(
       {0, shards},
-      [&](int shard) { return shard_gradients(net, *backend, toy_shard(step, shard), pieces, loss_of); },
+      [&](int shard) {
+        return shard_gradients(net, backend, on_device(toy_shard(step, shard), backend), pieces, loss_of);
+      },
       add);
+}
+
+inline Gradients reference(std::uint64_t step, int shards, int pieces = 1, const LossOf& loss_of = plain_loss,
+                           std::uint64_t seed = 1) {
+  return reference_on(*kernels::make_cpu_backend(), step, shards, pieces, loss_of, seed);
 }
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -157,10 +174,11 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-inline void check_gradients(const Net& net, const Gradients& wanted) {
+inline void check_gradients(const Net& net, const Gradients& wanted, kernels::Backend* backend = nullptr) {
   for (std::size_t p = 0; p < net.params.size(); ++p) {
     BOOST_TEST(bool(net.params[p].gradient), net.params[p].name << " has no gradient");
-    BOOST_TEST(same_bits(elements(net.params[p].gradient), wanted[p]), net.params[p].name << " differs");
+    BOOST_TEST(same_bits(elements(net.params[p].gradient, backend), wanted[p]),
+               net.params[p].name << " differs");
   }
 }
 

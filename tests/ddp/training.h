@@ -78,13 +78,15 @@ inline void check_close(const std::vector<float>& found, const std::vector<float
   BOOST_TEST(distance <= tolerance * largest, name << " is " << distance << " away of " << largest);
 }
 
-inline void check_close_state(const ModelState& found, const ModelState& wanted, float tolerance = 2e-5f) {
+/// `backend`: that of the device on which `found` lies.
+inline void check_close_state(const ModelState& found, const ModelState& wanted, float tolerance = 2e-5f,
+                              kernels::Backend* backend = nullptr) {
   BOOST_TEST_REQUIRE(found.params.size() == wanted.params.size());
   for (std::size_t p = 0; p < wanted.params.size(); ++p)
-    check_close(elements(found.params[p]->value), elements(wanted.params[p]->value), wanted.params[p]->name,
-                tolerance);
+    check_close(elements(found.params[p]->value, backend), elements(wanted.params[p]->value),
+                wanted.params[p]->name, tolerance);
   for (std::size_t b = 0; b < wanted.buffers.size(); ++b) {
-    const Tensor &here = found.buffers[b]->value, &there = wanted.buffers[b]->value;
+    const Tensor here = kernels::on_cpu(found.buffers[b]->value, backend), there = wanted.buffers[b]->value;
     if (there.dtype() == DType::float32) {
       check_close(elements(here), elements(there), wanted.buffers[b]->name, tolerance);
     } else {

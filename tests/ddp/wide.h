@@ -39,6 +39,9 @@ struct Wide {
     for (Param& param : params) state.params.push_back(&param);
     return state;
   }
+  void to(kernels::Backend& backend) {
+    for (Param& param : params) param.value = kernels::on_device(param.value, backend);
+  }
   Loss loss(Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
     Var h = relu(linear(tape.constant(piece.rows(shard.x)), tape.use(params[0]), tape.use(params[1])));
     h = relu(linear(h, tape.use(params[2])));
@@ -46,11 +49,11 @@ struct Wide {
     h = h + linear(h, tape.use(params[3]));
     return mse(linear(h, tape.use(params[6]), tape.use(params[7])), piece.rows(shard.y));
   }
-  std::vector<std::vector<float>> values() const {
+  std::vector<std::vector<float>> values(kernels::Backend* backend = nullptr) const {
     std::vector<std::vector<float>> all;
     for (const Param& param : params) {
       param.settle();
-      all.push_back(elements(param.value));
+      all.push_back(elements(param.value, backend));
     }
     return all;
   }
@@ -74,7 +77,10 @@ inline std::unique_ptr<optim::Optimizer> make_optimizer(Algorithm algorithm, Gra
 struct WideRun {
   explicit WideRun(const ddp::Options& options, Algorithm algorithm = Algorithm::adamw,
                    comm::Communicator& communicator = world())
-      : backend(kernels::make_cpu_backend()),
+      : WideRun(options, algorithm, communicator, kernels::make_cpu_backend()) {}
+  WideRun(const ddp::Options& options, Algorithm algorithm, comm::Communicator& communicator,
+          std::shared_ptr<kernels::Backend> of)
+      : backend((model.to(*of), std::move(of))),
         replicas(model.state(), communicator, *backend, options),
         optimizer(make_optimizer(algorithm, replicas)),
         ema(model.state(), *backend, {0.5, 0.9}, {.sharding = replicas.sharding()}) {
@@ -84,13 +90,13 @@ struct WideRun {
   double step(std::uint64_t number) {
     replicas.step(toy_batch(number, replicas),
                   [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
-                    return model.loss(tape, shard, piece);
+                    return model.loss(tape, on_device(shard, *backend), piece);
                   });
     return optimizer->step({.clip = 0.5}).gradient_norm;
   }
 
   Wide model;
-  std::unique_ptr<kernels::Backend> backend;
+  std::shared_ptr<kernels::Backend> backend;
   ddp::DataParallel replicas;
   std::unique_ptr<optim::Optimizer> optimizer;
   optim::Ema ema;
@@ -106,16 +112,21 @@ inline ddp::Options wide_options(bool sharded) {
 
 /// Values, averages and slots. Collective.
 inline void check_same(WideRun& a, WideRun& b) {
-  BOOST_TEST((a.model.values() == b.model.values()));
+  const auto here = [](WideRun& run, const Tensor& tensor) {
+    return kernels::on_cpu(tensor, run.backend.get());
+  };
+  BOOST_TEST((a.model.values(a.backend.get()) == b.model.values(b.backend.get())));
   const auto shadows_a = a.ema.shadows(), shadows_b = b.ema.shadows();
   BOOST_REQUIRE(shadows_a.size() == shadows_b.size());
   for (std::size_t i = 0; i < shadows_a.size(); ++i)
-    BOOST_TEST(same_bits(elements(shadows_a[i].tensor), elements(shadows_b[i].tensor)), shadows_a[i].name);
+    BOOST_TEST(same_bits(elements(here(a, shadows_a[i].tensor)), elements(here(b, shadows_b[i].tensor))),
+               shadows_a[i].name);
   const auto slots_a = a.optimizer->slots(), slots_b = b.optimizer->slots();
   BOOST_REQUIRE(slots_a.size() == slots_b.size());
   for (std::size_t s = 0; s < slots_a.size(); ++s) {
     for (std::size_t e = 0; e < slots_a[s].entries.size(); ++e) {
-      const Tensor &left = slots_a[s].entries[e].tensor, &right = slots_b[s].entries[e].tensor;
+      const Tensor left = here(a, slots_a[s].entries[e].tensor),
+                   right = here(b, slots_b[s].entries[e].tensor);
       BOOST_TEST(left.bytes() == right.bytes());
       BOOST_TEST(std::equal(static_cast<const char*>(left.raw()),
                             static_cast<const char*>(left.raw()) + left.bytes(),

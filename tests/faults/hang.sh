@@ -75,11 +75,11 @@ strike_rank() {
 }
 
 # started RANKS COMMAND...: starts the run, and strikes it by the command; again, if the run was over first: on a busy machine whoever
-# strikes may come too late, and a phase may be too short to be caught in one run.
+# strikes may come too late, and on a fast one the run lasts tenths of a second, and a phase microseconds.
 started() {
   local ranks=$1
   shift
-  for _ in 1 2 3 4 5; do
+  for _ in $(seq 20); do
     start_ranks "$ranks"
     if "$@"; then return 0; fi
     wait "$launcher"

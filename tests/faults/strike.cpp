@@ -115,7 +115,8 @@ int main(int argc, char** argv) {
     if (pid != 0) record = open_board(pid, std::atoi(rank.c_str()));
   }
   const auto there = [&] {
-    return record->where.step.load() >= step &&
+    // Its watchdog lives, and so do its peers' or soon will: before that nobody is there to name it.
+    return record->beats.load() > 0 && record->where.step.load() >= step &&
            phase == lockstep::whereabouts::to_string(record->where.phase.load());
   };
   while (true) {

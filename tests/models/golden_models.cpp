@@ -1,10 +1,13 @@
-// Models against PyTorch: names and shapes of the state, the first loss in training, logits in evaluation.
+// Models against PyTorch, on the CPU or on a GPU: names and shapes of the state, the first loss in training,
+// logits in evaluation.
 #include <boost/test/unit_test.hpp>
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/base/names.h"
+#include "lockstep/kernels/transfer.h"
 #include "lockstep/models/registry.h"
+#include "support/backend_under_test.h"
 #include "support/golden.h"
 
 namespace lockstep::test {
@@ -49,10 +52,10 @@ void load(const GoldenCase& golden, const std::string& group, const ModelState& 
     const std::string_view name = strip_wrapper_prefix(stored);
     const Tensor tensor = golden.tensor(group + "/" + stored);
     for (Param* const param : state.params) {
-      if (param->name == name) copy_elements(tensor, param->value), ++loaded;
+      if (param->name == name) kernels::transfer(tensor, param->value, state.backend), ++loaded;
     }
     for (Buffer* const buffer : state.buffers) {
-      if (buffer->name == name) copy_elements(tensor, buffer->value), ++loaded;
+      if (buffer->name == name) kernels::transfer(tensor, buffer->value, state.backend), ++loaded;
     }
   }
   BOOST_TEST(loaded == golden.names(group).size(), golden.name());
@@ -68,10 +71,12 @@ Tensor first(const Tensor& tensor) {
 void check_model(const GoldenCase& golden, DType compute, const Tolerance& loss_within,
                  const Tolerance& logits_within) {
   const auto model = models::make_model(config_of(golden.what().at("model")), 1);
-  const auto backend = kernels::make_cpu_backend();
+  const auto backend = make_backend_under_test();
+  model->to(*backend);
   LocalGradients gradients(*model, *backend);
   Tape tape(*backend);
-  const Tensor x = first(golden.tensor("x")), y = first(golden.tensor("y"));
+  const Tensor x = kernels::on_device(first(golden.tensor("x")), *backend),
+               y = kernels::on_device(first(golden.tensor("y")), *backend);
 
   load(golden, "init", *model);
   tape.begin({.sink = &gradients, .compute = compute});
@@ -84,8 +89,8 @@ void check_model(const GoldenCase& golden, DType compute, const Tolerance& loss_
 
   load(golden, "final", *model);
   tape.begin({.training = false, .record = false, .compute = compute});
-  text =
-      mismatch(golden, "eval_logits", in_float32(*backend, model->forward(tape, x).value()), logits_within);
+  const Tensor logits = in_float32(*backend, model->forward(tape, x).value());
+  text = mismatch(golden, "eval_logits", kernels::on_cpu(logits, backend.get()), logits_within);
   BOOST_CHECK_MESSAGE(text.empty(), text);
 }
 

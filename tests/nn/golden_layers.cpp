@@ -1,13 +1,18 @@
-// Every layer against PyTorch: forward, gradients and buffers of each case in layers*.h5.
+// Every layer against PyTorch, on the CPU or on a GPU: forward, gradients and buffers of each case in
+// layers*.h5.
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <map>
 
 #include "lockstep/autograd/functions.h"
+#include "lockstep/comm/nccl.h"
+#include "lockstep/kernels/transfer.h"
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/conv2d.h"
 #include "lockstep/nn/embedding.h"
 #include "lockstep/nn/linear.h"
 #include "lockstep/nn/norm.h"
+#include "support/backend_under_test.h"
 #include "support/golden.h"
 #include "support/world.h"
 
@@ -25,17 +30,18 @@ class PassSink final : public GradientSink {
   }
   void ready(Param& param) override { ready_.push_back(&param); }
   GradientSlot slot(Statistic& statistic) override {
-    statistics_[&statistic].resize(static_cast<std::size_t>(statistic.elements()));
-    return {Tensor::view(statistics_[&statistic].data(), {statistic.elements()}, DType::float64), false};
+    const Tensor contribution = backend_.empty({statistic.elements()}, DType::float64);
+    statistics_[&statistic] = contribution;
+    return {contribution, false};
   }
   void contributed(Statistic&) override {}
 
-  std::map<Statistic*, std::vector<double>>& statistics() { return statistics_; }
+  const std::map<Statistic*, Tensor>& statistics() const { return statistics_; }
   const std::vector<Param*>& ready_params() const { return ready_; }
 
  private:
   kernels::Backend& backend_;
-  std::map<Statistic*, std::vector<double>> statistics_;
+  std::map<Statistic*, Tensor> statistics_;
   std::vector<Param*> ready_;
 };
 
@@ -158,20 +164,30 @@ Rows rows_of_this_rank(const std::vector<std::int64_t>& split) {
   return rows;
 }
 
-/// Adds float64 values over the ranks.
-void add_over_ranks(std::vector<double>& values) {
-  std::vector<double> all(values.size() * static_cast<std::size_t>(world().size()));
-  world().all_gather(values.data(), values.size() * sizeof(double), all.data());
-  std::fill(values.begin(), values.end(), 0);
-  for (std::size_t i = 0; i < all.size(); ++i) values[i % values.size()] += all[i];
+/// The sum over the ranks of a tensor in CPU memory, in float64.
+template <class Element>
+void add_over_ranks(const Tensor& tensor) {
+  Element* const elements = tensor.data<Element>();
+  const std::vector<double> mine(elements, elements + tensor.numel());
+  std::vector<double> all(mine.size() * static_cast<std::size_t>(world().size())), sum(mine.size());
+  world().all_gather(mine.data(), mine.size() * sizeof(double), all.data());
+  for (std::size_t i = 0; i < all.size(); ++i) sum[i % sum.size()] += all[i];
+  std::transform(sum.begin(), sum.end(), elements, [](double value) { return static_cast<Element>(value); });
 }
 
-void add_over_ranks(const Tensor& tensor) {
-  float* const elements = tensor.data<float>();
-  std::vector<double> values(elements, elements + tensor.numel());
-  add_over_ranks(values);
-  for (std::size_t i = 0; i < values.size(); ++i) elements[i] = static_cast<float>(values[i]);
-}
+/// What computes, and what layers meet over.
+struct UnderTest {
+  UnderTest() : backend(make_backend_under_test()) {
+    if (backend->device() != Device::cpu())
+      transport = comm::make_nccl_communicator(world(), {.stream = backend->stream()});
+  }
+  comm::Communicator& meeting() { return transport ? *transport : world(); }
+  Tensor there(const Tensor& tensor) { return kernels::on_device(tensor, *backend); }
+  Tensor here(const Tensor& tensor) { return kernels::on_cpu(tensor, backend.get()); }
+
+  std::unique_ptr<kernels::Backend> backend;
+  std::unique_ptr<comm::Communicator> transport;
+};
 
 void check(const GoldenCase& golden, const std::string& tensor_name, const Tensor& found,
            const Tensor& wanted, DType compute) {
@@ -192,62 +208,67 @@ void load_parameters(const GoldenCase& golden, const ModelState& state) {
 }
 
 /// One forward and backward of a layer; channel_block: in which the inputs arrive.
-void check_layer(const GoldenCase& golden, Factory factory, int channel_block, DType compute) {
+void check_layer(UnderTest& under_test, const GoldenCase& golden, Factory factory, int channel_block,
+                 DType compute) {
   nn::Module root;
   std::unique_ptr<nn::Module> layer;
   const Forward forward = factory(root, layer, golden);
   const ModelState state = root.state();
   load_parameters(golden, state);
+  kernels::Backend& backend = *under_test.backend;
+  root.to(backend);
 
-  const auto backend = kernels::make_cpu_backend();
-  PassSink sink(*backend);
-  Tape tape(*backend);
+  PassSink sink(backend);
+  Tape tape(backend);
   const bool meets = golden.what().contains("split");
   tape.begin({.training = golden.what().value("training", true),
               .sink = &sink,
-              .layer_communicator = meets ? &world() : nullptr,
+              .layer_communicator = meets ? &under_test.meeting() : nullptr,
               .compute = compute});
   const Tensor wanted = golden.tensor("output"), grad_output = golden.tensor("grad_output");
   const Rows rows = meets ? rows_of_this_rank(golden.what().at("split")) : Rows{0, wanted.size(0)};
 
   std::vector<Var> leaves, inputs;
   for (const std::string& name : golden.names("input")) {
-    const Tensor x = golden.tensor("input/" + name).rows(rows.begin, rows.end);
+    const Tensor x = under_test.there(golden.tensor("input/" + name).rows(rows.begin, rows.end));
     leaves.push_back(x.dtype() == DType::int64 ? tape.constant(x) : tape.input(tape.data(x).value()));
     inputs.push_back(to_channel_block(leaves.back(), channel_block));
   }
   const Var output = to_channel_block(forward(tape, inputs), 1);
-  check(golden, "output", in_float32(*backend, output.value()), wanted.rows(rows.begin, rows.end), compute);
-  tape.backward(output, tape.data(grad_output.rows(rows.begin, rows.end)).value());
+  const auto found = [&](const Tensor& tensor) { return under_test.here(in_float32(backend, tensor)); };
+  check(golden, "output", found(output.value()), wanted.rows(rows.begin, rows.end), compute);
+  tape.backward(output, tape.data(under_test.there(grad_output.rows(rows.begin, rows.end))).value());
   tape.finish_backward();
 
   for (const std::string& name : golden.names("grad_input"))
-    check(golden, "grad_input/" + name, in_float32(*backend, tape.gradient(leaves.at(std::stoul(name)))),
+    check(golden, "grad_input/" + name, found(tape.gradient(leaves.at(std::stoul(name)))),
           golden.tensor("grad_input/" + name).rows(rows.begin, rows.end), compute);
   BOOST_CHECK_EQUAL(sink.ready_params().size(), state.params.size());
   for (Param* const param : state.params) {
-    if (meets) add_over_ranks(param->gradient);
+    const Tensor gradient = under_test.here(param->gradient);
+    if (meets) add_over_ranks<float>(gradient);
     const std::string path = "grad_param/" + param->name.substr(2);
-    check(golden, path, param->gradient, golden.tensor(path), compute);
+    check(golden, path, gradient, golden.tensor(path), compute);
   }
-  for (auto& [statistic, values] : sink.statistics()) {
-    if (meets) add_over_ranks(values);
-    statistic->apply(*backend, Tensor::view(values.data(), {statistic->elements()}, DType::float64));
+  for (const auto& [statistic, contribution] : sink.statistics()) {
+    const Tensor total = under_test.here(contribution);
+    if (meets) add_over_ranks<double>(total);
+    statistic->apply(backend, under_test.there(total));
   }
   for (Buffer* const buffer : state.buffers) {
     const std::string path = "buffer_after/" + buffer->name.substr(2);
-    check(golden, path, buffer->value, golden.tensor(path), compute);
+    check(golden, path, under_test.here(buffer->value), golden.tensor(path), compute);
   }
 }
 
 /// PyTorch's losses are means: the sum's gradient times grad_output / weight.
-void check_loss(const GoldenCase& golden, DType compute) {
-  const auto backend = kernels::make_cpu_backend();
-  PassSink sink(*backend);
-  Tape tape(*backend);
+void check_loss(UnderTest& under_test, const GoldenCase& golden, DType compute) {
+  kernels::Backend& backend = *under_test.backend;
+  PassSink sink(backend);
+  Tape tape(backend);
   tape.begin({.sink = &sink, .compute = compute});
-  const Var x = tape.input(tape.data(golden.tensor("input/0")).value());
-  const Tensor target = golden.tensor("target");
+  const Var x = tape.input(tape.data(under_test.there(golden.tensor("input/0"))).value());
+  const Tensor target = under_test.there(golden.tensor("target"));
   const Loss loss = golden.what().at("layer") == "MSE"
                         ? mse(x, target)
                         : cross_entropy(x, target,
@@ -259,21 +280,29 @@ void check_loss(const GoldenCase& golden, DType compute) {
   check(golden, "output", mean, golden.tensor("output"), compute);
   const double grad_output = *golden.tensor("grad_output").data<float>();
   backward(loss, static_cast<float>(grad_output / total.weight));
-  check(golden, "grad_input/0", in_float32(*backend, tape.gradient(x)), golden.tensor("grad_input/0"),
-        compute);
+  check(golden, "grad_input/0", under_test.here(in_float32(backend, tape.gradient(x))),
+        golden.tensor("grad_input/0"), compute);
+}
+
+/// In which images are stored where they are not plain: eight, or on a GPU all of them.
+int other_channel_block(const kernels::Backend& backend, const Tensor& images) {
+  return backend.device() == Device::cpu() ? 8 : static_cast<int>(images.size(1));
 }
 
 void check_layers(DType compute) {
+  UnderTest under_test;
   int cases = 0;
   for_each_golden_case("layers", [&](const GoldenCase& golden) {
     const std::string layer = golden.what().at("layer");
     BOOST_TEST_CONTEXT(golden.name()) {
       ++cases;
-      if (layer == "CrossEntropy" || layer == "MSE") return check_loss(golden, compute);
+      if (layer == "CrossEntropy" || layer == "MSE") return check_loss(under_test, golden, compute);
       const auto factory = factories().find(layer);
       BOOST_REQUIRE_MESSAGE(factory != factories().end(), golden.name() << ": unknown layer " << layer);
-      check_layer(golden, factory->second, 1, compute);
-      if (golden.tensor("input/0").shape().rank() == 4) check_layer(golden, factory->second, 8, compute);
+      check_layer(under_test, golden, factory->second, 1, compute);
+      const Tensor x = golden.tensor("input/0");
+      if (x.shape().rank() != 4) return;
+      check_layer(under_test, golden, factory->second, other_channel_block(*under_test.backend, x), compute);
     }
   });
   BOOST_TEST_MESSAGE(cases << " cases");

@@ -1,91 +1,16 @@
 #include "support/fake_device.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstdlib>
-#include <map>
-#include <mutex>
-#include <stdexcept>
 #include <vector>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "support/closed_memory.h"
 
 namespace lockstep::test {
 namespace {
-
-/// Address space that is closed but while somebody has access. Blocks are kept by size.
-class ClosedMemory final : public StorageOwner, public std::enable_shared_from_this<ClosedMemory> {
- public:
-  ClosedMemory() {
-    void* const memory =
-        ::mmap(nullptr, room_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) throw std::runtime_error("no address space for a fake device");
-    begin_ = static_cast<std::byte*>(memory);
-  }
-  ~ClosedMemory() override { ::munmap(begin_, room_bytes); }
-
-  StorageRef allocate(std::size_t bytes) {
-    const std::size_t size = (std::max<std::size_t>(1, bytes) + 255) / 256 * 256;
-    const std::lock_guard lock(mutex_);
-    auto block = std::make_unique<Storage>();
-    std::vector<void*>& free = free_[size];
-    if (!free.empty()) {
-      block->data = free.back();
-      free.pop_back();
-    } else {
-      if (used_bytes_ + size > room_bytes) throw FailureError("the fake device is out of memory");
-      block->data = begin_ + used_bytes_;
-      used_bytes_ += size;
-    }
-    block->bytes = size;
-    block->device = Device::cuda(0);
-    block->owner = shared_from_this();
-    return StorageRef(block.release());
-  }
-  void release(Storage* block) noexcept override {
-    const std::lock_guard lock(mutex_);
-    free_.at(block->bytes).push_back(block->data);
-    delete block;
-  }
-  std::size_t used_bytes() const { return used_bytes_; }
-
-  /// Counted: a loader's thread may copy beside an operation.
-  void open() {
-    const std::lock_guard lock(mutex_);
-    if (accesses_++ == 0) protect(PROT_READ | PROT_WRITE);
-  }
-  void close() noexcept {
-    const std::lock_guard lock(mutex_);
-    if (--accesses_ == 0) protect(PROT_NONE);
-  }
-
- private:
-  static constexpr std::size_t room_bytes = std::size_t{1} << 30;
-  void protect(int allowed) noexcept {
-    if (::mprotect(begin_, room_bytes, allowed) != 0) std::abort();
-  }
-
-  std::mutex mutex_;
-  std::byte* begin_ = nullptr;
-  std::size_t used_bytes_ = 0;
-  std::map<std::size_t, std::vector<void*>> free_;
-  int accesses_ = 0;
-};
-
-class Access {
- public:
-  explicit Access(ClosedMemory& memory) : memory_(memory) { memory_.open(); }
-  ~Access() { memory_.close(); }
-  Access(const Access&) = delete;
-  Access& operator=(const Access&) = delete;
-
- private:
-  ClosedMemory& memory_;
-};
 
 /// The same memory, as the CPU's operations take it.
 Tensor as_cpu(const Tensor& tensor) {
@@ -153,10 +78,18 @@ class FakeDevice final : public kernels::Backend {
   int preferred_channel_block(std::int64_t, DType) const override { return 1; }
   void to_layout(const Tensor&, const Tensor&) override { throw UsageError("the fake device is plain"); }
   void copy(const Tensor& from, const Tensor& to) override {
-    const Access access(*memory_);
-    cpu_->copy(as_cpu(from), as_cpu(to));
+    move(from, to);
     if (to.device() == Device::cpu()) ++*reads_;
   }
+  void read(std::span<const kernels::Transfer> transfers) override {
+    for (const auto& [from, to] : transfers) move(here(from), to);
+    ++*reads_;
+  }
+  void move(const Tensor& from, const Tensor& to) {
+    const Access access(*memory_);
+    cpu_->copy(as_cpu(from), as_cpu(to));
+  }
+  int reads() const { return *reads_; }
   Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t time) const override {
     return cpu_->attention_saved_shape(batch, heads, time);
   }
@@ -447,6 +380,23 @@ class FakeDevice final : public kernels::Backend {
     const Access access(*memory_);
     cpu_->squared_error_backward(here(x), here(target), here(factor), here(dx));
   }
+  void draw_normal(const RandomKey& key, const Tensor& out) override {
+    const Access access(*memory_);
+    cpu_->draw_normal(key, here(out));
+  }
+  void orthonormalise(const Tensor& x, const kernels::Orthonormal& how, const Tensor& y) override {
+    const Access access(*memory_);
+    kernels::Orthonormal how_here = how;
+    how_here.condition = here(how.condition);
+    cpu_->orthonormalise(here(x), how_here, here(y));
+  }
+  void expand(const kernels::LowRank& factors) override {
+    const Access access(*memory_);
+    kernels::LowRank all = factors;
+    for (Tensor* const tensor : {&all.p, &all.q, &all.failed, &all.matrix, &all.rest, &all.valid})
+      *tensor = here(*tensor);
+    cpu_->expand(all);
+  }
   void accumulate(const Tensor& into, const Tensor& x) override {
     const Access access(*memory_);
     cpu_->accumulate(here(into), here(x));
@@ -479,5 +429,11 @@ class FakeDevice final : public kernels::Backend {
 }  // namespace
 
 std::unique_ptr<kernels::Backend> make_fake_device() { return std::make_unique<FakeDevice>(); }
+int reads_of(const kernels::Backend& fake_device) {
+  return dynamic_cast<const FakeDevice&>(fake_device).reads();
+}
+void move_by_transport(kernels::Backend& fake_device, const Tensor& from, const Tensor& to) {
+  dynamic_cast<FakeDevice&>(fake_device).move(from, to);
+}
 
 }  // namespace lockstep::test

@@ -13,6 +13,10 @@
 namespace lockstep::test {
 
 std::unique_ptr<kernels::Backend> make_fake_device();
+/// How often it was read so far: each time, a program would have waited for a GPU.
+int reads_of(const kernels::Backend& fake_device);
+/// A copy that is none of the program's, and no read.
+void move_by_transport(kernels::Backend& fake_device, const Tensor& from, const Tensor& to);
 
 /// A transport over the ranks of `host` whose arenas lie on the device, as NCCL's do: sums go by way of the
 /// host's arenas. Both must outlive it.

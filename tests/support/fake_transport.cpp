@@ -74,7 +74,7 @@ class FakeTransport final : public Forwarding {
   comm::Ticket start(const comm::TreeSum& sum, const Start& begin) {
     auto& arena = dynamic_cast<TwinArena&>(*sum.arena);
     for (int plane = 0; plane < arena.planes(); ++plane)
-      device_.copy(arena.on_device(plane, sum), arena.on_host(plane, sum));
+      move_by_transport(device_, arena.on_device(plane, sum), arena.on_host(plane, sum));
     comm::TreeSum twin = sum;
     twin.arena = &arena.host();
     const comm::Ticket ticket = begin(twin);
@@ -85,7 +85,7 @@ class FakeTransport final : public Forwarding {
     while (!under_way_.empty() && under_way_.begin()->first <= last) {
       const comm::TreeSum& sum = under_way_.begin()->second;
       auto& arena = dynamic_cast<TwinArena&>(*sum.arena);
-      device_.copy(arena.on_host(0, sum), arena.on_device(0, sum));
+      move_by_transport(device_, arena.on_host(0, sum), arena.on_device(0, sum));
       under_way_.erase(under_way_.begin());
     }
   }

@@ -34,6 +34,8 @@ class Forwarding : public comm::Communicator {
   void progress() override { real_.progress(); }
   bool done(comm::Ticket ticket) override { return real_.done(ticket); }
   void wait(comm::Ticket ticket) override { real_.wait(ticket); }
+  bool records() const override { return real_.records(); }
+  comm::Ticket behind_recording() override { return real_.behind_recording(); }
   std::string async_error() const override { return real_.async_error(); }
   void all_gather(const void* mine, std::size_t bytes, void* all) override {
     real_.all_gather(mine, bytes, all);

@@ -59,6 +59,7 @@ BOOST_AUTO_TEST_CASE(bad_values_name_file_key_and_value) {
   BOOST_TEST(says(error_of(minimal, {"optimizer.momentum=1"}), "--set: optimizer.momentum = 1: must be in"));
   BOOST_TEST(
       says(error_of(minimal, {"optimizer.betas=0.9 2"}), "optimizer.betas = 0.9 2: must be in [0, 1)"));
+  BOOST_TEST(says(error_of(minimal, {"train.bind=core"}), "train.bind: 'core' is none of: cores, none"));
   BOOST_TEST(says(error_of("[train]\nsteps = 5\n"), "a.ini: model.name: is missing; one of mlp"));
   for (const char* const absurd :
        {"ddp.bucket_mb=inf", "ddp.bucket_mb=1e30", "optimizer.lr=nan", "ema.warmup=1 1 0.5"}) {
@@ -105,8 +106,24 @@ BOOST_AUTO_TEST_CASE(errors_about_averages_name_key_and_value) {
   BOOST_TEST(says(error_of(rates, {"ema.warmup=1"}), "--set: ema.warmup = 1: takes three numbers"));
 }
 
-BOOST_AUTO_TEST_CASE(what_this_version_cannot_do_is_refused_not_ignored) {
-  BOOST_TEST(says(error_of(minimal, {"train.cuda_graph=true"}), "not available in this version"));
+BOOST_AUTO_TEST_CASE(what_cannot_be_part_of_a_graph_is_refused_not_ignored) {
+  train::parse_config(minimal, "a", {"train.cuda_graph=true"});
+  const auto refused = [](const std::string& key, const char* why) {
+    train::parse_config(minimal, "a", {key});
+    return says(error_of(minimal, {"train.cuda_graph=true", key}), "--set: train.cuda_graph = true") &&
+           says(error_of(minimal, {"train.cuda_graph=true", key}), why);
+  };
+  BOOST_TEST(refused("train.device=cpu", "GPUs only"));
+  BOOST_TEST(refused("model.dropout=0.1", "dropout"));
+  BOOST_TEST(refused("model.batch_norm=sync", "model.batch_norm"));
+  BOOST_TEST(refused("ddp.sharded_optimizer=true", "ddp.sharded_optimizer"));
+  BOOST_TEST(refused("ddp.hook=powersgd rank=2", "ddp.hook"));
+}
+
+/// The bits are the same, and the device may be another.
+BOOST_AUTO_TEST_CASE(a_run_may_go_on_with_a_graph_or_without) {
+  const train::Config with = train::parse_config(minimal, "a", {"train.cuda_graph=true"});
+  BOOST_TEST(train::forbidden_changes(with, train::parse_config(minimal, "a")).empty());
 }
 
 /// What the machine can do is found out at the start; what is computed in is part of the run.
@@ -154,7 +171,7 @@ BOOST_AUTO_TEST_CASE(a_resume_may_change_the_length_and_the_log_but_not_what_dec
   const train::Config run = train::parse_config(minimal, "a");
   for (const char* const allowed :
        {"train.steps=50", "log.every=3", "checkpoint.every=7", "train.eval_every=2", "data.train=moved.h5",
-        "ddp.bucket_mb=5", "ddp.sharded_optimizer=true"}) {
+        "ddp.bucket_mb=5", "train.bind=none", "ddp.sharded_optimizer=true"}) {
     BOOST_TEST(train::forbidden_changes(run, train::parse_config(minimal, "a", {allowed})).empty(), allowed);
   }
   for (const char* const forbidden : {"train.seed=9", "optimizer.lr=0.5", "train.threads=2", "ema.rates=0.5",

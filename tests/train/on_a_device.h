@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
+#include "lockstep/ddp/hooks.h"
 #include "lockstep/kernels/transfer.h"
 #include "lockstep/train/workload.h"
 #include "support/fake_device.h"
@@ -77,10 +79,12 @@ class DeviceRun {
                    .first_bucket_mb = 0.0005,
                    .shards = config.train.shards,
                    .micro_batches = config.train.micro_batches,
+                   .hook = ddp::hook_named(config.ddp.hook, config.train.seed),
                    .sharded_optimizer = config.ddp.sharded_optimizer,
                    .check_every = config.ddp.check_every,
                    .compute = config.train.precision == "bf16" ? DType::bfloat16 : DType::float32,
-                   .layer_communicator = config.model.batch_norm == "sync"}),
+                   .layer_communicator = config.model.batch_norm == "sync",
+                   .graph = ddp::graph_named(config.train.cuda_graph)}),
         optimizer_(train::build_optimizer(config, replicas_)),
         ema_(train::build_ema(config, *model_, backend_, replicas_.sharding())) {
     optimizer_->attach(*ema_);
@@ -90,27 +94,43 @@ class DeviceRun {
   void run_to(std::int64_t end) {
     for (; optimizer_->steps() < end;) {
       Batch batch{optimizer_->steps(), {}};
+      std::vector<data::Shard>& slot = slots_[static_cast<std::size_t>(batch.step) % slots_.size()];
       const comm::ShardRange mine = replicas_.shard_map().block(world().rank());
       for (int shard = mine.first; shard < mine.end(); ++shard) {
         const data::Shard made =
             made_up_shard(config_, batch.step, shard, config_.train.global_batch / config_.train.shards);
-        batch.shards.push_back(
-            {shard, kernels::on_device(made.x, backend_), kernels::on_device(made.y, backend_)});
+        if (static_cast<int>(slot.size()) < mine.count)
+          slot.push_back({shard, backend_.empty(made.x.shape(), made.x.dtype()),
+                          backend_.empty(made.y.shape(), made.y.dtype())});
+        const data::Shard& there = slot[static_cast<std::size_t>(shard - mine.first)];
+        kernels::transfer(made.x, there.x, &backend_);
+        kernels::transfer(made.y, there.y, &backend_);
+        batch.shards.push_back(there);
       }
-      const ddp::StepResult result =
-          replicas_.step(batch, [&](Tape& tape, const data::Shard& shard, const ddp::Piece& piece) {
-            return cross_entropy(model_->forward(tape, piece.rows(shard.x)), piece.rows(shard.y));
-          });
-      losses_.push_back(result.mean_loss());
-      optimizer_->step({.lr = {}, .clip = config_.optimizer.clip});
+      if (spoiled_ != 0 && mine.count > 0)
+        backend_.copy(Tensor::view(&spoiled_, {1}, DType::int64),
+                      batch.shards[0].y.reshape({batch.shards[0].y.numel()}).rows(0, 1));
+      spoiled_ = 0;
+      const auto loss_of = [&](Tape& tape, const data::Shard& shard, const ddp::Piece& piece) {
+        ++losses_asked_;
+        return cross_entropy(model_->forward(tape, piece.rows(shard.x)), piece.rows(shard.y));
+      };
+      const optim::StepOptions update{.lr = {}, .clip = config_.optimizer.clip};
+      last_ = replicas_.step(batch, loss_of, optimizer_->measurement_for(update));
+      losses_.push_back(last_.mean_loss());
+      optimizer_->step(update);
     }
   }
+
+  /// The next step's first target is this.
+  void spoil_next(std::int64_t target) { spoiled_ = target; }
 
   checkpoint::Contents contents() {
     checkpoint::Contents all;
     add(all, *model_);
     add(all, *optimizer_);
     add(all, *ema_);
+    if (replicas_.options().hook) add(all, *replicas_.options().hook);
     return all;
   }
   /// Elements of everything, whole and on the CPU, by name. Collective.
@@ -139,6 +159,8 @@ class DeviceRun {
   optim::Optimizer& optimizer() { return *optimizer_; }
   optim::Ema& ema() { return *ema_; }
   const std::vector<double>& losses() const { return losses_; }
+  int losses_asked() const { return losses_asked_; }  ///< of the model
+  const ddp::StepResult& last() const { return last_; }
 
  private:
   struct Batch {
@@ -153,21 +175,28 @@ class DeviceRun {
   ddp::DataParallel replicas_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Ema> ema_;
+  std::array<std::vector<data::Shard>, 2> slots_;  // as a loader's
   std::vector<double> losses_;
+  int losses_asked_ = 0;
+  std::int64_t spoiled_ = 0;
+  ddp::StepResult last_;
 };
 
 /// shards = 0 stands for one more than there are ranks.
 inline train::Config device_config(const std::string& model, const std::string& more = "") {
   const int shards = world().size() + 1;
-  return train::parse_config(
-      fmt::format("[model]\n{}\n[train]\nsteps = 4\nglobal_batch = {}\nshards = {}\n[ema]\nrates = 0.5 0.9\n"
-                  "[optimizer]\nlr = 0.01\nweight_decay = 0.1\nclip = 0.5\n{}",
-                  model, 4 * shards, shards, more),
-      "test");
+  return train::parse_config(fmt::format("[model]\n{}\n[train]\nsteps = 4\nglobal_batch = {}\nshards = "
+                                         "{}\ncuda_graph = false\n[ema]\nrates = 0.5 0.9\n"
+                                         "[optimizer]\nlr = 0.01\nweight_decay = 0.1\nclip = 0.5\n{}",
+                                         model, 4 * shards, shards, more),
+                             "test");
 }
 inline const std::string mlp = "name = mlp\nsizes = 6 130 5\n";
 inline const std::string gpt =
     "name = gpt\nlayers = 2\nheads = 2\nchannels = 16\ncontext = 8\nvocab = 256\ndropout = 0.1\n";
 inline const std::string resnet = "name = resnet\nblocks = 1 1\nwidth = 4\nin_channels = 3\nclasses = 5\n";
+inline const std::string power_sgd = "[ddp]\nhook = powersgd rank=2 start_step=2 min_compression=1\n";
+inline const std::string forgetful_power_sgd =
+    "[ddp]\nhook = powersgd rank=2 start_step=0 min_compression=1 error_feedback=false warm_start=false\n";
 
 }  // namespace lockstep::test

@@ -72,18 +72,21 @@ class Run {
   }
 
   void step(std::int64_t number) {
+    const optim::StepOptions update{.lr = schedule_.at(number, config_.train.steps),
+                                    .clip = config_.optimizer.clip,
+                                    .measure_norm = number % 2 == 0};
     replicas_.request({});
     loss_sum_ += replicas_
-                     .step(loader_.at(number),
-                           [&](Tape& tape, const data::Shard& shard, const ddp::Piece& piece) {
-                             return cross_entropy(
-                                 model_->forward(tape, piece.rows(shard.x)), piece.rows(shard.y),
-                                 {.label_smoothing = static_cast<float>(config_.train.label_smoothing)});
-                           })
+                     .step(
+                         loader_.at(number),
+                         [&](Tape& tape, const data::Shard& shard, const ddp::Piece& piece) {
+                           return cross_entropy(
+                               model_->forward(tape, piece.rows(shard.x)), piece.rows(shard.y),
+                               {.label_smoothing = static_cast<float>(config_.train.label_smoothing)});
+                         },
+                         optimizer_->measurement_for(update))
                      .mean_loss();
-    optimizer_->step({.lr = schedule_.at(number, config_.train.steps),
-                      .clip = config_.optimizer.clip,
-                      .measure_norm = number % 2 == 0});
+    optimizer_->step(update);
   }
 
   std::size_t reserved_bytes() const { return backend_->reserved_bytes(); }

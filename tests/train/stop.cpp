@@ -1,9 +1,16 @@
 // What signals do during a run and after it.
 #include "lockstep/train/stop.h"
 
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <csignal>
+#include <thread>
 
+#include "lockstep/base/quiet_thread.h"
+#include "lockstep/kernels/backend.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::test {
@@ -33,6 +40,31 @@ BOOST_AUTO_TEST_CASE(signals_are_requests_while_a_run_lives) {
   std::raise(SIGINT);
   BOOST_TEST(requests.pending().user_stop);
   BOOST_TEST(heard == 0);
+}
+
+BOOST_AUTO_TEST_CASE(signals_amid_products_leave_memory_alone) {
+  const train::StopRequests requests(folder.path(), true);
+  const auto backend = kernels::make_cpu_backend();
+  std::atomic<bool> over = false;
+  const pthread_t here = pthread_self();
+  std::thread sender = start_quiet_thread("a sender of signals", [&] {
+    while (!over) pthread_kill(here, SIGUSR2);
+  });
+  int wrong = 0;
+  for (int product = 0; product < 3000; ++product) {  // 50 are enough to crash on a handler's usual stack
+    const std::int64_t rows = 1 + product % 16, in = 16 + product * 37 % 512, out = 16 + product * 53 % 512;
+    const Tensor x = Tensor::empty({rows, in}), weight = Tensor::empty({out, in}),
+                 y = Tensor::empty({rows, out});
+    backend->fill(x, 1);
+    backend->fill(weight, 1);
+    backend->linear(x, weight, {}, y);
+    const float* const sums = y.data<float>();
+    wrong +=
+        std::all_of(sums, sums + y.numel(), [&](float sum) { return sum == static_cast<float>(in); }) ? 0 : 1;
+  }
+  over = true;
+  sender.join();
+  BOOST_TEST(wrong == 0);
 }
 
 BOOST_AUTO_TEST_CASE(after_a_run_signals_do_what_they_did_before) {

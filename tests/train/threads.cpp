@@ -1,7 +1,11 @@
 // Threads of a rank, from the cores that it may use: on machines that this one need not be.
 #include "lockstep/train/threads.h"
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <iterator>
+
+#include "lockstep/train/binding.h"
 
 namespace lockstep::test {
 namespace {
@@ -27,6 +31,11 @@ RankCores on(const std::string& hardware_threads, int of_machine, bool hyperthre
                  .quota_cores = 0};
   for (const int thread : rank.hardware_threads)
     rank.cores.insert(hyperthreads ? thread % (of_machine / 2) : thread);
+  for (const int core : rank.cores) {
+    const CoreSet both{core, hyperthreads ? core + of_machine / 2 : core};
+    CoreSet& given = rank.of_core.emplace_back();
+    std::ranges::set_intersection(both, rank.hardware_threads, std::inserter(given, given.end()));
+  }
   return rank;
 }
 
@@ -101,12 +110,100 @@ BOOST_AUTO_TEST_CASE(crowding_says_who_takes_turns_where) {
   BOOST_TEST(text({on("0-1", 4), on("2-3", 4)}, 2) == "");
 }
 
+/// "0-1 2-3": the hardware threads of each thread of a rank.
+std::string shares_of(const std::vector<RankCores>& ranks, int rank, int threads) {
+  std::string text;
+  for (const CoreSet& share : train::shares_of(ranks, rank, threads))
+    text += (text.empty() ? "" : " ") + to_text(share);
+  return text;
+}
+
+BOOST_AUTO_TEST_CASE(ranks_with_the_same_cores_share_them_out_to_their_threads) {
+  const std::vector<RankCores> two(2, on("0-7", 8)), three(3, on("0-7", 8));
+  BOOST_TEST(shares_of({on("0-7", 8)}, 0, 1) == "0-7");
+  BOOST_TEST(shares_of(two, 0, 2) == "0-1 2-3");
+  BOOST_TEST(shares_of(two, 1, 2) == "4-5 6-7");
+  BOOST_TEST(shares_of(two, 1, 4) == "4 5 6 7");
+  BOOST_TEST(shares_of(three, 0, 2) == "0 1");
+  BOOST_TEST(shares_of(three, 2, 2) == "5 6-7");
+}
+
+BOOST_AUTO_TEST_CASE(ranks_with_cores_of_their_own_have_all_of_them) {
+  const std::vector<RankCores> ranks{on("0-3", 8), on("6-7", 8), on("0-7", 8, false, 1)};
+  BOOST_TEST(shares_of(ranks, 0, 2) == "0-1 2-3");
+  BOOST_TEST(shares_of(ranks, 1, 2) == "6 7");
+  BOOST_TEST(shares_of(ranks, 2, 2) == "0-3 4-7");  // on another machine
+}
+
+BOOST_AUTO_TEST_CASE(threads_are_bound_to_cores_and_not_to_the_hardware_threads_of_one) {
+  BOOST_TEST(shares_of({on("0-3,8-11", 16, true)}, 0, 2) == "0-1,8-9 2-3,10-11");
+  BOOST_TEST(shares_of({on("0,8", 16, true)}, 0, 2) == "");
+  BOOST_TEST(shares_of({on("0", 16, true), on("8", 16, true)}, 0, 1) == "");  // two ranks of one core
+}
+
+BOOST_AUTO_TEST_CASE(nothing_is_bound_where_threads_are_more_than_cores_or_cores_shared_in_part) {
+  BOOST_TEST(shares_of(std::vector<RankCores>(3, on("0-1", 2)), 0, 1) == "");
+  BOOST_TEST(shares_of(std::vector<RankCores>(2, on("0-2", 4)), 1, 2) == "");
+  BOOST_TEST(shares_of({on("0-3", 8), on("3-6", 8)}, 0, 1) == "");
+}
+
+BOOST_AUTO_TEST_CASE(nothing_is_bound_where_the_system_does_not_tell_the_cores) {
+  BOOST_TEST(shares_of({on("", 8)}, 0, 2) == "");
+  BOOST_TEST(shares_of({on("", 8), on("0-3", 8)}, 1, 2) == "0-1 2-3");
+  BOOST_TEST(!train::crowding(std::vector{on("", 8)}, machines({0}), 0, 2).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(a_share_is_of_one_socket_whatever_the_numbers_of_its_cores) {
+  RankCores rank = on("0-7", 8);
+  rank.of_core = {{0}, {2}, {4}, {6}, {1}, {3}, {5}, {7}};
+  BOOST_TEST(shares_of({rank, rank}, 0, 2) == "0,2 4,6");
+  BOOST_TEST(shares_of({rank, rank}, 1, 2) == "1,3 5,7");
+}
+
+BOOST_AUTO_TEST_CASE(the_first_thread_may_use_the_cores_of_its_team_and_each_other_its_own) {
+  const std::vector<RankCores> two(2, on("0-7", 8, true));
+  const auto masks = [&](int rank, int threads) {
+    return train::masks_of(train::shares_of(two, rank, threads), two[0].hardware_threads, threads);
+  };
+  BOOST_TEST((masks(0, 2) == std::vector{cores_in("0-1,4-5"), cores_in("1,5")}));
+  BOOST_TEST((masks(1, 2) == std::vector{cores_in("2-3,6-7"), cores_in("3,7")}));
+  BOOST_TEST((masks(1, 3) == std::vector<CoreSet>(3, cores_in("0-7"))));  // too few cores
+}
+
+BOOST_AUTO_TEST_CASE(what_is_bound_is_said_by_machine) {
+  const std::vector<RankCores> ranks{on("0-3", 8), on("4-7", 8), on("0", 8, false, 1), on("0", 8, false, 1)};
+  const auto said = [&](int node, int threads) {
+    return train::binding_of(ranks, machines({0, 0, 1, 1}), node, threads);
+  };
+  BOOST_TEST(said(0, 4).bound);
+  BOOST_TEST(said(0, 4).text == "node0: threads are bound to cores, rank 0 to 0-3, rank 1 to 4-7");
+  BOOST_TEST(!said(1, 1).bound);
+  BOOST_TEST(said(1, 1).text ==
+             "node1: threads are not bound to cores, as rank 2 has fewer cores of its own than threads");
+}
+
+BOOST_AUTO_TEST_CASE(a_binding_is_said_by_hardware_threads_and_only_where_something_is_bound) {
+  const auto said = [](const std::vector<RankCores>& ranks, int threads) {
+    return train::binding_of(ranks, machines(std::vector<int>(ranks.size(), 0)), 0, threads);
+  };
+  const RankCores all = on("0-7", 8, true);
+  BOOST_TEST(said({all}, 1).bound);
+  BOOST_TEST(said({all}, 1).text == "");
+  BOOST_TEST(said({on("0-3", 8), on("4-7", 8)}, 1).text == "");  // bound by the launcher
+  BOOST_TEST(said({all, all}, 1).text ==
+             "node0: threads are bound to cores, rank 0 to 0-1,4-5, rank 1 to 2-3,6-7");
+}
+
 BOOST_AUTO_TEST_CASE(core_sets_are_written_as_the_kernel_writes_them) {
   for (const std::string text : {"", "0", "0-3", "0-3,8", "1,3,5-6"})
     BOOST_TEST(to_text(cores_in(text)) == text);
   BOOST_TEST((cores_in("x,2-,4-5,") == CoreSet{2, 4, 5}));
   BOOST_TEST(!own_cores().empty());
   BOOST_TEST(!physical_cores(own_cores()).empty());
+  BOOST_TEST((united(core_by_core(own_cores())) == own_cores()));
+  BOOST_TEST(core_by_core(own_cores()).size() == physical_cores(own_cores()).size());
+  BOOST_TEST(overlap({1, 2}, {2, 3}));
+  BOOST_TEST(!overlap({1, 2}, {3}));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 namespace lockstep {
 
@@ -13,12 +14,24 @@ using CoreSet = std::set<int>;
 std::string to_text(const CoreSet& cores);
 /// Of such a text; what is not like that is left out.
 CoreSet cores_in(const std::string& text);
+CoreSet united(const std::vector<CoreSet>& sets);
+/// Whether the two have one in common.
+bool overlap(const CoreSet& a, const CoreSet& b);
 
-/// What this process may run on: its affinity mask.
+/// What the calling thread may run on: its affinity mask. Empty if the system does not tell.
 CoreSet own_cores();
+/// What this process was given: own_cores() of the thread that asked first, before it bound any.
+const CoreSet& given_cores();
+/// Lets the calling thread, and those that it starts, run on these alone. False if the system refuses.
+bool bind_thread(const CoreSet& hardware_threads);
+/// Whether bind_thread() has bound a thread of this process.
+bool threads_bound();
 /// The physical cores of these hardware threads, each as the lowest number among its threads. Where /sys does
 /// not tell, every hardware thread is a core.
 CoreSet physical_cores(const CoreSet& hardware_threads);
+/// These hardware threads, those of a physical core together: the cores of a socket one after the other,
+/// whatever their numbers.
+std::vector<CoreSet> core_by_core(const CoreSet& hardware_threads);
 /// Hardware threads of the machine that are switched on.
 int machine_cores();
 

@@ -14,7 +14,7 @@ void flush_denormals() noexcept;
 /// this machine.
 std::string instruction_set();
 
-/// Cores this process may run on (its affinity mask, not the machine's count).
+/// Cores this process was given (its affinity mask at first, not the machine's count).
 int available_cores();
 
 /// memcpy to memory that nobody reads soon: it displaces nothing in the caches, and does not read first what

@@ -85,6 +85,13 @@ class Communicator {
   /// True once the exchange and all started before it are complete here. Calls progress().
   virtual bool done(Ticket ticket) = 0;
   virtual void wait(Ticket ticket) = 0;
+  /// Whether exchanges may be started in a recording of what they work on (kernels::Recorder): then they are
+  /// made when it is replayed, every rank must replay what it recorded at the same time as all others, and
+  /// their tickets are good for nothing but wait() in the same recording.
+  virtual bool records() const { return false; }
+  /// A ticket for what the device has been asked for so far, exchanges of replayed recordings included. To be
+  /// complete, it must have been waited for by all of these.
+  virtual Ticket behind_recording() { return 0; }
   /// What the transport has found broken by itself while this rank waits, or nothing. Any thread may ask.
   virtual std::string async_error() const { return {}; }
 

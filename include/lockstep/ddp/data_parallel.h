@@ -6,11 +6,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 #include "lockstep/autograd/gradient_source.h"
 #include "lockstep/autograd/loss.h"
@@ -64,11 +67,24 @@ struct StepResult {
 };
 
 /// When a bucket moved, in ms since the start of the step, on this rank's clock. `done_ms` is when this rank
-/// noticed.
+/// noticed. Of a replayed step (Options::graph) all but that is the moment when it was asked for.
 struct BucketTime {
   double ready_ms = 0;  ///< its last gradient was written
   double start_ms = 0;  ///< its turn had come, and its sum was started
   double done_ms = 0;   ///< the sum was complete here
+};
+
+/// Of Options::graph.
+struct StepsRecorded {
+  std::int64_t recordings = 0, replays = 0;
+  std::string refused;  ///< why there are none, or no more; empty: nothing is known against them
+};
+
+/// A shard whose memory tells whether a step is like another.
+template <class Shard>
+concept KnownByTensors = requires(const Shard& shard) {
+  { shard.x } -> std::convertible_to<const Tensor&>;
+  { shard.y } -> std::convertible_to<const Tensor&>;
 };
 
 /// Gradients are sums over the samples (or tokens) of the global batch, exactly as Loss::sum gives them
@@ -104,12 +120,15 @@ class DataParallel final : public GradientSource {
   /// which must take its samples by piece.rows(): needed with micro_batches > 1, and with a
   /// layer_communicator where ranks differ in their number of shards (UsageError otherwise).
   ///
+  /// measurement: what is measured of the sums on the way, or nothing; the same on every rank. An optimizer
+  /// says what its next step needs: Optimizer::measurement_for().
+  ///
   /// If anything throws on some rank (in the batch or in loss_of), no rank is left waiting: every rank throws
   /// the error of the lowest failing rank, "rank R: " in front, parameters have no gradient, and another step
   /// may follow. With a layer_communicator, whose peers may be waiting inside a layer, the error
   /// is thrown on the failing rank alone, and this object can only be destroyed: run() then ends the world.
   template <class Batch, class LossOf>
-  StepResult step(Batch&& batch, LossOf&& loss_of);
+  StepResult step(Batch&& batch, LossOf&& loss_of, Measurement* measurement = nullptr);
 
   /// Collective: compares a digest of parameters and buffers between ranks. If they differ, every rank throws
   /// the same TrainingError, naming the first tensors that do and the ranks. step() does it by itself every
@@ -125,10 +144,13 @@ class DataParallel final : public GradientSource {
 
   std::span<Param* const> params() const override;
   double weight() const override;  ///< of the last step
+  std::uint64_t steps_begun() const override;
   kernels::Backend& backend() const override;
   const Sharding* sharding() const override;
   void updated(std::size_t param) override;
 
+  /// Of Options::graph, so far.
+  const StepsRecorded& steps_recorded() const;
   /// StepResult::compute_ms of any rank in the last step.
   double compute_ms_of(int rank) const;
 
@@ -154,11 +176,20 @@ class DataParallel final : public GradientSource {
  private:
   struct State;
 
-  void begin_step(std::uint64_t step, bool takes_pieces);
+  void begin_step(std::uint64_t step, bool takes_pieces, Measurement* measurement);
   int begin_shard(std::int64_t index);  ///< returns the number of passes over it
   Piece begin_pass();
   void end_pass(const Loss& loss);
   void check_batch_was_whole() const;
+  bool notes_shards()
+      const;  ///< whether the step may be replayed, so that its shards are looked at beforehand
+  void note_shard(std::int64_t index, const Tensor& x, const Tensor& y);
+  /// By calling it, or by a recording of what it asked for before.
+  void run_passes(const std::function<void()>& passes);
+  std::string record_passes(const std::function<void()>& passes);
+  void replay_passes();
+  void begin_passes();
+  void ask_for_sums();
   void fail(std::exception_ptr error);
   StepResult finish_step();
 
@@ -167,21 +198,42 @@ class DataParallel final : public GradientSource {
 };
 
 template <class Batch, class LossOf>
-StepResult DataParallel::step(Batch&& batch, LossOf&& loss_of) {
+StepResult DataParallel::step(Batch&& batch, LossOf&& loss_of, Measurement* measurement) {
   constexpr bool takes_pieces = std::invocable<LossOf&, Tape&, decltype(*std::begin(batch)), const Piece&>;
-  begin_step(static_cast<std::uint64_t>(batch.step), takes_pieces);
+  begin_step(static_cast<std::uint64_t>(batch.step), takes_pieces, measurement);
   try {
-    for (auto&& shard : batch) {
-      for (int passes = begin_shard(static_cast<std::int64_t>(shard.index)); passes > 0; --passes) {
-        const Piece piece = begin_pass();
-        if constexpr (takes_pieces) {
-          end_pass(loss_of(tape_, shard, piece));
-        } else {
-          end_pass(loss_of(tape_, shard));
-        }
+    auto first = std::begin(batch);
+    const auto last = std::end(batch);
+    using Iterator = decltype(first);
+    constexpr bool repeatable = std::forward_iterator<Iterator>;
+    if constexpr (repeatable && KnownByTensors<std::remove_cvref_t<decltype(*first)>>) {
+      if (notes_shards()) {
+        for (Iterator at = first; at != last; ++at)
+          note_shard(static_cast<std::int64_t>((*at).index), (*at).x, (*at).y);
       }
     }
-    check_batch_was_whole();
+    const auto begin = [&]() -> Iterator {
+      if constexpr (repeatable) {
+        return first;
+      } else {
+        return std::move(first);  // only steps that were noted may be begun again
+      }
+    };
+    const auto passes = [&] {
+      for (Iterator at = begin(); at != last; ++at) {
+        auto&& shard = *at;
+        for (int left = begin_shard(static_cast<std::int64_t>(shard.index)); left > 0; --left) {
+          const Piece piece = begin_pass();
+          if constexpr (takes_pieces) {
+            end_pass(loss_of(tape_, shard, piece));
+          } else {
+            end_pass(loss_of(tape_, shard));
+          }
+        }
+      }
+      check_batch_was_whole();
+    };
+    run_passes(std::cref(passes));  // which takes no memory
   } catch (...) {
     fail(std::current_exception());
   }

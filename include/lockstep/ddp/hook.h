@@ -33,7 +33,7 @@ class Buckets {
 struct HookState {
   struct Entry {
     std::string name;  ///< of the parameter
-    Tensor tensor;     ///< a handle, to write into on resume; CPU memory
+    Tensor tensor;     ///< a handle, to write into on resume
   };
   std::string name;  ///< "powersgd/q"
   /// Every rank holds values of its own, and only their sum matters: saved by rank, and shared out equally
@@ -67,6 +67,8 @@ class Hook {
   virtual std::vector<HookState> state() { return {}; }
   /// All that state() could ever list. Called before the entries are overwritten from a checkpoint.
   virtual std::vector<HookState> state_to_load() { return state(); }
+  /// Of the device on which what it remembers lies. None: in CPU memory.
+  virtual kernels::Backend* backend() { return nullptr; }
 };
 
 }  // namespace lockstep::ddp

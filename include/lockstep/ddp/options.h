@@ -24,11 +24,23 @@ enum class Mode {
   per_parameter,  ///< one sum a parameter, one after another, after backward
 };
 
+/// Whether the passes of a step and its sums are recorded (kernels::Recorder) and replayed: then the device
+/// is asked for them at once, and the loss is not called. The bits are the same. Loss and model must ask for
+/// the same work at every step, as a function of what lies in the batch, parameters and buffers only. Shards
+/// have tensors x and y, at a few addresses that return; batches of ever new ones are not recorded.
+enum class Graph {
+  never,
+  automatic,  ///< on a GPU, by one rank alone, if it can be; StepsRecorded tells why not
+  always,     ///< UsageError if it cannot be
+};
+
 /// Inverse of the configuration's words. Throw UsageError naming the known ones.
 Unused unused_named(std::string_view word);
 Mode mode_named(std::string_view word);
+Graph graph_named(std::string_view word);
 std::string_view to_string(Unused unused);
 std::string_view to_string(Mode mode);
+std::string_view to_string(Graph graph);
 
 struct Options {
   double bucket_mb = 25;       ///< MiB at which a bucket closes
@@ -52,6 +64,7 @@ struct Options {
   DType compute = DType::float32;  ///< what the passes compute in (Pass::compute)
   /// Layers meet across ranks (SyncBatchNorm): they get a communicator of their own, in Pass.
   bool layer_communicator = false;
+  Graph graph = Graph::never;
 };
 
 }  // namespace lockstep::ddp

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/random.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/reduction_tree.h"
 #include "lockstep/ddp/hook.h"
@@ -40,8 +41,9 @@ struct PowerSgdOptions {
 ///
 /// Where no rank used a parameter in a step (Unused::allow), what stands for its sum is dropped with it.
 ///
-/// Memory per rank: a gradient's worth for what is left out (with error_feedback), and the factors. Allocates
-/// in bind() and in the first compressed step only. Must be destroyed before the communicator.
+/// Memory per rank, where the gradients lie: a gradient's worth for what is left out (with error_feedback),
+/// and the factors. Allocates in bind() and in the first compressed step only. Must be destroyed before the
+/// communicator.
 class PowerSgd final : public Hook {
  public:
   /// Throws UsageError on bad options. With error feedback or warm start, start_step must be at least 2, as
@@ -57,9 +59,10 @@ class PowerSgd final : public Hook {
   void start(int bucket) override;
   void finish() override;
   /// "powersgd/q" (with warm_start) and, by rank, "powersgd/error" (with error_feedback), once a step was
-  /// compressed.
+  /// to be compressed.
   std::vector<HookState> state() override;
   std::vector<HookState> state_to_load() override;
+  kernels::Backend* backend() override { return buckets_ ? &buckets_->backend() : nullptr; }
 
  private:
   /// What a compressed gradient has from step to step.
@@ -83,8 +86,11 @@ class PowerSgd final : public Hook {
 
   void remember(const BucketPlan& plan);
   void lay_out(const BucketPlan& plan);
-  void draw(const Item& item, std::int64_t vector) const;
-  void make_orthonormal(const Item& item);
+  /// Of the numbers that Q starts from. They also take the place of a vector that says nothing new (a
+  /// gradient of lower rank), which would stay zero for ever.
+  RandomKey key_of(const Item& item) const;
+  /// Q anew, from random numbers.
+  void draw(const Item& item) const;
   void fold(int bucket) const;
   void compress(int bucket);
   void project(int bucket);
@@ -98,7 +104,7 @@ class PowerSgd final : public Hook {
   Tensor at(std::size_t offset, Shape shape) const;
   Tensor p_of(const Item& item) const { return at(item.first_offset, {item.n, item.rank}); }
   Tensor new_q_of(const Item& item) const { return at(item.second_offset, {item.rank, item.m}); }
-  float& failures() const { return *at(failures_offset_, {1}).data<float>(); }
+  Tensor failures() const { return at(failures_offset_, {1}); }
 
   PowerSgdOptions options_;
   Buckets* buckets_ = nullptr;
@@ -109,8 +115,8 @@ class PowerSgd final : public Hook {
   comm::ShardMap ranks_{1, 1};             // one leaf a rank
   std::vector<Segment> firsts_, seconds_;  // by bucket
   std::size_t failures_offset_ = 0;        // one float in the first of seconds_: ranks that failed
-  std::vector<double> scratch_;            // for orthonormal factors
-  bool remembers_ = false;                 // a step was compressed, or its memory loaded
+  Tensor valid_;                           // one float: whether the factors of the gradient at hand are
+  bool remembers_ = false;                 // a step was to be compressed, or its memory loaded
 
   // of the step
   std::uint64_t step_ = 0;

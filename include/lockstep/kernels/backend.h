@@ -27,6 +27,7 @@
 #include "lockstep/base/random.h"
 #include "lockstep/kernels/feed.h"
 #include "lockstep/kernels/parameters.h"
+#include "lockstep/kernels/recording.h"
 #include "lockstep/kernels/timer.h"
 #include "lockstep/tensor/tensor.h"
 
@@ -47,6 +48,10 @@ class Backend {
   virtual std::string why_slow_in_bf16() const { return {}; }
   virtual std::unique_ptr<Timer> make_timer();
   virtual std::unique_ptr<Feed> make_feed();
+  /// Whether there are recordings here.
+  virtual bool records() const { return false; }
+  /// Begins one; one at a time. Waits for the device. Throws UsageError where there are none.
+  virtual std::unique_ptr<Recorder> record();
 
   // --- memory
   /// Uninitialised, from the backend's pool.
@@ -61,6 +66,8 @@ class Backend {
   /// Any device to any device, equal shapes and layouts; converts between float32 and bfloat16, and float64
   /// to float32 (on one device). `from` may be changed once it returns.
   virtual void copy(const Tensor& from, const Tensor& to) = 0;
+  /// Copies from the device to the CPU, without conversions: one read, so one wait, for all of them.
+  virtual void read(std::span<const Transfer> transfers);
   /// y = scale * uint8 x + shift per channel c of [N, C, H, W]: images to floats. scale, shift: float32 [C].
   virtual void normalize_images(const Tensor& x, const Tensor& scale, const Tensor& shift,
                                 const Tensor& y) = 0;
@@ -232,6 +239,17 @@ class Backend {
   /// dx = factor * 2 (x - target).
   virtual void squared_error_backward(const Tensor& x, const Tensor& target, const Tensor& factor,
                                       const Tensor& dx) = 0;
+
+  // --- low-rank factors
+  // Ranks compute them from equal arguments and go on from equal bits, so neither a CPU's instruction set nor
+  // its threads change any.
+  /// Row r of out [rows, n]: n standard normal numbers, Random::normal of the key with r as its shard.
+  virtual void draw_normal(const RandomKey& key, const Tensor& out) = 0;
+  /// y = the vectors of x, each orthogonal to those before it, of length 1, and spanning with those what they
+  /// spanned before: modified Gram-Schmidt in float64, projecting twice where a vector nearly vanishes. y may
+  /// be x. Where x is not finite y stays as it is.
+  virtual void orthonormalise(const Tensor& x, const Orthonormal& how, const Tensor& y) = 0;
+  virtual void expand(const LowRank& factors) = 0;  ///< what they stand for, and what they leave out
 
   // --- gradients and optimizers
   /// into += x over raw float32 or float64 memory: one inner node of the reduction tree. Float64 is rounded

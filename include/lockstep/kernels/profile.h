@@ -38,8 +38,8 @@ class Profile {
 };
 
 /// A backend that hands every call on to `backend`, with the same bits, and adds what it took to `profile`.
-/// Both must outlive it. Times are the device's; those of a GPU are added at the next read (Backend::copy to
-/// the CPU), and a read's own at the one after it.
+/// Both must outlive it. Times are the device's; those of a GPU are added at the next read (Backend::read,
+/// copy to the CPU), and a read's own at the one after it.
 std::unique_ptr<Backend> make_profiled_backend(Backend& backend, Profile& profile);
 
 /// What this machine reaches with the same backend: the ceilings that figures are held against.

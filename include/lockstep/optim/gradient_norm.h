@@ -17,7 +17,7 @@ namespace lockstep::optim {
 /// tensors in the order of their names, blocks in the order of their elements. So the bits depend on the
 /// gradients alone, not on who computes which block: where the source has a Sharding, each rank fills the
 /// blocks that it owns, they are gathered, and every rank combines all of them.
-class GradientNorm {
+class GradientNorm final : public Measurement {
  public:
   static constexpr std::int64_t block_elements = Sharding::block_elements;
 
@@ -25,8 +25,10 @@ class GradientNorm {
   explicit GradientNorm(GradientSource& source);
 
   /// The norm. Throws TrainingError when it is not finite, naming the first parameter at fault; the same on
-  /// every rank. Allocates nothing. Collective with a Sharding.
+  /// every rank. Allocates nothing. Collective with a Sharding, and a read of the device: neither where the
+  /// source's step has taken this measurement.
   double measure();
+  kernels::Transfer ask() override;
 
   /// The parts of measure(). Sums of squares of all gradients (of what this process owns of them, then made
   /// whole by all together), or of elements [begin, end) of one:
@@ -40,7 +42,8 @@ class GradientNorm {
   /// Where blocks of a parameter (index in source.params()) begin in blocks(), and how many there are.
   std::size_t first_block(std::size_t param) const { return ranges_.at(param).first; }
   std::size_t block_count(std::size_t param) const { return ranges_.at(param).count; }
-  /// The norm from the sums in blocks(), which it reads. Throws as measure().
+  /// The norm from the sums in blocks(), which it reads. Throws as measure(). A parameter without gradient
+  /// counts as zeros, whatever they say.
   double combine();
 
  private:
@@ -49,13 +52,16 @@ class GradientNorm {
   };
   void share_blocks(const Sharding& sharding, std::int64_t total);
   void gather_blocks();
+  kernels::Transfer to_read();
+  double norm_of_read() const;
   [[noreturn]] void throw_not_finite() const;
 
   GradientSource& source_;
   std::vector<Range> ranges_;       // by index in source.params()
   std::vector<std::size_t> order_;  // indices of trainable parameters, by name
   Tensor blocks_;
-  std::vector<double> read_;  // blocks_ on the CPU
+  std::vector<double> read_;    // blocks_ on the CPU
+  std::uint64_t asked_in_ = 0;  // GradientSource::steps_begun() at ask()
   // With a Sharding the blocks lie in an arena: to gather them allocates nothing.
   std::unique_ptr<comm::Arena> arena_;
   comm::Slices slices_;

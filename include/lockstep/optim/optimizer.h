@@ -59,6 +59,11 @@ class Optimizer {
   /// when the optimizer was made.
   StepResult step(const StepOptions& options = {});
 
+  /// What step(options) needs measured: the norm of the gradients, or nothing. Given to the step that makes
+  /// the gradients (ddp::DataParallel::step), it is there with what that reads anyway, and saves
+  /// step(options) a pass and a read of its own; until then the gradients must stay as they are.
+  Measurement* measurement_for(const StepOptions& options) { return needs_norm(options) ? &norm_ : nullptr; }
+
   /// Steps applied so far. Set on resume, beside the slots (which hold AdamW's count for each parameter).
   std::int64_t steps() const noexcept { return steps_; }
   void set_steps(std::int64_t steps);
@@ -120,6 +125,7 @@ class Optimizer {
     ParamFactors factors;
     std::size_t ema_leaf = 0;  // in the attached Ema
   };
+  static bool needs_norm(const StepOptions& options) { return options.clip != 0 || options.measure_norm; }
   void check_gradients() const;
   /// The elements of a whole tensor that this process updates.
   Tensor part(std::size_t index, const Tensor& whole) const;

@@ -28,6 +28,7 @@ struct TrainConfig {
   bool reproducible = false;
   std::string device = "auto";
   int threads = 1;
+  std::string bind = "cores";
   std::int64_t eval_every = 0;
   std::string init;
   double label_smoothing = 0;

@@ -14,10 +14,11 @@ namespace lockstep::train {
 /// What a rank may use of its machine.
 struct RankCores {
   int node = 0;
-  CoreSet hardware_threads;  ///< its affinity mask
-  CoreSet cores;             ///< the physical cores of these
-  int of_machine = 0;        ///< hardware threads that the machine has
-  double quota_cores = 0;    ///< cores' worth of time that its control group leaves; 0: no limit
+  CoreSet hardware_threads;        ///< its affinity mask
+  CoreSet cores;                   ///< the physical cores of these
+  std::vector<CoreSet> of_core{};  ///< the hardware threads core by core (core_by_core())
+  int of_machine = 0;              ///< hardware threads that the machine has
+  double quota_cores = 0;          ///< cores' worth of time that its control group leaves; 0: no limit
 };
 
 /// By rank; the same on every rank. Collective.

@@ -31,6 +31,7 @@ struct Needs {
   std::uint64_t checkpoint_bytes = 0;  ///< of one, about
   int checkpoints = 0;                 ///< kept at once at most
   int threads = 1;                     ///< of a rank
+  bool bind = true;                    ///< each to cores of its own
 };
 
 /// What a machine's probes look at.

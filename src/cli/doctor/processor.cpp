@@ -9,6 +9,7 @@
 #include "lockstep/base/cgroup.h"
 #include "lockstep/base/cores.h"
 #include "lockstep/base/processor.h"
+#include "lockstep/train/binding.h"
 #include "lockstep/train/threads.h"
 
 namespace lockstep::cli::checkup {
@@ -76,6 +77,16 @@ Findings binding(const comm::Communicator& world, const std::vector<train::RankC
   for (int node = 0; node < topology.nodes(); ++node) {
     const Finding found = judge(cores, topology, node, needs.threads);
     if (node == 0 || found.verdict != Verdict::ok) findings.push_back(found);
+  }
+  if (!needs.bind)
+    findings.push_back(
+        {"threads", Verdict::ok, "training binds none (train.bind or LOCKSTEP_BIND = none)", ""});
+  for (int node = 0; needs.bind && node < topology.nodes(); ++node) {
+    const train::NodeBinding bound = train::binding_of(cores, topology, node, needs.threads);
+    if (bound.text.empty() || (node > 0 && bound.bound)) continue;
+    findings.push_back({"threads", bound.bound ? Verdict::ok : Verdict::note,
+                        fmt::format("when training on the CPU, {}", bound.text),
+                        bound.bound ? "" : "lower train.threads, or give each rank cores of its own"});
   }
   const train::ThreadChoice choice = train::choose_threads(cores, topology);
   findings.push_back({"threads", Verdict::ok,

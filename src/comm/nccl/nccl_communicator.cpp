@@ -82,6 +82,12 @@ class NcclCommunicator final : public Communicator {
     lane_->use_device();
     tickets_.hold(compute(), ticket);
   }
+  bool records() const override { return true; }
+  /// Earlier tickets are of the lane's stream, which the device's has waited for: they are complete with it.
+  Ticket behind_recording() override {
+    lane_->use_device();
+    return tickets_.record(compute());
+  }
   std::string async_error() const override { return lane_->connection().async_error(); }
 
   void all_gather(const void* mine, std::size_t bytes, void* all) override {

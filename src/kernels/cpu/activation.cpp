@@ -4,6 +4,7 @@
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stored.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace lockstep::kernels {
@@ -45,58 +46,61 @@ struct GeluTanh {
   }
 };
 
-template <class Function>
-void forward(int threads, std::int64_t count, const float* x, float* y) {
+template <class Function, class E>
+void forward(int threads, std::int64_t count, const E* x, E* y) {
   parallel_ranges(threads, count, elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
 #pragma GCC ivdep
-    for (std::int64_t i = begin; i < end; ++i) y[i] = Function::value(x[i]);
+    for (std::int64_t i = begin; i < end; ++i) put(y[i], Function::value(widened(x[i])));
   });
 }
 
-template <class Function>
-void backward(int threads, std::int64_t count, const float* x, const float* dy, float* dx) {
+template <class Function, class E>
+void backward(int threads, std::int64_t count, const E* x, const E* dy, E* dx) {
   parallel_ranges(threads, count, elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
 #pragma GCC ivdep
-    for (std::int64_t i = begin; i < end; ++i) dx[i] = dy[i] * Function::slope(x[i]);
+    for (std::int64_t i = begin; i < end; ++i) put(dx[i], widened(dy[i]) * Function::slope(widened(x[i])));
   });
+}
+
+/// body(the function's type).
+template <class Body>
+void with_function(Activation kind, const Body& body) {
+  switch (kind) {
+    case Activation::relu:
+      return body(Relu{});
+    case Activation::silu:
+      return body(Silu{});
+    case Activation::gelu_erf:
+      return body(GeluErf{});
+    case Activation::gelu_tanh:
+      return body(GeluTanh{});
+  }
 }
 
 }  // namespace
 
 void CpuBackend::activation(Activation kind, const Tensor& x, const Tensor& y) {
-  require_alike("activation", "y", y, x);
-  const float* from = floats("activation", "x", x);
-  float* to = floats("activation", "y", y);
-  const std::int64_t count = x.stored_numel();
-  switch (kind) {
-    case Activation::relu:
-      return forward<Relu>(threads_, count, from, to);
-    case Activation::silu:
-      return forward<Silu>(threads_, count, from, to);
-    case Activation::gelu_erf:
-      return forward<GeluErf>(threads_, count, from, to);
-    case Activation::gelu_tanh:
-      return forward<GeluTanh>(threads_, count, from, to);
-  }
+  constexpr const char* operation = "activation";
+  require_alike(operation, "y", y, x);
+  by_type_of(x, [&]<class E>(E) {
+    const E* const from = elements<E>(operation, "x", x);
+    E* const to = elements<E>(operation, "y", y);
+    with_function(kind,
+                  [&]<class Function>(Function) { forward<Function>(threads_, x.stored_numel(), from, to); });
+  });
 }
 
 void CpuBackend::activation_backward(Activation kind, const Tensor& x, const Tensor& dy, const Tensor& dx) {
-  require_alike("activation_backward", "dy", dy, x);
-  require_alike("activation_backward", "dx", dx, x);
-  const float* at = floats("activation_backward", "x", x);
-  const float* from = floats("activation_backward", "dy", dy);
-  float* to = floats("activation_backward", "dx", dx);
-  const std::int64_t count = x.stored_numel();
-  switch (kind) {
-    case Activation::relu:
-      return backward<Relu>(threads_, count, at, from, to);
-    case Activation::silu:
-      return backward<Silu>(threads_, count, at, from, to);
-    case Activation::gelu_erf:
-      return backward<GeluErf>(threads_, count, at, from, to);
-    case Activation::gelu_tanh:
-      return backward<GeluTanh>(threads_, count, at, from, to);
-  }
+  constexpr const char* operation = "activation_backward";
+  require_alike(operation, "dy", dy, x);
+  require_alike(operation, "dx", dx, x);
+  by_type_of(x, [&]<class E>(E) {
+    const E *const at = elements<E>(operation, "x", x), *const from = elements<E>(operation, "dy", dy);
+    E* const to = elements<E>(operation, "dx", dx);
+    with_function(kind, [&]<class Function>(Function) {
+      backward<Function>(threads_, x.stored_numel(), at, from, to);
+    });
+  });
 }
 
 }  // namespace lockstep::kernels

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/cpu/check.h"
@@ -17,6 +18,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/stored.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/problems.h"
 
@@ -45,55 +47,89 @@ std::int64_t keys_up_to(const AttentionSizes& sizes, std::int64_t end) {
 
 float scale_of(const AttentionSizes& sizes) { return 1.0f / std::sqrt(static_cast<float>(sizes.width)); }
 
-/// One head's [time, width] part of a matrix [batch, time, stride].
+/// One head's [time, width] part of a matrix [batch, time, stride]. E: float or BFloat16.
+template <class E>
 struct Head {
-  float* data;
+  E* data;
   std::int64_t stride;
 
-  float* row(std::int64_t index) const { return data + index * stride; }
-  Matrix from_row(std::int64_t index) const { return {row(index), stride}; }
+  E* row(std::int64_t index) const { return data + index * stride; }
 };
 
+template <class E>
 struct HeadView {
-  float* data;
+  E* data;
   std::int64_t stride, time, width;
 
-  Head at(std::int64_t item, std::int64_t heads) const {
+  Head<E> at(std::int64_t item, std::int64_t heads) const {
     return {data + item / heads * time * stride + item % heads * width, stride};
   }
 };
 
-HeadView heads_of(const char* operation, const char* name, const Columns& columns,
-                  const AttentionSizes& sizes) {
-  float* data = plain_floats(operation, name, columns.matrix);
+template <class E>
+HeadView<E> heads_of(const char* operation, const char* name, const Columns& columns,
+                     const AttentionSizes& sizes) {
+  require_plain(operation, name, columns.matrix);
+  E* data = elements<E>(operation, name, columns.matrix);
   require_heads(operation, name, columns, sizes);
   return {data + columns.first, columns.matrix.size(2), sizes.time, sizes.width};
 }
 
 // Projections' rows often start a multiple of 1 KiB apart, where a cache holds few of them: products read
-// copies.
+// copies. Those of bf16 are float32.
 
 /// rows [begin, end) of a head side by side.
-Matrix copied(const Head& head, std::int64_t begin, std::int64_t end, std::int64_t width, float* to) {
+template <class E>
+Matrix copied(const Head<E>& head, std::int64_t begin, std::int64_t end, std::int64_t width, float* to) {
   const std::int64_t stride = row_stride(width);
-  for (std::int64_t t = begin; t < end; ++t) std::copy_n(head.row(t), width, to + (t - begin) * stride);
+  for (std::int64_t t = begin; t < end; ++t) {
+    const E* const from = head.row(t);
+    float* const row = to + (t - begin) * stride;
+#pragma GCC ivdep
+    for (std::int64_t d = 0; d < width; ++d) row[d] = widened(from[d]);
+  }
   return {to, stride};
+}
+
+/// Rows from `begin` as a product can read them.
+Matrix readable(const Head<float>& head, std::int64_t begin, std::int64_t, std::int64_t, float*) {
+  return {head.row(begin), head.stride};
+}
+Matrix readable(const Head<BFloat16>& head, std::int64_t begin, std::int64_t end, std::int64_t width,
+                float* room) {
+  return copied(head, begin, end, width, room);
+}
+
+/// Where a product can write rows from `begin`; store_rows() takes them to the head.
+struct OutputRows {
+  float* data;
+  std::int64_t stride;
+};
+OutputRows output_rows(const Head<float>& head, std::int64_t begin, std::int64_t, float*) {
+  return {head.row(begin), head.stride};
+}
+OutputRows output_rows(const Head<BFloat16>&, std::int64_t, std::int64_t width, float* room) {
+  return {room, row_stride(width)};
+}
+void store_rows(const OutputRows&, const Head<float>&, std::int64_t, std::int64_t, std::int64_t) {}
+void store_rows(const OutputRows& rows, const Head<BFloat16>& head, std::int64_t begin, std::int64_t end,
+                std::int64_t width) {
+  for (std::int64_t t = begin; t < end; ++t) {
+    const float* const from = rows.data + (t - begin) * rows.stride;
+    BFloat16* const row = head.row(t);
+#pragma GCC ivdep
+    for (std::int64_t d = 0; d < width; ++d) put(row[d], from[d]);
+  }
 }
 
 /// Asks for rows [begin, end) of the head that comes next: a head's rows are too short for the processor to
 /// guess.
-void prefetch(const Head& head, std::int64_t begin, std::int64_t end, std::int64_t width) {
-  constexpr std::int64_t line = 64 / sizeof(float);
+template <class E>
+void prefetch(const Head<E>& head, std::int64_t begin, std::int64_t end, std::int64_t width) {
+  constexpr std::int64_t line = 64 / sizeof(E);
   for (std::int64_t t = begin; t < end; ++t) {
     for (std::int64_t d = 0; d < width; d += line) __builtin_prefetch(head.row(t) + d);
   }
-}
-
-/// A whole head as [width, time].
-Matrix turned(const Head& head, const AttentionSizes& sizes, float* to) {
-  const std::int64_t stride = row_stride(sizes.time);
-  transpose(head.data, head.stride, sizes.time, sizes.width, to, stride);
-  return {to, stride};
 }
 
 /// The floats of such copies, and of a strip's [rows, keys].
@@ -102,6 +138,21 @@ std::int64_t copied_floats(const AttentionSizes& sizes, std::int64_t rows) {
 }
 std::int64_t turned_floats(const AttentionSizes& sizes) { return sizes.width * row_stride(sizes.time); }
 std::int64_t strip_floats(const AttentionSizes& sizes) { return strip_rows * row_stride(sizes.time); }
+
+/// The floats of a room for such rows, which only bf16 needs.
+template <class E>
+std::int64_t room_floats(const AttentionSizes& sizes, std::int64_t rows) {
+  return std::is_same_v<E, float> ? 0 : copied_floats(sizes, rows);
+}
+
+/// A whole head as [width, time], by way of a room for all its rows.
+template <class E>
+Matrix turned(const Head<E>& head, const AttentionSizes& sizes, float* room, float* to) {
+  const std::int64_t stride = row_stride(sizes.time);
+  const Matrix rows = readable(head, 0, sizes.time, sizes.width, room);
+  transpose(rows.data, rows.stride, sizes.time, sizes.width, to, stride);
+  return {to, stride};
+}
 
 /// Hands out parts of one block of working memory.
 struct Parts {
@@ -122,45 +173,53 @@ float exponentials_of_row(float* row, std::int64_t keys, std::int64_t end, float
   return most + std::log(sum_of_row);
 }
 
+template <class E>
 std::int64_t forward_floats(const AttentionSizes& sizes) {
-  return turned_floats(sizes) + copied_floats(sizes, sizes.time) + strip_floats(sizes);
+  return room_floats<E>(sizes, sizes.time) + turned_floats(sizes) + copied_floats(sizes, sizes.time) +
+         strip_floats(sizes);
 }
 
+template <class E>
 struct ForwardHead {
-  Head q, k, v, y;
+  Head<E> q, k, v, y;
   float* saved;  ///< [time, time] probabilities, or [time] logarithms
 };
 
-void forward_head(const AttentionSizes& sizes, const ForwardHead& head, const ForwardHead& next, Parts work) {
+template <class E>
+void forward_head(const AttentionSizes& sizes, const ForwardHead<E>& head, const ForwardHead<E>& next,
+                  Parts work) {
+  const std::int64_t width = sizes.width;
   const float scale = scale_of(sizes);
-  const Matrix keys_turned = turned(head.k, sizes, work.take(turned_floats(sizes))),
-               values =
-                   copied(head.v, 0, sizes.time, sizes.width, work.take(copied_floats(sizes, sizes.time)));
+  float* const room = work.take(room_floats<E>(sizes, sizes.time));  // for one thing after the other
+  const Matrix keys_turned = turned(head.k, sizes, room, work.take(turned_floats(sizes))),
+               values = copied(head.v, 0, sizes.time, width, work.take(copied_floats(sizes, sizes.time)));
   float* const strip = work.take(strip_floats(sizes));
   const std::int64_t stride = row_stride(sizes.time);
   const bool keeps = keeps_probabilities(sizes.time);
   for (std::int64_t begin = 0; begin < sizes.time; begin += strip_rows) {
     const std::int64_t end = strip_end(sizes, begin), rows = end - begin, keys = keys_up_to(sizes, end);
-    for (const Head& part : {next.q, next.k, next.v}) prefetch(part, begin, end, sizes.width);
-    multiply(rows, keys, sizes.width, head.q.from_row(begin), keys_turned, 0.0f, strip, stride);
+    for (const Head<E>& part : {next.q, next.k, next.v}) prefetch(part, begin, end, width);
+    multiply(rows, keys, width, readable(head.q, begin, end, width, room), keys_turned, 0.0f, strip, stride);
     float sums[strip_rows];
     for (std::int64_t r = 0; r < rows; ++r) {
       const float log_sum_exp =
           exponentials_of_row(strip + r * stride, keys_up_to(sizes, begin + r + 1), keys, scale, sums[r]);
       if (!keeps) head.saved[begin + r] = log_sum_exp;
     }
-    multiply(rows, sizes.width, keys, {strip, stride}, values, 0.0f, head.y.row(begin), head.y.stride);
+    const OutputRows y = output_rows(head.y, begin, width, room);
+    multiply(rows, width, keys, {strip, stride}, values, 0.0f, y.data, y.stride);
     for (std::int64_t r = 0; r < rows; ++r) {
-      float* const y = head.y.row(begin + r);
+      float* const y_row = y.data + r * y.stride;
       const float factor = 1.0f / sums[r];
 #pragma GCC ivdep
-      for (std::int64_t d = 0; d < sizes.width; ++d) y[d] *= factor;
+      for (std::int64_t d = 0; d < width; ++d) y_row[d] *= factor;
       if (!keeps) continue;
       const float* const row = strip + r * stride;
       float* const probabilities = head.saved + (begin + r) * sizes.time;
 #pragma GCC ivdep
       for (std::int64_t j = 0; j < keys; ++j) probabilities[j] = factor * row[j];
     }
+    store_rows(y, head.y, begin, end, width);
   }
 }
 
@@ -187,43 +246,50 @@ void scores_backward_row(float* scores, float* dp, std::int64_t keys, std::int64
   std::fill(dp + keys, dp + std::max(vectors, end), 0.0f);
 }
 
+template <class E>
 std::int64_t backward_floats(const AttentionSizes& sizes) {
   const std::int64_t strips = keeps_probabilities(sizes.time) ? 1 : 2;
-  return copied_floats(sizes, sizes.time) + 2 * copied_floats(sizes, strip_rows) +
-         strips * (turned_floats(sizes) + strip_floats(sizes));
+  return 3 * room_floats<E>(sizes, sizes.time) + copied_floats(sizes, sizes.time) +
+         2 * copied_floats(sizes, strip_rows) + strips * (turned_floats(sizes) + strip_floats(sizes));
 }
 
+template <class E>
 struct BackwardHead {
-  Head q, k, v, y, dy, dq, dk, dv;
+  Head<E> q, k, v, y, dy, dq, dk, dv;
   const float* saved;
 };
 
-void backward_head(const AttentionSizes& sizes, const BackwardHead& head, const BackwardHead& next,
+template <class E>
+void backward_head(const AttentionSizes& sizes, const BackwardHead<E>& head, const BackwardHead<E>& next,
                    Parts work) {
   const std::int64_t time = sizes.time, width = sizes.width, stride = row_stride(time);
   const float scale = scale_of(sizes);
   const bool keeps = keeps_probabilities(time);
-  const Matrix values_turned = turned(head.v, sizes, work.take(turned_floats(sizes))),
+  float* const room = work.take(room_floats<E>(sizes, time));  // for one thing after the other
+  const Matrix values_turned = turned(head.v, sizes, room, work.take(turned_floats(sizes))),
                keys_copied = copied(head.k, 0, time, width, work.take(copied_floats(sizes, time)));
   float* const queries_room = work.take(copied_floats(sizes, strip_rows));
   float* const upstream_room = work.take(copied_floats(sizes, strip_rows));
   float* const ds = work.take(strip_floats(sizes));
   float* const scores = keeps ? nullptr : work.take(strip_floats(sizes));
-  const Matrix keys_turned = keeps ? Matrix{} : turned(head.k, sizes, work.take(turned_floats(sizes)));
+  const Matrix keys_turned = keeps ? Matrix{} : turned(head.k, sizes, room, work.take(turned_floats(sizes)));
+  const OutputRows dk = output_rows(head.dk, 0, width, work.take(room_floats<E>(sizes, time))),
+                   dv = output_rows(head.dv, 0, width, work.take(room_floats<E>(sizes, time)));
   // From the last strip to the first: it meets every key, so it overwrites dk and dv and the others add.
   const std::int64_t last = (time - 1) / strip_rows * strip_rows;
   for (std::int64_t begin = last; begin >= 0; begin -= strip_rows) {
     const std::int64_t end = strip_end(sizes, begin), rows = end - begin, keys = keys_up_to(sizes, end);
     const float beta = begin == last ? 0.0f : 1.0f;
     const Matrix queries = copied(head.q, begin, end, width, queries_room),
-                 upstream = copied(head.dy, begin, end, width, upstream_room);
-    for (const Head& part : {next.q, next.k, next.v, next.y, next.dy}) prefetch(part, begin, end, width);
+                 upstream = copied(head.dy, begin, end, width, upstream_room),
+                 y = readable(head.y, begin, end, width, room);
+    for (const Head<E>& part : {next.q, next.k, next.v, next.y, next.dy}) prefetch(part, begin, end, width);
     const Matrix p = keeps ? Matrix{head.saved + begin * time, time} : Matrix{scores, stride};
     if (!keeps) multiply(rows, keys, width, queries, keys_turned, 0.0f, scores, stride);
     multiply(rows, keys, width, upstream, values_turned, 0.0f, ds, stride);
     for (std::int64_t r = 0; r < rows; ++r) {
       // The sum of p dp over the keys is that of y dy over the head's width.
-      const float centre = dot(head.y.row(begin + r), upstream.data + r * upstream.stride, width);
+      const float centre = dot(y.data + r * y.stride, upstream.data + r * upstream.stride, width);
       float* const ds_row = ds + r * stride;
       const std::int64_t keys_of_row = keys_up_to(sizes, begin + r + 1);
       if (keeps)
@@ -232,10 +298,14 @@ void backward_head(const AttentionSizes& sizes, const BackwardHead& head, const 
         scores_backward_row(scores + r * stride, ds_row, keys_of_row, keys, scale, head.saved[begin + r],
                             centre);
     }
-    multiply(keys, width, rows, {p.data, p.stride, true}, upstream, beta, head.dv.data, head.dv.stride);
-    multiply(rows, width, keys, {ds, stride}, keys_copied, 0.0f, head.dq.row(begin), head.dq.stride);
-    multiply(keys, width, rows, {ds, stride, true}, queries, beta, head.dk.data, head.dk.stride);
+    multiply(keys, width, rows, {p.data, p.stride, true}, upstream, beta, dv.data, dv.stride);
+    const OutputRows dq = output_rows(head.dq, begin, width, room);
+    multiply(rows, width, keys, {ds, stride}, keys_copied, 0.0f, dq.data, dq.stride);
+    store_rows(dq, head.dq, begin, end, width);
+    multiply(keys, width, rows, {ds, stride, true}, queries, beta, dk.data, dk.stride);
   }
+  store_rows(dk, head.dk, 0, time, width);
+  store_rows(dv, head.dv, 0, time, width);
 }
 
 /// body(head's number, that of the thread's next one, the thread's part of `work`) for all heads. Every
@@ -260,21 +330,25 @@ void CpuBackend::attention(const Columns& q, const Columns& k, const Columns& v,
                            const Tensor& y, const Tensor& saved) {
   constexpr const char* operation = "attention";
   const AttentionSizes sizes = attention_sizes(operation, y, heads, causal, saved, *this);
-  const HeadView queries = heads_of(operation, "q", q, sizes), keys = heads_of(operation, "k", k, sizes),
-                 values = heads_of(operation, "v", v, sizes),
-                 results = heads_of(operation, "y", {y, 0, y.size(2)}, sizes);
   float* const kept = plain_floats(operation, "saved", saved);
-  const std::int64_t kept_of_head = saved.numel() / std::max<std::int64_t>(1, sizes.batch * heads);
-  const std::int64_t items = sizes.batch * heads, team = std::min<std::int64_t>(threads_, items);
-  if (y.numel() == 0) return;
-  const auto head_at = [&](std::int64_t item) -> ForwardHead {
-    return {queries.at(item, heads), keys.at(item, heads), values.at(item, heads), results.at(item, heads),
-            kept + item * kept_of_head};
-  };
-  for_each_head(threads_, items, team, scratch(team * forward_floats(sizes)),
-                [&](std::int64_t item, std::int64_t next, const Parts& work) {
-                  forward_head(sizes, head_at(item), head_at(next), work);
-                });
+  const std::int64_t items = sizes.batch * heads, team = std::min<std::int64_t>(threads_, items),
+                     kept_of_head = saved.numel() / std::max<std::int64_t>(1, items);
+  by_type_of(y, [&]<class E>(E) {
+    const auto view = [&](const char* name, const Columns& columns) {
+      return heads_of<E>(operation, name, columns, sizes);
+    };
+    const HeadView<E> queries = view("q", q), keys = view("k", k), values = view("v", v),
+                      results = view("y", {y, 0, y.size(2)});
+    if (y.numel() == 0) return;
+    const auto head_at = [&](std::int64_t item) -> ForwardHead<E> {
+      return {queries.at(item, heads), keys.at(item, heads), values.at(item, heads), results.at(item, heads),
+              kept + item * kept_of_head};
+    };
+    for_each_head(threads_, items, team, scratch(team * forward_floats<E>(sizes)),
+                  [&](std::int64_t item, std::int64_t next, const Parts& work) {
+                    forward_head(sizes, head_at(item), head_at(next), work);
+                  });
+  });
 }
 
 void CpuBackend::attention_backward(const Tensor& dy, const Columns& q, const Columns& k, const Columns& v,
@@ -283,33 +357,35 @@ void CpuBackend::attention_backward(const Tensor& dy, const Columns& q, const Co
   constexpr const char* operation = "attention_backward";
   require_shape(operation, "y", y, dy.shape());
   const AttentionSizes sizes = attention_sizes(operation, dy, heads, causal, saved, *this);
-  const HeadView upstream = heads_of(operation, "dy", {dy, 0, dy.size(2)}, sizes),
-                 results = heads_of(operation, "y", {y, 0, y.size(2)}, sizes),
-                 queries = heads_of(operation, "q", q, sizes), keys = heads_of(operation, "k", k, sizes),
-                 values = heads_of(operation, "v", v, sizes),
-                 query_gradients = heads_of(operation, "dq", dq, sizes),
-                 key_gradients = heads_of(operation, "dk", dk, sizes),
-                 value_gradients = heads_of(operation, "dv", dv, sizes);
   const float* const kept = plain_floats(operation, "saved", saved);
-  const std::int64_t kept_of_head = saved.numel() / std::max<std::int64_t>(1, sizes.batch * heads);
-  const std::int64_t items = sizes.batch * heads, team = std::min<std::int64_t>(threads_, items);
-  if (dy.numel() == 0) return;
-  const auto head_at = [&](std::int64_t item) -> BackwardHead {
-    const auto of = [&](const HeadView& view) { return view.at(item, heads); };
-    return {of(queries),
-            of(keys),
-            of(values),
-            of(results),
-            of(upstream),
-            of(query_gradients),
-            of(key_gradients),
-            of(value_gradients),
-            kept + item * kept_of_head};
-  };
-  for_each_head(threads_, items, team, scratch(team * backward_floats(sizes)),
-                [&](std::int64_t item, std::int64_t next, const Parts& work) {
-                  backward_head(sizes, head_at(item), head_at(next), work);
-                });
+  const std::int64_t items = sizes.batch * heads, team = std::min<std::int64_t>(threads_, items),
+                     kept_of_head = saved.numel() / std::max<std::int64_t>(1, items);
+  by_type_of(dy, [&]<class E>(E) {
+    const auto view = [&](const char* name, const Columns& columns) {
+      return heads_of<E>(operation, name, columns, sizes);
+    };
+    const HeadView<E> upstream = view("dy", {dy, 0, dy.size(2)}), results = view("y", {y, 0, y.size(2)}),
+                      queries = view("q", q), keys = view("k", k), values = view("v", v),
+                      query_gradients = view("dq", dq), key_gradients = view("dk", dk),
+                      value_gradients = view("dv", dv);
+    if (dy.numel() == 0) return;
+    const auto head_at = [&](std::int64_t item) -> BackwardHead<E> {
+      const auto of = [&](const HeadView<E>& heads_in) { return heads_in.at(item, heads); };
+      return {of(queries),
+              of(keys),
+              of(values),
+              of(results),
+              of(upstream),
+              of(query_gradients),
+              of(key_gradients),
+              of(value_gradients),
+              kept + item * kept_of_head};
+    };
+    for_each_head(threads_, items, team, scratch(team * backward_floats<E>(sizes)),
+                  [&](std::int64_t item, std::int64_t next, const Parts& work) {
+                    backward_head(sizes, head_at(item), head_at(next), work);
+                  });
+  });
 }
 
 }  // namespace lockstep::kernels

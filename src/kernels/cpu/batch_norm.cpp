@@ -111,32 +111,32 @@ T relu_slope(T at) {
   return at > zero ? one : zero;
 }
 
-/// y = finish(normalised x, its place).
-template <class Finish>
+/// y = finish(normalised x, its place). E: of x and y.
+template <class E, class Finish>
 void normalise(const char* operation, int threads, const NormalisedBy& by, const Tensor& y,
                const Finish& finish) {
   const ChannelForm form = channel_form(operation, "x", by.x);
   require_alike(operation, "y", y, by.x);
-  const float* from = floats(operation, "x", by.x);
-  float* to = floats(operation, "y", y);
+  const E* from = elements<E>(operation, "x", by.x);
+  E* to = elements<E>(operation, "y", y);
   const ScaleOf scale_of(operation, form, by);
   map_channels(threads, form, [&](const ChannelTile& tile) {
     return [from, to, finish, scale = scale_of(tile)](std::int64_t at, auto width) {
-      const float* __restrict in = from + at;
-      float* __restrict out = to + at;
-      for (int c = 0; c < static_cast<int>(width); ++c) out[c] = finish(scale(in[c], c), at + c);
+      const E* __restrict in = from + at;
+      E* __restrict out = to + at;
+      for (int c = 0; c < static_cast<int>(width); ++c) put(out[c], finish(scale(widened(in[c]), c), at + c));
     };
   });
 }
 
 /// sums [2, C]: of g and of g (x - mean) inv_std, g what make_gradient(tile) -> gradient gives for
-/// (place, column, x there), of type float or Floats.
-template <class MakeGradient>
+/// (place, column, x there), of type float or Floats. E: of x.
+template <class E, class MakeGradient>
 void backward_sums(const char* operation, int threads, const Tensor& dy, const Tensor& x, const Tensor& mean,
                    const Tensor& inv_std, const Tensor& sums, const MakeGradient& make_gradient) {
   const ChannelForm form = channel_form(operation, "dy", dy);
   require_alike(operation, "x", x, dy);
-  const float* from = floats(operation, "x", x);
+  const E* from = elements<E>(operation, "x", x);
   const float* means = channel_floats(operation, "mean", mean, form);
   const float* inv_stds = channel_floats(operation, "inv_std", inv_std, form);
   double* to = channel_sum_pairs(operation, "sums", sums, form);
@@ -157,30 +157,41 @@ void backward_sums(const char* operation, int threads, const Tensor& dy, const T
       });
 }
 
-/// dx of batch_norm_backward_input for g in place of dy; make_gradient(tile) -> g(place, column).
-template <class MakeGradient>
+/// compute.operator()<T>(place, column) for the elements of a row, for T float or Floats (8 columns at once).
+template <class Width, class Compute>
+void for_columns(std::int64_t at, Width width, const Compute& compute) {
+  if constexpr (std::is_same_v<Width, int>) {
+    for (int c = 0; c < width; ++c) compute.template operator()<float>(at + c, c);
+  } else {
+    for (int c = 0; c < width; c += vector_lanes) compute.template operator()<Floats>(at + c, c);
+  }
+}
+
+/// dx of batch_norm_backward_input for g in place of dy; make_gradient(tile) -> g.operator()<T>(place,
+/// column), of type T, float or Floats. E: of x and dx.
+template <class E, class MakeGradient>
 void backward_input(const char* operation, int threads, const Tensor& dy, const NormalisedBy& by,
                     const Tensor& sums, const Tensor& counted, const Tensor& dx,
                     const MakeGradient& make_gradient) {
   const ChannelForm form = channel_form(operation, "dy", dy);
   require_alike(operation, "dx", dx, dy);
-  float* to = floats(operation, "dx", dx);
+  E* to = elements<E>(operation, "dx", dx);
   const ScaleOf scale_of(operation, form, by);
   const auto factor_of = [&](std::int64_t c) { return scale_of.factor_of(c); };
   const double count = counted ? *elements<double>(operation, "count", counted) : 0;
   if (count == 0) {
     map_channels(threads, form, [&](const ChannelTile& tile) {
-      return [to, gradient = make_gradient(tile), factor = columns_of(form, tile, factor_of)](std::int64_t at,
-                                                                                              auto width) {
-        float* __restrict out = to + at;
-        for (int c = 0; c < static_cast<int>(width); ++c)
-          out[c] = gradient(at + c, c) * factor[static_cast<std::size_t>(c)];
+      return [to, gradient = make_gradient(tile), factor = columns_of(form, tile, factor_of)](
+                 std::int64_t row, auto width) {
+        for_columns(row, width, [&]<class T>(std::int64_t at, int c) {
+          store(to + at, gradient.template operator()<T>(at, c) * load<T>(factor.data() + c));
+        });
       };
     });
     return;
   }
   require_alike(operation, "x", by.x, dy);
-  const float* from = floats(operation, "x", by.x);
+  const E* from = elements<E>(operation, "x", by.x);
   const double* pairs = channel_sum_pairs(operation, "sums", sums, form);
   map_channels(threads, form, [&](const ChannelTile& tile) {
     const auto mean_gradient = [&](std::int64_t c) { return static_cast<float>(pairs[c] / count); };
@@ -190,14 +201,12 @@ void backward_input(const char* operation, int threads, const Tensor& dy, const 
     return [to, from, gradient = make_gradient(tile), factor = columns_of(form, tile, factor_of),
             mean_of = columns_of(form, tile, [&](std::int64_t c) { return scale_of.means[c]; }),
             mean_dy = columns_of(form, tile, mean_gradient),
-            slope_of = columns_of(form, tile, slope)](std::int64_t at, auto width) {
-      const float* __restrict x_in = from + at;
-      float* __restrict out = to + at;
-      for (int column = 0; column < static_cast<int>(width); ++column) {
-        const auto c = static_cast<std::size_t>(column);
-        out[c] =
-            factor[c] * ((gradient(at + column, column) - mean_dy[c]) - (x_in[c] - mean_of[c]) * slope_of[c]);
-      }
+            slope_of = columns_of(form, tile, slope)](std::int64_t row, auto width) {
+      for_columns(row, width, [&]<class T>(std::int64_t at, int c) {
+        const auto of = [c](const Columns32& columns) { return load<T>(columns.data() + c); };
+        const T centred = gradient.template operator()<T>(at, c) - of(mean_dy);
+        store(to + at, of(factor) * (centred - (load<T>(from + at) - of(mean_of)) * of(slope_of)));
+      });
     };
   });
 }
@@ -208,30 +217,34 @@ void CpuBackend::channel_moments(const Tensor& x, const Tensor& centre, const Te
   prepare();
   constexpr const char* operation = "channel_moments";
   const ChannelForm form = channel_form(operation, "x", x);
-  const float* from = floats(operation, "x", x);
   const float* centres = channel_floats(operation, "centre", centre, form);
   double* to = channel_sum_pairs(operation, "moments", moments, form);
-  reduce_channels<2>(
-      threads_, form,
-      [&](const ChannelTile& tile) {
-        return [from, centre_of = columns_of(form, tile, [&](std::int64_t channel) {
-                        return centres[channel];
-                      })]<class T>(std::int64_t at, int column) {
-          const T distance = load<T>(from + at) - load<T>(centre_of.data() + column);
-          return std::array<T, 2>{distance, distance * distance};
-        };
-      },
-      [&](std::int64_t channel, const std::array<double, 2>& sums) {
-        to[channel] = sums[0];
-        to[form.channels + channel] = sums[1];
-      });
+  by_type_of(x, [&]<class E>(E) {
+    const E* from = elements<E>(operation, "x", x);
+    reduce_channels<2>(
+        threads_, form,
+        [&](const ChannelTile& tile) {
+          return [from, centre_of = columns_of(form, tile, [&](std::int64_t channel) {
+                          return centres[channel];
+                        })]<class T>(std::int64_t at, int column) {
+            const T distance = load<T>(from + at) - load<T>(centre_of.data() + column);
+            return std::array<T, 2>{distance, distance * distance};
+          };
+        },
+        [&](std::int64_t channel, const std::array<double, 2>& sums) {
+          to[channel] = sums[0];
+          to[form.channels + channel] = sums[1];
+        });
+  });
 }
 
 void CpuBackend::batch_norm(const Tensor& x, const Tensor& mean, const Tensor& inv_std, const Tensor& weight,
                             const Tensor& bias, const Tensor& y) {
   prepare();
-  normalise("batch_norm", threads_, {x, mean, inv_std, weight, bias}, y,
-            [](float value, std::int64_t) { return value; });
+  by_type_of(x, [&]<class E>(E) {
+    normalise<E>("batch_norm", threads_, {x, mean, inv_std, weight, bias}, y,
+                 [](float value, std::int64_t) { return value; });
+  });
 }
 
 void CpuBackend::batch_norm_relu(const Tensor& x, const Tensor& mean, const Tensor& inv_std,
@@ -240,21 +253,26 @@ void CpuBackend::batch_norm_relu(const Tensor& x, const Tensor& mean, const Tens
   prepare();
   constexpr const char* operation = "batch_norm_relu";
   const NormalisedBy by{x, mean, inv_std, weight, bias};
-  if (!shortcut) return normalise(operation, threads_, by, y, [](float v, std::int64_t) { return relu(v); });
-  require_alike(operation, "the shortcut", shortcut, x);
-  normalise(operation, threads_, by, y,
-            [added = floats(operation, "the shortcut", shortcut)](float value, std::int64_t at) {
-              return relu(value + added[at]);
-            });
+  by_type_of(x, [&]<class E>(E) {
+    if (!shortcut)
+      return normalise<E>(operation, threads_, by, y, [](float v, std::int64_t) { return relu(v); });
+    require_alike(operation, "the shortcut", shortcut, x);
+    normalise<E>(operation, threads_, by, y,
+                 [added = elements<E>(operation, "the shortcut", shortcut)](float value, std::int64_t at) {
+                   return relu(value + widened(added[at]));
+                 });
+  });
 }
 
 void CpuBackend::batch_norm_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
                                           const Tensor& inv_std, const Tensor& sums) {
   prepare();
   constexpr const char* operation = "batch_norm_backward_sums";
-  const float* gradient = floats(operation, "dy", dy);
-  backward_sums(operation, threads_, dy, x, mean, inv_std, sums, [&](const ChannelTile&) {
-    return [gradient]<class T>(std::int64_t at, int, T) { return load<T>(gradient + at); };
+  by_type_of(dy, [&]<class E>(E) {
+    const E* gradient = elements<E>(operation, "dy", dy);
+    backward_sums<E>(operation, threads_, dy, x, mean, inv_std, sums, [&](const ChannelTile&) {
+      return [gradient]<class T>(std::int64_t at, int, T) { return load<T>(gradient + at); };
+    });
   });
 }
 
@@ -263,15 +281,19 @@ void CpuBackend::batch_norm_relu_backward_sums(const Tensor& dy, const Tensor& x
                                                const Tensor& bias, const Tensor& sums) {
   prepare();
   constexpr const char* operation = "batch_norm_relu_backward_sums";
-  const float* gradient = floats(operation, "dy", dy);
   const ScaleOf scale_of(operation, channel_form(operation, "x", x), {x, mean, inv_std, weight, bias});
-  backward_sums(operation, threads_, dy, x, mean, inv_std, sums, [&](const ChannelTile& tile) {
-    return [gradient, scale = scale_of(tile)]<class T>(std::int64_t at, int column, T x_here) {
-      return load<T>(gradient + at) * relu_slope(scale(x_here, column));
-    };
+  by_type_of(dy, [&]<class E>(E) {
+    const E* gradient = elements<E>(operation, "dy", dy);
+    backward_sums<E>(operation, threads_, dy, x, mean, inv_std, sums, [&](const ChannelTile& tile) {
+      return [gradient, scale = scale_of(tile)]<class T>(std::int64_t at, int column, T x_here) {
+        return load<T>(gradient + at) * relu_slope(scale(x_here, column));
+      };
+    });
   });
 }
 
+// What is stored is rounded, and the sums are of that, as by the operations one by one: a part that is
+// computed again in the backward may take them apart (model.recompute).
 void CpuBackend::batch_norm_gated_backward_sums(const Tensor& dy, const Tensor& beside, const Tensor& y,
                                                 const Tensor& x, const Tensor& mean, const Tensor& inv_std,
                                                 const Tensor& gated, const Tensor& sums) {
@@ -279,21 +301,22 @@ void CpuBackend::batch_norm_gated_backward_sums(const Tensor& dy, const Tensor& 
   constexpr const char* operation = "batch_norm_gated_backward_sums";
   require_alike(operation, "y", y, dy);
   require_alike(operation, "gated", gated, dy);
-  const float *gradient = floats(operation, "dy", dy), *value = floats(operation, "y", y);
-  float* to = floats(operation, "gated", gated);
-  const auto run = [&](const auto& upstream) {
-    backward_sums(operation, threads_, dy, x, mean, inv_std, sums, [&](const ChannelTile&) {
-      return [upstream, value, to]<class T>(std::int64_t at, int, T) {
-        const T let_through = upstream.template operator()<T>(at) * relu_slope(load<T>(value + at));
-        std::memcpy(to + at, &let_through, sizeof let_through);
-        return let_through;
-      };
+  if (beside) require_alike(operation, "beside", beside, dy);
+  by_type_of(dy, [&]<class E>(E) {
+    const E *gradient = elements<E>(operation, "dy", dy), *value = elements<E>(operation, "y", y);
+    E* to = elements<E>(operation, "gated", gated);
+    const auto run = [&](const auto& upstream) {
+      backward_sums<E>(operation, threads_, dy, x, mean, inv_std, sums, [&](const ChannelTile&) {
+        return [upstream, value, to]<class T>(std::int64_t at, int, T) {
+          store(to + at, upstream.template operator()<T>(at) * relu_slope(load<T>(value + at)));
+          return load<T>(to + at);
+        };
+      });
+    };
+    if (!beside) return run([gradient]<class T>(std::int64_t at) { return load<T>(gradient + at); });
+    run([gradient, second = elements<E>(operation, "beside", beside)]<class T>(std::int64_t at) {
+      return load<T>(gradient + at) + load<T>(second + at);
     });
-  };
-  if (!beside) return run([gradient]<class T>(std::int64_t at) { return load<T>(gradient + at); });
-  require_alike(operation, "beside", beside, dy);
-  run([gradient, second = floats(operation, "beside", beside)]<class T>(std::int64_t at) {
-    return load<T>(gradient + at) + load<T>(second + at);
   });
 }
 
@@ -301,10 +324,14 @@ void CpuBackend::batch_norm_backward_input(const Tensor& dy, const Tensor& x, co
                                            const Tensor& inv_std, const Tensor& weight, const Tensor& sums,
                                            const Tensor& count, const Tensor& dx) {
   prepare();
-  const float* gradient = floats("batch_norm_backward_input", "dy", dy);
-  backward_input(
-      "batch_norm_backward_input", threads_, dy, {x, mean, inv_std, weight, {}}, sums, count, dx,
-      [&](const ChannelTile&) { return [gradient](std::int64_t at, int) { return gradient[at]; }; });
+  constexpr const char* operation = "batch_norm_backward_input";
+  by_type_of(dy, [&]<class E>(E) {
+    const E* gradient = elements<E>(operation, "dy", dy);
+    backward_input<E>(operation, threads_, dy, {x, mean, inv_std, weight, {}}, sums, count, dx,
+                      [&](const ChannelTile&) {
+                        return [gradient]<class T>(std::int64_t at, int) { return load<T>(gradient + at); };
+                      });
+  });
 }
 
 void CpuBackend::batch_norm_relu_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean,
@@ -313,13 +340,15 @@ void CpuBackend::batch_norm_relu_backward_input(const Tensor& dy, const Tensor& 
                                                 const Tensor& dx) {
   prepare();
   constexpr const char* operation = "batch_norm_relu_backward_input";
-  const float *gradient = floats(operation, "dy", dy), *from = floats(operation, "x", x);
   const NormalisedBy by{x, mean, inv_std, weight, bias};
   const ScaleOf scale_of(operation, channel_form(operation, "x", x), by);
-  backward_input(operation, threads_, dy, by, sums, count, dx, [&](const ChannelTile& tile) {
-    return [gradient, from, scale = scale_of(tile)](std::int64_t at, int column) {
-      return gradient[at] * relu_slope(scale(from[at], column));
-    };
+  by_type_of(dy, [&]<class E>(E) {
+    const E *gradient = elements<E>(operation, "dy", dy), *from = elements<E>(operation, "x", x);
+    backward_input<E>(operation, threads_, dy, by, sums, count, dx, [&](const ChannelTile& tile) {
+      return [gradient, from, scale = scale_of(tile)]<class T>(std::int64_t at, int column) {
+        return load<T>(gradient + at) * relu_slope(scale(load<T>(from + at), column));
+      };
+    });
   });
 }
 
@@ -327,18 +356,21 @@ void CpuBackend::channel_sums(const Tensor& dy, const Tensor& dbias, bool accumu
   prepare();
   constexpr const char* operation = "channel_sums";
   const ChannelForm form = channel_form(operation, "dy", dy);
-  const float* gradient = floats(operation, "dy", dy);
   channel_floats(operation, "dbias", dbias, form);
   float* to = floats(operation, "dbias", dbias);
-  reduce_channels<1>(
-      threads_, form,
-      [&](const ChannelTile&) {
-        return [gradient]<class T>(std::int64_t at, int) { return std::array<T, 1>{load<T>(gradient + at)}; };
-      },
-      [&](std::int64_t channel, const std::array<double, 1>& sums) {
-        const auto sum = static_cast<float>(sums[0]);
-        to[channel] = accumulate ? to[channel] + sum : sum;
-      });
+  by_type_of(dy, [&]<class E>(E) {
+    const E* gradient = elements<E>(operation, "dy", dy);
+    reduce_channels<1>(
+        threads_, form,
+        [&](const ChannelTile&) {
+          return
+              [gradient]<class T>(std::int64_t at, int) { return std::array<T, 1>{load<T>(gradient + at)}; };
+        },
+        [&](std::int64_t channel, const std::array<double, 1>& sums) {
+          const auto sum = static_cast<float>(sums[0]);
+          to[channel] = accumulate ? to[channel] + sum : sum;
+        });
+  });
 }
 
 }  // namespace lockstep::kernels

@@ -5,11 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include "kernels/cpu/check.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/stored.h"
 
 namespace lockstep::kernels {
 
@@ -118,13 +117,6 @@ void for_rows(const ChannelTile& tile, const Body& body) {
 }
 
 inline constexpr int vector_lanes = sizeof(Floats) / sizeof(float);
-
-template <class T>
-T load(const float* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
 
 template <int sums>
 using ColumnSums = std::array<std::array<double, tile_lanes>, sums>;

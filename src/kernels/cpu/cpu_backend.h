@@ -1,4 +1,5 @@
 // The CPU's operations in float32: oneDNN for products and convolutions, plain vectorised loops for the rest.
+// Those that gain by it take bf16 activations, too.
 // mixed_backend.h makes them a backend for both types of activation.
 #pragma once
 
@@ -138,6 +139,11 @@ class CpuBackend final : public Backend {
   void squared_error(const Tensor& x, const Tensor& target, const Tensor& total) override;
   void squared_error_backward(const Tensor& x, const Tensor& target, const Tensor& factor,
                               const Tensor& dx) override;
+
+  // low_rank.cpp
+  void draw_normal(const RandomKey& key, const Tensor& out) override;
+  void orthonormalise(const Tensor& x, const Orthonormal& how, const Tensor& y) override;
+  void expand(const LowRank& factors) override;
 
   // reduction.cpp, optimizer.cpp
   void accumulate(const Tensor& into, const Tensor& x) override;

@@ -4,6 +4,7 @@
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stored.h"
 #include "kernels/problems.h"
 #include "lockstep/tensor/half.h"
 
@@ -37,11 +38,45 @@ void zero_padding(const Tensor& out) {
 }
 
 /// sums += four rows, one after the other.
-void add_rows_in_order(const float* rows, std::int64_t stride, std::int64_t columns, float* sums) {
-  const float *const second = rows + stride, *const third = second + stride, *const fourth = third + stride;
+template <class E>
+void add_rows_in_order(const E* rows, std::int64_t stride, std::int64_t columns, float* sums) {
+  const E *const second = rows + stride, *const third = second + stride, *const fourth = third + stride;
 #pragma GCC ivdep
   for (std::int64_t c = 0; c < columns; ++c)
-    sums[c] = (((sums[c] + rows[c]) + second[c]) + third[c]) + fourth[c];
+    sums[c] = (((sums[c] + widened(rows[c])) + widened(second[c])) + widened(third[c])) + widened(fourth[c]);
+}
+
+/// Columns in tiles, rows in groups: a group's partial sums stay small, so that thousands of rows cost no
+/// accuracy. Tiles are as wide as threads allow, because memory is read fastest in long runs.
+template <class E>
+void sum_rows_of(int threads, const E* from, std::int64_t rows, std::int64_t width, bool accumulate,
+                 float* to) {
+  constexpr std::int64_t most = 1024, group = 64, together = 4, line = 16;
+  const std::int64_t share = (width + threads - 1) / threads;
+  const std::int64_t tile = std::min(most, (share + line - 1) / line * line);
+  const std::int64_t tiles = (width + tile - 1) / tile;
+  parallel_items(threads, tiles, elements_per_thread / (tile * std::max<std::int64_t>(1, rows)),
+                 [=](std::int64_t t) {
+                   const std::int64_t first = t * tile, columns = std::min(tile, width - first);
+                   alignas(32) float total[most] = {};
+                   for (std::int64_t r = 0; r < rows; r += group) {
+                     alignas(32) float partial[most] = {};
+                     const std::int64_t end = std::min(rows, r + group);
+                     std::int64_t i = r;
+                     for (; i + together <= end; i += together)
+                       add_rows_in_order(from + i * width + first, width, columns, partial);
+                     for (; i < end; ++i) {
+                       const E* const source = from + i * width + first;
+#pragma GCC ivdep
+                       for (std::int64_t c = 0; c < columns; ++c) partial[c] += widened(source[c]);
+                     }
+#pragma GCC ivdep
+                     for (std::int64_t c = 0; c < columns; ++c) total[c] += partial[c];
+                   }
+#pragma GCC ivdep
+                   for (std::int64_t c = 0; c < columns; ++c)
+                     to[first + c] = accumulate ? to[first + c] + total[c] : total[c];
+                 });
 }
 
 }  // namespace
@@ -116,22 +151,29 @@ void CpuBackend::copy(const Tensor& from, const Tensor& to) {
 void CpuBackend::add(const Tensor& a, const Tensor& b, const Tensor& y) {
   require_alike("add", "b", b, a);
   require_alike("add", "y", y, a);
-  const float *left = floats("add", "a", a), *right = floats("add", "b", b);
-  float* to = floats("add", "y", y);
-  parallel_ranges(threads_, a.stored_numel(), elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
+  by_type_of(a, [&]<class E>(E) {
+    const E *const left = elements<E>("add", "a", a), *const right = elements<E>("add", "b", b);
+    E* const to = elements<E>("add", "y", y);
+    parallel_ranges(threads_, a.stored_numel(), elements_per_thread,
+                    [=](std::int64_t begin, std::int64_t end) {
 #pragma GCC ivdep
-    for (std::int64_t i = begin; i < end; ++i) to[i] = left[i] + right[i];
+                      for (std::int64_t i = begin; i < end; ++i)
+                        put(to[i], widened(left[i]) + widened(right[i]));
+                    });
   });
 }
 
 void CpuBackend::scale(const Tensor& x, float factor, const Tensor& y) {
   require_alike("scale", "y", y, x);
-  const float* from = floats("scale", "x", x);
-  float* to = floats("scale", "y", y);
-  parallel_ranges(threads_, x.stored_numel(), elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
-    const float by = factor;  // a copy that no store can change
+  by_type_of(x, [&]<class E>(E) {
+    const E* const from = elements<E>("scale", "x", x);
+    E* const to = elements<E>("scale", "y", y);
+    parallel_ranges(threads_, x.stored_numel(), elements_per_thread,
+                    [=](std::int64_t begin, std::int64_t end) {
+                      const float by = factor;  // a copy that no store can change
 #pragma GCC ivdep
-    for (std::int64_t i = begin; i < end; ++i) to[i] = by * from[i];
+                      for (std::int64_t i = begin; i < end; ++i) put(to[i], by * widened(from[i]));
+                    });
   });
 }
 
@@ -149,40 +191,13 @@ void CpuBackend::add_rows(const Tensor& x, const Tensor& row, const Tensor& y) {
 }
 
 void CpuBackend::sum_rows(const Tensor& x, const Tensor& row, bool accumulate) {
-  const float* from = plain_floats("sum_rows", "x", x);
+  require_plain("sum_rows", "x", x);
   float* to = plain_floats("sum_rows", "row", row);
   const std::int64_t width = row.numel(), rows = repetitions("sum_rows", x, row);
-  // Columns in tiles, rows in groups: a group's partial sums stay small, so that thousands of rows cost no
-  // accuracy. Tiles are as wide as threads allow, because memory is read fastest in long runs.
-  constexpr std::int64_t most = 1024, group = 64, together = 4, line = 16;
-  const std::int64_t share = (width + threads_ - 1) / threads_;
-  const std::int64_t tile = std::min(most, (share + line - 1) / line * line);
   if (width == 0) return;
-  const std::int64_t tiles = (width + tile - 1) / tile;
-  parallel_items(threads_, tiles, elements_per_thread / (tile * std::max<std::int64_t>(1, rows)),
-                 [=](std::int64_t t) {
-                   const std::int64_t first = t * tile, columns = std::min(tile, width - first);
-                   alignas(32) float total[most] = {};
-                   for (std::int64_t r = 0; r < rows; r += group) {
-                     alignas(32) float partial[most] = {};
-                     const std::int64_t end = std::min(rows, r + group);
-                     std::int64_t i = r;
-                     for (; i + together <= end; i += together) {
-                       const float* const source = from + i * width + first;
-                       add_rows_in_order(source, width, columns, partial);
-                     }
-                     for (; i < end; ++i) {
-                       const float* const source = from + i * width + first;
-#pragma GCC ivdep
-                       for (std::int64_t c = 0; c < columns; ++c) partial[c] += source[c];
-                     }
-#pragma GCC ivdep
-                     for (std::int64_t c = 0; c < columns; ++c) total[c] += partial[c];
-                   }
-#pragma GCC ivdep
-                   for (std::int64_t c = 0; c < columns; ++c)
-                     to[first + c] = accumulate ? to[first + c] + total[c] : total[c];
-                 });
+  by_type_of(x, [&]<class E>(E) {
+    sum_rows_of(threads_, elements<E>("sum_rows", "x", x), rows, width, accumulate, to);
+  });
 }
 
 }  // namespace lockstep::kernels

@@ -9,11 +9,10 @@ bool is_bf16(const Tensor& tensor) { return tensor.dtype() == DType::bfloat16; }
 
 }  // namespace
 
-const Float32Copies::Copy* Float32Copies::find(const Tensor& given, bool written) const {
+const Float32Copies::Copy* Float32Copies::find(const Tensor& given) const {
   const auto end = copies_.begin() + static_cast<std::ptrdiff_t>(count_);
   const auto found = std::find_if(copies_.begin(), end, [&](const Copy& copy) {
-    return copy.written == written && copy.given.shares_memory_with(given) &&
-           copy.given.shape() == given.shape();
+    return !copy.written && copy.given.shares_memory_with(given) && copy.given.shape() == given.shape();
   });
   return found == end ? nullptr : &*found;
 }
@@ -29,7 +28,7 @@ Tensor Float32Copies::add(const Tensor& given, bool read, bool written) {
 
 Tensor Float32Copies::in(const Tensor& given) {
   if (!is_bf16(given)) return given;
-  const Copy* const known = find(given, false);
+  const Copy* const known = find(given);
   return known ? known->floats : add(given, true, false);
 }
 
@@ -41,12 +40,6 @@ Tensor Float32Copies::operand(const Tensor& weight, const Tensor& activations) {
 }
 
 Tensor Float32Copies::out(const Tensor& given) { return is_bf16(given) ? add(given, false, true) : given; }
-
-Columns Float32Copies::out(const Columns& given, bool whole) {
-  if (!is_bf16(given.matrix)) return given;
-  const Copy* const known = find(given.matrix, true);
-  return {known ? known->floats : add(given.matrix, !whole, true), given.first, given.count};
-}
 
 void Float32Copies::round() {
   for (std::size_t i = 0; i < count_; ++i) {

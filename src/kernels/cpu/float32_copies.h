@@ -17,14 +17,10 @@ class Float32Copies {
 
   /// To read. The same memory is copied once.
   Tensor in(const Tensor& given);
-  Columns in(const Columns& given) { return {in(given.matrix), given.first, given.count}; }
   /// A weight, rounded to the activations' type first.
   Tensor operand(const Tensor& weight, const Tensor& activations);
   /// To write all of.
   Tensor out(const Tensor& given);
-  /// To write: other columns of the matrix keep their values. Columns of one matrix share a copy; `whole`
-  /// says that all that share it make up the matrix.
-  Columns out(const Columns& given, bool whole);
   /// Rounds what was written.
   void round();
 
@@ -33,7 +29,7 @@ class Float32Copies {
     Tensor given, floats;
     bool written = false;
   };
-  const Copy* find(const Tensor& given, bool written) const;
+  const Copy* find(const Tensor& given) const;
   Tensor add(const Tensor& given, bool read, bool written);
 
   Backend& floats_;

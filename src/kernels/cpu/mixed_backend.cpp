@@ -2,12 +2,9 @@
 #include "kernels/cpu/mixed_backend.h"
 
 #include <algorithm>
-#include <array>
 
-#include "kernels/cpu/check.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/check.h"
 #include "kernels/problems.h"
-#include "lockstep/tensor/half.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -17,39 +14,6 @@ bool is_bf16(const Tensor& tensor) { return tensor.dtype() == DType::bfloat16; }
 Tensor as_rows(const char* operation, const Tensor& x) {
   const auto [count, width] = rows_of(operation, x);
   return x.reshape({count, width});
-}
-
-BFloat16* halves(const char* operation, const char* name, const Tensor& tensor) {
-  return elements<BFloat16>(operation, name, tensor);
-}
-
-/// compute(from..., to) on runs of elements, which lie widened in a core's nearest cache: too few for an
-/// operation to share among threads.
-template <std::size_t inputs, class Compute>
-void element_by_element(int threads, std::int64_t count, const std::array<BFloat16*, inputs>& from,
-                        BFloat16* to, const Compute& compute) {
-  constexpr std::int64_t elements_per_thread = 16384, run = 2048;
-  parallel_ranges(threads, count, elements_per_thread, [&](std::int64_t begin, std::int64_t end) {
-    alignas(64) float widened[inputs][run], made[run];
-    for (std::int64_t at = begin; at < end; at += run) {
-      const std::int64_t some = std::min(run, end - at);
-      for (std::size_t k = 0; k < inputs; ++k) {
-        const BFloat16* const source = from[k] + at;
-        float* const wide = widened[k];
-#pragma GCC ivdep
-        for (std::int64_t i = 0; i < some; ++i) wide[i] = from_bfloat16_bits(source[i].bits);
-      }
-      const auto part = [some](float* elements) { return Tensor::view(elements, {some}, DType::float32); };
-      if constexpr (inputs == 1) {
-        compute(part(widened[0]), part(made));
-      } else {
-        compute(part(widened[0]), part(widened[1]), part(made));
-      }
-      BFloat16* const target = to + at;
-#pragma GCC ivdep
-      for (std::int64_t i = 0; i < some; ++i) target[i].bits = bfloat16_bits(made[i]);
-    }
-  });
 }
 
 }  // namespace
@@ -79,12 +43,7 @@ void MixedBackend::by_copies(const Body& body) {
 template <class Body>
 void MixedBackend::by_slices(const Tensor& like, std::int64_t unit, const Body& body) {
   constexpr std::int64_t elements_per_thread = 32768;
-  by_slices_of(elements_per_thread * threads(), like, unit, body);
-}
-
-template <class Body>
-void MixedBackend::by_slices_of(std::int64_t elements, const Tensor& like, std::int64_t unit,
-                                const Body& body) {
+  const std::int64_t elements = elements_per_thread * threads();
   const std::int64_t count = like.shape().rank() == 0 ? 1 : like.size(0);
   const std::int64_t unit_elements =
       count == 0 ? 0 : unit * std::max<std::int64_t>(1, like.stored_numel() / count);
@@ -102,18 +61,6 @@ void MixedBackend::by_slices_of(std::int64_t elements, const Tensor& like, std::
   }
 }
 
-template <class Body>
-void MixedBackend::sum_over_slices(const Tensor& like, const Tensor& sums, const Body& body) {
-  constexpr std::int64_t elements_together = 65536;
-  Tensor part;
-  by_slices_of(elements_together, like, 1, [&](Float32Copies& c, const auto& slice, bool first) {
-    if (first) return body(c, slice, sums);
-    if (!part) part = floats_.empty(sums.shape(), DType::float64, 1);
-    body(c, slice, part);
-    floats_.accumulate(sums, part);
-  });
-}
-
 // --- memory and elementwise
 
 void MixedBackend::to_layout(const Tensor& from, const Tensor& to) {
@@ -125,51 +72,8 @@ void MixedBackend::normalize_images(const Tensor& x, const Tensor& scale, const 
   by_copies([&](Float32Copies& c) { floats_.normalize_images(x, scale, shift, c.out(y)); });
 }
 
-void MixedBackend::add(const Tensor& a, const Tensor& b, const Tensor& y) {
-  if (!is_bf16(a)) return floats_.add(a, b, y);
-  require_alike("add", "b", b, a);
-  require_alike("add", "y", y, a);
-  element_by_element(threads(), a.stored_numel(), std::array{halves("add", "a", a), halves("add", "b", b)},
-                     halves("add", "y", y), [&](const Tensor& left, const Tensor& right, const Tensor& to) {
-                       floats_.add(left, right, to);
-                     });
-}
-
-void MixedBackend::scale(const Tensor& x, float factor, const Tensor& y) {
-  if (!is_bf16(x)) return floats_.scale(x, factor, y);
-  require_alike("scale", "y", y, x);
-  element_by_element(threads(), x.stored_numel(), std::array{halves("scale", "x", x)},
-                     halves("scale", "y", y),
-                     [&](const Tensor& from, const Tensor& to) { floats_.scale(from, factor, to); });
-}
-
-void MixedBackend::activation(Activation kind, const Tensor& x, const Tensor& y) {
-  constexpr const char* operation = "activation";
-  if (!is_bf16(x)) return floats_.activation(kind, x, y);
-  require_alike(operation, "y", y, x);
-  element_by_element(threads(), x.stored_numel(), std::array{halves(operation, "x", x)},
-                     halves(operation, "y", y),
-                     [&](const Tensor& from, const Tensor& to) { floats_.activation(kind, from, to); });
-}
-
-void MixedBackend::activation_backward(Activation kind, const Tensor& x, const Tensor& dy, const Tensor& dx) {
-  constexpr const char* operation = "activation_backward";
-  if (!is_bf16(x)) return floats_.activation_backward(kind, x, dy, dx);
-  require_alike(operation, "dy", dy, x);
-  require_alike(operation, "dx", dx, x);
-  element_by_element(
-      threads(), x.stored_numel(), std::array{halves(operation, "x", x), halves(operation, "dy", dy)},
-      halves(operation, "dx", dx), [&](const Tensor& at, const Tensor& from, const Tensor& to) {
-        floats_.activation_backward(kind, at, from, to);
-      });
-}
-
 void MixedBackend::add_rows(const Tensor& x, const Tensor& row, const Tensor& y) {
   by_copies([&](Float32Copies& c) { floats_.add_rows(c.in(x), c.in(row), c.out(y)); });
-}
-
-void MixedBackend::sum_rows(const Tensor& x, const Tensor& row, bool accumulate) {
-  by_copies([&](Float32Copies& c) { floats_.sum_rows(c.in(x), row, accumulate); });
 }
 
 void MixedBackend::dropout(const Tensor& x, float p, const RandomKey& key, const Tensor& y) {
@@ -220,10 +124,6 @@ void MixedBackend::convolution_backward_weight(const Tensor& x, const Tensor& dy
   });
 }
 
-void MixedBackend::channel_sums(const Tensor& dy, const Tensor& dbias, bool accumulate) {
-  by_copies([&](Float32Copies& c) { floats_.channel_sums(c.in(dy), dbias, accumulate); });
-}
-
 // --- pooling and resampling
 
 void MixedBackend::max_pool(const Tensor& x, const Pool& geometry, const Tensor& y, const Tensor& winners) {
@@ -260,85 +160,6 @@ void MixedBackend::upsample_nearest_backward(const Tensor& dy, int scale, const 
 }
 
 // --- norms
-
-void MixedBackend::channel_moments(const Tensor& x, const Tensor& centre, const Tensor& moments) {
-  sum_over_slices(x, moments, [&](Float32Copies& c, const auto& of, const Tensor& to) {
-    floats_.channel_moments(c.in(of(x)), centre, to);
-  });
-}
-
-void MixedBackend::batch_norm(const Tensor& x, const Tensor& mean, const Tensor& inv_std,
-                              const Tensor& weight, const Tensor& bias, const Tensor& y) {
-  require_alike("batch_norm", "y", y, x);
-  by_slices(x, 1, [&](Float32Copies& c, const auto& of, bool) {
-    floats_.batch_norm(c.in(of(x)), mean, inv_std, weight, bias, c.out(of(y)));
-  });
-}
-
-void MixedBackend::batch_norm_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
-                                            const Tensor& inv_std, const Tensor& sums) {
-  require_alike("batch_norm_backward_sums", "x", x, dy);
-  sum_over_slices(dy, sums, [&](Float32Copies& c, const auto& of, const Tensor& to) {
-    floats_.batch_norm_backward_sums(c.in(of(dy)), c.in(of(x)), mean, inv_std, to);
-  });
-}
-
-void MixedBackend::batch_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean,
-                                             const Tensor& inv_std, const Tensor& weight, const Tensor& sums,
-                                             const Tensor& count, const Tensor& dx) {
-  constexpr const char* operation = "batch_norm_backward_input";
-  require_alike(operation, "x", x, dy);
-  require_alike(operation, "dx", dx, dy);
-  by_slices(dy, 1, [&](Float32Copies& c, const auto& of, bool) {
-    floats_.batch_norm_backward_input(c.in(of(dy)), c.in(of(x)), mean, inv_std, weight, sums, count,
-                                      c.out(of(dx)));
-  });
-}
-
-void MixedBackend::batch_norm_relu(const Tensor& x, const Tensor& mean, const Tensor& inv_std,
-                                   const Tensor& weight, const Tensor& bias, const Tensor& shortcut,
-                                   const Tensor& y) {
-  constexpr const char* operation = "batch_norm_relu";
-  require_alike(operation, "y", y, x);
-  if (shortcut) require_alike(operation, "shortcut", shortcut, x);
-  by_slices(x, 1, [&](Float32Copies& c, const auto& of, bool) {
-    floats_.batch_norm_relu(c.in(of(x)), mean, inv_std, weight, bias, c.in(of(shortcut)), c.out(of(y)));
-  });
-}
-
-void MixedBackend::batch_norm_relu_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
-                                                 const Tensor& inv_std, const Tensor& weight,
-                                                 const Tensor& bias, const Tensor& sums) {
-  require_alike("batch_norm_relu_backward_sums", "x", x, dy);
-  sum_over_slices(dy, sums, [&](Float32Copies& c, const auto& of, const Tensor& to) {
-    floats_.batch_norm_relu_backward_sums(c.in(of(dy)), c.in(of(x)), mean, inv_std, weight, bias, to);
-  });
-}
-
-void MixedBackend::batch_norm_relu_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean,
-                                                  const Tensor& inv_std, const Tensor& weight,
-                                                  const Tensor& bias, const Tensor& sums, const Tensor& count,
-                                                  const Tensor& dx) {
-  constexpr const char* operation = "batch_norm_relu_backward_input";
-  require_alike(operation, "x", x, dy);
-  require_alike(operation, "dx", dx, dy);
-  by_slices(dy, 1, [&](Float32Copies& c, const auto& of, bool) {
-    floats_.batch_norm_relu_backward_input(c.in(of(dy)), c.in(of(x)), mean, inv_std, weight, bias, sums,
-                                           count, c.out(of(dx)));
-  });
-}
-
-// What is stored in between is rounded, as by the operations one by one: a part that is computed again in the
-// backward may take them apart (model.recompute).
-void MixedBackend::batch_norm_gated_backward_sums(const Tensor& dy, const Tensor& beside, const Tensor& y,
-                                                  const Tensor& x, const Tensor& mean, const Tensor& inv_std,
-                                                  const Tensor& gated, const Tensor& sums) {
-  if (!is_bf16(dy))
-    return floats_.batch_norm_gated_backward_sums(dy, beside, y, x, mean, inv_std, gated, sums);
-  if (beside) add(dy, beside, gated);
-  activation_backward(Activation::relu, y, beside ? gated : dy, gated);
-  batch_norm_backward_sums(gated, x, mean, inv_std, sums);
-}
 
 void MixedBackend::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps,
                               const Tensor& y, const Tensor& mean, const Tensor& inv_std) {
@@ -390,28 +211,6 @@ void MixedBackend::group_norm_backward(const Tensor& dy, const Tensor& x, int gr
   by_copies([&](Float32Copies& c) {
     floats_.group_norm_backward(c.in(dy), c.in(x), groups, weight, mean, inv_std, c.out(dx), dweight, dbias,
                                 accumulate);
-  });
-}
-
-// --- attention
-
-void MixedBackend::attention(const Columns& q, const Columns& k, const Columns& v, int heads, bool causal,
-                             const Tensor& y, const Tensor& saved) {
-  by_copies([&](Float32Copies& c) {
-    floats_.attention(c.in(q), c.in(k), c.in(v), heads, causal, c.out(y), saved);
-  });
-}
-
-void MixedBackend::attention_backward(const Tensor& dy, const Columns& q, const Columns& k, const Columns& v,
-                                      int heads, bool causal, const Tensor& y, const Tensor& saved,
-                                      const Columns& dq, const Columns& dk, const Columns& dv) {
-  const auto is_whole = [](const Columns& columns) { return columns.count == columns.matrix.size(-1); };
-  const bool thirds = dq.matrix.shares_memory_with(dk.matrix) && dq.matrix.shares_memory_with(dv.matrix) &&
-                      dq.count + dk.count + dv.count == dq.matrix.size(-1);
-  by_copies([&](Float32Copies& c) {
-    const auto out = [&](const Columns& columns) { return c.out(columns, thirds || is_whole(columns)); };
-    floats_.attention_backward(c.in(dy), c.in(q), c.in(k), c.in(v), heads, causal, c.in(y), saved, out(dq),
-                               out(dk), out(dv));
   });
 }
 

@@ -1,6 +1,7 @@
-// The CPU backend for both types of activation. What is float32 goes straight to CpuBackend. For bf16 there
-// are oneDNN's own products and convolutions where the processor has them (native_bfloat16.h). All else
-// is computed by the float32 operation, on copies of its operands, and rounded to nearest even: in parts
+// The CPU backend for both types of activation. What is float32 goes straight to CpuBackend, and so does what
+// reads and writes both types itself (stored.h): activations, batch norm, attention and sums of rows. For
+// bf16 there are oneDNN's own products and convolutions where the processor has them (native_bfloat16.h). All
+// else is computed by the float32 operation, on copies of its operands, and rounded to nearest even: in parts
 // that fit the caches where elements, rows or images are independent, else as a whole. So each operation has
 // one implementation, and its rounding is that of the contract.
 #pragma once
@@ -29,12 +30,18 @@ class MixedBackend final : public Backend {
   void copy(const Tensor& from, const Tensor& to) override { floats_.copy(from, to); }
   void normalize_images(const Tensor& x, const Tensor& scale, const Tensor& shift, const Tensor& y) override;
 
-  void add(const Tensor& a, const Tensor& b, const Tensor& y) override;
+  void add(const Tensor& a, const Tensor& b, const Tensor& y) override { floats_.add(a, b, y); }
   void add_rows(const Tensor& x, const Tensor& row, const Tensor& y) override;
-  void sum_rows(const Tensor& x, const Tensor& row, bool accumulate) override;
-  void scale(const Tensor& x, float factor, const Tensor& y) override;
-  void activation(Activation kind, const Tensor& x, const Tensor& y) override;
-  void activation_backward(Activation kind, const Tensor& x, const Tensor& dy, const Tensor& dx) override;
+  void sum_rows(const Tensor& x, const Tensor& row, bool accumulate) override {
+    floats_.sum_rows(x, row, accumulate);
+  }
+  void scale(const Tensor& x, float factor, const Tensor& y) override { floats_.scale(x, factor, y); }
+  void activation(Activation kind, const Tensor& x, const Tensor& y) override {
+    floats_.activation(kind, x, y);
+  }
+  void activation_backward(Activation kind, const Tensor& x, const Tensor& dy, const Tensor& dx) override {
+    floats_.activation_backward(kind, x, dy, dx);
+  }
   void dropout(const Tensor& x, float p, const RandomKey& key, const Tensor& y) override;
 
   void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) override;
@@ -47,7 +54,9 @@ class MixedBackend final : public Backend {
                                   const Tensor& dx) override;
   void convolution_backward_weight(const Tensor& x, const Tensor& dy, const Convolution& geometry,
                                    const Tensor& dweight, bool accumulate) override;
-  void channel_sums(const Tensor& dy, const Tensor& dbias, bool accumulate) override;
+  void channel_sums(const Tensor& dy, const Tensor& dbias, bool accumulate) override {
+    floats_.channel_sums(dy, dbias, accumulate);
+  }
 
   void max_pool(const Tensor& x, const Pool& geometry, const Tensor& y, const Tensor& winners) override;
   void max_pool_backward(const Tensor& dy, const Tensor& winners, const Pool& geometry,
@@ -59,25 +68,41 @@ class MixedBackend final : public Backend {
   void upsample_nearest(const Tensor& x, int scale, const Tensor& y) override;
   void upsample_nearest_backward(const Tensor& dy, int scale, const Tensor& dx) override;
 
-  void channel_moments(const Tensor& x, const Tensor& centre, const Tensor& moments) override;
+  void channel_moments(const Tensor& x, const Tensor& centre, const Tensor& moments) override {
+    floats_.channel_moments(x, centre, moments);
+  }
   void batch_norm(const Tensor& x, const Tensor& mean, const Tensor& inv_std, const Tensor& weight,
-                  const Tensor& bias, const Tensor& y) override;
+                  const Tensor& bias, const Tensor& y) override {
+    floats_.batch_norm(x, mean, inv_std, weight, bias, y);
+  }
   void batch_norm_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& inv_std,
-                                const Tensor& sums) override;
+                                const Tensor& sums) override {
+    floats_.batch_norm_backward_sums(dy, x, mean, inv_std, sums);
+  }
   void batch_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& inv_std,
                                  const Tensor& weight, const Tensor& sums, const Tensor& count,
-                                 const Tensor& dx) override;
+                                 const Tensor& dx) override {
+    floats_.batch_norm_backward_input(dy, x, mean, inv_std, weight, sums, count, dx);
+  }
   void batch_norm_relu(const Tensor& x, const Tensor& mean, const Tensor& inv_std, const Tensor& weight,
-                       const Tensor& bias, const Tensor& shortcut, const Tensor& y) override;
+                       const Tensor& bias, const Tensor& shortcut, const Tensor& y) override {
+    floats_.batch_norm_relu(x, mean, inv_std, weight, bias, shortcut, y);
+  }
   void batch_norm_relu_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
                                      const Tensor& inv_std, const Tensor& weight, const Tensor& bias,
-                                     const Tensor& sums) override;
+                                     const Tensor& sums) override {
+    floats_.batch_norm_relu_backward_sums(dy, x, mean, inv_std, weight, bias, sums);
+  }
   void batch_norm_relu_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean,
                                       const Tensor& inv_std, const Tensor& weight, const Tensor& bias,
-                                      const Tensor& sums, const Tensor& count, const Tensor& dx) override;
+                                      const Tensor& sums, const Tensor& count, const Tensor& dx) override {
+    floats_.batch_norm_relu_backward_input(dy, x, mean, inv_std, weight, bias, sums, count, dx);
+  }
   void batch_norm_gated_backward_sums(const Tensor& dy, const Tensor& beside, const Tensor& y,
                                       const Tensor& x, const Tensor& mean, const Tensor& inv_std,
-                                      const Tensor& gated, const Tensor& sums) override;
+                                      const Tensor& gated, const Tensor& sums) override {
+    floats_.batch_norm_gated_backward_sums(dy, beside, y, x, mean, inv_std, gated, sums);
+  }
   bool moments_lack_digits(const Tensor& total, float eps) override {
     return floats_.moments_lack_digits(total, eps);
   }
@@ -109,10 +134,14 @@ class MixedBackend final : public Backend {
     return floats_.attention_saved_shape(batch, heads, time);
   }
   void attention(const Columns& q, const Columns& k, const Columns& v, int heads, bool causal,
-                 const Tensor& y, const Tensor& saved) override;
+                 const Tensor& y, const Tensor& saved) override {
+    floats_.attention(q, k, v, heads, causal, y, saved);
+  }
   void attention_backward(const Tensor& dy, const Columns& q, const Columns& k, const Columns& v, int heads,
                           bool causal, const Tensor& y, const Tensor& saved, const Columns& dq,
-                          const Columns& dk, const Columns& dv) override;
+                          const Columns& dk, const Columns& dv) override {
+    floats_.attention_backward(dy, q, k, v, heads, causal, y, saved, dq, dk, dv);
+  }
 
   void embedding(const Tensor& indices, const Tensor& weight, const Tensor& y) override;
   void embedding_backward(const Tensor& dy, const Tensor& indices, const Tensor& dweight,
@@ -126,6 +155,12 @@ class MixedBackend final : public Backend {
   void squared_error(const Tensor& x, const Tensor& target, const Tensor& total) override;
   void squared_error_backward(const Tensor& x, const Tensor& target, const Tensor& factor,
                               const Tensor& dx) override;
+
+  void draw_normal(const RandomKey& key, const Tensor& out) override { floats_.draw_normal(key, out); }
+  void orthonormalise(const Tensor& x, const Orthonormal& how, const Tensor& y) override {
+    floats_.orthonormalise(x, how, y);
+  }
+  void expand(const LowRank& factors) override { floats_.expand(factors); }
 
   void accumulate(const Tensor& into, const Tensor& x) override { floats_.accumulate(into, x); }
   void block_sums_of_squares(const Tensor& x, const Tensor& blocks) override {
@@ -143,13 +178,6 @@ class MixedBackend final : public Backend {
   /// being some slices of a tensor, a multiple of `unit` and so few that copies stay in the caches.
   template <class Body>
   void by_slices(const Tensor& like, std::int64_t unit, const Body& body);
-  /// With about so many elements at a time.
-  template <class Body>
-  void by_slices_of(std::int64_t elements, const Tensor& like, std::int64_t unit, const Body& body);
-  /// The same for float64 sums over slices: body(copies, slice, sums of these slices). How many slices are
-  /// taken together does not depend on the threads, as the sum's bits depend on it.
-  template <class Body>
-  void sum_over_slices(const Tensor& like, const Tensor& sums, const Body& body);
 
   CpuBackend floats_;
   NativeBfloat16 native_;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 
+#include "kernels/cpu/wide.h"
 #include "lockstep/base/processor.h"
 
 namespace lockstep::kernels {
@@ -20,16 +21,17 @@ void parallel_ranges(int threads, std::int64_t count, std::int64_t items_per_thr
   const std::int64_t useful = items_per_thread < 1 ? count : count / items_per_thread;
   const int team = static_cast<int>(std::min<std::int64_t>(threads, useful));
   if (team <= 1) {
-    if (count > 0) body(std::int64_t{0}, count);
+    if (count > 0) run_wide([&] { body(std::int64_t{0}, count); });
     return;
   }
   std::exception_ptr error;
-  // Not `parallel for`, in which LLVM's OpenMP allocates every time.
-#pragma omp parallel num_threads(team)
+  // Not `parallel for`, in which LLVM's OpenMP allocates every time. And always all threads: GNU's OpenMP
+  // ends those that a smaller team leaves out, and starts others for the next.
+#pragma omp parallel num_threads(threads)
   for (int part = omp_get_thread_num(); part < team; part += omp_get_num_threads()) {
     flush_denormals();
     try {
-      body(count * part / team, count * (part + 1) / team);
+      run_wide([&] { body(count * part / team, count * (part + 1) / team); });
     } catch (...) {
 #pragma omp critical(lockstep_kernels_error)
       if (!error) error = std::current_exception();

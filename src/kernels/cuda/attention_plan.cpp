@@ -128,10 +128,7 @@ FusedGraph attention_backward_graph(const AttentionProblem& problem, const Atten
                         scale = graph.number(scale_uid);
 
   // delta = row sums of dy y, into memory
-  const std::int64_t channels = problem.heads * problem.width;
-  const CudnnDescriptor products = graph.between(
-                            shapes.rows, {problem.time * channels, problem.time * problem.width, channels, 1},
-                            single),
+  const CudnnDescriptor products = graph.between(shapes.rows, single),
                         row_sums = graph.between(shapes.column, shapes.column_strides(), single);
   graph.pointwise(CUDNN_POINTWISE_MUL, dy, products, y);
   graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products, row_sums);

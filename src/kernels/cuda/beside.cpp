@@ -21,6 +21,15 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "cudaEventRecord", device_); }
+  /// In a captured stream, too, such that its time can be asked for when the graph has been launched.
+  void record_timed(cudaStream_t stream) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing", device_);
+    const bool captured = capture != cudaStreamCaptureStatusNone;
+    check(
+        cudaEventRecordWithFlags(event_, stream, captured ? cudaEventRecordExternal : cudaEventRecordDefault),
+        "cudaEventRecordWithFlags", device_);
+  }
   /// Work that the stream is asked for from now on comes after it. Of an event never recorded, nothing.
   void hold(cudaStream_t stream) {
     check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent", device_);
@@ -117,7 +126,7 @@ class EventTimer final : public Timer {
 
   void mark(int which) override {
     current(device_);
-    events_.at(static_cast<std::size_t>(which)).record(stream_);
+    events_.at(static_cast<std::size_t>(which)).record_timed(stream_);
   }
   double elapsed_ms(int from, int to) override {
     float ms = 0;

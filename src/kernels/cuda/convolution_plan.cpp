@@ -1,7 +1,7 @@
 #include "kernels/cuda/convolution_plan.h"
 
-#include <algorithm>
 #include <array>
+#include <span>
 
 #include "kernels/cuda/error.h"
 #include "lockstep/base/error.h"
@@ -11,6 +11,7 @@ namespace lockstep::kernels {
 namespace {
 
 constexpr std::size_t most_workspace_bytes = std::size_t{1} << 30;
+constexpr int most_algorithms = CUDNN_CONVOLUTION_FWD_ALGO_COUNT;  // no pass has more
 
 std::array<std::int64_t, 16> parts_of(const CudnnConvolution& p) {
   const ConvolutionSizes& s = p.sizes;
@@ -38,17 +39,13 @@ cudnnDataType_t type_of(DType dtype) {
   throw UsageError("convolution on a GPU is not built for {}", to_string(dtype));
 }
 
-/// The first of cuDNN's list, fastest first, that may be used; or none.
+/// Whether what cuDNN's list says of an algorithm lets it be taken; its memory there is for the list's
+/// arithmetic.
 template <class Performance>
-const Performance* chosen(const Performance* first, int count, const CudnnConvolution& problem) {
-  const Performance* const end = first + count;
-  const Performance* const found = std::find_if(first, end, [&](const Performance& p) {
-    return p.status == CUDNN_STATUS_SUCCESS && p.determinism == CUDNN_DETERMINISTIC &&
-           p.memory <= most_workspace_bytes &&
-           (problem.dtype != DType::float32 || p.mathType == CUDNN_FMA_MATH ||
-            p.mathType == CUDNN_DEFAULT_MATH);
-  });
-  return found == end ? nullptr : found;
+bool may_serve(const Performance& p, const CudnnConvolution& problem) {
+  return p.status == CUDNN_STATUS_SUCCESS && p.determinism == CUDNN_DETERMINISTIC &&
+         (problem.dtype != DType::float32 || p.mathType == CUDNN_FMA_MATH ||
+          p.mathType == CUDNN_DEFAULT_MATH);
 }
 
 }  // namespace
@@ -103,37 +100,57 @@ struct Convolutions::Plan {
   }
 
   void choose(const CudnnConvolution& p, cudnnHandle_t handle) {
-    int count = 0;
-    const auto take = [&](const auto* performance, auto& algorithm) {
-      if (!performance) return;
-      usable = true;
-      algorithm = performance->algo;
-      workspace_bytes = performance->memory;
-      if (p.dtype != DType::float32) set_math(performance->mathType);
-    };
     switch (p.pass) {
-      case CudnnPass::forward: {
-        std::array<cudnnConvolutionFwdAlgoPerf_t, CUDNN_CONVOLUTION_FWD_ALGO_COUNT> found;
-        check(cudnnGetConvolutionForwardAlgorithm_v7(handle, x, weight, convolution, y,
-                                                     static_cast<int>(found.size()), &count, found.data()),
-              "cudnnGetConvolutionForwardAlgorithm_v7", device_);
-        return take(chosen(found.data(), count, p), forward);
-      }
-      case CudnnPass::backward_input: {
-        std::array<cudnnConvolutionBwdDataAlgoPerf_t, CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT> found;
-        check(cudnnGetConvolutionBackwardDataAlgorithm_v7(
-                  handle, weight, y, convolution, x, static_cast<int>(found.size()), &count, found.data()),
-              "cudnnGetConvolutionBackwardDataAlgorithm_v7", device_);
-        return take(chosen(found.data(), count, p), backward_input);
-      }
-      case CudnnPass::backward_weight: {
-        std::array<cudnnConvolutionBwdFilterAlgoPerf_t, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT> found;
-        check(cudnnGetConvolutionBackwardFilterAlgorithm_v7(
-                  handle, x, y, convolution, weight, static_cast<int>(found.size()), &count, found.data()),
-              "cudnnGetConvolutionBackwardFilterAlgorithm_v7", device_);
-        return take(chosen(found.data(), count, p), backward_weight);
-      }
+      case CudnnPass::forward:
+        return take_first<cudnnConvolutionFwdAlgoPerf_t>(
+            p, forward, "cudnnGetConvolutionForwardAlgorithm_v7",
+            [&](auto... list) {
+              return cudnnGetConvolutionForwardAlgorithm_v7(handle, x, weight, convolution, y, list...);
+            },
+            [&](auto... size) {
+              return cudnnGetConvolutionForwardWorkspaceSize(handle, x, weight, convolution, y, size...);
+            });
+      case CudnnPass::backward_input:
+        return take_first<cudnnConvolutionBwdDataAlgoPerf_t>(
+            p, backward_input, "cudnnGetConvolutionBackwardDataAlgorithm_v7",
+            [&](auto... list) {
+              return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, weight, y, convolution, x, list...);
+            },
+            [&](auto... size) {
+              return cudnnGetConvolutionBackwardDataWorkspaceSize(handle, weight, y, convolution, x, size...);
+            });
+      case CudnnPass::backward_weight:
+        return take_first<cudnnConvolutionBwdFilterAlgoPerf_t>(
+            p, backward_weight, "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
+            [&](auto... list) {
+              return cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle, x, y, convolution, weight,
+                                                                   list...);
+            },
+            [&](auto... size) {
+              return cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, x, y, convolution, weight,
+                                                                    size...);
+            });
     }
+  }
+
+  /// The first of cuDNN's list, fastest first, that may be used; or none. It counts only with a workspace in
+  /// the arithmetic that is set: float32 has its own, whatever the list says.
+  template <class Performance, class Algorithm, class List, class Size>
+  void take_first(const CudnnConvolution& p, Algorithm& algorithm, const char* call, const List& list,
+                  const Size& size) {
+    std::array<Performance, most_algorithms> listed;
+    int count = 0;
+    check(list(most_algorithms, &count, listed.data()), call, device_);
+    for (const Performance& one : std::span(listed).first(static_cast<std::size_t>(count))) {
+      if (!may_serve(one, p)) continue;
+      if (p.dtype != DType::float32) set_math(one.mathType);
+      usable =
+          size(one.algo, &workspace_bytes) == CUDNN_STATUS_SUCCESS && workspace_bytes <= most_workspace_bytes;
+      if (!usable) continue;
+      algorithm = one.algo;
+      return;
+    }
+    workspace_bytes = 0;
   }
 
   void set_math(cudnnMathType_t math) {

@@ -8,6 +8,7 @@
 #include "kernels/cuda/convolution_plan.h"
 #include "kernels/cuda/error.h"
 #include "kernels/cuda/matmul_plan.h"
+#include "kernels/cuda/recording.h"
 #include "kernels/data_error.h"
 
 namespace lockstep::kernels {
@@ -61,6 +62,15 @@ std::unique_ptr<Timer> CudaBackend::make_timer() { return make_event_timer(index
 
 std::unique_ptr<Feed> CudaBackend::make_feed() { return make_stream_feed(index_, pool_); }
 
+std::unique_ptr<Recorder> CudaBackend::record() {
+  if (recording_) throw UsageError("a recording on {} is under way", to_string(device()));
+  return make_stream_recorder(index_, pool_, recording_);
+}
+
+void CudaBackend::refuse_in_recording(const char* what) const {
+  if (recording_) throw UsageError("{}, which a recording cannot repeat", what);
+}
+
 Launch CudaBackend::launch() const {
   check(cudaSetDevice(index_), "cudaSetDevice", index_);
   return {.stream = pool_.stream(), .multiprocessors = multiprocessors_, .device = index_};
@@ -88,11 +98,21 @@ Tensor CudaBackend::in_layout(const Tensor& tensor, bool channels_last) {
   return converted;
 }
 
-void CudaBackend::read(const void* from, void* to, std::size_t bytes) {
+void CudaBackend::read(std::span<const Transfer> transfers) {
   constexpr const char* names[] = {"embedding", "cross_entropy"};
+  refuse_in_recording("values are read by the CPU");
   const Launch on = launch();
-  DataFault fault;
-  download_.copy(fault_.raw(), &fault, sizeof fault, from, to, bytes);
+  DataFault fault;  // what the work before has found wrong in data comes with every read
+  downloads_.assign(1, {.from = fault_.raw(), .to = &fault, .bytes = sizeof fault});
+  for (const auto& [from, to] : transfers) {
+    require_alike("read", "the target", to, from);
+    if (from.dtype() != to.dtype() || from.device() != device() || to.device() != Device::cpu())
+      throw UsageError("read: the backend of {} cannot bring {} on {} to the CPU as {} on {}",
+                       to_string(device()), to_string(from.dtype()), to_string(from.device()),
+                       to_string(to.dtype()), to_string(to.device()));
+    downloads_.push_back({.from = from.raw(), .to = to.raw(), .bytes = from.bytes()});
+  }
+  download_.copy(downloads_);
   if (fault.kind == DataFault::none) return;
   check(cudaMemsetAsync(fault_.raw(), 0, sizeof fault, on.stream), "cudaMemsetAsync", index_);
   throw_fault(fault, names[fault.operation]);

@@ -32,6 +32,8 @@ class CudaBackend final : public Backend {
   void* stream() const override { return pool_.stream(); }
   std::unique_ptr<Timer> make_timer() override;
   std::unique_ptr<Feed> make_feed() override;
+  bool records() const override { return true; }
+  std::unique_ptr<Recorder> record() override;
   Tensor empty(Shape shape, DType dtype, int channel_block) override;
   std::size_t reserved_bytes() const override { return pool_.reserved_bytes(); }
 
@@ -43,6 +45,7 @@ class CudaBackend final : public Backend {
   // elementwise.cpp
   void fill(const Tensor& out, double value) override;
   void copy(const Tensor& from, const Tensor& to) override;
+  void read(std::span<const Transfer> transfers) override;
   void add(const Tensor& a, const Tensor& b, const Tensor& y) override;
   void add_rows(const Tensor& x, const Tensor& row, const Tensor& y) override;
   void sum_rows(const Tensor& x, const Tensor& row, bool accumulate) override;
@@ -146,6 +149,11 @@ class CudaBackend final : public Backend {
   void squared_error_backward(const Tensor& x, const Tensor& target, const Tensor& factor,
                               const Tensor& dx) override;
 
+  // low_rank.cpp
+  void draw_normal(const RandomKey& key, const Tensor& out) override;
+  void orthonormalise(const Tensor& x, const Orthonormal& how, const Tensor& y) override;
+  void expand(const LowRank& factors) override;
+
   // optimizer.cpp
   void accumulate(const Tensor& into, const Tensor& x) override;
   void block_sums_of_squares(const Tensor& x, const Tensor& blocks) override;
@@ -162,6 +170,8 @@ class CudaBackend final : public Backend {
                        const Tensor& y);
   /// Makes this the calling thread's device.
   Launch launch() const;
+  /// Throws if a recording is under way: what it is about could not be done again as it stands.
+  void refuse_in_recording(const char* what) const;
   /// Working memory from the pool, free again for later work when it goes out of scope.
   Tensor scratch(std::int64_t elements, DType dtype = DType::float32);
   /// `tensor` itself, or its elements converted.
@@ -177,15 +187,15 @@ class CudaBackend final : public Backend {
   /// Of the averages that do not fit into an optimizer's pass.
   void average_rest(const Tensor& value, std::span<const EmaTarget> averages);
   Tensor workspace_for(const CudnnConvolution& problem);
-  /// Copies `bytes` to the CPU once all work is done, and throws what that found wrong in data.
-  void read(const void* from, void* to, std::size_t bytes);
 
   int index_;
   int multiprocessors_ = 1;
   std::string instruction_set_;
   StreamPool pool_;
+  bool recording_ = false;
   Upload upload_;
   Download download_;
+  std::vector<Download::Part> downloads_;  // of one read
   Tensor fault_;                           // a DataFault
   std::vector<AdamWEntry> adamw_entries_;  // of one call
   std::vector<SgdEntry> sgd_entries_;

@@ -22,13 +22,17 @@ void CudaBackend::copy(const Tensor& from, const Tensor& to) {
     throw UsageError("copy: the backend of {} cannot copy from {} to {}", to_string(device()),
                      to_string(from.device()), to_string(to.device()));
   }
+  if (up) refuse_in_recording("values come from the CPU");
   if (up && converts) {
     const Tensor here = empty(from.shape(), from.dtype(), from.channel_block());
     copy(from, here);
     return copy(here, to);
   }
   if (down && converts) return copy(in_type(from, to.dtype()), to);
-  if (down) return read(from.raw(), to.raw(), from.bytes());
+  if (down) {
+    const Transfer one{from, to};
+    return read({&one, 1});
+  }
   const Launch on = launch();
   if (up) return upload_.copy(from.raw(), to.raw(), from.bytes());
   if (!converts) {
@@ -94,6 +98,7 @@ void CudaBackend::dropout(const Tensor& x, float p, const RandomKey& key, const 
   const void* const from = args.raw("x", x);
   void* const to = args.of_type("y", y, x.dtype());
   if (p == 0.0f) return copy(x, y);
+  refuse_in_recording("dropout draws other numbers at every step");
   const Image image = x.channel_block() == 1 ? Image{.places = x.numel()} : args.image_of("x", x);
   launch_dropout(launch(), x.dtype(), from, image, p, key, to);
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,11 @@ void load_all() {
 #define LOCKSTEP_FIND(name) cudnn.find(#name, name);
   LOCKSTEP_CUDNN_FUNCTIONS(LOCKSTEP_FIND)
 #undef LOCKSTEP_FIND
+  constexpr std::size_t least_cudnn = 91000;  // LockstepCuda.cmake says why
+  if (const std::size_t version = cudnnGetVersion(); version < least_cudnn)
+    throw LibraryError(fmt::format("libcudnn.so.{}: is cuDNN {}.{}.{}; 9.10 or later is needed", CUDNN_MAJOR,
+                                   version / 10000, version / 100 % 100, version % 100),
+                       remedy);
 }
 
 }  // namespace

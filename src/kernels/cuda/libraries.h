@@ -8,8 +8,8 @@
 
 namespace lockstep::kernels {
 
-/// Throws UsageError naming the library that cannot be loaded. Before that no function below may be called.
-/// Any number of times, by any thread.
+/// Throws UsageError naming the library that cannot be loaded, or is too old. Before that no function below
+/// may be called. Any number of times, by any thread.
 void load_cuda_libraries();
 
 #define LOCKSTEP_CUBLASLT_FUNCTIONS(use)                                                           \
@@ -28,13 +28,18 @@ void load_cuda_libraries();
                   use(cudnnCreateTensorDescriptor) use(cudnnDestroy) use(cudnnDestroyConvolutionDescriptor)  \
                       use(cudnnDestroyFilterDescriptor) use(cudnnDestroyTensorDescriptor)                    \
                           use(cudnnGetConvolutionBackwardDataAlgorithm_v7)                                   \
-                              use(cudnnGetConvolutionBackwardFilterAlgorithm_v7)                             \
-                                  use(cudnnGetConvolutionForwardAlgorithm_v7) use(cudnnGetErrorString)       \
-                                      use(cudnnGetLastErrorString) use(cudnnSetConvolution2dDescriptor)      \
-                                          use(cudnnSetConvolutionGroupCount)                                 \
-                                              use(cudnnSetConvolutionMathType)                               \
-                                                  use(cudnnSetFilter4dDescriptor) use(cudnnSetStream)        \
-                                                      use(cudnnSetTensor4dDescriptor)
+                              use(cudnnGetConvolutionBackwardDataWorkspaceSize)                              \
+                                  use(cudnnGetConvolutionBackwardFilterAlgorithm_v7)                         \
+                                      use(cudnnGetConvolutionBackwardFilterWorkspaceSize)                    \
+                                          use(cudnnGetConvolutionForwardAlgorithm_v7)                        \
+                                              use(cudnnGetConvolutionForwardWorkspaceSize)                   \
+                                                  use(cudnnGetErrorString) use(cudnnGetLastErrorString) use( \
+                                                      cudnnGetVersion) use(cudnnSetConvolution2dDescriptor)  \
+                                                      use(cudnnSetConvolutionGroupCount)                     \
+                                                          use(cudnnSetConvolutionMathType)                   \
+                                                              use(cudnnSetFilter4dDescriptor)                \
+                                                                  use(cudnnSetStream)                        \
+                                                                      use(cudnnSetTensor4dDescriptor)
 
 #define LOCKSTEP_LATE_FUNCTION(name) extern decltype(&::name) name;
 LOCKSTEP_CUBLASLT_FUNCTIONS(LOCKSTEP_LATE_FUNCTION)

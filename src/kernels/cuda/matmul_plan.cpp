@@ -18,9 +18,13 @@ cudaDataType_t type_of(DType dtype) {
                    to_string(dtype));
 }
 
-/// The largest power of two, 256 at most, that the address is a multiple of.
+/// Of every tensor, wherever it lies: in the pool or in an arena, whose plan may be remade. What an address
+/// is a multiple of beyond that must not choose the algorithm, and with it the bits.
+constexpr std::uint32_t tensor_alignment = 64;
+
+/// The largest power of two, tensor_alignment at most, that the address is a multiple of.
 std::uint32_t alignment_of(const void* address) {
-  const auto bits = reinterpret_cast<std::uintptr_t>(address) | 256u;
+  const auto bits = reinterpret_cast<std::uintptr_t>(address) | tensor_alignment;
   return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
 
@@ -29,10 +33,9 @@ std::uint32_t alignment_of(const void* address) {
 // cuBLASLt's matrices are column-major, so it is told C' = B' A': a row-major matrix is its own transpose
 // there.
 struct Matmul::Plan {
-  Plan(const MatmulProblem& problem, const Epilogue& epilogue, cublasLtHandle_t handle, int device)
-      : device_(device) {
+  Plan(const MatmulProblem& problem, cublasLtHandle_t handle, int device) : device_(device) {
     try {
-      describe(problem, epilogue);
+      describe(problem);
       usable = choose(handle, problem.alignment);
     } catch (...) {
       free();
@@ -72,7 +75,7 @@ struct Matmul::Plan {
     return CUBLASLT_EPILOGUE_DEFAULT;
   }
 
-  void describe(const MatmulProblem& p, const Epilogue& epilogue) {
+  void describe(const MatmulProblem& p) {
     check(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate",
           device_);
     const auto operation = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
@@ -84,7 +87,9 @@ struct Matmul::Plan {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(p.out));
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
     }
-    point_to(epilogue);
+    // An algorithm is found for the alignment of these addresses: those of all calls are multiples of this.
+    void* const least_aligned = reinterpret_cast<void*>(std::uintptr_t{p.alignment});
+    point_to({.bias = p.bias ? least_aligned : nullptr, .before = p.before ? least_aligned : nullptr});
     // As they lie in memory: rows of `stride` elements are columns there.
     layout(left, p.in, p.b_transposed ? p.k : p.n, p.b_transposed ? p.n : p.k, p.b_stride);
     layout(right, p.in, p.a_transposed ? p.m : p.k, p.a_transposed ? p.k : p.m, p.a_stride);
@@ -99,9 +104,9 @@ struct Matmul::Plan {
       cublasLtMatmulPreferenceSetAttribute(preference, name, &value, sizeof value);
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
-    // Not in place, whose order of additions is that of time.
-    const auto reductions = static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
-                                                       CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
+    // Not in place, whose order of additions is that of time, nor in the output's type, which rounds parts of
+    // a sum to bf16.
+    const auto reductions = static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
     for (const auto name :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -163,10 +168,10 @@ Matmul::~Matmul() {
   cublasLtDestroy(handle_);
 }
 
-Matmul::Plan& Matmul::plan_for(const MatmulProblem& problem, const Epilogue& epilogue) {
+Matmul::Plan& Matmul::plan_for(const MatmulProblem& problem) {
   const auto found = plans_.find(problem);
   if (found != plans_.end()) return *found->second;
-  return *plans_.emplace(problem, std::make_unique<Plan>(problem, epilogue, handle_, device_)).first->second;
+  return *plans_.emplace(problem, std::make_unique<Plan>(problem, handle_, device_)).first->second;
 }
 
 void Matmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, DType in, const DeviceMatrix& a,
@@ -180,7 +185,7 @@ bool Matmul::try_multiply(std::int64_t m, std::int64_t n, std::int64_t k, DType 
                           const DeviceMatrix& b, DType out, void* c, const Epilogue& epilogue,
                           bool accumulate) {
   const auto alignment_if = [](const void* address) {
-    return address ? alignment_of(address) : std::uint32_t{256};
+    return address ? alignment_of(address) : tensor_alignment;
   };
   const std::uint32_t alignment = std::min({alignment_of(a.data), alignment_of(b.data), alignment_of(c),
                                             alignment_if(epilogue.bias), alignment_if(epilogue.before)});
@@ -197,8 +202,7 @@ bool Matmul::try_multiply(std::int64_t m, std::int64_t n, std::int64_t k, DType 
                          .bias = epilogue.bias != nullptr,
                          .before = epilogue.before != nullptr,
                          .accumulate = accumulate,
-                         .alignment = alignment},
-                        epilogue);
+                         .alignment = alignment});
   if (!plan.usable) return false;
   plan.point_to(epilogue);
   const float alpha = 1, beta = accumulate ? 1.0f : 0.0f;

@@ -42,7 +42,7 @@ struct MatmulProblem {
   DType in = DType::float32, out = DType::float32;
   Epilogue::Kind epilogue = Epilogue::Kind::none;
   bool bias = false, before = false, accumulate = false;
-  std::uint32_t alignment = 0;  ///< in bytes: of all operands
+  std::uint32_t alignment = 0;  ///< in bytes, 64 at most: of all operands
 
   bool operator==(const MatmulProblem&) const = default;
 };
@@ -68,7 +68,7 @@ class Matmul {
   struct Hash {
     std::size_t operator()(const MatmulProblem& problem) const noexcept;
   };
-  Plan& plan_for(const MatmulProblem& problem, const Epilogue& epilogue);
+  Plan& plan_for(const MatmulProblem& problem);
 
   int device_;
   StreamPool& pool_;

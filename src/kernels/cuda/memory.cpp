@@ -1,12 +1,17 @@
 #include "kernels/cuda/memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "kernels/cuda/error.h"
+#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::kernels {
@@ -50,6 +55,7 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
     } else {
       block = new Storage;
     }
+    if (capturing_) of_graph_.insert(data);
     block->data = data;
     block->bytes = size;
     block->device = Device::cuda(device_);
@@ -58,10 +64,35 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
   }
 
   void release(Storage* block) noexcept override {
-    cudaFreeAsync(std::exchange(block->data, nullptr), stream_);
     const std::lock_guard lock(mutex_);
+    void* const data = std::exchange(block->data, nullptr);
+    const bool of_graph = of_graph_.erase(data) > 0;
+    if (of_graph == capturing_) {
+      cudaFreeAsync(data, stream_);
+    } else if (capturing_) {
+      freed_meanwhile_.push_back(data);
+    }  // else the graph that it was a part of is not launched
     block->next_free = unused_;
     unused_ = block;
+  }
+
+  void begin_capture() {
+    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize", device_);
+    check(cudaMemPoolTrimTo(pool_, 0), "cudaMemPoolTrimTo", device_);
+    const std::lock_guard lock(mutex_);
+    capturing_ = true;
+    freed_meanwhile_.reserve(64);
+  }
+
+  std::string end_capture() {
+    const std::lock_guard lock(mutex_);
+    capturing_ = false;
+    for (void* const data : freed_meanwhile_) cudaFreeAsync(data, stream_);
+    const std::size_t freed = std::exchange(freed_meanwhile_, {}).size();
+    if (!of_graph_.empty())
+      return fmt::format("{} that it made are kept beyond it", counted(of_graph_.size(), "tensor"));
+    if (freed > 0) return fmt::format("{} from before it went away in it", counted(freed, "tensor"));
+    return {};
   }
 
   std::size_t reserved_bytes() const {
@@ -77,6 +108,9 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
   cudaMemPool_t pool_ = nullptr;
   mutable std::mutex mutex_;
   Storage* unused_ = nullptr;  // descriptions of blocks, without memory
+  bool capturing_ = false;
+  std::set<void*> of_graph_;            // in use: of the capture under way, or of one that came to nothing
+  std::vector<void*> freed_meanwhile_;  // not of the graph, so no part of the capture
 };
 
 StreamPool::StreamPool(int device) : state_(std::make_shared<State>(device)) {}
@@ -84,6 +118,8 @@ StreamPool::~StreamPool() = default;
 cudaStream_t StreamPool::stream() const { return state_->stream(); }
 StorageRef StreamPool::allocate(std::size_t bytes) { return state_->allocate(bytes); }
 std::size_t StreamPool::reserved_bytes() const { return state_->reserved_bytes(); }
+void StreamPool::begin_capture() { state_->begin_capture(); }
+std::string StreamPool::end_capture() { return state_->end_capture(); }
 
 namespace {
 
@@ -124,41 +160,43 @@ void Download::make() {
   for (cudaEvent_t& event : copied_) {
     if (!event) check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", device_);
   }
-  pinned_ = allocate_pinned(pieces * piece_bytes + also_room_bytes, device_);
+  pinned_ = allocate_pinned(pieces * piece_bytes, device_);
 }
 
-void Download::copy(const void* also, void* also_to, std::size_t also_bytes, const void* from, void* to,
-                    std::size_t bytes) {
+void Download::copy(std::span<const Part> parts) {
   if (!pinned_) make();
-  auto* const room = static_cast<std::byte*>(pinned_->data);
-  std::byte* const also_room = room + pieces * piece_bytes;
-  if (also_bytes > also_room_bytes)
-    throw UsageError("{} bytes do not go beside a read, at most {} do", also_bytes, also_room_bytes);
-  if (also_bytes > 0)
-    check(cudaMemcpyAsync(also_room, also, also_bytes, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync",
-          device_);
+  std::size_t bytes = 0;
+  for (const Part& part : parts) bytes += part.bytes;
+  // The parts, one behind another, are cut into pieces: calls move(part, from its byte, place in the piece,
+  // bytes) for what piece number `piece` has of each.
+  const auto each_in = [&](std::size_t piece, const auto& move) {
+    const std::size_t begin = piece * piece_bytes, end = std::min(bytes, begin + piece_bytes);
+    std::byte* const room = static_cast<std::byte*>(pinned_->data) + piece % pieces * piece_bytes;
+    std::size_t first = 0;
+    for (const Part& part : parts) {
+      const std::size_t from = std::max(first, begin), to = std::min(first + part.bytes, end);
+      if (from < to) move(part, from - first, room + (from - begin), to - from);
+      first += part.bytes;
+    }
+  };
   // Piece after piece is asked for, one ahead of what is copied out. An empty one stands for none at all.
   const std::size_t count = std::max<std::size_t>(1, (bytes + piece_bytes - 1) / piece_bytes);
-  const auto bytes_in = [&](std::size_t piece) {
-    return std::min(piece_bytes, bytes - std::min(bytes, piece * piece_bytes));
-  };
   const auto ask = [&](std::size_t piece) {
-    if (bytes_in(piece) > 0)
-      check(cudaMemcpyAsync(room + piece % pieces * piece_bytes,
-                            static_cast<const std::byte*>(from) + piece * piece_bytes, bytes_in(piece),
-                            cudaMemcpyDeviceToHost, stream_),
+    each_in(piece, [&](const Part& part, std::size_t at, std::byte* room, std::size_t size) {
+      check(cudaMemcpyAsync(room, static_cast<const std::byte*>(part.from) + at, size, cudaMemcpyDeviceToHost,
+                            stream_),
             "cudaMemcpyAsync", device_);
+    });
     check(cudaEventRecord(copied_[piece % pieces], stream_), "cudaEventRecord", device_);
   };
   ask(0);
   for (std::size_t piece = 0; piece < count; ++piece) {
     if (piece + 1 < count) ask(piece + 1);
     check(cudaEventSynchronize(copied_[piece % pieces]), "cudaEventSynchronize", device_);
-    if (bytes_in(piece) > 0)
-      std::memcpy(static_cast<std::byte*>(to) + piece * piece_bytes, room + piece % pieces * piece_bytes,
-                  bytes_in(piece));
+    each_in(piece, [](const Part& part, std::size_t at, const std::byte* room, std::size_t size) {
+      std::memcpy(static_cast<std::byte*>(part.to) + at, room, size);
+    });
   }
-  if (also_bytes > 0) std::memcpy(also_to, also_room, also_bytes);
 }
 
 Upload::Upload(int device, cudaStream_t stream) : device_(device), stream_(stream) {}

@@ -6,6 +6,8 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <span>
+#include <string>
 
 #include "lockstep/tensor/storage.h"
 
@@ -26,6 +28,12 @@ class StreamPool {
   StorageRef allocate(std::size_t bytes);
   /// Bytes obtained from the driver.
   std::size_t reserved_bytes() const;
+
+  /// The stream is about to be captured: what is allocated meanwhile is the graph's. What the pool does not
+  /// use now goes back to the driver, for the graph to have it.
+  void begin_capture();
+  /// The capture is over. Why blocks keep the graph from being launched; empty: they do not.
+  std::string end_capture();
 
  private:
   class State;
@@ -68,18 +76,22 @@ class Download {
   Download(const Download&) = delete;
   Download& operator=(const Download&) = delete;
 
-  /// Of `also_bytes` (a few) from `also` into `also_to`, and of `bytes` from `from` into `to`: both have come
-  /// when it returns, and all work asked for before is done. One wait where `bytes` fit into a piece.
-  void copy(const void* also, void* also_to, std::size_t also_bytes, const void* from, void* to,
-            std::size_t bytes);
+  struct Part {
+    const void* from = nullptr;  ///< on the device
+    void* to = nullptr;
+    std::size_t bytes = 0;
+  };
+  /// All parts have come when it returns, and all work asked for before is done. One wait where they fit into
+  /// a piece together.
+  void copy(std::span<const Part> parts);
 
  private:
-  static constexpr std::size_t piece_bytes = std::size_t{4} << 20, pieces = 2, also_room_bytes = 4096;
+  static constexpr std::size_t piece_bytes = std::size_t{4} << 20, pieces = 2;
   void make();
 
   int device_;
   cudaStream_t stream_;
-  StorageRef pinned_;  // the pieces, then room for `also`; made at the first copy
+  StorageRef pinned_;  // the pieces; made at the first copy
   std::array<cudaEvent_t, pieces> copied_{};
 };
 

@@ -4,15 +4,15 @@
 #include <string>
 #include <thread>
 
+#include "emulated_gpu/runtime.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/nccl.h"
-#include "pretended_cuda.h"
 #include "pretended_nccl.h"
 #include "support/world.h"
 
 namespace comm = lockstep::comm;
 using lockstep::FailureError;
-using lockstep::test::pretended_cuda;
+using lockstep::emulated_gpu::faults;
 using lockstep::test::pretended_nccl;
 using lockstep::test::world;
 
@@ -51,29 +51,29 @@ BOOST_AUTO_TEST_CASE(memory_is_said_to_lack_only_where_it_does) {
     BOOST_CHECK_EXCEPTION(ranks->allocate_arena(64, 1), FailureError, says(text));
   };
   if (world().size() == 1) {
-    pretended_cuda().memory = cudaErrorMemoryAllocation;
+    faults().memory = cudaErrorMemoryAllocation;
     refused("the GPU has no");
-    pretended_cuda().memory = cudaErrorDevicesUnavailable;
+    faults().memory = cudaErrorDevicesUnavailable;
     refused("cudaMalloc failed on rank 0");
-    pretended_cuda().memory = cudaSuccess;
+    faults().memory = cudaSuccess;
   } else {
     const int before = pretended_nccl().memories;
     pretended_nccl().memory_breaks = world().rank() + 1 == world().size();
     refused("ncclMemAlloc of");
-    pretended_cuda().free_bytes = 64;
+    faults().free_bytes = 64;
     refused("the GPU has no");
     pretended_nccl().memory_breaks = false;
     BOOST_TEST(pretended_nccl().memories == before);  // of those that had it, too
-    pretended_cuda().free_bytes = std::size_t{1} << 40;
+    faults().free_bytes = std::size_t{1} << 40;
   }
   ranks->allocate_arena(64, 1);  // it is as good as before
 }
 
 BOOST_AUTO_TEST_CASE(a_part_that_cannot_be_made_on_one_rank_is_made_on_none) {
   const auto ranks = make(10);
-  if (world().rank() + 1 == world().size()) pretended_cuda().streams = cudaErrorDevicesUnavailable;
+  if (world().rank() + 1 == world().size()) faults().streams = cudaErrorDevicesUnavailable;
   BOOST_CHECK_EXCEPTION(ranks->split(0, 0), FailureError, says("cudaStreamCreate failed on rank"));
-  pretended_cuda().streams = cudaSuccess;
+  faults().streams = cudaSuccess;
   ranks->split(0, 0);
 }
 

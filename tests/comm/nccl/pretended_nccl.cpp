@@ -1,5 +1,10 @@
 // NCCL, by MPI and in the CPU's memory: a communicator that does not block, and refuses what NCCL leaves
 // undefined.
+//
+// Its stream is brought as far as the call, ranks exchange what lies there then, and results are written when
+// the stream comes to it: the earliest that NCCL may read, and the latest that it may write. What has changed
+// in between would have been sent now and then, and ends the program. So MPI is called where NCCL is, by the
+// one thread that may, whichever thread carries out the stream's work.
 #include <mpi.h>
 
 #include <array>
@@ -10,9 +15,12 @@
 #include <memory>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/nccl/library.h"
+#include "emulated_gpu/runtime.h"
+#include "emulated_gpu/streams.h"
 #include "lockstep/base/error.h"
 #include "pretended_nccl.h"
 #include "simulated_gpus.h"
@@ -27,6 +35,7 @@ struct ncclComm {
   int looks = 0;  ///< until the last call counts as taken up
   bool finalized = false;
   std::vector<Talk> group;
+  cudaStream_t stream = nullptr;                       ///< the group's
   std::map<const std::byte*, std::size_t> registered;  ///< bytes by first
 };
 
@@ -50,23 +59,66 @@ void check_registration(bool here, bool there) {
   if (here != there) throw FailureError("NCCL: registered memory meets memory that is not");
 }
 
+/// Of a call's memory, in bytes.
+struct Piece {
+  std::size_t first = 0, bytes = 0;
+};
+
+struct Call {
+  Talk talk;
+  Piece whole, read, written;            ///< on this rank
+  std::vector<std::byte> before, after;  ///< the whole
+};
+
+Call call_of(const Talk& talk, const ncclComm& comm) {
+  const auto rank = static_cast<std::size_t>(comm.rank), ranks = static_cast<std::size_t>(comm.size);
+  const std::size_t bytes = static_cast<std::size_t>(talk.amount) * bytes_of(talk.dtype);
+  const Piece all{0, bytes}, of_all{0, bytes * ranks}, own{bytes * rank, bytes}, none;
+  const bool root = talk.peer == comm.rank;
+  switch (talk.kind) {
+    case Talk::Kind::all_reduce:
+      return {talk, all, all, all, {}, {}};
+    case Talk::Kind::reduce:
+      return {talk, all, all, root ? all : none, {}, {}};
+    case Talk::Kind::broadcast:
+      return {talk, all, root ? all : none, root ? none : all, {}, {}};
+    case Talk::Kind::reduce_scatter:
+      return {talk, of_all, of_all, own, {}, {}};
+    case Talk::Kind::all_gather:
+      return {talk, of_all, own, of_all, {}, {}};
+    case Talk::Kind::send:
+      return {talk, all, all, none, {}, {}};
+    default:
+      return {talk, all, none, all, {}, {}};
+  }
+}
+
+/// When the stream comes to it.
+void write_results(const std::vector<Call>& calls) {
+  for (const auto& [talk, whole, read, written, before, after] : calls) {
+    if (read.bytes > 0 && std::memcmp(talk.data + read.first, before.data() + read.first, read.bytes) != 0)
+      lockstep::emulated_gpu::refuse("NCCL: what was being sent has changed: a stream has not waited");
+  }
+  for (const auto& [talk, whole, read, written, before, after] : calls) {
+    if (written.bytes > 0)
+      std::memcpy(talk.data + written.first, after.data() + written.first, written.bytes);
+  }
+}
+
 /// What one rank brings to a collective call, among all that it brings to the calls of the group.
 struct Part {
   Talk talk;
   bool registered = false;
-  std::size_t place = 0, bytes = 0;
+  std::size_t place = 0;
 };
 
 /// All of a group in two messages: the calls of every rank, and what they are about.
-void collectives(const ncclComm& comm) {
+void collectives(const ncclComm& comm, std::vector<Call>& calls) {
   std::vector<Part> mine;
   std::vector<std::byte> my_data;
-  for (const Talk& talk : comm.group) {
-    const bool of_parts = talk.kind == Talk::Kind::reduce_scatter || talk.kind == Talk::Kind::all_gather;
-    const std::size_t bytes = static_cast<std::size_t>(talk.amount) * bytes_of(talk.dtype) *
-                              static_cast<std::size_t>(of_parts ? comm.size : 1);
-    mine.push_back({talk, registered(comm, talk.data), my_data.size(), bytes});
-    my_data.insert(my_data.end(), talk.data, talk.data + bytes);
+  for (const Call& call : calls) {
+    mine.push_back({call.talk, registered(comm, call.talk.data), my_data.size()});
+    my_data.insert(my_data.end(), call.before.begin(), call.before.end());
   }
   const auto ranks = static_cast<std::size_t>(comm.size);
   std::vector<Part> parts(ranks * mine.size());
@@ -84,51 +136,71 @@ void collectives(const ncclComm& comm) {
       of_rank.push_back(&part.talk);
     }
     lockstep::test::carry_out(of_rank);
-    std::memcpy(mine[call].talk.data, of_rank[static_cast<std::size_t>(comm.rank)]->data, mine[call].bytes);
+    const std::byte* const result = of_rank[static_cast<std::size_t>(comm.rank)]->data;
+    calls[call].after.assign(result, result + calls[call].whole.bytes);
   }
 }
 
-void messages(const ncclComm& comm) {
+void messages(const ncclComm& comm, std::vector<Call>& calls) {
   std::vector<MPI_Request> requests;
-  for (const Talk& talk : comm.group) {
+  for (Call& call : calls) {
     requests.emplace_back();
-    const auto bytes = static_cast<int>(talk.amount);
-    if (talk.kind == Talk::Kind::send) {
-      const int tag = registered(comm, talk.data) ? 1 : 0;
-      MPI_Isend(talk.data, bytes, MPI_BYTE, talk.peer, tag, comm.mpi, &requests.back());
+    const auto bytes = static_cast<int>(call.whole.bytes);
+    const int peer = call.talk.peer;
+    if (call.talk.kind == Talk::Kind::send) {
+      const int tag = registered(comm, call.talk.data) ? 1 : 0;
+      MPI_Isend(call.before.data(), bytes, MPI_BYTE, peer, tag, comm.mpi, &requests.back());
     } else {
-      MPI_Irecv(talk.data, bytes, MPI_BYTE, talk.peer, MPI_ANY_TAG, comm.mpi, &requests.back());
+      call.after.resize(call.whole.bytes);
+      MPI_Irecv(call.after.data(), bytes, MPI_BYTE, peer, MPI_ANY_TAG, comm.mpi, &requests.back());
     }
   }
   std::vector<MPI_Status> statuses(requests.size());
   MPI_Waitall(static_cast<int>(requests.size()), requests.data(), statuses.data());
   for (std::size_t i = 0; i < statuses.size(); ++i) {
-    if (comm.group[i].kind == Talk::Kind::receive)
-      check_registration(registered(comm, comm.group[i].data), statuses[i].MPI_TAG == 1);
+    if (calls[i].talk.kind == Talk::Kind::receive)
+      check_registration(registered(comm, calls[i].talk.data), statuses[i].MPI_TAG == 1);
   }
 }
 
 /// A group holds messages or collective calls.
-void carry_out(ncclComm& comm) {
-  if (comm.group.front().message()) {
-    messages(comm);
-  } else {
-    collectives(comm);
+void make_calls(const ncclComm& comm, const std::vector<Talk>& group, cudaStream_t stream) {
+  if (cudaStreamSynchronize(stream) != cudaSuccess)
+    lockstep::emulated_gpu::refuse("NCCL: its stream cannot be brought up to the call");
+  std::vector<Call> calls;
+  for (const Talk& talk : group) {
+    calls.push_back(call_of(talk, comm));
+    calls.back().before.assign(talk.data, talk.data + calls.back().whole.bytes);
   }
-  comm.group.clear();
-  comm.looks = 2;
+  if (group.front().message()) {
+    messages(comm, calls);
+  } else {
+    collectives(comm, calls);
+  }
+  lockstep::emulated_gpu::enqueue(stream, [calls = std::move(calls)] { write_results(calls); });
 }
 
-ncclResult_t talk(ncclComm* comm, const Talk& call) {
+/// Where the stream is captured, each launch of the graph makes the calls: of all ranks at once.
+ncclResult_t carry_out(ncclComm& comm) {
+  lockstep::emulated_gpu::call_for(comm.stream,
+                                   [&comm, group = std::exchange(comm.group, {})](cudaStream_t stream) {
+                                     make_calls(comm, group, stream);
+                                   });
+  comm.looks = 2;
+  return ncclInProgress;
+}
+
+ncclResult_t talk(ncclComm* comm, const Talk& call, cudaStream_t stream) {
   if (comm->looks > 0 || comm->finalized) return ncclInvalidUsage;  // before the last call was taken up
   if (group_depth == 0 && call.message()) return ncclInvalidUsage;
+  if (!comm->group.empty() && stream != comm->stream) return ncclInvalidUsage;
   comm->group.push_back(call);
+  comm->stream = stream;
   if (group_depth > 0) {
     grouped = comm;
     return ncclSuccess;
   }
-  carry_out(*comm);
-  return ncclInProgress;
+  return carry_out(*comm);
 }
 
 DType type_of(ncclDataType_t type) {
@@ -153,41 +225,41 @@ Talk call(Talk::Kind kind, const void* data, std::size_t count, ncclDataType_t t
 }
 
 ncclResult_t all_reduce(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
-                        ncclComm_t comm, cudaStream_t) {
+                        ncclComm_t comm, cudaStream_t stream) {
   if (from != to || op != ncclSum) return ncclInvalidArgument;
-  return talk(comm, call(Talk::Kind::all_reduce, to, count, type));
+  return talk(comm, call(Talk::Kind::all_reduce, to, count, type), stream);
 }
 ncclResult_t reduce(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
-                    int root, ncclComm_t comm, cudaStream_t) {
+                    int root, ncclComm_t comm, cudaStream_t stream) {
   if (from != to || op != ncclSum) return ncclInvalidArgument;
-  return talk(comm, call(Talk::Kind::reduce, to, count, type, root));
+  return talk(comm, call(Talk::Kind::reduce, to, count, type, root), stream);
 }
 ncclResult_t reduce_scatter(const void* from, void* to, std::size_t count, ncclDataType_t type,
-                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
+                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   const std::size_t part = count * bytes_of(type_of(type));
   if (bytes_at(to) != bytes_at(from) + part * static_cast<std::size_t>(comm->rank) || op != ncclSum)
     return ncclInvalidArgument;
-  return talk(comm, call(Talk::Kind::reduce_scatter, from, count, type));
+  return talk(comm, call(Talk::Kind::reduce_scatter, from, count, type), stream);
 }
 ncclResult_t all_gather(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclComm_t comm,
-                        cudaStream_t) {
+                        cudaStream_t stream) {
   const std::size_t part = count * bytes_of(type_of(type));
   if (bytes_at(from) != bytes_at(to) + part * static_cast<std::size_t>(comm->rank))
     return ncclInvalidArgument;
-  return talk(comm, call(Talk::Kind::all_gather, to, count, type));
+  return talk(comm, call(Talk::Kind::all_gather, to, count, type), stream);
 }
 ncclResult_t broadcast(const void* from, void* to, std::size_t count, ncclDataType_t type, int root,
-                       ncclComm_t comm, cudaStream_t) {
+                       ncclComm_t comm, cudaStream_t stream) {
   if (from != to) return ncclInvalidArgument;
-  return talk(comm, call(Talk::Kind::broadcast, to, count, type, root));
+  return talk(comm, call(Talk::Kind::broadcast, to, count, type, root), stream);
 }
 ncclResult_t send(const void* data, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                  cudaStream_t) {
-  return talk(comm, call(Talk::Kind::send, data, count, type, peer));
+                  cudaStream_t stream) {
+  return talk(comm, call(Talk::Kind::send, data, count, type, peer), stream);
 }
 ncclResult_t receive(void* data, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                     cudaStream_t) {
-  return talk(comm, call(Talk::Kind::receive, data, count, type, peer));
+                     cudaStream_t stream) {
+  return talk(comm, call(Talk::Kind::receive, data, count, type, peer), stream);
 }
 
 ncclResult_t group_start() {
@@ -198,9 +270,7 @@ ncclResult_t group_end() {
   --group_depth;
   ncclComm* const comm = grouped;
   grouped = nullptr;
-  if (!comm) return ncclSuccess;  // an empty one
-  carry_out(*comm);
-  return ncclInProgress;
+  return comm ? carry_out(*comm) : ncclSuccess;  // it may be empty
 }
 
 /// What an ncclUniqueId holds here: the rank that made it, and how many it had made before.
@@ -295,15 +365,13 @@ ncclResult_t deregister_memory(ncclComm_t comm, void* handle) {
 }
 ncclResult_t allocate(void** memory, std::size_t bytes) {
   if (state.memory_breaks) return ncclUnhandledCudaError;
-  *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-  std::memset(*memory, 0xab, bytes);
+  if (cudaMalloc(memory, bytes) != cudaSuccess) return ncclUnhandledCudaError;
   ++state.memories;
   return ncclSuccess;
 }
 ncclResult_t release(void* memory) {
   --state.memories;
-  std::free(memory);
-  return ncclSuccess;
+  return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Elementwise operations, rows, activations and dropout.
 #include "kernels/cuda/twins.h"
+#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::test {
 namespace {
@@ -137,6 +138,22 @@ BOOST_AUTO_TEST_CASE(layouts_and_images_are_those_of_the_cpu) {
             },
             {plain_float, plain_bf16, last_float, last_bf16});
   }
+}
+
+/// Empty ones, and more than a pinned piece of 4 MiB holds.
+BOOST_AUTO_TEST_CASE(one_read_brings_several_tensors) {
+  Draw draw;
+  Tensors wanted, found;
+  std::vector<kernels::Transfer> transfers;
+  for (const std::int64_t count : {3, 0, (1 << 20) - 5, 4097, 3 << 20, 1}) {
+    wanted.push_back(draw.normal({count}));
+    found.push_back(unwritten({count}));
+    transfers.push_back({kernels::on_device(wanted.back(), gpu()), found.back()});
+  }
+  gpu().read(transfers);
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    BOOST_TEST(std::memcmp(found[i].raw(), wanted[i].raw(), wanted[i].bytes()) == 0);
+  BOOST_CHECK_THROW(gpu().read(std::vector<kernels::Transfer>{{wanted[0], found[0]}}), UsageError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,17 +1,19 @@
 // The linear algebra of low-rank compression.
-#include "ddp/low_rank.h"
-
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "lockstep/base/random.h"
+#include "lockstep/kernels/backend.h"
 
 namespace lockstep::test {
 namespace {
 
+using kernels::Backend;
+using kernels::Orthonormal;
 using Matrix = std::vector<float>;
 
 Matrix random_matrix(std::int64_t rows, std::int64_t columns, std::uint64_t seed) {
@@ -29,11 +31,13 @@ double dot(const Matrix& a, std::int64_t row_a, const Matrix& b, std::int64_t ro
   return sum;
 }
 
-ddp::Orthonormal orthonormalise_rows(Matrix& rows, std::int64_t count) {
-  const auto length = static_cast<std::int64_t>(rows.size()) / count;
-  std::vector<double> scratch(rows.size());
-  return ddp::orthonormalise({.data = rows.data(), .count = count, .length = length, .vector_stride = length},
-                             scratch);
+Tensor view(Matrix& matrix, std::int64_t rows) {
+  return Tensor::view(matrix.data(), {rows, static_cast<std::int64_t>(matrix.size()) / rows}, DType::float32);
+}
+
+void orthonormalise_rows(Matrix& rows, std::int64_t count, const Orthonormal& how = {}) {
+  const auto backend = kernels::make_cpu_backend();
+  backend->orthonormalise(view(rows, count), how, view(rows, count));
 }
 
 BOOST_AUTO_TEST_CASE(vectors_become_orthonormal_and_span_what_they_spanned) {
@@ -41,9 +45,7 @@ BOOST_AUTO_TEST_CASE(vectors_become_orthonormal_and_span_what_they_spanned) {
        {std::pair<std::int64_t, std::int64_t>{1, 1}, {1, 37}, {4, 4}, {3, 19}, {8, 1024}}) {
     const Matrix before = random_matrix(count, length, 1);
     Matrix after = before;
-    const ddp::Orthonormal result = orthonormalise_rows(after, count);
-    BOOST_TEST(result.finite);
-    BOOST_TEST(result.complete);
+    orthonormalise_rows(after, count);
     for (std::int64_t a = 0; a < count; ++a) {
       for (std::int64_t b = 0; b <= a; ++b)
         BOOST_TEST(std::abs(dot(after, a, after, b, length) - (a == b ? 1 : 0)) < 1e-6);
@@ -63,28 +65,75 @@ BOOST_AUTO_TEST_CASE(nearly_parallel_vectors_become_orthonormal) {
   for (std::int64_t i = length; i < count * length; ++i)
     vectors[static_cast<std::size_t>(i)] =
         vectors[static_cast<std::size_t>(i % length)] + 1e-5f * noise[static_cast<std::size_t>(i)];
-  BOOST_TEST(orthonormalise_rows(vectors, count).complete);
+  orthonormalise_rows(vectors, count);
   for (std::int64_t a = 0; a < count; ++a) {
     for (std::int64_t b = 0; b <= a; ++b)
       BOOST_TEST(std::abs(dot(vectors, a, vectors, b, length) - (a == b ? 1 : 0)) < 1e-6);
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_vector_that_depends_on_earlier_ones_becomes_zero) {
-  const std::int64_t length = 11;
+constexpr std::int64_t dependent_length = 11;
+
+/// Rows 1 and 3 say nothing new.
+Matrix dependent_rows() {
+  constexpr std::int64_t length = dependent_length;
   Matrix vectors = random_matrix(4, length, 4);
   for (std::int64_t i = 0; i < length; ++i) {
     vectors[static_cast<std::size_t>(length + i)] = 0;
     vectors[static_cast<std::size_t>(3 * length + i)] =
         2 * vectors[static_cast<std::size_t>(i)] - vectors[static_cast<std::size_t>(2 * length + i)];
   }
-  const ddp::Orthonormal result = orthonormalise_rows(vectors, 4);
-  BOOST_TEST(result.finite);
-  BOOST_TEST(!result.complete);
-  for (const std::int64_t row : {1, 3}) BOOST_TEST(dot(vectors, row, vectors, row, length) == 0);
-  for (const std::int64_t row : {0, 2})
-    BOOST_TEST(std::abs(dot(vectors, row, vectors, row, length) - 1) < 1e-6);
-  BOOST_TEST(std::abs(dot(vectors, 0, vectors, 2, length)) < 1e-6);
+  return vectors;
+}
+
+BOOST_AUTO_TEST_CASE(a_vector_that_depends_on_earlier_ones_becomes_zero) {
+  Matrix vectors = dependent_rows();
+  orthonormalise_rows(vectors, 4);
+  const auto along = [&](std::int64_t a, std::int64_t b) {
+    return dot(vectors, a, vectors, b, dependent_length);
+  };
+  for (const std::int64_t row : {1, 3}) BOOST_TEST(along(row, row) == 0);
+  for (const std::int64_t row : {0, 2}) BOOST_TEST(std::abs(along(row, row) - 1) < 1e-6);
+  BOOST_TEST(std::abs(along(0, 2)) < 1e-6);
+}
+
+BOOST_AUTO_TEST_CASE(random_numbers_may_take_its_place) {
+  const RandomKey key{.seed = 8, .purpose = purpose_of("rows"), .step = 2};
+  Matrix kept = dependent_rows(), drawn = dependent_rows(), again = dependent_rows();
+  orthonormalise_rows(kept, 4);
+  orthonormalise_rows(drawn, 4, {.draw = key});
+  orthonormalise_rows(again, 4, {.draw = key});
+  BOOST_TEST((drawn == again));
+  for (std::int64_t a = 0; a < 4; ++a) {
+    for (std::int64_t b = 0; b <= a; ++b)
+      BOOST_TEST(std::abs(dot(drawn, a, drawn, b, dependent_length) - (a == b ? 1 : 0)) < 1e-6);
+  }
+  BOOST_TEST(std::abs(dot(drawn, 0, kept, 0, dependent_length) - 1) < 1e-6);
+}
+
+BOOST_AUTO_TEST_CASE(a_condition_that_is_zero_leaves_all_as_it_is) {
+  float condition = 0;
+  Orthonormal how;
+  how.condition = Tensor::view(&condition, {1}, DType::float32);
+  Matrix vectors = random_matrix(2, 9, 5), wanted = vectors;
+  orthonormalise_rows(vectors, 2, how);
+  BOOST_TEST((vectors == wanted));
+  condition = 1;
+  orthonormalise_rows(vectors, 2, how);
+  orthonormalise_rows(wanted, 2);
+  BOOST_TEST((vectors == wanted));
+}
+
+BOOST_AUTO_TEST_CASE(every_row_of_normal_numbers_is_a_draw_of_its_own) {
+  const auto backend = kernels::make_cpu_backend();
+  const Tensor drawn = backend->empty({3, 7});
+  RandomKey key{.seed = 8, .purpose = purpose_of("rows"), .step = 2};
+  backend->draw_normal(key, drawn);
+  for (std::uint32_t row = 0; row < 3; ++row) {
+    key.shard = row;
+    for (std::uint64_t i = 0; i < 7; ++i)
+      BOOST_TEST(drawn.data<float>()[7 * row + i] == Random(key).normal(i));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(vectors_that_are_not_finite_are_left_alone) {
@@ -92,7 +141,7 @@ BOOST_AUTO_TEST_CASE(vectors_that_are_not_finite_are_left_alone) {
     Matrix vectors = random_matrix(3, 9, 5);
     vectors[13] = bad;
     const Matrix before = vectors;
-    BOOST_TEST(!orthonormalise_rows(vectors, 3).finite);
+    orthonormalise_rows(vectors, 3);
     BOOST_TEST(std::memcmp(vectors.data(), before.data(), vectors.size() * sizeof(float)) == 0);
   }
 }
@@ -105,10 +154,9 @@ BOOST_AUTO_TEST_CASE(columns_become_what_rows_become) {
       columns[static_cast<std::size_t>(i * count + v)] = rows[static_cast<std::size_t>(v * length + i)];
   }
   orthonormalise_rows(rows, count);
-  std::vector<double> scratch(columns.size());
-  ddp::orthonormalise(
-      {.data = columns.data(), .count = count, .length = length, .vector_stride = 1, .element_stride = count},
-      scratch);
+  const auto backend = kernels::make_cpu_backend();
+  backend->orthonormalise(view(columns, length), {.vectors = Orthonormal::Vectors::columns},
+                          view(columns, length));
   for (std::int64_t v = 0; v < count; ++v) {
     for (std::int64_t i = 0; i < length; ++i)
       BOOST_TEST(columns[static_cast<std::size_t>(i * count + v)] ==
@@ -118,20 +166,22 @@ BOOST_AUTO_TEST_CASE(columns_become_what_rows_become) {
 
 struct Expanded {
   Matrix matrix, rest;
+  float valid = 5;
 };
 
-Expanded expanded(std::int64_t n, std::int64_t m, std::int64_t rank, int threads) {
-  const Matrix p = random_matrix(n, rank, 7), q = random_matrix(rank, m, 8);
+/// With an element of P put in.
+Expanded expanded(std::int64_t n, std::int64_t m, std::int64_t rank, int threads, float failed = 0,
+                  std::optional<float> first = {}) {
+  Matrix p = random_matrix(n, rank, 7), q = random_matrix(rank, m, 8);
+  if (first) p[0] = *first;
   Expanded result{random_matrix(n, m, 9), Matrix(static_cast<std::size_t>(n * m), 5)};
-  ddp::expand({.n = n,
-               .m = m,
-               .rank = rank,
-               .p = p.data(),
-               .q = q.data(),
-               .share = 0.25f,
-               .matrix = result.matrix.data(),
-               .rest = result.rest.data()},
-              threads);
+  kernels::make_cpu_backend(threads)->expand({.p = view(p, n),
+                                              .q = view(q, rank),
+                                              .failed = Tensor::view(&failed, {1}, DType::float32),
+                                              .share = 0.25f,
+                                              .matrix = view(result.matrix, n),
+                                              .rest = view(result.rest, n),
+                                              .valid = Tensor::view(&result.valid, {1}, DType::float32)});
   return result;
 }
 
@@ -141,6 +191,7 @@ BOOST_AUTO_TEST_CASE(factors_expand_to_their_product_and_the_rest_is_what_it_lac
     const Matrix p = random_matrix(n, rank, 7), q = random_matrix(rank, m, 8),
                  before = random_matrix(n, m, 9);
     const Expanded result = expanded(n, m, rank, 1);
+    BOOST_TEST(result.valid == 1);
     for (std::int64_t i = 0; i < n; ++i) {
       for (std::int64_t j = 0; j < m; ++j) {
         double wanted = 0;
@@ -152,6 +203,15 @@ BOOST_AUTO_TEST_CASE(factors_expand_to_their_product_and_the_rest_is_what_it_lac
         BOOST_REQUIRE(std::abs(result.rest[at] - (before[at] - 0.25 * wanted)) < 1e-5);
       }
     }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(of_factors_that_are_not_valid_nothing_is_left_out) {
+  const Matrix untouched(13 * 30, 5);
+  for (const Expanded& result :
+       {expanded(13, 30, 3, 1, 2), expanded(13, 30, 3, 1, 0, std::numeric_limits<float>::infinity())}) {
+    BOOST_TEST(result.valid == 0);
+    BOOST_TEST((result.rest == untouched));
   }
 }
 

@@ -1,0 +1,215 @@
+// On a GPU: what comes between steps, beside them and after them. Models wrapped again, parts of a world,
+// hooks, statistics, passes outside steps, parts computed again.
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <memory>
+
+#include "ddp/gpu.h"
+#include "ddp/plain_sums.h"
+#include "ddp/power_sgd.h"
+#include "ddp/training.h"
+#include "ddp/wide.h"
+#include "lockstep/autograd/recompute.h"
+
+namespace lockstep::test {
+namespace {
+
+constexpr int shards = 6;
+
+BOOST_AUTO_TEST_CASE(two_models_take_steps_side_by_side) {
+  Gpu gpu;
+  GpuRun one(gpu, {.bucket_mb = tiny_mb, .shards = shards}), other(gpu, {.shards = shards + 1});
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    one.step(step);
+    other.check_step(step + 7);
+    check_gradients(one.net, reference_on(one.backend, step, shards), &one.backend);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_halves_of_a_split_take_steps_of_their_own) {
+  Gpu gpu;
+  const int half = world().rank() % 2;
+  const auto part = gpu.sums->split(half, world().rank());
+  {
+    GpuRun run(gpu, {.bucket_mb = tiny_mb, .shards = shards}, *part);
+    for (int step = 0; step < 3; ++step) run.check_step(static_cast<std::uint64_t>(10 * half + step));
+  }
+  GpuRun together(gpu, {.shards = shards});
+  together.check_step(0);
+}
+
+/// A step and a plain update.
+void train(Wide& model, ddp::DataParallel& replicas, optim::Optimizer& sgd, std::uint64_t step) {
+  replicas.step(toy_batch(step, replicas), [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+    return model.loss(tape, on_device(shard, tape.backend()), piece);
+  });
+  sgd.step();
+}
+
+BOOST_AUTO_TEST_CASE(a_model_is_wrapped_again_while_its_parameters_are_on_their_way) {
+  Gpu gpu;
+  Wide straight, wrapped;
+  for (Wide* const model : {&straight, &wrapped}) model->to(*gpu.backend);
+  {
+    ddp::DataParallel replicas(straight.state(), *gpu.sums, *gpu.backend, wide_options(false));
+    optim::Sgd sgd(replicas, {.lr = 0.05});
+    for (std::uint64_t step = 0; step < 4; ++step) train(straight, replicas, sgd, step);
+  }
+  std::unique_ptr<ddp::DataParallel> before;
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    auto replicas = std::make_unique<ddp::DataParallel>(wrapped.state(), *gpu.sums, *gpu.backend,
+                                                        wide_options(step % 2 == 0));
+    before = std::move(replicas);  // the one before goes, after another has taken over
+    optim::Sgd sgd(*before, {.lr = 0.05});
+    train(wrapped, *before, sgd, step);
+  }
+  BOOST_TEST((wrapped.values(gpu.backend.get()) == straight.values(gpu.backend.get())));
+}
+
+BOOST_AUTO_TEST_CASE(a_failed_step_leaves_a_sharded_optimizer_as_it_was) {
+  Gpu gpu;
+  WideRun whole(wide_options(false), Algorithm::adamw, *gpu.sums, gpu.backend),
+      parts(wide_options(true), Algorithm::adamw, *gpu.sums, gpu.backend);
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    BOOST_TEST(whole.step(step) == parts.step(step));
+    same_error(ExitCode::data, [&] {
+      parts.replicas.step(toy_batch(9, parts.replicas),
+                          [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+                            if (shard.index == 3) throw DataError("sample 3 cannot be read");
+                            return parts.model.loss(tape, on_device(shard, *gpu.backend), piece);
+                          });
+    });
+  }
+  check_same(whole, parts);
+}
+
+BOOST_AUTO_TEST_CASE(an_error_in_the_middle_of_a_backward_is_thrown_by_all_and_the_next_step_works) {
+  Gpu gpu;
+  GpuRun run(gpu, {.bucket_mb = tiny_mb, .shards = shards});
+  for (const int bad : {0, shards - 1}) {
+    const std::string text = same_error(ExitCode::training, [&] {
+      run.step(0, [bad](Net& net, Tape& tape, const ToyShard& shard) {
+        const Var w = tape.use(net["in.weight"]);
+        const Var broken =
+            tape.record(w.value(), {&w}, [w, fails = shard.index == bad](Tape& t, const Tensor& dy) {
+              if (fails) throw TrainingError("the backward of in.weight broke");
+              t.give(w, dy);
+            });
+        Var h = relu(linear(tape.constant(shard.x), broken, tape.use(net["in.bias"])));
+        h = net.with_nothing(tape, relu(linear(h, tape.use(net["tied.weight"]))));
+        return mse(linear(h, tape.use(net["out.weight"]), tape.use(net["out.bias"])), shard.y);
+      });
+    });
+    BOOST_TEST(contains(text, "the backward of in.weight broke"));
+    run.check_step(static_cast<std::uint64_t>(bad + 1));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(passes_between_steps_change_no_gradient) {
+  Gpu gpu;
+  GpuRun run(gpu, {.shards = shards});
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    run.step(step);
+    Tape& tape = run.replicas.tape();
+    tape.begin({.training = false, .record = false});
+    const ToyShard shard = on_device(toy_shard(9, world().rank()), run.backend);
+    BOOST_TEST(run.net.loss(tape, shard.x, shard.y).read().weight == 24.0);
+    check_gradients(run.net, reference_on(run.backend, step, shards), &run.backend);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(parts_that_are_computed_again_have_the_same_bits) {
+  Gpu gpu;
+  GpuRun run(gpu, {.bucket_mb = tiny_mb, .shards = shards, .micro_batches = 2});
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    run.step(step, [](Net& net, Tape& tape, const ToyShard& shard) {
+      const Var x = relu(linear(tape.constant(shard.x), tape.use(net.params[0]), tape.use(net.params[1])));
+      const Var h = recomputed(tape, [&net, &tape, x] {
+        const Var once = relu(linear(x, tape.use(net.params[2])));
+        return once + linear(once, tape.use(net.params[2]));
+      });
+      return mse(linear(net.with_nothing(tape, h), tape.use(net.params[3]), tape.use(net.params[4])),
+                 shard.y);
+    });
+    check_gradients(run.net, reference_on(run.backend, step, shards, 2), &run.backend);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_hook_that_sums_plainly_changes_no_bit) {
+  Gpu gpu;
+  ddp::Options options = wide_options(true);
+  options.hook = std::make_shared<PlainSums>();
+  WideRun whole(wide_options(false), Algorithm::sgd, *gpu.sums, gpu.backend),
+      hooked(options, Algorithm::sgd, *gpu.sums, gpu.backend);
+  for (std::uint64_t step = 0; step < 4; ++step) BOOST_TEST(whole.step(step) == hooked.step(step));
+  check_same(whole, hooked);
+}
+
+/// `run` gives the gradients of PowerSGD on the CPU, and every rank the same bits.
+void check_power_sgd(GpuRun& run, PowerSgdRun& cpu, std::uint64_t step) {
+  run.step(step);
+  cpu.step(step);
+  for (std::size_t p = 0; p < cpu.net.params.size(); ++p) {
+    const std::vector<float> found = elements(run.net.params[p].gradient, &run.backend);
+    check_close(found, elements(cpu.net.params[p].gradient), cpu.net.params[p].name, 1e-4f);
+    std::vector<float> first = found;
+    world().broadcast(first.data(), first.size() * sizeof(float), 0);
+    BOOST_TEST(same_bits(found, first));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(power_sgd_leaves_out_what_it_does_on_the_cpu) {
+  Gpu gpu;
+  for (const ddp::PowerSgdOptions& power_sgd : {thin, full}) {
+    PowerSgdRun cpu(power_sgd, shards);
+    GpuRun run(gpu, {.bucket_mb = mixed_mb,
+                     .first_bucket_mb = mixed_mb,
+                     .shards = shards,
+                     .hook = std::make_shared<ddp::PowerSgd>(power_sgd)});
+    for (std::uint64_t step = 0; step < 6; ++step) check_power_sgd(run, cpu, step);
+  }
+}
+
+/// Not inlined, lest a compiler fuse its product with the sums that are compared.
+[[gnu::noinline]] double term(int shard) { return std::sin(1.0 + shard) * std::pow(10.0, shard % 5); }
+
+BOOST_AUTO_TEST_CASE(statistics_are_summed_over_shards_along_the_tree) {
+  class Sum final : public Statistic {
+   public:
+    const std::string& name() const override { return name_; }
+    std::int64_t elements() const override { return 3; }
+    void apply(kernels::Backend& backend, const Tensor& sum) override {
+      const Tensor here = kernels::on_cpu(sum, &backend);
+      totals.assign(here.data<double>(), here.data<double>() + here.numel());
+    }
+    std::vector<double> totals;
+
+   private:
+    std::string name_ = "sum";
+  } sum;
+  for (const int count : {4, 7, 12}) {
+    Gpu gpu;
+    Net net;
+    net.to(*gpu.backend);
+    ModelState state = net.state();
+    state.statistics = {&sum};
+    ddp::DataParallel replicas(state, *gpu.sums, *gpu.backend, {.shards = count});
+    for (std::uint64_t step = 0; step < 2; ++step) {
+      replicas.step(toy_batch(step, replicas), [&](Tape& tape, const ToyShard& shard) {
+        for (const int call : {1, 2}) {  // a module that is called twice
+          gpu.backend->fill(tape.pass().sink->slot(sum).memory, term(call * shard.index));
+          tape.pass().sink->contributed(sum);
+        }
+        return plain_loss(net, tape, on_device(shard, *gpu.backend));
+      });
+      const double wanted = comm::fold_tree(
+          {0, count}, [&](int shard) { return term(shard) + term(2 * shard); },
+          [](double a, double b) { return a + b; });
+      for (const double total : sum.totals) BOOST_TEST(total == wanted);
+      check_gradients(net, reference_on(*gpu.backend, step, count), gpu.backend.get());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# The command line with ranks that share an emulated GPU: LOCKSTEP is lockstep_on_emulated_gpu.
+source "$(dirname "$0")/../support/cli.sh"
+export LOCKSTEP_SHARE_GPU=1
+
+digits digits.h5
+small_resnet 'eval_fraction = 0.1' >resnet.ini
+printf '%s\n' '[train]' 'steps = 6' 'global_batch = 16' 'shards = 4' 'eval_every = 3' 'device = cuda' '[optimizer]' 'name = sgd' \
+  'lr = 0.05' 'momentum = 0.9' 'clip = 1' '[ema]' 'rates = 0.9' '[checkpoint]' 'every = 3' '[log]' 'every = 1' >>resnet.ini
+cat "$LOCKSTEP_SOURCE_DIR"/README.md >words.txt
+"$LOCKSTEP" prepare text words.txt --out text.h5 >/dev/null || fail "prepare text"
+printf '%s\n' '[model]' 'name = gpt' 'layers = 2' 'heads = 2' 'channels = 32' 'context = 32' 'vocab = 256' 'dropout = 0.1' '[data]' \
+  'train = text.h5' '[train]' 'steps = 4' 'global_batch = 8' 'shards = 4' 'device = cuda' '[optimizer]' 'lr = 1e-3' '[checkpoint]' \
+  'every = 2' '[log]' 'every = 1' >gpt.ini
+
+# train RANKS RUN CONFIG SETTING...: a run that succeeds.
+train() {
+  local count=$1 run=$2 config=$3 settings=() setting
+  shift 3
+  for setting; do settings+=(--set "$setting"); done
+  ranks "$count" train "$config" --run "$run" "${settings[@]}" >"$run.log" 2>&1 || fail "$run: $(tail -n 3 "$run.log")"
+}
+
+# close RUN OTHER TOLERANCE: the losses of two runs, line by line.
+close() {
+  python3 - "$@" <<'P' || fail "the losses of $1 and $2"
+import json, sys
+def losses(run):
+    lines = (json.loads(line) for line in open(f"{run}/metrics.jsonl"))
+    return [line["loss"] for line in lines if "loss" in line]
+pairs = list(zip(losses(sys.argv[1]), losses(sys.argv[2]), strict=True))
+print(pairs)
+sys.exit(0 if pairs and all(abs(a - b) <= float(sys.argv[3]) * abs(b) for a, b in pairs) else 1)
+P
+}
+
+# It trains as the CPU does, in every way of it.
+train 1 cpu resnet.ini train.device=cpu
+train 1 gpu resnet.ini
+close gpu cpu 2e-3
+train 2 bf16 resnet.ini train.precision=bf16 ddp.reduce_dtype=bf16
+close bf16 cpu 5e-2
+train 1 gpt_cpu gpt.ini train.device=cpu
+train 2 gpt_gpu gpt.ini ddp.sharded_optimizer=true checkpoint.async=true
+close gpt_gpu gpt_cpu 2e-3
+train 3 gpt_pieces gpt.ini train.micro_batches=2 model.recompute=true ddp.check_every=1
+train 1 gpt_bf16 gpt.ini train.precision=bf16
+close gpt_bf16 gpt_cpu 2e-2
+
+# reproducible: the same bits at every world size, killed and resumed or not.
+train 1 one resnet.ini train.reproducible=true
+train 3 three resnet.ini train.reproducible=true
+expect_same one/checkpoints/latest three/checkpoints/latest
+train 2 two resnet.ini train.reproducible=true train.steps=3
+train 1 two resnet.ini train.reproducible=true
+expect_same one/checkpoints/latest two/checkpoints/latest
+
+# Recorded as a graph or not, by one rank (auto) or three.
+train 1 plain resnet.ini train.reproducible=true train.cuda_graph=false
+expect_same one/checkpoints/latest plain/checkpoints/latest
+train 3 graphs resnet.ini train.reproducible=true train.cuda_graph=true train.steps=12
+train 1 no_graphs resnet.ini train.reproducible=true train.cuda_graph=false train.steps=12
+expect_same graphs/checkpoints/latest no_graphs/checkpoints/latest
+grep -q 'not recorded as a graph: dropout' gpt_bf16.log || fail "dropout in a graph: $(cat gpt_bf16.log)"
+ranks 2 train gpt.ini --run refused --set train.cuda_graph=true >refused.log 2>err.log
+[ $? -eq 2 ] || fail "a graph of random numbers: $(tail -n 2 err.log)"
+one_error "a graph of random numbers" 'dropout'
+
+# Batch norm across ranks, on the GPU.
+train 2 sync resnet.ini model.batch_norm=sync
+train 2 sync_cpu resnet.ini model.batch_norm=sync train.device=cpu
+close sync sync_cpu 2e-3
+
+# A run moves to the CPU and back.
+train 1 moves resnet.ini train.steps=3
+train 2 moves resnet.ini train.steps=5 train.device=cpu
+train 2 moves resnet.ini train.steps=6
+close moves cpu 2e-3
+for device in cuda cpu; do
+  "$LOCKSTEP" eval moves/checkpoints/latest --device "$device" --json >"$device.json" 2>eval.log || fail "eval: $(cat eval.log)"
+done
+python3 -c '
+import json, sys
+a, b = (json.load(open(file)) for file in ("cuda.json", "cpu.json"))
+sys.exit(0 if a["samples"] == b["samples"] and abs(a["loss"] - b["loss"]) <= 1e-3 * b["loss"] else 1)' ||
+  fail "eval: $(cat cuda.json cpu.json)"
+
+# What is wrong is said by all ranks as one, with its code.
+ranks 2 train resnet.ini --run nan --set optimizer.lr=1e30 --set optimizer.clip=0 --set ema.rates= >nan.log 2>err.log
+[ $? -eq 4 ] || fail "a run that diverges: $(tail -n 2 err.log)"
+ranks 2 train gpt.ini --run outside --set model.vocab=64 >outside.log 2>err.log
+[ $? -eq 3 ] || fail "tokens outside the vocabulary: $(tail -n 2 err.log)"
+one_error "tokens outside the vocabulary" 'vocab'
+LOCKSTEP_SHARE_GPU=0 ranks 2 train resnet.ini --run shares >shares.log 2>err.log
+[ $? -eq 2 ] || fail "two ranks on one GPU: $(tail -n 2 err.log)"
+one_error "two ranks on one GPU" 'GPU'
+
+finish

@@ -1,0 +1,257 @@
+// Finalizing cuDNN's descriptors: operations whose shapes fit, a graph of them, engines for it, plans.
+#include "emulated_gpu/cudnn_graph.h"
+
+#include <algorithm>
+#include <bit>
+#include <set>
+
+#include "emulated_gpu/cudnn_descriptor.h"
+
+namespace lockstep::emulated_gpu {
+namespace {
+
+using Kind = GraphOperation::Kind;
+
+constexpr cudnnStatus_t success = CUDNN_STATUS_SUCCESS;
+/// Of the widths of heads that flash attention is built for on every GPU.
+constexpr std::int64_t width_step = 8, most_width = 128;
+
+GraphTensor tensor_of(const Descriptor& d) {
+  GraphTensor tensor{.uid = d.value<std::int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID),
+                     .type = *element_of(d.value<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE)),
+                     .alignment = d.value<std::int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT),
+                     .between = d.value_or(CUDNN_ATTR_TENSOR_IS_VIRTUAL, false),
+                     .by_value = d.value_or(CUDNN_ATTR_TENSOR_IS_BY_VALUE, false)};
+  const auto extents = d.values<std::int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS),
+             strides = d.values<std::int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
+  std::copy(extents.begin(), extents.end(), tensor.extents.begin());
+  std::copy(strides.begin(), strides.end(), tensor.strides.begin());
+  return tensor;
+}
+
+cudnnStatus_t check_tensor(const Descriptor& d) {
+  const auto extents = d.values<std::int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS),
+             strides = d.values<std::int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
+  if (extents.size() != strides.size())
+    return refused(CUDNN_STATUS_BAD_PARAM, "a tensor of other dimensions than strides");
+  if (extents.size() != 4) return refused(CUDNN_STATUS_NOT_SUPPORTED, "a tensor not of 4 dimensions");
+  const auto positive = [](std::int64_t number) { return number > 0; };
+  if (!std::all_of(extents.begin(), extents.end(), positive) ||
+      !std::all_of(strides.begin(), strides.end(), positive))
+    return refused(CUDNN_STATUS_BAD_PARAM, "a tensor's extent or stride is not positive");
+  if (!element_of(d.value<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE)))
+    return refused(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "a tensor of a type that is not emulated");
+  const GraphTensor tensor = tensor_of(d);
+  if (tensor.between && tensor.by_value)
+    return refused(CUDNN_STATUS_BAD_PARAM, "a tensor both between operations and a number");
+  if (tensor.by_value && tensor.count() != 1)
+    return refused(CUDNN_STATUS_BAD_PARAM, "a number of more than one element");
+  if (tensor.alignment < 1 || !std::has_single_bit(static_cast<std::uint64_t>(tensor.alignment)))
+    return refused(CUDNN_STATUS_BAD_PARAM, "an alignment that is no power of two");
+  return success;
+}
+
+GraphTensor tensor_at(const Descriptor& operation, cudnnBackendAttributeName_t name) {
+  return tensor_of(operation.descriptor(name));
+}
+
+/// Of an operation whose attributes are set.
+GraphOperation operation_of(const Descriptor& d) {
+  GraphOperation made;
+  const auto maybe = [&](cudnnBackendAttributeName_t name) {
+    return d.has(name) ? std::optional(tensor_at(d, name)) : std::nullopt;
+  };
+  switch (d.type) {
+    case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR:
+      made.kind = Kind::matmul;
+      made.x = tensor_at(d, CUDNN_ATTR_OPERATION_MATMUL_ADESC);
+      made.b = tensor_at(d, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
+      made.y = tensor_at(d, CUDNN_ATTR_OPERATION_MATMUL_CDESC);
+      break;
+    case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: {
+      const Descriptor& kind = d.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+      made.kind = Kind::pointwise;
+      made.mode = kind.value<cudnnPointwiseMode_t>(CUDNN_ATTR_POINTWISE_MODE);
+      made.axis = kind.value_or(CUDNN_ATTR_POINTWISE_AXIS, std::int64_t{-1});
+      made.x = tensor_at(d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
+      made.y = tensor_at(d, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
+      made.b = maybe(CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+      made.t = maybe(CUDNN_ATTR_OPERATION_POINTWISE_TDESC);
+      break;
+    }
+    case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
+      made.kind = Kind::reduction;
+      made.reduction = d.descriptor(CUDNN_ATTR_OPERATION_REDUCTION_DESC)
+                           .value<cudnnReduceTensorOp_t>(CUDNN_ATTR_REDUCTION_OPERATOR);
+      made.x = tensor_at(d, CUDNN_ATTR_OPERATION_REDUCTION_XDESC);
+      made.y = tensor_at(d, CUDNN_ATTR_OPERATION_REDUCTION_YDESC);
+      break;
+    default:
+      made.kind = Kind::reshape;
+      made.x = tensor_at(d, CUDNN_ATTR_OPERATION_RESHAPE_XDESC);
+      made.y = tensor_at(d, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
+  }
+  return made;
+}
+
+/// Each extent is that of `whole`, or one.
+bool spreads_to(const Extents& part, const Extents& whole) {
+  for (std::size_t d = 0; d < 4; ++d) {
+    if (part[d] != whole[d] && part[d] != 1) return false;
+  }
+  return true;
+}
+
+cudnnStatus_t check_matmul(const GraphOperation& o) {
+  const Extents &a = o.x.extents, &b = o.b->extents, &c = o.y.extents;
+  const bool fits = a[2] == c[2] && a[3] == b[2] && b[3] == c[3] && a[0] == c[0] && a[1] == c[1] &&
+                    b[0] == c[0] && b[1] == c[1];
+  return fits ? success : refused(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "matrices that do not fit");
+}
+
+cudnnStatus_t check_pointwise(const GraphOperation& o) {
+  const std::optional<int> operands = operands_of(o.mode);
+  if (!operands) return refused(CUDNN_STATUS_NOT_SUPPORTED, "a function of elements that is not emulated");
+  if (*operands != 1 + int{o.b.has_value()} + int{o.t.has_value()} || (*operands == 2 && o.t))
+    return refused(CUDNN_STATUS_BAD_PARAM, "a function of elements with other operands than it has");
+  for (const GraphTensor& input : o.inputs()) {
+    if (!spreads_to(input.extents, o.y.extents))
+      return refused(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "operands that do not spread to the result");
+  }
+  if ((o.mode == CUDNN_POINTWISE_GEN_INDEX) != (o.axis >= 0) || o.axis > 3)
+    return refused(CUDNN_STATUS_BAD_PARAM, "an index needs its axis, and nothing else does");
+  const bool compares = o.mode >= CUDNN_POINTWISE_CMP_EQ && o.mode <= CUDNN_POINTWISE_CMP_LE;
+  if (compares && o.y.type != Element::boolean)
+    return refused(CUDNN_STATUS_BAD_PARAM, "a comparison into other than truth values");
+  if (o.t && o.t->type != Element::boolean)
+    return refused(CUDNN_STATUS_BAD_PARAM, "a selection by other than truth values");
+  return success;
+}
+
+cudnnStatus_t check_operation(const GraphOperation& o) {
+  if (o.y.by_value) return refused(CUDNN_STATUS_BAD_PARAM, "an operation writes a number on the CPU");
+  if (o.y.overlaps())
+    return refused(CUDNN_STATUS_BAD_PARAM, "a result two of whose elements lie in one place");
+  switch (o.kind) {
+    case Kind::matmul:
+      return check_matmul(o);
+    case Kind::pointwise:
+      return check_pointwise(o);
+    case Kind::reduction:
+      if (o.reduction != CUDNN_REDUCE_TENSOR_ADD && o.reduction != CUDNN_REDUCE_TENSOR_MAX)
+        return refused(CUDNN_STATUS_NOT_SUPPORTED, "a reduction that is not emulated");
+      if (!spreads_to(o.y.extents, o.x.extents))
+        return refused(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "a reduction to another shape");
+      return success;
+    case Kind::reshape:
+      if (o.x.count() != o.y.count() || o.y.span() > o.x.span())
+        return refused(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "another shape of more elements");
+      return success;
+  }
+  return success;
+}
+
+/// Every value between operations is made once, before it is used; a number stands for one tensor.
+cudnnStatus_t make_graph(Descriptor& d) {
+  auto graph = std::make_shared<OperationGraph>();
+  std::set<std::int64_t> made;
+  for (const auto& descriptor : d.attributes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).descriptors) {
+    const GraphOperation operation = operation_of(*descriptor);
+    std::vector<GraphTensor> used = operation.inputs();
+    for (const GraphTensor& input : used) {
+      if (input.between && made.count(input.uid) == 0)
+        return refused(CUDNN_STATUS_BAD_PARAM, "a value is used that no operation before has made");
+    }
+    if (!made.insert(operation.y.uid).second)
+      return refused(CUDNN_STATUS_BAD_PARAM, "two operations write one tensor");
+    used.push_back(operation.y);
+    for (const GraphTensor& tensor : used) {
+      const auto same = std::find_if(graph->tensors.begin(), graph->tensors.end(),
+                                     [&](const GraphTensor& other) { return other.uid == tensor.uid; });
+      if (same == graph->tensors.end()) {
+        graph->tensors.push_back(tensor);
+      } else if (!(*same == tensor)) {
+        return refused(CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES, "two tensors of one unique id");
+      }
+    }
+    graph->operations.push_back(operation);
+  }
+  d.graph = graph;
+  return success;
+}
+
+/// The limits of flash attention's kernels: half precision in packs of 16 bytes, heads not too wide.
+bool engine_takes(const OperationGraph& graph) {
+  return std::all_of(graph.tensors.begin(), graph.tensors.end(), [](const GraphTensor& tensor) {
+    if (tensor.between || tensor.type != Element::bfloat16) return true;
+    for (std::size_t d = 0; d < 4; ++d) {
+      if (tensor.strides[d] != 1 && tensor.strides[d] % width_step != 0) return false;
+      if (tensor.strides[d] == 1 && d > 1 &&
+          (tensor.extents[d] % width_step != 0 || tensor.extents[d] > most_width))
+        return false;
+    }
+    return true;
+  });
+}
+
+std::shared_ptr<const Descriptor> configuration(const std::shared_ptr<const OperationGraph>& graph,
+                                                const std::vector<cudnnBackendNumericalNote_t>& notes) {
+  auto engine = std::make_shared<Descriptor>();
+  engine->type = CUDNN_BACKEND_ENGINE_DESCRIPTOR;
+  engine->finalized = true;
+  engine->put(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, notes);
+  auto made = std::make_shared<Descriptor>();
+  made->type = CUDNN_BACKEND_ENGINECFG_DESCRIPTOR;
+  made->finalized = true;
+  made->graph = graph;
+  made->put(CUDNN_ATTR_ENGINECFG_ENGINE, {std::shared_ptr<const Descriptor>(engine)});
+  return made;
+}
+
+/// The faster engine first, which adds in the order of time; none for what no kernel is built for.
+cudnnStatus_t find_engines(Descriptor& d) {
+  d.graph = d.descriptor(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH).graph;
+  std::vector<std::shared_ptr<const Descriptor>> found;
+  if (engine_takes(*d.graph)) {
+    found = {
+        configuration(d.graph, {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}),
+        configuration(d.graph, {CUDNN_NUMERICAL_NOTE_TENSOR_CORE})};
+  }
+  d.put(CUDNN_ATTR_ENGINEHEUR_RESULTS, found);
+  return success;
+}
+
+}  // namespace
+
+cudnnStatus_t complete(Descriptor& d) {
+  switch (d.type) {
+    case CUDNN_BACKEND_TENSOR_DESCRIPTOR:
+      return check_tensor(d);
+    case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR:
+    case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
+    case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
+    case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR:
+      return check_operation(operation_of(d));
+    case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
+      return make_graph(d);
+    case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
+      return find_engines(d);
+    case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
+      d.graph = d.descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG).graph;
+      d.put(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, std::vector<std::int64_t>{graph_workspace_bytes});
+      return success;
+    case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
+      if (d.attributes.at(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS).count !=
+          d.attributes.at(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS).count)
+        return refused(CUDNN_STATUS_BAD_PARAM, "not as many addresses as unique ids");
+      return success;
+    case CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR:
+      if (!d.has(CUDNN_ATTR_DEVICEPROP_DEVICE_ID) && !d.has(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION))
+        return refused(CUDNN_STATUS_BAD_PARAM, "properties of no device");
+      return success;
+    default:
+      return success;
+  }
+}
+
+}  // namespace lockstep::emulated_gpu

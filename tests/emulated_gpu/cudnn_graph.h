@@ -1,0 +1,79 @@
+// A graph of operations over tensors of four dimensions, as cuDNN's descriptors describe it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "emulated_gpu/cudnn_status.h"
+
+namespace lockstep::emulated_gpu {
+
+using Extents = std::array<std::int64_t, 4>;
+
+struct GraphTensor {
+  std::int64_t uid = 0;
+  Extents extents{}, strides{};
+  Element type = Element::float32;
+  std::int64_t alignment = 1;
+  bool between = false;   ///< between operations, not in memory
+  bool by_value = false;  ///< a number on the CPU
+
+  bool operator==(const GraphTensor&) const = default;
+  std::size_t place(const Extents& at) const {
+    std::int64_t place = 0;
+    for (std::size_t d = 0; d < 4; ++d) place += at[d] * strides[d];
+    return static_cast<std::size_t>(place);
+  }
+  /// Elements of memory from the first to the last.
+  std::size_t span() const {
+    return place({extents[0] - 1, extents[1] - 1, extents[2] - 1, extents[3] - 1}) + 1;
+  }
+  /// Whether two elements may lie in one place.
+  bool overlaps() const {
+    std::array<std::size_t, 4> order{0, 1, 2, 3};
+    std::sort(order.begin(), order.end(),
+              [&](std::size_t a, std::size_t b) { return strides[a] < strides[b]; });
+    std::int64_t last = 0;  // place of the last element so far
+    for (const std::size_t d : order) {
+      if (extents[d] == 1) continue;
+      if (strides[d] <= last) return true;
+      last += (extents[d] - 1) * strides[d];
+    }
+    return false;
+  }
+  std::int64_t count() const { return extents[0] * extents[1] * extents[2] * extents[3]; }
+};
+
+struct GraphOperation {
+  enum class Kind { matmul, pointwise, reduction, reshape };
+  Kind kind = Kind::matmul;
+  GraphTensor x, y;                 ///< of a product, y = x b
+  std::optional<GraphTensor> b, t;  ///< as far as the operation has them
+  cudnnPointwiseMode_t mode{};
+  std::int64_t axis = -1;
+  cudnnReduceTensorOp_t reduction{};
+
+  std::vector<GraphTensor> inputs() const {
+    std::vector<GraphTensor> inputs{x};
+    if (b) inputs.push_back(*b);
+    if (t) inputs.push_back(*t);
+    return inputs;
+  }
+};
+
+struct OperationGraph {
+  std::vector<GraphOperation> operations;  ///< in an order in which they can be done
+  std::vector<GraphTensor> tensors;        ///< all, once
+};
+
+/// How many operands a pointwise function has, x among them; none of functions that are not emulated.
+std::optional<int> operands_of(cudnnPointwiseMode_t mode);
+
+/// What every graph needs, which no pointer of null or smaller room may stand for.
+inline constexpr std::int64_t graph_workspace_bytes = 4096;
+
+}  // namespace lockstep::emulated_gpu

@@ -1,0 +1,59 @@
+// A graph whose memory the device does not have leaves steps as they are, or is an error where it was asked
+// for.
+#include <boost/test/unit_test.hpp>
+#include <cstring>
+
+#include "emulated_gpu/runtime.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/nccl.h"
+#include "train/on_a_device.h"
+
+namespace lockstep::test {
+namespace {
+
+constexpr std::int64_t steps = 8;
+
+Place on_gpu() {
+  Place place(kernels::make_cuda_backend(0));
+  place.transport = comm::make_nccl_communicator(world(), {.stream = place.backend->stream()});
+  return place;
+}
+
+train::Config config_with(const char* graph) {
+  train::Config config = device_config(mlp);
+  config.train.cuda_graph = graph;
+  return config;
+}
+
+bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+struct NoRoom {
+  NoRoom() { emulated_gpu::faults().launches = cudaErrorMemoryAllocation; }
+  ~NoRoom() { emulated_gpu::faults().launches = cudaSuccess; }
+};
+
+BOOST_AUTO_TEST_CASE(steps_are_plain_and_have_their_bits) {
+  const NoRoom fault;
+  Place gpu = on_gpu();
+  DeviceRun found(config_with("auto"), gpu), wanted(config_with("false"), gpu);
+  found.run_to(steps);
+  wanted.run_to(steps);
+  BOOST_TEST(found.losses() == wanted.losses(), boost::test_tools::per_element());
+  const auto a = found.values(), b = wanted.values();
+  for (std::size_t i = 0; i < b.size(); ++i)
+    BOOST_TEST(std::memcmp(a[i].second.raw(), b[i].second.raw(), b[i].second.bytes()) == 0, a[i].first);
+  BOOST_TEST(says(found.replicas().steps_recorded().refused, "cudaGraphLaunch"));
+  BOOST_TEST(found.replicas().steps_recorded().replays == 0);
+}
+
+BOOST_AUTO_TEST_CASE(it_is_an_error_where_a_graph_was_asked_for) {
+  const NoRoom fault;
+  Place gpu = on_gpu();
+  DeviceRun run(config_with("true"), gpu);
+  BOOST_CHECK_EXCEPTION(run.run_to(steps), UsageError, [](const UsageError& error) {
+    return says(error.what(), "train.cuda_graph = true") && says(error.what(), "cudaGraphLaunch");
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::test

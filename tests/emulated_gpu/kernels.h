@@ -1,0 +1,95 @@
+// CUDA's kernels as C++ for the CPU. The build rewrites each launch of a .cu file into launch() (by
+// rewrite_launches.py) and includes this before all else.
+//
+// A block's threads are fibers, and blocks run one after another. A warp runs until it has to wait for
+// others, so that a missing __syncthreads() shows; warps and their lanes take turns in rising order in one
+// block, in falling order in the next. What a GPU leaves undefined ends the program with the reason: a
+// barrier or a shuffle that some threads never reach, or a launch that no GPU takes.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#undef __global__
+#undef __device__
+#undef __host__
+#undef __shared__
+#undef __launch_bounds__
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __launch_bounds__(...)
+
+// Of the thread that runs, under CUDA's names.
+inline uint3 threadIdx, blockIdx;
+inline dim3 blockDim, gridDim;
+
+namespace lockstep::emulated_gpu {
+
+inline constexpr int warp_lanes = 32;
+
+/// One thread's work, as often as there are threads.
+struct Launched {
+  const char* kernel;
+  dim3 grid, block;
+  std::size_t shared_bytes;
+  std::function<void()> thread;
+};
+
+/// Queued on the stream.
+void launch(cudaStream_t stream, Launched launched);
+
+/// The rest of the block's threads arrive before it returns.
+void meet_block();
+/// Gives `mine` (8 bytes at most) to the warp; afterwards lane `lane` of it is at the address that returns,
+/// until the thread's next exchange.
+const void* exchange(const void* mine, std::size_t bytes, unsigned mask, int lane);
+int lane_of_thread();
+/// The block's shared memory whose size the launch names; uninitialised.
+void* shared_memory();
+
+template <class Kernel, class... Arguments>
+void launch(const char* name, dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
+            Kernel kernel, Arguments... arguments) {
+  static_assert((0 + ... + sizeof(Arguments)) <= 32764, "a kernel's arguments have at most 32764 bytes");
+  launch(stream, {name, grid, block, shared_bytes, [=] { kernel(arguments...); }});
+}
+
+template <class T>
+T from_lane(T mine, unsigned mask, int lane) {
+  static_assert(sizeof(T) <= 8);
+  T theirs;
+  std::memcpy(&theirs, exchange(&mine, sizeof mine, mask, lane), sizeof theirs);
+  return theirs;
+}
+
+}  // namespace lockstep::emulated_gpu
+
+inline void __syncthreads() { lockstep::emulated_gpu::meet_block(); }
+
+template <class T>
+T __shfl_sync(unsigned mask, T mine, int lane) {
+  return lockstep::emulated_gpu::from_lane(mine, mask, lane % lockstep::emulated_gpu::warp_lanes);
+}
+
+template <class T>
+T __shfl_xor_sync(unsigned mask, T mine, int by) {
+  return lockstep::emulated_gpu::from_lane(mine, mask, lockstep::emulated_gpu::lane_of_thread() ^ by);
+}
+
+using std::isfinite;
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline float normcdff(float x) { return 0.5f * std::erfc(x * -0.70710678118654752f); }
+
+template <class... Arguments>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Arguments...), cudaFuncAttribute attribute, int value) {
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value);
+}

@@ -1,0 +1,36 @@
+# .cu files once more, as C++ for the CPU.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+find_package(Boost 1.74 REQUIRED COMPONENTS context)
+
+set(rewritten_folder ${CMAKE_CURRENT_BINARY_DIR}/rewritten)
+
+# rewrite_launches(FILE RESULT): sets RESULT to the file that the build makes of it.
+function(rewrite_launches file result)
+  set(script ${CMAKE_CURRENT_SOURCE_DIR}/rewrite_launches.py)
+  string(REGEX REPLACE "[.]cu$" ".cpp" made ${rewritten_folder}/${file})
+  get_filename_component(folder ${made} DIRECTORY)
+  file(MAKE_DIRECTORY ${folder})
+  add_custom_command(OUTPUT ${made} COMMAND Python3::Interpreter ${script} ${PROJECT_SOURCE_DIR}/${file} ${made}
+                     DEPENDS ${script} ${PROJECT_SOURCE_DIR}/${file} VERBATIM)
+  # CUDA's C++ warns where it is compiled as such. Here, what C++ leaves undefined ends the program: a misaligned pack, an
+  # overflow, a null pointer.
+  set_source_files_properties(${made} PROPERTIES COMPILE_OPTIONS
+    "-w;-include;${CMAKE_CURRENT_SOURCE_DIR}/kernels.h;-fsanitize=undefined;-fsanitize-undefined-trap-on-error"
+    INCLUDE_DIRECTORIES "${rewritten_folder}/src;${CMAKE_CURRENT_SOURCE_DIR}/include;${PROJECT_SOURCE_DIR}/tests;${CUDAToolkit_INCLUDE_DIRS}")
+  set(${result} ${made} PARENT_SCOPE)
+endfunction()
+
+# rewritten_kernels(TARGET ROOM): the objects of a room's kernels.
+function(rewritten_kernels target room)
+  get_target_property(files lockstep_${room} SOURCES)
+  list(FILTER files INCLUDE REGEX "[.]cu$")
+  list(TRANSFORM files PREPEND src/${room}/)
+  file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${room}/*/*.cuh)
+  foreach(file ${files} ${headers})
+    rewrite_launches(${file} made)
+    list(APPEND sources ${made})
+  endforeach()
+  add_library(${target} OBJECT ${sources})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(${target} PRIVATE lockstep_${room})
+endfunction()

@@ -1,0 +1,7 @@
+#include "support/backend_under_test.h"
+
+namespace lockstep::test {
+
+std::unique_ptr<kernels::Backend> make_backend_under_test() { return kernels::make_cuda_backend(0); }
+
+}  // namespace lockstep::test

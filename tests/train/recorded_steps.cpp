@@ -1,0 +1,233 @@
+// Steps that are recorded and replayed (train.cuda_graph) are the steps they stand for: on a real GPU.
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <cstring>
+
+#include "checkpoint/sample.h"
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/save.h"
+#include "lockstep/comm/nccl.h"
+#include "lockstep/kernels/gpus.h"
+#include "lockstep/train/evaluate.h"
+#include "train/on_a_device.h"
+
+namespace lockstep::test {
+
+namespace {
+
+Place on_gpu(bool reproducible = true) {
+  Place place(kernels::make_cuda_backend(0));
+  place.transport = comm::make_nccl_communicator(
+      world(), {.stream = place.backend->stream(), .reproducible = reproducible});
+  return place;
+}
+
+constexpr std::int64_t steps = 9, replayed_from = 5;  // met at steps 1 and 2, recorded at 3 and 4
+
+const std::string plain_gpt = "name = gpt\nlayers = 2\nheads = 2\nchannels = 16\ncontext = 8\nvocab = 256\n";
+
+/// By one rank alone, what everybody gets; by several, what has to be asked for.
+std::string wish() { return world().size() == 1 ? "auto" : "true"; }
+
+train::Config recorded(train::Config config) {
+  config.train.cuda_graph = wish();
+  return config;
+}
+
+using Values = std::vector<std::pair<std::string, Tensor>>;
+
+void check_same(DeviceRun& found, DeviceRun& wanted) {
+  BOOST_TEST(found.losses() == wanted.losses(), boost::test_tools::per_element());
+  const Values a = found.values(), b = wanted.values();
+  BOOST_REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i)
+    BOOST_TEST(std::memcmp(a[i].second.raw(), b[i].second.raw(), b[i].second.bytes()) == 0, a[i].first);
+}
+
+void check_replays(const DeviceRun& run, std::int64_t replays) {
+  const ddp::StepsRecorded& so_far = const_cast<DeviceRun&>(run).replicas().steps_recorded();
+  BOOST_TEST(so_far.refused == "");
+  BOOST_TEST(so_far.recordings == 2);
+  BOOST_TEST(so_far.replays == replays);
+}
+
+void check_recorded_is_plain(const train::Config& config, bool reproducible = true) {
+  Place gpu = on_gpu(reproducible);
+  DeviceRun found(recorded(config), gpu), wanted(config, gpu);
+  found.run_to(steps);
+  wanted.run_to(steps);
+  check_same(found, wanted);
+  check_replays(found, steps - 3);
+}
+
+std::string refusal(const train::Config& config) {
+  Place gpu = on_gpu();
+  std::string text;
+  try {
+    DeviceRun run(config, gpu);
+    run.run_to(steps);
+  } catch (const UsageError& error) {
+    text = error.what();
+  }
+  return text;
+}
+
+bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+BOOST_AUTO_TEST_CASE(an_mlp_has_the_bits_of_plain_steps) {
+  check_recorded_is_plain(device_config(mlp));
+  check_recorded_is_plain(device_config(mlp), false);  // in NCCL's own order
+}
+
+BOOST_AUTO_TEST_CASE(a_gpt_has_the_bits_of_plain_steps) { check_recorded_is_plain(device_config(plain_gpt)); }
+
+BOOST_AUTO_TEST_CASE(a_gpt_in_bf16_has_the_bits_of_plain_steps) {
+  train::Config config = device_config(plain_gpt);
+  config.train.precision = "bf16";
+  check_recorded_is_plain(config);
+}
+
+BOOST_AUTO_TEST_CASE(a_resnet_has_the_bits_of_plain_steps_and_its_statistics) {
+  check_recorded_is_plain(device_config(resnet));
+}
+
+BOOST_AUTO_TEST_CASE(pieces_and_parts_that_are_computed_again_have_the_bits_of_plain_steps) {
+  train::Config config = device_config(plain_gpt + "recompute = true\n", "[ddp]\ncheck_every = 2\n");
+  config.train.micro_batches = 2;
+  check_recorded_is_plain(config);
+}
+
+BOOST_AUTO_TEST_CASE(several_shards_a_rank_have_the_bits_of_plain_steps) {
+  train::Config config = device_config(mlp);
+  config.train.shards = 3 * world().size() + 1;
+  config.train.global_batch = 2 * config.train.shards;
+  check_recorded_is_plain(config);
+}
+
+BOOST_AUTO_TEST_CASE(a_replayed_step_does_not_run_the_model) {
+  Place gpu = on_gpu();
+  DeviceRun run(recorded(device_config(mlp)), gpu);
+  run.run_to(replayed_from);
+  const int asked = run.losses_asked();
+  BOOST_TEST(asked > 0);
+  run.run_to(steps);
+  BOOST_TEST(run.losses_asked() == asked);
+}
+
+BOOST_AUTO_TEST_CASE(a_replayed_step_tells_its_times) {
+  Place gpu = on_gpu();
+  DeviceRun run(recorded(device_config(mlp)), gpu);
+  run.run_to(steps);
+  BOOST_TEST(run.last().compute_ms > 0);
+  BOOST_TEST(run.last().exposed_comm_ms >= 0);
+  for (const ddp::BucketTime& bucket : run.replicas().bucket_times())
+    BOOST_TEST(bucket.done_ms >= bucket.start_ms);
+}
+
+class Vectors final : public data::Dataset {
+ public:
+  std::int64_t size() const override { return 30; }
+  Shape x_shape() const override { return {6}; }
+  DType x_dtype() const override { return DType::float32; }
+  Shape y_shape() const override { return {}; }
+  std::int64_t classes() const override { return 5; }
+  std::string name() const override { return "vectors"; }
+  void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override {
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      std::fill_n(x.data<float>() + 6 * i, 6, static_cast<float>(samples[i]));
+      y.data<std::int64_t>()[i] = samples[i] % 5;
+    }
+  }
+};
+
+BOOST_AUTO_TEST_CASE(evaluations_and_checkpoints_come_between_replayed_steps) {
+  const SharedFolder folder(world());
+  const Vectors data;
+  const train::Config config = device_config(mlp);
+  Place gpu = on_gpu();
+  DeviceRun found(recorded(config), gpu), wanted(config, gpu);
+  for (std::int64_t end = 2; end <= steps + 2; ++end) {
+    for (DeviceRun* const run : {&found, &wanted}) {
+      run->run_to(end);
+      const auto swapped = run->ema().swap_in("0.9");
+      train::evaluate(run->model(), run->replicas().tape(), data, world());
+    }
+    if (end % 3 == 0) checkpoint::save_file(folder.file("a.h5"), found.contents(), world());
+  }
+  check_same(found, wanted);
+  check_replays(found, steps + 2 - 3);
+}
+
+BOOST_AUTO_TEST_CASE(a_replayed_step_finds_wrong_data_and_the_next_goes_on) {
+  Place gpu = on_gpu();
+  const train::Config config = device_config(mlp);
+  DeviceRun found(recorded(config), gpu), wanted(config, gpu);
+  for (DeviceRun* const run : {&found, &wanted}) {
+    run->run_to(replayed_from);
+    run->spoil_next(77);
+    BOOST_CHECK_EXCEPTION(run->run_to(steps), Error,
+                          [](const Error& error) { return says(error.what(), "77"); });
+    run->run_to(steps);
+  }
+  check_same(found, wanted);
+}
+
+BOOST_AUTO_TEST_CASE(dropout_makes_steps_plain_or_is_refused_by_name) {
+  train::Config config = device_config(gpt);
+  config.train.cuda_graph = "true";
+  BOOST_TEST(says(refusal(config), "train.cuda_graph = true"));
+  BOOST_TEST(says(refusal(config), "dropout"));
+  if (world().size() > 1) return;
+  config.train.cuda_graph = "auto";
+  Place gpu = on_gpu();
+  DeviceRun found(config, gpu), wanted(device_config(gpt), gpu);
+  found.run_to(steps);
+  wanted.run_to(steps);
+  check_same(found, wanted);
+  BOOST_TEST(says(found.replicas().steps_recorded().refused, "dropout"));
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_be_recorded_is_refused_by_name) {
+  const auto with_true = [](train::Config config) {
+    config.train.cuda_graph = "true";
+    return config;
+  };
+  BOOST_TEST(says(refusal(with_true(device_config(mlp, "[ddp]\nsharded_optimizer = true\n"))),
+                  "ddp.sharded_optimizer"));
+  BOOST_TEST(says(refusal(with_true(device_config(resnet + "batch_norm = sync\n"))), "model.batch_norm"));
+  Place cpu = on_cpu();
+  BOOST_CHECK_EXCEPTION(DeviceRun(with_true(device_config(mlp)), cpu), UsageError,
+                        [](const UsageError& error) { return says(error.what(), "only a GPU's steps"); });
+}
+
+BOOST_AUTO_TEST_CASE(several_ranks_record_only_when_they_are_asked_to) {
+  if (world().size() == 1) return;
+  train::Config config = device_config(mlp);
+  config.train.cuda_graph = "auto";
+  Place gpu = on_gpu();
+  DeviceRun run(config, gpu);
+  run.run_to(steps);
+  BOOST_TEST(run.replicas().steps_recorded().recordings == 0);
+  BOOST_TEST(says(run.replicas().steps_recorded().refused, "train.cuda_graph = true"));
+}
+
+BOOST_AUTO_TEST_CASE(parameters_that_move_are_recorded_anew) {
+  Place gpu = on_gpu();
+  const train::Config config = device_config(mlp);
+  DeviceRun found(recorded(config), gpu), wanted(config, gpu);
+  for (DeviceRun* const run : {&found, &wanted}) {
+    run->run_to(replayed_from + 1);
+    const ModelState state = run->model();
+    Tensor& value = state.params.front()->value;
+    const Tensor elsewhere = gpu.backend->empty(value.shape());
+    gpu.backend->copy(value, elsewhere);
+    value = elsewhere;
+    run->run_to(replayed_from + 6);
+  }
+  check_same(found, wanted);
+  BOOST_TEST(found.replicas().steps_recorded().recordings == 4);
+}
+
+}  // namespace
+}  // namespace lockstep::test
