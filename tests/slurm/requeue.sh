@@ -45,9 +45,15 @@ starts_again() {
     sleep 0.2
   done
 }
-# hurry JOB: need not wait for Slurm's two minutes, only for what they are there for.
+# hurry JOB: need not wait for Slurm's two minutes, only for what they are there for: its processes to end, and the second to pass in
+# which they were killed, since slurmd takes what is to start in it for killed as well ("already killed, do not launch").
+declare -A hurried=()  # by job and restart
 hurry() {
-  if is "$1" PENDING && [ -z "$(steps_of "$1")" ]; then scontrol update JobId="$1" StartTime=now 2>/dev/null; fi
+  local start
+  start=$1.$(restarts "$1")
+  if [ -z "${hurried[$start]:-}" ] && is "$1" PENDING && [ -z "$(steps_of "$1")" ]; then
+    scontrol update JobId="$1" StartTime=now+2 2>/dev/null && hurried[$start]=yes
+  fi
 }
 # no_step_lost NAME: every start went on where the one before it was stopped.
 no_step_lost() {

@@ -213,24 +213,6 @@ BOOST_AUTO_TEST_CASE(shadows_swapped_in_lie_on_the_device) {
   run.run_to(3);
 }
 
-class Vectors final : public data::Dataset {
- public:
-  std::int64_t size() const override { return 90; }
-  Shape x_shape() const override { return {6}; }
-  DType x_dtype() const override { return DType::float32; }
-  Shape y_shape() const override { return {}; }
-  std::int64_t classes() const override { return 5; }
-  std::string name() const override { return "vectors"; }
-  void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override {
-    check_read(samples, x, y);
-    for (std::size_t i = 0; i < samples.size(); ++i) {
-      const Random random({3, purpose_of("vectors"), static_cast<std::uint64_t>(samples[i]), 0});
-      for (std::size_t k = 0; k < 6; ++k) x.data<float>()[i * 6 + k] = random.normal(k);
-      y.data<std::int64_t>()[i] = samples[i] % 5;
-    }
-  }
-};
-
 BOOST_AUTO_TEST_CASE(an_evaluation_finds_the_same) {
   const Vectors data;
   const train::Config config = device_config(mlp);

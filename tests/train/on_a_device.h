@@ -13,6 +13,7 @@
 #include "lockstep/autograd/functions.h"
 #include "lockstep/base/random.h"
 #include "lockstep/checkpoint/contents.h"
+#include "lockstep/data/dataset.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/ddp/hooks.h"
@@ -67,6 +68,25 @@ inline data::Shard made_up_shard(const train::Config& config, std::int64_t step,
     return {index, numbers({samples, model.in_channels, 8, 8}), classes({samples}, model.classes, 1 << 20)};
   return {index, numbers({samples, model.sizes.front()}), classes({samples}, model.sizes.back(), 1 << 20)};
 }
+
+/// To evaluate `mlp` on: random, by sample.
+class Vectors final : public data::Dataset {
+ public:
+  std::int64_t size() const override { return 90; }
+  Shape x_shape() const override { return {6}; }
+  DType x_dtype() const override { return DType::float32; }
+  Shape y_shape() const override { return {}; }
+  std::int64_t classes() const override { return 5; }
+  std::string name() const override { return "vectors"; }
+  void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override {
+    check_read(samples, x, y);
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      const Random random({3, purpose_of("vectors"), static_cast<std::uint64_t>(samples[i]), 0});
+      for (std::size_t k = 0; k < 6; ++k) x.data<float>()[i * 6 + k] = random.normal(k);
+      y.data<std::int64_t>()[i] = samples[i] % 5;
+    }
+  }
+};
 
 class DeviceRun {
  public:

@@ -1,5 +1,4 @@
 // Steps that are recorded and replayed (train.cuda_graph) are the steps they stand for: on a real GPU.
-#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstring>
@@ -124,22 +123,6 @@ BOOST_AUTO_TEST_CASE(a_replayed_step_tells_its_times) {
   for (const ddp::BucketTime& bucket : run.replicas().bucket_times())
     BOOST_TEST(bucket.done_ms >= bucket.start_ms);
 }
-
-class Vectors final : public data::Dataset {
- public:
-  std::int64_t size() const override { return 30; }
-  Shape x_shape() const override { return {6}; }
-  DType x_dtype() const override { return DType::float32; }
-  Shape y_shape() const override { return {}; }
-  std::int64_t classes() const override { return 5; }
-  std::string name() const override { return "vectors"; }
-  void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override {
-    for (std::size_t i = 0; i < samples.size(); ++i) {
-      std::fill_n(x.data<float>() + 6 * i, 6, static_cast<float>(samples[i]));
-      y.data<std::int64_t>()[i] = samples[i] % 5;
-    }
-  }
-};
 
 BOOST_AUTO_TEST_CASE(evaluations_and_checkpoints_come_between_replayed_steps) {
   const SharedFolder folder(world());
