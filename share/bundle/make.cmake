@@ -1,5 +1,5 @@
-# Makes OUTPUT/lockstep-VERSION-PROCESSOR.tar.COMPRESSION (xz or gz, at LEVEL 0 to 9), and leaves its contents beside it. Run by the target
-# `bundle` (LockstepBundle.cmake), in the folder OUTPUT.
+# Makes OUTPUT/lockstep-VERSION-PROCESSOR.tar.COMPRESSION (xz or gz, see archive.py), and leaves its contents beside it. Run by the
+# target `bundle` (LockstepBundle.cmake), in the folder OUTPUT.
 #
 #   bin/        links to libexec/launch, which starts the program of the same name: lockstep, mpirun, mpiexec, orted, ompi_info
 #   libexec/    the programs themselves; libexec/openmpi: Open MPI's
@@ -145,10 +145,7 @@ endforeach()
 file(WRITE ${root}/CONTENTS "${contents}")
 
 # --- the archive --------------------------------------------------------------------------------------------------------------
-# xz finds what test programs share, gzip does not: 38 MB and 72, in about 70 s and 12.
-set(gz GZip)
-set(xz XZ)
-file(ARCHIVE_CREATE OUTPUT ${archive} PATHS ${name} FORMAT gnutar COMPRESSION ${${COMPRESSION}} COMPRESSION_LEVEL ${LEVEL})
+run(packed ${PYTHON} ${SOURCE}/share/bundle/archive.py ${root} ${archive})
 file(SIZE ${archive} bytes)
 math(EXPR mebibytes "(${bytes} + 1048575) / 1048576")
 message(NOTICE "The bundle: ${archive}, ${mebibytes} MiB")

@@ -4,14 +4,14 @@
 find_package(Python3 QUIET COMPONENTS Interpreter)
 find_program(MPIRUN NAMES mpirun mpiexec REQUIRED)
 
-# Wants OUTPUT, COMPRESSION, LEVEL and the script besides: a test gives its own.
+# Wants OUTPUT, COMPRESSION and the script besides: a test gives its own.
 set(LOCKSTEP_BUNDLE_COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DBUILD=${PROJECT_BINARY_DIR} -DVERSION=${PROJECT_VERSION}
     -DPROCESSOR=${CMAKE_SYSTEM_PROCESSOR} -DARCH=${LOCKSTEP_ARCH} -DMPIRUN=${MPIRUN} -DSTRIP=${CMAKE_STRIP} -DOBJDUMP=${CMAKE_OBJDUMP}
     -DREADELF=${CMAKE_READELF} -DCTEST=${CMAKE_CTEST_COMMAND} -DPYTHON=${Python3_EXECUTABLE})
 set(LOCKSTEP_BUNDLE_SCRIPT ${PROJECT_SOURCE_DIR}/share/bundle/make.cmake)
 
-# lockstep_programs(VARIABLE FOLDER): the programs and plugins that this folder and those below it build, but for folders with the
-# property LOCKSTEP_NOT_IN_BUNDLE.
+# lockstep_programs(VARIABLE FOLDER): the programs and plugins that this folder and those below it build, but for folders and targets
+# with the property LOCKSTEP_NOT_IN_BUNDLE.
 function(lockstep_programs variable folder)
   get_property(stays DIRECTORY ${folder} PROPERTY LOCKSTEP_NOT_IN_BUNDLE)
   if(stays)
@@ -23,7 +23,8 @@ function(lockstep_programs variable folder)
   set(found "")
   foreach(target ${targets})
     get_target_property(type ${target} TYPE)
-    if(type MATCHES "^(EXECUTABLE|MODULE_LIBRARY)$")
+    get_target_property(stays ${target} LOCKSTEP_NOT_IN_BUNDLE)
+    if(type MATCHES "^(EXECUTABLE|MODULE_LIBRARY)$" AND NOT stays)
       list(APPEND found ${target})
     endif()
   endforeach()
@@ -44,7 +45,7 @@ function(lockstep_bundle)
   file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/programs.txt CONTENT "${files}")
   set(output ${PROJECT_BINARY_DIR}/bundle)
   add_custom_target(bundle ${CMAKE_COMMAND} -E make_directory ${output}
-                    COMMAND ${CMAKE_COMMAND} -E chdir ${output} ${LOCKSTEP_BUNDLE_COMMAND} -DOUTPUT=${output} -DCOMPRESSION=xz -DLEVEL=3
+                    COMMAND ${CMAKE_COMMAND} -E chdir ${output} ${LOCKSTEP_BUNDLE_COMMAND} -DOUTPUT=${output} -DCOMPRESSION=xz
                             -P ${LOCKSTEP_BUNDLE_SCRIPT}
                     USES_TERMINAL VERBATIM)
   add_dependencies(bundle ${programs})

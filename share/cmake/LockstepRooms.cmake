@@ -16,9 +16,10 @@ target_compile_options(lockstep_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${L
 if(LOCKSTEP_ARCH)
   target_compile_options(lockstep_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=${LOCKSTEP_ARCH}>)
 endif()
-# nvcc hands warnings to the host compiler; constexpr functions (random.h) serve on the device, too.
+# nvcc hands warnings to the host compiler; constexpr functions (random.h) serve on the device, too. Small kernels for several GPUs are
+# compressed as well, to a fifth: every program has them all.
 target_compile_options(lockstep_options INTERFACE
-  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall,-Wextra,-Wshadow,-Wconversion,-Wno-sign-conversion>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xfatbin=-compress-all;-Xcompiler=-Wall,-Wextra,-Wshadow,-Wconversion,-Wno-sign-conversion>"
   "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${LOCKSTEP_WERROR}>>:-Werror=all-warnings>")
 if(LOCKSTEP_SANITIZE)
   target_compile_options(lockstep_options INTERFACE

@@ -57,6 +57,10 @@ function(lockstep_test name)
   endif()
 
   add_executable(test.${name} ${TEST_SOURCES})
+  # Another machine would find the same: where a GPU is pretended, and how often memory is asked for.
+  if(TEST_LIBRARIES MATCHES "lockstep_emulated|lockstep_test_allocations")
+    set_property(TARGET test.${name} PROPERTY LOCKSTEP_NOT_IN_BUNDLE ON)
+  endif()
   list(TRANSFORM TEST_ROOMS PREPEND lockstep_)
   target_link_libraries(test.${name} PRIVATE ${main} ${TEST_LIBRARIES} ${TEST_ROOMS} lockstep_options
                         Boost::unit_test_framework)

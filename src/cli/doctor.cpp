@@ -49,7 +49,10 @@ Findings look(const comm::Communicator& world, const Scene& scene, const train::
   add("disk speed", disk_speed);
   add("file calls", file_calls);
   findings.push_back(guarded("precision", [&] { return precision(config); }));
-  if (config) findings.push_back(guarded("data", [&] { return data(*config); }));
+  if (config) {
+    findings.push_back(guarded("data", [&] { return data(*config); }));
+    findings.push_back(guarded("device", [&] { return device(*config); }));
+  }
   if (rank == 0) add("slurm", slurm);
   return findings;
 }

@@ -28,8 +28,9 @@ StepRecorder::StepRecorder(const Options& options, comm::Communicator& communica
   if (graph_ == Graph::never) return;
   if (!backend.records()) {
     if (graph_ == Graph::automatic) return;  // nothing that anybody would expect
-    throw UsageError("train.cuda_graph = true: only a GPU's steps are recorded, not those of {}; use auto",
-                     to_string(backend.device()));
+    throw UsageError(
+        "train.cuda_graph = true: only a GPU's steps are recorded, and it computes on {}; use auto",
+        to_string(backend.device()));
   }
   so_far_.refused = obstacle(options, communicator);
   wanted_ = so_far_.refused.empty();

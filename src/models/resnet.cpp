@@ -68,7 +68,9 @@ std::vector<std::unique_ptr<BasicBlock>> Resnet::make_blocks(const ModelConfig& 
 void Resnet::check_input(const Shape& x) const {
   if (x.rank() == 4 && x[1] == in_channels_) return;
   throw DataError(
-      "a batch of shape {} does not fit the resnet's [batch, {}, height, width] (model.in_channels)",
+      "a batch of shape {} does not fit the resnet's [batch, {}, height, width]; set model.in_channels to "
+      "the "
+      "channels of the data, or make its file again with the shape of its images (lockstep prepare --shape)",
       to_string(x), in_channels_);
 }
 

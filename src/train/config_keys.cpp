@@ -133,7 +133,10 @@ std::vector<Key> make_keys() {
           "or the part of data.train held out, fixed by the seed"),
       augment_key(),
 
-      key("train.steps", at(&Config::train, &TrainConfig::steps), "steps of the whole run", true),
+      key("train.steps", at(&Config::train, &TrainConfig::steps),
+          "steps of the whole run, which optimizer.schedule is laid over: with another number it goes on "
+          "along another curve",
+          true),
       key("train.global_batch", at(&Config::train, &TrainConfig::global_batch),
           "samples of a step, over all ranks"),
       key("train.shards", at(&Config::train, &TrainConfig::shards),

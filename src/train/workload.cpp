@@ -1,5 +1,6 @@
 #include "lockstep/train/workload.h"
 
+#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/images.h"
 #include "lockstep/data/text.h"
@@ -71,9 +72,8 @@ void check_shards(const Config& config, const comm::Communicator& world) {
   }
   if (world.size() > shards) {
     throw UsageError(
-        "{} ranks are more than the {} shards of the run; start at most {} ranks (or a new run with more "
-        "train.shards)",
-        world.size(), shards, shards);
+        "{} are more than the {} of the run; start at most {} (or a new run with train.shards = {} or more)",
+        counted(world.size(), "rank"), counted(shards, "shard"), counted(shards, "rank"), world.size());
   }
 }
 

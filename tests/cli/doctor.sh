@@ -63,10 +63,15 @@ says problem shards "3 ranks are more than the 2 shards of the run"
 sed 's/^shards = 2/shards = 3/' run.ini >odd.ini
 doctor 1 1 --config odd.ini
 says problem shards "3 shards do not divide train.global_batch = 16"
+for key in 'device = cuda' 'cuda_graph = true'; do
+  sed "s/^\[train\]/&\n$key/" run.ini >gpu.ini
+  CUDA_VISIBLE_DEVICES='' doctor 1 1 --config gpu.ini
+  says problem device "$key|device cuda: "
+done
 sed 's/digits.h5/missing.h5/' run.ini >missing.ini
 doctor 1 2 --config missing.ini
 says problem data "missing.h5: .*No such file or directory"
-rm odd.ini missing.ini
+rm odd.ini missing.ini gpu.ini
 
 # JSON: fixed keys, of ranks and hosts.
 for count in 1 2; do

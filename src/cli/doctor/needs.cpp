@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/reduction_tree.h"
 #include "lockstep/kernels/gpus.h"
+#include "lockstep/train/device.h"
 #include "lockstep/train/precision.h"
 #include "lockstep/train/workload.h"
 
@@ -66,6 +67,25 @@ Finding precision(const train::Config* config) {
   } catch (const UsageError& error) {
     return {subject, Verdict::problem, error.what(),
             "use processors with AVX512-BF16 or AMX, or see lockstep train --help-keys"};
+  }
+}
+
+Finding device(const train::Config& config) {
+  const char* const subject = "device";
+  const kernels::Gpus gpus = kernels::find_gpus();
+  const train::RankDevices here{.gpus = static_cast<int>(gpus.visible.size()),
+                                .problem = gpus.problem,
+                                .remedy = gpus.remedy,
+                                .host = "this machine"};
+  try {
+    const bool on_cpus =
+        train::choose_device(config.train.device, gpus.built, {&here, 1}, "").kind == Device::Kind::cpu;
+    if (on_cpus && config.train.cuda_graph == "true")
+      return {subject, Verdict::problem, "train.cuda_graph = true, but it would compute on CPUs",
+              "choose train.cuda_graph = auto"};
+    return {subject, Verdict::ok, on_cpus ? "trains on CPUs" : "trains on GPUs", ""};
+  } catch (const UsageError& error) {
+    return {subject, Verdict::problem, error.what(), "change train.device, or start it where GPUs are"};
   }
 }
 

@@ -12,6 +12,8 @@ Needs needs_of(const train::Config& config, const comm::Communicator& world);
 Finding data(const train::Config& config);
 /// Whether this processor computes fast in bf16, and what becomes of the run if not; `config` may be none.
 Finding precision(const train::Config* config);
+/// Whether this machine has what the run is to compute on.
+Finding device(const train::Config& config);
 /// Whether so many ranks can share the work.
 Finding shards(const train::Config& config, const comm::Communicator& world);
 
