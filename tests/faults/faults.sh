@@ -45,6 +45,15 @@ processes_of() {
   done
 }
 
+# all_gone ID SECONDS: waits for the last of them; false if one is still there after that time.
+all_gone() {
+  local until=$((SECONDS + $2))
+  while [ -n "$(processes_of "$1")" ]; do
+    [ "$SECONDS" -lt "$until" ] || return 1
+    sleep 0.1
+  done
+}
+
 # small_run: run.ini. The weights, AdamW's state and one average make 2.7 MiB, so that ranks 0 to 2 all write.
 small_run() {
   digits digits.h5

@@ -37,14 +37,9 @@ start_ranks() {
 
 # ended EXPECTED-CODES: waits for the launcher and for the last process, and notes how long that took after the strike.
 ended() {
-  local code=0 processes
+  local code=0
   wait "$launcher" || code=$?
-  for _ in $(seq 100); do
-    processes=$(processes_of "$id")
-    [ -n "$processes" ] || break
-    sleep 0.1
-  done
-  [ -z "$processes" ] || { fail "$case: processes are left: $processes"; xargs kill -KILL <<<"$processes"; }
+  all_gone "$id" 10 || { fail "$case: processes are left: $(processes_of "$id")"; processes_of "$id" | xargs -r kill -KILL; }
   [[ $code =~ ^($1)$ ]] || fail "$case: exit code $code, not $1: $(tail -n 5 err.log)"
   sed -n 's/.* at=//p' strike.log | awk -v now="$(date +%s%N)" -v case="$case" '{ printf "%.2f s  %s\n", (now - $1) / 1e9, case }' >>times.log
 }
@@ -165,11 +160,7 @@ case $kind in
     kill -STOP "$mpirun"
     strike_rank 1 backward KILL 3 || fail "$case: $(cat strike.log)"
     processes_of "$id" | xargs kill -TERM
-    for _ in $(seq 100); do
-      [ -n "$(processes_of "$id")" ] || break
-      sleep 0.1
-    done
-    [ -z "$(processes_of "$id")" ] || fail "$case: they stay"
+    all_gone "$id" 10 || fail "$case: they stay"
     kill -CONT "$mpirun"
     ended '5|137'  # mpirun finds several that have ended
     once '^lockstep: rank 1 \(.* has died; in step'
