@@ -69,8 +69,8 @@ void Resnet::check_input(const Shape& x) const {
   if (x.rank() == 4 && x[1] == in_channels_) return;
   throw DataError(
       "a batch of shape {} does not fit the resnet's [batch, {}, height, width]; set model.in_channels to "
-      "the "
-      "channels of the data, or make its file again with the shape of its images (lockstep prepare --shape)",
+      "the channels of the data, or make its file again with the shape of its images (lockstep prepare "
+      "--shape)",
       to_string(x), in_channels_);
 }
 
