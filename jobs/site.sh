@@ -20,6 +20,10 @@ srun_mpi=${LOCKSTEP_SRUN_MPI:-}
 export LOCKSTEP_BIND=${LOCKSTEP_BIND:-cores}
 bind=$LOCKSTEP_BIND
 
+# How ranks under srun --mpi=pmix wait for one another in MPI_Init. Slurm's default, by a tree where there is no data, does not wait
+# at all on fewer nodes than its TreeWidth (50; Slurm 20.11 and later), and now and then a rank dies of what comes too early.
+export SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring}
+
 # Further flags of srun or mpirun.
 launcher_flags=${LOCKSTEP_LAUNCHER_FLAGS:-}
 

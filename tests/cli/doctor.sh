@@ -152,6 +152,14 @@ SLURM_JOB_ID=42 SLURM_JOB_NUM_NODES=2 SLURM_RESTART_COUNT=3 with_slurm 0 1
 says ok slurm "version 22.05.8, job 42, nodes: 2, restart 3, time left 1-02:03:04, srun has pmix"
 SLURM_JOB_ID=7 with_slurm 0 1
 says note slurm "job 7; squeue does not say how much time is left"
+# A step of several nodes whose fences are none (step NODES FENCE).
+step() { PMIX_NAMESPACE=slurm.pmix.42.0 SLURM_JOB_ID=42 SLURM_STEP_NUM_NODES=$1 SLURM_PMIX_FENCE=$2 with_slurm 0 1; }
+step 2 ''
+says note slurm "do not wait for one another in MPI_Init"
+step 2 ring
+says ok slurm "srun has pmix"
+step 1 ''
+says ok slurm "srun has pmix"
 printf '#!/bin/sh\necho pmi2\n' >slurm/srun
 SLURM_JOB_ID=42 with_slurm 0 1
 says note slurm "srun has no pmix; start ranks with mpirun"

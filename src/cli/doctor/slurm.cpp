@@ -20,6 +20,16 @@ std::string environment(const char* name) {
 /// "22.05.8" of "slurm-wlm 22.05.8"
 std::string version_in(const std::string& text) { return text.substr(text.rfind(' ') + 1); }
 
+/// Ranks of several nodes under `srun --mpi=pmix` that pass MPI_Init's barriers one by one. Slurm makes a
+/// fence without data along a tree, which since version 20.11 it leaves out for a step of fewer nodes than
+/// TreeWidth (src/common/reverse_tree.c), so that a rank may be sent what it is not yet ready to receive, and
+/// die of it. A fence along a ring is one. What the site's mpi.conf says (PMIxCollFence) is not known here.
+bool may_start_apart() {
+  return environment("PMIX_NAMESPACE").rfind("slurm.pmix", 0) == 0 &&
+         std::atoi(environment("SLURM_STEP_NUM_NODES").c_str()) > 1 &&
+         environment("SLURM_PMIX_FENCE") != "ring";
+}
+
 }  // namespace
 
 Finding slurm(const Scene&) {
@@ -48,6 +58,14 @@ Finding slurm(const Scene&) {
   const auto kinds = output_of({"srun", "--mpi=list"}, answer_timeout_s);
   if (kinds && kinds->find("pmix") == std::string::npos) {
     return {subject, Verdict::note, text + "; srun has no pmix", "start ranks with mpirun inside the job"};
+  }
+  if (may_start_apart()) {
+    return {subject, Verdict::note,
+            text +
+                "; ranks that srun --mpi=pmix starts do not wait for one another in MPI_Init: one may crash "
+                "there",
+            "SLURM_PMIX_FENCE=ring in the environment of srun (jobs/site.sh sets it), or PMIxCollFence=ring "
+            "in the site's mpi.conf"};
   }
   return {subject, Verdict::ok, text + (kinds ? ", srun has pmix" : ""), ""};
 }
