@@ -235,7 +235,7 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
   if (!std::isfinite(result.mean_loss())) {
     throw TrainingError(
         "step {}: the loss is {}; lower optimizer.lr, set optimizer.clip, or look at the data", done_ + 1,
-        result.mean_loss());
+        std::isnan(result.mean_loss()) ? "nan" : "infinite");
   }
   const double start_s = monotonic_s();
   whereabouts::enter(Phase::optimizer);

@@ -1,5 +1,7 @@
 #include "lockstep/train/workload.h"
 
+#include <filesystem>
+
 #include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/images.h"
@@ -30,6 +32,16 @@ std::unique_ptr<data::Dataset> open_data(const Config& config, std::int64_t clas
   return text;
 }
 
+/// A file that is not there, with the key that names it and what to do.
+void check_present(const char* key, const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error) || error) return;
+  throw DataError(
+      "{}: {}: No such file; lockstep prepare makes data files, and paths count from the folder where "
+      "lockstep is started",
+      key, path);
+}
+
 /// Evaluation images are normalised as those the model was trained on.
 data::ImagesOptions like(const data::Dataset* train) {
   const auto* const images = dynamic_cast<const data::Images*>(train);
@@ -42,6 +54,8 @@ data::ImagesOptions like(const data::Dataset* train) {
 DataSets::DataSets(const Config& config, std::int64_t classes) {
   if (config.data.train.empty())
     throw UsageError("data.train: is missing; give an HDF5 data file (see lockstep prepare)");
+  for (const std::string& path : config.data.train) check_present("data.train", path);
+  if (!config.data.eval.empty()) check_present("data.eval", config.data.eval);
   train_ = open_data(config, classes, config.data.train);
   if (!config.data.eval.empty()) eval_ = open_data(config, classes, {config.data.eval}, like(train_.get()));
   if (config.data.eval_fraction > 0)

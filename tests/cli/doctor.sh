@@ -70,7 +70,7 @@ for key in 'device = cuda' 'cuda_graph = true'; do
 done
 sed 's/digits.h5/missing.h5/' run.ini >missing.ini
 doctor 1 2 --config missing.ini
-says problem data "missing.h5: .*No such file or directory"
+says problem data "data.train: missing.h5: No such file; lockstep prepare makes"
 rm odd.ini missing.ini gpu.ini
 
 # JSON: fixed keys, of ranks and hosts.
@@ -104,12 +104,12 @@ fi
 
 # Binding.
 LOCKSTEP_BIND=none doctor 0 1
-says ok threads "training binds none"
+says ok binding "training binds no threads"
 sed 's/\[train\]/&\nbind = none/' run.ini >unbound.ini
 doctor 0 2 --config unbound.ini
-says ok threads "training binds none"
+says ok binding "training binds no threads"
 doctor 0 1
-says_not "training binds none"
+says_not "training binds no threads"
 if [ "$(nproc)" -gt 1 ] && command -v taskset >/dev/null; then
   core=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
   mixed "taskset -c $core '$LOCKSTEP' doctor" "taskset -c $core '$LOCKSTEP' doctor"

@@ -80,11 +80,11 @@ Findings binding(const comm::Communicator& world, const std::vector<train::RankC
   }
   if (!needs.bind)
     findings.push_back(
-        {"threads", Verdict::ok, "training binds none (train.bind or LOCKSTEP_BIND = none)", ""});
+        {"binding", Verdict::ok, "training binds no threads (train.bind or LOCKSTEP_BIND = none)", ""});
   for (int node = 0; needs.bind && node < topology.nodes(); ++node) {
     const train::NodeBinding bound = train::binding_of(cores, topology, node, needs.threads);
     if (bound.text.empty() || (node > 0 && bound.bound)) continue;
-    findings.push_back({"threads", bound.bound ? Verdict::ok : Verdict::note,
+    findings.push_back({"binding", bound.bound ? Verdict::ok : Verdict::note,
                         fmt::format("when training on the CPU, {}", bound.text),
                         bound.bound ? "" : "lower train.threads, or give each rank cores of its own"});
   }
