@@ -20,8 +20,8 @@ srun_mpi=${LOCKSTEP_SRUN_MPI:-}
 export LOCKSTEP_BIND=${LOCKSTEP_BIND:-cores}
 bind=$LOCKSTEP_BIND
 
-# How ranks under srun --mpi=pmix wait for one another in MPI_Init. Slurm's default, by a tree where there is no data, does not wait
-# at all on fewer nodes than its TreeWidth (50; Slurm 20.11 and later), and now and then a rank dies of what comes too early.
+# How ranks under srun --mpi=pmix wait for one another in MPI_Init. Slurm's default is a tree where there is no data, and since 20.11 that
+# waits for nobody on fewer nodes than its TreeWidth: now and then a rank dies of what another sends too early. A ring waits for all.
 export SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring}
 
 # Further flags of srun or mpirun.

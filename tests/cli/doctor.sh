@@ -160,6 +160,12 @@ step 2 ring
 says ok slurm "srun has pmix"
 step 1 ''
 says ok slurm "srun has pmix"
+printf '#!/bin/sh\necho "PMIxCollFence           = ring"\n' >slurm/scontrol
+chmod +x slurm/scontrol
+step 2 ''
+says ok slurm "srun has pmix"
+step 2 tree
+says note slurm "do not wait for one another in MPI_Init"
 printf '#!/bin/sh\necho pmi2\n' >slurm/srun
 SLURM_JOB_ID=42 with_slurm 0 1
 says note slurm "srun has no pmix; start ranks with mpirun"
