@@ -84,7 +84,7 @@ VARIANTS
 for pair in "2 3 true false" "5 1 false false" "1 4 false true"; do
   read -r before after sharded_before sharded_after <<<"$pair"
   run=killed-$model-$before
-  setsid bash -c "exec $LOCKSTEP_MPIRUN -n $before '$LOCKSTEP' train run.ini --run $run --set train.steps=100000 \
+  setsid bash -c "exec $LOCKSTEP_MPIRUN -n $before '$LOCKSTEP' train run.ini --run $run --set train.steps=$endless_steps \
     --set ddp.sharded_optimizer=$sharded_before" >"log-$run" 2>&1 &
   launcher=$!
   until [ -e "$run/checkpoints/step-000000006.h5" ] || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done

@@ -3,7 +3,7 @@
 source "$(dirname "$0")/../support/cli.sh"
 
 digits digits.h5
-small_mlp 'steps = 1000000' 'global_batch = 32' 'shards = 2' '[log]' 'every = 1000' >run.ini
+small_mlp "steps = $endless_steps" 'global_batch = 32' 'shards = 2' '[log]' 'every = 1000' >run.ini
 
 start() {  # start RUN RANKS: in the background; $launcher is its pid
   # shellcheck disable=SC2086

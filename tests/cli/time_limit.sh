@@ -4,7 +4,7 @@
 source "$(dirname "$0")/../support/cli.sh"
 
 digits digits.h5
-small_mlp 'steps = 1000000' 'global_batch = 32' 'shards = 2' >run.ini
+small_mlp "steps = $endless_steps" 'global_batch = 32' 'shards = 2' >run.ini
 printf '%s\n' '[optimizer]' 'schedule = constant' >>run.ini
 mkdir bin
 cat >bin/squeue <<SQUEUE

@@ -154,7 +154,7 @@ case $kind in
 
     # As Slurm does it: the launcher ends nobody, and SIGTERM comes from elsewhere.
     case="SIGTERM to those that are left"
-    start_ranks 4 --set train.steps=1000000
+    start_ranks 4 --set "train.steps=$endless_steps"
     strike_rank 0 sums USR1 3 || fail "$case: $(cat strike.log)"
     mpirun=$(pgrep -P "$launcher")
     kill -STOP "$mpirun"

@@ -7,7 +7,7 @@ source "$(dirname "$0")/faults.sh"
 two_hosts=$LOCKSTEP_SOURCE_DIR/tests/bench/two_hosts.sh
 
 small_run
-sed -i -e 's/^steps = .*/steps = 100000/; s/^every = .*/every = 50/' run.ini
+sed -i -e "s/^steps = .*/steps = $endless_steps/; s/^every = .*/every = 50/" run.ini
 printf '[fault]\nhang_timeout_s = 2\n' >>run.ini
 
 mkdir bin

@@ -11,10 +11,10 @@ endless() {
   shift
   : >"$name.log"
   # shellcheck disable=SC2086
-  $LOCKSTEP_MPIRUN -n 2 env "$@" "$LOCKSTEP" train run.ini --run "$name" --set train.steps=1000000 --set log.every=1 \
+  $LOCKSTEP_MPIRUN -n 2 env "$@" "$LOCKSTEP" train run.ini --run "$name" --set "train.steps=$endless_steps" --set log.every=1 \
     --set checkpoint.every=100 >"$name.log" 2>&1 </dev/null &
   launcher=$!
-  until grep -q "step [0-9]*/1000000" "$name.log" || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
+  until grep -q "step [0-9]*/$endless_steps" "$name.log" || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
 }
 
 # refused CODE TEXT [ARGUMENT...]: a start on two ranks in directory `subject` ends with the code and says the text in one line.
@@ -63,10 +63,10 @@ kill -STOP "${ranks_of_first[@]}"
 rm -rf subject
 mv mine subject
 ln -s subject mine  # a name of its own for the new start; the old one keeps writing to the same directory
-SLURM_JOB_ID=7 SLURM_RESTART_COUNT=4 timeout 60 "$LOCKSTEP" train run.ini --run mine --set train.steps=1000000 \
+SLURM_JOB_ID=7 SLURM_RESTART_COUNT=4 timeout 60 "$LOCKSTEP" train run.ini --run mine --set "train.steps=$endless_steps" \
   --set log.every=1 --set checkpoint.every=100 >second.log 2>&1 </dev/null &
 second=$!
-until grep -qs "step [0-9]*/1000000" second.log || ! kill -0 "$second" 2>/dev/null; do sleep 0.02; done
+until grep -qs "step [0-9]*/$endless_steps" second.log || ! kill -0 "$second" 2>/dev/null; do sleep 0.02; done
 grep -q "^slurm_restart_count=4" mine/lock || fail "$case: does not hold the lock: $(cat mine/lock second.log)"
 kill -CONT "${ranks_of_first[@]}"
 wait "$first"

@@ -14,7 +14,7 @@ export LOCKSTEP_BIND=none     # more cores than the machine has
 
 endless_run() {
   digits digits.h5
-  small_mlp 'steps = 1000000' 'global_batch = 16' 'shards = 4' 'seed = 5' >run.ini
+  small_mlp "steps = $endless_steps" 'global_batch = 16' 'shards = 4' 'seed = 5' >run.ini
   cat >>run.ini <<'INI'
 [optimizer]
 schedule = constant

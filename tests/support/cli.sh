@@ -7,6 +7,9 @@ scratch=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-test.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 cd "$scratch" || exit 1
 failures=0
+# Of train.steps, for runs that something else ends: no machine gets there while a test looks, not by tens of thousands a second.
+# shellcheck disable=SC2034  # for those who source this
+endless_steps=1000000000
 
 fail() {
   echo "FAILED: $*"
