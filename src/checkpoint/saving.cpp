@@ -60,6 +60,20 @@ void check_same_everywhere(const FileIndex& index, comm::Communicator& communica
 
 }  // namespace
 
+void together_if_writable(comm::Communicator& communicator, const std::function<void()>& check,
+                          const std::function<void()>& action) {
+  const bool checks = check && communicator.rank() == 0;
+  comm::together(communicator, [&] {
+    try {
+      action();
+    } catch (const std::exception&) {
+      if (checks) check();
+      throw;
+    }
+    if (checks) check();  // another rank's part may have failed
+  });
+}
+
 Saving::Saving(std::string path, const Contents& early, comm::Communicator& communicator, SaveOptions options)
     : path_(std::move(path)),
       temporary_(temporary_path(path_, options.mark)),
@@ -234,7 +248,8 @@ void Saving::write_share() {
 void Saving::write_share_through_mpi() {
   // What keeps a rank from opening it, it finds out here: MPI opens files together, and waits for all.
   std::optional<OpenFile> plain;
-  comm::together(communicator_, [&] { plain.emplace(temporary_, OpenFile::Mode::write); });
+  together_if_writable(communicator_, options_.check_may_write,
+                       [&] { plain.emplace(temporary_, OpenFile::Mode::write); });
   std::unique_ptr<comm::SharedFile> shared;
   comm::together(communicator_, [&] { shared = communicator_.open_shared_file(temporary_); });
   comm::together(communicator_, [&] {

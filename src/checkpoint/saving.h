@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,11 @@
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::checkpoint {
+
+/// Collective; `check` as SaveOptions::check_may_write. Who takes a run directory over removes drafts: what
+/// fails then on any rank, in whatever way, has that for its reason, and the error of check() is that of all.
+void together_if_writable(comm::Communicator& communicator, const std::function<void()>& check,
+                          const std::function<void()>& action);
 
 /// The steps, in order: construction (collective); copy_share() (collective), if the tensors will change
 /// before write_share() is over or needs_copy(); write_share(); complete() (collective), when all ranks have

@@ -189,7 +189,8 @@ void Store::settle(Wish wish) {
   std::unique_ptr<UnderWay> save = std::move(under_way_);
   const bool publishes = save->publishing && communicator_.rank() == 0;
   try {
-    comm::together(communicator_, [&] {
+    const auto check = [this] { run_directory_.check_held(); };
+    together_if_writable(communicator_, check, [&] {
       if (wish == Wish::give_up) {
         for (const auto& file : save->files) file->give_up();
       } else if (!save->publishing && !save->writer.failed()) {

@@ -1,6 +1,8 @@
 // Saves beside training: what the file holds is what the tensors held when the save began, one save at a
 // time, one error for all.
 #include <boost/test/unit_test.hpp>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "checkpoint/sample.h"
@@ -132,6 +134,24 @@ BOOST_FIXTURE_TEST_CASE(a_writer_that_fails_on_one_rank_fails_the_run_on_all_and
   store.save_contents(2, contents);  // the run may go on
   store.finish();
   BOOST_TEST(lc::verify(checkpoints + "/step-000000002.h5", world).whole());
+}
+
+BOOST_FIXTURE_TEST_CASE(a_save_fails_with_the_name_of_who_took_the_directory_over_meanwhile, Run) {
+  lc::Store store(run, world, {.async = true});
+  store.save_contents(1, contents);
+  store.finish();
+  store.save_contents(2, contents);
+  world.barrier();
+  if (world.rank() == 0) {  // as a later start does it
+    std::ofstream(run + "/lock") << "host=node9\npid=77\n";
+    for (const std::string& name : ls::test::names_in(checkpoints))
+      if (name.ends_with(".tmp")) std::filesystem::remove(checkpoints + "/" + name);
+  }
+  world.barrier();
+  BOOST_CHECK_EXCEPTION(store.finish(), ls::FailureError,
+                        mentions("run/lock", "taken over by pid 77 on node9"));
+  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"latest", "step-000000001.h5"}),
+             boost::test_tools::per_element());
 }
 
 BOOST_FIXTURE_TEST_CASE(a_save_that_nobody_waits_for_leaves_nothing_behind, Run) {

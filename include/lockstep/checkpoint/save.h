@@ -23,8 +23,8 @@ struct SaveOptions {
   /// Part of the temporary name, ".NAME.MARK.tmp": two runs that both believe the place is theirs never write
   /// into one file. Empty: ".NAME.tmp". The same on every rank.
   std::string mark = {};
-  /// Called on rank 0 before the file is laid out and again before it gets its name. What it throws is the
-  /// error.
+  /// Called on rank 0 before the file is laid out, when ranks open it through MPI, and before it gets its
+  /// name. What it throws is the error.
   std::function<void()> check_may_write = {};
   Io io = Io::posix;
 };
