@@ -85,7 +85,7 @@ for victim in launcher ranks; do
   case="started after SIGKILL of the $victim"
   rm -rf subject
   endless subject
-  until [ -e subject/checkpoints/step-000000100.h5 ] || ! kill -0 "$launcher"; do sleep 0.02; done
+  until [ -e subject/checkpoints/latest ] || ! kill -0 "$launcher"; do sleep 0.02; done
   if [ $victim = launcher ]; then
     kill -KILL "$launcher"
   else
