@@ -21,18 +21,18 @@ install(TARGETS lockstep EXPORT LockstepTargets ARCHIVE DESTINATION ${CMAKE_INST
 install(TARGETS lockstep_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY include/lockstep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT LockstepTargets NAMESPACE Lockstep:: DESTINATION ${package_dir})
-configure_package_config_file(share/cmake/LockstepConfig.cmake.in ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
+configure_package_config_file(cmake/LockstepConfig.cmake.in ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
                               INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
-              share/cmake/LockstepDependencies.cmake DESTINATION ${package_dir})
+              cmake/LockstepDependencies.cmake DESTINATION ${package_dir})
 # Relative to the file itself, so that `cmake --install --prefix` may put it anywhere.
 file(RELATIVE_PATH LOCKSTEP_PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 set(LOCKSTEP_PC_CUDA "")
 if(LOCKSTEP_HAS_CUDA)
   set(LOCKSTEP_PC_CUDA " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt -lpthread")
 endif()
-configure_file(share/cmake/lockstep.pc.in ${PROJECT_BINARY_DIR}/lockstep.pc @ONLY)
+configure_file(cmake/lockstep.pc.in ${PROJECT_BINARY_DIR}/lockstep.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(DIRECTORY share/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 FILES_MATCHING PATTERN "*.1")
 install(FILES share/completion/lockstep DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions OPTIONAL)

@@ -97,7 +97,7 @@ if(NOT headers MATCHES "program interpreter: ([^]\n]+)")
   message(FATAL_ERROR "${root}/libexec/lockstep names no loader: a static program?")
 endif()
 set(loader ${CMAKE_MATCH_1})
-configure_file(${SOURCE}/share/bundle/launch.in ${root}/libexec/launch @ONLY FILE_PERMISSIONS
+configure_file(${SOURCE}/cmake/bundle/launch.in ${root}/libexec/launch @ONLY FILE_PERMISSIONS
                OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 foreach(program lockstep mpirun mpiexec orted ompi_info)
   file(CREATE_LINK ../libexec/launch ${root}/bin/${program} SYMBOLIC)
@@ -118,14 +118,14 @@ foreach(file ${settings})
 endforeach()
 file(COPY ${mpi_pkgdatadir}/ DESTINATION ${root}/share/openmpi PATTERN "*-wrapper-data.txt" EXCLUDE)
 file(COPY ${SOURCE}/README.md ${SOURCE}/INSTALL ${SOURCE}/LICENSE ${SOURCE}/include DESTINATION ${root})
-file(COPY ${SOURCE}/share DESTINATION ${root} PATTERN cmake EXCLUDE PATTERN bundle EXCLUDE)
+file(COPY ${SOURCE}/share DESTINATION ${root})
 file(COPY ${SOURCE}/jobs DESTINATION ${root} PATTERN setup.sh EXCLUDE PATTERN quickstart.sh EXCLUDE)
 file(COPY ${SOURCE}/tests DESTINATION ${root} PATTERN "*.cpp" EXCLUDE PATTERN "*.h" EXCLUDE PATTERN "CMakeLists.txt" EXCLUDE
      PATTERN "*.cmake" EXCLUDE PATTERN "__pycache__" EXCLUDE PATTERN fuzz EXCLUDE PATTERN package EXCLUDE PATTERN "tests/run.sh" EXCLUDE)
 
 run(tests ${CTEST} --test-dir ${BUILD} --show-only=json-v1)
 file(WRITE ${OUTPUT}/ctest.json "${tests}")
-execute_process(COMMAND ${PYTHON} ${SOURCE}/share/bundle/test_list.py ${SOURCE} ${BUILD} ${BUILD}/programs.txt ${MPIRUN}
+execute_process(COMMAND ${PYTHON} ${SOURCE}/cmake/bundle/test_list.py ${SOURCE} ${BUILD} ${BUILD}/programs.txt ${MPIRUN}
                 INPUT_FILE ${OUTPUT}/ctest.json OUTPUT_FILE ${root}/tests/list.json COMMAND_ERROR_IS_FATAL ANY)
 
 run(glibc getconf GNU_LIBC_VERSION)
@@ -145,7 +145,7 @@ endforeach()
 file(WRITE ${root}/CONTENTS "${contents}")
 
 # --- the archive --------------------------------------------------------------------------------------------------------------
-run(packed ${PYTHON} ${SOURCE}/share/bundle/archive.py ${root} ${archive})
+run(packed ${PYTHON} ${SOURCE}/cmake/bundle/archive.py ${root} ${archive})
 file(SIZE ${archive} bytes)
 math(EXPR mebibytes "(${bytes} + 1048575) / 1048576")
 message(NOTICE "The bundle: ${archive}, ${mebibytes} MiB")

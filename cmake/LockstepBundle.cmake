@@ -1,6 +1,6 @@
 # `cmake --build BUILD --target bundle`: one archive of the programs, the tests and every library they need, which runs from any
 # folder of another Linux (INSTALL: "On a machine without root or packages"). What is in it and how it is made:
-# share/bundle/make.cmake.
+# cmake/bundle/make.cmake.
 find_package(Python3 QUIET COMPONENTS Interpreter)
 find_program(MPIRUN NAMES mpirun mpiexec REQUIRED)
 
@@ -8,7 +8,7 @@ find_program(MPIRUN NAMES mpirun mpiexec REQUIRED)
 set(LOCKSTEP_BUNDLE_COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DBUILD=${PROJECT_BINARY_DIR} -DVERSION=${PROJECT_VERSION}
     -DPROCESSOR=${CMAKE_SYSTEM_PROCESSOR} -DARCH=${LOCKSTEP_ARCH} -DMPIRUN=${MPIRUN} -DSTRIP=${CMAKE_STRIP} -DOBJDUMP=${CMAKE_OBJDUMP}
     -DREADELF=${CMAKE_READELF} -DCTEST=${CMAKE_CTEST_COMMAND} -DPYTHON=${Python3_EXECUTABLE})
-set(LOCKSTEP_BUNDLE_SCRIPT ${PROJECT_SOURCE_DIR}/share/bundle/make.cmake)
+set(LOCKSTEP_BUNDLE_SCRIPT ${PROJECT_SOURCE_DIR}/cmake/bundle/make.cmake)
 
 # lockstep_programs(VARIABLE FOLDER): the programs and plugins that this folder and those below it build, but for folders and targets
 # with the property LOCKSTEP_NOT_IN_BUNDLE.
