@@ -119,7 +119,7 @@ for words in inspect eval generate verify "diff back.h5"; do
   [ "$code" -eq 3 ] || { [ "$words" = "diff back.h5" ] && [ "$code" -eq 2 ]; } || fail "$words of a .safetensors file: exit $code"
   grep -q "model.safetensors: is a .safetensors file; make a checkpoint of it: lockstep convert" out.log || fail "$words: $(cat out.log)"
 done
-for file in $checkpoint back.h5; do "$LOCKSTEP" eval $file --data digits.h5 --json >"eval-$(basename $file).json" || fail "eval $file"; done
+for file in $checkpoint back.h5; do "$LOCKSTEP" eval "$file" --data digits.h5 --json >"eval-$(basename "$file").json" || fail "eval $file"; done
 cmp -s eval-latest.json eval-back.h5.json || fail "back.h5 evaluates to $(cat eval-back.h5.json)"
 "$LOCKSTEP" eval bf16.h5 --data digits.h5 --json >bf16.json || fail "eval bf16.h5"
 

@@ -57,6 +57,6 @@ for verb in "" train eval generate prepare inspect diff verify convert ema bench
   # shellcheck disable=SC2086
   "$LOCKSTEP" $verb --help >help.txt || fail "$verb --help"
   lines=$(wc -l <help.txt) columns=$(wc -L <help.txt)
-  [ "$lines" -gt 3 ] && [ "$lines" -le 24 ] && [ "$columns" -le 80 ] || fail "$verb --help has $lines lines of up to $columns columns: it must fit a screen"
+  ((lines > 3 && lines <= 24 && columns <= 80)) || fail "$verb --help has $lines lines of up to $columns columns: it must fit a screen"
 done
 finish

@@ -32,12 +32,12 @@ one_error() {
   grep -Eq -e "$2" <<<"$lines" || fail "$1: '$lines' does not say: $2"
 }
 
-# ranks N VERB ARGUMENTS...: lockstep on N ranks.
+# ranks N VERB ARGUMENTS...: lockstep on N ranks; on one without mpirun, whose start costs more than what most tests start.
 ranks() {
-  local count=$1
+  local count=$1 start=()
   shift
-  # shellcheck disable=SC2086  # mpirun's flags are several words
-  $LOCKSTEP_MPIRUN -n "$count" "$LOCKSTEP" "$@"
+  [ "$count" -eq 1 ] || read -r -a start <<<"$LOCKSTEP_MPIRUN -n $count"
+  "${start[@]}" "$LOCKSTEP" "$@"
 }
 
 # expect_same A B: two checkpoints hold the same bits.
@@ -48,6 +48,10 @@ expect_same() {
 digits() {
   "$LOCKSTEP" prepare csv "$LOCKSTEP_SOURCE_DIR/share/data/digits.csv.gz" --shape 1,8,8 --out "$1" >/dev/null ||
     fail "prepare csv"
+}
+
+words() {
+  "$LOCKSTEP" prepare text "$LOCKSTEP_SOURCE_DIR/share/data/words.txt" --out "$1" >/dev/null || fail "prepare text"
 }
 
 # small_mlp TRAIN-SETTING...: sections [model], [data] (digits.h5) and [train] of a configuration.
