@@ -11,28 +11,31 @@ else
 fi
 
 export OMPI_MCA_odls_base_sigkill_timeout=0  # mpirun ends what is left of a job at once, not a second after asking
-# mode WORD...: what the words of a script ask for. With `all`, every point; with `kinds`, one of each kind; by default every
-# second of those, `async` the others: two tests make one whole set.
+# mode WORD...: what the words of a script ask for: `all` points or `one`; by default one of each kind, shared out among the script
+# without a word, with `async` and with `mpiio`: these tests make one whole set.
 mode() {
   local word
-  amount=half
+  amount=few
   settings=()
-  second=0
+  share=0
   for word in "$@"; do
     case $word in
-      all | kinds) amount=$word ;;
+      all | one) amount=$word ;;
       async)
         settings+=(--set checkpoint.async=true)
-        second=1
+        share=1
         ;;
-      mpiio) settings+=(--set checkpoint.io=mpiio) ;;
+      mpiio)
+        settings+=(--set checkpoint.io=mpiio)
+        share=2
+        ;;
       *) echo "$0: unknown word $word"; exit 2 ;;
     esac
   done
 }
-# taken TURN: whether this point is one of them.
+# taken TURN SHARES: whether this point is one of them: of SHARES scripts, told apart by their words, each takes its own.
 taken() {
-  [ "$amount" != half ] || [ $(($1 % 2)) -eq "$second" ]
+  [ "$amount" != few ] || [ $(($1 % $2)) -eq "$share" ]
 }
 settings=()  # --set SECTION.KEY=VALUE, of every start of this script
 last_step=8 base_step=4 case=""
@@ -45,9 +48,9 @@ processes_of() {
   done
 }
 
-# all_gone ID SECONDS: waits for the last of them; false if one is still there after that time.
+# all_gone ID: waits for the last of them; false if one is still there after a minute.
 all_gone() {
-  local until=$((SECONDS + $2))
+  local until=$((SECONDS + 60))
   while [ -n "$(processes_of "$1")" ]; do
     [ "$SECONDS" -lt "$until" ] || return 1
     sleep 0.1

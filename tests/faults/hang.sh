@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# hang.sh stop|end [all]: a rank is stopped, stuck or killed in each phase of a run. Always: the job ends in bounded time, with the
+# hang.sh stop|end|one [all]: a rank is stopped, stuck or killed in each phase of a run. Always: the job ends in bounded time, with the
 # right code, the rank, its step and its phase are named, no process is left, and the run goes on to the bits of one without a fault.
 # `stop`: SIGSTOP, a thread that is stuck for ever, reports; `end`: SIGKILL, SIGSEGV, SIGTERM, a launcher that goes, SIGTERM to those
-# that are left of a job that lost a rank.
-# By default one rank is struck in each phase, in turn; with `all`, each of 2 and of 4.
+# that are left of a job that lost a rank. `one`: a rank is stopped.
+# By default one rank is struck in each phase, in one of the ways; with `all`, each of 2 and of 4, in every way.
 # Environment: LOCKSTEP_STRIKE_PROGRAM, LOCKSTEP_STALL_LIBRARY (libstall.so), besides that of faults.sh.
 source "$(dirname "$0")/faults.sh"
 
@@ -11,8 +11,7 @@ kind=$1
 all=false
 [ "${2:-}" != all ] || all=true
 timeout_s=2
-export OMPI_MCA_odls_base_sigkill_timeout=1  # mpirun's own default: the others have time to name a rank that died
-phases=(start data forward backward sums header optimizer evaluation checkpoint)
+[ "$kind" != end ] || export OMPI_MCA_odls_base_sigkill_timeout=3  # the others have time to name a rank that died
 
 small_run
 sed -i -e 's/^steps = .*/steps = 400/; s/^every = .*/every = 40/' -e '/^\[train\]/a eval_every = 40' -e '/^\[data\]/a eval_fraction = 0.2' run.ini
@@ -39,7 +38,7 @@ start_ranks() {
 ended() {
   local code=0
   wait "$launcher" || code=$?
-  all_gone "$id" 10 || { fail "$case: processes are left: $(processes_of "$id")"; processes_of "$id" | xargs -r kill -KILL; }
+  all_gone "$id" || { fail "$case: processes are left: $(processes_of "$id")"; processes_of "$id" | xargs -r kill -KILL; }
   [[ $code =~ ^($1)$ ]] || fail "$case: exit code $code, not $1: $(tail -n 5 err.log)"
   sed -n 's/.* at=//p' strike.log | awk -v now="$(date +%s%N)" -v case="$case" '{ printf "%.2f s  %s\n", (now - $1) / 1e9, case }' >>times.log
 }
@@ -103,29 +102,35 @@ strike() {
   goes_on "$1"
 }
 
-# each SIGNAL CODE LINE PHASE...: strikes in these phases, a rank in turn of 2 and of 4, or all of them.
+# each SIGNAL CODE LINE PHASE... [-- PHASE...]: strikes in these phases, a rank in turn of 2 and of 4. With `all` every rank of them, and in
+# the phases after the dashes, too.
 each() {
   local signal=$1 code=$2 line=$3 phase ranks rank
   shift 3
   for phase in "$@"; do
     if $all; then
+      [ "$phase" != -- ] || continue
       for ranks in 2 4; do
         for ((rank = 0; rank < ranks; ++rank)); do strike "$ranks" "$rank" "$phase" "$signal" "$code" "$line"; done
       done
     else
+      [ "$phase" != -- ] || break
       ranks=$((cases % 2 == 0 ? 2 : 4))
       strike "$ranks" $((cases / 2 % ranks)) "$phase" "$signal" "$code" "$line"
     fi
   done
 }
 
+no_progress='%rank.*: no progress for .*; %place'
+stopped='%rank.*: no (progress|sign of life) for .*; %place.*the process is stopped$'
+died='%rank.* has died; %place'
 case $kind in
+  one) strike 2 1 backward STOP 5 "$stopped" ;;
   stop)
-    each STOP 5 '%rank.*: no (progress|sign of life) for .*; %place.*the process is stopped$' "${phases[@]}"
     # In their end ranks leave one after another, and Open MPI's mpirun itself may crash when it loses one there: by hand only.
-    if $all; then each STOP 5 '%rank.*: no (progress|sign of life) for .*; %place.*the process is stopped$' end; fi
-    each STALL 5 '%rank.*: no (progress|sign of life) for .*; %place' start  # its watchdog may not have started
-    each STALL 5 '%rank.*: no progress for .*; %place' data forward backward optimizer evaluation checkpoint
+    each STOP 5 "$stopped" start backward sums header checkpoint -- data forward optimizer evaluation end
+    each STALL 5 "$no_progress" data forward optimizer evaluation -- backward checkpoint
+    if $all; then each STALL 5 '%rank.*: no (progress|sign of life) for .*; %place' start; fi  # its watchdog may not have started
 
     case="a report, after a write to where nobody reads any more"
     ask_for_reports() { strike_rank 1 sums PIPE 2 && strike_rank 1 sums USR1 3 && strike_rank 0 sums USR1 3; }
@@ -140,9 +145,9 @@ case $kind in
     expect_same reference.h5 subject/checkpoints/latest
     ;;
   end)
-    each KILL 137 '%rank.* has died; %place' start data forward backward sums header optimizer evaluation checkpoint
-    each SEGV 139 '%rank.* has died; %place' start forward sums checkpoint
-    each TERM 75 '' start data forward backward sums header optimizer evaluation checkpoint
+    each KILL 137 "$died" start forward sums checkpoint -- data backward header optimizer evaluation
+    each SEGV 139 "$died" backward evaluation -- start forward sums checkpoint
+    each TERM 75 '' data optimizer header -- start forward backward sums evaluation checkpoint
 
     for signal in TERM KILL; do
       case="SIG$signal to the launcher"
@@ -160,7 +165,7 @@ case $kind in
     kill -STOP "$mpirun"
     strike_rank 1 backward KILL 3 || fail "$case: $(cat strike.log)"
     processes_of "$id" | xargs kill -TERM
-    all_gone "$id" 10 || fail "$case: they stay"
+    all_gone "$id" || fail "$case: they stay"
     kill -CONT "$mpirun"
     ended '5|137'  # mpirun finds several that have ended
     once '^lockstep: rank 1 \(.* has died; in step'
@@ -168,5 +173,5 @@ case $kind in
     if grep -q preempted err.log; then fail "$case: taken for a request"; fi
     ;;
 esac
-sort -n times.log | awk '{ time[NR] = $1; line[NR] = $0 } END { print NR " faults; from the fault to the last process gone: median " time[int((NR + 1) / 2)] " s, worst " line[NR] }'
+sort -n times.log | awk '{ time[NR] = $1; line[NR] = $0 } END { print "figures: " NR " faults; from the fault to the last process gone: median " time[int((NR + 1) / 2)] " s, worst " line[NR] }'
 finish

@@ -21,7 +21,7 @@ if [ "$first" = $hosts ]; then
 fi
 [ $code -eq 0 ] || give_up "$case: $(cat strike.log err.log)"
 processes_of "$id" | xargs kill -TERM
-all_gone "$id" 15 || { fail "$case: the other rank stays: $(cat err.log)"; processes_of "$id" | xargs -r kill -KILL; }
+all_gone "$id" || { fail "$case: the other rank stays: $(cat err.log)"; processes_of "$id" | xargs -r kill -KILL; }
 wait $hosts
 grep -qE '^lockstep: rank 1 \(h2-.*: no sign of life for .*; SIGTERM is taken for the end of this job' err.log ||
   fail "$case: rank 1 is not named: $(cat err.log)"

@@ -36,7 +36,7 @@ grep -q 'step 50/' err.log || { wait $hosts; code=$?; [ $code -ne 77 ] || { cat 
 [ "$(processes_of "$id" | wc -l)" -eq 2 ] || fail "$case: not two ranks: $(processes_of "$id")"
 ip -n "h1-$hosts" link set lockstep0 down || fail "$case: cannot take it down"
 down=$(date +%s%N)
-all_gone "$id" 15 || fail "$case: ranks are left after 15 s: $(processes_of "$id")"
+all_gone "$id" || fail "$case: ranks are left after a minute: $(processes_of "$id")"
 awk -v a="$down" -v b="$(date +%s%N)" 'BEGIN { printf "from the fault to the last rank gone: %.2f s\n", (b - a) / 1e9 }'
 grep -qE '^lockstep: rank 1 \(h2-.*: no sign of life for ' err.log || fail "$case: rank 1 is not named: $(grep ^lockstep err.log)"
 for _ in $(seq 300); do

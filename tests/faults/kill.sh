@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# kill.sh [all|kinds] [async|mpiio]: SIGKILL of any rank at the points of a save. Whatever it hits, the newest checkpoint is whole, the
+# kill.sh [all|one] [async|mpiio]: SIGKILL of any rank at the points of a save. Whatever it hits, the newest checkpoint is whole, the
 # run resumes on 1 to 4 ranks, ends in the bits of a run without a kill, and leaves no temporary file.
-# The points are those of a traced save; a kind of them is a rank, a call and a file. `all`: before, after and in the middle.
+# The points are those of a traced save; a kind of them is a rank, a call and a file. `all`: before, after and in the middle. `one`: in the
+# middle of a write.
 source "$(dirname "$0")/faults.sh"
 fault_step=6
 
@@ -51,8 +52,9 @@ at() {  # at RANKS: kills runs of that many
   for what in "create .*tmp" "fsync .*tmp" "rename .*tmp" "fsync checkpoints" "unlink step-000000002.h5"; do
     grep -Eq "^0 .* $what\$" strikes.log || fail "no point '$what' among those of $ranks ranks"
   done
+  [ "$amount" != one ] || sed -i -n '/^1 .* middle pwrite/ { p; q }' strikes.log
   while read -r rank nth when call file; do
-    taken $((turn++)) || continue
+    taken $((turn++)) 2 || continue
     case="kill $when $call $nth of $file on rank $rank of $ranks"
     ((++kills))
     from_base
@@ -72,5 +74,6 @@ at() {  # at RANKS: kills runs of that many
 
 at 2
 ! $all || { at 1; at 3; }
-echo "$kills kills"
+[ "$kills" -gt 0 ] || fail "nothing was killed"
+echo "figures: $kills kills"
 finish

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# storage.sh [all|kinds] [async|mpiio]: a call on a file of the run fails on one rank, once or from then on, with ENOSPC, EDQUOT,
+# storage.sh [all|one] [async|mpiio]: a call on a file of the run fails on one rank, once or from then on, with ENOSPC, EDQUOT,
 # EROFS or EIO. Every rank ends with the same one line and exit 3 (5 for EIO), earlier checkpoints are untouched, and the next
 # start goes on to the bits of a run without a fault, with nothing temporary left.
-# The calls are those of a traced run, the errors come in turn, once or from then on; `all`: both.
+# The calls are those of a traced run, the errors come in turn, once or from then on; `all`: both. `one`: a full disk.
 source "$(dirname "$0")/faults.sh"
 
 mode "$@"
@@ -12,7 +12,7 @@ prepare_base
 
 declare -A text_of=([ENOSPC]="No space left on device" [EDQUOT]="Disk quota exceeded" [EROFS]="Read-only file system"
   [EIO]="Input/output error")
-errors=(ENOSPC EDQUOT EROFS EIO) durations=(once always)
+errors=(ENOSPC EDQUOT EROFS EIO) durations=(always once)
 
 # ended CODE ERROR: as a run whose storage fails must end.
 ended() {
@@ -64,8 +64,9 @@ sweep() {
     place == "from_nothing" && all == "false" && $3 != "mkdir" && $4 !~ /config/ { next }
     all == "true" || !(kind in seen) { print }
     { seen[kind] = 1 }' points.log >strikes.log
+  [ "$amount" != one ] || sed -i -n '/^1 .* pwrite/ { p; q }' strikes.log
   while read -r rank nth call file; do
-    taken $((point++)) || continue
+    taken $((point++)) 3 || continue
     for duration in once always; do
       $all || [ $duration = "${durations[turn / 4 % 2]}" ] || continue
       strike "$place" "$ranks" "$rank" "$nth" "$call" "$file" "${errors[turn % 4]}" "$duration" </dev/null
@@ -75,6 +76,8 @@ sweep() {
 }
 
 sweep from_base 2
+[ "$cases" -gt 0 ] || fail "nothing failed"
+[ "$amount" != one ] || { finish; exit; }
 sweep from_nothing 2
 
 # A write may take only some of the bytes: that is no error, until the next one takes none.
@@ -103,5 +106,5 @@ for words in "verify subject/checkpoints/latest" "inspect subject/checkpoints/la
   code=$?
   [ "$code" -eq 0 ] || { [ "$code" -eq 1 ] && [ "${words%% *}" = diff ]; } || fail "$case: exit $code: $(cat err.log)"
 done
-echo "$cases cases"
+echo "figures: $cases cases"
 finish

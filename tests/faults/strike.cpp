@@ -54,11 +54,15 @@ pid_t find_rank(const std::string& id, const std::string& rank) {
   return found;
 }
 
-/// The record of the rank as its process has it open; none if it has not (yet).
-const RankRecord* open_board(pid_t pid, int rank) {
+const RankRecord* records_of(const BoardHead* board) {
+  return reinterpret_cast<const RankRecord*>(board + 1);
+}
+
+/// The board of the rank as its process has it open; none if it has not (yet).
+const BoardHead* open_board(pid_t pid, int rank) {
   const std::string folder = "/proc/" + std::to_string(pid) + "/fd";
   DIR* const files = ::opendir(folder.c_str());
-  const RankRecord* record = nullptr;
+  const BoardHead* board = nullptr;
   while (const dirent* const entry = files ? ::readdir(files) : nullptr) {
     char target[256] = "";
     const std::string path = folder + "/" + entry->d_name;
@@ -66,17 +70,27 @@ const RankRecord* open_board(pid_t pid, int rank) {
     if (std::string(target).find("/dev/shm/lockstep-") == std::string::npos) continue;
     const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (descriptor < 0) continue;
-    const std::size_t bytes = sizeof(BoardHead) + static_cast<std::size_t>(rank + 1) * sizeof(RankRecord);
     struct stat status {};
-    const bool fits = ::fstat(descriptor, &status) == 0 && static_cast<std::size_t>(status.st_size) >= bytes;
-    void* const memory = fits ? ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, descriptor, 0) : MAP_FAILED;
+    const bool stands = ::fstat(descriptor, &status) == 0 && status.st_size > 0;
+    const auto bytes = static_cast<std::size_t>(status.st_size);
+    void* const memory = stands ? ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, descriptor, 0) : MAP_FAILED;
     ::close(descriptor);
-    if (memory == MAP_FAILED || static_cast<const BoardHead*>(memory)->magic != BoardHead::right_magic)
-      continue;
-    record = reinterpret_cast<const RankRecord*>(static_cast<std::byte*>(memory) + sizeof(BoardHead)) + rank;
+    if (memory == MAP_FAILED) continue;
+    const auto* const head = static_cast<const BoardHead*>(memory);
+    if (head->magic == BoardHead::right_magic && bytes >= sizeof(BoardHead) + head->ranks * sizeof(RankRecord))
+      board = head;
   }
   if (files) ::closedir(files);
-  return record && record->pid.load() == pid ? record : nullptr;
+  return board && records_of(board)[rank].pid.load() == pid ? board : nullptr;
+}
+
+/// Whether the watchdog of every rank of this machine lives: before that nobody is there to name a rank.
+bool all_watch(const BoardHead* board) {
+  for (std::uint32_t rank = 0; rank < board->ranks; ++rank) {
+    const RankRecord& record = records_of(board)[rank];
+    if (record.pid.load() != 0 && record.beats.load() == 0) return false;
+  }
+  return true;
 }
 
 int signal_named(const std::string& name) {
@@ -108,14 +122,14 @@ int main(int argc, char** argv) {
   const int signal = signal_named(argv[4] + (for_launcher ? to_launcher.size() : 0));
   const long step = argc > 5 ? std::atol(argv[5]) : 0;
   pid_t pid = 0;
-  const RankRecord* record = nullptr;
-  while (!record) {
+  const BoardHead* board = nullptr;
+  while (!board) {
     if (late()) give_up("the rank did not start");
     pid = find_rank(id, rank);
-    if (pid != 0) record = open_board(pid, std::atoi(rank.c_str()));
+    if (pid != 0) board = open_board(pid, std::atoi(rank.c_str()));
   }
+  const RankRecord* const record = records_of(board) + std::atoi(rank.c_str());
   const auto there = [&] {
-    // Its watchdog lives, and so do its peers' or soon will: before that nobody is there to name it.
     return record->beats.load() > 0 && record->where.step.load() >= step &&
            phase == lockstep::whereabouts::to_string(record->where.phase.load());
   };
@@ -129,6 +143,11 @@ int main(int argc, char** argv) {
       const lockstep::train::ProcessState state = lockstep::train::state_of(pid);
       if (state.letter == 'T') break;
       if (state.gone()) give_up("the rank ended");
+    }
+    while (there() && !all_watch(board)) {
+      if (!late()) continue;
+      ::kill(pid, SIGCONT);
+      give_up("other ranks have no watchdog");
     }
     if (there()) break;
     ::kill(pid, SIGCONT);
