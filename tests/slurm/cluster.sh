@@ -12,7 +12,7 @@ skip() {
 # way to those of high: SIGUSR2, then 60 s of grace. Credentials are not signed: slurmd 22.05 checks munge's in several threads at once
 # with one context, frees twice, and aborts (once in some thousand steps). TmpFS with %n lets PMIx run on two nodes of one machine.
 start_cluster() {
-  local program host node port
+  local program host node port choosing
   [ "$(id -u)" -eq 0 ] || skip "slurmd needs root to start jobs"
   for program in munged slurmctld slurmd sbatch srun scontrol squeue scancel; do
     command -v "$program" >/dev/null || skip "$program is not installed (packages slurm-wlm and munge)"
@@ -26,6 +26,8 @@ start_cluster() {
   chmod 0400 "$cluster/munge/key"
   host=$(hostname -s)
   nodes=$1
+  exec {choosing}</tmp
+  flock "$choosing"  # until the daemons listen: another test may choose ports now
   port=$(free_ports)
   # Nodes that are one machine have one /tmp, where Open MPI's daemons of one node clear away what those of another need.
   cat >"$cluster/own_tmp" <<PROLOG
@@ -82,12 +84,14 @@ CONF
   munged --foreground --force --key-file="$cluster/munge/key" --socket="$cluster/run/munge.sock" --pid-file="$cluster/run/munged.pid" \
     --log-file="$cluster/log/munged.log" --seed-file="$cluster/munge/seed" >"$cluster/log/munged.out" 2>&1 &
   daemons+=($!)
-  wait_for 10 test -S "$cluster/run/munge.sock" || skip "munged does not start: $(tail -n 3 "$cluster/log/munged.out")"
+  wait_for 60 test -S "$cluster/run/munge.sock" || skip "munged does not start: $(tail -n 3 "$cluster/log/munged.out")"
   slurmctld -D -f "$SLURM_CONF" >"$cluster/log/slurmctld.out" 2>&1 &
   daemons+=($!)
   for ((node = 1; node <= nodes; ++node)); do start_node "n$node"; done
-  wait_for 40 nodes_idle ||
+  wait_for 120 nodes_idle ||
     skip "Slurm does not start: $(tail -n 3 "$cluster"/log/slurmctld.out "$cluster"/log/slurmd.*.out 2>&1)"
+  flock -u "$choosing"
+  exec {choosing}<&-
 }
 
 start_node() {
@@ -100,11 +104,11 @@ nodes_idle() {
   [ "$(sinfo -h -N -p high -o '%N %t' 2>/dev/null | grep -c ' idle$')" -eq "$nodes" ]
 }
 
-# The first of 210 ports that nobody listens on, below those that the kernel gives out.
+# One of the ranges of 210 ports below those that the kernel gives out, in which nobody listens.
 free_ports() {
   local base
   while :; do
-    base=$((10000 + RANDOM % 20000))
+    base=$((10000 + RANDOM % 95 * 210))
     ss -Hltn | awk '{sub(/.*:/, "", $4); print $4}' | awk -v a="$base" '$1 >= a && $1 < a + 210 {found = 1} END {exit found}' && break
   done
   echo "$base"

@@ -58,13 +58,13 @@ trains_again() {
 
 # until_trains NAME COUNT
 until_trains() {
-  wait_for 60 reached "$1" "$2" || give_up "$1: does not train: $(tail -n 20 "$1.log" 2>&1)"
+  wait_for 200 reached "$1" "$2" || give_up "$1: does not train: $(tail -n 20 "$1.log" 2>&1)"
 }
 until_is() {  # until_is NAME JOB STATE
-  wait_for 90 is "$2" "$3" || give_up "$1: $(state "$2"), expected $3: $(tail -n 20 "$1.log" 2>&1)"
+  wait_for 200 is "$2" "$3" || give_up "$1: $(state "$2"), expected $3: $(tail -n 20 "$1.log" 2>&1)"
 }
 until_ended() {
-  wait_for 120 ended "$2" || give_up "$1: $(state "$2"), expected its end: $(tail -n 20 "$1.log" 2>&1)"
+  wait_for 200 ended "$2" || give_up "$1: $(state "$2"), expected its end: $(tail -n 20 "$1.log" 2>&1)"
 }
 give_up() {
   fail "$*"

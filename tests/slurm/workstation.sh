@@ -11,7 +11,7 @@ trap '[ -z "$script" ] || pkill -KILL -s "$script"; rm -rf "$scratch"' EXIT
 
 # begin NAME [ARGUMENT...]: in a session of its own, as a terminal would start it: Ctrl-C reaches its whole process group.
 begin() {
-  env --default-signal=INT setsid bash "$templates/train-mpirun.sh" 2 run.ini --run "$1" "${@:2}" >"$1.log" 2>&1 &
+  env --default-signal=INT,HUP setsid bash "$templates/train-mpirun.sh" 2 run.ini --run "$1" "${@:2}" >"$1.log" 2>&1 &
   script=$!
 }
 # expect NAME CODE
