@@ -1,11 +1,23 @@
 #!/usr/bin/env bash
-# Installs, builds and runs every test; ends with CTest's summary. Arguments go to ctest (e.g. -R golden).
+# run.sh [--full] [ctest arguments]: installs, builds and runs the quick tests (minutes), or with --full all of them; ends with CTest's
+# summary. Arguments go to ctest and choose among these: run.sh -R same_bits, run.sh --full -L slurm. What takes hours: campaign.sh.
 set -euo pipefail
 # shellcheck source=jobs/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../jobs/setup.sh"
 cd "$repository"
 
+target=quick_tests suite=(-L quick)
+if [ "${1:-}" = --full ]; then
+  shift
+  target=all suite=()
+fi
 install_packages "${build_packages[@]}" "${test_packages[@]}"
-LOCKSTEP_CMAKE_FLAGS="-DLOCKSTEP_TESTS=ON ${LOCKSTEP_CMAKE_FLAGS:-}" build_release all
+LOCKSTEP_CMAKE_FLAGS="-DLOCKSTEP_TESTS=ON ${LOCKSTEP_CMAKE_FLAGS:-}" build_release "$target"
 say "Testing"
-exec ctest --test-dir build/release --output-on-failure "$@"
+# One more than there are cores: tests that mostly wait count as one.
+tests=(ctest --test-dir build/release --output-on-failure -j "$(($(nproc) + 1))" "${suite[@]}" "$@")
+if [ $# -gt 0 ] && [[ $("${tests[@]}" --show-only) == *"Total Tests: 0"* ]]; then
+  if [ "$target" = all ]; then echo "No test matches: $*" >&2; else echo "No quick test matches: $* (with --full: among all tests)" >&2; fi
+  exit 1
+fi
+exec "${tests[@]}"

@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# campaign.sh [NAME [ARGUMENT...]]: what takes longer than tests/run.sh --full, by hand; without a name, the list. A campaign installs and
+# builds what it needs, ends with one line of figures, and its exit code says whether all held. Its log is build/campaign-NAME.log.
+set -euo pipefail
+# shellcheck source=jobs/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../jobs/setup.sh"
+list() {
+  cat <<'LIST'
+campaigns:
+  kills [N]           SIGKILL of a rank or of mpirun, N (200) times at random moments, also while a save goes on beside training
+  faults [REGEX]      every point of a save: SIGKILL, calls that fail, the order of calls; also asynchronous and by MPI-IO
+  hangs [stop|end]    every rank of 2 and of 4 stopped, stuck or killed in every phase
+  mutations [N]       N (10000) damaged checkpoint files of each kind: read right or refused
+  sanitizers [PRESET] asan: all but slurm and faults; tsan: comm, ddp, checkpoint, data
+  fuzz [SECONDS]      each target of tests/fuzz, for so long (600)
+  processors [MODEL]  kernels on a processor emulated by Bochs (corei7_skylake_x: AVX-512), as tests/emulated/run.sh
+  peers               steps, sums and checkpoints beside PyTorch's (tests/bench/peers)
+  two_hosts           how much communication shows between two made-up hosts, 1 Gbit/s apart (root)
+  over_nccl           steps of ddp over NCCL's transport, emulated (CUDA's headers and nvcc)
+  bundle              the bundle with every test program, where nothing is installed
+LIST
+}
+name=${1:-}
+cd "$repository"
+mkdir -p build
+log=$repository/build/campaign-$name.log failed=0
+export LOCKSTEP_SOURCE_DIR=$repository
+
+# tracked COMMAND...: what it prints goes to the log, too.
+tracked() {
+  "$@" 2>&1 | tee -a "$log" || failed=1
+}
+# figure TEXT...: of the last line.
+figure() {
+  echo "figures: $*" >>"$log"
+}
+# prepare PACKAGES... -- TARGET...
+prepare() {
+  local packages=()
+  while [ "$1" != -- ]; do
+    packages+=("$1")
+    shift
+  done
+  install_packages "${build_packages[@]}" "${test_packages[@]}" "${packages[@]}"
+  LOCKSTEP_CMAKE_FLAGS="-DLOCKSTEP_TESTS=ON ${LOCKSTEP_CMAKE_FLAGS:-}" build_release "${@:2}"
+}
+# by_ctest ARGUMENT...: of tests that CTest runs in campaigns only
+by_ctest() {
+  prepare -- all
+  tracked ctest --test-dir build/release -C campaign --no-tests=error --output-on-failure -V "$@"
+  figure "$(grep 'tests passed' "$log" | tail -n 1)"
+}
+
+: >"$log"
+case $name in
+  kills) LOCKSTEP_TEST_KILLS=${2:-200} by_ctest -R '^faults\.many_kills$' ;;
+  faults) by_ctest -R "^faults\.(order|every_point.*${2:-})" ;;
+  hangs) by_ctest -R "^faults\.every_hang\.${2:-}" ;;
+  over_nccl) by_ctest -R over_nccl ;;
+  bundle) by_ctest -R '^package\.whole_bundle' ;;
+  mutations)
+    prepare -- test.checkpoint
+    LOCKSTEP_TEST_MUTATIONS=${2:-10000} tracked build/release/tests/checkpoint/test.checkpoint --run_test='damage*' --log_level=message
+    figure "$(tail -n 1 "$log")"
+    ;;
+  sanitizers)
+    prepare -- lockstep_cli
+    for preset in ${2:-asan tsan}; do
+      cmake --preset "$preset" -DLOCKSTEP_TESTS=ON
+      cmake --build --preset "$preset"
+      if [ "$preset" = asan ]; then tests=(-LE 'slurm|faults'); else tests=(-R '^(comm|ddp|checkpoint|data)(\.|$)'); fi
+      tracked ctest --preset "$preset" "${tests[@]}"
+      figure "$preset: $(grep 'tests passed' "$log" | tail -n 1)"
+    done
+    ;;
+  fuzz)
+    prepare clang -- lockstep_cli
+    cmake -S . -B build/fuzz -G Ninja -DLOCKSTEP_TESTS=ON -DLOCKSTEP_FUZZ=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
+      -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="-O1 -g1"
+    cmake --build build/fuzz --target fuzz
+    for target in safetensors config; do
+      mkdir -p "build/fuzz/corpus/$target"
+      tracked "build/fuzz/tests/fuzz/fuzz.$target" -max_total_time="${2:-600}" -max_len=4096 -timeout=10 -print_final_stats=1 \
+        -artifact_prefix=build/fuzz/ "build/fuzz/corpus/$target" "tests/fuzz/seeds/$target"
+      figure "$target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -n 1) inputs"
+    done
+    ;;
+  processors)
+    prepare bochs bochs-term -- test.kernels
+    BOCHS_DISPLAY=${BOCHS_DISPLAY:-term} tracked tests/emulated/run.sh --cpu "${2:-corei7_skylake_x}" build/release \
+      'kernels --run_test=backend,attention,matmul,bfloat16,bfloat16_fused'
+    figure "$(tail -n 1 "$log")"
+    ;;
+  peers)
+    prepare -- lockstep_cli
+    for script in run allreduce checkpoint; do
+      tracked "tests/bench/peers/$script.sh"
+      figure "$script: $(tail -n 1 "$log")"
+    done
+    ;;
+  two_hosts)
+    prepare -- lockstep_cli
+    for workload in gpt-cpu resnet-cpu mlp-wide; do
+      tracked tests/bench/two_hosts.sh build/release/bin/lockstep bench overlap --workload "$workload"
+      figure "$workload: $(tail -n 1 "$log")"
+    done
+    ;;
+  *)
+    rm "$log"
+    [ -z "$name" ] || echo "campaign.sh: there is no campaign $name" >&2
+    list
+    [ -z "$name" ]
+    exit
+    ;;
+esac
+figures=$(sed -nE 's/^([0-9]+: )?figures: //p' "$log" | paste -sd ';' | sed 's/;/; /g')
+echo "campaign $name: $([ "$failed" -eq 0 ] && echo held || echo FAILED): $figures; $SECONDS s"
+exit "$failed"

@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# scripts.sh SOURCE: shellcheck has no remark on any script.
+cd "$1" || exit 1
+command -v shellcheck >/dev/null || { echo "SKIPPED: shellcheck is not installed"; exit 77; }
+shellcheck -x -P SCRIPTDIR:. .ci/run jobs/*.sh jobs/*.sbatch tests/*.sh tests/*/*.sh tests/bench/peers/*.sh
