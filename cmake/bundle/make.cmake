@@ -10,7 +10,11 @@
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/libraries.cmake)
 
+# PROGRAMS: a file that names them, a path a line; all of the build, unless told.
 set(name lockstep-${VERSION}-${PROCESSOR})
+if(NOT PROGRAMS)
+  set(PROGRAMS ${BUILD}/programs.txt)
+endif()
 set(root ${OUTPUT}/${name})
 set(archive ${root}.tar.${COMPRESSION})
 foreach(tool MPIRUN STRIP OBJDUMP READELF CTEST PYTHON)
@@ -53,7 +57,7 @@ foreach(path pkglibdir pkgdatadir sysconfdir)
 endforeach()
 
 # --- programs, plugins, libraries ---------------------------------------------------------------------------------------------
-file(STRINGS ${BUILD}/programs.txt programs)
+file(STRINGS ${PROGRAMS} programs)
 foreach(program ${programs})
   if(NOT EXISTS ${program})
     message(FATAL_ERROR "The bundle needs ${program}, which is not built yet: cmake --build ${BUILD}")
@@ -125,7 +129,7 @@ file(COPY ${SOURCE}/tests DESTINATION ${root} PATTERN "*.cpp" EXCLUDE PATTERN "*
 
 run(tests ${CTEST} --test-dir ${BUILD} --show-only=json-v1)
 file(WRITE ${OUTPUT}/ctest.json "${tests}")
-execute_process(COMMAND ${PYTHON} ${SOURCE}/cmake/bundle/test_list.py ${SOURCE} ${BUILD} ${BUILD}/programs.txt ${MPIRUN}
+execute_process(COMMAND ${PYTHON} ${SOURCE}/cmake/bundle/test_list.py ${SOURCE} ${BUILD} ${PROGRAMS} ${MPIRUN}
                 INPUT_FILE ${OUTPUT}/ctest.json OUTPUT_FILE ${root}/tests/list.json COMMAND_ERROR_IS_FATAL ANY)
 
 run(glibc getconf GNU_LIBC_VERSION)
