@@ -10,7 +10,7 @@
 #   --env      set for every command: --env DNNL_VERBOSE=1
 #   --with     a file or folder of the sources that commands read, besides tests/golden: they find it as $LOCKSTEP_SOURCE_DIR/PATH
 #   BUILD      a build folder, whose programs are dynamically linked as usual
-#   COMMAND    one command line each, its first word a test or a program of BUILD: kernels.matmul, 'lockstep version'
+#   COMMAND    one command line each, its first word a test or a program of BUILD: 'kernels --run_test=matmul', 'lockstep version'
 #
 # $BOCHS is the emulator, bochs unless set. Packages are unpacked below BUILD/emulated, nothing is installed.
 # Exit code 0: every command ended with 0; 1: some did not, or the machine stopped early; 2: cannot run.

@@ -7,8 +7,7 @@ digits digits.h5
 small_resnet 'eval_fraction = 0.1' >resnet.ini
 printf '%s\n' '[train]' 'steps = 6' 'global_batch = 16' 'shards = 4' 'eval_every = 3' 'device = cuda' '[optimizer]' 'name = sgd' \
   'lr = 0.05' 'momentum = 0.9' 'clip = 1' '[ema]' 'rates = 0.9' '[checkpoint]' 'every = 3' '[log]' 'every = 1' >>resnet.ini
-cat "$LOCKSTEP_SOURCE_DIR"/README.md >words.txt
-"$LOCKSTEP" prepare text words.txt --out text.h5 >/dev/null || fail "prepare text"
+words text.h5
 printf '%s\n' '[model]' 'name = gpt' 'layers = 2' 'heads = 2' 'channels = 32' 'context = 32' 'vocab = 256' 'dropout = 0.1' '[data]' \
   'train = text.h5' '[train]' 'steps = 4' 'global_batch = 8' 'shards = 4' 'device = cuda' '[optimizer]' 'lr = 1e-3' '[checkpoint]' \
   'every = 2' '[log]' 'every = 1' >gpt.ini
