@@ -92,7 +92,7 @@ case $name in
     figure "$(tail -n 1 "$log")"
     ;;
   peers)
-    prepare -- lockstep_cli
+    prepare python3-venv -- lockstep_cli
     for script in run allreduce checkpoint; do
       tracked "tests/bench/peers/$script.sh"
       figure "$script: $(tail -n 1 "$log")"

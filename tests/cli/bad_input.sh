@@ -13,15 +13,15 @@ INI
 
 as_user=()  # in front of the program: whom it runs as
 
-# expect CODE TEXT RANKS ARGUMENTS...: ends with CODE within 30 s, says TEXT (a regular expression) in exactly one line of ours.
+# expect CODE TEXT RANKS ARGUMENTS...: ends with CODE in bounded time, says TEXT (a regular expression) in exactly one line of ours.
 expect() {
   local code=$1 text=$2 count=$3 got
   shift 3
   if [ "$count" -eq 1 ]; then
-    timeout 30 "${as_user[@]}" "$LOCKSTEP" "$@" >out.log 2>err.log
+    timeout 120 "${as_user[@]}" "$LOCKSTEP" "$@" >out.log 2>err.log
   else
     # shellcheck disable=SC2086
-    timeout 30 "${as_user[@]}" $LOCKSTEP_MPIRUN -n "$count" "$LOCKSTEP" "$@" >out.log 2>err.log
+    timeout 120 "${as_user[@]}" $LOCKSTEP_MPIRUN -n "$count" "$LOCKSTEP" "$@" >out.log 2>err.log
   fi
   got=$?
   [ "$got" -eq "$code" ] || fail "lockstep $* ($count ranks): exit $got, expected $code: $(grep lockstep: err.log)"

@@ -21,10 +21,10 @@ doctor() {
   local code=$1 count=$2 got
   shift 2
   if [ "$count" -eq 1 ]; then
-    timeout 60 "$LOCKSTEP" doctor "$@" >out.log 2>err.log
+    timeout 120 "$LOCKSTEP" doctor "$@" >out.log 2>err.log
   else
     # shellcheck disable=SC2086
-    timeout 60 $LOCKSTEP_MPIRUN -n "$count" "$LOCKSTEP" doctor "$@" >out.log 2>err.log
+    timeout 120 $LOCKSTEP_MPIRUN -n "$count" "$LOCKSTEP" doctor "$@" >out.log 2>err.log
   fi
   got=$?
   [ "$got" -eq "$code" ] || fail "doctor $* ($count ranks): exit $got, expected $code: $(cat out.log err.log)"
@@ -35,7 +35,7 @@ says_not() { ! grep -Eq -e "$1" out.log || fail "says $1: $(cat out.log)"; }
 # mixed FIRST SECOND...: two ranks, each by a command line of its own; exit code in `code`.
 mixed() {
   # shellcheck disable=SC2086
-  timeout 60 $LOCKSTEP_MPIRUN -n 1 bash -c "$1" : -n 1 bash -c "$2" >out.log 2>err.log
+  timeout 120 $LOCKSTEP_MPIRUN -n 1 bash -c "$1" : -n 1 bash -c "$2" >out.log 2>err.log
   code=$?
 }
 
@@ -116,20 +116,20 @@ if [ "$(nproc)" -gt 1 ] && command -v taskset >/dev/null; then
   [ "$code" -ne 0 ] || fail "two ranks on one core are no problem"
   says problem binding "ranks 0, 1 are bound to the same core $core, .*--bind-to core"
   sed 's/\[train\]/&\nthreads = 3/' run.ini >threads.ini
-  timeout 60 taskset -c "$core" "$LOCKSTEP" doctor --config threads.ini >out.log
+  timeout 120 taskset -c "$core" "$LOCKSTEP" doctor --config threads.ini >out.log
   [ $? -eq 1 ] || fail "three threads on one core are no problem"
   says problem binding "rank 0, with 3 threads each, is bound to core $core"
   says note processor "1 of .* cores"
 
   # As many threads as cores at the first start; they stay with the run, and whoever is crowded is told so.
   says ok threads "3 for a rank; train.threads = 0 would make it 1 \(.*: 1 rank on 1 core\)"
-  timeout 60 taskset -c "$core" "$LOCKSTEP" train threads.ini --run crowded 2>start.log >&2 || fail "3 threads: $(cat start.log)"
+  timeout 120 taskset -c "$core" "$LOCKSTEP" train threads.ini --run crowded 2>start.log >&2 || fail "3 threads: $(cat start.log)"
   has_line "note: .*: rank 0, with 3 threads each, is bound to core $core; give each rank cores" <start.log || fail "no note: $(cat start.log)"
-  timeout 60 "$LOCKSTEP" train run.ini --run free --set train.threads=0 --set train.steps=2 2>start.log >&2 || fail "threads = 0: $(cat start.log)"
+  timeout 120 "$LOCKSTEP" train run.ini --run free --set train.threads=0 --set train.steps=2 2>start.log >&2 || fail "threads = 0: $(cat start.log)"
   has_line "[0-9]+ threads? a rank, from now on \(.*: 1 rank on " <start.log || fail "threads are not said: $(cat start.log)"
   chosen=$(sed -n 's/^threads = //p' free/config.ini)
   [ "$chosen" -ge 1 ] || fail "the run holds no number of threads: $(cat free/config.ini)"
-  timeout 60 taskset -c "$core" "$LOCKSTEP" train run.ini --run free --set train.threads=0 2>start.log >&2 || fail "goes not on: $(cat start.log)"
+  timeout 120 taskset -c "$core" "$LOCKSTEP" train run.ini --run free --set train.threads=0 2>start.log >&2 || fail "goes not on: $(cat start.log)"
   has_line "with $chosen threads? a rank" <start.log || fail "the run's $chosen threads have changed: $(cat start.log)"
 fi
 
@@ -173,10 +173,10 @@ printf '#!/bin/sh\nsleep 300 &\nwait\n' >slurm/squeue
 start_s=$SECONDS
 SLURM_JOB_ID=42 with_slurm 0 1
 says note slurm "job 42, but squeue does not answer"
-[ $((SECONDS - start_s)) -lt 30 ] || fail "doctor waited for a squeue that never answers"
+[ $((SECONDS - start_s)) -lt 100 ] || fail "doctor waited for a squeue that never answers"
 
 # Limits, places.
-(ulimit -n 100 && timeout 60 "$LOCKSTEP" doctor >out.log)
+(ulimit -n 100 && timeout 120 "$LOCKSTEP" doctor >out.log)
 [ $? -eq 1 ] || fail "100 open files are no problem"
 says problem limits "open files 100,.*ulimit -n 4096"
 TMPDIR=$PWD/nowhere doctor 1 1
@@ -214,9 +214,9 @@ fi
 
 # The quick check of a node takes no part in MPI, and looks at what it was told to.
 # shellcheck disable=SC2086
-timeout 60 $LOCKSTEP_MPIRUN -n 2 "$LOCKSTEP" doctor --node --run runs/new >out.log 2>err.log || fail "--node under mpirun: $(cat err.log)"
+timeout 120 $LOCKSTEP_MPIRUN -n 2 "$LOCKSTEP" doctor --node --run runs/new >out.log 2>err.log || fail "--node under mpirun: $(cat err.log)"
 [ "$(grep -c '^ok  .*runs/new.*disk speed: .* MB/s written and synced' out.log)" -eq 2 ] || fail "--node under mpirun: $(cat out.log)"
-PMIX_RANK=0 timeout 20 "$LOCKSTEP" doctor --node >out.log || fail "--node where a launcher left its traces: $(cat out.log)"
+PMIX_RANK=0 timeout 120 "$LOCKSTEP" doctor --node >out.log || fail "--node where a launcher left its traces: $(cat out.log)"
 doctor 2 1 --node --config run.ini
 doctor 2 1 --nodes
 

@@ -39,7 +39,7 @@ touch asked/stop
 ended asked 76
 
 start live 2
-timeout 60 "$LOCKSTEP" train run.ini --run live >second.log 2>&1
+timeout 120 "$LOCKSTEP" train run.ini --run live >second.log 2>&1
 code=$?
 [ "$code" -eq 2 ] || fail "a second run in a live run's directory: exit $code, expected 2"
 grep -q "pid" second.log || fail "the refusal does not name the holder: $(cat second.log)"

@@ -24,7 +24,7 @@ job() {
   done
   shift
   # shellcheck disable=SC2086
-  timeout 60 $LOCKSTEP_MPIRUN -n 2 env PATH="$PWD/bin:$PATH" SLURM_JOB_ID=12 "${environment[@]}" \
+  timeout 120 $LOCKSTEP_MPIRUN -n 2 env PATH="$PWD/bin:$PATH" SLURM_JOB_ID=12 "${environment[@]}" \
     "$LOCKSTEP" train run.ini --run "$run" "$@" >"$run.log" 2>&1
   code=$?
   [ "$code" -eq "$expected" ] || fail "$run: exit $code, expected $expected: $(tail -n 3 "$run.log")"

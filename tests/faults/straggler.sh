@@ -4,7 +4,7 @@
 source "$(dirname "$0")/../support/cli.sh"
 
 digits digits.h5
-small_mlp 'steps = 60' 'global_batch = 64' 'shards = 4' >run.ini
+small_mlp 'steps = 40' 'global_batch = 64' 'shards = 4' >run.ini
 ranks 1 train run.ini --run alone >alone.log 2>&1 || fail "one rank: $(tail -n 3 alone.log)"
 # shellcheck disable=SC2086
 $LOCKSTEP_MPIRUN -n 3 env LD_PRELOAD="$LOCKSTEP_SLOW_LIBRARY" LOCKSTEP_SLOW_RANK=1 \
