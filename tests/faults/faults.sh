@@ -2,15 +2,9 @@
 # shellcheck shell=bash
 # Environment: LOCKSTEP_FAULT_LIBRARY (libfault.so), besides that of support/cli.sh.
 # In memory, where it can be: no fault here needs a disk, and hundreds of saves would wait for whatever else writes to it.
-if [ -z "${TMPDIR:-}" ] && [ -w /dev/shm ]; then
-  TMPDIR=/dev/shm
-  source "$(dirname "${BASH_SOURCE[0]}")/../support/cli.sh"
-  unset TMPDIR
-else
-  source "$(dirname "${BASH_SOURCE[0]}")/../support/cli.sh"
-fi
+if [ -w /dev/shm ]; then TMPDIR=${TMPDIR:-/dev/shm}; fi
+source "$(dirname "${BASH_SOURCE[0]}")/../support/cli.sh"
 
-export OMPI_MCA_odls_base_sigkill_timeout=0  # mpirun ends what is left of a job at once, not a second after asking
 # mode WORD...: what the words of a script ask for: `all` points or `one`; by default one of each kind, shared out among the script
 # without a word, with `async` and with `mpiio`: these tests make one whole set.
 mode() {

@@ -17,7 +17,7 @@ start_cluster() {
   for program in munged slurmctld slurmd sbatch srun scontrol squeue scancel; do
     command -v "$program" >/dev/null || skip "$program is not installed (packages slurm-wlm and munge)"
   done
-  cluster=$scratch/cluster
+  cluster=$PWD/cluster
   chmod 0755 "$scratch"  # munge's socket must be reachable
   mkdir -p "$cluster"/{munge,run,log,state,spool,tmp}
   for ((node = 1; node <= $1; ++node)); do mkdir "$cluster/spool/n$node" "$cluster/tmp/n$node"; done

@@ -1,11 +1,16 @@
 # For tests of the command line (sourced): a scratch folder, ranks, and checks that say what they saw.
+# Open MPI's own files go there, too: in a folder that several tests share, one mpirun clears away what another is about to use.
 # shellcheck shell=bash
 # Environment: LOCKSTEP (the program), LOCKSTEP_SOURCE_DIR, LOCKSTEP_MPIRUN (mpirun and its flags).
 
 set -uo pipefail
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-test.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
-cd "$scratch" || exit 1
+mkdir "$scratch/work"
+mkdir -m 1777 "$scratch/tmp"
+export TMPDIR=$scratch/tmp
+cd "$scratch/work" || exit 1
+export OMPI_MCA_odls_base_sigkill_timeout=0  # mpirun ends what is left of a job at once, not a second after asking
 failures=0
 # Of train.steps, for runs that something else ends: no machine gets there while a test looks, not by tens of thousands a second.
 # shellcheck disable=SC2034  # for those who source this
