@@ -4,6 +4,7 @@
 # In memory, where it can be: no fault here needs a disk, and hundreds of saves would wait for whatever else writes to it.
 if [ -w /dev/shm ]; then TMPDIR=${TMPDIR:-/dev/shm}; fi
 source "$(dirname "${BASH_SOURCE[0]}")/../support/cli.sh"
+export OMPI_MCA_btl_vader_backing_directory=$TMPDIR  # what ranks that are killed leave there goes, too
 
 # mode WORD...: what the words of a script ask for: `all` points or `one`; by default one of each kind, shared out among the script
 # without a word, with `async` and with `mpiio`: these tests make one whole set.
