@@ -12,8 +12,8 @@
 namespace lockstep::checkpoint {
 namespace {
 
-constexpr std::string_view root = "transformer.", embedding = "transformer.wte.weight",
-                           head = "lm_head.weight";
+constexpr std::string_view model_prefix = "transformer.", embedding_name = "transformer.wte.weight",
+                           head_name = "lm_head.weight";
 
 /// "attn.c_attn.weight" of "transformer.h.11.attn.c_attn.weight"; empty of anything else.
 std::string_view within_block(std::string_view name) {
@@ -56,7 +56,7 @@ Gpt2Adoption adopt_gpt2(std::vector<StoredTensor>& stored, const std::string& gr
   Gpt2Adoption result;
   Names wanted_names;
   for (const NamedTensor& tensor : wanted) wanted_names.emplace(strip_wrapper_prefix(tensor.name), &tensor);
-  if (!wanted_names.contains(embedding) || !wants_out_first(wanted)) return result;
+  if (!wanted_names.contains(embedding_name) || !wants_out_first(wanted)) return result;
 
   std::size_t renamed = 0, masks = 0, matrices = 0;
   bool in_first = false;
@@ -65,8 +65,8 @@ Gpt2Adoption adopt_gpt2(std::vector<StoredTensor>& stored, const std::string& gr
     StoredTensor& tensor = stored[i];
     if (tensor.group != group) continue;
     const std::string name(strip_wrapper_prefix(tensor.name));
-    const std::string full = name.starts_with(root) ? name : std::string(root) + name;
-    if (name == head && !wanted_names.contains(head)) {
+    const std::string full = name.starts_with(model_prefix) ? name : std::string(model_prefix) + name;
+    if (name == head_name && !wanted_names.contains(head_name)) {
       head_at = i;
     } else if (is_mask(full) && !wanted_names.contains(full)) {
       tensor.ignored = true;
@@ -75,7 +75,7 @@ Gpt2Adoption adopt_gpt2(std::vector<StoredTensor>& stored, const std::string& gr
       tensor.name = full;
       ++renamed;
     }
-    if (full == embedding) embedding_at = i;
+    if (full == embedding_name) embedding_at = i;
     in_first = in_first || is_fused_attention(full, tensor.shape, false);
   }
   if (in_first) {
@@ -90,7 +90,7 @@ Gpt2Adoption adopt_gpt2(std::vector<StoredTensor>& stored, const std::string& gr
     stored[*head_at].ignored = true;
     result.tie = {*head_at, *embedding_at};
   } else if (head_at) {
-    stored[*head_at].name = embedding;
+    stored[*head_at].name = embedding_name;
   }
 
   if (renamed > 0)

@@ -19,9 +19,9 @@
 namespace lockstep::checkpoint {
 namespace {
 
-constexpr std::string_view group = "hook/";
+constexpr std::string_view hook_prefix = "hook/";
 
-std::string path_of(const ddp::HookState& state) { return fmt::format("{}{}", group, state.name); }
+std::string path_of(const ddp::HookState& state) { return fmt::format("{}{}", hook_prefix, state.name); }
 std::string path_of(const ddp::HookState& state, int rank) {
   return fmt::format("{}.{}", path_of(state), rank);
 }
@@ -119,8 +119,8 @@ void load_by_rank(const ddp::HookState& state, kernels::Backend* backend, const 
 SectionsToLoad sections_to_load(ddp::Hook& hook, const FileIndex& file,
                                 const comm::Communicator& communicator) {
   SectionsToLoad result;
-  const bool any =
-      std::ranges::any_of(file.groups, [](const GroupEntry& entry) { return entry.path.starts_with(group); });
+  const bool any = std::ranges::any_of(
+      file.groups, [](const GroupEntry& entry) { return entry.path.starts_with(hook_prefix); });
   if (!any) return result;
   for (const ddp::HookState& state : hook.state_to_load()) {
     if (state.entries.empty()) continue;

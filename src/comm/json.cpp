@@ -2,6 +2,7 @@
 #include "lockstep/comm/json.h"
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "lockstep/base/error.h"

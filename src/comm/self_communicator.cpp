@@ -13,7 +13,7 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t alignment = 64;
+constexpr std::size_t alignment_bytes = 64;
 
 struct Free {
   void operator()(std::byte* memory) const { std::free(memory); }
@@ -23,10 +23,10 @@ class SelfArena final : public Arena {
  public:
   SelfArena(std::size_t plane_bytes, int planes)
       : plane_bytes_(plane_bytes),
-        stride_bytes_((plane_bytes + alignment - 1) / alignment * alignment),
+        stride_bytes_((plane_bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes),
         planes_(planes) {
     const std::size_t bytes = stride_bytes_ * static_cast<std::size_t>(planes);
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, bytes + alignment)));
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment_bytes, bytes + alignment_bytes)));
     if (!memory_) throw FailureError("arena: no memory for {} planes of {} bytes", planes, plane_bytes);
     std::memset(memory_.get(), 0, bytes);
   }

@@ -8,16 +8,16 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::int64_t block = 1024;  // elements, converted on the stack
+constexpr std::int64_t block_elements = 1024;  // elements, converted on the stack
 
 /// Converts block by block in ascending order. Each block is copied out before it is written to, so writing
 /// may run over what has been read.
 template <class From, class To, class Convert>
 void convert(const std::byte* from, std::byte* to, std::int64_t count, const Convert& one) {
-  std::array<From, block> source;
-  std::array<To, block> result;
-  for (std::int64_t first = 0; first < count; first += block) {
-    const auto part = static_cast<std::size_t>(std::min(block, count - first));
+  std::array<From, block_elements> source;
+  std::array<To, block_elements> result;
+  for (std::int64_t first = 0; first < count; first += block_elements) {
+    const auto part = static_cast<std::size_t>(std::min(block_elements, count - first));
     std::memcpy(source.data(), from + static_cast<std::size_t>(first) * sizeof(From), part * sizeof(From));
     for (std::size_t i = 0; i < part; ++i) result[i] = one(source[i]);
     std::memcpy(to + static_cast<std::size_t>(first) * sizeof(To), result.data(), part * sizeof(To));

@@ -1,6 +1,7 @@
 // Reading labelled images.
 #include "lockstep/data/images.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,4 +1,5 @@
 // Images from MNIST's format: http://yann.lecun.com/exdb/mnist, "The IDX file format".
+#include <fmt/ranges.h>
 #include <array>
 #include <deque>
 

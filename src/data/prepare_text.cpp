@@ -1,4 +1,5 @@
 // Tokens from text files, one a byte.
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <filesystem>
 
@@ -12,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t vocabulary = 256;
+constexpr std::int64_t byte_values = 256;
 constexpr std::size_t piece_bytes = 1 << 20;
 
 bool is_text(const std::string& path) {
@@ -49,7 +50,7 @@ void for_pieces(const std::string& path, std::vector<std::byte>& buffer, const U
 Prepared prepare_text(std::span<const std::string> inputs, const std::string& output) {
   if (inputs.empty()) throw UsageError("no text files were named");
   Prepared prepared{
-      .samples = 0, .image = {}, .element_type = "uint16", .classes = vocabulary, .skipped = {}};
+      .samples = 0, .image = {}, .element_type = "uint16", .classes = byte_values, .skipped = {}};
   std::vector<std::string> paths;
   for (const std::string& input : inputs) {
     std::error_code ignored;
@@ -70,7 +71,7 @@ Prepared prepare_text(std::span<const std::string> inputs, const std::string& ou
 
   write_whole(output, [&](hdf5::File& file) {
     hdf5::Dataset tokens = file.create_dataset("tokens", hdf5::ElementType::uint16, {prepared.samples});
-    tokens.set_attribute("vocabulary", vocabulary);
+    tokens.set_attribute("vocabulary", byte_values);
     tokens.set_attribute("tokenizer", "bytes");
     std::vector<std::uint16_t> piece_tokens(piece_bytes);
     std::int64_t done = 0;

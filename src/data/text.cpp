@@ -1,6 +1,7 @@
 // Reading windows of tokens.
 #include "lockstep/data/text.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <limits>
 

@@ -27,7 +27,8 @@ bool read(const std::string& text, bool& choice) {
   return choice || text == "false";
 }
 
-struct Word {
+/// One option of PowerSGD in `ddp.hook`.
+struct HookOption {
   const char* name;
   const char* kind;
   std::function<bool(PowerSgdOptions&, const std::string&)> set;
@@ -35,18 +36,18 @@ struct Word {
 };
 
 template <class Value>
-Word word(const char* name, const char* kind, Value PowerSgdOptions::*member) {
+HookOption hook_option(const char* name, const char* kind, Value PowerSgdOptions::*member) {
   return {name, kind,
           [member](PowerSgdOptions& options, const std::string& text) { return read(text, options.*member); },
           [member](const PowerSgdOptions& options) { return fmt::format("{}", options.*member); }};
 }
 
-std::vector<Word> words() {
-  return {word("rank", "a whole number", &PowerSgdOptions::rank),
-          word("start_step", "a whole number", &PowerSgdOptions::start_step),
-          word("min_compression", "a number", &PowerSgdOptions::min_compression),
-          word("error_feedback", "true or false", &PowerSgdOptions::error_feedback),
-          word("warm_start", "true or false", &PowerSgdOptions::warm_start)};
+std::vector<HookOption> hook_options() {
+  return {hook_option("rank", "a whole number", &PowerSgdOptions::rank),
+          hook_option("start_step", "a whole number", &PowerSgdOptions::start_step),
+          hook_option("min_compression", "a number", &PowerSgdOptions::min_compression),
+          hook_option("error_feedback", "true or false", &PowerSgdOptions::error_feedback),
+          hook_option("warm_start", "true or false", &PowerSgdOptions::warm_start)};
 }
 
 /// The name of the option that `text` sets.
@@ -55,11 +56,11 @@ std::string set(PowerSgdOptions& options, const std::string& text) {
   const std::string name = text.substr(0, equals);
   const std::string value = equals == std::string::npos ? "" : text.substr(equals + 1);
   std::string known;
-  for (const Word& word : words()) {
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", word.name);
-    if (name != word.name) continue;
-    if (word.set(options, value)) return name;
-    throw UsageError("ddp.hook: powersgd: '{}' is not {}=VALUE with {}", text, name, word.kind);
+  for (const HookOption& option : hook_options()) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", option.name);
+    if (name != option.name) continue;
+    if (option.set(options, value)) return name;
+    throw UsageError("ddp.hook: powersgd: '{}' is not {}=VALUE with {}", text, name, option.kind);
   }
   throw UsageError("ddp.hook: powersgd has no option {}; it has {}", name, known);
 }
@@ -103,7 +104,8 @@ std::string hook_text(std::string_view text) {
   const std::optional<PowerSgdOptions> options = options_in(text);
   if (!options) return "none";
   std::string resolved = "powersgd";
-  for (const Word& word : words()) resolved += fmt::format(" {}={}", word.name, word.get(*options));
+  for (const HookOption& option : hook_options())
+    resolved += fmt::format(" {}={}", option.name, option.get(*options));
   return resolved;
 }
 

@@ -14,7 +14,7 @@
 namespace lockstep::ddp {
 namespace {
 
-constexpr std::size_t most_named = 4;
+constexpr std::size_t most_tensors_named = 4;
 
 using Digest = std::uint64_t;
 
@@ -101,10 +101,11 @@ void check_replicas(comm::Communicator& communicator, kernels::Backend& backend,
   for (std::size_t item = 0; item < suspects.size(); ++item) {
     const std::vector<int> apart = ranks_apart(of_each, suspects.size(), item);
     if (apart.empty()) continue;
-    if (++differing > most_named) continue;
+    if (++differing > most_tensors_named) continue;
     text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", *suspects[item].name, ranks_text(apart));
   }
-  if (differing > most_named) text += fmt::format("; and {} more tensors", differing - most_named);
+  if (differing > most_tensors_named)
+    text += fmt::format("; and {} more tensors", differing - most_tensors_named);
   throw TrainingError(
       "the replicas differ: {}; resume from the last checkpoint, and if it happens again look for what the "
       "ranks do differently, or for a machine with faulty memory",

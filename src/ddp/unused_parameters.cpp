@@ -13,7 +13,7 @@
 namespace lockstep::ddp {
 namespace {
 
-constexpr std::size_t most_named = 8;
+constexpr std::size_t most_parameters_named = 8;
 
 /// The usage rows of all shards, in the order of the shards.
 std::vector<Usage::Word> rows_of_all(comm::Communicator& communicator, const comm::ShardMap& map,
@@ -38,7 +38,7 @@ void throw_unused(comm::Communicator& communicator, const comm::ShardMap& map, s
                   const std::vector<std::size_t>& missed, const Usage& usage) {
   const std::vector<Usage::Word> rows = rows_of_all(communicator, map, usage);
   std::string text;
-  for (std::size_t i = 0; i < std::min(missed.size(), most_named); ++i) {
+  for (std::size_t i = 0; i < std::min(missed.size(), most_parameters_named); ++i) {
     std::vector<int> shards, ranks;
     for (int shard = 0; shard < map.shards(); ++shard) {
       const std::span row =
@@ -55,7 +55,8 @@ void throw_unused(comm::Communicator& communicator, const comm::ShardMap& map, s
                 : fmt::format(" not in shard{} {} ({})", shards.size() == 1 ? "" : "s",
                               fmt::join(shards, ", "), ranks_text(ranks));
   }
-  if (missed.size() > most_named) text += fmt::format("; and {} more", missed.size() - most_named);
+  if (missed.size() > most_parameters_named)
+    text += fmt::format("; and {} more", missed.size() - most_parameters_named);
   throw UsageError(
       "parameters without a gradient: {}; use them in every shard, freeze them, or set ddp.unused "
       "= allow",

@@ -81,8 +81,9 @@ NodeBinding binding_of(std::span<const RankCores> ranks, const comm::Topology& t
                   "{}: threads are not bound to cores, as rank {} has fewer cores of its own than threads",
                   host, rank)};
     confined = confined || confines(shares, ranks[rank].hardware_threads);
-    shown.push_back(shown.size() < most_shown ? fmt::format("rank {} to {}", rank, to_text(united(shares)))
-                                              : "...");
+    shown.push_back(shown.size() < most_shown
+                        ? fmt::format("rank {} to {}", rank, lockstep::to_text(united(shares)))
+                        : "...");
   }
   if (!confined) return {.bound = true, .text = ""};
   shown.resize(std::min(shown.size(), most_shown + 1));

@@ -18,15 +18,6 @@ namespace {
 constexpr std::uint32_t most_records = 16;  // of one datagram: below 1400 bytes, which no network cuts
 constexpr std::size_t most_addresses = 8;
 
-struct Copy {
-  std::uint64_t marks, beats, looks;
-  std::int64_t step, age_ns;
-  std::uint32_t phase, waiting;
-  std::int32_t bucket, pid;
-  float step_ms;
-  std::uint32_t polling;
-};
-
 /// Where a rank receives. Port 0: it could not open a socket.
 struct Place {
   std::uint64_t job;
@@ -69,6 +60,14 @@ struct Heartbeat::Message {
   enum Kind : std::uint32_t { records, verdict };
   std::uint64_t job;
   std::uint32_t kind, node, first, count;  // records of ranks local_ranks[first...] of the node
+  struct Copy {
+    std::uint64_t marks, beats, looks;
+    std::int64_t step, age_ns;
+    std::uint32_t phase, waiting;
+    std::int32_t bucket, pid;
+    float step_ms;
+    std::uint32_t polling;
+  };
   struct Entry {
     std::uint32_t rank, unused;
     Copy copy;

@@ -47,10 +47,10 @@ std::string threads_each(int threads) {
 std::vector<RankCores> cores_of_ranks(comm::Communicator& world) {
   const CoreSet& mine = given_cores();
   std::vector<std::string> of_core;
-  for (const CoreSet& core : core_by_core(mine)) of_core.push_back(to_text(core));
+  for (const CoreSet& core : core_by_core(mine)) of_core.push_back(lockstep::to_text(core));
   const std::vector<std::string> texts =
       world.all_gather_texts(fmt::format("{} {} {} {}", machine_cores(), cgroup_cores().value_or(0),
-                                         to_text(physical_cores(mine)), fmt::join(of_core, " ")));
+                                         lockstep::to_text(physical_cores(mine)), fmt::join(of_core, " ")));
   std::vector<RankCores> ranks;
   for (const std::string& text : texts) {
     RankCores rank;
@@ -115,7 +115,7 @@ std::optional<Crowding> crowding(std::span<const RankCores> ranks, const comm::T
           .text = fmt::format("{}: {} with {} on {}: they take turns", host, counted(confined.size(), "rank"),
                               threads_each(threads), counted(available, "core")),
           .remedy = "start fewer ranks, or lower train.threads: expect no speed-up"};
-    const std::string bound = fmt::format("core{} {}", available == 1 ? "" : "s", to_text(cores));
+    const std::string bound = fmt::format("core{} {}", available == 1 ? "" : "s", lockstep::to_text(cores));
     return Crowding{
         .bound_away = true,
         .text = confined.size() == 1 ? fmt::format("{}: rank {}, with {}, is bound to {}", host, confined[0],

@@ -1,7 +1,7 @@
 // Numbers of things in texts for people: "1 tensor", "2 tensors".
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <concepts>
 #include <string>

@@ -1,7 +1,7 @@
 // Typed errors and the exit codes they end a program with.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 #include <string>

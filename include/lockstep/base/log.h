@@ -1,7 +1,7 @@
 // Log lines on standard error: plain text, the rank in front on all but rank 0.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 #include <string_view>

@@ -1,7 +1,7 @@
 // Structured values across ranks: the results of an evaluation, what a machine can do ...
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "lockstep/comm/communicator.h"

@@ -8,7 +8,7 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t alignment = 512;  // of planes: what copies and NCCL like best
+constexpr std::size_t plane_alignment_bytes = 512;  // of planes: what copies and NCCL like best
 
 /// To be asked after ncclMemAlloc, which tells all of CUDA's errors as one; what it asks of the driver leaves
 /// no trace in the runtime.
@@ -25,7 +25,8 @@ DeviceArena::DeviceArena(std::shared_ptr<DeviceLane> lane, cudaStream_t compute,
     : lane_(std::move(lane)),
       compute_(compute),
       plane_bytes_(plane_bytes),
-      stride_bytes_((plane_bytes + alignment - 1) / alignment * alignment),
+      stride_bytes_((plane_bytes + plane_alignment_bytes - 1) / plane_alignment_bytes *
+                    plane_alignment_bytes),
       planes_(planes),
       exceptions_at_start_(std::uncaught_exceptions()) {
   allocate();
@@ -38,7 +39,7 @@ DeviceArena::DeviceArena(std::shared_ptr<DeviceLane> lane, cudaStream_t compute,
 }
 
 void DeviceArena::prepare(bool registered) {
-  const std::size_t bytes = stride_bytes_ * static_cast<std::size_t>(planes_) + alignment;
+  const std::size_t bytes = stride_bytes_ * static_cast<std::size_t>(planes_) + plane_alignment_bytes;
   check_cuda(cudaMemsetAsync(memory_, 0, bytes, compute_), "cudaMemsetAsync", lane_->rank());
   check_cuda(cudaStreamSynchronize(compute_), "cudaStreamSynchronize", lane_->rank());
   if (registered && of_nccl_) {
@@ -57,7 +58,7 @@ void DeviceArena::release() noexcept {
 }
 
 void DeviceArena::allocate() {
-  const std::size_t bytes = stride_bytes_ * static_cast<std::size_t>(planes_) + alignment;
+  const std::size_t bytes = stride_bytes_ * static_cast<std::size_t>(planes_) + plane_alignment_bytes;
   of_nccl_ = lane_->connection().started();
   if (!of_nccl_) {
     const cudaError_t made = cudaMalloc(&memory_, bytes);

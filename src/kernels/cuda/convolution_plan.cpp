@@ -33,7 +33,7 @@ std::array<std::int64_t, 16> parts_of(const CudnnConvolution& p) {
           0};
 }
 
-cudnnDataType_t type_of(DType dtype) {
+cudnnDataType_t cudnn_type(DType dtype) {
   if (dtype == DType::float32) return CUDNN_DATA_FLOAT;
   if (dtype == DType::bfloat16) return CUDNN_DATA_BFLOAT16;
   throw UsageError("convolution on a GPU is not built for {}", to_string(dtype));
@@ -77,7 +77,7 @@ struct Convolutions::Plan {
   void describe(const CudnnConvolution& p) {
     const ConvolutionSizes& s = p.sizes;
     const cudnnTensorFormat_t format = p.channels_last ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
-    const cudnnDataType_t type = type_of(p.dtype);
+    const cudnnDataType_t type = cudnn_type(p.dtype);
     const auto n = [](std::int64_t extent) { return static_cast<int>(extent); };
     check(cudnnCreateTensorDescriptor(&x), "cudnnCreateTensorDescriptor", device_);
     check(cudnnCreateTensorDescriptor(&y), "cudnnCreateTensorDescriptor", device_);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t workspace_bytes = std::size_t{32} << 20;
 
-cudaDataType_t type_of(DType dtype) {
+cudaDataType_t cublas_type(DType dtype) {
   if (dtype == DType::float32) return CUDA_R_32F;
   if (dtype == DType::bfloat16) return CUDA_R_16BF;
   throw UsageError("matrices of {} are not multiplied on a GPU; only float32 and bfloat16 are built",
@@ -82,9 +82,9 @@ struct Matmul::Plan {
     set(CUBLASLT_MATMUL_DESC_TRANSA, operation(p.b_transposed));
     set(CUBLASLT_MATMUL_DESC_TRANSB, operation(p.a_transposed));
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p));
-    if (p.bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(p.out));
+    if (p.bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cublas_type(p.out));
     if (p.before) {
-      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(p.out));
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, cublas_type(p.out));
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
     }
     // An algorithm is found for the alignment of these addresses: those of all calls are multiples of this.
@@ -131,7 +131,7 @@ struct Matmul::Plan {
 
   void layout(cublasLtMatrixLayout_t& made, DType dtype, std::int64_t rows, std::int64_t columns,
               std::int64_t stride) {
-    check(cublasLtMatrixLayoutCreate(&made, type_of(dtype), static_cast<std::uint64_t>(rows),
+    check(cublasLtMatrixLayoutCreate(&made, cublas_type(dtype), static_cast<std::uint64_t>(rows),
                                      static_cast<std::uint64_t>(columns), stride),
           "cublasLtMatrixLayoutCreate", device_);
   }
