@@ -8,6 +8,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(bfloat16)
+
 Tensor filled(Shape shape, float value) {
   const Tensor tensor = Tensor::empty(shape);
   std::fill_n(tensor.data<float>(), tensor.numel(), value);
@@ -139,6 +141,8 @@ BOOST_FIXTURE_TEST_CASE(a_target_of_floats_meets_its_activation, Fixture) {
 BOOST_FIXTURE_TEST_CASE(other_types_are_refused, Fixture) {
   BOOST_CHECK_THROW(tape.begin({.compute = DType::float64}), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

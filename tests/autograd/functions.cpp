@@ -13,6 +13,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(functions)
+
 using Vars = std::vector<Var>;
 
 Tensor indices(Shape shape, std::vector<std::int64_t> values) {
@@ -325,6 +327,8 @@ BOOST_AUTO_TEST_CASE(wrong_shapes_are_usage_errors) {
   BOOST_CHECK_THROW(dropout(input({2}), 1.0f, 0), UsageError);
   BOOST_CHECK_THROW(flatten(input({2}), 1), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

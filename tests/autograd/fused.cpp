@@ -8,6 +8,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(fused)
+
 using Vars = std::vector<Var>;
 using kernels::Activation;
 
@@ -195,6 +197,8 @@ BOOST_AUTO_TEST_CASE(shapes_that_do_not_fit_are_usage_errors) {
   BOOST_CHECK_THROW(feed_forward(input({2, 3}), input({4, 3}), {}, Activation::relu, input({3, 5}), {}),
                     UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

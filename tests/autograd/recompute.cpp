@@ -15,6 +15,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(recompute)
+
 constexpr std::int64_t rows = 64, width = 48;
 
 Tensor drawn(Shape shape, std::uint64_t purpose) {
@@ -250,6 +252,8 @@ BOOST_AUTO_TEST_CASE(an_error_in_either_run_leaves_the_tape_for_another_pass) {
     check_equal(result_of([&](const Var& x) { return block(x); }), wanted);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

@@ -12,6 +12,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(sharding)
+
 constexpr std::int64_t block = Sharding::block_elements;
 
 /// Says that it is one of many.
@@ -96,6 +98,8 @@ BOOST_FIXTURE_TEST_CASE(one_rank_owns_everything, Alone) {
   BOOST_CHECK((sharding.mine(0) == comm::ElementRange{0, 5}));
   BOOST_CHECK((sharding.mine(1) == comm::ElementRange{0, 3 * block + 1}));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

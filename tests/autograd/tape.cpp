@@ -9,6 +9,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(tape)
+
 using Events = std::vector<std::string>;
 
 Tensor scalar(float value) {
@@ -282,6 +284,8 @@ BOOST_AUTO_TEST_CASE(a_value_without_memory_still_takes_its_gradient) {
   tape.backward(y, scalar(3));
   BOOST_TEST(value_of(tape.gradient(x)) == 3);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

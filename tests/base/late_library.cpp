@@ -8,6 +8,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(late_library)
+
 constexpr const char* remedy = "install it";
 
 bool says(const UsageError& error, const char* text) {
@@ -36,6 +38,8 @@ BOOST_AUTO_TEST_CASE(a_missing_function_is_named) {
     return says(error, "libm.so.6: has no no_such_function; install it");
   });
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

@@ -9,6 +9,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(processor)
+
 BOOST_AUTO_TEST_CASE(copies_past_the_caches_are_copies_of_any_size_at_any_place) {
   constexpr std::size_t most = 300, places = 70;
   std::vector<std::byte> source(most + places);
@@ -26,6 +28,8 @@ BOOST_AUTO_TEST_CASE(copies_past_the_caches_are_copies_of_any_size_at_any_place)
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

@@ -14,9 +14,12 @@
 #include "lockstep/ddp/power_sgd.h"
 #include "lockstep/kernels/transfer.h"
 #include "support/fake_device.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(hook_state, *ranks(1, 2, 3, 4))
 
 using checkpoint::Contents;
 
@@ -268,6 +271,8 @@ BOOST_FIXTURE_TEST_CASE(factors_of_another_rank_do_not_fit, Saved) {
   const std::string text = same_error(ExitCode::data, [&] { other.load(path); });
   BOOST_TEST(contains(text, "hook/powersgd/q/tied.weight is [2, 7] in the file, [1, 7] here"));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

@@ -2,9 +2,12 @@
 #include <boost/test/unit_test.hpp>
 
 #include "ddp/toy.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(agreement, *ranks(1, 2, 3, 4))
 
 /// The error of wrapping `net` with `options`, the same on all ranks.
 std::string refusal(const ModelState& model, const ddp::Options& options = {}) {
@@ -128,6 +131,8 @@ BOOST_AUTO_TEST_CASE(a_refused_model_can_be_corrected_and_wrapped) {
                 [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
   check_gradients(net, reference(0, 4));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

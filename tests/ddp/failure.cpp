@@ -4,9 +4,12 @@
 
 #include "ddp/toy.h"
 #include "support/forwarding.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(failure, *ranks(1, 2, 3, 4))
 
 struct Run {
   explicit Run(int shards)
@@ -217,6 +220,8 @@ BOOST_AUTO_TEST_CASE(an_error_is_told_although_the_transport_fails_after_it) {
     return std::string(error.what()) == "the sample cannot be read";
   });
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

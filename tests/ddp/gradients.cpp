@@ -4,9 +4,12 @@
 
 #include "ddp/toy.h"
 #include "lockstep/comm/agreement.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(gradients, *ranks(1, 2, 3, 4))
 
 struct Run {
   explicit Run(ddp::Options options, std::uint64_t seed = 1)
@@ -263,6 +266,8 @@ BOOST_AUTO_TEST_CASE(the_planes_and_buckets_are_told_for_the_banner) {
   if (world().size() == 3) BOOST_TEST(run.replicas.planes() == 3);  // 4 shards each
   BOOST_TEST(contains(text, std::to_string(run.replicas.planes()) + " planes"));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

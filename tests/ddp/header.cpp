@@ -4,9 +4,12 @@
 
 #include "ddp/step_header.h"
 #include "ddp/toy.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(header, *ranks(1, 2, 3, 4))
 
 /// Losses of very different sizes, so that another order of additions gives other bits. Not inlined, lest a
 /// compiler fuse the product with the sums that are compared.
@@ -155,6 +158,8 @@ BOOST_AUTO_TEST_CASE(times_are_told_apart) {
   BOOST_TEST(result.compute_ms > 0);
   BOOST_TEST(result.exposed_comm_ms >= 0);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

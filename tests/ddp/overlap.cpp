@@ -5,9 +5,12 @@
 #include "ddp/reducer.h"
 #include "ddp/toy.h"
 #include "support/forwarding.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(overlap, *ranks(1, 2, 3, 4))
 
 /// Writes down which sums were started and what else was called.
 class Recording final : public Forwarding {
@@ -190,6 +193,8 @@ BOOST_AUTO_TEST_CASE(a_plan_made_anew_keeps_what_every_plane_holds) {
     BOOST_TEST(arena.statistic(0, plane).data<double>()[4] == plane);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

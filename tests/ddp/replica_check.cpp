@@ -4,9 +4,12 @@
 
 #include "ddp/training.h"
 #include "lockstep/optim/adamw.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(replica_check, *ranks(1, 2, 3, 4))
 
 /// A run with a frozen parameter and two buffers, checked every third step.
 struct Run {
@@ -157,6 +160,8 @@ BOOST_AUTO_TEST_CASE(a_negative_interval_is_refused) {
                           [&] { ddp::DataParallel(net.state(), world(), *backend, {.check_every = -1}); }),
                "ddp.check_every = -1"));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

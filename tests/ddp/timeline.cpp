@@ -14,9 +14,12 @@
 #include "checkpoint/sample.h"
 #include "ddp/training.h"
 #include "lockstep/base/clock.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(timeline, *ranks(1, 2, 3, 4))
 
 using Json = nlohmann::json;
 
@@ -233,6 +236,8 @@ BOOST_AUTO_TEST_CASE(a_trace_of_nothing_leaves_the_one_before) {
   BOOST_TEST(contains(text, "span"));
   world().barrier();
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

@@ -2,9 +2,12 @@
 #include <boost/test/unit_test.hpp>
 
 #include "ddp/toy.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(usage, *ranks(1, 2, 3, 4))
 
 /// x -> in -> out, without the tied layer.
 Loss shallow(Net& net, Tape& tape, const ToyShard& shard) {
@@ -123,6 +126,8 @@ BOOST_AUTO_TEST_CASE(the_words_of_the_configuration_are_known) {
   BOOST_CHECK_THROW(ddp::unused_named("ignore"), UsageError);
   BOOST_CHECK_THROW(ddp::mode_named("hidden"), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

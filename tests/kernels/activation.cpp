@@ -5,6 +5,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(activation)
+
 using kernels::Activation;
 using kernels::make_cpu_backend;
 
@@ -107,6 +109,8 @@ BOOST_AUTO_TEST_CASE(an_element_does_not_depend_on_its_position) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

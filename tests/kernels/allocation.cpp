@@ -10,6 +10,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(allocation)
+
 using namespace kernels;
 
 template <class Operation>
@@ -136,6 +138,8 @@ BOOST_AUTO_TEST_CASE(attention_reserves_nothing_once_warm) {
     BOOST_TEST(reserved <= static_cast<std::size_t>(threads) * (strips + copies) * sizeof(float));
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

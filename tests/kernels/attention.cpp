@@ -7,6 +7,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(attention)
+
 using kernels::Columns;
 using kernels::make_cpu_backend;
 
@@ -193,6 +195,8 @@ BOOST_AUTO_TEST_CASE(columns_outside_the_matrix_are_refused) {
   BOOST_CHECK_THROW(backend->attention(good, bad, good, 2, true, y, saved), UsageError);
   BOOST_CHECK_THROW(backend->attention(good, good, good, 3, true, y, saved), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

@@ -5,6 +5,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(backend)
+
 using namespace kernels;
 
 BOOST_AUTO_TEST_CASE(a_cpu_backend_has_the_threads_it_was_given) {
@@ -31,6 +33,8 @@ BOOST_AUTO_TEST_CASE(a_channel_block_rounds_memory_up) {
   BOOST_TEST(tensor.channel_block() == 8);
   BOOST_TEST(tensor.stored_numel() == 2 * 16 * 9);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

@@ -10,6 +10,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(bfloat16)
+
 using kernels::Activation;
 using kernels::Backend;
 using kernels::make_cpu_backend;
@@ -475,6 +477,8 @@ BOOST_FIXTURE_TEST_CASE(nothing_in_nothing_out, Fixture) {
   backend->linear_backward_weight(none, c.out({0, 4}), dweight, false);
   for (const float x : floats(dweight)) BOOST_TEST(x == 0);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

@@ -5,6 +5,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(bfloat16_fused)
+
 using kernels::Activation;
 using kernels::Backend;
 using kernels::make_cpu_backend;
@@ -85,6 +87,8 @@ BOOST_AUTO_TEST_CASE(what_a_relu_lets_through_to_batch_norm) {
     BOOST_TEST(same_bits(sums, wanted_sums));
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

@@ -5,6 +5,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(dropout)
+
 using kernels::make_cpu_backend;
 
 const RandomKey key{.seed = 5, .purpose = purpose_of("dropout:h.0"), .step = 71, .shard = 3};
@@ -62,6 +64,8 @@ BOOST_AUTO_TEST_CASE(p_of_zero_keeps_everything_and_p_of_one_is_refused) {
   BOOST_TEST(same_bits(x, y));
   for (const float p : {1.0f, -0.1f, NAN}) BOOST_CHECK_THROW(backend->dropout(x, p, key, y), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

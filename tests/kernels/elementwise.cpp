@@ -5,6 +5,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(elementwise)
+
 using kernels::make_cpu_backend;
 
 BOOST_AUTO_TEST_CASE(add_and_scale_are_exact_and_may_work_in_place) {
@@ -95,6 +97,8 @@ BOOST_AUTO_TEST_CASE(bfloat16_rounds_to_nearest_even_and_back_is_exact) {
   BOOST_CHECK_THROW(backend->copy(x, Tensor::empty({6}, DType::int32)), UsageError);
   BOOST_CHECK_THROW(backend->copy(x, Tensor::empty({5})), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

@@ -5,6 +5,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(embedding)
+
 using kernels::make_cpu_backend;
 
 BOOST_AUTO_TEST_CASE(rows_are_copied_and_gradients_summed_in_order) {
@@ -54,6 +56,8 @@ BOOST_AUTO_TEST_CASE(an_index_outside_the_table_is_named) {
     BOOST_CHECK_EXCEPTION(backend->embedding_backward(y, index, table, false), DataError, names_it);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

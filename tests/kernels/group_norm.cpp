@@ -5,6 +5,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(group_norm)
+
 using kernels::make_cpu_backend;
 
 constexpr float eps = 1e-5f;
@@ -103,6 +105,8 @@ BOOST_AUTO_TEST_CASE(groups_must_divide_the_channels) {
   const Tensor x = Tensor::zeros({1, 6, 2, 2}), six = Tensor::zeros({6}), four = Tensor::zeros({1, 4});
   BOOST_CHECK_THROW(backend->group_norm(x, 4, six, six, eps, x, four, four), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

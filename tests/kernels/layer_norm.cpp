@@ -5,6 +5,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(layer_norm)
+
 using kernels::make_cpu_backend;
 
 constexpr float eps = 1e-5f;
@@ -124,6 +126,8 @@ BOOST_AUTO_TEST_CASE(wrong_shapes_are_refused) {
   BOOST_CHECK_THROW(backend->layer_norm(x, three, four, eps, x, three, three), UsageError);
   BOOST_CHECK_THROW(backend->layer_norm(x, four, four, eps, x, four, three), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

@@ -5,6 +5,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(loss)
+
 using kernels::CrossEntropy;
 using kernels::make_cpu_backend;
 using kernels::WeightedSum;
@@ -154,6 +156,8 @@ BOOST_AUTO_TEST_CASE(squared_error_equals_double_precision) {
     check_close(dx, gradient, "dx");
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

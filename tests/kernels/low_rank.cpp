@@ -12,6 +12,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(low_rank)
+
 using kernels::Backend;
 using kernels::Orthonormal;
 using Matrix = std::vector<float>;
@@ -220,6 +222,8 @@ BOOST_AUTO_TEST_CASE(threads_change_no_bit_of_an_expansion) {
   BOOST_TEST((alone.matrix == shared.matrix));
   BOOST_TEST((alone.rest == shared.rest));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

@@ -5,6 +5,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(matmul)
+
 using kernels::make_cpu_backend;
 
 constexpr int sizes[][3] = {{0, 3, 4},      {5, 0, 4},     {5, 3, 0},    {1, 1, 1},     {1, 7, 3},
@@ -150,6 +152,8 @@ BOOST_AUTO_TEST_CASE(wrong_shapes_and_types_are_refused_by_name) {
   BOOST_CHECK_EXCEPTION(backend->linear_backward_weight(x, Tensor::zeros({2, 5}), weight, false), UsageError,
                         says("linear_backward_weight: dy"));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

@@ -5,6 +5,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(optimizer)
+
 using kernels::AdamWStep;
 using kernels::EmaTarget;
 using kernels::make_cpu_backend;
@@ -148,6 +150,8 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused) {
   const EmaTarget target{other, 0.5};
   BOOST_CHECK_THROW(sgd(*backend, {{}, value, value, {}, {&target, 1}}), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

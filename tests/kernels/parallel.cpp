@@ -10,6 +10,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(parallel)
+
 constexpr int threads = 4;
 
 /// The system's numbers of the threads that a loop of `count` items ran on.
@@ -26,6 +28,8 @@ BOOST_AUTO_TEST_CASE(a_short_loop_ends_no_thread_of_a_long_one) {
   BOOST_TEST(ran_on(2).size() == 2u);
   BOOST_TEST((ran_on(threads) == before));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

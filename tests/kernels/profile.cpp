@@ -8,6 +8,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(profile)
+
 using namespace kernels;
 
 struct Profiled {
@@ -123,6 +125,8 @@ BOOST_FIXTURE_TEST_CASE(ceilings_are_what_a_product_and_a_copy_reach, Profiled) 
   BOOST_TEST(ceilings.gb_s > 0);
   BOOST_TEST(profile.operations().empty());
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

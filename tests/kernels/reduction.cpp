@@ -5,6 +5,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(reduction)
+
 using kernels::make_cpu_backend;
 
 BOOST_AUTO_TEST_CASE(accumulate_adds_element_by_element) {
@@ -58,6 +60,8 @@ BOOST_AUTO_TEST_CASE(block_sums_equal_double_precision_and_ignore_neighbours) {
     BOOST_CHECK_THROW(backend->block_sums_of_squares(Tensor::zeros({4096}), Tensor::zeros({1})), UsageError);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

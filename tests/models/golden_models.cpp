@@ -9,9 +9,12 @@
 #include "lockstep/models/registry.h"
 #include "support/backend_under_test.h"
 #include "support/golden.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(golden_models, *golden())
 
 models::ModelConfig config_of(const nlohmann::json& model) {
   models::ModelConfig config;
@@ -105,6 +108,8 @@ BOOST_AUTO_TEST_CASE(in_bf16_models_stay_near) {
     check_model(golden, DType::bfloat16, bf16_loss_tolerance, bf16_tolerance);
   });
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

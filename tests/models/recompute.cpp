@@ -10,6 +10,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(recompute)
+
 struct Work {
   models::ModelConfig config;
   Tensor x, y;
@@ -92,6 +94,8 @@ BOOST_AUTO_TEST_CASE(a_further_block_takes_the_memory_of_its_input_and_its_gradi
   BOOST_TEST(again <= sizeof(float) * (image + gradients) * 11 / 10);
   BOOST_TEST(kept >= sizeof(float) * (4 * image + gradients));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

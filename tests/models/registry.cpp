@@ -10,6 +10,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(registry)
+
 using models::ModelConfig;
 using Names = std::vector<std::string>;
 
@@ -236,6 +238,8 @@ BOOST_AUTO_TEST_CASE(the_summary_counts_parameters_and_names_frozen_ones) {
   nn::freeze(*model, Names{"*.bias"});
   BOOST_TEST(models::summary(*model) == "15 parameters in 2 tensors, 3 of them frozen");
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

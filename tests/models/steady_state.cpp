@@ -14,6 +14,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(steady_state)
+
 struct Work {
   models::ModelConfig config;
   Tensor x, y;
@@ -87,6 +89,8 @@ void check_steps_after_the_third(int threads) {
 BOOST_AUTO_TEST_CASE(steps_after_the_third_allocate_nothing) { check_steps_after_the_third(1); }
 
 BOOST_AUTO_TEST_CASE(nor_do_they_on_two_threads) { check_steps_after_the_third(2); }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

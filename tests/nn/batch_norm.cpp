@@ -12,6 +12,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(batch_norm, *ranks(1, 2, 3, 4))
+
 constexpr std::int64_t channels = 5, places = 6;
 
 /// N(offset, 1).
@@ -193,6 +195,8 @@ BOOST_AUTO_TEST_CASE(ranks_of_a_sync_layer_compute_what_one_rank_would) {
   close(y.value(), y_kept.rows(begin, end));
   close(tape.gradient(mine), dx_alone.rows(begin, end));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

@@ -17,6 +17,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(module)
+
 using Names = std::vector<std::string>;
 
 struct Classifier : nn::Module {
@@ -173,6 +175,8 @@ BOOST_AUTO_TEST_CASE(layers_refuse_impossible_settings) {
   BOOST_CHECK_THROW(nn::Dropout(root, "d", 1.0f), UsageError);
   BOOST_TEST(root.state().params.empty());  // nothing half-made is left
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

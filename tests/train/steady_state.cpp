@@ -16,6 +16,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(steady_state, *ranks(1, 2))
+
 /// 60 images [3, 8, 8] of 10 classes.
 std::string make_images(const TemporaryFolder& folder) {
   constexpr std::size_t images = 60, elements = 3 * 8 * 8;
@@ -155,6 +157,8 @@ BOOST_AUTO_TEST_CASE(training_a_gpt_allocates_nothing) {
   check_steady("name = gpt\nlayers = 2\nheads = 2\nchannels = 32\ncontext = 16\nvocab = 48\ndropout = 0.1\n",
                "train = " + make_text(folder) + "\n");
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

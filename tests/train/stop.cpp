@@ -16,6 +16,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(stop)
+
 volatile std::sig_atomic_t heard = 0;
 
 struct Signals {
@@ -85,6 +87,8 @@ BOOST_AUTO_TEST_CASE(after_a_preemption_was_obeyed_its_signals_end_nothing) {
   std::raise(SIGINT);
   BOOST_TEST(heard == 1);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

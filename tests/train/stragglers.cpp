@@ -8,6 +8,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(stragglers)
+
 using train::Stragglers;
 
 /// What is said in so many steps of these times.
@@ -51,6 +53,8 @@ BOOST_AUTO_TEST_CASE(of_two_ranks_one_can_be_slow_and_one_alone_cannot) {
   Stragglers one({4});
   BOOST_TEST(said(one, {30}, 50) == "");
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

@@ -10,6 +10,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(threads)
+
 using train::RankCores;
 
 comm::Topology machines(const std::vector<int>& node_of_rank) {
@@ -205,6 +207,8 @@ BOOST_AUTO_TEST_CASE(core_sets_are_written_as_the_kernel_writes_them) {
   BOOST_TEST(overlap({1, 2}, {2, 3}));
   BOOST_TEST(!overlap({1, 2}, {3}));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test
