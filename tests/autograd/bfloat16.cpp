@@ -7,7 +7,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(bfloat16)
 
 Tensor filled(Shape shape, float value) {
@@ -143,6 +142,5 @@ BOOST_FIXTURE_TEST_CASE(other_types_are_refused, Fixture) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -12,7 +12,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(functions)
 
 using Vars = std::vector<Var>;
@@ -331,6 +330,5 @@ BOOST_AUTO_TEST_CASE(wrong_shapes_are_usage_errors) {
 BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

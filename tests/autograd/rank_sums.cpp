@@ -8,7 +8,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(rank_sums, *ranks(1, 2, 3, 4))
 
 /// What a rank brings to the sum of this number.
@@ -39,6 +38,5 @@ BOOST_AUTO_TEST_CASE(sums_have_the_bits_of_rank_order_for_any_length) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -14,7 +14,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(recompute)
 
 constexpr std::int64_t rows = 64, width = 48;
@@ -256,6 +255,5 @@ BOOST_AUTO_TEST_CASE(an_error_in_either_run_leaves_the_tape_for_another_pass) {
 BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

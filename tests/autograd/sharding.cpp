@@ -11,7 +11,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(sharding)
 
 constexpr std::int64_t block = Sharding::block_elements;
@@ -100,6 +99,5 @@ BOOST_FIXTURE_TEST_CASE(one_rank_owns_everything, Alone) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(cores)
 
 CoreSet of_a_helper() {
@@ -43,6 +42,5 @@ BOOST_AUTO_TEST_CASE(no_cores_and_cores_that_are_not_there_are_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -5,7 +5,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(names)
 
 BOOST_AUTO_TEST_CASE(any_stack_of_wrapper_prefixes_is_stripped_from_the_front_only) {
@@ -54,6 +53,5 @@ BOOST_AUTO_TEST_CASE(quoted_names_are_one_line_of_whole_characters) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

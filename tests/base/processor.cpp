@@ -8,7 +8,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(processor)
 
 BOOST_AUTO_TEST_CASE(copies_past_the_caches_are_copies_of_any_size_at_any_place) {
@@ -30,6 +29,5 @@ BOOST_AUTO_TEST_CASE(copies_past_the_caches_are_copies_of_any_size_at_any_place)
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

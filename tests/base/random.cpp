@@ -5,7 +5,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(random)
 
 BOOST_AUTO_TEST_CASE(every_part_of_the_key_changes_the_stream) {
@@ -45,6 +44,5 @@ BOOST_AUTO_TEST_CASE(uniform_and_normal_have_their_moments) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

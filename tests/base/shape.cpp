@@ -6,7 +6,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(shape)
 
 BOOST_AUTO_TEST_CASE(a_scalar_has_one_element_and_an_empty_extent_none) {
@@ -27,6 +26,5 @@ BOOST_AUTO_TEST_CASE(bad_shapes_are_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

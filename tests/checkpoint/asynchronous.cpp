@@ -15,7 +15,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(asynchronous, *ranks(1, 2, 3, 4))
 
 namespace lc = checkpoint;
@@ -176,6 +175,5 @@ BOOST_FIXTURE_TEST_CASE(writers_that_call_mpi_are_for_saves_that_are_waited_for,
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -10,7 +10,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(background)
 
 namespace lc = checkpoint;
@@ -57,6 +56,5 @@ BOOST_AUTO_TEST_CASE(its_progress_counts_as_that_of_training_only_while_that_wai
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -18,7 +18,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(convert)
 
 namespace lc = checkpoint;
@@ -293,6 +292,5 @@ BOOST_FIXTURE_TEST_CASE(a_safetensors_file_is_known_by_its_beginning, Files) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

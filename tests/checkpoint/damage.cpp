@@ -16,7 +16,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(damage)
 
 namespace lc = checkpoint;
@@ -169,6 +168,5 @@ BOOST_FIXTURE_TEST_CASE(attributes_and_configuration_changed_with_other_tools_ar
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

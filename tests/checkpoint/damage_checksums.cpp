@@ -16,7 +16,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(damage_checksums)
 
 /// Bob Jenkins' lookup3 (hashlittle, from 0), which HDF5 puts at the end of its structures. Public domain:
@@ -142,6 +141,5 @@ BOOST_FIXTURE_TEST_CASE(many_files_with_right_checksums_over_damage_are_never_re
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

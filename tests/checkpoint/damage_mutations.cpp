@@ -7,7 +7,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(damage_mutations)
 
 void damage_anywhere(std::string& file, Chance& random) {
@@ -48,6 +47,5 @@ BOOST_FIXTURE_TEST_CASE(many_randomly_damaged_files_are_read_right_or_refused, M
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

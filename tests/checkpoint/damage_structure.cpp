@@ -11,7 +11,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(damage_structure)
 
 namespace lc = checkpoint;
@@ -404,6 +403,5 @@ BOOST_FIXTURE_TEST_CASE(lines_that_are_no_tensor_are_refused_by_number, SmallRun
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

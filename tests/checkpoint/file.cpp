@@ -12,7 +12,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(file, *ranks(1, 2, 3, 4))
 
 namespace lc = checkpoint;
@@ -235,6 +234,5 @@ BOOST_FIXTURE_TEST_CASE(a_place_that_cannot_be_written_is_the_same_error_on_all_
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -12,7 +12,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(full_storage, *ranks(1, 2))
 
 namespace lc = checkpoint;
@@ -73,6 +72,5 @@ BOOST_AUTO_TEST_CASE(full_or_read_only_storage_is_a_data_error_and_leaves_earlie
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -11,7 +11,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(gpt2)
 
 namespace lc = checkpoint;
@@ -162,6 +161,5 @@ BOOST_FIXTURE_TEST_CASE(a_model_that_is_no_gpt_sees_no_gpt_names, Gpt) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -14,11 +14,9 @@
 #include "lockstep/ddp/power_sgd.h"
 #include "lockstep/kernels/transfer.h"
 #include "support/fake_device.h"
-#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(hook_state, *ranks(1, 2, 3, 4))
 
 using checkpoint::Contents;
@@ -273,6 +271,5 @@ BOOST_FIXTURE_TEST_CASE(factors_of_another_rank_do_not_fit, Saved) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

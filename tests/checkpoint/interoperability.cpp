@@ -12,7 +12,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(interoperability)
 
 namespace lc = checkpoint;
@@ -193,6 +192,5 @@ BOOST_AUTO_TEST_CASE(h5py_loads_every_bfloat16_there_is_as_the_number_it_is) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

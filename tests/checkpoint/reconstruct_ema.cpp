@@ -17,7 +17,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(reconstruct_ema, *ranks(1, 2, 3, 4))
 
 namespace lc = checkpoint;
@@ -331,6 +330,5 @@ BOOST_FIXTURE_TEST_CASE(damaged_or_foreign_snapshots_are_refused_by_name, Run) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -11,7 +11,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(reports)
 
 namespace lc = checkpoint;
@@ -177,6 +176,5 @@ BOOST_FIXTURE_TEST_CASE(a_negative_tolerance_is_refused, TwoFiles) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -7,7 +7,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(retention)
 
 namespace lc = checkpoint;
@@ -58,6 +57,5 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_without_a_metric_is_never_the_best_and_one_sav
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -17,7 +17,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(run_directory)
 
 namespace lc = checkpoint;
@@ -247,6 +246,5 @@ BOOST_FIXTURE_TEST_CASE(a_run_may_lie_in_a_directory_that_can_be_written_but_not
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

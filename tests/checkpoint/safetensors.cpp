@@ -13,7 +13,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(safetensors)
 
 namespace lc = checkpoint;
@@ -299,6 +298,5 @@ BOOST_FIXTURE_TEST_CASE(a_file_that_cannot_be_written_is_there_as_it_was, Folder
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

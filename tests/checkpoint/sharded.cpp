@@ -13,7 +13,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(sharded, *ranks(1, 2, 3, 4))
 
 void save(WideRun& run, const std::string& path) {
@@ -131,6 +130,5 @@ BOOST_AUTO_TEST_CASE(weights_alone_are_loaded_into_a_sharded_run) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -8,7 +8,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(shares)
 
 namespace lc = checkpoint;
@@ -120,6 +119,5 @@ BOOST_AUTO_TEST_CASE(the_digest_is_xxh3_64_of_the_blocks_digests) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -18,7 +18,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(store, *ranks(1, 2, 3, 4))
 
 namespace lc = checkpoint;
@@ -395,6 +394,5 @@ BOOST_FIXTURE_TEST_CASE(the_best_by_a_metric_is_kept_and_linked_and_known_to_the
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -11,7 +11,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(weights, *ranks(1, 2, 3))
 
 namespace lc = checkpoint;
@@ -253,6 +252,5 @@ BOOST_FIXTURE_TEST_CASE(a_converted_checkpoint_of_16_bit_floats_loads_as_weights
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -10,7 +10,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(agreement, *ranks(1, 2, 3, 4))
 
 struct Caught {
@@ -84,6 +83,5 @@ BOOST_AUTO_TEST_CASE(exceptions_of_other_kinds_become_failures) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

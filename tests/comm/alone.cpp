@@ -16,7 +16,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(alone)
 
 BOOST_AUTO_TEST_CASE(a_process_started_alone_does_not_touch_mpi) {
@@ -109,6 +108,5 @@ BOOST_AUTO_TEST_CASE(alone_an_arena_is_zeroed_and_aligned) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -8,7 +8,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(benchmark, *ranks(1, 2, 3, 4))
 
 void check(comm::Communicator& communicator, bool with_mpi) {
@@ -36,6 +35,5 @@ BOOST_AUTO_TEST_CASE(what_is_no_whole_number_of_values_is_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -13,7 +13,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(communicator, *ranks(1, 2, 3, 4))
 
 /// The world as one node, as a node a rank, and with messages so small that everything is cut up.
@@ -174,6 +173,5 @@ BOOST_AUTO_TEST_CASE(nodes_are_numbered_by_their_first_rank) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

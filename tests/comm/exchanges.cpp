@@ -16,7 +16,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(exchanges, *ranks(1, 2, 3, 4, 5))
 
 constexpr int shards = 7;
@@ -201,6 +200,5 @@ BOOST_AUTO_TEST_CASE(slices_of_another_vector_are_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -16,7 +16,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(gathers, *ranks(1, 2, 3, 4))
 
 std::uint8_t byte_of(std::size_t rank, std::size_t index) {
@@ -107,6 +106,5 @@ BOOST_AUTO_TEST_CASE(one_rank_alone_gets_what_is_gathered_for_it) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

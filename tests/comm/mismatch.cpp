@@ -13,7 +13,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(mismatch, *ranks(2, 3, 4))
 
 /// The text of the FailureError that the action ends with; empty without one.
@@ -208,6 +207,5 @@ BOOST_AUTO_TEST_CASE(a_message_of_another_length_between_nodes_is_an_error) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(missing_ranks, *ranks(1, 2, 3, 4))
 
 constexpr double short_s = 0.05;
@@ -74,6 +73,5 @@ BOOST_AUTO_TEST_CASE(a_time_limit_that_is_kept_has_no_effect) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

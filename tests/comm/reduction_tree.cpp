@@ -7,7 +7,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(reduction_tree)
 
 using comm::ShardMap;
@@ -95,6 +94,5 @@ BOOST_AUTO_TEST_CASE(impossible_maps_ranks_and_shards_are_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

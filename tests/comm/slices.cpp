@@ -7,7 +7,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(slices)
 
 using comm::ElementRange;
@@ -76,6 +75,5 @@ BOOST_AUTO_TEST_CASE(random_slices_are_slices) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

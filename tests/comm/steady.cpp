@@ -14,7 +14,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(steady, *ranks(1, 2, 3, 4))
 
 BOOST_AUTO_TEST_CASE(what_mpi_allocates_is_told_apart) {
@@ -71,6 +70,5 @@ BOOST_AUTO_TEST_CASE(a_step_that_repeats_allocates_nothing) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -14,7 +14,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(tree_sums, *ranks(1, 2, 3, 4, 5, 8))
 
 template <class T>
@@ -202,6 +201,5 @@ BOOST_AUTO_TEST_CASE(an_arena_with_too_few_planes_is_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -16,7 +16,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(wire, *ranks(1, 2, 3, 4))
 
 float rounded(DType wire, float value) {
@@ -109,6 +108,5 @@ BOOST_AUTO_TEST_CASE(float64_sums_and_gathers_are_not_rounded) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

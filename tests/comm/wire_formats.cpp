@@ -10,7 +10,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(wire_formats)
 
 constexpr std::uint32_t all_values = 1u << 16;
@@ -105,6 +104,5 @@ BOOST_AUTO_TEST_CASE(arrays_are_converted_in_place_too) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -10,7 +10,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(allocation)
 
 /// Allocations of 100 steps, the first four left out.
@@ -38,6 +37,5 @@ BOOST_AUTO_TEST_CASE(loading_text_allocates_nothing) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(augment)
 
 using data::Augment;
@@ -95,6 +94,5 @@ BOOST_AUTO_TEST_CASE(misuse_is_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

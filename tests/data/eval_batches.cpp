@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(eval_batches, *ranks(1, 2, 3, 4))
 
 using data::EvalBatches;
@@ -70,6 +69,5 @@ BOOST_AUTO_TEST_CASE(misuse_is_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

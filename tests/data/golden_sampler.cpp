@@ -8,7 +8,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(golden_sampler, *golden())
 
 BOOST_AUTO_TEST_CASE(every_rank_gets_the_samples_that_pytorch_gives_it) {
@@ -35,6 +34,5 @@ BOOST_AUTO_TEST_CASE(every_rank_gets_the_samples_that_pytorch_gives_it) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(images)
 
 namespace h5 = hdf5;
@@ -139,6 +138,5 @@ BOOST_FIXTURE_TEST_CASE(reading_into_wrong_tensors_or_wrong_samples_is_misuse, F
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -13,7 +13,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(loader)
 
 using data::Loader;
@@ -179,6 +178,5 @@ BOOST_AUTO_TEST_CASE(loaders_and_readers_of_one_file_on_disk_do_not_disturb_one_
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -10,7 +10,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(permutation)
 
 using data::Permutation;
@@ -81,6 +80,5 @@ BOOST_AUTO_TEST_CASE(huge_sizes_cost_no_memory) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -15,7 +15,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(prepare)
 
 namespace h5 = hdf5;
@@ -281,6 +280,5 @@ BOOST_FIXTURE_TEST_CASE(no_text_is_an_error_that_leaves_nothing, Folder) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

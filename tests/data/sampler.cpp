@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(sampler)
 
 using data::DistributedSampler;
@@ -58,6 +57,5 @@ BOOST_AUTO_TEST_CASE(misuse_is_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

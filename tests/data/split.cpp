@@ -10,7 +10,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(split)
 
 /// The base's samples of a subset, read through it.
@@ -68,6 +67,5 @@ BOOST_AUTO_TEST_CASE(a_subset_reads_more_samples_than_it_translates_at_once) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

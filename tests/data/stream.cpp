@@ -11,7 +11,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(stream)
 
 using data::Stream;
@@ -93,6 +92,5 @@ BOOST_AUTO_TEST_CASE(steps_and_shards_outside_the_stream_are_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -8,7 +8,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(accumulation, *ranks(1, 2, 3, 4))
 
 /// Two pieces a shard, so many shards that every rank accumulates.
@@ -221,6 +220,5 @@ BOOST_AUTO_TEST_CASE(what_one_early_piece_alone_used_is_summed_on_every_rank) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

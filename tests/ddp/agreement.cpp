@@ -2,11 +2,9 @@
 #include <boost/test/unit_test.hpp>
 
 #include "ddp/toy.h"
-#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(agreement, *ranks(1, 2, 3, 4))
 
 /// The error of wrapping `net` with `options`, the same on all ranks.
@@ -133,6 +131,5 @@ BOOST_AUTO_TEST_CASE(a_refused_model_can_be_corrected_and_wrapped) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

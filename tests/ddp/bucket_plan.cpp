@@ -8,7 +8,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(bucket_plan)
 
 using namespace ddp;
@@ -135,6 +134,5 @@ BOOST_AUTO_TEST_CASE(buckets_taper_towards_the_end_but_not_below_the_smaller_lim
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -11,7 +11,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(buffers, *ranks(1, 2, 3, 4))
 
 struct Normed : nn::Module {
@@ -125,6 +124,5 @@ BOOST_AUTO_TEST_CASE(two_forwards_before_one_backward_see_the_same_buffers) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -8,7 +8,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(empty_models, *ranks(1, 2, 3, 4))
 
 struct Case {
@@ -108,6 +107,5 @@ BOOST_AUTO_TEST_CASE(a_step_without_samples_on_any_rank_leaves_the_model_as_it_w
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -16,7 +16,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(equivalence, *ranks(1, 2, 3, 4))
 
 using optim::StepOptions;
@@ -292,6 +291,5 @@ BOOST_AUTO_TEST_CASE(a_layer_without_outputs_takes_part) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -4,11 +4,9 @@
 
 #include "ddp/toy.h"
 #include "support/forwarding.h"
-#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(failure, *ranks(1, 2, 3, 4))
 
 struct Run {
@@ -222,6 +220,5 @@ BOOST_AUTO_TEST_CASE(an_error_is_told_although_the_transport_fails_after_it) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

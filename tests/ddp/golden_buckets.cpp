@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(golden_buckets, *golden())
 
 using namespace ddp;
@@ -34,6 +33,5 @@ BOOST_AUTO_TEST_CASE(buckets_are_those_of_pytorch) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -4,11 +4,9 @@
 
 #include "ddp/toy.h"
 #include "lockstep/comm/agreement.h"
-#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(gradients, *ranks(1, 2, 3, 4))
 
 struct Run {
@@ -268,6 +266,5 @@ BOOST_AUTO_TEST_CASE(the_planes_and_buckets_are_told_for_the_banner) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

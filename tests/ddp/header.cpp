@@ -4,11 +4,9 @@
 
 #include "ddp/step_header.h"
 #include "ddp/toy.h"
-#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(header, *ranks(1, 2, 3, 4))
 
 /// Losses of very different sizes, so that another order of additions gives other bits. Not inlined, lest a
@@ -160,6 +158,5 @@ BOOST_AUTO_TEST_CASE(times_are_told_apart) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -7,11 +7,9 @@
 #include "ddp/toy.h"
 #include "lockstep/ddp/hooks.h"
 #include "support/forwarding.h"
-#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(hooks, *ranks(1, 2, 3, 4))
 
 /// Sums as if it were not there, and writes down what it is asked.
@@ -264,6 +262,5 @@ BOOST_AUTO_TEST_CASE(words_that_name_no_hook_are_refused_with_those_that_do) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(lifetime, *ranks(1, 2, 3, 4))
 
 constexpr int shards = 6;
@@ -113,6 +112,5 @@ BOOST_AUTO_TEST_CASE(a_model_whose_step_failed_can_be_wrapped_again_at_once) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

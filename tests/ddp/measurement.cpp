@@ -8,7 +8,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(measurement, *ranks(1, 2, 3, 4))
 
 constexpr optim::StepOptions clipped{.lr = {}, .clip = 0.5};
@@ -148,6 +147,5 @@ BOOST_AUTO_TEST_CASE(a_parameter_that_nobody_used_is_no_part_of_it) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(modes, *ranks(1, 2, 3, 4))
 
 constexpr ddp::Mode all_modes[] = {ddp::Mode::overlapped, ddp::Mode::flat, ddp::Mode::per_parameter};
@@ -196,6 +195,5 @@ BOOST_AUTO_TEST_CASE(another_mode_on_one_rank_is_told) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

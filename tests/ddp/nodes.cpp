@@ -13,7 +13,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(nodes, *ranks(1, 2, 3, 4))
 
 float rounded(DType wire, float value) {
@@ -191,6 +190,5 @@ BOOST_AUTO_TEST_CASE(other_element_types_on_the_wire_are_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -13,7 +13,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(outputs, *ranks(1, 2, 3, 4))
 
 // --- structures
@@ -306,6 +305,5 @@ BOOST_AUTO_TEST_CASE(a_parameter_left_out_of_the_model_is_neither_compared_nor_s
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

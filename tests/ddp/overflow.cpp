@@ -2,11 +2,9 @@
 #include <boost/test/unit_test.hpp>
 
 #include "ddp/toy.h"
-#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(overflow, *ranks(1, 2, 3, 4))
 
 BOOST_AUTO_TEST_CASE(a_sum_that_float16_cannot_hold_is_an_error_where_sums_are_rounded_to_it) {
@@ -43,6 +41,5 @@ BOOST_AUTO_TEST_CASE(nothing_is_rounded_that_travels_in_float32_or_not_at_all) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

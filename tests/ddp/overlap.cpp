@@ -5,11 +5,9 @@
 #include "ddp/reducer.h"
 #include "ddp/toy.h"
 #include "support/forwarding.h"
-#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(overlap, *ranks(1, 2, 3, 4))
 
 /// Writes down which sums were started and what else was called.
@@ -195,6 +193,5 @@ BOOST_AUTO_TEST_CASE(a_plan_made_anew_keeps_what_every_plane_holds) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -6,7 +6,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(plane_schedule)
 
 using namespace ddp;
@@ -57,6 +56,5 @@ BOOST_AUTO_TEST_CASE(a_rank_without_shards_has_the_one_plane_that_receives_the_s
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -4,11 +4,9 @@
 #include "ddp/steady_steps.h"
 #include "ddp/toy.h"
 #include "lockstep/ddp/power_sgd.h"
-#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(power_sgd_steady, *ranks(1, 2, 3, 4))
 
 BOOST_AUTO_TEST_CASE(a_steady_step_with_power_sgd_allocates_nothing) {
@@ -38,6 +36,5 @@ BOOST_AUTO_TEST_CASE(a_steady_step_with_power_sgd_allocates_nothing) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

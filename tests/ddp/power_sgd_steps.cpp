@@ -8,7 +8,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(power_sgd_steps, *ranks(1, 2, 3, 4))
 
 using Run = PowerSgdRun;
@@ -150,6 +149,5 @@ BOOST_AUTO_TEST_CASE(a_hook_of_another_data_parallel_is_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

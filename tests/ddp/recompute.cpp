@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(recompute, *ranks(1, 2, 3, 4))
 
 constexpr std::int64_t samples = 4, classes = 11;
@@ -106,6 +105,5 @@ BOOST_AUTO_TEST_CASE(a_run_that_recomputes_has_the_bits_of_one_process) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

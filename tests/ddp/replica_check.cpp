@@ -8,7 +8,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(replica_check, *ranks(1, 2, 3, 4))
 
 /// A run with a frozen parameter and two buffers, checked every third step.
@@ -162,6 +161,5 @@ BOOST_AUTO_TEST_CASE(a_negative_interval_is_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

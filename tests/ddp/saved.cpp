@@ -12,7 +12,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(saved, *ranks(1, 2, 3, 4))
 
 constexpr int shards = 5;
@@ -98,6 +97,5 @@ BOOST_FIXTURE_TEST_CASE(a_plain_model_loads_the_weights_under_its_own_names, Sav
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

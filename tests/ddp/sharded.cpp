@@ -14,7 +14,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(sharded, *ranks(1, 2, 3, 4))
 
 using Run = WideRun;
@@ -322,6 +321,5 @@ BOOST_AUTO_TEST_CASE(ranks_that_disagree_about_sharding_are_told) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -5,11 +5,9 @@
 #include "ddp/steady_steps.h"
 #include "ddp/toy.h"
 #include "lockstep/optim/adamw.h"
-#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(steady_state, *ranks(1, 2, 3, 4))
 
 /// Allocations inside steps 4 to 7.
@@ -72,6 +70,5 @@ BOOST_AUTO_TEST_CASE(a_steady_step_of_a_sharded_optimizer_allocates_nothing) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -8,7 +8,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(sync_batch_norm, *ranks(1, 2, 3, 4))
 
 void check_both(const RowsOf& rows_of) {
@@ -147,6 +146,5 @@ BOOST_AUTO_TEST_CASE(a_loss_that_takes_no_piece_is_refused_where_ranks_have_uneq
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

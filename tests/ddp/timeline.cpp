@@ -18,7 +18,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(timeline, *ranks(1, 2, 3, 4))
 
 using Json = nlohmann::json;
@@ -238,6 +237,5 @@ BOOST_AUTO_TEST_CASE(a_trace_of_nothing_leaves_the_one_before) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

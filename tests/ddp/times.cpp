@@ -13,7 +13,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(times, *ranks(1, 2, 3, 4))
 
 constexpr double delay_ms = 25;
@@ -295,6 +294,5 @@ BOOST_AUTO_TEST_CASE(the_plan_names_every_trainable_parameter_once) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -14,7 +14,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(uneven, *ranks(1, 2, 3, 4))
 
 enum class Norm { none, plain, sync };
@@ -226,6 +225,5 @@ BOOST_AUTO_TEST_CASE(an_error_of_a_rank_with_samples_reaches_those_that_have_non
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -2,11 +2,9 @@
 #include <boost/test/unit_test.hpp>
 
 #include "ddp/toy.h"
-#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(usage, *ranks(1, 2, 3, 4))
 
 /// x -> in -> out, without the tied layer.
@@ -128,6 +126,5 @@ BOOST_AUTO_TEST_CASE(the_words_of_the_configuration_are_known) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

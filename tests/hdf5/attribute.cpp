@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(attribute)
 
 namespace h5 = hdf5;
@@ -110,6 +109,5 @@ BOOST_AUTO_TEST_CASE(variable_length_strings_as_h5py_writes_them_are_read) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -11,7 +11,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(dataset)
 
 namespace h5 = hdf5;
@@ -162,6 +161,5 @@ BOOST_AUTO_TEST_CASE(names_of_element_types_are_those_of_numpy) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

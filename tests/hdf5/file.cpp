@@ -18,7 +18,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(file)
 
 namespace h5 = hdf5;
@@ -264,6 +263,5 @@ BOOST_FIXTURE_TEST_CASE(two_threads_may_read_two_files_at_once, OneFile) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

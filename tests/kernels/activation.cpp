@@ -4,7 +4,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(activation)
 
 using kernels::Activation;
@@ -111,6 +110,5 @@ BOOST_AUTO_TEST_CASE(an_element_does_not_depend_on_its_position) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(allocation)
 
 using namespace kernels;
@@ -140,6 +139,5 @@ BOOST_AUTO_TEST_CASE(attention_reserves_nothing_once_warm) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -6,7 +6,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(attention)
 
 using kernels::Columns;
@@ -197,6 +196,5 @@ BOOST_AUTO_TEST_CASE(columns_outside_the_matrix_are_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -4,7 +4,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(backend)
 
 using namespace kernels;
@@ -35,6 +34,5 @@ BOOST_AUTO_TEST_CASE(a_channel_block_rounds_memory_up) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

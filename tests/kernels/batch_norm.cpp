@@ -5,7 +5,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(batch_norm)
 
 /// x as [N, C, H, W] in a channel block, or as [N, C].
@@ -215,6 +214,5 @@ BOOST_AUTO_TEST_CASE(shapes_that_do_not_fit_are_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(bfloat16)
 
 using kernels::Activation;
@@ -479,6 +478,5 @@ BOOST_FIXTURE_TEST_CASE(nothing_in_nothing_out, Fixture) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -7,7 +7,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(convolution)
 
 struct Problem {
@@ -380,6 +379,5 @@ BOOST_AUTO_TEST_CASE(shapes_that_do_not_fit_are_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

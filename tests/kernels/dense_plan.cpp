@@ -4,7 +4,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(dense_plan)
 
 using kernels::DensePass;
@@ -60,6 +59,5 @@ BOOST_AUTO_TEST_CASE(products_with_packed_weights_are_those_of_the_backend) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

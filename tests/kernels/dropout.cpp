@@ -4,7 +4,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(dropout)
 
 using kernels::make_cpu_backend;
@@ -66,6 +65,5 @@ BOOST_AUTO_TEST_CASE(p_of_zero_keeps_everything_and_p_of_one_is_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

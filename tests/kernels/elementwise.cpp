@@ -4,7 +4,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(elementwise)
 
 using kernels::make_cpu_backend;
@@ -99,6 +98,5 @@ BOOST_AUTO_TEST_CASE(bfloat16_rounds_to_nearest_even_and_back_is_exact) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -4,7 +4,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(embedding)
 
 using kernels::make_cpu_backend;
@@ -58,6 +57,5 @@ BOOST_AUTO_TEST_CASE(an_index_outside_the_table_is_named) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -5,7 +5,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(fused)
 
 template <class T = float>
@@ -209,6 +208,5 @@ BOOST_AUTO_TEST_CASE(a_layer_and_its_activation_are_the_layer_then_the_activatio
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

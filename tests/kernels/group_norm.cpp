@@ -4,7 +4,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(group_norm)
 
 using kernels::make_cpu_backend;
@@ -107,6 +106,5 @@ BOOST_AUTO_TEST_CASE(groups_must_divide_the_channels) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

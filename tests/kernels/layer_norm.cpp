@@ -4,7 +4,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(layer_norm)
 
 using kernels::make_cpu_backend;
@@ -128,6 +127,5 @@ BOOST_AUTO_TEST_CASE(wrong_shapes_are_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -3,7 +3,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(layout)
 
 BOOST_AUTO_TEST_CASE(to_layout_places_every_element_and_comes_back) {
@@ -83,6 +82,5 @@ BOOST_AUTO_TEST_CASE(few_channels_stay_plain_and_many_are_blocked) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -4,7 +4,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(loss)
 
 using kernels::CrossEntropy;
@@ -158,6 +157,5 @@ BOOST_AUTO_TEST_CASE(squared_error_equals_double_precision) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -11,7 +11,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(low_rank)
 
 using kernels::Backend;
@@ -224,6 +223,5 @@ BOOST_AUTO_TEST_CASE(threads_change_no_bit_of_an_expansion) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -4,7 +4,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(matmul)
 
 using kernels::make_cpu_backend;
@@ -154,6 +153,5 @@ BOOST_AUTO_TEST_CASE(wrong_shapes_and_types_are_refused_by_name) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

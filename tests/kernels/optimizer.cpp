@@ -4,7 +4,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(optimizer)
 
 using kernels::AdamWStep;
@@ -152,6 +151,5 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(parallel)
 
 constexpr int threads = 4;
@@ -30,6 +29,5 @@ BOOST_AUTO_TEST_CASE(a_short_loop_ends_no_thread_of_a_long_one) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

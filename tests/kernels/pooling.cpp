@@ -3,7 +3,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(pooling)
 
 struct Problem {
@@ -173,6 +172,5 @@ BOOST_AUTO_TEST_CASE(shapes_that_do_not_fit_are_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -7,7 +7,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(profile)
 
 using namespace kernels;
@@ -127,6 +126,5 @@ BOOST_FIXTURE_TEST_CASE(ceilings_are_what_a_product_and_a_copy_reach, Profiled) 
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -4,7 +4,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(reduction)
 
 using kernels::make_cpu_backend;
@@ -62,6 +61,5 @@ BOOST_AUTO_TEST_CASE(block_sums_equal_double_precision_and_ignore_neighbours) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

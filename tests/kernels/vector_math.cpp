@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(vector_math)
 
 using namespace kernels;
@@ -76,6 +75,5 @@ BOOST_AUTO_TEST_CASE(normal_distribution_reaches_its_limits) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

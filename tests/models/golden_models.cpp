@@ -13,7 +13,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(golden_models, *golden())
 
 models::ModelConfig config_of(const nlohmann::json& model) {
@@ -110,6 +109,5 @@ BOOST_AUTO_TEST_CASE(in_bf16_models_stay_near) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

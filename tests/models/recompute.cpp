@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(recompute)
 
 struct Work {
@@ -96,6 +95,5 @@ BOOST_AUTO_TEST_CASE(a_further_block_takes_the_memory_of_its_input_and_its_gradi
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(registry)
 
 using models::ModelConfig;
@@ -242,6 +241,5 @@ BOOST_AUTO_TEST_CASE(the_summary_counts_parameters_and_names_frozen_ones) {
 BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

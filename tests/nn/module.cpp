@@ -16,7 +16,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(module)
 
 using Names = std::vector<std::string>;
@@ -179,6 +178,5 @@ BOOST_AUTO_TEST_CASE(layers_refuse_impossible_settings) {
 BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -10,7 +10,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(allocation)
 
 using namespace optim;
@@ -57,6 +56,5 @@ BOOST_FIXTURE_TEST_CASE(sgd_with_momentum_and_without, WithGradients) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -11,7 +11,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(ema)
 
 using namespace optim;
@@ -286,6 +285,5 @@ BOOST_FIXTURE_TEST_CASE(bad_rates_and_names_are_errors, UsualModel) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

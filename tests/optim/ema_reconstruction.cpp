@@ -10,7 +10,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(ema_reconstruction)
 
 using namespace optim;
@@ -292,6 +291,5 @@ BOOST_AUTO_TEST_CASE(what_is_no_power_function_is_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -11,7 +11,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(golden_optim, *golden())
 
 using namespace optim;
@@ -57,6 +56,5 @@ void run(const GoldenCase& golden) {
 BOOST_AUTO_TEST_CASE(every_case_is_pytorchs) { for_each_golden_case("optim", run); }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -10,7 +10,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(gradient_norms)
 
 using namespace optim;
@@ -108,6 +107,5 @@ BOOST_AUTO_TEST_CASE(clipping_is_pytorchs) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

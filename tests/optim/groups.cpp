@@ -7,7 +7,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(groups)
 
 using namespace optim;
@@ -66,6 +65,5 @@ BOOST_AUTO_TEST_CASE(names_are_those_of_the_configuration) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(optimizer)
 
 using namespace optim;
@@ -264,6 +263,5 @@ BOOST_FIXTURE_TEST_CASE(bad_options_are_errors, UsualModel) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -8,7 +8,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(schedule)
 
 using namespace optim;
@@ -75,6 +74,5 @@ BOOST_AUTO_TEST_CASE(names_are_those_of_the_configuration) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

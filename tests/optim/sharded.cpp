@@ -14,7 +14,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(sharded, *ranks(1, 2, 3, 4))
 
 using namespace optim;
@@ -223,6 +222,5 @@ BOOST_AUTO_TEST_CASE(an_average_of_another_sharding_is_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

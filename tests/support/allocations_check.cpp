@@ -11,7 +11,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(allocations, *ranks())
 
 /// Own allocations within `obtain`, which returns a pointer that frees what it obtained.
@@ -65,6 +64,5 @@ BOOST_AUTO_TEST_CASE(the_count_of_no_work_is_zero) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -4,7 +4,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(tensor)
 
 BOOST_AUTO_TEST_CASE(rows_and_reshapes_share_memory) {
@@ -81,6 +80,5 @@ BOOST_AUTO_TEST_CASE(blocks_may_outlive_their_pool) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

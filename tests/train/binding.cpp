@@ -13,7 +13,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(binding, *ranks(1, 2, 3, 4))
 
 /// Where each OpenMP thread of this one may run.
@@ -87,6 +86,5 @@ BOOST_AUTO_TEST_CASE(a_bound_rank_still_knows_what_it_was_given) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -17,7 +17,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(broken_transport)
 
 class BrokenTransport final : public Forwarding {
@@ -178,6 +177,5 @@ BOOST_AUTO_TEST_CASE(it_may_be_asked_by_another_thread_while_a_transport_is_left
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -6,7 +6,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(config)
 
 const std::string minimal = "[model]\nname = mlp\nsizes = 64 10\n[train]\nsteps = 5\nglobal_batch = 8\n";
@@ -180,6 +179,5 @@ BOOST_AUTO_TEST_CASE(a_resume_may_change_the_length_and_the_log_but_not_what_dec
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

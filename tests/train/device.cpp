@@ -15,7 +15,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(device)
 
 using train::choose_device;
@@ -119,6 +118,5 @@ BOOST_AUTO_TEST_CASE(a_pointer_into_the_fake_device_ends_the_program) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -8,7 +8,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(evaluate, *ranks(1, 2, 3, 4))
 
 /// 150 made-up samples of 4 numbers and 3 classes: not a multiple of any chunk or number of ranks.
@@ -48,6 +47,5 @@ BOOST_AUTO_TEST_CASE(every_sample_counts_once_at_any_number_of_ranks) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

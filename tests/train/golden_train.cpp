@@ -4,7 +4,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(golden_train, *golden() * ranks(1, 2, 4))
 
 BOOST_AUTO_TEST_CASE(trajectories_are_those_of_pytorch) {
@@ -18,6 +17,5 @@ BOOST_AUTO_TEST_CASE(in_bf16_trajectories_stay_near) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -5,7 +5,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(hang_judge)
 
 using train::HangJudge;
@@ -77,6 +76,5 @@ BOOST_AUTO_TEST_CASE(a_rank_out_of_sight_is_not_judged_and_starts_anew) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

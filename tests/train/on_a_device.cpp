@@ -13,11 +13,9 @@
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/generate.h"
-#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(on_a_device, *ranks(1, 2, 3, 4))
 
 using Values = std::vector<std::pair<std::string, Tensor>>;
@@ -257,6 +255,5 @@ BOOST_AUTO_TEST_CASE(a_loader_brings_batches_to_the_device) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

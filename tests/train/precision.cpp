@@ -8,7 +8,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(precision)
 
 using train::choose_precision;
@@ -52,6 +51,5 @@ BOOST_AUTO_TEST_CASE(unknown_words_are_refused) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

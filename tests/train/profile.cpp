@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(profile, *ranks(1, 2))
 
 double flops_of(const std::vector<kernels::OperationFigures>& operations) {
@@ -59,6 +58,5 @@ BOOST_AUTO_TEST_CASE(a_gpt_does_six_operations_per_weight_and_token_besides_its_
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

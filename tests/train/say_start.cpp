@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(say_start)
 
 /// Two ranks, as far as notes go.
@@ -52,6 +51,5 @@ BOOST_AUTO_TEST_CASE(narrow_gradients_are_said_to_have_no_effect_only_where_they
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -15,7 +15,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(steady_state, *ranks(1, 2))
 
 /// 60 images [3, 8, 8] of 10 classes.
@@ -159,6 +158,5 @@ BOOST_AUTO_TEST_CASE(training_a_gpt_allocates_nothing) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

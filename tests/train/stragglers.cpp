@@ -7,7 +7,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(stragglers)
 
 using train::Stragglers;
@@ -55,6 +54,5 @@ BOOST_AUTO_TEST_CASE(of_two_ranks_one_can_be_slow_and_one_alone_cannot) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -11,7 +11,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(surroundings, *ranks(1, 2, 3, 4))
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
@@ -84,6 +83,5 @@ BOOST_AUTO_TEST_CASE(ranks_with_different_configurations_all_refuse_with_one_tex
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -9,7 +9,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(threads)
 
 using train::RankCores;
@@ -209,6 +208,5 @@ BOOST_AUTO_TEST_CASE(core_sets_are_written_as_the_kernel_writes_them) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test

@@ -16,7 +16,6 @@
 
 namespace lockstep::test {
 namespace {
-
 BOOST_AUTO_TEST_SUITE(time_limit)
 
 BOOST_AUTO_TEST_CASE(times_of_slurm_are_read) {
@@ -79,6 +78,5 @@ BOOST_AUTO_TEST_CASE(a_squeue_that_does_not_answer_holds_up_nothing) {
 }
 
 BOOST_AUTO_TEST_SUITE_END()
-
 }  // namespace
 }  // namespace lockstep::test
