@@ -7,6 +7,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(bfloat16)
 
 Tensor filled(Shape shape, float value) {
   const Tensor tensor = Tensor::empty(shape);
@@ -140,5 +141,6 @@ BOOST_FIXTURE_TEST_CASE(other_types_are_refused, Fixture) {
   BOOST_CHECK_THROW(tape.begin({.compute = DType::float64}), UsageError);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -12,6 +12,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(functions)
 
 using Vars = std::vector<Var>;
 
@@ -328,5 +329,6 @@ BOOST_AUTO_TEST_CASE(wrong_shapes_are_usage_errors) {
 
 BOOST_AUTO_TEST_SUITE_END()
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

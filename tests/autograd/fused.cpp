@@ -7,6 +7,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(fused)
 
 using Vars = std::vector<Var>;
 using kernels::Activation;
@@ -198,5 +199,6 @@ BOOST_AUTO_TEST_CASE(shapes_that_do_not_fit_are_usage_errors) {
 
 BOOST_AUTO_TEST_SUITE_END()
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -8,6 +8,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(rank_sums, *ranks(1, 2, 3, 4))
 
 /// What a rank brings to the sum of this number.
 std::vector<double> numbers_of(int rank, std::uint64_t sum, std::int64_t count) {
@@ -36,5 +37,6 @@ BOOST_AUTO_TEST_CASE(sums_have_the_bits_of_rank_order_for_any_length) {
   }
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

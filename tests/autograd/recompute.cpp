@@ -14,6 +14,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(recompute)
 
 constexpr std::int64_t rows = 64, width = 48;
 
@@ -253,5 +254,6 @@ BOOST_AUTO_TEST_CASE(an_error_in_either_run_leaves_the_tape_for_another_pass) {
 
 BOOST_AUTO_TEST_SUITE_END()
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

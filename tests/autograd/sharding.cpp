@@ -11,6 +11,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(sharding)
 
 constexpr std::int64_t block = Sharding::block_elements;
 
@@ -97,5 +98,6 @@ BOOST_FIXTURE_TEST_CASE(one_rank_owns_everything, Alone) {
   BOOST_CHECK((sharding.mine(1) == comm::ElementRange{0, 3 * block + 1}));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

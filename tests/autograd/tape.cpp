@@ -8,6 +8,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(tape)
 
 using Events = std::vector<std::string>;
 
@@ -285,5 +286,6 @@ BOOST_AUTO_TEST_CASE(a_value_without_memory_still_takes_its_gradient) {
 
 BOOST_AUTO_TEST_SUITE_END()
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

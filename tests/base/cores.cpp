@@ -9,6 +9,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(cores)
 
 CoreSet of_a_helper() {
   CoreSet cores;
@@ -40,5 +41,6 @@ BOOST_AUTO_TEST_CASE(no_cores_and_cores_that_are_not_there_are_refused) {
   BOOST_TEST(!bind_thread({20000}));  // past what fits into a cpu_set_t
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -7,6 +7,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(late_library)
 
 constexpr const char* remedy = "install it";
 
@@ -37,5 +38,6 @@ BOOST_AUTO_TEST_CASE(a_missing_function_is_named) {
   });
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

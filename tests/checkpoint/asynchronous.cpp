@@ -13,19 +13,19 @@
 #include "lockstep/checkpoint/verify.h"
 #include "support/world.h"
 
-namespace ls = lockstep;
-namespace lc = lockstep::checkpoint;
-using ls::test::mentions;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(asynchronous, *ranks(1, 2, 3, 4))
+
+namespace lc = checkpoint;
 
 struct Run {
-  ls::comm::Communicator& world = ls::test::world();
-  ls::test::SharedFolder folder{world};
+  comm::Communicator& world = test::world();
+  SharedFolder folder{world};
   std::string run = folder.file("run");
   std::string checkpoints = run + "/checkpoints";
-  lc::Contents contents = ls::test::awkward_contents();
-  Run() { ls::test::fill(contents, 7); }
+  lc::Contents contents = awkward_contents();
+  Run() { fill(contents, 7); }
 
   /// Every element becomes something else.
   void overwrite() {
@@ -47,8 +47,6 @@ struct Run {
 
 using Names = std::vector<std::string>;
 
-}  // namespace
-
 BOOST_FIXTURE_TEST_CASE(the_file_holds_what_the_tensors_held_when_the_save_began, Run) {
   lc::save_file(folder.file("wanted.h5"), contents, world);
   lc::Store store(run, world, {.async = true});
@@ -62,7 +60,7 @@ BOOST_FIXTURE_TEST_CASE(the_file_holds_what_the_tensors_held_when_the_save_began
     BOOST_TEST(std::filesystem::read_symlink(checkpoints + "/latest") == "step-000000007.h5");
   }
   BOOST_TEST(lc::verify(path, world).whole());
-  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"latest", "step-000000007.h5"}),
+  BOOST_TEST(names_in(checkpoints) == (Names{"latest", "step-000000007.h5"}),
              boost::test_tools::per_element());
 }
 
@@ -72,12 +70,12 @@ BOOST_FIXTURE_TEST_CASE(every_element_is_written_without_anybody_waiting_for_it,
   while (store.writer().writing) std::this_thread::yield();  // what training would do: nothing for the save
   BOOST_TEST(!store.writer().failed);
   world.barrier();
-  const Names names = ls::test::names_in(checkpoints);
+  const Names names = names_in(checkpoints);
   BOOST_REQUIRE(names.size() == 1u);
-  const std::string unnamed = ls::test::read_bytes(checkpoints + "/" + names[0]);
+  const std::string unnamed = read_bytes(checkpoints + "/" + names[0]);
   world.barrier();
   store.finish();
-  const std::string named = ls::test::read_bytes(path);
+  const std::string named = read_bytes(path);
   for (const lc::TensorEntry& tensor : lc::read_index(path, world).tensors)
     BOOST_TEST((unnamed.substr(tensor.offset, tensor.bytes) == named.substr(tensor.offset, tensor.bytes)),
                tensor.path());
@@ -97,7 +95,7 @@ BOOST_FIXTURE_TEST_CASE(a_name_appears_only_when_the_file_is_whole_and_the_next_
   store.finish();
   BOOST_TEST(!store.saving());
   world.barrier();
-  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"latest", "step-000000003.h5", "step-000000004.h5"}),
+  BOOST_TEST(names_in(checkpoints) == (Names{"latest", "step-000000003.h5", "step-000000004.h5"}),
              boost::test_tools::per_element());
   store.finish();  // nothing is under way: nothing happens
   store.advance();
@@ -108,17 +106,17 @@ BOOST_FIXTURE_TEST_CASE(a_writer_that_fails_on_one_rank_fails_the_run_on_all_and
   lc::Store store(run, world, {.async = true});
   store.save_contents(1, contents);
   store.finish();
-  const std::string before = ls::test::read_bytes(checkpoints + "/step-000000001.h5");
+  const std::string before = read_bytes(checkpoints + "/step-000000001.h5");
 
   const int failing = world.size() - 1;
-  std::optional<ls::test::ShortFiles> full;
+  std::optional<ShortFiles> full;
   if (world.rank() == failing) full.emplace(3 << 20);
   std::string text;
   try {
     store.save_contents(2, contents);  // alone it fails here: the file may not grow
     BOOST_TEST(world.size() > 1);
     train_until_saved(store);
-  } catch (const ls::DataError& error) {
+  } catch (const DataError& error) {
     text = error.what();
   }
   full.reset();
@@ -128,9 +126,9 @@ BOOST_FIXTURE_TEST_CASE(a_writer_that_fails_on_one_rank_fails_the_run_on_all_and
   for (const std::string& other : texts) BOOST_TEST(other == text);
   BOOST_TEST(!store.saving());
   world.barrier();
-  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"latest", "step-000000001.h5"}),
+  BOOST_TEST(names_in(checkpoints) == (Names{"latest", "step-000000001.h5"}),
              boost::test_tools::per_element());
-  BOOST_TEST((ls::test::read_bytes(checkpoints + "/step-000000001.h5") == before));
+  BOOST_TEST((read_bytes(checkpoints + "/step-000000001.h5") == before));
   store.save_contents(2, contents);  // the run may go on
   store.finish();
   BOOST_TEST(lc::verify(checkpoints + "/step-000000002.h5", world).whole());
@@ -144,13 +142,12 @@ BOOST_FIXTURE_TEST_CASE(a_save_fails_with_the_name_of_who_took_the_directory_ove
   world.barrier();
   if (world.rank() == 0) {  // as a later start does it
     std::ofstream(run + "/lock") << "host=node9\npid=77\n";
-    for (const std::string& name : ls::test::names_in(checkpoints))
+    for (const std::string& name : names_in(checkpoints))
       if (name.ends_with(".tmp")) std::filesystem::remove(checkpoints + "/" + name);
   }
   world.barrier();
-  BOOST_CHECK_EXCEPTION(store.finish(), ls::FailureError,
-                        mentions("run/lock", "taken over by pid 77 on node9"));
-  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"latest", "step-000000001.h5"}),
+  BOOST_CHECK_EXCEPTION(store.finish(), FailureError, mentions("run/lock", "taken over by pid 77 on node9"));
+  BOOST_TEST(names_in(checkpoints) == (Names{"latest", "step-000000001.h5"}),
              boost::test_tools::per_element());
 }
 
@@ -162,12 +159,12 @@ BOOST_FIXTURE_TEST_CASE(a_save_that_nobody_waits_for_leaves_nothing_behind, Run)
   }
   world.barrier();
   const lc::Store store(run, world);
-  BOOST_TEST(ls::test::names_in(checkpoints).empty());
+  BOOST_TEST(names_in(checkpoints).empty());
   world.barrier();
 }
 
 BOOST_FIXTURE_TEST_CASE(writers_that_call_mpi_are_for_saves_that_are_waited_for, Run) {
-  BOOST_CHECK_EXCEPTION(lc::Store(run, world, {.async = true, .io = lc::Io::mpiio}), ls::UsageError,
+  BOOST_CHECK_EXCEPTION(lc::Store(run, world, {.async = true, .io = lc::Io::mpiio}), UsageError,
                         mentions("asynchronous", "posix"));
   world.barrier();
   lc::save_file(folder.file("posix.h5"), contents, world);
@@ -176,3 +173,7 @@ BOOST_FIXTURE_TEST_CASE(writers_that_call_mpi_are_for_saves_that_are_waited_for,
   BOOST_TEST(lc::read_index(folder.file("posix.h5"), world).digest ==
              lc::read_index(folder.file("mpiio.h5"), world).digest);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

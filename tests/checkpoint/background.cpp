@@ -8,8 +8,11 @@
 
 #include "lockstep/base/whereabouts.h"
 
-namespace lc = lockstep::checkpoint;
-namespace whereabouts = lockstep::whereabouts;
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(background)
+
+namespace lc = checkpoint;
 
 BOOST_AUTO_TEST_CASE(work_runs_while_the_starter_goes_on) {
   lc::Background background;
@@ -51,3 +54,7 @@ BOOST_AUTO_TEST_CASE(its_progress_counts_as_that_of_training_only_while_that_wai
   background.finish();
   BOOST_TEST(whereabouts::here().marks > before);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

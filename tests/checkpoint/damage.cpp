@@ -14,32 +14,32 @@
 #include "lockstep/checkpoint/verify.h"
 #include "lockstep/hdf5/file.h"
 
-namespace ls = lockstep;
-namespace lc = lockstep::checkpoint;
-using ls::test::mentions;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(damage)
+
+namespace lc = checkpoint;
 
 /// A small checkpoint, whole and in memory.
 struct Whole {
-  std::unique_ptr<ls::comm::Communicator> self = ls::comm::make_self_communicator();
-  ls::test::TemporaryFolder folder;
+  std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  TemporaryFolder folder;
   std::string path = folder.file("a.h5");
   lc::Contents contents = small_contents();
   std::string bytes;
 
   Whole() {
-    ls::test::fill(contents, 5);
+    fill(contents, 5);
     lc::save_file(path, contents, *self);
-    bytes = ls::test::read_bytes(path);
+    bytes = read_bytes(path);
   }
 
   static lc::Contents small_contents() {
     lc::Contents small;
     small.sections.push_back(
-        {"model", {{"a.weight", ls::Tensor::zeros({40, 9})}, {"a.bias", ls::Tensor::zeros({9})}}, {}});
+        {"model", {{"a.weight", Tensor::zeros({40, 9})}, {"a.bias", Tensor::zeros({9})}}, {}});
     small.sections.push_back(
-        {"ema/0.5", {{"a.weight", ls::Tensor::zeros({40, 9})}}, {{"updates", std::int64_t{3}, {}}}});
+        {"ema/0.5", {{"a.weight", Tensor::zeros({40, 9})}}, {{"updates", std::int64_t{3}, {}}}});
     small.position = {5, 1, 320, 4, 9};
     small.config = "[train]\nsteps = 10\n";
     return small;
@@ -50,24 +50,22 @@ struct Whole {
     const lc::Contents loaded = small_contents();
     try {
       const lc::LoadReport report = lc::load_file(path, loaded, *self);
-      return !ls::test::same_bytes(loaded, contents) || !(report.index.position == contents.position) ||
+      return !same_bytes(loaded, contents) || !(report.index.position == contents.position) ||
              report.index.config != contents.config;
-    } catch (const ls::DataError&) {
+    } catch (const DataError&) {
       return false;
     }
   }
 };
 
-}  // namespace
-
 BOOST_FIXTURE_TEST_CASE(every_length_of_a_cut_off_file_is_refused, Whole) {
   for (std::size_t length = 0; length < bytes.size(); length += 1 + length / 40) {
-    ls::test::write_bytes(path, bytes.substr(0, length));
-    BOOST_CHECK_EXCEPTION(lc::load_file(path, small_contents(), *self), ls::DataError, mentions("a.h5"));
+    write_bytes(path, bytes.substr(0, length));
+    BOOST_CHECK_EXCEPTION(lc::load_file(path, small_contents(), *self), DataError, mentions("a.h5"));
     const lc::VerifyReport report = lc::verify(path, *self);
     BOOST_REQUIRE(report.problems.size() == 1u);
     BOOST_TEST(report.problems[0].find("a.h5") != std::string::npos);
-    BOOST_CHECK_THROW(lc::inspect(path), ls::DataError);
+    BOOST_CHECK_THROW(lc::inspect(path), DataError);
   }
 }
 
@@ -77,16 +75,16 @@ BOOST_FIXTURE_TEST_CASE(every_flipped_byte_of_a_tensor_is_found_and_named, Whole
     for (const std::uint64_t at : {std::uint64_t{0}, tensor.bytes / 2, tensor.bytes - 1}) {
       std::string damaged = bytes;
       damaged[tensor.offset + at] = static_cast<char>(damaged[tensor.offset + at] ^ 0x10);
-      ls::test::write_bytes(path, damaged);
+      write_bytes(path, damaged);
       const lc::VerifyReport report = lc::verify(path, *self);
       BOOST_REQUIRE(report.problems.size() == 1u);
       BOOST_TEST(report.problems[0].find(tensor.path() + ":") != std::string::npos);
-      BOOST_CHECK_EXCEPTION(lc::load_file(path, small_contents(), *self), ls::DataError,
+      BOOST_CHECK_EXCEPTION(lc::load_file(path, small_contents(), *self), DataError,
                             mentions(tensor.path(), "damaged"));
       const lc::Inspection inspection = lc::inspect(path);
       for (const lc::TensorSummary& summary : inspection.tensors)
         BOOST_TEST(summary.digest_right == (summary.entry.path() != tensor.path()));
-      BOOST_CHECK_THROW(lc::diff(path, path), ls::DataError);
+      BOOST_CHECK_THROW(lc::diff(path, path), DataError);
     }
   }
 }
@@ -95,7 +93,7 @@ BOOST_FIXTURE_TEST_CASE(no_flipped_byte_anywhere_loads_wrongly, Whole) {
   for (std::size_t at = 0; at < bytes.size(); at += at < 1500 ? 1 : 7) {
     std::string damaged = bytes;
     damaged[at] = static_cast<char>(damaged[at] ^ (1 << at % 8));
-    ls::test::write_bytes(path, damaged);
+    write_bytes(path, damaged);
     BOOST_TEST_CONTEXT("byte " << at) { BOOST_REQUIRE(!loads_wrongly()); }
   }
 }
@@ -111,7 +109,7 @@ BOOST_FIXTURE_TEST_CASE(no_random_damage_crashes_or_loads_wrongly, Whole) {
     if (random() % 4 == 0) damaged.resize(random() % damaged.size());
     if (random() % 4 == 0)
       damaged.insert(random() % damaged.size(), std::string(random() % 64, static_cast<char>(random())));
-    ls::test::write_bytes(path, damaged);
+    write_bytes(path, damaged);
     BOOST_REQUIRE(!loads_wrongly());
     lc::verify(path, *self);
   }
@@ -119,12 +117,11 @@ BOOST_FIXTURE_TEST_CASE(no_random_damage_crashes_or_loads_wrongly, Whole) {
 
 BOOST_FIXTURE_TEST_CASE(what_is_no_checkpoint_is_called_what_it_is, Whole) {
   const auto refused = [&](const char* text) {
-    BOOST_CHECK_EXCEPTION(lc::load_file(path, small_contents(), *self), ls::DataError,
-                          mentions("a.h5", text));
+    BOOST_CHECK_EXCEPTION(lc::load_file(path, small_contents(), *self), DataError, mentions("a.h5", text));
   };
-  ls::test::write_bytes(path, "");
+  write_bytes(path, "");
   refused("is empty");
-  ls::test::write_bytes(path, std::string(100'000, 'x'));
+  write_bytes(path, std::string(100'000, 'x'));
   refused("not an HDF5 file");
   std::filesystem::remove(path);
   refused("No such file");
@@ -134,39 +131,42 @@ BOOST_FIXTURE_TEST_CASE(what_is_no_checkpoint_is_called_what_it_is, Whole) {
   BOOST_REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
   refused("not a regular file");
   std::filesystem::remove(path);
-  ls::hdf5::File::create(path).close();
+  hdf5::File::create(path).close();
   refused("not a Lockstep checkpoint");
 }
 
 BOOST_FIXTURE_TEST_CASE(attributes_and_configuration_changed_with_other_tools_are_found, Whole) {
   const auto change = [&](auto&& what) {
-    ls::test::write_bytes(path, bytes);
-    ls::hdf5::File file = ls::hdf5::File::open_for_writing(path);
+    write_bytes(path, bytes);
+    hdf5::File file = hdf5::File::open_for_writing(path);
     what(file);
     file.close();
   };
   const auto refused = [&](const char* text) {
-    BOOST_CHECK_EXCEPTION(lc::load_file(path, small_contents(), *self), ls::DataError,
-                          mentions("a.h5", text));
+    BOOST_CHECK_EXCEPTION(lc::load_file(path, small_contents(), *self), DataError, mentions("a.h5", text));
   };
   for (const char* name : {"step", "samples", "epoch", "shards", "seed"}) {
-    change([&](ls::hdf5::File& file) { file.set_attribute(name, 77); });
+    change([&](hdf5::File& file) { file.set_attribute(name, 77); });
     refused("root digest");
   }
-  change([](ls::hdf5::File& file) { file.open_group("ema/0.5").set_attribute("updates", 4); });
+  change([](hdf5::File& file) { file.open_group("ema/0.5").set_attribute("updates", 4); });
   refused("root digest");
-  change([](ls::hdf5::File& file) { file.open_group("model").set_attribute("note", "x"); });
+  change([](hdf5::File& file) { file.open_group("model").set_attribute("note", "x"); });
   refused("root digest");
-  change([](ls::hdf5::File& file) { file.set_attribute("format_version", 2); });
+  change([](hdf5::File& file) { file.set_attribute("format_version", 2); });
   // Nothing is wrong with it, and a run does not go on from another one instead.
-  BOOST_CHECK_EXCEPTION(lc::read_index(path), ls::UsageError,
+  BOOST_CHECK_EXCEPTION(lc::read_index(path), UsageError,
                         mentions("a.h5", "format_version 2; this build reads up to 1"));
-  change([](ls::hdf5::File& file) { file.set_attribute("step", "five"); });
+  change([](hdf5::File& file) { file.set_attribute("step", "five"); });
   refused("'step'");
-  change([](ls::hdf5::File& file) {
-    file.open_group("model").create_dataset("extra", ls::hdf5::ElementType::float32, {2});
+  change([](hdf5::File& file) {
+    file.open_group("model").create_dataset("extra", hdf5::ElementType::float32, {2});
   });
   refused("/model/extra is in the file but not in the manifest");
-  change([](ls::hdf5::File& file) { file.set_attribute("world_size", 64); });
+  change([](hdf5::File& file) { file.set_attribute("world_size", 64); });
   lc::load_file(path, small_contents(), *self);  // information only
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -9,12 +9,12 @@
 #include "checkpoint/damage.h"
 #include "checkpoint/manifest.h"
 
-namespace ls = lockstep;
-namespace lc = lockstep::checkpoint;
-using ls::test::SmallRun;
-using Outcome = SmallRun::Outcome;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(damage_structure)
+
+namespace lc = checkpoint;
+using Outcome = SmallRun::Outcome;
 
 hid_t ok(hid_t id) {
   if (id < 0) throw std::logic_error("the file could not be changed");
@@ -73,14 +73,14 @@ struct Altered : SmallRun {
 
   Altered() {
     BOOST_REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-    ls::test::write_bytes(other, bytes);
+    write_bytes(other, bytes);
   }
 
   /// Changes the whole file with `change` and reads it in every way.
   void expect(Outcome outcome, const char* name, const std::function<void(hid_t)>& change) {
     BOOST_TEST_CONTEXT(name) {
-      const ls::test::Confined result = ls::test::run_confined(1, [&](int) {
-        ls::test::write_bytes(path, bytes);
+      const Confined result = run_confined(1, [&](int) {
+        write_bytes(path, bytes);
         const hid_t access = ok(H5Pcreate(H5P_FILE_ACCESS));
         ok(H5Pset_fclose_degree(access, H5F_CLOSE_STRONG));
         const hid_t file = ok(H5Fopen(path.c_str(), H5F_ACC_RDWR, access));
@@ -101,7 +101,7 @@ struct Altered : SmallRun {
   /// The same with the root digest made right for what the file then says.
   void refused_although_sealed(const char* name, const std::function<void(hid_t, lc::FileIndex&)>& change) {
     refused(name, [&](hid_t file) {
-      ls::test::write_bytes(other, bytes);
+      write_bytes(other, bytes);
       lc::FileIndex index = lc::read_index(other);
       change(file, index);
       const std::string digest = fmt::format("{:016x}", lc::root_digest(index));
@@ -109,8 +109,6 @@ struct Altered : SmallRun {
     });
   }
 };
-
-}  // namespace
 
 BOOST_FIXTURE_TEST_CASE(attributes_that_resume_uses_are_refused_when_changed_retyped_or_gone, Altered) {
   struct Used {
@@ -361,12 +359,12 @@ BOOST_FIXTURE_TEST_CASE(manifests_and_positions_that_lie_under_a_right_digest_ar
   manifest("a name of the configuration", [](Tensors& tensors) { tensors[0].group = "config"; });
   manifest("a hundred thousand names", [](Tensors& tensors) { tensors.resize(100'000, tensors[0]); });
   manifest("a name of a megabyte", [](Tensors& tensors) { tensors[0].name.assign(1 << 20, 'n'); });
-  manifest("another dtype of the same size", [](Tensors& tensors) { tensors[0].dtype = ls::DType::int32; });
+  manifest("another dtype of the same size", [](Tensors& tensors) { tensors[0].dtype = DType::int32; });
   manifest("more bytes", [](Tensors& tensors) { tensors[0].bytes += 4; });
   manifest("all bytes there are", [](Tensors& tensors) { tensors[0].bytes = ~std::uint64_t{0}; });
-  manifest("another shape of the same size", [](Tensors& tensors) { tensors[0].shape = ls::Shape{9, 40}; });
+  manifest("another shape of the same size", [](Tensors& tensors) { tensors[0].shape = Shape{9, 40}; });
   const std::int64_t most = std::numeric_limits<std::int64_t>::max();
-  manifest("an absurd shape", [&](Tensors& tensors) { tensors[0].shape = ls::Shape{most, most, most}; });
+  manifest("an absurd shape", [&](Tensors& tensors) { tensors[0].shape = Shape{most, most, most}; });
   manifest("another digest", [](Tensors& tensors) { tensors[0].digest ^= 1; });
   manifest("two digests exchanged",
            [](Tensors& tensors) { std::swap(tensors[0].digest, tensors[1].digest); });
@@ -398,8 +396,12 @@ BOOST_FIXTURE_TEST_CASE(lines_that_are_no_tensor_are_refused_by_number, SmallRun
            digest + " 8 float32 [,] /m/a\n", digest + "  8 float32 [2] /m/a\n",
            digest + " 8 float32 [ 2] /m/a\n"}) {
     BOOST_TEST_CONTEXT(bad) {
-      BOOST_CHECK_EXCEPTION(lc::parse_manifest(good + bad, "m"), ls::DataError,
-                            ls::test::mentions("m: /manifest: line 2 is no tensor"));
+      BOOST_CHECK_EXCEPTION(lc::parse_manifest(good + bad, "m"), DataError,
+                            mentions("m: /manifest: line 2 is no tensor"));
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

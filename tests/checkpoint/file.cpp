@@ -10,27 +10,25 @@
 #include "lockstep/checkpoint/verify.h"
 #include "support/world.h"
 
-namespace ls = lockstep;
-namespace lc = lockstep::checkpoint;
-using ls::test::mentions;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(file, *ranks(1, 2, 3, 4))
+
+namespace lc = checkpoint;
 
 struct Sample {
-  ls::comm::Communicator& world = ls::test::world();
-  ls::test::SharedFolder folder{world};
+  comm::Communicator& world = test::world();
+  SharedFolder folder{world};
   std::string path = folder.file("a.h5");
-  lc::Contents contents = ls::test::awkward_contents();
-  Sample() { ls::test::fill(contents, 7); }
+  lc::Contents contents = awkward_contents();
+  Sample() { fill(contents, 7); }
 };
-
-}  // namespace
 
 BOOST_FIXTURE_TEST_CASE(what_is_saved_comes_back_bit_by_bit, Sample) {
   lc::save_file(path, contents, world);
-  const lc::Contents loaded = ls::test::awkward_contents();
+  const lc::Contents loaded = awkward_contents();
   const lc::LoadReport report = lc::load_file(path, loaded, world);
-  BOOST_TEST(ls::test::same_bytes(contents, loaded));
+  BOOST_TEST(same_bytes(contents, loaded));
   BOOST_TEST(report.warnings.empty());
   BOOST_TEST((report.index.position == contents.position));
   BOOST_TEST(report.index.config == contents.config);
@@ -59,16 +57,16 @@ BOOST_FIXTURE_TEST_CASE(a_file_is_read_at_any_other_number_of_ranks, Sample) {
   lc::save_file(path, contents, world);
   for (int readers = 1; readers <= world.size(); ++readers) {
     const auto part = world.split(world.rank() < readers ? 0 : 1, world.rank());
-    const lc::Contents loaded = ls::test::awkward_contents();
+    const lc::Contents loaded = awkward_contents();
     lc::load_file(path, loaded, *part);
-    BOOST_TEST(ls::test::same_bytes(contents, loaded));
+    BOOST_TEST(same_bytes(contents, loaded));
     BOOST_TEST(lc::verify(path, *part).whole());
   }
 }
 
 BOOST_FIXTURE_TEST_CASE(attributes_are_restored_and_those_that_must_be_equal_are_compared, Sample) {
   lc::save_file(path, contents, world);
-  lc::Contents loaded = ls::test::awkward_contents();
+  lc::Contents loaded = awkward_contents();
   std::int64_t updates = 0, steps = 0;
   loaded.sections[1].attributes[1].restore = [&](const lc::AttributeValue& value) {
     updates = std::get<std::int64_t>(value);
@@ -80,20 +78,19 @@ BOOST_FIXTURE_TEST_CASE(attributes_are_restored_and_those_that_must_be_equal_are
   BOOST_TEST(updates == 41);
   BOOST_TEST(steps == 42);
   loaded.sections[2].attributes[0].value = std::string("sgd");
-  BOOST_CHECK_EXCEPTION(lc::load_file(path, loaded, world), ls::DataError,
+  BOOST_CHECK_EXCEPTION(lc::load_file(path, loaded, world), DataError,
                         mentions("a.h5", "algorithm", "adamw", "sgd"));
 }
 
 BOOST_FIXTURE_TEST_CASE(nothing_but_the_file_is_left_and_it_may_be_written_over, Sample) {
   lc::save_file(path, contents, world);
-  ls::test::fill(contents, 8);
+  fill(contents, 8);
   contents.position.step = 43;
   lc::save_file(path, contents, world);
-  const lc::Contents loaded = ls::test::awkward_contents();
+  const lc::Contents loaded = awkward_contents();
   BOOST_TEST(lc::load_file(path, loaded, world).index.position.step == 43);
-  BOOST_TEST(ls::test::same_bytes(contents, loaded));
-  BOOST_TEST(ls::test::names_in(folder.path()) == std::vector<std::string>{"a.h5"},
-             boost::test_tools::per_element());
+  BOOST_TEST(same_bytes(contents, loaded));
+  BOOST_TEST(names_in(folder.path()) == std::vector<std::string>{"a.h5"}, boost::test_tools::per_element());
 }
 
 BOOST_FIXTURE_TEST_CASE(no_tensors_at_all_are_a_checkpoint_too, Sample) {
@@ -107,45 +104,44 @@ BOOST_FIXTURE_TEST_CASE(thousands_of_small_tensors_are_saved_and_found_again, Sa
   lc::Contents many;
   many.sections.push_back({"model", {}, {}});
   for (int i = 0; i < 1000; ++i) {
-    many.sections[0].tensors.push_back(
-        {"layer." + std::to_string(i) + ".weight", ls::Tensor::zeros({16, 16})});
+    many.sections[0].tensors.push_back({"layer." + std::to_string(i) + ".weight", Tensor::zeros({16, 16})});
   }
-  lc::Contents loaded = ls::test::with_own_memory(many);
-  ls::test::fill(many, 3);
+  lc::Contents loaded = with_own_memory(many);
+  fill(many, 3);
   lc::save_file(path, many, world);
   lc::load_file(path, loaded, world);
-  BOOST_TEST(ls::test::same_bytes(many, loaded));
+  BOOST_TEST(same_bytes(many, loaded));
 }
 
 BOOST_FIXTURE_TEST_CASE(of_hundreds_of_names_that_do_not_fit_two_dozen_are_named_and_the_rest_counted,
                         Sample) {
   lc::save_file(path, contents, world);
-  lc::Contents other = ls::test::awkward_contents();
+  lc::Contents other = awkward_contents();
   for (int i = 0; i < 300; ++i)
-    other.sections[0].tensors.push_back({"layer." + std::to_string(i), ls::Tensor::zeros({1})});
+    other.sections[0].tensors.push_back({"layer." + std::to_string(i), Tensor::zeros({1})});
   const auto names_the_first = mentions("missing: model/layer.0, ", "model/layer.23 ... and 276 more");
-  BOOST_CHECK_EXCEPTION(lc::load_file(path, other, world), ls::DataError, [&](const ls::DataError& error) {
+  BOOST_CHECK_EXCEPTION(lc::load_file(path, other, world), DataError, [&](const DataError& error) {
     return names_the_first(error) && std::string(error.what()).find("layer.24") == std::string::npos;
   });
 }
 
 BOOST_FIXTURE_TEST_CASE(all_that_does_not_fit_is_listed_at_once_and_nothing_is_touched, Sample) {
   lc::save_file(path, contents, world);
-  lc::Contents other = ls::test::awkward_contents();
+  lc::Contents other = awkward_contents();
   auto& model = other.sections[0].tensors;
   model[0].name = "blocks.9.extra";
-  model[1].value = ls::Tensor::zeros({3});
-  model[5].value = ls::Tensor::zeros({3, 333'333}, ls::DType::bfloat16);
+  model[1].value = Tensor::zeros({3});
+  model[5].value = Tensor::zeros({3, 333'333}, DType::bfloat16);
   other.sections[1].tensors.pop_back();
-  other.sections[3].tensors[0].value = ls::Tensor::zeros({5});
-  const lc::Contents before = ls::test::with_own_memory(other);
+  other.sections[3].tensors[0].value = Tensor::zeros({5});
+  const lc::Contents before = with_own_memory(other);
   BOOST_CHECK_EXCEPTION(
-      lc::load_file(path, other, world), ls::DataError,
+      lc::load_file(path, other, world), DataError,
       mentions("missing: model/blocks.9.extra", "unexpected: model/blocks.0.one, ema/0.999/blocks.0.above",
                "model/blocks.0.below is [262143] in the file, [3] here",
                "optimizer/exp_avg/blocks.0.above is [524291] in the file, [5] here",
                "model/blocks.1.bytes is uint8 in the file, bfloat16 here"));
-  BOOST_TEST(ls::test::same_bytes(other, before));
+  BOOST_TEST(same_bytes(other, before));
 
   const lc::LoadReport partial = lc::load_file(path, other, world, {.strict = false});
   BOOST_TEST(partial.warnings.size() == 4u);
@@ -156,16 +152,16 @@ BOOST_FIXTURE_TEST_CASE(all_that_does_not_fit_is_listed_at_once_and_nothing_is_t
 
 BOOST_FIXTURE_TEST_CASE(prefixes_of_wrappers_are_stripped_in_front_only_and_may_not_collide, Sample) {
   lc::Contents wrapped;
-  wrapped.sections.push_back({"model", {{"module._orig_mod.module.a.module.w", ls::Tensor::zeros({3})}}, {}});
-  ls::test::fill(wrapped, 1);
+  wrapped.sections.push_back({"model", {{"module._orig_mod.module.a.module.w", Tensor::zeros({3})}}, {}});
+  fill(wrapped, 1);
   lc::save_file(path, wrapped, world);
   lc::Contents plain;
-  plain.sections.push_back({"model", {{"a.module.w", ls::Tensor::zeros({3})}}, {}});
+  plain.sections.push_back({"model", {{"a.module.w", Tensor::zeros({3})}}, {}});
   lc::load_file(path, plain, world);
-  BOOST_TEST(ls::test::same_bytes(wrapped, plain));
-  wrapped.sections[0].tensors.push_back({"a.module.w", ls::Tensor::zeros({3})});
+  BOOST_TEST(same_bytes(wrapped, plain));
+  wrapped.sections[0].tensors.push_back({"a.module.w", Tensor::zeros({3})});
   lc::save_file(path, wrapped, world);
-  BOOST_CHECK_EXCEPTION(lc::load_file(path, plain, world), ls::DataError,
+  BOOST_CHECK_EXCEPTION(lc::load_file(path, plain, world), DataError,
                         mentions("module._orig_mod.module.a.module.w and model/a.module.w"));
 }
 
@@ -173,8 +169,8 @@ BOOST_FIXTURE_TEST_CASE(sections_that_the_file_lacks_begin_anew_and_are_named, S
   lc::Contents weights = contents;
   weights.sections.resize(1);
   lc::save_file(path, weights, world);
-  lc::Contents loaded = ls::test::awkward_contents();
-  ls::test::fill(loaded, 99);
+  lc::Contents loaded = awkward_contents();
+  fill(loaded, 99);
   const lc::LoadReport report = lc::load_file(path, loaded, world);
   BOOST_TEST(report.warnings.size() == 3u);
   BOOST_TEST(report.warnings[0].find("no /ema/0.999: it starts from the weights loaded") !=
@@ -184,37 +180,37 @@ BOOST_FIXTURE_TEST_CASE(sections_that_the_file_lacks_begin_anew_and_are_named, S
   BOOST_TEST(std::memcmp(ema.raw(), contents.sections[0].tensors[7].value.raw(), ema.bytes()) == 0);
   BOOST_TEST(loaded.sections[3].tensors[0].value.data<float>()[524290] == 0.0f);
 
-  lc::Contents no_model = ls::test::awkward_contents();
+  lc::Contents no_model = awkward_contents();
   no_model.sections.erase(no_model.sections.begin());
   lc::save_file(path, no_model, world);
-  BOOST_CHECK_EXCEPTION(lc::load_file(path, loaded, world), ls::DataError,
+  BOOST_CHECK_EXCEPTION(lc::load_file(path, loaded, world), DataError,
                         mentions("missing: model/blocks.0.one, model/blocks.0.below"));
 }
 
 BOOST_FIXTURE_TEST_CASE(sections_that_nobody_loads_are_named, Sample) {
   lc::save_file(path, contents, world);
-  lc::Contents weights = ls::test::awkward_contents();
+  lc::Contents weights = awkward_contents();
   weights.sections.resize(1);
   const lc::LoadReport report = lc::load_file(path, weights, world);
   BOOST_TEST(report.warnings.size() == 3u);
   BOOST_TEST(report.warnings[0].find("/ema/0.999, which this program does not load") != std::string::npos);
-  BOOST_TEST(ls::test::same_bytes(weights, contents));
+  BOOST_TEST(same_bytes(weights, contents));
 }
 
 BOOST_FIXTURE_TEST_CASE(ranks_that_hold_different_things_do_not_save, Sample) {
   if (world.size() == 1) return;
-  if (world.rank() == world.size() - 1) contents.sections[0].tensors[0].value = ls::Tensor::zeros({2});
+  if (world.rank() == world.size() - 1) contents.sections[0].tensors[0].value = Tensor::zeros({2});
   BOOST_CHECK_EXCEPTION(
-      lc::save_file(path, contents, world), ls::FailureError,
+      lc::save_file(path, contents, world), FailureError,
       mentions("rank 0 and rank " + std::to_string(world.size() - 1), "/model/blocks.0.one", "[1]", "[2]"));
-  BOOST_TEST(ls::test::names_in(folder.path()).empty());
+  BOOST_TEST(names_in(folder.path()).empty());
 }
 
 BOOST_FIXTURE_TEST_CASE(what_a_file_cannot_hold_is_refused_by_name, Sample) {
   const auto refused = [&](const char* name, const char* section, const char* text) {
     lc::Contents bad;
-    bad.sections.push_back({section, {{name, ls::Tensor::zeros({1})}}, {}});
-    BOOST_CHECK_EXCEPTION(lc::save_file(path, bad, world), ls::UsageError, mentions(text));
+    bad.sections.push_back({section, {{name, Tensor::zeros({1})}}, {}});
+    BOOST_CHECK_EXCEPTION(lc::save_file(path, bad, world), UsageError, mentions(text));
   };
   refused("a/b", "model", "\"a/b\"");
   refused("", "model", "\"\"");
@@ -223,16 +219,20 @@ BOOST_FIXTURE_TEST_CASE(what_a_file_cannot_hold_is_refused_by_name, Sample) {
   refused("a", "config", "\"config\"");
   refused("a", "ema//x", "\"ema//x\"");
   lc::Contents twice;
-  twice.sections.push_back({"model", {{"a", ls::Tensor::zeros({1})}, {"a", ls::Tensor::zeros({1})}}, {}});
-  BOOST_CHECK_EXCEPTION(lc::save_file(path, twice, world), ls::UsageError, mentions("/model/a"));
-  BOOST_TEST(ls::test::names_in(folder.path()).empty());
+  twice.sections.push_back({"model", {{"a", Tensor::zeros({1})}, {"a", Tensor::zeros({1})}}, {}});
+  BOOST_CHECK_EXCEPTION(lc::save_file(path, twice, world), UsageError, mentions("/model/a"));
+  BOOST_TEST(names_in(folder.path()).empty());
 }
 
 BOOST_FIXTURE_TEST_CASE(a_place_that_cannot_be_written_is_the_same_error_on_all_ranks, Sample) {
-  BOOST_CHECK_EXCEPTION(lc::save_file(folder.file("none/a.h5"), contents, world), ls::DataError,
+  BOOST_CHECK_EXCEPTION(lc::save_file(folder.file("none/a.h5"), contents, world), DataError,
                         mentions("none/.a.h5.tmp"));
-  if (world.rank() == 0) ls::test::write_bytes(folder.file("plain"), "x");
+  if (world.rank() == 0) write_bytes(folder.file("plain"), "x");
   world.barrier();
-  BOOST_CHECK_EXCEPTION(lc::save_file(folder.file("plain/a.h5"), contents, world), ls::UsageError,
+  BOOST_CHECK_EXCEPTION(lc::save_file(folder.file("plain/a.h5"), contents, world), UsageError,
                         mentions("plain/.a.h5.tmp"));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -10,16 +10,16 @@
 #include "lockstep/checkpoint/verify.h"
 #include "support/world.h"
 
-namespace ls = lockstep;
-namespace lc = lockstep::checkpoint;
-using ls::test::mentions;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(full_storage, *ranks(1, 2))
+
+namespace lc = checkpoint;
 
 /// A file system of 8 MiB under the shared folder.
 class SmallDisk {
  public:
-  SmallDisk(ls::comm::Communicator& world, std::string path) : world_(world), path_(std::move(path)) {
+  SmallDisk(comm::Communicator& world, std::string path) : world_(world), path_(std::move(path)) {
     if (world.rank() == 0) {
       std::filesystem::create_directory(path_);
       mounted_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, "size=8m") == 0;
@@ -45,31 +45,32 @@ class SmallDisk {
   }
 
  private:
-  ls::comm::Communicator& world_;
+  comm::Communicator& world_;
   std::string path_, read_only_;
   bool mounted_ = false;
 };
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(full_or_read_only_storage_is_a_data_error_and_leaves_earlier_checkpoints) {
-  ls::comm::Communicator& world = ls::test::world();
-  ls::test::SharedFolder folder(world);
+  comm::Communicator& world = test::world();
+  SharedFolder folder(world);
   SmallDisk disk(world, folder.file("disk"));
   if (!disk.mounted()) {
     BOOST_TEST(true);
     return;
   }
-  lc::Contents contents = ls::test::awkward_contents();  // 7 MiB
+  lc::Contents contents = awkward_contents();  // 7 MiB
   lc::Store store(folder.file("disk/run"), world);
   const std::string saved = store.save_contents(1, contents);
-  BOOST_CHECK_EXCEPTION(store.save_contents(2, contents), ls::DataError,
+  BOOST_CHECK_EXCEPTION(store.save_contents(2, contents), DataError,
                         mentions(".step-000000002.h5.", ".tmp", "No space left on device"));
   world.barrier();
-  BOOST_TEST(
-      ls::test::names_in(store.directory()) == (std::vector<std::string>{"latest", "step-000000001.h5"}),
-      boost::test_tools::per_element());
+  BOOST_TEST(names_in(store.directory()) == (std::vector<std::string>{"latest", "step-000000001.h5"}),
+             boost::test_tools::per_element());
   disk.make_read_only(store.directory());
-  BOOST_CHECK_EXCEPTION(store.save_contents(2, contents), ls::DataError, mentions("Read-only file system"));
+  BOOST_CHECK_EXCEPTION(store.save_contents(2, contents), DataError, mentions("Read-only file system"));
   BOOST_TEST(lc::verify(saved, world).whole());
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -9,17 +9,17 @@
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/models/registry.h"
 
-namespace ls = lockstep;
-namespace lc = lockstep::checkpoint;
-using ls::test::mentions;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(gpt2)
+
+namespace lc = checkpoint;
 
 constexpr std::int64_t layers = 2, channels = 8, vocab = 11, context = 5;
 
 /// Distinct numbers, a different thousand for each tensor.
-ls::Tensor counting(const ls::Shape& shape, int first) {
-  const ls::Tensor tensor = ls::Tensor::empty(shape);
+Tensor counting(const Shape& shape, int first) {
+  const Tensor tensor = Tensor::empty(shape);
   std::iota(tensor.data<float>(), tensor.data<float>() + tensor.numel(), static_cast<float>(first));
   return tensor;
 }
@@ -29,7 +29,7 @@ std::vector<lc::NamedTensor> hugging_face(const std::string& prefix) {
   constexpr std::int64_t c = channels;
   std::vector<lc::NamedTensor> tensors;
   int next = 0;
-  const auto add = [&](const std::string& name, const ls::Shape& shape) {
+  const auto add = [&](const std::string& name, const Shape& shape) {
     tensors.push_back({prefix + name, counting(shape, next += 1000)});
   };
   add("wte.weight", {vocab, c});
@@ -57,9 +57,9 @@ std::vector<lc::NamedTensor> hugging_face(const std::string& prefix) {
 }
 
 struct Gpt {
-  std::unique_ptr<ls::comm::Communicator> self = ls::comm::make_self_communicator();
-  ls::test::TemporaryFolder folder;
-  std::unique_ptr<ls::models::Model> model = ls::models::make_model(
+  std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  TemporaryFolder folder;
+  std::unique_ptr<models::Model> model = models::make_model(
       {.name = "gpt", .layers = layers, .heads = 2, .channels = channels, .context = context, .vocab = vocab},
       1);
 
@@ -72,18 +72,18 @@ struct Gpt {
   }
 
   const float* values(const std::string& name) {
-    for (const ls::Param* param : model->state().params)
+    for (const Param* param : model->state().params)
       if (param->name == name) return param->value.data<float>();
     throw std::runtime_error("no parameter " + name);
   }
 
   /// Every parameter holds what the file has, at its own place.
   void check_all(const std::vector<lc::NamedTensor>& tensors, const std::string& prefix) {
-    std::map<std::string, ls::Tensor> stored;
+    std::map<std::string, Tensor> stored;
     for (const lc::NamedTensor& tensor : tensors) stored[tensor.name.substr(prefix.size())] = tensor.value;
     std::size_t matrices = 0;
-    for (const ls::Param* param : model->state().params) {
-      const ls::Tensor& from = stored.at(param->name.substr(std::string("transformer.").size()));
+    for (const Param* param : model->state().params) {
+      const Tensor& from = stored.at(param->name.substr(std::string("transformer.").size()));
       const float *ours = param->value.data<float>(), *theirs = from.data<float>();
       const bool in_first = param->name.find(".h.") != std::string::npos && param->value.shape().rank() == 2;
       bool same = true;
@@ -98,8 +98,6 @@ struct Gpt {
     BOOST_TEST(matrices == 8u);
   }
 };
-
-}  // namespace
 
 BOOST_FIXTURE_TEST_CASE(names_layouts_and_masks_are_understood_from_both_formats_with_and_without_prefix,
                         Gpt) {
@@ -122,7 +120,7 @@ BOOST_FIXTURE_TEST_CASE(a_head_that_equals_the_embedding_is_it_and_another_is_an
   check_all(hugging_face("transformer."), "transformer.");
 
   tensors.back().value = counting({vocab, channels}, 1001);
-  BOOST_CHECK_EXCEPTION(load(tensors), ls::DataError, mentions("lm_head.weight differs from the embedding"));
+  BOOST_CHECK_EXCEPTION(load(tensors), DataError, mentions("lm_head.weight differs from the embedding"));
   BOOST_TEST(load(tensors, "a.safetensors", {.strict = false}).warnings.size() == 1u);
 
   tensors.erase(tensors.begin());  // what safetensors keeps of two names for one tensor
@@ -132,7 +130,7 @@ BOOST_FIXTURE_TEST_CASE(a_head_that_equals_the_embedding_is_it_and_another_is_an
 
 BOOST_FIXTURE_TEST_CASE(our_own_layout_is_left_alone, Gpt) {
   std::vector<lc::NamedTensor> own;
-  for (const ls::Param* param : model->state().params)
+  for (const Param* param : model->state().params)
     own.push_back({param->name, counting(param->value.shape(), static_cast<int>(1000 * own.size()))});
   const lc::LoadReport report = load(own);
   BOOST_TEST(report.notes.empty());
@@ -148,16 +146,20 @@ BOOST_FIXTURE_TEST_CASE(another_size_is_refused_with_the_shapes_of_the_file, Gpt
   }
   tensors.push_back({"h.2.ln_1.weight", counting({channels}, 0)});
   BOOST_CHECK_EXCEPTION(
-      load(tensors), ls::DataError,
+      load(tensors), DataError,
       mentions("unexpected: h.2.ln_1.weight", "transformer.wte.weight is [12, 8] in the file, [11, 8] here",
                "transformer.h.0.attn.c_proj.weight is [8, 7], to be transposed, in the file, [8, 8] here"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_model_that_is_no_gpt_sees_no_gpt_names, Gpt) {
-  const auto mlp = ls::models::make_model({.name = "mlp", .sizes = {4, 3}}, 1);
+  const auto mlp = models::make_model({.name = "mlp", .sizes = {4, 3}}, 1);
   lc::Weights weights;
   weights.tensors = hugging_face("");
   lc::write_weights(folder.file("a.safetensors"), weights);
-  BOOST_CHECK_EXCEPTION(lc::load_weights(folder.file("a.safetensors"), *mlp, *self), ls::DataError,
+  BOOST_CHECK_EXCEPTION(lc::load_weights(folder.file("a.safetensors"), *mlp, *self), DataError,
                         mentions("missing: net.0.weight, net.0.bias", "h.0.attn.bias"));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

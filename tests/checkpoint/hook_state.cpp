@@ -17,6 +17,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(hook_state, *ranks(1, 2, 3, 4))
 
 using checkpoint::Contents;
 
@@ -269,5 +270,6 @@ BOOST_FIXTURE_TEST_CASE(factors_of_another_rank_do_not_fit, Saved) {
   BOOST_TEST(contains(text, "hook/powersgd/q/tied.weight is [2, 7] in the file, [1, 7] here"));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -10,10 +10,11 @@
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/save.h"
 
-namespace ls = lockstep;
-namespace lc = lockstep::checkpoint;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(interoperability)
+
+namespace lc = checkpoint;
 
 struct Result {
   int status;
@@ -44,10 +45,10 @@ void write_plainly(const std::string& folder, const std::vector<lc::NamedTensor>
     list += tensor.name + " " + std::string(to_string(tensor.value.dtype()));
     for (const std::int64_t extent : tensor.value.shape()) list += " " + std::to_string(extent);
     list += "\n";
-    ls::test::write_bytes(folder + "/" + tensor.name,
-                          std::string(static_cast<const char*>(tensor.value.raw()), tensor.value.bytes()));
+    write_bytes(folder + "/" + tensor.name,
+                std::string(static_cast<const char*>(tensor.value.raw()), tensor.value.bytes()));
   }
-  ls::test::write_bytes(folder + "/list", list);
+  write_bytes(folder + "/list", list);
 }
 
 /// Arguments: a checkpoint, and a folder from write_plainly.
@@ -72,19 +73,19 @@ print(len(lines), values)
 )";
 
 struct OneFile {
-  std::unique_ptr<ls::comm::Communicator> self = ls::comm::make_self_communicator();
-  ls::test::TemporaryFolder folder;
+  std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  TemporaryFolder folder;
   std::string path = folder.file("a.h5");
   lc::Contents contents;
 
   OneFile() {
-    ls::Tensor weight = ls::Tensor::zeros({2, 3}), batches = ls::Tensor::zeros({}, ls::DType::int64);
+    Tensor weight = Tensor::zeros({2, 3}), batches = Tensor::zeros({}, DType::int64);
     for (int i = 0; i < 6; ++i) weight.data<float>()[i] = static_cast<float>(i) + 0.5f;
     *batches.data<std::int64_t>() = 12;
     contents.sections.push_back({"model",
                                  {{"layer1.0.bn1.weight", weight},
                                   {"layer1.0.bn1.num_batches_tracked", batches},
-                                  {"empty", ls::Tensor::zeros({0, 2})}},
+                                  {"empty", Tensor::zeros({0, 2})}},
                                  {}});
     contents.sections.push_back({"ema/0.999",
                                  {{"layer1.0.bn1.weight", weight}},
@@ -94,8 +95,6 @@ struct OneFile {
     lc::save_file(path, contents, *self);
   }
 };
-
-}  // namespace
 
 BOOST_FIXTURE_TEST_CASE(h5dump_and_h5ls_show_names_types_and_numbers, OneFile) {
   if (shell("command -v h5dump").status != 0) {
@@ -123,7 +122,7 @@ BOOST_FIXTURE_TEST_CASE(h5dump_and_h5ls_show_names_types_and_numbers, OneFile) {
 BOOST_FIXTURE_TEST_CASE(h5py_reads_every_value_under_its_own_name, OneFile) {
   const std::string python = python_with_h5py();
   if (python.empty()) return;
-  ls::test::write_bytes(folder.file("read.py"), R"(
+  write_bytes(folder.file("read.py"), R"(
 import sys, h5py, numpy
 f = h5py.File(sys.argv[1])
 state = {k: v[()] for k, v in f["model"].items()}
@@ -145,17 +144,15 @@ print("all right")
 BOOST_AUTO_TEST_CASE(h5py_loads_every_bit_of_every_type) {
   const std::string python = python_with_h5py();
   if (python.empty()) return;
-  const ls::test::TemporaryFolder folder;
-  const auto self = ls::comm::make_self_communicator();
-  lc::Contents contents = ls::test::awkward_contents();
-  for (const ls::DType dtype :
-       {ls::DType::float64, ls::DType::float16, ls::DType::int64, ls::DType::int32, ls::DType::uint8})
-    contents.sections[0].tensors.push_back(
-        {std::string(to_string(dtype)), ls::Tensor::zeros({7, 31}, dtype)});
-  ls::test::fill(contents, 11);
+  const TemporaryFolder folder;
+  const auto self = comm::make_self_communicator();
+  lc::Contents contents = awkward_contents();
+  for (const DType dtype : {DType::float64, DType::float16, DType::int64, DType::int32, DType::uint8})
+    contents.sections[0].tensors.push_back({std::string(to_string(dtype)), Tensor::zeros({7, 31}, dtype)});
+  fill(contents, 11);
   lc::save_file(folder.file("a.h5"), contents, *self);
   write_plainly(folder.file("plain"), contents.sections[0].tensors);
-  ls::test::write_bytes(folder.file("compare.py"), compare_every_bit);
+  write_bytes(folder.file("compare.py"), compare_every_bit);
   const Result result = shell(python + " " + folder.file("compare.py") + " " + folder.file("a.h5") + " " +
                               folder.file("plain"));
   std::int64_t values = 0;
@@ -166,7 +163,7 @@ BOOST_AUTO_TEST_CASE(h5py_loads_every_bit_of_every_type) {
 BOOST_AUTO_TEST_CASE(h5py_loads_every_bfloat16_there_is_as_the_number_it_is) {
   const std::string python = python_with_h5py();
   if (python.empty()) return;
-  const ls::test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   // All but those that are not numbers, of which there are many and no two need be the same to NumPy.
   std::vector<float> numbers;
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
@@ -174,16 +171,16 @@ BOOST_AUTO_TEST_CASE(h5py_loads_every_bfloat16_there_is_as_the_number_it_is) {
     if (!std::isnan(number)) numbers.push_back(number);
   }
   lc::Weights weights;
-  weights.tensors = {{"every", ls::Tensor::empty({static_cast<std::int64_t>(numbers.size())})},
-                     {"layer.weight", ls::Tensor::empty({33, 65})},
-                     {"layer.count", ls::Tensor::zeros({}, ls::DType::int64)}};
+  weights.tensors = {{"every", Tensor::empty({static_cast<std::int64_t>(numbers.size())})},
+                     {"layer.weight", Tensor::empty({33, 65})},
+                     {"layer.count", Tensor::zeros({}, DType::int64)}};
   std::copy(numbers.begin(), numbers.end(), weights.tensors[0].value.data<float>());
   for (int i = 0; i < 33 * 65; ++i)
     weights.tensors[1].value.data<float>()[i] = std::sin(static_cast<float>(i)) * 1e3f;
-  lc::cast_floats(weights, ls::DType::bfloat16);
+  lc::cast_floats(weights, DType::bfloat16);
   lc::write_weights(folder.file("b.h5"), weights);
   write_plainly(folder.file("plain"), weights.tensors);
-  ls::test::write_bytes(folder.file("compare.py"), compare_every_bit);
+  write_bytes(folder.file("compare.py"), compare_every_bit);
   const Result result = shell(python + " " + folder.file("compare.py") + " " + folder.file("b.h5") + " " +
                               folder.file("plain"));
   BOOST_TEST(result.output == "3 67428\n");
@@ -193,3 +190,7 @@ BOOST_AUTO_TEST_CASE(h5py_loads_every_bfloat16_there_is_as_the_number_it_is) {
     BOOST_TEST(dump.find("0, 840, 908") != std::string::npos, dump);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -15,15 +15,15 @@
 #include "lockstep/optim/ema.h"
 #include "support/world.h"
 
-namespace ls = lockstep;
-namespace lc = lockstep::checkpoint;
-using ls::optim::EmaBuffers;
-using ls::optim::EmaProfile;
-using ls::test::mentions;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(reconstruct_ema, *ranks(1, 2, 3, 4))
 
-std::vector<float> values(const ls::Tensor& tensor) {
+namespace lc = checkpoint;
+using optim::EmaBuffers;
+using optim::EmaProfile;
+
+std::vector<float> values(const Tensor& tensor) {
   return {tensor.data<float>(), tensor.data<float>() + tensor.numel()};
 }
 
@@ -35,23 +35,23 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 
 /// A matrix that wanders, a frozen vector, a buffer of numbers and a counter.
 struct Model {
-  ls::Param weight, frozen;
-  ls::Buffer mean{"norm.running_mean", ls::Tensor::zeros({12})},
-      batches{"norm.num_batches_tracked", ls::Tensor::zeros({}, ls::DType::int64)};
-  ls::ModelState state{{&weight, &frozen}, {&mean, &batches}, {}};
+  Param weight, frozen;
+  Buffer mean{"norm.running_mean", Tensor::zeros({12})},
+      batches{"norm.num_batches_tracked", Tensor::zeros({}, DType::int64)};
+  ModelState state{{&weight, &frozen}, {&mean, &batches}, {}};
 
   Model() {
     weight.name = "layer.weight";
-    weight.value = ls::Tensor::zeros({61, 43});
+    weight.value = Tensor::zeros({61, 43});
     frozen.name = "layer.table";
-    frozen.value = ls::Tensor::zeros({9});
+    frozen.value = Tensor::zeros({9});
     frozen.trainable = false;
     for (int i = 0; i < 9; ++i) frozen.value.data<float>()[i] = static_cast<float>(i) / 7;
   }
 
   /// The same course whoever takes it.
   void step(std::int64_t number) {
-    const ls::Random random({.seed = 3, .purpose = 1, .step = static_cast<std::uint64_t>(number)});
+    const Random random({.seed = 3, .purpose = 1, .step = static_cast<std::uint64_t>(number)});
     const double rate = 1 / (1 + static_cast<double>(number) / 50);
     for (std::int64_t i = 0; i < weight.value.numel(); ++i) {
       float& value = weight.value.data<float>()[i];
@@ -64,8 +64,8 @@ struct Model {
 };
 
 struct Run {
-  ls::comm::Communicator& world = ls::test::world();
-  ls::test::SharedFolder folder{world};
+  comm::Communicator& world = test::world();
+  SharedFolder folder{world};
   std::string run = folder.file("run"), snapshots = run + "/ema", out = folder.file("out.h5");
 
   /// Trains with snapshots of these widths; returns what averages of the widths `tracked` hold at the end.
@@ -76,7 +76,7 @@ struct Run {
     for (const double width : widths) kept.push_back(EmaProfile::power(width));
     for (const double width : tracked) others.push_back(EmaProfile::power(width));
     Model model;
-    ls::optim::Ema ema(model.state, kept, {.buffers = buffers}),
+    optim::Ema ema(model.state, kept, {.buffers = buffers}),
         directly(model.state, others, {.buffers = buffers});
     lc::Store store(run, world, {.config = "[model]\n", .keep = 1});
     for (std::int64_t step = 0; step < steps;) {
@@ -113,13 +113,11 @@ std::vector<std::string> tensors_of(const lc::FileIndex& index) {
 
 using Names = std::vector<std::string>;
 
-}  // namespace
-
 BOOST_FIXTURE_TEST_CASE(every_save_leaves_a_small_snapshot_that_outlives_its_checkpoint, Run) {
   train(40, 10, {0.05, 0.1});
-  BOOST_TEST(ls::test::names_in(run + "/checkpoints") == (Names{"latest", "step-000000040.h5"}),
+  BOOST_TEST(names_in(run + "/checkpoints") == (Names{"latest", "step-000000040.h5"}),
              boost::test_tools::per_element());
-  BOOST_TEST(ls::test::names_in(snapshots) ==
+  BOOST_TEST(names_in(snapshots) ==
                  (Names{"step-000000010.h5", "step-000000020.h5", "step-000000030.h5", "step-000000040.h5"}),
              boost::test_tools::per_element());
   for (const int step : {10, 20, 30, 40}) BOOST_TEST(lc::verify(snapshot(step), world).whole());
@@ -145,29 +143,28 @@ BOOST_FIXTURE_TEST_CASE(plain_rates_leave_none, Run) {
   train(20, 10, {});
   world.barrier();
   BOOST_TEST(!std::filesystem::exists(snapshots));
-  BOOST_CHECK_EXCEPTION(reconstruct(0.1), ls::UsageError,
+  BOOST_CHECK_EXCEPTION(reconstruct(0.1), UsageError,
                         mentions(snapshots, "no profile snapshots", "ema.sigma_rel"));
 }
 
 BOOST_FIXTURE_TEST_CASE(snapshots_get_rarer_as_time_passes, Run) {
   Model model;
-  ls::optim::Ema ema(model.state, {EmaProfile::power(0.1)});
+  optim::Ema ema(model.state, {EmaProfile::power(0.1)});
   lc::Store store(run, world, {.keep = 1});
   ema.update();
   for (std::int64_t step = 300; step <= 340; step += 4) store.save(step, ema);
   world.barrier();
   // Every twelve steps, as 300 / 32 is 9.4; and the newest is always there.
-  BOOST_TEST(
-      ls::test::names_in(snapshots) == (Names{"step-000000300.h5", "step-000000312.h5", "step-000000324.h5",
-                                              "step-000000336.h5", "step-000000340.h5"}),
-      boost::test_tools::per_element());
+  BOOST_TEST(names_in(snapshots) == (Names{"step-000000300.h5", "step-000000312.h5", "step-000000324.h5",
+                                           "step-000000336.h5", "step-000000340.h5"}),
+             boost::test_tools::per_element());
 }
 
 BOOST_FIXTURE_TEST_CASE(a_resume_from_an_older_checkpoint_drops_later_snapshots, Run) {
   train(40, 10, {0.05, 0.1});
   Model model;
   std::vector<EmaProfile> profiles{EmaProfile::power(0.05), EmaProfile::power(0.1)};
-  ls::optim::Ema ema(model.state, profiles);
+  optim::Ema ema(model.state, profiles);
   {
     lc::Store store(run, world, {.keep = 0});
     BOOST_TEST(store.resume(model.state, ema) == 40);
@@ -178,17 +175,16 @@ BOOST_FIXTURE_TEST_CASE(a_resume_from_an_older_checkpoint_drops_later_snapshots,
   }
   world.barrier();
   if (world.rank() == 0) {
-    ls::test::write_bytes(run + "/checkpoints/step-000000060.h5", "cut off");
-    ls::test::write_bytes(snapshots + "/.step-000000070.h5.0123456789abcdef.tmp", "");
+    write_bytes(run + "/checkpoints/step-000000060.h5", "cut off");
+    write_bytes(snapshots + "/.step-000000070.h5.0123456789abcdef.tmp", "");
   }
   world.barrier();
   lc::Store store(run, world);
   BOOST_TEST(store.resume(model.state, ema) == 50);
   world.barrier();
-  BOOST_TEST(
-      ls::test::names_in(snapshots) == (Names{"step-000000010.h5", "step-000000020.h5", "step-000000030.h5",
-                                              "step-000000040.h5", "step-000000050.h5"}),
-      boost::test_tools::per_element());
+  BOOST_TEST(names_in(snapshots) == (Names{"step-000000010.h5", "step-000000020.h5", "step-000000030.h5",
+                                           "step-000000040.h5", "step-000000050.h5"}),
+             boost::test_tools::per_element());
 }
 
 BOOST_FIXTURE_TEST_CASE(a_reconstructed_average_is_the_one_tracked_directly, Run) {
@@ -246,7 +242,7 @@ BOOST_FIXTURE_TEST_CASE(an_earlier_step_is_what_the_run_would_have_had_then, Run
 BOOST_FIXTURE_TEST_CASE(the_bits_are_the_same_at_any_number_of_ranks, Run) {
   train(160, 20, {0.05, 0.1});
   reconstruct(0.12);
-  const auto alone = ls::comm::make_self_communicator();
+  const auto alone = comm::make_self_communicator();
   const std::string own = folder.file(fmt::format("alone-{}.h5", world.rank()));
   lc::reconstruct_ema(run, 0.12, {}, own, *alone);
   BOOST_TEST(lc::diff(out, own).same());
@@ -272,12 +268,12 @@ BOOST_FIXTURE_TEST_CASE(averaged_buffers_are_mixed_and_left_ones_are_the_models,
 
 BOOST_FIXTURE_TEST_CASE(what_cannot_be_had_is_refused_with_what_can, Run) {
   train(80, 10, {0.05, 0.1});
-  BOOST_CHECK_EXCEPTION(reconstruct(0.5), ls::UsageError, mentions("0.5", "between 0 and 0.28"));
-  BOOST_CHECK_EXCEPTION(reconstruct(0.07, 35), ls::UsageError,
+  BOOST_CHECK_EXCEPTION(reconstruct(0.5), UsageError, mentions("0.5", "between 0 and 0.28"));
+  BOOST_CHECK_EXCEPTION(reconstruct(0.07, 35), UsageError,
                         mentions("no snapshot of step 35", "nearest: 30 and 40", "of 8, steps 10 to 80"));
-  BOOST_CHECK_EXCEPTION(reconstruct(0.07, 5), ls::UsageError, mentions("nearest: 10 ("));
-  BOOST_CHECK_EXCEPTION(reconstruct(0.07, 90), ls::UsageError, mentions("nearest: 80 ("));
-  BOOST_CHECK_EXCEPTION(reconstruct(0.01), ls::UsageError,
+  BOOST_CHECK_EXCEPTION(reconstruct(0.07, 5), UsageError, mentions("nearest: 10 ("));
+  BOOST_CHECK_EXCEPTION(reconstruct(0.07, 90), UsageError, mentions("nearest: 80 ("));
+  BOOST_CHECK_EXCEPTION(reconstruct(0.01), UsageError,
                         mentions("sigma_rel = 0.01 cannot be had", "mixture of 16 stored averages is",
                                  "what can be had: 0.04 to 0.21"));
   BOOST_TEST(!std::filesystem::exists(out));
@@ -286,7 +282,7 @@ BOOST_FIXTURE_TEST_CASE(what_cannot_be_had_is_refused_with_what_can, Run) {
 BOOST_FIXTURE_TEST_CASE(what_is_no_run_directory_is_refused_by_what_it_is, Run) {
   train(20, 10, {0.1});
   const auto refusal = [&](const std::string& directory, const char* text) {
-    BOOST_CHECK_EXCEPTION(lc::reconstruct_ema(directory, 0.1, {}, out, world), ls::UsageError,
+    BOOST_CHECK_EXCEPTION(lc::reconstruct_ema(directory, 0.1, {}, out, world), UsageError,
                           mentions(directory, text));
   };
   refusal(run + "-gone", "there is no such run directory");
@@ -297,7 +293,7 @@ BOOST_FIXTURE_TEST_CASE(what_is_no_run_directory_is_refused_by_what_it_is, Run) 
 
 BOOST_FIXTURE_TEST_CASE(damaged_or_foreign_snapshots_are_refused_by_name, Run) {
   train(80, 10, {0.05, 0.1});
-  const std::string whole = ls::test::read_bytes(snapshot(30));
+  const std::string whole = read_bytes(snapshot(30));
   world.barrier();
   if (world.rank() == 0) {
     std::string bytes = whole;
@@ -305,30 +301,34 @@ BOOST_FIXTURE_TEST_CASE(damaged_or_foreign_snapshots_are_refused_by_name, Run) {
       char& byte = bytes[tensor.offset];
       byte = static_cast<char>(byte ^ 1);
     }
-    ls::test::write_bytes(snapshot(30), bytes);
+    write_bytes(snapshot(30), bytes);
   }
   world.barrier();
-  BOOST_CHECK_EXCEPTION(reconstruct(0.07), ls::DataError, mentions(snapshot(30), "is damaged"));
-  BOOST_CHECK_EXCEPTION(reconstruct(0.07, 50), ls::DataError, mentions(snapshot(30), "is damaged"));
+  BOOST_CHECK_EXCEPTION(reconstruct(0.07), DataError, mentions(snapshot(30), "is damaged"));
+  BOOST_CHECK_EXCEPTION(reconstruct(0.07, 50), DataError, mentions(snapshot(30), "is damaged"));
   reconstruct(0.07, 20);  // does not need it
   world.barrier();
-  if (world.rank() == 0) ls::test::write_bytes(snapshot(30), whole.substr(0, whole.size() / 2));
+  if (world.rank() == 0) write_bytes(snapshot(30), whole.substr(0, whole.size() / 2));
   world.barrier();
-  BOOST_CHECK_EXCEPTION(reconstruct(0.07), ls::DataError, mentions(snapshot(30)));
+  BOOST_CHECK_EXCEPTION(reconstruct(0.07), DataError, mentions(snapshot(30)));
   world.barrier();
   if (world.rank() == 0) {
-    ls::test::write_bytes(snapshot(30), whole);
+    write_bytes(snapshot(30), whole);
     std::filesystem::copy(snapshot(30), snapshot(20), std::filesystem::copy_options::overwrite_existing);
   }
   world.barrier();
   reconstruct(0.07);  // twice the same is no harm
 
   Model model;  // averages that begin in the middle of a run
-  ls::optim::Ema ema(model.state, {EmaProfile::power(0.1)});
+  optim::Ema ema(model.state, {EmaProfile::power(0.1)});
   {
     lc::Store store(run, world);
     ema.update();
     store.save(100, model.state, ema);
   }
-  BOOST_CHECK_EXCEPTION(reconstruct(0.1), ls::DataError, mentions("began after step 0", "after step 99"));
+  BOOST_CHECK_EXCEPTION(reconstruct(0.1), DataError, mentions("began after step 0", "after step 99"));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -9,24 +9,25 @@
 #include "lockstep/checkpoint/report.h"
 #include "lockstep/checkpoint/save.h"
 
-namespace ls = lockstep;
-namespace lc = lockstep::checkpoint;
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(reports)
+
+namespace lc = checkpoint;
 using Kind = lc::TensorDifference::Kind;
 
-namespace {
-
 struct TwoFiles {
-  std::unique_ptr<ls::comm::Communicator> self = ls::comm::make_self_communicator();
-  ls::test::TemporaryFolder folder;
+  std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  TemporaryFolder folder;
   std::string a = folder.file("a.h5"), b = folder.file("b.h5");
   lc::Contents left = sample(), right = sample();
 
   static lc::Contents sample() {
     lc::Contents contents;
     contents.sections.push_back({"model",
-                                 {{"w", ls::Tensor::zeros({2, 300'000})},
-                                  {"b", ls::Tensor::zeros({4})},
-                                  {"n", ls::Tensor::zeros({}, ls::DType::int64)}},
+                                 {{"w", Tensor::zeros({2, 300'000})},
+                                  {"b", Tensor::zeros({4})},
+                                  {"n", Tensor::zeros({}, DType::int64)}},
                                  {}});
     contents.sections.push_back({"optimizer", {}, {{"step", std::int64_t{3}, {}}}});
     return contents;
@@ -38,8 +39,6 @@ struct TwoFiles {
     return lc::diff(a, b, tolerance);
   }
 };
-
-}  // namespace
 
 BOOST_FIXTURE_TEST_CASE(equal_contents_are_the_same_whoever_wrote_them, TwoFiles) {
   right.provenance = {{"hosts", "elsewhere"}};
@@ -89,10 +88,10 @@ BOOST_FIXTURE_TEST_CASE(a_number_against_nan_or_infinity_is_infinitely_far_and_n
 }
 
 BOOST_FIXTURE_TEST_CASE(missing_tensors_shapes_types_and_attributes_are_told_apart, TwoFiles) {
-  left.sections[0].tensors.push_back({"only_left", ls::Tensor::zeros({1})});
-  right.sections[0].tensors.push_back({"only_right", ls::Tensor::zeros({1})});
-  right.sections[0].tensors[1].value = ls::Tensor::zeros({2, 2});
-  right.sections[0].tensors[2].value = ls::Tensor::zeros({}, ls::DType::int32);
+  left.sections[0].tensors.push_back({"only_left", Tensor::zeros({1})});
+  right.sections[0].tensors.push_back({"only_right", Tensor::zeros({1})});
+  right.sections[0].tensors[1].value = Tensor::zeros({2, 2});
+  right.sections[0].tensors[2].value = Tensor::zeros({}, DType::int32);
   right.sections[1].attributes[0].value = std::int64_t{4};
   right.position.seed = 5;
   const lc::DiffReport report = diff();
@@ -119,7 +118,7 @@ BOOST_FIXTURE_TEST_CASE(inspect_shows_norm_range_and_what_is_not_finite, TwoFile
   w()[0] = 3;
   w()[599'999] = -4;
   w()[7] = std::numeric_limits<float>::infinity();
-  right.sections[0].tensors.push_back({"empty", ls::Tensor::zeros({0})});
+  right.sections[0].tensors.push_back({"empty", Tensor::zeros({0})});
   diff();
   const lc::Inspection inspection = lc::inspect(b);
   BOOST_REQUIRE(inspection.tensors.size() == 4u);
@@ -162,7 +161,7 @@ BOOST_AUTO_TEST_CASE(one_thing_is_not_several) {
 
 BOOST_FIXTURE_TEST_CASE(two_dozen_differing_tensors_are_named_and_the_rest_counted, TwoFiles) {
   for (int i = 0; i < 30; ++i)
-    left.sections[0].tensors.push_back({fmt::format("t{}", i), ls::Tensor::zeros({1})});
+    left.sections[0].tensors.push_back({fmt::format("t{}", i), Tensor::zeros({1})});
   const lc::DiffReport report = diff();
   const std::string text = lc::to_text(report);
   BOOST_TEST(text.find("/model/t23: only in the first") != std::string::npos);
@@ -172,6 +171,10 @@ BOOST_FIXTURE_TEST_CASE(two_dozen_differing_tensors_are_named_and_the_rest_count
 }
 
 BOOST_FIXTURE_TEST_CASE(a_negative_tolerance_is_refused, TwoFiles) {
-  BOOST_CHECK_THROW(diff(-1), ls::UsageError);
-  BOOST_CHECK_THROW(diff(std::nan("")), ls::UsageError);
+  BOOST_CHECK_THROW(diff(-1), UsageError);
+  BOOST_CHECK_THROW(diff(std::nan("")), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -5,7 +5,11 @@
 #include <cmath>
 #include <optional>
 
-namespace lc = lockstep::checkpoint;
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(retention)
+
+namespace lc = checkpoint;
 
 using Steps = std::vector<std::int64_t>;
 
@@ -51,3 +55,7 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_without_a_metric_is_never_the_best_and_one_sav
   loss.note(100, {});
   BOOST_TEST(loss.best(steps).value() == 200);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -13,22 +13,24 @@
 #include "checkpoint/lock.h"
 #include "checkpoint/sample.h"
 #include "lockstep/base/error.h"
+#include "support/environment.h"
 
-namespace ls = lockstep;
-namespace lc = lockstep::checkpoint;
-using ls::test::mentions;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(run_directory)
+
+namespace lc = checkpoint;
 
 constexpr uid_t nobody = 65534;
 
 struct Place {
-  std::unique_ptr<ls::comm::Communicator> self = ls::comm::make_self_communicator();
-  ls::test::TemporaryFolder folder;
+  std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  TemporaryFolder folder;
   std::string run = folder.file("runs/mine");
+  Environment environment;
   Place() {
-    ::unsetenv("SLURM_JOB_ID");
-    ::unsetenv("SLURM_RESTART_COUNT");
+    environment.unset("SLURM_JOB_ID");
+    environment.unset("SLURM_RESTART_COUNT");
   }
 };
 
@@ -40,7 +42,7 @@ class OtherRun {
     if (::pipe(ready) != 0) throw std::runtime_error("no pipe");
     pid_ = ::fork();
     if (pid_ == 0) {
-      const auto self = ls::comm::make_self_communicator();
+      const auto self = comm::make_self_communicator();
       const lc::RunDirectory directory(run, *self, 0);
       char byte = 1;
       if (::write(ready[1], &byte, 1) != 1) ::_exit(1);
@@ -67,8 +69,6 @@ class OtherRun {
   bool held_ = false;
 };
 
-}  // namespace
-
 BOOST_FIXTURE_TEST_CASE(what_is_missing_is_made, Place) {
   const lc::RunDirectory directory(run + "/", *self);
   BOOST_TEST(directory.path() == run);
@@ -83,35 +83,35 @@ BOOST_FIXTURE_TEST_CASE(the_configuration_is_stored_whole_and_read_back, Place) 
   BOOST_TEST(directory.stored_config().value() == "");
   directory.write_config("[train]\nsteps = 6\n");
   BOOST_TEST(directory.stored_config().value() == "[train]\nsteps = 6\n");
-  BOOST_TEST(ls::test::names_in(run) == (std::vector<std::string>{"checkpoints", "config.ini", "lock"}),
+  BOOST_TEST(names_in(run) == (std::vector<std::string>{"checkpoints", "config.ini", "lock"}),
              boost::test_tools::per_element());
 }
 
 BOOST_FIXTURE_TEST_CASE(a_start_that_came_to_nothing_leaves_what_was_there_before, Place) {
   { const lc::RunDirectory directory(run, *self); }
-  BOOST_TEST(ls::test::names_in(folder.path()).empty());
+  BOOST_TEST(names_in(folder.path()).empty());
   std::filesystem::create_directories(run);
   { const lc::RunDirectory directory(run, *self); }
   BOOST_TEST(std::filesystem::is_directory(run));
-  BOOST_TEST(ls::test::names_in(run).empty());
+  BOOST_TEST(names_in(run).empty());
   {
     const lc::RunDirectory directory(run, *self);
-    ls::test::write_bytes(run + "/checkpoints/mine", "x");
+    write_bytes(run + "/checkpoints/mine", "x");
   }
   BOOST_TEST(std::filesystem::exists(run + "/checkpoints/mine"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_run_that_was_configured_keeps_its_directories, Place) {
   { lc::RunDirectory(run, *self).write_config("[train]\n"); }
-  BOOST_TEST(ls::test::names_in(run) == (std::vector<std::string>{"checkpoints", "config.ini"}),
+  BOOST_TEST(names_in(run) == (std::vector<std::string>{"checkpoints", "config.ini"}),
              boost::test_tools::per_element());
 }
 
 BOOST_FIXTURE_TEST_CASE(a_start_whose_lock_was_taken_over_leaves_the_directories_to_the_other, Place) {
-  ::setenv("SLURM_JOB_ID", "4242", 1);
-  ::setenv("SLURM_RESTART_COUNT", "1", 1);
+  environment.set("SLURM_JOB_ID", "4242");
+  environment.set("SLURM_RESTART_COUNT", "1");
   auto first = std::make_unique<lc::RunDirectory>(run, *self, 0);
-  ::setenv("SLURM_RESTART_COUNT", "2", 1);
+  environment.set("SLURM_RESTART_COUNT", "2");
   const lc::RunDirectory second(run, *self, 0);
   first.reset();
   BOOST_TEST(std::filesystem::is_directory(run + "/checkpoints"));
@@ -120,7 +120,7 @@ BOOST_FIXTURE_TEST_CASE(a_start_whose_lock_was_taken_over_leaves_the_directories
 BOOST_FIXTURE_TEST_CASE(a_live_run_keeps_others_out_and_is_named, Place) {
   const OtherRun other(run);
   BOOST_REQUIRE(other.held());
-  BOOST_CHECK_EXCEPTION(lc::RunDirectory(run, *self, 0), ls::UsageError,
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(run, *self, 0), UsageError,
                         mentions("runs/mine/lock", "pid " + std::to_string(other.pid())));
 }
 
@@ -130,8 +130,7 @@ BOOST_FIXTURE_TEST_CASE(the_lock_of_a_killed_run_is_taken_over, Place) {
   other.kill();
   BOOST_TEST(std::filesystem::exists(run + "/lock"));
   const lc::RunDirectory directory(run, *self, 0);
-  BOOST_TEST(ls::test::read_bytes(run + "/lock").find("pid=" + std::to_string(::getpid())) !=
-             std::string::npos);
+  BOOST_TEST(read_bytes(run + "/lock").find("pid=" + std::to_string(::getpid())) != std::string::npos);
 }
 
 BOOST_FIXTURE_TEST_CASE(a_run_that_ended_leaves_no_lock, Place) {
@@ -142,41 +141,39 @@ BOOST_FIXTURE_TEST_CASE(a_run_that_ended_leaves_no_lock, Place) {
 
 BOOST_FIXTURE_TEST_CASE(
     the_same_job_with_a_higher_restart_count_takes_over_and_the_old_start_cannot_remove_its_lock, Place) {
-  ::setenv("SLURM_JOB_ID", "4242", 1);
-  ::setenv("SLURM_RESTART_COUNT", "1", 1);
+  environment.set("SLURM_JOB_ID", "4242");
+  environment.set("SLURM_RESTART_COUNT", "1");
   auto first = std::make_unique<lc::RunDirectory>(run, *self, 0);
-  BOOST_CHECK_EXCEPTION(lc::RunDirectory(run, *self, 0), ls::UsageError,
-                        mentions("Slurm job 4242, restart 1"));
-  ::setenv("SLURM_RESTART_COUNT", "2", 1);
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(run, *self, 0), UsageError, mentions("Slurm job 4242, restart 1"));
+  environment.set("SLURM_RESTART_COUNT", "2");
   const lc::RunDirectory second(run, *self, 0);
   first.reset();
   BOOST_TEST(std::filesystem::exists(run + "/lock"));
-  ::setenv("SLURM_JOB_ID", "4243", 1);
-  ::setenv("SLURM_RESTART_COUNT", "9", 1);
-  BOOST_CHECK_EXCEPTION(lc::RunDirectory(run, *self, 0), ls::UsageError,
-                        mentions("Slurm job 4242, restart 2"));
+  environment.set("SLURM_JOB_ID", "4243");
+  environment.set("SLURM_RESTART_COUNT", "9");
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(run, *self, 0), UsageError, mentions("Slurm job 4242, restart 2"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_run_whose_lock_was_taken_over_or_removed_learns_it_and_leaves_the_directory_alone,
                         Place) {
-  ::setenv("SLURM_JOB_ID", "4242", 1);
-  ::setenv("SLURM_RESTART_COUNT", "1", 1);
+  environment.set("SLURM_JOB_ID", "4242");
+  environment.set("SLURM_RESTART_COUNT", "1");
   lc::RunDirectory first(run, *self, 0);
   first.write_config("[train]\nsteps = 5\n");
   first.check_held();
-  ::setenv("SLURM_RESTART_COUNT", "2", 1);
+  environment.set("SLURM_RESTART_COUNT", "2");
   lc::RunDirectory second(run, *self, 0);
   BOOST_TEST(first.mark() != second.mark());
-  BOOST_CHECK_EXCEPTION(first.check_held(), ls::FailureError,
+  BOOST_CHECK_EXCEPTION(first.check_held(), FailureError,
                         mentions("runs/mine/lock", "taken over by", "restart 2"));
-  BOOST_CHECK_THROW(first.write_config(""), ls::FailureError);
+  BOOST_CHECK_THROW(first.write_config(""), FailureError);
   BOOST_TEST(second.stored_config().value() == "[train]\nsteps = 5\n");
   second.check_held();
   // What a file system does that gave up the lock of a host it cannot see: another holder in the same file.
   std::ofstream(run + "/lock") << "host=node9\npid=77\n";
-  BOOST_CHECK_EXCEPTION(second.check_held(), ls::FailureError, mentions("taken over by pid 77 on node9"));
+  BOOST_CHECK_EXCEPTION(second.check_held(), FailureError, mentions("taken over by pid 77 on node9"));
   std::filesystem::remove(run + "/lock");
-  BOOST_CHECK_EXCEPTION(second.check_held(), ls::FailureError, mentions("the file was removed"));
+  BOOST_CHECK_EXCEPTION(second.check_held(), FailureError, mentions("the file was removed"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_wait_for_a_held_directory_is_said_once_with_the_holder_and_the_time, Place) {
@@ -186,7 +183,7 @@ BOOST_FIXTURE_TEST_CASE(a_wait_for_a_held_directory_is_said_once_with_the_holder
   const auto take = [&] {
     lc::FileLock(run + "/lock", 0.2, [&](const std::string& line) { said += line + "\n"; });
   };
-  BOOST_CHECK_THROW(take(), ls::UsageError);
+  BOOST_CHECK_THROW(take(), UsageError);
   BOOST_TEST(said.find("held by pid " + std::to_string(other.pid())) != std::string::npos);
   BOOST_TEST(said.find("waiting up to 0.2 s") != std::string::npos);
   BOOST_TEST(std::count(said.begin(), said.end(), '\n') == 1);
@@ -206,20 +203,18 @@ BOOST_AUTO_TEST_CASE(a_holder_is_alive_only_if_the_process_of_that_pid_is_the_on
 
 BOOST_FIXTURE_TEST_CASE(a_lock_file_with_garbage_in_it_is_no_obstacle, Place) {
   std::filesystem::create_directories(run);
-  ls::test::write_bytes(run + "/lock", std::string(100'000, '\xff'));
+  write_bytes(run + "/lock", std::string(100'000, '\xff'));
   const lc::RunDirectory directory(run, *self, 0);
 }
 
 BOOST_FIXTURE_TEST_CASE(places_that_cannot_hold_a_run_are_usage_errors, Place) {
-  ls::test::write_bytes(folder.file("plain"), "x");
-  BOOST_CHECK_EXCEPTION(lc::RunDirectory(folder.file("plain"), *self, 0), ls::UsageError,
+  write_bytes(folder.file("plain"), "x");
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(folder.file("plain"), *self, 0), UsageError,
                         mentions("plain", "a file is in the way"));
-  BOOST_CHECK_EXCEPTION(lc::RunDirectory(folder.file("plain/run"), *self, 0), ls::UsageError,
-                        mentions("plain"));
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(folder.file("plain/run"), *self, 0), UsageError, mentions("plain"));
   std::filesystem::create_symlink("loop", folder.file("loop"));
-  BOOST_CHECK_EXCEPTION(lc::RunDirectory(folder.file("loop/run"), *self, 0), ls::UsageError,
-                        mentions("loop"));
-  BOOST_CHECK_EXCEPTION(lc::RunDirectory("", *self, 0), ls::UsageError, mentions("empty"));
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(folder.file("loop/run"), *self, 0), UsageError, mentions("loop"));
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory("", *self, 0), UsageError, mentions("empty"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_directory_that_is_not_writable_is_a_usage_error, Place) {
@@ -229,9 +224,9 @@ BOOST_FIXTURE_TEST_CASE(a_directory_that_is_not_writable_is_a_usage_error, Place
   std::filesystem::permissions(locked, std::filesystem::perms(0555));
   const bool root = ::geteuid() == 0;  // whom permissions do not stop
   if (root) BOOST_REQUIRE(::seteuid(nobody) == 0);
-  BOOST_CHECK_EXCEPTION(lc::RunDirectory(locked, *self, 0), ls::UsageError,
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(locked, *self, 0), UsageError,
                         mentions("locked/checkpoints", "Permission denied"));
-  BOOST_CHECK_EXCEPTION(lc::RunDirectory(locked + "/run", *self, 0), ls::UsageError,
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(locked + "/run", *self, 0), UsageError,
                         mentions("locked/run", "Permission denied"));
   if (root) BOOST_REQUIRE(::seteuid(0) == 0);
 }
@@ -249,3 +244,7 @@ BOOST_FIXTURE_TEST_CASE(a_run_may_lie_in_a_directory_that_can_be_written_but_not
   }
   if (root) BOOST_REQUIRE(::seteuid(0) == 0);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

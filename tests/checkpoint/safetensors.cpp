@@ -11,11 +11,11 @@
 #include "checkpoint/sample.h"
 #include "lockstep/base/error.h"
 
-namespace ls = lockstep;
-namespace lc = lockstep::checkpoint;
-using ls::test::mentions;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(safetensors)
+
+namespace lc = checkpoint;
 
 std::string file_of(const std::string& header, const std::string& data) {
   const std::uint64_t bytes = header.size();
@@ -28,32 +28,31 @@ std::string entry(const std::string& name, const char* dtype, const char* shape,
 }
 
 struct Folder {
-  ls::test::TemporaryFolder folder;
+  TemporaryFolder folder;
   std::string path = folder.file("a.safetensors");
 
   void refused(const std::string& header, const std::string& data, const char* text) {
-    ls::test::write_bytes(path, file_of(header, data));
+    write_bytes(path, file_of(header, data));
     BOOST_TEST_CONTEXT(header) {
-      BOOST_CHECK_EXCEPTION(lc::SafetensorsFile{path}, ls::DataError, mentions("a.safetensors", text));
+      BOOST_CHECK_EXCEPTION(lc::SafetensorsFile{path}, DataError, mentions("a.safetensors", text));
     }
   }
   void accepted(const std::string& header, const std::string& data) {
-    ls::test::write_bytes(path, file_of(header, data));
+    write_bytes(path, file_of(header, data));
     BOOST_TEST_CONTEXT(header) { BOOST_CHECK_NO_THROW(lc::SafetensorsFile{path}); }
   }
 };
 
 /// Tensors of every type, one empty, one scalar, bytes as they come.
 std::vector<lc::NamedTensor> sample() {
-  std::vector<lc::NamedTensor> tensors = {
-      {"bytes", ls::Tensor::empty({3}, ls::DType::uint8)},
-      {"wide", ls::Tensor::empty({2, 3}, ls::DType::float64)},
-      {"brain", ls::Tensor::empty({5}, ls::DType::bfloat16)},
-      {"half", ls::Tensor::empty({1, 5, 1}, ls::DType::float16)},
-      {"layer.0.weight", ls::Tensor::empty({4, 2}, ls::DType::float32)},
-      {"count", ls::Tensor::empty({}, ls::DType::int64)},
-      {"none", ls::Tensor::empty({0, 7}, ls::DType::float32)},
-      {"odd \"name\"\n\\ \xC3\xA9", ls::Tensor::empty({2}, ls::DType::int32)}};
+  std::vector<lc::NamedTensor> tensors = {{"bytes", Tensor::empty({3}, DType::uint8)},
+                                          {"wide", Tensor::empty({2, 3}, DType::float64)},
+                                          {"brain", Tensor::empty({5}, DType::bfloat16)},
+                                          {"half", Tensor::empty({1, 5, 1}, DType::float16)},
+                                          {"layer.0.weight", Tensor::empty({4, 2}, DType::float32)},
+                                          {"count", Tensor::empty({}, DType::int64)},
+                                          {"none", Tensor::empty({0, 7}, DType::float32)},
+                                          {"odd \"name\"\n\\ \xC3\xA9", Tensor::empty({2}, DType::int32)}};
   unsigned char next = 0;
   for (const lc::NamedTensor& tensor : tensors) {
     auto* const at = static_cast<unsigned char*>(tensor.value.raw());
@@ -78,12 +77,10 @@ void check_promises(const lc::SafetensorsHeader& header, std::uint64_t data_byte
   BOOST_REQUIRE_EQUAL(end, data_bytes);
 }
 
-}  // namespace
-
 BOOST_FIXTURE_TEST_CASE(every_type_name_and_byte_comes_back_and_elements_are_aligned, Folder) {
   const std::vector<lc::NamedTensor> tensors = sample();
   lc::write_safetensors(path, tensors, {{"format", "pt"}, {"two\nlines", "\"x\""}});
-  BOOST_TEST(ls::test::names_in(folder.path()) == std::vector<std::string>{"a.safetensors"});
+  BOOST_TEST(names_in(folder.path()) == std::vector<std::string>{"a.safetensors"});
   const lc::SafetensorsFile file(path);
   BOOST_TEST(file.header().metadata.at("format") == "pt");
   BOOST_TEST(file.header().metadata.at("two\nlines") == "\"x\"");
@@ -169,8 +166,8 @@ BOOST_FIXTURE_TEST_CASE(sizes_overlaps_holes_and_ends_are_refused, Folder) {
 
 BOOST_FIXTURE_TEST_CASE(sizes_of_headers_are_checked_before_memory_is_asked_for, Folder) {
   const auto begins_with = [&](std::uint64_t claimed, const std::string& rest, const char* text) {
-    ls::test::write_bytes(path, std::string(reinterpret_cast<const char*>(&claimed), sizeof claimed) + rest);
-    BOOST_CHECK_EXCEPTION(lc::SafetensorsFile{path}, ls::DataError, mentions("a.safetensors", text));
+    write_bytes(path, std::string(reinterpret_cast<const char*>(&claimed), sizeof claimed) + rest);
+    BOOST_CHECK_EXCEPTION(lc::SafetensorsFile{path}, DataError, mentions("a.safetensors", text));
   };
   begins_with(~std::uint64_t{0}, "{}", "more than the 100000000 allowed");
   begins_with(100'000'001, "{}", "more than the 100000000 allowed");
@@ -178,12 +175,11 @@ BOOST_FIXTURE_TEST_CASE(sizes_of_headers_are_checked_before_memory_is_asked_for,
   begins_with(3, "{}", "claims a header of 3 bytes, but has 10 in all");
   begins_with(0, "", "does not begin with '{'");
   for (const char* few : {"", "1", "1234567"}) {
-    ls::test::write_bytes(path, few);
-    BOOST_CHECK_EXCEPTION(lc::SafetensorsFile{path}, ls::DataError, mentions("too few"));
+    write_bytes(path, few);
+    BOOST_CHECK_EXCEPTION(lc::SafetensorsFile{path}, DataError, mentions("too few"));
   }
-  BOOST_CHECK_EXCEPTION(lc::SafetensorsFile{folder.file("none")}, ls::DataError,
-                        mentions("none", "cannot open"));
-  BOOST_CHECK_EXCEPTION(lc::SafetensorsFile{folder.path()}, ls::DataError, mentions("not a regular file"));
+  BOOST_CHECK_EXCEPTION(lc::SafetensorsFile{folder.file("none")}, DataError, mentions("none", "cannot open"));
+  BOOST_CHECK_EXCEPTION(lc::SafetensorsFile{folder.path()}, DataError, mentions("not a regular file"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_million_opening_brackets_are_refused_at_the_third, Folder) {
@@ -202,7 +198,7 @@ BOOST_FIXTURE_TEST_CASE(thousands_of_mutated_and_truncated_files_are_read_right_
     return std::uniform_int_distribution<std::size_t>(0, n - 1)(random);
   };
   lc::write_safetensors(path, sample(), {{"format", "pt"}, {"key", "value"}});
-  const std::string whole = ls::test::read_bytes(path);
+  const std::string whole = read_bytes(path);
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, whole.data(), sizeof header_bytes);
   const std::string header = whole.substr(8, header_bytes);
@@ -236,7 +232,7 @@ BOOST_FIXTURE_TEST_CASE(thousands_of_mutated_and_truncated_files_are_read_right_
     try {
       read();
       ++accepted;
-    } catch (const ls::DataError& error) {
+    } catch (const DataError& error) {
       BOOST_REQUIRE(std::string(error.what()).find('\n') == std::string::npos);
       BOOST_REQUIRE_LT(std::string(error.what()).size(), 1000u);
       ++refused;
@@ -277,7 +273,7 @@ BOOST_FIXTURE_TEST_CASE(thousands_of_mutated_and_truncated_files_are_read_right_
         bytes[below(8 + header_bytes)] ^= static_cast<char>(1 << below(8));
     }
     const std::string mutated = folder.file("m" + std::to_string(i));
-    ls::test::write_bytes(mutated, bytes);
+    write_bytes(mutated, bytes);
     run([&] {
       const lc::SafetensorsFile file(mutated);
       for (std::size_t t = 0; t < file.header().tensors.size(); ++t) {
@@ -293,10 +289,14 @@ BOOST_FIXTURE_TEST_CASE(thousands_of_mutated_and_truncated_files_are_read_right_
 }
 
 BOOST_FIXTURE_TEST_CASE(a_file_that_cannot_be_written_is_there_as_it_was, Folder) {
-  ls::test::write_bytes(path, "old");
-  const std::vector<lc::NamedTensor> bad = {{"\xff", ls::Tensor::zeros({1})}};
-  BOOST_CHECK_EXCEPTION(lc::write_safetensors(path, bad, {}), ls::DataError,
+  write_bytes(path, "old");
+  const std::vector<lc::NamedTensor> bad = {{"\xff", Tensor::zeros({1})}};
+  BOOST_CHECK_EXCEPTION(lc::write_safetensors(path, bad, {}), DataError,
                         mentions("a.safetensors", "not UTF-8"));
-  BOOST_TEST(ls::test::read_bytes(path) == "old");
-  BOOST_TEST(ls::test::names_in(folder.path()) == std::vector<std::string>{"a.safetensors"});
+  BOOST_TEST(read_bytes(path) == "old");
+  BOOST_TEST(names_in(folder.path()) == std::vector<std::string>{"a.safetensors"});
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -122,17 +122,21 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
 class ShortFiles {
  public:
   explicit ShortFiles(rlim_t most_bytes) {
-    ::signal(SIGXFSZ, SIG_IGN);
+    on_excess_ = ::signal(SIGXFSZ, SIG_IGN);
     ::getrlimit(RLIMIT_FSIZE, &before_);
     const rlimit limit{most_bytes, before_.rlim_max};
     ::setrlimit(RLIMIT_FSIZE, &limit);
   }
   ShortFiles(const ShortFiles&) = delete;
   ShortFiles& operator=(const ShortFiles&) = delete;
-  ~ShortFiles() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+  ~ShortFiles() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, on_excess_);
+  }
 
  private:
   rlimit before_{};
+  sighandler_t on_excess_ = SIG_DFL;
 };
 
 inline std::vector<std::string> names_in(const std::string& directory) {

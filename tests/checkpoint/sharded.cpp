@@ -9,9 +9,11 @@
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/checkpoint/save.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(sharded, *ranks(1, 2, 3, 4))
 
 void save(WideRun& run, const std::string& path) {
   checkpoint::Contents contents;
@@ -127,5 +129,6 @@ BOOST_AUTO_TEST_CASE(weights_alone_are_loaded_into_a_sharded_run) {
       same_bits(elements(parts.ema.shadow("0.5", "middle.weight")), elements(whole.model.params[2].value)));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -6,9 +6,11 @@
 
 #include "checkpoint/digest.h"
 
-namespace lc = lockstep::checkpoint;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(shares)
+
+namespace lc = checkpoint;
 
 std::vector<std::uint64_t> random_sizes(std::mt19937_64& random) {
   const std::uint64_t edges[] = {
@@ -31,8 +33,6 @@ std::vector<lc::Place> places_for(const std::vector<std::uint64_t>& sizes, std::
   }
   return places;
 }
-
-}  // namespace
 
 BOOST_AUTO_TEST_CASE(every_block_is_digested_by_exactly_one_rank) {
   const auto seed = std::random_device()();
@@ -117,3 +117,7 @@ BOOST_AUTO_TEST_CASE(the_digest_is_xxh3_64_of_the_blocks_digests) {
   for (const char* bad : {"", "abc", "0000000000000abg", "00000000000000abc", "-000000000000abc"})
     BOOST_TEST(!lc::from_hex(bad, digest));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

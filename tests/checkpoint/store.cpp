@@ -13,42 +13,43 @@
 #include "lockstep/kernels/backend.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/ema.h"
+#include "support/environment.h"
 #include "support/world.h"
 
-namespace ls = lockstep;
-namespace lc = lockstep::checkpoint;
-using ls::test::mentions;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(store, *ranks(1, 2, 3, 4))
+
+namespace lc = checkpoint;
 
 /// Two parameters, a counter, their optimizer and averages; steps are made from gradients that depend on the
 /// step only.
 struct Training {
-  std::unique_ptr<ls::kernels::Backend> backend = ls::kernels::make_backend(ls::Device::cpu(), 1);
-  ls::Param weight, bias;
-  ls::Buffer counter{"layer.counter", ls::Tensor::zeros({}, ls::DType::int64)};
-  ls::ModelState state{{&weight, &bias}, {&counter}, {}};
-  std::unique_ptr<ls::LocalGradients> gradients;
-  std::unique_ptr<ls::optim::AdamW> adamw;
-  std::unique_ptr<ls::optim::Ema> ema;
+  std::unique_ptr<kernels::Backend> backend = kernels::make_backend(Device::cpu(), 1);
+  Param weight, bias;
+  Buffer counter{"layer.counter", Tensor::zeros({}, DType::int64)};
+  ModelState state{{&weight, &bias}, {&counter}, {}};
+  std::unique_ptr<LocalGradients> gradients;
+  std::unique_ptr<optim::AdamW> adamw;
+  std::unique_ptr<optim::Ema> ema;
 
   explicit Training(float initial = 1) {
     weight.name = "layer.weight";
-    weight.value = ls::Tensor::zeros({70, 30});
+    weight.value = Tensor::zeros({70, 30});
     bias.name = "layer.bias";
-    bias.value = ls::Tensor::zeros({30});
+    bias.value = Tensor::zeros({30});
     for (int i = 0; i < 2100; ++i) weight.value.data<float>()[i] = initial * static_cast<float>(i % 17);
-    gradients = std::make_unique<ls::LocalGradients>(state, *backend);
-    adamw = std::make_unique<ls::optim::AdamW>(*gradients, ls::optim::AdamWOptions{.lr = 0.01});
-    ema = std::make_unique<ls::optim::Ema>(state, *backend, std::vector<ls::optim::EmaProfile>{0.5, 0.9});
+    gradients = std::make_unique<LocalGradients>(state, *backend);
+    adamw = std::make_unique<optim::AdamW>(*gradients, optim::AdamWOptions{.lr = 0.01});
+    ema = std::make_unique<optim::Ema>(state, *backend, std::vector<optim::EmaProfile>{0.5, 0.9});
   }
 
   void step(std::int64_t number) {
     gradients->clear();
-    for (ls::Param* param : state.params) {
-      const ls::GradientSlot slot = gradients->slot(*param);
-      const ls::Random random(
-          {.seed = 1, .purpose = ls::purpose_of(param->name), .step = static_cast<std::uint64_t>(number)});
+    for (Param* param : state.params) {
+      const GradientSlot slot = gradients->slot(*param);
+      const Random random(
+          {.seed = 1, .purpose = purpose_of(param->name), .step = static_cast<std::uint64_t>(number)});
       for (std::int64_t i = 0; i < slot.memory.numel(); ++i)
         slot.memory.data<float>()[i] = random.uniform(static_cast<std::uint64_t>(i)) - 0.5f;
       gradients->ready(*param);
@@ -69,8 +70,8 @@ struct Training {
 };
 
 struct Run {
-  ls::comm::Communicator& world = ls::test::world();
-  ls::test::SharedFolder folder{world};
+  comm::Communicator& world = test::world();
+  SharedFolder folder{world};
   std::string run = folder.file("run");
   std::string checkpoints = run + "/checkpoints";
   bool first = world.rank() == 0;
@@ -78,18 +79,16 @@ struct Run {
   void flip_last_byte(const std::string& path) {
     if (first) {
       const lc::FileIndex index = lc::read_index(path);
-      std::string bytes = ls::test::read_bytes(path);
+      std::string bytes = read_bytes(path);
       char& byte = bytes[index.tensors[0].offset];
       byte = static_cast<char>(byte ^ 1);
-      ls::test::write_bytes(path, bytes);
+      write_bytes(path, bytes);
     }
     world.barrier();
   }
 };
 
 using Names = std::vector<std::string>;
-
-}  // namespace
 
 BOOST_FIXTURE_TEST_CASE(a_resumed_run_takes_the_same_steps_bit_by_bit, Run) {
   Training straight;
@@ -108,7 +107,7 @@ BOOST_FIXTURE_TEST_CASE(a_resumed_run_takes_the_same_steps_bit_by_bit, Run) {
   BOOST_TEST(resumed.adamw->steps() == 3);
   BOOST_TEST(resumed.ema->updates() == 3);
   for (; step < 6; ++step) resumed.step(step);
-  BOOST_TEST(ls::test::same_bytes(straight.contents(), resumed.contents()));
+  BOOST_TEST(same_bytes(straight.contents(), resumed.contents()));
 }
 
 BOOST_FIXTURE_TEST_CASE(averages_are_paired_by_name, Run) {
@@ -117,11 +116,11 @@ BOOST_FIXTURE_TEST_CASE(averages_are_paired_by_name, Run) {
   begun.step(0);
   store.save(1, begun.state, *begun.ema);
   std::swap(resumed.state.params[0], resumed.state.params[1]);
-  ls::optim::Ema averages(resumed.state, *resumed.backend, std::vector<ls::optim::EmaProfile>{0.9, 0.5});
+  optim::Ema averages(resumed.state, *resumed.backend, std::vector<optim::EmaProfile>{0.9, 0.5});
   BOOST_TEST(store.resume(resumed.state, averages) == 1);
   for (const char* const rate : {"0.5", "0.9"}) {
     for (const char* const name : {"layer.weight", "layer.bias", "layer.counter"}) {
-      const ls::Tensor then = begun.ema->shadow(rate, name), now = averages.shadow(rate, name);
+      const Tensor then = begun.ema->shadow(rate, name), now = averages.shadow(rate, name);
       BOOST_TEST(then.shape() == now.shape());
       BOOST_TEST(std::memcmp(then.raw(), now.raw(), then.bytes()) == 0, rate << " " << name);
     }
@@ -136,7 +135,7 @@ BOOST_FIXTURE_TEST_CASE(the_newest_are_kept_and_latest_points_to_the_last, Run) 
                checkpoints + "/step-000000" + std::to_string(step) + ".h5");
   }
   world.barrier();
-  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"latest", "step-000000200.h5", "step-000000300.h5"}),
+  BOOST_TEST(names_in(checkpoints) == (Names{"latest", "step-000000200.h5", "step-000000300.h5"}),
              boost::test_tools::per_element());
   BOOST_TEST(std::filesystem::read_symlink(checkpoints + "/latest") == "step-000000300.h5");
   BOOST_TEST(lc::verify(checkpoints + "/latest", world).step == 300);
@@ -149,7 +148,7 @@ BOOST_FIXTURE_TEST_CASE(going_back_never_prunes_what_was_just_written, Run) {
   store.save(450, training.state);
   store.save(500, training.state);
   world.barrier();
-  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"latest", "step-000000500.h5", "step-000000600.h5"}),
+  BOOST_TEST(names_in(checkpoints) == (Names{"latest", "step-000000500.h5", "step-000000600.h5"}),
              boost::test_tools::per_element());
 }
 
@@ -167,7 +166,7 @@ BOOST_FIXTURE_TEST_CASE(the_position_follows_from_the_step_and_another_stream_is
   }
   const auto refused = [&](lc::Stream other, const char* text) {
     lc::Store store(run, world, {.stream = other});
-    BOOST_CHECK_EXCEPTION(store.resume(training.state), ls::UsageError, mentions("step-000000040.h5", text));
+    BOOST_CHECK_EXCEPTION(store.resume(training.state), UsageError, mentions("step-000000040.h5", text));
   };
   refused({.seed = 9, .shards = 5, .samples_per_step = 64}, "shards 4, this run has 5");
   refused({.seed = 8, .shards = 4, .samples_per_step = 64}, "seed 9, this run has 8");
@@ -182,20 +181,19 @@ BOOST_FIXTURE_TEST_CASE(a_broken_checkpoint_is_passed_over_for_the_one_before, R
     store.save(step, training.state, *training.adamw, *training.ema);
   }
   flip_last_byte(checkpoints + "/step-000000004.h5");
-  if (first) ls::test::write_bytes(checkpoints + "/step-000000003.h5", "");
+  if (first) write_bytes(checkpoints + "/step-000000003.h5", "");
   world.barrier();
   Training resumed;
   BOOST_TEST(store.resume(resumed.state, *resumed.adamw, *resumed.ema) == 2);
   BOOST_TEST(resumed.ema->updates() == 2);
-  BOOST_TEST(
-      ls::test::names_in(checkpoints) == (Names{"latest", "starts", "step-000000001.h5", "step-000000002.h5",
-                                                "step-000000003.h5.bad", "step-000000004.h5.bad"}),
-      boost::test_tools::per_element());
+  BOOST_TEST(names_in(checkpoints) == (Names{"latest", "starts", "step-000000001.h5", "step-000000002.h5",
+                                             "step-000000003.h5.bad", "step-000000004.h5.bad"}),
+             boost::test_tools::per_element());
   BOOST_TEST(std::filesystem::read_symlink(checkpoints + "/latest") == "step-000000002.h5");
   world.barrier();
   flip_last_byte(checkpoints + "/step-000000002.h5");
   flip_last_byte(checkpoints + "/step-000000001.h5");
-  BOOST_CHECK_EXCEPTION(store.resume(resumed.state), ls::DataError,
+  BOOST_CHECK_EXCEPTION(store.resume(resumed.state), DataError,
                         mentions("no checkpoint is whole", "step-000000002.h5", "step-000000001.h5"));
   world.barrier();
   // Where none is whole they keep their names: the next start must not take the run for a new one.
@@ -212,10 +210,10 @@ BOOST_FIXTURE_TEST_CASE(state_that_only_a_broken_checkpoint_held_does_not_linger
   if (first) {  // the last tensor of the file, so that all before it have been read when it turns out damaged
     const std::string path = checkpoints + "/step-000000002.h5";
     const lc::FileIndex index = lc::read_index(path);
-    std::string bytes = ls::test::read_bytes(path);
+    std::string bytes = read_bytes(path);
     char& byte = bytes[index.tensors.back().offset];
     byte = static_cast<char>(byte ^ 1);
-    ls::test::write_bytes(path, bytes);
+    write_bytes(path, bytes);
   }
   world.barrier();
   Training resumed;
@@ -234,7 +232,7 @@ BOOST_FIXTURE_TEST_CASE(a_checkpoint_of_another_model_is_an_error_and_no_reason_
   store.save(1, training.state);
   training.bias.name = "layer.offset";
   BOOST_CHECK_EXCEPTION(
-      store.resume(training.state), ls::DataError,
+      store.resume(training.state), DataError,
       mentions("step-000000001.h5", "missing: model/layer.offset", "unexpected: model/layer.bias"));
 }
 
@@ -243,45 +241,45 @@ BOOST_FIXTURE_TEST_CASE(what_a_killed_save_left_is_removed_at_the_next_start_and
     std::filesystem::create_directories(checkpoints);
     for (const char* name : {".step-000000500.h5.tmp", ".step-000000600.h5.0123456789abcdef.tmp",
                              ".latest.tmp", ".a.b.tmp", ".mine.tmp", "step-000000100.h5.tmp", "notes.txt"}) {
-      ls::test::write_bytes(checkpoints + "/" + name, "x");
+      write_bytes(checkpoints + "/" + name, "x");
     }
   }
   world.barrier();
   const lc::Store store(run, world);
-  BOOST_TEST(ls::test::names_in(checkpoints) ==
-                 (Names{".a.b.tmp", ".mine.tmp", "notes.txt", "step-000000100.h5.tmp"}),
+  BOOST_TEST(names_in(checkpoints) == (Names{".a.b.tmp", ".mine.tmp", "notes.txt", "step-000000100.h5.tmp"}),
              boost::test_tools::per_element());
 }
 
 BOOST_FIXTURE_TEST_CASE(a_run_directory_held_by_another_store_is_refused_on_all_ranks, Run) {
   lc::RunDirectory directory(run, world, 0);
   lc::Store store(directory, world);
-  BOOST_CHECK_EXCEPTION(lc::RunDirectory(run, world, 0), ls::UsageError, mentions("run/lock", "pid"));
+  BOOST_CHECK_EXCEPTION(lc::RunDirectory(run, world, 0), UsageError, mentions("run/lock", "pid"));
   directory.write_config("[model]\nname = mlp\n");
   BOOST_TEST(directory.stored_config().value() == "[model]\nname = mlp\n");
 }
 
 BOOST_FIXTURE_TEST_CASE(
     a_run_that_was_taken_over_while_it_hung_saves_nothing_and_leaves_what_the_new_one_writes, Run) {
-  ::setenv("SLURM_JOB_ID", "4242", 1);
-  ::setenv("SLURM_RESTART_COUNT", "0", 1);
+  Environment environment;
+  environment.set("SLURM_JOB_ID", "4242");
+  environment.set("SLURM_RESTART_COUNT", "0");
   Training training;
   lc::RunDirectory hung(run, world, 0);
   lc::Store old_store(hung, world, {.keep = 1});
   old_store.save(1, training.state);
-  ::setenv("SLURM_RESTART_COUNT", "1", 1);
+  environment.set("SLURM_RESTART_COUNT", "1");
   lc::RunDirectory next(run, world, 0);
   lc::Store store(next, world);
-  ::unsetenv("SLURM_JOB_ID");
-  ::unsetenv("SLURM_RESTART_COUNT");
+  environment.unset("SLURM_JOB_ID");
+  environment.unset("SLURM_RESTART_COUNT");
   if (first) {  // the new run is in the middle of a save
-    ls::test::write_bytes(checkpoints + "/.step-000000002.h5." + next.mark() + ".tmp", "half");
+    write_bytes(checkpoints + "/.step-000000002.h5." + next.mark() + ".tmp", "half");
   }
   world.barrier();
-  BOOST_CHECK_EXCEPTION(old_store.save(2, training.state), ls::FailureError,
+  BOOST_CHECK_EXCEPTION(old_store.save(2, training.state), FailureError,
                         mentions("run/lock", "taken over by", "restart 1"));
   world.barrier();
-  BOOST_TEST(ls::test::names_in(checkpoints) ==
+  BOOST_TEST(names_in(checkpoints) ==
                  (Names{".step-000000002.h5." + next.mark() + ".tmp", "latest", "step-000000001.h5"}),
              boost::test_tools::per_element());
   world.barrier();
@@ -291,38 +289,38 @@ BOOST_FIXTURE_TEST_CASE(
 
 /// Taken over between laying the file out and giving it its name.
 BOOST_FIXTURE_TEST_CASE(a_writer_that_may_no_longer_write_is_asked_again_before_the_file_gets_its_name, Run) {
-  lc::Contents contents = ls::test::awkward_contents();
+  lc::Contents contents = awkward_contents();
   int asked = 0;
   const auto once = [&] {
-    if (++asked > 1) throw ls::FailureError("{}/lock: taken over", run);
+    if (++asked > 1) throw FailureError("{}/lock: taken over", run);
   };
   BOOST_CHECK_EXCEPTION(
       lc::save_file(folder.file("a.h5"), contents, world, {.mark = "m", .check_may_write = once}),
-      ls::FailureError, mentions("run/lock: taken over"));
+      FailureError, mentions("run/lock: taken over"));
   BOOST_TEST(asked == (first ? 2 : 0));
   world.barrier();
-  BOOST_TEST(ls::test::names_in(folder.path()).empty());
+  BOOST_TEST(names_in(folder.path()).empty());
 }
 
 BOOST_FIXTURE_TEST_CASE(
     a_write_that_fails_on_one_rank_is_the_same_error_on_all_and_leaves_earlier_checkpoints, Run) {
-  lc::Contents contents = ls::test::awkward_contents();
+  lc::Contents contents = awkward_contents();
   lc::Store store(run, world);
   store.save_contents(1, contents);
-  const std::string before = ls::test::read_bytes(checkpoints + "/step-000000001.h5");
+  const std::string before = read_bytes(checkpoints + "/step-000000001.h5");
 
   const int failing = world.size() - 1;
-  std::optional<ls::test::ShortFiles> full;
+  std::optional<ShortFiles> full;
   if (world.rank() == failing) full.emplace(3 << 20);
   const std::string prefix = world.size() > 1 ? "rank " + std::to_string(failing) + ": " : "";
-  BOOST_CHECK_EXCEPTION(store.save_contents(2, contents), ls::DataError,
+  BOOST_CHECK_EXCEPTION(store.save_contents(2, contents), DataError,
                         mentions(prefix, ".step-000000002.h5.", ".tmp", "File too large"));
   full.reset();
 
   world.barrier();
-  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"latest", "step-000000001.h5"}),
+  BOOST_TEST(names_in(checkpoints) == (Names{"latest", "step-000000001.h5"}),
              boost::test_tools::per_element());
-  BOOST_TEST((ls::test::read_bytes(checkpoints + "/step-000000001.h5") == before));
+  BOOST_TEST((read_bytes(checkpoints + "/step-000000001.h5") == before));
   BOOST_TEST(store.resume_contents(contents) == 1);
   store.save_contents(2, contents);  // the run may go on
   BOOST_TEST(lc::verify(checkpoints + "/step-000000002.h5", world).whole());
@@ -377,22 +375,24 @@ BOOST_FIXTURE_TEST_CASE(the_best_by_a_metric_is_kept_and_linked_and_known_to_the
     save(store, 300, 0.7);
   }
   world.barrier();
-  BOOST_TEST(
-      ls::test::names_in(checkpoints) == (Names{"best", "latest", "step-000000200.h5", "step-000000300.h5"}),
-      boost::test_tools::per_element());
+  BOOST_TEST(names_in(checkpoints) == (Names{"best", "latest", "step-000000200.h5", "step-000000300.h5"}),
+             boost::test_tools::per_element());
   BOOST_TEST(std::filesystem::read_symlink(checkpoints + "/best") == "step-000000200.h5");
   world.barrier();
   lc::Store store(run, world, options);
   save(store, 400, 0.8);
   save(store, 500, 0);
   world.barrier();
-  BOOST_TEST(
-      ls::test::names_in(checkpoints) == (Names{"best", "latest", "step-000000200.h5", "step-000000500.h5"}),
-      boost::test_tools::per_element());
+  BOOST_TEST(names_in(checkpoints) == (Names{"best", "latest", "step-000000200.h5", "step-000000500.h5"}),
+             boost::test_tools::per_element());
   world.barrier();
   save(store, 600, 0.95);
   world.barrier();
   BOOST_TEST(std::filesystem::read_symlink(checkpoints + "/best") == "step-000000600.h5");
-  BOOST_TEST(ls::test::names_in(checkpoints) == (Names{"best", "latest", "step-000000600.h5"}),
+  BOOST_TEST(names_in(checkpoints) == (Names{"best", "latest", "step-000000600.h5"}),
              boost::test_tools::per_element());
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -9,23 +9,23 @@
 #include "lockstep/hdf5/file.h"
 #include "support/world.h"
 
-namespace ls = lockstep;
-namespace lc = lockstep::checkpoint;
-namespace h5 = lockstep::hdf5;
-using ls::test::mentions;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(weights, *ranks(1, 2, 3))
+
+namespace lc = checkpoint;
+namespace h5 = hdf5;
 
 /// weight [2, 3], running_mean [3], num_batches_tracked.
 struct SmallModel {
-  ls::Param weight;
-  ls::Buffer mean{"norm.running_mean", ls::Tensor::zeros({3})};
-  ls::Buffer batches{"norm.num_batches_tracked", ls::Tensor::zeros({}, ls::DType::int64)};
+  Param weight;
+  Buffer mean{"norm.running_mean", Tensor::zeros({3})};
+  Buffer batches{"norm.num_batches_tracked", Tensor::zeros({}, DType::int64)};
   SmallModel() {
     weight.name = "norm.weight";
-    weight.value = ls::Tensor::zeros({2, 3});
+    weight.value = Tensor::zeros({2, 3});
   }
-  operator ls::ModelState() { return {{&weight}, {&mean, &batches}, {}}; }
+  operator ModelState() { return {{&weight}, {&mean, &batches}, {}}; }
 
   void set(float value) {
     for (int i = 0; i < 6; ++i) weight.value.data<float>()[i] = value;
@@ -35,8 +35,8 @@ struct SmallModel {
 };
 
 struct Files {
-  ls::comm::Communicator& world = ls::test::world();
-  ls::test::SharedFolder folder{world};
+  comm::Communicator& world = test::world();
+  SharedFolder folder{world};
   std::string path = folder.file("a.h5");
   SmallModel model;
 
@@ -53,14 +53,12 @@ struct Files {
   }
 };
 
-}  // namespace
-
 BOOST_FIXTURE_TEST_CASE(weights_come_from_the_model_or_from_an_ema_whose_missing_buffers_are_the_models,
                         Files) {
   model.set(10);
   lc::Contents contents;
   lc::add(contents, model);
-  ls::Tensor shadow = ls::Tensor::zeros({2, 3});
+  Tensor shadow = Tensor::zeros({2, 3});
   shadow.data<float>()[5] = 0.5f;
   contents.sections.push_back({"ema/0.9", {{"norm.weight", shadow}}, {{"updates", std::int64_t{1}, {}}}});
   lc::save_file(path, contents, world);
@@ -75,17 +73,17 @@ BOOST_FIXTURE_TEST_CASE(weights_come_from_the_model_or_from_an_ema_whose_missing
   BOOST_TEST(model.weight.value.data<float>()[5] == 0.5f);
   BOOST_TEST(model.mean.value.data<float>()[2] == 11.0f);
 
-  BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, "ema/0.99"), ls::DataError,
+  BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, "ema/0.99"), DataError,
                         mentions("'ema/0.99'", "model, ema/0.9"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_checkpoint_of_another_model_is_refused_with_all_names, Files) {
   lc::Contents contents;
   contents.sections.push_back(
-      {"model", {{"hidden.weight", ls::Tensor::zeros({4})}, {"norm.weight", ls::Tensor::zeros({3, 2})}}, {}});
+      {"model", {{"hidden.weight", Tensor::zeros({4})}, {"norm.weight", Tensor::zeros({3, 2})}}, {}});
   lc::save_file(path, contents, world);
   BOOST_CHECK_EXCEPTION(
-      lc::load_weights(path, model, world), ls::DataError,
+      lc::load_weights(path, model, world), DataError,
       mentions("a.h5", "missing: model/norm.running_mean, model/norm.num_batches_tracked",
                "unexpected: model/hidden.weight", "model/norm.weight is [3, 2] in the file, [2, 3] here"));
 }
@@ -115,9 +113,9 @@ BOOST_FIXTURE_TEST_CASE(named_arrays_of_any_file_are_loaded_and_widened_but_narr
         .write<double>(std::vector<double>(6));
   });
   BOOST_CHECK_EXCEPTION(
-      lc::load_weights(path, model, world, "case"), ls::DataError,
+      lc::load_weights(path, model, world, "case"), DataError,
       mentions("case/norm.weight is float64 in the file, float32 here", "missing: case/norm.running_mean"));
-  BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, "none"), ls::DataError,
+  BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, "none"), DataError,
                         mentions("/none does not exist"));
 
   const auto make_wide = [&](double value) {
@@ -131,15 +129,15 @@ BOOST_FIXTURE_TEST_CASE(named_arrays_of_any_file_are_loaded_and_widened_but_narr
     });
   };
   make_wide(0.1);  // at the root, where no /model is
-  BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world), ls::DataError,
+  BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world), DataError,
                         mentions("wrong type: norm.weight is float64 in the file, float32 here"));
   lc::load_weights(path, model, world, {}, {.strict = true, .narrow = true});
   BOOST_TEST(model.weight.value.data<float>()[5] == 0.1f);
   BOOST_TEST(model.mean.value.data<float>()[2] == 0.0999755859375f);  // the float16 nearest to 0.1
   BOOST_TEST(*model.batches.value.data<std::int64_t>() == 200);
   make_wide(1e39);
-  BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, {}, {.strict = true, .narrow = true}),
-                        ls::DataError, mentions("norm.weight holds numbers beyond float32"));
+  BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, {}, {.strict = true, .narrow = true}), DataError,
+                        mentions("norm.weight holds numbers beyond float32"));
 }
 
 BOOST_FIXTURE_TEST_CASE(partial_loading_says_what_does_not_fit_and_takes_the_rest_but_never_a_collision,
@@ -166,7 +164,7 @@ BOOST_FIXTURE_TEST_CASE(partial_loading_says_what_does_not_fit_and_takes_the_res
   BOOST_TEST(model.mean.value.data<float>()[0] == 7.0f);
   make_file("module._orig_mod.module.norm.running_mean");
   BOOST_CHECK_EXCEPTION(
-      lc::load_weights(path, model, world, {}, {.strict = false}), ls::DataError,
+      lc::load_weights(path, model, world, {}, {.strict = false}), DataError,
       mentions("model/norm.running_mean and model/module._orig_mod.module.norm.running_mean"));
 }
 
@@ -176,7 +174,7 @@ BOOST_FIXTURE_TEST_CASE(a_file_of_which_nothing_belongs_to_the_model_is_refused_
         .create_dataset("other", h5::ElementType::float32, {3})
         .write<float>(std::vector<float>{7, 8, 9});
   });
-  BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, {}, {.strict = false}), ls::DataError,
+  BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, {}, {.strict = false}), DataError,
                         mentions("none of its tensors belongs to this model"));
 }
 
@@ -193,7 +191,7 @@ BOOST_FIXTURE_TEST_CASE(parameters_that_are_not_finite_are_no_start_unless_asked
   constexpr float infinite = std::numeric_limits<float>::infinity();
   save(std::numeric_limits<float>::quiet_NaN(), 0);
   for (const bool strict : {true, false}) {
-    BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, {}, {.strict = strict}), ls::DataError,
+    BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, {}, {.strict = strict}), DataError,
                           mentions("holds numbers that are not finite: norm.weight (1 of 6)"));
   }
   const lc::LoadReport asked = lc::load_weights(path, model, world, {}, {.finite = false});
@@ -215,7 +213,7 @@ BOOST_FIXTURE_TEST_CASE(safetensors_load_at_any_number_of_ranks_by_stripped_name
                        {prefix + "norm.running_mean", model.mean.value},
                        {"norm.num_batches_tracked", model.batches.value}};
     weights.position.step = 77;
-    lc::cast_floats(weights, ls::DType::bfloat16);
+    lc::cast_floats(weights, DType::bfloat16);
     lc::write_weights(folder.file("a.safetensors"), weights);
   }
   world.barrier();
@@ -230,7 +228,7 @@ BOOST_FIXTURE_TEST_CASE(safetensors_load_at_any_number_of_ranks_by_stripped_name
   world.barrier();
   if (world.rank() == 0) std::filesystem::resize_file(folder.file("a.safetensors"), 90);
   world.barrier();
-  BOOST_CHECK_EXCEPTION(lc::load_weights(folder.file("a.safetensors"), model, world), ls::DataError,
+  BOOST_CHECK_EXCEPTION(lc::load_weights(folder.file("a.safetensors"), model, world), DataError,
                         mentions("a.safetensors: claims a header"));
 }
 
@@ -241,7 +239,7 @@ BOOST_FIXTURE_TEST_CASE(a_converted_checkpoint_of_16_bit_floats_loads_as_weights
   if (world.rank() == 0) {
     lc::Weights weights;
     weights.tensors = contents.sections[0].tensors;
-    lc::cast_floats(weights, ls::DType::bfloat16);
+    lc::cast_floats(weights, DType::bfloat16);
     lc::write_weights(path, weights, true);
   }
   world.barrier();
@@ -252,3 +250,7 @@ BOOST_FIXTURE_TEST_CASE(a_converted_checkpoint_of_16_bit_floats_loads_as_weights
   BOOST_TEST(lc::load_file(path, contents, world).warnings.empty());
   BOOST_TEST(model.weight.value.data<float>()[5] == 3.0f);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

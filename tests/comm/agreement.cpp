@@ -8,27 +8,24 @@
 #include "lockstep/base/error.h"
 #include "support/world.h"
 
-namespace ls = lockstep;
-using ls::test::world;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(agreement, *ranks(1, 2, 3, 4))
 
 struct Caught {
   std::string text = "nothing";
-  ls::ExitCode code = ls::ExitCode::done;
+  ExitCode code = ExitCode::done;
 };
 
 template <class Action>
 Caught caught(const Action& action) {
   try {
-    ls::comm::together(world(), action);
-  } catch (const ls::Error& error) {
+    comm::together(world(), action);
+  } catch (const Error& error) {
     return {error.what(), error.code()};
   }
   return {};
 }
-
-}  // namespace
 
 BOOST_AUTO_TEST_CASE(an_action_that_succeeds_everywhere_runs_once_and_throws_nothing) {
   int runs = 0;
@@ -39,48 +36,52 @@ BOOST_AUTO_TEST_CASE(an_action_that_succeeds_everywhere_runs_once_and_throws_not
 BOOST_AUTO_TEST_CASE(the_failure_of_one_rank_is_thrown_on_all_with_its_rank_in_front) {
   for (int failing = 0; failing < world().size(); ++failing) {
     const Caught error = caught([&] {
-      if (world().rank() == failing) throw ls::DataError("digits.h5: no /x");
+      if (world().rank() == failing) throw DataError("digits.h5: no /x");
     });
     BOOST_TEST(error.text == (world().size() == 1 ? "digits.h5: no /x"
                                                   : fmt::format("rank {}: digits.h5: no /x", failing)));
-    BOOST_TEST((error.code == ls::ExitCode::data));
+    BOOST_TEST((error.code == ExitCode::data));
   }
 }
 
 BOOST_AUTO_TEST_CASE(the_same_failure_everywhere_is_said_once) {
-  const Caught error = caught([] { throw ls::UsageError("unknown key"); });
+  const Caught error = caught([] { throw UsageError("unknown key"); });
   BOOST_TEST(error.text == "unknown key");
-  BOOST_TEST((error.code == ls::ExitCode::usage));
+  BOOST_TEST((error.code == ExitCode::usage));
 }
 
 BOOST_AUTO_TEST_CASE(different_failures_give_the_lowest_rank_s_and_count_the_others) {
   const Caught error = caught([] {
-    if (world().rank() == 0) throw ls::TrainingError("loss on 0");
-    throw ls::FailureError("disk on {}", world().rank());
+    if (world().rank() == 0) throw TrainingError("loss on 0");
+    throw FailureError("disk on {}", world().rank());
   });
   const int others = world().size() - 1;
   const std::string tail =
       others == 0 ? "" : fmt::format("; and {} more rank{}", others, others == 1 ? "" : "s");
   BOOST_TEST(error.text == "loss on 0" + tail);
-  BOOST_TEST((error.code == ls::ExitCode::training));
+  BOOST_TEST((error.code == ExitCode::training));
 }
 
 BOOST_AUTO_TEST_CASE(the_class_of_the_error_survives) {
   const int last = world().size() - 1;
   const auto fail = [&](auto&& action) {
-    ls::comm::together(world(), [&] {
+    comm::together(world(), [&] {
       if (world().rank() == last) action();
     });
   };
-  BOOST_CHECK_THROW(fail([] { throw ls::UsageError("a"); }), ls::UsageError);
-  BOOST_CHECK_THROW(fail([] { throw ls::DataError("a"); }), ls::DataError);
-  BOOST_CHECK_THROW(fail([] { throw ls::TrainingError("a"); }), ls::TrainingError);
-  BOOST_CHECK_THROW(fail([] { throw ls::FailureError("a"); }), ls::FailureError);
-  BOOST_CHECK_EXCEPTION(fail([] { throw ls::Error(ls::ExitCode::preempted, "a"); }), ls::Error,
-                        [](const ls::Error& error) { return error.code() == ls::ExitCode::preempted; });
+  BOOST_CHECK_THROW(fail([] { throw UsageError("a"); }), UsageError);
+  BOOST_CHECK_THROW(fail([] { throw DataError("a"); }), DataError);
+  BOOST_CHECK_THROW(fail([] { throw TrainingError("a"); }), TrainingError);
+  BOOST_CHECK_THROW(fail([] { throw FailureError("a"); }), FailureError);
+  BOOST_CHECK_EXCEPTION(fail([] { throw Error(ExitCode::preempted, "a"); }), Error,
+                        [](const Error& error) { return error.code() == ExitCode::preempted; });
 }
 
 BOOST_AUTO_TEST_CASE(exceptions_of_other_kinds_become_failures) {
-  BOOST_TEST((caught([] { throw std::bad_alloc(); }).code == ls::ExitCode::failure));
+  BOOST_TEST((caught([] { throw std::bad_alloc(); }).code == ExitCode::failure));
   BOOST_TEST(caught([] { throw 7; }).text == "an exception of unknown type");
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -12,14 +12,16 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/json.h"
 #include "sums.h"
+#include "support/environment.h"
 
-namespace comm = lockstep::comm;
-namespace test = lockstep::test;
-using lockstep::UsageError;
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(alone)
 
 BOOST_AUTO_TEST_CASE(a_process_started_alone_does_not_touch_mpi) {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}) unsetenv(name);
-  setenv("SLURM_PROCID", "0", 1);  // as in the shell of a batch script
+  Environment environment;
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}) environment.unset(name);
+  environment.set("SLURM_PROCID", "0");  // as in the shell of a batch script
   int argc = 0;
   char** argv = nullptr;
   comm::World world(argc, argv);
@@ -51,16 +53,16 @@ BOOST_AUTO_TEST_CASE(alone_a_sum_over_all_shards_is_the_one_sub_tree_s) {
   const auto arena = self->allocate_arena(4096, 2);
   for (int shards = 1; shards <= 24; ++shards) {
     const comm::ShardMap map(shards, 1);
-    const auto one = test::make_case<float>(*arena, 64, 99, shards, 5);
+    const auto one = make_case<float>(*arena, 64, 99, shards, 5);
     one.fill(map, 0);
     const comm::Ticket ticket = self->start_tree_sum(one.sum, map);
     BOOST_TEST(ticket == static_cast<comm::Ticket>(shards));
     self->wait(ticket);
     BOOST_TEST(one.first_difference() == -1);
   }
-  BOOST_CHECK_THROW(self->start_tree_sum({arena.get(), 0, 1, lockstep::DType::int32}, comm::ShardMap(1, 1)),
+  BOOST_CHECK_THROW(self->start_tree_sum({arena.get(), 0, 1, DType::int32}, comm::ShardMap(1, 1)),
                     UsageError);
-  BOOST_CHECK_THROW(self->start_tree_sum({arena.get(), 0, 1, lockstep::DType::float32}, comm::ShardMap(2, 2)),
+  BOOST_CHECK_THROW(self->start_tree_sum({arena.get(), 0, 1, DType::float32}, comm::ShardMap(2, 2)),
                     UsageError);
   BOOST_CHECK_THROW(self->done(100), UsageError);
 }
@@ -68,7 +70,7 @@ BOOST_AUTO_TEST_CASE(alone_a_sum_over_all_shards_is_the_one_sub_tree_s) {
 BOOST_AUTO_TEST_CASE(alone_whoever_owns_everything_has_everything) {
   const auto self = comm::make_self_communicator();
   const auto arena = self->allocate_arena(4096, 2);
-  const auto one = test::make_case<float>(*arena, 64, 99, 6, 5);
+  const auto one = make_case<float>(*arena, 64, 99, 6, 5);
   one.fill(comm::ShardMap(6, 1), 0);
   const comm::Slices all = comm::even_slices(99, 1);
   self->wait(self->start_reduce_scatter(one.sum, comm::ShardMap(6, 1), all));
@@ -104,3 +106,7 @@ BOOST_AUTO_TEST_CASE(alone_an_arena_is_zeroed_and_aligned) {
   BOOST_CHECK_THROW(arena->plane(3), UsageError);
   BOOST_CHECK_THROW(comm::make_self_communicator()->allocate_arena(100, 0), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

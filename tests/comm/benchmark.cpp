@@ -6,10 +6,9 @@
 #include "lockstep/base/error.h"
 #include "support/world.h"
 
-namespace comm = lockstep::comm;
-using lockstep::test::world;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(benchmark, *ranks(1, 2, 3, 4))
 
 void check(comm::Communicator& communicator, bool with_mpi) {
   const std::vector<std::size_t> sizes = {4, 4100, 65536};
@@ -24,8 +23,6 @@ void check(comm::Communicator& communicator, bool with_mpi) {
   }
 }
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(every_size_is_summed_both_ways_and_is_exact) { check(world(), true); }
 
 BOOST_AUTO_TEST_CASE(the_parts_of_a_split_may_measure_at_the_same_time) {
@@ -34,5 +31,9 @@ BOOST_AUTO_TEST_CASE(the_parts_of_a_split_may_measure_at_the_same_time) {
 
 BOOST_AUTO_TEST_CASE(what_is_no_whole_number_of_values_is_refused) {
   const std::vector<std::size_t> odd = {1027};
-  BOOST_CHECK_THROW(comm::time_all_reduce(world(), odd), lockstep::UsageError);
+  BOOST_CHECK_THROW(comm::time_all_reduce(world(), odd), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -14,25 +14,19 @@
 #include "sums.h"
 #include "support/world.h"
 
-namespace comm = lockstep::comm;
-namespace test = lockstep::test;
-using lockstep::DType;
-using lockstep::UsageError;
-using test::layouts;
-using test::text_of;
-using test::world;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(exchanges, *ranks(1, 2, 3, 4, 5))
 
 constexpr int shards = 7;
 constexpr std::size_t room_bytes = 1 << 14;
 
 /// The first of the rank's elements that is not the serial sum, or -1.
 template <class T>
-std::int64_t first_wrong_of(const test::SumCase<T>& one, const comm::Slices& slices, int rank) {
+std::int64_t first_wrong_of(const SumCase<T>& one, const comm::Slices& slices, int rank) {
   for (const comm::ElementRange range : slices.of(rank)) {
     for (std::int64_t i = range.first; i < range.end(); ++i) {
-      const T expected = test::serial_sum<T>(one.seed, {0, one.shards}, i);
+      const T expected = serial_sum<T>(one.seed, {0, one.shards}, i);
       if (std::memcmp(&expected, &one.elements(0)[i], sizeof(T)) != 0) return i;
     }
   }
@@ -69,24 +63,22 @@ struct GatherCase {
   }
 };
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(a_reduce_scatter_has_the_bits_of_the_sum_whoever_owns_what) {
-  const auto seed = test::common_seed(world());
+  const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout) << ", seed " << seed) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 512});
-      const auto arena = nodes->allocate_arena(room_bytes, test::planes_for(shards, nodes->size()));
+      const auto arena = nodes->allocate_arena(room_bytes, planes_for(shards, nodes->size()));
       const comm::ShardMap map(shards, nodes->size());
       std::mt19937_64 common(seed);
       for (const std::int64_t count : {0, 1, 17, 500, 1999}) {
         for (const int most_ranges : {1, 5, 40}) {
-          const comm::Slices slices = test::random_slices(common, count, nodes->size(), most_ranges);
-          const auto floats = test::make_case<float>(*arena, 64, count, shards, common());
+          const comm::Slices slices = random_slices(common, count, nodes->size(), most_ranges);
+          const auto floats = make_case<float>(*arena, 64, count, shards, common());
           floats.fill(map, nodes->rank());
           nodes->wait(nodes->start_reduce_scatter(floats.sum, map, slices));
           BOOST_TEST_REQUIRE(first_wrong_of(floats, slices, nodes->rank()) == -1);
-          const auto doubles = test::make_case<double>(*arena, 128, count, shards, common());
+          const auto doubles = make_case<double>(*arena, 128, count, shards, common());
           doubles.fill(map, nodes->rank());
           nodes->wait(nodes->start_reduce_scatter(doubles.sum, map, slices));
           BOOST_TEST_REQUIRE(first_wrong_of(doubles, slices, nodes->rank()) == -1);
@@ -97,7 +89,7 @@ BOOST_AUTO_TEST_CASE(a_reduce_scatter_has_the_bits_of_the_sum_whoever_owns_what)
 }
 
 BOOST_AUTO_TEST_CASE(an_all_gather_brings_every_rank_the_whole_vector_of_any_element_type) {
-  const auto seed = test::common_seed(world());
+  const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout) << ", seed " << seed) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 512});
@@ -108,7 +100,7 @@ BOOST_AUTO_TEST_CASE(an_all_gather_brings_every_rank_the_whole_vector_of_any_ele
         for (const std::int64_t count : {0, 1, 17, 1999}) {
           for (const int most_ranges : {1, 30}) {
             const GatherCase one{{arena.get(), 64, count, dtype},
-                                 test::random_slices(common, count, nodes->size(), most_ranges),
+                                 random_slices(common, count, nodes->size(), most_ranges),
                                  common()};
             one.fill(nodes->rank());
             arena->plane(0)[63] = one.first()[one.bytes()] = std::byte{0x55};
@@ -125,25 +117,24 @@ BOOST_AUTO_TEST_CASE(an_all_gather_brings_every_rank_the_whole_vector_of_any_ele
 
 BOOST_AUTO_TEST_CASE(exchanges_of_all_kinds_are_carried_out_side_by_side_in_order) {
   constexpr int exchanges = 24;
-  const auto seed = test::common_seed(world());
+  const auto seed = common_seed(world());
   if (world().rank() == 0) BOOST_TEST_MESSAGE("seed " << seed);
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout) << ", seed " << seed) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 256});
-      const auto arena =
-          nodes->allocate_arena(exchanges * room_bytes, test::planes_for(shards, nodes->size()));
+      const auto arena = nodes->allocate_arena(exchanges * room_bytes, planes_for(shards, nodes->size()));
       const comm::ShardMap map(shards, nodes->size());
       std::mt19937_64 common(seed);
       std::mt19937_64 own(seed + 1 + static_cast<std::uint64_t>(nodes->rank()));
-      std::vector<test::SumCase<float>> sums;
-      std::vector<std::pair<test::SumCase<float>, comm::Slices>> scatters;
+      std::vector<SumCase<float>> sums;
+      std::vector<std::pair<SumCase<float>, comm::Slices>> scatters;
       std::vector<GatherCase> gathers;
       comm::Ticket last = 0;
       for (int i = 0; i < exchanges; ++i) {
         const std::size_t offset = static_cast<std::size_t>(i) * room_bytes;
         const auto count = static_cast<std::int64_t>(common() % (room_bytes / sizeof(float) + 1));
-        const comm::Slices slices = test::random_slices(common, count, nodes->size(), 8);
-        const auto one = test::make_case<float>(*arena, offset, count, shards, common());
+        const comm::Slices slices = random_slices(common, count, nodes->size(), 8);
+        const auto one = make_case<float>(*arena, offset, count, shards, common());
         comm::Ticket ticket = 0;
         switch (common() % 3) {
           case 0:
@@ -175,15 +166,15 @@ BOOST_AUTO_TEST_CASE(exchanges_of_all_kinds_are_carried_out_side_by_side_in_orde
 }
 
 BOOST_AUTO_TEST_CASE(a_reduce_scatter_and_an_all_gather_make_a_sum) {
-  const auto seed = test::common_seed(world());
+  const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 1024});
-      const auto arena = nodes->allocate_arena(room_bytes, test::planes_for(shards, nodes->size()));
+      const auto arena = nodes->allocate_arena(room_bytes, planes_for(shards, nodes->size()));
       const comm::ShardMap map(shards, nodes->size());
       std::mt19937_64 common(seed);
-      const auto slices = test::random_slices(common, 3001, nodes->size(), 9);
-      const auto one = test::make_case<float>(*arena, 64, 3001, shards, seed);
+      const auto slices = random_slices(common, 3001, nodes->size(), 9);
+      const auto one = make_case<float>(*arena, 64, 3001, shards, seed);
       one.fill(map, nodes->rank());
       nodes->wait(nodes->start_reduce_scatter(one.sum, map, slices));
       nodes->wait(nodes->start_all_gather(one.sum, slices));
@@ -207,3 +198,7 @@ BOOST_AUTO_TEST_CASE(slices_of_another_vector_are_refused) {
   odd_wire.wire = DType::int32;
   BOOST_CHECK_THROW(world().start_tree_sum(odd_wire, map), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

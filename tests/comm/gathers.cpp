@@ -14,12 +14,9 @@
 #include "lockstep/comm/json.h"
 #include "support/world.h"
 
-namespace comm = lockstep::comm;
-namespace test = lockstep::test;
-using lockstep::UsageError;
-using test::world;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(gathers, *ranks(1, 2, 3, 4))
 
 std::uint8_t byte_of(std::size_t rank, std::size_t index) {
   return static_cast<std::uint8_t>(rank * 89 + index * 7 + 1);
@@ -47,13 +44,11 @@ void check_unequal(comm::Communicator& ranks, const std::vector<std::size_t>& by
   BOOST_TEST(right, total << " bytes");
 }
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(ranks_may_give_different_numbers_of_bytes_or_none) {
   const auto size = static_cast<std::size_t>(world().size());
-  for (const auto& layout : test::layouts(world().size())) {
+  for (const auto& layout : layouts(world().size())) {
     for (const std::size_t message_bytes : {std::size_t{1} << 30, std::size_t{999}}) {
-      BOOST_TEST_CONTEXT(test::text_of(layout) << ", messages of " << message_bytes) {
+      BOOST_TEST_CONTEXT(text_of(layout) << ", messages of " << message_bytes) {
         const auto ranks =
             comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.message_bytes = message_bytes});
         for (const bool in_place : {false, true}) {
@@ -109,3 +104,7 @@ BOOST_AUTO_TEST_CASE(one_rank_alone_gets_what_is_gathered_for_it) {
   BOOST_CHECK_THROW(comm::gather_json(world(), {}, world().size()), UsageError);
   BOOST_CHECK_THROW(comm::gather_json(world(), {}, -1), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

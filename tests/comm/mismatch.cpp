@@ -11,12 +11,9 @@
 #include "lockstep/base/error.h"
 #include "support/world.h"
 
-namespace comm = lockstep::comm;
-using lockstep::DType;
-using lockstep::FailureError;
-using lockstep::test::world;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(mismatch, *ranks(2, 3, 4))
 
 /// The text of the FailureError that the action ends with; empty without one.
 std::string failure_of(const std::function<void()>& action) {
@@ -62,8 +59,6 @@ struct Fixture {
     }
   }
 };
-
-}  // namespace
 
 BOOST_FIXTURE_TEST_SUITE(exchanges, Fixture)
 
@@ -210,3 +205,7 @@ BOOST_AUTO_TEST_CASE(a_message_of_another_length_between_nodes_is_an_error) {
     world().barrier();
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

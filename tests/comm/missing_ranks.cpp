@@ -7,15 +7,14 @@
 #include "lockstep/base/error.h"
 #include "support/world.h"
 
-using lockstep::FailureError;
-using lockstep::test::world;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(missing_ranks, *ranks(1, 2, 3, 4))
 
 constexpr double short_s = 0.05;
 
 /// The text of the error that a barrier throws, or "passed".
-std::string outcome(lockstep::comm::Communicator& communicator, double timeout_s) {
+std::string outcome(comm::Communicator& communicator, double timeout_s) {
   try {
     communicator.barrier(timeout_s);
     return "passed";
@@ -29,8 +28,6 @@ bool names(const std::string& text, int rank, bool alone) {
   const std::string name = std::to_string(rank) + " (";
   return text.find(alone ? "barrier: rank " + name : name) != std::string::npos;
 }
-
-}  // namespace
 
 BOOST_AUTO_TEST_CASE(every_rank_that_came_names_the_one_that_did_not) {
   for (const int missing : {0, world().size() - 1}) {
@@ -74,3 +71,7 @@ BOOST_AUTO_TEST_CASE(a_rank_that_waits_without_a_limit_is_not_missing) {
 BOOST_AUTO_TEST_CASE(a_time_limit_that_is_kept_has_no_effect) {
   for (int round = 0; round < 20; ++round) BOOST_TEST_REQUIRE(outcome(world(), 60) == "passed");
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -5,14 +5,15 @@
 
 #include "lockstep/base/error.h"
 
-namespace ls = lockstep;
-using ls::comm::ShardMap;
-using ls::comm::ShardRange;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(reduction_tree)
+
+using comm::ShardMap;
+using comm::ShardRange;
 
 std::string brackets(int first, int leaves) {
-  return ls::comm::fold_tree(
+  return comm::fold_tree(
       {first, leaves}, [](int shard) { return std::to_string(shard); },
       [](std::string a, std::string b) { return "(" + a + "+" + b + ")"; });
 }
@@ -20,20 +21,18 @@ std::string brackets(int first, int leaves) {
 bool is_node(ShardRange node, ShardRange range) {
   if (node == range) return true;
   if (node.count == 1) return false;
-  const int left = ls::comm::left_leaves(node.count);
+  const int left = comm::left_leaves(node.count);
   return is_node({node.first, left}, range) || is_node({node.first + left, node.count - left}, range);
 }
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(a_node_splits_at_the_largest_power_of_two_below_it) {
-  BOOST_TEST(ls::comm::left_leaves(2) == 1);
-  BOOST_TEST(ls::comm::left_leaves(3) == 2);
-  BOOST_TEST(ls::comm::left_leaves(4) == 2);
-  BOOST_TEST(ls::comm::left_leaves(5) == 4);
-  BOOST_TEST(ls::comm::left_leaves(8) == 4);
-  BOOST_TEST(ls::comm::left_leaves(9) == 8);
-  BOOST_CHECK_THROW(ls::comm::left_leaves(1), ls::UsageError);
+  BOOST_TEST(comm::left_leaves(2) == 1);
+  BOOST_TEST(comm::left_leaves(3) == 2);
+  BOOST_TEST(comm::left_leaves(4) == 2);
+  BOOST_TEST(comm::left_leaves(5) == 4);
+  BOOST_TEST(comm::left_leaves(8) == 4);
+  BOOST_TEST(comm::left_leaves(9) == 8);
+  BOOST_CHECK_THROW(comm::left_leaves(1), UsageError);
 }
 
 BOOST_AUTO_TEST_CASE(folding_follows_the_tree) {
@@ -47,7 +46,7 @@ BOOST_AUTO_TEST_CASE(maximal_subtrees_are_nodes_that_cover_the_range_and_cannot_
   for (int leaves = 1; leaves <= 24; ++leaves) {
     for (int first = 0; first <= leaves; ++first) {
       for (int count = 0; first + count <= leaves; ++count) {
-        const auto subtrees = ls::comm::maximal_subtrees(leaves, {first, count});
+        const auto subtrees = comm::maximal_subtrees(leaves, {first, count});
         int next = first;
         for (std::size_t i = 0; i < subtrees.size(); ++i) {
           BOOST_TEST_REQUIRE(subtrees[i].first == next);
@@ -65,8 +64,8 @@ BOOST_AUTO_TEST_CASE(maximal_subtrees_are_nodes_that_cover_the_range_and_cannot_
 }
 
 BOOST_AUTO_TEST_CASE(a_range_outside_the_tree_is_refused) {
-  BOOST_CHECK_THROW(ls::comm::maximal_subtrees(4, {2, 3}), ls::UsageError);
-  BOOST_CHECK_THROW(ls::comm::maximal_subtrees(4, {-1, 2}), ls::UsageError);
+  BOOST_CHECK_THROW(comm::maximal_subtrees(4, {2, 3}), UsageError);
+  BOOST_CHECK_THROW(comm::maximal_subtrees(4, {-1, 2}), UsageError);
 }
 
 BOOST_AUTO_TEST_CASE(blocks_are_contiguous_and_differ_by_at_most_one_the_larger_first) {
@@ -88,8 +87,12 @@ BOOST_AUTO_TEST_CASE(blocks_are_contiguous_and_differ_by_at_most_one_the_larger_
 }
 
 BOOST_AUTO_TEST_CASE(impossible_maps_ranks_and_shards_are_refused) {
-  BOOST_CHECK_THROW(ShardMap(0, 1), ls::UsageError);
-  BOOST_CHECK_THROW(ShardMap(1, 0), ls::UsageError);
-  BOOST_CHECK_THROW(ShardMap(4, 2).block(2), ls::UsageError);
-  BOOST_CHECK_THROW(ShardMap(4, 2).owner(4), ls::UsageError);
+  BOOST_CHECK_THROW(ShardMap(0, 1), UsageError);
+  BOOST_CHECK_THROW(ShardMap(1, 0), UsageError);
+  BOOST_CHECK_THROW(ShardMap(4, 2).block(2), UsageError);
+  BOOST_CHECK_THROW(ShardMap(4, 2).owner(4), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -5,10 +5,12 @@
 
 #include "lockstep/base/error.h"
 
-namespace comm = lockstep::comm;
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(slices)
+
 using comm::ElementRange;
 using comm::Slices;
-using lockstep::UsageError;
 
 BOOST_AUTO_TEST_CASE(a_rank_s_ranges_are_those_given_joined_and_without_empty_ones) {
   const Slices slices(100, {{{0, 10}, {10, 5}, {40, 0}, {90, 10}}, {}, {{15, 75}}});
@@ -65,9 +67,13 @@ BOOST_AUTO_TEST_CASE(even_slices_differ_by_at_most_one_line_of_sixteen_elements)
 BOOST_AUTO_TEST_CASE(random_slices_are_slices) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 200; ++i) {
-    const Slices slices = lockstep::test::random_slices(random, i, 1 + i % 5, 7);
+    const Slices slices = random_slices(random, i, 1 + i % 5, 7);
     std::int64_t owned = 0;
     for (int rank = 0; rank < slices.ranks(); ++rank) owned += slices.count_of(rank);
     BOOST_TEST(owned == i);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -12,12 +12,12 @@
 #include "support/allocations.h"
 #include "support/world.h"
 
-namespace comm = lockstep::comm;
-namespace test = lockstep::test;
-using test::world;
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(steady, *ranks(1, 2, 3, 4))
 
 BOOST_AUTO_TEST_CASE(what_mpi_allocates_is_told_apart) {
-  const test::AllocationCount count;
+  const AllocationCount count;
   MPI_Datatype pair = MPI_DATATYPE_NULL;
   MPI_Type_contiguous(2, MPI_INT, &pair);
   MPI_Type_free(&pair);
@@ -39,22 +39,22 @@ BOOST_AUTO_TEST_CASE(a_step_that_repeats_allocates_nothing) {
     // begins elsewhere.
     for (const int sums : {5, 13}) {
       const auto arena = ranks->allocate_arena(static_cast<std::size_t>(sums) * room_bytes,
-                                               test::planes_for(shards, ranks->size()));
+                                               planes_for(shards, ranks->size()));
       std::vector<comm::Slices> slices;
       std::mt19937_64 random(9);
       for (int i = 0; i < sums; ++i) {
         const std::int64_t count = i == 3 ? 4096 : 100 * (i + 1);  // the largest in the middle
-        slices.push_back(test::random_slices(random, count, ranks->size(), 5));
+        slices.push_back(random_slices(random, count, ranks->size(), 5));
       }
       std::vector<double> all(static_cast<std::size_t>(ranks->size()));
-      std::optional<test::AllocationCount> allocations;
+      std::optional<AllocationCount> allocations;
       for (int step = 0; step < 12; ++step) {
         if (step == warm_steps) allocations.emplace();
         comm::Ticket last = 0;
         for (int i = 0; i < sums; ++i) {
           const comm::Slices& cut = slices[static_cast<std::size_t>(i)];
           comm::TreeSum vector{arena.get(), static_cast<std::size_t>(i) * room_bytes, cut.count()};
-          if (i % 2 == 1) vector.wire = lockstep::DType::bfloat16;
+          if (i % 2 == 1) vector.wire = DType::bfloat16;
           last = i % 3 == 0   ? ranks->start_tree_sum(vector, map)
                  : i % 3 == 1 ? ranks->start_reduce_scatter(vector, map, cut)
                               : ranks->start_all_gather(vector, cut);
@@ -68,3 +68,7 @@ BOOST_AUTO_TEST_CASE(a_step_that_repeats_allocates_nothing) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

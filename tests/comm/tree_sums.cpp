@@ -12,43 +12,35 @@
 #include "sums.h"
 #include "support/world.h"
 
-namespace comm = lockstep::comm;
-namespace test = lockstep::test;
-using lockstep::DType;
-using lockstep::UsageError;
-using test::layouts;
-using test::text_of;
-using test::world;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(tree_sums, *ranks(1, 2, 3, 4, 5, 8))
 
 template <class T>
 void check_one(comm::Communicator& communicator, comm::Arena& arena, std::size_t offset_bytes,
                std::int64_t count, int shards, std::uint64_t seed) {
   const comm::ShardMap map(shards, communicator.size());
-  const auto one = test::make_case<T>(arena, offset_bytes, count, shards, seed);
+  const auto one = make_case<T>(arena, offset_bytes, count, shards, seed);
   one.fill(map, communicator.rank());
   communicator.wait(communicator.start_tree_sum(one.sum, map));
   BOOST_TEST_REQUIRE(one.first_difference() == -1,
                      count << " elements, " << shards << " shards, seed " << seed);
 }
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(the_order_of_additions_shows_in_these_numbers) {
   int different = 0;
   for (int element = 0; element < 100; ++element) {
     float in_row = 0;
-    for (int shard = 0; shard < 6; ++shard) in_row += test::value_of<float>(1, shard, element);
-    different += in_row != test::serial_sum<float>(1, {0, 6}, element);
+    for (int shard = 0; shard < 6; ++shard) in_row += value_of<float>(1, shard, element);
+    different += in_row != serial_sum<float>(1, {0, 6}, element);
   }
   BOOST_TEST(different > 20);
 }
 
 BOOST_AUTO_TEST_CASE(sums_equal_the_serial_fold_for_any_number_of_shards) {
   constexpr int most_shards = 24;
-  const auto seed = test::common_seed(world());
-  const auto arena = world().allocate_arena(8192, test::planes_for(most_shards, world().size()));
+  const auto seed = common_seed(world());
+  const auto arena = world().allocate_arena(8192, planes_for(most_shards, world().size()));
   for (int shards = 1; shards <= most_shards; ++shards) {
     check_one<float>(world(), *arena, 64, 777, shards, seed);
     check_one<double>(world(), *arena, 128, 501, shards, seed);
@@ -57,11 +49,11 @@ BOOST_AUTO_TEST_CASE(sums_equal_the_serial_fold_for_any_number_of_shards) {
 
 BOOST_AUTO_TEST_CASE(sums_are_exact_for_any_layout_of_ranks_on_nodes) {
   constexpr int most_shards = 24;
-  const auto seed = test::common_seed(world());
+  const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 256});
-      const auto arena = nodes->allocate_arena(8192, test::planes_for(most_shards, nodes->size()));
+      const auto arena = nodes->allocate_arena(8192, planes_for(most_shards, nodes->size()));
       for (int shards = 1; shards <= most_shards; ++shards) {
         check_one<float>(*nodes, *arena, 64, 777, shards, seed);
         check_one<double>(*nodes, *arena, 0, 333, shards, seed);
@@ -71,11 +63,11 @@ BOOST_AUTO_TEST_CASE(sums_are_exact_for_any_layout_of_ranks_on_nodes) {
 }
 
 BOOST_AUTO_TEST_CASE(every_length_is_summed_whole_and_nothing_beside_it) {
-  const auto seed = test::common_seed(world());
+  const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 1000});
-      const auto arena = nodes->allocate_arena(1 << 16, test::planes_for(7, nodes->size()));
+      const auto arena = nodes->allocate_arena(1 << 16, planes_for(7, nodes->size()));
       auto* elements = reinterpret_cast<float*>(arena->plane(0));
       for (const std::int64_t count : {0, 1, 2, 15, 16, 17, 31, 33, 63, 65, 100, 1023, 4097, 12345}) {
         elements[15] = elements[16 + count] = -7.0f;
@@ -90,23 +82,23 @@ BOOST_AUTO_TEST_CASE(every_length_is_summed_whole_and_nothing_beside_it) {
 BOOST_AUTO_TEST_CASE(many_sums_in_flight_complete_in_the_order_started) {
   constexpr int sums = 23;
   constexpr std::size_t room_bytes = 1 << 14;
-  const auto seed = test::common_seed(world());
+  const auto seed = common_seed(world());
   if (world().rank() == 0) BOOST_TEST_MESSAGE("seed " << seed);
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout) << ", seed " << seed) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 512});
-      const auto arena = nodes->allocate_arena(sums * room_bytes, test::planes_for(24, nodes->size()));
+      const auto arena = nodes->allocate_arena(sums * room_bytes, planes_for(24, nodes->size()));
       std::mt19937_64 common(seed);  // the same draws on every rank
       std::mt19937_64 own(seed + 1 +
                           static_cast<std::uint64_t>(nodes->rank()));  // ranks go at different paces
       for (int round = 0; round < 3; ++round) {
-        std::vector<test::SumCase<float>> cases;
+        std::vector<SumCase<float>> cases;
         std::vector<comm::Ticket> tickets;
         for (int i = 0; i < sums; ++i) {
           const auto count = static_cast<std::int64_t>(common() % (room_bytes / sizeof(float) + 1));
           const int shards = 1 + static_cast<int>(common() % 24);
-          cases.push_back(test::make_case<float>(*arena, static_cast<std::size_t>(i) * room_bytes, count,
-                                                 shards, common()));
+          cases.push_back(
+              make_case<float>(*arena, static_cast<std::size_t>(i) * room_bytes, count, shards, common()));
           const comm::ShardMap map(shards, nodes->size());
           cases.back().fill(map, nodes->rank());
           tickets.push_back(nodes->start_tree_sum(cases.back().sum, map));
@@ -126,13 +118,13 @@ BOOST_AUTO_TEST_CASE(many_sums_in_flight_complete_in_the_order_started) {
 }
 
 BOOST_AUTO_TEST_CASE(other_collectives_may_run_while_sums_are_in_flight) {
-  const auto seed = test::common_seed(world());
+  const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 4096});
-      const auto arena = nodes->allocate_arena(1 << 17, test::planes_for(5, nodes->size()));
+      const auto arena = nodes->allocate_arena(1 << 17, planes_for(5, nodes->size()));
       const comm::ShardMap map(5, nodes->size());
-      const auto one = test::make_case<double>(*arena, 0, 1 << 14, 5, seed);
+      const auto one = make_case<double>(*arena, 0, 1 << 14, 5, seed);
       one.fill(map, nodes->rank());
       const comm::Ticket ticket = nodes->start_tree_sum(one.sum, map);
       nodes->barrier();
@@ -147,12 +139,12 @@ BOOST_AUTO_TEST_CASE(other_collectives_may_run_while_sums_are_in_flight) {
 }
 
 BOOST_AUTO_TEST_CASE(the_parts_of_a_split_sum_on_their_own) {
-  const auto seed = test::common_seed(world());
+  const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 512});
       const auto part = nodes->split(nodes->rank() % 2, -nodes->rank());
-      const auto arena = part->allocate_arena(8192, test::planes_for(9, part->size()));
+      const auto arena = part->allocate_arena(8192, planes_for(9, part->size()));
       check_one<float>(*part, *arena, 0, 1111, 9, seed + static_cast<std::uint64_t>(nodes->rank() % 2));
       const auto other = nodes->allocate_arena(8192, 8);
       BOOST_CHECK_THROW(
@@ -207,3 +199,7 @@ BOOST_AUTO_TEST_CASE(an_arena_with_too_few_planes_is_refused) {
   if (needed > 1)
     BOOST_CHECK_THROW(world().start_tree_sum({arena.get(), 0, 1, DType::float32}, map), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

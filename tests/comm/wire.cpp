@@ -14,18 +14,13 @@
 #include "sums.h"
 #include "support/world.h"
 
-namespace comm = lockstep::comm;
-namespace test = lockstep::test;
-using lockstep::DType;
-using test::layouts;
-using test::text_of;
-using test::world;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(wire, *ranks(1, 2, 3, 4))
 
 float rounded(DType wire, float value) {
-  return wire == DType::bfloat16 ? lockstep::from_bfloat16_bits(lockstep::bfloat16_bits(value))
-                                 : lockstep::from_float16_bits(lockstep::float16_bits(value));
+  return wire == DType::bfloat16 ? from_bfloat16_bits(bfloat16_bits(value))
+                                 : from_float16_bits(float16_bits(value));
 }
 
 /// The sum of a sub-tree, rounded where it is the largest one that lies on a single node.
@@ -45,34 +40,31 @@ struct Expected {
     return true;
   }
   float sum(comm::ShardRange range, std::int64_t element) const {
-    if (on_one_node(range)) return rounded(wire, test::serial_sum<float>(seed, range, element));
+    if (on_one_node(range)) return rounded(wire, serial_sum<float>(seed, range, element));
     const int left = comm::left_leaves(range.count);
     return sum({range.first, left}, element) + sum({range.first + left, range.count - left}, element);
   }
   float result(std::int64_t element) const {
     const comm::ShardRange all{0, map.shards()};
-    return topology.nodes() == 1 ? test::serial_sum<float>(seed, all, element)
-                                 : rounded(wire, sum(all, element));
+    return topology.nodes() == 1 ? serial_sum<float>(seed, all, element) : rounded(wire, sum(all, element));
   }
 };
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(nodes_partial_sums_and_the_result_are_rounded_once_and_nothing_on_a_single_node) {
-  const auto seed = test::common_seed(world());
+  const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout) << ", seed " << seed) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 1024});
-      const auto arena = nodes->allocate_arena(8192, test::planes_for(12, nodes->size()));
+      const auto arena = nodes->allocate_arena(8192, planes_for(12, nodes->size()));
       std::mt19937_64 common(seed);
       for (const DType wire : {DType::bfloat16, DType::float16}) {
         for (const int shards : {1, 3, 5, 12}) {
           for (const bool scatter : {false, true}) {
             const comm::ShardMap map(shards, nodes->size());
-            auto one = test::make_case<float>(*arena, 64, 1777, shards, common());
+            auto one = make_case<float>(*arena, 64, 1777, shards, common());
             one.sum.wire = wire;
             one.fill(map, nodes->rank());
-            const auto slices = scatter ? test::random_slices(common, 1777, nodes->size(), 6)
+            const auto slices = scatter ? random_slices(common, 1777, nodes->size(), 6)
                                         : comm::even_slices(1777, nodes->size());
             nodes->wait(scatter ? nodes->start_reduce_scatter(one.sum, map, slices)
                                 : nodes->start_tree_sum(one.sum, map));
@@ -95,9 +87,9 @@ BOOST_AUTO_TEST_CASE(float64_sums_and_gathers_are_not_rounded) {
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 1024});
-      const auto arena = nodes->allocate_arena(8192, test::planes_for(5, nodes->size()));
+      const auto arena = nodes->allocate_arena(8192, planes_for(5, nodes->size()));
       const comm::ShardMap map(5, nodes->size());
-      auto one = test::make_case<double>(*arena, 0, 777, 5, 11);
+      auto one = make_case<double>(*arena, 0, 777, 5, 11);
       one.sum.wire = DType::bfloat16;
       one.fill(map, nodes->rank());
       nodes->wait(nodes->start_tree_sum(one.sum, map));
@@ -114,3 +106,7 @@ BOOST_AUTO_TEST_CASE(float64_sums_and_gathers_are_not_rounded) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

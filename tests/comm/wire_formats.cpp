@@ -8,10 +8,9 @@
 
 #include "comm/wire.h"
 
-namespace comm = lockstep::comm;
-using lockstep::DType;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(wire_formats)
 
 constexpr std::uint32_t all_values = 1u << 16;
 
@@ -34,10 +33,8 @@ struct Format {
   std::uint16_t (*from)(float);
   float (*to)(std::uint16_t);
 };
-const std::vector<Format> formats = {{"bfloat16", 8, lockstep::bfloat16_bits, lockstep::from_bfloat16_bits},
-                                     {"float16", 5, lockstep::float16_bits, lockstep::from_float16_bits}};
-
-}  // namespace
+const std::vector<Format> formats = {{"bfloat16", 8, bfloat16_bits, from_bfloat16_bits},
+                                     {"float16", 5, float16_bits, from_float16_bits}};
 
 BOOST_AUTO_TEST_CASE(every_16_bit_value_means_what_ieee_says_and_comes_back) {
   for (const Format& format : formats) {
@@ -89,8 +86,8 @@ BOOST_AUTO_TEST_CASE(arrays_are_converted_in_place_too) {
       for (float& value : values) value = static_cast<float>(static_cast<int>(random() % 2001) - 1000) / 7.0f;
       std::vector<float> expected = values;
       for (float& value : expected) {
-        value = wire == DType::bfloat16 ? lockstep::from_bfloat16_bits(lockstep::bfloat16_bits(value))
-                                        : lockstep::from_float16_bits(lockstep::float16_bits(value));
+        value = wire == DType::bfloat16 ? from_bfloat16_bits(bfloat16_bits(value))
+                                        : from_float16_bits(float16_bits(value));
       }
       const auto elements = static_cast<std::int64_t>(count);
       std::vector<float> rounded = values;
@@ -105,3 +102,7 @@ BOOST_AUTO_TEST_CASE(arrays_are_converted_in_place_too) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -8,32 +8,34 @@
 #include "lockstep/data/text.h"
 #include "support/allocations.h"
 
-namespace ls = lockstep;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(allocation)
 
 /// Allocations of 100 steps, the first four left out.
-long allocations_of_steps(const ls::data::Dataset& dataset, const ls::data::LoaderOptions& options) {
-  ls::data::Loader loader(dataset, options, 0, 1);
+long allocations_of_steps(const data::Dataset& dataset, const data::LoaderOptions& options) {
+  data::Loader loader(dataset, options, 0, 1);
   for (std::int64_t step = 0; step < 4; ++step) loader.at(step);
-  const ls::test::AllocationCount count;
+  const AllocationCount count;
   for (std::int64_t step = 4; step < 104; ++step) loader.at(step);
   return count.made().own;
 }
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(loading_images_allocates_nothing) {
-  const ls::test::TemporaryFolder folder;
-  const ls::data::Images images(make_images(folder, "a.h5", 37));
-  const ls::data::Split split = ls::data::split(images, 0.2, 1);
+  const TemporaryFolder folder;
+  const data::Images images(make_images(folder, "a.h5", 37));
+  const data::Split split = data::split(images, 0.2, 1);
   BOOST_TEST(
       allocations_of_steps(
           split.train, {.global_batch = 24, .shards = 3, .augment = {.crop_padding = 1, .flip = true}}) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(loading_text_allocates_nothing) {
-  const ls::test::TemporaryFolder folder;
-  const ls::data::Text text(make_text(folder, "t.h5", 500), 8);
+  const TemporaryFolder folder;
+  const data::Text text(make_text(folder, "t.h5", 500), 8);
   BOOST_TEST(allocations_of_steps(text, {.global_batch = 24, .shards = 3}) == 0);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

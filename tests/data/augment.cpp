@@ -7,14 +7,15 @@
 #include "data/files.h"
 #include "lockstep/base/error.h"
 
-namespace ls = lockstep;
-using ls::data::Augment;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(augment)
+
+using data::Augment;
 
 /// Images whose pixel (n, c, h, w) is 1000 c + 10 h + w + 1: no zero, and every place recognisable.
-ls::Tensor recognisable(std::int64_t images, std::int64_t height, std::int64_t width) {
-  ls::Tensor x = ls::Tensor::zeros({images, 2, height, width});
+Tensor recognisable(std::int64_t images, std::int64_t height, std::int64_t width) {
+  Tensor x = Tensor::zeros({images, 2, height, width});
   float* value = x.data<float>();
   for (std::int64_t n = 0; n < images; ++n) {
     for (std::int64_t c = 0; c < 2; ++c) {
@@ -26,20 +27,18 @@ ls::Tensor recognisable(std::int64_t images, std::int64_t height, std::int64_t w
   return x;
 }
 
-ls::Tensor augmented(const Augment& augment, std::uint64_t seed, std::int64_t step, int shard,
-                     std::int64_t images) {
-  const ls::Tensor x = recognisable(images, 5, 6);
+Tensor augmented(const Augment& augment, std::uint64_t seed, std::int64_t step, int shard,
+                 std::int64_t images) {
+  const Tensor x = recognisable(images, 5, 6);
   std::vector<float> scratch(60);
-  ls::data::augment_images(augment, seed, step, shard, x, scratch);
+  data::augment_images(augment, seed, step, shard, x, scratch);
   return x;
 }
-
-}  // namespace
 
 BOOST_AUTO_TEST_CASE(every_image_is_moved_and_flipped_as_a_whole_with_zeros_from_outside) {
   const int padding = 2;
   const std::int64_t images = 2000;
-  const ls::Tensor x = augmented({.crop_padding = padding, .flip = true}, 1, 0, 0, images);
+  const Tensor x = augmented({.crop_padding = padding, .flip = true}, 1, 0, 0, images);
   std::map<std::tuple<int, int, bool>, int> seen;
   const float* image = x.data<float>();
   for (std::int64_t n = 0; n < images; ++n, image += 60) {
@@ -71,7 +70,7 @@ BOOST_AUTO_TEST_CASE(every_image_is_moved_and_flipped_as_a_whole_with_zeros_from
 BOOST_AUTO_TEST_CASE(draws_depend_on_seed_step_shard_and_place_and_on_nothing_else) {
   const Augment augment{.crop_padding = 2, .flip = true};
   const auto values = [&](std::uint64_t seed, std::int64_t step, int shard, std::int64_t images) {
-    return ls::test::values_of<float>(augmented(augment, seed, step, shard, images));
+    return values_of<float>(augmented(augment, seed, step, shard, images));
   };
   const auto first = values(1, 7, 2, 16);
   BOOST_TEST(first == values(1, 7, 2, 16));
@@ -83,14 +82,17 @@ BOOST_AUTO_TEST_CASE(draws_depend_on_seed_step_shard_and_place_and_on_nothing_el
 }
 
 BOOST_AUTO_TEST_CASE(off_means_untouched) {
-  BOOST_TEST(ls::test::values_of<float>(augmented({}, 1, 0, 0, 3)) ==
-             ls::test::values_of<float>(recognisable(3, 5, 6)));
+  BOOST_TEST(values_of<float>(augmented({}, 1, 0, 0, 3)) == values_of<float>(recognisable(3, 5, 6)));
 }
 
 BOOST_AUTO_TEST_CASE(misuse_is_refused) {
   std::vector<float> scratch(60), small(59);
-  const ls::Tensor flat = ls::Tensor::zeros({4, 8}), x = recognisable(1, 5, 6);
-  BOOST_CHECK_THROW(ls::data::augment_images({.flip = true}, 1, 0, 0, flat, scratch), ls::UsageError);
-  BOOST_CHECK_THROW(ls::data::augment_images({.flip = true}, 1, 0, 0, x, small), ls::UsageError);
-  BOOST_CHECK_THROW(ls::data::augment_images({.crop_padding = 6}, 1, 0, 0, x, scratch), ls::UsageError);
+  const Tensor flat = Tensor::zeros({4, 8}), x = recognisable(1, 5, 6);
+  BOOST_CHECK_THROW(data::augment_images({.flip = true}, 1, 0, 0, flat, scratch), UsageError);
+  BOOST_CHECK_THROW(data::augment_images({.flip = true}, 1, 0, 0, x, small), UsageError);
+  BOOST_CHECK_THROW(data::augment_images({.crop_padding = 6}, 1, 0, 0, x, scratch), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -4,12 +4,15 @@
 
 #include "lockstep/data/sampler.h"
 #include "support/golden.h"
+#include "support/ranks.h"
 
-namespace ls = lockstep;
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(golden_sampler, *golden())
 
 BOOST_AUTO_TEST_CASE(every_rank_gets_the_samples_that_pytorch_gives_it) {
   int rows = 0;
-  for (const auto& path : ls::test::golden_files("sampler", ".json")) {
+  for (const auto& path : golden_files("sampler", ".json")) {
     std::ifstream file(path);
     for (const auto& row : nlohmann::json::parse(file)) {
       const auto ranks = row.at("ranks").get<int>();
@@ -18,7 +21,7 @@ BOOST_AUTO_TEST_CASE(every_rank_gets_the_samples_that_pytorch_gives_it) {
       const auto indices = row.at("indices").get<std::vector<std::vector<std::int64_t>>>();
       BOOST_REQUIRE(static_cast<int>(indices.size()) == ranks);
       for (int rank = 0; rank < ranks; ++rank) {
-        const ls::data::DistributedSampler sampler(
+        const data::DistributedSampler sampler(
             {.length = length, .ranks = ranks, .rank = rank, .shuffle = false, .drop_last = drop_last});
         BOOST_TEST(sampler.indices() == indices[static_cast<std::size_t>(rank)],
                    path << ": length " << length << ", rank " << rank << " of " << ranks << ", drop_last "
@@ -29,3 +32,7 @@ BOOST_AUTO_TEST_CASE(every_rank_gets_the_samples_that_pytorch_gives_it) {
   }
   BOOST_TEST(rows > 0);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -11,12 +11,12 @@
 #include "lockstep/data/split.h"
 #include "lockstep/data/text.h"
 
-namespace ls = lockstep;
-using ls::data::Loader;
-using ls::data::LoaderOptions;
-using ls::test::mentions;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(loader)
+
+using data::Loader;
+using data::LoaderOptions;
 
 /// All shards of a step from the ranks of a world, in order of shards.
 template <class T>
@@ -24,40 +24,39 @@ std::vector<T> step_of_world(std::vector<Loader>& loaders, std::int64_t step) {
   std::vector<T> values;
   int next_shard = 0;
   for (Loader& loader : loaders) {
-    const ls::data::StepBatch& batch = loader.at(step);
+    const data::StepBatch& batch = loader.at(step);
     BOOST_TEST(batch.step == step);
     BOOST_TEST(batch.shards_total == loader.shards());
-    for (const ls::data::Shard& shard : batch.shards) {
+    for (const data::Shard& shard : batch.shards) {
       BOOST_TEST(shard.index == next_shard++);
-      const auto x = ls::test::values_of<T>(shard.x);
+      const auto x = values_of<T>(shard.x);
       values.insert(values.end(), x.begin(), x.end());
-      for (const std::int64_t y : ls::test::values_of<std::int64_t>(shard.y))
-        values.push_back(static_cast<T>(y));
+      for (const std::int64_t y : values_of<std::int64_t>(shard.y)) values.push_back(static_cast<T>(y));
     }
   }
   BOOST_TEST(next_shard == loaders[0].shards());
   return values;
 }
 
-std::vector<Loader> world(const ls::data::Dataset& dataset, const LoaderOptions& options, int ranks) {
+std::vector<Loader> world(const data::Dataset& dataset, const LoaderOptions& options, int ranks) {
   std::vector<Loader> loaders;
   for (int rank = 0; rank < ranks; ++rank) loaders.emplace_back(dataset, options, rank, ranks);
   return loaders;
 }
 
 /// Throws on one sample, and remembers which threads read.
-class Faulty final : public ls::data::Dataset {
+class Faulty final : public data::Dataset {
  public:
   std::int64_t size() const override { return base_.size(); }
-  ls::Shape x_shape() const override { return base_.x_shape(); }
-  ls::DType x_dtype() const override { return base_.x_dtype(); }
-  ls::Shape y_shape() const override { return base_.y_shape(); }
+  Shape x_shape() const override { return base_.x_shape(); }
+  DType x_dtype() const override { return base_.x_dtype(); }
+  Shape y_shape() const override { return base_.y_shape(); }
   std::int64_t classes() const override { return base_.classes(); }
   std::string name() const override { return "faulty"; }
-  void read(std::span<const std::int64_t> samples, const ls::Tensor& x, const ls::Tensor& y) const override {
+  void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override {
     on_callers_thread = on_callers_thread || std::this_thread::get_id() == caller_;
     for (const std::int64_t sample : samples) {
-      if (sample == bad_sample) throw ls::DataError("sample {} cannot be read", sample);
+      if (sample == bad_sample) throw DataError("sample {} cannot be read", sample);
     }
     base_.read(samples, x, y);
   }
@@ -66,15 +65,13 @@ class Faulty final : public ls::data::Dataset {
   mutable std::atomic<bool> on_callers_thread = false;
 
  private:
-  ls::test::Counting base_{40};
+  Counting base_{40};
   std::thread::id caller_ = std::this_thread::get_id();
 };
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(every_world_size_sees_the_same_images_with_the_same_augmentation) {
-  const ls::test::TemporaryFolder folder;
-  const ls::data::Images images(make_images(folder, "a.h5", 37, 0, {100, 120}, {30, 40}));
+  const TemporaryFolder folder;
+  const data::Images images(make_images(folder, "a.h5", 37, 0, {100, 120}, {30, 40}));
   const LoaderOptions options{
       .global_batch = 24, .shards = 12, .seed = 4, .augment = {.crop_padding = 1, .flip = true}};
   std::vector<Loader> one = world(images, options, 1);
@@ -87,9 +84,9 @@ BOOST_AUTO_TEST_CASE(every_world_size_sees_the_same_images_with_the_same_augment
 }
 
 BOOST_AUTO_TEST_CASE(every_world_size_sees_the_same_text) {
-  const ls::test::TemporaryFolder folder;
-  const ls::data::Text text(make_text(folder, "t.h5", 500), 8, {.memory_limit_bytes = 0});
-  const ls::data::Split split = ls::data::split(text, 0.1, 1);
+  const TemporaryFolder folder;
+  const data::Text text(make_text(folder, "t.h5", 500), 8, {.memory_limit_bytes = 0});
+  const data::Split split = data::split(text, 0.1, 1);
   const LoaderOptions options{.global_batch = 12, .shards = 6, .seed = 4};
   std::vector<Loader> one = world(split.train, options, 1), four = world(split.train, options, 4);
   for (std::int64_t step = 0; step < 8; ++step) {
@@ -98,7 +95,7 @@ BOOST_AUTO_TEST_CASE(every_world_size_sees_the_same_text) {
 }
 
 BOOST_AUTO_TEST_CASE(a_step_holds_the_same_whatever_was_asked_before) {
-  const ls::test::Counting dataset(31);
+  const Counting dataset(31);
   const LoaderOptions options{.global_batch = 8, .shards = 2, .seed = 6};
   std::vector<Loader> in_order = world(dataset, options, 1), jumping = world(dataset, options, 1);
   std::vector<std::vector<float>> steps;
@@ -109,19 +106,18 @@ BOOST_AUTO_TEST_CASE(a_step_holds_the_same_whatever_was_asked_before) {
 }
 
 BOOST_AUTO_TEST_CASE(a_batch_stays_as_it_is_until_the_next_is_asked) {
-  const ls::test::Counting dataset(1000);
+  const Counting dataset(1000);
   Loader loader(dataset, {.global_batch = 100, .shards = 1, .seed = 1, .shuffle = false}, 0, 1);
   for (std::int64_t step = 0; step < 10; ++step) {
-    const ls::data::StepBatch& batch = loader.at(step);
+    const data::StepBatch& batch = loader.at(step);
     // The thread has filled the next step's tensors when a second loader, started later, has come as far.
     Loader(dataset, {.global_batch = 100, .shards = 1, .seed = 1}, 0, 1).at(step);
-    BOOST_TEST(ls::test::values_of<std::int64_t>(batch.shards[0].y) ==
-               ls::test::range(100 * step, 100 * step + 100));
+    BOOST_TEST(values_of<std::int64_t>(batch.shards[0].y) == range(100 * step, 100 * step + 100));
   }
 }
 
 BOOST_AUTO_TEST_CASE(shards_default_to_the_ranks_and_a_rank_may_own_none) {
-  const ls::test::Counting dataset(31);
+  const Counting dataset(31);
   Loader second(dataset, {.global_batch = 9}, 1, 3);
   BOOST_TEST(second.shards() == 3);
   BOOST_TEST(second.at(0).shards.size() == 1u);
@@ -138,19 +134,19 @@ BOOST_AUTO_TEST_CASE(what_the_thread_throws_arrives_at_the_step_it_belongs_to_an
   loader.at(0);
   loader.at(1);
   for (int attempt = 0; attempt < 2; ++attempt) {
-    BOOST_CHECK_EXCEPTION(loader.at(2), ls::DataError, mentions("sample 9 cannot be read"));
+    BOOST_CHECK_EXCEPTION(loader.at(2), DataError, mentions("sample 9 cannot be read"));
   }
   BOOST_TEST(loader.at(3).shards[0].y.data<std::int64_t>()[0] == 12);
   dataset.bad_sample = -1;
   BOOST_TEST(loader.at(2).shards[0].y.data<std::int64_t>()[1] == 9);
   dataset.bad_sample = 12;  // step 3, perhaps being prepared: nobody asks for it
   BOOST_TEST(loader.at(5).step == 5);
-  BOOST_CHECK_EXCEPTION(loader.at(-1), ls::UsageError, mentions("step -1"));
+  BOOST_CHECK_EXCEPTION(loader.at(-1), UsageError, mentions("step -1"));
   BOOST_TEST(!dataset.on_callers_thread);
 }
 
 BOOST_AUTO_TEST_CASE(a_loader_that_nobody_asks_or_asks_once_ends_at_once) {
-  const ls::test::Counting dataset(31);
+  const Counting dataset(31);
   for (int i = 0; i < 50; ++i) {
     Loader loader(dataset, {.global_batch = 4, .shards = 2}, 0, 1);
     if (i % 2 == 1) loader.at(i);
@@ -159,25 +155,28 @@ BOOST_AUTO_TEST_CASE(a_loader_that_nobody_asks_or_asks_once_ends_at_once) {
 }
 
 BOOST_AUTO_TEST_CASE(options_that_make_no_sense_are_refused) {
-  const ls::test::Counting dataset(31);
-  BOOST_CHECK_EXCEPTION(Loader(dataset, {.global_batch = 10, .shards = 3}, 0, 1), ls::UsageError,
+  const Counting dataset(31);
+  BOOST_CHECK_EXCEPTION(Loader(dataset, {.global_batch = 10, .shards = 3}, 0, 1), UsageError,
                         mentions("shards = 3 does not divide global_batch = 10"));
-  BOOST_CHECK_EXCEPTION(Loader(dataset, {.global_batch = 4, .augment = {.flip = true}}, 0, 1), ls::UsageError,
+  BOOST_CHECK_EXCEPTION(Loader(dataset, {.global_batch = 4, .augment = {.flip = true}}, 0, 1), UsageError,
                         mentions("only images"));
 }
 
 BOOST_AUTO_TEST_CASE(loaders_and_readers_of_one_file_on_disk_do_not_disturb_one_another) {
-  const ls::test::TemporaryFolder folder;
-  const ls::data::Images images(make_images(folder, "a.h5", 64), {.memory_limit_bytes = 0});
-  const ls::data::Images loaded(folder.file("a.h5"));
+  const TemporaryFolder folder;
+  const data::Images images(make_images(folder, "a.h5", 64), {.memory_limit_bytes = 0});
+  const data::Images loaded(folder.file("a.h5"));
   std::vector<Loader> loaders = world(images, {.global_batch = 16, .shards = 4, .seed = 2}, 2);
   std::vector<Loader> reference = world(loaded, {.global_batch = 16, .shards = 4, .seed = 2}, 2);
-  const auto wanted = ls::test::values_of<float>(ls::test::Samples(loaded, ls::test::range(0, 64)).x);
+  const auto wanted = values_of<float>(Samples(loaded, range(0, 64)).x);
   for (std::int64_t step = 0; step < 30; ++step) {
     const auto batch = step_of_world<float>(loaders, step);
-    const bool undisturbed =
-        ls::test::values_of<float>(ls::test::Samples(images, ls::test::range(0, 64)).x) == wanted;
+    const bool undisturbed = values_of<float>(Samples(images, range(0, 64)).x) == wanted;
     BOOST_TEST(undisturbed);
     BOOST_TEST(batch == step_of_world<float>(reference, step));
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -8,17 +8,17 @@
 
 #include "lockstep/base/error.h"
 
-using lockstep::data::Permutation;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(permutation)
+
+using data::Permutation;
 
 std::vector<std::int64_t> all_of(const Permutation& permutation) {
   std::vector<std::int64_t> places(static_cast<std::size_t>(permutation.size()));
   for (std::int64_t i = 0; i < permutation.size(); ++i) places[static_cast<std::size_t>(i)] = permutation(i);
   return places;
 }
-
-}  // namespace
 
 BOOST_AUTO_TEST_CASE(every_size_is_permuted_onto_itself) {
   std::vector<std::int64_t> sizes{1023, 1024, 1025, 4096, 4099, 65537, 100000};
@@ -76,5 +76,9 @@ BOOST_AUTO_TEST_CASE(huge_sizes_cost_no_memory) {
     BOOST_REQUIRE(place >= 0);
     BOOST_REQUIRE(place < size);
   }
-  BOOST_CHECK_THROW(Permutation(0, 1, 0), lockstep::UsageError);
+  BOOST_CHECK_THROW(Permutation(0, 1, 0), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

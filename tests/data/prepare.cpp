@@ -13,15 +13,15 @@
 #include "lockstep/data/images.h"
 #include "lockstep/data/text.h"
 
-namespace ls = lockstep;
-namespace h5 = lockstep::hdf5;
-using namespace lockstep::data;
-using ls::test::mentions;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(prepare)
+
+namespace h5 = hdf5;
+using namespace data;
 
 struct Folder {
-  ls::test::TemporaryFolder folder;
+  TemporaryFolder folder;
   std::string out = folder.file("out.h5");
 
   std::string put(const std::string& name, const std::string& bytes) const {
@@ -62,8 +62,6 @@ std::string idx(std::vector<std::uint32_t> extents, const std::string& values) {
   return bytes + values;
 }
 
-}  // namespace
-
 BOOST_FIXTURE_TEST_CASE(the_sample_digits_become_a_data_file, Folder) {
   const std::string digits = std::string(std::getenv("LOCKSTEP_SOURCE_DIR")) + "/share/data/digits.csv.gz";
   const Prepared prepared = csv({digits}, {.image = {1, 8, 8}});
@@ -72,10 +70,10 @@ BOOST_FIXTURE_TEST_CASE(the_sample_digits_become_a_data_file, Folder) {
   BOOST_TEST(prepared.element_type == "uint8");
   const Images images(out);
   BOOST_TEST(images.size() == 1797);
-  BOOST_TEST((images.x_shape() == ls::Shape{1, 8, 8}));
-  const ls::test::Samples all(images, ls::test::range(0, 1797));
+  BOOST_TEST((images.x_shape() == Shape{1, 8, 8}));
+  const Samples all(images, range(0, 1797));
   double sum = 0, squares = 0;
-  for (const float v : ls::test::values_of<float>(all.x)) sum += v, squares += static_cast<double>(v) * v;
+  for (const float v : values_of<float>(all.x)) sum += v, squares += static_cast<double>(v) * v;
   const double count = 1797 * 64;
   BOOST_TEST(std::abs(sum / count) < 1e-6);
   BOOST_TEST(std::abs(squares / count - 1) < 1e-5);
@@ -105,7 +103,7 @@ BOOST_FIXTURE_TEST_CASE(statistics_can_come_from_another_file, Folder) {
   const std::string train = make_images(folder, "train.h5", 4, 0, {3, 5}, {2, 2});
   csv_text("1,3,9,9,0\n", {.image = {2, 1, 2}, .statistics = {train}});
   BOOST_TEST(h5::File::open(out).open_dataset("x").doubles_attribute("mean") == (std::vector<double>{3, 5}));
-  BOOST_CHECK_EXCEPTION(csv_text("1,3,0\n", {.image = {1, 1, 2}, .statistics = {train}}), ls::DataError,
+  BOOST_CHECK_EXCEPTION(csv_text("1,3,0\n", {.image = {1, 1, 2}, .statistics = {train}}), DataError,
                         mentions("train.h5: mean and std of /x are of 2 channels"));
 }
 
@@ -123,23 +121,23 @@ BOOST_FIXTURE_TEST_CASE(several_csv_files_plain_and_gzipped_follow_one_another, 
 }
 
 BOOST_FIXTURE_TEST_CASE(bad_csv_is_named_by_file_and_line_and_leaves_nothing, Folder) {
-  BOOST_CHECK_EXCEPTION(csv_text("1,2,0\n1,abc,0\n"), ls::DataError,
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,0\n1,abc,0\n"), DataError,
                         mentions("in.csv:2: field 2 is 'abc', not a number"));
-  BOOST_CHECK_EXCEPTION(csv_text("1,2,0\n\n1,2,3,0\n"), ls::DataError,
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,0\n\n1,2,3,0\n"), DataError,
                         mentions("in.csv:3: 4 fields, but 2 values"));
-  BOOST_CHECK_EXCEPTION(csv_text("1,2,0\n", {.image = {1, 2, 2}}), ls::DataError,
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,0\n", {.image = {1, 2, 2}}), DataError,
                         mentions("in.csv:1: 3 fields, but 4 values"));
-  BOOST_CHECK_EXCEPTION(csv_text("1,2,0\n1,2,-1\n"), ls::DataError,
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,0\n1,2,-1\n"), DataError,
                         mentions("in.csv:2: the label, field 3, is '-1'"));
-  BOOST_CHECK_EXCEPTION(csv_text("1,2,0.5\n"), ls::DataError, mentions("in.csv:1: the label"));
-  BOOST_CHECK_EXCEPTION(csv_text("1,nan,0\n"), ls::DataError, mentions("in.csv:1: field 2"));
-  BOOST_CHECK_EXCEPTION(csv_text("1,1e300,0\n"), ls::DataError, mentions("in.csv:1: field 2"));
-  BOOST_CHECK_EXCEPTION(csv_text("1,,0\n"), ls::DataError, mentions("in.csv:1: field 2"));
-  BOOST_CHECK_EXCEPTION(csv_text("7\n"), ls::DataError, mentions("in.csv:1"));
-  BOOST_CHECK_EXCEPTION(csv_text(""), ls::DataError, mentions("no images"));
-  BOOST_CHECK_EXCEPTION(csv({folder.file("none.csv")}), ls::DataError,
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,0.5\n"), DataError, mentions("in.csv:1: the label"));
+  BOOST_CHECK_EXCEPTION(csv_text("1,nan,0\n"), DataError, mentions("in.csv:1: field 2"));
+  BOOST_CHECK_EXCEPTION(csv_text("1,1e300,0\n"), DataError, mentions("in.csv:1: field 2"));
+  BOOST_CHECK_EXCEPTION(csv_text("1,,0\n"), DataError, mentions("in.csv:1: field 2"));
+  BOOST_CHECK_EXCEPTION(csv_text("7\n"), DataError, mentions("in.csv:1"));
+  BOOST_CHECK_EXCEPTION(csv_text(""), DataError, mentions("no images"));
+  BOOST_CHECK_EXCEPTION(csv({folder.file("none.csv")}), DataError,
                         mentions("none.csv: cannot open: No such file"));
-  BOOST_CHECK_THROW(csv({}), ls::UsageError);
+  BOOST_CHECK_THROW(csv({}), UsageError);
   BOOST_TEST(nothing_written());
 }
 
@@ -152,25 +150,24 @@ BOOST_FIXTURE_TEST_CASE(damaged_gzip_is_an_error, Folder) {
   whole << std::ifstream(folder.file("a.csv.gz"), std::ios::binary).rdbuf();
   std::string bytes = whole.str();
   const std::string cut = put("cut.csv.gz", bytes.substr(0, bytes.size() / 2));
-  BOOST_CHECK_EXCEPTION(csv({cut}), ls::DataError,
+  BOOST_CHECK_EXCEPTION(csv({cut}), DataError,
                         mentions("cut.csv.gz: cannot unpack: the compressed data ends too early"));
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 0x55);
-  BOOST_CHECK_EXCEPTION(csv({put("bad.csv.gz", bytes)}), ls::DataError, mentions("bad.csv.gz"));
+  BOOST_CHECK_EXCEPTION(csv({put("bad.csv.gz", bytes)}), DataError, mentions("bad.csv.gz"));
   BOOST_TEST(nothing_written());
 }
 
 BOOST_FIXTURE_TEST_CASE(failure_keeps_what_was_there_before, Folder) {
   csv_text("1,2,0\n");
-  BOOST_CHECK_THROW(csv_text("1,x,0\n"), ls::DataError);
+  BOOST_CHECK_THROW(csv_text("1,x,0\n"), DataError);
   BOOST_TEST(read<std::uint8_t>("x") == (std::vector<std::uint8_t>{1, 2}));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_place_that_cannot_be_written_is_refused_under_the_name_given, Folder) {
   const std::vector<std::string> inputs{put("in.csv", "1,2,0\n")};
-  BOOST_CHECK_EXCEPTION(prepare_csv(inputs, folder.file("no/out.h5")), ls::UsageError,
+  BOOST_CHECK_EXCEPTION(prepare_csv(inputs, folder.file("no/out.h5")), UsageError,
                         mentions("no/out.h5: cannot write: there is no directory"));
-  BOOST_CHECK_EXCEPTION(prepare_csv(inputs, folder.path().string()), ls::UsageError,
-                        mentions("is a directory"));
+  BOOST_CHECK_EXCEPTION(prepare_csv(inputs, folder.path().string()), UsageError, mentions("is a directory"));
 }
 
 BOOST_FIXTURE_TEST_CASE(images_that_all_have_one_label_are_told, Folder) {
@@ -184,7 +181,7 @@ BOOST_FIXTURE_TEST_CASE(idx_files_are_told_apart_by_their_headers, Folder) {
   const Prepared prepared = prepare_idx(inputs, out);
   BOOST_TEST(prepared.samples == 2);
   BOOST_TEST(prepared.classes == 4);
-  BOOST_TEST((prepared.image == ls::Shape{1, 1, 2}));
+  BOOST_TEST((prepared.image == Shape{1, 1, 2}));
   BOOST_TEST(read<std::uint8_t>("x") == (std::vector<std::uint8_t>{'a', 'b', 'c', 'd'}));
   BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{3, 1}));
 }
@@ -193,20 +190,19 @@ BOOST_FIXTURE_TEST_CASE(bad_idx_is_named_and_leaves_nothing, Folder) {
   const std::string images = put("images", idx({2, 1, 2}, "abcd")),
                     labels = put("labels", idx({2}, "\x03\x01"));
   const auto prepare = [&](const std::vector<std::string>& inputs) { prepare_idx(inputs, out); };
-  BOOST_CHECK_EXCEPTION(prepare({images}), ls::DataError, mentions("1 IDX files of images and 0 of labels"));
-  BOOST_CHECK_EXCEPTION(prepare({images, put("few", idx({1}, "\x01"))}), ls::DataError,
+  BOOST_CHECK_EXCEPTION(prepare({images}), DataError, mentions("1 IDX files of images and 0 of labels"));
+  BOOST_CHECK_EXCEPTION(prepare({images, put("few", idx({1}, "\x01"))}), DataError,
                         mentions("images: 2 images, but"));
-  BOOST_CHECK_EXCEPTION(prepare({put("cut", idx({2, 1, 2}, "abc")), labels}), ls::DataError,
+  BOOST_CHECK_EXCEPTION(prepare({put("cut", idx({2, 1, 2}, "abc")), labels}), DataError,
                         mentions("cut: holds 3 values, but its header says 4"));
-  BOOST_CHECK_EXCEPTION(prepare({put("long", idx({2, 1, 2}, "abcde")), labels}), ls::DataError,
+  BOOST_CHECK_EXCEPTION(prepare({put("long", idx({2, 1, 2}, "abcde")), labels}), DataError,
                         mentions("holds 5 values"));
   BOOST_CHECK_EXCEPTION(prepare({put("huge", idx({0xffffffff, 0xffffffff, 0xffffffff}, "")), labels}),
-                        ls::DataError, mentions("huge"));
-  BOOST_CHECK_EXCEPTION(prepare({put("other", "hello there"), labels}), ls::DataError,
+                        DataError, mentions("huge"));
+  BOOST_CHECK_EXCEPTION(prepare({put("other", "hello there"), labels}), DataError,
                         mentions("other: starts with bytes 68 65"));
-  BOOST_CHECK_EXCEPTION(prepare({put("short", "ab"), labels}), ls::DataError, mentions("within its header"));
-  BOOST_CHECK_EXCEPTION(prepare({put("flat", idx({2, 0, 2}, "")), labels}), ls::DataError,
-                        mentions("no pixels"));
+  BOOST_CHECK_EXCEPTION(prepare({put("short", "ab"), labels}), DataError, mentions("within its header"));
+  BOOST_CHECK_EXCEPTION(prepare({put("flat", idx({2, 0, 2}, "")), labels}), DataError, mentions("no pixels"));
   BOOST_TEST(nothing_written());
 }
 
@@ -232,12 +228,12 @@ BOOST_FIXTURE_TEST_CASE(bad_cifar_is_named_and_leaves_nothing, Folder) {
   const auto prepare = [&](const std::string& path, const CifarOptions& options = {}) {
     prepare_cifar(std::vector{path}, out, options);
   };
-  BOOST_CHECK_EXCEPTION(prepare(put("cut", std::string(3000, 'x'))), ls::DataError,
+  BOOST_CHECK_EXCEPTION(prepare(put("cut", std::string(3000, 'x'))), DataError,
                         mentions("cut: 3000 bytes are no whole number"));
-  BOOST_CHECK_EXCEPTION(prepare(put("none", "")), ls::DataError, mentions("none: the file is empty"));
-  BOOST_CHECK_EXCEPTION(prepare(put("ten", std::string(3073, 'x')), {.coarse = true}), ls::UsageError,
+  BOOST_CHECK_EXCEPTION(prepare(put("none", "")), DataError, mentions("none: the file is empty"));
+  BOOST_CHECK_EXCEPTION(prepare(put("ten", std::string(3073, 'x')), {.coarse = true}), UsageError,
                         mentions("coarse"));
-  BOOST_CHECK_EXCEPTION(prepare(put("ten", std::string(3073, 'x')), {.label_bytes = 2}), ls::DataError,
+  BOOST_CHECK_EXCEPTION(prepare(put("ten", std::string(3073, 'x')), {.label_bytes = 2}), DataError,
                         mentions("3074"));
   BOOST_TEST(nothing_written());
 }
@@ -275,10 +271,14 @@ BOOST_FIXTURE_TEST_CASE(texts_longer_than_the_buffer_are_whole, Folder) {
 
 BOOST_FIXTURE_TEST_CASE(no_text_is_an_error_that_leaves_nothing, Folder) {
   std::filesystem::create_directory(folder.path() / "empty");
-  BOOST_CHECK_EXCEPTION(prepare_text(std::vector{folder.file("empty")}, out), ls::DataError,
+  BOOST_CHECK_EXCEPTION(prepare_text(std::vector{folder.file("empty")}, out), DataError,
                         mentions("there is no text in"));
-  BOOST_CHECK_EXCEPTION(prepare_text(std::vector{folder.file("none")}, out), ls::DataError,
+  BOOST_CHECK_EXCEPTION(prepare_text(std::vector{folder.file("none")}, out), DataError,
                         mentions("none: cannot open"));
-  BOOST_CHECK_THROW(prepare_text({}, out), ls::UsageError);
+  BOOST_CHECK_THROW(prepare_text({}, out), UsageError);
   BOOST_TEST(nothing_written());
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -7,10 +7,11 @@
 #include "data/files.h"
 #include "lockstep/base/error.h"
 
-namespace ls = lockstep;
-using ls::data::DistributedSampler;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(sampler)
+
+using data::DistributedSampler;
 
 std::vector<std::int64_t> of_all_ranks(DistributedSampler::Options options, std::uint64_t epoch) {
   std::vector<std::int64_t> all;
@@ -23,8 +24,6 @@ std::vector<std::int64_t> of_all_ranks(DistributedSampler::Options options, std:
   return all;
 }
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(shuffled_ranks_cover_every_sample_and_epochs_differ) {
   const DistributedSampler::Options options{.length = 23, .ranks = 4, .seed = 9};
   std::vector<std::int64_t> first = of_all_ranks(options, 0);
@@ -33,7 +32,7 @@ BOOST_AUTO_TEST_CASE(shuffled_ranks_cover_every_sample_and_epochs_differ) {
   BOOST_TEST(first.size() == 24u);
   std::sort(first.begin(), first.end());
   first.erase(std::unique(first.begin(), first.end()), first.end());
-  BOOST_TEST(first == ls::test::range(0, 23));
+  BOOST_TEST(first == range(0, 23));
 }
 
 BOOST_AUTO_TEST_CASE(dropping_gives_no_sample_twice) {
@@ -51,8 +50,12 @@ BOOST_AUTO_TEST_CASE(sets_too_small_for_the_ranks_are_repeated_or_dropped_whole)
 }
 
 BOOST_AUTO_TEST_CASE(misuse_is_refused) {
-  BOOST_CHECK_THROW(DistributedSampler({.length = 2, .ranks = 2, .rank = 2}), ls::UsageError);
-  BOOST_CHECK_THROW(DistributedSampler({.length = 2, .ranks = 0}), ls::UsageError);
-  BOOST_CHECK_THROW(DistributedSampler({.length = -1}), ls::UsageError);
-  BOOST_CHECK_THROW(DistributedSampler({.length = 2})[2], ls::UsageError);
+  BOOST_CHECK_THROW(DistributedSampler({.length = 2, .ranks = 2, .rank = 2}), UsageError);
+  BOOST_CHECK_THROW(DistributedSampler({.length = 2, .ranks = 0}), UsageError);
+  BOOST_CHECK_THROW(DistributedSampler({.length = -1}), UsageError);
+  BOOST_CHECK_THROW(DistributedSampler({.length = 2})[2], UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

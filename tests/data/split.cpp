@@ -8,63 +8,64 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/text.h"
 
-namespace ls = lockstep;
-using ls::test::mentions;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(split)
 
 /// The base's samples of a subset, read through it.
-std::vector<std::int64_t> contents(const ls::data::Subset& subset) {
-  return ls::test::values_of<std::int64_t>(ls::test::Samples(subset, ls::test::range(0, subset.size())).y);
+std::vector<std::int64_t> contents(const data::Subset& subset) {
+  return values_of<std::int64_t>(Samples(subset, range(0, subset.size())).y);
 }
-
-}  // namespace
 
 BOOST_AUTO_TEST_CASE(the_parts_are_disjoint_and_complete_and_as_large_as_asked) {
   for (const std::int64_t size : {2, 3, 10, 97, 1797}) {
     for (const double fraction : {0.01, 0.2, 0.5}) {
-      const ls::test::Counting base(size);
-      const ls::data::Split split = ls::data::split(base, fraction, 1);
+      const Counting base(size);
+      const data::Split split = data::split(base, fraction, 1);
       BOOST_TEST(split.eval.size() ==
                  std::max<std::int64_t>(1, std::llround(fraction * static_cast<double>(size))));
       std::vector<std::int64_t> all = contents(split.train);
       for (const std::int64_t sample : contents(split.eval)) all.push_back(sample);
       std::sort(all.begin(), all.end());
-      BOOST_TEST(all == ls::test::range(0, size));
+      BOOST_TEST(all == range(0, size));
     }
   }
 }
 
 BOOST_AUTO_TEST_CASE(the_seed_decides_and_nothing_else) {
-  const ls::test::Counting base(500);
-  const auto first = contents(ls::data::split(base, 0.2, 1).eval);
-  BOOST_TEST(first == contents(ls::data::split(base, 0.2, 1).eval));
-  BOOST_TEST(first != contents(ls::data::split(base, 0.2, 2).eval));
+  const Counting base(500);
+  const auto first = contents(data::split(base, 0.2, 1).eval);
+  BOOST_TEST(first == contents(data::split(base, 0.2, 1).eval));
+  BOOST_TEST(first != contents(data::split(base, 0.2, 2).eval));
 }
 
 BOOST_AUTO_TEST_CASE(the_end_of_a_text_is_held_out) {
-  const ls::test::TemporaryFolder folder;
-  const ls::data::Text text(make_text(folder, "t.h5", 101), 10);
-  const ls::data::Split split = ls::data::split(text, 0.3, 1);
+  const TemporaryFolder folder;
+  const data::Text text(make_text(folder, "t.h5", 101), 10);
+  const data::Split split = data::split(text, 0.3, 1);
   BOOST_TEST(split.train.size() == 7);
   BOOST_TEST(split.eval.size() == 3);
   BOOST_TEST(split.eval.base_sample(0) == 7);
-  BOOST_TEST(ls::test::Samples(split.eval, {0}).x.data<std::int64_t>()[0] == 70);
+  BOOST_TEST(Samples(split.eval, {0}).x.data<std::int64_t>()[0] == 70);
   BOOST_TEST(split.eval.sequential());
 }
 
 BOOST_AUTO_TEST_CASE(fractions_and_sizes_that_make_no_sense_are_refused) {
-  const ls::test::Counting base(10), single(1);
+  const Counting base(10), single(1);
   for (const double fraction : {0.0, 1.0, -0.5, std::nan("")}) {
-    BOOST_CHECK_THROW(ls::data::split(base, fraction, 1), ls::UsageError);
+    BOOST_CHECK_THROW(data::split(base, fraction, 1), UsageError);
   }
-  BOOST_CHECK_EXCEPTION(ls::data::split(single, 0.5, 1), ls::DataError, mentions("1 samples are too few"));
-  BOOST_CHECK_THROW(ls::data::Subset(base, 5, 6), ls::UsageError);
+  BOOST_CHECK_EXCEPTION(data::split(single, 0.5, 1), DataError, mentions("1 samples are too few"));
+  BOOST_CHECK_THROW(data::Subset(base, 5, 6), UsageError);
 }
 
 BOOST_AUTO_TEST_CASE(a_subset_reads_more_samples_than_it_translates_at_once) {
-  const ls::test::Counting base(1000);
-  const ls::data::Subset subset(base, 100, 300);
-  BOOST_TEST(contents(subset) == ls::test::range(100, 400));
-  BOOST_CHECK_THROW(ls::test::Samples(subset, {300}), ls::UsageError);
+  const Counting base(1000);
+  const data::Subset subset(base, 100, 300);
+  BOOST_TEST(contents(subset) == range(100, 400));
+  BOOST_CHECK_THROW(Samples(subset, {300}), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

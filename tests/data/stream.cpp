@@ -9,11 +9,11 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/permutation.h"
 
-namespace ls = lockstep;
-using ls::data::Stream;
-using ls::test::mentions;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(stream)
+
+using data::Stream;
 
 std::vector<std::int64_t> step_of(const Stream& stream, std::int64_t step) {
   std::vector<std::int64_t> all;
@@ -24,8 +24,6 @@ std::vector<std::int64_t> step_of(const Stream& stream, std::int64_t step) {
   }
   return all;
 }
-
-}  // namespace
 
 BOOST_AUTO_TEST_CASE(a_step_holds_the_same_samples_in_the_same_order_for_any_number_of_shards) {
   for (std::int64_t step = 0; step < 20; ++step) {
@@ -44,7 +42,7 @@ BOOST_AUTO_TEST_CASE(position_p_is_place_p_mod_n_of_epoch_p_div_n) {
     const auto samples = step_of(stream, step);
     for (std::int64_t i = 0; i < 16; ++i) {
       const std::int64_t position = step * 16 + i;
-      const ls::data::Permutation permutation(7, 3, static_cast<std::uint64_t>(position / 7));
+      const data::Permutation permutation(7, 3, static_cast<std::uint64_t>(position / 7));
       BOOST_TEST(samples[static_cast<std::size_t>(i)] == permutation(position % 7));
     }
     BOOST_TEST(stream.epoch(step) == step * 16 / 7);
@@ -61,7 +59,7 @@ BOOST_AUTO_TEST_CASE(every_epoch_visits_every_sample_once) {
     }
     epochs.push_back(seen);
     std::sort(seen.begin(), seen.end());
-    BOOST_TEST(seen == ls::test::range(0, 50));
+    BOOST_TEST(seen == range(0, 50));
   }
   BOOST_TEST(epochs[0] != epochs[1]);
   BOOST_TEST(epochs[1] != epochs[2]);
@@ -75,20 +73,24 @@ BOOST_AUTO_TEST_CASE(without_shuffling_the_order_is_the_datas_own) {
 
 BOOST_AUTO_TEST_CASE(shards_that_do_not_divide_the_batch_are_refused_with_both_numbers) {
   const Stream::Options options{.samples = 5, .global_batch = 64, .shards = 3};
-  BOOST_CHECK_EXCEPTION(Stream{options}, ls::UsageError,
+  BOOST_CHECK_EXCEPTION(Stream{options}, UsageError,
                         mentions("shards = 3 does not divide global_batch = 64"));
-  BOOST_CHECK_THROW(Stream({.samples = 0, .global_batch = 1}), ls::UsageError);
-  BOOST_CHECK_THROW(Stream({.samples = 1, .global_batch = 0}), ls::UsageError);
-  BOOST_CHECK_THROW(Stream({.samples = 1, .global_batch = 1, .shards = 0}), ls::UsageError);
+  BOOST_CHECK_THROW(Stream({.samples = 0, .global_batch = 1}), UsageError);
+  BOOST_CHECK_THROW(Stream({.samples = 1, .global_batch = 0}), UsageError);
+  BOOST_CHECK_THROW(Stream({.samples = 1, .global_batch = 1, .shards = 0}), UsageError);
 }
 
 BOOST_AUTO_TEST_CASE(steps_and_shards_outside_the_stream_are_refused) {
   const Stream stream({.samples = 5, .global_batch = 4, .shards = 2});
   std::vector<std::int64_t> samples(2), three(3);
-  BOOST_CHECK_EXCEPTION(stream.shard_samples(-1, 0, samples), ls::UsageError, mentions("step -1"));
+  BOOST_CHECK_EXCEPTION(stream.shard_samples(-1, 0, samples), UsageError, mentions("step -1"));
   BOOST_CHECK_THROW(stream.shard_samples(std::numeric_limits<std::int64_t>::max() / 2, 0, samples),
-                    ls::UsageError);
-  BOOST_CHECK_EXCEPTION(stream.shard_samples(0, 2, samples), ls::UsageError, mentions("shard 2 of 2"));
-  BOOST_CHECK_THROW(stream.shard_samples(0, 0, three), ls::UsageError);
+                    UsageError);
+  BOOST_CHECK_EXCEPTION(stream.shard_samples(0, 2, samples), UsageError, mentions("shard 2 of 2"));
+  BOOST_CHECK_THROW(stream.shard_samples(0, 0, three), UsageError);
   stream.shard_samples(std::int64_t{1} << 60, 1, samples);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -4,9 +4,11 @@
 #include <memory>
 
 #include "ddp/training.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(accumulation, *ranks(1, 2, 3, 4))
 
 /// Two pieces a shard, so many shards that every rank accumulates.
 constexpr int pieces = 2;
@@ -217,5 +219,6 @@ BOOST_AUTO_TEST_CASE(what_one_early_piece_alone_used_is_summed_on_every_rank) {
   }
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

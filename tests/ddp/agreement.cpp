@@ -5,6 +5,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(agreement, *ranks(1, 2, 3, 4))
 
 /// The error of wrapping `net` with `options`, the same on all ranks.
 std::string refusal(const ModelState& model, const ddp::Options& options = {}) {
@@ -129,5 +130,6 @@ BOOST_AUTO_TEST_CASE(a_refused_model_can_be_corrected_and_wrapped) {
   check_gradients(net, reference(0, 4));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

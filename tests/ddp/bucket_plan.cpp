@@ -6,8 +6,11 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::ddp {
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(bucket_plan)
+
+using namespace ddp;
 
 using Buckets = std::vector<std::vector<int>>;
 
@@ -130,5 +133,6 @@ BOOST_AUTO_TEST_CASE(buckets_taper_towards_the_end_but_not_below_the_smaller_lim
   BOOST_TEST(bytes == wanted, boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
-}  // namespace lockstep::ddp
+}  // namespace lockstep::test

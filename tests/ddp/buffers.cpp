@@ -7,9 +7,11 @@
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/linear.h"
 #include "lockstep/optim/sgd.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(buffers, *ranks(1, 2, 3, 4))
 
 struct Normed : nn::Module {
   explicit Normed(std::uint64_t seed = 0) : nn::Module(seed) {}
@@ -121,5 +123,6 @@ BOOST_AUTO_TEST_CASE(two_forwards_before_one_backward_see_the_same_buffers) {
   BOOST_TEST(*many.model.norm.num_batches_tracked.value.data<std::int64_t>() == 3);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -4,9 +4,11 @@
 
 #include "ddp/training.h"
 #include "lockstep/models/registry.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(empty_models, *ranks(1, 2, 3, 4))
 
 struct Case {
   models::ModelConfig config;
@@ -104,5 +106,6 @@ BOOST_AUTO_TEST_CASE(a_step_without_samples_on_any_rank_leaves_the_model_as_it_w
   }
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -12,9 +12,11 @@
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/sgd.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(equivalence, *ranks(1, 2, 3, 4))
 
 using optim::StepOptions;
 
@@ -288,5 +290,6 @@ BOOST_AUTO_TEST_CASE(a_layer_without_outputs_takes_part) {
   }
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

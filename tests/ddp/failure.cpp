@@ -7,6 +7,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(failure, *ranks(1, 2, 3, 4))
 
 struct Run {
   explicit Run(int shards)
@@ -218,5 +219,6 @@ BOOST_AUTO_TEST_CASE(an_error_is_told_although_the_transport_fails_after_it) {
   });
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

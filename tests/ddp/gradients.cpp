@@ -7,6 +7,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(gradients, *ranks(1, 2, 3, 4))
 
 struct Run {
   explicit Run(ddp::Options options, std::uint64_t seed = 1)
@@ -264,5 +265,6 @@ BOOST_AUTO_TEST_CASE(the_planes_and_buckets_are_told_for_the_banner) {
   BOOST_TEST(contains(text, std::to_string(run.replicas.planes()) + " planes"));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -7,6 +7,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(header, *ranks(1, 2, 3, 4))
 
 /// Losses of very different sizes, so that another order of additions gives other bits. Not inlined, lest a
 /// compiler fuse the product with the sums that are compared.
@@ -156,5 +157,6 @@ BOOST_AUTO_TEST_CASE(times_are_told_apart) {
   BOOST_TEST(result.exposed_comm_ms >= 0);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -10,6 +10,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(hooks, *ranks(1, 2, 3, 4))
 
 /// Sums as if it were not there, and writes down what it is asked.
 class Noting : public ddp::Hook {
@@ -260,5 +261,6 @@ BOOST_AUTO_TEST_CASE(words_that_name_no_hook_are_refused_with_those_that_do) {
   BOOST_TEST(contains(refusal("powersgd rank=0"), "ddp.hook: powersgd: rank = 0 must be at least 1"));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

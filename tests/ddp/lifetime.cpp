@@ -5,9 +5,11 @@
 
 #include "ddp/training.h"
 #include "lockstep/optim/sgd.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(lifetime, *ranks(1, 2, 3, 4))
 
 constexpr int shards = 6;
 
@@ -109,5 +111,6 @@ BOOST_AUTO_TEST_CASE(a_model_whose_step_failed_can_be_wrapped_again_at_once) {
   check_same_state(net.state(), undisturbed(2)->state());
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

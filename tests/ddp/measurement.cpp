@@ -4,9 +4,11 @@
 #include "ddp/power_sgd.h"
 #include "ddp/wide.h"
 #include "lockstep/comm/agreement.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(measurement, *ranks(1, 2, 3, 4))
 
 constexpr optim::StepOptions clipped{.lr = {}, .clip = 0.5};
 
@@ -144,5 +146,6 @@ BOOST_AUTO_TEST_CASE(a_parameter_that_nobody_used_is_no_part_of_it) {
   BOOST_TEST(sgd.step(clipped).gradient_norm == optim::gradient_norm(run.replicas));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -5,9 +5,11 @@
 
 #include "ddp/training.h"
 #include "lockstep/optim/adamw.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(modes, *ranks(1, 2, 3, 4))
 
 constexpr ddp::Mode all_modes[] = {ddp::Mode::overlapped, ddp::Mode::flat, ddp::Mode::per_parameter};
 
@@ -192,5 +194,6 @@ BOOST_AUTO_TEST_CASE(another_mode_on_one_rank_is_told) {
   BOOST_TEST(contains(text, "option mode has value overlapped on rank 0 but flat on rank"));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

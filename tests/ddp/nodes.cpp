@@ -9,9 +9,11 @@
 #include "comm/mpi_communicator.h"
 #include "ddp/training.h"
 #include "lockstep/tensor/half.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(nodes, *ranks(1, 2, 3, 4))
 
 float rounded(DType wire, float value) {
   return wire == DType::bfloat16 ? from_bfloat16_bits(bfloat16_bits(value))
@@ -187,5 +189,6 @@ BOOST_AUTO_TEST_CASE(other_element_types_on_the_wire_are_refused) {
   BOOST_TEST(contains(text, "float32, bfloat16 or float16"));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -9,9 +9,11 @@
 
 #include "ddp/training.h"
 #include "lockstep/nn/module.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(outputs, *ranks(1, 2, 3, 4))
 
 // --- structures
 
@@ -302,5 +304,6 @@ BOOST_AUTO_TEST_CASE(a_parameter_left_out_of_the_model_is_neither_compared_nor_s
   replicas.tape().begin({});
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

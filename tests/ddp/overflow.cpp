@@ -5,6 +5,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(overflow, *ranks(1, 2, 3, 4))
 
 BOOST_AUTO_TEST_CASE(a_sum_that_float16_cannot_hold_is_an_error_where_sums_are_rounded_to_it) {
   for (const bool sharded : {false, true}) {
@@ -39,5 +40,6 @@ BOOST_AUTO_TEST_CASE(nothing_is_rounded_that_travels_in_float32_or_not_at_all) {
   BOOST_TEST(exact == !world().rounds(DType::bfloat16));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -8,6 +8,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(overlap, *ranks(1, 2, 3, 4))
 
 /// Writes down which sums were started and what else was called.
 class Recording final : public Forwarding {
@@ -191,5 +192,6 @@ BOOST_AUTO_TEST_CASE(a_plan_made_anew_keeps_what_every_plane_holds) {
   }
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

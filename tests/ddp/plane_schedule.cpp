@@ -4,8 +4,11 @@
 #include <boost/test/unit_test.hpp>
 #include <string>
 
-namespace lockstep::ddp {
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(plane_schedule)
+
+using namespace ddp;
 
 /// The sum over a node, spelled out: "((0+1)+2)".
 std::string spelled(comm::ShardRange node) {
@@ -52,5 +55,6 @@ BOOST_AUTO_TEST_CASE(a_rank_without_shards_has_the_one_plane_that_receives_the_s
   BOOST_TEST(schedule.turns().empty());
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
-}  // namespace lockstep::ddp
+}  // namespace lockstep::test

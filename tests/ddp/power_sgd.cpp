@@ -2,9 +2,11 @@
 #include <limits>
 
 #include "ddp/power_sgd.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(power_sgd, *ranks(1, 2, 3, 4))
 
 using Run = PowerSgdRun;
 
@@ -277,5 +279,6 @@ BOOST_AUTO_TEST_CASE(a_gradient_that_was_zero_for_long_is_not_lost_afterwards) {
   }
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -7,6 +7,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(power_sgd_steady, *ranks(1, 2, 3, 4))
 
 BOOST_AUTO_TEST_CASE(a_steady_step_with_power_sgd_allocates_nothing) {
   for (const bool warm_start : {true, false}) {
@@ -34,5 +35,6 @@ BOOST_AUTO_TEST_CASE(a_steady_step_with_power_sgd_allocates_nothing) {
   }
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

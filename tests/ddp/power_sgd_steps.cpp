@@ -4,9 +4,11 @@
 #include "ddp/power_sgd.h"
 #include "ddp/reducer.h"
 #include "support/forwarding.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(power_sgd_steps, *ranks(1, 2, 3, 4))
 
 using Run = PowerSgdRun;
 
@@ -146,5 +148,6 @@ BOOST_AUTO_TEST_CASE(a_hook_of_another_data_parallel_is_refused) {
   BOOST_TEST(contains(text, "belongs to one DataParallel"));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -5,9 +5,11 @@
 #include "ddp/training.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/optim/sgd.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(recompute, *ranks(1, 2, 3, 4))
 
 constexpr std::int64_t samples = 4, classes = 11;
 
@@ -102,5 +104,6 @@ BOOST_AUTO_TEST_CASE(a_run_that_recomputes_has_the_bits_of_one_process) {
   }
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

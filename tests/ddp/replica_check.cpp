@@ -4,9 +4,11 @@
 
 #include "ddp/training.h"
 #include "lockstep/optim/adamw.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(replica_check, *ranks(1, 2, 3, 4))
 
 /// A run with a frozen parameter and two buffers, checked every third step.
 struct Run {
@@ -158,5 +160,6 @@ BOOST_AUTO_TEST_CASE(a_negative_interval_is_refused) {
                "ddp.check_every = -1"));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -8,9 +8,11 @@
 #include "lockstep/checkpoint/save.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/ema.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(saved, *ranks(1, 2, 3, 4))
 
 constexpr int shards = 5;
 constexpr std::uint64_t saved_after = 3, steps = 6;
@@ -94,5 +96,6 @@ BOOST_FIXTURE_TEST_CASE(a_plain_model_loads_the_weights_under_its_own_names, Sav
   for (const Param& param : plain.params) BOOST_TEST(bool(param.gradient), param.name);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -10,9 +10,11 @@
 #include "ddp/wide.h"
 #include "lockstep/base/clock.h"
 #include "support/forwarding.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(sharded, *ranks(1, 2, 3, 4))
 
 using Run = WideRun;
 
@@ -318,5 +320,6 @@ BOOST_AUTO_TEST_CASE(ranks_that_disagree_about_sharding_are_told) {
   BOOST_TEST(contains(text, "sharded_optimizer"));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -8,6 +8,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(steady_state, *ranks(1, 2, 3, 4))
 
 /// Allocations inside steps 4 to 7.
 long allocations_of_steps(ddp::Unused unused, bool use_all) {
@@ -68,5 +69,6 @@ BOOST_AUTO_TEST_CASE(a_steady_step_of_a_sharded_optimizer_allocates_nothing) {
   BOOST_TEST(made == 0);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -1,12 +1,14 @@
 // SyncBatchNorm over ranks is BatchNorm over their batches in one: outputs, gradients, running statistics,
 // training, with any number of samples on any rank.
 #include "ddp/sync_batch_norm.h"
+#include "support/ranks.h"
 
 #include <boost/test/unit_test.hpp>
 #include <memory>
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(sync_batch_norm, *ranks(1, 2, 3, 4))
 
 void check_both(const RowsOf& rows_of) {
   check_training<Dense>(world(), rows_of);
@@ -143,5 +145,6 @@ BOOST_AUTO_TEST_CASE(a_loss_that_takes_no_piece_is_refused_where_ranks_have_uneq
   BOOST_TEST(contains(text, "need a loss that takes a piece"));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -14,9 +14,11 @@
 #include "checkpoint/sample.h"
 #include "ddp/training.h"
 #include "lockstep/base/clock.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(timeline, *ranks(1, 2, 3, 4))
 
 using Json = nlohmann::json;
 
@@ -234,5 +236,6 @@ BOOST_AUTO_TEST_CASE(a_trace_of_nothing_leaves_the_one_before) {
   world().barrier();
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

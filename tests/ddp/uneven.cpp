@@ -10,9 +10,11 @@
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/sgd.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(uneven, *ranks(1, 2, 3, 4))
 
 enum class Norm { none, plain, sync };
 
@@ -222,5 +224,6 @@ BOOST_AUTO_TEST_CASE(an_error_of_a_rank_with_samples_reaches_those_that_have_non
   BOOST_TEST(loop.step(batch_of(4)).weight == 0);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

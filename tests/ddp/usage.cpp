@@ -5,6 +5,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(usage, *ranks(1, 2, 3, 4))
 
 /// x -> in -> out, without the tied layer.
 Loss shallow(Net& net, Tape& tape, const ToyShard& shard) {
@@ -124,5 +125,6 @@ BOOST_AUTO_TEST_CASE(the_words_of_the_configuration_are_known) {
   BOOST_CHECK_THROW(ddp::mode_named("hidden"), UsageError);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -7,10 +7,11 @@
 #include "lockstep/hdf5/file.h"
 #include "support/temporary_folder.h"
 
-namespace ls = lockstep;
-namespace h5 = lockstep::hdf5;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(attribute)
+
+namespace h5 = hdf5;
 
 auto mentions(std::string text) {
   return [text](const std::exception& error) {
@@ -20,11 +21,9 @@ auto mentions(std::string text) {
 }
 
 struct OneFile {
-  ls::test::TemporaryFolder folder;
+  TemporaryFolder folder;
   std::string path = folder.file("a.h5");
 };
-
-}  // namespace
 
 BOOST_FIXTURE_TEST_CASE(attributes_come_back_as_they_were_written, OneFile) {
   {
@@ -75,9 +74,9 @@ BOOST_FIXTURE_TEST_CASE(values_that_do_not_fit_are_refused_and_not_clipped, OneF
   file.set_attribute("big", std::numeric_limits<std::uint64_t>::max());
   file.set_attribute("largest", std::numeric_limits<std::int64_t>::max());
   file.set_attribute("negative", -1);
-  BOOST_CHECK_EXCEPTION(file.int64_attribute("big"), ls::DataError, mentions("'big'"));
+  BOOST_CHECK_EXCEPTION(file.int64_attribute("big"), DataError, mentions("'big'"));
   BOOST_TEST(file.int64_attribute("largest") == std::numeric_limits<std::int64_t>::max());
-  BOOST_CHECK_EXCEPTION(file.uint64_attribute("negative"), ls::DataError, mentions("'negative'"));
+  BOOST_CHECK_EXCEPTION(file.uint64_attribute("negative"), DataError, mentions("'negative'"));
 }
 
 BOOST_FIXTURE_TEST_CASE(an_attribute_that_is_missing_or_of_another_kind_is_an_error_naming_it, OneFile) {
@@ -85,13 +84,13 @@ BOOST_FIXTURE_TEST_CASE(an_attribute_that_is_missing_or_of_another_kind_is_an_er
   file.set_attribute("text", "abc");
   file.set_attribute("rate", 0.5);
   file.set_attribute("pair", std::vector<double>{1, 2});
-  BOOST_CHECK_EXCEPTION(file.text_attribute("none"), ls::DataError,
+  BOOST_CHECK_EXCEPTION(file.text_attribute("none"), DataError,
                         mentions("a.h5: attribute 'none' of / does not exist"));
-  BOOST_CHECK_EXCEPTION(file.int64_attribute("text"), ls::DataError, mentions("not an integer"));
-  BOOST_CHECK_EXCEPTION(file.int64_attribute("rate"), ls::DataError, mentions("not an integer"));
-  BOOST_CHECK_EXCEPTION(file.text_attribute("rate"), ls::DataError, mentions("not text"));
-  BOOST_CHECK_EXCEPTION(file.double_attribute("pair"), ls::DataError, mentions("not one number"));
-  BOOST_CHECK_EXCEPTION(file.set_attribute("bad", std::string_view("a\0b", 3)), ls::UsageError,
+  BOOST_CHECK_EXCEPTION(file.int64_attribute("text"), DataError, mentions("not an integer"));
+  BOOST_CHECK_EXCEPTION(file.int64_attribute("rate"), DataError, mentions("not an integer"));
+  BOOST_CHECK_EXCEPTION(file.text_attribute("rate"), DataError, mentions("not text"));
+  BOOST_CHECK_EXCEPTION(file.double_attribute("pair"), DataError, mentions("not one number"));
+  BOOST_CHECK_EXCEPTION(file.set_attribute("bad", std::string_view("a\0b", 3)), UsageError,
                         mentions("null byte"));
 }
 
@@ -108,3 +107,7 @@ BOOST_AUTO_TEST_CASE(variable_length_strings_as_h5py_writes_them_are_read) {
     BOOST_TEST(text.ends_with("}"));
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -9,11 +9,12 @@
 #include "lockstep/hdf5/file.h"
 #include "support/temporary_folder.h"
 
-namespace ls = lockstep;
-namespace h5 = lockstep::hdf5;
-using h5::ElementType;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(dataset)
+
+namespace h5 = hdf5;
+using h5::ElementType;
 
 auto mentions(std::string text) {
   return [text](const std::exception& error) {
@@ -23,7 +24,7 @@ auto mentions(std::string text) {
 }
 
 struct OneFile {
-  ls::test::TemporaryFolder folder;
+  TemporaryFolder folder;
   std::string path = folder.file("d.h5");
 };
 
@@ -39,8 +40,6 @@ void round_trip(h5::File& file) {
   BOOST_TEST(read.shape() == (std::vector<std::int64_t>{2, 3, 4}));
   BOOST_TEST(read.read_all<T>() == values);
 }
-
-}  // namespace
 
 BOOST_FIXTURE_TEST_CASE(every_element_type_comes_back_with_its_type_and_shape, OneFile) {
   h5::File file = h5::File::create(path);
@@ -138,27 +137,29 @@ BOOST_FIXTURE_TEST_CASE(wrong_sizes_and_ranges_are_usage_errors, OneFile) {
   h5::File file = h5::File::create(path);
   h5::Dataset data = file.create_dataset("x", ElementType::float32, {3, 2});
   std::vector<float> values(5);
-  BOOST_CHECK_EXCEPTION(data.write(std::span<const float>(values)), ls::UsageError, mentions("/x"));
-  BOOST_CHECK_EXCEPTION(data.read(std::span(values)), ls::UsageError, mentions("24 bytes"));
-  BOOST_CHECK_EXCEPTION(data.read_rows(2, 2, std::span(values)), ls::UsageError,
-                        mentions("rows 2 to 4 of 3"));
-  BOOST_CHECK_EXCEPTION(data.read_rows(-1, 1, std::span(values)), ls::UsageError, mentions("rows -1"));
-  BOOST_CHECK_EXCEPTION(file.create_dataset("y", ElementType::text, {1}), ls::UsageError,
-                        mentions("numeric"));
+  BOOST_CHECK_EXCEPTION(data.write(std::span<const float>(values)), UsageError, mentions("/x"));
+  BOOST_CHECK_EXCEPTION(data.read(std::span(values)), UsageError, mentions("24 bytes"));
+  BOOST_CHECK_EXCEPTION(data.read_rows(2, 2, std::span(values)), UsageError, mentions("rows 2 to 4 of 3"));
+  BOOST_CHECK_EXCEPTION(data.read_rows(-1, 1, std::span(values)), UsageError, mentions("rows -1"));
+  BOOST_CHECK_EXCEPTION(file.create_dataset("y", ElementType::text, {1}), UsageError, mentions("numeric"));
 }
 
 BOOST_FIXTURE_TEST_CASE(reading_numbers_from_text_is_an_error_and_so_is_the_reverse, OneFile) {
   h5::File file = h5::File::create(path);
   file.create_text("text", "abc");
   const h5::Dataset number = file.create_dataset("number", ElementType::float32, {1});
-  BOOST_CHECK_EXCEPTION(file.open_dataset("text").read_all<float>(), ls::DataError, mentions("/text"));
-  BOOST_CHECK_EXCEPTION(number.read_text(), ls::DataError, mentions("/number is not text"));
+  BOOST_CHECK_EXCEPTION(file.open_dataset("text").read_all<float>(), DataError, mentions("/text"));
+  BOOST_CHECK_EXCEPTION(number.read_text(), DataError, mentions("/number is not text"));
 }
 
 BOOST_AUTO_TEST_CASE(names_of_element_types_are_those_of_numpy) {
   for (const char* name : {"float64", "float32", "float16", "bfloat16", "int64", "uint16", "uint8"}) {
     BOOST_TEST(h5::to_string(h5::element_type_named(name)) == name);
   }
-  BOOST_CHECK_THROW(h5::element_type_named("complex64"), ls::UsageError);
-  BOOST_CHECK_THROW(h5::element_type_named("text"), ls::UsageError);
+  BOOST_CHECK_THROW(h5::element_type_named("complex64"), UsageError);
+  BOOST_CHECK_THROW(h5::element_type_named("text"), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

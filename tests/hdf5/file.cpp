@@ -16,11 +16,12 @@
 #include "lockstep/base/error.h"
 #include "support/temporary_folder.h"
 
-namespace ls = lockstep;
-namespace h5 = lockstep::hdf5;
-using h5::ElementType;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(file)
+
+namespace h5 = hdf5;
+using h5::ElementType;
 
 auto mentions(std::string text) {
   return [text](const std::exception& error) {
@@ -30,7 +31,7 @@ auto mentions(std::string text) {
 }
 
 struct OneFile {
-  ls::test::TemporaryFolder folder;
+  TemporaryFolder folder;
   std::string path = folder.file("f.h5");
 
   void put(const std::string& bytes) const { std::ofstream(path, std::ios::binary) << bytes; }
@@ -65,7 +66,7 @@ struct OneFile {
   bool refused() const noexcept {
     try {
       read_everything();
-    } catch (const ls::DataError&) {
+    } catch (const DataError&) {
       return true;
     }
     return false;
@@ -86,8 +87,6 @@ int in_a_child(const Body& body) {
   BOOST_REQUIRE(waitpid(child, &status, 0) == child);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
-
-}  // namespace
 
 BOOST_FIXTURE_TEST_CASE(links_are_listed_in_the_order_made_or_by_name, OneFile) {
   for (const bool checksummed : {false, true}) {
@@ -119,23 +118,21 @@ BOOST_FIXTURE_TEST_CASE(existence_and_kinds_are_told_without_errors, OneFile) {
   BOOST_TEST(file.open_group("model").exists("a.b"));
   BOOST_TEST((file.kind("model/tied") == h5::ObjectKind::dataset));
   BOOST_TEST((file.kind("dangling") == h5::ObjectKind::unreachable));
-  BOOST_CHECK_EXCEPTION(file.open_dataset("nope"), ls::DataError, mentions("f.h5: /nope does not exist"));
-  BOOST_CHECK_EXCEPTION(file.open_dataset("model"), ls::DataError,
-                        mentions("/model is a group, not a dataset"));
-  BOOST_CHECK_EXCEPTION(file.open_group("model/a.b"), ls::DataError, mentions("is a dataset, not a group"));
-  BOOST_CHECK_EXCEPTION(file.open_dataset("dangling"), ls::DataError, mentions("/dangling"));
-  BOOST_CHECK_EXCEPTION(file.create_group("model"), ls::DataError, mentions("/model"));
-  BOOST_CHECK_EXCEPTION(file.create_dataset("no/way", ElementType::uint8, {1}), ls::DataError,
+  BOOST_CHECK_EXCEPTION(file.open_dataset("nope"), DataError, mentions("f.h5: /nope does not exist"));
+  BOOST_CHECK_EXCEPTION(file.open_dataset("model"), DataError, mentions("/model is a group, not a dataset"));
+  BOOST_CHECK_EXCEPTION(file.open_group("model/a.b"), DataError, mentions("is a dataset, not a group"));
+  BOOST_CHECK_EXCEPTION(file.open_dataset("dangling"), DataError, mentions("/dangling"));
+  BOOST_CHECK_EXCEPTION(file.create_group("model"), DataError, mentions("/model"));
+  BOOST_CHECK_EXCEPTION(file.create_dataset("no/way", ElementType::uint8, {1}), DataError,
                         mentions("/no/way"));
 }
 
 BOOST_FIXTURE_TEST_CASE(creating_refuses_an_existing_file_unless_told_to_replace_it, OneFile) {
   make_some(false);
-  BOOST_CHECK_EXCEPTION(h5::File::create(path), ls::DataError, mentions("f.h5: cannot create: File exists"));
+  BOOST_CHECK_EXCEPTION(h5::File::create(path), DataError, mentions("f.h5: cannot create: File exists"));
   h5::File::create(path, {.existing = h5::CreateOptions::Existing::replace}).close();
   BOOST_TEST(h5::File::open(path).links().empty());
-  BOOST_CHECK_EXCEPTION(h5::File::create(folder.file("no/folder.h5")), ls::DataError,
-                        mentions("No such file"));
+  BOOST_CHECK_EXCEPTION(h5::File::create(folder.file("no/folder.h5")), DataError, mentions("No such file"));
 }
 
 BOOST_FIXTURE_TEST_CASE(equal_calls_make_equal_bytes, OneFile) {
@@ -147,13 +144,13 @@ BOOST_FIXTURE_TEST_CASE(equal_calls_make_equal_bytes, OneFile) {
 }
 
 BOOST_FIXTURE_TEST_CASE(a_file_that_is_no_hdf5_file_is_an_error_saying_so, OneFile) {
-  BOOST_CHECK_EXCEPTION(h5::File::open(path), ls::DataError,
+  BOOST_CHECK_EXCEPTION(h5::File::open(path), DataError,
                         mentions("f.h5: cannot open: No such file or directory"));
   put("");
-  BOOST_CHECK_EXCEPTION(h5::File::open(path), ls::DataError, mentions("is empty"));
+  BOOST_CHECK_EXCEPTION(h5::File::open(path), DataError, mentions("is empty"));
   put("not a data file at all");
-  BOOST_CHECK_EXCEPTION(h5::File::open(path), ls::DataError, mentions("not an HDF5 file"));
-  BOOST_CHECK_EXCEPTION(h5::File::open(folder.path().string()), ls::DataError, mentions("directory"));
+  BOOST_CHECK_EXCEPTION(h5::File::open(path), DataError, mentions("not an HDF5 file"));
+  BOOST_CHECK_EXCEPTION(h5::File::open(folder.path().string()), DataError, mentions("directory"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_truncated_file_is_an_error_at_every_length, OneFile) {
@@ -211,11 +208,11 @@ BOOST_FIXTURE_TEST_CASE(a_shape_beyond_any_memory_is_an_error, OneFile) {
   create("unwritten", {8});
   H5Fclose(file);
   const h5::File read = h5::File::open(path);
-  BOOST_CHECK_EXCEPTION(read.open_dataset("huge"), ls::DataError, mentions("/huge claims more elements"));
-  BOOST_CHECK_EXCEPTION(read.open_dataset("large").read_all<float>(), ls::DataError, mentions("/large"));
-  BOOST_CHECK_EXCEPTION(read.open_dataset("unwritten").read_all<float>(), ls::DataError,
+  BOOST_CHECK_EXCEPTION(read.open_dataset("huge"), DataError, mentions("/huge claims more elements"));
+  BOOST_CHECK_EXCEPTION(read.open_dataset("large").read_all<float>(), DataError, mentions("/large"));
+  BOOST_CHECK_EXCEPTION(read.open_dataset("unwritten").read_all<float>(), DataError,
                         mentions("never written"));
-  BOOST_CHECK_EXCEPTION(read.open_dataset("unwritten").extent(), ls::DataError, mentions("one piece"));
+  BOOST_CHECK_EXCEPTION(read.open_dataset("unwritten").extent(), DataError, mentions("one piece"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_checksummed_file_left_open_by_a_killed_writer_is_refused, OneFile) {
@@ -226,7 +223,7 @@ BOOST_FIXTURE_TEST_CASE(a_checksummed_file_left_open_by_a_killed_writer_is_refus
     _exit(0);  // no close
   });
   BOOST_REQUIRE(ended == 0);
-  BOOST_CHECK_EXCEPTION(h5::File::open(path), ls::DataError, mentions("f.h5: cannot open"));
+  BOOST_CHECK_EXCEPTION(h5::File::open(path), DataError, mentions("f.h5: cannot open"));
 }
 
 BOOST_FIXTURE_TEST_CASE(closing_a_file_closes_its_objects_whatever_the_order, OneFile) {
@@ -235,13 +232,13 @@ BOOST_FIXTURE_TEST_CASE(closing_a_file_closes_its_objects_whatever_the_order, On
   const h5::Dataset data = file.open_dataset("model/a");
   file.close();
   file.close();
-  BOOST_CHECK_THROW(data.read_all<float>(), ls::DataError);
+  BOOST_CHECK_THROW(data.read_all<float>(), DataError);
   h5::File::open_for_writing(path).set_attribute("more", 1);
   BOOST_TEST(h5::File::open(path).int64_attribute("more") == 1);
 }
 
 BOOST_FIXTURE_TEST_CASE(the_library_prints_no_errors_of_its_own, OneFile) {
-  BOOST_CHECK_THROW(h5::File::open(path), ls::DataError);
+  BOOST_CHECK_THROW(h5::File::open(path), DataError);
   H5E_auto2_t print = nullptr;
   void* print_data = nullptr;
   H5Eget_auto2(H5E_DEFAULT, &print, &print_data);
@@ -264,3 +261,7 @@ BOOST_FIXTURE_TEST_CASE(two_threads_may_read_two_files_at_once, OneFile) {
   for (std::thread& thread : threads) thread.join();
   BOOST_TEST(failures == 0);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

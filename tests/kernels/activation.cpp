@@ -4,6 +4,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(activation)
 
 using kernels::Activation;
 using kernels::make_cpu_backend;
@@ -108,5 +109,6 @@ BOOST_AUTO_TEST_CASE(an_element_does_not_depend_on_its_position) {
   }
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

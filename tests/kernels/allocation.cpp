@@ -9,6 +9,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(allocation)
 
 using namespace kernels;
 
@@ -137,5 +138,6 @@ BOOST_AUTO_TEST_CASE(attention_reserves_nothing_once_warm) {
   }
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

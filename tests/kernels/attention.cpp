@@ -6,6 +6,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(attention)
 
 using kernels::Columns;
 using kernels::make_cpu_backend;
@@ -194,5 +195,6 @@ BOOST_AUTO_TEST_CASE(columns_outside_the_matrix_are_refused) {
   BOOST_CHECK_THROW(backend->attention(good, good, good, 3, true, y, saved), UsageError);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

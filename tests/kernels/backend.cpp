@@ -4,6 +4,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(backend)
 
 using namespace kernels;
 
@@ -32,5 +33,6 @@ BOOST_AUTO_TEST_CASE(a_channel_block_rounds_memory_up) {
   BOOST_TEST(tensor.stored_numel() == 2 * 16 * 9);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

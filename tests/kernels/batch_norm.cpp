@@ -3,11 +3,9 @@
 
 #include "kernels/images.h"
 
-namespace ls = lockstep;
-namespace kernels = lockstep::kernels;
-using namespace lockstep::kernels::test;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(batch_norm)
 
 /// x as [N, C, H, W] in a channel block, or as [N, C].
 struct Problem {
@@ -16,13 +14,13 @@ struct Problem {
   int block;
   std::vector<double> mean, inv_std, weight, bias;
 
-  ls::Shape shape() const { return matrix ? ls::Shape{x.n, x.c} : x.shape(); }
-  ls::Tensor stored_as(kernels::Backend& backend, const Images& images) const {
-    const ls::Tensor tensor = stored(backend, images, block);
+  Shape shape() const { return matrix ? Shape{x.n, x.c} : x.shape(); }
+  Tensor stored_as(kernels::Backend& backend, const Images& images) const {
+    const Tensor tensor = stored(backend, images, block);
     return matrix ? tensor.reshape(shape()) : tensor;
   }
-  ls::Tensor unwritten_like(kernels::Backend& backend) const { return unwritten(backend, shape(), block); }
-  Images loaded_from(const ls::Tensor& tensor) const {
+  Tensor unwritten_like(kernels::Backend& backend) const { return unwritten(backend, shape(), block); }
+  Images loaded_from(const Tensor& tensor) const {
     return loaded(matrix ? tensor.reshape(x.shape()) : tensor);
   }
 };
@@ -60,13 +58,13 @@ void for_random_problems(int rounds, const Body& body) {
   }
 }
 
-ls::Tensor unwritten_sums(kernels::Backend& backend, std::int64_t channels) {
-  const ls::Tensor sums = backend.empty({2, channels}, ls::DType::float64, 1);
+Tensor unwritten_sums(kernels::Backend& backend, std::int64_t channels) {
+  const Tensor sums = backend.empty({2, channels}, DType::float64, 1);
   std::fill_n(sums.data<double>(), sums.numel(), std::numeric_limits<double>::quiet_NaN());
   return sums;
 }
 
-ls::Tensor per_channel(kernels::Backend& backend, const std::vector<double>& values) {
+Tensor per_channel(kernels::Backend& backend, const std::vector<double>& values) {
   return stored(backend, values, {static_cast<std::int64_t>(values.size())});
 }
 
@@ -82,8 +80,6 @@ std::vector<double> expected_sums(const Problem& p) {
   return sums;
 }
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(moments_are_sums_about_the_centre) {
   for_random_problems(120, [](kernels::Backend& backend, const Problem& p, Draws&) {
     const auto channels = static_cast<std::size_t>(p.x.c);
@@ -94,7 +90,7 @@ BOOST_AUTO_TEST_CASE(moments_are_sums_about_the_centre) {
       expected[c] += distance;
       expected[channels + c] += distance * distance;
     });
-    const ls::Tensor moments = unwritten_sums(backend, p.x.c);
+    const Tensor moments = unwritten_sums(backend, p.x.c);
     backend.channel_moments(p.stored_as(backend, p.x), per_channel(backend, p.mean), moments);
     check_close(plain_values<double>(moments), expected);
   });
@@ -113,7 +109,7 @@ BOOST_AUTO_TEST_CASE(moments_of_many_elements_keep_their_digits) {
         expected[static_cast<std::size_t>(c)] += x.at(i, c, h, w);
         expected[static_cast<std::size_t>(8 + c)] += x.at(i, c, h, w) * x.at(i, c, h, w);
       });
-      const ls::Tensor moments = unwritten_sums(*backend, 8);
+      const Tensor moments = unwritten_sums(*backend, 8);
       backend->channel_moments(stored(*backend, x, block), per_channel(*backend, std::vector<double>(8)),
                                moments);
       const std::vector<double> actual = plain_values<double>(moments);
@@ -133,18 +129,17 @@ BOOST_AUTO_TEST_CASE(normalised_values_agree_with_the_formula) {
       const double hat = (p.x.at(i, ch, y, x) - p.mean[c]) * p.inv_std[c];
       expected.at(i, ch, y, x) = affine ? hat * p.weight[c] + p.bias[c] : hat;
     });
-    const ls::Tensor y = p.unwritten_like(backend);
+    const Tensor y = p.unwritten_like(backend);
     backend.batch_norm(p.stored_as(backend, p.x), per_channel(backend, p.mean),
-                       per_channel(backend, p.inv_std),
-                       affine ? per_channel(backend, p.weight) : ls::Tensor(),
-                       affine ? per_channel(backend, p.bias) : ls::Tensor(), y);
+                       per_channel(backend, p.inv_std), affine ? per_channel(backend, p.weight) : Tensor(),
+                       affine ? per_channel(backend, p.bias) : Tensor(), y);
     check_close(p.loaded_from(y), expected);
   });
 }
 
 BOOST_AUTO_TEST_CASE(backward_sums_agree_with_the_formula) {
   for_random_problems(120, [](kernels::Backend& backend, const Problem& p, Draws&) {
-    const ls::Tensor sums = unwritten_sums(backend, p.x.c);
+    const Tensor sums = unwritten_sums(backend, p.x.c);
     backend.batch_norm_backward_sums(p.stored_as(backend, p.dy), p.stored_as(backend, p.x),
                                      per_channel(backend, p.mean), per_channel(backend, p.inv_std), sums);
     check_close(plain_values<double>(sums), expected_sums(p));
@@ -156,7 +151,7 @@ BOOST_AUTO_TEST_CASE(input_gradients_agree_with_the_formula) {
     const bool training = draws.between(0, 2) > 0;
     const double count = training ? static_cast<double>(p.x.n * p.x.h * p.x.w + 7) : 0;  // 7: another rank's
     const std::vector<double> sums = expected_sums(p);
-    const ls::Tensor stored_sums = backend.empty({2, p.x.c}, ls::DType::float64, 1);
+    const Tensor stored_sums = backend.empty({2, p.x.c}, DType::float64, 1);
     std::copy(sums.begin(), sums.end(), stored_sums.data<double>());
     Images expected = p.dy;
     for_each_place(p.x, [&](auto i, auto ch, auto y, auto x) {
@@ -166,13 +161,13 @@ BOOST_AUTO_TEST_CASE(input_gradients_agree_with_the_formula) {
       if (training) value -= sums[c] / count + hat * sums[static_cast<std::size_t>(p.x.c) + c] / count;
       value *= p.weight[c] * p.inv_std[c];
     });
-    const ls::Tensor counted = backend.empty({}, ls::DType::float64, 1);
+    const Tensor counted = backend.empty({}, DType::float64, 1);
     *counted.data<double>() = count;
-    const ls::Tensor dx = p.unwritten_like(backend);
+    const Tensor dx = p.unwritten_like(backend);
     backend.batch_norm_backward_input(p.stored_as(backend, p.dy), p.stored_as(backend, p.x),
                                       per_channel(backend, p.mean), per_channel(backend, p.inv_std),
                                       per_channel(backend, p.weight), stored_sums,
-                                      training ? counted : ls::Tensor(), dx);
+                                      training ? counted : Tensor(), dx);
     check_close(p.loaded_from(dx), expected);
   });
 }
@@ -185,8 +180,8 @@ BOOST_AUTO_TEST_CASE(sums_have_the_same_bits_at_any_number_of_threads) {
       std::vector<std::vector<double>> moments, sums;
       for (const int threads : {1, 2, 5}) {
         const auto backend = kernels::make_cpu_backend(threads);
-        const ls::Tensor ones = per_channel(*backend, std::vector<double>(40, 1.0));
-        const ls::Tensor out = unwritten_sums(*backend, 40);
+        const Tensor ones = per_channel(*backend, std::vector<double>(40, 1.0));
+        const Tensor out = unwritten_sums(*backend, 40);
         backend->channel_moments(stored(*backend, x, block), ones, out);
         moments.push_back(plain_values<double>(out));
         backend->batch_norm_backward_sums(stored(*backend, dy, block), stored(*backend, x, block), ones, ones,
@@ -201,19 +196,23 @@ BOOST_AUTO_TEST_CASE(sums_have_the_same_bits_at_any_number_of_threads) {
 
 BOOST_AUTO_TEST_CASE(shapes_that_do_not_fit_are_refused) {
   const auto backend = kernels::make_cpu_backend();
-  const auto empty = [&](ls::Shape shape) { return backend->empty(shape, ls::DType::float32, 1); };
-  const ls::Tensor x = empty({2, 4, 3, 3}), four = empty({4}), five = empty({5});
-  const ls::Tensor sums = unwritten_sums(*backend, 4), short_sums = unwritten_sums(*backend, 3);
-  BOOST_CHECK_THROW(backend->channel_moments(x, five, sums), ls::UsageError);
-  BOOST_CHECK_THROW(backend->channel_moments(x, four, short_sums), ls::UsageError);
-  BOOST_CHECK_THROW(backend->channel_moments(x, four, empty({2, 4})), ls::UsageError);
-  BOOST_CHECK_THROW(backend->channel_moments(empty({2, 4, 3}), four, sums), ls::UsageError);
-  BOOST_CHECK_THROW(backend->batch_norm(x, four, four, four, four, empty({2, 4, 3, 2})), ls::UsageError);
-  BOOST_CHECK_THROW(backend->batch_norm(x, four, four, five, four, x), ls::UsageError);
-  const ls::Tensor count = backend->empty({}, ls::DType::float64, 1);
+  const auto empty = [&](Shape shape) { return backend->empty(shape, DType::float32, 1); };
+  const Tensor x = empty({2, 4, 3, 3}), four = empty({4}), five = empty({5});
+  const Tensor sums = unwritten_sums(*backend, 4), short_sums = unwritten_sums(*backend, 3);
+  BOOST_CHECK_THROW(backend->channel_moments(x, five, sums), UsageError);
+  BOOST_CHECK_THROW(backend->channel_moments(x, four, short_sums), UsageError);
+  BOOST_CHECK_THROW(backend->channel_moments(x, four, empty({2, 4})), UsageError);
+  BOOST_CHECK_THROW(backend->channel_moments(empty({2, 4, 3}), four, sums), UsageError);
+  BOOST_CHECK_THROW(backend->batch_norm(x, four, four, four, four, empty({2, 4, 3, 2})), UsageError);
+  BOOST_CHECK_THROW(backend->batch_norm(x, four, four, five, four, x), UsageError);
+  const Tensor count = backend->empty({}, DType::float64, 1);
   backend->fill(count, 18);
-  const ls::Tensor blocked = backend->empty({2, 4, 3, 3}, ls::DType::float32, 8);
-  BOOST_CHECK_THROW(backend->batch_norm_backward_sums(x, blocked, four, four, sums), ls::UsageError);
+  const Tensor blocked = backend->empty({2, 4, 3, 3}, DType::float32, 8);
+  BOOST_CHECK_THROW(backend->batch_norm_backward_sums(x, blocked, four, four, sums), UsageError);
   BOOST_CHECK_THROW(backend->batch_norm_backward_input(x, x, four, four, four, short_sums, count, x),
-                    ls::UsageError);
+                    UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -9,6 +9,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(bfloat16)
 
 using kernels::Activation;
 using kernels::Backend;
@@ -476,5 +477,6 @@ BOOST_FIXTURE_TEST_CASE(nothing_in_nothing_out, Fixture) {
   for (const float x : floats(dweight)) BOOST_TEST(x == 0);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -4,6 +4,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(bfloat16_fused)
 
 using kernels::Activation;
 using kernels::Backend;
@@ -88,5 +89,6 @@ BOOST_AUTO_TEST_CASE(what_a_relu_lets_through_to_batch_norm) {
 
 BOOST_AUTO_TEST_SUITE_END()
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -5,11 +5,9 @@
 #include "kernels/cpu/winograd.h"
 #include "kernels/images.h"
 
-namespace ls = lockstep;
-namespace kernels = lockstep::kernels;
-using namespace lockstep::kernels::test;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(convolution)
 
 struct Problem {
   Images x, weight, y;  // weight: [O, C / groups, kh, kw]
@@ -100,17 +98,17 @@ Images expected_weight_gradient(const Problem& p) {
 }
 
 void check_all_passes(kernels::Backend& backend, const Problem& p, const std::vector<double>& bias) {
-  const ls::Tensor weight = stored(backend, p.weight, 1), x = stored(backend, p.x, p.x_block),
-                   dy = stored(backend, p.y, p.y_block);
-  const ls::Tensor y = unwritten(backend, p.y.shape(), p.y_block);
-  backend.convolution(x, weight, bias.empty() ? ls::Tensor() : stored(backend, bias, {p.y.c}), p.geometry, y);
+  const Tensor weight = stored(backend, p.weight, 1), x = stored(backend, p.x, p.x_block),
+               dy = stored(backend, p.y, p.y_block);
+  const Tensor y = unwritten(backend, p.y.shape(), p.y_block);
+  backend.convolution(x, weight, bias.empty() ? Tensor() : stored(backend, bias, {p.y.c}), p.geometry, y);
   check_close(loaded(y), expected_output(p, bias));
 
-  const ls::Tensor dx = unwritten(backend, p.x.shape(), p.x_block);
+  const Tensor dx = unwritten(backend, p.x.shape(), p.x_block);
   backend.convolution_backward_input(dy, weight, p.geometry, dx);
   check_close(loaded(dx), expected_input_gradient(p));
 
-  const ls::Tensor dweight = unwritten(backend, p.weight.shape());
+  const Tensor dweight = unwritten(backend, p.weight.shape());
   backend.convolution_backward_weight(x, dy, p.geometry, dweight, false);
   Images gradient = expected_weight_gradient(p);
   check_close(loaded(dweight), gradient);
@@ -119,11 +117,9 @@ void check_all_passes(kernels::Backend& backend, const Problem& p, const std::ve
   check_close(loaded(dweight), gradient);
 }
 
-bool same_bits(const ls::Tensor& a, const ls::Tensor& b) {
+bool same_bits(const Tensor& a, const Tensor& b) {
   return a.bytes() == b.bytes() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
 }
-
-}  // namespace
 
 BOOST_AUTO_TEST_CASE(all_passes_agree_with_naive_loops_in_any_layout_and_geometry) {
   Draws draws;
@@ -223,11 +219,11 @@ BOOST_AUTO_TEST_CASE(winograd_has_the_same_bits_with_any_number_of_threads_and_i
     for (const auto& [threads, block] :
          {std::pair{1, 8}, std::pair{2, 8}, std::pair{3, 16}, std::pair{1, 1}}) {
       const auto backend = kernels::make_cpu_backend(threads);
-      const ls::Tensor weight = stored(*backend, problem.weight, 1), x = stored(*backend, problem.x, block),
-                       upstream = stored(*backend, problem.y, block);
-      const ls::Tensor out = unwritten(*backend, problem.y.shape(), block),
-                       input_gradient = unwritten(*backend, problem.x.shape(), block),
-                       weight_gradient = unwritten(*backend, problem.weight.shape());
+      const Tensor weight = stored(*backend, problem.weight, 1), x = stored(*backend, problem.x, block),
+                   upstream = stored(*backend, problem.y, block);
+      const Tensor out = unwritten(*backend, problem.y.shape(), block),
+                   input_gradient = unwritten(*backend, problem.x.shape(), block),
+                   weight_gradient = unwritten(*backend, problem.weight.shape());
       backend->convolution(x, weight, {}, problem.geometry, out);
       backend->convolution_backward_input(upstream, weight, problem.geometry, input_gradient);
       backend->convolution_backward_weight(x, upstream, problem.geometry, weight_gradient, false);
@@ -268,17 +264,17 @@ BOOST_AUTO_TEST_CASE(an_image_does_not_depend_on_the_batch_it_is_in) {
           draws, 7, channels, size, size, channels, kernel, kernel,
           {static_cast<int>(draws.between(1, 2)), static_cast<int>(kernel / 2), draws.one_of({1, 1, 2})});
       BOOST_TEST_CONTEXT("block " << block << ", " << threads << " threads, " << problem) {
-        const ls::Tensor weight = stored(*backend, problem.weight, 1), x = stored(*backend, problem.x, block),
-                         dy = stored(*backend, problem.y, block);
-        const ls::Tensor y = unwritten(*backend, problem.y.shape(), block),
-                         dx = unwritten(*backend, problem.x.shape(), block);
+        const Tensor weight = stored(*backend, problem.weight, 1), x = stored(*backend, problem.x, block),
+                     dy = stored(*backend, problem.y, block);
+        const Tensor y = unwritten(*backend, problem.y.shape(), block),
+                     dx = unwritten(*backend, problem.x.shape(), block);
         backend->convolution(x, weight, {}, problem.geometry, y);
         backend->convolution_backward_input(dy, weight, problem.geometry, dx);
         for (const auto& [begin, end] : {std::array{0, 1}, std::array{6, 7}, std::array{1, 4}}) {
-          const ls::Tensor y_part = backend->empty(y.rows(begin, end).shape(), ls::DType::float32, block);
+          const Tensor y_part = backend->empty(y.rows(begin, end).shape(), DType::float32, block);
           backend->convolution(x.rows(begin, end), weight, {}, problem.geometry, y_part);
           BOOST_TEST(same_bits(y_part, y.rows(begin, end)), "output");
-          const ls::Tensor dx_part = backend->empty(dx.rows(begin, end).shape(), ls::DType::float32, block);
+          const Tensor dx_part = backend->empty(dx.rows(begin, end).shape(), DType::float32, block);
           backend->convolution_backward_input(dy.rows(begin, end), weight, problem.geometry, dx_part);
           BOOST_TEST(same_bits(dx_part, dx.rows(begin, end)), "input gradient");
         }
@@ -291,7 +287,7 @@ BOOST_AUTO_TEST_CASE(a_repeated_call_gives_the_same_bits) {
   Draws draws;
   SEEDED {
     const Problem problem = make_problem(draws, 3, 16, 9, 9, 24, 3, 3, {1, 1, 1});
-    std::vector<ls::Tensor> gradients;
+    std::vector<Tensor> gradients;
     const auto backend = kernels::make_cpu_backend(2);
     for (int repeat = 0; repeat < 3; ++repeat) {
       gradients.push_back(unwritten(*backend, problem.weight.shape()));
@@ -351,7 +347,7 @@ BOOST_AUTO_TEST_CASE(channel_sums_add_over_batch_and_places) {
           draws.images(draws.between(0, 3), draws.between(1, 40), draws.between(0, 9), draws.between(1, 9));
       const int block = draws.block(dy.c);
       std::vector<double> expected = draws.normals(dy.c);
-      const ls::Tensor dbias = stored(*backend, expected, {dy.c});
+      const Tensor dbias = stored(*backend, expected, {dy.c});
       for_each_place(dy, [&](auto i, auto c, auto h, auto w) {
         expected[static_cast<std::size_t>(c)] += dy.at(i, c, h, w);
       });
@@ -365,19 +361,23 @@ BOOST_AUTO_TEST_CASE(channel_sums_add_over_batch_and_places) {
 
 BOOST_AUTO_TEST_CASE(shapes_that_do_not_fit_are_refused) {
   const auto backend = kernels::make_cpu_backend();
-  const auto empty = [&](ls::Shape shape) { return backend->empty(shape, ls::DType::float32, 1); };
-  const ls::Tensor x = empty({2, 4, 5, 5}), weight = empty({6, 4, 3, 3}), y = empty({2, 6, 3, 3});
-  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {1, 1, 1}, y), ls::UsageError);
-  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {1, 0, 2}, y), ls::UsageError);
-  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {0, 0, 1}, y), ls::UsageError);
-  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {1, -1, 1}, y), ls::UsageError);
-  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {1, 0, 0}, y), ls::UsageError);
-  BOOST_CHECK_THROW(backend->convolution(x, weight, empty({5}), {1, 0, 1}, y), ls::UsageError);
-  BOOST_CHECK_THROW(backend->convolution(x, empty({6, 4, 7, 7}), {}, {1, 0, 1}, y), ls::UsageError);
-  BOOST_CHECK_THROW(backend->convolution(empty({2, 5, 5}), weight, {}, {1, 0, 1}, y), ls::UsageError);
-  BOOST_CHECK_THROW(backend->convolution(x, empty({6, 3, 3, 3}), {}, {1, 0, 1}, y), ls::UsageError);
-  BOOST_CHECK_THROW(backend->convolution_backward_input(x, weight, {1, 0, 1}, y), ls::UsageError);
-  BOOST_CHECK_THROW(backend->convolution_backward_weight(x, x, {1, 0, 1}, weight, false), ls::UsageError);
-  const ls::Tensor wide = backend->empty({2, 4, 5, 5}, ls::DType::float64, 1);
-  BOOST_CHECK_THROW(backend->convolution(wide, weight, {}, {1, 0, 1}, y), ls::UsageError);
+  const auto empty = [&](Shape shape) { return backend->empty(shape, DType::float32, 1); };
+  const Tensor x = empty({2, 4, 5, 5}), weight = empty({6, 4, 3, 3}), y = empty({2, 6, 3, 3});
+  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {1, 1, 1}, y), UsageError);
+  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {1, 0, 2}, y), UsageError);
+  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {0, 0, 1}, y), UsageError);
+  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {1, -1, 1}, y), UsageError);
+  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {1, 0, 0}, y), UsageError);
+  BOOST_CHECK_THROW(backend->convolution(x, weight, empty({5}), {1, 0, 1}, y), UsageError);
+  BOOST_CHECK_THROW(backend->convolution(x, empty({6, 4, 7, 7}), {}, {1, 0, 1}, y), UsageError);
+  BOOST_CHECK_THROW(backend->convolution(empty({2, 5, 5}), weight, {}, {1, 0, 1}, y), UsageError);
+  BOOST_CHECK_THROW(backend->convolution(x, empty({6, 3, 3, 3}), {}, {1, 0, 1}, y), UsageError);
+  BOOST_CHECK_THROW(backend->convolution_backward_input(x, weight, {1, 0, 1}, y), UsageError);
+  BOOST_CHECK_THROW(backend->convolution_backward_weight(x, x, {1, 0, 1}, weight, false), UsageError);
+  const Tensor wide = backend->empty({2, 4, 5, 5}, DType::float64, 1);
+  BOOST_CHECK_THROW(backend->convolution(wide, weight, {}, {1, 0, 1}, y), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -4,6 +4,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(dense_plan)
 
 using kernels::DensePass;
 using kernels::DenseProblem;
@@ -57,5 +58,6 @@ BOOST_AUTO_TEST_CASE(products_with_packed_weights_are_those_of_the_backend) {
   BOOST_TEST(packed_plans > 0);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

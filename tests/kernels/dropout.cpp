@@ -4,6 +4,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(dropout)
 
 using kernels::make_cpu_backend;
 
@@ -63,5 +64,6 @@ BOOST_AUTO_TEST_CASE(p_of_zero_keeps_everything_and_p_of_one_is_refused) {
   for (const float p : {1.0f, -0.1f, NAN}) BOOST_CHECK_THROW(backend->dropout(x, p, key, y), UsageError);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -4,6 +4,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(elementwise)
 
 using kernels::make_cpu_backend;
 
@@ -96,5 +97,6 @@ BOOST_AUTO_TEST_CASE(bfloat16_rounds_to_nearest_even_and_back_is_exact) {
   BOOST_CHECK_THROW(backend->copy(x, Tensor::empty({5})), UsageError);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

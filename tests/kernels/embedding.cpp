@@ -4,6 +4,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(embedding)
 
 using kernels::make_cpu_backend;
 
@@ -55,5 +56,6 @@ BOOST_AUTO_TEST_CASE(an_index_outside_the_table_is_named) {
   }
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

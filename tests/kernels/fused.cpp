@@ -3,14 +3,12 @@
 
 #include "kernels/images.h"
 
-namespace ls = lockstep;
-namespace kernels = lockstep::kernels;
-using namespace lockstep::kernels::test;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(fused)
 
 template <class T = float>
-void check_same_bits(const ls::Tensor& fused, const ls::Tensor& apart, const char* what) {
+void check_same_bits(const Tensor& fused, const Tensor& apart, const char* what) {
   BOOST_REQUIRE(fused.shape() == apart.shape());
   const T *a = fused.data<T>(), *b = apart.data<T>();
   for (std::int64_t i = 0; i < apart.stored_numel(); ++i) {
@@ -26,23 +24,23 @@ struct Normalised {
       : backend(kernels::make_cpu_backend(draws.one_of({1, 1, 3}))),
         channels(draws.one_of<std::int64_t>({1, 3, 5, 8, 10, 16, 32, 40, 70})),
         matrix(draws.between(0, 3) == 0),
-        shape(matrix ? ls::Shape{draws.between(0, 40), channels}
-                     : ls::Shape{draws.between(0, 5), channels, draws.between(0, 13), draws.between(1, 33)}),
+        shape(matrix ? Shape{draws.between(0, 40), channels}
+                     : Shape{draws.between(0, 5), channels, draws.between(0, 13), draws.between(1, 33)}),
         block(matrix ? 1 : draws.block(channels)) {
-    for (ls::Tensor* const tensor : {&x, &dy, &beside, &shortcut}) *tensor = drawn(draws);
-    for (ls::Tensor* const tensor : {&mean, &inv_std, &weight, &bias})
+    for (Tensor* const tensor : {&x, &dy, &beside, &shortcut}) *tensor = drawn(draws);
+    for (Tensor* const tensor : {&mean, &inv_std, &weight, &bias})
       *tensor = stored(*backend, draws.normals(channels), {channels});
   }
 
-  ls::Tensor drawn(Draws& draws) const {
+  Tensor drawn(Draws& draws) const {
     if (matrix) return stored(*backend, draws.normals(shape.numel()), shape);
     return stored(*backend, draws.images(shape[0], shape[1], shape[2], shape[3]), block);
   }
-  ls::Tensor empty() const { return unwritten(*backend, shape, block); }
-  ls::Tensor sums() const { return backend->empty({2, channels}, ls::DType::float64); }
+  Tensor empty() const { return unwritten(*backend, shape, block); }
+  Tensor sums() const { return backend->empty({2, channels}, DType::float64); }
   /// y, and what the ReLU was applied to.
-  ls::Tensor relu_of_norm(const ls::Tensor& added) const {
-    const ls::Tensor y = empty();
+  Tensor relu_of_norm(const Tensor& added) const {
+    const Tensor y = empty();
     backend->batch_norm(x, mean, inv_std, weight, bias, y);
     if (added) backend->add(y, added, y);
     backend->activation(kernels::Activation::relu, y, y);
@@ -52,9 +50,9 @@ struct Normalised {
   std::unique_ptr<kernels::Backend> backend;
   std::int64_t channels;
   bool matrix;
-  ls::Shape shape;
+  Shape shape;
   int block;
-  ls::Tensor x, dy, beside, shortcut, mean, inv_std, weight, bias;
+  Tensor x, dy, beside, shortcut, mean, inv_std, weight, bias;
 };
 
 template <class Body>
@@ -68,12 +66,10 @@ void for_random_norms(const Body& body) {
   }
 }
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(batch_norm_relu_is_batch_norm_then_the_sum_then_relu) {
   for_random_norms([](const Normalised& p) {
-    for (const ls::Tensor& shortcut : {ls::Tensor(), p.shortcut}) {
-      const ls::Tensor y = p.empty();
+    for (const Tensor& shortcut : {Tensor(), p.shortcut}) {
+      const Tensor y = p.empty();
       p.backend->batch_norm_relu(p.x, p.mean, p.inv_std, p.weight, p.bias, shortcut, y);
       check_same_bits(y, p.relu_of_norm(shortcut), "y");
     }
@@ -82,7 +78,7 @@ BOOST_AUTO_TEST_CASE(batch_norm_relu_is_batch_norm_then_the_sum_then_relu) {
 
 BOOST_AUTO_TEST_CASE(batch_norm_relu_keeps_a_nan) {
   const auto backend = kernels::make_cpu_backend();
-  const ls::Tensor x = backend->empty({1, 1}), one = backend->empty({1}), y = backend->empty({1, 1});
+  const Tensor x = backend->empty({1, 1}), one = backend->empty({1}), y = backend->empty({1, 1});
   backend->fill(x, std::numeric_limits<double>::quiet_NaN());
   backend->fill(one, 1);
   backend->batch_norm_relu(x, one, one, one, one, {}, y);
@@ -92,15 +88,15 @@ BOOST_AUTO_TEST_CASE(batch_norm_relu_keeps_a_nan) {
 BOOST_AUTO_TEST_CASE(batch_norm_relu_backward_is_that_of_relu_then_that_of_batch_norm) {
   for_random_norms([](const Normalised& p) {
     kernels::Backend& on = *p.backend;
-    const ls::Tensor y = p.relu_of_norm({}), gradient = p.empty(), count = on.empty({}, ls::DType::float64);
+    const Tensor y = p.relu_of_norm({}), gradient = p.empty(), count = on.empty({}, DType::float64);
     on.fill(count, 77);
     on.activation_backward(kernels::Activation::relu, y, p.dy, gradient);
-    const ls::Tensor apart = p.sums(), fused = p.sums();
+    const Tensor apart = p.sums(), fused = p.sums();
     on.batch_norm_backward_sums(gradient, p.x, p.mean, p.inv_std, apart);
     on.batch_norm_relu_backward_sums(p.dy, p.x, p.mean, p.inv_std, p.weight, p.bias, fused);
     check_same_bits<double>(fused, apart, "sums");
-    for (const ls::Tensor& counted : {ls::Tensor(), count}) {
-      const ls::Tensor dx_apart = p.empty(), dx = p.empty();
+    for (const Tensor& counted : {Tensor(), count}) {
+      const Tensor dx_apart = p.empty(), dx = p.empty();
       on.batch_norm_backward_input(gradient, p.x, p.mean, p.inv_std, p.weight, apart, counted, dx_apart);
       on.batch_norm_relu_backward_input(p.dy, p.x, p.mean, p.inv_std, p.weight, p.bias, apart, counted, dx);
       check_same_bits(dx, dx_apart, "dx");
@@ -111,10 +107,10 @@ BOOST_AUTO_TEST_CASE(batch_norm_relu_backward_is_that_of_relu_then_that_of_batch
 BOOST_AUTO_TEST_CASE(gated_backward_sums_are_those_of_the_gradients_sum_behind_the_relu) {
   for_random_norms([](const Normalised& p) {
     kernels::Backend& on = *p.backend;
-    const ls::Tensor y = p.relu_of_norm(p.shortcut);
-    for (const ls::Tensor& beside : {ls::Tensor(), p.beside}) {
-      const ls::Tensor upstream = p.empty(), gated_apart = p.empty(), gated = p.empty(), apart = p.sums(),
-                       fused = p.sums();
+    const Tensor y = p.relu_of_norm(p.shortcut);
+    for (const Tensor& beside : {Tensor(), p.beside}) {
+      const Tensor upstream = p.empty(), gated_apart = p.empty(), gated = p.empty(), apart = p.sums(),
+                   fused = p.sums();
       beside ? on.add(p.dy, beside, upstream) : on.copy(p.dy, upstream);
       on.activation_backward(kernels::Activation::relu, y, upstream, gated_apart);
       on.batch_norm_backward_sums(gated_apart, p.x, p.mean, p.inv_std, apart);
@@ -131,17 +127,17 @@ BOOST_AUTO_TEST_CASE(a_layer_norm_of_a_sum_is_the_sum_then_the_layer_norm) {
     for (int round = 0; round < 60; ++round) {
       const auto backend = kernels::make_cpu_backend(draws.one_of({1, 3}));
       const std::int64_t rows = draws.between(0, 150), width = draws.between(0, 70);
-      const ls::Shape shape{rows, width};
+      const Shape shape{rows, width};
       BOOST_TEST_CONTEXT(to_string(shape)) {
-        const auto draw = [&](const ls::Shape& s) { return stored(*backend, draws.normals(s.numel()), s); };
-        const auto empty = [&](const ls::Shape& s) { return unwritten(*backend, s); };
-        const ls::Tensor a = draw(shape), b = draw(shape), dy = draw(shape), beside = draw(shape),
-                         weight = draw({width}), bias = draw({width});
-        const ls::Tensor sum = empty(shape), y = empty(shape), mean = empty({rows}), inv_std = empty({rows});
-        const ls::Tensor sum_f = empty(shape), y_f = empty(shape), mean_f = empty({rows}),
-                         inv_std_f = empty({rows});
+        const auto draw = [&](const Shape& s) { return stored(*backend, draws.normals(s.numel()), s); };
+        const auto empty = [&](const Shape& s) { return unwritten(*backend, s); };
+        const Tensor a = draw(shape), b = draw(shape), dy = draw(shape), beside = draw(shape),
+                     weight = draw({width}), bias = draw({width});
+        const Tensor sum = empty(shape), y = empty(shape), mean = empty({rows}), inv_std = empty({rows});
+        const Tensor sum_f = empty(shape), y_f = empty(shape), mean_f = empty({rows}),
+                     inv_std_f = empty({rows});
         if (width == 0)
-          for (const ls::Tensor* const tensor : {&mean, &inv_std, &mean_f, &inv_std_f})
+          for (const Tensor* const tensor : {&mean, &inv_std, &mean_f, &inv_std_f})
             backend->fill(*tensor, 0);  // of nothing, and left alone
         backend->add(a, b, sum);
         backend->layer_norm(sum, weight, bias, 1e-5f, y, mean, inv_std);
@@ -151,9 +147,8 @@ BOOST_AUTO_TEST_CASE(a_layer_norm_of_a_sum_is_the_sum_then_the_layer_norm) {
         check_same_bits(mean_f, mean, "mean");
         check_same_bits(inv_std_f, inv_std, "inv_std");
 
-        const ls::Tensor own = empty(shape), total = empty(shape), fused = empty(shape),
-                         dweight = draw({width}), dbias = draw({width}), dweight_f = empty({width}),
-                         dbias_f = empty({width});
+        const Tensor own = empty(shape), total = empty(shape), fused = empty(shape), dweight = draw({width}),
+                     dbias = draw({width}), dweight_f = empty({width}), dbias_f = empty({width});
         backend->copy(dweight, dweight_f);
         backend->copy(dbias, dbias_f);
         backend->layer_norm_backward(dy, sum, weight, mean, inv_std, {}, own, dweight, dbias, true);
@@ -178,26 +173,26 @@ BOOST_AUTO_TEST_CASE(a_layer_and_its_activation_are_the_layer_then_the_activatio
           draws.one_of({Activation::relu, Activation::silu, Activation::gelu_erf, Activation::gelu_tanh});
       const bool has_bias = draws.between(0, 3) > 0, keeps = draws.between(0, 1) > 0;
       BOOST_TEST_CONTEXT(rows << " x " << in << " -> " << out) {
-        const auto draw = [&](const ls::Shape& s) { return stored(*backend, draws.normals(s.numel()), s); };
-        const auto empty = [&](const ls::Shape& s) { return unwritten(*backend, s); };
-        const ls::Tensor x = draw({rows, in}), weight = draw({out, in}), dy = draw({rows, out}),
-                         bias = has_bias ? draw({out}) : ls::Tensor();
-        const ls::Tensor before = empty({rows, out}), y = empty({rows, out}), before_f = empty({rows, out}),
-                         y_f = empty({rows, out});
+        const auto draw = [&](const Shape& s) { return stored(*backend, draws.normals(s.numel()), s); };
+        const auto empty = [&](const Shape& s) { return unwritten(*backend, s); };
+        const Tensor x = draw({rows, in}), weight = draw({out, in}), dy = draw({rows, out}),
+                     bias = has_bias ? draw({out}) : Tensor();
+        const Tensor before = empty({rows, out}), y = empty({rows, out}), before_f = empty({rows, out}),
+                     y_f = empty({rows, out});
         backend->linear(x, weight, bias, before);
         backend->activation(kind, before, y);
-        backend->linear_activation(kind, x, weight, bias, keeps ? before_f : ls::Tensor(), y_f);
+        backend->linear_activation(kind, x, weight, bias, keeps ? before_f : Tensor(), y_f);
         if (keeps) check_same_bits(before_f, before, "before");
         check_same_bits(y_f, y, "y");
 
-        const ls::Tensor product = empty({rows, in}), dx = empty({rows, in}), dx_f = empty({rows, in});
+        const Tensor product = empty({rows, in}), dx = empty({rows, in}), dx_f = empty({rows, in});
         backend->linear_backward_input(dy, weight, product);
         backend->activation_backward(kind, x, product, dx);
         backend->linear_backward_input_activation(kind, dy, weight, x, dx_f);
         check_same_bits(dx_f, dx, "dx");
 
-        const ls::Tensor dweight = draw({out, in}), dbias = draw({out}), dweight_f = empty({out, in}),
-                         dbias_f = empty({out});
+        const Tensor dweight = draw({out, in}), dbias = draw({out}), dweight_f = empty({out, in}),
+                     dbias_f = empty({out});
         backend->copy(dweight, dweight_f);
         backend->copy(dbias, dbias_f);
         for (const bool accumulate : {true, false}) {
@@ -211,3 +206,7 @@ BOOST_AUTO_TEST_CASE(a_layer_and_its_activation_are_the_layer_then_the_activatio
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -4,6 +4,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(group_norm)
 
 using kernels::make_cpu_backend;
 
@@ -104,5 +105,6 @@ BOOST_AUTO_TEST_CASE(groups_must_divide_the_channels) {
   BOOST_CHECK_THROW(backend->group_norm(x, 4, six, six, eps, x, four, four), UsageError);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -15,7 +15,7 @@
 
 #include "lockstep/kernels/backend.h"
 
-namespace lockstep::kernels::test {
+namespace lockstep::test {
 
 /// Plain [N, C, H, W] in double precision, for naive references.
 struct Images {
@@ -67,7 +67,7 @@ class Draws {
   std::mt19937 engine_;
 };
 
-#define SEEDED BOOST_TEST_CONTEXT("LOCKSTEP_TEST_SEED=" << lockstep::kernels::test::Draws::seed())
+#define SEEDED BOOST_TEST_CONTEXT("LOCKSTEP_TEST_SEED=" << lockstep::test::Draws::seed())
 
 inline std::size_t stored_place(const Images& images, int block, std::int64_t i, std::int64_t ch,
                                 std::int64_t y, std::int64_t x) {
@@ -88,7 +88,7 @@ void for_each_place(const Images& images, const Body& body) {
 }
 
 /// In channel blocks, padding lanes zero; made without the kernels under test.
-inline Tensor stored(Backend& backend, const Images& images, int block) {
+inline Tensor stored(kernels::Backend& backend, const Images& images, int block) {
   const Tensor tensor = backend.empty(images.shape(), DType::float32, block);
   float* to = tensor.data<float>();
   std::fill_n(to, tensor.stored_numel(), 0.0f);
@@ -98,7 +98,7 @@ inline Tensor stored(Backend& backend, const Images& images, int block) {
   return tensor;
 }
 
-inline Tensor stored(Backend& backend, const std::vector<double>& values, const Shape& shape) {
+inline Tensor stored(kernels::Backend& backend, const std::vector<double>& values, const Shape& shape) {
   const Tensor tensor = backend.empty(shape);
   std::transform(values.begin(), values.end(), tensor.data<float>(),
                  [](double v) { return static_cast<float>(v); });
@@ -106,7 +106,7 @@ inline Tensor stored(Backend& backend, const std::vector<double>& values, const 
 }
 
 /// Memory that every lane of must be written: not a number everywhere.
-inline Tensor unwritten(Backend& backend, const Shape& shape, int block = 1) {
+inline Tensor unwritten(kernels::Backend& backend, const Shape& shape, int block = 1) {
   const Tensor tensor = backend.empty(shape, DType::float32, block);
   std::fill_n(tensor.data<float>(), tensor.stored_numel(), std::numeric_limits<float>::quiet_NaN());
   return tensor;
@@ -155,4 +155,4 @@ inline void check_close(const Images& actual, const Images& expected) {
   check_close(actual.values, expected.values);
 }
 
-}  // namespace lockstep::kernels::test
+}  // namespace lockstep::test

@@ -4,6 +4,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(layer_norm)
 
 using kernels::make_cpu_backend;
 
@@ -125,5 +126,6 @@ BOOST_AUTO_TEST_CASE(wrong_shapes_are_refused) {
   BOOST_CHECK_THROW(backend->layer_norm(x, four, four, eps, x, four, three), UsageError);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

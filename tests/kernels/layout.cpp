@@ -1,9 +1,9 @@
 // Channel blocks and the way of images into them.
 #include "kernels/images.h"
 
-namespace ls = lockstep;
-namespace kernels = lockstep::kernels;
-using namespace lockstep::kernels::test;
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(layout)
 
 BOOST_AUTO_TEST_CASE(to_layout_places_every_element_and_comes_back) {
   Draws draws;
@@ -15,11 +15,11 @@ BOOST_AUTO_TEST_CASE(to_layout_places_every_element_and_comes_back) {
       const int from_block = draws.block(images.c), to_block = draws.block(images.c);
       BOOST_TEST_CONTEXT(to_string(images.shape())
                          << " from blocks of " << from_block << " to " << to_block) {
-        const ls::Tensor from = stored(*backend, images, from_block);
-        const ls::Tensor to = unwritten(*backend, images.shape(), to_block);
+        const Tensor from = stored(*backend, images, from_block);
+        const Tensor to = unwritten(*backend, images.shape(), to_block);
         backend->to_layout(from, to);
         BOOST_TEST(loaded(to).values == images.values);
-        const ls::Tensor back = unwritten(*backend, images.shape(), from_block);
+        const Tensor back = unwritten(*backend, images.shape(), from_block);
         backend->to_layout(to, back);
         BOOST_TEST(loaded(back).values == images.values);
       }
@@ -32,10 +32,10 @@ BOOST_AUTO_TEST_CASE(to_layout_copies_plain_tensors_of_any_rank) {
   Draws draws;
   SEEDED {
     const std::vector<double> values = draws.normals(12);
-    const ls::Tensor to = unwritten(*backend, {3, 4});
+    const Tensor to = unwritten(*backend, {3, 4});
     backend->to_layout(stored(*backend, values, {3, 4}), to);
     BOOST_TEST(plain_values(to) == values);
-    BOOST_CHECK_THROW(backend->to_layout(to, unwritten(*backend, {4, 3})), ls::UsageError);
+    BOOST_CHECK_THROW(backend->to_layout(to, unwritten(*backend, {4, 3})), UsageError);
   }
 }
 
@@ -47,7 +47,7 @@ BOOST_AUTO_TEST_CASE(images_are_normalised_per_channel_in_any_layout) {
       Images pixels(draws.between(0, 3), draws.between(1, 9), draws.between(1, 9), draws.between(1, 9));
       const int block = draws.block(pixels.c);
       const std::vector<double> scale = draws.normals(pixels.c), shift = draws.normals(pixels.c);
-      const ls::Tensor x = backend->empty(pixels.shape(), ls::DType::uint8, 1);
+      const Tensor x = backend->empty(pixels.shape(), DType::uint8, 1);
       Images expected = pixels;
       for (std::size_t i = 0; i < pixels.values.size(); ++i) {
         x.data<std::uint8_t>()[i] = static_cast<std::uint8_t>(draws.between(0, 255));
@@ -57,18 +57,17 @@ BOOST_AUTO_TEST_CASE(images_are_normalised_per_channel_in_any_layout) {
         const auto channel = static_cast<std::size_t>(c);
         expected.at(n, c, h, w) = pixels.at(n, c, h, w) * scale[channel] + shift[channel];
       });
-      const ls::Tensor y = unwritten(*backend, pixels.shape(), block);
+      const Tensor y = unwritten(*backend, pixels.shape(), block);
       backend->normalize_images(x, stored(*backend, scale, {pixels.c}), stored(*backend, shift, {pixels.c}),
                                 y);
       check_close(loaded(y), expected);
     }
-    const ls::Tensor x = backend->empty({1, 3, 2, 2}, ls::DType::uint8, 1),
-                     y = unwritten(*backend, {1, 3, 2, 2});
-    const ls::Tensor three = unwritten(*backend, {3}), two = unwritten(*backend, {2});
-    BOOST_CHECK_THROW(backend->normalize_images(x, two, three, y), ls::UsageError);
-    BOOST_CHECK_THROW(backend->normalize_images(y, three, three, y), ls::UsageError);
+    const Tensor x = backend->empty({1, 3, 2, 2}, DType::uint8, 1), y = unwritten(*backend, {1, 3, 2, 2});
+    const Tensor three = unwritten(*backend, {3}), two = unwritten(*backend, {2});
+    BOOST_CHECK_THROW(backend->normalize_images(x, two, three, y), UsageError);
+    BOOST_CHECK_THROW(backend->normalize_images(y, three, three, y), UsageError);
     BOOST_CHECK_THROW(backend->normalize_images(x, three, three, unwritten(*backend, {1, 3, 2, 3})),
-                      ls::UsageError);
+                      UsageError);
   }
 }
 
@@ -81,3 +80,7 @@ BOOST_AUTO_TEST_CASE(few_channels_stay_plain_and_many_are_blocked) {
     BOOST_TEST((block == 8 || block == 16));
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

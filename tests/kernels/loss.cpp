@@ -4,6 +4,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(loss)
 
 using kernels::CrossEntropy;
 using kernels::make_cpu_backend;
@@ -155,5 +156,6 @@ BOOST_AUTO_TEST_CASE(squared_error_equals_double_precision) {
   }
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

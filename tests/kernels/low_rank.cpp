@@ -11,6 +11,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(low_rank)
 
 using kernels::Backend;
 using kernels::Orthonormal;
@@ -221,5 +222,6 @@ BOOST_AUTO_TEST_CASE(threads_change_no_bit_of_an_expansion) {
   BOOST_TEST((alone.rest == shared.rest));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -4,6 +4,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(matmul)
 
 using kernels::make_cpu_backend;
 
@@ -151,5 +152,6 @@ BOOST_AUTO_TEST_CASE(wrong_shapes_and_types_are_refused_by_name) {
                         says("linear_backward_weight: dy"));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

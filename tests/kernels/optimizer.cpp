@@ -4,6 +4,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(optimizer)
 
 using kernels::AdamWStep;
 using kernels::EmaTarget;
@@ -149,5 +150,6 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused) {
   BOOST_CHECK_THROW(sgd(*backend, {{}, value, value, {}, {&target, 1}}), UsageError);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

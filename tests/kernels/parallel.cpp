@@ -9,6 +9,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(parallel)
 
 constexpr int threads = 4;
 
@@ -27,5 +28,6 @@ BOOST_AUTO_TEST_CASE(a_short_loop_ends_no_thread_of_a_long_one) {
   BOOST_TEST((ran_on(threads) == before));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

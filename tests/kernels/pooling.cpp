@@ -1,11 +1,9 @@
 // Pooling and upsampling against naive loops.
 #include "kernels/images.h"
 
-namespace ls = lockstep;
-namespace kernels = lockstep::kernels;
-using namespace lockstep::kernels::test;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(pooling)
 
 struct Problem {
   Images x, dy;
@@ -56,8 +54,6 @@ void for_window(const Problem& p, std::int64_t oh, std::int64_t ow, const Body& 
   }
 }
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(max_pool_finds_the_first_largest_and_sends_gradients_back_to_it) {
   for_random_problems(150, [](kernels::Backend& backend, Problem& p, Draws&) {
     for (double& value : p.x.values) value = std::round(value * 2);  // ties
@@ -72,9 +68,8 @@ BOOST_AUTO_TEST_CASE(max_pool_finds_the_first_largest_and_sends_gradients_back_t
       winners.at(i, c, oh, ow) = static_cast<double>(best_h * p.x.w + best_w);
       gradient.at(i, c, best_h, best_w) += p.dy.at(i, c, oh, ow);
     });
-    const ls::Tensor y = unwritten(backend, p.dy.shape(), p.block),
-                     dx = unwritten(backend, p.x.shape(), p.block);
-    const ls::Tensor places = backend.empty(p.dy.shape(), ls::DType::int32, p.block);
+    const Tensor y = unwritten(backend, p.dy.shape(), p.block), dx = unwritten(backend, p.x.shape(), p.block);
+    const Tensor places = backend.empty(p.dy.shape(), DType::int32, p.block);
     std::fill_n(places.data<std::int32_t>(), places.stored_numel(), -1);
     backend.max_pool(stored(backend, p.x, p.block), p.geometry, y, places);
     BOOST_TEST(loaded(y).values == expected.values);
@@ -89,9 +84,9 @@ BOOST_AUTO_TEST_CASE(max_pool_lets_not_a_number_through) {
   for (const std::size_t bad : {0u, 1u, 2u, 3u}) {
     std::vector<double> values{1, 2, 3, 4};
     values[bad] = std::numeric_limits<double>::quiet_NaN();
-    const ls::Tensor y = backend->empty({1, 1, 1, 1}, ls::DType::float32, 1);
+    const Tensor y = backend->empty({1, 1, 1, 1}, DType::float32, 1);
     backend->max_pool(stored(*backend, values, {1, 1, 2, 2}), {2, 2, 0}, y,
-                      backend->empty({1, 1, 1, 1}, ls::DType::int32, 1));
+                      backend->empty({1, 1, 1, 1}, DType::int32, 1));
     BOOST_TEST(std::isnan(y.data<float>()[0]));
   }
 }
@@ -106,8 +101,7 @@ BOOST_AUTO_TEST_CASE(average_pool_counts_padding_and_spreads_gradients) {
         gradient.at(i, c, h, w) += p.dy.at(i, c, oh, ow) / area;
       });
     });
-    const ls::Tensor y = unwritten(backend, p.dy.shape(), p.block),
-                     dx = unwritten(backend, p.x.shape(), p.block);
+    const Tensor y = unwritten(backend, p.dy.shape(), p.block), dx = unwritten(backend, p.x.shape(), p.block);
     backend.average_pool(stored(backend, p.x, p.block), p.geometry, y);
     check_close(loaded(y), expected);
     backend.average_pool_backward(stored(backend, p.dy, p.block), p.geometry, dx);
@@ -126,8 +120,8 @@ BOOST_AUTO_TEST_CASE(global_average_pool_is_the_mean_over_places) {
       expected[at] += p.x.at(i, c, h, w) / places;
       gradient.at(i, c, h, w) = dy[at] / places;
     });
-    const ls::Shape pooled = draws.between(0, 1) ? ls::Shape{p.x.n, p.x.c} : ls::Shape{p.x.n, p.x.c, 1, 1};
-    const ls::Tensor y = unwritten(backend, pooled), dx = unwritten(backend, p.x.shape(), p.block);
+    const Shape pooled = draws.between(0, 1) ? Shape{p.x.n, p.x.c} : Shape{p.x.n, p.x.c, 1, 1};
+    const Tensor y = unwritten(backend, pooled), dx = unwritten(backend, p.x.shape(), p.block);
     backend.global_average_pool(stored(backend, p.x, p.block), y);
     check_close(plain_values(y), expected);
     backend.global_average_pool_backward(stored(backend, dy, pooled), dx);
@@ -144,8 +138,7 @@ BOOST_AUTO_TEST_CASE(upsampling_repeats_places_and_adds_their_gradients) {
       expected.at(i, c, h, w) = p.x.at(i, c, h / scale, w / scale);
       gradient.at(i, c, h / scale, w / scale) += dy.at(i, c, h, w);
     });
-    const ls::Tensor y = unwritten(backend, dy.shape(), p.block),
-                     dx = unwritten(backend, p.x.shape(), p.block);
+    const Tensor y = unwritten(backend, dy.shape(), p.block), dx = unwritten(backend, p.x.shape(), p.block);
     backend.upsample_nearest(stored(backend, p.x, p.block), static_cast<int>(scale), y);
     BOOST_TEST(loaded(y).values == expected.values);
     backend.upsample_nearest_backward(stored(backend, dy, p.block), static_cast<int>(scale), dx);
@@ -155,26 +148,29 @@ BOOST_AUTO_TEST_CASE(upsampling_repeats_places_and_adds_their_gradients) {
 
 BOOST_AUTO_TEST_CASE(shapes_that_do_not_fit_are_refused) {
   const auto backend = kernels::make_cpu_backend();
-  const auto empty = [&](ls::Shape shape, ls::DType dtype = ls::DType::float32, int block = 1) {
+  const auto empty = [&](Shape shape, DType dtype = DType::float32, int block = 1) {
     return backend->empty(shape, dtype, block);
   };
-  const ls::Tensor x = empty({2, 3, 4, 4}), y = empty({2, 3, 2, 2}),
-                   places = empty({2, 3, 2, 2}, ls::DType::int32);
-  BOOST_CHECK_THROW(backend->max_pool(x, {2, 1, 0}, y, places), ls::UsageError);
-  BOOST_CHECK_THROW(backend->max_pool(x, {2, 2, 0}, y, y), ls::UsageError);
-  BOOST_CHECK_THROW(backend->max_pool(x, {2, 0, 0}, y, places), ls::UsageError);
-  BOOST_CHECK_THROW(backend->max_pool(x, {2, 2, 2}, y, places), ls::UsageError);
-  BOOST_CHECK_THROW(backend->max_pool(x, {5, 1, 0}, y, places), ls::UsageError);
-  BOOST_CHECK_THROW(backend->max_pool(x, {2, 2, 0}, empty({2, 3, 2, 2}, ls::DType::float32, 8), places),
-                    ls::UsageError);
-  BOOST_CHECK_THROW(backend->max_pool_backward(x, places, {2, 2, 0}, x), ls::UsageError);
-  BOOST_CHECK_THROW(backend->average_pool(x, {2, 2, 0}, x), ls::UsageError);
-  BOOST_CHECK_THROW(backend->average_pool(empty({3, 4, 4}), {2, 2, 0}, y), ls::UsageError);
-  BOOST_CHECK_THROW(backend->average_pool_backward(x, {2, 2, 0}, x), ls::UsageError);
-  BOOST_CHECK_THROW(backend->global_average_pool(x, empty({2, 4})), ls::UsageError);
-  BOOST_CHECK_THROW(backend->global_average_pool(empty({2, 3, 0, 4}), empty({2, 3})), ls::UsageError);
-  BOOST_CHECK_THROW(backend->global_average_pool_backward(empty({2, 4}), x), ls::UsageError);
-  BOOST_CHECK_THROW(backend->upsample_nearest(y, 3, x), ls::UsageError);
-  BOOST_CHECK_THROW(backend->upsample_nearest(y, 0, x), ls::UsageError);
-  BOOST_CHECK_THROW(backend->upsample_nearest_backward(y, 2, x), ls::UsageError);
+  const Tensor x = empty({2, 3, 4, 4}), y = empty({2, 3, 2, 2}), places = empty({2, 3, 2, 2}, DType::int32);
+  BOOST_CHECK_THROW(backend->max_pool(x, {2, 1, 0}, y, places), UsageError);
+  BOOST_CHECK_THROW(backend->max_pool(x, {2, 2, 0}, y, y), UsageError);
+  BOOST_CHECK_THROW(backend->max_pool(x, {2, 0, 0}, y, places), UsageError);
+  BOOST_CHECK_THROW(backend->max_pool(x, {2, 2, 2}, y, places), UsageError);
+  BOOST_CHECK_THROW(backend->max_pool(x, {5, 1, 0}, y, places), UsageError);
+  BOOST_CHECK_THROW(backend->max_pool(x, {2, 2, 0}, empty({2, 3, 2, 2}, DType::float32, 8), places),
+                    UsageError);
+  BOOST_CHECK_THROW(backend->max_pool_backward(x, places, {2, 2, 0}, x), UsageError);
+  BOOST_CHECK_THROW(backend->average_pool(x, {2, 2, 0}, x), UsageError);
+  BOOST_CHECK_THROW(backend->average_pool(empty({3, 4, 4}), {2, 2, 0}, y), UsageError);
+  BOOST_CHECK_THROW(backend->average_pool_backward(x, {2, 2, 0}, x), UsageError);
+  BOOST_CHECK_THROW(backend->global_average_pool(x, empty({2, 4})), UsageError);
+  BOOST_CHECK_THROW(backend->global_average_pool(empty({2, 3, 0, 4}), empty({2, 3})), UsageError);
+  BOOST_CHECK_THROW(backend->global_average_pool_backward(empty({2, 4}), x), UsageError);
+  BOOST_CHECK_THROW(backend->upsample_nearest(y, 3, x), UsageError);
+  BOOST_CHECK_THROW(backend->upsample_nearest(y, 0, x), UsageError);
+  BOOST_CHECK_THROW(backend->upsample_nearest_backward(y, 2, x), UsageError);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

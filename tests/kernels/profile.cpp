@@ -7,6 +7,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(profile)
 
 using namespace kernels;
 
@@ -124,5 +125,6 @@ BOOST_FIXTURE_TEST_CASE(ceilings_are_what_a_product_and_a_copy_reach, Profiled) 
   BOOST_TEST(profile.operations().empty());
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

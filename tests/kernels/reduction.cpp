@@ -4,6 +4,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(reduction)
 
 using kernels::make_cpu_backend;
 
@@ -59,5 +60,6 @@ BOOST_AUTO_TEST_CASE(block_sums_equal_double_precision_and_ignore_neighbours) {
   }
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

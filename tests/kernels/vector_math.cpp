@@ -7,8 +7,11 @@
 
 #include "lockstep/base/processor.h"
 
-namespace lockstep::kernels {
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(vector_math)
+
+using namespace kernels;
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
@@ -71,5 +74,6 @@ BOOST_AUTO_TEST_CASE(normal_distribution_reaches_its_limits) {
   BOOST_TEST(std::isnan(normal(std::numeric_limits<float>::quiet_NaN()).cdf));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
-}  // namespace lockstep::kernels
+}  // namespace lockstep::test

@@ -9,9 +9,11 @@
 #include "lockstep/models/registry.h"
 #include "support/backend_under_test.h"
 #include "support/golden.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(golden_models, *golden())
 
 models::ModelConfig config_of(const nlohmann::json& model) {
   models::ModelConfig config;
@@ -106,5 +108,6 @@ BOOST_AUTO_TEST_CASE(in_bf16_models_stay_near) {
   });
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -9,6 +9,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(recompute)
 
 struct Work {
   models::ModelConfig config;
@@ -93,5 +94,6 @@ BOOST_AUTO_TEST_CASE(a_further_block_takes_the_memory_of_its_input_and_its_gradi
   BOOST_TEST(kept >= sizeof(float) * (4 * image + gradients));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

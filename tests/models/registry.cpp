@@ -9,6 +9,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(registry)
 
 using models::ModelConfig;
 using Names = std::vector<std::string>;
@@ -239,5 +240,6 @@ BOOST_AUTO_TEST_CASE(the_summary_counts_parameters_and_names_frozen_ones) {
 
 BOOST_AUTO_TEST_SUITE_END()
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -13,6 +13,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(steady_state)
 
 struct Work {
   models::ModelConfig config;
@@ -88,5 +89,6 @@ BOOST_AUTO_TEST_CASE(steps_after_the_third_allocate_nothing) { check_steps_after
 
 BOOST_AUTO_TEST_CASE(nor_do_they_on_two_threads) { check_steps_after_the_third(2); }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -11,6 +11,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(batch_norm, *ranks(1, 2, 3, 4))
 
 constexpr std::int64_t channels = 5, places = 6;
 
@@ -196,5 +197,6 @@ BOOST_AUTO_TEST_CASE(ranks_of_a_sync_layer_compute_what_one_rank_would) {
 
 BOOST_AUTO_TEST_SUITE_END()
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

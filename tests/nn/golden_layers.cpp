@@ -18,6 +18,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(golden_layers, *golden() * ranks(1, 2, 4))
 
 /// Keeps what one pass hands over, to be added over the ranks afterwards.
 class PassSink final : public GradientSink {
@@ -312,5 +313,6 @@ BOOST_AUTO_TEST_CASE(every_layer_agrees_with_pytorch) { check_layers(DType::floa
 
 BOOST_AUTO_TEST_CASE(in_bf16_every_layer_stays_near) { check_layers(DType::bfloat16); }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

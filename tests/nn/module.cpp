@@ -16,6 +16,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(module)
 
 using Names = std::vector<std::string>;
 
@@ -176,5 +177,6 @@ BOOST_AUTO_TEST_CASE(layers_refuse_impossible_settings) {
 
 BOOST_AUTO_TEST_SUITE_END()
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -8,20 +8,20 @@
 #include "optim/made_up_model.h"
 #include "support/allocations.h"
 
-namespace lockstep::optim {
-
-using test::UsualModel;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(allocation)
+
+using namespace optim;
 
 struct WithGradients : UsualModel {
   WithGradients() { model.make_gradients(0); }
 };
 
 /// Allocations of the steps after the first.
-long allocations_in(test::MadeUpModel& model, Optimizer& optimizer, Ema* ema) {
+long allocations_in(MadeUpModel& model, Optimizer& optimizer, Ema* ema) {
   const Schedule schedule{.kind = Schedule::Kind::cosine, .warmup_steps = 2};
-  std::optional<test::AllocationCount> count;
+  std::optional<AllocationCount> count;
   std::size_t reserved_bytes = 0;
   for (int step = 0; step < 5; ++step) {
     if (step == 1) {
@@ -35,8 +35,6 @@ long allocations_in(test::MadeUpModel& model, Optimizer& optimizer, Ema* ema) {
   BOOST_TEST(model.backend().reserved_bytes() == reserved_bytes);
   return made;
 }
-
-}  // namespace
 
 BOOST_FIXTURE_TEST_CASE(adamw_with_attached_averages, WithGradients) {
   Ema ema(model.state(), model.backend(), {0.9, 0.99, 0.999});
@@ -57,4 +55,6 @@ BOOST_FIXTURE_TEST_CASE(sgd_with_momentum_and_without, WithGradients) {
   BOOST_TEST(allocations_in(model, plain, nullptr) == 0);
 }
 
-}  // namespace lockstep::optim
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -9,15 +9,11 @@
 #include "lockstep/optim/sgd.h"
 #include "optim/made_up_model.h"
 
-namespace lockstep::optim {
-
-using test::MadeUpModel;
-using test::normal;
-using test::says;
-using test::UsualModel;
-using test::values;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(ema)
+
+using namespace optim;
 
 Tensor whole_numbers(std::int64_t number) {
   Tensor tensor = Tensor::empty({}, DType::int64);
@@ -44,8 +40,6 @@ void train(MadeUpModel& model, Ema* ema, const Options& options, How how) {
     if (how == How::apart) ema->update();
   }
 }
-
-}  // namespace
 
 BOOST_FIXTURE_TEST_CASE(shadows_start_as_copies, UsualModel) {
   const Ema ema(model.state(), model.backend(), {0.9, 0.5});
@@ -290,4 +284,6 @@ BOOST_FIXTURE_TEST_CASE(bad_rates_and_names_are_errors, UsualModel) {
   BOOST_CHECK_THROW(ema_buffers_named("copies"), UsageError);
 }
 
-}  // namespace lockstep::optim
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

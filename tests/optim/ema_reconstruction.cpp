@@ -8,14 +8,11 @@
 
 #include "optim/made_up_model.h"
 
-namespace lockstep::optim {
-
-using test::MadeUpModel;
-using test::normal;
-using test::says;
-using test::values;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(ema_reconstruction)
+
+using namespace optim;
 
 PowerResponse response(double sigma_rel, std::int64_t updates) {
   return response_of(EmaProfile::power(sigma_rel), updates);
@@ -142,8 +139,6 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 double length(const std::vector<float>& a) { return distance(a, std::vector<float>(a.size())); }
 
 constexpr std::uint64_t seed = 20240607;
-
-}  // namespace
 
 BOOST_AUTO_TEST_CASE(a_response_integrates_to_the_weight_of_each_update) {
   const EmaProfile profile = EmaProfile::power(0.1);
@@ -295,4 +290,6 @@ BOOST_AUTO_TEST_CASE(what_is_no_power_function_is_refused) {
   BOOST_CHECK_THROW(EmaReconstruction({}), UsageError);
 }
 
-}  // namespace lockstep::optim
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -5,10 +5,11 @@
 
 #include "optim/made_up_model.h"
 
-namespace lockstep::optim {
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(groups)
 
-using test::says;
-using test::UsualModel;
+using namespace optim;
 
 BOOST_FIXTURE_TEST_CASE(matrices_decay_and_vectors_do_not, UsualModel) {
   const auto factors = factors_of(model.params(), Decay::matrices, {});
@@ -63,4 +64,6 @@ BOOST_AUTO_TEST_CASE(names_are_those_of_the_configuration) {
   BOOST_CHECK_EXCEPTION(decay_named("none"), UsageError, says({"none", "matrices", "all"}));
 }
 
-}  // namespace lockstep::optim
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

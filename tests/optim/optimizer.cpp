@@ -7,13 +7,11 @@
 #include "lockstep/optim/sgd.h"
 #include "optim/made_up_model.h"
 
-namespace lockstep::optim {
-
-using test::says;
-using test::UsualModel;
-using test::values;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(optimizer)
+
+using namespace optim;
 
 constexpr AdamWOptions adamw_options() { return {.lr = 1e-2, .betas = {0.9, 0.95}, .weight_decay = 0.1}; }
 const SgdOptions momentum_options{.lr = 1e-2, .momentum = 0.9, .weight_decay = 0.01};
@@ -26,8 +24,6 @@ void copy_state(const Optimizer& from, Optimizer& to) {
       copy_elements(stored[s].entries[e].tensor, slots[s].entries[e].tensor);
   to.set_steps(from.steps());
 }
-
-}  // namespace
 
 BOOST_FIXTURE_TEST_CASE(a_first_adamw_step_moves_by_lr_against_the_sign, UsualModel) {
   model.make_gradients(0);
@@ -249,7 +245,7 @@ BOOST_FIXTURE_TEST_CASE(a_refused_step_changes_nothing, UsualModel) {
   BOOST_CHECK_EXCEPTION(adamw.step({.clip = 1}), TrainingError, says({"'out.weight'"}));
   BOOST_CHECK_THROW(adamw.step({.lr = -1}), UsageError);
   model.make_gradients(0);
-  model["embedding.weight"].gradient = test::normal({7, 5}, 1, "thawed");
+  model["embedding.weight"].gradient = normal({7, 5}, 1, "thawed");
   BOOST_CHECK_EXCEPTION(adamw.step(), UsageError, says({"'embedding.weight'", "frozen"}));
   BOOST_TEST((model.all_values() == before));
   BOOST_TEST(adamw.steps() == 0);
@@ -266,4 +262,6 @@ BOOST_FIXTURE_TEST_CASE(bad_options_are_errors, UsualModel) {
   BOOST_CHECK_THROW(AdamW(model).set_steps(-1), UsageError);
 }
 
-}  // namespace lockstep::optim
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -6,7 +6,11 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::optim {
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(schedule)
+
+using namespace optim;
 
 using Kind = Schedule::Kind;
 constexpr double tiny = 1e-12;
@@ -69,4 +73,6 @@ BOOST_AUTO_TEST_CASE(names_are_those_of_the_configuration) {
   BOOST_CHECK(schedule_named("linear") == Kind::linear);
 }
 
-}  // namespace lockstep::optim
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

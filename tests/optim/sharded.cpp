@@ -12,13 +12,11 @@
 #include "optim/made_up_model.h"
 #include "support/world.h"
 
-namespace lockstep::optim {
-
-using test::MadeUpModel;
-using test::values;
-using test::world;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(sharded, *ranks(1, 2, 3, 4))
+
+using namespace optim;
 
 /// Several blocks and odd ends, one of many elements, tiny ones, one without elements, a frozen one, and
 /// running statistics.
@@ -31,7 +29,7 @@ struct Model {
     model.add("frozen.weight", {97, 101}, false);
     model.add("nothing", {0, 3});
     model.add("unused", {5000});
-    model.add_buffer("running_mean", test::normal({7}, 1, "mean"));
+    model.add_buffer("running_mean", normal({7}, 1, "mean"));
     if (sharded) model.shard(world());
   }
   /// Where a rank owns nothing, its gradient is none to be read.
@@ -112,8 +110,6 @@ void check_same_state(Run& a, Run& b) {
                shadows_a[i].rate << " of " << shadows_a[i].name);
   }
 }
-
-}  // namespace
 
 BOOST_AUTO_TEST_CASE(parts_give_the_bits_of_the_whole) {
   for (const Make& make : {Make(adamw), Make(sgd)}) {
@@ -225,4 +221,6 @@ BOOST_AUTO_TEST_CASE(an_average_of_another_sharding_is_refused) {
   BOOST_CHECK_THROW(Ema(parts.model.state(), {0.9}, {.sharding = other.sharding()}), UsageError);
 }
 
-}  // namespace lockstep::optim
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -34,8 +34,14 @@ struct Code {
   Owner owner;
 };
 
-constinit std::array<Code, 2048> codes{};
-constinit std::atomic<std::size_t> code_count{0};  // 0 until the first AllocationCount
+/// The code that was loaded at some moment, by address.
+struct LoadedCode {
+  std::array<Code, 2048> parts;
+  std::size_t count;
+  unsigned long long changes;  ///< objects loaded and unloaded until then
+};
+
+constinit std::atomic<const LoadedCode*> loaded{nullptr};  // none until the first AllocationCount
 constinit std::atomic<long> own{0}, onednn{0}, others{0};
 
 Owner owner_of(std::string_view path) {
@@ -49,41 +55,55 @@ Owner owner_of(std::string_view path) {
   return Owner::others;
 }
 
-int add_object(dl_phdr_info* object, std::size_t, void* count) {
-  std::size_t& known = *static_cast<std::size_t*>(count);
+unsigned long long changes_of(const dl_phdr_info& object) { return object.dlpi_adds + object.dlpi_subs; }
+
+int read_changes(dl_phdr_info* object, std::size_t, void* changes) {
+  *static_cast<unsigned long long*>(changes) = changes_of(*object);
+  return 1;  // the same for every object
+}
+
+int add_object(dl_phdr_info* object, std::size_t, void* memory) {
+  auto& code = *static_cast<LoadedCode*>(memory);
+  code.changes = changes_of(*object);
   for (int i = 0; i < object->dlpi_phnum; ++i) {
     const auto& segment = object->dlpi_phdr[i];
     if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0) continue;
-    if (known == codes.size()) std::abort();
+    if (code.count == code.parts.size()) std::abort();
     const std::uintptr_t begin = object->dlpi_addr + segment.p_vaddr;
-    codes[known++] = {begin, begin + segment.p_memsz, owner_of(object->dlpi_name)};
+    code.parts[code.count++] = {begin, begin + segment.p_memsz, owner_of(object->dlpi_name)};
   }
   return 0;
 }
 
-/// The hooks must not take the loader's locks, so they look callers up in a table that is made once.
+/// The hooks must not take the loader's locks, so they look callers up in a table, which is made anew when
+/// something was loaded since. Old tables stay: another thread may be reading one.
 void learn_owners() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    std::size_t count = 0;
-    dl_iterate_phdr(add_object, &count);
-    std::sort(codes.begin(), codes.begin() + count,
-              [](const Code& a, const Code& b) { return a.end < b.end; });
-    code_count = count;
-  });
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  unsigned long long changes = 0;
+  dl_iterate_phdr(read_changes, &changes);
+  if (const LoadedCode* const known = loaded; known && known->changes == changes) return;
+  auto* const code = static_cast<LoadedCode*>(__libc_calloc(1, sizeof(LoadedCode)));
+  if (!code) std::abort();
+  dl_iterate_phdr(add_object, code);
+  std::sort(code->parts.begin(), code->parts.begin() + code->count,
+            [](const Code& a, const Code& b) { return a.end < b.end; });
+  loaded.store(code, std::memory_order_release);
 }
 
 /// Code loaded after the table was made counts as ours.
 Owner owner_at(const void* caller) {
+  const LoadedCode* const known = loaded.load(std::memory_order_acquire);
+  if (!known) return Owner::ours;
   const auto address = reinterpret_cast<std::uintptr_t>(caller);
-  const auto end = codes.begin() + code_count.load(std::memory_order_acquire);
+  const auto end = known->parts.begin() + known->count;
   const auto code =
-      std::partition_point(codes.begin(), end, [=](const Code& each) { return each.end <= address; });
+      std::partition_point(known->parts.begin(), end, [=](const Code& each) { return each.end <= address; });
   return code != end && address >= code->begin ? code->owner : Owner::ours;
 }
 
 void count_malloc(const void* caller) {
-  if (code_count == 0) return;  // also before static initialisation
+  if (loaded.load(std::memory_order_relaxed) == nullptr) return;  // also before static initialisation
   const Owner owner = owner_at(caller);
   ++(owner == Owner::ours ? own : owner == Owner::onednn ? onednn : others);
 }

@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "support/allocations.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(allocations, *ranks())
 
 /// Own allocations within `obtain`, which returns a pointer that frees what it obtained.
 template <class Obtain>
@@ -61,5 +63,6 @@ BOOST_AUTO_TEST_CASE(the_count_of_no_work_is_zero) {
   BOOST_TEST(count.made().all() == 0);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

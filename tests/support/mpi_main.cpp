@@ -1,8 +1,11 @@
-// The main of a test program that runs on several ranks: every rank runs the same cases in the same order,
-// and a case that fails on one rank ends the program on all of them (its peers may be waiting in a
-// collective).
+// The main of a test program with suites that run on several ranks. Started by mpirun, every rank runs the
+// suites that name this number of ranks, in the same order, and a case that fails on one rank ends the
+// program on all of them (its peers may be waiting in a collective). Started plain, it runs the suites that
+// name no number, and MPI is not touched.
 #define BOOST_TEST_DYN_LINK
 #define BOOST_TEST_NO_MAIN
+#include <mpi.h>
+
 #include <boost/test/framework.hpp>
 #include <boost/test/tree/observer.hpp>
 #include <boost/test/unit_test.hpp>
@@ -10,12 +13,14 @@
 #include <string>
 
 #include "support/place.h"
+#include "support/selection.h"
 #include "support/world.h"
 
 namespace lockstep::test {
 namespace {
 
 comm::Communicator* communicator = nullptr;
+bool launched = false;
 
 /// Ends the world when a case has failed here: a peer cannot know.
 class EndOnFailure final : public boost::unit_test::test_observer {
@@ -36,7 +41,10 @@ class EndOnFailure final : public boost::unit_test::test_observer {
   bool failed_ = false;
 };
 
-bool nothing_to_initialise() { return true; }
+bool choose_cases() {
+  keep_cases_of(launched ? communicator->size() : 0);
+  return true;
+}
 
 }  // namespace
 
@@ -47,6 +55,9 @@ comm::Communicator& world() { return *communicator; }
 int main(int argc, char** argv) {
   lockstep::comm::World world(argc, argv);
   lockstep::test::communicator = &world.communicator();
+  int initialised = 0;
+  MPI_Initialized(&initialised);
+  lockstep::test::launched = initialised != 0;
   if (const std::string reason = lockstep::test::reason_to_skip(); !reason.empty()) {
     if (world.communicator().rank() == 0) std::printf("skipped: %s\n", reason.c_str());
     return 77;  // which CTest reports as skipped: never as passed
@@ -54,8 +65,8 @@ int main(int argc, char** argv) {
   const auto transport = lockstep::test::transport_over(world.communicator());
   if (transport) lockstep::test::communicator = transport.get();
   lockstep::test::EndOnFailure end_on_failure;
-  boost::unit_test::framework::register_observer(end_on_failure);
-  const int result = boost::unit_test::unit_test_main(&lockstep::test::nothing_to_initialise, argc, argv);
+  if (lockstep::test::launched) boost::unit_test::framework::register_observer(end_on_failure);
+  const int result = boost::unit_test::unit_test_main(&lockstep::test::choose_cases, argc, argv);
   boost::unit_test::framework::deregister_observer(end_on_failure);
   return result;
 }

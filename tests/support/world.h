@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lockstep/comm/communicator.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 

@@ -2,17 +2,18 @@
 #include "lockstep/train/binding.h"
 
 #include <omp.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <vector>
 
 #include "lockstep/base/quiet_thread.h"
+#include "support/environment.h"
 #include "support/world.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(binding, *ranks(1, 2, 3, 4))
 
 /// Where each OpenMP thread of this one may run.
 std::vector<CoreSet> masks(int threads) {
@@ -69,11 +70,11 @@ BOOST_AUTO_TEST_CASE(one_rank_that_does_not_want_to_be_bound_decides_for_all) {
   BOOST_TEST(train::binding_wanted(world(), "cores"));
   BOOST_TEST(!train::binding_wanted(world(), "none"));
   const bool last = world().rank() == world().size() - 1;
-  setenv("LOCKSTEP_BIND", last ? "none" : "cores", 1);
+  Environment environment;
+  environment.set("LOCKSTEP_BIND", last ? "none" : "cores");
   BOOST_TEST(!train::binding_wanted(world(), "cores"));
-  setenv("LOCKSTEP_BIND", "cores", 1);
+  environment.set("LOCKSTEP_BIND", "cores");
   BOOST_TEST(train::binding_wanted(world(), "cores"));
-  unsetenv("LOCKSTEP_BIND");
 }
 
 BOOST_AUTO_TEST_CASE(a_bound_rank_still_knows_what_it_was_given) {
@@ -84,5 +85,6 @@ BOOST_AUTO_TEST_CASE(a_bound_rank_still_knows_what_it_was_given) {
     BOOST_TEST((after[rank].of_core == before[rank].of_core));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

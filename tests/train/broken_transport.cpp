@@ -15,11 +15,11 @@
 #include "train/transport_probe.h"
 #include "train/watchdog.h"
 
-namespace ls = lockstep;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(broken_transport)
 
-class BrokenTransport final : public ls::test::Forwarding {
+class BrokenTransport final : public Forwarding {
  public:
   using Forwarding::Forwarding;
   std::string async_error() const override { return "NCCL: the network is down"; }
@@ -31,7 +31,7 @@ struct End {
 };
 
 /// How a process ends that runs `body` with a watchdog and a transport that is broken.
-End end_of(const std::function<void(ls::train::Watchdog&, ls::comm::Communicator&)>& body) {
+End end_of(const std::function<void(train::Watchdog&, comm::Communicator&)>& body) {
   std::array<int, 2> pipe{};
   BOOST_REQUIRE(::pipe(pipe.data()) == 0);
   const pid_t child = ::fork();
@@ -39,10 +39,10 @@ End end_of(const std::function<void(ls::train::Watchdog&, ls::comm::Communicator
     ::dup2(pipe[1], STDERR_FILENO);
     ::close(pipe[0]);
     ::close(pipe[1]);
-    const auto world = ls::comm::make_self_communicator();
+    const auto world = comm::make_self_communicator();
     BrokenTransport transport(*world);
     {
-      ls::train::Watchdog watchdog(*world, {});
+      train::Watchdog watchdog(*world, {});
       body(watchdog, transport);
     }
     ::_exit(0);
@@ -59,13 +59,11 @@ End end_of(const std::function<void(ls::train::Watchdog&, ls::comm::Communicator
   return end;
 }
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(it_ends_a_rank_that_waits_for_its_device) {
-  const End end = end_of([](ls::train::Watchdog& watchdog, ls::comm::Communicator& transport) {
+  const End end = end_of([](train::Watchdog& watchdog, comm::Communicator& transport) {
     watchdog.look_after(&transport);
-    ls::whereabouts::at_step(3, 0);
-    ls::whereabouts::enter(ls::whereabouts::Phase::evaluation);
+    whereabouts::at_step(3, 0);
+    whereabouts::enter(whereabouts::Phase::evaluation);
     for (;;) ::pause();
   });
   BOOST_TEST(end.code == 5);
@@ -74,7 +72,7 @@ BOOST_AUTO_TEST_CASE(it_ends_a_rank_that_waits_for_its_device) {
 }
 
 BOOST_AUTO_TEST_CASE(a_transport_that_goes_is_asked_no_more) {
-  class Counting final : public ls::test::Forwarding {
+  class Counting final : public Forwarding {
    public:
     using Forwarding::Forwarding;
     std::string async_error() const override {
@@ -83,9 +81,9 @@ BOOST_AUTO_TEST_CASE(a_transport_that_goes_is_asked_no_more) {
     }
     mutable std::atomic<int> asked{0};
   };
-  const auto world = ls::comm::make_self_communicator();
+  const auto world = comm::make_self_communicator();
   Counting transport(*world);
-  ls::train::TransportProbe probe(0.001);
+  train::TransportProbe probe(0.001);
   probe.look_after(&transport);
   while (transport.asked < 2) std::this_thread::yield();
   probe.look_after(nullptr);
@@ -96,9 +94,9 @@ BOOST_AUTO_TEST_CASE(a_transport_that_goes_is_asked_no_more) {
 }
 
 BOOST_AUTO_TEST_CASE(what_a_transport_has_said_goes_with_it) {
-  const auto world = ls::comm::make_self_communicator();
+  const auto world = comm::make_self_communicator();
   const BrokenTransport broken(*world);
-  ls::train::TransportProbe probe(0.001);
+  train::TransportProbe probe(0.001);
   probe.look_after(&broken);
   while (probe.error().empty()) std::this_thread::yield();
   probe.look_after(world.get());
@@ -106,9 +104,9 @@ BOOST_AUTO_TEST_CASE(what_a_transport_has_said_goes_with_it) {
 }
 
 BOOST_AUTO_TEST_CASE(a_transport_that_never_answers_holds_up_nobody) {
-  class Silent final : public ls::test::Forwarding {
+  class Silent final : public Forwarding {
    public:
-    Silent(ls::comm::Communicator& world, std::atomic<bool>& asked) : Forwarding(world), asked_(asked) {}
+    Silent(comm::Communicator& world, std::atomic<bool>& asked) : Forwarding(world), asked_(asked) {}
     std::string async_error() const override {
       for (asked_ = true;;) ::pause();
     }
@@ -117,11 +115,11 @@ BOOST_AUTO_TEST_CASE(a_transport_that_never_answers_holds_up_nobody) {
     std::atomic<bool>& asked_;
   };
   static std::atomic<bool> asked{false};  // the thread that asks stays to the end of the process
-  const auto world = ls::comm::make_self_communicator();
+  const auto world = comm::make_self_communicator();
   const Silent silent(*world, asked);
   const BrokenTransport broken(*world);
   {
-    ls::train::TransportProbe probe(0.001, 0.01);
+    train::TransportProbe probe(0.001, 0.01);
     for (int again = 0; again < 2; ++again) {  // it goes, then the probe does
       asked = false;
       probe.look_after(&silent);
@@ -139,7 +137,7 @@ BOOST_AUTO_TEST_CASE(a_transport_that_never_answers_holds_up_nobody) {
 BOOST_AUTO_TEST_CASE(it_may_be_asked_by_another_thread_while_a_transport_is_left_behind) {
   static std::atomic<bool> released{false};
   static std::atomic<int> asked{0}, gone{0};
-  class Slow final : public ls::test::Forwarding {
+  class Slow final : public Forwarding {
    public:
     using Forwarding::Forwarding;
     std::string async_error() const override {
@@ -149,7 +147,7 @@ BOOST_AUTO_TEST_CASE(it_may_be_asked_by_another_thread_while_a_transport_is_left
       return {};
     }
   };
-  const auto world = ls::comm::make_self_communicator();
+  const auto world = comm::make_self_communicator();
   const Slow slow(*world);
   std::atomic<bool> over{false};
   std::atomic<int> looked{0};
@@ -157,7 +155,7 @@ BOOST_AUTO_TEST_CASE(it_may_be_asked_by_another_thread_while_a_transport_is_left
   std::uint64_t turns = 0;
   constexpr int transports = 8;
   {
-    ls::train::TransportProbe probe(0.001, 0.001);
+    train::TransportProbe probe(0.001, 0.001);
     std::thread looks([&] {
       while (!over) {
         said += probe.error();
@@ -177,3 +175,7 @@ BOOST_AUTO_TEST_CASE(it_may_be_asked_by_another_thread_while_a_transport_is_left
   released = true;
   while (gone < transports) std::this_thread::yield();  // they have the transport in their hands
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

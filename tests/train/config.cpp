@@ -4,25 +4,22 @@
 
 #include "lockstep/base/error.h"
 
-namespace ls = lockstep;
-namespace train = lockstep::train;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(config)
 
 const std::string minimal = "[model]\nname = mlp\nsizes = 64 10\n[train]\nsteps = 5\nglobal_batch = 8\n";
 
 std::string error_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
   try {
     train::parse_config(text, "a.ini", overrides);
-  } catch (const ls::UsageError& error) {
+  } catch (const UsageError& error) {
     return error.what();
   }
   return "no error";
 }
 
 bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-}  // namespace
 
 BOOST_AUTO_TEST_CASE(the_resolved_text_reads_back_as_the_same_configuration) {
   const std::string full =
@@ -180,3 +177,7 @@ BOOST_AUTO_TEST_CASE(a_resume_may_change_the_length_and_the_log_but_not_what_dec
                forbidden);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

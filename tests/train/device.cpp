@@ -13,12 +13,12 @@
 
 #include "support/fake_device.h"
 
-namespace ls = lockstep;
-using ls::Device;
-using ls::train::choose_device;
-using ls::train::RankDevices;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(device)
+
+using train::choose_device;
+using train::RankDevices;
 
 const std::vector<RankDevices> none{{0, "", "", "n0"}}, one{{1, "", "", "n0"}};
 const std::vector<RankDevices> four{
@@ -26,19 +26,17 @@ const std::vector<RankDevices> four{
 const std::vector<RankDevices> mixed{{1, "", "", "n0"}, {0, "", "", "n1"}};
 
 auto says(const std::string& text) {
-  return [text](const ls::UsageError& error) {
+  return [text](const UsageError& error) {
     BOOST_TEST_INFO(error.what());
     return std::string(error.what()).find(text) != std::string::npos;
   };
 }
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(ranks_of_a_machine_take_its_gpus_in_turn) {
-  BOOST_TEST(ls::train::gpu_of_rank(0, 1) == 0);
-  BOOST_TEST(ls::train::gpu_of_rank(3, 8) == 3);
-  BOOST_TEST(ls::train::gpu_of_rank(3, 1) == 0);  // each rank is shown its own, or they share one
-  BOOST_TEST(ls::train::gpu_of_rank(5, 4) == 1);
+  BOOST_TEST(train::gpu_of_rank(0, 1) == 0);
+  BOOST_TEST(train::gpu_of_rank(3, 8) == 3);
+  BOOST_TEST(train::gpu_of_rank(3, 1) == 0);  // each rank is shown its own, or they share one
+  BOOST_TEST(train::gpu_of_rank(5, 4) == 1);
 }
 
 BOOST_AUTO_TEST_CASE(auto_takes_gpus_where_every_rank_has_one_and_this_build_can_use_them) {
@@ -60,7 +58,7 @@ BOOST_AUTO_TEST_CASE(ranks_with_one_gpu_between_them_do_not_take_it_unasked) {
   const std::string sharing = "ranks 0 and 1 both use GPU 3b of n0";
   BOOST_TEST((choose_device("auto", true, two, sharing).kind == Device::Kind::cpu));
   BOOST_TEST(choose_device("auto", true, two, sharing).remark.find(sharing) != std::string::npos);
-  BOOST_CHECK_EXCEPTION(choose_device("cuda", true, two, sharing), ls::UsageError, says(sharing));
+  BOOST_CHECK_EXCEPTION(choose_device("cuda", true, two, sharing), UsageError, says(sharing));
   BOOST_TEST((choose_device("cpu", true, two, sharing).remark.empty()));
   BOOST_TEST((choose_device("cuda", true, two).kind == Device::Kind::cuda));  // they may share
 }
@@ -70,12 +68,12 @@ BOOST_AUTO_TEST_CASE(cpu_is_the_cpu_whatever_there_is) {
 }
 
 BOOST_AUTO_TEST_CASE(what_is_missing_is_said_with_its_place) {
-  BOOST_CHECK_EXCEPTION(choose_device("cuda", false, one), ls::UsageError,
+  BOOST_CHECK_EXCEPTION(choose_device("cuda", false, one), UsageError,
                         says("this build computes on CPUs only"));
-  BOOST_CHECK_EXCEPTION(choose_device("cuda", true, none), ls::UsageError, says("n0 has no GPU"));
-  BOOST_CHECK_EXCEPTION(choose_device("cuda", true, mixed), ls::UsageError, says("rank 1 on n1 has no"));
-  BOOST_CHECK_EXCEPTION(choose_device("auto", true, mixed), ls::UsageError, says("other ranks have one"));
-  BOOST_CHECK_EXCEPTION(choose_device("tpu", true, one), ls::UsageError, says("auto, cpu, cuda"));
+  BOOST_CHECK_EXCEPTION(choose_device("cuda", true, none), UsageError, says("n0 has no GPU"));
+  BOOST_CHECK_EXCEPTION(choose_device("cuda", true, mixed), UsageError, says("rank 1 on n1 has no"));
+  BOOST_CHECK_EXCEPTION(choose_device("auto", true, mixed), UsageError, says("other ranks have one"));
+  BOOST_CHECK_EXCEPTION(choose_device("tpu", true, one), UsageError, says("auto, cpu, cuda"));
 }
 
 BOOST_AUTO_TEST_CASE(a_cause_is_said_with_its_own_remedy_and_no_other) {
@@ -85,7 +83,7 @@ BOOST_AUTO_TEST_CASE(a_cause_is_said_with_its_own_remedy_and_no_other) {
   const auto text_of = [](const std::string& asked, const std::vector<RankDevices>& of_rank) {
     try {
       choose_device(asked, true, of_rank);
-    } catch (const ls::UsageError& error) {
+    } catch (const UsageError& error) {
       return std::string(error.what());
     }
     return std::string();
@@ -106,8 +104,8 @@ BOOST_AUTO_TEST_CASE(a_cause_is_said_with_its_own_remedy_and_no_other) {
 
 /// What the tests of training on a device rest on.
 BOOST_AUTO_TEST_CASE(a_pointer_into_the_fake_device_ends_the_program) {
-  const auto device = ls::test::make_fake_device();
-  const ls::Tensor tensor = device->empty({4}, ls::DType::float32, 1);
+  const auto device = make_fake_device();
+  const Tensor tensor = device->empty({4}, DType::float32, 1);
   device->fill(tensor, 1);
   const pid_t child = ::fork();
   if (child == 0) {
@@ -118,3 +116,7 @@ BOOST_AUTO_TEST_CASE(a_pointer_into_the_fake_device_ends_the_program) {
   BOOST_REQUIRE(::waitpid(child, &status, 0) == child);
   BOOST_TEST((WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -5,6 +5,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(hang_judge)
 
 using train::HangJudge;
 using State = HangJudge::State;
@@ -74,5 +75,6 @@ BOOST_AUTO_TEST_CASE(a_rank_out_of_sight_is_not_judged_and_starts_anew) {
   BOOST_TEST((judge.state(0, 111) == State::silent));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

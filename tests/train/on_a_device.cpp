@@ -16,6 +16,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(on_a_device, *ranks(1, 2, 3, 4))
 
 using Values = std::vector<std::pair<std::string, Tensor>>;
 
@@ -253,5 +254,6 @@ BOOST_AUTO_TEST_CASE(a_loader_brings_batches_to_the_device) {
   }
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

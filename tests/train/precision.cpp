@@ -8,6 +8,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(precision)
 
 using train::choose_precision;
 using train::RankPrecision;
@@ -49,5 +50,6 @@ BOOST_AUTO_TEST_CASE(unknown_words_are_refused) {
   BOOST_CHECK_THROW(choose_precision("bf16", "maybe", mixed), UsageError);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

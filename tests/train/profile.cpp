@@ -7,27 +7,25 @@
 #include "support/world.h"
 #include "train/benchmark_run.h"
 
-namespace ls = lockstep;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(profile, *ranks(1, 2))
 
-double flops_of(const std::vector<ls::kernels::OperationFigures>& operations) {
+double flops_of(const std::vector<kernels::OperationFigures>& operations) {
   double flops = 0;
   for (const auto& operation : operations) flops += operation.flops;
   return flops;
 }
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(steps_under_a_profile_have_the_bits_of_steps_without) {
-  ls::comm::Communicator& world = ls::test::world();
+  comm::Communicator& world = test::world();
   for (const char* const name : {"gpt-cpu", "resnet-cpu"}) {
     BOOST_TEST_CONTEXT(name) {
-      const auto plain = ls::kernels::make_cpu_backend();
-      ls::kernels::Profile profile;
-      const auto profiled = ls::kernels::make_profiled_backend(*plain, profile);
-      ls::train::WorkloadRun without(ls::train::workload_named(name), world, *plain);
-      ls::train::WorkloadRun with(ls::train::workload_named(name), world, *profiled);
+      const auto plain = kernels::make_cpu_backend();
+      kernels::Profile profile;
+      const auto profiled = kernels::make_profiled_backend(*plain, profile);
+      train::WorkloadRun without(train::workload_named(name), world, *plain);
+      train::WorkloadRun with(train::workload_named(name), world, *profiled);
       for (int step = 0; step < 2; ++step) without.step(), with.step();
       const auto a = without.replicas().params(), b = with.replicas().params();
       BOOST_TEST_REQUIRE(a.size() == b.size());
@@ -40,21 +38,25 @@ BOOST_AUTO_TEST_CASE(steps_under_a_profile_have_the_bits_of_steps_without) {
 }
 
 BOOST_AUTO_TEST_CASE(a_gpt_does_six_operations_per_weight_and_token_besides_its_attention) {
-  ls::comm::Communicator& world = ls::test::world();
-  const auto plain = ls::kernels::make_cpu_backend();
-  ls::kernels::Profile profile;
-  const auto profiled = ls::kernels::make_profiled_backend(*plain, profile);
-  ls::train::WorkloadRun run(ls::train::workload_named("gpt-cpu"), world, *profiled);
+  comm::Communicator& world = test::world();
+  const auto plain = kernels::make_cpu_backend();
+  kernels::Profile profile;
+  const auto profiled = kernels::make_profiled_backend(*plain, profile);
+  train::WorkloadRun run(train::workload_named("gpt-cpu"), world, *profiled);
   run.step();
   double weights = 0;  // matrices but for the positions, which are added; the tied embedding is the head
-  for (const ls::Param* const param : run.replicas().params()) {
+  for (const Param* const param : run.replicas().params()) {
     if (param->value.shape().rank() == 2 && param->name.find("wpe") == std::string::npos)
       weights += static_cast<double>(param->value.numel());
   }
-  const ls::models::ModelConfig& model = run.config().model;
+  const models::ModelConfig& model = run.config().model;
   const double samples = static_cast<double>(run.config().train.global_batch) / world.size();
   const auto tokens = samples * static_cast<double>(model.context);
   const double attention = 6 * tokens * static_cast<double>(model.context * model.channels * model.layers);
   BOOST_TEST(flops_of(profile.operations()) == 6 * weights * tokens + attention,
              boost::test_tools::tolerance(1e-12));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

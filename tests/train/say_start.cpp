@@ -7,37 +7,35 @@
 
 #include "support/forwarding.h"
 
-namespace ls = lockstep;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(say_start)
 
 /// Two ranks, as far as notes go.
-class Two final : public ls::test::Forwarding {
+class Two final : public Forwarding {
  public:
-  Two(ls::comm::Communicator& world, bool rounds) : Forwarding(world), rounds_(rounds) {}
+  Two(comm::Communicator& world, bool rounds) : Forwarding(world), rounds_(rounds) {}
   int size() const override { return 2; }
-  bool rounds(ls::DType wire) const override { return rounds_ && wire != ls::DType::float32; }
+  bool rounds(DType wire) const override { return rounds_ && wire != DType::float32; }
 
  private:
   bool rounds_;
 };
 
-std::string notes(const ls::Device& device, bool rounds, bool reproducible, const std::string& reduce_dtype) {
-  const auto world = ls::comm::make_self_communicator();
+std::string notes(const Device& device, bool rounds, bool reproducible, const std::string& reduce_dtype) {
+  const auto world = comm::make_self_communicator();
   const Two transport(*world, rounds);
-  ls::train::Config config;
+  train::Config config;
   config.train.reproducible = reproducible;
   config.ddp.reduce_dtype = reduce_dtype;
   std::string all;
-  for (const std::string& note : ls::train::notes_on_sums(config, transport, device)) all += note + "\n";
+  for (const std::string& note : train::notes_on_sums(config, transport, device)) all += note + "\n";
   return all;
 }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-const ls::Device gpu = ls::Device::cuda(0), cpu = ls::Device::cpu();
-
-}  // namespace
+const Device gpu = Device::cuda(0), cpu = Device::cpu();
 
 BOOST_AUTO_TEST_CASE(sums_in_the_order_of_nccl_are_said_with_the_way_out) {
   BOOST_TEST(has(notes(gpu, true, false, "fp32"), "depends on the number of ranks"));
@@ -51,3 +49,7 @@ BOOST_AUTO_TEST_CASE(narrow_gradients_are_said_to_have_no_effect_only_where_they
   BOOST_TEST(has(notes(cpu, true, true, "fp16"), "on the same machines only"));
   BOOST_TEST(has(notes(cpu, false, true, "fp16"), "no effect"));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

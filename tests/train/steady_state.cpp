@@ -15,6 +15,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(steady_state, *ranks(1, 2))
 
 /// 60 images [3, 8, 8] of 10 classes.
 std::string make_images(const TemporaryFolder& folder) {
@@ -156,5 +157,6 @@ BOOST_AUTO_TEST_CASE(training_a_gpt_allocates_nothing) {
                "train = " + make_text(folder) + "\n");
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -7,6 +7,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(stragglers)
 
 using train::Stragglers;
 
@@ -52,5 +53,6 @@ BOOST_AUTO_TEST_CASE(of_two_ranks_one_can_be_slow_and_one_alone_cannot) {
   BOOST_TEST(said(one, {30}, 50) == "");
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

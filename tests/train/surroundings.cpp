@@ -9,14 +9,13 @@
 #include "support/temporary_folder.h"
 #include "support/world.h"
 
-namespace ls = lockstep;
-namespace train = lockstep::train;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(surroundings, *ranks(1, 2, 3, 4))
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 
-std::string digest_of(const ls::test::TemporaryFolder& folder, const std::string& bytes) {
+std::string digest_of(const TemporaryFolder& folder, const std::string& bytes) {
   std::ofstream(folder.file("a"), std::ios::binary) << bytes;
   return train::file_digest(folder.file("a"), 2 * mib);
 }
@@ -27,12 +26,10 @@ train::Config config_of(int steps) {
       "a.ini");
 }
 
-bool last_rank() { return ls::test::world().rank() == ls::test::world().size() - 1; }
-
-}  // namespace
+bool last_rank() { return world().rank() == world().size() - 1; }
 
 BOOST_AUTO_TEST_CASE(a_digest_covers_all_of_a_small_file_and_size_and_ends_of_a_large_one) {
-  const ls::test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   for (const std::size_t size : {std::size_t{1}, mib + 5, 2 * mib, 5 * mib + 3}) {
     const std::string bytes(size, 'x');
     const std::string before = digest_of(folder, bytes);
@@ -48,7 +45,7 @@ BOOST_AUTO_TEST_CASE(a_digest_covers_all_of_a_small_file_and_size_and_ends_of_a_
 }
 
 BOOST_AUTO_TEST_CASE(what_is_no_file_to_read_is_named_and_not_waited_for) {
-  const ls::test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   BOOST_TEST(train::file_digest(folder.file("none"), mib).starts_with("no such file"));
   BOOST_TEST(train::file_digest(folder.path().string(), mib) == "no regular file");
   BOOST_REQUIRE(mkfifo(folder.file("pipe").c_str(), 0600) == 0);
@@ -56,7 +53,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_file_to_read_is_named_and_not_waited_for) {
 }
 
 BOOST_AUTO_TEST_CASE(every_rank_learns_every_difference_in_the_order_of_the_facts) {
-  ls::comm::Communicator& world = ls::test::world();
+  comm::Communicator& world = test::world();
   const train::Facts same{{"a", "1"}, {"b", "2"}, {"c", ""}};
   BOOST_TEST(train::differences(world, same).empty());
   if (world.size() == 1) return;
@@ -73,14 +70,18 @@ BOOST_AUTO_TEST_CASE(every_rank_learns_every_difference_in_the_order_of_the_fact
 }
 
 BOOST_AUTO_TEST_CASE(ranks_with_different_configurations_all_refuse_with_one_text) {
-  ls::comm::Communicator& world = ls::test::world();
+  comm::Communicator& world = test::world();
   train::check_alike(world, config_of(5), {.directory = "run"});
   std::string text;
   try {
     train::check_alike(world, config_of(last_rank() ? 6 : 5), {.directory = "run"});
-  } catch (const ls::UsageError& error) {
+  } catch (const UsageError& error) {
     text = error.what();
   }
   BOOST_TEST((text.find("train.steps: rank 0 on ") != std::string::npos) == (world.size() > 1), text);
   for (const std::string& others : world.all_gather_texts(text)) BOOST_TEST(others == text);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -9,6 +9,7 @@
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(threads)
 
 using train::RankCores;
 
@@ -206,5 +207,6 @@ BOOST_AUTO_TEST_CASE(core_sets_are_written_as_the_kernel_writes_them) {
   BOOST_TEST(!overlap({1, 2}, {3}));
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -11,10 +11,12 @@
 #include <fstream>
 #include <thread>
 
+#include "support/environment.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(time_limit)
 
 BOOST_AUTO_TEST_CASE(times_of_slurm_are_read) {
   BOOST_TEST(train::seconds_of("1-02:03:04").value() == 86400 + 2 * 3600 + 3 * 60 + 4);
@@ -28,10 +30,15 @@ BOOST_AUTO_TEST_CASE(times_of_slurm_are_read) {
 }
 
 struct Slurm {
-  Slurm() { ::setenv("SLURM_JOB_ID", "12", 1); }
-  ~Slurm() {
-    for (const char* const name : {"SLURM_JOB_ID", "SLURM_JOB_END_TIME"}) ::unsetenv(name);
+  Slurm() { environment.set("SLURM_JOB_ID", "12"); }
+  /// A program `squeue` of these lines of shell.
+  void answer(const TemporaryFolder& folder, const std::string& lines) {
+    const std::string program = folder.file("squeue");
+    std::ofstream(program) << "#!/bin/sh\n" << lines << "\n";
+    ::chmod(program.c_str(), 0755);
+    environment.set("PATH", folder.file("") + ":" + std::getenv("PATH"));
   }
+  Environment environment;
 };
 
 BOOST_AUTO_TEST_CASE(without_slurm_there_is_no_limit) {
@@ -41,8 +48,8 @@ BOOST_AUTO_TEST_CASE(without_slurm_there_is_no_limit) {
 }
 
 BOOST_AUTO_TEST_CASE(the_end_that_slurm_puts_into_the_environment_is_known_at_once) {
-  const Slurm slurm;
-  ::setenv("SLURM_JOB_END_TIME", std::to_string(std::time(nullptr) + 1000).c_str(), 1);
+  Slurm slurm;
+  slurm.environment.set("SLURM_JOB_END_TIME", std::to_string(std::time(nullptr) + 1000));
   const train::TimeLimit limit(true);
   BOOST_TEST(limit.left_s() > 900);
   BOOST_TEST(limit.left_s() < 1001);
@@ -50,34 +57,26 @@ BOOST_AUTO_TEST_CASE(the_end_that_slurm_puts_into_the_environment_is_known_at_on
 
 BOOST_AUTO_TEST_CASE(squeue_is_asked_for_this_job) {
   const TemporaryFolder folder;
-  const std::string program = folder.file("squeue");
-  std::ofstream(program) << "#!/bin/sh\n[ \"$*\" = '-h -j 12 -o %L' ] && echo 1:40\n";
-  ::chmod(program.c_str(), 0755);
-  const std::string path = std::getenv("PATH");
-  ::setenv("PATH", (folder.file("") + ":" + path).c_str(), 1);
-  const Slurm slurm;
+  Slurm slurm;
+  slurm.answer(folder, "[ \"$*\" = '-h -j 12 -o %L' ] && echo 1:40");
   const train::TimeLimit limit(true);
   while (std::isinf(limit.left_s())) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   BOOST_TEST(limit.left_s() < 100.1);
   BOOST_TEST(limit.left_s() > 10);
-  ::setenv("PATH", path.c_str(), 1);
 }
 
 BOOST_AUTO_TEST_CASE(a_squeue_that_does_not_answer_holds_up_nothing) {
   const TemporaryFolder folder;
-  const std::string program = folder.file("squeue"), asked = folder.file("asked");
-  std::ofstream(program) << "#!/bin/sh\n: >" << asked << "\nexec sleep 1000\n";
-  ::chmod(program.c_str(), 0755);
-  const std::string path = std::getenv("PATH");
-  ::setenv("PATH", (folder.file("") + ":" + path).c_str(), 1);
-  const Slurm slurm;
+  const std::string asked = folder.file("asked");
+  Slurm slurm;
+  slurm.answer(folder, ": >" + asked + "\nexec sleep 1000");
   {
     const train::TimeLimit limit(true);
     while (!std::ifstream(asked)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     BOOST_TEST(std::isinf(limit.left_s()));
   }  // the thread ends here, or the test does not
-  ::setenv("PATH", path.c_str(), 1);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -11,11 +11,9 @@
 #include "lockstep/base/error.h"
 #include "support/world.h"
 
-namespace comm = lockstep::comm;
-using lockstep::UsageError;
-using lockstep::test::world;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(communicator, *ranks(1, 2, 3, 4))
 
 /// The world as one node, as a node a rank, and with messages so small that everything is cut up.
 std::vector<std::unique_ptr<comm::Communicator>> worlds() {
@@ -33,8 +31,6 @@ std::uint8_t byte_of(int rank, int round, std::size_t index) {
   return static_cast<std::uint8_t>(static_cast<std::size_t>(rank) * 89 +
                                    static_cast<std::size_t>(round) * 31 + index * 7);
 }
-
-}  // namespace
 
 BOOST_AUTO_TEST_CASE(the_launched_ranks_are_a_world) {
   int rank = -1, size = 0;
@@ -175,3 +171,7 @@ BOOST_AUTO_TEST_CASE(nodes_are_numbered_by_their_first_rank) {
     BOOST_TEST(topology.local_rank_of_rank[static_cast<std::size_t>(rank)] == rank / 2);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

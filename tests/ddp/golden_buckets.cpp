@@ -5,13 +5,17 @@
 
 #include "lockstep/ddp/bucket_plan.h"
 #include "support/golden.h"
+#include "support/ranks.h"
 
-namespace lockstep::ddp {
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(golden_buckets, *golden())
+
+using namespace ddp;
 
 BOOST_AUTO_TEST_CASE(buckets_are_those_of_pytorch) {
   int rows = 0;
-  for (const auto& path : test::golden_files("buckets", ".json")) {
+  for (const auto& path : golden_files("buckets", ".json")) {
     for (const auto& row : nlohmann::json::parse(std::ifstream(path))) {
       std::vector<DType> dtypes;
       std::vector<std::size_t> bytes;
@@ -28,5 +32,6 @@ BOOST_AUTO_TEST_CASE(buckets_are_those_of_pytorch) {
   BOOST_TEST(rows > 0);
 }
 
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
-}  // namespace lockstep::ddp
+}  // namespace lockstep::test

@@ -8,13 +8,11 @@
 
 #include "optim/made_up_model.h"
 
-namespace lockstep::optim {
-
-using test::MadeUpModel;
-using test::says;
-using test::UsualModel;
-
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(gradient_norms)
+
+using namespace optim;
 
 /// The definition, spelled out: blocks of 4096 in name order, float64.
 double defined_norm(const MadeUpModel& model) {
@@ -23,7 +21,7 @@ double defined_norm(const MadeUpModel& model) {
   double total = 0;
   for (const Param* const param : params) {
     if (!param->gradient) continue;
-    const std::vector<float> gradient = test::values(param->gradient);
+    const std::vector<float> gradient = values(param->gradient);
     for (std::size_t begin = 0; begin < gradient.size(); begin += 4096) {
       double block = 0;
       for (std::size_t i = begin; i < std::min(begin + 4096, gradient.size()); ++i)
@@ -33,8 +31,6 @@ double defined_norm(const MadeUpModel& model) {
   }
   return std::sqrt(total) / model.weight();
 }
-
-}  // namespace
 
 BOOST_FIXTURE_TEST_CASE(norm_is_that_of_the_mean_gradient, UsualModel) {
   model.make_gradients(3);
@@ -110,4 +106,6 @@ BOOST_AUTO_TEST_CASE(clipping_is_pytorchs) {
   BOOST_CHECK_THROW(clip_factor(1, std::nan("")), UsageError);
 }
 
-}  // namespace lockstep::optim
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -7,14 +7,13 @@
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/sgd.h"
 #include "optim/made_up_model.h"
+#include "support/ranks.h"
 
-namespace lockstep::optim {
+namespace lockstep::test {
 namespace {
+BOOST_AUTO_TEST_SUITE(golden_optim, *golden())
 
-using test::GoldenCase;
-using test::MadeUpModel;
-using test::mismatch;
-using test::optimizer_tolerance;
+using namespace optim;
 
 std::unique_ptr<Optimizer> make_optimizer(GradientSource& source, const nlohmann::json& what) {
   const std::string name = what.at("optimizer");
@@ -54,8 +53,8 @@ void run(const GoldenCase& golden) {
   BOOST_TEST(mismatch(golden, "norm", norms, optimizer_tolerance) == "");
 }
 
+BOOST_AUTO_TEST_CASE(every_case_is_pytorchs) { for_each_golden_case("optim", run); }
+
+BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
-
-BOOST_AUTO_TEST_CASE(every_case_is_pytorchs) { test::for_each_golden_case("optim", run); }
-
-}  // namespace lockstep::optim
+}  // namespace lockstep::test
