@@ -6,10 +6,6 @@
 # QUICK: of the quick suite, too. WAITS: mostly waits, so that another test may run beside it; it starts first. CAMPAIGN: only
 # `ctest -C campaign` runs it, as tests/campaign.sh does.
 include_guard()
-if(NOT TARGET quick_tests)
-  add_custom_target(quick_tests)
-endif()
-add_dependencies(quick_tests lockstep_cli)
 
 function(lockstep_script name script)
   cmake_parse_arguments(SCRIPT "QUICK;WAITS;CAMPAIGN" "TIMEOUT" "ARGUMENTS;LABELS;ENVIRONMENT" ${ARGN})
