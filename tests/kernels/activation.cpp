@@ -1,5 +1,4 @@
 // Activations and their slopes against double precision.
-#define BOOST_TEST_DYN_LINK
 #include "kernels/reference.h"
 
 namespace lockstep::test {

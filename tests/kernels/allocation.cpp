@@ -1,7 +1,6 @@
 // Steady state: repeated operations take no memory from the system. Every allocation of the process is
 // counted; oneDNN's own workspaces (one at most per run of rows, freed within the call) are counted apart by
 // running the same product directly.
-#define BOOST_TEST_DYN_LINK
 #include <dnnl.h>
 
 #include "kernels/reference.h"

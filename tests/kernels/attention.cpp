@@ -1,5 +1,4 @@
 // Attention and its gradients against double precision.
-#define BOOST_TEST_DYN_LINK
 #include <algorithm>
 
 #include "kernels/reference.h"

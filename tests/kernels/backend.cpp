@@ -1,5 +1,4 @@
 // Making backends.
-#define BOOST_TEST_DYN_LINK
 #include "kernels/reference.h"
 
 namespace lockstep::test {

@@ -1,5 +1,4 @@
 // Dropout: what each element becomes, in any layout and on any number of threads.
-#define BOOST_TEST_DYN_LINK
 #include "kernels/reference.h"
 
 namespace lockstep::test {

@@ -1,5 +1,4 @@
 // Fills, copies, sums, multiples, and rows.
-#define BOOST_TEST_DYN_LINK
 #include "kernels/reference.h"
 
 namespace lockstep::test {

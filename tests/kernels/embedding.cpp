@@ -1,5 +1,4 @@
 // Embedding rows and their gradients.
-#define BOOST_TEST_DYN_LINK
 #include "kernels/reference.h"
 
 namespace lockstep::test {

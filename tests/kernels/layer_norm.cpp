@@ -1,5 +1,4 @@
 // Layer norm and its gradients against double precision.
-#define BOOST_TEST_DYN_LINK
 #include "kernels/reference.h"
 
 namespace lockstep::test {

@@ -1,5 +1,4 @@
 // Losses and their gradients against double precision.
-#define BOOST_TEST_DYN_LINK
 #include "kernels/reference.h"
 
 namespace lockstep::test {

@@ -1,5 +1,4 @@
 // Dense layers against sums in double, and the independence of a row's bits.
-#define BOOST_TEST_DYN_LINK
 #include "kernels/reference.h"
 
 namespace lockstep::test {

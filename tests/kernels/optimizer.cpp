@@ -1,5 +1,4 @@
 // Optimizer steps against PyTorch's formulas in double, and cuts of ranges.
-#define BOOST_TEST_DYN_LINK
 #include "kernels/reference.h"
 
 namespace lockstep::test {

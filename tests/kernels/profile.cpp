@@ -1,5 +1,4 @@
 // What a profile says of operations, and that it changes none.
-#define BOOST_TEST_DYN_LINK
 #include "lockstep/kernels/profile.h"
 
 #include "kernels/reference.h"

@@ -1,5 +1,4 @@
 // Sums of gradients and of their squares.
-#define BOOST_TEST_DYN_LINK
 #include "kernels/reference.h"
 
 namespace lockstep::test {

@@ -1,5 +1,4 @@
 // The branch-free float functions against double-precision libm.
-#define BOOST_TEST_DYN_LINK
 #include "kernels/cpu/vector_math.h"
 
 #include <boost/test/unit_test.hpp>

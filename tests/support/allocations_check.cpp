@@ -1,5 +1,4 @@
 // Part of every program that counts allocations: a count of zero means something only where these pass.
-#define BOOST_TEST_DYN_LINK
 #include <boost/test/unit_test.hpp>
 #include <cstdlib>
 #include <memory>
