@@ -10,9 +10,12 @@
 #include "ddp/training.h"
 #include "ddp/wide.h"
 #include "lockstep/autograd/recompute.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(lifetime_on_a_gpu, *ranks(1, 2, 3, 4))
 
 constexpr int shards = 6;
 
@@ -210,6 +213,8 @@ BOOST_AUTO_TEST_CASE(statistics_are_summed_over_shards_along_the_tree) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

@@ -6,9 +6,12 @@
 #include "ddp/sync_batch_norm.h"
 #include "ddp/wide.h"
 #include "lockstep/optim/ema.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(training_on_a_gpu, *ranks(1, 2, 3, 4))
 
 constexpr std::uint64_t steps = 4;
 
@@ -149,6 +152,8 @@ BOOST_AUTO_TEST_CASE(steady_updates_ask_the_driver_for_no_memory) {
     BOOST_TEST(gpu.backend->reserved_bytes() == before);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

@@ -7,9 +7,10 @@
 
 #include "emulated_gpu/holders.h"
 
-using namespace lockstep::test;
-
+namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(capture_test)
 
 void begin(cudaStream_t stream) {
   BOOST_REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
@@ -50,8 +51,6 @@ void check_spoils(cudaError_t wanted, const Call& call) {
   BOOST_TEST(status == cudaStreamCaptureStatusInvalidated);
   BOOST_TEST(end(stream) == cudaErrorStreamCaptureInvalidated);
 }
-
-}  // namespace
 
 BOOST_AUTO_TEST_CASE(captured_work_is_done_by_each_launch_and_not_before) {
   Notes notes;
@@ -156,12 +155,11 @@ BOOST_AUTO_TEST_CASE(memory_of_a_graph_is_there_between_its_nodes_and_no_longer)
   std::vector<float> before(64), within(64), after(64);
   begin(stream);
   BOOST_TEST(cudaMallocAsync(reinterpret_cast<void**>(&memory), 256, stream) == cudaSuccess);
-  lockstep::emulated_gpu::enqueue(stream, [&, memory] { std::copy_n(memory, 64, before.data()); });
+  emulated_gpu::enqueue(stream, [&, memory] { std::copy_n(memory, 64, before.data()); });
   BOOST_TEST(cudaMemsetAsync(memory, 0, 256, stream) == cudaSuccess);
-  lockstep::emulated_gpu::enqueue(stream, [&, memory] { std::copy_n(memory, 64, within.data()); });
+  emulated_gpu::enqueue(stream, [&, memory] { std::copy_n(memory, 64, within.data()); });
   BOOST_TEST(cudaFreeAsync(memory, stream) == cudaSuccess);
-  lockstep::emulated_gpu::enqueue(stream,
-                                  [&, memory] { std::copy_n(memory, 64, after.data()); });  // too late
+  emulated_gpu::enqueue(stream, [&, memory] { std::copy_n(memory, 64, after.data()); });  // too late
   Graph graph(stream);
   for (int launches = 0; launches < 2; ++launches) {
     graph.launch(stream);
@@ -230,3 +228,8 @@ BOOST_AUTO_TEST_CASE(other_threads_are_not_held_to_the_rules) {
   }).join();
   BOOST_TEST(end(stream) == cudaSuccess);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace lockstep::test

@@ -6,10 +6,13 @@
 #include "emulated_gpu/runtime.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/nccl.h"
+#include "support/ranks.h"
 #include "train/on_a_device.h"
 
 namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(graph_without_room_test, *ranks(1))
 
 constexpr std::int64_t steps = 8;
 
@@ -54,6 +57,8 @@ BOOST_AUTO_TEST_CASE(it_is_an_error_where_a_graph_was_asked_for) {
     return says(error.what(), "train.cuda_graph = true") && says(error.what(), "cudaGraphLaunch");
   });
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

@@ -7,6 +7,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(libraries_attention_test)
+
 using kernels::AttentionProblem;
 using kernels::HeadMatrix;
 
@@ -102,8 +104,6 @@ void check_attention(const AttentionProblem& problem) {
     }
   }
 }
-
-BOOST_AUTO_TEST_SUITE(emulated_attention)
 
 BOOST_AUTO_TEST_CASE(is_the_softmax_of_scores_times_values_and_its_gradients) {
   for (const bool causal : {false, true}) {

@@ -8,6 +8,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(libraries_convolutions_test)
+
 using kernels::ConvolutionSizes;
 using kernels::CudnnConvolution;
 using kernels::CudnnPass;
@@ -94,8 +96,6 @@ void check_pass(kernels::Convolutions& convolutions, const Case& given, CudnnPas
   for (std::size_t i = 0; i < wanted.size(); ++i)
     check_near(made[i], wanted[i], type == Element::bfloat16 ? 8e-3 : 1e-5, i);
 }
-
-BOOST_AUTO_TEST_SUITE(emulated_convolutions)
 
 BOOST_AUTO_TEST_CASE(are_sums_of_products_in_all_passes_types_and_layouts) {
   kernels::Convolutions convolutions(0, nullptr);

@@ -10,6 +10,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(libraries_graphs_test)
+
 using kernels::CudnnDescriptor;
 using kernels::FusedGraph;
 using Extents = FusedGraph::Extents;
@@ -37,8 +39,6 @@ struct Doubled {
       workspace{Element::float32, 1024, 0.0f};
   float two = 2;
 };
-
-BOOST_AUTO_TEST_SUITE(emulated_graphs)
 
 BOOST_FIXTURE_TEST_CASE(compute_what_they_describe_with_the_numbers_of_the_call, Doubled) {
   const Handle on;

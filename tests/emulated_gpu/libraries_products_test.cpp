@@ -8,6 +8,16 @@
 namespace lockstep::test {
 namespace {
 
+struct ProductsGpu {
+  ProductsGpu() : pool(0), matmul(0, pool) {}
+  void wait() { BOOST_REQUIRE(cudaStreamSynchronize(pool.stream()) == cudaSuccess); }
+
+  kernels::StreamPool pool;
+  kernels::Matmul matmul;
+};
+
+BOOST_FIXTURE_TEST_SUITE(libraries_products_test, ProductsGpu)
+
 using kernels::DeviceMatrix;
 using kernels::Epilogue;
 
@@ -16,14 +26,6 @@ constexpr std::int64_t m = 5, n = 16, k = 13;
 Element element_of(DType dtype) { return dtype == DType::bfloat16 ? Element::bfloat16 : Element::float32; }
 
 double gelu(double x) { return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))); }
-
-struct Gpu {
-  Gpu() : pool(0), matmul(0, pool) {}
-  void wait() { BOOST_REQUIRE(cudaStreamSynchronize(pool.stream()) == cudaSuccess); }
-
-  kernels::StreamPool pool;
-  kernels::Matmul matmul;
-};
 
 /// A, B and C of the sizes above, and what is in A B.
 struct Case {
@@ -76,8 +78,6 @@ void for_cases(const Call& call) {
     }
   }
 }
-
-BOOST_FIXTURE_TEST_SUITE(emulated_products, Gpu)
 
 BOOST_AUTO_TEST_CASE(are_sums_of_products_of_rows_and_columns_and_of_what_was_there) {
   for_cases([&](Case one) {

@@ -10,9 +10,10 @@
 
 #include "emulated_gpu/holders.h"
 
-namespace emulated_gpu = lockstep::emulated_gpu;
+namespace lockstep::test {
+namespace {
 
-using namespace lockstep::test;
+BOOST_AUTO_TEST_SUITE(streams_test)
 
 BOOST_AUTO_TEST_CASE(nothing_is_done_before_somebody_waits_and_then_all_of_it_in_order) {
   Notes notes;
@@ -260,3 +261,8 @@ BOOST_AUTO_TEST_CASE(a_pool_keeps_what_it_has) {
   cudaStreamSynchronize(stream);
   cudaMemPoolDestroy(pool);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace lockstep::test

@@ -50,6 +50,10 @@ bool choose_cases() {
 
 comm::Communicator& world() { return *communicator; }
 
+// Programs that cannot run everywhere, or over MPI, bring their own.
+[[gnu::weak]] std::string reason_to_skip() { return {}; }
+[[gnu::weak]] std::unique_ptr<comm::Communicator> transport_over(comm::Communicator&) { return nullptr; }
+
 }  // namespace lockstep::test
 
 int main(int argc, char** argv) {

@@ -9,11 +9,13 @@
 #include "lockstep/comm/nccl.h"
 #include "lockstep/kernels/gpus.h"
 #include "lockstep/train/evaluate.h"
+#include "support/ranks.h"
 #include "train/on_a_device.h"
 
 namespace lockstep::test {
-
 namespace {
+
+BOOST_AUTO_TEST_SUITE(recorded_steps, *ranks(1, 2, 3))
 
 Place on_gpu(bool reproducible = true) {
   Place place(kernels::make_cuda_backend(0));
@@ -211,6 +213,8 @@ BOOST_AUTO_TEST_CASE(parameters_that_move_are_recorded_anew) {
   check_same(found, wanted);
   BOOST_TEST(found.replicas().steps_recorded().recordings == 4);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

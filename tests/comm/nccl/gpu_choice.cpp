@@ -4,13 +4,12 @@
 #include <boost/test/unit_test.hpp>
 #include <set>
 
-namespace comm = lockstep::comm;
-
+namespace lockstep::test {
 namespace {
 
-const comm::Topology two_nodes{{0, 0, 1, 1}, {0, 1, 0, 1}, {"node07", "node08"}};
+BOOST_AUTO_TEST_SUITE(gpu_choice)
 
-}  // namespace
+const comm::Topology two_nodes{{0, 0, 1, 1}, {0, 1, 0, 1}, {"node07", "node08"}};
 
 BOOST_AUTO_TEST_CASE(ranks_of_one_machine_with_one_gpu_are_found) {
   using Pair = std::pair<int, int>;
@@ -35,3 +34,8 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_a_gpu_are_different_hosts_to_nccl) {
   }
   BOOST_TEST(hosts.size() == 4u);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace lockstep::test

@@ -11,15 +11,13 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "on_gpu.h"
+#include "support/gpu_labels.h"
+#include "support/ranks.h"
 
-namespace comm = lockstep::comm;
-namespace test = lockstep::test;
-using lockstep::DType;
-using lockstep::FailureError;
-using lockstep::UsageError;
-using test::world;
-
+namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(life, *ranks(1, 2, 3, 4))
 
 /// One sum over a shard a rank; started, not waited for.
 struct Sum {
@@ -27,7 +25,7 @@ struct Sum {
       : ranks(communicator),
         map(ranks.size(), ranks.size()),
         arena(ranks, stream, static_cast<std::size_t>(count) * sizeof(float), 1),
-        values(test::make_case<float>(arena.here, 0, count, ranks.size(), seed)) {
+        values(make_case<float>(arena.here, 0, count, ranks.size(), seed)) {
     values.fill(map, ranks.rank());
     arena.upload();
   }
@@ -44,28 +42,26 @@ struct Sum {
 
   comm::Communicator& ranks;
   comm::ShardMap map;
-  test::MirroredArena arena;
-  test::SumCase<float> values;
+  MirroredArena arena;
+  SumCase<float> values;
 };
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(ranks_that_share_a_gpu_unasked_get_one_error_that_names_them) {
-  if (world().size() == 1 || test::visible_gpus() > 1) return;
+  if (world().size() == 1 || visible_gpus() > 1) return;
   ::unsetenv("LOCKSTEP_SHARE_GPU");
-  BOOST_CHECK_EXCEPTION(test::OnGpu(true), UsageError, [](const UsageError& error) {
+  BOOST_CHECK_EXCEPTION(OnGpu(true), UsageError, [](const UsageError& error) {
     return std::string(error.what()).find("ranks 0 and 1 both use GPU") != std::string::npos;
   });
   ::setenv("LOCKSTEP_SHARE_GPU", "1", 1);
 }
 
 BOOST_AUTO_TEST_CASE(a_gpu_that_is_not_there_is_refused_on_all_ranks) {
-  const int device = world().rank() == 0 ? test::visible_gpus() : 0;
+  const int device = world().rank() == 0 ? visible_gpus() : 0;
   BOOST_CHECK_THROW(comm::make_nccl_communicator(world(), {.device = device}), UsageError);
 }
 
 BOOST_AUTO_TEST_CASE(what_lies_in_the_memory_of_cpus_goes_through_the_host) {
-  test::OnGpu gpu(false);
+  OnGpu gpu(false);
   comm::Communicator& ranks = gpu.communicator();
   BOOST_TEST(ranks.rank() == world().rank());
   BOOST_TEST(ranks.size() == world().size());
@@ -78,10 +74,10 @@ BOOST_AUTO_TEST_CASE(what_lies_in_the_memory_of_cpus_goes_through_the_host) {
 }
 
 BOOST_AUTO_TEST_CASE(a_fresh_arena_is_zeroed_and_aligned) {
-  test::OnGpu gpu(false);
+  OnGpu gpu(false);
   for (int round = 0; round < 2; ++round) {
     const int planes = 1 + world().rank() % 3;
-    test::MirroredArena arena(gpu.communicator(), gpu.stream(), 1000, planes);
+    MirroredArena arena(gpu.communicator(), gpu.stream(), 1000, planes);
     BOOST_TEST(arena.there->planes() == planes);
     BOOST_TEST(arena.there->plane_bytes() == 1000u);
     for (int plane = 0; plane < planes; ++plane)
@@ -96,7 +92,7 @@ BOOST_AUTO_TEST_CASE(a_fresh_arena_is_zeroed_and_aligned) {
 }
 
 BOOST_AUTO_TEST_CASE(sums_that_cannot_be_made_are_refused) {
-  test::OnGpu gpu(false);
+  OnGpu gpu(false);
   comm::Communicator& ranks = gpu.communicator();
   const auto arena = ranks.allocate_arena(1024, 1);
   const comm::ShardMap map(ranks.size(), ranks.size());
@@ -113,7 +109,7 @@ BOOST_AUTO_TEST_CASE(sums_that_cannot_be_made_are_refused) {
 }
 
 BOOST_AUTO_TEST_CASE(two_communicators_sum_side_by_side) {
-  test::OnGpu gpu(true);
+  OnGpu gpu(true);
   const auto layers = gpu.communicator().split(0, world().rank());
   Sum gradients(gpu.communicator(), gpu.stream(), 100000, 1), statistics(*layers, gpu.stream(), 100, 2);
   for (int round = 0; round < 5; ++round) {
@@ -128,18 +124,18 @@ BOOST_AUTO_TEST_CASE(two_communicators_sum_side_by_side) {
 }
 
 BOOST_AUTO_TEST_CASE(the_parts_of_a_split_sum_on_their_own) {
-  test::OnGpu gpu(true);
+  OnGpu gpu(true);
   const auto part = gpu.communicator().split(world().rank() % 2, -world().rank());
   Sum sum(*part, gpu.stream(), 1111, static_cast<std::uint64_t>(world().rank() % 2));
   sum.check(sum.start());
 }
 
-BOOST_AUTO_TEST_CASE(ranks_whose_peer_has_left_find_out_and_come_to_an_end) {
+BOOST_AUTO_TEST_CASE(ranks_whose_peer_has_left_find_out_and_come_to_an_end, *real()) {
   if (world().size() == 1) return;
   const bool leaves = world().rank() + 1 == world().size();
   bool found = false;
   try {
-    test::OnGpu gpu(false);
+    OnGpu gpu(false);
     Sum sum(gpu.communicator(), gpu.stream(), 1000, 3);
     sum.arena.upload();
     sum.ranks.wait(sum.start());
@@ -147,7 +143,7 @@ BOOST_AUTO_TEST_CASE(ranks_whose_peer_has_left_find_out_and_come_to_an_end) {
     if (leaves) throw std::runtime_error("this rank leaves");
     constexpr double longest_ms = 120e3;  // NCCL's to notice that a socket has closed, peer by peer
     const comm::Ticket ticket = sum.start();
-    const lockstep::Stopwatch watch;
+    const Stopwatch watch;
     for (comm::Patience patience(true); !sum.ranks.done(ticket) && watch.elapsed_ms() < longest_ms;)
       patience.pause();
   } catch (const FailureError& error) {
@@ -158,3 +154,8 @@ BOOST_AUTO_TEST_CASE(ranks_whose_peer_has_left_find_out_and_come_to_an_end) {
   BOOST_TEST(found == !leaves);
   world().barrier(0);  // everybody is here, having waited for nobody for ever
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace lockstep::test

@@ -8,12 +8,16 @@
 #include <vector>
 
 #include "comm/nccl/check.h"
-#include "host_arena.h"
 #include "lockstep/comm/nccl.h"
 #include "support/world.h"
-#include "visible_gpus.h"
 
 namespace lockstep::test {
+
+/// 0 without a driver, too.
+inline int visible_gpus() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
 
 class OnGpu {
  public:
@@ -39,6 +43,23 @@ class OnGpu {
  private:
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<comm::Communicator> communicator_;
+};
+
+/// In plain memory.
+class HostArena final : public comm::Arena {
+ public:
+  HostArena(std::size_t plane_bytes, int planes)
+      : plane_bytes_(plane_bytes), planes_(planes), memory_(plane_bytes * static_cast<std::size_t>(planes)) {}
+  std::byte* plane(int index) override {
+    return memory_.data() + plane_bytes_ * static_cast<std::size_t>(index);
+  }
+  int planes() const override { return planes_; }
+  std::size_t plane_bytes() const override { return plane_bytes_; }
+
+ private:
+  std::size_t plane_bytes_;
+  int planes_;
+  std::vector<std::byte> memory_;
 };
 
 /// Copies go along the stream, so they come after what was asked of it, as computing would.

@@ -8,13 +8,12 @@
 #include "comm/sums.h"
 #include "on_gpu.h"
 #include "rounded_sums.h"
+#include "support/ranks.h"
 
-namespace comm = lockstep::comm;
-namespace test = lockstep::test;
-using lockstep::DType;
-using test::world;
-
+namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(slices, *ranks(1, 2, 3, 4))
 
 struct Draw {
   std::int64_t count;
@@ -32,14 +31,14 @@ Draw draw(std::mt19937_64& random, int round) {
            .wire = random() % 2 == 0 ? DType::float32 : DType::bfloat16,
            .slices = {}};
   one.slices = round % 3 == 0 ? comm::even_slices(one.count, world().size())
-                              : test::random_slices(random, one.count, world().size(), 6);
+                              : random_slices(random, one.count, world().size(), 6);
   return one;
 }
 
 template <class T>
-void check_reduce_scatter(test::OnGpu& gpu, test::MirroredArena& arena, const Draw& one, bool exact) {
+void check_reduce_scatter(OnGpu& gpu, MirroredArena& arena, const Draw& one, bool exact) {
   const comm::ShardMap map(one.shards, world().size());
-  const auto sums = test::make_case<T>(arena.here, 64, one.count, one.shards, one.seed);
+  const auto sums = make_case<T>(arena.here, 64, one.count, one.shards, one.seed);
   sums.fill(map, world().rank());
   arena.upload();
   comm::TreeSum sum = sums.sum;
@@ -50,10 +49,8 @@ void check_reduce_scatter(test::OnGpu& gpu, test::MirroredArena& arena, const Dr
   const DType wire = world().size() == 1 ? DType::float32 : one.wire;
   for (const comm::ElementRange range : one.slices.of(world().rank())) {
     for (std::int64_t i = range.first; i < range.end(); ++i) {
-      const double limit =
-          exact ? 0 : test::relative_error(wire) * test::sum_of_magnitudes<T>(one.seed, one.shards, i);
-      const double away =
-          static_cast<double>(sums.elements(0)[i] - test::sum_sent_as<T>(wire, one.seed, map, i));
+      const double limit = exact ? 0 : relative_error(wire) * sum_of_magnitudes<T>(one.seed, one.shards, i);
+      const double away = static_cast<double>(sums.elements(0)[i] - sum_sent_as<T>(wire, one.seed, map, i));
       BOOST_TEST_REQUIRE(std::abs(away) <= limit, "element " << i << " of " << one.count << ", " << one.shards
                                                              << " shards, seed " << one.seed);
     }
@@ -61,7 +58,7 @@ void check_reduce_scatter(test::OnGpu& gpu, test::MirroredArena& arena, const Dr
 }
 
 template <class T>
-void check_all_gather(test::OnGpu& gpu, test::MirroredArena& arena, const Draw& one) {
+void check_all_gather(OnGpu& gpu, MirroredArena& arena, const Draw& one) {
   T* const values = reinterpret_cast<T*>(arena.here.plane(0) + 64);
   for (std::int64_t i = 0; i < one.count; ++i) values[i] = T(-1);
   for (const comm::ElementRange range : one.slices.of(world().rank())) {
@@ -69,7 +66,7 @@ void check_all_gather(test::OnGpu& gpu, test::MirroredArena& arena, const Draw& 
   }
   arena.upload();
   gpu.communicator().wait(gpu.communicator().start_all_gather(
-      {.arena = arena.there.get(), .offset_bytes = 64, .count = one.count, .dtype = lockstep::dtype_of<T>},
+      {.arena = arena.there.get(), .offset_bytes = 64, .count = one.count, .dtype = dtype_of<T>},
       one.slices));
   arena.download();
   for (std::int64_t i = 0; i < one.count; ++i)
@@ -78,8 +75,8 @@ void check_all_gather(test::OnGpu& gpu, test::MirroredArena& arena, const Draw& 
 
 void check_all(bool reproducible) {
   std::mt19937_64 random(7);
-  test::OnGpu gpu(reproducible);
-  test::MirroredArena arena(gpu.communicator(), gpu.stream(), 1 << 15, test::planes_for(12, world().size()));
+  OnGpu gpu(reproducible);
+  MirroredArena arena(gpu.communicator(), gpu.stream(), 1 << 15, planes_for(12, world().size()));
   for (int round = 0; round < 15; ++round) {
     const Draw one = draw(random, round);
     check_reduce_scatter<float>(gpu, arena, one, reproducible);
@@ -90,8 +87,11 @@ void check_all(bool reproducible) {
   }
 }
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(slices_in_the_trees_order_have_the_bits_of_the_sum) { check_all(true); }
 
 BOOST_AUTO_TEST_CASE(slices_in_the_order_of_nccl_hold_every_shard_once) { check_all(false); }
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace lockstep::test

@@ -9,23 +9,21 @@
 #include "lockstep/base/error.h"
 #include "on_gpu.h"
 #include "rounded_sums.h"
+#include "support/ranks.h"
 
-namespace comm = lockstep::comm;
-namespace test = lockstep::test;
-using lockstep::DType;
-using test::world;
-
+namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(sums, *ranks(1, 2, 3, 4))
 
 constexpr int most_shards = 16;
 
 /// Fills this rank's planes, sums, and compares plane 0.
 template <class T>
-void check_one(test::OnGpu& gpu, test::MirroredArena& arena, std::int64_t count, int shards, DType wire,
-               bool exact) {
+void check_one(OnGpu& gpu, MirroredArena& arena, std::int64_t count, int shards, DType wire, bool exact) {
   const std::uint64_t seed = static_cast<std::uint64_t>(count) * 31 + static_cast<std::uint64_t>(shards);
   const comm::ShardMap map(shards, world().size());
-  auto one = test::make_case<T>(arena.here, 64, count, shards, seed);
+  auto one = make_case<T>(arena.here, 64, count, shards, seed);
   one.fill(map, world().rank());
   one.elements(0)[-1] = one.elements(0)[count] = T(-7);
   arena.upload();
@@ -37,9 +35,8 @@ void check_one(test::OnGpu& gpu, test::MirroredArena& arena, std::int64_t count,
 
   const DType rounded = world().size() == 1 ? DType::float32 : wire;
   for (std::int64_t i = 0; i < count; ++i) {
-    const T found = one.elements(0)[i], wanted = test::sum_sent_as<T>(rounded, seed, map, i);
-    const double limit =
-        exact ? 0 : test::relative_error(rounded) * test::sum_of_magnitudes<T>(seed, shards, i);
+    const T found = one.elements(0)[i], wanted = sum_sent_as<T>(rounded, seed, map, i);
+    const double limit = exact ? 0 : relative_error(rounded) * sum_of_magnitudes<T>(seed, shards, i);
     BOOST_TEST_REQUIRE(std::abs(static_cast<double>(found - wanted)) <= limit,
                        count << " elements, " << shards << " shards, sent as " << std::string(to_string(wire))
                              << ": element " << i << " is " << found << ", not " << wanted);
@@ -48,15 +45,13 @@ void check_one(test::OnGpu& gpu, test::MirroredArena& arena, std::int64_t count,
   BOOST_TEST_REQUIRE(one.elements(0)[count] == T(-7));
 }
 
-test::MirroredArena arena_for(test::OnGpu& gpu, std::size_t plane_bytes) {
-  return {gpu.communicator(), gpu.stream(), plane_bytes, test::planes_for(most_shards, world().size())};
+MirroredArena arena_for(OnGpu& gpu, std::size_t plane_bytes) {
+  return {gpu.communicator(), gpu.stream(), plane_bytes, planes_for(most_shards, world().size())};
 }
 
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(sums_in_the_trees_order_equal_the_serial_fold_for_any_number_of_shards) {
-  test::OnGpu gpu(true);
-  test::MirroredArena arena = arena_for(gpu, 1 << 13);
+  OnGpu gpu(true);
+  MirroredArena arena = arena_for(gpu, 1 << 13);
   for (int shards = 1; shards <= most_shards; ++shards) {
     check_one<float>(gpu, arena, 777, shards, DType::float32, true);
     check_one<double>(gpu, arena, 501, shards, DType::float32, true);
@@ -65,8 +60,8 @@ BOOST_AUTO_TEST_CASE(sums_in_the_trees_order_equal_the_serial_fold_for_any_numbe
 
 BOOST_AUTO_TEST_CASE(every_length_is_summed_whole_and_nothing_beside_it) {
   for (const bool reproducible : {true, false}) {
-    test::OnGpu gpu(reproducible);
-    test::MirroredArena arena = arena_for(gpu, 1 << 20);
+    OnGpu gpu(reproducible);
+    MirroredArena arena = arena_for(gpu, 1 << 20);
     for (const std::int64_t count : {0, 1, 2, 15, 16, 17, 31, 33, 63, 65, 127, 129, 1023, 4097, 200001}) {
       check_one<float>(gpu, arena, count, 7, DType::float32, reproducible);
       check_one<float>(gpu, arena, count, 7, DType::bfloat16, reproducible);
@@ -75,8 +70,8 @@ BOOST_AUTO_TEST_CASE(every_length_is_summed_whole_and_nothing_beside_it) {
 }
 
 BOOST_AUTO_TEST_CASE(sixteen_bit_sums_in_the_trees_order_round_each_partial_sum_and_the_result) {
-  test::OnGpu gpu(true);
-  test::MirroredArena arena = arena_for(gpu, 1 << 13);
+  OnGpu gpu(true);
+  MirroredArena arena = arena_for(gpu, 1 << 13);
   for (const DType wire : {DType::bfloat16, DType::float16}) {
     for (const int shards : {1, 2, 3, 5, 8, 13}) check_one<float>(gpu, arena, 777, shards, wire, true);
   }
@@ -84,8 +79,8 @@ BOOST_AUTO_TEST_CASE(sixteen_bit_sums_in_the_trees_order_round_each_partial_sum_
 }
 
 BOOST_AUTO_TEST_CASE(sums_in_the_order_of_nccl_hold_every_shard_once) {
-  test::OnGpu gpu(false);
-  test::MirroredArena arena = arena_for(gpu, 1 << 13);
+  OnGpu gpu(false);
+  MirroredArena arena = arena_for(gpu, 1 << 13);
   for (int shards = 1; shards <= most_shards; ++shards) {
     check_one<float>(gpu, arena, 777, shards, DType::float32, false);
     check_one<double>(gpu, arena, 501, shards, DType::float32, false);
@@ -97,16 +92,16 @@ BOOST_AUTO_TEST_CASE(sums_in_the_order_of_nccl_hold_every_shard_once) {
 BOOST_AUTO_TEST_CASE(many_sums_in_flight_complete_in_the_order_started) {
   constexpr int sums = 90;  // more than the events that a communicator begins with
   constexpr std::size_t room_bytes = 1 << 12;
-  test::OnGpu gpu(true);
+  OnGpu gpu(true);
   comm::Communicator& ranks = gpu.communicator();
-  test::MirroredArena arena = arena_for(gpu, sums * room_bytes + 64);
+  MirroredArena arena = arena_for(gpu, sums * room_bytes + 64);
   const comm::ShardMap map(5, ranks.size());
   for (int round = 0; round < 3; ++round) {
-    std::vector<test::SumCase<float>> cases;
+    std::vector<SumCase<float>> cases;
     for (int i = 0; i < sums; ++i) {
       const auto number = static_cast<std::uint64_t>(i);
-      cases.push_back(test::make_case<float>(arena.here, number * room_bytes, 10 * i, 5,
-                                             number + static_cast<std::uint64_t>(round)));
+      cases.push_back(make_case<float>(arena.here, number * room_bytes, 10 * i, 5,
+                                       number + static_cast<std::uint64_t>(round)));
       cases.back().fill(map, ranks.rank());
     }
     arena.upload();
@@ -129,3 +124,8 @@ BOOST_AUTO_TEST_CASE(many_sums_in_flight_complete_in_the_order_started) {
     for (const auto& one : cases) BOOST_TEST_REQUIRE(one.first_difference() == -1);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace lockstep::test

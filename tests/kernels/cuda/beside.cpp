@@ -12,12 +12,10 @@
 #include "kernels/cuda/memory.h"
 #include "lockstep/base/error.h"
 
-namespace kernels = lockstep::kernels;
-using lockstep::DType;
-using lockstep::Shape;
-using lockstep::StorageRef;
-
+namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(beside)
 
 std::vector<int> numbers(std::size_t count, int first) {
   std::vector<int> values(count);
@@ -27,7 +25,7 @@ std::vector<int> numbers(std::size_t count, int first) {
 
 /// Computes with what is there: notes the first number when the stream comes to it.
 void note_first(cudaStream_t stream, const void* memory, std::vector<int>& noted) {
-  lockstep::emulated_gpu::enqueue(stream, [memory, &noted] {
+  emulated_gpu::enqueue(stream, [memory, &noted] {
     noted.push_back(0);
     std::memcpy(&noted.back(), memory, sizeof(int));
   });
@@ -36,8 +34,6 @@ void note_first(cudaStream_t stream, const void* memory, std::vector<int>& noted
 using Part = kernels::Download::Part;
 
 constexpr std::size_t piece = (std::size_t{4} << 20) / sizeof(int);  // numbers of a pinned piece
-
-}  // namespace
 
 BOOST_AUTO_TEST_CASE(what_is_uploaded_is_what_was_there_at_the_call) {
   kernels::StreamPool pool(0);
@@ -132,7 +128,7 @@ BOOST_AUTO_TEST_CASE(a_block_may_outlive_its_pool) {
 
 BOOST_AUTO_TEST_CASE(more_memory_than_there_is_fails_and_leaves_the_pool_as_it_was) {
   kernels::StreamPool pool(0);
-  BOOST_CHECK_THROW(pool.allocate(std::size_t{1} << 50), lockstep::FailureError);
+  BOOST_CHECK_THROW(pool.allocate(std::size_t{1} << 50), FailureError);
   BOOST_TEST(cudaGetLastError() == cudaSuccess);
   pool.allocate(64);
 }
@@ -196,3 +192,8 @@ BOOST_AUTO_TEST_CASE(a_timer_says_how_long_the_stream_took) {
   cudaStreamSynchronize(pool.stream());
   BOOST_TEST(timer->elapsed_ms(0, 1) >= 0);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace lockstep::test

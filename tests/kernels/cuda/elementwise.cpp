@@ -5,12 +5,12 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_FIXTURE_TEST_SUITE(elementwise, Twins)
+
 using kernels::Activation;
 using kernels::Backend;
 
 constexpr std::int64_t counts[] = {0, 1, 3, 7, 8, 255, 4096, 100003};
-
-BOOST_FIXTURE_TEST_SUITE(elementwise, Twins)
 
 BOOST_AUTO_TEST_CASE(sums_multiples_and_fills_are_those_of_the_cpu) {
   Draw draw;

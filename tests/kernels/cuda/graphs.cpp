@@ -10,6 +10,8 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_AUTO_TEST_SUITE(graphs)
+
 using namespace kernels;
 
 /// As cuDNN writes a device's properties.
@@ -58,6 +60,8 @@ BOOST_AUTO_TEST_CASE(attention_of_every_kind_of_gpu_is_taken) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

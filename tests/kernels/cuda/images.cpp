@@ -4,12 +4,12 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_FIXTURE_TEST_SUITE(images, Twins)
+
 using kernels::Backend;
 using kernels::Pool;
 
 constexpr std::initializer_list<Form> all_forms = {plain_float, plain_bf16, last_float, last_bf16};
-
-BOOST_FIXTURE_TEST_SUITE(images, Twins)
 
 BOOST_AUTO_TEST_CASE(pooling_is_that_of_the_cpu) {
   Draw draw;

@@ -4,10 +4,10 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_FIXTURE_TEST_SUITE(losses, Twins)
+
 using kernels::Backend;
 using kernels::CrossEntropy;
-
-BOOST_FIXTURE_TEST_SUITE(losses, Twins)
 
 BOOST_AUTO_TEST_CASE(embeddings_are_those_of_the_cpu) {
   Draw draw;

@@ -8,12 +8,12 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_FIXTURE_TEST_SUITE(low_rank, Twins)
+
 using kernels::Backend;
 using kernels::Orthonormal;
 
 constexpr RandomKey key{.seed = 8, .purpose = purpose_of("rows"), .step = 2};
-
-BOOST_FIXTURE_TEST_SUITE(low_rank, Twins)
 
 BOOST_AUTO_TEST_CASE(normal_numbers_are_those_of_the_cpu) {
   for (const auto& [rows, length] : {std::pair<int, int>{1, 1}, {0, 4}, {3, 0}, {4, 4097}, {7, 33}})

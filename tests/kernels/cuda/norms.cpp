@@ -4,9 +4,9 @@
 namespace lockstep::test {
 namespace {
 
-using kernels::Backend;
-
 BOOST_FIXTURE_TEST_SUITE(norms, Twins)
+
+using kernels::Backend;
 
 BOOST_AUTO_TEST_CASE(layer_norm_is_that_of_the_cpu) {
   Draw draw;

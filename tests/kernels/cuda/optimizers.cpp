@@ -4,12 +4,12 @@
 namespace lockstep::test {
 namespace {
 
+BOOST_FIXTURE_TEST_SUITE(optimizers, Twins)
+
 using kernels::AdamWUpdate;
 using kernels::Backend;
 using kernels::EmaTarget;
 using kernels::SgdUpdate;
-
-BOOST_FIXTURE_TEST_SUITE(optimizers, Twins)
 
 // More tensors than one launch takes, more averages than one pass takes, and views that begin between packs.
 constexpr std::int64_t sizes[] = {1, 3, 4096, 0, 4097, 20011, 64, 12290};

@@ -1,8 +1,11 @@
 // Dense layers, convolutions and attention.
 #include "kernels/cuda/twins.h"
+#include "support/gpu_labels.h"
 
 namespace lockstep::test {
 namespace {
+
+BOOST_FIXTURE_TEST_SUITE(products, Twins)
 
 using kernels::Backend;
 using kernels::Columns;
@@ -16,42 +19,46 @@ struct DenseSizes {
 };
 
 /// With and without cuBLASLt's epilogues, which want packs of 8.
-constexpr DenseSizes dense_sizes[] = {{0, 3, 4},        {1, 1, 1},       {5, 7, 3},      {64, 96, 40},
-                                      {33, 257, 129},   {512, 64, 10},   {512, 64, 256}, {3, 0, 5},
-                                      {128, 768, 2304}, {128, 768, 3072}};
+constexpr DenseSizes dense_sizes[] = {{0, 3, 4},      {1, 1, 1},     {5, 7, 3},      {64, 96, 40},
+                                      {33, 257, 129}, {512, 64, 10}, {128, 64, 256}, {3, 0, 5}},
+                     sizes_of_a_gpt[] = {{512, 64, 256}, {128, 768, 2304}, {128, 768, 3072}};
 
-BOOST_FIXTURE_TEST_SUITE(products, Twins)
-
-BOOST_AUTO_TEST_CASE(dense_layers_are_those_of_the_cpu) {
+void compare_dense(Twins& twins, std::span<const DenseSizes> sizes) {
   Draw draw;
-  for (const DenseSizes& s : dense_sizes) {
+  for (const DenseSizes& s : sizes) {
     const Operand x = activation(draw.normal({s.rows, s.in})), dy = activation(draw.normal({s.rows, s.out})),
                   weight = fixed(draw.normal({s.out, s.in}, 0.1f)), bias = fixed(draw.normal({s.out}));
     const std::string what = s.text();
-    compare(
+    twins.compare(
         "linear " + what, {x, weight, bias}, {activation(unwritten({s.rows, s.out}))},
         [](Backend& on, const Tensors& in, const Tensors& out) { on.linear(in[0], in[1], in[2], out[0]); });
-    compare("linear without bias " + what, {x, weight}, {activation(unwritten({s.rows, s.out}))},
-            [](Backend& on, const Tensors& in, const Tensors& out) { on.linear(in[0], in[1], {}, out[0]); });
-    compare("linear_backward_input " + what, {dy, weight}, {activation(unwritten({s.rows, s.in}))},
-            [](Backend& on, const Tensors& in, const Tensors& out) {
-              on.linear_backward_input(in[0], in[1], out[0]);
-            });
+    twins.compare(
+        "linear without bias " + what, {x, weight}, {activation(unwritten({s.rows, s.out}))},
+        [](Backend& on, const Tensors& in, const Tensors& out) { on.linear(in[0], in[1], {}, out[0]); });
+    twins.compare("linear_backward_input " + what, {dy, weight}, {activation(unwritten({s.rows, s.in}))},
+                  [](Backend& on, const Tensors& in, const Tensors& out) {
+                    on.linear_backward_input(in[0], in[1], out[0]);
+                  });
     for (const bool accumulate : {false, true}) {
       const Shape shape{s.out, s.in};
-      compare("linear_backward_weight " + what, {x, dy},
-              {fixed(accumulate ? draw.normal(shape) : unwritten(shape))},
-              [=](Backend& on, const Tensors& in, const Tensors& out) {
-                on.linear_backward_weight(in[0], in[1], out[0], accumulate);
-              });
+      twins.compare("linear_backward_weight " + what, {x, dy},
+                    {fixed(accumulate ? draw.normal(shape) : unwritten(shape))},
+                    [=](Backend& on, const Tensors& in, const Tensors& out) {
+                      on.linear_backward_weight(in[0], in[1], out[0], accumulate);
+                    });
     }
   }
 }
 
-BOOST_AUTO_TEST_CASE(layers_with_their_activations_are_those_of_the_cpu) {
+BOOST_AUTO_TEST_CASE(dense_layers_are_those_of_the_cpu) { compare_dense(*this, dense_sizes); }
+BOOST_AUTO_TEST_CASE(dense_layers_of_a_gpt_are_those_of_the_cpu, *large()) {
+  compare_dense(*this, sizes_of_a_gpt);
+}
+
+void compare_activated(Twins& twins, std::span<const DenseSizes> sizes) {
   using kernels::Activation;
   Draw draw;
-  for (const DenseSizes& s : dense_sizes) {
+  for (const DenseSizes& s : sizes) {
     const Operand x = activation(draw.normal({s.rows, s.in})), dy = activation(draw.normal({s.rows, s.out})),
                   weight = fixed(draw.normal({s.out, s.in}, 0.1f)), bias = fixed(draw.normal({s.out})),
                   before = activation(draw.normal({s.rows, s.in}));
@@ -60,31 +67,38 @@ BOOST_AUTO_TEST_CASE(layers_with_their_activations_are_those_of_the_cpu) {
     for (const Activation given :
          {Activation::relu, Activation::silu, Activation::gelu_erf, Activation::gelu_tanh}) {
       const Activation kind = given;
-      compare("linear_activation " + what, {x, weight, bias}, {y, y},
-              [=](Backend& on, const Tensors& in, const Tensors& out) {
-                on.linear_activation(kind, in[0], in[1], in[2], out[0], out[1]);
-              });
-      compare("linear_activation that keeps nothing " + what, {x, weight, bias}, {y, y},
-              [=](Backend& on, const Tensors& in, const Tensors& out) {
-                on.linear_activation(kind, in[0], in[1], in[2], {}, out[0]);
-                on.linear_activation(kind, in[0], in[1], {}, {}, out[1]);
-              });
-      compare("linear_backward_input_activation " + what, {dy, weight, before},
-              {activation(unwritten({s.rows, s.in}))},
-              [=](Backend& on, const Tensors& in, const Tensors& out) {
-                on.linear_backward_input_activation(kind, in[0], in[1], in[2], out[0]);
-              });
+      twins.compare("linear_activation " + what, {x, weight, bias}, {y, y},
+                    [=](Backend& on, const Tensors& in, const Tensors& out) {
+                      on.linear_activation(kind, in[0], in[1], in[2], out[0], out[1]);
+                    });
+      twins.compare("linear_activation that keeps nothing " + what, {x, weight, bias}, {y, y},
+                    [=](Backend& on, const Tensors& in, const Tensors& out) {
+                      on.linear_activation(kind, in[0], in[1], in[2], {}, out[0]);
+                      on.linear_activation(kind, in[0], in[1], {}, {}, out[1]);
+                    });
+      twins.compare("linear_backward_input_activation " + what, {dy, weight, before},
+                    {activation(unwritten({s.rows, s.in}))},
+                    [=](Backend& on, const Tensors& in, const Tensors& out) {
+                      on.linear_backward_input_activation(kind, in[0], in[1], in[2], out[0]);
+                    });
     }
     for (const bool accumulate : {false, true}) {
       const Shape shape{s.out, s.in};
-      compare("linear_backward_weight_bias " + what, {x, dy},
-              {fixed(accumulate ? draw.normal(shape) : unwritten(shape)),
-               fixed(accumulate ? draw.normal({s.out}) : unwritten({s.out}))},
-              [=](Backend& on, const Tensors& in, const Tensors& out) {
-                on.linear_backward_weight_bias(in[0], in[1], out[0], out[1], accumulate);
-              });
+      twins.compare("linear_backward_weight_bias " + what, {x, dy},
+                    {fixed(accumulate ? draw.normal(shape) : unwritten(shape)),
+                     fixed(accumulate ? draw.normal({s.out}) : unwritten({s.out}))},
+                    [=](Backend& on, const Tensors& in, const Tensors& out) {
+                      on.linear_backward_weight_bias(in[0], in[1], out[0], out[1], accumulate);
+                    });
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(layers_with_their_activations_are_those_of_the_cpu) {
+  compare_activated(*this, dense_sizes);
+}
+BOOST_AUTO_TEST_CASE(layers_of_a_gpt_with_their_activations_are_those_of_the_cpu, *large()) {
+  compare_activated(*this, sizes_of_a_gpt);
 }
 
 BOOST_AUTO_TEST_CASE(a_nan_passes_a_layer_with_relu) {
@@ -162,19 +176,16 @@ BOOST_AUTO_TEST_CASE(convolutions_are_those_of_the_cpu) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(attention_is_that_of_the_cpu) {
+struct AttentionSizes {
+  int batch, time, heads, width;
+};
+constexpr AttentionSizes attention_sizes[] = {{0, 5, 2, 4},    {1, 1, 1, 1},   {2, 33, 3, 5},  {1, 64, 2, 64},
+                                              {2, 100, 2, 16}, {1, 70, 1, 80}, {1, 40, 1, 200}},
+                         large_attention[] = {{2, 256, 3, 64}};
+
+void compare_attention(Twins& twins, std::span<const AttentionSizes> sizes) {
   Draw draw;
-  struct Sizes {
-    int batch, time, heads, width;
-  };
-  for (const Sizes& s : {Sizes{0, 5, 2, 4},
-                         {1, 1, 1, 1},
-                         {2, 33, 3, 5},
-                         {1, 64, 2, 64},
-                         {2, 100, 2, 16},
-                         {1, 70, 1, 80},
-                         {1, 40, 1, 200},
-                         {2, 256, 3, 64}}) {
+  for (const AttentionSizes& s : sizes) {
     // A gap before and behind the gradients; one of 1 keeps bf16 from cuDNN, whose packs begin at 16 bytes.
     for (const auto& [causal_case, gap_case] :
          {std::pair<bool, int>{false, 0}, {true, 0}, {true, 1}, {false, 8}}) {
@@ -182,7 +193,7 @@ BOOST_AUTO_TEST_CASE(attention_is_that_of_the_cpu) {
       const std::int64_t gap = gap_case, channels = s.heads * s.width;
       const Shape shape{s.batch, s.time, channels};
       // The backward takes what the device's own forward saved.
-      compare(
+      twins.compare(
           "attention " + to_string(shape) + (causal ? ", causal" : ""),
           {activation(draw.normal({s.batch, s.time, 3 * channels})), activation(draw.normal(shape))},
           {activation(unwritten(shape)), activation(draw.normal({s.batch, s.time, 3 * channels + 2 * gap}))},
@@ -199,6 +210,11 @@ BOOST_AUTO_TEST_CASE(attention_is_that_of_the_cpu) {
           });
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(attention_is_that_of_the_cpu) { compare_attention(*this, attention_sizes); }
+BOOST_AUTO_TEST_CASE(attention_over_many_places_is_that_of_the_cpu, *large()) {
+  compare_attention(*this, large_attention);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -11,12 +11,15 @@
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/nccl.h"
 #include "lockstep/train/device.h"
+#include "support/gpu_labels.h"
+#include "support/ranks.h"
 #include "train/golden_train.h"
 #include "train/on_a_device.h"
 
 namespace lockstep::test {
-
 namespace {
+
+BOOST_AUTO_TEST_SUITE(runs_on_a_gpu, *ranks(1, 2, 4))
 
 Place on_gpu() {
   Place place(kernels::make_cuda_backend(0));
@@ -135,43 +138,54 @@ BOOST_AUTO_TEST_CASE(a_run_moves_to_the_gpu_and_back) {
   check_close(third.values(), straight.values(), 2e-3);
 }
 
-BOOST_AUTO_TEST_CASE(batches_arrive_while_it_computes) {
-  class Numbers final : public data::Dataset {
-   public:
-    std::int64_t size() const override { return 4096; }
-    Shape x_shape() const override { return {1024}; }
-    DType x_dtype() const override { return DType::float32; }
-    Shape y_shape() const override { return {}; }
-    std::int64_t classes() const override { return 4096; }
-    std::string name() const override { return "numbers"; }
-    void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override {
-      for (std::size_t i = 0; i < samples.size(); ++i) {
-        for (std::size_t k = 0; k < 1024; ++k) x.data<float>()[i * 1024 + k] = static_cast<float>(samples[i]);
-        y.data<std::int64_t>()[i] = samples[i];
-      }
+/// A batch of this many samples of so many numbers, each its own.
+class Numbers final : public data::Dataset {
+ public:
+  explicit Numbers(std::int64_t width) : width_(width) {}
+  std::int64_t size() const override { return 4096; }
+  Shape x_shape() const override { return {width_}; }
+  DType x_dtype() const override { return DType::float32; }
+  Shape y_shape() const override { return {}; }
+  std::int64_t classes() const override { return 4096; }
+  std::string name() const override { return "numbers"; }
+  void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override {
+    const auto width = static_cast<std::size_t>(width_);
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      std::fill_n(x.data<float>() + i * width, width, static_cast<float>(samples[i]));
+      y.data<std::int64_t>()[i] = samples[i];
     }
-  } numbers;
+  }
+
+ private:
+  std::int64_t width_;
+};
+
+void check_batches(std::int64_t width, int samples, std::int64_t steps) {
+  const Numbers numbers(width);
   const auto gpu = kernels::make_cuda_backend(0);
-  data::LoaderOptions options{.global_batch = 512, .shards = 1, .seed = 3};
+  data::LoaderOptions options{.global_batch = samples, .shards = 1, .seed = 3};
   data::Loader here(numbers, options, 0, 1);
   options.backend = gpu.get();
   data::Loader there(numbers, options, 0, 1);
   // Nothing waits between steps: what a batch held is added up behind the program.
   std::vector<Tensor> sums;
-  for (std::int64_t step = 0; step < 24; ++step) {
-    const Tensor x = there.at(step).shards[0].x, sum = gpu->empty({1024});
+  for (std::int64_t step = 0; step < steps; ++step) {
+    const Tensor x = there.at(step).shards[0].x, sum = gpu->empty({width});
     for (int again = 0; again < 8; ++again) gpu->sum_rows(x, sum, false);
     sums.push_back(sum);
   }
-  for (std::int64_t step = 0; step < 24; ++step) {
+  for (std::int64_t step = 0; step < steps; ++step) {
     double wanted = 0;
     const Tensor y = here.at(step).shards[0].y;
     for (std::int64_t i = 0; i < y.numel(); ++i) wanted += static_cast<double>(y.data<std::int64_t>()[i]);
     const Tensor found = kernels::on_cpu(sums[static_cast<std::size_t>(step)], gpu.get());
-    for (std::int64_t k = 0; k < 1024; k += 341)
+    for (std::int64_t k = 0; k < width; k += width / 3)
       BOOST_TEST(std::abs(found.data<float>()[k] - wanted) < 1e-4 * wanted, "step " << step);
   }
 }
+
+BOOST_AUTO_TEST_CASE(batches_arrive_while_it_computes) { check_batches(64, 32, 24); }
+BOOST_AUTO_TEST_CASE(large_batches_arrive_while_it_computes, *large()) { check_batches(1024, 512, 24); }
 
 BOOST_AUTO_TEST_CASE(reads_of_many_pieces_bring_every_byte) {
   const auto gpu = kernels::make_cuda_backend(0);
@@ -182,6 +196,8 @@ BOOST_AUTO_TEST_CASE(reads_of_many_pieces_bring_every_byte) {
     BOOST_TEST((elements == 0 || std::memcmp(host.raw(), back.raw(), host.bytes()) == 0), elements);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

@@ -1,7 +1,8 @@
+// A program whose cases need a GPU on every rank.
 #include <algorithm>
 #include <vector>
 
-#include "comm/nccl/visible_gpus.h"
+#include "comm/nccl/on_gpu.h"
 #include "support/place.h"
 #include "support/world.h"
 
@@ -13,7 +14,5 @@ std::string reason_to_skip() {
   world().all_gather(&mine, sizeof mine, all.data());
   return *std::min_element(all.begin(), all.end()) > 0 ? "" : "no GPU, or no driver for it";
 }
-
-std::unique_ptr<comm::Communicator> transport_over(comm::Communicator&) { return nullptr; }
 
 }  // namespace lockstep::test

@@ -5,9 +5,12 @@
 
 #include "ddp/gpu.h"
 #include "ddp/training.h"
+#include "support/ranks.h"
 
 namespace lockstep::test {
 namespace {
+
+BOOST_AUTO_TEST_SUITE(steps_on_a_gpu, *ranks(1, 2, 3, 4))
 
 BOOST_AUTO_TEST_CASE(gradients_have_the_bits_of_the_serial_sum_for_any_shards_on_any_ranks) {
   Gpu gpu;
@@ -261,6 +264,8 @@ BOOST_AUTO_TEST_CASE(a_steady_step_asks_the_driver_for_no_memory) {
     BOOST_TEST(before > 0u);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace lockstep::test

@@ -1,4 +1,5 @@
-// Tests written for CPUs, summed by the transport between GPUs: pretended ones, whose memory is the CPU's.
+// Tests written for CPUs, summed by the transport between GPUs: that of the emulated GPU, whose memory is the
+// CPU's.
 #include <cuda_runtime_api.h>
 
 #include <utility>
@@ -29,7 +30,6 @@ class ForCpu final : public Forwarding {
 
 }  // namespace
 
-std::string reason_to_skip() { return {}; }
 std::unique_ptr<comm::Communicator> transport_over(comm::Communicator& mpi) {
   return std::make_unique<ForCpu>(
       comm::make_nccl_communicator(mpi, {.reproducible = true, .share_gpu = true}));

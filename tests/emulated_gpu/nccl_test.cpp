@@ -1,0 +1,185 @@
+// What fails inside NCCL, which a GPU does not do when asked to, and which calls an exchange is made of.
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "comm/nccl/on_gpu.h"
+#include "comm/sums.h"
+#include "emulated_gpu/nccl.h"
+#include "emulated_gpu/runtime.h"
+#include "lockstep/base/error.h"
+#include "support/ranks.h"
+#include "support/world.h"
+
+namespace lockstep::test {
+namespace {
+
+BOOST_AUTO_TEST_SUITE(nccl_test, *ranks(1, 2, 3, 4))
+
+using emulated_gpu::faults;
+using emulated_gpu::nccl;
+
+std::unique_ptr<comm::Communicator> make(double timeout_s) {
+  return comm::make_nccl_communicator(world(), {.share_gpu = true, .timeout_s = timeout_s});
+}
+
+auto says(const std::string& text) {
+  return [text](const FailureError& error) {
+    BOOST_TEST_INFO(error.what());
+    return std::string(error.what()).find(text) != std::string::npos;
+  };
+}
+
+BOOST_AUTO_TEST_CASE(a_start_that_fails_on_one_rank_fails_on_all_and_is_taken_for_a_start_on_none) {
+  if (world().size() == 1) return;
+  const auto ranks = make(0.2);
+  const int before = nccl().aborted;
+  nccl().start_breaks = world().rank() + 1 == world().size();
+  BOOST_CHECK_EXCEPTION(ranks->allocate_arena(64, 1), FailureError,
+                        says("have not come to it for 0.1 s"));  // half of what a watchdog would give
+  nccl().start_breaks = false;
+  BOOST_TEST(nccl().aborted == before + 1);
+  BOOST_CHECK_EXCEPTION(ranks->allocate_arena(64, 1), FailureError, [](const FailureError& error) {
+    return std::string(error.what()).find("failed before") != std::string::npos;
+  });
+}
+
+BOOST_AUTO_TEST_CASE(memory_is_said_to_lack_only_where_it_does) {
+  const auto ranks = make(10);
+  const auto refused = [&](const std::string& text) {
+    BOOST_CHECK_EXCEPTION(ranks->allocate_arena(64, 1), FailureError, says(text));
+  };
+  if (world().size() == 1) {
+    faults().memory = cudaErrorMemoryAllocation;
+    refused("the GPU has no");
+    faults().memory = cudaErrorDevicesUnavailable;
+    refused("cudaMalloc failed on rank 0");
+    faults().memory = cudaSuccess;
+  } else {
+    const int before = nccl().memories;
+    nccl().memory_breaks = world().rank() + 1 == world().size();
+    refused("ncclMemAlloc of");
+    faults().free_bytes = 64;
+    refused("the GPU has no");
+    nccl().memory_breaks = false;
+    BOOST_TEST(nccl().memories == before);  // of those that had it, too
+    faults().free_bytes = std::size_t{1} << 40;
+  }
+  ranks->allocate_arena(64, 1);  // it is as good as before
+}
+
+BOOST_AUTO_TEST_CASE(a_part_that_cannot_be_made_on_one_rank_is_made_on_none) {
+  const auto ranks = make(10);
+  if (world().rank() + 1 == world().size()) faults().streams = cudaErrorDevicesUnavailable;
+  BOOST_CHECK_EXCEPTION(ranks->split(0, 0), FailureError, says("cudaStreamCreate failed on rank"));
+  faults().streams = cudaSuccess;
+  cudaGetLastError();  // or the next launch takes it for its own
+  ranks->split(0, 0);
+}
+
+BOOST_AUTO_TEST_CASE(an_arena_that_cannot_be_registered_leaves_no_memory_behind) {
+  if (world().size() == 1) return;
+  const auto ranks = make(10);
+  const int before = nccl().memories;
+  nccl().register_breaks = true;
+  BOOST_CHECK_THROW(ranks->allocate_arena(64, 1), FailureError);
+  nccl().register_breaks = false;
+  BOOST_TEST(nccl().memories == before);
+}
+
+BOOST_AUTO_TEST_CASE(an_arena_that_is_left_keeps_its_memory_and_not_the_connection) {
+  if (world().size() == 1) return;
+  const int aborted = nccl().aborted, memories = nccl().memories;
+  try {
+    const auto ranks = make(10);
+    auto arena = ranks->allocate_arena(64, 1);
+    BOOST_TEST(arena->leave());
+    throw FailureError("a step has failed");
+  } catch (const FailureError&) {
+  }
+  BOOST_TEST(nccl().aborted == aborted + 1);
+  BOOST_TEST(nccl().memories == memories + 1);
+}
+
+BOOST_AUTO_TEST_CASE(it_ends_although_a_thread_that_asks_for_errors_gets_no_answer) {
+  if (world().size() == 1) return;
+  auto ranks = make(0.2);
+  ranks->allocate_arena(64, 1).reset();
+  world().barrier();
+  nccl().silent = true;
+  std::thread asks([&, communicator = ranks.get()] { communicator->async_error(); });
+  while (nccl().asked == 0) std::this_thread::yield();
+  ranks.reset();
+  BOOST_TEST(nccl().silent);  // nobody has waited for the answer
+  nccl().silent = false;
+  asks.join();
+}
+
+/// A reduce-scatter of a shard a rank and an all-gather, whose calls are noted.
+std::string calls_of(const comm::Slices& slices, bool reproducible) {
+  OnGpu gpu(reproducible);
+  comm::Communicator& ranks = gpu.communicator();
+  const comm::ShardMap map(ranks.size(), ranks.size());
+  const auto bytes = static_cast<std::size_t>(slices.count()) * sizeof(float);
+  MirroredArena arena(ranks, gpu.stream(), bytes, 1);
+  const auto sums = make_case<float>(arena.here, 0, slices.count(), ranks.size(), 3);
+  sums.fill(map, ranks.rank());
+  arena.upload();
+  comm::TreeSum sum = sums.sum;
+  sum.arena = arena.there.get();
+  nccl().noted.clear();
+  nccl().noting = true;
+  ranks.wait(ranks.start_reduce_scatter(sum, map, slices));
+  ranks.wait(ranks.start_all_gather(sum, slices));
+  nccl().noting = false;
+  arena.download();
+  for (std::int64_t i = 0; i < slices.count(); ++i) {
+    const float found = sums.elements(0)[i], wanted = serial_sum<float>(3, {0, ranks.size()}, i);
+    BOOST_TEST_REQUIRE(std::abs(found - wanted) <= (reproducible ? 0 : 1e-2f), "element " << i);
+  }
+  return nccl().noted;
+}
+
+BOOST_AUTO_TEST_CASE(even_slices_take_one_collective_call_and_another_for_a_rest) {
+  const int ranks = world().size();
+  const bool alone = ranks == 1;  // makes no call
+  for (const bool rest : {false, true}) {
+    const std::int64_t count = 64 * ranks + (rest ? 8 : 0);
+    std::vector<std::vector<comm::ElementRange>> ranges;
+    for (int rank = 0; rank < ranks; ++rank)
+      ranges.push_back({{64 * rank, rank + 1 == ranks ? count - 64 * rank : 64}});
+    const std::string calls =
+        rest ? "reduce_scatter reduce | all_gather broadcast | " : "reduce_scatter | all_gather | ";
+    BOOST_TEST(calls_of(comm::Slices(count, ranges), false) == (alone ? "" : calls));
+  }
+}
+
+/// The emulated NCCL refuses more.
+BOOST_AUTO_TEST_CASE(thousands_of_ranges_stay_within_groups_of_1024_calls) {
+  if (world().size() == 1) return;
+  constexpr std::int64_t count = 5000;
+  std::vector<std::vector<comm::ElementRange>> ranges(static_cast<std::size_t>(world().size()));
+  for (std::int64_t i = 0; i < count; ++i)
+    ranges[static_cast<std::size_t>(i * i % 3 + (i % 5 == 0 ? 1 : 0)) % ranges.size()].push_back({i, 1});
+  for (const bool reproducible : {true, false}) {
+    const std::string calls = calls_of(comm::Slices(count, ranges), reproducible);
+    BOOST_TEST(std::ranges::count(calls, '|') > 5);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(ranks_that_would_share_a_gpu_are_told_which) {
+  ::unsetenv("LOCKSTEP_SHARE_GPU");
+  const std::string problem = comm::sharing_problem(world(), 0);
+  BOOST_TEST((world().size() > 1) == (problem.find("ranks 0 and 1 both use GPU") == 0));
+  BOOST_TEST(comm::sharing_problem(world(), -1) == "");  // ranks without a GPU share none
+  ::setenv("LOCKSTEP_SHARE_GPU", "1", 1);
+  BOOST_TEST(comm::sharing_problem(world(), 0) == "");
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace lockstep::test
