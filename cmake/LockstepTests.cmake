@@ -9,16 +9,6 @@
 # Each case is run by one of them at each rank count, and the program itself refuses a list that does not fit its cases. Label quick, the
 # quick suite: what is not slow, alone and on 1 and 3 ranks, and all that is golden. Target quick_tests: its programs.
 # ALLOCATION_SOURCES count allocations. They replace malloc, as sanitizers do: sanitizer builds leave them out.
-#
-# lockstep_test(NAME [SOURCES file...] ROOMS room... [RANKS n...] [LIBRARIES target...] [LABELS label...]
-#               [TIMEOUT seconds] [GPU] [MAIN target] [ENVIRONMENT NAME=VALUE...] [ARGUMENTS word...])
-#
-# One Boost.Test program per call, NAME.cpp by default. Without RANKS it runs alone; with RANKS it is registered once per
-# rank count it must pass at, as NAME.npN, under mpirun (N = 1 too). Its cases see the world through tests/support/world.h.
-# GPU: labelled so, skipped where the program says that there is none, and alone, its ranks sharing one. MAIN: the object
-# library with main(), where it is not the usual one of tests with or without ranks.
-# Programs that count allocations (LIBRARIES lockstep_test_allocations) replace malloc, as sanitizers do: sanitizer
-# builds leave them out. ThreadSanitizer does not know the fibers of an emulated GPU: its builds leave these out, too.
 find_program(MPIRUN NAMES mpirun mpiexec REQUIRED)
 set(LOCKSTEP_MPIRUN ${MPIRUN} --oversubscribe --allow-run-as-root --bind-to none --mca mpi_yield_when_idle 1
     --mca rmaps_base_oversubscribe 1 CACHE STRING "How tests start ranks; '-n N' and the program follow")
@@ -44,66 +34,6 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   target_link_libraries(lockstep_test_headers PRIVATE lockstep_options Boost::unit_test_framework fmt::fmt)
   set_property(TARGET lockstep_test_headers PROPERTY LOCKSTEP_NOT_IN_BUNDLE ON)
 endif()
-
-function(lockstep_test name)
-  cmake_parse_arguments(TEST "GPU" "TIMEOUT;MAIN" "SOURCES;ROOMS;RANKS;LABELS;LIBRARIES;ENVIRONMENT;ARGUMENTS" ${ARGN})
-  if(LOCKSTEP_SANITIZE AND "lockstep_test_allocations" IN_LIST TEST_LIBRARIES)
-    return()
-  endif()
-  if(LOCKSTEP_SANITIZE MATCHES thread AND TEST_LIBRARIES MATCHES lockstep_emulated)
-    return()
-  endif()
-  if(NOT TEST_SOURCES)
-    string(REGEX REPLACE "^[a-z0-9]+\\." "" file ${name})
-    set(TEST_SOURCES ${file}.cpp)
-  endif()
-  if(NOT TEST_TIMEOUT)
-    set(TEST_TIMEOUT 120)
-  endif()
-  if(TEST_RANKS)
-    set(main lockstep_test_mpi_main)
-    set(environment ${LOCKSTEP_MPI_TEST_ENVIRONMENT} ${TEST_ENVIRONMENT})
-  else()
-    set(main lockstep_test_main)
-    set(environment ${LOCKSTEP_TEST_ENVIRONMENT} ${TEST_ENVIRONMENT})
-  endif()
-  if(TEST_MAIN)
-    set(main ${TEST_MAIN})
-  endif()
-  set(properties TIMEOUT ${TEST_TIMEOUT})
-  if(TEST_GPU)
-    list(APPEND TEST_LABELS gpu)
-    list(APPEND environment LOCKSTEP_SHARE_GPU=1)
-    list(APPEND properties SKIP_RETURN_CODE 77 RUN_SERIAL ON)
-  elseif(TEST_RANKS)
-    list(APPEND properties PROCESSORS 2)
-  endif()
-
-  add_executable(test.${name} ${TEST_SOURCES})
-  # Another machine would find the same: where a GPU is pretended, and how often memory is asked for.
-  if(TEST_LIBRARIES MATCHES "lockstep_emulated|lockstep_test_allocations")
-    set_property(TARGET test.${name} PROPERTY LOCKSTEP_NOT_IN_BUNDLE ON)
-  endif()
-  list(TRANSFORM TEST_ROOMS PREPEND lockstep_)
-  target_link_libraries(test.${name} PRIVATE ${main} ${TEST_LIBRARIES} ${TEST_ROOMS} lockstep_options
-                        Boost::unit_test_framework)
-  target_include_directories(test.${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)
-  if(TARGET lockstep_test_headers)
-    target_compile_definitions(test.${name} PRIVATE $<TARGET_PROPERTY:lockstep_test_headers,COMPILE_DEFINITIONS>)
-    target_precompile_headers(test.${name} REUSE_FROM lockstep_test_headers)
-  endif()
-  if(TEST_RANKS)
-    foreach(ranks ${TEST_RANKS})
-      add_test(NAME ${name}.np${ranks}
-               COMMAND ${LOCKSTEP_MPIRUN} -n ${ranks} $<TARGET_FILE:test.${name}> ${TEST_ARGUMENTS})
-      list(APPEND tests ${name}.np${ranks})
-    endforeach()
-  else()
-    add_test(NAME ${name} COMMAND test.${name} ${TEST_ARGUMENTS})
-    set(tests ${name})
-  endif()
-  set_tests_properties(${tests} PROPERTIES ${properties} LABELS "${TEST_LABELS}" ENVIRONMENT "${environment}")
-endfunction()
 
 add_custom_target(quick_tests)
 set(LOCKSTEP_TEST_BATCH 8)  # sources that are compiled as one
