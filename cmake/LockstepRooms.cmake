@@ -35,6 +35,11 @@ target_link_options(lockstep_options INTERFACE LINKER:--disable-new-dtags)
 function(lockstep_room name)
   cmake_parse_arguments(ROOM "" "" "SOURCES;USES;LIBRARIES" ${ARGN})
   add_library(lockstep_${name} STATIC ${ROOM_SOURCES})
+  set(device_sources ${ROOM_SOURCES})
+  list(FILTER device_sources INCLUDE REGEX "[.]cu$")
+  if(device_sources)  # from CMake 3.31 on a unity build would group these, too
+    set_source_files_properties(${device_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
   target_include_directories(lockstep_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include
                              PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
   list(TRANSFORM ROOM_USES PREPEND lockstep_)

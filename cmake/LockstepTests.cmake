@@ -26,7 +26,7 @@ endif()
 
 # Half of what compiling a test takes is reading these headers: with gcc it is done once. By a program, since tests are programs (-fPIE),
 # and with the definitions of every library that tests link: gcc passes by a header that was read with others. Tests that are compiled
-# otherwise (OpenMP, say) have DISABLE_PRECOMPILE_HEADERS. Clang ends at a header that does not fit, and reads its own.
+# otherwise (OpenMP, say) have SKIP_PRECOMPILE_HEADERS. Clang ends at a header that does not fit, and reads its own.
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   add_executable(lockstep_test_headers ${PROJECT_SOURCE_DIR}/tests/support/headers.cpp)
   target_precompile_headers(lockstep_test_headers PRIVATE <boost/test/unit_test.hpp> <fmt/format.h>)
@@ -36,7 +36,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
 endif()
 
 add_custom_target(quick_tests)
-set(LOCKSTEP_TEST_BATCH 8)  # sources that are compiled as one
+set(LOCKSTEP_TEST_UNITY ${CMAKE_UNITY_BUILD})  # of programs of tests; libraries for tests compile their sources alone
+set(LOCKSTEP_TEST_BATCH 8)                     # sources that are compiled as one
 
 # Starts test.MODULE as NAME (alone) or NAME.npN, with a filter of Boost.Test.
 function(lockstep_test_entry module name count filter labels timeout entries)
@@ -80,7 +81,7 @@ function(lockstep_test_module name)
   list(TRANSFORM TEST_USES PREPEND lockstep_)
   target_link_libraries(test.${name} PRIVATE ${main} ${TEST_LIBRARIES} ${TEST_USES} lockstep_options Boost::unit_test_framework)
   target_include_directories(test.${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)
-  set_target_properties(test.${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${LOCKSTEP_TEST_BATCH})
+  set_target_properties(test.${name} PROPERTIES UNITY_BUILD ${LOCKSTEP_TEST_UNITY} UNITY_BUILD_BATCH_SIZE ${LOCKSTEP_TEST_BATCH})
   if(TARGET lockstep_test_headers)
     target_compile_definitions(test.${name} PRIVATE $<TARGET_PROPERTY:lockstep_test_headers,COMPILE_DEFINITIONS>)
     target_precompile_headers(test.${name} REUSE_FROM lockstep_test_headers)
