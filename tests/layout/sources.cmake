@@ -1,4 +1,4 @@
-# Fails if there is a source that no CMakeLists.txt names: a module's own, or for tests any below tests/.
+# Fails if there is a source that the CMakeLists.txt of its module, or of its module's tests, does not name.
 cmake_minimum_required(VERSION 3.25)
 
 # unnamed(VARIABLE FOLDER LIST...): adds the sources below FOLDER that none of the lists names.
@@ -23,8 +23,17 @@ file(GLOB modules ${SOURCE_DIR}/src/*)
 foreach(module ${modules})
   unnamed(left_over ${module} ${module}/CMakeLists.txt)
 endforeach()
-file(GLOB_RECURSE lists ${SOURCE_DIR}/tests/CMakeLists.txt)
-unnamed(left_over ${SOURCE_DIR}/tests ${lists} ${SOURCE_DIR}/cmake/LockstepTests.cmake)
+file(GLOB lists ${SOURCE_DIR}/tests/*/CMakeLists.txt)
+foreach(list ${lists})
+  get_filename_component(folder ${list} DIRECTORY)
+  set(naming ${list} ${SOURCE_DIR}/tests/emulated_gpu/CMakeLists.txt)  # which has the tests of GPU code, too
+  if(folder MATCHES "/kernels$")
+    list(APPEND naming ${folder}/cuda/CMakeLists.txt)
+  elseif(folder MATCHES "/support$")  # its sources belong to several programs
+    list(APPEND naming ${SOURCE_DIR}/cmake/LockstepTests.cmake ${lists})
+  endif()
+  unnamed(left_over ${folder} ${naming})
+endforeach()
 if(left_over)
   message(FATAL_ERROR "no CMakeLists.txt names these:\n${left_over}")
 endif()
