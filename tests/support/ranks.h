@@ -1,8 +1,12 @@
-// What a suite says about where its cases run:
-//   BOOST_AUTO_TEST_SUITE(gradients, *ranks(1, 2, 3, 4))  at each of these rank counts, under mpirun; without
-//   it alone BOOST_AUTO_TEST_SUITE(allocations, *ranks())          alone and at any rank count, whichever its
-//   program is started with BOOST_AUTO_TEST_CASE(every_seed, *slow())             in the full suite only
-//   BOOST_AUTO_TEST_SUITE(golden_train, *golden() * ranks(1, 2, 4))  read from files that PyTorch wrote
+// What a suite or a case says about where it runs:
+// - BOOST_AUTO_TEST_SUITE(gradients, *ranks(1, 2, 3, 4))
+//   at each of these rank counts, under mpirun; without ranks() alone
+// - BOOST_AUTO_TEST_SUITE(allocations, *ranks())
+//   alone and at any rank count, whichever its program is started with
+// - BOOST_AUTO_TEST_CASE(every_seed, *slow())
+//   in the full suite only
+// - BOOST_AUTO_TEST_SUITE(golden_train, *golden() * ranks(1, 2, 4))
+//   compared with files that PyTorch wrote
 #pragma once
 
 #include <boost/test/unit_test.hpp>
@@ -26,7 +30,7 @@ class ranks final : public boost::unit_test::decorator::base {
   std::vector<int> counts_;
 };
 
-/// A label, as --run_test=@NAME takes it, that selection.h can read.
+/// A label, as --run_test=@NAME takes it. Boost's keeps its name to itself, and selection.h must read it.
 class Labelled final : public boost::unit_test::decorator::base {
  public:
   explicit Labelled(std::string name) : name_(std::move(name)) {}

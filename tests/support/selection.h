@@ -30,13 +30,16 @@ class CaseSurvey final : public boost::unit_test::test_tree_visitor {
       if (anywhere) return true;
       return count == 0 ? counts.empty() : std::find(counts.begin(), counts.end(), count) != counts.end();
     }
-    /// What CTest calls the starts that run it: "alone", "np3", "slow.np2", "golden.alone".
-    std::vector<std::string> entries() const {
-      const std::string kind = labels.count("golden") ? "golden." : labels.count("slow") ? "slow." : "";
+    /// "golden.", "slow." or neither.
+    std::string kind() const {
+      return labels.count("golden") ? "golden." : labels.count("slow") ? "slow." : "";
+    }
+    /// Where it runs: "alone", "np3".
+    std::vector<std::string> places() const {
       if (anywhere) return {};
-      if (counts.empty()) return {kind + "alone"};
+      if (counts.empty()) return {"alone"};
       std::vector<std::string> found;
-      for (const int count : counts) found.push_back(kind + "np" + std::to_string(count));
+      for (const int count : counts) found.push_back("np" + std::to_string(count));
       return found;
     }
   };
@@ -74,8 +77,8 @@ class CaseSurvey final : public boost::unit_test::test_tree_visitor {
 /// Takes the cases out of the test tree that do not run at this number of ranks (0: started plain, without
 /// MPI), so that no filter can choose them; a filter that chooses none of the others is Boost.Test's error. A
 /// program none of whose cases names rank counts runs them all. Where CTest says in LOCKSTEP_TEST_ENTRIES
-/// with what entries it starts this program, they must be those that its cases need: a case that no entry
-/// runs would pass unseen.
+/// with what entries it starts this program ("alone", "np3", "slow.np2", "golden.alone"; "any.np3" runs every
+/// kind), they must be those that its cases need: a case that no entry runs would pass unseen.
 inline void keep_cases_of(int count) {
   namespace boost_test = boost::unit_test;
   CaseSurvey survey;
@@ -87,10 +90,12 @@ inline void keep_cases_of(int count) {
     for (std::string word; words >> word;) left.insert(word);
     const std::set<std::string> registered = left;
     for (const auto& one : survey.cases) {
-      for (const std::string& entry : one.entries()) {
-        if (!registered.count(entry))
+      for (const std::string& place : one.places()) {
+        const std::string entry = one.kind() + place, of_any_kind = "any." + place;
+        if (!registered.count(entry) && !registered.count(of_any_kind))
           throw std::runtime_error("no CTest entry '" + entry + "' runs " + one.unit->full_name());
         left.erase(entry);
+        left.erase(of_any_kind);
       }
     }
     if (!left.empty()) throw std::runtime_error("CTest entry '" + *left.begin() + "' runs no case");

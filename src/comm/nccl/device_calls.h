@@ -1,4 +1,4 @@
-// What an exchange asks a GPU for. CUDA and NCCL do it; tests do it on the CPU for several ranks at once.
+// What an exchange asks a GPU for. CUDA and NCCL do it; a test notes it for many ranks and does none of it.
 #pragma once
 
 #include <cstddef>

@@ -3,6 +3,7 @@
 #include <boost/test/unit_test.hpp>
 #include <cstring>
 #include <random>
+#include <vector>
 
 #include "comm/slices.h"
 #include "comm/sums.h"
@@ -13,7 +14,7 @@
 namespace lockstep::test {
 namespace {
 
-BOOST_AUTO_TEST_SUITE(slices, *ranks(1, 2, 3, 4))
+BOOST_AUTO_TEST_SUITE(slices, *ranks(1, 2, 3, 4, 5, 8))
 
 struct Draw {
   std::int64_t count;
@@ -28,7 +29,7 @@ Draw draw(std::mt19937_64& random, int round) {
   Draw one{.count = static_cast<std::int64_t>(random() % 3000),
            .shards = 1 + static_cast<int>(random() % 12),
            .seed = random(),
-           .wire = random() % 2 == 0 ? DType::float32 : DType::bfloat16,
+           .wire = std::vector{DType::float32, DType::bfloat16, DType::float16}[random() % 3],
            .slices = {}};
   one.slices = round % 3 == 0 ? comm::even_slices(one.count, world().size())
                               : random_slices(random, one.count, world().size(), 6);

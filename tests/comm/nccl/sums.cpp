@@ -14,7 +14,7 @@
 namespace lockstep::test {
 namespace {
 
-BOOST_AUTO_TEST_SUITE(sums, *ranks(1, 2, 3, 4))
+BOOST_AUTO_TEST_SUITE(sums, *ranks(1, 2, 3, 4, 5, 8))
 
 constexpr int most_shards = 16;
 
