@@ -139,10 +139,11 @@ set(contents "Lockstep ${VERSION} for Linux, made on ${system}. It needs ${glibc
 if(ARCH)
   string(APPEND contents " of the kind ${ARCH}")
 endif()
+string(APPEND contents ",\nand for tests/gpu.sh Python 3.")
 if(GPUS)
-  string(APPEND contents ", and code for GPUs ${GPUS}")
+  string(APPEND contents " It has code for GPUs ${GPUS}.")
 endif()
-string(APPEND contents ",\nand for tests/gpu.sh Python 3. The chapter \"On a machine without root or packages\" of INSTALL says more.\n\n"
+string(APPEND contents " The chapter \"On a machine without root or packages\" of INSTALL says more.\n\n"
        "Libraries, and the files they are copies of:\n")
 list(SORT libraries)
 foreach(library ${libraries})
