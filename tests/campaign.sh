@@ -10,13 +10,13 @@ campaigns:
   kills [N]           SIGKILL of a rank or of mpirun, N (200) times at random moments, also while a save goes on beside training
   faults [REGEX]      every point of a save: SIGKILL, calls that fail, the order of calls; also asynchronous and by MPI-IO
   hangs [stop|end]    every rank of 2 and of 4 stopped, stuck or killed in every phase
-  mutations [N]       N (10000) damaged checkpoint files of each kind: read right or refused
-  sanitizers [PRESET] asan: all but slurm and faults; tsan: comm, ddp, checkpoint, data
+  mutations [N]       N (10000) damaged checkpoint files of each kind: read right or refused; another seed each time (LOCKSTEP_TEST_SEED)
+  sanitizers [PRESET] asan: all but slurm and faults; tsan: comm, ddp, checkpoint, data. Each source of the library is compiled alone
   fuzz [SECONDS]      each target of tests/fuzz, for so long (600)
   processors [MODEL]  kernels on a processor emulated by Bochs (corei7_skylake_x: AVX-512), as tests/emulated/run.sh
   peers               steps, sums and checkpoints beside PyTorch's (tests/bench/peers)
   two_hosts           how much communication shows between two made-up hosts, 1 Gbit/s apart (root)
-  over_nccl           steps of ddp over NCCL's transport, emulated (CUDA's headers and nvcc)
+  emulated_gpu        the emulated GPU: more ranks and seeds, large sizes; ddp over NCCL's transport on 1 to 3 ranks (nvcc, CUDA's headers)
   bundle              the bundle with every test program, where nothing is installed
 LIST
 }
@@ -26,58 +26,87 @@ mkdir -p build
 log=$repository/build/campaign-$name.log failed=0
 export LOCKSTEP_SOURCE_DIR=$repository
 
-# tracked COMMAND...: what it prints goes to the log, too.
+# needed COMMAND...: what it prints goes to the log, too. The campaign, or this part of it, ends where it fails.
+needed() {
+  "$@" 2>&1 | tee -a "$log" || { failed=1; return 1; }
+}
+# tracked COMMAND...: the same, but that the campaign goes on.
 tracked() {
-  "$@" 2>&1 | tee -a "$log" || failed=1
+  needed "$@" || true
 }
 # figure TEXT...: of the last line.
 figure() {
   echo "figures: $*" >>"$log"
 }
+# tested WHAT ARGUMENT...: CTest. For it those that cannot run here have passed, so the figure says how many they are.
+tested() {
+  local before
+  before=$(wc -l <"$log")
+  tracked ctest "${@:2}"
+  figure "${1:+$1: }$(tail -n "+$((before + 1))" "$log" | awk '
+    /tests passed, .* out of/ { passed = $0 }
+    /^\t *[0-9]+ - .*\(Skipped\)$/ { ++skipped }
+    END { print (passed == "" ? "no test ran" : passed) ", " skipped + 0 " skipped" }')"
+}
+# packages PACKAGES...: besides what every build and its tests need.
+packages() {
+  install_packages "${build_packages[@]}" "${test_packages[@]}" "$@"
+}
 # prepare PACKAGES... -- TARGET...
 prepare() {
-  local packages=()
+  local more=()
   while [ "$1" != -- ]; do
-    packages+=("$1")
+    more+=("$1")
     shift
   done
-  install_packages "${build_packages[@]}" "${test_packages[@]}" "${packages[@]}"
+  packages "${more[@]}"
   LOCKSTEP_CMAKE_FLAGS="-DLOCKSTEP_TESTS=ON ${LOCKSTEP_CMAKE_FLAGS:-}" build_release "${@:2}"
 }
 # by_ctest ARGUMENT...: of tests that CTest runs in campaigns only
 by_ctest() {
   prepare -- all
-  tracked ctest --test-dir build/release -C campaign --no-tests=error --output-on-failure -V "$@"
-  figure "$(grep 'tests passed' "$log" | tail -n 1)"
+  tested "" --test-dir build/release -C campaign --no-tests=error --output-on-failure -V "$@"
+}
+# last_line: whatever ends the campaign.
+last_line() {
+  local code=$? figures
+  [ "$failed" -eq 0 ] || code=1
+  figures=$(sed -nE 's/^([0-9]+: )?figures: //p' "$log" | paste -sd ';' | sed 's/;/; /g')
+  echo "campaign $name: $([ "$code" -eq 0 ] && echo held || echo FAILED): $figures; $SECONDS s"
+  exit "$code"
 }
 
 : >"$log"
+trap last_line EXIT
 case $name in
   kills) LOCKSTEP_TEST_KILLS=${2:-200} by_ctest -R '^faults\.many_kills$' ;;
   faults) by_ctest -R "^faults\.(order|every_point.*${2:-})" ;;
   hangs) by_ctest -R "^faults\.every_hang\.${2:-}" ;;
-  over_nccl) by_ctest -R over_nccl ;;
+  emulated_gpu) by_ctest -R '^(emulated_gpu|ddp\.over_nccl)' ;;
   bundle) by_ctest -R '^package\.whole_bundle' ;;
   mutations)
     prepare -- test.checkpoint
-    LOCKSTEP_TEST_MUTATIONS=${2:-10000} tracked build/release/tests/checkpoint/test.checkpoint --run_test='damage*' --log_level=message
-    figure "$(tail -n 1 "$log")"
+    files=${2:-10000} seed=${LOCKSTEP_TEST_SEED:-$SRANDOM}
+    LOCKSTEP_TEST_MUTATIONS=$files LOCKSTEP_TEST_SEED=$seed tracked build/release/tests/checkpoint/test.checkpoint --run_test='damage*' \
+      --log_level=message --color_output=no
+    figure "$files files of each kind, seed $seed, $(grep " of $files ended inside HDF5" "$log" | tail -n 1)"
     ;;
   sanitizers)
-    prepare -- lockstep_cli
+    packages
     for preset in ${2:-asan tsan}; do
-      cmake --preset "$preset" -DLOCKSTEP_TESTS=ON
-      cmake --build --preset "$preset"
+      if ! { needed cmake --preset "$preset" -DLOCKSTEP_TESTS=ON -DCMAKE_UNITY_BUILD=OFF && needed cmake --build --preset "$preset"; }; then
+        figure "$preset: not built"
+        continue
+      fi
       if [ "$preset" = asan ]; then tests=(-LE 'slurm|faults'); else tests=(-R '^(comm|ddp|checkpoint|data)(\.|$)'); fi
-      tracked ctest --preset "$preset" "${tests[@]}"
-      figure "$preset: $(grep 'tests passed' "$log" | tail -n 1)"
+      tested "$preset" --preset "$preset" "${tests[@]}"
     done
     ;;
   fuzz)
-    prepare clang -- lockstep_cli
-    cmake -S . -B build/fuzz -G Ninja -DLOCKSTEP_TESTS=ON -DLOCKSTEP_FUZZ=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
+    packages clang
+    needed cmake -S . -B build/fuzz -G Ninja -DLOCKSTEP_TESTS=ON -DLOCKSTEP_FUZZ=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
       -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="-O1 -g1"
-    cmake --build build/fuzz --target fuzz
+    needed cmake --build build/fuzz --target fuzz
     for target in safetensors config; do
       mkdir -p "build/fuzz/corpus/$target"
       tracked "build/fuzz/tests/fuzz/fuzz.$target" -max_total_time="${2:-600}" -max_len=4096 -timeout=10 -print_final_stats=1 \
@@ -106,6 +135,7 @@ case $name in
     done
     ;;
   *)
+    trap - EXIT
     rm "$log"
     [ -z "$name" ] || echo "campaign.sh: there is no campaign $name" >&2
     list
@@ -113,6 +143,3 @@ case $name in
     exit
     ;;
 esac
-figures=$(sed -nE 's/^([0-9]+: )?figures: //p' "$log" | paste -sd ';' | sed 's/;/; /g')
-echo "campaign $name: $([ "$failed" -eq 0 ] && echo held || echo FAILED): $figures; $SECONDS s"
-exit "$failed"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the GPU tests and benchmarks of a bundle in one go, without CTest, and writes one JSON report. For the other machine: unpack the bundle
-# (cmake --build build/release --target bundle; INSTALL, "On a machine without root or packages") and start this script in it.
+# (cmake --preset package && cmake --build build/package --target bundle; INSTALL, "On a machine without root or packages") and start this
+# script in it.
 #
 # gpu.sh [--cpu] [--no-benchmarks] [--match REGEX] [--limit-s 450] [--report report.json]
 #
@@ -15,8 +16,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bundle=$(dirname "$here")
 
 if [ ! -e "$here/list.json" ]; then
-  echo "gpu.sh: $here/list.json does not exist: this script runs in a bundle (cmake --build build/release --target bundle);" \
-    "in a build folder ctest -L gpu does the same" >&2
+  echo "gpu.sh: $here/list.json does not exist: this script runs in a bundle" \
+    "(cmake --preset package && cmake --build build/package --target bundle); in a build folder ctest -L gpu does the same" >&2
   exit 2
 fi
 if ! command -v python3 >/dev/null; then

@@ -121,11 +121,12 @@ foreach(file ${settings})
   file(COPY_FILE ${file} ${root}/etc/openmpi/${as})  # links, too, become files
 endforeach()
 file(COPY ${mpi_pkgdatadir}/ DESTINATION ${root}/share/openmpi PATTERN "*-wrapper-data.txt" EXCLUDE)
-file(COPY ${SOURCE}/README.md ${SOURCE}/INSTALL ${SOURCE}/LICENSE ${SOURCE}/include DESTINATION ${root})
+file(COPY ${SOURCE}/README.md ${SOURCE}/INSTALL ${SOURCE}/LICENSE DESTINATION ${root})
 file(COPY ${SOURCE}/share DESTINATION ${root})
 file(COPY ${SOURCE}/jobs DESTINATION ${root} PATTERN setup.sh EXCLUDE PATTERN quickstart.sh EXCLUDE)
 file(COPY ${SOURCE}/tests DESTINATION ${root} PATTERN "*.cpp" EXCLUDE PATTERN "*.h" EXCLUDE PATTERN "CMakeLists.txt" EXCLUDE
-     PATTERN "*.cmake" EXCLUDE PATTERN "__pycache__" EXCLUDE PATTERN fuzz EXCLUDE PATTERN package EXCLUDE PATTERN "tests/run.sh" EXCLUDE)
+     PATTERN "*.cmake" EXCLUDE PATTERN "__pycache__" EXCLUDE PATTERN fuzz EXCLUDE PATTERN package EXCLUDE PATTERN "tests/run.sh" EXCLUDE
+     PATTERN "tests/campaign.sh" EXCLUDE)
 
 run(tests ${CTEST} --test-dir ${BUILD} --show-only=json-v1)
 file(WRITE ${OUTPUT}/ctest.json "${tests}")
@@ -138,7 +139,11 @@ set(contents "Lockstep ${VERSION} for Linux, made on ${system}. It needs ${glibc
 if(ARCH)
   string(APPEND contents " of the kind ${ARCH}")
 endif()
-string(APPEND contents ",\nand for tests/gpu.sh Python 3. The chapter \"On a machine without root or packages\" of INSTALL says more.\n\n"
+string(APPEND contents ",\nand for tests/gpu.sh Python 3.")
+if(GPUS)
+  string(APPEND contents " It has code for GPUs ${GPUS}.")
+endif()
+string(APPEND contents " The chapter \"On a machine without root or packages\" of INSTALL says more.\n\n"
        "Libraries, and the files they are copies of:\n")
 list(SORT libraries)
 foreach(library ${libraries})

@@ -6,31 +6,28 @@ if [ -w /dev/shm ]; then TMPDIR=${TMPDIR:-/dev/shm}; fi
 source "$(dirname "${BASH_SOURCE[0]}")/../support/cli.sh"
 export OMPI_MCA_btl_vader_backing_directory=$TMPDIR  # what ranks that are killed leave there goes, too
 
-# mode WORD...: what the words of a script ask for: `all` points or `one`; by default one of each kind, shared out among the script
-# without a word, with `async` and with `mpiio`: these tests make one whole set.
+# mode WORD...: what the words of a script ask for: `all` points or `one`; by default a point of every second kind, with `async` of the
+# others: the two make one whole set. `mpiio` strikes half of its own.
 mode() {
   local word
-  amount=few
+  amount=half
   settings=()
-  share=0
+  second=0
   for word in "$@"; do
     case $word in
       all | one) amount=$word ;;
       async)
         settings+=(--set checkpoint.async=true)
-        share=1
+        second=1
         ;;
-      mpiio)
-        settings+=(--set checkpoint.io=mpiio)
-        share=2
-        ;;
+      mpiio) settings+=(--set checkpoint.io=mpiio) ;;
       *) echo "$0: unknown word $word"; exit 2 ;;
     esac
   done
 }
-# taken TURN SHARES: whether this point is one of them: of SHARES scripts, told apart by their words, each takes its own.
+# taken TURN: whether this point is one of them. The turns go by kinds, in order: by moments, they would not be the same in every run.
 taken() {
-  [ "$amount" != few ] || [ $(($1 % $2)) -eq "$share" ]
+  [ "$amount" != half ] || [ $(($1 % 2)) -eq "$second" ]
 }
 settings=()  # --set SECTION.KEY=VALUE, of every start of this script
 last_step=8 base_step=4 case=""

@@ -39,7 +39,7 @@ strikes() {
         if (field[2] == "pwrite") print field[1], int((seen[kind] + last_of[kind] + 1) / 2), "middle", what
         if (field[2] ~ /pwrite|create|rename|symlink|unlink/) print field[1], last_of[kind], "after", what
       }
-    }' points.log | sort -s -n -k1,1 -k2,2
+    }' points.log | LC_ALL=C sort -k1,1n -k3,3 -k5,5 -k4,4 -k2,2n
 }
 
 kills=0 turn=0
@@ -54,7 +54,7 @@ at() {  # at RANKS: kills runs of that many
   done
   [ "$amount" != one ] || sed -i -n '/^1 .* middle pwrite/ { p; q }' strikes.log
   while read -r rank nth when call file; do
-    taken $((turn++)) 2 || continue
+    taken $((turn++)) || continue
     case="kill $when $call $nth of $file on rank $rank of $ranks"
     ((++kills))
     from_base

@@ -63,10 +63,10 @@ sweep() {
     place == "from_nothing" && /step-/ { exit }
     place == "from_nothing" && all == "false" && $3 != "mkdir" && $4 !~ /config/ { next }
     all == "true" || !(kind in seen) { print }
-    { seen[kind] = 1 }' points.log >strikes.log
+    { seen[kind] = 1 }' points.log | LC_ALL=C sort -k1,1n -k4,4 -k3,3 -k2,2n >strikes.log
   [ "$amount" != one ] || sed -i -n '/^1 .* pwrite/ { p; q }' strikes.log
   while read -r rank nth call file; do
-    taken $((point++)) 3 || continue
+    taken $((point++)) || continue
     for duration in once always; do
       $all || [ $duration = "${durations[turn / 4 % 2]}" ] || continue
       strike "$place" "$ranks" "$rank" "$nth" "$call" "$file" "${errors[turn % 4]}" "$duration" </dev/null
