@@ -1,6 +1,6 @@
-# `cmake --preset package && cmake --build build/package --target bundle`: one archive of the programs, the tests and every library they need, which runs from any
-# folder of another Linux (INSTALL: "On a machine without root or packages"). What is in it and how it is made:
-# cmake/bundle/make.cmake.
+# `cmake --preset package && cmake --build build/package --target bundle` makes one archive of the programs, the tests and every library
+# they need. It runs from any folder of another Linux (INSTALL: "On a machine without root or packages"). cmake/bundle/make.cmake says
+# what is in it.
 find_package(Python3 QUIET COMPONENTS Interpreter)
 find_program(MPIRUN NAMES mpirun mpiexec REQUIRED)
 

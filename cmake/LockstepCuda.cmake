@@ -4,9 +4,8 @@
 # it uses several (comm/nccl/library.h); LOCKSTEP_CUDNN_FOLDER and LOCKSTEP_NCCL_FOLDER are one more place.
 set(LOCKSTEP_CUDA AUTO CACHE STRING "Compute on GPUs, too: ON, OFF, or AUTO, where nvcc, cuDNN and NCCL are found")
 set_property(CACHE LOCKSTEP_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(LOCKSTEP_CUDA_ARCHITECTURES "" CACHE STRING "GPUs that code is compiled for, as CMAKE_CUDA_ARCHITECTURES takes them (80;90), or all: every \
-kind, for packages and the bundle. Empty: those of this computer, or 80 where it has none. The last of them is there as PTX, too, which later GPUs compile")
-set(LOCKSTEP_ALL_CUDA_ARCHITECTURES 80-real 90-real 100)
+set(LOCKSTEP_CUDA_ARCHITECTURES "" CACHE STRING "Compute capabilities to compile for, as CMAKE_CUDA_ARCHITECTURES takes them (80;90), \
+or all, for packages and the bundle. Empty: those of the GPUs in this node, or 80 without a GPU. The build adds PTX for the last one, for later GPUs")
 
 set(LOCKSTEP_HAS_CUDA OFF)
 if(LOCKSTEP_CUDA STREQUAL "OFF")
@@ -57,8 +56,9 @@ get_filename_component(LOCKSTEP_CUDNN_FOLDER "${CUDNN_LIBRARY}" DIRECTORY)
 find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${NCCL_ROOT} $ENV{NCCL_ROOT} ${CUDAToolkit_LIBRARY_DIR}
              PATH_SUFFIXES lib64 lib)
 get_filename_component(LOCKSTEP_NCCL_FOLDER "${NCCL_LIBRARY}" DIRECTORY)
-# lockstep_present_gpus(VARIABLE): the kinds of GPU that this computer has, as CMake writes them: 80-real;90. Only those that our code
-# runs on and this nvcc knows: a later GPU compiles the PTX.
+
+# lockstep_present_gpus(VARIABLE): the compute capabilities of the GPUs in this node, as CMake writes them (80-real;90). It leaves out
+# those below 8.0, which our code does not support, and those that this nvcc does not know, which run the PTX.
 function(lockstep_present_gpus variable)
   set(${variable} "" PARENT_SCOPE)
   find_program(NVIDIA_SMI nvidia-smi)
@@ -90,7 +90,7 @@ function(lockstep_present_gpus variable)
   endif()
 endfunction()
 if(LOCKSTEP_CUDA_ARCHITECTURES STREQUAL "all")
-  set(CMAKE_CUDA_ARCHITECTURES ${LOCKSTEP_ALL_CUDA_ARCHITECTURES})
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)
 elseif(LOCKSTEP_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES ${LOCKSTEP_CUDA_ARCHITECTURES})
 else()

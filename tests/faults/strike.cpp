@@ -77,7 +77,8 @@ const BoardHead* open_board(pid_t pid, int rank) {
     ::close(descriptor);
     if (memory == MAP_FAILED) continue;
     const auto* const head = static_cast<const BoardHead*>(memory);
-    if (head->magic == BoardHead::right_magic && bytes >= sizeof(BoardHead) + head->ranks * sizeof(RankRecord))
+    if (head->magic == BoardHead::right_magic &&
+        bytes >= sizeof(BoardHead) + head->ranks * sizeof(RankRecord))
       board = head;
   }
   if (files) ::closedir(files);

@@ -48,7 +48,7 @@ __device__ float dot(const float* a, const float* b, int width) {
 template <int Columns>
 __device__ void add_rows(float weight, const float* room, int width, float (&sums)[Columns]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, padded = width + 1;
-#pragma unroll 8  // all 32, for every width and type, are a minute of compiling
+#pragma unroll 8  // to unroll all 32 rows, for every width and type, nvcc needs much longer
   for (int j = 0; j < tile; ++j) {
     const float by = __shfl_sync(0xffffffffu, weight, j);
 #pragma unroll
