@@ -37,7 +37,17 @@ endif()
 
 add_custom_target(quick_tests)
 set(LOCKSTEP_TEST_UNITY ${CMAKE_UNITY_BUILD})  # of programs of tests; libraries for tests compile their sources alone
-set(LOCKSTEP_TEST_BATCH 8)                     # sources that are compiled as one
+
+# lockstep_test_sources(PROGRAM BATCH SOURCES...): adds suites to a program; BATCH of them compile as one.
+function(lockstep_test_sources program batch)
+  target_sources(${program} PRIVATE ${ARGN})
+  target_include_directories(${program} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)
+  set_target_properties(${program} PROPERTIES UNITY_BUILD ${LOCKSTEP_TEST_UNITY} UNITY_BUILD_BATCH_SIZE ${batch})
+  if(TARGET lockstep_test_headers)
+    target_compile_definitions(${program} PRIVATE $<TARGET_PROPERTY:lockstep_test_headers,COMPILE_DEFINITIONS>)
+    target_precompile_headers(${program} REUSE_FROM lockstep_test_headers)
+  endif()
+endfunction()
 
 # Starts test.MODULE as NAME (alone) or NAME.npN, with a filter of Boost.Test.
 function(lockstep_test_entry module name count filter labels timeout entries)
@@ -77,15 +87,10 @@ function(lockstep_test_module name)
     set(main lockstep_test_main)
   endif()
 
-  add_executable(test.${name} ${TEST_SOURCES})
+  add_executable(test.${name})
+  lockstep_test_sources(test.${name} 8 ${TEST_SOURCES})
   list(TRANSFORM TEST_USES PREPEND lockstep_)
   target_link_libraries(test.${name} PRIVATE ${main} ${TEST_LIBRARIES} ${TEST_USES} lockstep_options Boost::unit_test_framework)
-  target_include_directories(test.${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)
-  set_target_properties(test.${name} PROPERTIES UNITY_BUILD ${LOCKSTEP_TEST_UNITY} UNITY_BUILD_BATCH_SIZE ${LOCKSTEP_TEST_BATCH})
-  if(TARGET lockstep_test_headers)
-    target_compile_definitions(test.${name} PRIVATE $<TARGET_PROPERTY:lockstep_test_headers,COMPILE_DEFINITIONS>)
-    target_precompile_headers(test.${name} REUSE_FROM lockstep_test_headers)
-  endif()
   add_dependencies(quick_tests test.${name})
 
   set(entries ${TEST_RANKS})
