@@ -13,9 +13,9 @@ if [ $# -lt 2 ] || ! [[ $1 =~ ^[1-9][0-9]*$ ]]; then
 fi
 ranks=$1
 shift
-# More ranks than cores: they share them, unbound, and wait by yielding.
+# More ranks than cores (nproc obeys OMP_NUM_THREADS): they share them, unbound, and wait by yielding.
 binding=$([ "$bind" = cores ] && echo core || echo none)
-if [ "$ranks" -gt "$(nproc)" ]; then
+if [ "$ranks" -gt "$(env -u OMP_NUM_THREADS nproc)" ]; then
   binding=none launcher_flags="--oversubscribe $launcher_flags"
   export OMPI_MCA_mpi_yield_when_idle=1
 fi

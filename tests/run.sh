@@ -14,8 +14,9 @@ fi
 install_packages "${build_packages[@]}" "${test_packages[@]}"
 LOCKSTEP_CMAKE_FLAGS="-DLOCKSTEP_TESTS=ON ${LOCKSTEP_CMAKE_FLAGS:-}" build_release "$target"
 say "Testing"
-# Twice as many as there are cores: what scripts do is mostly waiting, for programs to start and for ranks that are to end.
-tests=(ctest --test-dir build/release --output-on-failure -j "$(($(nproc) * 2))" "${suite[@]}" "$@")
+# Twice as many as there are cores (nproc obeys OMP_NUM_THREADS, which setup.sh sets): what scripts do is mostly waiting, for programs
+# to start and for ranks that are to end.
+tests=(ctest --test-dir build/release --output-on-failure -j "$(($(env -u OMP_NUM_THREADS nproc) * 2))" "${suite[@]}" "$@")
 if [ $# -gt 0 ] && [[ $("${tests[@]}" --show-only) == *"Total Tests: 0"* ]]; then
   if [ "$target" = all ]; then echo "No test matches: $*" >&2; else echo "No quick test matches: $* (with --full: among all tests)" >&2; fi
   exit 1
