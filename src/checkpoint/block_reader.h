@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "base/files.h"
 #include "checkpoint/digest.h"
-#include "checkpoint/storage.h"
 #include "lockstep/checkpoint/index.h"
 
 namespace lockstep::checkpoint {

@@ -9,12 +9,12 @@
 #include <optional>
 #include <unordered_set>
 
+#include "base/files.h"
 #include "checkpoint/cast.h"
 #include "checkpoint/finite.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/metadata_keys.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/storage.h"
 #include "checkpoint/weight_source.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
@@ -140,18 +140,11 @@ void cast_floats(Weights& weights, DType dtype) {
   }
 }
 
-void check_writable(const std::string& path, bool replace) {
+void check_writable(const std::string& path, bool replace, std::span<const std::string> inputs) {
   if (!ends_with_any(path, {".h5", ".hdf5", ".safetensors"})) {
     throw UsageError("{}: end its name with .h5 or .safetensors, which says what to write", path);
   }
-  // Said under the name that the user gave; a failure to create would speak of the temporary one.
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored))
-    throw UsageError("{}: is a directory; name the file to write", path);
-  if (!std::filesystem::is_directory(directory_of(path), ignored)) {
-    throw UsageError("{}: cannot write: there is no directory {}; make it", path, directory_of(path));
-  }
-  if (exists(path) && !replace) throw UsageError("{}: is there already; --force replaces it", path);
+  check_output(path, {.replace = replace, .inputs = inputs});
 }
 
 void write_weights(const std::string& path, const Weights& weights, bool replace) {

@@ -10,11 +10,11 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/files.h"
 #include "checkpoint/digest.h"
 #include "checkpoint/index_message.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/storage.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
 #include "lockstep/comm/agreement.h"

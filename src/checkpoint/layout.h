@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/files.h"
 #include "checkpoint/memory_file.h"
 #include "checkpoint/shares.h"
-#include "checkpoint/storage.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/index.h"
 

@@ -9,11 +9,11 @@
 #include <iterator>
 #include <unordered_map>
 
+#include "base/files.h"
 #include "checkpoint/cast.h"
 #include "checkpoint/digest.h"
 #include "checkpoint/load_steps.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/storage.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
 #include "lockstep/comm/agreement.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "checkpoint/fit.h"
-#include "checkpoint/storage.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/load.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "checkpoint/storage.h"
+#include "base/files.h"
 
 namespace lockstep::checkpoint {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "checkpoint/storage.h"
+#include "base/files.h"
 
 namespace lockstep::checkpoint {
 

@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/files.h"
 #include "checkpoint/saving.h"
 #include "checkpoint/step_files.h"
-#include "checkpoint/storage.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
 

@@ -9,11 +9,11 @@
 #include <set>
 #include <unordered_map>
 
+#include "base/files.h"
 #include "checkpoint/block_reader.h"
 #include "checkpoint/elements.h"
 #include "checkpoint/profile_snapshots.h"
 #include "checkpoint/step_files.h"
-#include "checkpoint/storage.h"
 #include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/index.h"

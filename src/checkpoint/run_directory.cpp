@@ -2,9 +2,9 @@
 
 #include <filesystem>
 
+#include "base/files.h"
 #include "checkpoint/digest.h"
 #include "checkpoint/lock.h"
-#include "checkpoint/storage.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/comm/agreement.h"

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/storage.h"
+#include "base/files.h"
 #include "lockstep/checkpoint/contents.h"
 
 namespace lockstep::checkpoint {

@@ -5,10 +5,10 @@
 #include <optional>
 #include <string_view>
 
+#include "base/files.h"
 #include "checkpoint/digest.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/shared_digests.h"
-#include "checkpoint/storage.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/processor.h"
@@ -90,17 +90,8 @@ Saving::Saving(std::string path, const Contents& early, comm::Communicator& comm
   check_same_everywhere(index_, communicator_);
   index_.world_size = communicator_.size();
   index_.created = utc_now();
-  try {
-    lay_out();
-    share_work(contents);
-  } catch (...) {
-    if (made_) remove_quietly(temporary_);
-    throw;
-  }
-}
-
-Saving::~Saving() {
-  if (made_) remove_quietly(temporary_);
+  lay_out();
+  share_work(contents);
 }
 
 /// Rank 0 lays the file out and tells where each tensor lies.
@@ -108,8 +99,8 @@ void Saving::lay_out() {
   comm::together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     if (options_.check_may_write) options_.check_may_write();
+    draft_.emplace(temporary_);
     OpenFile file(temporary_, OpenFile::Mode::create_or_truncate);
-    made_ = true;
     // A file that may not grow to its size is an error of ours here, before it can be one of HDF5's.
     file.truncate(most_file_bytes(index_));
     layout_ = std::make_unique<Layout>(index_);
@@ -276,9 +267,7 @@ void Saving::publish() {
   layout_->copy_to(file);
   file.sync();
   if (options_.check_may_write) options_.check_may_write();
-  rename_file(temporary_, path_);
-  made_ = false;
-  sync_directory(directory_of(path_));
+  draft_->publish(path_);
 }
 
 }  // namespace lockstep::checkpoint

@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/output.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/shares.h"
 #include "lockstep/checkpoint/contents.h"
@@ -36,7 +38,6 @@ class Saving {
  public:
   /// Lists and compares what ranks hold, lays the file out and shares the work. Errors: save_file.
   Saving(std::string path, const Contents& contents, comm::Communicator& communicator, SaveOptions options);
-  ~Saving();
   Saving(const Saving&) = delete;
   Saving& operator=(const Saving&) = delete;
 
@@ -98,7 +99,7 @@ class Saving {
   std::vector<std::uint64_t> digests_;  // of the blocks that begin in them
   std::vector<Segment> segments_;
   std::atomic<std::size_t> begun_{0}, done_{0};  // segments
-  bool made_ = false;                            // the temporary file is there, and this rank's to remove
+  std::optional<Draft> draft_;                   // of rank 0, until it is published
 };
 
 }  // namespace lockstep::checkpoint

@@ -4,7 +4,7 @@
 
 #include <sstream>
 
-#include "checkpoint/storage.h"
+#include "base/files.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::checkpoint {

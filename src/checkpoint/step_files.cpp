@@ -8,7 +8,7 @@
 #include <set>
 #include <system_error>
 
-#include "checkpoint/storage.h"
+#include "base/files.h"
 #include "lockstep/base/system_error.h"
 #include "lockstep/comm/agreement.h"
 

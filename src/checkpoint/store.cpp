@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "base/files.h"
 #include "checkpoint/background.h"
 #include "checkpoint/profile_snapshots.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/saving.h"
 #include "checkpoint/starts.h"
 #include "checkpoint/step_files.h"
-#include "checkpoint/storage.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/provenance.h"
 #include "lockstep/comm/agreement.h"

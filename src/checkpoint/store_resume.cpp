@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "checkpoint/load_steps.h"
 #include "checkpoint/profile_snapshots.h"
 #include "checkpoint/starts.h"
 #include "checkpoint/step_files.h"
-#include "checkpoint/storage.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/agreement.h"

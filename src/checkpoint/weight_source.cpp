@@ -11,11 +11,11 @@
 #include <numeric>
 #include <utility>
 
+#include "base/files.h"
 #include "checkpoint/cast.h"
 #include "checkpoint/load_steps.h"
 #include "checkpoint/metadata_keys.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/storage.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
 #include "lockstep/checkpoint/convert.h"

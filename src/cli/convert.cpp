@@ -1,7 +1,6 @@
 // lockstep convert: weights alone, between checkpoints and .safetensors files.
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -50,10 +49,9 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   const std::string group = weights_option ? weights_group(*weights_option) : "";
   std::optional<DType> dtype;
   if (values.count("dtype")) dtype = parse_dtype(values["dtype"].as<std::string>());
-  std::error_code ignored;
-  if (std::filesystem::equivalent(in, out, ignored))
-    throw UsageError("{} and {} are the same file: give another name for what is made", in, out);
-  checkpoint::check_writable(out, values.count("force") > 0);
+  std::vector<std::string> inputs{in};
+  if (const std::optional<std::string> config = given(values, "config")) inputs.push_back(*config);
+  checkpoint::check_writable(out, values.count("force") > 0, inputs);
 
   checkpoint::Weights weights =
       values.count("config") ? fitted(in, group, values["config"].as<std::string>(), dtype.has_value(), log)

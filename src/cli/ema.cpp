@@ -42,7 +42,8 @@ ExitCode ema(Session& session, const Arguments& arguments) {
     if (session.world().rank() != 0) return;
     if (out.ends_with(".safetensors"))
       throw UsageError("ema: {}: write a .h5; lockstep convert makes a .safetensors file of it", out);
-    checkpoint::check_writable(out, values.count("force") != 0);
+    checkpoint::check_writable(out, values.count("force") != 0,
+                               Arguments{run + "/ema", run + "/checkpoints"});
   });
   const checkpoint::EmaReconstructionReport made =
       checkpoint::reconstruct_ema(run, values["sigma-rel"].as<double>(), step, out, session.world());

@@ -26,7 +26,7 @@ Shape parse_shape(const std::string& text) {
 }
 
 data::Prepared run(const po::variables_map& values, const std::string& format, const Arguments& inputs,
-                   const std::string& out) {
+                   const data::Output& out) {
   const data::Statistics statistics{values.count("statistics") ? values["statistics"].as<std::string>() : ""};
   if (format == "csv") {
     const std::string label = values["label"].as<std::string>();
@@ -54,6 +54,7 @@ ExitCode prepare(Session& session, const Arguments& arguments) {
                     "line, the label last; idx: MNIST's images and labels; cifar: the binary version;\n"
                     "text: files or folders, a byte a token.");
   options.add()("out", po::value<std::string>(), "the data file to write");
+  options.add()("force", "replace the data file if it is there already");
   options.add()("shape", po::value<std::string>(), "csv: C,H,W of an image");
   options.add()("label", po::value<std::string>()->default_value("last"),
                 "csv: which column is the label, last or first");
@@ -71,7 +72,8 @@ ExitCode prepare(Session& session, const Arguments& arguments) {
     required(values, "input", "prepare: the files to read are missing; see lockstep prepare --help");
     if (values.count("out") == 0) throw UsageError("prepare: --out DATA.h5 is missing");
     const std::string out = values["out"].as<std::string>();
-    const data::Prepared made = run(values, format, values["input"].as<Arguments>(), out);
+    const data::Prepared made =
+        run(values, format, values["input"].as<Arguments>(), {out, values.count("force") > 0});
     for (const std::string& place : made.skipped) {
       format == "text" ? session.log().info("skipped {}: no text", place)
                        : session.log().info("{} is a heading, skipped", place);

@@ -73,9 +73,8 @@ void ImageTable::add_bytes(std::span<const std::uint8_t> values) {
   bytes_.insert(bytes_.end(), values.begin(), values.end());
 }
 
-Prepared ImageTable::write(const std::string& output, const Shape& image,
-                           const Statistics& statistics) const {
-  if (labels_.empty()) throw DataError("{}: not written: the input has no images", output);
+Prepared ImageTable::write(const Output& output, const Shape& image, const Statistics& statistics) const {
+  if (labels_.empty()) throw DataError("{}: not written: the input has no images", output.path);
   const ChannelStatistics normalisation = !statistics.from.empty()
                                               ? statistics_of_file(statistics.from, image[0])
                                           : holds_bytes() ? measure(bytes_, image)

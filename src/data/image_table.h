@@ -21,7 +21,7 @@ class ImageTable {
 
   /// Writes /x and /y, whole or not at all. There are images() times image.numel() values. Throws DataError
   /// if there are none.
-  Prepared write(const std::string& output, const Shape& image, const Statistics& statistics) const;
+  Prepared write(const Output& output, const Shape& image, const Statistics& statistics) const;
 
  private:
   bool holds_bytes() const { return floats_.empty(); }

@@ -1,10 +1,14 @@
 // Reading through zlib, which passes plain files through.
 #include "data/input.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "base/files.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {
@@ -16,10 +20,14 @@ constexpr std::size_t longest_line_bytes = std::size_t{1} << 26;
 }  // namespace
 
 Input::Input(const std::string& path) : path_(path), buffer_(buffer_bytes) {
-  errno = 0;
-  file_.reset(gzopen(path.c_str(), "rb"));
-  if (!file_)
-    throw DataError("{}: cannot open: {}", path, errno != 0 ? std::strerror(errno) : "out of memory");
+  // What is no file (a pipe that nobody writes to, a device without an end) is refused before zlib waits for
+  // it.
+  const OpenFile file(path, OpenFile::Mode::read);
+  const int own = ::fcntl(file.descriptor(), F_DUPFD_CLOEXEC, 0);
+  file_.reset(own < 0 ? nullptr : gzdopen(own, "rb"));
+  if (file_) return;
+  if (own >= 0) ::close(own);
+  throw DataError("{}: cannot open: no descriptor or memory is left", path);
 }
 
 bool Input::refill() {

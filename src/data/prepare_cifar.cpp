@@ -1,6 +1,7 @@
 // Images from CIFAR's binary version: https://www.cs.toronto.edu/~kriz/cifar.html.
 #include "data/image_table.h"
 #include "data/input.h"
+#include "data/whole_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/prepare.h"
 
@@ -23,12 +24,13 @@ int label_bytes_of(const std::string& path, std::size_t bytes) {
 
 }  // namespace
 
-Prepared prepare_cifar(std::span<const std::string> inputs, const std::string& output,
+Prepared prepare_cifar(std::span<const std::string> inputs, const Output& output,
                        const CifarOptions& options) {
   if (inputs.empty()) throw UsageError("no CIFAR files were named");
   if (options.label_bytes < 0 || options.label_bytes > 2) {
     throw UsageError("{} label bytes were asked: CIFAR-10 has 1, CIFAR-100 has 2", options.label_bytes);
   }
+  check_output(inputs, output, options.statistics.from);
   ImageTable table;
   int label_bytes = options.label_bytes;
   for (const std::string& path : inputs) {

@@ -7,6 +7,7 @@
 
 #include "data/image_table.h"
 #include "data/input.h"
+#include "data/whole_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/prepare.h"
 
@@ -101,13 +102,13 @@ class CsvReader {
 
 }  // namespace
 
-Prepared prepare_csv(std::span<const std::string> inputs, const std::string& output,
-                     const CsvOptions& options) {
+Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, const CsvOptions& options) {
   if (inputs.empty()) throw UsageError("no CSV files were named");
   if (options.image.rank() != 0 && (options.image.rank() != 3 || options.image.numel() < 1)) {
     throw UsageError("images of shape {} were asked: it is channels, height, width",
                      to_string(options.image));
   }
+  check_output(inputs, output, options.statistics.from);
   ImageTable table;
   CsvReader reader(options, table);
   for (const std::string& input : inputs) reader.read(input);

@@ -5,6 +5,7 @@
 
 #include "data/image_table.h"
 #include "data/input.h"
+#include "data/whole_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/prepare.h"
 
@@ -57,9 +58,10 @@ Shape image_shape(const IdxFile& images) {
 
 }  // namespace
 
-Prepared prepare_idx(std::span<const std::string> inputs, const std::string& output,
+Prepared prepare_idx(std::span<const std::string> inputs, const Output& output,
                      const Statistics& statistics) {
   if (inputs.empty()) throw UsageError("no IDX files were named");
+  check_output(inputs, output, statistics.from);
   ImageTable table;
   Shape image;
   std::deque<IdxFile> images, labels;

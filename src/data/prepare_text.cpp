@@ -47,8 +47,9 @@ void for_pieces(const std::string& path, std::vector<std::byte>& buffer, const U
 
 }  // namespace
 
-Prepared prepare_text(std::span<const std::string> inputs, const std::string& output) {
+Prepared prepare_text(std::span<const std::string> inputs, const Output& output) {
   if (inputs.empty()) throw UsageError("no text files were named");
+  check_output(inputs, output);
   Prepared prepared{
       .samples = 0, .image = {}, .element_type = "uint16", .classes = byte_values, .skipped = {}};
   std::vector<std::string> paths;
@@ -67,7 +68,7 @@ Prepared prepare_text(std::span<const std::string> inputs, const std::string& ou
                [&](std::span<const std::byte> piece) { prepared.samples += std::ssize(piece); });
   }
   if (prepared.samples == 0)
-    throw DataError("{}: not written: there is no text in {}", output, fmt::join(inputs, ", "));
+    throw DataError("{}: not written: there is no text in {}", output.path, fmt::join(inputs, ", "));
 
   write_whole(output, [&](hdf5::File& file) {
     hdf5::Dataset tokens = file.create_dataset("tokens", hdf5::ElementType::uint16, {prepared.samples});
@@ -86,7 +87,7 @@ Prepared prepare_text(std::span<const std::string> inputs, const std::string& ou
         done += std::ssize(piece);
       });
     }
-    if (done != prepared.samples) throw DataError("{}: the input changed while it was read", output);
+    if (done != prepared.samples) throw DataError("{}: the input changed while it was read", output.path);
   });
   return prepared;
 }

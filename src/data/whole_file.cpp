@@ -1,69 +1,28 @@
-// Write, fsync, rename, fsync the folder.
 #include "data/whole_file.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <filesystem>
+#include <string>
+#include <vector>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/system_error.h"
+#include "base/files.h"
 
 namespace lockstep::data {
-namespace {
 
-/// Brings a file or a folder to disk.
-void sync_to_disk(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  const bool synced = descriptor >= 0 && fsync(descriptor) == 0;
-  const int reason = errno;
-  if (descriptor >= 0) close(descriptor);
-  if (!synced) throw_system_error(reason, path, "bring to disk");
+void check_output(std::span<const std::string> inputs, const Output& output, const std::string& statistics) {
+  std::vector<std::string> all(inputs.begin(), inputs.end());
+  if (!statistics.empty()) all.push_back(statistics);
+  lockstep::check_output(output.path, {.replace = output.replace, .inputs = all});
 }
 
-/// Removes the temporary file unless it was renamed.
-class Leftover {
- public:
-  explicit Leftover(std::string path) : path_(std::move(path)) {}
-  ~Leftover() { unlink(path_.c_str()); }
-  Leftover(const Leftover&) = delete;
-  Leftover& operator=(const Leftover&) = delete;
-
- private:
-  std::string path_;
-};
-
-/// Said under the name that the user gave; a failure to create would speak of the temporary one.
-void check_place(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    throw UsageError("{}: is a directory; name the file to write", path);
-  }
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  const std::string folder = parent.empty() ? "." : parent;
-  if (!std::filesystem::is_directory(folder, ignored)) {
-    throw UsageError("{}: cannot write: there is no directory {}; make it", path, folder);
-  }
-  if (access(folder.c_str(), W_OK | X_OK) != 0) throw_system_error(errno, path, "write in " + folder);
-}
-
-}  // namespace
-
-void write_whole(const std::string& path, const std::function<void(hdf5::File&)>& write) {
-  check_place(path);
-  const std::string temporary = fmt::format("{}.tmp-{}", path, getpid());
-  const Leftover leftover(temporary);
-  hdf5::File file = hdf5::File::create(temporary, {.existing = hdf5::CreateOptions::Existing::replace});
+void write_whole(const Output& output, const std::function<void(hdf5::File&)>& write) {
+  Draft draft(temporary_path(output.path, std::to_string(::getpid())));
+  remove_file(draft.path());  // of an earlier process of this number
+  hdf5::File file = hdf5::File::create(draft.path());
   write(file);
   file.close();
-  sync_to_disk(temporary);
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-    throw_system_error(errno, path, "rename " + temporary + " to it");
-  }
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  sync_to_disk(folder.empty() ? "." : folder);
+  OpenFile(draft.path(), OpenFile::Mode::write).sync();
+  draft.publish(output.path, output.replace);
 }
 
 }  // namespace lockstep::data

@@ -1,15 +1,22 @@
-// Private to the room: an HDF5 file that appears whole or not at all.
+// Private to the module: data files that appear under their names only when they are whole.
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 
+#include "lockstep/data/prepare.h"
 #include "lockstep/hdf5/file.h"
 
 namespace lockstep::data {
 
-/// Writes a file under a temporary name beside `path`, brings it to disk and renames it. If `write` throws,
-/// nothing is left behind.
-void write_whole(const std::string& path, const std::function<void(hdf5::File&)>& write);
+/// UsageError unless the file may be made, before anything is read: Output says which may. `statistics`: a
+/// data file that is read, too; or empty.
+void check_output(std::span<const std::string> inputs, const Output& output,
+                  const std::string& statistics = {});
+
+/// write(file) fills a new file, which gets the output's name when it is on storage. If anything fails,
+/// nothing is left behind, and a file that was there is as it was.
+void write_whole(const Output& output, const std::function<void(hdf5::File&)>& write);
 
 }  // namespace lockstep::data

@@ -3,18 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
+#include "base/files.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/system_error.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::ddp {
@@ -89,37 +84,19 @@ std::int64_t Timeline::write() const {
   comm::together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     all.erase(all.find_last_of(','));
-    replace_file(all);
+    write_text_atomically(path_, fmt::format("{}{}\n]}}\n", file_start, all));
   });
   return dropped;
 }
 
-std::string Timeline::temporary_path() const { return path_ + ".tmp"; }
-
 void Timeline::check_writable() const {
-  namespace fs = std::filesystem;
-  std::error_code none;
-  const fs::path directory = fs::path(path_).parent_path();
-  if (!directory.empty() && !fs::is_directory(directory, none))
-    throw UsageError("{}: there is no directory {} to write a trace in; make it", path_, directory.string());
-  if (fs::exists(path_, none)) {
-    std::string start(file_start.size(), '\0');
-    const bool is_file = fs::is_regular_file(path_, none);  // nothing else is opened: a pipe would not answer
-    if (is_file) std::ifstream(path_).read(start.data(), static_cast<std::streamsize>(start.size()));
-    if (!is_file || start != file_start)
-      throw UsageError("{}: is there already and is no trace; give the trace a name of its own", path_);
-  }
-  const std::string temporary = temporary_path();
-  if (!std::ofstream(temporary, std::ios::app)) throw_system_error(errno, temporary, "write");
-  std::remove(temporary.c_str());
-}
-
-void Timeline::replace_file(const std::string& events) const {
-  const std::string temporary = temporary_path();
-  std::ofstream file(temporary, std::ios::trunc);
-  if (!(file << file_start << events << "\n]}\n" << std::flush))
-    throw_system_error(errno, temporary, "write");
-  if (std::rename(temporary.c_str(), path_.c_str()) != 0) throw_system_error(errno, path_, "replace");
+  check_output(path_, {.replace = true});  // a requeued job replaces its own trace
+  if (!exists(path_)) return;
+  const OpenFile file(path_, OpenFile::Mode::read);
+  std::string start(std::min<std::uint64_t>(file_start.size(), file.size()), '\0');
+  file.read_at(0, start.data(), start.size());
+  if (start != file_start)
+    throw UsageError("{}: is there already and is no trace; give the trace a name of its own", path_);
 }
 
 }  // namespace lockstep::ddp

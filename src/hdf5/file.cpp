@@ -56,7 +56,15 @@ Attempt attempt_open(const std::string& path, bool for_writing, Locking locking)
   return attempt;
 }
 
+/// HDF5 opens whatever it is told to, and a named pipe would not answer.
+void check_kind(const std::string& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode))
+    throw DataError("{}: cannot open: it is not a regular file", path);
+}
+
 Handle open_file(const std::string& path, bool for_writing) {
+  check_kind(path);
   const bool environment_decides = for_writing || std::getenv("HDF5_USE_FILE_LOCKING") != nullptr;
   Attempt attempt = attempt_open(path, for_writing,
                                  environment_decides ? Locking::as_the_environment_says : Locking::tolerant);

@@ -6,11 +6,12 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string_view>
 
+#include "base/files.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
@@ -36,19 +37,15 @@ class Scratch {
       if (world_.rank() == 0 && !::mkdtemp(path.data()))
         throw_system_error(errno, parent, "make a directory in it");
     });
+    if (world_.rank() == 0) draft_.emplace(path);
     path_ = world_.all_gather_texts(path)[0];
   }
-  ~Scratch() {
-    std::error_code ignored;
-    if (world_.rank() == 0) std::filesystem::remove_all(path_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
   std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
 
  private:
   comm::Communicator& world_;
   std::string path_;
+  std::optional<Draft> draft_;  // of rank 0
 };
 
 /// Descriptor and plain calls: what our own reading and writing is compared with.
@@ -203,7 +200,7 @@ class CheckpointRace {
       if (!whole) throw FailureError("{}: not what was saved", path);
     }
     comm::together(world_, [&] {
-      if (world_.rank() == 0) std::filesystem::remove(path), std::filesystem::remove(raw);
+      if (world_.rank() == 0) remove_file(path), remove_file(raw);
     });
     times_.time(world_, "copy", [&] { std::memcpy(copy_.data(), mine_.data(), mine_.size()); });
   }

@@ -1,59 +1,67 @@
 #include "lockstep/train/metrics.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
+#include "base/files.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/counted.h"
-#include "lockstep/base/system_error.h"
 
 namespace lockstep::train {
 namespace {
 
-/// Lines of steps up to `last_step`; a torn last line, or anything else that is no line of ours, goes, too.
-std::string lines_up_to(const std::string& path, std::int64_t last_step) {
-  std::ifstream file(path);
-  std::string kept;
-  for (std::string line; std::getline(file, line);) {
-    const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
-    if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer()) continue;
-    if (parsed["step"].get<std::int64_t>() <= last_step) kept += line + "\n";
+/// Does a line stay when the run goes on after `last_step`? What is no line of ours does not.
+bool stays(std::string_view line, std::int64_t last_step) {
+  const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
+  return parsed.is_object() && parsed.contains("step") && parsed["step"].is_number_integer() &&
+         parsed["step"].get<std::int64_t>() <= last_step;
+}
+
+/// Where the last line that stays ends. Steps never go back within a file, so only its tail is read, whatever
+/// its length.
+std::uint64_t end_of_lines_up_to(const OpenFile& file, std::int64_t last_step) {
+  constexpr std::uint64_t least_bytes = 1 << 16;
+  const std::uint64_t size = file.size();
+  for (std::uint64_t bytes = least_bytes;; bytes *= 4) {
+    std::string tail(std::min(bytes, size), '\0');
+    const std::uint64_t begin = size - tail.size();
+    file.read_at(begin, tail.data(), tail.size());
+    for (std::size_t end = tail.rfind('\n'); end != std::string::npos && end > 0;) {
+      const std::size_t before = tail.rfind('\n', end - 1);
+      if (before == std::string::npos && begin > 0) break;  // the line begins before this tail
+      const std::size_t first = before == std::string::npos ? 0 : before + 1;
+      if (stays(std::string_view(tail).substr(first, end - first), last_step)) return begin + end + 1;
+      end = before;
+    }
+    if (begin == 0) return 0;
   }
-  return kept;
 }
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::string& path, std::int64_t resumed_step, bool writes) : path_(path) {
+MetricsFile::MetricsFile(const std::string& path, std::int64_t resumed_step, bool writes) {
   if (!writes) return;
-  const std::string kept = lines_up_to(path, resumed_step), temporary = path + ".tmp";
-  {
-    std::ofstream file(temporary, std::ios::trunc);
-    if (!(file << kept << std::flush)) throw_system_error(errno, temporary, "write");
-  }
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-    throw_system_error(errno, path, "replace");
-  }
-  descriptor_ = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  if (descriptor_ < 0) throw_system_error(errno, path, "open");
+  file_ = std::make_unique<OpenFile>(path, OpenFile::Mode::read_write_or_create);
+  file_->truncate(end_of_lines_up_to(*file_, resumed_step));
+  sync();
+  sync_directory(directory_of(path));
 }
 
-MetricsFile::~MetricsFile() {
-  if (descriptor_ >= 0) close(descriptor_);
-}
+MetricsFile::~MetricsFile() = default;
 
 void MetricsFile::append(const nlohmann::json& line) {
-  if (descriptor_ < 0) return;
+  if (!file_) return;
   const std::string text = line.dump() + "\n";
-  const ssize_t written = write(descriptor_, text.data(), text.size());
-  if (written != static_cast<ssize_t>(text.size()))
-    throw_system_error(written < 0 ? errno : ENOSPC, path_, "write");
+  file_->write_at(file_->size(), text.data(), text.size());  // wherever that is now: people empty such files
+}
+
+void MetricsFile::sync() {
+  if (file_) file_->sync();
 }
 
 Progress::Progress(Log log, bool shows, std::int64_t first_step, std::int64_t last_step,

@@ -36,7 +36,7 @@ struct Folder {
     return folder.file(name);
   }
   Prepared csv(const std::vector<std::string>& inputs, const CsvOptions& options = {}) const {
-    return prepare_csv(inputs, out, options);
+    return prepare_csv(inputs, {out, true}, options);
   }
   Prepared csv_text(const std::string& lines, const CsvOptions& options = {}) const {
     return csv({put("in.csv", lines)}, options);
@@ -165,9 +165,10 @@ BOOST_FIXTURE_TEST_CASE(failure_keeps_what_was_there_before, Folder) {
 
 BOOST_FIXTURE_TEST_CASE(a_place_that_cannot_be_written_is_refused_under_the_name_given, Folder) {
   const std::vector<std::string> inputs{put("in.csv", "1,2,0\n")};
-  BOOST_CHECK_EXCEPTION(prepare_csv(inputs, folder.file("no/out.h5")), UsageError,
+  BOOST_CHECK_EXCEPTION(prepare_csv(inputs, {folder.file("no/out.h5")}), UsageError,
                         mentions("no/out.h5: cannot write: there is no directory"));
-  BOOST_CHECK_EXCEPTION(prepare_csv(inputs, folder.path().string()), UsageError, mentions("is a directory"));
+  BOOST_CHECK_EXCEPTION(prepare_csv(inputs, {folder.path().string()}), UsageError,
+                        mentions("is a directory"));
 }
 
 BOOST_FIXTURE_TEST_CASE(images_that_all_have_one_label_are_told, Folder) {
@@ -178,7 +179,7 @@ BOOST_FIXTURE_TEST_CASE(images_that_all_have_one_label_are_told, Folder) {
 BOOST_FIXTURE_TEST_CASE(idx_files_are_told_apart_by_their_headers, Folder) {
   const std::vector<std::string> inputs{put("labels", idx({2}, "\x03\x01")),
                                         put_gzipped("images.gz", idx({2, 1, 2}, "abcd"))};
-  const Prepared prepared = prepare_idx(inputs, out);
+  const Prepared prepared = prepare_idx(inputs, {out, true});
   BOOST_TEST(prepared.samples == 2);
   BOOST_TEST(prepared.classes == 4);
   BOOST_TEST((prepared.image == Shape{1, 1, 2}));
@@ -189,7 +190,7 @@ BOOST_FIXTURE_TEST_CASE(idx_files_are_told_apart_by_their_headers, Folder) {
 BOOST_FIXTURE_TEST_CASE(bad_idx_is_named_and_leaves_nothing, Folder) {
   const std::string images = put("images", idx({2, 1, 2}, "abcd")),
                     labels = put("labels", idx({2}, "\x03\x01"));
-  const auto prepare = [&](const std::vector<std::string>& inputs) { prepare_idx(inputs, out); };
+  const auto prepare = [&](const std::vector<std::string>& inputs) { prepare_idx(inputs, {out, true}); };
   BOOST_CHECK_EXCEPTION(prepare({images}), DataError, mentions("1 IDX files of images and 0 of labels"));
   BOOST_CHECK_EXCEPTION(prepare({images, put("few", idx({1}, "\x01"))}), DataError,
                         mentions("images: 2 images, but"));
@@ -214,19 +215,19 @@ BOOST_FIXTURE_TEST_CASE(cifar_records_of_one_and_two_label_bytes_are_read, Folde
     hundred += std::string{static_cast<char>(record), static_cast<char>(90 + record)} + pixels;
   }
   const std::vector<std::string> c10{put("c10", ten), put("c10b", ten)}, c100{put("c100", hundred)};
-  BOOST_TEST(prepare_cifar(c10, out).samples == 6);
+  BOOST_TEST(prepare_cifar(c10, {out, true}).samples == 6);
   BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{1, 2, 3, 1, 2, 3}));
   BOOST_TEST(read<std::uint8_t>("x")[3072] == 10);
-  prepare_cifar(c100, out);
+  prepare_cifar(c100, {out, true});
   BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{90, 91, 92}));
-  prepare_cifar(c100, out, {.coarse = true});
+  prepare_cifar(c100, {out, true}, {.coarse = true});
   BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{0, 1, 2}));
   BOOST_TEST(h5::File::open(out).open_dataset("x").shape() == (std::vector<std::int64_t>{3, 3, 32, 32}));
 }
 
 BOOST_FIXTURE_TEST_CASE(bad_cifar_is_named_and_leaves_nothing, Folder) {
   const auto prepare = [&](const std::string& path, const CifarOptions& options = {}) {
-    prepare_cifar(std::vector{path}, out, options);
+    prepare_cifar(std::vector{path}, {out, true}, options);
   };
   BOOST_CHECK_EXCEPTION(prepare(put("cut", std::string(3000, 'x'))), DataError,
                         mentions("cut: 3000 bytes are no whole number"));
@@ -244,7 +245,7 @@ BOOST_FIXTURE_TEST_CASE(texts_and_folders_of_texts_become_bytes_as_tokens, Folde
   put("texts/c.bin", std::string("ab\0cd", 5));
   std::filesystem::create_symlink("b.txt", folder.path() / "texts" / "d.txt");
   const std::string last = put("last.txt", "\xff!");
-  const Prepared prepared = prepare_text(std::vector{folder.file("texts"), last}, out);
+  const Prepared prepared = prepare_text(std::vector{folder.file("texts"), last}, {out, true});
   BOOST_TEST(prepared.samples == 14);
   BOOST_TEST(prepared.classes == 256);
   BOOST_REQUIRE(prepared.skipped.size() == 1u);
@@ -262,7 +263,7 @@ BOOST_FIXTURE_TEST_CASE(texts_and_folders_of_texts_become_bytes_as_tokens, Folde
 BOOST_FIXTURE_TEST_CASE(texts_longer_than_the_buffer_are_whole, Folder) {
   std::string bytes(3'000'001, ' ');
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>('a' + i * 31 % 26);
-  const Prepared prepared = prepare_text(std::vector{put("long.txt", bytes)}, out);
+  const Prepared prepared = prepare_text(std::vector{put("long.txt", bytes)}, {out, true});
   BOOST_TEST(prepared.samples == 3'000'001);
   const std::vector<std::uint16_t> tokens = read<std::uint16_t>("tokens");
   const bool same = std::equal(tokens.begin(), tokens.end(), bytes.begin(), bytes.end());
@@ -271,11 +272,11 @@ BOOST_FIXTURE_TEST_CASE(texts_longer_than_the_buffer_are_whole, Folder) {
 
 BOOST_FIXTURE_TEST_CASE(no_text_is_an_error_that_leaves_nothing, Folder) {
   std::filesystem::create_directory(folder.path() / "empty");
-  BOOST_CHECK_EXCEPTION(prepare_text(std::vector{folder.file("empty")}, out), DataError,
+  BOOST_CHECK_EXCEPTION(prepare_text(std::vector{folder.file("empty")}, {out, true}), DataError,
                         mentions("there is no text in"));
-  BOOST_CHECK_EXCEPTION(prepare_text(std::vector{folder.file("none")}, out), DataError,
+  BOOST_CHECK_EXCEPTION(prepare_text(std::vector{folder.file("none")}, {out, true}), DataError,
                         mentions("none: cannot open"));
-  BOOST_CHECK_THROW(prepare_text({}, out), UsageError);
+  BOOST_CHECK_THROW(prepare_text({}, {out, true}), UsageError);
   BOOST_TEST(nothing_written());
 }
 

@@ -33,9 +33,10 @@ bool is_safetensors(const std::string& path);
 /// is beyond it.
 void cast_floats(Weights& weights, DType dtype);
 
-/// UsageError unless the name ends with .h5, .hdf5 or .safetensors in a directory that exists, and is free or
-/// `replace` is set.
-void check_writable(const std::string& path, bool replace);
+/// UsageError unless the name ends with .h5, .hdf5 or .safetensors in a directory that can be written, and is
+/// free, or a regular file's and `replace` is set. None of `inputs`, files and folders that are read, is ever
+/// replaced, nor a link, a device or a pipe.
+void check_writable(const std::string& path, bool replace, std::span<const std::string> inputs = {});
 
 /// Writes a checkpoint that has /model only (.h5, .hdf5) or a .safetensors file, whose metadata hold position
 /// and configuration, for read_weights to take back. The file is there whole and on storage when this

@@ -1,8 +1,8 @@
 // Making data files (images.h, text.h say what is in them) from common formats.
 //
-// Inputs may be gzipped. The output appears under its name only when it is whole and on disk; one that was
-// there is replaced. Bad input throws DataError naming the file and the line or place; nothing is left
-// behind. One process calls these, not every rank.
+// Inputs may be gzipped. The output appears under its name only when it is whole and on disk. Bad input
+// throws DataError naming the file and the line or place; nothing is left behind. One process calls these,
+// not every rank.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,13 @@
 #include "lockstep/base/shape.h"
 
 namespace lockstep::data {
+
+/// The file to make. UsageError unless the name is free, or `replace` is set and a regular file has it; none
+/// of the inputs is ever replaced.
+struct Output {
+  std::string path{};
+  bool replace = false;
+};
 
 /// What was written, for a line to the user.
 struct Prepared {
@@ -40,12 +47,12 @@ struct CsvOptions {
 /// A line is one sample: numbers separated by commas, one of them the label, an integer from 0 on. Blank
 /// lines are passed over, and so is a first line without any number. /x is uint8 if every value is an integer
 /// in [0, 255], else float32.
-Prepared prepare_csv(std::span<const std::string> inputs, const std::string& output,
+Prepared prepare_csv(std::span<const std::string> inputs, const Output& output,
                      const CsvOptions& options = {});
 
 /// MNIST's format: files of unsigned bytes, images [N, H, W] or [N, C, H, W] and labels [N], told apart by
 /// their headers. The first file of labels belongs to the first of images, and so on.
-Prepared prepare_idx(std::span<const std::string> inputs, const std::string& output,
+Prepared prepare_idx(std::span<const std::string> inputs, const Output& output,
                      const Statistics& statistics = {});
 
 struct CifarOptions {
@@ -54,12 +61,12 @@ struct CifarOptions {
   Statistics statistics{};
 };
 /// The binary version of CIFAR: records of labels and 3 x 32 x 32 bytes.
-Prepared prepare_cifar(std::span<const std::string> inputs, const std::string& output,
+Prepared prepare_cifar(std::span<const std::string> inputs, const Output& output,
                        const CifarOptions& options = {});
 
 /// Text files and folders of them (in the order of their names, links left out), one token a byte: vocabulary
 /// 256, tokenizer "bytes". Files of a folder that have a null byte near their start are no text and are
 /// skipped.
-Prepared prepare_text(std::span<const std::string> inputs, const std::string& output);
+Prepared prepare_text(std::span<const std::string> inputs, const Output& output);
 
 }  // namespace lockstep::data

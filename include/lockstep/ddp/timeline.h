@@ -40,9 +40,7 @@ class Timeline {
   };
   std::string as_json() const;
 
-  std::string temporary_path() const;
   void check_writable() const;
-  void replace_file(const std::string& events) const;
 
   std::string path_;
   comm::Communicator& communicator_;

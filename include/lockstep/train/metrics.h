@@ -2,29 +2,36 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "lockstep/base/log.h"
 
+namespace lockstep {
+class OpenFile;
+}
+
 namespace lockstep::train {
 
-/// RUN/metrics.jsonl: one JSON object a line, appended and flushed. Only rank 0 writes; on other ranks all
-/// calls do nothing.
+/// RUN/metrics.jsonl: one JSON object a line, each with a step that is not before those above it. Only rank 0
+/// writes; on other ranks all calls do nothing.
 class MetricsFile {
  public:
-  /// Drops lines of steps after `resumed_step` (a killed run may have logged beyond its last checkpoint),
-  /// then appends. Throws as throw_system_error if the file cannot be written.
+  /// Drops the lines of steps after `resumed_step` at the end of the file (a killed run may have logged
+  /// beyond its last checkpoint), and a torn one, then appends. Throws as throw_system_error if the file
+  /// cannot be written, UsageError if it is a link or no regular file.
   MetricsFile(const std::string& path, std::int64_t resumed_step, bool writes);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
 
   void append(const nlohmann::json& line);
+  /// What was appended so far is on storage when it returns.
+  void sync();
 
  private:
-  std::string path_;
-  int descriptor_ = -1;
+  std::unique_ptr<OpenFile> file_;  // of the rank that writes
 };
 
 /// Shows where a run is: one line that is redrawn on a terminal, plain lines in a file.

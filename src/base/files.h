@@ -1,5 +1,5 @@
-// Private to the room: files and directories through the system's own calls, every failure an error with path
-// and exit code.
+// Private to the library: files and directories through the system's own calls, every failure an error with
+// path and exit code.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,14 @@
 #include <string_view>
 #include <utility>
 
-namespace lockstep::checkpoint {
+#include "base/output.h"
 
-/// An open file. Closes quietly on destruction; what must be known to be stored is synced before.
+namespace lockstep {
+
+/// An open regular file: a named pipe, a device or a directory is refused at once (DataError where it is to
+/// be read, UsageError where it is to be written). Modes that write do not follow a link that stands at
+/// `path` (UsageError); links on the way there are followed. Closes quietly on destruction; what must be
+/// known to be stored is synced before.
 class OpenFile {
  public:
   enum class Mode { read, write, create_or_truncate, read_write_or_create };
@@ -54,20 +59,15 @@ void sync_directory(const std::string& path);
 
 /// The whole of a small file. DataError if it is larger than `most_bytes`.
 std::string read_text(const std::string& path, std::uint64_t most_bytes = std::uint64_t{1} << 26);
-/// write(file) fills a file under its temporary name; when it returns, `path` is that file, whole and synced.
-/// If anything fails, `path` is as it was.
+/// write(file) fills a file under its temporary name; when it returns, `path` is that file, whole and synced,
+/// whatever was there. If anything fails, or a signal ends the process, `path` is as it was.
 template <class Write>
 void write_whole(const std::string& path, const std::string& temporary, const Write& write) {
-  try {
-    OpenFile file(temporary, OpenFile::Mode::create_or_truncate);
-    write(file);
-    file.sync();
-    rename_file(temporary, path);
-  } catch (...) {
-    remove_quietly(temporary);
-    throw;
-  }
-  sync_directory(directory_of(path));
+  Draft draft(temporary);
+  OpenFile file(temporary, OpenFile::Mode::create_or_truncate);
+  write(file);
+  file.sync();
+  draft.publish(path);
 }
 /// Writes a small file through ".NAME.tmp" and a rename, synced: afterwards it is there whole, or as it was.
 void write_text_atomically(const std::string& path, const std::string& text);
@@ -77,4 +77,4 @@ bool replace_link(const std::string& path, const std::string& target);
 /// The name under which a file is written before it has its own: "a/b/.c.h5.tmp", "a/b/.c.h5.MARK.tmp".
 std::string temporary_path(const std::string& path, std::string_view mark = {});
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep

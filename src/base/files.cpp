@@ -1,4 +1,4 @@
-#include "checkpoint/storage.h"
+#include "base/files.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -14,7 +14,7 @@
 #include "lockstep/base/system_error.h"
 #include "lockstep/base/whereabouts.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep {
 namespace {
 
 /// Linux moves at most 0x7ffff000 bytes a call.
@@ -49,10 +49,23 @@ auto uninterrupted(const Call& call) {
 }  // namespace
 
 OpenFile::OpenFile(std::string path, Mode mode) : path_(std::move(path)) {
-  // O_NONBLOCK: a named pipe must not hold up whoever opens it for reading.
-  const int flags = flags_of(mode) | O_CLOEXEC | (mode == Mode::read ? O_NONBLOCK : 0);
+  const bool reads = mode == Mode::read;
+  // O_NONBLOCK: a named pipe must not hold up whoever opens it.
+  const int flags = flags_of(mode) | O_CLOEXEC | O_NONBLOCK | (reads ? 0 : O_NOFOLLOW);
   descriptor_ = uninterrupted([&] { return ::open(path_.c_str(), flags, 0666); });
-  if (descriptor_ < 0) throw_system_error(errno, path_, verb_of(mode));
+  const int error = errno;
+  struct stat status {};
+  if (descriptor_ < 0) {
+    if (!reads && error == ELOOP && ::lstat(path_.c_str(), &status) == 0 && S_ISLNK(status.st_mode))
+      throw UsageError("{}: cannot {}: is a symbolic link, which is not written through; remove it", path_,
+                       verb_of(mode));
+    if (error != ENXIO) throw_system_error(error, path_, verb_of(mode));  // ENXIO: a pipe or a device
+  } else if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) {
+    return;
+  }
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (reads) throw DataError("{}: cannot {}: not a regular file", path_, verb_of(mode));
+  throw UsageError("{}: cannot {}: is there already and no regular file; remove it", path_, verb_of(mode));
 }
 
 OpenFile::~OpenFile() {
@@ -62,7 +75,6 @@ OpenFile::~OpenFile() {
 std::uint64_t OpenFile::size() const {
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0) throw_system_error(errno, path_, "look at");
-  if (!S_ISREG(status.st_mode)) throw DataError("{}: not a regular file", path_);
   return static_cast<std::uint64_t>(status.st_size);
 }
 
@@ -196,4 +208,4 @@ std::string temporary_path(const std::string& path, std::string_view mark) {
   return fmt::format("{}/.{}{}{}.tmp", directory_of(path), file_name_of(path), mark.empty() ? "" : ".", mark);
 }
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep

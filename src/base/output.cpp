@@ -1,0 +1,192 @@
+#include "base/output.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "base/files.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/quiet_thread.h"
+#include "lockstep/base/system_error.h"
+
+namespace lockstep {
+namespace {
+
+std::optional<struct stat> status_of(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  return status;
+}
+
+bool same_file(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+std::string_view kind_of(const struct stat& status) {
+  if (S_ISDIR(status.st_mode)) return "a directory";
+  if (S_ISLNK(status.st_mode)) return "a symbolic link";
+  if (S_ISFIFO(status.st_mode)) return "a named pipe";
+  if (S_ISSOCK(status.st_mode)) return "a socket";
+  return "a device";
+}
+
+/// Is the file an input, or does it lie in a folder that is one?
+bool is_input(const std::string& path, const struct stat& file, const std::string& input) {
+  const std::optional<struct stat> of_input = status_of(input);
+  if (!of_input) return false;
+  if (same_file(file, *of_input)) return true;
+  if (!S_ISDIR(of_input->st_mode)) return false;
+  std::error_code ignored;
+  std::filesystem::path folder = std::filesystem::canonical(path, ignored).parent_path();
+  for (; !folder.empty(); folder = folder.parent_path()) {
+    const std::optional<struct stat> of_folder = status_of(folder.string());
+    if (of_folder && same_file(*of_folder, *of_input)) return true;
+    if (folder == folder.root_path()) break;
+  }
+  return false;
+}
+
+/// The drafts of this process, and what signals find of them.
+///
+/// Removing a directory takes more than a signal handler may do: the handler hands the signal to a thread,
+/// which removes all drafts and lets the signal end the process as it would have.
+class Drafts {
+ public:
+  static Drafts& all() {
+    static auto* const drafts = new Drafts;  // never destroyed: its thread may outlive static objects
+    return *drafts;
+  }
+
+  void add(const std::string& path) {
+    const std::lock_guard lock(mutex_);
+    if (paths_.empty()) take_signals();
+    paths_.insert(path);
+  }
+
+  void remove(const std::string& path) {
+    const std::lock_guard lock(mutex_);
+    paths_.erase(paths_.find(path));
+    if (paths_.empty()) give_signals_back();
+  }
+
+ private:
+  static constexpr std::array<int, 3> signals{SIGINT, SIGTERM, SIGHUP};
+  static inline int to_thread = -1;
+  static inline pid_t thread_of = 0;  // process: a fork leaves the thread behind
+
+  static void on_signal(int signal) {
+    const int error = errno;
+    if (::getpid() != thread_of) {  // a fork, whose parent's the drafts are
+      ::signal(signal, SIG_DFL);
+      ::raise(signal);
+      return;
+    }
+    const auto number = static_cast<char>(signal);
+    [[maybe_unused]] const ssize_t written = ::write(to_thread, &number, 1);
+    errno = error;
+  }
+
+  void take_signals() {
+    for (std::size_t s = 0; s < signals.size(); ++s) {
+      struct sigaction now {};
+      if (::sigaction(signals[s], nullptr, &now) != 0 || now.sa_handler != SIG_DFL) continue;
+      if (thread_of != ::getpid() && !start_thread()) return;
+      struct sigaction ours {};
+      ours.sa_handler = on_signal;
+      ours.sa_flags = SA_RESTART | SA_ONSTACK;
+      ::sigaction(signals[s], &ours, nullptr);
+    }
+  }
+
+  void give_signals_back() {
+    for (const int signal : signals) {
+      struct sigaction now {};
+      if (::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == on_signal) ::signal(signal, SIG_DFL);
+    }
+  }
+
+  bool start_thread() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return false;
+    start_quiet_thread("the removal of drafts", [this, from = ends[0]] { end_by_signal(from); }).detach();
+    to_thread = ends[1];
+    thread_of = ::getpid();
+    return true;
+  }
+
+  void end_by_signal(int from) {
+    char number = 0;
+    while (::read(from, &number, 1) != 1) {
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      std::error_code ignored;
+      for (const std::string& path : paths_) std::filesystem::remove_all(path, ignored);
+    }
+    ::signal(number, SIG_DFL);
+    ::kill(::getpid(), number);
+  }
+
+  std::mutex mutex_;
+  std::multiset<std::string> paths_;
+};
+
+}  // namespace
+
+void check_output(const std::string& path, const OutputCheck& check) {
+  if (path.empty()) throw UsageError("the name of the file to write is empty");
+  struct stat there {};
+  const bool exists = ::lstat(path.c_str(), &there) == 0;
+  if (exists && S_ISDIR(there.st_mode)) throw UsageError("{}: is a directory; name the file to write", path);
+  const std::string directory = directory_of(path);
+  const std::optional<struct stat> of_directory = status_of(directory);
+  if (!of_directory || !S_ISDIR(of_directory->st_mode))
+    throw UsageError("{}: cannot write: there is no directory {}; make it", path, directory);
+  if (path.back() == '/') throw UsageError("{}: ends with a slash; name the file to write", path);
+  if (::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
+    throw_system_error(errno, path, "write in " + directory);
+  if (!exists) return;
+  if (!S_ISREG(there.st_mode))
+    throw UsageError("{}: is {}, which is never replaced; give another name", path, kind_of(there));
+  for (const std::string& input : check.inputs) {
+    if (is_input(path, there, input))
+      throw UsageError("{}: is read to make it, so it is never replaced; give another name", path);
+  }
+  if (!check.replace) throw UsageError("{}: is there already; --force replaces it", path);
+}
+
+Draft::Draft(std::string path) : path_(std::move(path)) { Drafts::all().add(path_); }
+
+Draft::~Draft() {
+  if (!listed_) return;
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+  Drafts::all().remove(path_);
+}
+
+void Draft::publish(const std::string& path, bool replace) {
+  int result = -1;
+  if (!replace) {
+    result = ::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE);
+    if (result != 0 && errno == EEXIST)
+      throw UsageError("{}: has been made by another meanwhile; --force replaces it", path);
+  }
+  // Not every file system and kernel knows renameat2.
+  if (result != 0) rename_file(path_, path);
+  listed_ = false;
+  Drafts::all().remove(path_);
+  sync_directory(directory_of(path));
+}
+
+}  // namespace lockstep
