@@ -35,6 +35,7 @@ endif()
 configure_file(cmake/lockstep.pc.in ${PROJECT_BINARY_DIR}/lockstep.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(DIRECTORY share/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 FILES_MATCHING PATTERN "*.1")
+install(FILES ${PROJECT_BINARY_DIR}/share/man/lockstep.ini.5 DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
 install(FILES share/completion/lockstep DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions OPTIONAL)
 install(DIRECTORY share/data share/example DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep)
 install(DIRECTORY jobs DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep USE_SOURCE_PERMISSIONS

@@ -88,6 +88,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
   std::string nearest;
+  constexpr std::size_t longest_name = 200;
+  if (name.size() > longest_name) return nearest;
   // Two edits make any three letters into any others' neighbours: short names must be nearer.
   std::size_t best = (name.size() < 4 ? 1 : std::max<std::size_t>(2, name.size() / 3)) + 1;
   for (const std::string& candidate : candidates) {
@@ -97,26 +99,62 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
   return nearest;
 }
 
-std::string in_quotes(std::string_view name) {
-  constexpr std::size_t most_bytes = 120;
-  std::string text = "\"";
-  std::size_t done = 0;
-  while (done < name.size()) {
-    const std::size_t bytes = character_bytes(name.substr(done));
-    if (done + std::max<std::size_t>(bytes, 1) > most_bytes) return text + "\"...";
-    const char first = name[done];
-    if (first == '"' || first == '\\') {
-      text += {'\\', first};
-    } else if (first == '\n') {
-      text += "\\n";
-    } else if (bytes == 0) {
-      text += fmt::format("\\x{:02x}", static_cast<unsigned char>(first));
-    } else {
-      text += name.substr(done, bytes);
+bool is_printable(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t bytes = character_bytes(text);
+    if (bytes == 0) return false;
+    text.remove_prefix(bytes);
+  }
+  return true;
+}
+
+namespace {
+
+/// The first character, or byte that begins none, as it can be printed; letters of `with_backslash` get one.
+std::string escaped_character(std::string_view text, std::size_t bytes, std::string_view with_backslash,
+                              std::string_view also) {
+  const char first = text[0];
+  if (first == '\n') return "\\n";
+  if (bytes == 0 || also.find(first) != also.npos)
+    return fmt::format("\\x{:02x}", static_cast<unsigned char>(first));
+  if (with_backslash.find(first) != with_backslash.npos) return {'\\', first};
+  return std::string(text.substr(0, bytes));
+}
+
+std::string escape(std::string_view text, std::size_t most_bytes, std::string_view with_backslash,
+                   std::string_view also, bool& cut) {
+  std::string found;
+  for (std::size_t done = 0; done < text.size();) {
+    const std::size_t bytes = character_bytes(text.substr(done));
+    if (done + std::max<std::size_t>(bytes, 1) > most_bytes) {
+      cut = true;
+      break;
     }
+    found += escaped_character(text.substr(done), bytes, with_backslash, also);
     done += std::max<std::size_t>(bytes, 1);
   }
-  return text + "\"";
+  return found;
+}
+
+constexpr std::size_t whole = std::string_view::npos;
+
+}  // namespace
+
+std::string escaped(std::string_view text, std::string_view also) {
+  bool cut = false;
+  return escape(text, whole, "\"\\", also, cut);
+}
+
+std::string on_one_line(std::string_view text) {
+  bool cut = false;
+  return escape(text, whole, "", "", cut);
+}
+
+std::string in_quotes(std::string_view name) {
+  constexpr std::size_t most_bytes = 120;
+  bool cut = false;
+  const std::string text = escape(name, most_bytes, "\"\\", "", cut);
+  return fmt::format("\"{}\"{}", text, cut ? "..." : "");
 }
 
 }  // namespace lockstep

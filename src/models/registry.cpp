@@ -85,6 +85,42 @@ std::span<const std::string> model_names() {
   return names;
 }
 
+std::vector<Option<ModelConfig>> ModelConfig::options() {
+  using namespace option;
+  using M = ModelConfig;
+  // Widths that 32 bits hold: a product of two of them is a number still.
+  const Range width = Range::from(0, 2147483647), depth = Range::from(0, 10000);
+  const Range given_width = Range::from(1, 2147483647), given_depth = Range::from(1, 10000);
+  return {
+      text("name", &M::name, "mlp, resnet or gpt", {.peers = {"model", "arch", "architecture", "type"}},
+           "mlp, resnet, gpt"),
+      numbers("sizes", &M::sizes, given_width, "mlp: widths from input to classes",
+              {.peers = {"hidden_sizes", "layer_sizes", "dims"}}),
+      numbers("blocks", &M::blocks, given_depth, "resnet: blocks of each stage"),
+      number("width", &M::width, width, "resnet: channels of the first stage"),
+      number("in_channels", &M::in_channels, width, "resnet: channels of an image"),
+      number("classes", &M::classes, width, "resnet: classes", {.peers = {"num_classes", "n_classes"}}),
+      number("layers", &M::layers, depth, "gpt: blocks",
+             {.peers = {"n_layer", "n_layers", "num_layers", "depth"}}),
+      number("heads", &M::heads, width, "gpt: attention heads",
+             {.peers = {"n_head", "n_heads", "num_heads"}}),
+      number("channels", &M::channels, width, "gpt: width",
+             {.peers = {"n_embd", "d_model", "hidden_size", "embed_dim", "dim"}}),
+      number("context", &M::context, width, "gpt: tokens of a sample",
+             {.peers = {"block_size", "n_positions", "n_ctx", "seq_len", "sequence_length", "max_seq_len"}}),
+      number("vocab", &M::vocab, width, "gpt: tokens known", {.peers = {"vocab_size"}}),
+      choice("stem", &M::stem, {"3x3", "7x7"}, "resnet: first layer; 7x7 quarters the image"),
+      choice("batch_norm", &M::batch_norm, {"plain", "sync"}, "whose statistics: the shard's, or all ranks'",
+             {.peers = {"sync_bn", "sync_batchnorm", "sync_batch_norm"}}),
+      number("dropout", &M::dropout, Range::below(0, 1), "probability of zeroing an activation"),
+      flag(
+          "recompute", &M::recompute,
+          "keep only the inputs of blocks and compute the rest again in the backward: less memory, same bits",
+          {.peers = {"gradient_checkpointing", "activation_checkpointing", "checkpointing",
+                     "recompute_activations"}}),
+  };
+}
+
 std::unique_ptr<Model> make_model(const ModelConfig& config, std::uint64_t seed) {
   if (config.name.empty()) throw UsageError("model.name is missing; mlp, resnet or gpt");
   if (config.name != "mlp" && config.name != "resnet" && config.name != "gpt") {

@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <boost/program_options.hpp>
+#include <cctype>
 #include <cmath>
-#include <fstream>
-#include <functional>
+#include <map>
 #include <set>
 #include <sstream>
 
+#include "base/files.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
 #include "lockstep/ddp/hooks.h"
@@ -25,28 +26,65 @@ constexpr std::string_view group_prefix = "optimizer.group.";
 
 /// optimizer.group.N = PATTERN [lr factor [decay factor]]
 void set_group(Config& config, const std::string& name, const std::string& value) {
+  constexpr Range places = Range::from(0, 1e6), factors = Range::from(0, 1e38);
   int number = 0;
-  std::istringstream digits(name.substr(group_prefix.size()));
-  if (!(digits >> number) || !digits.eof() || number < 0)
-    throw UsageError("the N of {}N is not a number", group_prefix);
-  GroupConfig group;
-  std::istringstream words(value);
-  if (!(words >> group.pattern)) throw UsageError("a name pattern is missing");
-  if (words >> group.lr_factor) words >> group.decay_factor;
-  if (!words.eof()) throw UsageError("'{}' is not: PATTERN LR_FACTOR DECAY_FACTOR", value);
+  try {
+    option::read(name.substr(group_prefix.size()), places, number);
+  } catch (const UsageError& error) {
+    throw UsageError("the N of {}N: {}", group_prefix, error.what());
+  }
+  const std::vector<std::string> words = option::words_of(value);
+  if (words.empty()) throw UsageError("a name pattern is missing");
+  if (words.size() > 3) throw UsageError("{} is not: PATTERN LR_FACTOR DECAY_FACTOR", in_quotes(value));
+  GroupConfig group{.pattern = words[0]};
+  if (words.size() > 1) option::read(words[1], factors, group.lr_factor);
+  if (words.size() > 2) option::read(words[2], factors, group.decay_factor);
   config.optimizer.groups[number] = group;
+}
+
+std::string group_text(const GroupConfig& group) {
+  return fmt::format("{} {} {}", option::printed(group.pattern, true), group.lr_factor, group.decay_factor);
+}
+
+/// "batch-size" and "train.Batch_Size" -> "batch_size"
+std::string bare_name(const std::string& name) {
+  std::string bare = name.substr(name.rfind('.') + 1);
+  for (char& letter : bare)
+    letter = letter == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  return bare;
+}
+
+/// The key that somebody means who knows it from another program, or from another section; or the nearest.
+std::string likely_key(const std::string& name) {
+  const std::string bare = bare_name(name);
+  std::vector<std::string> known;
+  for (const Key& key : config_keys()) {
+    if (std::ranges::find(key.traits.peers, bare) != key.traits.peers.end()) return key.name;
+    known.push_back(key.name);
+  }
+  if (const std::string nearest = nearest_name(name, known); !nearest.empty()) return nearest;
+  const auto same =
+      std::ranges::find_if(known, [&](const std::string& key) { return bare_name(key) == bare; });
+  return same == known.end() ? "" : *same;
+}
+
+const Key* key_named(const std::string& name) {
+  const auto key = std::ranges::find(config_keys(), name, &Key::name);
+  return key == config_keys().end() ? nullptr : &*key;
 }
 
 void set_key(Config& config, const std::string& name, const std::string& value) {
   if (name.starts_with(group_prefix)) return set_group(config, name, value);
-  for (const Key& key : config_keys()) {
-    if (key.name == name) return key.set(config, value);
-  }
-  std::vector<std::string> known;
-  for (const Key& key : config_keys()) known.push_back(key.name);
-  const std::string nearest = nearest_name(name, known);
-  throw UsageError("unknown key; {}", nearest.empty() ? "see lockstep train --help-keys"
-                                                      : fmt::format("did you mean {}?", nearest));
+  if (const Key* const key = key_named(name)) return key->set(config, value);
+  const std::string likely = likely_key(name);
+  throw UsageError("unknown key; {}", likely.empty() ? "see lockstep train --help-keys"
+                                                     : fmt::format("did you mean {}?", likely));
+}
+
+/// A name of a key in an error: people's typing errors as they are, anything else so that it can be read.
+std::string shown(const std::string& name) {
+  constexpr std::size_t longest_shown = 120;
+  return name.size() <= longest_shown && is_printable(name) ? name : in_quotes(name);
 }
 
 void set_key_named(Config& config, const std::string& origin, const std::string& name,
@@ -54,7 +92,7 @@ void set_key_named(Config& config, const std::string& origin, const std::string&
   try {
     set_key(config, name, value);
   } catch (const UsageError& error) {
-    throw UsageError("{}: {}: {}", origin, name, error.what());
+    throw UsageError("{}: {}: {}", origin, shown(name), error.what());
   }
 }
 
@@ -93,22 +131,13 @@ bool has_twins(std::vector<double> numbers) {
 
 void check_model(const Config& config, const Judge& judge) {
   judge.require(!config.model.name.empty(), "model.name", "is missing; one of mlp, resnet, gpt");
-  judge.require(config.model.dropout >= 0 && config.model.dropout < 1, "model.dropout", "must be in [0, 1)");
-  judge.require(config.data.eval_fraction >= 0 && config.data.eval_fraction < 1, "data.eval_fraction",
-                "must be in [0, 1)");
   judge.require(config.data.eval.empty() || config.data.eval_fraction == 0, "data.eval_fraction",
                 "cannot be combined with data.eval; give one of them");
 }
 
 void check_train(const TrainConfig& train, const Judge& judge) {
-  judge.require(train.steps > 0, "train.steps", "is missing or not positive");
+  judge.require(train.steps > 0 || train.epochs > 0, "train.steps", "is missing or not positive");
   judge.require(train.global_batch > 0, "train.global_batch", "is missing or not positive");
-  judge.require(train.shards >= 0, "train.shards", "must be positive, or 0 for the world size");
-  judge.require(train.micro_batches >= 1, "train.micro_batches", "must be at least 1");
-  judge.require(train.threads >= 0, "train.threads", "must be positive, or 0 for as many as there are cores");
-  judge.require(train.eval_every >= 0, "train.eval_every", "must not be negative");
-  judge.require(train.label_smoothing >= 0 && train.label_smoothing < 1, "train.label_smoothing",
-                "must be in [0, 1)");
 }
 
 /// What is known before there is a device; the rest is found when the first step is recorded.
@@ -125,43 +154,24 @@ void check_graph(const Config& config, const Judge& judge) {
 }
 
 void check_optimizer(const OptimizerConfig& optimizer, const Judge& judge) {
-  judge.require(optimizer.lr > 0, "optimizer.lr", "must be positive");
-  judge.require(optimizer.min_lr >= 0 && optimizer.min_lr <= optimizer.lr, "optimizer.min_lr",
-                "must be between 0 and optimizer.lr");
-  const auto is_fraction = [](double value) { return value >= 0 && value < 1; };
+  judge.require(optimizer.min_lr <= optimizer.lr, "optimizer.min_lr", "must be between 0 and optimizer.lr");
   judge.require(optimizer.betas.size() == 2, "optimizer.betas", "takes two numbers");
-  judge.require(std::ranges::all_of(optimizer.betas, is_fraction), "optimizer.betas", "must be in [0, 1)");
-  judge.require(optimizer.eps >= 0, "optimizer.eps", "must not be negative");
-  judge.require(optimizer.weight_decay >= 0, "optimizer.weight_decay", "must not be negative");
-  judge.require(is_fraction(optimizer.momentum), "optimizer.momentum", "must be in [0, 1)");
   judge.require(optimizer.name != "sgd" || !optimizer.nesterov || optimizer.momentum > 0,
                 "optimizer.nesterov", "needs optimizer.momentum above 0");
-  judge.require(optimizer.clip >= 0, "optimizer.clip", "must not be negative");
-  judge.require(optimizer.warmup_steps >= 0, "optimizer.warmup_steps", "must not be negative");
 }
 
 void check_ema(const EmaConfig& ema, const Judge& judge) {
-  const auto is_rate = [](double rate) { return rate >= 0 && rate < 1; };
-  const auto is_width = [](double width) { return width > 0 && width < 0.28; };
-  judge.require(std::ranges::all_of(ema.rates, is_rate), "ema.rates", "must be in [0, 1)");
   judge.require(!has_twins(ema.rates), "ema.rates", "a rate is given twice");
-  judge.require(std::ranges::all_of(ema.sigma_rel, is_width), "ema.sigma_rel", "must be between 0 and 0.28");
   judge.require(!has_twins(ema.sigma_rel), "ema.sigma_rel", "a width is given twice");
   if (ema.warmup.empty()) return;
   judge.require(!ema.rates.empty(), "ema.warmup", "is of ema.rates, of which there are none");
   judge.require(ema.warmup.size() == 3, "ema.warmup", "takes three numbers: inv_gamma power update_after");
   judge.require(ema.warmup[0] > 0, "ema.warmup", "its first number, inv_gamma, must be positive");
-  judge.require(ema.warmup[1] >= 0, "ema.warmup", "its second number, power, must not be negative");
-  const double update_after = ema.warmup[2];
-  judge.require(update_after >= 0 && update_after < 1e15 && update_after == std::floor(update_after),
-                "ema.warmup", "its third number, update_after, counts steps: a whole number");
+  judge.require(ema.warmup[2] == std::floor(ema.warmup[2]), "ema.warmup",
+                "its third number, update_after, counts steps: a whole number");
 }
 
-void check_ddp(const Config& config, const Origin& origin, const Judge& judge) {
-  const auto bucket_size = [](double mb) { return mb > 0 && mb <= 1e6; };
-  judge.require(bucket_size(config.ddp.bucket_mb), "ddp.bucket_mb", "must be in (0, 1000000]");
-  judge.require(bucket_size(config.ddp.first_bucket_mb), "ddp.first_bucket_mb", "must be in (0, 1000000]");
-  judge.require(config.ddp.check_every >= 0, "ddp.check_every", "must not be negative");
+void check_hook(const Config& config, const Origin& origin) {
   try {
     ddp::hook_named(config.ddp.hook, config.train.seed);
   } catch (const UsageError& error) {
@@ -178,15 +188,10 @@ void finish(Config& config, const Origin& origin) {
   check_train(config.train, judge);
   check_optimizer(config.optimizer, judge);
   check_ema(config.ema, judge);
-  check_ddp(config, origin, judge);
+  check_hook(config, origin);
   config.ddp.hook = ddp::hook_text(config.ddp.hook);
-  judge.require(config.checkpoint.every >= 0, "checkpoint.every", "must not be negative");
-  judge.require(config.checkpoint.keep >= 1, "checkpoint.keep", "must be at least 1");
   judge.require(!config.checkpoint.async || config.checkpoint.io == "posix", "checkpoint.async",
                 "needs checkpoint.io = posix: a writer beside training may not call MPI");
-  judge.require(config.fault.hang_timeout_s == 0 || config.fault.hang_timeout_s >= 1, "fault.hang_timeout_s",
-                "must be at least 1, or 0 for ever");
-  judge.require(config.log.every >= 1, "log.every", "must be at least 1");
   check_graph(config, judge);
 }
 
@@ -206,42 +211,77 @@ void check_sections(const std::string& text, const std::string& origin) {
   }
 }
 
+/// The lines of an INI file.
+std::vector<po::option> lines_of(const std::string& text, const std::string& origin) {
+  try {
+    std::istringstream stream(option::protect_quotes(text));
+    const po::parsed_options parsed = po::parse_config_file(stream, po::options_description(), true);
+    std::map<std::string, int> seen;
+    for (const po::option& line : parsed.options) {
+      if (++seen[line.string_key] > 1)
+        throw UsageError("{}: {}: is given twice", origin, shown(line.string_key));
+    }
+    return parsed.options;
+  } catch (const po::error& error) {
+    throw UsageError("{}: not an INI file of [section] and key = value lines: {}", origin, error.what());
+  }
+}
+
+std::string value_of(const po::option& line) { return line.value.empty() ? "" : line.value.front(); }
+
+/// What another version's key says nothing with.
+bool says_nothing(const std::string& value) {
+  return value.empty() || value == "0" || value == "false" || value == "\"\"";
+}
+
 }  // namespace
 
 Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& overrides) {
   Config config;
   Origin where{origin, {}};
-  try {
-    check_sections(text, origin);
-    std::istringstream stream(text);
-    const po::parsed_options parsed = po::parse_config_file(stream, po::options_description(), true);
-    std::map<std::string, int> seen;
-    for (const po::option& option : parsed.options) {
-      if (++seen[option.string_key] > 1)
-        throw UsageError("{}: {}: is given twice", origin, option.string_key);
-      set_key_named(config, origin, option.string_key, option.value.empty() ? "" : option.value.front());
-    }
-  } catch (const po::error& error) {
-    throw UsageError("{}: not an INI file of [section] and key = value lines: {}", origin, error.what());
-  }
+  check_sections(text, origin);
+  for (const po::option& line : lines_of(text, origin))
+    set_key_named(config, origin, line.string_key, value_of(line));
   for (const std::string& override_text : overrides) {
     const std::size_t equals = override_text.find('=');
     if (equals == std::string::npos)
-      throw UsageError("--set {}: write it as SECTION.KEY=VALUE", override_text);
+      throw UsageError("--set {}: write it as SECTION.KEY=VALUE", in_quotes(override_text));
     set_key_named(config, "--set", override_text.substr(0, equals), override_text.substr(equals + 1));
     where.overridden.insert(override_text.substr(0, equals));
   }
+  // One of them on the command line stands for the other of the file.
+  const bool steps = where.overridden.contains("train.steps"),
+             epochs = where.overridden.contains("train.epochs");
+  if (steps && !epochs) config.train.epochs = 0;
+  if (epochs && !steps) config.train.steps = 0;
   finish(config, where);
   return config;
 }
 
+Config parse_stored_config(const std::string& text, const std::string& origin) {
+  Config config;
+  for (const po::option& line : lines_of(text, origin)) {
+    const std::string &name = line.string_key, value = value_of(line);
+    if (!name.starts_with(group_prefix) && !key_named(name)) {
+      if (says_nothing(value)) continue;
+      throw UsageError("{}: {} = {}: this version of Lockstep knows no such key, so it cannot do the same",
+                       origin, shown(name), in_quotes(value));
+    }
+    set_key_named(config, origin, name, value);
+  }
+  finish(config, {origin, {}});
+  return config;
+}
+
 Config read_config(const std::string& path, const std::vector<std::string>& overrides) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf()))
-    throw UsageError("{}: cannot read the configuration; check the path", path);
-  return parse_config(text.str(), path, overrides);
+  std::string text;
+  try {
+    text = read_text(path);
+  } catch (const Error& error) {
+    throw UsageError("{}; the configuration is read from there: check the path", error.what());
+  }
+  return parse_config(text, path, overrides);
 }
 
 std::string to_text(const Config& config) {
@@ -250,10 +290,8 @@ std::string to_text(const Config& config) {
     const std::size_t dot = key.name.find('.');
     if (key.name.substr(0, dot) != section) {
       if (section == "optimizer") {
-        for (const auto& [number, group] : config.optimizer.groups) {
-          text += fmt::format("group.{} = {} {} {}\n", number, group.pattern, group.lr_factor,
-                              group.decay_factor);
-        }
+        for (const auto& [number, group] : config.optimizer.groups)
+          text += fmt::format("group.{} = {}\n", number, group_text(group));
       }
       section = key.name.substr(0, dot);
       text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
@@ -264,37 +302,79 @@ std::string to_text(const Config& config) {
 }
 
 std::vector<std::string> forbidden_changes(const Config& run, const Config& asked) {
-  std::vector<std::string> changes;
+  std::vector<std::string> forbidden;
   for (const Key& key : config_keys()) {
     const std::string before = key.get(run), now = key.get(asked);
-    if (!key.may_change && before != now) {
-      changes.push_back(fmt::format("{}: the run has '{}', asked for '{}'", key.name, before, now));
-    }
+    if (!key.traits.may_change && before != now)
+      forbidden.push_back(fmt::format("{}: the run has '{}', asked for '{}'", key.name, before, now));
   }
   const auto groups = [](const Config& config) {
     std::string text;
-    for (const auto& [number, group] : config.optimizer.groups) {
-      text += fmt::format("{}: {} {} {}; ", number, group.pattern, group.lr_factor, group.decay_factor);
-    }
+    for (const auto& [number, group] : config.optimizer.groups)
+      text += fmt::format("{}: {}; ", number, group_text(group));
     return text;
   };
   if (groups(run) != groups(asked)) {
-    changes.push_back(
+    forbidden.push_back(
         fmt::format("optimizer.group: the run has '{}', asked for '{}'", groups(run), groups(asked)));
   }
-  return changes;
+  return forbidden;
 }
+
+std::vector<KeyChange> changes(const Config& run, const Config& asked) {
+  std::vector<KeyChange> found;
+  for (const Key& key : config_keys()) {
+    const std::string before = key.get(run), now = key.get(asked);
+    if (key.traits.may_change && before != now) found.push_back({key.name, before, now});
+  }
+  return found;
+}
+
+namespace {
+
+/// "whole number in [1, 1e+15], steps"
+std::string form_of(const Key& key) {
+  const bool is_number = key.kind.ends_with("number") || key.kind == "numbers";
+  std::string form = is_number             ? key.kind + " in " + key.allowed
+                     : key.allowed.empty() ? key.kind
+                                           : key.allowed;
+  if (*key.traits.unit != '\0') form += fmt::format("; {}", key.traits.unit);
+  return form;
+}
+
+constexpr std::string_view group_meaning = "name pattern, its lr factor, its decay factor";
+
+}  // namespace
 
 std::string describe_keys() {
   std::string text;
   const Config defaults;
   for (const Key& key : config_keys()) {
-    text += fmt::format("{} {:<26} {:<12} {}\n", key.may_change ? '*' : ' ', key.name, key.get(defaults),
-                        key.help);
+    text += fmt::format("{} {:<26} {:<12} {} ({})\n", key.traits.may_change ? '*' : ' ', key.name,
+                        key.get(defaults), key.meaning, form_of(key));
   }
-  text += fmt::format("  {:<26} {:<12} {}\n", "optimizer.group.N", "",
-                      "name pattern, its lr factor, its decay factor");
+  text += fmt::format("  {:<26} {:<12} {}\n", "optimizer.group.N", "", group_meaning);
   return text + "*: may change when a run goes on\n";
+}
+
+std::string describe_keys_for_man() {
+  std::string text =
+      ".SH CONFIGURATION KEYS\nDefaults are in brackets; keys marked * may change when a run goes on.\n";
+  const Config defaults;
+  const auto in_roff = [](std::string plain) {
+    for (std::size_t at = 0; (at = plain.find('\\', at)) != plain.npos; at += 2) plain.replace(at, 1, "\\e");
+    return plain.starts_with('.') || plain.starts_with('\'') ? "\\&" + plain : plain;
+  };
+  const auto add = [&](const std::string& name, bool may_change, const std::string& initial,
+                       const std::string& meaning) {
+    text += fmt::format(".TP\n.B {}{}{}\n{}\n", name, may_change ? " *" : "",
+                        initial.empty() ? "" : fmt::format(" [{}]", initial), in_roff(meaning));
+  };
+  for (const Key& key : config_keys())
+    add(key.name, key.traits.may_change, key.get(defaults),
+        fmt::format("{} ({})", key.meaning, form_of(key)));
+  add("optimizer.group.N", false, "", std::string(group_meaning));
+  return text;
 }
 
 }  // namespace lockstep::train

@@ -1,22 +1,18 @@
-// The table of configuration keys: one row a key serves reading, printing, comparing and describing.
+// The table of configuration keys: one row a key serves reading, checking, printing, comparing and
+// describing.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "lockstep/base/option.h"
 #include "lockstep/train/config.h"
 
 namespace lockstep::train {
 
-struct Key {
-  std::string name;  ///< "train.steps"
-  std::string help;  ///< one line
-  bool may_change;   ///< on resume
-  std::function<void(Config&, const std::string& value)>
-      set;  ///< throws UsageError with what is wrong about the value
-  std::function<std::string(const Config&)> get;
-};
+/// An Option of a section under its full name, "train.steps".
+using Key = Option<Config>;
 
 /// All keys but optimizer.group.N, in the order they are printed.
 const std::vector<Key>& config_keys();

@@ -1,5 +1,5 @@
-// The configuration: any text gives settings that print to a text which reads back the same, or one
-// UsageError of a line.
+// The configuration: any text gives settings that print to a text which reads back the same, and a model
+// whose shapes are known without memory, or one UsageError of a line. The text that a checkpoint holds, too.
 //
 // Input: the INI text; lines after one that holds a null byte alone are --set overrides.
 #include "lockstep/train/config.h"
@@ -12,8 +12,11 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/train/workload.h"
 
 namespace {
+
+constexpr std::int64_t most_layers = 100;  // thousands take their time, and are no other case
 
 void require(bool holds) {
   if (!holds) std::abort();
@@ -36,6 +39,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
     const std::string resolved = to_text(config);
     const Config again = parse_config(resolved, "resolved");
     require(to_text(again) == resolved && forbidden_changes(config, again).empty());
+    require(to_text(parse_stored_config(resolved, "stored")) == resolved);
+    if (config.model.layers <= most_layers) build_meta_model(config);
   } catch (const lockstep::UsageError& error) {
     const std::string_view what = error.what();
     require(what.find('\n') == std::string_view::npos && !what.starts_with("resolved"));

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/option.h"
 #include "lockstep/models/model.h"
 
 namespace lockstep::models {
@@ -33,6 +34,8 @@ struct ModelConfig {
   double dropout = 0;  ///< mlp, gpt
   /// resnet, gpt: of each block only the input is kept; the backward computes the rest again.
   bool recompute = false;
+
+  static std::vector<Option<ModelConfig>> options();
 };
 
 /// Names that make_model knows.

@@ -2,23 +2,29 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
+#include "lockstep/base/option.h"
+#include "lockstep/checkpoint/config.h"
+#include "lockstep/data/config.h"
+#include "lockstep/ddp/config.h"
 #include "lockstep/models/registry.h"
+#include "lockstep/optim/config.h"
 
 namespace lockstep::train {
 
-struct DataConfig {
-  std::vector<std::string> train;  ///< HDF5 data files
-  std::string eval;                ///< HDF5 data file; or
-  double eval_fraction = 0;        ///< held out of `train`, chosen by the seed
-  bool crop = false, flip = false;
-};
+using checkpoint::CheckpointConfig;
+using data::DataConfig;
+using ddp::DdpConfig;
+using models::ModelConfig;
+using optim::EmaConfig;
+using optim::GroupConfig;
+using optim::OptimizerConfig;
 
 struct TrainConfig {
   std::int64_t steps = 0;
+  double epochs = 0;  ///< in place of steps, until the data is known
   std::int64_t global_batch = 0;
   int shards = 0;  ///< 0: the world size of the run's first start
   int micro_batches = 1;
@@ -29,68 +35,31 @@ struct TrainConfig {
   std::string device = "auto";
   int threads = 1;
   std::string bind = "cores";
-  std::int64_t eval_every = 0;
+  std::int64_t eval_every = 0, eval_samples = 0;
   std::string init;
   double label_smoothing = 0;
   std::vector<std::string> frozen;
   std::string cuda_graph = "auto";
-};
 
-struct GroupConfig {
-  std::string pattern;
-  double lr_factor = 1, decay_factor = 1;
-};
-
-struct OptimizerConfig {
-  std::string name = "adamw";
-  double lr = 1e-3, min_lr = 0;
-  std::vector<double> betas{0.9, 0.999};
-  double eps = 1e-8, weight_decay = 0;
-  std::string decay;  ///< "matrices" or "all"; empty: by algorithm
-  double momentum = 0;
-  bool nesterov = false;
-  double clip = 0;  ///< 0: off
-  std::string schedule = "constant";
-  std::int64_t warmup_steps = 0;
-  std::map<int, GroupConfig> groups;
-};
-
-struct EmaConfig {
-  std::vector<double> rates;
-  std::vector<double> warmup;  ///< none, or inv_gamma, power, update_after
-  std::vector<double> sigma_rel;
-  std::string buffers = "copy";
-};
-
-struct DdpConfig {
-  double bucket_mb = 25, first_bucket_mb = 1;
-  std::string unused = "error", reduce_dtype = "fp32", hook = "none";
-  bool sharded_optimizer = false;
-  std::int64_t check_every = 0;
-  std::string mode = "overlapped";
-};
-
-struct CheckpointConfig {
-  std::int64_t every = 0;  ///< 0: only at the end
-  int keep = 2;
-  std::string keep_best;
-  bool async = false;
-  std::string io = "posix", load = "strict";
-  bool narrow = false;
+  static std::vector<Option<TrainConfig>> options();
 };
 
 struct FaultConfig {
   double hang_timeout_s = 300;  ///< 0: wait for ever
   bool signal_report = false;
+
+  static std::vector<Option<FaultConfig>> options();
 };
 
 struct LogConfig {
   std::int64_t every = 10;
   std::string trace;
+
+  static std::vector<Option<LogConfig>> options();
 };
 
 struct Config {
-  models::ModelConfig model;
+  ModelConfig model;
   DataConfig data;
   TrainConfig train;
   OptimizerConfig optimizer;
@@ -101,13 +70,16 @@ struct Config {
   LogConfig log;
 };
 
-/// Reads an INI file and the --set overrides ("section.key=value"). Throws UsageError naming file, key and
-/// value: unknown keys (with the nearest known one), bad numbers, impossible combinations, what this build
-/// cannot do.
+/// Reads an INI file and the --set overrides ("section.key=value"). Values may stand in quotes (option.h).
+/// Throws UsageError naming file, key and value: unknown keys (with the nearest known one), values out of
+/// range, impossible combinations, what this build cannot do.
 Config read_config(const std::string& path, const std::vector<std::string>& overrides);
-/// The same from text, as stored in a checkpoint; `origin` names it in errors.
+/// The same from text; `origin` names it in errors.
 Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& overrides = {});
+/// The same of a text that a run directory or a checkpoint holds, maybe of another version: a key that this
+/// one does not know is passed over if its value is empty, 0 or false, and else an error.
+Config parse_stored_config(const std::string& text, const std::string& origin);
 
 /// Every key with its resolved value, as an INI file that read_config takes.
 std::string to_text(const Config& config);
@@ -115,7 +87,15 @@ std::string to_text(const Config& config);
 /// The keys whose values differ although a resume may not change them: "key: run has A, asked for B" each.
 std::vector<std::string> forbidden_changes(const Config& run, const Config& asked);
 
-/// One line a key: name, default, meaning (lockstep train --help-keys).
+/// A key whose value a resumed run has changed.
+struct KeyChange {
+  std::string key, before, now;
+};
+std::vector<KeyChange> changes(const Config& run, const Config& asked);
+
+/// One line a key: name, default, meaning, what it may be (lockstep train --help-keys).
 std::string describe_keys();
+/// The same as a section of a manual page (man 7 man).
+std::string describe_keys_for_man();
 
 }  // namespace lockstep::train

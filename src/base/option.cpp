@@ -1,0 +1,189 @@
+#include "lockstep/base/option.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <concepts>
+#include <sstream>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/names.h"
+
+namespace lockstep {
+namespace {
+
+/// "0.5", "1e+09", "25": whole numbers that people would write out are written out.
+std::string bound_text(double bound) {
+  return bound == std::floor(bound) && std::abs(bound) < 1e10 ? fmt::format("{:.0f}", bound)
+                                                             : fmt::format("{:g}", bound);
+}
+
+bool is_blank(char letter) { return letter == ' ' || letter == '\t'; }
+
+/// Reads what stands in quotes from `at`, the quote itself, on; `at` is then behind the closing one.
+std::string read_quoted(const std::string& text, std::size_t& at) {
+  const char quote = text[at];
+  std::string found;
+  for (++at; at < text.size() && text[at] != quote; ++at) {
+    if (quote == '\'' || text[at] != '\\') {
+      found += text[at];
+      continue;
+    }
+    if (++at == text.size()) break;
+    constexpr std::string_view letters = "ntr", meant = "\n\t\r";
+    unsigned number = 0;
+    if (const std::size_t letter = letters.find(text[at]); letter != letters.npos) {
+      found += meant[letter];
+    } else if (text[at] != 'x') {
+      found += text[at];
+    } else if (at + 2 < text.size() &&
+               std::from_chars(&text[at + 1], &text[at + 3], number, 16).ptr == &text[at + 3]) {
+      found += static_cast<char>(number);
+      at += 2;
+    } else {
+      throw UsageError("{}: behind \\x two hexadecimal digits are expected", in_quotes(text));
+    }
+  }
+  if (at >= text.size()) throw UsageError("{}: the quote {} is not closed", in_quotes(text), quote);
+  ++at;
+  return found;
+}
+
+/// In double quotes, without '#': an INI file's lines end there.
+std::string quoted(const std::string& text) { return '"' + escaped(text, "#") + '"'; }
+
+template <class Number>
+void read_number(const std::string& text, const Range& range, Number& value) {
+  if (range.word && text == range.word) {
+    value = static_cast<Number>(range.word_value);
+    return;
+  }
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() ||
+      !range.contains(static_cast<double>(number))) {
+    throw UsageError("{} is not {}a {}number in {}", in_quotes(text),
+                     range.word ? fmt::format("{} or ", range.word) : "",
+                     std::integral<Number> ? "whole " : "",
+                     Range{range.low, range.high, range.low_open, range.high_open, range.or_zero}.text());
+  }
+  value = number;
+}
+
+template <class Number>
+std::string print_number(Number value, const Range& range) {
+  if (range.word && static_cast<double>(value) == range.word_value) return range.word;
+  return fmt::format("{}", value);
+}
+
+}  // namespace
+
+bool Range::contains(double value) const {
+  if (or_zero && value == 0) return true;
+  return (low_open ? value > low : value >= low) && (high_open ? value < high : value <= high);
+}
+
+std::string Range::text() const {
+  return fmt::format("{}{}{}{}{}, {}{}", word ? word : "", word ? " or " : "", or_zero ? "0 or " : "",
+                     low_open ? '(' : '[', bound_text(low), bound_text(high), high_open ? ')' : ']');
+}
+
+namespace option {
+
+std::string unquoted(const std::string& value) {
+  if (value.empty() || (value[0] != '"' && value[0] != '\'')) return value;
+  std::size_t at = 0;
+  std::string found = read_quoted(value, at);
+  if (at != value.size()) throw UsageError("{}: more stands behind the closing quote", in_quotes(value));
+  return found;
+}
+
+std::vector<std::string> words_of(const std::string& values) {
+  std::vector<std::string> words;
+  for (std::size_t at = 0; at < values.size();) {
+    if (is_blank(values[at])) {
+      ++at;
+    } else if (values[at] == '"' || values[at] == '\'') {
+      words.push_back(read_quoted(values, at));
+      if (at < values.size() && !is_blank(values[at]))
+        throw UsageError("{}: more stands behind the closing quote", in_quotes(values));
+    } else {
+      const std::size_t end = std::min(values.find_first_of(" \t", at), values.size());
+      words.push_back(values.substr(at, end - at));
+      at = end;
+    }
+  }
+  return words;
+}
+
+std::string printed(const std::string& text, bool in_list) {
+  const bool plain = is_printable(text) && text.find_first_of(in_list ? "#\"' " : "#\"'") == text.npos &&
+                     !text.starts_with(' ') && !text.ends_with(' ') && !(in_list && text.empty());
+  return plain ? text : quoted(text);
+}
+
+std::string protect_quotes(const std::string& ini) {
+  std::string found, line;
+  std::istringstream lines(ini);
+  while (std::getline(lines, line)) {
+    const std::size_t equals = line.find('=');
+    std::size_t at = equals == line.npos ? line.size() : equals + 1;
+    found += line.substr(0, at);
+    for (bool before_word = true; at < line.size();) {
+      if (line[at] == '#') break;
+      if (before_word && (line[at] == '"' || line[at] == '\'')) {
+        const std::size_t begin = at;
+        try {
+          const std::string inside = read_quoted(line, at);
+          const std::string raw = line.substr(begin, at - begin);
+          found += raw.find('#') == raw.npos ? raw : quoted(inside);
+        } catch (const UsageError&) {  // said when the value is read
+          found += line.substr(begin);
+          at = line.size();
+        }
+      } else {
+        before_word = is_blank(line[at]);
+        found += line[at++];
+        continue;
+      }
+      before_word = false;
+    }
+    found += line.substr(std::min(at, line.size())) + "\n";
+  }
+  return found;
+}
+
+void read(const std::string& text, const Range& range, double& value) { read_number(text, range, value); }
+void read(const std::string& text, const Range& range, int& value) { read_number(text, range, value); }
+void read(const std::string& text, const Range& range, std::int64_t& value) {
+  read_number(text, range, value);
+}
+void read(const std::string& text, const Range& range, std::uint64_t& value) {
+  read_number(text, range, value);
+}
+
+bool read_flag(const std::string& text) {
+  if (text != "true" && text != "false") throw UsageError("{} is neither true nor false", in_quotes(text));
+  return text == "true";
+}
+
+void check_word(const std::string& text, const std::vector<std::string>& words) {
+  if (std::ranges::find(words, text) != words.end()) return;
+  const std::string nearest = nearest_name(text, words);
+  throw UsageError("{} is none of: {}{}", in_quotes(text), fmt::join(words, ", "),
+                   nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
+}
+
+std::string print(double value, const Range& range) { return print_number(value, range); }
+std::string print(std::int64_t value, const Range& range) { return print_number(value, range); }
+std::string print(std::uint64_t value, const Range& range) { return print_number(value, range); }
+
+std::string joined(const std::vector<std::string>& parts, std::string_view separator) {
+  return fmt::format("{}", fmt::join(parts, separator));
+}
+
+}  // namespace option
+}  // namespace lockstep

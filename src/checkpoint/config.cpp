@@ -1,0 +1,32 @@
+#include "lockstep/checkpoint/config.h"
+
+namespace lockstep::checkpoint {
+
+std::vector<Option<CheckpointConfig>> CheckpointConfig::options() {
+  using namespace option;
+  using C = CheckpointConfig;
+  Range every = counts;
+  every.word = "auto";
+  every.word_value = C::auto_every;
+  return {
+      number(
+          "every", &C::every, every,
+          "between checkpoints; auto: as many as take 10 minutes, found after 20 steps; 0: at the end only",
+          {.unit = "steps",
+           .may_change = true,
+           .peers = {"save_every", "save_interval", "save_steps", "save_freq", "checkpoint_every",
+                     "checkpoint_interval"}}),
+      number("keep", &C::keep, Range::from(1, 1e6), "newest checkpoints kept",
+             {.may_change = true, .peers = {"keep_last", "save_total_limit", "max_to_keep", "save_top_k"}}),
+      text("keep_best", &C::keep_best, "metric whose best checkpoint is kept, too", {.may_change = true}),
+      flag("async", &C::async, "train on while a checkpoint is written",
+           {.may_change = true, .peers = {"async_save"}}),
+      choice("io", &C::io, {"posix", "mpiio"}, "how the payload is written", {.may_change = true}),
+      choice("load", &C::load, {"strict", "partial"},
+             "partial: what is missing, unexpected or of another shape is said, not an error",
+             {.may_change = true, .peers = {"strict"}}),
+      flag("narrow", &C::narrow, "let float64 of a file be rounded to float32", {.may_change = true}),
+  };
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,53 @@
+#include "lockstep/optim/config.h"
+
+namespace lockstep::optim {
+
+using namespace option;
+
+std::vector<Option<OptimizerConfig>> OptimizerConfig::options() {
+  using O = OptimizerConfig;
+  const Range rate = Range::from(0, 1e38), fraction = Range::below(0, 1);
+  return {
+      choice("name", &O::name, {"adamw", "sgd"}, "algorithm",
+             {.peers = {"optim", "optimizer", "optimizer_type"}}),
+      number("lr", &O::lr, Range::above(0, 1e38), "learning rate",
+             {.may_change = true, .peers = {"learning_rate", "max_lr", "base_lr", "peak_lr"}}),
+      number("min_lr", &O::min_lr, rate, "where the schedule ends, at most optimizer.lr",
+             {.may_change = true, .peers = {"end_lr", "lr_min", "eta_min"}}),
+      numbers("betas", &O::betas, fraction, "adamw: decay of the two moments",
+              {.peers = {"beta1", "beta2", "adam_betas", "adam_beta1", "adam_beta2"}}),
+      number("eps", &O::eps, Range::from(0, 1e6), "adamw: added to the root of the second moment",
+             {.peers = {"epsilon", "adam_epsilon"}}),
+      number("weight_decay", &O::weight_decay, rate, "weight decay",
+             {.may_change = true, .peers = {"wd", "l2"}}),
+      choice("decay", &O::decay, {"matrices", "all"},
+             "what decays; default: matrices for adamw, all for sgd"),
+      number("momentum", &O::momentum, fraction, "sgd: momentum"),
+      flag("nesterov", &O::nesterov, "sgd: Nesterov's form of it"),
+      number(
+          "clip", &O::clip, rate, "largest global gradient norm; 0: no clipping",
+          {.may_change = true,
+           .peers = {"grad_clip", "max_grad_norm", "gradient_clip", "gradient_clip_val", "clip_grad_norm"}}),
+      choice(
+          "schedule", &O::schedule, {"constant", "cosine", "linear"}, "of the learning rate",
+          {.may_change = true, .peers = {"scheduler", "lr_scheduler", "lr_schedule", "lr_scheduler_type"}}),
+      number("warmup_steps", &O::warmup_steps, counts, "linear warm-up",
+             {.unit = "steps", .may_change = true, .peers = {"warmup", "warmup_iters", "lr_warmup_steps"}}),
+  };
+}
+
+std::vector<Option<EmaConfig>> EmaConfig::options() {
+  using E = EmaConfig;
+  return {
+      numbers("rates", &E::rates, Range::below(0, 1), "decay of each moving average of the weights",
+              {.peers = {"rate", "ema", "ema_decay", "ema_rate", "ema_rates"}}),
+      numbers("warmup", &E::warmup, Range::from(0, 1e15),
+              "inv_gamma, power and update_after (steps) of a warm-up", {.peers = {"ema_warmup"}}),
+      numbers("sigma_rel", &E::sigma_rel, {.low = 0, .high = 0.28, .low_open = true, .high_open = true},
+              "widths of power-function averages (0.05 0.10); each checkpoint leaves a snapshot of them in "
+              "RUN/ema for lockstep ema, at most 22 while the steps double"),
+      choice("buffers", &E::buffers, {"copy", "average", "leave"}, "what an average does with buffers"),
+  };
+}
+
+}  // namespace lockstep::optim
