@@ -7,7 +7,7 @@ namespace {
 
 Tensor filled(std::int64_t channels, float value) {
   Tensor tensor = Tensor::empty({channels});
-  std::fill_n(tensor.data<float>(), channels, value);
+  if (tensor) std::fill_n(tensor.data<float>(), channels, value);
   return tensor;
 }
 

@@ -9,6 +9,7 @@ namespace lockstep::nn {
 
 void initialize(Param& param, const Init& init, std::uint64_t seed) {
   float* const values = param.value.data<float>();
+  if (!values) return;  // a meta tensor
   const std::int64_t count = param.value.numel();
   if (init.kind == Init::Kind::constant) {
     std::fill_n(values, count, init.scale);

@@ -3,6 +3,14 @@
 #include <cstring>
 
 namespace lockstep {
+namespace {
+
+thread_local int meta_tensors = 0;  // objects alive
+
+}  // namespace
+
+MetaTensors::MetaTensors() { ++meta_tensors; }
+MetaTensors::~MetaTensors() { --meta_tensors; }
 
 std::int64_t stored_numel(const Shape& shape, int channel_block) {
   if (channel_block == 1) return shape.numel();
@@ -13,12 +21,13 @@ std::int64_t stored_numel(const Shape& shape, int channel_block) {
 std::int64_t Tensor::stored_numel() const noexcept { return lockstep::stored_numel(shape_, channel_block_); }
 
 Tensor Tensor::empty(Shape shape, DType dtype) {
+  if (meta_tensors > 0) return view(nullptr, shape, dtype);
   return over(allocate_cpu(static_cast<std::size_t>(shape.numel()) * bytes_of(dtype)), shape, dtype);
 }
 
 Tensor Tensor::zeros(Shape shape, DType dtype) {
   Tensor tensor = empty(shape, dtype);
-  std::memset(tensor.raw(), 0, tensor.bytes());
+  if (tensor.raw()) std::memset(tensor.raw(), 0, tensor.bytes());
   return tensor;
 }
 

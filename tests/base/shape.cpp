@@ -1,6 +1,8 @@
 #include "lockstep/base/shape.h"
 
+#include <array>
 #include <boost/test/unit_test.hpp>
+#include <cstdint>
 
 #include "lockstep/base/error.h"
 
@@ -23,6 +25,16 @@ BOOST_AUTO_TEST_CASE(negative_dimensions_count_from_the_end) {
 BOOST_AUTO_TEST_CASE(bad_shapes_are_refused) {
   BOOST_CHECK_THROW((Shape{1, -2}), UsageError);
   BOOST_CHECK_THROW((Shape{1, 2, 3, 4, 5, 6, 7}), UsageError);
+}
+
+BOOST_AUTO_TEST_CASE(products_of_extents_that_no_number_holds_are_refused) {
+  constexpr std::int64_t most = std::int64_t{1} << 59;
+  BOOST_TEST((Shape{most}.numel()) == most);
+  for (const auto& [a, b, c] :
+       {std::array{most, std::int64_t{2}, std::int64_t{1}},
+        std::array{std::int64_t{64}, std::int64_t{72057594037927937}, std::int64_t{1}},
+        std::array{most, most, most}, std::array{std::int64_t{0}, most, most}})
+    BOOST_CHECK_THROW((Shape{a, b, c}), UsageError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,6 +1,9 @@
 #include "lockstep/tensor/tensor.h"
 
 #include <boost/test/unit_test.hpp>
+#include <thread>
+
+#include "lockstep/tensor/storage.h"
 
 namespace lockstep::test {
 namespace {
@@ -13,6 +16,27 @@ BOOST_AUTO_TEST_CASE(rows_and_reshapes_share_memory) {
   BOOST_TEST(tensor.data<float>()[6] == 5);
   BOOST_CHECK_THROW(tensor.rows(3, 5), UsageError);
   BOOST_CHECK_THROW(tensor.reshape({5, 5}), UsageError);
+}
+
+BOOST_AUTO_TEST_CASE(a_block_that_is_too_small_for_a_shape_is_refused) {
+  BOOST_CHECK_THROW(Tensor::over(allocate_cpu(64), {17}, DType::float32), UsageError);
+  BOOST_CHECK_THROW(Tensor::over(allocate_cpu(64), {1, 9, 2, 1}, DType::float32, 16), UsageError);
+  BOOST_CHECK_NO_THROW(Tensor::over(allocate_cpu(64), {16}, DType::float32));
+}
+
+BOOST_AUTO_TEST_CASE(meta_tensors_have_shapes_and_no_memory_on_their_thread_only) {
+  {
+    const MetaTensors meta;
+    const Tensor huge = Tensor::empty({1 << 20, 1 << 20}),
+                 zeros = Tensor::zeros({1 << 20, 1 << 20}, DType::int64);
+    BOOST_TEST(!huge);
+    BOOST_TEST(!zeros);
+    BOOST_TEST(huge.bytes() == std::size_t{1} << 42);
+    bool elsewhere = false;
+    std::thread([&] { elsewhere = static_cast<bool>(Tensor::empty({4})); }).join();
+    BOOST_TEST(elsewhere);
+  }
+  BOOST_TEST(static_cast<bool>(Tensor::empty({4})));
 }
 
 BOOST_AUTO_TEST_CASE(an_only_handle_has_no_copy_no_view_and_no_memory_of_others) {

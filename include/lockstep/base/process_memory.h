@@ -1,7 +1,8 @@
-// What this process has asked of the machine's memory so far.
+// What this process has asked of the machine's memory so far, and what there is to ask for.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace lockstep {
 
@@ -11,5 +12,9 @@ struct ProcessMemory {
 };
 
 ProcessMemory process_memory() noexcept;
+
+/// The smaller of what this machine can still give (MemAvailable) and the limit of this process's control
+/// group. None where neither is known.
+std::optional<std::uint64_t> available_memory_bytes();
 
 }  // namespace lockstep

@@ -14,7 +14,7 @@ class Shape {
   static constexpr int max_rank = 6;
 
   Shape() = default;  ///< rank 0: a scalar, one element
-  /// Throws UsageError on more than max_rank extents or a negative one.
+  /// Throws UsageError on more than max_rank extents, a negative one, or more than 2^59 elements.
   Shape(std::initializer_list<std::int64_t> extents);
   explicit Shape(std::span<const std::int64_t> extents);
 

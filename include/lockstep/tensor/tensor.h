@@ -11,6 +11,16 @@
 
 namespace lockstep {
 
+/// While one lives, tensors that its thread makes have shapes and types but no memory (PyTorch: device "meta"):
+/// what a model would take is known before anything is made.
+class MetaTensors {
+ public:
+  MetaTensors();
+  ~MetaTensors();
+  MetaTensors(const MetaTensors&) = delete;
+  MetaTensors& operator=(const MetaTensors&) = delete;
+};
+
 /// Copying a Tensor copies the handle, not the elements; constness is the handle's, as with a pointer.
 ///
 /// Layout. Elements are row-major, with one exception: a 4-D activation [N, C, H, W] may be stored in channel

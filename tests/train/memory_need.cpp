@@ -1,0 +1,73 @@
+// What a run needs at least is known from shapes alone, before anything is made.
+#include "train/memory_need.h"
+
+#include <boost/test/unit_test.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/train/workload.h"
+#include "support/world.h"
+
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(memory_need, *ranks(1, 2))
+
+/// Samples of 5 floats and a label.
+class Shapes final : public data::Dataset {
+ public:
+  std::int64_t size() const override { return 100; }
+  Shape x_shape() const override { return {5, 1, 1}; }
+  DType x_dtype() const override { return DType::float32; }
+  Shape y_shape() const override { return {}; }
+  std::int64_t classes() const override { return 2; }
+  std::string name() const override { return "shapes"; }
+  void read(std::span<const std::int64_t>, const Tensor&, const Tensor&) const override {}
+};
+
+train::Config config(const std::vector<std::string>& settings = {}) {
+  return train::parse_config(
+      "[model]\nname = mlp\nsizes = 5 7 2\n[train]\nsteps = 1\nglobal_batch = 8\nfrozen = net.0.bias\n",
+      "a.ini", settings);
+}
+
+BOOST_AUTO_TEST_CASE(parameters_gradients_optimizer_averages_and_a_batch_are_counted) {
+  const Shapes data;
+  const auto of = [&](const train::Config& wanted, int ranks) {
+    return train::memory_need(wanted, train::build_meta_model(wanted)->state(), data, ranks, Device::cpu());
+  };
+  constexpr double parameters = 4 * (5 * 7 + 7 + 7 * 2 + 2), trained = parameters - 4 * 7;
+  const train::MemoryNeed plain = of(config(), 1);
+  BOOST_TEST(plain.parameters == parameters);
+  BOOST_TEST(plain.gradients == trained);
+  BOOST_TEST(plain.optimizer == 2 * trained);
+  BOOST_TEST(plain.averages == 0);
+  BOOST_TEST(plain.inputs == 8 * (5 * 4 + 8));
+  const train::MemoryNeed shared = of(config({"ddp.sharded_optimizer=true", "ema.rates=0.9 0.99",
+                                              "optimizer.name=sgd", "optimizer.momentum=0.9"}),
+                                      4);
+  BOOST_TEST(shared.gradients == trained);
+  BOOST_TEST(shared.optimizer == trained / 4);
+  BOOST_TEST(shared.averages == 2 * parameters / 4);
+  BOOST_TEST(shared.inputs == 2 * (5 * 4 + 8));
+}
+
+BOOST_AUTO_TEST_CASE(what_the_machine_does_not_have_is_refused_on_every_rank_with_both_figures) {
+  BOOST_CHECK_NO_THROW(train::check_memory({.parameters = 1}, world()));
+  try {
+    train::check_memory({.parameters = 0x1p60, .inputs = 0x1p30}, world());
+    BOOST_TEST(false, "not refused");
+  } catch (const UsageError& error) {
+    const std::string text = error.what();
+    BOOST_TEST(text.find("parameters 1073741824.0 GiB, gradients 0.0 MiB") != std::string::npos, text);
+    BOOST_TEST(text.find("a batch of inputs 1024.0 MiB") != std::string::npos, text);
+    BOOST_TEST(text.find(" left; make") != std::string::npos, text);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_model_that_no_machine_holds_is_refused_before_it_is_made) {
+  for (const char* const sizes : {"model.sizes=5 2147483647 2147483647 2", "model.sizes=2147483647 100000 2"})
+    BOOST_CHECK_THROW(train::build_model(config({sizes})), UsageError);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test
