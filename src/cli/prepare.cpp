@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/verb.h"
+#include "lockstep/base/names.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/prepare.h"
 
@@ -25,15 +26,30 @@ Shape parse_shape(const std::string& text) {
   return Shape(extents);
 }
 
+char parse_separator(const std::string& text) {
+  if (text == "," || text == "comma") return ',';
+  if (text == ";" || text == "semicolon") return ';';
+  if (text == "\t" || text == "\\t" || text == "tab") return '\t';
+  throw UsageError("--separator {}: is none of comma, semicolon and tab", text);
+}
+
+/// "0 setosa, 1 versicolor, ..."
+std::string numbered(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    text += fmt::format("{}{} {}", i == 0 ? "" : ", ", i, names[i]);
+  return text;
+}
+
 data::Prepared run(const po::variables_map& values, const std::string& format, const Arguments& inputs,
                    const data::Output& out) {
   const data::Statistics statistics{values.count("statistics") ? values["statistics"].as<std::string>() : ""};
   if (format == "csv") {
-    const std::string label = values["label"].as<std::string>();
-    if (label != "last" && label != "first") throw UsageError("--label {}: is neither last nor first", label);
     return data::prepare_csv(
         inputs, out,
-        {.label = label == "last" ? data::CsvOptions::Label::last : data::CsvOptions::Label::first,
+        {.label = values["label"].as<std::string>(),
+         .separator =
+             values.count("separator") ? parse_separator(values["separator"].as<std::string>()) : '\0',
          .image = values.count("shape") ? parse_shape(values["shape"].as<std::string>()) : Shape{},
          .statistics = statistics});
   }
@@ -50,17 +66,26 @@ data::Prepared run(const po::variables_map& values, const std::string& format, c
 
 ExitCode prepare(Session& session, const Arguments& arguments) {
   OptionSet options("prepare csv|idx|cifar|text INPUT... --out DATA.h5",
-                    "Turns files into one HDF5 data file; inputs may be gzipped. csv: a sample a\n"
-                    "line, the label last; idx: MNIST's images and labels; cifar: the binary version;\n"
-                    "text: files or folders, a byte a token.");
+                    "Turns files, gzipped or not, into one HDF5 data file. csv: a sample a line; idx:\n"
+                    "MNIST's; cifar: the binary version; text: files or folders, a byte a token. What\n"
+                    "h5py writes so is one, too (README.md and the manual say more):\n"
+                    "  import h5py\n"
+                    "  with h5py.File(\"my-images.h5\", \"w\") as f:\n"
+                    "      f[\"x\"] = images  # numbers [N, C, H, W], or a table [N, F]\n"
+                    "      f[\"x\"].attrs[\"mean\"] = images.mean(axis=(0, 2, 3))\n"
+                    "      f[\"x\"].attrs[\"std\"] = images.std(axis=(0, 2, 3))\n"
+                    "      f[\"y\"] = labels  # integers from 0 on [N]\n"
+                    "  with h5py.File(\"my-text.h5\", \"w\") as f:\n"
+                    "      f[\"tokens\"] = tokens  # numpy.uint16 or uint32 [N]\n"
+                    "      f[\"tokens\"].attrs[\"vocabulary\"] = 256");
   options.add()("out", po::value<std::string>(), "the data file to write");
   options.add()("force", "replace the data file if it is there already");
   options.add()("shape", po::value<std::string>(), "csv: C,H,W of an image");
   options.add()("label", po::value<std::string>()->default_value("last"),
-                "csv: which column is the label, last or first");
+                "csv: the label's column: last, first, name or number");
+  options.add()("separator", po::value<std::string>(), "csv: comma, semicolon or tab; else line 1 tells");
   options.add()("coarse", "cifar: the 20 coarse labels of CIFAR-100");
-  options.add()("statistics", po::value<std::string>(),
-                "take mean and std from this data file, not from the images");
+  options.add()("statistics", po::value<std::string>(), "mean, std, names of classes: as in this data file");
   options.positional("format");
   options.positional("input", -1);
   po::variables_map values;
@@ -85,6 +110,7 @@ ExitCode prepare(Session& session, const Arguments& arguments) {
       fmt::print("{}: {} images {} {}, {} classes{}\n", out, made.samples, to_string(made.image),
                  made.element_type, made.classes,
                  flat ? " (--shape C,H,W was not given: every value is a channel of its own)" : "");
+      if (!made.class_names.empty()) fmt::print("classes: {}\n", on_one_line(numbered(made.class_names)));
       if (made.one_label)
         session.log().warning("{}: every image has the same label{}", out,
                               format == "csv" ? "; which column is it (--label)?" : "");

@@ -6,9 +6,12 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
+#include "data/class_names.h"
 #include "data/contents.h"
 #include "data/row_store.h"
+#include "data/statistics.h"
 #include "lockstep/base/error.h"
 #include "lockstep/hdf5/file.h"
 
@@ -21,23 +24,56 @@ std::string shape_text(const hdf5::Dataset& dataset) {
   return fmt::format("[{}]", fmt::join(dataset.shape(), ", "));
 }
 
-/// One number per channel, or a DataError.
-std::vector<double> channel_attribute(const hdf5::Dataset& x, const char* attribute, std::int64_t channels) {
-  std::vector<double> values = x.doubles_attribute(attribute);
-  if (static_cast<std::int64_t>(values.size()) != channels) {
-    throw DataError("{}: attribute '{}' of /x has {} numbers, but the images have {} channels", x.file_path(),
-                    attribute, values.size(), channels);
+bool is_integer(ElementType type) {
+  switch (type) {
+    case ElementType::int64:
+    case ElementType::int32:
+    case ElementType::int16:
+    case ElementType::int8:
+    case ElementType::uint64:
+    case ElementType::uint32:
+    case ElementType::uint16:
+    case ElementType::uint8:
+      return true;
+    default:
+      return false;
   }
-  return values;
 }
 
-void check_statistics(const std::string& where, const std::vector<double>& mean,
-                      const std::vector<double>& deviation) {
-  for (std::size_t c = 0; c < mean.size(); ++c) {
-    if (std::isfinite(mean[c]) && std::isfinite(deviation[c]) && deviation[c] > 0) continue;
-    throw DataError("{}: mean {} and std {} of channel {} cannot normalise images", where, mean[c],
-                    deviation[c], c);
+/// Extents of one image of a file.
+Shape image_shape(const hdf5::Dataset& x) {
+  const std::vector<std::int64_t>& n = x.shape();
+  if (hdf5::bytes_of(x.type()) == 0 || (n.size() != 4 && n.size() != 2)) {
+    throw DataError("{}: /x is {} {}, but images are numbers [N, C, H, W], or a table [N, F]", x.file_path(),
+                    hdf5::to_string(x.type()), shape_text(x));
   }
+  return n.size() == 4 ? Shape{n[1], n[2], n[3]} : Shape{n[1], 1, 1};
+}
+
+/// All labels of a file, checked.
+std::vector<std::int64_t> read_labels(const hdf5::Dataset& y) {
+  if (y.shape().size() != 1 || !is_integer(y.type())) {
+    throw DataError("{}: /y is {} {}, but labels are integers [N]", y.file_path(), hdf5::to_string(y.type()),
+                    shape_text(y));
+  }
+  std::vector<std::int64_t> labels = y.read_all<std::int64_t>();
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i] < 0)
+      throw DataError("{}: label {} of /y is {}: labels count from 0", y.file_path(), i, labels[i]);
+    // What is beyond int64 arrives as the largest, which is no label either: there is none above it.
+    if (labels[i] == std::numeric_limits<std::int64_t>::max()) {
+      throw DataError("{}: label {} of /y is {} or more: no model has so many classes", y.file_path(), i,
+                      labels[i]);
+    }
+  }
+  return labels;
+}
+
+[[noreturn]] void throw_other_names(const std::string& path, const std::string& other) {
+  throw DataError(
+      "{}: attribute 'classes' of /y is not that of {}: the same label would mean two things; prepare one of "
+      "them with the names of the other (prepare csv --statistics)",
+      path, other);
 }
 
 }  // namespace
@@ -58,33 +94,28 @@ void Images::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
   hdf5::File file = hdf5::File::open(path);
   hdf5::Dataset x = open_images(file);
   const hdf5::Dataset y = file.open_dataset("/y");
-  if (x.shape().size() != 4 || (x.type() != ElementType::uint8 && x.type() != ElementType::float32)) {
-    throw DataError("{}: /x is {} {}, but images are uint8 or float32 [N, C, H, W]", path,
-                    hdf5::to_string(x.type()), shape_text(x));
-  }
-  if (y.shape().size() != 1 || y.type() != ElementType::int64) {
-    throw DataError("{}: /y is {} {}, but labels are int64 [N]", path, hdf5::to_string(y.type()),
-                    shape_text(y));
-  }
+  const Shape shape = image_shape(x);
   if (x.rows() != y.rows())
     throw DataError("{}: /x has {} images and /y {} labels", path, x.rows(), y.rows());
+  const std::vector<std::int64_t> labels = read_labels(y);
   if (x.numel() == 0) throw DataError("{}: /x {} has no elements", path, shape_text(x));
-  const Shape shape{x.shape()[1], x.shape()[2], x.shape()[3]};
   if (!parts_.empty() && !(shape == shape_)) {
     throw DataError("{}: images are {}, but those of {} are {}", path, to_string(shape),
                     parts_.front().x->path(), to_string(shape_));
   }
   shape_ = shape;
 
-  const std::vector<std::int64_t> labels = y.read_all<std::int64_t>();
-  for (std::size_t i = 0; i < labels.size(); ++i) {
-    if (labels[i] < 0) throw DataError("{}: label {} of /y is {}: labels count from 0", path, i, labels[i]);
-    classes_ = std::max(classes_, labels[i] + 1);
+  if (std::vector<std::string> names = class_names_of(y); !names.empty()) {
+    if (!class_names_.empty() && class_names_ != names) throw_other_names(path, class_names_path_);
+    class_names_ = std::move(names);
+    class_names_path_ = path;
   }
+  classes_ = std::max(classes_, *std::ranges::max_element(labels) + 1);
   Part part;
   part.first = size();
   part.rows = x.rows();
   part.bytes = x.type() == ElementType::uint8;
+  part.converted = !part.bytes && x.type() != ElementType::float32;
   if (parts_.empty()) {
     if (x.has_attribute("mean")) mean_ = channel_attribute(x, "mean", shape[0]);
     if (x.has_attribute("std")) deviation_ = channel_attribute(x, "std", shape[0]);
@@ -92,9 +123,20 @@ void Images::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
     if (mean_.empty()) mean_.assign(channels, 0.0);
     if (deviation_.empty()) deviation_.assign(channels, part.bytes ? 255.0 : 1.0);
   }
-  part.x = std::make_unique<RowStore>(std::move(file), std::move(x), memory_left_bytes);
+  part.x =
+      std::make_unique<RowStore>(std::move(file), std::move(x),
+                                 part.bytes ? ElementType::uint8 : ElementType::float32, memory_left_bytes);
   labels_.insert(labels_.end(), labels.begin(), labels.end());
   parts_.push_back(std::move(part));
+}
+
+void Images::check_like(const Images& other) const {
+  if (shape_[0] != other.shape_[0]) {
+    throw DataError("{}: images are {}, but those of {}, which the model was trained on, are {}", name(),
+                    to_string(shape_), other.name(), to_string(other.shape_));
+  }
+  if (!class_names_.empty() && !other.class_names_.empty() && class_names_ != other.class_names_)
+    throw_other_names(class_names_path_, other.class_names_path_);
 }
 
 void Images::set_statistics(const ImagesOptions& options, const std::string& first_path) {
@@ -107,7 +149,12 @@ void Images::set_statistics(const ImagesOptions& options, const std::string& fir
     mean_ = options.mean;
     deviation_ = options.deviation;
   }
-  check_statistics(first_path, mean_, deviation_);
+  if (options.like != nullptr) {
+    check_like(*options.like);
+    mean_ = options.like->mean_;
+    deviation_ = options.like->deviation_;
+  }
+  check_statistics(first_path, {mean_, deviation_});
   byte_values_.resize(channels * 256);
   for (std::size_t c = 0; c < channels; ++c) {
     for (std::size_t v = 0; v < 256; ++v) {
@@ -127,7 +174,7 @@ const Images::Part& Images::part_of(std::int64_t sample) const {
   return *(after - 1);
 }
 
-void Images::normalize(const Part& part, const std::byte* stored, float* out) const {
+void Images::normalize(const Part& part, std::int64_t row, const std::byte* stored, float* out) const {
   const auto channels = static_cast<std::size_t>(shape_[0]);
   const auto pixels = static_cast<std::size_t>(shape_[1] * shape_[2]);
   for (std::size_t c = 0; c < channels; ++c, out += pixels) {
@@ -138,7 +185,19 @@ void Images::normalize(const Part& part, const std::byte* stored, float* out) co
     } else {
       const auto mean = static_cast<float>(mean_[c]), deviation = static_cast<float>(deviation_[c]);
       std::memcpy(out, stored + c * pixels * sizeof(float), pixels * sizeof(float));
-      for (std::size_t i = 0; i < pixels; ++i) out[i] = (out[i] - mean) / deviation;
+      bool usable = true;
+      for (std::size_t i = 0; i < pixels; ++i) {
+        const float normal = (out[i] - mean) / deviation;
+        // What is stored as float32 and not finite is the user's own number, and left to the training.
+        usable &= std::isfinite(normal) || (!part.converted && !std::isfinite(out[i]));
+        out[i] = normal;
+      }
+      if (!usable) {
+        throw DataError(
+            "{}: image {} of /x has values in channel {} that are not finite as float32 or once normalised "
+            "by mean {} and std {}",
+            part.x->path(), row, c, mean_[c], deviation_[c]);
+      }
     }
   }
 }
@@ -149,8 +208,8 @@ void Images::read(std::span<const std::int64_t> samples, const Tensor& x, const 
   auto* labels = y.data<std::int64_t>();
   for (std::size_t i = 0; i < samples.size(); ++i, out += shape_.numel()) {
     const Part& part = part_of(samples[i]);
-    part.x->with_rows(samples[i] - part.first, 1,
-                      [&](const std::byte* stored) { normalize(part, stored, out); });
+    const std::int64_t row = samples[i] - part.first;
+    part.x->with_rows(row, 1, [&](const std::byte* stored) { normalize(part, row, stored, out); });
     labels[i] = labels_[static_cast<std::size_t>(samples[i])];
   }
 }

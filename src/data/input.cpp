@@ -80,14 +80,10 @@ bool Input::read_line(std::string& line) {
   return true;
 }
 
-std::vector<std::uint8_t> read_rest(Input& input) {
-  std::vector<std::uint8_t> bytes;
-  for (std::size_t got = buffer_bytes; got == buffer_bytes;) {
-    const std::size_t size = bytes.size();
-    bytes.resize(size + buffer_bytes);
-    got = input.read(std::as_writable_bytes(std::span(bytes).subspan(size)));
-    bytes.resize(size + got);
-  }
+std::int64_t count_rest(Input& input) {
+  std::vector<std::byte> buffer(buffer_bytes);
+  std::int64_t bytes = 0;
+  while (const std::size_t got = input.read(buffer)) bytes += static_cast<std::int64_t>(got);
   return bytes;
 }
 

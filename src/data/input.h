@@ -41,7 +41,7 @@ class Input {
   std::int64_t lines_ = 0;
 };
 
-/// The rest of a file.
-std::vector<std::uint8_t> read_rest(Input& input);
+/// Reads the rest of a file and returns how many bytes that was.
+std::int64_t count_rest(Input& input);
 
 }  // namespace lockstep::data

@@ -1,9 +1,9 @@
 // Images from MNIST's format: http://yann.lecun.com/exdb/mnist, "The IDX file format".
 #include <fmt/ranges.h>
 #include <array>
-#include <deque>
+#include <vector>
 
-#include "data/image_table.h"
+#include "data/image_writer.h"
 #include "data/input.h"
 #include "data/whole_file.h"
 #include "lockstep/base/error.h"
@@ -15,12 +15,12 @@ namespace {
 struct IdxFile {
   std::string path;
   std::vector<std::int64_t> extents;
-  std::vector<std::uint8_t> values;
+  std::int64_t values = 1;
 };
 
 /// Two zero bytes, the type (8: unsigned byte), the rank, then each extent as four bytes, highest first.
-IdxFile read_idx(const std::string& path) {
-  Input input(path);
+IdxFile read_header(Input& input) {
+  const std::string& path = input.path();
   std::array<std::uint8_t, 4> word{};
   const auto next_word = [&] {
     if (input.read(std::as_writable_bytes(std::span(word))) != word.size()) {
@@ -33,22 +33,38 @@ IdxFile read_idx(const std::string& path) {
         "{}: starts with bytes {:02x}: not an IDX file of unsigned bytes with 1, 3 or 4 dimensions", path,
         fmt::join(word, " "));
   }
-  IdxFile file{path, {}, {}};
+  IdxFile file{path, {}};
   const int rank = word[3];
-  std::int64_t values = 1;
   for (int d = 0; d < rank; ++d) {
     next_word();
     const std::int64_t extent = (std::int64_t{word[0]} << 24) | (word[1] << 16) | (word[2] << 8) | word[3];
-    if (__builtin_mul_overflow(values, extent, &values))
+    if (__builtin_mul_overflow(file.values, extent, &file.values))
       throw DataError("{}: its header claims too many values", path);
     file.extents.push_back(extent);
   }
-  file.values = read_rest(input);
-  if (static_cast<std::int64_t>(file.values.size()) != values) {
-    throw DataError("{}: holds {} values, but its header says {} ({})", path, file.values.size(), values,
+  return file;
+}
+
+/// The header of a file that holds what its header says.
+IdxFile check_idx(const std::string& path) {
+  Input input(path);
+  IdxFile file = read_header(input);
+  const std::int64_t values = count_rest(input);
+  if (values != file.values) {
+    throw DataError("{}: holds {} values, but its header says {} ({})", path, values, file.values,
                     fmt::join(file.extents, " x "));
   }
   return file;
+}
+
+/// Calls use(row) with all values of a file, `row_bytes` of them at a time.
+template <class Use>
+void for_rows(const IdxFile& file, std::size_t row_bytes, const Use& use) {
+  Input input(file.path);
+  read_header(input);
+  std::vector<std::uint8_t> row(row_bytes);
+  while (input.read(std::as_writable_bytes(std::span(row))) == row_bytes)
+    use(std::span<const std::uint8_t>(row));
 }
 
 Shape image_shape(const IdxFile& images) {
@@ -62,11 +78,11 @@ Prepared prepare_idx(std::span<const std::string> inputs, const Output& output,
                      const Statistics& statistics) {
   if (inputs.empty()) throw UsageError("no IDX files were named");
   check_output(inputs, output, statistics.from);
-  ImageTable table;
-  Shape image;
-  std::deque<IdxFile> images, labels;
+  ImageFile contents{.bytes = true};
+  Shape& image = contents.image;
+  std::vector<IdxFile> images, labels;
   for (const std::string& path : inputs) {
-    IdxFile file = read_idx(path);
+    IdxFile file = check_idx(path);
     (file.extents.size() == 1 ? labels : images).push_back(std::move(file));
   }
   if (images.size() != labels.size()) {
@@ -85,12 +101,18 @@ Prepared prepare_idx(std::span<const std::string> inputs, const Output& output,
       throw DataError("{}: {} images, but {} has {} labels", images[i].path, images[i].extents[0],
                       labels[i].path, labels[i].extents[0]);
     }
-    table.add_bytes(images[i].values);
-    for (const std::uint8_t label : labels[i].values) table.add_label(label);
+    contents.images += images[i].extents[0];
   }
   if (image.numel() == 0)
     throw DataError("{}: its images are {}: they have no pixels", images[0].path, to_string(image));
-  return table.write(output, image, statistics);
+  return write_images(output, contents, statistics, [&](ImageWriter& writer) {
+    for (const IdxFile& file : images) {
+      for_rows(file, static_cast<std::size_t>(image.numel()),
+               [&](std::span<const std::uint8_t> values) { writer.add_image(values); });
+    }
+    for (const IdxFile& file : labels)
+      for_rows(file, 1, [&](std::span<const std::uint8_t> label) { writer.add_label(label[0]); });
+  });
 }
 
 }  // namespace lockstep::data

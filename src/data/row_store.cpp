@@ -5,13 +5,19 @@
 
 namespace lockstep::data {
 
-RowStore::RowStore(hdf5::File file, hdf5::Dataset dataset, std::int64_t& memory_left_bytes)
+RowStore::RowStore(hdf5::File file, hdf5::Dataset dataset, hdf5::ElementType as,
+                   std::int64_t& memory_left_bytes)
     : path_(file.file_path()),
-      type_(dataset.type()),
+      type_(as),
       rows_(dataset.rows()),
-      row_bytes_(static_cast<std::size_t>(dataset.row_numel()) * hdf5::bytes_of(dataset.type())) {
-  const std::size_t bytes = static_cast<std::size_t>(rows_) * row_bytes_;
+      row_bytes_(static_cast<std::size_t>(dataset.row_numel()) * hdf5::bytes_of(as)) {
   dataset.check_stored();
+  // Elements may be wider in memory than they are in the file.
+  if (dataset.numel() > (std::int64_t{1} << 58)) {
+    throw DataError("{}: {} claims {} elements, more than any machine could hold", path_, dataset.name(),
+                    dataset.numel());
+  }
+  const std::size_t bytes = static_cast<std::size_t>(rows_) * row_bytes_;
   if (static_cast<std::int64_t>(bytes) <= memory_left_bytes) {
     memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
     dataset.read(type_, {memory_.get(), bytes});

@@ -16,16 +16,16 @@ namespace lockstep::data {
 /// Reading is safe from several threads.
 class RowStore {
  public:
-  /// Takes the dataset's bytes off memory_left_bytes if it loads them.
-  RowStore(hdf5::File file, hdf5::Dataset dataset, std::int64_t& memory_left_bytes);
+  /// Rows are read as elements of type `as`. Takes their bytes off memory_left_bytes if it loads them.
+  RowStore(hdf5::File file, hdf5::Dataset dataset, hdf5::ElementType as, std::int64_t& memory_left_bytes);
 
   const std::string& path() const { return path_; }
   std::int64_t rows() const { return rows_; }
-  hdf5::ElementType type() const { return type_; }
+  hdf5::ElementType type() const { return type_; }  ///< as rows are read
   bool in_memory() const { return !dataset_; }
 
-  /// Calls use(const std::byte*) with rows [begin, begin + count) as they are stored. The memory is good
-  /// during the call.
+  /// Calls use(const std::byte*) with rows [begin, begin + count) as type(). The memory is good during the
+  /// call.
   template <class Use>
   void with_rows(std::int64_t begin, std::int64_t count, const Use& use) const {
     if (in_memory()) return use(memory_.get() + static_cast<std::size_t>(begin) * row_bytes_);

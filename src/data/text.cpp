@@ -84,10 +84,11 @@ void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
   vocabulary_ = vocabulary;
   tokenizer_ = tokenizer;
 
+  const ElementType stored_as = tokens.type();
   Part part;
   part.first = size_;
   part.windows = (tokens.rows() - 1) / context_;
-  part.tokens = std::make_unique<RowStore>(std::move(file), std::move(tokens), memory_left_bytes);
+  part.tokens = std::make_unique<RowStore>(std::move(file), std::move(tokens), stored_as, memory_left_bytes);
   if (part.tokens->in_memory()) check_tokens(*part.tokens, vocabulary);
   size_ += part.windows;
   parts_.push_back(std::move(part));

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/files.h"
+#include "base/output.h"
 
 namespace lockstep::data {
 
@@ -16,9 +16,10 @@ void check_output(std::span<const std::string> inputs, const Output& output, con
 }
 
 void write_whole(const Output& output, const std::function<void(hdf5::File&)>& write) {
-  Draft draft(temporary_path(output.path, std::to_string(::getpid())));
-  remove_file(draft.path());  // of an earlier process of this number
-  hdf5::File file = hdf5::File::create(draft.path());
+  const std::string temporary = temporary_path(output.path, std::to_string(::getpid()));
+  remove_file(temporary);  // of an earlier process of this number
+  hdf5::File file = hdf5::File::create(temporary);
+  Draft draft(temporary);
   write(file);
   file.close();
   OpenFile(draft.path(), OpenFile::Mode::write).sync();

@@ -6,6 +6,7 @@
 
 #include "hdf5/library.h"
 #include "hdf5/text.h"
+#include "hdf5/virtual_sources.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::hdf5 {
@@ -40,6 +41,11 @@ bool little_endian(hid_t type) { return H5Tget_size(type) == 1 || H5Tget_order(t
 Dataset::Dataset(Handle handle, std::string file_path, std::string name)
     : Object(std::move(handle), std::move(file_path), std::move(name)) {
   const auto check = [&](auto result) { return checked(result, file_path_, name_, "open"); };
+  const Handle properties = owned_properties(check(H5Dget_create_plist(id())));
+  if (H5Pget_external_count(properties.id()) > 0) {  // maybe none of that name, or one of another length
+    throw DataError("{}: {} keeps its elements in another file, which is not supported: copy it (h5repack)",
+                    file_path_, name_);
+  }
   const Handle type = owned_type(check(H5Dget_type(id())));
   const Handle space = owned_space(check(H5Dget_space(id())));
   type_ = classify(type.id());
@@ -63,6 +69,7 @@ Dataset::Dataset(Handle handle, std::string file_path, std::string name)
     numel_ *= shape_.back();
     if (d > 0) row_numel_ *= shape_.back();
   }
+  if (H5Pget_layout(properties.id()) == H5D_VIRTUAL) source_numel_ = check_sources(*this, properties.id());
 }
 
 void Dataset::check_rows(std::int64_t begin, std::int64_t count, ElementType type, std::size_t bytes) const {
@@ -86,6 +93,11 @@ void Dataset::check_written() const {
 
 void Dataset::check_stored() const {
   if (numel_ == 0) return;
+  if (source_numel_) {  // their storage was looked at when it was opened
+    if (*source_numel_ >= numel_) return;
+    throw DataError("{}: {} claims {} elements, but its sources have {}", file_path_, name_, numel_,
+                    *source_numel_);
+  }
   const LibraryLock lock;
   check_written();
   constexpr std::uint64_t best_compression = 1 << 14;

@@ -31,6 +31,10 @@ extern "C" herr_t keep_first(unsigned position, const H5E_error2_t* error, void*
 }  // namespace
 
 LibraryLock::LibraryLock() : guard_(library_mutex()) {
+  // At the end of the process HDF5 would close what is open, and crash where that has failed before (a full
+  // disk, a limit of file sizes). Files of ours are closed where they are used.
+  static const bool without_atexit = H5dont_atexit() >= 0;
+  static_cast<void>(without_atexit);
   // The setting belongs to the thread in thread-safe builds of HDF5, to the process in others.
   thread_local bool silenced = false;
   if (!silenced) silenced = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;

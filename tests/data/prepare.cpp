@@ -3,7 +3,10 @@
 
 #include <zlib.h>
 
+#include <fmt/format.h>
+
 #include <boost/test/unit_test.hpp>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -84,7 +87,7 @@ BOOST_FIXTURE_TEST_CASE(csv_keeps_bytes_as_bytes_and_everything_else_as_floats, 
   BOOST_TEST(csv_text("1,2,255,4,7\n5,6,7,8,0\n", {.image = {1, 2, 2}}).element_type == "uint8");
   BOOST_TEST(read<std::uint8_t>("x") == (std::vector<std::uint8_t>{1, 2, 255, 4, 5, 6, 7, 8}));
   BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{7, 0}));
-  BOOST_TEST(csv_text("3,1,2\n1,0.5,-1e3\n", {.label = CsvOptions::Label::first}).element_type == "float32");
+  BOOST_TEST(csv_text("3,1,2\n1,0.5,-1e3\n", {.label = "first"}).element_type == "float32");
   BOOST_TEST(read<float>("x") == (std::vector<float>{1, 2, 0.5f, -1000}));
   BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{3, 1}));
   BOOST_TEST(h5::File::open(out).open_dataset("x").shape() == (std::vector<std::int64_t>{2, 2, 1, 1}));
@@ -113,6 +116,128 @@ BOOST_FIXTURE_TEST_CASE(csv_passes_over_blank_lines_headings_and_carriage_return
   BOOST_REQUIRE(prepared.skipped.size() == 1u);
   BOOST_TEST(prepared.skipped[0].ends_with("in.csv:1"));
   BOOST_TEST(read<std::uint8_t>("x") == (std::vector<std::uint8_t>{1, 2, 3, 4}));
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_takes_commas_semicolons_and_tabs_as_the_first_line_tells, Folder) {
+  const std::vector<std::uint8_t> wanted{1, 2, 3, 4};
+  for (const std::string s : {",", ";", "\t"}) {
+    const auto line = [&](const char* a, const char* b, const char* c) { return a + s + b + s + c + "\n"; };
+    csv_text(line("1", "2", "0") + line("3", "4", "1"));
+    BOOST_TEST(read<std::uint8_t>("x") == wanted);
+    csv_text("\xEF\xBB\xBF" + line("width", "\"height, or; what\"", "kind") + line("1", "2", "0") +
+             line("3", "4", "1"));
+    BOOST_TEST(read<std::uint8_t>("x") == wanted);
+  }
+  csv_text("1;2;0\n3;4;1\n", {.separator = ';'});
+  BOOST_TEST(read<std::uint8_t>("x") == wanted);
+  BOOST_CHECK_EXCEPTION(
+      csv_text("1;2;0\n", {.separator = ','}), DataError,
+      mentions("in.csv:1: 1 field, but values and a label are expected; fields are separated by comma"));
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_takes_a_decimal_comma_for_no_separator, Folder) {
+  BOOST_CHECK_EXCEPTION(csv_text("0,5;1,5;2\n"), DataError,
+                        mentions("in.csv:1: field 1 is '0,5', not a number"));
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_fields_may_be_quoted, Folder) {
+  const Prepared prepared = csv_text("\"1\", 2 ,\"a, \"\"b\"\"\"\n \"3\" ,4,c\n");
+  BOOST_TEST(read<std::uint8_t>("x") == (std::vector<std::uint8_t>{1, 2, 3, 4}));
+  BOOST_TEST(prepared.class_names == (std::vector<std::string>{"a, \"b\"", "c"}));
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,a\n1,\"2,a\n"), DataError,
+                        mentions("in.csv:2: field 2 begins with a quote, but none ends it"));
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,a\n1,\"2\"3,a\n"), DataError,
+                        mentions("in.csv:2: field 2 begins with a quote, but does not end"));
+  BOOST_TEST(!std::filesystem::exists(folder.file(".out.h5.tmp")));
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_labels_may_be_names, Folder) {
+  const Prepared prepared = csv_text("a,b,kind\n1,2,rose\n3,4,iris\n5,6,rose\n");
+  BOOST_TEST(prepared.class_names == (std::vector<std::string>{"iris", "rose"}));
+  BOOST_TEST(prepared.classes == 2);
+  BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{1, 0, 1}));
+  BOOST_TEST(h5::File::open(out).open_dataset("y").text_attribute("classes") == "iris\nrose");
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,rose\n1,2,iris\n1,2,7\n"), DataError,
+                        mentions("in.csv:3: the label, field 3, is '7', but those before are names"));
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,7\n1,2,rose\n"), DataError,
+                        mentions("in.csv:2: the label, field 3, is 'rose', but those before are integers"));
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_names_with_null_bytes_are_an_error, Folder) {
+  BOOST_CHECK_EXCEPTION(csv_text(std::string("1,2,a\0b\n", 8)), DataError,
+                        mentions("in.csv:1: the label, field 3, has a null byte inside"));
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_names_keep_the_numbers_of_the_training_data, Folder) {
+  csv_text("1,2,rose\n3,5,iris\n5,6,aster\n");
+  std::filesystem::rename(out, folder.file("train.h5"));
+  const Prepared prepared = csv_text("1,2,rose\n3,4,iris\n", {.statistics = {folder.file("train.h5")}});
+  BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{2, 1}));
+  BOOST_TEST(prepared.class_names == (std::vector<std::string>{"aster", "iris", "rose"}));
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,tulip\n", {.statistics = {folder.file("train.h5")}}), DataError,
+                        mentions("train.h5: those are aster, iris, rose"));
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_names_that_a_file_cannot_keep_are_refused, Folder) {
+  std::string lines;
+  for (int i = 0; i < 20000; ++i) lines += "1,2,name" + std::to_string(i) + "\n";
+  BOOST_CHECK_EXCEPTION(csv_text(lines), DataError, mentions("different names by now"));
+  lines.clear();
+  for (int i = 0; i < 1000; ++i)
+    lines += "1,2," + std::string(56, 'n') + std::to_string(100 + i % 900) + "\n";
+  BOOST_TEST(csv_text(lines).classes == 900);
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_label_may_be_a_column_by_name_or_number, Folder) {
+  for (const std::string label : {"kind", "2"}) {
+    csv_text("a,kind,b\n1,7,2\n3,8,4\n", {.label = label});
+    BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{7, 8}));
+    BOOST_TEST(read<std::uint8_t>("x") == (std::vector<std::uint8_t>{1, 2, 3, 4}));
+  }
+  BOOST_CHECK_EXCEPTION(
+      csv_text("a,kind,b\n1,7,2\n", {.label = "sort"}), UsageError,
+      mentions("in.csv:2: no column is called 'sort', to be the label: there are 3 columns, a, kind, b"));
+  BOOST_CHECK_THROW(csv_text("1,7,2\n", {.label = "4"}), UsageError);
+  BOOST_CHECK_THROW(csv_text("1,7,2\n", {.label = "0"}), UsageError);
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_heading_may_hold_numbers_that_name_columns, Folder) {
+  const Prepared prepared = csv_text(",0,1,label\n0,5,6,1\n1,7,8,0\n");
+  BOOST_TEST(prepared.samples == 2);
+  BOOST_TEST(prepared.skipped.size() == 1u);
+  BOOST_TEST(csv_text("1,2,rose\n3,4,iris\n").samples == 2);
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_values_that_are_missing_are_named_by_file_line_and_column, Folder) {
+  for (const std::string missing : {"", "NA", "?", " ", "NaN", "\"\""}) {
+    BOOST_CHECK_EXCEPTION(csv_text("a,width,label\n1,2,0\n1," + missing + ",0\n"), DataError,
+                          mentions("in.csv:3: field 2 ('width') is missing"));
+    BOOST_CHECK_EXCEPTION(csv_text("1," + missing + ",0\n1,2,0\n"), DataError,
+                          mentions("in.csv:1: field 2 is missing"));
+    BOOST_CHECK_EXCEPTION(csv_text("a,b,label\n1,2,0\n1,2," + missing + "\n"), DataError,
+                          mentions("in.csv:3: field 3 ('label') is missing"));
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(float_statistics_are_right_far_from_zero, Folder) {
+  std::string lines;
+  for (int i = 0; i < 3000; ++i) lines += fmt::format("{},0.1,0\n", 1000000 + i % 3);
+  csv_text(lines);
+  const h5::File file = h5::File::open(out);
+  const std::vector<double> mean = file.open_dataset("x").doubles_attribute("mean"),
+                            deviation = file.open_dataset("x").doubles_attribute("std");
+  BOOST_TEST(std::abs(mean[0] - 1000001) < 1e-6);
+  BOOST_TEST(std::abs(deviation[0] - std::sqrt(2.0 / 3)) < 1e-9);
+  BOOST_TEST(deviation[1] == 1);
+}
+
+BOOST_FIXTURE_TEST_CASE(values_that_cannot_be_normalised_are_refused_and_leave_nothing, Folder) {
+  BOOST_CHECK_EXCEPTION(csv_text("1e35,0\n-1e35,1\n"), DataError,
+                        mentions("out.h5: not written: std 1.0000000"));
+  const std::string train = make_images(folder, "train.h5", 4, 0, {3, 5}, {2, 1e308});
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,0\n", {.statistics = {train}}), DataError,
+                        mentions("train.h5: std 1e+308 of channel 1"));
+  BOOST_TEST(nothing_written());
 }
 
 BOOST_FIXTURE_TEST_CASE(several_csv_files_plain_and_gzipped_follow_one_another, Folder) {
@@ -185,6 +310,31 @@ BOOST_FIXTURE_TEST_CASE(idx_files_are_told_apart_by_their_headers, Folder) {
   BOOST_TEST((prepared.image == Shape{1, 1, 2}));
   BOOST_TEST(read<std::uint8_t>("x") == (std::vector<std::uint8_t>{'a', 'b', 'c', 'd'}));
   BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{3, 1}));
+}
+
+BOOST_FIXTURE_TEST_CASE(images_larger_and_smaller_than_what_is_held_at_once_are_whole, Folder) {
+  std::string values(3 * 1200 * 1000, ' ');
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<char>(i * 31 % 251);
+  const std::string large = put("large", idx({3, 1200, 1000}, values)),
+                    small = put("small", idx({1200 * 1000, 1, 3}, values)),
+                    three = put("three", idx({3}, "abc")),
+                    many = put_gzipped("many", idx({1200 * 1000}, values.substr(0, 1200 * 1000)));
+  for (const auto& [images, labels] : {std::pair(large, three), std::pair(small, many)}) {
+    prepare_idx(std::vector{images, labels}, {out, true});
+    const std::vector<std::uint8_t> x = read<std::uint8_t>("x");
+    BOOST_TEST(std::equal(x.begin(), x.end(), values.begin(), values.end(),
+                          [](std::uint8_t a, char b) { return a == static_cast<std::uint8_t>(b); }));
+    double sum = 0, squares = 0;
+    for (const std::uint8_t v : x) sum += v, squares += static_cast<double>(v) * v;
+    const double count = static_cast<double>(x.size()), mean = sum / count;
+    const h5::File file = h5::File::open(out);
+    BOOST_TEST(file.open_dataset("x").doubles_attribute("mean")[0] == mean);
+    BOOST_TEST(std::abs(file.open_dataset("x").doubles_attribute("std")[0] -
+                        std::sqrt(squares / count - mean * mean)) < 1e-9);
+  }
+  const std::vector<std::int64_t> y = read<std::int64_t>("y");
+  BOOST_TEST(y.size() == 1200u * 1000u);
+  BOOST_TEST(y[1'100'000] == static_cast<std::uint8_t>(values[1'100'000]));
 }
 
 BOOST_FIXTURE_TEST_CASE(bad_idx_is_named_and_leaves_nothing, Folder) {

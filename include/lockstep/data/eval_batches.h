@@ -29,6 +29,8 @@ class EvalBatches {
   int chunks() const { return map_.shards(); }
   /// This rank's chunks.
   comm::ShardRange mine() const { return map_.block(rank_); }
+  /// Of the rank that has most.
+  int most_chunks() const { return map_.block(0).count; }
   /// Reads a chunk, any rank's; the tensors stay as they are until the next call.
   const EvalBatch& read(int chunk);
 

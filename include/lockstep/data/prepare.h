@@ -1,8 +1,9 @@
 // Making data files (images.h, text.h say what is in them) from common formats.
 //
-// Inputs may be gzipped. The output appears under its name only when it is whole and on disk. Bad input
-// throws DataError naming the file and the line or place; nothing is left behind. One process calls these,
-// not every rank.
+// Inputs may be gzipped; they are read twice, to count and then to write, and not held in memory: a MiB at a
+// time, or one image or line if that is more. The output appears under its name only when it is whole and on
+// disk. Bad input throws DataError naming the file and the line or place; nothing is left behind. One process
+// calls these, not every rank.
 #pragma once
 
 #include <cstdint>
@@ -29,24 +30,30 @@ struct Prepared {
   std::int64_t classes = 0;    ///< the largest label + 1, or the vocabulary
   /// What was passed over: files of a folder that are not text, headings of CSV files (FILE:LINE).
   std::vector<std::string> skipped{};
-  bool one_label = false;  ///< of images: every label is the same
+  bool one_label = false;                  ///< of images: every label is the same
+  std::vector<std::string> class_names{};  ///< of images whose labels were names: label i is that of name i
 };
 
 /// Normalisation that is written with images: per channel over all of them, or that of another data file
-/// (evaluation data wants the mean and std of the training data).
+/// (evaluation data wants the mean and std of the training data, and its classes' numbers).
 struct Statistics {
   std::string from{};  ///< a data file; empty: the images' own
 };
 
 struct CsvOptions {
-  enum class Label { last, first };
-  Label label = Label::last;
-  Shape image{};  ///< [C, H, W]; rank 0: every value is a channel of its own, [values, 1, 1]
+  /// The column that is the label: "last", "first", its name in the heading, or its number, from 1.
+  std::string label = "last";
+  char separator = '\0';  ///< of fields; '\0': comma, semicolon or tab, as the first line of each file tells
+  Shape image{};          ///< [C, H, W]; rank 0: every value is a channel of its own, [values, 1, 1]
   Statistics statistics{};
 };
-/// A line is one sample: numbers separated by commas, one of them the label, an integer from 0 on. Blank
-/// lines are passed over, and so is a first line without any number. /x is uint8 if every value is an integer
-/// in [0, 255], else float32.
+/// A line is one sample: numbers and a label, which is an integer from 0 on, or a name. Fields may stand in
+/// double quotes. Blank lines are passed over, and so is a heading: a first line without any number, or with
+/// something else than a number where the next line has one. A value that is missing (empty, ?, NA, N/A, nan,
+/// null) is a DataError. /x is uint8 if every value is an integer in [0, 255], else float32. Names become the
+/// labels 0, 1 ... in their order as bytes, or those of the classes in statistics.from if that has names, and
+/// are stored as text, a line each, in attribute classes of /y. Throws UsageError if no column is called as
+/// `label` says.
 Prepared prepare_csv(std::span<const std::string> inputs, const Output& output,
                      const CsvOptions& options = {});
 

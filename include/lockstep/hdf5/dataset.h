@@ -1,8 +1,11 @@
-// Dataset: an array in a file, read and written whole or by rows of its first dimension.
+// Dataset: an array in a file, read and written whole or by rows of its first dimension. Opening a virtual
+// one throws DataError unless all datasets that it takes its elements from can be opened; names of sources
+// with numbers in them (%b) are not supported.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -66,7 +69,8 @@ class Dataset : public Object {
   /// another type or not yet allocated. No elements: {0, 0}.
   Extent extent() const;
   /// DataError if the dataset was never written, or if the file stores so little of it that its shape cannot
-  /// be true: call it before allocating memory for all of it (read_all does).
+  /// be true, or if the sources of a virtual one have fewer elements: call it before allocating memory for
+  /// all of it (read_all does).
   void check_stored() const;
   std::uint64_t storage_bytes() const;  ///< bytes allocated in the file (compressed size, if compressed)
 
@@ -81,6 +85,7 @@ class Dataset : public Object {
   std::vector<std::int64_t> shape_;
   std::int64_t numel_ = 0;
   std::int64_t row_numel_ = 0;
+  std::optional<std::int64_t> source_numel_;  // of a virtual one: elements of all its sources
 };
 
 }  // namespace lockstep::hdf5

@@ -1,0 +1,169 @@
+#!/usr/bin/env bash
+# Data files: what README's h5py writes and what others write is taken as it is; tables of all kinds become data files, and what is
+# wrong with one is named by file, line and column.
+source "$(dirname "$0")/../support/cli.sh"
+
+# expect CODE TEXT ARGUMENTS...: ends with CODE, says TEXT (a regular expression) in one line of ours, and leaves no new file.
+expect() {
+  local code=$1 text=$2 got before
+  shift 2
+  before=$(ls -A)
+  timeout 120 "$LOCKSTEP" "$@" >out.log 2>err.log
+  got=$?
+  [ "$got" -eq "$code" ] || fail "lockstep $*: exit $got, expected $code: $(cat err.log)"
+  one_error "lockstep $*" "$text"
+  [ "$before" = "$(ls -A)" ] || fail "lockstep $*: left $(ls -A)"
+}
+
+# trains DATA [SETTING...]: two steps of a small network.
+trains() {
+  local data=$1
+  shift
+  rm -rf run
+  small_mlp 'steps = 2' 'global_batch = 8' 'shards = 2' >mlp.ini
+  "$LOCKSTEP" train mlp.ini --run run --set "data.train=$data" "$@" >log 2>&1 || fail "training on $data: $(tail -n 2 log)"
+}
+
+touch out.log err.log log mlp.ini
+mkdir run
+
+# README's own lines make a file that trains.
+# shellcheck disable=SC2016  # backquotes of Markdown
+sed -n '/^```python$/,/^```$/p' "$LOCKSTEP_SOURCE_DIR/README.md" | awk '/^```python$/ { block = ""; next }
+  /^```$/ { if (block ~ /my-images.h5/) printf "%s", block; next } { block = block $0 "\n" }' >readme.py
+[ -s readme.py ] || fail "README has no lines of Python that write my-images.h5"
+[ "$(wc -l <readme.py)" -le 10 ] || fail "README's lines are $(wc -l <readme.py)"
+/usr/bin/python3 readme.py || fail "README's lines of Python"
+trains my-images.h5 --set "model.sizes=3072 16 10"
+
+# So do the lines of --help and of the manual, once there is something to write.
+"$LOCKSTEP" prepare --help | sed -n 's/^  \(import .*\|with .*\|    .*\[.*\)/\1/p' >help.py
+sed -n '/^In Python/,/^\.fi/p' "$LOCKSTEP_SOURCE_DIR/share/man/lockstep.1" | sed '1,/^\.nf/d; /^\.fi/d; s/\\-/-/g' >man.py
+cp "$LOCKSTEP_SOURCE_DIR/share/data/words.txt" book.txt
+for lines in help man; do
+  [ "$(grep -c . $lines.py)" -ge 9 ] || fail "$lines has these lines of Python only: $(cat $lines.py)"
+  rm -rf my-images.h5 my-text.h5 run
+  {
+    echo 'import numpy as np; images = np.arange(40 * 64, dtype=np.uint8).reshape(40, 1, 8, 8); labels = np.arange(40) % 10'
+    echo 'tokens = np.frombuffer(open("book.txt", "rb").read(), np.uint8).astype(np.uint16)'
+    cat $lines.py
+  } >both.py
+  /usr/bin/python3 both.py || fail "the lines of Python in $lines"
+  trains my-images.h5
+  rm -rf run
+  "$LOCKSTEP" train "$LOCKSTEP_SOURCE_DIR/jobs/gpt-text.ini" --run run --set data.train=my-text.h5 --set model.channels=32 \
+    --set model.layers=1 --set model.context=32 --set train.steps=2 --set train.eval_every=0 >log 2>&1 ||
+    fail "training on my-text.h5 of $lines: $(tail -n 2 log)"
+done
+
+# Types, chunks, tables.
+/usr/bin/python3 - <<'PY' || fail "h5py is needed for this test"
+import h5py, numpy as np
+x = np.arange(40 * 64).reshape(40, 1, 8, 8) % 251
+y = np.arange(40) % 10
+def put(name, x, y, **options):
+    with h5py.File(name, "w") as f:
+        f.create_dataset("x", data=x, **options); f.create_dataset("y", data=y)
+put("plain.h5", x.astype(np.float32), y)
+put("labels.h5", x.astype(np.float32), y.astype(np.int32))
+put("bytes.h5", x.astype(np.float32), y.astype(np.uint8))
+put("double.h5", x.astype(np.float64), y)
+put("half.h5", x.astype(np.float16), y)
+put("words.h5", x.astype(np.int16), y)
+put("big.h5", x.astype(">f8"), y.astype(">i4"))
+put("gzip.h5", x.astype(np.float32), y, chunks=(7, 1, 8, 8), compression="gzip")
+put("table.h5", x.astype(np.float64).reshape(40, 64), y)
+put("infinite.h5", np.where(x == 250, 1e300, x), y)
+put("beyond.h5", x.astype(np.float32), y.astype(np.uint64) + (1 << 63))
+for name, attribute, value in ("mean.h5", "mean", 1e308), ("wide.h5", "std", 1e308), ("narrow.h5", "std", 1e-44):
+    put(name, x.astype(np.uint8), y)
+    with h5py.File(name, "a") as f:
+        f["x"].attrs["mean"] = [0.0]; f["x"].attrs["std"] = [1.0]; f["x"].attrs[attribute] = [value]
+put("colour.h5", np.zeros((20, 3, 8, 8), np.uint8), np.zeros(20, np.int64))
+for name, source in ("virtual.h5", "plain.h5"), ("missing.h5", "gone.h5"):
+    layout = h5py.VirtualLayout((40, 1, 8, 8), np.float32)
+    layout[:] = h5py.VirtualSource(source, "x", (40, 1, 8, 8))
+    with h5py.File(name, "w") as f:
+        f.create_virtual_dataset("x", layout, fillvalue=0); f["y"] = y
+# So large that what is stored of it matters, in a compressed file and through a virtual dataset.
+with h5py.File("zeros.h5", "w") as f:
+    f.create_dataset("x", data=np.zeros((4000, 1, 64, 64), np.uint8), chunks=(1000, 1, 64, 64), compression="gzip")
+    f["y"] = np.arange(4000) % 10
+layout = h5py.VirtualLayout((4000, 1, 64, 64), np.uint8)
+layout[:] = h5py.VirtualSource("zeros.h5", "x", (4000, 1, 64, 64))
+with h5py.File("large.h5", "w") as f:
+    f.create_virtual_dataset("x", layout); f["y"] = np.arange(4000) % 10
+PY
+trains plain.h5
+cp run/checkpoints/latest plain-checkpoint.h5
+for name in labels bytes double half words big gzip table virtual; do
+  settings=()
+  [ "$name" != table ] || settings=(--set "model.sizes=64 32 10")
+  trains "$name.h5" "${settings[@]}"
+  expect_same plain-checkpoint.h5 run/checkpoints/latest
+done
+for name in zeros large; do trains "$name.h5" --set "model.sizes=4096 4 10"; done
+rm -rf run
+mkdir run  # a run whose data turns out to be bad is there already
+expect 3 "infinite.h5: image [0-9]+ of /x has values in channel 0 that are not finite" train mlp.ini --run run --set data.train=infinite.h5 \
+  --set train.global_batch=40
+rm -rf run
+expect 3 "beyond.h5: label 0 of /y is 9223372036854775807 or more" train mlp.ini --run run --set data.train=beyond.h5
+expect 3 "missing.h5: /x is virtual, and a source of it cannot be read: gone.h5: cannot open: No such file" \
+  train mlp.ini --run run --set data.train=missing.h5
+expect 3 "mean.h5: mean 1e\+308 of channel 0 cannot normalise" train mlp.ini --run run --set data.train=mean.h5
+expect 3 "wide.h5: std 1e\+308 of channel 0 cannot normalise" train mlp.ini --run run --set data.train=wide.h5
+expect 3 "narrow.h5: std 1e-44 of channel 0 cannot normalise" train mlp.ini --run run --set data.train=narrow.h5
+expect 3 "colour.h5: images are \[3, 8, 8\], but those of plain.h5, which the model was trained on, are \[1, 8, 8\]" \
+  train mlp.ini --run run --set data.train=plain.h5 --set data.eval=colour.h5
+trains plain.h5
+expect 3 "colour.h5: images are \[3, 8, 8\], but those of plain.h5, which the model was trained on, are \[1, 8, 8\]" \
+  eval run/checkpoints/latest --data colour.h5
+
+# Tables with headings, names, other separators and quotes.
+cat >iris.csv <<'CSV'
+"length";"width, cm";"species"
+5.1;3.5;setosa
+7.0;3.2;"versicolor"
+6.3;3.3;virginica
+CSV
+"$LOCKSTEP" prepare csv iris.csv --out iris.h5 --label species >out.log 2>err.log || fail "prepare csv iris.csv: $(cat err.log)"
+grep -qx "classes: 0 setosa, 1 versicolor, 2 virginica" out.log || fail "the classes are not told: $(cat out.log)"
+grep -q "iris.csv:1 is a heading" err.log || fail "the heading is not told: $(cat err.log)"
+tr ';' '\t' <iris.csv >iris.tsv
+"$LOCKSTEP" prepare csv iris.tsv --separator tab --label 3 --out tabs.h5 >out.log 2>&1 || fail "prepare csv --separator: $(cat out.log)"
+cmp -s iris.h5 tabs.h5 || fail "tabs make another file than semicolons"
+sed 's/3.2/NA/' iris.csv >gap.csv
+expect 3 "gap.csv:3: field 2 \('width, cm'\) is missing \('NA'\)" prepare csv gap.csv --out gap.h5
+sed 's/;3.3//' iris.csv >short.csv
+expect 3 "short.csv:4: 2 fields, but 2 values and a label are expected; fields are separated by semicolon" prepare csv short.csv --out short.h5
+tail -n 1 iris.csv >plain.csv
+expect 3 "plain.csv:1: 1 field, but .* separated by tab" prepare csv plain.csv --separator tab --out no.h5
+expect 2 "iris.csv:2: no column is called 'kind', to be the label: there are 3 columns, length, width, cm, species" \
+  prepare csv iris.csv --label kind --out no.h5
+expect 2 "--separator x: is none of comma, semicolon and tab" prepare csv iris.csv --separator x --out no.h5
+printf '5.0;3.0;virginica\n' >held-out.csv
+"$LOCKSTEP" prepare csv held-out.csv --statistics iris.h5 --out held-out.h5 >out.log 2>&1 || fail "prepare --statistics: $(cat out.log)"
+/usr/bin/python3 -c 'import h5py; assert list(h5py.File("held-out.h5")["y"]) == [2]' || fail "a name has another number in the held-out data"
+
+# Memory does not grow with the input: 200 MB of CIFAR records, plain and compressed, within 64 MiB beside what the program takes anyway.
+/usr/bin/python3 -c '
+import random
+record = bytes([3]) + random.Random(0).randbytes(3072)
+open("cifar.bin", "wb").write(record * 65000)
+open("one.bin", "wb").write(record)'
+gzip -1 -k cifar.bin
+peak() {
+  /usr/bin/python3 -c '
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)' "$LOCKSTEP" prepare cifar "$1" --out "$1.h5"
+}
+base=$(peak one.bin)
+for file in cifar.bin cifar.bin.gz; do
+  used=$(peak "$file")
+  echo "$file: $used KiB, $base KiB for one image"
+  [ "$((used - base))" -lt 65536 ] || fail "prepare cifar $file: $used KiB of memory, $base KiB for one image"
+done
+cmp -s cifar.bin.h5 cifar.bin.gz.h5 || fail "a compressed input makes another file"
+finish
