@@ -10,6 +10,7 @@ campaigns:
   kills [N]           SIGKILL of a rank or of mpirun, N (200) times at random moments, also while a save goes on beside training
   faults [REGEX]      every point of a save: SIGKILL, calls that fail, the order of calls; also asynchronous and by MPI-IO
   hangs [stop|end]    every rank of 2 and of 4 stopped, stuck or killed in every phase
+  live_readers [N]    every verb N (1000) times beside a run that saves without a pause
   mutations [N]       N (10000) damaged checkpoint files of each kind: read right or refused; another seed each time (LOCKSTEP_TEST_SEED)
   sanitizers [PRESET] asan: all but slurm and faults; tsan: comm, ddp, checkpoint, data. Each source of the library is compiled alone
   fuzz [SECONDS]      each target of tests/fuzz, for so long (600)
@@ -82,6 +83,7 @@ case $name in
   kills) LOCKSTEP_TEST_KILLS=${2:-200} by_ctest -R '^faults\.many_kills$' ;;
   faults) by_ctest -R "^faults\.(order|every_point.*${2:-})" ;;
   hangs) by_ctest -R "^faults\.every_hang\.${2:-}" ;;
+  live_readers) LOCKSTEP_TEST_READINGS=${2:-1000} by_ctest -R '^cli\.many_live_readers$' ;;
   emulated_gpu) by_ctest -R '^(emulated_gpu|ddp\.over_nccl)' ;;
   bundle) by_ctest -R '^package\.whole_bundle' ;;
   mutations)

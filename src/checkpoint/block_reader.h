@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -15,12 +16,11 @@ namespace lockstep::checkpoint {
 
 class BlockReader {
  public:
-  explicit BlockReader(const FileIndex& index)
-      : file_(index.path, OpenFile::Mode::read), buffer_(block_bytes) {}
+  explicit BlockReader(const FileIndex& index) : file_(index.file), buffer_(block_bytes) {}
 
   /// Bytes of a tensor, at most a block of them; valid until the next call.
   std::span<const std::byte> read(const TensorEntry& tensor, std::uint64_t offset, std::uint64_t bytes) {
-    file_.read_at(tensor.offset + offset, buffer_.data(), bytes);
+    file_->read_at(tensor.offset + offset, buffer_.data(), bytes);
     return std::span<const std::byte>(buffer_).first(bytes);
   }
 
@@ -37,7 +37,7 @@ class BlockReader {
   }
 
  private:
-  OpenFile file_;
+  std::shared_ptr<const OpenFile> file_;
   std::vector<std::byte> buffer_;
 };
 

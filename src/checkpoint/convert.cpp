@@ -9,9 +9,11 @@
 #include <optional>
 #include <unordered_set>
 
-#include "base/files.h"
+#include "base/output.h"
 #include "checkpoint/cast.h"
 #include "checkpoint/finite.h"
+#include "checkpoint/gpt2_layout.h"
+#include "checkpoint/gpt2_names.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/metadata_keys.h"
 #include "checkpoint/safetensors.h"
@@ -84,7 +86,10 @@ void write_checkpoint(const std::string& path, const Weights& weights) {
     if (!is_link_name(tensor.name))
       throw DataError("{}: {} cannot be a name in HDF5", path, in_quotes(tensor.name));
   }
-  save_file(path, contents, *self, {.mark = std::to_string(::getpid()), .check_may_write = {}});
+  save_file(path, contents, *self,
+            {.mark = std::to_string(::getpid()),
+             // A file of others is converted as it is; that it holds such numbers has been said.
+             .allow_non_finite = true});
 }
 
 }  // namespace
@@ -120,6 +125,10 @@ Weights read_weights(const std::string& path, const std::string& group) {
       throw DataError("{}: __metadata__: {} has a null byte inside", path, config_key);
   }
   weights.provenance = {{"converted_from", path}};
+  if (const FileIndex* const index = source->index()) {
+    if (const auto layout = index->provenance.find(weights_layout_key); layout != index->provenance.end())
+      weights.provenance.insert(*layout);
+  }
   if (source->group().starts_with("ema/")) weights.provenance["converted_weights"] = source->group();
   return weights;
 }
@@ -138,6 +147,32 @@ void cast_floats(Weights& weights, DType dtype) {
     }
     tensor.value = cast;
   }
+}
+
+WeightsLayout weights_layout_named(std::string_view name) {
+  if (name == "lockstep") return WeightsLayout::lockstep;
+  if (name == "huggingface") return WeightsLayout::huggingface;
+  throw UsageError("'{}' is neither lockstep nor huggingface", name);
+}
+
+void arrange(Weights& weights, std::optional<WeightsLayout> layout, const std::string& path) {
+  const bool stored_in_first = has_transposed_attention(weights.tensors);
+  if (layout == WeightsLayout::lockstep && stored_in_first)
+    throw UsageError(
+        "{}: its matrices are stored as Hugging Face's GPT-2 has them; give --config RUN.ini, the "
+        "gpt that they are to fit",
+        path);
+  const auto recorded = weights.provenance.find(weights_layout_key);
+  std::optional<Gpt2Layout> target;
+  if (recorded != weights.provenance.end()) target = gpt2_layout_in(recorded->second);
+  if (!layout && !target) return;
+  if (layout == WeightsLayout::lockstep || stored_in_first) return;
+  if (!is_gpt(weights.tensors)) {
+    if (!layout) return;
+    throw UsageError("{}: its weights are no gpt's, which huggingface is the layout of; leave --layout out",
+                     path);
+  }
+  weights.tensors = in_layout(weights.tensors, target.value_or(Gpt2Layout{}));
 }
 
 void check_writable(const std::string& path, bool replace, std::span<const std::string> inputs) {

@@ -9,11 +9,24 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/fit.h"
+#include "checkpoint/gpt2_layout.h"
 
 namespace lockstep::checkpoint {
+
+inline constexpr std::string_view gpt2_model_prefix = "transformer.",
+                                  gpt2_embedding_name = "transformer.wte.weight";
+
+/// Names with transformer.: the four matrices of a block, and its masks.
+bool is_gpt2_matrix(std::string_view name);
+bool is_gpt2_mask(std::string_view name);
+/// Is a matrix of attention there, as [out, in]? It is never square.
+bool has_fused_attention(std::span<const NamedTensor> tensors);
+/// The same as [in, out], under names with or without transformer.
+bool has_transposed_attention(std::span<const NamedTensor> tensors);
 
 struct Gpt2Adoption {
   std::vector<std::string> notes;  ///< what was done, a few words each; empty: nothing was to be done
@@ -22,6 +35,8 @@ struct Gpt2Adoption {
     std::size_t head, embedding;
   };
   std::optional<Tie> tie;
+  std::vector<std::size_t> masks;    ///< stored tensors
+  std::optional<Gpt2Layout> layout;  ///< but for masks; none unless matrices are stored [in, out]
 };
 
 /// Renames tensors of `group` to what is wanted, and marks those that are to be transposed or ignored. Does

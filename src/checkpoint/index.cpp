@@ -4,9 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
-#include <system_error>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -14,6 +12,7 @@
 #include "checkpoint/digest.h"
 #include "checkpoint/index_message.h"
 #include "checkpoint/layout.h"
+#include "checkpoint/live_file.h"
 #include "checkpoint/manifest.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
@@ -200,6 +199,32 @@ void match_manifest(FileIndex& index, StoredArrays& arrays) {
   check_overlaps(index);
 }
 
+FileIndex read_from(const std::string& path, const std::shared_ptr<const OpenFile>& open) {
+  FileIndex index;
+  index.path = path;
+  index.file = open;
+  index.file_bytes = index.file->size();
+  if (index.file_bytes == 0) throw DataError("{}: is empty", path);
+  const hdf5::File file = hdf5::File::open(open->path());
+  read_root(file, index);
+  index.config = read_text_dataset(file, "config", index.file_bytes);
+  index.tensors = parse_manifest(read_text_dataset(file, "manifest", index.file_bytes), path);
+  read_provenance(file, index);
+  Findings found{index, {}, {file.address()}};
+  for (const hdf5::Link& link : file.links()) {
+    if (link.kind == hdf5::ObjectKind::group && link.name != "provenance")
+      walk(file.open_group(link.name), link.name, 1, found);
+  }
+  std::sort(index.groups.begin(), index.groups.end(),
+            [](const GroupEntry& a, const GroupEntry& b) { return a.path < b.path; });
+  if (root_digest(index) != index.digest) {
+    throw DataError("{}: the root digest does not fit: manifest, configuration or attributes are damaged",
+                    path);
+  }
+  match_manifest(index, found.arrays);
+  return index;
+}
+
 }  // namespace
 
 const GroupEntry* FileIndex::group(std::string_view group_path) const {
@@ -232,43 +257,34 @@ std::uint64_t FileIndex::payload_bytes() const {
 }
 
 FileIndex read_index(const std::string& path) {
-  FileIndex index;
-  index.path = path;
-  std::error_code ignored;  // what is wrong with the path, opening says
-  if (std::filesystem::is_directory(path, ignored)) {
-    const std::string latest = path + "/checkpoints/latest";
-    throw DataError("{}: is a directory; a checkpoint is a file{}", path,
-                    exists(latest) ? ", such as " + latest : "");
-  }
-  index.file_bytes = OpenFile(path, OpenFile::Mode::read).size();
-  if (index.file_bytes == 0) throw DataError("{}: is empty", path);
-  const hdf5::File file = hdf5::File::open(path);
-  read_root(file, index);
-  index.config = read_text_dataset(file, "config", index.file_bytes);
-  index.tensors = parse_manifest(read_text_dataset(file, "manifest", index.file_bytes), path);
-  read_provenance(file, index);
-  Findings found{index, {}, {file.address()}};
-  for (const hdf5::Link& link : file.links()) {
-    if (link.kind == hdf5::ObjectKind::group && link.name != "provenance")
-      walk(file.open_group(link.name), link.name, 1, found);
-  }
-  std::sort(index.groups.begin(), index.groups.end(),
-            [](const GroupEntry& a, const GroupEntry& b) { return a.path < b.path; });
-  if (root_digest(index) != index.digest) {
-    throw DataError("{}: the root digest does not fit: manifest, configuration or attributes are damaged",
-                    path);
-  }
-  match_manifest(index, found.arrays);
-  return index;
+  return read_live(path, [&](const auto& file) { return read_from(path, file); });
 }
 
 FileIndex read_index(const std::string& path, comm::Communicator& communicator) {
-  FileIndex index;
-  comm::together(communicator, [&] {
-    if (communicator.rank() == 0) index = read_index(path);
-  });
-  broadcast(index, communicator);
-  return index;
+  const bool reads = communicator.rank() == 0;
+  for (int attempt = 1;; ++attempt) {
+    FileIndex index;
+    comm::together(communicator, [&] {
+      if (reads) index = read_index(path);
+    });
+    if (communicator.size() == 1) return index;
+    std::shared_ptr<const OpenFile> file = index.file;
+    const std::string name = communicator.all_gather_texts(reads ? file->path() : "")[0];
+    broadcast(index, communicator);
+    comm::together(communicator, [&] {
+      if (!reads) file = open_if_there(name);
+    });
+    // Between the two openings the run may have pruned it.
+    const std::uint8_t open = file != nullptr;
+    std::vector<std::uint8_t> all(static_cast<std::size_t>(communicator.size()));
+    communicator.all_gather(&open, sizeof open, all.data());
+    if (std::ranges::count(all, 0) > 0) {
+      if (attempt < most_live_attempts) continue;
+      throw DataError("{}: is not there on every rank: {}", path, name);
+    }
+    index.file = std::move(file);
+    return index;
+  }
 }
 
 }  // namespace lockstep::checkpoint

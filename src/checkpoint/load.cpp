@@ -181,8 +181,8 @@ LoadPlan plan_load(const FileIndex& index, const Request& request, const LoadOpt
 void read_tensors(const FileIndex& index, std::span<const Fit::Pair> pairs, kernels::Backend* backend,
                   comm::Communicator& communicator) {
   comm::together(communicator, [&] {
-    const OpenFile file(index.path, OpenFile::Mode::read);
-    for (const Fit::Pair& pair : pairs) read_tensor(file, index.tensors[pair.stored], pair.target, backend);
+    for (const Fit::Pair& pair : pairs)
+      read_tensor(*index.file, index.tensors[pair.stored], pair.target, backend);
   });
 }
 

@@ -31,9 +31,11 @@ std::string host_name() {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
 }
 
-std::string environment(const char* variable) {
-  const char* value = std::getenv(variable);
-  return value ? value : "";
+/// A number of Slurm's; empty if there is none, or something else in its place.
+std::string number_from_environment(const char* variable) {
+  const char* const value = std::getenv(variable);
+  const std::string text = value ? value : "";
+  return text.find_first_not_of("0123456789") == std::string::npos ? text : "";
 }
 
 std::int64_t integer(std::string_view text) {
@@ -79,8 +81,8 @@ void write_holder(OpenFile& file, const LockHolder& holder) {
 }  // namespace
 
 LockHolder LockHolder::this_process() {
-  return {host_name(), ::getpid(), start_of(::getpid()), environment("SLURM_JOB_ID"),
-          integer(environment("SLURM_RESTART_COUNT"))};
+  return {host_name(), ::getpid(), start_of(::getpid()), number_from_environment("SLURM_JOB_ID"),
+          integer(number_from_environment("SLURM_RESTART_COUNT"))};
 }
 
 LockHolder LockHolder::parse(const std::string& text) {

@@ -42,7 +42,11 @@ bool parse_shape(std::string_view text, Shape& shape) {
     if (comma + 1 == text.size()) return false;  // nothing after a comma
     text.remove_prefix(std::min(comma + 1, text.size()));
   }
-  shape = Shape(std::span<const std::int64_t>(extents));
+  try {
+    shape = Shape(std::span<const std::int64_t>(extents));
+  } catch (const UsageError&) {  // more elements than there can be
+    return false;
+  }
   return true;
 }
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <filesystem>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -22,13 +21,13 @@ constexpr const char* memory_name = "the layout in memory";
 
 MemoryFile::MemoryFile() {
   // Where there is no file system in memory, one on a local disk serves: the file is small and short-lived.
-  for (const std::string& directory :
-       {std::string("/dev/shm"), std::filesystem::temp_directory_path().string()}) {
+  const char* const variable = std::getenv("TMPDIR");
+  for (const std::string directory : {"/dev/shm", variable ? variable : "/tmp"}) {
     path_ = directory + "/lockstep-layout-XXXXXX";
     descriptor_ = ::mkostemp(path_.data(), O_CLOEXEC);
     if (descriptor_ >= 0) return;
   }
-  throw_system_error(errno, path_, "create");
+  throw_system_error(errno, path_, "create (TMPDIR names the folder)");
 }
 
 MemoryFile::~MemoryFile() {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <unordered_map>
 
@@ -66,6 +67,13 @@ std::vector<Stored> stored_in(const std::vector<FileIndex>& snapshots) {
   return stored;
 }
 
+/// As rank 0 sees it. Collective.
+bool is_there(const std::string& path, comm::Communicator& communicator) {
+  bool there = communicator.rank() == 0 && exists(path);
+  communicator.broadcast(&there, sizeof there, 0);
+  return there;
+}
+
 void check_is_run(const std::string& run) {
   std::error_code ignored;
   if (!exists(run)) throw UsageError("{}: there is no such run directory", run);
@@ -102,6 +110,32 @@ std::vector<std::int64_t> steps_to_use(const std::string& run, std::optional<std
   }
   steps.erase(found + 1, steps.end());
   return steps;
+}
+
+/// Their indexes. A run that goes on thins its snapshots: if one of the list is gone before it is read, the
+/// next list has what takes its place, and what has been read is held open.
+std::vector<FileIndex> snapshots_to_use(const std::string& run, std::optional<std::int64_t> step,
+                                        comm::Communicator& communicator) {
+  constexpr int most_lists = 16;
+  std::map<std::int64_t, FileIndex> read;
+  for (int lists = 1;; ++lists) {
+    const std::vector<std::int64_t> steps = steps_to_use(run, step, communicator);
+    bool all_read = true;
+    for (const std::int64_t one : steps) {
+      if (read.contains(one)) continue;
+      const std::string path = run + "/ema/" + name_of_step(one);
+      try {
+        read.emplace(one, read_index(path, communicator));
+      } catch (const DataError&) {
+        if (lists == most_lists || is_there(path, communicator)) throw;
+        all_read = false;
+      }
+    }
+    if (!all_read) continue;
+    std::vector<FileIndex> snapshots;
+    for (const std::int64_t one : steps) snapshots.push_back(std::move(read.at(one)));
+    return snapshots;
+  }
 }
 
 /// "0.04 to 0.14, 0.25": widths that the stored averages come close to.
@@ -238,9 +272,7 @@ EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double
   std::string run = run_directory;
   while (run.size() > 1 && run.ends_with('/')) run.pop_back();
   const std::string directory = run + "/ema";
-  std::vector<FileIndex> snapshots;
-  for (const std::int64_t one : steps_to_use(run, step, communicator))
-    snapshots.push_back(read_index(directory + "/" + name_of_step(one), communicator));
+  const std::vector<FileIndex> snapshots = snapshots_to_use(run, step, communicator);
   const FileIndex& last = snapshots.back();
   const std::vector<Stored> stored = stored_in(snapshots);
   const optim::EmaMixture mixture = mixture_of(stored, profile, directory);

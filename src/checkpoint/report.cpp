@@ -1,4 +1,5 @@
 #include "lockstep/checkpoint/report.h"
+#include "lockstep/base/names.h"
 
 #include <fmt/format.h>
 
@@ -190,7 +191,7 @@ std::string to_text(const Inspection& inspection) {
       text += fmt::format("/{} {} = {}\n", group.path, name, to_text(value));
   }
   for (const auto& [name, value] : index.provenance)
-    text += fmt::format("/provenance {} = {}\n", name, value);
+    text += fmt::format("/provenance {} = {}\n", on_one_line(name), on_one_line(value));
   return text;
 }
 

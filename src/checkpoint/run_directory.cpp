@@ -1,10 +1,13 @@
 #include "lockstep/checkpoint/run_directory.h"
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
-#include "base/files.h"
+#include "base/output.h"
 #include "checkpoint/digest.h"
 #include "checkpoint/lock.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/comm/agreement.h"
@@ -54,13 +57,38 @@ RunDirectory::RunDirectory(std::string path, comm::Communicator& communicator, d
     make_directories(checkpoints_path());
     remove_file(temporary_path(config_path()));
   });
-  std::uint64_t start = 0;
-  if (lock_) {
-    const std::string holder = lock_->holder().to_text();
-    start = digest_of(holder.data(), holder.size());
+  const std::string holder = communicator_.all_gather_texts(lock_ ? lock_->holder().to_text() : "")[0];
+  mark_ = to_hex(digest_of(holder.data(), holder.size()));
+  check_same_directory(holder);
+}
+
+/// All ranks write checkpoints, so all must see the directory whose lock rank 0 has just taken: a relative
+/// path may lead elsewhere, or to a disk of another machine's own. A network file system may take a moment.
+void RunDirectory::check_same_directory(const std::string& holder) const {
+  comm::together(communicator_, [&] {
+    // Elsewhere a network file system may remember for a minute that nothing was there.
+    const std::vector<int>& node_of_rank = communicator_.topology().node_of_rank;
+    const bool beside = node_of_rank[static_cast<std::size_t>(communicator_.rank())] == node_of_rank[0];
+    const double deadline_s = monotonic_s() + (beside ? 1 : 60);
+    while (communicator_.rank() != 0 && !sees_lock_of(holder)) {
+      if (monotonic_s() > deadline_s) {
+        std::error_code ignored;
+        throw UsageError(
+            "{}: is not the directory that rank 0 sees under this name, seen from {}; give one that all "
+            "ranks share, as an absolute path",
+            path_, std::filesystem::current_path(ignored).string());
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  });
+}
+
+bool RunDirectory::sees_lock_of(const std::string& holder) const {
+  try {
+    return LockHolder::parse(read_text(path_ + "/lock")) == LockHolder::parse(holder);
+  } catch (const DataError&) {  // not there, or not yet
+    return false;
   }
-  communicator_.broadcast(&start, sizeof start, 0);
-  mark_ = to_hex(start);
 }
 
 RunDirectory::~RunDirectory() {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/output.h"
 #include "checkpoint/safetensors.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"

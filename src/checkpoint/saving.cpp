@@ -7,6 +7,7 @@
 
 #include "base/files.h"
 #include "checkpoint/digest.h"
+#include "checkpoint/finite.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/shared_digests.h"
 #include "lockstep/base/clock.h"
@@ -88,6 +89,7 @@ Saving::Saving(std::string path, const Contents& early, comm::Communicator& comm
     index_.path = path_;
   });
   check_same_everywhere(index_, communicator_);
+  first_not_finite_ = index_.tensors.size();
   index_.world_size = communicator_.size();
   index_.created = utc_now();
   lay_out();
@@ -99,8 +101,8 @@ void Saving::lay_out() {
   comm::together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     if (options_.check_may_write) options_.check_may_write();
-    draft_.emplace(temporary_);
     OpenFile file(temporary_, OpenFile::Mode::create_or_truncate);
+    draft_.emplace(temporary_);
     // A file that may not grow to its size is an error of ours here, before it can be one of HDF5's.
     file.truncate(most_file_bytes(index_));
     layout_ = std::make_unique<Layout>(index_);
@@ -207,10 +209,33 @@ void Saving::write(File& file, const Segment& segment) {
   const std::uint64_t into_piece = segment.from - extent.piece.from;
   const std::byte* const data = extent.data + into_piece;
   if (segment.digest) {
-    const std::uint64_t tensor_bytes = index_.tensors[extent.piece.tensor].bytes;
-    *segment.digest = digest_of(data, end_of_block(segment.from / block_bytes, tensor_bytes) - segment.from);
+    const TensorEntry& tensor = index_.tensors[extent.piece.tensor];
+    const std::uint64_t bytes = end_of_block(segment.from / block_bytes, tensor.bytes) - segment.from;
+    *segment.digest = digest_of(data, bytes);
+    if (!options_.allow_non_finite && !all_finite({data, bytes}, tensor.dtype))
+      note_not_finite(extent.piece.tensor);
   }
   file.write_at(extent.piece.offset + into_piece, data, segment.bytes);
+}
+
+void Saving::note_not_finite(std::size_t tensor) {
+  std::size_t first = first_not_finite_;
+  while (tensor < first && !first_not_finite_.compare_exchange_weak(first, tensor)) {
+  }
+}
+
+/// The first tensor of all ranks, so that the error does not depend on who digested what. Collective.
+void Saving::check_finite() const {
+  const std::uint64_t mine = first_not_finite_;
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator_.size()));
+  communicator_.all_gather(&mine, sizeof mine, all.data());
+  const std::uint64_t first = std::ranges::min(all);
+  if (first == index_.tensors.size()) return;
+  throw TrainingError(
+      "{}: not saved: {} holds numbers that are not finite; lower optimizer.lr or set optimizer.clip, and go "
+      "on "
+      "from an earlier checkpoint",
+      path_, index_.tensors[first].path());
 }
 
 template <class File>
@@ -253,6 +278,7 @@ void Saving::write_share_through_mpi() {
 
 void Saving::complete() {
   held_.clear();
+  check_finite();
   const std::vector<std::uint64_t> digests = combine_digests(places_of(index_), digests_, communicator_);
   for (std::size_t t = 0; t < digests.size(); ++t) index_.tensors[t].digest = digests[t];
   index_.digest = root_digest(index_);

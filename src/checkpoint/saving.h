@@ -58,7 +58,7 @@ class Saving {
   void give_up() { begun_ = segments_.size(); }
   /// write_share() through MPI's file calls where there are any. Collective, with one error for all.
   void write_share_through_mpi();
-  /// The digests meet, and the structure is made.
+  /// The digests meet, and the structure is made. TrainingError if there were numbers that are not finite.
   void complete();
   /// On rank 0: adds the structure, syncs, gives the file its name and syncs the directory. Elsewhere
   /// nothing.
@@ -87,6 +87,8 @@ class Saving {
   void write_segments(File& file);
   template <class File>
   void write(File& file, const Segment& segment);
+  void note_not_finite(std::size_t tensor);
+  void check_finite() const;
 
   std::string path_, temporary_;
   comm::Communicator& communicator_;
@@ -99,7 +101,9 @@ class Saving {
   std::vector<std::uint64_t> digests_;  // of the blocks that begin in them
   std::vector<Segment> segments_;
   std::atomic<std::size_t> begun_{0}, done_{0};  // segments
-  std::optional<Draft> draft_;                   // of rank 0, until it is published
+  std::atomic<std::size_t>
+      first_not_finite_;        // tensor, of those digested here; their number if there is none
+  std::optional<Draft> draft_;  // of rank 0, until it is published
 };
 
 }  // namespace lockstep::checkpoint

@@ -4,7 +4,7 @@
 
 #include <sstream>
 
-#include "base/files.h"
+#include "base/output.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::checkpoint {

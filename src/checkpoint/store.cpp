@@ -11,6 +11,7 @@
 
 #include "base/files.h"
 #include "checkpoint/background.h"
+#include "checkpoint/evaluations.h"
 #include "checkpoint/profile_snapshots.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/saving.h"
@@ -82,17 +83,47 @@ Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, com
   comm::together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     remove_drafts(directory_, log_);
+    evaluations_ = std::make_unique<Evaluations>(directory_ + "/evaluations.json", log_);
     if (retention_->metric().empty()) return;
-    for (const std::int64_t step : steps_in(directory_)) {
-      try {
-        const Provenance stored = read_index(directory_ + "/" + name_of_step(step)).provenance;
-        if (const auto metric = stored.find(options_.keep_best); metric != stored.end())
-          retention_->note(step, number_in(metric->second));
-      } catch (const Error&) {  // a broken one is nobody's best
-      }
-    }
+    for (const std::int64_t step : steps_in(directory_))
+      retention_->note(step, metric_of(step, options_.keep_best));
   });
   snapshots_ = std::make_unique<ProfileSnapshots>(run_directory_, communicator_);
+}
+
+/// On rank 0.
+std::optional<double> Store::metric_of(std::int64_t step, const std::string& metric) const {
+  if (const double* const found = evaluations_->find(step, metric)) return *found;
+  try {
+    const Provenance stored = read_index(directory_ + "/" + name_of_step(step)).provenance;
+    if (const auto found = stored.find(metric); found != stored.end()) return number_in(found->second);
+  } catch (const Error&) {  // a broken one is nobody's best
+  }
+  return std::nullopt;
+}
+
+bool Store::knows_metric(std::int64_t step, const std::string& metric) {
+  finish();
+  bool knows = false;
+  comm::together(communicator_, [&] {
+    if (communicator_.rank() == 0) knows = metric_of(step, metric).has_value();
+  });
+  communicator_.broadcast(&knows, sizeof knows, 0);
+  return knows;
+}
+
+void Store::note_metrics(std::int64_t step, const std::map<std::string, double>& metrics) {
+  finish();
+  comm::together(communicator_, [&] {
+    if (communicator_.rank() != 0 || !exists(directory_ + "/" + name_of_step(step))) return;
+    run_directory_.check_held();
+    evaluations_->set(step, metrics);
+    const auto found = metrics.find(options_.keep_best);
+    if (found == metrics.end()) return;
+    retention_->note(step, found->second);
+    link_best();
+    evaluations_->forget(prune(step));
+  });
 }
 
 Store::~Store() {
@@ -126,6 +157,10 @@ Contents Store::completed(std::int64_t step, Contents contents) const {
   return contents;
 }
 
+void Store::note(const Provenance& facts) {
+  for (const auto& [name, value] : facts) provenance_[name] = value;
+}
+
 std::string Store::save_contents(std::int64_t step, Contents contents) {
   finish();
   std::unique_ptr<UnderWay> save = begin(step, completed(step, std::move(contents)));
@@ -148,7 +183,8 @@ std::unique_ptr<Store::UnderWay> Store::begin(std::int64_t step, const Contents&
     save->metric = metric->second;
   const SaveOptions options{.mark = run_directory_.mark(),
                             .check_may_write = [this] { run_directory_.check_held(); },
-                            .io = options_.io};
+                            .io = options_.io,
+                            .allow_non_finite = options_.allow_non_finite};
   if (auto snapshot = snapshots_->begin(contents, options)) save->files.push_back(std::move(snapshot));
   save->files.push_back(
       std::make_unique<Saving>(directory_ + "/" + name_of_step(step), contents, communicator_, options));
@@ -250,7 +286,9 @@ void Store::publish(UnderWay& save) {
   retention_->note(save.step, save.metric);
   link("latest", save.step);
   link_best();
-  prune(save.step);
+  std::vector<std::int64_t> without_file = prune(save.step);
+  without_file.push_back(save.step);  // what is known of it was of a file of an earlier course
+  evaluations_->forget(without_file);
   snapshots_->thin(save.step);
   starts_->forget_up_to(save.step);
   started_from_.reset();
@@ -264,14 +302,17 @@ void Store::link_best() {
   if (const auto best = retention_->best(steps_in(directory_))) link("best", *best);
 }
 
-void Store::prune(std::int64_t newest) {
+std::vector<std::int64_t> Store::prune(std::int64_t newest) {
+  std::vector<std::int64_t> gone;
   for (const std::int64_t step : retention_->to_remove(steps_in(directory_), newest)) {
     try {
       remove_file(directory_ + "/" + name_of_step(step));
+      gone.push_back(step);
     } catch (const Error& error) {
       log_.warning("an old checkpoint stays: {}", error.what());
     }
   }
+  return gone;
 }
 
 }  // namespace lockstep::checkpoint

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "base/files.h"
+#include "checkpoint/evaluations.h"
+#include "checkpoint/gpt2_layout.h"
 #include "checkpoint/load_steps.h"
 #include "checkpoint/profile_snapshots.h"
 #include "checkpoint/starts.h"
@@ -36,6 +38,14 @@ void check_stream(const FileIndex& index, const Stream& stream) {
       (stored.samples % stored.step != 0 || stored.samples / stored.step != stream.samples_per_step))
     refuse("a global batch of", static_cast<double>(stored.samples) / static_cast<double>(stored.step),
            stream.samples_per_step);
+}
+
+/// A file that somebody has given another's name.
+void check_step(const FileIndex& index) {
+  const std::int64_t named = step_in_name(file_name_of(index.path));
+  if (named == index.position.step) return;
+  throw UsageError("{}: holds the state after step {}; give it that step's name back, or remove it",
+                   index.path, index.position.step);
 }
 
 /// Bits of results depend on these; a resume under others is allowed but said. In another
@@ -136,12 +146,15 @@ void Store::load(const std::string& path, const Contents& contents) {
   Request request;
   LoadPlan plan;
   comm::together(communicator_, [&] {
+    check_step(index);
     check_stream(index, options_.stream);
     request = request_for(index, contents, communicator_);
     plan = plan_load(index, request, {.strict = options_.strict, .narrow = options_.narrow});
   });
   reading([&] { read_tensors(index, plan.pairs, contents.backend, communicator_); });
   comm::together(communicator_, [&] { finish_load(plan, request.contents); });
+  if (const auto layout = index.provenance.find(weights_layout_key); layout != index.provenance.end())
+    note({*layout});
   for (std::string& warning : changed_surroundings(index, provenance_))
     plan.warnings.push_back(std::move(warning));
   if (communicator_.rank() == 0) {
@@ -166,6 +179,7 @@ void Store::started_from(std::int64_t step, const std::vector<std::string>& brok
       link("latest", step);
       link_best();
     }
+    evaluations_->forget_after(step);
     started_in_vain();  // by an earlier call
     starts_->add(step);
     started_from_ = step;

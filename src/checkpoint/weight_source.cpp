@@ -13,6 +13,7 @@
 
 #include "base/files.h"
 #include "checkpoint/cast.h"
+#include "checkpoint/live_file.h"
 #include "checkpoint/load_steps.h"
 #include "checkpoint/metadata_keys.h"
 #include "checkpoint/safetensors.h"
@@ -38,7 +39,7 @@ std::vector<std::string> weight_groups(const FileIndex& index) {
 class CheckpointSource final : public WeightSource {
  public:
   CheckpointSource(FileIndex index, const std::string& group)
-      : WeightSource(index.path), index_(std::move(index)), file_(path_, OpenFile::Mode::read) {
+      : WeightSource(index.path), index_(std::move(index)) {
     group_ = group.empty() ? index_.default_weights() : group;
     tensors_ = stored_tensors(index_);
     if (std::ranges::any_of(tensors_, [&](const StoredTensor& tensor) { return tensor.group == group_; }))
@@ -49,14 +50,13 @@ class CheckpointSource final : public WeightSource {
   }
 
   void read(std::size_t tensor, std::span<std::byte> out) const override {
-    read_elements(file_, index_.tensors.at(tensor), out.data());
+    read_elements(*index_.file, index_.tensors.at(tensor), out.data());
   }
   Position position() const override { return index_.position; }
   const FileIndex* index() const override { return &index_; }
 
  private:
   FileIndex index_;
-  OpenFile file_;
 };
 
 /// Of the arrays at a file's root: images or tokens to learn from, as `prepare` writes them?
@@ -145,23 +145,20 @@ class SafetensorsSource final : public WeightSource {
 enum class Format : std::uint8_t { checkpoint, arrays, safetensors };
 
 Format format_of(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) return Format::checkpoint;  // reading its index says more
-  {
-    const OpenFile file(path, OpenFile::Mode::read);
+  return read_live(path, [&](const std::shared_ptr<const OpenFile>& open) {
     std::array<char, 9> start{};
-    if (file.size() == 0) throw DataError("{}: is empty", path);
-    file.read_at(0, start.data(), std::min<std::uint64_t>(start.size(), file.size()));
+    if (open->size() == 0) throw DataError("{}: is empty", path);
+    open->read_at(0, start.data(), std::min<std::uint64_t>(start.size(), open->size()));
     if (path.ends_with(".safetensors") || start[8] == '{') return Format::safetensors;
     if (std::string_view(start.data(), 4) == "PK\3\4")
       throw DataError(
           "{}: is a zip archive, as torch.save writes: save it from Python with safetensors or h5py", path);
-  }
-  const hdf5::File file = hdf5::File::open(path);
-  const bool is_checkpoint = file.has_attribute("format") &&
-                             file.attribute_type("format") == hdf5::ElementType::text &&
-                             file.text_attribute("format") == "lockstep";
-  return is_checkpoint ? Format::checkpoint : Format::arrays;
+    const hdf5::File file = hdf5::File::open(open->path());
+    const bool is_checkpoint = file.has_attribute("format") &&
+                               file.attribute_type("format") == hdf5::ElementType::text &&
+                               file.text_attribute("format") == "lockstep";
+    return is_checkpoint ? Format::checkpoint : Format::arrays;
+  });
 }
 
 }  // namespace
@@ -170,9 +167,9 @@ bool is_safetensors(const std::string& path) {
   std::array<char, 9> start{};
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return false;
-  const OpenFile file(path, OpenFile::Mode::read);
-  if (file.size() < start.size()) return false;
-  file.read_at(0, start.data(), start.size());
+  const std::shared_ptr<const OpenFile> file = open_live(path);
+  if (file->size() < start.size()) return false;
+  file->read_at(0, start.data(), start.size());
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, start.data(), sizeof header_bytes);
   return header_bytes <= most_safetensors_header_bytes && start[8] == '{';
@@ -203,14 +200,17 @@ std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::s
   FileIndex index;
   if (format == Format::checkpoint) index = read_index(path, communicator);
   std::unique_ptr<WeightSource> source;
+  const std::string asked = group.empty() ? "model" : group;
   comm::together(communicator, [&] {
-    if (format == Format::checkpoint) source = std::make_unique<CheckpointSource>(std::move(index), group);
-    if (format == Format::arrays)
-      source = std::make_unique<ArraySource>(path, group.empty() ? "model" : group);
-    if (format == Format::safetensors)
-      source = std::make_unique<SafetensorsSource>(path, group.empty() ? "model" : group);
+    if (format == Format::checkpoint) source = open_weights(std::move(index), group);
+    if (format == Format::arrays) source = std::make_unique<ArraySource>(path, asked);
+    if (format == Format::safetensors) source = std::make_unique<SafetensorsSource>(path, asked);
   });
   return source;
+}
+
+std::unique_ptr<WeightSource> open_weights(FileIndex index, const std::string& group) {
+  return std::make_unique<CheckpointSource>(std::move(index), group);
 }
 
 void read_as(const WeightSource& source, const StoredTensor& stored, std::size_t tensor,

@@ -51,6 +51,8 @@ class WeightSource {
 /// file, and if the group does not exist.
 std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& group,
                                            comm::Communicator& communicator);
+/// A checkpoint whose index has been read. Not collective.
+std::unique_ptr<WeightSource> open_weights(FileIndex index, const std::string& group);
 
 /// The elements of a stored tensor, transposed if it is marked so, in the type of `target`, whose number of
 /// elements they have. DataError as read(), and if a number is beyond that type.

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "checkpoint/finite.h"
+#include "checkpoint/gpt2_layout.h"
 #include "checkpoint/gpt2_names.h"
 #include "checkpoint/load_steps.h"
 #include "checkpoint/weight_source.h"
@@ -49,6 +50,73 @@ bool holds_the_same(const WeightSource& source, const Gpt2Adoption::Tie& tie) {
   return a == b;
 }
 
+/// The larger ResNets differ from those here in every block: a list of all their names would say no more.
+void check_no_bottlenecks(const std::string& path, std::span<const StoredTensor> stored,
+                          std::span<const NamedTensor> wanted, const Fit& fit) {
+  constexpr std::string_view third = "layer1.0.conv3.weight", second = "layer1.0.conv2.weight";
+  const auto is = [](std::string_view name) {
+    return [name](const auto& tensor) { return strip_wrapper_prefix(tensor.name) == name; };
+  };
+  if (fit.problems.empty() || std::ranges::none_of(stored, is(third)) ||
+      std::ranges::none_of(wanted, is(second)) || std::ranges::any_of(wanted, is(third)))
+    return;
+  throw DataError(
+      "{}: bottleneck blocks (resnet50/101/152) are not known, and it holds them ({}); take the "
+      "weights of a resnet18 or resnet34",
+      path, third);
+}
+
+bool holds(const WeightSource& source, std::size_t tensor, const Tensor& values) {
+  const std::vector<std::int64_t>& shape = source.tensors()[tensor].shape;
+  if (!std::ranges::equal(shape, values.shape().extents())) return false;
+  std::vector<std::byte> elements(source.bytes_of(tensor));
+  if (elements.size() != values.bytes()) return false;
+  source.read(tensor, elements);
+  return std::memcmp(elements.data(), values.raw(), elements.size()) == 0;
+}
+
+/// What all masks of one name have for their type, if each block has one, and they are what GPT-2's are.
+template <class Make>
+std::optional<DType> mask_type(const WeightSource& source, const std::vector<StoredTensor>& stored,
+                               const Gpt2Adoption& gpt2, std::string_view end, std::size_t blocks,
+                               const Make& make) {
+  std::optional<Tensor> expected;
+  std::size_t found = 0;
+  for (const std::size_t i : gpt2.masks) {
+    if (!stored[i].name.ends_with(end)) continue;
+    if (!expected) {
+      const std::optional<DType> dtype = gpt2_mask_dtype(stored[i].dtype);
+      if (!dtype) return std::nullopt;
+      expected = make(*dtype);
+    }
+    if (stored[i].dtype != to_string(expected->dtype()) || !holds(source, i, *expected)) return std::nullopt;
+    ++found;
+  }
+  return found > 0 && found == blocks ? std::optional(expected->dtype()) : std::nullopt;
+}
+
+/// What is to be remembered of the file's layout, for the way back.
+std::string layout_of(const WeightSource& source, const std::vector<StoredTensor>& stored,
+                      const Gpt2Adoption& gpt2) {
+  if (const FileIndex* const index = source.index(); index && !gpt2.layout) {
+    const auto recorded = index->provenance.find(weights_layout_key);
+    return recorded == index->provenance.end() ? "" : recorded->second;
+  }
+  if (!gpt2.layout) return {};
+  Gpt2Layout layout = *gpt2.layout;
+  std::int64_t positions = 0;
+  std::size_t blocks = 0;
+  for (const StoredTensor& tensor : stored) {
+    if (tensor.group != source.group()) continue;
+    if (tensor.name.ends_with("wpe.weight") && !tensor.shape.empty()) positions = tensor.shape[0];
+    blocks += tensor.name.ends_with("attn.c_attn.weight");
+  }
+  layout.mask = mask_type(source, stored, gpt2, ".attn.bias", blocks,
+                          [&](DType dtype) { return gpt2_mask(positions, dtype); });
+  layout.masked_bias = mask_type(source, stored, gpt2, ".attn.masked_bias", blocks, gpt2_masked_bias_of);
+  return to_text(layout);
+}
+
 /// Fills `report` with what is to be said; throws what is an error.
 Fit plan(const WeightSource& source, std::vector<StoredTensor>& stored, const Demand& demand,
          const LoadOptions& options, LoadReport& report) {
@@ -60,7 +128,10 @@ Fit plan(const WeightSource& source, std::vector<StoredTensor>& stored, const De
     result.problems.push_back(
         "lm_head.weight differs from the embedding transformer.wte.weight, which is this model's head, too");
   }
+  check_no_bottlenecks(source.path(), stored, demand.own, result);
   check_or_warn(source.path(), result, options, report.warnings);
+  if (std::string layout = layout_of(source, stored, gpt2); !layout.empty())
+    report.provenance[weights_layout_key] = std::move(layout);
   if (!gpt2.notes.empty())
     report.notes.push_back(
         fmt::format("{}: GPT-2 as Hugging Face stores it: {}", source.path(), fmt::join(gpt2.notes, "; ")));
@@ -99,12 +170,10 @@ void check_finite(const std::string& path, const ModelState& model, const LoadOp
   }
 }
 
-}  // namespace
-
-LoadReport load_weights(const std::string& path, const ModelState& model, comm::Communicator& communicator,
-                        const std::string& group, const LoadOptions& options) {
+LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& model,
+                     comm::Communicator& communicator, const LoadOptions& options) {
   for (const Param* param : model.params) param->settle();
-  std::unique_ptr<WeightSource> source = open_weights(path, group, communicator);
+  const std::string path = source->path();
   LoadReport report;
   report.index.path = path;
   if (source->index()) report.index = *source->index();
@@ -125,6 +194,20 @@ LoadReport load_weights(const std::string& path, const ModelState& model, comm::
     check_finite(path, model, options, report);
   });
   return report;
+}
+
+}  // namespace
+
+LoadReport load_weights(const std::string& path, const ModelState& model, comm::Communicator& communicator,
+                        const std::string& group, const LoadOptions& options) {
+  return load_from(open_weights(path, group, communicator), model, communicator, options);
+}
+
+LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::Communicator& communicator,
+                        const std::string& group, const LoadOptions& options) {
+  std::unique_ptr<WeightSource> source;
+  comm::together(communicator, [&] { source = open_weights(index, group); });
+  return load_from(std::move(source), model, communicator, options);
 }
 
 }  // namespace lockstep::checkpoint

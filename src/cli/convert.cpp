@@ -26,6 +26,7 @@ DType parse_dtype(const std::string& text) {
 checkpoint::Weights fitted(const std::string& in, const std::string& group, const std::string& config_path,
                            bool narrow, const Log& log) {
   const train::Config config = train::read_config(config_path, {});
+  train::check_beside(in, config);
   const std::unique_ptr<models::Model> model = train::build_model(config);
   const std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
   const checkpoint::LoadReport report =
@@ -38,7 +39,8 @@ checkpoint::Weights fitted(const std::string& in, const std::string& group, cons
   for (const Buffer* buffer : state.buffers) weights.tensors.push_back({buffer->name, buffer->value});
   weights.position = report.index.position;
   weights.config = train::to_text(config);
-  weights.provenance = {{"converted_from", in}};
+  weights.provenance = report.provenance;
+  weights.provenance["converted_from"] = in;
   if (group.starts_with("ema/")) weights.provenance["converted_weights"] = group;
   return weights;
 }
@@ -49,6 +51,12 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   const std::string group = weights_option ? weights_group(*weights_option) : "";
   std::optional<DType> dtype;
   if (values.count("dtype")) dtype = parse_dtype(values["dtype"].as<std::string>());
+  std::optional<checkpoint::WeightsLayout> layout;
+  if (values.count("layout")) {
+    layout = checkpoint::weights_layout_named(values["layout"].as<std::string>());
+    if (!out.ends_with(".safetensors"))
+      throw UsageError("--layout is for a .safetensors file; {} is to be a checkpoint", out);
+  }
   std::vector<std::string> inputs{in};
   if (const std::optional<std::string> config = given(values, "config")) inputs.push_back(*config);
   checkpoint::check_writable(out, values.count("force") > 0, inputs);
@@ -58,6 +66,7 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
                              : checkpoint::read_weights(in, group);
   for (const std::string& note : weights.notes) log.info("{}", note);
   if (dtype) checkpoint::cast_floats(weights, *dtype);
+  if (out.ends_with(".safetensors")) checkpoint::arrange(weights, layout, in);
   checkpoint::write_weights(out, weights, values.count("force") > 0);
   std::int64_t elements = 0;
   for (const checkpoint::NamedTensor& tensor : weights.tensors) elements += tensor.value.numel();
@@ -74,12 +83,17 @@ ExitCode convert(Session& session, const Arguments& arguments) {
                     "a checkpoint: inspect, verify, diff and train.init read it. With --config it\n"
                     "fits that configuration's model, and eval and generate read it, too; a gpt then\n"
                     "takes what Hugging Face's GPT-2 stores (names without transformer., matrices\n"
-                    "stored [in, out], masks, tied head).");
+                    "stored [in, out], masks, tied head), and a config.json beside it must fit.\n"
+                    "Weights that came so go back so: OUT.safetensors then has the names and the\n"
+                    "matrices of the file they came from, also after training.");
   options.add()(
       "weights", po::value<std::string>(),
       "model, ema/RATE or ema/sigma_rel=S, with the buffers an average lacks; default: model, or the "
       "average of a file without one");
   options.add()("dtype", po::value<std::string>(), "store floating-point numbers as float32 or bf16");
+  options.add()("layout", po::value<std::string>(),
+                "names and matrices of OUT.safetensors: lockstep, or huggingface, of a gpt only, as "
+                "GPT2LMHeadModel takes them; default: as in the file that the weights came from");
   options.add()("config", po::value<std::string>(), "a configuration, stored with the weights");
   options.add()("force", "replace OUT if it is there already");
   options.positional("file", 2);

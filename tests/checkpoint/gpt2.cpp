@@ -6,7 +6,9 @@
 #include "checkpoint/sample.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/convert.h"
+#include "lockstep/checkpoint/gpt2_config.h"
 #include "lockstep/checkpoint/load.h"
+#include "lockstep/checkpoint/store.h"
 #include "lockstep/models/registry.h"
 
 namespace lockstep::test {
@@ -151,6 +153,149 @@ BOOST_FIXTURE_TEST_CASE(another_size_is_refused_with_the_shapes_of_the_file, Gpt
                "transformer.h.0.attn.c_proj.weight is [8, 7], to be transposed, in the file, [8, 8] here"));
 }
 
+/// The masks that GPT-2 has: ones up to the diagonal, and -10000.
+std::vector<lc::NamedTensor> with_true_masks(std::vector<lc::NamedTensor> tensors) {
+  for (lc::NamedTensor& tensor : tensors) {
+    float* const values = tensor.value.data<float>();
+    if (tensor.name.ends_with("attn.masked_bias")) *values = -1e4f;
+    if (!tensor.name.ends_with(".attn.bias")) continue;
+    for (std::int64_t i = 0; i < context * context; ++i) values[i] = i % context <= i / context ? 1.0f : 0.0f;
+  }
+  return tensors;
+}
+
+/// The same names with the same bits, in any order.
+void check_same(const std::vector<lc::NamedTensor>& expected, const std::vector<lc::NamedTensor>& found) {
+  std::map<std::string, Tensor> by_name;
+  for (const lc::NamedTensor& tensor : found) by_name[tensor.name] = tensor.value;
+  BOOST_TEST(found.size() == expected.size());
+  for (const lc::NamedTensor& tensor : expected) {
+    BOOST_TEST_REQUIRE(by_name.contains(tensor.name), tensor.name);
+    const Tensor& other = by_name[tensor.name];
+    BOOST_TEST((other.shape() == tensor.value.shape() && other.dtype() == tensor.value.dtype()), tensor.name);
+    BOOST_TEST(std::memcmp(other.raw(), tensor.value.raw(), other.bytes()) == 0, tensor.name);
+  }
+}
+
+/// As `convert FILE x.h5 --config`, then `convert x.h5 y.safetensors`.
+struct ThereAndBack : Gpt {
+  std::vector<lc::NamedTensor> of(const std::vector<lc::NamedTensor>& tensors,
+                                  std::optional<lc::WeightsLayout> layout = {}) {
+    const lc::LoadReport report = load(tensors);
+    lc::Weights weights;
+    for (const Param* param : model->state().params) weights.tensors.push_back({param->name, param->value});
+    weights.provenance = report.provenance;
+    const std::string checkpoint = folder.file("x.h5"), file = folder.file("y.safetensors");
+    lc::write_weights(checkpoint, weights, true);
+    return back(checkpoint, file, layout);
+  }
+  static std::vector<lc::NamedTensor> back(const std::string& checkpoint, const std::string& file,
+                                           std::optional<lc::WeightsLayout> layout = {}) {
+    lc::Weights read = lc::read_weights(checkpoint);
+    lc::arrange(read, layout, checkpoint);
+    lc::write_weights(file, read, true);
+    return lc::read_weights(file).tensors;
+  }
+};
+
+BOOST_FIXTURE_TEST_CASE(what_came_from_hugging_face_goes_back_bit_by_bit_under_the_names_it_had,
+                        ThereAndBack) {
+  for (const std::string prefix : {"", "transformer.", "module.transformer."}) {
+    std::vector<lc::NamedTensor> tensors = with_true_masks(hugging_face(prefix));
+    check_same(tensors, of(tensors));
+    tensors.push_back({"lm_head.weight", counting({vocab, channels}, 1000)});  // the embedding's numbers
+    check_same(tensors, of(tensors));
+    tensors.erase(tensors.begin());  // the head alone
+    check_same(tensors, of(tensors));
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(masks_that_are_not_gpt2s_are_left_out_on_the_way_back, ThereAndBack) {
+  const std::vector<lc::NamedTensor> tensors = hugging_face("");
+  std::vector<lc::NamedTensor> weights;
+  for (const lc::NamedTensor& tensor : tensors)
+    if (!tensor.name.ends_with(".attn.bias") && !tensor.name.ends_with(".masked_bias"))
+      weights.push_back(tensor);
+  check_same(weights, of(tensors));
+}
+
+BOOST_FIXTURE_TEST_CASE(the_layout_can_be_asked_for_whatever_the_weights_came_from, ThereAndBack) {
+  std::vector<lc::NamedTensor> own;
+  for (const Param* param : model->state().params)
+    own.push_back({param->name, counting(param->value.shape(), static_cast<int>(1000 * own.size()))});
+  check_same(own, of(own));
+  check_same(own, of(own, lc::WeightsLayout::lockstep));
+  const std::vector<lc::NamedTensor> there = of(own, lc::WeightsLayout::huggingface);
+  load(there);
+  for (const lc::NamedTensor& tensor : own)
+    BOOST_TEST(std::memcmp(values(tensor.name), tensor.value.raw(), tensor.value.bytes()) == 0, tensor.name);
+  const auto c_attn = std::ranges::find(there, "transformer.h.0.attn.c_attn.weight", &lc::NamedTensor::name);
+  BOOST_TEST_REQUIRE((c_attn != there.end()));
+  BOOST_TEST((c_attn->value.shape() == Shape{channels, 3 * channels}));
+  for (const lc::NamedTensor& tensor : of(hugging_face(""), lc::WeightsLayout::lockstep))
+    BOOST_TEST(tensor.name.starts_with("transformer."), tensor.name);
+}
+
+BOOST_FIXTURE_TEST_CASE(the_layout_of_others_is_refused_for_weights_that_cannot_have_it, ThereAndBack) {
+  lc::Weights weights;
+  weights.tensors = {{"net.0.weight", counting({3, 4}, 1)}};
+  BOOST_CHECK_EXCEPTION(lc::arrange(weights, lc::WeightsLayout::huggingface, "mlp.h5"), UsageError,
+                        mentions("mlp.h5: its weights are no gpt's"));
+  lc::arrange(weights, {}, "mlp.h5");
+  weights.tensors = hugging_face("");
+  BOOST_CHECK_EXCEPTION(lc::arrange(weights, lc::WeightsLayout::lockstep, "a.safetensors"), UsageError,
+                        mentions("a.safetensors: ", "give --config"));
+  lc::arrange(weights, lc::WeightsLayout::huggingface, "a.safetensors");
+  check_same(hugging_face(""), weights.tensors);
+  BOOST_CHECK_EXCEPTION(lc::weights_layout_named("keras"), UsageError, mentions("'keras' is neither"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_run_that_began_there_and_was_resumed_records_the_layout_still, ThereAndBack) {
+  const std::vector<lc::NamedTensor> tensors = with_true_masks(hugging_face(""));
+  const lc::LoadReport report = load(tensors);
+  {
+    lc::Store store(folder.file("run"), *self);
+    store.note(report.provenance);
+    store.save(1, model->state());
+  }
+  std::string newest;
+  {
+    lc::Store store(folder.file("run"), *self);
+    store.resume(model->state());
+    newest = store.save(2, model->state());
+  }
+  check_same(tensors, back(newest, folder.file("z.safetensors")));
+  // And a run that begins at its weights.
+  const auto other = models::make_model(
+      {.name = "gpt", .layers = layers, .heads = 2, .channels = channels, .context = context, .vocab = vocab},
+      2);
+  BOOST_TEST((lc::load_weights(newest, *other, *self).provenance == report.provenance));
+}
+
+BOOST_FIXTURE_TEST_CASE(config_json_beside_weights_must_be_of_this_model, Gpt) {
+  const lc::Gpt2Sizes sizes{
+      .heads = 2, .layers = layers, .channels = channels, .context = context, .vocab = vocab};
+  const std::string weights = folder.file("model.safetensors"), config = folder.file("config.json");
+  BOOST_CHECK_NO_THROW(lc::check_gpt2_config(weights, sizes));  // there is none
+  const auto refused = [&](const std::string& text, const char* what) {
+    write_bytes(config, text);
+    BOOST_CHECK_EXCEPTION(lc::check_gpt2_config(weights, sizes), UsageError,
+                          mentions("/config.json: ", what));
+    BOOST_CHECK_NO_THROW(lc::check_gpt2_config(folder.file("model.h5"), sizes));
+  };
+  refused(R"({"n_head": 4, "n_layer": 2})", "n_head is \"4\", but model.heads is 2");
+  refused(R"({"n_layer": 12})", "n_layer is \"12\", but model.layers is 2");
+  refused(R"({"n_embd": 768})", "n_embd is \"768\", but model.channels is 8");
+  refused(R"({"n_positions": 1024})", "n_positions is \"1024\", but model.context is 5");
+  refused(R"({"vocab_size": "eleven"})", "vocab_size is \"eleven\", but model.vocab is 11");
+  refused(R"({"model_type": "llama"})", "model_type is \"llama\", but a gpt takes gpt2");
+  refused("[1, 2", "is no JSON object");
+  refused("\xff\xfe", "is no JSON object");
+  write_bytes(config, R"({"model_type": "gpt2", "n_head": 2, "n_layer": 2, "n_embd": 8, "n_positions": 5,
+                         "vocab_size": 11, "activation_function": "gelu_new"})");
+  BOOST_CHECK_NO_THROW(lc::check_gpt2_config(weights, sizes));
+}
+
 BOOST_FIXTURE_TEST_CASE(a_model_that_is_no_gpt_sees_no_gpt_names, Gpt) {
   const auto mlp = models::make_model({.name = "mlp", .sizes = {4, 3}}, 1);
   lc::Weights weights;
@@ -158,6 +303,18 @@ BOOST_FIXTURE_TEST_CASE(a_model_that_is_no_gpt_sees_no_gpt_names, Gpt) {
   lc::write_weights(folder.file("a.safetensors"), weights);
   BOOST_CHECK_EXCEPTION(lc::load_weights(folder.file("a.safetensors"), *mlp, *self), DataError,
                         mentions("missing: net.0.weight, net.0.bias", "h.0.attn.bias"));
+}
+
+BOOST_FIXTURE_TEST_CASE(bottleneck_blocks_are_named_in_place_of_all_their_tensors, Gpt) {
+  const auto resnet = models::make_model(
+      {.name = "resnet", .blocks = {1, 1}, .width = 4, .in_channels = 3, .classes = 10}, 1);
+  lc::Weights weights;
+  for (const char* name :
+       {"conv1.weight", "layer1.0.conv1.weight", "layer1.0.conv2.weight", "layer1.0.conv3.weight"})
+    weights.tensors.push_back({std::string("module.") + name, counting({4, 3, 1, 1}, 0)});
+  lc::write_weights(folder.file("resnet50.safetensors"), weights);
+  BOOST_CHECK_EXCEPTION(lc::load_weights(folder.file("resnet50.safetensors"), *resnet, *self), DataError,
+                        mentions("resnet50.safetensors: bottleneck blocks (resnet50/101/152) are not known"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

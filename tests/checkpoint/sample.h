@@ -41,14 +41,24 @@ class SharedFolder {
   std::string path_;
 };
 
-/// Fills with bytes that depend on the seed and the name only. Any bit pattern is a number to a checkpoint.
-inline void fill(const checkpoint::NamedTensor& tensor, std::uint64_t seed) {
+/// Fills with bytes that depend on the seed and the name only.
+inline void fill_with_any_bits(const checkpoint::NamedTensor& tensor, std::uint64_t seed) {
   const Random random({.seed = seed, .purpose = purpose_of(tensor.name)});
   auto* bytes = static_cast<unsigned char*>(tensor.value.raw());
   for (std::size_t i = 0; i < tensor.value.bytes(); i += 16) {
     const auto words = random.block(i / 16);
     std::memcpy(bytes + i, words.data(), std::min<std::size_t>(16, tensor.value.bytes() - i));
   }
+}
+
+/// The same, but for a bit of the exponent that is never set: all numbers are finite.
+inline void fill(const checkpoint::NamedTensor& tensor, std::uint64_t seed) {
+  fill_with_any_bits(tensor, seed);
+  const DType dtype = tensor.value.dtype();
+  if (dtype == DType::int64 || dtype == DType::int32 || dtype == DType::uint8) return;
+  auto* bytes = static_cast<unsigned char*>(tensor.value.raw());
+  const std::size_t step = bytes_of(dtype);
+  for (std::size_t last = step - 1; last < tensor.value.bytes(); last += step) bytes[last] &= 0xbf;
 }
 
 inline void fill(const checkpoint::Contents& contents, std::uint64_t seed) {

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <fstream>
 
 #include "checkpoint/sample.h"
 #include "lockstep/autograd/gradient_sink.h"
@@ -358,6 +360,63 @@ BOOST_FIXTURE_TEST_CASE(a_checkpoint_that_two_starts_got_no_further_from_is_pass
   BOOST_TEST(start(true, 30) == 20);
   BOOST_TEST(start(false) == 30);
   BOOST_TEST(!std::filesystem::exists(checkpoints + "/starts"));
+}
+
+BOOST_FIXTURE_TEST_CASE(the_best_is_chosen_when_an_evaluation_ends_from_a_record_beside_the_checkpoints,
+                        Run) {
+  Training training;
+  const lc::StoreOptions options{.keep = 1, .keep_best = "eval_loss"};
+  {
+    lc::Store store(run, world, options);
+    store.save(100, training.state);
+    store.note_metrics(100, {{"eval_loss", 0.5}, {"eval_accuracy", 0.75}});
+    BOOST_TEST(store.knows_metric(100, "eval_accuracy"));
+    store.save(200, training.state);
+    BOOST_TEST(!store.knows_metric(200, "eval_loss"));
+    store.note_metrics(200, {{"eval_loss", 0.75}});
+  }
+  world.barrier();
+  BOOST_TEST(std::filesystem::read_symlink(checkpoints + "/best") == "step-000000100.h5");
+  lc::Store store(run, world, options);
+  BOOST_TEST(store.knows_metric(100, "eval_loss"));
+  store.save(300, training.state);
+  store.note_metrics(300, {{"eval_loss", 0.25}});
+  BOOST_TEST(std::filesystem::read_symlink(checkpoints + "/best") == "step-000000300.h5");
+  BOOST_TEST(names_in(checkpoints) == (Names{"best", "evaluations.json", "latest", "step-000000300.h5"}),
+             boost::test_tools::per_element());
+  store.save(300, training.state);  // another file, which nobody has judged
+  BOOST_TEST(!store.knows_metric(300, "eval_loss"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_record_of_evaluations_that_is_none_is_said_and_made_again, Run) {
+  Training training;
+  lc::Store(run, world).save(100, training.state);
+  for (const char* const text : {"", "{", "[1]", "{\"x\": {}}", "{\"100\": 3}", "null"}) {
+    if (first) std::ofstream(checkpoints + "/evaluations.json") << text;
+    world.barrier();
+    lc::Store store(run, world, {.keep_best = "eval_loss"});
+    BOOST_TEST(!store.knows_metric(100, "eval_loss"), text);
+    store.note_metrics(100, {{"eval_loss", 0.5}});
+    BOOST_TEST(store.knows_metric(100, "eval_loss"), text);
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(a_metric_that_is_not_finite_is_known_and_takes_nothing_from_the_others, Run) {
+  Training training;
+  const lc::StoreOptions options{.keep = 1, .keep_best = "eval_accuracy"};
+  {
+    lc::Store store(run, world, options);
+    store.save(100, training.state);
+    store.note_metrics(100, {{"eval_loss", NAN}, {"eval_accuracy", 0.75}});
+    store.save(200, training.state);
+    store.note_metrics(200, {{"eval_loss", INFINITY}, {"eval_accuracy", NAN}});
+  }
+  world.barrier();
+  lc::Store store(run, world, options);
+  BOOST_TEST(store.knows_metric(200, "eval_loss"));
+  store.save(300, training.state);
+  store.note_metrics(300, {{"eval_accuracy", 0.5}});
+  BOOST_TEST(std::filesystem::read_symlink(checkpoints + "/best") == "step-000000100.h5");
 }
 
 BOOST_FIXTURE_TEST_CASE(the_best_by_a_metric_is_kept_and_linked_and_known_to_the_next_start, Run) {

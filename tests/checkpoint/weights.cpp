@@ -186,7 +186,7 @@ BOOST_FIXTURE_TEST_CASE(parameters_that_are_not_finite_are_no_start_unless_asked
     model.mean.value.data<float>()[0] = in_mean;
     lc::Contents contents;
     lc::add(contents, model);
-    lc::save_file(path, contents, world);
+    lc::save_file(path, contents, world, {.allow_non_finite = true});
   };
   constexpr float infinite = std::numeric_limits<float>::infinity();
   save(std::numeric_limits<float>::quiet_NaN(), 0);

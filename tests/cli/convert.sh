@@ -224,6 +224,35 @@ ours, numpy = json.load(open("gpt2.json"))["loss"], float(open("numpy.txt").read
 print("GPT-2: loss", ours, "NumPy", numpy)
 assert abs(ours - numpy) < 1e-5 * numpy, (ours, numpy)' || fail "GPT-2 computes something else"
 "$LOCKSTEP" train gpt.ini --run gpt --set train.init=gpt2.safetensors >log 2>&1 || fail "train.init=gpt2.safetensors: $(tail -n 2 log)"
+
+# And back: the same tensors under the same names, also of a run that began there, whatever is done in between.
+"$LOCKSTEP" convert gpt2.h5 copy.h5 >/dev/null || fail "a copy of gpt2.h5"
+"$LOCKSTEP" convert copy.h5 again.safetensors >/dev/null || fail "convert to Hugging Face's layout"
+"$LOCKSTEP" train gpt.ini --run gpt --set train.init=gpt2.safetensors --set train.steps=2 >log 2>&1 || fail "extending the run: $(tail -n 2 log)"
+"$LOCKSTEP" convert gpt/checkpoints/latest trained.safetensors >/dev/null || fail "convert of a trained GPT-2"
+"$LOCKSTEP" convert gpt2.h5 own.safetensors --layout lockstep >/dev/null || fail "--layout lockstep"
+"$LOCKSTEP" convert trained.safetensors trained.h5 --config gpt.ini >/dev/null || fail "convert of a trained GPT-2, back"
+$python - <<'PY' || fail "Hugging Face's layout is not what it was"
+import numpy as np, tensors as t
+first, again, trained = (t.read(name + ".safetensors")[0] for name in ("gpt2", "again", "trained"))
+t.same(first, again)
+assert {name: values.shape for name, values in first.items()} == {name: values.shape for name, values in trained.items()}
+assert not np.array_equal(first["wte.weight"], trained["wte.weight"]), "it was not trained"
+own = t.read("own.safetensors")[0]
+t.same(own, t.group("gpt2.h5", "model"))
+assert np.array_equal(own["transformer.h.1.attn.c_proj.weight"], first["h.1.attn.c_proj.weight"].T)
+t.same(t.group("trained.h5", "model"), t.group("gpt/checkpoints/latest", "model"))
+PY
+
+# config.json beside the weights says what they do not.
+mkdir hub
+cp gpt2.safetensors hub/model.safetensors
+echo '{"model_type": "gpt2", "n_head": 2, "n_layer": 2, "n_embd": 16, "n_positions": 12, "vocab_size": 50}' >hub/config.json
+"$LOCKSTEP" convert hub/model.safetensors hub.h5 --config gpt.ini >/dev/null 2>log || fail "a config.json that fits: $(cat log)"
+sed -i 's/"n_head": 2/"n_head": 4/' hub/config.json
+ranks 1 train gpt.ini --run hub-run --set train.init=hub/model.safetensors >out.log 2>err.log
+[ $? -eq 2 ] || fail "a run begins at weights with other heads: $(cat err.log)"
+one_error "train.init with a config.json of other heads" 'hub/config.json: n_head is "4", but model.heads is 2'
 "$LOCKSTEP" convert wide.safetensors wide.h5 --config gpt.ini --dtype float32 >/dev/null 2>log || fail "float64: $(cat log)"
 expect_same wide.h5 gpt2.h5
 
@@ -243,8 +272,13 @@ refused 2 "the file to read and the file to make are needed" model.safetensors
 refused 2 "back.h5: is there already; --force replaces it" model.safetensors back.h5
 refused 2 "weights.pt: end its name with .h5 or .safetensors" back.h5 weights.pt
 refused 2 "there is no directory none" back.h5 none/a.safetensors
-refused 2 "are the same file" $checkpoint "$(readlink -f $checkpoint)" --force
+refused 2 "is read to make it, so it is never replaced" $checkpoint "$(readlink -f $checkpoint)" --force
 refused 2 "is neither model nor ema/RATE" back.h5 a.safetensors --weights optimizer
+refused 2 "hub/config.json: n_head is \"4\", but model.heads is 2" hub/model.safetensors a.h5 --config gpt.ini
+refused 2 "'keras' is neither lockstep nor huggingface" back.h5 a.safetensors --layout keras
+refused 2 "layout is for a .safetensors file; a.h5 is to be a checkpoint" gpt2.h5 a.h5 --layout huggingface
+refused 2 "back.h5: its weights are no gpt's" back.h5 a.safetensors --layout huggingface
+refused 2 "gpt2.safetensors: its matrices are stored as Hugging Face's GPT-2 has them; give --config" gpt2.safetensors a.safetensors --layout lockstep
 refused 2 "is neither float32 nor bf16" back.h5 a.safetensors --dtype int8
 refused 3 "holds no weights 'ema/0.5', but model, ema/0.9" $checkpoint a.safetensors --weights ema/0.5
 refused 3 "gone.h5" gone.h5 a.safetensors

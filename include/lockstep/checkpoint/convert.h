@@ -1,7 +1,10 @@
 // Convert: weights alone, from any file that holds some, into a checkpoint or a .safetensors file.
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/checkpoint/contents.h"
@@ -33,15 +36,28 @@ bool is_safetensors(const std::string& path);
 /// is beyond it.
 void cast_floats(Weights& weights, DType dtype);
 
+/// How names are spelled and matrices stored.
+enum class WeightsLayout {
+  lockstep,
+  huggingface,  ///< of a gpt as Hugging Face's GPT-2: matrices as [in, out]
+};
+/// "lockstep", "huggingface". Throws UsageError on another name.
+WeightsLayout weights_layout_named(std::string_view name);
+/// Names and matrices for a .safetensors file in that layout. None asked for: that of the file in which the
+/// weights came here first, which the checkpoint records, down to its names; else as they are. UsageError
+/// naming `path`, where they come from, for `huggingface` of weights that are no gpt's, and for `lockstep` of
+/// those that are in Hugging Face's layout still.
+void arrange(Weights& weights, std::optional<WeightsLayout> layout, const std::string& path);
+
 /// UsageError unless the name ends with .h5, .hdf5 or .safetensors in a directory that can be written, and is
 /// free, or a regular file's and `replace` is set. None of `inputs`, files and folders that are read, is ever
 /// replaced, nor a link, a device or a pipe.
 void check_writable(const std::string& path, bool replace, std::span<const std::string> inputs = {});
 
 /// Writes a checkpoint that has /model only (.h5, .hdf5) or a .safetensors file, whose metadata hold position
-/// and configuration, for read_weights to take back. The file is there whole and on storage when this
-/// returns, or as it was. Errors: check_writable; DataError if a name cannot be one in that format, or
-/// storage is full. Not collective.
+/// and configuration, for read_weights to take back. Numbers that are not finite are written, too. The file
+/// is there whole and on storage when this returns, or as it was. Errors: check_writable; DataError if a name
+/// cannot be one in that format, or storage is full. Not collective.
 void write_weights(const std::string& path, const Weights& weights, bool replace = false);
 
 }  // namespace lockstep::checkpoint

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,10 @@
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/tensor/dtype.h"
+
+namespace lockstep {
+class OpenFile;  // base/files.h
+}
 
 namespace lockstep::checkpoint {
 
@@ -33,7 +38,10 @@ struct GroupEntry {
 };
 
 struct FileIndex {
-  std::string path;
+  std::string path;  ///< as it was given
+  /// What was read, held open on every rank that has the index: tensors are read from it, though a link in
+  /// `path` may lead elsewhere by then, or a run may have pruned the file. None of a file to be written.
+  std::shared_ptr<const OpenFile> file;
   std::uint64_t file_bytes = 0;
   int version = 0;
   Position position;
@@ -54,10 +62,12 @@ struct FileIndex {
 
 /// Reads the index and checks it against itself: the root digest, and that each tensor of the manifest is
 /// there with its dtype and shape and lies within the file. DataError, one line with the file and what is
-/// wrong with it, if it is missing, truncated, empty, no HDF5 file, no checkpoint, or of a newer format.
+/// wrong with it, if it is missing, truncated, empty, no HDF5 file, no checkpoint, or of a newer format. A
+/// link such as a run's `latest`, which may move at any time, is followed once.
 FileIndex read_index(const std::string& path);
 
-/// The same, read by rank 0 only. Collective; the result or the error is the same on every rank.
+/// The same, read by rank 0 only; every rank holds the file open that rank 0 read. Collective; the result or
+/// the error is the same on every rank.
 FileIndex read_index(const std::string& path, comm::Communicator& communicator);
 
 }  // namespace lockstep::checkpoint

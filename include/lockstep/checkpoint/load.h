@@ -24,6 +24,9 @@ struct LoadReport {
   FileIndex index;  ///< of a file that is no checkpoint: path and, as far as it says it, position
   std::vector<std::string> warnings;  ///< one line each: what is missing, ignored or different
   std::vector<std::string> notes;     ///< one line each: how a file of others was read
+  /// load_weights: what whoever saves these weights is to say of them. `weights_layout`: how the file in
+  /// which they came here first named them and laid them out, if not as here; convert() writes them so again.
+  Provenance provenance;
 };
 
 /// Reads the tensors and attributes that `contents` lists from a checkpoint. Collective; every rank reads,
@@ -47,6 +50,9 @@ LoadReport load_file(const std::string& path, const Contents& contents, comm::Co
 /// matrices as [in, out], masks, a head that equals the embedding; notes say so. Collective. Errors as
 /// load_file; also DataError if a number of the file is beyond the type here or, see LoadOptions, not finite.
 LoadReport load_weights(const std::string& path, const ModelState& model, comm::Communicator& communicator,
+                        const std::string& group = {}, const LoadOptions& options = {});
+/// The same from the checkpoint that the index was read from, wherever its path leads by now. Collective.
+LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::Communicator& communicator,
                         const std::string& group = {}, const LoadOptions& options = {});
 
 }  // namespace lockstep::checkpoint

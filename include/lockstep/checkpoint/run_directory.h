@@ -19,7 +19,7 @@ class RunDirectory {
   /// Creates what is missing and takes the lock, waiting up to lock_wait_s for another holder to end (a
   /// killed run's ranks can outlive their launcher by seconds) and saying so. The lock of a dead run is taken
   /// over, and that of the same Slurm job with a lower restart count. Collective. UsageError if the place is
-  /// not writable or another live run holds it: names host, pid and job.
+  /// not writable, another live run holds it (names host, pid and job), or ranks see different directories.
   RunDirectory(std::string path, comm::Communicator& communicator, double lock_wait_s = 15);
   /// Gives the lock back. Of a run that was not configured, empty directories that this start made go, too.
   ~RunDirectory();
@@ -44,6 +44,9 @@ class RunDirectory {
   const std::string& mark() const { return mark_; }
 
  private:
+  void check_same_directory(const std::string& holder) const;
+  bool sees_lock_of(const std::string& holder) const;
+
   class Lock;
   std::string path_;
   comm::Communicator& communicator_;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@
 
 namespace lockstep::checkpoint {
 
+class Evaluations;
 class ProfileSnapshots;
 class Retention;
 class Saving;
@@ -41,10 +43,11 @@ struct StoreOptions {
   /// Name of one of Contents::metrics ("eval_accuracy"): the best checkpoint by it is kept as well, and
   /// `best` points to it. More is better for names that end in "accuracy", less for others.
   std::string keep_best = {};
-  bool async = false;   ///< saves go on beside training
-  Io io = Io::posix;    ///< posix if async
-  bool strict = true;   ///< see LoadOptions
-  bool narrow = false;  ///< see LoadOptions
+  bool async = false;             ///< saves go on beside training
+  Io io = Io::posix;              ///< posix if async
+  bool strict = true;             ///< see LoadOptions
+  bool narrow = false;            ///< see LoadOptions
+  bool allow_non_finite = false;  ///< see SaveOptions
 };
 
 /// RUN/checkpoints/step-000000500.h5 ... and `latest`, a link to the newest. All methods are collective, but
@@ -104,6 +107,10 @@ class Store {
   std::string save_contents(std::int64_t step, Contents contents);
   std::int64_t resume_contents(const Contents& contents);
 
+  /// Facts for the provenance of all that is saved from now on, such as LoadReport::provenance. A run that is
+  /// resumed keeps `weights_layout`. Not collective.
+  void note(const Provenance& facts);
+
   /// A save is under way: the same on every rank. Not collective.
   bool saving() const { return under_way_ != nullptr; }
   /// What a rank has to say about it: its writer is at work, its writer has failed.
@@ -120,6 +127,16 @@ class Store {
   void advance();
   /// Waits for the save under way, and sees it through.
   void finish();
+
+  /// What an evaluation found about the checkpoint of `step`, which may have been saved before: it is kept in
+  /// a record beside the checkpoints, `best` moves, and what is no longer the best goes. Waits for a save
+  /// that is under way. Collective.
+  void note_metrics(std::int64_t step, const std::map<std::string, double>& metrics);
+  /// Is the metric of the checkpoint of `step` known, from that record or from the file itself? Waits for a
+  /// save that is under way. Collective.
+  bool knows_metric(std::int64_t step, const std::string& metric);
+  /// From now on stored with every checkpoint: StoreOptions::config. Not collective, but the same everywhere.
+  void set_config(const std::string& text) { options_.config = text; }
 
   /// The index of the newest checkpoint that has a right one (its tensors are not read); none if there is
   /// none.
@@ -143,9 +160,10 @@ class Store {
   void settle(Wish wish);
   void started_in_vain();
   void publish(UnderWay& save);
+  std::optional<double> metric_of(std::int64_t step, const std::string& metric) const;
   void link(const std::string& name, std::int64_t step);
   void link_best();
-  void prune(std::int64_t newest);
+  std::vector<std::int64_t> prune(std::int64_t newest);
 
   Candidates candidates();
   void load(const std::string& path, const Contents& contents);
@@ -160,6 +178,7 @@ class Store {
   Log log_;
   std::unique_ptr<ProfileSnapshots> snapshots_;
   std::unique_ptr<Retention> retention_;
+  std::unique_ptr<Evaluations> evaluations_;
   std::unique_ptr<Starts> starts_;
   std::optional<std::int64_t> started_from_;  // taken back if this run ends in order
   int exceptions_at_start_;
