@@ -34,6 +34,22 @@ constexpr double bytes_per_mib = 1 << 20;
 // Of a step, for its Timer.
 constexpr int moment_of_start = 0, moment_of_backward_end = 1, moment_of_sums = 2;
 
+/// The same on every rank.
+void check_loss(const StepHeader& header, std::uint64_t step, const Options& options) {
+  const kernels::WeightedSum loss = header.loss();
+  const double mean = loss.sum / loss.weight;
+  if (std::isfinite(mean) || loss.weight == 0 || options.allow_non_finite_loss) return;
+  const std::optional<comm::ShardRange> shards = header.shards_not_finite();
+  const auto name = [](const comm::ShardRange& range) {
+    return range.count == 1 ? fmt::format("shard {}", range.first)
+                            : fmt::format("shards {} to {}", range.first, range.end() - 1);
+  };
+  throw TrainingError("step {}: the loss is {}; {}", step + 1, std::isnan(mean) ? "nan" : "infinite",
+                      shards
+                          ? fmt::format("it is finite but for {}: look at its samples first", name(*shards))
+                          : "lower optimizer.lr, set optimizer.clip, or look at the data");
+}
+
 }  // namespace
 
 Tensor Piece::rows(const Tensor& samples) const {
@@ -441,6 +457,7 @@ StepResult DataParallel::finish_step() {
   if (state.check_due()) check_replicas();
   state.check_unused();
   const kernels::WeightedSum loss = state.header.loss();
+  check_loss(state.header, state.step, state.options);
   if (state.overflow && std::isfinite(loss.sum)) state.overflow->check(state.reducer.params(), state.step);
   result.loss_sum = loss.sum;
   result.weight = state.weight = loss.weight;

@@ -47,6 +47,7 @@ Json describe(const ModelState& model, const Options& options) {
   option("compute", std::string(to_string(options.compute)));
   option("layer_communicator", options.layer_communicator ? "on" : "off");
   option("graph", std::string(to_string(options.graph)));
+  option("allow_non_finite_loss", options.allow_non_finite_loss ? "on" : "off");
   for (const Param* const param : model.params)
     text[1].push_back({param->name, to_string(param->value.shape()), to_string(param->value.dtype()),
                        param->trainable ? "trainable" : "frozen"});

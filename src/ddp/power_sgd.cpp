@@ -143,7 +143,11 @@ RandomKey PowerSgd::key_of(const Item& item) const {
 void PowerSgd::draw(const Item& item) const {
   kernels::Backend& backend = buckets_->backend();
   const Tensor& q = item.memory.q;
-  backend.draw_normal(key_of(item), q);
+  for (std::int64_t row = 0; row < q.size(0); ++row) {  // as orthonormalise draws those it has to replace
+    RandomKey key = key_of(item);
+    key.shard = static_cast<std::uint32_t>(row);
+    backend.draw_normal(key, q.rows(row, row + 1));
+  }
   backend.orthonormalise(q, {.vectors = Orthonormal::Vectors::rows, .draw = key_of(item)}, q);
 }
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <cstdint>
+#include <iterator>
 
 #include "lockstep/base/error.h"
 
@@ -11,25 +14,27 @@ namespace {
 // Where things lie in a record, in words.
 constexpr std::size_t step_at = 0, plan_hash_at = 1, flags_at = 2, compute_at = 3, losses_at = 4;
 
-// In the word of flags: whether this rank failed, then its requests.
-constexpr std::uint64_t failed_flag = 1;
-struct RequestFlag {
-  bool Requests::*request;
-  std::uint64_t flag;
-};
-constexpr RequestFlag request_flags[] = {{&Requests::stop_preempted, 2},
-                                         {&Requests::stop_user, 4},
-                                         {&Requests::checkpoint, 8},
-                                         {&Requests::saving, 16},
-                                         {&Requests::save_failed, 32}};
-
-std::uint64_t flags_of(const Requests& requests, bool failed) {
-  std::uint64_t flags = failed ? failed_flag : 0;
-  for (const auto& [request, flag] : request_flags) flags |= requests.*request ? flag : 0;
-  return flags;
-}
+// In the word of flags: the requests of this rank, and whether it failed.
+constexpr std::uint64_t failed_flag = std::uint64_t{1} << 63;
+constexpr bool Requests::*const request_flags[] = {&Requests::stop_preempted, &Requests::stop_user,
+                                                   &Requests::checkpoint, &Requests::saving,
+                                                   &Requests::save_failed};
 
 }  // namespace
+
+std::uint64_t Requests::to_bits() const {
+  std::uint64_t bits = 0;
+  for (std::size_t i = 0; i < std::size(request_flags); ++i)
+    bits |= this->*request_flags[i] ? std::uint64_t{1} << i : 0;
+  return bits;
+}
+
+Requests Requests::from_bits(std::uint64_t bits) {
+  Requests requests;
+  for (std::size_t i = 0; i < std::size(request_flags); ++i)
+    requests.*request_flags[i] = (bits >> i & 1) != 0;
+  return requests;
+}
 
 StepHeader::StepHeader(const comm::ShardMap& map, const PlaneSchedule& schedule, std::size_t items,
                        kernels::Backend& backend)
@@ -81,7 +86,7 @@ void StepHeader::exchange(comm::Communicator& communicator, std::uint64_t plan_h
   std::fill(mine_.begin(), mine_.end(), 0);
   mine_[step_at] = step_;
   mine_[plan_hash_at] = plan_hash;
-  mine_[flags_at] = flags_of(requests, failed);
+  mine_[flags_at] = requests.to_bits() | (failed ? failed_flag : 0);
   mine_[compute_at] = std::bit_cast<Word>(compute_ms);
   for (std::size_t i = 0; i < static_cast<std::size_t>(schedule_.subtrees()); ++i) {
     mine_[losses_at + 2 * i] = std::bit_cast<Word>(read_[i].sum);
@@ -132,12 +137,24 @@ kernels::WeightedSum StepHeader::loss_of(comm::ShardRange node) const {
   return {a.sum + b.sum, a.weight + b.weight};
 }
 
+std::optional<comm::ShardRange> StepHeader::shards_not_finite() const {
+  std::optional<comm::ShardRange> first;
+  bool others = false;
+  for (int rank = 0; rank < map_.ranks(); ++rank) {
+    const auto& subtrees = subtrees_[static_cast<std::size_t>(rank)];
+    for (std::size_t i = 0; i < subtrees.size(); ++i) {
+      const bool finite = std::isfinite(std::bit_cast<double>(record(rank)[losses_at + 2 * i]));
+      others = others || finite;
+      if (!finite && !first) first = subtrees[i];
+    }
+  }
+  return others ? first : std::nullopt;
+}
+
 Requests StepHeader::requests() const {
   std::uint64_t flags = 0;
   for (int rank = 0; rank < map_.ranks(); ++rank) flags |= record(rank)[flags_at];
-  Requests requests;
-  for (const auto& [request, flag] : request_flags) requests.*request = (flags & flag) != 0;
-  return requests;
+  return Requests::from_bits(flags);
 }
 
 double StepHeader::compute_ms(int rank) const { return std::bit_cast<double>(record(rank)[compute_at]); }

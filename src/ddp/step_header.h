@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,6 +42,8 @@ class StepHeader {
   /// Throws if ranks are at different steps (UsageError) or hold different plans (TrainingError).
   void check_agreement() const;
   kernels::WeightedSum loss() const;
+  /// Shards that lie beside each other on one rank and whose loss is not finite, if that of others is.
+  std::optional<comm::ShardRange> shards_not_finite() const;
   Requests requests() const;
   double compute_ms(int rank) const;
   bool written(std::size_t item) const;  ///< in some shard of some rank

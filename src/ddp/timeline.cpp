@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/files.h"
+#include "base/output.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
@@ -83,6 +83,7 @@ std::int64_t Timeline::write() const {
   }
   comm::together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
+    check_writable();  // what stands there now is no longer what did at the start
     all.erase(all.find_last_of(','));
     write_text_atomically(path_, fmt::format("{}{}\n]}}\n", file_start, all));
   });

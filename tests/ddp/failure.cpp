@@ -1,5 +1,7 @@
 // What throws on some rank in a step: the same error on every rank, nobody left waiting, the next step works.
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <limits>
 #include <stdexcept>
 
 #include "ddp/toy.h"
@@ -10,10 +12,13 @@ namespace {
 BOOST_AUTO_TEST_SUITE(failure, *ranks(1, 2, 3, 4))
 
 struct Run {
-  explicit Run(int shards)
+  explicit Run(int shards, bool allow_non_finite_loss = false)
       : backend(kernels::make_cpu_backend()),
         replicas(net.state(), world(), *backend,
-                 {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .shards = shards}) {}
+                 {.bucket_mb = tiny_mb,
+                  .first_bucket_mb = tiny_mb,
+                  .shards = shards,
+                  .allow_non_finite_loss = allow_non_finite_loss}) {}
   void good_step(std::uint64_t step) {
     replicas.step(toy_batch(step, replicas),
                   [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
@@ -53,6 +58,27 @@ BOOST_AUTO_TEST_CASE(an_error_in_the_loss_of_one_rank_is_thrown_by_all) {
       run.good_step(static_cast<std::uint64_t>(bad + 1));
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_loss_that_is_not_finite_is_an_error_that_names_the_step_and_applies_nothing) {
+  Run run(4);
+  run.good_step(0);
+  const auto bad_step = [&] {
+    run.replicas.step(toy_batch(6, run.replicas), [&](Tape& tape, const ToyShard& shard) {
+      if (shard.index != 2) return plain_loss(run.net, tape, shard);
+      const Tensor targets = Tensor::empty(shard.y.shape());
+      std::fill_n(targets.data<float>(), targets.numel(), std::numeric_limits<float>::quiet_NaN());
+      return run.net.loss(tape, shard.x, targets);
+    });
+  };
+  const std::string text = same_error(ExitCode::training, bad_step);
+  const char* const where =
+      world().size() == 1   ? "lower optimizer.lr, set optimizer.clip, or look at the data"
+      : world().size() == 2 ? "it is finite but for shards 2 to 3: look at its samples first"
+                            : "it is finite but for shard 2: look at its samples first";
+  BOOST_TEST(text == std::string("step 7: the loss is nan; ") + where);
+  for (const Param& param : run.net.params) BOOST_TEST(!param.gradient, param.name);
+  run.good_step(7);
 }
 
 BOOST_AUTO_TEST_CASE(an_error_in_the_middle_of_a_backward_is_thrown_by_all) {
@@ -159,8 +185,8 @@ BOOST_AUTO_TEST_CASE(a_batch_of_other_shards_than_this_ranks_is_refused) {
   run.good_step(1);
 }
 
-BOOST_AUTO_TEST_CASE(a_loss_that_is_not_finite_is_reported_not_thrown) {
-  Run run(4);
+BOOST_AUTO_TEST_CASE(a_loss_that_is_not_finite_is_reported_where_that_is_asked_for) {
+  Run run(4, true);
   const ddp::StepResult result =
       run.replicas.step(toy_batch(0, run.replicas), [&](Tape& tape, const ToyShard& shard) {
         Loss loss = plain_loss(run.net, tape, shard);

@@ -19,7 +19,7 @@ void train(Net& net, comm::Communicator& communicator, std::uint64_t first, std:
   ddp::DataParallel replicas(
       net.state(), communicator, *backend,
       {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .shards = shards, .unused = ddp::Unused::allow});
-  optim::Sgd sgd(replicas, {.lr = 0.05});
+  optim::Sgd sgd(replicas, {.lr = 0.001});  // small enough not to diverge
   for (std::uint64_t step = first; step < end; ++step) {
     replicas.step(toy_batch(step, replicas), [&](Tape& tape, const ToyShard& shard) {
       if (step % 3 == 1) {  // the tied layer has no gradient on any rank

@@ -31,7 +31,8 @@ struct PowerSgdRun {
                   .shards = shards,
                   .unused = ddp::Unused::allow,
                   .wire = wire,
-                  .hook = hook}) {}
+                  .hook = hook,
+                  .allow_non_finite_loss = true}) {}
   /// A step on the data of step `data`; parameters stay as they are.
   ddp::StepResult step(std::uint64_t step, std::uint64_t data, const LossOf& loss_of = plain_loss) {
     ToyBatch batch = toy_batch(data, replicas);

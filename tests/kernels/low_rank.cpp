@@ -125,16 +125,23 @@ BOOST_AUTO_TEST_CASE(a_condition_that_is_zero_leaves_all_as_it_is) {
   BOOST_TEST((vectors == wanted));
 }
 
-BOOST_AUTO_TEST_CASE(every_row_of_normal_numbers_is_a_draw_of_its_own) {
+BOOST_AUTO_TEST_CASE(normal_numbers_follow_from_the_whole_key_in_tensors_of_any_shape) {
   const auto backend = kernels::make_cpu_backend();
-  const Tensor drawn = backend->empty({3, 7});
-  RandomKey key{.seed = 8, .purpose = purpose_of("rows"), .step = 2};
-  backend->draw_normal(key, drawn);
-  for (std::uint32_t row = 0; row < 3; ++row) {
-    key.shard = row;
-    for (std::uint64_t i = 0; i < 7; ++i)
-      BOOST_TEST(drawn.data<float>()[7 * row + i] == Random(key).normal(i));
+  const RandomKey key{.seed = 8, .purpose = purpose_of("noise"), .step = 2, .shard = 5};
+  for (const Shape& shape : {Shape{3, 7}, Shape{8, 1, 8, 8}, Shape{5}, Shape{}}) {
+    const Tensor drawn = backend->empty(shape);
+    backend->draw_normal(key, drawn);
+    for (std::int64_t i = 0; i < shape.numel(); ++i)
+      BOOST_TEST(drawn.data<float>()[i] == Random(key).normal(static_cast<std::uint64_t>(i)));
   }
+}
+
+BOOST_AUTO_TEST_CASE(keys_of_other_shards_draw_other_normal_numbers) {
+  const auto backend = kernels::make_cpu_backend();
+  const Tensor first = backend->empty({16}), second = backend->empty({16});
+  backend->draw_normal({.seed = 8, .purpose = 1, .step = 2, .shard = 0}, first);
+  backend->draw_normal({.seed = 8, .purpose = 1, .step = 2, .shard = 1}, second);
+  BOOST_TEST(std::memcmp(first.raw(), second.raw(), first.bytes()) != 0);
 }
 
 BOOST_AUTO_TEST_CASE(vectors_that_are_not_finite_are_left_alone) {

@@ -39,6 +39,10 @@ struct Requests {
   /// A checkpoint is wanted.
   bool any() const { return stop_preempted || stop_user || checkpoint; }
   bool operator==(const Requests&) const = default;
+
+  /// As ranks exchange them: those of any rank are the bits of all, together.
+  std::uint64_t to_bits() const;
+  static Requests from_bits(std::uint64_t bits);
 };
 
 /// Which samples of a shard a pass is over.
@@ -127,6 +131,9 @@ class DataParallel final : public GradientSource {
   /// the error of the lowest failing rank, "rank R: " in front, parameters have no gradient, and another step
   /// may follow. With a layer_communicator, whose peers may be waiting inside a layer, the error
   /// is thrown on the failing rank alone, and this object can only be destroyed: run() then ends the world.
+  ///
+  /// A mean loss that is not finite is a TrainingError on every rank, which names the step, counted from 1
+  /// (Options::allow_non_finite_loss). Parameters then have no gradient, so the step is not applied.
   template <class Batch, class LossOf>
   StepResult step(Batch&& batch, LossOf&& loss_of, Measurement* measurement = nullptr);
 

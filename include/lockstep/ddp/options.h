@@ -65,6 +65,8 @@ struct Options {
   /// Layers meet across ranks (SyncBatchNorm): they get a communicator of their own, in Pass.
   bool layer_communicator = false;
   Graph graph = Graph::never;
+  /// step() gives a loss that is not finite like any other. Without it such a step is a TrainingError.
+  bool allow_non_finite_loss = false;
 };
 
 }  // namespace lockstep::ddp

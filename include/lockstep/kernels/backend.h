@@ -243,7 +243,7 @@ class Backend {
   // --- low-rank factors
   // Ranks compute them from equal arguments and go on from equal bits, so neither a CPU's instruction set nor
   // its threads change any.
-  /// Row r of out [rows, n]: n standard normal numbers, Random::normal of the key with r as its shard.
+  /// Standard normal numbers in a tensor of any shape: element i, row-major, is Random::normal(i) of the key.
   virtual void draw_normal(const RandomKey& key, const Tensor& out) = 0;
   /// y = the vectors of x, each orthogonal to those before it, of length 1, and spanning with those what they
   /// spanned before: modified Gram-Schmidt in float64, projecting twice where a vector nearly vanishes. y may

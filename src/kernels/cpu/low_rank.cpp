@@ -93,10 +93,14 @@ Outcome orthonormalise_vectors(const float* x, const Vectors& v, double* work, f
   return outcome;
 }
 
+void draw(const RandomKey& key, std::int64_t count, float* to) {
+  const Random random(key);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = random.normal(static_cast<std::uint64_t>(i));
+}
+
 void draw_row(RandomKey key, std::int64_t row, std::int64_t length, float* to) {
   key.shard = static_cast<std::uint32_t>(row);
-  const Random random(key);
-  for (std::int64_t i = 0; i < length; ++i) to[i] = random.normal(static_cast<std::uint64_t>(i));
+  draw(key, length, to);
 }
 
 /// S and the rest of it, as plain memory.
@@ -146,10 +150,8 @@ bool finite(const float* x, std::int64_t count) {
 }  // namespace
 
 void CpuBackend::draw_normal(const RandomKey& key, const Tensor& out) {
-  require_matrix("draw_normal", "the numbers", out);
   float* const to = plain_floats("draw_normal", "the numbers", out);
-  for (std::int64_t row = 0; row < out.size(0); ++row)
-    draw_row(key, row, out.size(1), to + row * out.size(1));
+  draw(key, out.numel(), to);
 }
 
 void CpuBackend::orthonormalise(const Tensor& x, const Orthonormal& how, const Tensor& y) {

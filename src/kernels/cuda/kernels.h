@@ -219,8 +219,7 @@ void launch_squared_error_backward(const Launch& on, DType dtype, const void* x,
                                    std::int64_t count, const float* factor, void* dx);
 
 // --- low_rank.cu
-void launch_draw_normal(const Launch& on, const RandomKey& key, std::int64_t rows, std::int64_t length,
-                        float* to);
+void launch_draw_normal(const Launch& on, const RandomKey& key, std::int64_t count, float* to);
 /// `count` vectors of `length` elements; element i of vector v lies at v * vector_stride + i *
 /// element_stride.
 struct VectorLayout {

@@ -8,8 +8,7 @@ namespace lockstep::kernels {
 
 void CudaBackend::draw_normal(const RandomKey& key, const Tensor& out) {
   const Operands args{"draw_normal", device()};
-  require_matrix(args.operation, "the numbers", out);
-  launch_draw_normal(launch(), key, out.size(0), out.size(1), args.plain_floats("the numbers", out));
+  launch_draw_normal(launch(), key, out.numel(), args.plain_floats("the numbers", out));
 }
 
 void CudaBackend::orthonormalise(const Tensor& x, const Orthonormal& how, const Tensor& y) {

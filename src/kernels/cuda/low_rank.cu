@@ -22,10 +22,9 @@ __device__ Random row_of(RandomKey key, std::int64_t row) {
   return Random(key);
 }
 
-__global__ void __launch_bounds__(block)
-    draw_rows(RandomKey key, std::int64_t count, std::int64_t length, float* to) {
-  for (std::int64_t i = global_thread(); i < count; i += global_threads())
-    to[i] = normal(row_of(key, i / length), i % length);
+__global__ void __launch_bounds__(block) draw_numbers(RandomKey key, std::int64_t count, float* to) {
+  const Random random(key);
+  for (std::int64_t i = global_thread(); i < count; i += global_threads()) to[i] = normal(random, i);
 }
 
 // Of one block, as on the CPU. A thread has the same elements of every vector, so only sums cross threads.
@@ -133,11 +132,9 @@ __global__ void __launch_bounds__(block) expand_factors(FactorArrays f) {
 
 }  // namespace
 
-void launch_draw_normal(const Launch& on, const RandomKey& key, std::int64_t rows, std::int64_t length,
-                        float* to) {
-  const std::int64_t count = rows * length;
+void launch_draw_normal(const Launch& on, const RandomKey& key, std::int64_t count, float* to) {
   if (count == 0) return;
-  draw_rows<<<grid_for(count, block, on), block, 0, on.stream>>>(key, count, length, to);
+  draw_numbers<<<grid_for(count, block, on), block, 0, on.stream>>>(key, count, to);
   check_launch("draw_normal", on);
 }
 
