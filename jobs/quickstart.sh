@@ -16,7 +16,7 @@ mkdir -p runs/data
 [ -f runs/data/digits.h5 ] || "$lockstep" prepare csv share/data/digits.csv.gz --shape 1,8,8 --out runs/data/digits.h5
 
 say "Training on 2 ranks ($run)"
-mpirun -n 2 "$lockstep" train jobs/digits.ini --run "$run"
+LOCKSTEP=$lockstep bash jobs/train-mpirun.sh 2 jobs/digits.ini --run "$run"
 
 checkpoint=$run/checkpoints/latest
 say "The checkpoint: h5dump -H $checkpoint"

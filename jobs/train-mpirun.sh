@@ -26,11 +26,26 @@ run_directory=$(run_directory_of "$@")
 starts=$(mktemp)
 trap 'rm -f "$starts"' EXIT
 
+# holds_run: whether the run directory is locked by a rank of ours, not by somebody else's run.
+# shellcheck disable=SC2317  # by the trap
+holds_run() {
+  local pid
+  pid=$(sed -n 's/^pid=//p' "$run_directory/lock" 2>/dev/null)
+  [ "$(sed -n 's/^host=//p' "$run_directory/lock" 2>/dev/null)" = "$(hostname)" ] || return 1
+  while [ "${pid:-0}" -gt 1 ]; do
+    [ "$pid" -ne "${launcher_pid:-0}" ] || return 0
+    pid=$(awk '/^PPid:/ { print $2 }' "/proc/$pid/status" 2>/dev/null)
+  done
+  return 1
+}
+
 interrupts=0
 # shellcheck disable=SC2317  # by the trap
 on_interrupt() {
   signals=$((signals + 1)) interrupts=$((interrupts + 1))
-  if [ "$interrupts" -eq 1 ]; then
+  if [ "$interrupts" -eq 1 ] && holds_run && touch "$run_directory/stop" 2>/dev/null; then
+    stop_asked=INT  # a stop, not a preemption; mpirun passes no signal on that says so
+  elif [ "$interrupts" -eq 1 ]; then
     pass_on INT
   elif [ -n "$launcher_pid" ]; then
     kill -TERM "$launcher_pid"
@@ -54,8 +69,16 @@ for ((start = 0;; ++start)); do
   fi
   say "failed with exit $code; started again, to go on $(place_of "$now")" >&2
 done
-if [ "$code" -eq 75 ] && [ "$interrupts" -gt 0 ]; then
-  code=76  # asked for by the user
-  say "stopped by Ctrl-C; the same line goes on $(place_of "$(newest_step "$run_directory")")" >&2
+if [ "$interrupts" -gt 0 ]; then
+  [ "$stop_asked" != INT ] || [ "$code" -eq 76 ] || rm -f "$run_directory/stop"  # it ended before it saw that
+  [ "$code" -ne 75 ] || code=76  # asked for by the user
 fi
+# The last line is ours, not mpirun's about a rank that ended with a code.
+goes_on="the same line goes on $(place_of "$(newest_step "$run_directory")")"
+case $code in
+  0) ;;
+  75) say "preempted; $goes_on" ;;
+  76) say "stopped$([ "$interrupts" -eq 0 ] || echo " by Ctrl-C"); $goes_on" ;;
+  *) say "ended with exit $code; why is in the line that begins with lockstep:" ;;
+esac >&2
 exit "$code"

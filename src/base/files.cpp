@@ -183,11 +183,6 @@ std::string read_text(const std::string& path, std::uint64_t most_bytes) {
   return text;
 }
 
-void write_text_atomically(const std::string& path, const std::string& text) {
-  write_whole(path, temporary_path(path),
-              [&](OpenFile& file) { file.write_at(0, text.data(), text.size()); });
-}
-
 bool replace_link(const std::string& path, const std::string& target) {
   const std::string temporary = temporary_path(path);
   remove_file(temporary);

@@ -8,8 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "base/output.h"
-
 namespace lockstep {
 
 /// An open regular file: a named pipe, a device or a directory is refused at once (DataError where it is to
@@ -59,18 +57,6 @@ void sync_directory(const std::string& path);
 
 /// The whole of a small file. DataError if it is larger than `most_bytes`.
 std::string read_text(const std::string& path, std::uint64_t most_bytes = std::uint64_t{1} << 26);
-/// write(file) fills a file under its temporary name; when it returns, `path` is that file, whole and synced,
-/// whatever was there. If anything fails, or a signal ends the process, `path` is as it was.
-template <class Write>
-void write_whole(const std::string& path, const std::string& temporary, const Write& write) {
-  Draft draft(temporary);
-  OpenFile file(temporary, OpenFile::Mode::create_or_truncate);
-  write(file);
-  file.sync();
-  draft.publish(path);
-}
-/// Writes a small file through ".NAME.tmp" and a rename, synced: afterwards it is there whole, or as it was.
-void write_text_atomically(const std::string& path, const std::string& text);
 /// Makes `path` a symbolic link to `target`, replacing one. False where the file system has none.
 bool replace_link(const std::string& path, const std::string& target);
 

@@ -10,9 +10,9 @@
 #include <array>
 #include <cerrno>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string_view>
 
 #include "base/files.h"
@@ -57,6 +57,12 @@ bool is_input(const std::string& path, const struct stat& file, const std::strin
   return false;
 }
 
+void remove_draft(const std::string& path, Draft::Kind kind) {
+  std::error_code ignored;
+  if (kind == Draft::Kind::file) return remove_quietly(path);
+  std::filesystem::remove_all(path, ignored);
+}
+
 /// The drafts of this process, and what signals find of them.
 ///
 /// Removing a directory takes more than a signal handler may do: the handler hands the signal to a thread,
@@ -68,10 +74,10 @@ class Drafts {
     return *drafts;
   }
 
-  void add(const std::string& path) {
+  void add(const std::string& path, Draft::Kind kind) {
     const std::lock_guard lock(mutex_);
     if (paths_.empty()) take_signals();
-    paths_.insert(path);
+    paths_.emplace(path, kind);
   }
 
   void remove(const std::string& path) {
@@ -119,7 +125,13 @@ class Drafts {
   bool start_thread() {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) return false;
-    start_quiet_thread("the removal of drafts", [this, from = ends[0]] { end_by_signal(from); }).detach();
+    try {
+      start_quiet_thread("the removal of drafts", [this, from = ends[0]] { end_by_signal(from); }).detach();
+    } catch (const Error&) {  // a draft that a signal leaves behind is no reason not to write
+      ::close(ends[0]);
+      ::close(ends[1]);
+      return false;
+    }
     to_thread = ends[1];
     thread_of = ::getpid();
     return true;
@@ -127,19 +139,18 @@ class Drafts {
 
   void end_by_signal(int from) {
     char number = 0;
-    while (::read(from, &number, 1) != 1) {
+    for (ssize_t got = 0; got != 1; got = ::read(from, &number, 1)) {
+      if (got < 0 && errno != EINTR) return;
     }
-    {
-      const std::lock_guard lock(mutex_);
-      std::error_code ignored;
-      for (const std::string& path : paths_) std::filesystem::remove_all(path, ignored);
-    }
+    const std::lock_guard lock(mutex_);  // for good: nobody publishes or begins a draft any more
+    for (const auto& [path, kind] : paths_) remove_draft(path, kind);
     ::signal(number, SIG_DFL);
     ::kill(::getpid(), number);
+    while (true) ::pause();
   }
 
   std::mutex mutex_;
-  std::multiset<std::string> paths_;
+  std::multimap<std::string, Draft::Kind> paths_;
 };
 
 }  // namespace
@@ -166,24 +177,33 @@ void check_output(const std::string& path, const OutputCheck& check) {
   if (!check.replace) throw UsageError("{}: is there already; --force replaces it", path);
 }
 
-Draft::Draft(std::string path) : path_(std::move(path)) { Drafts::all().add(path_); }
+Draft::Draft(std::string path, Kind kind) : path_(std::move(path)), kind_(kind) {
+  Drafts::all().add(path_, kind_);
+}
 
 Draft::~Draft() {
   if (!listed_) return;
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
+  remove_draft(path_, kind_);
   Drafts::all().remove(path_);
 }
 
+void write_text_atomically(const std::string& path, const std::string& text) {
+  write_whole(path, temporary_path(path),
+              [&](OpenFile& file) { file.write_at(0, text.data(), text.size()); });
+}
+
 void Draft::publish(const std::string& path, bool replace) {
-  int result = -1;
-  if (!replace) {
-    result = ::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE);
-    if (result != 0 && errno == EEXIST)
+  if (replace) {
+    rename_file(path_, path);
+  } else {  // a link takes no name that is taken
+    if (::link(path_.c_str(), path.c_str()) == 0) {
+      remove_quietly(path_);
+    } else if (errno == EEXIST) {
       throw UsageError("{}: has been made by another meanwhile; --force replaces it", path);
+    } else if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0) {
+      throw_system_error(errno, path, "give the file that name");  // a file system without links
+    }
   }
-  // Not every file system and kernel knows renameat2.
-  if (result != 0) rename_file(path_, path);
   listed_ = false;
   Drafts::all().remove(path_);
   sync_directory(directory_of(path));

@@ -10,9 +10,11 @@ namespace lockstep {
 void throw_system_error(int error, const std::string& path, std::string_view action) {
   const char* reason = std::strerror(error);
   switch (error) {
+    case EFBIG:
+      throw DataError("{}: cannot {}: {}; raise the limit of file sizes (ulimit -f), or write elsewhere",
+                      path, action, reason);
     case ENOSPC:
     case EDQUOT:
-    case EFBIG:
       throw DataError("{}: cannot {}: {}; free some space or write elsewhere", path, action, reason);
     case EROFS:
     case ENOENT:

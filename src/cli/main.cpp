@@ -6,6 +6,7 @@
 #include "cli/doctor/node.h"
 #include "cli/verb.h"
 #include "lockstep/base/names.h"
+#include "lockstep/base/streams.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::cli {
@@ -39,7 +40,7 @@ std::string help() {
 ExitCode dispatch(Session& session, const Arguments& words) {
   const bool speaks = session.world().rank() == 0;
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
-    if (speaks) fmt::print(words.empty() ? stderr : stdout, "{}", help());
+    if (speaks) words.empty() ? static_cast<void>(write_standard_error(help())) : print(help());
     return words.empty() ? ExitCode::usage : ExitCode::done;
   }
   if (words[0] == "--version") {
@@ -52,7 +53,7 @@ ExitCode dispatch(Session& session, const Arguments& words) {
   std::vector<std::string> names;
   for (const Verb& verb : verbs) names.emplace_back(verb.name);
   const std::string nearest = nearest_name(words[0], names);
-  throw UsageError("unknown verb '{}'; {}", words[0],
+  throw UsageError("unknown verb {}; {}", in_quotes(words[0]),
                    nearest.empty() ? "see lockstep --help" : "did you mean " + nearest + "?");
 }
 
@@ -60,15 +61,17 @@ ExitCode dispatch(Session& session, const Arguments& words) {
 }  // namespace lockstep::cli
 
 int main(int argc, char** argv) {
+  lockstep::settle_standard_streams();
   const lockstep::cli::Arguments words(argv + 1, argv + argc);
   if (lockstep::cli::checkup::asks_for_node(words))  // of one machine: no rank of anything
     return lockstep::cli::checkup::check_node({words.begin() + 1, words.end()});
-  return lockstep::run(argc, argv, [&](lockstep::Session& session) {
+  const auto program = [&](lockstep::Session& session) {
     const lockstep::ExitCode code = lockstep::cli::dispatch(session, words);
     // A figure that a full disk swallowed must not look like success.
     lockstep::comm::together(session.world(), [&] {
       if (session.world().rank() == 0) lockstep::cli::flush_output();
     });
     return code;
-  });
+  };
+  return lockstep::run(argc, argv, program, lockstep::cli::start_timeout_s(words));
 }

@@ -66,6 +66,10 @@ bool OptionSet::parse(bool speaks, const Arguments& arguments, po::variables_map
     throw UsageError(
         "{}: unknown option {}; {}", verb, error.get_option_name(),
         nearest.empty() ? fmt::format("see lockstep {} --help", verb) : "did you mean " + nearest + "?");
+  } catch (const po::too_many_positional_options_error&) {
+    throw UsageError("{0}: one word too many{1}; texts with blanks stand in quotes; see lockstep {0} --help",
+                     verb,
+                     shown_.find_nothrow("set", false) ? "; every --set takes one SECTION.KEY=VALUE" : "");
   } catch (const po::error& error) {
     throw UsageError("{}: {}; see lockstep {} --help", verb, error.what(), verb);
   }
@@ -98,12 +102,15 @@ std::string json_text(const nlohmann::json& document) {
 }
 
 void print(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) flush_output();
+  errno = 0;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() && errno != EPIPE) flush_output();
 }
 
 void flush_output() {
   errno = 0;
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+  const bool failed = std::fflush(stdout) != 0;
+  if (errno == EPIPE) return std::clearerr(stdout);  // who read it has seen enough
+  if (failed || std::ferror(stdout) != 0)
     throw_system_error(errno != 0 ? errno : ENOSPC, "standard output", "write");
 }
 

@@ -67,6 +67,9 @@ void print(const std::string& text);
 /// What was printed has left this process when it returns. DataError as above.
 void flush_output();
 
+/// How long MPI may take to start: fault.hang_timeout_s of the configuration that `words` name, if they do.
+double start_timeout_s(const Arguments& words);
+
 ExitCode train(Session& session, const Arguments& arguments);
 ExitCode eval(Session& session, const Arguments& arguments);
 ExitCode generate(Session& session, const Arguments& arguments);

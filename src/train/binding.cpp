@@ -8,6 +8,10 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/names.h"
+#include "lockstep/comm/agreement.h"
+
 namespace lockstep::train {
 namespace {
 
@@ -60,6 +64,12 @@ std::vector<CoreSet> masks_of(const std::vector<CoreSet>& shares, const CoreSet&
 
 bool binding_wanted(comm::Communicator& world, const std::string& bind) {
   const char* const variable = std::getenv("LOCKSTEP_BIND");
+  comm::together(world, [&] {
+    if (!variable || *variable == '\0' || std::string_view(variable) == "cores" ||
+        std::string_view(variable) == "none")
+      return;
+    throw UsageError("LOCKSTEP_BIND={}: is neither cores nor none", in_quotes(variable));
+  });
   const char unwanted = bind == "none" || (variable && std::string_view(variable) == "none");
   std::string of_all(static_cast<std::size_t>(world.size()), '\0');
   world.all_gather(&unwanted, sizeof unwanted, of_all.data());

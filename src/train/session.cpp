@@ -11,12 +11,15 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "lockstep/base/names.h"
+#include "lockstep/base/streams.h"
 #include "lockstep/base/whereabouts.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/json.h"
 #include "lockstep/comm/nccl.h"
 #include "lockstep/kernels/gpus.h"
 #include "lockstep/train/device.h"
+#include "train/start_watch.h"
 #include "train/watchdog.h"
 
 namespace lockstep {
@@ -44,10 +47,16 @@ Failure current_failure() {
   }
 }
 
+constexpr double report_timeout_s = 2;  // with who reads standard error, for the reason why all ends
+
+void say_failure(const std::string& text) {
+  write_standard_error("lockstep: " + on_one_line(text) + "\n", report_timeout_s);
+}
+
 /// Says the failure and ends the world.
 [[noreturn]] void end_alone(comm::Communicator& communicator, const Failure& failure) {
-  fmt::print(stderr, "lockstep: rank {}: {}\n", communicator.rank(), failure.text);
-  std::fflush(nullptr);
+  say_failure(fmt::format("rank {}: {}", communicator.rank(), failure.text));
+  std::fflush(stdout);
   communicator.abort(static_cast<int>(failure.code));
   std::abort();  // not reached; GCC forgets [[noreturn]] on virtual calls
 }
@@ -64,11 +73,11 @@ int end_together(comm::Communicator& errors, const Failure& failure) {
   const std::vector<std::string> texts = errors.all_gather_texts(fmt::format("{:03d}{}", code, failure.text));
   if (errors.rank() == 0) {
     for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-      if (rank == 0) fmt::print(stderr, "lockstep: {}\n", texts[0].substr(3));
+      if (rank == 0) say_failure(texts[0].substr(3));
       if (rank > 0 && texts[rank] != texts[0])
-        fmt::print(stderr, "lockstep: rank {}: {}\n", rank, texts[rank].substr(3));
+        say_failure(fmt::format("rank {}: {}", rank, texts[rank].substr(3)));
     }
-    std::fflush(nullptr);
+    std::fflush(stdout);
   }
   return std::atoi(texts[0].substr(0, 3).c_str());
 }
@@ -154,14 +163,17 @@ void Session::watch(double hang_timeout_s, bool signal_report) {
   watchdog_->look_after(transport_.get());
 }
 
-int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& program) {
+int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& program,
+                double start_timeout_s) {
+  settle_standard_streams();
   std::unique_ptr<train::Watchdog> watchdog;  // the last to go: MPI, too, can hang in its end
   std::unique_ptr<comm::World> world;
   try {
+    const train::StartWatch watch(start_timeout_s);
     world = std::make_unique<comm::World>(argc, argv);
   } catch (...) {
     const Failure failure = current_failure();
-    fmt::print(stderr, "lockstep: {}\n", failure.text);
+    say_failure(failure.text);
     return static_cast<int>(failure.code);
   }
   comm::Communicator& communicator = world->communicator();

@@ -1,7 +1,6 @@
 #include "train/watchdog.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/quiet_thread.h"
+#include "lockstep/base/streams.h"
 #include "lockstep/comm/agreement.h"
 #include "train/handler.h"
 #include "train/launcher.h"
@@ -40,18 +40,7 @@ void on_report(int) {
 }
 
 /// What standard error does not take within a second is dropped: nothing may hold up the end of the job.
-void say(const std::string& text) {
-  const char* from = text.data();
-  for (std::size_t left = text.size(); left > 0;) {
-    pollfd error{STDERR_FILENO, POLLOUT, 0};
-    if (::poll(&error, 1, 1000) <= 0) return;
-    // A pipe that is ready takes this much at least.
-    const ssize_t written = ::write(STDERR_FILENO, from, std::min<std::size_t>(left, 4096));
-    if (written <= 0) return;
-    from += written;
-    left -= static_cast<std::size_t>(written);
-  }
-}
+void say(const std::string& text) { write_standard_error(text, 1); }
 
 std::string wall_clock(double seconds_ago) {
   const std::time_t then = std::time(nullptr) - static_cast<std::time_t>(std::lround(seconds_ago));
@@ -91,8 +80,6 @@ Watchdog::Watchdog(comm::Communicator& world, const WatchOptions& options)
   sees_pids_ = std::ranges::all_of(
       local_ranks_, [&](int rank) { return name_of(board_.rank(rank).pid.load()) == own_name; });
 
-  // MPI may write to the socket of a peer that died: no reason to die as well, without a word.
-  if (world.size() > 1) std::signal(SIGPIPE, SIG_IGN);
   ::sem_init(&wake, 0, 0);
   report_asked = 0;
   if (options_.signal_report) {

@@ -24,6 +24,11 @@ BOOST_AUTO_TEST_SUITE(output)
 struct Folder {
   TemporaryFolder folder;
   std::string path(const std::string& name) const { return folder.file(name); }
+  std::string folder_of_a_draft() const {
+    ::mkdir(path("folder").c_str(), 0777);
+    with("folder/in it", "half");
+    return path("folder");
+  }
   std::string with(const std::string& name, const std::string& text) const {
     std::ofstream(path(name)) << text;
     return path(name);
@@ -96,13 +101,19 @@ BOOST_FIXTURE_TEST_CASE(a_named_pipe_is_refused_at_once_however_it_is_opened, Fo
 }
 
 BOOST_FIXTURE_TEST_CASE(a_draft_that_is_not_published_goes, Folder) {
-  {
-    const Draft file(with("file", "half")), directory(path("folder"));
-    ::mkdir(directory.path().c_str(), 0777);
-    with("folder/in it", "half");
-  }
+  { const Draft file(with("file", "half")), directory(folder_of_a_draft(), Draft::Kind::directory); }
   BOOST_TEST(!exists(path("file")));
   BOOST_TEST(!exists(path("folder")));
+}
+
+BOOST_FIXTURE_TEST_CASE(what_somebody_else_has_at_the_name_of_a_draft_stays, Folder) {
+  ::mkdir(path(".out.tmp").c_str(), 0777);
+  with(".out.tmp/precious", "kept");
+  BOOST_CHECK_THROW(write_text_atomically(path("out"), "new"), Error);
+  BOOST_TEST(read_text(path(".out.tmp/precious")) == "kept");
+  ::mkfifo(path(".pipe.tmp").c_str(), 0666);
+  BOOST_CHECK_THROW(write_text_atomically(path("pipe"), "new"), UsageError);
+  BOOST_TEST(::access(path(".pipe.tmp").c_str(), F_OK) == 0);
 }
 
 BOOST_FIXTURE_TEST_CASE(a_published_draft_has_its_name_and_replaces_only_if_it_may, Folder) {
@@ -123,9 +134,7 @@ BOOST_DATA_TEST_CASE_F(Folder, a_signal_that_ends_the_process_takes_its_drafts_a
   BOOST_REQUIRE(child >= 0);
   if (child == 0) {
     ::signal(number, SIG_DFL);
-    const Draft file(with("file", "half")), directory(path("folder"));
-    ::mkdir(directory.path().c_str(), 0777);
-    with("folder/in it", "half");
+    const Draft file(with("file", "half")), directory(folder_of_a_draft(), Draft::Kind::directory);
     [[maybe_unused]] const ssize_t said = ::write(ready[1], "x", 1);
     while (true) ::pause();
   }

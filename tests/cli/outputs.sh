@@ -62,6 +62,10 @@ for steps in 4 6; do
     fail "a trace of $steps steps"
 done
 
+"$LOCKSTEP" train good.ini --run late --set log.trace=late/config.ini >/dev/null 2>err.log
+[ $? -eq 2 ] || fail "a trace in the place of a file that the run has made meanwhile: $(cat err.log)"
+grep -q '^\[model\]' late/config.ini || fail "the trace replaced the configuration"
+
 # What a run writes in its directory is not written through links, and pipes do not hold it up.
 echo precious >victim
 mkdir away

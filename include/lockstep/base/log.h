@@ -36,7 +36,8 @@ class Log {
     write(LogLevel::error, fmt::format(text, std::forward<Args>(args)...));
   }
 
-  void write(LogLevel level, std::string_view line) const;
+  /// One line, whatever the text holds: what is not printable is escaped. Dropped where nobody reads it.
+  void write(LogLevel level, std::string_view text) const;
 
  private:
   std::shared_ptr<spdlog::logger> logger_;

@@ -23,7 +23,8 @@ std::vector<CoreSet> shares_of(std::span<const RankCores> ranks, int rank, int t
 std::vector<CoreSet> masks_of(const std::vector<CoreSet>& shares, const CoreSet& given, int threads);
 
 /// False where train.bind, `bind`, is none, or LOCKSTEP_BIND=none is in the environment of some rank: mpirun
-/// does not pass it on to other machines. Collective.
+/// does not pass it on to other machines. Collective. UsageError on every rank if it is anything but cores or
+/// none there.
 bool binding_wanted(comm::Communicator& world, const std::string& bind);
 
 /// The ranks of one machine.

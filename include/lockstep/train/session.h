@@ -66,25 +66,33 @@ class Session {
   std::optional<double> hang_timeout_s_;  // since watch()
 };
 
-/// run() for a program that returns how it ended.
-int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& program);
+/// What MPI may take to start, in seconds, unless said otherwise: fault.hang_timeout_s.
+inline constexpr double default_start_timeout_s = 300;
+
+/// run() for a program that returns how it ended. start_timeout_s: a start of MPI that takes longer (a rank
+/// is missing, say) ends the job with exit code 5; 0: never.
+int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& program,
+                double start_timeout_s = default_start_timeout_s);
 
 /// Runs program(session) on every rank and returns the exit code for main: what the program returns (an
 /// ExitCode), or 0 if it returns nothing.
+///
+/// Standard streams that are closed or that nobody reads do no harm (base/streams.h).
 ///
 /// An exception ends the program with one line on standard error and the error's code (5 for one that is not
 /// a lockstep::Error). If it was thrown on every rank, rank 0 says it once; if only some ranks threw, they
 /// say it with their rank and the world is ended through MPI_Abort, since the others may be waiting.
 template <class Program>
-int run(int argc, char** argv, Program&& program) {
-  return run_program(argc, argv, [&](Session& session) {
+int run(int argc, char** argv, Program&& program, double start_timeout_s = default_start_timeout_s) {
+  const auto ends_with = [&](Session& session) {
     if constexpr (std::is_void_v<std::invoke_result_t<Program&, Session&>>) {
       program(session);
       return ExitCode::done;
     } else {
       return program(session);
     }
-  });
+  };
+  return run_program(argc, argv, ends_with, start_timeout_s);
 }
 
 }  // namespace lockstep

@@ -9,6 +9,8 @@
 
 #include "cli/doctor/finding.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/names.h"
+#include "lockstep/base/streams.h"
 
 namespace lockstep::cli::checkup {
 namespace {
@@ -79,10 +81,10 @@ int check_node(const Arguments& arguments) {
   try {
     return static_cast<int>(check(arguments));
   } catch (const Error& error) {
-    fmt::print(stderr, "lockstep: {}\n", error.what());
+    write_standard_error(fmt::format("lockstep: {}\n", on_one_line(error.what())), 2);
     return static_cast<int>(error.code());
   } catch (const std::exception& error) {
-    fmt::print(stderr, "lockstep: {}\n", error.what());
+    write_standard_error(fmt::format("lockstep: {}\n", on_one_line(error.what())), 2);
     return static_cast<int>(ExitCode::failure);
   }
 }
