@@ -16,8 +16,8 @@ namespace lockstep::cli {
 namespace {
 
 /// The names of a run's data files are relative to where it was started, which need not be here.
-void open_data_of_run(std::optional<train::DataSets>& data, const train::Config& config,
-                      std::int64_t classes) {
+void open_data_of_run(std::optional<train::DataSets>& data, train::Config config, std::int64_t classes) {
+  config.train.eval_samples = 0;  // all of them
   try {
     data.emplace(config, classes);
   } catch (const Error& error) {
@@ -64,6 +64,8 @@ ExitCode eval(Session& session, const Arguments& arguments) {
     } else {
       open_data_of_run(data, saved.config(), classes);
     }
+    train::check_tokenizer(values.count("data") ? values["data"].as<std::string>() : "data.eval",
+                           data->tokenizer(), file, saved.tokenizer());
     if (!data->eval()) throw UsageError("eval: the run held no evaluation data out; give --data FILE");
     saved.model().check_input(data::batch_shape(1, data->eval()->x_shape()));
   });

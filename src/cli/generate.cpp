@@ -5,6 +5,7 @@
 
 #include "cli/saved_model.h"
 #include "cli/verb.h"
+#include "lockstep/base/names.h"
 #include "lockstep/train/generate.h"
 
 namespace lockstep::cli {
@@ -29,13 +30,17 @@ ExitCode generate(Session& session, const Arguments& arguments) {
   if (!options.parse(session, arguments, values)) return ExitCode::done;
 
   const std::string prompt = values["prompt"].as<std::string>();
-  SavedModel saved(
-      required(values, "file", "generate: a checkpoint is missing; see lockstep generate --help"),
-      given(values, "weights"), given(values, "device"), given(values, "precision"), session);
+  const std::string file =
+      required(values, "file", "generate: a checkpoint is missing; see lockstep generate --help");
+  SavedModel saved(file, given(values, "weights"), given(values, "device"), given(values, "precision"),
+                   session);
   const train::GenerateOptions how{.tokens = values["tokens"].as<std::int64_t>(),
                                    .temperature = values["temperature"].as<double>(),
                                    .seed = values["seed"].as<std::uint64_t>(),
                                    .compute = saved.compute()};
+  if (const std::string& tokenizer = saved.tokenizer(); !tokenizer.empty() && tokenizer != "bytes")
+    throw UsageError("generate: {} learned from tokens of {}, which cannot be read back: only bytes can",
+                     file, in_quotes(tokenizer));
   const std::string text =
       train::generate(saved.model(), saved.config().model.context, session.backend(), prompt, how);
   if (session.world().rank() != 0) return ExitCode::done;

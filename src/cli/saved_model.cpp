@@ -39,7 +39,7 @@ SavedModel::SavedModel(const std::string& file, const std::optional<std::string>
         file);
   if (!weights) weights_ = index.default_weights();
   comm::together(session.world(), [&] {
-    config_ = train::parse_config(index.config, file + " /config");
+    config_ = train::parse_stored_config(index.config, file + " /config");
     model_ = train::build_model(config_);
   });
   // A run may have been on a GPU where this machine has none.
@@ -48,10 +48,12 @@ SavedModel::SavedModel(const std::string& file, const std::optional<std::string>
   compute_ = train::settle_precision(session, precision.value_or(config_.train.precision),
                                      precision ? "convert" : "fp32");
   const checkpoint::LoadReport report =
-      checkpoint::load_weights(file, *model_, session.world(), weights_, {.finite = false});
+      checkpoint::load_weights(index, *model_, session.world(), weights_, {.finite = false});
   for (const std::string& warning : report.warnings) session.log().warning("{}", warning);
   model_->to(session.backend());
   step_ = index.position.step;
+  if (const auto found = index.provenance.find("tokenizer"); found != index.provenance.end())
+    tokenizer_ = found->second;
 }
 
 }  // namespace lockstep::cli

@@ -32,6 +32,8 @@ class SavedModel {
 
   models::Model& model() { return *model_; }
   const train::Config& config() const { return config_; }
+  /// Of the text it learned from; empty where that is not known.
+  const std::string& tokenizer() const { return tokenizer_; }
   std::int64_t step() const { return step_; }
   const std::string& weights() const { return weights_; }  ///< the group loaded
   DType compute() const { return compute_; }               ///< Pass::compute
@@ -40,7 +42,7 @@ class SavedModel {
   train::Config config_;
   std::unique_ptr<models::Model> model_;
   std::int64_t step_ = 0;
-  std::string weights_;
+  std::string weights_, tokenizer_;
   DType compute_ = DType::float32;
 };
 

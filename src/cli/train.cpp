@@ -22,7 +22,37 @@ void check_one_start(const Arguments& overrides, const std::string& resume) {
   }
 }
 
+/// The words of lockstep train.
+void describe(OptionSet& options) {
+  options.add()("set", po::value<Arguments>()->composing(),
+                "override a key of the configuration: SECTION.KEY=VALUE");
+  options.add()("run", po::value<std::string>(), "run directory");
+  options.add()("resume", po::value<std::string>()->default_value("auto"),
+                "auto: go on where DIR stands; never: refuse to; FILE: a new run from its weights");
+  options.add()("help-keys", "list the keys of a configuration");
+  options.positional("config");
+}
+
+Arguments overrides_of(const po::variables_map& values) {
+  return values.count("set") ? values["set"].as<Arguments>() : Arguments{};
+}
+
 }  // namespace
+
+double start_timeout_s(const Arguments& words) {
+  if (words.empty() || words[0] != "train") return default_start_timeout_s;
+  try {
+    OptionSet options("train", "");
+    describe(options);
+    po::variables_map values;
+    if (!options.parse(false, {words.begin() + 1, words.end()}, values) || values.count("config") == 0)
+      return default_start_timeout_s;
+    return train::read_config(values["config"].as<Arguments>().front(), overrides_of(values))
+        .fault.hang_timeout_s;
+  } catch (const std::exception&) {  // said when there are ranks, once for all
+    return default_start_timeout_s;
+  }
+}
 
 ExitCode train(Session& session, const Arguments& arguments) {
   OptionSet options("train CONFIG [--set KEY=VALUE ...] [--run DIR] [--resume HOW]",
@@ -32,17 +62,11 @@ ExitCode train(Session& session, const Arguments& arguments) {
                     "number of ranks up to train.shards, with the same bits. RUN/stop asks for a\n"
                     "checkpoint and the end, RUN/checkpoint for a checkpoint. --resume FILE starts a\n"
                     "new run from the weights of FILE, whatever train.init of CONFIG is.");
-  options.add()("set", po::value<Arguments>()->composing(),
-                "override a key of the configuration: SECTION.KEY=VALUE");
-  options.add()("run", po::value<std::string>(), "run directory");
-  options.add()("resume", po::value<std::string>()->default_value("auto"),
-                "auto: go on where DIR stands; never: refuse to; FILE: a new run from its weights");
-  options.add()("help-keys", "list the keys of a configuration");
-  options.positional("config");
+  describe(options);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   if (values.count("help-keys")) {
-    if (session.world().rank() == 0) fmt::print("{}", train::describe_keys());
+    if (session.world().rank() == 0) print(train::describe_keys());
     return ExitCode::done;
   }
   const std::string path =
@@ -51,7 +75,7 @@ ExitCode train(Session& session, const Arguments& arguments) {
                                          ? values["run"].as<std::string>()
                                          : "runs/" + std::filesystem::path(path).stem().string(),
                         .resume = values["resume"].as<std::string>()};
-  const Arguments overrides = values.count("set") ? values["set"].as<Arguments>() : Arguments{};
+  const Arguments overrides = overrides_of(values);
   train::Config config;
   comm::together(session.world(), [&] {
     check_one_start(overrides, run.resume);

@@ -11,7 +11,7 @@
 #include <optional>
 #include <string_view>
 
-#include "base/files.h"
+#include "base/output.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
@@ -37,7 +37,7 @@ class Scratch {
       if (world_.rank() == 0 && !::mkdtemp(path.data()))
         throw_system_error(errno, parent, "make a directory in it");
     });
-    if (world_.rank() == 0) draft_.emplace(path);
+    if (world_.rank() == 0) draft_.emplace(path, Draft::Kind::directory);
     path_ = world_.all_gather_texts(path)[0];
   }
   std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }

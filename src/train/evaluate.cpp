@@ -1,6 +1,9 @@
 #include "lockstep/train/evaluate.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
+#include <vector>
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/base/whereabouts.h"
@@ -24,37 +27,60 @@ double correct_of(kernels::Backend& backend, const Tensor& logits, const Tensor&
   return static_cast<double>(read);
 }
 
+/// What is requested of any rank. Collective.
+std::uint64_t of_any(comm::Communicator& world, std::uint64_t mine) {
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
+  world.all_gather(&mine, sizeof mine, all.data());
+  return std::accumulate(all.begin(), all.end(), std::uint64_t{0}, std::bit_or<>());
+}
+
 }  // namespace
 
 Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset, comm::Communicator& world,
                     DType compute) {
+  return *evaluate(model, tape, dataset, world, compute, {});
+}
+
+std::optional<Evaluation> evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset,
+                                   comm::Communicator& world, DType compute, const EvaluationWatch& watch) {
   const bool classifies = model.kind() == models::Kind::classifier;
   const std::int64_t rows_per_sample = std::max<std::int64_t>(1, dataset.y_shape().numel());
   std::vector<double> sums;
   data::EvalBatches batches(dataset, std::clamp<std::int64_t>(rows_per_chunk / rows_per_sample, 1, 64),
                             world);
-  comm::together(world, [&] {
-    for (int chunk = batches.mine().first; chunk < batches.mine().end(); ++chunk) {
-      whereabouts::mark();
-      const data::EvalBatch& batch = batches.read(chunk);
-      tape.begin({.training = false,
-                  .record = false,
-                  .compute = compute,
-                  .same_parameters = chunk != batches.mine().first});
-      const Tensor x = kernels::on_device(batch.x, tape.backend());
-      const Tensor y = kernels::on_device(batch.y, tape.backend());
-      const Var logits = model.forward(tape, x);
-      const Loss loss = cross_entropy(logits, y);
-      const std::size_t at = sums.size();
-      sums.resize(at + width);
-      const kernels::WeightedSum total = loss.read();
-      sums[at + loss_sum] = total.sum;
-      sums[at + weight] = total.weight;
-      sums[at + correct] = classifies ? correct_of(tape.backend(), logits.value(), y) : 0.0;
-      sums[at + samples] = static_cast<double>(batch.samples());
-    }
-    tape.begin({.training = false, .record = false});
-  });
+  const auto add_chunk = [&](int chunk) {
+    whereabouts::mark();
+    const data::EvalBatch& batch = batches.read(chunk);
+    tape.begin({.training = false,
+                .record = false,
+                .compute = compute,
+                .same_parameters = chunk != batches.mine().first});
+    const Tensor x = kernels::on_device(batch.x, tape.backend());
+    const Tensor y = kernels::on_device(batch.y, tape.backend());
+    const Var logits = model.forward(tape, x);
+    const Loss loss = cross_entropy(logits, y);
+    const std::size_t at = sums.size();
+    sums.resize(at + width);
+    const kernels::WeightedSum total = loss.read();
+    sums[at + loss_sum] = total.sum;
+    sums[at + weight] = total.weight;
+    sums[at + correct] = classifies ? correct_of(tape.backend(), logits.value(), y) : 0.0;
+    sums[at + samples] = static_cast<double>(batch.samples());
+  };
+  const comm::ShardRange mine = batches.mine();
+  // A batch at a time, all ranks as often as the first, which has the most; without a watch all at once.
+  const int chunks_a_round = watch.act ? 1 : batches.most_chunks();
+  const int rounds = watch.act ? batches.most_chunks() : 1;
+  for (int round = 0; round < rounds; ++round) {
+    comm::together(world, [&] {
+      for (int i = round; i < std::min(round + chunks_a_round, mine.count); ++i) add_chunk(mine.first + i);
+    });
+    if (!watch.act) break;
+    tape.begin({.training = false, .record = false});  // what follows may change the weights
+    const bool goes_on = watch.act(of_any(world, watch.requests()), static_cast<double>(round + 1) / rounds);
+    if (!goes_on && round + 1 < rounds) return std::nullopt;
+  }
+  tape.begin({.training = false, .record = false});
   const std::vector<double> total = batches.sum(world, sums, static_cast<int>(width));
   Evaluation evaluation;
   evaluation.loss = total[loss_sum] / total[weight];

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/autograd/tape.h"
+#include "lockstep/base/option.h"
 #include "lockstep/base/random.h"
 #include "lockstep/kernels/transfer.h"
 
@@ -37,11 +38,18 @@ std::string generate(models::Model& model, std::int64_t context, kernels::Backen
                      const std::string& prompt, const GenerateOptions& options) {
   if (model.kind() != models::Kind::language_model)
     throw UsageError("generate: the model is a classifier, no language model");
-  if (model.classes() < byte_tokens)
-    throw UsageError("generate: the model knows {} tokens, bytes need 256", model.classes());
+  if (model.classes() != byte_tokens)
+    throw UsageError(
+        "generate: the model knows {} tokens, and which text they stand for is not known; only models of the "
+        "256 "
+        "bytes can write",
+        model.classes());
   if (prompt.empty()) throw UsageError("--prompt: is empty; give at least one character");
-  if (options.tokens < 0 || options.temperature < 0)
-    throw UsageError("--tokens and --temperature must not be negative");
+  constexpr Range tokens_asked = Range::from(0, 1e8), temperatures = Range::from(0, 1000);
+  if (!tokens_asked.contains(static_cast<double>(options.tokens)))
+    throw UsageError("--tokens {}: must be in {}", options.tokens, tokens_asked.text());
+  if (!temperatures.contains(options.temperature))
+    throw UsageError("--temperature {}: must be in {}", options.temperature, temperatures.text());
 
   const Random random({options.seed, purpose_of("generate"), 0, 0});
   std::vector<std::int64_t> tokens(prompt.size());

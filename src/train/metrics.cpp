@@ -4,27 +4,28 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "base/files.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/counted.h"
+#include "lockstep/base/streams.h"
 
 namespace lockstep::train {
 namespace {
 
 /// Does a line stay when the run goes on after `last_step`? What is no line of ours does not.
-bool stays(std::string_view line, std::int64_t last_step) {
+bool stays(std::string_view line, std::int64_t last_step, bool evaluated) {
   const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
-  return parsed.is_object() && parsed.contains("step") && parsed["step"].is_number_integer() &&
-         parsed["step"].get<std::int64_t>() <= last_step;
+  if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer()) return false;
+  const auto step = parsed["step"].get<std::int64_t>();
+  return step < last_step || (step == last_step && (evaluated || !parsed.contains("eval_loss")));
 }
 
 /// Where the last line that stays ends. Steps never go back within a file, so only its tail is read, whatever
 /// its length.
-std::uint64_t end_of_lines_up_to(const OpenFile& file, std::int64_t last_step) {
+std::uint64_t end_of_lines_up_to(const OpenFile& file, std::int64_t last_step, bool evaluated) {
   constexpr std::uint64_t least_bytes = 1 << 16;
   const std::uint64_t size = file.size();
   for (std::uint64_t bytes = least_bytes;; bytes *= 4) {
@@ -35,19 +36,22 @@ std::uint64_t end_of_lines_up_to(const OpenFile& file, std::int64_t last_step) {
       const std::size_t before = tail.rfind('\n', end - 1);
       if (before == std::string::npos && begin > 0) break;  // the line begins before this tail
       const std::size_t first = before == std::string::npos ? 0 : before + 1;
-      if (stays(std::string_view(tail).substr(first, end - first), last_step)) return begin + end + 1;
+      if (stays(std::string_view(tail).substr(first, end - first), last_step, evaluated))
+        return begin + end + 1;
       end = before;
     }
     if (begin == 0) return 0;
   }
 }
 
+constexpr double redraw_s = 0.2;  // on a terminal
+
 }  // namespace
 
-MetricsFile::MetricsFile(const std::string& path, std::int64_t resumed_step, bool writes) {
+MetricsFile::MetricsFile(const std::string& path, std::int64_t resumed_step, bool evaluated, bool writes) {
   if (!writes) return;
   file_ = std::make_unique<OpenFile>(path, OpenFile::Mode::read_write_or_create);
-  file_->truncate(end_of_lines_up_to(*file_, resumed_step));
+  file_->truncate(end_of_lines_up_to(*file_, resumed_step, evaluated));
   sync();
   sync_directory(directory_of(path));
 }
@@ -78,25 +82,47 @@ Progress::Progress(Log log, bool shows, std::int64_t first_step, std::int64_t la
   log_.info("nothing to do: {} done already{}", counted(first_step_, "step"), beyond);
 }
 
-void Progress::step(std::int64_t steps_done, double loss, double samples_per_second) {
-  constexpr double redraw_s = 0.2;
+/// Of training at its rate so far, and of evaluations as long as the last.
+std::string Progress::time_left(std::int64_t steps_done, double evaluations_left) const {
+  const double evaluating_s = evaluation_started_s_ > 0 ? monotonic_s() - evaluation_started_s_ : 0;
+  const double training_s = monotonic_s() - started_s_ - evaluations_s_ - evaluating_s;
+  const double per_step_s =
+      steps_done > first_step_ ? training_s / static_cast<double>(steps_done - first_step_) : 0;
+  const auto left_s = static_cast<std::int64_t>(per_step_s * static_cast<double>(last_step_ - steps_done) +
+                                                last_evaluation_s_ * evaluations_left);
+  return fmt::format("{}:{:02d}:{:02d} left", left_s / 3600, left_s / 60 % 60, left_s % 60);
+}
+
+void Progress::draw(const std::string& line) {
+  drawn_s_ = monotonic_s();
+  if (!terminal_) return log_.info("{}", line);
+  write_standard_error("\r\x1b[K" + line);
+  line_open_ = true;
+}
+
+void Progress::step(std::int64_t steps_done, double loss, double samples_per_second,
+                    std::int64_t evaluations_left) {
   if (!shows_) return;
-  const double now_s = monotonic_s();
   const bool last = steps_done == last_step_;
-  if (terminal_ ? (now_s - drawn_s_ < redraw_s && !last) : (steps_done % log_every_ != 0 && !last)) return;
-  drawn_s_ = now_s;
-  const double per_step_s = (now_s - started_s_) / static_cast<double>(steps_done - first_step_);
-  const auto left_s = static_cast<std::int64_t>(per_step_s * static_cast<double>(last_step_ - steps_done));
-  const std::string line =
-      fmt::format("step {}/{}  loss {:.4f}  {:.0f} samples/s  {}:{:02d}:{:02d} left", steps_done, last_step_,
-                  loss, samples_per_second, left_s / 3600, left_s / 60 % 60, left_s % 60);
-  if (terminal_) {
-    fmt::print(stderr, "\r\x1b[K{}", line);
-    std::fflush(stderr);
-    line_open_ = true;
-  } else {
-    log_.info("{}", line);
+  if (terminal_ ? (monotonic_s() - drawn_s_ < redraw_s && !last) : (steps_done % log_every_ != 0 && !last))
+    return;
+  draw(fmt::format("step {}/{}  loss {:.4f}  {:.0f} samples/s  {}", steps_done, last_step_, loss,
+                   samples_per_second, time_left(steps_done, static_cast<double>(evaluations_left))));
+}
+
+void Progress::evaluation(std::int64_t steps_done, double part, std::int64_t evaluations_left) {
+  const double now_s = monotonic_s();
+  if (evaluation_started_s_ == 0) evaluation_started_s_ = drawn_s_ = now_s;
+  last_evaluation_s_ = part > 0 ? (now_s - evaluation_started_s_) / part : last_evaluation_s_;
+  if (part >= 1) {
+    evaluations_s_ += now_s - evaluation_started_s_;
+    evaluation_started_s_ = 0;
+    return;
   }
+  constexpr double repeat_s = 30;
+  if (!shows_ || now_s - drawn_s_ < (terminal_ ? redraw_s : repeat_s)) return;
+  draw(fmt::format("step {}/{}  evaluation {:.0f} %  {}", steps_done, last_step_, 100 * part,
+                   time_left(steps_done, static_cast<double>(evaluations_left) + 1 - part)));
 }
 
 void Progress::note(const std::string& line) {
@@ -105,7 +131,7 @@ void Progress::note(const std::string& line) {
 }
 
 void Progress::finish() {
-  if (line_open_) fmt::print(stderr, "\n");
+  if (line_open_) write_standard_error("\n");
   line_open_ = false;
 }
 

@@ -39,18 +39,21 @@ ddp::Options ddp_options(const Config& config, DType compute) {
           .graph = ddp::graph_named(config.train.cuda_graph)};
 }
 
-checkpoint::StoreOptions store_options(const Config& config, const data::Dataset& dataset,
+checkpoint::StoreOptions store_options(const Config& config, const DataSets& data,
                                        const kernels::Backend& backend, DType compute) {
+  const data::Dataset& dataset = data.train();
+  checkpoint::Provenance facts{{samples_fact, std::to_string(dataset.size())},
+                               {"device", kernels::name_of(backend.device())},
+                               {"threads", std::to_string(backend.threads())},
+                               {"instruction_set", backend.instruction_set()},
+                               {"precision", precision_text(compute, backend)}};
+  if (const std::string tokenizer = data.tokenizer(); !tokenizer.empty()) facts[tokenizer_fact] = tokenizer;
   return {.stream = {.seed = config.train.seed,
                      .shards = config.train.shards,
                      .samples_per_step = config.train.global_batch,
                      .samples_per_epoch = dataset.size()},
           .config = to_text(config),
-          .provenance = {{samples_fact, std::to_string(dataset.size())},
-                         {"device", kernels::name_of(backend.device())},
-                         {"threads", std::to_string(backend.threads())},
-                         {"instruction_set", backend.instruction_set()},
-                         {"precision", precision_text(compute, backend)}},
+          .provenance = std::move(facts),
           .keep = config.checkpoint.keep,
           .keep_best = config.checkpoint.keep_best,
           .async = config.checkpoint.async,

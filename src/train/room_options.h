@@ -7,6 +7,7 @@
 #include "lockstep/ddp/options.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/train/config.h"
+#include "lockstep/train/workload.h"
 
 namespace lockstep::train {
 
@@ -18,7 +19,10 @@ ddp::Options ddp_options(const Config& config, DType compute);
 /// A fact stored with a checkpoint and compared on a resume: how many samples there were to train on.
 inline constexpr const char* samples_fact = "train_samples";
 
-checkpoint::StoreOptions store_options(const Config& config, const data::Dataset& dataset,
+/// And by which tokenizer, of text.
+inline constexpr const char* tokenizer_fact = "tokenizer";
+
+checkpoint::StoreOptions store_options(const Config& config, const DataSets& data,
                                        const kernels::Backend& backend, DType compute);
 
 }  // namespace lockstep::train

@@ -21,9 +21,19 @@ void check_same_run(const Config& stored, const Config& asked, const std::string
       directory, fmt::join(changes, "; "));
 }
 
+/// Steps and epochs stand beside each other in what a run has stored: the ones are what the others came to
+/// when it began.
+void settle_steps(TrainConfig& asked, const TrainConfig* stored, std::int64_t steps_of_epochs) {
+  const bool of_the_run = stored && asked.epochs > 0 && asked.epochs == stored->epochs;
+  if (asked.epochs > 0 && asked.steps > 0 && !(of_the_run && asked.steps == stored->steps))
+    throw UsageError("train.epochs = {:g} and train.steps = {} are both given; give one of them",
+                     asked.epochs, asked.steps);
+  if (asked.epochs > 0) asked.steps = of_the_run ? stored->steps : steps_of_epochs;
+}
+
 }  // namespace
 
-void settle(Config& config, checkpoint::RunDirectory& run, const RunOptions& options,
+void settle(Config& config, checkpoint::RunDirectory& run, const RunOptions& options, std::int64_t samples,
             const comm::Communicator& world) {
   const std::optional<std::string> text = run.stored_config();
   const bool from_file = options.resume != "auto" && options.resume != "never";
@@ -34,17 +44,23 @@ void settle(Config& config, checkpoint::RunDirectory& run, const RunOptions& opt
   }
   if (from_file) config.train.init = options.resume;
   if (text) {
-    const Config stored = parse_config(*text, run.config_path());
+    const Config stored = parse_stored_config(*text, run.config_path());
     if (from_file && stored.train.init != options.resume) {
       throw UsageError("{}: holds a run already; --resume FILE starts a new one: choose another --run",
                        run.path());
     }
+    settle_steps(config.train, &stored.train, steps_of(config, samples));
     if (config.train.init.empty()) config.train.init = stored.train.init;
     if (config.train.shards == 0) config.train.shards = stored.train.shards;
     if (config.train.threads == 0) config.train.threads = stored.train.threads;
+    if (config.checkpoint.every == CheckpointConfig::auto_every)
+      config.checkpoint.every = stored.checkpoint.every;
     check_same_run(stored, config, run.path());
-  } else if (config.train.shards == 0) {
-    config.train.shards = world.size();
+    for (const KeyChange& change : changes(stored, config))
+      Log(world.rank()).info("changed: {} = {} (was {})", change.key, change.now, change.before);
+  } else {
+    settle_steps(config.train, nullptr, steps_of(config, samples));
+    if (config.train.shards == 0) config.train.shards = world.size();
   }
   check_shards(config, world);
 }

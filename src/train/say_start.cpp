@@ -97,7 +97,7 @@ void say_start(Session& session, const Config& config, models::Model& model, con
   say_crowding(session);
   log.info("{} samples to train on, {} to evaluate on; {} a step, {:.1f} epochs in all", data.train().size(),
            data.eval() ? data.eval()->size() : 0, config.train.global_batch,
-           static_cast<double>(config.train.steps * config.train.global_batch) /
+           static_cast<double>(config.train.steps) * static_cast<double>(config.train.global_batch) /
                static_cast<double>(data.train().size()));
   if (config.train.global_batch > data.train().size()) {
     log.info("note: train.global_batch is larger than the data: a step sees samples more than once");
@@ -110,12 +110,18 @@ void say_start(Session& session, const Config& config, models::Model& model, con
   if (const auto& hook = replicas.options().hook)
     log.info("{}; note: the same bits at the same number of ranks only", hook->summary());
   constexpr std::int64_t few_snapshots = 8;
-  if (!config.ema.sigma_rel.empty() &&
+  if (!config.ema.sigma_rel.empty() && config.checkpoint.every >= 0 &&
       (config.checkpoint.every == 0 || config.train.steps / config.checkpoint.every < few_snapshots)) {
     log.info(
         "note: averages of other widths are made from snapshots, one a checkpoint: lower checkpoint.every "
         "for at least {} of them",
         few_snapshots);
+  }
+  if (config.checkpoint.every == 0) {
+    log.info(
+        "note: checkpoint.every = 0: nothing is saved before the end; whatever ends the run earlier, but a "
+        "stop or "
+        "a preemption, loses all of it");
   }
   const std::int64_t every = config.checkpoint.every, eval_every = config.train.eval_every;
   if (!config.checkpoint.keep_best.empty() && every > 0 &&

@@ -11,9 +11,13 @@
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/base/counted.h"
+#include "lockstep/base/median.h"
 #include "lockstep/base/process_memory.h"
+#include "lockstep/base/streams.h"
 #include "lockstep/base/whereabouts.h"
 #include "lockstep/checkpoint/load.h"
+#include "lockstep/checkpoint/provenance.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/loader.h"
@@ -26,6 +30,7 @@
 #include "lockstep/train/stop.h"
 #include "lockstep/train/surroundings.h"
 #include "lockstep/train/workload.h"
+#include "train/memory_need.h"
 #include "train/room_options.h"
 #include "train/run_config.h"
 #include "train/say_start.h"
@@ -54,19 +59,34 @@ std::string ema_prefix(const optim::EmaProfile& profile) {
   return fmt::format("eval_ema_{}_", profile.name());
 }
 
-/// What each rank opens by itself, before ranks depend on one another.
 struct Inputs {
-  explicit Inputs(const Config& config) : model(build_model(config)), data(config, model->classes()) {
-    model->check_input(data::batch_shape(1, data.train().x_shape()));
-  }
-
   std::unique_ptr<models::Model> model;
-  DataSets data;
+  std::unique_ptr<DataSets> data;
 };
 
-/// How long the parts of a step have taken at most: what a stop in time has to allow for.
+/// Provenance: what starts have changed of the configuration.
+constexpr const char* changes_fact = "config_changes";
+
+/// What each rank opens by itself, before ranks depend on one another. The model is made last, when it is
+/// known that the machines can hold what the run needs. Collective.
+Inputs open_inputs(const Config& config, Session& session) {
+  comm::Communicator& world = session.world();
+  Inputs inputs;
+  MemoryNeed need;
+  comm::together(world, [&] {
+    const std::unique_ptr<models::Model> meta = build_meta_model(config);
+    inputs.data = std::make_unique<DataSets>(config, meta->classes());
+    meta->check_input(data::batch_shape(1, inputs.data->train().x_shape()));
+    need = memory_need(config, meta->state(), inputs.data->train(), world.size(), session.backend().device());
+  });
+  check_memory(need, world);
+  comm::together(world, [&] { inputs.model = build_model(config); });
+  return inputs;
+}
+
+/// How long what cannot be cut short has taken at most: what a stop in time has to allow for.
 struct Longest {
-  double step_s = 0, evaluation_s = 0, save_s = 0;
+  double step_s = 0, save_s = 0;
 
   static void note(double& longest_s, const Stopwatch& watch) {
     longest_s = std::max(longest_s, watch.elapsed_ms() * 1e-3);
@@ -101,24 +121,38 @@ class Trainer {
 
  private:
   void start(const RunOptions& options);
-  void warn_of_other_data();
+  void warn_of_other_data(const checkpoint::Provenance& provenance);
   void check_keep_best() const;
   void check_finite() const;
   ExitCode take_steps();
   ddp::StepResult take_step(bool measure_norm);
   void log_step(const ddp::StepResult& result);
   void say_refused_recording();
-  void evaluate_all();
+  void say_checkpoint_as_asked();
+  void note_silence();
+  void choose_checkpoint_interval(double step_ms);
+  bool evaluates_at(std::int64_t step) const;
+  std::int64_t evaluations_left() const;
+  ddp::Requests evaluate_all();
+  std::unique_ptr<optim::Ema::SwappedIn> swapped_in(const optim::EmaProfile& profile);
+  ddp::Requests requests_of_this_rank() const;
+  bool act_within_evaluation(const ddp::Requests& asked, double part, ddp::Requests& stopped,
+                             std::unique_ptr<optim::Ema::SwappedIn>& swapped,
+                             const optim::EmaProfile* profile);
+  std::optional<ExitCode> stop_if_asked(const ddp::Requests& asked);
   std::vector<std::string> metrics() const;
   checkpoint::Contents contents();
   void save();
+  void log_start();
   bool time_is_up() const;
   void write_timeline();
   bool due(std::int64_t every) const { return every > 0 && done_ % every == 0; }
 
   Session& session_;
   comm::Communicator& world_;
-  const Config& config_;
+  Config config_;
+  std::vector<KeyChange> changed_;  // by this start, of the checkpoint it begins with
+  std::string changes_;             // by this start and those before, as provenance says it
   DType compute_;
   checkpoint::RunDirectory& run_;
   DataSets& data_;
@@ -129,13 +163,10 @@ class Trainer {
   data::Loader loader_;
   optim::Schedule schedule_;
   checkpoint::Store store_;
-  std::int64_t done_ = 0;    // steps
-  std::int64_t saved_ = -1;  // step of the newest checkpoint
-  int waits_ = 0;            // for an asynchronous save, when the next was due
-  struct {
-    std::int64_t step = -1;
-    std::map<std::string, double> metrics;
-  } evaluation_;  // the last one
+  std::int64_t done_ = 0;        // steps
+  std::int64_t saved_ = -1;      // step of the newest checkpoint
+  int waits_ = 0;                // for an asynchronous save, when the next was due
+  std::vector<double> step_ms_;  // of the first steps, while checkpoint.every is not known
   double learning_rate_ = 0;
   optim::StepResult applied_;
   Interval interval_;
@@ -147,7 +178,7 @@ class Trainer {
   Stragglers stragglers_;
   Longest longest_;
   Stopwatch since_save_;  // began
-  bool said_refused_recording_ = false;
+  bool said_refused_recording_ = false, noted_silence_ = false;
 };
 
 Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpoint::RunDirectory& run,
@@ -157,7 +188,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
       config_(config),
       compute_(compute),
       run_(run),
-      data_(inputs.data),
+      data_(*inputs.data),
       model_(*inputs.model),
       replicas_(model_, session.transport(), session.backend(), ddp_options(config, compute)),
       optimizer_(build_optimizer(config, replicas_)),
@@ -171,7 +202,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
               world_),
       schedule_{optim::schedule_named(config.optimizer.schedule), config.optimizer.lr,
                 config.optimizer.min_lr, config.optimizer.warmup_steps},
-      store_(run, world_, store_options(config, data_.train(), session.backend(), compute)),
+      store_(run, world_, store_options(config, data_, session.backend(), compute)),
       requests_(requests),
       time_limit_(world_.rank() == 0),
       stragglers_(shards_of_ranks(replicas_.shard_map())) {
@@ -194,11 +225,28 @@ void Trainer::start(const RunOptions& options) {
   done_ = store_.resume_contents(contents);
   if (done_ > 0) {
     saved_ = done_;
-    warn_of_other_data();
+    const checkpoint::FileIndex index = checkpoint::read_index(store_.current_path(), world_);
+    const checkpoint::Provenance& provenance = index.provenance;
+    if (const auto then = provenance.find(tokenizer_fact); then != provenance.end())
+      check_tokenizer("data.train", data_.tokenizer(), store_.current_path(), then->second);
+    warn_of_other_data(provenance);
+    if (const auto before = provenance.find(changes_fact); before != provenance.end())
+      changes_ = before->second;
+    // Against the checkpoint, not config.ini: a start between may have changed that and saved nothing.
+    if (!index.config.empty())
+      changed_ = changes(parse_stored_config(index.config, store_.current_path() + " /config"), config_);
+    std::erase_if(changed_,
+                  [](const KeyChange& change) { return change.before == "auto"; });  // found out since
+    for (const KeyChange& change : changed_)
+      changes_ += fmt::format("{}step {}: {} = {} (was {})", changes_.empty() ? "" : "; ", done_, change.key,
+                              change.now, change.before);
     session_.log().info("going on after step {} ({})", done_, store_.current_path());
     return;
   }
   if (config_.train.init.empty()) return;
+  comm::together(world_, [&] {
+    if (world_.rank() == 0) check_beside(config_.train.init, config_);
+  });
   const checkpoint::LoadReport report = checkpoint::load_weights(
       config_.train.init, model_, world_, {},
       {.strict = config_.checkpoint.load == "strict", .narrow = config_.checkpoint.narrow});
@@ -206,13 +254,13 @@ void Trainer::start(const RunOptions& options) {
     for (const std::string& warning : report.warnings) session_.log().warning("{}", warning);
   }
   for (const std::string& note : report.notes) session_.log().info("{}", note);
+  store_.note(report.provenance);
   if (ema_) ema_->reset();
   session_.log().info("a new run from the weights of {}", config_.train.init);
 }
 
 /// The order of samples is a function of how many there are: other data goes on in another order.
-void Trainer::warn_of_other_data() {
-  const checkpoint::Provenance provenance = checkpoint::read_index(store_.current_path(), world_).provenance;
+void Trainer::warn_of_other_data(const checkpoint::Provenance& provenance) {
   const auto then = provenance.find(samples_fact);
   const std::string now = std::to_string(data_.train().size());
   if (then == provenance.end() || then->second == now || world_.rank() != 0) return;
@@ -232,11 +280,6 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
       .lr = learning_rate_, .clip = config_.optimizer.clip, .measure_norm = measure_norm};
   const ddp::StepResult result =
       replicas_.step(StepShards{loader_, done_}, loss_of, optimizer_->measurement_for(update));
-  if (!std::isfinite(result.mean_loss())) {
-    throw TrainingError(
-        "step {}: the loss is {}; lower optimizer.lr, set optimizer.clip, or look at the data", done_ + 1,
-        std::isnan(result.mean_loss()) ? "nan" : "infinite");
-  }
   const double start_s = monotonic_s();
   whereabouts::enter(Phase::optimizer);
   applied_ = optimizer_->step(update);
@@ -272,6 +315,17 @@ void Trainer::log_step(const ddp::StepResult& result) {
   interval_ = {};
 }
 
+/// Log lines that nobody gets are no reason to end; metrics say it, once.
+void Trainer::note_silence() {
+  if (world_.rank() != 0 || noted_silence_) return;
+  const std::string trouble = standard_error_trouble();
+  if (trouble.empty()) return;
+  noted_silence_ = true;
+  metrics_->append({{"step", done_},
+                    {"time", utc_now()},
+                    {"note", fmt::format("lines on standard error were lost: {}", trouble)}});
+}
+
 void Trainer::say_refused_recording() {
   const std::string& why = replicas_.steps_recorded().refused;
   if (why.empty() || std::exchange(said_refused_recording_, true)) return;
@@ -304,33 +358,123 @@ void Trainer::check_keep_best() const {
                        : fmt::format("is no metric of this run; one of {}", fmt::join(names, ", ")));
 }
 
-void Trainer::evaluate_all() {
-  if (!data_.eval()) return;
+bool Trainer::evaluates_at(std::int64_t step) const {
+  const std::int64_t every = config_.train.eval_every;
+  return data_.eval() && step > 0 && ((every > 0 && step % every == 0) || step == config_.train.steps);
+}
+
+/// After this step; the last step's is one, too.
+std::int64_t Trainer::evaluations_left() const {
+  if (!data_.eval() || done_ >= config_.train.steps) return 0;
+  const std::int64_t every = config_.train.eval_every;
+  const std::int64_t regular = every > 0 ? (config_.train.steps - 1) / every - done_ / every : 0;
+  return regular + 1;
+}
+
+ddp::Requests Trainer::requests_of_this_rank() const {
+  const Requests asked = requests_.pending();
+  const checkpoint::Store::Writer writer = store_.writer();
+  return {.stop_preempted = asked.preempt || time_is_up(),
+          .stop_user = asked.user_stop,
+          .checkpoint = asked.checkpoint,
+          .saving = writer.writing,
+          .save_failed = writer.failed};
+}
+
+/// Of every weights there are; what it finds is logged and recorded. It is cut short when a stop is asked
+/// for, which is then returned, and leaves nothing: who resumes makes it first. A checkpoint that is asked
+/// for is saved meanwhile.
+ddp::Requests Trainer::evaluate_all() {
+  whereabouts::enter(Phase::evaluation);
   nlohmann::json line = {{"step", done_}, {"time", utc_now()}};
   std::string text = fmt::format("step {}", done_);
-  evaluation_ = {};
-  const auto add = [&](const std::string& prefix, const std::string& weights) {
-    const Evaluation found = evaluate(model_, replicas_.tape(), *data_.eval(), world_, compute_);
-    line[prefix + "loss"] = found.loss;
-    evaluation_.metrics[prefix + "loss"] = found.loss;
-    text += fmt::format("  {} loss {:.4f}", weights, found.loss);
-    if (found.accuracy) {
-      line[prefix + "accuracy"] = *found.accuracy;
-      evaluation_.metrics[prefix + "accuracy"] = *found.accuracy;
-      text += fmt::format(" accuracy {:.4f}", *found.accuracy);
-    }
-  };
-  add("eval_", "eval");
+  std::map<std::string, double> metrics;
+  ddp::Requests stopped;
+  std::vector<const optim::EmaProfile*> weights{nullptr};  // the model's own
   if (ema_) {
-    for (const optim::EmaProfile& profile : ema_->profiles()) {
-      const auto swapped = ema_->swap_in(profile.name());
-      add(ema_prefix(profile), "ema/" + profile.name());
-    }
+    for (const optim::EmaProfile& profile : ema_->profiles()) weights.push_back(&profile);
   }
-  evaluation_.step = done_;
-  metrics_->append(line);
+  progress_->evaluation(done_, 0, evaluations_left());
+  for (std::size_t w = 0; w < weights.size(); ++w) {
+    const optim::EmaProfile* const profile = weights[w];
+    std::unique_ptr<optim::Ema::SwappedIn> swapped;
+    if (profile) swapped = swapped_in(*profile);
+    const EvaluationWatch watch{
+        .requests = [this] { return requests_of_this_rank().to_bits(); },
+        .act =
+            [&](std::uint64_t of_any, double part) {
+              const double whole_part = (static_cast<double>(w) + part) / static_cast<double>(weights.size());
+              return act_within_evaluation(ddp::Requests::from_bits(of_any), std::min(whole_part, 0.9999),
+                                           stopped, swapped, profile);
+            }};
+    const std::optional<Evaluation> found =
+        evaluate(model_, replicas_.tape(), *data_.eval(), world_, compute_, watch);
+    if (!found) {
+      progress_->evaluation(done_, 1, evaluations_left());
+      return stopped;
+    }
+    const std::string prefix = profile ? ema_prefix(*profile) : "eval_";
+    metrics[prefix + "loss"] = found->loss;
+    text += fmt::format("  {} loss {:.4f}", profile ? "ema/" + profile->name() : "eval", found->loss);
+    if (!found->accuracy) continue;
+    metrics[prefix + "accuracy"] = *found->accuracy;
+    text += fmt::format(" accuracy {:.4f}", *found->accuracy);
+  }
+  progress_->evaluation(done_, 1, evaluations_left());
+  line.update(metrics);
+  comm::together(world_, [&] {
+    metrics_->append(line);
+    metrics_->sync();  // the record will say that the line is there
+  });
+  if (saved_ == done_) store_.note_metrics(done_, metrics);
   progress_->note(text);
   interval_ = {};
+  return {};
+}
+
+/// The model holds an average while the result lives.
+std::unique_ptr<optim::Ema::SwappedIn> Trainer::swapped_in(const optim::EmaProfile& profile) {
+  return std::unique_ptr<optim::Ema::SwappedIn>(new optim::Ema::SwappedIn(ema_->swap_in(profile.name())));
+}
+
+/// Between two batches, collectively. False if the evaluation is to end.
+bool Trainer::act_within_evaluation(const ddp::Requests& asked, double part, ddp::Requests& stopped,
+                                    std::unique_ptr<optim::Ema::SwappedIn>& swapped,
+                                    const optim::EmaProfile* profile) {
+  store_.advance({.writing = asked.saving, .failed = asked.save_failed});
+  if (asked.checkpoint) {
+    swapped.reset();  // what is saved is the model
+    save();
+    store_.finish();
+    say_checkpoint_as_asked();
+    if (profile) swapped = swapped_in(*profile);
+    whereabouts::enter(Phase::evaluation);
+  }
+  progress_->evaluation(done_, part, evaluations_left());
+  stopped = {.stop_preempted = asked.stop_preempted, .stop_user = asked.stop_user};
+  return !stopped.any();
+}
+
+void Trainer::say_checkpoint_as_asked() {
+  progress_->note(fmt::format("checkpoint {}, as asked", store_.current_path()));
+  requests_.clear({.preempt = false, .user_stop = false, .checkpoint = true});
+}
+
+/// checkpoint.every = auto: as many steps as take ten minutes at the pace of the first ones, on rank 0.
+void Trainer::choose_checkpoint_interval(double step_ms) {
+  constexpr std::size_t steps_to_judge = 20;
+  constexpr double wanted_s = 600;
+  if (config_.checkpoint.every != CheckpointConfig::auto_every) return;
+  step_ms_.push_back(step_ms);
+  if (step_ms_.size() < steps_to_judge) return;
+  std::int64_t every = std::max<std::int64_t>(1, std::llround(wanted_s * 1e3 / median(step_ms_)));
+  world_.broadcast(&every, sizeof every, 0);
+  config_.checkpoint.every = every;
+  const std::string text = to_text(config_);
+  run_.write_config(text);
+  store_.set_config(text);
+  progress_->note(fmt::format("checkpoint.every = auto: a checkpoint every {}, which take about {:.0f} s",
+                              counted(every, "step"), static_cast<double>(every) * median(step_ms_) * 1e-3));
 }
 
 checkpoint::Contents Trainer::contents() {
@@ -344,6 +488,7 @@ checkpoint::Contents Trainer::contents() {
 
 void Trainer::save() {
   if (saved_ == done_) return;
+  if (config_.ddp.check_every > 0) replicas_.check_replicas();  // a divided run is not saved
   whereabouts::enter(Phase::checkpoint);
   if (store_.saving()) {
     if (++waits_ == 1)
@@ -354,8 +499,9 @@ void Trainer::save() {
     store_.finish();
   }
   since_save_.restart();
+  comm::together(world_, [&] { metrics_->sync(); });
   checkpoint::Contents contents = this->contents();
-  if (evaluation_.step == done_) contents.metrics = evaluation_.metrics;
+  if (!changes_.empty()) contents.provenance[changes_fact] = changes_;
   store_.save_contents(done_, std::move(contents));
   if (!store_.saving()) Longest::note(longest_.save_s, since_save_);
   saved_ = done_;
@@ -378,23 +524,64 @@ bool Trainer::time_is_up() const {
     for (const Param* const param : replicas_.params())
       save_s += 4 * static_cast<double>(param->value.bytes()) / careful_bytes_per_s;
   }
-  const bool evaluates = config_.train.eval_every > 0 && (done_ + 1) % config_.train.eval_every == 0;
-  return time_limit_.left_s() < 2 * (longest_.step_s + (evaluates ? longest_.evaluation_s : 0) + save_s);
+  return time_limit_.left_s() < 2 * (longest_.step_s + save_s);
+}
+
+/// A line of metrics for each start: what it began with, and what it changed.
+void Trainer::log_start() {
+  nlohmann::json changed = nlohmann::json::object();
+  for (const KeyChange& change : changed_)
+    changed[change.key] = {{"from", change.before}, {"to", change.now}};
+  metrics_->append({{"start", done_ > 0 ? "resumed" : "new"},
+                    {"step", done_},
+                    {"time", utc_now()},
+                    {"ranks", world_.size()},
+                    {"nodes", world_.topology().nodes()},
+                    {"version", checkpoint::provenance_of(world_).at("version")},
+                    {"changes", changed}});
 }
 
 ExitCode Trainer::run() {
   say_start(session_, config_, model_, data_, replicas_, *optimizer_, ema_.get());
   const bool speaks = world_.rank() == 0;
-  comm::together(world_, [&] { metrics_.emplace(run_.metrics_path(), done_, speaks); });
+  // An evaluation that the checkpoint is due, and that was cut short: it comes first.
+  const bool catches_up = evaluates_at(done_) && !store_.knows_metric(done_, metrics().front());
+  comm::together(world_, [&] {
+    metrics_.emplace(run_.metrics_path(), done_, !catches_up, speaks);
+    log_start();
+  });
   progress_.emplace(session_.log(), speaks, done_, config_.train.steps, config_.log.every);
   interval_ = {};
   try {
+    if (catches_up) {
+      if (const std::optional<ExitCode> code = stop_if_asked(evaluate_all())) return *code;
+    }
     return take_steps();
   } catch (const TrainingError&) {
     // The same on every rank, and no fault of what was saved before: that is still seen through.
-    store_.finish();
+    try {
+      store_.finish();
+    } catch (const Error& error) {  // second to what is thrown again
+      if (speaks) session_.log().warning("{}", error.what());
+    }
     throw;
   }
+}
+
+/// The end of a run that was told to stop, once it is saved.
+std::optional<ExitCode> Trainer::stop_if_asked(const ddp::Requests& asked) {
+  if (!asked.stop_preempted && !asked.stop_user) return std::nullopt;
+  const bool late = time_is_up();
+  save();
+  store_.finish();  // what was asked for is obeyed when it is on storage
+  requests_.clear({.preempt = asked.stop_preempted, .user_stop = asked.stop_user, .checkpoint = false});
+  write_timeline();
+  progress_->note(fmt::format("{} after step {}; checkpoint {}",
+                              late                   ? "stopped ahead of the time limit"
+                              : asked.stop_preempted ? "preempted"
+                                                     : "stopped as asked",
+                              done_, store_.current_path()));
+  return asked.stop_preempted ? ExitCode::preempted : ExitCode::user_stopped;
 }
 
 ExitCode Trainer::take_steps() {
@@ -402,19 +589,13 @@ ExitCode Trainer::take_steps() {
   while (done_ < config_.train.steps) {
     const Stopwatch step_watch;
     whereabouts::at_step(done_ + 1, interval_.steps > 0 ? interval_.step_ms() : 0);
-    const Requests asked = requests_.pending();
-    const bool late = time_is_up();
-    const checkpoint::Store::Writer writer = store_.writer();
-    replicas_.request({.stop_preempted = asked.preempt || late,
-                       .stop_user = asked.user_stop,
-                       .checkpoint = asked.checkpoint,
-                       .saving = writer.writing,
-                       .save_failed = writer.failed});
+    replicas_.request(requests_of_this_rank());
     const bool last = done_ + 1 == config_.train.steps;
     const bool log = last || (done_ + 1) % config_.log.every == 0;
     const ddp::StepResult result = take_step(log);
+    const ddp::Requests& asked = result.requests;
     const bool was_saving = store_.saving();
-    store_.advance({.writing = result.requests.saving, .failed = result.requests.save_failed});
+    store_.advance({.writing = asked.saving, .failed = asked.save_failed});
     if (was_saving && !store_.saving()) Longest::note(longest_.save_s, since_save_);
     interval_.add(result);
     if (speaks) {
@@ -422,40 +603,34 @@ ExitCode Trainer::take_steps() {
       if (!news.empty()) progress_->note(fmt::format("step {}: {}", done_, news));
     }
     say_refused_recording();
+    note_silence();
     Longest::note(longest_.step_s, step_watch);
+    choose_checkpoint_interval(step_watch.elapsed_ms());
     progress_->step(done_, result.mean_loss(),
-                    static_cast<double>(config_.train.global_batch) * 1e3 / interval_.step_ms());
+                    static_cast<double>(config_.train.global_batch) * 1e3 / interval_.step_ms(),
+                    evaluations_left());
     if (log) log_step(result);
-    const bool evaluates = due(config_.train.eval_every) || last;
-    const bool saves = due(config_.checkpoint.every) || last || result.requests.any();
-    if (saves && config_.ddp.check_every > 0) replicas_.check_replicas();  // a divided run is not saved
+    const bool evaluates = evaluates_at(done_);
+    const bool saves = due(config_.checkpoint.every) || last || asked.any();
     if (evaluates || saves) comm::together(world_, [&] { check_finite(); });
-    if (evaluates) {
-      const Stopwatch watch;
-      whereabouts::enter(Phase::evaluation);
-      evaluate_all();
-      Longest::note(longest_.evaluation_s, watch);
+    if (saves) save();  // first: an evaluation may take hours
+    if (asked.checkpoint) {
+      store_.finish();
+      say_checkpoint_as_asked();
     }
-    if (saves) save();
-    if (result.requests.any()) store_.finish();  // what was asked for is obeyed when it is on storage
-    if (result.requests.checkpoint)
-      progress_->note(fmt::format("checkpoint {}, as asked", store_.current_path()));
-    requests_.clear({result.requests.stop_preempted, result.requests.stop_user, result.requests.checkpoint});
-    if (!last && (result.requests.stop_preempted || result.requests.stop_user)) {
-      write_timeline();
-      progress_->note(fmt::format("{} after step {}; checkpoint {}",
-                                  late                             ? "stopped ahead of the time limit"
-                                  : result.requests.stop_preempted ? "preempted"
-                                                                   : "stopped as asked",
-                                  done_, store_.current_path()));
-      return result.requests.stop_preempted ? ExitCode::preempted : ExitCode::user_stopped;
-    }
+    const ddp::Requests stop{.stop_preempted = asked.stop_preempted && !last,
+                             .stop_user = asked.stop_user && !last};
+    if (const std::optional<ExitCode> code = stop_if_asked(stop)) return *code;
+    if (!evaluates) continue;
+    if (const std::optional<ExitCode> code = stop_if_asked(evaluate_all())) return *code;
   }
   whereabouts::enter(Phase::checkpoint);
   store_.finish();
+  requests_.clear(requests_.pending());  // too late: the run is at its end
   write_timeline();
-  progress_->note(fmt::format("done: {} steps; checkpoint {}; rank 0 took at most {} MiB of {}memory", done_,
-                              store_.current_path(), process_memory().peak_bytes >> 20,
+  progress_->note(fmt::format("done: {}; checkpoint {}; rank 0 took at most {} MiB of {}memory",
+                              counted(done_, "step"), store_.current_path(),
+                              process_memory().peak_bytes >> 20,
                               session_.backend().device() == Device::cpu() ? "" : "host "));
   return ExitCode::done;
 }
@@ -471,13 +646,12 @@ ExitCode train(Session& session, Config config, const RunOptions& options) {
   session.use_device(config.train.device, {.threads = std::max(1, config.train.threads),
                                            .reproducible = config.train.reproducible});
   const DType compute = settle_precision(session, config.train.precision, config.train.bf16_fallback);
-  std::optional<Inputs> inputs;
-  comm::together(world, [&] { inputs.emplace(config); });
+  Inputs inputs = open_inputs(config, session);
   checkpoint::RunDirectory run(options.directory, world);
-  settle(config, run, options, world);
+  settle(config, run, options, inputs.data->train().size(), world);
   settle_threads(config, session);
-  inputs->model->to(session.backend());
-  Trainer trainer(session, config, *inputs, run, options, requests, compute);
+  inputs.model->to(session.backend());
+  Trainer trainer(session, config, inputs, run, options, requests, compute);
   run.write_config(to_text(config));  // only now: what failed to start leaves no run behind
   return trainer.run();
 }

@@ -1,9 +1,15 @@
 #include "lockstep/train/workload.h"
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/names.h"
+#include "lockstep/base/process_memory.h"
+#include "lockstep/base/random.h"
+#include "lockstep/checkpoint/gpt2_config.h"
 #include "lockstep/data/images.h"
 #include "lockstep/data/text.h"
 #include "lockstep/nn/module.h"
@@ -44,9 +50,7 @@ void check_present(const char* key, const std::string& path) {
 
 /// Evaluation images are normalised as those the model was trained on.
 data::ImagesOptions like(const data::Dataset* train) {
-  const auto* const images = dynamic_cast<const data::Images*>(train);
-  return images ? data::ImagesOptions{.mean = images->mean(), .deviation = images->deviation()}
-                : data::ImagesOptions{};
+  return {.like = dynamic_cast<const data::Images*>(train)};
 }
 
 }  // namespace
@@ -60,6 +64,33 @@ DataSets::DataSets(const Config& config, std::int64_t classes) {
   if (!config.data.eval.empty()) eval_ = open_data(config, classes, {config.data.eval}, like(train_.get()));
   if (config.data.eval_fraction > 0)
     split_.emplace(data::split(*train_, config.data.eval_fraction, config.train.seed));
+  const data::Dataset* const eval = whole_eval();
+  const std::int64_t samples = config.train.eval_samples;
+  if (!eval || samples == 0 || samples >= eval->size()) return;
+  // A draw of its own: neither the epochs of training nor the split follow it.
+  const std::uint64_t seed = mix_bits(config.train.seed ^ purpose_of("eval_samples"));
+  eval_part_.emplace(*eval, 0, samples, data::Permutation(eval->size(), seed, 0));
+}
+
+std::string DataSets::tokenizer() const {
+  for (const auto* const data : {train_.get(), eval_.get()}) {
+    if (const auto* const text = dynamic_cast<const data::Text*>(data)) return text->tokenizer();
+  }
+  return "";
+}
+
+void check_tokenizer(const std::string& data_name, const std::string& data, const std::string& model_name,
+                     const std::string& model) {
+  if (data == model || data.empty() || model.empty()) return;
+  throw DataError("{}: its tokens are of the tokenizer {}, but {} learned from tokens of {}", data_name,
+                  in_quotes(data), model_name, in_quotes(model));
+}
+
+std::int64_t steps_of(const Config& config, std::int64_t samples) {
+  if (config.train.epochs == 0) return config.train.steps;
+  const double steps = std::ceil(config.train.epochs * static_cast<double>(samples) /
+                                 static_cast<double>(config.train.global_batch));
+  return static_cast<std::int64_t>(std::clamp(steps, 1.0, counts.high));
 }
 
 DataSets::DataSets(const Config& config, std::int64_t classes, const std::string& eval_path) {
@@ -84,6 +115,10 @@ void check_shards(const Config& config, const comm::Communicator& world) {
     throw UsageError("train.shards: {} shards do not divide train.global_batch = {}", shards,
                      config.train.global_batch);
   }
+  if (const std::int64_t samples = config.train.global_batch / shards; config.train.micro_batches > samples) {
+    throw UsageError("train.micro_batches = {}: a shard has {}; there can be no more pieces than that",
+                     config.train.micro_batches, counted(samples, "sample"));
+  }
   if (world.size() > shards) {
     throw UsageError(
         "{} are more than the {} of the run; start at most {} (or a new run with train.shards = {} or more)",
@@ -91,10 +126,37 @@ void check_shards(const Config& config, const comm::Communicator& world) {
   }
 }
 
-std::unique_ptr<models::Model> build_model(const Config& config) {
+std::unique_ptr<models::Model> build_meta_model(const Config& config) {
+  const MetaTensors meta;
   auto model = models::make_model(config.model, config.train.seed);
   nn::freeze(model->state(), config.train.frozen);
   return model;
+}
+
+std::unique_ptr<models::Model> build_model(const Config& config) {
+  double bytes = 0;
+  const auto meta = build_meta_model(config);
+  for (const Param* const param : meta->state().params) bytes += static_cast<double>(param->value.bytes());
+  const std::optional<std::uint64_t> available = available_memory_bytes();
+  if (available && bytes > static_cast<double>(*available)) {
+    throw UsageError(
+        "model.name = {}: the parameters take {:.0f} MiB, and this machine has {} left; make the model "
+        "smaller",
+        config.model.name, bytes / (1 << 20), *available >> 20);
+  }
+  auto model = models::make_model(config.model, config.train.seed);
+  nn::freeze(model->state(), config.train.frozen);
+  return model;
+}
+
+void check_beside(const std::string& weights, const Config& config) {
+  const models::ModelConfig& model = config.model;
+  if (model.name != "gpt") return;
+  checkpoint::check_gpt2_config(weights, {.heads = model.heads,
+                                          .layers = model.layers,
+                                          .channels = model.channels,
+                                          .context = model.context,
+                                          .vocab = model.vocab});
 }
 
 std::unique_ptr<optim::Optimizer> build_optimizer(const Config& config, GradientSource& source) {

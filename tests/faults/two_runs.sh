@@ -125,7 +125,7 @@ refused 2 "subject/checkpoints.*Too many levels of symbolic links"
 case="the lock is a loop of links"
 from_base
 ln -s lock subject/lock
-refused 2 "subject/lock.*Too many levels of symbolic links"
+refused 2 "subject/lock.*is a symbolic link, which is not written through"
 case="the run directory is a link to one"
 from_base
 mv subject elsewhere

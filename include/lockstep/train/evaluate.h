@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "lockstep/autograd/tape.h"
@@ -17,9 +18,20 @@ struct Evaluation {
   std::int64_t samples = 0;
 };
 
+/// What happens between two batches of an evaluation that takes long.
+struct EvaluationWatch {
+  /// What is requested of this rank, as bits. Not collective.
+  std::function<std::uint64_t()> requests;
+  /// Acts on what is requested of any rank, when `part` of the evaluation is done; false ends it, unless it is
+  /// done. Collective.
+  std::function<bool(std::uint64_t of_any, double part)> act;
+};
+
 /// Collective; the same bits at any number of ranks. The model is in evaluation mode: no dropout, running
-/// statistics. compute: Pass::compute.
+/// statistics. compute: Pass::compute. With a watch it is none if that ended it, on every rank.
 Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset, comm::Communicator& world,
                     DType compute = DType::float32);
+std::optional<Evaluation> evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset,
+                                   comm::Communicator& world, DType compute, const EvaluationWatch& watch);
 
 }  // namespace lockstep::train

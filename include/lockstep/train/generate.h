@@ -17,8 +17,8 @@ struct GenerateOptions {
 };
 
 /// The continuation of `prompt` (not empty), tokens being bytes; the model sees the last `context` of them.
-/// Draw i is keyed by (seed, i). Throws UsageError if the model is no language model over at least 256
-/// tokens, or an option is out of range.
+/// Draw i is keyed by (seed, i). Throws UsageError if the model is no language model of the 256 bytes,
+/// or an option is out of range.
 std::string generate(models::Model& model, std::int64_t context, kernels::Backend& backend,
                      const std::string& prompt, const GenerateOptions& options = {});
 

@@ -21,7 +21,8 @@ class MetricsFile {
   /// Drops the lines of steps after `resumed_step` at the end of the file (a killed run may have logged
   /// beyond its last checkpoint), and a torn one, then appends. Throws as throw_system_error if the file
   /// cannot be written, UsageError if it is a link or no regular file.
-  MetricsFile(const std::string& path, std::int64_t resumed_step, bool writes);
+  /// Evaluations of `resumed_step` go, too, unless `evaluated`: they will be made again.
+  MetricsFile(const std::string& path, std::int64_t resumed_step, bool evaluated, bool writes);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
@@ -40,8 +41,11 @@ class Progress {
   Progress(Log log, bool shows, std::int64_t first_step, std::int64_t last_step, std::int64_t log_every);
 
   /// After each step; draws at most a few times a second on a terminal, and every `log_every` steps in a
-  /// file.
-  void step(std::int64_t steps_done, double loss, double samples_per_second);
+  /// file. The time left counts `evaluations_left` of the length of the last one.
+  void step(std::int64_t steps_done, double loss, double samples_per_second, std::int64_t evaluations_left);
+  /// Within an evaluation, when `part` of it is done; draws as often on a terminal, and twice a minute in a
+  /// file. With `part` = 1 it is over.
+  void evaluation(std::int64_t steps_done, double part, std::int64_t evaluations_left);
   /// A line that stays: evaluations, checkpoints.
   void note(const std::string& line);
   /// Ends the redrawn line.
@@ -51,7 +55,12 @@ class Progress {
   Log log_;
   bool shows_, terminal_, line_open_ = false;
   std::int64_t first_step_, last_step_, log_every_;
+  void draw(const std::string& line);
+  std::string time_left(std::int64_t steps_done, double evaluations_left) const;
+
   double started_s_, drawn_s_ = 0;
+  double evaluation_started_s_ = 0;                   // 0: none is going on
+  double last_evaluation_s_ = 0, evaluations_s_ = 0;  // and of all
 };
 
 }  // namespace lockstep::train

@@ -29,15 +29,28 @@ class DataSets {
     return split_ ? static_cast<const data::Dataset&>(split_->train) : *train_;
   }
   /// Null if there is none.
-  const data::Dataset* eval() const { return split_ ? &split_->eval : eval_.get(); }
+  const data::Dataset* eval() const { return eval_part_ ? &*eval_part_ : whole_eval(); }
+  /// Of text; empty of images, and where the data file names none.
+  std::string tokenizer() const;
   /// To be said once; empty if all is as the configuration has it.
   const std::string& warning() const { return warning_; }
 
  private:
+  const data::Dataset* whole_eval() const { return split_ ? &split_->eval : eval_.get(); }
+
   std::unique_ptr<data::Dataset> train_, eval_;
   std::optional<data::Split> split_;
+  std::optional<data::Subset> eval_part_;  // train.eval_samples
   std::string warning_;
 };
+
+/// train.steps, or as many as train.epochs passes through `samples` samples take, the last one full.
+std::int64_t steps_of(const Config& config, std::int64_t samples);
+
+/// DataError if the data of a language model were cut into tokens by another tokenizer than it learned from;
+/// empty: not known.
+void check_tokenizer(const std::string& data_name, const std::string& data, const std::string& model_name,
+                     const std::string& model);
 
 /// The shards of a new run: as configured, or one for each rank.
 int shards_of(const Config& config, const comm::Communicator& world);
@@ -45,8 +58,13 @@ int shards_of(const Config& config, const comm::Communicator& world);
 /// UsageError if they do not divide the batch, or are fewer than the ranks.
 void check_shards(const Config& config, const comm::Communicator& world);
 
-/// The configured model, its frozen parameters marked.
+/// The configured model, its frozen parameters marked. UsageError if this machine cannot hold its parameters.
 std::unique_ptr<models::Model> build_model(const Config& config);
+/// The same of meta tensors: names and shapes only.
+std::unique_ptr<models::Model> build_meta_model(const Config& config);
+
+/// A file of weights for a gpt against config.json beside it; see checkpoint::check_gpt2_config.
+void check_beside(const std::string& weights, const Config& config);
 
 std::unique_ptr<optim::Optimizer> build_optimizer(const Config& config, GradientSource& source);
 

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# old_runs.sh MODEL: a run that an earlier version began (tests/old_runs/make.sh) is whole for this one, evaluates to the same figures,
+# and is resumed, on 1 and on 3 ranks, to the same bits and the same metrics.
+source "$(dirname "$0")/../support/cli.sh"
+model=$1
+export ONEDNN_MAX_CPU_ISA=AVX2  # as they were made
+
+cp -r "$LOCKSTEP_SOURCE_DIR"/tests/old_runs/0394c50 old
+cd "old/$model" || exit 1
+for file in run/checkpoints/latest end.h5; do
+  "$LOCKSTEP" verify "$file" >verify.log || fail "$file: $(cat verify.log)"
+done
+
+"$LOCKSTEP" eval end.h5 --json >now.json || fail "eval"
+python3 - <<'PY' || fail "eval: $(cat now.json) in place of $(cat eval.json)"
+import json
+then, now = json.load(open("eval.json")), json.load(open("now.json"))
+assert then.keys() <= now.keys() and all(now[key] == then[key] for key in then)
+PY
+
+for count in 1 3; do
+  cp -r run "run-$count"
+  ranks "$count" train run.ini --run "run-$count" 2>log || fail "resumed on $count: $(tail -n 3 log)"
+  expect_same "run-$count/checkpoints/latest" end.h5
+  python3 - "run-$count" <<'PY' || fail "metrics of $count ranks differ: $(cat "run-$count/metrics.jsonl")"
+import json, sys
+changing = {"time", "step_ms", "samples_per_second", "exposed_comm_ms"}
+def lines(path):
+    read = [json.loads(line) for line in open(path)]
+    return [{key: value for key, value in line.items() if key not in changing} for line in read if "start" not in line]
+assert lines(sys.argv[1] + "/metrics.jsonl") == lines("end.jsonl")
+PY
+done
+finish
