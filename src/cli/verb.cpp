@@ -103,7 +103,9 @@ std::string json_text(const nlohmann::json& document) {
 
 void print(const std::string& text) {
   errno = 0;
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() && errno != EPIPE) flush_output();
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size()) return;
+  if (errno == EPIPE) return std::clearerr(stdout);  // as in flush_output()
+  flush_output();
 }
 
 void flush_output() {

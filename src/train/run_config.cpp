@@ -26,8 +26,11 @@ void check_same_run(const Config& stored, const Config& asked, const std::string
 void settle_steps(TrainConfig& asked, const TrainConfig* stored, std::int64_t steps_of_epochs) {
   const bool of_the_run = stored && asked.epochs > 0 && asked.epochs == stored->epochs;
   if (asked.epochs > 0 && asked.steps > 0 && !(of_the_run && asked.steps == stored->steps))
-    throw UsageError("train.epochs = {:g} and train.steps = {} are both given; give one of them",
-                     asked.epochs, asked.steps);
+    throw UsageError(
+        "train.epochs = {:g} and train.steps = {} are both given; give one of them (a run's config.ini has "
+        "both: "
+        "remove its epochs)",
+        asked.epochs, asked.steps);
   if (asked.epochs > 0) asked.steps = of_the_run ? stored->steps : steps_of_epochs;
 }
 

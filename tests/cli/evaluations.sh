@@ -4,7 +4,7 @@
 source "$(dirname "$0")/../support/cli.sh"
 
 digits digits.h5
-python3 - <<'PY' || fail "no evaluation data"
+/usr/bin/python3 - <<'PY' || fail "no evaluation data"
 import h5py
 small = h5py.File("digits.h5")
 with h5py.File("large.h5", "w") as large:
