@@ -16,14 +16,6 @@ BOOST_AUTO_TEST_SUITE(file, *ranks(1, 2, 3, 4))
 
 namespace lc = checkpoint;
 
-struct Sample {
-  comm::Communicator& world = test::world();
-  SharedFolder folder{world};
-  std::string path = folder.file("a.h5");
-  lc::Contents contents = awkward_contents();
-  Sample() { fill(contents, 7); }
-};
-
 BOOST_FIXTURE_TEST_CASE(what_is_saved_comes_back_bit_by_bit, Sample) {
   lc::save_file(path, contents, world);
   const lc::Contents loaded = awkward_contents();

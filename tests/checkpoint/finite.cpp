@@ -16,13 +16,7 @@ BOOST_AUTO_TEST_SUITE(finite, *ranks(1, 3))
 
 namespace lc = checkpoint;
 
-struct Sample {
-  comm::Communicator& world = test::world();
-  SharedFolder folder{world};
-  std::string path = folder.file("a.h5");
-  lc::Contents contents = awkward_contents();
-  Sample() { fill(contents, 7); }
-
+struct FiniteSample : Sample {
   float* last_of(std::size_t section, std::size_t tensor) {
     const Tensor& value = contents.sections.at(section).tensors.at(tensor).value;
     return value.data<float>() + value.numel() - 1;
@@ -30,7 +24,7 @@ struct Sample {
 };
 
 BOOST_FIXTURE_TEST_CASE(
-    a_save_of_a_number_that_is_not_finite_names_the_tensor_on_every_rank_and_leaves_nothing, Sample) {
+    a_save_of_a_number_that_is_not_finite_names_the_tensor_on_every_rank_and_leaves_nothing, FiniteSample) {
   const struct {
     std::size_t section, tensor;
     float value;
@@ -54,13 +48,14 @@ BOOST_FIXTURE_TEST_CASE(
   }
 }
 
-BOOST_FIXTURE_TEST_CASE(of_several_tensors_the_first_of_the_file_is_named_at_any_number_of_ranks, Sample) {
+BOOST_FIXTURE_TEST_CASE(of_several_tensors_the_first_of_the_file_is_named_at_any_number_of_ranks,
+                        FiniteSample) {
   *last_of(3, 0) = *last_of(1, 1) = *last_of(0, 2) = NAN;
   BOOST_CHECK_EXCEPTION(lc::save_file(path, contents, world), TrainingError,
                         mentions("/model/blocks.0.exact holds"));
 }
 
-BOOST_FIXTURE_TEST_CASE(a_refused_save_keeps_the_file_that_is_there, Sample) {
+BOOST_FIXTURE_TEST_CASE(a_refused_save_keeps_the_file_that_is_there, FiniteSample) {
   lc::save_file(path, contents, world);
   const std::string before = read_bytes(path);
   *last_of(0, 1) = NAN;
@@ -68,7 +63,7 @@ BOOST_FIXTURE_TEST_CASE(a_refused_save_keeps_the_file_that_is_there, Sample) {
   BOOST_TEST((read_bytes(path) == before));
 }
 
-BOOST_FIXTURE_TEST_CASE(who_asks_for_it_saves_them_all_the_same, Sample) {
+BOOST_FIXTURE_TEST_CASE(who_asks_for_it_saves_them_all_the_same, FiniteSample) {
   *last_of(0, 1) = NAN;
   lc::save_file(path, contents, world, {.allow_non_finite = true});
   BOOST_TEST(lc::verify(path, world).whole());
@@ -84,7 +79,7 @@ lc::Contents holding(DType dtype, Word bits) {
   return contents;
 }
 
-BOOST_FIXTURE_TEST_CASE(every_floating_type_is_looked_at_and_no_integer_is, Sample) {
+BOOST_FIXTURE_TEST_CASE(every_floating_type_is_looked_at_and_no_integer_is, FiniteSample) {
   const lc::Contents refused[] = {holding<std::uint32_t>(DType::float32, 0x7f80'0000),
                                   holding<std::uint32_t>(DType::float32, 0xff80'0001),
                                   holding<std::uint16_t>(DType::bfloat16, 0x7f80),
@@ -104,7 +99,7 @@ BOOST_FIXTURE_TEST_CASE(every_floating_type_is_looked_at_and_no_integer_is, Samp
   for (const lc::Contents& one : taken) BOOST_CHECK_NO_THROW(lc::save_file(path, one, world));
 }
 
-BOOST_FIXTURE_TEST_CASE(a_run_keeps_its_last_finite_checkpoint_and_can_save_again, Sample) {
+BOOST_FIXTURE_TEST_CASE(a_run_keeps_its_last_finite_checkpoint_and_can_save_again, FiniteSample) {
   for (const bool async : {false, true}) {
     lc::Store store(folder.file(async ? "async" : "waited"), world, {.async = async});
     store.save_contents(1, contents);

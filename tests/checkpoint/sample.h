@@ -16,6 +16,7 @@
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/comm/communicator.h"
 #include "support/temporary_folder.h"
+#include "support/world.h"
 
 namespace lockstep::test {
 
@@ -167,5 +168,14 @@ auto mentions(Texts... texts) {
     return all;
   };
 }
+
+/// Contents to save, and a path that all ranks share.
+struct Sample {
+  comm::Communicator& world = test::world();
+  SharedFolder folder{world};
+  std::string path = folder.file("a.h5");
+  checkpoint::Contents contents = awkward_contents();
+  Sample() { fill(contents, 7); }
+};
 
 }  // namespace lockstep::test
