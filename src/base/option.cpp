@@ -18,7 +18,7 @@ namespace {
 /// "0.5", "1e+09", "25": whole numbers that people would write out are written out.
 std::string bound_text(double bound) {
   return bound == std::floor(bound) && std::abs(bound) < 1e10 ? fmt::format("{:.0f}", bound)
-                                                             : fmt::format("{:g}", bound);
+                                                              : fmt::format("{:g}", bound);
 }
 
 bool is_blank(char letter) { return letter == ' ' || letter == '\t'; }

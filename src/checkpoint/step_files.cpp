@@ -16,7 +16,8 @@ namespace lockstep::checkpoint {
 namespace {
 
 /// Of files and links that are not named after a step.
-const std::set<std::string_view> small_drafts{".latest.tmp", ".best.tmp", ".starts.tmp", ".evaluations.json.tmp"};
+const std::set<std::string_view> small_drafts{".latest.tmp", ".best.tmp", ".starts.tmp",
+                                              ".evaluations.json.tmp"};
 
 constexpr std::string_view name_prefix = "step-", name_suffix = ".h5";
 

@@ -1,3 +1,5 @@
+// The Trainer, whole: steps, evaluations, saves and stops act on the same state, in an order that is the
+// point.
 #include "lockstep/train/trainer.h"
 
 #include <fmt/format.h>

@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-/// While one lives, tensors that its thread makes have shapes and types but no memory (PyTorch: device "meta"):
-/// what a model would take is known before anything is made.
+/// While one lives, tensors that its thread makes have shapes and types but no memory (PyTorch: device
+/// "meta"): what a model would take is known before anything is made.
 class MetaTensors {
  public:
   MetaTensors();

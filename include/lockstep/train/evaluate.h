@@ -22,8 +22,8 @@ struct Evaluation {
 struct EvaluationWatch {
   /// What is requested of this rank, as bits. Not collective.
   std::function<std::uint64_t()> requests;
-  /// Acts on what is requested of any rank, when `part` of the evaluation is done; false ends it, unless it is
-  /// done. Collective.
+  /// Acts on what is requested of any rank, when `part` of the evaluation is done; false ends it, unless it
+  /// is done. Collective.
   std::function<bool(std::uint64_t of_any, double part)> act;
 };
 
