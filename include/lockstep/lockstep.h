@@ -22,8 +22,6 @@
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/text.h"
 #include "lockstep/ddp/data_parallel.h"
-#include "lockstep/ddp/hooks.h"
-#include "lockstep/ddp/power_sgd.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/conv2d.h"

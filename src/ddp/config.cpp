@@ -18,8 +18,6 @@ std::vector<Option<DdpConfig>> DdpConfig::options() {
              {.peers = {"find_unused_parameters"}}),
       choice("reduce_dtype", &D::reduce_dtype, {"fp32", "bf16", "fp16"},
              "of gradients that travel: between machines, and between GPUs"),
-      text("hook", &D::hook,
-           "none, or powersgd rank=1 start_step=1000 min_compression=2 error_feedback=true warm_start=true"),
       flag("sharded_optimizer", &D::sharded_optimizer,
            "each rank updates a part of every parameter, and keeps optimizer state and averages of it only",
            {.may_change = true, .peers = {"zero", "zero_stage", "use_distributed_optimizer"}}),

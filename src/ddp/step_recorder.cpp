@@ -10,7 +10,7 @@ namespace {
 
 /// What stands against recordings from the start; empty: nothing.
 std::string obstacle(const Options& options, const comm::Communicator& communicator) {
-  if (options.hook) return "a hook (ddp.hook) sends gradients in a way of its own";
+  if (options.hook) return "a hook sends gradients in a way of its own";
   if (options.sharded_optimizer) return "ddp.sharded_optimizer = true: parameters arrive in the middle of it";
   if (options.layer_communicator) return "layers meet across ranks in it (model.batch_norm = sync)";
   if (communicator.size() == 1) return {};

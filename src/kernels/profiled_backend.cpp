@@ -348,20 +348,6 @@ class ProfiledBackend final : public Backend {
         dx);
   }
 
-  void draw_normal(const RandomKey& key, const Tensor& out) override {
-    time(
-        "draw_normal", [&] { inner_.draw_normal(key, out); }, out);
-  }
-  void orthonormalise(const Tensor& x, const Orthonormal& how, const Tensor& y) override {
-    time(
-        "orthonormalise", [&] { inner_.orthonormalise(x, how, y); }, x, y);
-  }
-  void expand(const LowRank& factors) override {
-    time(
-        "expand", [&] { inner_.expand(factors); }, factors.p, factors.q, factors.matrix, factors.matrix,
-        factors.rest);
-  }
-
   void accumulate(const Tensor& into, const Tensor& x) override {
     time(
         "accumulate", [&] { inner_.accumulate(into, x); }, into, into, x);

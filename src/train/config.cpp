@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/program_options.hpp>
 #include <cctype>
 #include <cmath>
@@ -14,7 +15,6 @@
 #include "base/files.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
-#include "lockstep/ddp/hooks.h"
 #include "train/config_keys.h"
 
 namespace lockstep::train {
@@ -73,6 +73,21 @@ const Key* key_named(const std::string& name) {
   return key == config_keys().end() ? nullptr : &*key;
 }
 
+/// A key of earlier versions. Where a text says no more of it than its default was, it goes on as it is.
+struct RemovedKey {
+  std::string_view name, initial, instead;
+};
+constexpr std::array removed_keys{
+    RemovedKey{"ddp.hook", "none",
+               "gradients travel in half the bytes with ddp.reduce_dtype = bf16, and in any other way with a "
+               "hook of your own program (ddp::Options::hook)"},
+};
+
+const RemovedKey* removed_key_named(std::string_view name) {
+  const auto key = std::ranges::find(removed_keys, name, &RemovedKey::name);
+  return key == removed_keys.end() ? nullptr : &*key;
+}
+
 void set_key(Config& config, const std::string& name, const std::string& value) {
   if (name.starts_with(group_prefix)) return set_group(config, name, value);
   if (const Key* const key = key_named(name)) return key->set(config, value);
@@ -89,11 +104,14 @@ std::string shown(const std::string& name) {
 
 void set_key_named(Config& config, const std::string& origin, const std::string& name,
                    const std::string& value) {
+  const RemovedKey* const removed = removed_key_named(name);
   try {
-    set_key(config, name, value);
+    if (!removed) return set_key(config, name, value);
+    if (option::unquoted(value) == removed->initial) return;
   } catch (const UsageError& error) {
     throw UsageError("{}: {}: {}", origin, shown(name), error.what());
   }
+  throw UsageError("{}: {} was removed: {}; leave it out", origin, name, removed->instead);
 }
 
 /// Where each key was said last, for errors found when all are known.
@@ -150,7 +168,6 @@ void check_graph(const Config& config, const Judge& judge) {
   refuse(config.model.dropout > 0, "dropout draws other numbers at every step, a graph the same");
   refuse(config.model.batch_norm == "sync", "model.batch_norm = sync cannot be part of a graph");
   refuse(config.ddp.sharded_optimizer, "ddp.sharded_optimizer = true cannot be part of a graph");
-  refuse(!config.ddp.hook.empty() && config.ddp.hook != "none", "ddp.hook cannot be part of a graph");
 }
 
 void check_optimizer(const OptimizerConfig& optimizer, const Judge& judge) {
@@ -171,14 +188,6 @@ void check_ema(const EmaConfig& ema, const Judge& judge) {
                 "its third number, update_after, counts steps: a whole number");
 }
 
-void check_hook(const Config& config, const Origin& origin) {
-  try {
-    ddp::hook_named(config.ddp.hook, config.train.seed);
-  } catch (const UsageError& error) {
-    throw UsageError("{}: {}", origin.of("ddp.hook"), error.what());
-  }
-}
-
 /// What a single key cannot tell.
 void finish(Config& config, const Origin& origin) {
   if (config.optimizer.decay.empty())
@@ -188,8 +197,6 @@ void finish(Config& config, const Origin& origin) {
   check_train(config.train, judge);
   check_optimizer(config.optimizer, judge);
   check_ema(config.ema, judge);
-  check_hook(config, origin);
-  config.ddp.hook = ddp::hook_text(config.ddp.hook);
   judge.require(!config.checkpoint.async || config.checkpoint.io == "posix", "checkpoint.async",
                 "needs checkpoint.io = posix: a writer beside training may not call MPI");
   check_graph(config, judge);
@@ -264,9 +271,14 @@ Config parse_stored_config(const std::string& text, const std::string& origin) {
   for (const po::option& line : lines_of(text, origin)) {
     const std::string &name = line.string_key, value = value_of(line);
     if (!name.starts_with(group_prefix) && !key_named(name)) {
-      if (says_nothing(value)) continue;
-      throw UsageError("{}: {} = {}: this version of Lockstep knows no such key, so it cannot do the same",
-                       origin, shown(name), in_quotes(value));
+      const RemovedKey* const removed = removed_key_named(name);
+      if (says_nothing(value) || (removed && value == removed->initial)) continue;
+      const std::string why =
+          removed ? fmt::format("{} was removed", name) : "this version of Lockstep knows no such key";
+      throw UsageError(
+          "{}: {} = {}: {}, so it cannot do the same; go on with the version that wrote it, or start a run "
+          "from the weights (--run OTHER --resume FILE)",
+          origin, shown(name), in_quotes(value), why);
     }
     set_key_named(config, origin, name, value);
   }

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <string>
 
-#include "lockstep/ddp/hooks.h"
 #include "lockstep/kernels/gpus.h"
 #include "lockstep/train/precision.h"
 
@@ -30,7 +29,6 @@ ddp::Options ddp_options(const Config& config, DType compute) {
           .unused = ddp::unused_named(config.ddp.unused),
           .mode = ddp::mode_named(config.ddp.mode),
           .wire = wire_of(config),
-          .hook = ddp::hook_named(config.ddp.hook, config.train.seed),
           .sharded_optimizer = config.ddp.sharded_optimizer,
           .check_every = config.ddp.check_every,
           .seed = config.train.seed,

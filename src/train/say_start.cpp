@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "lockstep/base/counted.h"
-#include "lockstep/ddp/hooks.h"
 #include "lockstep/kernels/gpus.h"
 #include "lockstep/train/precision.h"
 #include "lockstep/train/threads.h"
@@ -107,8 +106,6 @@ void say_start(Session& session, const Config& config, models::Model& model, con
   if (config.model.batch_norm == "sync" && config.model.name == "resnet") {
     log.info("note: model.batch_norm = sync gives the same bits at the same number of ranks only");
   }
-  if (const auto& hook = replicas.options().hook)
-    log.info("{}; note: the same bits at the same number of ranks only", hook->summary());
   constexpr std::int64_t few_snapshots = 8;
   if (!config.ema.sigma_rel.empty() && config.checkpoint.every >= 0 &&
       (config.checkpoint.every == 0 || config.train.steps / config.checkpoint.every < few_snapshots)) {

@@ -484,7 +484,6 @@ checkpoint::Contents Trainer::contents() {
   checkpoint::add(contents, model_);
   checkpoint::add(contents, *optimizer_);
   if (ema_) checkpoint::add(contents, *ema_);
-  if (const auto& hook = replicas_.options().hook) checkpoint::add(contents, *hook);
   return contents;
 }
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "ddp/toy.h"
-#include "lockstep/ddp/hooks.h"
 #include "support/forwarding.h"
 
 namespace lockstep::test {
@@ -218,47 +217,6 @@ BOOST_AUTO_TEST_CASE(what_a_hook_throws_leaves_the_step_as_it_is) {
       return std::string(error.what()) == (in_start ? "no room in start" : "no room in finish");
     });
   }
-}
-
-BOOST_AUTO_TEST_CASE(a_configuration_names_hooks) {
-  BOOST_TEST(!ddp::hook_named("none", 1));
-  BOOST_TEST(ddp::hook_named("powersgd", 7)->describe() ==
-             "powersgd rank=1 start_step=1000 min_compression=2 error_feedback=true warm_start=true, seed 7");
-  BOOST_TEST(
-      ddp::hook_named("powersgd rank=4  min_compression=1.5 start_step=0 error_feedback=false "
-                      "warm_start=false",
-                      7)
-          ->describe() ==
-      "powersgd rank=4 start_step=0 min_compression=1.5 error_feedback=false warm_start=false, seed 7");
-}
-
-BOOST_AUTO_TEST_CASE(one_hook_has_one_text_however_it_is_written) {
-  const std::string text = ddp::hook_text("powersgd rank=2 start_step=10");
-  BOOST_TEST(text == "powersgd rank=2 start_step=10 min_compression=2 error_feedback=true warm_start=true");
-  BOOST_TEST(ddp::hook_text("powersgd  start_step=10 warm_start=true min_compression=2.0 rank=2") == text);
-  BOOST_TEST(ddp::hook_text(text) == text);
-  BOOST_TEST(ddp::hook_text("powersgd rank=3 start_step=10") != text);
-  BOOST_TEST(ddp::hook_text(" none ") == "none");
-}
-
-BOOST_AUTO_TEST_CASE(words_that_name_no_hook_are_refused_with_those_that_do) {
-  const auto refusal = [](const char* text) {
-    return same_error(ExitCode::usage, [&] { ddp::hook_named(text, 0); });
-  };
-  BOOST_TEST(refusal("") == "ddp.hook =  is not known; one of none, powersgd");
-  BOOST_TEST(refusal("topk") == "ddp.hook = topk is not known; one of none, powersgd");
-  BOOST_TEST(refusal("none rank=2") == "ddp.hook: none takes no option, but there is 'rank=2'");
-  BOOST_TEST(refusal("powersgd ranks=2") ==
-             "ddp.hook: powersgd has no option ranks; it has rank, start_step, min_compression, "
-             "error_feedback, warm_start");
-  BOOST_TEST(refusal("powersgd rank") == "ddp.hook: powersgd: 'rank' is not rank=VALUE with a whole number");
-  BOOST_TEST(refusal("powersgd rank=2.5") ==
-             "ddp.hook: powersgd: 'rank=2.5' is not rank=VALUE with a whole number");
-  BOOST_TEST(contains(refusal("powersgd warm_start=maybe"), "with true or false"));
-  BOOST_TEST(contains(refusal("powersgd min_compression=much"), "with a number"));
-  BOOST_TEST(refusal("powersgd rank=2 rank=4") == "ddp.hook: powersgd: rank is given twice");
-  BOOST_TEST(contains(refusal("powersgd:rank=2"), "options after spaces: powersgd rank=2"));
-  BOOST_TEST(contains(refusal("powersgd rank=0"), "ddp.hook: powersgd: rank = 0 must be at least 1"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

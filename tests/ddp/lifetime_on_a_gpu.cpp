@@ -6,7 +6,6 @@
 
 #include "ddp/gpu.h"
 #include "ddp/plain_sums.h"
-#include "ddp/power_sgd.h"
 #include "ddp/training.h"
 #include "ddp/wide.h"
 #include "lockstep/autograd/recompute.h"
@@ -146,31 +145,6 @@ BOOST_AUTO_TEST_CASE(a_hook_that_sums_plainly_changes_no_bit) {
       hooked(options, Algorithm::sgd, *gpu.sums, gpu.backend);
   for (std::uint64_t step = 0; step < 4; ++step) BOOST_TEST(whole.step(step) == hooked.step(step));
   check_same(whole, hooked);
-}
-
-/// `run` gives the gradients of PowerSGD on the CPU, and every rank the same bits.
-void check_power_sgd(GpuRun& run, PowerSgdRun& cpu, std::uint64_t step) {
-  run.step(step);
-  cpu.step(step);
-  for (std::size_t p = 0; p < cpu.net.params.size(); ++p) {
-    const std::vector<float> found = elements(run.net.params[p].gradient, &run.backend);
-    check_close(found, elements(cpu.net.params[p].gradient), cpu.net.params[p].name, 1e-4f);
-    std::vector<float> first = found;
-    world().broadcast(first.data(), first.size() * sizeof(float), 0);
-    BOOST_TEST(same_bits(found, first));
-  }
-}
-
-BOOST_AUTO_TEST_CASE(power_sgd_leaves_out_what_it_does_on_the_cpu) {
-  Gpu gpu;
-  for (const ddp::PowerSgdOptions& power_sgd : {thin, full}) {
-    PowerSgdRun cpu(power_sgd, shards);
-    GpuRun run(gpu, {.bucket_mb = mixed_mb,
-                     .first_bucket_mb = mixed_mb,
-                     .shards = shards,
-                     .hook = std::make_shared<ddp::PowerSgd>(power_sgd)});
-    for (std::uint64_t step = 0; step < 6; ++step) check_power_sgd(run, cpu, step);
-  }
 }
 
 /// Not inlined, lest a compiler fuse its product with the sums that are compared.

@@ -321,20 +321,6 @@ class FakeDevice final : public kernels::Backend {
                               const Tensor& dx) override {
     cpu()->squared_error_backward(here(x), here(target), here(factor), here(dx));
   }
-  void draw_normal(const RandomKey& key, const Tensor& out) override { cpu()->draw_normal(key, here(out)); }
-  void orthonormalise(const Tensor& x, const kernels::Orthonormal& how, const Tensor& y) override {
-    const Access access(*memory_);
-    kernels::Orthonormal how_here = how;
-    how_here.condition = here(how.condition);
-    cpu_->orthonormalise(here(x), how_here, here(y));
-  }
-  void expand(const kernels::LowRank& factors) override {
-    const Access access(*memory_);
-    kernels::LowRank all = factors;
-    for (Tensor* const tensor : {&all.p, &all.q, &all.failed, &all.matrix, &all.rest, &all.valid})
-      *tensor = here(*tensor);
-    cpu_->expand(all);
-  }
   void accumulate(const Tensor& into, const Tensor& x) override { cpu()->accumulate(here(into), here(x)); }
   void block_sums_of_squares(const Tensor& x, const Tensor& blocks) override {
     cpu()->block_sums_of_squares(here(x), here(blocks));

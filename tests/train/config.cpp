@@ -155,6 +155,42 @@ BOOST_AUTO_TEST_CASE(a_key_of_another_version_is_passed_over_when_it_says_nothin
                         });
 }
 
+BOOST_AUTO_TEST_CASE(a_removed_key_is_passed_over_at_its_old_default_and_else_refused_with_what_to_do) {
+  struct Removed {
+    const char *section, *key, *initial, *other, *instead;
+  };
+  for (const Removed& removed :
+       {Removed{"ddp", "hook", "none", "powersgd rank=2", "ddp.reduce_dtype = bf16"}}) {
+    const std::string name = fmt::format("{}.{}", removed.section, removed.key);
+    const auto line = [&](const std::string& value) {
+      return fmt::format("{}[{}]\n{} = {}\n", minimal, removed.section, removed.key, value);
+    };
+    const std::string initial = removed.initial;
+    for (const std::string& given : {initial, "\"" + initial + "\"", "'" + initial + "'"}) {
+      BOOST_TEST(to_text(train::parse_config(line(given), "a.ini")) ==
+                 to_text(train::parse_config(minimal, "a.ini")));
+      BOOST_TEST(error_of(minimal, {name + "=" + given}) == "no error");
+    }
+    for (const std::string& stored : {initial, std::string(), std::string("0")})
+      BOOST_CHECK_NO_THROW(train::parse_stored_config(line(stored), "run/config.ini"));
+
+    const std::string gone = fmt::format("{} was removed: ", name);
+    for (const std::string& given : {std::string(removed.other), std::string()}) {
+      for (const std::string& error : {error_of(line(given)), error_of(minimal, {name + "=" + given})}) {
+        BOOST_TEST(says(error, gone), error);
+        BOOST_TEST(says(error, removed.instead), error);
+      }
+    }
+    BOOST_CHECK_EXCEPTION(
+        train::parse_stored_config(line(removed.other), "run/config.ini"), UsageError,
+        [&](const UsageError& error) {
+          return says(error.what(),
+                      fmt::format("run/config.ini: {0} = \"{1}\": {0} was removed", name, removed.other)) &&
+                 says(error.what(), "--resume FILE");
+        });
+  }
+}
+
 BOOST_AUTO_TEST_CASE(what_people_change_weekly_may_change_on_resume) {
   const train::Config run = train::parse_config(minimal, "a");
   const train::Config asked =
@@ -215,27 +251,6 @@ BOOST_AUTO_TEST_CASE(errors_are_short_whatever_the_text_is) {
   BOOST_TEST(error_of(minimal + long_text + " = 1\n").size() < 500);
 }
 
-BOOST_AUTO_TEST_CASE(a_hook_is_read_with_the_configuration) {
-  BOOST_TEST(error_of(minimal, {"ddp.hook=powersgd rank=2 start_step=5"}) == "no error");
-  BOOST_TEST(says(error_of(minimal, {"ddp.hook=powersdg"}), "ddp.hook"));
-  BOOST_TEST(says(error_of(minimal, {"ddp.hook=powersgd rank=0"}), "rank"));
-  BOOST_TEST(says(error_of(minimal, {"ddp.hook=powersgd rank=2 rank=4"}),
-                  "ddp.hook: powersgd: rank is given twice"));
-}
-
-BOOST_AUTO_TEST_CASE(a_resume_compares_what_a_hook_means_not_how_it_is_written) {
-  const auto with_hook = [](const std::string& hook) {
-    return train::parse_config(minimal, "a", {"ddp.hook=" + hook});
-  };
-  const train::Config run = with_hook("powersgd rank=2 start_step=10");
-  for (const char* const same : {"powersgd start_step=10 rank=2", "powersgd  rank=2  start_step=10",
-                                 "powersgd rank=2 start_step=10 warm_start=true min_compression=2.0"}) {
-    BOOST_TEST(train::forbidden_changes(run, with_hook(same)).empty(), same);
-  }
-  for (const char* const other : {"powersgd rank=3 start_step=10", "powersgd rank=2", "none"})
-    BOOST_TEST(train::forbidden_changes(run, with_hook(other)).size() == 1u, other);
-}
-
 BOOST_AUTO_TEST_CASE(errors_about_averages_name_key_and_value) {
   const std::string rates = minimal + "[ema]\nrates = 0.99\n";
   BOOST_TEST(
@@ -264,7 +279,6 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_part_of_a_graph_is_refused_not_ignored) {
   BOOST_TEST(refused("model.dropout=0.1", "dropout"));
   BOOST_TEST(refused("model.batch_norm=sync", "model.batch_norm"));
   BOOST_TEST(refused("ddp.sharded_optimizer=true", "ddp.sharded_optimizer"));
-  BOOST_TEST(refused("ddp.hook=powersgd rank=2", "ddp.hook"));
 }
 
 /// The bits are the same, and the device may be another.

@@ -66,15 +66,8 @@ BOOST_AUTO_TEST_CASE(a_sharded_optimizer_has_the_bits_of_the_cpu) {
   check_trains_alike(device_config(gpt, "[ddp]\nsharded_optimizer = true\n"));
 }
 
-BOOST_AUTO_TEST_CASE(power_sgd_has_the_bits_of_the_cpu) {
-  for (const std::string& hook : {power_sgd, forgetful_power_sgd}) {
-    for (const std::string& model : {mlp, gpt}) check_trains_alike(device_config(model, hook));
-  }
-}
-
 BOOST_AUTO_TEST_CASE(a_step_that_clips_reads_the_device_once) {
-  for (const std::string& more :
-       {std::string(), std::string("[ddp]\nsharded_optimizer = true\n"), power_sgd, forgetful_power_sgd}) {
+  for (const char* const more : {"", "[ddp]\nsharded_optimizer = true\n"}) {
     for (const std::string& model : {mlp, gpt}) {
       Place device = on_fake_device();
       DeviceRun run(device_config(model, more), device);
@@ -143,7 +136,8 @@ BOOST_AUTO_TEST_CASE(a_model_comes_back_from_a_device_as_it_went) {
 
 /// Its file, and one of a run on the CPU that holds the same values.
 struct TwoFiles {
-  TwoFiles(const train::Config& config, bool async, std::int64_t steps = 2)
+  static constexpr std::int64_t steps = 2;
+  TwoFiles(const train::Config& config, bool async)
       : device(on_fake_device()), cpu(on_cpu()), there(config, device), here(config, cpu) {
     there.run_to(steps);
     here.run_to(steps);
@@ -159,8 +153,8 @@ struct TwoFiles {
   std::string device_file, cpu_file;
 };
 
-void check_files(const train::Config& config, bool async, std::int64_t steps = 2) {
-  TwoFiles files(config, async, steps);
+void check_files(const train::Config& config, bool async) {
+  TwoFiles files(config, async);
   const checkpoint::FileIndex found = checkpoint::read_index(files.device_file, world());
   const checkpoint::FileIndex wanted = checkpoint::read_index(files.cpu_file, world());
   BOOST_TEST(found.digest == wanted.digest);
@@ -172,7 +166,7 @@ void check_files(const train::Config& config, bool async, std::int64_t steps = 2
   checkpoint::load_file(files.cpu_file, there_contents, world());
   checkpoint::load_file(files.device_file, here_contents, world());
   check_same_bits(there.values(), files.here.values());
-  for (DeviceRun* const run : {&there, &here, &files.here}) run->run_to(steps + 2);
+  for (DeviceRun* const run : {&there, &here, &files.here}) run->run_to(TwoFiles::steps + 2);
   check_same_bits(there.values(), files.here.values());
   check_same_bits(here.values(), files.here.values());
 }
@@ -183,10 +177,6 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_is_the_same_file_and_a_run_moves_between_devic
 BOOST_AUTO_TEST_CASE(so_it_is_when_saved_beside_training) { check_files(device_config(gpt), true); }
 BOOST_AUTO_TEST_CASE(so_it_is_with_a_sharded_optimizer) {
   check_files(device_config(mlp, "[ddp]\nsharded_optimizer = true\n"), true);
-}
-
-BOOST_AUTO_TEST_CASE(so_it_is_with_what_power_sgd_remembers) {
-  check_files(device_config(mlp, power_sgd), true, 4);
 }
 
 BOOST_AUTO_TEST_CASE(weights_alone_are_loaded_on_a_device) {

@@ -16,7 +16,6 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
-#include "lockstep/ddp/hooks.h"
 #include "lockstep/kernels/transfer.h"
 #include "lockstep/train/workload.h"
 #include "support/fake_device.h"
@@ -99,7 +98,6 @@ class DeviceRun {
                    .first_bucket_mb = 0.0005,
                    .shards = config.train.shards,
                    .micro_batches = config.train.micro_batches,
-                   .hook = ddp::hook_named(config.ddp.hook, config.train.seed),
                    .sharded_optimizer = config.ddp.sharded_optimizer,
                    .check_every = config.ddp.check_every,
                    .compute = config.train.precision == "bf16" ? DType::bfloat16 : DType::float32,
@@ -150,7 +148,6 @@ class DeviceRun {
     add(all, *model_);
     add(all, *optimizer_);
     add(all, *ema_);
-    if (replicas_.options().hook) add(all, *replicas_.options().hook);
     return all;
   }
   /// Elements of everything, whole and on the CPU, by name. Collective.
@@ -215,8 +212,5 @@ inline const std::string mlp = "name = mlp\nsizes = 6 130 5\n";
 inline const std::string gpt =
     "name = gpt\nlayers = 2\nheads = 2\nchannels = 16\ncontext = 8\nvocab = 256\ndropout = 0.1\n";
 inline const std::string resnet = "name = resnet\nblocks = 1 1\nwidth = 4\nin_channels = 3\nclasses = 5\n";
-inline const std::string power_sgd = "[ddp]\nhook = powersgd rank=2 start_step=2 min_compression=1\n";
-inline const std::string forgetful_power_sgd =
-    "[ddp]\nhook = powersgd rank=2 start_step=0 min_compression=1 error_feedback=false warm_start=false\n";
 
 }  // namespace lockstep::test

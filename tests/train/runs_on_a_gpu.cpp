@@ -85,19 +85,6 @@ BOOST_AUTO_TEST_CASE(the_same_steps_give_the_same_bits_again) {
   BOOST_TEST(same_bits(one.values(), two.values()));
 }
 
-BOOST_AUTO_TEST_CASE(power_sgd_trains_as_on_the_cpu_and_gives_the_same_bits_again) {
-  for (const std::string& hook : {power_sgd, forgetful_power_sgd}) {
-    for (const std::string& model : {mlp, gpt}) {
-      Place cpu = on_cpu(), gpu = on_gpu();
-      const train::Config config = device_config(model, sgd + hook);
-      DeviceRun there(config, gpu), again(config, gpu), here(config, cpu);
-      for (DeviceRun* const run : {&there, &again, &here}) run->run_to(5);
-      check_close(there.values(), here.values(), 2e-3);
-      BOOST_TEST(same_bits(there.values(), again.values()));
-    }
-  }
-}
-
 BOOST_AUTO_TEST_CASE(what_it_holds_is_saved_as_the_cpu_would_save_it) {
   const SharedFolder folder(world());
   for (const bool async : {false, true}) {

@@ -35,7 +35,7 @@ struct HookState {
     std::string name;  ///< of the parameter
     Tensor tensor;     ///< a handle, to write into on resume
   };
-  std::string name;  ///< "powersgd/q"
+  std::string name;  ///< "rounding/error"
   /// Every rank holds values of its own, and only their sum matters: saved by rank, and shared out equally
   /// when another number of ranks goes on; float32. Otherwise all ranks hold the same.
   bool by_rank = false;
@@ -49,10 +49,8 @@ struct HookState {
 class Hook {
  public:
   virtual ~Hook() = default;
-  /// Equal on all ranks, or they do not form one DataParallel: "powersgd rank=4".
+  /// Equal on all ranks, or they do not form one DataParallel: "rounding bits=4".
   virtual std::string describe() const = 0;
-  /// For a start banner: what it does to this model. Valid after bind().
-  virtual std::string summary() const { return describe(); }
   /// Before the first step, and again whenever the plan has been remade. `buckets` stays valid for life.
   virtual void bind(Buckets& buckets) = 0;
   /// The step that begins: its number decides what depends on time.

@@ -240,17 +240,6 @@ class Backend {
   virtual void squared_error_backward(const Tensor& x, const Tensor& target, const Tensor& factor,
                                       const Tensor& dx) = 0;
 
-  // --- low-rank factors
-  // Ranks compute them from equal arguments and go on from equal bits, so neither a CPU's instruction set nor
-  // its threads change any.
-  /// Standard normal numbers in a tensor of any shape: element i, row-major, is Random::normal(i) of the key.
-  virtual void draw_normal(const RandomKey& key, const Tensor& out) = 0;
-  /// y = the vectors of x, each orthogonal to those before it, of length 1, and spanning with those what they
-  /// spanned before: modified Gram-Schmidt in float64, projecting twice where a vector nearly vanishes. y may
-  /// be x. Where x is not finite y stays as it is.
-  virtual void orthonormalise(const Tensor& x, const Orthonormal& how, const Tensor& y) = 0;
-  virtual void expand(const LowRank& factors) = 0;  ///< what they stand for, and what they leave out
-
   // --- gradients and optimizers
   /// into += x over raw float32 or float64 memory: one inner node of the reduction tree. Float64 is rounded
   /// first where it is added to float32.

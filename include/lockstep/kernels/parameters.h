@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "lockstep/base/random.h"
@@ -44,26 +43,6 @@ struct Transfer {
 struct WeightedSum {
   double sum = 0;
   double weight = 0;
-};
-
-/// Which vectors of a matrix become orthonormal, and what happens otherwise.
-struct Orthonormal {
-  enum class Vectors { rows, columns };
-  Vectors vectors = Vectors::rows;
-  /// Rows only: where one is a combination of those before it, its place is taken by random numbers, the row
-  /// of this draw. Otherwise it becomes zero.
-  std::optional<RandomKey> draw = {};
-  Tensor condition = {};  ///< one float32: 0 where nothing is to be done; none: always
-};
-
-/// What stands for a matrix, and what it leaves out: S = P Q.
-struct LowRank {
-  Tensor p, q;    ///< [n, rank], [rank, m]
-  Tensor failed;  ///< one float32: not 0 where P and Q mean nothing, though they are finite
-  float share = 1;
-  Tensor matrix;  ///< [n, m]: M, then S
-  Tensor rest;    ///< [n, m], or none: M - share S, where P and Q are valid
-  Tensor valid;   ///< one float32: 1 where P and Q are finite and worth something, else 0
 };
 
 /// One shadow to update with the value an optimizer step produced: average = decay average + (1 - decay)

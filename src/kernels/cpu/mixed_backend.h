@@ -156,12 +156,6 @@ class MixedBackend final : public Backend {
   void squared_error_backward(const Tensor& x, const Tensor& target, const Tensor& factor,
                               const Tensor& dx) override;
 
-  void draw_normal(const RandomKey& key, const Tensor& out) override { floats_.draw_normal(key, out); }
-  void orthonormalise(const Tensor& x, const Orthonormal& how, const Tensor& y) override {
-    floats_.orthonormalise(x, how, y);
-  }
-  void expand(const LowRank& factors) override { floats_.expand(factors); }
-
   void accumulate(const Tensor& into, const Tensor& x) override { floats_.accumulate(into, x); }
   void block_sums_of_squares(const Tensor& x, const Tensor& blocks) override {
     floats_.block_sums_of_squares(x, blocks);

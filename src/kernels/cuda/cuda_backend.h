@@ -149,11 +149,6 @@ class CudaBackend final : public Backend {
   void squared_error_backward(const Tensor& x, const Tensor& target, const Tensor& factor,
                               const Tensor& dx) override;
 
-  // low_rank.cpp
-  void draw_normal(const RandomKey& key, const Tensor& out) override;
-  void orthonormalise(const Tensor& x, const Orthonormal& how, const Tensor& y) override;
-  void expand(const LowRank& factors) override;
-
   // optimizer.cpp
   void accumulate(const Tensor& into, const Tensor& x) override;
   void block_sums_of_squares(const Tensor& x, const Tensor& blocks) override;

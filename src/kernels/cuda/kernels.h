@@ -218,24 +218,6 @@ void launch_squared_error(const Launch& on, DType dtype, const void* x, const vo
 void launch_squared_error_backward(const Launch& on, DType dtype, const void* x, const void* target,
                                    std::int64_t count, const float* factor, void* dx);
 
-// --- low_rank.cu
-void launch_draw_normal(const Launch& on, const RandomKey& key, std::int64_t count, float* to);
-/// `count` vectors of `length` elements; element i of vector v lies at v * vector_stride + i *
-/// element_stride.
-struct VectorLayout {
-  std::int64_t count, length, vector_stride, element_stride;
-};
-/// condition, draw: or none. work: count * length doubles. y may be x.
-void launch_orthonormalise(const Launch& on, const float* x, const VectorLayout& vectors,
-                           const float* condition, const RandomKey* draw, double* work, float* y);
-struct FactorArrays {
-  std::int64_t n, m, rank;
-  const float *p, *q, *failed;
-  float share;
-  float *matrix, *rest, *valid;  ///< rest: or none
-};
-void launch_expand(const Launch& on, const FactorArrays& factors);
-
 // --- reduction.cu
 void launch_block_sums_of_squares(const Launch& on, const float* x, std::int64_t count, double* blocks);
 
