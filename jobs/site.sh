@@ -44,10 +44,6 @@ max_stalled=${LOCKSTEP_MAX_STALLED:-3}
 # HDF5 locks files by flock(), which many parallel file systems lack or refuse. A run directory has a lock of its own.
 export HDF5_USE_FILE_LOCKING=${HDF5_USE_FILE_LOCKING:-FALSE}
 
-# For checkpoint.io = mpiio: which part of Open MPI writes. Its ompio has corrupted data (open-mpi/ompi#12718); `lockstep doctor`
-# names the active one. This takes ROMIO, under whatever version it is there.
-# export OMPI_MCA_io=^ompio
-
 # The network between nodes, where MPI picks the wrong one.
 # export OMPI_MCA_btl_tcp_if_include=ib0 UCX_NET_DEVICES=mlx5_0:1
 

@@ -8,7 +8,7 @@ list() {
   cat <<'LIST'
 campaigns:
   kills [N]           SIGKILL of a rank or of mpirun, N (200) times at random moments, also while a save goes on beside training
-  faults [REGEX]      every point of a save: SIGKILL, calls that fail, the order of calls; also asynchronous and by MPI-IO
+  faults [REGEX]      every point of a save: SIGKILL, calls that fail, the order of calls; also asynchronous
   hangs [stop|end]    every rank of 2 and of 4 stopped, stuck or killed in every phase
   live_readers [N]    every verb N (1000) times beside a run that saves without a pause
   mutations [N]       N (10000) damaged checkpoint files of each kind: read right or refused; another seed each time (LOCKSTEP_TEST_SEED)

@@ -21,7 +21,6 @@ std::vector<Option<CheckpointConfig>> CheckpointConfig::options() {
       text("keep_best", &C::keep_best, "metric whose best checkpoint is kept, too", {.may_change = true}),
       flag("async", &C::async, "train on while a checkpoint is written",
            {.may_change = true, .peers = {"async_save"}}),
-      choice("io", &C::io, {"posix", "mpiio"}, "how the payload is written", {.may_change = true}),
       choice("load", &C::load, {"strict", "partial"},
              "partial: what is missing, unexpected or of another shape is said, not an error",
              {.may_change = true, .peers = {"strict"}}),

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <optional>
 #include <string_view>
 
 #include "base/files.h"
@@ -31,19 +30,6 @@ std::string first_difference(std::string_view a, std::string_view b) {
   }
   return "";
 }
-
-/// What MPI does not do, or does not say: what it leaves unwritten is written plainly, which succeeds or
-/// gives the system's reason.
-struct ThroughMpi {
-  comm::SharedFile& shared;
-  OpenFile& plain;
-
-  void write_at(std::uint64_t offset, const std::byte* data, std::uint64_t bytes) {
-    const std::uint64_t done = shared.write_at(offset, data, bytes);
-    if (done < bytes) plain.write_at(offset + done, data + done, bytes - done);
-  }
-  void sync() { plain.sync(); }
-};
 
 /// Ranks must list the same things: one comparison of digests, and texts only if they differ.
 void check_same_everywhere(const FileIndex& index, comm::Communicator& communicator) {
@@ -203,8 +189,7 @@ void Saving::cut_into_segments() {
 }
 
 /// What has been digested is in the cache when it is written.
-template <class File>
-void Saving::write(File& file, const Segment& segment) {
+void Saving::write(OpenFile& file, const Segment& segment) {
   const Extent& extent = extents_[segment.extent];
   const std::uint64_t into_piece = segment.from - extent.piece.from;
   const std::byte* const data = extent.data + into_piece;
@@ -238,8 +223,9 @@ void Saving::check_finite() const {
       path_, index_.tensors[first].path());
 }
 
-template <class File>
-void Saving::write_segments(File& file) {
+void Saving::write_share() {
+  if (begun_ >= segments_.size()) return;
+  OpenFile file(temporary_, OpenFile::Mode::write);
   for (std::size_t mine = begun_++; mine < segments_.size(); mine = begun_++) {
     try {
       write(file, segments_[mine]);
@@ -253,27 +239,6 @@ void Saving::write_segments(File& file) {
     if (const std::size_t done = ++done_; done == segments_.size() || done % segments_a_sync == 0)
       file.sync();
   }
-}
-
-void Saving::write_share() {
-  if (begun_ >= segments_.size()) return;
-  OpenFile file(temporary_, OpenFile::Mode::write);
-  write_segments(file);
-}
-
-void Saving::write_share_through_mpi() {
-  // What keeps a rank from opening it, it finds out here: MPI opens files together, and waits for all.
-  std::optional<OpenFile> plain;
-  together_if_writable(communicator_, options_.check_may_write,
-                       [&] { plain.emplace(temporary_, OpenFile::Mode::write); });
-  std::unique_ptr<comm::SharedFile> shared;
-  comm::together(communicator_, [&] { shared = communicator_.open_shared_file(temporary_); });
-  comm::together(communicator_, [&] {
-    if (!shared) return write_segments(*plain);
-    ThroughMpi file{*shared, *plain};
-    write_segments(file);
-  });
-  if (shared) comm::together(communicator_, [&] { shared->sync(); });
 }
 
 void Saving::complete() {

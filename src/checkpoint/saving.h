@@ -56,8 +56,6 @@ class Saving {
   void write_share();
   /// Whoever is in write_share() stops after what it is writing: nobody wants the file any more.
   void give_up() { begun_ = segments_.size(); }
-  /// write_share() through MPI's file calls where there are any. Collective, with one error for all.
-  void write_share_through_mpi();
   /// The digests meet, and the structure is made. TrainingError if there were numbers that are not finite.
   void complete();
   /// On rank 0: adds the structure, syncs, gives the file its name and syncs the directory. Elsewhere
@@ -83,10 +81,7 @@ class Saving {
   void lay_out();
   void share_work(const Contents& contents);
   void cut_into_segments();
-  template <class File>
-  void write_segments(File& file);
-  template <class File>
-  void write(File& file, const Segment& segment);
+  void write(OpenFile& file, const Segment& segment);
   void note_not_finite(std::size_t tensor);
   void check_finite() const;
 

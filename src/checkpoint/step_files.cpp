@@ -21,14 +21,12 @@ const std::set<std::string_view> small_drafts{".latest.tmp", ".best.tmp", ".star
 
 constexpr std::string_view name_prefix = "step-", name_suffix = ".h5";
 
-/// ".step-000000500.h5.MARK.tmp", with or without the mark of the start that wrote it; MPI's file calls have
-/// files of their own beside it, ".step-000000500.h5.MARK.tmp.locktest.0".
+/// ".step-000000500.h5.MARK.tmp", with or without the mark of the start that wrote it.
 bool is_draft(std::string_view name) {
-  const std::size_t end = name.rfind(".tmp");
-  if (!name.starts_with('.') || end == std::string_view::npos) return false;
-  if (const std::string_view rest = name.substr(end + 4); !rest.empty() && !rest.starts_with('.'))
-    return false;
-  name = name.substr(1, end - 1);
+  constexpr std::string_view suffix = ".tmp";
+  if (!name.starts_with('.') || !name.ends_with(suffix)) return false;
+  name.remove_prefix(1);
+  name.remove_suffix(std::min(name.size(), suffix.size()));
   const std::size_t last_dot = std::min(name.rfind('.'), name.size());
   return step_in_name(name) >= 0 || step_in_name(name.substr(0, last_dot)) >= 0;
 }

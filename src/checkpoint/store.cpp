@@ -77,8 +77,6 @@ Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, com
       retention_(std::make_unique<Retention>(options_.keep, options_.keep_best)),
       starts_(std::make_unique<Starts>(directory_ + "/starts")),
       exceptions_at_start_(std::uncaught_exceptions()) {
-  if (options_.async && options_.io != Io::posix)
-    throw UsageError("asynchronous saves need io = posix: a writer beside training may not call MPI");
   for (const auto& [name, value] : options_.provenance) provenance_[name] = value;
   comm::together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
@@ -183,7 +181,6 @@ std::unique_ptr<Store::UnderWay> Store::begin(std::int64_t step, const Contents&
     save->metric = metric->second;
   const SaveOptions options{.mark = run_directory_.mark(),
                             .check_may_write = [this] { run_directory_.check_held(); },
-                            .io = options_.io,
                             .allow_non_finite = options_.allow_non_finite};
   if (auto snapshot = snapshots_->begin(contents, options)) save->files.push_back(std::move(snapshot));
   save->files.push_back(
@@ -194,11 +191,8 @@ std::unique_ptr<Store::UnderWay> Store::begin(std::int64_t step, const Contents&
 void Store::write(UnderWay& save) {
   if (options_.async || std::ranges::any_of(save.files, [](const auto& file) { return file->needs_copy(); }))
     copy_shares(save);
-  if (options_.io == Io::mpiio) {
-    for (const auto& file : save.files) file->write_share_through_mpi();
-  } else if (options_.async) {
-    comm::together(communicator_, [&] { save.writer.start([&save] { save.write_shares(); }); });
-  }  // otherwise settle() does it
+  if (!options_.async) return;  // settle() does it
+  comm::together(communicator_, [&] { save.writer.start([&save] { save.write_shares(); }); });
 }
 
 void Store::copy_shares(UnderWay& save) {

@@ -36,7 +36,6 @@ Findings look(const comm::Communicator& world, const Scene& scene, const train::
   };
   if (first_here) add("processor", processor);
   findings.push_back(guarded("mpi", [&] { return mpi(world); }));
-  if (first_here) add("mpi-io", mpi_io);
   add("hdf5", hdf5);
   add("onednn", onednn);
   if (!first_here) return findings;

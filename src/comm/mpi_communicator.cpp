@@ -18,7 +18,6 @@
 #include "comm/make_topology.h"
 #include "comm/mix.h"
 #include "comm/mpi_check.h"
-#include "comm/mpi_file.h"
 #include "comm/node.h"
 #include "comm/owned_comm.h"
 #include "comm/patience.h"
@@ -112,9 +111,6 @@ class MpiCommunicator final : public Communicator {
   void barrier(double timeout_s) override {
     barrier_.enter(timeout_s);
     wait_until([this] { return barrier_.passed(); });
-  }
-  std::unique_ptr<SharedFile> open_shared_file(const std::string& path) override {
-    return open_mpi_file(comm_.get(), path);
   }
   std::unique_ptr<Communicator> split(int colour, int key) override;
   [[noreturn]] void abort(int exit_code) override {

@@ -95,7 +95,6 @@ class SelfCommunicator final : public Communicator {
     if (root != 0) throw UsageError("broadcast on rank 0: no rank {} among 1", root);
   }
   void barrier(double) override {}
-  std::unique_ptr<SharedFile> open_shared_file(const std::string&) override { return nullptr; }
   std::unique_ptr<Communicator> split(int colour, int) override {
     if (colour < 0) throw UsageError("split on rank 0: colour {} is negative", colour);
     return std::make_unique<SelfCommunicator>();

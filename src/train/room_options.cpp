@@ -55,7 +55,6 @@ checkpoint::StoreOptions store_options(const Config& config, const DataSets& dat
           .keep = config.checkpoint.keep,
           .keep_best = config.checkpoint.keep_best,
           .async = config.checkpoint.async,
-          .io = checkpoint::io_named(config.checkpoint.io),
           .strict = config.checkpoint.load == "strict",
           .narrow = config.checkpoint.narrow};
 }

@@ -163,17 +163,6 @@ BOOST_FIXTURE_TEST_CASE(a_save_that_nobody_waits_for_leaves_nothing_behind, Run)
   world.barrier();
 }
 
-BOOST_FIXTURE_TEST_CASE(writers_that_call_mpi_are_for_saves_that_are_waited_for, Run) {
-  BOOST_CHECK_EXCEPTION(lc::Store(run, world, {.async = true, .io = lc::Io::mpiio}), UsageError,
-                        mentions("asynchronous", "posix"));
-  world.barrier();
-  lc::save_file(folder.file("posix.h5"), contents, world);
-  lc::save_file(folder.file("mpiio.h5"), contents, world, {.io = lc::Io::mpiio});
-  BOOST_TEST(lc::verify(folder.file("mpiio.h5"), world).whole());
-  BOOST_TEST(lc::read_index(folder.file("posix.h5"), world).digest ==
-             lc::read_index(folder.file("mpiio.h5"), world).digest);
-}
-
 BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

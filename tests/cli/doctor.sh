@@ -43,7 +43,7 @@ mixed() {
 before=$(find . | sort | grep -v -e out.log -e err.log)
 for count in 1 2; do
   doctor 0 "$count" --run runs/new --config run.ini
-  for subject in processor mpi mpi-io hdf5 onednn gpu nccl "shared memory" limits "temporary files" "run directory" "disk speed" \
+  for subject in processor mpi hdf5 onednn gpu nccl "shared memory" limits "temporary files" "run directory" "disk speed" \
     "file calls" slurm binding threads; do
     grep -Eq "^(ok|note) +$subject " out.log || fail "nothing about $subject: $(cat out.log)"
   done
@@ -90,17 +90,6 @@ done
 doctor 0 1 --node --json
 python3 -c 'import json; report = json.load(open("out.log")); assert report.keys() == {"ok", "host", "findings"}' ||
   fail "doctor --node --json: $(cat out.log)"
-
-# MPI-IO: the component in use is looked up, not guessed. (Of Open MPI, which has several.)
-# shellcheck disable=SC2086
-if $LOCKSTEP_MPIRUN --version | has_line "Open MPI" && doctor 0 2 && grep -q ompio out.log; then
-  OMPI_MCA_fcoll='' doctor 0 2
-  says note mpi-io "fcoll/vulcan.*open-mpi/ompi#12718.*OMPI_MCA_io=\^ompio"
-  OMPI_MCA_fcoll=^vulcan doctor 0 2
-  says ok mpi-io "ompio, without"
-  OMPI_MCA_io=^ompio doctor 0 2
-  says ok mpi-io "ROMIO"
-fi
 
 # Binding.
 LOCKSTEP_BIND=none doctor 0 1

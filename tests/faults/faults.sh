@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../support/cli.sh"
 export OMPI_MCA_btl_vader_backing_directory=$TMPDIR  # what ranks that are killed leave there goes, too
 
 # mode WORD...: what the words of a script ask for: `all` points or `one`; by default a point of every second kind, with `async` of the
-# others: the two make one whole set. `mpiio` strikes half of its own.
+# others: the two make one whole set.
 mode() {
   local word
   amount=half
@@ -20,7 +20,6 @@ mode() {
         settings+=(--set checkpoint.async=true)
         second=1
         ;;
-      mpiio) settings+=(--set checkpoint.io=mpiio) ;;
       *) echo "$0: unknown word $word"; exit 2 ;;
     esac
   done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# kill.sh [all|one] [async|mpiio]: SIGKILL of any rank at the points of a save. Whatever it hits, the newest checkpoint is whole, the
+# kill.sh [all|one] [async]: SIGKILL of any rank at the points of a save. Whatever it hits, the newest checkpoint is whole, the
 # run resumes on 1 to 4 ranks, ends in the bits of a run without a kill, and leaves no temporary file.
 # The points are those of a traced save; a kind of them is a rank, a call and a file. `all`: before, after and in the middle. `one`: in the
 # middle of a write.

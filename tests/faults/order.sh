@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# order.sh [async|mpiio]: what a kill cannot show, because the system outlives it: that a checkpoint is durable before it is named,
+# order.sh [async]: what a kill cannot show, because the system outlives it: that a checkpoint is durable before it is named,
 # named before it counts, and that only then an old one goes. The calls of all ranks, by the times at which they began and ended.
 source "$(dirname "$0")/faults.sh"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# storage.sh [all|one] [async|mpiio]: a call on a file of the run fails on one rank, once or from then on, with ENOSPC, EDQUOT,
+# storage.sh [all|one] [async]: a call on a file of the run fails on one rank, once or from then on, with ENOSPC, EDQUOT,
 # EROFS or EIO. Every rank ends with the same one line and exit 3 (5 for EIO), earlier checkpoints are untouched, and the next
 # start goes on to the bits of a run without a fault, with nothing temporary left.
 # The calls are those of a traced run, the errors come in turn, once or from then on; `all`: both. `one`: a full disk.
@@ -33,7 +33,6 @@ cases=0 resume_ranks=2
 # strike PLACE RANKS RANK NTH CALL FILE ERROR DURATION: one case; the duration is once or always.
 strike() {
   local place=$1 ranks=$2 rank=$3 nth=$4 call=$5 file=$6 error=$7 duration=$8 code
-  [[ "$file" != *.locktest.* ]] || return 0  # Open MPI's own beside a file that it opens: without it, it may wait for ever
   [[ "$call" != open ]] || error=EIO  # the others are no reasons not to open a file for reading
   case="$error $duration from $call $nth of $file on rank $rank of $ranks ($place)"
   ((++cases))
@@ -44,8 +43,6 @@ strike() {
   case "$place $duration $call $file" in
     "from_base once mkdir "* | *" unlink lock" | *" once open starts")  # there already; the next start copes; advice only
       survived "$code" ;;
-    *" once pwrite .step-"*)  # MPI's file calls: what they do not write is written after them
-      if [[ "${settings[*]}" == *mpiio* ]]; then survived "$code"; else ended "$code" "$error"; fi ;;
     *" once unlink step-"*)
       survived "$code" "an old checkpoint stays" ;;
     *) ended "$code" "$error" ;;

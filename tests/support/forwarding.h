@@ -48,9 +48,6 @@ class Forwarding : public comm::Communicator {
   }
   void broadcast(void* data, std::size_t bytes, int root) override { real_.broadcast(data, bytes, root); }
   void barrier(double timeout_s) override { real_.barrier(timeout_s); }
-  std::unique_ptr<comm::SharedFile> open_shared_file(const std::string& path) override {
-    return real_.open_shared_file(path);
-  }
   std::unique_ptr<comm::Communicator> split(int colour, int key) override { return real_.split(colour, key); }
   [[noreturn]] void abort(int exit_code) override {
     real_.abort(exit_code);

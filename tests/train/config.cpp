@@ -160,7 +160,8 @@ BOOST_AUTO_TEST_CASE(a_removed_key_is_passed_over_at_its_old_default_and_else_re
     const char *section, *key, *initial, *other, *instead;
   };
   for (const Removed& removed :
-       {Removed{"ddp", "hook", "none", "powersgd rank=2", "ddp.reduce_dtype = bf16"}}) {
+       {Removed{"ddp", "hook", "none", "powersgd rank=2", "ddp.reduce_dtype = bf16"},
+        Removed{"checkpoint", "io", "posix", "mpiio", "each rank writes its share"}}) {
     const std::string name = fmt::format("{}.{}", removed.section, removed.key);
     const auto line = [&](const std::string& value) {
       return fmt::format("{}[{}]\n{} = {}\n", minimal, removed.section, removed.key, value);

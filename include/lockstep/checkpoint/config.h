@@ -17,7 +17,7 @@ struct CheckpointConfig {
   int keep = 2;
   std::string keep_best;
   bool async = false;
-  std::string io = "posix", load = "strict";
+  std::string load = "strict";
   bool narrow = false;
 
   static std::vector<Option<CheckpointConfig>> options();

@@ -3,30 +3,18 @@
 
 #include <functional>
 #include <string>
-#include <string_view>
 
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::checkpoint {
 
-/// How the elements reach the file. Both give the same file.
-enum class Io {
-  posix,  ///< each rank writes its share with pwrite, and syncs
-  mpiio,  ///< through MPI's own file calls, for file systems where that is advised
-};
-
-/// "posix", "mpiio". Throws UsageError on another name.
-Io io_named(std::string_view name);
-
 struct SaveOptions {
   /// Part of the temporary name, ".NAME.MARK.tmp": two runs that both believe the place is theirs never write
   /// into one file. Empty: ".NAME.tmp". The same on every rank.
   std::string mark = {};
-  /// Called on rank 0 before the file is laid out, when ranks open it through MPI, and before it gets its
-  /// name. What it throws is the error.
+  /// Called on rank 0 before the file is laid out and before it gets its name. What it throws is the error.
   std::function<void()> check_may_write = {};
-  Io io = Io::posix;
   /// Floating-point tensors that hold numbers that are not finite are saved all the same.
   bool allow_non_finite = false;
 };

@@ -44,7 +44,6 @@ struct StoreOptions {
   /// `best` points to it. More is better for names that end in "accuracy", less for others.
   std::string keep_best = {};
   bool async = false;             ///< saves go on beside training
-  Io io = Io::posix;              ///< posix if async
   bool strict = true;             ///< see LoadOptions
   bool narrow = false;            ///< see LoadOptions
   bool allow_non_finite = false;  ///< see SaveOptions

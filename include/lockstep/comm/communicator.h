@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "lockstep/comm/reduction_tree.h"
-#include "lockstep/comm/shared_file.h"
 #include "lockstep/comm/slices.h"
 #include "lockstep/comm/topology.h"
 #include "lockstep/tensor/dtype.h"
@@ -108,9 +107,6 @@ class Communicator {
   /// Throws FailureError naming the ranks that did not arrive within timeout_s (<= 0: wait for ever); about a
   /// second later, which it takes to ask. After that the communicator is good for abort only.
   virtual void barrier(double timeout_s = 0) = 0;
-  /// Opens a file that exists, for all ranks to write into. None where ranks do not come by MPI: then there
-  /// is one, who can write by itself.
-  virtual std::unique_ptr<SharedFile> open_shared_file(const std::string& path) = 0;
   /// The ranks of equal colour, ordered by (key, rank).
   virtual std::unique_ptr<Communicator> split(int colour, int key) = 0;
   /// Ends every process of the world with this exit code. Does not return.

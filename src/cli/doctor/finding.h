@@ -53,7 +53,6 @@ std::string in_bytes(std::uint64_t bytes);
 // /sys, a container, another MPI) is left out of its text.
 Finding processor(const Scene& scene);
 Finding mpi(const comm::Communicator& world);
-Finding mpi_io(const Scene& scene);
 Finding hdf5(const Scene& scene);
 Finding onednn(const Scene& scene);
 Finding gpus(const Scene& scene);

@@ -71,11 +71,9 @@ Finding hdf5(const Scene&) {
         "load the version it was built with (LD_LIBRARY_PATH, module), or build again: HDF5 ends programs "
         "whose version differs"};
   }
-  if (!parallel)
-    return {subject, Verdict::note, text, "keep checkpoint.io = posix, or build with HDF5's MPI build"};
   const char* const locking = std::getenv("HDF5_USE_FILE_LOCKING");
   if (locking) text += fmt::format(", HDF5_USE_FILE_LOCKING={}", locking);
-  if (has_broken_collective_metadata(version)) {
+  if (parallel && has_broken_collective_metadata(version)) {
     return {subject, Verdict::ok,
             text +
                 "; known fault: collective metadata reads (1.10.5 to 1.10.8, 1.12.0, 1.12.1, 1.13.0), which "

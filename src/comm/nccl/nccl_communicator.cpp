@@ -101,9 +101,6 @@ class NcclCommunicator final : public Communicator {
   }
   void broadcast(void* data, std::size_t bytes, int root) override { host_.broadcast(data, bytes, root); }
   void barrier(double timeout_s) override { host_.barrier(timeout_s); }
-  std::unique_ptr<SharedFile> open_shared_file(const std::string& path) override {
-    return host_.open_shared_file(path);
-  }
   std::unique_ptr<Communicator> split(int colour, int key) override {
     std::unique_ptr<Communicator> part = host_.split(colour, key), made;
     together(host_, [&] { made = std::make_unique<NcclCommunicator>(std::move(part), options_); });
