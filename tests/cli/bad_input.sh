@@ -78,6 +78,7 @@ train_expect 2 "this run needs at least [0-9.]+ GiB on .*: parameters .*, gradie
 train_expect 2 "this run needs at least .* a batch of inputs [0-9.]+ GiB" --set train.global_batch=1000000000 --set train.shards=4
 train_expect 2 "train.epochs = 3 and train.steps = 6 are both given; give one of them" --set train.epochs=3 --set train.steps=6
 train_expect 2 "--set: ddp.hook was removed: .*ddp.reduce_dtype = bf16" --set "ddp.hook=powersgd rank=2"
+train_expect 2 "--set: checkpoint.io was removed: .*; leave it out" --set checkpoint.io=mpiio
 train_expect 2 "--resume a.h5 and --set train.init=b.h5 name different files" --resume a.h5 --set train.init=b.h5
 
 # Data.

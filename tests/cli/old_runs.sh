@@ -20,7 +20,9 @@ PY
 
 for count in 1 3; do
   cp -r run "run-$count"
-  ranks "$count" train run.ini --run "run-$count" 2>log || fail "resumed on $count: $(tail -n 3 log)"
+  config=run.ini
+  [ "$count" -eq 1 ] || config=run/config.ini  # every key of that version, those that were removed too
+  ranks "$count" train "$config" --run "run-$count" 2>log || fail "resumed on $count: $(tail -n 3 log)"
   expect_same "run-$count/checkpoints/latest" end.h5
   python3 - "run-$count" <<'PY' || fail "metrics of $count ranks differ: $(cat "run-$count/metrics.jsonl")"
 import json, sys
