@@ -29,10 +29,23 @@ std::vector<Option<OptimizerConfig>> OptimizerConfig::options() {
           {.may_change = true,
            .peers = {"grad_clip", "max_grad_norm", "gradient_clip", "gradient_clip_val", "clip_grad_norm"}}),
       choice(
-          "schedule", &O::schedule, {"constant", "cosine", "linear"}, "of the learning rate",
+          "schedule", &O::schedule, {"constant", "cosine", "linear", "wsd", "step", "poly"},
+          "of the learning rate",
           {.may_change = true, .peers = {"scheduler", "lr_scheduler", "lr_schedule", "lr_scheduler_type"}}),
       number("warmup_steps", &O::warmup_steps, counts, "linear warm-up",
              {.unit = "steps", .may_change = true, .peers = {"warmup", "warmup_iters", "lr_warmup_steps"}}),
+      number("decay_steps", &O::decay_steps, counts,
+             "wsd: the last steps, in which the rate goes from lr to min_lr in a straight line",
+             {.unit = "steps",
+              .may_change = true,
+              .peers = {"num_decay_steps", "cooldown_steps", "lr_wsd_decay_iters"}}),
+      numbers("milestones", &O::milestones, Range::from(1, 1e15),
+              "step: those from which on the rate is multiplied by gamma once more, rising",
+              {.unit = "steps", .may_change = true, .peers = {"lr_steps", "lr_milestones"}}),
+      number("gamma", &O::gamma, Range::above(0, 1), "step: what the rate is multiplied by",
+             {.may_change = true, .peers = {"lr_gamma", "decay_rate", "lr_decay_rate"}}),
+      number("power", &O::power, Range::above(0, 100), "poly: min_lr + (lr - min_lr) (1 - t)^power",
+             {.may_change = true, .peers = {"lr_power", "poly_power"}}),
   };
 }
 

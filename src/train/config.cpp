@@ -8,6 +8,7 @@
 #include <boost/program_options.hpp>
 #include <cctype>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <set>
 #include <sstream>
@@ -172,11 +173,35 @@ void check_graph(const Config& config, const Judge& judge) {
   refuse(config.ddp.sharded_optimizer, "ddp.sharded_optimizer = true cannot be part of a graph");
 }
 
+/// How many steps there are is settled later (run_config.cpp).
+void check_schedule(const OptimizerConfig& optimizer, const Judge& judge) {
+  const std::string& schedule = optimizer.schedule;
+  const auto of = [&](std::string_view one, std::string_view key, bool initial) {
+    judge.require(schedule == one || initial, key,
+                  fmt::format("is of optimizer.schedule = {}, but that is {}; leave it out", one, schedule));
+  };
+  const OptimizerConfig defaults;
+  of("wsd", "optimizer.decay_steps", optimizer.decay_steps == defaults.decay_steps);
+  of("step", "optimizer.milestones", optimizer.milestones == defaults.milestones);
+  of("step", "optimizer.gamma", optimizer.gamma == defaults.gamma);
+  of("poly", "optimizer.power", optimizer.power == defaults.power);
+  judge.require(schedule != "wsd" || optimizer.decay_steps > 0, "optimizer.decay_steps",
+                "is missing: how many of the last steps optimizer.schedule = wsd takes to get to min_lr");
+  judge.require(schedule != "step" || !optimizer.milestones.empty(), "optimizer.milestones",
+                "is missing: the steps of optimizer.schedule = step");
+  judge.require(schedule != "step" || optimizer.min_lr == 0, "optimizer.min_lr",
+                "means nothing to optimizer.schedule = step; leave it out");
+  judge.require(
+      std::ranges::adjacent_find(optimizer.milestones, std::greater_equal()) == optimizer.milestones.end(),
+      "optimizer.milestones", "must rise");
+}
+
 void check_optimizer(const OptimizerConfig& optimizer, const Judge& judge) {
   judge.require(optimizer.min_lr <= optimizer.lr, "optimizer.min_lr", "must be between 0 and optimizer.lr");
   judge.require(optimizer.betas.size() == 2, "optimizer.betas", "takes two numbers");
   judge.require(optimizer.name != "sgd" || !optimizer.nesterov || optimizer.momentum > 0,
                 "optimizer.nesterov", "needs optimizer.momentum above 0");
+  check_schedule(optimizer, judge);
 }
 
 void check_ema(const EmaConfig& ema, const Judge& judge) {

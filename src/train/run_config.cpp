@@ -34,6 +34,15 @@ void settle_steps(TrainConfig& asked, const TrainConfig* stored, std::int64_t st
   if (asked.epochs > 0) asked.steps = of_the_run ? stored->steps : steps_of_epochs;
 }
 
+void check_decay(const Config& config) {
+  if (config.optimizer.decay_steps <= config.train.steps) return;
+  throw UsageError(
+      "optimizer.decay_steps = {}: the run has {} only (train.steps, or what train.epochs come to); give at "
+      "most "
+      "as many",
+      config.optimizer.decay_steps, counted(config.train.steps, "step"));
+}
+
 }  // namespace
 
 void settle(Config& config, checkpoint::RunDirectory& run, const RunOptions& options, std::int64_t samples,
@@ -65,6 +74,7 @@ void settle(Config& config, checkpoint::RunDirectory& run, const RunOptions& opt
     settle_steps(config.train, nullptr, steps_of(config, samples));
     if (config.train.shards == 0) config.train.shards = world.size();
   }
+  check_decay(config);
   check_shards(config, world);
 }
 

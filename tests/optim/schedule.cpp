@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "lockstep/base/error.h"
+#include "lockstep/optim/config.h"
 
 namespace lockstep::test {
 namespace {
@@ -21,7 +22,7 @@ BOOST_AUTO_TEST_CASE(constant_stays) {
 }
 
 BOOST_AUTO_TEST_CASE(warm_up_grows_from_lr_over_steps_to_lr) {
-  for (const Kind kind : {Kind::constant, Kind::cosine, Kind::linear}) {
+  for (const Kind kind : {Kind::constant, Kind::cosine, Kind::linear, Kind::poly}) {
     const Schedule schedule{.kind = kind, .lr = 0.8, .warmup_steps = 4};
     for (int step = 0; step < 4; ++step)
       BOOST_TEST(std::abs(schedule.at(step, 100) - 0.2 * (step + 1)) < tiny);
@@ -45,7 +46,7 @@ BOOST_AUTO_TEST_CASE(cosine_is_half_a_cosine_to_min_lr) {
 }
 
 BOOST_AUTO_TEST_CASE(past_the_end_min_lr_stays) {
-  for (const Kind kind : {Kind::cosine, Kind::linear}) {
+  for (const Kind kind : {Kind::cosine, Kind::linear, Kind::poly}) {
     const Schedule schedule{.kind = kind, .lr = 1, .min_lr = 0.125};
     BOOST_TEST(schedule.at(64, 64) == 0.125);
     BOOST_TEST(schedule.at(1000, 64) == 0.125);
@@ -71,6 +72,64 @@ BOOST_AUTO_TEST_CASE(names_are_those_of_the_configuration) {
   BOOST_CHECK(schedule_named("constant") == Kind::constant);
   BOOST_CHECK(schedule_named("cosine") == Kind::cosine);
   BOOST_CHECK(schedule_named("linear") == Kind::linear);
+  BOOST_CHECK(schedule_named("wsd") == Kind::wsd);
+  BOOST_CHECK(schedule_named("step") == Kind::step);
+  BOOST_CHECK(schedule_named("poly") == Kind::poly);
+}
+
+BOOST_AUTO_TEST_CASE(wsd_stays_and_falls_to_its_floor_in_the_last_steps) {
+  const Schedule schedule{.kind = Kind::wsd, .lr = 1, .min_lr = 0.2, .warmup_steps = 10, .decay_steps = 40};
+  for (const int step : {10, 59, 60}) BOOST_TEST(schedule.at(step, 100) == 1.0);
+  BOOST_TEST(std::abs(schedule.at(70, 100) - 0.8) < tiny);
+  BOOST_TEST(std::abs(schedule.at(99, 100) - 0.22) < tiny);
+  for (const int step : {100, 5000}) BOOST_TEST(schedule.at(step, 100) == 0.2);
+  const Schedule all_of_it{.kind = Kind::wsd, .lr = 1, .decay_steps = 4};
+  BOOST_TEST(all_of_it.at(0, 4) == 1.0);
+}
+
+BOOST_AUTO_TEST_CASE(step_multiplies_at_each_milestone) {
+  const Schedule schedule{
+      .kind = Kind::step, .lr = 0.8, .warmup_steps = 4, .milestones = {2, 10, 20}, .gamma = 0.5};
+  BOOST_TEST(schedule.at(3, 30) == 0.8);  // the end of the warm-up, whatever lies in it
+  BOOST_TEST(schedule.at(4, 30) == 0.4);
+  BOOST_TEST(schedule.at(9, 30) == 0.4);
+  BOOST_TEST(schedule.at(10, 30) == 0.2);
+  BOOST_TEST(schedule.at(20, 30) == 0.1);
+  BOOST_TEST(schedule.at(5000, 30) == 0.1);
+}
+
+BOOST_AUTO_TEST_CASE(poly_is_a_power_of_what_is_left) {
+  const Schedule schedule{.kind = Kind::poly, .lr = 1, .min_lr = 0.2, .warmup_steps = 10, .power = 2};
+  BOOST_TEST(schedule.at(10, 50) == 1.0);
+  BOOST_TEST(std::abs(schedule.at(30, 50) - 0.4) < tiny);
+  for (const int step : {50, 5000}) BOOST_TEST(schedule.at(step, 50) == 0.2);
+  const Schedule straight{.kind = Kind::linear, .lr = 0.3, .min_lr = 0.1, .warmup_steps = 3},
+      first_power{.kind = Kind::poly, .lr = 0.3, .min_lr = 0.1, .warmup_steps = 3};
+  for (int step = 0; step < 20; ++step) BOOST_TEST(first_power.at(step, 17) == straight.at(step, 17));
+}
+
+BOOST_AUTO_TEST_CASE(what_a_kind_cannot_do_is_refused) {
+  for (const int decay_steps : {-1, 0, 11})
+    BOOST_CHECK_THROW((Schedule{.kind = Kind::wsd, .decay_steps = decay_steps}.at(0, 10)), UsageError);
+  BOOST_CHECK_THROW((Schedule{.kind = Kind::step, .milestones = {3, 3}}.at(0, 10)), UsageError);
+  BOOST_CHECK_THROW((Schedule{.kind = Kind::step, .milestones = {3, 2}}.at(0, 10)), UsageError);
+  for (const double bad : {0.0, -1.0, double{NAN}, double{INFINITY}}) {
+    BOOST_CHECK_THROW((Schedule{.kind = Kind::step, .milestones = {3}, .gamma = bad}.at(0, 10)), UsageError);
+    BOOST_CHECK_THROW((Schedule{.kind = Kind::poly, .power = bad}.at(0, 10)), UsageError);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_configuration_becomes_a_schedule) {
+  OptimizerConfig config;
+  config.schedule = "step";
+  config.lr = 0.5;
+  config.warmup_steps = 2;
+  config.milestones = {3, 7};
+  config.gamma = 0.25;
+  const Schedule schedule = schedule_of(config);
+  BOOST_CHECK(schedule.kind == Kind::step);
+  BOOST_TEST(schedule.at(0, 9) == 0.25);
+  BOOST_TEST(schedule.at(8, 9) == 0.5 * 0.25 * 0.25);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -206,6 +206,43 @@ BOOST_AUTO_TEST_CASE(what_people_change_weekly_may_change_on_resume) {
   BOOST_TEST(changed[0].now == "0.5");
 }
 
+BOOST_AUTO_TEST_CASE(a_schedule_takes_its_own_keys_only) {
+  const auto with = [](std::vector<std::string> keys) { return error_of(minimal, keys); };
+  for (const std::string& key : {std::string("decay_steps=2"), std::string("milestones=2 3"),
+                                 std::string("gamma=0.5"), std::string("power=2")}) {
+    const std::string& name = "optimizer." + key.substr(0, key.find('='));
+    BOOST_TEST(says(with({"optimizer." + key}), "--set: " + name), key);
+    BOOST_TEST(says(with({"optimizer." + key}), "but that is constant"), key);
+  }
+  BOOST_TEST(with({"optimizer.schedule=wsd", "optimizer.decay_steps=2", "optimizer.min_lr=1e-4"}) ==
+             "no error");
+  BOOST_TEST(with({"optimizer.schedule=step", "optimizer.milestones=2 3", "optimizer.gamma=0.5"}) ==
+             "no error");
+  BOOST_TEST(with({"optimizer.schedule=poly", "optimizer.power=2", "optimizer.min_lr=1e-4"}) == "no error");
+  BOOST_TEST(says(with({"optimizer.schedule=wsd"}), "optimizer.decay_steps = 0: is missing"));
+  BOOST_TEST(says(with({"optimizer.schedule=step"}), "optimizer.milestones: is missing"));
+  for (const char* const milestones : {"3 3", "3 2"}) {
+    BOOST_TEST(says(with({"optimizer.schedule=step", fmt::format("optimizer.milestones={}", milestones)}),
+                    fmt::format("--set: optimizer.milestones = {}: must rise", milestones)));
+  }
+  BOOST_TEST(says(with({"optimizer.schedule=step", "optimizer.milestones=2", "optimizer.min_lr=1e-4"}),
+                  "--set: optimizer.min_lr = 0.0001: means nothing"));
+}
+
+BOOST_AUTO_TEST_CASE(a_schedules_keys_come_back_and_may_change_on_resume) {
+  const train::Config run = train::parse_config(minimal, "a");
+  for (const std::vector<std::string>& keys :
+       {std::vector<std::string>{"optimizer.schedule=wsd", "optimizer.decay_steps=2"},
+        std::vector<std::string>{"optimizer.schedule=step", "optimizer.milestones=2 3",
+                                 "optimizer.gamma=0.5"},
+        std::vector<std::string>{"optimizer.schedule=poly", "optimizer.power=2"}}) {
+    const train::Config asked = train::parse_config(minimal, "a", keys);
+    BOOST_TEST(to_text(train::parse_stored_config(to_text(asked), "b")) == to_text(asked));
+    BOOST_TEST(train::forbidden_changes(run, asked).empty());
+    BOOST_TEST(train::changes(run, asked).size() == keys.size());
+  }
+}
+
 /// What a forged /config may hold: its digest has no key.
 BOOST_AUTO_TEST_CASE(mutated_texts_of_a_checkpoint_end_in_shapes_or_in_one_error) {
   const std::vector<std::string> models{

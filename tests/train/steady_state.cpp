@@ -67,8 +67,7 @@ class Run {
                  .seed = config.train.seed,
                  .augment = {.crop_padding = config.data.crop ? 1 : 0, .flip = config.data.flip}},
                 world()),
-        schedule_{optim::schedule_named(config.optimizer.schedule), config.optimizer.lr,
-                  config.optimizer.min_lr, config.optimizer.warmup_steps} {
+        schedule_(optim::schedule_of(config.optimizer)) {
     optimizer_->attach(*ema_);
   }
 

@@ -27,6 +27,10 @@ struct OptimizerConfig {
   double clip = 0;  ///< 0: off
   std::string schedule = "constant";
   std::int64_t warmup_steps = 0;
+  std::int64_t decay_steps = 0;          ///< of the schedule wsd
+  std::vector<std::int64_t> milestones;  ///< of the schedule step
+  double gamma = 0.1;                    ///< of the schedule step
+  double power = 1;                      ///< of the schedule poly
   std::map<int, GroupConfig> groups;
 
   /// All but the groups, whose names have a number.

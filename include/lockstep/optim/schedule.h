@@ -3,28 +3,44 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace lockstep::optim {
+
+struct OptimizerConfig;
 
 struct Schedule {
   enum class Kind {
     constant,
     cosine,  ///< half a cosine from lr to min_lr (Loshchilov, Hutter 2017, without restarts)
     linear,  ///< a straight line from lr to min_lr
+    wsd,     ///< lr, then a straight line to min_lr in the last decay_steps
+    step,    ///< lr, times gamma from each of the milestones on; no min_lr
+    poly,    ///< min_lr + (lr - min_lr) (1 - t)^power, t from 0 to 1
   };
 
   Kind kind = Kind::constant;
   double lr = 1e-3;
   double min_lr = 0;
   std::int64_t warmup_steps = 0;  ///< first steps, in which lr grows linearly: lr (step + 1) / warmup_steps
+  std::int64_t decay_steps = 0;   ///< of wsd, which needs at least 1
+  std::vector<std::int64_t> milestones = {};  ///< of step: rising, counted from step 0
+  double gamma = 0.1;                         ///< of step
+  double power = 1;                           ///< of poly
 
-  /// The learning rate of step `step` (counted from 0) of `total_steps`. Decay begins at step warmup_steps
-  /// with lr and would be at min_lr in step total_steps; it stays there. Throws UsageError on a negative or
-  /// non-finite lr or min_lr, min_lr above lr, or negative warmup_steps or step.
+  /// The learning rate of step `step` (counted from 0) of `total_steps`. The first warmup_steps are those of
+  /// the warm-up, whatever the kind. Decay begins at step warmup_steps (of wsd at total_steps - decay_steps)
+  /// with lr and would be at min_lr in step total_steps; it stays there. Allocates nothing. Throws UsageError
+  /// on a negative or non-finite lr or min_lr, min_lr above lr, negative warmup_steps or step, decay_steps of
+  /// wsd that are not between 1 and total_steps, milestones of step that do not rise, gamma or power that is
+  /// not positive.
   double at(std::int64_t step, std::int64_t total_steps) const;
 };
 
-/// "constant", "cosine", "linear". Throws UsageError on another name.
+/// "constant", "cosine", "linear", "wsd", "step", "poly". Throws UsageError on another name.
 Schedule::Kind schedule_named(std::string_view name);
+
+/// Throws as schedule_named; what else is wrong is found by at().
+Schedule schedule_of(const OptimizerConfig& config);
 
 }  // namespace lockstep::optim
