@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <numeric>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/transfer.h"
@@ -24,22 +26,49 @@ std::vector<std::int64_t> sizes_of(std::span<Param* const> params) {
   return sizes;
 }
 
+std::vector<bool> undivided_of(std::span<Param* const> params) {
+  std::vector<bool> undivided;
+  for (const Param* const param : params) undivided.push_back(param->undivided);
+  return undivided;
+}
+
 }  // namespace
 
-Sharding::Sharding(std::vector<std::int64_t> elements, comm::Communicator& communicator)
-    : elements_(std::move(elements)), ranks_(communicator.size()), communicator_(&communicator) {
+Sharding::Sharding(std::vector<std::int64_t> elements, comm::Communicator& communicator,
+                   const std::vector<bool>& undivided)
+    : elements_(std::move(elements)),
+      owner_(elements_.size(), no_owner),
+      ranks_(communicator.size()),
+      communicator_(&communicator) {
+  if (!undivided.empty()) give_owners(undivided);
   std::int64_t next = 0;
-  for (const std::int64_t count : elements_) {
+  for (std::size_t i = 0; i < elements_.size(); ++i) {
     first_extra_.push_back(static_cast<int>(next));
-    next = (next + blocks_of(count)) % ranks_;
+    if (owner_[i] == no_owner) next = (next + blocks_of(elements_[i])) % ranks_;
   }
 }
 
 Sharding::Sharding(std::span<Param* const> params, comm::Communicator& communicator)
-    : Sharding(sizes_of(params), communicator) {}
+    : Sharding(sizes_of(params), communicator, undivided_of(params)) {}
+
+void Sharding::give_owners(const std::vector<bool>& undivided) {
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < elements_.size(); ++i)
+    if (undivided.at(i)) order.push_back(i);
+  std::ranges::stable_sort(order, std::ranges::greater(), [&](std::size_t i) { return elements_[i]; });
+  std::vector<std::int64_t> load(static_cast<std::size_t>(ranks_));
+  for (const std::size_t i : order) {
+    const auto least = std::ranges::min_element(load);
+    *least += elements_[i];
+    owner_[i] = static_cast<int>(least - load.begin());
+  }
+}
 
 comm::ElementRange Sharding::range(std::size_t param, int rank) const {
-  const std::int64_t elements = elements_.at(param), blocks = blocks_of(elements);
+  const std::int64_t elements = elements_.at(param);
+  if (const int owner = owner_[param]; owner != no_owner)
+    return {.first = rank <= owner ? 0 : elements, .count = rank == owner ? elements : 0};
+  const std::int64_t blocks = blocks_of(elements);
   const std::int64_t each = blocks / ranks_, extra = blocks % ranks_, first_extra = first_extra_[param];
   // Ranks [first_extra, first_extra + extra), counted round, have one block more.
   const auto first_block = [&](std::int64_t of) {

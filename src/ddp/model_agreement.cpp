@@ -25,7 +25,7 @@ struct Kind {
 
 const std::array kinds{
     Kind{"option", "options", {"value "}},
-    Kind{"parameter", "parameters", {"shape ", "element type ", "state "}},
+    Kind{"parameter", "parameters", {"shape ", "element type ", "state ", "ownership "}},
     Kind{"buffer", "buffers", {"shape ", "element type "}},
     Kind{"statistic", "statistics", {"size "}},
 };
@@ -50,7 +50,8 @@ Json describe(const ModelState& model, const Options& options) {
   option("allow_non_finite_loss", options.allow_non_finite_loss ? "on" : "off");
   for (const Param* const param : model.params)
     text[1].push_back({param->name, to_string(param->value.shape()), to_string(param->value.dtype()),
-                       param->trainable ? "trainable" : "frozen"});
+                       param->trainable ? "trainable" : "frozen",
+                       param->undivided ? "undivided" : "divided"});
   for (const Buffer* const buffer : model.buffers)
     text[2].push_back({buffer->name, to_string(buffer->value.shape()), to_string(buffer->value.dtype())});
   for (const Statistic* const statistic : model.statistics)

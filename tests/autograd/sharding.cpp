@@ -98,6 +98,59 @@ BOOST_FIXTURE_TEST_CASE(one_rank_owns_everything, Alone) {
   BOOST_CHECK((sharding.mine(1) == comm::ElementRange{0, 3 * block + 1}));
 }
 
+BOOST_FIXTURE_TEST_CASE(an_undivided_parameter_has_one_owner_and_ranks_differ_by_the_largest_at_most, Alone) {
+  const unsigned seed = std::random_device{}();
+  BOOST_TEST_MESSAGE("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<std::int64_t> sizes(1 + random() % 20);
+    std::vector<bool> undivided;
+    for (std::int64_t& size : sizes) {
+      size = static_cast<std::int64_t>(random() % (random() % 2 ? 30 * block : 9));
+      undivided.push_back(random() % 2 == 0);
+    }
+    const int ranks = 1 + static_cast<int>(random() % 9);
+    OneOfMany many(*self, 0, ranks);
+    const Sharding sharding(sizes, many, undivided);
+    std::vector<std::int64_t> undivided_of_rank(static_cast<std::size_t>(ranks)),
+        blocks_of_rank = undivided_of_rank;
+    std::int64_t largest = 0;
+    for (std::size_t p = 0; p < sizes.size(); ++p) {
+      std::int64_t covered = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const comm::ElementRange range = sharding.range(p, rank);
+        BOOST_REQUIRE(range.first == covered);
+        if (undivided[p]) BOOST_REQUIRE((range.count == 0 || range.count == sizes[p]));
+        covered = range.end();
+        if (undivided[p])
+          undivided_of_rank[static_cast<std::size_t>(rank)] += range.count;
+        else
+          blocks_of_rank[static_cast<std::size_t>(rank)] += blocks_in(range);
+      }
+      BOOST_REQUIRE(covered == sizes[p]);
+      if (undivided[p]) largest = std::max(largest, sizes[p]);
+    }
+    const auto spread = [](const std::vector<std::int64_t>& loads) {
+      const auto [least, most] = std::minmax_element(loads.begin(), loads.end());
+      return *most - *least;
+    };
+    BOOST_REQUIRE(spread(undivided_of_rank) <= largest);
+    BOOST_REQUIRE(spread(blocks_of_rank) <= 1);
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(the_largest_undivided_parameter_is_placed_first_and_equal_ones_in_order, Alone) {
+  OneOfMany many(*self, 0, 2);
+  const Sharding sharding({5, 9, 5, 4, 2 * block}, many, {true, true, true, true, false});
+  const auto owner = [&](std::size_t param) { return sharding.range(param, 0).count > 0 ? 0 : 1; };
+  BOOST_TEST(owner(1) == 0);
+  BOOST_TEST(owner(0) == 1);
+  BOOST_TEST(owner(2) == 1);
+  BOOST_TEST(owner(3) == 0);
+  BOOST_TEST(sharding.range(4, 0).count == block);
+  BOOST_CHECK((sharding != Sharding({5, 9, 5, 4, 2 * block}, many)));
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -46,7 +46,7 @@ void check_same_files(const std::string& a, const std::string& b) {
 
 BOOST_AUTO_TEST_CASE(a_sharded_run_writes_the_file_of_a_whole_one_in_the_middle_of_its_steps) {
   const SharedFolder folder(world());
-  for (const Algorithm algorithm : {Algorithm::adamw, Algorithm::sgd}) {
+  for (const Algorithm algorithm : all_algorithms) {
     WideRun whole(wide_options(false), algorithm), parts(wide_options(true), algorithm);
     for (const std::uint64_t step : {0, 2, 4}) {
       train(whole, step, step + 2);

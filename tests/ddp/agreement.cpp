@@ -60,6 +60,14 @@ BOOST_AUTO_TEST_CASE(a_parameter_frozen_on_one_rank_alone_is_told) {
                       "parameter in.bias has state trainable on rank 0 but frozen on " + last_rank()));
 }
 
+BOOST_AUTO_TEST_CASE(a_parameter_undivided_on_one_rank_alone_is_told) {
+  if (world().size() == 1) return;
+  Net net;
+  if (odd_one_out()) net.params[0].undivided = true;
+  BOOST_TEST(contains(refusal(net.state(), {.sharded_optimizer = true}),
+                      "parameter in.weight has ownership divided on rank 0 but undivided on " + last_rank()));
+}
+
 BOOST_AUTO_TEST_CASE(another_buffer_is_told) {
   if (world().size() == 1) return;
   Net net;

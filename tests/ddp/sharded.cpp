@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <memory>
+#include <numeric>
 
 #include "comm/mpi_communicator.h"
 #include "ddp/plain_sums.h"
@@ -25,7 +26,7 @@ void check_same_steps(Run& whole, Run& parts, std::uint64_t steps = 5) {
 }
 
 BOOST_AUTO_TEST_CASE(every_algorithm_and_mode_gives_the_bits_of_whole_updates) {
-  for (const Algorithm algorithm : {Algorithm::adamw, Algorithm::sgd}) {
+  for (const Algorithm algorithm : all_algorithms) {
     Run whole(wide_options(false), algorithm);
     for (std::uint64_t step = 0; step < 5; ++step) whole.step(step);
     for (const ddp::Mode mode : {ddp::Mode::overlapped, ddp::Mode::flat, ddp::Mode::per_parameter}) {
@@ -34,6 +35,21 @@ BOOST_AUTO_TEST_CASE(every_algorithm_and_mode_gives_the_bits_of_whole_updates) {
       Run parts(options, algorithm);
       for (std::uint64_t step = 0; step < 5; ++step) parts.step(step);
       check_same(whole, parts);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_state_of_an_undivided_matrix_is_held_by_one_rank) {
+  Run parts(wide_options(true), Algorithm::adamw_undivided);
+  for (const optim::Slot& slot : parts.optimizer->held_slots()) {
+    if (slot.name == "step") continue;
+    for (const optim::Slot::Entry& entry : slot.entries) {
+      if (!parts.model.params[entry.part->param].undivided) continue;
+      const std::int64_t all = entry.part->shape.numel(), mine = entry.tensor.numel();
+      BOOST_TEST((mine == 0 || mine == all));
+      std::vector<std::int64_t> of_rank(static_cast<std::size_t>(world().size()));
+      world().all_gather(&mine, sizeof mine, of_rank.data());
+      BOOST_TEST(std::accumulate(of_rank.begin(), of_rank.end(), std::int64_t{0}) == all, entry.name);
     }
   }
 }

@@ -17,7 +17,7 @@ constexpr std::uint64_t steps = 4;
 
 BOOST_AUTO_TEST_CASE(a_sharded_optimizer_gives_the_bits_of_whole_updates) {
   Gpu gpu;
-  for (const Algorithm algorithm : {Algorithm::adamw, Algorithm::sgd}) {
+  for (const Algorithm algorithm : all_algorithms) {
     WideRun whole(wide_options(false), algorithm, *gpu.sums, gpu.backend);
     std::vector<double> norms;
     for (std::uint64_t step = 0; step < steps; ++step) norms.push_back(whole.step(step));
@@ -58,7 +58,7 @@ BOOST_AUTO_TEST_CASE(a_model_keeps_its_values_when_its_arena_goes) {
 
 BOOST_AUTO_TEST_CASE(clipped_updates_and_averages_are_those_of_the_cpu_within_rounding) {
   Gpu gpu(false);
-  for (const Algorithm algorithm : {Algorithm::adamw, Algorithm::sgd}) {
+  for (const Algorithm algorithm : all_algorithms) {
     for (const bool sharded : {false, true}) {
       WideRun there(wide_options(sharded), algorithm, *gpu.sums, gpu.backend),
           here(wide_options(sharded), algorithm);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <boost/test/unit_test.hpp>
 #include <memory>
 #include <string>
@@ -17,7 +18,8 @@ namespace lockstep::test {
 /// elements, a frozen one, and one that only even shards of even steps use.
 struct Wide {
   static constexpr std::int64_t width = 131;
-  Wide()
+  /// undivided_matrices: each is owned by one rank in a sharded run.
+  explicit Wide(bool undivided_matrices = false)
       : params{make_param("in.weight", {width, 5}),
                make_param("in.bias", {width}),
                make_param("middle.weight", {width, width}),
@@ -29,6 +31,7 @@ struct Wide {
     for (Param& param : params) {
       for (std::int64_t i = 0; i < param.value.numel(); ++i) param.value.data<float>()[i] *= 0.1f;
     }
+    for (Param& param : params) param.undivided = undivided_matrices && param.value.shape().rank() == 2;
     params[3].trainable = false;
   }
   Wide(const Wide&) = delete;
@@ -60,7 +63,9 @@ struct Wide {
   std::vector<Param> params;
 };
 
-enum class Algorithm { adamw, sgd };
+/// adamw_undivided: AdamW, and in a sharded run each matrix has one owner.
+enum class Algorithm { adamw, sgd, adamw_undivided };
+inline constexpr std::array all_algorithms{Algorithm::adamw, Algorithm::sgd, Algorithm::adamw_undivided};
 
 inline std::unique_ptr<optim::Optimizer> make_optimizer(Algorithm algorithm, GradientSource& source) {
   if (algorithm == Algorithm::sgd)
@@ -80,7 +85,8 @@ struct WideRun {
       : WideRun(options, algorithm, communicator, kernels::make_cpu_backend()) {}
   WideRun(const ddp::Options& options, Algorithm algorithm, comm::Communicator& communicator,
           std::shared_ptr<kernels::Backend> of)
-      : backend((model.to(*of), std::move(of))),
+      : model(algorithm == Algorithm::adamw_undivided),
+        backend((model.to(*of), std::move(of))),
         replicas(model.state(), communicator, *backend, options),
         optimizer(make_optimizer(algorithm, replicas)),
         ema(model.state(), *backend, {0.5, 0.9}, {.sharding = replicas.sharding()}) {

@@ -36,6 +36,10 @@ struct Param {
   /// sharded optimizer only the elements that this rank owns (GradientSource::sharding()) hold it.
   Tensor gradient;
   bool trainable = true;
+  /// With a sharded optimizer one rank updates all of it, for a rule that needs the whole of a tensor; else
+  /// ranks share its elements. Set before the Sharding is made (with ddp::DataParallel), the same on every
+  /// rank.
+  bool undivided = false;
   Arrivals* arrivals = nullptr;  ///< set by whoever sends values about
 
   /// Waits for the value.

@@ -11,21 +11,26 @@
 
 namespace lockstep {
 
-/// An immutable value, a pure function of the parameters' sizes and the number of ranks: it outlives any
-/// change of buckets.
+/// An immutable value, a pure function of the parameters' sizes, of which of them are undivided, and of the
+/// number of ranks: it outlives any change of buckets.
 ///
 /// Each rank owns one range of each parameter, empty ones among them, in the order of the ranks. Ranges are
 /// cut between blocks of block_elements, so that sums over blocks have one owner. A parameter's blocks are
 /// shared evenly; those left over go round the ranks, from one parameter to the next, so that ranks differ by
 /// at most one block in all. Nothing needs to be divisible by anything.
+///
+/// An undivided parameter has one owner: the largest comes first, and each goes to the rank that has the
+/// least of them so far, so that ranks differ by at most the largest one.
 class Sharding {
  public:
   /// That of the sums behind the gradient norm.
   static constexpr std::int64_t block_elements = 4096;
 
-  /// elements: of each parameter. Not collective; the communicator must outlive this and all copies.
-  Sharding(std::vector<std::int64_t> elements, comm::Communicator& communicator);
-  /// Frozen parameters, too: they have moving averages.
+  /// elements: of each parameter. undivided: for each whether it is; empty: none is. Not collective; the
+  /// communicator must outlive this and all copies.
+  Sharding(std::vector<std::int64_t> elements, comm::Communicator& communicator,
+           const std::vector<bool>& undivided = {});
+  /// Frozen parameters, too: they have moving averages. Undivided are those that say so.
   Sharding(std::span<Param* const> params, comm::Communicator& communicator);
 
   int ranks() const { return ranks_; }
@@ -51,11 +56,15 @@ class Sharding {
   bool operator==(const Sharding&) const = default;
 
  private:
+  static constexpr int no_owner = -1;
+
+  void give_owners(const std::vector<bool>& undivided);
   std::size_t bytes_of(const Part& part, int rank) const;
   void gather_some(std::span<const Part> parts, kernels::Backend* backend, std::span<Tensor> wholes) const;
 
   std::vector<std::int64_t> elements_;
   std::vector<int> first_extra_;  ///< by parameter: the first rank that gets one of the blocks left over
+  std::vector<int> owner_;        ///< by parameter: the rank that owns all of it, or no_owner
   int ranks_ = 1;
   comm::Communicator* communicator_;
 };
