@@ -10,6 +10,7 @@ Mlp::Mlp(const ModelConfig& config, std::uint64_t seed) : Model(seed), sizes_(co
       dropouts_.push_back(std::make_unique<nn::Dropout>(*this, fmt::format("net.{}", 2 * i + 1),
                                                         static_cast<float>(config.dropout)));
   }
+  layers_.back()->be_head();
 }
 
 void Mlp::check_input(const Shape& x) const {

@@ -47,7 +47,9 @@ Resnet::Resnet(const ModelConfig& config, std::uint64_t seed)
              is_for_large_images_ ? without_bias(2, 3) : without_bias(1, 1)),
       bn1_(*this, "bn1", config.width, norm_settings(config)),
       blocks_(make_blocks(config, norm_settings(config))),
-      fc_(*this, "fc", config.width << (config.blocks.size() - 1), config.classes) {}
+      fc_(*this, "fc", config.width << (config.blocks.size() - 1), config.classes) {
+  fc_.be_head();
+}
 
 std::vector<std::unique_ptr<BasicBlock>> Resnet::make_blocks(const ModelConfig& config,
                                                              const nn::BatchNormSettings& norm) {

@@ -7,6 +7,11 @@ Linear::Linear(Module& parent, std::string_view name, std::int64_t in, std::int6
   if (with_bias) bias.emplace(*this, "bias", Shape{out}, fan_in_uniform(in));
 }
 
+void Linear::be_head() {
+  weight.role = Param::Role::head;
+  if (bias) bias->role = Param::Role::head;
+}
+
 namespace {
 
 Var use_bias(Tape& tape, Linear& layer) { return layer.bias ? tape.use(*layer.bias) : Var{}; }

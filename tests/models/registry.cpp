@@ -134,6 +134,22 @@ BOOST_AUTO_TEST_CASE(gpt_has_the_names_of_gpt2_and_no_head_of_its_own) {
   BOOST_TEST((model->kind() == models::Kind::language_model));
 }
 
+BOOST_AUTO_TEST_CASE(embeddings_and_output_heads_say_so) {
+  const auto with_role = [](const ModelConfig& config, Param::Role role) {
+    const auto model = models::make_model(config, 1);
+    Names names;
+    for (const Param* const param : model->state().params)
+      if (param->role == role) names.push_back(param->name);
+    return names;
+  };
+  using Role = Param::Role;
+  BOOST_TEST((with_role(mlp(), Role::head) == Names{"net.4.weight", "net.4.bias"}));
+  BOOST_TEST((with_role(resnet(), Role::head) == Names{"fc.weight", "fc.bias"}));
+  BOOST_TEST(
+      (with_role(gpt(), Role::embedding) == Names{"transformer.wte.weight", "transformer.wpe.weight"}));
+  BOOST_TEST(with_role(gpt(), Role::head).empty());  // it is tied to an embedding
+}
+
 BOOST_AUTO_TEST_CASE(gpt_begins_as_gpt2_does) {
   ModelConfig config = gpt();
   config.channels = 64;

@@ -27,7 +27,15 @@ class Arrivals {
 /// A parameter. Its owner (an nn::Module) gives it a stable address for its life; everything else refers to
 /// it by pointer.
 struct Param {
+  /// Where it stands in its model, for rules that treat weights between layers in another way.
+  enum class Role {
+    inner,
+    embedding,  ///< a table of rows, whatever else it serves for: a head tied to it, too
+    head,       ///< of the layer that makes the model's output
+  };
+
   std::string name;  ///< from the module tree: "layer1.0.conv1.weight"
+  Role role = Role::inner;
   /// float32. With a sharded optimizer, part of it may still be on its way after a step: whoever reads or
   /// writes it outside a Tape calls settle() first. Training may move it to other memory: handles are taken
   /// anew when they are needed.

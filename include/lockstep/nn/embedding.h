@@ -6,7 +6,7 @@
 
 namespace lockstep::nn {
 
-/// weight: [rows, width], N(0, 1) at first.
+/// weight: [rows, width], N(0, 1) at first; its role is that of an embedding.
 class Embedding : public Module {
  public:
   Embedding(Module& parent, std::string_view name, std::int64_t rows, std::int64_t width);

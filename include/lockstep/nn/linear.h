@@ -14,6 +14,9 @@ class Linear : public Module {
  public:
   Linear(Module& parent, std::string_view name, std::int64_t in, std::int64_t out, bool with_bias = true);
 
+  /// This layer makes the model's output: its parameters say so.
+  void be_head();
+
   Var operator()(const Var& x);
   /// activation(linear(x)), in one go.
   Var operator()(const Var& x, kernels::Activation activation);
