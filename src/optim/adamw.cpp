@@ -5,6 +5,9 @@
 namespace lockstep::optim {
 
 AdamW::AdamW(GradientSource& source, const AdamWOptions& options)
+    : AdamW(source, options, std::vector<bool>(source.params().size(), true)) {}
+
+AdamW::AdamW(GradientSource& source, const AdamWOptions& options, const std::vector<bool>& takes)
     : Optimizer(source, options.lr, options.weight_decay, options.decay, options.groups),
       beta1_(options.betas[0]),
       beta2_(options.betas[1]),
@@ -12,10 +15,13 @@ AdamW::AdamW(GradientSource& source, const AdamWOptions& options)
   for (const double beta : options.betas)
     if (!(beta >= 0 && beta < 1)) throw UsageError("AdamW: beta {} is not in [0, 1)", beta);
   if (!(eps_ >= 0)) throw UsageError("AdamW: eps {} is not a number of at least 0", eps_);
-  exp_avg_ = make_slot();
-  exp_avg_sq_ = make_slot();
+  exp_avg_ = make_slot(takes);
+  exp_avg_sq_ = make_slot(takes);
   const Tensor updates = Tensor::zeros({static_cast<std::int64_t>(params().size())}, DType::int64);
-  for (std::int64_t i = 0; i < updates.numel(); ++i) updates_.push_back(updates.rows(i, i + 1).reshape({}));
+  for (std::size_t i = 0; i < params().size(); ++i) {
+    const auto row = static_cast<std::int64_t>(i);
+    updates_.push_back(exp_avg_[i] ? updates.rows(row, row + 1).reshape({}) : Tensor());
+  }
   batch_.reserve(params().size());
 }
 

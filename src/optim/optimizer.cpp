@@ -49,37 +49,34 @@ StepResult Optimizer::step(const StepOptions& options) {
   }
   if (ema_) ema_->begin_update();
   pending_.clear();  // of a step that was broken off
-
   const auto gradient_factor = static_cast<float>(result.clip_factor / weight);
-  // A device makes all updates in one pass. With a Sharding each is sent on as soon as it is made.
-  const bool one_by_one = sharding_ != nullptr;
-  const auto make_updates = [this] {
-    apply(pending_);
-    pending_.clear();
-  };
   for (std::size_t i = 0; i < params_.size(); ++i) {
+    if (!params_[i]->gradient) continue;
     const Member& member = members_[i];
+    params_[i]->settle();  // what the step before sent has been read by all
+    pending_.push_back(
+        {.index = i,
+         .value = part(i, params_[i]->value),
+         .gradient = part(i, params_[i]->gradient),
+         .lr = lr * member.factors.lr,
+         .weight_decay = weight_decay_ * member.factors.decay,
+         .gradient_factor = gradient_factor,
+         .ema = ema_ ? ema_->targets(member.ema_leaf) : std::span<const kernels::EmaTarget>()});
+  }
+  prepare(pending_);
+  // A device makes all updates in one pass. With a Sharding each is sent on as soon as it is made.
+  if (!sharding_) apply(pending_);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < params_.size(); ++i) {
     if (params_[i]->gradient) {
-      params_[i]->settle();  // what the step before sent has been read by all
-      pending_.push_back(
-          {.index = i,
-           .value = part(i, params_[i]->value),
-           .gradient = part(i, params_[i]->gradient),
-           .lr = lr * member.factors.lr,
-           .weight_decay = weight_decay_ * member.factors.decay,
-           .gradient_factor = gradient_factor,
-           .ema = ema_ ? ema_->targets(member.ema_leaf) : std::span<const kernels::EmaTarget>()});
-      if (one_by_one) make_updates();
+      const std::span<const Update> one = std::span(pending_).subspan(next++, 1);
+      if (sharding_) apply(one);
     } else if (ema_) {
-      ema_->update_leaf(member.ema_leaf);
+      ema_->update_leaf(members_[i].ema_leaf);
     }
-    if (one_by_one && member.trainable) source_.updated(i);
+    if (members_[i].trainable) source_.updated(i);
   }
-  if (!one_by_one) {
-    make_updates();
-    for (std::size_t i = 0; i < params_.size(); ++i)
-      if (members_[i].trainable) source_.updated(i);
-  }
+  pending_.clear();
   if (ema_) ema_->finish_update();
   ++steps_;
   return result;
@@ -139,10 +136,10 @@ Tensor Optimizer::part(std::size_t index, const Tensor& whole) const {
   return sharding_ ? sharding_->part(index, whole) : whole;
 }
 
-std::vector<Tensor> Optimizer::make_slot() const {
+std::vector<Tensor> Optimizer::make_slot(const std::vector<bool>& has) const {
   std::vector<Tensor> tensors(params_.size());
   for (std::size_t i = 0; i < params_.size(); ++i) {
-    if (!members_[i].trainable) continue;
+    if (!members_[i].trainable || (!has.empty() && !has[i])) continue;
     tensors[i] = backend().empty(part(i, params_[i]->value).shape());
     backend().fill(tensors[i], 0);
   }
@@ -154,7 +151,7 @@ std::vector<Slot> Optimizer::held_slots() const {
   for (const SlotTensors& held : slot_tensors()) {
     Slot& slot = slots.emplace_back(Slot{.name = std::string(held.name), .entries = {}});
     for (std::size_t i = 0; i < params_.size(); ++i) {
-      if (!members_[i].trainable) continue;
+      if (!held.tensors[i]) continue;
       Slot::Entry& entry =
           slot.entries.emplace_back(Slot::Entry{.name = params_[i]->name, .tensor = held.tensors[i]});
       if (sharding_ && held.per_element)
@@ -188,8 +185,8 @@ StateBytes Optimizer::state_bytes() const {
   StateBytes bytes;
   for (const SlotTensors& held : slot_tensors()) {
     for (std::size_t i = 0; i < params_.size(); ++i) {
-      if (!members_[i].trainable) continue;
       const Tensor& tensor = held.tensors[i];
+      if (!tensor) continue;
       bytes.held += tensor.bytes();
       bytes.whole += held.per_element
                          ? static_cast<std::size_t>(params_[i]->value.numel()) * bytes_of(tensor.dtype())

@@ -10,6 +10,7 @@
 
 #include "ddp/toy.h"
 #include "lockstep/optim/adamw.h"
+#include "lockstep/optim/muon.h"
 #include "lockstep/optim/sgd.h"
 
 namespace lockstep::test {
@@ -63,14 +64,17 @@ struct Wide {
   std::vector<Param> params;
 };
 
-/// adamw_undivided: AdamW, and in a sharded run each matrix has one owner.
-enum class Algorithm { adamw, sgd, adamw_undivided };
-inline constexpr std::array all_algorithms{Algorithm::adamw, Algorithm::sgd, Algorithm::adamw_undivided};
+/// adamw_undivided: AdamW, and in a sharded run each matrix has one owner, as it has with Muon.
+enum class Algorithm { adamw, sgd, adamw_undivided, muon };
+inline constexpr std::array all_algorithms{Algorithm::adamw, Algorithm::sgd, Algorithm::adamw_undivided,
+                                           Algorithm::muon};
 
 inline std::unique_ptr<optim::Optimizer> make_optimizer(Algorithm algorithm, GradientSource& source) {
   if (algorithm == Algorithm::sgd)
     return std::make_unique<optim::Sgd>(
         source, optim::SgdOptions{.lr = 0.01, .momentum = 0.9, .nesterov = true, .weight_decay = 0.01});
+  if (algorithm == Algorithm::muon)
+    return std::make_unique<optim::Muon>(source, optim::MuonOptions{.lr = 0.01, .patterns = {"*.weight"}});
   return std::make_unique<optim::AdamW>(
       source, optim::AdamWOptions{.lr = 0.01,
                                   .weight_decay = 0.1,
@@ -85,7 +89,7 @@ struct WideRun {
       : WideRun(options, algorithm, communicator, kernels::make_cpu_backend()) {}
   WideRun(const ddp::Options& options, Algorithm algorithm, comm::Communicator& communicator,
           std::shared_ptr<kernels::Backend> of)
-      : model(algorithm == Algorithm::adamw_undivided),
+      : model(algorithm == Algorithm::adamw_undivided || algorithm == Algorithm::muon),
         backend((model.to(*of), std::move(of))),
         replicas(model.state(), communicator, *backend, options),
         optimizer(make_optimizer(algorithm, replicas)),

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "lockstep/optim/adamw.h"
+#include "lockstep/optim/muon.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/optim/sgd.h"
 #include "optim/made_up_model.h"
@@ -53,6 +54,13 @@ BOOST_FIXTURE_TEST_CASE(sgd_with_momentum_and_without, WithGradients) {
   Sgd momentum(model, {.momentum = 0.9, .nesterov = true}), plain(model);
   BOOST_TEST(allocations_in(model, momentum, nullptr) == 0);
   BOOST_TEST(allocations_in(model, plain, nullptr) == 0);
+}
+
+BOOST_FIXTURE_TEST_CASE(muon_with_attached_averages, WithGradients) {
+  Ema ema(model.state(), model.backend(), {0.9, 0.99});
+  Muon muon(model);
+  muon.attach(ema);
+  BOOST_TEST(allocations_in(model, muon, nullptr) == 0);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

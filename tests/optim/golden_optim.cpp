@@ -1,10 +1,12 @@
-// AdamW and SGD against PyTorch: every case of every optim*.h5 of the golden files.
+// AdamW and SGD against PyTorch, Muon against its formula in float32: every case of every optim*.h5 of the
+// golden files.
 #include "support/golden.h"
 
 #include <boost/test/unit_test.hpp>
 #include <memory>
 
 #include "lockstep/optim/adamw.h"
+#include "lockstep/optim/muon.h"
 #include "lockstep/optim/sgd.h"
 #include "optim/made_up_model.h"
 #include "support/ranks.h"
@@ -27,6 +29,13 @@ std::unique_ptr<Optimizer> make_optimizer(GradientSource& source, const nlohmann
                                                     .momentum = what.at("momentum"),
                                                     .nesterov = what.at("nesterov"),
                                                     .weight_decay = what.at("weight_decay")});
+  if (name == "muon")
+    return std::make_unique<Muon>(source, MuonOptions{.lr = what.at("lr"),
+                                                      .momentum = what.at("momentum"),
+                                                      .nesterov = what.at("nesterov"),
+                                                      .betas = {what.at("betas")[0], what.at("betas")[1]},
+                                                      .eps = what.at("eps"),
+                                                      .weight_decay = what.at("weight_decay")});
   throw UsageError("the golden files hold an unknown optimizer '{}'", name);
 }
 
@@ -51,6 +60,10 @@ void run(const GoldenCase& golden) {
       BOOST_TEST(mismatch(golden, values + param->name, param->value, optimizer_tolerance) == "");
   }
   BOOST_TEST(mismatch(golden, "norm", norms, optimizer_tolerance) == "");
+  for (const Slot& slot : optimizer->slots())
+    for (const Slot::Entry& entry : slot.entries)
+      if (const std::string path = slot.name + "/" + entry.name; golden.has(path))
+        BOOST_TEST(mismatch(golden, path, entry.tensor, optimizer_tolerance) == "");
 }
 
 BOOST_AUTO_TEST_CASE(every_case_is_pytorchs) { for_each_golden_case("optim", run); }

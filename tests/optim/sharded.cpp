@@ -1,13 +1,16 @@
 // Optimizers and averages that hold a part each: the same bits, a part of the memory, the same state when
 // asked.
 #include <algorithm>
+#include <array>
 #include <boost/test/unit_test.hpp>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/adamw.h"
+#include "lockstep/optim/muon.h"
 #include "lockstep/optim/sgd.h"
 #include "optim/made_up_model.h"
 #include "support/world.h"
@@ -21,7 +24,8 @@ using namespace optim;
 /// Several blocks and odd ends, one of many elements, tiny ones, one without elements, a frozen one, and
 /// running statistics.
 struct Model {
-  explicit Model(bool sharded) {
+  /// undivided: with more matrices, which have one owner each where it is sharded.
+  explicit Model(bool sharded, bool undivided = false) {
     model.add("z.weight", {123, 251});
     model.add("bias", {251});
     model.add("a.weight", {2 * 4096});
@@ -29,7 +33,13 @@ struct Model {
     model.add("frozen.weight", {97, 101}, false);
     model.add("nothing", {0, 3});
     model.add("unused", {5000});
+    if (undivided) {
+      model.add("tall.weight", {70, 67});
+      model.add("wide.weight", {5, 69});
+    }
     model.add_buffer("running_mean", normal({7}, 1, "mean"));
+    for (Param* const param : model.params())
+      param->undivided = undivided && param->value.shape().rank() == 2;
     if (sharded) model.shard(world());
   }
   /// Where a rank owns nothing, its gradient is none to be read.
@@ -50,21 +60,34 @@ struct Model {
   MadeUpModel model;
 };
 
-using Make = std::function<std::unique_ptr<Optimizer>(GradientSource&)>;
+/// An algorithm, and whether a matrix is to have one owner.
+struct Rule {
+  std::function<std::unique_ptr<Optimizer>(GradientSource&)> make;
+  bool undivided = false;
+};
 
-std::unique_ptr<Optimizer> adamw(GradientSource& source) {
+std::unique_ptr<Optimizer> make_adamw(GradientSource& source) {
   return std::make_unique<AdamW>(
       source, AdamWOptions{.weight_decay = 0.1, .groups = {{.pattern = "z.*", .lr_factor = 0.5}}});
 }
-std::unique_ptr<Optimizer> sgd(GradientSource& source) {
+std::unique_ptr<Optimizer> make_sgd(GradientSource& source) {
   return std::make_unique<Sgd>(source, SgdOptions{.momentum = 0.9, .nesterov = true, .weight_decay = 0.01});
 }
 
+std::unique_ptr<Optimizer> make_muon(GradientSource& source) {
+  return std::make_unique<Muon>(
+      source,
+      MuonOptions{.lr = 0.02, .weight_decay = 0.1, .groups = {{.pattern = "wide.*", .lr_factor = 0.5}}});
+}
+
+const Rule adamw{make_adamw}, sgd{make_sgd}, adamw_undivided{make_adamw, true}, muon{make_muon, true};
+const std::array rules{adamw, sgd, adamw_undivided, muon};
+
 /// A run of a model with two averages, one of them in the optimizer's own pass.
 struct Run {
-  Run(bool sharded, const Make& make, bool attached = true)
-      : parts(sharded),
-        optimizer(make(parts.model)),
+  Run(bool sharded, const Rule& rule, bool attached = true)
+      : parts(sharded, rule.undivided),
+        optimizer(rule.make(parts.model)),
         ema(parts.model.state(), parts.model.backend(), {0.5, EmaProfile::power(0.1)},
             {.buffers = EmaBuffers::average, .sharding = parts.model.sharding()}),
         is_attached(attached) {
@@ -112,9 +135,9 @@ void check_same_state(Run& a, Run& b) {
 }
 
 BOOST_AUTO_TEST_CASE(parts_give_the_bits_of_the_whole) {
-  for (const Make& make : {Make(adamw), Make(sgd)}) {
+  for (const Rule& rule : rules) {
     for (const bool attached : {true, false}) {
-      Run whole(false, make, attached), parts(true, make, attached);
+      Run whole(false, rule, attached), parts(true, rule, attached);
       for (std::uint64_t step = 0; step < 5; ++step) BOOST_TEST(whole.step(step) == parts.step(step));
       check_same_state(whole, parts);
     }
@@ -122,8 +145,8 @@ BOOST_AUTO_TEST_CASE(parts_give_the_bits_of_the_whole) {
 }
 
 BOOST_AUTO_TEST_CASE(state_goes_over_from_whole_to_parts_and_back) {
-  for (const Make& make : {Make(adamw), Make(sgd)}) {
-    Run whole(false, make), parts(true, make), again(false, make);
+  for (const Rule& rule : rules) {
+    Run whole(false, rule), parts(true, rule), again(false, rule);
     Run* const line[] = {&whole, &parts, &again};
     for (std::uint64_t step = 0; step < 2; ++step) whole.step(step);
     for (int i = 0; i < 2; ++i) {  // as loading a checkpoint does
@@ -176,6 +199,26 @@ BOOST_AUTO_TEST_CASE(a_rank_holds_its_part_only) {
   BOOST_TEST(shadows.held <= shadows.whole / ranks + 4 * block_bytes);
 }
 
+BOOST_AUTO_TEST_CASE(a_matrix_of_muons_is_held_by_one_rank) {
+  Run parts(true, muon);
+  const auto slots = parts.optimizer->held_slots();
+  const auto momentum = std::ranges::find(slots, "momentum_buffer", &Slot::name);
+  BOOST_REQUIRE((momentum != slots.end()));
+  BOOST_TEST(momentum->entries.size() == 4u);
+  for (const Slot::Entry& entry : momentum->entries) {
+    const std::int64_t mine = entry.tensor.numel(), all = entry.part->shape.numel();
+    BOOST_TEST((mine == 0 || mine == all), entry.name);
+    std::vector<std::int64_t> of_rank(static_cast<std::size_t>(world().size()));
+    world().all_gather(&mine, sizeof mine, of_rank.data());
+    BOOST_TEST(std::accumulate(of_rank.begin(), of_rank.end(), std::int64_t{0}) == all, entry.name);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(muon_refuses_matrices_that_ranks_have_divided) {
+  Model parts(true);
+  BOOST_CHECK_EXCEPTION(Muon{parts.model}, UsageError, says({"'z.weight'", "keep_whole_for_muon"}));
+}
+
 BOOST_AUTO_TEST_CASE(shadows_swapped_in_are_whole) {
   Run whole(false, sgd), parts(true, sgd);
   for (std::uint64_t step = 0; step < 3; ++step) {
@@ -212,7 +255,7 @@ BOOST_AUTO_TEST_CASE(a_gradient_that_is_not_finite_is_the_same_error_on_every_ra
 BOOST_AUTO_TEST_CASE(an_average_of_another_sharding_is_refused) {
   Model parts(true);
   Ema whole(parts.model.state(), parts.model.backend(), {0.9});
-  const auto optimizer = adamw(parts.model);
+  const auto optimizer = make_adamw(parts.model);
   BOOST_CHECK_THROW(optimizer->attach(whole), UsageError);
 
   MadeUpModel other;

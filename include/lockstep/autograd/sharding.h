@@ -36,6 +36,7 @@ class Sharding {
   int ranks() const { return ranks_; }
   std::size_t params() const { return elements_.size(); }
   std::int64_t elements(std::size_t param) const { return elements_.at(param); }
+  bool is_undivided(std::size_t param) const { return owner_.at(param) != no_owner; }
   comm::ElementRange range(std::size_t param, int rank) const;
   /// What this process owns.
   comm::ElementRange mine(std::size_t param) const { return range(param, communicator_->rank()); }

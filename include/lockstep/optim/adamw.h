@@ -19,22 +19,26 @@ struct AdamWOptions {
 
 /// Slots: "exp_avg", "exp_avg_sq": float32 of the parameters' shapes; "step": int64 scalars on the CPU, the
 /// updates each parameter has had (fewer than steps() if it had no gradient in some).
-class AdamW final : public Optimizer {
+class AdamW : public Optimizer {
  public:
   /// `source` must outlive this. Throws UsageError on a bad option, saying which.
   explicit AdamW(GradientSource& source, const AdamWOptions& options = {});
 
   std::string_view algorithm() const override { return "adamw"; }
 
- private:
+ protected:
+  /// For an algorithm that updates some parameters otherwise: `takes` (by index) says which are AdamW's.
+  AdamW(GradientSource& source, const AdamWOptions& options, const std::vector<bool>& takes);
+
   void apply(std::span<const Update> updates) override;
   std::vector<SlotTensors> slot_tensors() const override;
 
+ private:
   std::int64_t& made(std::size_t param) const { return *updates_[param].data<std::int64_t>(); }
 
   double beta1_, beta2_, eps_;
   std::vector<Tensor> exp_avg_, exp_avg_sq_;  // by parameter
-  std::vector<Tensor> updates_;               // by parameter: int64 scalars on the CPU
+  std::vector<Tensor> updates_;               // by parameter: int64 scalars on the CPU; none as those
   std::vector<kernels::AdamWUpdate> batch_;   // of a call of apply()
 };
 

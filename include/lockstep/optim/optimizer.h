@@ -1,4 +1,5 @@
-// Optimizer: what AdamW and SGD share. It reads the gradients of a GradientSource and updates its parameters.
+// Optimizer: what AdamW, SGD and Muon share. It reads the gradients of a GradientSource and updates its
+// parameters.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +50,7 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// "adamw", "sgd".
+  /// "adamw", "sgd", "muon".
   virtual std::string_view algorithm() const = 0;
 
   /// Applies the gradients. They are multiplied by float32(clip factor / weight), rounded once, where PyTorch
@@ -104,10 +105,12 @@ class Optimizer {
     float gradient_factor = 1;
     std::span<const kernels::EmaTarget> ema;
   };
+  /// Once a step, before all apply(): for what is known of all updates at once.
+  virtual void prepare([[maybe_unused]] std::span<const Update> updates) {}
   /// Makes the updates: those of a whole step at once, or, with a Sharding, one after another.
   virtual void apply(std::span<const Update> updates) = 0;
 
-  /// The tensors of a slot by index of the parameter; none for frozen ones.
+  /// The tensors of a slot by index of the parameter; none for those that have none in it.
   struct SlotTensors {
     std::string_view name;
     std::span<const Tensor> tensors;
@@ -116,8 +119,12 @@ class Optimizer {
   virtual std::vector<SlotTensors> slot_tensors() const = 0;
 
   std::span<Param* const> params() const noexcept { return params_; }
-  /// Zeroed tensors for the elements that are updated, by index; none for frozen parameters.
-  std::vector<Tensor> make_slot() const;
+  const Sharding* sharding() const noexcept { return sharding_; }
+  /// Whether it was trainable when this was made.
+  bool is_trained(std::size_t index) const { return members_[index].trainable; }
+  /// Zeroed tensors for the elements that are updated, by index; none for frozen parameters, nor for those
+  /// that `has` (by index; empty: all have one) is false for.
+  std::vector<Tensor> make_slot(const std::vector<bool>& has = {}) const;
 
  private:
   struct Member {

@@ -1,0 +1,79 @@
+// Muon: Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024; the formula of
+// torch.optim.Muon, in float32 throughout.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/optim/adamw.h"
+
+namespace lockstep::optim {
+
+/// betas and eps are of the parameters that AdamW updates, momentum and nesterov of Muon's; the rest of both.
+struct MuonOptions {
+  double lr = 1e-3;
+  double momentum = 0.95;
+  bool nesterov = true;
+  std::array<double, 2> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  Decay decay = Decay::matrices;
+  /// Name patterns of the parameters that Muon updates; none: taken_by_muon() says which.
+  std::vector<std::string> patterns = {};
+  std::vector<ParamGroup> groups = {};
+};
+
+/// Which parameters Muon updates, in the order given: the trainable ones that match a pattern ('*': any run
+/// of characters, '?': one), or, without patterns, those of two dimensions that are neither embeddings nor
+/// output heads (Param::role). Throws UsageError for a pattern that takes none, or one that is no matrix, and
+/// where there is none at all.
+std::vector<bool> taken_by_muon(std::span<Param* const> params, std::span<const std::string> patterns);
+
+/// Makes these undivided (Param::undivided), which a sharded optimizer needs: before ddp::DataParallel is
+/// made. Throws as taken_by_muon.
+void keep_whole_for_muon(const ModelState& model, std::span<const std::string> patterns);
+
+/// What Muon takes moves along the nearest semi-orthogonal matrix O to its momentum B, which five steps of
+/// Newton and Schulz come close to: B = momentum B + (1 - momentum) gradient, of which Nesterov's form goes
+/// one more step on; W = W - lr weight_decay W - lr sqrt(max(1, rows / columns)) O. All else gets AdamW.
+///
+/// Slots: "momentum_buffer" of Muon's parameters: float32 of their shapes; those of AdamW of the others.
+class Muon final : public AdamW {
+ public:
+  /// `source` must outlive this. Throws UsageError on a bad option, saying which, and where the source has a
+  /// Sharding that divides a parameter of Muon's.
+  explicit Muon(GradientSource& source, const MuonOptions& options = {});
+
+  std::string_view algorithm() const override { return "muon"; }
+
+ private:
+  Muon(GradientSource& source, const MuonOptions& options, std::vector<bool> takes);
+
+  void prepare(std::span<const Update> updates) override;
+  void apply(std::span<const Update> updates) override;
+  std::vector<SlotTensors> slot_tensors() const override;
+
+  bool takes(const Update& update) const { return takes_[update.index]; }
+  Shape shape_of(const Update& update) const { return params()[update.index]->value.shape(); }
+  Tensor scaled_gradient(const Update& update) const;
+  /// What becomes orthogonal: the momentum, or Nesterov's form of it. May be the buffer.
+  Tensor direction(const Update& update) const;
+  /// Float64 sums of squares of the direction, by block.
+  Tensor squares_of(const Update& update) const;
+  double norm_of(const Update& update) const;
+  void move(const Update& update) const;
+
+  double momentum_;
+  bool nesterov_;
+  std::vector<bool> takes_;                // by parameter
+  std::vector<Tensor> momentum_buffer_;    // by parameter; none where AdamW works
+  std::vector<std::int64_t> first_block_;  // by parameter: where its sums begin in squares_
+  Tensor squares_;                         // of all directions of a step
+  std::vector<double> read_;               // squares_ on the CPU
+  std::vector<Update> others_;             // of a call of apply()
+};
+
+}  // namespace lockstep::optim
