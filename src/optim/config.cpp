@@ -7,23 +7,31 @@ using namespace option;
 std::vector<Option<OptimizerConfig>> OptimizerConfig::options() {
   using O = OptimizerConfig;
   const Range rate = Range::from(0, 1e38), fraction = Range::below(0, 1);
+  Range momentum = fraction;
+  momentum.word = "auto";
+  momentum.word_value = O::momentum_by_algorithm;
   return {
-      choice("name", &O::name, {"adamw", "sgd"}, "algorithm",
+      choice("name", &O::name, {"adamw", "sgd", "muon"}, "algorithm",
              {.peers = {"optim", "optimizer", "optimizer_type"}}),
       number("lr", &O::lr, Range::above(0, 1e38), "learning rate",
              {.may_change = true, .peers = {"learning_rate", "max_lr", "base_lr", "peak_lr"}}),
       number("min_lr", &O::min_lr, rate, "where the schedule ends, at most optimizer.lr",
              {.may_change = true, .peers = {"end_lr", "lr_min", "eta_min"}}),
-      numbers("betas", &O::betas, fraction, "adamw: decay of the two moments",
+      numbers("betas", &O::betas, fraction, "adamw, muon: decay of AdamW's two moments",
               {.peers = {"beta1", "beta2", "adam_betas", "adam_beta1", "adam_beta2"}}),
-      number("eps", &O::eps, Range::from(0, 1e6), "adamw: added to the root of the second moment",
+      number("eps", &O::eps, Range::from(0, 1e6), "adamw, muon: added to the root of AdamW's second moment",
              {.peers = {"epsilon", "adam_epsilon"}}),
       number("weight_decay", &O::weight_decay, rate, "weight decay",
              {.may_change = true, .peers = {"wd", "l2"}}),
       choice("decay", &O::decay, {"matrices", "all"},
-             "what decays; default: matrices for adamw, all for sgd"),
-      number("momentum", &O::momentum, fraction, "sgd: momentum"),
-      flag("nesterov", &O::nesterov, "sgd: Nesterov's form of it"),
+             "what decays; default: matrices for adamw and muon, all for sgd"),
+      number("momentum", &O::momentum, momentum, "sgd, muon: momentum; auto: 0 for sgd, 0.95 for muon"),
+      choice("nesterov", &O::nesterov, {"true", "false"},
+             "sgd, muon: Nesterov's form of it; default: true for muon, false for sgd"),
+      texts("muon", &O::muon,
+            "muon: name patterns of the matrices that it takes, AdamW the rest; default: those that are "
+            "neither embeddings nor output heads",
+            {.peers = {"muon_params", "use_muon"}}),
       number(
           "clip", &O::clip, rate, "largest global gradient norm; 0: no clipping",
           {.may_change = true,

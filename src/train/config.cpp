@@ -199,8 +199,10 @@ void check_schedule(const OptimizerConfig& optimizer, const Judge& judge) {
 void check_optimizer(const OptimizerConfig& optimizer, const Judge& judge) {
   judge.require(optimizer.min_lr <= optimizer.lr, "optimizer.min_lr", "must be between 0 and optimizer.lr");
   judge.require(optimizer.betas.size() == 2, "optimizer.betas", "takes two numbers");
-  judge.require(optimizer.name != "sgd" || !optimizer.nesterov || optimizer.momentum > 0,
+  judge.require(optimizer.name != "sgd" || optimizer.nesterov == "false" || optimizer.momentum > 0,
                 "optimizer.nesterov", "needs optimizer.momentum above 0");
+  judge.require(optimizer.muon.empty() || optimizer.name == "muon", "optimizer.muon",
+                "is of optimizer.name = muon");
   check_schedule(optimizer, judge);
 }
 
@@ -215,10 +217,17 @@ void check_ema(const EmaConfig& ema, const Judge& judge) {
                 "its third number, update_after, counts steps: a whole number");
 }
 
+/// What is not given and depends on the algorithm.
+void complete(OptimizerConfig& optimizer) {
+  const bool muon = optimizer.name == "muon";
+  if (optimizer.decay.empty()) optimizer.decay = optimizer.name == "sgd" ? "all" : "matrices";
+  if (optimizer.momentum == OptimizerConfig::momentum_by_algorithm) optimizer.momentum = muon ? 0.95 : 0;
+  if (optimizer.nesterov.empty()) optimizer.nesterov = muon ? "true" : "false";
+}
+
 /// What a single key cannot tell.
 void finish(Config& config, const Origin& origin) {
-  if (config.optimizer.decay.empty())
-    config.optimizer.decay = config.optimizer.name == "adamw" ? "matrices" : "all";
+  complete(config.optimizer);
   const Judge judge(config, origin);
   check_model(config, judge);
   check_train(config.train, judge);

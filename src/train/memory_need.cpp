@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/process_memory.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/train/workload.h"
 
 namespace lockstep::train {
 namespace {
@@ -38,11 +39,10 @@ MemoryNeed memory_need(const Config& config, const ModelState& model, const data
       bytes_of_samples(data.x_shape(), data.x_dtype()) + bytes_of_samples(data.y_shape(), DType::int64);
   need.inputs = sample_bytes * static_cast<double>(config.train.global_batch) / ranks;
   if (device != Device::cpu()) return need;
-  const double moments = config.optimizer.name == "adamw" ? 2 : config.optimizer.momentum > 0 ? 1 : 0;
   const auto profiles = static_cast<double>(config.ema.rates.size() + config.ema.sigma_rel.size());
   const double parts = config.ddp.sharded_optimizer ? ranks : 1;
   need.gradients = trained;
-  need.optimizer = moments * trained / parts;
+  need.optimizer = static_cast<double>(elements_of_state(config.optimizer, model)) * sizeof(float) / parts;
   need.averages = profiles * need.parameters / parts;
   return need;
 }

@@ -650,6 +650,7 @@ ExitCode train(Session& session, Config config, const RunOptions& options) {
   checkpoint::RunDirectory run(options.directory, world);
   settle(config, run, options, inputs.data->train().size(), world);
   settle_threads(config, session);
+  check_same_updates(config, session.backend(), world);
   inputs.model->to(session.backend());
   Trainer trainer(session, config, inputs, run, options, requests, compute);
   run.write_config(to_text(config));  // only now: what failed to start leaves no run behind

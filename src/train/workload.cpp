@@ -15,6 +15,7 @@
 #include "lockstep/nn/module.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/groups.h"
+#include "lockstep/optim/muon.h"
 #include "lockstep/optim/sgd.h"
 
 namespace lockstep::train {
@@ -126,11 +127,20 @@ void check_shards(const Config& config, const comm::Communicator& world) {
   }
 }
 
-std::unique_ptr<models::Model> build_meta_model(const Config& config) {
-  const MetaTensors meta;
+namespace {
+
+std::unique_ptr<models::Model> make_model(const Config& config) {
   auto model = models::make_model(config.model, config.train.seed);
   nn::freeze(model->state(), config.train.frozen);
+  if (config.optimizer.name == "muon") optim::keep_whole_for_muon(model->state(), config.optimizer.muon);
   return model;
+}
+
+}  // namespace
+
+std::unique_ptr<models::Model> build_meta_model(const Config& config) {
+  const MetaTensors meta;
+  return make_model(config);
 }
 
 std::unique_ptr<models::Model> build_model(const Config& config) {
@@ -144,9 +154,7 @@ std::unique_ptr<models::Model> build_model(const Config& config) {
         "smaller",
         config.model.name, bytes / (1 << 20), *available >> 20);
   }
-  auto model = models::make_model(config.model, config.train.seed);
-  nn::freeze(model->state(), config.train.frozen);
-  return model;
+  return make_model(config);
 }
 
 void check_beside(const std::string& weights, const Config& config) {
@@ -169,10 +177,22 @@ std::unique_ptr<optim::Optimizer> build_optimizer(const Config& config, Gradient
   if (chosen.name == "sgd") {
     return std::make_unique<optim::Sgd>(source, optim::SgdOptions{.lr = chosen.lr,
                                                                   .momentum = chosen.momentum,
-                                                                  .nesterov = chosen.nesterov,
+                                                                  .nesterov = chosen.nesterov == "true",
                                                                   .weight_decay = chosen.weight_decay,
                                                                   .decay = decay,
                                                                   .groups = groups});
+  }
+  if (chosen.name == "muon") {
+    return std::make_unique<optim::Muon>(source,
+                                         optim::MuonOptions{.lr = chosen.lr,
+                                                            .momentum = chosen.momentum,
+                                                            .nesterov = chosen.nesterov == "true",
+                                                            .betas = {chosen.betas[0], chosen.betas[1]},
+                                                            .eps = chosen.eps,
+                                                            .weight_decay = chosen.weight_decay,
+                                                            .decay = decay,
+                                                            .patterns = chosen.muon,
+                                                            .groups = groups});
   }
   return std::make_unique<optim::AdamW>(source,
                                         optim::AdamWOptions{.lr = chosen.lr,
@@ -181,6 +201,29 @@ std::unique_ptr<optim::Optimizer> build_optimizer(const Config& config, Gradient
                                                             .weight_decay = chosen.weight_decay,
                                                             .decay = decay,
                                                             .groups = groups});
+}
+
+std::int64_t elements_of_state(const OptimizerConfig& optimizer, const ModelState& model) {
+  std::vector<bool> by_muon(model.params.size(), false);
+  if (optimizer.name == "muon") by_muon = optim::taken_by_muon(model.params, optimizer.muon);
+  const std::int64_t usual = optimizer.name != "sgd" ? 2 : optimizer.momentum > 0 ? 1 : 0;
+  std::int64_t elements = 0;
+  for (std::size_t i = 0; i < model.params.size(); ++i) {
+    if (model.params[i]->trainable) elements += (by_muon[i] ? 1 : usual) * model.params[i]->value.numel();
+  }
+  return elements;
+}
+
+void check_same_updates(const Config& config, const kernels::Backend& backend, comm::Communicator& world) {
+  if (config.optimizer.name != "muon" || config.ddp.sharded_optimizer) return;
+  const std::vector<std::string> all = world.all_gather_texts(backend.instruction_set());
+  const auto other = std::ranges::find_if(all, [&](const std::string& text) { return text != all[0]; });
+  if (other == all.end()) return;
+  throw UsageError(
+      "optimizer.name = muon: its matrix products have other bits on rank {} ({}) than on rank 0 ({}); set "
+      "ddp.sharded_optimizer = true, where one rank updates a matrix for all, or start all ranks on machines "
+      "of one kind",
+      other - all.begin(), *other, all[0]);
 }
 
 std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& model,

@@ -64,7 +64,7 @@ BOOST_AUTO_TEST_CASE(bad_values_name_file_key_and_value) {
   BOOST_TEST(says(error_of(minimal + "[ddp]\nbucket_mb = -2\n"),
                   "a.ini: ddp.bucket_mb: \"-2\" is not a number in (0, 1000000]"));
   BOOST_TEST(says(error_of(minimal, {"optimizer.momentum=1"}),
-                  "--set: optimizer.momentum: \"1\" is not a number in [0, 1)"));
+                  "--set: optimizer.momentum: \"1\" is not auto or a number in [0, 1)"));
   BOOST_TEST(
       says(error_of(minimal, {"optimizer.betas=0.9 2"}), "optimizer.betas: \"2\" is not a number in [0, 1)"));
   BOOST_TEST(says(error_of(minimal, {"train.bind=core"}),
@@ -364,6 +364,27 @@ BOOST_AUTO_TEST_CASE(widths_of_averages_stand_beside_rates) {
 BOOST_AUTO_TEST_CASE(decay_defaults_to_the_algorithms_custom) {
   BOOST_TEST(train::parse_config(minimal, "a").optimizer.decay == "matrices");
   BOOST_TEST(train::parse_config(minimal + "[optimizer]\nname = sgd\n", "a").optimizer.decay == "all");
+  BOOST_TEST(train::parse_config(minimal + "[optimizer]\nname = muon\n", "a").optimizer.decay == "matrices");
+}
+
+BOOST_AUTO_TEST_CASE(momentum_and_nesterov_default_to_the_algorithms_custom) {
+  const auto of = [](const std::string& lines) {
+    return train::parse_config(minimal + "[optimizer]\n" + lines, "a").optimizer;
+  };
+  for (const char* const name : {"name = adamw\n", "name = sgd\n"}) {
+    BOOST_TEST(of(name).momentum == 0);
+    BOOST_TEST(of(name).nesterov == "false");
+  }
+  BOOST_TEST(of("name = muon\n").momentum == 0.95);
+  BOOST_TEST(of("name = muon\n").nesterov == "true");
+  BOOST_TEST(of("name = muon\nmomentum = 0\nnesterov = false\n").momentum == 0);
+  BOOST_TEST(of("name = muon\nmomentum = 0\nnesterov = false\n").nesterov == "false");
+}
+
+BOOST_AUTO_TEST_CASE(patterns_for_muon_are_refused_with_another_algorithm) {
+  BOOST_TEST(says(error_of(minimal, {"optimizer.muon=*.weight"}),
+                  "--set: optimizer.muon = *.weight: is of optimizer.name = muon"));
+  BOOST_TEST(error_of(minimal, {"optimizer.name=muon", "optimizer.muon=*.weight"}) == "no error");
 }
 
 BOOST_AUTO_TEST_CASE(a_resume_may_change_the_length_and_the_log_but_not_what_decides_the_bits) {

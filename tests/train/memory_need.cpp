@@ -48,6 +48,8 @@ BOOST_AUTO_TEST_CASE(parameters_gradients_optimizer_averages_and_a_batch_are_cou
   BOOST_TEST(shared.optimizer == trained / 4);
   BOOST_TEST(shared.averages == 2 * parameters / 4);
   BOOST_TEST(shared.inputs == 2 * (5 * 4 + 8));
+  const train::MemoryNeed muon = of(config({"optimizer.name=muon", "optimizer.muon=net.2.weight"}), 1);
+  BOOST_TEST(muon.optimizer == 2 * trained - 4 * 7 * 2);
 }
 
 BOOST_AUTO_TEST_CASE(what_the_machine_does_not_have_is_refused_on_every_rank_with_both_figures) {

@@ -6,6 +6,8 @@
 #include <fstream>
 
 #include "lockstep/base/error.h"
+#include "lockstep/train/workload.h"
+#include "support/forwarding.h"
 #include "support/temporary_folder.h"
 #include "support/world.h"
 
@@ -80,6 +82,32 @@ BOOST_AUTO_TEST_CASE(ranks_with_different_configurations_all_refuse_with_one_tex
   }
   BOOST_TEST((text.find("train.steps: rank 0 on ") != std::string::npos) == (world.size() > 1), text);
   for (const std::string& others : world.all_gather_texts(text)) BOOST_TEST(others == text);
+}
+
+/// A rank beside one with another processor.
+class BesideAnother final : public Forwarding {
+ public:
+  using Forwarding::Forwarding;
+  std::vector<std::string> all_gather_texts(const std::string& mine) override { return {mine, "another"}; }
+};
+
+BOOST_AUTO_TEST_CASE(muon_needs_processors_alike_or_one_owner_of_a_matrix) {
+  BesideAnother mixed(world());
+  const auto backend = kernels::make_cpu_backend();
+  train::Config config = config_of(1);
+  BOOST_CHECK_NO_THROW(train::check_same_updates(config, *backend, mixed));
+  config.optimizer.name = "muon";
+  BOOST_CHECK_NO_THROW(train::check_same_updates(config, *backend, world()));
+  try {
+    train::check_same_updates(config, *backend, mixed);
+    BOOST_TEST(false, "not refused");
+  } catch (const UsageError& error) {
+    const std::string text = error.what();
+    BOOST_TEST(text.find("on rank 1 (another)") != std::string::npos, text);
+    BOOST_TEST(text.find("ddp.sharded_optimizer = true") != std::string::npos, text);
+  }
+  config.ddp.sharded_optimizer = true;
+  BOOST_CHECK_NO_THROW(train::check_same_updates(config, *backend, mixed));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -22,9 +22,11 @@ struct OptimizerConfig {
   std::vector<double> betas{0.9, 0.999};
   double eps = 1e-8, weight_decay = 0;
   std::string decay;  ///< "matrices" or "all"; empty: by algorithm
-  double momentum = 0;
-  bool nesterov = false;
-  double clip = 0;  ///< 0: off
+  static constexpr double momentum_by_algorithm = -1;
+  double momentum = momentum_by_algorithm;
+  std::string nesterov;           ///< "true" or "false"; empty: by algorithm
+  std::vector<std::string> muon;  ///< name patterns of what Muon takes; none: by the parameters' roles
+  double clip = 0;                ///< 0: off
   std::string schedule = "constant";
   std::int64_t warmup_steps = 0;
   std::int64_t decay_steps = 0;          ///< of the schedule wsd

@@ -67,6 +67,11 @@ std::unique_ptr<models::Model> build_meta_model(const Config& config);
 void check_beside(const std::string& weights, const Config& config);
 
 std::unique_ptr<optim::Optimizer> build_optimizer(const Config& config, GradientSource& source);
+/// Elements of its state for all of the model, from shapes alone: counts of updates left out.
+std::int64_t elements_of_state(const OptimizerConfig& optimizer, const ModelState& model);
+/// UsageError on every rank where each makes all updates of its own, and these would not have the same bits
+/// everywhere. Collective.
+void check_same_updates(const Config& config, const kernels::Backend& backend, comm::Communicator& world);
 
 /// None if neither rates nor widths are configured. sharding: that of the source of gradients, or none.
 std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& model,

@@ -28,10 +28,10 @@ Needs needs_of(const train::Config& config, const comm::Communicator& world) {
     if (topology.node_of_rank[static_cast<std::size_t>(rank)] != here) continue;
     needs.gradient_bytes += parameter_bytes * std::max<std::size_t>(1, shards.subtrees(rank).size());
   }
-  const bool adamw = config.optimizer.name == "adamw";
-  const std::uint64_t slots = adamw ? 2 : config.optimizer.momentum != 0 ? 1 : 0;
+  const auto state_bytes =
+      static_cast<std::uint64_t>(train::elements_of_state(config.optimizer, model->state())) * sizeof(float);
   const std::uint64_t averages = config.ema.rates.size() + config.ema.sigma_rel.size();
-  needs.checkpoint_bytes = parameter_bytes * (1 + slots + averages);
+  needs.checkpoint_bytes = parameter_bytes * (1 + averages) + state_bytes;
   needs.checkpoints = std::max(1, config.checkpoint.keep) + (config.checkpoint.keep_best.empty() ? 0 : 1);
   needs.threads = config.train.threads;
   return needs;

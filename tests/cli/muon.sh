@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# optimizer.name = muon: a gpt that learns text ends in the same bits at any number of ranks, with the optimizer sharded or whole, and so
+# does a run that went on with other ranks; and what it cannot take is said.
+source "$(dirname "$0")/../support/cli.sh"
+
+words text.h5
+cat >run.ini <<'INI'
+[model]
+name = gpt
+layers = 2
+heads = 2
+channels = 32
+context = 32
+vocab = 256
+[data]
+train = text.h5
+eval_fraction = 0.1
+[train]
+steps = 12
+global_batch = 12
+shards = 12
+seed = 7
+[optimizer]
+name = muon
+lr = 5e-3
+weight_decay = 0.1
+clip = 0.5
+schedule = constant
+[ema]
+rates = 0.9
+[ddp]
+bucket_mb = 0.02
+first_bucket_mb = 0.005
+[checkpoint]
+every = 6
+INI
+
+# at NAME RANKS SHARDED [SECTION.KEY=VALUE...]: trains to the end.
+at() {
+  local name=$1 count=$2 sharded=$3
+  shift 3
+  ranks "$count" train run.ini --run "$name" --set "ddp.sharded_optimizer=$sharded" "${@/#/--set=}" >"log-$name" 2>&1 </dev/null ||
+    fail "$name: $(tail -n 3 "log-$name")"
+}
+
+at at-1 1 false
+at at-2 2 false
+at sharded-3 3 true
+at resumed 3 true train.steps=6
+at resumed 2 false
+grep -q "going on after step 6" log-resumed || fail "the run did not resume"
+for run in at-2 sharded-3 resumed; do expect_same at-1/checkpoints/latest "$run/checkpoints/latest"; done
+
+"$LOCKSTEP" inspect at-1/checkpoints/latest >inspect.log || fail "inspect: $(tail -n 1 inspect.log)"
+has_line 'optimizer/momentum_buffer/transformer.h.0.attn.c_attn.weight' <inspect.log || fail "no momentum of a matrix"
+has_line 'optimizer/exp_avg/transformer.wte.weight' <inspect.log || fail "no AdamW for the embedding"
+! has_line 'optimizer/(momentum_buffer/transformer.wte|exp_avg/transformer.h.0.attn.c_attn.weight)' <inspect.log ||
+  fail "a parameter has the state of both: $(cat inspect.log)"
+for line in 'momentum = 0.95' 'nesterov = true' 'decay = matrices'; do
+  grep -qx "$line" at-1/config.ini || fail "config.ini does not say $line"
+done
+
+# refused CODE TEXT SETTING...
+refused() {
+  local code=$1 text=$2
+  shift 2
+  "$LOCKSTEP" train run.ini --run refused "${@/#/--set=}" >/dev/null 2>err.log
+  local found=$?
+  [ "$found" -eq "$code" ] || fail "$*: exit $found, not $code"
+  one_error "$*" "$text"
+  [ ! -e refused ] || fail "$*: left a run behind"
+}
+refused 2 "Muon: pattern '\*.bias' matches '.*', which is \[.*\]" 'optimizer.muon=*.bias'
+refused 2 "Muon: pattern 'nothing' matches no parameter" optimizer.muon=nothing
+refused 2 'optimizer.muon = \*.weight: is of optimizer.name = muon' optimizer.name=adamw 'optimizer.muon=*.weight'
+refused 2 'neither an embedding nor an output head' 'train.frozen=transformer.h.*'
+"$LOCKSTEP" train run.ini --run at-1 --set 'optimizer.muon=*.c_fc.weight' >/dev/null 2>err.log && fail "other matrices on a resume"
+one_error "other matrices on a resume" 'optimizer.muon: the run has'
+finish
