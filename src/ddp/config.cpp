@@ -19,7 +19,7 @@ std::vector<Option<DdpConfig>> DdpConfig::options() {
       choice("reduce_dtype", &D::reduce_dtype, {"fp32", "bf16", "fp16"},
              "of gradients that travel: between machines, and between GPUs"),
       flag("sharded_optimizer", &D::sharded_optimizer,
-           "each rank updates a part of every parameter, and keeps optimizer state and averages of it only",
+           "each rank updates a part of the parameters, and keeps optimizer state and averages of it only",
            {.may_change = true, .peers = {"zero", "zero_stage", "use_distributed_optimizer"}}),
       number("check_every", &D::check_every, counts, "between comparisons of all ranks' parameters; 0: never",
              {.unit = "steps", .may_change = true}),

@@ -504,7 +504,7 @@ std::string DataParallel::describe() const {
       counted(state.map.shards(), "shard"), counted(state.map.ranks(), "rank"), state.map.block(0).count,
       counted(plan().buckets().size(), "bucket"), static_cast<double>(largest) / bytes_per_mib,
       counted(planes(), "plane"), static_cast<double>(plane_bytes()) / bytes_per_mib,
-      state.parameters ? "; each rank updates a part of every parameter" : "",
+      state.parameters ? "; each rank updates a part of the parameters" : "",
       check_every == 0   ? ""
       : check_every == 1 ? "; replicas are compared every step"
                          : fmt::format("; replicas are compared every {} steps", check_every));
