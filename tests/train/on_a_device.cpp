@@ -53,6 +53,11 @@ BOOST_AUTO_TEST_CASE(sgd_has_the_bits_of_the_cpu) {
   check_trains_alike(device_config(mlp, "name = sgd\nmomentum = 0.9\n"));
 }
 
+BOOST_AUTO_TEST_CASE(muon_has_the_bits_of_the_cpu) {
+  for (const char* const more : {"", "[ddp]\nsharded_optimizer = true\n"})
+    check_trains_alike(device_config(gpt, std::string("name = muon\n") + more));
+}
+
 BOOST_AUTO_TEST_CASE(bf16_has_the_bits_of_the_cpu) {
   for (const std::string& model : {mlp, gpt}) {
     train::Config config = device_config(model);
