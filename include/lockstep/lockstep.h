@@ -34,6 +34,7 @@
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/ema_reconstruction.h"
 #include "lockstep/optim/muon.h"
+#include "lockstep/optim/registry.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/tensor/tensor.h"

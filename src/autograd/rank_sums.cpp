@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <vector>
+#include "lockstep/ops/elementwise.h"
 
 namespace lockstep {
 namespace {
@@ -22,7 +23,7 @@ Tensor RankSums::sum(kernels::Backend& backend, const Tensor& mine) {
   communicator_.wait(communicator_.start_all_gather(
       {.arena = arena_.get(), .offset_bytes = 0, .count = all.numel(), .dtype = DType::float64},
       slices_of(n)));
-  for (std::int64_t rank = 0; rank < ranks; ++rank) backend.accumulate(total, of_rank(rank));
+  for (std::int64_t rank = 0; rank < ranks; ++rank) backend.run(ops::Accumulate{total, of_rank(rank)});
   return total;
 }
 

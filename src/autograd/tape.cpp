@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "autograd/rank_sums.h"
+#include "lockstep/ops/elementwise.h"
 
 namespace lockstep {
 namespace {
@@ -145,7 +146,7 @@ void Tape::give(const Var& input, const Tensor& given) {
   if (Param* const param = param_of_id_[static_cast<std::size_t>(input.id_)]) {
     const GradientSlot slot = param_slot(*param);
     if (slot.accumulate)
-      backend_.add(slot.memory, in_type(given, slot.memory.dtype()), slot.memory);
+      backend_.run(ops::add(slot.memory, in_type(given, slot.memory.dtype()), slot.memory));
     else
       backend_.copy(given, slot.memory);
     return;
@@ -165,7 +166,7 @@ void Tape::give(const Var& input, const Tensor& given) {
 // Out of place: `a` may also be somebody else's gradient (a sum hands the same one to both sides).
 Tensor Tape::sum_of(const Tensor& a, const Tensor& b) {
   const Tensor total = backend_.empty(a.shape(), a.dtype(), a.channel_block());
-  backend_.add(a, b, total);
+  backend_.run(ops::add(a, b, total));
   return total;
 }
 

@@ -113,7 +113,8 @@ std::vector<std::int64_t> steps_to_use(const std::string& run, std::optional<std
 }
 
 /// Their indexes. A run that goes on thins its snapshots: if one of the list is gone before it is read, the
-/// next list has what takes its place, and what has been read is held open.
+/// list is made again, and what has been read is held open. A run that thins them faster than they are read
+/// here is taken at its word: what it removed, it does not need; but for the newest.
 std::vector<FileIndex> snapshots_to_use(const std::string& run, std::optional<std::int64_t> step,
                                         comm::Communicator& communicator) {
   constexpr int most_lists = 16;
@@ -127,13 +128,17 @@ std::vector<FileIndex> snapshots_to_use(const std::string& run, std::optional<st
       try {
         read.emplace(one, read_index(path, communicator));
       } catch (const DataError&) {
-        if (lists == most_lists || is_there(path, communicator)) throw;
-        all_read = false;
+        const bool still_listed = one == steps.back() || lists < most_lists;
+        if (is_there(path, communicator) || (lists >= 2 * most_lists)) throw;
+        all_read = all_read && !still_listed;
       }
     }
     if (!all_read) continue;
     std::vector<FileIndex> snapshots;
-    for (const std::int64_t one : steps) snapshots.push_back(std::move(read.at(one)));
+    for (const std::int64_t one : steps) {
+      if (const auto found = read.find(one); found != read.end())
+        snapshots.push_back(std::move(found->second));
+    }
     return snapshots;
   }
 }

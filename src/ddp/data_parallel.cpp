@@ -23,6 +23,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/whereabouts.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/ops/loss.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -36,7 +37,7 @@ constexpr int moment_of_start = 0, moment_of_backward_end = 1, moment_of_sums = 
 
 /// The same on every rank.
 void check_loss(const StepHeader& header, std::uint64_t step, const Options& options) {
-  const kernels::WeightedSum loss = header.loss();
+  const ops::WeightedSum loss = header.loss();
   const double mean = loss.sum / loss.weight;
   if (std::isfinite(mean) || loss.weight == 0 || options.allow_non_finite_loss) return;
   const std::optional<comm::ShardRange> shards = header.shards_not_finite();
@@ -456,7 +457,7 @@ StepResult DataParallel::finish_step() {
   state.header.check_agreement();
   if (state.check_due()) check_replicas();
   state.check_unused();
-  const kernels::WeightedSum loss = state.header.loss();
+  const ops::WeightedSum loss = state.header.loss();
   check_loss(state.header, state.step, state.options);
   if (state.overflow && std::isfinite(loss.sum)) state.overflow->check(state.reducer.params(), state.step);
   result.loss_sum = loss.sum;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lockstep/base/error.h"
+#include "lockstep/ops/update.h"
 
 namespace lockstep::ddp {
 
@@ -30,8 +31,8 @@ kernels::Transfer OverflowCheck::ask(const Reducer& reducer) {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto [param, first, blocks] = parts_[i];
     const Tensor sum = reducer.sum(static_cast<int>(i));
-    backend_.block_sums_of_squares(sharding_ ? sharding_->part(param, sum) : sum.reshape({sum.numel()}),
-                                   squares_.rows(first, first + blocks));
+    backend_.run(ops::BlockSumsOfSquares{sharding_ ? sharding_->part(param, sum) : sum.reshape({sum.numel()}),
+                                         squares_.rows(first, first + blocks)});
   }
   return {squares_, Tensor::view(read_.data(), squares_.shape(), DType::float64)};
 }

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/whereabouts.h"
+#include "lockstep/ops/elementwise.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -208,7 +209,8 @@ void Reducer::contributed(Statistic& statistic) {
   if (!in_second_contribution_) return;
   in_second_contribution_ = false;
   const Tensor total = arena_.statistic(static_cast<int>(index_of(statistic)), turn().plane);
-  backend_.accumulate(total, second_contribution_.rows(0, statistic.elements()).reshape(total.shape()));
+  backend_.run(
+      ops::Accumulate{total, second_contribution_.rows(0, statistic.elements()).reshape(total.shape())});
 }
 
 void Reducer::progress() {
@@ -276,7 +278,7 @@ void Reducer::finish_statistics() {
 
 void Reducer::finish_bucket(int bucket) {
   for (int plane = turn().plane; plane > turn().plane - turn().merges; --plane)
-    backend_.accumulate(arena_.bucket(bucket, plane - 1), arena_.bucket(bucket, plane));
+    backend_.run(ops::Accumulate{arena_.bucket(bucket, plane - 1), arena_.bucket(bucket, plane)});
   if (!last_turn()) return;
   complete_[static_cast<std::size_t>(bucket)] = true;
   times_[static_cast<std::size_t>(bucket)].ready_ms = since_start_.elapsed_ms();

@@ -7,6 +7,8 @@
 #include <iterator>
 
 #include "lockstep/base/error.h"
+#include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/loss.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -60,7 +62,7 @@ std::span<const StepHeader::Word> StepHeader::record(int rank) const {
 void StepHeader::begin(std::uint64_t step) {
   step_ = step;
   backend_.fill(partial_, 0);
-  std::fill(read_.begin(), read_.end(), kernels::WeightedSum{});
+  std::fill(read_.begin(), read_.end(), ops::WeightedSum{});
 }
 
 Tensor StepHeader::partial(int plane) const { return partial_.rows(plane, plane + 1).reshape({2}); }
@@ -68,12 +70,12 @@ Tensor StepHeader::partial(int plane) const { return partial_.rows(plane, plane 
 void StepHeader::add_loss(int turn, bool first_piece, const Tensor& loss) {
   const Tensor sum = partial(schedule_.turns()[static_cast<std::size_t>(turn)].plane);
   if (first_piece && !loss) return backend_.fill(sum, 0);
-  if (loss) first_piece ? backend_.copy(loss, sum) : backend_.accumulate(sum, loss);
+  if (loss) first_piece ? backend_.copy(loss, sum) : backend_.run(ops::Accumulate{sum, loss});
 }
 
 void StepHeader::end_shard(int turn) {
   const auto [plane, merges] = schedule_.turns()[static_cast<std::size_t>(turn)];
-  for (int p = plane; p > plane - merges; --p) backend_.accumulate(partial(p - 1), partial(p));
+  for (int p = plane; p > plane - merges; --p) backend_.run(ops::Accumulate{partial(p - 1), partial(p)});
 }
 
 kernels::Transfer StepHeader::losses() {
@@ -121,9 +123,9 @@ void StepHeader::check_agreement() const {
   }
 }
 
-kernels::WeightedSum StepHeader::loss() const { return loss_of({0, map_.shards()}); }
+ops::WeightedSum StepHeader::loss() const { return loss_of({0, map_.shards()}); }
 
-kernels::WeightedSum StepHeader::loss_of(comm::ShardRange node) const {
+ops::WeightedSum StepHeader::loss_of(comm::ShardRange node) const {
   const int owner = map_.owner(node.first);
   const auto& subtrees = subtrees_[static_cast<std::size_t>(owner)];
   const auto found = std::find(subtrees.begin(), subtrees.end(), node);
@@ -132,8 +134,8 @@ kernels::WeightedSum StepHeader::loss_of(comm::ShardRange node) const {
     return {std::bit_cast<double>(record(owner)[place]), std::bit_cast<double>(record(owner)[place + 1])};
   }
   const int left = comm::left_leaves(node.count);
-  const kernels::WeightedSum a = loss_of({node.first, left});
-  const kernels::WeightedSum b = loss_of({node.first + left, node.count - left});
+  const ops::WeightedSum a = loss_of({node.first, left});
+  const ops::WeightedSum b = loss_of({node.first + left, node.count - left});
   return {a.sum + b.sum, a.weight + b.weight};
 }
 

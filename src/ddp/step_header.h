@@ -13,6 +13,7 @@
 #include "lockstep/comm/reduction_tree.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/kernels/backend.h"
+#include "lockstep/ops/loss.h"
 
 namespace lockstep::ddp {
 
@@ -41,7 +42,7 @@ class StepHeader {
   bool any_failed() const;
   /// Throws if ranks are at different steps (UsageError) or hold different plans (TrainingError).
   void check_agreement() const;
-  kernels::WeightedSum loss() const;
+  ops::WeightedSum loss() const;
   /// Shards that lie beside each other on one rank and whose loss is not finite, if that of others is.
   std::optional<comm::ShardRange> shards_not_finite() const;
   Requests requests() const;
@@ -52,7 +53,7 @@ class StepHeader {
  private:
   using Word = Usage::Word;
   std::span<const Word> record(int rank) const;
-  kernels::WeightedSum loss_of(comm::ShardRange node) const;
+  ops::WeightedSum loss_of(comm::ShardRange node) const;
   Tensor partial(int plane) const;
 
   comm::ShardMap map_;
@@ -61,8 +62,8 @@ class StepHeader {
   std::size_t words_ = 0;     ///< of a bit set
   std::vector<std::vector<comm::ShardRange>> subtrees_;  // by rank
   kernels::Backend& backend_;
-  Tensor partial_;                          // float64 [planes, 2]
-  std::vector<kernels::WeightedSum> read_;  // by sub-tree
+  Tensor partial_;                      // float64 [planes, 2]
+  std::vector<ops::WeightedSum> read_;  // by sub-tree
   std::uint64_t step_ = 0;
   std::size_t record_words_ = 0;
   std::vector<Word> mine_;

@@ -1,10 +1,12 @@
-// Which backend serves a device, and what every one can do by its own operations or on the host.
+// What all backends do with operations, and what every one can do on the host.
 #include "lockstep/kernels/backend.h"
 
 #include <array>
 
+#include "kernels/compositions.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/ops/elementwise.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -34,27 +36,56 @@ class HostFeed final : public Feed {
 
 }  // namespace
 
+Backend::Backend() { enter_compositions(*this); }
+
+template <class Body, class Label, class CostOf>
+void Backend::observed(const Body& body, const Label& label, const CostOf& cost, bool read) {
+  if (!observer_) return body();
+  struct Unobserved {  // what the body asks for is a part of it
+    Backend& backend;
+    Observer* const observer = std::exchange(backend.observer_, nullptr);
+    ~Unobserved() { backend.observer_ = observer; }
+  } meanwhile{*this};
+  meanwhile.observer->begin();
+  body();
+  meanwhile.observer->end(label(), cost(), read);
+}
+
+void Backend::run(const ops::AnyOperation& operation) {
+  operation.check(device());
+  observed([&] { perform(operation); }, [&] { return operation.label(); }, [&] { return operation.cost(); },
+           false);
+}
+
+const Entry& Backend::entry_of(const ops::AnyOperation& operation) const {
+  const auto found = entries_.find(&operation.type());
+  if (found != entries_.end()) return found->second;
+  throw UsageError("{} is not built for {}; Backend::enter() adds it", operation.name(), to_string(device()));
+}
+
+void Backend::throw_other_class(const char* operation) const {
+  throw UsageError("{}: the function is another device's, not that of {}", operation, to_string(device()));
+}
+
+void Backend::fill(const Tensor& to, double value) { run(ops::Fill{to, value}); }
+
+void Backend::copy(const Tensor& from, const Tensor& to) {
+  const bool is_read = to.device() == Device::cpu() && from.device() != Device::cpu();
+  observed([&] { copy_elements(from, to); }, [] { return "copy"; },
+           [&] { return ops::Cost{.bytes = static_cast<double>(from.bytes() + to.bytes())}; }, is_read);
+}
+
 void Backend::read(std::span<const Transfer> transfers) {
-  for (const auto& [from, to] : transfers) copy(from, to);
+  const auto cost = [&] {
+    ops::Cost sum;
+    for (const Transfer& transfer : transfers) sum.bytes += 2 * static_cast<double>(transfer.from.bytes());
+    return sum;
+  };
+  observed([&] { read_elements(transfers); }, [] { return "copy"; }, cost, true);
 }
 
-void Backend::linear_backward_weight_bias(const Tensor& x, const Tensor& dy, const Tensor& dweight,
-                                          const Tensor& dbias, bool accumulate) {
-  linear_backward_weight(x, dy, dweight, accumulate);
-  sum_rows(dy, dbias, accumulate);
-}
-
-void Backend::linear_activation(Activation kind, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                const Tensor& before, const Tensor& y) {
-  const Tensor& product = before ? before : y;
-  linear(x, weight, bias, product);
-  activation(kind, product, y);
-}
-
-void Backend::linear_backward_input_activation(Activation kind, const Tensor& dy, const Tensor& weight,
-                                               const Tensor& before, const Tensor& dx) {
-  linear_backward_input(dy, weight, dx);
-  activation_backward(kind, before, dx, dx);
+void Backend::read_elements(std::span<const Transfer> transfers) {
+  for (const auto& [from, to] : transfers) copy_elements(from, to);
 }
 
 std::unique_ptr<Timer> Backend::make_timer() { return std::make_unique<HostTimer>(); }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <map>
 
+#include "lockstep/ops/linear.h"
+
 namespace lockstep::kernels {
 
 struct Profile::Entries {
@@ -33,6 +35,42 @@ std::vector<OperationFigures> Profile::operations() const {
   return all;
 }
 
+namespace {
+
+constexpr int moment_of_start = 0, moment_of_end = 1;
+
+}  // namespace
+
+Profiler::Profiler(Backend& backend, Profile& profile)
+    : backend_(backend), profile_(profile), before_(backend.observe(this)) {}
+
+Profiler::~Profiler() { backend_.observe(before_); }
+
+void Profiler::begin() {
+  if (pending_.size() == timers_.size()) timers_.push_back(backend_.make_timer());
+  timers_[pending_.size()]->mark(moment_of_start);
+}
+
+void Profiler::end(std::string_view label, const ops::Cost& cost, bool read) {
+  const std::size_t before = pending_.size();
+  timers_[before]->mark(moment_of_end);
+  pending_.push_back({std::string(label), cost});
+  if (backend_.device() == Device::cpu())
+    settle(pending_.size());
+  else if (read)
+    settle(before);  // it has waited for what was asked for before it, but not for the mark that follows it
+}
+
+void Profiler::settle(std::size_t spans) {
+  for (std::size_t span = 0; span < spans; ++span) {
+    const auto& [label, cost] = pending_[span];
+    profile_.add(label, timers_[span]->elapsed_ms(moment_of_start, moment_of_end), cost.flops, cost.bytes);
+  }
+  const auto over = static_cast<std::ptrdiff_t>(spans);
+  pending_.erase(pending_.begin(), pending_.begin() + over);
+  std::rotate(timers_.begin(), timers_.begin() + over, timers_.end());  // the others keep theirs
+}
+
 Ceilings measure_ceilings(Backend& backend, DType compute) {
   constexpr int tries = 8;
   const bool on_cpu = backend.device() == Device::cpu();
@@ -59,8 +97,9 @@ Ceilings measure_ceilings(Backend& backend, DType compute) {
                  y = backend.empty({side, side}, compute);
     backend.fill(x, 0.5F);
     backend.fill(weight, 0.25F);
-    ceilings.gflops =
-        2e-6 * static_cast<double>(side * side * side) / best_ms([&] { backend.linear(x, weight, {}, y); });
+    ceilings.gflops = 2e-6 * static_cast<double>(side * side * side) / best_ms([&] {
+                        backend.run(ops::Linear{x, weight, {}, y});
+                      });
   }
   const Tensor from = backend.empty({copied}), to = backend.empty({copied});
   backend.fill(from, 1);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "lockstep/autograd/recompute.h"
+#include "lockstep/ops/elementwise.h"
 
 namespace lockstep::models {
 namespace {
@@ -40,7 +41,7 @@ Residual GptBlock::operator()(const Residual& given) {
   const auto [x, x_norm] = ln_1_(given.x, given.branch);
   const Var attended = attn_dropout_(attn_c_proj_(attention(c_attn_(x_norm), heads_, true)));
   const auto [sum, sum_norm] = ln_2_(x, attended);
-  return {sum, mlp_dropout_(nn::feed_forward(sum_norm, c_fc_, kernels::Activation::gelu_tanh, mlp_c_proj_))};
+  return {sum, mlp_dropout_(nn::feed_forward(sum_norm, c_fc_, ops::Activation::gelu_tanh, mlp_c_proj_))};
 }
 
 Gpt::Gpt(const ModelConfig& config, std::uint64_t seed)

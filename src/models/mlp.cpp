@@ -1,4 +1,5 @@
 #include "models/mlp.h"
+#include "lockstep/ops/elementwise.h"
 
 namespace lockstep::models {
 
@@ -25,7 +26,7 @@ Var Mlp::forward(Tape& tape, const Tensor& x) {
   check_input(x.shape());
   Var h = flatten(tape.data(x), 1);
   for (std::size_t i = 0; i + 1 < layers_.size(); ++i)
-    h = (*dropouts_[i])((*layers_[i])(h, kernels::Activation::relu));
+    h = (*dropouts_[i])((*layers_[i])(h, ops::Activation::relu));
   return (*layers_.back())(h);
 }
 

@@ -1,6 +1,7 @@
 #include "lockstep/nn/batch_norm.h"
 
 #include <algorithm>
+#include "lockstep/ops/batch_norm.h"
 
 namespace lockstep::nn {
 namespace {
@@ -47,8 +48,8 @@ BatchNorm2d::RunningMoments::RunningMoments(BatchNorm2d& owner)
 
 // The layout is BatchNormOptions::statistic's; the moments are about the running mean they now change.
 void BatchNorm2d::RunningMoments::apply(kernels::Backend& backend, const Tensor& total) {
-  backend.update_running(total, owner_.settings_.momentum, owner_.running_mean.value,
-                         owner_.running_var.value, owner_.num_batches_tracked.value);
+  backend.run(ops::UpdateRunning{total, owner_.settings_.momentum, owner_.running_mean.value,
+                                 owner_.running_var.value, owner_.num_batches_tracked.value});
 }
 
 SyncBatchNorm::SyncBatchNorm(Module& parent, std::string_view name, std::int64_t channels,

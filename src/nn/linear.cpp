@@ -1,4 +1,5 @@
 #include "lockstep/nn/linear.h"
+#include "lockstep/ops/elementwise.h"
 
 namespace lockstep::nn {
 
@@ -23,12 +24,12 @@ Var Linear::operator()(const Var& x) {
   return linear(x, tape.use_operand(weight), use_bias(tape, *this));
 }
 
-Var Linear::operator()(const Var& x, kernels::Activation activation) {
+Var Linear::operator()(const Var& x, ops::Activation activation) {
   Tape& tape = x.tape();
   return linear(x, tape.use_operand(weight), use_bias(tape, *this), activation);
 }
 
-Var feed_forward(const Var& x, Linear& in, kernels::Activation activation, Linear& out) {
+Var feed_forward(const Var& x, Linear& in, ops::Activation activation, Linear& out) {
   Tape& tape = x.tape();
   const Var weight_in = tape.use_operand(in.weight), bias_in = use_bias(tape, in);
   return lockstep::feed_forward(x, weight_in, bias_in, activation, tape.use_operand(out.weight),

@@ -1,6 +1,7 @@
 #include "lockstep/optim/adamw.h"
 
 #include "lockstep/base/error.h"
+#include "lockstep/ops/update.h"
 
 namespace lockstep::optim {
 
@@ -28,20 +29,19 @@ AdamW::AdamW(GradientSource& source, const AdamWOptions& options, const std::vec
 void AdamW::apply(std::span<const Update> updates) {
   batch_.clear();
   for (const Update& update : updates) {
-    batch_.push_back({.step = {.lr = update.lr,
-                               .beta1 = beta1_,
-                               .beta2 = beta2_,
-                               .eps = eps_,
-                               .weight_decay = update.weight_decay,
-                               .step = made(update.index) + 1,
-                               .gradient_factor = update.gradient_factor},
+    batch_.push_back({.rule = ops::AdamW::of({.lr = update.lr,
+                                              .beta1 = beta1_,
+                                              .beta2 = beta2_,
+                                              .eps = eps_,
+                                              .weight_decay = update.weight_decay,
+                                              .step = made(update.index) + 1,
+                                              .gradient_factor = update.gradient_factor}),
                       .value = update.value,
                       .gradient = update.gradient,
-                      .exp_avg = exp_avg_[update.index],
-                      .exp_avg_sq = exp_avg_sq_[update.index],
+                      .state = {exp_avg_[update.index], exp_avg_sq_[update.index]},
                       .ema = update.ema});
   }
-  backend().adamw(batch_);
+  backend().run(ops::Update<ops::AdamW>{batch_});
   for (const Update& update : updates) ++made(update.index);
   batch_.clear();
 }

@@ -1,5 +1,7 @@
 #include "lockstep/optim/config.h"
 
+#include "lockstep/optim/registry.h"
+
 namespace lockstep::optim {
 
 using namespace option;
@@ -11,7 +13,7 @@ std::vector<Option<OptimizerConfig>> OptimizerConfig::options() {
   momentum.word = "auto";
   momentum.word_value = O::momentum_by_algorithm;
   return {
-      choice("name", &O::name, {"adamw", "sgd", "muon"}, "algorithm",
+      choice("name", &O::name, optimizer_names(), "algorithm",
              {.peers = {"optim", "optimizer", "optimizer_type"}}),
       number("lr", &O::lr, Range::above(0, 1e38), "learning rate",
              {.may_change = true, .peers = {"learning_rate", "max_lr", "base_lr", "peak_lr"}}),

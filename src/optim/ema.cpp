@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/transfer.h"
+#include "lockstep/ops/update.h"
 
 namespace lockstep::optim {
 namespace {
@@ -72,7 +73,7 @@ Tensor Ema::followed(std::size_t leaf) const {
 void Ema::reset() {
   if (swapped_in_) throw UsageError("EMA: reset while shadows are swapped in");
   for (std::size_t i = 0; i < leaves_.size(); ++i)
-    for (const kernels::EmaTarget& target : targets(i)) backend_.copy(followed(i), target.average);
+    for (const ops::EmaTarget& target : targets(i)) backend_.copy(followed(i), target.average);
   updates_ = 0;
 }
 
@@ -98,15 +99,15 @@ void Ema::begin_update() {
   }
 }
 
-std::span<const kernels::EmaTarget> Ema::targets(std::size_t leaf) const {
+std::span<const ops::EmaTarget> Ema::targets(std::size_t leaf) const {
   return std::span(targets_).subspan(leaf * profiles_.size(), profiles_.size());
 }
 
 void Ema::update_leaf(std::size_t index) {
   const Tensor value = followed(index);
-  for (const kernels::EmaTarget& target : targets(index)) {
+  for (const ops::EmaTarget& target : targets(index)) {
     if (leaves_[index].averaged)
-      backend_.ema(value, target);
+      backend_.run(ops::Ema{value, target.average, target.decay});
     else
       backend_.copy(value, target.average);
   }
@@ -166,7 +167,7 @@ std::vector<Tensor> Ema::whole_shadows(std::size_t first_profile, std::size_t pr
 StateBytes Ema::state_bytes() const {
   StateBytes bytes;
   for (std::size_t i = 0; i < leaves_.size(); ++i) {
-    for (const kernels::EmaTarget& target : targets(i)) {
+    for (const ops::EmaTarget& target : targets(i)) {
       bytes.held += target.average.bytes();
       bytes.whole += leaves_[i].value->bytes();
     }

@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "lockstep/base/error.h"
+#include "lockstep/ops/update.h"
 
 namespace lockstep::optim {
 
@@ -99,7 +100,7 @@ void GradientNorm::fill_blocks(std::size_t index, std::int64_t begin, std::int64
   const std::int64_t count = (end - begin + block_elements - 1) / block_elements;
   const Tensor sums = blocks_.rows(first, first + count);
   if (param.gradient)
-    source_.backend().block_sums_of_squares(param.gradient.reshape({elements}).rows(begin, end), sums);
+    source_.backend().run(ops::BlockSumsOfSquares{param.gradient.reshape({elements}).rows(begin, end), sums});
   else
     source_.backend().fill(sums, 0);
 }

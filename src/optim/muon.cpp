@@ -6,6 +6,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
+#include "lockstep/ops/linear.h"
+#include "lockstep/ops/update.h"
 
 namespace lockstep::optim {
 namespace {
@@ -52,19 +54,19 @@ void orthogonalise(kernels::Backend& backend, const Tensor& x) {
   const Tensor product = backend.empty({rows, columns});
   for (int step = 0; step < newton_schulz_steps; ++step) {
     if (is_tall)
-      backend.linear_backward_weight(x, x, gram, false);  // X' X
+      backend.run(ops::LinearBackwardWeight{x, x, gram, false});  // X' X
     else
-      backend.linear(x, x, {}, gram);  // X X'
-    backend.linear_backward_input(gram, gram, polynomial);
-    backend.scale(polynomial, of_fifth_power, polynomial);
-    backend.scale(gram, of_cube, gram);
-    backend.add(polynomial, gram, polynomial);  // b A + c A A
+      backend.run(ops::Linear{x, x, {}, gram});  // X X'
+    backend.run(ops::LinearBackwardInput{gram, gram, polynomial});
+    backend.run(ops::scale(polynomial, of_fifth_power, polynomial));
+    backend.run(ops::scale(gram, of_cube, gram));
+    backend.run(ops::add(polynomial, gram, polynomial));  // b A + c A A
     if (is_tall)
-      backend.linear(x, polynomial, {}, product);  // X P': P is symmetric
+      backend.run(ops::Linear{x, polynomial, {}, product});  // X P': P is symmetric
     else
-      backend.linear_backward_input(polynomial, x, product);  // P X
-    backend.scale(x, of_x, x);
-    backend.add(x, product, x);
+      backend.run(ops::LinearBackwardInput{polynomial, x, product});  // P X
+    backend.run(ops::scale(x, of_x, x));
+    backend.run(ops::add(x, product, x));
   }
 }
 
@@ -130,7 +132,7 @@ Muon::Muon(GradientSource& source, const MuonOptions& options, std::vector<bool>
 
 Tensor Muon::scaled_gradient(const Update& update) const {
   const Tensor scaled = backend().empty(update.gradient.shape());
-  backend().scale(update.gradient, update.gradient_factor, scaled);
+  backend().run(ops::scale(update.gradient, update.gradient_factor, scaled));
   return scaled;
 }
 
@@ -139,7 +141,7 @@ Tensor Muon::direction(const Update& update) const {
   if (!nesterov_) return buffer;
   const Tensor ahead = backend().empty(buffer.shape());
   backend().copy(buffer, ahead);
-  backend().ema(scaled_gradient(update), {.average = ahead, .decay = momentum_});
+  backend().run(ops::Ema{scaled_gradient(update), ahead, momentum_});
   return ahead;
 }
 
@@ -153,8 +155,8 @@ Tensor Muon::squares_of(const Update& update) const {
 void Muon::prepare(std::span<const Update> updates) {
   for (const Update& update : updates) {
     if (!takes(update)) continue;
-    backend().ema(scaled_gradient(update), {.average = momentum_buffer_[update.index], .decay = momentum_});
-    backend().block_sums_of_squares(direction(update), squares_of(update));
+    backend().run(ops::Ema{scaled_gradient(update), momentum_buffer_[update.index], momentum_});
+    backend().run(ops::BlockSumsOfSquares{direction(update), squares_of(update)});
   }
   if (!read_.empty()) backend().copy(squares_, Tensor::view(read_.data(), squares_.shape(), DType::float64));
 }
@@ -182,18 +184,19 @@ void Muon::apply(std::span<const Update> updates) {
 void Muon::move(const Update& update) const {
   const Tensor x = backend().empty(shape_of(update));
   const auto scale = static_cast<float>(1 / std::max(norm_of(update), least_norm));
-  backend().scale(direction(update).reshape(x.shape()), scale, x);
+  backend().run(ops::scale(direction(update).reshape(x.shape()), scale, x));
   orthogonalise(backend(), x);
   // Without momentum SGD's rule is what is left to do: its weight decay is decoupled then.
   const double rows = static_cast<double>(x.size(0)), columns = static_cast<double>(x.size(1));
-  const kernels::SgdUpdate last{
-      .step = {.lr = update.lr,
-               .weight_decay = update.weight_decay,
+  const ops::ParameterUpdate<ops::Sgd> last{
+      .rule = {.rate = static_cast<float>(update.lr),
+               .decay = static_cast<float>(update.weight_decay),
                .gradient_factor = static_cast<float>(std::sqrt(std::max(1.0, rows / columns)))},
       .value = update.value,
       .gradient = x.reshape(update.value.shape()),
+      .state = {},
       .ema = update.ema};
-  backend().sgd({&last, 1});
+  backend().run(ops::Update<ops::Sgd>{{&last, 1}});
 }
 
 std::vector<Optimizer::SlotTensors> Muon::slot_tensors() const {

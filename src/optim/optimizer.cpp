@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/ops/update.h"
 
 namespace lockstep::optim {
 namespace {
@@ -61,7 +62,7 @@ StepResult Optimizer::step(const StepOptions& options) {
          .lr = lr * member.factors.lr,
          .weight_decay = weight_decay_ * member.factors.decay,
          .gradient_factor = gradient_factor,
-         .ema = ema_ ? ema_->targets(member.ema_leaf) : std::span<const kernels::EmaTarget>()});
+         .ema = ema_ ? ema_->targets(member.ema_leaf) : std::span<const ops::EmaTarget>()});
   }
   prepare(pending_);
   // A device makes all updates in one pass. With a Sharding each is sent on as soon as it is made.

@@ -1,6 +1,7 @@
 #include "lockstep/optim/sgd.h"
 
 #include "lockstep/base/error.h"
+#include "lockstep/ops/update.h"
 
 namespace lockstep::optim {
 
@@ -11,27 +12,34 @@ Sgd::Sgd(GradientSource& source, const SgdOptions& options)
   if (!(momentum_ >= 0 && momentum_ < 1)) throw UsageError("SGD: momentum {} is not in [0, 1)", momentum_);
   if (nesterov_ && momentum_ == 0) throw UsageError("SGD: nesterov needs a momentum above 0");
   if (momentum_ > 0) momentum_buffer_ = make_slot();
-  batch_.reserve(params().size());
+  if (nesterov_)
+    batch_.emplace<Batch<ops::SgdMomentum<true>>>();
+  else if (momentum_ > 0)
+    batch_.emplace<Batch<ops::SgdMomentum<false>>>();
+  std::visit([this](auto& batch) { batch.reserve(params().size()); }, batch_);
 }
 
 void Sgd::apply(std::span<const Update> updates) {
-  // Never `first`: in a buffer of zeros, momentum * 0 + gradient is the gradient, and no state says which
-  // parameters have had theirs.
-  batch_.clear();
-  for (const Update& update : updates) {
-    batch_.push_back({.step = {.lr = update.lr,
-                               .momentum = momentum_,
-                               .weight_decay = update.weight_decay,
-                               .nesterov = nesterov_,
-                               .first = false,
-                               .gradient_factor = update.gradient_factor},
-                      .value = update.value,
-                      .gradient = update.gradient,
-                      .momentum_buffer = momentum_buffer_.empty() ? Tensor() : momentum_buffer_[update.index],
-                      .ema = update.ema});
-  }
-  backend().sgd(batch_);
-  batch_.clear();
+  // A buffer starts as zeros: momentum * 0 + gradient is the gradient.
+  const auto make_updates = [&]<class Rule>(Batch<Rule>& batch) {
+    batch.clear();
+    for (const Update& update : updates) {
+      ops::ParameterUpdate<Rule>& made = batch.emplace_back();
+      made.rule.rate = static_cast<float>(update.lr);
+      made.rule.decay = static_cast<float>(update.weight_decay);
+      made.rule.gradient_factor = update.gradient_factor;
+      made.value = update.value;
+      made.gradient = update.gradient;
+      made.ema = update.ema;
+      if constexpr (Rule::states > 0) {
+        made.rule.momentum = static_cast<float>(momentum_);
+        made.state = {momentum_buffer_[update.index]};
+      }
+    }
+    backend().run(ops::Update<Rule>{batch});
+    batch.clear();
+  };
+  std::visit(make_updates, batch_);
 }
 
 std::vector<Optimizer::SlotTensors> Sgd::slot_tensors() const {

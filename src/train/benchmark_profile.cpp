@@ -7,9 +7,8 @@ namespace lockstep::train {
 StepProfile profile_steps(Session& session, const std::string& name, std::int64_t steps, DType compute) {
   check_steps(steps, "step");
   kernels::Profile profile;
-  const std::unique_ptr<kernels::Backend> backend =
-      kernels::make_profiled_backend(session.backend(), profile);
-  WorkloadRun run(workload_named(name), session.transport(), *backend, {.compute = compute});
+  std::optional<kernels::Profiler> profiler(std::in_place, session.backend(), profile);
+  WorkloadRun run(workload_named(name), session.transport(), session.backend(), {.compute = compute});
   for (std::int64_t step = 0; step < settling_steps; ++step) run.step();
 
   StepProfile found{.model = name,
@@ -26,7 +25,9 @@ StepProfile profile_steps(Session& session, const std::string& name, std::int64_
     }
   };
   some_steps(steps / 2);
+  profiler.reset();  // not of the ceilings
   found.ceilings = kernels::measure_ceilings(session.backend(), compute);
+  profiler.emplace(session.backend(), profile);
   some_steps(steps - steps / 2);
 
   found.operations = profile.operations();

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/kernels/transfer.h"
+#include "lockstep/optim/registry.h"
 #include "lockstep/train/workload.h"
 
 namespace lockstep::train {
@@ -79,7 +80,7 @@ WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::Communicator& w
       model_(built_on(config_, backend)),
       replicas_(std::make_unique<ddp::DataParallel>(
           *model_, world, backend, with_shards(std::move(options), world.size() * shards_a_rank))),
-      optimizer_(build_optimizer(config_, *replicas_)) {
+      optimizer_(optim::make_optimizer(config_.optimizer, *replicas_)) {
   const std::int64_t samples = samples_of_shard(workload, shards_a_rank);
   const comm::ShardRange mine = replicas_->shard_map().block(world.rank());
   for (int shard = mine.first; shard < mine.end(); ++shard)

@@ -16,6 +16,7 @@
 #include "base/files.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
+#include "lockstep/optim/registry.h"
 #include "train/config_keys.h"
 
 namespace lockstep::train {
@@ -217,17 +218,9 @@ void check_ema(const EmaConfig& ema, const Judge& judge) {
                 "its third number, update_after, counts steps: a whole number");
 }
 
-/// What is not given and depends on the algorithm.
-void complete(OptimizerConfig& optimizer) {
-  const bool muon = optimizer.name == "muon";
-  if (optimizer.decay.empty()) optimizer.decay = optimizer.name == "sgd" ? "all" : "matrices";
-  if (optimizer.momentum == OptimizerConfig::momentum_by_algorithm) optimizer.momentum = muon ? 0.95 : 0;
-  if (optimizer.nesterov.empty()) optimizer.nesterov = muon ? "true" : "false";
-}
-
 /// What a single key cannot tell.
 void finish(Config& config, const Origin& origin) {
-  complete(config.optimizer);
+  optim::complete(config.optimizer);
   const Judge judge(config, origin);
   check_model(config, judge);
   check_train(config.train, judge);

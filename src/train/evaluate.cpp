@@ -10,6 +10,7 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/eval_batches.h"
 #include "lockstep/kernels/transfer.h"
+#include "lockstep/ops/loss.h"
 
 namespace lockstep::train {
 namespace {
@@ -21,7 +22,7 @@ enum : std::size_t { loss_sum, weight, correct, samples, width };
 
 double correct_of(kernels::Backend& backend, const Tensor& logits, const Tensor& targets) {
   const Tensor count = backend.empty({}, DType::int64);
-  backend.count_correct(logits, targets, count);
+  backend.run(ops::CountCorrect{logits, targets, count});
   std::int64_t read = 0;
   backend.copy(count, Tensor::view(&read, {}, DType::int64));
   return static_cast<double>(read);
@@ -61,7 +62,7 @@ std::optional<Evaluation> evaluate(models::Model& model, Tape& tape, const data:
     const Loss loss = cross_entropy(logits, y);
     const std::size_t at = sums.size();
     sums.resize(at + width);
-    const kernels::WeightedSum total = loss.read();
+    const ops::WeightedSum total = loss.read();
     sums[at + loss_sum] = total.sum;
     sums[at + weight] = total.weight;
     sums[at + correct] = classifies ? correct_of(tape.backend(), logits.value(), y) : 0.0;

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/process_memory.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/optim/registry.h"
 #include "lockstep/train/workload.h"
 
 namespace lockstep::train {
@@ -42,7 +43,8 @@ MemoryNeed memory_need(const Config& config, const ModelState& model, const data
   const auto profiles = static_cast<double>(config.ema.rates.size() + config.ema.sigma_rel.size());
   const double parts = config.ddp.sharded_optimizer ? ranks : 1;
   need.gradients = trained;
-  need.optimizer = static_cast<double>(elements_of_state(config.optimizer, model)) * sizeof(float) / parts;
+  need.optimizer =
+      static_cast<double>(optim::elements_of_state(config.optimizer, model)) * sizeof(float) / parts;
   need.averages = profiles * need.parameters / parts;
   return need;
 }

@@ -25,6 +25,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/kernels/transfer.h"
+#include "lockstep/optim/registry.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/metrics.h"
@@ -193,7 +194,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
       data_(*inputs.data),
       model_(*inputs.model),
       replicas_(model_, session.transport(), session.backend(), ddp_options(config, compute)),
-      optimizer_(build_optimizer(config, replicas_)),
+      optimizer_(optim::make_optimizer(config.optimizer, replicas_)),
       ema_(build_ema(config, model_, session.backend(), replicas_.sharding())),
       loader_(data_.train(),
               {.global_batch = config.train.global_batch,

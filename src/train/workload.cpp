@@ -13,10 +13,7 @@
 #include "lockstep/data/images.h"
 #include "lockstep/data/text.h"
 #include "lockstep/nn/module.h"
-#include "lockstep/optim/adamw.h"
-#include "lockstep/optim/groups.h"
-#include "lockstep/optim/muon.h"
-#include "lockstep/optim/sgd.h"
+#include "lockstep/optim/registry.h"
 
 namespace lockstep::train {
 namespace {
@@ -132,7 +129,7 @@ namespace {
 std::unique_ptr<models::Model> make_model(const Config& config) {
   auto model = models::make_model(config.model, config.train.seed);
   nn::freeze(model->state(), config.train.frozen);
-  if (config.optimizer.name == "muon") optim::keep_whole_for_muon(model->state(), config.optimizer.muon);
+  optim::prepare_model(config.optimizer, model->state());
   return model;
 }
 
@@ -165,53 +162,6 @@ void check_beside(const std::string& weights, const Config& config) {
                                           .channels = model.channels,
                                           .context = model.context,
                                           .vocab = model.vocab});
-}
-
-std::unique_ptr<optim::Optimizer> build_optimizer(const Config& config, GradientSource& source) {
-  std::vector<optim::ParamGroup> groups;
-  for (const auto& [number, group] : config.optimizer.groups) {
-    groups.push_back({group.pattern, group.lr_factor, group.decay_factor});
-  }
-  const OptimizerConfig& chosen = config.optimizer;
-  const optim::Decay decay = optim::decay_named(chosen.decay);
-  if (chosen.name == "sgd") {
-    return std::make_unique<optim::Sgd>(source, optim::SgdOptions{.lr = chosen.lr,
-                                                                  .momentum = chosen.momentum,
-                                                                  .nesterov = chosen.nesterov == "true",
-                                                                  .weight_decay = chosen.weight_decay,
-                                                                  .decay = decay,
-                                                                  .groups = groups});
-  }
-  if (chosen.name == "muon") {
-    return std::make_unique<optim::Muon>(source,
-                                         optim::MuonOptions{.lr = chosen.lr,
-                                                            .momentum = chosen.momentum,
-                                                            .nesterov = chosen.nesterov == "true",
-                                                            .betas = {chosen.betas[0], chosen.betas[1]},
-                                                            .eps = chosen.eps,
-                                                            .weight_decay = chosen.weight_decay,
-                                                            .decay = decay,
-                                                            .patterns = chosen.muon,
-                                                            .groups = groups});
-  }
-  return std::make_unique<optim::AdamW>(source,
-                                        optim::AdamWOptions{.lr = chosen.lr,
-                                                            .betas = {chosen.betas[0], chosen.betas[1]},
-                                                            .eps = chosen.eps,
-                                                            .weight_decay = chosen.weight_decay,
-                                                            .decay = decay,
-                                                            .groups = groups});
-}
-
-std::int64_t elements_of_state(const OptimizerConfig& optimizer, const ModelState& model) {
-  std::vector<bool> by_muon(model.params.size(), false);
-  if (optimizer.name == "muon") by_muon = optim::taken_by_muon(model.params, optimizer.muon);
-  const std::int64_t usual = optimizer.name != "sgd" ? 2 : optimizer.momentum > 0 ? 1 : 0;
-  std::int64_t elements = 0;
-  for (std::size_t i = 0; i < model.params.size(); ++i) {
-    if (model.params[i]->trainable) elements += (by_muon[i] ? 1 : usual) * model.params[i]->value.numel();
-  }
-  return elements;
 }
 
 void check_same_updates(const Config& config, const kernels::Backend& backend, comm::Communicator& world) {

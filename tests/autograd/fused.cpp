@@ -10,7 +10,7 @@ namespace {
 BOOST_AUTO_TEST_SUITE(fused)
 
 using Vars = std::vector<Var>;
-using kernels::Activation;
+using ops::Activation;
 
 /// The output, then the gradient of every input.
 std::vector<Tensor> run(const Function& function, const std::vector<Tensor>& inputs, const Pass& pass,

@@ -49,7 +49,7 @@ read_by() {
     "$@" >out.log 2>err.log && continue
     code=$?
     failed=$((failed + 1))
-    fail "$what, reading $number: exit $code: $(grep -h . out.log err.log | tail -n 2)"
+    fail "$what, reading $number: exit $code: $(grep -h lockstep out.log err.log | head -n 3)"
   done
   total=$((total + readings)) bad=$((bad + failed))
   echo "$what: $failed of $readings failed"

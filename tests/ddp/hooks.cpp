@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ddp/toy.h"
+#include "lockstep/ops/elementwise.h"
 #include "support/forwarding.h"
 
 namespace lockstep::test {
@@ -65,7 +66,7 @@ class Doubling final : public Noting {
     Noting::finish();
     for (const int bucket : started) {
       const Tensor sum = buckets_->bucket(bucket, 0);
-      buckets_->backend().scale(sum, 2, sum);
+      buckets_->backend().run(ops::scale(sum, 2, sum));
     }
   }
 };

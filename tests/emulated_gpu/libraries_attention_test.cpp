@@ -9,14 +9,14 @@ namespace {
 
 BOOST_AUTO_TEST_SUITE(libraries_attention_test)
 
-using kernels::AttentionProblem;
 using kernels::HeadMatrix;
+using ops::AttentionSizes;
 
 constexpr Element half = Element::bfloat16;
 
 /// One problem, and what it gives by sums in double.
 struct Attention {
-  explicit Attention(const AttentionProblem& p)
+  explicit Attention(const AttentionSizes& p)
       : problem(p),
         rows(static_cast<std::size_t>(p.batch * p.heads * p.time)),
         time(static_cast<std::size_t>(p.time)),
@@ -37,11 +37,11 @@ struct Attention {
   bool sees(std::size_t i, std::size_t j) const { return !problem.causal || i >= j; }
   double scale() const { return 1 / std::sqrt(static_cast<double>(width)); }
 
-  AttentionProblem problem;
+  AttentionSizes problem;
   std::size_t rows, time, width, channels;
 };
 
-void check_attention(const AttentionProblem& problem) {
+void check_attention(const AttentionSizes& problem) {
   const Attention a(problem);
   const std::size_t count = a.rows * a.width;
   Numbers q(half, count, 1u), k(half, count, 2u), v(half, count, 3u), dy(half, count, 4u),
@@ -51,19 +51,16 @@ void check_attention(const AttentionProblem& problem) {
     return HeadMatrix{numbers.data(), static_cast<std::int64_t>(a.channels)};
   };
   kernels::FlashAttention attention(0, nullptr);
-  const kernels::FlashAttention::Forward forward{matrix(q), matrix(k), matrix(v), matrix(y),
-                                                 static_cast<float*>(logs.data())};
-  kernels::FusedGraph* graph = attention.forward(problem, forward);
+  const kernels::AttentionMatrices matrices{matrix(q), matrix(k), matrix(v), matrix(y),
+                                            static_cast<float*>(logs.data())};
+  const kernels::AttentionGradients gradients{matrix(dy), matrix(dq), matrix(dk), matrix(dv),
+                                              static_cast<float*>(delta.data())};
+  kernels::FusedGraph* graph = attention.forward(problem, matrices);
   BOOST_REQUIRE(graph);
-  attention.run(*graph, problem, forward, workspace.data());
-  const kernels::FlashAttention::Backward backward{matrix(dy), matrix(q),
-                                                   matrix(k),  matrix(v),
-                                                   matrix(y),  static_cast<float*>(logs.data()),
-                                                   matrix(dq), matrix(dk),
-                                                   matrix(dv), static_cast<float*>(delta.data())};
-  graph = attention.backward(problem, backward);
+  attention.run(*graph, problem, matrices, workspace.data());
+  graph = attention.backward(problem, matrices, gradients);
   BOOST_REQUIRE(graph);
-  attention.run(*graph, problem, backward, workspace.data());
+  attention.run(*graph, problem, matrices, gradients, workspace.data());
   BOOST_REQUIRE(cudaStreamSynchronize(nullptr) == cudaSuccess);
 
   for (std::size_t bh = 0; bh < static_cast<std::size_t>(problem.batch * problem.heads); ++bh) {
@@ -107,15 +104,15 @@ void check_attention(const AttentionProblem& problem) {
 
 BOOST_AUTO_TEST_CASE(is_the_softmax_of_scores_times_values_and_its_gradients) {
   for (const bool causal : {false, true}) {
-    check_attention({1, 1, 8, 8, causal});
-    check_attention({2, 2, 20, 16, causal});
-    check_attention({1, 3, 33, 64, causal});
+    check_attention({1, 8, 1, 8, causal, 2});
+    check_attention({2, 20, 2, 16, causal, 2});
+    check_attention({1, 33, 3, 64, causal, 2});
   }
 }
 
 BOOST_AUTO_TEST_CASE(has_no_engine_for_rows_that_are_not_packs_of_sixteen_bytes) {
   kernels::FusedGraph graph =
-      kernels::attention_graph({1, 1, 8, 12, false}, {.q = 12, .k = 12, .v = 12, .y = 12});
+      kernels::attention_graph({1, 8, 1, 12, false, 2}, {.q = 12, .k = 12, .v = 12, .y = 12});
   BOOST_TEST(!graph.build(kernels::device_properties(0)));
 }
 

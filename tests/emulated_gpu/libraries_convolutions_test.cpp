@@ -10,9 +10,9 @@ namespace {
 
 BOOST_AUTO_TEST_SUITE(libraries_convolutions_test)
 
-using kernels::ConvolutionSizes;
 using kernels::CudnnConvolution;
 using kernels::CudnnPass;
+using ops::ConvolutionSizes;
 
 struct Geometry {
   int images, in_channels, out_channels, extent, kernel, stride, padding, groups;
@@ -33,10 +33,8 @@ struct Case {
                                      .out_height = out,
                                      .out_width = out,
                                      .kernel_height = g.kernel,
-                                     .kernel_width = g.kernel};
-    problem.stride = g.stride;
-    problem.padding = g.padding;
-    problem.groups = g.groups;
+                                     .kernel_width = g.kernel,
+                                     .geometry = {g.stride, g.padding, g.groups}};
     problem.dtype = dtype;
     problem.channels_last = channels_last;
   }

@@ -4,6 +4,12 @@
 #include <dnnl.h>
 
 #include "kernels/reference.h"
+#include "lockstep/ops/attention.h"
+#include "lockstep/ops/embedding.h"
+#include "lockstep/ops/linear.h"
+#include "lockstep/ops/loss.h"
+#include "lockstep/ops/norm.h"
+#include "lockstep/ops/update.h"
 #include "support/allocations.h"
 
 namespace lockstep::test {
@@ -25,36 +31,38 @@ struct Step {
   explicit Step(int threads) : backend(make_cpu_backend(threads)) {}
 
   void without_products() {
-    backend->layer_norm(x, weight, bias, 1e-5f, y, mean, inv_std);
-    backend->layer_norm_backward(dy, x, weight, mean, inv_std, {}, dx, dweight, dbias, true);
-    backend->group_norm(image, 4, channel, channel, 1e-5f, dimage, group, group_inverse);
-    backend->group_norm_backward(image, image, 4, channel, group, group_inverse, dimage, dchannel, dchannel2,
-                                 false);
-    for (const Activation kind :
-         {Activation::relu, Activation::silu, Activation::gelu_erf, Activation::gelu_tanh}) {
-      backend->activation(kind, x, y);
-      backend->activation_backward(kind, x, dy, dx);
+    backend->run(ops::LayerNorm{x, weight, bias, 1e-5f, y, mean, inv_std});
+    backend->run(ops::LayerNormBackward{dy, x, weight, mean, inv_std, {}, dx, dweight, dbias, true});
+    backend->run(ops::GroupNorm{image, 4, channel, channel, 1e-5f, dimage, group, group_inverse});
+    backend->run(ops::GroupNormBackward{image, image, 4, channel, group, group_inverse, dimage, dchannel,
+                                        dchannel2, false});
+    for (const ops::Activation kind : {ops::Activation::relu, ops::Activation::silu,
+                                       ops::Activation::gelu_erf, ops::Activation::gelu_tanh}) {
+      backend->run(ops::Activate{kind, x, y});
+      backend->run(ops::ActivateBackward{kind, x, dy, dx});
     }
-    backend->dropout(x, 0.1f, {}, y);
-    backend->add(x, y, y);
-    backend->add_rows(x, bias, y);
-    backend->sum_rows(dy, dbias, true);
+    backend->run(ops::Dropout{x, 0.1f, {}, y});
+    backend->run(ops::add(x, y, y));
+    backend->run(ops::add_rows(x, bias, y));
+    backend->run(ops::SumRows{dy, dbias, true});
     backend->copy(x, y);
-    backend->embedding(tokens, table, y);
-    backend->embedding_backward(dy, tokens, dtable, false);
-    backend->cross_entropy(x, tokens, {}, mean, total);
-    backend->cross_entropy_backward(x, tokens, {}, mean, one, dx);
-    backend->count_correct(x, tokens, count);
-    backend->squared_error(x, y, total);
-    backend->accumulate(dx, dy);
-    backend->block_sums_of_squares(x, blocks);
-    const EmaTarget targets[] = {{average, 0.99}};
-    const AdamWUpdate adamw{{.lr = 1e-3}, table, dtable, exp_avg, exp_avg_sq, targets};
-    backend->adamw({&adamw, 1});
-    const SgdUpdate sgd{{.lr = 1e-3, .momentum = 0.9}, table, dtable, exp_avg, targets};
-    backend->sgd({&sgd, 1});
+    backend->run(ops::Embedding{tokens, table, y});
+    backend->run(ops::EmbeddingBackward{dy, tokens, dtable, false});
+    backend->run(ops::CrossEntropy{x, tokens, {}, mean, total});
+    backend->run(ops::CrossEntropyBackward{x, tokens, {}, mean, one, dx});
+    backend->run(ops::CountCorrect{x, tokens, count});
+    backend->run(ops::SquaredError{x, y, total});
+    backend->run(ops::Accumulate{dx, dy});
+    backend->run(ops::BlockSumsOfSquares{x, blocks});
+    const ops::EmaTarget targets[] = {{average, 0.99}};
+    const ops::ParameterUpdate<ops::AdamW> adamw{
+        ops::AdamW::of({.lr = 1e-3}), table, dtable, {exp_avg, exp_avg_sq}, targets};
+    backend->run(ops::Update<ops::AdamW>{{&adamw, 1}});
+    const ops::ParameterUpdate<ops::SgdMomentum<false>> sgd{
+        {1e-3f, 0.9f, 0, 1}, table, dtable, {exp_avg}, targets};
+    backend->run(ops::Update<ops::SgdMomentum<false>>{{&sgd, 1}});
     const Tensor temporary = backend->empty({96, 64});
-    backend->scale(x, 2, temporary);
+    backend->run(ops::scale(x, 2, temporary));
   }
 
   Draw draw{121};
@@ -106,9 +114,9 @@ BOOST_AUTO_TEST_CASE(a_product_of_one_run_allocates_no_more_than_onednn_does) {
                  dweight.data<float>(), in);  // as with y turned
     });
     const long ours = allocations_of([&] {
-      backend->linear(x, weight, bias, y);
-      backend->linear_backward_input(y, weight, dx);
-      backend->linear_backward_weight(x, y, dweight, false);
+      backend->run(ops::Linear{x, weight, bias, y});
+      backend->run(ops::LinearBackwardInput{y, weight, dx});
+      backend->run(ops::LinearBackwardWeight{x, y, dweight, false});
     });
     BOOST_TEST_MESSAGE("oneDNN allocates " << direct << " times for three products");
     BOOST_TEST(ours <= direct);
@@ -121,11 +129,11 @@ BOOST_AUTO_TEST_CASE(attention_reserves_nothing_once_warm) {
     const auto backend = make_cpu_backend(threads);
     const Tensor qkv = draw.normal({2, 60, 96}), dqkv = Tensor::empty({2, 60, 96}),
                  y = draw.normal({2, 60, 32}), saved = Tensor::empty({2, 4, 60, 60});
-    const auto part = [](const Tensor& matrix, int number) { return Columns{matrix, number * 32, 32}; };
+    const auto part = [](const Tensor& matrix, int number) { return ops::Columns{matrix, number * 32, 32}; };
     const auto run = [&] {
-      backend->attention(part(qkv, 0), part(qkv, 1), part(qkv, 2), 4, true, y, saved);
-      backend->attention_backward(y, part(qkv, 0), part(qkv, 1), part(qkv, 2), 4, true, y, saved,
-                                  part(dqkv, 0), part(dqkv, 1), part(dqkv, 2));
+      backend->run(ops::Attention{part(qkv, 0), part(qkv, 1), part(qkv, 2), 4, true, y, saved});
+      backend->run(ops::AttentionBackward{y, part(qkv, 0), part(qkv, 1), part(qkv, 2), 4, true, y, saved,
+                                          part(dqkv, 0), part(dqkv, 1), part(dqkv, 2)});
     };
     run();
     const std::size_t reserved = backend->reserved_bytes();

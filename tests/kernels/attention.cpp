@@ -2,13 +2,14 @@
 #include <algorithm>
 
 #include "kernels/reference.h"
+#include "lockstep/ops/attention.h"
 
 namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(attention)
 
-using kernels::Columns;
 using kernels::make_cpu_backend;
+using ops::Columns;
 
 struct Sizes {
   int batch, time, heads, width;
@@ -94,7 +95,7 @@ struct Results {
   Tensor y, saved, dqkv;
 };
 
-Columns part_of(const Tensor& matrix, int number) {
+ops::Columns part_of(const Tensor& matrix, int number) {
   const std::int64_t width = matrix.size(2) / 3;
   return {matrix, number * width, width};
 }
@@ -104,10 +105,10 @@ Results compute(int threads, const Sizes& s, const Tensor& qkv, const Tensor& dy
   const auto backend = make_cpu_backend(threads);
   for (const Tensor& tensor : {out.y, out.saved, out.dqkv})
     backend->fill(tensor, NAN);  // all of it is overwritten
-  const Columns q = part_of(qkv, 0), k = part_of(qkv, 1), v = part_of(qkv, 2);
-  backend->attention(q, k, v, s.heads, s.causal, out.y, out.saved);
-  backend->attention_backward(dy, q, k, v, s.heads, s.causal, out.y, out.saved, part_of(out.dqkv, 0),
-                              part_of(out.dqkv, 1), part_of(out.dqkv, 2));
+  const ops::Columns q = part_of(qkv, 0), k = part_of(qkv, 1), v = part_of(qkv, 2);
+  backend->run(ops::Attention{q, k, v, s.heads, s.causal, out.y, out.saved});
+  backend->run(ops::AttentionBackward{dy, q, k, v, s.heads, s.causal, out.y, out.saved, part_of(out.dqkv, 0),
+                                      part_of(out.dqkv, 1), part_of(out.dqkv, 2)});
   return out;
 }
 
@@ -177,9 +178,18 @@ BOOST_AUTO_TEST_CASE(only_its_own_columns_are_written) {
   const Tensor q = draw.normal({1, 3, 2}), dy = draw.normal({1, 3, 2}), wide = Tensor::empty({1, 3, 10});
   Results out(s);
   backend->fill(wide, 5);
-  backend->attention({q, 0, 2}, {q, 0, 2}, {q, 0, 2}, 1, true, out.y, out.saved);
-  backend->attention_backward(dy, {q, 0, 2}, {q, 0, 2}, {q, 0, 2}, 1, true, out.y, out.saved, {wide, 1, 2},
-                              {wide, 4, 2}, {wide, 7, 2});
+  backend->run(ops::Attention{{q, 0, 2}, {q, 0, 2}, {q, 0, 2}, 1, true, out.y, out.saved});
+  backend->run(ops::AttentionBackward{dy,
+                                      {q, 0, 2},
+                                      {q, 0, 2},
+                                      {q, 0, 2},
+                                      1,
+                                      true,
+                                      out.y,
+                                      out.saved,
+                                      {wide, 1, 2},
+                                      {wide, 4, 2},
+                                      {wide, 7, 2}});
   for (int t = 0; t < 3; ++t) {
     for (const int column : {0, 3, 6, 9}) BOOST_TEST(wide.data<float>()[t * 10 + column] == 5.0f);
   }
@@ -189,9 +199,9 @@ BOOST_AUTO_TEST_CASE(columns_outside_the_matrix_are_refused) {
   const auto backend = make_cpu_backend();
   const Tensor q = Tensor::zeros({1, 3, 4}), y = Tensor::zeros({1, 3, 4}),
                saved = Tensor::zeros({1, 2, 3, 3});
-  const Columns good{q, 0, 4}, bad{q, 1, 4};
-  BOOST_CHECK_THROW(backend->attention(good, bad, good, 2, true, y, saved), UsageError);
-  BOOST_CHECK_THROW(backend->attention(good, good, good, 3, true, y, saved), UsageError);
+  const ops::Columns good{q, 0, 4}, bad{q, 1, 4};
+  BOOST_CHECK_THROW(backend->run(ops::Attention{good, bad, good, 2, true, y, saved}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::Attention{good, good, good, 3, true, y, saved}), UsageError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "kernels/images.h"
+#include "lockstep/ops/batch_norm.h"
 
 namespace lockstep::test {
 namespace {
@@ -91,7 +92,7 @@ BOOST_AUTO_TEST_CASE(moments_are_sums_about_the_centre) {
       expected[channels + c] += distance * distance;
     });
     const Tensor moments = unwritten_sums(backend, p.x.c);
-    backend.channel_moments(p.stored_as(backend, p.x), per_channel(backend, p.mean), moments);
+    backend.run(ops::ChannelMoments{p.stored_as(backend, p.x), per_channel(backend, p.mean), moments});
     check_close(plain_values<double>(moments), expected);
   });
 }
@@ -110,8 +111,8 @@ BOOST_AUTO_TEST_CASE(moments_of_many_elements_keep_their_digits) {
         expected[static_cast<std::size_t>(8 + c)] += x.at(i, c, h, w) * x.at(i, c, h, w);
       });
       const Tensor moments = unwritten_sums(*backend, 8);
-      backend->channel_moments(stored(*backend, x, block), per_channel(*backend, std::vector<double>(8)),
-                               moments);
+      backend->run(ops::ChannelMoments{stored(*backend, x, block),
+                                       per_channel(*backend, std::vector<double>(8)), moments});
       const std::vector<double> actual = plain_values<double>(moments);
       for (std::size_t i = 0; i < 16; ++i) {
         BOOST_TEST(std::abs(actual[i] - expected[i]) <= 1e-6 * std::abs(expected[i]));
@@ -130,9 +131,10 @@ BOOST_AUTO_TEST_CASE(normalised_values_agree_with_the_formula) {
       expected.at(i, ch, y, x) = affine ? hat * p.weight[c] + p.bias[c] : hat;
     });
     const Tensor y = p.unwritten_like(backend);
-    backend.batch_norm(p.stored_as(backend, p.x), per_channel(backend, p.mean),
-                       per_channel(backend, p.inv_std), affine ? per_channel(backend, p.weight) : Tensor(),
-                       affine ? per_channel(backend, p.bias) : Tensor(), y);
+    backend.run(ops::BatchNorm{p.stored_as(backend, p.x), per_channel(backend, p.mean),
+                               per_channel(backend, p.inv_std),
+                               affine ? per_channel(backend, p.weight) : Tensor(),
+                               affine ? per_channel(backend, p.bias) : Tensor(), y});
     check_close(p.loaded_from(y), expected);
   });
 }
@@ -140,8 +142,9 @@ BOOST_AUTO_TEST_CASE(normalised_values_agree_with_the_formula) {
 BOOST_AUTO_TEST_CASE(backward_sums_agree_with_the_formula) {
   for_random_problems(120, [](kernels::Backend& backend, const Problem& p, Draws&) {
     const Tensor sums = unwritten_sums(backend, p.x.c);
-    backend.batch_norm_backward_sums(p.stored_as(backend, p.dy), p.stored_as(backend, p.x),
-                                     per_channel(backend, p.mean), per_channel(backend, p.inv_std), sums);
+    backend.run(ops::BatchNormBackwardSums{p.stored_as(backend, p.dy), p.stored_as(backend, p.x),
+                                           per_channel(backend, p.mean), per_channel(backend, p.inv_std),
+                                           sums});
     check_close(plain_values<double>(sums), expected_sums(p));
   });
 }
@@ -164,10 +167,10 @@ BOOST_AUTO_TEST_CASE(input_gradients_agree_with_the_formula) {
     const Tensor counted = backend.empty({}, DType::float64, 1);
     *counted.data<double>() = count;
     const Tensor dx = p.unwritten_like(backend);
-    backend.batch_norm_backward_input(p.stored_as(backend, p.dy), p.stored_as(backend, p.x),
-                                      per_channel(backend, p.mean), per_channel(backend, p.inv_std),
-                                      per_channel(backend, p.weight), stored_sums,
-                                      training ? counted : Tensor(), dx);
+    backend.run(ops::BatchNormBackwardInput{p.stored_as(backend, p.dy), p.stored_as(backend, p.x),
+                                            per_channel(backend, p.mean), per_channel(backend, p.inv_std),
+                                            per_channel(backend, p.weight), stored_sums,
+                                            training ? counted : Tensor(), dx});
     check_close(p.loaded_from(dx), expected);
   });
 }
@@ -182,10 +185,10 @@ BOOST_AUTO_TEST_CASE(sums_have_the_same_bits_at_any_number_of_threads) {
         const auto backend = kernels::make_cpu_backend(threads);
         const Tensor ones = per_channel(*backend, std::vector<double>(40, 1.0));
         const Tensor out = unwritten_sums(*backend, 40);
-        backend->channel_moments(stored(*backend, x, block), ones, out);
+        backend->run(ops::ChannelMoments{stored(*backend, x, block), ones, out});
         moments.push_back(plain_values<double>(out));
-        backend->batch_norm_backward_sums(stored(*backend, dy, block), stored(*backend, x, block), ones, ones,
-                                          out);
+        backend->run(ops::BatchNormBackwardSums{stored(*backend, dy, block), stored(*backend, x, block), ones,
+                                                ones, out});
         sums.push_back(plain_values<double>(out));
       }
       BOOST_TEST((moments[0] == moments[1] && moments[0] == moments[2]));
@@ -199,17 +202,17 @@ BOOST_AUTO_TEST_CASE(shapes_that_do_not_fit_are_refused) {
   const auto empty = [&](Shape shape) { return backend->empty(shape, DType::float32, 1); };
   const Tensor x = empty({2, 4, 3, 3}), four = empty({4}), five = empty({5});
   const Tensor sums = unwritten_sums(*backend, 4), short_sums = unwritten_sums(*backend, 3);
-  BOOST_CHECK_THROW(backend->channel_moments(x, five, sums), UsageError);
-  BOOST_CHECK_THROW(backend->channel_moments(x, four, short_sums), UsageError);
-  BOOST_CHECK_THROW(backend->channel_moments(x, four, empty({2, 4})), UsageError);
-  BOOST_CHECK_THROW(backend->channel_moments(empty({2, 4, 3}), four, sums), UsageError);
-  BOOST_CHECK_THROW(backend->batch_norm(x, four, four, four, four, empty({2, 4, 3, 2})), UsageError);
-  BOOST_CHECK_THROW(backend->batch_norm(x, four, four, five, four, x), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::ChannelMoments{x, five, sums}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::ChannelMoments{x, four, short_sums}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::ChannelMoments{x, four, empty({2, 4})}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::ChannelMoments{empty({2, 4, 3}), four, sums}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::BatchNorm{x, four, four, four, four, empty({2, 4, 3, 2})}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::BatchNorm{x, four, four, five, four, x}), UsageError);
   const Tensor count = backend->empty({}, DType::float64, 1);
   backend->fill(count, 18);
   const Tensor blocked = backend->empty({2, 4, 3, 3}, DType::float32, 8);
-  BOOST_CHECK_THROW(backend->batch_norm_backward_sums(x, blocked, four, four, sums), UsageError);
-  BOOST_CHECK_THROW(backend->batch_norm_backward_input(x, x, four, four, four, short_sums, count, x),
+  BOOST_CHECK_THROW(backend->run(ops::BatchNormBackwardSums{x, blocked, four, four, sums}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::BatchNormBackwardInput{x, x, four, four, four, short_sums, count, x}),
                     UsageError);
 }
 

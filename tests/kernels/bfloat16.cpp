@@ -5,15 +5,23 @@
 #include <algorithm>
 
 #include "kernels/reference.h"
+#include "lockstep/ops/attention.h"
+#include "lockstep/ops/batch_norm.h"
+#include "lockstep/ops/convolution.h"
+#include "lockstep/ops/embedding.h"
+#include "lockstep/ops/linear.h"
+#include "lockstep/ops/loss.h"
+#include "lockstep/ops/norm.h"
+#include "lockstep/ops/pooling.h"
 #include "lockstep/tensor/half.h"
 
 namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(bfloat16)
 
-using kernels::Activation;
 using kernels::Backend;
 using kernels::make_cpu_backend;
+using ops::Activation;
 
 constexpr double half_unit = 1.0 / 256;
 constexpr double sums_differ = 1e-5;  // of the largest element, as check_close()
@@ -34,7 +42,7 @@ class Call {
     Tensor x = values;
     if (block != 1) {
       x = backend_.empty(values.shape(), DType::float32, block);
-      backend_.to_layout(values, x);
+      backend_.run(ops::ToLayout{values, x});
     }
     if (activations_ == DType::float32) return x;
     const Tensor half = backend_.empty(x.shape(), activations_, block);
@@ -53,7 +61,7 @@ class Call {
       Tensor x = kept;
       if (x.channel_block() != 1) {
         x = backend_.empty(kept.shape(), kept.dtype());
-        backend_.to_layout(kept, x);
+        backend_.run(ops::ToLayout{kept, x});
       }
       std::vector<double> values;
       for (std::int64_t i = 0; i < x.numel(); ++i) values.push_back(element(x, i));
@@ -122,19 +130,28 @@ BOOST_FIXTURE_TEST_CASE(elementwise_operations_round_once, Fixture) {
   for (int round = 0; round < 6; ++round) {
     const std::int64_t rows = extent(300), width = extent(270);
     const Tensor a = normal({rows, width}), b = normal({rows, width}), row = draw.normal({width});
-    compare(*backend, "add", [&](Call& c) { backend->add(c.in(a), c.in(b), c.out(a.shape())); });
-    compare(*backend, "scale", [&](Call& c) { backend->scale(c.in(a), 0.3f, c.out(a.shape())); });
-    compare(*backend, "add_rows", [&](Call& c) { backend->add_rows(c.in(a), row, c.out(a.shape())); });
-    compare(*backend, "sum_rows", [&](Call& c) { backend->sum_rows(c.in(a), c.result({width}), false); });
-    compare(*backend, "sum_rows, added",
-            [&](Call& c) { backend->sum_rows(c.in(a), c.result({width}), true); });
+    compare(*backend, "add", [&](Call& c) { backend->run(ops::add(c.in(a), c.in(b), c.out(a.shape()))); });
+    compare(*backend, "scale", [&](Call& c) { backend->run(ops::scale(c.in(a), 0.3f, c.out(a.shape()))); });
+    compare(*backend, "add_rows",
+            [&](Call& c) { backend->run(ops::add_rows(c.in(a), row, c.out(a.shape()))); });
+    compare(*backend, "sum_rows", [&](Call& c) {
+      backend->run(ops::SumRows{c.in(a), c.result({width}), false});
+    });
+    compare(*backend, "sum_rows, added", [&](Call& c) {
+      backend->run(ops::SumRows{c.in(a), c.result({width}), true});
+    });
     const RandomKey key{.seed = 3, .purpose = 5, .step = 7, .shard = 1};
-    compare(*backend, "dropout", [&](Call& c) { backend->dropout(c.in(a), 0.3f, key, c.out(a.shape())); });
-    for (const Activation kind :
-         {Activation::relu, Activation::silu, Activation::gelu_erf, Activation::gelu_tanh}) {
-      compare(*backend, "activation", [&](Call& c) { backend->activation(kind, c.in(a), c.out(a.shape())); });
-      compare(*backend, "activation_backward",
-              [&](Call& c) { backend->activation_backward(kind, c.in(a), c.in(b), c.out(a.shape())); });
+    compare(*backend, "dropout", [&](Call& c) {
+      backend->run(ops::Dropout{c.in(a), 0.3f, key, c.out(a.shape())});
+    });
+    for (const ops::Activation kind : {ops::Activation::relu, ops::Activation::silu,
+                                       ops::Activation::gelu_erf, ops::Activation::gelu_tanh}) {
+      compare(*backend, "activation", [&](Call& c) {
+        backend->run(ops::Activate{kind, c.in(a), c.out(a.shape())});
+      });
+      compare(*backend, "activation_backward", [&](Call& c) {
+        backend->run(ops::ActivateBackward{kind, c.in(a), c.in(b), c.out(a.shape())});
+      });
     }
   }
 }
@@ -143,16 +160,16 @@ BOOST_FIXTURE_TEST_CASE(an_operation_may_write_over_what_it_reads, Fixture) {
   const Tensor a = normal({40, 1000}), b = normal({40, 1000});
   Call c(*backend, DType::bfloat16);
   const Tensor apart = c.out(a.shape()), over = c.in(a);
-  backend->add(over, c.in(b), apart);
-  backend->add(over, c.in(b), over);
+  backend->run(ops::add(over, c.in(b), apart));
+  backend->run(ops::add(over, c.in(b), over));
   BOOST_TEST(same_bits(apart, over));
   const Tensor three_times = c.out(a.shape());
-  backend->scale(apart, 3, three_times);
-  backend->scale(over, 3, over);
+  backend->run(ops::scale(apart, 3, three_times));
+  backend->run(ops::scale(over, 3, over));
   BOOST_TEST(same_bits(three_times, over));
   const Tensor slope = c.out(a.shape());
-  backend->activation_backward(Activation::gelu_tanh, apart, over, slope);
-  backend->activation_backward(Activation::gelu_tanh, apart, over, over);
+  backend->run(ops::ActivateBackward{ops::Activation::gelu_tanh, apart, over, slope});
+  backend->run(ops::ActivateBackward{ops::Activation::gelu_tanh, apart, over, over});
   BOOST_TEST(same_bits(slope, over));
 }
 
@@ -162,19 +179,19 @@ BOOST_FIXTURE_TEST_CASE(dense_layers_round_once, Fixture) {
     const Tensor x = normal({rows, in}), weight = normal({out, in}), bias = draw.normal({out}),
                  dy = normal({rows, out}), shift = draw.normal({out, in});
     compare(*backend, "linear", [&](Call& c) {
-      backend->linear(c.in(x), c.in(weight), bias, c.out({rows, out}));
+      backend->run(ops::Linear{c.in(x), c.in(weight), bias, c.out({rows, out})});
     });
     compare(*backend, "linear without bias", [&](Call& c) {
-      backend->linear(c.in(x), c.in(weight), {}, c.out({rows, out}));
+      backend->run(ops::Linear{c.in(x), c.in(weight), {}, c.out({rows, out})});
     });
     compare(*backend, "linear_backward_input", [&](Call& c) {
-      backend->linear_backward_input(c.in(dy), c.in(weight), c.out({rows, in}));
+      backend->run(ops::LinearBackwardInput{c.in(dy), c.in(weight), c.out({rows, in})});
     });
     for (const bool accumulate : {false, true}) {
       compare(*backend, "linear_backward_weight", [&](Call& c) {
         const Tensor dweight = c.result({out, in});
         backend->copy(shift, dweight);
-        backend->linear_backward_weight(c.in(x), c.in(dy), dweight, accumulate);
+        backend->run(ops::LinearBackwardWeight{c.in(x), c.in(dy), dweight, accumulate});
       });
     }
   }
@@ -185,8 +202,8 @@ BOOST_FIXTURE_TEST_CASE(gradients_of_weight_and_bias_are_not_rounded, Fixture) {
     const std::int64_t rows = extent(120), in = extent(90), out = extent(90);
     const Tensor x = normal({rows, in}), dy = normal({rows, out});
     compare(*backend, "linear_backward_weight_bias", [&](Call& c) {
-      backend->linear_backward_weight_bias(c.in(x), c.in(dy), c.result({out, in}), c.result({out}),
-                                           accumulate);
+      backend->run(
+          ops::LinearBackwardWeightBias{c.in(x), c.in(dy), c.result({out, in}), c.result({out}), accumulate});
     });
   }
 }
@@ -196,12 +213,12 @@ BOOST_FIXTURE_TEST_CASE(a_float32_weight_is_rounded_on_the_way, Fixture) {
                kernel = draw.normal({4, 5, 3, 3});
   Call c(*backend, DType::bfloat16);
   const Tensor given = c.out({9, 17}), rounded = c.out({9, 17});
-  backend->linear(c.in(x), weight, {}, given);
-  backend->linear(c.in(x), c.in(weight), {}, rounded);
+  backend->run(ops::Linear{c.in(x), weight, {}, given});
+  backend->run(ops::Linear{c.in(x), c.in(weight), {}, rounded});
   BOOST_TEST(same_bits(given, rounded));
   const Tensor given_images = c.out({2, 4, 4, 5}), rounded_images = c.out({2, 4, 4, 5});
-  backend->convolution(c.in(image), kernel, {}, {}, given_images);
-  backend->convolution(c.in(image), c.in(kernel), {}, {}, rounded_images);
+  backend->run(ops::Convolution{c.in(image), kernel, {}, {}, given_images});
+  backend->run(ops::Convolution{c.in(image), c.in(kernel), {}, {}, rounded_images});
   BOOST_TEST(same_bits(given_images, rounded_images));
 }
 
@@ -211,27 +228,29 @@ BOOST_FIXTURE_TEST_CASE(convolutions_round_once, Fixture) {
     const std::int64_t n = extent(3), in = groups * extent(20), out = groups * extent(20), h = 2 + extent(9),
                        w = 2 + extent(9), k = round % 2 == 0 ? 3 : 1;
     const std::int64_t oh = (h + 2 - k) / stride + 1, ow = (w + 2 - k) / stride + 1;
-    const kernels::Convolution geometry{stride, padding, groups};
+    const ops::ConvolutionGeometry geometry{stride, padding, groups};
     const Tensor x = normal({n, in, h, w}), weight = normal({out, in / groups, k, k}),
                  bias = draw.normal({out}), dy = normal({n, out, oh, ow});
     for (const bool blocked : {false, true}) {
       const int x_block = blocked ? backend->preferred_channel_block(in, DType::bfloat16) : 1,
                 y_block = blocked ? backend->preferred_channel_block(out, DType::bfloat16) : 1;
       compare(*backend, "convolution", [&](Call& c) {
-        backend->convolution(c.in(x, x_block), c.in(weight), bias, geometry, c.out(dy.shape(), y_block));
+        backend->run(
+            ops::Convolution{c.in(x, x_block), c.in(weight), bias, geometry, c.out(dy.shape(), y_block)});
       });
       compare(*backend, "convolution_backward_input", [&](Call& c) {
-        backend->convolution_backward_input(c.in(dy, y_block), c.in(weight), geometry,
-                                            c.out(x.shape(), x_block));
+        backend->run(ops::ConvolutionBackwardInput{c.in(dy, y_block), c.in(weight), geometry,
+                                                   c.out(x.shape(), x_block)});
       });
       for (const bool accumulate : {false, true}) {
         compare(*backend, "convolution_backward_weight", [&](Call& c) {
-          backend->convolution_backward_weight(c.in(x, x_block), c.in(dy, y_block), geometry,
-                                               c.result(weight.shape()), accumulate);
+          backend->run(ops::ConvolutionBackwardWeight{c.in(x, x_block), c.in(dy, y_block), geometry,
+                                                      c.result(weight.shape()), accumulate});
         });
       }
-      compare(*backend, "channel_sums",
-              [&](Call& c) { backend->channel_sums(c.in(dy, y_block), c.result({out}), false); });
+      compare(*backend, "channel_sums", [&](Call& c) {
+        backend->run(ops::ChannelSums{c.in(dy, y_block), c.result({out}), false});
+      });
     }
   }
 }
@@ -240,21 +259,22 @@ BOOST_FIXTURE_TEST_CASE(convolutions_round_once, Fixture) {
 BOOST_FIXTURE_TEST_CASE(convolutions_of_many_channels_round_once, Fixture) {
   for (const auto& [in, out, stride] : {std::array<std::int64_t, 3>{32, 48, 1}, {24, 64, 2}, {64, 40, 1}}) {
     const std::int64_t n = 2, size = 5, made = stride == 1 ? size : 3;
-    const kernels::Convolution geometry{static_cast<int>(stride), 1, 1};
+    const ops::ConvolutionGeometry geometry{static_cast<int>(stride), 1, 1};
     const Tensor x = normal({n, in, size, size}), weight = normal({out, in, 3, 3}),
                  dy = normal({n, out, made, made});
     const int x_block = backend->preferred_channel_block(in, DType::bfloat16),
               y_block = backend->preferred_channel_block(out, DType::bfloat16);
     compare(*backend, "convolution", [&](Call& c) {
-      backend->convolution(c.in(x, x_block), c.in(weight), {}, geometry, c.out(dy.shape(), y_block));
+      backend->run(
+          ops::Convolution{c.in(x, x_block), c.in(weight), {}, geometry, c.out(dy.shape(), y_block)});
     });
     compare(*backend, "convolution_backward_input", [&](Call& c) {
-      backend->convolution_backward_input(c.in(dy, y_block), c.in(weight), geometry,
-                                          c.out(x.shape(), x_block));
+      backend->run(ops::ConvolutionBackwardInput{c.in(dy, y_block), c.in(weight), geometry,
+                                                 c.out(x.shape(), x_block)});
     });
     compare(*backend, "convolution_backward_weight", [&](Call& c) {
-      backend->convolution_backward_weight(c.in(x, x_block), c.in(dy, y_block), geometry,
-                                           c.result(weight.shape()), false);
+      backend->run(ops::ConvolutionBackwardWeight{c.in(x, x_block), c.in(dy, y_block), geometry,
+                                                  c.result(weight.shape()), false});
     });
   }
 }
@@ -262,39 +282,45 @@ BOOST_FIXTURE_TEST_CASE(convolutions_of_many_channels_round_once, Fixture) {
 BOOST_FIXTURE_TEST_CASE(layouts_and_pooling_round_once, Fixture) {
   for (const int block : {1, 8}) {
     const Tensor x = normal({2, 11, 9, 7}), small = normal({2, 11, 5, 4}), pooled = normal({2, 11});
-    const kernels::Pool pool{3, 2, 1};
-    compare(*backend, "to_layout",
-            [&](Call& c) { backend->to_layout(c.in(x, block), c.out(x.shape(), 9 - block)); });
-    const Tensor winners = backend->empty(small.shape(), DType::int32, block);
-    compare(*backend, "max_pool",
-            [&](Call& c) { backend->max_pool(c.in(x, block), pool, c.out(small.shape(), block), winners); });
-    compare(*backend, "max_pool_backward", [&](Call& c) {
-      backend->max_pool_backward(c.in(small, block), winners, pool, c.out(x.shape(), block));
+    const ops::PoolGeometry pool{3, 2, 1};
+    compare(*backend, "to_layout", [&](Call& c) {
+      backend->run(ops::ToLayout{c.in(x, block), c.out(x.shape(), 9 - block)});
     });
-    compare(*backend, "average_pool",
-            [&](Call& c) { backend->average_pool(c.in(x, block), pool, c.out(small.shape(), block)); });
+    const Tensor winners = backend->empty(small.shape(), DType::int32, block);
+    compare(*backend, "max_pool", [&](Call& c) {
+      backend->run(ops::MaxPool{c.in(x, block), pool, c.out(small.shape(), block), winners});
+    });
+    compare(*backend, "max_pool_backward", [&](Call& c) {
+      backend->run(ops::MaxPoolBackward{c.in(small, block), winners, pool, c.out(x.shape(), block)});
+    });
+    compare(*backend, "average_pool", [&](Call& c) {
+      backend->run(ops::AveragePool{c.in(x, block), pool, c.out(small.shape(), block)});
+    });
     compare(*backend, "average_pool_backward", [&](Call& c) {
-      backend->average_pool_backward(c.in(small, block), pool, c.out(x.shape(), block));
+      backend->run(ops::AveragePoolBackward{c.in(small, block), pool, c.out(x.shape(), block)});
     });
     compare(*backend, "global_average_pool", [&](Call& c) {
-      backend->global_average_pool(c.in(x, block), c.out({2, 11}));
+      backend->run(ops::GlobalAveragePool{c.in(x, block), c.out({2, 11})});
     });
-    compare(*backend, "global_average_pool_backward",
-            [&](Call& c) { backend->global_average_pool_backward(c.in(pooled), c.out(x.shape(), block)); });
+    compare(*backend, "global_average_pool_backward", [&](Call& c) {
+      backend->run(ops::GlobalAveragePoolBackward{c.in(pooled), c.out(x.shape(), block)});
+    });
     const Shape large{2, 11, 10, 8};
-    compare(*backend, "upsample_nearest",
-            [&](Call& c) { backend->upsample_nearest(c.in(small, block), 2, c.out(large, block)); });
+    compare(*backend, "upsample_nearest", [&](Call& c) {
+      backend->run(ops::UpsampleNearest{c.in(small, block), 2, c.out(large, block)});
+    });
     const Tensor upstream = normal(large);
     compare(*backend, "upsample_nearest_backward", [&](Call& c) {
-      backend->upsample_nearest_backward(c.in(upstream, block), 2, c.out(small.shape(), block));
+      backend->run(ops::UpsampleNearestBackward{c.in(upstream, block), 2, c.out(small.shape(), block)});
     });
   }
   const Tensor bytes = Tensor::zeros({2, 3, 5, 4}, DType::uint8), factor = draw.normal({3}),
                shift = draw.normal({3});
   for (std::int64_t i = 0; i < bytes.numel(); ++i)
     bytes.data<std::uint8_t>()[i] = static_cast<std::uint8_t>(draw.below(256));
-  compare(*backend, "normalize_images",
-          [&](Call& c) { backend->normalize_images(bytes, factor, shift, c.out(bytes.shape())); });
+  compare(*backend, "normalize_images", [&](Call& c) {
+    backend->run(ops::NormalizeImages{bytes, factor, shift, c.out(bytes.shape())});
+  });
 }
 
 BOOST_FIXTURE_TEST_CASE(norms_round_once, Fixture) {
@@ -307,33 +333,34 @@ BOOST_FIXTURE_TEST_CASE(norms_round_once, Fixture) {
     backend->fill(sums, 0.5);
     backend->fill(count, 60);
     compare(*backend, "channel_moments", [&](Call& c) {
-      backend->channel_moments(c.in(x, block), mean, c.result({2, 10}, DType::float64));
+      backend->run(ops::ChannelMoments{c.in(x, block), mean, c.result({2, 10}, DType::float64)});
     });
     compare(*backend, "batch_norm", [&](Call& c) {
-      backend->batch_norm(c.in(x, block), mean, inv_std, weight, bias, c.out(x.shape(), block));
+      backend->run(ops::BatchNorm{c.in(x, block), mean, inv_std, weight, bias, c.out(x.shape(), block)});
     });
     compare(*backend, "batch_norm_backward_sums", [&](Call& c) {
-      backend->batch_norm_backward_sums(c.in(dy, block), c.in(x, block), mean, inv_std,
-                                        c.result({2, 10}, DType::float64));
+      backend->run(ops::BatchNormBackwardSums{c.in(dy, block), c.in(x, block), mean, inv_std,
+                                              c.result({2, 10}, DType::float64)});
     });
     const Tensor shortcut = normal(x.shape());
     for (const bool with_shortcut : {false, true}) {
       compare(*backend, "batch_norm_relu", [&](Call& c) {
-        backend->batch_norm_relu(c.in(x, block), mean, inv_std, weight, bias,
-                                 with_shortcut ? c.in(shortcut, block) : Tensor(), c.out(x.shape(), block));
+        backend->run(ops::BatchNormRelu{c.in(x, block), mean, inv_std, weight, bias,
+                                        with_shortcut ? c.in(shortcut, block) : Tensor(),
+                                        c.out(x.shape(), block)});
       });
     }
     compare(*backend, "batch_norm_relu_backward_sums", [&](Call& c) {
-      backend->batch_norm_relu_backward_sums(c.in(dy, block), c.in(x, block), mean, inv_std, weight, bias,
-                                             c.result({2, 10}, DType::float64));
+      backend->run(ops::BatchNormReluBackwardSums{c.in(dy, block), c.in(x, block), mean, inv_std, weight,
+                                                  bias, c.result({2, 10}, DType::float64)});
     });
     compare(*backend, "batch_norm_relu_backward_input", [&](Call& c) {
-      backend->batch_norm_relu_backward_input(c.in(dy, block), c.in(x, block), mean, inv_std, weight, bias,
-                                              sums, count, c.out(x.shape(), block));
+      backend->run(ops::BatchNormReluBackwardInput{c.in(dy, block), c.in(x, block), mean, inv_std, weight,
+                                                   bias, sums, count, c.out(x.shape(), block)});
     });
     compare(*backend, "batch_norm_backward_input", [&](Call& c) {
-      backend->batch_norm_backward_input(c.in(dy, block), c.in(x, block), mean, inv_std, weight, sums, count,
-                                         c.out(x.shape(), block));
+      backend->run(ops::BatchNormBackwardInput{c.in(dy, block), c.in(x, block), mean, inv_std, weight, sums,
+                                               count, c.out(x.shape(), block)});
     });
   }
   for (const std::int64_t width : {1, 7, 64, 259}) {
@@ -342,28 +369,29 @@ BOOST_FIXTURE_TEST_CASE(norms_round_once, Fixture) {
                  bias = draw.normal({width});
     const Tensor mean = backend->empty({rows}), inv_std = backend->empty({rows});
     compare(*backend, "layer_norm", [&](Call& c) {
-      backend->layer_norm(c.in(x), weight, bias, 1e-5f, c.out(x.shape()), c.result({rows}), c.result({rows}));
-      backend->layer_norm(x, weight, bias, 1e-5f, backend->empty(x.shape()), mean, inv_std);
+      backend->run(
+          ops::LayerNorm{c.in(x), weight, bias, 1e-5f, c.out(x.shape()), c.result({rows}), c.result({rows})});
+      backend->run(ops::LayerNorm{x, weight, bias, 1e-5f, backend->empty(x.shape()), mean, inv_std});
     });
     const Tensor beside = normal({rows, width});
     for (const bool with_beside : {false, true}) {
       compare(*backend, "layer_norm_backward", [&](Call& c) {
-        backend->layer_norm_backward(c.in(dy), c.in(x), weight, mean, inv_std,
-                                     with_beside ? c.in(beside) : Tensor(), c.out(x.shape()),
-                                     c.result({width}), c.result({width}), true);
+        backend->run(ops::LayerNormBackward{c.in(dy), c.in(x), weight, mean, inv_std,
+                                            with_beside ? c.in(beside) : Tensor(), c.out(x.shape()),
+                                            c.result({width}), c.result({width}), true});
       });
     }
   }
   const Tensor x = normal({2, 6, 5, 3}), dy = normal({2, 6, 5, 3}), weight = draw.normal({6}),
                bias = draw.normal({6}), mean = backend->empty({2, 3}), inv_std = backend->empty({2, 3});
-  backend->group_norm(x, 3, weight, bias, 1e-5f, backend->empty(x.shape()), mean, inv_std);
+  backend->run(ops::GroupNorm{x, 3, weight, bias, 1e-5f, backend->empty(x.shape()), mean, inv_std});
   compare(*backend, "group_norm", [&](Call& c) {
-    backend->group_norm(c.in(x), 3, weight, bias, 1e-5f, c.out(x.shape()), c.result({2, 3}),
-                        c.result({2, 3}));
+    backend->run(ops::GroupNorm{c.in(x), 3, weight, bias, 1e-5f, c.out(x.shape()), c.result({2, 3}),
+                                c.result({2, 3})});
   });
   compare(*backend, "group_norm_backward", [&](Call& c) {
-    backend->group_norm_backward(c.in(dy), c.in(x), 3, weight, mean, inv_std, c.out(x.shape()), c.result({6}),
-                                 c.result({6}), false);
+    backend->run(ops::GroupNormBackward{c.in(dy), c.in(x), 3, weight, mean, inv_std, c.out(x.shape()),
+                                        c.result({6}), c.result({6}), false});
   });
 }
 
@@ -373,57 +401,63 @@ BOOST_FIXTURE_TEST_CASE(attention_rounds_once, Fixture) {
     const int heads = 3;
     const Tensor qkv = normal({batch, time, 3 * channels}), dy = normal({batch, time, channels});
     const auto part = [&](const Tensor& matrix, int index) {
-      return kernels::Columns{matrix, index * channels, channels};
+      return ops::Columns{matrix, index * channels, channels};
     };
     const Tensor saved = backend->empty(backend->attention_saved_shape(batch, heads, time)),
                  y = backend->empty(dy.shape());
     compare(*backend, "attention", [&](Call& c) {
       const Tensor x = c.in(qkv);
-      backend->attention(part(x, 0), part(x, 1), part(x, 2), heads, causal, c.out(dy.shape()),
-                         c.result(saved.shape()));
+      backend->run(ops::Attention{part(x, 0), part(x, 1), part(x, 2), heads, causal, c.out(dy.shape()),
+                                  c.result(saved.shape())});
     });
-    backend->attention(part(qkv, 0), part(qkv, 1), part(qkv, 2), heads, causal, y, saved);
+    backend->run(ops::Attention{part(qkv, 0), part(qkv, 1), part(qkv, 2), heads, causal, y, saved});
     exact(y);
     compare(*backend, "attention_backward, thirds of one matrix", [&](Call& c) {
       const Tensor x = c.in(qkv), dx = c.out(qkv.shape());
-      backend->attention_backward(c.in(dy), part(x, 0), part(x, 1), part(x, 2), heads, causal, c.in(y), saved,
-                                  part(dx, 0), part(dx, 1), part(dx, 2));
+      backend->run(ops::AttentionBackward{c.in(dy), part(x, 0), part(x, 1), part(x, 2), heads, causal,
+                                          c.in(y), saved, part(dx, 0), part(dx, 1), part(dx, 2)});
     });
     // Columns beside what is asked for keep their values.
     compare(*backend, "attention_backward, columns of wider matrices", [&](Call& c) {
       const Tensor x = c.in(qkv), dq = c.out(qkv.shape()), dkv = c.out(qkv.shape());
-      backend->attention_backward(c.in(dy), part(x, 0), part(x, 1), part(x, 2), heads, causal, c.in(y), saved,
-                                  part(dq, 1), part(dkv, 0), part(dkv, 2));
+      backend->run(ops::AttentionBackward{c.in(dy), part(x, 0), part(x, 1), part(x, 2), heads, causal,
+                                          c.in(y), saved, part(dq, 1), part(dkv, 0), part(dkv, 2)});
     });
   }
 }
 
 BOOST_FIXTURE_TEST_CASE(embedding_and_losses_round_once, Fixture) {
   const Tensor table = draw.normal({50, 19}), indices = draw.indices({4, 9}, 50), dy = normal({4, 9, 19});
-  compare(*backend, "embedding", [&](Call& c) { backend->embedding(indices, table, c.out(dy.shape())); });
-  compare(*backend, "embedding_backward",
-          [&](Call& c) { backend->embedding_backward(c.in(dy), indices, c.result(table.shape()), false); });
+  compare(*backend, "embedding", [&](Call& c) {
+    backend->run(ops::Embedding{indices, table, c.out(dy.shape())});
+  });
+  compare(*backend, "embedding_backward", [&](Call& c) {
+    backend->run(ops::EmbeddingBackward{c.in(dy), indices, c.result(table.shape()), false});
+  });
   const Tensor logits = normal({1700, 45}), targets = draw.indices({1700}, 45), factor = Tensor::empty({});
   *factor.data<float>() = 0.25f;
   const Tensor logs = backend->empty({1700}), total = backend->empty({2}, DType::float64);
   for (const float smoothing : {0.0f, 0.1f}) {
-    const kernels::CrossEntropy options{.label_smoothing = smoothing};
-    backend->cross_entropy(logits, targets, options, logs, total);
+    const ops::CrossEntropyOptions options{.label_smoothing = smoothing};
+    backend->run(ops::CrossEntropy{logits, targets, options, logs, total});
     compare(*backend, "cross_entropy", [&](Call& c) {
-      backend->cross_entropy(c.in(logits), targets, options, c.result({1700}), c.result({2}, DType::float64));
+      backend->run(
+          ops::CrossEntropy{c.in(logits), targets, options, c.result({1700}), c.result({2}, DType::float64)});
     });
     compare(*backend, "cross_entropy_backward", [&](Call& c) {
-      backend->cross_entropy_backward(c.in(logits), targets, options, logs, factor, c.out(logits.shape()));
+      backend->run(
+          ops::CrossEntropyBackward{c.in(logits), targets, options, logs, factor, c.out(logits.shape())});
     });
   }
-  compare(*backend, "count_correct",
-          [&](Call& c) { backend->count_correct(c.in(logits), targets, c.result({}, DType::int64)); });
+  compare(*backend, "count_correct", [&](Call& c) {
+    backend->run(ops::CountCorrect{c.in(logits), targets, c.result({}, DType::int64)});
+  });
   const Tensor wanted = normal({1700, 45});
   compare(*backend, "squared_error", [&](Call& c) {
-    backend->squared_error(c.in(logits), c.in(wanted), c.result({2}, DType::float64));
+    backend->run(ops::SquaredError{c.in(logits), c.in(wanted), c.result({2}, DType::float64)});
   });
   compare(*backend, "squared_error_backward", [&](Call& c) {
-    backend->squared_error_backward(c.in(logits), c.in(wanted), factor, c.out(logits.shape()));
+    backend->run(ops::squared_error_backward(c.in(logits), c.in(wanted), factor, c.out(logits.shape())));
   });
 }
 
@@ -433,20 +467,20 @@ BOOST_FIXTURE_TEST_CASE(a_row_depends_neither_on_the_other_rows_nor_on_threads, 
   const Tensor x = normal({130, in}), weight = normal({out, in}), bias = draw.normal({out});
   Call c(*backend, DType::bfloat16);
   const Tensor half = c.in(x), w = c.in(weight), whole = c.out({130, out});
-  one_thread->linear(half, w, bias, whole);
+  one_thread->run(ops::Linear{half, w, bias, whole});
   for (const std::int64_t rows : {1, 7, 48, 64, 129}) {
     const Tensor y = c.out({rows, out});
-    backend->linear(half.rows(1, 1 + rows), w, bias, y);
+    backend->run(ops::Linear{half.rows(1, 1 + rows), w, bias, y});
     BOOST_TEST(same_bits(y, whole.rows(1, 1 + rows)), rows << " rows");
   }
   const Tensor images = normal({9, 16, 8, 8}), kernel = normal({24, 16, 3, 3});
   const int x_block = backend->preferred_channel_block(16, DType::bfloat16),
             y_block = backend->preferred_channel_block(24, DType::bfloat16);
   const Tensor k = c.in(kernel), all = c.out({9, 24, 8, 8}, y_block);
-  one_thread->convolution(c.in(images, x_block), k, {}, {1, 1, 1}, all);
+  one_thread->run(ops::Convolution{c.in(images, x_block), k, {}, {1, 1, 1}, all});
   for (const std::int64_t count : {1, 2, 5}) {
     const Tensor y = c.out({count, 24, 8, 8}, y_block);
-    backend->convolution(c.in(images.rows(0, count), x_block), k, {}, {1, 1, 1}, y);
+    backend->run(ops::Convolution{c.in(images.rows(0, count), x_block), k, {}, {1, 1, 1}, y});
     BOOST_TEST(std::memcmp(y.raw(), all.raw(), y.bytes()) == 0, count << " images");
   }
 }
@@ -456,24 +490,24 @@ BOOST_FIXTURE_TEST_CASE(sums_of_dense_layers_and_norms_do_not_depend_on_threads,
   Call c(*backend, DType::bfloat16);
   const Tensor x = c.in(normal({300, 96})), dy = c.in(normal({300, 160}));
   const Tensor dweight = c.result({160, 96}), alone = c.result({160, 96});
-  backend->linear_backward_weight(x, dy, dweight, false);
-  one_thread->linear_backward_weight(x, dy, alone, false);
+  backend->run(ops::LinearBackwardWeight{x, dy, dweight, false});
+  one_thread->run(ops::LinearBackwardWeight{x, dy, alone, false});
   BOOST_TEST(same_bits(dweight, alone));
 
   // Some slices for each thread.
   const Tensor images = c.in(normal({24, 8, 40, 40})), centre = draw.normal({8});
   const Tensor moments = c.result({2, 8}, DType::float64), moments_alone = c.result({2, 8}, DType::float64);
-  backend->channel_moments(images, centre, moments);
-  one_thread->channel_moments(images, centre, moments_alone);
+  backend->run(ops::ChannelMoments{images, centre, moments});
+  one_thread->run(ops::ChannelMoments{images, centre, moments_alone});
   BOOST_TEST(same_bits(moments, moments_alone));
 }
 
 BOOST_FIXTURE_TEST_CASE(nothing_in_nothing_out, Fixture) {
   Call c(*backend, DType::bfloat16);
   const Tensor none = c.out({0, 8}), dweight = c.result({4, 8});
-  backend->add(none, none, none);
-  backend->linear(none, c.in(normal({4, 8})), {}, c.out({0, 4}));
-  backend->linear_backward_weight(none, c.out({0, 4}), dweight, false);
+  backend->run(ops::add(none, none, none));
+  backend->run(ops::Linear{none, c.in(normal({4, 8})), {}, c.out({0, 4})});
+  backend->run(ops::LinearBackwardWeight{none, c.out({0, 4}), dweight, false});
   for (const float x : floats(dweight)) BOOST_TEST(x == 0);
 }
 

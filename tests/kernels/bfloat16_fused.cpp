@@ -1,14 +1,17 @@
 // In bf16 too a fused operation stores what the operations one by one would: a part of a model that is
 // computed again in the backward may take them apart.
 #include "kernels/reference.h"
+#include "lockstep/ops/batch_norm.h"
+#include "lockstep/ops/linear.h"
+#include "lockstep/ops/norm.h"
 
 namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(bfloat16_fused)
 
-using kernels::Activation;
 using kernels::Backend;
 using kernels::make_cpu_backend;
+using ops::Activation;
 
 struct Fixture {
   Draw draw{93};
@@ -25,23 +28,23 @@ struct Fixture {
 BOOST_FIXTURE_TEST_SUITE(bfloat16_fused, Fixture)
 
 BOOST_AUTO_TEST_CASE(a_dense_layer_with_its_activation) {
-  for (const Activation kind :
-       {Activation::relu, Activation::silu, Activation::gelu_erf, Activation::gelu_tanh}) {
+  for (const ops::Activation kind : {ops::Activation::relu, ops::Activation::silu, ops::Activation::gelu_erf,
+                                     ops::Activation::gelu_tanh}) {
     const std::int64_t rows = 1 + draw.below(200), in = 1 + draw.below(90), out = 1 + draw.below(90);
     const Tensor x = half({rows, in}), weight = half({out, in}), bias = draw.normal({out}),
                  dy = half({rows, out}), at = half({rows, in});
-    const Tensor before = kind == Activation::relu ? Tensor() : empty({rows, out}), y = empty({rows, out}),
-                 product = empty({rows, out}), wanted = empty({rows, out});
-    backend->linear_activation(kind, x, weight, bias, before, y);
-    backend->linear(x, weight, bias, product);
-    backend->activation(kind, product, wanted);
+    const Tensor before = kind == ops::Activation::relu ? Tensor() : empty({rows, out}),
+                 y = empty({rows, out}), product = empty({rows, out}), wanted = empty({rows, out});
+    backend->run(ops::LinearActivation{kind, x, weight, bias, before, y});
+    backend->run(ops::Linear{x, weight, bias, product});
+    backend->run(ops::Activate{kind, product, wanted});
     BOOST_TEST(same_bits(y, wanted));
     if (before) BOOST_TEST(same_bits(before, product));
 
     const Tensor dx = empty({rows, in}), upstream = empty({rows, in}), wanted_dx = empty({rows, in});
-    backend->linear_backward_input_activation(kind, dy, weight, at, dx);
-    backend->linear_backward_input(dy, weight, upstream);
-    backend->activation_backward(kind, at, upstream, wanted_dx);
+    backend->run(ops::LinearBackwardInputActivation{kind, dy, weight, at, dx});
+    backend->run(ops::LinearBackwardInput{dy, weight, upstream});
+    backend->run(ops::ActivateBackward{kind, at, upstream, wanted_dx});
     BOOST_TEST(same_bits(dx, wanted_dx));
   }
 }
@@ -53,11 +56,11 @@ BOOST_AUTO_TEST_CASE(a_sum_and_its_layer_norm) {
     const Tensor a = half(shape), b = half(shape), weight = draw.normal({width}), bias = draw.normal({width});
     const Tensor sum = empty(shape), y = empty(shape), mean = backend->empty({rows}),
                  inv_std = backend->empty({rows});
-    backend->add_layer_norm(a, b, weight, bias, 1e-5f, sum, y, mean, inv_std);
+    backend->run(ops::AddLayerNorm{a, b, weight, bias, 1e-5f, sum, y, mean, inv_std});
     const Tensor wanted_sum = empty(shape), wanted = empty(shape), wanted_mean = backend->empty({rows}),
                  wanted_inv_std = backend->empty({rows});
-    backend->add(a, b, wanted_sum);
-    backend->layer_norm(wanted_sum, weight, bias, 1e-5f, wanted, wanted_mean, wanted_inv_std);
+    backend->run(ops::add(a, b, wanted_sum));
+    backend->run(ops::LayerNorm{wanted_sum, weight, bias, 1e-5f, wanted, wanted_mean, wanted_inv_std});
     BOOST_TEST(same_bits(sum, wanted_sum));
     BOOST_TEST(same_bits(y, wanted));
     BOOST_TEST(same_bits(mean, wanted_mean));
@@ -72,16 +75,16 @@ BOOST_AUTO_TEST_CASE(what_a_relu_lets_through_to_batch_norm) {
                mean = draw.normal({channels}), inv_std = draw.normal({channels});
   for (const bool with_beside : {false, true}) {
     const Tensor gated = empty(shape), sums = backend->empty({2, channels}, DType::float64);
-    backend->batch_norm_gated_backward_sums(dy, with_beside ? beside : Tensor(), y, x, mean, inv_std, gated,
-                                            sums);
+    backend->run(ops::BatchNormGatedBackwardSums{dy, with_beside ? beside : Tensor(), y, x, mean, inv_std,
+                                                 gated, sums});
     Tensor given = dy;
     if (with_beside) {
       given = empty(shape);
-      backend->add(dy, beside, given);
+      backend->run(ops::add(dy, beside, given));
     }
     const Tensor wanted = empty(shape), wanted_sums = backend->empty({2, channels}, DType::float64);
-    backend->activation_backward(Activation::relu, y, given, wanted);
-    backend->batch_norm_backward_sums(wanted, x, mean, inv_std, wanted_sums);
+    backend->run(ops::ActivateBackward{ops::Activation::relu, y, given, wanted});
+    backend->run(ops::BatchNormBackwardSums{wanted, x, mean, inv_std, wanted_sums});
     BOOST_TEST(same_bits(gated, wanted));
     BOOST_TEST(same_bits(sums, wanted_sums));
   }

@@ -4,6 +4,7 @@
 #include "kernels/cpu/convolution_plan.h"
 #include "kernels/cpu/winograd.h"
 #include "kernels/images.h"
+#include "lockstep/ops/convolution.h"
 
 namespace lockstep::test {
 namespace {
@@ -11,7 +12,7 @@ BOOST_AUTO_TEST_SUITE(convolution)
 
 struct Problem {
   Images x, weight, y;  // weight: [O, C / groups, kh, kw]
-  kernels::Convolution geometry;
+  ops::ConvolutionGeometry geometry;
   int x_block = 1, y_block = 1;
 };
 
@@ -23,7 +24,7 @@ std::ostream& operator<<(std::ostream& out, const Problem& p) {
 
 Problem make_problem(Draws& draws, std::int64_t n, std::int64_t channels, std::int64_t height,
                      std::int64_t width, std::int64_t out_channels, std::int64_t kernel_height,
-                     std::int64_t kernel_width, kernels::Convolution geometry) {
+                     std::int64_t kernel_width, ops::ConvolutionGeometry geometry) {
   const std::int64_t stride = geometry.stride, padding = geometry.padding;
   return {draws.images(n, channels, height, width),
           draws.images(out_channels, channels / geometry.groups, kernel_height, kernel_width),
@@ -33,8 +34,8 @@ Problem make_problem(Draws& draws, std::int64_t n, std::int64_t channels, std::i
 }
 
 Problem random_problem(Draws& draws) {
-  kernels::Convolution geometry{static_cast<int>(draws.between(1, 3)), static_cast<int>(draws.between(0, 2)),
-                                draws.one_of({1, 1, 1, 2, 3, 8})};
+  ops::ConvolutionGeometry geometry{static_cast<int>(draws.between(1, 3)),
+                                    static_cast<int>(draws.between(0, 2)), draws.one_of({1, 1, 1, 2, 3, 8})};
   const std::int64_t group_in = draws.one_of<std::int64_t>({1, 1, 2, 3, 4, 5, 8, 10}),
                      group_out = draws.one_of<std::int64_t>({1, 1, 2, 4, 5, 8, 10, 17});
   const std::int64_t kernel_height = draws.one_of<std::int64_t>({1, 3, 3, 5, 2}),
@@ -101,18 +102,19 @@ void check_all_passes(kernels::Backend& backend, const Problem& p, const std::ve
   const Tensor weight = stored(backend, p.weight, 1), x = stored(backend, p.x, p.x_block),
                dy = stored(backend, p.y, p.y_block);
   const Tensor y = unwritten(backend, p.y.shape(), p.y_block);
-  backend.convolution(x, weight, bias.empty() ? Tensor() : stored(backend, bias, {p.y.c}), p.geometry, y);
+  backend.run(
+      ops::Convolution{x, weight, bias.empty() ? Tensor() : stored(backend, bias, {p.y.c}), p.geometry, y});
   check_close(loaded(y), expected_output(p, bias));
 
   const Tensor dx = unwritten(backend, p.x.shape(), p.x_block);
-  backend.convolution_backward_input(dy, weight, p.geometry, dx);
+  backend.run(ops::ConvolutionBackwardInput{dy, weight, p.geometry, dx});
   check_close(loaded(dx), expected_input_gradient(p));
 
   const Tensor dweight = unwritten(backend, p.weight.shape());
-  backend.convolution_backward_weight(x, dy, p.geometry, dweight, false);
+  backend.run(ops::ConvolutionBackwardWeight{x, dy, p.geometry, dweight, false});
   Images gradient = expected_weight_gradient(p);
   check_close(loaded(dweight), gradient);
-  backend.convolution_backward_weight(x, dy, p.geometry, dweight, true);
+  backend.run(ops::ConvolutionBackwardWeight{x, dy, p.geometry, dweight, true});
   for (double& value : gradient.values) value *= 2;
   check_close(loaded(dweight), gradient);
 }
@@ -224,9 +226,9 @@ BOOST_AUTO_TEST_CASE(winograd_has_the_same_bits_with_any_number_of_threads_and_i
       const Tensor out = unwritten(*backend, problem.y.shape(), block),
                    input_gradient = unwritten(*backend, problem.x.shape(), block),
                    weight_gradient = unwritten(*backend, problem.weight.shape());
-      backend->convolution(x, weight, {}, problem.geometry, out);
-      backend->convolution_backward_input(upstream, weight, problem.geometry, input_gradient);
-      backend->convolution_backward_weight(x, upstream, problem.geometry, weight_gradient, false);
+      backend->run(ops::Convolution{x, weight, {}, problem.geometry, out});
+      backend->run(ops::ConvolutionBackwardInput{upstream, weight, problem.geometry, input_gradient});
+      backend->run(ops::ConvolutionBackwardWeight{x, upstream, problem.geometry, weight_gradient, false});
       y.push_back(loaded(out).values);
       dx.push_back(loaded(input_gradient).values);
       dweight.push_back(loaded(weight_gradient).values);
@@ -268,14 +270,14 @@ BOOST_AUTO_TEST_CASE(an_image_does_not_depend_on_the_batch_it_is_in) {
                      dy = stored(*backend, problem.y, block);
         const Tensor y = unwritten(*backend, problem.y.shape(), block),
                      dx = unwritten(*backend, problem.x.shape(), block);
-        backend->convolution(x, weight, {}, problem.geometry, y);
-        backend->convolution_backward_input(dy, weight, problem.geometry, dx);
+        backend->run(ops::Convolution{x, weight, {}, problem.geometry, y});
+        backend->run(ops::ConvolutionBackwardInput{dy, weight, problem.geometry, dx});
         for (const auto& [begin, end] : {std::array{0, 1}, std::array{6, 7}, std::array{1, 4}}) {
           const Tensor y_part = backend->empty(y.rows(begin, end).shape(), DType::float32, block);
-          backend->convolution(x.rows(begin, end), weight, {}, problem.geometry, y_part);
+          backend->run(ops::Convolution{x.rows(begin, end), weight, {}, problem.geometry, y_part});
           BOOST_TEST(same_bits(y_part, y.rows(begin, end)), "output");
           const Tensor dx_part = backend->empty(dx.rows(begin, end).shape(), DType::float32, block);
-          backend->convolution_backward_input(dy.rows(begin, end), weight, problem.geometry, dx_part);
+          backend->run(ops::ConvolutionBackwardInput{dy.rows(begin, end), weight, problem.geometry, dx_part});
           BOOST_TEST(same_bits(dx_part, dx.rows(begin, end)), "input gradient");
         }
       }
@@ -291,8 +293,9 @@ BOOST_AUTO_TEST_CASE(a_repeated_call_gives_the_same_bits) {
     const auto backend = kernels::make_cpu_backend(2);
     for (int repeat = 0; repeat < 3; ++repeat) {
       gradients.push_back(unwritten(*backend, problem.weight.shape()));
-      backend->convolution_backward_weight(stored(*backend, problem.x, 8), stored(*backend, problem.y, 8),
-                                           problem.geometry, gradients.back(), false);
+      backend->run(ops::ConvolutionBackwardWeight{stored(*backend, problem.x, 8),
+                                                  stored(*backend, problem.y, 8), problem.geometry,
+                                                  gradients.back(), false});
     }
     BOOST_TEST(same_bits(gradients[0], gradients[1]));
     BOOST_TEST(same_bits(gradients[0], gradients[2]));
@@ -352,7 +355,7 @@ BOOST_AUTO_TEST_CASE(channel_sums_add_over_batch_and_places) {
         expected[static_cast<std::size_t>(c)] += dy.at(i, c, h, w);
       });
       BOOST_TEST_CONTEXT(to_string(dy.shape()) << " in blocks of " << block) {
-        backend->channel_sums(stored(*backend, dy, block), dbias, true);
+        backend->run(ops::ChannelSums{stored(*backend, dy, block), dbias, true});
         check_close(plain_values(dbias), expected);
       }
     }
@@ -363,19 +366,19 @@ BOOST_AUTO_TEST_CASE(shapes_that_do_not_fit_are_refused) {
   const auto backend = kernels::make_cpu_backend();
   const auto empty = [&](Shape shape) { return backend->empty(shape, DType::float32, 1); };
   const Tensor x = empty({2, 4, 5, 5}), weight = empty({6, 4, 3, 3}), y = empty({2, 6, 3, 3});
-  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {1, 1, 1}, y), UsageError);
-  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {1, 0, 2}, y), UsageError);
-  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {0, 0, 1}, y), UsageError);
-  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {1, -1, 1}, y), UsageError);
-  BOOST_CHECK_THROW(backend->convolution(x, weight, {}, {1, 0, 0}, y), UsageError);
-  BOOST_CHECK_THROW(backend->convolution(x, weight, empty({5}), {1, 0, 1}, y), UsageError);
-  BOOST_CHECK_THROW(backend->convolution(x, empty({6, 4, 7, 7}), {}, {1, 0, 1}, y), UsageError);
-  BOOST_CHECK_THROW(backend->convolution(empty({2, 5, 5}), weight, {}, {1, 0, 1}, y), UsageError);
-  BOOST_CHECK_THROW(backend->convolution(x, empty({6, 3, 3, 3}), {}, {1, 0, 1}, y), UsageError);
-  BOOST_CHECK_THROW(backend->convolution_backward_input(x, weight, {1, 0, 1}, y), UsageError);
-  BOOST_CHECK_THROW(backend->convolution_backward_weight(x, x, {1, 0, 1}, weight, false), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::Convolution{x, weight, {}, {1, 1, 1}, y}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::Convolution{x, weight, {}, {1, 0, 2}, y}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::Convolution{x, weight, {}, {0, 0, 1}, y}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::Convolution{x, weight, {}, {1, -1, 1}, y}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::Convolution{x, weight, {}, {1, 0, 0}, y}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::Convolution{x, weight, empty({5}), {1, 0, 1}, y}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::Convolution{x, empty({6, 4, 7, 7}), {}, {1, 0, 1}, y}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::Convolution{empty({2, 5, 5}), weight, {}, {1, 0, 1}, y}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::Convolution{x, empty({6, 3, 3, 3}), {}, {1, 0, 1}, y}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::ConvolutionBackwardInput{x, weight, {1, 0, 1}, y}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::ConvolutionBackwardWeight{x, x, {1, 0, 1}, weight, false}), UsageError);
   const Tensor wide = backend->empty({2, 4, 5, 5}, DType::float64, 1);
-  BOOST_CHECK_THROW(backend->convolution(wide, weight, {}, {1, 0, 1}, y), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::Convolution{wide, weight, {}, {1, 0, 1}, y}), UsageError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

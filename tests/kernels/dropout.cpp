@@ -1,5 +1,6 @@
 // Dropout: what each element becomes, in any layout and on any number of threads.
 #include "kernels/reference.h"
+#include "lockstep/ops/elementwise.h"
 
 namespace lockstep::test {
 namespace {
@@ -16,7 +17,7 @@ BOOST_AUTO_TEST_CASE(each_element_follows_its_own_draw) {
     const auto backend = make_cpu_backend(threads);
     for (const std::int64_t count : {0, 1, 3, 255, 256, 257, 20003}) {
       const Tensor x = draw.normal({count}), y = Tensor::empty({count});
-      backend->dropout(x, 0.3f, key, y);
+      backend->run(ops::Dropout{x, 0.3f, key, y});
       for (std::int64_t i = 0; i < count; ++i) {
         const bool kept = random.uniform(static_cast<std::uint64_t>(i)) >= 0.3f;
         BOOST_REQUIRE(y.data<float>()[i] == (kept ? x.data<float>()[i] * (1.0f / (1.0f - 0.3f)) : 0.0f));
@@ -40,8 +41,8 @@ BOOST_AUTO_TEST_CASE(a_blocked_layout_draws_by_logical_number) {
     blocked.data<float>()[place_of(i / (channels * places), i / places % channels, i % places)] =
         plain.data<float>()[i];
   }
-  backend->dropout(plain, 0.5f, key, plain_y);
-  backend->dropout(blocked, 0.5f, key, blocked_y);
+  backend->run(ops::Dropout{plain, 0.5f, key, plain_y});
+  backend->run(ops::Dropout{blocked, 0.5f, key, blocked_y});
   double sum = 0;
   for (int i = 0; i < plain.numel(); ++i) {
     const float value =
@@ -58,9 +59,10 @@ BOOST_AUTO_TEST_CASE(p_of_zero_keeps_everything_and_p_of_one_is_refused) {
   Draw draw(43);
   const auto backend = make_cpu_backend();
   const Tensor x = draw.normal({100}), y = Tensor::empty({100});
-  backend->dropout(x, 0, key, y);
+  backend->run(ops::Dropout{x, 0, key, y});
   BOOST_TEST(same_bits(x, y));
-  for (const float p : {1.0f, -0.1f, NAN}) BOOST_CHECK_THROW(backend->dropout(x, p, key, y), UsageError);
+  for (const float p : {1.0f, -0.1f, NAN})
+    BOOST_CHECK_THROW(backend->run(ops::Dropout{x, p, key, y}), UsageError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,4 +1,5 @@
 // Fills, copies, sums, multiples, and rows.
+#include "lockstep/ops/elementwise.h"
 #include "kernels/reference.h"
 
 namespace lockstep::test {
@@ -13,13 +14,13 @@ BOOST_AUTO_TEST_CASE(add_and_scale_are_exact_and_may_work_in_place) {
     const auto backend = make_cpu_backend(threads);
     for (const std::int64_t count : {0, 1, 7, 33, 70001}) {
       const Tensor a = draw.normal({count}), b = draw.normal({count}), y = Tensor::empty({count});
-      backend->add(a, b, y);
+      backend->run(ops::add(a, b, y));
       for (std::int64_t i = 0; i < count; ++i)
         BOOST_REQUIRE(y.data<float>()[i] == a.data<float>()[i] + b.data<float>()[i]);
       const Tensor in_place = copy_of(a);
-      backend->add(in_place, b, in_place);
+      backend->run(ops::add(in_place, b, in_place));
       BOOST_TEST(same_bits(in_place, y));
-      backend->scale(a, -0.3f, y);
+      backend->run(ops::scale(a, -0.3f, y));
       for (std::int64_t i = 0; i < count; ++i)
         BOOST_REQUIRE(y.data<float>()[i] == -0.3f * a.data<float>()[i]);
     }
@@ -34,7 +35,7 @@ BOOST_AUTO_TEST_CASE(add_rows_and_sum_rows_are_each_others_gradient) {
          {std::pair<int, int>{0, 3}, {1, 1}, {5, 300}, {1025, 7}, {8, 5000}, {3, 0}}) {
       const Tensor x = draw.normal({rows, width}), row = draw.normal({width}),
                    y = Tensor::empty({rows, width});
-      backend->add_rows(x, row, y);
+      backend->run(ops::add_rows(x, row, y));
       std::vector<double> sums(static_cast<std::size_t>(width));
       for (int r = 0; r < rows; ++r) {
         for (int i = 0; i < width; ++i) {
@@ -44,9 +45,9 @@ BOOST_AUTO_TEST_CASE(add_rows_and_sum_rows_are_each_others_gradient) {
         }
       }
       const Tensor total = Tensor::empty({width});
-      backend->sum_rows(x, total, false);
+      backend->run(ops::SumRows{x, total, false});
       check_close(total, sums, "sum_rows");
-      backend->sum_rows(x, total, true);
+      backend->run(ops::SumRows{x, total, true});
       for (double& sum : sums) sum *= 2;
       check_close(total, sums, "sum_rows accumulated");
     }
@@ -57,15 +58,15 @@ BOOST_AUTO_TEST_CASE(sum_rows_of_many_equal_rows_keeps_its_accuracy) {
   const auto backend = make_cpu_backend();
   const Tensor x = Tensor::empty({100000, 3}), total = Tensor::empty({3});
   backend->fill(x, 0.1f);
-  backend->sum_rows(x, total, false);
+  backend->run(ops::SumRows{x, total, false});
   for (const float sum : floats(total)) BOOST_TEST(std::abs(sum - 100000 * static_cast<double>(0.1f)) < 0.05);
 }
 
 BOOST_AUTO_TEST_CASE(sum_rows_does_not_depend_on_threads) {
   Draw draw(33);
   const Tensor x = draw.normal({300, 1000}), one = Tensor::empty({1000}), three = Tensor::empty({1000});
-  make_cpu_backend(1)->sum_rows(x, one, false);
-  make_cpu_backend(3)->sum_rows(x, three, false);
+  make_cpu_backend(1)->run(ops::SumRows{x, one, false});
+  make_cpu_backend(3)->run(ops::SumRows{x, three, false});
   BOOST_TEST(same_bits(one, three));
 }
 

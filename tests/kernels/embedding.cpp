@@ -1,4 +1,5 @@
 // Embedding rows and their gradients.
+#include "lockstep/ops/embedding.h"
 #include "kernels/reference.h"
 
 namespace lockstep::test {
@@ -15,7 +16,7 @@ BOOST_AUTO_TEST_CASE(rows_are_copied_and_gradients_summed_in_order) {
       const Tensor index = draw.indices({uses}, rows), table = draw.normal({rows, width}),
                    dy = draw.normal({uses, width});
       const Tensor y = Tensor::empty({uses, width}), gradient = Tensor::empty({rows, width});
-      backend->embedding(index, table, y);
+      backend->run(ops::Embedding{index, table, y});
       std::vector<float> expected(static_cast<std::size_t>(rows * width));
       for (int i = 0; i < uses; ++i) {
         const std::int64_t row = index.data<std::int64_t>()[i];
@@ -25,10 +26,10 @@ BOOST_AUTO_TEST_CASE(rows_are_copied_and_gradients_summed_in_order) {
         }
       }
       backend->fill(gradient, NAN);
-      backend->embedding_backward(dy, index, gradient, false);
+      backend->run(ops::EmbeddingBackward{dy, index, gradient, false});
       for (std::size_t i = 0; i < expected.size(); ++i)
         BOOST_REQUIRE(gradient.data<float>()[i] == expected[i]);
-      backend->embedding_backward(dy, index, gradient, true);
+      backend->run(ops::EmbeddingBackward{dy, index, gradient, true});
       check_close(
           gradient,
           [&] {
@@ -50,8 +51,8 @@ BOOST_AUTO_TEST_CASE(an_index_outside_the_table_is_named) {
     const auto names_it = [bad](const DataError& error) {
       return std::string(error.what()).find(std::to_string(bad)) != std::string::npos;
     };
-    BOOST_CHECK_EXCEPTION(backend->embedding(index, table, y), DataError, names_it);
-    BOOST_CHECK_EXCEPTION(backend->embedding_backward(y, index, table, false), DataError, names_it);
+    BOOST_CHECK_EXCEPTION(backend->run(ops::Embedding{index, table, y}), DataError, names_it);
+    BOOST_CHECK_EXCEPTION(backend->run(ops::EmbeddingBackward{y, index, table, false}), DataError, names_it);
   }
 }
 

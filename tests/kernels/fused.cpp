@@ -2,6 +2,9 @@
 #include <cstring>
 
 #include "kernels/images.h"
+#include "lockstep/ops/batch_norm.h"
+#include "lockstep/ops/linear.h"
+#include "lockstep/ops/norm.h"
 
 namespace lockstep::test {
 namespace {
@@ -41,9 +44,9 @@ struct Normalised {
   /// y, and what the ReLU was applied to.
   Tensor relu_of_norm(const Tensor& added) const {
     const Tensor y = empty();
-    backend->batch_norm(x, mean, inv_std, weight, bias, y);
-    if (added) backend->add(y, added, y);
-    backend->activation(kernels::Activation::relu, y, y);
+    backend->run(ops::BatchNorm{x, mean, inv_std, weight, bias, y});
+    if (added) backend->run(ops::add(y, added, y));
+    backend->run(ops::Activate{ops::Activation::relu, y, y});
     return y;
   }
 
@@ -70,7 +73,7 @@ BOOST_AUTO_TEST_CASE(batch_norm_relu_is_batch_norm_then_the_sum_then_relu) {
   for_random_norms([](const Normalised& p) {
     for (const Tensor& shortcut : {Tensor(), p.shortcut}) {
       const Tensor y = p.empty();
-      p.backend->batch_norm_relu(p.x, p.mean, p.inv_std, p.weight, p.bias, shortcut, y);
+      p.backend->run(ops::BatchNormRelu{p.x, p.mean, p.inv_std, p.weight, p.bias, shortcut, y});
       check_same_bits(y, p.relu_of_norm(shortcut), "y");
     }
   });
@@ -81,7 +84,7 @@ BOOST_AUTO_TEST_CASE(batch_norm_relu_keeps_a_nan) {
   const Tensor x = backend->empty({1, 1}), one = backend->empty({1}), y = backend->empty({1, 1});
   backend->fill(x, std::numeric_limits<double>::quiet_NaN());
   backend->fill(one, 1);
-  backend->batch_norm_relu(x, one, one, one, one, {}, y);
+  backend->run(ops::BatchNormRelu{x, one, one, one, one, {}, y});
   BOOST_TEST(std::isnan(*y.data<float>()));
 }
 
@@ -90,15 +93,17 @@ BOOST_AUTO_TEST_CASE(batch_norm_relu_backward_is_that_of_relu_then_that_of_batch
     kernels::Backend& on = *p.backend;
     const Tensor y = p.relu_of_norm({}), gradient = p.empty(), count = on.empty({}, DType::float64);
     on.fill(count, 77);
-    on.activation_backward(kernels::Activation::relu, y, p.dy, gradient);
+    on.run(ops::ActivateBackward{ops::Activation::relu, y, p.dy, gradient});
     const Tensor apart = p.sums(), fused = p.sums();
-    on.batch_norm_backward_sums(gradient, p.x, p.mean, p.inv_std, apart);
-    on.batch_norm_relu_backward_sums(p.dy, p.x, p.mean, p.inv_std, p.weight, p.bias, fused);
+    on.run(ops::BatchNormBackwardSums{gradient, p.x, p.mean, p.inv_std, apart});
+    on.run(ops::BatchNormReluBackwardSums{p.dy, p.x, p.mean, p.inv_std, p.weight, p.bias, fused});
     check_same_bits<double>(fused, apart, "sums");
     for (const Tensor& counted : {Tensor(), count}) {
       const Tensor dx_apart = p.empty(), dx = p.empty();
-      on.batch_norm_backward_input(gradient, p.x, p.mean, p.inv_std, p.weight, apart, counted, dx_apart);
-      on.batch_norm_relu_backward_input(p.dy, p.x, p.mean, p.inv_std, p.weight, p.bias, apart, counted, dx);
+      on.run(
+          ops::BatchNormBackwardInput{gradient, p.x, p.mean, p.inv_std, p.weight, apart, counted, dx_apart});
+      on.run(ops::BatchNormReluBackwardInput{p.dy, p.x, p.mean, p.inv_std, p.weight, p.bias, apart, counted,
+                                             dx});
       check_same_bits(dx, dx_apart, "dx");
     }
   });
@@ -111,10 +116,10 @@ BOOST_AUTO_TEST_CASE(gated_backward_sums_are_those_of_the_gradients_sum_behind_t
     for (const Tensor& beside : {Tensor(), p.beside}) {
       const Tensor upstream = p.empty(), gated_apart = p.empty(), gated = p.empty(), apart = p.sums(),
                    fused = p.sums();
-      beside ? on.add(p.dy, beside, upstream) : on.copy(p.dy, upstream);
-      on.activation_backward(kernels::Activation::relu, y, upstream, gated_apart);
-      on.batch_norm_backward_sums(gated_apart, p.x, p.mean, p.inv_std, apart);
-      on.batch_norm_gated_backward_sums(p.dy, beside, y, p.x, p.mean, p.inv_std, gated, fused);
+      beside ? on.run(ops::add(p.dy, beside, upstream)) : on.copy(p.dy, upstream);
+      on.run(ops::ActivateBackward{ops::Activation::relu, y, upstream, gated_apart});
+      on.run(ops::BatchNormBackwardSums{gated_apart, p.x, p.mean, p.inv_std, apart});
+      on.run(ops::BatchNormGatedBackwardSums{p.dy, beside, y, p.x, p.mean, p.inv_std, gated, fused});
       check_same_bits(gated, gated_apart, "gated");
       check_same_bits<double>(fused, apart, "sums");
     }
@@ -139,9 +144,9 @@ BOOST_AUTO_TEST_CASE(a_layer_norm_of_a_sum_is_the_sum_then_the_layer_norm) {
         if (width == 0)
           for (const Tensor* const tensor : {&mean, &inv_std, &mean_f, &inv_std_f})
             backend->fill(*tensor, 0);  // of nothing, and left alone
-        backend->add(a, b, sum);
-        backend->layer_norm(sum, weight, bias, 1e-5f, y, mean, inv_std);
-        backend->add_layer_norm(a, b, weight, bias, 1e-5f, sum_f, y_f, mean_f, inv_std_f);
+        backend->run(ops::add(a, b, sum));
+        backend->run(ops::LayerNorm{sum, weight, bias, 1e-5f, y, mean, inv_std});
+        backend->run(ops::AddLayerNorm{a, b, weight, bias, 1e-5f, sum_f, y_f, mean_f, inv_std_f});
         check_same_bits(sum_f, sum, "sum");
         check_same_bits(y_f, y, "y");
         check_same_bits(mean_f, mean, "mean");
@@ -151,9 +156,10 @@ BOOST_AUTO_TEST_CASE(a_layer_norm_of_a_sum_is_the_sum_then_the_layer_norm) {
                      dbias = draw({width}), dweight_f = empty({width}), dbias_f = empty({width});
         backend->copy(dweight, dweight_f);
         backend->copy(dbias, dbias_f);
-        backend->layer_norm_backward(dy, sum, weight, mean, inv_std, {}, own, dweight, dbias, true);
-        backend->add(beside, own, total);
-        backend->layer_norm_backward(dy, sum, weight, mean, inv_std, beside, fused, dweight_f, dbias_f, true);
+        backend->run(ops::LayerNormBackward{dy, sum, weight, mean, inv_std, {}, own, dweight, dbias, true});
+        backend->run(ops::add(beside, own, total));
+        backend->run(
+            ops::LayerNormBackward{dy, sum, weight, mean, inv_std, beside, fused, dweight_f, dbias_f, true});
         check_same_bits(fused, total, "dx");
         check_same_bits(dweight_f, dweight, "dweight");
         check_same_bits(dbias_f, dbias, "dbias");
@@ -163,14 +169,14 @@ BOOST_AUTO_TEST_CASE(a_layer_norm_of_a_sum_is_the_sum_then_the_layer_norm) {
 }
 
 BOOST_AUTO_TEST_CASE(a_layer_and_its_activation_are_the_layer_then_the_activation) {
-  using kernels::Activation;
+  using ops::Activation;
   Draws draws;
   SEEDED {
     for (int round = 0; round < 60; ++round) {
       const auto backend = kernels::make_cpu_backend(draws.one_of({1, 3}));
       const std::int64_t rows = draws.between(0, 130), in = draws.between(0, 40), out = draws.between(0, 300);
-      const auto kind =
-          draws.one_of({Activation::relu, Activation::silu, Activation::gelu_erf, Activation::gelu_tanh});
+      const auto kind = draws.one_of({ops::Activation::relu, ops::Activation::silu, ops::Activation::gelu_erf,
+                                      ops::Activation::gelu_tanh});
       const bool has_bias = draws.between(0, 3) > 0, keeps = draws.between(0, 1) > 0;
       BOOST_TEST_CONTEXT(rows << " x " << in << " -> " << out) {
         const auto draw = [&](const Shape& s) { return stored(*backend, draws.normals(s.numel()), s); };
@@ -179,16 +185,16 @@ BOOST_AUTO_TEST_CASE(a_layer_and_its_activation_are_the_layer_then_the_activatio
                      bias = has_bias ? draw({out}) : Tensor();
         const Tensor before = empty({rows, out}), y = empty({rows, out}), before_f = empty({rows, out}),
                      y_f = empty({rows, out});
-        backend->linear(x, weight, bias, before);
-        backend->activation(kind, before, y);
-        backend->linear_activation(kind, x, weight, bias, keeps ? before_f : Tensor(), y_f);
+        backend->run(ops::Linear{x, weight, bias, before});
+        backend->run(ops::Activate{kind, before, y});
+        backend->run(ops::LinearActivation{kind, x, weight, bias, keeps ? before_f : Tensor(), y_f});
         if (keeps) check_same_bits(before_f, before, "before");
         check_same_bits(y_f, y, "y");
 
         const Tensor product = empty({rows, in}), dx = empty({rows, in}), dx_f = empty({rows, in});
-        backend->linear_backward_input(dy, weight, product);
-        backend->activation_backward(kind, x, product, dx);
-        backend->linear_backward_input_activation(kind, dy, weight, x, dx_f);
+        backend->run(ops::LinearBackwardInput{dy, weight, product});
+        backend->run(ops::ActivateBackward{kind, x, product, dx});
+        backend->run(ops::LinearBackwardInputActivation{kind, dy, weight, x, dx_f});
         check_same_bits(dx_f, dx, "dx");
 
         const Tensor dweight = draw({out, in}), dbias = draw({out}), dweight_f = empty({out, in}),
@@ -196,9 +202,9 @@ BOOST_AUTO_TEST_CASE(a_layer_and_its_activation_are_the_layer_then_the_activatio
         backend->copy(dweight, dweight_f);
         backend->copy(dbias, dbias_f);
         for (const bool accumulate : {true, false}) {
-          backend->linear_backward_weight(x, dy, dweight, accumulate);
-          backend->sum_rows(dy, dbias, accumulate);
-          backend->linear_backward_weight_bias(x, dy, dweight_f, dbias_f, accumulate);
+          backend->run(ops::LinearBackwardWeight{x, dy, dweight, accumulate});
+          backend->run(ops::SumRows{dy, dbias, accumulate});
+          backend->run(ops::LinearBackwardWeightBias{x, dy, dweight_f, dbias_f, accumulate});
           check_same_bits(dweight_f, dweight, "dweight");
           check_same_bits(dbias_f, dbias, "dbias");
         }

@@ -1,5 +1,6 @@
 // Group norm and its gradients against double precision.
 #include "kernels/reference.h"
+#include "lockstep/ops/norm.h"
 
 namespace lockstep::test {
 namespace {
@@ -25,9 +26,9 @@ Results compute(int threads, int groups, const Tensor& x, const Tensor& w, const
                 const Tensor& dy) {
   Results out(x, groups);
   const auto backend = make_cpu_backend(threads);
-  backend->group_norm(x, groups, w, b, eps, out.y, out.mean, out.inv_std);
-  backend->group_norm_backward(dy, x, groups, w, out.mean, out.inv_std, out.dx, out.dweight, out.dbias,
-                               false);
+  backend->run(ops::GroupNorm{x, groups, w, b, eps, out.y, out.mean, out.inv_std});
+  backend->run(
+      ops::GroupNormBackward{dy, x, groups, w, out.mean, out.inv_std, out.dx, out.dweight, out.dbias, false});
   return out;
 }
 
@@ -101,7 +102,7 @@ BOOST_AUTO_TEST_CASE(does_not_depend_on_threads) {
 BOOST_AUTO_TEST_CASE(groups_must_divide_the_channels) {
   const auto backend = make_cpu_backend();
   const Tensor x = Tensor::zeros({1, 6, 2, 2}), six = Tensor::zeros({6}), four = Tensor::zeros({1, 4});
-  BOOST_CHECK_THROW(backend->group_norm(x, 4, six, six, eps, x, four, four), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::GroupNorm{x, 4, six, six, eps, x, four, four}), UsageError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,5 +1,6 @@
 // Channel blocks and the way of images into them.
 #include "kernels/images.h"
+#include "lockstep/ops/elementwise.h"
 
 namespace lockstep::test {
 namespace {
@@ -17,10 +18,10 @@ BOOST_AUTO_TEST_CASE(to_layout_places_every_element_and_comes_back) {
                          << " from blocks of " << from_block << " to " << to_block) {
         const Tensor from = stored(*backend, images, from_block);
         const Tensor to = unwritten(*backend, images.shape(), to_block);
-        backend->to_layout(from, to);
+        backend->run(ops::ToLayout{from, to});
         BOOST_TEST(loaded(to).values == images.values);
         const Tensor back = unwritten(*backend, images.shape(), from_block);
-        backend->to_layout(to, back);
+        backend->run(ops::ToLayout{to, back});
         BOOST_TEST(loaded(back).values == images.values);
       }
     }
@@ -33,9 +34,9 @@ BOOST_AUTO_TEST_CASE(to_layout_copies_plain_tensors_of_any_rank) {
   SEEDED {
     const std::vector<double> values = draws.normals(12);
     const Tensor to = unwritten(*backend, {3, 4});
-    backend->to_layout(stored(*backend, values, {3, 4}), to);
+    backend->run(ops::ToLayout{stored(*backend, values, {3, 4}), to});
     BOOST_TEST(plain_values(to) == values);
-    BOOST_CHECK_THROW(backend->to_layout(to, unwritten(*backend, {4, 3})), UsageError);
+    BOOST_CHECK_THROW(backend->run(ops::ToLayout{to, unwritten(*backend, {4, 3})}), UsageError);
   }
 }
 
@@ -58,15 +59,15 @@ BOOST_AUTO_TEST_CASE(images_are_normalised_per_channel_in_any_layout) {
         expected.at(n, c, h, w) = pixels.at(n, c, h, w) * scale[channel] + shift[channel];
       });
       const Tensor y = unwritten(*backend, pixels.shape(), block);
-      backend->normalize_images(x, stored(*backend, scale, {pixels.c}), stored(*backend, shift, {pixels.c}),
-                                y);
+      backend->run(ops::NormalizeImages{x, stored(*backend, scale, {pixels.c}),
+                                        stored(*backend, shift, {pixels.c}), y});
       check_close(loaded(y), expected);
     }
     const Tensor x = backend->empty({1, 3, 2, 2}, DType::uint8, 1), y = unwritten(*backend, {1, 3, 2, 2});
     const Tensor three = unwritten(*backend, {3}), two = unwritten(*backend, {2});
-    BOOST_CHECK_THROW(backend->normalize_images(x, two, three, y), UsageError);
-    BOOST_CHECK_THROW(backend->normalize_images(y, three, three, y), UsageError);
-    BOOST_CHECK_THROW(backend->normalize_images(x, three, three, unwritten(*backend, {1, 3, 2, 3})),
+    BOOST_CHECK_THROW(backend->run(ops::NormalizeImages{x, two, three, y}), UsageError);
+    BOOST_CHECK_THROW(backend->run(ops::NormalizeImages{y, three, three, y}), UsageError);
+    BOOST_CHECK_THROW(backend->run(ops::NormalizeImages{x, three, three, unwritten(*backend, {1, 3, 2, 3})}),
                       UsageError);
   }
 }

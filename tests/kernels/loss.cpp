@@ -1,27 +1,29 @@
 // Losses and their gradients against double precision.
+#include "lockstep/ops/loss.h"
 #include "kernels/reference.h"
+#include "lockstep/ops/elementwise.h"
 
 namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(loss)
 
-using kernels::CrossEntropy;
 using kernels::make_cpu_backend;
-using kernels::WeightedSum;
+using ops::CrossEntropyOptions;
+using ops::WeightedSum;
 
 /// What a loss wrote.
-WeightedSum read(const Tensor& total) { return {total.data<double>()[0], total.data<double>()[1]}; }
+ops::WeightedSum read(const Tensor& total) { return {total.data<double>()[0], total.data<double>()[1]}; }
 
-WeightedSum cross_entropy(kernels::Backend& backend, const Tensor& logits, const Tensor& targets,
-                          const CrossEntropy& options, const Tensor& logs) {
+ops::WeightedSum cross_entropy(kernels::Backend& backend, const Tensor& logits, const Tensor& targets,
+                               const ops::CrossEntropyOptions& options, const Tensor& logs) {
   const Tensor total = Tensor::empty({2}, DType::float64);
-  backend.cross_entropy(logits, targets, options, logs, total);
+  backend.run(ops::CrossEntropy{logits, targets, options, logs, total});
   return read(total);
 }
 
 std::int64_t count_correct(kernels::Backend& backend, const Tensor& logits, const Tensor& targets) {
   const Tensor count = Tensor::empty({}, DType::int64);
-  backend.count_correct(logits, targets, count);
+  backend.run(ops::CountCorrect{logits, targets, count});
   return *count.data<std::int64_t>();
 }
 
@@ -36,7 +38,8 @@ struct Reference {
   std::vector<double> gradient;
 };
 
-Reference reference(const Tensor& logits, const Tensor& targets, const CrossEntropy& options, double factor) {
+Reference reference(const Tensor& logits, const Tensor& targets, const ops::CrossEntropyOptions& options,
+                    double factor) {
   Reference out;
   const std::int64_t rows = logits.size(0), classes = logits.size(1);
   const double s = options.label_smoothing;
@@ -64,18 +67,18 @@ BOOST_AUTO_TEST_CASE(cross_entropy_equals_double_precision) {
     const auto backend = make_cpu_backend(threads);
     for (const auto& [rows, classes] : {std::pair<int, int>{0, 3}, {1, 1}, {5, 10}, {300, 33}, {7, 1500}}) {
       for (const float smoothing : {0.0f, 0.1f}) {
-        const CrossEntropy options{.label_smoothing = smoothing, .ignore_index = -100};
+        const ops::CrossEntropyOptions options{.label_smoothing = smoothing, .ignore_index = -100};
         const Tensor logits = draw.normal({rows, classes}, 4), targets = draw.indices({rows}, classes);
         for (int r = 0; r < rows; r += 4)
           targets.data<std::int64_t>()[r] = r % 8 ? -100 : targets.data<std::int64_t>()[r];
         const Reference expected = reference(logits, targets, options, 0.37);
         const Tensor logs = Tensor::empty({rows}), gradient = Tensor::empty(logits.shape());
-        const WeightedSum loss = cross_entropy(*backend, logits, targets, options, logs);
+        const ops::WeightedSum loss = cross_entropy(*backend, logits, targets, options, logs);
         BOOST_TEST(std::abs(loss.sum - expected.sum) <= 1e-6 * std::max(1.0, expected.sum));
         BOOST_TEST(loss.weight == expected.weight);
-        backend->cross_entropy_backward(logits, targets, options, logs, factor(0.37f), gradient);
+        backend->run(ops::CrossEntropyBackward{logits, targets, options, logs, factor(0.37f), gradient});
         check_close(gradient, expected.gradient, "dlogits");
-        backend->cross_entropy_backward(logits, targets, options, logs, factor(0.37f), logits);
+        backend->run(ops::CrossEntropyBackward{logits, targets, options, logs, factor(0.37f), logits});
         BOOST_TEST(same_bits(logits, gradient));  // in place
       }
     }
@@ -114,7 +117,7 @@ BOOST_AUTO_TEST_CASE(a_target_that_is_no_class_is_named_with_its_row) {
     return text.find("target 3") != std::string::npos && text.find("row 2") != std::string::npos;
   };
   BOOST_CHECK_EXCEPTION(cross_entropy(*backend, logits, targets, {}, logs), DataError, names_it);
-  BOOST_CHECK_EXCEPTION(backend->cross_entropy_backward(logits, targets, {}, logs, factor(1), logits),
+  BOOST_CHECK_EXCEPTION(backend->run(ops::CrossEntropyBackward{logits, targets, {}, logs, factor(1), logits}),
                         DataError, names_it);
   BOOST_CHECK_NO_THROW(
       cross_entropy(*backend, logits, targets, {.label_smoothing = 0, .ignore_index = 3}, logs));
@@ -146,11 +149,11 @@ BOOST_AUTO_TEST_CASE(squared_error_equals_double_precision) {
       gradient.push_back(0.3 * 2 * off);
     }
     const Tensor total = Tensor::empty({2}, DType::float64);
-    backend->squared_error(x, target, total);
-    const WeightedSum loss = read(total);
+    backend->run(ops::SquaredError{x, target, total});
+    const ops::WeightedSum loss = read(total);
     BOOST_TEST(std::abs(loss.sum - sum) <= 1e-12 * std::max(1.0, sum));
     BOOST_TEST(loss.weight == static_cast<double>(count));
-    backend->squared_error_backward(x, target, factor(0.3f), dx);
+    backend->run(ops::squared_error_backward(x, target, factor(0.3f), dx));
     check_close(dx, gradient, "dx");
   }
 }

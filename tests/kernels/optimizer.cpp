@@ -1,17 +1,20 @@
 // Optimizer steps against PyTorch's formulas in double, and cuts of ranges.
 #include "kernels/reference.h"
+#include "lockstep/ops/update.h"
 
 namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(optimizer)
 
-using kernels::AdamWStep;
-using kernels::EmaTarget;
 using kernels::make_cpu_backend;
-using kernels::SgdStep;
 
-void adamw(kernels::Backend& backend, const kernels::AdamWUpdate& update) { backend.adamw({&update, 1}); }
-void sgd(kernels::Backend& backend, const kernels::SgdUpdate& update) { backend.sgd({&update, 1}); }
+/// Of one parameter.
+template <class Rule>
+void update(kernels::Backend& backend, const Rule& rule, const Tensor& value, const Tensor& gradient,
+            const std::array<Tensor, Rule::states>& state, std::span<const ops::EmaTarget> ema = {}) {
+  const ops::ParameterUpdate<Rule> one{rule, value, gradient, state, ema};
+  backend.run(ops::Update<Rule>{{&one, 1}});
+}
 
 std::vector<double> doubles(const Tensor& tensor) { return {floats(tensor).begin(), floats(tensor).end()}; }
 
@@ -25,15 +28,15 @@ BOOST_AUTO_TEST_CASE(adamw_follows_its_formula_over_steps) {
     std::vector<double> p = doubles(value), em(p.size()), ev(p.size()), ema = p;
     for (int t = 1; t <= 4; ++t) {
       const Tensor gradient = draw.normal({count});
-      const AdamWStep step{.lr = 1e-2,
-                           .beta1 = 0.9,
-                           .beta2 = 0.999,
-                           .eps = 1e-8,
-                           .weight_decay = 0.05,
-                           .step = t,
-                           .gradient_factor = 0.5f};
-      const EmaTarget target{average, 0.999};
-      adamw(*backend, {step, value, gradient, m, v, {&target, 1}});
+      const auto rule = ops::AdamW::of({.lr = 1e-2,
+                                        .beta1 = 0.9,
+                                        .beta2 = 0.999,
+                                        .eps = 1e-8,
+                                        .weight_decay = 0.05,
+                                        .step = t,
+                                        .gradient_factor = 0.5f});
+      const ops::EmaTarget target{average, 0.999};
+      update(*backend, rule, value, gradient, {m, v}, {&target, 1});
       for (std::size_t i = 0; i < p.size(); ++i) {
         const double g = 0.5 * gradient.data<float>()[i];
         p[i] *= 1 - 1e-2 * 0.05;
@@ -61,22 +64,22 @@ BOOST_AUTO_TEST_CASE(sgd_follows_its_formula_over_steps) {
   for (const double momentum : {0.0, 0.9}) {
     for (const bool nesterov : {false, true}) {
       const std::int64_t count = 3001;
-      const Tensor value = draw.normal({count}), buffer = Tensor::empty({count});
-      backend->fill(buffer, NAN);  // not read at the first step
+      const Tensor value = draw.normal({count}), buffer = Tensor::zeros({count});
       std::vector<double> p = doubles(value), b(p.size());
       for (int t = 0; t < 3; ++t) {
         const Tensor gradient = draw.normal({count});
-        const SgdStep step{.lr = 0.1,
-                           .momentum = momentum,
-                           .weight_decay = 0.01,
-                           .nesterov = nesterov,
-                           .first = t == 0,
-                           .gradient_factor = 2};
-        sgd(*backend, {step, value, gradient, momentum > 0 ? buffer : Tensor()});
+        constexpr float rate = 0.1f, decay = 0.01f, factor = 2;
+        const auto m = static_cast<float>(momentum);
+        if (momentum == 0)
+          update(*backend, ops::Sgd{rate, decay, factor}, value, gradient, {});
+        else if (nesterov)
+          update(*backend, ops::SgdMomentum<true>{rate, m, decay, factor}, value, gradient, {buffer});
+        else
+          update(*backend, ops::SgdMomentum<false>{rate, m, decay, factor}, value, gradient, {buffer});
         for (std::size_t i = 0; i < p.size(); ++i) {
           double g = 2.0 * gradient.data<float>()[i] + 0.01 * p[i];
           if (momentum > 0) {
-            b[i] = t == 0 ? g : momentum * b[i] + g;
+            b[i] = momentum * b[i] + g;
             g = nesterov ? g + momentum * b[i] : b[i];
           }
           p[i] -= 0.1 * g;
@@ -93,9 +96,9 @@ BOOST_AUTO_TEST_CASE(ema_alone_equals_ema_in_the_step) {
   const auto backend = make_cpu_backend();
   const Tensor value = draw.normal({5003}), gradient = draw.normal({5003}), first = draw.normal({5003}),
                second = copy_of(first);
-  const EmaTarget inside{first, 0.9999}, after{second, 0.9999};
-  sgd(*backend, {{.lr = 0.1}, value, gradient, {}, {&inside, 1}});
-  backend->ema(value, after);
+  const ops::EmaTarget inside{first, 0.9999};
+  update(*backend, ops::Sgd{0.1f, 0, 1}, value, gradient, {}, {&inside, 1});
+  backend->run(ops::Ema{value, second, 0.9999});
   BOOST_TEST(same_bits(first, second));
 }
 
@@ -109,22 +112,15 @@ BOOST_AUTO_TEST_CASE(a_cut_anywhere_changes_no_bit) {
     Tensor value, m, v, average;
   };
   const auto copies = [&] { return Copies{copy_of(value), copy_of(m), copy_of(v), copy_of(average)}; };
-  const AdamWStep adamw_step{.lr = 1e-3, .weight_decay = 0.1, .step = 7};
-  const SgdStep sgd_step{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true};
+  const auto adamw = ops::AdamW::of({.lr = 1e-3, .weight_decay = 0.1, .step = 7});
+  const ops::SgdMomentum<true> sgd{0.1f, 0.9f, 0.1f, 1};
   const Copies whole = copies(), cut = copies();
   const auto run = [&](kernels::Backend& backend, const Copies& on, std::int64_t begin, std::int64_t end) {
-    const EmaTarget target{on.average.rows(begin, end), 0.99};
-    adamw(backend, {adamw_step,
-                    on.value.rows(begin, end),
-                    gradient.rows(begin, end),
-                    on.m.rows(begin, end),
-                    on.v.rows(begin, end),
-                    {&target, 1}});
-    sgd(backend, {sgd_step,
-                  on.value.rows(begin, end),
-                  gradient.rows(begin, end),
-                  on.m.rows(begin, end),
-                  {&target, 1}});
+    const ops::EmaTarget target{on.average.rows(begin, end), 0.99};
+    update(backend, adamw, on.value.rows(begin, end), gradient.rows(begin, end),
+           {on.m.rows(begin, end), on.v.rows(begin, end)}, {&target, 1});
+    update(backend, sgd, on.value.rows(begin, end), gradient.rows(begin, end), {on.m.rows(begin, end)},
+           {&target, 1});
   };
   const auto one = make_cpu_backend(1), two = make_cpu_backend(2);
   run(*one, whole, 0, count);
@@ -142,11 +138,11 @@ BOOST_AUTO_TEST_CASE(a_cut_anywhere_changes_no_bit) {
 BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused) {
   const auto backend = make_cpu_backend();
   const Tensor value = Tensor::zeros({3}), other = Tensor::zeros({4});
-  BOOST_CHECK_THROW(adamw(*backend, {{.step = 0}, value, value, value, value}), UsageError);
-  BOOST_CHECK_THROW(adamw(*backend, {{}, value, value, other, value}), UsageError);
-  BOOST_CHECK_THROW(sgd(*backend, {{.momentum = 0.9}, value, value}), UsageError);
-  const EmaTarget target{other, 0.5};
-  BOOST_CHECK_THROW(sgd(*backend, {{}, value, value, {}, {&target, 1}}), UsageError);
+  BOOST_CHECK_THROW(ops::AdamW::of({.step = 0}), UsageError);
+  BOOST_CHECK_THROW(update(*backend, ops::AdamW::of({}), value, value, {other, value}), UsageError);
+  BOOST_CHECK_THROW(update(*backend, ops::SgdMomentum<false>{}, value, value, {Tensor()}), UsageError);
+  const ops::EmaTarget target{other, 0.5};
+  BOOST_CHECK_THROW(update(*backend, ops::Sgd{}, value, value, {}, {&target, 1}), UsageError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,4 +1,5 @@
 // Pooling and upsampling against naive loops.
+#include "lockstep/ops/pooling.h"
 #include "kernels/images.h"
 
 namespace lockstep::test {
@@ -7,14 +8,14 @@ BOOST_AUTO_TEST_SUITE(pooling)
 
 struct Problem {
   Images x, dy;
-  kernels::Pool geometry;
+  ops::PoolGeometry geometry;
   int block;
 };
 
 Problem random_problem(Draws& draws) {
   const std::int64_t kernel = draws.between(1, 4);
-  const kernels::Pool geometry{static_cast<int>(kernel), static_cast<int>(draws.between(1, 4)),
-                               static_cast<int>(draws.between(0, kernel / 2))};
+  const ops::PoolGeometry geometry{static_cast<int>(kernel), static_cast<int>(draws.between(1, 4)),
+                                   static_cast<int>(draws.between(0, kernel / 2))};
   const std::int64_t n = draws.between(0, 3), c = draws.one_of<std::int64_t>({1, 3, 5, 8, 10, 17}),
                      least = std::max<std::int64_t>(1, kernel - 2 * geometry.padding),
                      h = draws.between(least, 12), w = draws.between(least, 12);
@@ -71,10 +72,10 @@ BOOST_AUTO_TEST_CASE(max_pool_finds_the_first_largest_and_sends_gradients_back_t
     const Tensor y = unwritten(backend, p.dy.shape(), p.block), dx = unwritten(backend, p.x.shape(), p.block);
     const Tensor places = backend.empty(p.dy.shape(), DType::int32, p.block);
     std::fill_n(places.data<std::int32_t>(), places.stored_numel(), -1);
-    backend.max_pool(stored(backend, p.x, p.block), p.geometry, y, places);
+    backend.run(ops::MaxPool{stored(backend, p.x, p.block), p.geometry, y, places});
     BOOST_TEST(loaded(y).values == expected.values);
     BOOST_TEST(loaded<std::int32_t>(places).values == winners.values);
-    backend.max_pool_backward(stored(backend, p.dy, p.block), places, p.geometry, dx);
+    backend.run(ops::MaxPoolBackward{stored(backend, p.dy, p.block), places, p.geometry, dx});
     check_close(loaded(dx), gradient);
   });
 }
@@ -85,8 +86,8 @@ BOOST_AUTO_TEST_CASE(max_pool_lets_not_a_number_through) {
     std::vector<double> values{1, 2, 3, 4};
     values[bad] = std::numeric_limits<double>::quiet_NaN();
     const Tensor y = backend->empty({1, 1, 1, 1}, DType::float32, 1);
-    backend->max_pool(stored(*backend, values, {1, 1, 2, 2}), {2, 2, 0}, y,
-                      backend->empty({1, 1, 1, 1}, DType::int32, 1));
+    backend->run(ops::MaxPool{
+        stored(*backend, values, {1, 1, 2, 2}), {2, 2, 0}, y, backend->empty({1, 1, 1, 1}, DType::int32, 1)});
     BOOST_TEST(std::isnan(y.data<float>()[0]));
   }
 }
@@ -102,9 +103,9 @@ BOOST_AUTO_TEST_CASE(average_pool_counts_padding_and_spreads_gradients) {
       });
     });
     const Tensor y = unwritten(backend, p.dy.shape(), p.block), dx = unwritten(backend, p.x.shape(), p.block);
-    backend.average_pool(stored(backend, p.x, p.block), p.geometry, y);
+    backend.run(ops::AveragePool{stored(backend, p.x, p.block), p.geometry, y});
     check_close(loaded(y), expected);
-    backend.average_pool_backward(stored(backend, p.dy, p.block), p.geometry, dx);
+    backend.run(ops::AveragePoolBackward{stored(backend, p.dy, p.block), p.geometry, dx});
     check_close(loaded(dx), gradient);
   });
 }
@@ -122,9 +123,9 @@ BOOST_AUTO_TEST_CASE(global_average_pool_is_the_mean_over_places) {
     });
     const Shape pooled = draws.between(0, 1) ? Shape{p.x.n, p.x.c} : Shape{p.x.n, p.x.c, 1, 1};
     const Tensor y = unwritten(backend, pooled), dx = unwritten(backend, p.x.shape(), p.block);
-    backend.global_average_pool(stored(backend, p.x, p.block), y);
+    backend.run(ops::GlobalAveragePool{stored(backend, p.x, p.block), y});
     check_close(plain_values(y), expected);
-    backend.global_average_pool_backward(stored(backend, dy, pooled), dx);
+    backend.run(ops::GlobalAveragePoolBackward{stored(backend, dy, pooled), dx});
     check_close(loaded(dx), gradient);
   });
 }
@@ -139,9 +140,9 @@ BOOST_AUTO_TEST_CASE(upsampling_repeats_places_and_adds_their_gradients) {
       gradient.at(i, c, h / scale, w / scale) += dy.at(i, c, h, w);
     });
     const Tensor y = unwritten(backend, dy.shape(), p.block), dx = unwritten(backend, p.x.shape(), p.block);
-    backend.upsample_nearest(stored(backend, p.x, p.block), static_cast<int>(scale), y);
+    backend.run(ops::UpsampleNearest{stored(backend, p.x, p.block), static_cast<int>(scale), y});
     BOOST_TEST(loaded(y).values == expected.values);
-    backend.upsample_nearest_backward(stored(backend, dy, p.block), static_cast<int>(scale), dx);
+    backend.run(ops::UpsampleNearestBackward{stored(backend, dy, p.block), static_cast<int>(scale), dx});
     check_close(loaded(dx), gradient);
   });
 }
@@ -152,23 +153,23 @@ BOOST_AUTO_TEST_CASE(shapes_that_do_not_fit_are_refused) {
     return backend->empty(shape, dtype, block);
   };
   const Tensor x = empty({2, 3, 4, 4}), y = empty({2, 3, 2, 2}), places = empty({2, 3, 2, 2}, DType::int32);
-  BOOST_CHECK_THROW(backend->max_pool(x, {2, 1, 0}, y, places), UsageError);
-  BOOST_CHECK_THROW(backend->max_pool(x, {2, 2, 0}, y, y), UsageError);
-  BOOST_CHECK_THROW(backend->max_pool(x, {2, 0, 0}, y, places), UsageError);
-  BOOST_CHECK_THROW(backend->max_pool(x, {2, 2, 2}, y, places), UsageError);
-  BOOST_CHECK_THROW(backend->max_pool(x, {5, 1, 0}, y, places), UsageError);
-  BOOST_CHECK_THROW(backend->max_pool(x, {2, 2, 0}, empty({2, 3, 2, 2}, DType::float32, 8), places),
+  BOOST_CHECK_THROW(backend->run(ops::MaxPool{x, {2, 1, 0}, y, places}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::MaxPool{x, {2, 2, 0}, y, y}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::MaxPool{x, {2, 0, 0}, y, places}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::MaxPool{x, {2, 2, 2}, y, places}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::MaxPool{x, {5, 1, 0}, y, places}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::MaxPool{x, {2, 2, 0}, empty({2, 3, 2, 2}, DType::float32, 8), places}),
                     UsageError);
-  BOOST_CHECK_THROW(backend->max_pool_backward(x, places, {2, 2, 0}, x), UsageError);
-  BOOST_CHECK_THROW(backend->average_pool(x, {2, 2, 0}, x), UsageError);
-  BOOST_CHECK_THROW(backend->average_pool(empty({3, 4, 4}), {2, 2, 0}, y), UsageError);
-  BOOST_CHECK_THROW(backend->average_pool_backward(x, {2, 2, 0}, x), UsageError);
-  BOOST_CHECK_THROW(backend->global_average_pool(x, empty({2, 4})), UsageError);
-  BOOST_CHECK_THROW(backend->global_average_pool(empty({2, 3, 0, 4}), empty({2, 3})), UsageError);
-  BOOST_CHECK_THROW(backend->global_average_pool_backward(empty({2, 4}), x), UsageError);
-  BOOST_CHECK_THROW(backend->upsample_nearest(y, 3, x), UsageError);
-  BOOST_CHECK_THROW(backend->upsample_nearest(y, 0, x), UsageError);
-  BOOST_CHECK_THROW(backend->upsample_nearest_backward(y, 2, x), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::MaxPoolBackward{x, places, {2, 2, 0}, x}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::AveragePool{x, {2, 2, 0}, x}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::AveragePool{empty({3, 4, 4}), {2, 2, 0}, y}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::AveragePoolBackward{x, {2, 2, 0}, x}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::GlobalAveragePool{x, empty({2, 4})}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::GlobalAveragePool{empty({2, 3, 0, 4}), empty({2, 3})}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::GlobalAveragePoolBackward{empty({2, 4}), x}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::UpsampleNearest{y, 3, x}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::UpsampleNearest{y, 0, x}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::UpsampleNearestBackward{y, 2, x}), UsageError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,5 +1,5 @@
 // The branch-free float functions against double-precision libm.
-#include "kernels/cpu/vector_math.h"
+#include "lockstep/ops/math.h"
 
 #include <boost/test/unit_test.hpp>
 #include <limits>
@@ -10,7 +10,7 @@ namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(vector_math)
 
-using namespace kernels;
+using namespace ops;
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 

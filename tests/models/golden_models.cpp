@@ -7,6 +7,7 @@
 #include "lockstep/base/names.h"
 #include "lockstep/kernels/transfer.h"
 #include "lockstep/models/registry.h"
+#include "lockstep/ops/loss.h"
 #include "support/backend_under_test.h"
 #include "support/golden.h"
 #include "support/ranks.h"
@@ -84,7 +85,7 @@ void check_model(const GoldenCase& golden, DType compute, const Tolerance& loss_
   tape.begin({.sink = &gradients, .compute = compute});
   const Loss loss = cross_entropy(model->forward(tape, x), y);
   Tensor mean = Tensor::empty({1}, DType::float64);
-  const kernels::WeightedSum total = loss.read();
+  const ops::WeightedSum total = loss.read();
   *mean.data<double>() = total.sum / total.weight;
   std::string text = mismatch(golden, "loss[0]", mean, golden.tensor("loss").rows(0, 1), loss_within);
   BOOST_CHECK_MESSAGE(text.empty(), text);

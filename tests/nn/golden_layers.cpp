@@ -12,6 +12,7 @@
 #include "lockstep/nn/embedding.h"
 #include "lockstep/nn/linear.h"
 #include "lockstep/nn/norm.h"
+#include "lockstep/ops/loss.h"
 #include "support/backend_under_test.h"
 #include "support/golden.h"
 #include "support/world.h"
@@ -58,7 +59,7 @@ Forward own(std::unique_ptr<nn::Module>& owner, nn::Module& root, Args&&... args
   return [raw](Tape&, const std::vector<Var>& x) { return (*raw)(x.at(0)); };
 }
 
-kernels::Pool pool(const nlohmann::json& what) {
+ops::PoolGeometry pool(const nlohmann::json& what) {
   return {what.at("kernel"), what.at("stride"), what.value("padding", 0)};
 }
 
@@ -276,7 +277,7 @@ void check_loss(UnderTest& under_test, const GoldenCase& golden, DType compute) 
                                         {.label_smoothing = golden.what().at("label_smoothing"),
                                          .ignore_index = golden.what().at("ignore_index")});
   Tensor mean = Tensor::empty({});
-  const kernels::WeightedSum total = loss.read();
+  const ops::WeightedSum total = loss.read();
   *mean.data<float>() = static_cast<float>(total.sum / total.weight);
   check(golden, "output", mean, golden.tensor("output"), compute);
   const double grad_output = *golden.tensor("grad_output").data<float>();

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "lockstep/ops/elementwise.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/sgd.h"
 #include "optim/made_up_model.h"
@@ -200,7 +201,7 @@ BOOST_AUTO_TEST_CASE(buffers_follow_the_rule) {
 BOOST_FIXTURE_TEST_CASE(swap_in_exchanges_handles_and_puts_them_back, UsualModel) {
   Ema ema(model.state(), model.backend(), {0.5, 0.9});
   const auto trained = [&] {
-    for (Param* const param : model.params()) model.backend().scale(param->value, 2, param->value);
+    for (Param* const param : model.params()) model.backend().run(ops::scale(param->value, 2, param->value));
     ema.update();
     return model.all_values();
   }();

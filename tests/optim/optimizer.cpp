@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/ops/elementwise.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/sgd.h"
 #include "optim/made_up_model.h"
@@ -54,7 +55,7 @@ BOOST_FIXTURE_TEST_CASE(weight_divides_gradients_exactly, UsualModel) {
     model.make_gradients(step);
     other.model.make_gradients(step);
     for (Param* const param : other.model.params())
-      if (param->gradient) other.model.backend().scale(param->gradient, 64, param->gradient);
+      if (param->gradient) other.model.backend().run(ops::scale(param->gradient, 64, param->gradient));
     plain.step({.clip = 1});
     weighted.step({.clip = 1});
   }

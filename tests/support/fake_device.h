@@ -13,6 +13,8 @@
 namespace lockstep::test {
 
 std::unique_ptr<kernels::Backend> make_fake_device();
+/// Which carries its operations out: one that a test enters here can be run on the fake device, too.
+kernels::Backend& cpu_of(kernels::Backend& fake_device);
 /// How often it was read so far: each time, a program would have waited for a GPU.
 int reads_of(const kernels::Backend& fake_device);
 /// A copy that is none of the program's, and no read.

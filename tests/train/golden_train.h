@@ -14,6 +14,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/kernels/transfer.h"
+#include "lockstep/optim/registry.h"
 #include "lockstep/train/workload.h"
 #include "support/golden.h"
 
@@ -111,7 +112,7 @@ inline void train_case(const GoldenCase& golden, const std::string& file, comm::
   checkpoint::load_weights(file, *model, ranks, case_name + "/init");
 
   ddp::DataParallel replicas(*model, ranks, backend, {.compute = compute, .layer_communicator = true});
-  const auto optimizer = train::build_optimizer(config, replicas);
+  const auto optimizer = optim::make_optimizer(config.optimizer, replicas);
   const auto ema = train::build_ema(config, *model, backend);
   optimizer->attach(*ema);
 

@@ -17,6 +17,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/kernels/transfer.h"
+#include "lockstep/optim/registry.h"
 #include "lockstep/train/workload.h"
 #include "support/fake_device.h"
 #include "support/world.h"
@@ -103,7 +104,7 @@ class DeviceRun {
                    .compute = config.train.precision == "bf16" ? DType::bfloat16 : DType::float32,
                    .layer_communicator = config.model.batch_norm == "sync",
                    .graph = ddp::graph_named(config.train.cuda_graph)}),
-        optimizer_(train::build_optimizer(config, replicas_)),
+        optimizer_(optim::make_optimizer(config.optimizer, replicas_)),
         ema_(train::build_ema(config, *model_, backend_, replicas_.sharding())) {
     optimizer_->attach(*ema_);
   }

@@ -21,9 +21,9 @@ BOOST_AUTO_TEST_CASE(steps_under_a_profile_have_the_bits_of_steps_without) {
   comm::Communicator& world = test::world();
   for (const char* const name : {"gpt-cpu", "resnet-cpu"}) {
     BOOST_TEST_CONTEXT(name) {
-      const auto plain = kernels::make_cpu_backend();
+      const auto plain = kernels::make_cpu_backend(), profiled = kernels::make_cpu_backend();
       kernels::Profile profile;
-      const auto profiled = kernels::make_profiled_backend(*plain, profile);
+      const kernels::Profiler profiler(*profiled, profile);
       train::WorkloadRun without(train::workload_named(name), world, *plain);
       train::WorkloadRun with(train::workload_named(name), world, *profiled);
       for (int step = 0; step < 2; ++step) without.step(), with.step();
@@ -41,8 +41,8 @@ BOOST_AUTO_TEST_CASE(a_gpt_does_six_operations_per_weight_and_token_besides_its_
   comm::Communicator& world = test::world();
   const auto plain = kernels::make_cpu_backend();
   kernels::Profile profile;
-  const auto profiled = kernels::make_profiled_backend(*plain, profile);
-  train::WorkloadRun run(train::workload_named("gpt-cpu"), world, *profiled);
+  const kernels::Profiler profiler(*plain, profile);
+  train::WorkloadRun run(train::workload_named("gpt-cpu"), world, *plain);
   run.step();
   double weights = 0;  // matrices but for the positions, which are added; the tied embedding is the head
   for (const Param* const param : run.replicas().params()) {

@@ -10,6 +10,7 @@
 #include "lockstep/checkpoint/save.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/nccl.h"
+#include "lockstep/ops/elementwise.h"
 #include "lockstep/train/device.h"
 #include "support/gpu_labels.h"
 #include "support/ranks.h"
@@ -158,7 +159,7 @@ void check_batches(std::int64_t width, int samples, std::int64_t steps) {
   std::vector<Tensor> sums;
   for (std::int64_t step = 0; step < steps; ++step) {
     const Tensor x = there.at(step).shards[0].x, sum = gpu->empty({width});
-    for (int again = 0; again < 8; ++again) gpu->sum_rows(x, sum, false);
+    for (int again = 0; again < 8; ++again) gpu->run(ops::SumRows{x, sum, false});
     sums.push_back(sum);
   }
   for (std::int64_t step = 0; step < steps; ++step) {

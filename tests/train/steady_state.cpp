@@ -7,6 +7,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/hdf5/file.h"
+#include "lockstep/optim/registry.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/train/workload.h"
 #include "support/allocations.h"
@@ -59,7 +60,7 @@ class Run {
                    .first_bucket_mb = config.ddp.first_bucket_mb,
                    .shards = config.train.shards,
                    .seed = config.train.seed}),
-        optimizer_(train::build_optimizer(config, replicas_)),
+        optimizer_(optim::make_optimizer(config.optimizer, replicas_)),
         ema_(train::build_ema(config, *model_, *backend_)),
         loader_(data_.train(),
                 {.global_batch = config.train.global_batch,

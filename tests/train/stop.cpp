@@ -11,6 +11,7 @@
 
 #include "lockstep/base/quiet_thread.h"
 #include "lockstep/kernels/backend.h"
+#include "lockstep/ops/linear.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::test {
@@ -58,7 +59,7 @@ BOOST_AUTO_TEST_CASE(signals_amid_products_leave_memory_alone) {
                  y = Tensor::empty({rows, out});
     backend->fill(x, 1);
     backend->fill(weight, 1);
-    backend->linear(x, weight, {}, y);
+    backend->run(ops::Linear{x, weight, {}, y});
     const float* const sums = y.data<float>();
     wrong +=
         std::all_of(sums, sums + y.numel(), [&](float sum) { return sum == static_cast<float>(in); }) ? 0 : 1;

@@ -11,7 +11,10 @@
 
 #include "lockstep/autograd/loss.h"
 #include "lockstep/autograd/tape.h"
-#include "lockstep/kernels/parameters.h"
+#include "lockstep/ops/attention.h"
+#include "lockstep/ops/convolution.h"
+#include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/pooling.h"
 
 namespace lockstep {
 
@@ -20,12 +23,15 @@ namespace lockstep {
 Var add(const Var& a, const Var& b);
 inline Var operator+(const Var& a, const Var& b) { return add(a, b); }
 Var scale(const Var& x, float factor);
-Var relu(const Var& x);
-Var silu(const Var& x);
+/// Function::value(x) of each element: any function of ops/formulas.h.
+template <class Function>
+Var elementwise(const Var& x);
+inline Var relu(const Var& x) { return elementwise<ops::Relu>(x); }
+inline Var silu(const Var& x) { return elementwise<ops::Silu>(x); }
 /// x Phi(x), by the error function.
-Var gelu_erf(const Var& x);
+inline Var gelu_erf(const Var& x) { return elementwise<ops::GeluErf>(x); }
 /// Its approximation by tanh (GPT-2).
-Var gelu_tanh(const Var& x);
+inline Var gelu_tanh(const Var& x) { return elementwise<ops::GeluTanh>(x); }
 /// In training, zeroes elements with probability 0 <= p < 1 and scales the rest by 1 / (1 - p). Draws are
 /// keyed by the pass and `purpose`: two calls of one pass need different purposes. Else x itself.
 Var dropout(const Var& x, float p, std::uint64_t purpose);
@@ -44,15 +50,16 @@ Var linear(const Var& x, const Var& weight, const Var& bias = {});
 /// activation(linear(x, weight, bias)), and feed_forward(x) = linear(activation(linear(x, weight_in,
 /// bias_in)), weight_out, bias_out): the activation and its slope are applied where the products are made.
 /// The same bits on the CPU.
-Var linear(const Var& x, const Var& weight, const Var& bias, kernels::Activation activation);
-Var feed_forward(const Var& x, const Var& weight_in, const Var& bias_in, kernels::Activation activation,
+Var linear(const Var& x, const Var& weight, const Var& bias, ops::Activation activation);
+Var feed_forward(const Var& x, const Var& weight_in, const Var& bias_in, ops::Activation activation,
                  const Var& weight_out, const Var& bias_out);
 
 // --- images
-Var conv2d(const Var& x, const Var& weight, const Var& bias = {}, const kernels::Convolution& geometry = {});
-Var max_pool2d(const Var& x, const kernels::Pool& geometry);
+Var conv2d(const Var& x, const Var& weight, const Var& bias = {},
+           const ops::ConvolutionGeometry& geometry = {});
+Var max_pool2d(const Var& x, const ops::PoolGeometry& geometry);
 /// Padded places count as zeros in the mean.
-Var avg_pool2d(const Var& x, const kernels::Pool& geometry);
+Var avg_pool2d(const Var& x, const ops::PoolGeometry& geometry);
 /// [N, C, H, W] -> [N, C, 1, 1], plain.
 Var global_avg_pool2d(const Var& x);
 Var upsample_nearest2d(const Var& x, int scale);
@@ -101,8 +108,28 @@ Var batch_norm_relu(const Var& x, const Var& weight, const Var& bias, const Var&
 
 // --- losses
 /// logits: [..., classes]; targets: int64, one per row. Weight: targets that are not ignored.
-Loss cross_entropy(const Var& logits, const Tensor& targets, const kernels::CrossEntropy& options = {});
+Loss cross_entropy(const Var& logits, const Tensor& targets, const ops::CrossEntropyOptions& options = {});
 /// Squared error; weight: elements.
 Loss mse(const Var& x, const Tensor& target);
+
+template <class Function>
+Var elementwise(const Var& x) {
+  const auto like = [](Tape& t, const Tensor& tensor) {
+    return t.backend().empty(tensor.shape(), tensor.dtype(), tensor.channel_block());
+  };
+  Tape& tape = x.tape();
+  const Tensor y = like(tape, x.value());
+  tape.backend().run(ops::Map<ops::Value<Function>>{{}, {x.value()}, y});
+  // y is kept by what reads it anyway: where it says as much as x, x need not be.
+  constexpr bool by_value = requires { Function::slope_by_value; };
+  return tape.record(
+      y, {&x},
+      [x = by_value ? x.without_value() : x, at = by_value ? y : x.value(), like](Tape& t, const Tensor& dy) {
+        if (!x.needs_gradient()) return;
+        const Tensor dx = like(t, dy);
+        t.backend().run(ops::Map<ops::Slope<Function>>{{}, {at, dy}, dx});
+        t.give(x, dx);
+      });
+}
 
 }  // namespace lockstep

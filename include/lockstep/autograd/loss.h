@@ -3,7 +3,7 @@
 #pragma once
 
 #include "lockstep/autograd/tape.h"
-#include "lockstep/kernels/parameters.h"
+#include "lockstep/ops/loss.h"
 
 namespace lockstep {
 
@@ -13,7 +13,7 @@ struct Loss {
   Tensor total;
 
   /// The total. Waits until it is there.
-  kernels::WeightedSum read() const;
+  ops::WeightedSum read() const;
 };
 
 /// The losses of one sample set after another: sums and weights added.

@@ -37,10 +37,33 @@ class Profile {
   std::unique_ptr<Entries> entries_;
 };
 
-/// A backend that hands every call on to `backend`, with the same bits, and adds what it took to `profile`.
-/// Both must outlive it. Times are the device's; those of a GPU are added at the next read (Backend::read,
-/// copy to the CPU), and a read's own at the one after it.
-std::unique_ptr<Backend> make_profiled_backend(Backend& backend, Profile& profile);
+/// While it lives, what the backend is asked for is timed and added to `profile`. Both must outlive it. Times
+/// are the device's; those of a GPU are added at the next read (Backend::read, copy to the CPU), and a read's
+/// own at the one after it.
+class Profiler final : public Observer {
+ public:
+  Profiler(Backend& backend, Profile& profile);
+  ~Profiler() override;
+  Profiler(const Profiler&) = delete;
+  Profiler& operator=(const Profiler&) = delete;
+
+  void begin() override;
+  void end(std::string_view label, const ops::Cost& cost, bool read) override;
+
+ private:
+  struct Span {
+    std::string label;
+    ops::Cost cost;
+  };
+  /// Adds the first `spans` of what is pending: to be called when the device has passed their ends.
+  void settle(std::size_t spans);
+
+  Backend& backend_;
+  Profile& profile_;
+  Observer* const before_;                      // of this one
+  std::vector<std::unique_ptr<Timer>> timers_;  // of the pending spans, and more
+  std::vector<Span> pending_;                   // not known to be over
+};
 
 /// What this machine reaches with the same backend: the ceilings that figures are held against.
 struct Ceilings {

@@ -26,7 +26,7 @@ class Conv2d : public Module {
   Var operator()(const Var& x);
 
  private:
-  kernels::Convolution geometry_;
+  ops::ConvolutionGeometry geometry_;
 
  public:
   Parameter weight;

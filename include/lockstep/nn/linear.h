@@ -19,13 +19,13 @@ class Linear : public Module {
 
   Var operator()(const Var& x);
   /// activation(linear(x)), in one go.
-  Var operator()(const Var& x, kernels::Activation activation);
+  Var operator()(const Var& x, ops::Activation activation);
 
   Parameter weight;
   std::optional<Parameter> bias;
 };
 
 /// out(activation(in(x))), in one go.
-Var feed_forward(const Var& x, Linear& in, kernels::Activation activation, Linear& out);
+Var feed_forward(const Var& x, Linear& in, ops::Activation activation, Linear& out);
 
 }  // namespace lockstep::nn

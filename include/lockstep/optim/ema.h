@@ -13,6 +13,7 @@
 #include "lockstep/autograd/param.h"
 #include "lockstep/autograd/sharding.h"
 #include "lockstep/kernels/backend.h"
+#include "lockstep/ops/update.h"
 
 namespace lockstep::optim {
 
@@ -168,7 +169,7 @@ class Ema {
   /// Starts an update: sets the decays. Throws when shadows are swapped in.
   void begin_update();
   /// Targets of a parameter (index in ModelState::params), one per profile.
-  std::span<const kernels::EmaTarget> targets(std::size_t leaf) const;
+  std::span<const ops::EmaTarget> targets(std::size_t leaf) const;
   /// Moves one leaf's shadows on, in a pass of its own.
   void update_leaf(std::size_t leaf);
   /// Ends an update in which the parameters are done: buffers, and the count.
@@ -180,8 +181,8 @@ class Ema {
   EmaOptions options_;
   std::optional<Sharding> sharding_;
   std::vector<Param*> params_;
-  std::vector<Leaf> leaves_;                 // parameters, then buffers
-  std::vector<kernels::EmaTarget> targets_;  // [leaf][profile]
+  std::vector<Leaf> leaves_;             // parameters, then buffers
+  std::vector<ops::EmaTarget> targets_;  // [leaf][profile]
   std::int64_t updates_ = 0;
   const Optimizer* attached_to_ = nullptr;
   bool swapped_in_ = false;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/autograd/gradient_source.h"
+#include "lockstep/ops/update.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/gradient_norm.h"
 #include "lockstep/optim/groups.h"
@@ -103,7 +104,7 @@ class Optimizer {
     double lr = 0;            ///< group factor included
     double weight_decay = 0;  ///< 0 where the decay rule exempts it
     float gradient_factor = 1;
-    std::span<const kernels::EmaTarget> ema;
+    std::span<const ops::EmaTarget> ema;
   };
   /// Once a step, before all apply(): for what is known of all updates at once.
   virtual void prepare([[maybe_unused]] std::span<const Update> updates) {}

@@ -1,6 +1,9 @@
 // SGD with momentum and Nesterov's variant, as PyTorch defines them (no dampening).
 #pragma once
 
+#include <variant>
+
+#include "lockstep/ops/update.h"
 #include "lockstep/optim/optimizer.h"
 
 namespace lockstep::optim {
@@ -28,8 +31,11 @@ class Sgd final : public Optimizer {
 
   double momentum_;
   bool nesterov_;
-  std::vector<Tensor> momentum_buffer_;    // by parameter; empty without momentum
-  std::vector<kernels::SgdUpdate> batch_;  // of a call of apply()
+  std::vector<Tensor> momentum_buffer_;  // by parameter; empty without momentum
+  template <class Rule>
+  using Batch = std::vector<ops::ParameterUpdate<Rule>>;
+  std::variant<Batch<ops::Sgd>, Batch<ops::SgdMomentum<false>>, Batch<ops::SgdMomentum<true>>>
+      batch_;  // of a call
 };
 
 }  // namespace lockstep::optim

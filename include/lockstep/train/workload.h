@@ -66,9 +66,6 @@ std::unique_ptr<models::Model> build_meta_model(const Config& config);
 /// A file of weights for a gpt against config.json beside it; see checkpoint::check_gpt2_config.
 void check_beside(const std::string& weights, const Config& config);
 
-std::unique_ptr<optim::Optimizer> build_optimizer(const Config& config, GradientSource& source);
-/// Elements of its state for all of the model, from shapes alone: counts of updates left out.
-std::int64_t elements_of_state(const OptimizerConfig& optimizer, const ModelState& model);
 /// UsageError on every rank where each makes all updates of its own, and these would not have the same bits
 /// everywhere. Collective.
 void check_same_updates(const Config& config, const kernels::Backend& backend, comm::Communicator& world);

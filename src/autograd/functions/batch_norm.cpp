@@ -2,6 +2,7 @@
 #include <array>
 
 #include "autograd/functions/support.h"
+#include "lockstep/ops/batch_norm.h"
 
 namespace lockstep {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 Tensor moments_of(kernels::Backend& backend, const Tensor& x, const Tensor& centre) {
   const std::int64_t channels = x.size(1);
   const Tensor total = backend.empty({2 * channels + 1}, DType::float64);
-  backend.channel_moments(x, centre, total.rows(0, 2 * channels).reshape({2, channels}));
+  backend.run(ops::ChannelMoments{x, centre, total.rows(0, 2 * channels).reshape({2, channels})});
   backend.fill(total.rows(2 * channels, 2 * channels + 1),
                channels == 0 ? 0 : static_cast<double>(x.numel() / channels));
   return total;
@@ -27,15 +28,15 @@ Statistics statistics_of(kernels::Backend& backend, const Tensor& total, const T
                          const BatchNormOptions& options) {
   const std::int64_t channels = centre.numel();
   Statistics statistics{backend.empty({channels}), backend.empty({channels}), {}};
-  backend.batch_statistics(total, centre, options.running_var, options.eps, statistics.mean,
-                           statistics.inv_std);
+  backend.run(ops::BatchStatistics{total, centre, options.running_var, options.eps, statistics.mean,
+                                   statistics.inv_std});
   if (total) statistics.count = total.rows(2 * channels, 2 * channels + 1);
   return statistics;
 }
 
 void contribute(kernels::Backend& backend, GradientSink& sink, Statistic& statistic, const Tensor& moments) {
   const GradientSlot slot = sink.slot(statistic);
-  slot.accumulate ? backend.accumulate(slot.memory, moments) : backend.copy(moments, slot.memory);
+  slot.accumulate ? backend.run(ops::Accumulate{slot.memory, moments}) : backend.copy(moments, slot.memory);
   sink.contributed(statistic);
 }
 
@@ -49,13 +50,15 @@ Statistics batch_statistics(Tape& tape, const Tensor& x, const BatchNormOptions&
   Tensor total = over_ranks(mine);
   Statistics statistics = statistics_of(backend, total, options.running_mean, options);
   // Every rank sees the same total, so all of them look again or none.
-  if (backend.moments_lack_digits(total, options.eps)) {
+  bool lack_digits = false;
+  backend.run(ops::MomentsLackDigits{total, options.eps, &lack_digits});
+  if (lack_digits) {
     const Tensor centre = statistics.mean;
     mine = moments_of(backend, x, centre);
     total = over_ranks(mine);
     statistics = statistics_of(backend, total, centre, options);
     // Alone, `total` is `mine`: the count is all that is read of it from here on.
-    backend.move_centre(mine, centre, options.running_mean);
+    backend.run(ops::MoveCentre{mine, centre, options.running_mean});
   }
   if (tape.pass().record && tape.pass().sink && options.statistic)
     contribute(backend, *tape.pass().sink, *options.statistic, mine);
@@ -64,7 +67,7 @@ Statistics batch_statistics(Tape& tape, const Tensor& x, const BatchNormOptions&
 
 /// float32 gradient (+)= float64 sums.
 void write_gradient(kernels::Backend& backend, const Tensor& sums, const Tensor& gradient, bool accumulate) {
-  accumulate ? backend.accumulate(gradient, sums) : backend.copy(sums, gradient);
+  accumulate ? backend.run(ops::Accumulate{gradient, sums}) : backend.copy(sums, gradient);
 }
 
 /// Checked arguments, and the statistics by which they are normalised.
@@ -116,17 +119,18 @@ Var batch_norm(const Var& x, const Var& weight, const Var& bias, const BatchNorm
   const auto [statistics, communicator] = normalisation_of("batch_norm", x, weight, bias, options);
   Tape& tape = x.tape();
   const Tensor y = empty_like(tape.backend(), x.value());
-  tape.backend().batch_norm(x.value(), statistics.mean, statistics.inv_std, weight.value(), bias.value(), y);
+  tape.backend().run(
+      ops::BatchNorm{x.value(), statistics.mean, statistics.inv_std, weight.value(), bias.value(), y});
   return tape.record(y, {&x, &weight, &bias},
                      [x, weight, bias = bias.without_value(), of = statistics, ranks = communicator](
                          Tape& t, const Tensor& dy) {
                        kernels::Backend& b = t.backend();
                        const Tensor mine = b.empty({2, weight.shape()[0]}, DType::float64);
-                       b.batch_norm_backward_sums(dy, x.value(), of.mean, of.inv_std, mine);
+                       b.run(ops::BatchNormBackwardSums{dy, x.value(), of.mean, of.inv_std, mine});
                        const Tensor sums = give_sums(t, mine, x, weight, bias, ranks);
                        give_new(t, x, [&](const Tensor& dx) {
-                         b.batch_norm_backward_input(dy, x.value(), of.mean, of.inv_std, weight.value(), sums,
-                                                     of.count, dx);
+                         b.run(ops::BatchNormBackwardInput{dy, x.value(), of.mean, of.inv_std, weight.value(),
+                                                           sums, of.count, dx});
                        });
                      });
 }
@@ -142,35 +146,35 @@ Var batch_norm_relu(const Var& x, const Var& weight, const Var& bias, const Var&
   const auto [statistics, communicator] = normalisation_of("batch_norm_relu", x, weight, bias, options);
   Tape& tape = x.tape();
   const Tensor y = empty_like(tape.backend(), x.value());
-  tape.backend().batch_norm_relu(x.value(), statistics.mean, statistics.inv_std, weight.value(), bias.value(),
-                                 shortcut.value(), y);
-  return tape.record(y, {&x, &weight, &bias, &shortcut},
-                     [x, weight, bias, shortcut = shortcut.without_value(), has_shortcut, y, of = statistics,
-                      ranks = communicator](Tape& t, const Tensor& dy, const Tensor& beside) {
-                       kernels::Backend& b = t.backend();
-                       const Tensor mine = b.empty({2, weight.shape()[0]}, DType::float64);
-                       // Without a shortcut, and with all of dy in one place, nobody needs what the ReLU lets
-                       // through but the two passes, which find it from dy again.
-                       if (!has_shortcut && !beside) {
-                         b.batch_norm_relu_backward_sums(dy, x.value(), of.mean, of.inv_std, weight.value(),
-                                                         bias.value(), mine);
-                         const Tensor sums = give_sums(t, mine, x, weight, bias, ranks);
-                         give_new(t, x, [&](const Tensor& dx) {
-                           b.batch_norm_relu_backward_input(dy, x.value(), of.mean, of.inv_std,
-                                                            weight.value(), bias.value(), sums, of.count, dx);
-                         });
-                         return;
-                       }
-                       const Tensor gated = empty_like(b, dy);
-                       b.batch_norm_gated_backward_sums(dy, beside, y, x.value(), of.mean, of.inv_std, gated,
-                                                        mine);
-                       t.give(shortcut, gated);
-                       const Tensor sums = give_sums(t, mine, x, weight, bias, ranks);
-                       give_new(t, x, [&](const Tensor& dx) {
-                         b.batch_norm_backward_input(gated, x.value(), of.mean, of.inv_std, weight.value(),
-                                                     sums, of.count, dx);
-                       });
-                     });
+  tape.backend().run(ops::BatchNormRelu{x.value(), statistics.mean, statistics.inv_std, weight.value(),
+                                        bias.value(), shortcut.value(), y});
+  return tape.record(
+      y, {&x, &weight, &bias, &shortcut},
+      [x, weight, bias, shortcut = shortcut.without_value(), has_shortcut, y, of = statistics,
+       ranks = communicator](Tape& t, const Tensor& dy, const Tensor& beside) {
+        kernels::Backend& b = t.backend();
+        const Tensor mine = b.empty({2, weight.shape()[0]}, DType::float64);
+        // Without a shortcut, and with all of dy in one place, nobody needs what the ReLU lets
+        // through but the two passes, which find it from dy again.
+        if (!has_shortcut && !beside) {
+          b.run(ops::BatchNormReluBackwardSums{dy, x.value(), of.mean, of.inv_std, weight.value(),
+                                               bias.value(), mine});
+          const Tensor sums = give_sums(t, mine, x, weight, bias, ranks);
+          give_new(t, x, [&](const Tensor& dx) {
+            b.run(ops::BatchNormReluBackwardInput{dy, x.value(), of.mean, of.inv_std, weight.value(),
+                                                  bias.value(), sums, of.count, dx});
+          });
+          return;
+        }
+        const Tensor gated = empty_like(b, dy);
+        b.run(ops::BatchNormGatedBackwardSums{dy, beside, y, x.value(), of.mean, of.inv_std, gated, mine});
+        t.give(shortcut, gated);
+        const Tensor sums = give_sums(t, mine, x, weight, bias, ranks);
+        give_new(t, x, [&](const Tensor& dx) {
+          b.run(ops::BatchNormBackwardInput{gated, x.value(), of.mean, of.inv_std, weight.value(), sums,
+                                            of.count, dx});
+        });
+      });
 }
 
 }  // namespace lockstep

@@ -1,54 +1,25 @@
-// Sums, activations and dropout.
+// Sums, multiples and dropout.
 #include "autograd/functions/support.h"
 
 namespace lockstep {
-namespace {
-
-Var activation(kernels::Activation kind, const Var& x) {
-  Tape& tape = x.tape();
-  const Tensor y = empty_like(tape.backend(), x.value());
-  tape.backend().activation(kind, x.value(), y);
-  return tape.record(y, {&x}, [kind, x](Tape& t, const Tensor& dy) {
-    give_new(t, x, [&](const Tensor& dx) { t.backend().activation_backward(kind, x.value(), dy, dx); });
-  });
-}
-
-}  // namespace
-
 Var add(const Var& a, const Var& b_given) {
   if (!(a.shape() == b_given.shape()))
     throw UsageError("add: the shapes {} and {} differ", to_string(a.shape()), to_string(b_given.shape()));
   const Var b = to_channel_block(b_given, a.value().channel_block());
   Tape& tape = a.tape();
   const Tensor y = empty_like(tape.backend(), a.value());
-  tape.backend().add(a.value(), b.value(), y);
+  tape.backend().run(ops::add(a.value(), b.value(), y));
   return record_sum(y, a, b);
 }
 
 Var scale(const Var& x, float factor) {
   Tape& tape = x.tape();
   const Tensor y = empty_like(tape.backend(), x.value());
-  tape.backend().scale(x.value(), factor, y);
+  tape.backend().run(ops::scale(x.value(), factor, y));
   return tape.record(y, {&x}, [x = x.without_value(), factor](Tape& t, const Tensor& dy) {
-    give_new(t, x, [&](const Tensor& dx) { t.backend().scale(dy, factor, dx); });
+    give_new(t, x, [&](const Tensor& dx) { t.backend().run(ops::scale(dy, factor, dx)); });
   });
 }
-
-Var relu(const Var& x) {
-  Tape& tape = x.tape();
-  const Tensor y = empty_like(tape.backend(), x.value());
-  tape.backend().activation(kernels::Activation::relu, x.value(), y);
-  // y > 0 where x > 0, so x need not be kept: y is kept by what reads it anyway.
-  return tape.record(y, {&x}, [x = x.without_value(), y](Tape& t, const Tensor& dy) {
-    give_new(t, x, [&](const Tensor& dx) {
-      t.backend().activation_backward(kernels::Activation::relu, y, dy, dx);
-    });
-  });
-}
-
-Var silu(const Var& x) { return activation(kernels::Activation::silu, x); }
-Var gelu_erf(const Var& x) { return activation(kernels::Activation::gelu_erf, x); }
-Var gelu_tanh(const Var& x) { return activation(kernels::Activation::gelu_tanh, x); }
 
 Var dropout(const Var& x, float p, std::uint64_t purpose) {
   if (!(p >= 0 && p < 1)) throw UsageError("dropout: p = {} is not in [0, 1)", p);
@@ -57,9 +28,9 @@ Var dropout(const Var& x, float p, std::uint64_t purpose) {
   if (!pass.training || p == 0) return x;
   const RandomKey key{.seed = pass.seed, .purpose = purpose, .step = pass.step, .shard = pass.shard};
   const Tensor y = empty_like(tape.backend(), x.value());
-  tape.backend().dropout(x.value(), p, key, y);
+  tape.backend().run(ops::Dropout{x.value(), p, key, y});
   return tape.record(y, {&x}, [x = x.without_value(), p, key](Tape& t, const Tensor& dy) {
-    give_new(t, x, [&](const Tensor& dx) { t.backend().dropout(dy, p, key, dx); });
+    give_new(t, x, [&](const Tensor& dx) { t.backend().run(ops::Dropout{dy, p, key, dx}); });
   });
 }
 

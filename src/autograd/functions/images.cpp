@@ -23,7 +23,7 @@ int channel_block_for(kernels::Backend& backend, std::int64_t channels, DType dt
   return channels / groups % block == 0 || groups == 1 ? block : 1;
 }
 
-Shape pooled(const char* function, const Var& x, const kernels::Pool& pool) {
+Shape pooled(const char* function, const Var& x, const ops::PoolGeometry& pool) {
   require_rank(function, x, 4);
   const Shape& s = x.shape();
   return {s[0], s[1], windows(function, x, s[2], pool.kernel, pool.stride, pool.padding),
@@ -32,7 +32,7 @@ Shape pooled(const char* function, const Var& x, const kernels::Pool& pool) {
 
 }  // namespace
 
-Var conv2d(const Var& given, const Var& weight, const Var& bias, const kernels::Convolution& geometry) {
+Var conv2d(const Var& given, const Var& weight, const Var& bias, const ops::ConvolutionGeometry& geometry) {
   require_rank("conv2d", given, 4);
   require_one_type("conv2d", given, weight);
   const Shape& w = weight.shape();
@@ -51,37 +51,42 @@ Var conv2d(const Var& given, const Var& weight, const Var& bias, const kernels::
       backend.empty({s[0], w[0], windows("conv2d", x, s[2], w[2], geometry.stride, geometry.padding),
                      windows("conv2d", x, s[3], w[3], geometry.stride, geometry.padding)},
                     x.value().dtype(), channel_block_for(backend, w[0], x.value().dtype(), groups));
-  backend.convolution(x.value(), weight.value(), bias.value(), geometry, y);
-  return tape.record(
-      y, {&x, &weight, &bias}, [x, weight, bias = bias.without_value(), geometry](Tape& t, const Tensor& dy) {
-        kernels::Backend& b = t.backend();
-        t.into(weight, [&](const Tensor& dweight, bool accumulate) {
-          b.convolution_backward_weight(x.value(), dy, geometry, dweight, accumulate);
-        });
-        t.into(bias, [&](const Tensor& dbias, bool accumulate) { b.channel_sums(dy, dbias, accumulate); });
-        give_new(t, x,
-                 [&](const Tensor& dx) { b.convolution_backward_input(dy, weight.value(), geometry, dx); });
-      });
+  backend.run(ops::Convolution{x.value(), weight.value(), bias.value(), geometry, y});
+  return tape.record(y, {&x, &weight, &bias},
+                     [x, weight, bias = bias.without_value(), geometry](Tape& t, const Tensor& dy) {
+                       kernels::Backend& b = t.backend();
+                       t.into(weight, [&](const Tensor& dweight, bool accumulate) {
+                         b.run(ops::ConvolutionBackwardWeight{x.value(), dy, geometry, dweight, accumulate});
+                       });
+                       t.into(bias, [&](const Tensor& dbias, bool accumulate) {
+                         b.run(ops::ChannelSums{dy, dbias, accumulate});
+                       });
+                       give_new(t, x, [&](const Tensor& dx) {
+                         b.run(ops::ConvolutionBackwardInput{dy, weight.value(), geometry, dx});
+                       });
+                     });
 }
 
-Var max_pool2d(const Var& x, const kernels::Pool& geometry) {
+Var max_pool2d(const Var& x, const ops::PoolGeometry& geometry) {
   Tape& tape = x.tape();
   const int block = x.value().channel_block();
   const Tensor y = tape.backend().empty(pooled("max_pool2d", x, geometry), x.value().dtype(), block);
   const Tensor winners = tape.backend().empty(y.shape(), DType::int32, block);
-  tape.backend().max_pool(x.value(), geometry, y, winners);
+  tape.backend().run(ops::MaxPool{x.value(), geometry, y, winners});
   return tape.record(y, {&x}, [x = x.without_value(), winners, geometry](Tape& t, const Tensor& dy) {
-    give_new(t, x, [&](const Tensor& dx) { t.backend().max_pool_backward(dy, winners, geometry, dx); });
+    give_new(t, x, [&](const Tensor& dx) {
+      t.backend().run(ops::MaxPoolBackward{dy, winners, geometry, dx});
+    });
   });
 }
 
-Var avg_pool2d(const Var& x, const kernels::Pool& geometry) {
+Var avg_pool2d(const Var& x, const ops::PoolGeometry& geometry) {
   Tape& tape = x.tape();
   const Tensor y =
       tape.backend().empty(pooled("avg_pool2d", x, geometry), x.value().dtype(), x.value().channel_block());
-  tape.backend().average_pool(x.value(), geometry, y);
+  tape.backend().run(ops::AveragePool{x.value(), geometry, y});
   return tape.record(y, {&x}, [x = x.without_value(), geometry](Tape& t, const Tensor& dy) {
-    give_new(t, x, [&](const Tensor& dx) { t.backend().average_pool_backward(dy, geometry, dx); });
+    give_new(t, x, [&](const Tensor& dx) { t.backend().run(ops::AveragePoolBackward{dy, geometry, dx}); });
   });
 }
 
@@ -89,9 +94,9 @@ Var global_avg_pool2d(const Var& x) {
   require_rank("global_avg_pool2d", x, 4);
   Tape& tape = x.tape();
   const Tensor y = tape.backend().empty({x.shape()[0], x.shape()[1], 1, 1}, x.value().dtype());
-  tape.backend().global_average_pool(x.value(), y);
+  tape.backend().run(ops::GlobalAveragePool{x.value(), y});
   return tape.record(y, {&x}, [x = x.without_value()](Tape& t, const Tensor& dy) {
-    give_new(t, x, [&](const Tensor& dx) { t.backend().global_average_pool_backward(dy, dx); });
+    give_new(t, x, [&](const Tensor& dx) { t.backend().run(ops::GlobalAveragePoolBackward{dy, dx}); });
   });
 }
 
@@ -102,9 +107,9 @@ Var upsample_nearest2d(const Var& x, int scale) {
   const Shape& s = x.shape();
   const Tensor y = tape.backend().empty({s[0], s[1], s[2] * scale, s[3] * scale}, x.value().dtype(),
                                         x.value().channel_block());
-  tape.backend().upsample_nearest(x.value(), scale, y);
+  tape.backend().run(ops::UpsampleNearest{x.value(), scale, y});
   return tape.record(y, {&x}, [x = x.without_value(), scale](Tape& t, const Tensor& dy) {
-    give_new(t, x, [&](const Tensor& dx) { t.backend().upsample_nearest_backward(dy, scale, dx); });
+    give_new(t, x, [&](const Tensor& dx) { t.backend().run(ops::UpsampleNearestBackward{dy, scale, dx}); });
   });
 }
 

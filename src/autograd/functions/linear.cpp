@@ -3,6 +3,7 @@
 #include <array>
 
 #include "autograd/functions/support.h"
+#include "lockstep/ops/linear.h"
 
 namespace lockstep {
 namespace {
@@ -23,8 +24,8 @@ void require_fit(const char* function, const Var& x, const Var& weight) {
 }
 
 /// What the backward of an activation reads beside y; none of a ReLU, whose y tells.
-Tensor room_before(kernels::Activation activation, const Tensor& y, Tape& tape) {
-  if (activation == kernels::Activation::relu || !tape.pass().record) return {};
+Tensor room_before(ops::Activation activation, const Tensor& y, Tape& tape) {
+  if (activation == ops::Activation::relu || !tape.pass().record) return {};
   return empty_like(tape.backend(), y);
 }
 
@@ -33,19 +34,22 @@ void give_parameters(Tape& t, const Tensor& x, const Tensor& dy, const Var& weig
   kernels::Backend& backend = t.backend();
   if (weight.needs_gradient() && bias.needs_gradient()) {
     into_pair(t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
-      backend.linear_backward_weight_bias(as_rows(x), dy, dweight, dbias, accumulate);
+      backend.run(ops::LinearBackwardWeightBias{as_rows(x), dy, dweight, dbias, accumulate});
     });
     return;
   }
   t.into(weight, [&](const Tensor& dweight, bool accumulate) {
-    backend.linear_backward_weight(as_rows(x), dy, dweight, accumulate);
+    backend.run(ops::LinearBackwardWeight{as_rows(x), dy, dweight, accumulate});
   });
-  t.into(bias, [&](const Tensor& dbias, bool accumulate) { backend.sum_rows(dy, dbias, accumulate); });
+  t.into(bias, [&](const Tensor& dbias, bool accumulate) {
+    backend.run(ops::SumRows{dy, dbias, accumulate});
+  });
 }
 
 void give_input(Tape& t, const Var& x, const Tensor& dy, const Var& weight) {
-  give_new(t, x,
-           [&](const Tensor& dx) { t.backend().linear_backward_input(dy, weight.value(), as_rows(dx)); });
+  give_new(t, x, [&](const Tensor& dx) {
+    t.backend().run(ops::LinearBackwardInput{dy, weight.value(), as_rows(dx)});
+  });
 }
 
 }  // namespace
@@ -55,7 +59,7 @@ Var linear(const Var& given, const Var& weight, const Var& bias) {
   require_fit("linear", x, weight);
   Tape& tape = x.tape();
   const Tensor y = tape.backend().empty(with_last(x.shape(), weight.shape()[0]), x.value().dtype());
-  tape.backend().linear(as_rows(x.value()), weight.value(), bias.value(), as_rows(y));
+  tape.backend().run(ops::Linear{as_rows(x.value()), weight.value(), bias.value(), as_rows(y)});
   return tape.record(y, {&x, &weight, &bias},
                      [x, weight, bias = bias.without_value()](Tape& t, const Tensor& dy) {
                        give_parameters(t, x.value(), as_rows(dy), weight, bias);
@@ -63,24 +67,24 @@ Var linear(const Var& given, const Var& weight, const Var& bias) {
                      });
 }
 
-Var linear(const Var& given, const Var& weight, const Var& bias, kernels::Activation activation) {
+Var linear(const Var& given, const Var& weight, const Var& bias, ops::Activation activation) {
   const Var x = plain(given);
   require_fit("linear", x, weight);
   Tape& tape = x.tape();
   const Tensor y = tape.backend().empty(with_last(x.shape(), weight.shape()[0]), x.value().dtype());
   const Tensor before = room_before(activation, y, tape);
-  tape.backend().linear_activation(activation, x.value(), weight.value(), bias.value(), before, y);
+  tape.backend().run(ops::LinearActivation{activation, x.value(), weight.value(), bias.value(), before, y});
   return tape.record(y, {&x, &weight, &bias},
                      [x, weight, bias = bias.without_value(), activation, at = before ? before : y](
                          Tape& t, const Tensor& dy) {
                        const Tensor upstream = empty_like(t.backend(), dy);
-                       t.backend().activation_backward(activation, at, dy, upstream);
+                       t.backend().run(ops::ActivateBackward{activation, at, dy, upstream});
                        give_parameters(t, x.value(), as_rows(upstream), weight, bias);
                        give_input(t, x, as_rows(upstream), weight);
                      });
 }
 
-Var feed_forward(const Var& given, const Var& weight_in, const Var& bias_in, kernels::Activation activation,
+Var feed_forward(const Var& given, const Var& weight_in, const Var& bias_in, ops::Activation activation,
                  const Var& weight_out, const Var& bias_out) {
   const Var x = plain(given);
   require_fit("feed_forward", x, weight_in);
@@ -91,16 +95,17 @@ Var feed_forward(const Var& given, const Var& weight_in, const Var& bias_in, ker
   kernels::Backend& backend = tape.backend();
   const Tensor hidden = backend.empty(with_last(x.shape(), weight_in.shape()[0]), x.value().dtype());
   const Tensor before = room_before(activation, hidden, tape);
-  backend.linear_activation(activation, x.value(), weight_in.value(), bias_in.value(), before, hidden);
+  backend.run(
+      ops::LinearActivation{activation, x.value(), weight_in.value(), bias_in.value(), before, hidden});
   const Tensor y = backend.empty(with_last(x.shape(), weight_out.shape()[0]), x.value().dtype());
-  backend.linear(hidden, weight_out.value(), bias_out.value(), y);
+  backend.run(ops::Linear{hidden, weight_out.value(), bias_out.value(), y});
   return tape.record(
       y, {&x, &weight_in, &bias_in, &weight_out, &bias_out},
       [x, weight_in, bias_in = bias_in.without_value(), weight_out, bias_out = bias_out.without_value(),
        activation, hidden, at = before ? before : hidden](Tape& t, const Tensor& dy) {
         give_parameters(t, hidden, as_rows(dy), weight_out, bias_out);
         const Tensor upstream = empty_like(t.backend(), hidden);
-        t.backend().linear_backward_input_activation(activation, dy, weight_out.value(), at, upstream);
+        t.backend().run(ops::LinearBackwardInputActivation{activation, dy, weight_out.value(), at, upstream});
         give_parameters(t, x.value(), as_rows(upstream), weight_in, bias_in);
         give_input(t, x, as_rows(upstream), weight_in);
       });

@@ -1,4 +1,5 @@
 // Losses: sums with the weight that divides them.
+#include "lockstep/ops/loss.h"
 #include "autograd/functions/support.h"
 
 namespace lockstep {
@@ -15,7 +16,7 @@ Tensor scalar_sum(kernels::Backend& backend, const Tensor& total) {
 
 }  // namespace
 
-kernels::WeightedSum Loss::read() const {
+ops::WeightedSum Loss::read() const {
   if (!total) return {};
   double values[2];
   sum.tape().backend().copy(total, Tensor::view(values, {2}, DType::float64));
@@ -27,7 +28,7 @@ Loss operator+(const Loss& a, const Loss& b) {
   kernels::Backend& backend = a.sum.tape().backend();
   const Tensor total = new_total(backend);
   backend.copy(a.total, total);
-  backend.accumulate(total, b.total);
+  backend.run(ops::Accumulate{total, b.total});
   return {a.sum + b.sum, total};
 }
 
@@ -39,7 +40,7 @@ void backward(const Loss& loss, float factor) {
   tape.backward(loss.sum, start);
 }
 
-Loss cross_entropy(const Var& given, const Tensor& targets, const kernels::CrossEntropy& options) {
+Loss cross_entropy(const Var& given, const Tensor& targets, const ops::CrossEntropyOptions& options) {
   const Var logits = plain(given);
   if (logits.shape().rank() < 1 || as_rows(logits.value()).size(0) != targets.numel())
     throw UsageError("cross_entropy: logits of shape {} need one target per row, not targets of shape {}",
@@ -49,7 +50,7 @@ Loss cross_entropy(const Var& given, const Tensor& targets, const kernels::Cross
   const Tensor target_rows = targets.reshape({targets.numel()});
   const Tensor log_sum_exp = backend.empty({targets.numel()});
   const Tensor total = new_total(backend);
-  backend.cross_entropy(as_rows(logits.value()), target_rows, options, log_sum_exp, total);
+  backend.run(ops::CrossEntropy{as_rows(logits.value()), target_rows, options, log_sum_exp, total});
   const Var sum =
       tape.record(scalar_sum(backend, total), {&logits},
                   [logits, target_rows, options, log_sum_exp](Tape& t, const Tensor& dy) {
@@ -57,8 +58,8 @@ Loss cross_entropy(const Var& given, const Tensor& targets, const kernels::Cross
                     // The largest activation of a language model: nobody else's logits become their gradient.
                     const bool ours = logits.value().is_only_handle();
                     const Tensor dlogits = ours ? logits.value() : empty_like(t.backend(), logits.value());
-                    t.backend().cross_entropy_backward(as_rows(logits.value()), target_rows, options,
-                                                       log_sum_exp, dy, as_rows(dlogits));
+                    t.backend().run(ops::CrossEntropyBackward{as_rows(logits.value()), target_rows, options,
+                                                              log_sum_exp, dy, as_rows(dlogits)});
                     t.give(logits, dlogits);
                   });
   return {sum, total};
@@ -76,11 +77,12 @@ Loss mse(const Var& given, const Tensor& target) {
     wanted = tape.backend().empty(target.shape(), x.value().dtype());
     tape.backend().copy(target, wanted);
   }
-  tape.backend().squared_error(x.value(), wanted, total);
+  tape.backend().run(ops::SquaredError{x.value(), wanted, total});
   const Var sum =
       tape.record(scalar_sum(tape.backend(), total), {&x}, [x, wanted](Tape& t, const Tensor& dy) {
-        give_new(t, x,
-                 [&](const Tensor& dx) { t.backend().squared_error_backward(x.value(), wanted, dy, dx); });
+        give_new(t, x, [&](const Tensor& dx) {
+          t.backend().run(ops::squared_error_backward(x.value(), wanted, dy, dx));
+        });
       });
   return {sum, total};
 }

@@ -1,4 +1,5 @@
 // Layer norm and group norm.
+#include "lockstep/ops/norm.h"
 #include "autograd/functions/support.h"
 
 namespace lockstep {
@@ -20,8 +21,8 @@ Var record_layer_norm(const Tensor& y, const Var& x, const Var& weight, const Va
       [x, weight, bias = bias.without_value(), mean, inv_std](Tape& t, const Tensor& dy) {
         const Tensor beside = t.received(x), dx = empty_like(t.backend(), x.value());
         into_pair(t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
-          t.backend().layer_norm_backward(dy, x.value(), weight.value(), mean, inv_std, beside, dx, dweight,
-                                          dbias, accumulate);
+          t.backend().run(ops::LayerNormBackward{dy, x.value(), weight.value(), mean, inv_std, beside, dx,
+                                                 dweight, dbias, accumulate});
         });
         t.give_total(x, dx);
       });
@@ -36,7 +37,7 @@ Var layer_norm(const Var& given, const Var& weight, const Var& bias, float eps) 
   const Tensor y = empty_like(backend, x.value());
   const std::int64_t rows = as_rows(x.value()).size(0);
   const Tensor mean = backend.empty({rows}), inv_std = backend.empty({rows});
-  backend.layer_norm(x.value(), weight.value(), bias.value(), eps, y, mean, inv_std);
+  backend.run(ops::LayerNorm{x.value(), weight.value(), bias.value(), eps, y, mean, inv_std});
   return record_layer_norm(y, x, weight, bias, mean, inv_std);
 }
 
@@ -51,7 +52,8 @@ SumAndNorm add_layer_norm(const Var& a_given, const Var& b_given, const Var& wei
   const Tensor sum = empty_like(backend, a.value()), y = empty_like(backend, a.value());
   const std::int64_t rows = as_rows(sum).size(0);
   const Tensor mean = backend.empty({rows}), inv_std = backend.empty({rows});
-  backend.add_layer_norm(a.value(), b.value(), weight.value(), bias.value(), eps, sum, y, mean, inv_std);
+  backend.run(
+      ops::AddLayerNorm{a.value(), b.value(), weight.value(), bias.value(), eps, sum, y, mean, inv_std});
   const Var x = record_sum(sum, a, b);
   return {x, record_layer_norm(y, x, weight, bias, mean, inv_std)};
 }
@@ -69,14 +71,14 @@ Var group_norm(const Var& given, int groups, const Var& weight, const Var& bias,
   kernels::Backend& backend = tape.backend();
   const Tensor y = empty_like(backend, x.value());
   const Tensor mean = backend.empty({x.shape()[0], groups}), inv_std = backend.empty({x.shape()[0], groups});
-  backend.group_norm(x.value(), groups, weight.value(), bias.value(), eps, y, mean, inv_std);
+  backend.run(ops::GroupNorm{x.value(), groups, weight.value(), bias.value(), eps, y, mean, inv_std});
   return tape.record(
       y, {&x, &weight, &bias},
       [x, weight, bias = bias.without_value(), groups, mean, inv_std](Tape& t, const Tensor& dy) {
         const Tensor dx = empty_like(t.backend(), x.value());
         into_pair(t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
-          t.backend().group_norm_backward(dy, x.value(), groups, weight.value(), mean, inv_std, dx, dweight,
-                                          dbias, accumulate);
+          t.backend().run(ops::GroupNormBackward{dy, x.value(), groups, weight.value(), mean, inv_std, dx,
+                                                 dweight, dbias, accumulate});
         });
         t.give(x, dx);
       });

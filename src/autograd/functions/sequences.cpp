@@ -3,6 +3,7 @@
 #include <array>
 
 #include "autograd/functions/support.h"
+#include "lockstep/ops/embedding.h"
 
 namespace lockstep {
 namespace {
@@ -27,10 +28,10 @@ Var embedding(const Tensor& indices, const Var& weight) {
   Tape& tape = weight.tape();
   const Tensor y = tape.backend().empty(Shape(std::span<const std::int64_t>(extents.data(), rank + 1)),
                                         tape.pass().compute);
-  tape.backend().embedding(indices, weight.value(), y);
+  tape.backend().run(ops::Embedding{indices, weight.value(), y});
   return tape.record(y, {&weight}, [indices, weight = weight.without_value()](Tape& t, const Tensor& dy) {
     t.into(weight, [&](const Tensor& dweight, bool accumulate) {
-      t.backend().embedding_backward(dy, indices, dweight, accumulate);
+      t.backend().run(ops::EmbeddingBackward{dy, indices, dweight, accumulate});
     });
   });
 }
@@ -43,12 +44,12 @@ Var add_positions(const Var& x, const Var& weight) {
                      to_string(x.shape()), to_string(weight.shape()));
   Tape& tape = x.tape();
   const Tensor y = empty_like(tape.backend(), x.value());
-  tape.backend().add_rows(x.value(), weight.value().rows(0, time), y);
+  tape.backend().run(ops::add_rows(x.value(), weight.value().rows(0, time), y));
   return tape.record(
       y, {&x, &weight},
       [x = x.without_value(), weight = weight.without_value(), time](Tape& t, const Tensor& dy) {
         t.into(weight, [&](const Tensor& dweight, bool accumulate) {
-          t.backend().sum_rows(dy, dweight.rows(0, time), accumulate);
+          t.backend().run(ops::SumRows{dy, dweight.rows(0, time), accumulate});
           const std::int64_t context = dweight.size(0);
           if (!accumulate && time < context) t.backend().fill(dweight.rows(time, context), 0);
         });
@@ -66,15 +67,23 @@ Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal) 
   Tape& tape = q.tape();
   const Tensor y = empty_like(tape.backend(), q.value());
   const Tensor saved = tape.backend().empty(tape.backend().attention_saved_shape(batch, heads, time));
-  tape.backend().attention({q.value(), 0, channels}, {k.value(), 0, channels}, {v.value(), 0, channels},
-                           heads, causal, y, saved);
+  tape.backend().run(ops::Attention{
+      {q.value(), 0, channels}, {k.value(), 0, channels}, {v.value(), 0, channels}, heads, causal, y, saved});
   return tape.record(
       y, {&q, &k, &v}, [q, k, v, heads, causal, y, saved, channels](Tape& t, const Tensor& dy) {
         const Tensor dq = empty_like(t.backend(), q.value()), dk = empty_like(t.backend(), k.value()),
                      dv = empty_like(t.backend(), v.value());
-        t.backend().attention_backward(dy, {q.value(), 0, channels}, {k.value(), 0, channels},
-                                       {v.value(), 0, channels}, heads, causal, y, saved, {dq, 0, channels},
-                                       {dk, 0, channels}, {dv, 0, channels});
+        t.backend().run(ops::AttentionBackward{dy,
+                                               {q.value(), 0, channels},
+                                               {k.value(), 0, channels},
+                                               {v.value(), 0, channels},
+                                               heads,
+                                               causal,
+                                               y,
+                                               saved,
+                                               {dq, 0, channels},
+                                               {dk, 0, channels},
+                                               {dv, 0, channels}});
         t.give(q, dq);
         t.give(k, dk);
         t.give(v, dv);
@@ -92,14 +101,15 @@ Var attention(const Var& qkv, int heads, bool causal) {
   const Tensor y = tape.backend().empty({batch, time, channels}, qkv.value().dtype());
   const Tensor saved = tape.backend().empty(tape.backend().attention_saved_shape(batch, heads, time));
   const auto part = [channels](const Tensor& matrix, int index) {
-    return kernels::Columns{matrix, index * channels, channels};
+    return ops::Columns{matrix, index * channels, channels};
   };
-  tape.backend().attention(part(qkv.value(), 0), part(qkv.value(), 1), part(qkv.value(), 2), heads, causal, y,
-                           saved);
+  tape.backend().run(ops::Attention{part(qkv.value(), 0), part(qkv.value(), 1), part(qkv.value(), 2), heads,
+                                    causal, y, saved});
   return tape.record(y, {&qkv}, [qkv, heads, causal, y, saved, part](Tape& t, const Tensor& dy) {
     give_new(t, qkv, [&](const Tensor& d) {
-      t.backend().attention_backward(dy, part(qkv.value(), 0), part(qkv.value(), 1), part(qkv.value(), 2),
-                                     heads, causal, y, saved, part(d, 0), part(d, 1), part(d, 2));
+      t.backend().run(ops::AttentionBackward{dy, part(qkv.value(), 0), part(qkv.value(), 1),
+                                             part(qkv.value(), 2), heads, causal, y, saved, part(d, 0),
+                                             part(d, 1), part(d, 2)});
     });
   });
 }

@@ -9,9 +9,9 @@ Var to_channel_block(const Var& x, int channel_block) {
   if (x.value().channel_block() == channel_block) return x;
   Tape& tape = x.tape();
   const Tensor y = tape.backend().empty(x.shape(), x.value().dtype(), channel_block);
-  tape.backend().to_layout(x.value(), y);
+  tape.backend().run(ops::ToLayout{x.value(), y});
   return tape.record(y, {&x}, [x = x.without_value()](Tape& t, const Tensor& dy) {
-    give_new(t, x, [&](const Tensor& dx) { t.backend().to_layout(dy, dx); });
+    give_new(t, x, [&](const Tensor& dx) { t.backend().run(ops::ToLayout{dy, dx}); });
   });
 }
 

@@ -68,8 +68,9 @@ void into_pair(Tape& tape, const Var& weight, const Var& bias, const Write& writ
       if (accumulate_weight == accumulate_bias) return write(dweight, dbias, accumulate_weight);
       const Tensor new_weight = backend.empty(weight.shape()), new_bias = backend.empty(bias.shape());
       write(new_weight, new_bias, false);
-      accumulate_weight ? backend.add(dweight, new_weight, dweight) : backend.copy(new_weight, dweight);
-      accumulate_bias ? backend.add(dbias, new_bias, dbias) : backend.copy(new_bias, dbias);
+      accumulate_weight ? backend.run(ops::add(dweight, new_weight, dweight))
+                        : backend.copy(new_weight, dweight);
+      accumulate_bias ? backend.run(ops::add(dbias, new_bias, dbias)) : backend.copy(new_bias, dbias);
     });
   });
 }

@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/reduction_tree.h"
 #include "lockstep/kernels/gpus.h"
+#include "lockstep/optim/registry.h"
 #include "lockstep/train/device.h"
 #include "lockstep/train/precision.h"
 #include "lockstep/train/workload.h"
@@ -29,7 +30,7 @@ Needs needs_of(const train::Config& config, const comm::Communicator& world) {
     needs.gradient_bytes += parameter_bytes * std::max<std::size_t>(1, shards.subtrees(rank).size());
   }
   const auto state_bytes =
-      static_cast<std::uint64_t>(train::elements_of_state(config.optimizer, model->state())) * sizeof(float);
+      static_cast<std::uint64_t>(optim::elements_of_state(config.optimizer, model->state())) * sizeof(float);
   const std::uint64_t averages = config.ema.rates.size() + config.ema.sigma_rel.size();
   needs.checkpoint_bytes = parameter_bytes * (1 + averages) + state_bytes;
   needs.checkpoints = std::max(1, config.checkpoint.keep) + (config.checkpoint.keep_best.empty() ? 0 : 1);

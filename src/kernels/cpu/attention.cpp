@@ -13,17 +13,19 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/cpu/check.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/stored.h"
-#include "kernels/cpu/vector_math.h"
-#include "kernels/problems.h"
+#include "lockstep/ops/attention.h"
+#include "lockstep/ops/math.h"
+#include "lockstep/ops/check.h"
 
 namespace lockstep::kernels {
 namespace {
+
+using ops::exponential;
 
 constexpr std::int64_t strip_rows = 48;  // a multiple of the products' groups of rows (gemm.h)
 constexpr std::int64_t most_kept_keys = 512;
@@ -34,18 +36,18 @@ std::int64_t padded(std::int64_t count) { return round_up(count, lanes); }
 /// Floats between the starts of rows of `count`: whole vectors (gemm.h).
 std::int64_t row_stride(std::int64_t count) { return spread_stride(padded(count)); }
 
-std::int64_t strip_end(const AttentionSizes& sizes, std::int64_t begin) {
+std::int64_t strip_end(const ops::AttentionSizes& sizes, std::int64_t begin) {
   return std::min(sizes.time, begin + strip_rows);
 }
 
 bool keeps_probabilities(std::int64_t time) { return time <= most_kept_keys; }
 
 /// Keys that rows up to `end` look at.
-std::int64_t keys_up_to(const AttentionSizes& sizes, std::int64_t end) {
+std::int64_t keys_up_to(const ops::AttentionSizes& sizes, std::int64_t end) {
   return sizes.causal ? end : sizes.time;
 }
 
-float scale_of(const AttentionSizes& sizes) { return 1.0f / std::sqrt(static_cast<float>(sizes.width)); }
+float scale_of(const ops::AttentionSizes& sizes) { return 1.0f / std::sqrt(static_cast<float>(sizes.width)); }
 
 /// One head's [time, width] part of a matrix [batch, time, stride]. E: float or BFloat16.
 template <class E>
@@ -67,12 +69,8 @@ struct HeadView {
 };
 
 template <class E>
-HeadView<E> heads_of(const char* operation, const char* name, const Columns& columns,
-                     const AttentionSizes& sizes) {
-  require_plain(operation, name, columns.matrix);
-  E* data = elements<E>(operation, name, columns.matrix);
-  require_heads(operation, name, columns, sizes);
-  return {data + columns.first, columns.matrix.size(2), sizes.time, sizes.width};
+HeadView<E> heads_of(const ops::Columns& columns, const ops::AttentionSizes& sizes) {
+  return {columns.matrix.data<E>() + columns.first, columns.matrix.size(2), sizes.time, sizes.width};
 }
 
 // Projections' rows often start a multiple of 1 KiB apart, where a cache holds few of them: products read
@@ -133,21 +131,21 @@ void prefetch(const Head<E>& head, std::int64_t begin, std::int64_t end, std::in
 }
 
 /// The floats of such copies, and of a strip's [rows, keys].
-std::int64_t copied_floats(const AttentionSizes& sizes, std::int64_t rows) {
+std::int64_t copied_floats(const ops::AttentionSizes& sizes, std::int64_t rows) {
   return padded(rows * row_stride(sizes.width));
 }
-std::int64_t turned_floats(const AttentionSizes& sizes) { return sizes.width * row_stride(sizes.time); }
-std::int64_t strip_floats(const AttentionSizes& sizes) { return strip_rows * row_stride(sizes.time); }
+std::int64_t turned_floats(const ops::AttentionSizes& sizes) { return sizes.width * row_stride(sizes.time); }
+std::int64_t strip_floats(const ops::AttentionSizes& sizes) { return strip_rows * row_stride(sizes.time); }
 
 /// The floats of a room for such rows, which only bf16 needs.
 template <class E>
-std::int64_t room_floats(const AttentionSizes& sizes, std::int64_t rows) {
+std::int64_t room_floats(const ops::AttentionSizes& sizes, std::int64_t rows) {
   return std::is_same_v<E, float> ? 0 : copied_floats(sizes, rows);
 }
 
 /// A whole head as [width, time], by way of a room for all its rows.
 template <class E>
-Matrix turned(const Head<E>& head, const AttentionSizes& sizes, float* room, float* to) {
+Matrix turned(const Head<E>& head, const ops::AttentionSizes& sizes, float* room, float* to) {
   const std::int64_t stride = row_stride(sizes.time);
   const Matrix rows = readable(head, 0, sizes.time, sizes.width, room);
   transpose(rows.data, rows.stride, sizes.time, sizes.width, to, stride);
@@ -174,7 +172,7 @@ float exponentials_of_row(float* row, std::int64_t keys, std::int64_t end, float
 }
 
 template <class E>
-std::int64_t forward_floats(const AttentionSizes& sizes) {
+std::int64_t forward_floats(const ops::AttentionSizes& sizes) {
   return room_floats<E>(sizes, sizes.time) + turned_floats(sizes) + copied_floats(sizes, sizes.time) +
          strip_floats(sizes);
 }
@@ -186,7 +184,7 @@ struct ForwardHead {
 };
 
 template <class E>
-void forward_head(const AttentionSizes& sizes, const ForwardHead<E>& head, const ForwardHead<E>& next,
+void forward_head(const ops::AttentionSizes& sizes, const ForwardHead<E>& head, const ForwardHead<E>& next,
                   Parts work) {
   const std::int64_t width = sizes.width;
   const float scale = scale_of(sizes);
@@ -247,7 +245,7 @@ void scores_backward_row(float* scores, float* dp, std::int64_t keys, std::int64
 }
 
 template <class E>
-std::int64_t backward_floats(const AttentionSizes& sizes) {
+std::int64_t backward_floats(const ops::AttentionSizes& sizes) {
   const std::int64_t strips = keeps_probabilities(sizes.time) ? 1 : 2;
   return 3 * room_floats<E>(sizes, sizes.time) + copied_floats(sizes, sizes.time) +
          2 * copied_floats(sizes, strip_rows) + strips * (turned_floats(sizes) + strip_floats(sizes));
@@ -260,7 +258,7 @@ struct BackwardHead {
 };
 
 template <class E>
-void backward_head(const AttentionSizes& sizes, const BackwardHead<E>& head, const BackwardHead<E>& next,
+void backward_head(const ops::AttentionSizes& sizes, const BackwardHead<E>& head, const BackwardHead<E>& next,
                    Parts work) {
   const std::int64_t time = sizes.time, width = sizes.width, stride = row_stride(time);
   const float scale = scale_of(sizes);
@@ -320,57 +318,55 @@ void for_each_head(int threads, std::int64_t items, std::int64_t team, const Ten
   });
 }
 
+void require_saved(const CpuBackend& cpu, const char* operation, const Tensor& saved,
+                   const ops::AttentionSizes& sizes) {
+  ops::require_shape(operation, "saved", saved,
+                     cpu.attention_saved_shape(sizes.batch, static_cast<int>(sizes.heads), sizes.time));
+}
+
 }  // namespace
 
 Shape CpuBackend::attention_saved_shape(std::int64_t batch, int heads, std::int64_t time) const {
   return keeps_probabilities(time) ? Shape{batch, heads, time, time} : Shape{batch, heads, time};
 }
 
-void CpuBackend::attention(const Columns& q, const Columns& k, const Columns& v, int heads, bool causal,
-                           const Tensor& y, const Tensor& saved) {
-  constexpr const char* operation = "attention";
-  const AttentionSizes sizes = attention_sizes(operation, y, heads, causal, saved, *this);
-  float* const kept = plain_floats(operation, "saved", saved);
-  const std::int64_t items = sizes.batch * heads, team = std::min<std::int64_t>(threads_, items),
-                     kept_of_head = saved.numel() / std::max<std::int64_t>(1, items);
-  by_type_of(y, [&]<class E>(E) {
-    const auto view = [&](const char* name, const Columns& columns) {
-      return heads_of<E>(operation, name, columns, sizes);
-    };
-    const HeadView<E> queries = view("q", q), keys = view("k", k), values = view("v", v),
-                      results = view("y", {y, 0, y.size(2)});
-    if (y.numel() == 0) return;
+void attention(CpuBackend& cpu, const ops::Attention& op) {
+  const ops::AttentionSizes sizes = op.sizes();
+  require_saved(cpu, op.name, op.saved, sizes);
+  float* const kept = op.saved.data<float>();
+  const std::int64_t items = sizes.batch * op.heads, team = std::min<std::int64_t>(cpu.threads(), items),
+                     kept_of_head = op.saved.numel() / std::max<std::int64_t>(1, items);
+  by_type_of(op.y, [&]<class E>(E) {
+    const auto view = [&](const ops::Columns& columns) { return heads_of<E>(columns, sizes); };
+    const HeadView<E> queries = view(op.q), keys = view(op.k), values = view(op.v),
+                      results = view({op.y, 0, op.y.size(2)});
+    if (op.y.numel() == 0) return;
     const auto head_at = [&](std::int64_t item) -> ForwardHead<E> {
-      return {queries.at(item, heads), keys.at(item, heads), values.at(item, heads), results.at(item, heads),
-              kept + item * kept_of_head};
+      return {queries.at(item, op.heads), keys.at(item, op.heads), values.at(item, op.heads),
+              results.at(item, op.heads), kept + item * kept_of_head};
     };
-    for_each_head(threads_, items, team, scratch(team * forward_floats<E>(sizes)),
+    for_each_head(cpu.threads(), items, team, cpu.scratch(team * forward_floats<E>(sizes)),
                   [&](std::int64_t item, std::int64_t next, const Parts& work) {
                     forward_head(sizes, head_at(item), head_at(next), work);
                   });
   });
 }
 
-void CpuBackend::attention_backward(const Tensor& dy, const Columns& q, const Columns& k, const Columns& v,
-                                    int heads, bool causal, const Tensor& y, const Tensor& saved,
-                                    const Columns& dq, const Columns& dk, const Columns& dv) {
-  constexpr const char* operation = "attention_backward";
-  require_shape(operation, "y", y, dy.shape());
-  const AttentionSizes sizes = attention_sizes(operation, dy, heads, causal, saved, *this);
-  const float* const kept = plain_floats(operation, "saved", saved);
-  const std::int64_t items = sizes.batch * heads, team = std::min<std::int64_t>(threads_, items),
-                     kept_of_head = saved.numel() / std::max<std::int64_t>(1, items);
-  by_type_of(dy, [&]<class E>(E) {
-    const auto view = [&](const char* name, const Columns& columns) {
-      return heads_of<E>(operation, name, columns, sizes);
-    };
-    const HeadView<E> upstream = view("dy", {dy, 0, dy.size(2)}), results = view("y", {y, 0, y.size(2)}),
-                      queries = view("q", q), keys = view("k", k), values = view("v", v),
-                      query_gradients = view("dq", dq), key_gradients = view("dk", dk),
-                      value_gradients = view("dv", dv);
-    if (dy.numel() == 0) return;
+void attention_backward(CpuBackend& cpu, const ops::AttentionBackward& op) {
+  const ops::AttentionSizes sizes = op.sizes();
+  require_saved(cpu, op.name, op.saved, sizes);
+  const float* const kept = op.saved.data<float>();
+  const std::int64_t items = sizes.batch * op.heads, team = std::min<std::int64_t>(cpu.threads(), items),
+                     kept_of_head = op.saved.numel() / std::max<std::int64_t>(1, items);
+  by_type_of(op.dy, [&]<class E>(E) {
+    const auto view = [&](const ops::Columns& columns) { return heads_of<E>(columns, sizes); };
+    const HeadView<E> upstream = view({op.dy, 0, op.dy.size(2)}), results = view({op.y, 0, op.y.size(2)}),
+                      queries = view(op.q), keys = view(op.k), values = view(op.v),
+                      query_gradients = view(op.dq), key_gradients = view(op.dk),
+                      value_gradients = view(op.dv);
+    if (op.dy.numel() == 0) return;
     const auto head_at = [&](std::int64_t item) -> BackwardHead<E> {
-      const auto of = [&](const HeadView<E>& heads_in) { return heads_in.at(item, heads); };
+      const auto of = [&](const HeadView<E>& heads_in) { return heads_in.at(item, op.heads); };
       return {of(queries),
               of(keys),
               of(values),
@@ -381,11 +377,16 @@ void CpuBackend::attention_backward(const Tensor& dy, const Columns& q, const Co
               of(value_gradients),
               kept + item * kept_of_head};
     };
-    for_each_head(threads_, items, team, scratch(team * backward_floats<E>(sizes)),
+    for_each_head(cpu.threads(), items, team, cpu.scratch(team * backward_floats<E>(sizes)),
                   [&](std::int64_t item, std::int64_t next, const Parts& work) {
                     backward_head(sizes, head_at(item), head_at(next), work);
                   });
   });
+}
+
+void enter_attention(CpuBackend& cpu) {
+  cpu.enter<&attention>();
+  cpu.enter<&attention_backward>();
 }
 
 }  // namespace lockstep::kernels

@@ -1,8 +1,10 @@
 // Batch norm in its parts: sums per channel, and the passes that use them. Also the gradient of a bias per
 // channel, which is one of those sums.
+#include "lockstep/ops/batch_norm.h"
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "lockstep/ops/convolution.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -47,24 +49,6 @@ void map_channels(int threads, const ChannelForm& form, const MakeBody& make_bod
   });
 }
 
-const float* channel_floats(const char* operation, const char* name, const Tensor& tensor,
-                            const ChannelForm& form) {
-  require_shape(operation, name, tensor, {form.channels});
-  return floats(operation, name, tensor);
-}
-
-/// nullptr where there is none.
-const float* optional_channel_floats(const char* operation, const char* name, const Tensor& tensor,
-                                     const ChannelForm& form) {
-  return tensor ? channel_floats(operation, name, tensor, form) : nullptr;
-}
-
-double* channel_sum_pairs(const char* operation, const char* name, const Tensor& tensor,
-                          const ChannelForm& form) {
-  require_shape(operation, name, tensor, {2, form.channels});
-  return elements<double>(operation, name, tensor);
-}
-
 /// The arguments of a batch norm.
 struct NormalisedBy {
   const Tensor &x, &mean, &inv_std, &weight, &bias;
@@ -84,12 +68,12 @@ struct Scale {
 
 /// Makes the Scale of each tile.
 struct ScaleOf {
-  ScaleOf(const char* operation, const ChannelForm& form_, const NormalisedBy& by)
+  ScaleOf(const ChannelForm& form_, const NormalisedBy& by)
       : form(form_),
-        means(channel_floats(operation, "mean", by.mean, form_)),
-        inv_stds(channel_floats(operation, "inv_std", by.inv_std, form_)),
-        weights(optional_channel_floats(operation, "weight", by.weight, form_)),
-        biases(optional_channel_floats(operation, "bias", by.bias, form_)) {}
+        means(by.mean.data<float>()),
+        inv_stds(by.inv_std.data<float>()),
+        weights(by.weight ? by.weight.data<float>() : nullptr),
+        biases(by.bias ? by.bias.data<float>() : nullptr) {}
 
   float factor_of(std::int64_t c) const { return weights ? inv_stds[c] * weights[c] : inv_stds[c]; }
   Scale operator()(const ChannelTile& tile) const {
@@ -113,13 +97,11 @@ T relu_slope(T at) {
 
 /// y = finish(normalised x, its place). E: of x and y.
 template <class E, class Finish>
-void normalise(const char* operation, int threads, const NormalisedBy& by, const Tensor& y,
-               const Finish& finish) {
-  const ChannelForm form = channel_form(operation, "x", by.x);
-  require_alike(operation, "y", y, by.x);
-  const E* from = elements<E>(operation, "x", by.x);
-  E* to = elements<E>(operation, "y", y);
-  const ScaleOf scale_of(operation, form, by);
+void normalise(int threads, const NormalisedBy& by, const Tensor& y, const Finish& finish) {
+  const ChannelForm form = channel_form(by.x);
+  const E* from = by.x.data<E>();
+  E* to = y.data<E>();
+  const ScaleOf scale_of(form, by);
   map_channels(threads, form, [&](const ChannelTile& tile) {
     return [from, to, finish, scale = scale_of(tile)](std::int64_t at, auto width) {
       const E* __restrict in = from + at;
@@ -132,14 +114,13 @@ void normalise(const char* operation, int threads, const NormalisedBy& by, const
 /// sums [2, C]: of g and of g (x - mean) inv_std, g what make_gradient(tile) -> gradient gives for
 /// (place, column, x there), of type float or Floats. E: of x.
 template <class E, class MakeGradient>
-void backward_sums(const char* operation, int threads, const Tensor& dy, const Tensor& x, const Tensor& mean,
-                   const Tensor& inv_std, const Tensor& sums, const MakeGradient& make_gradient) {
-  const ChannelForm form = channel_form(operation, "dy", dy);
-  require_alike(operation, "x", x, dy);
-  const E* from = elements<E>(operation, "x", x);
-  const float* means = channel_floats(operation, "mean", mean, form);
-  const float* inv_stds = channel_floats(operation, "inv_std", inv_std, form);
-  double* to = channel_sum_pairs(operation, "sums", sums, form);
+void backward_sums(int threads, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& inv_std,
+                   const Tensor& sums, const MakeGradient& make_gradient) {
+  const ChannelForm form = channel_form(dy);
+  const E* from = x.data<E>();
+  const float* means = mean.data<float>();
+  const float* inv_stds = inv_std.data<float>();
+  double* to = sums.data<double>();
   reduce_channels<2>(
       threads, form,
       [&](const ChannelTile& tile) {
@@ -170,15 +151,13 @@ void for_columns(std::int64_t at, Width width, const Compute& compute) {
 /// dx of batch_norm_backward_input for g in place of dy; make_gradient(tile) -> g.operator()<T>(place,
 /// column), of type T, float or Floats. E: of x and dx.
 template <class E, class MakeGradient>
-void backward_input(const char* operation, int threads, const Tensor& dy, const NormalisedBy& by,
-                    const Tensor& sums, const Tensor& counted, const Tensor& dx,
-                    const MakeGradient& make_gradient) {
-  const ChannelForm form = channel_form(operation, "dy", dy);
-  require_alike(operation, "dx", dx, dy);
-  E* to = elements<E>(operation, "dx", dx);
-  const ScaleOf scale_of(operation, form, by);
+void backward_input(int threads, const Tensor& dy, const NormalisedBy& by, const Tensor& sums,
+                    const Tensor& counted, const Tensor& dx, const MakeGradient& make_gradient) {
+  const ChannelForm form = channel_form(dy);
+  E* to = dx.data<E>();
+  const ScaleOf scale_of(form, by);
   const auto factor_of = [&](std::int64_t c) { return scale_of.factor_of(c); };
-  const double count = counted ? *elements<double>(operation, "count", counted) : 0;
+  const double count = counted ? *counted.data<double>() : 0;
   if (count == 0) {
     map_channels(threads, form, [&](const ChannelTile& tile) {
       return [to, gradient = make_gradient(tile), factor = columns_of(form, tile, factor_of)](
@@ -190,9 +169,8 @@ void backward_input(const char* operation, int threads, const Tensor& dy, const 
     });
     return;
   }
-  require_alike(operation, "x", by.x, dy);
-  const E* from = elements<E>(operation, "x", by.x);
-  const double* pairs = channel_sum_pairs(operation, "sums", sums, form);
+  const E* from = by.x.data<E>();
+  const double* pairs = sums.data<double>();
   map_channels(threads, form, [&](const ChannelTile& tile) {
     const auto mean_gradient = [&](std::int64_t c) { return static_cast<float>(pairs[c] / count); };
     const auto slope = [&](std::int64_t c) {
@@ -213,16 +191,14 @@ void backward_input(const char* operation, int threads, const Tensor& dy, const 
 
 }  // namespace
 
-void CpuBackend::channel_moments(const Tensor& x, const Tensor& centre, const Tensor& moments) {
-  prepare();
-  constexpr const char* operation = "channel_moments";
-  const ChannelForm form = channel_form(operation, "x", x);
-  const float* centres = channel_floats(operation, "centre", centre, form);
-  double* to = channel_sum_pairs(operation, "moments", moments, form);
-  by_type_of(x, [&]<class E>(E) {
-    const E* from = elements<E>(operation, "x", x);
+void channel_moments(CpuBackend& cpu, const ops::ChannelMoments& op) {
+  const ChannelForm form = channel_form(op.x);
+  const float* centres = op.centre.data<float>();
+  double* to = op.moments.data<double>();
+  by_type_of(op.x, [&]<class E>(E) {
+    const E* from = op.x.data<E>();
     reduce_channels<2>(
-        threads_, form,
+        cpu.threads(), form,
         [&](const ChannelTile& tile) {
           return [from, centre_of = columns_of(form, tile, [&](std::int64_t channel) {
                           return centres[channel];
@@ -238,53 +214,38 @@ void CpuBackend::channel_moments(const Tensor& x, const Tensor& centre, const Te
   });
 }
 
-void CpuBackend::batch_norm(const Tensor& x, const Tensor& mean, const Tensor& inv_std, const Tensor& weight,
-                            const Tensor& bias, const Tensor& y) {
-  prepare();
-  by_type_of(x, [&]<class E>(E) {
-    normalise<E>("batch_norm", threads_, {x, mean, inv_std, weight, bias}, y,
+void batch_norm(CpuBackend& cpu, const ops::BatchNorm& op) {
+  by_type_of(op.x, [&]<class E>(E) {
+    normalise<E>(cpu.threads(), {op.x, op.mean, op.inv_std, op.weight, op.bias}, op.y,
                  [](float value, std::int64_t) { return value; });
   });
 }
 
-void CpuBackend::batch_norm_relu(const Tensor& x, const Tensor& mean, const Tensor& inv_std,
-                                 const Tensor& weight, const Tensor& bias, const Tensor& shortcut,
-                                 const Tensor& y) {
-  prepare();
-  constexpr const char* operation = "batch_norm_relu";
-  const NormalisedBy by{x, mean, inv_std, weight, bias};
-  by_type_of(x, [&]<class E>(E) {
-    if (!shortcut)
-      return normalise<E>(operation, threads_, by, y, [](float v, std::int64_t) { return relu(v); });
-    require_alike(operation, "the shortcut", shortcut, x);
-    normalise<E>(operation, threads_, by, y,
-                 [added = elements<E>(operation, "the shortcut", shortcut)](float value, std::int64_t at) {
-                   return relu(value + widened(added[at]));
-                 });
+void batch_norm_relu(CpuBackend& cpu, const ops::BatchNormRelu& op) {
+  const NormalisedBy by{op.x, op.mean, op.inv_std, op.weight, op.bias};
+  by_type_of(op.x, [&]<class E>(E) {
+    if (!op.shortcut)
+      return normalise<E>(cpu.threads(), by, op.y, [](float v, std::int64_t) { return relu(v); });
+    normalise<E>(cpu.threads(), by, op.y, [added = op.shortcut.data<E>()](float value, std::int64_t at) {
+      return relu(value + widened(added[at]));
+    });
   });
 }
 
-void CpuBackend::batch_norm_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
-                                          const Tensor& inv_std, const Tensor& sums) {
-  prepare();
-  constexpr const char* operation = "batch_norm_backward_sums";
-  by_type_of(dy, [&]<class E>(E) {
-    const E* gradient = elements<E>(operation, "dy", dy);
-    backward_sums<E>(operation, threads_, dy, x, mean, inv_std, sums, [&](const ChannelTile&) {
+void batch_norm_backward_sums(CpuBackend& cpu, const ops::BatchNormBackwardSums& op) {
+  by_type_of(op.dy, [&]<class E>(E) {
+    const E* gradient = op.dy.data<E>();
+    backward_sums<E>(cpu.threads(), op.dy, op.x, op.mean, op.inv_std, op.sums, [&](const ChannelTile&) {
       return [gradient]<class T>(std::int64_t at, int, T) { return load<T>(gradient + at); };
     });
   });
 }
 
-void CpuBackend::batch_norm_relu_backward_sums(const Tensor& dy, const Tensor& x, const Tensor& mean,
-                                               const Tensor& inv_std, const Tensor& weight,
-                                               const Tensor& bias, const Tensor& sums) {
-  prepare();
-  constexpr const char* operation = "batch_norm_relu_backward_sums";
-  const ScaleOf scale_of(operation, channel_form(operation, "x", x), {x, mean, inv_std, weight, bias});
-  by_type_of(dy, [&]<class E>(E) {
-    const E* gradient = elements<E>(operation, "dy", dy);
-    backward_sums<E>(operation, threads_, dy, x, mean, inv_std, sums, [&](const ChannelTile& tile) {
+void batch_norm_relu_backward_sums(CpuBackend& cpu, const ops::BatchNormReluBackwardSums& op) {
+  const ScaleOf scale_of(channel_form(op.x), {op.x, op.mean, op.inv_std, op.weight, op.bias});
+  by_type_of(op.dy, [&]<class E>(E) {
+    const E* gradient = op.dy.data<E>();
+    backward_sums<E>(cpu.threads(), op.dy, op.x, op.mean, op.inv_std, op.sums, [&](const ChannelTile& tile) {
       return [gradient, scale = scale_of(tile)]<class T>(std::int64_t at, int column, T x_here) {
         return load<T>(gradient + at) * relu_slope(scale(x_here, column));
       };
@@ -294,57 +255,41 @@ void CpuBackend::batch_norm_relu_backward_sums(const Tensor& dy, const Tensor& x
 
 // What is stored is rounded, and the sums are of that, as by the operations one by one: a part that is
 // computed again in the backward may take them apart (model.recompute).
-void CpuBackend::batch_norm_gated_backward_sums(const Tensor& dy, const Tensor& beside, const Tensor& y,
-                                                const Tensor& x, const Tensor& mean, const Tensor& inv_std,
-                                                const Tensor& gated, const Tensor& sums) {
-  prepare();
-  constexpr const char* operation = "batch_norm_gated_backward_sums";
-  require_alike(operation, "y", y, dy);
-  require_alike(operation, "gated", gated, dy);
-  if (beside) require_alike(operation, "beside", beside, dy);
-  by_type_of(dy, [&]<class E>(E) {
-    const E *gradient = elements<E>(operation, "dy", dy), *value = elements<E>(operation, "y", y);
-    E* to = elements<E>(operation, "gated", gated);
+void batch_norm_gated_backward_sums(CpuBackend& cpu, const ops::BatchNormGatedBackwardSums& op) {
+  by_type_of(op.dy, [&]<class E>(E) {
+    const E *gradient = op.dy.data<E>(), *value = op.y.data<E>();
+    E* to = op.gated.data<E>();
     const auto run = [&](const auto& upstream) {
-      backward_sums<E>(operation, threads_, dy, x, mean, inv_std, sums, [&](const ChannelTile&) {
+      backward_sums<E>(cpu.threads(), op.dy, op.x, op.mean, op.inv_std, op.sums, [&](const ChannelTile&) {
         return [upstream, value, to]<class T>(std::int64_t at, int, T) {
           store(to + at, upstream.template operator()<T>(at) * relu_slope(load<T>(value + at)));
           return load<T>(to + at);
         };
       });
     };
-    if (!beside) return run([gradient]<class T>(std::int64_t at) { return load<T>(gradient + at); });
-    run([gradient, second = elements<E>(operation, "beside", beside)]<class T>(std::int64_t at) {
+    if (!op.beside) return run([gradient]<class T>(std::int64_t at) { return load<T>(gradient + at); });
+    run([gradient, second = op.beside.data<E>()]<class T>(std::int64_t at) {
       return load<T>(gradient + at) + load<T>(second + at);
     });
   });
 }
 
-void CpuBackend::batch_norm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean,
-                                           const Tensor& inv_std, const Tensor& weight, const Tensor& sums,
-                                           const Tensor& count, const Tensor& dx) {
-  prepare();
-  constexpr const char* operation = "batch_norm_backward_input";
-  by_type_of(dy, [&]<class E>(E) {
-    const E* gradient = elements<E>(operation, "dy", dy);
-    backward_input<E>(operation, threads_, dy, {x, mean, inv_std, weight, {}}, sums, count, dx,
-                      [&](const ChannelTile&) {
+void batch_norm_backward_input(CpuBackend& cpu, const ops::BatchNormBackwardInput& op) {
+  by_type_of(op.dy, [&]<class E>(E) {
+    const E* gradient = op.dy.data<E>();
+    backward_input<E>(cpu.threads(), op.dy, {op.x, op.mean, op.inv_std, op.weight, {}}, op.sums, op.count,
+                      op.dx, [&](const ChannelTile&) {
                         return [gradient]<class T>(std::int64_t at, int) { return load<T>(gradient + at); };
                       });
   });
 }
 
-void CpuBackend::batch_norm_relu_backward_input(const Tensor& dy, const Tensor& x, const Tensor& mean,
-                                                const Tensor& inv_std, const Tensor& weight,
-                                                const Tensor& bias, const Tensor& sums, const Tensor& count,
-                                                const Tensor& dx) {
-  prepare();
-  constexpr const char* operation = "batch_norm_relu_backward_input";
-  const NormalisedBy by{x, mean, inv_std, weight, bias};
-  const ScaleOf scale_of(operation, channel_form(operation, "x", x), by);
-  by_type_of(dy, [&]<class E>(E) {
-    const E *gradient = elements<E>(operation, "dy", dy), *from = elements<E>(operation, "x", x);
-    backward_input<E>(operation, threads_, dy, by, sums, count, dx, [&](const ChannelTile& tile) {
+void batch_norm_relu_backward_input(CpuBackend& cpu, const ops::BatchNormReluBackwardInput& op) {
+  const NormalisedBy by{op.x, op.mean, op.inv_std, op.weight, op.bias};
+  const ScaleOf scale_of(channel_form(op.x), by);
+  by_type_of(op.dy, [&]<class E>(E) {
+    const E *gradient = op.dy.data<E>(), *from = op.x.data<E>();
+    backward_input<E>(cpu.threads(), op.dy, by, op.sums, op.count, op.dx, [&](const ChannelTile& tile) {
       return [gradient, from, scale = scale_of(tile)]<class T>(std::int64_t at, int column) {
         return load<T>(gradient + at) * relu_slope(scale(load<T>(from + at), column));
       };
@@ -352,16 +297,14 @@ void CpuBackend::batch_norm_relu_backward_input(const Tensor& dy, const Tensor& 
   });
 }
 
-void CpuBackend::channel_sums(const Tensor& dy, const Tensor& dbias, bool accumulate) {
-  prepare();
-  constexpr const char* operation = "channel_sums";
-  const ChannelForm form = channel_form(operation, "dy", dy);
-  channel_floats(operation, "dbias", dbias, form);
-  float* to = floats(operation, "dbias", dbias);
-  by_type_of(dy, [&]<class E>(E) {
-    const E* gradient = elements<E>(operation, "dy", dy);
+void channel_sums(CpuBackend& cpu, const ops::ChannelSums& op) {
+  const ChannelForm form = channel_form(op.dy);
+  const bool accumulate = op.accumulate;
+  float* to = op.dbias.data<float>();
+  by_type_of(op.dy, [&]<class E>(E) {
+    const E* gradient = op.dy.data<E>();
     reduce_channels<1>(
-        threads_, form,
+        cpu.threads(), form,
         [&](const ChannelTile&) {
           return
               [gradient]<class T>(std::int64_t at, int) { return std::array<T, 1>{load<T>(gradient + at)}; };
@@ -371,6 +314,18 @@ void CpuBackend::channel_sums(const Tensor& dy, const Tensor& dbias, bool accumu
           to[channel] = accumulate ? to[channel] + sum : sum;
         });
   });
+}
+
+void enter_batch_norm(CpuBackend& cpu) {
+  cpu.enter<&channel_sums>();
+  cpu.enter<&channel_moments>();
+  cpu.enter<&batch_norm>();
+  cpu.enter<&batch_norm_backward_sums>();
+  cpu.enter<&batch_norm_backward_input>();
+  cpu.enter<&batch_norm_relu>();
+  cpu.enter<&batch_norm_relu_backward_sums>();
+  cpu.enter<&batch_norm_relu_backward_input>();
+  cpu.enter<&batch_norm_gated_backward_sums>();
 }
 
 }  // namespace lockstep::kernels

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/check.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "lockstep/ops/batch_norm.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -18,51 +18,36 @@ struct Moments {
   double count() const { return data[2 * channels]; }
 };
 
-Moments moments_of(const char* operation, const Tensor& total) {
-  const std::int64_t channels = (total.numel() - 1) / 2;
-  require_shape(operation, "the total", total, {2 * channels + 1});
-  return {elements<double>(operation, "the total", total), channels};
-}
-
-float* channel_floats(const char* operation, const char* name, const Tensor& tensor, std::int64_t channels) {
-  require_shape(operation, name, tensor, {channels});
-  return floats(operation, name, tensor);
-}
+Moments moments_of(const Tensor& total) { return {total.data<double>(), (total.numel() - 1) / 2}; }
 
 }  // namespace
 
-bool CpuBackend::moments_lack_digits(const Tensor& total, float eps) {
+void moments_lack_digits(CpuBackend&, const ops::MomentsLackDigits& op) {
   // float32 parts carry a relative error of 1e-7 of (distance^2 + variance).
   constexpr double squared_distance_limit = 16;  // in variances
-  const Moments moments = moments_of("moments_lack_digits", total);
+  const Moments moments = moments_of(op.total);
   const double n = moments.count();
-  if (!(n > 0)) return false;
+  *op.lack = false;
+  if (!(n > 0)) return;
   for (std::int64_t c = 0; c < moments.channels; ++c) {
     const double distance = moments.sums()[c] / n;
     const double variance = moments.squares()[c] / n - distance * distance;
-    if (!(distance * distance <= squared_distance_limit * (variance + eps))) return true;
+    if (!(distance * distance <= squared_distance_limit * (variance + op.eps))) *op.lack = true;
   }
-  return false;
 }
 
-void CpuBackend::batch_statistics(const Tensor& total, const Tensor& centre, const Tensor& running_var,
-                                  float eps, const Tensor& mean, const Tensor& inv_std) {
-  constexpr const char* operation = "batch_statistics";
-  const std::int64_t channels = mean.numel();
-  const float* centres = channel_floats(operation, "centre", centre, channels);
-  const float* variances = channel_floats(operation, "running_var", running_var, channels);
-  float* means = channel_floats(operation, "mean", mean, channels);
-  float* inv_stds = channel_floats(operation, "inv_std", inv_std, channels);
-  const Moments moments = total ? moments_of(operation, total) : Moments{nullptr, channels};
-  if (moments.channels != channels) {
-    throw UsageError("{}: a total of {} elements is not that of {} channels", operation, total.numel(),
-                     channels);
-  }
-  if (!total || !(moments.count() > 0)) {
+void batch_statistics(CpuBackend&, const ops::BatchStatistics& op) {
+  const std::int64_t channels = op.mean.numel();
+  const float* centres = op.centre.data<float>();
+  const float* variances = op.running_var.data<float>();
+  float* means = op.mean.data<float>();
+  float* inv_stds = op.inv_std.data<float>();
+  const Moments moments = op.total ? moments_of(op.total) : Moments{nullptr, channels};
+  if (!op.total || !(moments.count() > 0)) {
     std::copy_n(centres, channels, means);
     for (std::int64_t c = 0; c < channels; ++c) {
       const double variance = variances[c];
-      inv_stds[c] = static_cast<float>(1 / std::sqrt(variance + eps));
+      inv_stds[c] = static_cast<float>(1 / std::sqrt(variance + op.eps));
     }
     return;
   }
@@ -71,16 +56,15 @@ void CpuBackend::batch_statistics(const Tensor& total, const Tensor& centre, con
     const double distance = moments.sums()[c] / count;
     const double variance = std::max(0.0, moments.squares()[c] / count - distance * distance);
     means[c] = static_cast<float>(centres[c] + distance);
-    inv_stds[c] = static_cast<float>(1 / std::sqrt(variance + eps));
+    inv_stds[c] = static_cast<float>(1 / std::sqrt(variance + op.eps));
   }
 }
 
 // sum (x - b) = sum (x - a) + n (a - b), and so the squares.
-void CpuBackend::move_centre(const Tensor& total, const Tensor& from, const Tensor& to) {
-  constexpr const char* operation = "move_centre";
-  const Moments moments = moments_of(operation, total);
-  const float* before = channel_floats(operation, "from", from, moments.channels);
-  const float* after = channel_floats(operation, "to", to, moments.channels);
+void move_centre(CpuBackend&, const ops::MoveCentre& op) {
+  const Moments moments = moments_of(op.total);
+  const float* before = op.from.data<float>();
+  const float* after = op.to.data<float>();
   const double n = moments.count();
   for (std::int64_t c = 0; c < moments.channels; ++c) {
     const double shift = static_cast<double>(before[c]) - after[c];
@@ -89,15 +73,12 @@ void CpuBackend::move_centre(const Tensor& total, const Tensor& from, const Tens
   }
 }
 
-void CpuBackend::update_running(const Tensor& total, float momentum, const Tensor& running_mean,
-                                const Tensor& running_var, const Tensor& batches) {
-  constexpr const char* operation = "update_running";
-  const Moments moments = moments_of(operation, total);
-  float* means = channel_floats(operation, "running_mean", running_mean, moments.channels);
-  float* variances = channel_floats(operation, "running_var", running_var, moments.channels);
-  require_shape(operation, "batches", batches, {});
-  auto* counter = elements<std::int64_t>(operation, "batches", batches);
-  const double count = moments.count(), weight = momentum;
+void update_running(CpuBackend&, const ops::UpdateRunning& op) {
+  const Moments moments = moments_of(op.total);
+  float* means = op.running_mean.data<float>();
+  float* variances = op.running_var.data<float>();
+  auto* counter = op.batches.data<std::int64_t>();
+  const double count = moments.count(), weight = op.momentum;
   if (!(count > 0)) return;
   for (std::int64_t c = 0; c < moments.channels; ++c) {
     const double distance = moments.sums()[c] / count;
@@ -107,6 +88,13 @@ void CpuBackend::update_running(const Tensor& total, float momentum, const Tenso
     variances[c] = static_cast<float>((1 - weight) * variances[c] + weight * unbiased);
   }
   ++*counter;
+}
+
+void enter_batch_statistics(CpuBackend& cpu) {
+  cpu.enter<&moments_lack_digits>();
+  cpu.enter<&batch_statistics>();
+  cpu.enter<&move_centre>();
+  cpu.enter<&update_running>();
 }
 
 }  // namespace lockstep::kernels

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
-#include "kernels/cpu/check.h"
 #include "kernels/cpu/stored.h"
 
 namespace lockstep::kernels {
@@ -26,28 +26,34 @@ struct ChannelForm {
   std::int64_t padding() const { return blocks * lanes - channels; }  ///< padding lanes of the last block
 };
 
-inline ChannelForm channel_form_4d(const Tensor& x) {
+/// Of [N, C, H, W].
+inline ChannelForm image_form(const Tensor& x) {
   const std::int64_t lanes = x.channel_block(), channels = x.size(1);
   return {x.size(0), (channels + lanes - 1) / lanes, x.size(2) * x.size(3), lanes, channels};
 }
 
-/// Of [N, C, H, W]; throws UsageError naming operation and tensor for any other rank.
-inline ChannelForm image_form(const char* operation, const char* name, const Tensor& x) {
-  if (x.shape().rank() != 4) {
-    throw UsageError("{}: {} has shape {}, not [N, C, H, W]", operation, name, to_string(x.shape()));
-  }
-  return channel_form_4d(x);
-}
-
 /// Of [N, C, H, W], or of [N, C], whose rows are the places of one image.
-inline ChannelForm channel_form(const char* operation, const char* name, const Tensor& x) {
-  if (x.shape().rank() == 4) return channel_form_4d(x);
-  if (x.shape().rank() != 2) {
-    throw UsageError("{}: {} has shape {}, not [N, C, H, W] or [N, C]", operation, name,
-                     to_string(x.shape()));
-  }
+inline ChannelForm channel_form(const Tensor& x) {
+  if (x.shape().rank() == 4) return image_form(x);
   const std::int64_t channels = x.size(1);
   return {1, channels > 0 ? 1 : 0, x.size(0), std::max<std::int64_t>(1, channels), channels};
+}
+
+/// Zeroes the lanes that pad the last channel block.
+inline void zero_padding(const Tensor& out) {
+  const std::int64_t block = out.channel_block();
+  if (block == 1 || out.size(1) % block == 0) return;
+  const std::int64_t blocks = (out.size(1) + block - 1) / block, used = out.size(1) % block;
+  const std::int64_t places = out.size(2) * out.size(3);
+  const std::size_t width = bytes_of(out.dtype());
+  for (std::int64_t image = 0; image < out.size(0); ++image) {
+    char* last = static_cast<char*>(out.raw()) +
+                 static_cast<std::size_t>((image + 1) * blocks - 1) * places * block * width;
+    for (std::int64_t place = 0; place < places; ++place) {
+      std::memset(last + static_cast<std::size_t>(place * block + used) * width, 0,
+                  static_cast<std::size_t>(block - used) * width);
+    }
+  }
 }
 
 inline constexpr int tile_lanes = 32;

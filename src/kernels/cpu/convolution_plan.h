@@ -8,7 +8,7 @@
 #include <memory>
 #include <unordered_map>
 
-#include "lockstep/kernels/parameters.h"
+#include "lockstep/ops/convolution.h"
 
 namespace lockstep::kernels {
 
@@ -29,9 +29,9 @@ struct ConvolutionProblem {
 };
 
 /// Checks every shape. x, weight, y or their gradients. What the shapes do not tell (bias, bf16) is not set.
-ConvolutionProblem convolution_problem(const char* operation, ConvolutionPass pass, const Tensor& x,
-                                       const Tensor& weight, const Convolution& geometry, const char* y_name,
-                                       const Tensor& y);
+ConvolutionProblem convolution_problem(const ops::Convolution& op);
+ConvolutionProblem convolution_problem(const ops::ConvolutionBackwardInput& op);
+ConvolutionProblem convolution_problem(const ops::ConvolutionBackwardWeight& op);
 
 /// A primitive and its arguments, bound anew for each run. Creation allocates; binding does not.
 class BoundPrimitive {

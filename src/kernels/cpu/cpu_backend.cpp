@@ -3,6 +3,8 @@
 
 #include <omp.h>
 
+#include "kernels/cpu/convolution_plan.h"
+#include "kernels/cpu/native_bfloat16.h"
 #include "lockstep/base/processor.h"
 
 namespace lockstep::kernels {
@@ -11,14 +13,44 @@ CpuBackend::CpuBackend(int threads)
     : threads_(threads), gemm_(threads, pool_), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
   if (threads < 1) throw UsageError("the CPU backend needs at least 1 thread, not {}", threads);
   flush_denormals();
-  prepare();
   if (threads_ > 1) {
 #pragma omp parallel num_threads(threads_)
     flush_denormals();
   }
+  if (NativeBfloat16::is_here()) native_bfloat16_ = std::make_unique<NativeBfloat16>(*this);
+  for (const auto enter :
+       {enter_attention, enter_batch_norm, enter_batch_statistics, enter_convolution, enter_dropout,
+        enter_elementwise, enter_embedding, enter_group_norm, enter_layer_norm, enter_layout, enter_loss,
+        enter_map, enter_matmul, enter_pooling, enter_reduction, enter_resampling, enter_update})
+    enter(*this);
 }
 
 CpuBackend::~CpuBackend() = default;
+
+std::unique_ptr<Backend> make_cpu_backend(int threads) { return std::make_unique<CpuBackend>(threads); }
+
+void CpuBackend::perform(const ops::AnyOperation& operation) {
+  const Entry& entry = entry_of(operation);
+  // The calling thread's OpenMP regions, oneDNN's among them, use threads() threads, whatever the environment
+  // or another backend on this thread asked for. OMP_DYNAMIC would let the runtime take fewer, and so change
+  // bits.
+  omp_set_dynamic(0);
+  omp_set_num_threads(threads_);
+  if (entry.computes == Computes::in_float32 && operation.has_bf16())
+    run_on_float32_copies(*this, entry, operation);
+  else
+    entry.run(*this, operation.get());
+}
+
+std::string CpuBackend::why_slow_in_bf16() const {
+  if (native_bfloat16_) return {};
+  return "this processor (" + instruction_set() + ") has neither AVX512-BF16 nor AMX";
+}
+
+ConvolutionCache& CpuBackend::convolutions() {
+  if (!convolutions_) convolutions_ = std::make_shared<ConvolutionCache>();
+  return *convolutions_;
+}
 
 std::string CpuBackend::instruction_set() const {
   switch (dnnl::get_effective_cpu_isa()) {
@@ -44,16 +76,9 @@ std::string CpuBackend::instruction_set() const {
   }
 }
 
-void CpuBackend::prepare() const noexcept {
-  omp_set_dynamic(0);  // OMP_DYNAMIC would let the runtime take fewer threads, and so change bits
-  omp_set_num_threads(threads_);
-}
-
 Tensor CpuBackend::empty(Shape shape, DType dtype, int channel_block) {
   const auto bytes = static_cast<std::size_t>(stored_numel(shape, channel_block)) * bytes_of(dtype);
   return Tensor::over(pool_.allocate(bytes), shape, dtype, channel_block);
 }
-
-Tensor CpuBackend::scratch(std::int64_t elements, DType dtype) { return empty({elements}, dtype, 1); }
 
 }  // namespace lockstep::kernels

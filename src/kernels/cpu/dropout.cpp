@@ -1,9 +1,9 @@
 // Dropout by counter: an element's fate is a function of the key and its logical number alone.
 #include <cstring>
 
-#include "kernels/cpu/check.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "lockstep/ops/elementwise.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -63,19 +63,19 @@ void drop_blocked(int threads, const Keep& keep, const Tensor& shape, const floa
 
 }  // namespace
 
-void CpuBackend::dropout(const Tensor& x, float p, const RandomKey& key, const Tensor& y) {
-  if (!(p >= 0.0f && p < 1.0f)) throw UsageError("dropout: p = {} is not in [0, 1)", p);
-  require_alike("dropout", "y", y, x);
-  const float* from = floats("dropout", "x", x);
-  float* to = floats("dropout", "y", y);
-  const Keep keep{Random(key), p, 1.0f / (1.0f - p)};
-  if (p == 0.0f) {
-    copy(x, y);
-  } else if (x.channel_block() == 1) {
-    drop_plain(threads_, keep, x.numel(), from, to);
+void dropout(CpuBackend& cpu, const ops::Dropout& op) {
+  const float* from = op.x.data<float>();
+  float* to = op.y.data<float>();
+  const Keep keep{Random(op.key), op.p, 1.0f / (1.0f - op.p)};
+  if (op.p == 0.0f) {
+    cpu.copy(op.x, op.y);
+  } else if (op.x.channel_block() == 1) {
+    drop_plain(cpu.threads(), keep, op.x.numel(), from, to);
   } else {
-    drop_blocked(threads_, keep, x, from, to);
+    drop_blocked(cpu.threads(), keep, op.x, from, to);
   }
 }
+
+void enter_dropout(CpuBackend& cpu) { cpu.enter<&dropout>(Computes::in_float32); }
 
 }  // namespace lockstep::kernels

@@ -1,11 +1,12 @@
-// Fills, copies, sums and multiples, and rows repeated or summed.
+// Fills, copies, and sums of rows.
 #include <cstring>
 
-#include "kernels/cpu/check.h"
+#include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stored.h"
-#include "kernels/problems.h"
+#include "lockstep/ops/check.h"
+#include "lockstep/ops/elementwise.h"
 #include "lockstep/tensor/half.h"
 
 namespace lockstep::kernels {
@@ -18,23 +19,6 @@ void fill_with(int threads, const Tensor& out, T value) {
   T* to = static_cast<T*>(out.raw());
   parallel_ranges(threads, out.stored_numel(), elements_per_thread,
                   [=](std::int64_t begin, std::int64_t end) { std::fill(to + begin, to + end, value); });
-}
-
-/// Zeroes the lanes that pad the last channel block.
-void zero_padding(const Tensor& out) {
-  const std::int64_t block = out.channel_block();
-  if (block == 1 || out.size(1) % block == 0) return;
-  const std::int64_t blocks = (out.size(1) + block - 1) / block, used = out.size(1) % block;
-  const std::int64_t places = out.size(2) * out.size(3);
-  const std::size_t width = bytes_of(out.dtype());
-  for (std::int64_t image = 0; image < out.size(0); ++image) {
-    char* last = static_cast<char*>(out.raw()) +
-                 static_cast<std::size_t>((image + 1) * blocks - 1) * places * block * width;
-    for (std::int64_t place = 0; place < places; ++place) {
-      std::memset(last + static_cast<std::size_t>(place * block + used) * width, 0,
-                  static_cast<std::size_t>(block - used) * width);
-    }
-  }
 }
 
 /// sums += four rows, one after the other.
@@ -81,34 +65,34 @@ void sum_rows_of(int threads, const E* from, std::int64_t rows, std::int64_t wid
 
 }  // namespace
 
-void CpuBackend::fill(const Tensor& out, double value) {
-  switch (out.dtype()) {
+void fill(CpuBackend& cpu, const ops::Fill& op) {
+  switch (op.to.dtype()) {
     case DType::float32:
-      fill_with(threads_, out, static_cast<float>(value));
+      fill_with(cpu.threads(), op.to, static_cast<float>(op.value));
       break;
     case DType::float64:
-      fill_with(threads_, out, value);
+      fill_with(cpu.threads(), op.to, op.value);
       break;
     case DType::bfloat16:
-      fill_with(threads_, out, BFloat16{bfloat16_bits(static_cast<float>(value))});
+      fill_with(cpu.threads(), op.to, BFloat16{bfloat16_bits(static_cast<float>(op.value))});
       break;
     case DType::int64:
-      fill_with(threads_, out, static_cast<std::int64_t>(value));
+      fill_with(cpu.threads(), op.to, static_cast<std::int64_t>(op.value));
       break;
     case DType::int32:
-      fill_with(threads_, out, static_cast<std::int32_t>(value));
+      fill_with(cpu.threads(), op.to, static_cast<std::int32_t>(op.value));
       break;
     case DType::uint8:
-      fill_with(threads_, out, static_cast<std::uint8_t>(value));
+      fill_with(cpu.threads(), op.to, static_cast<std::uint8_t>(op.value));
       break;
     case DType::float16:
-      throw UsageError("fill: float16 is a type of the wire; no tensor is made of it");
+      break;  // refused by the operation
   }
-  if (value != 0) zero_padding(out);
+  if (op.value != 0) zero_padding(op.to);
 }
 
-void CpuBackend::copy(const Tensor& from, const Tensor& to) {
-  require_alike("copy", "the target", to, from);
+void CpuBackend::copy_elements(const Tensor& from, const Tensor& to) {
+  ops::require_alike("copy", "the target", to, from);
   if (from.device() != Device::cpu() || to.device() != Device::cpu()) {
     throw UsageError("copy: the CPU backend cannot copy from {} to {}", to_string(from.device()),
                      to_string(to.device()));
@@ -148,56 +132,17 @@ void CpuBackend::copy(const Tensor& from, const Tensor& to) {
   }
 }
 
-void CpuBackend::add(const Tensor& a, const Tensor& b, const Tensor& y) {
-  require_alike("add", "b", b, a);
-  require_alike("add", "y", y, a);
-  by_type_of(a, [&]<class E>(E) {
-    const E *const left = elements<E>("add", "a", a), *const right = elements<E>("add", "b", b);
-    E* const to = elements<E>("add", "y", y);
-    parallel_ranges(threads_, a.stored_numel(), elements_per_thread,
-                    [=](std::int64_t begin, std::int64_t end) {
-#pragma GCC ivdep
-                      for (std::int64_t i = begin; i < end; ++i)
-                        put(to[i], widened(left[i]) + widened(right[i]));
-                    });
-  });
-}
-
-void CpuBackend::scale(const Tensor& x, float factor, const Tensor& y) {
-  require_alike("scale", "y", y, x);
-  by_type_of(x, [&]<class E>(E) {
-    const E* const from = elements<E>("scale", "x", x);
-    E* const to = elements<E>("scale", "y", y);
-    parallel_ranges(threads_, x.stored_numel(), elements_per_thread,
-                    [=](std::int64_t begin, std::int64_t end) {
-                      const float by = factor;  // a copy that no store can change
-#pragma GCC ivdep
-                      for (std::int64_t i = begin; i < end; ++i) put(to[i], by * widened(from[i]));
-                    });
-  });
-}
-
-void CpuBackend::add_rows(const Tensor& x, const Tensor& row, const Tensor& y) {
-  require_shape("add_rows", "y", y, x.shape());
-  const float *from = plain_floats("add_rows", "x", x), *repeated = plain_floats("add_rows", "row", row);
-  float* to = plain_floats("add_rows", "y", y);
-  const std::int64_t width = row.numel(), rows = repetitions("add_rows", x, row);
-  parallel_items(threads_, rows, elements_per_thread / std::max<std::int64_t>(1, width), [=](std::int64_t r) {
-    const float* source = from + r * width;
-    float* target = to + r * width;
-#pragma GCC ivdep
-    for (std::int64_t i = 0; i < width; ++i) target[i] = source[i] + repeated[i];
-  });
-}
-
-void CpuBackend::sum_rows(const Tensor& x, const Tensor& row, bool accumulate) {
-  require_plain("sum_rows", "x", x);
-  float* to = plain_floats("sum_rows", "row", row);
-  const std::int64_t width = row.numel(), rows = repetitions("sum_rows", x, row);
+void sum_rows(CpuBackend& cpu, const ops::SumRows& op) {
+  float* to = op.row.data<float>();
+  const std::int64_t width = op.row.numel(), rows = op.rows();
   if (width == 0) return;
-  by_type_of(x, [&]<class E>(E) {
-    sum_rows_of(threads_, elements<E>("sum_rows", "x", x), rows, width, accumulate, to);
-  });
+  by_type_of(op.x,
+             [&]<class E>(E) { sum_rows_of(cpu.threads(), op.x.data<E>(), rows, width, op.accumulate, to); });
+}
+
+void enter_elementwise(CpuBackend& cpu) {
+  cpu.enter<&fill>();
+  cpu.enter<&sum_rows>();
 }
 
 }  // namespace lockstep::kernels

@@ -1,11 +1,11 @@
 // Layer norm over the last dimension (Ba, Kiros, Hinton, 2016).
 #include <cmath>
 
-#include "kernels/cpu/check.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/problems.h"
+#include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/norm.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -71,30 +71,15 @@ void sum_blocks(int threads, std::int64_t blocks, std::int64_t stride, std::int6
                   });
 }
 
-/// The arguments of a forward but what is normalised.
-struct Normalised {
-  const Tensor &weight, &bias;
-  float eps;
-  const Tensor &y, &mean, &inv_std;
-};
-
 /// row_of(row) -> the elements of a row of a tensor like `x`, ready to be read.
-template <class RowOf>
-void normalise(const char* operation, int threads, const Tensor& x, const Normalised& with,
-               const RowOf& row_of) {
-  const auto [count, width_bound] = rows_of(operation, x);
-  const std::int64_t width = width_bound;
-  require_shape(operation, "y", with.y, x.shape());
-  require_numel(operation, "weight", with.weight, width);
-  require_numel(operation, "bias", with.bias, width);
-  require_numel(operation, "mean", with.mean, count);
-  require_numel(operation, "inv_std", with.inv_std, count);
-  const float *w = plain_floats(operation, "weight", with.weight),
-              *b = plain_floats(operation, "bias", with.bias);
-  float *to = plain_floats(operation, "y", with.y), *means = plain_floats(operation, "mean", with.mean),
-        *inverses = plain_floats(operation, "inv_std", with.inv_std);
+template <class RowOf, class Operation>
+void normalise(CpuBackend& cpu, const ops::Rows& rows, const Operation& op, const RowOf& row_of) {
+  const std::int64_t width = rows.width;
+  const float *w = op.weight.template data<float>(), *b = op.bias.template data<float>();
+  float *to = op.y.template data<float>(), *means = op.mean.template data<float>(),
+        *inverses = op.inv_std.template data<float>();
   if (width == 0) return;
-  parallel_items(threads, count, rows_per_thread(width), [=, eps = with.eps](std::int64_t row) {
+  parallel_items(cpu.threads(), rows.count, rows_per_thread(width), [=, eps = op.eps](std::int64_t row) {
     const float* source = row_of(row, width);
     float* target = to + row * width;
     const float centre = sum(source, width) / static_cast<float>(width);
@@ -109,58 +94,41 @@ void normalise(const char* operation, int threads, const Tensor& x, const Normal
 
 }  // namespace
 
-void CpuBackend::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps,
-                            const Tensor& y, const Tensor& mean, const Tensor& inv_std) {
-  const float* from = plain_floats("layer_norm", "x", x);
-  normalise("layer_norm", threads_, x, {weight, bias, eps, y, mean, inv_std},
+void layer_norm(CpuBackend& cpu, const ops::LayerNorm& op) {
+  const float* from = op.x.data<float>();
+  normalise(cpu, ops::rows_of(op.name, op.x), op,
             [from](std::int64_t row, std::int64_t width) { return from + row * width; });
 }
 
-void CpuBackend::add_layer_norm(const Tensor& a, const Tensor& b, const Tensor& weight, const Tensor& bias,
-                                float eps, const Tensor& sum, const Tensor& y, const Tensor& mean,
-                                const Tensor& inv_std) {
-  constexpr const char* operation = "add_layer_norm";
-  require_shape(operation, "b", b, a.shape());
-  require_shape(operation, "the sum", sum, a.shape());
-  const float *left = plain_floats(operation, "a", a), *right = plain_floats(operation, "b", b);
-  float* const added = plain_floats(operation, "the sum", sum);
-  normalise(operation, threads_, a, {weight, bias, eps, y, mean, inv_std},
-            [=](std::int64_t row, std::int64_t width) {
-              const float *from_a = left + row * width, *from_b = right + row * width;
-              float* const to = added + row * width;
+void add_layer_norm(CpuBackend& cpu, const ops::AddLayerNorm& op) {
+  if (op.a.dtype() == DType::bfloat16) {  // the norm is of the sum as it is stored
+    cpu.run(ops::add(op.a, op.b, op.sum));
+    return cpu.run(ops::LayerNorm{op.sum, op.weight, op.bias, op.eps, op.y, op.mean, op.inv_std});
+  }
+  const float *left = op.a.data<float>(), *right = op.b.data<float>();
+  float* const added = op.sum.data<float>();
+  normalise(cpu, ops::rows_of(op.name, op.a), op, [=](std::int64_t row, std::int64_t width) {
+    const float *from_a = left + row * width, *from_b = right + row * width;
+    float* const to = added + row * width;
 #pragma GCC ivdep
-              for (std::int64_t i = 0; i < width; ++i) to[i] = from_a[i] + from_b[i];
-              return static_cast<const float*>(to);
-            });
+    for (std::int64_t i = 0; i < width; ++i) to[i] = from_a[i] + from_b[i];
+    return static_cast<const float*>(to);
+  });
 }
 
-void CpuBackend::layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight,
-                                     const Tensor& mean, const Tensor& inv_std, const Tensor& beside,
-                                     const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
-                                     bool accumulate) {
-  constexpr const char* operation = "layer_norm_backward";
-  const auto [count_bound, width_bound] = rows_of(operation, x);
-  const std::int64_t count = count_bound, width = width_bound;
-  require_shape(operation, "dy", dy, x.shape());
-  require_shape(operation, "dx", dx, x.shape());
-  require_numel(operation, "weight", weight, width);
-  require_numel(operation, "dweight", dweight, width);
-  require_numel(operation, "dbias", dbias, width);
-  require_numel(operation, "mean", mean, count);
-  require_numel(operation, "inv_std", inv_std, count);
-  const float *upstream = plain_floats(operation, "dy", dy), *from = plain_floats(operation, "x", x),
-              *w = plain_floats(operation, "weight", weight), *means = plain_floats(operation, "mean", mean),
-              *inverses = plain_floats(operation, "inv_std", inv_std);
-  const float* added = beside ? plain_floats(operation, "beside", beside) : nullptr;
-  if (beside) require_shape(operation, "beside", beside, x.shape());
-  float* to = plain_floats(operation, "dx", dx);
-  float *weight_sum = plain_floats(operation, "dweight", dweight),
-        *bias_sum = plain_floats(operation, "dbias", dbias);
+void layer_norm_backward(CpuBackend& cpu, const ops::LayerNormBackward& op) {
+  const ops::Rows rows = ops::rows_of(op.name, op.x);
+  const std::int64_t count = rows.count, width = rows.width;
+  const float *upstream = op.dy.data<float>(), *from = op.x.data<float>(), *w = op.weight.data<float>(),
+              *means = op.mean.data<float>(), *inverses = op.inv_std.data<float>();
+  const float* added = op.beside ? op.beside.data<float>() : nullptr;
+  float* to = op.dx.data<float>();
+  float *weight_sum = op.dweight.data<float>(), *bias_sum = op.dbias.data<float>();
   if (width == 0) return;
   const std::int64_t blocks = (count + rows_per_block - 1) / rows_per_block, stride = 2 * width;
-  const Tensor partial_holder = scratch(blocks * stride);
+  const Tensor partial_holder = cpu.scratch(blocks * stride);
   float* partial = partial_holder.data<float>();
-  parallel_items(threads_, blocks, rows_per_thread(width) / rows_per_block, [=](std::int64_t block) {
+  parallel_items(cpu.threads(), blocks, rows_per_thread(width) / rows_per_block, [=](std::int64_t block) {
     float *block_weight = partial + block * stride, *block_bias = block_weight + width;
     std::fill(block_weight, block_weight + stride, 0.0f);
     for (std::int64_t row = block * rows_per_block; row < std::min(count, (block + 1) * rows_per_block);
@@ -171,8 +139,15 @@ void CpuBackend::layer_norm_backward(const Tensor& dy, const Tensor& x, const Te
           to + at, block_weight, block_bias);
     }
   });
-  sum_blocks(threads_, blocks, stride, width, partial, accumulate, weight_sum);
-  sum_blocks(threads_, blocks, stride, width, partial + width, accumulate, bias_sum);
+  sum_blocks(cpu.threads(), blocks, stride, width, partial, op.accumulate, weight_sum);
+  sum_blocks(cpu.threads(), blocks, stride, width, partial + width, op.accumulate, bias_sum);
+}
+
+void enter_layer_norm(CpuBackend& cpu) {
+  cpu.enter<&layer_norm>(Computes::in_float32, 1);
+  cpu.enter<&add_layer_norm>();
+  cpu.enter<&layer_norm_backward>(Computes::in_float32,
+                                  rows_per_block);  // summed together: the bits are as of all rows
 }
 
 }  // namespace lockstep::kernels

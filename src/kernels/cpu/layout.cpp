@@ -3,6 +3,7 @@
 #include "kernels/cpu/convolution_plan.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "lockstep/ops/elementwise.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -37,19 +38,16 @@ int CpuBackend::preferred_channel_block(std::int64_t channels, DType) const {
   return channels >= width ? width : 1;
 }
 
-void CpuBackend::to_layout(const Tensor& from, const Tensor& to) {
-  prepare();
-  constexpr const char* operation = "to_layout";
-  require_shape(operation, "to", to, from.shape());
-  const float* source = floats(operation, "from", from);
-  float* target = floats(operation, "to", to);
-  if (from.channel_block() == to.channel_block()) {
-    if (from.bytes() > 0) std::memcpy(target, source, from.bytes());
+void to_layout(CpuBackend& cpu, const ops::ToLayout& op) {
+  const float* source = op.from.data<float>();
+  float* target = op.to.data<float>();
+  if (op.from.channel_block() == op.to.channel_block()) {
+    if (op.from.bytes() > 0) std::memcpy(target, source, op.from.bytes());
     return;
   }
-  const ChannelForm source_form = image_form(operation, "from", from);
-  const ChannelForm target_form = image_form(operation, "to", to);
-  parallel_items(threads_, target_form.runs(), 4, [&](std::int64_t run) {
+  const ChannelForm source_form = image_form(op.from);
+  const ChannelForm target_form = image_form(op.to);
+  parallel_items(cpu.threads(), target_form.runs(), 4, [&](std::int64_t run) {
     const float* image = source + run / target_form.blocks * source_form.blocks * source_form.run();
     for (std::int64_t lane = 0; lane < target_form.lanes; lane += lanes_at_once) {
       with_lanes(std::min(lanes_at_once, target_form.lanes - lane), [&](auto width) {
@@ -60,20 +58,13 @@ void CpuBackend::to_layout(const Tensor& from, const Tensor& to) {
   });
 }
 
-void CpuBackend::normalize_images(const Tensor& x, const Tensor& scale, const Tensor& shift,
-                                  const Tensor& y) {
-  prepare();
-  constexpr const char* operation = "normalize_images";
-  require_plain(operation, "x", x);
-  require_shape(operation, "y", y, x.shape());
-  const ChannelForm form = image_form(operation, "y", y);
-  require_shape(operation, "scale", scale, {form.channels});
-  require_shape(operation, "shift", shift, {form.channels});
-  const std::uint8_t* from = elements<std::uint8_t>(operation, "x", x);
-  const float* scales = floats(operation, "scale", scale);
-  const float* shifts = floats(operation, "shift", shift);
-  float* to = floats(operation, "y", y);
-  parallel_items(threads_, form.runs(), 4, [&](std::int64_t run) {
+void normalize_images(CpuBackend& cpu, const ops::NormalizeImages& op) {
+  const ChannelForm form = image_form(op.y);
+  const std::uint8_t* from = op.x.data<std::uint8_t>();
+  const float* scales = op.scale.data<float>();
+  const float* shifts = op.shift.data<float>();
+  float* to = op.y.data<float>();
+  parallel_items(cpu.threads(), form.runs(), 4, [&](std::int64_t run) {
     const std::int64_t image = run / form.blocks;
     for (std::int64_t lane = 0; lane < form.lanes; ++lane) {
       const std::int64_t channel = run % form.blocks * form.lanes + lane;
@@ -89,6 +80,11 @@ void CpuBackend::normalize_images(const Tensor& x, const Tensor& scale, const Te
       }
     }
   });
+}
+
+void enter_layout(CpuBackend& cpu) {
+  cpu.enter<&to_layout>(Computes::in_float32);
+  cpu.enter<&normalize_images>(Computes::in_float32);
 }
 
 }  // namespace lockstep::kernels

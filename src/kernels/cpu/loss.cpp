@@ -2,15 +2,17 @@
 // magnitude.
 #include <cmath>
 
-#include "kernels/cpu/check.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/vector_math.h"
 #include "kernels/data_error.h"
+#include "lockstep/ops/loss.h"
+#include "lockstep/ops/math.h"
 
 namespace lockstep::kernels {
 namespace {
+
+using ops::exponential;
 
 constexpr std::int64_t elements_per_thread = 4096;
 constexpr std::int64_t block_elements = 4096;
@@ -23,14 +25,8 @@ struct Logits {
   std::int64_t rows_per_thread() const { return elements_per_thread / std::max<std::int64_t>(1, classes); }
 };
 
-Logits checked_logits(const char* operation, const Tensor& logits, const Tensor& targets) {
-  if (logits.shape().rank() != 2) {
-    throw UsageError("{}: the logits have shape {}, not [rows, classes]", operation,
-                     to_string(logits.shape()));
-  }
-  require_shape(operation, "the targets", targets, {logits.size(0)});
-  return {logits.size(0), logits.size(1), plain_floats(operation, "the logits", logits),
-          elements<std::int64_t>(operation, "the targets", targets)};
+Logits logits_of(const Tensor& logits, const Tensor& targets) {
+  return {logits.size(0), logits.size(1), logits.data<float>(), targets.data<std::int64_t>()};
 }
 
 /// Throws on a target that is neither a class nor ignored; the number of rows that count.
@@ -45,23 +41,9 @@ std::int64_t counted_rows(const char* operation, const Logits& logits, std::int6
   return counted;
 }
 
-struct WeightedSumRef {
-  double* data;
-
-  void set(double sum, double weight) const {
-    data[0] = sum;
-    data[1] = weight;
-  }
-};
-
-WeightedSumRef weighted_sum(const char* operation, const Tensor& total) {
-  require_shape(operation, "the total", total, {2});
-  return {elements<double>(operation, "the total", total)};
-}
-
-float scalar(const char* operation, const Tensor& factor) {
-  require_shape(operation, "the factor", factor, {});
-  return *plain_floats(operation, "the factor", factor);
+void set_total(const Tensor& total, double sum, double weight) {
+  total.data<double>()[0] = sum;
+  total.data<double>()[1] = weight;
 }
 
 float sum_of_exponentials(const float* x, float most, std::int64_t count) {
@@ -87,68 +69,61 @@ void gradient_row(const float* x, std::int64_t classes, float log, float factor,
 
 }  // namespace
 
-void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropy& options,
-                               const Tensor& log_sum_exp, const Tensor& total) {
-  const Logits in = checked_logits("cross_entropy", logits, targets);
-  require_shape("cross_entropy", "log_sum_exp", log_sum_exp, {in.rows});
-  float* logs = plain_floats("cross_entropy", "log_sum_exp", log_sum_exp);
-  const WeightedSumRef out = weighted_sum("cross_entropy", total);
-  const std::int64_t counted = counted_rows("cross_entropy", in, options.ignore_index);
-  const Tensor losses_holder = scratch(in.rows, DType::float64);
+void cross_entropy(CpuBackend& cpu, const ops::CrossEntropy& op) {
+  const Logits in = logits_of(op.logits, op.targets);
+  float* logs = op.log_sum_exp.data<float>();
+  const std::int64_t counted = counted_rows(op.name, in, op.options.ignore_index);
+  const Tensor losses_holder = cpu.scratch(in.rows, DType::float64);
   double* losses = losses_holder.data<double>();
-  const double smoothing = options.label_smoothing;
-  parallel_items(threads_, in.rows, in.rows_per_thread(), [=](std::int64_t row) {
-    const float* x = in.data + row * in.classes;
-    const std::int64_t target = in.targets[row];
-    losses[row] = 0;
-    logs[row] = 0;
-    if (target == options.ignore_index) return;
-    const float most = largest(x, in.classes);
-    const double log =
-        static_cast<double>(most) + std::log(static_cast<double>(sum_of_exponentials(x, most, in.classes)));
-    logs[row] = static_cast<float>(log);
-    losses[row] = (1 - smoothing) * (log - x[target]);
-    if (smoothing > 0)
-      losses[row] +=
-          smoothing * (log - static_cast<double>(sum(x, in.classes)) / static_cast<double>(in.classes));
-  });
+  const double smoothing = op.options.label_smoothing;
+  parallel_items(
+      cpu.threads(), in.rows, in.rows_per_thread(), [=, ignored = op.options.ignore_index](std::int64_t row) {
+        const float* x = in.data + row * in.classes;
+        const std::int64_t target = in.targets[row];
+        losses[row] = 0;
+        logs[row] = 0;
+        if (target == ignored) return;
+        const float most = largest(x, in.classes);
+        const double log = static_cast<double>(most) +
+                           std::log(static_cast<double>(sum_of_exponentials(x, most, in.classes)));
+        logs[row] = static_cast<float>(log);
+        losses[row] = (1 - smoothing) * (log - x[target]);
+        if (smoothing > 0)
+          losses[row] +=
+              smoothing * (log - static_cast<double>(sum(x, in.classes)) / static_cast<double>(in.classes));
+      });
   double sum = 0;
   for (std::int64_t row = 0; row < in.rows; ++row) sum += losses[row];
-  out.set(sum, static_cast<double>(counted));
+  set_total(op.total, sum, static_cast<double>(counted));
 }
 
-void CpuBackend::cross_entropy_backward(const Tensor& logits, const Tensor& targets,
-                                        const CrossEntropy& options, const Tensor& log_sum_exp,
-                                        const Tensor& factor, const Tensor& dlogits) {
-  constexpr const char* operation = "cross_entropy_backward";
-  const Logits in = checked_logits(operation, logits, targets);
-  require_shape(operation, "log_sum_exp", log_sum_exp, {in.rows});
-  require_shape(operation, "dlogits", dlogits, logits.shape());
-  const float* logs = plain_floats(operation, "log_sum_exp", log_sum_exp);
-  float* to = plain_floats(operation, "dlogits", dlogits);
-  const float by = scalar(operation, factor);
-  counted_rows(operation, in, options.ignore_index);
-  const float spread = in.classes == 0 ? 0.0f : options.label_smoothing / static_cast<float>(in.classes);
-  parallel_items(threads_, in.rows, in.rows_per_thread(), [=](std::int64_t row) {
-    const float* x = in.data + row * in.classes;
-    float* d = to + row * in.classes;
-    const std::int64_t target = in.targets[row];
-    if (target == options.ignore_index) return std::fill(d, d + in.classes, 0.0f);
-    const float at_target = exponential(x[target] - logs[row]) - spread - (1.0f - options.label_smoothing);
-    gradient_row(x, in.classes, logs[row], by, spread, d);
-    d[target] = by * at_target;
-  });
+void cross_entropy_backward(CpuBackend& cpu, const ops::CrossEntropyBackward& op) {
+  const Logits in = logits_of(op.logits, op.targets);
+  const float* logs = op.log_sum_exp.data<float>();
+  float* to = op.dlogits.data<float>();
+  const float by = *op.factor.data<float>(), smoothing = op.options.label_smoothing;
+  counted_rows(op.name, in, op.options.ignore_index);
+  const float spread = in.classes == 0 ? 0.0f : smoothing / static_cast<float>(in.classes);
+  parallel_items(cpu.threads(), in.rows, in.rows_per_thread(),
+                 [=, ignored = op.options.ignore_index](std::int64_t row) {
+                   const float* x = in.data + row * in.classes;
+                   float* d = to + row * in.classes;
+                   const std::int64_t target = in.targets[row];
+                   if (target == ignored) return std::fill(d, d + in.classes, 0.0f);
+                   const float at_target = exponential(x[target] - logs[row]) - spread - (1.0f - smoothing);
+                   gradient_row(x, in.classes, logs[row], by, spread, d);
+                   d[target] = by * at_target;
+                 });
 }
 
-void CpuBackend::count_correct(const Tensor& logits, const Tensor& targets, const Tensor& correct) {
-  const Logits in = checked_logits("count_correct", logits, targets);
-  require_shape("count_correct", "the count", correct, {});
-  auto* count = elements<std::int64_t>("count_correct", "the count", correct);
+void count_correct(CpuBackend& cpu, const ops::CountCorrect& op) {
+  const Logits in = logits_of(op.logits, op.targets);
+  auto* count = op.correct.data<std::int64_t>();
   *count = 0;
   if (in.classes == 0) return;
-  const Tensor hits_holder = scratch(in.rows, DType::uint8);
+  const Tensor hits_holder = cpu.scratch(in.rows, DType::uint8);
   auto* hits = hits_holder.data<std::uint8_t>();
-  parallel_items(threads_, in.rows, in.rows_per_thread(), [=](std::int64_t row) {
+  parallel_items(cpu.threads(), in.rows, in.rows_per_thread(), [=](std::int64_t row) {
     const float* x = in.data + row * in.classes;
     const float* first = std::find(x, x + in.classes, largest(x, in.classes));
     hits[row] = first - x == in.targets[row];
@@ -156,15 +131,12 @@ void CpuBackend::count_correct(const Tensor& logits, const Tensor& targets, cons
   for (std::int64_t row = 0; row < in.rows; ++row) *count += hits[row];
 }
 
-void CpuBackend::squared_error(const Tensor& x, const Tensor& target, const Tensor& total) {
-  require_shape("squared_error", "target", target, x.shape());
-  const float *a = plain_floats("squared_error", "x", x),
-              *b = plain_floats("squared_error", "target", target);
-  const WeightedSumRef out = weighted_sum("squared_error", total);
-  const std::int64_t count = x.numel(), blocks = (count + block_elements - 1) / block_elements;
-  const Tensor sums_holder = scratch(blocks, DType::float64);
+void squared_error(CpuBackend& cpu, const ops::SquaredError& op) {
+  const float *a = op.x.data<float>(), *b = op.target.data<float>();
+  const std::int64_t count = op.x.numel(), blocks = (count + block_elements - 1) / block_elements;
+  const Tensor sums_holder = cpu.scratch(blocks, DType::float64);
   double* sums = sums_holder.data<double>();
-  parallel_items(threads_, blocks, 1, [=](std::int64_t block) {
+  parallel_items(cpu.threads(), blocks, 1, [=](std::int64_t block) {
     Doubles lanes[2] = {};
     std::int64_t i = block * block_elements;
     const std::int64_t end = std::min(count, i + block_elements);
@@ -182,22 +154,14 @@ void CpuBackend::squared_error(const Tensor& x, const Tensor& target, const Tens
   });
   double sum = 0;
   for (std::int64_t block = 0; block < blocks; ++block) sum += sums[block];
-  out.set(sum, static_cast<double>(count));
+  set_total(op.total, sum, static_cast<double>(count));
 }
 
-void CpuBackend::squared_error_backward(const Tensor& x, const Tensor& target, const Tensor& factor,
-                                        const Tensor& dx) {
-  constexpr const char* operation = "squared_error_backward";
-  require_shape(operation, "target", target, x.shape());
-  require_shape(operation, "dx", dx, x.shape());
-  const float *a = plain_floats(operation, "x", x), *b = plain_floats(operation, "target", target);
-  float* to = plain_floats(operation, "dx", dx);
-  const float twice = 2.0f * scalar(operation, factor);
-  parallel_ranges(threads_, x.numel(), elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
-    const float by = twice;  // a copy that no store can change
-#pragma GCC ivdep
-    for (std::int64_t i = begin; i < end; ++i) to[i] = by * (a[i] - b[i]);
-  });
+void enter_loss(CpuBackend& cpu) {
+  cpu.enter<&cross_entropy>(Computes::in_float32);
+  cpu.enter<&cross_entropy_backward>(Computes::in_float32, 1);
+  cpu.enter<&count_correct>(Computes::in_float32);
+  cpu.enter<&squared_error>(Computes::in_float32);
 }
 
 }  // namespace lockstep::kernels

@@ -1,34 +1,35 @@
 // Dense layers.
-#include "kernels/cpu/check.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/gemm.h"
-#include "kernels/problems.h"
+#include "kernels/cpu/native_bfloat16.h"
+#include "lockstep/ops/linear.h"
 
 namespace lockstep::kernels {
-void CpuBackend::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
-  const float *from = plain_floats("linear", "x", x), *w = plain_floats("linear", "the weight", weight);
-  float* to = plain_floats("linear", "y", y);
-  const auto [rows, in, out] = linear_sizes("linear", "x", x, "y", y, weight);
-  const float* b = bias ? plain_floats("linear", "the bias", bias) : nullptr;
-  if (bias) require_shape("linear", "the bias", bias, {out});
-  gemm_.rows(rows, out, in, {from, in}, {w, in, true}, b, to);
+namespace {
+
+void linear(CpuBackend& cpu, const ops::Linear& op) {
+  const auto [rows, in, out] = op.sizes();
+  cpu.gemm().rows(rows, out, in, {op.x.data<float>(), in}, {op.weight.data<float>(), in, true},
+                  op.bias ? op.bias.data<float>() : nullptr, op.y.data<float>());
 }
 
-void CpuBackend::linear_backward_input(const Tensor& dy, const Tensor& weight, const Tensor& dx) {
-  constexpr const char* operation = "linear_backward_input";
-  const float *from = plain_floats(operation, "dy", dy), *w = plain_floats(operation, "the weight", weight);
-  float* to = plain_floats(operation, "dx", dx);
-  const auto [rows, in, out] = linear_sizes(operation, "dx", dx, "dy", dy, weight);
-  gemm_.rows(rows, in, out, {from, out}, {w, in}, nullptr, to);
+void linear_backward_input(CpuBackend& cpu, const ops::LinearBackwardInput& op) {
+  const auto [rows, in, out] = op.sizes();
+  cpu.gemm().rows(rows, in, out, {op.dy.data<float>(), out}, {op.weight.data<float>(), in}, nullptr,
+                  op.dx.data<float>());
 }
 
-void CpuBackend::linear_backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dweight,
-                                        bool accumulate) {
-  constexpr const char* operation = "linear_backward_weight";
-  const float *from = plain_floats(operation, "x", x), *upstream = plain_floats(operation, "dy", dy);
-  float* to = plain_floats(operation, "dweight", dweight);
-  const auto [rows, in, out] = linear_sizes(operation, "x", x, "dy", dy, dweight);
-  gemm_.sum_of_outer(out, in, rows, upstream, from, accumulate, to);
+void linear_backward_weight(CpuBackend& cpu, const ops::LinearBackwardWeight& op) {
+  const auto [rows, in, out] = op.sizes();
+  cpu.gemm().sum_of_outer(out, in, rows, op.dy.data<float>(), op.x.data<float>(), op.accumulate,
+                          op.dweight.data<float>());
+}
+
+}  // namespace
+
+void enter_matmul(CpuBackend& cpu) {
+  enter_product<&linear>(cpu);
+  enter_product<&linear_backward_input>(cpu);
+  enter_product<&linear_backward_weight>(cpu);
 }
 
 }  // namespace lockstep::kernels

@@ -4,13 +4,16 @@
 
 #include <dnnl.hpp>
 
+#include "kernels/cpu/convolution_plan.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/dense_plan.h"
+#include "lockstep/ops/convolution.h"
+#include "lockstep/ops/linear.h"
 
 namespace lockstep::kernels {
 
-/// Each operation is Backend's, and returns whether it was done: not where operands are not all bf16, the
-/// processor cannot, or oneDNN has no fast way for it. Then nothing was touched.
+/// Each run() returns whether it was done: not where activations are not bf16, or oneDNN has no fast way for
+/// it. Then nothing was touched.
 class NativeBfloat16 {
  public:
   /// Memory and threads are the backend's.
@@ -19,15 +22,12 @@ class NativeBfloat16 {
   /// Whether this processor multiplies bf16 faster than float32.
   static bool is_here();
 
-  bool linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y);
-  bool linear_backward_input(const Tensor& dy, const Tensor& weight, const Tensor& dx);
-  bool linear_backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dweight, bool accumulate);
-  bool convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, const Convolution& geometry,
-                   const Tensor& y);
-  bool convolution_backward_input(const Tensor& dy, const Tensor& weight, const Convolution& geometry,
-                                  const Tensor& dx);
-  bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const Convolution& geometry,
-                                   const Tensor& dweight, bool accumulate);
+  bool run(const ops::Linear& op);
+  bool run(const ops::LinearBackwardInput& op);
+  bool run(const ops::LinearBackwardWeight& op);
+  bool run(const ops::Convolution& op);
+  bool run(const ops::ConvolutionBackwardInput& op);
+  bool run(const ops::ConvolutionBackwardWeight& op);
 
  private:
   Tensor bytes(std::int64_t count);
@@ -43,5 +43,27 @@ class NativeBfloat16 {
   DenseCache dense_;
   ConvolutionCache convolutions_;
 };
+
+/// A product by its float32 function: bf16 operands go to the processor where it can, and by float32 copies
+/// else.
+template <auto function, class Operation>
+void product(CpuBackend& cpu, const Operation& op) {
+  static constexpr Entry in_float32{.run = [](Backend& backend, const void* given) {
+    function(static_cast<CpuBackend&>(backend), *static_cast<const Operation*>(given));
+  }};
+  if (!ops::AnyOperation(op).has_bf16()) return function(cpu, op);
+  if (cpu.native_bfloat16() && cpu.native_bfloat16()->run(op)) return;
+  run_on_float32_copies(cpu, in_float32, op);
+}
+
+template <auto function, class Operation>
+void enter_product(CpuBackend& cpu, void (*)(CpuBackend&, const Operation&)) {
+  cpu.enter<&product<function, Operation>>();
+}
+/// Enters it.
+template <auto function>
+void enter_product(CpuBackend& cpu) {
+  enter_product<function>(cpu, function);
+}
 
 }  // namespace lockstep::kernels

@@ -1,8 +1,8 @@
 // Max and average pooling, one block of channels of one image at a time.
+#include "lockstep/ops/pooling.h"
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/problems.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -18,7 +18,7 @@ void for_runs(int threads, const ChannelForm& form, const Body& body) {
 }
 
 template <class Lanes>
-void max_pool_run(const float* x, const Windows& windows, Lanes lanes, float* y, std::int32_t* winners) {
+void max_pool_run(const float* x, const ops::Windows& windows, Lanes lanes, float* y, std::int32_t* winners) {
   windows.for_each([&](std::int64_t place, std::int64_t top, std::int64_t bottom, std::int64_t left,
                        std::int64_t right) {
     float* __restrict best = y + place * lanes;
@@ -51,18 +51,14 @@ void clear_padding(const ChannelForm& form, std::int32_t* run) {
 
 }  // namespace
 
-void CpuBackend::max_pool(const Tensor& x, const Pool& geometry, const Tensor& y, const Tensor& winners) {
-  prepare();
-  constexpr const char* operation = "max_pool";
-  const ChannelForm from_form = image_form(operation, "x", x);
-  const Windows windows = windows_of(operation, x, "y", y, geometry);
-  const ChannelForm form = image_form(operation, "y", y);
-  require_block(operation, "y", y, x);
-  require_alike(operation, "winners", winners, y);
-  const float* from = floats(operation, "x", x);
-  float* to = floats(operation, "y", y);
-  std::int32_t* places = elements<std::int32_t>(operation, "winners", winners);
-  for_runs(threads_, from_form, [&](std::int64_t run) {
+void max_pool(CpuBackend& cpu, const ops::MaxPool& op) {
+  const ChannelForm from_form = image_form(op.x);
+  const ops::Windows windows = op.windows();
+  const ChannelForm form = image_form(op.y);
+  const float* from = op.x.data<float>();
+  float* to = op.y.data<float>();
+  std::int32_t* places = op.winners.data<std::int32_t>();
+  for_runs(cpu.threads(), from_form, [&](std::int64_t run) {
     std::int32_t* run_winners = places + run * form.run();
     with_lanes(form.lanes, [&](auto lanes) {
       max_pool_run(from + run * from_form.run(), windows, lanes, to + run * form.run(), run_winners);
@@ -71,19 +67,13 @@ void CpuBackend::max_pool(const Tensor& x, const Pool& geometry, const Tensor& y
   });
 }
 
-void CpuBackend::max_pool_backward(const Tensor& dy, const Tensor& winners, const Pool& geometry,
-                                   const Tensor& dx) {
-  prepare();
-  constexpr const char* operation = "max_pool_backward";
-  const ChannelForm to_form = image_form(operation, "dx", dx);
-  windows_of(operation, dx, "dy", dy, geometry);
-  const ChannelForm form = image_form(operation, "dy", dy);
-  require_block(operation, "dy", dy, dx);
-  require_alike(operation, "winners", winners, dy);
-  const float* gradient = floats(operation, "dy", dy);
-  const std::int32_t* places = elements<std::int32_t>(operation, "winners", winners);
-  float* to = floats(operation, "dx", dx);
-  for_runs(threads_, to_form, [&](std::int64_t run) {
+void max_pool_backward(CpuBackend& cpu, const ops::MaxPoolBackward& op) {
+  const ChannelForm to_form = image_form(op.dx);
+  const ChannelForm form = image_form(op.dy);
+  const float* gradient = op.dy.data<float>();
+  const std::int32_t* places = op.winners.data<std::int32_t>();
+  float* to = op.dx.data<float>();
+  for_runs(cpu.threads(), to_form, [&](std::int64_t run) {
     float* out = to + run * to_form.run();
     std::fill_n(out, to_form.run(), 0.0f);
     const float* run_gradient = gradient + run * form.run();
@@ -96,17 +86,14 @@ void CpuBackend::max_pool_backward(const Tensor& dy, const Tensor& winners, cons
   });
 }
 
-void CpuBackend::average_pool(const Tensor& x, const Pool& geometry, const Tensor& y) {
-  prepare();
-  constexpr const char* operation = "average_pool";
-  const ChannelForm from_form = image_form(operation, "x", x);
-  const Windows windows = windows_of(operation, x, "y", y, geometry);
-  const ChannelForm form = image_form(operation, "y", y);
-  require_block(operation, "y", y, x);
-  const float* from = floats(operation, "x", x);
-  float* to = floats(operation, "y", y);
+void average_pool(CpuBackend& cpu, const ops::AveragePool& op) {
+  const ChannelForm from_form = image_form(op.x);
+  const ops::Windows windows = op.windows();
+  const ChannelForm form = image_form(op.y);
+  const float* from = op.x.data<float>();
+  float* to = op.y.data<float>();
   const float share = 1.0f / static_cast<float>(windows.kernel * windows.kernel);
-  for_runs(threads_, from_form, [&](std::int64_t run) {
+  for_runs(cpu.threads(), from_form, [&](std::int64_t run) {
     const float* in = from + run * from_form.run();
     with_lanes(form.lanes, [&](auto lanes) {
       windows.for_each([&](std::int64_t place, std::int64_t top, std::int64_t bottom, std::int64_t left,
@@ -125,17 +112,14 @@ void CpuBackend::average_pool(const Tensor& x, const Pool& geometry, const Tenso
   });
 }
 
-void CpuBackend::average_pool_backward(const Tensor& dy, const Pool& geometry, const Tensor& dx) {
-  prepare();
-  constexpr const char* operation = "average_pool_backward";
-  const ChannelForm to_form = image_form(operation, "dx", dx);
-  const Windows windows = windows_of(operation, dx, "dy", dy, geometry);
-  const ChannelForm form = image_form(operation, "dy", dy);
-  require_block(operation, "dy", dy, dx);
-  const float* gradient = floats(operation, "dy", dy);
-  float* to = floats(operation, "dx", dx);
+void average_pool_backward(CpuBackend& cpu, const ops::AveragePoolBackward& op) {
+  const ChannelForm to_form = image_form(op.dx);
+  const ops::Windows windows = op.windows();
+  const ChannelForm form = image_form(op.dy);
+  const float* gradient = op.dy.data<float>();
+  float* to = op.dx.data<float>();
   const float share = 1.0f / static_cast<float>(windows.kernel * windows.kernel);
-  for_runs(threads_, to_form, [&](std::int64_t run) {
+  for_runs(cpu.threads(), to_form, [&](std::int64_t run) {
     float* out = to + run * to_form.run();
     std::fill_n(out, to_form.run(), 0.0f);
     with_lanes(form.lanes, [&](auto lanes) {
@@ -151,6 +135,13 @@ void CpuBackend::average_pool_backward(const Tensor& dy, const Pool& geometry, c
       });
     });
   });
+}
+
+void enter_pooling(CpuBackend& cpu) {
+  cpu.enter<&max_pool>(Computes::in_float32);
+  cpu.enter<&max_pool_backward>(Computes::in_float32);
+  cpu.enter<&average_pool>(Computes::in_float32);
+  cpu.enter<&average_pool_backward>(Computes::in_float32);
 }
 
 }  // namespace lockstep::kernels

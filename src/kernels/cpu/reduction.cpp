@@ -1,13 +1,14 @@
 // Sums of gradients: one node of the reduction tree, and the norm's float64 blocks.
-#include "kernels/cpu/check.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
+#include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/update.h"
 
 namespace lockstep::kernels {
 namespace {
 
-constexpr std::int64_t elements_per_thread = 16384, block_elements = 4096;
+constexpr std::int64_t elements_per_thread = 16384, block_elements = ops::BlockSumsOfSquares::block_elements;
 
 template <class T, class From>
 void add_into(int threads, std::int64_t count, T* into, const From* x) {
@@ -35,33 +36,30 @@ double sum_of_squares(const float* x, std::int64_t count) {
 
 }  // namespace
 
-void CpuBackend::accumulate(const Tensor& into, const Tensor& x) {
-  require_alike("accumulate", "x", x, into);
-  if (into.dtype() == DType::float64) {
-    add_into(threads_, into.stored_numel(), elements<double>("accumulate", "the sum", into),
-             elements<double>("accumulate", "x", x));
-  } else if (x.dtype() == DType::float64) {
-    add_into(threads_, into.stored_numel(), floats("accumulate", "the sum", into),
-             elements<double>("accumulate", "x", x));
+void accumulate(CpuBackend& cpu, const ops::Accumulate& op) {
+  if (op.into.dtype() == DType::float64) {
+    add_into(cpu.threads(), op.into.stored_numel(), op.into.data<double>(), op.x.data<double>());
+  } else if (op.x.dtype() == DType::float64) {
+    add_into(cpu.threads(), op.into.stored_numel(), op.into.data<float>(), op.x.data<double>());
   } else {
-    add_into(threads_, into.stored_numel(), floats("accumulate", "the sum", into),
-             floats("accumulate", "x", x));
+    add_into(cpu.threads(), op.into.stored_numel(), op.into.data<float>(), op.x.data<float>());
   }
 }
 
-void CpuBackend::block_sums_of_squares(const Tensor& x, const Tensor& blocks) {
-  const float* from = plain_floats("block_sums_of_squares", "x", x);
-  const std::int64_t count = x.numel(), needed = (count + block_elements - 1) / block_elements;
-  if (blocks.numel() != needed) {
-    throw UsageError("block_sums_of_squares: {} elements make {} blocks, not {}", count, needed,
-                     blocks.numel());
-  }
+void block_sums_of_squares(CpuBackend& cpu, const ops::BlockSumsOfSquares& op) {
+  const float* from = op.x.data<float>();
+  const std::int64_t count = op.x.numel(), needed = op.blocks.numel();
   if (needed == 0) return;
-  double* to = elements<double>("block_sums_of_squares", "the blocks", blocks);
-  parallel_items(threads_, needed, elements_per_thread / block_elements, [=](std::int64_t block) {
+  double* to = op.blocks.data<double>();
+  parallel_items(cpu.threads(), needed, elements_per_thread / block_elements, [=](std::int64_t block) {
     const std::int64_t first = block * block_elements;
     to[block] = sum_of_squares(from + first, std::min(block_elements, count - first));
   });
+}
+
+void enter_reduction(CpuBackend& cpu) {
+  cpu.enter<&accumulate>();
+  cpu.enter<&block_sums_of_squares>();
 }
 
 }  // namespace lockstep::kernels

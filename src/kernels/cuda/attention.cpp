@@ -1,34 +1,69 @@
 // Attention: bf16 by cuDNN where it has it, the rest by own kernels. Both save the same.
+#include "lockstep/ops/attention.h"
+
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/operands.h"
-#include "kernels/problems.h"
 
 namespace lockstep::kernels {
 namespace {
 
-constexpr std::int64_t most_width = 256;
-
-AttentionProblem problem_of(const Operands& args, const AttentionSizes& sizes) {
-  if (sizes.width > most_width) {
-    throw UsageError("{} on a GPU: heads {} wide are not built; {} at most", args.operation, sizes.width,
-                     most_width);
-  }
-  return {.batch = sizes.batch,
-          .heads = sizes.heads,
-          .time = sizes.time,
-          .width = sizes.width,
-          .causal = sizes.causal};
+/// `op`'s, of heads as wide as kernels are built for.
+template <class Op>
+ops::AttentionSizes sizes_of(const Op& op) {
+  constexpr std::int64_t most_width = 256;
+  const ops::AttentionSizes sizes = op.sizes();
+  if (op.saved.shape().rank() != 3)
+    throw UsageError("{} on a GPU: saved has shape {}, not {}", op.name, to_string(op.saved.shape()),
+                     to_string(Shape{sizes.batch, sizes.heads, sizes.time}));
+  if (sizes.width <= most_width) return sizes;
+  throw UsageError("{} on a GPU: heads {} wide are not built; {} at most", op.name, sizes.width, most_width);
 }
 
-HeadMatrix heads_of(const Operands& args, const char* name, const Columns& columns, DType dtype,
-                    const AttentionSizes& sizes) {
-  auto* const data = static_cast<char*>(args.plain_of_type(name, columns.matrix, dtype));
-  require_heads(args.operation, name, columns, sizes);
-  return {data + static_cast<std::size_t>(columns.first) * bytes_of(dtype), columns.matrix.size(2)};
+HeadMatrix heads_of(const ops::Columns& columns) {
+  const Tensor& matrix = columns.matrix;
+  return {
+      static_cast<char*>(matrix.raw()) + static_cast<std::size_t>(columns.first) * bytes_of(matrix.dtype()),
+      matrix.size(2)};
 }
 
-Columns all_of(const Tensor& matrix) { return {matrix, 0, matrix.size(2)}; }
+HeadMatrix heads_of(const Tensor& matrix) { return {matrix.raw(), matrix.size(2)}; }
+
+template <class Op>
+AttentionMatrices matrices_of(const Op& op) {
+  return {heads_of(op.q), heads_of(op.k), heads_of(op.v), heads_of(op.y), op.saved.template data<float>()};
+}
+
+/// By a graph of cuDNN's, if there is one.
+template <class... Arguments>
+bool run_graph(CudaBackend& gpu, FusedGraph* graph, const Arguments&... arguments) {
+  if (!graph) return false;
+  const Tensor workspace = gpu.scratch(static_cast<std::int64_t>(graph->workspace_bytes()), DType::uint8);
+  gpu.flash_attention().run(*graph, arguments..., workspace.raw());
+  return true;
+}
+
+void attention(CudaBackend& gpu, const ops::Attention& op) {
+  const ops::AttentionSizes sizes = sizes_of(op);
+  const AttentionMatrices matrices = matrices_of(op);
+  if (op.y.numel() == 0) return;
+  if (op.y.dtype() == DType::bfloat16 &&
+      run_graph(gpu, gpu.flash_attention().forward(sizes, matrices), sizes, matrices))
+    return;
+  attend(gpu.launch(), op.y.dtype(), sizes, matrices);
+}
+
+void attention_backward(CudaBackend& gpu, const ops::AttentionBackward& op) {
+  const ops::AttentionSizes sizes = sizes_of(op);
+  const AttentionMatrices matrices = matrices_of(op);
+  const Tensor delta = gpu.scratch(op.saved.numel());
+  const AttentionGradients gradients{heads_of(op.dy), heads_of(op.dq), heads_of(op.dk), heads_of(op.dv),
+                                     delta.data<float>()};
+  if (op.dy.numel() == 0) return;
+  if (op.dy.dtype() == DType::bfloat16 &&
+      run_graph(gpu, gpu.flash_attention().backward(sizes, matrices, gradients), sizes, matrices, gradients))
+    return;
+  attend_backward(gpu.launch(), op.dy.dtype(), sizes, matrices, gradients);
+}
 
 }  // namespace
 
@@ -36,66 +71,14 @@ Shape CudaBackend::attention_saved_shape(std::int64_t batch, int heads, std::int
   return {batch, heads, time};
 }
 
-void CudaBackend::attention(const Columns& q, const Columns& k, const Columns& v, int heads, bool causal,
-                            const Tensor& y, const Tensor& saved) {
-  const Operands args{"attention", device()};
-  const AttentionSizes sizes = attention_sizes(args.operation, y, heads, causal, saved, *this);
-  const auto part = [&](const char* name, const Columns& columns) {
-    return heads_of(args, name, columns, y.dtype(), sizes);
-  };
-  const AttentionProblem problem = problem_of(args, sizes);
-  const FlashAttention::Forward a{.q = part("q", q),
-                                  .k = part("k", k),
-                                  .v = part("v", v),
-                                  .y = part("y", all_of(y)),
-                                  .log_sum_exp = args.plain_floats("saved", saved)};
-  const Launch on = launch();
-  if (y.numel() == 0) return;
-  if (y.dtype() == DType::bfloat16) {
-    if (FusedGraph* const graph = flash_attention().forward(problem, a)) {
-      const Tensor workspace = scratch(static_cast<std::int64_t>(graph->workspace_bytes()), DType::uint8);
-      return flash_attention().run(*graph, problem, a, workspace.raw());
-    }
-  }
-  launch_attention(on, y.dtype(), problem, a.q, a.k, a.v, a.y, a.log_sum_exp);
-}
-
 FlashAttention& CudaBackend::flash_attention() {
-  if (!flash_attention_) flash_attention_ = std::make_unique<FlashAttention>(index_, launch().stream);
+  if (!flash_attention_) flash_attention_ = std::make_unique<FlashAttention>(index_, pool_.stream());
   return *flash_attention_;
 }
 
-void CudaBackend::attention_backward(const Tensor& dy, const Columns& q, const Columns& k, const Columns& v,
-                                     int heads, bool causal, const Tensor& y, const Tensor& saved,
-                                     const Columns& dq, const Columns& dk, const Columns& dv) {
-  const Operands args{"attention_backward", device()};
-  require_shape(args.operation, "y", y, dy.shape());
-  const AttentionSizes sizes = attention_sizes(args.operation, dy, heads, causal, saved, *this);
-  const auto part = [&](const char* name, const Columns& columns) {
-    return heads_of(args, name, columns, dy.dtype(), sizes);
-  };
-  const Tensor delta = scratch(saved.numel());
-  const AttentionProblem problem = problem_of(args, sizes);
-  const FlashAttention::Backward a{.dy = part("dy", all_of(dy)),
-                                   .q = part("q", q),
-                                   .k = part("k", k),
-                                   .v = part("v", v),
-                                   .y = part("y", all_of(y)),
-                                   .log_sum_exp = args.plain_floats("saved", saved),
-                                   .dq = part("dq", dq),
-                                   .dk = part("dk", dk),
-                                   .dv = part("dv", dv),
-                                   .delta = delta.data<float>()};
-  const Launch on = launch();
-  if (dy.numel() == 0) return;
-  if (dy.dtype() == DType::bfloat16) {
-    if (FusedGraph* const graph = flash_attention().backward(problem, a)) {
-      const Tensor workspace = scratch(static_cast<std::int64_t>(graph->workspace_bytes()), DType::uint8);
-      return flash_attention().run(*graph, problem, a, workspace.raw());
-    }
-  }
-  launch_attention_backward(on, dy.dtype(), problem, a.dy, a.q, a.k, a.v, a.y, a.log_sum_exp, a.dq, a.dk,
-                            a.dv, a.delta);
+void enter_attention(CudaBackend& gpu) {
+  gpu.enter<&attention>();
+  gpu.enter<&attention_backward>();
 }
 
 }  // namespace lockstep::kernels

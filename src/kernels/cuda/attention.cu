@@ -22,7 +22,7 @@ struct Head {
 };
 
 template <class T>
-__device__ Head<T> head_of(const HeadMatrix& matrix, const AttentionProblem& p, std::int64_t image,
+__device__ Head<T> head_of(const HeadMatrix& matrix, const ops::AttentionSizes& p, std::int64_t image,
                            std::int64_t head) {
   return {static_cast<T*>(matrix.data) + image * p.time * matrix.stride + head * p.width, matrix.stride};
 }
@@ -30,7 +30,8 @@ __device__ Head<T> head_of(const HeadMatrix& matrix, const AttentionProblem& p, 
 /// Rows [first, first + tile) as float32 with one column more than there are, so that lanes which read one
 /// column of 32 rows meet 32 banks. Rows past the end are zeros.
 template <class T>
-__device__ void load_tile(const Head<T>& head, std::int64_t first, const AttentionProblem& p, float* room) {
+__device__ void load_tile(const Head<T>& head, std::int64_t first, const ops::AttentionSizes& p,
+                          float* room) {
   const int width = static_cast<int>(p.width), padded = width + 1;
   for (int i = static_cast<int>(threadIdx.x); i < tile * width; i += block) {
     const int row = i / width, column = i % width;
@@ -73,26 +74,29 @@ __device__ void store_row(T* row, const float (&sums)[Columns], float factor, in
 struct Work {
   std::int64_t image, head, first;  // first: row of the tile
 
-  __device__ Work(const AttentionProblem& p, std::int64_t number) {
+  __device__ Work(const ops::AttentionSizes& p, std::int64_t number) {
     const std::int64_t tiles = ceil_div(p.time, tile);
     first = number % tiles * tile;
     head = number / tiles % p.heads;
     image = number / tiles / p.heads;
   }
-  __device__ std::int64_t item(const AttentionProblem& p) const { return (image * p.heads + head) * p.time; }
+  __device__ std::int64_t item(const ops::AttentionSizes& p) const {
+    return (image * p.heads + head) * p.time;
+  }
 };
 
-std::int64_t works(const AttentionProblem& p) { return p.batch * p.heads * ceil_div(p.time, tile); }
+std::int64_t works(const ops::AttentionSizes& p) { return p.batch * p.heads * ceil_div(p.time, tile); }
 
 /// Whether query row t looks at key j.
-__device__ bool looks(const AttentionProblem& p, std::int64_t t, std::int64_t j) {
+__device__ bool looks(const ops::AttentionSizes& p, std::int64_t t, std::int64_t j) {
   return t < p.time && j < p.time && (!p.causal || j <= t);
 }
 
 /// A block has `tile` queries and goes through the keys.
 template <int Columns, class T>
-__global__ void __launch_bounds__(block) forward(AttentionProblem p, HeadMatrix q, HeadMatrix k, HeadMatrix v,
-                                                 HeadMatrix y, float scale, float* log_sum_exp) {
+__global__ void __launch_bounds__(block)
+    forward(ops::AttentionSizes p, HeadMatrix q, HeadMatrix k, HeadMatrix v, HeadMatrix y, float scale,
+            float* log_sum_exp) {
   extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), padded = width + 1;
   float *const queries = shared, *const keys = queries + tile * padded, *const values = keys + tile * padded;
@@ -138,7 +142,7 @@ __global__ void __launch_bounds__(block) forward(AttentionProblem p, HeadMatrix 
 /// delta[row] = sum of dy y over a head's row: a warp a row.
 template <class T>
 __global__ void __launch_bounds__(block)
-    sum_products(AttentionProblem p, HeadMatrix dy, HeadMatrix y, float* delta) {
+    sum_products(ops::AttentionSizes p, HeadMatrix dy, HeadMatrix y, float* delta) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t rows = p.batch * p.heads * p.time;
   for (std::int64_t row = global_thread() / 32; row < rows; row += global_threads() / 32) {
@@ -154,8 +158,8 @@ __global__ void __launch_bounds__(block)
 /// A block has `tile` queries and goes through the keys.
 template <int Columns, class T>
 __global__ void __launch_bounds__(block)
-    query_gradient(AttentionProblem p, HeadMatrix dy, HeadMatrix q, HeadMatrix k, HeadMatrix v, float scale,
-                   const float* log_sum_exp, const float* delta, HeadMatrix dq) {
+    query_gradient(ops::AttentionSizes p, HeadMatrix dy, HeadMatrix q, HeadMatrix k, HeadMatrix v,
+                   float scale, const float* log_sum_exp, const float* delta, HeadMatrix dq) {
   extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), padded = width + 1;
   float *const queries = shared, *const upstream = queries + tile * padded,
@@ -196,7 +200,7 @@ __global__ void __launch_bounds__(block)
 /// A block has `tile` keys and goes through the queries.
 template <int Columns, class T>
 __global__ void __launch_bounds__(block)
-    key_gradients(AttentionProblem p, HeadMatrix dy, HeadMatrix q, HeadMatrix k, HeadMatrix v, float scale,
+    key_gradients(ops::AttentionSizes p, HeadMatrix dy, HeadMatrix q, HeadMatrix k, HeadMatrix v, float scale,
                   const float* log_sum_exp, const float* delta, HeadMatrix dk, HeadMatrix dv) {
   extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), padded = width + 1;
@@ -250,7 +254,7 @@ void with_columns(std::int64_t width, const Run& run) {
   run(std::integral_constant<int, 8>{});
 }
 
-int shared_bytes(const AttentionProblem& p, int tiles) {
+int shared_bytes(const ops::AttentionSizes& p, int tiles) {
   return tiles * tile * (static_cast<int>(p.width) + 1) * static_cast<int>(sizeof(float));
 }
 
@@ -260,50 +264,50 @@ void allow_shared(const Kernel& kernel, int bytes) {
   if (bytes > 48 * 1024) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
-float scale_of(const AttentionProblem& p) { return 1.0f / sqrtf(static_cast<float>(p.width)); }
+float scale_of(const ops::AttentionSizes& p) { return 1.0f / sqrtf(static_cast<float>(p.width)); }
+
+/// Calls with the 32s of columns that a head of this width has, and what the tensors store.
+template <class Run>
+void with_columns_and_type(const ops::AttentionSizes& p, DType dtype, const Run& run) {
+  if (works(p) == 0 || p.width == 0) return;
+  with_columns(p.width, [&](auto columns) {
+    if (dtype == DType::bfloat16) {
+      run(columns, BF16{});
+    } else {
+      run(columns, float{});
+    }
+  });
+}
 
 }  // namespace
 
-void launch_attention(const Launch& on, DType dtype, const AttentionProblem& problem, const HeadMatrix& q,
-                      const HeadMatrix& k, const HeadMatrix& v, const HeadMatrix& y, float* log_sum_exp) {
-  if (works(problem) == 0 || problem.width == 0) return;
-  with_float_type<BF16>("attention", dtype, [&]<class T>(T) {
-    with_columns(problem.width, [&]<int Columns>(std::integral_constant<int, Columns>) {
-      const auto kernel = forward<Columns, T>;
-      const int bytes = shared_bytes(problem, 3);
-      allow_shared(kernel, bytes);
-      kernel<<<static_cast<unsigned>(works(problem)), block, bytes, on.stream>>>(
-          problem, q, k, v, y, scale_of(problem), log_sum_exp);
-    });
+void attend(const Launch& on, DType dtype, const ops::AttentionSizes& sizes, const AttentionMatrices& m) {
+  with_columns_and_type(sizes, dtype, [&]<int Columns, class T>(std::integral_constant<int, Columns>, T) {
+    const auto kernel = forward<Columns, T>;
+    const int bytes = shared_bytes(sizes, 3);
+    allow_shared(kernel, bytes);
+    kernel<<<static_cast<unsigned>(works(sizes)), block, bytes, on.stream>>>(sizes, m.q, m.k, m.v, m.y,
+                                                                             scale_of(sizes), m.log_sum_exp);
   });
-  check_launch("attention", on);
 }
 
-void launch_attention_backward(const Launch& on, DType dtype, const AttentionProblem& problem,
-                               const HeadMatrix& dy, const HeadMatrix& q, const HeadMatrix& k,
-                               const HeadMatrix& v, const HeadMatrix& y, const float* log_sum_exp,
-                               const HeadMatrix& dq, const HeadMatrix& dk, const HeadMatrix& dv,
-                               float* delta) {
-  constexpr const char* name = "attention_backward";
-  if (works(problem) == 0 || problem.width == 0) return;
-  const std::int64_t rows = problem.batch * problem.heads * problem.time;
-  const auto grid = static_cast<unsigned>(works(problem));
-  const float scale = scale_of(problem);
-  with_float_type<BF16>(name, dtype, [&]<class T>(T) {
-    sum_products<T><<<grid_for(rows * 32, block, on), block, 0, on.stream>>>(problem, dy, y, delta);
-    check_launch(name, on);
-    with_columns(problem.width, [&]<int Columns>(std::integral_constant<int, Columns>) {
-      const int bytes = shared_bytes(problem, 4);
-      const auto of_queries = query_gradient<Columns, T>;
-      allow_shared(of_queries, bytes);
-      of_queries<<<grid, block, bytes, on.stream>>>(problem, dy, q, k, v, scale, log_sum_exp, delta, dq);
-      check_launch(name, on);
-      const auto of_keys = key_gradients<Columns, T>;
-      allow_shared(of_keys, bytes);
-      of_keys<<<grid, block, bytes, on.stream>>>(problem, dy, q, k, v, scale, log_sum_exp, delta, dk, dv);
-    });
+void attend_backward(const Launch& on, DType dtype, const ops::AttentionSizes& sizes,
+                     const AttentionMatrices& m, const AttentionGradients& g) {
+  with_columns_and_type(sizes, dtype, [&]<int Columns, class T>(std::integral_constant<int, Columns>, T) {
+    const std::int64_t rows = sizes.batch * sizes.heads * sizes.time;
+    const auto grid = static_cast<unsigned>(works(sizes));
+    const float scale = scale_of(sizes);
+    const int bytes = shared_bytes(sizes, 4);
+    sum_products<T><<<grid_for(rows * 32, block, on), block, 0, on.stream>>>(sizes, g.dy, m.y, g.delta);
+    const auto of_queries = query_gradient<Columns, T>;
+    allow_shared(of_queries, bytes);
+    of_queries<<<grid, block, bytes, on.stream>>>(sizes, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta,
+                                                  g.dq);
+    const auto of_keys = key_gradients<Columns, T>;
+    allow_shared(of_keys, bytes);
+    of_keys<<<grid, block, bytes, on.stream>>>(sizes, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta,
+                                               g.dk, g.dv);
   });
-  check_launch(name, on);
 }
 
 }  // namespace lockstep::kernels

@@ -35,7 +35,7 @@ constexpr cudnnDataType_t half = CUDNN_DATA_BFLOAT16, single = CUDNN_DATA_FLOAT;
 
 /// The tensors of a problem.
 struct Shapes {
-  explicit Shapes(const AttentionProblem& p)
+  explicit Shapes(const ops::AttentionSizes& p)
       : rows{p.batch, p.heads, p.time, p.width},
         turned{p.batch, p.heads, p.width, p.time},
         scores{p.batch, p.heads, p.time, p.time},
@@ -76,7 +76,7 @@ CudnnDescriptor scaled_scores(FusedGraph& graph, const Shapes& shapes, const Cud
   return scores;
 }
 
-float scale_of(const AttentionProblem& p) { return 1.0f / std::sqrt(static_cast<float>(p.width)); }
+float scale_of(const ops::AttentionSizes& p) { return 1.0f / std::sqrt(static_cast<float>(p.width)); }
 
 /// Packs of 16 bytes throughout.
 bool aligned(const HeadMatrix& matrix) {
@@ -85,16 +85,16 @@ bool aligned(const HeadMatrix& matrix) {
 
 }  // namespace
 
-FusedGraph attention_graph(const AttentionProblem& problem, const AttentionStrides& strides) {
+FusedGraph attention_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides) {
   FusedGraph graph;
-  const Shapes shapes(problem);
+  const Shapes shapes(sizes);
   const CudnnDescriptor q = graph.tensor(q_uid, shapes.rows, shapes.row_strides(strides.q), half),
                         k = graph.tensor(k_uid, shapes.turned, shapes.turned_strides(strides.k), half),
                         v = graph.tensor(v_uid, shapes.rows, shapes.row_strides(strides.v), half),
                         y = graph.tensor(y_uid, shapes.rows, shapes.row_strides(strides.y), half),
                         logs = graph.tensor(log_uid, shapes.column, shapes.column_strides(), single);
   CudnnDescriptor scores = scaled_scores(graph, shapes, q, k, graph.number(scale_uid));
-  if (problem.causal) scores = masked(graph, shapes, scores);
+  if (sizes.causal) scores = masked(graph, shapes, scores);
   const CudnnDescriptor most = graph.between(shapes.column, shapes.column_strides(), single),
                         off = graph.between(shapes.scores, single),
                         exponentials = graph.between(shapes.scores, single),
@@ -112,9 +112,9 @@ FusedGraph attention_graph(const AttentionProblem& problem, const AttentionStrid
   return graph;
 }
 
-FusedGraph attention_backward_graph(const AttentionProblem& problem, const AttentionStrides& strides) {
+FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides) {
   FusedGraph graph;
-  const Shapes shapes(problem);
+  const Shapes shapes(sizes);
   const auto rows = [&](Uid uid, std::int64_t stride) {
     return graph.tensor(uid, shapes.rows, shapes.row_strides(stride), half);
   };
@@ -138,7 +138,7 @@ FusedGraph attention_backward_graph(const AttentionProblem& problem, const Atten
   const CudnnDescriptor off = graph.between(shapes.scores, single), p = graph.between(shapes.scores, single);
   const CudnnDescriptor scores = scaled_scores(graph, shapes, q, k, scale);
   graph.pointwise(CUDNN_POINTWISE_SUB, scores, off, logs);
-  graph.pointwise(CUDNN_POINTWISE_EXP, problem.causal ? masked(graph, shapes, off) : off, p);
+  graph.pointwise(CUDNN_POINTWISE_EXP, sizes.causal ? masked(graph, shapes, off) : off, p);
   const CudnnDescriptor turned_p = graph.between(shapes.scores, shapes.turned_score_strides(), half);
   graph.reshape(p, turned_p);
   graph.matmul(turned_p, dy, dv);
@@ -163,7 +163,7 @@ FusedGraph attention_backward_graph(const AttentionProblem& problem, const Atten
 
 bool FlashAttention::Key::operator==(const Key& other) const noexcept {
   const auto parts = [](const Key& key) {
-    const AttentionProblem& p = key.problem;
+    const ops::AttentionSizes& p = key.sizes;
     const AttentionStrides& s = key.strides;
     return std::array<std::int64_t, 14>{p.batch, p.heads, p.time, p.width, p.causal, s.q,  s.k,
                                         s.v,     s.y,     s.dy,   s.dq,    s.dk,     s.dv, key.backward};
@@ -172,7 +172,7 @@ bool FlashAttention::Key::operator==(const Key& other) const noexcept {
 }
 
 std::size_t FlashAttention::Hash::operator()(const Key& key) const noexcept {
-  const AttentionProblem& p = key.problem;
+  const ops::AttentionSizes& p = key.sizes;
   std::uint64_t hash = 0;
   for (const std::int64_t part : {p.batch, p.heads, p.time, p.width, std::int64_t{p.causal}, key.strides.q,
                                   key.strides.dq, std::int64_t{key.backward}})
@@ -194,14 +194,14 @@ FlashAttention::~FlashAttention() {
 FusedGraph* FlashAttention::graph_for(const Key& key) {
   const auto found = graphs_.find(key);
   if (found != graphs_.end()) return found->second.get();
-  auto graph = std::make_unique<FusedGraph>(key.backward ? attention_backward_graph(key.problem, key.strides)
-                                                         : attention_graph(key.problem, key.strides));
+  auto graph = std::make_unique<FusedGraph>(key.backward ? attention_backward_graph(key.sizes, key.strides)
+                                                         : attention_graph(key.sizes, key.strides));
   if (!graph->build(properties_)) {
     if (!said_) {
       Log().warning(
           "cuDNN on cuda:{} has no attention for {} heads {} wide over {} places ({}): own kernels serve, "
           "which are slower",
-          device_, key.problem.heads, key.problem.width, key.problem.time, graph->why());
+          device_, key.sizes.heads, key.sizes.width, key.sizes.time, graph->why());
     }
     said_ = true;
     graph.reset();
@@ -209,49 +209,48 @@ FusedGraph* FlashAttention::graph_for(const Key& key) {
   return graphs_.emplace(key, std::move(graph)).first->second.get();
 }
 
-FusedGraph* FlashAttention::forward(const AttentionProblem& problem, const Forward& a) {
-  for (const HeadMatrix& matrix : {a.q, a.k, a.v, a.y}) {
+FusedGraph* FlashAttention::forward(const ops::AttentionSizes& sizes, const AttentionMatrices& m) {
+  for (const HeadMatrix& matrix : {m.q, m.k, m.v, m.y}) {
     if (!aligned(matrix)) return nullptr;
   }
-  return graph_for({problem, {.q = a.q.stride, .k = a.k.stride, .v = a.v.stride, .y = a.y.stride}, false});
+  return graph_for({sizes, {.q = m.q.stride, .k = m.k.stride, .v = m.v.stride, .y = m.y.stride}, false});
 }
 
-FusedGraph* FlashAttention::backward(const AttentionProblem& problem, const Backward& a) {
-  for (const HeadMatrix& matrix : {a.q, a.k, a.v, a.y, a.dy, a.dq, a.dk, a.dv}) {
+FusedGraph* FlashAttention::backward(const ops::AttentionSizes& sizes, const AttentionMatrices& m,
+                                     const AttentionGradients& g) {
+  for (const HeadMatrix& matrix : {m.q, m.k, m.v, m.y, g.dy, g.dq, g.dk, g.dv}) {
     if (!aligned(matrix)) return nullptr;
   }
-  return graph_for({problem,
-                    {.q = a.q.stride,
-                     .k = a.k.stride,
-                     .v = a.v.stride,
-                     .y = a.y.stride,
-                     .dy = a.dy.stride,
-                     .dq = a.dq.stride,
-                     .dk = a.dk.stride,
-                     .dv = a.dv.stride},
+  return graph_for({sizes,
+                    {.q = m.q.stride,
+                     .k = m.k.stride,
+                     .v = m.v.stride,
+                     .y = m.y.stride,
+                     .dy = g.dy.stride,
+                     .dq = g.dq.stride,
+                     .dk = g.dk.stride,
+                     .dv = g.dv.stride},
                     true});
 }
 
-void FlashAttention::run(FusedGraph& graph, const AttentionProblem& problem, const Forward& a,
+void FlashAttention::run(FusedGraph& graph, const ops::AttentionSizes& sizes, const AttentionMatrices& m,
                          void* workspace) {
-  float scale = scale_of(problem), hidden = -std::numeric_limits<float>::infinity();
+  float scale = scale_of(sizes), hidden = -std::numeric_limits<float>::infinity();
   const std::array<std::int64_t, 7> uids{q_uid, k_uid, v_uid, y_uid, log_uid, scale_uid, masked_uid};
-  const std::array<void*, 7> data{a.q.data, a.k.data, a.v.data, a.y.data, a.log_sum_exp, &scale, &hidden};
-  const std::size_t used = problem.causal ? 7 : 6;
+  const std::array<void*, 7> data{m.q.data, m.k.data, m.v.data, m.y.data, m.log_sum_exp, &scale, &hidden};
+  const std::size_t used = sizes.causal ? 7 : 6;
   graph.run(handle_, std::span(uids).first(used), std::span(data).first(used), workspace);
 }
 
-void FlashAttention::run(FusedGraph& graph, const AttentionProblem& problem, const Backward& a,
-                         void* workspace) {
-  float scale = scale_of(problem), hidden = -std::numeric_limits<float>::infinity(), one = 1;
+void FlashAttention::run(FusedGraph& graph, const ops::AttentionSizes& sizes, const AttentionMatrices& m,
+                         const AttentionGradients& g, void* workspace) {
+  float scale = scale_of(sizes), hidden = -std::numeric_limits<float>::infinity(), one = 1;
   const std::array<std::int64_t, 13> uids{q_uid,  k_uid,   v_uid,     y_uid,     dy_uid,  dq_uid,    dk_uid,
                                           dv_uid, log_uid, delta_uid, scale_uid, one_uid, masked_uid};
-  const std::array<void*, 13> data{a.q.data,  a.k.data,  a.v.data,
-                                   a.y.data,  a.dy.data, a.dq.data,
-                                   a.dk.data, a.dv.data, const_cast<float*>(a.log_sum_exp),
-                                   a.delta,   &scale,    &one,
-                                   &hidden};
-  const std::size_t used = problem.causal ? 13 : 12;
+  const std::array<void*, 13> data{m.q.data,  m.k.data,  m.v.data,  m.y.data,      g.dy.data,
+                                   g.dq.data, g.dk.data, g.dv.data, m.log_sum_exp, g.delta,
+                                   &scale,    &one,      &hidden};
+  const std::size_t used = sizes.causal ? 13 : 12;
   graph.run(handle_, std::span(uids).first(used), std::span(data).first(used), workspace);
 }
 

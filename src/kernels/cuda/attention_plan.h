@@ -16,8 +16,8 @@ struct AttentionStrides {
 };
 
 /// The graphs of one problem. Row t of head h of image b lies at (b * time + t) * stride + h * width.
-FusedGraph attention_graph(const AttentionProblem& problem, const AttentionStrides& strides);
-FusedGraph attention_backward_graph(const AttentionProblem& problem, const AttentionStrides& strides);
+FusedGraph attention_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides);
+FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides);
 
 /// Graphs by problem; where cuDNN has none, and once, it is said that own, slower kernels serve.
 class FlashAttention {
@@ -27,25 +27,18 @@ class FlashAttention {
   FlashAttention(const FlashAttention&) = delete;
   FlashAttention& operator=(const FlashAttention&) = delete;
 
-  struct Forward {
-    HeadMatrix q, k, v, y;
-    float* log_sum_exp;
-  };
-  struct Backward {
-    HeadMatrix dy, q, k, v, y;
-    const float* log_sum_exp;
-    HeadMatrix dq, dk, dv;
-    float* delta;  ///< room like log_sum_exp's
-  };
   /// The graph for these arguments, or none.
-  FusedGraph* forward(const AttentionProblem& problem, const Forward& arguments);
-  FusedGraph* backward(const AttentionProblem& problem, const Backward& arguments);
-  void run(FusedGraph& graph, const AttentionProblem& problem, const Forward& arguments, void* workspace);
-  void run(FusedGraph& graph, const AttentionProblem& problem, const Backward& arguments, void* workspace);
+  FusedGraph* forward(const ops::AttentionSizes& sizes, const AttentionMatrices& matrices);
+  FusedGraph* backward(const ops::AttentionSizes& sizes, const AttentionMatrices& matrices,
+                       const AttentionGradients& gradients);
+  void run(FusedGraph& graph, const ops::AttentionSizes& sizes, const AttentionMatrices& matrices,
+           void* workspace);
+  void run(FusedGraph& graph, const ops::AttentionSizes& sizes, const AttentionMatrices& matrices,
+           const AttentionGradients& gradients, void* workspace);
 
  private:
   struct Key {
-    AttentionProblem problem;
+    ops::AttentionSizes sizes;
     AttentionStrides strides;
     bool backward;
     bool operator==(const Key& other) const noexcept;

@@ -1,5 +1,9 @@
 // Batch norm's passes over the activations, given sums per channel.
+#include "lockstep/ops/batch_norm.h"
+
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
+#include "kernels/cuda/image.h"
 #include "kernels/cuda/kernels.h"
 
 namespace lockstep::kernels {
@@ -116,13 +120,13 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-template <class Parameters, class T, class... From>
-void map_image(const char* name, const Launch& on, const Image& image, const Parameters& parameters, T* y,
-               const From*... from) {
-  if (image.elements() == 0) return;
-  const Matrix matrix(image);
+/// y = f(from...) by `parameters` of each channel, all of T.
+template <class T, class Parameters, class... From>
+void map_image(const Launch& on, const Parameters& parameters, const Tensor& y, const From&... from) {
+  if (y.numel() == 0) return;
+  const Matrix matrix(image_of(y));
   constexpr int packed = pack_width<T>;
-  const bool packs = matrix.width % packed == 0 && packs_at(y) && (true && ... && packs_at(from));
+  const bool packs = matrix.width % packed == 0 && packs_at(y.raw()) && (true && ... && packs_at(from.raw()));
   const std::int64_t columns = packs ? matrix.width / packed : matrix.width;
   const auto block = static_cast<unsigned>(columns < 256 ? ceil_div(columns, 32) * 32 : 256);
   const std::int64_t across = columns < 256 * 1024 ? ceil_div(columns, block) : 1024;
@@ -131,65 +135,62 @@ void map_image(const char* name, const Launch& on, const Image& image, const Par
   const std::int64_t most = wanted < 65535 ? wanted : 65535;
   const dim3 grid(static_cast<unsigned>(across),
                   static_cast<unsigned>(matrix.rows < most ? matrix.rows : most));
+  T* const to = y.data<T>();
   if (packs) {
-    map_channels<packed><<<grid, block, 0, on.stream>>>(matrix, parameters, y, from...);
+    map_channels<packed><<<grid, block, 0, on.stream>>>(matrix, parameters, to, from.template data<T>()...);
   } else {
-    map_channels<1><<<grid, block, 0, on.stream>>>(matrix, parameters, y, from...);
+    map_channels<1><<<grid, block, 0, on.stream>>>(matrix, parameters, to, from.template data<T>()...);
   }
-  check_launch(name, on);
 }
 
-}  // namespace
-
-void launch_batch_norm(const Launch& on, DType dtype, const void* x, const Image& image, const float* mean,
-                       const float* inv_std, const float* weight, const float* bias, void* y) {
-  with_float_type<BF16>("batch_norm", dtype, [&]<class T>(T) {
-    map_image("batch_norm", on, image, Normalise{mean, inv_std, weight, bias}, static_cast<T*>(y),
-              static_cast<const T*>(x));
-  });
+template <class Op>
+Normalise normalise_of(const Op& op) {
+  return {op.mean.template data<float>(), op.inv_std.template data<float>(), data_or_null<float>(op.weight),
+          data_or_null<float>(op.bias)};
 }
 
-void launch_batch_norm_relu(const Launch& on, DType dtype, const void* x, const Image& image,
-                            const ChannelScale& by, const void* shortcut, void* y) {
-  with_float_type<BF16>("batch_norm_relu", dtype, [&]<class T>(T) {
-    const NormaliseRelu normalise{{by.mean, by.inv_std, by.weight, by.bias}};
-    const auto *from = static_cast<const T*>(x), *added = static_cast<const T*>(shortcut);
-    auto* const to = static_cast<T*>(y);
-    if (added) {
-      map_image("batch_norm_relu", on, image, normalise, to, from, added);
+template <class Op>
+InputGradient gradient_of(const Op& op) {
+  return {op.mean.template data<float>(),  op.inv_std.template data<float>(), data_or_null<float>(op.weight),
+          op.sums.template data<double>(), data_or_null<double>(op.count),    op.dy.size(1)};
+}
+
+void batch_norm(CudaBackend& gpu, const ops::BatchNorm& op) {
+  by_type_of(op.x, [&]<class T>(T) { map_image<T>(gpu.launch(), normalise_of(op), op.y, op.x); });
+}
+
+void batch_norm_relu(CudaBackend& gpu, const ops::BatchNormRelu& op) {
+  by_type_of(op.x, [&]<class T>(T) {
+    const NormaliseRelu normalise{normalise_of(op)};
+    if (op.shortcut) {
+      map_image<T>(gpu.launch(), normalise, op.y, op.x, op.shortcut);
     } else {
-      map_image("batch_norm_relu", on, image, normalise, to, from);
+      map_image<T>(gpu.launch(), normalise, op.y, op.x);
     }
   });
 }
 
-void launch_batch_norm_relu_backward_input(const Launch& on, DType dtype, const void* dy, const void* x,
-                                           const Image& image, const ChannelScale& by, const double* sums,
-                                           const double* count, void* dx) {
-  with_float_type<BF16>("batch_norm_relu_backward_input", dtype, [&]<class T>(T) {
-    map_image("batch_norm_relu_backward_input", on, image,
-              ReluInputGradient{{by.mean, by.inv_std, by.weight, by.bias},
-                                {by.mean, by.inv_std, by.weight, sums, count, image.channels}},
-              static_cast<T*>(dx), static_cast<const T*>(dy), static_cast<const T*>(x));
+void batch_norm_backward_input(CudaBackend& gpu, const ops::BatchNormBackwardInput& op) {
+  by_type_of(op.dy, [&]<class T>(T) { map_image<T>(gpu.launch(), gradient_of(op), op.dx, op.dy, op.x); });
+}
+
+void batch_norm_relu_backward_input(CudaBackend& gpu, const ops::BatchNormReluBackwardInput& op) {
+  by_type_of(op.dy, [&]<class T>(T) {
+    map_image<T>(gpu.launch(), ReluInputGradient{normalise_of(op), gradient_of(op)}, op.dx, op.dy, op.x);
   });
 }
 
-void launch_batch_norm_backward_input(const Launch& on, DType dtype, const void* dy, const void* x,
-                                      const Image& image, const float* mean, const float* inv_std,
-                                      const float* weight, const double* sums, const double* count,
-                                      void* dx) {
-  with_float_type<BF16>("batch_norm_backward_input", dtype, [&]<class T>(T) {
-    map_image("batch_norm_backward_input", on, image,
-              InputGradient{mean, inv_std, weight, sums, count, image.channels}, static_cast<T*>(dx),
-              static_cast<const T*>(dy), static_cast<const T*>(x));
-  });
+}  // namespace
+
+void add_channels(const Launch& on, const Tensor& bias, const Tensor& y) {
+  by_type_of(y, [&]<class T>(T) { map_image<T>(on, Shift{bias.data<float>()}, y, y); });
 }
 
-void launch_add_channels(const Launch& on, DType dtype, const Image& image, const float* bias, void* y) {
-  with_float_type<BF16>("convolution", dtype, [&]<class T>(T) {
-    auto* const to = static_cast<T*>(y);
-    map_image("convolution", on, image, Shift{bias}, to, static_cast<const T*>(to));
-  });
+void enter_batch_norm(CudaBackend& gpu) {
+  gpu.enter<&batch_norm>();
+  gpu.enter<&batch_norm_relu>();
+  gpu.enter<&batch_norm_backward_input>();
+  gpu.enter<&batch_norm_relu_backward_input>();
 }
 
 }  // namespace lockstep::kernels

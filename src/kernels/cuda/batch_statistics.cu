@@ -1,6 +1,7 @@
 // What batch norm makes of its moments; the formulas of cpu/batch_statistics.cpp, a thread a channel.
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
-#include "kernels/cuda/kernels.h"
+#include "lockstep/ops/batch_norm.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -46,29 +47,41 @@ __global__ void update(const double* total, std::int64_t channels, double moment
   if (global_thread() == 0) ++*batches;
 }
 
+void batch_statistics(CudaBackend& gpu, const ops::BatchStatistics& op) {
+  const Launch on = gpu.launch();
+  const std::int64_t channels = op.mean.numel();
+  if (channels == 0) return;
+  statistics<<<grid_for(channels, 128, on), 128, 0, on.stream>>>(
+      data_or_null<double>(op.total), channels, op.centre.data<float>(), op.running_var.data<float>(), op.eps,
+      op.mean.data<float>(), op.inv_std.data<float>());
+}
+
+void move_centre(CudaBackend& gpu, const ops::MoveCentre& op) {
+  const Launch on = gpu.launch();
+  const std::int64_t channels = op.from.numel();
+  if (channels == 0) return;
+  move<<<grid_for(channels, 128, on), 128, 0, on.stream>>>(op.total.data<double>(), channels,
+                                                           op.from.data<float>(), op.to.data<float>());
+}
+
+void update_running(CudaBackend& gpu, const ops::UpdateRunning& op) {
+  const Launch on = gpu.launch();
+  const std::int64_t channels = op.running_mean.numel();
+  update<<<grid_for(channels, 128, on), 128, 0, on.stream>>>(
+      op.total.data<double>(), channels, static_cast<double>(op.momentum), op.running_mean.data<float>(),
+      op.running_var.data<float>(), op.batches.data<std::int64_t>());
+}
+
+// Moments are summed in float64 from the first element on, wherever their centre lies.
+void moments_lack_digits(CudaBackend&, const ops::MomentsLackDigits& op) { *op.lack = false; }
+
 }  // namespace
 
-void launch_batch_statistics(const Launch& on, const double* total, std::int64_t channels,
-                             const float* centre, const float* running_var, float eps, float* mean,
-                             float* inv_std) {
-  if (channels == 0) return;
-  statistics<<<grid_for(channels, 128, on), 128, 0, on.stream>>>(total, channels, centre, running_var, eps,
-                                                                 mean, inv_std);
-  check_launch("batch_statistics", on);
-}
-
-void launch_move_centre(const Launch& on, double* total, std::int64_t channels, const float* from,
-                        const float* to) {
-  if (channels == 0) return;
-  move<<<grid_for(channels, 128, on), 128, 0, on.stream>>>(total, channels, from, to);
-  check_launch("move_centre", on);
-}
-
-void launch_update_running(const Launch& on, const double* total, std::int64_t channels, float momentum,
-                           float* running_mean, float* running_var, std::int64_t* batches) {
-  update<<<grid_for(channels, 128, on), 128, 0, on.stream>>>(total, channels, static_cast<double>(momentum),
-                                                             running_mean, running_var, batches);
-  check_launch("update_running", on);
+void enter_batch_statistics(CudaBackend& gpu) {
+  gpu.enter<&batch_statistics>();
+  gpu.enter<&move_centre>();
+  gpu.enter<&update_running>();
+  gpu.enter<&moments_lack_digits>();
 }
 
 }  // namespace lockstep::kernels

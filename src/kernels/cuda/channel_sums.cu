@@ -1,5 +1,8 @@
 // Sums per channel in float64, whose parts are exact enough that no centre is too far off.
 #include "kernels/cuda/column_sums.cuh"
+#include "kernels/cuda/image.h"
+#include "lockstep/ops/batch_norm.h"
+#include "lockstep/ops/convolution.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -36,24 +39,23 @@ struct ColumnTerm {
 };
 
 template <int Sums, class Term, class Receive>
-void sum_channels(const char* name, const Launch& on, const Image& image, const Term& term,
-                  const Receive& receive, double* partial) {
+void sum_channels(CudaBackend& gpu, const Image& image, const Term& term, const Receive& receive) {
   if (image.channels == 0) return;
-  if (image.channels_last) {
-    sum_columns<Sums>(name, on, image.images * image.places, image.channels,
-                      ColumnTerm<Term>{term, image.channels}, receive, partial);
-    return;
-  }
-  const std::int64_t chunks = channel_chunks(image);
+  if (image.channels_last)
+    return sum_columns<Sums, double>(gpu, image.images * image.places, image.channels,
+                                     ColumnTerm<Term>{term, image.channels}, receive);
+  constexpr std::int64_t most_chunks = 64;
+  const Launch on = gpu.launch();
+  const std::int64_t chunks = image.images < most_chunks ? image.images : most_chunks;
+  const Tensor room = gpu.scratch(Sums * chunks * image.channels, DType::float64);
+  double* const partial = room.data<double>();
   if (chunks > 0) {
     // gridDim.x may be up to 2^31 - 1
     const dim3 grid(static_cast<unsigned>(image.channels), static_cast<unsigned>(chunks));
     sum_runs<Sums><<<grid, block, 0, on.stream>>>(image, ceil_div(image.images, chunks), term, partial);
-    check_launch(name, on);
   }
-  fold_chunks<Sums><<<grid_for(image.channels, 128, on), 128, 0, on.stream>>>(
-      chunks, image.channels, static_cast<const double*>(partial), receive);
-  check_launch(name, on);
+  fold_chunks<Sums>
+      <<<grid_for(image.channels, 128, on), 128, 0, on.stream>>>(chunks, image.channels, partial, receive);
 }
 
 template <class T>
@@ -90,11 +92,11 @@ struct BackwardTerms {
 template <class T>
 struct ReluBackwardTerms {
   const T *dy, *x;
-  ChannelScale by;
+  const float *mean, *inv_std, *weight, *bias;
   __device__ void operator()(std::int64_t at, std::int64_t channel, double* totals) const {
-    const float distance = to_float(x[at]) - by.mean[channel];
-    const float factor = by.weight ? by.inv_std[channel] * by.weight[channel] : by.inv_std[channel];
-    const float value = distance * factor + (by.bias ? by.bias[channel] : 0.0f);
+    const float distance = to_float(x[at]) - mean[channel];
+    const float factor = weight ? inv_std[channel] * weight[channel] : inv_std[channel];
+    const float value = distance * factor + (bias ? bias[channel] : 0.0f);
     const auto upstream = static_cast<double>(to_float(dy[at]) * (value > 0.0f ? 1.0f : 0.0f));
     totals[0] += upstream;
     totals[1] += upstream * static_cast<double>(distance);
@@ -127,63 +129,59 @@ struct IntoPairs {
   }
 };
 
+void channel_sums(CudaBackend& gpu, const ops::ChannelSums& op) {
+  by_type_of(op.dy, [&]<class T>(T) {
+    sum_channels<1>(gpu, image_of(op.dy), Value<T>{op.dy.data<T>()},
+                    IntoGradients<1>{{op.dbias.data<float>()}, op.accumulate});
+  });
+}
+
+void channel_moments(CudaBackend& gpu, const ops::ChannelMoments& op) {
+  by_type_of(op.x, [&]<class T>(T) {
+    sum_channels<2>(gpu, image_of(op.x), Moments<T>{op.x.data<T>(), op.centre.data<float>()},
+                    IntoPairs{op.moments.data<double>(), op.x.size(1), nullptr});
+  });
+}
+
+/// The pairs of a batch norm's backward, of `terms`.
+template <class Op, class Terms>
+void sum_backward(CudaBackend& gpu, const Op& op, const Terms& terms) {
+  sum_channels<2>(
+      gpu, image_of(op.dy), terms,
+      IntoPairs{op.sums.template data<double>(), op.dy.size(1), op.inv_std.template data<float>()});
+}
+
+void batch_norm_backward_sums(CudaBackend& gpu, const ops::BatchNormBackwardSums& op) {
+  by_type_of(op.dy, [&]<class T>(T) {
+    sum_backward(gpu, op, BackwardTerms<T>{op.dy.data<T>(), op.x.data<T>(), op.mean.data<float>()});
+  });
+}
+
+void batch_norm_relu_backward_sums(CudaBackend& gpu, const ops::BatchNormReluBackwardSums& op) {
+  by_type_of(op.dy, [&]<class T>(T) {
+    sum_backward(
+        gpu, op,
+        ReluBackwardTerms<T>{op.dy.data<T>(), op.x.data<T>(), op.mean.data<float>(), op.inv_std.data<float>(),
+                             data_or_null<float>(op.weight), data_or_null<float>(op.bias)});
+  });
+}
+
+void batch_norm_gated_backward_sums(CudaBackend& gpu, const ops::BatchNormGatedBackwardSums& op) {
+  by_type_of(op.dy, [&]<class T>(T) {
+    sum_backward(gpu, op,
+                 GatedBackwardTerms<T>{op.dy.data<T>(), data_or_null<T>(op.beside), op.y.data<T>(),
+                                       op.x.data<T>(), op.mean.data<float>(), op.gated.data<T>()});
+  });
+}
+
 }  // namespace
 
-std::int64_t channel_chunks(const Image& image) {
-  if (image.channels_last) return row_chunks(image.images * image.places);
-  constexpr std::int64_t most_chunks = 64;
-  return image.images < most_chunks ? image.images : most_chunks;
-}
-
-void launch_channel_sums(const Launch& on, DType dtype, const void* dy, const Image& image, double* partial,
-                         float* dbias, bool accumulate) {
-  with_float_type<BF16>("channel_sums", dtype, [&]<class T>(T) {
-    sum_channels<1>("channel_sums", on, image, Value<T>{static_cast<const T*>(dy)},
-                    IntoGradients<1>{{dbias}, accumulate}, partial);
-  });
-}
-
-void launch_channel_moments(const Launch& on, DType dtype, const void* x, const Image& image,
-                            const float* centre, double* partial, double* moments) {
-  with_float_type<BF16>("channel_moments", dtype, [&]<class T>(T) {
-    sum_channels<2>("channel_moments", on, image, Moments<T>{static_cast<const T*>(x), centre},
-                    IntoPairs{moments, image.channels, nullptr}, partial);
-  });
-}
-
-void launch_batch_norm_backward_sums(const Launch& on, DType dtype, const void* dy, const void* x,
-                                     const Image& image, const float* mean, const float* inv_std,
-                                     double* partial, double* sums) {
-  with_float_type<BF16>("batch_norm_backward_sums", dtype, [&]<class T>(T) {
-    sum_channels<2>("batch_norm_backward_sums", on, image,
-                    BackwardTerms<T>{static_cast<const T*>(dy), static_cast<const T*>(x), mean},
-                    IntoPairs{sums, image.channels, inv_std}, partial);
-  });
-}
-
-void launch_batch_norm_relu_backward_sums(const Launch& on, DType dtype, const void* dy, const void* x,
-                                          const Image& image, const ChannelScale& by, double* partial,
-                                          double* sums) {
-  with_float_type<BF16>("batch_norm_relu_backward_sums", dtype, [&]<class T>(T) {
-    sum_channels<2>("batch_norm_relu_backward_sums", on, image,
-                    ReluBackwardTerms<T>{static_cast<const T*>(dy), static_cast<const T*>(x), by},
-                    IntoPairs{sums, image.channels, by.inv_std}, partial);
-  });
-}
-
-void launch_batch_norm_gated_backward_sums(const Launch& on, DType dtype, const GatedGradient& gradient,
-                                           const void* x, const Image& image, const float* mean,
-                                           const float* inv_std, double* partial, double* sums) {
-  with_float_type<BF16>("batch_norm_gated_backward_sums", dtype, [&]<class T>(T) {
-    const GatedBackwardTerms<T> terms{static_cast<const T*>(gradient.dy),
-                                      static_cast<const T*>(gradient.beside),
-                                      static_cast<const T*>(gradient.y),
-                                      static_cast<const T*>(x),
-                                      mean,
-                                      static_cast<T*>(gradient.gated)};
-    sum_channels<2>("batch_norm_gated_backward_sums", on, image, terms,
-                    IntoPairs{sums, image.channels, inv_std}, partial);
-  });
+void enter_channel_sums(CudaBackend& gpu) {
+  gpu.enter<&channel_sums>();
+  gpu.enter<&channel_moments>();
+  gpu.enter<&batch_norm_backward_sums>();
+  gpu.enter<&batch_norm_relu_backward_sums>();
+  gpu.enter<&batch_norm_gated_backward_sums>();
 }
 
 }  // namespace lockstep::kernels

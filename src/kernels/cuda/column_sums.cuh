@@ -2,12 +2,18 @@
 // rows first, then the chunks one after another.
 #pragma once
 
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
-#include "kernels/cuda/kernels.h"
 
 namespace lockstep::kernels {
 
 inline constexpr int column_threads = 32, row_threads = 8;
+
+constexpr std::int64_t row_chunks(std::int64_t rows) {
+  constexpr std::int64_t least_rows = 32, most_chunks = 512;
+  const std::int64_t chunks = (rows + least_rows - 1) / least_rows;
+  return chunks < most_chunks ? chunks : most_chunks;
+}
 
 /// term(row, column, totals) adds to `Sums` totals of the column. partial: [chunks][Sums][width].
 template <int Sums, class Sum, class Term>
@@ -45,21 +51,21 @@ __global__ void __launch_bounds__(128)
   }
 }
 
-/// Room for `partial`: Sums * row_chunks(rows) * width.
 template <int Sums, class Sum, class Term, class Receive>
-void sum_columns(const char* name, const Launch& on, std::int64_t rows, std::int64_t width, const Term& term,
-                 const Receive& receive, Sum* partial) {
+void sum_columns(CudaBackend& gpu, std::int64_t rows, std::int64_t width, const Term& term,
+                 const Receive& receive) {
   if (width == 0) return;
+  const Launch on = gpu.launch();
   const std::int64_t chunks = row_chunks(rows);
+  const Tensor room = gpu.scratch(Sums * chunks * width, dtype_of<Sum>);
+  Sum* const partial = room.data<Sum>();
   if (chunks > 0) {
     const dim3 grid(static_cast<unsigned>(ceil_div(width, column_threads)), static_cast<unsigned>(chunks));
     sum_chunks<Sums><<<grid, dim3(column_threads, row_threads), 0, on.stream>>>(
         rows, width, ceil_div(rows, chunks), term, partial);
-    check_launch(name, on);
   }
   fold_chunks<Sums><<<grid_for(width, 128, on), 128, 0, on.stream>>>(
       chunks, width, static_cast<const Sum*>(partial), receive);
-  check_launch(name, on);
 }
 
 /// float32 gradient (+)= the sum, rounded.

@@ -1,124 +1,119 @@
-// Convolutions: checks, conversions of layouts and weights, and cuDNN's run.
+// Convolutions by cuDNN, in the layout that its algorithms want.
 #include "kernels/cuda/convolution_plan.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/operands.h"
+#include "kernels/cuda/kernels.h"
+#include "lockstep/ops/elementwise.h"
 
 namespace lockstep::kernels {
 namespace {
 
-/// One layout for both sides: with the channels last if either is so. (One channel is both.)
-CudnnConvolution problem_of(const Operands& args, CudnnPass pass, const Tensor& x, const Tensor& weight,
-                            const Convolution& geometry, const char* y_name, const Tensor& y, DType dtype) {
-  const ConvolutionSizes sizes = convolution_sizes(args.operation, x, weight, geometry, y_name, y);
-  const bool last = args.image_of("x", x).channels_last || args.image_of(y_name, y).channels_last;
-  return {.pass = pass,
-          .sizes = sizes,
-          .stride = geometry.stride,
-          .padding = geometry.padding,
-          .groups = geometry.groups,
-          .dtype = dtype,
-          .channels_last = last};
+/// A pass of `op` between x and y, in the layout in which cuDNN has it: with the channels last if either is
+/// so and it can be. (One channel is both.)
+template <class Op>
+CudnnConvolution settled(CudaBackend& gpu, CudnnPass pass, const Op& op, const Tensor& x, const Tensor& y) {
+  return gpu.convolutions().settled({.pass = pass,
+                                     .sizes = op.sizes(),
+                                     .dtype = x.dtype(),
+                                     .channels_last = x.channel_block() != 1 || y.channel_block() != 1});
+}
+
+/// Memory in that layout for what `tensor` is to hold: its own if it is so.
+Tensor room_in_layout(CudaBackend& gpu, const Tensor& tensor, bool channels_last) {
+  const int block = channels_last ? static_cast<int>(tensor.size(1)) : 1;
+  return tensor.channel_block() == block ? tensor : gpu.empty(tensor.shape(), tensor.dtype(), block);
+}
+
+/// `from`'s elements are `to`'s, if that is other memory.
+void bring(CudaBackend& gpu, const Tensor& from, const Tensor& to) {
+  if (!from.shares_memory_with(to)) gpu.run(ops::ToLayout{from, to});
+}
+
+/// `tensor` itself, or its elements in the other layout.
+Tensor in_layout(CudaBackend& gpu, const Tensor& tensor, bool channels_last) {
+  const Tensor converted = room_in_layout(gpu, tensor, channels_last);
+  bring(gpu, tensor, converted);
+  return converted;
+}
+
+/// Whether weights [O, C, kh, kw], O matrices [C, kh kw], lie there another way with the channels last:
+/// transposed.
+bool turns(const Tensor& weight, bool channels_last) {
+  return channels_last && weight.size(2) * weight.size(3) > 1 && weight.size(1) > 1;
+}
+
+/// Weights in the activations' type and layout.
+Tensor packed_weight(CudaBackend& gpu, const Tensor& weight, DType dtype, bool channels_last) {
+  const Tensor converted = gpu.in_type(weight, dtype);
+  if (!turns(weight, channels_last)) return converted;
+  const Tensor packed = gpu.scratch(weight.numel(), dtype);
+  transpose(gpu.launch(), converted, packed, weight.size(0), weight.size(1), weight.size(2) * weight.size(3));
+  return packed;
+}
+
+void run(CudaBackend& gpu, const CudnnConvolution& problem, const Tensor& x, const Tensor& weight,
+         const Tensor& y) {
+  const auto bytes = static_cast<std::int64_t>(gpu.convolutions().workspace_bytes(problem));
+  const Tensor workspace = gpu.scratch(bytes, DType::uint8);
+  gpu.convolutions().run(problem, x.raw(), weight.raw(), y.raw(), workspace.raw());
+}
+
+void convolution(CudaBackend& gpu, const ops::Convolution& op) {
+  if (op.x.size(0) == 0) return;
+  const CudnnConvolution problem = settled(gpu, CudnnPass::forward, op, op.x, op.y);
+  const bool last = problem.channels_last;
+  const Tensor from = in_layout(gpu, op.x, last), packed = packed_weight(gpu, op.weight, op.x.dtype(), last);
+  const Tensor to = room_in_layout(gpu, op.y, last);
+  run(gpu, problem, from, packed, to);
+  if (op.bias) add_channels(gpu.launch(), op.bias, to);
+  bring(gpu, to, op.y);
+}
+
+void convolution_backward_input(CudaBackend& gpu, const ops::ConvolutionBackwardInput& op) {
+  if (op.dx.size(0) == 0) return;
+  const CudnnConvolution problem = settled(gpu, CudnnPass::backward_input, op, op.dx, op.dy);
+  const bool last = problem.channels_last;
+  const Tensor from = in_layout(gpu, op.dy, last),
+               packed = packed_weight(gpu, op.weight, op.dy.dtype(), last);
+  const Tensor to = room_in_layout(gpu, op.dx, last);
+  run(gpu, problem, to, packed, from);
+  bring(gpu, to, op.dx);
+}
+
+void convolution_backward_weight(CudaBackend& gpu, const ops::ConvolutionBackwardWeight& op) {
+  if (op.x.size(0) == 0) {
+    if (!op.accumulate) gpu.fill(op.dweight, 0);
+    return;
+  }
+  const CudnnConvolution problem = settled(gpu, CudnnPass::backward_weight, op, op.x, op.dy);
+  const bool last = problem.channels_last, turned = turns(op.dweight, last);
+  const Tensor from = in_layout(gpu, op.x, last), upstream = in_layout(gpu, op.dy, last);
+  const bool direct = !turned && !op.accumulate && op.x.dtype() == DType::float32;
+  Tensor made = direct ? op.dweight : gpu.empty(op.dweight.shape(), op.x.dtype());
+  run(gpu, problem, from, made, upstream);
+  if (direct) return;
+  if (turned) {
+    const Tensor packed = std::exchange(made, gpu.empty(op.dweight.shape(), op.x.dtype()));
+    transpose(gpu.launch(), packed, made, made.size(0), made.size(2) * made.size(3), made.size(1));
+  }
+  made = gpu.in_type(made, DType::float32);
+  if (op.accumulate) {
+    gpu.run(ops::Accumulate{op.dweight, made});
+  } else {
+    gpu.copy(made, op.dweight);
+  }
 }
 
 }  // namespace
 
-// A weight [O, C, kh, kw] is O matrices [C, kh kw]; with the channels last they are transposed.
-Tensor CudaBackend::packed_weight(const Tensor& weight, DType dtype, bool channels_last) {
-  const Tensor converted = in_type(weight, dtype);
-  const std::int64_t places = weight.size(2) * weight.size(3);
-  if (!channels_last || places == 1 || weight.size(1) == 1) return converted;
-  const Tensor packed = scratch(weight.numel(), dtype);
-  launch_transpose(launch(), dtype, converted.raw(), packed.raw(), weight.size(0), weight.size(1), places);
-  return packed;
-}
-
 Convolutions& CudaBackend::convolutions() {
-  if (!convolutions_) convolutions_ = std::make_unique<Convolutions>(index_, launch().stream);
+  if (!convolutions_) convolutions_ = std::make_unique<Convolutions>(index_, pool_.stream());
   return *convolutions_;
 }
 
-void CudaBackend::convolution(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                              const Convolution& geometry, const Tensor& y) {
-  const Operands args{"convolution", device()};
-  CudnnConvolution problem = problem_of(args, CudnnPass::forward, x, weight, geometry, "y", y, x.dtype());
-  args.raw("x", x);
-  args.raw("weight", weight);
-  args.of_type("y", y, x.dtype());
-  const float* const biases = bias ? args.floats_of("bias", bias, {problem.sizes.out_channels}) : nullptr;
-  const Launch on = launch();
-  if (problem.sizes.images == 0) return;
-  problem = convolutions().settled(problem);
-  const bool last = problem.channels_last;
-  const Tensor from = in_layout(x, last), packed = packed_weight(weight, x.dtype(), last);
-  const Tensor to = room_in_layout(y, last);
-  const Tensor workspace = workspace_for(problem);
-  convolutions().run(problem, from.raw(), packed.raw(), to.raw(), workspace.raw());
-  if (biases) launch_add_channels(on, y.dtype(), args.image_of("y", to), biases, to.raw());
-  if (!to.shares_memory_with(y)) to_layout(to, y);
-}
-
-void CudaBackend::convolution_backward_input(const Tensor& dy, const Tensor& weight,
-                                             const Convolution& geometry, const Tensor& dx) {
-  const Operands args{"convolution_backward_input", device()};
-  CudnnConvolution problem =
-      problem_of(args, CudnnPass::backward_input, dx, weight, geometry, "dy", dy, dy.dtype());
-  args.raw("dy", dy);
-  args.raw("weight", weight);
-  args.of_type("dx", dx, dy.dtype());
-  launch();
-  if (problem.sizes.images == 0) return;
-  problem = convolutions().settled(problem);
-  const bool last = problem.channels_last;
-  const Tensor from = in_layout(dy, last), packed = packed_weight(weight, dy.dtype(), last);
-  const Tensor to = room_in_layout(dx, last);
-  const Tensor workspace = workspace_for(problem);
-  convolutions().run(problem, to.raw(), packed.raw(), from.raw(), workspace.raw());
-  if (!to.shares_memory_with(dx)) to_layout(to, dx);
-}
-
-void CudaBackend::convolution_backward_weight(const Tensor& x, const Tensor& dy, const Convolution& geometry,
-                                              const Tensor& dweight, bool accumulate) {
-  const Operands args{"convolution_backward_weight", device()};
-  CudnnConvolution problem =
-      problem_of(args, CudnnPass::backward_weight, x, dweight, geometry, "dy", dy, x.dtype());
-  args.raw("x", x);
-  args.of_type("dy", dy, x.dtype());
-  float* const gradient = args.floats("dweight", dweight);
-  const Launch on = launch();
-  const std::int64_t count = dweight.numel(), places = dweight.size(2) * dweight.size(3);
-  if (problem.sizes.images == 0) {
-    if (!accumulate) fill(dweight, 0);
-    return;
-  }
-  problem = convolutions().settled(problem);
-  const bool last = problem.channels_last, turned = last && places > 1 && dweight.size(1) > 1;
-  const Tensor from = in_layout(x, last), upstream = in_layout(dy, last);
-  const Tensor workspace = workspace_for(problem);
-  const bool direct = !turned && !accumulate && x.dtype() == DType::float32;
-  const Tensor packed = direct ? dweight : scratch(count, x.dtype());
-  convolutions().run(problem, from.raw(), packed.raw(), upstream.raw(), workspace.raw());
-  if (direct) return;
-  Tensor made = packed;
-  if (turned) {
-    made = scratch(count, x.dtype());
-    launch_transpose(on, x.dtype(), packed.raw(), made.raw(), dweight.size(0), places, dweight.size(1));
-  }
-  made = in_type(made, DType::float32);
-  if (accumulate) {
-    launch_accumulate(on, DType::float32, gradient, DType::float32, made.raw(), count);
-  } else {
-    copy(made.reshape(dweight.shape()), dweight);
-  }
-}
-
-Tensor CudaBackend::workspace_for(const CudnnConvolution& problem) {
-  const std::size_t bytes = convolutions().workspace_bytes(problem);
-  return scratch(static_cast<std::int64_t>(bytes), DType::uint8);
-}
-
-Tensor CudaBackend::room_in_layout(const Tensor& tensor, bool channels_last) {
-  const int block = channels_last ? static_cast<int>(tensor.size(1)) : 1;
-  return tensor.channel_block() == block ? tensor : empty(tensor.shape(), tensor.dtype(), block);
+void enter_convolution(CudaBackend& gpu) {
+  gpu.enter<&convolution>();
+  gpu.enter<&convolution_backward_input>();
+  gpu.enter<&convolution_backward_weight>();
 }
 
 }  // namespace lockstep::kernels

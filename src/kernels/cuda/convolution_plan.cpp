@@ -14,7 +14,7 @@ constexpr std::size_t most_workspace_bytes = std::size_t{1} << 30;
 constexpr int most_algorithms = CUDNN_CONVOLUTION_FWD_ALGO_COUNT;  // no pass has more
 
 std::array<std::int64_t, 16> parts_of(const CudnnConvolution& p) {
-  const ConvolutionSizes& s = p.sizes;
+  const ops::ConvolutionSizes& s = p.sizes;
   return {static_cast<std::int64_t>(p.pass),
           s.images,
           s.in_channels,
@@ -25,9 +25,9 @@ std::array<std::int64_t, 16> parts_of(const CudnnConvolution& p) {
           s.out_width,
           s.kernel_height,
           s.kernel_width,
-          p.stride,
-          p.padding,
-          p.groups,
+          s.geometry.stride,
+          s.geometry.padding,
+          s.geometry.groups,
           static_cast<std::int64_t>(p.dtype),
           std::int64_t{p.channels_last},
           0};
@@ -75,7 +75,7 @@ struct Convolutions::Plan {
 
  private:
   void describe(const CudnnConvolution& p) {
-    const ConvolutionSizes& s = p.sizes;
+    const ops::ConvolutionSizes& s = p.sizes;
     const cudnnTensorFormat_t format = p.channels_last ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
     const cudnnDataType_t type = cudnn_type(p.dtype);
     const auto n = [](std::int64_t extent) { return static_cast<int>(extent); };
@@ -88,13 +88,16 @@ struct Convolutions::Plan {
     check(cudnnSetTensor4dDescriptor(y, format, type, n(s.images), n(s.out_channels), n(s.out_height),
                                      n(s.out_width)),
           "cudnnSetTensor4dDescriptor", device_);
-    check(cudnnSetFilter4dDescriptor(weight, type, format, n(s.out_channels), n(s.in_channels / p.groups),
-                                     n(s.kernel_height), n(s.kernel_width)),
+    check(cudnnSetFilter4dDescriptor(weight, type, format, n(s.out_channels),
+                                     n(s.in_channels / s.geometry.groups), n(s.kernel_height),
+                                     n(s.kernel_width)),
           "cudnnSetFilter4dDescriptor", device_);
-    check(cudnnSetConvolution2dDescriptor(convolution, n(p.padding), n(p.padding), n(p.stride), n(p.stride),
-                                          1, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
+    check(cudnnSetConvolution2dDescriptor(convolution, n(s.geometry.padding), n(s.geometry.padding),
+                                          n(s.geometry.stride), n(s.geometry.stride), 1, 1,
+                                          CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
           "cudnnSetConvolution2dDescriptor", device_);
-    check(cudnnSetConvolutionGroupCount(convolution, n(p.groups)), "cudnnSetConvolutionGroupCount", device_);
+    check(cudnnSetConvolutionGroupCount(convolution, n(s.geometry.groups)), "cudnnSetConvolutionGroupCount",
+          device_);
     // FMA: no TF32 behind a float32 product.
     set_math(p.dtype == DType::float32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH);
   }
@@ -199,12 +202,12 @@ CudnnConvolution Convolutions::settled(const CudnnConvolution& problem) {
   CudnnConvolution turned = problem;
   turned.channels_last = !problem.channels_last;
   if (plan_for(turned).usable) return turned;
-  const ConvolutionSizes& s = problem.sizes;
+  const ops::ConvolutionSizes& s = problem.sizes;
   throw FailureError(
       "cuDNN on cuda:{} has no reproducible algorithm for a convolution of [{}, {}, {}, {}] by [{}, {}, {}, "
       "{}] "
       "of {}; another batch or another number of channels may have one",
-      device_, s.images, s.in_channels, s.height, s.width, s.out_channels, s.in_channels / problem.groups,
+      device_, s.images, s.in_channels, s.height, s.width, s.out_channels, s.in_channels / s.geometry.groups,
       s.kernel_height, s.kernel_width, to_string(problem.dtype));
 }
 

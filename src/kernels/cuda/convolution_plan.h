@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "kernels/cuda/libraries.h"
-#include "kernels/problems.h"
+#include "lockstep/ops/convolution.h"
 #include "lockstep/tensor/dtype.h"
 
 namespace lockstep::kernels {
@@ -17,8 +17,7 @@ enum class CudnnPass : std::int64_t { forward, backward_input, backward_weight }
 /// Everything that the choice of an algorithm depends on. x, weights and y have one type and one layout.
 struct CudnnConvolution {
   CudnnPass pass = CudnnPass::forward;
-  ConvolutionSizes sizes;
-  std::int64_t stride = 1, padding = 0, groups = 1;
+  ops::ConvolutionSizes sizes;
   DType dtype = DType::float32;
   bool channels_last = false;  ///< weights then are [O, kh, kw, C / groups]
 };

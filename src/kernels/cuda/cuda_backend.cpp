@@ -7,9 +7,11 @@
 #include "kernels/cuda/beside.h"
 #include "kernels/cuda/convolution_plan.h"
 #include "kernels/cuda/error.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/matmul_plan.h"
 #include "kernels/cuda/recording.h"
 #include "kernels/data_error.h"
+#include "lockstep/ops/check.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -27,10 +29,18 @@ int present_device(int index) {
                    devices == 1 ? "is" : "are", devices, devices == 1 ? "" : "s");
 }
 
-[[noreturn]] void throw_fault(const DataFault& fault, const char* operation) {
+[[noreturn]] void throw_fault(const DataFault& fault) {
   if (fault.kind == DataFault::index_outside)
-    throw_index_outside(operation, fault.value, fault.number, fault.bound);
-  throw_target_outside(operation, fault.value, fault.number, fault.bound);
+    throw_index_outside(fault.operation, fault.value, fault.number, fault.bound);
+  throw_target_outside(fault.operation, fault.value, fault.number, fault.bound);
+}
+
+/// Kernels know no other layouts.
+void require_known_layout(const char* operation, const char* name, const Tensor& tensor) {
+  const int block = tensor.channel_block();
+  if (block == 1 || block == tensor.size(1)) return;
+  throw UsageError("{} on a GPU: {} of shape {} is stored in channel blocks of {}; only 1 and {} are built",
+                   operation, name, to_string(tensor.shape()), block, tensor.size(1));
 }
 
 }  // namespace
@@ -49,14 +59,18 @@ CudaBackend::CudaBackend(int index)
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index_), "cudaDeviceGetAttribute",
         index_);
   instruction_set_ = fmt::format("sm_{}{}", major, minor);
+  make_current();
   fault_ = scratch(sizeof(DataFault), DType::uint8);
-  check(cudaMemsetAsync(fault_.raw(), 0, sizeof(DataFault), launch().stream), "cudaMemsetAsync", index_);
+  check(cudaMemsetAsync(fault_.raw(), 0, sizeof(DataFault), pool_.stream()), "cudaMemsetAsync", index_);
   matmul_ = std::make_unique<Matmul>(index_, pool_);
+  for (const auto enter :
+       {enter_attention, enter_batch_norm, enter_batch_statistics, enter_channel_sums, enter_convolution,
+        enter_dropout, enter_elementwise, enter_embedding, enter_group_norm, enter_layer_norm, enter_layout,
+        enter_loss, enter_map, enter_matmul, enter_pooling, enter_resampling, enter_update})
+    enter(*this);
 }
 
 CudaBackend::~CudaBackend() = default;
-
-std::string CudaBackend::instruction_set() const { return instruction_set_; }
 
 std::unique_ptr<Timer> CudaBackend::make_timer() { return make_event_timer(index_, pool_.stream()); }
 
@@ -71,9 +85,19 @@ void CudaBackend::refuse_in_recording(const char* what) const {
   if (recording_) throw UsageError("{}, which a recording cannot repeat", what);
 }
 
-Launch CudaBackend::launch() const {
-  check(cudaSetDevice(index_), "cudaSetDevice", index_);
-  return {.stream = pool_.stream(), .multiprocessors = multiprocessors_, .device = index_};
+void CudaBackend::make_current() const { check(cudaSetDevice(index_), "cudaSetDevice", index_); }
+
+void CudaBackend::perform(const ops::AnyOperation& operation) {
+  if (const char* const why = operation.changes_between_runs()) refuse_in_recording(why);
+  const Entry& entry = entry_of(operation);
+  operation.visit([&](const char* name, const ops::Role&, const Tensor& tensor) {
+    require_known_layout(operation.name(), name, tensor);
+  });
+  if (entry.computes == Computes::in_float32 && operation.activation_type() == DType::bfloat16)
+    throw UsageError("{} on a GPU is not built for bfloat16", operation.name());
+  make_current();
+  entry.run(*this, operation.get());
+  check(cudaGetLastError(), operation.name(), index_);
 }
 
 Tensor CudaBackend::empty(Shape shape, DType dtype, int channel_block) {
@@ -81,31 +105,55 @@ Tensor CudaBackend::empty(Shape shape, DType dtype, int channel_block) {
   return Tensor::over(pool_.allocate(bytes), shape, dtype, channel_block);
 }
 
-Tensor CudaBackend::scratch(std::int64_t elements, DType dtype) { return empty({elements}, dtype, 1); }
+// Tensor cores read the channels of a place together.
+int CudaBackend::preferred_channel_block(std::int64_t channels, DType) const {
+  return static_cast<int>(std::max<std::int64_t>(1, channels));
+}
 
 Tensor CudaBackend::in_type(const Tensor& tensor, DType dtype) {
   if (tensor.dtype() == dtype) return tensor;
   const Tensor converted = empty(tensor.shape(), dtype, tensor.channel_block());
-  copy(tensor, converted);
+  copy_elements(tensor, converted);
   return converted;
 }
 
-Tensor CudaBackend::in_layout(const Tensor& tensor, bool channels_last) {
-  const int block = channels_last ? static_cast<int>(tensor.size(1)) : 1;
-  if (tensor.channel_block() == block) return tensor;
-  const Tensor converted = empty(tensor.shape(), tensor.dtype(), block);
-  to_layout(tensor, converted);
-  return converted;
+void CudaBackend::copy_elements(const Tensor& from, const Tensor& to) {
+  ops::require_alike("copy", "the target", to, from);
+  const bool converts = from.dtype() != to.dtype();
+  const bool up = from.device() == Device::cpu(), down = to.device() == Device::cpu();
+  const auto known = [&](const Device& other) { return other == Device::cpu() || other == device(); };
+  if ((up && down) || !known(from.device()) || !known(to.device()))
+    throw UsageError("copy: the backend of {} cannot copy from {} to {}", to_string(device()),
+                     to_string(from.device()), to_string(to.device()));
+  if (up) refuse_in_recording("values come from the CPU");
+  if (up && converts) {
+    const Tensor here = empty(from.shape(), from.dtype(), from.channel_block());
+    copy_elements(from, here);
+    return copy_elements(here, to);
+  }
+  if (down) {
+    const Transfer one{in_type(from, to.dtype()), to};
+    return read_elements({&one, 1});
+  }
+  make_current();
+  if (up) return upload_.copy(from.raw(), to.raw(), from.bytes());
+  if (!converts) {
+    check(cudaMemcpyAsync(to.raw(), from.raw(), from.bytes(), cudaMemcpyDeviceToDevice, pool_.stream()),
+          "cudaMemcpyAsync", index_);
+  } else if (convert(launch(), from, to)) {
+    check(cudaGetLastError(), "copy", index_);
+  } else {
+    throw UsageError("copy: {} is not converted to {}", to_string(from.dtype()), to_string(to.dtype()));
+  }
 }
 
-void CudaBackend::read(std::span<const Transfer> transfers) {
-  constexpr const char* names[] = {"embedding", "cross_entropy"};
+void CudaBackend::read_elements(std::span<const Transfer> transfers) {
   refuse_in_recording("values are read by the CPU");
-  const Launch on = launch();
+  make_current();
   DataFault fault;  // what the work before has found wrong in data comes with every read
   downloads_.assign(1, {.from = fault_.raw(), .to = &fault, .bytes = sizeof fault});
   for (const auto& [from, to] : transfers) {
-    require_alike("read", "the target", to, from);
+    ops::require_alike("read", "the target", to, from);
     if (from.dtype() != to.dtype() || from.device() != device() || to.device() != Device::cpu())
       throw UsageError("read: the backend of {} cannot bring {} on {} to the CPU as {} on {}",
                        to_string(device()), to_string(from.dtype()), to_string(from.device()),
@@ -114,8 +162,8 @@ void CudaBackend::read(std::span<const Transfer> transfers) {
   }
   download_.copy(downloads_);
   if (fault.kind == DataFault::none) return;
-  check(cudaMemsetAsync(fault_.raw(), 0, sizeof fault, on.stream), "cudaMemsetAsync", index_);
-  throw_fault(fault, names[fault.operation]);
+  check(cudaMemsetAsync(fault_.raw(), 0, sizeof fault, pool_.stream()), "cudaMemsetAsync", index_);
+  throw_fault(fault);
 }
 
 std::unique_ptr<Backend> make_cuda_backend(int index) { return std::make_unique<CudaBackend>(index); }

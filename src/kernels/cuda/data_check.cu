@@ -8,7 +8,7 @@ namespace {
 /// One block, which finds the first. `fault` is written by one thread of one kernel after another.
 __global__ void __launch_bounds__(1024)
     find_outside(const std::int64_t* values, std::int64_t count, std::int64_t bound, bool may_ignore,
-                 std::int64_t ignored, std::int32_t kind, std::int32_t operation, DataFault* fault) {
+                 std::int64_t ignored, std::int32_t kind, const char* operation, DataFault* fault) {
   __shared__ long long first_of_warp[32];
   long long first = count;
   for (std::int64_t i = threadIdx.x; i < count; i += 1024) {
@@ -40,12 +40,11 @@ __global__ void __launch_bounds__(1024)
 
 }  // namespace
 
-void launch_check_data(const Launch& on, const std::int64_t* values, std::int64_t count, std::int64_t bound,
-                       const std::int64_t* ignored, DataFault::Kind kind, int operation, DataFault* fault) {
-  if (count == 0) return;
-  find_outside<<<1, 1024, 0, on.stream>>>(values, count, bound, ignored != nullptr, ignored ? *ignored : 0,
-                                          kind, operation, fault);
-  check_launch("check of data", on);
+void check_data(const Launch& on, const Tensor& values, std::int64_t bound, const std::int64_t* ignored,
+                DataFault::Kind kind, const char* operation, DataFault* fault) {
+  if (values.numel() == 0) return;
+  find_outside<<<1, 1024, 0, on.stream>>>(values.data<std::int64_t>(), values.numel(), bound,
+                                          ignored != nullptr, ignored ? *ignored : 0, kind, operation, fault);
 }
 
 }  // namespace lockstep::kernels

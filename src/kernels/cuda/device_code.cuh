@@ -6,10 +6,30 @@
 #include <cstdint>
 
 #include "kernels/cuda/launch.h"
+#include "lockstep/tensor/tensor.h"
+
+template <>
+inline constexpr lockstep::DType lockstep::dtype_of<__nv_bfloat16> = lockstep::DType::bfloat16;
 
 namespace lockstep::kernels {
 
 using BF16 = __nv_bfloat16;
+
+/// body(a float or a BF16), by what the tensor stores.
+template <class Body>
+void by_type_of(const Tensor& tensor, const Body& body) {
+  if (tensor.dtype() == DType::bfloat16) {
+    body(BF16{});
+  } else {
+    body(float{});
+  }
+}
+
+/// Null where there is no tensor.
+template <class T>
+T* data_or_null(const Tensor& tensor) {
+  return tensor ? tensor.data<T>() : nullptr;
+}
 
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(BF16 x) { return __bfloat162float(x); }

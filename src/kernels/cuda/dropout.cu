@@ -1,7 +1,8 @@
 // Dropout by counter, with the element numbers of the CPU.
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
-#include "kernels/cuda/kernels.h"
-#include "lockstep/base/random.h"
+#include "kernels/cuda/image.h"
+#include "lockstep/ops/elementwise.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -49,23 +50,27 @@ __global__ void __launch_bounds__(256) drop_elements(Image image, Keep keep, con
   }
 }
 
-}  // namespace
-
-void launch_dropout(const Launch& on, DType dtype, const void* x, const Image& image, float p,
-                    const RandomKey& key, void* y) {
-  const std::int64_t count = image.elements();
+void dropout(CudaBackend& gpu, const ops::Dropout& op) {
+  const std::int64_t count = op.x.stored_numel();
   if (count == 0) return;
-  const Keep keep{Random(key), p, 1.0f / (1.0f - p)};
-  with_float_type<BF16>("dropout", dtype, [&]<class T>(T) {
-    const auto* from = static_cast<const T*>(x);
-    auto* to = static_cast<T*>(y);
-    if (!image.channels_last && packs_at(x, 4 * sizeof(T)) && packs_at(y, 4 * sizeof(T))) {
-      drop_packs<<<grid_for(ceil_div(count, 4), 256, on), 256, 0, on.stream>>>(count, keep, from, to);
+  if (op.p == 0.0f) return gpu.copy(op.x, op.y);
+  const Launch on = gpu.launch();
+  const Keep keep{Random(op.key), op.p, 1.0f / (1.0f - op.p)};
+  by_type_of(op.x, [&]<class T>(T) {
+    const T* const x = op.x.data<T>();
+    T* const y = op.y.data<T>();
+    if (op.x.channel_block() != 1) {
+      drop_elements<<<grid_for(count, 256, on), 256, 0, on.stream>>>(image_of(op.x), keep, x, y);
+    } else if (packs_at(x, 4 * sizeof(T)) && packs_at(y, 4 * sizeof(T))) {
+      drop_packs<<<grid_for(ceil_div(count, 4), 256, on), 256, 0, on.stream>>>(count, keep, x, y);
     } else {
-      drop_elements<<<grid_for(count, 256, on), 256, 0, on.stream>>>(image, keep, from, to);
+      drop_elements<<<grid_for(count, 256, on), 256, 0, on.stream>>>(Image{.places = count}, keep, x, y);
     }
   });
-  check_launch("dropout", on);
 }
+
+}  // namespace
+
+void enter_dropout(CudaBackend& gpu) { gpu.enter<&dropout>(); }
 
 }  // namespace lockstep::kernels

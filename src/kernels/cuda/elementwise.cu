@@ -1,4 +1,7 @@
-// Fills, conversions, sums and multiples.
+// Fills, conversions, and sums of rows.
+#include "lockstep/ops/elementwise.h"
+
+#include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/map.cuh"
 
@@ -11,8 +14,30 @@ __global__ void __launch_bounds__(256) fill_elements(std::int64_t count, T value
 }
 
 template <class T>
-void fill(const Launch& on, std::int64_t count, T value, void* to) {
-  fill_elements<<<grid_for(count, 256, on), 256, 0, on.stream>>>(count, value, static_cast<T*>(to));
+void fill_with(const Launch& on, const Tensor& to, T value) {
+  const std::int64_t count = to.stored_numel();
+  fill_elements<<<grid_for(count, 256, on), 256, 0, on.stream>>>(count, value, to.data<T>());
+}
+
+void fill(CudaBackend& gpu, const ops::Fill& op) {
+  const Launch on = gpu.launch();
+  if (op.to.numel() == 0) return;
+  switch (op.to.dtype()) {
+    case DType::float32:
+      return fill_with(on, op.to, static_cast<float>(op.value));
+    case DType::float64:
+      return fill_with(on, op.to, op.value);
+    case DType::bfloat16:
+      return fill_with(on, op.to, __float2bfloat16_rn(static_cast<float>(op.value)));
+    case DType::int64:
+      return fill_with(on, op.to, static_cast<std::int64_t>(op.value));
+    case DType::int32:
+      return fill_with(on, op.to, static_cast<std::int32_t>(op.value));
+    case DType::uint8:
+      return fill_with(on, op.to, static_cast<std::uint8_t>(op.value));
+    case DType::float16:
+      return;  // refused by the operation
+  }
 }
 
 struct Same {
@@ -22,88 +47,37 @@ struct Same {
   }
 };
 
-struct Sum {
-  __device__ float operator()(float a, float b) const { return a + b; }
-  __device__ double operator()(double a, double b) const { return a + b; }
-  __device__ float operator()(float a, double b) const { return a + static_cast<float>(b); }
+template <class T>
+struct Element {
+  const T* x;
+  std::int64_t width;
+  __device__ void operator()(std::int64_t row, std::int64_t column, float* totals) const {
+    totals[0] += to_float(x[row * width + column]);
+  }
 };
 
-struct Multiple {
-  float factor;
-  __device__ float operator()(float x) const { return factor * x; }
-};
+void sum_rows(CudaBackend& gpu, const ops::SumRows& op) {
+  const std::int64_t width = op.row.numel();
+  by_type_of(op.x, [&]<class T>(T) {
+    sum_columns<1, float>(gpu, op.rows(), width, Element<T>{op.x.data<T>(), width},
+                          IntoGradients<1>{{op.row.data<float>()}, op.accumulate});
+  });
+}
 
 }  // namespace
 
-void launch_fill(const Launch& on, DType dtype, void* to, std::int64_t count, double value) {
-  if (count == 0) return;
-  switch (dtype) {
-    case DType::float32:
-      fill(on, count, static_cast<float>(value), to);
-      break;
-    case DType::float64:
-      fill(on, count, value, to);
-      break;
-    case DType::bfloat16:
-      fill(on, count, __float2bfloat16_rn(static_cast<float>(value)), to);
-      break;
-    case DType::int64:
-      fill(on, count, static_cast<std::int64_t>(value), to);
-      break;
-    case DType::int32:
-      fill(on, count, static_cast<std::int32_t>(value), to);
-      break;
-    case DType::uint8:
-      fill(on, count, static_cast<std::uint8_t>(value), to);
-      break;
-    case DType::float16:
-      throw_not_built("fill", dtype);
-  }
-  check_launch("fill", on);
-}
-
-bool launch_convert(const Launch& on, DType from_type, const void* from, DType to_type, void* to,
-                    std::int64_t count) {
-  if (from_type == DType::float32 && to_type == DType::bfloat16) {
-    map("copy", on, count, Same{}, static_cast<BF16*>(to), static_cast<const float*>(from));
-  } else if (from_type == DType::bfloat16 && to_type == DType::float32) {
-    map("copy", on, count, Same{}, static_cast<float*>(to), static_cast<const BF16*>(from));
-  } else if (from_type == DType::float64 && to_type == DType::float32) {
-    map("copy", on, count, Same{}, static_cast<float*>(to), static_cast<const double*>(from));
-  } else {
-    return false;
-  }
-  return true;
-}
-
-void launch_add(const Launch& on, DType dtype, const void* a, const void* b, void* y, std::int64_t count) {
-  with_float_type<BF16>("add", dtype, [&]<class T>(T) {
-    map("add", on, count, Sum{}, static_cast<T*>(y), static_cast<const T*>(a), static_cast<const T*>(b));
-  });
-}
-
-void launch_scale(const Launch& on, DType dtype, const void* x, float factor, void* y, std::int64_t count) {
-  with_float_type<BF16>("scale", dtype, [&]<class T>(T) {
-    map("scale", on, count, Multiple{factor}, static_cast<T*>(y), static_cast<const T*>(x));
-  });
-}
-
-bool launch_accumulate(const Launch& on, DType into_type, void* into, DType x_type, const void* x,
-                       std::int64_t count) {
-  const auto run = [&]<class Into, class X>(Into, X) {
-    auto* const sum = static_cast<Into*>(into);
-    map("accumulate", on, count, Sum{}, sum, static_cast<const Into*>(sum), static_cast<const X*>(x));
+bool convert(const Launch& on, const Tensor& from, const Tensor& to) {
+  const auto run = [&]<class From, class To>(From, To) {
+    if (from.dtype() != dtype_of<From> || to.dtype() != dtype_of<To>) return false;
+    map_elementwise(on, from.stored_numel(), Same{}, to.data<To>(), from.data<From>());
+    return true;
   };
-  if (into_type == DType::float32 && x_type == DType::float32) {
-    run(float{}, float{});
-  } else if (into_type == DType::float64 && x_type == DType::float64) {
-    run(double{}, double{});
-  } else if (into_type == DType::float32 && x_type == DType::float64) {
-    run(float{}, double{});
-  } else {
-    return false;
-  }
-  return true;
+  return run(float{}, BF16{}) || run(BF16{}, float{}) || run(double{}, float{});
+}
+
+void enter_elementwise(CudaBackend& gpu) {
+  gpu.enter<&fill>();
+  gpu.enter<&sum_rows>();
 }
 
 }  // namespace lockstep::kernels

@@ -2,9 +2,13 @@
 // (stably), and a block sums one row's.
 #include <cub/device/device_radix_sort.cuh>
 
+#include <limits>
+
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "kernels/cuda/error.h"
 #include "kernels/cuda/kernels.h"
+#include "lockstep/ops/embedding.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -65,74 +69,73 @@ __global__ void __launch_bounds__(block)
   }
 }
 
-/// Four runs of numbers, then the sort's own room.
-std::size_t run_bytes(std::int64_t uses) {
-  return static_cast<std::size_t>(ceil_div(uses * static_cast<std::int64_t>(sizeof(std::int32_t)), 256) *
-                                  256);
-}
-
 int bits_for(std::int64_t rows) {
   int bits = 1;
   while ((std::int64_t{1} << bits) <= rows) ++bits;  // `rows` itself is a key, too
   return bits;
 }
 
-}  // namespace
-
-void launch_embedding(const Launch& on, const std::int64_t* indices, std::int64_t uses, const float* table,
-                      std::int64_t rows, std::int64_t width, DType dtype, void* y) {
-  if (uses == 0 || width == 0) return;
-  with_float_type<BF16>("embedding", dtype, [&]<class T>(T) {
+void embedding(CudaBackend& gpu, const ops::Embedding& op) {
+  const ops::TableSizes table = op.sizes();
+  const Launch on = gpu.launch();
+  check_data(on, op.indices, table.rows, nullptr, DataFault::index_outside, op.name, gpu.fault());
+  if (op.y.numel() == 0) return;
+  const std::int64_t* const indices = op.indices.data<std::int64_t>();
+  const float* const from = op.weight.data<float>();
+  by_type_of(op.y, [&]<class T>(T) {
     constexpr int packed = 4;
-    auto* to = static_cast<T*>(y);
-    if (width % packed == 0 && packs_at(to, packed * sizeof(T))) {
-      gather<packed><<<grid_for(uses * (width / packed), block, on), block, 0, on.stream>>>(
-          indices, uses, table, rows, width, to);
+    T* const to = op.y.data<T>();
+    if (table.width % packed == 0 && packs_at(to, packed * sizeof(T))) {
+      gather<packed><<<grid_for(op.y.numel() / packed, block, on), block, 0, on.stream>>>(
+          indices, table.uses, from, table.rows, table.width, to);
     } else {
-      gather<1>
-          <<<grid_for(uses * width, block, on), block, 0, on.stream>>>(indices, uses, table, rows, width, to);
+      gather<1><<<grid_for(op.y.numel(), block, on), block, 0, on.stream>>>(indices, table.uses, from,
+                                                                            table.rows, table.width, to);
     }
   });
-  check_launch("embedding", on);
 }
 
-std::size_t embedding_backward_bytes(std::int64_t uses, int device) {
+/// Of the numbers of rows, `bits` long, and of uses. Without room it says in `bytes` how much it needs.
+void sort_by_row(CudaBackend& gpu, void* room, std::size_t& bytes, const std::int32_t* keys,
+                 std::int32_t* sorted_keys, const std::int32_t* numbers, std::int32_t* sorted_numbers,
+                 std::int64_t uses, int bits) {
+  check(cub::DeviceRadixSort::SortPairs(room, bytes, keys, sorted_keys, numbers, sorted_numbers, uses, 0,
+                                        bits, gpu.launch().stream),
+        "cub::DeviceRadixSort", gpu.device().index);
+}
+
+void embedding_backward(CudaBackend& gpu, const ops::EmbeddingBackward& op) {
+  const auto [rows, width, uses] = op.sizes();
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max() - 1;
+  if (std::max(uses, rows) > most)
+    throw UsageError("{} on a GPU: {} indices into {} rows are too many; at most {} are built", op.name, uses,
+                     rows, most);
+  const Launch on = gpu.launch();
+  float* const dweight = op.dweight.data<float>();
+  if (!op.accumulate)
+    check(cudaMemsetAsync(dweight, 0, op.dweight.bytes(), on.stream), "cudaMemsetAsync", gpu.device().index);
+  if (op.dy.numel() == 0) return;
+  const std::int64_t run = ceil_div(uses, 64) * 64;  // 256 bytes
   std::size_t sort_bytes = 0;
-  const std::int32_t* none = nullptr;
-  std::int32_t* nowhere = nullptr;
-  check(cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, none, nowhere, none, nowhere, uses),
-        "cub::DeviceRadixSort", device);
-  return 4 * run_bytes(uses) + sort_bytes;
+  sort_by_row(gpu, nullptr, sort_bytes, nullptr, nullptr, nullptr, nullptr, uses, bits_for(rows));
+  const Tensor room = gpu.scratch(4 * run + ceil_div(static_cast<std::int64_t>(sort_bytes), 4), DType::int32);
+  std::int32_t *const keys = room.data<std::int32_t>(), *const numbers = keys + run,
+                      *const sorted_keys = numbers + run, *const sorted_numbers = sorted_keys + run;
+  number_uses<<<grid_for(uses, block, on), block, 0, on.stream>>>(op.indices.data<std::int64_t>(), uses, rows,
+                                                                  keys, numbers);
+  sort_by_row(gpu, sorted_numbers + run, sort_bytes, keys, sorted_keys, numbers, sorted_numbers, uses,
+              bits_for(rows));
+  by_type_of(op.dy, [&, all = uses, of = rows, across = width]<class T>(T) {
+    sum_rows<<<grid_for(all * block, block, on), block, 0, on.stream>>>(sorted_keys, sorted_numbers, all, of,
+                                                                        across, op.dy.data<T>(), dweight);
+  });
 }
 
-void launch_embedding_backward(const Launch& on, DType dtype, const void* dy, const std::int64_t* indices,
-                               std::int64_t uses, std::int64_t rows, std::int64_t width, float* dweight,
-                               bool accumulate, void* work, std::size_t work_bytes) {
-  constexpr const char* name = "embedding_backward";
-  if (!accumulate) {
-    check(cudaMemsetAsync(dweight, 0, static_cast<std::size_t>(rows * width) * sizeof(float), on.stream),
-          name, on.device);
-  }
-  if (uses == 0 || width == 0) return;
-  auto* const bytes = static_cast<char*>(work);
-  const std::size_t run = run_bytes(uses);
-  auto* const keys = reinterpret_cast<std::int32_t*>(bytes);
-  auto* const numbers = reinterpret_cast<std::int32_t*>(bytes + run);
-  auto* const sorted_keys = reinterpret_cast<std::int32_t*>(bytes + 2 * run);
-  auto* const sorted_numbers = reinterpret_cast<std::int32_t*>(bytes + 3 * run);
-  number_uses<<<grid_for(uses, block, on), block, 0, on.stream>>>(indices, uses, rows, keys, numbers);
-  check_launch(name, on);
-  std::size_t sort_bytes = work_bytes - 4 * run;
-  check(cub::DeviceRadixSort::SortPairs(bytes + 4 * run, sort_bytes, static_cast<const std::int32_t*>(keys),
-                                        sorted_keys, static_cast<const std::int32_t*>(numbers),
-                                        sorted_numbers, uses, 0, bits_for(rows), on.stream),
-        "cub::DeviceRadixSort", on.device);
-  with_float_type<BF16>(name, dtype, [&]<class T>(T) {
-    sum_rows<<<grid_for(uses * block, block, on), block, 0, on.stream>>>(
-        static_cast<const std::int32_t*>(sorted_keys), static_cast<const std::int32_t*>(sorted_numbers), uses,
-        rows, width, static_cast<const T*>(dy), dweight);
-  });
-  check_launch(name, on);
+}  // namespace
+
+void enter_embedding(CudaBackend& gpu) {
+  gpu.enter<&embedding>();
+  gpu.enter<&embedding_backward>();
 }
 
 }  // namespace lockstep::kernels

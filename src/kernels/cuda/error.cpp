@@ -40,10 +40,4 @@ void check_allocation(cudaError_t status, const char* call, std::size_t bytes, i
       device, bytes, call);
 }
 
-void check_launch(const char* kernel, const Launch& on) { check(cudaGetLastError(), kernel, on.device); }
-
-void throw_not_built(const char* operation, DType dtype) {
-  throw UsageError("{} on a GPU is not built for {}", operation, to_string(dtype));
-}
-
 }  // namespace lockstep::kernels

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/libraries.h"
 
 namespace lockstep::kernels {

@@ -1,5 +1,7 @@
 // Group norm: a block a group of channels of one image.
-#include "kernels/cuda/column_sums.cuh"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device_code.cuh"
+#include "lockstep/ops/norm.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -8,10 +10,10 @@ constexpr int block = 256;
 
 template <class T>
 __global__ void __launch_bounds__(block)
-    normalise(Groups groups, const T* x, const float* weight, const float* bias, float eps, T* y, float* mean,
-              float* inv_std) {
+    normalise(ops::GroupSizes groups, const T* x, const float* weight, const float* bias, float eps, T* y,
+              float* mean, float* inv_std) {
   __shared__ float room[32];
-  const std::int64_t elements = groups.group_elements();
+  const std::int64_t elements = groups.channels_per_group * groups.places;
   for (std::int64_t item = blockIdx.x; item < groups.images * groups.groups; item += gridDim.x) {
     const T* from = x + item * elements;
     float sum = 0;
@@ -25,7 +27,7 @@ __global__ void __launch_bounds__(block)
       mean[item] = centre;
       inv_std[item] = inverse;
     }
-    const std::int64_t first_channel = item % groups.groups * groups.group_channels;
+    const std::int64_t first_channel = item % groups.groups * groups.channels_per_group;
     for (std::int64_t i = threadIdx.x; i < elements; i += block) {
       const std::int64_t channel = first_channel + i / groups.places;
       y[item * elements + i] =
@@ -37,12 +39,12 @@ __global__ void __launch_bounds__(block)
 /// Per image and channel the sum of dy, and of dy times the normalised x: a warp each.
 template <class T>
 __global__ void __launch_bounds__(block)
-    sum_channels(Groups groups, const T* dy, const T* x, const float* mean, const float* inv_std, float* sums,
-                 float* products) {
+    sum_channels(ops::GroupSizes groups, const T* dy, const T* x, const float* mean, const float* inv_std,
+                 float* sums, float* products) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t runs = groups.images * groups.channels();
+  const std::int64_t runs = groups.images * groups.channels;
   for (std::int64_t run = global_thread() / 32; run < runs; run += global_threads() / 32) {
-    const std::int64_t item = run / groups.group_channels;
+    const std::int64_t item = run / groups.channels_per_group;
     const float centre = mean[item], inverse = inv_std[item];
     float sum = 0, product = 0;
     for (std::int64_t i = lane; i < groups.places; i += 32) {
@@ -61,16 +63,16 @@ __global__ void __launch_bounds__(block)
 
 template <class T>
 __global__ void __launch_bounds__(block)
-    input_gradient(Groups groups, const T* dy, const T* x, const float* weight, const float* mean,
+    input_gradient(ops::GroupSizes groups, const T* dy, const T* x, const float* weight, const float* mean,
                    const float* inv_std, const float* sums, const float* products, T* dx) {
   __shared__ float room[32];
-  const std::int64_t elements = groups.group_elements();
+  const std::int64_t elements = groups.channels_per_group * groups.places;
   for (std::int64_t item = blockIdx.x; item < groups.images * groups.groups; item += gridDim.x) {
-    const std::int64_t first_channel = item % groups.groups * groups.group_channels;
+    const std::int64_t first_channel = item % groups.groups * groups.channels_per_group;
     float part_g = 0, part_gx = 0;
-    for (std::int64_t c = threadIdx.x; c < groups.group_channels; c += block) {
-      part_g += weight[first_channel + c] * sums[item * groups.group_channels + c];
-      part_gx += weight[first_channel + c] * products[item * groups.group_channels + c];
+    for (std::int64_t c = threadIdx.x; c < groups.channels_per_group; c += block) {
+      part_g += weight[first_channel + c] * sums[item * groups.channels_per_group + c];
+      part_gx += weight[first_channel + c] * products[item * groups.channels_per_group + c];
     }
     const float mean_g = block_sum(part_g, room) / static_cast<float>(elements);
     const float mean_gx = block_sum(part_gx, room) / static_cast<float>(elements);
@@ -99,43 +101,45 @@ __global__ void __launch_bounds__(128)
   }
 }
 
-}  // namespace
-
-void launch_group_norm(const Launch& on, DType dtype, const void* x, const Groups& groups,
-                       const float* weight, const float* bias, float eps, void* y, float* mean,
-                       float* inv_std) {
+void group_norm(CudaBackend& gpu, const ops::GroupNorm& op) {
+  const ops::GroupSizes groups = op.sizes();
+  const Launch on = gpu.launch();
   const std::int64_t items = groups.images * groups.groups;
-  if (items * groups.group_elements() == 0) return;
-  with_float_type<BF16>("group_norm", dtype, [&]<class T>(T) {
+  if (op.x.numel() == 0) return;
+  by_type_of(op.x, [&]<class T>(T) {
     normalise<<<grid_for(items * block, block, on), block, 0, on.stream>>>(
-        groups, static_cast<const T*>(x), weight, bias, eps, static_cast<T*>(y), mean, inv_std);
+        groups, op.x.data<T>(), op.weight.data<float>(), op.bias.data<float>(), op.eps, op.y.data<T>(),
+        op.mean.data<float>(), op.inv_std.data<float>());
   });
-  check_launch("group_norm", on);
 }
 
-void launch_group_norm_backward(const Launch& on, DType dtype, const void* dy, const void* x,
-                                const Groups& groups, const float* weight, const float* mean,
-                                const float* inv_std, void* dx, float* dweight, float* dbias, bool accumulate,
-                                float* sums) {
-  constexpr const char* name = "group_norm_backward";
-  const std::int64_t channels = groups.channels(), runs = groups.images * channels;
-  float* const products = sums + runs;
-  if (channels == 0) return;
-  if (runs > 0) {
-    with_float_type<BF16>(name, dtype, [&]<class T>(T) {
-      const auto *upstream = static_cast<const T*>(dy), *from = static_cast<const T*>(x);
-      sum_channels<<<grid_for(runs * 32, block, on), block, 0, on.stream>>>(groups, upstream, from, mean,
-                                                                            inv_std, sums, products);
-      check_launch(name, on);
-      if (groups.places == 0) return;
+void group_norm_backward(CudaBackend& gpu, const ops::GroupNormBackward& op) {
+  const ops::GroupSizes groups = op.sizes();
+  const Launch on = gpu.launch();
+  const std::int64_t runs = groups.images * groups.channels;
+  if (groups.channels == 0) return;
+  const Tensor room = gpu.scratch(2 * runs);
+  float *const sums = room.data<float>(), *const products = sums + runs;
+  const float *const mean = op.mean.data<float>(), *const inv_std = op.inv_std.data<float>();
+  by_type_of(op.x, [&]<class T>(T) {
+    const T *const dy = op.dy.data<T>(), *const x = op.x.data<T>();
+    if (runs > 0)
+      sum_channels<<<grid_for(runs * 32, block, on), block, 0, on.stream>>>(groups, dy, x, mean, inv_std,
+                                                                            sums, products);
+    if (op.x.numel() > 0)
       input_gradient<<<grid_for(groups.images * groups.groups * block, block, on), block, 0, on.stream>>>(
-          groups, upstream, from, weight, mean, inv_std, sums, products, static_cast<T*>(dx));
-      check_launch(name, on);
-    });
-  }
-  parameter_gradients<<<grid_for(channels, 128, on), 128, 0, on.stream>>>(
-      groups.images, channels, sums, products, dweight, dbias, accumulate);
-  check_launch(name, on);
+          groups, dy, x, op.weight.data<float>(), mean, inv_std, sums, products, op.dx.data<T>());
+  });
+  parameter_gradients<<<grid_for(groups.channels, 128, on), 128, 0, on.stream>>>(
+      groups.images, groups.channels, sums, products, op.dweight.data<float>(), op.dbias.data<float>(),
+      op.accumulate);
+}
+
+}  // namespace
+
+void enter_group_norm(CudaBackend& gpu) {
+  gpu.enter<&group_norm>();
+  gpu.enter<&group_norm_backward>();
 }
 
 }  // namespace lockstep::kernels

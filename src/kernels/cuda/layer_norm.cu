@@ -1,5 +1,6 @@
 // Layer norm: a warp a row. A row of up to 1024 (bf16: 2048) elements is read once and stays in registers.
 #include "kernels/cuda/column_sums.cuh"
+#include "lockstep/ops/norm.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -222,55 +223,66 @@ void choose(std::int64_t width, bool aligned, const Held& held, const Unheld& un
 
 unsigned row_blocks(std::int64_t rows, const Launch& on) { return grid_for(rows * 32, 32 * warps, on); }
 
-}  // namespace
-
-void launch_layer_norm(const Launch& on, DType dtype, const void* x, const void* addend, void* sum,
-                       std::int64_t rows, std::int64_t width, const float* weight, const float* bias,
-                       float eps, void* y, float* mean, float* inv_std) {
+/// Of x or, where there is an addend, of sum = x + addend.
+template <class Op>
+void normalise_rows(CudaBackend& gpu, const Op& op, const Tensor& x, const Tensor& addend,
+                    const Tensor& sum) {
+  const auto [rows, width] = ops::rows_of(op.name, x);
   if (rows == 0 || width == 0) return;
-  const Forward with{weight, bias, eps, mean, inv_std};
-  with_float_type<BF16>("layer_norm", dtype, [&]<class T>(T) {
-    const auto *from = static_cast<const T*>(x), *added = static_cast<const T*>(addend);
-    auto *to = static_cast<T*>(y), *sums = static_cast<T*>(sum);
-    const unsigned grid = row_blocks(rows, on);
+  const Launch on = gpu.launch();
+  const Forward with{op.weight.template data<float>(), op.bias.template data<float>(), op.eps,
+                     op.mean.template data<float>(), op.inv_std.template data<float>()};
+  by_type_of(x, [&, count = rows, columns = width]<class T>(T) {
+    const T *const from = x.data<T>(), *const added = data_or_null<T>(addend);
+    T *const to = op.y.template data<T>(), *const sums = data_or_null<T>(sum);
+    const unsigned grid = row_blocks(count, on);
     choose<T>(
-        width, packs_at(x) && packs_at(addend) && packs_at(sum) && packs_at(y),
+        columns, packs_at(from) && packs_at(added) && packs_at(sums) && packs_at(to),
         [&]<int Packs>(std::integral_constant<int, Packs>) {
           normalise_held<Packs, pack_width<T>>
-              <<<grid, 32 * warps, 0, on.stream>>>(rows, width, from, added, sums, with, to);
+              <<<grid, 32 * warps, 0, on.stream>>>(count, columns, from, added, sums, with, to);
         },
-        [&] { normalise<<<grid, 32 * warps, 0, on.stream>>>(rows, width, from, added, sums, with, to); });
+        [&] { normalise<<<grid, 32 * warps, 0, on.stream>>>(count, columns, from, added, sums, with, to); });
   });
-  check_launch("layer_norm", on);
 }
 
-void launch_layer_norm_backward(const Launch& on, DType dtype, const void* dy, const void* x,
-                                std::int64_t rows, std::int64_t width, const float* weight, const float* mean,
-                                const float* inv_std, const void* beside, void* dx, float* dweight,
-                                float* dbias, bool accumulate, float* partial) {
-  if (width == 0) return;
-  const Backward with{weight, mean, inv_std};
-  with_float_type<BF16>("layer_norm_backward", dtype, [&]<class T>(T) {
-    const auto *upstream = static_cast<const T*>(dy), *from = static_cast<const T*>(x),
-               *added = static_cast<const T*>(beside);
-    auto* to = static_cast<T*>(dx);
+void layer_norm(CudaBackend& gpu, const ops::LayerNorm& op) { normalise_rows(gpu, op, op.x, {}, {}); }
+void add_layer_norm(CudaBackend& gpu, const ops::AddLayerNorm& op) {
+  normalise_rows(gpu, op, op.a, op.b, op.sum);
+}
+
+void layer_norm_backward(CudaBackend& gpu, const ops::LayerNormBackward& op) {
+  const ops::Rows rows = ops::rows_of(op.name, op.x);
+  const Launch on = gpu.launch();
+  const Backward with{op.weight.data<float>(), op.mean.data<float>(), op.inv_std.data<float>()};
+  by_type_of(op.x, [&]<class T>(T) {
+    const T *const dy = op.dy.data<T>(), *const x = op.x.data<T>(),
+                   *const beside = data_or_null<T>(op.beside);
+    T* const dx = op.dx.data<T>();
     // First the parameters' part: dx may be what dy was.
-    sum_columns<2>("layer_norm_backward", on, rows, width,
-                   ParameterTerms<T>{upstream, from, mean, inv_std, width},
-                   IntoGradients<2>{{dweight, dbias}, accumulate}, partial);
-    if (rows == 0) return;
-    const unsigned grid = row_blocks(rows, on);
+    sum_columns<2, float>(
+        gpu, rows.count, rows.width, ParameterTerms<T>{dy, x, with.mean, with.inv_std, rows.width},
+        IntoGradients<2>{{op.dweight.data<float>(), op.dbias.data<float>()}, op.accumulate});
+    if (rows.count == 0 || rows.width == 0) return;
+    const unsigned grid = row_blocks(rows.count, on);
     choose<T>(
-        width, packs_at(dy) && packs_at(x) && packs_at(beside) && packs_at(dx),
+        rows.width, packs_at(dy) && packs_at(x) && packs_at(beside) && packs_at(dx),
         [&]<int Packs>(std::integral_constant<int, Packs>) {
           input_gradient_held<Packs, pack_width<T>>
-              <<<grid, 32 * warps, 0, on.stream>>>(rows, width, upstream, from, with, added, to);
+              <<<grid, 32 * warps, 0, on.stream>>>(rows.count, rows.width, dy, x, with, beside, dx);
         },
         [&] {
-          input_gradient<<<grid, 32 * warps, 0, on.stream>>>(rows, width, upstream, from, with, added, to);
+          input_gradient<<<grid, 32 * warps, 0, on.stream>>>(rows.count, rows.width, dy, x, with, beside, dx);
         });
   });
-  check_launch("layer_norm_backward", on);
+}
+
+}  // namespace
+
+void enter_layer_norm(CudaBackend& gpu) {
+  gpu.enter<&layer_norm>();
+  gpu.enter<&add_layer_norm>();
+  gpu.enter<&layer_norm_backward>();
 }
 
 }  // namespace lockstep::kernels

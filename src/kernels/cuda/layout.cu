@@ -1,6 +1,9 @@
 // Channels first or last, and images from bytes.
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
+#include "kernels/cuda/image.h"
 #include "kernels/cuda/kernels.h"
+#include "lockstep/ops/elementwise.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -10,7 +13,7 @@ constexpr int tile = 32, tile_rows = 8;
 /// Tiles by way of shared memory, so that both sides are read and written in runs. Block (32, 8).
 template <class T>
 __global__ void __launch_bounds__(tile* tile_rows)
-    transpose(std::int64_t images, std::int64_t rows, std::int64_t columns, const T* from, T* to) {
+    transpose_tiles(std::int64_t images, std::int64_t rows, std::int64_t columns, const T* from, T* to) {
   __shared__ T room[tile][tile + 1];
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
   const std::int64_t row_tiles = ceil_div(rows, tile), column_tiles = ceil_div(columns, tile);
@@ -32,15 +35,6 @@ __global__ void __launch_bounds__(tile* tile_rows)
 }
 
 template <class T>
-void launch(const Launch& on, const void* from, void* to, std::int64_t images, std::int64_t rows,
-            std::int64_t columns) {
-  const std::int64_t tiles = images * ceil_div(rows, tile) * ceil_div(columns, tile);
-  const unsigned grid = grid_for(tiles * tile * tile_rows, tile * tile_rows, on);
-  transpose<<<grid, dim3(tile, tile_rows), 0, on.stream>>>(images, rows, columns, static_cast<const T*>(from),
-                                                           static_cast<T*>(to));
-}
-
-template <class T>
 __global__ void __launch_bounds__(256)
     normalize(Image image, const std::uint8_t* x, const float* scale, const float* shift, T* y) {
   const std::int64_t count = image.elements();
@@ -58,24 +52,40 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-}  // namespace
-
-void launch_transpose(const Launch& on, DType dtype, const void* from, void* to, std::int64_t images,
-                      std::int64_t rows, std::int64_t columns) {
-  if (images * rows * columns == 0) return;
-  with_float_type<BF16>("to_layout", dtype,
-                        [&]<class T>(T) { launch<T>(on, from, to, images, rows, columns); });
-  check_launch("to_layout", on);
+void to_layout(CudaBackend& gpu, const ops::ToLayout& op) {
+  if (op.from.channel_block() == op.to.channel_block()) return gpu.copy(op.from, op.to);
+  const Image image = image_of(op.from);
+  const std::int64_t rows = image.channels_last ? image.places : image.channels;
+  const std::int64_t columns = image.channels_last ? image.channels : image.places;
+  transpose(gpu.launch(), op.from, op.to, image.images, rows, columns);
 }
 
-void launch_normalize_images(const Launch& on, const std::uint8_t* x, const float* scale, const float* shift,
-                             const Image& image, DType dtype, void* y) {
-  const std::int64_t count = image.elements();
+void normalize_images(CudaBackend& gpu, const ops::NormalizeImages& op) {
+  const Launch on = gpu.launch();
+  const std::int64_t count = op.y.numel();
   if (count == 0) return;
-  with_float_type<BF16>("normalize_images", dtype, [&]<class T>(T) {
-    normalize<<<grid_for(count, 256, on), 256, 0, on.stream>>>(image, x, scale, shift, static_cast<T*>(y));
+  by_type_of(op.y, [&]<class T>(T) {
+    normalize<<<grid_for(count, 256, on), 256, 0, on.stream>>>(image_of(op.y), op.x.data<std::uint8_t>(),
+                                                               op.scale.data<float>(), op.shift.data<float>(),
+                                                               op.y.data<T>());
   });
-  check_launch("normalize_images", on);
+}
+
+}  // namespace
+
+void transpose(const Launch& on, const Tensor& from, const Tensor& to, std::int64_t count, std::int64_t rows,
+               std::int64_t columns) {
+  const std::int64_t tiles = count * ceil_div(rows, tile) * ceil_div(columns, tile);
+  if (tiles == 0) return;
+  by_type_of(from, [&]<class T>(T) {
+    transpose_tiles<<<grid_for(tiles * tile * tile_rows, tile * tile_rows, on), dim3(tile, tile_rows), 0,
+                      on.stream>>>(count, rows, columns, from.data<T>(), to.data<T>());
+  });
+}
+
+void enter_layout(CudaBackend& gpu) {
+  gpu.enter<&to_layout>();
+  gpu.enter<&normalize_images>();
 }
 
 }  // namespace lockstep::kernels

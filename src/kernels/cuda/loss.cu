@@ -1,5 +1,8 @@
 // Losses. Cross-entropy reads the logits once forward and once backward, in their own type; sums over rows
 // run in float64 and in an order that depends on their number alone.
+#include "lockstep/ops/loss.h"
+
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "kernels/cuda/kernels.h"
 
@@ -8,6 +11,11 @@ namespace {
 
 constexpr int block = 256;
 constexpr std::int64_t block_elements = 4096;
+
+struct LossRows {
+  std::int64_t rows, classes, ignore_index;
+  float label_smoothing;
+};
 
 /// The largest of some numbers, and the sum of e^(number - largest). A NaN makes the sum NaN.
 struct Exponentials {
@@ -211,89 +219,86 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
-template <class T>
-__global__ void __launch_bounds__(block)
-    squared_backward(std::int64_t count, const T* x, const T* target, const float* factor, T* dx) {
-  const float by = 2.0f * *factor;
-  for (std::int64_t i = global_thread(); i < count; i += global_threads())
-    dx[i] = rounded<T>(by * (to_float(x[i]) - to_float(target[i])));
+unsigned block_a_row(std::int64_t rows, const Launch& on) { return grid_for(rows * block, block, on); }
+
+template <class Op>
+LossRows rows_of(const Op& op) {
+  return {op.logits.size(0), op.logits.size(1), op.options.ignore_index, op.options.label_smoothing};
 }
 
-unsigned block_a_row(std::int64_t rows, const Launch& on) { return grid_for(rows * block, block, on); }
+void cross_entropy(CudaBackend& gpu, const ops::CrossEntropy& op) {
+  const Launch on = gpu.launch();
+  const LossRows sizes = rows_of(op);
+  const std::int64_t* const targets = op.targets.data<std::int64_t>();
+  check_data(on, op.targets, sizes.classes, &op.options.ignore_index, DataFault::target_outside, op.name,
+             gpu.fault());
+  const Tensor room = gpu.scratch(sizes.rows, DType::float64);
+  double* const losses = room.data<double>();
+  by_type_of(op.logits, [&]<class T>(T) {
+    if (sizes.rows == 0) return;
+    const T* const x = op.logits.data<T>();
+    float* const log_sum_exp = op.log_sum_exp.data<float>();
+    const unsigned grid = block_a_row(sizes.rows, on);
+    if (packs_at(x) && sizes.classes % pack_width<T> == 0) {
+      forward<pack_width<T>><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
+    } else {
+      forward<1><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
+    }
+  });
+  fold_rows<<<1, 1024, 0, on.stream>>>(sizes, targets, losses, op.total.data<double>());
+}
+
+void cross_entropy_backward(CudaBackend& gpu, const ops::CrossEntropyBackward& op) {
+  const Launch on = gpu.launch();
+  const LossRows sizes = rows_of(op);
+  if (op.logits.numel() == 0) return;
+  by_type_of(op.logits, [&]<class T>(T) {
+    const T* const x = op.logits.data<T>();
+    T* const dx = op.dlogits.data<T>();
+    const std::int64_t* const targets = op.targets.data<std::int64_t>();
+    const float *const log_sum_exp = op.log_sum_exp.data<float>(), *const factor = op.factor.data<float>();
+    const unsigned grid = block_a_row(sizes.rows, on);
+    if (packs_at(x) && packs_at(dx) && sizes.classes % pack_width<T> == 0) {
+      backward<pack_width<T>><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, factor, dx);
+    } else {
+      backward<1><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, factor, dx);
+    }
+  });
+}
+
+void count_correct(CudaBackend& gpu, const ops::CountCorrect& op) {
+  const Launch on = gpu.launch();
+  const std::int64_t rows = op.logits.size(0);
+  const Tensor room = gpu.scratch(rows, DType::int32);
+  std::int32_t* const hits = room.data<std::int32_t>();
+  by_type_of(op.logits, [&]<class T>(T) {
+    if (rows > 0)
+      find_hits<<<grid_for(rows * 32, block, on), block, 0, on.stream>>>(
+          rows, op.logits.size(1), op.logits.data<T>(), op.targets.data<std::int64_t>(), hits);
+  });
+  fold_hits<<<1, 1024, 0, on.stream>>>(rows, hits, op.correct.data<std::int64_t>());
+}
+
+void squared_error(CudaBackend& gpu, const ops::SquaredError& op) {
+  const Launch on = gpu.launch();
+  const std::int64_t count = op.x.numel(), blocks = ceil_div(count, block_elements);
+  const Tensor room = gpu.scratch(blocks, DType::float64);
+  double* const sums = room.data<double>();
+  by_type_of(op.x, [&]<class T>(T) {
+    if (blocks > 0)
+      squared_blocks<<<grid_for(blocks * block, block, on), block, 0, on.stream>>>(count, op.x.data<T>(),
+                                                                                   op.target.data<T>(), sums);
+  });
+  fold_blocks<<<1, 1024, 0, on.stream>>>(blocks, sums, static_cast<double>(count), op.total.data<double>());
+}
 
 }  // namespace
 
-void launch_cross_entropy(const Launch& on, DType dtype, const void* logits, const std::int64_t* targets,
-                          const LossRows& sizes, float* log_sum_exp, double* losses, double* total) {
-  if (sizes.rows > 0) {
-    with_float_type<BF16>("cross_entropy", dtype, [&]<class T>(T) {
-      const auto* x = static_cast<const T*>(logits);
-      const unsigned grid = block_a_row(sizes.rows, on);
-      if (packs_at(x) && sizes.classes % pack_width<T> == 0) {
-        forward<pack_width<T>><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
-      } else {
-        forward<1><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
-      }
-    });
-    check_launch("cross_entropy", on);
-  }
-  fold_rows<<<1, 1024, 0, on.stream>>>(sizes, targets, losses, total);
-  check_launch("cross_entropy", on);
-}
-
-void launch_cross_entropy_backward(const Launch& on, DType dtype, const void* logits,
-                                   const std::int64_t* targets, const LossRows& sizes,
-                                   const float* log_sum_exp, const float* factor, void* dlogits) {
-  if (sizes.rows == 0 || sizes.classes == 0) return;
-  with_float_type<BF16>("cross_entropy_backward", dtype, [&]<class T>(T) {
-    const auto* x = static_cast<const T*>(logits);
-    auto* d = static_cast<T*>(dlogits);
-    const unsigned grid = block_a_row(sizes.rows, on);
-    if (packs_at(x) && packs_at(d) && sizes.classes % pack_width<T> == 0) {
-      backward<pack_width<T>><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, factor, d);
-    } else {
-      backward<1><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, factor, d);
-    }
-  });
-  check_launch("cross_entropy_backward", on);
-}
-
-void launch_count_correct(const Launch& on, DType dtype, const void* logits, const std::int64_t* targets,
-                          std::int64_t rows, std::int64_t classes, std::int32_t* hits,
-                          std::int64_t* correct) {
-  if (rows > 0) {
-    with_float_type<BF16>("count_correct", dtype, [&]<class T>(T) {
-      find_hits<<<grid_for(rows * 32, block, on), block, 0, on.stream>>>(
-          rows, classes, static_cast<const T*>(logits), targets, hits);
-    });
-    check_launch("count_correct", on);
-  }
-  fold_hits<<<1, 1024, 0, on.stream>>>(rows, hits, correct);
-  check_launch("count_correct", on);
-}
-
-void launch_squared_error(const Launch& on, DType dtype, const void* x, const void* target,
-                          std::int64_t count, double* sums, double* total) {
-  const std::int64_t blocks = ceil_div(count, block_elements);
-  if (blocks > 0) {
-    with_float_type<BF16>("squared_error", dtype, [&]<class T>(T) {
-      squared_blocks<<<grid_for(blocks * block, block, on), block, 0, on.stream>>>(
-          count, static_cast<const T*>(x), static_cast<const T*>(target), sums);
-    });
-    check_launch("squared_error", on);
-  }
-  fold_blocks<<<1, 1024, 0, on.stream>>>(blocks, sums, static_cast<double>(count), total);
-  check_launch("squared_error", on);
-}
-
-void launch_squared_error_backward(const Launch& on, DType dtype, const void* x, const void* target,
-                                   std::int64_t count, const float* factor, void* dx) {
-  if (count == 0) return;
-  with_float_type<BF16>("squared_error_backward", dtype, [&]<class T>(T) {
-    squared_backward<<<grid_for(count, block, on), block, 0, on.stream>>>(
-        count, static_cast<const T*>(x), static_cast<const T*>(target), factor, static_cast<T*>(dx));
-  });
-  check_launch("squared_error_backward", on);
+void enter_loss(CudaBackend& gpu) {
+  gpu.enter<&cross_entropy>();
+  gpu.enter<&cross_entropy_backward>();
+  gpu.enter<&count_correct>();
+  gpu.enter<&squared_error>();
 }
 
 }  // namespace lockstep::kernels

@@ -29,8 +29,7 @@ __global__ void __launch_bounds__(256)
 
 /// to[i] = f(from[i]...), computed in float, or in double where an operand is double.
 template <class Function, class To, class... From>
-void map(const char* name, const Launch& on, std::int64_t count, const Function& f, To* to,
-         const From*... from) {
+void map_elementwise(const Launch& on, std::int64_t count, const Function& f, To* to, const From*... from) {
   if (count == 0) return;
   constexpr int width = 16 / static_cast<int>(std::max({sizeof(To), sizeof(From)...}));
   constexpr int block = 256;
@@ -42,7 +41,6 @@ void map(const char* name, const Launch& on, std::int64_t count, const Function&
   } else {
     map_elements<1><<<grid_for(count, block, on), block, 0, on.stream>>>(count, f, to, from...);
   }
-  check_launch(name, on);
 }
 
 }  // namespace lockstep::kernels

@@ -1,10 +1,17 @@
 // Max and average pooling, a thread an element. The backward gathers: an element of dx adds the windows it
 // lies in, in their order.
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
-#include "kernels/cuda/kernels.h"
+#include "lockstep/ops/pooling.h"
 
 namespace lockstep::kernels {
 namespace {
+
+/// Each image's channels alike.
+struct PoolSizes : ops::Windows {
+  std::int64_t channels;
+  bool channels_last;
+};
 
 /// Where an element of a [images, channels, height, width] activation is.
 struct Place {
@@ -137,53 +144,62 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-std::int64_t large_elements(const PoolSizes& s) { return s.images * s.channels * s.height * s.width; }
-std::int64_t small_elements(const PoolSizes& s) { return s.images * s.channels * s.out_height * s.out_width; }
 float share_of(const PoolSizes& s) { return 1.0f / static_cast<float>(s.kernel * s.kernel); }
+
+PoolSizes sizes_of(const ops::Windows& windows, const Tensor& large) {
+  return {windows, large.size(1), large.channel_block() != 1};
+}
+
+void max_pool(CudaBackend& gpu, const ops::MaxPool& op) {
+  const Launch on = gpu.launch();
+  const std::int64_t count = op.y.numel();
+  if (count == 0) return;
+  by_type_of(op.x, [&]<class T>(T) {
+    max_forward<<<grid_for(count, 256, on), 256, 0, on.stream>>>(
+        count, sizes_of(op.windows(), op.x), op.x.data<T>(), op.y.data<T>(), op.winners.data<std::int32_t>());
+  });
+}
+
+void max_pool_backward(CudaBackend& gpu, const ops::MaxPoolBackward& op) {
+  const Launch on = gpu.launch();
+  const std::int64_t count = op.dx.numel();
+  if (count == 0) return;
+  by_type_of(op.dy, [&]<class T>(T) {
+    max_backward<<<grid_for(count, 256, on), 256, 0, on.stream>>>(
+        count, sizes_of(op.windows(), op.dx), op.dy.data<T>(), op.winners.data<std::int32_t>(),
+        op.dx.data<T>());
+  });
+}
+
+void average_pool(CudaBackend& gpu, const ops::AveragePool& op) {
+  const Launch on = gpu.launch();
+  const std::int64_t count = op.y.numel();
+  if (count == 0) return;
+  const PoolSizes sizes = sizes_of(op.windows(), op.x);
+  by_type_of(op.x, [&]<class T>(T) {
+    average_forward<<<grid_for(count, 256, on), 256, 0, on.stream>>>(count, sizes, share_of(sizes),
+                                                                     op.x.data<T>(), op.y.data<T>());
+  });
+}
+
+void average_pool_backward(CudaBackend& gpu, const ops::AveragePoolBackward& op) {
+  const Launch on = gpu.launch();
+  const std::int64_t count = op.dx.numel();
+  if (count == 0) return;
+  const PoolSizes sizes = sizes_of(op.windows(), op.dx);
+  by_type_of(op.dy, [&]<class T>(T) {
+    average_backward<<<grid_for(count, 256, on), 256, 0, on.stream>>>(count, sizes, share_of(sizes),
+                                                                      op.dy.data<T>(), op.dx.data<T>());
+  });
+}
 
 }  // namespace
 
-void launch_max_pool(const Launch& on, DType dtype, const void* x, const PoolSizes& sizes, void* y,
-                     std::int32_t* winners) {
-  const std::int64_t count = small_elements(sizes);
-  if (count == 0) return;
-  with_float_type<BF16>("max_pool", dtype, [&]<class T>(T) {
-    max_forward<<<grid_for(count, 256, on), 256, 0, on.stream>>>(count, sizes, static_cast<const T*>(x),
-                                                                 static_cast<T*>(y), winners);
-  });
-  check_launch("max_pool", on);
-}
-
-void launch_max_pool_backward(const Launch& on, DType dtype, const void* dy, const std::int32_t* winners,
-                              const PoolSizes& sizes, void* dx) {
-  const std::int64_t count = large_elements(sizes);
-  if (count == 0) return;
-  with_float_type<BF16>("max_pool_backward", dtype, [&]<class T>(T) {
-    max_backward<<<grid_for(count, 256, on), 256, 0, on.stream>>>(count, sizes, static_cast<const T*>(dy),
-                                                                  winners, static_cast<T*>(dx));
-  });
-  check_launch("max_pool_backward", on);
-}
-
-void launch_average_pool(const Launch& on, DType dtype, const void* x, const PoolSizes& sizes, void* y) {
-  const std::int64_t count = small_elements(sizes);
-  if (count == 0) return;
-  with_float_type<BF16>("average_pool", dtype, [&]<class T>(T) {
-    average_forward<<<grid_for(count, 256, on), 256, 0, on.stream>>>(
-        count, sizes, share_of(sizes), static_cast<const T*>(x), static_cast<T*>(y));
-  });
-  check_launch("average_pool", on);
-}
-
-void launch_average_pool_backward(const Launch& on, DType dtype, const void* dy, const PoolSizes& sizes,
-                                  void* dx) {
-  const std::int64_t count = large_elements(sizes);
-  if (count == 0) return;
-  with_float_type<BF16>("average_pool_backward", dtype, [&]<class T>(T) {
-    average_backward<<<grid_for(count, 256, on), 256, 0, on.stream>>>(
-        count, sizes, share_of(sizes), static_cast<const T*>(dy), static_cast<T*>(dx));
-  });
-  check_launch("average_pool_backward", on);
+void enter_pooling(CudaBackend& gpu) {
+  gpu.enter<&max_pool>();
+  gpu.enter<&max_pool_backward>();
+  gpu.enter<&average_pool>();
+  gpu.enter<&average_pool_backward>();
 }
 
 }  // namespace lockstep::kernels

@@ -1,6 +1,8 @@
 // Global average pooling and nearest upsampling.
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/image.h"
+#include "lockstep/ops/pooling.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -72,56 +74,60 @@ __global__ void __launch_bounds__(256) upsample_backward(std::int64_t count, std
   }
 }
 
-std::int64_t lanes_of(const Image& image) { return image.channels_last ? image.channels : 1; }
+std::int64_t lanes_of(const Tensor& images) { return images.channel_block(); }
+
+void global_average_pool(CudaBackend& gpu, const ops::GlobalAveragePool& op) {
+  const Launch on = gpu.launch();
+  const Image image = image_of(op.x);
+  const std::int64_t runs = image.images * image.channels;
+  if (runs == 0) return;
+  by_type_of(op.x, [&]<class T>(T) {
+    const T* const x = op.x.data<T>();
+    T* const y = op.y.data<T>();
+    if (image.channels_last) {
+      average_columns<<<grid_for(runs, 256, on), 256, 0, on.stream>>>(image, x, y);
+    } else {
+      average_runs<<<grid_for(runs * 32, 256, on), 256, 0, on.stream>>>(image, x, y);
+    }
+  });
+}
+
+void global_average_pool_backward(CudaBackend& gpu, const ops::GlobalAveragePoolBackward& op) {
+  const Launch on = gpu.launch();
+  if (op.dx.numel() == 0) return;
+  by_type_of(op.dy, [&]<class T>(T) {
+    spread_average<<<grid_for(op.dx.numel(), 256, on), 256, 0, on.stream>>>(image_of(op.dx), op.dy.data<T>(),
+                                                                            op.dx.data<T>());
+  });
+}
+
+void upsample_nearest(CudaBackend& gpu, const ops::UpsampleNearest& op) {
+  const Launch on = gpu.launch();
+  const std::int64_t count = op.y.numel();
+  if (count == 0) return;
+  by_type_of(op.x, [&]<class T>(T) {
+    upsample<<<grid_for(count, 256, on), 256, 0, on.stream>>>(count, lanes_of(op.x), op.x.size(3), op.scale,
+                                                              op.x.data<T>(), op.y.data<T>());
+  });
+}
+
+void upsample_nearest_backward(CudaBackend& gpu, const ops::UpsampleNearestBackward& op) {
+  const Launch on = gpu.launch();
+  const std::int64_t count = op.dx.numel();
+  if (count == 0) return;
+  by_type_of(op.dy, [&]<class T>(T) {
+    upsample_backward<<<grid_for(count, 256, on), 256, 0, on.stream>>>(
+        count, lanes_of(op.dx), op.dx.size(3), op.scale, op.dy.data<T>(), op.dx.data<T>());
+  });
+}
 
 }  // namespace
 
-void launch_global_average_pool(const Launch& on, DType dtype, const void* x, const Image& image, void* y) {
-  const std::int64_t runs = image.images * image.channels;
-  if (runs == 0) return;
-  with_float_type<BF16>("global_average_pool", dtype, [&]<class T>(T) {
-    const auto* from = static_cast<const T*>(x);
-    auto* to = static_cast<T*>(y);
-    if (image.channels_last) {
-      average_columns<<<grid_for(runs, 256, on), 256, 0, on.stream>>>(image, from, to);
-    } else {
-      average_runs<<<grid_for(runs * 32, 256, on), 256, 0, on.stream>>>(image, from, to);
-    }
-  });
-  check_launch("global_average_pool", on);
-}
-
-void launch_global_average_pool_backward(const Launch& on, DType dtype, const void* dy, const Image& image,
-                                         void* dx) {
-  const std::int64_t count = image.elements();
-  if (count == 0) return;
-  with_float_type<BF16>("global_average_pool_backward", dtype, [&]<class T>(T) {
-    spread_average<<<grid_for(count, 256, on), 256, 0, on.stream>>>(image, static_cast<const T*>(dy),
-                                                                    static_cast<T*>(dx));
-  });
-  check_launch("global_average_pool_backward", on);
-}
-
-void launch_upsample(const Launch& on, DType dtype, const void* x, const Image& image, std::int64_t width,
-                     int scale, void* y) {
-  const std::int64_t count = image.elements() * scale * scale;
-  if (count == 0) return;
-  with_float_type<BF16>("upsample_nearest", dtype, [&]<class T>(T) {
-    upsample<<<grid_for(count, 256, on), 256, 0, on.stream>>>(count, lanes_of(image), width, scale,
-                                                              static_cast<const T*>(x), static_cast<T*>(y));
-  });
-  check_launch("upsample_nearest", on);
-}
-
-void launch_upsample_backward(const Launch& on, DType dtype, const void* dy, const Image& image,
-                              std::int64_t width, int scale, void* dx) {
-  const std::int64_t count = image.elements();
-  if (count == 0) return;
-  with_float_type<BF16>("upsample_nearest_backward", dtype, [&]<class T>(T) {
-    upsample_backward<<<grid_for(count, 256, on), 256, 0, on.stream>>>(
-        count, lanes_of(image), width, scale, static_cast<const T*>(dy), static_cast<T*>(dx));
-  });
-  check_launch("upsample_nearest_backward", on);
+void enter_resampling(CudaBackend& gpu) {
+  gpu.enter<&global_average_pool>();
+  gpu.enter<&global_average_pool_backward>();
+  gpu.enter<&upsample_nearest>();
+  gpu.enter<&upsample_nearest_backward>();
 }
 
 }  // namespace lockstep::kernels

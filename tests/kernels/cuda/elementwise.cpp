@@ -1,4 +1,5 @@
 // Elementwise operations, rows, activations and dropout.
+#include "lockstep/ops/elementwise.h"
 #include "kernels/cuda/twins.h"
 #include "lockstep/kernels/transfer.h"
 
@@ -7,8 +8,8 @@ namespace {
 
 BOOST_FIXTURE_TEST_SUITE(elementwise, Twins)
 
-using kernels::Activation;
 using kernels::Backend;
+using ops::Activation;
 
 constexpr std::int64_t counts[] = {0, 1, 3, 7, 8, 255, 4096, 100003};
 
@@ -17,13 +18,17 @@ BOOST_AUTO_TEST_CASE(sums_multiples_and_fills_are_those_of_the_cpu) {
   for (const std::int64_t count : counts) {
     const Operand a = activation(draw.normal({count})), b = activation(draw.normal({count})),
                   y = activation(unwritten({count}));
-    compare("add", {a, b}, {y},
-            [](Backend& on, const Tensors& in, const Tensors& out) { on.add(in[0], in[1], out[0]); });
-    compare("scale", {a}, {y},
-            [](Backend& on, const Tensors& in, const Tensors& out) { on.scale(in[0], -1.5f, out[0]); });
+    compare("add", {a, b}, {y}, [](Backend& on, const Tensors& in, const Tensors& out) {
+      on.run(ops::add(in[0], in[1], out[0]));
+    });
+    compare("scale", {a}, {y}, [](Backend& on, const Tensors& in, const Tensors& out) {
+      on.run(ops::scale(in[0], -1.5f, out[0]));
+    });
     compare("fill", {}, {y}, [](Backend& on, const Tensors&, const Tensors& out) { on.fill(out[0], 2.5); });
     compare("accumulate", {fixed(a.value)}, {fixed(b.value)},
-            [](Backend& on, const Tensors& in, const Tensors& out) { on.accumulate(out[0], in[0]); },
+            [](Backend& on, const Tensors& in, const Tensors& out) {
+              on.run(ops::Accumulate{out[0], in[0]});
+            },
             {plain_float});
   }
 }
@@ -32,7 +37,7 @@ BOOST_AUTO_TEST_CASE(what_begins_between_packs_is_computed_all_the_same) {
   Draw draw;
   compare("add", {fixed(draw.normal({41})), fixed(draw.normal({41}))}, {fixed(draw.normal({41}))},
           [](Backend& on, const Tensors& in, const Tensors& out) {
-            on.add(in[0].rows(3, 40), in[1].rows(2, 39), out[0].rows(1, 38));
+            on.run(ops::add(in[0].rows(3, 40), in[1].rows(2, 39), out[0].rows(1, 38)));
           },
           {plain_float});
 }
@@ -45,10 +50,12 @@ BOOST_AUTO_TEST_CASE(activations_and_their_slopes_are_those_of_the_cpu) {
       const Operand x = activation(draw.normal({count}, 4)), dy = activation(draw.normal({count})),
                     out = activation(unwritten({count}));
       compare("activation " + std::to_string(static_cast<int>(kind)), {x}, {out},
-              [=](Backend& on, const Tensors& in, const Tensors& to) { on.activation(kind, in[0], to[0]); });
+              [=](Backend& on, const Tensors& in, const Tensors& to) {
+                on.run(ops::Activate{kind, in[0], to[0]});
+              });
       compare("activation_backward " + std::to_string(static_cast<int>(kind)), {x, dy}, {out},
               [=](Backend& on, const Tensors& in, const Tensors& to) {
-                on.activation_backward(kind, in[0], in[1], to[0]);
+                on.run(ops::ActivateBackward{kind, in[0], in[1], to[0]});
               });
     }
   }
@@ -58,7 +65,7 @@ BOOST_AUTO_TEST_CASE(dropout_draws_the_cpus_numbers_in_every_layout) {
   Draw draw;
   const RandomKey key{.seed = 5, .purpose = purpose_of("dropout"), .step = 9, .shard = 2};
   const auto drop = [&](Backend& on, const Tensors& in, const Tensors& out) {
-    on.dropout(in[0], 0.3f, key, out[0]);
+    on.run(ops::Dropout{in[0], 0.3f, key, out[0]});
   };
   for (const std::int64_t count : counts)
     compare("dropout", {activation(draw.normal({count}))}, {activation(unwritten({count}))}, drop);
@@ -73,14 +80,49 @@ BOOST_AUTO_TEST_CASE(rows_are_added_and_summed_as_on_the_cpu) {
        {std::pair<int, int>{0, 4}, {1, 1}, {3, 7}, {64, 96}, {1000, 33}, {70, 2056}}) {
     const Operand x = activation(draw.normal({rows, width})), row = fixed(draw.normal({width}));
     compare("add_rows", {x, row}, {activation(unwritten({rows, width}))},
-            [](Backend& on, const Tensors& in, const Tensors& out) { on.add_rows(in[0], in[1], out[0]); });
+            [](Backend& on, const Tensors& in, const Tensors& out) {
+              on.run(ops::add_rows(in[0], in[1], out[0]));
+            });
     for (const bool accumulate : {false, true}) {
       compare("sum_rows", {x}, {fixed(accumulate ? draw.normal({width}) : unwritten({width}))},
               [=](Backend& on, const Tensors& in, const Tensors& out) {
-                on.sum_rows(in[0], out[0], accumulate);
+                on.run(ops::SumRows{in[0], out[0], accumulate});
               });
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(inputs_of_other_shapes_and_types_are_repeated_as_on_the_cpu) {
+  Draw draw;
+  const std::array<Shape, 3> cases[] = {{{{3, 5, 7}, {7}, {3, 5, 7}}},
+                                        {{{3, 5, 8}, {5, 1}, {3, 5, 8}}},
+                                        {{{3, 1, 7}, {1, 5, 1}, {3, 5, 7}}},
+                                        {{{3, 1, 16}, {1, 5, 1}, {3, 5, 16}}},
+                                        {{{1}, {2000}, {2000}}},
+                                        {{{}, {4, 3}, {4, 3}}},
+                                        {{{2, 3000}, {3000}, {2, 3000}}},
+                                        {{{}, {100003}, {100003}}},
+                                        {{{2, 1, 4, 1}, {3, 1, 8}, {2, 3, 4, 8}}},
+                                        {{{0, 4}, {4}, {0, 4}}},
+                                        {{{1, 1}, {1}, {1, 1}}},
+                                        {{{4, 1, 3, 1, 2, 1}, {2, 1, 5, 1, 8}, {4, 2, 3, 5, 2, 8}}}};
+  for (const auto& [a, b, y] : cases) {
+    const auto add = [](Backend& on, const Tensors& in, const Tensors& out) {
+      on.run(ops::add(in[0], in[1], out[0]));
+    };
+    compare("add " + to_string(b), {activation(draw.normal(a)), fixed(draw.normal(b))},
+            {activation(unwritten(y))}, add);
+    compare("add to float32 " + to_string(b), {activation(draw.normal(a)), activation(draw.normal(b))},
+            {fixed(unwritten(y))}, add);
+  }
+  const Shape images{3, 5, 7, 2};
+  compare("slope of squares",
+          {activation(draw.normal(images)), activation(draw.normal(images)), fixed(scalar(0.5f))},
+          {activation(unwritten(images))},
+          [](Backend& on, const Tensors& in, const Tensors& out) {
+            on.run(ops::squared_error_backward(in[0], in[1], in[2], out[0]));
+          },
+          {plain_float, plain_bf16, last_float, last_bf16});
 }
 
 BOOST_AUTO_TEST_CASE(copies_convert_and_read_back) {
@@ -100,7 +142,7 @@ BOOST_AUTO_TEST_CASE(copies_convert_and_read_back) {
   gpu().copy(sums, rounded);
   gpu().copy(rounded, back);
   BOOST_TEST(back.data<float>()[1] == 0.1f);
-  gpu().accumulate(rounded, sums);
+  gpu().run(ops::Accumulate{rounded, sums});
   gpu().copy(rounded, back);
   BOOST_TEST(back.data<float>()[0] == 0.1f + 0.1f);
 }
@@ -134,7 +176,7 @@ BOOST_AUTO_TEST_CASE(layouts_and_images_are_those_of_the_cpu) {
             {fixed(bytes), fixed(draw.normal({shape[1]}, 0.01f)), fixed(draw.normal({shape[1]}))},
             {activation(unwritten(shape))},
             [](Backend& on, const Tensors& in, const Tensors& out) {
-              on.normalize_images(in[0], in[1], in[2], out[0]);
+              on.run(ops::NormalizeImages{in[0], in[1], in[2], out[0]});
             },
             {plain_float, plain_bf16, last_float, last_bf16});
   }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/cuda/attention_plan.h"
+#include "lockstep/ops/attention.h"
 
 namespace lockstep::test {
 namespace {
@@ -44,7 +45,7 @@ BOOST_AUTO_TEST_CASE(attention_of_every_kind_of_gpu_is_taken) {
   for (const Kind& kind : {Kind{800, 108, 166912}, Kind{900, 132, 232448}, Kind{1000, 148, 232448}}) {
     const CudnnDescriptor device =
         device_properties(description(kind.version, kind.multiprocessors, kind.shared_bytes));
-    const AttentionProblem problem{16, 12, 1024, 64, true};
+    const ops::AttentionSizes problem{16, 1024, 12, 64, true, 2};
     BOOST_TEST_CONTEXT("version " << kind.version) {
       const std::int64_t channels = problem.heads * problem.width, side_by_side = 3 * channels;
       AttentionStrides strides{.q = side_by_side,

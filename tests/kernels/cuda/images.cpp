@@ -1,5 +1,7 @@
 // Pooling, upsampling and batch norm, in every layout.
 #include "kernels/cuda/twins.h"
+#include "lockstep/ops/batch_norm.h"
+#include "lockstep/ops/pooling.h"
 
 namespace lockstep::test {
 namespace {
@@ -7,13 +9,14 @@ namespace {
 BOOST_FIXTURE_TEST_SUITE(images, Twins)
 
 using kernels::Backend;
-using kernels::Pool;
+using ops::PoolGeometry;
 
 constexpr std::initializer_list<Form> all_forms = {plain_float, plain_bf16, last_float, last_bf16};
 
 BOOST_AUTO_TEST_CASE(pooling_is_that_of_the_cpu) {
   Draw draw;
-  for (const Pool& pool : {Pool{2, 2, 0}, Pool{3, 2, 1}, Pool{3, 1, 1}, Pool{2, 3, 0}, Pool{1, 1, 0}}) {
+  for (const PoolGeometry& pool : {PoolGeometry{2, 2, 0}, PoolGeometry{3, 2, 1}, PoolGeometry{3, 1, 1},
+                                   PoolGeometry{2, 3, 0}, PoolGeometry{1, 1, 0}}) {
     for (const Shape& shape : {Shape{2, 5, 9, 7}, Shape{0, 3, 4, 4}, Shape{1, 1, 3, 3}, Shape{3, 16, 8, 8}}) {
       const std::int64_t height = (shape[2] + 2 * pool.padding - pool.kernel) / pool.stride + 1;
       const std::int64_t width = (shape[3] + 2 * pool.padding - pool.kernel) / pool.stride + 1;
@@ -29,15 +32,15 @@ BOOST_AUTO_TEST_CASE(pooling_is_that_of_the_cpu) {
           {activation(unwritten(small)), activation(unwritten(small, DType::int32)),
            activation(unwritten(shape))},
           [=](Backend& on, const Tensors& in, const Tensors& out) {
-            on.max_pool(in[0], pool, out[0], out[1]);
-            on.max_pool_backward(in[1], out[1], pool, out[2]);
+            on.run(ops::MaxPool{in[0], pool, out[0], out[1]});
+            on.run(ops::MaxPoolBackward{in[1], out[1], pool, out[2]});
           },
           all_forms);
       compare(
           "average_pool" + what, {x, dy}, {activation(unwritten(small)), activation(unwritten(shape))},
           [=](Backend& on, const Tensors& in, const Tensors& out) {
-            on.average_pool(in[0], pool, out[0]);
-            on.average_pool_backward(in[1], pool, out[1]);
+            on.run(ops::AveragePool{in[0], pool, out[0]});
+            on.run(ops::AveragePoolBackward{in[1], pool, out[1]});
           },
           all_forms);
     }
@@ -51,13 +54,15 @@ BOOST_AUTO_TEST_CASE(global_pooling_and_upsampling_are_those_of_the_cpu) {
     const Shape pooled{shape[0], shape[1]};
     compare(
         "global_average_pool of " + to_string(shape), {x}, {activation(unwritten(pooled))},
-        [](Backend& on, const Tensors& in, const Tensors& out) { on.global_average_pool(in[0], out[0]); },
+        [](Backend& on, const Tensors& in, const Tensors& out) {
+          on.run(ops::GlobalAveragePool{in[0], out[0]});
+        },
         all_forms);
     compare(
         "global_average_pool_backward of " + to_string(shape), {activation(draw.normal(pooled))},
         {activation(unwritten(shape))},
         [](Backend& on, const Tensors& in, const Tensors& out) {
-          on.global_average_pool_backward(in[0], out[0]);
+          on.run(ops::GlobalAveragePoolBackward{in[0], out[0]});
         },
         all_forms);
     for (const int scale : {1, 2, 3}) {
@@ -66,8 +71,8 @@ BOOST_AUTO_TEST_CASE(global_pooling_and_upsampling_are_those_of_the_cpu) {
           "upsample_nearest of " + to_string(shape), {x, activation(draw.normal(large))},
           {activation(unwritten(large)), activation(unwritten(shape))},
           [=](Backend& on, const Tensors& in, const Tensors& out) {
-            on.upsample_nearest(in[0], scale, out[0]);
-            on.upsample_nearest_backward(in[1], scale, out[1]);
+            on.run(ops::UpsampleNearest{in[0], scale, out[0]});
+            on.run(ops::UpsampleNearestBackward{in[1], scale, out[1]});
           },
           all_forms);
     }
@@ -86,29 +91,31 @@ BOOST_AUTO_TEST_CASE(batch_norm_is_that_of_the_cpu) {
     const std::string what = " of " + to_string(shape);
     compare(
         "channel_moments" + what, {x, mean}, {pairs},
-        [](Backend& on, const Tensors& in, const Tensors& out) { on.channel_moments(in[0], in[1], out[0]); },
+        [](Backend& on, const Tensors& in, const Tensors& out) {
+          on.run(ops::ChannelMoments{in[0], in[1], out[0]});
+        },
         all_forms);
     compare(
         "batch_norm" + what, {x, mean, inv_std, weight, bias}, {activation(unwritten(shape))},
         [](Backend& on, const Tensors& in, const Tensors& out) {
-          on.batch_norm(in[0], in[1], in[2], in[3], in[4], out[0]);
+          on.run(ops::BatchNorm{in[0], in[1], in[2], in[3], in[4], out[0]});
         },
         all_forms);
     compare(
         "batch_norm without weights" + what, {x, mean, inv_std}, {activation(unwritten(shape))},
         [](Backend& on, const Tensors& in, const Tensors& out) {
-          on.batch_norm(in[0], in[1], in[2], {}, {}, out[0]);
+          on.run(ops::BatchNorm{in[0], in[1], in[2], {}, {}, out[0]});
         },
         all_forms);
     for (const double count : {0.0, 1.0, 77.0}) {
       compare(
           "batch_norm_backward" + what, {x, dy, mean, inv_std, weight}, {pairs, activation(unwritten(shape))},
           [=](Backend& on, const Tensors& in, const Tensors& out) {
-            on.batch_norm_backward_sums(in[1], in[0], in[2], in[3], out[0]);
+            on.run(ops::BatchNormBackwardSums{in[1], in[0], in[2], in[3], out[0]});
             const Tensor counted = on.empty({}, DType::float64);
             on.fill(counted, count);
-            on.batch_norm_backward_input(in[1], in[0], in[2], in[3], in[4], out[0],
-                                         count == 0 ? Tensor() : counted, out[1]);
+            on.run(ops::BatchNormBackwardInput{in[1], in[0], in[2], in[3], in[4], out[0],
+                                               count == 0 ? Tensor() : counted, out[1]});
           },
           all_forms);
     }
@@ -130,19 +137,19 @@ BOOST_AUTO_TEST_CASE(batch_norm_with_relu_is_that_of_the_cpu) {
     compare(
         "batch_norm_relu" + what, parameters, {y, y},
         [](Backend& on, const Tensors& in, const Tensors& out) {
-          on.batch_norm_relu(in[0], in[1], in[2], in[3], in[4], in[5], out[0]);
-          on.batch_norm_relu(in[0], in[1], in[2], in[3], in[4], {}, out[1]);
+          on.run(ops::BatchNormRelu{in[0], in[1], in[2], in[3], in[4], in[5], out[0]});
+          on.run(ops::BatchNormRelu{in[0], in[1], in[2], in[3], in[4], {}, out[1]});
         },
         all_forms);
     for (const double count : {0.0, 77.0}) {
       compare(
           "batch_norm_relu_backward" + what, {x, mean, inv_std, weight, bias, dy}, {pairs, y},
           [=](Backend& on, const Tensors& in, const Tensors& out) {
-            on.batch_norm_relu_backward_sums(in[5], in[0], in[1], in[2], in[3], in[4], out[0]);
+            on.run(ops::BatchNormReluBackwardSums{in[5], in[0], in[1], in[2], in[3], in[4], out[0]});
             const Tensor counted = on.empty({}, DType::float64);
             on.fill(counted, count);
-            on.batch_norm_relu_backward_input(in[5], in[0], in[1], in[2], in[3], in[4], out[0],
-                                              count == 0 ? Tensor() : counted, out[1]);
+            on.run(ops::BatchNormReluBackwardInput{in[5], in[0], in[1], in[2], in[3], in[4], out[0],
+                                                   count == 0 ? Tensor() : counted, out[1]});
           },
           all_forms);
     }
@@ -151,8 +158,8 @@ BOOST_AUTO_TEST_CASE(batch_norm_with_relu_is_that_of_the_cpu) {
       compare(
           "batch_norm_gated_backward_sums" + what, {x, mean, inv_std, dy, beside, shortcut}, {y, pairs},
           [=](Backend& on, const Tensors& in, const Tensors& out) {
-            on.batch_norm_gated_backward_sums(in[3], has_beside ? in[4] : Tensor(), in[5], in[0], in[1],
-                                              in[2], out[0], out[1]);
+            on.run(ops::BatchNormGatedBackwardSums{in[3], has_beside ? in[4] : Tensor(), in[5], in[0], in[1],
+                                                   in[2], out[0], out[1]});
           },
           all_forms);
     }
@@ -168,10 +175,12 @@ BOOST_AUTO_TEST_CASE(moments_far_from_their_centre_keep_their_digits) {
                  total = gpu().empty({7}, DType::float64), mean = gpu().empty({3}),
                  inv_std = gpu().empty({3});
     gpu().fill(centre, 0);
-    gpu().channel_moments(here, centre, total.rows(0, 6).reshape({2, 3}));
+    gpu().run(ops::ChannelMoments{here, centre, total.rows(0, 6).reshape({2, 3})});
     gpu().fill(total.rows(6, 7), 64 * 400);
-    BOOST_TEST(!gpu().moments_lack_digits(total, 1e-5f));
-    gpu().batch_statistics(total, centre, centre, 1e-5f, mean, inv_std);
+    bool lack = true;
+    gpu().run(ops::MomentsLackDigits{total, 1e-5f, &lack});
+    BOOST_TEST(!lack);
+    gpu().run(ops::BatchStatistics{total, centre, centre, 1e-5f, mean, inv_std});
     const Tensor result = to_cpu(inv_std);
     for (std::int64_t c = 0; c < 3; ++c) {
       double sum = 0, squares = 0;
@@ -202,20 +211,22 @@ BOOST_AUTO_TEST_CASE(statistics_of_a_total_are_those_of_the_cpu) {
       const Operand out = fixed(unwritten({channels}));
       compare("batch_statistics", {fixed(total), centre, variance}, {out, out},
               [](Backend& on, const Tensors& in, const Tensors& to) {
-                on.batch_statistics(in[0], in[1], in[2], 1e-5f, to[0], to[1]);
+                on.run(ops::BatchStatistics{in[0], in[1], in[2], 1e-5f, to[0], to[1]});
               },
               {plain_float});
       compare("batch_statistics of no total", {centre, variance}, {out, out},
               [](Backend& on, const Tensors& in, const Tensors& to) {
-                on.batch_statistics({}, in[0], in[1], 1e-5f, to[0], to[1]);
+                on.run(ops::BatchStatistics{{}, in[0], in[1], 1e-5f, to[0], to[1]});
               },
               {plain_float});
       compare("move_centre", {centre, variance}, {fixed(total)},
-              [](Backend& on, const Tensors& in, const Tensors& to) { on.move_centre(to[0], in[0], in[1]); },
+              [](Backend& on, const Tensors& in, const Tensors& to) {
+                on.run(ops::MoveCentre{to[0], in[0], in[1]});
+              },
               {plain_float});
       compare("update_running", {fixed(total)}, {centre, variance, fixed(Tensor::zeros({}, DType::int64))},
               [](Backend& on, const Tensors& in, const Tensors& to) {
-                on.update_running(in[0], 0.1f, to[0], to[1], to[2]);
+                on.run(ops::UpdateRunning{in[0], 0.1f, to[0], to[1], to[2]});
               },
               {plain_float});
     }

@@ -1,5 +1,8 @@
 // Embeddings and losses, and what is wrong with data.
 #include "kernels/cuda/twins.h"
+#include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/embedding.h"
+#include "lockstep/ops/loss.h"
 
 namespace lockstep::test {
 namespace {
@@ -7,7 +10,7 @@ namespace {
 BOOST_FIXTURE_TEST_SUITE(losses, Twins)
 
 using kernels::Backend;
-using kernels::CrossEntropy;
+using ops::CrossEntropyOptions;
 
 BOOST_AUTO_TEST_CASE(embeddings_are_those_of_the_cpu) {
   Draw draw;
@@ -21,12 +24,14 @@ BOOST_AUTO_TEST_CASE(embeddings_are_those_of_the_cpu) {
                   dy = activation(draw.normal({s.uses, s.width}));
     const std::string what = " of " + std::to_string(s.uses) + " in " + to_string(table.value.shape());
     compare("embedding" + what, {indices, table}, {activation(unwritten({s.uses, s.width}))},
-            [](Backend& on, const Tensors& in, const Tensors& out) { on.embedding(in[0], in[1], out[0]); });
+            [](Backend& on, const Tensors& in, const Tensors& out) {
+              on.run(ops::Embedding{in[0], in[1], out[0]});
+            });
     for (const bool accumulate : {false, true}) {
       compare("embedding_backward" + what, {dy, indices},
               {fixed(accumulate ? draw.normal({s.rows, s.width}) : unwritten({s.rows, s.width}))},
               [=](Backend& on, const Tensors& in, const Tensors& out) {
-                on.embedding_backward(in[0], in[1], out[0], accumulate);
+                on.run(ops::EmbeddingBackward{in[0], in[1], out[0], accumulate});
               });
     }
   }
@@ -35,9 +40,9 @@ BOOST_AUTO_TEST_CASE(embeddings_are_those_of_the_cpu) {
 BOOST_AUTO_TEST_CASE(embedding_gradients_are_summed_in_the_order_of_the_indices) {
   Draw draw;
   const Tensor indices = draw.indices({5000}, 3), dy = draw.normal({5000, 17}), wanted = unwritten({3, 17});
-  cpu().embedding_backward(dy, indices, wanted, false);
+  cpu().run(ops::EmbeddingBackward{dy, indices, wanted, false});
   const Tensor result = to_gpu(fixed(unwritten({3, 17})));
-  gpu().embedding_backward(to_gpu(fixed(dy)), to_gpu(fixed(indices)), result, false);
+  gpu().run(ops::EmbeddingBackward{to_gpu(fixed(dy)), to_gpu(fixed(indices)), result, false});
   BOOST_TEST(std::memcmp(to_cpu(result).raw(), wanted.raw(), wanted.bytes()) == 0);
 }
 
@@ -51,24 +56,25 @@ BOOST_AUTO_TEST_CASE(cross_entropy_is_that_of_the_cpu) {
       for (int r = 0; r < rows; r += 4) {
         if (r % 8) targets.value.data<std::int64_t>()[r] = -100;
       }
-      const CrossEntropy options{.label_smoothing = smoothing, .ignore_index = -100};
+      const CrossEntropyOptions options{.label_smoothing = smoothing, .ignore_index = -100};
       const std::string what = " of [" + std::to_string(rows) + ", " + std::to_string(classes) + "]";
       compare("cross_entropy" + what, {logits, targets},
               {fixed(unwritten({rows})), fixed(unwritten({2}, DType::float64))},
               [=](Backend& on, const Tensors& in, const Tensors& out) {
-                on.cross_entropy(in[0], in[1], options, out[0], out[1]);
+                on.run(ops::CrossEntropy{in[0], in[1], options, out[0], out[1]});
               });
       compare("cross_entropy_backward" + what, {logits, targets, fixed(scalar(0.37f))},
               {activation(unwritten({rows, classes}))},
               [=](Backend& on, const Tensors& in, const Tensors& out) {
                 const Tensor logs = on.empty({in[0].size(0)}), total = on.empty({2}, DType::float64);
-                on.cross_entropy(in[0], in[1], options, logs, total);
+                on.run(ops::CrossEntropy{in[0], in[1], options, logs, total});
                 on.copy(in[0], out[0]);
-                on.cross_entropy_backward(out[0], in[1], options, logs, in[2], out[0]);  // in place
+                on.run(ops::CrossEntropyBackward{out[0], in[1], options, logs, in[2], out[0]});  // in place
               });
-      compare(
-          "count_correct" + what, {logits, targets}, {fixed(unwritten({}, DType::int64))},
-          [](Backend& on, const Tensors& in, const Tensors& out) { on.count_correct(in[0], in[1], out[0]); });
+      compare("count_correct" + what, {logits, targets}, {fixed(unwritten({}, DType::int64))},
+              [](Backend& on, const Tensors& in, const Tensors& out) {
+                on.run(ops::CountCorrect{in[0], in[1], out[0]});
+              });
     }
   }
 }
@@ -79,7 +85,7 @@ BOOST_AUTO_TEST_CASE(cross_entropy_survives_huge_logits) {
   logits.data<float>()[1] = -1e30f;
   const auto loss = [&] {
     const Tensor logs = gpu().empty({1}), total = gpu().empty({2}, DType::float64);
-    gpu().cross_entropy(to_gpu(fixed(logits)), to_gpu(fixed(targets)), {}, logs, total);
+    gpu().run(ops::CrossEntropy{to_gpu(fixed(logits)), to_gpu(fixed(targets)), {}, logs, total});
     return to_cpu(total).data<double>()[0];
   };
   BOOST_TEST(loss() == 0);
@@ -96,19 +102,22 @@ BOOST_AUTO_TEST_CASE(the_first_of_equal_logits_counts) {
   targets.data<std::int64_t>()[1] = 4;
   targets.data<std::int64_t>()[2] = 10;
   compare("count_correct", {fixed(logits), fixed(targets)}, {fixed(unwritten({}, DType::int64))},
-          [](Backend& on, const Tensors& in, const Tensors& out) { on.count_correct(in[0], in[1], out[0]); });
+          [](Backend& on, const Tensors& in, const Tensors& out) {
+            on.run(ops::CountCorrect{in[0], in[1], out[0]});
+          });
 }
 
 BOOST_AUTO_TEST_CASE(squared_errors_are_those_of_the_cpu) {
   Draw draw;
   for (const std::int64_t count : {0, 1, 7, 4096, 9001}) {
     const Operand x = activation(draw.normal({count})), target = activation(draw.normal({count}));
-    compare(
-        "squared_error", {x, target}, {fixed(unwritten({2}, DType::float64))},
-        [](Backend& on, const Tensors& in, const Tensors& out) { on.squared_error(in[0], in[1], out[0]); });
+    compare("squared_error", {x, target}, {fixed(unwritten({2}, DType::float64))},
+            [](Backend& on, const Tensors& in, const Tensors& out) {
+              on.run(ops::SquaredError{in[0], in[1], out[0]});
+            });
     compare("squared_error_backward", {x, target, fixed(scalar(0.3f))}, {activation(unwritten({count}))},
             [](Backend& on, const Tensors& in, const Tensors& out) {
-              on.squared_error_backward(in[0], in[1], in[2], out[0]);
+              on.run(ops::squared_error_backward(in[0], in[1], in[2], out[0]));
             });
   }
 }
@@ -134,10 +143,10 @@ BOOST_AUTO_TEST_CASE(bad_data_is_told_at_the_next_read_in_the_cpus_words_and_onc
   indices.data<std::int64_t>()[1234] = 10;
   const Tensor here[] = {to_gpu(fixed(indices)), to_gpu(fixed(table)), to_gpu(fixed(logits))};
   const auto embed = [](Backend& on, const Tensor& i, const Tensor& t) {
-    on.embedding(i, t, on.empty({3000, 4}));
+    on.run(ops::Embedding{i, t, on.empty({3000, 4})});
   };
   const auto lose = [](Backend& on, const Tensor& x, const Tensor& t) {
-    on.cross_entropy(x, t, {}, on.empty({3000}), on.empty({2}, DType::float64));
+    on.run(ops::CrossEntropy{x, t, {}, on.empty({3000}), on.empty({2}, DType::float64)});
   };
   const std::string wanted = fault_of(cpu(), [&] { embed(cpu(), indices, table); });
   BOOST_TEST(wanted.find("index 10 (number 1234)") != std::string::npos);

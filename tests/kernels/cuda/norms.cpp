@@ -1,5 +1,6 @@
 // Layer norm and group norm.
 #include "kernels/cuda/twins.h"
+#include "lockstep/ops/norm.h"
 
 namespace lockstep::test {
 namespace {
@@ -26,12 +27,12 @@ BOOST_AUTO_TEST_CASE(layer_norm_is_that_of_the_cpu) {
     const std::string what = " of [" + std::to_string(rows) + ", " + std::to_string(width) + "]";
     compare("layer_norm" + what, {x, weight, bias}, {y, row, row},
             [](Backend& on, const Tensors& in, const Tensors& out) {
-              on.layer_norm(in[0], in[1], in[2], 1e-5f, out[0], out[1], out[2]);
+              on.run(ops::LayerNorm{in[0], in[1], in[2], 1e-5f, out[0], out[1], out[2]});
             });
     const Operand other = activation(draw.normal({rows, width}));
     compare("add_layer_norm" + what, {x, other, weight, bias}, {y, y, row, row},
             [](Backend& on, const Tensors& in, const Tensors& out) {
-              on.add_layer_norm(in[0], in[1], in[2], in[3], 1e-5f, out[0], out[1], out[2], out[3]);
+              on.run(ops::AddLayerNorm{in[0], in[1], in[2], in[3], 1e-5f, out[0], out[1], out[2], out[3]});
             });
     for (const bool accumulate : {false, true}) {
       const Operand parameter = fixed(accumulate ? draw.normal({width}) : unwritten({width}));
@@ -40,18 +41,18 @@ BOOST_AUTO_TEST_CASE(layer_norm_is_that_of_the_cpu) {
                 const Shape items{in[0].size(0)};
                 const Tensor mean = on.empty(items), inv_std = on.empty(items);
                 const Tensor unread = on.empty(in[0].shape(), in[0].dtype());
-                on.layer_norm(in[0], in[2], in[3], 1e-5f, unread, mean, inv_std);
-                on.layer_norm_backward(in[1], in[0], in[2], mean, inv_std, in[4], out[0], out[1], out[2],
-                                       accumulate);
+                on.run(ops::LayerNorm{in[0], in[2], in[3], 1e-5f, unread, mean, inv_std});
+                on.run(ops::LayerNormBackward{in[1], in[0], in[2], mean, inv_std, in[4], out[0], out[1],
+                                              out[2], accumulate});
               });
       compare("layer_norm_backward" + what, {x, dy, weight, bias}, {y, parameter, parameter},
               [=](Backend& on, const Tensors& in, const Tensors& out) {
                 const Shape items{in[0].size(0)};
                 const Tensor mean = on.empty(items), inv_std = on.empty(items);
                 const Tensor unread = on.empty(in[0].shape(), in[0].dtype());
-                on.layer_norm(in[0], in[2], in[3], 1e-5f, unread, mean, inv_std);
-                on.layer_norm_backward(in[1], in[0], in[2], mean, inv_std, {}, out[0], out[1], out[2],
-                                       accumulate);
+                on.run(ops::LayerNorm{in[0], in[2], in[3], 1e-5f, unread, mean, inv_std});
+                on.run(ops::LayerNormBackward{
+                    in[1], in[0], in[2], mean, inv_std, {}, out[0], out[1], out[2], accumulate});
               });
     }
   }
@@ -73,7 +74,7 @@ BOOST_AUTO_TEST_CASE(group_norm_is_that_of_the_cpu) {
     const std::string what = " of " + to_string(shape) + " in " + std::to_string(groups);
     compare("group_norm" + what, {x, weight, bias}, {y, item, item},
             [=](Backend& on, const Tensors& in, const Tensors& out) {
-              on.group_norm(in[0], count, in[1], in[2], 1e-5f, out[0], out[1], out[2]);
+              on.run(ops::GroupNorm{in[0], count, in[1], in[2], 1e-5f, out[0], out[1], out[2]});
             });
     for (const bool accumulate : {false, true}) {
       const Operand parameter = fixed(accumulate ? draw.normal({channels}) : unwritten({channels}));
@@ -82,9 +83,9 @@ BOOST_AUTO_TEST_CASE(group_norm_is_that_of_the_cpu) {
                 const Shape items{in[0].size(0), count};
                 const Tensor mean = on.empty(items), inv_std = on.empty(items);
                 const Tensor unread = on.empty(in[0].shape(), in[0].dtype());
-                on.group_norm(in[0], count, in[2], in[3], 1e-5f, unread, mean, inv_std);
-                on.group_norm_backward(in[1], in[0], count, in[2], mean, inv_std, out[0], out[1], out[2],
-                                       accumulate);
+                on.run(ops::GroupNorm{in[0], count, in[2], in[3], 1e-5f, unread, mean, inv_std});
+                on.run(ops::GroupNormBackward{in[1], in[0], count, in[2], mean, inv_std, out[0], out[1],
+                                              out[2], accumulate});
               });
     }
   }

@@ -1,15 +1,15 @@
 // Optimizer steps of many tensors, averages, and the norm's blocks.
 #include "kernels/cuda/twins.h"
+#include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/update.h"
 
 namespace lockstep::test {
 namespace {
 
 BOOST_FIXTURE_TEST_SUITE(optimizers, Twins)
 
-using kernels::AdamWUpdate;
 using kernels::Backend;
-using kernels::EmaTarget;
-using kernels::SgdUpdate;
+using ops::EmaTarget;
 
 // More tensors than one launch takes, more averages than one pass takes, and views that begin between packs.
 constexpr std::int64_t sizes[] = {1, 3, 4096, 0, 4097, 20011, 64, 12290};
@@ -29,65 +29,62 @@ BOOST_AUTO_TEST_CASE(adamw_over_steps_is_that_of_the_cpu) {
     compare("adamw", gradients, state,
             [=](Backend& on, const Tensors& in, const Tensors& out) {
               for (std::int64_t step = 1; step <= 2; ++step) {
-                std::vector<AdamWUpdate> updates;
+                std::vector<ops::ParameterUpdate<ops::AdamW>> updates;
                 std::vector<std::vector<EmaTarget>> targets(in.size());
                 for (std::size_t i = 0; i < in.size(); ++i) {
                   const auto part = [&](const Tensor& t) { return t.rows(i % 3 ? 1 : 0, t.size(0)); };
                   const std::size_t at = i * (3 + averages);
                   for (std::size_t a = 0; a < averages; ++a)
                     targets[i].push_back({part(out[at + 3 + a]), 0.9 + 0.01 * static_cast<double>(a)});
-                  updates.push_back({.step = {.lr = 1e-2,
-                                              .weight_decay = i % 2 ? 0.05 : 0.0,
-                                              .step = step,
-                                              .gradient_factor = 0.5f},
+                  updates.push_back({.rule = ops::AdamW::of({.lr = 1e-2,
+                                                             .weight_decay = i % 2 ? 0.05 : 0.0,
+                                                             .step = step,
+                                                             .gradient_factor = 0.5f}),
                                      .value = part(out[at]),
                                      .gradient = part(in[i]),
-                                     .exp_avg = part(out[at + 1]),
-                                     .exp_avg_sq = part(out[at + 2]),
+                                     .state = {part(out[at + 1]), part(out[at + 2])},
                                      .ema = targets[i]});
                 }
-                on.adamw(updates);
+                on.run(ops::Update<ops::AdamW>{updates});
               }
             },
             {plain_float});
   }
 }
 
-BOOST_AUTO_TEST_CASE(sgd_over_steps_is_that_of_the_cpu) {
+template <class Rule>
+void compare_sgd(Twins& twins, const Rule& rule) {
   Draw draw;
-  for (const double momentum : {0.0, 0.9}) {
-    for (const bool nesterov : {false, true}) {
-      std::vector<Operand> gradients, state;
-      for (const std::int64_t count : sizes) {
-        gradients.push_back(fixed(draw.normal({count})));
-        state.push_back(fixed(draw.normal({count})));
-        state.push_back(fixed(unwritten({count})));  // not read at the first step
-        state.push_back(fixed(draw.normal({count})));
-      }
-      compare("sgd", gradients, state,
-              [=](Backend& on, const Tensors& in, const Tensors& out) {
-                for (const bool first : {true, false}) {
-                  std::vector<SgdUpdate> updates;
-                  std::vector<EmaTarget> targets;
-                  for (std::size_t i = 0; i < in.size(); ++i) targets.push_back({out[3 * i + 2], 0.99});
-                  for (std::size_t i = 0; i < in.size(); ++i) {
-                    updates.push_back({.step = {.lr = 0.1,
-                                                .momentum = momentum,
-                                                .weight_decay = 0.01,
-                                                .nesterov = nesterov && momentum > 0,
-                                                .first = first,
-                                                .gradient_factor = 2},
-                                       .value = out[3 * i],
-                                       .gradient = in[i],
-                                       .momentum_buffer = momentum > 0 ? out[3 * i + 1] : Tensor(),
-                                       .ema = {&targets[i], 1}});
-                  }
-                  on.sgd(updates);
-                }
-              },
-              {plain_float});
-    }
+  std::vector<Operand> gradients, state;
+  for (const std::int64_t count : sizes) {
+    gradients.push_back(fixed(draw.normal({count})));
+    state.push_back(fixed(draw.normal({count})));
+    state.push_back(fixed(draw.normal({count})));
+    state.push_back(fixed(draw.normal({count})));
   }
+  twins.compare(Rule::name, gradients, state,
+                [=](Backend& on, const Tensors& in, const Tensors& out) {
+                  for (int step = 0; step < 2; ++step) {
+                    std::vector<ops::ParameterUpdate<Rule>> updates;
+                    std::vector<EmaTarget> targets;
+                    for (std::size_t i = 0; i < in.size(); ++i) targets.push_back({out[3 * i + 2], 0.99});
+                    for (std::size_t i = 0; i < in.size(); ++i) {
+                      ops::ParameterUpdate<Rule> update{rule, out[3 * i], in[i], {}, {&targets[i], 1}};
+                      update.state.fill(out[3 * i + 1]);
+                      updates.push_back(update);
+                    }
+                    on.run(ops::Update<Rule>{updates});
+                  }
+                },
+                {plain_float});
+}
+
+BOOST_AUTO_TEST_CASE(sgd_over_steps_is_that_of_the_cpu) {
+  compare_sgd(*this, ops::Sgd{.rate = 0.1f, .decay = 0.01f, .gradient_factor = 2});
+  compare_sgd(*this,
+              ops::SgdMomentum<false>{.rate = 0.1f, .momentum = 0.9f, .decay = 0.01f, .gradient_factor = 2});
+  compare_sgd(*this,
+              ops::SgdMomentum<true>{.rate = 0.1f, .momentum = 0.9f, .decay = 0.01f, .gradient_factor = 2});
 }
 
 BOOST_AUTO_TEST_CASE(averages_and_block_sums_are_those_of_the_cpu) {
@@ -95,14 +92,15 @@ BOOST_AUTO_TEST_CASE(averages_and_block_sums_are_those_of_the_cpu) {
   for (const std::int64_t count : sizes) {
     compare("ema", {fixed(draw.normal({count}))}, {fixed(draw.normal({count}))},
             [](Backend& on, const Tensors& in, const Tensors& out) {
-              on.ema(in[0], {out[0], 0.9999});
+              on.run(ops::Ema{in[0], out[0], 0.9999});
             },
             {plain_float});
-    compare(
-        "block_sums_of_squares", {fixed(draw.normal({count}))},
-        {fixed(unwritten({(count + 4095) / 4096}, DType::float64))},
-        [](Backend& on, const Tensors& in, const Tensors& out) { on.block_sums_of_squares(in[0], out[0]); },
-        {plain_float});
+    compare("block_sums_of_squares", {fixed(draw.normal({count}))},
+            {fixed(unwritten({(count + 4095) / 4096}, DType::float64))},
+            [](Backend& on, const Tensors& in, const Tensors& out) {
+              on.run(ops::BlockSumsOfSquares{in[0], out[0]});
+            },
+            {plain_float});
   }
 }
 
@@ -122,13 +120,48 @@ BOOST_AUTO_TEST_CASE(memory_goes_round_and_outlives_its_backend) {
 
 BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused) {
   const Tensor here = gpu().empty({4}), there = Tensor::zeros({4});
-  BOOST_CHECK_THROW(gpu().add(here, here, there), UsageError);
-  BOOST_CHECK_THROW(gpu().add(here, here, gpu().empty({5})), UsageError);
-  BOOST_CHECK_THROW(gpu().add(here, here, gpu().empty({4}, DType::bfloat16)), UsageError);
-  BOOST_CHECK_THROW(gpu().accumulate(gpu().empty({4}, DType::float64), here), UsageError);
-  BOOST_CHECK_THROW(
-      gpu().to_layout(gpu().empty({1, 16, 2, 2}), gpu().empty({1, 16, 2, 2}, DType::float32, 8)), UsageError);
+  BOOST_CHECK_THROW(gpu().run(ops::add(here, here, there)), UsageError);
+  BOOST_CHECK_THROW(gpu().run(ops::add(here, here, gpu().empty({5}))), UsageError);
+  BOOST_CHECK_THROW(gpu().run(ops::add(here, here, gpu().empty({4}, DType::int64))), UsageError);
+  BOOST_CHECK_THROW(gpu().run(ops::Accumulate{gpu().empty({4}, DType::float64), here}), UsageError);
   BOOST_CHECK_THROW(kernels::make_cuda_backend(99), UsageError);
+}
+
+BOOST_AUTO_TEST_CASE(only_plain_activations_and_those_with_their_channels_last_are_taken) {
+  const Tensor plain = gpu().empty({1, 16, 2, 2}), blocked = gpu().empty({1, 16, 2, 2}, DType::float32, 8);
+  const auto is_said = [](const UsageError& error) {
+    return std::string(error.what()).ends_with("is stored in channel blocks of 8; only 1 and 16 are built");
+  };
+  BOOST_CHECK_EXCEPTION(gpu().run(ops::ToLayout{plain, blocked}), UsageError, is_said);
+  BOOST_CHECK_EXCEPTION(gpu().fill(blocked, 0), UsageError, is_said);
+  BOOST_CHECK_EXCEPTION(gpu().run(ops::scale(blocked, 2, blocked)), UsageError, is_said);
+}
+
+/// y = x, another way at every step.
+struct Moody {
+  static constexpr const char* name = "moody";
+  Tensor x, y;
+  static void operands(auto& op, auto&& each) { each(ops::in("x", op.x), ops::out("y", op.y)); }
+  const char* changes_between_runs() const { return "moods change"; }
+};
+
+void moody(Backend& backend, const Moody& op) { backend.copy(op.x, op.y); }
+
+BOOST_AUTO_TEST_CASE(an_operation_that_changes_between_runs_is_refused_while_recording_and_only_then) {
+  gpu().enter<&moody>();
+  const Tensor x = to_gpu(fixed(Draw().normal({8}))), y = gpu().empty({8});
+  const auto recorder = gpu().record();
+  BOOST_CHECK_EXCEPTION(gpu().run(Moody{x, y}), UsageError, [](const UsageError& error) {
+    return std::string(error.what()) == "moods change, which a recording cannot repeat";
+  });
+  (void)recorder->finish();
+  BOOST_CHECK_NO_THROW(gpu().run(Moody{x, y}));
+}
+
+BOOST_AUTO_TEST_CASE(a_function_for_float32_alone_is_not_given_bf16) {
+  gpu().enter<&moody>(kernels::Computes::in_float32);
+  const Tensor x = gpu().empty({8}, DType::bfloat16);
+  BOOST_CHECK_THROW(gpu().run(Moody{x, x}), UsageError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,5 +1,8 @@
 // Dense layers, convolutions and attention.
 #include "kernels/cuda/twins.h"
+#include "lockstep/ops/attention.h"
+#include "lockstep/ops/convolution.h"
+#include "lockstep/ops/linear.h"
 #include "support/gpu_labels.h"
 
 namespace lockstep::test {
@@ -8,7 +11,7 @@ namespace {
 BOOST_FIXTURE_TEST_SUITE(products, Twins)
 
 using kernels::Backend;
-using kernels::Columns;
+using ops::Columns;
 
 struct DenseSizes {
   int rows, in, out;
@@ -29,22 +32,24 @@ void compare_dense(Twins& twins, std::span<const DenseSizes> sizes) {
     const Operand x = activation(draw.normal({s.rows, s.in})), dy = activation(draw.normal({s.rows, s.out})),
                   weight = fixed(draw.normal({s.out, s.in}, 0.1f)), bias = fixed(draw.normal({s.out}));
     const std::string what = s.text();
-    twins.compare(
-        "linear " + what, {x, weight, bias}, {activation(unwritten({s.rows, s.out}))},
-        [](Backend& on, const Tensors& in, const Tensors& out) { on.linear(in[0], in[1], in[2], out[0]); });
-    twins.compare(
-        "linear without bias " + what, {x, weight}, {activation(unwritten({s.rows, s.out}))},
-        [](Backend& on, const Tensors& in, const Tensors& out) { on.linear(in[0], in[1], {}, out[0]); });
+    twins.compare("linear " + what, {x, weight, bias}, {activation(unwritten({s.rows, s.out}))},
+                  [](Backend& on, const Tensors& in, const Tensors& out) {
+                    on.run(ops::Linear{in[0], in[1], in[2], out[0]});
+                  });
+    twins.compare("linear without bias " + what, {x, weight}, {activation(unwritten({s.rows, s.out}))},
+                  [](Backend& on, const Tensors& in, const Tensors& out) {
+                    on.run(ops::Linear{in[0], in[1], {}, out[0]});
+                  });
     twins.compare("linear_backward_input " + what, {dy, weight}, {activation(unwritten({s.rows, s.in}))},
                   [](Backend& on, const Tensors& in, const Tensors& out) {
-                    on.linear_backward_input(in[0], in[1], out[0]);
+                    on.run(ops::LinearBackwardInput{in[0], in[1], out[0]});
                   });
     for (const bool accumulate : {false, true}) {
       const Shape shape{s.out, s.in};
       twins.compare("linear_backward_weight " + what, {x, dy},
                     {fixed(accumulate ? draw.normal(shape) : unwritten(shape))},
                     [=](Backend& on, const Tensors& in, const Tensors& out) {
-                      on.linear_backward_weight(in[0], in[1], out[0], accumulate);
+                      on.run(ops::LinearBackwardWeight{in[0], in[1], out[0], accumulate});
                     });
     }
   }
@@ -56,7 +61,7 @@ BOOST_AUTO_TEST_CASE(dense_layers_of_a_gpt_are_those_of_the_cpu, *large()) {
 }
 
 void compare_activated(Twins& twins, std::span<const DenseSizes> sizes) {
-  using kernels::Activation;
+  using ops::Activation;
   Draw draw;
   for (const DenseSizes& s : sizes) {
     const Operand x = activation(draw.normal({s.rows, s.in})), dy = activation(draw.normal({s.rows, s.out})),
@@ -69,17 +74,17 @@ void compare_activated(Twins& twins, std::span<const DenseSizes> sizes) {
       const Activation kind = given;
       twins.compare("linear_activation " + what, {x, weight, bias}, {y, y},
                     [=](Backend& on, const Tensors& in, const Tensors& out) {
-                      on.linear_activation(kind, in[0], in[1], in[2], out[0], out[1]);
+                      on.run(ops::LinearActivation{kind, in[0], in[1], in[2], out[0], out[1]});
                     });
       twins.compare("linear_activation that keeps nothing " + what, {x, weight, bias}, {y, y},
                     [=](Backend& on, const Tensors& in, const Tensors& out) {
-                      on.linear_activation(kind, in[0], in[1], in[2], {}, out[0]);
-                      on.linear_activation(kind, in[0], in[1], {}, {}, out[1]);
+                      on.run(ops::LinearActivation{kind, in[0], in[1], in[2], {}, out[0]});
+                      on.run(ops::LinearActivation{kind, in[0], in[1], {}, {}, out[1]});
                     });
       twins.compare("linear_backward_input_activation " + what, {dy, weight, before},
                     {activation(unwritten({s.rows, s.in}))},
                     [=](Backend& on, const Tensors& in, const Tensors& out) {
-                      on.linear_backward_input_activation(kind, in[0], in[1], in[2], out[0]);
+                      on.run(ops::LinearBackwardInputActivation{kind, in[0], in[1], in[2], out[0]});
                     });
     }
     for (const bool accumulate : {false, true}) {
@@ -88,7 +93,7 @@ void compare_activated(Twins& twins, std::span<const DenseSizes> sizes) {
                     {fixed(accumulate ? draw.normal(shape) : unwritten(shape)),
                      fixed(accumulate ? draw.normal({s.out}) : unwritten({s.out}))},
                     [=](Backend& on, const Tensors& in, const Tensors& out) {
-                      on.linear_backward_weight_bias(in[0], in[1], out[0], out[1], accumulate);
+                      on.run(ops::LinearBackwardWeightBias{in[0], in[1], out[0], out[1], accumulate});
                     });
     }
   }
@@ -106,8 +111,8 @@ BOOST_AUTO_TEST_CASE(a_nan_passes_a_layer_with_relu) {
     const Tensor x = Tensor::zeros({1, 8}), weight = Tensor::zeros({8, 8});
     x.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
     const Tensor y = gpu().empty({1, 8}, form.dtype);
-    gpu().linear_activation(kernels::Activation::relu, to_gpu(activation(x), form), to_gpu(fixed(weight)), {},
-                            {}, y);
+    gpu().run(ops::LinearActivation{
+        ops::Activation::relu, to_gpu(activation(x), form), to_gpu(fixed(weight)), {}, {}, y});
     BOOST_TEST(std::isnan(to_cpu(y).data<float>()[0]));
   }
 }
@@ -117,7 +122,7 @@ BOOST_AUTO_TEST_CASE(gradients_between_others_in_an_arena_are_written_in_their_p
   compare("linear_backward_weight", {fixed(draw.normal({40, 6})), fixed(draw.normal({40, 5}))},
           {fixed(draw.normal({64}))},
           [](Backend& on, const Tensors& in, const Tensors& out) {
-            on.linear_backward_weight(in[0], in[1], out[0].rows(3, 33).reshape({5, 6}), false);
+            on.run(ops::LinearBackwardWeight{in[0], in[1], out[0].rows(3, 33).reshape({5, 6}), false});
           },
           {plain_float});
 }
@@ -126,7 +131,7 @@ BOOST_AUTO_TEST_CASE(convolutions_are_those_of_the_cpu) {
   Draw draw;
   struct Sizes {
     std::int64_t n, c, h, w, o, kernel;
-    kernels::Convolution geometry;
+    ops::ConvolutionGeometry geometry;
   };
   for (const Sizes& s : {Sizes{2, 3, 9, 7, 8, 3, {1, 1, 1}},
                          {0, 4, 5, 5, 4, 3, {1, 1, 1}},
@@ -153,24 +158,24 @@ BOOST_AUTO_TEST_CASE(convolutions_are_those_of_the_cpu) {
         compare(name, in, out, operation, {plain_float, plain_bf16});
       }
     };
-    const kernels::Convolution geometry = s.geometry;
+    const ops::ConvolutionGeometry geometry = s.geometry;
     run("convolution", {x, weight, bias}, {activation(unwritten(dy.value.shape()))},
         [=](Backend& on, const Tensors& in, const Tensors& out) {
-          on.convolution(in[0], in[1], in[2], geometry, out[0]);
+          on.run(ops::Convolution{in[0], in[1], in[2], geometry, out[0]});
         });
     run("convolution_backward_input", {dy, weight}, {activation(unwritten(x.value.shape()))},
         [=](Backend& on, const Tensors& in, const Tensors& out) {
-          on.convolution_backward_input(in[0], in[1], geometry, out[0]);
+          on.run(ops::ConvolutionBackwardInput{in[0], in[1], geometry, out[0]});
         });
     for (const bool accumulate : {false, true}) {
       run("convolution_backward_weight", {x, dy},
           {fixed(accumulate ? draw.normal(weight_shape) : unwritten(weight_shape))},
           [=](Backend& on, const Tensors& in, const Tensors& out) {
-            on.convolution_backward_weight(in[0], in[1], geometry, out[0], accumulate);
+            on.run(ops::ConvolutionBackwardWeight{in[0], in[1], geometry, out[0], accumulate});
           });
       run("channel_sums", {dy}, {fixed(accumulate ? draw.normal({s.o}) : unwritten({s.o}))},
           [=](Backend& on, const Tensors& in, const Tensors& out) {
-            on.channel_sums(in[0], out[0], accumulate);
+            on.run(ops::ChannelSums{in[0], out[0], accumulate});
           });
     }
   }
@@ -202,11 +207,11 @@ void compare_attention(Twins& twins, std::span<const AttentionSizes> sizes) {
               return Columns{matrix, first + number * channels, channels};
             };
             const Tensor saved = on.empty(on.attention_saved_shape(s.batch, s.heads, s.time));
-            on.attention(part(in[0], 0, 0), part(in[0], 1, 0), part(in[0], 2, 0), s.heads, causal, out[0],
-                         saved);
-            on.attention_backward(in[1], part(in[0], 0, 0), part(in[0], 1, 0), part(in[0], 2, 0), s.heads,
-                                  causal, out[0], saved, part(out[1], 0, gap), part(out[1], 1, gap),
-                                  part(out[1], 2, gap));
+            on.run(ops::Attention{part(in[0], 0, 0), part(in[0], 1, 0), part(in[0], 2, 0), s.heads, causal,
+                                  out[0], saved});
+            on.run(ops::AttentionBackward{in[1], part(in[0], 0, 0), part(in[0], 1, 0), part(in[0], 2, 0),
+                                          s.heads, causal, out[0], saved, part(out[1], 0, gap),
+                                          part(out[1], 1, gap), part(out[1], 2, gap)});
           });
     }
   }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lockstep/kernels/backend.h"
+#include "lockstep/ops/elementwise.h"
 #include "lockstep/tensor/half.h"
 
 namespace lockstep::test {
@@ -116,7 +117,7 @@ class Twins {
     gpu_->copy(value, plain);
     if (!last) return plain;
     const Tensor turned = gpu_->empty(value.shape(), dtype, static_cast<int>(value.size(1)));
-    gpu_->to_layout(plain, turned);
+    gpu_->run(ops::ToLayout{plain, turned});
     return turned;
   }
 
@@ -125,7 +126,7 @@ class Twins {
     Tensor plain = tensor;
     if (tensor.channel_block() != 1) {
       plain = gpu_->empty(tensor.shape(), tensor.dtype());
-      gpu_->to_layout(tensor, plain);
+      gpu_->run(ops::ToLayout{tensor, plain});
     }
     const Tensor back =
         Tensor::empty(tensor.shape(), tensor.dtype() == DType::bfloat16 ? DType::float32 : tensor.dtype());

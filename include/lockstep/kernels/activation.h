@@ -1,8 +1,0 @@
-// The activation functions that kernels know.
-#pragma once
-
-namespace lockstep::kernels {
-
-enum class Activation { relu, silu, gelu_erf, gelu_tanh };
-
-}  // namespace lockstep::kernels

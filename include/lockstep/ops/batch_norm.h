@@ -1,0 +1,173 @@
+// Batch norm, cut where ranks must meet: moments, (their sum over ranks), normalise; the backward likewise.
+// x, y and their gradients: [N, C, H, W] in any channel block, or [N, C]. mean, inv_std, weight, bias,
+// centres: [C]. moments, sums: [2, C].
+#pragma once
+
+#include "lockstep/ops/operation.h"
+
+namespace lockstep::ops {
+
+/// moments: per channel the sum of (x - centre) and of (x - centre)^2.
+struct ChannelMoments {
+  static constexpr const char* name = "channel_moments";
+  Tensor x, centre, moments;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("x", op.x).blocked(), in("centre", op.centre, float32), out("moments", op.moments, float64));
+  }
+  void check() const;
+};
+
+/// y = (x - mean[c]) * inv_std[c] * weight[c] + bias[c]
+struct BatchNorm {
+  static constexpr const char* name = "batch_norm";
+  Tensor x, mean, inv_std, weight, bias, y;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("x", op.x).blocked(), in("mean", op.mean, float32), in("inv_std", op.inv_std, float32),
+         in("weight", op.weight, float32).optional(), in("bias", op.bias, float32).optional(),
+         out("y", op.y).blocked());
+  }
+  void check() const;
+};
+
+/// sums: per channel the sum of dy and of dy * (x - mean) * inv_std. (They are dbias and dweight.)
+struct BatchNormBackwardSums {
+  static constexpr const char* name = "batch_norm_backward_sums";
+  Tensor dy, x, mean, inv_std, sums;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("dy", op.dy).blocked(), in("x", op.x).blocked(), in("mean", op.mean, float32),
+         in("inv_std", op.inv_std, float32), out("sums", op.sums, float64));
+  }
+  void check() const;
+};
+
+/// Training: dx = weight inv_std (dy - sums[0] / count - xhat sums[1] / count), count = elements per channel
+/// that the sums are over: one float64. None or 0: statistics were constants (evaluation), dx = weight
+/// inv_std dy.
+struct BatchNormBackwardInput {
+  static constexpr const char* name = "batch_norm_backward_input";
+  Tensor dy, x, mean, inv_std, weight, sums, count, dx;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("dy", op.dy).blocked(), in("x", op.x).blocked(), in("mean", op.mean, float32),
+         in("inv_std", op.inv_std, float32), in("weight", op.weight, float32).optional(),
+         in("sums", op.sums, float64), in("count", op.count, float64).optional(), out("dx", op.dx).blocked());
+  }
+  void check() const;
+};
+
+// With the ReLU behind it, in as many passes over memory.
+
+/// y = max(0, batch_norm(x) + shortcut)
+struct BatchNormRelu {
+  static constexpr const char* name = "batch_norm_relu";
+  Tensor x, mean, inv_std, weight, bias, shortcut, y;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("x", op.x).blocked(), in("mean", op.mean, float32), in("inv_std", op.inv_std, float32),
+         in("weight", op.weight, float32).optional(), in("bias", op.bias, float32).optional(),
+         in("the shortcut", op.shortcut).blocked().optional(), out("y", op.y).blocked());
+  }
+  void check() const;
+};
+
+/// Without a shortcut: BatchNormBackwardSums and BatchNormBackwardInput of what the ReLU lets through of dy,
+/// which they find from x.
+struct BatchNormReluBackwardSums {
+  static constexpr const char* name = "batch_norm_relu_backward_sums";
+  Tensor dy, x, mean, inv_std, weight, bias, sums;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("dy", op.dy).blocked(), in("x", op.x).blocked(), in("mean", op.mean, float32),
+         in("inv_std", op.inv_std, float32), in("weight", op.weight, float32).optional(),
+         in("bias", op.bias, float32).optional(), out("sums", op.sums, float64));
+  }
+  void check() const;
+};
+
+struct BatchNormReluBackwardInput {
+  static constexpr const char* name = "batch_norm_relu_backward_input";
+  Tensor dy, x, mean, inv_std, weight, bias, sums, count, dx;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("dy", op.dy).blocked(), in("x", op.x).blocked(), in("mean", op.mean, float32),
+         in("inv_std", op.inv_std, float32), in("weight", op.weight, float32).optional(),
+         in("bias", op.bias, float32).optional(), in("sums", op.sums, float64),
+         in("count", op.count, float64).optional(), out("dx", op.dx).blocked());
+  }
+  void check() const;
+};
+
+/// gated = dy + beside where y > 0, else 0, as it is stored. It is the shortcut's gradient, and what
+/// BatchNormBackwardInput goes on from. sums: BatchNormBackwardSums of it.
+struct BatchNormGatedBackwardSums {
+  static constexpr const char* name = "batch_norm_gated_backward_sums";
+  Tensor dy, beside, y, x, mean, inv_std, gated, sums;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("dy", op.dy).blocked(), in("beside", op.beside).blocked().optional(), in("y", op.y).blocked(),
+         in("x", op.x).blocked(), in("mean", op.mean, float32), in("inv_std", op.inv_std, float32),
+         out("gated", op.gated).blocked(), out("sums", op.sums, float64));
+  }
+  void check() const;
+};
+
+// Totals: float64 [2 C + 1], the moments of C channels, then the number of elements that a channel has.
+
+/// lack: whether the centre of these moments is so far off that their squares hide the variance: then they
+/// must be taken anew about the mean. Only the CPU, whose parts are float32, says so; a GPU's are exact.
+struct MomentsLackDigits {
+  static constexpr const char* name = "moments_lack_digits";
+  Tensor total;
+  float eps = 0;
+  bool* lack = nullptr;
+
+  static void operands(auto& op, auto&& each) { each(in("the total", op.total, float64)); }
+  void check() const;
+};
+
+/// mean and inv_std = 1 / sqrt(variance + eps) of moments about `centre`. Where there is no total, or it
+/// counts nothing: of the running mean, which the centre is then, and the running variance.
+struct BatchStatistics {
+  static constexpr const char* name = "batch_statistics";
+  Tensor total, centre, running_var;
+  float eps = 0;
+  Tensor mean, inv_std;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("the total", op.total, float64).optional(), in("centre", op.centre, float32),
+         in("running_var", op.running_var, float32), out("mean", op.mean, float32),
+         out("inv_std", op.inv_std, float32));
+  }
+  void check() const;
+};
+
+/// The same moments about another centre, in place.
+struct MoveCentre {
+  static constexpr const char* name = "move_centre";
+  Tensor total, from, to;
+
+  static void operands(auto& op, auto&& each) {
+    each(in_out("the total", op.total, float64), in("from", op.from, float32), in("to", op.to, float32));
+  }
+  void check() const;
+};
+
+/// running = (1 - momentum) running + momentum new, of moments about running_mean; the variance is the
+/// unbiased one. batches: one int64, which counts. A total that counts nothing changes nothing.
+struct UpdateRunning {
+  static constexpr const char* name = "update_running";
+  Tensor total;
+  float momentum = 0;
+  Tensor running_mean, running_var, batches;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("the total", op.total, float64), in_out("running_mean", op.running_mean, float32),
+         in_out("running_var", op.running_var, float32), in_out("batches", op.batches, int64));
+  }
+  void check() const;
+};
+
+}  // namespace lockstep::ops

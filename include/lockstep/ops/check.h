@@ -1,0 +1,67 @@
+// Checks of operands that operations share. `operation` and `name` are literals: nothing is
+// built unless a check fails.
+#pragma once
+
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::ops {
+
+inline void require_shape(const char* operation, const char* name, const Tensor& tensor, const Shape& shape) {
+  if (tensor.shape() == shape) return;
+  throw UsageError("{}: {} has shape {}, not {}", operation, name, to_string(tensor.shape()),
+                   to_string(shape));
+}
+
+inline void require_plain(const char* operation, const char* name, const Tensor& tensor) {
+  if (tensor.channel_block() == 1) return;
+  throw UsageError("{}: {} is stored in channel blocks of {}; it must be plain", operation, name,
+                   tensor.channel_block());
+}
+
+/// Equal shapes and equal layouts.
+inline void require_alike(const char* operation, const char* name, const Tensor& tensor,
+                          const Tensor& other) {
+  require_shape(operation, name, tensor, other.shape());
+  if (tensor.channel_block() == other.channel_block()) return;
+  throw UsageError("{}: {} is stored in channel blocks of {}, not {}", operation, name,
+                   tensor.channel_block(), other.channel_block());
+}
+
+/// Equal shapes, layouts and types.
+inline void require_same(const char* operation, const char* name, const Tensor& tensor, const Tensor& other) {
+  require_alike(operation, name, tensor, other);
+  if (tensor.dtype() == other.dtype()) return;
+  throw UsageError("{}: {} is {}, not {}", operation, name, to_string(tensor.dtype()),
+                   to_string(other.dtype()));
+}
+
+inline void require_block(const char* operation, const char* name, const Tensor& tensor,
+                          const Tensor& other) {
+  if (tensor.channel_block() == other.channel_block()) return;
+  throw UsageError("{}: {} is stored in channel blocks of {}, not {}", operation, name,
+                   tensor.channel_block(), other.channel_block());
+}
+
+inline void require_numel(const char* operation, const char* name, const Tensor& tensor, std::int64_t count) {
+  if (tensor.numel() == count) return;
+  throw UsageError("{}: {} has shape {}, not {} elements", operation, name, to_string(tensor.shape()), count);
+}
+
+inline void require_matrix(const char* operation, const char* name, const Tensor& tensor) {
+  if (tensor.shape().rank() == 2) return;
+  throw UsageError("{}: {} has shape {}, not that of a matrix", operation, name, to_string(tensor.shape()));
+}
+
+inline void require_images(const char* operation, const char* name, const Tensor& tensor) {
+  if (tensor.shape().rank() == 4) return;
+  throw UsageError("{}: {} has shape {}, not [N, C, H, W]", operation, name, to_string(tensor.shape()));
+}
+
+/// [N, C, H, W], or [N, C], whose rows are the places of one image.
+inline void require_channels(const char* operation, const char* name, const Tensor& tensor) {
+  if (tensor.shape().rank() == 4 || tensor.shape().rank() == 2) return;
+  throw UsageError("{}: {} has shape {}, not [N, C, H, W] or [N, C]", operation, name,
+                   to_string(tensor.shape()));
+}
+
+}  // namespace lockstep::ops

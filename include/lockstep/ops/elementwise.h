@@ -1,0 +1,137 @@
+// Operations on elements: formulas (formulas.h) over any number of inputs, and what is not a formula of its
+// inputs alone.
+#pragma once
+
+#include "lockstep/base/random.h"
+#include "lockstep/ops/formulas.h"
+#include "lockstep/ops/operation.h"
+
+namespace lockstep::ops {
+
+/// Whether each input broadcasts to y by NumPy's rules; UsageError otherwise. Inputs of y's shape have its
+/// layout, others are plain, and in channel blocks they have one element.
+void check_broadcast(const char* operation, std::span<const Tensor> inputs, const Tensor& y);
+
+/// y = formula(in...), element by element, in float32, rounded once to y's type; inputs of other shapes are
+/// broadcast. y may be an input of its own shape and type. Padding lanes stay zero where the formula of zeros
+/// is zero.
+template <class Formula>
+struct Map {
+  static constexpr const char* name = Formula::name;
+  Formula formula;
+  std::array<Tensor, Formula::inputs> in;
+  Tensor y;
+
+  static void operands(auto& op, auto&& each) {
+    each(ops::in("an input", op.in, floats).blocked(), out("y", op.y).blocked());
+  }
+  void check() const { check_broadcast(name, in, y); }
+};
+
+// In words. All shapes, types and layouts are equal unless said, or UsageError.
+Map<Sum> add(const Tensor& a, const Tensor& b, const Tensor& y);
+/// x: [..., n], with `row`, whose n elements are the last dimensions of x, added to each.
+Map<Sum> add_rows(const Tensor& x, const Tensor& row, const Tensor& y);
+Map<Scaled> scale(const Tensor& x, float factor, const Tensor& y);
+/// dx = factor * 2 (x - target); factor: one float32.
+Map<SquaredErrorSlope> squared_error_backward(const Tensor& x, const Tensor& target, const Tensor& factor,
+                                              const Tensor& dx);
+
+/// The activation functions that other operations are fused with.
+enum class Activation { relu, silu, gelu_erf, gelu_tanh };
+
+/// y = activation(x). y may be x.
+struct Activate {
+  static constexpr const char* name = "activation";
+  Activation kind = Activation::relu;
+  Tensor x, y;
+
+  static void operands(auto& op, auto&& each) { each(in("x", op.x).blocked(), out("y", op.y).blocked()); }
+  void check() const;
+};
+
+/// dx = dy * activation'(x). dx may be dy. A ReLU's x may be its y.
+struct ActivateBackward {
+  static constexpr const char* name = "activation_backward";
+  Activation kind = Activation::relu;
+  Tensor x, dy, dx;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("x", op.x).blocked(), in("dy", op.dy).blocked(), out("dx", op.dx).blocked());
+  }
+  void check() const;
+};
+
+/// All elements of `out`, of any type, become `value`; padding lanes zero.
+struct Fill {
+  static constexpr const char* name = "fill";
+  Tensor to;
+  double value = 0;
+
+  static void operands(auto& op, auto&& each) { each(out("the tensor", op.to, anything).blocked()); }
+  void check() const;
+};
+
+/// `to` = `from` in another channel block (1: plain); padding lanes zero.
+struct ToLayout {
+  static constexpr const char* name = "to_layout";
+  Tensor from, to;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("from", op.from).blocked(), out("to", op.to).blocked());
+  }
+  void check() const;
+};
+
+/// y = scale * x + shift per channel: images to floats. x: uint8 [N, C, H, W]; scale, shift: [C].
+struct NormalizeImages {
+  static constexpr const char* name = "normalize_images";
+  Tensor x, scale, shift, y;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("x", op.x, uint8), in("scale", op.scale, float32), in("shift", op.shift, float32),
+         out("y", op.y).blocked());
+  }
+  void check() const;
+};
+
+/// row (+)= the sum of x's repetitions of row.numel() elements, in order.
+struct SumRows {
+  static constexpr const char* name = "sum_rows";
+  Tensor x, row;
+  bool accumulate = false;
+
+  static void operands(auto& op, auto&& each) { each(in("x", op.x), in_out("row", op.row, float32)); }
+  void check() const { (void)rows(); }
+  std::int64_t rows() const;  ///< UsageError if x is not made of whole rows
+};
+
+/// y = x / (1 - p) where uniform(key, element) >= p, else 0. It is its own backward (dy in place of x).
+/// Elements are numbered in logical row-major order. 0 <= p < 1.
+struct Dropout {
+  static constexpr const char* name = "dropout";
+  Tensor x;
+  float p = 0;
+  RandomKey key;
+  Tensor y;
+
+  static void operands(auto& op, auto&& each) { each(in("x", op.x).blocked(), out("y", op.y).blocked()); }
+  void check() const;
+  const char* changes_between_runs() const {
+    return p == 0 ? nullptr : "dropout draws other numbers at every step";
+  }
+};
+
+/// into += x: one inner node of the reduction tree. Both float32 or float64; float64 is rounded first where
+/// it is added to float32.
+struct Accumulate {
+  static constexpr const char* name = "accumulate";
+  Tensor into, x;
+
+  static void operands(auto& op, auto&& each) {
+    each(in_out("the sum", op.into, anything).blocked(), in("x", op.x, anything).blocked());
+  }
+  void check() const;
+};
+
+}  // namespace lockstep::ops

@@ -1,0 +1,74 @@
+// Losses. A total: float64 [2], the sum of losses and what to divide it by for the mean. A backward's factor:
+// one float32.
+#pragma once
+
+#include "lockstep/ops/operation.h"
+
+namespace lockstep::ops {
+
+struct CrossEntropyOptions {
+  float label_smoothing = 0;
+  std::int64_t ignore_index = -100;
+};
+
+/// A total on the CPU.
+struct WeightedSum {
+  double sum = 0;
+  double weight = 0;
+};
+
+/// logits: [rows, classes], targets: int64 [rows]. The sum of losses, and the number of rows counted (not
+/// ignored). log_sum_exp: [rows], for the backward. A target outside throws DataError with row and value, as
+/// an Embedding's index.
+struct CrossEntropy {
+  static constexpr const char* name = "cross_entropy";
+  Tensor logits, targets;
+  CrossEntropyOptions options;
+  Tensor log_sum_exp, total;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("the logits", op.logits), in("the targets", op.targets, int64),
+         out("log_sum_exp", op.log_sum_exp, float32), out("the total", op.total, float64));
+  }
+  void check() const;
+};
+
+/// dlogits = factor * d(sum) / d(logits); may be the logits themselves.
+struct CrossEntropyBackward {
+  static constexpr const char* name = "cross_entropy_backward";
+  Tensor logits, targets;
+  CrossEntropyOptions options;
+  Tensor log_sum_exp, factor, dlogits;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("the logits", op.logits).by_row(), in("the targets", op.targets, int64).by_row(),
+         in("log_sum_exp", op.log_sum_exp, float32).by_row(), in("the factor", op.factor, float32),
+         out("dlogits", op.dlogits).by_row());
+  }
+  void check() const;
+};
+
+/// correct: one int64, the rows whose largest logit (the first on a tie) is the target.
+struct CountCorrect {
+  static constexpr const char* name = "count_correct";
+  Tensor logits, targets, correct;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("the logits", op.logits), in("the targets", op.targets, int64),
+         out("the count", op.correct, int64));
+  }
+  void check() const;
+};
+
+/// The sum of squared differences, and the number of elements. (Its slope is the formula SquaredErrorSlope.)
+struct SquaredError {
+  static constexpr const char* name = "squared_error";
+  Tensor x, target, total;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("x", op.x), in("target", op.target), out("the total", op.total, float64));
+  }
+  void check() const;
+};
+
+}  // namespace lockstep::ops

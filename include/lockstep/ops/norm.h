@@ -1,0 +1,101 @@
+// Layer norm and group norm.
+#pragma once
+
+#include "lockstep/ops/operation.h"
+
+namespace lockstep::ops {
+
+/// A tensor as rows of its last dimension.
+struct Rows {
+  std::int64_t count, width;
+};
+/// UsageError for a scalar.
+Rows rows_of(const char* operation, const Tensor& x);
+
+/// Over the last dimension of x [rows..., n] (Ba, Kiros, Hinton, 2016). weight, bias: [n]; mean, inv_std: one
+/// a row.
+struct LayerNorm {
+  static constexpr const char* name = "layer_norm";
+  Tensor x, weight, bias;
+  float eps = 0;
+  Tensor y, mean, inv_std;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("x", op.x).by_row(), in("weight", op.weight, float32), in("bias", op.bias, float32),
+         out("y", op.y).by_row(), out("mean", op.mean, float32).by_row(),
+         out("inv_std", op.inv_std, float32).by_row());
+  }
+  void check() const;
+};
+
+/// The same of sum = a + b as it is stored.
+struct AddLayerNorm {
+  static constexpr const char* name = "add_layer_norm";
+  Tensor a, b, weight, bias;
+  float eps = 0;
+  Tensor sum, y, mean, inv_std;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("a", op.a).by_row(), in("b", op.b).by_row(), in("weight", op.weight, float32),
+         in("bias", op.bias, float32), out("the sum", op.sum).by_row(), out("y", op.y).by_row(),
+         out("mean", op.mean, float32).by_row(), out("inv_std", op.inv_std, float32).by_row());
+  }
+  void check() const;
+};
+
+/// dx = beside + the gradient; beside, which reached x another way, may be none. accumulate: of dweight and
+/// dbias.
+struct LayerNormBackward {
+  static constexpr const char* name = "layer_norm_backward";
+  Tensor dy, x, weight, mean, inv_std, beside, dx, dweight, dbias;
+  bool accumulate = false;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("dy", op.dy).by_row(), in("x", op.x).by_row(), in("weight", op.weight, float32),
+         in("mean", op.mean, float32).by_row(), in("inv_std", op.inv_std, float32).by_row(),
+         in("beside", op.beside).by_row().optional(), out("dx", op.dx).by_row(),
+         in_out("dweight", op.dweight, float32), in_out("dbias", op.dbias, float32));
+  }
+  void check() const;
+};
+
+struct GroupSizes {
+  std::int64_t images, channels, groups, channels_per_group, places;
+
+  std::int64_t group_elements() const { return channels_per_group * places; }
+};
+
+/// x: plain [N, C, H, W]; weight, bias: [C]; mean, inv_std: [N, groups] (Wu, He, 2018).
+struct GroupNorm {
+  static constexpr const char* name = "group_norm";
+  Tensor x;
+  int groups = 1;
+  Tensor weight, bias;
+  float eps = 0;
+  Tensor y, mean, inv_std;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("x", op.x), in("weight", op.weight, float32), in("bias", op.bias, float32), out("y", op.y),
+         out("mean", op.mean, float32), out("inv_std", op.inv_std, float32));
+  }
+  GroupSizes sizes() const;
+  void check() const;
+};
+
+struct GroupNormBackward {
+  static constexpr const char* name = "group_norm_backward";
+  Tensor dy, x;
+  int groups = 1;
+  Tensor weight, mean, inv_std, dx, dweight, dbias;
+  bool accumulate = false;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("dy", op.dy), in("x", op.x), in("weight", op.weight, float32), in("mean", op.mean, float32),
+         in("inv_std", op.inv_std, float32), out("dx", op.dx), in_out("dweight", op.dweight, float32),
+         in_out("dbias", op.dbias, float32));
+  }
+  GroupSizes sizes() const;
+  void check() const;
+};
+
+}  // namespace lockstep::ops

@@ -1,0 +1,323 @@
+// Operations as values. An operation is a struct: its operands (tensors) and attributes are its members, it
+// says its name, the role of each operand, what its shapes must be, and what it costs:
+//
+//   struct Scale {
+//     static constexpr const char* name = "scale";
+//     Tensor x;
+//     float factor = 1;
+//     Tensor y;                                                            // may be x
+//     static void operands(auto& op, auto&& each) { each(in("x", op.x), out("y", op.y)); }
+//     void check() const { require_alike(name, "y", y, x); }               // UsageError with the shapes
+//   };
+//
+// kernels::Backend::run(op) checks it and carries it out. Everything that handles operations of any kind (the
+// backend's checks, profiles, computation on float32 copies, captures, other devices) reads the roles:
+// nothing but the struct and its kernels knows an operation.
+//
+// Conventions. All tensors are on the backend's device. The caller allocates outputs; they do not overlap
+// inputs unless the operation says so. A batch of 0 is legal everywhere. An attribute `accumulate` adds to
+// what the outputs that are updated hold; otherwise they are overwritten. Activations and their gradients are
+// float32 or bf16, those of one operation all the same; sums are float32 or wider, and a result is rounded
+// once, to nearest even.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/function_ref.h"
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::ops {
+
+enum class Access : std::uint8_t {
+  read,
+  write,   ///< all of it
+  update,  ///< read and written, or one of both as an attribute says
+};
+
+/// Element types of an operand.
+enum class Holds : std::uint8_t {
+  activations,  ///< float32 or bf16, as all activations of the operation
+  weights,      ///< float32 or bf16: the operation rounds them to the activations' type
+  floats,       ///< float32 or bf16, whatever the activations are
+  float32,
+  float64,
+  int64,
+  int32,
+  uint8,
+  anything,  ///< check() says what
+};
+using enum Holds;
+
+struct Role {
+  Access access = Access::read;
+  Holds holds = Holds::activations;
+  bool optional = false;        ///< may be no tensor
+  bool channel_blocks = false;  ///< any layout; otherwise plain
+  /// One row, or one element, for each row of the operation, and rows do not depend on each other: it may be
+  /// carried out on some rows at a time. Then such operands come as [rows, n], or [rows] where they have one
+  /// element for each. Rows are those of the last dimension of the first such operand of two dimensions or
+  /// more.
+  bool by_row = false;
+  bool part = false;  ///< of Columns: the rest of the matrix stays as it is
+};
+
+/// A member of an operation, with its role.
+template <class Member>
+struct Operand {
+  const char* name;
+  Member& member;
+  Role role;
+
+  constexpr Operand optional() const { return with(&Role::optional); }
+  constexpr Operand blocked() const { return with(&Role::channel_blocks); }
+  constexpr Operand by_row() const { return with(&Role::by_row); }
+
+ private:
+  constexpr Operand with(bool Role::*flag) const {
+    Operand changed{name, member, role};
+    changed.role.*flag = true;
+    return changed;
+  }
+};
+
+template <class Member>
+constexpr Operand<Member> in(const char* name, Member& member, Holds holds = activations) {
+  return {name, member, {.access = Access::read, .holds = holds}};
+}
+template <class Member>
+constexpr Operand<Member> out(const char* name, Member& member, Holds holds = activations) {
+  return {name, member, {.access = Access::write, .holds = holds}};
+}
+template <class Member>
+constexpr Operand<Member> in_out(const char* name, Member& member, Holds holds = activations) {
+  return {name, member, {.access = Access::update, .holds = holds}};
+}
+
+namespace detail {
+struct TakesAll {  // nvcc knows no lambda in a concept
+  void operator()(const auto&...) const {}
+};
+}  // namespace detail
+
+template <class Type>
+concept HasOperands = requires(const Type& value) {
+  Type::operands(value, detail::TakesAll{});
+};
+
+struct Cost {
+  double flops = 0;  ///< of products, two for each multiply-add; 0 of others
+  double bytes = 0;  ///< of all operands, each counted once: what has to move if no cache holds it
+};
+
+// A member is a Tensor, an array of them, Columns, a struct with operands, or a span of such.
+
+/// Columns [first, first + count) of a matrix [batch, time, width].
+struct Columns {
+  Tensor matrix;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+using Visit = FunctionRef<void(const char* name, const Role&, const Tensor&)>;
+/// The tensor to use in place of one.
+using Replace = FunctionRef<Tensor(const Role&, const Tensor&)>;
+
+namespace detail {
+
+template <class Operation>
+const Operation& as(const void* operation) {
+  return *static_cast<const Operation*>(operation);
+}
+
+template <class Operation>
+void visit(const Operation& operation, Visit each);
+
+template <class Each>
+void visit_member(const char* name, const Role& role, const Tensor& tensor, const Each& each) {
+  each(name, role, tensor);
+}
+template <class Each>
+void visit_member(const char* name, const Role& role, const Columns& columns, const Each& each) {
+  Role part = role;
+  part.part = true;
+  each(name, part, columns.matrix);
+}
+template <std::size_t Count, class Each>
+void visit_member(const char* name, const Role& role, const std::array<Tensor, Count>& tensors,
+                  const Each& each) {
+  for (const Tensor& tensor : tensors) each(name, role, tensor);
+}
+template <class Part, class Each>
+requires HasOperands<Part>
+void visit_member(const char*, const Role&, const Part& part, const Each& each) { visit(part, each); }
+template <class Part, class Each>
+void visit_member(const char* name, const Role& role, std::span<const Part> parts, const Each& each) {
+  for (const Part& part : parts) visit_member(name, role, part, each);
+}
+
+template <class Operation>
+void visit(const Operation& operation, Visit each) {
+  Operation::operands(operation, [&](const auto&... operand) {
+    (visit_member(operand.name, operand.role, operand.member, each), ...);
+  });
+}
+
+/// What replaced operands refer to; it lives as long as the changed operation.
+using Kept = std::vector<std::shared_ptr<void>>;
+
+template <class Operation>
+void replace_operands(Operation& operation, Replace by, Kept& kept);
+
+inline void replace_member(const Role& role, Tensor& tensor, Replace by, Kept&) {
+  if (tensor) tensor = by(role, tensor);
+}
+inline void replace_member(const Role& role, Columns& columns, Replace by, Kept&) {
+  Role part = role;
+  part.part = true;
+  columns.matrix = by(part, columns.matrix);
+}
+template <std::size_t Count>
+void replace_member(const Role& role, std::array<Tensor, Count>& tensors, Replace by, Kept&) {
+  for (Tensor& tensor : tensors) {
+    if (tensor) tensor = by(role, tensor);
+  }
+}
+template <class Part>
+requires HasOperands<Part>
+void replace_member(const Role&, Part& part, Replace by, Kept& kept) { replace_operands(part, by, kept); }
+template <class Part>
+void replace_member(const Role& role, std::span<const Part>& parts, Replace by, Kept& kept) {
+  const auto changed = std::make_shared<std::vector<Part>>(parts.begin(), parts.end());
+  for (Part& part : *changed) replace_member(role, part, by, kept);
+  parts = *changed;
+  kept.push_back(changed);
+}
+
+template <class Operation>
+void replace_operands(Operation& operation, Replace by, Kept& kept) {
+  Operation::operands(operation, [&](const auto&... operand) {
+    (replace_member(operand.role, operand.member, by, kept), ...);
+  });
+}
+
+}  // namespace detail
+
+class AnyOperation;
+
+/// What is known of all operations of one type. Its address is the type's identity.
+struct OperationType {
+  const char* name;
+  void (*check)(const void*);
+  void (*visit)(const void*, Visit);
+  void (*replace)(const void*, bool accumulate, Replace, FunctionRef<void(const AnyOperation&)>);
+  Cost (*cost)(const void*);
+  std::string (*label)(const void*);
+  const char* (*changes_between_runs)(const void*);
+};
+
+template <class Operation>
+const OperationType& type_of();
+
+/// A reference to an operation of any type.
+class AnyOperation {
+ public:
+  template <class Operation>
+  requires HasOperands<Operation> AnyOperation(const Operation& operation)  // NOLINT: run(Linear{...})
+      : AnyOperation(type_of<Operation>(), &operation) {}
+  AnyOperation(const OperationType& type, const void* operation) : type_(&type), operation_(operation) {}
+
+  const OperationType& type() const { return *type_; }
+  const char* name() const { return type_->name; }
+  const void* get() const { return operation_; }
+
+  /// UsageError unless every operand is there, is on the device, and has the type and layout of its role, and
+  /// the shapes are what the operation says. The same text on every device.
+  void check(const Device& device) const;
+  /// Calls each(name, role, tensor) for every operand; optional ones may be no tensor.
+  void visit(Visit each) const { type_->visit(operation_, each); }
+  /// Calls then() with the same operation of other tensors; no tensor stays none. accumulate: what is updated
+  /// is added to, whatever the attribute says.
+  void with(Replace replace, FunctionRef<void(const AnyOperation&)> then, bool accumulate = false) const {
+    type_->replace(operation_, accumulate, replace, then);
+  }
+  /// bf16 if an activation is.
+  DType activation_type() const;
+  /// Whether an activation, a weight or floats are bf16.
+  bool has_bf16() const;
+  Cost cost() const { return type_->cost(operation_); }
+  /// The name as profiles call it: products with their sizes.
+  std::string label() const { return type_->label(operation_); }
+  /// Why a graph that is captured with it would not repeat it ("dropout draws other numbers at every step");
+  /// null: it would.
+  const char* changes_between_runs() const { return type_->changes_between_runs(operation_); }
+
+ private:
+  const OperationType* type_;
+  const void* operation_;
+};
+
+/// Of all operands. updates_read: what is updated is read and written; otherwise only written.
+double bytes_of_operands(const AnyOperation& operation, bool updates_read = true);
+
+/// "linear 3 x 4 -> 5"
+std::string label_of(const char* name, const std::string& sizes);
+
+/// An operation may besides have: check(), cost(), changes_between_runs(), as AnyOperation has them; or
+/// sizes(), which throws UsageError where shapes do not fit, and may say the flops() and the text() of a
+/// product.
+template <class Operation>
+const OperationType& type_of() {
+  static constexpr OperationType type = {
+      .name = Operation::name,
+      .check =
+          [](const void* op) {
+            const Operation& operation = detail::as<Operation>(op);
+            if constexpr (requires { operation.check(); })
+              operation.check();
+            else if constexpr (requires { operation.sizes(); })
+              (void)operation.sizes();
+          },
+      .visit = [](const void* op, Visit each) { detail::visit(detail::as<Operation>(op), each); },
+      .replace =
+          [](const void* op, bool accumulate, Replace by, FunctionRef<void(const AnyOperation&)> then) {
+            Operation changed = detail::as<Operation>(op);
+            detail::Kept kept;
+            detail::replace_operands(changed, by, kept);
+            if constexpr (requires { changed.accumulate; })
+              changed.accumulate = changed.accumulate || accumulate;
+            then(changed);
+          },
+      .cost = [](const void* op) -> Cost {
+        const Operation& operation = detail::as<Operation>(op);
+        if constexpr (requires { operation.cost(); }) return operation.cost();
+        Cost cost;
+        if constexpr (requires { operation.accumulate; })
+          cost.bytes = bytes_of_operands(operation, operation.accumulate);
+        else
+          cost.bytes = bytes_of_operands(operation);
+        if constexpr (requires { operation.sizes().flops(); }) cost.flops = operation.sizes().flops();
+        return cost;
+      },
+      .label = [](const void* op) -> std::string {
+        if constexpr (requires { detail::as<Operation>(op).sizes().text(); })
+          return label_of(Operation::name, detail::as<Operation>(op).sizes().text());
+        else
+          return Operation::name;
+      },
+      .changes_between_runs = [](const void* op) -> const char* {
+        if constexpr (requires { detail::as<Operation>(op).changes_between_runs(); })
+          return detail::as<Operation>(op).changes_between_runs();
+        else
+          return nullptr;
+      },
+  };
+  return type;
+}
+
+}  // namespace lockstep::ops

@@ -1,0 +1,64 @@
+#include "kernels/compositions.h"
+
+#include "lockstep/kernels/backend.h"
+#include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/linear.h"
+
+namespace lockstep::kernels {
+
+void linear_backward_weight_bias(Backend& backend, const ops::LinearBackwardWeightBias& op) {
+  backend.run(ops::LinearBackwardWeight{op.x, op.dy, op.dweight, op.accumulate});
+  backend.run(ops::SumRows{op.dy, op.dbias, op.accumulate});
+}
+
+void linear_activation(Backend& backend, const ops::LinearActivation& op) {
+  const Tensor& product = op.before ? op.before : op.y;
+  backend.run(ops::Linear{op.x, op.weight, op.bias, product});
+  backend.run(ops::Activate{op.kind, product, op.y});
+}
+
+void linear_backward_input_activation(Backend& backend, const ops::LinearBackwardInputActivation& op) {
+  backend.run(ops::LinearBackwardInput{op.dy, op.weight, op.dx});
+  backend.run(ops::ActivateBackward{op.kind, op.before, op.dx, op.dx});
+}
+
+namespace {
+
+/// body(the function's type).
+template <class Body>
+void with_function(ops::Activation kind, const Body& body) {
+  switch (kind) {
+    case ops::Activation::relu:
+      return body(ops::Relu{});
+    case ops::Activation::silu:
+      return body(ops::Silu{});
+    case ops::Activation::gelu_erf:
+      return body(ops::GeluErf{});
+    case ops::Activation::gelu_tanh:
+      return body(ops::GeluTanh{});
+  }
+}
+
+void activate(Backend& backend, const ops::Activate& op) {
+  with_function(op.kind, [&]<class Function>(Function) {
+    backend.run(ops::Map<ops::Value<Function>>{{}, {op.x}, op.y});
+  });
+}
+
+void activate_backward(Backend& backend, const ops::ActivateBackward& op) {
+  with_function(op.kind, [&]<class Function>(Function) {
+    backend.run(ops::Map<ops::Slope<Function>>{{}, {op.x, op.dy}, op.dx});
+  });
+}
+
+}  // namespace
+
+void enter_compositions(Backend& backend) {
+  backend.enter<&linear_backward_weight_bias>();
+  backend.enter<&linear_activation>();
+  backend.enter<&linear_backward_input_activation>();
+  backend.enter<&activate>();
+  backend.enter<&activate_backward>();
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,69 @@
+// Steps of optimizers by their rules (ops/rules.h), and exponential moving averages: one pass over memory.
+// Each element is computed alone, so a tensor may be cut anywhere without changing a bit.
+#include "lockstep/ops/update.h"
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/parallel.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr std::int64_t elements_per_thread = 8192;
+constexpr std::int64_t tile = 2048;  // updated, then averaged while still in the cache
+
+template <class Rule, std::size_t... I>
+void update_range(const Rule rule, std::int64_t begin, std::int64_t end, float* value, const float* gradient,
+                  const std::array<float*, sizeof...(I)> state, std::index_sequence<I...>) {
+#pragma GCC ivdep
+  for (std::int64_t i = begin; i < end; ++i) rule(value[i], gradient[i], state[I][i]...);
+}
+
+void average_range(double decay, std::int64_t begin, std::int64_t end, const float* value, float* average) {
+  const float keep = static_cast<float>(decay), fresh = static_cast<float>(1.0 - decay);
+#pragma GCC ivdep
+  for (std::int64_t i = begin; i < end; ++i) average[i] = keep * average[i] + fresh * value[i];
+}
+
+/// In tiles, each followed by the averages of the new values.
+template <class Rule>
+void update_one(CpuBackend& cpu, const ops::ParameterUpdate<Rule>& update) {
+  float* const value = update.value.template data<float>();
+  const float* const gradient = update.gradient.template data<float>();
+  std::array<float*, Rule::states> state;
+  for (std::size_t i = 0; i < state.size(); ++i) state[i] = update.state[i].template data<float>();
+  parallel_ranges(
+      cpu.threads(), update.value.numel(), elements_per_thread, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t begin = first; begin < last; begin += tile) {
+          const std::int64_t end = std::min(last, begin + tile);
+          update_range(update.rule, begin, end, value, gradient, state,
+                       std::make_index_sequence<Rule::states>());
+          for (const ops::EmaTarget& target : update.ema)
+            average_range(target.decay, begin, end, value, static_cast<float*>(target.average.raw()));
+        }
+      });
+}
+
+template <class Rule>
+void update(CpuBackend& cpu, const ops::Update<Rule>& op) {
+  for (const ops::ParameterUpdate<Rule>& one : op.updates) update_one(cpu, one);
+}
+
+void ema(CpuBackend& cpu, const ops::Ema& op) {
+  parallel_ranges(cpu.threads(), op.value.numel(), elements_per_thread,
+                  [from = op.value.data<float>(), to = op.average.data<float>(), decay = op.decay](
+                      std::int64_t begin, std::int64_t end) { average_range(decay, begin, end, from, to); });
+}
+
+template <class... Rule>
+void enter_all(CpuBackend& cpu, ops::RuleList<Rule...>) {
+  (cpu.enter<&update<Rule>>(), ...);
+}
+
+}  // namespace
+
+void enter_update(CpuBackend& cpu) {
+  enter_all(cpu, ops::Rules{});
+  cpu.enter<&ema>();
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,170 @@
+// Formulas of elements (ops/formulas.h) over any inputs.
+#include <array>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/map.cuh"
+#include "lockstep/ops/elementwise.h"
+
+namespace lockstep::kernels {
+namespace {
+
+/// How an input is read along y.
+struct Source {
+  const void* data;
+  bool half, repeated;  ///< bf16; one element along a row
+  std::int64_t stride[Shape::max_rank];
+
+  /// Elements [at, at + Width) of a row that begins at `first`.
+  template <int Width>
+  __device__ Pack<float, Width> load(std::int64_t first, std::int64_t at) const {
+    Pack<float, Width> values;
+    if (repeated) {
+      const float value =
+          half ? to_float(static_cast<const BF16*>(data)[first]) : static_cast<const float*>(data)[first];
+      for (int lane = 0; lane < Width; ++lane) values.lane[lane] = value;
+    } else if (half) {
+      const Pack<BF16, Width> stored = load_pack<BF16, Width>(static_cast<const BF16*>(data) + first + at);
+      for (int lane = 0; lane < Width; ++lane) values.lane[lane] = to_float(stored.lane[lane]);
+    } else {
+      constexpr int width = Width < 4 ? Width : 4;
+      for (int part = 0; part < Width; part += width) {
+        const auto stored = load_pack<float, width>(static_cast<const float*>(data) + first + at + part);
+        for (int lane = 0; lane < width; ++lane) values.lane[part + lane] = stored.lane[lane];
+      }
+    }
+    return values;
+  }
+};
+
+/// y as rows, along which every input is contiguous or repeated: as few dimensions as that leaves, the
+/// innermost first.
+template <std::size_t Inputs>
+struct Walk {
+  int rank = 0;
+  std::int64_t size[Shape::max_rank];
+  std::array<Source, Inputs> in;
+
+  Walk(const std::array<Tensor, Inputs>& inputs, const Tensor& y) {
+    std::array<std::int64_t, Inputs> step;  // to the next element along a dimension
+    for (std::size_t i = 0; i < Inputs; ++i) {
+      in[i].data = inputs[i].raw();
+      in[i].half = inputs[i].dtype() == DType::bfloat16;
+      step[i] = 1;
+    }
+    const int dimensions = y.channel_block() == 1 ? y.shape().rank() : 0;
+    for (int d = dimensions - 1; d >= 0; --d) {
+      std::array<std::int64_t, Inputs> stride;
+      for (std::size_t i = 0; i < Inputs; ++i) {
+        const int own = d - y.shape().rank() + inputs[i].shape().rank();
+        const std::int64_t extent = own < 0 ? 1 : inputs[i].size(own);
+        stride[i] = extent == 1 ? 0 : step[i];
+        step[i] *= extent;
+      }
+      if (y.size(d) != 1) add(y.size(d), stride);
+    }
+    if (rank == 0) {  // all inputs are as y is stored, or one element
+      std::array<std::int64_t, Inputs> stride;
+      for (std::size_t i = 0; i < Inputs; ++i) stride[i] = inputs[i].numel() == 1 ? 0 : 1;
+      add(y.stored_numel(), stride);
+    }
+    for (Source& source : in) source.repeated = source.stride[0] == 0;
+  }
+
+  __device__ std::int64_t first_of(const Source& source, std::int64_t row) const {
+    std::int64_t at = 0;
+    for (int d = 1; d < rank; ++d) {
+      const bool last = d + 1 == rank;
+      at += (last ? row : row % size[d]) * source.stride[d];
+      if (!last) row /= size[d];
+    }
+    return at;
+  }
+
+ private:
+  /// The next dimension: more of the one before, if it goes on there in every input.
+  void add(std::int64_t extent, const std::array<std::int64_t, Inputs>& stride) {
+    bool goes_on = rank > 0;
+    for (std::size_t i = 0; goes_on && i < Inputs; ++i)
+      goes_on = stride[i] == in[i].stride[rank - 1] * size[rank - 1];
+    if (goes_on) {
+      size[rank - 1] *= extent;
+      return;
+    }
+    size[rank] = extent;
+    for (std::size_t i = 0; i < Inputs; ++i) in[i].stride[rank] = stride[i];
+    ++rank;
+  }
+};
+
+template <int Width, class Formula, class E, std::size_t... I>
+__device__ void broadcast_pack(const Walk<sizeof...(I)>& walk, const Formula& formula,
+                               const std::int64_t* first, std::int64_t at, E* to, std::index_sequence<I...>) {
+  map_pack<Width>(formula, to + at, walk.in[I].template load<Width>(first[I], at)...);
+}
+
+/// `packs` of a row, then its rest element by element.
+template <class Formula, class E, std::size_t Inputs>
+__global__ void __launch_bounds__(256) broadcast(const __grid_constant__ Walk<Inputs> walk, Formula formula,
+                                                 std::int64_t rows, std::int64_t packs, E* y) {
+  constexpr int packed = pack_width<E>;
+  constexpr auto each = std::make_index_sequence<Inputs>();
+  const std::int64_t width = walk.size[0];
+  for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    std::int64_t first[Inputs];
+    for (std::size_t i = 0; i < Inputs; ++i) first[i] = walk.first_of(walk.in[i], row);
+    E* const to = y + row * width;
+    for (std::int64_t i = global_thread(); i < packs; i += global_threads())
+      broadcast_pack<packed>(walk, formula, first, i * packed, to, each);
+    for (std::int64_t i = packs * packed + global_thread(); i < width; i += global_threads())
+      broadcast_pack<1>(walk, formula, first, i, to, each);
+  }
+}
+
+template <class Formula, class E>
+void broadcast_into(const Launch& on, const ops::Map<Formula>& op) {
+  const Walk<Formula::inputs> walk(op.in, op.y);
+  const std::int64_t width = walk.size[0], rows = op.y.stored_numel() / width;
+  bool aligned = packs_at(op.y.raw()) && (rows == 1 || width % pack_width<E> == 0);
+  for (const Tensor& input : op.in) aligned = aligned && packs_at(input.raw());
+  const std::int64_t packs = aligned ? width / pack_width<E> : 0;
+  const std::int64_t columns = aligned ? ceil_div(width, pack_width<E>) : width;
+  const auto block = static_cast<unsigned>(columns < 256 ? ceil_div(columns, 32) * 32 : 256);
+  const unsigned across = grid_for(columns, static_cast<int>(block), on);
+  // As many rows at once as fill the device.
+  const std::int64_t wanted = ceil_div(std::int64_t{on.multiprocessors} * 4096, std::int64_t{across} * block);
+  const std::int64_t most = wanted < 65535 ? wanted : 65535;
+  const dim3 grid(across, static_cast<unsigned>(rows < most ? rows : most));
+  broadcast<<<grid, block, 0, on.stream>>>(walk, op.formula, rows, packs, op.y.template data<E>());
+}
+
+template <class Formula, class E, std::size_t... I>
+void map_alike(const Launch& on, const ops::Map<Formula>& op, std::index_sequence<I...>) {
+  map_elementwise(on, op.y.stored_numel(), op.formula, op.y.template data<E>(),
+                  op.in[I].template data<E>()...);
+}
+
+template <class Formula>
+void map(CudaBackend& gpu, const ops::Map<Formula>& op) {
+  if (op.y.numel() == 0) return;
+  bool alike = true;
+  for (const Tensor& input : op.in)
+    alike = alike && input.dtype() == op.y.dtype() && input.shape() == op.y.shape();
+  by_type_of(op.y, [&]<class E>(E) {
+    if (alike) {
+      map_alike<Formula, E>(gpu.launch(), op, std::make_index_sequence<Formula::inputs>());
+    } else {
+      broadcast_into<Formula, E>(gpu.launch(), op);
+    }
+  });
+}
+
+template <class... Formula>
+void enter_all(CudaBackend& gpu, ops::FormulaList<Formula...>) {
+  (gpu.enter<&map<Formula>>(), ...);
+}
+
+}  // namespace
+
+void enter_map(CudaBackend& gpu) { enter_all(gpu, ops::Formulas{}); }
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,210 @@
+// Steps of optimizers by their rules (ops/rules.h), moving averages, sums of gradients and of their squares.
+// A step of many tensors, and their averages, is one pass: the tensors' descriptions travel as the kernel's
+// argument, and a block finds the tensor that its elements belong to.
+#include "lockstep/ops/update.h"
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/map.cuh"
+#include "lockstep/ops/elementwise.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr int block = 256;
+constexpr std::int64_t elements_per_block = 4096;
+constexpr int most_averages = 4;  // of one pass; more take another
+constexpr int most_entries = 96;  // of one launch: they travel as its arguments
+
+/// One tensor of a launch.
+template <class Rule>
+struct UpdateEntry {
+  static constexpr int states = Rule::states;
+  Rule rule;
+  std::int64_t count;
+  float* value;
+  const float* gradient;
+  float* state[states > 0 ? states : 1];
+  int averages;
+  float* average[most_averages];
+  float keep[most_averages], fresh[most_averages];
+};
+
+template <class Rule>
+struct Batch {
+  int entries;
+  std::int64_t first_block[most_entries + 1];  // of each entry, and their end
+  UpdateEntry<Rule> entry[most_entries];
+};
+
+template <int Width, class Rule, std::size_t... I>
+__device__ void update_pack(const UpdateEntry<Rule>& e, std::int64_t at, std::index_sequence<I...>) {
+  const Pack<float, Width> gradient = load_pack<float, Width>(e.gradient + at);
+  Pack<float, Width> value = load_pack<float, Width>(e.value + at);
+  [[maybe_unused]] Pack<float, Width> state[] = {load_pack<float, Width>(e.state[I] + at)..., value};
+  for (int lane = 0; lane < Width; ++lane)
+    e.rule(value.lane[lane], gradient.lane[lane], state[I].lane[lane]...);
+  store_pack(e.value + at, value);
+  (store_pack(e.state[I] + at, state[I]), ...);
+  for (int a = 0; a < e.averages; ++a) {
+    Pack<float, Width> average = load_pack<float, Width>(e.average[a] + at);
+    for (int lane = 0; lane < Width; ++lane)
+      average.lane[lane] = e.keep[a] * average.lane[lane] + e.fresh[a] * value.lane[lane];
+    store_pack(e.average[a] + at, average);
+  }
+}
+
+template <class Rule>
+__device__ bool made_of_packs(const UpdateEntry<Rule>& e) {
+  const auto bits_of = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address); };
+  std::uintptr_t bits = bits_of(e.value) | bits_of(e.gradient);
+  for (int s = 0; s < e.states; ++s) bits |= bits_of(e.state[s]);
+  for (int a = 0; a < e.averages; ++a) bits |= bits_of(e.average[a]);
+  return bits % 16 == 0;
+}
+
+/// A block updates elements_per_block elements of one entry. Nothing overlaps.
+template <class Rule>
+__global__ void __launch_bounds__(block) update_elements(const __grid_constant__ Batch<Rule> batch) {
+  constexpr auto states = std::make_index_sequence<Rule::states>();
+  const std::int64_t number = blockIdx.x;
+  int low = 0, high = batch.entries - 1;  // the last entry whose first block is not behind this one
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (batch.first_block[middle] <= number) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  const UpdateEntry<Rule>& e = batch.entry[low];
+  const std::int64_t begin = (number - batch.first_block[low]) * elements_per_block;
+  const std::int64_t end = begin + elements_per_block < e.count ? begin + elements_per_block : e.count;
+  std::int64_t at = begin;
+  if (made_of_packs(e)) {
+    const std::int64_t packs = (end - begin) / 4;
+    for (std::int64_t i = threadIdx.x; i < packs; i += block) update_pack<4>(e, begin + 4 * i, states);
+    at = begin + 4 * packs;
+  }
+  for (std::int64_t i = at + threadIdx.x; i < end; i += block) update_pack<1>(e, i, states);
+}
+
+template <class Rule>
+void describe(const ops::ParameterUpdate<Rule>& update, UpdateEntry<Rule>& entry) {
+  entry.rule = update.rule;
+  entry.count = update.value.numel();
+  entry.value = update.value.template data<float>();
+  entry.gradient = update.gradient.template data<float>();
+  for (std::size_t s = 0; s < update.state.size(); ++s)
+    entry.state[s] = update.state[s].template data<float>();
+  entry.averages = 0;
+  for (const ops::EmaTarget& target :
+       update.ema.first(std::min<std::size_t>(most_averages, update.ema.size()))) {
+    const int a = entry.averages++;
+    entry.average[a] = target.average.template data<float>();
+    entry.keep[a] = static_cast<float>(target.decay);
+    entry.fresh[a] = static_cast<float>(1.0 - target.decay);
+  }
+}
+
+template <class Rule>
+void launch_batch(const Launch& on, Batch<Rule>& batch) {
+  if (batch.entries == 0) return;
+  const auto blocks = static_cast<unsigned>(batch.first_block[batch.entries]);
+  update_elements<Rule><<<blocks, block, 0, on.stream>>>(batch);
+  batch.entries = 0;
+}
+
+template <class Rule>
+void update(CudaBackend& gpu, const ops::Update<Rule>& op) {
+  static_assert(sizeof(Batch<Rule>) <= 32 * 1024 - 512, "a kernel's arguments are at most 32 KiB");
+  const Launch on = gpu.launch();
+  Batch<Rule> batch;
+  batch.entries = 0;
+  batch.first_block[0] = 0;
+  for (const ops::ParameterUpdate<Rule>& update : op.updates) {
+    if (update.value.numel() == 0) continue;
+    if (batch.entries == most_entries) launch_batch(on, batch);
+    batch.first_block[batch.entries + 1] =
+        batch.first_block[batch.entries] + ceil_div(update.value.numel(), elements_per_block);
+    describe(update, batch.entry[batch.entries++]);
+  }
+  launch_batch(on, batch);
+  for (const ops::ParameterUpdate<Rule>& update : op.updates) {
+    for (std::size_t a = most_averages; a < update.ema.size(); ++a)
+      gpu.run(ops::Ema{update.value, update.ema[a].average, update.ema[a].decay});
+  }
+}
+
+struct Averaged {
+  float keep, fresh;
+  __device__ float operator()(float average, float value) const { return keep * average + fresh * value; }
+};
+
+void ema(CudaBackend& gpu, const ops::Ema& op) {
+  float* const average = op.average.data<float>();
+  map_elementwise(gpu.launch(), op.value.numel(),
+                  Averaged{static_cast<float>(op.decay), static_cast<float>(1.0 - op.decay)}, average,
+                  average, op.value.data<float>());
+}
+
+struct Added {
+  __device__ float operator()(float a, float b) const { return a + b; }
+  __device__ double operator()(double a, double b) const { return a + b; }
+  __device__ float operator()(float a, double b) const { return a + static_cast<float>(b); }
+};
+
+void accumulate(CudaBackend& gpu, const ops::Accumulate& op) {
+  const auto add = [&]<class Into, class X>(Into, X) {
+    Into* const into = op.into.data<Into>();
+    map_elementwise(gpu.launch(), op.into.stored_numel(), Added{}, into, into, op.x.data<X>());
+  };
+  if (op.x.dtype() == DType::float32) {
+    add(float{}, float{});
+  } else if (op.into.dtype() == DType::float64) {
+    add(double{}, double{});
+  } else {
+    add(float{}, double{});
+  }
+}
+
+/// A block of threads a block of elements. The square of a float32 is exact in float64.
+__global__ void __launch_bounds__(block) sum_squares(std::int64_t count, const float* x, double* blocks) {
+  __shared__ double room[32];
+  constexpr std::int64_t block_elements = ops::BlockSumsOfSquares::block_elements;
+  const std::int64_t needed = ceil_div(count, block_elements);
+  for (std::int64_t b = blockIdx.x; b < needed; b += gridDim.x) {
+    const std::int64_t first = b * block_elements;
+    const std::int64_t end = first + block_elements < count ? first + block_elements : count;
+    double sum = 0;
+    for (std::int64_t i = first + threadIdx.x; i < end; i += block) {
+      const auto value = static_cast<double>(x[i]);
+      sum += value * value;
+    }
+    sum = block_sum(sum, room);
+    if (threadIdx.x == 0) blocks[b] = sum;
+  }
+}
+
+void block_sums_of_squares(CudaBackend& gpu, const ops::BlockSumsOfSquares& op) {
+  const Launch on = gpu.launch();
+  const std::int64_t blocks = op.blocks.numel();
+  if (blocks == 0) return;
+  sum_squares<<<grid_for(blocks * block, block, on), block, 0, on.stream>>>(op.x.numel(), op.x.data<float>(),
+                                                                            op.blocks.data<double>());
+}
+
+template <class... Rule>
+void enter_all(CudaBackend& gpu, ops::RuleList<Rule...>) {
+  (gpu.enter<&update<Rule>>(), ...);
+}
+
+}  // namespace
+
+void enter_update(CudaBackend& gpu) {
+  enter_all(gpu, ops::Rules{});
+  gpu.enter<&ema>();
+  gpu.enter<&accumulate>();
+  gpu.enter<&block_sums_of_squares>();
+}
+
+}  // namespace lockstep::kernels

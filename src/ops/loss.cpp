@@ -1,0 +1,40 @@
+#include "lockstep/ops/loss.h"
+
+#include "lockstep/ops/check.h"
+
+namespace lockstep::ops {
+namespace {
+
+void check_logits(const char* operation, const Tensor& logits, const Tensor& targets) {
+  if (logits.shape().rank() != 2)
+    throw UsageError("{}: the logits have shape {}, not [rows, classes]", operation,
+                     to_string(logits.shape()));
+  require_shape(operation, "the targets", targets, {logits.size(0)});
+}
+
+}  // namespace
+
+void CrossEntropy::check() const {
+  check_logits(name, logits, targets);
+  require_shape(name, "log_sum_exp", log_sum_exp, {logits.size(0)});
+  require_shape(name, "the total", total, {2});
+}
+
+void CrossEntropyBackward::check() const {
+  check_logits(name, logits, targets);
+  require_shape(name, "log_sum_exp", log_sum_exp, {logits.size(0)});
+  require_shape(name, "the factor", factor, {});
+  require_shape(name, "dlogits", dlogits, logits.shape());
+}
+
+void CountCorrect::check() const {
+  check_logits(name, logits, targets);
+  require_shape(name, "the count", correct, {});
+}
+
+void SquaredError::check() const {
+  require_shape(name, "target", target, x.shape());
+  require_shape(name, "the total", total, {2});
+}
+
+}  // namespace lockstep::ops

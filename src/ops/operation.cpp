@@ -1,0 +1,114 @@
+#include "lockstep/ops/operation.h"
+
+#include <fmt/format.h>
+
+namespace lockstep::ops {
+namespace {
+
+bool is_activation_type(DType type) { return type == DType::float32 || type == DType::bfloat16; }
+
+/// The type that a role asks for, where it is one.
+const DType* type_of_role(Holds holds) {
+  static constexpr DType types[] = {DType::float32, DType::float64, DType::int64, DType::int32, DType::uint8};
+  switch (holds) {
+    case Holds::float32:
+      return &types[0];
+    case Holds::float64:
+      return &types[1];
+    case Holds::int64:
+      return &types[2];
+    case Holds::int32:
+      return &types[3];
+    case Holds::uint8:
+      return &types[4];
+    case Holds::activations:
+    case Holds::weights:
+    case Holds::floats:
+    case Holds::anything:
+      break;
+  }
+  return nullptr;
+}
+
+/// Checks operands one after the other.
+class OperandCheck {
+ public:
+  OperandCheck(const char* operation, const Device& device) : operation_(operation), device_(device) {}
+
+  void operator()(const char* name, const Role& role, const Tensor& tensor) {
+    if (!tensor) {
+      if (role.optional) return;
+      throw UsageError("{}: {} is missing", operation_, name);
+    }
+    if (!(tensor.device() == device_))
+      throw UsageError("{} on {}: {} is on {}", operation_, to_string(device_), name,
+                       to_string(tensor.device()));
+    if (!role.channel_blocks && tensor.channel_block() != 1)
+      throw UsageError("{}: {} is stored in channel blocks of {}; it must be plain", operation_, name,
+                       tensor.channel_block());
+    check_type(name, role.holds, tensor.dtype());
+  }
+
+ private:
+  void check_type(const char* name, Holds holds, DType type) {
+    if (holds == Holds::anything) return;
+    if (const DType* const wanted = type_of_role(holds)) {
+      if (type == *wanted) return;
+      throw UsageError("{}: {} is {}, not {}", operation_, name, to_string(type), to_string(*wanted));
+    }
+    if (!is_activation_type(type))
+      throw UsageError("{}: {} is {}, neither float32 nor bfloat16", operation_, name, to_string(type));
+    if (holds != Holds::activations) return;
+    if (!first_) {
+      first_ = name;
+      first_type_ = type;
+    } else if (type != first_type_) {
+      throw UsageError("{}: {} is {}, but {} is {}", operation_, name, to_string(type), first_,
+                       to_string(first_type_));
+    }
+  }
+
+  const char* operation_;
+  const Device& device_;
+  const char* first_ = nullptr;  // activation
+  DType first_type_ = DType::float32;
+};
+
+}  // namespace
+
+void AnyOperation::check(const Device& device) const {
+  OperandCheck check(name(), device);
+  visit([&](const char* operand, const Role& role, const Tensor& tensor) { check(operand, role, tensor); });
+  type_->check(operation_);
+}
+
+DType AnyOperation::activation_type() const {
+  DType type = DType::float32;
+  visit([&](const char*, const Role& role, const Tensor& tensor) {
+    if (role.holds == Holds::activations && tensor && tensor.dtype() == DType::bfloat16)
+      type = DType::bfloat16;
+  });
+  return type;
+}
+
+bool AnyOperation::has_bf16() const {
+  bool has = false;
+  visit([&](const char*, const Role& role, const Tensor& tensor) {
+    const bool may = role.holds == activations || role.holds == weights || role.holds == floats;
+    has = has || (may && tensor && tensor.dtype() == DType::bfloat16);
+  });
+  return has;
+}
+
+std::string label_of(const char* name, const std::string& sizes) { return fmt::format("{} {}", name, sizes); }
+
+double bytes_of_operands(const AnyOperation& operation, bool updates_read) {
+  double bytes = 0;
+  operation.visit([&](const char*, const Role& role, const Tensor& tensor) {
+    if (tensor)
+      bytes += static_cast<double>(tensor.bytes()) * (updates_read && role.access == Access::update ? 2 : 1);
+  });
+  return bytes;
+}
+
+}  // namespace lockstep::ops

@@ -1,0 +1,79 @@
+#include "lockstep/ops/pooling.h"
+
+#include "lockstep/ops/check.h"
+
+namespace lockstep::ops {
+namespace {
+
+/// Checks the geometry, and that `small` is what it makes of `large`.
+Windows windows_of(const char* operation, const char* large_name, const Tensor& large, const char* small_name,
+                   const Tensor& small, const PoolGeometry& geometry) {
+  require_images(operation, large_name, large);
+  const auto [kernel, stride, padding] = geometry;
+  if (kernel < 1 || stride < 1 || padding < 0 || 2 * padding > kernel)
+    throw UsageError(
+        "{}: kernel {}, stride {}, padding {}: kernel and stride must be at least 1 and padding at most half "
+        "the kernel",
+        operation, kernel, stride, padding);
+  const std::int64_t height = large.size(2), width = large.size(3);
+  if (height + 2 * padding < kernel || width + 2 * padding < kernel)
+    throw UsageError("{}: a kernel of {} does not fit in {} with padding {}", operation, kernel,
+                     to_string(large.shape()), padding);
+  const Windows windows{height,
+                        width,
+                        (height + 2 * padding - kernel) / stride + 1,
+                        (width + 2 * padding - kernel) / stride + 1,
+                        kernel,
+                        stride,
+                        padding};
+  require_shape(operation, small_name, small,
+                {large.size(0), large.size(1), windows.out_height, windows.out_width});
+  require_block(operation, small_name, small, large);
+  return windows;
+}
+
+/// `pooled` is plain [N, C] or [N, C, 1, 1] of `images`.
+void require_pooled(const char* operation, const char* name, const Tensor& pooled, const char* images_name,
+                    const Tensor& images) {
+  require_images(operation, images_name, images);
+  if (images.size(2) * images.size(3) == 0)
+    throw UsageError("{}: {} of shape {} has no places to average", operation, images_name,
+                     to_string(images.shape()));
+  if (!(pooled.shape() == Shape{images.size(0), images.size(1), 1, 1}))
+    require_shape(operation, name, pooled, {images.size(0), images.size(1)});
+}
+
+/// Checks that `large` is `small` upsampled, in the same channel block.
+void require_upsampled(const char* operation, const char* name, const Tensor& large, const char* small_name,
+                       const Tensor& small, int scale) {
+  require_images(operation, small_name, small);
+  if (scale < 1) throw UsageError("{}: the scale must be at least 1, not {}", operation, scale);
+  require_shape(operation, name, large,
+                {small.size(0), small.size(1), small.size(2) * scale, small.size(3) * scale});
+  require_block(operation, name, large, small);
+}
+
+}  // namespace
+
+Windows MaxPool::windows() const { return windows_of(name, "x", x, "y", y, geometry); }
+void MaxPool::check() const {
+  (void)windows();
+  require_alike(name, "winners", winners, y);
+}
+
+Windows MaxPoolBackward::windows() const { return windows_of(name, "dx", dx, "dy", dy, geometry); }
+void MaxPoolBackward::check() const {
+  (void)windows();
+  require_alike(name, "winners", winners, dy);
+}
+
+Windows AveragePool::windows() const { return windows_of(name, "x", x, "y", y, geometry); }
+Windows AveragePoolBackward::windows() const { return windows_of(name, "dx", dx, "dy", dy, geometry); }
+
+void GlobalAveragePool::check() const { require_pooled(name, "y", y, "x", x); }
+void GlobalAveragePoolBackward::check() const { require_pooled(name, "dy", dy, "dx", dx); }
+
+void UpsampleNearest::check() const { require_upsampled(name, "y", y, "x", x, scale); }
+void UpsampleNearestBackward::check() const { require_upsampled(name, "dy", dy, "dx", dx, scale); }
+
+}  // namespace lockstep::ops

@@ -1,0 +1,34 @@
+#include "lockstep/ops/update.h"
+
+#include <cmath>
+
+#include "lockstep/ops/check.h"
+
+namespace lockstep::ops {
+
+void check_shape_of_update(const char* operation, const char* name, const Tensor& tensor,
+                           const Tensor& value) {
+  require_shape(operation, name, tensor, value.shape());
+}
+
+AdamW AdamW::of(const Step& step) {
+  if (step.step < 1) throw UsageError("adamw: steps count from 1, not {}", step.step);
+  const auto steps = static_cast<double>(step.step);
+  return {.decay = static_cast<float>(1.0 - step.lr * step.weight_decay),
+          .gradient_factor = step.gradient_factor,
+          .beta1 = static_cast<float>(step.beta1),
+          .beta2 = static_cast<float>(step.beta2),
+          .fresh1 = static_cast<float>(1.0 - step.beta1),
+          .fresh2 = static_cast<float>(1.0 - step.beta2),
+          .correction2 = static_cast<float>(std::sqrt(1.0 - std::pow(step.beta2, steps))),
+          .eps = static_cast<float>(step.eps),
+          .rate = static_cast<float>(step.lr / (1.0 - std::pow(step.beta1, steps)))};
+}
+
+void BlockSumsOfSquares::check() const {
+  const std::int64_t needed = (x.numel() + block_elements - 1) / block_elements;
+  if (blocks.numel() == needed) return;
+  throw UsageError("{}: {} elements make {} blocks, not {}", name, x.numel(), needed, blocks.numel());
+}
+
+}  // namespace lockstep::ops
