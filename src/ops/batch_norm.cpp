@@ -16,6 +16,9 @@ class PerChannel {
     if (tensor) require_shape(operation_, name, tensor, {channels_});
     return *this;
   }
+  const PerChannel& norm(const ChannelNorm& by) const {
+    return of("mean", by.mean).of("inv_std", by.inv_std).of("weight", by.weight).of("bias", by.bias);
+  }
   const PerChannel& pairs(const char* name, const Tensor& tensor) const {
     require_shape(operation_, name, tensor, {2, channels_});
     return *this;
@@ -41,45 +44,19 @@ void ChannelMoments::check() const {
 
 void BatchNorm::check() const {
   require_alike(name, "y", y, x);
-  PerChannel(name, "x", x).of("mean", mean).of("inv_std", inv_std).of("weight", weight).of("bias", bias);
+  if (shortcut) require_alike(name, "the shortcut", shortcut, x);
+  PerChannel(name, "x", x).norm(norm);
 }
 
 void BatchNormBackwardSums::check() const {
   require_alike(name, "x", x, dy);
-  PerChannel(name, "dy", dy).of("mean", mean).of("inv_std", inv_std).pairs("sums", sums);
+  PerChannel(name, "dy", dy).norm(norm).pairs("sums", sums);
 }
 
 void BatchNormBackwardInput::check() const {
   require_alike(name, "dx", dx, dy);
   require_alike(name, "x", x, dy);
-  PerChannel(name, "dy", dy).of("mean", mean).of("inv_std", inv_std).of("weight", weight).pairs("sums", sums);
-}
-
-void BatchNormRelu::check() const {
-  require_alike(name, "y", y, x);
-  if (shortcut) require_alike(name, "the shortcut", shortcut, x);
-  PerChannel(name, "x", x).of("mean", mean).of("inv_std", inv_std).of("weight", weight).of("bias", bias);
-}
-
-void BatchNormReluBackwardSums::check() const {
-  require_alike(name, "x", x, dy);
-  PerChannel(name, "dy", dy)
-      .of("mean", mean)
-      .of("inv_std", inv_std)
-      .of("weight", weight)
-      .of("bias", bias)
-      .pairs("sums", sums);
-}
-
-void BatchNormReluBackwardInput::check() const {
-  require_alike(name, "dx", dx, dy);
-  require_alike(name, "x", x, dy);
-  PerChannel(name, "dy", dy)
-      .of("mean", mean)
-      .of("inv_std", inv_std)
-      .of("weight", weight)
-      .of("bias", bias)
-      .pairs("sums", sums);
+  PerChannel(name, "dy", dy).norm(norm).pairs("sums", sums);
 }
 
 void BatchNormGatedBackwardSums::check() const {

@@ -131,10 +131,11 @@ BOOST_AUTO_TEST_CASE(normalised_values_agree_with_the_formula) {
       expected.at(i, ch, y, x) = affine ? hat * p.weight[c] + p.bias[c] : hat;
     });
     const Tensor y = p.unwritten_like(backend);
-    backend.run(ops::BatchNorm{p.stored_as(backend, p.x), per_channel(backend, p.mean),
-                               per_channel(backend, p.inv_std),
-                               affine ? per_channel(backend, p.weight) : Tensor(),
-                               affine ? per_channel(backend, p.bias) : Tensor(), y});
+    backend.run(ops::BatchNorm{.x = p.stored_as(backend, p.x),
+                               .norm = {per_channel(backend, p.mean), per_channel(backend, p.inv_std),
+                                        affine ? per_channel(backend, p.weight) : Tensor(),
+                                        affine ? per_channel(backend, p.bias) : Tensor()},
+                               .y = y});
     check_close(p.loaded_from(y), expected);
   });
 }
@@ -142,8 +143,10 @@ BOOST_AUTO_TEST_CASE(normalised_values_agree_with_the_formula) {
 BOOST_AUTO_TEST_CASE(backward_sums_agree_with_the_formula) {
   for_random_problems(120, [](kernels::Backend& backend, const Problem& p, Draws&) {
     const Tensor sums = unwritten_sums(backend, p.x.c);
-    backend.run(ops::BatchNormBackwardSums{p.stored_as(backend, p.dy), p.stored_as(backend, p.x),
-                                           per_channel(backend, p.mean), per_channel(backend, p.inv_std),
+    backend.run(ops::BatchNormBackwardSums{p.stored_as(backend, p.dy),
+                                           p.stored_as(backend, p.x),
+                                           {per_channel(backend, p.mean), per_channel(backend, p.inv_std)},
+                                           false,
                                            sums});
     check_close(plain_values<double>(sums), expected_sums(p));
   });
@@ -167,10 +170,14 @@ BOOST_AUTO_TEST_CASE(input_gradients_agree_with_the_formula) {
     const Tensor counted = backend.empty({}, DType::float64, 1);
     *counted.data<double>() = count;
     const Tensor dx = p.unwritten_like(backend);
-    backend.run(ops::BatchNormBackwardInput{p.stored_as(backend, p.dy), p.stored_as(backend, p.x),
-                                            per_channel(backend, p.mean), per_channel(backend, p.inv_std),
-                                            per_channel(backend, p.weight), stored_sums,
-                                            training ? counted : Tensor(), dx});
+    backend.run(ops::BatchNormBackwardInput{
+        p.stored_as(backend, p.dy),
+        p.stored_as(backend, p.x),
+        {per_channel(backend, p.mean), per_channel(backend, p.inv_std), per_channel(backend, p.weight)},
+        false,
+        stored_sums,
+        training ? counted : Tensor(),
+        dx});
     check_close(p.loaded_from(dx), expected);
   });
 }
@@ -187,8 +194,8 @@ BOOST_AUTO_TEST_CASE(sums_have_the_same_bits_at_any_number_of_threads) {
         const Tensor out = unwritten_sums(*backend, 40);
         backend->run(ops::ChannelMoments{stored(*backend, x, block), ones, out});
         moments.push_back(plain_values<double>(out));
-        backend->run(ops::BatchNormBackwardSums{stored(*backend, dy, block), stored(*backend, x, block), ones,
-                                                ones, out});
+        backend->run(ops::BatchNormBackwardSums{
+            stored(*backend, dy, block), stored(*backend, x, block), {ones, ones}, false, out});
         sums.push_back(plain_values<double>(out));
       }
       BOOST_TEST((moments[0] == moments[1] && moments[0] == moments[2]));
@@ -206,14 +213,19 @@ BOOST_AUTO_TEST_CASE(shapes_that_do_not_fit_are_refused) {
   BOOST_CHECK_THROW(backend->run(ops::ChannelMoments{x, four, short_sums}), UsageError);
   BOOST_CHECK_THROW(backend->run(ops::ChannelMoments{x, four, empty({2, 4})}), UsageError);
   BOOST_CHECK_THROW(backend->run(ops::ChannelMoments{empty({2, 4, 3}), four, sums}), UsageError);
-  BOOST_CHECK_THROW(backend->run(ops::BatchNorm{x, four, four, four, four, empty({2, 4, 3, 2})}), UsageError);
-  BOOST_CHECK_THROW(backend->run(ops::BatchNorm{x, four, four, five, four, x}), UsageError);
+  BOOST_CHECK_THROW(
+      backend->run(ops::BatchNorm{.x = x, .norm = {four, four, four, four}, .y = empty({2, 4, 3, 2})}),
+      UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::BatchNorm{.x = x, .norm = {four, four, five, four}, .y = x}),
+                    UsageError);
   const Tensor count = backend->empty({}, DType::float64, 1);
   backend->fill(count, 18);
   const Tensor blocked = backend->empty({2, 4, 3, 3}, DType::float32, 8);
-  BOOST_CHECK_THROW(backend->run(ops::BatchNormBackwardSums{x, blocked, four, four, sums}), UsageError);
-  BOOST_CHECK_THROW(backend->run(ops::BatchNormBackwardInput{x, x, four, four, four, short_sums, count, x}),
+  BOOST_CHECK_THROW(backend->run(ops::BatchNormBackwardSums{x, blocked, {four, four}, false, sums}),
                     UsageError);
+  BOOST_CHECK_THROW(
+      backend->run(ops::BatchNormBackwardInput{x, x, {four, four, four}, false, short_sums, count, x}),
+      UsageError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -336,31 +336,47 @@ BOOST_FIXTURE_TEST_CASE(norms_round_once, Fixture) {
       backend->run(ops::ChannelMoments{c.in(x, block), mean, c.result({2, 10}, DType::float64)});
     });
     compare(*backend, "batch_norm", [&](Call& c) {
-      backend->run(ops::BatchNorm{c.in(x, block), mean, inv_std, weight, bias, c.out(x.shape(), block)});
+      backend->run(ops::BatchNorm{
+          .x = c.in(x, block), .norm = {mean, inv_std, weight, bias}, .y = c.out(x.shape(), block)});
     });
     compare(*backend, "batch_norm_backward_sums", [&](Call& c) {
-      backend->run(ops::BatchNormBackwardSums{c.in(dy, block), c.in(x, block), mean, inv_std,
-                                              c.result({2, 10}, DType::float64)});
+      backend->run(ops::BatchNormBackwardSums{
+          c.in(dy, block), c.in(x, block), {mean, inv_std}, false, c.result({2, 10}, DType::float64)});
     });
     const Tensor shortcut = normal(x.shape());
     for (const bool with_shortcut : {false, true}) {
       compare(*backend, "batch_norm_relu", [&](Call& c) {
-        backend->run(ops::BatchNormRelu{c.in(x, block), mean, inv_std, weight, bias,
-                                        with_shortcut ? c.in(shortcut, block) : Tensor(),
-                                        c.out(x.shape(), block)});
+        backend->run(ops::BatchNorm{c.in(x, block),
+                                    {mean, inv_std, weight, bias},
+                                    with_shortcut ? c.in(shortcut, block) : Tensor(),
+                                    true,
+                                    c.out(x.shape(), block)});
       });
     }
     compare(*backend, "batch_norm_relu_backward_sums", [&](Call& c) {
-      backend->run(ops::BatchNormReluBackwardSums{c.in(dy, block), c.in(x, block), mean, inv_std, weight,
-                                                  bias, c.result({2, 10}, DType::float64)});
+      backend->run(ops::BatchNormBackwardSums{c.in(dy, block),
+                                              c.in(x, block),
+                                              {mean, inv_std, weight, bias},
+                                              true,
+                                              c.result({2, 10}, DType::float64)});
     });
     compare(*backend, "batch_norm_relu_backward_input", [&](Call& c) {
-      backend->run(ops::BatchNormReluBackwardInput{c.in(dy, block), c.in(x, block), mean, inv_std, weight,
-                                                   bias, sums, count, c.out(x.shape(), block)});
+      backend->run(ops::BatchNormBackwardInput{c.in(dy, block),
+                                               c.in(x, block),
+                                               {mean, inv_std, weight, bias},
+                                               true,
+                                               sums,
+                                               count,
+                                               c.out(x.shape(), block)});
     });
     compare(*backend, "batch_norm_backward_input", [&](Call& c) {
-      backend->run(ops::BatchNormBackwardInput{c.in(dy, block), c.in(x, block), mean, inv_std, weight, sums,
-                                               count, c.out(x.shape(), block)});
+      backend->run(ops::BatchNormBackwardInput{c.in(dy, block),
+                                               c.in(x, block),
+                                               {mean, inv_std, weight},
+                                               false,
+                                               sums,
+                                               count,
+                                               c.out(x.shape(), block)});
     });
   }
   for (const std::int64_t width : {1, 7, 64, 259}) {

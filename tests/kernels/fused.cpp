@@ -44,7 +44,7 @@ struct Normalised {
   /// y, and what the ReLU was applied to.
   Tensor relu_of_norm(const Tensor& added) const {
     const Tensor y = empty();
-    backend->run(ops::BatchNorm{x, mean, inv_std, weight, bias, y});
+    backend->run(ops::BatchNorm{.x = x, .norm = {mean, inv_std, weight, bias}, .y = y});
     if (added) backend->run(ops::add(y, added, y));
     backend->run(ops::Activate{ops::Activation::relu, y, y});
     return y;
@@ -73,7 +73,7 @@ BOOST_AUTO_TEST_CASE(batch_norm_relu_is_batch_norm_then_the_sum_then_relu) {
   for_random_norms([](const Normalised& p) {
     for (const Tensor& shortcut : {Tensor(), p.shortcut}) {
       const Tensor y = p.empty();
-      p.backend->run(ops::BatchNormRelu{p.x, p.mean, p.inv_std, p.weight, p.bias, shortcut, y});
+      p.backend->run(ops::BatchNorm{p.x, {p.mean, p.inv_std, p.weight, p.bias}, shortcut, true, y});
       check_same_bits(y, p.relu_of_norm(shortcut), "y");
     }
   });
@@ -84,7 +84,7 @@ BOOST_AUTO_TEST_CASE(batch_norm_relu_keeps_a_nan) {
   const Tensor x = backend->empty({1, 1}), one = backend->empty({1}), y = backend->empty({1, 1});
   backend->fill(x, std::numeric_limits<double>::quiet_NaN());
   backend->fill(one, 1);
-  backend->run(ops::BatchNormRelu{x, one, one, one, one, {}, y});
+  backend->run(ops::BatchNorm{x, {one, one, one, one}, {}, true, y});
   BOOST_TEST(std::isnan(*y.data<float>()));
 }
 
@@ -95,15 +95,15 @@ BOOST_AUTO_TEST_CASE(batch_norm_relu_backward_is_that_of_relu_then_that_of_batch
     on.fill(count, 77);
     on.run(ops::ActivateBackward{ops::Activation::relu, y, p.dy, gradient});
     const Tensor apart = p.sums(), fused = p.sums();
-    on.run(ops::BatchNormBackwardSums{gradient, p.x, p.mean, p.inv_std, apart});
-    on.run(ops::BatchNormReluBackwardSums{p.dy, p.x, p.mean, p.inv_std, p.weight, p.bias, fused});
+    on.run(ops::BatchNormBackwardSums{gradient, p.x, {p.mean, p.inv_std}, false, apart});
+    on.run(ops::BatchNormBackwardSums{p.dy, p.x, {p.mean, p.inv_std, p.weight, p.bias}, true, fused});
     check_same_bits<double>(fused, apart, "sums");
     for (const Tensor& counted : {Tensor(), count}) {
       const Tensor dx_apart = p.empty(), dx = p.empty();
-      on.run(
-          ops::BatchNormBackwardInput{gradient, p.x, p.mean, p.inv_std, p.weight, apart, counted, dx_apart});
-      on.run(ops::BatchNormReluBackwardInput{p.dy, p.x, p.mean, p.inv_std, p.weight, p.bias, apart, counted,
-                                             dx});
+      on.run(ops::BatchNormBackwardInput{
+          gradient, p.x, {p.mean, p.inv_std, p.weight}, false, apart, counted, dx_apart});
+      on.run(ops::BatchNormBackwardInput{
+          p.dy, p.x, {p.mean, p.inv_std, p.weight, p.bias}, true, apart, counted, dx});
       check_same_bits(dx, dx_apart, "dx");
     }
   });
@@ -118,7 +118,7 @@ BOOST_AUTO_TEST_CASE(gated_backward_sums_are_those_of_the_gradients_sum_behind_t
                    fused = p.sums();
       beside ? on.run(ops::add(p.dy, beside, upstream)) : on.copy(p.dy, upstream);
       on.run(ops::ActivateBackward{ops::Activation::relu, y, upstream, gated_apart});
-      on.run(ops::BatchNormBackwardSums{gated_apart, p.x, p.mean, p.inv_std, apart});
+      on.run(ops::BatchNormBackwardSums{gated_apart, p.x, {p.mean, p.inv_std}, false, apart});
       on.run(ops::BatchNormGatedBackwardSums{p.dy, beside, y, p.x, p.mean, p.inv_std, gated, fused});
       check_same_bits(gated, gated_apart, "gated");
       check_same_bits<double>(fused, apart, "sums");

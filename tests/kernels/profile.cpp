@@ -62,7 +62,7 @@ BOOST_FIXTURE_TEST_CASE(operations_in_one_go_count_what_they_move_and_an_absent_
   BOOST_TEST(fused.bytes == 4 * (4 * 12 + 2 * 4 + 2 * 3));
 
   profile.clear();
-  backend->run(ops::BatchNormRelu{x, row, row, {}, {}, {}, backend->empty({3, 4})});
+  backend->run(ops::BatchNorm{x, {row, row}, {}, true, backend->empty({3, 4})});
   BOOST_TEST(only().bytes == 4 * (2 * 12 + 2 * 4));
 }
 

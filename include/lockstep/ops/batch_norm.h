@@ -18,27 +18,46 @@ struct ChannelMoments {
   void check() const;
 };
 
-/// y = (x - mean[c]) * inv_std[c] * weight[c] + bias[c]
+/// (x - mean[c]) * inv_std[c] * weight[c] + bias[c]
+struct ChannelNorm {
+  Tensor mean, inv_std, weight = {}, bias = {};
+
+  static void operands(auto& by, auto&& each) {
+    each(in("mean", by.mean, float32), in("inv_std", by.inv_std, float32),
+         in("weight", by.weight, float32).optional(), in("bias", by.bias, float32).optional());
+  }
+};
+
+/// y = norm(x) + shortcut, with what follows it in as many passes over memory: relu: max(0, that).
 struct BatchNorm {
   static constexpr const char* name = "batch_norm";
-  Tensor x, mean, inv_std, weight, bias, y;
+  Tensor x;
+  ChannelNorm norm;
+  Tensor shortcut = {};
+  bool relu = false;
+  Tensor y;
 
   static void operands(auto& op, auto&& each) {
-    each(in("x", op.x).blocked(), in("mean", op.mean, float32), in("inv_std", op.inv_std, float32),
-         in("weight", op.weight, float32).optional(), in("bias", op.bias, float32).optional(),
-         out("y", op.y).blocked());
+    each(in("x", op.x).blocked(), in("the norm", op.norm),
+         in("the shortcut", op.shortcut).blocked().optional(), out("y", op.y).blocked());
   }
   void check() const;
 };
 
+// Backwards. relu: of what the ReLU behind the norm lets through of dy, which they find from x; there was no
+// shortcut.
+
 /// sums: per channel the sum of dy and of dy * (x - mean) * inv_std. (They are dbias and dweight.)
 struct BatchNormBackwardSums {
   static constexpr const char* name = "batch_norm_backward_sums";
-  Tensor dy, x, mean, inv_std, sums;
+  Tensor dy, x;
+  ChannelNorm norm;
+  bool relu = false;
+  Tensor sums;
 
   static void operands(auto& op, auto&& each) {
-    each(in("dy", op.dy).blocked(), in("x", op.x).blocked(), in("mean", op.mean, float32),
-         in("inv_std", op.inv_std, float32), out("sums", op.sums, float64));
+    each(in("dy", op.dy).blocked(), in("x", op.x).blocked(), in("the norm", op.norm),
+         out("sums", op.sums, float64));
   }
   void check() const;
 };
@@ -48,54 +67,14 @@ struct BatchNormBackwardSums {
 /// inv_std dy.
 struct BatchNormBackwardInput {
   static constexpr const char* name = "batch_norm_backward_input";
-  Tensor dy, x, mean, inv_std, weight, sums, count, dx;
+  Tensor dy, x;
+  ChannelNorm norm;
+  bool relu = false;
+  Tensor sums, count, dx;
 
   static void operands(auto& op, auto&& each) {
-    each(in("dy", op.dy).blocked(), in("x", op.x).blocked(), in("mean", op.mean, float32),
-         in("inv_std", op.inv_std, float32), in("weight", op.weight, float32).optional(),
+    each(in("dy", op.dy).blocked(), in("x", op.x).blocked(), in("the norm", op.norm),
          in("sums", op.sums, float64), in("count", op.count, float64).optional(), out("dx", op.dx).blocked());
-  }
-  void check() const;
-};
-
-// With the ReLU behind it, in as many passes over memory.
-
-/// y = max(0, batch_norm(x) + shortcut)
-struct BatchNormRelu {
-  static constexpr const char* name = "batch_norm_relu";
-  Tensor x, mean, inv_std, weight, bias, shortcut, y;
-
-  static void operands(auto& op, auto&& each) {
-    each(in("x", op.x).blocked(), in("mean", op.mean, float32), in("inv_std", op.inv_std, float32),
-         in("weight", op.weight, float32).optional(), in("bias", op.bias, float32).optional(),
-         in("the shortcut", op.shortcut).blocked().optional(), out("y", op.y).blocked());
-  }
-  void check() const;
-};
-
-/// Without a shortcut: BatchNormBackwardSums and BatchNormBackwardInput of what the ReLU lets through of dy,
-/// which they find from x.
-struct BatchNormReluBackwardSums {
-  static constexpr const char* name = "batch_norm_relu_backward_sums";
-  Tensor dy, x, mean, inv_std, weight, bias, sums;
-
-  static void operands(auto& op, auto&& each) {
-    each(in("dy", op.dy).blocked(), in("x", op.x).blocked(), in("mean", op.mean, float32),
-         in("inv_std", op.inv_std, float32), in("weight", op.weight, float32).optional(),
-         in("bias", op.bias, float32).optional(), out("sums", op.sums, float64));
-  }
-  void check() const;
-};
-
-struct BatchNormReluBackwardInput {
-  static constexpr const char* name = "batch_norm_relu_backward_input";
-  Tensor dy, x, mean, inv_std, weight, bias, sums, count, dx;
-
-  static void operands(auto& op, auto&& each) {
-    each(in("dy", op.dy).blocked(), in("x", op.x).blocked(), in("mean", op.mean, float32),
-         in("inv_std", op.inv_std, float32), in("weight", op.weight, float32).optional(),
-         in("bias", op.bias, float32).optional(), in("sums", op.sums, float64),
-         in("count", op.count, float64).optional(), out("dx", op.dx).blocked());
   }
   void check() const;
 };

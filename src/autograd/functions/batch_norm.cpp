@@ -72,8 +72,11 @@ void write_gradient(kernels::Backend& backend, const Tensor& sums, const Tensor&
 
 /// Checked arguments, and the statistics by which they are normalised.
 struct Normalisation {
-  Statistics statistics;
+  Var x, weight, bias;
+  Statistics by;
   comm::Communicator* communicator;  ///< of the ranks that share the statistics; or none
+
+  ops::ChannelNorm norm() const { return {by.mean, by.inv_std, weight.value(), bias.value()}; }
 };
 
 Normalisation normalisation_of(const char* function, const Var& x, const Var& weight, const Var& bias,
@@ -94,45 +97,48 @@ Normalisation normalisation_of(const char* function, const Var& x, const Var& we
                                            : statistics_of(tape.backend(), {}, options.running_mean, options);
     return {found.mean, found.inv_std, found.count};
   });
-  return {{mean, inv_std, count}, communicator};
+  return {x, weight, bias, {mean, inv_std, count}, communicator};
 }
 
-/// The part of every backward between its sums and its gradient of x: hands the sums on as gradients of
-/// weight and bias. Returns those over all ranks.
-Tensor give_sums(Tape& tape, const Tensor& sums, const Var& x, const Var& weight, const Var& bias,
-                 comm::Communicator* communicator) {
+Tensor empty_sums(kernels::Backend& backend, const Normalisation& of) {
+  return backend.empty({2, of.weight.shape()[0]}, DType::float64);
+}
+
+/// Hands the sums of a backward from dy on as gradients of weight and bias, and gives x its own. relu: as of
+/// ops::BatchNormBackwardInput.
+void give_gradients(Tape& tape, const Normalisation& of, const Tensor& dy, bool relu, const Tensor& mine) {
   kernels::Backend& backend = tape.backend();
-  const Shape channels = weight.shape();
-  tape.into(bias, [&](const Tensor& dbias, bool accumulate) {
-    write_gradient(backend, sums.rows(0, 1).reshape(channels), dbias, accumulate);
+  const Shape channels = of.weight.shape();
+  tape.into(of.bias, [&](const Tensor& dbias, bool accumulate) {
+    write_gradient(backend, mine.rows(0, 1).reshape(channels), dbias, accumulate);
   });
-  tape.into(weight, [&](const Tensor& dweight, bool accumulate) {
-    write_gradient(backend, sums.rows(1, 2).reshape(channels), dweight, accumulate);
+  tape.into(of.weight, [&](const Tensor& dweight, bool accumulate) {
+    write_gradient(backend, mine.rows(1, 2).reshape(channels), dweight, accumulate);
   });
   // Collective: whether the input needs a gradient is the same on every rank.
-  return communicator && x.needs_gradient() ? tape.sum_over_ranks(*communicator, sums) : sums;
+  const Tensor sums =
+      of.communicator && of.x.needs_gradient() ? tape.sum_over_ranks(*of.communicator, mine) : mine;
+  give_new(tape, of.x, [&](const Tensor& dx) {
+    backend.run(ops::BatchNormBackwardInput{dy, of.x.value(), of.norm(), relu, sums, of.by.count, dx});
+  });
+}
+
+void backward(Tape& tape, const Normalisation& of, const Tensor& dy, bool relu) {
+  const Tensor mine = empty_sums(tape.backend(), of);
+  tape.backend().run(ops::BatchNormBackwardSums{dy, of.x.value(), of.norm(), relu, mine});
+  give_gradients(tape, of, dy, relu, mine);
 }
 
 }  // namespace
 
 Var batch_norm(const Var& x, const Var& weight, const Var& bias, const BatchNormOptions& options) {
-  const auto [statistics, communicator] = normalisation_of("batch_norm", x, weight, bias, options);
+  Normalisation of = normalisation_of("batch_norm", x, weight, bias, options);
   Tape& tape = x.tape();
   const Tensor y = empty_like(tape.backend(), x.value());
-  tape.backend().run(
-      ops::BatchNorm{x.value(), statistics.mean, statistics.inv_std, weight.value(), bias.value(), y});
+  tape.backend().run(ops::BatchNorm{.x = x.value(), .norm = of.norm(), .y = y});
+  of.bias = bias.without_value();
   return tape.record(y, {&x, &weight, &bias},
-                     [x, weight, bias = bias.without_value(), of = statistics, ranks = communicator](
-                         Tape& t, const Tensor& dy) {
-                       kernels::Backend& b = t.backend();
-                       const Tensor mine = b.empty({2, weight.shape()[0]}, DType::float64);
-                       b.run(ops::BatchNormBackwardSums{dy, x.value(), of.mean, of.inv_std, mine});
-                       const Tensor sums = give_sums(t, mine, x, weight, bias, ranks);
-                       give_new(t, x, [&](const Tensor& dx) {
-                         b.run(ops::BatchNormBackwardInput{dy, x.value(), of.mean, of.inv_std, weight.value(),
-                                                           sums, of.count, dx});
-                       });
-                     });
+                     [of](Tape& t, const Tensor& dy) { backward(t, of, dy, false); });
 }
 
 Var batch_norm_relu(const Var& x, const Var& weight, const Var& bias, const Var& shortcut_given,
@@ -143,38 +149,23 @@ Var batch_norm_relu(const Var& x, const Var& weight, const Var& bias, const Var&
                      to_string(shortcut_given.shape()), to_string(x.shape()));
   const Var shortcut =
       has_shortcut ? to_channel_block(shortcut_given, x.value().channel_block()) : shortcut_given;
-  const auto [statistics, communicator] = normalisation_of("batch_norm_relu", x, weight, bias, options);
+  const Normalisation of = normalisation_of("batch_norm_relu", x, weight, bias, options);
   Tape& tape = x.tape();
   const Tensor y = empty_like(tape.backend(), x.value());
-  tape.backend().run(ops::BatchNormRelu{x.value(), statistics.mean, statistics.inv_std, weight.value(),
-                                        bias.value(), shortcut.value(), y});
-  return tape.record(
-      y, {&x, &weight, &bias, &shortcut},
-      [x, weight, bias, shortcut = shortcut.without_value(), has_shortcut, y, of = statistics,
-       ranks = communicator](Tape& t, const Tensor& dy, const Tensor& beside) {
-        kernels::Backend& b = t.backend();
-        const Tensor mine = b.empty({2, weight.shape()[0]}, DType::float64);
-        // Without a shortcut, and with all of dy in one place, nobody needs what the ReLU lets
-        // through but the two passes, which find it from dy again.
-        if (!has_shortcut && !beside) {
-          b.run(ops::BatchNormReluBackwardSums{dy, x.value(), of.mean, of.inv_std, weight.value(),
-                                               bias.value(), mine});
-          const Tensor sums = give_sums(t, mine, x, weight, bias, ranks);
-          give_new(t, x, [&](const Tensor& dx) {
-            b.run(ops::BatchNormReluBackwardInput{dy, x.value(), of.mean, of.inv_std, weight.value(),
-                                                  bias.value(), sums, of.count, dx});
-          });
-          return;
-        }
-        const Tensor gated = empty_like(b, dy);
-        b.run(ops::BatchNormGatedBackwardSums{dy, beside, y, x.value(), of.mean, of.inv_std, gated, mine});
-        t.give(shortcut, gated);
-        const Tensor sums = give_sums(t, mine, x, weight, bias, ranks);
-        give_new(t, x, [&](const Tensor& dx) {
-          b.run(ops::BatchNormBackwardInput{gated, x.value(), of.mean, of.inv_std, weight.value(), sums,
-                                            of.count, dx});
-        });
-      });
+  tape.backend().run(ops::BatchNorm{x.value(), of.norm(), shortcut.value(), true, y});
+  return tape.record(y, {&x, &weight, &bias, &shortcut},
+                     [of, shortcut = shortcut.without_value(), has_shortcut, y](Tape& t, const Tensor& dy,
+                                                                                const Tensor& beside) {
+                       // Without a shortcut, and with all of dy in one place, nobody needs what the ReLU lets
+                       // through but the two passes, which find it from dy again.
+                       if (!has_shortcut && !beside) return backward(t, of, dy, true);
+                       kernels::Backend& b = t.backend();
+                       const Tensor gated = empty_like(b, dy), mine = empty_sums(b, of);
+                       b.run(ops::BatchNormGatedBackwardSums{dy, beside, y, of.x.value(), of.by.mean,
+                                                             of.by.inv_std, gated, mine});
+                       t.give(shortcut, gated);
+                       give_gradients(t, of, gated, false, mine);
+                     });
 }
 
 }  // namespace lockstep

@@ -1,9 +1,11 @@
 // Batch norm in its parts: sums per channel, and the passes that use them. Also the gradient of a bias per
 // channel, which is one of those sums.
-#include "lockstep/ops/batch_norm.h"
+#include <limits>
+
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/convolution.h"
 
 namespace lockstep::kernels {
@@ -49,11 +51,6 @@ void map_channels(int threads, const ChannelForm& form, const MakeBody& make_bod
   });
 }
 
-/// The arguments of a batch norm.
-struct NormalisedBy {
-  const Tensor &x, &mean, &inv_std, &weight, &bias;
-};
-
 /// What normalises one tile's columns.
 struct Scale {
   Columns32 mean, factor, bias;
@@ -68,7 +65,7 @@ struct Scale {
 
 /// Makes the Scale of each tile.
 struct ScaleOf {
-  ScaleOf(const ChannelForm& form_, const NormalisedBy& by)
+  ScaleOf(const ChannelForm& form_, const ops::ChannelNorm& by)
       : form(form_),
         means(by.mean.data<float>()),
         inv_stds(by.inv_std.data<float>()),
@@ -86,8 +83,6 @@ struct ScaleOf {
   const float *means, *inv_stds, *weights, *biases;
 };
 
-float relu(float x) { return x < 0.0f ? 0.0f : x; }  // NaN stays
-
 /// The slope of the ReLU, by its argument or its value. T: float or Floats.
 template <class T>
 T relu_slope(T at) {
@@ -95,28 +90,47 @@ T relu_slope(T at) {
   return at > zero ? one : zero;
 }
 
-/// y = finish(normalised x, its place). E: of x and y.
+/// y = max(least, finish(normalised x, its place)). E: of x and y.
 template <class E, class Finish>
-void normalise(int threads, const NormalisedBy& by, const Tensor& y, const Finish& finish) {
-  const ChannelForm form = channel_form(by.x);
-  const E* from = by.x.data<E>();
-  E* to = y.data<E>();
-  const ScaleOf scale_of(form, by);
+void normalise(int threads, const ops::BatchNorm& op, const Finish& finish) {
+  const ChannelForm form = channel_form(op.x);
+  const E* from = op.x.data<E>();
+  E* to = op.y.data<E>();
+  const ScaleOf scale_of(form, op.norm);
+  const float least = op.relu ? 0.0f : -std::numeric_limits<float>::infinity();
   map_channels(threads, form, [&](const ChannelTile& tile) {
-    return [from, to, finish, scale = scale_of(tile)](std::int64_t at, auto width) {
+    return [from, to, finish, least, scale = scale_of(tile)](std::int64_t at, auto width) {
       const E* __restrict in = from + at;
       E* __restrict out = to + at;
-      for (int c = 0; c < static_cast<int>(width); ++c) put(out[c], finish(scale(widened(in[c]), c), at + c));
+      for (int c = 0; c < static_cast<int>(width); ++c) {
+        const float value = finish(scale(widened(in[c]), c), at + c);
+        put(out[c], value < least ? least : value);  // NaN stays
+      }
     };
   });
 }
 
-/// sums [2, C]: of g and of g (x - mean) inv_std, g what make_gradient(tile) -> gradient gives for
-/// (place, column, x there), of type float or Floats. E: of x.
+/// body(make_gradient): make_gradient(tile) -> gradient.operator()<T>(place, column, x there), of type T,
+/// float or Floats, is dy or what the ReLU lets through of it. E: of dy.
+template <class E, class Op, class Body>
+void with_gradient(const Op& op, const Body& body) {
+  const E* from = op.dy.template data<E>();
+  if (!op.relu)
+    return body([from](const ChannelTile&) {
+      return [from]<class T>(std::int64_t at, int, T) { return load<T>(from + at); };
+    });
+  body([from, scale_of = ScaleOf(channel_form(op.x), op.norm)](const ChannelTile& tile) {
+    return [from, scale = scale_of(tile)]<class T>(std::int64_t at, int column, T x_here) {
+      return load<T>(from + at) * relu_slope(scale(x_here, column));
+    };
+  });
+}
+
+/// sums [2, C]: of g and of g (x - mean) inv_std, g a gradient as of with_gradient. E: of x.
 template <class E, class MakeGradient>
-void backward_sums(int threads, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& inv_std,
+void backward_sums(int threads, const Tensor& x, const Tensor& mean, const Tensor& inv_std,
                    const Tensor& sums, const MakeGradient& make_gradient) {
-  const ChannelForm form = channel_form(dy);
+  const ChannelForm form = channel_form(x);
   const E* from = x.data<E>();
   const float* means = mean.data<float>();
   const float* inv_stds = inv_std.data<float>();
@@ -148,29 +162,28 @@ void for_columns(std::int64_t at, Width width, const Compute& compute) {
   }
 }
 
-/// dx of batch_norm_backward_input for g in place of dy; make_gradient(tile) -> g.operator()<T>(place,
-/// column), of type T, float or Floats. E: of x and dx.
+/// dx for the gradient of with_gradient in place of dy. E: of x and dx.
 template <class E, class MakeGradient>
-void backward_input(int threads, const Tensor& dy, const NormalisedBy& by, const Tensor& sums,
-                    const Tensor& counted, const Tensor& dx, const MakeGradient& make_gradient) {
-  const ChannelForm form = channel_form(dy);
-  E* to = dx.data<E>();
-  const ScaleOf scale_of(form, by);
+void backward_input(int threads, const ops::BatchNormBackwardInput& op, const MakeGradient& make_gradient) {
+  const ChannelForm form = channel_form(op.dy);
+  const E* from = op.x.data<E>();
+  E* to = op.dx.data<E>();
+  const ScaleOf scale_of(form, op.norm);
   const auto factor_of = [&](std::int64_t c) { return scale_of.factor_of(c); };
-  const double count = counted ? *counted.data<double>() : 0;
+  const double count = op.count ? *op.count.data<double>() : 0;
   if (count == 0) {
     map_channels(threads, form, [&](const ChannelTile& tile) {
-      return [to, gradient = make_gradient(tile), factor = columns_of(form, tile, factor_of)](
+      return [to, from, gradient = make_gradient(tile), factor = columns_of(form, tile, factor_of)](
                  std::int64_t row, auto width) {
         for_columns(row, width, [&]<class T>(std::int64_t at, int c) {
-          store(to + at, gradient.template operator()<T>(at, c) * load<T>(factor.data() + c));
+          const T here = gradient.template operator()<T>(at, c, load<T>(from + at));
+          store(to + at, here * load<T>(factor.data() + c));
         });
       };
     });
     return;
   }
-  const E* from = by.x.data<E>();
-  const double* pairs = sums.data<double>();
+  const double* pairs = op.sums.data<double>();
   map_channels(threads, form, [&](const ChannelTile& tile) {
     const auto mean_gradient = [&](std::int64_t c) { return static_cast<float>(pairs[c] / count); };
     const auto slope = [&](std::int64_t c) {
@@ -182,8 +195,9 @@ void backward_input(int threads, const Tensor& dy, const NormalisedBy& by, const
             slope_of = columns_of(form, tile, slope)](std::int64_t row, auto width) {
       for_columns(row, width, [&]<class T>(std::int64_t at, int c) {
         const auto of = [c](const Columns32& columns) { return load<T>(columns.data() + c); };
-        const T centred = gradient.template operator()<T>(at, c) - of(mean_dy);
-        store(to + at, of(factor) * (centred - (load<T>(from + at) - of(mean_of)) * of(slope_of)));
+        const T x_here = load<T>(from + at);
+        const T centred = gradient.template operator()<T>(at, c, x_here) - of(mean_dy);
+        store(to + at, of(factor) * (centred - (x_here - of(mean_of)) * of(slope_of)));
       });
     };
   });
@@ -216,39 +230,17 @@ void channel_moments(CpuBackend& cpu, const ops::ChannelMoments& op) {
 
 void batch_norm(CpuBackend& cpu, const ops::BatchNorm& op) {
   by_type_of(op.x, [&]<class E>(E) {
-    normalise<E>(cpu.threads(), {op.x, op.mean, op.inv_std, op.weight, op.bias}, op.y,
-                 [](float value, std::int64_t) { return value; });
-  });
-}
-
-void batch_norm_relu(CpuBackend& cpu, const ops::BatchNormRelu& op) {
-  const NormalisedBy by{op.x, op.mean, op.inv_std, op.weight, op.bias};
-  by_type_of(op.x, [&]<class E>(E) {
-    if (!op.shortcut)
-      return normalise<E>(cpu.threads(), by, op.y, [](float v, std::int64_t) { return relu(v); });
-    normalise<E>(cpu.threads(), by, op.y, [added = op.shortcut.data<E>()](float value, std::int64_t at) {
-      return relu(value + widened(added[at]));
+    if (!op.shortcut) return normalise<E>(cpu.threads(), op, [](float value, std::int64_t) { return value; });
+    normalise<E>(cpu.threads(), op, [added = op.shortcut.data<E>()](float value, std::int64_t at) {
+      return value + widened(added[at]);
     });
   });
 }
 
 void batch_norm_backward_sums(CpuBackend& cpu, const ops::BatchNormBackwardSums& op) {
   by_type_of(op.dy, [&]<class E>(E) {
-    const E* gradient = op.dy.data<E>();
-    backward_sums<E>(cpu.threads(), op.dy, op.x, op.mean, op.inv_std, op.sums, [&](const ChannelTile&) {
-      return [gradient]<class T>(std::int64_t at, int, T) { return load<T>(gradient + at); };
-    });
-  });
-}
-
-void batch_norm_relu_backward_sums(CpuBackend& cpu, const ops::BatchNormReluBackwardSums& op) {
-  const ScaleOf scale_of(channel_form(op.x), {op.x, op.mean, op.inv_std, op.weight, op.bias});
-  by_type_of(op.dy, [&]<class E>(E) {
-    const E* gradient = op.dy.data<E>();
-    backward_sums<E>(cpu.threads(), op.dy, op.x, op.mean, op.inv_std, op.sums, [&](const ChannelTile& tile) {
-      return [gradient, scale = scale_of(tile)]<class T>(std::int64_t at, int column, T x_here) {
-        return load<T>(gradient + at) * relu_slope(scale(x_here, column));
-      };
+    with_gradient<E>(op, [&](const auto& make_gradient) {
+      backward_sums<E>(cpu.threads(), op.x, op.norm.mean, op.norm.inv_std, op.sums, make_gradient);
     });
   });
 }
@@ -260,7 +252,7 @@ void batch_norm_gated_backward_sums(CpuBackend& cpu, const ops::BatchNormGatedBa
     const E *gradient = op.dy.data<E>(), *value = op.y.data<E>();
     E* to = op.gated.data<E>();
     const auto run = [&](const auto& upstream) {
-      backward_sums<E>(cpu.threads(), op.dy, op.x, op.mean, op.inv_std, op.sums, [&](const ChannelTile&) {
+      backward_sums<E>(cpu.threads(), op.x, op.mean, op.inv_std, op.sums, [&](const ChannelTile&) {
         return [upstream, value, to]<class T>(std::int64_t at, int, T) {
           store(to + at, upstream.template operator()<T>(at) * relu_slope(load<T>(value + at)));
           return load<T>(to + at);
@@ -276,24 +268,8 @@ void batch_norm_gated_backward_sums(CpuBackend& cpu, const ops::BatchNormGatedBa
 
 void batch_norm_backward_input(CpuBackend& cpu, const ops::BatchNormBackwardInput& op) {
   by_type_of(op.dy, [&]<class E>(E) {
-    const E* gradient = op.dy.data<E>();
-    backward_input<E>(cpu.threads(), op.dy, {op.x, op.mean, op.inv_std, op.weight, {}}, op.sums, op.count,
-                      op.dx, [&](const ChannelTile&) {
-                        return [gradient]<class T>(std::int64_t at, int) { return load<T>(gradient + at); };
-                      });
-  });
-}
-
-void batch_norm_relu_backward_input(CpuBackend& cpu, const ops::BatchNormReluBackwardInput& op) {
-  const NormalisedBy by{op.x, op.mean, op.inv_std, op.weight, op.bias};
-  const ScaleOf scale_of(channel_form(op.x), by);
-  by_type_of(op.dy, [&]<class E>(E) {
-    const E *gradient = op.dy.data<E>(), *from = op.x.data<E>();
-    backward_input<E>(cpu.threads(), op.dy, by, op.sums, op.count, op.dx, [&](const ChannelTile& tile) {
-      return [gradient, from, scale = scale_of(tile)]<class T>(std::int64_t at, int column) {
-        return load<T>(gradient + at) * relu_slope(scale(load<T>(from + at), column));
-      };
-    });
+    with_gradient<E>(op,
+                     [&](const auto& make_gradient) { backward_input<E>(cpu.threads(), op, make_gradient); });
   });
 }
 
@@ -322,9 +298,6 @@ void enter_batch_norm(CpuBackend& cpu) {
   cpu.enter<&batch_norm>();
   cpu.enter<&batch_norm_backward_sums>();
   cpu.enter<&batch_norm_backward_input>();
-  cpu.enter<&batch_norm_relu>();
-  cpu.enter<&batch_norm_relu_backward_sums>();
-  cpu.enter<&batch_norm_relu_backward_input>();
   cpu.enter<&batch_norm_gated_backward_sums>();
 }
 

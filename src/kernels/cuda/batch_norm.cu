@@ -1,4 +1,7 @@
 // Batch norm's passes over the activations, given sums per channel.
+#include <limits>
+#include <type_traits>
+
 #include "lockstep/ops/batch_norm.h"
 
 #include "kernels/cuda/cuda_backend.h"
@@ -21,29 +24,21 @@ struct Matrix {
         channels_last(image.channels_last) {}
 };
 
+/// max(least, the norm + a shortcut)
 struct Normalise {
   const float *mean, *inv_std, *weight, *bias;
+  float least = 0;
 
   struct Channel {
-    float mean, factor, bias;
-    __device__ float operator()(float x) const { return (x - mean) * factor + bias; }
+    float mean, factor, bias, least;
+    __device__ float norm(float x) const { return (x - mean) * factor + bias; }
+    __device__ float finished(float value) const { return value < least ? least : value; }  // NaN stays
+    __device__ float operator()(float x) const { return finished(norm(x)); }
+    __device__ float operator()(float x, float shortcut) const { return finished(norm(x) + shortcut); }
   };
   __device__ Channel of(std::int64_t c) const {
-    return {mean[c], weight ? inv_std[c] * weight[c] : inv_std[c], bias ? bias[c] : 0.0f};
+    return {mean[c], weight ? inv_std[c] * weight[c] : inv_std[c], bias ? bias[c] : 0.0f, least};
   }
-};
-
-__device__ float relu(float x) { return x < 0.0f ? 0.0f : x; }  // NaN stays
-
-struct NormaliseRelu {
-  Normalise normalise;
-
-  struct Channel {
-    Normalise::Channel normalise;
-    __device__ float operator()(float x) const { return relu(normalise(x)); }
-    __device__ float operator()(float x, float shortcut) const { return relu(normalise(x) + shortcut); }
-  };
-  __device__ Channel of(std::int64_t c) const { return {normalise.of(c)}; }
 };
 
 struct Shift {
@@ -56,39 +51,27 @@ struct Shift {
   __device__ Channel of(std::int64_t c) const { return {bias[c]}; }
 };
 
+/// relu: of what the ReLU behind the norm lets through.
+template <bool relu>
 struct InputGradient {
-  const float *mean, *inv_std, *weight;
+  Normalise normalise;
   const double *sums, *count;
   std::int64_t channels;
 
   struct Channel {
-    float factor, mean, mean_dy, slope;
+    Normalise::Channel normalise;
+    float mean_dy, slope;
     __device__ float operator()(float dy, float x) const {
-      return factor * ((dy - mean_dy) - (x - mean) * slope);
+      if constexpr (relu) dy *= normalise.norm(x) > 0.0f ? 1.0f : 0.0f;
+      return normalise.factor * ((dy - mean_dy) - (x - normalise.mean) * slope);
     }
   };
   __device__ Channel of(std::int64_t c) const {
-    const float factor = weight ? inv_std[c] * weight[c] : inv_std[c];
     const double n = count ? *count : 0;
-    if (n == 0) return {factor, mean[c], 0, 0};  // statistics that were constants
-    return {factor, mean[c], static_cast<float>(sums[c] / n),
-            static_cast<float>(sums[channels + c] / n * static_cast<double>(inv_std[c]))};
+    if (n == 0) return {normalise.of(c), 0, 0};  // statistics that were constants
+    return {normalise.of(c), static_cast<float>(sums[c] / n),
+            static_cast<float>(sums[channels + c] / n * static_cast<double>(normalise.inv_std[c]))};
   }
-};
-
-/// Of what the ReLU behind a batch norm lets through.
-struct ReluInputGradient {
-  Normalise normalise;
-  InputGradient gradient;
-
-  struct Channel {
-    Normalise::Channel normalise;
-    InputGradient::Channel gradient;
-    __device__ float operator()(float dy, float x) const {
-      return gradient(dy * (normalise(x) > 0.0f ? 1.0f : 0.0f), x);
-    }
-  };
-  __device__ Channel of(std::int64_t c) const { return {normalise.of(c), gradient.of(c)}; }
 };
 
 template <int Width, class Function, class T, class... From>
@@ -143,40 +126,28 @@ void map_image(const Launch& on, const Parameters& parameters, const Tensor& y, 
   }
 }
 
-template <class Op>
-Normalise normalise_of(const Op& op) {
-  return {op.mean.template data<float>(), op.inv_std.template data<float>(), data_or_null<float>(op.weight),
-          data_or_null<float>(op.bias)};
-}
-
-template <class Op>
-InputGradient gradient_of(const Op& op) {
-  return {op.mean.template data<float>(),  op.inv_std.template data<float>(), data_or_null<float>(op.weight),
-          op.sums.template data<double>(), data_or_null<double>(op.count),    op.dy.size(1)};
+Normalise normalise_by(const ops::ChannelNorm& norm) {
+  return {norm.mean.data<float>(), norm.inv_std.data<float>(), data_or_null<float>(norm.weight),
+          data_or_null<float>(norm.bias)};
 }
 
 void batch_norm(CudaBackend& gpu, const ops::BatchNorm& op) {
-  by_type_of(op.x, [&]<class T>(T) { map_image<T>(gpu.launch(), normalise_of(op), op.y, op.x); });
-}
-
-void batch_norm_relu(CudaBackend& gpu, const ops::BatchNormRelu& op) {
+  Normalise normalise = normalise_by(op.norm);
+  if (!op.relu) normalise.least = -std::numeric_limits<float>::infinity();
   by_type_of(op.x, [&]<class T>(T) {
-    const NormaliseRelu normalise{normalise_of(op)};
-    if (op.shortcut) {
-      map_image<T>(gpu.launch(), normalise, op.y, op.x, op.shortcut);
-    } else {
-      map_image<T>(gpu.launch(), normalise, op.y, op.x);
-    }
+    if (op.shortcut) return map_image<T>(gpu.launch(), normalise, op.y, op.x, op.shortcut);
+    map_image<T>(gpu.launch(), normalise, op.y, op.x);
   });
 }
 
 void batch_norm_backward_input(CudaBackend& gpu, const ops::BatchNormBackwardInput& op) {
-  by_type_of(op.dy, [&]<class T>(T) { map_image<T>(gpu.launch(), gradient_of(op), op.dx, op.dy, op.x); });
-}
-
-void batch_norm_relu_backward_input(CudaBackend& gpu, const ops::BatchNormReluBackwardInput& op) {
   by_type_of(op.dy, [&]<class T>(T) {
-    map_image<T>(gpu.launch(), ReluInputGradient{normalise_of(op), gradient_of(op)}, op.dx, op.dy, op.x);
+    const auto run = [&]<bool relu>(std::bool_constant<relu>) {
+      const InputGradient<relu> gradient{normalise_by(op.norm), op.sums.data<double>(),
+                                         data_or_null<double>(op.count), op.dy.size(1)};
+      map_image<T>(gpu.launch(), gradient, op.dx, op.dy, op.x);
+    };
+    op.relu ? run(std::true_type{}) : run(std::false_type{});
   });
 }
 
@@ -188,9 +159,7 @@ void add_channels(const Launch& on, const Tensor& bias, const Tensor& y) {
 
 void enter_batch_norm(CudaBackend& gpu) {
   gpu.enter<&batch_norm>();
-  gpu.enter<&batch_norm_relu>();
   gpu.enter<&batch_norm_backward_input>();
-  gpu.enter<&batch_norm_relu_backward_input>();
 }
 
 }  // namespace lockstep::kernels

@@ -77,29 +77,20 @@ struct Moments {
   }
 };
 
-template <class T>
+/// relu: of what the ReLU behind the norm lets through.
+template <class T, bool relu>
 struct BackwardTerms {
-  const T *dy, *x;
-  const float* mean;
-  __device__ void operator()(std::int64_t at, std::int64_t channel, double* totals) const {
-    const auto upstream = static_cast<double>(to_float(dy[at]));
-    totals[0] += upstream;
-    totals[1] += upstream * static_cast<double>(to_float(x[at]) - mean[channel]);
-  }
-};
-
-/// Of what the ReLU behind a batch norm lets through.
-template <class T>
-struct ReluBackwardTerms {
   const T *dy, *x;
   const float *mean, *inv_std, *weight, *bias;
   __device__ void operator()(std::int64_t at, std::int64_t channel, double* totals) const {
     const float distance = to_float(x[at]) - mean[channel];
-    const float factor = weight ? inv_std[channel] * weight[channel] : inv_std[channel];
-    const float value = distance * factor + (bias ? bias[channel] : 0.0f);
-    const auto upstream = static_cast<double>(to_float(dy[at]) * (value > 0.0f ? 1.0f : 0.0f));
-    totals[0] += upstream;
-    totals[1] += upstream * static_cast<double>(distance);
+    float upstream = to_float(dy[at]);
+    if constexpr (relu) {
+      const float factor = weight ? inv_std[channel] * weight[channel] : inv_std[channel];
+      upstream *= distance * factor + (bias ? bias[channel] : 0.0f) > 0.0f ? 1.0f : 0.0f;
+    }
+    totals[0] += static_cast<double>(upstream);
+    totals[1] += static_cast<double>(upstream) * static_cast<double>(distance);
   }
 };
 
@@ -144,31 +135,31 @@ void channel_moments(CudaBackend& gpu, const ops::ChannelMoments& op) {
 }
 
 /// The pairs of a batch norm's backward, of `terms`.
-template <class Op, class Terms>
-void sum_backward(CudaBackend& gpu, const Op& op, const Terms& terms) {
-  sum_channels<2>(
-      gpu, image_of(op.dy), terms,
-      IntoPairs{op.sums.template data<double>(), op.dy.size(1), op.inv_std.template data<float>()});
+template <class Terms>
+void sum_backward(CudaBackend& gpu, const Tensor& x, const Tensor& inv_std, const Tensor& sums,
+                  const Terms& terms) {
+  sum_channels<2>(gpu, image_of(x), terms, IntoPairs{sums.data<double>(), x.size(1), inv_std.data<float>()});
 }
 
 void batch_norm_backward_sums(CudaBackend& gpu, const ops::BatchNormBackwardSums& op) {
+  const ops::ChannelNorm& norm = op.norm;
   by_type_of(op.dy, [&]<class T>(T) {
-    sum_backward(gpu, op, BackwardTerms<T>{op.dy.data<T>(), op.x.data<T>(), op.mean.data<float>()});
-  });
-}
-
-void batch_norm_relu_backward_sums(CudaBackend& gpu, const ops::BatchNormReluBackwardSums& op) {
-  by_type_of(op.dy, [&]<class T>(T) {
-    sum_backward(
-        gpu, op,
-        ReluBackwardTerms<T>{op.dy.data<T>(), op.x.data<T>(), op.mean.data<float>(), op.inv_std.data<float>(),
-                             data_or_null<float>(op.weight), data_or_null<float>(op.bias)});
+    const auto run = [&]<bool relu>(std::bool_constant<relu>) {
+      const BackwardTerms<T, relu> terms{op.dy.data<T>(),
+                                         op.x.data<T>(),
+                                         norm.mean.data<float>(),
+                                         norm.inv_std.data<float>(),
+                                         data_or_null<float>(norm.weight),
+                                         data_or_null<float>(norm.bias)};
+      sum_backward(gpu, op.x, norm.inv_std, op.sums, terms);
+    };
+    op.relu ? run(std::true_type{}) : run(std::false_type{});
   });
 }
 
 void batch_norm_gated_backward_sums(CudaBackend& gpu, const ops::BatchNormGatedBackwardSums& op) {
   by_type_of(op.dy, [&]<class T>(T) {
-    sum_backward(gpu, op,
+    sum_backward(gpu, op.x, op.inv_std, op.sums,
                  GatedBackwardTerms<T>{op.dy.data<T>(), data_or_null<T>(op.beside), op.y.data<T>(),
                                        op.x.data<T>(), op.mean.data<float>(), op.gated.data<T>()});
   });
@@ -180,7 +171,6 @@ void enter_channel_sums(CudaBackend& gpu) {
   gpu.enter<&channel_sums>();
   gpu.enter<&channel_moments>();
   gpu.enter<&batch_norm_backward_sums>();
-  gpu.enter<&batch_norm_relu_backward_sums>();
   gpu.enter<&batch_norm_gated_backward_sums>();
 }
 

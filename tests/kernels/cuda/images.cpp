@@ -98,24 +98,24 @@ BOOST_AUTO_TEST_CASE(batch_norm_is_that_of_the_cpu) {
     compare(
         "batch_norm" + what, {x, mean, inv_std, weight, bias}, {activation(unwritten(shape))},
         [](Backend& on, const Tensors& in, const Tensors& out) {
-          on.run(ops::BatchNorm{in[0], in[1], in[2], in[3], in[4], out[0]});
+          on.run(ops::BatchNorm{.x = in[0], .norm = {in[1], in[2], in[3], in[4]}, .y = out[0]});
         },
         all_forms);
     compare(
         "batch_norm without weights" + what, {x, mean, inv_std}, {activation(unwritten(shape))},
         [](Backend& on, const Tensors& in, const Tensors& out) {
-          on.run(ops::BatchNorm{in[0], in[1], in[2], {}, {}, out[0]});
+          on.run(ops::BatchNorm{.x = in[0], .norm = {in[1], in[2]}, .y = out[0]});
         },
         all_forms);
     for (const double count : {0.0, 1.0, 77.0}) {
       compare(
           "batch_norm_backward" + what, {x, dy, mean, inv_std, weight}, {pairs, activation(unwritten(shape))},
           [=](Backend& on, const Tensors& in, const Tensors& out) {
-            on.run(ops::BatchNormBackwardSums{in[1], in[0], in[2], in[3], out[0]});
+            on.run(ops::BatchNormBackwardSums{in[1], in[0], {in[2], in[3]}, false, out[0]});
             const Tensor counted = on.empty({}, DType::float64);
             on.fill(counted, count);
-            on.run(ops::BatchNormBackwardInput{in[1], in[0], in[2], in[3], in[4], out[0],
-                                               count == 0 ? Tensor() : counted, out[1]});
+            on.run(ops::BatchNormBackwardInput{
+                in[1], in[0], {in[2], in[3], in[4]}, false, out[0], count == 0 ? Tensor() : counted, out[1]});
           },
           all_forms);
     }
@@ -137,19 +137,24 @@ BOOST_AUTO_TEST_CASE(batch_norm_with_relu_is_that_of_the_cpu) {
     compare(
         "batch_norm_relu" + what, parameters, {y, y},
         [](Backend& on, const Tensors& in, const Tensors& out) {
-          on.run(ops::BatchNormRelu{in[0], in[1], in[2], in[3], in[4], in[5], out[0]});
-          on.run(ops::BatchNormRelu{in[0], in[1], in[2], in[3], in[4], {}, out[1]});
+          on.run(ops::BatchNorm{in[0], {in[1], in[2], in[3], in[4]}, in[5], true, out[0]});
+          on.run(ops::BatchNorm{in[0], {in[1], in[2], in[3], in[4]}, {}, true, out[1]});
         },
         all_forms);
     for (const double count : {0.0, 77.0}) {
       compare(
           "batch_norm_relu_backward" + what, {x, mean, inv_std, weight, bias, dy}, {pairs, y},
           [=](Backend& on, const Tensors& in, const Tensors& out) {
-            on.run(ops::BatchNormReluBackwardSums{in[5], in[0], in[1], in[2], in[3], in[4], out[0]});
+            on.run(ops::BatchNormBackwardSums{in[5], in[0], {in[1], in[2], in[3], in[4]}, true, out[0]});
             const Tensor counted = on.empty({}, DType::float64);
             on.fill(counted, count);
-            on.run(ops::BatchNormReluBackwardInput{in[5], in[0], in[1], in[2], in[3], in[4], out[0],
-                                                   count == 0 ? Tensor() : counted, out[1]});
+            on.run(ops::BatchNormBackwardInput{in[5],
+                                               in[0],
+                                               {in[1], in[2], in[3], in[4]},
+                                               true,
+                                               out[0],
+                                               count == 0 ? Tensor() : counted,
+                                               out[1]});
           },
           all_forms);
     }
