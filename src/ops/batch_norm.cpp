@@ -54,6 +54,7 @@ void BatchNormBackwardSums::check() const {
 }
 
 void BatchNormBackwardInput::check() const {
+  if (count) require_numel(name, "count", count, 1);
   require_alike(name, "dx", dx, dy);
   require_alike(name, "x", x, dy);
   PerChannel(name, "dy", dy).norm(norm).pairs("sums", sums);
@@ -68,6 +69,7 @@ void BatchNormGatedBackwardSums::check() const {
 }
 
 void MomentsLackDigits::check() const {
+  if (!lack) throw UsageError("{}: nothing is given for the answer", name);
   if (total.numel() % 2 == 1) return;
   throw UsageError("{}: a total of {} elements is not that of {} channels", name, total.numel(),
                    total.numel() / 2);

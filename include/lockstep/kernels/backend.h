@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 
@@ -125,7 +126,9 @@ class Backend {
  private:
   template <auto function, class Class, class Operation>
   void enter_function(void (*)(Class&, const Operation&), Computes computes, std::int64_t rows_together) {
-    if (!dynamic_cast<Class*>(this)) throw_other_class(Operation::name);
+    if constexpr (!std::is_same_v<Class, Backend>) {
+      if (!dynamic_cast<Class*>(this)) throw_other_class(Operation::name);
+    }
     entries_[&ops::type_of<Operation>()] = {.run =
                                                 [](Backend& backend, const void* op) {
                                                   function(static_cast<Class&>(backend),
