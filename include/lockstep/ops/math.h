@@ -18,6 +18,8 @@ namespace lockstep::ops {
 LOCKSTEP_ON_ANY_DEVICE inline float multiply_add(float a, float b, float c) { return ::fmaf(a, b, c); }
 LOCKSTEP_ON_ANY_DEVICE inline float absolute(float x) { return ::fabsf(x); }
 LOCKSTEP_ON_ANY_DEVICE inline float square_root(float x) { return ::sqrtf(x); }
+LOCKSTEP_ON_ANY_DEVICE inline double square_root(double x) { return ::sqrt(x); }
+LOCKSTEP_ON_ANY_DEVICE inline double larger(double a, double b) { return a < b ? b : a; }
 
 #ifdef __CUDA_ARCH__
 
