@@ -23,6 +23,14 @@ constexpr std::uint64_t mix_bits(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+/// Of a tuple of numbers (bools, enums), for tables of what is looked up by them.
+template <class... Number>
+constexpr std::size_t hash_of(Number... numbers) {
+  std::uint64_t hash = 0;
+  ((hash = mix_bits(hash + static_cast<std::uint64_t>(numbers) + 0x9e3779b97f4a7c15u)), ...);
+  return hash;
+}
+
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t purpose = 0;  ///< purpose_of("...")

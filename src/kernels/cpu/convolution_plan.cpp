@@ -215,14 +215,8 @@ void ConvolutionPlan::run(const dnnl::stream& stream, void* x, void* weight, con
 }
 
 std::size_t ConvolutionCache::Hash::operator()(const ConvolutionProblem& p) const noexcept {
-  std::uint64_t hash = 0;
-  for (const std::int64_t part :
-       {static_cast<std::int64_t>(p.pass), p.images, p.in_channels, p.height, p.width, p.out_channels,
-        p.kernel_height, p.kernel_width, p.stride, p.padding, p.groups, p.x_block, p.y_block,
-        std::int64_t{p.bias}, std::int64_t{p.bf16}}) {
-    hash = mix_bits(hash + static_cast<std::uint64_t>(part) + 0x9e3779b97f4a7c15u);
-  }
-  return hash;
+  return hash_of(p.pass, p.images, p.in_channels, p.height, p.width, p.out_channels, p.kernel_height,
+                 p.kernel_width, p.stride, p.padding, p.groups, p.x_block, p.y_block, p.bias, p.bf16);
 }
 
 ConvolutionPlan& ConvolutionCache::plan(const ConvolutionProblem& problem, const dnnl::engine& engine,

@@ -98,12 +98,7 @@ void DensePlan::run(const dnnl::stream& stream, const void* inner, const void* w
 }
 
 std::size_t DenseCache::Hash::operator()(const DenseProblem& p) const noexcept {
-  std::uint64_t hash = 0;
-  for (const std::int64_t part : {static_cast<std::int64_t>(p.pass), p.rows, p.in, p.out,
-                                  std::int64_t{p.bias}, std::int64_t{p.accumulate}, std::int64_t{p.bf16}}) {
-    hash = mix_bits(hash + static_cast<std::uint64_t>(part) + 0x9e3779b97f4a7c15u);
-  }
-  return hash;
+  return hash_of(p.pass, p.rows, p.in, p.out, p.bias, p.accumulate, p.bf16);
 }
 
 DensePlan& DenseCache::plan(const DenseProblem& problem, const dnnl::engine& engine) {

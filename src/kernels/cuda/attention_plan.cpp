@@ -173,11 +173,7 @@ bool FlashAttention::Key::operator==(const Key& other) const noexcept {
 
 std::size_t FlashAttention::Hash::operator()(const Key& key) const noexcept {
   const ops::AttentionSizes& p = key.sizes;
-  std::uint64_t hash = 0;
-  for (const std::int64_t part : {p.batch, p.heads, p.time, p.width, std::int64_t{p.causal}, key.strides.q,
-                                  key.strides.dq, std::int64_t{key.backward}})
-    hash = mix_bits(hash + static_cast<std::uint64_t>(part) + 0x9e3779b97f4a7c15u);
-  return hash;
+  return hash_of(p.batch, p.heads, p.time, p.width, p.causal, key.strides.q, key.strides.dq, key.backward);
 }
 
 FlashAttention::FlashAttention(int device, cudaStream_t stream)

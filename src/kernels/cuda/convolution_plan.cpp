@@ -2,6 +2,7 @@
 
 #include <array>
 #include <span>
+#include <tuple>
 
 #include "kernels/cuda/error.h"
 #include "lockstep/base/error.h"
@@ -171,10 +172,7 @@ struct Convolutions::Plan {
 };
 
 std::size_t Convolutions::Hash::operator()(const CudnnConvolution& problem) const noexcept {
-  std::uint64_t hash = 0;
-  for (const std::int64_t part : parts_of(problem))
-    hash = mix_bits(hash + static_cast<std::uint64_t>(part) + 0x9e3779b97f4a7c15u);
-  return hash;
+  return std::apply([](auto... part) { return hash_of(part...); }, parts_of(problem));
 }
 
 bool Convolutions::Same::operator()(const CudnnConvolution& a, const CudnnConvolution& b) const noexcept {

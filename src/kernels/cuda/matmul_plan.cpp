@@ -147,15 +147,8 @@ struct Matmul::Plan {
 };
 
 std::size_t Matmul::Hash::operator()(const MatmulProblem& p) const noexcept {
-  std::uint64_t hash = 0;
-  for (const std::int64_t part :
-       {p.m, p.n, p.k, p.a_stride, p.b_stride, std::int64_t{p.a_transposed}, std::int64_t{p.b_transposed},
-        static_cast<std::int64_t>(p.in), static_cast<std::int64_t>(p.out),
-        static_cast<std::int64_t>(p.epilogue), std::int64_t{p.bias}, std::int64_t{p.before},
-        std::int64_t{p.accumulate}, std::int64_t{p.alignment}}) {
-    hash = mix_bits(hash + static_cast<std::uint64_t>(part) + 0x9e3779b97f4a7c15u);
-  }
-  return hash;
+  return hash_of(p.m, p.n, p.k, p.a_stride, p.b_stride, p.a_transposed, p.b_transposed, p.in, p.out,
+                 p.epilogue, p.bias, p.before, p.accumulate, p.alignment);
 }
 
 Matmul::Matmul(int device, StreamPool& pool)
