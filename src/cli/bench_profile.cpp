@@ -61,7 +61,7 @@ void print_table(const train::StepProfile& profile) {
         "counted.\n");
   if (std::ranges::any_of(profile.operations, [](const kernels::OperationFigures& operation) {
         return operation.name.starts_with("linear_activation") ||
-               operation.name.starts_with("linear_backward_weight_bias");
+               operation.name.starts_with("linear_backward_weight");
       }))
     fmt::print(
         "\nProducts include the activations, their slopes and the sums for biases that belong to them.\n");

@@ -6,11 +6,6 @@
 
 namespace lockstep::kernels {
 
-void linear_backward_weight_bias(Backend& backend, const ops::LinearBackwardWeightBias& op) {
-  backend.run(ops::LinearBackwardWeight{op.x, op.dy, op.dweight, op.accumulate});
-  backend.run(ops::SumRows{op.dy, op.dbias, op.accumulate});
-}
-
 void linear_activation(Backend& backend, const ops::LinearActivation& op) {
   const Tensor& product = op.before ? op.before : op.y;
   backend.run(ops::Linear{op.x, op.weight, op.bias, product});
@@ -54,7 +49,6 @@ void activate_backward(Backend& backend, const ops::ActivateBackward& op) {
 }  // namespace
 
 void enter_compositions(Backend& backend) {
-  backend.enter<&linear_backward_weight_bias>();
   backend.enter<&linear_activation>();
   backend.enter<&linear_backward_input_activation>();
   backend.enter<&activate>();

@@ -7,7 +7,6 @@ namespace lockstep::kernels {
 
 class Backend;
 
-void linear_backward_weight_bias(Backend& backend, const ops::LinearBackwardWeightBias& op);
 void linear_activation(Backend& backend, const ops::LinearActivation& op);
 void linear_backward_input_activation(Backend& backend, const ops::LinearBackwardInputActivation& op);
 

@@ -46,8 +46,8 @@ LinearSizes Linear::sizes() const {
 }
 
 LinearSizes LinearBackwardInput::sizes() const { return linear_sizes(name, "dx", dx, "dy", dy, weight); }
-LinearSizes LinearBackwardWeight::sizes() const { return linear_sizes(name, "x", x, "dy", dy, dweight); }
-LinearSizes LinearBackwardWeightBias::sizes() const {
+
+LinearSizes LinearBackwardWeight::sizes() const {
   const LinearSizes sizes = linear_sizes(name, "x", x, "dy", dy, dweight);
   check_bias(name, "dbias", dbias, sizes);
   return sizes;

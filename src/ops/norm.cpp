@@ -36,15 +36,12 @@ Rows rows_of(const char* operation, const Tensor& x) {
 }
 
 void LayerNorm::check() const {
+  if (static_cast<bool>(addend) != static_cast<bool>(sum))
+    throw UsageError("{}: an addend and a place for the sum go together", name);
+  if (addend) require_shape(name, "the addend", addend, x.shape());
+  if (sum) require_shape(name, "the sum", sum, x.shape());
   require_shape(name, "y", y, x.shape());
   check_rows(name, x, weight, "bias", bias, mean, inv_std);
-}
-
-void AddLayerNorm::check() const {
-  require_shape(name, "b", b, a.shape());
-  require_shape(name, "the sum", sum, a.shape());
-  require_shape(name, "y", y, a.shape());
-  check_rows(name, a, weight, "bias", bias, mean, inv_std);
 }
 
 void LayerNormBackward::check() const {

@@ -31,7 +31,7 @@ struct Step {
   explicit Step(int threads) : backend(make_cpu_backend(threads)) {}
 
   void without_products() {
-    backend->run(ops::LayerNorm{x, weight, bias, 1e-5f, y, mean, inv_std});
+    backend->run(ops::LayerNorm{x, {}, weight, bias, 1e-5f, {}, y, mean, inv_std});
     backend->run(ops::LayerNormBackward{dy, x, weight, mean, inv_std, {}, dx, dweight, dbias, true});
     backend->run(ops::GroupNorm{image, 4, channel, channel, 1e-5f, dimage, group, group_inverse});
     backend->run(ops::GroupNormBackward{image, image, 4, channel, group, group_inverse, dimage, dchannel,

@@ -203,7 +203,7 @@ BOOST_FIXTURE_TEST_CASE(gradients_of_weight_and_bias_are_not_rounded, Fixture) {
     const Tensor x = normal({rows, in}), dy = normal({rows, out});
     compare(*backend, "linear_backward_weight_bias", [&](Call& c) {
       backend->run(
-          ops::LinearBackwardWeightBias{c.in(x), c.in(dy), c.result({out, in}), c.result({out}), accumulate});
+          ops::LinearBackwardWeight{c.in(x), c.in(dy), c.result({out, in}), accumulate, c.result({out})});
     });
   }
 }
@@ -385,9 +385,9 @@ BOOST_FIXTURE_TEST_CASE(norms_round_once, Fixture) {
                  bias = draw.normal({width});
     const Tensor mean = backend->empty({rows}), inv_std = backend->empty({rows});
     compare(*backend, "layer_norm", [&](Call& c) {
-      backend->run(
-          ops::LayerNorm{c.in(x), weight, bias, 1e-5f, c.out(x.shape()), c.result({rows}), c.result({rows})});
-      backend->run(ops::LayerNorm{x, weight, bias, 1e-5f, backend->empty(x.shape()), mean, inv_std});
+      backend->run(ops::LayerNorm{
+          c.in(x), {}, weight, bias, 1e-5f, {}, c.out(x.shape()), c.result({rows}), c.result({rows})});
+      backend->run(ops::LayerNorm{x, {}, weight, bias, 1e-5f, {}, backend->empty(x.shape()), mean, inv_std});
     });
     const Tensor beside = normal({rows, width});
     for (const bool with_beside : {false, true}) {

@@ -145,8 +145,8 @@ BOOST_AUTO_TEST_CASE(a_layer_norm_of_a_sum_is_the_sum_then_the_layer_norm) {
           for (const Tensor* const tensor : {&mean, &inv_std, &mean_f, &inv_std_f})
             backend->fill(*tensor, 0);  // of nothing, and left alone
         backend->run(ops::add(a, b, sum));
-        backend->run(ops::LayerNorm{sum, weight, bias, 1e-5f, y, mean, inv_std});
-        backend->run(ops::AddLayerNorm{a, b, weight, bias, 1e-5f, sum_f, y_f, mean_f, inv_std_f});
+        backend->run(ops::LayerNorm{sum, {}, weight, bias, 1e-5f, {}, y, mean, inv_std});
+        backend->run(ops::LayerNorm{a, b, weight, bias, 1e-5f, sum_f, y_f, mean_f, inv_std_f});
         check_same_bits(sum_f, sum, "sum");
         check_same_bits(y_f, y, "y");
         check_same_bits(mean_f, mean, "mean");
@@ -204,7 +204,7 @@ BOOST_AUTO_TEST_CASE(a_layer_and_its_activation_are_the_layer_then_the_activatio
         for (const bool accumulate : {true, false}) {
           backend->run(ops::LinearBackwardWeight{x, dy, dweight, accumulate});
           backend->run(ops::SumRows{dy, dbias, accumulate});
-          backend->run(ops::LinearBackwardWeightBias{x, dy, dweight_f, dbias_f, accumulate});
+          backend->run(ops::LinearBackwardWeight{x, dy, dweight_f, accumulate, dbias_f});
           check_same_bits(dweight_f, dweight, "dweight");
           check_same_bits(dbias_f, dbias, "dbias");
         }

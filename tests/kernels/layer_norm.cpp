@@ -57,7 +57,7 @@ struct Results {
 Results compute(int threads, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& dy) {
   Results out(x);
   const auto backend = make_cpu_backend(threads);
-  backend->run(ops::LayerNorm{x, weight, bias, eps, out.y, out.mean, out.inv_std});
+  backend->run(ops::LayerNorm{x, {}, weight, bias, eps, {}, out.y, out.mean, out.inv_std});
   backend->run(ops::LayerNormBackward{
       dy, x, weight, out.mean, out.inv_std, {}, out.dx, out.dweight, out.dbias, false});
   return out;
@@ -99,7 +99,7 @@ BOOST_AUTO_TEST_CASE(a_large_mean_costs_no_variance) {
   const auto backend = make_cpu_backend();
   backend->fill(one, 1);
   for (float& value : floats(x)) value += 1000;
-  backend->run(ops::LayerNorm{x, one, zero, eps, y, mean, inv_std});
+  backend->run(ops::LayerNorm{x, {}, one, zero, eps, {}, y, mean, inv_std});
   for (int r = 0; r < 4; ++r) {
     double m = 0, v = 0;
     for (int i = 0; i < 512; ++i) m += x.data<float>()[r * 512 + i] / 512.0;
@@ -122,8 +122,8 @@ BOOST_AUTO_TEST_CASE(parameter_gradients_accumulate) {
 BOOST_AUTO_TEST_CASE(wrong_shapes_are_refused) {
   const auto backend = make_cpu_backend();
   const Tensor x = Tensor::zeros({3, 4}), four = Tensor::zeros({4}), three = Tensor::zeros({3});
-  BOOST_CHECK_THROW(backend->run(ops::LayerNorm{x, three, four, eps, x, three, three}), UsageError);
-  BOOST_CHECK_THROW(backend->run(ops::LayerNorm{x, four, four, eps, x, four, three}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::LayerNorm{x, {}, three, four, eps, {}, x, three, three}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::LayerNorm{x, {}, four, four, eps, {}, x, four, three}), UsageError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

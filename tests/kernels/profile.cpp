@@ -55,8 +55,8 @@ BOOST_FIXTURE_TEST_CASE(operations_in_one_go_count_what_they_move_and_an_absent_
   const Tensor row = backend->empty({4}), moments = backend->empty({3});
   backend->fill(row, 1);
   profile.clear();
-  backend->run(ops::AddLayerNorm{x, x, row, row, 1e-5f, backend->empty({3, 4}), backend->empty({3, 4}),
-                                 moments, moments});
+  backend->run(ops::LayerNorm{x, x, row, row, 1e-5f, backend->empty({3, 4}), backend->empty({3, 4}), moments,
+                              moments});
   fused = only();
   BOOST_TEST(fused.flops == 0);
   BOOST_TEST(fused.bytes == 4 * (4 * 12 + 2 * 4 + 2 * 3));

@@ -35,32 +35,21 @@ struct LinearBackwardInput {
   LinearSizes sizes() const;
 };
 
-/// dweight (+)= dy' x
+/// dweight (+)= dy' x, and dbias, where there is one, (+)= the sum of dy's rows.
 struct LinearBackwardWeight {
   static constexpr const char* name = "linear_backward_weight";
   Tensor x, dy, dweight;
   bool accumulate = false;
+  Tensor dbias = {};
 
   static void operands(auto& op, auto&& each) {
-    each(in("x", op.x), in("dy", op.dy), in_out("dweight", op.dweight, float32));
+    each(in("x", op.x), in("dy", op.dy), in_out("dweight", op.dweight, float32),
+         in_out("dbias", op.dbias, float32).optional());
   }
   LinearSizes sizes() const;
 };
 
 // Products with what is next to them: one operation after the other, or in one where a device can.
-
-/// LinearBackwardWeight, and dbias (+)= the sum of dy's rows.
-struct LinearBackwardWeightBias {
-  static constexpr const char* name = "linear_backward_weight_bias";
-  Tensor x, dy, dweight, dbias;
-  bool accumulate = false;
-
-  static void operands(auto& op, auto&& each) {
-    each(in("x", op.x), in("dy", op.dy), in_out("dweight", op.dweight, float32),
-         in_out("dbias", op.dbias, float32));
-  }
-  LinearSizes sizes() const;
-};
 
 /// y = activation(before), before = x weight' + bias as it is stored, which is kept for the backward; none:
 /// it is not. Only a GPU's GELU may see its sums before they are rounded.

@@ -13,31 +13,17 @@ struct Rows {
 Rows rows_of(const char* operation, const Tensor& x);
 
 /// Over the last dimension of x [rows..., n] (Ba, Kiros, Hinton, 2016). weight, bias: [n]; mean, inv_std: one
-/// a row.
+/// a row. With an addend: of sum = x + addend as it is stored.
 struct LayerNorm {
   static constexpr const char* name = "layer_norm";
-  Tensor x, weight, bias;
+  Tensor x, addend = {}, weight, bias;
   float eps = 0;
-  Tensor y, mean, inv_std;
+  Tensor sum = {}, y, mean, inv_std;
 
   static void operands(auto& op, auto&& each) {
-    each(in("x", op.x).by_row(), in("weight", op.weight, float32), in("bias", op.bias, float32),
-         out("y", op.y).by_row(), out("mean", op.mean, float32).by_row(),
-         out("inv_std", op.inv_std, float32).by_row());
-  }
-  void check() const;
-};
-
-/// The same of sum = a + b as it is stored.
-struct AddLayerNorm {
-  static constexpr const char* name = "add_layer_norm";
-  Tensor a, b, weight, bias;
-  float eps = 0;
-  Tensor sum, y, mean, inv_std;
-
-  static void operands(auto& op, auto&& each) {
-    each(in("a", op.a).by_row(), in("b", op.b).by_row(), in("weight", op.weight, float32),
-         in("bias", op.bias, float32), out("the sum", op.sum).by_row(), out("y", op.y).by_row(),
+    each(in("x", op.x).by_row(), in("the addend", op.addend).by_row().optional(),
+         in("weight", op.weight, float32), in("bias", op.bias, float32),
+         out("the sum", op.sum).by_row().optional(), out("y", op.y).by_row(),
          out("mean", op.mean, float32).by_row(), out("inv_std", op.inv_std, float32).by_row());
   }
   void check() const;

@@ -34,7 +34,7 @@ void give_parameters(Tape& t, const Tensor& x, const Tensor& dy, const Var& weig
   kernels::Backend& backend = t.backend();
   if (weight.needs_gradient() && bias.needs_gradient()) {
     into_pair(t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
-      backend.run(ops::LinearBackwardWeightBias{as_rows(x), dy, dweight, dbias, accumulate});
+      backend.run(ops::LinearBackwardWeight{as_rows(x), dy, dweight, accumulate, dbias});
     });
     return;
   }

@@ -37,7 +37,7 @@ Var layer_norm(const Var& given, const Var& weight, const Var& bias, float eps) 
   const Tensor y = empty_like(backend, x.value());
   const std::int64_t rows = as_rows(x.value()).size(0);
   const Tensor mean = backend.empty({rows}), inv_std = backend.empty({rows});
-  backend.run(ops::LayerNorm{x.value(), weight.value(), bias.value(), eps, y, mean, inv_std});
+  backend.run(ops::LayerNorm{x.value(), {}, weight.value(), bias.value(), eps, {}, y, mean, inv_std});
   return record_layer_norm(y, x, weight, bias, mean, inv_std);
 }
 
@@ -52,8 +52,7 @@ SumAndNorm add_layer_norm(const Var& a_given, const Var& b_given, const Var& wei
   const Tensor sum = empty_like(backend, a.value()), y = empty_like(backend, a.value());
   const std::int64_t rows = as_rows(sum).size(0);
   const Tensor mean = backend.empty({rows}), inv_std = backend.empty({rows});
-  backend.run(
-      ops::AddLayerNorm{a.value(), b.value(), weight.value(), bias.value(), eps, sum, y, mean, inv_std});
+  backend.run(ops::LayerNorm{a.value(), b.value(), weight.value(), bias.value(), eps, sum, y, mean, inv_std});
   const Var x = record_sum(sum, a, b);
   return {x, record_layer_norm(y, x, weight, bias, mean, inv_std)};
 }

@@ -58,6 +58,15 @@ class CpuBackend final : public Backend {
 
 /// Carries out a float32 function on float32 copies of bf16 activations.
 void run_on_float32_copies(CpuBackend& cpu, const Entry& entry, const ops::AnyOperation& operation);
+template <auto function, class Operation>
+void run_on_float32_copies(CpuBackend& cpu, const Operation& op, std::int64_t rows_together = 0) {
+  const Entry entry{.run =
+                        [](Backend& backend, const void* given) {
+                          function(static_cast<CpuBackend&>(backend), *static_cast<const Operation*>(given));
+                        },
+                    .rows_together = rows_together};
+  run_on_float32_copies(cpu, entry, op);
+}
 
 // Each file of this folder enters its operations.
 void enter_attention(CpuBackend& cpu);

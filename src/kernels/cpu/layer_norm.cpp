@@ -71,13 +71,13 @@ void sum_blocks(int threads, std::int64_t blocks, std::int64_t stride, std::int6
                   });
 }
 
-/// row_of(row) -> the elements of a row of a tensor like `x`, ready to be read.
-template <class RowOf, class Operation>
-void normalise(CpuBackend& cpu, const ops::Rows& rows, const Operation& op, const RowOf& row_of) {
+/// row_of(row) -> the elements of a row of x or the sum, ready to be read.
+template <class RowOf>
+void normalise(CpuBackend& cpu, const ops::LayerNorm& op, const RowOf& row_of) {
+  const ops::Rows rows = ops::rows_of(op.name, op.x);
   const std::int64_t width = rows.width;
-  const float *w = op.weight.template data<float>(), *b = op.bias.template data<float>();
-  float *to = op.y.template data<float>(), *means = op.mean.template data<float>(),
-        *inverses = op.inv_std.template data<float>();
+  const float *w = op.weight.data<float>(), *b = op.bias.data<float>();
+  float *to = op.y.data<float>(), *means = op.mean.data<float>(), *inverses = op.inv_std.data<float>();
   if (width == 0) return;
   parallel_items(cpu.threads(), rows.count, rows_per_thread(width), [=, eps = op.eps](std::int64_t row) {
     const float* source = row_of(row, width);
@@ -92,28 +92,32 @@ void normalise(CpuBackend& cpu, const ops::Rows& rows, const Operation& op, cons
   });
 }
 
+void layer_norm_in_float32(CpuBackend& cpu, const ops::LayerNorm& op) {
+  const float* from = op.x.data<float>();
+  if (!op.addend)
+    return normalise(cpu, op, [from](std::int64_t row, std::int64_t width) { return from + row * width; });
+  const float* more = op.addend.data<float>();
+  float* const added = op.sum.data<float>();
+  normalise(cpu, op, [=](std::int64_t row, std::int64_t width) {
+    const float *left = from + row * width, *right = more + row * width;
+    float* const to = added + row * width;
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < width; ++i) to[i] = left[i] + right[i];
+    return static_cast<const float*>(to);
+  });
+}
+
 }  // namespace
 
 void layer_norm(CpuBackend& cpu, const ops::LayerNorm& op) {
-  const float* from = op.x.data<float>();
-  normalise(cpu, ops::rows_of(op.name, op.x), op,
-            [from](std::int64_t row, std::int64_t width) { return from + row * width; });
-}
-
-void add_layer_norm(CpuBackend& cpu, const ops::AddLayerNorm& op) {
-  if (op.a.dtype() == DType::bfloat16) {  // the norm is of the sum as it is stored
-    cpu.run(ops::add(op.a, op.b, op.sum));
-    return cpu.run(ops::LayerNorm{op.sum, op.weight, op.bias, op.eps, op.y, op.mean, op.inv_std});
+  if (op.x.dtype() == DType::float32) return layer_norm_in_float32(cpu, op);
+  ops::LayerNorm norm = op;
+  if (op.addend) {  // the norm is of the sum as it is stored
+    cpu.run(ops::add(op.x, op.addend, op.sum));
+    norm.x = op.sum;
+    norm.addend = norm.sum = {};
   }
-  const float *left = op.a.data<float>(), *right = op.b.data<float>();
-  float* const added = op.sum.data<float>();
-  normalise(cpu, ops::rows_of(op.name, op.a), op, [=](std::int64_t row, std::int64_t width) {
-    const float *from_a = left + row * width, *from_b = right + row * width;
-    float* const to = added + row * width;
-#pragma GCC ivdep
-    for (std::int64_t i = 0; i < width; ++i) to[i] = from_a[i] + from_b[i];
-    return static_cast<const float*>(to);
-  });
+  run_on_float32_copies<&layer_norm_in_float32>(cpu, norm, 1);
 }
 
 void layer_norm_backward(CpuBackend& cpu, const ops::LayerNormBackward& op) {
@@ -144,8 +148,7 @@ void layer_norm_backward(CpuBackend& cpu, const ops::LayerNormBackward& op) {
 }
 
 void enter_layer_norm(CpuBackend& cpu) {
-  cpu.enter<&layer_norm>(Computes::in_float32, 1);
-  cpu.enter<&add_layer_norm>();
+  cpu.enter<&layer_norm>();
   cpu.enter<&layer_norm_backward>(Computes::in_float32,
                                   rows_per_block);  // summed together: the bits are as of all rows
 }

@@ -18,10 +18,15 @@ void linear_backward_input(CpuBackend& cpu, const ops::LinearBackwardInput& op) 
                   op.dx.data<float>());
 }
 
-void linear_backward_weight(CpuBackend& cpu, const ops::LinearBackwardWeight& op) {
+void product_of_gradients(CpuBackend& cpu, const ops::LinearBackwardWeight& op) {
   const auto [rows, in, out] = op.sizes();
   cpu.gemm().sum_of_outer(out, in, rows, op.dy.data<float>(), op.x.data<float>(), op.accumulate,
                           op.dweight.data<float>());
+}
+
+void linear_backward_weight(CpuBackend& cpu, const ops::LinearBackwardWeight& op) {
+  product<&product_of_gradients>(cpu, op);
+  if (op.dbias) cpu.run(ops::SumRows{op.dy, op.dbias, op.accumulate});
 }
 
 }  // namespace
@@ -29,7 +34,7 @@ void linear_backward_weight(CpuBackend& cpu, const ops::LinearBackwardWeight& op
 void enter_matmul(CpuBackend& cpu) {
   enter_product<&linear>(cpu);
   enter_product<&linear_backward_input>(cpu);
-  enter_product<&linear_backward_weight>(cpu);
+  cpu.enter<&linear_backward_weight>();
 }
 
 }  // namespace lockstep::kernels

@@ -48,12 +48,9 @@ class NativeBfloat16 {
 /// else.
 template <auto function, class Operation>
 void product(CpuBackend& cpu, const Operation& op) {
-  static constexpr Entry in_float32{.run = [](Backend& backend, const void* given) {
-    function(static_cast<CpuBackend&>(backend), *static_cast<const Operation*>(given));
-  }};
   if (!ops::AnyOperation(op).has_bf16()) return function(cpu, op);
   if (cpu.native_bfloat16() && cpu.native_bfloat16()->run(op)) return;
-  run_on_float32_copies(cpu, in_float32, op);
+  run_on_float32_copies<function>(cpu, op);
 }
 
 template <auto function, class Operation>

@@ -223,18 +223,15 @@ void choose(std::int64_t width, bool aligned, const Held& held, const Unheld& un
 
 unsigned row_blocks(std::int64_t rows, const Launch& on) { return grid_for(rows * 32, 32 * warps, on); }
 
-/// Of x or, where there is an addend, of sum = x + addend.
-template <class Op>
-void normalise_rows(CudaBackend& gpu, const Op& op, const Tensor& x, const Tensor& addend,
-                    const Tensor& sum) {
-  const auto [rows, width] = ops::rows_of(op.name, x);
+void layer_norm(CudaBackend& gpu, const ops::LayerNorm& op) {
+  const auto [rows, width] = ops::rows_of(op.name, op.x);
   if (rows == 0 || width == 0) return;
   const Launch on = gpu.launch();
-  const Forward with{op.weight.template data<float>(), op.bias.template data<float>(), op.eps,
-                     op.mean.template data<float>(), op.inv_std.template data<float>()};
-  by_type_of(x, [&, count = rows, columns = width]<class T>(T) {
-    const T *const from = x.data<T>(), *const added = data_or_null<T>(addend);
-    T *const to = op.y.template data<T>(), *const sums = data_or_null<T>(sum);
+  const Forward with{op.weight.data<float>(), op.bias.data<float>(), op.eps, op.mean.data<float>(),
+                     op.inv_std.data<float>()};
+  by_type_of(op.x, [&, count = rows, columns = width]<class T>(T) {
+    const T *const from = op.x.data<T>(), *const added = data_or_null<T>(op.addend);
+    T *const to = op.y.data<T>(), *const sums = data_or_null<T>(op.sum);
     const unsigned grid = row_blocks(count, on);
     choose<T>(
         columns, packs_at(from) && packs_at(added) && packs_at(sums) && packs_at(to),
@@ -244,11 +241,6 @@ void normalise_rows(CudaBackend& gpu, const Op& op, const Tensor& x, const Tenso
         },
         [&] { normalise<<<grid, 32 * warps, 0, on.stream>>>(count, columns, from, added, sums, with, to); });
   });
-}
-
-void layer_norm(CudaBackend& gpu, const ops::LayerNorm& op) { normalise_rows(gpu, op, op.x, {}, {}); }
-void add_layer_norm(CudaBackend& gpu, const ops::AddLayerNorm& op) {
-  normalise_rows(gpu, op, op.a, op.b, op.sum);
 }
 
 void layer_norm_backward(CudaBackend& gpu, const ops::LayerNormBackward& op) {
@@ -281,7 +273,6 @@ void layer_norm_backward(CudaBackend& gpu, const ops::LayerNormBackward& op) {
 
 void enter_layer_norm(CudaBackend& gpu) {
   gpu.enter<&layer_norm>();
-  gpu.enter<&add_layer_norm>();
   gpu.enter<&layer_norm_backward>();
 }
 

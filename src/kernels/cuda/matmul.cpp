@@ -41,33 +41,33 @@ void linear_backward_input(CudaBackend& gpu, const ops::LinearBackwardInput& op)
                         op.dx.raw(), {}, false);
 }
 
-void linear_backward_weight(CudaBackend& gpu, const ops::LinearBackwardWeight& op) {
+/// Both gradients in one, by an epilogue; false where there is none for it.
+bool with_bias_gradient(CudaBackend& gpu, const ops::LinearBackwardWeight& op) {
   const auto [rows, in, out] = op.sizes();
-  if (in == 0 || out == 0) return;
-  if (rows == 0) {
-    if (!op.accumulate) gpu.fill(op.dweight, 0);
-    return;
+  if (!op.dbias || op.x.dtype() != DType::bfloat16 || is_empty(op.sizes())) return false;
+  // The epilogue overwrites.
+  const Tensor sums = op.accumulate ? gpu.empty(op.dbias.shape()) : op.dbias;
+  if (!gpu.matmul().try_multiply(out, in, rows, op.x.dtype(), {op.dy.raw(), out, true}, {op.x.raw(), in},
+                                 DType::float32, op.dweight.raw(),
+                                 {.kind = Epilogue::Kind::bias_gradient, .bias = sums.raw()}, op.accumulate))
+    return false;
+  if (op.accumulate) gpu.run(ops::Accumulate{op.dbias, sums});
+  return true;
+}
+
+void linear_backward_weight(CudaBackend& gpu, const ops::LinearBackwardWeight& op) {
+  if (with_bias_gradient(gpu, op)) return;
+  const auto [rows, in, out] = op.sizes();
+  if (!is_empty(op.sizes())) {
+    gpu.matmul().multiply(out, in, rows, op.x.dtype(), {op.dy.raw(), out, true}, {op.x.raw(), in},
+                          DType::float32, op.dweight.raw(), {}, op.accumulate);
+  } else if (!op.accumulate) {
+    gpu.fill(op.dweight, 0);
   }
-  gpu.matmul().multiply(out, in, rows, op.x.dtype(), {op.dy.raw(), out, true}, {op.x.raw(), in},
-                        DType::float32, op.dweight.raw(), {}, op.accumulate);
+  if (op.dbias) gpu.run(ops::SumRows{op.dy, op.dbias, op.accumulate});
 }
 
 // With an epilogue where there is one for it.
-
-void both_gradients(CudaBackend& gpu, const ops::LinearBackwardWeightBias& op) {
-  const auto [rows, in, out] = op.sizes();
-  if (op.x.dtype() == DType::bfloat16 && !is_empty(op.sizes())) {
-    // The epilogue overwrites.
-    const Tensor sums = op.accumulate ? gpu.empty(op.dbias.shape()) : op.dbias;
-    if (gpu.matmul().try_multiply(
-            out, in, rows, op.x.dtype(), {op.dy.raw(), out, true}, {op.x.raw(), in}, DType::float32,
-            op.dweight.raw(), {.kind = Epilogue::Kind::bias_gradient, .bias = sums.raw()}, op.accumulate)) {
-      if (op.accumulate) gpu.run(ops::Accumulate{op.dbias, sums});
-      return;
-    }
-  }
-  linear_backward_weight_bias(gpu, op);
-}
 
 void activated_linear(CudaBackend& gpu, const ops::LinearActivation& op) {
   const auto [rows, in, out] = op.sizes();
@@ -100,7 +100,6 @@ void enter_matmul(CudaBackend& gpu) {
   gpu.enter<&linear>();
   gpu.enter<&linear_backward_input>();
   gpu.enter<&linear_backward_weight>();
-  gpu.enter<&both_gradients>();
   gpu.enter<&activated_linear>();
   gpu.enter<&input_gradient_before_activation>();
 }

@@ -27,12 +27,12 @@ BOOST_AUTO_TEST_CASE(layer_norm_is_that_of_the_cpu) {
     const std::string what = " of [" + std::to_string(rows) + ", " + std::to_string(width) + "]";
     compare("layer_norm" + what, {x, weight, bias}, {y, row, row},
             [](Backend& on, const Tensors& in, const Tensors& out) {
-              on.run(ops::LayerNorm{in[0], in[1], in[2], 1e-5f, out[0], out[1], out[2]});
+              on.run(ops::LayerNorm{in[0], {}, in[1], in[2], 1e-5f, {}, out[0], out[1], out[2]});
             });
     const Operand other = activation(draw.normal({rows, width}));
     compare("add_layer_norm" + what, {x, other, weight, bias}, {y, y, row, row},
             [](Backend& on, const Tensors& in, const Tensors& out) {
-              on.run(ops::AddLayerNorm{in[0], in[1], in[2], in[3], 1e-5f, out[0], out[1], out[2], out[3]});
+              on.run(ops::LayerNorm{in[0], in[1], in[2], in[3], 1e-5f, out[0], out[1], out[2], out[3]});
             });
     for (const bool accumulate : {false, true}) {
       const Operand parameter = fixed(accumulate ? draw.normal({width}) : unwritten({width}));
@@ -41,7 +41,7 @@ BOOST_AUTO_TEST_CASE(layer_norm_is_that_of_the_cpu) {
                 const Shape items{in[0].size(0)};
                 const Tensor mean = on.empty(items), inv_std = on.empty(items);
                 const Tensor unread = on.empty(in[0].shape(), in[0].dtype());
-                on.run(ops::LayerNorm{in[0], in[2], in[3], 1e-5f, unread, mean, inv_std});
+                on.run(ops::LayerNorm{in[0], {}, in[2], in[3], 1e-5f, {}, unread, mean, inv_std});
                 on.run(ops::LayerNormBackward{in[1], in[0], in[2], mean, inv_std, in[4], out[0], out[1],
                                               out[2], accumulate});
               });
@@ -50,7 +50,7 @@ BOOST_AUTO_TEST_CASE(layer_norm_is_that_of_the_cpu) {
                 const Shape items{in[0].size(0)};
                 const Tensor mean = on.empty(items), inv_std = on.empty(items);
                 const Tensor unread = on.empty(in[0].shape(), in[0].dtype());
-                on.run(ops::LayerNorm{in[0], in[2], in[3], 1e-5f, unread, mean, inv_std});
+                on.run(ops::LayerNorm{in[0], {}, in[2], in[3], 1e-5f, {}, unread, mean, inv_std});
                 on.run(ops::LayerNormBackward{
                     in[1], in[0], in[2], mean, inv_std, {}, out[0], out[1], out[2], accumulate});
               });

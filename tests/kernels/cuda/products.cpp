@@ -93,7 +93,7 @@ void compare_activated(Twins& twins, std::span<const DenseSizes> sizes) {
                     {fixed(accumulate ? draw.normal(shape) : unwritten(shape)),
                      fixed(accumulate ? draw.normal({s.out}) : unwritten({s.out}))},
                     [=](Backend& on, const Tensors& in, const Tensors& out) {
-                      on.run(ops::LinearBackwardWeightBias{in[0], in[1], out[0], out[1], accumulate});
+                      on.run(ops::LinearBackwardWeight{in[0], in[1], out[0], accumulate, out[1]});
                     });
     }
   }
