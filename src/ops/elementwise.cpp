@@ -43,6 +43,11 @@ Map<SquaredErrorSlope> squared_error_backward(const Tensor& x, const Tensor& tar
   return {{}, {x, target, factor}, dx};
 }
 
+void check_reduction(const char* operation, std::span<const Tensor> inputs, const Tensor& total) {
+  for (const Tensor& input : inputs) require_shape(operation, "an input", input, inputs.front().shape());
+  require_shape(operation, "the total", total, {2});
+}
+
 Map<Sum> add_rows(const Tensor& x, const Tensor& row, const Tensor& y) {
   require_shape("add_rows", "y", y, x.shape());
   require_plain("add_rows", "x", x);

@@ -32,9 +32,4 @@ void CountCorrect::check() const {
   require_shape(name, "the count", correct, {});
 }
 
-void SquaredError::check() const {
-  require_shape(name, "target", target, x.shape());
-  require_shape(name, "the total", total, {2});
-}
-
 }  // namespace lockstep::ops

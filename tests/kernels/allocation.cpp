@@ -51,7 +51,7 @@ struct Step {
     backend->run(ops::CrossEntropy{x, tokens, {}, mean, total});
     backend->run(ops::CrossEntropyBackward{x, tokens, {}, mean, one, dx});
     backend->run(ops::CountCorrect{x, tokens, count});
-    backend->run(ops::SquaredError{x, y, total});
+    backend->run(ops::squared_error(x, y, total));
     backend->run(ops::Accumulate{dx, dy});
     backend->run(ops::BlockSumsOfSquares{x, blocks});
     const ops::EmaTarget targets[] = {{average, 0.99}};

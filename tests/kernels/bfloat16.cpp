@@ -470,7 +470,7 @@ BOOST_FIXTURE_TEST_CASE(embedding_and_losses_round_once, Fixture) {
   });
   const Tensor wanted = normal({1700, 45});
   compare(*backend, "squared_error", [&](Call& c) {
-    backend->run(ops::SquaredError{c.in(logits), c.in(wanted), c.result({2}, DType::float64)});
+    backend->run(ops::squared_error(c.in(logits), c.in(wanted), c.result({2}, DType::float64)));
   });
   compare(*backend, "squared_error_backward", [&](Call& c) {
     backend->run(ops::squared_error_backward(c.in(logits), c.in(wanted), factor, c.out(logits.shape())));

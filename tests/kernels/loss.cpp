@@ -149,7 +149,7 @@ BOOST_AUTO_TEST_CASE(squared_error_equals_double_precision) {
       gradient.push_back(0.3 * 2 * off);
     }
     const Tensor total = Tensor::empty({2}, DType::float64);
-    backend->run(ops::SquaredError{x, target, total});
+    backend->run(ops::squared_error(x, target, total));
     const ops::WeightedSum loss = read(total);
     BOOST_TEST(std::abs(loss.sum - sum) <= 1e-12 * std::max(1.0, sum));
     BOOST_TEST(loss.weight == static_cast<double>(count));

@@ -37,6 +37,28 @@ Map<Scaled> scale(const Tensor& x, float factor, const Tensor& y);
 Map<SquaredErrorSlope> squared_error_backward(const Tensor& x, const Tensor& target, const Tensor& factor,
                                               const Tensor& dx);
 
+/// UsageError unless all have one shape, and the total [2].
+void check_reduction(const char* operation, std::span<const Tensor> inputs, const Tensor& total);
+
+/// total: float64 [2], the sum of term(in...) over all elements, and their number.
+template <class Term>
+struct Reduce {
+  static constexpr const char* name = Term::name;
+  Term term;
+  std::array<Tensor, Term::inputs> in;
+  Tensor total;
+
+  static void operands(auto& op, auto&& each) {
+    each(ops::in("an input", op.in), out("the total", op.total, float64));
+  }
+  void check() const { check_reduction(name, in, total); }
+};
+
+/// The sum of squared differences, and the number of elements.
+inline Reduce<SquaredDifference> squared_error(const Tensor& x, const Tensor& target, const Tensor& total) {
+  return {{}, {x, target}, total};
+}
+
 /// The activation functions that other operations are fused with.
 enum class Activation { relu, silu, gelu_erf, gelu_tanh };
 

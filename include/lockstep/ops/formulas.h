@@ -89,6 +89,17 @@ struct Slope {
   LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float dy) const { return dy * Function::slope(x); }
 };
 
+/// A term of a sum (Reduce in elementwise.h), in float64: T is a double, or a vector of them.
+struct SquaredDifference {
+  static constexpr const char* name = "squared_error";
+  static constexpr int inputs = 2;
+  template <class T>
+  LOCKSTEP_ON_ANY_DEVICE T operator()(T a, T b) const {
+    const T off = a - b;
+    return off * off;
+  }
+};
+
 template <class... Formula>
 struct FormulaList {};
 
@@ -96,5 +107,6 @@ struct FormulaList {};
 template <class... Function>
 using WithFunctions = FormulaList<Sum, Scaled, SquaredErrorSlope, Value<Function>..., Slope<Function>...>;
 using Formulas = WithFunctions<Relu, Silu, GeluErf, GeluTanh>;
+using Terms = FormulaList<SquaredDifference>;
 
 }  // namespace lockstep::ops

@@ -60,15 +60,4 @@ struct CountCorrect {
   void check() const;
 };
 
-/// The sum of squared differences, and the number of elements. (Its slope is the formula SquaredErrorSlope.)
-struct SquaredError {
-  static constexpr const char* name = "squared_error";
-  Tensor x, target, total;
-
-  static void operands(auto& op, auto&& each) {
-    each(in("x", op.x), in("target", op.target), out("the total", op.total, float64));
-  }
-  void check() const;
-};
-
 }  // namespace lockstep::ops

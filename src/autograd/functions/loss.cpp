@@ -77,7 +77,7 @@ Loss mse(const Var& given, const Tensor& target) {
     wanted = tape.backend().empty(target.shape(), x.value().dtype());
     tape.backend().copy(target, wanted);
   }
-  tape.backend().run(ops::SquaredError{x.value(), wanted, total});
+  tape.backend().run(ops::squared_error(x.value(), wanted, total));
   const Var sum =
       tape.record(scalar_sum(tape.backend(), total), {&x}, [x, wanted](Tape& t, const Tensor& dy) {
         give_new(t, x, [&](const Tensor& dx) {

@@ -15,7 +15,6 @@ namespace {
 using ops::exponential;
 
 constexpr std::int64_t elements_per_thread = 4096;
-constexpr std::int64_t block_elements = 4096;
 
 struct Logits {
   std::int64_t rows, classes;
@@ -39,11 +38,6 @@ std::int64_t counted_rows(const char* operation, const Logits& logits, std::int6
     ++counted;
   }
   return counted;
-}
-
-void set_total(const Tensor& total, double sum, double weight) {
-  total.data<double>()[0] = sum;
-  total.data<double>()[1] = weight;
 }
 
 float sum_of_exponentials(const float* x, float most, std::int64_t count) {
@@ -94,7 +88,8 @@ void cross_entropy(CpuBackend& cpu, const ops::CrossEntropy& op) {
       });
   double sum = 0;
   for (std::int64_t row = 0; row < in.rows; ++row) sum += losses[row];
-  set_total(op.total, sum, static_cast<double>(counted));
+  op.total.data<double>()[0] = sum;
+  op.total.data<double>()[1] = static_cast<double>(counted);
 }
 
 void cross_entropy_backward(CpuBackend& cpu, const ops::CrossEntropyBackward& op) {
@@ -131,37 +126,10 @@ void count_correct(CpuBackend& cpu, const ops::CountCorrect& op) {
   for (std::int64_t row = 0; row < in.rows; ++row) *count += hits[row];
 }
 
-void squared_error(CpuBackend& cpu, const ops::SquaredError& op) {
-  const float *a = op.x.data<float>(), *b = op.target.data<float>();
-  const std::int64_t count = op.x.numel(), blocks = (count + block_elements - 1) / block_elements;
-  const Tensor sums_holder = cpu.scratch(blocks, DType::float64);
-  double* sums = sums_holder.data<double>();
-  parallel_items(cpu.threads(), blocks, 1, [=](std::int64_t block) {
-    Doubles lanes[2] = {};
-    std::int64_t i = block * block_elements;
-    const std::int64_t end = std::min(count, i + block_elements);
-    for (; i + 8 <= end; i += 8) {
-      for (int half = 0; half < 2; ++half) {
-        Doubles off;
-        for (int lane = 0; lane < 4; ++lane)
-          off[lane] = static_cast<double>(a[i + 4 * half + lane]) - b[i + 4 * half + lane];
-        lanes[half] += off * off;
-      }
-    }
-    double sum = sum_of(lanes[0] + lanes[1]);
-    for (; i < end; ++i) sum += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
-    sums[block] = sum;
-  });
-  double sum = 0;
-  for (std::int64_t block = 0; block < blocks; ++block) sum += sums[block];
-  set_total(op.total, sum, static_cast<double>(count));
-}
-
 void enter_loss(CpuBackend& cpu) {
   cpu.enter<&cross_entropy>(Computes::in_float32);
   cpu.enter<&cross_entropy_backward>(Computes::in_float32, 1);
   cpu.enter<&count_correct>(Computes::in_float32);
-  cpu.enter<&squared_error>(Computes::in_float32);
 }
 
 }  // namespace lockstep::kernels

@@ -1,7 +1,8 @@
-// Formulas of elements (ops/formulas.h) over any inputs.
+// Formulas of elements (ops/formulas.h) over any inputs, and sums of terms.
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/cpu/stored.h"
 #include "lockstep/ops/elementwise.h"
 
@@ -123,13 +124,54 @@ void map(CpuBackend& cpu, const ops::Map<Formula>& op) {
   });
 }
 
-template <class... Formula>
-void enter_all(CpuBackend& cpu, ops::FormulaList<Formula...>) {
+constexpr std::int64_t block_elements = 4096;
+
+Doubles four(const float* from) {
+  Doubles lanes;
+  for (int lane = 0; lane < 4; ++lane) lanes[lane] = static_cast<double>(from[lane]);
+  return lanes;
+}
+
+/// Of elements [i, end), in 8 lanes.
+template <class Term, std::size_t... I>
+double sum_of_terms(const Term term, std::int64_t i, std::int64_t end,
+                    const std::array<const float*, sizeof...(I)> in, std::index_sequence<I...>) {
+  Doubles lanes[2] = {};
+  for (; i + 8 <= end; i += 8) {
+    for (int half = 0; half < 2; ++half) lanes[half] += term(four(in[I] + i + 4 * half)...);
+  }
+  double sum = sum_of(lanes[0] + lanes[1]);
+  for (; i < end; ++i) sum += term(static_cast<double>(in[I][i])...);
+  return sum;
+}
+
+/// In blocks, which are summed in order.
+template <class Term>
+void reduce(CpuBackend& cpu, const ops::Reduce<Term>& op) {
+  std::array<const float*, Term::inputs> in;
+  for (std::size_t i = 0; i < in.size(); ++i) in[i] = op.in[i].template data<float>();
+  const std::int64_t count = op.in[0].numel(), blocks = (count + block_elements - 1) / block_elements;
+  const Tensor sums_holder = cpu.scratch(blocks, DType::float64);
+  double* const sums = sums_holder.data<double>();
+  parallel_items(cpu.threads(), blocks, 1, [=, term = op.term](std::int64_t block) {
+    const std::int64_t first = block * block_elements;
+    sums[block] = sum_of_terms(term, first, std::min(count, first + block_elements), in,
+                               std::make_index_sequence<Term::inputs>());
+  });
+  double sum = 0;
+  for (std::int64_t block = 0; block < blocks; ++block) sum += sums[block];
+  op.total.template data<double>()[0] = sum;
+  op.total.template data<double>()[1] = static_cast<double>(count);
+}
+
+template <class... Formula, class... Term>
+void enter_all(CpuBackend& cpu, ops::FormulaList<Formula...>, ops::FormulaList<Term...>) {
   (cpu.enter<&map<Formula>>(), ...);
+  (cpu.enter<&reduce<Term>>(Computes::in_float32), ...);
 }
 
 }  // namespace
 
-void enter_map(CpuBackend& cpu) { enter_all(cpu, ops::Formulas{}); }
+void enter_map(CpuBackend& cpu) { enter_all(cpu, ops::Formulas{}, ops::Terms{}); }
 
 }  // namespace lockstep::kernels

@@ -10,7 +10,6 @@ namespace lockstep::kernels {
 namespace {
 
 constexpr int block = 256;
-constexpr std::int64_t block_elements = 4096;
 
 struct LossRows {
   std::int64_t rows, classes, ignore_index;
@@ -189,36 +188,6 @@ __global__ void __launch_bounds__(1024)
   if (threadIdx.x == 0) *correct = sum;
 }
 
-template <class T>
-__global__ void __launch_bounds__(block)
-    squared_blocks(std::int64_t count, const T* x, const T* target, double* sums) {
-  __shared__ double room[32];
-  const std::int64_t blocks = ceil_div(count, block_elements);
-  for (std::int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
-    const std::int64_t first = b * block_elements;
-    const std::int64_t end = first + block_elements < count ? first + block_elements : count;
-    double sum = 0;
-    for (std::int64_t i = first + threadIdx.x; i < end; i += block) {
-      const double off = static_cast<double>(to_float(x[i])) - static_cast<double>(to_float(target[i]));
-      sum += off * off;
-    }
-    sum = block_sum(sum, room);
-    if (threadIdx.x == 0) sums[b] = sum;
-  }
-}
-
-__global__ void __launch_bounds__(1024)
-    fold_blocks(std::int64_t blocks, const double* sums, double weight, double* total) {
-  __shared__ double room[32];
-  double sum = 0;
-  for (std::int64_t b = threadIdx.x; b < blocks; b += 1024) sum += sums[b];
-  sum = block_sum(sum, room);
-  if (threadIdx.x == 0) {
-    total[0] = sum;
-    total[1] = weight;
-  }
-}
-
 unsigned block_a_row(std::int64_t rows, const Launch& on) { return grid_for(rows * block, block, on); }
 
 template <class Op>
@@ -279,26 +248,12 @@ void count_correct(CudaBackend& gpu, const ops::CountCorrect& op) {
   fold_hits<<<1, 1024, 0, on.stream>>>(rows, hits, op.correct.data<std::int64_t>());
 }
 
-void squared_error(CudaBackend& gpu, const ops::SquaredError& op) {
-  const Launch on = gpu.launch();
-  const std::int64_t count = op.x.numel(), blocks = ceil_div(count, block_elements);
-  const Tensor room = gpu.scratch(blocks, DType::float64);
-  double* const sums = room.data<double>();
-  by_type_of(op.x, [&]<class T>(T) {
-    if (blocks > 0)
-      squared_blocks<<<grid_for(blocks * block, block, on), block, 0, on.stream>>>(count, op.x.data<T>(),
-                                                                                   op.target.data<T>(), sums);
-  });
-  fold_blocks<<<1, 1024, 0, on.stream>>>(blocks, sums, static_cast<double>(count), op.total.data<double>());
-}
-
 }  // namespace
 
 void enter_loss(CudaBackend& gpu) {
   gpu.enter<&cross_entropy>();
   gpu.enter<&cross_entropy_backward>();
   gpu.enter<&count_correct>();
-  gpu.enter<&squared_error>();
 }
 
 }  // namespace lockstep::kernels

@@ -1,4 +1,4 @@
-// Formulas of elements (ops/formulas.h) over any inputs.
+// Formulas of elements (ops/formulas.h) over any inputs, and sums of terms.
 #include <array>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -158,13 +158,68 @@ void map(CudaBackend& gpu, const ops::Map<Formula>& op) {
   });
 }
 
-template <class... Formula>
-void enter_all(CudaBackend& gpu, ops::FormulaList<Formula...>) {
+constexpr int reduce_threads = 256;
+constexpr std::int64_t block_elements = 4096;
+
+/// sums: of each block of elements.
+template <class Term, class... E>
+__global__ void __launch_bounds__(reduce_threads)
+    reduce_blocks(std::int64_t count, Term term, double* sums, const E*... in) {
+  __shared__ double room[32];
+  const std::int64_t blocks = ceil_div(count, block_elements);
+  for (std::int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
+    const std::int64_t first = b * block_elements;
+    const std::int64_t end = first + block_elements < count ? first + block_elements : count;
+    double sum = 0;
+    for (std::int64_t i = first + threadIdx.x; i < end; i += reduce_threads)
+      sum += term(static_cast<double>(to_float(in[i]))...);
+    sum = block_sum(sum, room);
+    if (threadIdx.x == 0) sums[b] = sum;
+  }
+}
+
+/// total = {the sum of the blocks, count}: one block.
+__global__ void __launch_bounds__(1024)
+    fold_blocks(std::int64_t blocks, const double* sums, double count, double* total) {
+  __shared__ double room[32];
+  double sum = 0;
+  for (std::int64_t b = threadIdx.x; b < blocks; b += 1024) sum += sums[b];
+  sum = block_sum(sum, room);
+  if (threadIdx.x == 0) {
+    total[0] = sum;
+    total[1] = count;
+  }
+}
+
+template <class E, class Term, std::size_t... I>
+void reduce_into(const Launch& on, const ops::Reduce<Term>& op, std::int64_t blocks, double* sums,
+                 std::index_sequence<I...>) {
+  if (blocks == 0) return;
+  reduce_blocks<<<grid_for(blocks * reduce_threads, reduce_threads, on), reduce_threads, 0, on.stream>>>(
+      op.in[0].numel(), op.term, sums, static_cast<const E*>(op.in[I].template data<E>())...);
+}
+
+template <class Term>
+void reduce(CudaBackend& gpu, const ops::Reduce<Term>& op) {
+  const Launch on = gpu.launch();
+  const std::int64_t count = op.in[0].numel(), blocks = ceil_div(count, block_elements);
+  const Tensor room = gpu.scratch(blocks, DType::float64);
+  double* const sums = room.data<double>();
+  by_type_of(op.in[0], [&]<class E>(E) {
+    reduce_into<E>(on, op, blocks, sums, std::make_index_sequence<Term::inputs>());
+  });
+  fold_blocks<<<1, 1024, 0, on.stream>>>(blocks, sums, static_cast<double>(count),
+                                         op.total.template data<double>());
+}
+
+template <class... Formula, class... Term>
+void enter_all(CudaBackend& gpu, ops::FormulaList<Formula...>, ops::FormulaList<Term...>) {
   (gpu.enter<&map<Formula>>(), ...);
+  (gpu.enter<&reduce<Term>>(), ...);
 }
 
 }  // namespace
 
-void enter_map(CudaBackend& gpu) { enter_all(gpu, ops::Formulas{}); }
+void enter_map(CudaBackend& gpu) { enter_all(gpu, ops::Formulas{}, ops::Terms{}); }
 
 }  // namespace lockstep::kernels

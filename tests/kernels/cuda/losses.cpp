@@ -113,7 +113,7 @@ BOOST_AUTO_TEST_CASE(squared_errors_are_those_of_the_cpu) {
     const Operand x = activation(draw.normal({count})), target = activation(draw.normal({count}));
     compare("squared_error", {x, target}, {fixed(unwritten({2}, DType::float64))},
             [](Backend& on, const Tensors& in, const Tensors& out) {
-              on.run(ops::SquaredError{in[0], in[1], out[0]});
+              on.run(ops::squared_error(in[0], in[1], out[0]));
             });
     compare("squared_error_backward", {x, target, fixed(scalar(0.3f))}, {activation(unwritten({count}))},
             [](Backend& on, const Tensors& in, const Tensors& out) {
