@@ -55,14 +55,13 @@ StepResult Optimizer::step(const StepOptions& options) {
     if (!params_[i]->gradient) continue;
     const Member& member = members_[i];
     params_[i]->settle();  // what the step before sent has been read by all
-    pending_.push_back(
-        {.index = i,
-         .value = part(i, params_[i]->value),
-         .gradient = part(i, params_[i]->gradient),
-         .lr = lr * member.factors.lr,
-         .weight_decay = weight_decay_ * member.factors.decay,
-         .gradient_factor = gradient_factor,
-         .ema = ema_ ? ema_->targets(member.ema_leaf) : std::span<const ops::EmaTarget>()});
+    pending_.push_back({.index = i,
+                        .value = part(i, params_[i]->value),
+                        .gradient = part(i, params_[i]->gradient),
+                        .lr = lr * member.factors.lr,
+                        .weight_decay = weight_decay_ * member.factors.decay,
+                        .gradient_factor = gradient_factor,
+                        .ema = ema_ ? ema_->targets(member.ema_leaf) : std::span<const ops::EmaTarget>()});
   }
   prepare(pending_);
   // A device makes all updates in one pass. With a Sharding each is sent on as soon as it is made.

@@ -38,8 +38,8 @@ class AdamW : public Optimizer {
   std::int64_t& made(std::size_t param) const { return *updates_[param].data<std::int64_t>(); }
 
   double beta1_, beta2_, eps_;
-  std::vector<Tensor> exp_avg_, exp_avg_sq_;             // by parameter
-  std::vector<Tensor> updates_;  // by parameter: int64 scalars on the CPU; none as those
+  std::vector<Tensor> exp_avg_, exp_avg_sq_;  // by parameter
+  std::vector<Tensor> updates_;               // by parameter: int64 scalars on the CPU; none as those
   std::vector<ops::ParameterUpdate<ops::AdamW>> batch_;  // of a call of apply()
 };
 

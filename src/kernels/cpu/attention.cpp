@@ -19,8 +19,8 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/stored.h"
 #include "lockstep/ops/attention.h"
-#include "lockstep/ops/math.h"
 #include "lockstep/ops/check.h"
+#include "lockstep/ops/math.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -100,7 +100,8 @@ Tensor rows_of(const Tensor& tensor, std::int64_t rows, std::int64_t begin, std:
 
 void run_on_float32_copies(CpuBackend& cpu, const Entry& entry, const ops::AnyOperation& operation) {
   constexpr std::int64_t elements_per_thread = 32768;
-  const auto [rows, elements] = RowsOf(operation);
+  const RowsOf of(operation);
+  const std::int64_t rows = of.rows, elements = of.elements;
   if (entry.rows_together == 0 || rows == 0) return run_whole(cpu, entry, operation, false);
   const std::int64_t elements_together = entry.rows_together * std::max<std::int64_t>(1, elements / rows);
   const std::int64_t step =
