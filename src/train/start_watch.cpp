@@ -144,9 +144,9 @@ void StartWatch::watch(double timeout_s) {
         fmt::format("lockstep: rank {}: MPI did not start within {:g} s (fault.hang_timeout_s): {}\n",
                     own_rank(), timeout_s, absent_text(missing, present)),
         most_wait_s);
-  } else {
-    std::this_thread::sleep_for(std::chrono::seconds(2));  // to be seen by the one that speaks
   }
+  // To be seen as here: by the one that speaks, and then by those that began, and judge, a little later.
+  std::this_thread::sleep_for(std::chrono::seconds(2));
   ::_exit(static_cast<int>(ExitCode::failure));
 }
 
