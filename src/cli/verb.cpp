@@ -70,6 +70,10 @@ bool OptionSet::parse(bool speaks, const Arguments& arguments, po::variables_map
     throw UsageError("{0}: one word too many{1}; texts with blanks stand in quotes; see lockstep {0} --help",
                      verb,
                      shown_.find_nothrow("set", false) ? "; every --set takes one SECTION.KEY=VALUE" : "");
+  } catch (const po::invalid_option_value& error) {
+    // Not its what(): that puts the value in place of %value% for as long as the text has that word.
+    throw UsageError("{0}: the argument for option '{1}' is invalid; see lockstep {0} --help", verb,
+                     error.get_option_name());
   } catch (const po::error& error) {
     throw UsageError("{}: {}; see lockstep {} --help", verb, error.what(), verb);
   }

@@ -256,6 +256,10 @@ std::vector<po::option> lines_of(const std::string& text, const std::string& ori
         throw UsageError("{}: {}: is given twice", origin, shown(line.string_key));
     }
     return parsed.options;
+  } catch (const po::invalid_config_file_syntax& error) {
+    // Not its what(): that puts the line in place of %invalid_line% for as long as the text has that word.
+    throw UsageError("{}: not an INI file of [section] and key = value lines: the line {} is none", origin,
+                     shown(error.tokens()));
   } catch (const po::error& error) {
     throw UsageError("{}: not an INI file of [section] and key = value lines: {}", origin, error.what());
   }

@@ -50,6 +50,10 @@ expect 2 "bench: say what to measure" 1 bench
 expect 2 "--bytes -4: must be a multiple of 4 .*; see lockstep bench allreduce --help" 2 bench allreduce --bytes -4
 expect 2 "--bytes 6: must be a multiple of 4" 1 bench allreduce --bytes 4 6
 expect 2 "option '--bytes' is invalid; see lockstep bench allreduce --help" 1 bench allreduce --bytes many
+# Words that Boost's texts have places for: they once made a text without end.
+expect 2 "option '--tokens' is invalid" 1 generate none.h5 --tokens %value%
+printf '%%invalid_line%%\n' >placeholder.ini
+expect 2 "not an INI file of .section. and key = value lines" 1 train placeholder.ini --run placeholder
 expect 2 "--bucket-mb 0: must be in .*; see lockstep bench overlap --help" 2 bench overlap --bucket-mb 1 0
 expect 2 "--steps 0: must be at least 1; see lockstep bench step --help" 1 bench step --steps 0
 expect 2 "bench step: --profile and --passes are two things to measure" 1 bench step --profile --passes 2
