@@ -1,5 +1,5 @@
-// The Trainer, whole: steps, evaluations, saves and stops act on the same state, in an order that is the
-// point.
+// The Trainer. It is one long file because steps, evaluations, saves and stops change the same state, and
+// their order matters: a reader must see it in one place.
 #include "lockstep/train/trainer.h"
 
 #include <fmt/format.h>

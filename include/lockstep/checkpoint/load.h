@@ -24,8 +24,8 @@ struct LoadReport {
   FileIndex index;  ///< of a file that is no checkpoint: path and, as far as it says it, position
   std::vector<std::string> warnings;  ///< one line each: what is missing, ignored or different
   std::vector<std::string> notes;     ///< one line each: how a file of others was read
-  /// load_weights: what whoever saves these weights is to say of them. `weights_layout`: how the file in
-  /// which they came here first named them and laid them out, if not as here; convert() writes them so again.
+  /// load_weights: facts that a checkpoint of these weights records. `weights_layout`: the names and layout
+  /// of the file that they first came from, if not Lockstep's; convert() writes that layout again.
   Provenance provenance;
 };
 

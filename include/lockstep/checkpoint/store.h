@@ -43,7 +43,7 @@ struct StoreOptions {
   /// Name of one of Contents::metrics ("eval_accuracy"): the best checkpoint by it is kept as well, and
   /// `best` points to it. More is better for names that end in "accuracy", less for others.
   std::string keep_best = {};
-  bool async = false;             ///< saves go on beside training
+  bool async = false;             ///< worker threads write while training continues
   bool strict = true;             ///< see LoadOptions
   bool narrow = false;            ///< see LoadOptions
   bool allow_non_finite = false;  ///< see SaveOptions
@@ -127,9 +127,9 @@ class Store {
   /// Waits for the save under way, and sees it through.
   void finish();
 
-  /// What an evaluation found about the checkpoint of `step`, which may have been saved before: it is kept in
-  /// a record beside the checkpoints, `best` moves, and what is no longer the best goes. Waits for a save
-  /// that is under way. Collective.
+  /// Records the metrics of an evaluation of the checkpoint of `step`, which may have been saved before, in a
+  /// file next to the checkpoints. Moves `best`, and removes a checkpoint that is no longer the best. Waits
+  /// for a pending save. Collective.
   void note_metrics(std::int64_t step, const std::map<std::string, double>& metrics);
   /// Is the metric of the checkpoint of `step` known, from that record or from the file itself? Waits for a
   /// save that is under way. Collective.

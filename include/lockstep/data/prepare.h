@@ -44,7 +44,7 @@ struct CsvOptions {
   /// The column that is the label: "last", "first", its name in the heading, or its number, from 1.
   std::string label = "last";
   char separator = '\0';  ///< of fields; '\0': comma, semicolon or tab, as the first line of each file tells
-  Shape image{};          ///< [C, H, W]; rank 0: every value is a channel of its own, [values, 1, 1]
+  Shape image{};          ///< [C, H, W]; rank 0: every value is one channel, [values, 1, 1]
   Statistics statistics{};
 };
 /// A line is one sample: numbers and a label, which is an integer from 0 on, or a name. Fields may stand in

@@ -120,7 +120,7 @@ class Backend {
   virtual void perform(const ops::AnyOperation& operation) = 0;
   virtual void copy_elements(const Tensor& from, const Tensor& to) = 0;
   virtual void read_elements(std::span<const Transfer> transfers);
-  /// UsageError naming operation and device if there is none.
+  /// UsageError naming operation and device if the table has no entry.
   const Entry& entry_of(const ops::AnyOperation& operation) const;
 
  private:

@@ -1,7 +1,7 @@
 // Attention of several heads. q, k, v: columns of [batch, time, *] matrices, `heads` heads of width channels
-// / heads side by side; scale 1 / sqrt(width). y: [batch, time, channels]. saved: what the backward needs
-// beside y, float32 of Backend::attention_saved_shape(): the logarithms of the rows' sums of exponentials,
-// [batch, heads, time], or, for short rows on the CPU, the probabilities [batch, heads, time, time].
+// / heads side by side; scale 1 / sqrt(width). y: [batch, time, channels]. saved: what the backward reads
+// besides y, float32, of the shape Backend::attention_saved_shape(). It holds each row's log-sum-exp, [batch,
+// heads, time]; the CPU saves the probabilities [batch, heads, time, time] of short rows instead.
 #pragma once
 
 #include "lockstep/ops/operation.h"
