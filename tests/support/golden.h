@@ -47,6 +47,8 @@ struct Tolerance {
   double absolute = 0, of_largest = 0, relative = 0, smallest_largest = 0;
 };
 inline constexpr Tolerance layer_tolerance{.of_largest = 1e-5, .relative = 1e-4, .smallest_largest = 1};
+/// Of functions of single elements.
+inline constexpr Tolerance elementwise_tolerance{.absolute = 4e-6, .relative = 4e-6};
 inline constexpr Tolerance optimizer_tolerance{.absolute = 1e-6, .relative = 1e-5};
 inline constexpr Tolerance trajectory_tolerance{.of_largest = 5e-5, .relative = 1e-4};
 inline constexpr Tolerance loss_tolerance{.relative = 1e-4};

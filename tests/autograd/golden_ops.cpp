@@ -1,0 +1,157 @@
+// Every differentiable function against PyTorch, on the CPU or on a GPU: values and gradients of each case in
+// ops*.h5 (golden/ops.py says their form).
+#include <boost/test/unit_test.hpp>
+#include <map>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/kernels/transfer.h"
+#include "support/backend_under_test.h"
+#include "support/golden.h"
+#include "support/world.h"
+
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(golden_ops, *golden() * ranks(1))
+
+using Vars = std::vector<Var>;
+
+/// A case's arguments and inputs, and the device to put more on.
+struct Given {
+  const nlohmann::json& what;
+  Vars x;
+  kernels::Backend& backend;
+
+  /// An integer input.
+  const Tensor& indices(std::size_t i) const { return x.at(i).value(); }
+  /// Nested lists of numbers as float32.
+  Tensor floats(const char* key) const {
+    std::vector<float> numbers;
+    std::vector<std::int64_t> extents;
+    for (const nlohmann::json* list = &what.at(key); list->is_array(); list = &list->at(0))
+      extents.push_back(static_cast<std::int64_t>(list->size()));
+    for (const nlohmann::json& number : what.at(key).flatten()) numbers.push_back(number);
+    return kernels::on_device(
+        Tensor::view(numbers.data(), Shape(std::span<const std::int64_t>(extents)), DType::float32), backend);
+  }
+};
+
+struct Function {
+  std::function<Vars(const Given&)> run;
+  /// Inputs that are float32 in bf16 passes, too: scales and shifts of normalisations.
+  std::vector<std::size_t> float32_inputs = {};
+};
+
+template <Var (*function)(const Var&)>
+Vars of_one(const Given& given) {
+  return {function(given.x.at(0))};
+}
+
+const std::map<std::string, Function>& functions() {
+  static const std::map<std::string, Function> all{
+      // elementwise
+      {"relu", {of_one<relu>}},
+      {"silu", {of_one<silu>}},
+      {"gelu_erf", {of_one<gelu_erf>}},
+      {"gelu_tanh", {of_one<gelu_tanh>}},
+      {"scale", {[](const Given& g) -> Vars { return {scale(g.x.at(0), g.what.at("factor"))}; }}},
+      {"add", {[](const Given& g) -> Vars { return {add(g.x.at(0), g.x.at(1))}; }}},
+      // reductions
+      // shape
+      // products
+      // images
+      // normalisation and sequences
+      {"group_norm",
+       {[](const Given& g) -> Vars {
+          return {group_norm(g.x.at(0), g.what.at("groups"), g.x.at(1), g.x.at(2), g.what.at("eps"))};
+        },
+        {1, 2}}},
+      // losses
+  };
+  return all;
+}
+
+/// Functions of single elements, whose results have only the error of the formula.
+bool is_elementwise(const std::string& op) {
+  static const std::vector<std::string> all{
+      "neg",    "exp",        "log",  "sqrt",     "rsqrt",      "reciprocal",  "abs",
+      "square", "sin",        "cos",  "tanh",     "sigmoid",    "log_sigmoid", "softplus",
+      "elu",    "relu",       "silu", "gelu_erf", "gelu_tanh",  "mish",        "hardswish",
+      "erf",    "leaky_relu", "pow",  "clamp",    "add_scalar", "scale",       "add",
+      "sub",    "mul",        "div",  "maximum",  "minimum",    "where"};
+  return std::ranges::find(all, op) != all.end();
+}
+
+Tolerance tolerance_of(const std::string& op, DType compute) {
+  if (compute == DType::bfloat16) return bf16_tolerance;
+  return is_elementwise(op) ? elementwise_tolerance : layer_tolerance;
+}
+
+/// "output", or "output/0", "output/1" ...
+std::vector<std::string> paths_of(const GoldenCase& golden, const std::string& path) {
+  std::vector<std::string> names = golden.names(path);
+  if (names.empty()) return {path};
+  for (std::string& name : names) name = path + "/" + name;
+  return names;
+}
+
+void check_function(kernels::Backend& backend, const GoldenCase& golden, DType compute) {
+  const std::string op = golden.what().at("op");
+  const auto function = functions().find(op);
+  BOOST_REQUIRE_MESSAGE(function != functions().end(), golden.name() << ": unknown operation " << op);
+  const auto there = [&](const std::string& path) {
+    return kernels::on_device(golden.tensor(path), backend);
+  };
+  const auto here = [&](const Tensor& tensor) {
+    return kernels::on_cpu(in_float32(backend, tensor), &backend);
+  };
+  const auto check = [&](const std::string& path, const Tensor& found) {
+    const std::string text = mismatch(golden, path, here(found), tolerance_of(op, compute));
+    BOOST_CHECK_MESSAGE(text.empty(), text);
+  };
+
+  Tape tape(backend);
+  tape.begin({.compute = compute});
+  Given given{golden.what(), {}, backend};
+  for (const std::string& path : paths_of(golden, "input")) {
+    const Tensor x = there(path);
+    const bool stays = std::ranges::find(function->second.float32_inputs, given.x.size()) !=
+                       function->second.float32_inputs.end();
+    given.x.push_back(x.dtype() == DType::int64 ? tape.constant(x)
+                                                : tape.input(stays ? x : tape.data(x).value()));
+  }
+  const Vars outputs = function->second.run(given);
+  const std::vector<std::string> paths = paths_of(golden, "output");
+  BOOST_REQUIRE_EQUAL(outputs.size(), paths.size());
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    check(paths[i], to_channel_block(outputs[i], 1).value());
+    const Tensor dy = there("grad_" + paths[i]);
+    tape.backward(outputs[i], outputs[i].value().dtype() == DType::float32 ? dy : tape.data(dy).value());
+  }
+  tape.finish_backward();
+  for (const std::string& name : golden.names("grad_input"))
+    check("grad_input/" + name, tape.gradient(given.x.at(std::stoul(name))));
+}
+
+void check_functions(DType compute) {
+  const std::unique_ptr<kernels::Backend> backend = make_backend_under_test();
+  int cases = 0;
+  for_each_golden_case("ops", [&](const GoldenCase& golden) {
+    BOOST_TEST_CONTEXT(golden.name()) {
+      ++cases;
+      try {
+        check_function(*backend, golden, compute);
+      } catch (const Error& error) {
+        BOOST_ERROR(golden.name() << ": " << error.what());
+      }
+    }
+  });
+  BOOST_TEST_MESSAGE(cases << " cases");
+}
+
+BOOST_AUTO_TEST_CASE(every_function_agrees_with_pytorch) { check_functions(DType::float32); }
+
+BOOST_AUTO_TEST_CASE(in_bf16_every_function_stays_near) { check_functions(DType::bfloat16); }
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test
