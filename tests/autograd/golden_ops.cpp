@@ -88,8 +88,8 @@ Tolerance tolerance_of(const std::string& op, DType compute) {
 
 /// "output", or "output/0", "output/1" ...
 std::vector<std::string> paths_of(const GoldenCase& golden, const std::string& path) {
+  if (!golden.has(path + "/0")) return {path};
   std::vector<std::string> names = golden.names(path);
-  if (names.empty()) return {path};
   for (std::string& name : names) name = path + "/" + name;
   return names;
 }
@@ -97,7 +97,10 @@ std::vector<std::string> paths_of(const GoldenCase& golden, const std::string& p
 void check_function(kernels::Backend& backend, const GoldenCase& golden, DType compute) {
   const std::string op = golden.what().at("op");
   const auto function = functions().find(op);
-  BOOST_REQUIRE_MESSAGE(function != functions().end(), golden.name() << ": unknown operation " << op);
+  if (function == functions().end()) {
+    BOOST_ERROR(golden.name() << ": unknown operation " << op);
+    return;
+  }
   const auto there = [&](const std::string& path) {
     return kernels::on_device(golden.tensor(path), backend);
   };
