@@ -126,6 +126,13 @@ BOOST_AUTO_TEST_CASE(wrong_shapes_are_refused) {
   BOOST_CHECK_THROW(backend->run(ops::LayerNorm{x, {}, four, four, eps, {}, x, four, three}), UsageError);
 }
 
+BOOST_AUTO_TEST_CASE(an_addend_needs_a_place_for_the_sum_and_the_other_way_round) {
+  const auto backend = make_cpu_backend();
+  const Tensor x = Tensor::zeros({3, 4}), four = Tensor::zeros({4}), three = Tensor::zeros({3});
+  BOOST_CHECK_THROW(backend->run(ops::LayerNorm{x, x, four, four, eps, {}, x, three, three}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::LayerNorm{x, {}, four, four, eps, x, x, three, three}), UsageError);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test
