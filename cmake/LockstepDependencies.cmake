@@ -17,5 +17,5 @@ find_package(ZLIB REQUIRED)
 find_package(Boost 1.74 REQUIRED COMPONENTS program_options)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
-# The MPI build of HDF5. Debian keeps the serial one beside it; pkg-config names tell them apart.
-pkg_search_module(hdf5_mpi REQUIRED IMPORTED_TARGET hdf5-openmpi hdf5-mpi hdf5)
+# Any build of HDF5: one rank writes a file. `hdf5` is what a module or prefix has, the others are Debian's names.
+pkg_search_module(hdf5 REQUIRED IMPORTED_TARGET hdf5 hdf5-serial hdf5-openmpi)

@@ -3,7 +3,7 @@
 # shellcheck shell=bash disable=SC2034  # used by launch.sh
 
 # The modules that lockstep was built with: the ranks must find the same MPI and HDF5.
-# module load gcc/12 openmpi hdf5/1.14-mpi
+# module load gcc/12 openmpi hdf5/1.14
 
 # The program: on PATH, or the one built in this repository.
 lockstep=${LOCKSTEP:-lockstep}

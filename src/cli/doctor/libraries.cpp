@@ -17,22 +17,10 @@
 namespace lockstep::cli::checkup {
 namespace {
 
-#ifdef H5_HAVE_PARALLEL
-constexpr bool parallel = true;
-#else
-constexpr bool parallel = false;
-#endif
-
 struct Version {
   unsigned major = 0, minor = 0, release = 0;
   auto operator<=>(const Version&) const = default;
 };
-
-/// Collective metadata reads (HDFFV-11260) came broken with 1.10.5; repaired in 1.10.9, 1.12.2, 1.13.1.
-bool has_broken_collective_metadata(const Version& version) {
-  return (version >= Version{1, 10, 5} && version < Version{1, 10, 9}) ||
-         (version >= Version{1, 12, 0} && version < Version{1, 12, 2}) || version == Version{1, 13, 0};
-}
 
 /// Devices that NVIDIA's driver has made: /dev/nvidia0, /dev/nvidia1, ...
 int gpu_devices() {
@@ -60,8 +48,7 @@ Finding hdf5(const Scene&) {
   const char* const subject = "hdf5";
   Version version;
   H5get_libversion(&version.major, &version.minor, &version.release);
-  std::string text = fmt::format("HDF5 {}.{}.{}, {} build", version.major, version.minor, version.release,
-                                 parallel ? "MPI" : "serial");
+  std::string text = fmt::format("HDF5 {}.{}.{}", version.major, version.minor, version.release);
   if (version < Version{1, 10, 0}) return {subject, Verdict::problem, text, "install version 1.10 or newer"};
   constexpr Version built{H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE};
   if (version != built) {
@@ -73,13 +60,6 @@ Finding hdf5(const Scene&) {
   }
   const char* const locking = std::getenv("HDF5_USE_FILE_LOCKING");
   if (locking) text += fmt::format(", HDF5_USE_FILE_LOCKING={}", locking);
-  if (parallel && has_broken_collective_metadata(version)) {
-    return {subject, Verdict::ok,
-            text +
-                "; known fault: collective metadata reads (1.10.5 to 1.10.8, 1.12.0, 1.12.1, 1.13.0), which "
-                "Lockstep does not use",
-            ""};
-  }
   return {subject, Verdict::ok, text, ""};
 }
 
