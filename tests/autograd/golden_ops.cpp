@@ -58,6 +58,7 @@ const std::map<std::string, Function>& functions() {
       // reductions
       // shape
       // products
+      {"matmul", {[](const Given& g) -> Vars { return {matmul(g.x.at(0), g.x.at(1))}; }}},
       // images
       // normalisation and sequences
       {"group_norm",

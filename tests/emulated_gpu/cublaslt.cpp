@@ -70,8 +70,9 @@ bool epilogue_is_built(cublasLtEpilogue_t epilogue) {
 cublasStatus_t checked(const Problem& p) {
   const ProductDescription& description = p.description;
   for (const MatrixLayout* layout : {&p.a, &p.b, &p.c, &p.d}) {
-    if (!fits(*layout)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!fits(*layout) || layout->batch != p.d.batch) return CUBLAS_STATUS_INVALID_VALUE;
   }
+  if (p.d.batch > 1 && description.epilogue != CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_NOT_SUPPORTED;
   const bool turned_b = description.transpose_b == CUBLAS_OP_T;
   if ((description.transpose_a == CUBLAS_OP_T ? p.a.columns : p.a.rows) != p.d.rows ||
       (turned_b ? p.b.rows : p.b.columns) != p.d.columns || (turned_b ? p.b.columns : p.b.rows) != p.k() ||
@@ -99,6 +100,8 @@ std::uint64_t number_of(const Problem& p) {
     add(layout->rows);
     add(layout->columns);
     add(static_cast<std::uint64_t>(layout->stride));
+    add(static_cast<std::uint64_t>(layout->batch));
+    add(static_cast<std::uint64_t>(layout->batch_stride));
   }
   add(static_cast<std::uint64_t>(p.description.transpose_a));
   add(static_cast<std::uint64_t>(p.description.transpose_b));
@@ -114,7 +117,8 @@ void choose_order(const Problem& p, const MatmulPreference& preference, MatmulAl
       {preference.alignment_a, preference.alignment_b, preference.alignment_c, preference.alignment_d, 256u});
   const auto splits =
       std::min<std::uint64_t>(p.k(), 2 + static_cast<unsigned>(std::countr_zero(alignment)) % 3);
-  const std::uint64_t bytes = splits * p.d.rows * p.d.columns * sizeof(float);
+  const std::uint64_t bytes =
+      splits * p.d.rows * p.d.columns * static_cast<std::uint64_t>(p.d.batch) * sizeof(float);
   if (bytes > preference.workspace_bytes || splits < 2) return;
   for (const auto scheme : {CUBLASLT_REDUCTION_SCHEME_INPLACE, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE,
                             CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) {
@@ -231,6 +235,21 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaData
   return create(made, MatrixLayout{type, rows, columns, stride});
 }
 
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t name, const void* from,
+                                                std::size_t bytes) {
+  if (!layout) return CUBLAS_STATUS_INVALID_VALUE;
+  MatrixLayout& matrices = *own<MatrixLayout>(layout);
+  switch (name) {
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
+      return set(matrices.batch, from, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
+      return set(matrices.batch_stride, from, bytes);
+    default:
+      return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+}
+
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
   return destroy<MatrixLayout>(layout);
 }
@@ -311,7 +330,20 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     return CUBLAS_STATUS_NOT_SUPPORTED;
   enqueue(stream, [product, workspace, needed_bytes] {
     spoil(workspace, needed_bytes);
-    compute(product);
+    const auto move = [](auto& data, const MatrixLayout& layout, std::int64_t number) {
+      using Bytes = std::conditional_t<std::is_const_v<std::remove_pointer_t<std::decay_t<decltype(data)>>>,
+                                       const char, char>;
+      data = static_cast<Bytes*>(data) +
+             number * layout.batch_stride * static_cast<std::int64_t>(bytes_of(element_of(layout.type)));
+    };
+    for (std::int32_t number = 0; number < product.d.batch; ++number) {
+      Product one = product;
+      move(one.a_data, one.a, number);
+      move(one.b_data, one.b, number);
+      move(one.c_data, one.d, number);
+      move(one.d_data, one.d, number);
+      compute(one);
+    }
   });
   return CUBLAS_STATUS_SUCCESS;
 }

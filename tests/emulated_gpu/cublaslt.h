@@ -10,11 +10,13 @@
 
 namespace lockstep::emulated_gpu {
 
-/// Column-major.
+/// Column-major; the first of a batch.
 struct MatrixLayout {
   cudaDataType_t type = CUDA_R_32F;
   std::uint64_t rows = 0, columns = 0;
   std::int64_t stride = 0;
+  std::int32_t batch = 1;
+  std::int64_t batch_stride = 0;
 
   bool operator==(const MatrixLayout&) const = default;
 };

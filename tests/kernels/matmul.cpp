@@ -1,4 +1,5 @@
 // Dense layers against sums in double, and the independence of a row's bits.
+#include "lockstep/ops/matmul.h"
 #include "kernels/reference.h"
 #include "lockstep/ops/linear.h"
 
@@ -151,6 +152,123 @@ BOOST_AUTO_TEST_CASE(wrong_shapes_and_types_are_refused_by_name) {
                         UsageError, says("float64"));
   BOOST_CHECK_EXCEPTION(backend->run(ops::LinearBackwardWeight{x, Tensor::zeros({2, 5}), weight, false}),
                         UsageError, says("linear_backward_weight: dy"));
+}
+
+/// Place `back`, counted from the last dimension, of an element; 0 where the tensor has it once, or not.
+std::int64_t place(const Shape& shape, std::int64_t element, const Shape& of) {
+  std::int64_t at = 0, step = 1;
+  for (int back = 0; back < shape.rank(); ++back) {
+    const std::int64_t along = element % shape[shape.rank() - 1 - back];
+    element /= shape[shape.rank() - 1 - back];
+    if (back >= of.rank()) continue;
+    const std::int64_t extent = of[of.rank() - 1 - back];
+    at += (extent == 1 ? 0 : along) * step;
+    step *= extent;
+  }
+  return at;
+}
+
+/// a b for each place of `batch`, added up where y has fewer.
+std::vector<double> products(const Tensor& a, const Tensor& b, ops::Transposed transposed, const Shape& y,
+                             const Shape& batch) {
+  const bool turn_a = transposed == ops::Transposed::a, turn_b = transposed == ops::Transposed::b;
+  const std::int64_t m = y[-2], n = y[-1], k = a.size(turn_a ? -2 : -1);
+  const auto leading = [](const Shape& shape) {
+    return Shape(shape.extents().first(static_cast<std::size_t>(shape.rank() - 2)));
+  };
+  std::vector<double> sums(static_cast<std::size_t>(y.numel()));
+  for (std::int64_t p = 0; p < batch.numel(); ++p) {
+    const float* const of_a = a.data<float>() + place(batch, p, leading(a.shape())) * m * k;
+    const float* const of_b = b.data<float>() + place(batch, p, leading(b.shape())) * k * n;
+    double* const of_y = sums.data() + place(batch, p, leading(y)) * m * n;
+    for (std::int64_t i = 0; i < m; ++i) {
+      for (std::int64_t j = 0; j < n; ++j) {
+        for (std::int64_t l = 0; l < k; ++l)
+          of_y[i * n + j] += static_cast<double>(turn_a ? of_a[l * m + i] : of_a[i * k + l]) *
+                             static_cast<double>(turn_b ? of_b[j * k + l] : of_b[l * n + j]);
+      }
+    }
+  }
+  return sums;
+}
+
+BOOST_AUTO_TEST_CASE(batched_products_and_sums_of_them_equal_sums_in_double) {
+  Draw draw(13);
+  struct Batches {
+    Shape a, b, y, all;
+  };
+  const Batches batches[] = {{{}, {}, {}, {}},
+                             {{3}, {3}, {3}, {3}},
+                             {{2, 3}, {}, {2, 3}, {2, 3}},
+                             {{}, {4}, {4}, {4}},
+                             {{2, 1, 2}, {3, 1}, {2, 3, 2}, {2, 3, 2}},
+                             {{2, 3}, {2, 3}, {}, {2, 3}},
+                             {{2, 3}, {2, 3}, {2, 1}, {2, 3}},
+                             {{2, 3, 2}, {3, 1}, {3, 2}, {2, 3, 2}},
+                             {{0}, {0}, {0}, {0}},
+                             {{0, 2}, {0, 2}, {2}, {0, 2}}};
+  constexpr int matrices[][3] = {{1, 1, 1}, {5, 7, 3}, {17, 2, 30}, {4, 3, 0}, {130, 140, 150}};
+  const auto shape_of = [](const Shape& batch, std::int64_t rows, std::int64_t columns) {
+    std::vector<std::int64_t> extents(batch.begin(), batch.end());
+    extents.insert(extents.end(), {rows, columns});
+    return Shape(std::span<const std::int64_t>(extents));
+  };
+  for (const int threads : {1, 3}) {
+    const auto backend = make_cpu_backend(threads);
+    for (const Batches& of : batches) {
+      for (const auto& [m, n, k] : matrices) {
+        for (const auto transposed : {ops::Transposed::none, ops::Transposed::a, ops::Transposed::b}) {
+          const bool turn_a = transposed == ops::Transposed::a, turn_b = transposed == ops::Transposed::b;
+          const Tensor a = draw.normal(shape_of(of.a, turn_a ? k : m, turn_a ? m : k)),
+                       b = draw.normal(shape_of(of.b, turn_b ? n : k, turn_b ? k : n)),
+                       y = Tensor::empty(shape_of(of.y, m, n));
+          BOOST_TEST_CONTEXT(threads << " threads, " << to_string(a.shape()) << " by " << to_string(b.shape())
+                                     << " into " << to_string(y.shape())) {
+            std::vector<double> expected = products(a, b, transposed, y.shape(), of.all);
+            for (float& value : floats(y)) value = NAN;  // overwritten, whatever was there
+            backend->run(ops::MatMul{a, b, transposed, y});
+            check_close(y, expected, "y");
+            backend->run(ops::MatMul{a, b, transposed, y, true});
+            for (double& value : expected) value *= 2;
+            check_close(y, expected, "y accumulated");
+          }
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_product_depends_neither_on_those_beside_it_nor_on_threads) {
+  Draw draw(14);
+  constexpr int matrices[][3] = {{5, 7, 3}, {33, 64, 48}, {160, 150, 140}};
+  for (const auto& [m, n, k] : matrices) {
+    for (const bool one_b : {true, false}) {
+      const Tensor a = draw.normal({6, m, k}), b = one_b ? draw.normal({k, n}) : draw.normal({6, k, n}),
+                   y = Tensor::empty({6, m, n});
+      make_cpu_backend(3)->run(ops::MatMul{a, b, ops::Transposed::none, y});
+      for (const auto& [begin, end] : {std::pair{0, 1}, {1, 3}, {3, 6}}) {
+        const Tensor part = Tensor::empty({end - begin, m, n});
+        make_cpu_backend(2)->run(
+            ops::MatMul{a.rows(begin, end), one_b ? b : b.rows(begin, end), ops::Transposed::none, part});
+        BOOST_TEST(std::memcmp(part.raw(), y.rows(begin, end).raw(), part.bytes()) == 0);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(products_of_shapes_that_do_not_fit_are_refused) {
+  const auto backend = make_cpu_backend(1);
+  const auto refused = [&](Shape a, Shape b, Shape y, DType type = DType::float32, bool accumulate = false) {
+    BOOST_CHECK_THROW(backend->run(ops::MatMul{Tensor::zeros(a), Tensor::zeros(b), ops::Transposed::none,
+                                               Tensor::zeros(y, type), accumulate}),
+                      UsageError);
+  };
+  refused({2, 3}, {4, 5}, {2, 5});
+  refused({3}, {3, 5}, {5});
+  refused({2, 2, 3}, {3, 3, 5}, {2, 2, 5});
+  refused({2, 2, 3}, {2, 3, 5}, {3, 2, 5});
+  refused({2, 3}, {3, 5}, {4, 2, 5});
+  refused({2, 3}, {3, 5}, {2, 5}, DType::bfloat16);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

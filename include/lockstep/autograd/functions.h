@@ -44,7 +44,10 @@ Var reshape(const Var& x, Shape shape);
 /// Folds all dimensions from `first` on into one.
 Var flatten(const Var& x, int first);
 
-// --- dense
+// --- products
+/// [..., m, k] by [..., k, n]: a product for each place of the dimensions before, which broadcast by NumPy's
+/// rules; result [..., m, n].
+Var matmul(const Var& a, const Var& b);
 /// x: [..., in]; weight: [out, in]; bias: [out] or absent; result [..., out].
 Var linear(const Var& x, const Var& weight, const Var& bias = {});
 /// activation(linear(x, weight, bias)), and feed_forward(x) = linear(activation(linear(x, weight_in,

@@ -130,9 +130,10 @@ class Tape {
   /// give() of what holds received() already.
   void give_total(const Var& input, const Tensor& total);
   /// Computes a gradient in place: write(memory, accumulate) is called with float32 memory of the input's
-  /// shape. For a parameter that is its place in the gradient arena. Constants are skipped.
+  /// shape. For a parameter that is its place in the gradient arena. Constants are skipped. What `rounds`
+  /// gets memory of the input's own type, except for a parameter.
   template <class Write>
-  void into(const Var& input, Write&& write);
+  void into(const Var& input, Write&& write, bool rounds = false);
 
  private:
   template <class Body>
@@ -304,13 +305,14 @@ std::array<Tensor, count> Tape::once(const Compute& compute) {
 }
 
 template <class Write>
-void Tape::into(const Var& input, Write&& write) {
+void Tape::into(const Var& input, Write&& write, bool rounds) {
   if (input.id_ < 0) return;
   if (Param* const param = param_of_id_[static_cast<std::size_t>(input.id_)]) {
     const GradientSlot slot = param_slot(*param);
     write(slot.memory, slot.accumulate);
   } else {
-    const Tensor dx = backend_.empty(input.shape(), DType::float32, input.value().channel_block());
+    const Tensor dx = backend_.empty(input.shape(), rounds ? input.value().dtype() : DType::float32,
+                                     input.value().channel_block());
     write(dx, false);
     give(input, in_type(dx, input.value().dtype()));
   }

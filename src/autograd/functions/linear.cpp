@@ -1,9 +1,10 @@
-// The dense layer.
+// Products of matrices, and the dense layer.
 #include <algorithm>
 #include <array>
 
 #include "autograd/functions/support.h"
 #include "lockstep/ops/linear.h"
+#include "lockstep/ops/matmul.h"
 
 namespace lockstep {
 namespace {
@@ -53,6 +54,27 @@ void give_input(Tape& t, const Var& x, const Tensor& dy, const Var& weight) {
 }
 
 }  // namespace
+
+Var matmul(const Var& a_given, const Var& b_given) {
+  require_one_type("matmul", a_given, b_given);
+  const Shape shape = ops::shape_of_product("matmul", a_given.shape(), b_given.shape());
+  const Var a = plain(a_given), b = plain(b_given);
+  const Tensor y = a.tape().backend().empty(shape, a.value().dtype());
+  a.tape().backend().run(ops::MatMul{a.value(), b.value(), ops::Transposed::none, y});
+  return a.tape().record(y, {&a, &b}, [a, b](Tape& t, const Tensor& dy) {
+    const auto gradient = [&](const Var& of, const Tensor& left, const Tensor& right,
+                              ops::Transposed turned) {
+      t.into(
+          of,
+          [&](const Tensor& sum, bool accumulate) {
+            t.backend().run(ops::MatMul{left, right, turned, sum, accumulate});
+          },
+          true);
+    };
+    gradient(a, dy, b.value(), ops::Transposed::b);
+    gradient(b, a.value(), dy, ops::Transposed::a);
+  });
+}
 
 Var linear(const Var& given, const Var& weight, const Var& bias) {
   const Var x = plain(given);

@@ -1,7 +1,11 @@
-// Dense layers.
+// Dense layers, and products of matrices one beside the other.
+#include <omp.h>
+
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/native_bfloat16.h"
+#include "kernels/cpu/parallel.h"
 #include "lockstep/ops/linear.h"
+#include "lockstep/ops/matmul.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -29,12 +33,69 @@ void linear_backward_weight(CpuBackend& cpu, const ops::LinearBackwardWeight& op
   if (op.dbias) cpu.run(ops::SumRows{op.dy, op.dbias, op.accumulate});
 }
 
+// Many products: whichever way one is made depends on its own size alone, and with it the bits.
+
+constexpr double flops_of_one_thread = 1 << 22;  ///< at most: more are made by all threads together
+
+struct Operands {
+  Matrix a, b;
+  float* y;
+};
+
+Operands operands_at(const ops::MatMul& op, const ops::MatMulSizes::Dimension& each,
+                     const ops::MatMulSizes::Dimension& summed) {
+  return {{op.a.data<float>() + each.a + summed.a, op.a.size(-1), op.transposed == ops::Transposed::a},
+          {op.b.data<float>() + each.b + summed.b, op.b.size(-1), op.transposed == ops::Transposed::b},
+          op.y.data<float>() + each.y};
+}
+
+/// By all threads.
+void multiply_alone(CpuBackend& cpu, const ops::MatMulSizes& sizes, const Operands& of, bool accumulate) {
+  const std::int64_t m = sizes.m, n = sizes.n, k = sizes.k;
+  if (of.a.transposed) return cpu.gemm().sum_of_outer(m, n, k, of.a.data, of.b.data, accumulate, of.y);
+  if (!accumulate) return cpu.gemm().rows(m, n, k, of.a, of.b, nullptr, of.y);
+  const Tensor made = cpu.scratch(m * n);
+  cpu.gemm().rows(m, n, k, of.a, of.b, nullptr, made.data<float>());
+  cpu.run(ops::Accumulate{Tensor::view(of.y, made.shape(), DType::float32), made});
+}
+
+void matmul(CpuBackend& cpu, const ops::MatMul& op) {
+  const ops::MatMulSizes sizes = op.sizes();
+  const std::int64_t count = sizes.each.places(), terms = sizes.summed.places();
+  if (sizes.sums_nothing()) {
+    if (!op.accumulate) cpu.run(ops::Fill{op.y, 0});
+    return;
+  }
+  const auto for_terms = [&](std::int64_t place, const auto& product) {
+    for (std::int64_t term = 0; term < terms; ++term)
+      product(operands_at(op, sizes.each.at(place), sizes.summed.at(term)), op.accumulate || term > 0);
+  };
+  const bool one_matrix =
+      op.transposed == ops::Transposed::a ? op.y.shape().rank() == 2 : op.b.shape().rank() == 2;
+  const double flops = sizes.flops() / static_cast<double>(std::max<std::int64_t>(1, count * terms));
+  if (one_matrix || flops > flops_of_one_thread) {
+    for (std::int64_t place = 0; place < count; ++place)
+      for_terms(place,
+                [&](const Operands& of, bool accumulate) { multiply_alone(cpu, sizes, of, accumulate); });
+    return;
+  }
+  omp_set_num_threads(1);  // gemm.h
+  const auto places_per_thread =
+      static_cast<std::int64_t>((1 << 17) / (flops * static_cast<double>(terms))) + 1;
+  parallel_items(cpu.threads(), count, places_per_thread, [&](std::int64_t place) {
+    for_terms(place, [&](const Operands& of, bool accumulate) {
+      multiply(sizes.m, sizes.n, sizes.k, of.a, of.b, accumulate ? 1.0f : 0.0f, of.y, sizes.n);
+    });
+  });
+}
+
 }  // namespace
 
 void enter_matmul(CpuBackend& cpu) {
   enter_product<&linear>(cpu);
   enter_product<&linear_backward_input>(cpu);
   cpu.enter<&linear_backward_weight>();
+  enter_product<&matmul>(cpu);
 }
 
 }  // namespace lockstep::kernels

@@ -70,6 +70,33 @@ bool NativeBfloat16::run(const ops::LinearBackwardWeight& op) {
              op.x, op.dweight, {}, op.dy);
 }
 
+/// As a dense layer's, where it is one product: [rows, in] by [out, in] of any two gives the third.
+bool NativeBfloat16::run(const ops::MatMul& op) {
+  const ops::MatMulSizes sizes = op.sizes();
+  const bool of_rows = op.transposed == ops::Transposed::a;
+  if (!is_bf16(op.a) || is_bf16(op.y) == of_rows || sizes.each.places() * sizes.summed.places() != 1 ||
+      (op.accumulate && !of_rows))
+    return false;
+  const std::int64_t m = sizes.m, n = sizes.n, k = sizes.k;
+  const Tensor b = rounded(op.b);
+  switch (op.transposed) {
+    case ops::Transposed::none:
+      return run({.pass = DensePass::backward_input, .rows = m, .in = n, .out = k, .bf16 = true}, op.y, b, {},
+                 op.a);
+    case ops::Transposed::b:
+      return run({.pass = DensePass::forward, .rows = m, .in = k, .out = n, .bf16 = true}, op.a, b, {}, op.y);
+    case ops::Transposed::a:
+      return run({.pass = DensePass::backward_weight,
+                  .rows = k,
+                  .in = n,
+                  .out = m,
+                  .accumulate = op.accumulate,
+                  .bf16 = true},
+                 b, op.y, {}, op.a);
+  }
+  return false;
+}
+
 bool NativeBfloat16::run(ConvolutionProblem problem, const Tensor& x, const Tensor& weight,
                          const Tensor& bias, const Tensor& y) {
   if (problem.images == 0) return false;

@@ -9,6 +9,7 @@
 #include "kernels/cpu/dense_plan.h"
 #include "lockstep/ops/convolution.h"
 #include "lockstep/ops/linear.h"
+#include "lockstep/ops/matmul.h"
 
 namespace lockstep::kernels {
 
@@ -25,6 +26,7 @@ class NativeBfloat16 {
   bool run(const ops::Linear& op);
   bool run(const ops::LinearBackwardInput& op);
   bool run(const ops::LinearBackwardWeight& op);
+  bool run(const ops::MatMul& op);
   bool run(const ops::Convolution& op);
   bool run(const ops::ConvolutionBackwardInput& op);
   bool run(const ops::ConvolutionBackwardWeight& op);

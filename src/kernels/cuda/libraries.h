@@ -18,7 +18,7 @@ void load_cuda_libraries();
           use(cublasLtMatmulDescDestroy) use(cublasLtMatmulDescSetAttribute)                       \
               use(cublasLtMatmulPreferenceCreate) use(cublasLtMatmulPreferenceDestroy)             \
                   use(cublasLtMatmulPreferenceSetAttribute) use(cublasLtMatrixLayoutCreate)        \
-                      use(cublasLtMatrixLayoutDestroy)
+                      use(cublasLtMatrixLayoutDestroy) use(cublasLtMatrixLayoutSetAttribute)
 
 #define LOCKSTEP_CUDNN_FUNCTIONS(use)                                                                        \
   use(cudnnBackendCreateDescriptor) use(cudnnBackendDestroyDescriptor) use(cudnnBackendExecute)              \

@@ -1,5 +1,6 @@
-// Dense layers. Activations are float32 or bf16; weights are converted to their type on the way, and weight
-// gradients are float32 sums of products of it.
+// Dense layers, and products of matrices one beside the other. Activations are float32 or bf16; weights are
+// converted to their type on the way, and weight gradients are float32 sums of products of it.
+#include "lockstep/ops/matmul.h"
 #include "kernels/compositions.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/matmul_plan.h"
@@ -67,6 +68,44 @@ void linear_backward_weight(CudaBackend& gpu, const ops::LinearBackwardWeight& o
   if (op.dbias) gpu.run(ops::SumRows{op.dy, op.dbias, op.accumulate});
 }
 
+void matmul(CudaBackend& gpu, const ops::MatMul& op) {
+  const ops::MatMulSizes sizes = op.sizes();
+  if (op.y.numel() == 0) return;
+  if (sizes.sums_nothing()) {
+    if (!op.accumulate) gpu.fill(op.y, 0);
+    return;
+  }
+  const DType in = op.a.dtype();
+  const Tensor b = gpu.in_type(op.b, in);
+  const std::int64_t terms = sizes.summed.places();
+  // A sum is rounded once.
+  const bool in_place = terms == 1 || op.y.dtype() == DType::float32;
+  const Tensor y = in_place ? op.y : gpu.empty(op.y.shape());
+  // The last dimension is that of a call; the places of the others follow one another.
+  ops::MatMulSizes::Dimensions others = sizes.each;
+  ops::MatMulSizes::Dimension within;
+  if (others.count > 0) within = others.dimension[static_cast<std::size_t>(--others.count)];
+  const auto at = [](const Tensor& tensor, std::int64_t element) {
+    return static_cast<void*>(static_cast<char*>(tensor.raw()) +
+                              static_cast<std::size_t>(element) * bytes_of(tensor.dtype()));
+  };
+  for (std::int64_t place = 0, places = others.places(); place < places; ++place) {
+    for (std::int64_t term = 0; term < terms; ++term) {
+      for (std::int64_t first = 0; first < within.extent; first += Batch::most) {
+        const auto each = others.at(place), summed = sizes.summed.at(term);
+        gpu.matmul().multiply(sizes.m, sizes.n, sizes.k, in,
+                              {at(op.a, each.a + summed.a + first * within.a), op.a.size(-1),
+                               op.transposed == ops::Transposed::a, within.a},
+                              {at(b, each.b + summed.b + first * within.b), b.size(-1),
+                               op.transposed == ops::Transposed::b, within.b},
+                              y.dtype(), at(y, each.y + first * within.y), {}, op.accumulate || term > 0,
+                              {std::min(Batch::most, within.extent - first), within.y});
+      }
+    }
+  }
+  if (!in_place) gpu.copy(y, op.y);
+}
+
 // With an epilogue where there is one for it.
 
 void activated_linear(CudaBackend& gpu, const ops::LinearActivation& op) {
@@ -100,6 +139,7 @@ void enter_matmul(CudaBackend& gpu) {
   gpu.enter<&linear>();
   gpu.enter<&linear_backward_input>();
   gpu.enter<&linear_backward_weight>();
+  gpu.enter<&matmul>();
   gpu.enter<&activated_linear>();
   gpu.enter<&input_gradient_before_activation>();
 }

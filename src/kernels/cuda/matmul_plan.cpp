@@ -22,9 +22,10 @@ cudaDataType_t cublas_type(DType dtype) {
 /// is a multiple of beyond that must not choose the algorithm, and with it the bits.
 constexpr std::uint32_t tensor_alignment = 64;
 
-/// The largest power of two, tensor_alignment at most, that the address is a multiple of.
-std::uint32_t alignment_of(const void* address) {
-  const auto bits = reinterpret_cast<std::uintptr_t>(address) | tensor_alignment;
+/// The largest power of two, tensor_alignment at most, that the address is a multiple of, and those `step`
+/// bytes further on.
+std::uint32_t alignment_of(const void* address, std::uintptr_t step = 0) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(address) | step | tensor_alignment;
   return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
 
@@ -91,9 +92,11 @@ struct Matmul::Plan {
     void* const least_aligned = reinterpret_cast<void*>(std::uintptr_t{p.alignment});
     point_to({.bias = p.bias ? least_aligned : nullptr, .before = p.before ? least_aligned : nullptr});
     // As they lie in memory: rows of `stride` elements are columns there.
-    layout(left, p.in, p.b_transposed ? p.k : p.n, p.b_transposed ? p.n : p.k, p.b_stride);
-    layout(right, p.in, p.a_transposed ? p.m : p.k, p.a_transposed ? p.k : p.m, p.a_stride);
-    layout(result, p.out, p.n, p.m, p.n);
+    layout(left, p.in, p.b_transposed ? p.k : p.n, p.b_transposed ? p.n : p.k, p.b_stride,
+           {p.batch.count, p.b_step});
+    layout(right, p.in, p.a_transposed ? p.m : p.k, p.a_transposed ? p.k : p.m, p.a_stride,
+           {p.batch.count, p.a_step});
+    layout(result, p.out, p.n, p.m, p.n, p.batch);
   }
 
   /// Whether there is an algorithm.
@@ -130,10 +133,17 @@ struct Matmul::Plan {
   }
 
   void layout(cublasLtMatrixLayout_t& made, DType dtype, std::int64_t rows, std::int64_t columns,
-              std::int64_t stride) {
+              std::int64_t stride, const Batch& batch) {
     check(cublasLtMatrixLayoutCreate(&made, cublas_type(dtype), static_cast<std::uint64_t>(rows),
                                      static_cast<std::uint64_t>(columns), stride),
           "cublasLtMatrixLayoutCreate", device_);
+    if (batch.count == 1) return;
+    const auto set_layout = [&](cublasLtMatrixLayoutAttribute_t name, const auto& value) {
+      check(cublasLtMatrixLayoutSetAttribute(made, name, &value, sizeof value),
+            "cublasLtMatrixLayoutSetAttribute", device_);
+    };
+    set_layout(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(batch.count));
+    set_layout(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, batch.step);
   }
 
   void free() noexcept {
@@ -147,8 +157,9 @@ struct Matmul::Plan {
 };
 
 std::size_t Matmul::Hash::operator()(const MatmulProblem& p) const noexcept {
-  return hash_of(p.m, p.n, p.k, p.a_stride, p.b_stride, p.a_transposed, p.b_transposed, p.in, p.out,
-                 p.epilogue, p.bias, p.before, p.accumulate, p.alignment);
+  return hash_of(p.m, p.n, p.k, p.a_stride, p.b_stride, p.a_step, p.b_step, p.batch.count, p.batch.step,
+                 p.a_transposed, p.b_transposed, p.in, p.out, p.epilogue, p.bias, p.before, p.accumulate,
+                 p.alignment);
 }
 
 Matmul::Matmul(int device, StreamPool& pool)
@@ -168,25 +179,33 @@ Matmul::Plan& Matmul::plan_for(const MatmulProblem& problem) {
 }
 
 void Matmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, DType in, const DeviceMatrix& a,
-                      const DeviceMatrix& b, DType out, void* c, const Epilogue& epilogue, bool accumulate) {
-  if (try_multiply(m, n, k, in, a, b, out, c, epilogue, accumulate)) return;
+                      const DeviceMatrix& b, DType out, void* c, const Epilogue& epilogue, bool accumulate,
+                      const Batch& batch) {
+  if (try_multiply(m, n, k, in, a, b, out, c, epilogue, accumulate, batch)) return;
   throw FailureError("cuBLASLt on cuda:{} has no kernel for [{}, {}] by [{}, {}] of {} into {}", device_, m,
                      k, k, n, to_string(in), to_string(out));
 }
 
 bool Matmul::try_multiply(std::int64_t m, std::int64_t n, std::int64_t k, DType in, const DeviceMatrix& a,
                           const DeviceMatrix& b, DType out, void* c, const Epilogue& epilogue,
-                          bool accumulate) {
+                          bool accumulate, const Batch& batch) {
   const auto alignment_if = [](const void* address) {
     return address ? alignment_of(address) : tensor_alignment;
   };
-  const std::uint32_t alignment = std::min({alignment_of(a.data), alignment_of(b.data), alignment_of(c),
-                                            alignment_if(epilogue.bias), alignment_if(epilogue.before)});
+  const auto bytes = [](std::int64_t elements, DType type) {
+    return static_cast<std::uintptr_t>(elements) * bytes_of(type);
+  };
+  const std::uint32_t alignment = std::min(
+      {alignment_of(a.data, bytes(a.step, in)), alignment_of(b.data, bytes(b.step, in)),
+       alignment_of(c, bytes(batch.step, out)), alignment_if(epilogue.bias), alignment_if(epilogue.before)});
   Plan& plan = plan_for({.m = m,
                          .n = n,
                          .k = k,
                          .a_stride = a.stride,
                          .b_stride = b.stride,
+                         .a_step = a.step,
+                         .b_step = b.step,
+                         .batch = batch,
                          .a_transposed = a.transposed,
                          .b_transposed = b.transposed,
                          .in = in,

@@ -12,11 +12,21 @@
 namespace lockstep::kernels {
 
 /// A row-major matrix, or its transpose: element (i, j) at data[i * stride + j], or data[j * stride + i] if
-/// transposed.
+/// transposed. The first of a batch, whose matrices begin `step` elements apart (0: it is one for all).
 struct DeviceMatrix {
   const void* data = nullptr;
   std::int64_t stride = 0;
   bool transposed = false;
+  std::int64_t step = 0;
+};
+
+/// How many products are made, and the elements from one C to the next.
+struct Batch {
+  std::int64_t count = 1, step = 0;
+
+  static constexpr std::int64_t most = 65535;  ///< that one call may make
+
+  bool operator==(const Batch&) const = default;
 };
 
 /// What else a product does where its kernels write. GELU is the one by tanh.
@@ -38,6 +48,8 @@ struct Epilogue {
 struct MatmulProblem {
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t a_stride = 0, b_stride = 0;
+  std::int64_t a_step = 0, b_step = 0;
+  Batch batch;
   bool a_transposed = false, b_transposed = false;
   DType in = DType::float32, out = DType::float32;
   Epilogue::Kind epilogue = Epilogue::Kind::none;
@@ -57,11 +69,14 @@ class Matmul {
   Matmul& operator=(const Matmul&) = delete;
 
   /// A: [m, k], B: [k, n] of type `in` (float32 or bf16), C: [m, n] row-major of type `out`; m, n, k > 0.
+  /// A batch has no epilogue.
   void multiply(std::int64_t m, std::int64_t n, std::int64_t k, DType in, const DeviceMatrix& a,
-                const DeviceMatrix& b, DType out, void* c, const Epilogue& epilogue, bool accumulate);
+                const DeviceMatrix& b, DType out, void* c, const Epilogue& epilogue, bool accumulate,
+                const Batch& batch = {});
   /// The same where cuBLASLt has a kernel for this epilogue; else does nothing and returns false.
   bool try_multiply(std::int64_t m, std::int64_t n, std::int64_t k, DType in, const DeviceMatrix& a,
-                    const DeviceMatrix& b, DType out, void* c, const Epilogue& epilogue, bool accumulate);
+                    const DeviceMatrix& b, DType out, void* c, const Epilogue& epilogue, bool accumulate,
+                    const Batch& batch = {});
 
  private:
   struct Plan;

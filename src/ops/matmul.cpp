@@ -1,0 +1,140 @@
+#include "lockstep/ops/matmul.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::ops {
+namespace {
+
+using Extents = std::array<std::int64_t, Shape::max_rank>;
+
+/// Dimension `back` counted from the last, which is 0; those that a shape lacks have one place.
+std::int64_t extent(const Shape& shape, int back) {
+  return back < shape.rank() ? shape[shape.rank() - 1 - back] : 1;
+}
+
+/// Elements from place to place of that dimension; 0 where there is one for all places.
+std::int64_t step(const Shape& shape, int back) {
+  if (extent(shape, back) == 1) return 0;
+  std::int64_t elements = 1;
+  for (int d = 0; d < back; ++d) elements *= extent(shape, d);
+  return elements;
+}
+
+/// The places that a dimension has in two or three shapes; -1 where they do not broadcast.
+template <class... Shapes>
+std::int64_t common_extent(int back, const Shapes&... shapes) {
+  std::int64_t common = 1;
+  for (const std::int64_t one : {extent(shapes, back)...}) {
+    if (one == 1 || one == common) continue;
+    if (common != 1) return -1;
+    common = one;
+  }
+  return common;
+}
+
+}  // namespace
+
+std::int64_t MatMulSizes::Dimensions::places() const {
+  std::int64_t product = 1;
+  for (int d = 0; d < count; ++d) product *= dimension[static_cast<std::size_t>(d)].extent;
+  return product;
+}
+
+MatMulSizes::Dimension MatMulSizes::Dimensions::at(std::int64_t place) const {
+  Dimension offset;
+  for (int d = count - 1; d >= 0; --d) {
+    const Dimension& one = dimension[static_cast<std::size_t>(d)];
+    const std::int64_t along = place % one.extent;
+    place /= one.extent;
+    offset.a += along * one.a;
+    offset.b += along * one.b;
+    offset.y += along * one.y;
+  }
+  return offset;
+}
+
+void MatMulSizes::Dimensions::append(const Dimension& next) {
+  if (next.extent == 1) return;
+  if (count > 0) {
+    Dimension& last = dimension[static_cast<std::size_t>(count - 1)];
+    if (last.a == next.extent * next.a && last.b == next.extent * next.b && last.y == next.extent * next.y) {
+      last = {last.extent * next.extent, next.a, next.b, next.y};
+      return;
+    }
+  }
+  dimension[static_cast<std::size_t>(count++)] = next;
+}
+
+double MatMulSizes::flops() const {
+  return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) *
+         static_cast<double>(each.places() * summed.places());
+}
+
+std::string MatMulSizes::text() const {
+  const std::int64_t products = each.places() * summed.places();
+  return fmt::format("{}{} x {} -> {}", products == 1 ? "" : fmt::format("{} x ", products), m, k, n);
+}
+
+MatMulSizes MatMul::sizes() const {
+  const auto refuse = [&] {
+    throw UsageError("{}: a of shape {} and b of shape {}{} do not make y of shape {}", name,
+                     to_string(a.shape()), to_string(b.shape()),
+                     transposed == Transposed::a   ? ", a transposed,"
+                     : transposed == Transposed::b ? ", b transposed,"
+                                                   : "",
+                     to_string(y.shape()));
+  };
+  if (accumulate && y.dtype() != DType::float32)
+    throw UsageError("{}: y is {}; only float32 is added to", name, to_string(y.dtype()));
+  if (y.dtype() != a.dtype() && y.dtype() != DType::float32)
+    throw UsageError("{}: y is {}, but a is {}", name, to_string(y.dtype()), to_string(a.dtype()));
+  const int ranks[] = {a.shape().rank(), b.shape().rank(), y.shape().rank()};
+  if (std::min({ranks[0], ranks[1], ranks[2]}) < 2) refuse();
+  const bool turn_a = transposed == Transposed::a, turn_b = transposed == Transposed::b;
+  MatMulSizes sizes{
+      .m = a.size(turn_a ? -1 : -2), .n = b.size(turn_b ? -2 : -1), .k = a.size(turn_a ? -2 : -1)};
+  if (b.size(turn_b ? -1 : -2) != sizes.k || y.size(-2) != sizes.m || y.size(-1) != sizes.n) refuse();
+  for (int back = std::max({ranks[0], ranks[1], ranks[2]}) - 1; back >= 2; --back) {
+    const std::int64_t places = common_extent(back, a.shape(), b.shape(), y.shape());
+    if (places < 0 || (extent(y.shape(), back) != 1 && common_extent(back, a.shape(), b.shape()) != places))
+      refuse();
+    const MatMulSizes::Dimension dimension{places, step(a.shape(), back), step(b.shape(), back),
+                                           step(y.shape(), back)};
+    (extent(y.shape(), back) == places ? sizes.each : sizes.summed).append(dimension);
+  }
+  // By ranks, not extents: an example's bits must not depend on how many there are beside it.
+  const auto all_rows = [](MatMulSizes::Dimensions& dimensions) {
+    const std::int64_t places = dimensions.places();
+    dimensions.count = 0;
+    return places;
+  };
+  if (!turn_a && ranks[1] == 2 && ranks[0] == ranks[2] && sizes.summed.count == 0)
+    sizes.m *= all_rows(sizes.each);
+  else if (turn_a && ranks[2] == 2 &&
+           std::ranges::equal(a.shape().extents().first(ranks[0] - 2),
+                              b.shape().extents().first(ranks[1] - 2)))
+    sizes.k *= all_rows(sizes.summed);
+  return sizes;
+}
+
+Shape shape_of_product(const char* function, const Shape& a, const Shape& b) {
+  const auto refuse = [&] {
+    throw UsageError("{}: shapes {} and {} do not fit: [..., m, k] and [..., k, n] are needed", function,
+                     to_string(a), to_string(b));
+  };
+  if (a.rank() < 2 || b.rank() < 2 || a[-1] != b[-2]) refuse();
+  const int rank = std::max(a.rank(), b.rank());
+  Extents extents{};
+  for (int back = 0; back < rank; ++back) {
+    const std::int64_t common = back == 0 ? b[-1] : back == 1 ? a[-2] : common_extent(back, a, b);
+    if (common < 0) refuse();
+    extents[static_cast<std::size_t>(rank - 1 - back)] = common;
+  }
+  return Shape(std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(rank)));
+}
+
+}  // namespace lockstep::ops
