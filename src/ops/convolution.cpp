@@ -10,37 +10,45 @@ namespace {
 /// Checks every shape. x, weight, y or their gradients.
 ConvolutionSizes convolution_sizes(const char* operation, const Tensor& x, const Tensor& weight,
                                    const ConvolutionGeometry& geometry, const char* y_name, const Tensor& y) {
-  const auto [stride, padding, groups] = geometry;
   if (x.shape().rank() != 4 || weight.shape().rank() != 4)
     throw UsageError(
         "{}: images have shape {} and weights {}; they must be [N, C, H, W] and [O, C / groups, kh, kw]",
         operation, to_string(x.shape()), to_string(weight.shape()));
-  if (stride < 1 || padding < 0 || groups < 1)
-    throw UsageError(
-        "{}: stride {}, padding {}, groups {}: stride and groups must be at least 1, padding at least 0",
-        operation, stride, padding, groups);
-  ConvolutionSizes sizes{.images = x.size(0),
-                         .in_channels = x.size(1),
-                         .height = x.size(2),
-                         .width = x.size(3),
-                         .out_channels = weight.size(0),
-                         .kernel_height = weight.size(2),
-                         .kernel_width = weight.size(3),
-                         .geometry = geometry};
-  if (weight.numel() == 0 || sizes.in_channels != weight.size(1) * groups || sizes.out_channels % groups != 0)
+  const auto& [stride, padding, groups, dilation] = geometry;
+  if (groups < 1 || weight.numel() == 0 || x.size(1) != weight.size(1) * groups ||
+      weight.size(0) % groups != 0)
     throw UsageError("{}: weights of shape {} in {} groups do not fit images of shape {}", operation,
                      to_string(weight.shape()), groups, to_string(x.shape()));
-  if (sizes.height < 1 || sizes.width < 1 || sizes.height + 2 * padding < sizes.kernel_height ||
-      sizes.width + 2 * padding < sizes.kernel_width)
-    throw UsageError("{}: a kernel of {} x {} does not fit in images of shape {} with padding {}", operation,
-                     sizes.kernel_height, sizes.kernel_width, to_string(x.shape()), padding);
-  sizes.out_height = (sizes.height + 2 * padding - sizes.kernel_height) / stride + 1;
-  sizes.out_width = (sizes.width + 2 * padding - sizes.kernel_width) / stride + 1;
+  const ConvolutionSizes sizes{.images = x.size(0),
+                               .in_channels = x.size(1),
+                               .height = x.size(2),
+                               .width = x.size(3),
+                               .out_channels = weight.size(0),
+                               .out_height = convolved_extent(operation, x.size(2), weight.size(2),
+                                                              stride.height, padding.height, dilation.height),
+                               .out_width = convolved_extent(operation, x.size(3), weight.size(3),
+                                                             stride.width, padding.width, dilation.width),
+                               .kernel_height = weight.size(2),
+                               .kernel_width = weight.size(3),
+                               .geometry = geometry};
   require_shape(operation, y_name, y, {sizes.images, sizes.out_channels, sizes.out_height, sizes.out_width});
   return sizes;
 }
 
 }  // namespace
+
+std::int64_t convolved_extent(const char* function, std::int64_t extent, std::int64_t kernel, int stride,
+                              int padding, int dilation) {
+  if (stride < 1 || padding < 0 || dilation < 1)
+    throw UsageError(
+        "{}: stride {}, padding {}, dilation {}: stride and dilation must be at least 1, padding at least 0",
+        function, stride, padding, dilation);
+  const std::int64_t room = extent + 2 * std::int64_t{padding} - dilation * (kernel - 1) - 1;
+  if (extent < 1 || kernel < 1 || room < 0)
+    throw UsageError("{}: a kernel of {} places, {} apart, does not fit in {} places with padding {}",
+                     function, kernel, dilation, extent, padding);
+  return room / stride + 1;
+}
 
 double ConvolutionSizes::flops() const {
   return 2 *
@@ -50,7 +58,10 @@ double ConvolutionSizes::flops() const {
 std::string ConvolutionSizes::text() const {
   return fmt::format("{} x {} x {} x {} -> {}, {} x {}{}", images, in_channels, height, width, out_channels,
                      kernel_height, kernel_width,
-                     geometry.stride == 1 ? "" : fmt::format(" / {}", geometry.stride));
+                     geometry.stride == HeightWidth(1) ? ""
+                     : geometry.stride.height == geometry.stride.width
+                         ? fmt::format(" / {}", geometry.stride.height)
+                         : fmt::format(" / {}, {}", geometry.stride.height, geometry.stride.width));
 }
 
 ConvolutionSizes Convolution::sizes() const {
@@ -64,6 +75,10 @@ ConvolutionSizes ConvolutionBackwardInput::sizes() const {
 }
 ConvolutionSizes ConvolutionBackwardWeight::sizes() const {
   return convolution_sizes(name, x, dweight, geometry, "dy", dy);
+}
+void AddChannels::check() const {
+  require_channels(name, "y", y);
+  require_shape(name, "bias", bias, {y.size(1)});
 }
 void ChannelSums::check() const {
   require_channels(name, "dy", dy);

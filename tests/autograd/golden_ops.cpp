@@ -46,6 +46,19 @@ Vars of_one(const Given& given) {
   return {function(given.x.at(0))};
 }
 
+/// A number, or one for the height and one for the width.
+ops::HeightWidth height_width(const nlohmann::json& given) {
+  if (given.is_number()) return given.get<int>();
+  return {given.at(0).get<int>(), given.at(1).get<int>()};
+}
+
+ops::ConvolutionGeometry geometry_of(const Given& given) {
+  const auto one = [&](const char* key, int otherwise) {
+    return height_width(given.what.value(key, nlohmann::json(otherwise)));
+  };
+  return {one("stride", 1), one("padding", 0), given.what.value("groups", 1), one("dilation", 1)};
+}
+
 const std::map<std::string, Function>& functions() {
   static const std::map<std::string, Function> all{
       // elementwise
@@ -60,6 +73,18 @@ const std::map<std::string, Function>& functions() {
       // products
       {"matmul", {[](const Given& g) -> Vars { return {matmul(g.x.at(0), g.x.at(1))}; }}},
       // images
+      {"conv2d",
+       {[](const Given& g) -> Vars { return {conv2d(g.x.at(0), g.x.at(1), g.x.at(2), geometry_of(g))}; },
+        {2}}},
+      {"conv1d",
+       {[](const Given& g) -> Vars { return {conv1d(g.x.at(0), g.x.at(1), g.x.at(2), geometry_of(g))}; },
+        {2}}},
+      {"conv_transpose2d",
+       {[](const Given& g) -> Vars {
+          return {conv_transpose2d(g.x.at(0), g.x.at(1), g.x.at(2), geometry_of(g),
+                                   height_width(g.what.at("output_padding")))};
+        },
+        {2}}},
       // normalisation and sequences
       {"group_norm",
        {[](const Given& g) -> Vars {

@@ -16,34 +16,48 @@ struct Problem {
   int x_block = 1, y_block = 1;
 };
 
+std::string text(const ops::HeightWidth& of) {
+  return std::to_string(of.height) + " x " + std::to_string(of.width);
+}
+
 std::ostream& operator<<(std::ostream& out, const Problem& p) {
   return out << "x " << to_string(p.x.shape()) << " in blocks of " << p.x_block << ", weight "
-             << to_string(p.weight.shape()) << ", stride " << p.geometry.stride << ", padding "
-             << p.geometry.padding << ", groups " << p.geometry.groups << ", y in blocks of " << p.y_block;
+             << to_string(p.weight.shape()) << ", stride " << text(p.geometry.stride) << ", padding "
+             << text(p.geometry.padding) << ", dilation " << text(p.geometry.dilation) << ", groups "
+             << p.geometry.groups << ", y in blocks of " << p.y_block;
 }
 
 Problem make_problem(Draws& draws, std::int64_t n, std::int64_t channels, std::int64_t height,
                      std::int64_t width, std::int64_t out_channels, std::int64_t kernel_height,
                      std::int64_t kernel_width, ops::ConvolutionGeometry geometry) {
-  const std::int64_t stride = geometry.stride, padding = geometry.padding;
+  const auto& [stride, padding, groups, dilation] = geometry;
   return {draws.images(n, channels, height, width),
-          draws.images(out_channels, channels / geometry.groups, kernel_height, kernel_width),
-          draws.images(n, out_channels, (height + 2 * padding - kernel_height) / stride + 1,
-                       (width + 2 * padding - kernel_width) / stride + 1),
+          draws.images(out_channels, channels / groups, kernel_height, kernel_width),
+          draws.images(
+              n, out_channels,
+              (height + 2 * padding.height - dilation.height * (kernel_height - 1) - 1) / stride.height + 1,
+              (width + 2 * padding.width - dilation.width * (kernel_width - 1) - 1) / stride.width + 1),
           geometry};
 }
 
 Problem random_problem(Draws& draws) {
-  ops::ConvolutionGeometry geometry{static_cast<int>(draws.between(1, 3)),
-                                    static_cast<int>(draws.between(0, 2)), draws.one_of({1, 1, 1, 2, 3, 8})};
+  const auto one_or_two = [&](std::int64_t least, std::int64_t most) {
+    const ops::HeightWidth both = static_cast<int>(draws.between(least, most));
+    return draws.between(0, 3) ? both
+                               : ops::HeightWidth(both.height, static_cast<int>(draws.between(least, most)));
+  };
+  const ops::ConvolutionGeometry geometry{one_or_two(1, 3), one_or_two(0, 2),
+                                          draws.one_of({1, 1, 1, 2, 3, 8}),
+                                          draws.between(0, 2) ? ops::HeightWidth(1) : one_or_two(1, 3)};
   const std::int64_t group_in = draws.one_of<std::int64_t>({1, 1, 2, 3, 4, 5, 8, 10}),
                      group_out = draws.one_of<std::int64_t>({1, 1, 2, 4, 5, 8, 10, 17});
   const std::int64_t kernel_height = draws.one_of<std::int64_t>({1, 3, 3, 5, 2}),
                      kernel_width = draws.between(0, 3) ? kernel_height : draws.between(1, 4);
-  const auto extent = [&](std::int64_t kernel) {
-    return draws.between(std::max<std::int64_t>(1, kernel - 2 * geometry.padding), 11);
+  const auto extent = [&](std::int64_t kernel, int padding, int dilation) {
+    return draws.between(std::max<std::int64_t>(1, dilation * (kernel - 1) + 1 - 2 * padding), 13);
   };
-  const std::int64_t height = extent(kernel_height), width = extent(kernel_width);
+  const std::int64_t height = extent(kernel_height, geometry.padding.height, geometry.dilation.height),
+                     width = extent(kernel_width, geometry.padding.width, geometry.dilation.width);
   Problem problem = make_problem(draws, draws.between(0, 3), group_in * geometry.groups, height, width,
                                  group_out * geometry.groups, kernel_height, kernel_width, geometry);
   problem.x_block = draws.block(problem.x.c);
@@ -59,8 +73,9 @@ void for_each_product(const Problem& p, const Body& body) {
     for (std::int64_t c = 0; c < group_in; ++c) {
       for (std::int64_t kh = 0; kh < p.weight.h; ++kh) {
         for (std::int64_t kw = 0; kw < p.weight.w; ++kw) {
-          const std::int64_t h = oh * p.geometry.stride - p.geometry.padding + kh;
-          const std::int64_t w = ow * p.geometry.stride - p.geometry.padding + kw;
+          const auto& [stride, padding, groups, dilation] = p.geometry;
+          const std::int64_t h = oh * stride.height - padding.height + kh * dilation.height;
+          const std::int64_t w = ow * stride.width - padding.width + kw * dilation.width;
           if (h < 0 || w < 0 || h >= p.x.h || w >= p.x.w) continue;
           body(i, o, oh, ow, c, kh, kw, o / group_out * group_in + c, h, w);
         }
@@ -189,11 +204,13 @@ BOOST_AUTO_TEST_CASE(winograd_agrees_with_naive_loops_in_any_layout) {
 
 BOOST_AUTO_TEST_CASE(winograd_is_taken_by_the_layer_whatever_the_batch_and_the_pass) {
   const auto fits = [](std::int64_t images, std::int64_t c, std::int64_t o, std::int64_t size,
-                       std::int64_t kernel, std::int64_t stride, std::int64_t groups) {
-    const std::int64_t padding = kernel / 2, out = (size + 2 * padding - kernel) / stride + 1;
+                       std::int64_t kernel, const ops::ConvolutionGeometry& unpadded) {
+    ops::ConvolutionGeometry geometry = unpadded;
+    geometry.padding = static_cast<int>(kernel / 2) * geometry.dilation.height;
+    const std::int64_t out = (size - 1) / geometry.stride.height + 1;
     const auto in_pass = [&](kernels::ConvolutionPass pass) {
       return kernels::WinogradConvolution::fits(
-          {pass, images, c, size, size, o, out, out, kernel, kernel, stride, padding, groups, 8, 8, false});
+          {pass, images, c, size, size, o, out, out, kernel, kernel, geometry, 8, 8, false});
     };
     const bool forward = in_pass(kernels::ConvolutionPass::forward);
     BOOST_TEST(in_pass(kernels::ConvolutionPass::backward_input) == forward);
@@ -201,15 +218,16 @@ BOOST_AUTO_TEST_CASE(winograd_is_taken_by_the_layer_whatever_the_batch_and_the_p
     return forward;
   };
   for (const std::int64_t images : {1, 32}) {
-    BOOST_TEST(fits(images, 32, 32, 32, 3, 1, 1));
-    BOOST_TEST(fits(images, 64, 64, 16, 3, 1, 1));
-    BOOST_TEST(fits(images, 128, 128, 7, 3, 1, 1));
-    BOOST_TEST(!fits(images, 3, 32, 32, 3, 1, 1), "few channels");
-    BOOST_TEST(!fits(images, 36, 36, 32, 3, 1, 1), "channels not in eights");
-    BOOST_TEST(!fits(images, 32, 64, 32, 3, 2, 1), "stride 2");
-    BOOST_TEST(!fits(images, 32, 32, 32, 5, 1, 1), "a kernel of 5");
-    BOOST_TEST(!fits(images, 64, 64, 32, 3, 1, 2), "groups");
-    BOOST_TEST(!fits(images, 64, 64, 5, 3, 1, 1), "tiles mostly outside");
+    BOOST_TEST(fits(images, 32, 32, 32, 3, {}));
+    BOOST_TEST(fits(images, 64, 64, 16, 3, {}));
+    BOOST_TEST(fits(images, 128, 128, 7, 3, {}));
+    BOOST_TEST(!fits(images, 3, 32, 32, 3, {}), "few channels");
+    BOOST_TEST(!fits(images, 36, 36, 32, 3, {}), "channels not in eights");
+    BOOST_TEST(!fits(images, 32, 64, 32, 3, {.stride = 2}), "stride 2");
+    BOOST_TEST(!fits(images, 32, 32, 32, 5, {}), "a kernel of 5");
+    BOOST_TEST(!fits(images, 64, 64, 32, 3, {.groups = 2}), "groups");
+    BOOST_TEST(!fits(images, 64, 64, 32, 3, {.dilation = 2}), "dilation");
+    BOOST_TEST(!fits(images, 64, 64, 5, 3, {}), "tiles mostly outside");
   }
 }
 
@@ -307,16 +325,17 @@ BOOST_AUTO_TEST_CASE(dense_convolutions_find_a_direct_implementation) {
   // three times.
   const int native = kernels::native_channel_block();
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  const auto check = [&](std::int64_t c, std::int64_t o, std::int64_t size, std::int64_t kernel,
-                         std::int64_t stride, bool plain) {
-    const std::int64_t padding = kernel / 2, out = (size + 2 * padding - kernel) / stride + 1;
+  const auto check = [&](std::int64_t c, std::int64_t o, std::int64_t size, std::int64_t kernel, int stride,
+                         bool plain) {
+    const auto padding = static_cast<int>(kernel / 2);
+    const std::int64_t out = (size + 2 * padding - kernel) / stride + 1;
     const std::int64_t x_block = plain || c < native ? 1 : native, y_block = plain || o < native ? 1 : native;
     for (const auto pass : {kernels::ConvolutionPass::forward, kernels::ConvolutionPass::backward_input,
                             kernels::ConvolutionPass::backward_weight}) {
       // For AVX-512 oneDNN has a direct weight gradient of 4 to 15 channels in the channels-last layout only.
       if (pass == kernels::ConvolutionPass::backward_weight && native == 16 && c > 3 && c < native) continue;
       const kernels::ConvolutionPlan plan(
-          {pass, 4, c, size, size, o, out, out, kernel, kernel, stride, padding, 1, x_block, y_block, false},
+          {pass, 4, c, size, size, o, out, out, kernel, kernel, {stride, padding}, x_block, y_block, false},
           engine, 1);
       BOOST_TEST_CONTEXT("[" << c << ", " << size << ", " << size << "] to " << o << ": "
                              << plan.implementation()) {

@@ -60,6 +60,15 @@ Var feed_forward(const Var& x, const Var& weight_in, const Var& bias_in, ops::Ac
 // --- images
 Var conv2d(const Var& x, const Var& weight, const Var& bias = {},
            const ops::ConvolutionGeometry& geometry = {});
+/// x: [N, C, L]; weight: [O, C / groups, k]; result [N, O, L']. Of the geometry's pairs the width counts.
+Var conv1d(const Var& x, const Var& weight, const Var& bias = {},
+           const ops::ConvolutionGeometry& geometry = {});
+/// What conv2d's gradient makes of x: [N, C, H, W], as values. weight: [C, O / groups, kh, kw]; result
+/// [N, O, H', W'] with H' = (H - 1) stride - 2 padding + dilation (kh - 1) + 1 + output_padding, which is
+/// less than the stride.
+Var conv_transpose2d(const Var& x, const Var& weight, const Var& bias = {},
+                     const ops::ConvolutionGeometry& geometry = {},
+                     const ops::HeightWidth& output_padding = 0);
 Var max_pool2d(const Var& x, const ops::PoolGeometry& geometry);
 /// Padded places count as zeros in the mean.
 Var avg_pool2d(const Var& x, const ops::PoolGeometry& geometry);

@@ -1,17 +1,34 @@
 // Convolutions. x: [N, C, H, W], weight: [O, C / groups, kh, kw], bias: [O], y: [N, O, H', W'];
-// H' = (H + 2 padding - kh) / stride + 1. x and y in any channel block; Backend::preferred_channel_block is
-// fast.
+// H' = (H + 2 padding - dilation (kh - 1) - 1) / stride + 1. x and y in any channel block;
+// Backend::preferred_channel_block is fast.
 #pragma once
 
 #include "lockstep/ops/operation.h"
 
 namespace lockstep::ops {
 
-struct ConvolutionGeometry {
-  int stride = 1;
-  int padding = 0;
-  int groups = 1;
+/// One number for each direction, or for both.
+struct HeightWidth {
+  int height = 0, width = 0;
+
+  constexpr HeightWidth(int both) : height(both), width(both) {}  // NOLINT: {.stride = 2}
+  constexpr HeightWidth(int of_height, int of_width) : height(of_height), width(of_width) {}
+  bool operator==(const HeightWidth&) const = default;
 };
+
+struct ConvolutionGeometry {
+  HeightWidth stride = 1;
+  HeightWidth padding = 0;  ///< zeros on each side
+  int groups = 1;
+  HeightWidth dilation = 1;  ///< places from one of the kernel's to the next
+
+  bool operator==(const ConvolutionGeometry&) const = default;
+};
+
+/// Places, in one direction, of a kernel that slides over `extent` places; UsageError naming `function` if
+/// numbers are out of range, or none fits.
+std::int64_t convolved_extent(const char* function, std::int64_t extent, std::int64_t kernel, int stride,
+                              int padding, int dilation);
 
 struct ConvolutionSizes {
   std::int64_t images = 0, in_channels = 0, height = 0, width = 0;
@@ -59,6 +76,17 @@ struct ConvolutionBackwardWeight {
     each(in("x", op.x).blocked(), in("dy", op.dy).blocked(), in_out("dweight", op.dweight, float32));
   }
   ConvolutionSizes sizes() const;
+};
+
+/// y += bias[c] at every place of channel c; y: [N, C, H, W] or [N, C].
+struct AddChannels {
+  static constexpr const char* name = "add_channels";
+  Tensor bias, y;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("bias", op.bias, float32), in_out("y", op.y).blocked());
+  }
+  void check() const;
 };
 
 /// dbias[c] (+)= the sum of dy [N, C, H, W] or [N, C] over all but the channels.

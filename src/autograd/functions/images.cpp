@@ -1,4 +1,4 @@
-// Convolution, pooling and upsampling of images [N, C, H, W].
+// Pooling and upsampling of images [N, C, H, W].
 #include "autograd/functions/support.h"
 
 namespace lockstep {
@@ -17,12 +17,6 @@ std::int64_t windows(const char* function, const Var& x, std::int64_t extent, st
   return room / stride + 1;
 }
 
-/// The channel block for convolutions whose groups have whole blocks; else plain.
-int channel_block_for(kernels::Backend& backend, std::int64_t channels, DType dtype, int groups) {
-  const int block = backend.preferred_channel_block(channels, dtype);
-  return channels / groups % block == 0 || groups == 1 ? block : 1;
-}
-
 Shape pooled(const char* function, const Var& x, const ops::PoolGeometry& pool) {
   require_rank(function, x, 4);
   const Shape& s = x.shape();
@@ -31,41 +25,6 @@ Shape pooled(const char* function, const Var& x, const ops::PoolGeometry& pool) 
 }
 
 }  // namespace
-
-Var conv2d(const Var& given, const Var& weight, const Var& bias, const ops::ConvolutionGeometry& geometry) {
-  require_rank("conv2d", given, 4);
-  require_one_type("conv2d", given, weight);
-  const Shape& w = weight.shape();
-  const int groups = geometry.groups;
-  if (w.rank() != 4 || groups < 1 || given.shape()[1] != w[1] * groups || w[0] % groups != 0)
-    throw UsageError("conv2d: an input of shape {} does not fit a weight of shape {} in {} groups",
-                     to_string(given.shape()), to_string(w), groups);
-  Tape& tape = given.tape();
-  kernels::Backend& backend = tape.backend();
-  const Var x = given.value().channel_block() == 1
-                    ? to_channel_block(
-                          given, channel_block_for(backend, given.shape()[1], given.value().dtype(), groups))
-                    : given;
-  const Shape& s = x.shape();
-  const Tensor y =
-      backend.empty({s[0], w[0], windows("conv2d", x, s[2], w[2], geometry.stride, geometry.padding),
-                     windows("conv2d", x, s[3], w[3], geometry.stride, geometry.padding)},
-                    x.value().dtype(), channel_block_for(backend, w[0], x.value().dtype(), groups));
-  backend.run(ops::Convolution{x.value(), weight.value(), bias.value(), geometry, y});
-  return tape.record(y, {&x, &weight, &bias},
-                     [x, weight, bias = bias.without_value(), geometry](Tape& t, const Tensor& dy) {
-                       kernels::Backend& b = t.backend();
-                       t.into(weight, [&](const Tensor& dweight, bool accumulate) {
-                         b.run(ops::ConvolutionBackwardWeight{x.value(), dy, geometry, dweight, accumulate});
-                       });
-                       t.into(bias, [&](const Tensor& dbias, bool accumulate) {
-                         b.run(ops::ChannelSums{dy, dbias, accumulate});
-                       });
-                       give_new(t, x, [&](const Tensor& dx) {
-                         b.run(ops::ConvolutionBackwardInput{dy, weight.value(), geometry, dx});
-                       });
-                     });
-}
 
 Var max_pool2d(const Var& x, const ops::PoolGeometry& geometry) {
   Tape& tape = x.tape();

@@ -5,6 +5,7 @@
 #include "kernels/cpu/convolution_plan.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/native_bfloat16.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/winograd.h"
 #include "lockstep/ops/elementwise.h"
 
@@ -59,9 +60,7 @@ ConvolutionProblem problem_of(ConvolutionPass pass, const Operation& op, const T
           .out_width = sizes.out_width,
           .kernel_height = sizes.kernel_height,
           .kernel_width = sizes.kernel_width,
-          .stride = op.geometry.stride,
-          .padding = op.geometry.padding,
-          .groups = op.geometry.groups,
+          .geometry = op.geometry,
           .x_block = x.channel_block(),
           .y_block = y.channel_block()};
 }
@@ -132,10 +131,29 @@ void convolution_backward_weight(CpuBackend& cpu, const ops::ConvolutionBackward
   for (std::int64_t i = 0; i < count; ++i) sum[i] += addend[i];
 }
 
+void add_channels(CpuBackend& cpu, const ops::AddChannels& op) {
+  const ChannelForm form = channel_form(op.y);
+  const float* bias = op.bias.data<float>();
+  float* to = op.y.data<float>();
+  const std::int64_t runs_per_thread = 8192 / std::max<std::int64_t>(1, form.run()) + 1;
+  parallel_items(cpu.threads(), form.runs(), runs_per_thread, [&](std::int64_t run) {
+    for (std::int64_t tile_index = 0; tile_index < tiles_per_block(form); ++tile_index) {
+      ChannelTile tile = tile_of(form, run % form.blocks, tile_index);
+      tile.first += run * form.run();
+      const Columns32 shift = columns_of(form, tile, [&](std::int64_t c) { return bias[c]; });
+      for_rows(tile, [&](std::int64_t at, auto width) {
+        for (int column = 0; column < width; ++column)
+          to[at + column] += shift[static_cast<std::size_t>(column)];
+      });
+    }
+  });
+}
+
 void enter_convolution(CpuBackend& cpu) {
   enter_product<&convolution>(cpu);
   enter_product<&convolution_backward_input>(cpu);
   enter_product<&convolution_backward_weight>(cpu);
+  cpu.enter<&add_channels>(Computes::in_float32);
 }
 
 }  // namespace lockstep::kernels

@@ -78,13 +78,13 @@ ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& prob
   if (!x_tag || !y_tag) return {};
   const auto floats = Memory::data_type::f32;
   const auto type = problem.bf16 ? Memory::data_type::bf16 : floats;
-  const std::int64_t group_in = problem.in_channels / problem.groups,
-                     group_out = problem.out_channels / problem.groups;
-  const Memory::dims weight_dims =
-      problem.groups == 1
-          ? Memory::dims{problem.out_channels, problem.in_channels, problem.kernel_height,
-                         problem.kernel_width}
-          : Memory::dims{problem.groups, group_out, group_in, problem.kernel_height, problem.kernel_width};
+  const std::int64_t group_in = problem.in_channels / problem.geometry.groups,
+                     group_out = problem.out_channels / problem.geometry.groups;
+  const Memory::dims weight_dims = problem.geometry.groups == 1
+                                       ? Memory::dims{problem.out_channels, problem.in_channels,
+                                                      problem.kernel_height, problem.kernel_width}
+                                       : Memory::dims{problem.geometry.groups, group_out, group_in,
+                                                      problem.kernel_height, problem.kernel_width};
   const Memory::desc x({problem.images, problem.in_channels, problem.height, problem.width}, type, *x_tag);
   const Memory::desc y({problem.images, problem.out_channels, problem.out_height, problem.out_width}, type,
                        *y_tag);
@@ -92,7 +92,11 @@ ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& prob
   const Memory::desc gradient(weight_dims, floats, Memory::format_tag::any);
   const Memory::desc bias =
       problem.bias ? Memory::desc({problem.out_channels}, floats, Memory::format_tag::x) : Memory::desc();
-  const Memory::dims strides{problem.stride, problem.stride}, padding{problem.padding, problem.padding};
+  const auto pair = [](const ops::HeightWidth& of, int less = 0) {
+    return Memory::dims{of.height - less, of.width - less};
+  };
+  const Memory::dims strides = pair(problem.geometry.stride), padding = pair(problem.geometry.padding),
+                     dilates = pair(problem.geometry.dilation, 1);  // oneDNN counts the places between
   const auto algorithm = dnnl::algorithm::convolution_direct;
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -107,7 +111,7 @@ ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& prob
   };
   const dnnl::convolution_forward::primitive_desc forward(
       dnnl::convolution_forward::desc(dnnl::prop_kind::forward_training, algorithm, x, weight, bias, y,
-                                      strides, padding, padding),
+                                      strides, dilates, padding, padding),
       attributes, engine, true);
   if (!forward) return {};
   made.x = x;
@@ -118,14 +122,15 @@ ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& prob
     keep(forward, dnnl::convolution_forward(forward));
   } else if (problem.pass == ConvolutionPass::backward_input) {
     const dnnl::convolution_backward_data::primitive_desc backward(
-        dnnl::convolution_backward_data::desc(algorithm, x, weight, y, strides, padding, padding), attributes,
-        engine, forward, true);
+        dnnl::convolution_backward_data::desc(algorithm, x, weight, y, strides, dilates, padding, padding),
+        attributes, engine, forward, true);
     if (!backward) return {};
     made.weight = backward.weights_desc();
     keep(backward, dnnl::convolution_backward_data(backward));
   } else {
     const dnnl::convolution_backward_weights::primitive_desc backward(
-        dnnl::convolution_backward_weights::desc(algorithm, x, gradient, y, strides, padding, padding),
+        dnnl::convolution_backward_weights::desc(algorithm, x, gradient, y, strides, dilates, padding,
+                                                 padding),
         attributes, engine, forward, true);
     if (!backward) return {};
     made.weight = backward.diff_weights_desc();
@@ -161,7 +166,7 @@ ConvolutionPlan::ConvolutionPlan(const ConvolutionProblem& problem, const dnnl::
   if (!best && problem.bf16) return;
   if (!best) {
     throw FailureError("oneDNN has no convolution of {} channels to {} in {} groups", problem.in_channels,
-                       problem.out_channels, problem.groups);
+                       problem.out_channels, problem.geometry.groups);
   }
   x_block_ = best.x_block;
   y_block_ = best.y_block;
@@ -181,8 +186,9 @@ ConvolutionPlan::ConvolutionPlan(const ConvolutionProblem& problem, const dnnl::
   convolution_.add_argument(DNNL_ARG_SCRATCHPAD, best.scratchpad, engine);
   if (bias_) convolution_.add_argument(DNNL_ARG_BIAS, best.bias, engine);
 
-  const Memory::desc plain(best.weight.dims(), best.weight.data_type(),
-                           problem.groups == 1 ? Memory::format_tag::oihw : Memory::format_tag::goihw);
+  const Memory::desc plain(
+      best.weight.dims(), best.weight.data_type(),
+      problem.geometry.groups == 1 ? Memory::format_tag::oihw : Memory::format_tag::goihw);
   if (best.weight == plain) return;
   packed_floats_ = floats_of(best.weight);
   const Memory::desc& from = weight_gradient ? best.weight : plain;
@@ -215,8 +221,10 @@ void ConvolutionPlan::run(const dnnl::stream& stream, void* x, void* weight, con
 }
 
 std::size_t ConvolutionCache::Hash::operator()(const ConvolutionProblem& p) const noexcept {
+  const auto& [stride, padding, groups, dilation] = p.geometry;
   return hash_of(p.pass, p.images, p.in_channels, p.height, p.width, p.out_channels, p.kernel_height,
-                 p.kernel_width, p.stride, p.padding, p.groups, p.x_block, p.y_block, p.bias, p.bf16);
+                 p.kernel_width, stride.height, stride.width, padding.height, padding.width, groups,
+                 dilation.height, dilation.width, p.x_block, p.y_block, p.bias, p.bf16);
 }
 
 ConvolutionPlan& ConvolutionCache::plan(const ConvolutionProblem& problem, const dnnl::engine& engine,

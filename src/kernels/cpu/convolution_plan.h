@@ -20,7 +20,7 @@ struct ConvolutionProblem {
   std::int64_t images = 0, in_channels = 0, height = 0, width = 0;
   std::int64_t out_channels = 0, out_height = 0, out_width = 0;
   std::int64_t kernel_height = 0, kernel_width = 0;
-  std::int64_t stride = 1, padding = 0, groups = 1;
+  ops::ConvolutionGeometry geometry;
   std::int64_t x_block = 1, y_block = 1;  ///< channel blocks of the caller's activations
   bool bias = false;
   bool bf16 = false;  ///< activations and weights; a bias and a weight gradient are float32

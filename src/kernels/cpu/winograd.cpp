@@ -219,8 +219,13 @@ void transform_kernel_gradients(const float* from, std::int64_t plane, bool accu
 }  // namespace
 
 bool WinogradConvolution::fits(const ConvolutionProblem& p) {
-  if (p.kernel_height != kernel || p.kernel_width != kernel || p.stride != 1 || p.groups != 1) return false;
-  if (p.padding >= kernel || p.in_channels % lanes != 0 || p.out_channels % lanes != 0) return false;
+  const auto& [stride, padding, groups, dilation] = p.geometry;
+  if (p.kernel_height != kernel || p.kernel_width != kernel || stride != ops::HeightWidth(1) || groups != 1 ||
+      dilation != ops::HeightWidth(1))
+    return false;
+  if (padding.height != padding.width || padding.height >= kernel || p.in_channels % lanes != 0 ||
+      p.out_channels % lanes != 0)
+    return false;
   // Fewer channels are too little work for the products, and tiles that reach far outside for the transforms.
   // Of both sides, so that the passes of one layer go the same way.
   const auto filled = [](std::int64_t height, std::int64_t width) {
@@ -233,7 +238,7 @@ bool WinogradConvolution::fits(const ConvolutionProblem& p) {
 WinogradConvolution::WinogradConvolution(const ConvolutionProblem& p, int threads)
     : pass_(p.pass),
       threads_(threads),
-      padding_(p.padding),
+      padding_(p.geometry.padding.height),
       x_{p.in_channels, p.height, p.width, p.x_block},
       y_{p.out_channels, p.out_height, p.out_width, p.y_block} {
   const Side& tiled = pass_ == ConvolutionPass::backward_input ? x_ : y_;

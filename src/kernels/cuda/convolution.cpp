@@ -103,6 +103,10 @@ void convolution_backward_weight(CudaBackend& gpu, const ops::ConvolutionBackwar
   }
 }
 
+void add_channels_of(CudaBackend& gpu, const ops::AddChannels& op) {
+  add_channels(gpu.launch(), op.bias, op.y);
+}
+
 }  // namespace
 
 Convolutions& CudaBackend::convolutions() {
@@ -114,6 +118,7 @@ void enter_convolution(CudaBackend& gpu) {
   gpu.enter<&convolution>();
   gpu.enter<&convolution_backward_input>();
   gpu.enter<&convolution_backward_weight>();
+  gpu.enter<&add_channels_of>();
 }
 
 }  // namespace lockstep::kernels

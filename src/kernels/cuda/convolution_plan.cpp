@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t most_workspace_bytes = std::size_t{1} << 30;
 constexpr int most_algorithms = CUDNN_CONVOLUTION_FWD_ALGO_COUNT;  // no pass has more
 
-std::array<std::int64_t, 16> parts_of(const CudnnConvolution& p) {
+std::array<std::int64_t, 19> parts_of(const CudnnConvolution& p) {
   const ops::ConvolutionSizes& s = p.sizes;
   return {static_cast<std::int64_t>(p.pass),
           s.images,
@@ -26,12 +26,15 @@ std::array<std::int64_t, 16> parts_of(const CudnnConvolution& p) {
           s.out_width,
           s.kernel_height,
           s.kernel_width,
-          s.geometry.stride,
-          s.geometry.padding,
+          s.geometry.stride.height,
+          s.geometry.stride.width,
+          s.geometry.padding.height,
+          s.geometry.padding.width,
           s.geometry.groups,
+          s.geometry.dilation.height,
+          s.geometry.dilation.width,
           static_cast<std::int64_t>(p.dtype),
-          std::int64_t{p.channels_last},
-          0};
+          std::int64_t{p.channels_last}};
 }
 
 cudnnDataType_t cudnn_type(DType dtype) {
@@ -93,12 +96,12 @@ struct Convolutions::Plan {
                                      n(s.in_channels / s.geometry.groups), n(s.kernel_height),
                                      n(s.kernel_width)),
           "cudnnSetFilter4dDescriptor", device_);
-    check(cudnnSetConvolution2dDescriptor(convolution, n(s.geometry.padding), n(s.geometry.padding),
-                                          n(s.geometry.stride), n(s.geometry.stride), 1, 1,
+    const auto& [stride, padding, groups, dilation] = s.geometry;
+    check(cudnnSetConvolution2dDescriptor(convolution, padding.height, padding.width, stride.height,
+                                          stride.width, dilation.height, dilation.width,
                                           CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
           "cudnnSetConvolution2dDescriptor", device_);
-    check(cudnnSetConvolutionGroupCount(convolution, n(s.geometry.groups)), "cudnnSetConvolutionGroupCount",
-          device_);
+    check(cudnnSetConvolutionGroupCount(convolution, groups), "cudnnSetConvolutionGroupCount", device_);
     // FMA: no TF32 behind a float32 product.
     set_math(p.dtype == DType::float32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH);
   }

@@ -3,6 +3,7 @@
 #include "lockstep/ops/attention.h"
 #include "lockstep/ops/convolution.h"
 #include "lockstep/ops/linear.h"
+#include "lockstep/ops/matmul.h"
 #include "support/gpu_labels.h"
 
 namespace lockstep::test {
@@ -114,6 +115,36 @@ BOOST_AUTO_TEST_CASE(a_nan_passes_a_layer_with_relu) {
     gpu().run(ops::LinearActivation{
         ops::Activation::relu, to_gpu(activation(x), form), to_gpu(fixed(weight)), {}, {}, y});
     BOOST_TEST(std::isnan(to_cpu(y).data<float>()[0]));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(batched_products_are_those_of_the_cpu) {
+  Draw draw;
+  struct Shapes {
+    Shape a, b, y;
+    ops::Transposed transposed = ops::Transposed::none;
+  };
+  for (const Shapes& s : {Shapes{{0, 4, 5}, {0, 5, 3}, {0, 4, 3}},
+                          {{6, 33, 20}, {6, 20, 17}, {6, 33, 17}},
+                          {{2, 1, 8, 16}, {3, 16, 8}, {2, 3, 8, 8}},
+                          {{2, 3, 5, 7}, {7, 4}, {2, 3, 5, 4}},
+                          {{2, 3, 5, 7}, {4, 7}, {2, 3, 5, 4}, ops::Transposed::b},
+                          {{2, 3, 5, 7}, {2, 3, 5, 4}, {7, 4}, ops::Transposed::a},
+                          {{2, 3, 5, 7}, {2, 3, 5, 4}, {2, 1, 7, 4}, ops::Transposed::a},
+                          {{2, 3, 5, 7}, {3, 4, 7}, {3, 5, 4}, ops::Transposed::b},
+                          {{2, 5, 0}, {2, 0, 4}, {2, 5, 4}}}) {
+    const std::string what = "matmul of " + to_string(s.a) + " and " + to_string(s.b);
+    const ops::Transposed transposed = s.transposed;
+    const Operand a = activation(draw.normal(s.a)), b = activation(draw.normal(s.b));
+    compare(what, {a, b}, {activation(unwritten(s.y))},
+            [=](Backend& on, const Tensors& in, const Tensors& out) {
+              on.run(ops::MatMul{in[0], in[1], transposed, out[0]});
+            });
+    for (const bool accumulate : {false, true})
+      compare(what + " in float32", {a, b}, {fixed(accumulate ? draw.normal(s.y) : unwritten(s.y))},
+              [=](Backend& on, const Tensors& in, const Tensors& out) {
+                on.run(ops::MatMul{in[0], in[1], transposed, out[0], accumulate});
+              });
   }
 }
 

@@ -1,0 +1,134 @@
+// Convolutions of images [N, C, H, W] and of rows [N, C, L].
+#include "autograd/functions/support.h"
+
+namespace lockstep {
+namespace {
+
+using ops::ConvolutionGeometry;
+
+/// The channel block for convolutions whose groups have whole blocks; else plain.
+int channel_block_for(kernels::Backend& backend, std::int64_t channels, DType dtype, int groups) {
+  const int block = backend.preferred_channel_block(channels, dtype);
+  return channels / groups % block == 0 || groups == 1 ? block : 1;
+}
+
+/// In the channel block that convolutions of it like best, unless it travels in one.
+Var in_block(const Var& x, int groups) {
+  if (x.value().channel_block() != 1) return x;
+  return to_channel_block(x, channel_block_for(x.tape().backend(), x.shape()[1], x.value().dtype(), groups));
+}
+
+/// The images that a convolution or a transposed one of x makes.
+Tensor new_images(const Var& x, const Shape& shape, int groups) {
+  kernels::Backend& backend = x.tape().backend();
+  const DType type = x.value().dtype();
+  return backend.empty(shape, type, channel_block_for(backend, shape[1], type, groups));
+}
+
+void require_fit(const char* function, const Var& x, const Var& weight, int rank) {
+  require_rank(function, x, rank);
+  require_one_type(function, x, weight);
+  if (weight.shape().rank() != rank)
+    throw UsageError("{}: the weight has shape {}; {} dimensions are needed", function,
+                     to_string(weight.shape()), rank);
+}
+
+void require_channels(const char* function, const Var& x, const Var& weight, std::int64_t channels,
+                      int groups) {
+  if (groups >= 1 && x.shape()[1] == channels && weight.shape()[0] % groups == 0) return;
+  throw UsageError("{}: an input of shape {} does not fit a weight of shape {} in {} groups", function,
+                   to_string(x.shape()), to_string(weight.shape()), groups);
+}
+
+/// A weight of rows [O, C, k] as one of images that are one place high; a view.
+Tensor as_images(const Tensor& weight) {
+  if (weight.shape().rank() == 4) return weight;
+  return weight.reshape({weight.size(0), weight.size(1), 1, weight.size(2)});
+}
+
+/// x: [N, C, H, W], plain or in channel blocks.
+Var convolve(const char* function, const Var& given, const Var& weight, const Var& bias,
+             const ConvolutionGeometry& geometry) {
+  const auto& [stride, padding, groups, dilation] = geometry;
+  require_channels(function, given, weight, weight.shape()[1] * groups, groups);
+  const Shape& s = given.shape();
+  const Shape w = as_images(weight.value()).shape();
+  const Shape made{
+      s[0], w[0], ops::convolved_extent(function, s[2], w[2], stride.height, padding.height, dilation.height),
+      ops::convolved_extent(function, s[3], w[3], stride.width, padding.width, dilation.width)};
+  const Var x = in_block(given, groups);
+  const Tensor y = new_images(x, made, groups);
+  x.tape().backend().run(ops::Convolution{x.value(), as_images(weight.value()), bias.value(), geometry, y});
+  return x.tape().record(
+      y, {&x, &weight, &bias}, [x, weight, bias = bias.without_value(), geometry](Tape& t, const Tensor& dy) {
+        kernels::Backend& b = t.backend();
+        t.into(weight, [&](const Tensor& dweight, bool accumulate) {
+          b.run(ops::ConvolutionBackwardWeight{x.value(), dy, geometry, as_images(dweight), accumulate});
+        });
+        t.into(bias, [&](const Tensor& dbias, bool accumulate) {
+          b.run(ops::ChannelSums{dy, dbias, accumulate});
+        });
+        give_new(t, x, [&](const Tensor& dx) {
+          b.run(ops::ConvolutionBackwardInput{dy, as_images(weight.value()), geometry, dx});
+        });
+      });
+}
+
+}  // namespace
+
+Var conv2d(const Var& x, const Var& weight, const Var& bias, const ConvolutionGeometry& geometry) {
+  require_fit("conv2d", x, weight, 4);
+  return convolve("conv2d", x, weight, bias, geometry);
+}
+
+Var conv1d(const Var& x, const Var& weight, const Var& bias, const ConvolutionGeometry& geometry) {
+  require_fit("conv1d", x, weight, 3);
+  const auto& [stride, padding, groups, dilation] = geometry;
+  const Shape& s = x.shape();
+  const Var y = convolve("conv1d", reshape(x, {s[0], s[1], 1, s[2]}), weight, bias,
+                         {{1, stride.width}, {0, padding.width}, groups, {1, dilation.width}});
+  return reshape(y, {s[0], y.shape()[1], y.shape()[3]});
+}
+
+Var conv_transpose2d(const Var& given, const Var& weight, const Var& bias,
+                     const ConvolutionGeometry& geometry, const ops::HeightWidth& output_padding) {
+  constexpr const char* function = "conv_transpose2d";
+  require_fit(function, given, weight, 4);
+  require_channels(function, given, weight, weight.shape()[0], geometry.groups);
+  const Shape &s = given.shape(), &w = weight.shape();
+  const auto extent = [&](int d, int stride, int padding, int dilation, int more) {
+    const std::int64_t made =
+        (s[d] - 1) * stride - 2 * std::int64_t{padding} + dilation * (w[d] - 1) + 1 + more;
+    if (more < 0 || more >= stride || made < 1 ||
+        ops::convolved_extent(function, made, w[d], stride, padding, dilation) != s[d])
+      throw UsageError(
+          "{}: no image becomes {} under a kernel of {} with stride {}, padding {}, dilation {} and {} "
+          "places more (fewer than the stride)",
+          function, to_string(s), to_string(w), stride, padding, dilation, more);
+    return made;
+  };
+  const auto& [stride, padding, groups, dilation] = geometry;
+  const Shape made{s[0], w[1] * groups,
+                   extent(2, stride.height, padding.height, dilation.height, output_padding.height),
+                   extent(3, stride.width, padding.width, dilation.width, output_padding.width)};
+  const Var x = in_block(given, groups);
+  const Tensor y = new_images(x, made, groups);
+  kernels::Backend& backend = x.tape().backend();
+  backend.run(ops::ConvolutionBackwardInput{x.value(), weight.value(), geometry, y});
+  if (bias.value()) backend.run(ops::AddChannels{bias.value(), y});
+  return x.tape().record(
+      y, {&x, &weight, &bias}, [x, weight, bias = bias.without_value(), geometry](Tape& t, const Tensor& dy) {
+        kernels::Backend& b = t.backend();
+        t.into(weight, [&](const Tensor& dweight, bool accumulate) {
+          b.run(ops::ConvolutionBackwardWeight{dy, x.value(), geometry, dweight, accumulate});
+        });
+        t.into(bias, [&](const Tensor& dbias, bool accumulate) {
+          b.run(ops::ChannelSums{dy, dbias, accumulate});
+        });
+        give_new(t, x, [&](const Tensor& dx) {
+          b.run(ops::Convolution{dy, weight.value(), {}, geometry, dx});
+        });
+      });
+}
+
+}  // namespace lockstep
