@@ -85,6 +85,9 @@ const std::map<std::string, Function>& functions() {
                                    height_width(g.what.at("output_padding")))};
         },
         {2}}},
+      {"resize_bilinear", {[](const Given& g) -> Vars {
+         return {resize_bilinear(g.x.at(0), g.what.at("size").at(0), g.what.at("size").at(1))};
+       }}},
       // normalisation and sequences
       {"group_norm",
        {[](const Given& g) -> Vars {

@@ -75,6 +75,8 @@ Var avg_pool2d(const Var& x, const ops::PoolGeometry& geometry);
 /// [N, C, H, W] -> [N, C, 1, 1], plain.
 Var global_avg_pool2d(const Var& x);
 Var upsample_nearest2d(const Var& x, int scale);
+/// Half-pixel centres, without antialiasing.
+Var resize_bilinear(const Var& x, std::int64_t height, std::int64_t width);
 
 // --- sequences
 /// indices: int64, any shape; weight: [rows, width]; result [indices..., width].

@@ -1,5 +1,6 @@
 // Pooling and upsampling of images [N, C, H, W].
 #include "autograd/functions/support.h"
+#include "lockstep/ops/resize.h"
 
 namespace lockstep {
 namespace {
@@ -69,6 +70,21 @@ Var upsample_nearest2d(const Var& x, int scale) {
   tape.backend().run(ops::UpsampleNearest{x.value(), scale, y});
   return tape.record(y, {&x}, [x = x.without_value(), scale](Tape& t, const Tensor& dy) {
     give_new(t, x, [&](const Tensor& dx) { t.backend().run(ops::UpsampleNearestBackward{dy, scale, dx}); });
+  });
+}
+
+Var resize_bilinear(const Var& x, std::int64_t height, std::int64_t width) {
+  require_rank("resize_bilinear", x, 4);
+  const Shape& s = x.shape();
+  if (height < 1 || width < 1)
+    throw UsageError("resize_bilinear: images of shape {} do not become {} x {}", to_string(s), height,
+                     width);
+  Tape& tape = x.tape();
+  const Tensor y =
+      tape.backend().empty({s[0], s[1], height, width}, x.value().dtype(), x.value().channel_block());
+  tape.backend().run(ops::ResizeBilinear{x.value(), y});
+  return tape.record(y, {&x}, [x = x.without_value()](Tape& t, const Tensor& dy) {
+    give_new(t, x, [&](const Tensor& dx) { t.backend().run(ops::ResizeBilinearBackward{dy, dx}); });
   });
 }
 

@@ -85,6 +85,7 @@ void enter_matmul(CpuBackend& cpu);
 void enter_pooling(CpuBackend& cpu);
 void enter_reduction(CpuBackend& cpu);
 void enter_resampling(CpuBackend& cpu);
+void enter_resize(CpuBackend& cpu);
 void enter_update(CpuBackend& cpu);
 
 }  // namespace lockstep::kernels

@@ -66,7 +66,7 @@ CudaBackend::CudaBackend(int index)
   for (const auto enter :
        {enter_attention, enter_batch_norm, enter_batch_statistics, enter_channel_sums, enter_convolution,
         enter_dropout, enter_elementwise, enter_embedding, enter_group_norm, enter_layer_norm, enter_layout,
-        enter_loss, enter_map, enter_matmul, enter_pooling, enter_resampling, enter_update})
+        enter_loss, enter_map, enter_matmul, enter_pooling, enter_resampling, enter_resize, enter_update})
     enter(*this);
 }
 

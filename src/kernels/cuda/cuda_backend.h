@@ -92,6 +92,7 @@ void enter_map(CudaBackend& gpu);
 void enter_matmul(CudaBackend& gpu);
 void enter_pooling(CudaBackend& gpu);
 void enter_resampling(CudaBackend& gpu);
+void enter_resize(CudaBackend& gpu);
 void enter_update(CudaBackend& gpu);
 
 }  // namespace lockstep::kernels

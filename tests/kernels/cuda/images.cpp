@@ -2,6 +2,7 @@
 #include "kernels/cuda/twins.h"
 #include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/pooling.h"
+#include "lockstep/ops/resize.h"
 
 namespace lockstep::test {
 namespace {
@@ -41,6 +42,24 @@ BOOST_AUTO_TEST_CASE(pooling_is_that_of_the_cpu) {
           [=](Backend& on, const Tensors& in, const Tensors& out) {
             on.run(ops::AveragePool{in[0], pool, out[0]});
             on.run(ops::AveragePoolBackward{in[1], pool, out[1]});
+          },
+          all_forms);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(bilinear_resizing_is_that_of_the_cpu) {
+  Draw draw;
+  for (const Shape& shape : {Shape{2, 5, 9, 7}, Shape{0, 3, 4, 4}, Shape{1, 1, 1, 1}, Shape{3, 16, 8, 8}}) {
+    for (const auto& [height, width] : {std::pair{8, 15}, {1, 3}, {9, 7}, {23, 2}}) {
+      const Shape other{shape[0], shape[1], height, width};
+      compare(
+          "resize_bilinear of " + to_string(shape) + " to " + to_string(other),
+          {activation(draw.normal(shape)), activation(draw.normal(other))},
+          {activation(unwritten(other)), activation(unwritten(shape))},
+          [=](Backend& on, const Tensors& in, const Tensors& out) {
+            on.run(ops::ResizeBilinear{in[0], out[0]});
+            on.run(ops::ResizeBilinearBackward{in[1], out[1]});
           },
           all_forms);
     }

@@ -161,7 +161,8 @@ BOOST_AUTO_TEST_CASE(gradients_between_others_in_an_arena_are_written_in_their_p
 BOOST_AUTO_TEST_CASE(convolutions_are_those_of_the_cpu) {
   Draw draw;
   struct Sizes {
-    std::int64_t n, c, h, w, o, kernel;
+    std::int64_t n, c, h, w, o;
+    ops::HeightWidth kernel;
     ops::ConvolutionGeometry geometry;
   };
   for (const Sizes& s : {Sizes{2, 3, 9, 7, 8, 3, {1, 1, 1}},
@@ -171,10 +172,14 @@ BOOST_AUTO_TEST_CASE(convolutions_are_those_of_the_cpu) {
                          {2, 32, 8, 8, 64, 1, {2, 0, 1}},
                          {2, 8, 10, 10, 8, 3, {1, 1, 4}},
                          {2, 3, 32, 32, 16, 7, {2, 3, 1}},
+                         {2, 6, 10, 9, 4, {3, 2}, {{2, 1}, {0, 2}, 1, {1, 2}}},
                          {4, 64, 14, 14, 64, 3, {1, 1, 1}}}) {
-    const std::int64_t oh = (s.h + 2 * s.geometry.padding - s.kernel) / s.geometry.stride + 1;
-    const std::int64_t ow = (s.w + 2 * s.geometry.padding - s.kernel) / s.geometry.stride + 1;
-    const Shape weight_shape{s.o, s.c / s.geometry.groups, s.kernel, s.kernel};
+    const auto& [stride, padding, groups, dilation] = s.geometry;
+    const std::int64_t oh = ops::convolved_extent("test", s.h, s.kernel.height, stride.height, padding.height,
+                                                  dilation.height),
+                       ow = ops::convolved_extent("test", s.w, s.kernel.width, stride.width, padding.width,
+                                                  dilation.width);
+    const Shape weight_shape{s.o, s.c / groups, s.kernel.height, s.kernel.width};
     const Operand x = activation(draw.normal({s.n, s.c, s.h, s.w})),
                   weight = fixed(draw.normal(weight_shape, 0.2f)), bias = fixed(draw.normal({s.o})),
                   dy = activation(draw.normal({s.n, s.o, oh, ow}));
@@ -204,6 +209,11 @@ BOOST_AUTO_TEST_CASE(convolutions_are_those_of_the_cpu) {
           [=](Backend& on, const Tensors& in, const Tensors& out) {
             on.run(ops::ConvolutionBackwardWeight{in[0], in[1], geometry, out[0], accumulate});
           });
+      if (!accumulate)
+        run("add_channels", {bias}, {activation(dy.value)},
+            [](Backend& on, const Tensors& in, const Tensors& out) {
+              on.run(ops::AddChannels{in[0], out[0]});
+            });
       run("channel_sums", {dy}, {fixed(accumulate ? draw.normal({s.o}) : unwritten({s.o}))},
           [=](Backend& on, const Tensors& in, const Tensors& out) {
             on.run(ops::ChannelSums{in[0], out[0], accumulate});

@@ -1,0 +1,98 @@
+// Bilinear resizing, row by row of places, whose channels lie beside each other.
+#include "lockstep/ops/resize.h"
+
+#include "kernels/cpu/channel_form.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/parallel.h"
+
+namespace lockstep::kernels {
+namespace {
+
+/// The neighbours of all columns, computed once, in `room`.
+const ops::Neighbours* columns_in(const Tensor& room, const ops::Resizing& width) {
+  auto* const columns = static_cast<ops::Neighbours*>(room.raw());
+  for (std::int64_t column = 0; column < width.to; ++column) columns[column] = width.at(column);
+  return columns;
+}
+
+Tensor room_for_columns(CpuBackend& cpu, const ops::Resizing& width) {
+  return cpu.scratch(width.to * static_cast<std::int64_t>(sizeof(ops::Neighbours)), DType::uint8);
+}
+
+void resize_bilinear(CpuBackend& cpu, const ops::ResizeBilinear& op) {
+  const ops::ResizeSizes sizes = op.sizes();
+  const ops::Resizing &down = sizes.height, &across = sizes.width;
+  const ChannelForm form = image_form(op.x);
+  const Tensor room = room_for_columns(cpu, across);
+  const ops::Neighbours* const columns = columns_in(room, across);
+  const float* const from = op.x.data<float>();
+  float* const to = op.y.data<float>();
+  const std::int64_t rows_per_thread = 8192 / std::max<std::int64_t>(1, across.to * form.lanes) + 1;
+  parallel_ranges(
+      cpu.threads(), form.runs() * down.to, rows_per_thread, [&](std::int64_t begin, std::int64_t end) {
+        with_lanes(form.lanes, [&](auto lanes) {
+          for (std::int64_t row = begin; row < end; ++row) {
+            const ops::Neighbours rows = down.at(row % down.to);
+            const float* const image = from + row / down.to * form.run();
+            const float *const upper = image + rows.first * across.from * lanes, *const lower =
+                                                                                     image + rows.second *
+                                                                                                 across.from *
+                                                                                                 lanes;
+            float* __restrict out = to + row * across.to * lanes;
+            for (std::int64_t column = 0; column < across.to; ++column, out += lanes) {
+              const ops::Neighbours beside = columns[column];
+              const std::int64_t left = beside.first * lanes, right = beside.second * lanes;
+              for (std::int64_t lane = 0; lane < lanes; ++lane) {
+                const auto between = [&](const float* of) {
+                  return (1 - beside.share) * of[left + lane] + beside.share * of[right + lane];
+                };
+                out[lane] = (1 - rows.share) * between(upper) + rows.share * between(lower);
+              }
+            }
+          }
+        });
+      });
+}
+
+/// Image by image, so that what adds to a place has an order.
+void resize_bilinear_backward(CpuBackend& cpu, const ops::ResizeBilinearBackward& op) {
+  const ops::ResizeSizes sizes = op.sizes();
+  const ops::Resizing &down = sizes.height, &across = sizes.width;
+  const ChannelForm form = image_form(op.dx);
+  const Tensor room = room_for_columns(cpu, across);
+  const ops::Neighbours* const columns = columns_in(room, across);
+  const float* const gradient = op.dy.data<float>();
+  float* const to = op.dx.data<float>();
+  const std::int64_t run = down.to * across.to * form.lanes;
+  parallel_items(cpu.threads(), form.runs(), 8192 / std::max<std::int64_t>(1, run) + 1,
+                 [&](std::int64_t number) {
+                   with_lanes(form.lanes, [&](auto lanes) {
+                     float* const image = to + number * form.run();
+                     std::fill_n(image, form.run(), 0.0f);
+                     const float* __restrict in = gradient + number * run;
+                     for (std::int64_t row = 0; row < down.to; ++row) {
+                       const ops::Neighbours rows = down.at(row);
+                       for (std::int64_t column = 0; column < across.to; ++column, in += lanes) {
+                         const auto add = [&](std::int64_t at_row, std::int64_t at_column, float weight) {
+                           float* const out = image + (at_row * across.from + at_column) * lanes;
+                           for (std::int64_t lane = 0; lane < lanes; ++lane) out[lane] += weight * in[lane];
+                         };
+                         const ops::Neighbours& beside = columns[column];
+                         add(rows.first, beside.first, (1 - rows.share) * (1 - beside.share));
+                         add(rows.first, beside.second, (1 - rows.share) * beside.share);
+                         add(rows.second, beside.first, rows.share * (1 - beside.share));
+                         add(rows.second, beside.second, rows.share * beside.share);
+                       }
+                     }
+                   });
+                 });
+}
+
+}  // namespace
+
+void enter_resize(CpuBackend& cpu) {
+  cpu.enter<&resize_bilinear>(Computes::in_float32);
+  cpu.enter<&resize_bilinear_backward>(Computes::in_float32);
+}
+
+}  // namespace lockstep::kernels

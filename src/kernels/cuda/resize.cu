@@ -1,0 +1,86 @@
+// Bilinear resizing: a thread an element of what is made, so that every sum has one order.
+#include "lockstep/ops/resize.h"
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device_code.cuh"
+
+namespace lockstep::kernels {
+namespace {
+
+/// An element of images [runs, height, width, lanes]. Lanes: elements that lie together at a place (1, or the
+/// channels).
+struct Place {
+  std::int64_t run, row, column, lane;
+
+  __device__ Place(std::int64_t element, std::int64_t height, std::int64_t width, std::int64_t lanes)
+      : run(element / lanes / width / height),
+        row(element / lanes / width % height),
+        column(element / lanes % width),
+        lane(element % lanes) {}
+};
+
+template <class T>
+__global__ void __launch_bounds__(256) resize(std::int64_t count, std::int64_t lanes, ops::Resizing down,
+                                              ops::Resizing across, const T* x, T* y) {
+  for (std::int64_t i = global_thread(); i < count; i += global_threads()) {
+    const Place place(i, down.to, across.to, lanes);
+    const ops::Neighbours rows = down.at(place.row), columns = across.at(place.column);
+    const auto between = [&](std::int64_t row) {
+      const T* const from = x + (place.run * down.from + row) * across.from * lanes + place.lane;
+      return (1 - columns.share) * to_float(from[columns.first * lanes]) +
+             columns.share * to_float(from[columns.second * lanes]);
+    };
+    y[i] = rounded<T>((1 - rows.share) * between(rows.first) + rows.share * between(rows.second));
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(256)
+    resize_backward(std::int64_t count, std::int64_t lanes, ops::Resizing down, ops::Resizing across,
+                    const T* dy, T* dx) {
+  for (std::int64_t i = global_thread(); i < count; i += global_threads()) {
+    const Place place(i, down.from, across.from, lanes);
+    const ops::Resizing::Range rows = down.around(place.row), columns = across.around(place.column);
+    float sum = 0;
+    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+      const float of_row = down.at(row).of(place.row);
+      const T* const from = dy + (place.run * down.to + row) * across.to * lanes + place.lane;
+      float along = 0;
+      for (std::int64_t column = columns.begin; column < columns.end; ++column)
+        along += across.at(column).of(place.column) * to_float(from[column * lanes]);
+      sum += of_row * along;
+    }
+    dx[i] = rounded<T>(sum);
+  }
+}
+
+void resize_bilinear(CudaBackend& gpu, const ops::ResizeBilinear& op) {
+  const Launch on = gpu.launch();
+  const std::int64_t count = op.y.numel();
+  if (count == 0) return;
+  const ops::ResizeSizes sizes = op.sizes();
+  by_type_of(op.x, [&]<class T>(T) {
+    resize<<<grid_for(count, 256, on), 256, 0, on.stream>>>(count, op.x.channel_block(), sizes.height,
+                                                            sizes.width, op.x.data<T>(), op.y.data<T>());
+  });
+}
+
+void resize_bilinear_backward(CudaBackend& gpu, const ops::ResizeBilinearBackward& op) {
+  const Launch on = gpu.launch();
+  const std::int64_t count = op.dx.numel();
+  if (count == 0) return;
+  const ops::ResizeSizes sizes = op.sizes();
+  by_type_of(op.dy, [&]<class T>(T) {
+    resize_backward<<<grid_for(count, 256, on), 256, 0, on.stream>>>(
+        count, op.dy.channel_block(), sizes.height, sizes.width, op.dy.data<T>(), op.dx.data<T>());
+  });
+}
+
+}  // namespace
+
+void enter_resize(CudaBackend& gpu) {
+  gpu.enter<&resize_bilinear>();
+  gpu.enter<&resize_bilinear_backward>();
+}
+
+}  // namespace lockstep::kernels
