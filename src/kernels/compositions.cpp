@@ -49,10 +49,7 @@ void activate_backward(Backend& backend, const ops::ActivateBackward& op) {
 }  // namespace
 
 void enter_compositions(Backend& backend) {
-  backend.enter<&linear_activation>();
-  backend.enter<&linear_backward_input_activation>();
-  backend.enter<&activate>();
-  backend.enter<&activate_backward>();
+  backend.enter<&linear_activation, &linear_backward_input_activation, &activate, &activate_backward>();
 }
 
 }  // namespace lockstep::kernels

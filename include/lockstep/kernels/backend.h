@@ -105,11 +105,11 @@ class Backend {
   }
   void run(const ops::AnyOperation& operation);
 
-  /// From now on the operations of one type are carried out by function(backend, operation), where `backend`
-  /// is this one's class or Backend, which has checked the operation.
-  template <auto function>
+  /// From now on the operations of one type each are carried out by function(backend, operation), where
+  /// `backend` is this one's class or Backend, which has checked the operation.
+  template <auto... function>
   void enter(Computes computes = Computes::in_both_types, std::int64_t rows_together = 0) {
-    enter_function<function>(function, computes, rows_together);
+    (enter_function<function>(function, computes, rows_together), ...);
   }
 
   /// It is told of every operation, copy and read from now on, but not of those that others are made of.

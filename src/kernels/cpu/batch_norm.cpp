@@ -293,12 +293,8 @@ void channel_sums(CpuBackend& cpu, const ops::ChannelSums& op) {
 }
 
 void enter_batch_norm(CpuBackend& cpu) {
-  cpu.enter<&channel_sums>();
-  cpu.enter<&channel_moments>();
-  cpu.enter<&batch_norm>();
-  cpu.enter<&batch_norm_backward_sums>();
-  cpu.enter<&batch_norm_backward_input>();
-  cpu.enter<&batch_norm_gated_backward_sums>();
+  cpu.enter<&channel_sums, &channel_moments, &batch_norm, &batch_norm_backward_sums,
+            &batch_norm_backward_input, &batch_norm_gated_backward_sums>();
 }
 
 }  // namespace lockstep::kernels

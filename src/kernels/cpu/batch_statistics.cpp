@@ -29,10 +29,9 @@ void moments_lack_digits(CpuBackend&, const ops::MomentsLackDigits& op) {
 }  // namespace
 
 void enter_batch_statistics(CpuBackend& cpu) {
-  cpu.enter<&moments_lack_digits>();
-  cpu.enter<&each_item<ops::BatchStatisticsItem, ops::BatchStatistics>>();
-  cpu.enter<&each_item<ops::MoveCentreItem, ops::MoveCentre>>();
-  cpu.enter<&each_item<ops::UpdateRunningItem, ops::UpdateRunning>>();
+  cpu.enter<&moments_lack_digits, &each_item<ops::BatchStatisticsItem, ops::BatchStatistics>,
+            &each_item<ops::MoveCentreItem, ops::MoveCentre>,
+            &each_item<ops::UpdateRunningItem, ops::UpdateRunning>>();
 }
 
 }  // namespace lockstep::kernels

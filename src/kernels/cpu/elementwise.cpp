@@ -140,9 +140,6 @@ void sum_rows(CpuBackend& cpu, const ops::SumRows& op) {
              [&]<class E>(E) { sum_rows_of(cpu.threads(), op.x.data<E>(), rows, width, op.accumulate, to); });
 }
 
-void enter_elementwise(CpuBackend& cpu) {
-  cpu.enter<&fill>();
-  cpu.enter<&sum_rows>();
-}
+void enter_elementwise(CpuBackend& cpu) { cpu.enter<&fill, &sum_rows>(); }
 
 }  // namespace lockstep::kernels

@@ -59,9 +59,6 @@ void embedding_backward(CpuBackend& cpu, const ops::EmbeddingBackward& op) {
   });
 }
 
-void enter_embedding(CpuBackend& cpu) {
-  cpu.enter<&embedding>(Computes::in_float32);
-  cpu.enter<&embedding_backward>(Computes::in_float32);
-}
+void enter_embedding(CpuBackend& cpu) { cpu.enter<&embedding, &embedding_backward>(Computes::in_float32); }
 
 }  // namespace lockstep::kernels

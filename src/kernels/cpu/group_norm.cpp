@@ -97,9 +97,6 @@ void group_norm_backward(CpuBackend& cpu, const ops::GroupNormBackward& op) {
   }
 }
 
-void enter_group_norm(CpuBackend& cpu) {
-  cpu.enter<&group_norm>(Computes::in_float32);
-  cpu.enter<&group_norm_backward>(Computes::in_float32);
-}
+void enter_group_norm(CpuBackend& cpu) { cpu.enter<&group_norm, &group_norm_backward>(Computes::in_float32); }
 
 }  // namespace lockstep::kernels

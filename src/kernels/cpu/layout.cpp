@@ -82,9 +82,6 @@ void normalize_images(CpuBackend& cpu, const ops::NormalizeImages& op) {
   });
 }
 
-void enter_layout(CpuBackend& cpu) {
-  cpu.enter<&to_layout>(Computes::in_float32);
-  cpu.enter<&normalize_images>(Computes::in_float32);
-}
+void enter_layout(CpuBackend& cpu) { cpu.enter<&to_layout, &normalize_images>(Computes::in_float32); }
 
 }  // namespace lockstep::kernels

@@ -138,10 +138,7 @@ void average_pool_backward(CpuBackend& cpu, const ops::AveragePoolBackward& op) 
 }
 
 void enter_pooling(CpuBackend& cpu) {
-  cpu.enter<&max_pool>(Computes::in_float32);
-  cpu.enter<&max_pool_backward>(Computes::in_float32);
-  cpu.enter<&average_pool>(Computes::in_float32);
-  cpu.enter<&average_pool_backward>(Computes::in_float32);
+  cpu.enter<&max_pool, &max_pool_backward, &average_pool, &average_pool_backward>(Computes::in_float32);
 }
 
 }  // namespace lockstep::kernels

@@ -57,9 +57,6 @@ void block_sums_of_squares(CpuBackend& cpu, const ops::BlockSumsOfSquares& op) {
   });
 }
 
-void enter_reduction(CpuBackend& cpu) {
-  cpu.enter<&accumulate>();
-  cpu.enter<&block_sums_of_squares>();
-}
+void enter_reduction(CpuBackend& cpu) { cpu.enter<&accumulate, &block_sums_of_squares>(); }
 
 }  // namespace lockstep::kernels

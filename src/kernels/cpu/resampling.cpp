@@ -98,10 +98,8 @@ void upsample_nearest_backward(CpuBackend& cpu, const ops::UpsampleNearestBackwa
 }
 
 void enter_resampling(CpuBackend& cpu) {
-  cpu.enter<&global_average_pool>(Computes::in_float32);
-  cpu.enter<&global_average_pool_backward>(Computes::in_float32);
-  cpu.enter<&upsample_nearest>(Computes::in_float32);
-  cpu.enter<&upsample_nearest_backward>(Computes::in_float32);
+  cpu.enter<&global_average_pool, &global_average_pool_backward, &upsample_nearest,
+            &upsample_nearest_backward>(Computes::in_float32);
 }
 
 }  // namespace lockstep::kernels

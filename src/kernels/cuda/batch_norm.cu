@@ -157,9 +157,6 @@ void add_channels(const Launch& on, const Tensor& bias, const Tensor& y) {
   by_type_of(y, [&]<class T>(T) { map_image<T>(on, Shift{bias.data<float>()}, y, y); });
 }
 
-void enter_batch_norm(CudaBackend& gpu) {
-  gpu.enter<&batch_norm>();
-  gpu.enter<&batch_norm_backward_input>();
-}
+void enter_batch_norm(CudaBackend& gpu) { gpu.enter<&batch_norm, &batch_norm_backward_input>(); }
 
 }  // namespace lockstep::kernels

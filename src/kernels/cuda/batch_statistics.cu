@@ -25,10 +25,9 @@ void moments_lack_digits(CudaBackend&, const ops::MomentsLackDigits& op) { *op.l
 }  // namespace
 
 void enter_batch_statistics(CudaBackend& gpu) {
-  gpu.enter<&each_item<ops::BatchStatisticsItem, ops::BatchStatistics>>();
-  gpu.enter<&each_item<ops::MoveCentreItem, ops::MoveCentre>>();
-  gpu.enter<&each_item<ops::UpdateRunningItem, ops::UpdateRunning>>();
-  gpu.enter<&moments_lack_digits>();
+  gpu.enter<&each_item<ops::BatchStatisticsItem, ops::BatchStatistics>,
+            &each_item<ops::MoveCentreItem, ops::MoveCentre>,
+            &each_item<ops::UpdateRunningItem, ops::UpdateRunning>, &moments_lack_digits>();
 }
 
 }  // namespace lockstep::kernels

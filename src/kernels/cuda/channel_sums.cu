@@ -168,10 +168,7 @@ void batch_norm_gated_backward_sums(CudaBackend& gpu, const ops::BatchNormGatedB
 }  // namespace
 
 void enter_channel_sums(CudaBackend& gpu) {
-  gpu.enter<&channel_sums>();
-  gpu.enter<&channel_moments>();
-  gpu.enter<&batch_norm_backward_sums>();
-  gpu.enter<&batch_norm_gated_backward_sums>();
+  gpu.enter<&channel_sums, &channel_moments, &batch_norm_backward_sums, &batch_norm_gated_backward_sums>();
 }
 
 }  // namespace lockstep::kernels

@@ -75,9 +75,6 @@ bool convert(const Launch& on, const Tensor& from, const Tensor& to) {
   return run(float{}, BF16{}) || run(BF16{}, float{}) || run(double{}, float{});
 }
 
-void enter_elementwise(CudaBackend& gpu) {
-  gpu.enter<&fill>();
-  gpu.enter<&sum_rows>();
-}
+void enter_elementwise(CudaBackend& gpu) { gpu.enter<&fill, &sum_rows>(); }
 
 }  // namespace lockstep::kernels

@@ -133,9 +133,6 @@ void embedding_backward(CudaBackend& gpu, const ops::EmbeddingBackward& op) {
 
 }  // namespace
 
-void enter_embedding(CudaBackend& gpu) {
-  gpu.enter<&embedding>();
-  gpu.enter<&embedding_backward>();
-}
+void enter_embedding(CudaBackend& gpu) { gpu.enter<&embedding, &embedding_backward>(); }
 
 }  // namespace lockstep::kernels

@@ -137,9 +137,6 @@ void group_norm_backward(CudaBackend& gpu, const ops::GroupNormBackward& op) {
 
 }  // namespace
 
-void enter_group_norm(CudaBackend& gpu) {
-  gpu.enter<&group_norm>();
-  gpu.enter<&group_norm_backward>();
-}
+void enter_group_norm(CudaBackend& gpu) { gpu.enter<&group_norm, &group_norm_backward>(); }
 
 }  // namespace lockstep::kernels

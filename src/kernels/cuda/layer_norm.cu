@@ -271,9 +271,6 @@ void layer_norm_backward(CudaBackend& gpu, const ops::LayerNormBackward& op) {
 
 }  // namespace
 
-void enter_layer_norm(CudaBackend& gpu) {
-  gpu.enter<&layer_norm>();
-  gpu.enter<&layer_norm_backward>();
-}
+void enter_layer_norm(CudaBackend& gpu) { gpu.enter<&layer_norm, &layer_norm_backward>(); }
 
 }  // namespace lockstep::kernels

@@ -83,9 +83,6 @@ void transpose(const Launch& on, const Tensor& from, const Tensor& to, std::int6
   });
 }
 
-void enter_layout(CudaBackend& gpu) {
-  gpu.enter<&to_layout>();
-  gpu.enter<&normalize_images>();
-}
+void enter_layout(CudaBackend& gpu) { gpu.enter<&to_layout, &normalize_images>(); }
 
 }  // namespace lockstep::kernels

@@ -250,10 +250,6 @@ void count_correct(CudaBackend& gpu, const ops::CountCorrect& op) {
 
 }  // namespace
 
-void enter_loss(CudaBackend& gpu) {
-  gpu.enter<&cross_entropy>();
-  gpu.enter<&cross_entropy_backward>();
-  gpu.enter<&count_correct>();
-}
+void enter_loss(CudaBackend& gpu) { gpu.enter<&cross_entropy, &cross_entropy_backward, &count_correct>(); }
 
 }  // namespace lockstep::kernels

@@ -196,10 +196,7 @@ void average_pool_backward(CudaBackend& gpu, const ops::AveragePoolBackward& op)
 }  // namespace
 
 void enter_pooling(CudaBackend& gpu) {
-  gpu.enter<&max_pool>();
-  gpu.enter<&max_pool_backward>();
-  gpu.enter<&average_pool>();
-  gpu.enter<&average_pool_backward>();
+  gpu.enter<&max_pool, &max_pool_backward, &average_pool, &average_pool_backward>();
 }
 
 }  // namespace lockstep::kernels

@@ -124,10 +124,8 @@ void upsample_nearest_backward(CudaBackend& gpu, const ops::UpsampleNearestBackw
 }  // namespace
 
 void enter_resampling(CudaBackend& gpu) {
-  gpu.enter<&global_average_pool>();
-  gpu.enter<&global_average_pool_backward>();
-  gpu.enter<&upsample_nearest>();
-  gpu.enter<&upsample_nearest_backward>();
+  gpu.enter<&global_average_pool, &global_average_pool_backward, &upsample_nearest,
+            &upsample_nearest_backward>();
 }
 
 }  // namespace lockstep::kernels

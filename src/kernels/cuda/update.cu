@@ -202,9 +202,7 @@ void enter_all(CudaBackend& gpu, ops::RuleList<Rule...>) {
 
 void enter_update(CudaBackend& gpu) {
   enter_all(gpu, ops::Rules{});
-  gpu.enter<&ema>();
-  gpu.enter<&accumulate>();
-  gpu.enter<&block_sums_of_squares>();
+  gpu.enter<&ema, &accumulate, &block_sums_of_squares>();
 }
 
 }  // namespace lockstep::kernels
