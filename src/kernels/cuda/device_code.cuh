@@ -83,43 +83,58 @@ __device__ inline std::int64_t global_thread() {
 }
 __device__ inline std::int64_t global_threads() { return static_cast<std::int64_t>(gridDim.x) * blockDim.x; }
 
-// Of a warp; every lane gets the result. The order of additions is fixed.
-template <class T>
-__device__ T warp_sum(T x) {
-  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+template <class Element>
+__global__ void __launch_bounds__(256) run_elements(std::int64_t count, Element element) {
+  for (std::int64_t i = global_thread(); i < count; i += global_threads()) element(i);
+}
+
+/// element(i) for each i below count, a thread each. Few elements of much work want small blocks.
+template <class Element>
+void for_elements(const Launch& on, std::int64_t count, const Element& element, int block = 256) {
+  if (count > 0) run_elements<<<grid_for(count, block, on), block, 0, on.stream>>>(count, element);
+}
+
+template <int count>
+using Width = std::integral_constant<int, count>;
+
+/// body(elements that are read and written at once): as many as make 16 bytes, or one where those cannot be.
+template <class T, class Body>
+void with_width(bool packs, const Body& body) {
+  packs ? body(Width<pack_width<T>>{}) : body(Width<1>{});
+}
+
+/// Of a warp, x = join(x, another lane's) again and again; every lane gets the result. The order is fixed.
+template <class T, class Join>
+__device__ T warp_join(T x, const Join& join) {
+  for (int offset = 16; offset > 0; offset /= 2) x = join(x, __shfl_xor_sync(0xffffffffu, x, offset));
   return x;
 }
 
+template <class T>
+__device__ T warp_sum(T x) {
+  return warp_join(x, [](T a, T b) { return a + b; });
+}
 __device__ inline float warp_max(float x) {
-  for (int offset = 16; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
-  return x;
+  return warp_join(x, [](float a, float b) { return fmaxf(a, b); });
 }
 
 /// Of a block of up to 1024 threads, a multiple of 32; every thread gets the result. All threads of the block
-/// must call it. `room`: shared memory for 32 elements; it may be used again after the call.
-template <class T>
-__device__ T block_sum(T x, T* room) {
+/// must call it. `room`: shared memory for 32 elements; it may be used again after the call. `none`: what
+/// changes nothing.
+template <class T, class Join>
+__device__ T block_join(T x, T none, T* room, const Join& join) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int warps = static_cast<int>(blockDim.x) / 32;
-  x = warp_sum(x);
+  x = warp_join(x, join);
   if (lane == 0) room[warp] = x;
   __syncthreads();
-  T total = lane < warps ? room[lane] : T(0);
-  total = warp_sum(total);
+  const T total = warp_join(lane < static_cast<int>(blockDim.x) / 32 ? room[lane] : none, join);
   __syncthreads();
   return total;
 }
 
-/// The same of the largest.
-__device__ inline float block_max(float x, float* room) {
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int warps = static_cast<int>(blockDim.x) / 32;
-  x = warp_max(x);
-  if (lane == 0) room[warp] = x;
-  __syncthreads();
-  const float most = warp_max(room[lane < warps ? lane : 0]);
-  __syncthreads();
-  return most;
+template <class T>
+__device__ T block_sum(T x, T* room) {
+  return block_join(x, T(0), room, [](T a, T b) { return a + b; });
 }
 
 }  // namespace lockstep::kernels

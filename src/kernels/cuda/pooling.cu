@@ -7,12 +7,6 @@
 namespace lockstep::kernels {
 namespace {
 
-/// Each image's channels alike.
-struct PoolSizes : ops::Windows {
-  std::int64_t channels;
-  bool channels_last;
-};
-
 /// Where an element of a [images, channels, height, width] activation is.
 struct Place {
   std::int64_t run, row, column;  ///< run: image and channel, as the layout numbers them
@@ -22,6 +16,12 @@ struct Place {
 struct Layout {
   std::int64_t channels, height, width;
   bool channels_last;
+
+  explicit Layout(const Tensor& images)
+      : channels(images.size(1)),
+        height(images.size(2)),
+        width(images.size(3)),
+        channels_last(images.channel_block() != 1) {}
 
   __device__ Place place_of(std::int64_t element) const {
     if (!channels_last) {
@@ -38,165 +38,118 @@ struct Layout {
   }
 };
 
-__device__ Layout large_side(const PoolSizes& s) { return {s.channels, s.height, s.width, s.channels_last}; }
-__device__ Layout small_side(const PoolSizes& s) {
-  return {s.channels, s.out_height, s.out_width, s.channels_last};
-}
-
-__device__ std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
-__device__ std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-
-/// A window inside the image.
-struct Window {
-  std::int64_t top, bottom, left, right;
-};
-
-__device__ Window window_of(const PoolSizes& s, const Place& out) {
-  const std::int64_t top = out.row * s.stride - s.padding, left = out.column * s.stride - s.padding;
-  return {larger(top, 0), smaller(top + s.kernel, s.height), larger(left, 0),
-          smaller(left + s.kernel, s.width)};
-}
-
-/// The outputs [begin, end) along one side whose windows contain a place.
+/// Places [begin, end) along one side.
 struct Range {
   std::int64_t begin, end;
 };
 
-__device__ Range windows_over(std::int64_t place, const PoolSizes& s, std::int64_t outputs) {
+__device__ std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
+/// What the window of an output covers of a side.
+__device__ Range window_of(std::int64_t output, const ops::Windows& s, std::int64_t side) {
+  const std::int64_t first = output * s.stride - s.padding;
+  return {first > 0 ? first : 0, smaller(first + s.kernel, side)};
+}
+
+/// The outputs whose windows contain a place.
+__device__ Range windows_over(std::int64_t place, const ops::Windows& s, std::int64_t outputs) {
   const std::int64_t padded = place + s.padding;  // >= 0
   const std::int64_t first = padded < s.kernel ? 0 : (padded - s.kernel) / s.stride + 1;
   return {first, smaller(padded / s.stride + 1, outputs)};
 }
 
-template <class T>
-__global__ void __launch_bounds__(256)
-    max_forward(std::int64_t count, PoolSizes s, const T* x, T* y, std::int32_t* winners) {
-  const Layout from = large_side(s), to = small_side(s);
-  for (std::int64_t i = global_thread(); i < count; i += global_threads()) {
-    const Place out = to.place_of(i);
-    const Window window = window_of(s, out);
-    std::int64_t winner = window.top * s.width + window.left;
-    float best = to_float(x[from.offset_of(out.run, window.top, window.left)]);
-    for (std::int64_t row = window.top; row < window.bottom; ++row) {
-      for (std::int64_t column = window.left; column < window.right; ++column) {
-        const float here = to_float(x[from.offset_of(out.run, row, column)]);
-        if (here > best || here != here) {  // not a number wins
-          best = here;
+/// An element of y: the largest of its window, or their mean where nobody asks for winners.
+template <class T, bool largest>
+struct Pooled {
+  Layout large, small;
+  ops::Windows s;
+  float share;
+  const T* x;
+  T* y;
+  std::int32_t* winners;
+
+  __device__ void operator()(std::int64_t i) const {
+    const Place out = small.place_of(i);
+    const Range rows = window_of(out.row, s, s.height), columns = window_of(out.column, s, s.width);
+    std::int64_t winner = rows.begin * s.width + columns.begin;
+    float result = largest ? to_float(x[large.offset_of(out.run, rows.begin, columns.begin)]) : 0.0f;
+    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+      for (std::int64_t column = columns.begin; column < columns.end; ++column) {
+        const float here = to_float(x[large.offset_of(out.run, row, column)]);
+        if constexpr (!largest) {
+          result += here;
+        } else if (here > result || here != here) {  // not a number wins
+          result = here;
           winner = row * s.width + column;
         }
       }
     }
-    y[i] = rounded<T>(best);
-    winners[i] = static_cast<std::int32_t>(winner);
+    y[i] = rounded<T>(largest ? result : result * share);
+    if constexpr (largest) winners[i] = static_cast<std::int32_t>(winner);
   }
-}
+};
 
-template <class T>
-__global__ void __launch_bounds__(256)
-    max_backward(std::int64_t count, PoolSizes s, const T* dy, const std::int32_t* winners, T* dx) {
-  const Layout from = small_side(s), to = large_side(s);
-  for (std::int64_t i = global_thread(); i < count; i += global_threads()) {
-    const Place at = to.place_of(i);
+/// An element of dx.
+template <class T, bool largest>
+struct Gathered {
+  Layout large, small;
+  ops::Windows s;
+  float share;
+  const T* dy;
+  T* dx;
+  const std::int32_t* winners;
+
+  __device__ void operator()(std::int64_t i) const {
+    const Place at = large.place_of(i);
     const auto mine = static_cast<std::int32_t>(at.row * s.width + at.column);
     const Range rows = windows_over(at.row, s, s.out_height),
                 columns = windows_over(at.column, s, s.out_width);
     float sum = 0;
     for (std::int64_t row = rows.begin; row < rows.end; ++row) {
       for (std::int64_t column = columns.begin; column < columns.end; ++column) {
-        const std::int64_t out = from.offset_of(at.run, row, column);
-        if (winners[out] == mine) sum += to_float(dy[out]);
+        const std::int64_t out = small.offset_of(at.run, row, column);
+        if constexpr (!largest) {
+          sum += to_float(dy[out]) * share;
+        } else if (winners[out] == mine) {
+          sum += to_float(dy[out]);
+        }
       }
     }
     dx[i] = rounded<T>(sum);
   }
-}
+};
 
-template <class T>
-__global__ void __launch_bounds__(256)
-    average_forward(std::int64_t count, PoolSizes s, float share, const T* x, T* y) {
-  const Layout from = large_side(s), to = small_side(s);
-  for (std::int64_t i = global_thread(); i < count; i += global_threads()) {
-    const Place out = to.place_of(i);
-    const Window window = window_of(s, out);
-    float sum = 0;
-    for (std::int64_t row = window.top; row < window.bottom; ++row) {
-      for (std::int64_t column = window.left; column < window.right; ++column)
-        sum += to_float(x[from.offset_of(out.run, row, column)]);
-    }
-    y[i] = rounded<T>(sum * share);
-  }
-}
-
-template <class T>
-__global__ void __launch_bounds__(256)
-    average_backward(std::int64_t count, PoolSizes s, float share, const T* dy, T* dx) {
-  const Layout from = small_side(s), to = large_side(s);
-  for (std::int64_t i = global_thread(); i < count; i += global_threads()) {
-    const Place at = to.place_of(i);
-    const Range rows = windows_over(at.row, s, s.out_height),
-                columns = windows_over(at.column, s, s.out_width);
-    float sum = 0;
-    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-      for (std::int64_t column = columns.begin; column < columns.end; ++column)
-        sum += to_float(dy[from.offset_of(at.run, row, column)]) * share;
-    }
-    dx[i] = rounded<T>(sum);
-  }
-}
-
-float share_of(const PoolSizes& s) { return 1.0f / static_cast<float>(s.kernel * s.kernel); }
-
-PoolSizes sizes_of(const ops::Windows& windows, const Tensor& large) {
-  return {windows, large.size(1), large.channel_block() != 1};
-}
-
-void max_pool(CudaBackend& gpu, const ops::MaxPool& op) {
-  const Launch on = gpu.launch();
-  const std::int64_t count = op.y.numel();
-  if (count == 0) return;
-  by_type_of(op.x, [&]<class T>(T) {
-    max_forward<<<grid_for(count, 256, on), 256, 0, on.stream>>>(
-        count, sizes_of(op.windows(), op.x), op.x.data<T>(), op.y.data<T>(), op.winners.data<std::int32_t>());
+/// Of all elements of `to`, the large or the small side.
+template <template <class, bool> class Element, class Op>
+void pool(CudaBackend& gpu, const Op& op, const Tensor& large, const Tensor& small, const Tensor& from,
+          const Tensor& to) {
+  constexpr bool largest = requires(const Op& pooling) { pooling.winners; };
+  const ops::Windows windows = op.windows();
+  const float share = 1.0f / static_cast<float>(windows.kernel * windows.kernel);
+  std::int32_t* winners = nullptr;
+  if constexpr (largest) winners = op.winners.template data<std::int32_t>();
+  by_type_of(from, [&]<class T>(T) {
+    for_elements(gpu.launch(), to.numel(),
+                 Element<T, largest>{Layout(large), Layout(small), windows, share, from.data<T>(),
+                                     to.data<T>(), winners});
   });
 }
 
-void max_pool_backward(CudaBackend& gpu, const ops::MaxPoolBackward& op) {
-  const Launch on = gpu.launch();
-  const std::int64_t count = op.dx.numel();
-  if (count == 0) return;
-  by_type_of(op.dy, [&]<class T>(T) {
-    max_backward<<<grid_for(count, 256, on), 256, 0, on.stream>>>(
-        count, sizes_of(op.windows(), op.dx), op.dy.data<T>(), op.winners.data<std::int32_t>(),
-        op.dx.data<T>());
-  });
+template <class Op>
+void forward(CudaBackend& gpu, const Op& op) {
+  pool<Pooled>(gpu, op, op.x, op.y, op.x, op.y);
 }
 
-void average_pool(CudaBackend& gpu, const ops::AveragePool& op) {
-  const Launch on = gpu.launch();
-  const std::int64_t count = op.y.numel();
-  if (count == 0) return;
-  const PoolSizes sizes = sizes_of(op.windows(), op.x);
-  by_type_of(op.x, [&]<class T>(T) {
-    average_forward<<<grid_for(count, 256, on), 256, 0, on.stream>>>(count, sizes, share_of(sizes),
-                                                                     op.x.data<T>(), op.y.data<T>());
-  });
-}
-
-void average_pool_backward(CudaBackend& gpu, const ops::AveragePoolBackward& op) {
-  const Launch on = gpu.launch();
-  const std::int64_t count = op.dx.numel();
-  if (count == 0) return;
-  const PoolSizes sizes = sizes_of(op.windows(), op.dx);
-  by_type_of(op.dy, [&]<class T>(T) {
-    average_backward<<<grid_for(count, 256, on), 256, 0, on.stream>>>(count, sizes, share_of(sizes),
-                                                                      op.dy.data<T>(), op.dx.data<T>());
-  });
+template <class Op>
+void backward(CudaBackend& gpu, const Op& op) {
+  pool<Gathered>(gpu, op, op.dx, op.dy, op.dy, op.dx);
 }
 
 }  // namespace
 
 void enter_pooling(CudaBackend& gpu) {
-  gpu.enter<&max_pool, &max_pool_backward, &average_pool, &average_pool_backward>();
+  gpu.enter<&forward<ops::MaxPool>, &backward<ops::MaxPoolBackward>, &forward<ops::AveragePool>,
+            &backward<ops::AveragePoolBackward>>();
 }
 
 }  // namespace lockstep::kernels
