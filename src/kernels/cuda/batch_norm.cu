@@ -108,22 +108,20 @@ template <class T, class Parameters, class... From>
 void map_image(const Launch& on, const Parameters& parameters, const Tensor& y, const From&... from) {
   if (y.numel() == 0) return;
   const Matrix matrix(image_of(y));
-  constexpr int packed = pack_width<T>;
-  const bool packs = matrix.width % packed == 0 && packs_at(y.raw()) && (true && ... && packs_at(from.raw()));
-  const std::int64_t columns = packs ? matrix.width / packed : matrix.width;
-  const auto block = static_cast<unsigned>(columns < 256 ? ceil_div(columns, 32) * 32 : 256);
-  const std::int64_t across = columns < 256 * 1024 ? ceil_div(columns, block) : 1024;
-  // As many rows at once as fill the device.
-  const std::int64_t wanted = ceil_div(std::int64_t{on.multiprocessors} * 4096, across * block);
-  const std::int64_t most = wanted < 65535 ? wanted : 65535;
-  const dim3 grid(static_cast<unsigned>(across),
-                  static_cast<unsigned>(matrix.rows < most ? matrix.rows : most));
-  T* const to = y.data<T>();
-  if (packs) {
-    map_channels<packed><<<grid, block, 0, on.stream>>>(matrix, parameters, to, from.template data<T>()...);
-  } else {
-    map_channels<1><<<grid, block, 0, on.stream>>>(matrix, parameters, to, from.template data<T>()...);
-  }
+  const bool packs =
+      matrix.width % pack_width<T> == 0 && packs_at(y.raw()) && (true && ... && packs_at(from.raw()));
+  with_width<T>(packs, [&]<int width>(Width<width>) {
+    const std::int64_t columns = matrix.width / width;
+    const auto block = static_cast<unsigned>(columns < 256 ? ceil_div(columns, 32) * 32 : 256);
+    const std::int64_t across = columns < 256 * 1024 ? ceil_div(columns, block) : 1024;
+    // As many rows at once as fill the device.
+    const std::int64_t wanted = ceil_div(std::int64_t{on.multiprocessors} * 4096, across * block);
+    const std::int64_t most = wanted < 65535 ? wanted : 65535;
+    const dim3 grid(static_cast<unsigned>(across),
+                    static_cast<unsigned>(matrix.rows < most ? matrix.rows : most));
+    map_channels<width>
+        <<<grid, block, 0, on.stream>>>(matrix, parameters, y.data<T>(), from.template data<T>()...);
+  });
 }
 
 Normalise normalise_by(const ops::ChannelNorm& norm) {

@@ -7,16 +7,10 @@
 namespace lockstep::kernels {
 namespace {
 
-template <class Item>
-__global__ void items(std::int64_t count, Item item) {
-  for (std::int64_t i = global_thread(); i < count; i += global_threads()) item(i);
-}
-
 template <class Item, class Operation>
 void each_item(CudaBackend& gpu, const Operation& op) {
-  const Launch on = gpu.launch();
   const Item item(op);
-  items<<<grid_for(item.items(), 128, on), 128, 0, on.stream>>>(item.items(), item);
+  for_elements(gpu.launch(), item.items(), item, 128);
 }
 
 // Moments are summed in float64 from the first element on, wherever their centre lies.

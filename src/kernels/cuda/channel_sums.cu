@@ -54,8 +54,8 @@ void sum_channels(CudaBackend& gpu, const Image& image, const Term& term, const 
     const dim3 grid(static_cast<unsigned>(image.channels), static_cast<unsigned>(chunks));
     sum_runs<Sums><<<grid, block, 0, on.stream>>>(image, ceil_div(image.images, chunks), term, partial);
   }
-  fold_chunks<Sums>
-      <<<grid_for(image.channels, 128, on), 128, 0, on.stream>>>(chunks, image.channels, partial, receive);
+  for_elements(on, image.channels,
+               FoldedChunks<Sums, double, Receive>{chunks, image.channels, partial, receive}, 128);
 }
 
 template <class T>

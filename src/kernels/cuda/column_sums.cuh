@@ -40,16 +40,18 @@ __global__ void __launch_bounds__(column_threads* row_threads)
 
 /// receive(column, totals) of each column.
 template <int Sums, class Sum, class Receive>
-__global__ void __launch_bounds__(128)
-    fold_chunks(std::int64_t chunks, std::int64_t width, const Sum* partial, Receive receive) {
-  for (std::int64_t column = global_thread(); column < width; column += global_threads()) {
+struct FoldedChunks {
+  std::int64_t chunks, width;
+  const Sum* partial;
+  Receive receive;
+  __device__ void operator()(std::int64_t column) const {
     Sum totals[Sums] = {};
     for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
       for (int s = 0; s < Sums; ++s) totals[s] += partial[(chunk * Sums + s) * width + column];
     }
     receive(column, totals);
   }
-}
+};
 
 template <int Sums, class Sum, class Term, class Receive>
 void sum_columns(CudaBackend& gpu, std::int64_t rows, std::int64_t width, const Term& term,
@@ -64,8 +66,7 @@ void sum_columns(CudaBackend& gpu, std::int64_t rows, std::int64_t width, const 
     sum_chunks<Sums><<<grid, dim3(column_threads, row_threads), 0, on.stream>>>(
         rows, width, ceil_div(rows, chunks), term, partial);
   }
-  fold_chunks<Sums><<<grid_for(width, 128, on), 128, 0, on.stream>>>(
-      chunks, width, static_cast<const Sum*>(partial), receive);
+  for_elements(on, width, FoldedChunks<Sums, Sum, Receive>{chunks, width, partial, receive}, 128);
 }
 
 /// float32 gradient (+)= the sum, rounded.

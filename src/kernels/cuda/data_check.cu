@@ -9,7 +9,7 @@ namespace {
 __global__ void __launch_bounds__(1024)
     find_outside(const std::int64_t* values, std::int64_t count, std::int64_t bound, bool may_ignore,
                  std::int64_t ignored, std::int32_t kind, const char* operation, DataFault* fault) {
-  __shared__ long long first_of_warp[32];
+  __shared__ long long room[32];
   long long first = count;
   for (std::int64_t i = threadIdx.x; i < count; i += 1024) {
     const std::int64_t value = values[i];
@@ -18,18 +18,8 @@ __global__ void __launch_bounds__(1024)
       break;
     }
   }
-  const auto least = [](long long x) {
-    for (int offset = 16; offset > 0; offset /= 2) {
-      const long long other = __shfl_xor_sync(0xffffffffu, x, offset);
-      x = other < x ? other : x;
-    }
-    return x;
-  };
-  first = least(first);
-  if (threadIdx.x % 32 == 0) first_of_warp[threadIdx.x / 32] = first;
-  __syncthreads();
-  if (threadIdx.x >= 32) return;
-  first = least(first_of_warp[threadIdx.x]);
+  first = block_join(first, static_cast<long long>(count), room,
+                     [](long long a, long long b) { return b < a ? b : a; });
   if (threadIdx.x != 0 || first == count || fault->kind != DataFault::none) return;
   fault->operation = operation;
   fault->value = values[first];

@@ -19,8 +19,12 @@ struct Keep {
 
 /// Four elements are one Philox block.
 template <class T>
-__global__ void __launch_bounds__(256) drop_packs(std::int64_t count, Keep keep, const T* x, T* y) {
-  for (std::int64_t i = global_thread(); 4 * i < count; i += global_threads()) {
+struct DropPack {
+  std::int64_t count;
+  Keep keep;
+  const T* x;
+  T* y;
+  __device__ void operator()(std::int64_t i) const {
     const auto words = keep.random.block(static_cast<std::uint64_t>(i));
     if (4 * i + 4 <= count) {
       const Pack<T, 4> in = load_pack<T, 4>(x + 4 * i);
@@ -33,26 +37,23 @@ __global__ void __launch_bounds__(256) drop_packs(std::int64_t count, Keep keep,
         y[4 * i + lane] = rounded<T>(keep.apply(to_float(x[4 * i + lane]), words[lane]));
     }
   }
-}
+};
 
 /// Element by element; where an image's channels come last, numbers are still those of [N, C, H, W].
 template <class T>
-__global__ void __launch_bounds__(256) drop_elements(Image image, Keep keep, const T* x, T* y) {
-  const std::int64_t count = image.elements();
-  for (std::int64_t i = global_thread(); i < count; i += global_threads()) {
-    std::int64_t element = i;
-    if (image.channels_last) {
-      const std::int64_t channel = i % image.channels, place = i / image.channels % image.places,
-                         number = i / (image.channels * image.places);
-      element = (number * image.channels + channel) * image.places + place;
-    }
-    y[i] = rounded<T>(keep.apply(to_float(x[i]), keep.random.bits(static_cast<std::uint64_t>(element))));
+struct DropElement {
+  Image image;
+  Keep keep;
+  const T* x;
+  T* y;
+  __device__ void operator()(std::int64_t i) const {
+    const auto element = static_cast<std::uint64_t>(image.element_at(i).number);
+    y[i] = rounded<T>(keep.apply(to_float(x[i]), keep.random.bits(element)));
   }
-}
+};
 
 void dropout(CudaBackend& gpu, const ops::Dropout& op) {
   const std::int64_t count = op.x.stored_numel();
-  if (count == 0) return;
   if (op.p == 0.0f) return gpu.copy(op.x, op.y);
   const Launch on = gpu.launch();
   const Keep keep{Random(op.key), op.p, 1.0f / (1.0f - op.p)};
@@ -60,11 +61,11 @@ void dropout(CudaBackend& gpu, const ops::Dropout& op) {
     const T* const x = op.x.data<T>();
     T* const y = op.y.data<T>();
     if (op.x.channel_block() != 1) {
-      drop_elements<<<grid_for(count, 256, on), 256, 0, on.stream>>>(image_of(op.x), keep, x, y);
+      for_elements(on, count, DropElement<T>{image_of(op.x), keep, x, y});
     } else if (packs_at(x, 4 * sizeof(T)) && packs_at(y, 4 * sizeof(T))) {
-      drop_packs<<<grid_for(ceil_div(count, 4), 256, on), 256, 0, on.stream>>>(count, keep, x, y);
+      for_elements(on, ceil_div(count, 4), DropPack<T>{count, keep, x, y});
     } else {
-      drop_elements<<<grid_for(count, 256, on), 256, 0, on.stream>>>(Image{.places = count}, keep, x, y);
+      for_elements(on, count, DropElement<T>{Image{.places = count}, keep, x, y});
     }
   });
 }

@@ -9,19 +9,19 @@ namespace lockstep::kernels {
 namespace {
 
 template <class T>
-__global__ void __launch_bounds__(256) fill_elements(std::int64_t count, T value, T* to) {
-  for (std::int64_t i = global_thread(); i < count; i += global_threads()) to[i] = value;
-}
+struct Filled {
+  T value;
+  T* to;
+  __device__ void operator()(std::int64_t i) const { to[i] = value; }
+};
 
 template <class T>
 void fill_with(const Launch& on, const Tensor& to, T value) {
-  const std::int64_t count = to.stored_numel();
-  fill_elements<<<grid_for(count, 256, on), 256, 0, on.stream>>>(count, value, to.data<T>());
+  for_elements(on, to.stored_numel(), Filled<T>{value, to.data<T>()});
 }
 
 void fill(CudaBackend& gpu, const ops::Fill& op) {
   const Launch on = gpu.launch();
-  if (op.to.numel() == 0) return;
   switch (op.to.dtype()) {
     case DType::float32:
       return fill_with(on, op.to, static_cast<float>(op.value));

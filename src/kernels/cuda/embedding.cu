@@ -15,31 +15,35 @@ namespace {
 
 constexpr int block = 256;
 
-template <int Width, class T>
-__global__ void __launch_bounds__(block)
-    gather(const std::int64_t* indices, std::int64_t uses, const float* table, std::int64_t rows,
-           std::int64_t width, T* y) {
-  const std::int64_t packs = width / Width;  // without rest where Width > 1
-  for (std::int64_t i = global_thread(); i < uses * packs; i += global_threads()) {
-    const std::int64_t use = i / packs, at = i % packs * Width, row = indices[use];
+/// A pack of a row of the table; Packed divides its width.
+template <int Packed, class T>
+struct Gathered {
+  const std::int64_t* indices;
+  const float* table;
+  std::int64_t rows, width;
+  T* y;
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t packs = width / Packed;
+    const std::int64_t use = i / packs, at = i % packs * Packed, row = indices[use];
     const bool there = row >= 0 && row < rows;
-    Pack<T, Width> out;
-    for (int lane = 0; lane < Width; ++lane)
+    Pack<T, Packed> out;
+    for (int lane = 0; lane < Packed; ++lane)
       out.lane[lane] = rounded<T>(there ? table[row * width + at + lane] : 0.0f);
     store_pack(y + use * width + at, out);
   }
-}
+};
 
 /// Keys and values for the sort. Indices outside go last, to a row that does not exist.
-__global__ void __launch_bounds__(block)
-    number_uses(const std::int64_t* indices, std::int64_t uses, std::int64_t rows, std::int32_t* keys,
-                std::int32_t* numbers) {
-  for (std::int64_t i = global_thread(); i < uses; i += global_threads()) {
+struct NumberedUse {
+  const std::int64_t* indices;
+  std::int64_t rows;
+  std::int32_t *keys, *numbers;
+  __device__ void operator()(std::int64_t i) const {
     const std::int64_t row = indices[i];
     keys[i] = static_cast<std::int32_t>(row >= 0 && row < rows ? row : rows);
     numbers[i] = static_cast<std::int32_t>(i);
   }
-}
+};
 
 /// A block for each use that is the first of its row; a thread a column.
 template <class T>
@@ -79,19 +83,14 @@ void embedding(CudaBackend& gpu, const ops::Embedding& op) {
   const ops::TableSizes table = op.sizes();
   const Launch on = gpu.launch();
   check_data(on, op.indices, table.rows, nullptr, DataFault::index_outside, op.name, gpu.fault());
-  if (op.y.numel() == 0) return;
-  const std::int64_t* const indices = op.indices.data<std::int64_t>();
-  const float* const from = op.weight.data<float>();
   by_type_of(op.y, [&]<class T>(T) {
-    constexpr int packed = 4;
     T* const to = op.y.data<T>();
-    if (table.width % packed == 0 && packs_at(to, packed * sizeof(T))) {
-      gather<packed><<<grid_for(op.y.numel() / packed, block, on), block, 0, on.stream>>>(
-          indices, table.uses, from, table.rows, table.width, to);
-    } else {
-      gather<1><<<grid_for(op.y.numel(), block, on), block, 0, on.stream>>>(indices, table.uses, from,
-                                                                            table.rows, table.width, to);
-    }
+    const auto gather = [&]<int packed>(Width<packed>) {
+      for_elements(on, op.y.numel() / packed,
+                   Gathered<packed, T>{op.indices.data<std::int64_t>(), op.weight.data<float>(), table.rows,
+                                       table.width, to});
+    };
+    table.width % 4 == 0 && packs_at(to, 4 * sizeof(T)) ? gather(Width<4>{}) : gather(Width<1>{});
   });
 }
 
@@ -121,8 +120,7 @@ void embedding_backward(CudaBackend& gpu, const ops::EmbeddingBackward& op) {
   const Tensor room = gpu.scratch(4 * run + ceil_div(static_cast<std::int64_t>(sort_bytes), 4), DType::int32);
   std::int32_t *const keys = room.data<std::int32_t>(), *const numbers = keys + run,
                       *const sorted_keys = numbers + run, *const sorted_numbers = sorted_keys + run;
-  number_uses<<<grid_for(uses, block, on), block, 0, on.stream>>>(op.indices.data<std::int64_t>(), uses, rows,
-                                                                  keys, numbers);
+  for_elements(on, uses, NumberedUse{op.indices.data<std::int64_t>(), rows, keys, numbers});
   sort_by_row(gpu, sorted_numbers + run, sort_bytes, keys, sorted_keys, numbers, sorted_numbers, uses,
               bits_for(rows));
   by_type_of(op.dy, [&, all = uses, of = rows, across = width]<class T>(T) {

@@ -87,10 +87,12 @@ __global__ void __launch_bounds__(block)
 }
 
 /// Over the images, in order.
-__global__ void __launch_bounds__(128)
-    parameter_gradients(std::int64_t images, std::int64_t channels, const float* sums, const float* products,
-                        float* dweight, float* dbias, bool accumulate) {
-  for (std::int64_t c = global_thread(); c < channels; c += global_threads()) {
+struct ParameterGradients {
+  std::int64_t images, channels;
+  const float *sums, *products;
+  float *dweight, *dbias;
+  bool accumulate;
+  __device__ void operator()(std::int64_t c) const {
     float dweight_c = 0, dbias_c = 0;
     for (std::int64_t image = 0; image < images; ++image) {
       dweight_c += products[image * channels + c];
@@ -99,7 +101,7 @@ __global__ void __launch_bounds__(128)
     dweight[c] = accumulate ? dweight[c] + dweight_c : dweight_c;
     dbias[c] = accumulate ? dbias[c] + dbias_c : dbias_c;
   }
-}
+};
 
 void group_norm(CudaBackend& gpu, const ops::GroupNorm& op) {
   const ops::GroupSizes groups = op.sizes();
@@ -130,9 +132,10 @@ void group_norm_backward(CudaBackend& gpu, const ops::GroupNormBackward& op) {
       input_gradient<<<grid_for(groups.images * groups.groups * block, block, on), block, 0, on.stream>>>(
           groups, dy, x, op.weight.data<float>(), mean, inv_std, sums, products, op.dx.data<T>());
   });
-  parameter_gradients<<<grid_for(groups.channels, 128, on), 128, 0, on.stream>>>(
-      groups.images, groups.channels, sums, products, op.dweight.data<float>(), op.dbias.data<float>(),
-      op.accumulate);
+  for_elements(on, groups.channels,
+               ParameterGradients{groups.images, groups.channels, sums, products, op.dweight.data<float>(),
+                                  op.dbias.data<float>(), op.accumulate},
+               128);
 }
 
 }  // namespace

@@ -12,7 +12,15 @@ struct Image {
   std::int64_t images = 1, channels = 1, places = 1;
   bool channels_last = false;
 
-  constexpr std::int64_t elements() const { return images * channels * places; }
+  struct Element {
+    std::int64_t number, channel;  ///< number: in [N, C, places]
+  };
+  /// The one that is stored there.
+  constexpr Element element_at(std::int64_t at) const {
+    if (!channels_last) return {at, at / places % channels};
+    const std::int64_t channel = at % channels, place = at / channels % places;
+    return {(at / (channels * places) * channels + channel) * places + place, channel};
+  }
 };
 
 /// Of [N, C, H, W], or of [N, C], whose rows are the places of one image.

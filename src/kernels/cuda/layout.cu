@@ -35,22 +35,16 @@ __global__ void __launch_bounds__(tile* tile_rows)
 }
 
 template <class T>
-__global__ void __launch_bounds__(256)
-    normalize(Image image, const std::uint8_t* x, const float* scale, const float* shift, T* y) {
-  const std::int64_t count = image.elements();
-  for (std::int64_t i = global_thread(); i < count; i += global_threads()) {
-    std::int64_t channel, from = i;
-    if (image.channels_last) {
-      channel = i % image.channels;
-      const std::int64_t place = i / image.channels % image.places,
-                         number = i / (image.channels * image.places);
-      from = (number * image.channels + channel) * image.places + place;
-    } else {
-      channel = i / image.places % image.channels;
-    }
+struct Normalized {
+  Image image;
+  const std::uint8_t* x;
+  const float *scale, *shift;
+  T* y;
+  __device__ void operator()(std::int64_t i) const {
+    const auto [from, channel] = image.element_at(i);
     y[i] = rounded<T>(static_cast<float>(x[from]) * scale[channel] + shift[channel]);
   }
-}
+};
 
 void to_layout(CudaBackend& gpu, const ops::ToLayout& op) {
   if (op.from.channel_block() == op.to.channel_block()) return gpu.copy(op.from, op.to);
@@ -61,13 +55,10 @@ void to_layout(CudaBackend& gpu, const ops::ToLayout& op) {
 }
 
 void normalize_images(CudaBackend& gpu, const ops::NormalizeImages& op) {
-  const Launch on = gpu.launch();
-  const std::int64_t count = op.y.numel();
-  if (count == 0) return;
   by_type_of(op.y, [&]<class T>(T) {
-    normalize<<<grid_for(count, 256, on), 256, 0, on.stream>>>(image_of(op.y), op.x.data<std::uint8_t>(),
-                                                               op.scale.data<float>(), op.shift.data<float>(),
-                                                               op.y.data<T>());
+    for_elements(gpu.launch(), op.y.numel(),
+                 Normalized<T>{image_of(op.y), op.x.data<std::uint8_t>(), op.scale.data<float>(),
+                               op.shift.data<float>(), op.y.data<T>()});
   });
 }
 

@@ -208,11 +208,9 @@ void cross_entropy(CudaBackend& gpu, const ops::CrossEntropy& op) {
     const T* const x = op.logits.data<T>();
     float* const log_sum_exp = op.log_sum_exp.data<float>();
     const unsigned grid = block_a_row(sizes.rows, on);
-    if (packs_at(x) && sizes.classes % pack_width<T> == 0) {
-      forward<pack_width<T>><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
-    } else {
-      forward<1><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
-    }
+    with_width<T>(packs_at(x) && sizes.classes % pack_width<T> == 0, [&]<int width>(Width<width>) {
+      forward<width><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
+    });
   });
   fold_rows<<<1, 1024, 0, on.stream>>>(sizes, targets, losses, op.total.data<double>());
 }
@@ -227,11 +225,10 @@ void cross_entropy_backward(CudaBackend& gpu, const ops::CrossEntropyBackward& o
     const std::int64_t* const targets = op.targets.data<std::int64_t>();
     const float *const log_sum_exp = op.log_sum_exp.data<float>(), *const factor = op.factor.data<float>();
     const unsigned grid = block_a_row(sizes.rows, on);
-    if (packs_at(x) && packs_at(dx) && sizes.classes % pack_width<T> == 0) {
-      backward<pack_width<T>><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, factor, dx);
-    } else {
-      backward<1><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, factor, dx);
-    }
+    const bool packs = packs_at(x) && packs_at(dx) && sizes.classes % pack_width<T> == 0;
+    with_width<T>(packs, [&]<int width>(Width<width>) {
+      backward<width><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, factor, dx);
+    });
   });
 }
 

@@ -23,47 +23,54 @@ __global__ void __launch_bounds__(256) average_runs(Image image, const T* x, T* 
 
 /// Channels last: a thread a channel of an image, so that neighbours read neighbours.
 template <class T>
-__global__ void __launch_bounds__(256) average_columns(Image image, const T* x, T* y) {
-  const std::int64_t runs = image.images * image.channels;
-  for (std::int64_t run = global_thread(); run < runs; run += global_threads()) {
+struct AverageColumns {
+  Image image;
+  const T* x;
+  T* y;
+  __device__ void operator()(std::int64_t run) const {
     const std::int64_t number = run / image.channels, channel = run % image.channels;
     double sum = 0;
     for (std::int64_t place = 0; place < image.places; ++place)
       sum += static_cast<double>(to_float(x[(number * image.places + place) * image.channels + channel]));
     y[run] = rounded<T>(sum / static_cast<double>(image.places));
   }
-}
+};
 
 template <class T>
-__global__ void __launch_bounds__(256) spread_average(Image image, const T* dy, T* dx) {
-  const auto places = static_cast<float>(image.places);
-  for (std::int64_t i = global_thread(); i < image.elements(); i += global_threads()) {
+struct SpreadAverage {
+  Image image;
+  const T* dy;
+  T* dx;
+  __device__ void operator()(std::int64_t i) const {
     const std::int64_t run = image.channels_last
                                  ? i / (image.channels * image.places) * image.channels + i % image.channels
                                  : i / image.places;
-    dx[i] = rounded<T>(to_float(dy[run]) / places);
+    dx[i] = rounded<T>(to_float(dy[run]) / static_cast<float>(image.places));
   }
-}
+};
 
-/// The element of the small side that an element of the large side copies. Lanes: elements that lie together
-/// at a place (1, or the channels).
-__device__ std::int64_t source_of(std::int64_t element, std::int64_t lanes, std::int64_t width, int scale) {
-  const std::int64_t lane = element % lanes, at = element / lanes;
-  const std::int64_t column = at % (width * scale), row = at / (width * scale);  // row: of all runs
-  return ((row / scale) * width + column / scale) * lanes + lane;
-}
+/// Lanes: elements that lie together at a place (1, or the channels). Rows are those of all runs, and the
+/// width is the small side's.
+template <class T>
+struct Upsample {
+  std::int64_t lanes, width;
+  int scale;
+  const T* x;
+  T* y;
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t lane = i % lanes, at = i / lanes, column = at % (width * scale),
+                       row = at / (width * scale);
+    y[i] = x[((row / scale) * width + column / scale) * lanes + lane];
+  }
+};
 
 template <class T>
-__global__ void __launch_bounds__(256)
-    upsample(std::int64_t count, std::int64_t lanes, std::int64_t width, int scale, const T* x, T* y) {
-  for (std::int64_t i = global_thread(); i < count; i += global_threads())
-    y[i] = x[source_of(i, lanes, width, scale)];
-}
-
-template <class T>
-__global__ void __launch_bounds__(256) upsample_backward(std::int64_t count, std::int64_t lanes,
-                                                         std::int64_t width, int scale, const T* dy, T* dx) {
-  for (std::int64_t i = global_thread(); i < count; i += global_threads()) {
+struct UpsampleBackward {
+  std::int64_t lanes, width;
+  int scale;
+  const T* dy;
+  T* dx;
+  __device__ void operator()(std::int64_t i) const {
     const std::int64_t lane = i % lanes, at = i / lanes, column = at % width, row = at / width;
     float sum = 0;
     for (int h = 0; h < scale; ++h) {
@@ -72,52 +79,42 @@ __global__ void __launch_bounds__(256) upsample_backward(std::int64_t count, std
     }
     dx[i] = rounded<T>(sum);
   }
-}
-
-std::int64_t lanes_of(const Tensor& images) { return images.channel_block(); }
+};
 
 void global_average_pool(CudaBackend& gpu, const ops::GlobalAveragePool& op) {
   const Launch on = gpu.launch();
   const Image image = image_of(op.x);
   const std::int64_t runs = image.images * image.channels;
-  if (runs == 0) return;
   by_type_of(op.x, [&]<class T>(T) {
     const T* const x = op.x.data<T>();
     T* const y = op.y.data<T>();
     if (image.channels_last) {
-      average_columns<<<grid_for(runs, 256, on), 256, 0, on.stream>>>(image, x, y);
-    } else {
+      for_elements(on, runs, AverageColumns<T>{image, x, y});
+    } else if (runs > 0) {
       average_runs<<<grid_for(runs * 32, 256, on), 256, 0, on.stream>>>(image, x, y);
     }
   });
 }
 
 void global_average_pool_backward(CudaBackend& gpu, const ops::GlobalAveragePoolBackward& op) {
-  const Launch on = gpu.launch();
-  if (op.dx.numel() == 0) return;
   by_type_of(op.dy, [&]<class T>(T) {
-    spread_average<<<grid_for(op.dx.numel(), 256, on), 256, 0, on.stream>>>(image_of(op.dx), op.dy.data<T>(),
-                                                                            op.dx.data<T>());
+    for_elements(gpu.launch(), op.dx.numel(),
+                 SpreadAverage<T>{image_of(op.dx), op.dy.data<T>(), op.dx.data<T>()});
   });
 }
 
 void upsample_nearest(CudaBackend& gpu, const ops::UpsampleNearest& op) {
-  const Launch on = gpu.launch();
-  const std::int64_t count = op.y.numel();
-  if (count == 0) return;
   by_type_of(op.x, [&]<class T>(T) {
-    upsample<<<grid_for(count, 256, on), 256, 0, on.stream>>>(count, lanes_of(op.x), op.x.size(3), op.scale,
-                                                              op.x.data<T>(), op.y.data<T>());
+    for_elements(gpu.launch(), op.y.numel(),
+                 Upsample<T>{op.x.channel_block(), op.x.size(3), op.scale, op.x.data<T>(), op.y.data<T>()});
   });
 }
 
 void upsample_nearest_backward(CudaBackend& gpu, const ops::UpsampleNearestBackward& op) {
-  const Launch on = gpu.launch();
-  const std::int64_t count = op.dx.numel();
-  if (count == 0) return;
   by_type_of(op.dy, [&]<class T>(T) {
-    upsample_backward<<<grid_for(count, 256, on), 256, 0, on.stream>>>(
-        count, lanes_of(op.dx), op.dx.size(3), op.scale, op.dy.data<T>(), op.dx.data<T>());
+    for_elements(gpu.launch(), op.dx.numel(),
+                 UpsampleBackward<T>{op.dx.channel_block(), op.dx.size(3), op.scale, op.dy.data<T>(),
+                                     op.dx.data<T>()});
   });
 }
 
