@@ -16,51 +16,41 @@ __device__ void for_rows_of_warp(std::int64_t rows, const Body& body) {
     body(row);
 }
 
-/// The packs of a row that a lane holds: numbers lane, lane + 32 ... ; element i of the row is in pack
-/// i / Width. Width divides the row's width.
-template <int Packs, int Width, class T>
-struct HeldRow {
-  float value[Packs][Width];
-
-  __device__ void load(const T* row, std::int64_t width) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-    for (int p = 0; p < Packs; ++p) {
-      const std::int64_t at = (static_cast<std::int64_t>(p) * 32 + lane) * Width;
-      if (at >= width) continue;
-      const Pack<T, Width> pack = load_pack<T, Width>(row + at);
-      for (int i = 0; i < Width; ++i) value[p][i] = to_float(pack.lane[i]);
-    }
+/// What a lane has of a row: the packs of W elements numbered lane, lane + 32 ..., as make(first element)
+/// gives them. They are kept where there are at most `Packs`; 0: they are made anew each time. W divides the
+/// row's width.
+template <int Packs, int W, class Make>
+class Row {
+ public:
+  __device__ Row(std::int64_t width, const Make& make) : width_(width), make_(make) {
+    if constexpr (Packs > 0) each_kept([&](std::int64_t at, Values& values) { values = make(at); });
   }
-
-  /// Adds another row, and writes the sums: as they are stored, they are the values.
-  __device__ void add(const T* row, T* sums, std::int64_t width) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-    for (int p = 0; p < Packs; ++p) {
-      const std::int64_t at = (static_cast<std::int64_t>(p) * 32 + lane) * Width;
-      if (at >= width) continue;
-      Pack<T, Width> pack = load_pack<T, Width>(row + at);
-      for (int i = 0; i < Width; ++i) {
-        pack.lane[i] = rounded<T>(value[p][i] + to_float(pack.lane[i]));
-        value[p][i] = to_float(pack.lane[i]);
-      }
-      store_pack(sums + at, pack);
-    }
-  }
-
-  /// f(element of the row, its value)
+  /// f(first element, values)
   template <class Function>
-  __device__ void each(std::int64_t width, const Function& f) const {
+  __device__ void each(const Function& f) {
+    if constexpr (Packs > 0) {
+      each_kept(f);
+    } else {
+      for (std::int64_t at = threadIdx.x % 32 * W; at < width_; at += 32 * W) f(at, make_(at));
+    }
+  }
+
+ private:
+  using Values = decltype(std::declval<const Make&>()(std::int64_t{}));
+
+  template <class Function>
+  __device__ void each_kept(const Function& f) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int p = 0; p < Packs; ++p) {
-      const std::int64_t at = (static_cast<std::int64_t>(p) * 32 + lane) * Width;
-      if (at >= width) continue;
-#pragma unroll
-      for (int i = 0; i < Width; ++i) f(at + i, value[p][i]);
+      const std::int64_t at = (static_cast<std::int64_t>(p) * 32 + lane) * W;
+      if (at < width_) f(at, kept_[p]);
     }
   }
+
+  std::int64_t width_;
+  const Make& make_;
+  Values kept_[Packs > 0 ? Packs : 1];
 };
 
 struct Forward {
@@ -69,64 +59,50 @@ struct Forward {
   float *mean, *inv_std;
 };
 
-template <int Packs, int Width, class T>
-__global__ void __launch_bounds__(32 * warps)
-    normalise_held(std::int64_t rows, std::int64_t width, const T* x, const T* addend, T* sums, Forward with,
-                   T* y) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  for_rows_of_warp(rows, [&](std::int64_t row) {
-    HeldRow<Packs, Width, T> held;
-    held.load(x + row * width, width);
-    if (addend) held.add(addend + row * width, sums + row * width, width);
-    float sum = 0;
-    held.each(width, [&](std::int64_t, float v) { sum += v; });
-    const float centre = warp_sum(sum) / static_cast<float>(width);
-    float squares = 0;
-    held.each(width, [&](std::int64_t, float v) { squares += (v - centre) * (v - centre); });
-    const float inverse = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(width) + with.eps);
-    if (lane == 0) {
-      with.mean[row] = centre;
-      with.inv_std[row] = inverse;
-    }
-#pragma unroll
-    for (int p = 0; p < Packs; ++p) {
-      const std::int64_t at = (static_cast<std::int64_t>(p) * 32 + lane) * Width;
-      if (at >= width) continue;
-      Pack<T, Width> out;
-      for (int i = 0; i < Width; ++i)
-        out.lane[i] =
-            rounded<T>(fmaf((held.value[p][i] - centre) * inverse, with.weight[at + i], with.bias[at + i]));
-      store_pack(y + row * width + at, out);
-    }
-  });
-}
-
-/// For rows too long to hold, or not made of packs: read three times.
-template <class T>
+template <int Packs, int W, class T>
 __global__ void __launch_bounds__(32 * warps) normalise(std::int64_t rows, std::int64_t width, const T* x,
                                                         const T* addend, T* sums, Forward with, T* y) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for_rows_of_warp(rows, [&](std::int64_t row) {
-    const T* from = x + row * width;
-    if (addend) {  // a lane reads only what it wrote itself
-      for (std::int64_t i = lane; i < width; i += 32)
-        sums[row * width + i] = rounded<T>(to_float(from[i]) + to_float(addend[row * width + i]));
-      from = sums + row * width;
+    const std::int64_t first = row * width;
+    const T* from = x + first;
+    const auto add_at = [&](std::int64_t at) {  // the sums as they are stored are the values
+      Pack<T, W> pack = load_pack<T, W>(from + at);
+      const Pack<T, W> more = load_pack<T, W>(addend + first + at);
+      for (int i = 0; i < W; ++i) pack.lane[i] = rounded<T>(to_float(pack.lane[i]) + to_float(more.lane[i]));
+      store_pack(sums + first + at, pack);
+      return pack;
+    };
+    if (Packs == 0 && addend) {  // a lane reads only what it wrote itself
+      for (std::int64_t at = lane * W; at < width; at += 32 * W) add_at(at);
+      from = sums + first;
     }
-    float sum = 0;
-    for (std::int64_t i = lane; i < width; i += 32) sum += to_float(from[i]);
+    const auto make = [&](std::int64_t at) {
+      return Packs > 0 && addend ? add_at(at) : load_pack<T, W>(from + at);
+    };
+    Row<Packs, W, decltype(make)> values(width, make);
+    float sum = 0, squares = 0;
+    values.each([&](std::int64_t, const Pack<T, W>& v) {
+#pragma unroll
+      for (int i = 0; i < W; ++i) sum += to_float(v.lane[i]);
+    });
     const float centre = warp_sum(sum) / static_cast<float>(width);
-    float squares = 0;
-    for (std::int64_t i = lane; i < width; i += 32)
-      squares += (to_float(from[i]) - centre) * (to_float(from[i]) - centre);
+    values.each([&](std::int64_t, const Pack<T, W>& v) {
+#pragma unroll
+      for (int i = 0; i < W; ++i) squares += (to_float(v.lane[i]) - centre) * (to_float(v.lane[i]) - centre);
+    });
     const float inverse = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(width) + with.eps);
     if (lane == 0) {
       with.mean[row] = centre;
       with.inv_std[row] = inverse;
     }
-    for (std::int64_t i = lane; i < width; i += 32)
-      y[row * width + i] =
-          rounded<T>(fmaf((to_float(from[i]) - centre) * inverse, with.weight[i], with.bias[i]));
+    values.each([&](std::int64_t at, const Pack<T, W>& v) {
+      Pack<T, W> out;
+      for (int i = 0; i < W; ++i)
+        out.lane[i] = rounded<T>(
+            fmaf((to_float(v.lane[i]) - centre) * inverse, with.weight[at + i], with.bias[at + i]));
+      store_pack(y + first + at, out);
+    });
   });
 }
 
@@ -134,67 +110,42 @@ struct Backward {
   const float *weight, *mean, *inv_std;
 };
 
-template <int Packs, int Width, class T>
-__global__ void __launch_bounds__(32 * warps)
-    input_gradient_held(std::int64_t rows, std::int64_t width, const T* dy, const T* x, Backward with,
-                        const T* beside, T* dx) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  for_rows_of_warp(rows, [&](std::int64_t row) {
-    const float centre = with.mean[row], inverse = with.inv_std[row];
-    HeldRow<Packs, Width, T> upstream, normal;
-    upstream.load(dy + row * width, width);
-    normal.load(x + row * width, width);
-    float sum_g = 0, sum_gx = 0;
-#pragma unroll
-    for (int p = 0; p < Packs; ++p) {
-      const std::int64_t at = (static_cast<std::int64_t>(p) * 32 + lane) * Width;
-      if (at >= width) continue;
-#pragma unroll
-      for (int i = 0; i < Width; ++i) {
-        normal.value[p][i] = (normal.value[p][i] - centre) * inverse;
-        upstream.value[p][i] *= with.weight[at + i];
-        sum_g += upstream.value[p][i];
-        sum_gx += upstream.value[p][i] * normal.value[p][i];
-      }
-    }
-    const float mean_g = warp_sum(sum_g) / static_cast<float>(width);
-    const float mean_gx = warp_sum(sum_gx) / static_cast<float>(width);
-#pragma unroll
-    for (int p = 0; p < Packs; ++p) {
-      const std::int64_t at = (static_cast<std::int64_t>(p) * 32 + lane) * Width;
-      if (at >= width) continue;
-      Pack<T, Width> out;
-      if (beside) out = load_pack<T, Width>(beside + row * width + at);
-      for (int i = 0; i < Width; ++i) {
-        const float own = inverse * (upstream.value[p][i] - mean_g - normal.value[p][i] * mean_gx);
-        out.lane[i] = rounded<T>(beside ? to_float(out.lane[i]) + own : own);
-      }
-      store_pack(dx + row * width + at, out);
-    }
-  });
-}
-
-template <class T>
+template <int Packs, int W, class T>
 __global__ void __launch_bounds__(32 * warps)
     input_gradient(std::int64_t rows, std::int64_t width, const T* dy, const T* x, Backward with,
                    const T* beside, T* dx) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  struct Pair {
+    Pack<T, W> dy, x;
+  };
   for_rows_of_warp(rows, [&](std::int64_t row) {
     const float centre = with.mean[row], inverse = with.inv_std[row];
-    const T *upstream = dy + row * width, *from = x + row * width;
+    const std::int64_t first = row * width;
+    const auto make = [&](std::int64_t at) {
+      return Pair{load_pack<T, W>(dy + first + at), load_pack<T, W>(x + first + at)};
+    };
+    Row<Packs, W, decltype(make)> pairs(width, make);
     float sum_g = 0, sum_gx = 0;
-    for (std::int64_t i = lane; i < width; i += 32) {
-      const float g = to_float(upstream[i]) * with.weight[i];
-      sum_g += g;
-      sum_gx += g * ((to_float(from[i]) - centre) * inverse);
-    }
+    pairs.each([&](std::int64_t at, const Pair& pair) {
+#pragma unroll
+      for (int i = 0; i < W; ++i) {
+        const float g = to_float(pair.dy.lane[i]) * with.weight[at + i];
+        sum_g += g;
+        sum_gx += g * ((to_float(pair.x.lane[i]) - centre) * inverse);
+      }
+    });
     const float mean_g = warp_sum(sum_g) / static_cast<float>(width);
     const float mean_gx = warp_sum(sum_gx) / static_cast<float>(width);
-    for (std::int64_t i = lane; i < width; i += 32) {
-      const float normal = (to_float(from[i]) - centre) * inverse;
-      const float own = inverse * (to_float(upstream[i]) * with.weight[i] - mean_g - normal * mean_gx);
-      dx[row * width + i] = rounded<T>(beside ? to_float(beside[row * width + i]) + own : own);
-    }
+    pairs.each([&](std::int64_t at, const Pair& pair) {
+      Pack<T, W> out;
+      if (beside) out = load_pack<T, W>(beside + first + at);
+      for (int i = 0; i < W; ++i) {
+        const float normal = (to_float(pair.x.lane[i]) - centre) * inverse;
+        const float own =
+            inverse * (to_float(pair.dy.lane[i]) * with.weight[at + i] - mean_g - normal * mean_gx);
+        out.lane[i] = rounded<T>(beside ? to_float(out.lane[i]) + own : own);
+      }
+      store_pack(dx + first + at, out);
+    });
   });
 }
 
@@ -211,14 +162,14 @@ struct ParameterTerms {
   }
 };
 
-/// held(packs a lane) with the smallest number that holds a row, or unheld().
-template <class T, class Held, class Unheld>
-void choose(std::int64_t width, bool aligned, const Held& held, const Unheld& unheld) {
+/// body(packs that a lane keeps, elements of each): the smallest number that holds a row, or 0.
+template <class T, class Body>
+void choose(std::int64_t width, bool aligned, const Body& body) {
   const std::int64_t packs = ceil_div(width, 32 * pack_width<T>);
-  if (!aligned || width % pack_width<T> != 0 || packs > 8) return unheld();
-  if (packs <= 2) return held(std::integral_constant<int, 2>{});
-  if (packs <= 4) return held(std::integral_constant<int, 4>{});
-  held(std::integral_constant<int, 8>{});
+  if (!aligned || width % pack_width<T> != 0 || packs > 8) return body(Width<0>{}, Width<1>{});
+  if (packs <= 2) return body(Width<2>{}, Width<pack_width<T>>{});
+  if (packs <= 4) return body(Width<4>{}, Width<pack_width<T>>{});
+  body(Width<8>{}, Width<pack_width<T>>{});
 }
 
 unsigned row_blocks(std::int64_t rows, const Launch& on) { return grid_for(rows * 32, 32 * warps, on); }
@@ -233,13 +184,11 @@ void layer_norm(CudaBackend& gpu, const ops::LayerNorm& op) {
     const T *const from = op.x.data<T>(), *const added = data_or_null<T>(op.addend);
     T *const to = op.y.data<T>(), *const sums = data_or_null<T>(op.sum);
     const unsigned grid = row_blocks(count, on);
-    choose<T>(
-        columns, packs_at(from) && packs_at(added) && packs_at(sums) && packs_at(to),
-        [&]<int Packs>(std::integral_constant<int, Packs>) {
-          normalise_held<Packs, pack_width<T>>
-              <<<grid, 32 * warps, 0, on.stream>>>(count, columns, from, added, sums, with, to);
-        },
-        [&] { normalise<<<grid, 32 * warps, 0, on.stream>>>(count, columns, from, added, sums, with, to); });
+    choose<T>(columns, packs_at(from) && packs_at(added) && packs_at(sums) && packs_at(to),
+              [&]<int Packs, int W>(Width<Packs>, Width<W>) {
+                normalise<Packs, W>
+                    <<<grid, 32 * warps, 0, on.stream>>>(count, columns, from, added, sums, with, to);
+              });
   });
 }
 
@@ -257,15 +206,11 @@ void layer_norm_backward(CudaBackend& gpu, const ops::LayerNormBackward& op) {
         IntoGradients<2>{{op.dweight.data<float>(), op.dbias.data<float>()}, op.accumulate});
     if (rows.count == 0 || rows.width == 0) return;
     const unsigned grid = row_blocks(rows.count, on);
-    choose<T>(
-        rows.width, packs_at(dy) && packs_at(x) && packs_at(beside) && packs_at(dx),
-        [&]<int Packs>(std::integral_constant<int, Packs>) {
-          input_gradient_held<Packs, pack_width<T>>
-              <<<grid, 32 * warps, 0, on.stream>>>(rows.count, rows.width, dy, x, with, beside, dx);
-        },
-        [&] {
-          input_gradient<<<grid, 32 * warps, 0, on.stream>>>(rows.count, rows.width, dy, x, with, beside, dx);
-        });
+    choose<T>(rows.width, packs_at(dy) && packs_at(x) && packs_at(beside) && packs_at(dx),
+              [&]<int Packs, int W>(Width<Packs>, Width<W>) {
+                input_gradient<Packs, W>
+                    <<<grid, 32 * warps, 0, on.stream>>>(rows.count, rows.width, dy, x, with, beside, dx);
+              });
   });
 }
 
