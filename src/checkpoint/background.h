@@ -1,4 +1,4 @@
-// Private to the room: one piece of work at a time beside the thread that trains.
+// Private to the module: one piece of work at a time beside the thread that trains.
 #pragma once
 
 #include <atomic>

@@ -1,11 +1,15 @@
-// Private to the room: raw bytes as numbers, for reports.
+// Private to the module: raw bytes as numbers: by element type, cast to another, transposed, finite or not.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 
+#include "lockstep/checkpoint/contents.h"
+#include "lockstep/hdf5/element_type.h"
+#include "lockstep/tensor/dtype.h"
 #include "lockstep/tensor/half.h"
 
 namespace lockstep::checkpoint {
@@ -50,5 +54,21 @@ auto with_element_type(DType dtype, const Use& use) {
   }
   return use.template operator()<float>();
 }
+
+/// Converts `count` elements. Floats are rounded to the nearest, ties to even (float64 to 16 bits by way of
+/// float32); a NaN stays one. False if a finite number became infinite: the result is then of no use.
+/// UsageError for texts and others, and for floats that would become integers.
+[[nodiscard]] bool cast_elements(hdf5::ElementType from, const std::byte* in, DType to, std::byte* out,
+                                 std::int64_t count);
+
+/// out[c][r] = in[r][c]; the memories do not overlap.
+void transpose_elements(const std::byte* in, std::int64_t rows, std::int64_t columns,
+                        std::size_t element_bytes, std::byte* out);
+
+/// Are all elements whose bits are these finite? True of integers. As fast as memory in a cache.
+bool all_finite(std::span<const std::byte> bytes, DType dtype);
+
+/// "fc.weight (2 of 80), fc.bias (1 of 10)", two dozen at most; empty if all numbers are finite.
+std::string not_finite_in(std::span<const NamedTensor> tensors);
 
 }  // namespace lockstep::checkpoint

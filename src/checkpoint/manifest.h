@@ -1,4 +1,4 @@
-// Private to the room: /manifest, and the text that the root digest is taken over.
+// Private to the module: /manifest, and the text that the root digest is taken over.
 #pragma once
 
 #include <string>

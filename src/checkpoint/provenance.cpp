@@ -1,4 +1,5 @@
-#include "lockstep/checkpoint/provenance.h"
+// Compiled again whenever `git describe` changes, so it is a file of its own.
+#include "lockstep/checkpoint/contents.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,6 +8,7 @@
 
 #include "checkpoint/build_info.h"
 #include "lockstep/base/processor.h"
+#include "lockstep/comm/communicator.h"
 
 namespace lockstep::checkpoint {
 

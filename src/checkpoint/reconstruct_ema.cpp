@@ -11,14 +11,13 @@
 #include <unordered_map>
 
 #include "base/files.h"
-#include "checkpoint/block_reader.h"
+#include "checkpoint/blocks.h"
 #include "checkpoint/elements.h"
-#include "checkpoint/profile_snapshots.h"
 #include "checkpoint/step_files.h"
 #include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/index.h"
-#include "lockstep/checkpoint/provenance.h"
 #include "lockstep/checkpoint/save.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/optim/ema_reconstruction.h"

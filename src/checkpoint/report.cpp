@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/report.h"
+#include "checkpoint/report.h"
 #include "lockstep/base/names.h"
 
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "checkpoint/digest.h"
+#include "checkpoint/blocks.h"
 #include "checkpoint/manifest.h"
 #include "lockstep/base/counted.h"
 

@@ -5,10 +5,9 @@
 #include <string_view>
 
 #include "base/files.h"
-#include "checkpoint/digest.h"
-#include "checkpoint/finite.h"
+#include "checkpoint/blocks.h"
+#include "checkpoint/elements.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/shared_digests.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/processor.h"

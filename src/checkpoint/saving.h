@@ -1,4 +1,4 @@
-// Private to the room: one file on its way from memory to its final name, in steps that fit both who waits
+// Private to the module: one file on its way from memory to its final name, in steps that fit both who waits
 // for it and who goes on training.
 #pragma once
 
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/output.h"
+#include "checkpoint/blocks.h"
 #include "checkpoint/layout.h"
-#include "checkpoint/shares.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/save.h"

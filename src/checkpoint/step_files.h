@@ -1,12 +1,16 @@
-// Private to the room: files named after a step, step-000000500.h5, in directories of a run.
+// Private to the module: files named after a step, step-000000500.h5, in directories of a run.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "lockstep/base/log.h"
+#include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/run_directory.h"
+#include "lockstep/checkpoint/save.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::checkpoint {
@@ -22,5 +26,36 @@ std::vector<std::int64_t> steps_in(const std::string& directory, comm::Communica
 
 /// Removes what a save that was cut off left behind, and says so.
 void remove_drafts(const std::string& directory, const Log& log);
+
+class Saving;
+
+/// Groups of power-function averages: "ema/sigma_rel=0.05".
+bool is_profile_group(std::string_view path);
+
+/// RUN/ema/step-000000500.h5: the power-function EMA weights of a step, kept when checkpoints are removed,
+/// because EMA weights of other widths are made from them after training (ema_reconstruction.h).
+///
+/// A snapshot holds /ema/sigma_rel=.../NAME, what is averaged only; /model/NAME, the other buffers of the
+/// model; position, configuration and provenance as a checkpoint. It is whole or absent as a checkpoint is.
+class ProfileSnapshots {
+ public:
+  /// Removes what a save that was cut off left behind. Collective.
+  ProfileSnapshots(RunDirectory& run_directory, comm::Communicator& communicator);
+
+  /// Begins to save the snapshot that belongs to a checkpoint of these contents; none if they hold no
+  /// power-function averages. Collective. Errors: save_file.
+  std::unique_ptr<Saving> begin(const Contents& checkpoint, const SaveOptions& options);
+  /// Of neighbours closer than 1/32 of their step the later one goes, but never the newest: a profile is as
+  /// wide as a part of the time that is past, so snapshots may get rarer with it. On rank 0 only.
+  void thin(std::int64_t newest_step);
+  /// A run that goes on after this step takes another course than the one that made later snapshots.
+  /// Collective.
+  void drop_after(std::int64_t step);
+
+ private:
+  RunDirectory& run_directory_;
+  comm::Communicator& communicator_;
+  Log log_;
+};
 
 }  // namespace lockstep::checkpoint

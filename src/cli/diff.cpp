@@ -4,10 +4,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "checkpoint/report.h"
 #include "cli/saved_model.h"
 #include "cli/verb.h"
-#include "lockstep/checkpoint/compare.h"
-#include "lockstep/checkpoint/report.h"
+#include "lockstep/checkpoint/inspect.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::cli {

@@ -3,10 +3,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/report.h"
 #include "cli/saved_model.h"
 #include "cli/verb.h"
-#include "lockstep/checkpoint/report.h"
-#include "lockstep/checkpoint/verify.h"
+#include "lockstep/checkpoint/inspect.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::cli {

@@ -1,4 +1,5 @@
-// Private to the room: the one lock around the HDF5 library, its error stack, and the types it is asked for.
+// Private to the module: the one lock around the HDF5 library, its error stack, and the types it is asked
+// for.
 #pragma once
 
 #include <hdf5.h>

@@ -1,4 +1,4 @@
-// Private to the room: reading one string, of either kind, from an attribute or a dataset.
+// Private to the module: reading one string, of either kind, from an attribute or a dataset.
 #pragma once
 
 #include <memory>

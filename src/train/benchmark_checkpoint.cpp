@@ -17,9 +17,9 @@
 #include "lockstep/base/random.h"
 #include "lockstep/base/system_error.h"
 #include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/inspect.h"
 #include "lockstep/checkpoint/save.h"
 #include "lockstep/checkpoint/store.h"
-#include "lockstep/checkpoint/verify.h"
 #include "lockstep/comm/agreement.h"
 #include "train/benchmark_run.h"
 

@@ -4,12 +4,12 @@
 #include <cmath>
 #include <filesystem>
 
+#include "checkpoint/weights/gpt2.h"
 #include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
 #include "lockstep/base/process_memory.h"
 #include "lockstep/base/random.h"
-#include "lockstep/checkpoint/gpt2_config.h"
 #include "lockstep/data/images.h"
 #include "lockstep/data/text.h"
 #include "lockstep/nn/module.h"

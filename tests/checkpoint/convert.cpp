@@ -6,14 +6,12 @@
 #include <cmath>
 #include <limits>
 
-#include "checkpoint/cast.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/elements.h"
 #include "checkpoint/sample.h"
+#include "checkpoint/weights/safetensors.h"
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/compare.h"
 #include "lockstep/checkpoint/inspect.h"
 #include "lockstep/checkpoint/save.h"
-#include "lockstep/checkpoint/verify.h"
 #include "lockstep/hdf5/file.h"
 
 namespace lockstep::test {

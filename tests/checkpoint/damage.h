@@ -18,7 +18,6 @@
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/checkpoint/save.h"
 #include "lockstep/checkpoint/store.h"
-#include "lockstep/checkpoint/verify.h"
 
 namespace lockstep::test {
 

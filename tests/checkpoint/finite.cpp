@@ -5,9 +5,9 @@
 
 #include "checkpoint/sample.h"
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/inspect.h"
 #include "lockstep/checkpoint/save.h"
 #include "lockstep/checkpoint/store.h"
-#include "lockstep/checkpoint/verify.h"
 #include "support/world.h"
 
 namespace lockstep::test {

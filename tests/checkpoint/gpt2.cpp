@@ -4,9 +4,9 @@
 #include <numeric>
 
 #include "checkpoint/sample.h"
+#include "checkpoint/weights/gpt2.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/convert.h"
-#include "lockstep/checkpoint/gpt2_config.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/models/registry.h"

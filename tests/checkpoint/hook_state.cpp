@@ -7,11 +7,9 @@
 #include "checkpoint/sample.h"
 #include "ddp/rounding.h"
 #include "ddp/toy.h"
-#include "lockstep/checkpoint/compare.h"
 #include "lockstep/checkpoint/inspect.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/checkpoint/save.h"
-#include "lockstep/checkpoint/verify.h"
 #include "lockstep/kernels/transfer.h"
 #include "support/fake_device.h"
 

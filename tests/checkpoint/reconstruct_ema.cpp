@@ -7,11 +7,10 @@
 
 #include "checkpoint/sample.h"
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/compare.h"
+#include "lockstep/checkpoint/inspect.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/checkpoint/save.h"
 #include "lockstep/checkpoint/store.h"
-#include "lockstep/checkpoint/verify.h"
 #include "lockstep/optim/ema.h"
 #include "support/world.h"
 

@@ -4,9 +4,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/report.h"
 #include "checkpoint/sample.h"
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/report.h"
 #include "lockstep/checkpoint/save.h"
 
 namespace lockstep::test {

@@ -1,6 +1,6 @@
 // .safetensors files: what is written reads back, what lies about itself is refused, and no bytes at all can
 // make reading do more than throw one DataError.
-#include "checkpoint/safetensors.h"
+#include "checkpoint/weights/safetensors.h"
 
 #include <fmt/format.h>
 

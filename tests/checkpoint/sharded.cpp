@@ -5,8 +5,8 @@
 
 #include "checkpoint/sample.h"
 #include "ddp/wide.h"
-#include "lockstep/checkpoint/compare.h"
 #include "lockstep/checkpoint/index.h"
+#include "lockstep/checkpoint/inspect.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/checkpoint/save.h"
 #include "support/ranks.h"

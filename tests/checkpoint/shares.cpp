@@ -1,10 +1,8 @@
 // Which rank digests and writes what: everything once, at sensible edges, in balance.
-#include "checkpoint/shares.h"
+#include "checkpoint/blocks.h"
 
 #include <boost/test/unit_test.hpp>
 #include <random>
-
-#include "checkpoint/digest.h"
 
 namespace lockstep::test {
 namespace {

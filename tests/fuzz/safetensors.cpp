@@ -2,7 +2,7 @@
 // line.
 //
 // Input: eight bytes with the bytes of elements that the file would have, then the header.
-#include "checkpoint/safetensors.h"
+#include "checkpoint/weights/safetensors.h"
 
 #include <algorithm>
 #include <cstdlib>

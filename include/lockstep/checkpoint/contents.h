@@ -93,6 +93,10 @@ struct Position {
 /// Facts about who wrote a file, by name ("version", "git", "compiler", "hosts" ...). Information only.
 using Provenance = std::map<std::string, std::string>;
 
+/// What this build and its environment are: version, git, compiler, build_type, libraries, instruction_set,
+/// hosts, and under Slurm slurm_job_id, slurm_restart_count, slurm_cluster. Not collective.
+Provenance provenance_of(const comm::Communicator& communicator);
+
 /// Every rank holds the same sections with the same bytes, or its parts of them; ranks share the writing.
 struct Contents {
   Position position;

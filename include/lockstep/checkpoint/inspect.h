@@ -1,11 +1,14 @@
-// Inspect: a table of what a checkpoint holds.
+// What checkpoint files hold: inspect lists it, verify checks every byte, diff compares two.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "lockstep/base/shape.h"
 #include "lockstep/checkpoint/index.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/tensor/dtype.h"
 
 namespace lockstep::checkpoint {
 
@@ -24,5 +27,53 @@ struct Inspection {
 
 /// Reads the whole file. DataError if it is not a readable checkpoint; a wrong digest is shown, not thrown.
 Inspection inspect(const std::string& path);
+
+struct VerifyReport {
+  std::string path;
+  std::vector<std::string> problems;  ///< one line each; empty: whole, and all digests right
+  std::int64_t step = 0;
+  std::int64_t tensors = 0;
+  std::uint64_t payload_bytes = 0;
+
+  bool whole() const { return problems.empty(); }
+};
+
+/// Reads everything. Collective; ranks share the reading, and the report is the same on all. A bad file is a
+/// report, not an exception; failing storage (EIO) throws FailureError.
+VerifyReport verify(const std::string& path, comm::Communicator& communicator);
+
+struct TensorDifference {
+  enum class Kind { only_in_a, only_in_b, shape, dtype, values };
+  Kind kind = Kind::values;
+  std::string path;  ///< "/model/hidden.weight"
+  Shape shape_a, shape_b;
+  DType dtype_a = DType::float32, dtype_b = DType::float32;
+  /// For Kind::values: elements farther apart than the tolerance, and the largest distance (infinite where
+  /// one is not finite and the other differs).
+  std::int64_t different = 0;
+  double max_abs = 0;
+};
+
+struct AttributeDifference {
+  std::string name;  ///< "step", "/ema/0.999 updates"
+  std::string a, b;  ///< empty: not there
+};
+
+struct DiffReport {
+  std::string path_a, path_b;
+  double tolerance = 0;
+  std::int64_t tensors = 0;  ///< compared element by element
+  std::int64_t elements = 0;
+  std::vector<AttributeDifference> attributes;
+  std::vector<TensorDifference> differences;
+
+  bool same() const { return attributes.empty() && differences.empty(); }
+};
+
+/// Compares all tensors, the position (step, epoch, samples, shards, seed) and the attributes of groups; not
+/// world size, time of creation, configuration or provenance. tolerance 0 compares bits; otherwise |a - b| <=
+/// tolerance is the same, and NaN equals NaN. Tensors are verified by digest as they are read. DataError if
+/// either file is not a whole checkpoint. Not collective.
+DiffReport diff(const std::string& path_a, const std::string& path_b, double tolerance = 0);
 
 }  // namespace lockstep::checkpoint

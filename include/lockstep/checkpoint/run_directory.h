@@ -10,6 +10,8 @@
 
 namespace lockstep::checkpoint {
 
+class FileLock;
+
 /// RUN/config.ini, RUN/metrics.jsonl, RUN/checkpoints/, RUN/ema/, RUN/lock. Holds the lock while it lives.
 ///
 /// Only rank 0 touches the directory; constructing and methods marked so are collective, with the same result
@@ -47,10 +49,9 @@ class RunDirectory {
   void check_same_directory(const std::string& holder) const;
   bool sees_lock_of(const std::string& holder) const;
 
-  class Lock;
   std::string path_;
   comm::Communicator& communicator_;
-  std::unique_ptr<Lock> lock_;  // rank 0's
+  std::unique_ptr<FileLock> lock_;  // rank 0's
   std::string mark_;
   std::vector<std::string> made_;  // by this start, innermost first; rank 0's
 };

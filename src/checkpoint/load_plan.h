@@ -1,18 +1,55 @@
-// Private to the room: loading a checkpoint in steps, so that a file that is damaged can be told from one
-// that does not fit.
+// Private to the module: loading in steps: what of a file goes where, then reading it.
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/files.h"
-#include "checkpoint/fit.h"
+#include "lockstep/base/shape.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/load.h"
 
 namespace lockstep::checkpoint {
+
+/// An array in a file.
+struct StoredTensor {
+  std::string group;  ///< empty: of a file without groups, or at its root
+  std::string name;
+  std::string dtype;  ///< "float32", "float16" ...
+  std::vector<std::int64_t> shape;
+  bool transposed = false;  ///< a matrix to be read as its transpose; `shape` is still the file's
+  bool ignored = false;     ///< known to be of no use
+};
+
+/// Element types in files that a tensor may be loaded from.
+enum class Conversion {
+  lossless,  ///< those whose every value it holds: float32 from 16-bit floats, int64 from int32 ...
+  rounding,  ///< and float32 from float64
+};
+
+/// What is wanted of one group.
+struct Wanted {
+  std::string group;
+  std::span<const NamedTensor> tensors;
+  bool subset = false;  ///< other names in the group are no concern
+};
+
+struct Fit {
+  struct Pair {
+    std::size_t stored;  ///< index into the stored tensors
+    NamedTensor target;
+  };
+  std::vector<Pair> pairs;
+  std::vector<std::string> problems;  ///< "missing: model/a, model/b ... and 9 more", "wrong shape: model/c
+                                      ///< is [3] in the file, [4] here" ...
+  bool ambiguous = false;             ///< names collide: no way of loading is right
+};
+
+/// Compares names without leading "module." and "_orig_mod.", on both sides.
+Fit fit(std::span<const StoredTensor> stored, std::span<const Wanted> wanted, Conversion conversion);
 
 /// What is wanted of one file: contents with their late sections listed.
 struct Request {

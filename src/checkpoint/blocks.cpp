@@ -1,10 +1,35 @@
-#include "checkpoint/shares.h"
+#include "checkpoint/blocks.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <charconv>
 
-#include "checkpoint/digest.h"
+// The hash is compiled in from its header, so that its inner loop uses the instruction set this library is
+// built for.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 namespace lockstep::checkpoint {
+
+static_assert(std::endian::native == std::endian::little,
+              "digests of digests are defined on little-endian bytes");
+
+std::uint64_t digest_of(const void* data, std::size_t bytes) { return XXH3_64bits(data, bytes); }
+
+std::uint64_t digest_of_blocks(std::span<const std::uint64_t> block_digests) {
+  return XXH3_64bits(block_digests.data(), block_digests.size_bytes());
+}
+
+std::string to_hex(std::uint64_t digest) { return fmt::format("{:016x}", digest); }
+
+bool from_hex(std::string_view text, std::uint64_t& digest) {
+  if (text.size() != 16) return false;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), digest, 16);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
 namespace {
 
 /// The whole of `total` times rank / ranks, without overflow.
@@ -82,6 +107,48 @@ BlockRun blocks_begun_in(const Piece& piece) {
 
 std::uint64_t end_of_block(std::uint64_t block, std::uint64_t tensor_bytes) {
   return std::min((block + 1) * block_bytes, tensor_bytes);
+}
+
+namespace {
+
+/// The blocks that each rank digests, in its order.
+std::vector<std::vector<BlockRun>> runs_by_rank(std::span<const Place> places, int ranks) {
+  std::vector<std::vector<BlockRun>> runs;
+  for (const std::vector<Piece>& pieces : file_shares(places, ranks)) {
+    std::vector<BlockRun>& of_rank = runs.emplace_back();
+    for (const Piece& piece : pieces) of_rank.push_back(blocks_begun_in(piece));
+  }
+  return runs;
+}
+
+}  // namespace
+
+std::vector<std::uint64_t> combine_digests(std::span<const Place> places, std::span<const std::uint64_t> mine,
+                                           comm::Communicator& communicator) {
+  const std::vector<std::vector<BlockRun>> runs = runs_by_rank(places, communicator.size());
+  std::uint64_t longest = 0;
+  for (const std::vector<BlockRun>& of_rank : runs) {
+    std::uint64_t blocks = 0;
+    for (const BlockRun& run : of_rank) blocks += run.count;
+    longest = std::max(longest, blocks);
+  }
+  std::vector<std::uint64_t> padded(mine.begin(), mine.end());
+  padded.resize(longest);
+  std::vector<std::uint64_t> gathered(longest * runs.size());
+  if (longest > 0) communicator.all_gather(padded.data(), longest * sizeof(std::uint64_t), gathered.data());
+
+  std::vector<std::vector<std::uint64_t>> blocks;
+  for (const Place& place : places) blocks.emplace_back(blocks_of(place.bytes));
+  for (std::size_t rank = 0; rank < runs.size(); ++rank) {
+    auto digest = gathered.begin() + static_cast<std::ptrdiff_t>(rank * longest);
+    for (const BlockRun& run : runs[rank]) {
+      std::copy_n(digest, run.count, blocks[run.tensor].begin() + static_cast<std::ptrdiff_t>(run.first));
+      digest += static_cast<std::ptrdiff_t>(run.count);
+    }
+  }
+  std::vector<std::uint64_t> digests;
+  for (const std::vector<std::uint64_t>& of_tensor : blocks) digests.push_back(digest_of_blocks(of_tensor));
+  return digests;
 }
 
 }  // namespace lockstep::checkpoint

@@ -1,4 +1,4 @@
-#include "checkpoint/weight_source.h"
+#include "checkpoint/weights/source.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,11 +12,10 @@
 #include <utility>
 
 #include "base/files.h"
-#include "checkpoint/cast.h"
+#include "checkpoint/elements.h"
 #include "checkpoint/live_file.h"
-#include "checkpoint/load_steps.h"
-#include "checkpoint/metadata_keys.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/load_plan.h"
+#include "checkpoint/weights/safetensors.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
 #include "lockstep/checkpoint/convert.h"

@@ -10,17 +10,14 @@
 #include <unordered_set>
 
 #include "base/output.h"
-#include "checkpoint/cast.h"
-#include "checkpoint/finite.h"
-#include "checkpoint/gpt2_layout.h"
-#include "checkpoint/gpt2_names.h"
+#include "checkpoint/elements.h"
 #include "checkpoint/layout.h"
-#include "checkpoint/metadata_keys.h"
-#include "checkpoint/safetensors.h"
-#include "checkpoint/weight_source.h"
+#include "checkpoint/weights/gpt2.h"
+#include "checkpoint/weights/safetensors.h"
+#include "checkpoint/weights/source.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
-#include "lockstep/checkpoint/provenance.h"
+#include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/save.h"
 
 namespace lockstep::checkpoint {

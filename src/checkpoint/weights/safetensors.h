@@ -1,10 +1,11 @@
-// Private to the room: .safetensors files: eight bytes with the size of a JSON header, the header, and the
+// Private to the module: .safetensors files: eight bytes with the size of a JSON header, the header, and the
 // elements of all tensors without a gap.
 //
 // The format: https://github.com/huggingface/safetensors#format. Reading checks all that it promises before
 // anything is believed; every failure is a DataError with the file, the tensor and what is wrong.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -63,5 +64,18 @@ class SafetensorsFile {
 /// if a name is not UTF-8, or as OpenFile.
 void write_safetensors(const std::string& path, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata);
+
+// What Lockstep adds to the metadata.
+inline constexpr const char* config_key = "lockstep.config";
+
+struct PositionKey {
+  const char* name;
+  std::int64_t Position::*value;
+};
+inline constexpr std::array<PositionKey, 4> position_keys{{{"lockstep.step", &Position::step},
+                                                           {"lockstep.epoch", &Position::epoch},
+                                                           {"lockstep.samples", &Position::samples},
+                                                           {"lockstep.shards", &Position::shards}}};
+inline constexpr const char* seed_key = "lockstep.seed";
 
 }  // namespace lockstep::checkpoint

@@ -8,11 +8,10 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "checkpoint/finite.h"
-#include "checkpoint/gpt2_layout.h"
-#include "checkpoint/gpt2_names.h"
-#include "checkpoint/load_steps.h"
-#include "checkpoint/weight_source.h"
+#include "checkpoint/elements.h"
+#include "checkpoint/load_plan.h"
+#include "checkpoint/weights/gpt2.h"
+#include "checkpoint/weights/source.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
 #include "lockstep/checkpoint/load.h"

@@ -1,4 +1,4 @@
-// Private to the room: a file that holds weights, whatever its format.
+// Private to the module: a file that holds weights, whatever its format.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/fit.h"
+#include "checkpoint/load_plan.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/comm/communicator.h"
 

@@ -1,4 +1,4 @@
-// Private to the room: the lock file of a run, and who holds it.
+// Private to the module: the lock file of a run, and who holds it.
 #pragma once
 
 #include <cstdint>

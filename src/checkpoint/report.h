@@ -4,9 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "lockstep/checkpoint/compare.h"
 #include "lockstep/checkpoint/inspect.h"
-#include "lockstep/checkpoint/verify.h"
 
 namespace lockstep::checkpoint {
 

@@ -1,0 +1,105 @@
+// Private to the module: tensors in blocks of 1 MiB: which rank writes and digests which, and reading them
+// verified.
+//
+// Writing is cut at multiples of 1 MiB of the file, so that no stripe of a parallel file system has two
+// writers. Digests (XXH3-64 throughout) are of blocks counted from each tensor's first byte, so that they do
+// not depend on where the tensor lies; a block belongs to the rank that writes its first byte, which reads up
+// to a block beyond its own share for the rest of it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/files.h"
+#include "lockstep/checkpoint/index.h"
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::checkpoint {
+
+/// Tensors are digested in blocks of this size, counted from the tensor's first byte.
+inline constexpr std::uint64_t block_bytes = std::uint64_t{1} << 20;
+
+constexpr std::uint64_t blocks_of(std::uint64_t bytes) { return (bytes + block_bytes - 1) / block_bytes; }
+
+std::uint64_t digest_of(const void* data, std::size_t bytes);
+/// A tensor's digest: that of its blocks' digests, eight little-endian bytes each. No block for a tensor
+/// without elements.
+std::uint64_t digest_of_blocks(std::span<const std::uint64_t> block_digests);
+
+/// 16 hexadecimal digits.
+std::string to_hex(std::uint64_t digest);
+/// Inverse of to_hex; false on anything else.
+bool from_hex(std::string_view text, std::uint64_t& digest);
+
+/// A tensor's place in the file.
+struct Place {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+std::vector<Place> places_of(const FileIndex& index);
+
+/// What one rank writes: `bytes` of tensor `tensor` from its byte `from`, at `offset` of the file.
+struct Piece {
+  std::size_t tensor = 0;
+  std::uint64_t from = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// The pieces of each rank, or of one, in file order. Over all ranks they cover each tensor exactly once.
+std::vector<std::vector<Piece>> file_shares(std::span<const Place> places, int ranks);
+std::vector<Piece> file_share(std::span<const Place> places, int rank, int ranks);
+
+/// Blocks [first, first + count) of a tensor.
+struct BlockRun {
+  std::size_t tensor = 0;
+  std::uint64_t first = 0;
+  std::uint64_t count = 0;
+};
+
+/// The blocks that begin in a piece, perhaps none. Over all pieces of all ranks each block is there once.
+BlockRun blocks_begun_in(const Piece& piece);
+
+/// End of a block, counted from the tensor's first byte.
+std::uint64_t end_of_block(std::uint64_t block, std::uint64_t tensor_bytes);
+
+/// Digest of each tensor, from every rank's digests `mine` of the blocks that begin in its file_share, in the
+/// order of its pieces. Collective; one exchange, of equal size on every rank.
+std::vector<std::uint64_t> combine_digests(std::span<const Place> places, std::span<const std::uint64_t> mine,
+                                           comm::Communicator& communicator);
+
+class BlockReader {
+ public:
+  explicit BlockReader(const FileIndex& index) : file_(index.file), buffer_(block_bytes) {}
+
+  /// Bytes of a tensor, at most a block of them; valid until the next call.
+  std::span<const std::byte> read(const TensorEntry& tensor, std::uint64_t offset, std::uint64_t bytes) {
+    file_->read_at(tensor.offset + offset, buffer_.data(), bytes);
+    return std::span<const std::byte>(buffer_).first(bytes);
+  }
+
+  /// Hands every block of a tensor to use(bytes), and returns whether its digest is right.
+  template <class Use>
+  bool read_all(const TensorEntry& tensor, const Use& use) {
+    std::vector<std::uint64_t> digests;
+    for (std::uint64_t done = 0; done < tensor.bytes; done += block_bytes) {
+      const auto bytes = read(tensor, done, std::min(block_bytes, tensor.bytes - done));
+      digests.push_back(digest_of(bytes.data(), bytes.size()));
+      use(bytes);
+    }
+    return digest_of_blocks(digests) == tensor.digest;
+  }
+
+ private:
+  std::shared_ptr<const OpenFile> file_;
+  std::vector<std::byte> buffer_;
+};
+
+}  // namespace lockstep::checkpoint

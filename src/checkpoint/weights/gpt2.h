@@ -1,0 +1,89 @@
+// A gpt's weights as Hugging Face's GPT-2 stores them, both ways.
+//
+// What differs: names may lack "transformer."; the four matrices of a block are stored [in, out] (Conv1D);
+// attention masks are stored as if they were weights; the head, which is the embedding, may be stored, too,
+// or instead. Source: transformers/models/gpt2/modeling_gpt2.py and pytorch_utils.py of Hugging Face.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/load_plan.h"
+#include "lockstep/checkpoint/contents.h"
+
+namespace lockstep::checkpoint {
+
+/// Of the gpt that is to take the weights.
+struct Gpt2Sizes {
+  std::int64_t heads = 0, layers = 0, channels = 0, context = 0, vocab = 0;
+};
+
+/// Compares config.json in the folder of a .safetensors file with the model: model_type, n_head, n_layer,
+/// n_embd, n_positions and vocab_size, as far as it has them. UsageError naming the file, the key and both
+/// values where they differ, or if it is no JSON object; DataError if it cannot be read. Nothing if there is
+/// no such file, or the weights are in another format. Not collective.
+void check_gpt2_config(const std::string& weights, const Gpt2Sizes& sizes);
+
+/// Of the provenance of whatever holds weights that came from such a file.
+inline constexpr const char* weights_layout_key = "weights_layout";
+
+/// In what files of that layout differ. By default as GPT2LMHeadModel.save_pretrained() writes them.
+struct Gpt2Layout {
+  std::string prefix = "transformer.";    ///< of all names but the head's
+  std::string head = {};                  ///< the name that the head is stored under; empty: it is not
+  bool embedding = true;                  ///< false: stored under the head's name only
+  std::optional<DType> mask = {};         ///< every block has attn.bias, a triangle of ones, in that type
+  std::optional<DType> masked_bias = {};  ///< every block has attn.masked_bias, -10000
+};
+
+inline constexpr double gpt2_masked_bias = -1e4;
+
+/// "huggingface prefix=transformer. head=lm_head.weight"
+std::string to_text(const Gpt2Layout& layout);
+/// None of a text that says something else. What it does not say is as in the default.
+std::optional<Gpt2Layout> gpt2_layout_in(std::string_view text);
+
+/// Types that masks can be written in again, by name; none of others.
+std::optional<DType> gpt2_mask_dtype(std::string_view text);
+/// A block's attn.bias for that many positions: [1, 1, n, n].
+Tensor gpt2_mask(std::int64_t positions, DType dtype);
+Tensor gpt2_masked_bias_of(DType dtype);
+
+/// Are these the weights of a gpt, with matrices as [out, in]?
+bool is_gpt(std::span<const NamedTensor> tensors);
+/// Names and matrices as that layout has them; tensors on the CPU, of which is_gpt() is true.
+std::vector<NamedTensor> in_layout(std::span<const NamedTensor> tensors, const Gpt2Layout& layout);
+
+inline constexpr std::string_view gpt2_model_prefix = "transformer.",
+                                  gpt2_embedding_name = "transformer.wte.weight";
+
+/// Names with transformer.: the four matrices of a block, and its masks.
+bool is_gpt2_matrix(std::string_view name);
+bool is_gpt2_mask(std::string_view name);
+/// Is a matrix of attention there, as [out, in]? It is never square.
+bool has_fused_attention(std::span<const NamedTensor> tensors);
+/// The same as [in, out], under names with or without transformer.
+bool has_transposed_attention(std::span<const NamedTensor> tensors);
+
+struct Gpt2Adoption {
+  std::vector<std::string> notes;  ///< what was done, a few words each; empty: nothing was to be done
+  /// Two stored tensors that must hold the same values.
+  struct Tie {
+    std::size_t head, embedding;
+  };
+  std::optional<Tie> tie;
+  std::vector<std::size_t> masks;    ///< stored tensors
+  std::optional<Gpt2Layout> layout;  ///< but for masks; none unless matrices are stored [in, out]
+};
+
+/// Renames tensors of `group` to what is wanted, and marks those that are to be transposed or ignored. Does
+/// nothing unless the wanted names are a gpt's, and to no tensor that has a name and a layout wanted already.
+Gpt2Adoption adopt_gpt2(std::vector<StoredTensor>& stored, const std::string& group,
+                        std::span<const NamedTensor> wanted);
+
+}  // namespace lockstep::checkpoint
