@@ -52,6 +52,23 @@ void LayerNormBackward::check() const {
   require_numel(name, "dweight", dweight, weight.numel());
 }
 
+void RmsNorm::check() const {
+  const auto [count, width] = rows_of(name, x);
+  require_numel(name, "weight", weight, width);
+  require_shape(name, "y", y, x.shape());
+  require_numel(name, "inv_rms", inv_rms, count);
+}
+
+void RmsNormBackward::check() const {
+  const auto [count, width] = rows_of(name, x);
+  require_shape(name, "dy", dy, x.shape());
+  require_numel(name, "weight", weight, width);
+  require_numel(name, "inv_rms", inv_rms, count);
+  if (beside) require_shape(name, "beside", beside, x.shape());
+  require_shape(name, "dx", dx, x.shape());
+  if (dweight) require_numel(name, "dweight", dweight, width);
+}
+
 GroupSizes GroupNorm::sizes() const { return group_sizes(name, x, groups, weight, mean, inv_std); }
 void GroupNorm::check() const {
   require_shape(name, "bias", bias, {sizes().channels});

@@ -94,6 +94,12 @@ const std::map<std::string, Function>& functions() {
           return {group_norm(g.x.at(0), g.what.at("groups"), g.x.at(1), g.x.at(2), g.what.at("eps"))};
         },
         {1, 2}}},
+      {"rms_norm",
+       {[](const Given& g) -> Vars { return {rms_norm(g.x.at(0), g.x.at(1), g.what.at("eps"))}; }, {1}}},
+      {"rotary", {[](const Given& g) -> Vars {
+         const bool halves = g.what.at("layout") == "halves";
+         return {rotary(g.x.at(0), halves ? RotaryLayout::halves : RotaryLayout::pairs, g.what.at("base"))};
+       }}},
       // losses
   };
   return all;

@@ -15,6 +15,7 @@
 #include "lockstep/ops/convolution.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/ops/pooling.h"
+#include "lockstep/ops/rotary.h"
 
 namespace lockstep {
 
@@ -83,6 +84,10 @@ Var resize_bilinear(const Var& x, std::int64_t height, std::int64_t width);
 Var embedding(const Tensor& indices, const Var& weight);
 /// x: [B, T, C]; weight: [context, C], of which rows [0, T) are added to every sequence.
 Var add_positions(const Var& x, const Var& weight);
+/// Rotary positions. x: [B, heads, T, width], width even. Pair i of row t is turned by (first_position + t)
+/// base^(-2 i / width); the layout says which elements are a pair.
+using ops::RotaryLayout;
+Var rotary(const Var& x, RotaryLayout layout, float base = 10000, std::int64_t first_position = 0);
 /// softmax(q k' / sqrt(C / heads)) v per head; q, k, v: [B, T, C], the heads side by side. With `causal` a
 /// place sees itself and what came before.
 Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal);
@@ -98,6 +103,8 @@ struct SumAndNorm {
   Var sum, norm;
 };
 SumAndNorm add_layer_norm(const Var& a, const Var& b, const Var& weight, const Var& bias, float eps);
+/// weight x / sqrt(mean of x^2 + eps) over the last dimension n; weight: [n].
+Var rms_norm(const Var& x, const Var& weight, float eps);
 /// x: [N, C, H, W]; weight, bias: [C].
 Var group_norm(const Var& x, int groups, const Var& weight, const Var& bias, float eps);
 

@@ -1,4 +1,4 @@
-// Layer norm and group norm.
+// Layer norm, RMS norm and group norm.
 #pragma once
 
 #include "lockstep/ops/operation.h"
@@ -41,6 +41,36 @@ struct LayerNormBackward {
          in("mean", op.mean, float32).by_row(), in("inv_std", op.inv_std, float32).by_row(),
          in("beside", op.beside).by_row().optional(), out("dx", op.dx).by_row(),
          in_out("dweight", op.dweight, float32), in_out("dbias", op.dbias, float32));
+  }
+  void check() const;
+};
+
+/// y = weight x / sqrt(mean of x^2 + eps) over the last dimension of x [rows..., n] (Zhang, Sennrich, 2019).
+/// weight: [n]; inv_rms: one a row.
+struct RmsNorm {
+  static constexpr const char* name = "rms_norm";
+  Tensor x, weight;
+  float eps = 0;
+  Tensor y, inv_rms;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("x", op.x).by_row(), in("weight", op.weight, float32), out("y", op.y).by_row(),
+         out("inv_rms", op.inv_rms, float32).by_row());
+  }
+  void check() const;
+};
+
+/// dx = beside + the gradient; beside, which reached x another way, may be none; so may dweight. accumulate:
+/// of dweight.
+struct RmsNormBackward {
+  static constexpr const char* name = "rms_norm_backward";
+  Tensor dy, x, weight, inv_rms, beside, dx, dweight;
+  bool accumulate = false;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("dy", op.dy).by_row(), in("x", op.x).by_row(), in("weight", op.weight, float32),
+         in("inv_rms", op.inv_rms, float32).by_row(), in("beside", op.beside).by_row().optional(),
+         out("dx", op.dx).by_row(), in_out("dweight", op.dweight, float32).optional());
   }
   void check() const;
 };

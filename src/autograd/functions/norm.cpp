@@ -1,4 +1,4 @@
-// Layer norm and group norm.
+// Layer norm, RMS norm and group norm.
 #include "lockstep/ops/norm.h"
 #include "autograd/functions/support.h"
 
@@ -55,6 +55,26 @@ SumAndNorm add_layer_norm(const Var& a_given, const Var& b_given, const Var& wei
   backend.run(ops::LayerNorm{a.value(), b.value(), weight.value(), bias.value(), eps, sum, y, mean, inv_std});
   const Var x = record_sum(sum, a, b);
   return {x, record_layer_norm(y, x, weight, bias, mean, inv_std)};
+}
+
+Var rms_norm(const Var& given, const Var& weight, float eps) {
+  const Var x = plain(given);
+  if (x.shape().rank() < 1 || !(weight.shape() == Shape{x.shape()[-1]}))
+    throw UsageError("rms_norm: an input of shape {} does not fit weight {}", to_string(x.shape()),
+                     to_string(weight.shape()));
+  kernels::Backend& backend = x.tape().backend();
+  const Tensor y = empty_like(backend, x.value());
+  const Tensor inv_rms = backend.empty({as_rows(x.value()).size(0)});
+  backend.run(ops::RmsNorm{x.value(), weight.value(), eps, y, inv_rms});
+  return x.tape().record(y, {&x, &weight}, [x, weight, inv_rms](Tape& t, const Tensor& dy) {
+    const Tensor beside = t.received(x), dx = empty_like(t.backend(), x.value());
+    const auto write = [&](const Tensor& dweight, bool accumulate) {
+      t.backend().run(
+          ops::RmsNormBackward{dy, x.value(), weight.value(), inv_rms, beside, dx, dweight, accumulate});
+    };
+    weight.needs_gradient() ? t.into(weight, write) : write({}, false);
+    t.give_total(x, dx);
+  });
 }
 
 Var group_norm(const Var& given, int groups, const Var& weight, const Var& bias, float eps) {

@@ -57,6 +57,19 @@ Var add_positions(const Var& x, const Var& weight) {
       });
 }
 
+Var rotary(const Var& given, RotaryLayout layout, float base, std::int64_t first_position) {
+  const Var x = plain(given);
+  Tape& tape = x.tape();
+  const Tensor y = empty_like(tape.backend(), x.value());
+  tape.backend().run(ops::Rotary{x.value(), layout, base, first_position, false, y});
+  return tape.record(y, {&x},
+                     [x = x.without_value(), layout, base, first_position](Tape& t, const Tensor& dy) {
+                       give_new(t, x, [&](const Tensor& dx) {
+                         t.backend().run(ops::Rotary{dy, layout, base, first_position, true, dx});
+                       });
+                     });
+}
+
 Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal) {
   if (!(q.shape() == k.shape()) || !(q.shape() == v.shape()))
     throw UsageError("attention: q {}, k {} and v {} must have one shape", to_string(q.shape()),

@@ -86,6 +86,8 @@ void enter_pooling(CpuBackend& cpu);
 void enter_reduction(CpuBackend& cpu);
 void enter_resampling(CpuBackend& cpu);
 void enter_resize(CpuBackend& cpu);
+void enter_rms_norm(CpuBackend& cpu);
+void enter_rotary(CpuBackend& cpu);
 void enter_update(CpuBackend& cpu);
 
 }  // namespace lockstep::kernels

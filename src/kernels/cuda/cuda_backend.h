@@ -93,6 +93,8 @@ void enter_matmul(CudaBackend& gpu);
 void enter_pooling(CudaBackend& gpu);
 void enter_resampling(CudaBackend& gpu);
 void enter_resize(CudaBackend& gpu);
+void enter_rms_norm(CudaBackend& gpu);
+void enter_rotary(CudaBackend& gpu);
 void enter_update(CudaBackend& gpu);
 
 }  // namespace lockstep::kernels

@@ -1,4 +1,4 @@
-// Layer norm and group norm.
+// Layer norm, RMS norm and group norm.
 #include "kernels/cuda/twins.h"
 #include "lockstep/ops/norm.h"
 
@@ -53,6 +53,31 @@ BOOST_AUTO_TEST_CASE(layer_norm_is_that_of_the_cpu) {
                 on.run(ops::LayerNorm{in[0], {}, in[2], in[3], 1e-5f, {}, unread, mean, inv_std});
                 on.run(ops::LayerNormBackward{
                     in[1], in[0], in[2], mean, inv_std, {}, out[0], out[1], out[2], accumulate});
+              });
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(rms_norm_is_that_of_the_cpu) {
+  Draw draw;
+  for (const auto& [rows, width] :
+       {std::pair<int, int>{0, 8}, {1, 1}, {3, 7}, {5, 64}, {300, 96}, {3, 2048}, {2, 4099}}) {
+    const Operand x = activation(draw.normal({rows, width}, 3)), dy = activation(draw.normal({rows, width})),
+                  other = activation(draw.normal({rows, width})), weight = fixed(draw.normal({width}));
+    const Operand y = activation(unwritten({rows, width})), row = fixed(unwritten({rows}));
+    const std::string what = " of [" + std::to_string(rows) + ", " + std::to_string(width) + "]";
+    compare("rms_norm" + what, {x, weight}, {y, row}, [](Backend& on, const Tensors& in, const Tensors& out) {
+      on.run(ops::RmsNorm{in[0], in[1], 1e-5f, out[0], out[1]});
+    });
+    for (const bool accumulate : {false, true}) {
+      const Operand parameter = fixed(accumulate ? draw.normal({width}) : unwritten({width}));
+      compare("rms_norm_backward" + what, {x, dy, weight, other}, {y, parameter},
+              [=](Backend& on, const Tensors& in, const Tensors& out) {
+                const Tensor inv_rms = on.empty({in[0].size(0)}),
+                             unread = on.empty(in[0].shape(), in[0].dtype());
+                on.run(ops::RmsNorm{in[0], in[2], 1e-5f, unread, inv_rms});
+                on.run(ops::RmsNormBackward{in[1], in[0], in[2], inv_rms, accumulate ? in[3] : Tensor{},
+                                            out[0], out[1], accumulate});
               });
     }
   }
