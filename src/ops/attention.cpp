@@ -7,55 +7,103 @@
 namespace lockstep::ops {
 namespace {
 
-/// y: [batch, time, channels]
-AttentionSizes attention_sizes(const char* operation, const Tensor& y, int heads, bool causal,
-                               const Tensor& saved, int products) {
-  if (y.shape().rank() != 3 || heads < 1 || y.size(2) % heads != 0)
-    throw UsageError("{}: {} heads do not divide the channels of {} [batch, time, channels]", operation,
-                     heads, to_string(y.shape()));
-  const AttentionSizes sizes{y.size(0), y.size(1), heads, y.size(2) / heads, causal, products};
-  const Shape logarithms{sizes.batch, heads, sizes.time};
-  if (!(saved.shape() == Shape{sizes.batch, heads, sizes.time, sizes.time}))
-    require_shape(operation, "saved", saved, logarithms);
-  return sizes;
+bool is_matrix_of_heads(const Columns& columns) {
+  const Tensor& matrix = columns.matrix;
+  return (matrix.shape().rank() == 3 || matrix.shape().rank() == 4) && columns.first >= 0 &&
+         columns.count >= 0 && columns.first + columns.count <= matrix.size(-1);
 }
 
-void require_heads(const char* operation, const char* name, const Columns& columns,
-                   const AttentionSizes& sizes) {
-  const Tensor& matrix = columns.matrix;
-  if (matrix.shape().rank() == 3 && matrix.size(0) == sizes.batch && matrix.size(1) == sizes.time &&
-      columns.first >= 0 && columns.count == sizes.heads * sizes.width &&
-      columns.first + columns.count <= matrix.size(2))
+bool has_heads_apart(const Columns& columns) { return columns.matrix.shape().rank() == 4; }
+
+std::int64_t time_of(const Columns& columns) { return columns.matrix.size(-2); }
+
+/// Heads of this width; 0 where columns are no such. Columns without width are any number of heads: `wanted`.
+std::int64_t heads_of(const Columns& columns, std::int64_t width, std::int64_t wanted) {
+  if (!is_matrix_of_heads(columns)) return 0;
+  if (has_heads_apart(columns)) return columns.count == width ? columns.matrix.size(1) : 0;
+  if (width == 0) return columns.count == 0 ? wanted : 0;
+  return columns.count % width == 0 ? columns.count / width : 0;
+}
+
+std::string text_of(const Columns& columns) {
+  if (columns.first == 0 && columns.count == all_columns(columns.matrix).count)
+    return to_string(columns.matrix.shape());
+  return fmt::format("columns [{}, {}) of {}", columns.first, columns.first + columns.count,
+                     to_string(columns.matrix.shape()));
+}
+
+/// columns: as many images, rows and heads as said.
+void require_heads(const char* operation, const char* name, const Columns& columns, std::int64_t batch,
+                   std::int64_t time, std::int64_t heads, std::int64_t width) {
+  if (heads_of(columns, width, heads) == heads && columns.matrix.size(0) == batch && time_of(columns) == time)
     return;
-  throw UsageError("{}: {} is columns [{}, {}) of {}, not {} columns of a matrix [{}, {}, *]", operation,
-                   name, columns.first, columns.first + columns.count, to_string(matrix.shape()),
-                   sizes.heads * sizes.width, sizes.batch, sizes.time);
+  throw UsageError("{}: {} is {}, not {} heads {} wide of {} sequences of {} rows", operation, name,
+                   text_of(columns), heads, width, batch, time);
+}
+
+void require_saved(const char* operation, const Tensor& saved, const AttentionSizes& sizes) {
+  if (!(saved.shape() == Shape{sizes.batch, sizes.heads, sizes.queries, sizes.keys}))
+    require_shape(operation, "saved", saved, {sizes.batch, sizes.heads, sizes.queries});
 }
 
 double bytes_of(const Columns& columns) {
-  const Tensor& m = columns.matrix;
-  return static_cast<double>(m.size(0) * m.size(1) * columns.count) *
-         static_cast<double>(lockstep::bytes_of(m.dtype()));
+  auto elements = static_cast<double>(columns.count);
+  for (int d = 0; d + 1 < columns.matrix.shape().rank(); ++d)
+    elements *= static_cast<double>(columns.matrix.size(d));
+  return elements * static_cast<double>(lockstep::bytes_of(columns.matrix.dtype()));
 }
 
 }  // namespace
 
+HeadStrides head_strides(const Columns& columns, std::int64_t width) {
+  const Tensor& matrix = columns.matrix;
+  const std::int64_t row = matrix.size(-1), of_time = time_of(columns) * row;
+  if (has_heads_apart(columns)) return {matrix.size(1) * of_time, of_time, row};
+  return {of_time, width, row};
+}
+
 /// Under a causal mask half of each product is needed.
 double AttentionSizes::flops() const {
-  const auto length = static_cast<double>(time);
-  return products * 2 * static_cast<double>(batch) * length * length * static_cast<double>(heads * width) *
-         (causal ? 0.5 : 1);
+  return products * 2 * static_cast<double>(batch) * static_cast<double>(queries) *
+         static_cast<double>(keys) * static_cast<double>(heads * width) * (causal ? 0.5 : 1);
 }
 std::string AttentionSizes::text() const {
-  return fmt::format("{} x {} x {}, {} heads", batch, time, heads * width, heads);
+  std::string text = fmt::format("{} x {} x {}, {} heads", batch, queries, heads * width, heads);
+  if (key_heads != heads) text += fmt::format(" of {}", key_heads);
+  if (keys != queries) text += fmt::format(", {} keys", keys);
+  return text;
+}
+
+AttentionSizes attention_sizes(const char* operation, const Columns& q, const Columns& k, const Columns& v,
+                               int heads, bool causal, int products) {
+  if (!is_matrix_of_heads(q) || (!has_heads_apart(q) && (heads < 1 || q.count % heads != 0)))
+    throw UsageError(
+        "{}: q is {}, not {} heads side by side in [batch, time, channels], nor [batch, heads, "
+        "time, width]",
+        operation, text_of(q), heads);
+  const std::int64_t width = has_heads_apart(q) ? q.count : q.count / heads,
+                     query_heads = has_heads_apart(q) ? q.matrix.size(1) : heads;
+  const std::int64_t key_heads = heads_of(k, width, query_heads);
+  if (key_heads < 1 || query_heads % key_heads != 0 || k.matrix.size(0) != q.matrix.size(0))
+    throw UsageError("{}: k, {}, does not fit q, {}: {} heads {} wide", operation, text_of(k), text_of(q),
+                     query_heads, width);
+  const AttentionSizes sizes{q.matrix.size(0), time_of(q), time_of(k), query_heads,
+                             key_heads,        width,      causal,     products};
+  require_heads(operation, "v", v, sizes.batch, sizes.keys, key_heads, width);
+  if (causal && sizes.queries != sizes.keys)
+    throw UsageError("{}: a causal mask needs as many keys as queries, not {} for {} (q is {}, k is {})",
+                     operation, sizes.keys, sizes.queries, text_of(q), text_of(k));
+  if ((sizes.keys == 0) != (sizes.queries == 0))
+    throw UsageError("{}: {} queries cannot look at {} keys (q is {}, k is {})", operation, sizes.queries,
+                     sizes.keys, text_of(q), text_of(k));
+  return sizes;
 }
 
 AttentionSizes Attention::sizes() const {
-  const AttentionSizes sizes = attention_sizes(name, y, heads, causal, saved, 2);
-  require_heads(name, "q", q, sizes);
-  require_heads(name, "k", k, sizes);
-  require_heads(name, "v", v, sizes);
-  return sizes;
+  const AttentionSizes s = attention_sizes(name, q, k, v, heads, causal, 2);
+  require_heads(name, "y", all_columns(y), s.batch, s.queries, s.heads, s.width);
+  require_saved(name, saved, s);
+  return s;
 }
 Cost Attention::cost() const {
   return {.flops = sizes().flops(),
@@ -63,15 +111,14 @@ Cost Attention::cost() const {
 }
 
 AttentionSizes AttentionBackward::sizes() const {
-  require_shape(name, "y", y, dy.shape());
-  const AttentionSizes sizes = attention_sizes(name, dy, heads, causal, saved, 4);
-  require_heads(name, "q", q, sizes);
-  require_heads(name, "k", k, sizes);
-  require_heads(name, "v", v, sizes);
-  require_heads(name, "dq", dq, sizes);
-  require_heads(name, "dk", dk, sizes);
-  require_heads(name, "dv", dv, sizes);
-  return sizes;
+  const AttentionSizes s = attention_sizes(name, q, k, v, heads, causal, 4);
+  require_heads(name, "dy", all_columns(dy), s.batch, s.queries, s.heads, s.width);
+  require_heads(name, "y", all_columns(y), s.batch, s.queries, s.heads, s.width);
+  require_saved(name, saved, s);
+  require_heads(name, "dq", dq, s.batch, s.queries, s.heads, s.width);
+  require_heads(name, "dk", dk, s.batch, s.keys, s.key_heads, s.width);
+  require_heads(name, "dv", dv, s.batch, s.keys, s.key_heads, s.width);
+  return s;
 }
 Cost AttentionBackward::cost() const {
   return {.flops = sizes().flops(),

@@ -100,6 +100,9 @@ const std::map<std::string, Function>& functions() {
          const bool halves = g.what.at("layout") == "halves";
          return {rotary(g.x.at(0), halves ? RotaryLayout::halves : RotaryLayout::pairs, g.what.at("base"))};
        }}},
+      {"attention", {[](const Given& g) -> Vars {
+         return {attention(g.x.at(0), g.x.at(1), g.x.at(2), g.what.at("causal").get<bool>())};
+       }}},
       // losses
   };
   return all;

@@ -80,7 +80,7 @@ Reference reference(const Sizes& s, const Tensor& qkv, const Tensor& dy) {
 struct Results {
   explicit Results(const Sizes& s)
       : y(Tensor::empty({s.batch, s.time, s.heads * s.width})),
-        saved(Tensor::empty(make_cpu_backend()->attention_saved_shape(s.batch, s.heads, s.time))),
+        saved(Tensor::empty(make_cpu_backend()->attention_saved_shape(s.batch, s.heads, s.time, s.time))),
         dqkv(Tensor::empty({s.batch, s.time, 3 * s.heads * s.width})) {}
 
   Tensor part(int number) const {

@@ -419,7 +419,7 @@ BOOST_FIXTURE_TEST_CASE(attention_rounds_once, Fixture) {
     const auto part = [&](const Tensor& matrix, int index) {
       return ops::Columns{matrix, index * channels, channels};
     };
-    const Tensor saved = backend->empty(backend->attention_saved_shape(batch, heads, time)),
+    const Tensor saved = backend->empty(backend->attention_saved_shape(batch, heads, time, time)),
                  y = backend->empty(dy.shape());
     compare(*backend, "attention", [&](Call& c) {
       const Tensor x = c.in(qkv);

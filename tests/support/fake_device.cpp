@@ -80,8 +80,9 @@ class FakeDevice final : public kernels::Backend {
     cpu_->copy(as_cpu(from), as_cpu(to));
   }
   int reads() const { return *reads_; }
-  Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t time) const override {
-    return cpu_->attention_saved_shape(batch, heads, time);
+  Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t queries,
+                              std::int64_t keys) const override {
+    return cpu_->attention_saved_shape(batch, heads, queries, keys);
   }
   kernels::Backend& cpu() { return *cpu_; }
 

@@ -88,10 +88,14 @@ Var add_positions(const Var& x, const Var& weight);
 /// base^(-2 i / width); the layout says which elements are a pair.
 using ops::RotaryLayout;
 Var rotary(const Var& x, RotaryLayout layout, float base = 10000, std::int64_t first_position = 0);
-/// softmax(q k' / sqrt(C / heads)) v per head; q, k, v: [B, T, C], the heads side by side. With `causal` a
-/// place sees itself and what came before.
+/// softmax(q k' / sqrt(width)) v per head; result as q. With `causal`, which needs as many keys as queries, a
+/// place sees itself and what came before. k and v may have other lengths than q, and fewer heads (grouped
+/// queries): H heads of queries read K heads of keys, H / K of them the same.
+/// q: [B, Tq, H W], k, v: [B, Tk, K W]: the heads, H of which are in q, side by side.
 Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal);
-/// The same with q, k and v as the thirds of [B, T, 3 C], as one linear layer makes them.
+/// q: [B, H, Tq, W], k, v: [B, K, Tk, W].
+Var attention(const Var& q, const Var& k, const Var& v, bool causal);
+/// q, k and v: the thirds of [B, T, 3 C], as one linear layer makes them.
 Var attention(const Var& qkv, int heads, bool causal);
 
 // --- normalisation

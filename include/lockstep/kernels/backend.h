@@ -88,7 +88,8 @@ class Backend {
   /// Channel block that convolutions of this many channels want for their activations (1: plain).
   virtual int preferred_channel_block(std::int64_t channels, DType dtype = DType::float32) const = 0;
   /// Of ops::Attention::saved.
-  virtual Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t time) const = 0;
+  virtual Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t queries,
+                                      std::int64_t keys) const = 0;
   void fill(const Tensor& to, double value);
   /// Any device to any device, equal shapes and layouts; converts between float32 and bfloat16, and float64
   /// to float32 (on one device). `from` may be changed once it returns.

@@ -1,21 +1,47 @@
-// Attention of several heads. q, k, v: columns of [batch, time, *] matrices, `heads` heads of width channels
-// / heads side by side; scale 1 / sqrt(width). y: [batch, time, channels]. saved: what the backward reads
-// besides y, float32, of the shape Backend::attention_saved_shape(). It holds each row's log-sum-exp, [batch,
-// heads, time]; the CPU saves the probabilities [batch, heads, time, time] of short rows instead.
+// Attention of several heads: softmax(q k' / sqrt(width)) v for each.
+//
+// q, k, v: columns of [batch, time, *], the heads side by side, or of [batch, heads, time, *], whose columns
+// are one head's; y: all of such a matrix. The keys (k and v) may have another time than the queries, and
+// fewer heads, which divide q's: query head h then reads head h / (heads / key_heads). With `causal`, which
+// needs equal times, row t sees rows 0 .. t.
+//
+// saved: what the backward reads besides y, float32, of the shape Backend::attention_saved_shape(). It holds
+// each row's log-sum-exp, [batch, heads, queries]; the CPU saves the probabilities [batch, heads, queries,
+// keys] of short rows instead.
 #pragma once
 
 #include "lockstep/ops/operation.h"
 
 namespace lockstep::ops {
 
-struct AttentionSizes {
-  std::int64_t batch, time, heads, width;
-  bool causal;
-  int products;  ///< of [time, time, width] for each head
+/// Where an operand's heads are: row t of head h of image b begins b * image + h * head + t * row elements
+/// after the first.
+struct HeadStrides {
+  std::int64_t image = 0, head = 0, row = 0;
+  bool operator==(const HeadStrides&) const = default;
+};
+/// width: of a head.
+HeadStrides head_strides(const Columns& columns, std::int64_t width);
+inline Columns all_columns(const Tensor& matrix) {
+  return {matrix, 0, matrix.shape().rank() == 0 ? 0 : matrix.size(-1)};
+}
 
+struct AttentionSizes {
+  std::int64_t batch, queries, keys, heads, key_heads, width;
+  bool causal;
+  int products;  ///< of [queries, keys, width] for each head
+
+  /// Query heads that read one key head.
+  std::int64_t group() const { return heads / key_heads; }
   double flops() const;
   std::string text() const;
+  bool operator==(const AttentionSizes&) const = default;
 };
+
+/// heads: q's, where they are side by side; unused where q is [batch, heads, time, *]. UsageError with the
+/// shapes if these do not fit.
+AttentionSizes attention_sizes(const char* operation, const Columns& q, const Columns& k, const Columns& v,
+                               int heads, bool causal, int products);
 
 struct Attention {
   static constexpr const char* name = "attention";

@@ -8,10 +8,27 @@
 namespace lockstep {
 namespace {
 
-void require_heads(const Var& x, std::int64_t channels, int heads) {
-  require_rank("attention", x, 3);
-  if (heads < 1 || channels % heads != 0)
-    throw UsageError("attention: {} heads do not divide {} channels", heads, channels);
+/// y has q's shape.
+Var attend(const Var& q, const Var& k, const Var& v, int heads, bool causal) {
+  const ops::Columns queries = ops::all_columns(q.value()), keys = ops::all_columns(k.value()),
+                     values = ops::all_columns(v.value());
+  const ops::AttentionSizes s =
+      ops::attention_sizes(ops::Attention::name, queries, keys, values, heads, causal, 2);
+  kernels::Backend& backend = q.tape().backend();
+  const Tensor y = empty_like(backend, q.value()),
+               saved = backend.empty(
+                   backend.attention_saved_shape(s.batch, static_cast<int>(s.heads), s.queries, s.keys));
+  backend.run(ops::Attention{queries, keys, values, heads, causal, y, saved});
+  return q.tape().record(y, {&q, &k, &v}, [q, k, v, heads, causal, y, saved](Tape& t, const Tensor& dy) {
+    const Tensor dq = empty_like(t.backend(), q.value()), dk = empty_like(t.backend(), k.value()),
+                 dv = empty_like(t.backend(), v.value());
+    t.backend().run(ops::AttentionBackward{dy, ops::all_columns(q.value()), ops::all_columns(k.value()),
+                                           ops::all_columns(v.value()), heads, causal, y, saved,
+                                           ops::all_columns(dq), ops::all_columns(dk), ops::all_columns(dv)});
+    t.give(q, dq);
+    t.give(k, dk);
+    t.give(v, dv);
+  });
 }
 
 }  // namespace
@@ -71,54 +88,32 @@ Var rotary(const Var& given, RotaryLayout layout, float base, std::int64_t first
 }
 
 Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal) {
-  if (!(q.shape() == k.shape()) || !(q.shape() == v.shape()))
-    throw UsageError("attention: q {}, k {} and v {} must have one shape", to_string(q.shape()),
-                     to_string(k.shape()), to_string(v.shape()));
-  require_rank("attention", q, 3);
-  const std::int64_t batch = q.shape()[0], time = q.shape()[1], channels = q.shape()[2];
-  require_heads(q, channels, heads);
-  Tape& tape = q.tape();
-  const Tensor y = empty_like(tape.backend(), q.value());
-  const Tensor saved = tape.backend().empty(tape.backend().attention_saved_shape(batch, heads, time));
-  tape.backend().run(ops::Attention{
-      {q.value(), 0, channels}, {k.value(), 0, channels}, {v.value(), 0, channels}, heads, causal, y, saved});
-  return tape.record(
-      y, {&q, &k, &v}, [q, k, v, heads, causal, y, saved, channels](Tape& t, const Tensor& dy) {
-        const Tensor dq = empty_like(t.backend(), q.value()), dk = empty_like(t.backend(), k.value()),
-                     dv = empty_like(t.backend(), v.value());
-        t.backend().run(ops::AttentionBackward{dy,
-                                               {q.value(), 0, channels},
-                                               {k.value(), 0, channels},
-                                               {v.value(), 0, channels},
-                                               heads,
-                                               causal,
-                                               y,
-                                               saved,
-                                               {dq, 0, channels},
-                                               {dk, 0, channels},
-                                               {dv, 0, channels}});
-        t.give(q, dq);
-        t.give(k, dk);
-        t.give(v, dv);
-      });
+  for (const Var* const x : {&q, &k, &v}) require_rank("attention", *x, 3);
+  return attend(q, k, v, heads, causal);
+}
+
+Var attention(const Var& q, const Var& k, const Var& v, bool causal) {
+  for (const Var* const x : {&q, &k, &v}) require_rank("attention", *x, 4);
+  return attend(plain(q), plain(k), plain(v), 1, causal);
 }
 
 Var attention(const Var& qkv, int heads, bool causal) {
   require_rank("attention", qkv, 3);
-  const std::int64_t batch = qkv.shape()[0], time = qkv.shape()[1], channels = qkv.shape()[2] / 3;
+  const std::int64_t channels = qkv.shape()[2] / 3;
   if (qkv.shape()[2] % 3 != 0)
     throw UsageError("attention: q, k and v side by side need a width of three equal parts, not {}",
                      qkv.shape()[2]);
-  require_heads(qkv, channels, heads);
-  Tape& tape = qkv.tape();
-  const Tensor y = tape.backend().empty({batch, time, channels}, qkv.value().dtype());
-  const Tensor saved = tape.backend().empty(tape.backend().attention_saved_shape(batch, heads, time));
   const auto part = [channels](const Tensor& matrix, int index) {
     return ops::Columns{matrix, index * channels, channels};
   };
-  tape.backend().run(ops::Attention{part(qkv.value(), 0), part(qkv.value(), 1), part(qkv.value(), 2), heads,
-                                    causal, y, saved});
-  return tape.record(y, {&qkv}, [qkv, heads, causal, y, saved, part](Tape& t, const Tensor& dy) {
+  const Tensor& x = qkv.value();
+  const ops::AttentionSizes s =
+      ops::attention_sizes(ops::Attention::name, part(x, 0), part(x, 1), part(x, 2), heads, causal, 2);
+  kernels::Backend& backend = qkv.tape().backend();
+  const Tensor y = backend.empty({s.batch, s.queries, channels}, x.dtype()),
+               saved = backend.empty(backend.attention_saved_shape(s.batch, heads, s.queries, s.keys));
+  backend.run(ops::Attention{part(x, 0), part(x, 1), part(x, 2), heads, causal, y, saved});
+  return qkv.tape().record(y, {&qkv}, [qkv, heads, causal, y, saved, part](Tape& t, const Tensor& dy) {
     give_new(t, qkv, [&](const Tensor& d) {
       t.backend().run(ops::AttentionBackward{dy, part(qkv.value(), 0), part(qkv.value(), 1),
                                              part(qkv.value(), 2), heads, causal, y, saved, part(d, 0),

@@ -1,7 +1,8 @@
 // Scaled dot-product attention (Vaswani et al., 2017), head by head on columns of the projections' matrices.
 //
-// Rows of time are taken in strips. With a causal mask the strip [begin, end) meets only the keys [0, end),
-// so about half of all products are never made. Threads share the heads.
+// Queries are taken in strips of rows. With a causal mask the strip [begin, end) meets only the keys [0,
+// end), so about half of all products are never made. Threads share the heads; in the backward, whose sums
+// for the keys are over all query heads that read them, the key heads.
 //
 // Forward keeps the probabilities for backward where rows are short. Where they are long, that memory costs
 // more time than a product: forward leaves the logarithms of the rows' sums of exponentials, and backward
@@ -37,19 +38,19 @@ std::int64_t padded(std::int64_t count) { return round_up(count, lanes); }
 std::int64_t row_stride(std::int64_t count) { return spread_stride(padded(count)); }
 
 std::int64_t strip_end(const ops::AttentionSizes& sizes, std::int64_t begin) {
-  return std::min(sizes.time, begin + strip_rows);
+  return std::min(sizes.queries, begin + strip_rows);
 }
 
-bool keeps_probabilities(std::int64_t time) { return time <= most_kept_keys; }
+bool keeps_probabilities(std::int64_t keys) { return keys <= most_kept_keys; }
 
 /// Keys that rows up to `end` look at.
 std::int64_t keys_up_to(const ops::AttentionSizes& sizes, std::int64_t end) {
-  return sizes.causal ? end : sizes.time;
+  return sizes.causal ? end : sizes.keys;
 }
 
 float scale_of(const ops::AttentionSizes& sizes) { return 1.0f / std::sqrt(static_cast<float>(sizes.width)); }
 
-/// One head's [time, width] part of a matrix [batch, time, stride]. E: float or BFloat16.
+/// One head's [time, width], rows `stride` apart. E: float or BFloat16.
 template <class E>
 struct Head {
   E* data;
@@ -61,16 +62,17 @@ struct Head {
 template <class E>
 struct HeadView {
   E* data;
-  std::int64_t stride, time, width;
+  ops::HeadStrides strides;
 
+  /// Item: its image and itself, of so many heads.
   Head<E> at(std::int64_t item, std::int64_t heads) const {
-    return {data + item / heads * time * stride + item % heads * width, stride};
+    return {data + item / heads * strides.image + item % heads * strides.head, strides.row};
   }
 };
 
 template <class E>
 HeadView<E> heads_of(const ops::Columns& columns, const ops::AttentionSizes& sizes) {
-  return {columns.matrix.data<E>() + columns.first, columns.matrix.size(2), sizes.time, sizes.width};
+  return {columns.matrix.data<E>() + columns.first, ops::head_strides(columns, sizes.width)};
 }
 
 // Projections' rows often start a multiple of 1 KiB apart, where a cache holds few of them: products read
@@ -134,21 +136,22 @@ void prefetch(const Head<E>& head, std::int64_t begin, std::int64_t end, std::in
 std::int64_t copied_floats(const ops::AttentionSizes& sizes, std::int64_t rows) {
   return padded(rows * row_stride(sizes.width));
 }
-std::int64_t turned_floats(const ops::AttentionSizes& sizes) { return sizes.width * row_stride(sizes.time); }
-std::int64_t strip_floats(const ops::AttentionSizes& sizes) { return strip_rows * row_stride(sizes.time); }
+std::int64_t turned_floats(const ops::AttentionSizes& sizes) { return sizes.width * row_stride(sizes.keys); }
+std::int64_t strip_floats(const ops::AttentionSizes& sizes) { return strip_rows * row_stride(sizes.keys); }
 
-/// The floats of a room for such rows, which only bf16 needs.
+/// The floats of a room for all keys' rows, or a strip's, which only bf16 needs.
 template <class E>
-std::int64_t room_floats(const ops::AttentionSizes& sizes, std::int64_t rows) {
-  return std::is_same_v<E, float> ? 0 : copied_floats(sizes, rows);
+std::int64_t room_floats(const ops::AttentionSizes& sizes) {
+  const std::int64_t strip = std::min(strip_rows, sizes.queries);
+  return std::is_same_v<E, float> ? 0 : copied_floats(sizes, std::max(sizes.keys, strip));
 }
 
-/// A whole head as [width, time], by way of a room for all its rows.
+/// A whole head of keys or values as [width, keys], by way of a room for all its rows.
 template <class E>
 Matrix turned(const Head<E>& head, const ops::AttentionSizes& sizes, float* room, float* to) {
-  const std::int64_t stride = row_stride(sizes.time);
-  const Matrix rows = readable(head, 0, sizes.time, sizes.width, room);
-  transpose(rows.data, rows.stride, sizes.time, sizes.width, to, stride);
+  const std::int64_t stride = row_stride(sizes.keys);
+  const Matrix rows = readable(head, 0, sizes.keys, sizes.width, room);
+  transpose(rows.data, rows.stride, sizes.keys, sizes.width, to, stride);
   return {to, stride};
 }
 
@@ -173,14 +176,14 @@ float exponentials_of_row(float* row, std::int64_t keys, std::int64_t end, float
 
 template <class E>
 std::int64_t forward_floats(const ops::AttentionSizes& sizes) {
-  return room_floats<E>(sizes, sizes.time) + turned_floats(sizes) + copied_floats(sizes, sizes.time) +
+  return room_floats<E>(sizes) + turned_floats(sizes) + copied_floats(sizes, sizes.keys) +
          strip_floats(sizes);
 }
 
 template <class E>
 struct ForwardHead {
   Head<E> q, k, v, y;
-  float* saved;  ///< [time, time] probabilities, or [time] logarithms
+  float* saved;  ///< [queries, keys] probabilities, or [queries] logarithms
 };
 
 template <class E>
@@ -188,15 +191,16 @@ void forward_head(const ops::AttentionSizes& sizes, const ForwardHead<E>& head, 
                   Parts work) {
   const std::int64_t width = sizes.width;
   const float scale = scale_of(sizes);
-  float* const room = work.take(room_floats<E>(sizes, sizes.time));  // for one thing after the other
+  float* const room = work.take(room_floats<E>(sizes));  // for one thing after the other
   const Matrix keys_turned = turned(head.k, sizes, room, work.take(turned_floats(sizes))),
-               values = copied(head.v, 0, sizes.time, width, work.take(copied_floats(sizes, sizes.time)));
+               values = copied(head.v, 0, sizes.keys, width, work.take(copied_floats(sizes, sizes.keys)));
   float* const strip = work.take(strip_floats(sizes));
-  const std::int64_t stride = row_stride(sizes.time);
-  const bool keeps = keeps_probabilities(sizes.time);
-  for (std::int64_t begin = 0; begin < sizes.time; begin += strip_rows) {
+  const std::int64_t stride = row_stride(sizes.keys);
+  const bool keeps = keeps_probabilities(sizes.keys);
+  for (std::int64_t begin = 0; begin < sizes.queries; begin += strip_rows) {
     const std::int64_t end = strip_end(sizes, begin), rows = end - begin, keys = keys_up_to(sizes, end);
-    for (const Head<E>& part : {next.q, next.k, next.v}) prefetch(part, begin, end, width);
+    prefetch(next.q, begin, end, width);
+    for (const Head<E>& part : {next.k, next.v}) prefetch(part, begin, std::min(end, sizes.keys), width);
     multiply(rows, keys, width, readable(head.q, begin, end, width, room), keys_turned, 0.0f, strip, stride);
     float sums[strip_rows];
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -213,7 +217,7 @@ void forward_head(const ops::AttentionSizes& sizes, const ForwardHead<E>& head, 
       for (std::int64_t d = 0; d < width; ++d) y_row[d] *= factor;
       if (!keeps) continue;
       const float* const row = strip + r * stride;
-      float* const probabilities = head.saved + (begin + r) * sizes.time;
+      float* const probabilities = head.saved + (begin + r) * sizes.keys;
 #pragma GCC ivdep
       for (std::int64_t j = 0; j < keys; ++j) probabilities[j] = factor * row[j];
     }
@@ -246,64 +250,78 @@ void scores_backward_row(float* scores, float* dp, std::int64_t keys, std::int64
 
 template <class E>
 std::int64_t backward_floats(const ops::AttentionSizes& sizes) {
-  const std::int64_t strips = keeps_probabilities(sizes.time) ? 1 : 2;
-  return 3 * room_floats<E>(sizes, sizes.time) + copied_floats(sizes, sizes.time) +
-         2 * copied_floats(sizes, strip_rows) + strips * (turned_floats(sizes) + strip_floats(sizes));
+  const std::int64_t strips = keeps_probabilities(sizes.keys) ? 1 : 2;
+  return 3 * room_floats<E>(sizes) + copied_floats(sizes, sizes.keys) + 2 * copied_floats(sizes, strip_rows) +
+         strips * (turned_floats(sizes) + strip_floats(sizes));
 }
 
+/// What one query head brings to the gradients of the keys.
 template <class E>
-struct BackwardHead {
-  Head<E> q, k, v, y, dy, dq, dk, dv;
+struct QueryHead {
+  Head<E> q, y, dy, dq;
   const float* saved;
 };
 
 template <class E>
-void backward_head(const ops::AttentionSizes& sizes, const BackwardHead<E>& head, const BackwardHead<E>& next,
-                   Parts work) {
-  const std::int64_t time = sizes.time, width = sizes.width, stride = row_stride(time);
+struct KeyHead {
+  Head<E> k, v, dk, dv;
+};
+
+/// query_head(i), of those that read the key head; its number `group` is of the key head that comes next.
+template <class E, class QueryHeads>
+void backward_head(const ops::AttentionSizes& sizes, const KeyHead<E>& head, const KeyHead<E>& next,
+                   const QueryHeads& query_head, Parts work) {
+  const std::int64_t width = sizes.width, group = sizes.group(), stride = row_stride(sizes.keys);
   const float scale = scale_of(sizes);
-  const bool keeps = keeps_probabilities(time);
-  float* const room = work.take(room_floats<E>(sizes, time));  // for one thing after the other
+  const bool keeps = keeps_probabilities(sizes.keys);
+  float* const room = work.take(room_floats<E>(sizes));  // for one thing after the other
   const Matrix values_turned = turned(head.v, sizes, room, work.take(turned_floats(sizes))),
-               keys_copied = copied(head.k, 0, time, width, work.take(copied_floats(sizes, time)));
+               keys_copied =
+                   copied(head.k, 0, sizes.keys, width, work.take(copied_floats(sizes, sizes.keys)));
   float* const queries_room = work.take(copied_floats(sizes, strip_rows));
   float* const upstream_room = work.take(copied_floats(sizes, strip_rows));
   float* const ds = work.take(strip_floats(sizes));
   float* const scores = keeps ? nullptr : work.take(strip_floats(sizes));
   const Matrix keys_turned = keeps ? Matrix{} : turned(head.k, sizes, room, work.take(turned_floats(sizes)));
-  const OutputRows dk = output_rows(head.dk, 0, width, work.take(room_floats<E>(sizes, time))),
-                   dv = output_rows(head.dv, 0, width, work.take(room_floats<E>(sizes, time)));
-  // From the last strip to the first: it meets every key, so it overwrites dk and dv and the others add.
-  const std::int64_t last = (time - 1) / strip_rows * strip_rows;
-  for (std::int64_t begin = last; begin >= 0; begin -= strip_rows) {
-    const std::int64_t end = strip_end(sizes, begin), rows = end - begin, keys = keys_up_to(sizes, end);
-    const float beta = begin == last ? 0.0f : 1.0f;
-    const Matrix queries = copied(head.q, begin, end, width, queries_room),
-                 upstream = copied(head.dy, begin, end, width, upstream_room),
-                 y = readable(head.y, begin, end, width, room);
-    for (const Head<E>& part : {next.q, next.k, next.v, next.y, next.dy}) prefetch(part, begin, end, width);
-    const Matrix p = keeps ? Matrix{head.saved + begin * time, time} : Matrix{scores, stride};
-    if (!keeps) multiply(rows, keys, width, queries, keys_turned, 0.0f, scores, stride);
-    multiply(rows, keys, width, upstream, values_turned, 0.0f, ds, stride);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      // The sum of p dp over the keys is that of y dy over the head's width.
-      const float centre = dot(y.data + r * y.stride, upstream.data + r * upstream.stride, width);
-      float* const ds_row = ds + r * stride;
-      const std::int64_t keys_of_row = keys_up_to(sizes, begin + r + 1);
-      if (keeps)
-        softmax_backward_row(p.data + r * time, ds_row, keys_of_row, keys, scale, centre);
-      else
-        scores_backward_row(scores + r * stride, ds_row, keys_of_row, keys, scale, head.saved[begin + r],
-                            centre);
+  const OutputRows dk = output_rows(head.dk, 0, width, work.take(room_floats<E>(sizes))),
+                   dv = output_rows(head.dv, 0, width, work.take(room_floats<E>(sizes)));
+  const std::int64_t last = (sizes.queries - 1) / strip_rows * strip_rows;
+  for (std::int64_t member = 0; member < group; ++member) {
+    const QueryHead<E> from = query_head(member), later = query_head(member + 1);
+    // From the last strip to the first: it meets every key, so it overwrites dk and dv and the others add.
+    for (std::int64_t begin = last; begin >= 0; begin -= strip_rows) {
+      const std::int64_t end = strip_end(sizes, begin), rows = end - begin, keys = keys_up_to(sizes, end);
+      const float beta = member == 0 && begin == last ? 0.0f : 1.0f;
+      const Matrix queries = copied(from.q, begin, end, width, queries_room),
+                   upstream = copied(from.dy, begin, end, width, upstream_room),
+                   y = readable(from.y, begin, end, width, room);
+      for (const Head<E>& part : {later.q, later.y, later.dy}) prefetch(part, begin, end, width);
+      if (member + 1 == group) {
+        for (const Head<E>& part : {next.k, next.v}) prefetch(part, begin, std::min(end, sizes.keys), width);
+      }
+      const Matrix p = keeps ? Matrix{from.saved + begin * sizes.keys, sizes.keys} : Matrix{scores, stride};
+      if (!keeps) multiply(rows, keys, width, queries, keys_turned, 0.0f, scores, stride);
+      multiply(rows, keys, width, upstream, values_turned, 0.0f, ds, stride);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        // The sum of p dp over the keys is that of y dy over the head's width.
+        const float centre = dot(y.data + r * y.stride, upstream.data + r * upstream.stride, width);
+        float* const ds_row = ds + r * stride;
+        const std::int64_t keys_of_row = keys_up_to(sizes, begin + r + 1);
+        if (keeps)
+          softmax_backward_row(p.data + r * sizes.keys, ds_row, keys_of_row, keys, scale, centre);
+        else
+          scores_backward_row(scores + r * stride, ds_row, keys_of_row, keys, scale, from.saved[begin + r],
+                              centre);
+      }
+      multiply(keys, width, rows, {p.data, p.stride, true}, upstream, beta, dv.data, dv.stride);
+      const OutputRows dq = output_rows(from.dq, begin, width, room);
+      multiply(rows, width, keys, {ds, stride}, keys_copied, 0.0f, dq.data, dq.stride);
+      store_rows(dq, from.dq, begin, end, width);
+      multiply(keys, width, rows, {ds, stride, true}, queries, beta, dk.data, dk.stride);
     }
-    multiply(keys, width, rows, {p.data, p.stride, true}, upstream, beta, dv.data, dv.stride);
-    const OutputRows dq = output_rows(head.dq, begin, width, room);
-    multiply(rows, width, keys, {ds, stride}, keys_copied, 0.0f, dq.data, dq.stride);
-    store_rows(dq, head.dq, begin, end, width);
-    multiply(keys, width, rows, {ds, stride, true}, queries, beta, dk.data, dk.stride);
   }
-  store_rows(dk, head.dk, 0, time, width);
-  store_rows(dv, head.dv, 0, time, width);
+  store_rows(dk, head.dk, 0, sizes.keys, width);
+  store_rows(dv, head.dv, 0, sizes.keys, width);
 }
 
 /// body(head's number, that of the thread's next one, the thread's part of `work`) for all heads. Every
@@ -320,30 +338,34 @@ void for_each_head(int threads, std::int64_t items, std::int64_t team, const Ten
 
 void require_saved(const CpuBackend& cpu, const char* operation, const Tensor& saved,
                    const ops::AttentionSizes& sizes) {
-  ops::require_shape(operation, "saved", saved,
-                     cpu.attention_saved_shape(sizes.batch, static_cast<int>(sizes.heads), sizes.time));
+  ops::require_shape(
+      operation, "saved", saved,
+      cpu.attention_saved_shape(sizes.batch, static_cast<int>(sizes.heads), sizes.queries, sizes.keys));
 }
 
 }  // namespace
 
-Shape CpuBackend::attention_saved_shape(std::int64_t batch, int heads, std::int64_t time) const {
-  return keeps_probabilities(time) ? Shape{batch, heads, time, time} : Shape{batch, heads, time};
+Shape CpuBackend::attention_saved_shape(std::int64_t batch, int heads, std::int64_t queries,
+                                        std::int64_t keys) const {
+  return keeps_probabilities(keys) ? Shape{batch, heads, queries, keys} : Shape{batch, heads, queries};
 }
 
 void attention(CpuBackend& cpu, const ops::Attention& op) {
   const ops::AttentionSizes sizes = op.sizes();
   require_saved(cpu, op.name, op.saved, sizes);
   float* const kept = op.saved.data<float>();
-  const std::int64_t items = sizes.batch * op.heads, team = std::min<std::int64_t>(cpu.threads(), items),
+  const std::int64_t items = sizes.batch * sizes.heads, team = std::min<std::int64_t>(cpu.threads(), items),
                      kept_of_head = op.saved.numel() / std::max<std::int64_t>(1, items);
   by_type_of(op.y, [&]<class E>(E) {
     const auto view = [&](const ops::Columns& columns) { return heads_of<E>(columns, sizes); };
     const HeadView<E> queries = view(op.q), keys = view(op.k), values = view(op.v),
-                      results = view({op.y, 0, op.y.size(2)});
+                      results = view(ops::all_columns(op.y));
     if (op.y.numel() == 0) return;
     const auto head_at = [&](std::int64_t item) -> ForwardHead<E> {
-      return {queries.at(item, op.heads), keys.at(item, op.heads), values.at(item, op.heads),
-              results.at(item, op.heads), kept + item * kept_of_head};
+      const std::int64_t key_item = item / sizes.group();
+      return {queries.at(item, sizes.heads), keys.at(key_item, sizes.key_heads),
+              values.at(key_item, sizes.key_heads), results.at(item, sizes.heads),
+              kept + item * kept_of_head};
     };
     for_each_head(cpu.threads(), items, team, cpu.scratch(team * forward_floats<E>(sizes)),
                   [&](std::int64_t item, std::int64_t next, const Parts& work) {
@@ -356,30 +378,30 @@ void attention_backward(CpuBackend& cpu, const ops::AttentionBackward& op) {
   const ops::AttentionSizes sizes = op.sizes();
   require_saved(cpu, op.name, op.saved, sizes);
   const float* const kept = op.saved.data<float>();
-  const std::int64_t items = sizes.batch * op.heads, team = std::min<std::int64_t>(cpu.threads(), items),
-                     kept_of_head = op.saved.numel() / std::max<std::int64_t>(1, items);
+  const std::int64_t items = sizes.batch * sizes.key_heads, group = sizes.group(),
+                     team = std::min<std::int64_t>(cpu.threads(), items),
+                     kept_of_head = op.saved.numel() / std::max<std::int64_t>(1, items * group);
   by_type_of(op.dy, [&]<class E>(E) {
     const auto view = [&](const ops::Columns& columns) { return heads_of<E>(columns, sizes); };
-    const HeadView<E> upstream = view({op.dy, 0, op.dy.size(2)}), results = view({op.y, 0, op.y.size(2)}),
+    const HeadView<E> upstream = view(ops::all_columns(op.dy)), results = view(ops::all_columns(op.y)),
                       queries = view(op.q), keys = view(op.k), values = view(op.v),
                       query_gradients = view(op.dq), key_gradients = view(op.dk),
                       value_gradients = view(op.dv);
     if (op.dy.numel() == 0) return;
-    const auto head_at = [&](std::int64_t item) -> BackwardHead<E> {
-      const auto of = [&](const HeadView<E>& heads_in) { return heads_in.at(item, op.heads); };
-      return {of(queries),
-              of(keys),
-              of(values),
-              of(results),
-              of(upstream),
-              of(query_gradients),
-              of(key_gradients),
-              of(value_gradients),
-              kept + item * kept_of_head};
+    const auto query_head_at = [&](std::int64_t item) -> QueryHead<E> {
+      const auto of = [&](const HeadView<E>& heads_in) { return heads_in.at(item, sizes.heads); };
+      return {of(queries), of(results), of(upstream), of(query_gradients), kept + item * kept_of_head};
+    };
+    const auto key_head_at = [&](std::int64_t item) -> KeyHead<E> {
+      const auto of = [&](const HeadView<E>& heads_in) { return heads_in.at(item, sizes.key_heads); };
+      return {of(keys), of(values), of(key_gradients), of(value_gradients)};
     };
     for_each_head(cpu.threads(), items, team, cpu.scratch(team * backward_floats<E>(sizes)),
                   [&](std::int64_t item, std::int64_t next, const Parts& work) {
-                    backward_head(sizes, head_at(item), head_at(next), work);
+                    const auto query_head = [&](std::int64_t member) {
+                      return query_head_at(std::min(item * group + member, items * group - 1));
+                    };
+                    backward_head(sizes, key_head_at(item), key_head_at(next), query_head, work);
                   });
   });
 }

@@ -29,7 +29,8 @@ class CpuBackend final : public Backend {
   Tensor empty(Shape shape, DType dtype = DType::float32, int channel_block = 1) override;
   std::size_t reserved_bytes() const override { return pool_.reserved_bytes(); }
   int preferred_channel_block(std::int64_t channels, DType dtype) const override;
-  Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t time) const override;
+  Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t queries,
+                              std::int64_t keys) const override;
 
   // For the functions of this folder.
 

@@ -247,7 +247,7 @@ void compare_attention(Twins& twins, std::span<const AttentionSizes> sizes) {
             const auto part = [&](const Tensor& matrix, int number, std::int64_t first) {
               return Columns{matrix, first + number * channels, channels};
             };
-            const Tensor saved = on.empty(on.attention_saved_shape(s.batch, s.heads, s.time));
+            const Tensor saved = on.empty(on.attention_saved_shape(s.batch, s.heads, s.time, s.time));
             on.run(ops::Attention{part(in[0], 0, 0), part(in[0], 1, 0), part(in[0], 2, 0), s.heads, causal,
                                   out[0], saved});
             on.run(ops::AttentionBackward{in[1], part(in[0], 0, 0), part(in[0], 1, 0), part(in[0], 2, 0),
