@@ -14,23 +14,22 @@ ops::AttentionSizes sizes_of(const Op& op) {
   const ops::AttentionSizes sizes = op.sizes();
   if (op.saved.shape().rank() != 3)
     throw UsageError("{} on a GPU: saved has shape {}, not {}", op.name, to_string(op.saved.shape()),
-                     to_string(Shape{sizes.batch, sizes.heads, sizes.time}));
+                     to_string(Shape{sizes.batch, sizes.heads, sizes.queries}));
   if (sizes.width <= most_width) return sizes;
   throw UsageError("{} on a GPU: heads {} wide are not built; {} at most", op.name, sizes.width, most_width);
 }
 
-HeadMatrix heads_of(const ops::Columns& columns) {
+HeadMatrix heads_of(const ops::Columns& columns, const ops::AttentionSizes& sizes) {
   const Tensor& matrix = columns.matrix;
   return {
       static_cast<char*>(matrix.raw()) + static_cast<std::size_t>(columns.first) * bytes_of(matrix.dtype()),
-      matrix.size(2)};
+      ops::head_strides(columns, sizes.width)};
 }
 
-HeadMatrix heads_of(const Tensor& matrix) { return {matrix.raw(), matrix.size(2)}; }
-
 template <class Op>
-AttentionMatrices matrices_of(const Op& op) {
-  return {heads_of(op.q), heads_of(op.k), heads_of(op.v), heads_of(op.y), op.saved.template data<float>()};
+AttentionMatrices matrices_of(const Op& op, const ops::AttentionSizes& sizes) {
+  return {heads_of(op.q, sizes), heads_of(op.k, sizes), heads_of(op.v, sizes),
+          heads_of(ops::all_columns(op.y), sizes), op.saved.template data<float>()};
 }
 
 /// By a graph of cuDNN's, if there is one.
@@ -44,7 +43,7 @@ bool run_graph(CudaBackend& gpu, FusedGraph* graph, const Arguments&... argument
 
 void attention(CudaBackend& gpu, const ops::Attention& op) {
   const ops::AttentionSizes sizes = sizes_of(op);
-  const AttentionMatrices matrices = matrices_of(op);
+  const AttentionMatrices matrices = matrices_of(op, sizes);
   if (op.y.numel() == 0) return;
   if (op.y.dtype() == DType::bfloat16 &&
       run_graph(gpu, gpu.flash_attention().forward(sizes, matrices), sizes, matrices))
@@ -54,10 +53,10 @@ void attention(CudaBackend& gpu, const ops::Attention& op) {
 
 void attention_backward(CudaBackend& gpu, const ops::AttentionBackward& op) {
   const ops::AttentionSizes sizes = sizes_of(op);
-  const AttentionMatrices matrices = matrices_of(op);
+  const AttentionMatrices matrices = matrices_of(op, sizes);
   const Tensor delta = gpu.scratch(op.saved.numel());
-  const AttentionGradients gradients{heads_of(op.dy), heads_of(op.dq), heads_of(op.dk), heads_of(op.dv),
-                                     delta.data<float>()};
+  const AttentionGradients gradients{heads_of(ops::all_columns(op.dy), sizes), heads_of(op.dq, sizes),
+                                     heads_of(op.dk, sizes), heads_of(op.dv, sizes), delta.data<float>()};
   if (op.dy.numel() == 0) return;
   if (op.dy.dtype() == DType::bfloat16 &&
       run_graph(gpu, gpu.flash_attention().backward(sizes, matrices, gradients), sizes, matrices, gradients))
@@ -67,8 +66,9 @@ void attention_backward(CudaBackend& gpu, const ops::AttentionBackward& op) {
 
 }  // namespace
 
-Shape CudaBackend::attention_saved_shape(std::int64_t batch, int heads, std::int64_t time) const {
-  return {batch, heads, time};
+Shape CudaBackend::attention_saved_shape(std::int64_t batch, int heads, std::int64_t queries,
+                                         std::int64_t) const {
+  return {batch, heads, queries};
 }
 
 FlashAttention& CudaBackend::flash_attention() {

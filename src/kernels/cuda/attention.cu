@@ -22,20 +22,20 @@ struct Head {
 };
 
 template <class T>
-__device__ Head<T> head_of(const HeadMatrix& matrix, const ops::AttentionSizes& p, std::int64_t image,
-                           std::int64_t head) {
-  return {static_cast<T*>(matrix.data) + image * p.time * matrix.stride + head * p.width, matrix.stride};
+__device__ Head<T> head_of(const HeadMatrix& matrix, std::int64_t image, std::int64_t head) {
+  const ops::HeadStrides& strides = matrix.strides;
+  return {static_cast<T*>(matrix.data) + image * strides.image + head * strides.head, strides.row};
 }
 
 /// Rows [first, first + tile) as float32 with one column more than there are, so that lanes which read one
 /// column of 32 rows meet 32 banks. Rows past the end are zeros.
 template <class T>
-__device__ void load_tile(const Head<T>& head, std::int64_t first, const ops::AttentionSizes& p,
+__device__ void load_tile(const Head<T>& head, std::int64_t first, std::int64_t time, int width,
                           float* room) {
-  const int width = static_cast<int>(p.width), padded = width + 1;
+  const int padded = width + 1;
   for (int i = static_cast<int>(threadIdx.x); i < tile * width; i += block) {
     const int row = i / width, column = i % width;
-    room[row * padded + column] = first + row < p.time ? to_float(head.row(first + row)[column]) : 0.0f;
+    room[row * padded + column] = first + row < time ? to_float(head.row(first + row)[column]) : 0.0f;
   }
 }
 
@@ -74,22 +74,35 @@ __device__ void store_row(T* row, const float (&sums)[Columns], float factor, in
 struct Work {
   std::int64_t image, head, first;  // first: row of the tile
 
-  __device__ Work(const ops::AttentionSizes& p, std::int64_t number) {
-    const std::int64_t tiles = ceil_div(p.time, tile);
+  __device__ Work(std::int64_t heads, std::int64_t time, std::int64_t number) {
+    const std::int64_t tiles = ceil_div(time, tile);
     first = number % tiles * tile;
-    head = number / tiles % p.heads;
-    image = number / tiles / p.heads;
-  }
-  __device__ std::int64_t item(const ops::AttentionSizes& p) const {
-    return (image * p.heads + head) * p.time;
+    head = number / tiles % heads;
+    image = number / tiles / heads;
   }
 };
 
-std::int64_t works(const ops::AttentionSizes& p) { return p.batch * p.heads * ceil_div(p.time, tile); }
+/// Blocks for them.
+unsigned works(const ops::AttentionSizes& p, std::int64_t heads, std::int64_t time) {
+  return static_cast<unsigned>(p.batch * heads * ceil_div(time, tile));
+}
+
+/// Query heads that read one key head.
+__device__ std::int64_t group_of(const ops::AttentionSizes& p) { return p.heads / p.key_heads; }
+
+/// The first of a query head's rows in log_sum_exp and delta.
+__device__ std::int64_t item_of(const ops::AttentionSizes& p, std::int64_t image, std::int64_t head) {
+  return (image * p.heads + head) * p.queries;
+}
 
 /// Whether query row t looks at key j.
 __device__ bool looks(const ops::AttentionSizes& p, std::int64_t t, std::int64_t j) {
-  return t < p.time && j < p.time && (!p.causal || j <= t);
+  return t < p.queries && j < p.keys && (!p.causal || j <= t);
+}
+
+/// The end of the keys that the tile of queries from `first` on looks at.
+__device__ std::int64_t end_of_keys(const ops::AttentionSizes& p, std::int64_t first) {
+  return p.causal && first + tile < p.keys ? first + tile : p.keys;
 }
 
 /// A block has `tile` queries and goes through the keys.
@@ -101,20 +114,20 @@ __global__ void __launch_bounds__(block)
   const int width = static_cast<int>(p.width), padded = width + 1;
   float *const queries = shared, *const keys = queries + tile * padded, *const values = keys + tile * padded;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const Work work(p, blockIdx.x);
-  load_tile(head_of<const T>(q, p, work.image, work.head), work.first, p, queries);
-  const Head<const T> key_head = head_of<const T>(k, p, work.image, work.head);
-  const Head<const T> value_head = head_of<const T>(v, p, work.image, work.head);
+  const Work work(p.heads, p.queries, blockIdx.x);
+  load_tile(head_of<const T>(q, work.image, work.head), work.first, p.queries, width, queries);
+  const Head<const T> key_head = head_of<const T>(k, work.image, work.head / group_of(p));
+  const Head<const T> value_head = head_of<const T>(v, work.image, work.head / group_of(p));
   float most[warp_rows], sum[warp_rows], sums[warp_rows][Columns] = {};
   for (int r = 0; r < warp_rows; ++r) {
     most[r] = -INFINITY;
     sum[r] = 0;
   }
-  const std::int64_t end = p.causal && work.first + tile < p.time ? work.first + tile : p.time;
+  const std::int64_t end = end_of_keys(p, work.first);
   for (std::int64_t first = 0; first < end; first += tile) {
     __syncthreads();  // the tiles of before have been read
-    load_tile(key_head, first, p, keys);
-    load_tile(value_head, first, p, values);
+    load_tile(key_head, first, p.keys, width, keys);
+    load_tile(value_head, first, p.keys, width, values);
     __syncthreads();
     for (int r = 0; r < warp_rows; ++r) {
       const int row = warp * warp_rows + r;
@@ -130,12 +143,12 @@ __global__ void __launch_bounds__(block)
       most[r] = now;
     }
   }
-  const Head<T> to = head_of<T>(y, p, work.image, work.head);
+  const Head<T> to = head_of<T>(y, work.image, work.head);
   for (int r = 0; r < warp_rows; ++r) {
     const std::int64_t t = work.first + warp * warp_rows + r;
-    if (t >= p.time) continue;
+    if (t >= p.queries) continue;
     store_row(to.row(t), sums[r], 1.0f / sum[r], width);
-    if (lane == 0) log_sum_exp[work.item(p) + t] = most[r] + logf(sum[r]);
+    if (lane == 0) log_sum_exp[item_of(p, work.image, work.head) + t] = most[r] + logf(sum[r]);
   }
 }
 
@@ -144,10 +157,11 @@ template <class T>
 __global__ void __launch_bounds__(block)
     sum_products(ops::AttentionSizes p, HeadMatrix dy, HeadMatrix y, float* delta) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t rows = p.batch * p.heads * p.time;
+  const std::int64_t rows = p.batch * p.heads * p.queries;
   for (std::int64_t row = global_thread() / 32; row < rows; row += global_threads() / 32) {
-    const std::int64_t t = row % p.time, head = row / p.time % p.heads, image = row / p.time / p.heads;
-    const T *a = head_of<const T>(dy, p, image, head).row(t), *b = head_of<const T>(y, p, image, head).row(t);
+    const std::int64_t t = row % p.queries, head = row / p.queries % p.heads,
+                       image = row / p.queries / p.heads;
+    const T *a = head_of<const T>(dy, image, head).row(t), *b = head_of<const T>(y, image, head).row(t);
     float sum = 0;
     for (std::int64_t i = lane; i < p.width; i += 32) sum += to_float(a[i]) * to_float(b[i]);
     sum = warp_sum(sum);
@@ -165,17 +179,18 @@ __global__ void __launch_bounds__(block)
   float *const queries = shared, *const upstream = queries + tile * padded,
                *const keys = upstream + tile * padded, *const values = keys + tile * padded;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const Work work(p, blockIdx.x);
-  load_tile(head_of<const T>(q, p, work.image, work.head), work.first, p, queries);
-  load_tile(head_of<const T>(dy, p, work.image, work.head), work.first, p, upstream);
-  const Head<const T> key_head = head_of<const T>(k, p, work.image, work.head);
-  const Head<const T> value_head = head_of<const T>(v, p, work.image, work.head);
+  const Work work(p.heads, p.queries, blockIdx.x);
+  const std::int64_t item = item_of(p, work.image, work.head);
+  load_tile(head_of<const T>(q, work.image, work.head), work.first, p.queries, width, queries);
+  load_tile(head_of<const T>(dy, work.image, work.head), work.first, p.queries, width, upstream);
+  const Head<const T> key_head = head_of<const T>(k, work.image, work.head / group_of(p));
+  const Head<const T> value_head = head_of<const T>(v, work.image, work.head / group_of(p));
   float sums[warp_rows][Columns] = {};
-  const std::int64_t end = p.causal && work.first + tile < p.time ? work.first + tile : p.time;
+  const std::int64_t end = end_of_keys(p, work.first);
   for (std::int64_t first = 0; first < end; first += tile) {
     __syncthreads();
-    load_tile(key_head, first, p, keys);
-    load_tile(value_head, first, p, values);
+    load_tile(key_head, first, p.keys, width, keys);
+    load_tile(value_head, first, p.keys, width, values);
     __syncthreads();
     for (int r = 0; r < warp_rows; ++r) {
       const int row = warp * warp_rows + r;
@@ -183,21 +198,21 @@ __global__ void __launch_bounds__(block)
       float slope = 0;
       if (looks(p, t, first + lane)) {
         const float score = scale * dot(queries + row * padded, keys + lane * padded, width);
-        const float probability = expf(score - log_sum_exp[work.item(p) + t]);
+        const float probability = expf(score - log_sum_exp[item + t]);
         const float product = dot(upstream + row * padded, values + lane * padded, width);
-        slope = scale * probability * (product - delta[work.item(p) + t]);
+        slope = scale * probability * (product - delta[item + t]);
       }
       add_rows(slope, keys, width, sums[r]);
     }
   }
-  const Head<T> to = head_of<T>(dq, p, work.image, work.head);
+  const Head<T> to = head_of<T>(dq, work.image, work.head);
   for (int r = 0; r < warp_rows; ++r) {
     const std::int64_t t = work.first + warp * warp_rows + r;
-    if (t < p.time) store_row(to.row(t), sums[r], 1.0f, width);
+    if (t < p.queries) store_row(to.row(t), sums[r], 1.0f, width);
   }
 }
 
-/// A block has `tile` keys and goes through the queries.
+/// A block has `tile` keys and goes through the queries of all heads that read them.
 template <int Columns, class T>
 __global__ void __launch_bounds__(block)
     key_gradients(ops::AttentionSizes p, HeadMatrix dy, HeadMatrix q, HeadMatrix k, HeadMatrix v, float scale,
@@ -207,39 +222,43 @@ __global__ void __launch_bounds__(block)
   float *const keys = shared, *const values = keys + tile * padded, *const queries = values + tile * padded,
                *const upstream = queries + tile * padded;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const Work work(p, blockIdx.x);
-  load_tile(head_of<const T>(k, p, work.image, work.head), work.first, p, keys);
-  load_tile(head_of<const T>(v, p, work.image, work.head), work.first, p, values);
-  const Head<const T> query_head = head_of<const T>(q, p, work.image, work.head);
-  const Head<const T> upstream_head = head_of<const T>(dy, p, work.image, work.head);
+  const Work work(p.key_heads, p.keys, blockIdx.x);
+  load_tile(head_of<const T>(k, work.image, work.head), work.first, p.keys, width, keys);
+  load_tile(head_of<const T>(v, work.image, work.head), work.first, p.keys, width, values);
   float key_sums[warp_rows][Columns] = {}, value_sums[warp_rows][Columns] = {};
-  for (std::int64_t first = p.causal ? work.first : 0; first < p.time; first += tile) {
-    __syncthreads();
-    load_tile(query_head, first, p, queries);
-    load_tile(upstream_head, first, p, upstream);
-    __syncthreads();
-    const std::int64_t t = first + lane;  // this lane's query
-    const bool there = t < p.time;
-    const float log = there ? log_sum_exp[work.item(p) + t] : 0.0f;
-    const float centre = there ? delta[work.item(p) + t] : 0.0f;
-    for (int r = 0; r < warp_rows; ++r) {
-      const int row = warp * warp_rows + r;
-      float probability = 0, slope = 0;
-      if (looks(p, t, work.first + row)) {
-        const float score = scale * dot(queries + lane * padded, keys + row * padded, width);
-        probability = expf(score - log);
-        const float product = dot(upstream + lane * padded, values + row * padded, width);
-        slope = scale * probability * (product - centre);
+  const std::int64_t group = group_of(p);
+  for (std::int64_t head = work.head * group; head < (work.head + 1) * group; ++head) {
+    const Head<const T> query_head = head_of<const T>(q, work.image, head);
+    const Head<const T> upstream_head = head_of<const T>(dy, work.image, head);
+    const std::int64_t item = item_of(p, work.image, head);
+    for (std::int64_t first = p.causal ? work.first : 0; first < p.queries; first += tile) {
+      __syncthreads();
+      load_tile(query_head, first, p.queries, width, queries);
+      load_tile(upstream_head, first, p.queries, width, upstream);
+      __syncthreads();
+      const std::int64_t t = first + lane;  // this lane's query
+      const bool there = t < p.queries;
+      const float log = there ? log_sum_exp[item + t] : 0.0f;
+      const float centre = there ? delta[item + t] : 0.0f;
+      for (int r = 0; r < warp_rows; ++r) {
+        const int row = warp * warp_rows + r;
+        float probability = 0, slope = 0;
+        if (looks(p, t, work.first + row)) {
+          const float score = scale * dot(queries + lane * padded, keys + row * padded, width);
+          probability = expf(score - log);
+          const float product = dot(upstream + lane * padded, values + row * padded, width);
+          slope = scale * probability * (product - centre);
+        }
+        add_rows(probability, upstream, width, value_sums[r]);
+        add_rows(slope, queries, width, key_sums[r]);
       }
-      add_rows(probability, upstream, width, value_sums[r]);
-      add_rows(slope, queries, width, key_sums[r]);
     }
   }
-  const Head<T> key_to = head_of<T>(dk, p, work.image, work.head);
-  const Head<T> value_to = head_of<T>(dv, p, work.image, work.head);
+  const Head<T> key_to = head_of<T>(dk, work.image, work.head);
+  const Head<T> value_to = head_of<T>(dv, work.image, work.head);
   for (int r = 0; r < warp_rows; ++r) {
     const std::int64_t t = work.first + warp * warp_rows + r;
-    if (t >= p.time) continue;
+    if (t >= p.keys) continue;
     store_row(key_to.row(t), key_sums[r], 1.0f, width);
     store_row(value_to.row(t), value_sums[r], 1.0f, width);
   }
@@ -269,7 +288,6 @@ float scale_of(const ops::AttentionSizes& p) { return 1.0f / sqrtf(static_cast<f
 /// Calls with the 32s of columns that a head of this width has, and what the tensors store.
 template <class Run>
 void with_columns_and_type(const ops::AttentionSizes& p, DType dtype, const Run& run) {
-  if (works(p) == 0 || p.width == 0) return;
   with_columns(p.width, [&](auto columns) {
     if (dtype == DType::bfloat16) {
       run(columns, BF16{});
@@ -286,27 +304,26 @@ void attend(const Launch& on, DType dtype, const ops::AttentionSizes& sizes, con
     const auto kernel = forward<Columns, T>;
     const int bytes = shared_bytes(sizes, 3);
     allow_shared(kernel, bytes);
-    kernel<<<static_cast<unsigned>(works(sizes)), block, bytes, on.stream>>>(sizes, m.q, m.k, m.v, m.y,
-                                                                             scale_of(sizes), m.log_sum_exp);
+    kernel<<<works(sizes, sizes.heads, sizes.queries), block, bytes, on.stream>>>(
+        sizes, m.q, m.k, m.v, m.y, scale_of(sizes), m.log_sum_exp);
   });
 }
 
 void attend_backward(const Launch& on, DType dtype, const ops::AttentionSizes& sizes,
                      const AttentionMatrices& m, const AttentionGradients& g) {
   with_columns_and_type(sizes, dtype, [&]<int Columns, class T>(std::integral_constant<int, Columns>, T) {
-    const std::int64_t rows = sizes.batch * sizes.heads * sizes.time;
-    const auto grid = static_cast<unsigned>(works(sizes));
+    const std::int64_t rows = sizes.batch * sizes.heads * sizes.queries;
     const float scale = scale_of(sizes);
     const int bytes = shared_bytes(sizes, 4);
     sum_products<T><<<grid_for(rows * 32, block, on), block, 0, on.stream>>>(sizes, g.dy, m.y, g.delta);
     const auto of_queries = query_gradient<Columns, T>;
     allow_shared(of_queries, bytes);
-    of_queries<<<grid, block, bytes, on.stream>>>(sizes, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta,
-                                                  g.dq);
+    of_queries<<<works(sizes, sizes.heads, sizes.queries), block, bytes, on.stream>>>(
+        sizes, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dq);
     const auto of_keys = key_gradients<Columns, T>;
     allow_shared(of_keys, bytes);
-    of_keys<<<grid, block, bytes, on.stream>>>(sizes, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta,
-                                               g.dk, g.dv);
+    of_keys<<<works(sizes, sizes.key_heads, sizes.keys), block, bytes, on.stream>>>(
+        sizes, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dk, g.dv);
   });
 }
 

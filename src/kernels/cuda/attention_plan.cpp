@@ -36,22 +36,26 @@ constexpr cudnnDataType_t half = CUDNN_DATA_BFLOAT16, single = CUDNN_DATA_FLOAT;
 /// The tensors of a problem.
 struct Shapes {
   explicit Shapes(const ops::AttentionSizes& p)
-      : rows{p.batch, p.heads, p.time, p.width},
-        turned{p.batch, p.heads, p.width, p.time},
-        scores{p.batch, p.heads, p.time, p.time},
-        column{p.batch, p.heads, p.time, 1},
-        time(p.time),
-        width(p.width) {}
+      : queries{p.batch, p.heads, p.queries, p.width},
+        keys{p.batch, p.heads, p.keys, p.width},
+        turned_keys{p.batch, p.heads, p.width, p.keys},
+        scores{p.batch, p.heads, p.queries, p.keys},
+        turned_scores{p.batch, p.heads, p.keys, p.queries},
+        column{p.batch, p.heads, p.queries, 1} {}
 
-  Extents row_strides(std::int64_t stride) const { return {time * stride, width, stride, 1}; }
-  /// Of the same memory, rows and columns exchanged.
-  Extents turned_strides(std::int64_t stride) const { return {time * stride, width, 1, stride}; }
-  Extents column_strides() const { return {rows[1] * time, time, 1, 1}; }
-  Extents turned_score_strides() const { return {rows[1] * time * time, time * time, 1, time}; }
+  Extents column_strides() const { return {column[1] * column[2], column[2], 1, 1}; }
+  Extents turned_score_strides() const {
+    return {scores[1] * scores[2] * scores[3], scores[2] * scores[3], 1, scores[3]};
+  }
 
-  Extents rows, turned, scores, column;
-  std::int64_t time, width;
+  Extents queries, keys, turned_keys, scores, turned_scores, column;
 };
+
+Extents row_strides(const ops::HeadStrides& strides) { return {strides.image, strides.head, strides.row, 1}; }
+/// Of the same memory, rows and columns exchanged.
+Extents turned_strides(const ops::HeadStrides& strides) {
+  return {strides.image, strides.head, 1, strides.row};
+}
 
 /// Scores of keys behind the row's own place become minus infinity.
 CudnnDescriptor masked(FusedGraph& graph, const Shapes& shapes, const CudnnDescriptor& scores) {
@@ -80,7 +84,7 @@ float scale_of(const ops::AttentionSizes& p) { return 1.0f / std::sqrt(static_ca
 
 /// Packs of 16 bytes throughout.
 bool aligned(const HeadMatrix& matrix) {
-  return matrix.stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0;
+  return matrix.strides.row % 8 == 0 && reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0;
 }
 
 }  // namespace
@@ -88,10 +92,10 @@ bool aligned(const HeadMatrix& matrix) {
 FusedGraph attention_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides) {
   FusedGraph graph;
   const Shapes shapes(sizes);
-  const CudnnDescriptor q = graph.tensor(q_uid, shapes.rows, shapes.row_strides(strides.q), half),
-                        k = graph.tensor(k_uid, shapes.turned, shapes.turned_strides(strides.k), half),
-                        v = graph.tensor(v_uid, shapes.rows, shapes.row_strides(strides.v), half),
-                        y = graph.tensor(y_uid, shapes.rows, shapes.row_strides(strides.y), half),
+  const CudnnDescriptor q = graph.tensor(q_uid, shapes.queries, row_strides(strides.q), half),
+                        k = graph.tensor(k_uid, shapes.turned_keys, turned_strides(strides.k), half),
+                        v = graph.tensor(v_uid, shapes.keys, row_strides(strides.v), half),
+                        y = graph.tensor(y_uid, shapes.queries, row_strides(strides.y), half),
                         logs = graph.tensor(log_uid, shapes.column, shapes.column_strides(), single);
   CudnnDescriptor scores = scaled_scores(graph, shapes, q, k, graph.number(scale_uid));
   if (sizes.causal) scores = masked(graph, shapes, scores);
@@ -115,20 +119,23 @@ FusedGraph attention_graph(const ops::AttentionSizes& sizes, const AttentionStri
 FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides) {
   FusedGraph graph;
   const Shapes shapes(sizes);
-  const auto rows = [&](Uid uid, std::int64_t stride) {
-    return graph.tensor(uid, shapes.rows, shapes.row_strides(stride), half);
+  const auto rows = [&](Uid uid, const Extents& extents, const ops::HeadStrides& of) {
+    return graph.tensor(uid, extents, row_strides(of), half);
   };
-  const CudnnDescriptor q = rows(q_uid, strides.q), y = rows(y_uid, strides.y), dy = rows(dy_uid, strides.dy),
-                        dq = rows(dq_uid, strides.dq), dk = rows(dk_uid, strides.dk),
-                        dv = rows(dv_uid, strides.dv),
-                        k = graph.tensor(k_uid, shapes.turned, shapes.turned_strides(strides.k), half),
-                        v = graph.tensor(v_uid, shapes.turned, shapes.turned_strides(strides.v), half),
+  const CudnnDescriptor q = rows(q_uid, shapes.queries, strides.q),
+                        y = rows(y_uid, shapes.queries, strides.y),
+                        dy = rows(dy_uid, shapes.queries, strides.dy),
+                        dq = rows(dq_uid, shapes.queries, strides.dq),
+                        dk = rows(dk_uid, shapes.keys, strides.dk),
+                        dv = rows(dv_uid, shapes.keys, strides.dv),
+                        k = graph.tensor(k_uid, shapes.turned_keys, turned_strides(strides.k), half),
+                        v = graph.tensor(v_uid, shapes.turned_keys, turned_strides(strides.v), half),
                         logs = graph.tensor(log_uid, shapes.column, shapes.column_strides(), single),
                         delta = graph.tensor(delta_uid, shapes.column, shapes.column_strides(), single),
                         scale = graph.number(scale_uid);
 
   // delta = row sums of dy y, into memory
-  const CudnnDescriptor products = graph.between(shapes.rows, single),
+  const CudnnDescriptor products = graph.between(shapes.queries, single),
                         row_sums = graph.between(shapes.column, shapes.column_strides(), single);
   graph.pointwise(CUDNN_POINTWISE_MUL, dy, products, y);
   graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products, row_sums);
@@ -139,7 +146,7 @@ FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const Atte
   const CudnnDescriptor scores = scaled_scores(graph, shapes, q, k, scale);
   graph.pointwise(CUDNN_POINTWISE_SUB, scores, off, logs);
   graph.pointwise(CUDNN_POINTWISE_EXP, sizes.causal ? masked(graph, shapes, off) : off, p);
-  const CudnnDescriptor turned_p = graph.between(shapes.scores, shapes.turned_score_strides(), half);
+  const CudnnDescriptor turned_p = graph.between(shapes.turned_scores, shapes.turned_score_strides(), half);
   graph.reshape(p, turned_p);
   graph.matmul(turned_p, dy, dv);
 
@@ -148,8 +155,8 @@ FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const Atte
                         centred = graph.between(shapes.scores, single),
                         unscaled = graph.between(shapes.scores, single),
                         ds = graph.between(shapes.scores, single),
-                        turned_ds = graph.between(shapes.scores, shapes.turned_score_strides(), half),
-                        turned_k = graph.between(shapes.rows, shapes.row_strides(strides.k), half);
+                        turned_ds = graph.between(shapes.turned_scores, shapes.turned_score_strides(), half),
+                        turned_k = graph.between(shapes.keys, row_strides(strides.k), half);
   graph.matmul(dy, v, dp);
   graph.pointwise(CUDNN_POINTWISE_SUB, dp, centred, delta);
   graph.pointwise(CUDNN_POINTWISE_MUL, centred, unscaled, p);
@@ -161,19 +168,10 @@ FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const Atte
   return graph;
 }
 
-bool FlashAttention::Key::operator==(const Key& other) const noexcept {
-  const auto parts = [](const Key& key) {
-    const ops::AttentionSizes& p = key.sizes;
-    const AttentionStrides& s = key.strides;
-    return std::array<std::int64_t, 14>{p.batch, p.heads, p.time, p.width, p.causal, s.q,  s.k,
-                                        s.v,     s.y,     s.dy,   s.dq,    s.dk,     s.dv, key.backward};
-  };
-  return parts(*this) == parts(other);
-}
-
 std::size_t FlashAttention::Hash::operator()(const Key& key) const noexcept {
   const ops::AttentionSizes& p = key.sizes;
-  return hash_of(p.batch, p.heads, p.time, p.width, p.causal, key.strides.q, key.strides.dq, key.backward);
+  return hash_of(p.batch, p.heads, p.queries, p.keys, p.width, p.causal, key.strides.q.row,
+                 key.strides.dq.row, key.backward);
 }
 
 FlashAttention::FlashAttention(int device, cudaStream_t stream)
@@ -197,7 +195,7 @@ FusedGraph* FlashAttention::graph_for(const Key& key) {
       Log().warning(
           "cuDNN on cuda:{} has no attention for {} heads {} wide over {} places ({}): own kernels serve, "
           "which are slower",
-          device_, key.sizes.heads, key.sizes.width, key.sizes.time, graph->why());
+          device_, key.sizes.heads, key.sizes.width, key.sizes.queries, graph->why());
     }
     said_ = true;
     graph.reset();
@@ -206,26 +204,28 @@ FusedGraph* FlashAttention::graph_for(const Key& key) {
 }
 
 FusedGraph* FlashAttention::forward(const ops::AttentionSizes& sizes, const AttentionMatrices& m) {
+  if (sizes.group() != 1) return nullptr;
   for (const HeadMatrix& matrix : {m.q, m.k, m.v, m.y}) {
     if (!aligned(matrix)) return nullptr;
   }
-  return graph_for({sizes, {.q = m.q.stride, .k = m.k.stride, .v = m.v.stride, .y = m.y.stride}, false});
+  return graph_for({sizes, {.q = m.q.strides, .k = m.k.strides, .v = m.v.strides, .y = m.y.strides}, false});
 }
 
 FusedGraph* FlashAttention::backward(const ops::AttentionSizes& sizes, const AttentionMatrices& m,
                                      const AttentionGradients& g) {
+  if (sizes.group() != 1) return nullptr;
   for (const HeadMatrix& matrix : {m.q, m.k, m.v, m.y, g.dy, g.dq, g.dk, g.dv}) {
     if (!aligned(matrix)) return nullptr;
   }
   return graph_for({sizes,
-                    {.q = m.q.stride,
-                     .k = m.k.stride,
-                     .v = m.v.stride,
-                     .y = m.y.stride,
-                     .dy = g.dy.stride,
-                     .dq = g.dq.stride,
-                     .dk = g.dk.stride,
-                     .dv = g.dv.stride},
+                    {.q = m.q.strides,
+                     .k = m.k.strides,
+                     .v = m.v.strides,
+                     .y = m.y.strides,
+                     .dy = g.dy.strides,
+                     .dq = g.dq.strides,
+                     .dk = g.dk.strides,
+                     .dv = g.dv.strides},
                     true});
 }
 

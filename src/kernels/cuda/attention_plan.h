@@ -10,12 +10,13 @@
 
 namespace lockstep::kernels {
 
-/// What a plan depends on besides the sizes: how far apart rows are.
+/// What a plan depends on besides the sizes.
 struct AttentionStrides {
-  std::int64_t q = 0, k = 0, v = 0, y = 0, dy = 0, dq = 0, dk = 0, dv = 0;
+  ops::HeadStrides q, k, v, y, dy, dq, dk, dv;
+  bool operator==(const AttentionStrides&) const = default;
 };
 
-/// The graphs of one problem. Row t of head h of image b lies at (b * time + t) * stride + h * width.
+/// The graphs of one problem, in which every query head has a key head of its own.
 FusedGraph attention_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides);
 FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides);
 
@@ -41,7 +42,7 @@ class FlashAttention {
     ops::AttentionSizes sizes;
     AttentionStrides strides;
     bool backward;
-    bool operator==(const Key& other) const noexcept;
+    bool operator==(const Key&) const = default;
   };
   struct Hash {
     std::size_t operator()(const Key& key) const noexcept;

@@ -35,14 +35,13 @@ void check_data(const Launch& on, const Tensor& values, std::int64_t bound, cons
                 DataFault::Kind kind, const char* operation, DataFault* fault);
 
 // --- attention.cu
-/// Row t of head h of image b lies at data + (b * time + t) * stride + h * width.
 struct HeadMatrix {
   void* data;
-  std::int64_t stride;
+  ops::HeadStrides strides;
 };
 struct AttentionMatrices {
   HeadMatrix q, k, v, y;
-  float* log_sum_exp;  ///< [batch, heads, time]
+  float* log_sum_exp;  ///< [batch, heads, queries]
 };
 struct AttentionGradients {
   HeadMatrix dy, dq, dk, dv;

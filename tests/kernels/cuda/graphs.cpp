@@ -45,19 +45,28 @@ BOOST_AUTO_TEST_CASE(attention_of_every_kind_of_gpu_is_taken) {
   for (const Kind& kind : {Kind{800, 108, 166912}, Kind{900, 132, 232448}, Kind{1000, 148, 232448}}) {
     const CudnnDescriptor device =
         device_properties(description(kind.version, kind.multiprocessors, kind.shared_bytes));
-    const ops::AttentionSizes problem{16, 1024, 12, 64, true, 2};
+    const std::int64_t batch = 16, queries = 1024, heads = 12, width = 64, channels = heads * width;
     BOOST_TEST_CONTEXT("version " << kind.version) {
-      const std::int64_t channels = problem.heads * problem.width, side_by_side = 3 * channels;
-      AttentionStrides strides{.q = side_by_side,
-                               .k = side_by_side,
-                               .v = side_by_side,
-                               .y = channels,
-                               .dy = channels,
-                               .dq = side_by_side,
-                               .dk = side_by_side,
-                               .dv = side_by_side};
-      check_taken(attention_graph(problem, strides), device, "forward");
-      check_taken(attention_backward_graph(problem, strides), device, "backward");
+      const auto check_problem = [&](std::int64_t keys, bool causal, const auto& strides_of) {
+        const ops::AttentionSizes problem{batch, queries, keys, heads, heads, width, causal, 2};
+        const ops::HeadStrides of_queries = strides_of(queries), of_keys = strides_of(keys);
+        const AttentionStrides strides{.q = of_queries,
+                                       .k = of_keys,
+                                       .v = of_keys,
+                                       .y = {queries * channels, width, channels},
+                                       .dy = {queries * channels, width, channels},
+                                       .dq = of_queries,
+                                       .dk = of_keys,
+                                       .dv = of_keys};
+        check_taken(attention_graph(problem, strides), device, "forward");
+        check_taken(attention_backward_graph(problem, strides), device, "backward");
+      };
+      check_problem(queries, true, [&](std::int64_t time) {
+        return ops::HeadStrides{3 * time * channels, width, 3 * channels};
+      });
+      check_problem(512, false, [&](std::int64_t time) {
+        return ops::HeadStrides{time * channels, time * width, width};
+      });
     }
   }
 }

@@ -1,5 +1,6 @@
 // Rotary positions and attention between sequences.
 #include "kernels/cuda/twins.h"
+#include "lockstep/ops/attention.h"
 #include "lockstep/ops/rotary.h"
 
 namespace lockstep::test {
@@ -18,6 +19,43 @@ BOOST_AUTO_TEST_CASE(rotary_is_that_of_the_cpu) {
                 {activation(unwritten(shape))}, [=](Backend& on, const Tensors& in, const Tensors& out) {
                   on.run(ops::Rotary{in[0], layout, 500, back ? 100'003 : 0, back, out[0]});
                 });
+    }
+  }
+}
+
+struct Lengths {
+  std::int64_t batch, queries, keys, heads, key_heads, width;
+  bool causal;
+};
+
+BOOST_AUTO_TEST_CASE(attention_of_other_lengths_and_fewer_key_heads_is_that_of_the_cpu) {
+  Draw draw;
+  for (const Lengths& s : {Lengths{0, 5, 3, 4, 2, 4, false},
+                           {2, 40, 40, 4, 2, 8, true},
+                           {1, 33, 7, 2, 2, 16, false},
+                           {2, 5, 70, 6, 2, 5, false},
+                           {1, 70, 70, 3, 1, 64, true},
+                           {1, 9, 40, 2, 2, 64, false}}) {
+    for (const bool apart : {false, true}) {  // heads
+      const auto shape_of = [&](std::int64_t heads, std::int64_t time) {
+        return apart ? Shape{s.batch, heads, time, s.width} : Shape{s.batch, time, heads * s.width};
+      };
+      const Shape queries = shape_of(s.heads, s.queries), keys = shape_of(s.key_heads, s.keys);
+      const std::string what = "attention of q " + to_string(queries) + ", k " + to_string(keys);
+      // The backward takes what the device's own forward saved.
+      compare(what,
+              {activation(draw.normal(queries)), activation(draw.normal(keys)), activation(draw.normal(keys)),
+               activation(draw.normal(queries))},
+              {activation(unwritten(queries)), activation(unwritten(queries)), activation(unwritten(keys)),
+               activation(unwritten(keys))},
+              [=](Backend& on, const Tensors& in, const Tensors& out) {
+                const auto all = ops::all_columns;
+                const int heads = static_cast<int>(s.heads);
+                const Tensor saved = on.empty(on.attention_saved_shape(s.batch, heads, s.queries, s.keys));
+                on.run(ops::Attention{all(in[0]), all(in[1]), all(in[2]), heads, s.causal, out[0], saved});
+                on.run(ops::AttentionBackward{in[3], all(in[0]), all(in[1]), all(in[2]), heads, s.causal,
+                                              out[0], saved, all(out[1]), all(out[2]), all(out[3])});
+              });
     }
   }
 }
