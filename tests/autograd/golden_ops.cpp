@@ -35,6 +35,17 @@ struct Given {
   }
 };
 
+/// The axes of a reduction, and whether they stay.
+Axes axes(const Given& given) {
+  Axes all;
+  for (const int axis : given.what.at("dims")) all.add(axis);
+  return all;
+}
+template <Var (*function)(const Var&, const Axes&, bool)>
+Vars of_axes(const Given& given) {
+  return {function(given.x.at(0), axes(given), given.what.value("keep", false))};
+}
+
 struct Function {
   std::function<Vars(const Given&)> run;
   /// Inputs that are float32 in bf16 passes, too: scales and shifts of normalisations.
@@ -69,6 +80,8 @@ const std::map<std::string, Function>& functions() {
       {"scale", {[](const Given& g) -> Vars { return {scale(g.x.at(0), g.what.at("factor"))}; }}},
       {"add", {[](const Given& g) -> Vars { return {add(g.x.at(0), g.x.at(1))}; }}},
       // reductions
+      {"sum", {of_axes<sum>}},
+      {"mean", {of_axes<mean>}},
       // shape
       // products
       {"matmul", {[](const Given& g) -> Vars { return {matmul(g.x.at(0), g.x.at(1))}; }}},

@@ -7,7 +7,9 @@
 // needs plain rows converts back by itself.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <initializer_list>
 
 #include "lockstep/autograd/loss.h"
 #include "lockstep/autograd/tape.h"
@@ -44,6 +46,30 @@ Var to_channel_block(const Var& x, int channel_block);
 Var reshape(const Var& x, Shape shape);
 /// Folds all dimensions from `first` on into one.
 Var flatten(const Var& x, int first);
+
+// --- reductions
+/// Axes of a shape, counted from the first, or from the last if negative; none: all of them.
+class Axes {
+ public:
+  Axes() = default;
+  Axes(int axis) : Axes({axis}) {}  // NOLINT: sum(x, -1)
+  Axes(std::initializer_list<int> axes) {
+    for (const int axis : axes) add(axis);
+  }
+  /// UsageError if they become more than a shape can have.
+  void add(int axis);
+  const int* begin() const noexcept { return axes_.data(); }
+  const int* end() const noexcept { return axes_.data() + count_; }
+
+ private:
+  std::array<int, Shape::max_rank> axes_{};
+  int count_ = 0;
+};
+
+// Over the axes, which go, or stay with extent 1 if `keep`. UsageError for an axis that is not there, or
+// named twice.
+Var sum(const Var& x, const Axes& axes = {}, bool keep = false);
+Var mean(const Var& x, const Axes& axes = {}, bool keep = false);
 
 // --- products
 /// [..., m, k] by [..., k, n]: a product for each place of the dimensions before, which broadcast by NumPy's

@@ -4,6 +4,8 @@
 // A formula is computed in float32, element by element, and has no branch that loops could not vectorise.
 #pragma once
 
+#include <limits>
+
 #include "lockstep/ops/math.h"
 
 namespace lockstep::ops {
@@ -100,6 +102,36 @@ struct SquaredDifference {
   }
 };
 
+// Folds (ReduceAxes in reduction.h): join(a, b) of two elements or of two folds, beginning with `start`. T is
+// float or double.
+
+struct Total {
+  static constexpr const char* name = "sum";
+  static constexpr float start = 0;
+  template <class T>
+  LOCKSTEP_ON_ANY_DEVICE static T join(T a, T b) {
+    return a + b;
+  }
+};
+
+struct Largest {  // NaN stays
+  static constexpr const char* name = "amax";
+  static constexpr float start = -std::numeric_limits<float>::infinity();
+  template <class T>
+  LOCKSTEP_ON_ANY_DEVICE static T join(T a, T b) {
+    return (b > a) | (b != b) ? b : a;
+  }
+};
+
+struct Smallest {
+  static constexpr const char* name = "amin";
+  static constexpr float start = std::numeric_limits<float>::infinity();
+  template <class T>
+  LOCKSTEP_ON_ANY_DEVICE static T join(T a, T b) {
+    return (b < a) | (b != b) ? b : a;
+  }
+};
+
 template <class... Formula>
 struct FormulaList {};
 
@@ -108,5 +140,6 @@ template <class... Function>
 using WithFunctions = FormulaList<Sum, Scaled, SquaredErrorSlope, Value<Function>..., Slope<Function>...>;
 using Formulas = WithFunctions<Relu, Silu, GeluErf, GeluTanh>;
 using Terms = FormulaList<SquaredDifference>;
+using Folds = FormulaList<Total, Largest, Smallest>;
 
 }  // namespace lockstep::ops

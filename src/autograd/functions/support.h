@@ -33,6 +33,14 @@ inline void require_rank(const char* function, const Var& x, int rank) {
                      rank);
 }
 
+/// `axis` counted from the first. UsageError if the shape has none such.
+inline int axis_of(const char* function, const Shape& shape, int axis) {
+  const int rank = shape.rank();
+  if (axis < -rank || axis >= rank)
+    throw UsageError("{}: shape {} has no axis {}", function, to_string(shape), axis);
+  return axis < 0 ? axis + rank : axis;
+}
+
 /// For kernels that overwrite: calls write(dx) with new memory of the input's shape and layout, then gives
 /// it.
 template <class Write>

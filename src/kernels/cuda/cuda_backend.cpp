@@ -65,9 +65,10 @@ CudaBackend::CudaBackend(int index)
   matmul_ = std::make_unique<Matmul>(index_, pool_);
   for (const auto enter : {enter_attention,   enter_batch_norm, enter_batch_statistics, enter_channel_sums,
                            enter_convolution, enter_dropout,    enter_elementwise,      enter_embedding,
-                           enter_group_norm,  enter_layer_norm, enter_layout,           enter_loss,
-                           enter_map,         enter_matmul,     enter_pooling,          enter_resampling,
-                           enter_rms_norm,    enter_rotary,     enter_resize,           enter_update})
+                           enter_fold,        enter_group_norm, enter_layer_norm,       enter_layout,
+                           enter_loss,        enter_map,        enter_matmul,           enter_pooling,
+                           enter_resampling,  enter_rms_norm,   enter_rotary,           enter_resize,
+                           enter_update})
     enter(*this);
 }
 

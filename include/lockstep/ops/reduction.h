@@ -1,0 +1,70 @@
+// Reductions along axes: folds (formulas.h) of the elements that share a place of the result.
+#pragma once
+
+#include "lockstep/ops/formulas.h"
+#include "lockstep/ops/operation.h"
+
+namespace lockstep::ops {
+
+/// Dimensions that are walked in row-major order, each with its distance in memory; the innermost first.
+struct StridedDimensions {
+  int rank = 0;
+  std::int64_t size[Shape::max_rank] = {}, stride[Shape::max_rank] = {};
+
+  /// The next dimension outwards.
+  void add(std::int64_t extent, std::int64_t distance) {
+    size[rank] = extent;
+    stride[rank++] = distance;
+  }
+  std::int64_t count() const {
+    std::int64_t product = 1;
+    for (int d = 0; d < rank; ++d) product *= size[d];
+    return product;
+  }
+  /// Of element number i.
+  LOCKSTEP_ON_ANY_DEVICE std::int64_t offset(std::int64_t i) const {
+    std::int64_t at = 0;
+    for (int d = 0; d < rank; ++d) {
+      const bool last = d + 1 == rank;
+      at += (last ? i : i % size[d]) * stride[d];
+      if (!last) i /= size[d];
+    }
+    return at;
+  }
+};
+
+/// x as slabs [rows, period] of contiguous memory, of which the columns are folded. `period` is 1 where the
+/// last dimension is folded. Each of `groups` has `slabs`, and makes `period` elements of y, which are
+/// contiguous.
+struct ReductionSizes {
+  std::int64_t period = 1, rows = 1;
+  StridedDimensions groups, slabs;
+
+  /// Of all slabs of a group.
+  std::int64_t all_rows() const { return rows * slabs.count(); }
+};
+
+/// How x is folded to y. UsageError unless y broadcasts to x by NumPy's rules.
+ReductionSizes reduction_sizes(const char* operation, const Tensor& x, const Tensor& y);
+/// UsageError for the largest element of none.
+void check_fold_of_none(const char* operation, const Tensor& x, const Tensor& y);
+
+/// y (+)= factor * the fold of all elements of x that y's element is broadcast to: the inverse of Map's
+/// broadcasting. Computed in float64 (the CPU: float32 for at most 64 elements at a time), in an order that
+/// depends on the shapes alone, and rounded once to y's type, which may be another than x's.
+template <class Fold>
+struct ReduceAxes {
+  static constexpr const char* name = Fold::name;
+  Tensor x, y;
+  bool accumulate = false;
+  double factor = 1;
+
+  static void operands(auto& op, auto&& each) { each(in("x", op.x), in_out("y", op.y, floats)); }
+  void check() const {
+    (void)sizes();
+    if constexpr (Fold::start != 0) check_fold_of_none(name, x, y);
+  }
+  ReductionSizes sizes() const { return reduction_sizes(name, x, y); }
+};
+
+}  // namespace lockstep::ops

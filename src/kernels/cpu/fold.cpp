@@ -1,0 +1,112 @@
+// Folds along axes.
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stored.h"
+#include "lockstep/ops/reduction.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr std::int64_t elements_per_thread = 16384;
+constexpr std::int64_t tile = 1024;       // columns whose folds are made together
+constexpr std::int64_t lanes = 128;       // narrow columns are folded side by side, so many elements wide
+constexpr std::int64_t most_slices = 64;  // of the rows, where there are few columns
+constexpr std::int64_t slice_elements = 32768;
+
+/// folds[c] = join(folds[c], column c of rows that are `stride` apart).
+template <class Fold, class E>
+void fold_rows(const E* x, std::int64_t rows, std::int64_t stride, std::int64_t columns, double* folds) {
+  constexpr std::int64_t rows_in_float = 64;
+  for (std::int64_t row = 0; row < rows;) {
+    float part[tile];
+    std::fill_n(part, columns, Fold::start);
+    for (const std::int64_t end = std::min(rows, row + rows_in_float); row < end; ++row, x += stride) {
+#pragma GCC ivdep
+      for (std::int64_t c = 0; c < columns; ++c) part[c] = Fold::join(part[c], widened(x[c]));
+    }
+#pragma GCC ivdep
+    for (std::int64_t c = 0; c < columns; ++c) folds[c] = Fold::join(folds[c], static_cast<double>(part[c]));
+  }
+}
+
+/// Of rows [begin, end) of a group's slabs, columns [first, first + columns).
+template <class Fold, class E>
+void fold_slabs(const ops::ReductionSizes& sizes, const E* group, std::int64_t begin, std::int64_t end,
+                std::int64_t first, std::int64_t columns, double* folds) {
+  const std::int64_t period = sizes.period,
+                     together = std::max<std::int64_t>(1, std::min(lanes / period, sizes.rows));
+  std::fill_n(folds, together * columns, static_cast<double>(Fold::start));
+  for (std::int64_t row = begin; row < end;) {
+    const std::int64_t in_slab = row % sizes.rows, count = std::min(sizes.rows - in_slab, end - row);
+    const E* const x = group + sizes.slabs.offset(row / sizes.rows) + in_slab * period + first;
+    const std::int64_t whole = count / together, rest = count % together;
+    fold_rows<Fold>(x, whole, together * period, together * columns, folds);
+    fold_rows<Fold>(x + whole * together * period, 1, period, rest * columns, folds);
+    row += count;
+  }
+  for (std::int64_t copies = together; copies > 1;) {
+    const std::int64_t half = (copies + 1) / 2;
+    for (std::int64_t c = 0; c < (copies - half) * columns; ++c)
+      folds[c] = Fold::join(folds[c], folds[c + half * columns]);
+    copies = half;
+  }
+}
+
+template <class Fold>
+void write(const ops::ReduceAxes<Fold>& op, std::int64_t first, std::int64_t count, const double* folds) {
+  by_type_of(op.y, [&]<class E>(E) {
+    E* const to = op.y.template data<E>() + first;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto value = static_cast<float>(op.factor * folds[i]);
+      put(to[i], op.accumulate ? widened(to[i]) + value : value);
+    }
+  });
+}
+
+template <class Fold, class E>
+void fold_to_y(CpuBackend& cpu, const ops::ReduceAxes<Fold>& op, const E* x) {
+  const ops::ReductionSizes sizes = op.sizes();
+  const std::int64_t outputs = op.y.numel(), rows = sizes.all_rows(), period = sizes.period;
+  if (outputs == 0) return;
+  const std::int64_t tiles = (period + tile - 1) / tile, items = outputs / period * tiles;
+  const std::int64_t wanted = std::min(most_slices / items, outputs * rows / slice_elements),
+                     per_slice = std::max<std::int64_t>(1, rows / std::max<std::int64_t>(1, wanted)),
+                     slices = std::max<std::int64_t>(1, (rows + per_slice - 1) / per_slice);
+  const Tensor room = cpu.scratch(slices > 1 ? slices * outputs : 0, DType::float64);
+  double* const partial = room.data<double>();
+  const std::int64_t item_elements =
+      std::min(per_slice, std::max<std::int64_t>(1, rows)) * std::min(period, tile);
+  parallel_items(cpu.threads(), items * slices, elements_per_thread / item_elements, [&](std::int64_t item) {
+    const std::int64_t slice = item / items, group = item % items / tiles, first = item % tiles * tile,
+                       columns = std::min(tile, period - first), at = group * period + first;
+    double folds[tile];
+    fold_slabs<Fold>(sizes, x + sizes.groups.offset(group), slice * per_slice,
+                     std::min(rows, (slice + 1) * per_slice), first, columns, folds);
+    if (slices == 1)
+      write(op, at, columns, folds);
+    else
+      std::copy_n(folds, columns, partial + slice * outputs + at);
+  });
+  if (slices == 1) return;
+  for (std::int64_t slice = 1; slice < slices; ++slice) {
+    for (std::int64_t i = 0; i < outputs; ++i)
+      partial[i] = Fold::join(partial[i], partial[slice * outputs + i]);
+  }
+  write(op, 0, outputs, partial);
+}
+
+template <class Fold>
+void reduce_axes(CpuBackend& cpu, const ops::ReduceAxes<Fold>& op) {
+  by_type_of(op.x, [&]<class E>(E) { fold_to_y(cpu, op, op.x.template data<E>()); });
+}
+
+template <class... Fold>
+void enter_all(CpuBackend& cpu, ops::FormulaList<Fold...>) {
+  (cpu.enter<&reduce_axes<Fold>>(), ...);
+}
+
+}  // namespace
+
+void enter_fold(CpuBackend& cpu) { enter_all(cpu, ops::Folds{}); }
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,177 @@
+// Folds along axes.
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device_code.cuh"
+#include "lockstep/ops/reduction.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr int threads = 256;
+constexpr std::int64_t most_slices = 1024, slice_elements = 8192;  // of the rows, where there are few columns
+
+/// Where folds go: to y, or, of a slice of the rows, to float64 partial folds.
+struct FoldResult {
+  void* y;
+  bool half, accumulate;  ///< bf16
+  double factor;
+  double* partial;
+
+  __device__ void write(std::int64_t at, double fold) const {
+    if (partial) {
+      partial[at] = fold;
+    } else if (half) {
+      write_to(static_cast<BF16*>(y) + at, static_cast<float>(factor * fold));
+    } else {
+      write_to(static_cast<float*>(y) + at, static_cast<float>(factor * fold));
+    }
+  }
+
+ private:
+  template <class E>
+  __device__ void write_to(E* to, float value) const {
+    *to = rounded<E>(accumulate ? to_float(*to) + value : value);
+  }
+};
+
+/// How the work is shared: an item is up to `lanes` columns of a group, in a slice of its rows.
+struct FoldShares {
+  std::int64_t outputs, rows, slices, rows_per_slice;
+  int lanes;     ///< threads of an item
+  int columns;   ///< of an item
+  int together;  ///< rows that they read at once
+
+  FoldShares(const ops::ReductionSizes& sizes, std::int64_t outputs_, std::int64_t most)
+      : outputs(outputs_), rows(sizes.all_rows()) {
+    const std::int64_t groups = outputs / sizes.period;
+    const std::int64_t wanted =
+        std::min(most / (groups * ceil_div(sizes.period, threads)), outputs * rows / slice_elements);
+    rows_per_slice = std::max<std::int64_t>(1, rows / std::max<std::int64_t>(1, wanted));
+    slices = std::max<std::int64_t>(1, ceil_div(rows, rows_per_slice));
+    const bool narrow = sizes.period <= 32 && rows_per_slice * sizes.period <= 512;
+    lanes = narrow ? 32 : threads;
+    columns = static_cast<int>(std::min<std::int64_t>(lanes, sizes.period));
+    together = lanes / columns;
+  }
+  std::int64_t items(std::int64_t period) const {
+    return outputs / period * ceil_div(period, columns) * slices;
+  }
+};
+
+/// Walks down a column of the slabs of a group.
+struct FoldWalk {
+  const ops::StridedDimensions& slabs;
+  std::int64_t rows, period, step;
+  std::int64_t slab, row, slab_at;
+
+  __device__ FoldWalk(const ops::ReductionSizes& sizes, std::int64_t first_row, int together)
+      : slabs(sizes.slabs),
+        rows(sizes.rows),
+        period(sizes.period),
+        step(together),
+        slab(first_row / rows),
+        row(first_row % rows),
+        slab_at(slabs.offset(slab)) {}
+  /// The offset of this row; then it is the next.
+  __device__ std::int64_t next() {
+    if (row >= rows) {
+      slab += row / rows;
+      row %= rows;
+      slab_at = slabs.offset(slab);
+    }
+    const std::int64_t at = slab_at + row * period;
+    row += step;
+    return at;
+  }
+};
+
+template <class Fold, class E>
+__global__ void __launch_bounds__(threads)
+    fold_items(const __grid_constant__ ops::ReductionSizes sizes, const __grid_constant__ FoldShares shares,
+               const E* x, std::int64_t items, FoldResult result) {
+  __shared__ double room[threads];
+  constexpr int at_once = 4;  // loads in flight
+  const int lane = static_cast<int>(threadIdx.x) % shares.lanes, columns = shares.columns,
+            per_block = threads / shares.lanes;
+  const std::int64_t tiles = ceil_div(sizes.period, columns), groups = shares.outputs / sizes.period;
+  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * per_block; first < items;
+       first += static_cast<std::int64_t>(gridDim.x) * per_block) {
+    const std::int64_t item = first + static_cast<int>(threadIdx.x) / shares.lanes,
+                       slice = item / (groups * tiles), group = item / tiles % groups,
+                       column = item % tiles * columns + lane % columns;
+    const bool works = item < items && lane < shares.together * columns && column < sizes.period;
+    double fold = Fold::start;
+    if (works) {
+      const E* const from = x + sizes.groups.offset(group) + column;
+      std::int64_t row = slice * shares.rows_per_slice + lane / columns;
+      const std::int64_t last = (slice + 1) * shares.rows_per_slice,
+                         end = last < shares.rows ? last : shares.rows;
+      const std::int64_t step = shares.together;
+      if (row < end) {
+        FoldWalk walk(sizes, row, shares.together);
+        for (; row + (at_once - 1) * step < end; row += at_once * step) {
+          E values[at_once];
+#pragma unroll
+          for (int i = 0; i < at_once; ++i) values[i] = from[walk.next()];
+#pragma unroll
+          for (int i = 0; i < at_once; ++i) fold = Fold::join(fold, static_cast<double>(to_float(values[i])));
+        }
+        for (; row < end; row += step)
+          fold = Fold::join(fold, static_cast<double>(to_float(from[walk.next()])));
+      }
+    }
+    room[threadIdx.x] = fold;
+    for (int copies = shares.together; copies > 1;) {
+      const int half = (copies + 1) / 2;
+      __syncthreads();
+      if (lane < (copies - half) * columns) {
+        fold = Fold::join(fold, room[threadIdx.x + half * columns]);
+        room[threadIdx.x] = fold;
+      }
+      copies = half;
+    }
+    if (works && lane < columns) result.write(slice * shares.outputs + group * sizes.period + column, fold);
+    __syncthreads();
+  }
+}
+
+template <class Fold, class E>
+void launch_fold(const Launch& on, const ops::ReductionSizes& sizes, const FoldShares& shares, const E* x,
+                 const FoldResult& result) {
+  const std::int64_t items = shares.items(sizes.period);
+  fold_items<Fold><<<grid_for(items * shares.lanes, threads, on), threads, 0, on.stream>>>(sizes, shares, x,
+                                                                                           items, result);
+}
+
+template <class Fold>
+void reduce_axes(CudaBackend& gpu, const ops::ReduceAxes<Fold>& op) {
+  const std::int64_t outputs = op.y.numel();
+  if (outputs == 0) return;
+  const Launch on = gpu.launch();
+  const ops::ReductionSizes sizes = op.sizes();
+  const FoldShares shares(sizes, outputs, most_slices);
+  const FoldResult result{op.y.raw(), op.y.dtype() == DType::bfloat16, op.accumulate, op.factor, nullptr};
+  const bool whole = shares.slices == 1;
+  const Tensor room = gpu.scratch(whole ? 0 : shares.slices * outputs, DType::float64);
+  FoldResult first = result;
+  if (!whole) first.partial = room.data<double>();
+  by_type_of(op.x, [&]<class E>(E) {
+    launch_fold<Fold>(on, sizes, shares, static_cast<const E*>(op.x.template data<E>()), first);
+  });
+  if (whole) return;
+  ops::ReductionSizes folds;
+  folds.period = outputs;
+  folds.rows = shares.slices;
+  launch_fold<Fold>(on, folds, FoldShares(folds, outputs, 1), static_cast<const double*>(first.partial),
+                    result);
+}
+
+template <class... Fold>
+void enter_all(CudaBackend& gpu, ops::FormulaList<Fold...>) {
+  (gpu.enter<&reduce_axes<Fold>>(), ...);
+}
+
+}  // namespace
+
+void enter_fold(CudaBackend& gpu) { enter_all(gpu, ops::Folds{}); }
+
+}  // namespace lockstep::kernels

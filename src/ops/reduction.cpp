@@ -1,0 +1,46 @@
+#include "lockstep/ops/reduction.h"
+
+namespace lockstep::ops {
+
+ReductionSizes reduction_sizes(const char* operation, const Tensor& x, const Tensor& y) {
+  const int missing = x.shape().rank() - y.shape().rank();
+  bool fits = missing >= 0;
+  for (int d = 0; fits && d < y.shape().rank(); ++d)
+    fits = y.size(d) == 1 || y.size(d) == x.size(d + missing);
+  if (!fits)
+    throw UsageError("{}: {} is not folded to {}, which does not broadcast to it", operation,
+                     to_string(x.shape()), to_string(y.shape()));
+
+  // Neighbours that are both folded, or both kept, are one dimension.
+  StridedDimensions merged;
+  bool folded[Shape::max_rank] = {};
+  std::int64_t step = 1;
+  for (int d = x.shape().rank() - 1; d >= 0; --d) {
+    const std::int64_t extent = x.size(d);
+    const bool folds = d < missing || y.size(d - missing) != extent;
+    if (extent != 1) {
+      if (merged.rank > 0 && folded[merged.rank - 1] == folds) {
+        merged.size[merged.rank - 1] *= extent;
+      } else {
+        folded[merged.rank] = folds;
+        merged.add(extent, step);
+      }
+    }
+    step *= extent;
+  }
+  ReductionSizes sizes;
+  int next = 0;
+  if (next < merged.rank && !folded[next]) sizes.period = merged.size[next++];
+  if (next < merged.rank) sizes.rows = merged.size[next++];
+  for (; next < merged.rank; ++next)
+    (folded[next] ? sizes.slabs : sizes.groups).add(merged.size[next], merged.stride[next]);
+  return sizes;
+}
+
+void check_fold_of_none(const char* operation, const Tensor& x, const Tensor& y) {
+  if (x.numel() == 0 && y.numel() > 0)
+    throw UsageError("{}: {} has no elements to make {} of", operation, to_string(x.shape()),
+                     to_string(y.shape()));
+}
+
+}  // namespace lockstep::ops
