@@ -18,7 +18,7 @@ std::vector<std::unique_ptr<GptBlock>> make_blocks(nn::Module& parent, const Mod
 /// block(x), of which only x is kept until the backward, so the sum is made at once.
 Var run_again(GptBlock& block, const Var& x) {
   return recomputed(x.tape(), [&block, x] {
-    const Residual after = block({x, {}});
+    const Residual after = block(Residual{x, {}});
     return after.x + after.branch;
   });
 }
@@ -26,7 +26,7 @@ Var run_again(GptBlock& block, const Var& x) {
 }  // namespace
 
 GptBlock::GptBlock(nn::Module& parent, std::string_view name, const ModelConfig& config)
-    : Module(parent, name),
+    : Layer(parent, name),
       heads_(static_cast<int>(config.heads)),
       ln_1_(*this, "ln_1", config.channels),
       ln_2_(*this, "ln_2", config.channels),
@@ -37,7 +37,7 @@ GptBlock::GptBlock(nn::Module& parent, std::string_view name, const ModelConfig&
       attn_dropout_(*this, "attn.dropout", static_cast<float>(config.dropout)),
       mlp_dropout_(*this, "mlp.dropout", static_cast<float>(config.dropout)) {}
 
-Residual GptBlock::operator()(const Residual& given) {
+Residual GptBlock::forward(const Residual& given) {
   const auto [x, x_norm] = ln_1_(given.x, given.branch);
   const Var attended = attn_dropout_(attn_c_proj_(attention(c_attn_(x_norm), heads_, true)));
   const auto [sum, sum_norm] = ln_2_(x, attended);

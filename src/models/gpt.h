@@ -19,11 +19,11 @@ struct Residual {
   Var x, branch;
 };
 
-class GptBlock : public nn::Module {
+class GptBlock : public nn::Layer<GptBlock> {
  public:
   GptBlock(nn::Module& parent, std::string_view name, const ModelConfig& config);
 
-  Residual operator()(const Residual& given);
+  Residual forward(const Residual& given);
 
  private:
   int heads_;

@@ -23,7 +23,7 @@ nn::BatchNormSettings norm_settings(const ModelConfig& config) {
 
 BasicBlock::BasicBlock(nn::Module& parent, std::string_view name, std::int64_t in, std::int64_t out,
                        int stride, const nn::BatchNormSettings& norm)
-    : Module(parent, name),
+    : Layer(parent, name),
       conv1_(*this, "conv1", in, out, 3, without_bias(stride, 1)),
       bn1_(*this, "bn1", out, norm),
       conv2_(*this, "conv2", out, out, 3, without_bias(1, 1)),
@@ -33,7 +33,7 @@ BasicBlock::BasicBlock(nn::Module& parent, std::string_view name, std::int64_t i
   downsample_bn_.emplace(*this, "downsample.1", out, norm);
 }
 
-Var BasicBlock::operator()(const Var& x) {
+Var BasicBlock::forward(const Var& x) {
   const Var y = conv2_(bn1_.relu(conv1_(x)));
   return bn2_.relu(y, downsample_conv_ ? (*downsample_bn_)((*downsample_conv_)(x)) : x);
 }

@@ -13,12 +13,12 @@
 namespace lockstep::models {
 
 /// Two 3x3 convolutions beside an identity, or a 1x1 convolution where the shape changes.
-class BasicBlock : public nn::Module {
+class BasicBlock : public nn::Layer<BasicBlock> {
  public:
   BasicBlock(nn::Module& parent, std::string_view name, std::int64_t in, std::int64_t out, int stride,
              const nn::BatchNormSettings& norm);
 
-  Var operator()(const Var& x);
+  Var forward(const Var& x);
 
  private:
   nn::Conv2d conv1_;

@@ -16,7 +16,7 @@ Tensor filled(std::int64_t channels, float value) {
 
 BatchNorm2d::BatchNorm2d(Module& parent, std::string_view name, std::int64_t channels,
                          const BatchNormSettings& settings)
-    : Module(parent, name),
+    : Layer(parent, name),
       weight(*this, "weight", {channels}, Init::constant(1)),
       bias(*this, "bias", {channels}, Init::constant(0)),
       running_mean(*this, "running_mean", filled(channels, 0)),
@@ -33,14 +33,16 @@ BatchNormOptions BatchNorm2d::options(const Tape& tape) {
           .statistic = &moments_};
 }
 
-Var BatchNorm2d::operator()(const Var& x) {
+Var BatchNorm2d::forward(const Var& x) {
   Tape& tape = x.tape();
   return batch_norm(x, tape.use(weight), tape.use(bias), options(tape));
 }
 
 Var BatchNorm2d::relu(const Var& x, const Var& shortcut) {
-  Tape& tape = x.tape();
-  return batch_norm_relu(x, tape.use(weight), tape.use(bias), shortcut, options(tape));
+  return named([&] {
+    Tape& tape = x.tape();
+    return batch_norm_relu(x, tape.use(weight), tape.use(bias), shortcut, options(tape));
+  });
 }
 
 BatchNorm2d::RunningMoments::RunningMoments(BatchNorm2d& owner)

@@ -14,7 +14,7 @@ std::int64_t checked_group_width(const Module& module, std::int64_t in, std::int
 
 Conv2d::Conv2d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out, int kernel,
                const Conv2dOptions& options)
-    : Module(parent, name),
+    : Layer(parent, name),
       geometry_{options.stride, options.padding, options.groups},
       weight(*this, "weight", {out, checked_group_width(*this, in, out, options.groups), kernel, kernel},
              fan_in_uniform(in / options.groups * kernel * kernel)) {
@@ -22,7 +22,7 @@ Conv2d::Conv2d(Module& parent, std::string_view name, std::int64_t in, std::int6
     bias.emplace(*this, "bias", Shape{out}, fan_in_uniform(in / options.groups * kernel * kernel));
 }
 
-Var Conv2d::operator()(const Var& x) {
+Var Conv2d::forward(const Var& x) {
   Tape& tape = x.tape();
   return conv2d(x, tape.use_operand(weight), bias ? tape.use(*bias) : Var{}, geometry_);
 }

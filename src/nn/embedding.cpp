@@ -3,10 +3,10 @@
 namespace lockstep::nn {
 
 Embedding::Embedding(Module& parent, std::string_view name, std::int64_t rows, std::int64_t width)
-    : Module(parent, name), weight(*this, "weight", {rows, width}, Init::normal(1)) {
+    : Layer(parent, name), weight(*this, "weight", {rows, width}, Init::normal(1)) {
   weight.role = Param::Role::embedding;
 }
 
-Var Embedding::operator()(Tape& tape, const Tensor& indices) { return embedding(indices, tape.use(weight)); }
+Var Embedding::forward(Tape& tape, const Tensor& indices) { return embedding(indices, tape.use(weight)); }
 
 }  // namespace lockstep::nn

@@ -4,7 +4,7 @@
 namespace lockstep::nn {
 
 Linear::Linear(Module& parent, std::string_view name, std::int64_t in, std::int64_t out, bool with_bias)
-    : Module(parent, name), weight(*this, "weight", {out, in}, fan_in_uniform(in)) {
+    : Layer(parent, name), weight(*this, "weight", {out, in}, fan_in_uniform(in)) {
   if (with_bias) bias.emplace(*this, "bias", Shape{out}, fan_in_uniform(in));
 }
 
@@ -19,12 +19,12 @@ Var use_bias(Tape& tape, Linear& layer) { return layer.bias ? tape.use(*layer.bi
 
 }  // namespace
 
-Var Linear::operator()(const Var& x) {
+Var Linear::forward(const Var& x) {
   Tape& tape = x.tape();
   return linear(x, tape.use_operand(weight), use_bias(tape, *this));
 }
 
-Var Linear::operator()(const Var& x, ops::Activation activation) {
+Var Linear::forward(const Var& x, ops::Activation activation) {
   Tape& tape = x.tape();
   return linear(x, tape.use_operand(weight), use_bias(tape, *this), activation);
 }

@@ -1,5 +1,7 @@
 #include "lockstep/nn/module.h"
 
+#include <typeinfo>
+
 #include "lockstep/base/names.h"
 #include "lockstep/kernels/transfer.h"
 
@@ -10,6 +12,11 @@ template <class T>
 void erase_pointer(std::vector<T*>& pointers, const T* gone) noexcept {
   std::erase(pointers, gone);
 }
+
+/// A UsageError that says in which layer.
+struct NamedError final : UsageError {
+  using UsageError::UsageError;
+};
 
 }  // namespace
 
@@ -30,6 +37,11 @@ Module::~Module() {
   if (!parent_) return;
   release(path_);
   erase_pointer(parent_->children_, this);
+}
+
+void Module::rethrow_named(const UsageError& error) const {
+  if (path_.empty() || typeid(error) != typeid(UsageError)) throw;
+  throw NamedError("{}: {}", path_, error.what());
 }
 
 std::string Module::full_name(std::string_view name) const {

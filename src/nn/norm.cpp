@@ -3,22 +3,20 @@
 namespace lockstep::nn {
 
 LayerNorm::LayerNorm(Module& parent, std::string_view name, std::int64_t width, float eps)
-    : Module(parent, name),
+    : Layer(parent, name),
       weight(*this, "weight", {width}, Init::constant(1)),
       bias(*this, "bias", {width}, Init::constant(0)),
       eps_(eps) {}
 
-Var LayerNorm::operator()(const Var& x) {
-  return layer_norm(x, x.tape().use(weight), x.tape().use(bias), eps_);
-}
+Var LayerNorm::forward(const Var& x) { return layer_norm(x, x.tape().use(weight), x.tape().use(bias), eps_); }
 
-SumAndNorm LayerNorm::operator()(const Var& x, const Var& branch) {
-  if (!branch.value()) return {x, (*this)(x)};
+SumAndNorm LayerNorm::forward(const Var& x, const Var& branch) {
+  if (!branch.value()) return {x, forward(x)};
   return add_layer_norm(x, branch, x.tape().use(weight), x.tape().use(bias), eps_);
 }
 
 GroupNorm::GroupNorm(Module& parent, std::string_view name, int groups, std::int64_t channels, float eps)
-    : Module(parent, name),
+    : Layer(parent, name),
       groups_(groups),
       eps_(eps),
       weight(*this, "weight", {channels}, Init::constant(1)),
@@ -27,7 +25,7 @@ GroupNorm::GroupNorm(Module& parent, std::string_view name, int groups, std::int
     throw UsageError("{}: {} groups do not divide {} channels", path(), groups, channels);
 }
 
-Var GroupNorm::operator()(const Var& x) {
+Var GroupNorm::forward(const Var& x) {
   return group_norm(x, groups_, x.tape().use(weight), x.tape().use(bias), eps_);
 }
 

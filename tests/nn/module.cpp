@@ -1,4 +1,4 @@
-// Module: names, order, initial values, freezing.
+// Module: names, order, initial values, freezing, layers in errors.
 #include "lockstep/nn/module.h"
 
 #include <boost/test/unit_test.hpp>
@@ -165,6 +165,50 @@ BOOST_AUTO_TEST_CASE(freezing_by_a_pattern_that_matches_nothing_is_refused) {
   BOOST_CHECK_EXCEPTION(nn::freeze(model, Names{"hiden.weight"}), UsageError, [](const UsageError& error) {
     return std::string(error.what()).find("did you mean 'hidden.weight'?") != std::string::npos;
   });
+}
+
+struct Fold : nn::Layer<Fold> {
+  using Layer::Layer;
+  nn::Conv2d convolution{*this, "c1", 2, 2, 3};
+  nn::BatchNorm2d norm{*this, "norm", 2};
+  Var forward(const Var& x) { return reshape(convolution(x), {1, 2, 3}); }
+};
+
+struct Folds : nn::Layer<Folds> {
+  using Layer::Layer;
+  Fold fold{*this, "down2"};
+  Var forward(const Var& x) { return fold(x); }
+};
+
+struct FoldModel : nn::Layer<FoldModel> {
+  Folds folds{*this, "folds"};
+  Var forward(const Var& x) { return folds(x); }
+};
+
+std::string error_of(const auto& compute) {
+  try {
+    compute();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no UsageError";
+}
+
+BOOST_AUTO_TEST_CASE(an_error_begins_with_the_path_of_the_innermost_layer_that_was_called) {
+  FoldModel model;
+  const auto backend = kernels::make_cpu_backend();
+  Tape tape(*backend);
+  tape.begin({.record = false});
+  const auto zeros = [&](const Shape& shape) { return tape.constant(Tensor::zeros(shape)); };
+  BOOST_TEST(error_of([&] { model(zeros({1, 3, 5, 5})); }).starts_with("folds.down2.c1: conv2d: "));
+  BOOST_TEST(error_of([&] {
+               model.folds.fold.norm.relu(zeros({1, 3, 5, 5}));
+             }).starts_with("folds.down2.norm: batch_norm_relu: "));
+  const std::string own = error_of([&] { model(zeros({1, 2, 5, 5})); });  // 18 elements, not 6
+  BOOST_TEST(own.starts_with("folds.down2: "));
+  BOOST_TEST(own.find("folds", 1) == std::string::npos, own);
+  const std::string without = error_of([&] { relu(reshape(zeros({2}), {3})); });
+  BOOST_TEST(error_of([&] { model.named([&] { return reshape(zeros({2}), {3}); }); }) == without);
 }
 
 BOOST_AUTO_TEST_CASE(layers_refuse_impossible_settings) {

@@ -17,12 +17,12 @@ struct BatchNormSettings {
 /// Over batch and places, per channel; x: [N, C, H, W] or [N, C]. Training passes normalise by the shard's
 /// mean and biased variance. The running mean and (unbiased) variance are over all shards of a step, merged
 /// once the step's sums are known; evaluations use them.
-class BatchNorm2d : public Module {
+class BatchNorm2d : public Layer<BatchNorm2d> {
  public:
   BatchNorm2d(Module& parent, std::string_view name, std::int64_t channels,
               const BatchNormSettings& settings = {});
 
-  Var operator()(const Var& x);
+  Var forward(const Var& x);
   /// relu of that plus the shortcut, which may be absent (Var{}), in fewer passes over memory.
   Var relu(const Var& x, const Var& shortcut = {});
 

@@ -17,13 +17,13 @@ struct Conv2dOptions {
 
 /// Square kernels. weight: [out, in / groups, kernel, kernel], bias: [out], both U(+-1 / sqrt(fan_in)) at
 /// first, fan_in = in / groups * kernel^2.
-class Conv2d : public Module {
+class Conv2d : public Layer<Conv2d> {
  public:
   /// Throws UsageError if groups do not divide both channel counts.
   Conv2d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out, int kernel,
          const Conv2dOptions& options = {});
 
-  Var operator()(const Var& x);
+  Var forward(const Var& x);
 
  private:
   ops::ConvolutionGeometry geometry_;

@@ -8,12 +8,12 @@ namespace lockstep::nn {
 
 /// Zeroes elements with probability p and scales the rest by 1 / (1 - p). Draws are keyed by the pass and by
 /// this module's path: use one Dropout per place in the model.
-class Dropout : public Module {
+class Dropout : public Layer<Dropout> {
  public:
   /// Throws UsageError unless 0 <= p < 1.
   Dropout(Module& parent, std::string_view name, float p);
 
-  Var operator()(const Var& x) const { return dropout(x, p_, purpose_); }
+  Var forward(const Var& x) { return dropout(x, p_, purpose_); }
 
  private:
   float p_;

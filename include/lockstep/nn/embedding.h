@@ -7,12 +7,12 @@
 namespace lockstep::nn {
 
 /// weight: [rows, width], N(0, 1) at first; its role is that of an embedding.
-class Embedding : public Module {
+class Embedding : public Layer<Embedding> {
  public:
   Embedding(Module& parent, std::string_view name, std::int64_t rows, std::int64_t width);
 
   /// indices: int64, any shape; result [indices..., width].
-  Var operator()(Tape& tape, const Tensor& indices);
+  Var forward(Tape& tape, const Tensor& indices);
 
   Parameter weight;
 };

@@ -10,16 +10,16 @@ namespace lockstep::nn {
 
 /// y = x weight' + bias over the last dimension. weight: [out, in], bias: [out], both U(+-1 / sqrt(in)) at
 /// first.
-class Linear : public Module {
+class Linear : public Layer<Linear> {
  public:
   Linear(Module& parent, std::string_view name, std::int64_t in, std::int64_t out, bool with_bias = true);
 
   /// This layer makes the model's output: its parameters say so.
   void be_head();
 
-  Var operator()(const Var& x);
+  Var forward(const Var& x);
   /// activation(linear(x)), in one go.
-  Var operator()(const Var& x, ops::Activation activation);
+  Var forward(const Var& x, ops::Activation activation);
 
   Parameter weight;
   std::optional<Parameter> bias;

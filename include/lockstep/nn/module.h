@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "lockstep/autograd/param.h"
@@ -51,11 +52,23 @@ class Module {
   /// the model's use. Throws UsageError if this is not the root of its tree.
   void to(kernels::Backend& backend);
 
+  /// compute(), with the path of this module in front of the text of a UsageError ("down2.c1: conv2d: ...").
+  /// Once: an error that a module inside has named already goes as it is, and the root has no name to say.
+  template <class Compute>
+  decltype(auto) named(Compute&& compute) const {
+    try {
+      return compute();
+    } catch (const UsageError& error) {
+      rethrow_named(error);
+    }
+  }
+
  private:
   friend class Parameter;
   friend class StateBuffer;
   friend class Moments;
 
+  [[noreturn]] void rethrow_named(const UsageError& error) const;
   std::string full_name(std::string_view name) const;
   Module& root() noexcept;
   void claim(const std::string& full_name);
@@ -71,6 +84,26 @@ class Module {
   std::vector<Buffer*> buffers_;
   std::vector<Statistic*> statistics_;
   std::vector<Module*> children_;
+};
+
+/// A Module that is called: layer(x) is Derived's forward(x), and errors say the layer's name (named()).
+///
+///   struct Block : nn::Layer<Block> {
+///     using Layer::Layer;  // (parent, name)
+///     nn::Linear in{*this, "in", 64, 256}, out{*this, "out", 256, 64};
+///     Var forward(const Var& x) { return x + out(silu(in(x))); }
+///   };
+template <class Derived>
+class Layer : public Module {
+ public:
+  using Module::Module;
+
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) {
+    return named([&]() -> decltype(auto) {
+      return static_cast<Derived&>(*this).forward(std::forward<Args>(args)...);
+    });
+  }
 };
 
 /// A parameter as a member of a Module: float32, registered and initialised at construction.

@@ -7,13 +7,13 @@
 namespace lockstep::nn {
 
 /// Over the last dimension.
-class LayerNorm : public Module {
+class LayerNorm : public Layer<LayerNorm> {
  public:
   LayerNorm(Module& parent, std::string_view name, std::int64_t width, float eps = 1e-5f);
 
-  Var operator()(const Var& x);
+  Var forward(const Var& x);
   /// Of x + branch, in one go with the addition; an absent branch (Var{}) adds nothing.
-  SumAndNorm operator()(const Var& x, const Var& branch);
+  SumAndNorm forward(const Var& x, const Var& branch);
 
   Parameter weight, bias;
 
@@ -22,12 +22,12 @@ class LayerNorm : public Module {
 };
 
 /// Over groups of channels and all places of an image.
-class GroupNorm : public Module {
+class GroupNorm : public Layer<GroupNorm> {
  public:
   /// Throws UsageError if the groups do not divide the channels.
   GroupNorm(Module& parent, std::string_view name, int groups, std::int64_t channels, float eps = 1e-5f);
 
-  Var operator()(const Var& x);
+  Var forward(const Var& x);
 
  private:
   int groups_;
