@@ -22,6 +22,7 @@
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/nn/batch_norm.h"
+#include "lockstep/nn/containers.h"
 #include "lockstep/nn/conv2d.h"
 #include "lockstep/nn/dropout.h"
 #include "lockstep/nn/embedding.h"

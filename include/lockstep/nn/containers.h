@@ -1,0 +1,111 @@
+// List and Sequential: modules whose children are numbered, "0", "1" ..., as PyTorch's ModuleList and
+// Sequential number theirs.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/autograd/tape.h"
+#include "lockstep/nn/module.h"
+
+namespace lockstep::nn {
+
+/// Layers of one type, made in place:
+///
+///   nn::List<Block> blocks{*this, "blocks"};
+///   for (int i = 0; i < depth; ++i) blocks.emplace_back(width);  // Block(blocks, "0", width), ...
+///   for (Block& block : blocks) x = block(x);
+template <class T>
+class List : public Module {
+ public:
+  using Module::Module;
+
+  template <class... Args>
+  T& emplace_back(Args&&... args) {
+    return layers_.emplace_back(*this, fmt::format("{}", layers_.size()), std::forward<Args>(args)...);
+  }
+
+  std::size_t size() const noexcept { return layers_.size(); }
+  T& operator[](std::size_t i) { return layers_[i]; }
+  T& back() { return layers_.back(); }
+  auto begin() noexcept { return layers_.begin(); }
+  auto end() noexcept { return layers_.end(); }
+
+ private:
+  std::deque<T> layers_;  // which never moves what it holds
+};
+
+/// A layer to be made: its type and what its constructor takes after parent and name.
+template <class T, class... Args>
+struct Recipe {
+  std::tuple<Args...> args;
+};
+template <class T, class... Args>
+Recipe<T, std::decay_t<Args>...> make(Args&&... args) {
+  return {{std::forward<Args>(args)...}};
+}
+
+/// One after another, each called with what the last returned. Layers are given by make(), which the
+/// Sequential calls; anything else that maps a Var to a Var is called as it is, and has a number, too:
+///
+///   nn::Sequential net{*this, "net", nn::make<nn::Linear>(64, 128), relu, nn::make<nn::Linear>(128, 10)};
+///   // net.0.weight, net.0.bias, net.2.weight, net.2.bias
+class Sequential : public Layer<Sequential> {
+ public:
+  /// As a whole model: 0.weight ....
+  template <class... Parts>
+  explicit Sequential(std::uint64_t seed, Parts... parts) : Layer(seed) {
+    (add(std::move(parts)), ...);
+  }
+  template <class... Parts>
+  Sequential(Module& parent, std::string_view name, Parts... parts) : Layer(parent, name) {
+    (add(std::move(parts)), ...);
+  }
+
+  /// Makes a layer at the end, and returns it.
+  template <class T, class... Args>
+  T& add(Recipe<T, Args...> recipe) {
+    auto step = std::apply(
+        [&](Args&... args) {
+          return std::make_unique<StepOf<T>>(*this, fmt::format("{}", size()), std::move(args)...);
+        },
+        recipe.args);
+    T& layer = step->function;
+    steps_.push_back(std::move(step));
+    return layer;
+  }
+  template <std::invocable<const Var&> Function>
+  void add(Function function) {
+    steps_.push_back(std::make_unique<StepOf<Function>>(std::move(function)));
+  }
+
+  std::size_t size() const noexcept { return steps_.size(); }
+  Var forward(const Var& x) {
+    Var y = x;
+    for (const auto& step : steps_) y = step->run(y);
+    return y;
+  }
+
+ private:
+  struct Step {
+    virtual ~Step() = default;
+    virtual Var run(const Var& x) = 0;
+  };
+  template <class Function>
+  struct StepOf final : Step {
+    template <class... Args>
+    explicit StepOf(Args&&... args) : function(std::forward<Args>(args)...) {}
+    Var run(const Var& x) override { return function(x); }
+    Function function;
+  };
+
+  std::vector<std::unique_ptr<Step>> steps_;
+};
+
+}  // namespace lockstep::nn
