@@ -8,13 +8,6 @@
 namespace lockstep::models {
 namespace {
 
-std::vector<std::unique_ptr<GptBlock>> make_blocks(nn::Module& parent, const ModelConfig& config) {
-  std::vector<std::unique_ptr<GptBlock>> blocks;
-  for (std::int64_t i = 0; i < config.layers; ++i)
-    blocks.push_back(std::make_unique<GptBlock>(parent, fmt::format("transformer.h.{}", i), config));
-  return blocks;
-}
-
 /// block(x), of which only x is kept until the backward, so the sum is made at once.
 Var run_again(GptBlock& block, const Var& x) {
   return recomputed(x.tape(), [&block, x] {
@@ -50,8 +43,9 @@ Gpt::Gpt(const ModelConfig& config, std::uint64_t seed)
       wpe_(*this, "transformer.wpe", config.context, config.channels),
       dropout_(*this, "transformer.dropout", static_cast<float>(config.dropout)),
       recompute_(config.recompute),
-      blocks_(make_blocks(*this, config)),
+      blocks_(*this, "transformer.h"),
       ln_f_(*this, "transformer.ln_f", config.channels) {
+  for (std::int64_t i = 0; i < config.layers; ++i) blocks_.emplace_back(config);
   initialize_weights(config.layers);
 }
 
@@ -76,7 +70,7 @@ void Gpt::check_input(const Shape& x) const {
 Var Gpt::forward(Tape& tape, const Tensor& x) {
   check_input(x.shape());
   Residual h{dropout_(add_positions(wte_(tape, x), tape.use(wpe_.weight))), {}};
-  for (const auto& block : blocks_) h = recompute_ ? Residual{run_again(*block, h.x), {}} : (*block)(h);
+  for (GptBlock& block : blocks_) h = recompute_ ? Residual{run_again(block, h.x), {}} : block(h);
   return linear(ln_f_(h.x, h.branch).norm, tape.use_operand(wte_.weight));
 }
 

@@ -2,10 +2,8 @@
 // embedding.
 #pragma once
 
-#include <memory>
-#include <vector>
-
 #include "lockstep/models/registry.h"
+#include "lockstep/nn/containers.h"
 #include "lockstep/nn/dropout.h"
 #include "lockstep/nn/embedding.h"
 #include "lockstep/nn/linear.h"
@@ -50,7 +48,7 @@ class Gpt final : public Model {
   nn::Embedding wte_, wpe_;
   nn::Dropout dropout_;
   bool recompute_;
-  std::vector<std::unique_ptr<GptBlock>> blocks_;
+  nn::List<GptBlock> blocks_;
   nn::LayerNorm ln_f_;
 };
 
