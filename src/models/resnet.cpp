@@ -6,7 +6,7 @@ namespace lockstep::models {
 namespace {
 
 constexpr nn::Conv2dOptions without_bias(int stride, int padding) {
-  return {.stride = stride, .padding = padding, .groups = 1, .bias = false};
+  return {.stride = stride, .padding = padding, .bias = false};
 }
 
 /// block(x); with `recompute` (model.recompute) only x is kept until the backward.

@@ -86,8 +86,8 @@ const std::map<std::string, Factory>& factories() {
          const Shape w = g.tensor("param/weight").shape();
          const int groups = g.what().at("groups");
          return own<nn::Conv2d>(layer, root, w[1] * groups, w[0], static_cast<int>(w[2]),
-                                nn::Conv2dOptions{.stride = g.what().at("stride"),
-                                                  .padding = g.what().at("padding"),
+                                nn::Conv2dOptions{.stride = g.what().at("stride").get<int>(),
+                                                  .padding = g.what().at("padding").get<int>(),
                                                   .groups = groups,
                                                   .bias = g.what().at("bias")});
        }},

@@ -211,9 +211,34 @@ BOOST_AUTO_TEST_CASE(an_error_begins_with_the_path_of_the_innermost_layer_that_w
   BOOST_TEST(error_of([&] { model.named([&] { return reshape(zeros({2}), {3}); }); }) == without);
 }
 
+BOOST_AUTO_TEST_CASE(a_transposed_convolution_has_pytorchs_parameters_and_extents) {
+  nn::Module root(1);
+  nn::ConvTranspose2d layer(root, "up", 4, 6, {2, 3},
+                            {.stride = {2, 1}, .padding = {0, 1}, .output_padding = {1, 0}, .groups = 2});
+  BOOST_TEST(names_of(root) == (Names{"up.weight", "up.bias"}), boost::test_tools::per_element());
+  BOOST_TEST((layer.weight.value.shape() == Shape{4, 3, 2, 3}));
+  BOOST_TEST((layer.bias->value.shape() == Shape{6}));
+  for (const float value : values_of(layer.weight)) BOOST_TEST(std::abs(value) <= 1 / std::sqrt(18.0f));
+  const auto backend = kernels::make_cpu_backend();
+  Tape tape(*backend);
+  tape.begin({.record = false});
+  BOOST_TEST((layer(tape.constant(Tensor::zeros({2, 4, 5, 7}))).shape() == Shape{2, 6, 11, 7}));
+}
+
+BOOST_AUTO_TEST_CASE(a_convolution_may_be_rectangular) {
+  nn::Module root;
+  nn::Conv2d layer(root, "c", 2, 3, {1, 3}, {.stride = {1, 2}, .padding = {0, 2}, .dilation = {1, 2}});
+  BOOST_TEST((layer.weight.value.shape() == Shape{3, 2, 1, 3}));
+  const auto backend = kernels::make_cpu_backend();
+  Tape tape(*backend);
+  tape.begin({.record = false});
+  BOOST_TEST((layer(tape.constant(Tensor::zeros({2, 2, 4, 9}))).shape() == Shape{2, 3, 4, 5}));
+}
+
 BOOST_AUTO_TEST_CASE(layers_refuse_impossible_settings) {
   nn::Module root;
   BOOST_CHECK_THROW(nn::Conv2d(root, "c", 3, 4, 3, {.groups = 2}), UsageError);
+  BOOST_CHECK_THROW(nn::ConvTranspose2d(root, "t", 4, 3, 3, {.groups = 2}), UsageError);
   BOOST_CHECK_THROW(nn::GroupNorm(root, "g", 2, 3), UsageError);
   BOOST_CHECK_THROW(nn::Dropout(root, "d", 1.0f), UsageError);
   BOOST_TEST(root.state().params.empty());  // nothing half-made is left
