@@ -19,4 +19,13 @@ namespace lockstep::kernels {
   throw DataError("{}: target {} in row {} is not one of the {} classes", operation, target, row, classes);
 }
 
+/// Losses that are added have counted different samples.
+[[noreturn]] inline void throw_counts_differ(std::int64_t a, std::int64_t b) {
+  throw UsageError(
+      "loss: a + b adds losses over the same samples, but these count {} and {}; append(a, b) is one sample "
+      "set "
+      "after another",
+      a, b);
+}
+
 }  // namespace lockstep::kernels

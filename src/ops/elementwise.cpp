@@ -35,8 +35,8 @@ Map<Scaled> scale(const Tensor& x, float factor, const Tensor& y) {
   return {{factor}, {x}, y};
 }
 
-Map<SquaredErrorSlope> squared_error_backward(const Tensor& x, const Tensor& target, const Tensor& factor,
-                                              const Tensor& dx) {
+Map<LossSlope<SquaredError>> squared_error_backward(const Tensor& x, const Tensor& target,
+                                                    const Tensor& factor, const Tensor& dx) {
   require_same("squared_error_backward", "target", target, x);
   require_same("squared_error_backward", "dx", dx, x);
   require_shape("squared_error_backward", "the factor", factor, {});

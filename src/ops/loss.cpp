@@ -27,6 +27,12 @@ void CrossEntropyBackward::check() const {
   require_shape(name, "dlogits", dlogits, logits.shape());
 }
 
+void CombineTotals::check() const {
+  require_shape(name, "a total", a, {2});
+  if (b) require_shape(name, "a total", b, {2});
+  require_shape(name, "the total", total, {2});
+}
+
 void CountCorrect::check() const {
   check_logits(name, logits, targets);
   require_shape(name, "the count", correct, {});

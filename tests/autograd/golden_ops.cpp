@@ -25,13 +25,17 @@ struct Given {
   const Tensor& indices(std::size_t i) const { return x.at(i).value(); }
   /// Nested lists of numbers as float32.
   Tensor floats(const char* key) const {
-    std::vector<float> numbers;
     std::vector<std::int64_t> extents;
     for (const nlohmann::json* list = &what.at(key); list->is_array(); list = &list->at(0))
       extents.push_back(static_cast<std::int64_t>(list->size()));
-    for (const nlohmann::json& number : what.at(key).flatten()) numbers.push_back(number);
-    return kernels::on_device(
-        Tensor::view(numbers.data(), Shape(std::span<const std::int64_t>(extents)), DType::float32), backend);
+    const Tensor tensor = Tensor::empty(Shape(std::span<const std::int64_t>(extents)));
+    float* to = tensor.data<float>();
+    const std::function<void(const nlohmann::json&)> put = [&](const nlohmann::json& list) {
+      if (!list.is_array()) return void(*to++ = list);
+      for (const nlohmann::json& item : list) put(item);
+    };
+    put(what.at(key));
+    return kernels::on_device(tensor, backend);
   }
 };
 
@@ -117,6 +121,13 @@ const std::map<std::string, Function>& functions() {
          return {attention(g.x.at(0), g.x.at(1), g.x.at(2), g.what.at("causal").get<bool>())};
        }}},
       // losses
+      {"mse_loss", {[](const Given& g) -> Vars { return {mse(g.x.at(0), g.floats("target")).sum}; }}},
+      {"l1_loss", {[](const Given& g) -> Vars { return {l1(g.x.at(0), g.floats("target")).sum}; }}},
+      {"smooth_l1_loss", {[](const Given& g) -> Vars {
+         return {smooth_l1(g.x.at(0), g.floats("target"), g.what.at("beta")).sum};
+       }}},
+      {"bce_with_logits",
+       {[](const Given& g) -> Vars { return {bce_with_logits(g.x.at(0), g.floats("target")).sum}; }}},
   };
   return all;
 }

@@ -160,8 +160,20 @@ Var batch_norm_relu(const Var& x, const Var& weight, const Var& bias, const Var&
 // --- losses
 /// logits: [..., classes]; targets: int64, one per row. Weight: targets that are not ignored.
 Loss cross_entropy(const Var& logits, const Tensor& targets, const ops::CrossEntropyOptions& options = {});
-/// Squared error; weight: elements.
-Loss mse(const Var& x, const Tensor& target);
+/// What the losses below take or tell of each sample, the first dimension of x [N, ...].
+struct PerSample {
+  Tensor weights;            ///< float32 [N]: each sample's loss is multiplied; none: by 1. The count stays
+  Tensor* values = nullptr;  ///< receives float32 [N]: the mean loss of each sample's elements, not weighted
+};
+// Sums over the elements of x and a target of its shape; the count is the elements'.
+/// (x - target)^2
+Loss mse(const Var& x, const Tensor& target, const PerSample& per_sample = {});
+/// |x - target|
+Loss l1(const Var& x, const Tensor& target, const PerSample& per_sample = {});
+/// With d = |x - target|: d^2 / (2 beta) where d < beta, d - beta / 2 beyond. beta >= 0.
+Loss smooth_l1(const Var& x, const Tensor& target, float beta = 1, const PerSample& per_sample = {});
+/// The binary cross entropy of sigmoid(x) and targets in [0, 1].
+Loss bce_with_logits(const Var& x, const Tensor& target, const PerSample& per_sample = {});
 
 template <class Function>
 Var elementwise(const Var& x) {

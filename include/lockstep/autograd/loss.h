@@ -9,15 +9,22 @@ namespace lockstep {
 
 struct Loss {
   Var sum;  ///< scalar float32: backward starts here
-  /// float64 [2] on the tape's device: the same sum, and its weight (samples or tokens counted). None: zeros.
+  /// float64 [2] on the tape's device: the same sum, and what was counted (samples, tokens or elements).
+  /// None: zeros.
   Tensor total;
 
   /// The total. Waits until it is there.
   ops::WeightedSum read() const;
 };
 
-/// The losses of one sample set after another: sums and weights added.
+/// Two losses over the same samples, as in `ce + 0.1f * aux`: sums are added, the count stays. UsageError
+/// that names both counts unless they are equal (on a GPU at the next read).
 Loss operator+(const Loss& a, const Loss& b);
+/// The sum times a factor; the count stays.
+Loss operator*(float factor, const Loss& loss);
+inline Loss operator*(const Loss& loss, float factor) { return factor * loss; }
+/// The losses of one sample set after another: sums and counts added.
+Loss append(const Loss& a, const Loss& b);
 
 /// Walks back from a loss: gradients of factor * sum.
 void backward(const Loss& loss, float factor = 1);

@@ -34,8 +34,8 @@ Map<Sum> add(const Tensor& a, const Tensor& b, const Tensor& y);
 Map<Sum> add_rows(const Tensor& x, const Tensor& row, const Tensor& y);
 Map<Scaled> scale(const Tensor& x, float factor, const Tensor& y);
 /// dx = factor * 2 (x - target); factor: one float32.
-Map<SquaredErrorSlope> squared_error_backward(const Tensor& x, const Tensor& target, const Tensor& factor,
-                                              const Tensor& dx);
+Map<LossSlope<SquaredError>> squared_error_backward(const Tensor& x, const Tensor& target,
+                                                    const Tensor& factor, const Tensor& dx);
 
 /// UsageError unless all have one shape, and the total [2].
 void check_reduction(const char* operation, std::span<const Tensor> inputs, const Tensor& total);

@@ -23,12 +23,10 @@ struct Scaled {
   LOCKSTEP_ON_ANY_DEVICE float operator()(float x) const { return factor * x; }
 };
 
-struct SquaredErrorSlope {
-  static constexpr const char* name = "squared_error_backward";
-  static constexpr int inputs = 3;
-  LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float target, float factor) const {
-    return 2.0f * factor * (x - target);
-  }
+struct Product {
+  static constexpr const char* name = "mul";
+  static constexpr int inputs = 2;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float a, float b) const { return a * b; }
 };
 
 // Functions of one input, with their slopes: slope(x), which is slope(value(x)) where slope_by_value is said.
@@ -91,7 +89,17 @@ struct Slope {
   LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float dy) const { return dy * Function::slope(x); }
 };
 
-/// A term of a sum (Reduce in elementwise.h), in float64: T is a double, or a vector of them.
+// Terms of a sum (Reduce in elementwise.h), in float64: T is a double, or a vector of them.
+
+struct Itself {
+  static constexpr const char* name = "total";
+  static constexpr int inputs = 1;
+  template <class T>
+  LOCKSTEP_ON_ANY_DEVICE T operator()(T x) const {
+    return x;
+  }
+};
+
 struct SquaredDifference {
   static constexpr const char* name = "squared_error";
   static constexpr int inputs = 2;
@@ -132,14 +140,78 @@ struct Smallest {
   }
 };
 
+// Losses of an element and its target, with their slopes in the element. Term: the loss in one pass.
+
+struct SquaredError {
+  static constexpr const char *name = "squared_error_terms", *slope_name = "squared_error_backward";
+  using Term = SquaredDifference;
+  LOCKSTEP_ON_ANY_DEVICE float value(float x, float target) const { return (x - target) * (x - target); }
+  LOCKSTEP_ON_ANY_DEVICE float slope(float x, float target) const { return 2.0f * (x - target); }
+};
+
+struct AbsoluteError {
+  static constexpr const char *name = "absolute_error_terms", *slope_name = "absolute_error_backward";
+  LOCKSTEP_ON_ANY_DEVICE float value(float x, float target) const { return absolute(x - target); }
+  LOCKSTEP_ON_ANY_DEVICE float slope(float x, float target) const {
+    return x > target ? 1.0f : x < target ? -1.0f : x - target;  // 0, or not a number
+  }
+};
+
+/// Quadratic within `beta` > 0 of the target, linear beyond (Huber, 1964).
+struct SmoothAbsoluteError {
+  static constexpr const char *name = "smooth_l1_terms", *slope_name = "smooth_l1_backward";
+  float beta = 1;
+  LOCKSTEP_ON_ANY_DEVICE float value(float x, float target) const {
+    const float off = absolute(x - target);
+    return off < beta ? 0.5f * off * off / beta : off - 0.5f * beta;
+  }
+  LOCKSTEP_ON_ANY_DEVICE float slope(float x, float target) const {
+    const float off = (x - target) / beta;
+    return off > 1.0f ? 1.0f : off < -1.0f ? -1.0f : off;
+  }
+};
+
+/// -t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x)).
+struct BinaryCrossEntropy {
+  static constexpr const char *name = "bce_with_logits_terms", *slope_name = "bce_with_logits_backward";
+  LOCKSTEP_ON_ANY_DEVICE float value(float x, float target) const {
+    const float positive = x > 0.0f ? x : x < 0.0f ? 0.0f : x;
+    return positive - x * target + logarithm_one_plus(exponential(-absolute(x)));
+  }
+  LOCKSTEP_ON_ANY_DEVICE float slope(float x, float target) const { return sigmoid(x) - target; }
+};
+
+/// y = loss(x, target)
+template <class Loss>
+struct LossTerm {
+  static constexpr const char* name = Loss::name;
+  static constexpr int inputs = 2;
+  Loss loss;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float target) const { return loss.value(x, target); }
+};
+
+/// dx = factor d(loss) / dx
+template <class Loss>
+struct LossSlope {
+  static constexpr const char* name = Loss::slope_name;
+  static constexpr int inputs = 3;
+  Loss loss;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float target, float factor) const {
+    return factor * loss.slope(x, target);
+  }
+};
+
 template <class... Formula>
 struct FormulaList {};
 
 /// All that devices carry out.
 template <class... Function>
-using WithFunctions = FormulaList<Sum, Scaled, SquaredErrorSlope, Value<Function>..., Slope<Function>...>;
+using WithFunctions = FormulaList<Sum, Product, Scaled, Value<Function>..., Slope<Function>...>;
 using Formulas = WithFunctions<Relu, Silu, GeluErf, GeluTanh>;
-using Terms = FormulaList<SquaredDifference>;
+template <class... Loss>
+using WithLosses = FormulaList<LossTerm<Loss>..., LossSlope<Loss>...>;
+using LossFormulas = WithLosses<SquaredError, AbsoluteError, SmoothAbsoluteError, BinaryCrossEntropy>;
+using Terms = FormulaList<Itself, SquaredDifference>;
 using Folds = FormulaList<Total, Largest, Smallest>;
 
 }  // namespace lockstep::ops

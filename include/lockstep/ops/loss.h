@@ -48,6 +48,21 @@ struct CrossEntropyBackward {
   void check() const;
 };
 
+/// total = factor * a + b, of losses over the same samples: sums are added, the count stays. b may be none.
+/// The counts of a and b must be equal: UsageError naming both, which a GPU tells at the next read.
+struct CombineTotals {
+  static constexpr const char* name = "loss";
+  Tensor a;
+  double factor = 1;
+  Tensor b, total;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("a total", op.a, float64), in("a total", op.b, float64).optional(),
+         out("the total", op.total, float64));
+  }
+  void check() const;
+};
+
 /// correct: one int64, the rows whose largest logit (the first on a tie) is the target.
 struct CountCorrect {
   static constexpr const char* name = "count_correct";

@@ -1,6 +1,7 @@
 // Losses: sums with the weight that divides them.
 #include "lockstep/ops/loss.h"
 #include "autograd/functions/support.h"
+#include "lockstep/ops/reduction.h"
 
 namespace lockstep {
 namespace {
@@ -14,6 +15,73 @@ Tensor scalar_sum(kernels::Backend& backend, const Tensor& total) {
   return sum;
 }
 
+/// Itself, or a copy.
+Tensor in_type_of(kernels::Backend& backend, const Tensor& tensor, const Tensor& like) {
+  if (tensor.dtype() == like.dtype()) return tensor;
+  const Tensor copy = backend.empty(tensor.shape(), like.dtype());
+  backend.copy(tensor, copy);
+  return copy;
+}
+
+/// [N, 1, ...]: a number a sample of x.
+Shape shape_of_samples(const Shape& x) {
+  std::array<std::int64_t, Shape::max_rank> extents;
+  extents.fill(1);
+  extents[0] = x[0];
+  return Shape(std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(x.rank())));
+}
+
+/// The sum of a loss of each element and its target.
+template <class ElementLoss>
+Loss of_elements(const char* function, const ElementLoss& loss, const Var& given, const Tensor& target,
+                 const PerSample& per_sample) {
+  const Var x = plain(given);
+  if (!(x.shape() == target.shape()))
+    throw UsageError("{}: the input has shape {}, the target {}", function, to_string(x.shape()),
+                     to_string(target.shape()));
+  const bool by_sample = per_sample.weights || per_sample.values;
+  if (by_sample && x.shape().rank() == 0)
+    throw UsageError("{}: a scalar has no samples to be weighted, or to be told apart", function);
+  if (per_sample.weights && !(per_sample.weights.shape() == Shape{x.shape()[0]}))
+    throw UsageError("{}: the weights have shape {}, not that of one for each of {} samples", function,
+                     to_string(per_sample.weights.shape()), x.shape()[0]);
+  Tape& tape = x.tape();
+  kernels::Backend& backend = tape.backend();
+  const Tensor wanted = in_type_of(backend, target, x.value()), total = new_total(backend);
+  const Tensor weights =
+      per_sample.weights ? per_sample.weights.reshape(shape_of_samples(x.shape())) : Tensor();
+
+  constexpr bool has_term = requires { typename ElementLoss::Term; };
+  if constexpr (has_term) {
+    if (!by_sample) backend.run(ops::Reduce<typename ElementLoss::Term>{{}, {x.value(), wanted}, total});
+  }
+  if (by_sample || !has_term) {
+    const Tensor terms = backend.empty(x.shape());
+    backend.run(ops::Map<ops::LossTerm<ElementLoss>>{{loss}, {x.value(), wanted}, terms});
+    if (per_sample.values) {
+      const Tensor means = backend.empty({x.shape()[0]});
+      const auto count = static_cast<double>(x.shape()[0] == 0 ? 1 : x.value().numel() / x.shape()[0]);
+      backend.run(
+          ops::ReduceAxes<ops::Total>{terms, means.reshape(shape_of_samples(x.shape())), false, 1.0 / count});
+      *per_sample.values = means;
+    }
+    if (weights) backend.run(ops::Map<ops::Product>{{}, {terms, weights}, terms});
+    backend.run(ops::Reduce<ops::Itself>{{}, {terms}, total});
+  }
+  const Var sum =
+      tape.record(scalar_sum(backend, total), {&x}, [x, wanted, loss, weights](Tape& t, const Tensor& dy) {
+        give_new(t, x, [&](const Tensor& dx) {
+          Tensor factor = dy;
+          if (weights) {
+            factor = t.backend().empty(weights.shape());
+            t.backend().run(ops::Map<ops::Product>{{}, {weights, dy}, factor});
+          }
+          t.backend().run(ops::Map<ops::LossSlope<ElementLoss>>{{loss}, {x.value(), wanted, factor}, dx});
+        });
+      });
+  return {sum, total};
+}
+
 }  // namespace
 
 ops::WeightedSum Loss::read() const {
@@ -24,6 +92,22 @@ ops::WeightedSum Loss::read() const {
 }
 
 Loss operator+(const Loss& a, const Loss& b) {
+  if (!a.total || !b.total) return {a.sum + b.sum, a.total ? a.total : b.total};
+  kernels::Backend& backend = a.sum.tape().backend();
+  const Tensor total = new_total(backend);
+  backend.run(ops::CombineTotals{a.total, 1, b.total, total});
+  return {a.sum + b.sum, total};
+}
+
+Loss operator*(float factor, const Loss& loss) {
+  if (!loss.total) return {scale(loss.sum, factor), {}};
+  kernels::Backend& backend = loss.sum.tape().backend();
+  const Tensor total = new_total(backend);
+  backend.run(ops::CombineTotals{loss.total, factor, {}, total});
+  return {scale(loss.sum, factor), total};
+}
+
+Loss append(const Loss& a, const Loss& b) {
   if (!a.total || !b.total) return {a.sum + b.sum, a.total ? a.total : b.total};
   kernels::Backend& backend = a.sum.tape().backend();
   const Tensor total = new_total(backend);
@@ -65,26 +149,22 @@ Loss cross_entropy(const Var& given, const Tensor& targets, const ops::CrossEntr
   return {sum, total};
 }
 
-Loss mse(const Var& given, const Tensor& target) {
-  const Var x = plain(given);
-  if (!(x.shape() == target.shape()))
-    throw UsageError("mse: the input has shape {}, the target {}", to_string(x.shape()),
-                     to_string(target.shape()));
-  Tape& tape = x.tape();
-  const Tensor total = new_total(tape.backend());
-  Tensor wanted = target;
-  if (target.dtype() != x.value().dtype()) {
-    wanted = tape.backend().empty(target.shape(), x.value().dtype());
-    tape.backend().copy(target, wanted);
-  }
-  tape.backend().run(ops::squared_error(x.value(), wanted, total));
-  const Var sum =
-      tape.record(scalar_sum(tape.backend(), total), {&x}, [x, wanted](Tape& t, const Tensor& dy) {
-        give_new(t, x, [&](const Tensor& dx) {
-          t.backend().run(ops::squared_error_backward(x.value(), wanted, dy, dx));
-        });
-      });
-  return {sum, total};
+Loss mse(const Var& x, const Tensor& target, const PerSample& per_sample) {
+  return of_elements("mse", ops::SquaredError{}, x, target, per_sample);
+}
+
+Loss l1(const Var& x, const Tensor& target, const PerSample& per_sample) {
+  return of_elements("l1", ops::AbsoluteError{}, x, target, per_sample);
+}
+
+Loss smooth_l1(const Var& x, const Tensor& target, float beta, const PerSample& per_sample) {
+  if (!(beta >= 0)) throw UsageError("smooth_l1: beta = {} is below 0", beta);
+  if (beta == 0) return of_elements("smooth_l1", ops::AbsoluteError{}, x, target, per_sample);
+  return of_elements("smooth_l1", ops::SmoothAbsoluteError{beta}, x, target, per_sample);
+}
+
+Loss bce_with_logits(const Var& x, const Tensor& target, const PerSample& per_sample) {
+  return of_elements("bce_with_logits", ops::BinaryCrossEntropy{}, x, target, per_sample);
 }
 
 }  // namespace lockstep

@@ -126,10 +126,20 @@ void count_correct(CpuBackend& cpu, const ops::CountCorrect& op) {
   for (std::int64_t row = 0; row < in.rows; ++row) *count += hits[row];
 }
 
+void combine_totals(CpuBackend&, const ops::CombineTotals& op) {
+  const double *const a = op.a.data<double>(), *const b = op.b ? op.b.data<double>() : nullptr;
+  double* const total = op.total.data<double>();
+  if (b && a[1] != b[1])
+    throw_counts_differ(static_cast<std::int64_t>(a[1]), static_cast<std::int64_t>(b[1]));
+  total[0] = op.factor * a[0] + (b ? b[0] : 0.0);
+  total[1] = a[1];
+}
+
 void enter_loss(CpuBackend& cpu) {
   cpu.enter<&cross_entropy>(Computes::in_float32);
   cpu.enter<&cross_entropy_backward>(Computes::in_float32, 1);
   cpu.enter<&count_correct>(Computes::in_float32);
+  cpu.enter<&combine_totals>();
 }
 
 }  // namespace lockstep::kernels

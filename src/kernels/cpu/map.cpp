@@ -164,14 +164,22 @@ void reduce(CpuBackend& cpu, const ops::Reduce<Term>& op) {
   op.total.template data<double>()[1] = static_cast<double>(count);
 }
 
-template <class... Formula, class... Term>
-void enter_all(CpuBackend& cpu, ops::FormulaList<Formula...>, ops::FormulaList<Term...>) {
+template <class... Formula>
+void enter_maps(CpuBackend& cpu, ops::FormulaList<Formula...>) {
   (cpu.enter<&map<Formula>>(), ...);
+}
+
+template <class... Term>
+void enter_reductions(CpuBackend& cpu, ops::FormulaList<Term...>) {
   (cpu.enter<&reduce<Term>>(Computes::in_float32), ...);
 }
 
 }  // namespace
 
-void enter_map(CpuBackend& cpu) { enter_all(cpu, ops::Formulas{}, ops::Terms{}); }
+void enter_map(CpuBackend& cpu) {
+  enter_maps(cpu, ops::Formulas{});
+  enter_maps(cpu, ops::LossFormulas{});
+  enter_reductions(cpu, ops::Terms{});
+}
 
 }  // namespace lockstep::kernels

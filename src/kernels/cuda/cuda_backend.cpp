@@ -32,6 +32,7 @@ int present_device(int index) {
 [[noreturn]] void throw_fault(const DataFault& fault) {
   if (fault.kind == DataFault::index_outside)
     throw_index_outside(fault.operation, fault.value, fault.number, fault.bound);
+  if (fault.kind == DataFault::counts_differ) throw_counts_differ(fault.value, fault.bound);
   throw_target_outside(fault.operation, fault.value, fault.number, fault.bound);
 }
 

@@ -24,7 +24,7 @@ void add_channels(const Launch& on, const Tensor& bias, const Tensor& y);
 // --- data_check.cu
 /// What was wrong with data, for the next read to tell. Zeros: nothing.
 struct DataFault {
-  enum Kind : std::int32_t { none, index_outside, target_outside };
+  enum Kind : std::int32_t { none, index_outside, target_outside, counts_differ };
   std::int32_t kind = none;
   const char* operation = nullptr;  ///< a literal of the program's; no GPU looks there
   std::int64_t value = 0, number = 0, bound = 0;

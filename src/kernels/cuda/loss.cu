@@ -245,8 +245,28 @@ void count_correct(CudaBackend& gpu, const ops::CountCorrect& op) {
   fold_hits<<<1, 1024, 0, on.stream>>>(rows, hits, op.correct.data<std::int64_t>());
 }
 
+/// One thread, one after another: also of `fault`.
+__global__ void combine(double factor, const double* a, const double* b, double* total, DataFault* fault) {
+  const double sum = a[0], count = a[1];
+  if (b && b[1] != count && fault->kind == DataFault::none) {
+    fault->value = static_cast<std::int64_t>(count);
+    fault->bound = static_cast<std::int64_t>(b[1]);
+    fault->kind = DataFault::counts_differ;
+  }
+  total[0] = factor * sum + (b ? b[0] : 0.0);
+  total[1] = count;
+}
+
+void combine_totals(CudaBackend& gpu, const ops::CombineTotals& op) {
+  combine<<<1, 1, 0, gpu.launch().stream>>>(op.factor, op.a.data<double>(),
+                                            op.b ? op.b.data<double>() : nullptr, op.total.data<double>(),
+                                            gpu.fault());
+}
+
 }  // namespace
 
-void enter_loss(CudaBackend& gpu) { gpu.enter<&cross_entropy, &cross_entropy_backward, &count_correct>(); }
+void enter_loss(CudaBackend& gpu) {
+  gpu.enter<&cross_entropy, &cross_entropy_backward, &count_correct, &combine_totals>();
+}
 
 }  // namespace lockstep::kernels

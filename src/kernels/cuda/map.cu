@@ -212,14 +212,22 @@ void reduce(CudaBackend& gpu, const ops::Reduce<Term>& op) {
                                          op.total.template data<double>());
 }
 
-template <class... Formula, class... Term>
-void enter_all(CudaBackend& gpu, ops::FormulaList<Formula...>, ops::FormulaList<Term...>) {
+template <class... Formula>
+void enter_maps(CudaBackend& gpu, ops::FormulaList<Formula...>) {
   (gpu.enter<&map<Formula>>(), ...);
+}
+
+template <class... Term>
+void enter_reductions(CudaBackend& gpu, ops::FormulaList<Term...>) {
   (gpu.enter<&reduce<Term>>(), ...);
 }
 
 }  // namespace
 
-void enter_map(CudaBackend& gpu) { enter_all(gpu, ops::Formulas{}, ops::Terms{}); }
+void enter_map(CudaBackend& gpu) {
+  enter_maps(gpu, ops::Formulas{});
+  enter_maps(gpu, ops::LossFormulas{});
+  enter_reductions(gpu, ops::Terms{});
+}
 
 }  // namespace lockstep::kernels
