@@ -24,6 +24,10 @@ void check_broadcast(const char* operation, std::span<const Tensor> inputs, cons
   }
 }
 
+void check_alike(const char* operation, std::span<const Tensor> inputs, const Tensor& y) {
+  for (const Tensor& input : inputs) require_same(operation, "an input", input, y);
+}
+
 Map<Sum> add(const Tensor& a, const Tensor& b, const Tensor& y) {
   require_same("add", "b", b, a);
   require_same("add", "y", y, a);

@@ -26,9 +26,9 @@ namespace lockstep {
 Var add(const Var& a, const Var& b);
 inline Var operator+(const Var& a, const Var& b) { return add(a, b); }
 Var scale(const Var& x, float factor);
-/// Function::value(x) of each element: any function of ops/formulas.h.
+/// function.value(x) of each element: any function of ops/formulas.h.
 template <class Function>
-Var elementwise(const Var& x);
+Var elementwise(const Var& x, const Function& function = {});
 inline Var relu(const Var& x) { return elementwise<ops::Relu>(x); }
 inline Var silu(const Var& x) { return elementwise<ops::Silu>(x); }
 /// x Phi(x), by the error function.
@@ -176,23 +176,23 @@ Loss smooth_l1(const Var& x, const Tensor& target, float beta = 1, const PerSamp
 Loss bce_with_logits(const Var& x, const Tensor& target, const PerSample& per_sample = {});
 
 template <class Function>
-Var elementwise(const Var& x) {
+Var elementwise(const Var& x, const Function& function) {
   const auto like = [](Tape& t, const Tensor& tensor) {
     return t.backend().empty(tensor.shape(), tensor.dtype(), tensor.channel_block());
   };
   Tape& tape = x.tape();
   const Tensor y = like(tape, x.value());
-  tape.backend().run(ops::Map<ops::Value<Function>>{{}, {x.value()}, y});
+  tape.backend().run(ops::Map<ops::Value<Function>>{{function}, {x.value()}, y});
   // y is kept by what reads it anyway: where it says as much as x, x need not be.
   constexpr bool by_value = requires { Function::slope_by_value; };
-  return tape.record(
-      y, {&x},
-      [x = by_value ? x.without_value() : x, at = by_value ? y : x.value(), like](Tape& t, const Tensor& dy) {
-        if (!x.needs_gradient()) return;
-        const Tensor dx = like(t, dy);
-        t.backend().run(ops::Map<ops::Slope<Function>>{{}, {at, dy}, dx});
-        t.give(x, dx);
-      });
+  return tape.record(y, {&x},
+                     [x = by_value ? x.without_value() : x, at = by_value ? y : x.value(), function, like](
+                         Tape& t, const Tensor& dy) {
+                       if (!x.needs_gradient()) return;
+                       const Tensor dx = like(t, dy);
+                       t.backend().run(ops::Map<ops::Slope<Function>>{{function}, {at, dy}, dx});
+                       t.give(x, dx);
+                     });
 }
 
 }  // namespace lockstep

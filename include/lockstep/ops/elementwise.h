@@ -11,10 +11,19 @@ namespace lockstep::ops {
 /// Whether each input broadcasts to y by NumPy's rules; UsageError otherwise. Inputs of y's shape have its
 /// layout, others are plain, and in channel blocks they have one element.
 void check_broadcast(const char* operation, std::span<const Tensor> inputs, const Tensor& y);
+/// UsageError unless all inputs have y's shape, layout and type.
+void check_alike(const char* operation, std::span<const Tensor> inputs, const Tensor& y);
+
+/// Whether devices carry a formula out for inputs of other shapes and types than its result's.
+template <class Formula>
+consteval bool broadcasts() {
+  if constexpr (requires { Formula::broadcasts; }) return Formula::broadcasts;
+  return true;
+}
 
 /// y = formula(in...), element by element, in float32, rounded once to y's type; inputs of other shapes are
-/// broadcast. y may be an input of its own shape and type. Padding lanes stay zero where the formula of zeros
-/// is zero.
+/// broadcast (or refused, see broadcasts()). y may be an input of its own shape and type. Padding lanes stay
+/// zero where the formula of zeros is zero.
 template <class Formula>
 struct Map {
   static constexpr const char* name = Formula::name;
@@ -25,7 +34,12 @@ struct Map {
   static void operands(auto& op, auto&& each) {
     each(ops::in("an input", op.in, floats).blocked(), out("y", op.y).blocked());
   }
-  void check() const { check_broadcast(name, in, y); }
+  void check() const {
+    if constexpr (broadcasts<Formula>())
+      check_broadcast(name, in, y);
+    else
+      check_alike(name, in, y);
+  }
 };
 
 // In words. All shapes, types and layouts are equal unless said, or UsageError.

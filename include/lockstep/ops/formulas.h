@@ -1,7 +1,9 @@
 // Formulas of elements: value and slope, written once for CPU and GPU. What is named here is an operation on
 // both devices (Map in elementwise.h): add a struct, and its name to Formulas.
 //
-// A formula is computed in float32, element by element, and has no branch that loops could not vectorise.
+// A formula is computed in float32, element by element, and has no branch that loops could not vectorise. One
+// that says `broadcasts = false` takes inputs of its result's shape and type only: no kernels are made for
+// others.
 #pragma once
 
 #include <limits>
@@ -19,6 +21,7 @@ struct Sum {
 struct Scaled {
   static constexpr const char* name = "scale";
   static constexpr int inputs = 1;
+  static constexpr bool broadcasts = false;
   float factor = 1;
   LOCKSTEP_ON_ANY_DEVICE float operator()(float x) const { return factor * x; }
 };
@@ -30,6 +33,7 @@ struct Product {
 };
 
 // Functions of one input, with their slopes: slope(x), which is slope(value(x)) where slope_by_value is said.
+// A function with attributes has them as members, and members use them.
 
 struct Relu {
   static constexpr const char *name = "relu", *slope_name = "relu_backward";
@@ -78,7 +82,9 @@ template <class Function>
 struct Value {
   static constexpr const char* name = Function::name;
   static constexpr int inputs = 1;
-  LOCKSTEP_ON_ANY_DEVICE float operator()(float x) const { return Function::value(x); }
+  static constexpr bool broadcasts = false;
+  Function function;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float x) const { return function.value(x); }
 };
 
 /// dx = dy f'(x)
@@ -86,7 +92,9 @@ template <class Function>
 struct Slope {
   static constexpr const char* name = Function::slope_name;
   static constexpr int inputs = 2;
-  LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float dy) const { return dy * Function::slope(x); }
+  static constexpr bool broadcasts = false;
+  Function function;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float dy) const { return dy * function.slope(x); }
 };
 
 // Terms of a sum (Reduce in elementwise.h), in float64: T is a double, or a vector of them.

@@ -109,9 +109,11 @@ template <class Formula>
 void map(CpuBackend& cpu, const ops::Map<Formula>& op) {
   constexpr auto each = std::make_index_sequence<Formula::inputs>();
   by_type_of(op.y, [&]<class E>(E) {
-    if (!all_alike(op.in, op.y)) {
-      broadcast<Formula, E>(cpu, op, each);
-      return zero_padding(op.y);
+    if constexpr (ops::broadcasts<Formula>()) {
+      if (!all_alike(op.in, op.y)) {
+        broadcast<Formula, E>(cpu, op, each);
+        return zero_padding(op.y);
+      }
     }
     std::array<const E*, Formula::inputs> in;
     for (std::size_t i = 0; i < in.size(); ++i) in[i] = op.in[i].template data<E>();

@@ -1,4 +1,5 @@
 // Formulas of elements (ops/formulas.h) over any inputs, and sums of terms.
+#include <algorithm>
 #include <array>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -146,15 +147,14 @@ void map_alike(const Launch& on, const ops::Map<Formula>& op, std::index_sequenc
 template <class Formula>
 void map(CudaBackend& gpu, const ops::Map<Formula>& op) {
   if (op.y.numel() == 0) return;
-  bool alike = true;
-  for (const Tensor& input : op.in)
-    alike = alike && input.dtype() == op.y.dtype() && input.shape() == op.y.shape();
   by_type_of(op.y, [&]<class E>(E) {
-    if (alike) {
-      map_alike<Formula, E>(gpu.launch(), op, std::make_index_sequence<Formula::inputs>());
-    } else {
-      broadcast_into<Formula, E>(gpu.launch(), op);
+    if constexpr (ops::broadcasts<Formula>()) {
+      const bool alike = std::ranges::all_of(op.in, [&](const Tensor& input) {
+        return input.dtype() == op.y.dtype() && input.shape() == op.y.shape();
+      });
+      if (!alike) return broadcast_into<Formula, E>(gpu.launch(), op);
     }
+    map_alike<Formula, E>(gpu.launch(), op, std::make_index_sequence<Formula::inputs>());
   });
 }
 

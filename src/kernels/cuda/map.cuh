@@ -14,11 +14,10 @@ __device__ void map_pack(const Function& f, To* to, const Pack<From, Width>&... 
   store_pack(to, out);
 }
 
-/// `to` may be one of `from`.
+/// The first `packs` packs of `count` elements, then the rest one by one. `to` may be one of `from`.
 template <int Width, class Function, class To, class... From>
 __global__ void __launch_bounds__(256)
-    map_elements(std::int64_t count, Function f, To* to, const From*... from) {
-  const std::int64_t packs = count / Width;
+    map_elements(std::int64_t packs, std::int64_t count, Function f, To* to, const From*... from) {
   for (std::int64_t i = global_thread(); i < packs; i += global_threads()) {
     map_pack<Width>(f, to + i * Width, load_pack<From, Width>(from + i * Width)...);
   }
@@ -35,12 +34,9 @@ void map_elementwise(const Launch& on, std::int64_t count, const Function& f, To
   constexpr int block = 256;
   const bool aligned =
       packs_at(to, width * sizeof(To)) && (true && ... && packs_at(from, width * sizeof(From)));
-  if (aligned) {
-    map_elements<width>
-        <<<grid_for(ceil_div(count, width), block, on), block, 0, on.stream>>>(count, f, to, from...);
-  } else {
-    map_elements<1><<<grid_for(count, block, on), block, 0, on.stream>>>(count, f, to, from...);
-  }
+  const std::int64_t threads = aligned ? ceil_div(count, width) : count;
+  map_elements<width><<<grid_for(threads, block, on), block, 0, on.stream>>>(aligned ? count / width : 0,
+                                                                             count, f, to, from...);
 }
 
 }  // namespace lockstep::kernels
