@@ -77,6 +77,13 @@ struct GeluTanh {
   }
 };
 
+struct Tanh {
+  static constexpr const char *name = "tanh", *slope_name = "tanh_backward";
+  static constexpr bool slope_by_value = true;
+  LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return hyperbolic_tangent(x); }
+  LOCKSTEP_ON_ANY_DEVICE static float slope(float y) { return multiply_add(-y, y, 1.0f); }
+};
+
 /// y = f(x)
 template <class Function>
 struct Value {
@@ -215,7 +222,7 @@ struct FormulaList {};
 /// All that devices carry out.
 template <class... Function>
 using WithFunctions = FormulaList<Sum, Product, Scaled, Value<Function>..., Slope<Function>...>;
-using Formulas = WithFunctions<Relu, Silu, GeluErf, GeluTanh>;
+using Formulas = WithFunctions<Relu, Silu, GeluErf, GeluTanh, Tanh>;
 template <class... Loss>
 using WithLosses = FormulaList<LossTerm<Loss>..., LossSlope<Loss>...>;
 using LossFormulas = WithLosses<SquaredError, AbsoluteError, SmoothAbsoluteError, BinaryCrossEntropy>;
