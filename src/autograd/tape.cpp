@@ -176,6 +176,17 @@ Tensor Tape::received(const Var& input) {
   return gradient.beside ? sum_of(gradient.sum, gradient.beside) : gradient.sum;
 }
 
+Tensor Tape::take_received(const Var& input) {
+  Tensor sum = received(input);
+  if (!sum) return sum;
+  Received& gradient = gradients_[static_cast<std::size_t>(input.id_)];
+  gradient.sum = gradient.beside = {};
+  if (sum.is_only_handle()) return sum;
+  const Tensor own = backend_.empty(sum.shape(), sum.dtype(), sum.channel_block());
+  backend_.copy(sum, own);
+  return own;
+}
+
 void Tape::give_total(const Var& input, const Tensor& total) {
   if (input.id_ < 0) return;
   if (param_of_id_[static_cast<std::size_t>(input.id_)]) return give(input, total);

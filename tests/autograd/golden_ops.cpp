@@ -88,6 +88,28 @@ const std::map<std::string, Function>& functions() {
       {"sum", {of_axes<sum>}},
       {"mean", {of_axes<mean>}},
       // shape
+      {"concat", {[](const Given& g) -> Vars { return {concat(g.x, g.what.at("dim"))}; }}},
+      {"stack", {[](const Given& g) -> Vars { return {stack(g.x, g.what.at("dim"))}; }}},
+      {"narrow", {[](const Given& g) -> Vars {
+         return {narrow(g.x.at(0), g.what.at("dim"), g.what.at("start"), g.what.at("length"))};
+       }}},
+      {"chunk", {[](const Given& g) {
+         Vars parts(g.what.at("chunks").get<std::size_t>());
+         chunk(g.x.at(0), g.what.at("dim"), parts);
+         return parts;
+       }}},
+      {"permute", {[](const Given& g) -> Vars {
+         return {permute(g.x.at(0), g.what.at("order").get<std::vector<int>>())};
+       }}},
+      {"expand", {[](const Given& g) -> Vars {
+         return {expand(g.x.at(0), Shape(g.what.at("shape").get<std::vector<std::int64_t>>()))};
+       }}},
+      {"pad", {[](const Given& g) -> Vars {
+         std::vector<Pad> pads;
+         for (const nlohmann::json& pad : g.what.at("pads")) pads.push_back({pad.at(0), pad.at(1)});
+         return {pad(g.x.at(0), pads, g.what.at("value"))};
+       }}},
+      {"flip", {[](const Given& g) -> Vars { return {flip(g.x.at(0), axes(g))}; }}},
       // products
       {"matmul", {[](const Given& g) -> Vars { return {matmul(g.x.at(0), g.x.at(1))}; }}},
       // images

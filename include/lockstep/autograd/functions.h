@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 
 #include "lockstep/autograd/loss.h"
 #include "lockstep/autograd/tape.h"
@@ -20,6 +21,24 @@
 #include "lockstep/ops/rotary.h"
 
 namespace lockstep {
+
+/// Axes of a shape, counted from the first, or from the last if negative; none: all of them.
+class Axes {
+ public:
+  Axes() = default;
+  Axes(int axis) : Axes({axis}) {}  // NOLINT: sum(x, -1)
+  Axes(std::initializer_list<int> axes) {
+    for (const int axis : axes) add(axis);
+  }
+  /// UsageError if they become more than a shape can have.
+  void add(int axis);
+  const int* begin() const noexcept { return axes_.data(); }
+  const int* end() const noexcept { return axes_.data() + count_; }
+
+ private:
+  std::array<int, Shape::max_rank> axes_{};
+  int count_ = 0;
+};
 
 // --- elementwise
 /// Equal shapes; the result has a's layout.
@@ -48,25 +67,49 @@ Var reshape(const Var& x, Shape shape);
 /// Folds all dimensions from `first` on into one.
 Var flatten(const Var& x, int first);
 
-// --- reductions
-/// Axes of a shape, counted from the first, or from the last if negative; none: all of them.
-class Axes {
- public:
-  Axes() = default;
-  Axes(int axis) : Axes({axis}) {}  // NOLINT: sum(x, -1)
-  Axes(std::initializer_list<int> axes) {
-    for (const int axis : axes) add(axis);
-  }
-  /// UsageError if they become more than a shape can have.
-  void add(int axis);
-  const int* begin() const noexcept { return axes_.data(); }
-  const int* end() const noexcept { return axes_.data() + count_; }
-
- private:
-  std::array<int, Shape::max_rank> axes_{};
-  int count_ = 0;
+// What follows is plain.
+/// Side by side along an axis; the other extents, and the types, are equal.
+Var concat(std::span<const Var> parts, int axis);
+inline Var concat(std::initializer_list<Var> parts, int axis) {
+  return concat(std::span<const Var>(parts.begin(), parts.size()), axis);
+}
+/// The same along a new axis of the result; all shapes are equal.
+Var stack(std::span<const Var> parts, int axis);
+inline Var stack(std::initializer_list<Var> parts, int axis) {
+  return stack(std::span<const Var>(parts.begin(), parts.size()), axis);
+}
+/// Places [start, start + length) of an axis.
+Var narrow(const Var& x, int axis, std::int64_t start, std::int64_t length);
+/// As many equal parts of an axis as there is room for in `parts`.
+void chunk(const Var& x, int axis, std::span<Var> parts);
+template <std::size_t count>
+std::array<Var, count> chunk(const Var& x, int axis) {
+  std::array<Var, count> parts;
+  chunk(x, axis, parts);
+  return parts;
+}
+/// Dimension d of the result is order[d] of x; every axis once.
+Var permute(const Var& x, std::span<const int> order);
+inline Var permute(const Var& x, std::initializer_list<int> order) {
+  return permute(x, std::span<const int>(order.begin(), order.size()));
+}
+/// Two axes change places.
+Var transpose(const Var& x, int a, int b);
+/// Repeated to a shape that x broadcasts to by NumPy's rules.
+Var expand(const Var& x, const Shape& shape);
+/// The axes backwards; none: all of them.
+Var flip(const Var& x, const Axes& axes);
+/// What is put before and behind an axis.
+struct Pad {
+  std::int64_t before = 0, after = 0;
 };
+/// pads: of the first dimensions; `value` fills them.
+Var pad(const Var& x, std::span<const Pad> pads, float value = 0);
+inline Var pad(const Var& x, std::initializer_list<Pad> pads, float value = 0) {
+  return pad(x, std::span<const Pad>(pads.begin(), pads.size()), value);
+}
 
+// --- reductions
 // Over the axes, which go, or stay with extent 1 if `keep`. UsageError for an axis that is not there, or
 // named twice.
 Var sum(const Var& x, const Axes& axes = {}, bool keep = false);

@@ -127,6 +127,8 @@ class Tape {
   void give(const Var& input, const Tensor& dx);
   /// For kernels that add: what an input has received so far; none for parameters and constants, too.
   Tensor received(const Var& input);
+  /// received(), in memory that nobody else reads, and forgotten until give_total(): to be added to in part.
+  Tensor take_received(const Var& input);
   /// give() of what holds received() already.
   void give_total(const Var& input, const Tensor& total);
   /// Computes a gradient in place: write(memory, accumulate) is called with float32 memory of the input's

@@ -2,8 +2,69 @@
 #include <array>
 
 #include "autograd/functions/support.h"
+#include "lockstep/ops/reduction.h"
+#include "lockstep/ops/strided_copy.h"
 
 namespace lockstep {
+namespace {
+
+using ops::StridedCopy, ops::StridedView;
+
+/// A view of x, copied. No two of its elements are one of x's.
+Var copy_of_view(const Var& x, const StridedView& view) {
+  Tape& tape = x.tape();
+  const Tensor y = tape.backend().empty(view.shape, x.value().dtype());
+  tape.backend().run(StridedCopy{view.of(x.value()), StridedView(y)});
+  return tape.record(y, {&x}, [x = x.without_value(), view](Tape& t, const Tensor& dy) {
+    if (view.shape.numel() == x.shape().numel()) {
+      give_new(t, x, [&](const Tensor& dx) { t.backend().run(StridedCopy{StridedView(dy), view.of(dx)}); });
+    } else {
+      add_to_part(t, x, [&](const Tensor& dx) {
+        t.backend().run(StridedCopy{StridedView(dy), view.of(dx), true});
+      });
+    }
+  });
+}
+
+/// y, where x is copied to a view of it, and `rest` stands for the rest.
+Var copy_to_view(const Var& x, const StridedView& view, const Tensor& y, const Var& rest) {
+  Tape& tape = x.tape();
+  tape.backend().run(StridedCopy{StridedView(x.value().reshape(view.shape)), view.of(y)});
+  return tape.record(y, {&rest, &x},
+                     [x = x.without_value(), rest = rest.without_value(), view](Tape& t, const Tensor& dy) {
+                       give_new(t, x, [&](const Tensor& dx) {
+                         t.backend().run(StridedCopy{view.of(dy), StridedView(dx.reshape(view.shape))});
+                       });
+                       t.give(rest, dy);
+                     });
+}
+
+/// The parts one after another along an axis of y. Part number i takes `extent(i)` of it.
+template <class Extent>
+Var join(std::span<const Var> parts, const Shape& shape, int axis, const Extent& extent) {
+  Tape& tape = parts.front().tape();
+  const Tensor y = tape.backend().empty(shape, parts.front().value().dtype());
+  Var joined = tape.constant(y);
+  std::int64_t start = 0;
+  for (const Var& part : parts) {
+    const std::int64_t length = extent(part);
+    joined = copy_to_view(plain(part), StridedView(shape).narrowed(axis, start, length), y, joined);
+    start += length;
+  }
+  return joined;
+}
+
+void require_part_like(const char* function, std::span<const Var> parts, std::size_t i, bool fits) {
+  const Tensor &first = parts.front().value(), &part = parts[i].value();
+  if (!fits)
+    throw UsageError("{}: part {} of shape {} does not fit the first, of shape {}", function, i,
+                     to_string(part.shape()), to_string(first.shape()));
+  if (part.dtype() != first.dtype())
+    throw UsageError("{}: part {} is {}, but the first is {}", function, i, to_string(part.dtype()),
+                     to_string(first.dtype()));
+}
+
+}  // namespace
 
 Var to_channel_block(const Var& x, int channel_block) {
   if (x.value().channel_block() == channel_block) return x;
@@ -38,6 +99,125 @@ Var flatten(const Var& x, int first) {
   extents[static_cast<std::size_t>(first)] = rest;
   return reshape(plain(x),
                  Shape(std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(first) + 1)));
+}
+
+Var concat(std::span<const Var> parts, int given_axis) {
+  if (parts.empty()) throw UsageError("concat: there is nothing to join");
+  const Shape& first = parts.front().shape();
+  const int axis = axis_of("concat", first, given_axis);
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Shape& shape = parts[i].shape();
+    const bool fits = shape.rank() == first.rank() && StridedView(shape).narrowed(axis, 0, 0).shape ==
+                                                          StridedView(first).narrowed(axis, 0, 0).shape;
+    require_part_like("concat", parts, i, fits);
+    total += shape[axis];
+  }
+  return join(parts, StridedView(first).narrowed(axis, 0, total).shape, axis,
+              [axis](const Var& part) { return part.shape()[axis]; });
+}
+
+Var stack(std::span<const Var> parts, int given_axis) {
+  if (parts.empty()) throw UsageError("stack: there is nothing to join");
+  const Shape& first = parts.front().shape();
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    require_part_like("stack", parts, i, parts[i].shape() == first);
+  const int rank = first.rank();
+  if (rank == Shape::max_rank || given_axis < -rank - 1 || given_axis > rank)
+    throw UsageError("stack: shape {} gets no new axis {}", to_string(first), given_axis);
+  const int axis = given_axis < 0 ? given_axis + rank + 1 : given_axis;
+  std::array<std::int64_t, Shape::max_rank> extents{};
+  for (int d = 0; d <= rank; ++d) {
+    extents[static_cast<std::size_t>(d)] =
+        d == axis ? static_cast<std::int64_t>(parts.size()) : first[d < axis ? d : d - 1];
+  }
+  return join(parts, Shape(std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(rank) + 1)),
+              axis, [](const Var&) { return std::int64_t{1}; });
+}
+
+Var narrow(const Var& x, int given_axis, std::int64_t start, std::int64_t length) {
+  const int axis = axis_of("narrow", x.shape(), given_axis);
+  if (start < 0 || length < 0 || start + length > x.shape()[axis])
+    throw UsageError("narrow: axis {} of shape {} has no places {} to {}", given_axis, to_string(x.shape()),
+                     start, start + length);
+  return copy_of_view(plain(x), StridedView(x.shape()).narrowed(axis, start, length));
+}
+
+void chunk(const Var& x, int axis, std::span<Var> parts) {
+  const std::int64_t extent = x.shape()[axis_of("chunk", x.shape(), axis)],
+                     count = static_cast<std::int64_t>(parts.size());
+  if (count == 0 || extent % count != 0)
+    throw UsageError("chunk: {} parts of axis {} of shape {} are not equal", count, axis,
+                     to_string(x.shape()));
+  const Var whole = plain(x);
+  for (std::int64_t i = 0; i < count; ++i)
+    parts[static_cast<std::size_t>(i)] = narrow(whole, axis, i * (extent / count), extent / count);
+}
+
+Var permute(const Var& x, std::span<const int> given) {
+  std::array<int, Shape::max_rank> order{};
+  std::array<bool, Shape::max_rank> seen{};
+  bool fits = static_cast<int>(given.size()) == x.shape().rank();
+  for (std::size_t d = 0; fits && d < given.size(); ++d) {
+    order[d] = axis_of("permute", x.shape(), given[d]);
+    fits = !std::exchange(seen[static_cast<std::size_t>(order[d])], true);
+  }
+  if (!fits)
+    throw UsageError("permute: the order of shape {} must name each of its axes once", to_string(x.shape()));
+  return copy_of_view(plain(x),
+                      StridedView(x.shape()).permuted(std::span<const int>(order.data(), given.size())));
+}
+
+Var transpose(const Var& x, int a, int b) {
+  std::array<int, Shape::max_rank> order{0, 1, 2, 3, 4, 5};
+  std::swap(order[static_cast<std::size_t>(axis_of("transpose", x.shape(), a))],
+            order[static_cast<std::size_t>(axis_of("transpose", x.shape(), b))]);
+  return permute(x, std::span<const int>(order.data(), static_cast<std::size_t>(x.shape().rank())));
+}
+
+Var expand(const Var& given, const Shape& shape) {
+  const Var x = plain(given);
+  const int missing = shape.rank() - x.shape().rank();
+  bool fits = missing >= 0;
+  for (int d = 0; fits && d < x.shape().rank(); ++d)
+    fits = x.shape()[d] == 1 || x.shape()[d] == shape[d + missing];
+  if (!fits) throw UsageError("expand: {} does not broadcast to {}", to_string(x.shape()), to_string(shape));
+  Tape& tape = x.tape();
+  const Tensor y = tape.backend().empty(shape, x.value().dtype());
+  tape.backend().run(StridedCopy{StridedView(x.value()).expanded(shape), StridedView(y)});
+  return tape.record(y, {&x}, [x = x.without_value()](Tape& t, const Tensor& dy) {
+    give_new(t, x, [&](const Tensor& dx) { t.backend().run(ops::ReduceAxes<ops::Total>{dy, dx}); });
+  });
+}
+
+Var flip(const Var& x, const Axes& axes) {
+  StridedView view(x.shape());
+  if (axes.begin() == axes.end()) {
+    for (int d = 0; d < x.shape().rank(); ++d) view = view.flipped(d);
+  }
+  for (const int axis : axes) view = view.flipped(axis_of("flip", x.shape(), axis));
+  return copy_of_view(plain(x), view);
+}
+
+Var pad(const Var& given, std::span<const Pad> pads, float value) {
+  const Var x = plain(given);
+  if (static_cast<int>(pads.size()) > x.shape().rank())
+    throw UsageError("pad: shape {} has no {} axes", to_string(x.shape()), pads.size());
+  StridedView shape(x.shape());
+  for (std::size_t d = 0; d < pads.size(); ++d) {
+    const int axis = static_cast<int>(d);
+    if (pads[d].before < 0 || pads[d].after < 0)
+      throw UsageError("pad: {} before and {} behind axis {} of shape {} are not padding", pads[d].before,
+                       pads[d].after, axis, to_string(x.shape()));
+    shape = shape.narrowed(axis, 0, pads[d].before + x.shape()[axis] + pads[d].after);
+  }
+  Tape& tape = x.tape();
+  const Tensor y = tape.backend().empty(shape.shape, x.value().dtype());
+  tape.backend().fill(y, static_cast<double>(value));
+  StridedView inner(shape.shape);
+  for (std::size_t d = 0; d < pads.size(); ++d)
+    inner = inner.narrowed(static_cast<int>(d), pads[d].before, x.shape()[static_cast<int>(d)]);
+  return copy_to_view(x, inner, y, tape.constant(y));
 }
 
 }  // namespace lockstep

@@ -51,6 +51,19 @@ void give_new(Tape& tape, const Var& input, const Write& write) {
   tape.give(input, dx);
 }
 
+/// For kernels that add to a part: calls add(dx) with what the input has received so far, or zeros.
+template <class Add>
+void add_to_part(Tape& tape, const Var& input, const Add& add) {
+  if (!input.needs_gradient()) return;
+  Tensor dx = tape.take_received(input);
+  if (!dx) {
+    dx = empty_like(tape.backend(), input.value());
+    tape.backend().fill(dx, 0);
+  }
+  add(dx);
+  tape.give_total(input, dx);
+}
+
 /// sum = a + b, computed already.
 inline Var record_sum(const Tensor& sum, const Var& a, const Var& b) {
   return a.tape().record(sum, {&a, &b},

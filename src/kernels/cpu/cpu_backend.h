@@ -90,6 +90,7 @@ void enter_resampling(CpuBackend& cpu);
 void enter_resize(CpuBackend& cpu);
 void enter_rms_norm(CpuBackend& cpu);
 void enter_rotary(CpuBackend& cpu);
+void enter_strided_copy(CpuBackend& cpu);
 void enter_update(CpuBackend& cpu);
 
 }  // namespace lockstep::kernels

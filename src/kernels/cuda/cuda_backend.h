@@ -97,6 +97,7 @@ void enter_resampling(CudaBackend& gpu);
 void enter_resize(CudaBackend& gpu);
 void enter_rms_norm(CudaBackend& gpu);
 void enter_rotary(CudaBackend& gpu);
+void enter_strided_copy(CudaBackend& gpu);
 void enter_update(CudaBackend& gpu);
 
 }  // namespace lockstep::kernels

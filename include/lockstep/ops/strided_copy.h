@@ -1,0 +1,59 @@
+// Copies between views of tensors: what permutes, joins, cuts, turns or repeats dimensions.
+#pragma once
+
+#include "lockstep/ops/operation.h"
+
+namespace lockstep::ops {
+
+/// Elements of a plain tensor as another shape shows them: element [i0, i1 ...] is number
+/// offset + i0 stride[0] + i1 stride[1] ... of the tensor's. The functions make other views of the same
+/// memory; their axes are counted from the first, and not checked: StridedCopy checks what comes of them.
+struct StridedView {
+  Tensor tensor;
+  Shape shape;
+  std::int64_t offset = 0;
+  std::array<std::int64_t, Shape::max_rank> stride{};
+
+  /// All of it, in order.
+  explicit StridedView(const Tensor& whole) : StridedView(whole, whole.shape()) {}
+  /// All of a tensor that is not there yet.
+  explicit StridedView(const Shape& whole) : StridedView({}, whole) {}
+
+  /// The same view of another tensor of that shape.
+  StridedView of(const Tensor& other) const;
+  StridedView narrowed(int axis, std::int64_t start, std::int64_t length) const;
+  /// Dimension d is `order[d]` of this one.
+  StridedView permuted(std::span<const int> order) const;
+  StridedView flipped(int axis) const;
+  /// Broadcast to a shape by NumPy's rules.
+  StridedView expanded(const Shape& to) const;
+
+ private:
+  StridedView(const Tensor& whole, const Shape& given);
+  StridedView with(int axis, std::int64_t extent, std::int64_t distance) const;
+};
+
+/// The dimensions of a copy, those that lie closest in `to` first; as few as there are breaks in the memory.
+struct CopySizes {
+  int rank = 0;
+  std::int64_t size[Shape::max_rank] = {}, from[Shape::max_rank] = {}, to[Shape::max_rank] = {};  ///< strides
+
+  std::int64_t count() const;
+};
+
+/// to (+)= from, element by element; the rest of `to` stays. Equal shapes; elements of `to` do not share
+/// memory.
+struct StridedCopy {
+  static constexpr const char* name = "strided_copy";
+  StridedView from, to;
+  bool accumulate = false;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("from", op.from.tensor), in_out("to", op.to.tensor));
+  }
+  /// UsageError unless both views are inside their tensors.
+  CopySizes sizes() const;
+  Cost cost() const;
+};
+
+}  // namespace lockstep::ops

@@ -1,0 +1,110 @@
+// Copies between views: row by row, or in tiles where the rows of both sides cross.
+#include "lockstep/ops/strided_copy.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/stored.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr std::int64_t elements_per_thread = 16384;
+constexpr std::int64_t tile = 32;
+
+/// Where number i of the dimensions from `first` on begins, but for dimension `without`.
+struct Places {
+  const ops::CopySizes& sizes;
+  int first, without;
+
+  std::int64_t count() const {
+    std::int64_t product = 1;
+    for (int d = first; d < sizes.rank; ++d) product *= d == without ? 1 : sizes.size[d];
+    return product;
+  }
+  std::pair<std::int64_t, std::int64_t> offsets(std::int64_t i) const {
+    std::int64_t from = 0, to = 0;
+    for (int d = first; d < sizes.rank; ++d) {
+      if (d == without) continue;
+      from += i % sizes.size[d] * sizes.from[d];
+      to += i % sizes.size[d] * sizes.to[d];
+      i /= sizes.size[d];
+    }
+    return {from, to};
+  }
+};
+
+template <class E>
+void copy_row(const E* from, std::int64_t from_step, E* to, std::int64_t to_step, std::int64_t count,
+              bool accumulate) {
+  if (accumulate) {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i)
+      put(to[i * to_step], widened(to[i * to_step]) + widened(from[i * from_step]));
+  } else if (from_step == 1 && to_step == 1) {
+    std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(E));
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) to[i * to_step] = from[i * from_step];
+  }
+}
+
+/// A row at a time, in parts that threads share.
+template <class E>
+void copy_rows(int threads, const ops::CopySizes& sizes, const E* from, E* to, bool accumulate) {
+  const std::int64_t width = sizes.size[0], parts = (width + elements_per_thread - 1) / elements_per_thread;
+  const Places rows{sizes, 1, 0};
+  parallel_items(threads, rows.count() * parts, elements_per_thread / std::min(width, elements_per_thread),
+                 [&](std::int64_t item) {
+                   const auto at = rows.offsets(item / parts);
+                   const std::int64_t first = item % parts * elements_per_thread;
+                   copy_row(from + at.first + first * sizes.from[0], sizes.from[0],
+                            to + at.second + first * sizes.to[0], sizes.to[0],
+                            std::min(elements_per_thread, width - first), accumulate);
+                 });
+}
+
+/// In tiles of dimension 0, along which `to` is contiguous, and of `across`, along which `from` is.
+template <class E>
+void copy_tiles(int threads, const ops::CopySizes& sizes, int across, const E* from, E* to, bool accumulate) {
+  const std::int64_t height = sizes.size[0], width = sizes.size[across], down = (height + tile - 1) / tile;
+  const Places matrices{sizes, 1, across};
+  parallel_items(threads, matrices.count() * down, elements_per_thread / (std::min(tile, height) * width),
+                 [&](std::int64_t item) {
+                   const auto at = matrices.offsets(item / down);
+                   const std::int64_t top = item % down * tile, rows = std::min(tile, height - top);
+                   for (std::int64_t left = 0; left < width; left += tile) {
+                     const std::int64_t columns = std::min(tile, width - left);
+                     const E* const source = from + at.first + top * sizes.from[0] + left;
+                     E* const target = to + at.second + top + left * sizes.to[across];
+                     if constexpr (std::is_same_v<E, float>) {
+                       if (!accumulate) {
+                         transpose(source, sizes.from[0], rows, columns, target, sizes.to[across]);
+                         continue;
+                       }
+                     }
+                     for (std::int64_t c = 0; c < columns; ++c)
+                       copy_row(source + c, sizes.from[0], target + c * sizes.to[across], 1, rows,
+                                accumulate);
+                   }
+                 });
+}
+
+void strided_copy(CpuBackend& cpu, const ops::StridedCopy& op) {
+  const ops::CopySizes sizes = op.sizes();
+  if (sizes.count() == 0) return;
+  int across = 0;
+  for (int d = 1; d < sizes.rank; ++d) across = sizes.from[0] != 1 && sizes.from[d] == 1 ? d : across;
+  by_type_of(op.to.tensor, [&]<class E>(E) {
+    const E* const from = op.from.tensor.data<E>() + op.from.offset;
+    E* const to = op.to.tensor.data<E>() + op.to.offset;
+    if (across != 0 && sizes.to[0] == 1)
+      copy_tiles(cpu.threads(), sizes, across, from, to, op.accumulate);
+    else
+      copy_rows(cpu.threads(), sizes, from, to, op.accumulate);
+  });
+}
+
+}  // namespace
+
+void enter_strided_copy(CpuBackend& cpu) { cpu.enter<&strided_copy>(); }
+
+}  // namespace lockstep::kernels
