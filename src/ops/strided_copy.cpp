@@ -90,7 +90,8 @@ CopySizes StridedCopy::sizes() const {
   for (int d = to.shape.rank() - 1; d >= 0; --d) {
     const auto own = static_cast<std::size_t>(d);
     if (to.shape[d] == 1) continue;
-    if (to.stride[own] == 0) throw UsageError("strided_copy: elements of the target share memory");
+    if (to.stride[own] == 0 && to.shape.numel() > 0)
+      throw UsageError("strided_copy: elements of the target share memory");
     int at = sorted.rank++;
     for (; at > 0 && std::abs(sorted.to[at - 1]) > std::abs(to.stride[own]); --at) {
       sorted.size[at] = sorted.size[at - 1];

@@ -87,6 +87,12 @@ const std::map<std::string, Function>& functions() {
       // reductions
       {"sum", {of_axes<sum>}},
       {"mean", {of_axes<mean>}},
+      {"variance", {of_axes<variance>}},
+      {"amax", {of_axes<amax>}},
+      {"amin", {of_axes<amin>}},
+      {"logsumexp", {of_axes<logsumexp>}},
+      {"softmax", {[](const Given& g) -> Vars { return {softmax(g.x.at(0), g.what.at("dim"))}; }}},
+      {"log_softmax", {[](const Given& g) -> Vars { return {log_softmax(g.x.at(0), g.what.at("dim"))}; }}},
       // shape
       {"concat", {[](const Given& g) -> Vars { return {concat(g.x, g.what.at("dim"))}; }}},
       {"stack", {[](const Given& g) -> Vars { return {stack(g.x, g.what.at("dim"))}; }}},

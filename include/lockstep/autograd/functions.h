@@ -114,6 +114,16 @@ inline Var pad(const Var& x, std::initializer_list<Pad> pads, float value = 0) {
 // named twice.
 Var sum(const Var& x, const Axes& axes = {}, bool keep = false);
 Var mean(const Var& x, const Axes& axes = {}, bool keep = false);
+/// The mean of the squared distances from the mean.
+Var variance(const Var& x, const Axes& axes = {}, bool keep = false);
+/// The largest and the smallest; of nothing there is none (UsageError). Equal ones share the gradient evenly.
+Var amax(const Var& x, const Axes& axes = {}, bool keep = false);
+Var amin(const Var& x, const Axes& axes = {}, bool keep = false);
+/// log(sum(exp(x))), without overflow.
+Var logsumexp(const Var& x, const Axes& axes = {}, bool keep = false);
+/// exp(x) / sum(exp(x)) along an axis, and its logarithm.
+Var softmax(const Var& x, int axis = -1);
+Var log_softmax(const Var& x, int axis = -1);
 
 // --- products
 /// [..., m, k] by [..., k, n]: a product for each place of the dimensions before, which broadcast by NumPy's

@@ -126,11 +126,14 @@ struct SquaredDifference {
 };
 
 // Folds (ReduceAxes in reduction.h): join(a, b) of two elements or of two folds, beginning with `start`. T is
-// float or double.
+// float or double. `Joined` joins folds.
+// A fold that has a term(x, other) joins these in place of the elements; by_element: `other` has x's shape,
+// not the result's.
 
 struct Total {
   static constexpr const char* name = "sum";
   static constexpr float start = 0;
+  using Joined = Total;
   template <class T>
   LOCKSTEP_ON_ANY_DEVICE static T join(T a, T b) {
     return a + b;
@@ -140,6 +143,7 @@ struct Total {
 struct Largest {  // NaN stays
   static constexpr const char* name = "amax";
   static constexpr float start = -std::numeric_limits<float>::infinity();
+  using Joined = Largest;
   template <class T>
   LOCKSTEP_ON_ANY_DEVICE static T join(T a, T b) {
     return (b > a) | (b != b) ? b : a;
@@ -149,9 +153,108 @@ struct Largest {  // NaN stays
 struct Smallest {
   static constexpr const char* name = "amin";
   static constexpr float start = std::numeric_limits<float>::infinity();
+  using Joined = Smallest;
   template <class T>
   LOCKSTEP_ON_ANY_DEVICE static T join(T a, T b) {
     return (b < a) | (b != b) ? b : a;
+  }
+};
+
+struct SumOfProducts : Total {
+  static constexpr const char* name = "sum_of_products";
+  static constexpr bool by_element = true;
+  LOCKSTEP_ON_ANY_DEVICE static float term(float a, float b) { return a * b; }
+};
+
+struct SumOfSquares : Total {
+  static constexpr const char* name = "sum_of_squares";
+  static constexpr bool by_element = false;
+  LOCKSTEP_ON_ANY_DEVICE static float term(float x, float about) { return (x - about) * (x - about); }
+};
+
+struct CountOfEqual : Total {
+  static constexpr const char* name = "count_of_equal";
+  static constexpr bool by_element = false;
+  LOCKSTEP_ON_ANY_DEVICE static float term(float x, float to) { return x == to ? 1.0f : 0.0f; }
+};
+
+/// What exponentials are divided by, so that none overflows: e^most, if that is a number.
+LOCKSTEP_ON_ANY_DEVICE inline float shift_by(float most) {
+  return absolute(most) < std::numeric_limits<float>::infinity() ? most : 0.0f;
+}
+
+struct SumOfExponentials : Total {
+  static constexpr const char* name = "sum_of_exponentials";
+  static constexpr bool by_element = false;
+  LOCKSTEP_ON_ANY_DEVICE static float term(float x, float most) { return exponential(x - shift_by(most)); }
+};
+
+// Softmax and its kin. most: the largest element; sum: the SumOfExponentials about it.
+
+struct LogSumExp {
+  static constexpr const char* name = "logsumexp";
+  static constexpr int inputs = 2;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float most, float sum) const {
+    return shift_by(most) + logarithm(sum);
+  }
+};
+
+struct LogSumExpSlope {
+  static constexpr const char* name = "logsumexp_backward";
+  static constexpr int inputs = 4;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float most, float sum, float dy) const {
+    return dy * (exponential(x - shift_by(most)) / sum);
+  }
+};
+
+struct Softmax {
+  static constexpr const char* name = "softmax";
+  static constexpr int inputs = 3;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float most, float sum) const {
+    return exponential(x - shift_by(most)) / sum;
+  }
+};
+
+/// along: the sum of y dy.
+struct SoftmaxSlope {
+  static constexpr const char* name = "softmax_backward";
+  static constexpr int inputs = 3;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float y, float dy, float along) const { return y * (dy - along); }
+};
+
+struct LogSoftmax {
+  static constexpr const char* name = "log_softmax";
+  static constexpr int inputs = 3;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float most, float sum) const {
+    return x - shift_by(most) - logarithm(sum);
+  }
+};
+
+/// along: the sum of dy.
+struct LogSoftmaxSlope {
+  static constexpr const char* name = "log_softmax_backward";
+  static constexpr int inputs = 3;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float y, float dy, float along) const {
+    return dy - exponential(y) * along;
+  }
+};
+
+/// factor: 2 / the number of elements.
+struct VarianceSlope {
+  static constexpr const char* name = "variance_backward";
+  static constexpr int inputs = 3;
+  float factor = 1;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float mean, float dy) const {
+    return factor * dy * (x - mean);
+  }
+};
+
+/// y: the extreme; count: of the elements that are equal to it.
+struct ExtremeSlope {
+  static constexpr const char* name = "extreme_backward";
+  static constexpr int inputs = 4;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float y, float dy, float count) const {
+    return x == y ? dy / count : 0.0f;
   }
 };
 
@@ -221,12 +324,15 @@ struct FormulaList {};
 
 /// All that devices carry out.
 template <class... Function>
-using WithFunctions = FormulaList<Sum, Product, Scaled, Value<Function>..., Slope<Function>...>;
+using WithFunctions =
+    FormulaList<Sum, Product, Scaled, LogSumExp, LogSumExpSlope, Softmax, SoftmaxSlope, LogSoftmax,
+                LogSoftmaxSlope, VarianceSlope, ExtremeSlope, Value<Function>..., Slope<Function>...>;
 using Formulas = WithFunctions<Relu, Silu, GeluErf, GeluTanh, Tanh>;
 template <class... Loss>
 using WithLosses = FormulaList<LossTerm<Loss>..., LossSlope<Loss>...>;
 using LossFormulas = WithLosses<SquaredError, AbsoluteError, SmoothAbsoluteError, BinaryCrossEntropy>;
 using Terms = FormulaList<Itself, SquaredDifference>;
-using Folds = FormulaList<Total, Largest, Smallest>;
+using Folds =
+    FormulaList<Total, Largest, Smallest, SumOfProducts, SumOfSquares, CountOfEqual, SumOfExponentials>;
 
 }  // namespace lockstep::ops

@@ -1,6 +1,7 @@
 // Reductions along axes: folds (formulas.h) of the elements that share a place of the result.
 #pragma once
 
+#include "lockstep/ops/check.h"
 #include "lockstep/ops/formulas.h"
 #include "lockstep/ops/operation.h"
 
@@ -49,19 +50,39 @@ ReductionSizes reduction_sizes(const char* operation, const Tensor& x, const Ten
 /// UsageError for the largest element of none.
 void check_fold_of_none(const char* operation, const Tensor& x, const Tensor& y);
 
+/// Whether a fold is of terms of two inputs.
+template <class Fold>
+inline constexpr bool folds_terms = requires {
+  Fold::by_element;
+};
+template <class Fold>
+inline constexpr bool folds_pairs = requires {
+  requires Fold::by_element;
+};
+
 /// y (+)= factor * the fold of all elements of x that y's element is broadcast to: the inverse of Map's
 /// broadcasting. Computed in float64 (the CPU: float32 for at most 64 elements at a time), in an order that
-/// depends on the shapes alone, and rounded once to y's type, which may be another than x's.
+/// depends on the shapes alone, and rounded once to y's type, which may be another than x's. other: what
+/// terms are made of besides x, of x's shape and type, or of y's shape.
 template <class Fold>
 struct ReduceAxes {
   static constexpr const char* name = Fold::name;
   Tensor x, y;
   bool accumulate = false;
   double factor = 1;
+  Tensor other = {};
 
-  static void operands(auto& op, auto&& each) { each(in("x", op.x), in_out("y", op.y, floats)); }
+  static void operands(auto& op, auto&& each) {
+    if constexpr (folds_terms<Fold>)
+      each(in("x", op.x), in("the other", op.other, folds_pairs<Fold> ? activations : floats),
+           in_out("y", op.y, floats));
+    else
+      each(in("x", op.x), in_out("y", op.y, floats));
+  }
   void check() const {
     (void)sizes();
+    if constexpr (folds_terms<Fold>)
+      require_shape(name, "the other", other, (folds_pairs<Fold> ? x : y).shape());
     if constexpr (Fold::start != 0) check_fold_of_none(name, x, y);
   }
   ReductionSizes sizes() const { return reduction_sizes(name, x, y); }

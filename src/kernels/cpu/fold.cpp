@@ -13,35 +13,54 @@ constexpr std::int64_t lanes = 128;       // narrow columns are folded side by s
 constexpr std::int64_t most_slices = 64;  // of the rows, where there are few columns
 constexpr std::int64_t slice_elements = 32768;
 
+/// What terms are made of besides x: elements of x's type, or floats that are the same in every row.
+template <class Fold, class E>
+using Other = std::conditional_t<ops::folds_pairs<Fold>, E, float>;
+
 /// folds[c] = join(folds[c], column c of rows that are `stride` apart).
 template <class Fold, class E>
-void fold_rows(const E* x, std::int64_t rows, std::int64_t stride, std::int64_t columns, double* folds) {
+void fold_rows(const E* x, const Other<Fold, E>* other, std::int64_t rows, std::int64_t stride,
+               std::int64_t columns, double* folds) {
   constexpr std::int64_t rows_in_float = 64;
   for (std::int64_t row = 0; row < rows;) {
     float part[tile];
     std::fill_n(part, columns, Fold::start);
     for (const std::int64_t end = std::min(rows, row + rows_in_float); row < end; ++row, x += stride) {
 #pragma GCC ivdep
-      for (std::int64_t c = 0; c < columns; ++c) part[c] = Fold::join(part[c], widened(x[c]));
+      for (std::int64_t c = 0; c < columns; ++c) {
+        if constexpr (ops::folds_terms<Fold>)
+          part[c] = Fold::join(part[c], Fold::term(widened(x[c]), widened(other[c])));
+        else
+          part[c] = Fold::join(part[c], widened(x[c]));
+      }
+      if constexpr (ops::folds_pairs<Fold>) other += stride;
     }
 #pragma GCC ivdep
     for (std::int64_t c = 0; c < columns; ++c) folds[c] = Fold::join(folds[c], static_cast<double>(part[c]));
   }
 }
 
+/// Rows that are folded side by side.
+std::int64_t rows_together(const ops::ReductionSizes& sizes) {
+  return std::max<std::int64_t>(1, std::min(lanes / sizes.period, sizes.rows));
+}
+
 /// Of rows [begin, end) of a group's slabs, columns [first, first + columns).
 template <class Fold, class E>
-void fold_slabs(const ops::ReductionSizes& sizes, const E* group, std::int64_t begin, std::int64_t end,
-                std::int64_t first, std::int64_t columns, double* folds) {
-  const std::int64_t period = sizes.period,
-                     together = std::max<std::int64_t>(1, std::min(lanes / period, sizes.rows));
+void fold_slabs(const ops::ReductionSizes& sizes, const E* group, const Other<Fold, E>* other,
+                std::int64_t begin, std::int64_t end, std::int64_t first, std::int64_t columns,
+                double* folds) {
+  const std::int64_t period = sizes.period, together = rows_together(sizes);
   std::fill_n(folds, together * columns, static_cast<double>(Fold::start));
   for (std::int64_t row = begin; row < end;) {
     const std::int64_t in_slab = row % sizes.rows, count = std::min(sizes.rows - in_slab, end - row);
-    const E* const x = group + sizes.slabs.offset(row / sizes.rows) + in_slab * period + first;
-    const std::int64_t whole = count / together, rest = count % together;
-    fold_rows<Fold>(x, whole, together * period, together * columns, folds);
-    fold_rows<Fold>(x + whole * together * period, 1, period, rest * columns, folds);
+    const std::int64_t at = sizes.slabs.offset(row / sizes.rows) + in_slab * period + first;
+    const std::int64_t whole = count / together, behind = at + whole * together * period;
+    const auto beside = [other](std::int64_t place) {
+      return ops::folds_pairs<Fold> ? other + place : other;
+    };
+    fold_rows<Fold>(group + at, beside(at), whole, together * period, together * columns, folds);
+    fold_rows<Fold>(group + behind, beside(behind), 1, period, count % together * columns, folds);
     row += count;
   }
   for (std::int64_t copies = together; copies > 1;) {
@@ -78,10 +97,24 @@ void fold_to_y(CpuBackend& cpu, const ops::ReduceAxes<Fold>& op, const E* x) {
       std::min(per_slice, std::max<std::int64_t>(1, rows)) * std::min(period, tile);
   parallel_items(cpu.threads(), items * slices, elements_per_thread / item_elements, [&](std::int64_t item) {
     const std::int64_t slice = item / items, group = item % items / tiles, first = item % tiles * tile,
-                       columns = std::min(tile, period - first), at = group * period + first;
+                       columns = std::min(tile, period - first), at = group * period + first,
+                       from = sizes.groups.offset(group), begin = slice * per_slice,
+                       end = std::min(rows, begin + per_slice);
     double folds[tile];
-    fold_slabs<Fold>(sizes, x + sizes.groups.offset(group), slice * per_slice,
-                     std::min(rows, (slice + 1) * per_slice), first, columns, folds);
+    if constexpr (!ops::folds_terms<Fold>) {
+      fold_slabs<Fold>(sizes, x + from, nullptr, begin, end, first, columns, folds);
+    } else if constexpr (ops::folds_pairs<Fold>) {
+      fold_slabs<Fold>(sizes, x + from, op.other.template data<E>() + from, begin, end, first, columns,
+                       folds);
+    } else {
+      float row[tile];
+      by_type_of(op.other, [&]<class O>(O) {
+        const O* const other = op.other.template data<O>() + at;
+        for (std::int64_t c = 0; c < rows_together(sizes) * columns; ++c)
+          row[c] = widened(other[c % columns]);
+      });
+      fold_slabs<Fold>(sizes, x + from, row, begin, end, first, columns, folds);
+    }
     if (slices == 1)
       write(op, at, columns, folds);
     else

@@ -57,6 +57,11 @@ struct FoldShares {
   }
 };
 
+/// Of many divisions, of which a kernel needs one copy.
+__device__ __noinline__ std::int64_t fold_offset(const ops::StridedDimensions& dimensions, std::int64_t i) {
+  return dimensions.offset(i);
+}
+
 /// Walks down a column of the slabs of a group.
 struct FoldWalk {
   const ops::StridedDimensions& slabs;
@@ -70,13 +75,13 @@ struct FoldWalk {
         step(together),
         slab(first_row / rows),
         row(first_row % rows),
-        slab_at(slabs.offset(slab)) {}
+        slab_at(fold_offset(slabs, slab)) {}
   /// The offset of this row; then it is the next.
   __device__ std::int64_t next() {
     if (row >= rows) {
       slab += row / rows;
       row %= rows;
-      slab_at = slabs.offset(slab);
+      slab_at = fold_offset(slabs, slab);
     }
     const std::int64_t at = slab_at + row * period;
     row += step;
@@ -84,10 +89,36 @@ struct FoldWalk {
   }
 };
 
+/// What is folded of a column: elements of x, or terms of them.
+template <class Fold, class E>
+struct FoldColumn {
+  const E *x, *pairs;  ///< pairs: the other, of x's shape
+  float other = 0;     ///< the column's, of y's shape
+
+  struct Element {
+    E x, pair;
+  };
+  __device__ Element load(std::int64_t at) const {
+    return {x[at], ops::folds_pairs<Fold> ? pairs[at] : x[at]};
+  }
+  __device__ double term(const Element& element) const {
+    if constexpr (!ops::folds_terms<Fold>)
+      return static_cast<double>(to_float(element.x));
+    else
+      return Fold::term(to_float(element.x), ops::folds_pairs<Fold> ? to_float(element.pair) : other);
+  }
+};
+
+/// What terms are made of besides x.
+struct FoldOther {
+  const void* data = nullptr;
+  bool half = false;  ///< bf16
+};
+
 template <class Fold, class E>
 __global__ void __launch_bounds__(threads)
     fold_items(const __grid_constant__ ops::ReductionSizes sizes, const __grid_constant__ FoldShares shares,
-               const E* x, std::int64_t items, FoldResult result) {
+               const E* x, FoldOther other, std::int64_t items, FoldResult result) {
   __shared__ double room[threads];
   constexpr int at_once = 4;  // loads in flight
   const int lane = static_cast<int>(threadIdx.x) % shares.lanes, columns = shares.columns,
@@ -101,7 +132,12 @@ __global__ void __launch_bounds__(threads)
     const bool works = item < items && lane < shares.together * columns && column < sizes.period;
     double fold = Fold::start;
     if (works) {
-      const E* const from = x + sizes.groups.offset(group) + column;
+      const std::int64_t from = fold_offset(sizes.groups, group) + column,
+                         output = group * sizes.period + column;
+      FoldColumn<Fold, E> in{x + from, static_cast<const E*>(other.data) + from};
+      if constexpr (ops::folds_terms<Fold> && !ops::folds_pairs<Fold>)
+        in.other = other.half ? to_float(static_cast<const BF16*>(other.data)[output])
+                              : static_cast<const float*>(other.data)[output];
       std::int64_t row = slice * shares.rows_per_slice + lane / columns;
       const std::int64_t last = (slice + 1) * shares.rows_per_slice,
                          end = last < shares.rows ? last : shares.rows;
@@ -109,14 +145,13 @@ __global__ void __launch_bounds__(threads)
       if (row < end) {
         FoldWalk walk(sizes, row, shares.together);
         for (; row + (at_once - 1) * step < end; row += at_once * step) {
-          E values[at_once];
+          typename FoldColumn<Fold, E>::Element elements[at_once];
 #pragma unroll
-          for (int i = 0; i < at_once; ++i) values[i] = from[walk.next()];
+          for (int i = 0; i < at_once; ++i) elements[i] = in.load(walk.next());
 #pragma unroll
-          for (int i = 0; i < at_once; ++i) fold = Fold::join(fold, static_cast<double>(to_float(values[i])));
+          for (int i = 0; i < at_once; ++i) fold = Fold::join(fold, in.term(elements[i]));
         }
-        for (; row < end; row += step)
-          fold = Fold::join(fold, static_cast<double>(to_float(from[walk.next()])));
+        for (; row < end; row += step) fold = Fold::join(fold, in.term(in.load(walk.next())));
       }
     }
     room[threadIdx.x] = fold;
@@ -136,10 +171,10 @@ __global__ void __launch_bounds__(threads)
 
 template <class Fold, class E>
 void launch_fold(const Launch& on, const ops::ReductionSizes& sizes, const FoldShares& shares, const E* x,
-                 const FoldResult& result) {
+                 const FoldOther& other, const FoldResult& result) {
   const std::int64_t items = shares.items(sizes.period);
-  fold_items<Fold><<<grid_for(items * shares.lanes, threads, on), threads, 0, on.stream>>>(sizes, shares, x,
-                                                                                           items, result);
+  fold_items<Fold><<<grid_for(items * shares.lanes, threads, on), threads, 0, on.stream>>>(
+      sizes, shares, x, other, items, result);
 }
 
 template <class Fold>
@@ -152,17 +187,19 @@ void reduce_axes(CudaBackend& gpu, const ops::ReduceAxes<Fold>& op) {
   const FoldResult result{op.y.raw(), op.y.dtype() == DType::bfloat16, op.accumulate, op.factor, nullptr};
   const bool whole = shares.slices == 1;
   const Tensor room = gpu.scratch(whole ? 0 : shares.slices * outputs, DType::float64);
+  FoldOther other;
+  if constexpr (ops::folds_terms<Fold>) other = {op.other.raw(), op.other.dtype() == DType::bfloat16};
   FoldResult first = result;
   if (!whole) first.partial = room.data<double>();
   by_type_of(op.x, [&]<class E>(E) {
-    launch_fold<Fold>(on, sizes, shares, static_cast<const E*>(op.x.template data<E>()), first);
+    launch_fold<Fold>(on, sizes, shares, static_cast<const E*>(op.x.template data<E>()), other, first);
   });
   if (whole) return;
   ops::ReductionSizes folds;
   folds.period = outputs;
   folds.rows = shares.slices;
-  launch_fold<Fold>(on, folds, FoldShares(folds, outputs, 1), static_cast<const double*>(first.partial),
-                    result);
+  launch_fold<typename Fold::Joined>(on, folds, FoldShares(folds, outputs, 1),
+                                     static_cast<const double*>(first.partial), {}, result);
 }
 
 template <class... Fold>
