@@ -116,6 +116,10 @@ const std::map<std::string, Function>& functions() {
          return {pad(g.x.at(0), pads, g.what.at("value"))};
        }}},
       {"flip", {[](const Given& g) -> Vars { return {flip(g.x.at(0), axes(g))}; }}},
+      {"index_select",
+       {[](const Given& g) -> Vars { return {index_select(g.x.at(0), g.what.at("dim"), g.indices(1))}; }}},
+      {"gather",
+       {[](const Given& g) -> Vars { return {gather(g.x.at(0), g.what.at("dim"), g.indices(1))}; }}},
       // products
       {"matmul", {[](const Given& g) -> Vars { return {matmul(g.x.at(0), g.x.at(1))}; }}},
       // images

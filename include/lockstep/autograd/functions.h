@@ -99,6 +99,10 @@ Var transpose(const Var& x, int a, int b);
 Var expand(const Var& x, const Shape& shape);
 /// The axes backwards; none: all of them.
 Var flip(const Var& x, const Axes& axes);
+/// The places of an axis that int64 indices [n] name; those of x's shape but for the axis name one for each
+/// element of the result. An index outside is a DataError.
+Var index_select(const Var& x, int axis, const Tensor& indices);
+Var gather(const Var& x, int axis, const Tensor& indices);
 /// What is put before and behind an axis.
 struct Pad {
   std::int64_t before = 0, after = 0;

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "autograd/functions/support.h"
+#include "lockstep/ops/gather.h"
 #include "lockstep/ops/reduction.h"
 #include "lockstep/ops/strided_copy.h"
 
@@ -52,6 +53,16 @@ Var join(std::span<const Var> parts, const Shape& shape, int axis, const Extent&
     start += length;
   }
   return joined;
+}
+
+/// x at the indices along an axis, to a shape that is there.
+Var taken(const Var& x, int axis, const Tensor& indices, const Shape& shape) {
+  Tape& tape = x.tape();
+  const Tensor y = tape.backend().empty(shape, x.value().dtype());
+  tape.backend().run(ops::Gather{x.value(), indices, axis, y});
+  return tape.record(y, {&x}, [x = x.without_value(), axis, indices](Tape& t, const Tensor& dy) {
+    give_new(t, x, [&](const Tensor& dx) { t.backend().run(ops::GatherBackward{dy, indices, axis, dx}); });
+  });
 }
 
 void require_part_like(const char* function, std::span<const Var> parts, std::size_t i, bool fits) {
@@ -218,6 +229,22 @@ Var pad(const Var& given, std::span<const Pad> pads, float value) {
   for (std::size_t d = 0; d < pads.size(); ++d)
     inner = inner.narrowed(static_cast<int>(d), pads[d].before, x.shape()[static_cast<int>(d)]);
   return copy_to_view(x, inner, y, tape.constant(y));
+}
+
+Var index_select(const Var& x, int given_axis, const Tensor& indices) {
+  const int axis = axis_of("index_select", x.shape(), given_axis);
+  if (indices.shape().rank() != 1)
+    throw UsageError("index_select: indices have shape {}, not [n]", to_string(indices.shape()));
+  return taken(plain(x), axis, indices, StridedView(x.shape()).narrowed(axis, 0, indices.numel()).shape);
+}
+
+Var gather(const Var& x, int given_axis, const Tensor& indices) {
+  const int axis = axis_of("gather", x.shape(), given_axis);
+  if (indices.shape().rank() != x.shape().rank() ||
+      !(StridedView(x.shape()).narrowed(axis, 0, indices.size(axis)).shape == indices.shape()))
+    throw UsageError("gather: indices of shape {} do not fit {} along axis {}", to_string(indices.shape()),
+                     to_string(x.shape()), given_axis);
+  return taken(plain(x), axis, indices, indices.shape());
 }
 
 }  // namespace lockstep

@@ -78,6 +78,7 @@ void enter_dropout(CpuBackend& cpu);
 void enter_elementwise(CpuBackend& cpu);
 void enter_embedding(CpuBackend& cpu);
 void enter_fold(CpuBackend& cpu);
+void enter_gather(CpuBackend& cpu);
 void enter_group_norm(CpuBackend& cpu);
 void enter_layer_norm(CpuBackend& cpu);
 void enter_layout(CpuBackend& cpu);

@@ -86,6 +86,7 @@ void enter_dropout(CudaBackend& gpu);
 void enter_elementwise(CudaBackend& gpu);
 void enter_embedding(CudaBackend& gpu);
 void enter_fold(CudaBackend& gpu);
+void enter_gather(CudaBackend& gpu);
 void enter_group_norm(CudaBackend& gpu);
 void enter_layer_norm(CudaBackend& gpu);
 void enter_layout(CudaBackend& gpu);

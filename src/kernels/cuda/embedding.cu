@@ -1,13 +1,10 @@
 // Rows of a table by number, and their gradient, summed in the order of the indices: uses are sorted by row
 // (stably), and a block sums one row's.
-#include <cub/device/device_radix_sort.cuh>
-
-#include <limits>
-
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "kernels/cuda/error.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/sorted_uses.h"
 #include "lockstep/ops/embedding.h"
 
 namespace lockstep::kernels {
@@ -73,12 +70,6 @@ __global__ void __launch_bounds__(block)
   }
 }
 
-int bits_for(std::int64_t rows) {
-  int bits = 1;
-  while ((std::int64_t{1} << bits) <= rows) ++bits;  // `rows` itself is a key, too
-  return bits;
-}
-
 void embedding(CudaBackend& gpu, const ops::Embedding& op) {
   const ops::TableSizes table = op.sizes();
   const Launch on = gpu.launch();
@@ -94,38 +85,19 @@ void embedding(CudaBackend& gpu, const ops::Embedding& op) {
   });
 }
 
-/// Of the numbers of rows, `bits` long, and of uses. Without room it says in `bytes` how much it needs.
-void sort_by_row(CudaBackend& gpu, void* room, std::size_t& bytes, const std::int32_t* keys,
-                 std::int32_t* sorted_keys, const std::int32_t* numbers, std::int32_t* sorted_numbers,
-                 std::int64_t uses, int bits) {
-  check(cub::DeviceRadixSort::SortPairs(room, bytes, keys, sorted_keys, numbers, sorted_numbers, uses, 0,
-                                        bits, gpu.launch().stream),
-        "cub::DeviceRadixSort", gpu.device().index);
-}
-
 void embedding_backward(CudaBackend& gpu, const ops::EmbeddingBackward& op) {
   const auto [rows, width, uses] = op.sizes();
-  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max() - 1;
-  if (std::max(uses, rows) > most)
-    throw UsageError("{} on a GPU: {} indices into {} rows are too many; at most {} are built", op.name, uses,
-                     rows, most);
+  SortedUses sorted(gpu, op.name, uses, rows);
   const Launch on = gpu.launch();
   float* const dweight = op.dweight.data<float>();
   if (!op.accumulate)
     check(cudaMemsetAsync(dweight, 0, op.dweight.bytes(), on.stream), "cudaMemsetAsync", gpu.device().index);
   if (op.dy.numel() == 0) return;
-  const std::int64_t run = ceil_div(uses, 64) * 64;  // 256 bytes
-  std::size_t sort_bytes = 0;
-  sort_by_row(gpu, nullptr, sort_bytes, nullptr, nullptr, nullptr, nullptr, uses, bits_for(rows));
-  const Tensor room = gpu.scratch(4 * run + ceil_div(static_cast<std::int64_t>(sort_bytes), 4), DType::int32);
-  std::int32_t *const keys = room.data<std::int32_t>(), *const numbers = keys + run,
-                      *const sorted_keys = numbers + run, *const sorted_numbers = sorted_keys + run;
-  for_elements(on, uses, NumberedUse{op.indices.data<std::int64_t>(), rows, keys, numbers});
-  sort_by_row(gpu, sorted_numbers + run, sort_bytes, keys, sorted_keys, numbers, sorted_numbers, uses,
-              bits_for(rows));
+  for_elements(on, uses, NumberedUse{op.indices.data<std::int64_t>(), rows, sorted.rows(), sorted.numbers()});
+  sorted.sort();
   by_type_of(op.dy, [&, all = uses, of = rows, across = width]<class T>(T) {
-    sum_rows<<<grid_for(all * block, block, on), block, 0, on.stream>>>(sorted_keys, sorted_numbers, all, of,
-                                                                        across, op.dy.data<T>(), dweight);
+    sum_rows<<<grid_for(all * block, block, on), block, 0, on.stream>>>(
+        sorted.sorted_rows(), sorted.sorted_numbers(), all, of, across, op.dy.data<T>(), dweight);
   });
 }
 

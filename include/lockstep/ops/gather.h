@@ -1,0 +1,48 @@
+// Elements of an axis by number.
+#pragma once
+
+#include "lockstep/ops/operation.h"
+
+namespace lockstep::ops {
+
+/// x: [outer, extent, inner]; y: [outer, taken, inner]. There is an index for each element of y, or, if not
+/// by_element, one for each of `taken`.
+struct GatherSizes {
+  std::int64_t outer = 1, extent = 1, taken = 1, inner = 1;
+  bool by_element = false;
+
+  std::int64_t index_of(std::int64_t o, std::int64_t i, std::int64_t c) const {
+    return by_element ? (o * taken + i) * inner + c : i;
+  }
+};
+
+/// y = x at the indices along an axis, which is counted from the first: indices: int64 [taken], or of y's
+/// shape. An index outside throws DataError with its value: at once, or from a device that runs behind at the
+/// next read.
+struct Gather {
+  static constexpr const char* name = "gather";
+  Tensor x, indices;
+  int axis = 0;
+  Tensor y;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("x", op.x), in("the indices", op.indices, int64), out("y", op.y));
+  }
+  GatherSizes sizes() const;
+  Cost cost() const;
+};
+
+/// dx = the sums of dy at equal indices, in their order; zero where there are none.
+struct GatherBackward {
+  static constexpr const char* name = "gather_backward";
+  Tensor dy, indices;
+  int axis = 0;
+  Tensor dx;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("dy", op.dy), in("the indices", op.indices, int64), out("dx", op.dx));
+  }
+  GatherSizes sizes() const;
+};
+
+}  // namespace lockstep::ops
