@@ -442,6 +442,27 @@ BOOST_FIXTURE_TEST_CASE(attention_rounds_once, Fixture) {
   }
 }
 
+BOOST_FIXTURE_TEST_CASE(attention_between_sequences_rounds_once, Fixture) {
+  for (const std::int64_t keys : {7, 530}) {  // fewer than a strip of queries, and many
+    const Tensor q = normal({2, 6, 60, 5}), k = normal({2, 2, keys, 5}), v = normal({2, 2, keys, 5}),
+                 dy = normal(q.shape());
+    const auto all = ops::all_columns;
+    const Tensor saved = backend->empty(backend->attention_saved_shape(2, 6, 60, keys)),
+                 y = backend->empty(dy.shape());
+    compare(*backend, "attention of grouped queries", [&](Call& c) {
+      backend->run(ops::Attention{all(c.in(q)), all(c.in(k)), all(c.in(v)), 6, false, c.out(q.shape()),
+                                  c.result(saved.shape())});
+    });
+    backend->run(ops::Attention{all(q), all(k), all(v), 6, false, y, saved});
+    exact(y);
+    compare(*backend, "attention_backward of grouped queries", [&](Call& c) {
+      backend->run(ops::AttentionBackward{c.in(dy), all(c.in(q)), all(c.in(k)), all(c.in(v)), 6, false,
+                                          c.in(y), saved, all(c.out(q.shape())), all(c.out(k.shape())),
+                                          all(c.out(v.shape()))});
+    });
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(embedding_and_losses_round_once, Fixture) {
   const Tensor table = draw.normal({50, 19}), indices = draw.indices({4, 9}, 50), dy = normal({4, 9, 19});
   compare(*backend, "embedding", [&](Call& c) {
