@@ -21,6 +21,7 @@
 #include "lockstep/data/text.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/models/registry.h"
+#include "lockstep/nn/attention.h"
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/containers.h"
 #include "lockstep/nn/conv2d.h"

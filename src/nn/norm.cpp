@@ -15,6 +15,11 @@ SumAndNorm LayerNorm::forward(const Var& x, const Var& branch) {
   return add_layer_norm(x, branch, x.tape().use(weight), x.tape().use(bias), eps_);
 }
 
+RMSNorm::RMSNorm(Module& parent, std::string_view name, std::int64_t width, float eps)
+    : Layer(parent, name), eps_(eps), weight(*this, "weight", {width}, Init::constant(1)) {}
+
+Var RMSNorm::forward(const Var& x) { return rms_norm(x, x.tape().use(weight), eps_); }
+
 GroupNorm::GroupNorm(Module& parent, std::string_view name, int groups, std::int64_t channels, float eps)
     : Layer(parent, name),
       groups_(groups),

@@ -1,5 +1,7 @@
-// LayerNorm and GroupNorm. Weights begin at 1, biases at 0.
+// LayerNorm, RMSNorm and GroupNorm. Weights begin at 1, biases at 0.
 #pragma once
+
+#include <limits>
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/nn/module.h"
@@ -19,6 +21,21 @@ class LayerNorm : public Layer<LayerNorm> {
 
  private:
   float eps_;
+};
+
+/// Over the last dimension, without centre and bias. eps: PyTorch's for float32, where none is given.
+class RMSNorm : public Layer<RMSNorm> {
+ public:
+  RMSNorm(Module& parent, std::string_view name, std::int64_t width,
+          float eps = std::numeric_limits<float>::epsilon());
+
+  Var forward(const Var& x);
+
+ private:
+  float eps_;
+
+ public:
+  Parameter weight;
 };
 
 /// Over groups of channels and all places of an image.
