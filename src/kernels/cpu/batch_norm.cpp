@@ -4,7 +4,6 @@
 
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/parallel.h"
 #include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/convolution.h"
 
@@ -12,10 +11,6 @@ namespace lockstep::kernels {
 namespace {
 
 constexpr std::int64_t elements_per_thread = 1 << 14;
-
-std::int64_t runs_per_thread(const ChannelForm& form) {
-  return std::max<std::int64_t>(1, elements_per_thread / std::max<std::int64_t>(1, form.run()));
-}
 
 /// The sums of each channel over all images, in the order of the images. make_terms(columns of the tile) ->
 /// terms for add_columns, whose offsets count from the beginning of the tensor.
@@ -40,14 +35,10 @@ void reduce_channels(int threads, const ChannelForm& form, const MakeTerms& make
 /// make_body(tile) -> body for for_rows, over every run.
 template <class MakeBody>
 void map_channels(int threads, const ChannelForm& form, const MakeBody& make_body) {
-  const std::int64_t tiles = tiles_per_block(form);
-  parallel_items(threads, form.runs(), runs_per_thread(form), [&](std::int64_t run) {
-    for (std::int64_t tile_index = 0; tile_index < tiles; ++tile_index) {
-      ChannelTile tile = tile_of(form, run % form.blocks, tile_index);
-      const auto body = make_body(tile);
-      tile.first += run * form.run();
-      for_rows(tile, body);
-    }
+  for_tiles(threads, form, elements_per_thread, [&](std::int64_t run, ChannelTile tile) {
+    const auto body = make_body(tile);
+    tile.first += run * form.run();
+    for_rows(tile, body);
   });
 }
 
@@ -88,6 +79,11 @@ template <class T>
 T relu_slope(T at) {
   const T zero{}, one = zero + 1.0f;
   return at > zero ? one : zero;
+}
+
+/// values[c] of each column's channel.
+Columns32 columns_of(const ChannelForm& form, const ChannelTile& tile, const float* values) {
+  return columns_of(form, tile, [=](std::int64_t c) { return values[c]; });
 }
 
 /// y = max(least, finish(normalised x, its place)). E: of x and y.
@@ -138,9 +134,8 @@ void backward_sums(int threads, const Tensor& x, const Tensor& mean, const Tenso
   reduce_channels<2>(
       threads, form,
       [&](const ChannelTile& tile) {
-        return [from, gradient = make_gradient(tile), mean_of = columns_of(form, tile, [&](std::int64_t c) {
-                                                        return means[c];
-                                                      })]<class T>(std::int64_t at, int column) {
+        return [from, gradient = make_gradient(tile), mean_of = columns_of(form, tile, means)]<class T>(
+                   std::int64_t at, int column) {
           const T x_here = load<T>(from + at);
           const T here = gradient.template operator()<T>(at, column, x_here);
           return std::array<T, 2>{here, here * (x_here - load<T>(mean_of.data() + column))};
@@ -190,8 +185,7 @@ void backward_input(int threads, const ops::BatchNormBackwardInput& op, const Ma
       return static_cast<float>(pairs[form.channels + c] / count * static_cast<double>(scale_of.inv_stds[c]));
     };
     return [to, from, gradient = make_gradient(tile), factor = columns_of(form, tile, factor_of),
-            mean_of = columns_of(form, tile, [&](std::int64_t c) { return scale_of.means[c]; }),
-            mean_dy = columns_of(form, tile, mean_gradient),
+            mean_of = columns_of(form, tile, scale_of.means), mean_dy = columns_of(form, tile, mean_gradient),
             slope_of = columns_of(form, tile, slope)](std::int64_t row, auto width) {
       for_columns(row, width, [&]<class T>(std::int64_t at, int c) {
         const auto of = [c](const Columns32& columns) { return load<T>(columns.data() + c); };
@@ -214,9 +208,7 @@ void channel_moments(CpuBackend& cpu, const ops::ChannelMoments& op) {
     reduce_channels<2>(
         cpu.threads(), form,
         [&](const ChannelTile& tile) {
-          return [from, centre_of = columns_of(form, tile, [&](std::int64_t channel) {
-                          return centres[channel];
-                        })]<class T>(std::int64_t at, int column) {
+          return [from, centre_of = columns_of(form, tile, centres)]<class T>(std::int64_t at, int column) {
             const T distance = load<T>(from + at) - load<T>(centre_of.data() + column);
             return std::array<T, 2>{distance, distance * distance};
           };

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stored.h"
 
 namespace lockstep::kernels {
@@ -180,6 +181,23 @@ void fold_columns(const ChannelForm& form, const ChannelTile& tile, const Column
     }
     receive(channel, folded);
   }
+}
+
+/// body(run) over all runs, in parallel where they are large enough.
+template <class Body>
+void for_runs(int threads, const ChannelForm& form, std::int64_t elements_per_thread, const Body& body) {
+  const std::int64_t runs =
+      std::max<std::int64_t>(1, elements_per_thread / std::max<std::int64_t>(1, form.run()));
+  parallel_items(threads, form.runs(), runs, body);
+}
+
+/// body(run, tile) over all tiles of them; the tile's first row is that in its run.
+template <class Body>
+void for_tiles(int threads, const ChannelForm& form, std::int64_t elements_per_thread, const Body& body) {
+  const std::int64_t tiles = tiles_per_block(form);
+  for_runs(threads, form, elements_per_thread, [&](std::int64_t run) {
+    for (std::int64_t tile = 0; tile < tiles; ++tile) body(run, tile_of(form, run % form.blocks, tile));
+  });
 }
 
 /// body(lanes) with the lane counts that matter as compile-time constants.

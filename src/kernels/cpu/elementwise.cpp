@@ -21,6 +21,18 @@ void fill_with(int threads, const Tensor& out, T value) {
                   [=](std::int64_t begin, std::int64_t end) { std::fill(to + begin, to + end, value); });
 }
 
+/// Copies where the types are these.
+template <class From, class To>
+bool converted(int threads, const Tensor& from, const Tensor& to) {
+  if (from.dtype() != dtype_of<From> || to.dtype() != dtype_of<To>) return false;
+  parallel_ranges(threads, from.stored_numel(), elements_per_thread,
+                  [source = from.data<From>(), target = to.data<To>()](std::int64_t begin, std::int64_t end) {
+#pragma GCC ivdep
+                    for (std::int64_t i = begin; i < end; ++i) put(target[i], widened(source[i]));
+                  });
+  return true;
+}
+
 /// sums += four rows, one after the other.
 template <class E>
 void add_rows_in_order(const E* rows, std::int64_t stride, std::int64_t columns, float* sums) {
@@ -106,28 +118,9 @@ void CpuBackend::copy_elements(const Tensor& from, const Tensor& to) {
       std::memcpy(target + begin * width, source + begin * width,
                   static_cast<std::size_t>((end - begin) * width));
     });
-  } else if (from.dtype() == DType::float32 && to.dtype() == DType::bfloat16) {
-    const float* source = from.data<float>();
-    auto* target = static_cast<std::uint16_t*>(to.raw());
-    parallel_ranges(threads_, count, elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
-#pragma GCC ivdep
-      for (std::int64_t i = begin; i < end; ++i) target[i] = bfloat16_bits(source[i]);
-    });
-  } else if (from.dtype() == DType::bfloat16 && to.dtype() == DType::float32) {
-    const BFloat16* source = from.data<BFloat16>();
-    float* target = to.data<float>();
-    parallel_ranges(threads_, count, elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
-#pragma GCC ivdep
-      for (std::int64_t i = begin; i < end; ++i) target[i] = from_bfloat16_bits(source[i].bits);
-    });
-  } else if (from.dtype() == DType::float64 && to.dtype() == DType::float32) {
-    const double* source = from.data<double>();
-    float* target = to.data<float>();
-    parallel_ranges(threads_, count, elements_per_thread, [=](std::int64_t begin, std::int64_t end) {
-#pragma GCC ivdep
-      for (std::int64_t i = begin; i < end; ++i) target[i] = static_cast<float>(source[i]);
-    });
-  } else {
+  } else if (!converted<float, BFloat16>(threads_, from, to) &&
+             !converted<BFloat16, float>(threads_, from, to) &&
+             !converted<double, float>(threads_, from, to)) {
     throw UsageError("copy: {} is not converted to {}", to_string(from.dtype()), to_string(to.dtype()));
   }
 }

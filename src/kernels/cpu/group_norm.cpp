@@ -17,11 +17,7 @@ std::int64_t groups_per_thread(const ops::GroupSizes& sizes) {
 
 /// Sum of dy * (x - mean) * inv_std over one channel of one image.
 float sum_of_products(const float* dy, const float* x, float mean, float inv_std, std::int64_t places) {
-  return lane_sum(
-      places, [=](std::int64_t i) { return load_floats(dy + i) * ((load_floats(x + i) - mean) * inv_std); },
-      [=](std::int64_t i, std::int64_t n) {
-        return load_first(dy + i, n) * ((load_first(x + i, n) - mean) * inv_std);
-      });
+  return lane_sum(places, [=](const auto& load) { return load(dy) * ((load(x) - mean) * inv_std); });
 }
 
 }  // namespace

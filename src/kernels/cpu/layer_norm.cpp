@@ -35,15 +35,8 @@ void backward_row(const RowBackward row, float* dx, float* dweight, float* dbias
   const std::int64_t width = row.width;
   const float mean_g = dot(dy, weight, width) / static_cast<float>(width);
   const float mean_gx =
-      lane_sum(
-          width,
-          [=](std::int64_t i) {
-            return load_floats(dy + i) * load_floats(weight + i) * ((load_floats(x + i) - mean) * inv_std);
-          },
-          [=](std::int64_t i, std::int64_t n) {
-            return load_first(dy + i, n) * load_first(weight + i, n) *
-                   ((load_first(x + i, n) - mean) * inv_std);
-          }) /
+      lane_sum(width,
+               [=](const auto& load) { return load(dy) * load(weight) * ((load(x) - mean) * inv_std); }) /
       static_cast<float>(width);
   const auto write = [=](const auto& added) {
 #pragma GCC ivdep

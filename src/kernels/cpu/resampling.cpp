@@ -1,17 +1,12 @@
 // Global average pooling and nearest upsampling: an image's places into one, one place into many.
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/parallel.h"
 #include "lockstep/ops/pooling.h"
 
 namespace lockstep::kernels {
 namespace {
 
 constexpr std::int64_t elements_per_thread = 1 << 13;
-
-std::int64_t runs_per_thread(const ChannelForm& form) {
-  return std::max<std::int64_t>(1, elements_per_thread / std::max<std::int64_t>(1, form.run()));
-}
 
 }  // namespace
 
@@ -20,17 +15,14 @@ void global_average_pool(CpuBackend& cpu, const ops::GlobalAveragePool& op) {
   const float* from = op.x.data<float>();
   float* to = op.y.data<float>();
   const auto terms = [from]<class T>(std::int64_t at, int) { return std::array<T, 1>{load<T>(from + at)}; };
-  parallel_items(cpu.threads(), form.runs(), runs_per_thread(form), [&](std::int64_t run) {
-    for (std::int64_t tile_index = 0; tile_index < tiles_per_block(form); ++tile_index) {
-      ChannelTile tile = tile_of(form, run % form.blocks, tile_index);
-      tile.first += run * form.run();
-      ColumnSums<1> totals{};
-      add_columns<1>(tile, terms, totals);
-      fold_columns<1>(form, tile, totals, [&](std::int64_t channel, const std::array<double, 1>& sum) {
-        to[run / form.blocks * form.channels + channel] =
-            static_cast<float>(sum[0] / static_cast<double>(form.places));
-      });
-    }
+  for_tiles(cpu.threads(), form, elements_per_thread, [&](std::int64_t run, ChannelTile tile) {
+    tile.first += run * form.run();
+    ColumnSums<1> totals{};
+    add_columns<1>(tile, terms, totals);
+    fold_columns<1>(form, tile, totals, [&](std::int64_t channel, const std::array<double, 1>& sum) {
+      to[run / form.blocks * form.channels + channel] =
+          static_cast<float>(sum[0] / static_cast<double>(form.places));
+    });
   });
 }
 
@@ -39,15 +31,12 @@ void global_average_pool_backward(CpuBackend& cpu, const ops::GlobalAveragePoolB
   const float* gradient = op.dy.data<float>();
   float* to = op.dx.data<float>();
   const auto places = static_cast<float>(form.places);
-  parallel_items(cpu.threads(), form.runs(), runs_per_thread(form), [&](std::int64_t run) {
+  for_tiles(cpu.threads(), form, elements_per_thread, [&](std::int64_t run, ChannelTile tile) {
     const float* image_gradient = gradient + run / form.blocks * form.channels;
-    for (std::int64_t tile_index = 0; tile_index < tiles_per_block(form); ++tile_index) {
-      ChannelTile tile = tile_of(form, run % form.blocks, tile_index);
-      const Columns32 share =
-          columns_of(form, tile, [&](std::int64_t c) { return image_gradient[c] / places; });
-      tile.first += run * form.run();
-      for_rows(tile, [&](std::int64_t at, auto width) { std::copy_n(share.data(), width, to + at); });
-    }
+    const Columns32 share =
+        columns_of(form, tile, [&](std::int64_t c) { return image_gradient[c] / places; });
+    tile.first += run * form.run();
+    for_rows(tile, [&](std::int64_t at, auto width) { std::copy_n(share.data(), width, to + at); });
   });
 }
 

@@ -52,14 +52,7 @@ void rms_norm_backward(CpuBackend& cpu, const ops::RmsNormBackward& op) {
          ++row) {
       const float *const dy = dys + row * width, *const x = xs + row * width, inverse = inverses[row];
       const float mean =  // of the gradient of x / rms times x / rms
-          lane_sum(
-              width,
-              [=](std::int64_t i) {
-                return load_floats(dy + i) * load_floats(w + i) * (load_floats(x + i) * inverse);
-              },
-              [=](std::int64_t i, std::int64_t n) {
-                return load_first(dy + i, n) * load_first(w + i, n) * (load_first(x + i, n) * inverse);
-              }) /
+          lane_sum(width, [=](const auto& load) { return load(dy) * load(w) * (load(x) * inverse); }) /
           static_cast<float>(width);
       if (sums) {
         float* const sum = sums + block * width;

@@ -20,9 +20,9 @@ inline void store_floats(float* to, Floats lanes) { std::memcpy(to, &lanes, size
 inline float sum_of(Floats v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 inline double sum_of(Doubles v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
-/// The first n (< 8) floats; zeros behind them.
-inline Floats load_first(const float* from, std::int64_t n) {
-  Floats lanes = {};
+/// The first n (< 8) floats, and others beyond them.
+inline Floats load_first(const float* from, std::int64_t n, float beyond) {
+  Floats lanes = Floats{} + beyond;
   std::memcpy(&lanes, from, static_cast<std::size_t>(n) * sizeof(float));
   return lanes;
 }
@@ -62,50 +62,40 @@ inline void transpose(const float* from, std::int64_t from_stride, std::int64_t 
   }
 }
 
-/// Sums over [0, n) of term(i) = Floats of elements i .. i + 7, in four groups of 8 lanes. tail(i, count)
-/// gives the last, partial group with zeros in the lanes that do not exist.
-template <class Term, class Tail>
-float lane_sum(std::int64_t n, const Term& term, const Tail& tail) {
+/// Sums over [0, n) of term(load), in four groups of 8 lanes: load(x) are 8 elements of a row x, all of the
+/// same numbers; of the last, partial group, load(x, value) has the value in the lanes that do not exist.
+template <class Term>
+float lane_sum(std::int64_t n, const Term& term) {
+  const auto at = [&](std::int64_t i) {
+    return term([i](const float* x, float = 0) { return load_floats(x + i); });
+  };
   Floats a = {}, b = {}, c = {}, d = {};
   std::int64_t i = 0;
   for (; i + 32 <= n; i += 32) {
-    a += term(i);
-    b += term(i + 8);
-    c += term(i + 16);
-    d += term(i + 24);
+    a += at(i);
+    b += at(i + 8);
+    c += at(i + 16);
+    d += at(i + 24);
   }
-  for (; i + 8 <= n; i += 8) a += term(i);
-  if (i < n) b += tail(i, n - i);
+  for (; i + 8 <= n; i += 8) a += at(i);
+  if (i < n) b += term([=](const float* x, float beyond = 0) { return load_first(x + i, n - i, beyond); });
   return sum_of((a + b) + (c + d));
 }
 
 inline float sum(const float* x, std::int64_t n) {
-  return lane_sum(
-      n, [x](std::int64_t i) { return load_floats(x + i); },
-      [x](std::int64_t i, std::int64_t count) { return load_first(x + i, count); });
+  return lane_sum(n, [x](const auto& load) { return load(x); });
 }
 
 inline float dot(const float* x, const float* y, std::int64_t n) {
-  return lane_sum(
-      n, [=](std::int64_t i) { return load_floats(x + i) * load_floats(y + i); },
-      [=](std::int64_t i, std::int64_t count) {
-        return load_first(x + i, count) * load_first(y + i, count);
-      });
+  return lane_sum(n, [=](const auto& load) { return load(x) * load(y); });
 }
 
 /// Sum of (x - centre)^2.
 inline float sum_of_squares_about(const float* x, float centre, std::int64_t n) {
-  const auto squared = [centre](Floats v) {
-    const Floats off = v - centre;
+  return lane_sum(n, [=](const auto& load) {
+    const Floats off = load(x, centre) - centre;
     return off * off;
-  };
-  return lane_sum(
-      n, [=](std::int64_t i) { return squared(load_floats(x + i)); },
-      [=](std::int64_t i, std::int64_t count) {
-        Floats padded = load_first(x + i, count);
-        for (std::int64_t lane = count; lane < 8; ++lane) padded[lane] = centre;
-        return squared(padded);
-      });
+  });
 }
 
 /// The largest of n > 0 elements. A NaN may be passed over.
