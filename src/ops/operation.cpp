@@ -9,23 +9,13 @@ bool is_activation_type(DType type) { return type == DType::float32 || type == D
 
 /// The type that a role asks for, where it is one.
 const DType* type_of_role(Holds holds) {
-  static constexpr DType types[] = {DType::float32, DType::float64, DType::int64, DType::int32, DType::uint8};
-  switch (holds) {
-    case Holds::float32:
-      return &types[0];
-    case Holds::float64:
-      return &types[1];
-    case Holds::int64:
-      return &types[2];
-    case Holds::int32:
-      return &types[3];
-    case Holds::uint8:
-      return &types[4];
-    case Holds::activations:
-    case Holds::weights:
-    case Holds::floats:
-    case Holds::anything:
-      break;
+  static constexpr std::pair<Holds, DType> types[] = {{Holds::float32, DType::float32},
+                                                      {Holds::float64, DType::float64},
+                                                      {Holds::int64, DType::int64},
+                                                      {Holds::int32, DType::int32},
+                                                      {Holds::uint8, DType::uint8}};
+  for (const auto& [asks, type] : types) {
+    if (asks == holds) return &type;
   }
   return nullptr;
 }

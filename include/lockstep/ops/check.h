@@ -18,13 +18,18 @@ inline void require_plain(const char* operation, const char* name, const Tensor&
                    tensor.channel_block());
 }
 
+inline void require_block(const char* operation, const char* name, const Tensor& tensor,
+                          const Tensor& other) {
+  if (tensor.channel_block() == other.channel_block()) return;
+  throw UsageError("{}: {} is stored in channel blocks of {}, not {}", operation, name,
+                   tensor.channel_block(), other.channel_block());
+}
+
 /// Equal shapes and equal layouts.
 inline void require_alike(const char* operation, const char* name, const Tensor& tensor,
                           const Tensor& other) {
   require_shape(operation, name, tensor, other.shape());
-  if (tensor.channel_block() == other.channel_block()) return;
-  throw UsageError("{}: {} is stored in channel blocks of {}, not {}", operation, name,
-                   tensor.channel_block(), other.channel_block());
+  require_block(operation, name, tensor, other);
 }
 
 /// Equal shapes, layouts and types.
@@ -33,13 +38,6 @@ inline void require_same(const char* operation, const char* name, const Tensor& 
   if (tensor.dtype() == other.dtype()) return;
   throw UsageError("{}: {} is {}, not {}", operation, name, to_string(tensor.dtype()),
                    to_string(other.dtype()));
-}
-
-inline void require_block(const char* operation, const char* name, const Tensor& tensor,
-                          const Tensor& other) {
-  if (tensor.channel_block() == other.channel_block()) return;
-  throw UsageError("{}: {} is stored in channel blocks of {}, not {}", operation, name,
-                   tensor.channel_block(), other.channel_block());
 }
 
 inline void require_numel(const char* operation, const char* name, const Tensor& tensor, std::int64_t count) {

@@ -135,76 +135,65 @@ const Operation& as(const void* operation) {
   return *static_cast<const Operation*>(operation);
 }
 
-template <class Operation>
-void visit(const Operation& operation, Visit each);
+template <class Operation, class Each>
+void walk(Operation& operation, const Each& each);
 
-template <class Each>
-void visit_member(const char* name, const Role& role, const Tensor& tensor, const Each& each) {
-  each(name, role, tensor);
-}
-template <class Each>
-void visit_member(const char* name, const Role& role, const Columns& columns, const Each& each) {
-  Role part = role;
-  part.part = true;
-  each(name, part, columns.matrix);
-}
-template <std::size_t Count, class Each>
-void visit_member(const char* name, const Role& role, const std::array<Tensor, Count>& tensors,
-                  const Each& each) {
-  for (const Tensor& tensor : tensors) each(name, role, tensor);
-}
-template <class Part, class Each>
-requires HasOperands<Part>
-void visit_member(const char*, const Role&, const Part& part, const Each& each) { visit(part, each); }
-template <class Part, class Each>
-void visit_member(const char* name, const Role& role, std::span<const Part> parts, const Each& each) {
-  for (const Part& part : parts) visit_member(name, role, part, each);
-}
-
-template <class Operation>
-void visit(const Operation& operation, Visit each) {
-  Operation::operands(operation, [&](const auto&... operand) {
-    (visit_member(operand.name, operand.role, operand.member, each), ...);
-  });
-}
-
-/// What replaced operands refer to; it lives as long as the changed operation.
-using Kept = std::vector<std::shared_ptr<void>>;
-
-template <class Operation>
-void replace_operands(Operation& operation, Replace by, Kept& kept);
-
-inline void replace_member(const Role& role, Tensor& tensor, Replace by, Kept&) {
-  if (tensor) tensor = by(role, tensor);
-}
-inline void replace_member(const Role& role, Columns& columns, Replace by, Kept&) {
-  Role part = role;
-  part.part = true;
-  columns.matrix = by(part, columns.matrix);
-}
-template <std::size_t Count>
-void replace_member(const Role& role, std::array<Tensor, Count>& tensors, Replace by, Kept&) {
-  for (Tensor& tensor : tensors) {
-    if (tensor) tensor = by(role, tensor);
+/// each(name, role, tensor) of every tensor of a member, going through each.elements(array or span).
+template <class Member, class Each>
+void walk_member(const char* name, const Role& role, Member& member, const Each& each) {
+  using Type = std::remove_const_t<Member>;
+  if constexpr (std::is_same_v<Type, Tensor>) {
+    each(name, role, member);
+  } else if constexpr (std::is_same_v<Type, Columns>) {
+    Role part = role;
+    part.part = true;
+    each(name, part, member.matrix);
+  } else if constexpr (HasOperands<Type>) {
+    walk(member, each);
+  } else {
+    for (auto& element : each.elements(member)) walk_member(name, role, element, each);
   }
 }
-template <class Part>
-requires HasOperands<Part>
-void replace_member(const Role&, Part& part, Replace by, Kept& kept) { replace_operands(part, by, kept); }
-template <class Part>
-void replace_member(const Role& role, std::span<const Part>& parts, Replace by, Kept& kept) {
-  const auto changed = std::make_shared<std::vector<Part>>(parts.begin(), parts.end());
-  for (Part& part : *changed) replace_member(role, part, by, kept);
-  parts = *changed;
-  kept.push_back(changed);
-}
 
-template <class Operation>
-void replace_operands(Operation& operation, Replace by, Kept& kept) {
+template <class Operation, class Each>
+void walk(Operation& operation, const Each& each) {
   Operation::operands(operation, [&](const auto&... operand) {
-    (replace_member(operand.role, operand.member, by, kept), ...);
+    (walk_member(operand.name, operand.role, operand.member, each), ...);
   });
 }
+
+struct Visitor {
+  Visit each;
+
+  void operator()(const char* name, const Role& role, const Tensor& tensor) const {
+    each(name, role, tensor);
+  }
+  template <class Elements>
+  const Elements& elements(const Elements& of) const {
+    return of;
+  }
+};
+
+struct Replacer {
+  Replace by;
+  /// What replaced operands refer to; it lives as long as the changed operation.
+  std::vector<std::shared_ptr<void>>& kept;
+
+  void operator()(const char*, const Role& role, Tensor& tensor) const {
+    if (tensor) tensor = by(role, tensor);
+  }
+  template <std::size_t Count>
+  std::array<Tensor, Count>& elements(std::array<Tensor, Count>& of) const {
+    return of;
+  }
+  template <class Part>
+  std::vector<Part>& elements(std::span<const Part>& of) const {
+    const auto changed = std::make_shared<std::vector<Part>>(of.begin(), of.end());
+    kept.push_back(changed);
+    of = *changed;
+    return *changed;
+  }
+};
 
 }  // namespace detail
 
@@ -283,12 +272,13 @@ const OperationType& type_of() {
             else if constexpr (requires { operation.sizes(); })
               (void)operation.sizes();
           },
-      .visit = [](const void* op, Visit each) { detail::visit(detail::as<Operation>(op), each); },
+      .visit = [](const void* op,
+                  Visit each) { detail::walk(detail::as<Operation>(op), detail::Visitor{each}); },
       .replace =
           [](const void* op, bool accumulate, Replace by, FunctionRef<void(const AnyOperation&)> then) {
             Operation changed = detail::as<Operation>(op);
-            detail::Kept kept;
-            detail::replace_operands(changed, by, kept);
+            std::vector<std::shared_ptr<void>> kept;
+            detail::walk(changed, detail::Replacer{by, kept});
             if constexpr (requires { changed.accumulate; })
               changed.accumulate = changed.accumulate || accumulate;
             then(changed);
