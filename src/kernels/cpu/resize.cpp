@@ -91,8 +91,7 @@ void resize_bilinear_backward(CpuBackend& cpu, const ops::ResizeBilinearBackward
 }  // namespace
 
 void enter_resize(CpuBackend& cpu) {
-  cpu.enter<&resize_bilinear>(Computes::in_float32);
-  cpu.enter<&resize_bilinear_backward>(Computes::in_float32);
+  cpu.enter<&resize_bilinear, &resize_bilinear_backward>(Computes::in_float32);
 }
 
 }  // namespace lockstep::kernels

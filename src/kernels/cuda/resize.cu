@@ -20,9 +20,12 @@ struct Place {
 };
 
 template <class T>
-__global__ void __launch_bounds__(256) resize(std::int64_t count, std::int64_t lanes, ops::Resizing down,
-                                              ops::Resizing across, const T* x, T* y) {
-  for (std::int64_t i = global_thread(); i < count; i += global_threads()) {
+struct Resized {
+  std::int64_t lanes;
+  ops::Resizing down, across;
+  const T* x;
+  T* y;
+  __device__ void operator()(std::int64_t i) const {
     const Place place(i, down.to, across.to, lanes);
     const ops::Neighbours rows = down.at(place.row), columns = across.at(place.column);
     const auto between = [&](std::int64_t row) {
@@ -32,13 +35,15 @@ __global__ void __launch_bounds__(256) resize(std::int64_t count, std::int64_t l
     };
     y[i] = rounded<T>((1 - rows.share) * between(rows.first) + rows.share * between(rows.second));
   }
-}
+};
 
 template <class T>
-__global__ void __launch_bounds__(256)
-    resize_backward(std::int64_t count, std::int64_t lanes, ops::Resizing down, ops::Resizing across,
-                    const T* dy, T* dx) {
-  for (std::int64_t i = global_thread(); i < count; i += global_threads()) {
+struct ResizedBackward {
+  std::int64_t lanes;
+  ops::Resizing down, across;
+  const T* dy;
+  T* dx;
+  __device__ void operator()(std::int64_t i) const {
     const Place place(i, down.from, across.from, lanes);
     const ops::Resizing::Range rows = down.around(place.row), columns = across.around(place.column);
     float sum = 0;
@@ -52,35 +57,27 @@ __global__ void __launch_bounds__(256)
     }
     dx[i] = rounded<T>(sum);
   }
-}
+};
 
 void resize_bilinear(CudaBackend& gpu, const ops::ResizeBilinear& op) {
-  const Launch on = gpu.launch();
-  const std::int64_t count = op.y.numel();
-  if (count == 0) return;
   const ops::ResizeSizes sizes = op.sizes();
   by_type_of(op.x, [&]<class T>(T) {
-    resize<<<grid_for(count, 256, on), 256, 0, on.stream>>>(count, op.x.channel_block(), sizes.height,
-                                                            sizes.width, op.x.data<T>(), op.y.data<T>());
+    for_elements(gpu.launch(), op.y.numel(),
+                 Resized<T>{op.x.channel_block(), sizes.height, sizes.width, op.x.data<T>(), op.y.data<T>()});
   });
 }
 
 void resize_bilinear_backward(CudaBackend& gpu, const ops::ResizeBilinearBackward& op) {
-  const Launch on = gpu.launch();
-  const std::int64_t count = op.dx.numel();
-  if (count == 0) return;
   const ops::ResizeSizes sizes = op.sizes();
   by_type_of(op.dy, [&]<class T>(T) {
-    resize_backward<<<grid_for(count, 256, on), 256, 0, on.stream>>>(
-        count, op.dy.channel_block(), sizes.height, sizes.width, op.dy.data<T>(), op.dx.data<T>());
+    for_elements(gpu.launch(), op.dx.numel(),
+                 ResizedBackward<T>{op.dy.channel_block(), sizes.height, sizes.width, op.dy.data<T>(),
+                                    op.dx.data<T>()});
   });
 }
 
 }  // namespace
 
-void enter_resize(CudaBackend& gpu) {
-  gpu.enter<&resize_bilinear>();
-  gpu.enter<&resize_bilinear_backward>();
-}
+void enter_resize(CudaBackend& gpu) { gpu.enter<&resize_bilinear, &resize_bilinear_backward>(); }
 
 }  // namespace lockstep::kernels

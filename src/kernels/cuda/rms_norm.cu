@@ -74,13 +74,6 @@ struct WeightTerms {
   }
 };
 
-/// run(elements of a pack): 16 bytes where rows are made of such.
-template <class T, class Run>
-void with_packs(std::int64_t width, bool aligned, const Run& run) {
-  if (aligned && width % pack_width<T> == 0) return run(std::integral_constant<int, pack_width<T>>{});
-  run(std::integral_constant<int, 1>{});
-}
-
 void rms_norm(CudaBackend& gpu, const ops::RmsNorm& op) {
   const ops::Rows rows = ops::rows_of(op.name, op.x);
   if (rows.count == 0 || rows.width == 0) return;
@@ -90,8 +83,9 @@ void rms_norm(CudaBackend& gpu, const ops::RmsNorm& op) {
   by_type_of(op.x, [&]<class T>(T) {
     const T* const x = op.x.data<T>();
     T* const y = op.y.data<T>();
-    with_packs<T>(rows.width, packs_at(x) && packs_at(y), [&]<int Width>(std::integral_constant<int, Width>) {
-      normalise<Width><<<grid_for(rows.count * 32, block, on), block, 0, on.stream>>>(
+    const bool packs = rows.width % pack_width<T> == 0 && packs_at(x) && packs_at(y);
+    with_width<T>(packs, [&]<int width>(Width<width>) {
+      normalise<width><<<grid_for(rows.count * 32, block, on), block, 0, on.stream>>>(
           rows.count, rows.width, x, weight, op.eps, y, inv_rms);
     });
   });
@@ -109,19 +103,17 @@ void rms_norm_backward(CudaBackend& gpu, const ops::RmsNormBackward& op) {
       sum_columns<1, float>(gpu, rows.count, rows.width, WeightTerms<T>{dy, x, inv_rms, rows.width},
                             IntoGradients<1>{{op.dweight.data<float>()}, op.accumulate});
     if (rows.count == 0 || rows.width == 0) return;
-    with_packs<T>(rows.width, packs_at(dy) && packs_at(x) && packs_at(beside) && packs_at(dx),
-                  [&]<int Width>(std::integral_constant<int, Width>) {
-                    input_gradient<Width><<<grid_for(rows.count * 32, block, on), block, 0, on.stream>>>(
-                        rows.count, rows.width, dy, x, weight, inv_rms, beside, dx);
-                  });
+    const bool packs =
+        rows.width % pack_width<T> == 0 && packs_at(dy) && packs_at(x) && packs_at(beside) && packs_at(dx);
+    with_width<T>(packs, [&]<int width>(Width<width>) {
+      input_gradient<width><<<grid_for(rows.count * 32, block, on), block, 0, on.stream>>>(
+          rows.count, rows.width, dy, x, weight, inv_rms, beside, dx);
+    });
   });
 }
 
 }  // namespace
 
-void enter_rms_norm(CudaBackend& gpu) {
-  gpu.enter<&rms_norm>();
-  gpu.enter<&rms_norm_backward>();
-}
+void enter_rms_norm(CudaBackend& gpu) { gpu.enter<&rms_norm, &rms_norm_backward>(); }
 
 }  // namespace lockstep::kernels
