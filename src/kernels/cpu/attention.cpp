@@ -406,9 +406,6 @@ void attention_backward(CpuBackend& cpu, const ops::AttentionBackward& op) {
   });
 }
 
-void enter_attention(CpuBackend& cpu) {
-  cpu.enter<&attention>();
-  cpu.enter<&attention_backward>();
-}
+void enter_attention(CpuBackend& cpu) { cpu.enter<&attention, &attention_backward>(); }
 
 }  // namespace lockstep::kernels

@@ -57,27 +57,20 @@ ConvolutionCache& CpuBackend::convolutions() {
 }
 
 std::string CpuBackend::instruction_set() const {
-  switch (dnnl::get_effective_cpu_isa()) {
-    case dnnl::cpu_isa::sse41:
-      return "sse41";
-    case dnnl::cpu_isa::avx:
-      return "avx";
-    case dnnl::cpu_isa::avx2:
-      return "avx2";
-    case dnnl::cpu_isa::avx2_vnni:
-      return "avx2_vnni";
-    case dnnl::cpu_isa::avx512_core:
-      return "avx512_core";
-    case dnnl::cpu_isa::avx512_core_vnni:
-      return "avx512_core_vnni";
-    case dnnl::cpu_isa::avx512_core_bf16:
-      return "avx512_core_bf16";
-    case dnnl::cpu_isa::avx512_core_amx:
-      return "avx512_core_amx";
-    default:
-      return "another (oneDNN's " + std::to_string(static_cast<unsigned>(dnnl::get_effective_cpu_isa())) +
-             ")";
+  using enum dnnl::cpu_isa;
+  static constexpr std::pair<dnnl::cpu_isa, const char*> names[] = {{sse41, "sse41"},
+                                                                    {avx, "avx"},
+                                                                    {avx2, "avx2"},
+                                                                    {avx2_vnni, "avx2_vnni"},
+                                                                    {avx512_core, "avx512_core"},
+                                                                    {avx512_core_vnni, "avx512_core_vnni"},
+                                                                    {avx512_core_bf16, "avx512_core_bf16"},
+                                                                    {avx512_core_amx, "avx512_core_amx"}};
+  const dnnl::cpu_isa here = dnnl::get_effective_cpu_isa();
+  for (const auto& [isa, name] : names) {
+    if (isa == here) return name;
   }
+  return "another (oneDNN's " + std::to_string(static_cast<unsigned>(here)) + ")";
 }
 
 Tensor CpuBackend::empty(Shape shape, DType dtype, int channel_block) {

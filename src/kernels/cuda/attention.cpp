@@ -76,9 +76,6 @@ FlashAttention& CudaBackend::flash_attention() {
   return *flash_attention_;
 }
 
-void enter_attention(CudaBackend& gpu) {
-  gpu.enter<&attention>();
-  gpu.enter<&attention_backward>();
-}
+void enter_attention(CudaBackend& gpu) { gpu.enter<&attention, &attention_backward>(); }
 
 }  // namespace lockstep::kernels

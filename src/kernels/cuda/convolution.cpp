@@ -115,10 +115,7 @@ Convolutions& CudaBackend::convolutions() {
 }
 
 void enter_convolution(CudaBackend& gpu) {
-  gpu.enter<&convolution>();
-  gpu.enter<&convolution_backward_input>();
-  gpu.enter<&convolution_backward_weight>();
-  gpu.enter<&add_channels_of>();
+  gpu.enter<&convolution, &convolution_backward_input, &convolution_backward_weight, &add_channels_of>();
 }
 
 }  // namespace lockstep::kernels

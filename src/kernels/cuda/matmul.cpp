@@ -136,12 +136,8 @@ void input_gradient_before_activation(CudaBackend& gpu, const ops::LinearBackwar
 }  // namespace
 
 void enter_matmul(CudaBackend& gpu) {
-  gpu.enter<&linear>();
-  gpu.enter<&linear_backward_input>();
-  gpu.enter<&linear_backward_weight>();
-  gpu.enter<&matmul>();
-  gpu.enter<&activated_linear>();
-  gpu.enter<&input_gradient_before_activation>();
+  gpu.enter<&linear, &linear_backward_input, &linear_backward_weight, &matmul, &activated_linear,
+            &input_gradient_before_activation>();
 }
 
 }  // namespace lockstep::kernels
