@@ -12,7 +12,7 @@ namespace lockstep::kernels {
 
 /// What a plan depends on besides the sizes.
 struct AttentionStrides {
-  ops::HeadStrides q, k, v, y, dy = {}, dq = {}, dk = {}, dv = {};
+  ops::HeadStrides q, k, v, y, dy = {}, dq = {}, dk = {}, dv = {};  ///< the last four: of the backward
   bool operator==(const AttentionStrides&) const = default;
 };
 
