@@ -33,12 +33,13 @@ Tensor floats(std::initializer_list<float> values) {
 BOOST_FIXTURE_TEST_SUITE(losses, OnATape)
 
 BOOST_AUTO_TEST_CASE(their_gradients_agree_with_differences) {
+  // Away from the kinks of l1, and of smooth_l1's second derivative.
+  const Tensor x = floats({-2, -0.8f, -0.3f, 0.2f, 0.25f, 0.75f, 1.5f, 3}).reshape({4, 2}),
+               target = Tensor::zeros({4, 2}), weights = floats({0.5f, 2, 1, 0});
   for (const LossOf loss : all_losses) {
-    const Tensor target = normal_tensor({3, 4}, 2), weights = floats({0.5f, 2, 1});
-    check_gradients([&](Tape&, const std::vector<Var>& x) { return loss(x[0], target, {}).sum; },
-                    {spaced_tensor({3, 4}, 1)});
-    check_gradients([&](Tape&, const std::vector<Var>& x) { return loss(x[0], target, {weights}).sum; },
-                    {spaced_tensor({3, 4}, 1)});
+    check_gradients([&](Tape&, const std::vector<Var>& in) { return loss(in[0], target, {}).sum; }, {x});
+    check_gradients([&](Tape&, const std::vector<Var>& in) { return loss(in[0], target, {weights}).sum; },
+                    {x});
   }
 }
 

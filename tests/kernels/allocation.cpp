@@ -5,10 +5,13 @@
 
 #include "kernels/reference.h"
 #include "lockstep/ops/attention.h"
+#include "lockstep/ops/convolution.h"
 #include "lockstep/ops/embedding.h"
 #include "lockstep/ops/linear.h"
 #include "lockstep/ops/loss.h"
+#include "lockstep/ops/matmul.h"
 #include "lockstep/ops/norm.h"
+#include "lockstep/ops/resize.h"
 #include "lockstep/ops/update.h"
 #include "support/allocations.h"
 
@@ -41,6 +44,9 @@ struct Step {
       backend->run(ops::Activate{kind, x, y});
       backend->run(ops::ActivateBackward{kind, x, dy, dx});
     }
+    backend->run(ops::AddChannels{channel, dimage});
+    backend->run(ops::ResizeBilinear{image, resized});
+    backend->run(ops::ResizeBilinearBackward{resized, dimage});
     backend->run(ops::Dropout{x, 0.1f, {}, y});
     backend->run(ops::add(x, y, y));
     backend->run(ops::add_rows(x, bias, y));
@@ -73,6 +79,7 @@ struct Step {
          dbias = draw.normal({64});
   Tensor mean = draw.normal({96}), inv_std = draw.normal({96});
   Tensor image = draw.normal({2, 8, 5, 5}), dimage = draw.normal({2, 8, 5, 5}), channel = draw.normal({8});
+  Tensor resized = draw.normal({2, 8, 3, 9});
   Tensor dchannel = draw.normal({8}), dchannel2 = draw.normal({8});
   Tensor group = draw.normal({2, 4}), group_inverse = draw.normal({2, 4});
   Tensor tokens = draw.indices({96}, 64), table = draw.normal({64, 64}), dtable = draw.normal({64, 64});
@@ -120,6 +127,24 @@ BOOST_AUTO_TEST_CASE(a_product_of_one_run_allocates_no_more_than_onednn_does) {
     });
     BOOST_TEST_MESSAGE("oneDNN allocates " << direct << " times for three products");
     BOOST_TEST(ours <= direct);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(batched_products_allocate_nothing_of_their_own) {
+  Draw draw(124);
+  for (const std::int64_t size : {5, 150}) {
+    const auto backend = make_cpu_backend();
+    const Tensor a = draw.normal({4, size, size}), b = draw.normal({4, size, size}),
+                 y = draw.normal({4, size, size}), sum = draw.normal({1, size, size});
+    const auto run = [&] {
+      backend->run(ops::MatMul{a, b, ops::Transposed::none, y});
+      backend->run(ops::MatMul{a, b, ops::Transposed::b, y, true});
+      backend->run(ops::MatMul{a, b, ops::Transposed::a, sum});
+    };
+    run();
+    const AllocationCount count;
+    run();
+    BOOST_TEST(count.made().own == 0);
   }
 }
 

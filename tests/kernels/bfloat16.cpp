@@ -11,8 +11,10 @@
 #include "lockstep/ops/embedding.h"
 #include "lockstep/ops/linear.h"
 #include "lockstep/ops/loss.h"
+#include "lockstep/ops/matmul.h"
 #include "lockstep/ops/norm.h"
 #include "lockstep/ops/pooling.h"
+#include "lockstep/ops/resize.h"
 #include "lockstep/tensor/half.h"
 
 namespace lockstep::test {
@@ -222,6 +224,23 @@ BOOST_FIXTURE_TEST_CASE(a_float32_weight_is_rounded_on_the_way, Fixture) {
   BOOST_TEST(same_bits(given_images, rounded_images));
 }
 
+BOOST_FIXTURE_TEST_CASE(batched_products_round_once, Fixture) {
+  const Tensor a = normal({2, 3, 9, 14}), b = normal({3, 14, 6}), one = normal({14, 6}),
+               dy = normal({2, 3, 9, 6});
+  const auto product = [&](const Tensor& left, const Tensor& right, ops::Transposed transposed, Shape shape) {
+    compare(*backend, "matmul", [&](Call& c) {
+      backend->run(ops::MatMul{c.in(left), c.in(right), transposed, c.out(shape)});
+      backend->run(ops::MatMul{c.in(left), c.in(right), transposed, c.result(shape)});
+      backend->run(ops::MatMul{c.in(left), c.in(right), transposed, c.result(shape), true});
+    });
+  };
+  for (const Tensor& of : {b, one}) {
+    product(a, of, ops::Transposed::none, dy.shape());
+    product(dy, of, ops::Transposed::b, a.shape());
+    product(a, dy, ops::Transposed::a, of.shape());
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(convolutions_round_once, Fixture) {
   for (int round = 0; round < 8; ++round) {
     const int groups = round % 4 == 3 ? 2 : 1, stride = 1 + static_cast<int>(draw.below(2)), padding = 1;
@@ -248,6 +267,9 @@ BOOST_FIXTURE_TEST_CASE(convolutions_round_once, Fixture) {
                                                       c.result(weight.shape()), accumulate});
         });
       }
+      compare(*backend, "add_channels", [&](Call& c) {
+        backend->run(ops::AddChannels{bias, c.out(dy.shape(), y_block)});
+      });
       compare(*backend, "channel_sums", [&](Call& c) {
         backend->run(ops::ChannelSums{c.in(dy, y_block), c.result({out}), false});
       });
@@ -306,6 +328,12 @@ BOOST_FIXTURE_TEST_CASE(layouts_and_pooling_round_once, Fixture) {
       backend->run(ops::GlobalAveragePoolBackward{c.in(pooled), c.out(x.shape(), block)});
     });
     const Shape large{2, 11, 10, 8};
+    compare(*backend, "resize_bilinear", [&](Call& c) {
+      backend->run(ops::ResizeBilinear{c.in(x, block), c.out(small.shape(), block)});
+    });
+    compare(*backend, "resize_bilinear_backward", [&](Call& c) {
+      backend->run(ops::ResizeBilinearBackward{c.in(small, block), c.out(x.shape(), block)});
+    });
     compare(*backend, "upsample_nearest", [&](Call& c) {
       backend->run(ops::UpsampleNearest{c.in(small, block), 2, c.out(large, block)});
     });

@@ -21,7 +21,6 @@ struct Sum {
 struct Scaled {
   static constexpr const char* name = "scale";
   static constexpr int inputs = 1;
-  static constexpr bool broadcasts = false;
   float factor = 1;
   LOCKSTEP_ON_ANY_DEVICE float operator()(float x) const { return factor * x; }
 };
