@@ -30,6 +30,7 @@
 #include "lockstep/nn/linear.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/nn/norm.h"
+#include "lockstep/nn/recurrent.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/ema_reconstruction.h"

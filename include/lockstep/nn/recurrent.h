@@ -1,0 +1,46 @@
+// GRUCell and LSTMCell: one step of a recurrent network, with PyTorch's names, order of gates and formulas.
+#pragma once
+
+#include <optional>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/nn/module.h"
+
+namespace lockstep::nn {
+
+/// What a cell of so many gates is made of. weight_ih: [gates * hidden, in], weight_hh: [gates * hidden,
+/// hidden], biases: [gates * hidden], all U(+-1 / sqrt(hidden)) at first.
+struct GateParameters {
+  GateParameters(Module& owner, std::int64_t in, std::int64_t hidden, int gates, bool with_bias);
+
+  Parameter weight_ih, weight_hh;
+  std::optional<Parameter> bias_ih, bias_hh;
+};
+
+/// Cho et al. 2014. Gates r, z, n: r = sigmoid(x W_r + b_r + h U_r + c_r), z likewise,
+/// n = tanh(x W_n + b_n + r (h U_n + c_n)), and the new h is (1 - z) n + z h.
+class GRUCell : public Layer<GRUCell>, public GateParameters {
+ public:
+  GRUCell(Module& parent, std::string_view name, std::int64_t in, std::int64_t hidden, bool with_bias = true);
+
+  /// x: [N, in]; h: [N, hidden], or absent (Var{}): zeros. Result [N, hidden].
+  Var forward(const Var& x, const Var& h = {});
+};
+
+/// Each [N, hidden], or absent (Var{}): zeros.
+struct LSTMState {
+  Var h, c;
+};
+
+/// Hochreiter, Schmidhuber 1997, with a forget gate. Gates i, f, g, o: the new c is
+/// sigmoid(f) c + sigmoid(i) tanh(g), the new h sigmoid(o) tanh(c).
+class LSTMCell : public Layer<LSTMCell>, public GateParameters {
+ public:
+  LSTMCell(Module& parent, std::string_view name, std::int64_t in, std::int64_t hidden,
+           bool with_bias = true);
+
+  /// x: [N, in].
+  LSTMState forward(const Var& x, const LSTMState& state = {});
+};
+
+}  // namespace lockstep::nn

@@ -1,0 +1,57 @@
+#include "lockstep/nn/recurrent.h"
+
+namespace lockstep::nn {
+namespace {
+
+/// The state, or zeros; of another batch it would be broadcast.
+Var state_for(const Var& x, const Var& state, const GateParameters& of) {
+  const Shape shape{x.shape().rank() == 2 ? x.shape()[0] : 0, of.weight_hh.value.size(1)};
+  if (x.shape().rank() != 2 || (state.value() && state.shape() != shape))
+    throw UsageError("a cell of {} hidden units takes an input [N, {}] and a state [N, {}], not {} and {}",
+                     shape[1], of.weight_ih.value.size(1), shape[1], to_string(x.shape()),
+                     to_string(state.shape()));
+  if (state.value()) return state;
+  Tape& tape = x.tape();
+  const Tensor zeros = tape.backend().empty(shape, x.value().dtype());
+  tape.backend().fill(zeros, 0);
+  return tape.constant(zeros);
+}
+
+Var gates_of(const Var& x, Parameter& weight, std::optional<Parameter>& bias) {
+  Tape& tape = x.tape();
+  return linear(x, tape.use_operand(weight), bias ? tape.use(*bias) : Var{});
+}
+
+}  // namespace
+
+GateParameters::GateParameters(Module& owner, std::int64_t in, std::int64_t hidden, int gates, bool with_bias)
+    : weight_ih(owner, "weight_ih", {gates * hidden, in}, fan_in_uniform(hidden)),
+      weight_hh(owner, "weight_hh", {gates * hidden, hidden}, fan_in_uniform(hidden)) {
+  if (!with_bias) return;
+  bias_ih.emplace(owner, "bias_ih", Shape{gates * hidden}, fan_in_uniform(hidden));
+  bias_hh.emplace(owner, "bias_hh", Shape{gates * hidden}, fan_in_uniform(hidden));
+}
+
+GRUCell::GRUCell(Module& parent, std::string_view name, std::int64_t in, std::int64_t hidden, bool with_bias)
+    : Layer(parent, name), GateParameters(*this, in, hidden, 3, with_bias) {}
+
+Var GRUCell::forward(const Var& x, const Var& h_given) {
+  const Var h = state_for(x, h_given, *this);
+  const auto [x_r, x_z, x_n] = chunk<3>(gates_of(x, weight_ih, bias_ih), -1);
+  const auto [h_r, h_z, h_n] = chunk<3>(gates_of(h, weight_hh, bias_hh), -1);
+  const Var r = sigmoid(x_r + h_r), z = sigmoid(x_z + h_z), n = tanh(x_n + r * h_n);
+  return n + z * (h - n);
+}
+
+LSTMCell::LSTMCell(Module& parent, std::string_view name, std::int64_t in, std::int64_t hidden,
+                   bool with_bias)
+    : Layer(parent, name), GateParameters(*this, in, hidden, 4, with_bias) {}
+
+LSTMState LSTMCell::forward(const Var& x, const LSTMState& state) {
+  const Var h = state_for(x, state.h, *this), c = state_for(x, state.c, *this);
+  const auto [i, f, g, o] = chunk<4>(gates_of(x, weight_ih, bias_ih) + gates_of(h, weight_hh, bias_hh), -1);
+  const Var c_new = sigmoid(f) * c + sigmoid(i) * tanh(g);
+  return {sigmoid(o) * tanh(c_new), c_new};
+}
+
+}  // namespace lockstep::nn
