@@ -6,6 +6,8 @@
 #include <bit>
 #include <charconv>
 
+#include "lockstep/base/error.h"
+
 // The hash is compiled in from its header, so that its inner loop uses the instruction set this library is
 // built for.
 #define XXH_INLINE_ALL
@@ -149,6 +151,34 @@ std::vector<std::uint64_t> combine_digests(std::span<const Place> places, std::s
   std::vector<std::uint64_t> digests;
   for (const std::vector<std::uint64_t>& of_tensor : blocks) digests.push_back(digest_of_blocks(of_tensor));
   return digests;
+}
+
+BlockReader::BlockReader(const OpenFile& file, const TensorEntry& tensor, std::byte* out)
+    : file_(file), tensor_(tensor), out_(out), at_(0), end_(tensor.bytes) {
+  if (!out_) memory_.resize(std::min(block_bytes, end_));
+}
+
+BlockReader::BlockReader(const OpenFile& file, const TensorEntry& tensor, const BlockRun& blocks)
+    : BlockReader(file, tensor) {
+  at_ = blocks.first * block_bytes;
+  end_ = std::min((blocks.first + blocks.count) * block_bytes, tensor.bytes);
+}
+
+std::span<const std::byte> BlockReader::next() {
+  if (at_ >= end_) return {};
+  const std::uint64_t bytes = std::min(block_bytes, end_ - at_);
+  std::byte* const block = out_ ? out_ + at_ : memory_.data();
+  file_.read_at(tensor_.offset + at_, block, bytes);
+  digests_.push_back(digest_of(block, bytes));
+  at_ += bytes;
+  return {block, bytes};
+}
+
+void BlockReader::finish() {
+  while (!next().empty()) {
+  }
+  if (!digest_fits())
+    throw DataError("{}: {} is damaged: its digest does not fit", file_.path(), tensor_.path());
 }
 
 }  // namespace lockstep::checkpoint

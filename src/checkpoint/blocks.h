@@ -7,10 +7,8 @@
 // to a block beyond its own share for the rest of it.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -75,31 +73,32 @@ std::uint64_t end_of_block(std::uint64_t block, std::uint64_t tensor_bytes);
 std::vector<std::uint64_t> combine_digests(std::span<const Place> places, std::span<const std::uint64_t> mine,
                                            comm::Communicator& communicator);
 
+/// Reads a stored tensor block by block and digests what it reads. For one thread.
 class BlockReader {
  public:
-  explicit BlockReader(const FileIndex& index) : file_(index.file), buffer_(block_bytes) {}
+  /// All of it, to `out` if that is given, which has room for its bytes; else to memory of one block. `file`
+  /// outlives the reader.
+  BlockReader(const OpenFile& file, const TensorEntry& tensor, std::byte* out = nullptr);
+  /// Some of its blocks.
+  BlockReader(const OpenFile& file, const TensorEntry& tensor, const BlockRun& blocks);
 
-  /// Bytes of a tensor, at most a block of them; valid until the next call.
-  std::span<const std::byte> read(const TensorEntry& tensor, std::uint64_t offset, std::uint64_t bytes) {
-    file_->read_at(tensor.offset + offset, buffer_.data(), bytes);
-    return std::span<const std::byte>(buffer_).first(bytes);
-  }
-
-  /// Hands every block of a tensor to use(bytes), and returns whether its digest is right.
-  template <class Use>
-  bool read_all(const TensorEntry& tensor, const Use& use) {
-    std::vector<std::uint64_t> digests;
-    for (std::uint64_t done = 0; done < tensor.bytes; done += block_bytes) {
-      const auto bytes = read(tensor, done, std::min(block_bytes, tensor.bytes - done));
-      digests.push_back(digest_of(bytes.data(), bytes.size()));
-      use(bytes);
-    }
-    return digest_of_blocks(digests) == tensor.digest;
-  }
+  /// The next block; empty behind the last one. Without `out` valid until the next call. DataError or
+  /// FailureError as OpenFile::read_at.
+  std::span<const std::byte> next();
+  /// Of the blocks read so far.
+  const std::vector<std::uint64_t>& digests() const { return digests_; }
+  /// All blocks of the tensor were read, and are what was saved.
+  bool digest_fits() const { return digest_of_blocks(digests_) == tensor_.digest; }
+  /// Reads what is left. DataError "FILE: /model/NAME is damaged: its digest does not fit".
+  void finish();
 
  private:
-  std::shared_ptr<const OpenFile> file_;
-  std::vector<std::byte> buffer_;
+  const OpenFile& file_;
+  const TensorEntry& tensor_;
+  std::byte* out_;
+  std::vector<std::byte> memory_;  // of one block, without `out`
+  std::uint64_t at_, end_;         // bytes of the tensor
+  std::vector<std::uint64_t> digests_;
 };
 
 }  // namespace lockstep::checkpoint

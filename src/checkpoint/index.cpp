@@ -21,6 +21,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/comm/json.h"
 #include "lockstep/hdf5/file.h"
 
 namespace lockstep::checkpoint {
@@ -111,10 +112,10 @@ std::string to_text(const AttributeValue& value) {
 }
 
 std::string digested_text(const FileIndex& index) {
-  const Position& position = index.position;
-  std::string text =
-      fmt::format("format_version {}\nstep {}\nepoch {}\nsamples {}\nshards {}\nseed {}\n", index.version,
-                  position.step, position.epoch, position.samples, position.shards, position.seed);
+  std::string text = fmt::format("format_version {}\n", index.version);
+  for (const PositionCount& count : position_counts)
+    fmt::format_to(std::back_inserter(text), "{} {}\n", count.name, index.position.*count.value);
+  fmt::format_to(std::back_inserter(text), "seed {}\n", index.position.seed);
   for (const GroupEntry& group : index.groups) {
     for (const auto& [name, value] : group.attributes) {
       fmt::format_to(std::back_inserter(text), "/{} {} {} {}\n", group.path, name, value.index(),
@@ -136,93 +137,62 @@ namespace {
 
 using nlohmann::json;
 
-json to_message(const AttributeValue& value) {
-  return std::visit([](const auto& held) { return json(held); }, value);
-}
-
-AttributeValue attribute_of(const json& message) {
-  if (message.is_string()) return message.get<std::string>();
-  if (message.is_number_float()) return message.get<double>();
-  return message.get<std::int64_t>();
-}
-
-json to_message(const FileIndex& index) {
-  json groups = json::array(), tensors = json::array();
+/// Rank 0's index for the other ranks, with the manifest as the text that every rank can parse.
+json message_of(const FileIndex& index) {
+  json position = {{"seed", index.position.seed}}, groups = json::object(), offsets = json::array();
+  for (const PositionCount& count : position_counts) position[count.name] = index.position.*count.value;
   for (const GroupEntry& group : index.groups) {
-    json attributes = json::array();
+    json& attributes = groups[group.path] = json::object();
     for (const auto& [name, value] : group.attributes)
-      attributes.push_back(json::array({name, to_message(value)}));
-    groups.push_back(json::array({group.path, std::move(attributes)}));
+      attributes[name] = std::visit([](const auto& held) { return json(held); }, value);
   }
-  for (const TensorEntry& tensor : index.tensors) {
-    const auto extents = tensor.shape.extents();
-    tensors.push_back({tensor.group, tensor.name, static_cast<int>(tensor.dtype),
-                       std::vector<std::int64_t>(extents.begin(), extents.end()), tensor.offset, tensor.bytes,
-                       tensor.digest});
-  }
-  const Position& p = index.position;
-  return json::array({index.path,
-                      index.file_bytes,
-                      index.version,
-                      {p.step, p.epoch, p.samples, p.shards, p.seed},
-                      index.world_size,
-                      index.created,
-                      index.digest,
-                      index.config,
-                      index.provenance,
-                      std::move(groups),
-                      std::move(tensors)});
+  for (const TensorEntry& tensor : index.tensors) offsets.push_back(tensor.offset);
+  return {{"file", index.file->path()},
+          {"file_bytes", index.file_bytes},
+          {"version", index.version},
+          {"position", position},
+          {"world_size", index.world_size},
+          {"created", index.created},
+          {"digest", index.digest},
+          {"config", index.config},
+          {"provenance", index.provenance},
+          {"groups", groups},
+          {"offsets", offsets},
+          {"manifest", manifest_text(index.tensors)}};
 }
 
-FileIndex index_of(const json& message) {
+/// All but the file, which each rank opens itself.
+FileIndex index_in(const json& message, const std::string& path) {
   FileIndex index;
-  message[0].get_to(index.path);
-  message[1].get_to(index.file_bytes);
-  message[2].get_to(index.version);
-  const json& position = message[3];
-  index.position = {position[0].get<std::int64_t>(), position[1].get<std::int64_t>(),
-                    position[2].get<std::int64_t>(), position[3].get<std::int64_t>(),
-                    position[4].get<std::uint64_t>()};
-  message[4].get_to(index.world_size);
-  message[5].get_to(index.created);
-  message[6].get_to(index.digest);
-  message[7].get_to(index.config);
-  message[8].get_to(index.provenance);
-  for (const json& group : message[9]) {
-    GroupEntry& entry = index.groups.emplace_back();
-    group[0].get_to(entry.path);
-    for (const json& attribute : group[1]) {
-      entry.attributes.emplace_back(attribute[0].get<std::string>(), attribute_of(attribute[1]));
+  index.path = path;
+  message.at("file_bytes").get_to(index.file_bytes);
+  message.at("version").get_to(index.version);
+  const json& position = message.at("position");
+  for (const PositionCount& count : position_counts)
+    position.at(count.name).get_to(index.position.*count.value);
+  position.at("seed").get_to(index.position.seed);
+  message.at("world_size").get_to(index.world_size);
+  message.at("created").get_to(index.created);
+  message.at("digest").get_to(index.digest);
+  message.at("config").get_to(index.config);
+  message.at("provenance").get_to(index.provenance);
+  for (const auto& [group, attributes] : message.at("groups").items()) {
+    GroupEntry& entry = index.groups.emplace_back(GroupEntry{group, {}});
+    for (const auto& [name, value] : attributes.items()) {
+      AttributeValue& held = entry.attributes.emplace_back(name, AttributeValue()).second;
+      if (value.is_string())
+        held = value.get<std::string>();
+      else if (value.is_number_float())
+        held = value.get<double>();
+      else
+        held = value.get<std::int64_t>();
     }
   }
-  for (const json& tensor : message[10]) {
-    TensorEntry& entry = index.tensors.emplace_back();
-    tensor[0].get_to(entry.group);
-    tensor[1].get_to(entry.name);
-    entry.dtype = static_cast<DType>(tensor[2].get<int>());
-    const auto extents = tensor[3].get<std::vector<std::int64_t>>();
-    entry.shape = Shape(std::span<const std::int64_t>(extents));
-    tensor[4].get_to(entry.offset);
-    tensor[5].get_to(entry.bytes);
-    tensor[6].get_to(entry.digest);
-  }
+  index.tensors = parse_manifest(message.at("manifest").get_ref<const std::string&>(), path);
+  for (std::size_t t = 0; t < index.tensors.size(); ++t)
+    message.at("offsets").at(t).get_to(index.tensors[t].offset);
   return index;
 }
-
-}  // namespace
-
-void broadcast(FileIndex& index, comm::Communicator& communicator) {
-  if (communicator.size() == 1) return;
-  std::vector<std::uint8_t> bytes;
-  if (communicator.rank() == 0) bytes = json::to_cbor(to_message(index));
-  std::uint64_t count = bytes.size();
-  communicator.broadcast(&count, sizeof count, 0);
-  bytes.resize(count);
-  communicator.broadcast(bytes.data(), count, 0);
-  if (communicator.rank() != 0) index = index_of(json::from_cbor(bytes));
-}
-
-namespace {
 
 struct StoredArray {
   hdf5::ElementType type;
@@ -303,19 +273,6 @@ std::string read_text_attribute(const hdf5::File& file, const std::string& name)
   throw DataError("{}: attribute '{}' is no text", file.file_path(), name);
 }
 
-/// Counts that a run can have: resuming computes with them.
-void check_position(const FileIndex& index) {
-  const Position& position = index.position;
-  constexpr std::int64_t most = std::int64_t{1} << 53;
-  const auto check = [&](std::string_view name, std::int64_t value) {
-    if (value < 0 || value > most) throw DataError("{}: attribute '{}' is {}", index.path, name, value);
-  };
-  check("step", position.step);
-  check("epoch", position.epoch);
-  check("samples", position.samples);
-  check("shards", position.shards);
-}
-
 void read_root(const hdf5::File& file, FileIndex& index) {
   if (!file.has_plain_attribute("format") ||
       read_attribute(file, "format") != AttributeValue(std::string("lockstep"))) {
@@ -331,13 +288,12 @@ void read_root(const hdf5::File& file, FileIndex& index) {
                      version, format_version);
   }
   index.version = static_cast<int>(version);
-  Position& position = index.position;
-  position.step = file.int64_attribute("step");
-  position.epoch = file.int64_attribute("epoch");
-  position.samples = file.int64_attribute("samples");
-  position.shards = file.int64_attribute("shards");
-  position.seed = file.uint64_attribute("seed");
-  check_position(index);
+  constexpr std::int64_t most = std::int64_t{1} << 53;  // resuming computes with these counts
+  for (const PositionCount& count : position_counts) {
+    const std::int64_t value = index.position.*count.value = file.int64_attribute(count.name);
+    if (value < 0 || value > most) throw DataError("{}: attribute '{}' is {}", index.path, count.name, value);
+  }
+  index.position.seed = file.uint64_attribute("seed");
   index.world_size = file.int64_attribute("world_size");
   index.created = read_text_attribute(file, "created");
   if (!from_hex(read_text_attribute(file, "digest"), index.digest))
@@ -470,21 +426,20 @@ FileIndex read_index(const std::string& path, comm::Communicator& communicator) 
       if (reads) index = read_index(path);
     });
     if (communicator.size() == 1) return index;
-    std::shared_ptr<const OpenFile> file = index.file;
-    const std::string name = communicator.all_gather_texts(reads ? file->path() : "")[0];
-    broadcast(index, communicator);
+    const json message = comm::all_gather_json(communicator, reads ? message_of(index) : json())[0];
     comm::together(communicator, [&] {
-      if (!reads) file = open_if_there(name);
+      if (reads) return;
+      index = index_in(message, path);
+      index.file = open_if_there(message.at("file").get<std::string>());
     });
     // Between the two openings the run may have pruned it.
-    const std::uint8_t open = file != nullptr;
+    const std::uint8_t open = index.file != nullptr;
     std::vector<std::uint8_t> all(static_cast<std::size_t>(communicator.size()));
     communicator.all_gather(&open, sizeof open, all.data());
     if (std::ranges::count(all, 0) > 0) {
       if (attempt < most_live_attempts) continue;
-      throw DataError("{}: is not there on every rank: {}", path, name);
+      throw DataError("{}: is not there on every rank: {}", path, message.at("file").get<std::string>());
     }
-    index.file = std::move(file);
     return index;
   }
 }

@@ -18,11 +18,12 @@
 namespace lockstep::checkpoint {
 namespace {
 
-TensorSummary summarise(BlockReader& reader, const TensorEntry& tensor) {
+TensorSummary summarise(const OpenFile& file, const TensorEntry& tensor) {
   TensorSummary summary;
   summary.entry = tensor;
   double squares = 0, min = std::numeric_limits<double>::infinity(), max = -min;
-  summary.digest_right = reader.read_all(tensor, [&](std::span<const std::byte> bytes) {
+  BlockReader reader(file, tensor);
+  for (auto bytes = reader.next(); !bytes.empty(); bytes = reader.next()) {
     with_element_type(tensor.dtype, [&]<class T>() {
       for (std::size_t i = 0; i < bytes.size() / sizeof(T); ++i) {
         const double value = as_double(element_at<T>(bytes, i));
@@ -35,7 +36,8 @@ TensorSummary summarise(BlockReader& reader, const TensorEntry& tensor) {
         max = std::max(max, value);
       }
     });
-  });
+  }
+  summary.digest_right = reader.digest_fits();
   summary.norm = std::sqrt(squares);
   if (min <= max) summary.min = min, summary.max = max;
   return summary;
@@ -46,9 +48,8 @@ TensorSummary summarise(BlockReader& reader, const TensorEntry& tensor) {
 Inspection inspect(const std::string& path) {
   Inspection inspection;
   inspection.index = read_index(path);
-  BlockReader reader(inspection.index);
   for (const TensorEntry& tensor : inspection.index.tensors)
-    inspection.tensors.push_back(summarise(reader, tensor));
+    inspection.tensors.push_back(summarise(*inspection.index.file, tensor));
   return inspection;
 }
 
@@ -58,15 +59,12 @@ void verify_tensors(const FileIndex& index, comm::Communicator& communicator, Ve
   const std::vector<Place> places = places_of(index);
   std::vector<std::uint64_t> mine;
   comm::together(communicator, [&] {
-    BlockReader reader(index);
     for (const Piece& piece : file_share(places, communicator.rank(), communicator.size())) {
       const BlockRun run = blocks_begun_in(piece);
-      for (std::uint64_t block = run.first; block < run.first + run.count; ++block) {
-        const TensorEntry& tensor = index.tensors[run.tensor];
-        const std::uint64_t begin = block * block_bytes;
-        const auto bytes = reader.read(tensor, begin, end_of_block(block, tensor.bytes) - begin);
-        mine.push_back(digest_of(bytes.data(), bytes.size()));
+      BlockReader reader(*index.file, index.tensors[run.tensor], run);
+      while (!reader.next().empty()) {
       }
+      mine.insert(mine.end(), reader.digests().begin(), reader.digests().end());
     }
   });
   const std::vector<std::uint64_t> digests = combine_digests(places, mine, communicator);
@@ -97,66 +95,45 @@ VerifyReport verify(const std::string& path, comm::Communicator& communicator) {
 
 namespace {
 
-/// Both files at once, each verified as it is read.
-class Comparison {
- public:
-  Comparison(const FileIndex& a, const FileIndex& b, double tolerance)
-      : reader_a_(a), reader_b_(b), path_a_(a.path), path_b_(b.path), tolerance_(tolerance) {}
+/// The distance that counts: none between equal numbers or two NaNs, infinite where one is not finite.
+double distance_of(double x, double y) {
+  if (x == y || (std::isnan(x) && std::isnan(y))) return 0;
+  const double distance = std::abs(x - y);
+  return std::isfinite(distance) ? distance : std::numeric_limits<double>::infinity();
+}
 
-  /// Counts elements of equal dtype and shape that differ.
-  TensorDifference compare(const TensorEntry& a, const TensorEntry& b) {
-    TensorDifference result{
-        TensorDifference::Kind::values, a.path(), a.shape, b.shape, a.dtype, b.dtype, 0, 0};
-    std::vector<std::uint64_t> digests_a, digests_b;
-    for (std::uint64_t done = 0; done < a.bytes; done += block_bytes) {
-      const std::uint64_t bytes = std::min(block_bytes, a.bytes - done);
-      const auto block_a = reader_a_.read(a, done, bytes), block_b = reader_b_.read(b, done, bytes);
-      digests_a.push_back(digest_of(block_a.data(), bytes));
-      digests_b.push_back(digest_of(block_b.data(), bytes));
-      if (std::memcmp(block_a.data(), block_b.data(), bytes) != 0) {
-        with_element_type(a.dtype, [&]<class T>() { count<T>(block_a, block_b, result); });
-      }
-    }
-    if (digest_of_blocks(digests_a) != a.digest) throw_damaged(path_a_, a);
-    if (digest_of_blocks(digests_b) != b.digest) throw_damaged(path_b_, b);
-    return result;
+template <class T>
+void count_different(std::span<const std::byte> a, std::span<const std::byte> b, double tolerance,
+                     TensorDifference& result) {
+  for (std::size_t i = 0; i < a.size() / sizeof(T); ++i) {
+    if (std::memcmp(a.data() + i * sizeof(T), b.data() + i * sizeof(T), sizeof(T)) == 0) continue;
+    const double distance = distance_of(as_double(element_at<T>(a, i)), as_double(element_at<T>(b, i)));
+    // Without a tolerance bits are compared, so that 0 and -0 differ although nothing lies between them.
+    if (tolerance > 0 && distance <= tolerance) continue;
+    ++result.different;
+    result.max_abs = std::max(result.max_abs, distance);
   }
+}
 
- private:
-  template <class T>
-  void count(std::span<const std::byte> a, std::span<const std::byte> b, TensorDifference& result) const {
-    for (std::size_t i = 0; i < a.size() / sizeof(T); ++i) {
-      if (std::memcmp(a.data() + i * sizeof(T), b.data() + i * sizeof(T), sizeof(T)) == 0) continue;
-      const double distance = distance_of(as_double(element_at<T>(a, i)), as_double(element_at<T>(b, i)));
-      // Without a tolerance bits are compared, so that 0 and -0 differ although nothing lies between them.
-      if (tolerance_ > 0 && distance <= tolerance_) continue;
-      ++result.different;
-      result.max_abs = std::max(result.max_abs, distance);
-    }
+/// Counts elements of equal dtype and shape that differ; both tensors are verified as they are read.
+TensorDifference compare(const FileIndex& index_a, const TensorEntry& a, const FileIndex& index_b,
+                         const TensorEntry& b, double tolerance) {
+  TensorDifference result{TensorDifference::Kind::values, a.path(), a.shape, b.shape, a.dtype, b.dtype, 0, 0};
+  BlockReader reader_a(*index_a.file, a), reader_b(*index_b.file, b);
+  for (auto block_a = reader_a.next(); !block_a.empty(); block_a = reader_a.next()) {
+    const auto block_b = reader_b.next();
+    if (std::memcmp(block_a.data(), block_b.data(), block_a.size()) != 0)
+      with_element_type(a.dtype, [&]<class T>() { count_different<T>(block_a, block_b, tolerance, result); });
   }
-
-  static double distance_of(double x, double y) {
-    if (x == y || (std::isnan(x) && std::isnan(y))) return 0;
-    const double distance = std::abs(x - y);
-    return std::isfinite(distance) ? distance : std::numeric_limits<double>::infinity();
-  }
-
-  [[noreturn]] static void throw_damaged(const std::string& path, const TensorEntry& tensor) {
-    throw DataError("{}: {} is damaged: its digest does not fit", path, tensor.path());
-  }
-
-  BlockReader reader_a_, reader_b_;
-  std::string path_a_, path_b_;
-  double tolerance_;
-};
+  reader_a.finish();
+  reader_b.finish();
+  return result;
+}
 
 std::map<std::string, std::string> attributes_of(const FileIndex& index) {
-  const Position& position = index.position;
-  std::map<std::string, std::string> attributes = {{"step", fmt::format("{}", position.step)},
-                                                   {"epoch", fmt::format("{}", position.epoch)},
-                                                   {"samples", fmt::format("{}", position.samples)},
-                                                   {"shards", fmt::format("{}", position.shards)},
-                                                   {"seed", fmt::format("{}", position.seed)}};
+  std::map<std::string, std::string> attributes = {{"seed", fmt::format("{}", index.position.seed)}};
+  for (const PositionCount& count : position_counts)
+    attributes[count.name] = fmt::format("{}", index.position.*count.value);
   for (const GroupEntry& group : index.groups) {
     for (const auto& [name, value] : group.attributes)
       attributes["/" + group.path + " " + name] = to_text(value);
@@ -192,7 +169,6 @@ DiffReport diff(const std::string& path_a, const std::string& path_b, double tol
 
   std::unordered_map<std::string, const TensorEntry*> in_b;
   for (const TensorEntry& tensor : b.tensors) in_b.emplace(tensor.path(), &tensor);
-  Comparison comparison(a, b, tolerance);
   using Kind = TensorDifference::Kind;
   for (const TensorEntry& left : a.tensors) {
     const auto found = in_b.find(left.path());
@@ -211,7 +187,7 @@ DiffReport diff(const std::string& path_a, const std::string& path_b, double tol
     }
     ++report.tensors;
     report.elements += left.shape.numel();
-    if (const TensorDifference difference = comparison.compare(left, right); difference.different > 0) {
+    if (const TensorDifference difference = compare(a, left, b, right, tolerance); difference.different > 0) {
       report.differences.push_back(difference);
     }
   }

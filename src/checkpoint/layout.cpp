@@ -123,10 +123,8 @@ hdf5::Group make_group(hdf5::File& file, const std::string& path) {
 void write_root_attributes(hdf5::File& file, const FileIndex& index) {
   file.set_attribute("format", "lockstep");
   file.set_attribute("format_version", index.version);
-  file.set_attribute("step", index.position.step);
-  file.set_attribute("epoch", index.position.epoch);
-  file.set_attribute("samples", index.position.samples);
-  file.set_attribute("shards", index.position.shards);
+  for (const PositionCount& count : position_counts)
+    file.set_attribute(count.name, index.position.*count.value);
   file.set_attribute("seed", index.position.seed);
   file.set_attribute("world_size", index.world_size);
   file.set_attribute("created", index.created);

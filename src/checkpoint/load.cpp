@@ -204,9 +204,9 @@ void copy_from_model(const Section& ema, const Contents& contents) {
 /// An element type of the file other than the target's takes memory of its own.
 void read_whole(const OpenFile& file, const TensorEntry& entry, const Tensor& target) {
   auto* const out = static_cast<std::byte*>(target.raw());
-  if (entry.dtype == target.dtype()) return read_elements(file, entry, out);
+  if (entry.dtype == target.dtype()) return BlockReader(file, entry, out).finish();
   std::vector<std::byte> elements(entry.bytes);
-  read_elements(file, entry, elements.data());
+  BlockReader(file, entry, elements.data()).finish();
   if (!cast_elements(hdf5::element_type_named(to_string(entry.dtype)), elements.data(), target.dtype(), out,
                      target.numel())) {
     throw UsageError("{}: {} holds numbers beyond {}", file.path(), entry.path(), to_string(target.dtype()));
@@ -241,18 +241,6 @@ void check_or_warn(const std::string& path, const Fit& result, const LoadOptions
     throw DataError("{} does not fit this program's model: {}", path, fmt::join(result.problems, "; "));
   }
   for (const std::string& problem : result.problems) warnings.push_back(fmt::format("{}: {}", path, problem));
-}
-
-void read_elements(const OpenFile& file, const TensorEntry& entry, std::byte* out) {
-  std::vector<std::uint64_t> digests;
-  for (std::uint64_t done = 0; done < entry.bytes; done += block_bytes) {
-    const std::uint64_t bytes = std::min(block_bytes, entry.bytes - done);
-    file.read_at(entry.offset + done, out + done, bytes);
-    digests.push_back(digest_of(out + done, bytes));
-  }
-  if (digest_of_blocks(digests) != entry.digest) {
-    throw DataError("{}: {} is damaged: its digest does not fit", file.path(), entry.path());
-  }
 }
 
 Request request_for(const FileIndex& index, const Contents& contents,

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "base/files.h"
 #include "lockstep/base/shape.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/index.h"
@@ -83,9 +82,6 @@ void read_tensors(const FileIndex& index, std::span<const Fit::Pair> pairs, kern
 
 /// Fills what the file lacks, restores the attributes, and tells the sections.
 void finish_load(const LoadPlan& plan, const Contents& contents);
-
-/// The bytes of one tensor into `out`, which has room for them. DataError if the file is damaged.
-void read_elements(const OpenFile& file, const TensorEntry& entry, std::byte* out);
 
 std::vector<StoredTensor> stored_tensors(const FileIndex& index);
 /// Turns problems into warnings where the options allow it; else DataError listing them all: "FILE does not

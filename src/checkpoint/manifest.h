@@ -1,12 +1,24 @@
-// Private to the module: /manifest, and the text that the root digest is taken over.
+// Private to the module: what an index is as text: /manifest, and what the root digest is taken over.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "lockstep/checkpoint/index.h"
 
 namespace lockstep::checkpoint {
+
+/// The counts of a Position by the names that files and reports give them; `seed` comes after them.
+struct PositionCount {
+  const char* name;
+  std::int64_t Position::*value;
+};
+inline constexpr std::array<PositionCount, 4> position_counts{{{"step", &Position::step},
+                                                               {"epoch", &Position::epoch},
+                                                               {"samples", &Position::samples},
+                                                               {"shards", &Position::shards}}};
 
 /// One line a tensor: "DIGEST BYTES DTYPE [EXTENT,EXTENT] /GROUP/NAME".
 std::string manifest_text(const std::vector<TensorEntry>& tensors);

@@ -221,12 +221,6 @@ const TensorEntry& entry_for(const Target& target, const std::string& group, con
                   target.name);
 }
 
-template <class Use>
-void read_whole(BlockReader& reader, const FileIndex& index, const TensorEntry& entry, const Use& use) {
-  if (!reader.read_all(entry, use))
-    throw DataError("{}: {} is damaged: its digest does not fit", index.path, entry.path());
-}
-
 /// Fills the targets for which `mine` holds.
 template <class Mine>
 void mix(const std::vector<FileIndex>& snapshots, const std::vector<Stored>& stored,
@@ -239,24 +233,24 @@ void mix(const std::vector<FileIndex>& snapshots, const std::vector<Stored>& sto
     const FileIndex& index = snapshots[s];
     const bool last = s + 1 == snapshots.size();
     const Entries entries = entries_of(index);
-    BlockReader reader(index);
     for (std::size_t t = 0; t < targets.size(); ++t) {
       if (!mine(t)) continue;
       if (!targets[t].averaged) {
-        if (!last) continue;
-        auto* to = static_cast<std::byte*>(targets[t].tensor.raw());
-        read_whole(reader, index, entry_for(targets[t], "model", entries, index),
-                   [&](std::span<const std::byte> bytes) { to = std::copy(bytes.begin(), bytes.end(), to); });
+        if (last)
+          BlockReader(*index.file, entry_for(targets[t], "model", entries, index),
+                      static_cast<std::byte*>(targets[t].tensor.raw()))
+              .finish();
         continue;
       }
       for (std::size_t i = 0; i < stored.size(); ++i) {
         if (stored[i].snapshot != s || weights[i] == 0) continue;
         double* sum = sums[t].data();
-        read_whole(reader, index, entry_for(targets[t], stored[i].group, entries, index),
-                   [&](std::span<const std::byte> bytes) {
-                     for (std::size_t e = 0; e < bytes.size() / sizeof(float); ++e)
-                       *sum++ += weights[i] * static_cast<double>(element_at<float>(bytes, e));
-                   });
+        BlockReader reader(*index.file, entry_for(targets[t], stored[i].group, entries, index));
+        for (auto bytes = reader.next(); !bytes.empty(); bytes = reader.next()) {
+          for (std::size_t e = 0; e < bytes.size() / sizeof(float); ++e)
+            *sum++ += weights[i] * static_cast<double>(element_at<float>(bytes, e));
+        }
+        reader.finish();
       }
     }
   }

@@ -12,6 +12,7 @@
 #include "base/output.h"
 #include "checkpoint/elements.h"
 #include "checkpoint/layout.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/weights/gpt2.h"
 #include "checkpoint/weights/safetensors.h"
 #include "checkpoint/weights/source.h"
@@ -185,9 +186,10 @@ void write_weights(const std::string& path, const Weights& weights, bool replace
   // What Python's libraries look for: names and layouts are PyTorch's.
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (weights.position != Position{}) {
-    for (const PositionKey& key : position_keys)
-      metadata[key.name] = std::to_string(weights.position.*key.value);
-    metadata[seed_key] = std::to_string(weights.position.seed);
+    for (const PositionCount& count : position_counts)
+      metadata[fmt::format("{}{}", position_prefix, count.name)] =
+          std::to_string(weights.position.*count.value);
+    metadata[fmt::format("{}seed", position_prefix)] = std::to_string(weights.position.seed);
   }
   if (!weights.config.empty()) metadata[config_key] = weights.config;
   write_safetensors(path, weights.tensors, metadata);

@@ -5,7 +5,6 @@
 // anything is believed; every failure is a DataError with the file, the tensor and what is wrong.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -65,17 +64,7 @@ class SafetensorsFile {
 void write_safetensors(const std::string& path, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata);
 
-// What Lockstep adds to the metadata.
-inline constexpr const char* config_key = "lockstep.config";
-
-struct PositionKey {
-  const char* name;
-  std::int64_t Position::*value;
-};
-inline constexpr std::array<PositionKey, 4> position_keys{{{"lockstep.step", &Position::step},
-                                                           {"lockstep.epoch", &Position::epoch},
-                                                           {"lockstep.samples", &Position::samples},
-                                                           {"lockstep.shards", &Position::shards}}};
-inline constexpr const char* seed_key = "lockstep.seed";
+// What Lockstep adds to the metadata: the configuration, and position_counts and the seed under this prefix.
+inline constexpr const char *config_key = "lockstep.config", *position_prefix = "lockstep.";
 
 }  // namespace lockstep::checkpoint

@@ -12,9 +12,11 @@
 #include <utility>
 
 #include "base/files.h"
+#include "checkpoint/blocks.h"
 #include "checkpoint/elements.h"
 #include "checkpoint/live_file.h"
 #include "checkpoint/load_plan.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/weights/safetensors.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
@@ -49,7 +51,7 @@ class CheckpointSource final : public WeightSource {
   }
 
   void read(std::size_t tensor, std::span<std::byte> out) const override {
-    read_elements(*index_.file, index_.tensors.at(tensor), out.data());
+    BlockReader(*index_.file, index_.tensors.at(tensor), out.data()).finish();
   }
   Position position() const override { return index_.position; }
   const FileIndex* index() const override { return &index_; }
@@ -119,8 +121,8 @@ class SafetensorsSource final : public WeightSource {
   void read(std::size_t tensor, std::span<std::byte> out) const override { file_.read(tensor, out); }
   Position position() const override {
     Position position;
-    for (const PositionKey& key : position_keys) read_number(key.name, position.*key.value);
-    read_number(seed_key, position.seed);
+    for (const PositionCount& count : position_counts) read_number(count.name, position.*count.value);
+    read_number("seed", position.seed);
     return position;
   }
   std::string metadata(const std::string& key) const override {
@@ -130,8 +132,8 @@ class SafetensorsSource final : public WeightSource {
 
  private:
   template <class Number>
-  void read_number(const char* key, Number& number) const {
-    const std::string text = metadata(key);
+  void read_number(const char* name, Number& number) const {
+    const std::string key = fmt::format("{}{}", position_prefix, name), text = metadata(key);
     if (text.empty()) return;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error != std::errc() || end != text.data() + text.size() || std::cmp_less(number, 0))
