@@ -20,6 +20,7 @@
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/text.h"
 #include "lockstep/ddp/data_parallel.h"
+#include "lockstep/hdf5/file.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/nn/attention.h"
 #include "lockstep/nn/batch_norm.h"

@@ -14,69 +14,30 @@
 namespace lockstep::checkpoint {
 namespace {
 
-using hdf5::ElementType;
+inline void store(float value, float& to) { to = value; }
+inline void store(float value, BFloat16& to) { to.bits = bfloat16_bits(value); }
+inline void store(float value, Float16& to) { to.bits = float16_bits(value); }
 
 /// Loads and stores by memcpy: elements in files need not be aligned.
-template <class From, class To, class Convert>
-void convert_each(const std::byte* in, std::byte* out, std::int64_t count, const Convert& convert) {
+template <class From, class To>
+bool cast_each(const std::byte* in, std::byte* out, std::int64_t count) {
+  bool all_fit = true;
   for (std::int64_t i = 0; i < count; ++i) {
     From value;
     std::memcpy(&value, in + i * static_cast<std::int64_t>(sizeof(From)), sizeof(From));
-    const To converted = convert(value);
-    std::memcpy(out + i * static_cast<std::int64_t>(sizeof(To)), &converted, sizeof(To));
-  }
-}
-
-template <class From>
-bool cast_from(const std::byte* in, DType to, std::byte* out, std::int64_t count) {
-  constexpr bool is_integer = std::is_integral_v<From>;
-  bool all_fit = true;
-  const auto as_float = [&](From value) {
-    const auto narrow = static_cast<float>(as_double(value));
-    all_fit &= std::isfinite(narrow) || !std::isfinite(as_double(value));
-    return narrow;
-  };
-  switch (to) {
-    case DType::float64:
-      convert_each<From, double>(in, out, count, [](From value) { return as_double(value); });
-      return true;
-    case DType::float32:
-      convert_each<From, float>(in, out, count, as_float);
-      return all_fit;
-    case DType::bfloat16:
-      convert_each<From, BFloat16>(in, out, count, [&](From value) {
-        const BFloat16 narrow{bfloat16_bits(as_float(value))};
-        all_fit &= std::isfinite(as_double(narrow)) || !std::isfinite(as_double(value));
-        return narrow;
-      });
-      return all_fit;
-    case DType::float16:
-      convert_each<From, Float16>(in, out, count, [&](From value) {
-        const Float16 narrow{float16_bits(as_float(value))};
-        all_fit &= std::isfinite(as_double(narrow)) || !std::isfinite(as_double(value));
-        return narrow;
-      });
-      return all_fit;
-    case DType::int64:
-    case DType::int32:
-    case DType::uint8:
-      break;
-  }
-  if constexpr (is_integer) {
-    const auto wrap_free = [&]<class To>(From value) {
+    To result;
+    if constexpr (std::is_integral_v<To>) {
       all_fit &= std::in_range<To>(value);
-      return static_cast<To>(value);
-    };
-    const auto run = [&]<class To>() {
-      convert_each<From, To>(in, out, count,
-                             [&](From value) { return wrap_free.template operator()<To>(value); });
-    };
-    if (to == DType::int64) run.template operator()<std::int64_t>();
-    if (to == DType::int32) run.template operator()<std::int32_t>();
-    if (to == DType::uint8) run.template operator()<std::uint8_t>();
-    return all_fit;
+      result = static_cast<To>(value);
+    } else if constexpr (std::is_same_v<To, double>) {
+      result = as_double(value);
+    } else {
+      store(static_cast<float>(as_double(value)), result);
+      all_fit &= std::isfinite(as_double(result)) || !std::isfinite(as_double(value));
+    }
+    std::memcpy(out + i * static_cast<std::int64_t>(sizeof(To)), &result, sizeof(To));
   }
-  throw UsageError("floating-point elements cannot become {}", to_string(to));
+  return all_fit;
 }
 
 template <class T>
@@ -106,37 +67,16 @@ std::int64_t count_not_finite(const Tensor& tensor) {
 
 }  // namespace
 
-bool cast_elements(ElementType from, const std::byte* in, DType to, std::byte* out, std::int64_t count) {
-  switch (from) {
-    case ElementType::float64:
-      return cast_from<double>(in, to, out, count);
-    case ElementType::float32:
-      return cast_from<float>(in, to, out, count);
-    case ElementType::float16:
-      return cast_from<Float16>(in, to, out, count);
-    case ElementType::bfloat16:
-      return cast_from<BFloat16>(in, to, out, count);
-    case ElementType::int64:
-      return cast_from<std::int64_t>(in, to, out, count);
-    case ElementType::int32:
-      return cast_from<std::int32_t>(in, to, out, count);
-    case ElementType::int16:
-      return cast_from<std::int16_t>(in, to, out, count);
-    case ElementType::int8:
-      return cast_from<std::int8_t>(in, to, out, count);
-    case ElementType::uint64:
-      return cast_from<std::uint64_t>(in, to, out, count);
-    case ElementType::uint32:
-      return cast_from<std::uint32_t>(in, to, out, count);
-    case ElementType::uint16:
-      return cast_from<std::uint16_t>(in, to, out, count);
-    case ElementType::uint8:
-      return cast_from<std::uint8_t>(in, to, out, count);
-    case ElementType::text:
-    case ElementType::other:
-      break;
-  }
-  throw UsageError("elements of type {} are no numbers", hdf5::to_string(from));
+bool cast_elements(DType from, const std::byte* in, DType to, std::byte* out, std::int64_t count) {
+  return with_element_type(from, [&]<class From>() {
+    return with_element_type(to, [&]<class To>() -> bool {
+      if constexpr (std::is_integral_v<To> && !std::is_integral_v<From>) {
+        throw UsageError("floating-point elements cannot become {}", to_string(to));
+      } else {
+        return cast_each<From, To>(in, out, count);
+      }
+    });
+  });
 }
 
 void transpose_elements(const std::byte* in, std::int64_t rows, std::int64_t columns,
@@ -172,12 +112,9 @@ bool all_finite(std::span<const std::byte> bytes, DType dtype) {
       return none_has(std::uint16_t{0x7c00});
     case DType::float64:
       return none_has(std::uint64_t{0x7ff0'0000'0000'0000});
-    case DType::int64:
-    case DType::int32:
-    case DType::uint8:
-      break;
+    default:
+      return true;
   }
-  return true;
 }
 
 std::string not_finite_in(std::span<const NamedTensor> tensors) {

@@ -8,16 +8,10 @@
 #include <string>
 
 #include "lockstep/checkpoint/contents.h"
-#include "lockstep/hdf5/element_type.h"
 #include "lockstep/tensor/dtype.h"
 #include "lockstep/tensor/half.h"
 
 namespace lockstep::checkpoint {
-
-/// IEEE half precision, which occurs in files of others only.
-struct Float16 {
-  std::uint16_t bits;
-};
 
 template <class T>
 T element_at(std::span<const std::byte> bytes, std::size_t i) {
@@ -37,18 +31,28 @@ double as_double(T value) {
 template <class Use>
 auto with_element_type(DType dtype, const Use& use) {
   switch (dtype) {
-    case DType::float64:
-      return use.template operator()<double>();
     case DType::bfloat16:
       return use.template operator()<BFloat16>();
+    case DType::float16:
+      return use.template operator()<Float16>();
+    case DType::float64:
+      return use.template operator()<double>();
     case DType::int64:
       return use.template operator()<std::int64_t>();
     case DType::int32:
       return use.template operator()<std::int32_t>();
     case DType::uint8:
       return use.template operator()<std::uint8_t>();
-    case DType::float16:
-      return use.template operator()<Float16>();
+    case DType::int16:
+      return use.template operator()<std::int16_t>();
+    case DType::int8:
+      return use.template operator()<std::int8_t>();
+    case DType::uint64:
+      return use.template operator()<std::uint64_t>();
+    case DType::uint32:
+      return use.template operator()<std::uint32_t>();
+    case DType::uint16:
+      return use.template operator()<std::uint16_t>();
     case DType::float32:
       break;
   }
@@ -57,8 +61,8 @@ auto with_element_type(DType dtype, const Use& use) {
 
 /// Converts `count` elements. Floats are rounded to the nearest, ties to even (float64 to 16 bits by way of
 /// float32); a NaN stays one. False if a finite number became infinite: the result is then of no use.
-/// UsageError for texts and others, and for floats that would become integers.
-[[nodiscard]] bool cast_elements(hdf5::ElementType from, const std::byte* in, DType to, std::byte* out,
+/// UsageError for floats that would become integers.
+[[nodiscard]] bool cast_elements(DType from, const std::byte* in, DType to, std::byte* out,
                                  std::int64_t count);
 
 /// out[c][r] = in[r][c]; the memories do not overlap.

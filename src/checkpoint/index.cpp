@@ -75,6 +75,7 @@ std::optional<TensorEntry> parse_line(std::string_view line) {
   } catch (const UsageError&) {
     return std::nullopt;
   }
+  if (!is_storable(entry.dtype)) return std::nullopt;
   const std::size_t slash = line.rfind('/');
   if (!line.starts_with('/') || slash == 0 || slash + 1 == line.size()) return std::nullopt;
   entry.group = line.substr(1, slash - 1);
@@ -195,7 +196,8 @@ FileIndex index_in(const json& message, const std::string& path) {
 }
 
 struct StoredArray {
-  hdf5::ElementType type;
+  std::optional<DType> dtype;
+  std::string_view type_name;
   std::vector<std::int64_t> shape;
   hdf5::Extent extent;
 };
@@ -208,17 +210,10 @@ AttributeValue read_attribute(const hdf5::Object& object, const std::string& nam
     throw DataError("{}: attribute {} of {} is neither a number nor a text of fixed length",
                     object.file_path(), in_quotes(name), object.name());
   }
-  switch (object.attribute_type(name)) {
-    case hdf5::ElementType::text:
-      return object.text_attribute(name);
-    case hdf5::ElementType::float64:
-    case hdf5::ElementType::float32:
-    case hdf5::ElementType::float16:
-    case hdf5::ElementType::bfloat16:
-      return object.double_attribute(name);
-    default:
-      return object.int64_attribute(name);
-  }
+  const std::optional<DType> dtype = object.attribute_dtype(name);
+  if (!dtype) return object.text_attribute(name);
+  if (is_floating(*dtype)) return object.double_attribute(name);
+  return object.int64_attribute(name);
 }
 
 /// What the groups of a file hold. Each object has one name, so that no circle of links is walked.
@@ -247,7 +242,8 @@ void walk(const hdf5::Group& group, const std::string& path, int depth, Findings
       walk(group.open_group(link.name), child, depth + 1, found);
     } else if (link.kind == hdf5::ObjectKind::dataset) {
       const hdf5::Dataset dataset = group.open_contiguous(link.name);
-      found.arrays.emplace("/" + child, StoredArray{dataset.type(), dataset.shape(), dataset.extent()});
+      found.arrays.emplace(
+          "/" + child, StoredArray{dataset.dtype(), dataset.type_name(), dataset.shape(), dataset.extent()});
       holds_arrays = true;
     } else {
       throw DataError("{}: /{} leads nowhere", file, child);
@@ -336,10 +332,10 @@ void match_manifest(FileIndex& index, StoredArrays& arrays) {
     if (found == arrays.end())
       throw DataError("{}: {} is in the manifest but not in the file", index.path, shown(tensor.path()));
     const StoredArray& array = found->second;
-    if (hdf5::to_string(array.type) != to_string(tensor.dtype) ||
+    if (array.dtype != tensor.dtype ||
         !std::equal(array.shape.begin(), array.shape.end(), tensor.shape.begin(), tensor.shape.end())) {
       throw DataError("{}: {} is {} [{}] in the file, but {} {} in the manifest", index.path,
-                      shown(tensor.path()), hdf5::to_string(array.type), fmt::join(array.shape, ", "),
+                      shown(tensor.path()), array.type_name, fmt::join(array.shape, ", "),
                       to_string(tensor.dtype), to_string(tensor.shape));
     }
     if (array.extent.bytes != tensor.bytes || tensor.bytes > index.file_bytes ||

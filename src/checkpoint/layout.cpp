@@ -102,6 +102,8 @@ TensorEntry entry_of(const Section& section, const NamedTensor& tensor, const ke
   if (!is_link_name(tensor.name)) {
     throw UsageError("{}: {} cannot be a name in a checkpoint", section.path, in_quotes(tensor.name));
   }
+  if (!is_storable(entry.dtype))
+    throw UsageError("{}: a checkpoint cannot hold {}", entry.path(), to_string(entry.dtype));
   const Device device = tensor.value.device();
   if (device != Device::cpu() && (!backend || backend->device() != device)) {
     throw UsageError("{}: lies on {}; only CPU memory can be saved without that device's backend",
@@ -137,7 +139,7 @@ std::map<DType, hdf5::NamedType> make_types(hdf5::File& file, const FileIndex& i
     if (tensor.dtype != DType::bfloat16 && tensor.dtype != DType::float16) continue;
     if (types.contains(tensor.dtype)) continue;
     const std::string_view name = to_string(tensor.dtype);
-    types.emplace(tensor.dtype, file.create_type(name, hdf5::element_type_named(name)));
+    types.emplace(tensor.dtype, file.create_type(name, tensor.dtype));
   }
   return types;
 }
@@ -210,10 +212,8 @@ Layout::Layout(FileIndex& index) {
     }
     const auto type = types.find(tensor.dtype);
     const hdf5::Dataset dataset =
-        type != types.end()
-            ? group->create_dataset(tensor.name, type->second, tensor.shape.extents())
-            : group->create_dataset(tensor.name, hdf5::element_type_named(to_string(tensor.dtype)),
-                                    tensor.shape.extents());
+        type != types.end() ? group->create_dataset(tensor.name, type->second, tensor.shape.extents())
+                            : group->create_dataset(tensor.name, tensor.dtype, tensor.shape.extents());
     tensor.offset = dataset.extent().offset;
   }
 }

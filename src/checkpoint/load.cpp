@@ -29,28 +29,22 @@ struct Problems {
   std::vector<std::string> missing, unexpected, shapes, dtypes, collisions;
 };
 
-bool loads_as(std::string_view dtype, DType target, Conversion conversion) {
-  if (dtype == to_string(target)) return true;
-  const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
-    return std::find(names.begin(), names.end(), dtype) != names.end();
-  };
-  const bool is_byte = is_one_of({"int8", "uint8"}), is_short = is_byte || is_one_of({"int16", "uint16"});
+/// Every value of these types is one of the target's, too.
+bool loads_as(DType stored, DType target, Conversion conversion) {
+  const std::size_t bytes = bytes_of(stored);
   switch (target) {
     case DType::float64:
-      return is_short || is_one_of({"float32", "float16", "bfloat16", "int32", "uint32"});
+      return bytes < 8 || stored == target;
     case DType::float32:
-      return is_short || is_one_of({"float16", "bfloat16"}) ||
-             (conversion == Conversion::rounding && dtype == "float64");
+      return bytes <= 2 || stored == target ||
+             (stored == DType::float64 && conversion == Conversion::rounding);
     case DType::int64:
-      return is_short || is_one_of({"int32", "uint32"});
+      return (bytes <= 4 && !is_floating(stored)) || stored == target;
     case DType::int32:
-      return is_short;
-    case DType::bfloat16:
-    case DType::float16:
-    case DType::uint8:
-      break;
+      return (bytes <= 2 && !is_floating(stored)) || stored == target;
+    default:
+      return stored == target;
   }
-  return false;
 }
 
 std::string text_of(std::span<const std::int64_t> extents) {
@@ -94,9 +88,9 @@ void fit_group(std::span<const StoredTensor> stored, const Wanted& wanted, Conve
       problems.shapes.push_back(fmt::format("{} is {}{} in the file, {} here", full(tensor.name),
                                             text_of(array.shape),
                                             array.transposed ? ", to be transposed," : "", text_of(extents)));
-    } else if (!loads_as(array.dtype, tensor.value.dtype(), conversion)) {
-      problems.dtypes.push_back(fmt::format("{} is {} in the file, {} here", full(tensor.name), array.dtype,
-                                            to_string(tensor.value.dtype())));
+    } else if (!array.dtype || !loads_as(*array.dtype, tensor.value.dtype(), conversion)) {
+      problems.dtypes.push_back(fmt::format("{} is {} in the file, {} here", full(tensor.name),
+                                            array.type_name, to_string(tensor.value.dtype())));
     } else {
       result.pairs.push_back({found->second.index, tensor});
     }
@@ -207,8 +201,7 @@ void read_whole(const OpenFile& file, const TensorEntry& entry, const Tensor& ta
   if (entry.dtype == target.dtype()) return BlockReader(file, entry, out).finish();
   std::vector<std::byte> elements(entry.bytes);
   BlockReader(file, entry, elements.data()).finish();
-  if (!cast_elements(hdf5::element_type_named(to_string(entry.dtype)), elements.data(), target.dtype(), out,
-                     target.numel())) {
+  if (!cast_elements(entry.dtype, elements.data(), target.dtype(), out, target.numel())) {
     throw UsageError("{}: {} holds numbers beyond {}", file.path(), entry.path(), to_string(target.dtype()));
   }
 }
@@ -230,7 +223,7 @@ std::vector<StoredTensor> stored_tensors(const FileIndex& index) {
   for (const TensorEntry& tensor : index.tensors) {
     const auto extents = tensor.shape.extents();
     stored.push_back(
-        {tensor.group, tensor.name, std::string(to_string(tensor.dtype)), {extents.begin(), extents.end()}});
+        {tensor.group, tensor.name, tensor.dtype, to_string(tensor.dtype), {extents.begin(), extents.end()}});
   }
   return stored;
 }

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/shape.h"
@@ -17,7 +19,8 @@ namespace lockstep::checkpoint {
 struct StoredTensor {
   std::string group;  ///< empty: of a file without groups, or at its root
   std::string name;
-  std::string dtype;  ///< "float32", "float16" ...
+  std::optional<DType> dtype;  ///< none: no number that Lockstep knows
+  std::string_view type_name;  ///< "float32", "bool", "text" ...; a constant
   std::vector<std::int64_t> shape;
   bool transposed = false;  ///< a matrix to be read as its transpose; `shape` is still the file's
   bool ignored = false;     ///< known to be of no use

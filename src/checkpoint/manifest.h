@@ -20,6 +20,11 @@ inline constexpr std::array<PositionCount, 4> position_counts{{{"step", &Positio
                                                                {"samples", &Position::samples},
                                                                {"shards", &Position::shards}}};
 
+/// The element types that tensors of a checkpoint may have.
+constexpr bool is_storable(DType dtype) {
+  return is_floating(dtype) || dtype == DType::int64 || dtype == DType::int32 || dtype == DType::uint8;
+}
+
 /// One line a tensor: "DIGEST BYTES DTYPE [EXTENT,EXTENT] /GROUP/NAME".
 std::string manifest_text(const std::vector<TensorEntry>& tensors);
 /// Inverse of manifest_text, but for offsets. DataError naming `file` and the line.

@@ -7,7 +7,7 @@ namespace lockstep::data {
 namespace {
 
 bool is_checkpoint(const hdf5::File& file) {
-  return file.has_attribute("format") && file.attribute_type("format") == hdf5::ElementType::text &&
+  return file.has_attribute("format") && file.is_text_attribute("format") &&
          file.text_attribute("format") == "lockstep";
 }
 

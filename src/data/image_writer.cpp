@@ -32,9 +32,9 @@ std::optional<ChannelStatistics> given_statistics(const std::string& path, std::
 ImageWriter::ImageWriter(hdf5::File& file, const ImageFile& contents, const std::string& path)
     : contents_(contents),
       path_(path),
-      x_(file.create_dataset("x", contents.bytes ? hdf5::ElementType::uint8 : hdf5::ElementType::float32,
+      x_(file.create_dataset("x", contents.bytes ? DType::uint8 : DType::float32,
                              {contents.images, contents.image[0], contents.image[1], contents.image[2]})),
-      y_(file.create_dataset("y", hdf5::ElementType::int64, {contents.images})),
+      y_(file.create_dataset("y", DType::int64, {contents.images})),
       measure_(contents.image) {}
 
 void ImageWriter::throw_changed() const {

@@ -18,42 +18,24 @@
 namespace lockstep::data {
 namespace {
 
-using hdf5::ElementType;
-
 std::string shape_text(const hdf5::Dataset& dataset) {
   return fmt::format("[{}]", fmt::join(dataset.shape(), ", "));
-}
-
-bool is_integer(ElementType type) {
-  switch (type) {
-    case ElementType::int64:
-    case ElementType::int32:
-    case ElementType::int16:
-    case ElementType::int8:
-    case ElementType::uint64:
-    case ElementType::uint32:
-    case ElementType::uint16:
-    case ElementType::uint8:
-      return true;
-    default:
-      return false;
-  }
 }
 
 /// Extents of one image of a file.
 Shape image_shape(const hdf5::Dataset& x) {
   const std::vector<std::int64_t>& n = x.shape();
-  if (hdf5::bytes_of(x.type()) == 0 || (n.size() != 4 && n.size() != 2)) {
+  if (!x.dtype() || (n.size() != 4 && n.size() != 2)) {
     throw DataError("{}: /x is {} {}, but images are numbers [N, C, H, W], or a table [N, F]", x.file_path(),
-                    hdf5::to_string(x.type()), shape_text(x));
+                    x.type_name(), shape_text(x));
   }
   return n.size() == 4 ? Shape{n[1], n[2], n[3]} : Shape{n[1], 1, 1};
 }
 
 /// All labels of a file, checked.
 std::vector<std::int64_t> read_labels(const hdf5::Dataset& y) {
-  if (y.shape().size() != 1 || !is_integer(y.type())) {
-    throw DataError("{}: /y is {} {}, but labels are integers [N]", y.file_path(), hdf5::to_string(y.type()),
+  if (y.shape().size() != 1 || !y.dtype() || is_floating(*y.dtype())) {
+    throw DataError("{}: /y is {} {}, but labels are integers [N]", y.file_path(), y.type_name(),
                     shape_text(y));
   }
   std::vector<std::int64_t> labels = y.read_all<std::int64_t>();
@@ -114,8 +96,8 @@ void Images::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
   Part part;
   part.first = size();
   part.rows = x.rows();
-  part.bytes = x.type() == ElementType::uint8;
-  part.converted = !part.bytes && x.type() != ElementType::float32;
+  part.bytes = x.dtype() == DType::uint8;
+  part.converted = !part.bytes && x.dtype() != DType::float32;
   if (parts_.empty()) {
     if (x.has_attribute("mean")) mean_ = channel_attribute(x, "mean", shape[0]);
     if (x.has_attribute("std")) deviation_ = channel_attribute(x, "std", shape[0]);
@@ -123,9 +105,8 @@ void Images::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
     if (mean_.empty()) mean_.assign(channels, 0.0);
     if (deviation_.empty()) deviation_.assign(channels, part.bytes ? 255.0 : 1.0);
   }
-  part.x =
-      std::make_unique<RowStore>(std::move(file), std::move(x),
-                                 part.bytes ? ElementType::uint8 : ElementType::float32, memory_left_bytes);
+  part.x = std::make_unique<RowStore>(std::move(file), std::move(x),
+                                      part.bytes ? DType::uint8 : DType::float32, memory_left_bytes);
   labels_.insert(labels_.end(), labels.begin(), labels.end());
   parts_.push_back(std::move(part));
 }

@@ -71,7 +71,7 @@ Prepared prepare_text(std::span<const std::string> inputs, const Output& output)
     throw DataError("{}: not written: there is no text in {}", output.path, fmt::join(inputs, ", "));
 
   write_whole(output, [&](hdf5::File& file) {
-    hdf5::Dataset tokens = file.create_dataset("tokens", hdf5::ElementType::uint16, {prepared.samples});
+    hdf5::Dataset tokens = file.create_dataset("tokens", DType::uint16, {prepared.samples});
     tokens.set_attribute("vocabulary", byte_values);
     tokens.set_attribute("tokenizer", "bytes");
     std::vector<std::uint16_t> piece_tokens(piece_bytes);

@@ -17,14 +17,14 @@ namespace lockstep::data {
 class RowStore {
  public:
   /// Rows are read as elements of type `as`. Takes their bytes off memory_left_bytes if it loads them.
-  RowStore(hdf5::File file, hdf5::Dataset dataset, hdf5::ElementType as, std::int64_t& memory_left_bytes);
+  RowStore(hdf5::File file, hdf5::Dataset dataset, DType as, std::int64_t& memory_left_bytes);
 
   const std::string& path() const { return path_; }
   std::int64_t rows() const { return rows_; }
-  hdf5::ElementType type() const { return type_; }  ///< as rows are read
+  DType dtype() const { return dtype_; }  ///< as rows are read
   bool in_memory() const { return !dataset_; }
 
-  /// Calls use(const std::byte*) with rows [begin, begin + count) as type(). The memory is good during the
+  /// Calls use(const std::byte*) with rows [begin, begin + count) as dtype(). The memory is good during the
   /// call.
   template <class Use>
   void with_rows(std::int64_t begin, std::int64_t count, const Use& use) const {
@@ -37,7 +37,7 @@ class RowStore {
   const std::byte* load_rows(std::int64_t begin, std::int64_t count) const;
 
   std::string path_;
-  hdf5::ElementType type_;
+  DType dtype_;
   std::int64_t rows_;
   std::size_t row_bytes_;
   std::unique_ptr<std::byte[]> memory_;

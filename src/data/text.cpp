@@ -13,13 +13,11 @@
 namespace lockstep::data {
 namespace {
 
-using hdf5::ElementType;
-
 /// Calls use(const T*) with T the stored type of a token.
 template <class Use>
 void with_tokens(const RowStore& store, std::int64_t begin, std::int64_t count, const Use& use) {
   store.with_rows(begin, count, [&](const std::byte* stored) {
-    if (store.type() == ElementType::uint16) {
+    if (store.dtype() == DType::uint16) {
       use(reinterpret_cast<const std::uint16_t*>(stored));
     } else {
       use(reinterpret_cast<const std::uint32_t*>(stored));
@@ -58,10 +56,9 @@ Text::~Text() = default;
 void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
   hdf5::File file = hdf5::File::open(path);
   hdf5::Dataset tokens = open_tokens(file);
-  if (tokens.shape().size() != 1 ||
-      (tokens.type() != ElementType::uint16 && tokens.type() != ElementType::uint32)) {
-    throw DataError("{}: /tokens is {} [{}], but tokens are uint16 or uint32 [N]", path,
-                    hdf5::to_string(tokens.type()), fmt::join(tokens.shape(), ", "));
+  if (tokens.shape().size() != 1 || (tokens.dtype() != DType::uint16 && tokens.dtype() != DType::uint32)) {
+    throw DataError("{}: /tokens is {} [{}], but tokens are uint16 or uint32 [N]", path, tokens.type_name(),
+                    fmt::join(tokens.shape(), ", "));
   }
   if (tokens.rows() - 1 < context_) {
     throw DataError("{}: /tokens has {} tokens, but one window of context {} takes {}", path, tokens.rows(),
@@ -84,7 +81,7 @@ void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
   vocabulary_ = vocabulary;
   tokenizer_ = tokenizer;
 
-  const ElementType stored_as = tokens.type();
+  const DType stored_as = *tokens.dtype();
   Part part;
   part.first = size_;
   part.windows = (tokens.rows() - 1) / context_;

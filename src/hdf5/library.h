@@ -1,15 +1,17 @@
-// Private to the module: the one lock around the HDF5 library, its error stack, and the types it is asked
-// for.
+// Private to the module: the one lock around the HDF5 library, its error stack, types and texts.
 #pragma once
 
 #include <hdf5.h>
 
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
-#include "lockstep/hdf5/element_type.h"
-#include "lockstep/hdf5/handle.h"
+#include "lockstep/base/error.h"
+#include "lockstep/hdf5/object.h"
+#include "lockstep/tensor/dtype.h"
 
 namespace lockstep::hdf5 {
 
@@ -51,14 +53,34 @@ Handle owned_space(hid_t id);
 Handle owned_type(hid_t id);
 Handle owned_properties(hid_t id);
 
-/// The type as memory holds it, native byte order (file order is little endian: the same on every machine we
-/// run on). Not for text and other: UsageError.
-Handle memory_type(ElementType type);
-/// The type as files hold it: little endian.
-Handle file_type(ElementType type);
+/// Numbers as files and memory hold them: little endian.
+Handle number_type(DType dtype);
 Handle text_type(std::size_t bytes);
-ElementType classify(hid_t type);
+/// None: no number of any of these types.
+std::optional<DType> dtype_of_type(hid_t type);
+inline bool is_text_type(hid_t type) { return H5Tget_class(type) == H5T_STRING; }
 /// Text in a fixed-length buffer, up to its padding.
 std::string unpadded(const std::string& buffer, hid_t type);
+
+/// `read(memory_type, buffer)` is H5Aread or H5Dread. The lock is held by the caller.
+template <class Read>
+std::string read_one_text(hid_t type, hid_t space, const std::string& file, const std::string& object,
+                          const Read& read) {
+  if (!is_text_type(type)) throw DataError("{}: {} is not text", file, object);
+  if (H5Sget_simple_extent_npoints(space) != 1) throw DataError("{}: {} is not one text", file, object);
+  if (checked(H5Tis_variable_str(type), file, object, "read") > 0) {
+    char* text = nullptr;
+    checked(read(type, &text), file, object, "read");
+    const auto release = [](char* memory) { H5free_memory(memory); };
+    const std::unique_ptr<char, decltype(release)> owner(text, release);
+    return text == nullptr ? std::string() : std::string(text);
+  }
+  constexpr std::size_t largest_text_bytes = std::size_t{1} << 30;
+  const std::size_t bytes = H5Tget_size(type);
+  if (bytes > largest_text_bytes) throw DataError("{}: {} claims a text of {} bytes", file, object, bytes);
+  std::string buffer(bytes, '\0');
+  checked(read(type, buffer.data()), file, object, "read");
+  return unpadded(buffer, type);
+}
 
 }  // namespace lockstep::hdf5

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "hdf5/library.h"
-#include "hdf5/text.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::hdf5 {
@@ -106,18 +105,23 @@ std::vector<std::string> Object::attribute_names() const {
   return names;
 }
 
-ElementType Object::attribute_type(std::string_view attribute) const {
+std::optional<DType> Object::attribute_dtype(std::string_view attribute) const {
   const LibraryLock lock;
-  return classify(open_attribute(*this, attribute).type.id());
+  return dtype_of_type(open_attribute(*this, attribute).type.id());
+}
+
+bool Object::is_text_attribute(std::string_view attribute) const {
+  const LibraryLock lock;
+  return is_text_type(open_attribute(*this, attribute).type.id());
 }
 
 bool Object::has_plain_attribute(std::string_view attribute) const {
   const LibraryLock lock;
   if (!has_attribute(attribute)) return false;
   const OpenAttribute open = open_attribute(*this, attribute);
-  const ElementType type = classify(open.type.id());
-  return type != ElementType::other && H5Sget_simple_extent_npoints(open.space.id()) == 1 &&
-         (type != ElementType::text || H5Tis_variable_str(open.type.id()) == 0);
+  const bool is_text = is_text_type(open.type.id());
+  return (is_text || dtype_of_type(open.type.id())) && H5Sget_simple_extent_npoints(open.space.id()) == 1 &&
+         !(is_text && H5Tis_variable_str(open.type.id()));
 }
 
 std::string Object::text_attribute(std::string_view attribute) const {
@@ -182,26 +186,23 @@ void Object::set_attribute(std::string_view attribute, std::string_view text) {
 void Object::set_attribute(std::string_view attribute, std::span<const double> values) {
   const LibraryLock lock;
   const hsize_t count = values.size();
-  write_attribute(*this, attribute, file_type(ElementType::float64),
+  write_attribute(*this, attribute, number_type(DType::float64),
                   owned_space(H5Screate_simple(1, &count, nullptr)), values.data());
 }
 
 void Object::set_int64(std::string_view attribute, std::int64_t value) {
   const LibraryLock lock;
-  write_attribute(*this, attribute, file_type(ElementType::int64), owned_space(H5Screate(H5S_SCALAR)),
-                  &value);
+  write_attribute(*this, attribute, number_type(DType::int64), owned_space(H5Screate(H5S_SCALAR)), &value);
 }
 
 void Object::set_uint64(std::string_view attribute, std::uint64_t value) {
   const LibraryLock lock;
-  write_attribute(*this, attribute, file_type(ElementType::uint64), owned_space(H5Screate(H5S_SCALAR)),
-                  &value);
+  write_attribute(*this, attribute, number_type(DType::uint64), owned_space(H5Screate(H5S_SCALAR)), &value);
 }
 
 void Object::set_double(std::string_view attribute, double value) {
   const LibraryLock lock;
-  write_attribute(*this, attribute, file_type(ElementType::float64), owned_space(H5Screate(H5S_SCALAR)),
-                  &value);
+  write_attribute(*this, attribute, number_type(DType::float64), owned_space(H5Screate(H5S_SCALAR)), &value);
 }
 
 }  // namespace lockstep::hdf5

@@ -73,8 +73,18 @@ void ActivateBackward::check() const {
 }
 
 void Fill::check() const {
-  if (to.dtype() == DType::float16)
-    throw UsageError("fill: float16 is a type of what is sent; no tensor is made of it");
+  switch (to.dtype()) {
+    case DType::float32:
+    case DType::bfloat16:
+    case DType::float64:
+    case DType::int64:
+    case DType::int32:
+    case DType::uint8:
+      return;
+    default:
+      throw UsageError("fill: no operation takes {}, which is a type of messages and files",
+                       to_string(to.dtype()));
+  }
 }
 
 void ToLayout::check() const { require_shape(name, "to", to, from.shape()); }

@@ -2,37 +2,29 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "lockstep/base/error.h"
 #include "lockstep/tensor/device.h"
 
 namespace lockstep {
 
-std::string_view to_string(DType type) {
-  switch (type) {
-    case DType::float32:
-      return "float32";
-    case DType::bfloat16:
-      return "bfloat16";
-    case DType::float16:
-      return "float16";
-    case DType::float64:
-      return "float64";
-    case DType::int64:
-      return "int64";
-    case DType::int32:
-      return "int32";
-    case DType::uint8:
-      return "uint8";
-  }
-  return "unknown";
-}
+namespace {
+
+/// In the order of the enumeration.
+constexpr std::array<std::string_view, 12> dtype_names{"float32", "bfloat16", "float16", "float64",
+                                                       "int64",   "int32",    "uint8",   "int16",
+                                                       "int8",    "uint64",   "uint32",  "uint16"};
+
+}  // namespace
+
+std::string_view to_string(DType type) { return dtype_names.at(static_cast<std::size_t>(type)); }
 
 DType dtype_named(std::string_view name) {
-  for (const DType type : {DType::float32, DType::bfloat16, DType::float16, DType::float64, DType::int64,
-                           DType::int32, DType::uint8}) {
-    if (to_string(type) == name) return type;
-  }
-  throw UsageError("unknown element type '{}'", name);
+  const auto found = std::ranges::find(dtype_names, name);
+  if (found == dtype_names.end()) throw UsageError("unknown element type '{}'", name);
+  return static_cast<DType>(found - dtype_names.begin());
 }
 
 std::string to_string(const Device& device) {

@@ -62,8 +62,8 @@ Tensor tensor_of(DType dtype, const std::vector<T>& values) {
 
 std::vector<std::uint16_t> rounded(const std::vector<float>& values, DType to) {
   std::vector<std::uint16_t> bits(values.size());
-  BOOST_TEST(lc::cast_elements(h5::ElementType::float32, reinterpret_cast<const std::byte*>(values.data()),
-                               to, reinterpret_cast<std::byte*>(bits.data()),
+  BOOST_TEST(lc::cast_elements(DType::float32, reinterpret_cast<const std::byte*>(values.data()), to,
+                               reinterpret_cast<std::byte*>(bits.data()),
                                static_cast<std::int64_t>(bits.size())));
   return bits;
 }
@@ -160,17 +160,16 @@ BOOST_AUTO_TEST_CASE(rounding_is_to_the_nearest_and_ties_go_to_even) {
 BOOST_AUTO_TEST_CASE(integers_are_cast_where_they_fit_and_floats_do_not_become_integers) {
   const std::vector<std::int64_t> in = {-3, 255};
   std::vector<std::int32_t> out(2);
-  BOOST_TEST(lc::cast_elements(h5::ElementType::int64, reinterpret_cast<const std::byte*>(in.data()),
-                               DType::int32, reinterpret_cast<std::byte*>(out.data()), 2));
+  BOOST_TEST(lc::cast_elements(DType::int64, reinterpret_cast<const std::byte*>(in.data()), DType::int32,
+                               reinterpret_cast<std::byte*>(out.data()), 2));
   BOOST_TEST((out == std::vector<std::int32_t>{-3, 255}));
   std::vector<std::uint8_t> bytes(2);
-  BOOST_TEST(!lc::cast_elements(h5::ElementType::int64, reinterpret_cast<const std::byte*>(in.data()),
-                                DType::uint8, reinterpret_cast<std::byte*>(bytes.data()), 2));
+  BOOST_TEST(!lc::cast_elements(DType::int64, reinterpret_cast<const std::byte*>(in.data()), DType::uint8,
+                                reinterpret_cast<std::byte*>(bytes.data()), 2));
   const float half = 0.5f;
-  BOOST_CHECK_THROW(
-      (void)lc::cast_elements(h5::ElementType::float32, reinterpret_cast<const std::byte*>(&half),
-                              DType::int64, reinterpret_cast<std::byte*>(bytes.data()), 1),
-      UsageError);
+  BOOST_CHECK_THROW((void)lc::cast_elements(DType::float32, reinterpret_cast<const std::byte*>(&half),
+                                            DType::int64, reinterpret_cast<std::byte*>(bytes.data()), 1),
+                    UsageError);
 }
 
 BOOST_FIXTURE_TEST_CASE(what_a_format_cannot_hold_is_refused_by_name, Files) {
@@ -223,7 +222,7 @@ BOOST_FIXTURE_TEST_CASE(a_checkpoint_whose_bytes_are_damaged_is_not_converted, F
 BOOST_FIXTURE_TEST_CASE(arrays_at_the_root_of_a_file_are_weights, Files) {
   {
     h5::File file = h5::File::create(path("plain.h5"));
-    file.create_dataset("net.weight", h5::ElementType::float32, {2}).write<float>(std::vector<float>{3, 4});
+    file.create_dataset("net.weight", DType::float32, {2}).write<float>(std::vector<float>{3, 4});
     file.close();
   }
   const lc::Weights weights = lc::read_weights(path("plain.h5"));
@@ -246,16 +245,15 @@ BOOST_FIXTURE_TEST_CASE(a_data_file_is_not_taken_for_weights, Files) {
   };
   const std::vector<float> pixels(12);
   make("images.h5", [&](h5::File& file) {
-    file.create_dataset("x", h5::ElementType::float32, {3, 1, 2, 2}).write<float>(pixels);
-    file.create_dataset("y", h5::ElementType::int64, {3}).write<std::int64_t>(std::vector<std::int64_t>(3));
+    file.create_dataset("x", DType::float32, {3, 1, 2, 2}).write<float>(pixels);
+    file.create_dataset("y", DType::int64, {3}).write<std::int64_t>(std::vector<std::int64_t>(3));
   });
   make("text.h5", [&](h5::File& file) {
-    file.create_dataset("tokens", h5::ElementType::uint16, {2})
-        .write<std::uint16_t>(std::vector<std::uint16_t>(2));
+    file.create_dataset("tokens", DType::uint16, {2}).write<std::uint16_t>(std::vector<std::uint16_t>(2));
   });
   make("weights.h5", [&](h5::File& file) {  // by the same names
-    file.create_dataset("x", h5::ElementType::float32, {3, 1, 2, 2}).write<float>(pixels);
-    file.create_dataset("y", h5::ElementType::float32, {12}).write<float>(pixels);
+    file.create_dataset("x", DType::float32, {3, 1, 2, 2}).write<float>(pixels);
+    file.create_dataset("y", DType::float32, {12}).write<float>(pixels);
   });
   BOOST_CHECK_EXCEPTION(lc::read_weights(path("images.h5")), DataError,
                         mentions("images.h5: is a data file of images, not weights"));

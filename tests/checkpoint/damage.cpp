@@ -157,9 +157,7 @@ BOOST_FIXTURE_TEST_CASE(attributes_and_configuration_changed_with_other_tools_ar
                         mentions("a.h5", "format_version 2; this build reads up to 1"));
   change([](hdf5::File& file) { file.set_attribute("step", "five"); });
   refused("'step'");
-  change([](hdf5::File& file) {
-    file.open_group("model").create_dataset("extra", hdf5::ElementType::float32, {2});
-  });
+  change([](hdf5::File& file) { file.open_group("model").create_dataset("extra", DType::float32, {2}); });
   refused("/model/extra is in the file but not in the manifest");
   change([](hdf5::File& file) { file.set_attribute("world_size", 64); });
   lc::load_file(path, small_contents(), *self);  // information only

@@ -91,7 +91,7 @@ BOOST_FIXTURE_TEST_CASE(every_type_name_and_byte_comes_back_and_elements_are_ali
       return tensor.name == found.name;
     });
     BOOST_REQUIRE(wanted != tensors.end());
-    BOOST_TEST(found.dtype == to_string(wanted->value.dtype()));
+    BOOST_TEST(found.type_name == to_string(wanted->value.dtype()));
     BOOST_TEST(std::ranges::equal(found.shape, wanted->value.shape().extents()));
     BOOST_TEST(found.offset % bytes_of(wanted->value.dtype()) == 0u);
     std::vector<std::byte> bytes(found.bytes);

@@ -93,11 +93,10 @@ BOOST_FIXTURE_TEST_CASE(named_arrays_of_any_file_are_loaded_and_widened_but_narr
     h5::Group group = file.create_group("case");
     group.create_group("within");
     const std::vector<float> values = {1, 2, 3, 4, 5, -6};
-    group.create_dataset("module.norm.weight", h5::ElementType::bfloat16, {2, 3})
-        .write(h5::ElementType::float32, std::as_bytes(std::span(values)));
-    group.create_dataset("norm.running_mean", h5::ElementType::float32, {3})
-        .write<float>(std::vector<float>{7, 8, 9});
-    group.create_dataset("norm.num_batches_tracked", h5::ElementType::int32, {})
+    group.create_dataset("module.norm.weight", DType::bfloat16, {2, 3})
+        .write(DType::float32, std::as_bytes(std::span(values)));
+    group.create_dataset("norm.running_mean", DType::float32, {3}).write<float>(std::vector<float>{7, 8, 9});
+    group.create_dataset("norm.num_batches_tracked", DType::int32, {})
         .write<std::int32_t>(std::vector<std::int32_t>{11});
   });
   const lc::LoadReport report = lc::load_weights(path, model, world, "case");
@@ -109,8 +108,7 @@ BOOST_FIXTURE_TEST_CASE(named_arrays_of_any_file_are_loaded_and_widened_but_narr
 
   make([](h5::File& file) {
     h5::Group group = file.create_group("case");
-    group.create_dataset("norm.weight", h5::ElementType::float64, {2, 3})
-        .write<double>(std::vector<double>(6));
+    group.create_dataset("norm.weight", DType::float64, {2, 3}).write<double>(std::vector<double>(6));
   });
   BOOST_CHECK_EXCEPTION(
       lc::load_weights(path, model, world, "case"), DataError,
@@ -121,10 +119,10 @@ BOOST_FIXTURE_TEST_CASE(named_arrays_of_any_file_are_loaded_and_widened_but_narr
   const auto make_wide = [&](double value) {
     make([value](h5::File& file) {
       const std::vector<double> values(6, value);
-      file.create_dataset("norm.weight", h5::ElementType::float64, {2, 3}).write<double>(values);
-      file.create_dataset("norm.running_mean", h5::ElementType::float16, {3})
-          .write(h5::ElementType::float64, std::as_bytes(std::span(values).first(3)));
-      file.create_dataset("norm.num_batches_tracked", h5::ElementType::uint8, {})
+      file.create_dataset("norm.weight", DType::float64, {2, 3}).write<double>(values);
+      file.create_dataset("norm.running_mean", DType::float16, {3})
+          .write(DType::float64, std::as_bytes(std::span(values).first(3)));
+      file.create_dataset("norm.num_batches_tracked", DType::uint8, {})
           .write<std::uint8_t>(std::vector<std::uint8_t>{200});
     });
   };
@@ -145,11 +143,10 @@ BOOST_FIXTURE_TEST_CASE(partial_loading_says_what_does_not_fit_and_takes_the_res
   const auto make_file = [&](const char* extra) {
     make([extra](h5::File& file) {
       h5::Group group = file.create_group("model");
-      group.create_dataset("norm.weight", h5::ElementType::float32, {6})
-          .write<float>(std::vector<float>(6, 1.0f));
-      group.create_dataset("norm.running_mean", h5::ElementType::float32, {3})
+      group.create_dataset("norm.weight", DType::float32, {6}).write<float>(std::vector<float>(6, 1.0f));
+      group.create_dataset("norm.running_mean", DType::float32, {3})
           .write<float>(std::vector<float>{7, 8, 9});
-      group.create_dataset(extra, h5::ElementType::float32, {3}).write<float>(std::vector<float>{7, 8, 9});
+      group.create_dataset(extra, DType::float32, {3}).write<float>(std::vector<float>{7, 8, 9});
     });
   };
   make_file("other");
@@ -171,7 +168,7 @@ BOOST_FIXTURE_TEST_CASE(partial_loading_says_what_does_not_fit_and_takes_the_res
 BOOST_FIXTURE_TEST_CASE(a_file_of_which_nothing_belongs_to_the_model_is_refused_even_partially, Files) {
   make([](h5::File& file) {
     file.create_group("model")
-        .create_dataset("other", h5::ElementType::float32, {3})
+        .create_dataset("other", DType::float32, {3})
         .write<float>(std::vector<float>{7, 8, 9});
   });
   BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, {}, {.strict = false}), DataError,

@@ -31,13 +31,13 @@ inline std::string make_images(const TemporaryFolder& folder, const std::string&
                                int salt = 0, const std::vector<double>& mean = {},
                                const std::vector<double>& deviation = {}) {
   hdf5::File file = hdf5::File::create(folder.file(name));
-  hdf5::Dataset x = file.create_dataset("x", hdf5::ElementType::uint8, {images, 2, 3, 4});
+  hdf5::Dataset x = file.create_dataset("x", DType::uint8, {images, 2, 3, 4});
   x.write(std::span<const std::uint8_t>(image_bytes(images, salt)));
   if (!mean.empty()) x.set_attribute("mean", mean);
   if (!deviation.empty()) x.set_attribute("std", deviation);
   std::vector<std::int64_t> labels(static_cast<std::size_t>(images));
   for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<std::int64_t>(i % 5);
-  file.create_dataset("y", hdf5::ElementType::int64, {images}).write(std::span<const std::int64_t>(labels));
+  file.create_dataset("y", DType::int64, {images}).write(std::span<const std::int64_t>(labels));
   file.close();
   return folder.file(name);
 }
@@ -49,7 +49,7 @@ inline std::string make_text(const TemporaryFolder& folder, const std::string& n
   std::vector<std::uint16_t> values(static_cast<std::size_t>(tokens));
   for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = static_cast<std::uint16_t>((static_cast<std::size_t>(salt) + i) % 100);
-  hdf5::Dataset data = file.create_dataset("tokens", hdf5::ElementType::uint16, {tokens});
+  hdf5::Dataset data = file.create_dataset("tokens", DType::uint16, {tokens});
   data.write(std::span<const std::uint16_t>(values));
   data.set_attribute("vocabulary", 100);
   data.set_attribute("tokenizer", "counting");

@@ -19,8 +19,8 @@ struct Folder {
   TemporaryFolder folder;
 
   /// A file with /x and /y of given types and shapes.
-  std::string make(const std::string& name, h5::ElementType x, std::vector<std::int64_t> x_shape,
-                   h5::ElementType y, std::vector<std::int64_t> y_shape) const {
+  std::string make(const std::string& name, DType x, std::vector<std::int64_t> x_shape, DType y,
+                   std::vector<std::int64_t> y_shape) const {
     h5::File file = h5::File::create(folder.file(name));
     file.create_dataset("x", x, x_shape);
     file.create_dataset("y", y, y_shape);
@@ -50,7 +50,7 @@ BOOST_FIXTURE_TEST_CASE(bytes_are_normalised_per_channel_in_their_own_units, Fol
 BOOST_FIXTURE_TEST_CASE(without_statistics_bytes_become_0_to_1_and_floats_stay, Folder) {
   const Images images(make_images(folder, "a.h5", 3));
   BOOST_TEST(Samples(images, {1}).x.data<float>()[3] == static_cast<float>(image_bytes(3, 0)[27] / 255.0));
-  const std::string path = make("f.h5", h5::ElementType::float32, {2, 1, 1, 3}, h5::ElementType::int64, {2});
+  const std::string path = make("f.h5", DType::float32, {2, 1, 1, 3}, DType::int64, {2});
   const std::vector<float> values{1, -2.5f, 3, 4, 5, 6};
   {
     h5::File file = h5::File::open_for_writing(path);
@@ -65,8 +65,8 @@ template <class X, class Y>
 std::string put(const TemporaryFolder& folder, const std::string& name, const std::vector<X>& x,
                 std::vector<std::int64_t> x_shape, const std::vector<Y>& y) {
   h5::File file = h5::File::create(folder.file(name));
-  file.create_dataset("x", h5::element_type_of<X>, x_shape).write(std::span<const X>(x));
-  file.create_dataset("y", h5::element_type_of<Y>, {std::ssize(y)}).write(std::span<const Y>(y));
+  file.create_dataset("x", dtype_of<X>, x_shape).write(std::span<const X>(x));
+  file.create_dataset("y", dtype_of<Y>, {std::ssize(y)}).write(std::span<const Y>(y));
   file.close();
   return folder.file(name);
 }
@@ -79,7 +79,7 @@ void for_each_type(const Use& use) {
 BOOST_FIXTURE_TEST_CASE(labels_may_be_integers_of_any_type, Folder) {
   for_each_type<std::int8_t, std::int16_t, std::int32_t, std::int64_t, std::uint8_t, std::uint16_t,
                 std::uint32_t, std::uint64_t>([&]<class Label>(Label) {
-    const std::string name = std::string(h5::to_string(h5::element_type_of<Label>)) + ".h5";
+    const std::string name = std::string(to_string(dtype_of<Label>)) + ".h5";
     const Images images(
         put(folder, name, std::vector<std::uint8_t>{1, 2, 3}, {3, 1, 1, 1}, std::vector<Label>{5, 0, 100}));
     BOOST_TEST(images.classes() == 101);
@@ -98,7 +98,7 @@ BOOST_FIXTURE_TEST_CASE(numbers_of_other_types_are_read_as_floats_from_memory_an
   const std::vector<std::int64_t> y{0, 1};
   const std::vector<float> wanted{1, -2, 300, 4};
   for_each_type<double, std::int16_t, std::int32_t, std::int64_t>([&]<class X>(X) {
-    const std::string name = std::string(h5::to_string(h5::element_type_of<X>)) + ".h5";
+    const std::string name = std::string(to_string(dtype_of<X>)) + ".h5";
     const std::string path = put(folder, name, std::vector<X>{1, -2, 300, 4}, {2, 1, 1, 2}, y);
     for (const std::int64_t limit : {0, 1 << 20}) {
       const Images images(path, {.memory_limit_bytes = limit});
@@ -216,7 +216,7 @@ BOOST_FIXTURE_TEST_CASE(labels_beyond_the_models_classes_are_named_by_file_index
 }
 
 BOOST_FIXTURE_TEST_CASE(a_file_that_is_wrong_is_refused_with_its_name_and_what_is_wrong, Folder) {
-  using enum h5::ElementType;
+  using enum DType;
   BOOST_CHECK_EXCEPTION(Images(folder.file("none.h5")), DataError,
                         mentions("none.h5: cannot open: No such file"));
   std::ofstream(folder.file("text.h5")) << "hello";

@@ -63,7 +63,7 @@ BOOST_FIXTURE_TEST_CASE(wide_tokens_and_attributes_on_the_file_are_read, Folder)
   const std::string path = folder.file("w.h5");
   {
     h5::File file = h5::File::create(path);
-    file.create_dataset("tokens", h5::ElementType::uint32, {3})
+    file.create_dataset("tokens", DType::uint32, {3})
         .write(std::span<const std::uint32_t>(std::vector<std::uint32_t>{1, 100000, 2}));
     file.set_attribute("vocabulary", 100001);
   }
@@ -73,7 +73,7 @@ BOOST_FIXTURE_TEST_CASE(wide_tokens_and_attributes_on_the_file_are_read, Folder)
 }
 
 BOOST_FIXTURE_TEST_CASE(a_file_that_is_wrong_is_refused_with_its_name_and_what_is_wrong, Folder) {
-  using enum h5::ElementType;
+  using enum DType;
   BOOST_CHECK_EXCEPTION(Text(folder.file("none.h5"), 4), DataError, mentions("No such file"));
   BOOST_CHECK_EXCEPTION(
       Text(make_images(folder, "i.h5", 3), 4), DataError,

@@ -37,17 +37,17 @@ BOOST_FIXTURE_TEST_CASE(attributes_come_back_as_they_were_written, OneFile) {
     file.set_attribute("mean", std::vector<double>{1.5, -2});
     h5::Group group = file.create_group("model");
     group.set_attribute("own", "x");
-    h5::Dataset data = file.create_dataset("data", h5::ElementType::float32, {2});
+    h5::Dataset data = file.create_dataset("data", DType::float32, {2});
     data.set_attribute("own", 7u);
     file.close();
   }
   const h5::File file = h5::File::open(path);
   BOOST_TEST(file.text_attribute("text") == "Grüße");
   BOOST_TEST(file.text_attribute("empty") == "");
-  BOOST_TEST((file.attribute_type("text") == h5::ElementType::text));
-  BOOST_TEST((file.attribute_type("step") == h5::ElementType::int64));
-  BOOST_TEST((file.attribute_type("highest") == h5::ElementType::uint64));
-  BOOST_TEST((file.attribute_type("rate") == h5::ElementType::float64));
+  BOOST_TEST((file.is_text_attribute("text") && !file.attribute_dtype("text")));
+  BOOST_TEST((file.attribute_dtype("step") == DType::int64));
+  BOOST_TEST((file.attribute_dtype("highest") == DType::uint64));
+  BOOST_TEST((file.attribute_dtype("rate") == DType::float64));
   BOOST_TEST(file.int64_attribute("step") == 12);
   BOOST_TEST(file.uint64_attribute("step") == 12u);
   BOOST_TEST(file.double_attribute("step") == 12.0);

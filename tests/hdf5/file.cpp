@@ -21,7 +21,6 @@ namespace {
 BOOST_AUTO_TEST_SUITE(file)
 
 namespace h5 = hdf5;
-using h5::ElementType;
 
 auto mentions(std::string text) {
   return [text](const std::exception& error) {
@@ -46,7 +45,7 @@ struct OneFile {
     const std::vector<float> values(1000, 1.5f);
     h5::Group model = file.create_group("model");
     for (const char* name : {"net.0.weight", "net.0.bias", "a"}) {
-      h5::Dataset data = model.create_dataset(name, ElementType::float32, {10, 100});
+      h5::Dataset data = model.create_dataset(name, DType::float32, {10, 100});
       data.write(std::span<const float>(values));
       data.set_attribute("digest", "0123456789abcdef");
     }
@@ -107,7 +106,7 @@ BOOST_FIXTURE_TEST_CASE(links_are_listed_in_the_order_made_or_by_name, OneFile) 
 
 BOOST_FIXTURE_TEST_CASE(existence_and_kinds_are_told_without_errors, OneFile) {
   h5::File file = h5::File::create(path);
-  file.create_group("model").create_dataset("a.b", ElementType::uint8, {1});
+  file.create_group("model").create_dataset("a.b", DType::uint8, {1});
   file.create_soft_link("model/tied", "/model/a.b");
   file.create_soft_link("dangling", "/nowhere");
   BOOST_TEST(file.exists("/"));
@@ -123,8 +122,7 @@ BOOST_FIXTURE_TEST_CASE(existence_and_kinds_are_told_without_errors, OneFile) {
   BOOST_CHECK_EXCEPTION(file.open_group("model/a.b"), DataError, mentions("is a dataset, not a group"));
   BOOST_CHECK_EXCEPTION(file.open_dataset("dangling"), DataError, mentions("/dangling"));
   BOOST_CHECK_EXCEPTION(file.create_group("model"), DataError, mentions("/model"));
-  BOOST_CHECK_EXCEPTION(file.create_dataset("no/way", ElementType::uint8, {1}), DataError,
-                        mentions("/no/way"));
+  BOOST_CHECK_EXCEPTION(file.create_dataset("no/way", DType::uint8, {1}), DataError, mentions("/no/way"));
 }
 
 BOOST_FIXTURE_TEST_CASE(creating_refuses_an_existing_file_unless_told_to_replace_it, OneFile) {

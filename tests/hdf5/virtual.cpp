@@ -30,7 +30,7 @@ struct Folder {
     std::vector<float> values;
     for (std::int64_t i = 0; i < rows; ++i) values.push_back(10 + static_cast<float>(i));
     h5::File file = h5::File::create(folder.file(name), {.existing = h5::CreateOptions::Existing::replace});
-    file.create_dataset("d", h5::ElementType::float32, {rows}).write(std::span<const float>(values));
+    file.create_dataset("d", DType::float32, {rows}).write(std::span<const float>(values));
     file.close();
   }
 
@@ -125,7 +125,7 @@ void put_rows(const std::string& path, const std::string& source, hsize_t rows, 
 void put_table(const std::string& path, std::int64_t rows, std::int64_t columns) {
   const std::vector<float> values(static_cast<std::size_t>(rows * columns), 1);
   h5::File file = h5::File::create(path);
-  file.create_dataset("d", h5::ElementType::float32, {rows, columns}).write(std::span<const float>(values));
+  file.create_dataset("d", DType::float32, {rows, columns}).write(std::span<const float>(values));
   file.close();
 }
 

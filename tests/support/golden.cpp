@@ -56,7 +56,7 @@ Tensor GoldenCase::tensor(const std::string& path) const {
   const hdf5::Dataset dataset = file_->open_dataset(group_ + "/" + path);
   const Shape shape{std::span<const std::int64_t>(dataset.shape())};
   const auto count = static_cast<std::size_t>(dataset.numel());
-  if (dataset.type() == hdf5::ElementType::int64) {
+  if (dataset.dtype() == DType::int64) {
     const Tensor tensor = Tensor::empty(shape, DType::int64);
     dataset.read(std::span(tensor.data<std::int64_t>(), count));
     return tensor;

@@ -26,9 +26,8 @@ std::string make_images(const TemporaryFolder& folder) {
   std::vector<std::int64_t> labels(images);
   for (std::size_t i = 0; i < images; ++i) labels[i] = static_cast<std::int64_t>(i % 10);
   hdf5::File file = hdf5::File::create(folder.file("images.h5"));
-  file.create_dataset("x", hdf5::ElementType::uint8, {images, 3, 8, 8})
-      .write(std::span<const std::uint8_t>(bytes));
-  file.create_dataset("y", hdf5::ElementType::int64, {images}).write(std::span<const std::int64_t>(labels));
+  file.create_dataset("x", DType::uint8, {images, 3, 8, 8}).write(std::span<const std::uint8_t>(bytes));
+  file.create_dataset("y", DType::int64, {images}).write(std::span<const std::int64_t>(labels));
   file.close();
   return folder.file("images.h5");
 }
@@ -39,7 +38,7 @@ std::string make_text(const TemporaryFolder& folder) {
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::uint16_t>(i * i % 48);
   hdf5::File file = hdf5::File::create(folder.file("text.h5"));
   hdf5::Dataset data =
-      file.create_dataset("tokens", hdf5::ElementType::uint16, {static_cast<std::int64_t>(tokens.size())});
+      file.create_dataset("tokens", DType::uint16, {static_cast<std::int64_t>(tokens.size())});
   data.write(std::span<const std::uint16_t>(tokens));
   data.set_attribute("vocabulary", 48);
   data.set_attribute("tokenizer", "made up");

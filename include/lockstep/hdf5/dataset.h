@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/hdf5/element_type.h"
 #include "lockstep/hdf5/object.h"
 
 namespace lockstep::hdf5 {
@@ -23,7 +22,11 @@ struct Extent {
 
 class Dataset : public Object {
  public:
-  ElementType type() const { return type_; }
+  /// Byte order is not part of it: reading converts. None: text, or what is no number (compounds,
+  /// enumerations ...).
+  std::optional<DType> dtype() const { return dtype_; }
+  /// "float32", "text", "other".
+  std::string_view type_name() const { return dtype_ ? to_string(*dtype_) : is_text_ ? "text" : "other"; }
   const std::vector<std::int64_t>& shape() const { return shape_; }  ///< empty for a scalar
   std::int64_t rows() const { return shape_.empty() ? 1 : shape_[0]; }
   std::int64_t numel() const { return numel_; }
@@ -31,19 +34,19 @@ class Dataset : public Object {
 
   /// Reads all elements, converted to `as`, into `out`, which must hold exactly numel() of them (UsageError
   /// otherwise). DataError if the dataset was created but never written.
-  void read(ElementType as, std::span<std::byte> out) const;
+  void read(DType as, std::span<std::byte> out) const;
   /// Rows [begin, begin + count); the same rules.
-  void read_rows(std::int64_t begin, std::int64_t count, ElementType as, std::span<std::byte> out) const;
-  void write(ElementType from, std::span<const std::byte> in);
-  void write_rows(std::int64_t begin, std::int64_t count, ElementType from, std::span<const std::byte> in);
+  void read_rows(std::int64_t begin, std::int64_t count, DType as, std::span<std::byte> out) const;
+  void write(DType from, std::span<const std::byte> in);
+  void write_rows(std::int64_t begin, std::int64_t count, DType from, std::span<const std::byte> in);
 
   template <class T>
   void read(std::span<T> out) const {
-    read(element_type_of<T>, std::as_writable_bytes(out));
+    read(dtype_of<T>, std::as_writable_bytes(out));
   }
   template <class T>
   void read_rows(std::int64_t begin, std::int64_t count, std::span<T> out) const {
-    read_rows(begin, count, element_type_of<T>, std::as_writable_bytes(out));
+    read_rows(begin, count, dtype_of<T>, std::as_writable_bytes(out));
   }
   template <class T>
   std::vector<T> read_all() const {
@@ -54,11 +57,11 @@ class Dataset : public Object {
   }
   template <class T>
   void write(std::span<const T> in) {
-    write(element_type_of<T>, std::as_bytes(in));
+    write(dtype_of<T>, std::as_bytes(in));
   }
   template <class T>
   void write_rows(std::int64_t begin, std::int64_t count, std::span<const T> in) {
-    write_rows(begin, count, element_type_of<T>, std::as_bytes(in));
+    write_rows(begin, count, dtype_of<T>, std::as_bytes(in));
   }
 
   /// The one string of a text dataset, of fixed or variable length. Padding is stripped.
@@ -78,10 +81,11 @@ class Dataset : public Object {
   friend class Group;
   Dataset(Handle handle, std::string file_path, std::string name);
 
-  void check_rows(std::int64_t begin, std::int64_t count, ElementType type, std::size_t bytes) const;
+  void check_rows(std::int64_t begin, std::int64_t count, DType type, std::size_t bytes) const;
   void check_written() const;
 
-  ElementType type_ = ElementType::other;
+  std::optional<DType> dtype_;
+  bool is_text_ = false;
   std::vector<std::int64_t> shape_;
   std::int64_t numel_ = 0;
   std::int64_t row_numel_ = 0;

@@ -1,12 +1,78 @@
-// File: an HDF5 file on the serial driver. A file is also its root group.
+// File and Group: an HDF5 file on the serial driver, links by name, and making and opening what they lead to.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
-#include "lockstep/hdf5/group.h"
+#include "lockstep/hdf5/dataset.h"
+#include "lockstep/hdf5/object.h"
 
 namespace lockstep::hdf5 {
+
+enum class ObjectKind { group, dataset, named_type, unreachable };
+
+struct Link {
+  std::string name;
+  ObjectKind kind;
+  bool operator==(const Link&) const = default;
+};
+
+/// A type with a name of its own in the file, which datasets refer to: h5dump then shows the name.
+class NamedType : public Object {
+ public:
+  DType dtype() const { return dtype_; }
+
+ private:
+  friend class Group;
+  NamedType(Handle handle, std::string file_path, std::string name, DType dtype)
+      : Object(std::move(handle), std::move(file_path), std::move(name)), dtype_(dtype) {}
+  DType dtype_;
+};
+
+/// Names may be paths ("model/net.0.weight", "/model"); '/' separates, dots are ordinary letters. Creating
+/// needs the groups on the way to exist. Groups track the order in which links were made; nothing stores a
+/// time stamp, so equal calls make equal bytes.
+class Group : public Object {
+ public:
+  enum class Order { creation, name };
+
+  /// Links in the order asked; creation order where the group tracks it, otherwise by name.
+  std::vector<Link> links(Order order = Order::creation) const;
+  bool exists(std::string_view name) const;
+  /// unreachable if it does not exist or lies in another file, which is not opened.
+  ObjectKind kind(std::string_view name) const;
+
+  Group open_group(std::string_view name) const;
+  Dataset open_dataset(std::string_view name) const;
+  /// The same for files that nobody vouches for: DataError if the elements do not lie in one piece in this
+  /// file; no other file is opened, whatever links and datasets of this one refer to.
+  Dataset open_contiguous(std::string_view name) const;
+
+  Group create_group(std::string_view name);
+  /// Contiguous, little endian, allocated at once and never filled: extent() is known before anything is
+  /// written. No extents: a scalar.
+  Dataset create_dataset(std::string_view name, DType dtype, std::span<const std::int64_t> shape);
+  Dataset create_dataset(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape) {
+    return create_dataset(name, dtype, std::span(shape.begin(), shape.size()));
+  }
+  Dataset create_dataset(std::string_view name, const NamedType& type, std::span<const std::int64_t> shape);
+  /// A scalar string dataset: UTF-8 of fixed length, null-terminated. UsageError on a null byte inside.
+  Dataset create_text(std::string_view name, std::string_view text);
+  NamedType create_type(std::string_view name, DType dtype);
+  /// A link to another name of this file (tied weights).
+  void create_soft_link(std::string_view name, std::string_view target);
+
+ protected:
+  Group() = default;
+  Group(Handle handle, std::string file_path, std::string name)
+      : Object(std::move(handle), std::move(file_path), std::move(name)) {}
+
+ private:
+  Dataset create(std::string_view name, std::int64_t type_id, std::span<const std::int64_t> shape);
+};
 
 struct CreateOptions {
   enum class Existing { refuse, replace };

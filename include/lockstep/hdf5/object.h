@@ -1,22 +1,53 @@
 // Object: what groups, datasets and named types share: a place in a file, and attributes.
 //
-// Everything in this room: failures throw DataError (FailureError if the storage itself failed, EIO) with the
-// file, the object and HDF5's innermost message; HDF5's own printing of errors is switched off. Only one
+// Everything in this module: failures throw DataError (FailureError if the storage itself failed, EIO) with
+// the file, the object and HDF5's innermost message; HDF5's own printing of errors is switched off. Only one
 // thread is inside HDF5 at a time: every call holds one process-wide lock, as the library has global state.
 // Objects belong to one thread at a time.
 #pragma once
 
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "lockstep/hdf5/element_type.h"
-#include "lockstep/hdf5/handle.h"
+#include "lockstep/tensor/dtype.h"
 
 namespace lockstep::hdf5 {
+
+/// Movable, closes on destruction (quietly: what can fail on closing is a file's last write, and
+/// File::close() says so).
+class Handle {
+ public:
+  using Closer = int (*)(std::int64_t);
+
+  Handle() = default;
+  Handle(std::int64_t id, Closer closer) noexcept : id_(id), closer_(closer) {}
+  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), closer_(other.closer_) {}
+  Handle& operator=(Handle&& other) noexcept {
+    if (this != &other) {
+      close();
+      id_ = std::exchange(other.id_, -1);
+      closer_ = other.closer_;
+    }
+    return *this;
+  }
+  ~Handle() { close(); }
+
+  std::int64_t id() const noexcept { return id_; }
+  explicit operator bool() const noexcept { return id_ >= 0; }
+  void close() noexcept;
+  /// Gives the identifier up without closing it.
+  std::int64_t release() noexcept { return std::exchange(id_, -1); }
+
+ private:
+  std::int64_t id_ = -1;
+  Closer closer_ = nullptr;
+};
 
 class Object {
  public:
@@ -29,8 +60,10 @@ class Object {
 
   bool has_attribute(std::string_view attribute) const;
   std::vector<std::string> attribute_names() const;  ///< sorted
-  /// What an attribute holds, for readers that do not know; DataError if it does not exist.
-  ElementType attribute_type(std::string_view attribute) const;
+  /// What an attribute holds, for readers that do not know: numbers of a type (none: of no DType), or text.
+  /// DataError if it does not exist.
+  std::optional<DType> attribute_dtype(std::string_view attribute) const;
+  bool is_text_attribute(std::string_view attribute) const;
   /// Whether it is there and is one number or one text of fixed length: nothing else of the file is read for
   /// it.
   bool has_plain_attribute(std::string_view attribute) const;

@@ -24,14 +24,10 @@
 namespace lockstep::checkpoint {
 namespace {
 
-/// None for types that no tensor can have.
-std::optional<DType> dtype_of_file(const std::string& dtype) {
-  if (dtype == "bool") return DType::uint8;
-  for (const DType known : {DType::float32, DType::bfloat16, DType::float16, DType::float64, DType::int64,
-                            DType::int32, DType::uint8}) {
-    if (to_string(known) == dtype) return known;
-  }
-  return std::nullopt;
+/// The type that a checkpoint holds it in; none if it cannot.
+std::optional<DType> dtype_to_keep(const StoredTensor& tensor) {
+  if (tensor.type_name == "bool") return DType::uint8;
+  return tensor.dtype && is_storable(*tensor.dtype) ? tensor.dtype : std::nullopt;
 }
 
 /// Those of the source's group, and of "model" what an EMA lacks.
@@ -55,7 +51,7 @@ void check_types(const WeightSource& source, const std::vector<std::size_t>& ten
   std::vector<std::string> bad;
   for (const std::size_t i : tensors) {
     const StoredTensor& tensor = source.tensors()[i];
-    if (!dtype_of_file(tensor.dtype)) bad.push_back(fmt::format("{} is {}", tensor.name, tensor.dtype));
+    if (!dtype_to_keep(tensor)) bad.push_back(fmt::format("{} is {}", tensor.name, tensor.type_name));
     if (tensor.shape.size() > static_cast<std::size_t>(Shape::max_rank))
       bad.push_back(fmt::format("{} has {} dimensions", tensor.name, tensor.shape.size()));
   }
@@ -102,10 +98,10 @@ Weights read_weights(const std::string& path, const std::string& group) {
   for (const std::size_t i : tensors) {
     const StoredTensor& stored = source->tensors()[i];
     source->bytes_of(i);  // before memory is asked for
-    const Tensor tensor = Tensor::empty(Shape(std::span(stored.shape)), *dtype_of_file(stored.dtype));
+    const Tensor tensor = Tensor::empty(Shape(std::span(stored.shape)), *dtype_to_keep(stored));
     source->read(i, {static_cast<std::byte*>(tensor.raw()), tensor.bytes()});
     weights.tensors.push_back({stored.name, tensor});
-    if (stored.dtype == "bool") booleans.push_back(stored.name);
+    if (stored.type_name == "bool") booleans.push_back(stored.name);
   }
   if (!booleans.empty())
     weights.notes.push_back(
@@ -134,12 +130,9 @@ Weights read_weights(const std::string& path, const std::string& group) {
 void cast_floats(Weights& weights, DType dtype) {
   for (NamedTensor& tensor : weights.tensors) {
     const DType from = tensor.value.dtype();
-    const bool is_float =
-        from == DType::float64 || from == DType::float32 || from == DType::bfloat16 || from == DType::float16;
-    if (!is_float || from == dtype) continue;
+    if (!is_floating(from) || from == dtype) continue;
     const Tensor cast = Tensor::empty(tensor.value.shape(), dtype);
-    if (!cast_elements(hdf5::element_type_named(to_string(from)),
-                       static_cast<const std::byte*>(tensor.value.raw()), dtype,
+    if (!cast_elements(from, static_cast<const std::byte*>(tensor.value.raw()), dtype,
                        static_cast<std::byte*>(cast.raw()), cast.numel())) {
       throw DataError("{}: holds numbers beyond {}", tensor.name, to_string(dtype));
     }

@@ -53,7 +53,7 @@ constexpr std::string_view layout_name = "huggingface";
 
 Tensor filled(const Shape& shape, DType dtype, std::span<const float> values) {
   const Tensor tensor = Tensor::empty(shape, dtype);
-  if (!cast_elements(hdf5::ElementType::float32, reinterpret_cast<const std::byte*>(values.data()), dtype,
+  if (!cast_elements(DType::float32, reinterpret_cast<const std::byte*>(values.data()), dtype,
                      static_cast<std::byte*>(tensor.raw()), tensor.numel()))
     throw DataError("a mask of attention cannot be {}", to_string(dtype));
   return tensor;

@@ -42,7 +42,7 @@ Demand demand_of(const ModelState& model, const std::string& group, std::span<co
 
 bool holds_the_same(const WeightSource& source, const Gpt2Adoption::Tie& tie) {
   const StoredTensor &head = source.tensors()[tie.head], &embedding = source.tensors()[tie.embedding];
-  if (head.shape != embedding.shape || head.dtype != embedding.dtype) return false;
+  if (head.shape != embedding.shape || head.type_name != embedding.type_name) return false;
   std::vector<std::byte> a(source.bytes_of(tie.head)), b(a.size());
   source.read(tie.head, a);
   source.read(tie.embedding, b);
@@ -84,11 +84,11 @@ std::optional<DType> mask_type(const WeightSource& source, const std::vector<Sto
   for (const std::size_t i : gpt2.masks) {
     if (!stored[i].name.ends_with(end)) continue;
     if (!expected) {
-      const std::optional<DType> dtype = gpt2_mask_dtype(stored[i].dtype);
+      const std::optional<DType> dtype = gpt2_mask_dtype(stored[i].type_name);
       if (!dtype) return std::nullopt;
       expected = make(*dtype);
     }
-    if (stored[i].dtype != to_string(expected->dtype()) || !holds(source, i, *expected)) return std::nullopt;
+    if (stored[i].dtype != expected->dtype() || !holds(source, i, *expected)) return std::nullopt;
     ++found;
   }
   return found > 0 && found == blocks ? std::optional(expected->dtype()) : std::nullopt;

@@ -22,24 +22,28 @@ namespace {
 using nlohmann::json;
 
 struct TypeTag {
-  std::string_view tag, name;
-  std::uint64_t bytes;
+  std::string_view tag;
+  std::optional<DType> dtype;
+  std::string_view foreign_name = {};  // of what no DType is; a byte each
+
+  std::string_view name() const { return dtype ? to_string(*dtype) : foreign_name; }
+  std::uint64_t bytes() const { return dtype ? bytes_of(*dtype) : 1; }
 };
-constexpr std::array<TypeTag, 15> type_tags{{{"F32", "float32", 4},
-                                             {"BF16", "bfloat16", 2},
-                                             {"F16", "float16", 2},
-                                             {"F64", "float64", 8},
-                                             {"I64", "int64", 8},
-                                             {"I32", "int32", 4},
-                                             {"I16", "int16", 2},
-                                             {"I8", "int8", 1},
-                                             {"U64", "uint64", 8},
-                                             {"U32", "uint32", 4},
-                                             {"U16", "uint16", 2},
-                                             {"U8", "uint8", 1},
-                                             {"BOOL", "bool", 1},
-                                             {"F8_E4M3", "float8_e4m3", 1},
-                                             {"F8_E5M2", "float8_e5m2", 1}}};
+constexpr std::array<TypeTag, 15> type_tags{{{"F32", DType::float32},
+                                             {"BF16", DType::bfloat16},
+                                             {"F16", DType::float16},
+                                             {"F64", DType::float64},
+                                             {"I64", DType::int64},
+                                             {"I32", DType::int32},
+                                             {"I16", DType::int16},
+                                             {"I8", DType::int8},
+                                             {"U64", DType::uint64},
+                                             {"U32", DType::uint32},
+                                             {"U16", DType::uint16},
+                                             {"U8", DType::uint8},
+                                             {"BOOL", std::nullopt, "bool"},
+                                             {"F8_E4M3", std::nullopt, "float8_e4m3"},
+                                             {"F8_E5M2", std::nullopt, "float8_e5m2"}}};
 
 /// Takes the events of the parser; anything that the format does not have is an error at once.
 class HeaderReader final : public nlohmann::json_sax<json> {
@@ -145,7 +149,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
   [[noreturn]] void fail_too_large() const { fail_here("claims more elements than any machine could hold"); }
 
   void begin_entry() {
-    header_.tensors.push_back({key_, {}, {}, 0, 0});
+    header_.tensors.push_back({key_, {}, {}, {}, 0, 0});
     fields_ = 0;
     offset_count_ = 0;
     type_ = nullptr;
@@ -167,9 +171,10 @@ class HeaderReader final : public nlohmann::json_sax<json> {
     if (offset_count_ != 2 || offsets_[1] < offsets_[0])
       fail_here("has data_offsets that are not a begin and an end");
     SafetensorsEntry& entry = header_.tensors.back();
-    entry.dtype = type_->name;
+    entry.dtype = type_->dtype;
+    entry.type_name = type_->name();
     // Sizes below 2^62 bytes, whatever the order of extents, so that no product of them overflows later.
-    std::uint64_t product = type_->bytes;
+    std::uint64_t product = type_->bytes();
     bool is_empty = false;
     for (const std::int64_t extent : entry.shape) {
       is_empty = is_empty || extent == 0;
@@ -268,23 +273,7 @@ void SafetensorsFile::read(std::size_t tensor, std::span<std::byte> out) const {
 namespace {
 
 std::string_view tag_of(DType dtype) {
-  switch (dtype) {
-    case DType::float64:
-      return "F64";
-    case DType::float32:
-      return "F32";
-    case DType::bfloat16:
-      return "BF16";
-    case DType::float16:
-      return "F16";
-    case DType::int64:
-      return "I64";
-    case DType::int32:
-      return "I32";
-    case DType::uint8:
-      break;
-  }
-  return "U8";
+  return std::ranges::find(type_tags, std::optional(dtype), &TypeTag::dtype)->tag;
 }
 
 /// A text as JSON has it, with its quotes.

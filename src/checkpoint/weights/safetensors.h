@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,7 +24,8 @@ inline constexpr std::uint64_t most_safetensors_header_bytes = 100'000'000;
 
 struct SafetensorsEntry {
   std::string name;
-  std::string_view dtype;           ///< "float32", "bool" ...: as NumPy and PyTorch spell F32, BOOL ...
+  std::optional<DType> dtype;       ///< none: bool or float8
+  std::string_view type_name;       ///< "float32", "bool" ...: as NumPy and PyTorch spell F32, BOOL ...
   std::vector<std::int64_t> shape;  ///< at most 32 extents
   std::uint64_t offset = 0;         ///< of the first element, from the end of the header
   std::uint64_t bytes = 0;          ///< what dtype and shape ask for

@@ -67,9 +67,11 @@ std::string_view kind_of_data(std::span<const StoredTensor> arrays) {
     return found == arrays.end() ? nullptr : &*found;
   };
   const StoredTensor *x = find("x"), *y = find("y"), *tokens = find("tokens");
-  if (arrays.size() == 1 && tokens && tokens->shape.size() == 1 && tokens->dtype.starts_with("uint"))
+  if (arrays.size() == 1 && tokens && tokens->shape.size() == 1 &&
+      (tokens->dtype == DType::uint16 || tokens->dtype == DType::uint32 || tokens->dtype == DType::uint64 ||
+       tokens->dtype == DType::uint8))
     return "text";
-  const bool labelled = arrays.size() == 2 && x && y && y->dtype == "int64" && y->shape.size() == 1 &&
+  const bool labelled = arrays.size() == 2 && x && y && y->dtype == DType::int64 && y->shape.size() == 1 &&
                         x->shape.size() > 1 && x->shape.front() == y->shape.front();
   return labelled ? "images" : "";
 }
@@ -85,7 +87,7 @@ class ArraySource final : public WeightSource {
     for (const hdf5::Link& link : arrays.links()) {
       if (link.kind != hdf5::ObjectKind::dataset) continue;
       const hdf5::Dataset dataset = arrays.open_dataset(link.name);
-      tensors_.push_back({group_, link.name, std::string(hdf5::to_string(dataset.type())), dataset.shape()});
+      tensors_.push_back({group_, link.name, dataset.dtype(), dataset.type_name(), dataset.shape()});
     }
     if (at_root && tensors_.empty())
       throw DataError("{}: has no group /model, and no arrays at its root", path);
@@ -97,7 +99,7 @@ class ArraySource final : public WeightSource {
 
   void read(std::size_t tensor, std::span<std::byte> out) const override {
     const hdf5::Dataset dataset = open(tensor);
-    dataset.read(dataset.type(), out);
+    dataset.read(dataset.dtype().value(), out);
   }
 
  private:
@@ -115,7 +117,7 @@ class SafetensorsSource final : public WeightSource {
     if (group != "model")
       throw DataError("{}: holds no weights '{}': a .safetensors file has one set of weights", path, group);
     for (const SafetensorsEntry& entry : file_.header().tensors)
-      tensors_.push_back({"", entry.name, std::string(entry.dtype), entry.shape});
+      tensors_.push_back({"", entry.name, entry.dtype, entry.type_name, entry.shape});
   }
 
   void read(std::size_t tensor, std::span<std::byte> out) const override { file_.read(tensor, out); }
@@ -155,8 +157,7 @@ Format format_of(const std::string& path) {
       throw DataError(
           "{}: is a zip archive, as torch.save writes: save it from Python with safetensors or h5py", path);
     const hdf5::File file = hdf5::File::open(open->path());
-    const bool is_checkpoint = file.has_attribute("format") &&
-                               file.attribute_type("format") == hdf5::ElementType::text &&
+    const bool is_checkpoint = file.has_attribute("format") && file.is_text_attribute("format") &&
                                file.text_attribute("format") == "lockstep";
     return is_checkpoint ? Format::checkpoint : Format::arrays;
   });
@@ -180,12 +181,10 @@ std::string WeightSource::metadata(const std::string&) const { return {}; }
 
 std::size_t WeightSource::bytes_of(std::size_t tensor) const {
   const StoredTensor& stored = tensors_.at(tensor);
-  if (stored.dtype == "text" || stored.dtype == "other")
+  if (stored.type_name == "text" || stored.type_name == "other")
     throw DataError("{}: {} holds no numbers", path_, stored.name);
   check_stored(tensor);
-  // What HDF5 has no type for is one byte wide.
-  const bool foreign = stored.dtype == "bool" || stored.dtype.starts_with("float8");
-  const std::size_t element_bytes = foreign ? 1 : hdf5::bytes_of(hdf5::element_type_named(stored.dtype));
+  const std::size_t element_bytes = stored.dtype ? lockstep::bytes_of(*stored.dtype) : 1;  // bool and float8
   return std::accumulate(
       stored.shape.begin(), stored.shape.end(), element_bytes,
       [](std::size_t bytes, std::int64_t extent) { return bytes * static_cast<std::size_t>(extent); });
@@ -217,13 +216,13 @@ std::unique_ptr<WeightSource> open_weights(FileIndex index, const std::string& g
 void read_as(const WeightSource& source, const StoredTensor& stored, std::size_t tensor,
              const Tensor& target) {
   auto* const out = static_cast<std::byte*>(target.raw());
-  const bool same_type = stored.dtype == to_string(target.dtype());
+  const bool same_type = stored.dtype == target.dtype();
   if (same_type && !stored.transposed) return source.read(tensor, {out, target.bytes()});
   std::vector<std::byte> elements(source.bytes_of(tensor));
   source.read(tensor, elements);
   if (!same_type) {
     std::vector<std::byte> converted(stored.transposed ? target.bytes() : 0);
-    if (!cast_elements(hdf5::element_type_named(stored.dtype), elements.data(), target.dtype(),
+    if (!cast_elements(stored.dtype.value(), elements.data(), target.dtype(),
                        stored.transposed ? converted.data() : out, target.numel())) {
       throw DataError("{}: {} holds numbers beyond {}", source.path(), stored.name,
                       to_string(target.dtype()));
