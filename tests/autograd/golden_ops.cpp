@@ -82,6 +82,7 @@ const std::map<std::string, Function>& functions() {
       {"gelu_erf", {of_one<gelu_erf>}},
       {"gelu_tanh", {of_one<gelu_tanh>}},
       {"tanh", {of_one<tanh>}},
+      {"sigmoid", {of_one<sigmoid>}},
       {"scale", {[](const Given& g) -> Vars { return {scale(g.x.at(0), g.what.at("factor"))}; }}},
       {"add", {[](const Given& g) -> Vars { return {add(g.x.at(0), g.x.at(1))}; }}},
       // reductions

@@ -55,6 +55,7 @@ inline Var gelu_erf(const Var& x) { return elementwise<ops::GeluErf>(x); }
 /// Its approximation by tanh (GPT-2).
 inline Var gelu_tanh(const Var& x) { return elementwise<ops::GeluTanh>(x); }
 inline Var tanh(const Var& x) { return elementwise<ops::Tanh>(x); }
+inline Var sigmoid(const Var& x) { return elementwise<ops::Sigmoid>(x); }
 /// In training, zeroes elements with probability 0 <= p < 1 and scales the rest by 1 / (1 - p). Draws are
 /// keyed by the pass and `purpose`: two calls of one pass need different purposes. Else x itself.
 Var dropout(const Var& x, float p, std::uint64_t purpose);

@@ -83,6 +83,13 @@ struct Tanh {
   LOCKSTEP_ON_ANY_DEVICE static float slope(float y) { return multiply_add(-y, y, 1.0f); }
 };
 
+struct Sigmoid {
+  static constexpr const char *name = "sigmoid", *slope_name = "sigmoid_backward";
+  static constexpr bool slope_by_value = true;
+  LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return sigmoid(x); }
+  LOCKSTEP_ON_ANY_DEVICE static float slope(float y) { return y * (1.0f - y); }
+};
+
 /// y = f(x)
 template <class Function>
 struct Value {
@@ -326,7 +333,7 @@ template <class... Function>
 using WithFunctions =
     FormulaList<Sum, Product, Scaled, LogSumExp, LogSumExpSlope, Softmax, SoftmaxSlope, LogSoftmax,
                 LogSoftmaxSlope, VarianceSlope, ExtremeSlope, Value<Function>..., Slope<Function>...>;
-using Formulas = WithFunctions<Relu, Silu, GeluErf, GeluTanh, Tanh>;
+using Formulas = WithFunctions<Relu, Silu, GeluErf, GeluTanh, Tanh, Sigmoid>;
 template <class... Loss>
 using WithLosses = FormulaList<LossTerm<Loss>..., LossSlope<Loss>...>;
 using LossFormulas = WithLosses<SquaredError, AbsoluteError, SmoothAbsoluteError, BinaryCrossEntropy>;
