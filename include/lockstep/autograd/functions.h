@@ -56,6 +56,29 @@ inline Var gelu_erf(const Var& x) { return elementwise<ops::GeluErf>(x); }
 inline Var gelu_tanh(const Var& x) { return elementwise<ops::GeluTanh>(x); }
 inline Var tanh(const Var& x) { return elementwise<ops::Tanh>(x); }
 inline Var sigmoid(const Var& x) { return elementwise<ops::Sigmoid>(x); }
+inline Var neg(const Var& x) { return scale(x, -1.0f); }
+inline Var exp(const Var& x) { return elementwise<ops::Exp>(x); }
+inline Var log(const Var& x) { return elementwise<ops::Log>(x); }  ///< of 0 it is -infinity, below NaN
+inline Var sqrt(const Var& x) { return elementwise<ops::Sqrt>(x); }
+inline Var rsqrt(const Var& x) { return elementwise<ops::Rsqrt>(x); }  ///< 1 / sqrt(x)
+inline Var reciprocal(const Var& x) { return elementwise<ops::Reciprocal>(x); }
+inline Var abs(const Var& x) { return elementwise<ops::Abs>(x); }
+inline Var square(const Var& x) { return elementwise<ops::Square>(x); }
+inline Var sin(const Var& x) { return elementwise<ops::Sin>(x); }
+inline Var cos(const Var& x) { return elementwise<ops::Cos>(x); }
+inline Var erf(const Var& x) { return elementwise<ops::Erf>(x); }
+inline Var softplus(const Var& x) { return elementwise<ops::Softplus>(x); }       ///< log(1 + e^x)
+inline Var log_sigmoid(const Var& x) { return elementwise<ops::LogSigmoid>(x); }  ///< log(sigmoid(x))
+inline Var mish(const Var& x) { return elementwise<ops::Mish>(x); }               ///< x tanh(softplus(x))
+inline Var hardswish(const Var& x) { return elementwise<ops::Hardswish>(x); }  ///< x clamp(x + 3, 0, 6) / 6
+/// x below 0 becomes alpha (e^x - 1).
+inline Var elu(const Var& x, float alpha = 1) { return elementwise<ops::Elu>(x, {alpha}); }
+/// x below 0 becomes slope x.
+inline Var leaky_relu(const Var& x, float slope = 0.01f) { return elementwise<ops::LeakyRelu>(x, {slope}); }
+/// x^exponent; NaN where x < 0, except for whole exponents.
+inline Var pow(const Var& x, float exponent) { return elementwise<ops::Pow>(x, {exponent}); }
+/// min(max(x, low), high); low <= high. The gradient is 0 outside.
+Var clamp(const Var& x, float low, float high);
 /// In training, zeroes elements with probability 0 <= p < 1 and scales the rest by 1 / (1 - p). Draws are
 /// keyed by the pass and `purpose`: two calls of one pass need different purposes. Else x itself.
 Var dropout(const Var& x, float p, std::uint64_t purpose);

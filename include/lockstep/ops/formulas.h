@@ -90,6 +90,154 @@ struct Sigmoid {
   LOCKSTEP_ON_ANY_DEVICE static float slope(float y) { return y * (1.0f - y); }
 };
 
+struct Exp {
+  static constexpr const char *name = "exp", *slope_name = "exp_backward";
+  static constexpr bool slope_by_value = true;
+  LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return exponential(x); }
+  LOCKSTEP_ON_ANY_DEVICE static float slope(float y) { return y; }
+};
+
+struct Log {
+  static constexpr const char *name = "log", *slope_name = "log_backward";
+  LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return logarithm(x); }
+  LOCKSTEP_ON_ANY_DEVICE static float slope(float x) { return 1.0f / x; }
+};
+
+struct Sqrt {
+  static constexpr const char *name = "sqrt", *slope_name = "sqrt_backward";
+  static constexpr bool slope_by_value = true;
+  LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return square_root(x); }
+  LOCKSTEP_ON_ANY_DEVICE static float slope(float y) { return 0.5f / y; }
+};
+
+struct Rsqrt {
+  static constexpr const char *name = "rsqrt", *slope_name = "rsqrt_backward";
+  static constexpr bool slope_by_value = true;
+  LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return 1.0f / square_root(x); }
+  LOCKSTEP_ON_ANY_DEVICE static float slope(float y) { return -0.5f * (y * y * y); }
+};
+
+/// numerator / x
+struct Reciprocal {
+  static constexpr const char *name = "reciprocal", *slope_name = "reciprocal_backward";
+  float numerator = 1;
+  LOCKSTEP_ON_ANY_DEVICE float value(float x) const { return numerator / x; }
+  LOCKSTEP_ON_ANY_DEVICE float slope(float x) const { return -(numerator / x) / x; }
+};
+
+struct Abs {
+  static constexpr const char *name = "abs", *slope_name = "abs_backward";
+  LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return absolute(x); }
+  LOCKSTEP_ON_ANY_DEVICE static float slope(float x) { return x > 0.0f ? 1.0f : (x < 0.0f ? -1.0f : 0.0f); }
+};
+
+struct Square {
+  static constexpr const char *name = "square", *slope_name = "square_backward";
+  LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return x * x; }
+  LOCKSTEP_ON_ANY_DEVICE static float slope(float x) { return 2.0f * x; }
+};
+
+struct Sin {
+  static constexpr const char *name = "sin", *slope_name = "sin_backward";
+  LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return sine(x); }
+  LOCKSTEP_ON_ANY_DEVICE static float slope(float x) { return cosine(x); }
+};
+
+struct Cos {
+  static constexpr const char *name = "cos", *slope_name = "cos_backward";
+  LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return cosine(x); }
+  LOCKSTEP_ON_ANY_DEVICE static float slope(float x) { return -sine(x); }
+};
+
+struct Erf {
+  static constexpr const char *name = "erf", *slope_name = "erf_backward";
+  LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return error_function(x); }
+  LOCKSTEP_ON_ANY_DEVICE static float slope(float x) { return 1.12837917f * exponential(-x * x); }
+};
+
+/// log(1 + e^x)
+struct Softplus {
+  static constexpr const char *name = "softplus", *slope_name = "softplus_backward";
+  LOCKSTEP_ON_ANY_DEVICE static float value(float x) {
+    return (x < 0.0f ? 0.0f : x) + logarithm_one_plus(exponential(-absolute(x)));
+  }
+  LOCKSTEP_ON_ANY_DEVICE static float slope(float x) { return sigmoid(x); }
+};
+
+struct LogSigmoid {
+  static constexpr const char *name = "log_sigmoid", *slope_name = "log_sigmoid_backward";
+  LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return -Softplus::value(-x); }
+  LOCKSTEP_ON_ANY_DEVICE static float slope(float x) { return sigmoid(-x); }
+};
+
+/// x below 0 becomes alpha (e^x - 1).
+struct Elu {
+  static constexpr const char *name = "elu", *slope_name = "elu_backward";
+  float alpha = 1;
+  LOCKSTEP_ON_ANY_DEVICE float value(float x) const { return x < 0.0f ? alpha * exponential_less_one(x) : x; }
+  LOCKSTEP_ON_ANY_DEVICE float slope(float x) const { return x < 0.0f ? alpha * exponential(x) : 1.0f; }
+};
+
+/// x below 0 becomes negative_slope x.
+struct LeakyRelu {
+  static constexpr const char *name = "leaky_relu", *slope_name = "leaky_relu_backward";
+  float negative_slope = 0.01f;
+  LOCKSTEP_ON_ANY_DEVICE float value(float x) const { return x < 0.0f ? negative_slope * x : x; }
+  LOCKSTEP_ON_ANY_DEVICE float slope(float x) const { return x > 0.0f ? 1.0f : negative_slope; }
+};
+
+/// x tanh(softplus(x)): Misra, "Mish", 2019. With e = e^-|x|, t = tanh(softplus(x)) and 1 - t are quotients
+/// in which nothing cancels.
+struct Mish {
+  static constexpr const char *name = "mish", *slope_name = "mish_backward";
+  LOCKSTEP_ON_ANY_DEVICE static float value(float x) {
+    const float e = exponential(-absolute(x)), twice = 2.0f * e, square = e * e;
+    const float t = x < 0.0f ? (square + twice) / (square + twice + 2.0f)
+                             : (1.0f + twice) / (1.0f + twice + 2.0f * square);
+    return x * t;
+  }
+  LOCKSTEP_ON_ANY_DEVICE static float slope(float x) {
+    const float e = exponential(-absolute(x)), twice = 2.0f * e, square = e * e;
+    const float above = x < 0.0f ? square + twice : 1.0f + twice, rest = x < 0.0f ? 2.0f : 2.0f * square;
+    const float t = above / (above + rest);
+    const float inner = rest / (above + rest) * (1.0f + t) * sigmoid(x);  // the slope of t
+    return t + (inner == 0.0f ? 0.0f : x * inner);                        // never infinity * 0
+  }
+};
+
+/// x clamp(x + 3, 0, 6) / 6
+struct Hardswish {
+  static constexpr const char *name = "hardswish", *slope_name = "hardswish_backward";
+  LOCKSTEP_ON_ANY_DEVICE static float value(float x) {
+    const float within = x * (x + 3.0f) * (1.0f / 6.0f);
+    return x < -3.0f ? 0.0f : (x > 3.0f ? x : within);
+  }
+  LOCKSTEP_ON_ANY_DEVICE static float slope(float x) {
+    const float within = multiply_add(x, 1.0f / 3.0f, 0.5f);
+    return x < -3.0f ? 0.0f : (x > 3.0f ? 1.0f : within);
+  }
+};
+
+/// x^exponent; of negative x for whole exponents only.
+struct Pow {
+  static constexpr const char *name = "pow", *slope_name = "pow_backward";
+  float exponent = 1;
+  LOCKSTEP_ON_ANY_DEVICE float value(float x) const { return power(x, exponent); }
+  LOCKSTEP_ON_ANY_DEVICE float slope(float x) const {
+    return exponent == 0.0f ? 0.0f : exponent * power(x, exponent - 1.0f);
+  }
+};
+
+struct Clamp {
+  static constexpr const char *name = "clamp", *slope_name = "clamp_backward";
+  float low = 0, high = 1;
+  LOCKSTEP_ON_ANY_DEVICE float value(float x) const {
+    const float raised = x < low ? low : x;  // NaN stays
+    return raised > high ? high : raised;
+  }
+  LOCKSTEP_ON_ANY_DEVICE float slope(float x) const { return x >= low && x <= high ? 1.0f : 0.0f; }
+};
+
 /// y = f(x)
 template <class Function>
 struct Value {
@@ -333,7 +481,9 @@ template <class... Function>
 using WithFunctions =
     FormulaList<Sum, Product, Scaled, LogSumExp, LogSumExpSlope, Softmax, SoftmaxSlope, LogSoftmax,
                 LogSoftmaxSlope, VarianceSlope, ExtremeSlope, Value<Function>..., Slope<Function>...>;
-using Formulas = WithFunctions<Relu, Silu, GeluErf, GeluTanh, Tanh, Sigmoid>;
+using Formulas =
+    WithFunctions<Relu, Silu, GeluErf, GeluTanh, Tanh, Sigmoid, Exp, Log, Sqrt, Rsqrt, Reciprocal, Abs,
+                  Square, Sin, Cos, Erf, Softplus, LogSigmoid, Elu, LeakyRelu, Mish, Hardswish, Pow, Clamp>;
 template <class... Loss>
 using WithLosses = FormulaList<LossTerm<Loss>..., LossSlope<Loss>...>;
 using LossFormulas = WithLosses<SquaredError, AbsoluteError, SmoothAbsoluteError, BinaryCrossEntropy>;

@@ -21,6 +21,11 @@ Var scale(const Var& x, float factor) {
   });
 }
 
+Var clamp(const Var& x, float low, float high) {
+  if (!(low <= high)) throw UsageError("clamp: low = {} is not at most high = {}", low, high);
+  return elementwise<ops::Clamp>(x, {low, high});
+}
+
 Var dropout(const Var& x, float p, std::uint64_t purpose) {
   if (!(p >= 0 && p < 1)) throw UsageError("dropout: p = {} is not in [0, 1)", p);
   Tape& tape = x.tape();
