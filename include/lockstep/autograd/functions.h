@@ -41,10 +41,45 @@ class Axes {
 };
 
 // --- elementwise
-/// Equal shapes; the result has a's layout.
+// Of two inputs, which NumPy's rules broadcast. The result is bf16 if an input is. Images keep a's channel
+// blocks where the shapes are equal; others become plain.
 Var add(const Var& a, const Var& b);
-inline Var operator+(const Var& a, const Var& b) { return add(a, b); }
+Var sub(const Var& a, const Var& b);
+Var mul(const Var& a, const Var& b);
+Var div(const Var& a, const Var& b);
+/// Where both are equal, each gets half of the gradient.
+Var maximum(const Var& a, const Var& b);
+Var minimum(const Var& a, const Var& b);
+/// a where the condition (int64 or uint8) is not 0, else b.
+Var where(const Tensor& condition, const Var& a, const Var& b);
 Var scale(const Var& x, float factor);
+Var add(const Var& x, float value);
+inline Var add(float value, const Var& x) { return add(x, value); }
+inline Var sub(const Var& x, float value) { return add(x, -value); }
+Var sub(float value, const Var& x);
+inline Var mul(const Var& x, float factor) { return scale(x, factor); }
+inline Var mul(float factor, const Var& x) { return scale(x, factor); }
+/// x times the reciprocal of the divisor, rounded.
+inline Var div(const Var& x, float divisor) { return scale(x, 1.0f / divisor); }
+Var div(float value, const Var& x);
+Var maximum(const Var& x, float value);
+Var minimum(const Var& x, float value);
+
+inline Var operator+(const Var& a, const Var& b) { return add(a, b); }
+inline Var operator-(const Var& a, const Var& b) { return sub(a, b); }
+inline Var operator*(const Var& a, const Var& b) { return mul(a, b); }
+inline Var operator/(const Var& a, const Var& b) { return div(a, b); }
+inline Var operator+(const Var& a, float b) { return add(a, b); }
+inline Var operator-(const Var& a, float b) { return sub(a, b); }
+inline Var operator*(const Var& a, float b) { return mul(a, b); }
+inline Var operator/(const Var& a, float b) { return div(a, b); }
+inline Var operator+(float a, const Var& b) { return add(a, b); }
+inline Var operator-(float a, const Var& b) { return sub(a, b); }
+inline Var operator*(float a, const Var& b) { return mul(a, b); }
+inline Var operator/(float a, const Var& b) { return div(a, b); }
+inline Var operator-(const Var& x) { return scale(x, -1.0f); }
+
+// Of one input.
 /// function.value(x) of each element: any function of ops/formulas.h.
 template <class Function>
 Var elementwise(const Var& x, const Function& function = {});
@@ -56,7 +91,7 @@ inline Var gelu_erf(const Var& x) { return elementwise<ops::GeluErf>(x); }
 inline Var gelu_tanh(const Var& x) { return elementwise<ops::GeluTanh>(x); }
 inline Var tanh(const Var& x) { return elementwise<ops::Tanh>(x); }
 inline Var sigmoid(const Var& x) { return elementwise<ops::Sigmoid>(x); }
-inline Var neg(const Var& x) { return scale(x, -1.0f); }
+inline Var neg(const Var& x) { return -x; }
 inline Var exp(const Var& x) { return elementwise<ops::Exp>(x); }
 inline Var log(const Var& x) { return elementwise<ops::Log>(x); }  ///< of 0 it is -infinity, below NaN
 inline Var sqrt(const Var& x) { return elementwise<ops::Sqrt>(x); }

@@ -91,8 +91,8 @@ class Backend {
   virtual Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t queries,
                                       std::int64_t keys) const = 0;
   void fill(const Tensor& to, double value);
-  /// Any device to any device, equal shapes and layouts; converts between float32 and bfloat16, and float64
-  /// to float32 (on one device). `from` may be changed once it returns.
+  /// Any device to any device, equal shapes and layouts; converts between float32 and bfloat16, and float64,
+  /// int64 and uint8 to float32 (on one device). `from` may be changed once it returns.
   void copy(const Tensor& from, const Tensor& to);
   /// Copies from the device to the CPU, without conversions: one read, so one wait, for all of them.
   void read(std::span<const Transfer> transfers);

@@ -25,10 +25,66 @@ struct Scaled {
   LOCKSTEP_ON_ANY_DEVICE float operator()(float x) const { return factor * x; }
 };
 
+struct Shifted {
+  static constexpr const char* name = "add_scalar";
+  static constexpr int inputs = 1;
+  static constexpr bool broadcasts = false;
+  float factor = 1, offset = 0;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float x) const { return multiply_add(factor, x, offset); }
+};
+
+struct Difference {
+  static constexpr const char* name = "sub";
+  static constexpr int inputs = 2;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float a, float b) const { return a - b; }
+};
+
 struct Product {
   static constexpr const char* name = "mul";
   static constexpr int inputs = 2;
   LOCKSTEP_ON_ANY_DEVICE float operator()(float a, float b) const { return a * b; }
+};
+
+struct Quotient {
+  static constexpr const char* name = "div";
+  static constexpr int inputs = 2;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float a, float b) const { return a / b; }
+};
+
+/// The gradient of y = a / b with respect to b.
+struct DivisorSlope {
+  static constexpr const char* name = "div_backward";
+  static constexpr int inputs = 3;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float dy, float y, float b) const { return -(dy * y) / b; }
+};
+
+struct Maximum {  // NaN stays
+  static constexpr const char* name = "maximum";
+  static constexpr int inputs = 2;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float a, float b) const { return b > a || b != b ? b : a; }
+};
+
+struct Minimum {
+  static constexpr const char* name = "minimum";
+  static constexpr int inputs = 2;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float a, float b) const { return b < a || b != b ? b : a; }
+};
+
+/// dy where a is the larger one; half of it where both are equal.
+struct LargerSlope {
+  static constexpr const char* name = "maximum_backward";
+  static constexpr int inputs = 3;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float dy, float a, float b) const {
+    return a > b ? dy : (a == b ? 0.5f * dy : 0.0f);
+  }
+};
+
+struct Where {
+  static constexpr const char* name = "where";
+  static constexpr int inputs = 3;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float condition, float a, float b) const {
+    return condition != 0.0f ? a : b;
+  }
 };
 
 // Functions of one input, with their slopes: slope(x), which is slope(value(x)) where slope_by_value is said.
@@ -479,7 +535,8 @@ struct FormulaList {};
 /// All that devices carry out.
 template <class... Function>
 using WithFunctions =
-    FormulaList<Sum, Product, Scaled, LogSumExp, LogSumExpSlope, Softmax, SoftmaxSlope, LogSoftmax,
+    FormulaList<Sum, Scaled, Shifted, Difference, Product, Quotient, DivisorSlope, Maximum, Minimum,
+                LargerSlope, Where, LogSumExp, LogSumExpSlope, Softmax, SoftmaxSlope, LogSoftmax,
                 LogSoftmaxSlope, VarianceSlope, ExtremeSlope, Value<Function>..., Slope<Function>...>;
 using Formulas =
     WithFunctions<Relu, Silu, GeluErf, GeluTanh, Tanh, Sigmoid, Exp, Log, Sqrt, Rsqrt, Reciprocal, Abs,

@@ -1,15 +1,173 @@
-// Sums, multiples and dropout.
+// Functions of two inputs that are broadcast, multiples, and dropout.
+#include <algorithm>
+
 #include "autograd/functions/support.h"
+#include "lockstep/ops/reduction.h"
 
 namespace lockstep {
-Var add(const Var& a, const Var& b_given) {
-  if (!(a.shape() == b_given.shape()))
-    throw UsageError("add: the shapes {} and {} differ", to_string(a.shape()), to_string(b_given.shape()));
-  const Var b = to_channel_block(b_given, a.value().channel_block());
+namespace {
+
+/// What both broadcast to by NumPy's rules.
+Shape broadcast_shape(const char* function, const Shape& a, const Shape& b) {
+  std::array<std::int64_t, Shape::max_rank> extents{};
+  const int rank = std::max(a.rank(), b.rank());
+  for (int d = 1; d <= rank; ++d) {  // from the last
+    const std::int64_t of_a = d > a.rank() ? 1 : a[a.rank() - d], of_b = d > b.rank() ? 1 : b[b.rank() - d];
+    if (of_a != of_b && of_a != 1 && of_b != 1)
+      throw UsageError("{}: the shapes {} and {} do not broadcast", function, to_string(a), to_string(b));
+    extents[static_cast<std::size_t>(rank - d)] = of_a == 1 ? of_b : of_a;
+  }
+  return Shape(std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(rank)));
+}
+
+/// Gives dy, the gradient of what the input was broadcast to; the input gets the sum over its repetitions.
+void give_broadcast(Tape& tape, const Var& input, const Tensor& dy) {
+  if (input.shape() == dy.shape()) return tape.give(input, dy);
+  tape.into(input, [&](const Tensor& dx, bool accumulate) {
+    tape.backend().run(ops::ReduceAxes<ops::Total>{.x = dy, .y = dx, .accumulate = accumulate});
+  });
+}
+
+/// What slopes are computed from.
+struct Known {
+  Tensor dy, a, b, y;
+};
+
+/// dy itself: the slope of a sum.
+constexpr auto passed_on = [](const Known& known) -> const Tensor& { return known.dy; };
+constexpr auto negated = [](const Known& known) { return ops::Map<ops::Scaled>{{-1.0f}, {known.dy}, {}}; };
+
+/// Gives an input the gradient that slope(known) says: a Map without its result, or a Tensor.
+template <class SlopeOf>
+void give_slope(Tape& tape, const Var& input, const Known& known, const SlopeOf& slope) {
+  if (!input.needs_gradient()) return;
+  if constexpr (std::is_convertible_v<decltype(slope(known)), const Tensor&>) {
+    give_broadcast(tape, input, slope(known));
+  } else {
+    auto map = slope(known);
+    map.y = empty_like(tape.backend(), known.dy);
+    tape.backend().run(map);
+    give_broadcast(tape, input, map.y);
+  }
+}
+
+/// What the slopes read of a pair and its result.
+struct Reads {
+  bool a = false, b = false, y = false;
+};
+
+/// map(a, b) (a Map without its result), of shape `shape`, and its slopes.
+template <class MapOf, class SlopeOfA, class SlopeOfB>
+Var record_pair(const Var& a, const Var& b, const Shape& shape, const MapOf& map_of, Reads reads,
+                const SlopeOfA& slope_a, const SlopeOfB& slope_b) {
+  Tape& tape = a.tape();
+  const bool half = a.value().dtype() == DType::bfloat16 || b.value().dtype() == DType::bfloat16;
+  auto map = map_of(a.value(), b.value());
+  map.y = tape.backend().empty(shape, half ? DType::bfloat16 : DType::float32,
+                               a.shape() == shape ? a.value().channel_block() : 1);
+  tape.backend().run(map);
+  return tape.record(map.y, {&a, &b},
+                     [a = a.without_value(), b = b.without_value(), at_a = reads.a ? a.value() : Tensor(),
+                      at_b = reads.b ? b.value() : Tensor(), y = reads.y ? map.y : Tensor(), slope_a,
+                      slope_b](Tape& t, const Tensor& dy) {
+                       const Known known{dy, at_a, at_b, y};
+                       give_slope(t, a, known, slope_a);
+                       give_slope(t, b, known, slope_b);
+                     });
+}
+
+/// A pair whose formula devices can carry out: in one layout, or plain.
+template <class Formula, class SlopeOfA, class SlopeOfB>
+Var pair(const Var& given_a, const Var& given_b, Reads reads, const SlopeOfA& slope_a,
+         const SlopeOfB& slope_b) {
+  const bool alike = given_a.shape() == given_b.shape();
+  const Var a = alike ? given_a : plain(given_a),
+            b = to_channel_block(given_b, alike ? a.value().channel_block() : 1);
+  const auto map = [](const Tensor& x, const Tensor& y) { return ops::Map<Formula>{{}, {x, y}, {}}; };
+  return record_pair(a, b, broadcast_shape(Formula::name, a.shape(), b.shape()), map, reads, slope_a,
+                     slope_b);
+}
+
+template <class Formula>
+Var extreme(const Var& a, const Var& b, bool largest) {
+  const auto first = [](const Known& at) { return ops::Map<ops::LargerSlope>{{}, {at.dy, at.a, at.b}, {}}; };
+  const auto second = [](const Known& at) { return ops::Map<ops::LargerSlope>{{}, {at.dy, at.b, at.a}, {}}; };
+  return largest ? pair<Formula>(a, b, {.a = true, .b = true}, first, second)
+                 : pair<Formula>(a, b, {.a = true, .b = true}, second, first);
+}
+
+/// factor * x + offset
+Var shifted(const Var& x, float factor, float offset) {
+  Tape& tape = x.tape();
+  const Tensor y = empty_like(tape.backend(), x.value());
+  tape.backend().run(ops::Map<ops::Shifted>{{factor, offset}, {x.value()}, y});
+  return tape.record(y, {&x}, [x = x.without_value(), factor](Tape& t, const Tensor& dy) {
+    if (factor == 1) return t.give(x, dy);
+    give_new(t, x, [&](const Tensor& dx) { t.backend().run(ops::scale(dy, factor, dx)); });
+  });
+}
+
+}  // namespace
+
+Var add(const Var& a, const Var& given) {
+  if (!(a.shape() == given.shape()) || a.value().dtype() != given.value().dtype())
+    return pair<ops::Sum>(a, given, {}, passed_on, passed_on);
+  const Var b = to_channel_block(given, a.value().channel_block());
   Tape& tape = a.tape();
   const Tensor y = empty_like(tape.backend(), a.value());
   tape.backend().run(ops::add(a.value(), b.value(), y));
   return record_sum(y, a, b);
+}
+
+Var sub(const Var& a, const Var& b) { return pair<ops::Difference>(a, b, {}, passed_on, negated); }
+
+Var mul(const Var& a, const Var& b) {
+  return pair<ops::Product>(
+      a, b, {.a = b.needs_gradient(), .b = a.needs_gradient()},
+      [](const Known& at) {
+        return ops::Map<ops::Product>{{}, {at.dy, at.b}, {}};
+      },
+      [](const Known& at) {
+        return ops::Map<ops::Product>{{}, {at.dy, at.a}, {}};
+      });
+}
+
+Var div(const Var& a, const Var& b) {
+  return pair<ops::Quotient>(
+      a, b, {.b = true, .y = b.needs_gradient()},
+      [](const Known& at) {
+        return ops::Map<ops::Quotient>{{}, {at.dy, at.b}, {}};
+      },
+      [](const Known& at) {
+        return ops::Map<ops::DivisorSlope>{{}, {at.dy, at.y, at.b}, {}};
+      });
+}
+
+Var maximum(const Var& a, const Var& b) { return extreme<ops::Maximum>(a, b, true); }
+Var minimum(const Var& a, const Var& b) { return extreme<ops::Minimum>(a, b, false); }
+
+Var where(const Tensor& condition, const Var& given_a, const Var& given_b) {
+  if (condition.dtype() != DType::int64 && condition.dtype() != DType::uint8)
+    throw UsageError("where: the condition is {}, not int64 or uint8", to_string(condition.dtype()));
+  const Var a = plain(given_a), b = plain(given_b);
+  const Shape shape =
+      broadcast_shape("where", condition.shape(), broadcast_shape("where", a.shape(), b.shape()));
+  kernels::Backend& backend = a.tape().backend();
+  const Tensor mask = backend.empty(condition.shape()), zero = backend.empty({});
+  backend.copy(condition, mask);
+  backend.fill(zero, 0);
+  return record_pair(
+      a, b, shape,
+      [&](const Tensor& x, const Tensor& y) {
+        return ops::Map<ops::Where>{{}, {mask, x, y}, {}};
+      },
+      {},
+      [mask, zero](const Known& at) {
+        return ops::Map<ops::Where>{{}, {mask, at.dy, zero}, {}};
+      },
+      [mask, zero](const Known& at) {
+        return ops::Map<ops::Where>{{}, {mask, zero, at.dy}, {}};
+      });
 }
 
 Var scale(const Var& x, float factor) {
@@ -20,6 +178,12 @@ Var scale(const Var& x, float factor) {
     give_new(t, x, [&](const Tensor& dx) { t.backend().run(ops::scale(dy, factor, dx)); });
   });
 }
+
+Var add(const Var& x, float value) { return shifted(x, 1, value); }
+Var sub(float value, const Var& x) { return shifted(x, -1, value); }
+Var div(float value, const Var& x) { return elementwise<ops::Reciprocal>(x, {value}); }
+Var maximum(const Var& x, float value) { return clamp(x, value, std::numeric_limits<float>::infinity()); }
+Var minimum(const Var& x, float value) { return clamp(x, -std::numeric_limits<float>::infinity(), value); }
 
 Var clamp(const Var& x, float low, float high) {
   if (!(low <= high)) throw UsageError("clamp: low = {} is not at most high = {}", low, high);

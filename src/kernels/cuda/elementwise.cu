@@ -72,7 +72,8 @@ bool convert(const Launch& on, const Tensor& from, const Tensor& to) {
     map_elementwise(on, from.stored_numel(), Same{}, to.data<To>(), from.data<From>());
     return true;
   };
-  return run(float{}, BF16{}) || run(BF16{}, float{}) || run(double{}, float{});
+  return run(float{}, BF16{}) || run(BF16{}, float{}) || run(double{}, float{}) ||
+         run(std::int64_t{}, float{}) || run(std::uint8_t{}, float{});
 }
 
 void enter_elementwise(CudaBackend& gpu) { gpu.enter<&fill, &sum_rows>(); }
