@@ -57,9 +57,15 @@ struct FoldShares {
   }
 };
 
-/// Of many divisions, of which a kernel needs one copy.
-__device__ __noinline__ std::int64_t fold_offset(const ops::StridedDimensions& dimensions, std::int64_t i) {
-  return dimensions.offset(i);
+/// dimensions.offset(i), whose divisions would be many instructions for each dimension there could be.
+__device__ inline std::int64_t fold_offset(const ops::StridedDimensions& dimensions, std::int64_t i) {
+  std::int64_t at = 0;
+#pragma unroll 1
+  for (int d = 0; d < dimensions.rank; ++d) {
+    at += i % dimensions.size[d] * dimensions.stride[d];
+    i /= dimensions.size[d];
+  }
+  return at;
 }
 
 /// Walks down a column of the slabs of a group.
