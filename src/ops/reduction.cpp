@@ -43,4 +43,15 @@ void check_fold_of_none(const char* operation, const Tensor& x, const Tensor& y)
                      to_string(y.shape()));
 }
 
+LineSizes CumulativeSum::sizes() const {
+  require_shape(name, "y", y, x.shape());
+  if (axis < 0 || axis >= x.shape().rank())
+    throw UsageError("{}: shape {} has no axis {}", name, to_string(x.shape()), axis);
+  LineSizes sizes{.extent = x.size(axis)};
+  for (int d = 0; d < x.shape().rank(); ++d) {
+    if (d != axis) (d < axis ? sizes.outer : sizes.inner) *= x.size(d);
+  }
+  return sizes;
+}
+
 }  // namespace lockstep::ops

@@ -127,6 +127,7 @@ const std::map<std::string, Function>& functions() {
       {"logsumexp", {of_axes<logsumexp>}},
       {"softmax", {[](const Given& g) -> Vars { return {softmax(g.x.at(0), g.what.at("dim"))}; }}},
       {"log_softmax", {[](const Given& g) -> Vars { return {log_softmax(g.x.at(0), g.what.at("dim"))}; }}},
+      {"cumsum", {[](const Given& g) -> Vars { return {cumsum(g.x.at(0), g.what.at("dim"))}; }}},
       // shape
       {"concat", {[](const Given& g) -> Vars { return {concat(g.x, g.what.at("dim"))}; }}},
       {"stack", {[](const Given& g) -> Vars { return {stack(g.x, g.what.at("dim"))}; }}},

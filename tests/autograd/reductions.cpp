@@ -39,6 +39,11 @@ BOOST_AUTO_TEST_CASE(gradients_of_softmaxes_of_long_rows) {
   check_gradients([](Tape&, const Vars& x) { return log_softmax(x[0], 0); }, {normal_tensor({300, 2}, 1)});
 }
 
+BOOST_AUTO_TEST_CASE(gradients_of_cumulative_sums) {
+  for (const int axis : {0, 1, -1})
+    check_gradients([&](Tape&, const Vars& x) { return cumsum(x[0], axis); }, {normal_tensor({3, 2, 40}, 1)});
+}
+
 /// Runs body(tape, x) in a pass, and returns the gradient of x for one of ones.
 template <class Body>
 Tensor gradient_of(const Tensor& value, const Body& body) {
@@ -86,6 +91,7 @@ BOOST_AUTO_TEST_CASE(a_batch_of_nothing) {
   BOOST_TEST(*sum(none).value().data<float>() == 0);
   BOOST_TEST(sum(none, 0).value().data<float>()[2] == 0);
   BOOST_TEST((softmax(none).shape() == Shape{0, 3}));
+  BOOST_TEST((cumsum(none, 1).shape() == Shape{0, 3}));
   BOOST_TEST(gradient_of(Tensor::empty({0, 3}), [](const Var& x) { return log_softmax(x, 1); }).numel() == 0);
 }
 
@@ -104,6 +110,7 @@ BOOST_AUTO_TEST_CASE(wrong_axes_are_refused_by_name) {
   refused([&] { amax(none, 0); }, "amax: shape [0, 3] has no elements along these axes");
   refused([&] { logsumexp(none); }, "logsumexp: shape [0, 3] has no elements along these axes");
   refused([&] { softmax(x, 5); }, "softmax: shape [2, 3] has no axis 5");
+  refused([&] { cumsum(x, -3); }, "cumsum: shape [2, 3] has no axis -3");
   BOOST_CHECK_THROW((Axes{0, 1, 2, 3, 4, 5, 6}), UsageError);
 }
 

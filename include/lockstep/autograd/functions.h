@@ -187,6 +187,8 @@ Var logsumexp(const Var& x, const Axes& axes = {}, bool keep = false);
 /// exp(x) / sum(exp(x)) along an axis, and its logarithm.
 Var softmax(const Var& x, int axis = -1);
 Var log_softmax(const Var& x, int axis = -1);
+/// The sum of the elements up to each place of an axis.
+Var cumsum(const Var& x, int axis);
 
 // --- products
 /// [..., m, k] by [..., k, n]: a product for each place of the dimensions before, which broadcast by NumPy's

@@ -88,4 +88,22 @@ struct ReduceAxes {
   ReductionSizes sizes() const { return reduction_sizes(name, x, y); }
 };
 
+/// x: [outer, extent, inner].
+struct LineSizes {
+  std::int64_t outer = 1, extent = 1, inner = 1;
+};
+
+/// y = the sums of the elements up to each place of an axis, which is counted from the first; backwards: from
+/// each place on. Computed in float64.
+struct CumulativeSum {
+  static constexpr const char* name = "cumsum";
+  Tensor x;
+  int axis = 0;
+  bool backwards = false;
+  Tensor y;
+
+  static void operands(auto& op, auto&& each) { each(in("x", op.x), out("y", op.y)); }
+  LineSizes sizes() const;
+};
+
 }  // namespace lockstep::ops

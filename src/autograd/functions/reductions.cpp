@@ -173,4 +173,14 @@ Var log_softmax(const Var& x, int axis) {
       });
 }
 
+Var cumsum(const Var& given, int given_axis) {
+  const int axis = axis_of("cumsum", given.shape(), given_axis);
+  const Var x = plain(given);
+  const Tensor y = empty_like(x.tape().backend(), x.value());
+  x.tape().backend().run(ops::CumulativeSum{x.value(), axis, false, y});
+  return x.tape().record(y, {&x}, [x = x.without_value(), axis](Tape& t, const Tensor& dy) {
+    give_new(t, x, [&](const Tensor& dx) { t.backend().run(ops::CumulativeSum{dy, axis, true, dx}); });
+  });
+}
+
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Folds along axes.
+// Folds along axes, and cumulative sums.
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stored.h"
@@ -133,6 +133,31 @@ void reduce_axes(CpuBackend& cpu, const ops::ReduceAxes<Fold>& op) {
   by_type_of(op.x, [&]<class E>(E) { fold_to_y(cpu, op, op.x.template data<E>()); });
 }
 
+/// Columns in tiles, each row after the one before.
+void cumulative_sum(CpuBackend& cpu, const ops::CumulativeSum& op) {
+  const ops::LineSizes sizes = op.sizes();
+  const std::int64_t extent = sizes.extent, inner = sizes.inner, tiles = (inner + tile - 1) / tile;
+  if (op.x.numel() == 0) return;
+  by_type_of(op.x, [&]<class E>(E) {
+    const E* const x = op.x.data<E>();
+    E* const y = op.y.data<E>();
+    parallel_items(cpu.threads(), sizes.outer * tiles, elements_per_thread / (extent * std::min(inner, tile)),
+                   [&](std::int64_t item) {
+                     const std::int64_t first = item % tiles * tile, columns = std::min(tile, inner - first);
+                     double sums[tile] = {};
+                     for (std::int64_t i = 0; i < extent; ++i) {
+                       const std::int64_t row = op.backwards ? extent - 1 - i : i;
+                       const std::int64_t at = (item / tiles * extent + row) * inner + first;
+#pragma GCC ivdep
+                       for (std::int64_t c = 0; c < columns; ++c) {
+                         sums[c] += static_cast<double>(widened(x[at + c]));
+                         put(y[at + c], static_cast<float>(sums[c]));
+                       }
+                     }
+                   });
+  });
+}
+
 template <class... Fold>
 void enter_all(CpuBackend& cpu, ops::FormulaList<Fold...>) {
   (cpu.enter<&reduce_axes<Fold>>(), ...);
@@ -140,6 +165,9 @@ void enter_all(CpuBackend& cpu, ops::FormulaList<Fold...>) {
 
 }  // namespace
 
-void enter_fold(CpuBackend& cpu) { enter_all(cpu, ops::Folds{}); }
+void enter_fold(CpuBackend& cpu) {
+  enter_all(cpu, ops::Folds{});
+  cpu.enter<&cumulative_sum>();
+}
 
 }  // namespace lockstep::kernels

@@ -1,4 +1,4 @@
-// Folds along axes.
+// Folds along axes, and cumulative sums.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "lockstep/ops/reduction.h"
@@ -208,6 +208,72 @@ void reduce_axes(CudaBackend& gpu, const ops::ReduceAxes<Fold>& op) {
                                      static_cast<const double*>(first.partial), {}, result);
 }
 
+/// Place number i of a line, in the order of the sums.
+__device__ std::int64_t line_place(const ops::LineSizes& sizes, std::int64_t line, std::int64_t i,
+                                   bool backwards) {
+  const std::int64_t row = backwards ? sizes.extent - 1 - i : i;
+  return (line / sizes.inner * sizes.extent + row) * sizes.inner + line % sizes.inner;
+}
+
+/// A thread a line.
+template <class E>
+__global__ void __launch_bounds__(threads)
+    scan_lines(ops::LineSizes sizes, bool backwards, const E* x, E* y) {
+  for (std::int64_t line = global_thread(); line < sizes.outer * sizes.inner; line += global_threads()) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < sizes.extent; ++i) {
+      const std::int64_t at = line_place(sizes, line, i, backwards);
+      sum += static_cast<double>(to_float(x[at]));
+      y[at] = rounded<E>(sum);
+    }
+  }
+}
+
+/// A block a line, where there are few: sums within warps, and of the warps before.
+template <class E>
+__global__ void __launch_bounds__(threads)
+    scan_long_lines(ops::LineSizes sizes, bool backwards, const E* x, E* y) {
+  __shared__ double of_warp[threads / 32];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  for (std::int64_t line = blockIdx.x; line < sizes.outer * sizes.inner; line += gridDim.x) {
+    double before = 0;
+    for (std::int64_t first = 0; first < sizes.extent; first += threads) {
+      const std::int64_t i = first + threadIdx.x, at = line_place(sizes, line, i, backwards);
+      double sum = i < sizes.extent ? static_cast<double>(to_float(x[at])) : 0;
+      for (int offset = 1; offset < 32; offset *= 2) {
+        const double other = __shfl_sync(0xffffffffu, sum, lane < offset ? lane : lane - offset);
+        if (lane >= offset) sum += other;
+      }
+      if (lane == 31) of_warp[warp] = sum;
+      __syncthreads();
+      double up_to = before;
+      for (int w = 0; w < threads / 32; ++w) {
+        if (w == warp && i < sizes.extent) y[at] = rounded<E>(up_to + sum);
+        up_to += of_warp[w];
+      }
+      before = up_to;
+      __syncthreads();
+    }
+  }
+}
+
+void cumulative_sum(CudaBackend& gpu, const ops::CumulativeSum& op) {
+  const ops::LineSizes sizes = op.sizes();
+  const std::int64_t lines = sizes.outer * sizes.inner;
+  if (op.x.numel() == 0) return;
+  const Launch on = gpu.launch();
+  const bool few = sizes.inner == 1 || lines < 32768;
+  by_type_of(op.x, [&]<class E>(E) {
+    const E* const x = op.x.data<E>();
+    E* const y = op.y.data<E>();
+    if (few && sizes.extent > 32)
+      scan_long_lines<<<grid_for(lines * threads, threads, on), threads, 0, on.stream>>>(sizes, op.backwards,
+                                                                                         x, y);
+    else
+      scan_lines<<<grid_for(lines, threads, on), threads, 0, on.stream>>>(sizes, op.backwards, x, y);
+  });
+}
+
 template <class... Fold>
 void enter_all(CudaBackend& gpu, ops::FormulaList<Fold...>) {
   (gpu.enter<&reduce_axes<Fold>>(), ...);
@@ -215,6 +281,9 @@ void enter_all(CudaBackend& gpu, ops::FormulaList<Fold...>) {
 
 }  // namespace
 
-void enter_fold(CudaBackend& gpu) { enter_all(gpu, ops::Folds{}); }
+void enter_fold(CudaBackend& gpu) {
+  enter_all(gpu, ops::Folds{});
+  gpu.enter<&cumulative_sum>();
+}
 
 }  // namespace lockstep::kernels
