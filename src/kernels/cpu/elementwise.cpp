@@ -75,25 +75,6 @@ void sum_rows_of(int threads, const E* from, std::int64_t rows, std::int64_t wid
                  });
 }
 
-/// Whether it is that conversion, which is carried out then.
-template <class From, class To>
-bool converted(int threads, const Tensor& from, const Tensor& to) {
-  if (from.dtype() != dtype_of<From> || to.dtype() != dtype_of<To>) return false;
-  const From* const source = from.data<From>();
-  To* const target = to.data<To>();
-  parallel_ranges(threads, from.stored_numel(), elements_per_thread,
-                  [=](std::int64_t begin, std::int64_t end) {
-#pragma GCC ivdep
-                    for (std::int64_t i = begin; i < end; ++i) {
-                      if constexpr (std::is_same_v<From, BFloat16>)
-                        target[i] = widened(source[i]);
-                      else
-                        put(target[i], static_cast<float>(source[i]));
-                    }
-                  });
-  return true;
-}
-
 }  // namespace
 
 void fill(CpuBackend& cpu, const ops::Fill& op) {

@@ -13,6 +13,8 @@ namespace lockstep::kernels {
 
 inline float widened(float stored) { return stored; }
 inline float widened(double stored) { return static_cast<float>(stored); }
+inline float widened(std::int64_t stored) { return static_cast<float>(stored); }
+inline float widened(std::uint8_t stored) { return stored; }
 inline float widened(BFloat16 stored) { return from_bfloat16_bits(stored.bits); }
 
 inline void put(float& to, float value) { to = value; }
