@@ -41,32 +41,32 @@ std::uint64_t fraction(std::uint64_t total, int rank, int ranks) {
 }
 
 /// Of those that have bytes: the others lie nowhere.
-std::vector<std::size_t> order_in_file(std::span<const Place> places) {
+std::vector<std::size_t> order_in_file(std::span<const FileExtent> tensors) {
   std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    if (places[i].bytes > 0) order.push_back(i);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].bytes > 0) order.push_back(i);
   }
   std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return places[a].offset < places[b].offset; });
+                   [&](std::size_t a, std::size_t b) { return tensors[a].offset < tensors[b].offset; });
   return order;
 }
 
 /// File offsets between which each rank writes: multiples of 1 MiB near equal shares of the payload.
-std::vector<std::uint64_t> cuts_of(std::span<const Place> places, std::span<const std::size_t> order,
+std::vector<std::uint64_t> cuts_of(std::span<const FileExtent> tensors, std::span<const std::size_t> order,
                                    int ranks) {
   std::uint64_t total = 0, end = 0;
   for (const std::size_t i : order) {
-    total += places[i].bytes;
-    end = std::max(end, places[i].offset + places[i].bytes);
+    total += tensors[i].bytes;
+    end = std::max(end, tensors[i].offset + tensors[i].bytes);
   }
   std::vector<std::uint64_t> cuts{0};
   std::uint64_t before = 0;  // payload in front of the tensor at hand
   std::size_t at = 0;
   for (int rank = 1; rank < ranks; ++rank) {
     const std::uint64_t wanted = fraction(total, rank, ranks);
-    while (at < order.size() && before + places[order[at]].bytes < wanted)
-      before += places[order[at++]].bytes;
-    const std::uint64_t exact = at < order.size() ? places[order[at]].offset + (wanted - before) : end;
+    while (at < order.size() && before + tensors[order[at]].bytes < wanted)
+      before += tensors[order[at++]].bytes;
+    const std::uint64_t exact = at < order.size() ? tensors[order[at]].offset + (wanted - before) : end;
     cuts.push_back((exact + block_bytes / 2) / block_bytes * block_bytes);
   }
   cuts.push_back(std::max(end, cuts.back()));
@@ -75,36 +75,37 @@ std::vector<std::uint64_t> cuts_of(std::span<const Place> places, std::span<cons
 
 }  // namespace
 
-std::vector<Place> places_of(const FileIndex& index) {
-  std::vector<Place> places;
-  for (const TensorEntry& tensor : index.tensors) places.push_back({tensor.offset, tensor.bytes});
-  return places;
+std::vector<FileExtent> file_extents_of(const FileIndex& index) {
+  std::vector<FileExtent> tensors;
+  for (const TensorEntry& tensor : index.tensors) tensors.push_back({tensor.offset, tensor.bytes});
+  return tensors;
 }
 
-std::vector<std::vector<Piece>> file_shares(std::span<const Place> places, int ranks) {
-  const std::vector<std::size_t> order = order_in_file(places);
-  const std::vector<std::uint64_t> cuts = cuts_of(places, order, ranks);
-  std::vector<std::vector<Piece>> shares(static_cast<std::size_t>(ranks));
+std::vector<std::vector<TensorExtent>> extents_by_rank(std::span<const FileExtent> tensors, int ranks) {
+  const std::vector<std::size_t> order = order_in_file(tensors);
+  const std::vector<std::uint64_t> cuts = cuts_of(tensors, order, ranks);
+  std::vector<std::vector<TensorExtent>> shares(static_cast<std::size_t>(ranks));
   for (const std::size_t tensor : order) {
-    const Place& place = places[tensor];
-    const std::uint64_t end = place.offset + place.bytes;
-    const auto after = std::upper_bound(cuts.begin() + 1, cuts.end(), place.offset);
+    const FileExtent& tensor_extent = tensors[tensor];
+    const std::uint64_t end = tensor_extent.offset + tensor_extent.bytes;
+    const auto after = std::upper_bound(cuts.begin() + 1, cuts.end(), tensor_extent.offset);
     for (auto rank = static_cast<std::size_t>(after - cuts.begin()) - 1;
          rank < shares.size() && cuts[rank] < end; ++rank) {
-      const std::uint64_t first = std::max(cuts[rank], place.offset), last = std::min(cuts[rank + 1], end);
-      if (first < last) shares[rank].push_back({tensor, first - place.offset, first, last - first});
+      const std::uint64_t first = std::max(cuts[rank], tensor_extent.offset),
+                          last = std::min(cuts[rank + 1], end);
+      if (first < last) shares[rank].push_back({tensor, first - tensor_extent.offset, first, last - first});
     }
   }
   return shares;
 }
 
-std::vector<Piece> file_share(std::span<const Place> places, int rank, int ranks) {
-  return file_shares(places, ranks)[static_cast<std::size_t>(rank)];
+std::vector<TensorExtent> extents_of_rank(std::span<const FileExtent> tensors, int rank, int ranks) {
+  return extents_by_rank(tensors, ranks)[static_cast<std::size_t>(rank)];
 }
 
-BlockRun blocks_begun_in(const Piece& piece) {
-  const std::uint64_t first = blocks_of(piece.from);
-  return {piece.tensor, first, blocks_of(piece.from + piece.bytes) - first};
+BlockRun blocks_begun_in(const TensorExtent& extent) {
+  const std::uint64_t first = blocks_of(extent.from);
+  return {extent.tensor, first, blocks_of(extent.from + extent.bytes) - first};
 }
 
 std::uint64_t end_of_block(std::uint64_t block, std::uint64_t tensor_bytes) {
@@ -114,20 +115,21 @@ std::uint64_t end_of_block(std::uint64_t block, std::uint64_t tensor_bytes) {
 namespace {
 
 /// The blocks that each rank digests, in its order.
-std::vector<std::vector<BlockRun>> runs_by_rank(std::span<const Place> places, int ranks) {
+std::vector<std::vector<BlockRun>> runs_by_rank(std::span<const FileExtent> tensors, int ranks) {
   std::vector<std::vector<BlockRun>> runs;
-  for (const std::vector<Piece>& pieces : file_shares(places, ranks)) {
+  for (const std::vector<TensorExtent>& extents : extents_by_rank(tensors, ranks)) {
     std::vector<BlockRun>& of_rank = runs.emplace_back();
-    for (const Piece& piece : pieces) of_rank.push_back(blocks_begun_in(piece));
+    for (const TensorExtent& extent : extents) of_rank.push_back(blocks_begun_in(extent));
   }
   return runs;
 }
 
 }  // namespace
 
-std::vector<std::uint64_t> combine_digests(std::span<const Place> places, std::span<const std::uint64_t> mine,
+std::vector<std::uint64_t> combine_digests(std::span<const FileExtent> tensors,
+                                           std::span<const std::uint64_t> mine,
                                            comm::Communicator& communicator) {
-  const std::vector<std::vector<BlockRun>> runs = runs_by_rank(places, communicator.size());
+  const std::vector<std::vector<BlockRun>> runs = runs_by_rank(tensors, communicator.size());
   std::uint64_t longest = 0;
   for (const std::vector<BlockRun>& of_rank : runs) {
     std::uint64_t blocks = 0;
@@ -140,7 +142,7 @@ std::vector<std::uint64_t> combine_digests(std::span<const Place> places, std::s
   if (longest > 0) communicator.all_gather(padded.data(), longest * sizeof(std::uint64_t), gathered.data());
 
   std::vector<std::vector<std::uint64_t>> blocks;
-  for (const Place& place : places) blocks.emplace_back(blocks_of(place.bytes));
+  for (const FileExtent& tensor_extent : tensors) blocks.emplace_back(blocks_of(tensor_extent.bytes));
   for (std::size_t rank = 0; rank < runs.size(); ++rank) {
     auto digest = gathered.begin() + static_cast<std::ptrdiff_t>(rank * longest);
     for (const BlockRun& run : runs[rank]) {

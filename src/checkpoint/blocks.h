@@ -35,25 +35,25 @@ std::string to_hex(std::uint64_t digest);
 /// Inverse of to_hex; false on anything else.
 bool from_hex(std::string_view text, std::uint64_t& digest);
 
-/// A tensor's place in the file.
-struct Place {
+/// Where a tensor lies in the file.
+struct FileExtent {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
 };
 
-std::vector<Place> places_of(const FileIndex& index);
+std::vector<FileExtent> file_extents_of(const FileIndex& index);
 
 /// What one rank writes: `bytes` of tensor `tensor` from its byte `from`, at `offset` of the file.
-struct Piece {
+struct TensorExtent {
   std::size_t tensor = 0;
   std::uint64_t from = 0;
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
 };
 
-/// The pieces of each rank, or of one, in file order. Over all ranks they cover each tensor exactly once.
-std::vector<std::vector<Piece>> file_shares(std::span<const Place> places, int ranks);
-std::vector<Piece> file_share(std::span<const Place> places, int rank, int ranks);
+/// The extents of each rank, or of one, in file order. Over all ranks they cover each tensor exactly once.
+std::vector<std::vector<TensorExtent>> extents_by_rank(std::span<const FileExtent> tensors, int ranks);
+std::vector<TensorExtent> extents_of_rank(std::span<const FileExtent> tensors, int rank, int ranks);
 
 /// Blocks [first, first + count) of a tensor.
 struct BlockRun {
@@ -62,15 +62,16 @@ struct BlockRun {
   std::uint64_t count = 0;
 };
 
-/// The blocks that begin in a piece, perhaps none. Over all pieces of all ranks each block is there once.
-BlockRun blocks_begun_in(const Piece& piece);
+/// The blocks that begin in an extent, perhaps none. Over all extents of all ranks each block is there once.
+BlockRun blocks_begun_in(const TensorExtent& extent);
 
 /// End of a block, counted from the tensor's first byte.
 std::uint64_t end_of_block(std::uint64_t block, std::uint64_t tensor_bytes);
 
-/// Digest of each tensor, from every rank's digests `mine` of the blocks that begin in its file_share, in the
-/// order of its pieces. Collective; one exchange, of equal size on every rank.
-std::vector<std::uint64_t> combine_digests(std::span<const Place> places, std::span<const std::uint64_t> mine,
+/// Digest of each tensor, from every rank's digests `mine` of the blocks that begin in its extents_of_rank(),
+/// in the order of its extents. Collective; one exchange, of equal size on every rank.
+std::vector<std::uint64_t> combine_digests(std::span<const FileExtent> tensors,
+                                           std::span<const std::uint64_t> mine,
                                            comm::Communicator& communicator);
 
 /// Reads a stored tensor block by block and digests what it reads. For one thread.

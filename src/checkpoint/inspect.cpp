@@ -56,18 +56,18 @@ Inspection inspect(const std::string& path) {
 namespace {
 
 void verify_tensors(const FileIndex& index, comm::Communicator& communicator, VerifyReport& report) {
-  const std::vector<Place> places = places_of(index);
+  const std::vector<FileExtent> tensors = file_extents_of(index);
   std::vector<std::uint64_t> mine;
   comm::together(communicator, [&] {
-    for (const Piece& piece : file_share(places, communicator.rank(), communicator.size())) {
-      const BlockRun run = blocks_begun_in(piece);
+    for (const TensorExtent& extent : extents_of_rank(tensors, communicator.rank(), communicator.size())) {
+      const BlockRun run = blocks_begun_in(extent);
       BlockReader reader(*index.file, index.tensors[run.tensor], run);
       while (!reader.next().empty()) {
       }
       mine.insert(mine.end(), reader.digests().begin(), reader.digests().end());
     }
   });
-  const std::vector<std::uint64_t> digests = combine_digests(places, mine, communicator);
+  const std::vector<std::uint64_t> digests = combine_digests(tensors, mine, communicator);
   for (std::size_t t = 0; t < digests.size(); ++t) {
     if (digests[t] == index.tensors[t].digest) continue;
     report.problems.push_back(fmt::format("{}: {}: digest {} does not fit the manifest's {}", index.path,

@@ -224,10 +224,10 @@ void Layout::finish(const FileIndex& index) {
   file_->create_text("manifest", manifest_text(index.tensors));
   file_->set_attribute("digest", to_hex(index.digest));
   file_->close();
-  for (const Place& place : places_of(index)) {
+  for (const FileExtent& place : file_extents_of(index)) {
     if (place.bytes > 0) elements_.push_back(place);
   }
-  std::ranges::sort(elements_, {}, &Place::offset);
+  std::ranges::sort(elements_, {}, &FileExtent::offset);
 }
 
 /// What lies between the tensors: a page of the memory may hold structure and room for elements.
@@ -235,7 +235,7 @@ void Layout::copy_to(OpenFile& file) const {
   const std::uint64_t size = memory_.size();
   file.truncate(size);
   std::uint64_t begin = 0;
-  for (const Place& place : elements_) {
+  for (const FileExtent& place : elements_) {
     if (begin < place.offset) memory_.copy_to(file, begin, place.offset);
     begin = place.offset + place.bytes;
   }

@@ -69,7 +69,7 @@ class Layout {
  private:
   MemoryFile memory_;
   std::unique_ptr<hdf5::File> file_;  // open until finish()
-  std::vector<Place> elements_;       // in file order
+  std::vector<FileExtent> elements_;  // in file order
 };
 
 /// At least what a file with this index takes.

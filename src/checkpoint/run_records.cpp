@@ -76,13 +76,13 @@ void Evaluations::write() const {
   write_text_atomically(path_, all.dump(1) + "\n");
 }
 
-void Starts::add(std::int64_t step) {
+void AttemptCounter::add(std::int64_t step) {
   Counts counts = read();
   ++counts[step];
   write(counts);
 }
 
-void Starts::take_back(std::int64_t step) {
+void AttemptCounter::take_back(std::int64_t step) {
   Counts counts = read();
   const auto found = counts.find(step);
   if (found == counts.end()) return;
@@ -90,7 +90,7 @@ void Starts::take_back(std::int64_t step) {
   write(counts);
 }
 
-void Starts::forget_up_to(std::int64_t step) {
+void AttemptCounter::forget_up_to(std::int64_t step) {
   Counts counts = read();
   if (counts.empty() || counts.begin()->first > step) return;
   counts.erase(counts.begin(), counts.upper_bound(step));
@@ -98,7 +98,7 @@ void Starts::forget_up_to(std::int64_t step) {
 }
 
 /// A file that is not there, or is not ours, counts nothing: it is advice.
-Starts::Counts Starts::read() const {
+AttemptCounter::Counts AttemptCounter::read() const {
   Counts counts;
   try {
     if (!exists(path_)) return counts;
@@ -110,7 +110,7 @@ Starts::Counts Starts::read() const {
   return counts;
 }
 
-void Starts::write(const Counts& counts) const {
+void AttemptCounter::write(const Counts& counts) const {
   if (counts.empty()) return remove_file(path_);
   std::string text;
   for (const auto& [step, starts] : counts) text += fmt::format("{} {}\n", step, starts);

@@ -41,9 +41,9 @@ class Evaluations {
 /// RUN/checkpoints/starts: a line "STEP STARTS" for each checkpoint that a start has been made from since,
 /// and that no newer one has followed. A run that ends in order takes its own start off again: what is left
 /// are those that were killed or failed. For one process.
-class Starts {
+class AttemptCounter {
  public:
-  explicit Starts(std::string path) : path_(std::move(path)) {}
+  explicit AttemptCounter(std::string path) : path_(std::move(path)) {}
 
   using Counts = std::map<std::int64_t, int>;
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/files.h"
-#include "checkpoint/saving.h"
+#include "checkpoint/file_writer.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/system_error.h"
 #include "lockstep/comm/agreement.h"
@@ -132,7 +132,7 @@ ProfileSnapshots::ProfileSnapshots(RunDirectory& run_directory, comm::Communicat
   });
 }
 
-std::unique_ptr<Saving> ProfileSnapshots::begin(const Contents& checkpoint, const SaveOptions& options) {
+std::unique_ptr<FileWriter> ProfileSnapshots::begin(const Contents& checkpoint, const SaveOptions& options) {
   const Contents snapshot = snapshot_of(checkpoint);
   if (snapshot.sections.empty()) return nullptr;
   comm::together(communicator_, [&] {
@@ -140,8 +140,9 @@ std::unique_ptr<Saving> ProfileSnapshots::begin(const Contents& checkpoint, cons
     run_directory_.check_held();
     make_directories(run_directory_.ema_path());
   });
-  return std::make_unique<Saving>(run_directory_.ema_path() + "/" + name_of_step(checkpoint.position.step),
-                                  snapshot, communicator_, options);
+  return std::make_unique<FileWriter>(
+      run_directory_.ema_path() + "/" + name_of_step(checkpoint.position.step), snapshot, communicator_,
+      options);
 }
 
 void ProfileSnapshots::thin(std::int64_t newest_step) {

@@ -27,7 +27,7 @@ std::vector<std::int64_t> steps_in(const std::string& directory, comm::Communica
 /// Removes what a save that was cut off left behind, and says so.
 void remove_drafts(const std::string& directory, const Log& log);
 
-class Saving;
+class FileWriter;
 
 /// Groups of power-function averages: "ema/sigma_rel=0.05".
 bool is_profile_group(std::string_view path);
@@ -44,7 +44,7 @@ class ProfileSnapshots {
 
   /// Begins to save the snapshot that belongs to a checkpoint of these contents; none if they hold no
   /// power-function averages. Collective. Errors: save_file.
-  std::unique_ptr<Saving> begin(const Contents& checkpoint, const SaveOptions& options);
+  std::unique_ptr<FileWriter> begin(const Contents& checkpoint, const SaveOptions& options);
   /// Of neighbours closer than 1/32 of their step the later one goes, but never the newest: a profile is as
   /// wide as a part of the time that is past, so snapshots may get rarer with it. On rank 0 only.
   void thin(std::int64_t newest_step);

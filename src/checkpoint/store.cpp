@@ -10,10 +10,9 @@
 #include <vector>
 
 #include "base/files.h"
-#include "checkpoint/background.h"
 #include "checkpoint/load_plan.h"
 #include "checkpoint/run_records.h"
-#include "checkpoint/saving.h"
+#include "checkpoint/save_job.h"
 #include "checkpoint/step_files.h"
 #include "checkpoint/weights/gpt2.h"
 #include "lockstep/base/error.h"
@@ -31,26 +30,6 @@ std::optional<double> number_in(const std::string& text) {
 }
 
 }  // namespace
-
-/// The files of one step on their way. First every rank writes its share of them, then rank 0 publishes them.
-struct Store::UnderWay {
-  std::int64_t step = 0;
-  std::optional<double> metric;  // that of StoreOptions::keep_best
-  std::vector<std::unique_ptr<Saving>>
-      files;  // profile snapshot first: who resumes from a checkpoint finds it
-  bool publishing = false;
-  bool published_beside = false;  // by the writer
-  Background writer;
-
-  ~UnderWay() {
-    for (const auto& file : files) file->give_up();  // nothing if they are written
-  }
-
-  const std::string& path() const { return files.back()->path(); }
-  void write_shares() {
-    for (const auto& file : files) file->write_share();
-  }
-};
 
 Position Stream::at(std::int64_t step) const {
   const std::int64_t samples = step * samples_per_step;
@@ -74,8 +53,9 @@ Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, com
       provenance_(provenance_of(communicator)),
       log_(communicator.rank()),
       retention_(std::make_unique<Retention>(options_.keep, options_.keep_best)),
-      starts_(std::make_unique<Starts>(directory_ + "/starts")),
-      exceptions_at_start_(std::uncaught_exceptions()) {
+      attempts_(std::make_unique<AttemptCounter>(directory_ + "/starts")),
+      exceptions_at_start_(std::uncaught_exceptions()),
+      memory_(std::make_unique<SaveMemory>()) {
   for (const auto& [name, value] : options_.provenance) provenance_[name] = value;
   comm::together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
@@ -125,18 +105,18 @@ void Store::note_metrics(std::int64_t step, const std::map<std::string, double>&
 
 Store::~Store() {
   const bool in_order = std::uncaught_exceptions() == exceptions_at_start_;
-  if (under_way_ && in_order && communicator_.rank() == 0)
-    log_.warning("{}: not written, as nobody waited for it (Store::finish)", under_way_->path());
-  under_way_.reset();  // ends the writer
-  if (in_order) started_in_vain();
+  if (pending_save_ && in_order && communicator_.rank() == 0)
+    log_.warning("{}: not written, as nobody waited for it (Store::finish)", pending_save_->path());
+  pending_save_.reset();  // ends the worker thread
+  if (in_order) take_back_attempt();
 }
 
 /// The last start got no further, for no fault of the checkpoint.
-void Store::started_in_vain() {
-  if (!started_from_) return;
+void Store::take_back_attempt() {
+  if (!attempt_from_) return;
   try {
     run_directory_.check_held();
-    starts_->take_back(*std::exchange(started_from_, std::nullopt));
+    attempts_->take_back(*std::exchange(attempt_from_, std::nullopt));
   } catch (const std::exception& error) {
     log_.warning("{}", error.what());
   }
@@ -158,109 +138,62 @@ void Store::note(const Provenance& facts) {
   for (const auto& [name, value] : facts) provenance_[name] = value;
 }
 
-std::string Store::save_contents(std::int64_t step, Contents contents) {
+std::string Store::save_contents(std::int64_t step, Contents given) {
   finish();
-  std::unique_ptr<UnderWay> save = begin(step, completed(step, std::move(contents)));
-  const std::string path = save->path();
-  write(*save);
-  under_way_ = std::move(save);
+  const Contents contents = completed(step, std::move(given));
+  std::optional<double> metric;
+  if (const auto found = contents.metrics.find(options_.keep_best); found != contents.metrics.end())
+    metric = found->second;
+  const auto check_may_write = [this] { run_directory_.check_held(); };
+  const SaveOptions options{.mark = run_directory_.mark(),
+                            .check_may_write = check_may_write,
+                            .allow_non_finite = options_.allow_non_finite};
+  // The snapshot first: a resume from the checkpoint finds it.
+  std::vector<std::unique_ptr<FileWriter>> files;
+  if (auto snapshot = snapshots_->begin(contents, options)) files.push_back(std::move(snapshot));
+  const std::string path = directory_ + "/" + name_of_step(step);
+  files.push_back(std::make_unique<FileWriter>(path, contents, communicator_, options));
+  pending_save_ = std::make_unique<SaveJob>(
+      std::move(files),
+      SaveJob::Options{.async = options_.async,
+                       .check_may_write = check_may_write,
+                       .published = [this, step, metric] { published(step, metric); }},
+      *memory_, communicator_);
   if (!options_.async) {
     finish();
-    copy_.reset();  // of a sharded run, whose ranks hold parts to have memory for something else, or a
-                    // device's
-    copy_bytes_ = 0;
+    *memory_ = {};  // sharded runs have a use for it, and runs on devices copy only while they save
   }
   return path;
 }
 
-std::unique_ptr<Store::UnderWay> Store::begin(std::int64_t step, const Contents& contents) {
-  auto save = std::make_unique<UnderWay>();
-  save->step = step;
-  if (const auto metric = contents.metrics.find(options_.keep_best); metric != contents.metrics.end())
-    save->metric = metric->second;
-  const SaveOptions options{.mark = run_directory_.mark(),
-                            .check_may_write = [this] { run_directory_.check_held(); },
-                            .allow_non_finite = options_.allow_non_finite};
-  if (auto snapshot = snapshots_->begin(contents, options)) save->files.push_back(std::move(snapshot));
-  save->files.push_back(
-      std::make_unique<Saving>(directory_ + "/" + name_of_step(step), contents, communicator_, options));
-  return save;
-}
-
-void Store::write(UnderWay& save) {
-  if (options_.async || std::ranges::any_of(save.files, [](const auto& file) { return file->needs_copy(); }))
-    copy_shares(save);
-  if (!options_.async) return;  // settle() does it
-  comm::together(communicator_, [&] { save.writer.start([&save] { save.write_shares(); }); });
-}
-
-void Store::copy_shares(UnderWay& save) {
-  std::uint64_t bytes = 0;
-  for (const auto& file : save.files) bytes += file->copy_bytes();
-  comm::together(communicator_, [&] {
-    if (bytes <= copy_bytes_) return;
-    copy_bytes_ = 0;
-    copy_.reset();
-    copy_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-    copy_bytes_ = bytes;
-  });
-  std::byte* memory = copy_.get();
-  for (const auto& file : save.files) {
-    file->copy_share(memory);
-    memory += file->copy_bytes();
-  }
-}
-
-/// The end of a stage: of this rank's part, then of everybody's. A writer that is not through gets help,
-/// since it gives way to whatever else the machine does. If anything failed anywhere the save is dropped, its
-/// temporary files too.
-void Store::settle(Wish wish) {
-  std::unique_ptr<UnderWay> save = std::move(under_way_);
-  const bool publishes = save->publishing && communicator_.rank() == 0;
+/// If it fails anywhere the save is dropped.
+void Store::advance_save(SaveAction action) {
+  std::unique_ptr<SaveJob> job = std::move(pending_save_);
   try {
-    const auto check = [this] { run_directory_.check_held(); };
-    together_if_writable(communicator_, check, [&] {
-      if (wish == Wish::give_up) {
-        for (const auto& file : save->files) file->give_up();
-      } else if (!save->publishing && !save->writer.failed()) {
-        save->write_shares();
-      } else if (publishes && !save->published_beside) {
-        publish(*save);
-      }
-      save->writer.finish();
-    });
-    if (wish == Wish::give_up) throw FailureError("{}: was given up", save->path());
+    job->advance(action);
   } catch (const Error& error) {
-    if (error.code() == ExitCode::data || error.code() == ExitCode::usage) started_in_vain();
+    if (error.code() == ExitCode::data || error.code() == ExitCode::usage) take_back_attempt();
     throw;
   }
-  if (save->publishing) {
-    current_path_ = save->path();
-    return;
+  if (job->state() == SaveJob::State::done) {
+    current_path_ = job->path();
+  } else {
+    pending_save_ = std::move(job);
   }
-  for (const auto& file : save->files) file->complete();
-  save->publishing = true;
-  save->published_beside = options_.async && wish == Wish::go_on;
-  if (save->published_beside) {
-    comm::together(communicator_, [&] {
-      if (communicator_.rank() == 0) save->writer.start([this, &save = *save] { publish(save); });
-    });
-  }
-  under_way_ = std::move(save);
 }
 
 Store::Writer Store::writer() const {
-  if (!under_way_) return {};
-  return {.writing = under_way_->writer.running(), .failed = under_way_->writer.failed()};
+  if (!pending_save_) return {};
+  return {.writing = pending_save_->running(), .failed = pending_save_->failed()};
 }
 
 void Store::advance(Writer of_any) {
-  if (!under_way_ || (of_any.writing && !of_any.failed)) return;
-  settle(of_any.failed ? Wish::give_up : Wish::go_on);
+  if (!pending_save_ || (of_any.writing && !of_any.failed)) return;
+  advance_save(of_any.failed ? SaveAction::give_up : SaveAction::proceed);
 }
 
 void Store::advance() {
-  if (!under_way_) return;
+  if (!pending_save_) return;
   const Writer mine = writer();
   std::vector<Writer> all(static_cast<std::size_t>(communicator_.size()));
   communicator_.all_gather(&mine, sizeof mine, all.data());
@@ -269,22 +202,21 @@ void Store::advance() {
 }
 
 void Store::finish() {
-  while (under_way_) settle(Wish::see_through);
+  while (pending_save_) advance_save(SaveAction::wait);
 }
 
 /// On rank 0; beside training, so it calls neither MPI nor HDF5.
-void Store::publish(UnderWay& save) {
-  for (const auto& file : save.files) file->publish();
+void Store::published(std::int64_t step, std::optional<double> metric) {
   run_directory_.check_held();
-  retention_->note(save.step, save.metric);
-  link("latest", save.step);
+  retention_->note(step, metric);
+  link("latest", step);
   link_best();
-  std::vector<std::int64_t> without_file = prune(save.step);
-  without_file.push_back(save.step);  // what is known of it was of a file of an earlier course
+  std::vector<std::int64_t> without_file = prune(step);
+  without_file.push_back(step);  // what is known of it was of a file of an earlier course
   evaluations_->forget(without_file);
-  snapshots_->thin(save.step);
-  starts_->forget_up_to(save.step);
-  started_from_.reset();
+  snapshots_->thin(step);
+  attempts_->forget_up_to(step);
+  attempt_from_.reset();
 }
 
 void Store::link(const std::string& name, std::int64_t step) {
@@ -311,7 +243,7 @@ std::vector<std::int64_t> Store::prune(std::int64_t newest) {
 namespace {
 
 /// Starts from a checkpoint that may end without a newer one before it is passed over.
-constexpr int most_starts = 2;
+constexpr int most_attempts = 2;
 
 /// A checkpoint made with other shards, seed or batch would go on elsewhere in the stream, silently.
 void check_stream(const FileIndex& index, const Stream& stream) {
@@ -376,25 +308,25 @@ void reading(const Action& action) {
 }  // namespace
 
 struct Store::Candidates {
-  std::vector<std::int64_t> steps;  ///< in the order in which they are tried
-  std::vector<std::int64_t> tired;  ///< those of them that have had their starts; they come last
+  std::vector<std::int64_t> steps;      ///< in the order in which they are tried
+  std::vector<std::int64_t> exhausted;  ///< those of them that have had their starts; they come last
 };
 
 Store::Candidates Store::candidates() {
   std::vector<std::int64_t> all = steps_in(directory_, communicator_);
-  std::vector<char> tired(all.size());
+  std::vector<char> exhausted(all.size());
   if (communicator_.rank() == 0) {
-    const Starts::Counts counts = starts_->read();
+    const AttemptCounter::Counts counts = attempts_->read();
     for (std::size_t i = 0; i < all.size(); ++i) {
       const auto found = counts.find(all[i]);
-      tired[i] = found != counts.end() && found->second >= most_starts;
+      exhausted[i] = found != counts.end() && found->second >= most_attempts;
     }
   }
-  communicator_.broadcast(tired.data(), tired.size(), 0);
+  communicator_.broadcast(exhausted.data(), exhausted.size(), 0);
   Candidates candidates;
   for (std::size_t i = 0; i < all.size(); ++i)
-    (tired[i] ? candidates.tired : candidates.steps).push_back(all[i]);
-  candidates.steps.insert(candidates.steps.end(), candidates.tired.begin(), candidates.tired.end());
+    (exhausted[i] ? candidates.exhausted : candidates.steps).push_back(all[i]);
+  candidates.steps.insert(candidates.steps.end(), candidates.exhausted.begin(), candidates.exhausted.end());
   return candidates;
 }
 
@@ -414,12 +346,12 @@ std::int64_t Store::resume_contents(const Contents& contents) {
       reasons += (reasons.empty() ? "" : "; ") + damage.text;
       continue;
     }
-    for (const std::int64_t other : candidates.tired) {
+    for (const std::int64_t other : candidates.exhausted) {
       if (other <= step || communicator_.rank() != 0) continue;
       log_.warning(
           "{0}/{1}: passed over for {2}: {3} starts from it ended before anything newer was saved (remove "
           "{0}/starts to have it tried again)",
-          directory_, name_of_step(other), name_of_step(step), most_starts);
+          directory_, name_of_step(other), name_of_step(step), most_attempts);
     }
     started_from(step, broken);
     current_path_ = path;
@@ -471,9 +403,9 @@ void Store::started_from(std::int64_t step, const std::vector<std::string>& brok
       link_best();
     }
     evaluations_->forget_after(step);
-    started_in_vain();  // by an earlier call
-    starts_->add(step);
-    started_from_ = step;
+    take_back_attempt();  // by an earlier call
+    attempts_->add(step);
+    attempt_from_ = step;
   });
   snapshots_->drop_after(step);
 }

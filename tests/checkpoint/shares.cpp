@@ -19,8 +19,8 @@ std::vector<std::uint64_t> random_sizes(std::mt19937_64& random) {
 }
 
 /// Places in a file with gaps, not in order.
-std::vector<lc::Place> places_for(const std::vector<std::uint64_t>& sizes, std::mt19937_64& random) {
-  std::vector<lc::Place> places(sizes.size());
+std::vector<lc::FileExtent> places_for(const std::vector<std::uint64_t>& sizes, std::mt19937_64& random) {
+  std::vector<lc::FileExtent> places(sizes.size());
   std::vector<std::size_t> order(sizes.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::shuffle(order.begin(), order.end(), random);
@@ -43,15 +43,15 @@ BOOST_AUTO_TEST_CASE(every_block_is_digested_by_exactly_one_rank) {
     std::vector<std::uint64_t> digested(sizes.size()), blocks;
     for (const std::uint64_t size : sizes) blocks.push_back(lc::blocks_of(size));
     for (int rank = 0; rank < ranks; ++rank) {
-      for (const lc::Piece& piece : lc::file_share(places, rank, ranks)) {
-        const lc::BlockRun run = lc::blocks_begun_in(piece);
-        BOOST_REQUIRE(run.tensor == piece.tensor);
+      for (const lc::TensorExtent& extent : lc::extents_of_rank(places, rank, ranks)) {
+        const lc::BlockRun run = lc::blocks_begun_in(extent);
+        BOOST_REQUIRE(run.tensor == extent.tensor);
         BOOST_REQUIRE(run.first == digested[run.tensor]);  // ranks come in file order
         digested[run.tensor] += run.count;
         if (run.count == 0) continue;
-        // Its first byte is in the piece, and what lies behind the piece is less than a block.
-        BOOST_REQUIRE(run.first * lc::block_bytes >= piece.from);
-        const std::uint64_t last = run.first + run.count - 1, end = piece.from + piece.bytes;
+        // Its first byte is in the extent, and what lies behind the extent is less than a block.
+        BOOST_REQUIRE(run.first * lc::block_bytes >= extent.from);
+        const std::uint64_t last = run.first + run.count - 1, end = extent.from + extent.bytes;
         BOOST_REQUIRE(last * lc::block_bytes < end);
         BOOST_REQUIRE(lc::end_of_block(last, sizes[run.tensor]) < end + lc::block_bytes);
         BOOST_REQUIRE(lc::end_of_block(last, sizes[run.tensor]) <= sizes[run.tensor]);
@@ -72,15 +72,15 @@ BOOST_AUTO_TEST_CASE(every_byte_is_written_by_exactly_one_rank_and_cuts_lie_on_m
     std::vector<std::uint64_t> covered(sizes.size());
     for (int rank = 0; rank < ranks; ++rank) {
       std::uint64_t last = 0;
-      for (const lc::Piece& piece : lc::file_share(places, rank, ranks)) {
-        BOOST_REQUIRE(piece.bytes > 0);
-        BOOST_REQUIRE(piece.offset >= last);
-        BOOST_REQUIRE(piece.offset == places[piece.tensor].offset + piece.from);
-        BOOST_REQUIRE(piece.from ==
-                      covered[piece.tensor]);  // ranks come in file order, so each begins where one ended
-        if (piece.from > 0) BOOST_REQUIRE(piece.offset % lc::block_bytes == 0);
-        covered[piece.tensor] += piece.bytes;
-        last = piece.offset + piece.bytes;
+      for (const lc::TensorExtent& extent : lc::extents_of_rank(places, rank, ranks)) {
+        BOOST_REQUIRE(extent.bytes > 0);
+        BOOST_REQUIRE(extent.offset >= last);
+        BOOST_REQUIRE(extent.offset == places[extent.tensor].offset + extent.from);
+        BOOST_REQUIRE(extent.from ==
+                      covered[extent.tensor]);  // ranks come in file order, so each begins where one ended
+        if (extent.from > 0) BOOST_REQUIRE(extent.offset % lc::block_bytes == 0);
+        covered[extent.tensor] += extent.bytes;
+        last = extent.offset + extent.bytes;
       }
     }
     BOOST_TEST(covered == sizes, boost::test_tools::per_element());
@@ -96,7 +96,7 @@ BOOST_AUTO_TEST_CASE(ranks_write_equal_shares_within_a_mebibyte) {
   for (int ranks = 1; ranks <= 7; ++ranks) {
     for (int rank = 0; rank < ranks; ++rank) {
       std::uint64_t mine = 0;
-      for (const lc::Piece& piece : lc::file_share(places, rank, ranks)) mine += piece.bytes;
+      for (const lc::TensorExtent& extent : lc::extents_of_rank(places, rank, ranks)) mine += extent.bytes;
       const auto fair = total / static_cast<std::uint64_t>(ranks);
       BOOST_TEST(mine + lc::block_bytes + 2048 >= fair);
       BOOST_TEST(mine <= fair + lc::block_bytes + 2048);

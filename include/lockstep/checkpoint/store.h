@@ -19,11 +19,13 @@
 
 namespace lockstep::checkpoint {
 
+class AttemptCounter;
 class Evaluations;
 class ProfileSnapshots;
 class Retention;
-class Saving;
-class Starts;
+class SaveJob;
+enum class SaveAction;
+struct SaveMemory;
 
 /// What the place in a run follows from, given a step. Zeros: not known, not checked.
 struct Stream {
@@ -111,7 +113,7 @@ class Store {
   void note(const Provenance& facts);
 
   /// A save is under way: the same on every rank. Not collective.
-  bool saving() const { return under_way_ != nullptr; }
+  bool saving() const { return pending_save_ != nullptr; }
   /// What a rank has to say about it: its writer is at work, its writer has failed.
   struct Writer {
     bool writing = false;
@@ -146,19 +148,14 @@ class Store {
   const std::string& directory() const { return directory_; }
 
  private:
-  struct UnderWay;    // a save
   struct Candidates;  // to resume from
 
   Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, comm::Communicator& communicator,
         StoreOptions options);
   Contents completed(std::int64_t step, Contents contents) const;
-  std::unique_ptr<UnderWay> begin(std::int64_t step, const Contents& contents);
-  void write(UnderWay& save);
-  void copy_shares(UnderWay& save);
-  enum class Wish { go_on, see_through, give_up };
-  void settle(Wish wish);
-  void started_in_vain();
-  void publish(UnderWay& save);
+  void advance_save(SaveAction action);
+  void take_back_attempt();
+  void published(std::int64_t step, std::optional<double> metric);
   std::optional<double> metric_of(std::int64_t step, const std::string& metric) const;
   void link(const std::string& name, std::int64_t step);
   void link_best();
@@ -178,12 +175,11 @@ class Store {
   std::unique_ptr<ProfileSnapshots> snapshots_;
   std::unique_ptr<Retention> retention_;
   std::unique_ptr<Evaluations> evaluations_;
-  std::unique_ptr<Starts> starts_;
-  std::optional<std::int64_t> started_from_;  // taken back if this run ends in order
+  std::unique_ptr<AttemptCounter> attempts_;
+  std::optional<std::int64_t> attempt_from_;  // taken back if this run ends in order
   int exceptions_at_start_;
-  std::unique_ptr<std::byte[]> copy_;  // of this rank's share
-  std::uint64_t copy_bytes_ = 0;
-  std::unique_ptr<UnderWay> under_way_;
+  std::unique_ptr<SaveMemory> memory_;
+  std::unique_ptr<SaveJob> pending_save_;
   std::string current_path_;
 };
 

@@ -1,5 +1,5 @@
 // Work beside the thread that trains: its end, its failure, and what of it counts as progress.
-#include "checkpoint/background.h"
+#include "checkpoint/save_job.h"
 
 #include <atomic>
 #include <boost/test/unit_test.hpp>
@@ -10,48 +10,48 @@
 
 namespace lockstep::test {
 namespace {
-BOOST_AUTO_TEST_SUITE(background)
+BOOST_AUTO_TEST_SUITE(worker_thread)
 
 namespace lc = checkpoint;
 
 BOOST_AUTO_TEST_CASE(work_runs_while_the_starter_goes_on) {
-  lc::Background background;
-  BOOST_TEST(!background.running());
+  lc::WorkerThread worker;
+  BOOST_TEST(!worker.running());
   std::atomic<bool> go{false};
-  background.start([&] {
+  worker.start([&] {
     while (!go) std::this_thread::yield();
   });
-  BOOST_TEST(background.running());
+  BOOST_TEST(worker.running());
   go = true;
-  background.finish();
-  BOOST_TEST(!background.running());
-  BOOST_TEST(!background.failed());
+  worker.finish();
+  BOOST_TEST(!worker.running());
+  BOOST_TEST(!worker.failed());
 }
 
 BOOST_AUTO_TEST_CASE(what_the_work_throws_is_seen_and_thrown_once) {
-  lc::Background background;
-  background.start([] { throw std::runtime_error("no paper"); });
-  while (background.running()) std::this_thread::yield();
-  BOOST_TEST(background.failed());
-  BOOST_CHECK_THROW(background.finish(), std::runtime_error);
-  BOOST_TEST(!background.failed());
-  background.finish();
-  background.start([] {});
-  background.finish();
+  lc::WorkerThread worker;
+  worker.start([] { throw std::runtime_error("no paper"); });
+  while (worker.running()) std::this_thread::yield();
+  BOOST_TEST(worker.failed());
+  BOOST_CHECK_THROW(worker.finish(), std::runtime_error);
+  BOOST_TEST(!worker.failed());
+  worker.finish();
+  worker.start([] {});
+  worker.finish();
 }
 
 BOOST_AUTO_TEST_CASE(its_progress_counts_as_that_of_training_only_while_that_waits_for_it) {
-  lc::Background background;
+  lc::WorkerThread worker;
   const std::uint64_t before = whereabouts::here().marks;
   std::atomic<bool> marked{false};
-  background.start([&] {
+  worker.start([&] {
     whereabouts::mark();
     marked = true;
     while (whereabouts::here().marks == before) whereabouts::mark();  // until somebody waits
   });
   while (!marked) std::this_thread::yield();
   BOOST_TEST(whereabouts::here().marks == before);
-  background.finish();
+  worker.finish();
   BOOST_TEST(whereabouts::here().marks > before);
 }
 

@@ -1,4 +1,4 @@
-#include "checkpoint/saving.h"
+#include "checkpoint/file_writer.h"
 
 #include <algorithm>
 #include <iterator>
@@ -46,21 +46,8 @@ void check_same_everywhere(const FileIndex& index, comm::Communicator& communica
 
 }  // namespace
 
-void together_if_writable(comm::Communicator& communicator, const std::function<void()>& check,
-                          const std::function<void()>& action) {
-  const bool checks = check && communicator.rank() == 0;
-  comm::together(communicator, [&] {
-    try {
-      action();
-    } catch (const std::exception&) {
-      if (checks) check();
-      throw;
-    }
-    if (checks) check();  // another rank's part may have failed
-  });
-}
-
-Saving::Saving(std::string path, const Contents& early, comm::Communicator& communicator, SaveOptions options)
+FileWriter::FileWriter(std::string path, const Contents& early, comm::Communicator& communicator,
+                       SaveOptions options)
     : path_(std::move(path)),
       temporary_(temporary_path(path_, options.mark)),
       communicator_(communicator),
@@ -82,7 +69,7 @@ Saving::Saving(std::string path, const Contents& early, comm::Communicator& comm
 }
 
 /// Rank 0 lays the file out and tells where each tensor lies.
-void Saving::lay_out() {
+void FileWriter::lay_out() {
   comm::together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     if (options_.check_may_write) options_.check_may_write();
@@ -98,30 +85,31 @@ void Saving::lay_out() {
   for (std::size_t t = 0; t < offsets.size(); ++t) index_.tensors[t].offset = offsets[t];
 }
 
-void Saving::share_work(const Contents& contents) {
+void FileWriter::share_work(const Contents& contents) {
   for (const Section& section : contents.sections) {
     std::ranges::copy(section.tensors, std::back_inserter(held_));
   }
-  for (const Piece& piece : file_share(places_of(index_), communicator_.rank(), communicator_.size())) {
-    const BlockRun run = blocks_begun_in(piece);
+  for (const TensorExtent& extent :
+       extents_of_rank(file_extents_of(index_), communicator_.rank(), communicator_.size())) {
+    const BlockRun run = blocks_begun_in(extent);
     const std::uint64_t digested_to =
-        run.count == 0 ? 0 : end_of_block(run.first + run.count - 1, index_.tensors[piece.tensor].bytes);
-    const NamedTensor& tensor = held_[piece.tensor];
+        run.count == 0 ? 0 : end_of_block(run.first + run.count - 1, index_.tensors[extent.tensor].bytes);
+    const NamedTensor& tensor = held_[extent.tensor];
     const bool here = !tensor.part && tensor.value.device() == Device::cpu();
     const auto* elements = here ? static_cast<const std::byte*>(tensor.value.raw()) : nullptr;
-    extents_.push_back({piece, elements ? elements + piece.from : nullptr,
-                        std::max(piece.from + piece.bytes, digested_to) - piece.from});
+    extents_.push_back({extent, elements ? elements + extent.from : nullptr,
+                        std::max(extent.from + extent.bytes, digested_to) - extent.from});
   }
   cut_into_segments();
 }
 
-std::uint64_t Saving::copy_bytes() const {
+std::uint64_t FileWriter::copy_bytes() const {
   std::uint64_t bytes = 0;
-  for (const Extent& extent : extents_) bytes += extent.readable_bytes;
+  for (const OwnExtent& own : extents_) bytes += own.readable_bytes;
   return bytes;
 }
 
-bool Saving::needs_copy() const {
+bool FileWriter::needs_copy() const {
   return std::ranges::any_of(held_, [](const NamedTensor& tensor) {
     return tensor.part.has_value() || tensor.value.device() != Device::cpu();
   });
@@ -130,7 +118,7 @@ bool Saving::needs_copy() const {
 /// Calls use(number, tensor) for each, in order. Those in parts are gathered, as many at once as are worth a
 /// collective: how many collectives there are depends on their bytes only.
 template <class Use>
-void Saving::with_whole_tensors(const Use& use) const {
+void FileWriter::with_whole_tensors(const Use& use) const {
   constexpr std::size_t most_at_once_bytes = std::size_t{64} << 20;
   std::vector<Sharding::Part> parts;
   for (std::size_t first = 0, end = 0; first < held_.size(); first = end) {
@@ -151,13 +139,13 @@ void Saving::with_whole_tensors(const Use& use) const {
   }
 }
 
-void Saving::copy_share(std::byte* memory) {
-  std::vector<std::vector<Extent*>> extents_of(held_.size());
-  for (Extent& extent : extents_) extents_of[extent.piece.tensor].push_back(&extent);
+void FileWriter::copy_share(std::byte* memory) {
+  std::vector<std::vector<OwnExtent*>> extents_of(held_.size());
+  for (OwnExtent& own : extents_) extents_of[own.extent.tensor].push_back(&own);
   with_whole_tensors([&](std::size_t tensor, const Tensor& value) {
-    for (Extent* const extent : extents_of[tensor]) {
-      const std::size_t bytes = extent->readable_bytes;
-      auto* const from = static_cast<std::byte*>(value.raw()) + extent->piece.from;
+    for (OwnExtent* const own : extents_of[tensor]) {
+      const std::size_t bytes = own->readable_bytes;
+      auto* const from = static_cast<std::byte*>(value.raw()) + own->extent.from;
       if (value.device() == Device::cpu()) {
         copy_past_caches(memory, from, bytes);
       } else {
@@ -165,22 +153,22 @@ void Saving::copy_share(std::byte* memory) {
         kernels::transfer(Tensor::view(from, shape, DType::uint8, value.device()),
                           Tensor::view(memory, shape, DType::uint8), backend_);
       }
-      extent->data = memory;
-      memory += extent->readable_bytes;
+      own->data = memory;
+      memory += own->readable_bytes;
     }
   });
   held_.clear();
 }
 
-void Saving::cut_into_segments() {
+void FileWriter::cut_into_segments() {
   std::size_t blocks = 0;
-  for (const Extent& extent : extents_) blocks += blocks_begun_in(extent.piece).count;
+  for (const OwnExtent& own : extents_) blocks += blocks_begun_in(own.extent).count;
   digests_.resize(blocks);
   std::uint64_t* digest = digests_.data();
   for (std::size_t e = 0; e < extents_.size(); ++e) {
-    const Piece& piece = extents_[e].piece;
-    const std::uint64_t end = piece.from + piece.bytes;
-    for (std::uint64_t at = piece.from, next = 0; at < end; at = next) {
+    const TensorExtent& extent = extents_[e].extent;
+    const std::uint64_t end = extent.from + extent.bytes;
+    for (std::uint64_t at = extent.from, next = 0; at < end; at = next) {
       next = std::min((at / block_bytes + 1) * block_bytes, end);
       segments_.push_back({e, at, next - at, at % block_bytes == 0 ? digest++ : nullptr});
     }
@@ -188,28 +176,28 @@ void Saving::cut_into_segments() {
 }
 
 /// What has been digested is in the cache when it is written.
-void Saving::write(OpenFile& file, const Segment& segment) {
-  const Extent& extent = extents_[segment.extent];
-  const std::uint64_t into_piece = segment.from - extent.piece.from;
-  const std::byte* const data = extent.data + into_piece;
+void FileWriter::write(OpenFile& file, const Segment& segment) {
+  const OwnExtent& own = extents_[segment.extent];
+  const std::uint64_t into_extent = segment.from - own.extent.from;
+  const std::byte* const data = own.data + into_extent;
   if (segment.digest) {
-    const TensorEntry& tensor = index_.tensors[extent.piece.tensor];
+    const TensorEntry& tensor = index_.tensors[own.extent.tensor];
     const std::uint64_t bytes = end_of_block(segment.from / block_bytes, tensor.bytes) - segment.from;
     *segment.digest = digest_of(data, bytes);
     if (!options_.allow_non_finite && !all_finite({data, bytes}, tensor.dtype))
-      note_not_finite(extent.piece.tensor);
+      note_not_finite(own.extent.tensor);
   }
-  file.write_at(extent.piece.offset + into_piece, data, segment.bytes);
+  file.write_at(own.extent.offset + into_extent, data, segment.bytes);
 }
 
-void Saving::note_not_finite(std::size_t tensor) {
+void FileWriter::note_not_finite(std::size_t tensor) {
   std::size_t first = first_not_finite_;
   while (tensor < first && !first_not_finite_.compare_exchange_weak(first, tensor)) {
   }
 }
 
 /// The first tensor of all ranks, so that the error does not depend on who digested what. Collective.
-void Saving::check_finite() const {
+void FileWriter::check_finite() const {
   const std::uint64_t mine = first_not_finite_;
   std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator_.size()));
   communicator_.all_gather(&mine, sizeof mine, all.data());
@@ -222,7 +210,7 @@ void Saving::check_finite() const {
       path_, index_.tensors[first].path());
 }
 
-void Saving::write_share() {
+void FileWriter::write_share() {
   if (begun_ >= segments_.size()) return;
   OpenFile file(temporary_, OpenFile::Mode::write);
   for (std::size_t mine = begun_++; mine < segments_.size(); mine = begun_++) {
@@ -240,10 +228,11 @@ void Saving::write_share() {
   }
 }
 
-void Saving::complete() {
+void FileWriter::complete() {
   held_.clear();
   check_finite();
-  const std::vector<std::uint64_t> digests = combine_digests(places_of(index_), digests_, communicator_);
+  const std::vector<std::uint64_t> digests =
+      combine_digests(file_extents_of(index_), digests_, communicator_);
   for (std::size_t t = 0; t < digests.size(); ++t) index_.tensors[t].digest = digests[t];
   index_.digest = root_digest(index_);
   comm::together(communicator_, [&] {
@@ -251,13 +240,26 @@ void Saving::complete() {
   });
 }
 
-void Saving::publish() {
+void FileWriter::publish() {
   if (!layout_) return;
   OpenFile file(temporary_, OpenFile::Mode::write);
   layout_->copy_to(file);
   file.sync();
   if (options_.check_may_write) options_.check_may_write();
   draft_->publish(path_);
+}
+
+void save_file(const std::string& path, const Contents& contents, comm::Communicator& communicator,
+               const SaveOptions& options) {
+  FileWriter file(path, contents, communicator, options);
+  std::vector<std::byte> copy;
+  if (file.needs_copy()) {
+    comm::together(communicator, [&] { copy.resize(file.copy_bytes()); });
+    file.copy_share(copy.data());
+  }
+  comm::together(communicator, [&] { file.write_share(); });
+  file.complete();
+  comm::together(communicator, [&] { file.publish(); });
 }
 
 }  // namespace lockstep::checkpoint

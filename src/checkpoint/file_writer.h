@@ -1,11 +1,10 @@
-// Private to the module: one file on its way from memory to its final name, in steps that fit both who waits
-// for it and who goes on training.
+// Private to the module: one file on its way from memory to its final name, in steps that suit both a caller
+// that waits and one that goes on training.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,11 +20,6 @@
 
 namespace lockstep::checkpoint {
 
-/// Collective; `check` as SaveOptions::check_may_write. Who takes a run directory over removes drafts: what
-/// fails then on any rank, in whatever way, has that for its reason, and the error of check() is that of all.
-void together_if_writable(comm::Communicator& communicator, const std::function<void()>& check,
-                          const std::function<void()>& action);
-
 /// The steps, in order: construction (collective); copy_share() (collective), if the tensors will change
 /// before write_share() is over or needs_copy(); write_share(); complete() (collective), when all ranks have
 /// written; publish(). write_share() and publish() call neither MPI nor HDF5, so any thread may, and touch
@@ -34,12 +28,13 @@ void together_if_writable(comm::Communicator& communicator, const std::function<
 ///
 /// The temporary file is removed at the end, unless it was published. Ranks that still write into it then
 /// fail, or write into a file without a name.
-class Saving {
+class FileWriter {
  public:
   /// Lists and compares what ranks hold, lays the file out and shares the work. Errors: save_file.
-  Saving(std::string path, const Contents& contents, comm::Communicator& communicator, SaveOptions options);
-  Saving(const Saving&) = delete;
-  Saving& operator=(const Saving&) = delete;
+  FileWriter(std::string path, const Contents& contents, comm::Communicator& communicator,
+             SaveOptions options);
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
 
   const std::string& path() const { return path_; }
   /// Some tensors cannot be written from where they are: of some each rank holds a part, and what a rank
@@ -63,13 +58,13 @@ class Saving {
   void publish();
 
  private:
-  /// A piece of this rank, and the rest of its last block behind it, which is digested only.
-  struct Extent {
-    Piece piece;
+  /// An extent of this rank, and the rest of its last block behind it, which is digested only.
+  struct OwnExtent {
+    TensorExtent extent;
     const std::byte* data = nullptr;
     std::uint64_t readable_bytes = 0;
   };
-  /// What is written at once: a block or, at an end of a piece, part of one.
+  /// What is written at once: a block or, at an end of an extent, part of one.
   struct Segment {
     std::size_t extent = 0;
     std::uint64_t from = 0, bytes = 0;  ///< of the tensor
@@ -92,7 +87,7 @@ class Saving {
   FileIndex index_;
   std::unique_ptr<Layout> layout_;  // of rank 0
   std::vector<NamedTensor> held_;   // what extents are copied from or point to
-  std::vector<Extent> extents_;
+  std::vector<OwnExtent> extents_;
   std::vector<std::uint64_t> digests_;  // of the blocks that begin in them
   std::vector<Segment> segments_;
   std::atomic<std::size_t> begun_{0}, done_{0};  // segments
