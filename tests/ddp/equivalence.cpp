@@ -134,7 +134,7 @@ std::array<Loss, 3> three_losses(Net& net, Tape& tape, const ToyShard& shard) {
 
 Loss added(Net& net, Tape& tape, const ToyShard& shard) {
   const auto losses = three_losses(net, tape, shard);
-  return losses[0] + losses[1] + losses[2];
+  return append(append(losses[0], losses[1]), losses[2]);
 }
 
 /// Walks back from two outputs by itself and leaves the third to the step.
@@ -142,7 +142,7 @@ Loss one_by_one(Net& net, Tape& tape, const ToyShard& shard) {
   const auto losses = three_losses(net, tape, shard);
   backward(losses[0]);
   backward(losses[2]);
-  return {losses[1].sum, (losses[0] + losses[1] + losses[2]).total};
+  return {losses[1].sum, append(append(losses[0], losses[1]), losses[2]).total};
 }
 
 BOOST_AUTO_TEST_CASE(several_outputs_may_be_added_or_walked_one_after_another) {
