@@ -17,6 +17,15 @@ constexpr std::int64_t slice_elements = 32768;
 template <class Fold, class E>
 using Other = std::conditional_t<ops::folds_pairs<Fold>, E, float>;
 
+/// What is joined of element i of x.
+template <class Fold, class E>
+float term_of(const E* x, std::int64_t i, const Other<Fold, E>* other, std::int64_t at) {
+  if constexpr (ops::folds_terms<Fold>)
+    return Fold::term(widened(x[i]), widened(other[at]));
+  else
+    return widened(x[i]);
+}
+
 /// folds[c] = join(folds[c], column c of rows that are `stride` apart).
 template <class Fold, class E>
 void fold_rows(const E* x, const Other<Fold, E>* other, std::int64_t rows, std::int64_t stride,
@@ -27,12 +36,7 @@ void fold_rows(const E* x, const Other<Fold, E>* other, std::int64_t rows, std::
     std::fill_n(part, columns, Fold::start);
     for (const std::int64_t end = std::min(rows, row + rows_in_float); row < end; ++row, x += stride) {
 #pragma GCC ivdep
-      for (std::int64_t c = 0; c < columns; ++c) {
-        if constexpr (ops::folds_terms<Fold>)
-          part[c] = Fold::join(part[c], Fold::term(widened(x[c]), widened(other[c])));
-        else
-          part[c] = Fold::join(part[c], widened(x[c]));
-      }
+      for (std::int64_t c = 0; c < columns; ++c) part[c] = Fold::join(part[c], term_of<Fold>(x, c, other, c));
       if constexpr (ops::folds_pairs<Fold>) other += stride;
     }
 #pragma GCC ivdep
@@ -82,11 +86,77 @@ void write(const ops::ReduceAxes<Fold>& op, std::int64_t first, std::int64_t cou
   });
 }
 
+/// Whether groups are so short that each is folded element by element, in float32.
+bool has_short_groups(const ops::ReductionSizes& sizes) {
+  return sizes.slabs.rank == 0 && sizes.rows * sizes.period <= 64;
+}
+
+/// Of groups [first, first + count).
+template <class Fold, class E>
+void fold_short_groups(const ops::ReductionSizes& sizes, const E* x, const Other<Fold, E>* other,
+                       std::int64_t first, std::int64_t count, double* folds) {
+  const std::int64_t rows = sizes.rows, period = sizes.period;
+  for (std::int64_t group = 0; group < count; ++group) {
+    const std::int64_t from = sizes.groups.offset(first + group);
+    for (std::int64_t c = 0; c < period; ++c) {
+      const auto term = [&](std::int64_t row) {
+        const std::int64_t at = from + row * period + c;
+        return term_of<Fold>(x, at, other, ops::folds_pairs<Fold> ? at : group * period + c);
+      };
+      float part[4] = {Fold::start, Fold::start, Fold::start, Fold::start};
+      std::int64_t row = 0;
+      for (; row + 4 <= rows; row += 4) {
+        for (int i = 0; i < 4; ++i) part[i] = Fold::join(part[i], term(row + i));
+      }
+      for (; row < rows; ++row) part[0] = Fold::join(part[0], term(row));
+      const float fold = Fold::join(Fold::join(part[0], part[1]), Fold::join(part[2], part[3]));
+      folds[group * period + c] = static_cast<double>(fold);
+    }
+  }
+}
+
+/// The others of y's shape from `at` on, as floats, again and again.
+template <class Fold>
+void repeat_others(const ops::ReduceAxes<Fold>& op, std::int64_t at, std::int64_t period, std::int64_t count,
+                   float* row) {
+  by_type_of(op.other, [&]<class O>(O) {
+    const O* const other = op.other.template data<O>() + at;
+    for (std::int64_t i = 0; i < count; ++i) row[i] = widened(other[i % period]);
+  });
+}
+
+/// Of x's shape, or in `row`; null where there are none.
+template <class Fold, class E>
+const Other<Fold, E>* others(const ops::ReduceAxes<Fold>& op, const float* row) {
+  if constexpr (ops::folds_pairs<Fold>)
+    return op.other.template data<E>();
+  else
+    return ops::folds_terms<Fold> ? row : nullptr;
+}
+
+template <class Fold, class E>
+void fold_all_short_groups(CpuBackend& cpu, const ops::ReduceAxes<Fold>& op, const ops::ReductionSizes& sizes,
+                           const E* x) {
+  const std::int64_t period = sizes.period, groups = op.y.numel() / period, together = tile / period;
+  parallel_items(cpu.threads(), (groups + together - 1) / together,
+                 elements_per_thread / std::max<std::int64_t>(1, together * period * sizes.rows),
+                 [&](std::int64_t item) {
+                   const std::int64_t first = item * together, count = std::min(together, groups - first);
+                   float row[tile];
+                   double folds[tile];
+                   if constexpr (ops::folds_terms<Fold> && !ops::folds_pairs<Fold>)
+                     repeat_others(op, first * period, tile, count * period, row);
+                   fold_short_groups<Fold>(sizes, x, others<Fold, E>(op, row), first, count, folds);
+                   write(op, first * period, count * period, folds);
+                 });
+}
+
 template <class Fold, class E>
 void fold_to_y(CpuBackend& cpu, const ops::ReduceAxes<Fold>& op, const E* x) {
   const ops::ReductionSizes sizes = op.sizes();
   const std::int64_t outputs = op.y.numel(), rows = sizes.all_rows(), period = sizes.period;
   if (outputs == 0) return;
+  if (has_short_groups(sizes)) return fold_all_short_groups(cpu, op, sizes, x);
   const std::int64_t tiles = (period + tile - 1) / tile, items = outputs / period * tiles;
   const std::int64_t wanted = std::min(most_slices / items, outputs * rows / slice_elements),
                      per_slice = std::max<std::int64_t>(1, rows / std::max<std::int64_t>(1, wanted)),
@@ -100,21 +170,13 @@ void fold_to_y(CpuBackend& cpu, const ops::ReduceAxes<Fold>& op, const E* x) {
                        columns = std::min(tile, period - first), at = group * period + first,
                        from = sizes.groups.offset(group), begin = slice * per_slice,
                        end = std::min(rows, begin + per_slice);
+    float row[tile];
     double folds[tile];
-    if constexpr (!ops::folds_terms<Fold>) {
-      fold_slabs<Fold>(sizes, x + from, nullptr, begin, end, first, columns, folds);
-    } else if constexpr (ops::folds_pairs<Fold>) {
-      fold_slabs<Fold>(sizes, x + from, op.other.template data<E>() + from, begin, end, first, columns,
-                       folds);
-    } else {
-      float row[tile];
-      by_type_of(op.other, [&]<class O>(O) {
-        const O* const other = op.other.template data<O>() + at;
-        for (std::int64_t c = 0; c < rows_together(sizes) * columns; ++c)
-          row[c] = widened(other[c % columns]);
-      });
-      fold_slabs<Fold>(sizes, x + from, row, begin, end, first, columns, folds);
-    }
+    if constexpr (ops::folds_terms<Fold> && !ops::folds_pairs<Fold>)
+      repeat_others(op, at, columns, rows_together(sizes) * columns, row);
+    const auto* const other = others<Fold, E>(op, row);
+    fold_slabs<Fold>(sizes, x + from, ops::folds_pairs<Fold> ? other + from : other, begin, end, first,
+                     columns, folds);
     if (slices == 1)
       write(op, at, columns, folds);
     else
@@ -144,10 +206,23 @@ void cumulative_sum(CpuBackend& cpu, const ops::CumulativeSum& op) {
     parallel_items(cpu.threads(), sizes.outer * tiles, elements_per_thread / (extent * std::min(inner, tile)),
                    [&](std::int64_t item) {
                      const std::int64_t first = item % tiles * tile, columns = std::min(tile, inner - first);
-                     double sums[tile] = {};
-                     for (std::int64_t i = 0; i < extent; ++i) {
+                     const auto place = [&](std::int64_t i) {
                        const std::int64_t row = op.backwards ? extent - 1 - i : i;
-                       const std::int64_t at = (item / tiles * extent + row) * inner + first;
+                       return (item / tiles * extent + row) * inner + first;
+                     };
+                     if (columns == 1) {
+                       const std::int64_t begin = place(0), step = op.backwards ? -inner : inner;
+                       double sum = 0;
+                       for (std::int64_t i = 0, at = begin; i < extent; ++i, at += step) {
+                         sum += static_cast<double>(widened(x[at]));
+                         put(y[at], static_cast<float>(sum));
+                       }
+                       return;
+                     }
+                     double sums[tile];
+                     std::fill_n(sums, columns, 0.0);
+                     for (std::int64_t i = 0; i < extent; ++i) {
+                       const std::int64_t at = place(i);
 #pragma GCC ivdep
                        for (std::int64_t c = 0; c < columns; ++c) {
                          sums[c] += static_cast<double>(widened(x[at + c]));

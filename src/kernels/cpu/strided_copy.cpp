@@ -1,5 +1,8 @@
 // Copies between views: row by row, or in tiles where the rows of both sides cross.
 #include "lockstep/ops/strided_copy.h"
+
+#include <tuple>
+
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
@@ -33,6 +36,33 @@ struct Places {
   }
 };
 
+/// Walks through the places of dimensions 1 and on, without divisions.
+class PlaceWalk {
+ public:
+  PlaceWalk(const ops::CopySizes& sizes, std::int64_t i) : sizes_(sizes) {
+    std::tie(from, to) = Places{sizes, 1, 0}.offsets(i);
+    for (int d = 1; d < sizes.rank; ++d) {
+      place_[d] = i % sizes.size[d];
+      i /= sizes.size[d];
+    }
+  }
+  void next() {
+    for (int d = 1; d < sizes_.rank; ++d) {
+      from += sizes_.from[d];
+      to += sizes_.to[d];
+      if (++place_[d] < sizes_.size[d]) return;
+      from -= sizes_.size[d] * sizes_.from[d];
+      to -= sizes_.size[d] * sizes_.to[d];
+      place_[d] = 0;
+    }
+  }
+  std::int64_t from = 0, to = 0;
+
+ private:
+  const ops::CopySizes& sizes_;
+  std::int64_t place_[Shape::max_rank] = {};
+};
+
 template <class E>
 void copy_row(const E* from, std::int64_t from_step, E* to, std::int64_t to_step, std::int64_t count,
               bool accumulate) {
@@ -40,7 +70,7 @@ void copy_row(const E* from, std::int64_t from_step, E* to, std::int64_t to_step
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < count; ++i)
       put(to[i * to_step], widened(to[i * to_step]) + widened(from[i * from_step]));
-  } else if (from_step == 1 && to_step == 1) {
+  } else if (from_step == 1 && to_step == 1 && count > 8) {
     std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(E));
   } else {
     for (std::int64_t i = 0; i < count; ++i) to[i * to_step] = from[i * from_step];
@@ -51,15 +81,20 @@ void copy_row(const E* from, std::int64_t from_step, E* to, std::int64_t to_step
 template <class E>
 void copy_rows(int threads, const ops::CopySizes& sizes, const E* from, E* to, bool accumulate) {
   const std::int64_t width = sizes.size[0], parts = (width + elements_per_thread - 1) / elements_per_thread;
-  const Places rows{sizes, 1, 0};
-  parallel_items(threads, rows.count() * parts, elements_per_thread / std::min(width, elements_per_thread),
-                 [&](std::int64_t item) {
-                   const auto at = rows.offsets(item / parts);
-                   const std::int64_t first = item % parts * elements_per_thread;
-                   copy_row(from + at.first + first * sizes.from[0], sizes.from[0],
-                            to + at.second + first * sizes.to[0], sizes.to[0],
-                            std::min(elements_per_thread, width - first), accumulate);
-                 });
+  parallel_ranges(
+      threads, sizes.count() / width * parts, elements_per_thread / std::min(width, elements_per_thread),
+      [&](std::int64_t begin, std::int64_t end) {
+        PlaceWalk row(sizes, begin / parts);
+        std::int64_t part = begin % parts;
+        for (std::int64_t item = begin; item < end; ++item) {
+          const std::int64_t first = part * elements_per_thread;
+          copy_row(from + row.from + first * sizes.from[0], sizes.from[0], to + row.to + first * sizes.to[0],
+                   sizes.to[0], std::min(elements_per_thread, width - first), accumulate);
+          if (++part < parts) continue;
+          part = 0;
+          row.next();
+        }
+      });
 }
 
 /// In tiles of dimension 0, along which `to` is contiguous, and of `across`, along which `from` is.
