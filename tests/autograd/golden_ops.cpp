@@ -111,7 +111,7 @@ const std::map<std::string, Function>& functions() {
       {"scale", {[](const Given& g) -> Vars { return {scale(g.x.at(0), g.what.at("factor"))}; }}},
       {"add_scalar",
        {[](const Given& g) -> Vars { return {add(g.x.at(0), g.what.at("value").get<float>())}; }}},
-      {"add", {of_two<add>}},
+      {"add", {of_two<lockstep::add>}},
       {"sub", {of_two<sub>}},
       {"mul", {of_two<mul>}},
       {"div", {of_two<div>}},
