@@ -77,11 +77,20 @@ SaveJob::SaveJob(std::vector<std::unique_ptr<FileWriter>> files, Options options
     : files_(std::move(files)), options_(std::move(options)), communicator_(communicator) {
   if (options_.async || std::ranges::any_of(files_, [](const auto& file) { return file->needs_copy(); }))
     copy_shares(memory);
-  if (options_.async) comm::together(communicator_, [&] { worker_.start([this] { write_shares(); }); });
+  if (!options_.async) return;
+  try {
+    comm::together(communicator_, [&] { worker_.start([this] { write_shares(); }); });
+  } catch (...) {  // another rank has no thread: do not write what nobody wants
+    give_up();
+    throw;
+  }
 }
 
-SaveJob::~SaveJob() {
-  for (const auto& file : files_) file->give_up();  // nothing if they are written
+SaveJob::~SaveJob() { give_up(); }
+
+/// Changes nothing about shares that are written.
+void SaveJob::give_up() {
+  for (const auto& file : files_) file->give_up();
 }
 
 void SaveJob::copy_shares(SaveMemory& memory) {
@@ -109,7 +118,7 @@ void SaveJob::advance(SaveAction action) {
   const bool publishes = communicator_.rank() == 0;
   together_if_writable(communicator_, options_.check_may_write, [&] {
     if (action == SaveAction::give_up) {
-      for (const auto& file : files_) file->give_up();
+      give_up();
     } else if (state_ == State::writing && !worker_.failed()) {
       write_shares();
     } else if (state_ == State::written && publishes) {

@@ -96,6 +96,7 @@ class SaveJob {
  private:
   void copy_shares(SaveMemory& memory);
   void write_shares();
+  void give_up();
   void publish();
 
   std::vector<std::unique_ptr<FileWriter>> files_;
