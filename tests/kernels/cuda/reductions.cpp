@@ -67,8 +67,7 @@ BOOST_AUTO_TEST_CASE(folds_are_those_of_the_cpu) {
 
 BOOST_AUTO_TEST_CASE(cumulative_sums_are_those_of_the_cpu) {
   Draw draw;
-  for (const Shape& shape :
-       {Shape{3, 5, 7}, Shape{2, 1000, 3}, Shape{33000, 40, 1}, Shape{2, 40, 17000}, Shape{4, 0, 2}}) {
+  for (const Shape& shape : {Shape{3, 5, 7}, Shape{2, 1000, 3}, Shape{300, 40, 1}, Shape{4, 0, 2}}) {
     for (const int axis : {0, 1, 2}) {
       for (const bool backwards : {false, true})
         compare("cumsum", {activation(draw.normal(shape))}, {activation(unwritten(shape))},
