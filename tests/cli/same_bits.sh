@@ -39,7 +39,7 @@ bucket_mb = 0.02
 first_bucket_mb = 0.005
 [checkpoint]
 every = 3
-keep = 100
+keep = 100000
 INI
 
 # at NAME RANKS [SECTION.KEY=VALUE...]: trains to the end.
