@@ -134,6 +134,21 @@ BOOST_FIXTURE_TEST_CASE(an_lstm_cell_follows_pytorchs_formulas, Fixture) {
   check([&](const Var& first, const Var& second) { return cell(second, cell(first)).h; }, lstm_row);
 }
 
+BOOST_FIXTURE_TEST_CASE(in_bf16_cells_stay_near, Fixture) {
+  nn::GRUCell gru(root, "gru", in, hidden);
+  nn::LSTMCell lstm(root, "lstm", in, hidden);
+  const auto both = [&](DType compute) {
+    tape.begin({.record = false, .compute = compute});
+    const Var first = tape.data(x[0]), second = tape.data(x[1]);
+    const Tensor y = backend->empty({2, batch, hidden});
+    backend->copy(gru(second, gru(first)).value(), y.rows(0, 1).reshape({batch, hidden}));
+    backend->copy(lstm(second, lstm(first)).h.value(), y.rows(1, 2).reshape({batch, hidden}));
+    return in_double(y);
+  };
+  const Values exact = both(DType::float32), rounded = both(DType::bfloat16);
+  for (std::size_t i = 0; i < exact.size(); ++i) BOOST_TEST(std::abs(exact[i] - rounded[i]) < 2e-2);
+}
+
 BOOST_FIXTURE_TEST_CASE(cells_have_pytorchs_names, Fixture) {
   nn::LSTMCell lstm(root, "lstm", in, hidden);
   nn::GRUCell gru(root, "gru", in, hidden, false);
