@@ -96,14 +96,7 @@ Var Tape::use(Param& param) {
   return {param.value, this, param.on_tape.id};
 }
 
-Tensor Tape::in_type(const Tensor& tensor, DType dtype) {
-  if (tensor.dtype() == dtype) return tensor;
-  const Tensor converted = backend_.empty(tensor.shape(), dtype, tensor.channel_block());
-  backend_.copy(tensor, converted);
-  return converted;
-}
-
-Var Tape::data(const Tensor& floats) { return constant(in_type(floats, pass_.compute)); }
+Var Tape::data(const Tensor& floats) { return constant(backend_.in_type(floats, pass_.compute)); }
 
 Var Tape::use_operand(Param& param) {
   Var used = use(param);
@@ -146,12 +139,12 @@ void Tape::give(const Var& input, const Tensor& given) {
   if (Param* const param = param_of_id_[static_cast<std::size_t>(input.id_)]) {
     const GradientSlot slot = param_slot(*param);
     if (slot.accumulate)
-      backend_.run(ops::add(slot.memory, in_type(given, slot.memory.dtype()), slot.memory));
+      backend_.run(ops::add(slot.memory, backend_.in_type(given, slot.memory.dtype()), slot.memory));
     else
       backend_.copy(given, slot.memory);
     return;
   }
-  const Tensor dx = in_type(given, input.value().dtype());
+  const Tensor dx = backend_.in_type(given, input.value().dtype());
   Received& gradient = gradients_[static_cast<std::size_t>(input.id_)];
   if (!gradient.sum) {
     gradient.sum = dx;

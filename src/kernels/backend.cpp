@@ -75,6 +75,13 @@ void Backend::copy(const Tensor& from, const Tensor& to) {
            [&] { return ops::Cost{.bytes = static_cast<double>(from.bytes() + to.bytes())}; }, is_read);
 }
 
+Tensor Backend::in_type(const Tensor& tensor, DType dtype) {
+  if (tensor.dtype() == dtype) return tensor;
+  const Tensor converted = empty(tensor.shape(), dtype, tensor.channel_block());
+  copy(tensor, converted);
+  return converted;
+}
+
 void Backend::read(std::span<const Transfer> transfers) {
   const auto cost = [&] {
     ops::Cost sum;

@@ -12,12 +12,8 @@ void check_broadcast(const char* operation, std::span<const Tensor> inputs, cons
       require_block(operation, "an input", input, y);
       continue;
     }
-    const int missing = y.shape().rank() - input.shape().rank();
-    bool fits =
-        missing >= 0 && (input.numel() == 1 || (y.channel_block() == 1 && input.channel_block() == 1));
-    for (int d = 0; fits && d < input.shape().rank(); ++d)
-      fits = input.size(d) == 1 || input.size(d) == y.size(d + missing);
-    if (fits) continue;
+    const bool plain = y.channel_block() == 1 && input.channel_block() == 1;
+    if ((input.numel() == 1 || plain) && broadcasts_to(input.shape(), y.shape())) continue;
     throw UsageError("{}: an input of shape {} does not broadcast to {}{}", operation,
                      to_string(input.shape()), to_string(y.shape()),
                      y.channel_block() == 1 ? "" : " in channel blocks");

@@ -1,13 +1,12 @@
 #include "lockstep/ops/reduction.h"
 
+#include "lockstep/ops/check.h"
+
 namespace lockstep::ops {
 
 ReductionSizes reduction_sizes(const char* operation, const Tensor& x, const Tensor& y) {
   const int missing = x.shape().rank() - y.shape().rank();
-  bool fits = missing >= 0;
-  for (int d = 0; fits && d < y.shape().rank(); ++d)
-    fits = y.size(d) == 1 || y.size(d) == x.size(d + missing);
-  if (!fits)
+  if (!broadcasts_to(y.shape(), x.shape()))
     throw UsageError("{}: {} is not folded to {}, which does not broadcast to it", operation,
                      to_string(x.shape()), to_string(y.shape()));
 

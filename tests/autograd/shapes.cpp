@@ -1,5 +1,7 @@
 // Functions of shape: gradients against differences where no reference case reaches, and errors.
 #include <boost/test/unit_test.hpp>
+#include <limits>
+#include <string>
 
 #include "autograd/gradient_check.h"
 #include "lockstep/autograd/functions.h"
@@ -114,6 +116,13 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused_by_name) {
   refused([&] { stack({x, x}, 3); }, "stack: shape [2, 3] gets no new axis 3");
   refused([&] { stack({six, six}, 0); }, "stack: shape [1, 1, 1, 1, 1, 1] gets no new axis 0");
   refused([&] { narrow(x, 1, 2, 2); }, "narrow: axis 1 of shape [2, 3] has no places 2 to 4");
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  const auto named = [](const char* function) {
+    return [function](const UsageError& error) { return std::string(error.what()).starts_with(function); };
+  };
+  BOOST_CHECK_EXCEPTION(narrow(x, 1, most, 1), UsageError, named("narrow: "));
+  BOOST_CHECK_EXCEPTION(narrow(x, 1, 1, most), UsageError, named("narrow: "));
+  BOOST_CHECK_EXCEPTION(pad(x, {{most, most}}), UsageError, named("pad: "));
   refused([&] { narrow(x, -3, 0, 1); }, "narrow: shape [2, 3] has no axis -3");
   refused([&] { chunk<2>(x, 1); }, "chunk: 2 parts of axis 1 of shape [2, 3] are not equal");
   refused([&] { permute(x, {0, 0}); }, "permute: the order of shape [2, 3] must name each of its axes once");

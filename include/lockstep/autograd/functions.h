@@ -139,7 +139,7 @@ inline Var stack(std::initializer_list<Var> parts, int axis) {
 }
 /// Places [start, start + length) of an axis.
 Var narrow(const Var& x, int axis, std::int64_t start, std::int64_t length);
-/// As many equal parts of an axis as there is room for in `parts`.
+/// Cuts an axis into parts.size() equal parts. UsageError if its extent is no multiple of that.
 void chunk(const Var& x, int axis, std::span<Var> parts);
 template <std::size_t count>
 std::array<Var, count> chunk(const Var& x, int axis) {
@@ -179,7 +179,7 @@ Var sum(const Var& x, const Axes& axes = {}, bool keep = false);
 Var mean(const Var& x, const Axes& axes = {}, bool keep = false);
 /// The mean of the squared distances from the mean.
 Var variance(const Var& x, const Axes& axes = {}, bool keep = false);
-/// The largest and the smallest; of nothing there is none (UsageError). Equal ones share the gradient evenly.
+/// The largest and the smallest element. Equal ones share the gradient evenly. UsageError for an empty axis.
 Var amax(const Var& x, const Axes& axes = {}, bool keep = false);
 Var amin(const Var& x, const Axes& axes = {}, bool keep = false);
 /// log(sum(exp(x))), without overflow.

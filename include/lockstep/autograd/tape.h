@@ -238,8 +238,6 @@ class Tape {
   void close_use(int id);
   GradientSlot param_slot(Param& param);
   void forget();
-  /// Itself, or a copy.
-  Tensor in_type(const Tensor& tensor, DType dtype);
 
   kernels::Backend& backend_;
   std::unique_ptr<RankSums> rank_sums_;  // of the communicator that was last met over
@@ -316,7 +314,7 @@ void Tape::into(const Var& input, Write&& write, bool rounds) {
     const Tensor dx = backend_.empty(input.shape(), rounds ? input.value().dtype() : DType::float32,
                                      input.value().channel_block());
     write(dx, false);
-    give(input, in_type(dx, input.value().dtype()));
+    give(input, backend_.in_type(dx, input.value().dtype()));
   }
 }
 

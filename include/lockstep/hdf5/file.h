@@ -20,7 +20,7 @@ struct Link {
   bool operator==(const Link&) const = default;
 };
 
-/// A type with a name of its own in the file, which datasets refer to: h5dump then shows the name.
+/// A committed datatype: datasets refer to it by name, and h5dump shows that name.
 class NamedType : public Object {
  public:
   DType dtype() const { return dtype_; }

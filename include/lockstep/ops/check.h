@@ -40,6 +40,14 @@ inline void require_same(const char* operation, const char* name, const Tensor& 
                    to_string(other.dtype()));
 }
 
+/// Whether `from` broadcasts to `to` by NumPy's rules.
+inline bool broadcasts_to(const Shape& from, const Shape& to) {
+  const int missing = to.rank() - from.rank();
+  bool fits = missing >= 0;
+  for (int d = 0; fits && d < from.rank(); ++d) fits = from[d] == 1 || from[d] == to[d + missing];
+  return fits;
+}
+
 inline void require_numel(const char* operation, const char* name, const Tensor& tensor, std::int64_t count) {
   if (tensor.numel() == count) return;
   throw UsageError("{}: {} has shape {}, not {} elements", operation, name, to_string(tensor.shape()), count);

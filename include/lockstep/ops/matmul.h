@@ -50,7 +50,7 @@ struct MatMul {
   MatMulSizes sizes() const;
 };
 
-/// The shape of a b; UsageError naming `function` where there is none.
+/// The shape of matmul(a, b). UsageError naming `function` unless the shapes fit.
 Shape shape_of_product(const char* function, const Shape& a, const Shape& b);
 
 }  // namespace lockstep::ops

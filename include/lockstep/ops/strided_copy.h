@@ -30,7 +30,6 @@ struct StridedView {
 
  private:
   StridedView(const Tensor& whole, const Shape& given);
-  StridedView with(int axis, std::int64_t extent, std::int64_t distance) const;
 };
 
 /// The dimensions of a copy, those that lie closest in `to` first; as few as there are breaks in the memory.

@@ -96,11 +96,12 @@ Var extreme(const Var& a, const Var& b, bool largest) {
                  : pair<Formula>(a, b, {.a = true, .b = true}, second, first);
 }
 
-/// factor * x + offset
-Var shifted(const Var& x, float factor, float offset) {
+/// A formula of x whose slope is `factor` everywhere.
+template <class Formula>
+Var straight(const Var& x, const Formula& formula, float factor) {
   Tape& tape = x.tape();
   const Tensor y = empty_like(tape.backend(), x.value());
-  tape.backend().run(ops::Map<ops::Shifted>{{factor, offset}, {x.value()}, y});
+  tape.backend().run(ops::Map<Formula>{formula, {x.value()}, y});
   return tape.record(y, {&x}, [x = x.without_value(), factor](Tape& t, const Tensor& dy) {
     if (factor == 1) return t.give(x, dy);
     give_new(t, x, [&](const Tensor& dx) { t.backend().run(ops::scale(dy, factor, dx)); });
@@ -170,17 +171,9 @@ Var where(const Tensor& condition, const Var& given_a, const Var& given_b) {
       });
 }
 
-Var scale(const Var& x, float factor) {
-  Tape& tape = x.tape();
-  const Tensor y = empty_like(tape.backend(), x.value());
-  tape.backend().run(ops::scale(x.value(), factor, y));
-  return tape.record(y, {&x}, [x = x.without_value(), factor](Tape& t, const Tensor& dy) {
-    give_new(t, x, [&](const Tensor& dx) { t.backend().run(ops::scale(dy, factor, dx)); });
-  });
-}
-
-Var add(const Var& x, float value) { return shifted(x, 1, value); }
-Var sub(float value, const Var& x) { return shifted(x, -1, value); }
+Var scale(const Var& x, float factor) { return straight(x, ops::Scaled{factor}, factor); }
+Var add(const Var& x, float value) { return straight(x, ops::Shifted{1, value}, 1); }
+Var sub(float value, const Var& x) { return straight(x, ops::Shifted{-1, value}, -1); }
 Var div(float value, const Var& x) { return elementwise<ops::Reciprocal>(x, {value}); }
 Var maximum(const Var& x, float value) { return clamp(x, value, std::numeric_limits<float>::infinity()); }
 Var minimum(const Var& x, float value) { return clamp(x, -std::numeric_limits<float>::infinity(), value); }

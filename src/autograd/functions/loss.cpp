@@ -1,4 +1,4 @@
-// Losses: sums with the weight that divides them.
+// Losses: sums, with the count that divides them.
 #include "lockstep/ops/loss.h"
 #include "autograd/functions/support.h"
 #include "lockstep/ops/reduction.h"
@@ -15,12 +15,14 @@ Tensor scalar_sum(kernels::Backend& backend, const Tensor& total) {
   return sum;
 }
 
-/// Itself, or a copy.
-Tensor in_type_of(kernels::Backend& backend, const Tensor& tensor, const Tensor& like) {
-  if (tensor.dtype() == like.dtype()) return tensor;
-  const Tensor copy = backend.empty(tensor.shape(), like.dtype());
-  backend.copy(tensor, copy);
-  return copy;
+/// The sum of two losses; join(backend, total, a's, b's) makes its total, where both have one.
+template <class Join>
+Loss joined(const Loss& a, const Loss& b, const Join& join) {
+  if (!a.total || !b.total) return {a.sum + b.sum, a.total ? a.total : b.total};
+  kernels::Backend& backend = a.sum.tape().backend();
+  const Tensor total = new_total(backend);
+  join(backend, total, a.total, b.total);
+  return {a.sum + b.sum, total};
 }
 
 /// [N, 1, ...]: a number a sample of x.
@@ -47,7 +49,7 @@ Loss of_elements(const char* function, const ElementLoss& loss, const Var& given
                      to_string(per_sample.weights.shape()), x.shape()[0]);
   Tape& tape = x.tape();
   kernels::Backend& backend = tape.backend();
-  const Tensor wanted = in_type_of(backend, target, x.value()), total = new_total(backend);
+  const Tensor wanted = backend.in_type(target, x.value().dtype()), total = new_total(backend);
   const Tensor weights =
       per_sample.weights ? per_sample.weights.reshape(shape_of_samples(x.shape())) : Tensor();
 
@@ -92,11 +94,18 @@ ops::WeightedSum Loss::read() const {
 }
 
 Loss operator+(const Loss& a, const Loss& b) {
-  if (!a.total || !b.total) return {a.sum + b.sum, a.total ? a.total : b.total};
-  kernels::Backend& backend = a.sum.tape().backend();
-  const Tensor total = new_total(backend);
-  backend.run(ops::CombineTotals{a.total, 1, b.total, total});
-  return {a.sum + b.sum, total};
+  return joined(a, b,
+                [](kernels::Backend& backend, const Tensor& total, const Tensor& of_a, const Tensor& of_b) {
+                  backend.run(ops::CombineTotals{of_a, 1, of_b, total});
+                });
+}
+
+Loss append(const Loss& a, const Loss& b) {
+  return joined(a, b,
+                [](kernels::Backend& backend, const Tensor& total, const Tensor& of_a, const Tensor& of_b) {
+                  backend.copy(of_a, total);
+                  backend.run(ops::Accumulate{total, of_b});
+                });
 }
 
 Loss operator*(float factor, const Loss& loss) {
@@ -105,15 +114,6 @@ Loss operator*(float factor, const Loss& loss) {
   const Tensor total = new_total(backend);
   backend.run(ops::CombineTotals{loss.total, factor, {}, total});
   return {scale(loss.sum, factor), total};
-}
-
-Loss append(const Loss& a, const Loss& b) {
-  if (!a.total || !b.total) return {a.sum + b.sum, a.total ? a.total : b.total};
-  kernels::Backend& backend = a.sum.tape().backend();
-  const Tensor total = new_total(backend);
-  backend.copy(a.total, total);
-  backend.run(ops::Accumulate{total, b.total});
-  return {a.sum + b.sum, total};
 }
 
 void backward(const Loss& loss, float factor) {

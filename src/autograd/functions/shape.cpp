@@ -1,7 +1,9 @@
 // Layouts and shapes.
+#include <algorithm>
 #include <array>
 
 #include "autograd/functions/support.h"
+#include "lockstep/ops/check.h"
 #include "lockstep/ops/gather.h"
 #include "lockstep/ops/reduction.h"
 #include "lockstep/ops/strided_copy.h"
@@ -148,9 +150,13 @@ Var stack(std::span<const Var> parts, int given_axis) {
 
 Var narrow(const Var& x, int given_axis, std::int64_t start, std::int64_t length) {
   const int axis = axis_of("narrow", x.shape(), given_axis);
-  if (start < 0 || length < 0 || start + length > x.shape()[axis])
+  const std::int64_t extent = x.shape()[axis];
+  if (start < 0 || length < 0 || start > extent || length > extent - start) {
+    const auto end =
+        static_cast<std::uint64_t>(start) + static_cast<std::uint64_t>(length);  // never overflows
     throw UsageError("narrow: axis {} of shape {} has no places {} to {}", given_axis, to_string(x.shape()),
-                     start, start + length);
+                     start, static_cast<std::int64_t>(end));
+  }
   return copy_of_view(plain(x), StridedView(x.shape()).narrowed(axis, start, length));
 }
 
@@ -188,11 +194,8 @@ Var transpose(const Var& x, int a, int b) {
 
 Var expand(const Var& given, const Shape& shape) {
   const Var x = plain(given);
-  const int missing = shape.rank() - x.shape().rank();
-  bool fits = missing >= 0;
-  for (int d = 0; fits && d < x.shape().rank(); ++d)
-    fits = x.shape()[d] == 1 || x.shape()[d] == shape[d + missing];
-  if (!fits) throw UsageError("expand: {} does not broadcast to {}", to_string(x.shape()), to_string(shape));
+  if (!ops::broadcasts_to(x.shape(), shape))
+    throw UsageError("expand: {} does not broadcast to {}", to_string(x.shape()), to_string(shape));
   Tape& tape = x.tape();
   const Tensor y = tape.backend().empty(shape, x.value().dtype());
   tape.backend().run(StridedCopy{StridedView(x.value()).expanded(shape), StridedView(y)});
@@ -211,13 +214,14 @@ Var flip(const Var& x, const Axes& axes) {
 }
 
 Var pad(const Var& given, std::span<const Pad> pads, float value) {
+  constexpr std::int64_t largest_pad = std::int64_t{1} << 59;  // no shape has more; their sums are numbers
   const Var x = plain(given);
   if (static_cast<int>(pads.size()) > x.shape().rank())
     throw UsageError("pad: shape {} has no {} axes", to_string(x.shape()), pads.size());
   StridedView shape(x.shape());
   for (std::size_t d = 0; d < pads.size(); ++d) {
     const int axis = static_cast<int>(d);
-    if (pads[d].before < 0 || pads[d].after < 0)
+    if (std::min(pads[d].before, pads[d].after) < 0 || std::max(pads[d].before, pads[d].after) > largest_pad)
       throw UsageError("pad: {} before and {} behind axis {} of shape {} are not padding", pads[d].before,
                        pads[d].after, axis, to_string(x.shape()));
     shape = shape.narrowed(axis, 0, pads[d].before + x.shape()[axis] + pads[d].after);

@@ -115,13 +115,6 @@ int CudaBackend::preferred_channel_block(std::int64_t channels, DType) const {
   return static_cast<int>(std::max<std::int64_t>(1, channels));
 }
 
-Tensor CudaBackend::in_type(const Tensor& tensor, DType dtype) {
-  if (tensor.dtype() == dtype) return tensor;
-  const Tensor converted = empty(tensor.shape(), dtype, tensor.channel_block());
-  copy_elements(tensor, converted);
-  return converted;
-}
-
 void CudaBackend::copy_elements(const Tensor& from, const Tensor& to) {
   ops::require_alike("copy", "the target", to, from);
   const bool converts = from.dtype() != to.dtype();

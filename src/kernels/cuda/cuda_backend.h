@@ -43,8 +43,6 @@ class CudaBackend final : public Backend {
   Launch launch() const { return {.stream = pool_.stream(), .multiprocessors = multiprocessors_}; }
   /// Working memory from the pool, free again for later work when it goes out of scope.
   Tensor scratch(std::int64_t elements, DType dtype = DType::float32) { return empty({elements}, dtype); }
-  /// `tensor` itself, or its elements converted.
-  Tensor in_type(const Tensor& tensor, DType dtype);
   /// What the next read tells of.
   DataFault* fault() const { return static_cast<DataFault*>(fault_.raw()); }
   Matmul& matmul() { return *matmul_; }
