@@ -280,7 +280,8 @@ struct Pow {
   float exponent = 1;
   LOCKSTEP_ON_ANY_DEVICE float value(float x) const { return power(x, exponent); }
   LOCKSTEP_ON_ANY_DEVICE float slope(float x) const {
-    return exponent == 0.0f ? 0.0f : exponent * power(x, exponent - 1.0f);
+    const float slope = exponent * power(x, exponent - 1.0f);
+    return exponent == 0.0f ? 0.0f : slope;
   }
 };
 

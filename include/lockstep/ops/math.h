@@ -180,11 +180,11 @@ inline float power(float x, float exponent) {
   const auto r = static_cast<float>(std::fma(n, -0.69314718055994530942, whole));
   const float value = detail::times_power_of_two(1.0f + detail::exponential_less_one_near_zero(r),
                                                  static_cast<std::int32_t>(static_cast<float>(n)));
-  const bool integral = std::trunc(exponent) == exponent;
-  const bool odd = integral && 2.0f * std::trunc(0.5f * exponent) != exponent;
-  const float below = integral ? (odd ? -value : value) : std::numeric_limits<float>::quiet_NaN();
-  const float signed_value = x < 0.0f ? below : value;
-  return x != x && exponent != 0.0f ? x : signed_value;
+  const float half = 0.5f * exponent;
+  const float parity = std::trunc(half) == half ? 1.0f : -1.0f;
+  const float sign = std::trunc(exponent) == exponent ? parity : std::numeric_limits<float>::quiet_NaN();
+  const float of_nan = exponent != 0.0f ? x : 1.0f;
+  return x != x ? of_nan : (x < 0.0f ? value * sign : value);
 }
 
 /// Within 2 ulp, and 1e-7 at their zeros, for |x| < 2^43; of larger x some number in [-1, 1], NaN of
