@@ -16,6 +16,10 @@ Param::~Param() {
   if (on_tape.tape) on_tape.tape->release(*this);
 }
 
+Tape& Var::no_tape() {
+  throw UsageError("a Var without a tape (Var{{}}) stands for an absent bias, not for a value");
+}
+
 Tape::Tape(kernels::Backend& backend) : backend_(backend) {}
 
 Tape::~Tape() { forget(); }

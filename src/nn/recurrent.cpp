@@ -49,7 +49,8 @@ LSTMCell::LSTMCell(Module& parent, std::string_view name, std::int64_t in, std::
 
 LSTMState LSTMCell::forward(const Var& x, const LSTMState& state) {
   const Var h = state_for(x, state.h, *this), c = state_for(x, state.c, *this);
-  const auto [i, f, g, o] = chunk<4>(gates_of(x, weight_ih, bias_ih) + gates_of(h, weight_hh, bias_hh), -1);
+  const Var of_x = gates_of(x, weight_ih, bias_ih), of_h = gates_of(h, weight_hh, bias_hh);
+  const auto [i, f, g, o] = chunk<4>(of_x + of_h, -1);
   const Var c_new = sigmoid(f) * c + sigmoid(i) * tanh(g);
   return {sigmoid(o) * tanh(c_new), c_new};
 }

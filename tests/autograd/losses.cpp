@@ -148,6 +148,35 @@ BOOST_AUTO_TEST_CASE(one_sample_set_after_another_adds_counts) {
   BOOST_TEST(both.read().sum == a.read().sum + b.read().sum);
 }
 
+BOOST_AUTO_TEST_CASE(a_loss_of_nothing_adds_nothing) {
+  const Loss one = mse(tape.input(normal_tensor({3}, 1)), Tensor::zeros({3}), {});
+  for (const Loss& sum : {append({}, one), append(one, {}), Loss{} + one, one + Loss{}}) {
+    BOOST_TEST(sum.read().sum == one.read().sum);
+    BOOST_TEST(sum.read().weight == 3);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_sum_of_ones_own_is_a_loss_with_its_count) {
+  const Var x = tape.input(floats({1, 2}));
+  const Loss own = loss_of(sum(x * x), 2);
+  BOOST_TEST((own + mse(x, Tensor::zeros({2}), {})).read().sum == 10);
+  BOOST_TEST(own.read().weight == 2);
+  BOOST_CHECK_THROW(loss_of(x, 2), UsageError);
+  BOOST_CHECK_THROW(own + (Loss{sum(x), {}}), UsageError);  // which does not say what it counts
+}
+
+BOOST_AUTO_TEST_CASE(a_bf16_pass_does_not_round_targets) {
+  tape.begin({.compute = DType::bfloat16});
+  const Var x = tape.input(backend->in_type(floats({1000}), DType::bfloat16));
+  BOOST_TEST(mse(x, floats({1003}), {}).read().sum == 9);
+  BOOST_TEST(mse(x, floats({1001}), {floats({1})}).read().sum == 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_var_without_a_tape_is_refused) {
+  BOOST_CHECK_THROW(Var() + Var(), UsageError);
+  BOOST_CHECK_THROW(tape.input(floats({1})) * Var(), UsageError);
+}
+
 BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused) {
   const Var x = tape.input(normal_tensor({2, 3}, 1)), scalar = tape.input(normal_tensor({}, 1));
   const Tensor target = normal_tensor({2, 3}, 2);

@@ -93,6 +93,32 @@ BOOST_AUTO_TEST_CASE(a_batch_of_nothing) {
   BOOST_TEST((softmax(none).shape() == Shape{0, 3}));
   BOOST_TEST((cumsum(none, 1).shape() == Shape{0, 3}));
   BOOST_TEST(gradient_of(Tensor::empty({0, 3}), [](const Var& x) { return log_softmax(x, 1); }).numel() == 0);
+  for (const std::int64_t width : {1024, 1025, 5000}) {
+    const Var wide = tape.input(Tensor::empty({0, width}));
+    BOOST_TEST(sum(wide, 0).value().data<float>()[width - 1] == 0);
+    BOOST_TEST((softmax(wide, 1).shape() == Shape{0, width}));
+    const Tensor bias = gradient_of(Tensor::zeros({width}), [&](const Var& b) {
+      return sum(b.tape().constant(Tensor::empty({0, width})) + b);
+    });
+    BOOST_TEST(bias.data<float>()[width - 1] == 0);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_nan_reaches_the_gradients_of_extremes) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  Tensor x = Tensor::zeros({3});
+  x.data<float>()[1] = nan;
+  for (const auto function :
+       {+[](const Var& v) { return amax(v, 0); }, +[](const Var& v) { return sum(maximum(v, v)); }})
+    BOOST_TEST(
+        std::isnan(gradient_of(x, [&](const Var& v) { return function(v) * function(v); }).data<float>()[1]));
+}
+
+BOOST_AUTO_TEST_CASE(a_row_that_is_masked_whole_has_no_gradient_through_logsumexp) {
+  Tensor x = Tensor::zeros({4});
+  std::fill_n(x.data<float>(), 4, -std::numeric_limits<float>::infinity());
+  const Tensor dx = gradient_of(x, [](const Var& v) { return logsumexp(v, 0); });
+  for (int i = 0; i < 4; ++i) BOOST_TEST(dx.data<float>()[i] == 0);
 }
 
 BOOST_AUTO_TEST_CASE(wrong_axes_are_refused_by_name) {

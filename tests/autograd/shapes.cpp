@@ -130,6 +130,7 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused_by_name) {
   refused([&] { transpose(x, 0, 2); }, "transpose: shape [2, 3] has no axis 2");
   refused([&] { expand(x, {2, 2, 2}); }, "expand: [2, 3] does not broadcast to [2, 2, 2]");
   refused([&] { flip(x, 2); }, "flip: shape [2, 3] has no axis 2");
+  refused([&] { flip(x, {0, -2}); }, "flip: axis 0 is named twice");
   refused([&] { pad(x, {{0, 0}, {0, 0}, {0, 0}}); }, "pad: shape [2, 3] has no 3 axes");
   refused([&] { pad(x, {{0, -1}}); }, "pad: 0 before and -1 behind axis 0 of shape [2, 3] are not padding");
 }

@@ -27,6 +27,7 @@ class Axes {
  public:
   Axes() = default;
   Axes(int axis) : Axes({axis}) {}  // NOLINT: sum(x, -1)
+  Axes(bool) = delete;              // sum(x, true) meant sum(x, {}, true)
   Axes(std::initializer_list<int> axes) {
     for (const int axis : axes) add(axis);
   }
@@ -62,7 +63,7 @@ inline Var mul(float factor, const Var& x) { return scale(x, factor); }
 /// x times the reciprocal of the divisor, rounded.
 inline Var div(const Var& x, float divisor) { return scale(x, 1.0f / divisor); }
 Var div(float value, const Var& x);
-Var maximum(const Var& x, float value);
+Var maximum(const Var& x, float value);  ///< where both are equal x has the whole gradient
 Var minimum(const Var& x, float value);
 
 inline Var operator+(const Var& a, const Var& b) { return add(a, b); }

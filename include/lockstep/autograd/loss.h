@@ -17,8 +17,10 @@ struct Loss {
   ops::WeightedSum read() const;
 };
 
+/// A loss of your own: a sum over samples (a scalar), and how many they are, which divides it.
+Loss loss_of(const Var& sum, double count);
 /// Two losses over the same samples, as in `ce + 0.1f * aux`: sums are added, the count stays. UsageError
-/// that names both counts unless they are equal (on a GPU at the next read).
+/// that names both counts unless they are equal (on a GPU at the next read). A Loss{} adds nothing.
 Loss operator+(const Loss& a, const Loss& b);
 /// The sum times a factor; the count stays.
 Loss operator*(float factor, const Loss& loss);

@@ -30,13 +30,15 @@ class Var {
   Var() = default;
   const Tensor& value() const noexcept { return value_; }
   const Shape& shape() const noexcept { return value_.shape(); }
-  Tape& tape() const noexcept { return *tape_; }
+  /// UsageError of a Var{}, which has none.
+  Tape& tape() const { return tape_ ? *tape_ : no_tape(); }
   bool needs_gradient() const noexcept { return id_ >= 0; }
   /// For closures that hand on a gradient but do not read the value: its memory may go.
   Var without_value() const { return {value_.without_memory(), tape_, id_}; }
 
  private:
   friend class Tape;
+  [[noreturn]] static Tape& no_tape();
   Var(Tensor value, Tape* tape, int id) : value_(std::move(value)), tape_(tape), id_(id) {}
   Tensor value_;
   Tape* tape_ = nullptr;

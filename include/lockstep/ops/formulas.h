@@ -70,12 +70,12 @@ struct Minimum {
   LOCKSTEP_ON_ANY_DEVICE float operator()(float a, float b) const { return b < a || b != b ? b : a; }
 };
 
-/// dy where a is the larger one; half of it where both are equal.
+/// dy where a is the larger one, half of it where both are equal; both have it where the result is NaN.
 struct LargerSlope {
   static constexpr const char* name = "maximum_backward";
   static constexpr int inputs = 3;
   LOCKSTEP_ON_ANY_DEVICE float operator()(float dy, float a, float b) const {
-    return a > b ? dy : (a == b ? 0.5f * dy : 0.0f);
+    return b > a ? 0.0f : (a == b ? 0.5f * dy : dy);
   }
 };
 
@@ -414,7 +414,8 @@ struct LogSumExpSlope {
   static constexpr const char* name = "logsumexp_backward";
   static constexpr int inputs = 4;
   LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float most, float sum, float dy) const {
-    return dy * (exponential(x - shift_by(most)) / sum);
+    const float slope = dy * (exponential(x - shift_by(most)) / sum);
+    return sum == 0.0f ? 0.0f : slope;  // where all are -infinity
   }
 };
 
@@ -460,12 +461,13 @@ struct VarianceSlope {
   }
 };
 
-/// y: the extreme; count: of the elements that are equal to it.
+/// y: the extreme; count: of the elements that are equal to it. NaN where it is NaN.
 struct ExtremeSlope {
   static constexpr const char* name = "extreme_backward";
   static constexpr int inputs = 4;
   LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float y, float dy, float count) const {
-    return x == y ? dy / count : 0.0f;
+    const float slope = x == y ? dy / count : 0.0f;
+    return y != y ? y : slope;
   }
 };
 

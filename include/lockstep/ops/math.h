@@ -163,7 +163,7 @@ inline float logarithm_one_plus(float x) {
 }
 
 /// x^exponent within 2 ulp where it is a normal float, by a logarithm in double; negative x to whole
-/// exponents only, else NaN. Denormal x counts as 0.
+/// exponents only, else NaN; the rest as C says it. Denormal x counts as 0.
 inline float power(float x, float exponent) {
   const float size = std::fabs(x);
   const detail::Split at = detail::split(size);
@@ -183,8 +183,12 @@ inline float power(float x, float exponent) {
   const float half = 0.5f * exponent;
   const float parity = std::trunc(half) == half ? 1.0f : -1.0f;
   const float sign = std::trunc(exponent) == exponent ? parity : std::numeric_limits<float>::quiet_NaN();
+  const float sign_of_ends = std::trunc(exponent) == exponent ? parity : 1.0f;  // of -0 and -infinity
+  float negative = size < 0x1p-126f ? sign_of_ends : sign;
+  negative = size > 0x1.fffffep127f ? sign_of_ends : negative;
+  const float signed_value = std::bit_cast<std::int32_t>(x) < 0 ? value * negative : value;
   const float of_nan = exponent != 0.0f ? x : 1.0f;
-  return x != x ? of_nan : (x < 0.0f ? value * sign : value);
+  return x != x ? of_nan : (x == 1.0f ? 1.0f : signed_value);
 }
 
 /// Within 2 ulp, and 1e-7 at their zeros, for |x| < 2^43; of larger x some number in [-1, 1], NaN of

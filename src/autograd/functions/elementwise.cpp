@@ -175,8 +175,15 @@ Var scale(const Var& x, float factor) { return straight(x, ops::Scaled{factor}, 
 Var add(const Var& x, float value) { return straight(x, ops::Shifted{1, value}, 1); }
 Var sub(float value, const Var& x) { return straight(x, ops::Shifted{-1, value}, -1); }
 Var div(float value, const Var& x) { return elementwise<ops::Reciprocal>(x, {value}); }
-Var maximum(const Var& x, float value) { return clamp(x, value, std::numeric_limits<float>::infinity()); }
-Var minimum(const Var& x, float value) { return clamp(x, -std::numeric_limits<float>::infinity(), value); }
+Var maximum(const Var& x, float value) {
+  if (value != value) throw UsageError("maximum: the number is NaN");
+  return clamp(x, value, std::numeric_limits<float>::infinity());
+}
+
+Var minimum(const Var& x, float value) {
+  if (value != value) throw UsageError("minimum: the number is NaN");
+  return clamp(x, -std::numeric_limits<float>::infinity(), value);
+}
 
 Var clamp(const Var& x, float low, float high) {
   if (!(low <= high)) throw UsageError("clamp: low = {} is not at most high = {}", low, high);

@@ -15,10 +15,15 @@ Tensor scalar_sum(kernels::Backend& backend, const Tensor& total) {
   return sum;
 }
 
-/// The sum of two losses; join(backend, total, a's, b's) makes its total, where both have one.
+/// The sum of two losses, of which a Loss{} is none; join(backend, total, a's, b's) makes its total.
 template <class Join>
 Loss joined(const Loss& a, const Loss& b, const Join& join) {
-  if (!a.total || !b.total) return {a.sum + b.sum, a.total ? a.total : b.total};
+  if (!a.sum.value()) return b;
+  if (!b.sum.value()) return a;
+  if (!a.total && !b.total) return {a.sum + b.sum, {}};
+  if (!a.total || !b.total)
+    throw UsageError(
+        "loss: one of two losses says what it counts, the other does not; loss_of(sum, count) does");
   kernels::Backend& backend = a.sum.tape().backend();
   const Tensor total = new_total(backend);
   join(backend, total, a.total, b.total);
@@ -44,18 +49,22 @@ Loss of_elements(const char* function, const ElementLoss& loss, const Var& given
   const bool by_sample = per_sample.weights || per_sample.values;
   if (by_sample && x.shape().rank() == 0)
     throw UsageError("{}: a scalar has no samples to be weighted, or to be told apart", function);
+  if (per_sample.weights && per_sample.weights.dtype() != DType::float32)
+    throw UsageError("{}: the weights are {}, not float32", function, to_string(per_sample.weights.dtype()));
   if (per_sample.weights && !(per_sample.weights.shape() == Shape{x.shape()[0]}))
     throw UsageError("{}: the weights have shape {}, not that of one for each of {} samples", function,
                      to_string(per_sample.weights.shape()), x.shape()[0]);
   Tape& tape = x.tape();
   kernels::Backend& backend = tape.backend();
-  const Tensor wanted = backend.in_type(target, x.value().dtype()), total = new_total(backend);
+  const Tensor wanted = backend.in_type(target, DType::float32), total = new_total(backend);
   const Tensor weights =
       per_sample.weights ? per_sample.weights.reshape(shape_of_samples(x.shape())) : Tensor();
 
   constexpr bool has_term = requires { typename ElementLoss::Term; };
   if constexpr (has_term) {
-    if (!by_sample) backend.run(ops::Reduce<typename ElementLoss::Term>{{}, {x.value(), wanted}, total});
+    if (!by_sample)
+      backend.run(ops::Reduce<typename ElementLoss::Term>{
+          {}, {backend.in_type(x.value(), DType::float32), wanted}, total});
   }
   if (by_sample || !has_term) {
     const Tensor terms = backend.empty(x.shape());
@@ -106,6 +115,17 @@ Loss append(const Loss& a, const Loss& b) {
                   backend.copy(of_a, total);
                   backend.run(ops::Accumulate{total, of_b});
                 });
+}
+
+Loss loss_of(const Var& sum, double count) {
+  if (sum.shape().rank() != 0)
+    throw UsageError("loss_of: the sum has shape {}, it is not a scalar", to_string(sum.shape()));
+  if (!(count >= 0)) throw UsageError("loss_of: {} is no count", count);
+  kernels::Backend& backend = sum.tape().backend();
+  const Tensor total = new_total(backend);
+  backend.run(ops::Reduce<ops::Itself>{{}, {sum.value()}, total});
+  backend.fill(total.rows(1, 2), count);
+  return {sum, total};
 }
 
 Loss operator*(float factor, const Loss& loss) {

@@ -209,7 +209,13 @@ Var flip(const Var& x, const Axes& axes) {
   if (axes.begin() == axes.end()) {
     for (int d = 0; d < x.shape().rank(); ++d) view = view.flipped(d);
   }
-  for (const int axis : axes) view = view.flipped(axis_of("flip", x.shape(), axis));
+  unsigned flipped = 0;  // a bit an axis
+  for (const int given : axes) {
+    const int axis = axis_of("flip", x.shape(), given);
+    if ((flipped >> axis & 1u) != 0) throw UsageError("flip: axis {} is named twice", axis);
+    flipped |= 1u << axis;
+    view = view.flipped(axis);
+  }
   return copy_of_view(plain(x), view);
 }
 

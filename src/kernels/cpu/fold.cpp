@@ -88,7 +88,7 @@ void write(const ops::ReduceAxes<Fold>& op, std::int64_t first, std::int64_t cou
 
 /// Whether groups are so short that each is folded element by element, in float32.
 bool has_short_groups(const ops::ReductionSizes& sizes) {
-  return sizes.slabs.rank == 0 && sizes.rows * sizes.period <= 64;
+  return sizes.slabs.rank == 0 && sizes.period <= 64 && sizes.rows * sizes.period <= 64;
 }
 
 /// Of groups [first, first + count).
