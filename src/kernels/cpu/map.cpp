@@ -32,77 +32,130 @@ float of_zeros(const Formula& formula, std::index_sequence<I...>) {
   return formula((static_cast<void>(I), 0.0f)...);
 }
 
-/// How an input is read along y: element i of y's dimension d is stride[d] * i elements further.
-struct Walk {
-  const Tensor* input;
-  std::array<std::int64_t, Shape::max_rank> stride{};
-
-  Walk(const Tensor& given, const Tensor& y) : input(&given) {
-    std::int64_t step = 1;
+/// How an input is read along the elements of y in order: y's dimensions, the innermost first, those that
+/// are walked through evenly as one.
+class Walk {
+ public:
+  Walk(const Tensor& given, const Tensor& y) : input_(&given) {
+    if (y.channel_block() != 1) {  // the input is like y, or one element
+      const bool alike = given.shape() == y.shape() && given.channel_block() == y.channel_block();
+      add({y.stored_numel(), alike ? 1 : 0});
+      return;
+    }
     const int missing = y.shape().rank() - given.shape().rank();
-    for (int d = given.shape().rank() - 1; d >= 0; --d) {
-      stride[static_cast<std::size_t>(d + missing)] = given.size(d) == 1 ? 0 : step;
-      step *= given.size(d);
+    std::int64_t step = 1;
+    for (int d = y.shape().rank() - 1; d >= 0; --d) {
+      const std::int64_t extent = d < missing ? 1 : given.size(d - missing);
+      if (y.size(d) != 1) add({y.size(d), extent == 1 ? 0 : step});
+      step *= extent;
+    }
+    if (rank_ == 0) add({1, 0});
+  }
+
+  /// The inputs of y's elements [first, first + count), as floats: in place, or in `to`.
+  const float* floats(std::int64_t first, std::int64_t count, float* to) const {
+    if (input_->dtype() == DType::float32) return floats(input_->data<float>(), first, count, to);
+    return floats(input_->data<BFloat16>(), first, count, to);
+  }
+
+ private:
+  struct Dimension {
+    std::int64_t extent = 1;
+    std::int64_t stride = 0;  ///< elements of the input from one to the next; of the innermost: 0 or 1
+  };
+
+  void add(Dimension outer) {
+    if (rank_ > 0) {
+      Dimension& inner = dimensions_[static_cast<std::size_t>(rank_ - 1)];
+      if (outer.stride == inner.stride * inner.extent) {
+        inner.extent *= outer.extent;
+        return;
+      }
+    }
+    dimensions_[static_cast<std::size_t>(rank_++)] = outer;
+  }
+
+  template <class E>
+  const float* floats(const E* from, std::int64_t first, std::int64_t count, float* to) const {
+    std::array<std::int64_t, Shape::max_rank> at{};  // in each dimension
+    for (std::size_t d = 0; d < static_cast<std::size_t>(rank_); ++d) {
+      at[d] = first % dimensions_[d].extent;
+      first /= dimensions_[d].extent;
+      from += at[d] * dimensions_[d].stride;
+    }
+    const Dimension inner = dimensions_[0];
+    if constexpr (std::is_same_v<E, float>) {
+      if (inner.stride == 1 && at[0] + count <= inner.extent) return from;
+    }
+    const bool repeats = rank_ > 1 && dimensions_[1].stride == 0;
+    for (std::int64_t done = 0;;) {
+      const std::int64_t run = std::min(inner.extent - at[0], count - done);
+      if (inner.stride == 0) {
+        std::fill_n(to + done, run, widened(*from));
+      } else {
+        for (std::int64_t i = 0; i < run; ++i) to[done + i] = widened(from[i]);
+      }
+      done += run;
+      if (repeats && run == inner.extent) {  // the next are the same, in copies that double
+        const std::int64_t again = std::min((dimensions_[1].extent - 1 - at[1]) * run, count - done);
+        for (std::int64_t copied = 0; copied < again;) {
+          const std::int64_t more = std::min(run + copied, again - copied);
+          std::copy_n(to + done - run, more, to + done + copied);
+          copied += more;
+        }
+        done += again;
+        at[1] = dimensions_[1].extent - 1;
+      }
+      if (done == count) return to;
+      from -= at[0] * inner.stride;
+      at[0] = 0;
+      for (std::size_t d = 1; d < static_cast<std::size_t>(rank_); ++d) {
+        from += dimensions_[d].stride;
+        if (++at[d] < dimensions_[d].extent) break;
+        from -= at[d] * dimensions_[d].stride;
+        at[d] = 0;
+      }
     }
   }
-  std::int64_t offset(const Tensor& y, std::int64_t row) const {
-    std::int64_t at = 0;
-    for (int d = y.shape().rank() - 2; d >= 0; --d) {
-      at += row % y.size(d) * stride[static_cast<std::size_t>(d)];
-      row /= y.size(d);
-    }
-    return at;
-  }
-  /// `count` elements from `at`, one or none apart, as floats: in place, or in `room`.
-  const float* floats(std::int64_t at, bool repeated, std::int64_t count, float* room) const {
-    if (input->dtype() == DType::float32) {
-      const float* const from = input->data<float>() + at;
-      if (!repeated) return from;
-      std::fill_n(room, count, *from);
-    } else {
-      const BFloat16* const from = input->data<BFloat16>() + at;
-      for (std::int64_t i = 0; i < count; ++i) room[i] = widened(from[repeated ? 0 : i]);
-    }
-    return room;
-  }
+
+  const Tensor* input_;
+  std::array<Dimension, Shape::max_rank> dimensions_{};
+  int rank_ = 0;
 };
 
-/// Row by row of y, in tiles that the inputs are widened or repeated into.
+/// The elements of y that tiles do not cross: its last axes, as many as make enough for a tile.
+std::int64_t row_width(const Tensor& y) {
+  if (y.channel_block() != 1) return y.stored_numel();
+  std::int64_t width = 1;
+  for (int d = y.shape().rank() - 1; d >= 0 && width < tile; --d) width *= y.size(d);
+  return width;
+}
+
+/// In tiles that the inputs are widened or repeated into.
 template <class Formula, class E, std::size_t... I>
 void broadcast(CpuBackend& cpu, const ops::Map<Formula>& op, std::index_sequence<I...> each) {
   const Tensor& y = op.y;
-  const bool flat = y.channel_block() != 1 || y.shape().rank() == 0;  // all inputs are like y, or one element
-  const std::int64_t width = flat ? y.stored_numel() : y.size(-1),
-                     rows = width == 0 ? 0 : y.stored_numel() / width;
+  const std::int64_t width = row_width(y), rows = width == 0 ? 0 : y.stored_numel() / width,
+                     tiles = (width + tile - 1) / tile;
   const std::array<Walk, sizeof...(I)> walks{Walk(op.in[I], y)...};
-  const auto steps = [&](const Walk& walk) {
-    return flat ? walk.input->shape() == y.shape() && walk.input->channel_block() == y.channel_block()
-                : walk.stride[static_cast<std::size_t>(y.shape().rank() - 1)] != 0;
-  };
-  const std::array<bool, sizeof...(I)> repeated{!steps(walks[I])...};
-  const std::int64_t tiles = (width + tile - 1) / tile;
   E* const to = y.data<E>();
-  parallel_items(cpu.threads(), rows * tiles,
-                 elements_per_thread / std::min(tile, std::max<std::int64_t>(1, width)),
-                 [&](std::int64_t item) {
-                   float room[sizeof...(I)][tile];
-                   const std::int64_t row = item / tiles, first = item % tiles * tile,
-                                      count = std::min(tile, width - first);
-                   const auto at = [&](std::size_t i) {
-                     return (flat ? 0 : walks[i].offset(y, row)) + (repeated[i] ? 0 : first);
-                   };
-                   const std::array<const float*, sizeof...(I)> in{
-                       walks[I].floats(at(I), repeated[I], count, room[I])...};
-                   E* const out = to + row * width + first;
-                   if constexpr (std::is_same_v<E, float>) {
-                     compute<Formula, float>(op.formula, 0, count, out, in, each);
-                   } else {
-                     float made[tile];
-                     compute<Formula, float>(op.formula, 0, count, made, in, each);
+  parallel_items(
+      cpu.threads(), rows * tiles, elements_per_thread / std::min(tile, std::max<std::int64_t>(1, width)),
+      [&](std::int64_t item) {
+        float made_ready[sizeof...(I)][tile];
+        const std::int64_t row = item / tiles, first = item % tiles * tile,
+                           count = std::min(tile, width - first), at = row * width + first;
+        const std::array<const float*, sizeof...(I)> in{walks[I].floats(at, count, made_ready[I])...};
+        E* const out = to + at;
+        if constexpr (std::is_same_v<E, float>) {
+          compute<Formula, float>(op.formula, 0, count, out, in, each);
+        } else {
+          float made[tile];
+          compute<Formula, float>(op.formula, 0, count, made, in, each);
 #pragma GCC ivdep
-                     for (std::int64_t i = 0; i < count; ++i) put(out[i], made[i]);
-                   }
-                 });
+          for (std::int64_t i = 0; i < count; ++i) put(out[i], made[i]);
+        }
+      });
 }
 
 template <class Formula>
