@@ -7,10 +7,10 @@
 
 namespace lockstep::kernels {
 
-/// Index number `number` of an embedding is outside its table.
+/// Index number `number` names none of the `extent` rows of a table, or places of an axis.
 [[noreturn]] inline void throw_index_outside(const char* operation, std::int64_t index, std::int64_t number,
-                                             std::int64_t rows) {
-  throw DataError("{}: index {} (number {}) is outside the table of {} rows", operation, index, number, rows);
+                                             std::int64_t extent) {
+  throw DataError("{}: index {} (number {}) is outside [0, {})", operation, index, number, extent);
 }
 
 /// The target of a row of logits is not a class.
@@ -22,9 +22,8 @@ namespace lockstep::kernels {
 /// Losses that are added have counted different samples.
 [[noreturn]] inline void throw_counts_differ(std::int64_t a, std::int64_t b) {
   throw UsageError(
-      "loss: a + b adds losses over the same samples, but these count {} and {}; append(a, b) is one sample "
-      "set "
-      "after another",
+      "loss: a + b adds losses over the same samples, but these count {} and {}; append(a, b) is one "
+      "sample set after another",
       a, b);
 }
 

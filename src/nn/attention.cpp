@@ -31,4 +31,13 @@ Var MultiheadAttention::forward(const Var& x, bool causal) {
   return out_proj(attention(linear(x, tape.use_operand(in_proj_weight), bias), heads_, causal));
 }
 
+Var MultiheadAttention::forward(const Var& query, const Var& key, const Var& value, bool causal) {
+  Tape& tape = query.tape();
+  const auto [weight_q, weight_k, weight_v] = chunk<3>(tape.use_operand(in_proj_weight), 0);
+  std::array<Var, 3> bias;
+  if (in_proj_bias) bias = chunk<3>(tape.use(*in_proj_bias), 0);
+  return out_proj(attention(linear(query, weight_q, bias[0]), linear(key, weight_k, bias[1]),
+                            linear(value, weight_v, bias[2]), heads_, causal));
+}
+
 }  // namespace lockstep::nn

@@ -9,7 +9,7 @@ Var state_for(const Var& x, const Var& state, const GateParameters& of) {
   if (x.shape().rank() != 2 || (state.value() && state.shape() != shape))
     throw UsageError("a cell of {} hidden units takes an input [N, {}] and a state [N, {}], not {} and {}",
                      shape[1], of.weight_ih.value.size(1), shape[1], to_string(x.shape()),
-                     to_string(state.shape()));
+                     state.value() ? to_string(state.shape()) : "none");
   if (state.value()) return state;
   Tape& tape = x.tape();
   const Tensor zeros = tape.backend().empty(shape, x.value().dtype());

@@ -73,6 +73,14 @@ BOOST_AUTO_TEST_CASE(geometries_that_fit_nothing_are_usage_errors) {
   BOOST_CHECK_THROW(conv1d(input({1, 2, 4}), input({2, 3, 3})), UsageError);
   BOOST_CHECK_THROW(conv1d(input({1, 2, 4}), input({2, 2, 5})), UsageError);
   BOOST_CHECK_THROW(conv_transpose2d(input({1, 2, 4, 4}), input({3, 2, 3, 3})), UsageError);
+  const auto names = [](const char* function) {
+    return
+        [function](const UsageError& error) { return std::string_view(error.what()).starts_with(function); };
+  };
+  BOOST_CHECK_EXCEPTION(conv_transpose2d(input({1, 2, 4, 4}), input({2, 5, 3, 3}), input({2})), UsageError,
+                        names("conv_transpose2d: the bias has shape [2]"));
+  BOOST_CHECK_EXCEPTION(conv2d(input({1, 2, 4, 4}), input({5, 2, 3, 3}), input({2})), UsageError,
+                        names("conv2d: the bias has shape [2]"));
   BOOST_CHECK_THROW(conv_transpose2d(input({1, 2, 4, 4}), input({2, 2, 3, 3}), {}, {.groups = 3}),
                     UsageError);
   BOOST_CHECK_THROW(conv_transpose2d(input({1, 2, 4, 4}), input({2, 2, 3, 3}), {}, {.stride = 2}, 2),

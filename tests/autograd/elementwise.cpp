@@ -47,6 +47,25 @@ BOOST_AUTO_TEST_CASE(gradients_of_a_value_paired_with_itself_equal_differences) 
                   {divisors({2, 3}, 1)});
 }
 
+BOOST_AUTO_TEST_CASE(where_takes_a_number_for_either) {
+  const Tensor condition = Tensor::zeros({2, 1}, DType::int64);
+  condition.data<std::int64_t>()[0] = 1;
+  for (const bool first : {false, true}) {
+    check_gradients(
+        [&](Tape&, const Vars& x) {
+          return first ? where(condition, 7.0f, x[0]) : where(condition, x[0], 7.0f);
+        },
+        {normal_tensor({2, 3}, 1)});
+    const auto backend = kernels::make_cpu_backend();
+    Tape tape(*backend);
+    tape.begin({.record = false});
+    const Var x = tape.constant(normal_tensor({2, 3}, 1));
+    const Tensor y = (first ? where(condition, 7.0f, x) : where(condition, x, 7.0f)).value();
+    for (int i = 0; i < 6; ++i)
+      BOOST_TEST(y.data<float>()[i] == ((i < 3) == first ? 7.0f : x.value().data<float>()[i]));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(gradients_of_where_equal_differences) {
   Tensor condition = Tensor::zeros({2, 1}, DType::uint8);
   condition.data<std::uint8_t>()[1] = 7;

@@ -1,4 +1,5 @@
-// How near formulas of elements come to a copy: bench.elementwise [MEBIBYTES [ROUNDS]], on one thread.
+// How near formulas of elements, and products with broadcasting, come to a copy:
+// bench.elementwise [MEBIBYTES [ROUNDS]], on one thread.
 // Tensors are larger than the last cache; in each round every formula runs beside a memcpy of one of them.
 // Printed are medians: bytes a second, reads and writes counted, beside the copy's; and the time beside the
 // copy's.
@@ -45,20 +46,39 @@ class Measurement {
     (one<Formula>(), ...);
   }
 
+  /// [rows, width] times each of what is broadcast to it.
+  void products() {
+    for (const std::int64_t width : {2, 3, 4, 7, 16, 4096}) {
+      const std::int64_t rows = y_.numel() / width;
+      const Tensor y = Tensor::view(y_.raw(), {rows, width}, DType::float32);
+      const Tensor x = Tensor::view(in_[0].raw(), {rows, width}, DType::float32);
+      for (const Shape& other : {Shape{width}, Shape{rows, 1}, Shape{}}) {
+        measure(fmt::format("[{}, {}] * {}", rows, width, to_string(other)),
+                ops::Map<ops::Product>{{}, {x, Tensor::view(in_[1].raw(), other, DType::float32)}, y});
+      }
+    }
+  }
+
  private:
   template <class Formula>
   void one() {
     ops::Map<Formula> op{{}, {}, y_};
     std::copy_n(in_, Formula::inputs, op.in.begin());
+    measure(Formula::name, op);
+  }
+
+  void measure(std::string_view name, const auto& op) {
     std::vector<double> copies, times;
+    double bytes = static_cast<double>(y_.bytes());
+    for (const Tensor& input : op.in) bytes += static_cast<double>(input.bytes());
     backend_->run(op);
     for (int round = 0; round < rounds_; ++round) {
       copies.push_back(seconds_of([&] { std::memcpy(y_.raw(), in_[0].raw(), y_.bytes()); }));
       times.push_back(seconds_of([&] { backend_->run(op); }));
     }
     const double ratio = median(times) / median(copies);
-    fmt::print("{:24} {} inputs   bandwidth {:5.2f} of memcpy's   time {:5.2f}\n", Formula::name,
-               Formula::inputs, (Formula::inputs + 1) / 2.0 / ratio, ratio);
+    fmt::print("{:40} bandwidth {:5.2f} of memcpy's   time {:5.2f}\n", name,
+               bytes / (2 * static_cast<double>(y_.bytes())) / ratio, ratio);
   }
 
   int rounds_;
@@ -76,4 +96,5 @@ int main(int argc, char** argv) {
     return fmt::print(stderr, "usage: bench.elementwise [MEBIBYTES [ROUNDS]]\n"), 2;
   lockstep::Measurement measurement(mebibytes << 18, rounds);
   measurement.all(lockstep::ops::Formulas{});
+  measurement.products();
 }

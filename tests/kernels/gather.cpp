@@ -66,6 +66,20 @@ BOOST_AUTO_TEST_CASE(an_index_outside_is_named_with_its_place) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(threads_tell_the_first_of_many_indices_outside) {
+  const auto backend = make_cpu_backend(4);
+  const std::int64_t count = 100000;
+  const Tensor indices = Tensor::zeros({count}, DType::int64), x = Tensor::zeros({5, 1}),
+               y = Tensor::zeros({count, 1});
+  for (const std::int64_t at : {90000, 60000, 60001, 10000, 0}) {
+    indices.data<std::int64_t>()[at] = -7;
+    const std::string first = at == 60001 ? "-7 (number 60000)" : fmt::format("-7 (number {})", at);
+    BOOST_CHECK_EXCEPTION(
+        (backend->run(ops::Gather{x, indices, 0, y})), DataError,
+        [&](const DataError& error) { return std::string(error.what()).find(first) != std::string::npos; });
+  }
+}
+
 BOOST_AUTO_TEST_CASE(shapes_that_do_not_fit_are_refused) {
   const auto backend = make_cpu_backend();
   const Tensor x = Tensor::zeros({2, 5});

@@ -82,6 +82,25 @@ BOOST_AUTO_TEST_CASE(multihead_attention_has_the_parameters_of_pytorch) {
              boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(multihead_attention_looks_at_other_sequences_as_at_its_own) {
+  for (const bool with_bias : {false, true}) {
+    nn::Module root;
+    nn::MultiheadAttention attend(root, "attn", 6, 2, with_bias);
+    draw(root);
+    const Var x = tape.constant(normal_tensor({2, 5, 6}));
+    const Tensor own = attend(x).value(), of_three = attend(x, x, x).value();
+    for (int i = 0; i < 60; ++i)
+      BOOST_TEST(of_three.data<float>()[i] == own.data<float>()[i], boost::test_tools::tolerance(1e-5f));
+    const Var first = narrow(x, 1, 0, 2);  // a place's result does not depend on who else looks
+    const Tensor of_first = attend(first, x, x).value();
+    for (int b = 0; b < 2; ++b) {
+      for (int i = 0; i < 12; ++i)
+        BOOST_TEST(of_first.data<float>()[b * 12 + i] == own.data<float>()[b * 30 + i],
+                   boost::test_tools::tolerance(1e-5f));
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(multihead_attention_is_its_formula) {
   const std::int64_t time = 5, channels = 6, heads = 2, width = channels / heads;
   for (const bool causal : {false, true}) {

@@ -53,6 +53,8 @@ Var maximum(const Var& a, const Var& b);
 Var minimum(const Var& a, const Var& b);
 /// a where the condition (int64 or uint8) is not 0, else b.
 Var where(const Tensor& condition, const Var& a, const Var& b);
+Var where(const Tensor& condition, const Var& a, float b);
+Var where(const Tensor& condition, float a, const Var& b);
 Var scale(const Var& x, float factor);
 Var add(const Var& x, float value);
 inline Var add(float value, const Var& x) { return add(x, value); }

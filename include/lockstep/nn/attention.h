@@ -19,6 +19,8 @@ class MultiheadAttention : public Layer<MultiheadAttention> {
 
   /// x: [B, T, C], which looks at itself; with `causal`, at places up to its own.
   Var forward(const Var& x, bool causal = false);
+  /// query: [B, Tq, C], which looks at key and value: [B, Tk, C].
+  Var forward(const Var& query, const Var& key, const Var& value, bool causal = false);
 
  private:
   int heads_;

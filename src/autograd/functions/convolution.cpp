@@ -1,5 +1,6 @@
 // Convolutions of images [N, C, H, W] and of rows [N, C, L].
 #include "autograd/functions/support.h"
+#include "lockstep/ops/check.h"
 
 namespace lockstep {
 namespace {
@@ -33,11 +34,13 @@ void require_fit(const char* function, const Var& x, const Var& weight, int rank
                      to_string(weight.shape()), rank);
 }
 
-void require_channels(const char* function, const Var& x, const Var& weight, std::int64_t channels,
-                      int groups) {
-  if (groups >= 1 && x.shape()[1] == channels && weight.shape()[0] % groups == 0) return;
-  throw UsageError("{}: an input of shape {} does not fit a weight of shape {} in {} groups", function,
-                   to_string(x.shape()), to_string(weight.shape()), groups);
+/// The weight takes `channels`, and makes `made`.
+void require_channels(const char* function, const Var& x, const Var& weight, const Var& bias,
+                      std::int64_t channels, std::int64_t made, int groups) {
+  if (groups < 1 || x.shape()[1] != channels || weight.shape()[0] % groups != 0)
+    throw UsageError("{}: an input of shape {} does not fit a weight of shape {} in {} groups", function,
+                     to_string(x.shape()), to_string(weight.shape()), groups);
+  if (bias.value()) ops::require_shape(function, "the bias", bias.value(), {made});
 }
 
 /// A weight of rows [O, C, k] as one of images that are one place high; a view.
@@ -50,7 +53,7 @@ Tensor as_images(const Tensor& weight) {
 Var convolve(const char* function, const Var& given, const Var& weight, const Var& bias,
              const ConvolutionGeometry& geometry) {
   const auto& [stride, padding, groups, dilation] = geometry;
-  require_channels(function, given, weight, weight.shape()[1] * groups, groups);
+  require_channels(function, given, weight, bias, weight.shape()[1] * groups, weight.shape()[0], groups);
   const Shape& s = given.shape();
   const Shape w = as_images(weight.value()).shape();
   const Shape made{
@@ -94,8 +97,8 @@ Var conv_transpose2d(const Var& given, const Var& weight, const Var& bias,
                      const ConvolutionGeometry& geometry, const ops::HeightWidth& output_padding) {
   constexpr const char* function = "conv_transpose2d";
   require_fit(function, given, weight, 4);
-  require_channels(function, given, weight, weight.shape()[0], geometry.groups);
   const Shape &s = given.shape(), &w = weight.shape();
+  require_channels(function, given, weight, bias, w[0], w[1] * geometry.groups, geometry.groups);
   const auto extent = [&](int d, int stride, int padding, int dilation, int more) {
     const std::int64_t made =
         (s[d] - 1) * stride - 2 * std::int64_t{padding} + dilation * (w[d] - 1) + 1 + more;

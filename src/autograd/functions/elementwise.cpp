@@ -171,6 +171,21 @@ Var where(const Tensor& condition, const Var& given_a, const Var& given_b) {
       });
 }
 
+namespace {
+
+/// A number as an operand of x's type and no dimensions.
+Var number(const Var& x, float value) {
+  Tape& tape = x.tape();
+  const Tensor one = tape.backend().empty({}, x.value().dtype());
+  tape.backend().fill(one, value);
+  return tape.constant(one);
+}
+
+}  // namespace
+
+Var where(const Tensor& condition, const Var& a, float b) { return where(condition, a, number(a, b)); }
+Var where(const Tensor& condition, float a, const Var& b) { return where(condition, number(b, a), b); }
+
 Var scale(const Var& x, float factor) { return straight(x, ops::Scaled{factor}, factor); }
 Var add(const Var& x, float value) { return straight(x, ops::Shifted{1, value}, 1); }
 Var sub(float value, const Var& x) { return straight(x, ops::Shifted{-1, value}, -1); }

@@ -76,7 +76,6 @@ void enter_batch_statistics(CpuBackend& cpu);
 void enter_convolution(CpuBackend& cpu);
 void enter_dropout(CpuBackend& cpu);
 void enter_elementwise(CpuBackend& cpu);
-void enter_embedding(CpuBackend& cpu);
 void enter_fold(CpuBackend& cpu);
 void enter_gather(CpuBackend& cpu);
 void enter_group_norm(CpuBackend& cpu);

@@ -1,10 +1,13 @@
-// Elements of an axis by number, and their gradient.
+// Elements of an axis by number, rows of a table by number, and their gradients.
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stored.h"
 #include "kernels/data_error.h"
+#include "lockstep/ops/embedding.h"
 #include "lockstep/ops/gather.h"
 
 namespace lockstep::kernels {
@@ -12,11 +15,21 @@ namespace {
 
 constexpr std::int64_t elements_per_thread = 16384, tile = 1024;
 
-const std::int64_t* indices_inside(const char* operation, const Tensor& indices, std::int64_t extent) {
+/// The indices, each of which is in [0, extent); else the first that is not is told.
+const std::int64_t* indices_inside(CpuBackend& cpu, const char* operation, const Tensor& indices,
+                                   std::int64_t extent) {
   const auto* const index = indices.data<std::int64_t>();
-  for (std::int64_t i = 0; i < indices.numel(); ++i) {
-    if (index[i] < 0 || index[i] >= extent) throw_index_outside(operation, index[i], i, extent);
-  }
+  const std::int64_t count = indices.numel();
+  std::atomic<std::int64_t> outside = count;
+  parallel_ranges(cpu.threads(), count, elements_per_thread, [&](std::int64_t begin, std::int64_t end) {
+    const auto* const found =
+        std::find_if(index + begin, index + end, [extent](std::int64_t i) { return i < 0 || i >= extent; });
+    std::int64_t first = outside;
+    while (found - index < std::min(first, end) && !outside.compare_exchange_weak(first, found - index)) {
+    }
+  });
+  if (const std::int64_t first = outside; first < count)
+    throw_index_outside(operation, index[first], first, extent);
   return index;
 }
 
@@ -36,7 +49,7 @@ void for_columns(int threads, const ops::GatherSizes& sizes, std::int64_t rows, 
 
 void gather(CpuBackend& cpu, const ops::Gather& op) {
   const ops::GatherSizes sizes = op.sizes();
-  const auto* const index = indices_inside(op.name, op.indices, sizes.extent);
+  const auto* const index = indices_inside(cpu, op.name, op.indices, sizes.extent);
   by_type_of(op.x, [&]<class E>(E) {
     const E* const x = op.x.data<E>();
     E* const y = op.y.data<E>();
@@ -58,7 +71,7 @@ void gather(CpuBackend& cpu, const ops::Gather& op) {
 
 void gather_backward(CpuBackend& cpu, const ops::GatherBackward& op) {
   const ops::GatherSizes sizes = op.sizes();
-  const auto* const index = indices_inside(op.name, op.indices, sizes.extent);
+  const auto* const index = indices_inside(cpu, op.name, op.indices, sizes.extent);
   const float* const dy = op.dy.data<float>();
   float* const dx = op.dx.data<float>();
   for_columns(cpu.threads(), sizes, sizes.taken + sizes.extent,
@@ -76,10 +89,47 @@ void gather_backward(CpuBackend& cpu, const ops::GatherBackward& op) {
               });
 }
 
+void embedding(CpuBackend& cpu, const ops::Embedding& op) {
+  const ops::TableSizes table = op.sizes();
+  const std::int64_t width = table.width;
+  const auto* const index = indices_inside(cpu, op.name, op.indices, table.rows);
+  const float* from = op.weight.data<float>();
+  float* to = op.y.data<float>();
+  if (width == 0) return;
+  parallel_items(cpu.threads(), table.uses, elements_per_thread / width, [=](std::int64_t i) {
+    std::memcpy(to + i * width, from + index[i] * width, static_cast<std::size_t>(width) * sizeof(float));
+  });
+}
+
+void embedding_backward(CpuBackend& cpu, const ops::EmbeddingBackward& op) {
+  const ops::TableSizes table = op.sizes();
+  const std::int64_t rows = table.rows, width = table.width, uses = table.uses;
+  const bool accumulate = op.accumulate;
+  const auto* const index = indices_inside(cpu, op.name, op.indices, table.rows);
+  const float* from = op.dy.data<float>();
+  float* to = op.dweight.data<float>();
+  // Threads share the columns, so that every sum runs in the order of the indices.
+  const std::int64_t columns_per_thread =
+      std::max<std::int64_t>(16, elements_per_thread / std::max<std::int64_t>(1, uses + rows));
+  parallel_ranges(cpu.threads(), width, columns_per_thread, [=](std::int64_t begin, std::int64_t end) {
+    if (!accumulate) {
+      for (std::int64_t row = 0; row < rows; ++row)
+        std::fill(to + row * width + begin, to + row * width + end, 0.0f);
+    }
+    for (std::int64_t i = 0; i < uses; ++i) {
+      const float* source = from + i * width;
+      float* target = to + index[i] * width;
+#pragma GCC ivdep
+      for (std::int64_t c = begin; c < end; ++c) target[c] += source[c];
+    }
+  });
+}
+
 }  // namespace
 
 void enter_gather(CpuBackend& cpu) {
   cpu.enter<&gather>();
+  cpu.enter<&embedding, &embedding_backward>(Computes::in_float32);
   cpu.enter<&gather_backward>(Computes::in_float32);
 }
 

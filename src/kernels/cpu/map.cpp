@@ -32,6 +32,48 @@ float of_zeros(const Formula& formula, std::index_sequence<I...>) {
   return formula((static_cast<void>(I), 0.0f)...);
 }
 
+/// to[i * Times + t] = from[i * stride] for t < Times: a run so short that a loop over it costs more than
+/// what it writes.
+template <int Times, class E>
+void repeat_each(const E* from, std::int64_t stride, std::int64_t count, float* to) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float value = widened(from[i * stride]);
+    for (int t = 0; t < Times; ++t) to[i * Times + t] = value;
+  }
+}
+
+/// True if runs of `times` are short, and written.
+template <class E>
+bool repeat_short_runs(std::int64_t times, const E* from, std::int64_t stride, std::int64_t count,
+                       float* to) {
+  const auto repeat = [&]<int Times>(std::integral_constant<int, Times>) {
+    if (stride == 1) {
+      repeat_each<Times>(from, 1, count, to);
+    } else {
+      repeat_each<Times>(from, stride, count, to);
+    }
+    return true;
+  };
+  switch (times) {
+    case 2:
+      return repeat(std::integral_constant<int, 2>{});
+    case 3:
+      return repeat(std::integral_constant<int, 3>{});
+    case 4:
+      return repeat(std::integral_constant<int, 4>{});
+    case 5:
+      return repeat(std::integral_constant<int, 5>{});
+    case 6:
+      return repeat(std::integral_constant<int, 6>{});
+    case 7:
+      return repeat(std::integral_constant<int, 7>{});
+    case 8:
+      return repeat(std::integral_constant<int, 8>{});
+    default:
+      return false;
+  }
+}
+
 /// How an input is read along the elements of y in order: y's dimensions, the innermost first, those that
 /// are walked through evenly as one.
 class Walk {
@@ -89,6 +131,16 @@ class Walk {
     }
     const bool repeats = rank_ > 1 && dimensions_[1].stride == 0;
     for (std::int64_t done = 0;;) {
+      const std::int64_t whole =  // runs that end before the last of dimension 1
+          rank_ > 1 && at[0] == 0
+              ? std::min(dimensions_[1].extent - 1 - at[1], (count - 1 - done) / inner.extent)
+              : 0;
+      if (inner.stride == 0 && whole > 0 &&
+          repeat_short_runs(inner.extent, from, dimensions_[1].stride, whole, to + done)) {
+        done += whole * inner.extent;
+        at[1] += whole;
+        from += whole * dimensions_[1].stride;
+      }
       const std::int64_t run = std::min(inner.extent - at[0], count - done);
       if (inner.stride == 0) {
         std::fill_n(to + done, run, widened(*from));

@@ -61,7 +61,7 @@ CudaBackend::CudaBackend(int index)
         index_);
   instruction_set_ = fmt::format("sm_{}{}", major, minor);
   make_current();
-  fault_ = scratch(sizeof(DataFault), DType::uint8);
+  fault_ = scratch(fault_bytes, DType::uint8);
   check(cudaMemsetAsync(fault_.raw(), 0, sizeof(DataFault), pool_.stream()), "cudaMemsetAsync", index_);
   matmul_ = std::make_unique<Matmul>(index_, pool_);
   for (const auto enter : {enter_attention,    enter_batch_norm,  enter_batch_statistics,

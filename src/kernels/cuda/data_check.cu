@@ -5,36 +5,67 @@
 namespace lockstep::kernels {
 namespace {
 
-/// One block, which finds the first. `fault` is written by one thread of one kernel after another.
-__global__ void __launch_bounds__(1024)
-    find_outside(const std::int64_t* values, std::int64_t count, std::int64_t bound, bool may_ignore,
-                 std::int64_t ignored, std::int32_t kind, const char* operation, DataFault* fault) {
-  __shared__ long long room[32];
+constexpr int block = 1024;
+constexpr std::int64_t values_per_block = 16384;
+
+__device__ long long first_of_block(long long first, long long none, long long* shared) {
+  return block_join(first, none, shared, [](long long a, long long b) { return b < a ? b : a; });
+}
+
+/// Written by one thread of one kernel after another.
+__device__ void tell(DataFault* fault, const DataFault& found) {
+  if (fault->kind == DataFault::none) *fault = found;
+}
+
+/// One block tells the first; several leave theirs in `firsts`.
+__global__ void __launch_bounds__(block)
+    find_outside(const std::int64_t* values, std::int64_t count, bool may_ignore, std::int64_t ignored,
+                 DataFault found, DataFault* fault, std::int64_t* firsts) {
+  __shared__ long long shared[32];
   long long first = count;
-  for (std::int64_t i = threadIdx.x; i < count; i += 1024) {
+  for (std::int64_t i = global_thread(); i < count; i += global_threads()) {
     const std::int64_t value = values[i];
-    if ((value < 0 || value >= bound) && !(may_ignore && value == ignored)) {
+    if ((value < 0 || value >= found.bound) && !(may_ignore && value == ignored)) {
       first = i;
       break;
     }
   }
-  first = block_join(first, static_cast<long long>(count), room,
-                     [](long long a, long long b) { return b < a ? b : a; });
-  if (threadIdx.x != 0 || first == count || fault->kind != DataFault::none) return;
-  fault->operation = operation;
-  fault->value = values[first];
-  fault->number = first;
-  fault->bound = bound;
-  fault->kind = kind;
+  first = first_of_block(first, count, shared);
+  if (threadIdx.x != 0) return;
+  if (gridDim.x > 1) {
+    firsts[blockIdx.x] = first;
+  } else if (first < count) {
+    found.number = first;
+    found.value = values[first];
+    tell(fault, found);
+  }
+}
+
+__global__ void __launch_bounds__(block)
+    tell_first(const std::int64_t* values, std::int64_t count, DataFault found, DataFault* fault,
+               const std::int64_t* firsts, int blocks) {
+  __shared__ long long shared[32];
+  const int i = static_cast<int>(threadIdx.x);
+  const long long first = first_of_block(i < blocks ? firsts[i] : count, count, shared);
+  if (i != 0 || first == count) return;
+  found.number = first;
+  found.value = values[first];
+  tell(fault, found);
 }
 
 }  // namespace
 
 void check_data(const Launch& on, const Tensor& values, std::int64_t bound, const std::int64_t* ignored,
                 DataFault::Kind kind, const char* operation, DataFault* fault) {
-  if (values.numel() == 0) return;
-  find_outside<<<1, 1024, 0, on.stream>>>(values.data<std::int64_t>(), values.numel(), bound,
-                                          ignored != nullptr, ignored ? *ignored : 0, kind, operation, fault);
+  const std::int64_t count = values.numel();
+  if (count == 0) return;
+  const auto* const from = values.data<std::int64_t>();
+  const DataFault found{.kind = kind, .operation = operation, .bound = bound};
+  const int blocks = static_cast<int>(
+      std::min<std::int64_t>((count + values_per_block - 1) / values_per_block, most_check_blocks));
+  find_outside<<<blocks, block, 0, on.stream>>>(from, count, ignored != nullptr, ignored ? *ignored : 0,
+                                                found, fault, firsts_of(fault));
+  if (blocks > 1) tell_first<<<1, block, 0, on.stream>>>(from, count, found, fault, firsts_of(fault), blocks);
 }
 
 }  // namespace lockstep::kernels

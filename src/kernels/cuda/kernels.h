@@ -29,6 +29,10 @@ struct DataFault {
   const char* operation = nullptr;  ///< a literal of the program's; no GPU looks there
   std::int64_t value = 0, number = 0, bound = 0;
 };
+constexpr int most_check_blocks = 1024;
+/// Of a fault, and behind it what each block of a check found.
+constexpr std::int64_t fault_bytes = sizeof(DataFault) + most_check_blocks * sizeof(std::int64_t);
+inline std::int64_t* firsts_of(DataFault* fault) { return reinterpret_cast<std::int64_t*>(fault + 1); }
 /// Writes the first of the int64 values outside [0, bound) that is not `ignored` (null: none is) to `fault`,
 /// if that holds none.
 void check_data(const Launch& on, const Tensor& values, std::int64_t bound, const std::int64_t* ignored,
