@@ -23,7 +23,6 @@
 #include "lockstep/hdf5/file.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/nn/attention.h"
-#include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/containers.h"
 #include "lockstep/nn/conv2d.h"
 #include "lockstep/nn/dropout.h"

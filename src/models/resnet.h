@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "lockstep/models/registry.h"
-#include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/conv2d.h"
 #include "lockstep/nn/linear.h"
+#include "lockstep/nn/norm.h"
 
 namespace lockstep::models {
 

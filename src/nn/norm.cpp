@@ -1,5 +1,9 @@
 #include "lockstep/nn/norm.h"
 
+#include <algorithm>
+
+#include "lockstep/ops/batch_norm.h"
+
 namespace lockstep::nn {
 
 LayerNorm::LayerNorm(Module& parent, std::string_view name, std::int64_t width, float eps)
@@ -33,5 +37,62 @@ GroupNorm::GroupNorm(Module& parent, std::string_view name, int groups, std::int
 Var GroupNorm::forward(const Var& x) {
   return group_norm(x, groups_, x.tape().use(weight), x.tape().use(bias), eps_);
 }
+
+namespace {
+
+Tensor filled(std::int64_t channels, float value) {
+  Tensor tensor = Tensor::empty({channels});
+  if (tensor) std::fill_n(tensor.data<float>(), channels, value);
+  return tensor;
+}
+
+}  // namespace
+
+BatchNorm2d::BatchNorm2d(Module& parent, std::string_view name, std::int64_t channels,
+                         const BatchNormSettings& settings)
+    : Layer(parent, name),
+      weight(*this, "weight", {channels}, Init::constant(1)),
+      bias(*this, "bias", {channels}, Init::constant(0)),
+      running_mean(*this, "running_mean", filled(channels, 0)),
+      running_var(*this, "running_var", filled(channels, 1)),
+      num_batches_tracked(*this, "num_batches_tracked", Tensor::zeros({}, DType::int64)),
+      settings_(settings),
+      moments_(*this) {}
+
+BatchNormOptions BatchNorm2d::options(const Tape& tape) {
+  return {.eps = settings_.eps,
+          .running_mean = running_mean.value,
+          .running_var = running_var.value,
+          .communicator = settings_.sync ? tape.pass().layer_communicator : nullptr,
+          .statistic = &moments_};
+}
+
+Var BatchNorm2d::forward(const Var& x) {
+  Tape& tape = x.tape();
+  return batch_norm(x, tape.use(weight), tape.use(bias), options(tape));
+}
+
+Var BatchNorm2d::relu(const Var& x, const Var& shortcut) {
+  return named([&] {
+    Tape& tape = x.tape();
+    return batch_norm_relu(x, tape.use(weight), tape.use(bias), shortcut, options(tape));
+  });
+}
+
+BatchNorm2d::RunningMoments::RunningMoments(BatchNorm2d& owner)
+    : Moments(owner, "moments", 2 * owner.weight.value.numel() + 1), owner_(owner) {}
+
+// The layout is BatchNormOptions::statistic's; the moments are about the running mean they now change.
+void BatchNorm2d::RunningMoments::apply(kernels::Backend& backend, const Tensor& total) {
+  backend.run(ops::UpdateRunning{total, owner_.settings_.momentum, owner_.running_mean.value,
+                                 owner_.running_var.value, owner_.num_batches_tracked.value});
+}
+
+SyncBatchNorm::SyncBatchNorm(Module& parent, std::string_view name, std::int64_t channels,
+                             BatchNormSettings settings)
+    : BatchNorm2d(parent, name, channels, [&] {
+        settings.sync = true;
+        return settings;
+      }()) {}
 
 }  // namespace lockstep::nn

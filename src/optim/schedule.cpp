@@ -6,7 +6,6 @@
 #include <numbers>
 
 #include "lockstep/base/error.h"
-#include "lockstep/optim/config.h"
 
 namespace lockstep::optim {
 namespace {

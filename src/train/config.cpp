@@ -38,13 +38,13 @@ void set_group(Config& config, const std::string& name, const std::string& value
   const std::vector<std::string> words = option::words_of(value);
   if (words.empty()) throw UsageError("a name pattern is missing");
   if (words.size() > 3) throw UsageError("{} is not: PATTERN LR_FACTOR DECAY_FACTOR", in_quotes(value));
-  GroupConfig group{.pattern = words[0]};
+  ParamGroup group{.pattern = words[0]};
   if (words.size() > 1) option::read(words[1], factors, group.lr_factor);
   if (words.size() > 2) option::read(words[2], factors, group.decay_factor);
   config.optimizer.groups[number] = group;
 }
 
-std::string group_text(const GroupConfig& group) {
+std::string group_text(const ParamGroup& group) {
   return fmt::format("{} {} {}", option::printed(group.pattern, true), group.lr_factor, group.decay_factor);
 }
 

@@ -7,9 +7,9 @@
 #include <memory>
 
 #include "ddp/training.h"
-#include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/conv2d.h"
 #include "lockstep/nn/linear.h"
+#include "lockstep/nn/norm.h"
 #include "lockstep/optim/sgd.h"
 
 namespace lockstep::test {

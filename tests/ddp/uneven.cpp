@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "ddp/training.h"
-#include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/linear.h"
+#include "lockstep/nn/norm.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/sgd.h"

@@ -1,5 +1,5 @@
 // Batch norm: running statistics over shards, statistics over ranks, and hard inputs.
-#include "lockstep/nn/batch_norm.h"
+#include "lockstep/nn/norm.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>

@@ -7,7 +7,6 @@
 #include "lockstep/autograd/functions.h"
 #include "lockstep/comm/nccl.h"
 #include "lockstep/kernels/transfer.h"
-#include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/conv2d.h"
 #include "lockstep/nn/embedding.h"
 #include "lockstep/nn/linear.h"

@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "lockstep/autograd/functions.h"
-#include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/conv2d.h"
 #include "lockstep/nn/dropout.h"
 #include "lockstep/nn/embedding.h"

@@ -1,5 +1,5 @@
 // Parameter groups: which factors a parameter gets.
-#include "lockstep/optim/groups.h"
+#include "lockstep/optim/optimizer.h"
 
 #include <boost/test/unit_test.hpp>
 

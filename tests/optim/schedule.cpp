@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "lockstep/base/error.h"
-#include "lockstep/optim/config.h"
+#include "lockstep/optim/registry.h"
 
 namespace lockstep::test {
 namespace {

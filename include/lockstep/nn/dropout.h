@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lockstep/autograd/functions.h"
+#include "lockstep/base/random.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
@@ -11,7 +12,10 @@ namespace lockstep::nn {
 class Dropout : public Layer<Dropout> {
  public:
   /// Throws UsageError unless 0 <= p < 1.
-  Dropout(Module& parent, std::string_view name, float p);
+  Dropout(Module& parent, std::string_view name, float p)
+      : Layer(parent, name), p_(p), purpose_(purpose_of("dropout:" + path())) {
+    if (!(p >= 0 && p < 1)) throw UsageError("{}: a dropout probability of {} is not in [0, 1)", path(), p);
+  }
 
   Var forward(const Var& x) { return dropout(x, p_, purpose_); }
 

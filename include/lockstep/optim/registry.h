@@ -1,15 +1,49 @@
-// The optimizers that a configuration names. Another one is a line of the table in registry.cpp.
+// The optimizers that a configuration names, and its sections `optimizer` and `ema`. A new optimizer is one
+// line of the table in registry.cpp.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "lockstep/optim/config.h"
+#include "lockstep/base/option.h"
 #include "lockstep/optim/optimizer.h"
 
 namespace lockstep::optim {
+
+struct OptimizerConfig {
+  std::string name = "adamw";
+  double lr = 1e-3, min_lr = 0;
+  std::vector<double> betas{0.9, 0.999};
+  double eps = 1e-8, weight_decay = 0;
+  std::string decay;  ///< "matrices" or "all"; empty: by algorithm
+  static constexpr double momentum_by_algorithm = -1;
+  double momentum = momentum_by_algorithm;
+  std::string nesterov;           ///< "true" or "false"; empty: by algorithm
+  std::vector<std::string> muon;  ///< name patterns of what Muon takes; none: by the parameters' roles
+  double clip = 0;                ///< 0: off
+  std::string schedule = "constant";
+  std::int64_t warmup_steps = 0;
+  std::int64_t decay_steps = 0;          ///< of the schedule wsd
+  std::vector<std::int64_t> milestones;  ///< of the schedule step
+  double gamma = 0.1;                    ///< of the schedule step
+  double power = 1;                      ///< of the schedule poly
+  std::map<int, ParamGroup> groups;      ///< optimizer.group.N
+
+  /// All but the groups, whose names have a number.
+  static std::vector<Option<OptimizerConfig>> options();
+};
+
+struct EmaConfig {
+  std::vector<double> rates;
+  std::vector<double> warmup;  ///< none, or inv_gamma, power, update_after
+  std::vector<double> sigma_rel;
+  std::string buffers = "copy";
+
+  static std::vector<Option<EmaConfig>> options();
+};
 
 /// Names that `optimizer.name` may have.
 std::vector<std::string> optimizer_names();

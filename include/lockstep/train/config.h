@@ -10,7 +10,7 @@
 #include "lockstep/data/config.h"
 #include "lockstep/ddp/config.h"
 #include "lockstep/models/registry.h"
-#include "lockstep/optim/config.h"
+#include "lockstep/optim/registry.h"
 
 namespace lockstep::train {
 
@@ -19,7 +19,7 @@ using data::DataConfig;
 using ddp::DdpConfig;
 using models::ModelConfig;
 using optim::EmaConfig;
-using optim::GroupConfig;
+using optim::ParamGroup;
 using optim::OptimizerConfig;
 
 struct TrainConfig {
