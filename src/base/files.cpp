@@ -50,7 +50,7 @@ auto uninterrupted(const Call& call) {
 
 OpenFile::OpenFile(std::string path, Mode mode) : path_(std::move(path)) {
   const bool reads = mode == Mode::read;
-  // O_NONBLOCK: a named pipe must not hold up whoever opens it.
+  // O_NONBLOCK: opening a named pipe must not block.
   const int flags = flags_of(mode) | O_CLOEXEC | O_NONBLOCK | (reads ? 0 : O_NOFOLLOW);
   descriptor_ = uninterrupted([&] { return ::open(path_.c_str(), flags, 0666); });
   const int error = errno;

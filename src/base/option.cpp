@@ -23,7 +23,7 @@ std::string bound_text(double bound) {
 
 bool is_blank(char letter) { return letter == ' ' || letter == '\t'; }
 
-/// Reads what stands in quotes from `at`, the quote itself, on; `at` is then behind the closing one.
+/// Reads the quoted text that begins at `at`, the opening quote; moves `at` behind the closing one.
 std::string read_quoted(const std::string& text, std::size_t& at) {
   const char quote = text[at];
   std::string found;
@@ -97,7 +97,7 @@ std::string unquoted(const std::string& value) {
   if (value.empty() || (value[0] != '"' && value[0] != '\'')) return value;
   std::size_t at = 0;
   std::string found = read_quoted(value, at);
-  if (at != value.size()) throw UsageError("{}: more stands behind the closing quote", in_quotes(value));
+  if (at != value.size()) throw UsageError("{}: there is text behind the closing quote", in_quotes(value));
   return found;
 }
 
@@ -109,7 +109,7 @@ std::vector<std::string> words_of(const std::string& values) {
     } else if (values[at] == '"' || values[at] == '\'') {
       words.push_back(read_quoted(values, at));
       if (at < values.size() && !is_blank(values[at]))
-        throw UsageError("{}: more stands behind the closing quote", in_quotes(values));
+        throw UsageError("{}: there is text behind the closing quote", in_quotes(values));
     } else {
       const std::size_t end = std::min(values.find_first_of(" \t", at), values.size());
       words.push_back(values.substr(at, end - at));
@@ -173,7 +173,7 @@ bool read_flag(const std::string& text) {
 void check_word(const std::string& text, const std::vector<std::string>& words) {
   if (std::ranges::find(words, text) != words.end()) return;
   const std::string nearest = nearest_name(text, words);
-  throw UsageError("{} is none of: {}{}", in_quotes(text), fmt::join(words, ", "),
+  throw UsageError("{} is not one of: {}{}", in_quotes(text), fmt::join(words, ", "),
                    nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
 }
 

@@ -41,7 +41,7 @@ std::string_view kind_of(const struct stat& status) {
   return "a device";
 }
 
-/// Is the file an input, or does it lie in a folder that is one?
+/// True if the file is an input, or in a folder that is one.
 bool is_input(const std::string& path, const struct stat& file, const std::string& input) {
   const std::optional<struct stat> of_input = status_of(input);
   if (!of_input) return false;

@@ -1,5 +1,5 @@
 // Private to the library: what may be written where. Every verb and log that makes a file under a name that
-// the user gave asks check_output() before it works, writes a Draft beside that name, and publishes it.
+// the user gave asks check_output() before it works, writes a Draft next to that name, and publishes it.
 #pragma once
 
 #include <span>

@@ -40,7 +40,7 @@ void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept {
       _mm_stream_si128(reinterpret_cast<__m128i*>(target) + quarter, line[quarter]);
   }
   std::memcpy(target, source, bytes);
-  _mm_sfence();  // whoever is told of it afterwards sees all of it
+  _mm_sfence();  // makes the stores visible before anything that follows
 }
 
 }  // namespace lockstep

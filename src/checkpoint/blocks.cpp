@@ -40,7 +40,7 @@ std::uint64_t fraction(std::uint64_t total, int rank, int ranks) {
   return total / n * r + total % n * r / n;
 }
 
-/// Of those that have bytes: the others lie nowhere.
+/// Of those that have bytes: the others are nowhere.
 std::vector<std::size_t> order_in_file(std::span<const FileExtent> tensors) {
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < tensors.size(); ++i) {

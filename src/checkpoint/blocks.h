@@ -3,7 +3,7 @@
 //
 // Writing is cut at multiples of 1 MiB of the file, so that no stripe of a parallel file system has two
 // writers. Digests (XXH3-64 throughout) are of blocks counted from each tensor's first byte, so that they do
-// not depend on where the tensor lies; a block belongs to the rank that writes its first byte, which reads up
+// not depend on where the tensor is; a block belongs to the rank that writes its first byte, which reads up
 // to a block beyond its own share for the rest of it.
 #pragma once
 
@@ -35,7 +35,7 @@ std::string to_hex(std::uint64_t digest);
 /// Inverse of to_hex; false on anything else.
 bool from_hex(std::string_view text, std::uint64_t& digest);
 
-/// Where a tensor lies in the file.
+/// Where a tensor is in the file.
 struct FileExtent {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;

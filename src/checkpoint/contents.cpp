@@ -24,7 +24,7 @@ namespace {
 void set_backend(Contents& contents, kernels::Backend* backend) {
   if (!backend || backend->device() == Device::cpu()) return;
   if (contents.backend && contents.backend != backend)
-    throw UsageError("one checkpoint cannot hold what lies on {} and what another backend of {} works on",
+    throw UsageError("one checkpoint cannot hold what is on {} and what another backend of {} works on",
                      to_string(contents.backend->device()), to_string(backend->device()));
   contents.backend = backend;
 }
@@ -68,7 +68,7 @@ void add(Contents& contents, optim::Ema& ema) {
                                   }});
     contents.sections.push_back(std::move(section));
   }
-  for (const optim::EmaShadow& shadow : ema.held_shadows()) {
+  for (const optim::EmaTensor& shadow : ema.held_tensors()) {
     for (Section& section : contents.sections) {
       if (section.path == "ema/" + shadow.rate)
         section.tensors.push_back({shadow.name, shadow.tensor, shadow.averaged, shadow.part});

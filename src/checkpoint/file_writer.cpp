@@ -68,7 +68,7 @@ FileWriter::FileWriter(std::string path, const Contents& early, comm::Communicat
   share_work(contents);
 }
 
-/// Rank 0 lays the file out and tells where each tensor lies.
+/// Rank 0 lays the file out and tells where each tensor is.
 void FileWriter::lay_out() {
   comm::together(communicator_, [&] {
     if (communicator_.rank() != 0) return;
@@ -217,7 +217,7 @@ void FileWriter::write_share() {
     try {
       write(file, segments_[mine]);
     } catch (...) {
-      begun_ = segments_.size();  // nobody need go on
+      begun_ = segments_.size();  // no worker starts another
       throw;
     }
     // Whoever writes the last one syncs the file for all. On the way, too: no single call then takes so long

@@ -1,5 +1,5 @@
 // Private to the module: one file on its way from memory to its final name, in steps that suit both a caller
-// that waits and one that goes on training.
+// that waits and one that keeps training.
 #pragma once
 
 #include <atomic>
@@ -38,12 +38,12 @@ class FileWriter {
 
   const std::string& path() const { return path_; }
   /// Some tensors cannot be written from where they are: of some each rank holds a part, and what a rank
-  /// writes is others'; some lie on a device. The same on every rank.
+  /// writes is others'; some are on a device. The same on every rank.
   bool needs_copy() const;
   /// Room that copy_share() needs.
   std::uint64_t copy_bytes() const;
   /// Copies this rank's share into `memory`, which is written from there. Tensors in parts are gathered a few
-  /// at a time; of others that lie on a device this rank's share is copied from it.
+  /// at a time; of others that are on a device this rank's share is copied from it.
   void copy_share(std::byte* memory);
 
   /// Writes, digests and syncs what is left of this rank's share. Other threads may still be at it when it

@@ -42,7 +42,7 @@ bool parse_number(std::string_view text, T& number) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-/// "[2,3]"; false if it is none.
+/// "[2,3]"; false if it is something else.
 bool parse_shape(std::string_view text, Shape& shape) {
   if (text.size() < 2 || text.front() != '[' || text.back() != ']') return false;
   text = text.substr(1, text.size() - 2);
@@ -203,7 +203,7 @@ struct StoredArray {
 };
 using StoredArrays = std::unordered_map<std::string, StoredArray>;
 
-/// Only what is stored as checkpoints store it: a text of variable length lies elsewhere in the file, without
+/// Only what is stored as checkpoints store it: a text of variable length is elsewhere in the file, without
 /// a checksum.
 AttributeValue read_attribute(const hdf5::Object& object, const std::string& name) {
   if (!object.has_plain_attribute(name)) {
@@ -257,7 +257,7 @@ std::string read_text_dataset(const hdf5::File& file, const std::string& name, s
   const hdf5::Dataset dataset = file.open_contiguous(name);
   const hdf5::Extent extent = dataset.extent();
   if (extent.bytes > file_bytes || extent.offset > file_bytes - extent.bytes) {
-    throw DataError("{}: /{} ({} bytes at {}) does not lie within the file's {} bytes: is it truncated?",
+    throw DataError("{}: /{} ({} bytes at {}) is not within the file's {} bytes: is it truncated?",
                     file.file_path(), name, extent.bytes, extent.offset, file_bytes);
   }
   return dataset.read_text();
@@ -278,7 +278,7 @@ void read_root(const hdf5::File& file, FileIndex& index) {
   const std::int64_t version = file.int64_attribute("format_version");
   constexpr std::int64_t no_version_ever = 1000;
   if (version < 1 || version >= no_version_ever)
-    throw DataError("{}: format_version {} is none", index.path, version);
+    throw DataError("{}: invalid format_version {}", index.path, version);
   if (version > format_version) {
     throw UsageError("{}: is of format_version {}; this build reads up to {}: use a newer one", index.path,
                      version, format_version);
@@ -340,7 +340,7 @@ void match_manifest(FileIndex& index, StoredArrays& arrays) {
     }
     if (array.extent.bytes != tensor.bytes || tensor.bytes > index.file_bytes ||
         array.extent.offset > index.file_bytes - tensor.bytes) {
-      throw DataError("{}: {} ({} bytes at {}) does not lie within the file's {} bytes: is it truncated?",
+      throw DataError("{}: {} ({} bytes at {}) is not within the file's {} bytes: is it truncated?",
                       index.path, shown(tensor.path()), tensor.bytes, array.extent.offset, index.file_bytes);
     }
     tensor.offset = array.extent.offset;

@@ -108,7 +108,7 @@ void count_different(std::span<const std::byte> a, std::span<const std::byte> b,
   for (std::size_t i = 0; i < a.size() / sizeof(T); ++i) {
     if (std::memcmp(a.data() + i * sizeof(T), b.data() + i * sizeof(T), sizeof(T)) == 0) continue;
     const double distance = distance_of(as_double(element_at<T>(a, i)), as_double(element_at<T>(b, i)));
-    // Without a tolerance bits are compared, so that 0 and -0 differ although nothing lies between them.
+    // Without a tolerance bits are compared, so that 0 and -0 differ although nothing is between them.
     if (tolerance > 0 && distance <= tolerance) continue;
     ++result.different;
     result.max_abs = std::max(result.max_abs, distance);

@@ -106,8 +106,8 @@ TensorEntry entry_of(const Section& section, const NamedTensor& tensor, const ke
     throw UsageError("{}: a checkpoint cannot hold {}", entry.path(), to_string(entry.dtype));
   const Device device = tensor.value.device();
   if (device != Device::cpu() && (!backend || backend->device() != device)) {
-    throw UsageError("{}: lies on {}; only CPU memory can be saved without that device's backend",
-                     entry.path(), to_string(device));
+    throw UsageError("{}: is on {}; only CPU memory can be saved without that device's backend", entry.path(),
+                     to_string(device));
   }
   if (tensor.value.channel_block() != 1)
     throw UsageError("{}: is stored in channel blocks, not row-major", entry.path());
@@ -230,7 +230,7 @@ void Layout::finish(const FileIndex& index) {
   std::ranges::sort(elements_, {}, &FileExtent::offset);
 }
 
-/// What lies between the tensors: a page of the memory may hold structure and room for elements.
+/// What is between the tensors: a page of the memory may hold structure and room for elements.
 void Layout::copy_to(OpenFile& file) const {
   const std::uint64_t size = memory_.size();
   file.truncate(size);

@@ -1,4 +1,5 @@
-// Private to the module: files of runs that go on while they are read: links move, and old files are pruned.
+// Private to the module: files of runs that continue while they are read: links move, and old files are
+// pruned.
 #pragma once
 
 #include <concepts>
@@ -10,7 +11,7 @@
 
 namespace lockstep::checkpoint {
 
-/// How often a name is looked at anew before what is wrong with it is an error: a run prunes the file that a
+/// How often a name is looked up before a failure is an error: a run prunes the file that a
 /// link named a moment ago at most once a save.
 inline constexpr int most_live_attempts = 32;
 

@@ -159,7 +159,7 @@ void plan_attributes(const Section& section, const GroupEntry& group, LoadPlan& 
 void plan_absent(const FileIndex& index, const Section& section, LoadPlan& plan) {
   plan.absent.push_back(&section);
   if (section.tensors.empty()) {
-    plan.warnings.push_back(fmt::format("{} has no /{}: it starts anew", index.path, section.path));
+    plan.warnings.push_back(fmt::format("{} has no /{}: it starts again", index.path, section.path));
   } else {
     plan.warnings.push_back(fmt::format("{} has no /{}: it starts from {}", index.path, section.path,
                                         is_ema(section) ? "the weights loaded" : "zero"));
@@ -206,7 +206,7 @@ void read_whole(const OpenFile& file, const TensorEntry& entry, const Tensor& ta
   }
 }
 
-/// A part takes memory for the whole while that is read, as digests are of it; so does what lies on a device.
+/// A part takes memory for the whole while that is read, as digests are of it; so does what is on a device.
 void read_tensor(const OpenFile& file, const TensorEntry& entry, const NamedTensor& target,
                  kernels::Backend* backend) {
   const Tensor whole =

@@ -78,7 +78,7 @@ struct LoadPlan {
 /// must outlive the plan.
 LoadPlan plan_load(const FileIndex& index, const Request& request, const LoadOptions& options);
 
-/// Reads the pairs, each block verified as it arrives; what lies on the backend's device goes there from CPU
+/// Reads the pairs, each block verified as it arrives; what is on the backend's device goes there from CPU
 /// memory. DataError if the file is damaged. Collective.
 void read_tensors(const FileIndex& index, std::span<const Fit::Pair> pairs, kernels::Backend* backend,
                   comm::Communicator& communicator);

@@ -1,4 +1,4 @@
-// Compiled again whenever `git describe` changes, so it is a file of its own.
+// Compiled again whenever `git describe` changes, so it has a file to itself.
 #include "lockstep/checkpoint/contents.h"
 
 #include <fmt/format.h>

@@ -79,7 +79,7 @@ void check_is_run(const std::string& run) {
   if (!std::filesystem::is_directory(run, ignored))
     throw UsageError("{}: is a file; give the run directory", run);
   if (!steps_in(run).empty())
-    throw UsageError("{}: lies within a run directory; give that: {}", run, directory_of(run));
+    throw UsageError("{}: is within a run directory; give that: {}", run, directory_of(run));
   for (const char* const part : {"/ema", "/checkpoints", "/config.ini"})
     if (exists(run + part)) return;
   throw UsageError("{}: is no run directory: it holds none of ema, checkpoints and config.ini", run);
@@ -111,7 +111,7 @@ std::vector<std::int64_t> steps_to_use(const std::string& run, std::optional<std
   return steps;
 }
 
-/// Their indexes. A run that goes on thins its snapshots: if one of the list is gone before it is read, the
+/// Their indexes. A run that continues thins its snapshots: if one of the list is gone before it is read, the
 /// list is made again, and what has been read is held open. A run that thins them faster than they are read
 /// here is taken at its word: what it removed, it does not need; but for the newest.
 std::vector<FileIndex> snapshots_to_use(const std::string& run, std::optional<std::int64_t> step,

@@ -20,7 +20,7 @@ std::string to_text(const DiffReport& report);
 
 /// {path, format_version, step, epoch, samples, shards, seed, world_size, created, digest, provenance{},
 /// config, groups: [{path, attributes{}}], tensors: [{name, shape, dtype, bytes, digest, digest_right, norm,
-/// min, max, not_finite}]}; what a program of its own did not tell its Store (epoch, samples, shards, seed)
+/// min, max, not_finite}]}; what a user's own program did not tell its Store (epoch, samples, shards, seed)
 /// is null, and left out of the text.
 nlohmann::json to_json(const Inspection& inspection);
 std::string to_text(const Inspection& inspection);

@@ -189,7 +189,7 @@ bool FileLock::try_to_take(const std::function<void(const std::string&)>& say) {
 
 namespace {
 
-/// Of a directory and those it lies in, the ones that are not there yet, innermost first.
+/// Of a directory and those it is in, the ones that are not there yet, innermost first.
 std::vector<std::string> missing_on_the_way_to(std::string path) {
   std::vector<std::string> missing;
   while (!exists(path)) {

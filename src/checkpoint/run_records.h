@@ -13,9 +13,9 @@
 
 namespace lockstep::checkpoint {
 
-/// What evaluations found, in a file beside the checkpoints: a checkpoint is saved before it is evaluated.
+/// What evaluations found, in a file next to the checkpoints: a checkpoint is saved before it is evaluated.
 /// RUN/checkpoints/evaluations.json: {"500": {"eval_loss": 0.31, ...}, ...}; null is a number that is not
-/// finite. Of one process. Reading a record that is none gives an empty one, with a warning: it can be made
+/// finite. Of one process. Reading what is not a record gives an empty one, with a warning: it can be made
 /// again.
 class Evaluations {
  public:
@@ -26,7 +26,7 @@ class Evaluations {
   /// Null if it is not known.
   const double* find(std::int64_t step, const std::string& metric) const;
   void set(std::int64_t step, const Metrics& metrics);
-  /// The files of these steps are written anew, or gone.
+  /// The files of these steps are written again, or gone.
   void forget(std::span<const std::int64_t> steps);
   /// Those of later steps are of a course that the run has left.
   void forget_after(std::int64_t step);

@@ -108,7 +108,7 @@ void SaveJob::write_shares() {
   for (const auto& file : files_) file->write_share();
 }
 
-/// On rank 0; perhaps beside training, so it calls neither MPI nor HDF5.
+/// On rank 0; perhaps during training, so it calls neither MPI nor HDF5.
 void SaveJob::publish() {
   for (const auto& file : files_) file->publish();
   options_.published();

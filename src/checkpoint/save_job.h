@@ -1,4 +1,4 @@
-// Private to the module: saving the files of one step, waited for or beside training.
+// Private to the module: a save of the files of one step, synchronous or during training.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace lockstep::checkpoint {
 
-/// One piece of work at a time beside the thread that trains, on a thread that gives way to all others: while
+/// Runs one piece of work at a time on a second thread of low priority: while
 /// cores are busy it takes what they leave. Used by one thread.
 class WorkerThread {
  public:
@@ -50,7 +50,7 @@ struct SaveMemory {
   void reserve(std::uint64_t wanted_bytes);
 };
 
-/// How a save goes on.
+/// The states of a save.
 enum class SaveAction {
   proceed,  ///< what comes next is a worker thread's, if there is one
   wait,     ///< what comes next is done here
@@ -58,7 +58,7 @@ enum class SaveAction {
 };
 
 /// A profile snapshot and a checkpoint, or the latter alone, on their way to their names. Every rank writes
-/// its share of them; then rank 0 publishes them, in order, so that whoever finds the last finds all.
+/// its share of them; then rank 0 publishes them, in order, so that a reader who finds the last finds all.
 ///
 /// Destroying a job that is not done drops it, its temporary files too.
 class SaveJob {

@@ -48,7 +48,7 @@ class ProfileSnapshots {
   /// Of neighbours closer than 1/32 of their step the later one goes, but never the newest: a profile is as
   /// wide as a part of the time that is past, so snapshots may get rarer with it. On rank 0 only.
   void thin(std::int64_t newest_step);
-  /// A run that goes on after this step takes another course than the one that made later snapshots.
+  /// A run that continues after this step takes another course than the one that made later snapshots.
   /// Collective.
   void drop_after(std::int64_t step);
 

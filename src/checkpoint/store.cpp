@@ -205,7 +205,7 @@ void Store::finish() {
   while (pending_save_) advance_save(SaveAction::wait);
 }
 
-/// On rank 0; beside training, so it calls neither MPI nor HDF5.
+/// On rank 0; during training, so it calls neither MPI nor HDF5.
 void Store::published(std::int64_t step, std::optional<double> metric) {
   run_directory_.check_held();
   retention_->note(step, metric);
@@ -245,7 +245,7 @@ namespace {
 /// Starts from a checkpoint that may end without a newer one before it is passed over.
 constexpr int most_attempts = 2;
 
-/// A checkpoint made with other shards, seed or batch would go on elsewhere in the stream, silently.
+/// A checkpoint made with other shards, seed or batch would silently continue elsewhere in the stream.
 void check_stream(const FileIndex& index, const Stream& stream) {
   const Position& stored = index.position;
   const auto refuse = [&](std::string_view what, auto was, auto is) {
@@ -385,7 +385,7 @@ void Store::load(const std::string& path, const Contents& contents) {
   }
 }
 
-/// Puts the directory in order once there is a checkpoint to go on from: before, a broken one may be all
+/// Puts the directory in order once there is a checkpoint to resume from: before, a broken one may be all
 /// there is.
 void Store::started_from(std::int64_t step, const std::vector<std::string>& broken) {
   comm::together(communicator_, [&] {

@@ -71,7 +71,7 @@ void ParameterArena::begin_step() {
     if (!trainable_[i]->value.shares_memory_with(place(i)))
       throw UsageError(
           "the value of parameter {} has been replaced by other memory, which a sharded optimizer cannot "
-          "send; copy elements into it instead, and train only after shadows swapped in are out again",
+          "send; copy elements into it instead, and train only after EMA weights swapped in are out again",
           trainable_[i]->name);
   }
   reopen();

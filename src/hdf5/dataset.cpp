@@ -23,7 +23,7 @@ struct Source {
   std::optional<std::int64_t> elements;  // of the virtual dataset that it fills; none: as many as there are
 };
 
-/// A name as the mapping holds it, in which %b would stand for a block's number and %% stands for %.
+/// A name as the mapping holds it, in which %b means a block's number and %% means %.
 std::string plain_name(const std::string& name, const Dataset& dataset) {
   std::string plain;
   for (std::size_t i = 0; i < name.size(); ++i) {
@@ -288,7 +288,7 @@ Extent Dataset::extent() const {
   const haddr_t offset = H5Dget_offset(id());
   if (H5Pget_layout(properties.id()) != H5D_CONTIGUOUS || H5Pget_external_count(properties.id()) > 0 ||
       offset == HADDR_UNDEF) {
-    throw DataError("{}: {} does not lie in one piece in the file", file_path_, name_);
+    throw DataError("{}: {} is not contiguous in the file", file_path_, name_);
   }
   const bool is_text = is_text_ && H5Tis_variable_str(type.id()) == 0;
   if (!is_text && (!dtype_ || !little_endian(type.id()))) {

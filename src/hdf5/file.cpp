@@ -161,11 +161,11 @@ Dataset Group::open_contiguous(std::string_view name) const {
   }
   if (const ObjectKind what = kind_of(dataset.id()); what != ObjectKind::dataset)
     throw DataError("{}: {} is {}, not a dataset", file_path_, path, describe(what));
-  // Before anything else is asked: of a virtual dataset even the shape lies in other files.
+  // Before anything else is asked: of a virtual dataset even the shape is in other files.
   const Handle properties =
       owned_properties(checked(H5Dget_create_plist(dataset.id()), file_path_, path, "open"));
   if (H5Pget_layout(properties.id()) != H5D_CONTIGUOUS || H5Pget_external_count(properties.id()) != 0)
-    throw DataError("{}: {} does not lie in one piece in the file", file_path_, path);
+    throw DataError("{}: {} is not contiguous in the file", file_path_, path);
   return {std::move(dataset), file_path_, path};
 }
 

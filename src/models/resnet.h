@@ -12,7 +12,7 @@
 
 namespace lockstep::models {
 
-/// Two 3x3 convolutions beside an identity, or a 1x1 convolution where the shape changes.
+/// Two 3x3 convolutions next to an identity, or a 1x1 convolution where the shape changes.
 class BasicBlock : public nn::Layer<BasicBlock> {
  public:
   BasicBlock(nn::Module& parent, std::string_view name, std::int64_t in, std::int64_t out, int stride,

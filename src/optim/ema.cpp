@@ -73,7 +73,7 @@ Tensor Ema::followed(std::size_t leaf) const {
 }
 
 void Ema::reset() {
-  if (swapped_in_) throw UsageError("EMA: reset while shadows are swapped in");
+  if (swapped_in_) throw UsageError("EMA: reset while weights are swapped in");
   for (std::size_t i = 0; i < leaves_.size(); ++i)
     for (const ops::EmaTarget& target : targets(i)) backend_.copy(followed(i), target.average);
   updates_ = 0;
@@ -94,7 +94,7 @@ void Ema::update() {
 }
 
 void Ema::begin_update() {
-  if (swapped_in_) throw UsageError("EMA: update while shadows are swapped in; end the evaluation first");
+  if (swapped_in_) throw UsageError("EMA: update while weights are swapped in; end the evaluation first");
   for (std::size_t p = 0; p < profiles_.size(); ++p) {
     const double decay = profiles_[p].decay(updates_ + 1, options_.warmup);
     for (std::size_t i = p; i < targets_.size(); i += profiles_.size()) targets_[i].decay = decay;
@@ -120,12 +120,12 @@ void Ema::finish_update() {
   ++updates_;
 }
 
-std::vector<EmaShadow> Ema::held_shadows() const {
-  std::vector<EmaShadow> all;
+std::vector<EmaTensor> Ema::held_tensors() const {
+  std::vector<EmaTensor> all;
   all.reserve(targets_.size());
   for (std::size_t p = 0; p < profiles_.size(); ++p) {
     for (std::size_t i = 0; i < leaves_.size(); ++i) {
-      EmaShadow& shadow = all.emplace_back(EmaShadow{.rate = profiles_[p].name(),
+      EmaTensor& shadow = all.emplace_back(EmaTensor{.rate = profiles_[p].name(),
                                                      .name = *leaves_[i].name,
                                                      .tensor = targets(i)[p].average,
                                                      .averaged = leaves_[i].averaged});
@@ -136,8 +136,8 @@ std::vector<EmaShadow> Ema::held_shadows() const {
   return all;
 }
 
-std::vector<EmaShadow> Ema::shadows() const {
-  std::vector<EmaShadow> all = held_shadows();
+std::vector<EmaTensor> Ema::tensors() const {
+  std::vector<EmaTensor> all = held_tensors();
   std::vector<Tensor> wholes = whole_shadows(0, profiles_.size());
   for (std::size_t s = 0; s < all.size(); ++s) {
     all[s].tensor = std::move(wholes[s]);
@@ -149,7 +149,7 @@ std::vector<EmaShadow> Ema::shadows() const {
 std::vector<Tensor> Ema::whole_shadows(std::size_t first_profile, std::size_t profile_end) const {
   std::vector<Tensor> shadows;
   std::vector<Sharding::Part> parts;
-  std::vector<std::size_t> missing;  // which of `shadows` are parts
+  std::vector<std::size_t> missing;  // which of `EMA weights` are parts
   for (std::size_t p = first_profile; p < profile_end; ++p) {
     for (std::size_t i = 0; i < leaves_.size(); ++i) {
       const Tensor& held = targets(i)[p].average;
@@ -186,7 +186,7 @@ std::size_t Ema::profile_named(std::string_view rate) const {
   throw UsageError("EMA: there is no rate {}; there is {}", rate, known.empty() ? "none" : known);
 }
 
-Tensor Ema::shadow(std::string_view rate, std::string_view name) const {
+Tensor Ema::tensor(std::string_view rate, std::string_view name) const {
   const std::size_t profile = profile_named(rate), leaf = leaf_named(name);
   const Tensor& held = targets(leaf)[profile].average;
   if (!in_parts(leaf)) return held;
@@ -203,7 +203,7 @@ std::size_t Ema::leaf_named(std::string_view name) const {
 Ema::SwappedIn Ema::swap_in(std::string_view rate) { return {*this, profile_named(rate)}; }
 
 Ema::SwappedIn::SwappedIn(Ema& ema, std::size_t profile) : ema_(ema) {
-  if (ema.swapped_in_) throw UsageError("EMA: shadows are swapped in already; end that evaluation first");
+  if (ema.swapped_in_) throw UsageError("EMA: weights are swapped in already; end that evaluation first");
   own_ = ema.whole_shadows(profile, profile + 1);
   for (Tensor& shadow : own_) shadow = kernels::on_device(shadow, ema.backend_);
   for (std::size_t i = 0; i < own_.size(); ++i) std::swap(own_[i], *ema.leaves_[i].value);  // throws nothing

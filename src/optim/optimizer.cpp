@@ -91,7 +91,7 @@ void Optimizer::check_gradients() const {
     if (!param.gradient) continue;
     if (!members_[i].trainable)
       throw UsageError(
-          "'{}' has a gradient but was frozen when the optimizer was made; make the optimizer anew",
+          "'{}' has a gradient but was frozen when the optimizer was made; make the optimizer again",
           param.name);
     if (param.gradient.shape() != param.value.shape())
       throw UsageError("'{}' is {} but its gradient is {}", param.name, to_string(param.value.shape()),
@@ -123,7 +123,7 @@ void Optimizer::attach(Ema& ema) {
         "the EMA was made with another sharding than the optimizer; give both that of one source");
   for (std::size_t i = 0; i < params_.size(); ++i) {
     const auto leaf = std::find(ema.params_.begin(), ema.params_.end(), params_[i]);
-    if (leaf == ema.params_.end()) throw UsageError("the EMA has no shadow of '{}'", params_[i]->name);
+    if (leaf == ema.params_.end()) throw UsageError("the EMA has no weights of '{}'", params_[i]->name);
     members_[i].ema_leaf = static_cast<std::size_t>(leaf - ema.params_.begin());
   }
   ema.attached_to_ = this;

@@ -289,8 +289,8 @@ BOOST_FIXTURE_TEST_CASE(config_json_beside_weights_must_be_of_this_model, Gpt) {
   refused(R"({"n_positions": 1024})", "n_positions is \"1024\", but model.context is 5");
   refused(R"({"vocab_size": "eleven"})", "vocab_size is \"eleven\", but model.vocab is 11");
   refused(R"({"model_type": "llama"})", "model_type is \"llama\", but a gpt takes gpt2");
-  refused("[1, 2", "is no JSON object");
-  refused("\xff\xfe", "is no JSON object");
+  refused("[1, 2", "is not a JSON object");
+  refused("\xff\xfe", "is not a JSON object");
   write_bytes(config, R"({"model_type": "gpt2", "n_head": 2, "n_layer": 2, "n_embd": 8, "n_positions": 5,
                          "vocab_size": 11, "activation_function": "gelu_new"})");
   BOOST_CHECK_NO_THROW(lc::check_gpt2_config(weights, sizes));

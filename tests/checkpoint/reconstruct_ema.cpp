@@ -86,7 +86,7 @@ struct Run {
     }
     std::map<double, std::vector<float>> at_the_end;
     for (const double width : tracked)
-      at_the_end[width] = values(directly.shadow(EmaProfile::power(width).name(), "layer.weight"));
+      at_the_end[width] = values(directly.tensor(EmaProfile::power(width).name(), "layer.weight"));
     return at_the_end;
   }
 
@@ -286,7 +286,7 @@ BOOST_FIXTURE_TEST_CASE(what_is_no_run_directory_is_refused_by_what_it_is, Run) 
   };
   refusal(run + "-gone", "there is no such run directory");
   refusal(snapshots + "/step-000000020.h5", "is a file; give the run directory");
-  refusal(snapshots, "lies within a run directory; give that: ");
+  refusal(snapshots, "is within a run directory; give that: ");
   refusal(folder.path(), "is no run directory: it holds none of ema, checkpoints and config.ini");
 }
 

@@ -157,7 +157,7 @@ BOOST_FIXTURE_TEST_CASE(sizes_overlaps_holes_and_ends_are_refused, Folder) {
   refused("{" + entry("a", "U8", "[1]", 0, 1) + "," + entry("b", "U8", "[1]", 3, 4) + "}", "1234",
           "2 bytes before \"b\" belong to no tensor");
   refused("{" + entry("a", "U8", "[2]", 0, 2) + "}", "1234", "2 bytes at the end belong to no tensor");
-  refused("{" + entry("a", "U8", "[9]", 0, 9) + "}", "1234", "does not lie within the 4 bytes");
+  refused("{" + entry("a", "U8", "[9]", 0, 9) + "}", "1234", "is not within the 4 bytes");
   refused("{" + entry("a", "F64", "[4611686018427387904,2]", 0, 0) + "}", "",
           "\"a\" claims more elements than any machine could hold");
   refused("{" + entry("a", "F64", "[0,4611686018427387904,4611686018427387904]", 0, 0) + "}", "",

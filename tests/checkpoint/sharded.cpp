@@ -109,7 +109,7 @@ BOOST_AUTO_TEST_CASE(averages_that_a_file_lacks_start_from_its_weights) {
 
   WideRun parts(wide_options(true));
   load(parts, folder.file("no-averages.h5"));
-  for (const optim::EmaShadow& shadow : parts.ema.shadows()) {
+  for (const optim::EmaTensor& shadow : parts.ema.tensors()) {
     const Param& param = *std::find_if(whole.model.params.begin(), whole.model.params.end(),
                                        [&](const Param& one) { return one.name == shadow.name; });
     BOOST_TEST(same_bits(elements(shadow.tensor), elements(param.value)), shadow.name);
@@ -126,7 +126,7 @@ BOOST_AUTO_TEST_CASE(weights_alone_are_loaded_into_a_sharded_run) {
   BOOST_TEST((parts.model.values() == whole.model.values()));
   parts.ema.reset();
   BOOST_TEST(
-      same_bits(elements(parts.ema.shadow("0.5", "middle.weight")), elements(whole.model.params[2].value)));
+      same_bits(elements(parts.ema.tensor("0.5", "middle.weight")), elements(whole.model.params[2].value)));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -122,7 +122,7 @@ BOOST_FIXTURE_TEST_CASE(averages_are_paired_by_name, Run) {
   BOOST_TEST(store.resume(resumed.state, averages) == 1);
   for (const char* const rate : {"0.5", "0.9"}) {
     for (const char* const name : {"layer.weight", "layer.bias", "layer.counter"}) {
-      const Tensor then = begun.ema->shadow(rate, name), now = averages.shadow(rate, name);
+      const Tensor then = begun.ema->tensor(rate, name), now = averages.tensor(rate, name);
       BOOST_TEST(then.shape() == now.shape());
       BOOST_TEST(std::memcmp(then.raw(), now.raw(), then.bytes()) == 0, rate << " " << name);
     }

@@ -64,12 +64,12 @@ train_expect 2 "train.stepps: unknown key; did you mean train.steps" --set train
 train_expect 2 "trian.steps: unknown key; did you mean train.steps" --set trian.steps=3
 train_expect 2 'train.steps: "many" is not a whole number in \[0, ' --set train.steps=many
 train_expect 2 'optimizer.lr: "1e" is not a number' --set optimizer.lr=1e
-train_expect 2 'optimizer.name: "adam" is none of: adamw, sgd, muon; did you mean adamw\?' --set optimizer.name=adam
+train_expect 2 'optimizer.name: "adam" is not one of: adamw, sgd, muon; did you mean adamw\?' --set optimizer.name=adam
 train_expect 2 "train.steps is not|write it as SECTION.KEY=VALUE" --set train.steps
 train_expect 2 "model.name = vit is unknown; mlp, resnet or gpt" --set model.name=vit
 grep -qw avx512_bf16 /proc/cpuinfo ||
   train_expect 2 "precision bf16 would be slower than fp32: .*this processor .* has neither AVX512-BF16 nor AMX" --set train.precision=bf16
-train_expect 2 'train.bf16_fallback: "never" is none of: refuse, fp32, convert' --set train.bf16_fallback=never
+train_expect 2 'train.bf16_fallback: "never" is not one of: refuse, fp32, convert' --set train.bf16_fallback=never
 [ -e /dev/nvidia0 ] || train_expect 2 "device cuda: " --set train.device=cuda
 train_expect 2 "5 shards do not divide train.global_batch = 24" --set train.shards=5
 train_expect 2 "train.micro_batches = 7: a shard has 6 samples" --set train.micro_batches=7

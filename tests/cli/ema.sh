@@ -116,7 +116,7 @@ refused 2 "sigma_rel = 0.01 cannot be had: .* what can be had: 0.03 to 0.25" run
 refused 2 "sigma_rel = 0.4 is not between 0 and 0.28" run --sigma-rel 0.4 --out x.h5
 mkdir -p no-snapshots/checkpoints
 refused 2 "new-dir: there is no such run directory" new-dir --sigma-rel 0.1 --out x.h5
-refused 2 "run/checkpoints: lies within a run directory; give that: run" run/checkpoints/ --sigma-rel 0.1 --out x.h5
+refused 2 "run/checkpoints: is within a run directory; give that: run" run/checkpoints/ --sigma-rel 0.1 --out x.h5
 refused 2 "run.ini: is a file; give the run directory" run.ini --sigma-rel 0.1 --out x.h5
 refused 2 "no-snapshots/ema: there are no profile snapshots; a run keeps them that is started with ema.sigma_rel" no-snapshots --sigma-rel 0.1 --out x.h5
 refused 2 "ema: --sigma-rel is missing" run --out x.h5

@@ -66,7 +66,7 @@ BOOST_AUTO_TEST_CASE(training_has_the_bits_of_one_process_after_every_step) {
       const optim::StepResult found = many.step(step), wanted = one.step(step);
       BOOST_TEST(found.gradient_norm == wanted.gradient_norm);
       check_same_state(many.net.state(), one.net.state());
-      const auto averages = many.ema.shadows(), wanted_averages = one.ema.shadows();
+      const auto averages = many.ema.tensors(), wanted_averages = one.ema.tensors();
       for (std::size_t i = 0; i < averages.size(); ++i)
         BOOST_TEST(same_bits(elements(averages[i].tensor), elements(wanted_averages[i].tensor)),
                    averages[i].rate << " " << averages[i].name);

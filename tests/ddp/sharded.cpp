@@ -249,7 +249,7 @@ BOOST_AUTO_TEST_CASE(a_value_in_other_memory_is_refused_before_the_step) {
   });
   BOOST_TEST(contains(text, "in.weight"));
   BOOST_TEST(contains(text, "swapped in"));
-  run.step(2);  // shadows are out again
+  run.step(2);  // EMA weights are out again
 }
 
 BOOST_AUTO_TEST_CASE(evaluation_and_comparison_between_steps_see_whole_values) {

@@ -72,7 +72,7 @@ BOOST_AUTO_TEST_CASE(clipped_updates_and_averages_are_those_of_the_cpu_within_ro
       const auto found = there.model.values(gpu.backend.get()), wanted = here.model.values();
       for (std::size_t p = 0; p < wanted.size(); ++p)
         check_close(found[p], wanted[p], here.model.params[p].name, tolerance);
-      const auto averages = there.ema.shadows(), others = here.ema.shadows();
+      const auto averages = there.ema.tensors(), others = here.ema.tensors();
       BOOST_REQUIRE(averages.size() == others.size());
       for (std::size_t i = 0; i < others.size(); ++i)
         check_close(elements(averages[i].tensor, gpu.backend.get()), elements(others[i].tensor),

@@ -151,11 +151,11 @@ void check_loop(Norm norm, const Inputs& inputs, int micro_batches, Cut cut) {
   BOOST_TEST(samples == static_cast<double>(inputs.samples(ranks)));  // each counted once
   if (cut == Cut::as_ranks) {
     check_same_state(many.model, one.model);
-    const auto shadows = many.ema.shadows(), wanted_shadows = one.ema.shadows();
-    for (std::size_t i = 0; i < shadows.size(); ++i)
-      BOOST_TEST(std::memcmp(shadows[i].tensor.raw(), wanted_shadows[i].tensor.raw(),
-                             wanted_shadows[i].tensor.bytes()) == 0,
-                 "the average of " << shadows[i].name << " differs");
+    const auto averages = many.ema.tensors(), wanted_averages = one.ema.tensors();
+    for (std::size_t i = 0; i < averages.size(); ++i)
+      BOOST_TEST(std::memcmp(averages[i].tensor.raw(), wanted_averages[i].tensor.raw(),
+                             wanted_averages[i].tensor.bytes()) == 0,
+                 "the average of " << averages[i].name << " differs");
   } else {
     check_close_state(many.model, one.model, 1e-4f);
   }

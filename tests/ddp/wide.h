@@ -126,7 +126,7 @@ inline void check_same(WideRun& a, WideRun& b) {
     return kernels::on_cpu(tensor, run.backend.get());
   };
   BOOST_TEST((a.model.values(a.backend.get()) == b.model.values(b.backend.get())));
-  const auto shadows_a = a.ema.shadows(), shadows_b = b.ema.shadows();
+  const auto shadows_a = a.ema.tensors(), shadows_b = b.ema.tensors();
   BOOST_REQUIRE(shadows_a.size() == shadows_b.size());
   for (std::size_t i = 0; i < shadows_a.size(); ++i)
     BOOST_TEST(same_bits(elements(here(a, shadows_a[i].tensor)), elements(here(b, shadows_b[i].tensor))),

@@ -24,11 +24,11 @@ Tensor whole_numbers(std::int64_t number) {
 
 std::vector<std::vector<float>> all_shadows(const Ema& ema) {
   std::vector<std::vector<float>> all;
-  for (const EmaShadow& shadow : ema.shadows()) all.push_back(values(shadow.tensor));
+  for (const EmaTensor& shadow : ema.tensors()) all.push_back(values(shadow.tensor));
   return all;
 }
 
-/// Training steps with shadows attached to the optimizer, updated apart from it, or absent.
+/// Training steps with EMA weights attached to the optimizer, updated apart from it, or absent.
 enum class How { fused, apart, none };
 template <class Optimizer, class Options>
 void train(MadeUpModel& model, Ema* ema, const Options& options, How how) {
@@ -44,7 +44,7 @@ void train(MadeUpModel& model, Ema* ema, const Options& options, How how) {
 
 BOOST_FIXTURE_TEST_CASE(shadows_start_as_copies, UsualModel) {
   const Ema ema(model.state(), model.backend(), {0.9, 0.5});
-  for (const EmaShadow& shadow : ema.shadows()) {
+  for (const EmaTensor& shadow : ema.tensors()) {
     BOOST_TEST(values(shadow.tensor) == values(model[shadow.name].value));
     BOOST_CHECK(!shadow.tensor.shares_memory_with(model[shadow.name].value));
   }
@@ -69,7 +69,7 @@ BOOST_FIXTURE_TEST_CASE(every_rate_follows_the_direct_formula, UsualModel) {
           k == 0 ? std::pow(rate, 20) : (1 - rate) * std::pow(rate, 20 - static_cast<double>(k));
       for (std::size_t i = 0; i < n; ++i) expected[i] += share * static_cast<double>(history[k][i]);
     }
-    const auto shadow = values(ema.shadow(profile.name(), "hidden.weight"));
+    const auto shadow = values(ema.tensor(profile.name(), "hidden.weight"));
     double worst = 0;
     for (std::size_t i = 0; i < n; ++i) worst = std::max(worst, std::abs(shadow[i] - expected[i]));
     BOOST_TEST(worst < 3e-6, "rate " << profile.name() << " is off by " << worst);
@@ -82,7 +82,7 @@ BOOST_FIXTURE_TEST_CASE(frozen_parameters_have_shadows, UsualModel) {
   AdamW adamw(model);
   adamw.attach(ema);
   adamw.step();
-  const auto shadow = values(ema.shadow("0.9", "embedding.weight")),
+  const auto shadow = values(ema.tensor("0.9", "embedding.weight")),
              own = values(model["embedding.weight"].value);
   for (std::size_t i = 0; i < own.size(); ++i) BOOST_TEST(std::abs(shadow[i] - own[i]) < 1e-6f);
 }
@@ -156,7 +156,7 @@ BOOST_FIXTURE_TEST_CASE(warm_up_of_power_one_is_the_plain_mean, UsualModel) {
     for (std::size_t i = 0; i < 5; ++i) sum[i] += static_cast<double>(values(param.value)[i]);
     ema.update();
   }
-  const auto shadow = values(ema.shadow("0.9999", "norm.scale"));
+  const auto shadow = values(ema.tensor("0.9999", "norm.scale"));
   for (std::size_t i = 0; i < 5; ++i) BOOST_TEST(std::abs(shadow[i] - sum[i] / 10) < 1e-6);
 }
 
@@ -180,13 +180,13 @@ BOOST_AUTO_TEST_CASE(buffers_follow_the_rule) {
     Buffer& mean = model.add_buffer("running_mean", Tensor::zeros({4}));
     Buffer& count = model.add_buffer("batches", whole_numbers(0));
     Ema ema(model.state(), model.backend(), {0.75}, {.buffers = rule});
-    BOOST_TEST(ema.shadows().size() == (rule == EmaBuffers::leave ? 1u : 3u));
+    BOOST_TEST(ema.tensors().size() == (rule == EmaBuffers::leave ? 1u : 3u));
     model.backend().fill(mean.value, 8);
     *count.value.data<std::int64_t>() = 6;
     ema.update();
     if (rule != EmaBuffers::leave) {
-      BOOST_TEST(values(ema.shadow("0.75", "running_mean"))[3] == (rule == EmaBuffers::copy ? 8.0f : 2.0f));
-      BOOST_TEST(*ema.shadow("0.75", "batches").data<std::int64_t>() == 6);
+      BOOST_TEST(values(ema.tensor("0.75", "running_mean"))[3] == (rule == EmaBuffers::copy ? 8.0f : 2.0f));
+      BOOST_TEST(*ema.tensor("0.75", "batches").data<std::int64_t>() == 6);
     }
     model.backend().fill(mean.value, 100);
     {
@@ -209,7 +209,7 @@ BOOST_FIXTURE_TEST_CASE(swap_in_exchanges_handles_and_puts_them_back, UsualModel
   for (const std::string rate : {"0.9", "0.5"}) {
     const auto evaluation = ema.swap_in(rate);
     for (Param* const param : model.params()) {
-      BOOST_CHECK(param->value.shares_memory_with(ema.shadow(rate, param->name)));
+      BOOST_CHECK(param->value.shares_memory_with(ema.tensor(rate, param->name)));
       BOOST_TEST(values(param->value) != values(before));
     }
   }
@@ -268,7 +268,7 @@ BOOST_FIXTURE_TEST_CASE(reset_starts_again_from_the_model, UsualModel) {
   model.backend().fill(model["norm.scale"].value, 4);
   ema.reset();
   BOOST_TEST(ema.updates() == 0);
-  BOOST_TEST(values(ema.shadow("0.99", "norm.scale")) == std::vector<float>(5, 4.0f));
+  BOOST_TEST(values(ema.tensor("0.99", "norm.scale")) == std::vector<float>(5, 4.0f));
 }
 
 BOOST_FIXTURE_TEST_CASE(bad_rates_and_names_are_errors, UsualModel) {
@@ -280,7 +280,7 @@ BOOST_FIXTURE_TEST_CASE(bad_rates_and_names_are_errors, UsualModel) {
   BOOST_CHECK_THROW(Ema(model.state(), {0.9}, {.warmup = EmaWarmup{.inv_gamma = 0}}), UsageError);
   Ema ema(model.state(), {0.9, 0.99});
   BOOST_CHECK_EXCEPTION(static_cast<void>(ema.swap_in("0.999")), UsageError, says({"0.999", "0.9, 0.99"}));
-  BOOST_CHECK_EXCEPTION(ema.shadow("0.9", "nobody"), UsageError, says({"nobody"}));
+  BOOST_CHECK_EXCEPTION(ema.tensor("0.9", "nobody"), UsageError, says({"nobody"}));
   BOOST_CHECK_THROW(ema.set_updates(-1), UsageError);
   BOOST_CHECK_THROW(ema_buffers_named("copies"), UsageError);
 }

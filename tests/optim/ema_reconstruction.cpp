@@ -94,7 +94,7 @@ struct Trajectory {
       ema.update();
       if (n % (updates / times) != 0) continue;
       for (const EmaProfile& profile : profiles)
-        kept[profile.parameter()][n] = values(ema.shadow(profile.name(), "weight"));
+        kept[profile.parameter()][n] = values(ema.tensor(profile.name(), "weight"));
     }
     last = values(param.value);
   }

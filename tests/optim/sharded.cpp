@@ -125,7 +125,7 @@ void check_same_state(Run& a, Run& b) {
       BOOST_TEST((floats(left.tensor) == floats(right.tensor)), slots_a[s].name << " of " << left.name);
     }
   }
-  const std::vector<EmaShadow> shadows_a = a.ema.shadows(), shadows_b = b.ema.shadows();
+  const std::vector<EmaTensor> shadows_a = a.ema.tensors(), shadows_b = b.ema.tensors();
   BOOST_REQUIRE(shadows_a.size() == shadows_b.size());
   for (std::size_t i = 0; i < shadows_a.size(); ++i) {
     BOOST_TEST(shadows_a[i].name == shadows_b[i].name);
@@ -163,7 +163,7 @@ BOOST_AUTO_TEST_CASE(state_goes_over_from_whole_to_parts_and_back) {
           hand_over(stored[s].entries[e].tensor, slots[s].entries[e]);
       }
       to.optimizer->set_steps(from.optimizer->steps());
-      const std::vector<EmaShadow> averages = from.ema.shadows(), shadows = to.ema.held_shadows();
+      const std::vector<EmaTensor> averages = from.ema.tensors(), shadows = to.ema.held_tensors();
       for (std::size_t e = 0; e < shadows.size(); ++e) hand_over(averages[e].tensor, shadows[e]);
       to.ema.set_updates(from.ema.updates());
     }
@@ -232,9 +232,9 @@ BOOST_AUTO_TEST_CASE(shadows_swapped_in_are_whole) {
     BOOST_TEST((parts.parts.model.all_values() != own));
   }
   BOOST_TEST((parts.parts.model.all_values() == own));
-  BOOST_TEST((values(parts.ema.shadow("0.5", "z.weight")) == values(whole.ema.shadow("0.5", "z.weight"))));
+  BOOST_TEST((values(parts.ema.tensor("0.5", "z.weight")) == values(whole.ema.tensor("0.5", "z.weight"))));
   parts.ema.reset();
-  BOOST_TEST((values(parts.ema.shadow("0.5", "z.weight")) == values(parts.parts.model["z.weight"].value)));
+  BOOST_TEST((values(parts.ema.tensor("0.5", "z.weight")) == values(parts.parts.model["z.weight"].value)));
 }
 
 BOOST_AUTO_TEST_CASE(a_gradient_that_is_not_finite_is_the_same_error_on_every_rank) {

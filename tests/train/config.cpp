@@ -68,7 +68,7 @@ BOOST_AUTO_TEST_CASE(bad_values_name_file_key_and_value) {
   BOOST_TEST(
       says(error_of(minimal, {"optimizer.betas=0.9 2"}), "optimizer.betas: \"2\" is not a number in [0, 1)"));
   BOOST_TEST(says(error_of(minimal, {"train.bind=core"}),
-                  "train.bind: \"core\" is none of: cores, none; did you mean cores?"));
+                  "train.bind: \"core\" is not one of: cores, none; did you mean cores?"));
   BOOST_TEST(says(error_of("[train]\nsteps = 5\n"), "a.ini: model.name: is missing; one of mlp"));
   for (const char* const absurd :
        {"ddp.bucket_mb=inf", "ddp.bucket_mb=1e30", "optimizer.lr=nan", "ema.warmup=1 1 0.5"}) {
@@ -135,7 +135,7 @@ BOOST_AUTO_TEST_CASE(values_may_stand_in_quotes) {
   BOOST_TEST(config.optimizer.lr == 0.5);
   BOOST_TEST(config.train.init == "w#1.h5");
   BOOST_TEST(says(error_of(minimal, {"data.train=\"a b.h5"}), "the quote \" is not closed"));
-  BOOST_TEST(says(error_of(minimal, {"data.eval='a'b"}), "more stands behind the closing quote"));
+  BOOST_TEST(says(error_of(minimal, {"data.eval='a'b"}), "there is text behind the closing quote"));
 }
 
 BOOST_AUTO_TEST_CASE(epochs_of_the_command_line_stand_for_steps_of_the_file) {

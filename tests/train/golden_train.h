@@ -145,7 +145,7 @@ inline void train_case(const GoldenCase& golden, const std::string& file, comm::
   for (const auto& rate : golden.names("ema")) {
     std::vector<checkpoint::NamedTensor> shadows;
     for (const Param* const param : state.params)
-      shadows.push_back({param->name, here(ema->shadow(rate, param->name))});
+      shadows.push_back({param->name, here(ema->tensor(rate, param->name))});
     expect_group(golden, "ema/" + rate, shadows);
   }
   for (const optim::Slot& slot : optimizer->slots()) {

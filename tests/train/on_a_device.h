@@ -167,7 +167,7 @@ class DeviceRun {
     for (const Buffer* const buffer : state.buffers) take(buffer->name, buffer->value);
     for (const optim::Slot& slot : optimizer_->slots())
       for (const optim::Slot::Entry& entry : slot.entries) take(slot.name + " " + entry.name, entry.tensor);
-    for (const optim::EmaShadow& shadow : ema_->shadows())
+    for (const optim::EmaTensor& shadow : ema_->tensors())
       take("ema/" + shadow.rate + " " + shadow.name, shadow.tensor);
     return all;
   }

@@ -1,4 +1,4 @@
-// A lock that is not waited for for ever: whoever holds it may be stuck inside a library.
+// try_lock with a timeout: the holder may be blocked inside a third-party library.
 #pragma once
 
 #include <chrono>

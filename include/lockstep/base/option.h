@@ -17,7 +17,7 @@ struct Range {
   double low = 0, high = 0;
   bool low_open = false, high_open = false;  ///< the bound itself is not in it
   bool or_zero = false;                      ///< 0 besides: "off", "as it comes"
-  const char* word = nullptr;                ///< besides: a word, which stands for word_value
+  const char* word = nullptr;                ///< also allowed: a word that means word_value
   double word_value = 0;
 
   static constexpr Range from(double low, double high) { return {.low = low, .high = high}; }

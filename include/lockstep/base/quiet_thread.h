@@ -1,4 +1,4 @@
-// Threads beside the main one: no signal is delivered to them, and they leave the cores that this process
+// Threads other than the main one: no signal is delivered to them, and they leave the cores that this process
 // bound their creator to.
 #pragma once
 

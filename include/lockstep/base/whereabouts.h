@@ -1,4 +1,4 @@
-// Where this process is in its work, for whoever asks while it cannot answer: a watchdog, a report.
+// Progress of this process, readable while it is stuck: by a watchdog, by a report.
 #pragma once
 
 #include <atomic>
@@ -23,8 +23,8 @@ enum class Phase : std::uint32_t {
 constexpr int phases = 11;
 const char* to_string(Phase phase);
 
-/// Plain lock-free words: they may lie in memory that other processes read, at any moment, even when this one
-/// is stopped. Fields change one by one; a reader may see the newer of one beside the older of another.
+/// Plain lock-free words: they may be in memory that other processes read, at any moment, even when this one
+/// is stopped. Fields change one by one; a reader may see the newer of one next to the older of another.
 struct Record {
   std::atomic<std::uint64_t> marks{0};    ///< signs of progress so far, of any thread
   std::atomic<std::int64_t> step{0};      ///< the step at hand, from 1; 0: none yet
@@ -40,7 +40,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<flo
 
 /// That of this process. A record is process-wide by nature: there is one thread that trains.
 Record& here();
-/// From now on this process writes `record` (none: its own again), which goes on where the last one stood.
+/// From now on this process writes `record` (none: its own again), which begins as a copy of the last one.
 void write_to(Record* record);
 
 /// Called by the thread that trains. None allocates, locks or calls the system, but for the clock.
@@ -48,7 +48,7 @@ void enter(Phase phase);
 void at_step(std::int64_t step, double step_ms);
 void at_bucket(int bucket);
 
-/// Set by a thread that works beside the one that trains: its marks count while this is true (that one waits
+/// Set by a thread that works next to the one that trains: its marks count while this is true (that one waits
 /// for it); at other times they would hide a hang.
 inline thread_local const std::atomic<bool>* waited_for = nullptr;
 

@@ -30,8 +30,8 @@ namespace lockstep::checkpoint {
 /// Integers, numbers and texts are what attributes of groups may be.
 using AttributeValue = std::variant<std::int64_t, double, std::string>;
 
-/// A small value beside the tensors of a section. With `restore`, loading hands it the stored value; without,
-/// the stored value must equal `value` (an algorithm, a rate).
+/// A small value next to the tensors of a section. With `restore`, loading hands it the stored value;
+/// without, the stored value must equal `value` (an algorithm, a rate).
 struct Attribute {
   std::string name;
   AttributeValue value;
@@ -106,20 +106,20 @@ struct Contents {
   Provenance provenance;
   /// What an evaluation of it found, by name; stored as provenance.
   std::map<std::string, double> metrics = {};
-  /// Of the device on which some tensors lie: it copies them, piece by piece. None: all lie on the CPU. The
+  /// Of the device on which some tensors are: it copies them, piece by piece. None: all are on the CPU. The
   /// file is the same.
   kernels::Backend* backend = nullptr;
 };
 
-// What lies on a device settles Contents::backend; UsageError if that is another one already.
+// What is on a device settles Contents::backend; UsageError if that is another one already.
 
 /// Lists the parameters and buffers of a model under "model", once all of it is here (Param::settle()).
 void add(Contents& contents, const ModelState& model);
 /// Lists each slot of an optimizer under "optimizer/SLOT", its algorithm and step count as attributes. Of a
 /// sharded one each rank lists its parts.
 void add(Contents& contents, optim::Optimizer& optimizer);
-/// Lists the shadows of each rate under "ema/RATE", with the count of updates as attribute. Of a sharded one,
-/// see the optimizer.
+/// Lists the EMA weights of each rate under "ema/RATE", with the count of updates as attribute. Of a sharded
+/// one, see the optimizer.
 void add(Contents& contents, optim::Ema& ema);
 /// Lists what a hook remembers: "hook/NAME" where ranks hold the same, "hook/NAME.RANK" where each has its
 /// own. Saving holds the latter of all ranks in the memory of each while it lasts. Loading, each rank takes

@@ -1,4 +1,4 @@
-// FileIndex: all of a checkpoint but its tensors' elements: what there is, where it lies, and its digests.
+// FileIndex: all of a checkpoint but its tensors' elements: what there is, where it is, and its digests.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,7 @@ struct FileIndex {
 };
 
 /// Reads the index and checks it against itself: the root digest, and that each tensor of the manifest is
-/// there with its dtype and shape and lies within the file. DataError, one line with the file and what is
+/// there with its dtype and shape and is within the file. DataError, one line with the file and what is
 /// wrong with it, if it is missing, truncated, empty, no HDF5 file, no checkpoint, or of a newer format. A
 /// link such as a run's `latest`, which may move at any time, is followed once.
 FileIndex read_index(const std::string& path);

@@ -55,8 +55,8 @@ struct StoreOptions {
 /// those that say otherwise.
 ///
 /// With StoreOptions::async a save returns once each rank has copied its share of the bytes (memory that the
-/// store keeps); a thread of each rank, which calls neither MPI nor HDF5, writes them while training goes on.
-/// Somebody has to move it on, once a step is best, and to finish() it before the end:
+/// store keeps); a thread of each rank, which calls neither MPI nor HDF5, writes them while training
+/// continues. Somebody has to move it on, once a step is best, and to finish() it before the end:
 ///
 ///     const auto writer = store.writer();                                              // before a step
 ///     replicas.request({.saving = writer.writing, .save_failed = writer.failed});

@@ -67,7 +67,7 @@ class Dataset : public Object {
   /// The one string of a text dataset, of fixed or variable length. Padding is stripped.
   std::string read_text() const;
 
-  /// Where the elements lie in the file, for reading and writing them without HDF5: little-endian numbers or
+  /// Where the elements are in the file, for reading and writing them without HDF5: little-endian numbers or
   /// texts of fixed length, row-major, one piece. DataError if they are chunked, compact, external, of
   /// another type or not yet allocated. No elements: {0, 0}.
   Extent extent() const;

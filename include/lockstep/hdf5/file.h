@@ -42,12 +42,12 @@ class Group : public Object {
   /// Links in the order asked; creation order where the group tracks it, otherwise by name.
   std::vector<Link> links(Order order = Order::creation) const;
   bool exists(std::string_view name) const;
-  /// unreachable if it does not exist or lies in another file, which is not opened.
+  /// unreachable if it does not exist or is in another file, which is not opened.
   ObjectKind kind(std::string_view name) const;
 
   Group open_group(std::string_view name) const;
   Dataset open_dataset(std::string_view name) const;
-  /// The same for files that nobody vouches for: DataError if the elements do not lie in one piece in this
+  /// The same for untrusted files: DataError if the elements are not contiguous in this
   /// file; no other file is opened, whatever links and datasets of this one refer to.
   Dataset open_contiguous(std::string_view name) const;
 

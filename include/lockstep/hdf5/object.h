@@ -55,7 +55,7 @@ class Object {
   /// Absolute name within the file: "/model/net.0.weight".
   const std::string& name() const { return name_; }
   std::int64_t id() const { return handle_.id(); }
-  /// Where its header lies in the file: the same under every name it has.
+  /// Where its header is in the file: the same under every name it has.
   std::uint64_t address() const;
 
   bool has_attribute(std::string_view attribute) const;

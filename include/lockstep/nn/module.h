@@ -64,7 +64,7 @@ class Module {
   ModelState state();
   operator ModelState() { return state(); }
 
-  /// Moves all values of the model to the backend's device (nothing if they lie there), from where
+  /// Moves all values of the model to the backend's device (nothing if they are there), from where
   /// DataParallel and optimizers made afterwards use them. Gradients are dropped. The backend must outlive
   /// the model's use. Throws UsageError if this is not the root of its tree.
   void to(kernels::Backend& backend);

@@ -1,4 +1,4 @@
-// Ema: exponential moving averages (shadows) of a model's parameters, at any number of rates at once.
+// Ema: exponential moving averages of a model's parameters, at any number of rates at once.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +19,16 @@ namespace lockstep::optim {
 
 class Optimizer;
 
-/// Lets a shadow follow quickly at first: update n (from 1) has s = n - update_after - 1; decay 0 (a copy)
-/// while s <= 0, then min(rate, 1 - (1 + s / inv_gamma)^-power) (Crowson's k-diffusion, ema-pytorch, timm).
+/// Makes EMA weights follow quickly at first: update n (from 1) has s = n - update_after - 1; decay 0 (a
+/// copy) while s <= 0, then min(rate, 1 - (1 + s / inv_gamma)^-power) (Crowson's k-diffusion, ema-pytorch,
+/// timm).
 struct EmaWarmup {
   double inv_gamma = 1;
   double power = 2.0 / 3;
   std::int64_t update_after = 0;
 };
 
-/// How a shadow forgets: the decay of each update. A plain rate converts to it.
+/// How EMA weights forget: the decay of each update. A plain rate converts to it.
 class EmaProfile {
  public:
   /// The same decay in every update. Throws UsageError unless 0 <= rate < 1.
@@ -57,11 +58,11 @@ class EmaProfile {
   bool power_ = false;
 };
 
-/// What shadows hold of buffers (running statistics, counters).
+/// What EMA weights hold of buffers (running statistics, counters).
 enum class EmaBuffers {
   copy,     ///< the model's, as of the last update
   average,  ///< averages of float32 ones as if parameters; others as with copy
-  leave,    ///< nothing: wherever shadows are used, the model's own buffers are
+  leave,    ///< nothing: wherever EMA weights are used, the model's own buffers are
 };
 
 /// "copy", "average", "leave". Throws UsageError on another name.
@@ -70,8 +71,8 @@ EmaBuffers ema_buffers_named(std::string_view name);
 struct EmaOptions {
   std::optional<EmaWarmup> warmup = {};
   EmaBuffers buffers = EmaBuffers::copy;
-  /// Of the source of gradients (GradientSource::sharding()): this process holds shadows of the elements it
-  /// owns only. It is copied. None: of all.
+  /// Of the source of gradients (GradientSource::sharding()): this process holds EMA weights of the elements
+  /// it owns only. It is copied. None: of all.
   const Sharding* sharding = nullptr;
 };
 
@@ -81,8 +82,8 @@ struct StateBytes {
   std::size_t whole = 0;  ///< of all of it
 };
 
-/// One shadow tensor, for checkpoints: /ema/RATE/NAME.
-struct EmaShadow {
+/// One EMA tensor, for checkpoints: /ema/RATE/NAME.
+struct EmaTensor {
   std::string rate;                 ///< EmaProfile::name()
   std::string name;                 ///< of the parameter or buffer
   Tensor tensor;                    ///< of its shape; float32, or its dtype for a buffer
@@ -90,12 +91,12 @@ struct EmaShadow {
   std::optional<PartOf> part = {};  ///< of what `tensor` is a part; none: it is whole
 };
 
-/// Shadows of all parameters, frozen ones too, and of buffers as EmaOptions say. They start as copies of the
-/// model and never influence training. Parameters and buffers must outlive it; their number is fixed.
+/// EMA weights of all parameters, frozen ones too, and of buffers as EmaOptions say. They start as copies of
+/// the model and never influence training. Parameters and buffers must outlive it; their number is fixed.
 ///
-/// With a Sharding each rank holds shadows of the elements it owns (of buffers: of all), with the same bits.
-/// Whoever asks for a shadow gets a whole copy of it, gathered from all ranks: shadows(), shadow() and
-/// swap_in() are collective then.
+/// With a Sharding each rank holds EMA weights of the elements it owns (of buffers: of all), with the same
+/// bits. Whole copies, gathered from all ranks, come from tensors(), tensor() and swap_in() are collective
+/// then.
 class Ema {
  public:
   /// Throws UsageError on two equal profiles, a warm-up with inv_gamma <= 0, power < 0 or update_after < 0,
@@ -107,34 +108,34 @@ class Ema {
   Ema(const Ema&) = delete;
   Ema& operator=(const Ema&) = delete;
 
-  /// Moves all shadows on, once after each optimizer step. Throws UsageError when an optimizer does it
-  /// (Optimizer::attach), or while shadows are swapped in.
+  /// Updates all EMA weights, once after each optimizer step. Throws UsageError when an optimizer does it
+  /// (Optimizer::attach), or while EMA weights are swapped in.
   void update();
 
-  /// Updates so far; set on resume, after the shadows have been filled.
+  /// Updates so far; set on resume, after the EMA weights have been filled.
   std::int64_t updates() const noexcept { return updates_; }
   void set_updates(std::int64_t updates);
   /// Starts again as copies of the model: for averages that begin in the middle of a run.
   void reset();
 
-  /// Of the device on which the shadows lie.
+  /// Of the device on which the EMA weights are.
   kernels::Backend& backend() const noexcept { return backend_; }
   std::span<const EmaProfile> profiles() const noexcept { return profiles_; }
   const EmaOptions& options() const noexcept { return options_; }
-  /// All shadows as this process holds them: profile by profile, parameters then buffers in the model's
+  /// All EMA weights as this process holds them: profile by profile, parameters then buffers in the model's
   /// order. The tensors are handles to write into on resume; with a Sharding those of parameters are parts.
   /// Not collective.
-  std::vector<EmaShadow> held_shadows() const;
+  std::vector<EmaTensor> held_tensors() const;
   /// The same as whole tensors: with a Sharding copies in CPU memory (so much for as long as they live).
-  std::vector<EmaShadow> shadows() const;
-  /// One shadow. Throws UsageError naming what there is.
-  Tensor shadow(std::string_view rate, std::string_view name) const;
-  /// Of all shadows, measured.
+  std::vector<EmaTensor> tensors() const;
+  /// One EMA tensor. Throws UsageError naming what there is.
+  Tensor tensor(std::string_view rate, std::string_view name) const;
+  /// Of all EMA weights, measured.
   StateBytes state_bytes() const;
 
-  /// While it lives, the model's parameters (and shadowed buffers) are those of one shadow. Its end, by an
-  /// exception too, puts the model's own back. Handles are exchanged, no element is copied (but with a
-  /// Sharding it holds the shadow gathered, on the model's device, which is memory for one more model).
+  /// While it lives, the model's parameters (and averaged buffers) are those of one EMA tensor. Its end, by
+  /// an exception too, puts the model's own back. Handles are exchanged, no element is copied (but with a
+  /// Sharding it holds the EMA tensor gathered, on the model's device, which is memory for one more model).
   class [[nodiscard]] SwappedIn {
    public:
     ~SwappedIn();
@@ -160,17 +161,17 @@ class Ema {
 
   void add_leaves(const ModelState& state);
   bool in_parts(std::size_t leaf) const { return sharding_ && leaf < params_.size(); }
-  /// What shadows follow: the leaf's value, or the owned elements of it as a vector.
+  /// What EMA weights follow: the leaf's value, or the owned elements of it as a vector.
   Tensor followed(std::size_t leaf) const;
-  /// Of all leaves, profile by profile; those gathered lie in CPU memory.
+  /// Of all leaves, profile by profile; those gathered are in CPU memory.
   std::vector<Tensor> whole_shadows(std::size_t first_profile, std::size_t profile_end) const;
   std::size_t leaf_named(std::string_view name) const;
   std::size_t profile_named(std::string_view rate) const;
-  /// Starts an update: sets the decays. Throws when shadows are swapped in.
+  /// Starts an update: sets the decays. Throws when EMA weights are swapped in.
   void begin_update();
   /// Targets of a parameter (index in ModelState::params), one per profile.
   std::span<const ops::EmaTarget> targets(std::size_t leaf) const;
-  /// Moves one leaf's shadows on, in a pass of its own.
+  /// Updates one leaf's EMA weights, in a separate pass.
   void update_leaf(std::size_t leaf);
   /// Ends an update in which the parameters are done: buffers, and the count.
   void finish_update();

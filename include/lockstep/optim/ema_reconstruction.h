@@ -1,4 +1,5 @@
-// Averages after training: the mixture of stored power-function averages that is closest to another one.
+// EMA weights of other widths after training: the mixture of stored power-function averages that is closest
+// to another one.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,7 @@ PowerResponse response_of(const EmaProfile& profile, std::int64_t updates);
 /// ((gamma_a + gamma_b + 1) t_a^(gamma_a + 1) t_b^(gamma_b + 1)).
 double inner_product(const PowerResponse& a, const PowerResponse& b);
 
-/// A weighted sum of stored averages that stands for another one.
+/// A weighted sum of stored averages that replaces another one.
 struct EmaMixture {
   std::vector<double> weights;  ///< of each stored one; their sum is 1
   /// |response of the mixture - response asked for| / |response asked for|. If the weights of the model

@@ -62,7 +62,7 @@ class GradientNorm final : public Measurement {
   Tensor blocks_;
   std::vector<double> read_;    // blocks_ on the CPU
   std::uint64_t asked_in_ = 0;  // GradientSource::steps_begun() at ask()
-  // With a Sharding the blocks lie in an arena: to gather them allocates nothing.
+  // With a Sharding the blocks are in an arena: to gather them allocates nothing.
   std::unique_ptr<comm::Arena> arena_;
   comm::Slices slices_;
 };

@@ -94,10 +94,10 @@ class Optimizer {
   /// step(options) a pass and a read of its own; until then the gradients must stay as they are.
   Measurement* measurement_for(const StepOptions& options) { return needs_norm(options) ? &norm_ : nullptr; }
 
-  /// Steps applied so far. Set on resume, beside the slots (which hold AdamW's count for each parameter).
+  /// Steps applied so far. Set on resume, next to the slots (which hold AdamW's count for each parameter).
   std::int64_t steps() const noexcept { return steps_; }
   void set_steps(std::int64_t steps);
-  /// That of the source: the state lies on its device.
+  /// The source's; the state is on its device.
   kernels::Backend& backend() const { return source_.backend(); }
 
   /// The learning rate of steps that name none.
@@ -114,7 +114,7 @@ class Optimizer {
   /// Of the slots, measured.
   StateBytes state_bytes() const;
 
-  /// From now on step() moves the shadows of `ema` on in the same pass over memory, with the bits that
+  /// From now on step() moves the EMA weights of `ema` on in the same pass over memory, with the bits that
   /// ema.update() gives. `ema` must live as long as steps are made. Throws UsageError when one is attached
   /// already, its parameters are not all of these, or it was made with another Sharding.
   void attach(Ema& ema);
@@ -125,7 +125,7 @@ class Optimizer {
   Optimizer(GradientSource& source, double lr, double weight_decay, Decay decay,
             std::span<const ParamGroup> groups);
 
-  /// What a step is for one parameter, which is trainable and has a gradient, and for its shadows.
+  /// What a step is for one parameter, which is trainable and has a gradient, and for its EMA weights.
   struct Update {
     std::size_t index = 0;    ///< of the parameter
     Tensor value, gradient;   ///< with a Sharding the owned elements as vectors, which may be empty

@@ -1,4 +1,4 @@
-// Where a tensor's memory lies.
+// Where a tensor's memory is.
 #pragma once
 
 #include <string>

@@ -24,7 +24,7 @@ struct Storage {
   void* data = nullptr;
   std::size_t bytes = 0;
   Device device;
-  std::shared_ptr<StorageOwner> owner;  ///< empty while the block lies in its owner's free list
+  std::shared_ptr<StorageOwner> owner;  ///< empty while the block is in its owner's free list
   Storage* next_free = nullptr;
   std::atomic<int> references{0};
 };

@@ -21,11 +21,11 @@ void check_gpt2_config(const std::string& weights, const Gpt2Sizes& sizes) {
   if (!weights.ends_with(".safetensors") || !exists(path)) return;
   const nlohmann::json config = nlohmann::json::parse(read_text(path), nullptr, false);
   if (!config.is_object())
-    throw UsageError("{}: is no JSON object, as config.json beside {} is", path, file_name_of(weights));
+    throw UsageError("{}: is not a JSON object, as config.json next to {} is", path, file_name_of(weights));
   const auto refuse = [&](std::string_view key, const nlohmann::json& there, const std::string& here) {
     constexpr auto replace = nlohmann::json::error_handler_t::replace;
     throw UsageError(
-        "{}: {} is {}, but {}: the weights beside it are of another model", path, key,
+        "{}: {} is {}, but {}: the weights next to it are of another model", path, key,
         in_quotes(there.is_string() ? there.get<std::string>() : there.dump(-1, ' ', false, replace)), here);
   };
   if (const auto type = config.find("model_type"); type != config.end() && *type != "gpt2")

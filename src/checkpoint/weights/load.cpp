@@ -189,7 +189,7 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
       read_as(*source, stored[pair.stored], pair.stored, here);
       kernels::transfer(here, pair.target.value, model.backend);
     }
-    source.reset();  // whoever has the report may replace the file
+    source.reset();  // the caller may replace the file once it has the report
     check_finite(path, model, options, report);
   });
   return report;

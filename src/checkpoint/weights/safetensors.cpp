@@ -213,9 +213,8 @@ void check_places(std::vector<SafetensorsEntry>& tensors, std::uint64_t data_byt
       throw DataError("{}: {} overlaps {}", path, in_quotes(tensor.name), in_quotes(previous->name));
     }
     if (tensor.offset > data_bytes || tensor.bytes > data_bytes - tensor.offset) {
-      throw DataError(
-          "{}: {} ({} bytes at {}) does not lie within the {} bytes of elements: is it truncated?", path,
-          in_quotes(tensor.name), tensor.bytes, tensor.offset, data_bytes);
+      throw DataError("{}: {} ({} bytes at {}) is not within the {} bytes of elements: is it truncated?",
+                      path, in_quotes(tensor.name), tensor.bytes, tensor.offset, data_bytes);
     }
     if (tensor.offset > end) {
       throw DataError("{}: {} bytes before {} belong to no tensor", path, tensor.offset - end,

@@ -37,9 +37,9 @@ struct SafetensorsHeader {
 };
 
 /// Reads the JSON text of a header whose tensors have `data_bytes` bytes in all. Recursion-free; memory in
-/// proportion to the text. `path` is for errors: DataError on JSON that is none or nested otherwise, fields
-/// that are unknown, missing, given twice or of another kind, unknown dtypes, names given twice, sizes that
-/// do not match dtype and shape, and elements that overlap, leave a hole or lie outside the file.
+/// proportion to the text. `path` is for errors: DataError on text that is not JSON or nested otherwise,
+/// fields that are unknown, missing, given twice or of another kind, unknown dtypes, names given twice, sizes
+/// that do not match dtype and shape, and elements that overlap, leave a hole or are outside the file.
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes,
                                            const std::string& path);
 
