@@ -1,7 +1,7 @@
 # The GPU half: LOCKSTEP_CUDA = ON, OFF, or AUTO, where the CUDA Toolkit (nvcc, the headers of cuBLASLt) and the headers of cuDNN 9 and
 # NCCL are found. Sets LOCKSTEP_HAS_CUDA; then the language CUDA is on and CUDA::cudart_static, CUDNN_INCLUDE_DIR, NCCL_INCLUDE_DIR are
 # there. The libraries of cuBLASLt and cuDNN are found when the program first uses a GPU (kernels/cuda/libraries.h), that of NCCL when
-# it uses several (comm/nccl/library.h); LOCKSTEP_CUDNN_FOLDER and LOCKSTEP_NCCL_FOLDER are one more place.
+# it uses several (comm/nccl/connection.h); LOCKSTEP_CUDNN_FOLDER and LOCKSTEP_NCCL_FOLDER are one more place.
 set(LOCKSTEP_CUDA AUTO CACHE STRING "Compute on GPUs, too: ON, OFF, or AUTO, where nvcc, cuDNN and NCCL are found")
 set_property(CACHE LOCKSTEP_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(LOCKSTEP_CUDA_ARCHITECTURES "" CACHE STRING "Compute capabilities to compile for, as CMAKE_CUDA_ARCHITECTURES takes them (80;90), \

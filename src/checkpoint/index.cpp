@@ -21,7 +21,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/names.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/comm/json.h"
+#include "lockstep/comm/agreement.h"
 #include "lockstep/hdf5/file.h"
 
 namespace lockstep::checkpoint {

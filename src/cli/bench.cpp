@@ -10,7 +10,7 @@
 #include "cli/bench.h"
 #include "cli/verb.h"
 #include "lockstep/base/counted.h"
-#include "lockstep/comm/benchmark.h"
+#include "comm/benchmark.h"
 #include "lockstep/kernels/gpus.h"
 #include "lockstep/train/benchmark.h"
 #include "lockstep/train/precision.h"

@@ -1,8 +1,9 @@
-// One error for all: every rank learns of every other's failure and throws the same.
 #include "lockstep/comm/agreement.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <exception>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,37 @@ void together(Communicator& communicator, const std::function<void()>& action) {
   if (failures < communicator.size()) text = fmt::format("rank {}: {}", first_rank, text);
   if (texts_differ) text += fmt::format("; and {} more rank{}", failures - 1, failures == 2 ? "" : "s");
   throw_error(static_cast<ExitCode>(first->code), text);
+}
+
+namespace {
+
+std::vector<std::string> gathered(Communicator& communicator, const nlohmann::json& mine) {
+  const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(mine);
+  return communicator.all_gather_texts(std::string(bytes.begin(), bytes.end()));
+}
+
+std::vector<nlohmann::json> values_of(const std::vector<std::string>& texts) {
+  std::vector<nlohmann::json> values;
+  values.reserve(texts.size());
+  for (const std::string& text : texts) values.push_back(nlohmann::json::from_cbor(text));
+  return values;
+}
+
+}  // namespace
+
+std::vector<nlohmann::json> all_gather_json(Communicator& communicator, const nlohmann::json& mine) {
+  return values_of(gathered(communicator, mine));
+}
+
+std::vector<nlohmann::json> gather_json(Communicator& communicator, const nlohmann::json& mine, int root) {
+  if (root < 0 || root >= communicator.size()) {
+    throw UsageError("gather on rank {}: no rank {} among {}", communicator.rank(), root,
+                     communicator.size());
+  }
+  // These values are small: one round that all take part in beats a second protocol.
+  const std::vector<std::string> texts = gathered(communicator, mine);
+  if (communicator.rank() != root) return {};
+  return values_of(texts);
 }
 
 }  // namespace lockstep::comm

@@ -1,5 +1,5 @@
 // Tree sums and MPI_Allreduce in turn, on fresh data each time.
-#include "lockstep/comm/benchmark.h"
+#include "comm/benchmark.h"
 
 #include <mpi.h>
 
@@ -10,11 +10,10 @@
 #include <numeric>
 #include <optional>
 
-#include "comm/mix.h"
-#include "comm/mpi_check.h"
-#include "comm/owned_comm.h"
+#include "comm/mpi_calls.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/median.h"
+#include "lockstep/base/random.h"
 
 namespace lockstep::comm {
 namespace {
@@ -28,7 +27,7 @@ constexpr int most_rounds = 101;
 
 /// Between 1 and 2, with all bits in use, so that the order of additions shows.
 float value_of(int shard, std::size_t element) {
-  const std::uint64_t bits = mixed(static_cast<std::uint64_t>(shard) + 1, element);
+  const std::uint64_t bits = hash_of(shard, element);
   return 1.0f + static_cast<float>(bits >> 41) * 0x1p-23f;
 }
 

@@ -1,4 +1,4 @@
-// The MPI transport: collectives, and setting up what sums need.
+// The MPI transport: collectives on the host, and what sums need.
 #include "comm/mpi_communicator.h"
 
 #include <unistd.h>
@@ -6,27 +6,184 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <limits>
 #include <numeric>
+#include <string>
 #include <utility>
 
-#include "comm/arena_wish.h"
-#include "comm/checks.h"
-#include "comm/exchange_queue.h"
-#include "comm/make_topology.h"
-#include "comm/mix.h"
-#include "comm/mpi_check.h"
+#include "comm/backoff.h"
+#include "comm/collective.h"
+#include "comm/collective_queue.h"
+#include "comm/mpi_calls.h"
 #include "comm/node.h"
-#include "comm/owned_comm.h"
-#include "comm/patience.h"
-#include "comm/timed_barrier.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/processor.h"
+#include "lockstep/base/random.h"
 #include "lockstep/base/whereabouts.h"
 
 namespace lockstep::comm {
 namespace {
+
+/// A non-blocking barrier costs nothing extra while all goes well. A rank that has waited for too long asks
+/// the others whether they are there; whoever waits in the same barrier answers, or has asked too.
+class TimedBarrier {
+ public:
+  /// Messages use this many tags from first_tag on.
+  static constexpr int tags = 2;
+
+  /// `topology` must outlive this object.
+  TimedBarrier(MPI_Comm comm, int rank, const Topology& topology, int first_tag);
+  TimedBarrier(const TimedBarrier&) = delete;
+  TimedBarrier& operator=(const TimedBarrier&) = delete;
+
+  void enter(double timeout_s);
+  /// True once all ranks have entered. Throws FailureError when some did not in time.
+  bool passed();
+
+ private:
+  struct Note {
+    std::uint64_t barrier;
+    MPI_Request request;
+  };
+
+  void send(int to, int tag);
+  /// Takes in the notes of one kind that have come; the senders are in this barrier. Answers them if asked
+  /// to.
+  void receive(int tag, bool answer);
+  void ask();
+  std::string missing() const;
+
+  MPI_Comm comm_;
+  int rank_;
+  const Topology& topology_;
+  int question_tag_;
+  int answer_tag_;
+
+  std::uint64_t barrier_ = 0;  ///< the number of the current one
+  MPI_Request request_ = MPI_REQUEST_NULL;
+  double timeout_s_ = 0;
+  double deadline_s_ = 0;  ///< on the monotonic clock: when to ask, then when to give up
+  bool asking_ = false;
+  std::vector<bool> present_;
+  std::deque<Note> sent_;  ///< a deque keeps their places while they are under way
+};
+
+/// Ranks in the barrier poll all the time, so answers take milliseconds; this allows for crowded cores.
+constexpr double answer_time_s = 1.0;
+
+TimedBarrier::TimedBarrier(MPI_Comm comm, int rank, const Topology& topology, int first_tag)
+    : comm_(comm),
+      rank_(rank),
+      topology_(topology),
+      question_tag_(first_tag),
+      answer_tag_(first_tag + 1),
+      present_(topology.node_of_rank.size()) {}
+
+void TimedBarrier::enter(double timeout_s) {
+  ++barrier_;
+  asking_ = false;
+  std::fill(present_.begin(), present_.end(), false);
+  present_[static_cast<std::size_t>(rank_)] = true;
+  timeout_s_ = timeout_s;
+  deadline_s_ = timeout_s > 0 ? monotonic_s() + timeout_s : std::numeric_limits<double>::infinity();
+  check_mpi(MPI_Ibarrier(comm_, &request_), "MPI_Ibarrier", rank_);
+}
+
+bool TimedBarrier::passed() {
+  int all_entered = 0;
+  check_mpi(MPI_Test(&request_, &all_entered, MPI_STATUS_IGNORE), "MPI_Ibarrier", rank_);
+  if (all_entered) return true;
+
+  receive(question_tag_, true);
+  if (asking_) receive(answer_tag_, false);
+  if (monotonic_s() < deadline_s_) return false;
+  if (!asking_) {
+    ask();
+    return false;
+  }
+  if (std::find(present_.begin(), present_.end(), false) != present_.end()) {
+    throw FailureError("barrier: {} did not arrive within {} s (seen by rank {}); look for what {} did last",
+                       missing(), timeout_s_, rank_,
+                       std::count(present_.begin(), present_.end(), false) == 1 ? "it" : "they");
+  }
+  asking_ = false;  // the last one came while we asked: the barrier is about to open
+  deadline_s_ = monotonic_s() + timeout_s_;
+  return false;
+}
+
+void TimedBarrier::send(int to, int tag) {
+  Note& note = sent_.emplace_back(Note{barrier_, MPI_REQUEST_NULL});
+  check_mpi(MPI_Isend(&note.barrier, 1, MPI_UINT64_T, to, tag, comm_, &note.request),
+            "MPI_Isend of a barrier", rank_);
+}
+
+void TimedBarrier::receive(int tag, bool answer) {
+  while (true) {
+    int there = 0;
+    MPI_Status status;
+    check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, tag, comm_, &there, &status), "MPI_Iprobe of a barrier", rank_);
+    if (!there) return;
+    std::uint64_t barrier = 0;
+    check_mpi(MPI_Recv(&barrier, 1, MPI_UINT64_T, status.MPI_SOURCE, tag, comm_, MPI_STATUS_IGNORE),
+              "MPI_Recv of a barrier", rank_);
+    if (barrier != barrier_) continue;  // about an earlier barrier, which opened after all
+    present_[static_cast<std::size_t>(status.MPI_SOURCE)] = true;
+    if (answer) send(status.MPI_SOURCE, answer_tag_);
+  }
+}
+
+void TimedBarrier::ask() {
+  asking_ = true;
+  deadline_s_ = monotonic_s() + answer_time_s;
+  for (std::size_t other = 0; other < present_.size(); ++other) {
+    if (!present_[other]) send(static_cast<int>(other), question_tag_);
+  }
+}
+
+std::string TimedBarrier::missing() const {
+  std::string names;
+  int count = 0;
+  for (std::size_t other = 0; other < present_.size(); ++other) {
+    if (present_[other]) continue;
+    const auto node = static_cast<std::size_t>(topology_.node_of_rank[other]);
+    names += fmt::format("{}{} ({})", count++ > 0 ? ", " : "", other, topology_.host_names[node]);
+  }
+  return (count == 1 ? "rank " : "ranks ") + names;
+}
+
+/// Nodes are renumbered in order of their first rank.
+Topology make_topology(const std::vector<int>& node_of_rank, const std::vector<std::string>& host_of_rank) {
+  Topology topology;
+  std::vector<int> nodes;
+  std::vector<int> ranks_on_node;
+  for (std::size_t rank = 0; rank < node_of_rank.size(); ++rank) {
+    const auto node =
+        static_cast<std::size_t>(std::find(nodes.begin(), nodes.end(), node_of_rank[rank]) - nodes.begin());
+    if (node == nodes.size()) {
+      nodes.push_back(node_of_rank[rank]);
+      ranks_on_node.push_back(0);
+      topology.host_names.push_back(host_of_rank[rank]);
+    }
+    topology.node_of_rank.push_back(static_cast<int>(node));
+    topology.local_rank_of_rank.push_back(ranks_on_node[node]++);
+  }
+  return topology;
+}
+
+/// The ranks on the node of `rank`, itself included, ascending.
+std::vector<int> neighbours(const std::vector<int>& node_of_rank, int rank) {
+  std::vector<int> ranks;
+  for (std::size_t other = 0; other < node_of_rank.size(); ++other) {
+    if (node_of_rank[other] == node_of_rank[static_cast<std::size_t>(rank)])
+      ranks.push_back(static_cast<int>(other));
+  }
+  return ranks;
+}
 
 int rank_in(MPI_Comm comm) {
   int rank = 0;
@@ -65,43 +222,43 @@ class MpiCommunicator final : public Communicator {
         size_(size_of(comm)),
         limits_(limits),
         node_comm_(split_of(comm, node_of_rank.at(static_cast<std::size_t>(rank_)), rank_)),
-        board_(node_comm_.get(), rank_in(node_comm_.get()), neighbours(node_of_rank, rank_)),
+        control_(node_comm_.get(), rank_in(node_comm_.get()), neighbours(node_of_rank, rank_)),
         topology_(make_topology(node_of_rank, host_names())),
-        exchanges_(comm, rank_, topology_, board_, limits.piece_bytes, 0),
-        barrier_(comm, rank_, topology_, ExchangeQueue::tags) {}
+        collectives_(comm, rank_, topology_, control_, limits.chunk_bytes, 0),
+        barrier_(comm, rank_, topology_, CollectiveQueue::tags) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   const Topology& topology() const override { return topology_; }
-  bool rounds(DType wire) const override { return bytes_of(wire) == 2 && topology_.nodes() > 1; }
+  bool rounds(DType comm_dtype) const override { return bytes_of(comm_dtype) == 2 && topology_.nodes() > 1; }
 
   std::unique_ptr<Arena> allocate_arena(std::size_t plane_bytes, int planes) override;
 
   Ticket start_tree_sum(const TreeSum& sum, const ShardMap& map) override {
     check_tree_sum(sum, map, rank_, size_);
-    return start(Exchange::Kind::sum, sum, &map, {});
+    return start(Collective::Kind::sum, sum, &map, {});
   }
   Ticket start_reduce_scatter(const TreeSum& sum, const ShardMap& map, const Slices& slices) override {
     check_tree_sum(sum, map, rank_, size_);
     check_slices(sum, slices, rank_, size_);
-    return start(Exchange::Kind::reduce_scatter, sum, &map, slices);
+    return start(Collective::Kind::reduce_scatter, sum, &map, slices);
   }
   Ticket start_all_gather(const TreeSum& vector, const Slices& slices) override {
     check_elements(vector, rank_);
     check_slices(vector, slices, rank_, size_);
-    return start(Exchange::Kind::all_gather, vector, nullptr, slices);
+    return start(Collective::Kind::all_gather, vector, nullptr, slices);
   }
-  void progress() override { exchanges_.progress(); }
+  void progress() override { collectives_.progress(); }
   bool done(Ticket ticket) override {
-    if (ticket > exchanges_.started())
-      throw UsageError("exchange on rank {}: no ticket {} was given out", rank_, ticket);
-    exchanges_.progress();
-    return ticket <= exchanges_.completed();
+    if (ticket > collectives_.started())
+      throw UsageError("collective on rank {}: no ticket {} was given out", rank_, ticket);
+    collectives_.progress();
+    return ticket <= collectives_.completed();
   }
   void wait(Ticket ticket) override {
     if (done(ticket)) return;
     whereabouts::Polling polling;
-    for (Patience patience(crowded_); !done(ticket); polling.look()) patience.pause();
+    for (Backoff backoff(crowded_); !done(ticket); polling.look()) backoff.pause();
   }
 
   void all_gather(const void* mine, std::size_t bytes, void* all) override;
@@ -121,14 +278,14 @@ class MpiCommunicator final : public Communicator {
   }
 
  private:
-  Ticket start(Exchange::Kind kind, const TreeSum& sum, const ShardMap* map, const Slices& slices);
+  Ticket start(Collective::Kind kind, const TreeSum& sum, const ShardMap* map, const Slices& slices);
   /// What has been started goes on meanwhile: a peer may wait for our part of it.
   template <class Condition>
   void wait_until(const Condition& condition) {
     whereabouts::Polling polling;
-    for (Patience patience(crowded_); !condition(); patience.pause()) {
+    for (Backoff backoff(crowded_); !condition(); backoff.pause()) {
       polling.look();
-      exchanges_.progress();
+      collectives_.progress();
     }
   }
   void finish(MPI_Request request, const char* call) {
@@ -148,11 +305,11 @@ class MpiCommunicator final : public Communicator {
   int size_;
   MpiLimits limits_;
   OwnedComm node_comm_;
-  NodeBoard board_;
+  NodeControl control_;
   Topology topology_;
-  ExchangeQueue exchanges_;
+  CollectiveQueue collectives_;
   TimedBarrier barrier_;
-  bool crowded_ = board_.local_ranks() > available_cores();
+  bool crowded_ = control_.local_ranks() > available_cores();
   std::uint64_t gathers_ = 0;
   std::uint64_t arenas_ = 0;
 };
@@ -174,18 +331,18 @@ std::vector<std::string> MpiCommunicator::host_names() const {
 std::unique_ptr<Arena> MpiCommunicator::allocate_arena(std::size_t plane_bytes, int planes) {
   agree_on_arena(*this, plane_bytes, planes);
   const whereabouts::Waiting waiting;
-  return std::make_unique<NodeArena>(this, ++arenas_, node_comm_.get(), board_.local_rank(), plane_bytes,
+  return std::make_unique<NodeArena>(this, ++arenas_, node_comm_.get(), control_.local_rank(), plane_bytes,
                                      planes);
 }
 
-Ticket MpiCommunicator::start(Exchange::Kind kind, const TreeSum& sum, const ShardMap* map,
+Ticket MpiCommunicator::start(Collective::Kind kind, const TreeSum& sum, const ShardMap* map,
                               const Slices& slices) {
   const auto* arena = dynamic_cast<const NodeArena*>(sum.arena);
   if (!arena || arena->owner() != this) {
     throw UsageError("tree sum on rank {}: the arena was allocated by another communicator", rank_);
   }
-  const Ticket ticket = exchanges_.start(kind, sum, *arena, map, slices);
-  exchanges_.progress();
+  const Ticket ticket = collectives_.start(kind, sum, *arena, map, slices);
+  collectives_.progress();
   return ticket;
 }
 
@@ -194,11 +351,11 @@ std::size_t MpiCommunicator::meet_for_gather(const GatherNote& gather, const voi
   // and so be done with reading the one before.
   ++gathers_;
   const std::size_t slot = gathers_ % 2;
-  board_.mine().gathers[slot] = gather;
-  if (bytes > 0 && bytes <= NodeFlags::slot_bytes) std::memcpy(board_.mine().slots[slot], mine, bytes);
-  board_.mine().gathered.store(gathers_, std::memory_order_release);
-  wait_until([this] { return board_.all_reached(&NodeFlags::gathered, gathers_); });
-  board_.check_same_gather(gathers_);
+  control_.mine().gathers[slot] = gather;
+  if (bytes > 0 && bytes <= NodeFlags::slot_bytes) std::memcpy(control_.mine().slots[slot], mine, bytes);
+  control_.mine().gathered.store(gathers_, std::memory_order_release);
+  wait_until([this] { return control_.all_reached(&NodeFlags::gathered, gathers_); });
+  control_.check_same_gather(gathers_);
   return slot;
 }
 
@@ -208,7 +365,7 @@ void MpiCommunicator::all_gather(const void* mine, std::size_t bytes, void* all)
   auto* out = static_cast<std::byte*>(all);
   if (topology_.nodes() == 1 && bytes <= NodeFlags::slot_bytes) {
     for (int rank = 0; rank < size_; ++rank)
-      std::memcpy(out + bytes * static_cast<std::size_t>(rank), board_.of(rank).slots[slot], bytes);
+      std::memcpy(out + bytes * static_cast<std::size_t>(rank), control_.of(rank).slots[slot], bytes);
     return;
   }
   std::byte* my_place = out + bytes * static_cast<std::size_t>(rank_);
@@ -229,8 +386,9 @@ void MpiCommunicator::all_gather_unequal(const void* mine, std::span<const std::
                                          void* all) {
   check_sizes(bytes_of_rank, rank_, size_);
   const std::size_t total = std::accumulate(bytes_of_rank.begin(), bytes_of_rank.end(), std::size_t{0});
-  const std::uint64_t sizes =
-      std::accumulate(bytes_of_rank.begin(), bytes_of_rank.end(), std::uint64_t{1}, mixed);
+  const std::uint64_t sizes = std::accumulate(
+      bytes_of_rank.begin(), bytes_of_rank.end(), std::uint64_t{1},
+      [](std::uint64_t digest, std::size_t bytes) { return std::uint64_t{hash_of(digest, bytes)}; });
   meet_for_gather({GatherNote::Kind::unequal, total, sizes}, nullptr, 0);
   if (total == 0) return;
   std::vector<std::size_t> places(bytes_of_rank.size());

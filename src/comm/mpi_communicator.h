@@ -15,11 +15,11 @@ namespace lockstep::comm {
 struct MpiLimits {
   /// Largest single message of a collective; counts are ints in MPI.
   std::size_t message_bytes = std::size_t{1} << 30;
-  /// An exchange travels between nodes in messages of this size: just what Open MPI sends over TCP at once.
+  /// A collective travels between nodes in messages of this size: just what Open MPI sends over TCP at once.
   /// Larger ones ask first, and the answer queues behind the bulk of the other direction. Ten sums of 8 MiB
   /// between two hosts, 1 gbit/s each way, with a 50 ms queue (671 ms for the bare bytes): 735 ms like this,
-  /// 1187 ms in pieces of 1 MiB.
-  std::size_t piece_bytes = std::size_t{60} << 10;
+  /// 1187 ms in chunks of 1 MiB.
+  std::size_t chunk_bytes = std::size_t{60} << 10;
 };
 
 /// A communicator over a copy of `parent`. Collective over it.

@@ -1,6 +1,6 @@
 // The transport between GPUs of a Lockstep that computes on CPUs only: it says so.
+#include "comm/nccl.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/nccl.h"
 
 namespace lockstep::comm {
 

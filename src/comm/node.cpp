@@ -1,38 +1,103 @@
-// Setting up what a node shares.
 #include "comm/node.h"
 
+#include <cstdint>
+#include <cstring>
+#include <exception>
 #include <utility>
 
+#include "comm/mpi_calls.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/whereabouts.h"
 
 namespace lockstep::comm {
+namespace {
 
-NodeBoard::NodeBoard(MPI_Comm node, int local_rank, std::vector<int> ranks)
+/// Mappings of one segment differ by whole pages between processes, so all of them align it to the same
+/// place.
+std::byte* aligned(void* base) {
+  const auto address = reinterpret_cast<std::uintptr_t>(base);
+  constexpr std::uintptr_t alignment = SharedWindow::alignment;
+  return reinterpret_cast<std::byte*>((address + alignment - 1) / alignment * alignment);
+}
+
+/// Asks for separate segments, so that each starts on a page of its own, near the core that touches it first.
+class SeparateSegments {
+ public:
+  explicit SeparateSegments(int rank) {
+    check_mpi(MPI_Info_create(&info_), "MPI_Info_create", rank);
+    check_mpi(MPI_Info_set(info_, "alloc_shared_noncontig", "true"), "MPI_Info_set", rank);
+  }
+  ~SeparateSegments() { MPI_Info_free(&info_); }
+  SeparateSegments(const SeparateSegments&) = delete;
+  SeparateSegments& operator=(const SeparateSegments&) = delete;
+  MPI_Info info() const { return info_; }
+
+ private:
+  MPI_Info info_ = MPI_INFO_NULL;
+};
+
+}  // namespace
+
+SharedWindow::SharedWindow(MPI_Comm node, std::size_t bytes) {
+  int world_rank = 0, rank = 0, size = 0;
+  check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank), "MPI_Comm_rank", -1);
+  check_mpi(MPI_Comm_rank(node, &rank), "MPI_Comm_rank", world_rank);
+  check_mpi(MPI_Comm_size(node, &size), "MPI_Comm_size", world_rank);
+  const SeparateSegments hint(world_rank);
+  void* mine = nullptr;
+  check_mpi(MPI_Win_allocate_shared(static_cast<MPI_Aint>(bytes + alignment), 1, hint.info(), node, &mine,
+                                    &window_),
+            "MPI_Win_allocate_shared (is there room in /dev/shm?)", world_rank);
+  check_mpi(MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN), "MPI_Win_set_errhandler", world_rank);
+  segments_.resize(static_cast<std::size_t>(size));
+  for (int peer = 0; peer < size; ++peer) {
+    MPI_Aint segment_bytes = 0;
+    int unit = 0;
+    void* base = nullptr;
+    check_mpi(MPI_Win_shared_query(window_, peer, &segment_bytes, &unit, &base), "MPI_Win_shared_query",
+              world_rank);
+    segments_[static_cast<std::size_t>(peer)] = aligned(base);
+  }
+  std::memset(segment(rank), 0, bytes);
+  // One epoch for the window's whole life: from here on it is plain memory.
+  check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_), "MPI_Win_lock_all", world_rank);
+  check_mpi(MPI_Win_sync(window_), "MPI_Win_sync", world_rank);
+  check_mpi(MPI_Barrier(node), "MPI_Barrier", world_rank);
+}
+
+SharedWindow::~SharedWindow() {
+  if (std::uncaught_exceptions() > 0) return;
+  const whereabouts::Waiting waiting;
+  MPI_Win_unlock_all(window_);
+  MPI_Win_free(&window_);
+}
+
+NodeControl::NodeControl(MPI_Comm node, int local_rank, std::vector<int> ranks)
     : local_rank_(local_rank), ranks_(std::move(ranks)), window_(node, sizeof(NodeFlags)) {
   new (window_.segment(local_rank)) NodeFlags;  // counters start at zero
 }
 
-void NodeBoard::publish(std::uint64_t ticket, const Exchange& exchange) const {
-  mine().exchanges[ticket % NodeFlags::max_active] = exchange;
-  mine().signatures[ticket % NodeFlags::max_active] = exchange.signature();
+void NodeControl::publish(std::uint64_t ticket, const Collective& collective) const {
+  mine().collectives[ticket % NodeFlags::max_active] = collective;
+  mine().signatures[ticket % NodeFlags::max_active] = collective.signature();
   mine().started.store(ticket, std::memory_order_release);
 }
 
-void NodeBoard::check_same_exchange(std::uint64_t ticket) const {
+void NodeControl::check_same_collective(std::uint64_t ticket) const {
   const std::uint64_t place = ticket % NodeFlags::max_active;
   for (int peer = 1; peer < local_ranks(); ++peer) {
     if (of(peer).signatures[place] == of(0).signatures[place]) continue;
-    const Exchange& first = of(0).exchanges[place];
-    const Exchange& other = of(peer).exchanges[place];
+    const Collective& first = of(0).collectives[place];
+    const Collective& other = of(peer).collectives[place];
     throw FailureError(
-        "ticket {}: rank {} started {}, rank {} {}; every rank must start the same exchanges in the same "
+        "ticket {}: rank {} started {}, rank {} {}; every rank must start the same collectives in the same "
         "order",
         ticket, ranks_.front(), describe(first, other), ranks_[static_cast<std::size_t>(peer)],
         describe(other, first));
   }
 }
 
-void NodeBoard::check_same_gather(std::uint64_t gather) const {
+void NodeControl::check_same_gather(std::uint64_t gather) const {
   for (int peer = 1; peer < local_ranks(); ++peer) {
     const GatherNote& first = of(0).gathers[gather % 2];
     const GatherNote& other = of(peer).gathers[gather % 2];

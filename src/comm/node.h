@@ -1,44 +1,61 @@
-// The ranks of one node as a communicator sees them: their shared flags, and the planes they sum.
+// What the ranks of one node share: memory, flags, and the accumulation buffers they sum.
 #pragma once
 
 #include <mpi.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <new>
 #include <vector>
 
-#include "comm/exchange.h"
-#include "comm/shared_window.h"
+#include "comm/collective.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::comm {
+/// One zeroed segment a rank, 128-byte aligned, all readable and writable by every rank of the node. Making
+/// and destroying one is collective over the node's communicator, which must outlive it.
+class SharedWindow {
+ public:
+  static constexpr std::size_t alignment = 128;
+
+  /// Segments may differ in size.
+  SharedWindow(MPI_Comm node, std::size_t bytes);
+  /// While an exception unwinds the memory is left to the end of the process: the peers may be elsewhere.
+  ~SharedWindow();
+  SharedWindow(const SharedWindow&) = delete;
+  SharedWindow& operator=(const SharedWindow&) = delete;
+
+  std::byte* segment(int local_rank) const { return segments_[static_cast<std::size_t>(local_rank)]; }
+
+ private:
+  MPI_Win window_ = MPI_WIN_NULL;
+  std::vector<std::byte*> segments_;
+};
 
 /// What a rank tells its node. Each counter has one writer and its own pair of cache lines (processors fetch
 /// lines in pairs), shared only with what is read right after it.
 struct NodeFlags {
   static constexpr std::size_t line_bytes = SharedWindow::alignment;
   static constexpr std::size_t slot_bytes = 4096;
-  /// Exchanges under way at once: a rank takes up the next one only when all of its node are through with the
-  /// first of these, so a ring of as many places says what each of them is.
+  /// Collectives under way at once: a rank takes up the next one only when all of its node are through with
+  /// the first of these, so a ring of as many places says what each of them is.
   static constexpr std::uint64_t max_active = 4;
 
-  alignas(line_bytes) std::atomic<std::uint64_t> started;   ///< exchanges this rank has handed its planes to
-  std::uint64_t signatures[max_active];                     ///< of those under way
-  alignas(line_bytes) std::atomic<std::uint64_t> added;     ///< exchanges this rank has done its part of
+  alignas(line_bytes) std::atomic<std::uint64_t> started;  ///< collectives this rank has handed its planes to
+  std::uint64_t signatures[max_active];                    ///< of those under way
+  alignas(line_bytes) std::atomic<std::uint64_t> added;    ///< collectives this rank has done its part of
   alignas(line_bytes) std::atomic<std::uint64_t> gathered;  ///< gathers this rank has filled its slot for
   GatherNote gathers[2];                                    ///< what they are
   alignas(line_bytes) std::byte slots[2][slot_bytes];       ///< used in turn by gathers
-  alignas(line_bytes) Exchange exchanges[max_active];       ///< what the signatures stand for
+  alignas(line_bytes) Collective collectives[max_active];   ///< what the signatures stand for
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "flags in shared memory must not need a lock");
 
 /// The flags of all ranks of a node.
-class NodeBoard {
+class NodeControl {
  public:
   /// Collective over the node. ranks[i]: what the i-th rank of the node is called in errors.
-  NodeBoard(MPI_Comm node, int local_rank, std::vector<int> ranks);
+  NodeControl(MPI_Comm node, int local_rank, std::vector<int> ranks);
 
   int local_rank() const { return local_rank_; }
   int local_ranks() const { return static_cast<int>(ranks_.size()); }
@@ -54,11 +71,11 @@ class NodeBoard {
     return true;
   }
 
-  /// Tells the node that this rank has started `exchange` under this ticket.
-  void publish(std::uint64_t ticket, const Exchange& exchange) const;
-  /// Throws FailureError, the same on every rank of the node, unless all have started the same exchange under
-  /// this ticket. All must have started one.
-  void check_same_exchange(std::uint64_t ticket) const;
+  /// Tells the node that this rank has started `collective` under this ticket.
+  void publish(std::uint64_t ticket, const Collective& collective) const;
+  /// Throws FailureError, the same on every rank of the node, unless all have started the same collective
+  /// under this ticket. All must have started one.
+  void check_same_collective(std::uint64_t ticket) const;
   /// The same for a gather.
   void check_same_gather(std::uint64_t gather) const;
 

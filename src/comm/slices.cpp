@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "comm/mix.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
 
 namespace lockstep::comm {
 namespace {
@@ -37,7 +37,7 @@ Slices::Slices(std::int64_t count, const std::vector<std::vector<ElementRange>>&
   if (ranges_of_rank.empty()) throw UsageError("slices: no ranks");
   auto table = std::make_shared<Table>();
   table->count = count;
-  table->digest = mixed(static_cast<std::uint64_t>(count), ranges_of_rank.size());
+  table->digest = hash_of(count, ranges_of_rank.size());
   for (std::size_t rank = 0; rank < ranges_of_rank.size(); ++rank) {
     table->first_range.push_back(table->ranges.size());
     std::int64_t last_end = 0;
@@ -56,8 +56,7 @@ Slices::Slices(std::int64_t count, const std::vector<std::vector<ElementRange>>&
       last_end = range.end();
     }
     for (std::size_t i = table->first_range.back(); i < table->ranges.size(); ++i) {
-      table->digest = mixed(table->digest, static_cast<std::uint64_t>(table->ranges[i].first));
-      table->digest = mixed(table->digest, rank);
+      table->digest = hash_of(table->digest, table->ranges[i].first, rank);
     }
   }
   table->first_range.push_back(table->ranges.size());

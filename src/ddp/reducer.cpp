@@ -308,7 +308,7 @@ void Reducer::start_bucket(int bucket) {
 comm::Ticket Reducer::start_sum(int bucket) {
   comm::TreeSum sum = arena_.tree_sum(bucket);
   if (sum.count == 0) return 0;
-  sum.wire = wire_;
+  sum.comm_dtype = wire_;
   comm::Ticket ticket = 0;
   transport([&] { ticket = communicator_.start_tree_sum(sum, map_); });
   tickets_[static_cast<std::size_t>(bucket)] = ticket;  // a hook may have asked for it
@@ -318,7 +318,7 @@ comm::Ticket Reducer::start_sum(int bucket) {
 comm::Ticket Reducer::start_own_sums(int bucket) {
   comm::TreeSum sum = arena_.tree_sum(bucket);
   if (sum.count == 0) return 0;
-  sum.wire = wire_;
+  sum.comm_dtype = wire_;
   comm::Ticket ticket = 0;
   transport([&] {
     ticket = communicator_.start_reduce_scatter(sum, map_, slices_[static_cast<std::size_t>(bucket)]);

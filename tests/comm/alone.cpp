@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "comm/benchmark.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/benchmark.h"
+#include "lockstep/comm/agreement.h"
 #include "lockstep/comm/communicator.h"
-#include "lockstep/comm/json.h"
 #include "sums.h"
 #include "support/environment.h"
 

@@ -1,5 +1,5 @@
 // The benchmark of all-reduce measures what it says: each size, both ways, checked.
-#include "lockstep/comm/benchmark.h"
+#include "comm/benchmark.h"
 
 #include <boost/test/unit_test.hpp>
 

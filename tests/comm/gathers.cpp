@@ -12,7 +12,7 @@
 #include "comm/mpi_communicator.h"
 #include "layouts.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/json.h"
+#include "lockstep/comm/agreement.h"
 #include "support/world.h"
 
 namespace lockstep::test {

@@ -38,7 +38,7 @@ struct Fixture {
     return {arena.get(), offset_bytes, count, dtype};
   }
 
-  /// Two exchanges that go well, then one that the last rank starts differently.
+  /// Two collectives that go well, then one that the last rank starts differently.
   void check(const std::function<comm::Ticket()>& right, const std::function<comm::Ticket()>& wrong,
              const std::vector<std::string>& words) {
     const comm::ShardMap map(size, size);
@@ -60,7 +60,7 @@ struct Fixture {
   }
 };
 
-BOOST_FIXTURE_TEST_SUITE(exchanges, Fixture)
+BOOST_FIXTURE_TEST_SUITE(collectives, Fixture)
 
 BOOST_AUTO_TEST_CASE(another_offset) {
   const comm::ShardMap map(size, size);
@@ -113,7 +113,7 @@ BOOST_AUTO_TEST_CASE(another_arena) {
         {"of arena 1", "of arena 2"});
 }
 
-BOOST_AUTO_TEST_CASE(another_wire) {
+BOOST_AUTO_TEST_CASE(another_communication_dtype) {
   const comm::ShardMap map(size, size);
   check([&] { return ranks->start_tree_sum(vector(), map); },
         [&] {
@@ -193,13 +193,14 @@ BOOST_AUTO_TEST_CASE(a_message_of_another_length_between_nodes_is_an_error) {
     comm::Arena& arena = *nodes.allocate_arena(1 << 16, 2).release();
     const comm::ShardMap map(nodes.size(), nodes.size());
     const std::int64_t count = nodes.rank() == 0 ? 1000 : odd_count;
-    // The others have sent their terms before rank 0 starts and looks: whoever notices first sends no more.
+    // The others have sent their partial sums before rank 0 starts and looks: whoever notices first sends no
+    // more.
     if (nodes.rank() == 0) world().barrier();
     std::string text = failure_of([&] { nodes.start_tree_sum({&arena, 0, count, DType::float32}, map); });
     while (text.empty() && nodes.rank() == 0) text = failure_of([&] { nodes.progress(); });
     if (nodes.rank() == 0) {
       BOOST_TEST(text.starts_with("ticket 1: rank 0 expected a message of "), text);
-      BOOST_TEST(text.find("every rank must start the same exchanges") != std::string::npos, text);
+      BOOST_TEST(text.find("every rank must start the same collectives") != std::string::npos, text);
     }
     if (nodes.rank() != 0) world().barrier();
     world().barrier();

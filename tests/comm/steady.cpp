@@ -1,4 +1,4 @@
-// Once a step's exchanges and gathers have been made, making them again allocates nothing.
+// Once a step's collectives and gathers have been made, making them again allocates nothing.
 #include <mpi.h>
 
 #include <boost/test/unit_test.hpp>
@@ -33,9 +33,9 @@ BOOST_AUTO_TEST_CASE(a_step_that_repeats_allocates_nothing) {
     std::vector<int> layout(static_cast<std::size_t>(world().size()));
     for (std::size_t rank = 0; rank < layout.size(); ++rank)
       layout[rank] = apart ? static_cast<int>(rank % 2) : 0;
-    const auto ranks = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 1024});
+    const auto ranks = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 1024});
     const comm::ShardMap map(shards, ranks->size());
-    // 5 and 13 exchanges a step: in the ring of those under way, and in that of waiting ones, each step
+    // 5 and 13 collectives a step: in the ring of those under way, and in that of waiting ones, each step
     // begins elsewhere.
     for (const int sums : {5, 13}) {
       const auto arena = ranks->allocate_arena(static_cast<std::size_t>(sums) * room_bytes,
@@ -54,7 +54,7 @@ BOOST_AUTO_TEST_CASE(a_step_that_repeats_allocates_nothing) {
         for (int i = 0; i < sums; ++i) {
           const comm::Slices& cut = slices[static_cast<std::size_t>(i)];
           comm::TreeSum vector{arena.get(), static_cast<std::size_t>(i) * room_bytes, cut.count()};
-          if (i % 2 == 1) vector.wire = DType::bfloat16;
+          if (i % 2 == 1) vector.comm_dtype = DType::bfloat16;
           last = i % 3 == 0   ? ranks->start_tree_sum(vector, map)
                  : i % 3 == 1 ? ranks->start_reduce_scatter(vector, map, cut)
                               : ranks->start_all_gather(vector, cut);

@@ -52,7 +52,7 @@ BOOST_AUTO_TEST_CASE(sums_are_exact_for_any_layout_of_ranks_on_nodes) {
   const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
-      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 256});
+      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 256});
       const auto arena = nodes->allocate_arena(8192, planes_for(most_shards, nodes->size()));
       for (int shards = 1; shards <= most_shards; ++shards) {
         check_one<float>(*nodes, *arena, 64, 777, shards, seed);
@@ -66,7 +66,7 @@ BOOST_AUTO_TEST_CASE(every_length_is_summed_whole_and_nothing_beside_it) {
   const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
-      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 1000});
+      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 1000});
       const auto arena = nodes->allocate_arena(1 << 16, planes_for(7, nodes->size()));
       auto* elements = reinterpret_cast<float*>(arena->plane(0));
       for (const std::int64_t count : {0, 1, 2, 15, 16, 17, 31, 33, 63, 65, 100, 1023, 4097, 12345}) {
@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(many_sums_in_flight_complete_in_the_order_started) {
   if (world().rank() == 0) BOOST_TEST_MESSAGE("seed " << seed);
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout) << ", seed " << seed) {
-      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 512});
+      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 512});
       const auto arena = nodes->allocate_arena(sums * room_bytes, planes_for(24, nodes->size()));
       std::mt19937_64 common(seed);  // the same draws on every rank
       std::mt19937_64 own(seed + 1 +
@@ -121,7 +121,7 @@ BOOST_AUTO_TEST_CASE(other_collectives_may_run_while_sums_are_in_flight) {
   const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
-      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 4096});
+      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 4096});
       const auto arena = nodes->allocate_arena(1 << 17, planes_for(5, nodes->size()));
       const comm::ShardMap map(5, nodes->size());
       const auto one = make_case<double>(*arena, 0, 1 << 14, 5, seed);
@@ -142,7 +142,7 @@ BOOST_AUTO_TEST_CASE(the_parts_of_a_split_sum_on_their_own) {
   const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
-      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 512});
+      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 512});
       const auto part = nodes->split(nodes->rank() % 2, -nodes->rank());
       const auto arena = part->allocate_arena(8192, planes_for(9, part->size()));
       check_one<float>(*part, *arena, 0, 1111, 9, seed + static_cast<std::uint64_t>(nodes->rank() % 2));

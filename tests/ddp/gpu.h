@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "ddp/toy.h"
-#include "lockstep/comm/nccl.h"
+#include "comm/nccl.h"
 
 namespace lockstep::test {
 

@@ -68,7 +68,7 @@ void step_on(ddp::DataParallel& replicas, Net& net, std::uint64_t step) {
 BOOST_AUTO_TEST_CASE(gradients_have_the_same_bits_on_any_layout_in_any_mode) {
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
-      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 64});
+      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 64});
       const int shards = 2 * nodes->size() + 1;
       for (const ddp::Mode mode : {ddp::Mode::overlapped, ddp::Mode::flat, ddp::Mode::per_parameter}) {
         Net net;

@@ -96,7 +96,7 @@ BOOST_AUTO_TEST_CASE(ranks_on_different_machines_get_the_bits_of_whole_updates) 
     int initialised = 0;
     MPI_Initialized(&initialised);
     if (!initialised) return;  // alone
-    const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, node_of_rank, {.piece_bytes = 4096});
+    const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, node_of_rank, {.chunk_bytes = 4096});
     Run whole(wide_options(false)), parts(wide_options(true), Algorithm::adamw, *nodes);
     check_same_steps(whole, parts);
   }

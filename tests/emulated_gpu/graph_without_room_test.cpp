@@ -5,7 +5,7 @@
 
 #include "emulated_gpu/runtime.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/nccl.h"
+#include "comm/nccl.h"
 #include "support/ranks.h"
 #include "train/on_a_device.h"
 

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/nccl/library.h"
+#include "comm/nccl/connection.h"
 #include "emulated_gpu/library_memory.h"
 #include "emulated_gpu/runtime.h"
 #include "emulated_gpu/streams.h"

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "lockstep/comm/nccl.h"
+#include "comm/nccl.h"
 #include "support/forwarding.h"
 #include "support/place.h"
 

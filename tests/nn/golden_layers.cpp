@@ -5,7 +5,7 @@
 #include <map>
 
 #include "lockstep/autograd/functions.h"
-#include "lockstep/comm/nccl.h"
+#include "comm/nccl.h"
 #include "lockstep/kernels/transfer.h"
 #include "lockstep/nn/conv2d.h"
 #include "lockstep/nn/embedding.h"

@@ -6,7 +6,7 @@
 #include "checkpoint/sample.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/save.h"
-#include "lockstep/comm/nccl.h"
+#include "comm/nccl.h"
 #include "lockstep/kernels/gpus.h"
 #include "lockstep/train/evaluate.h"
 #include "support/ranks.h"

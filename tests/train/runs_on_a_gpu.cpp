@@ -9,7 +9,7 @@
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/checkpoint/save.h"
 #include "lockstep/checkpoint/store.h"
-#include "lockstep/comm/nccl.h"
+#include "comm/nccl.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/train/device.h"
 #include "support/gpu_labels.h"

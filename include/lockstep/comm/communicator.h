@@ -25,17 +25,17 @@ class Arena {
   virtual std::byte* plane(int index) = 0;
   virtual int planes() const = 0;
   virtual std::size_t plane_bytes() const = 0;
-  /// Exchanges that nobody will wait for may still use it. True: what is left to do is to destroy it, which
+  /// Collectives that nobody will wait for may still use it. True: what is left to do is to destroy it, which
   /// is not collective any more and leaves the memory to the end of the process. False: it must not be
   /// destroyed.
   virtual bool leave() { return false; }
 };
 
-/// A started exchange: a sum, a reduce-scatter or an all-gather. Tickets count up from 1 per communicator; 0
-/// is "none".
+/// A started collective: a sum, a reduce-scatter or an all-gather. Tickets count up from 1 per communicator;
+/// 0 is "none".
 using Ticket = std::uint64_t;
 
-/// What an exchange works on: `count` elements at the same byte offset of every plane.
+/// What a collective works on: `count` elements at the same byte offset of every plane.
 struct TreeSum {
   Arena* arena = nullptr;
   std::size_t offset_bytes = 0;  ///< multiple of 64
@@ -46,13 +46,13 @@ struct TreeSum {
   /// one read each other's memory, so with a single node nothing is rounded) and additions stay in float32;
   /// for GPUs see nccl.h. Whether a communicator rounds anything it tells itself: rounds(). float64 sums and
   /// all-gathers ignore it.
-  DType wire = DType::float32;
+  DType comm_dtype = DType::float32;
 };
 
 /// All methods but rank/size/topology/rounds/progress/done/async_error are collective: every rank of the
 /// group calls them in the same order. Waiting yields the core. A Communicator belongs to one thread at a
 /// time. Failures of the transport throw FailureError with the call's name and the rank. Ranks of one node
-/// that start different exchanges under one ticket, or gather different numbers of bytes, get the same
+/// that start different collectives under one ticket, or gather different numbers of bytes, get the same
 /// FailureError, which shows both sides; nothing is written then, and the communicator is good for abort
 /// only.
 class Communicator {
@@ -62,16 +62,16 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual const Topology& topology() const = 0;
-  /// Whether sums with this TreeSum::wire are rounded to it anywhere. The same on all ranks.
-  virtual bool rounds(DType wire) const = 0;
+  /// Whether sums with this TreeSum::comm_dtype are rounded to it anywhere. The same on all ranks.
+  virtual bool rounds(DType comm_dtype) const = 0;
 
   virtual std::unique_ptr<Arena> allocate_arena(std::size_t plane_bytes, int planes) = 0;
 
   /// Starts a sum over all shards, along the tree. Before the call, plane p of this rank holds the partial
   /// sum of its p-th maximal sub-tree (map.subtrees(rank)); a rank without shards has none. When done, plane
-  /// 0 of every rank holds the sum (so every rank needs at least one plane). Returns at once; exchanges are
+  /// 0 of every rank holds the sum (so every rank needs at least one plane). Returns at once; collectives are
   /// carried out in the order started. The memory must not be touched in between, by another
-  /// exchange either.
+  /// collective either.
   virtual Ticket start_tree_sum(const TreeSum& sum, const ShardMap& map) = 0;
   /// As above, with the same bits, but when done only the elements that this rank owns hold the sum, in its
   /// plane 0. What the others of its planes hold then is unspecified.
@@ -81,15 +81,15 @@ class Communicator {
   virtual Ticket start_all_gather(const TreeSum& vector, const Slices& slices) = 0;
   /// Moves what has been started on, without blocking. Call it often from the computing thread.
   virtual void progress() = 0;
-  /// True once the exchange and all started before it are complete here. Calls progress().
+  /// True once the collective and all started before it are complete here. Calls progress().
   virtual bool done(Ticket ticket) = 0;
   virtual void wait(Ticket ticket) = 0;
-  /// Whether exchanges may be started in a recording of what they work on (kernels::Recorder): then they are
-  /// made when it is replayed, every rank must replay what it recorded at the same time as all others, and
-  /// their tickets are good for nothing but wait() in the same recording.
+  /// Whether collectives may be started in a recording of what they work on (kernels::Recorder): then they
+  /// are made when it is replayed, every rank must replay what it recorded at the same time as all others,
+  /// and their tickets are good for nothing but wait() in the same recording.
   virtual bool records() const { return false; }
-  /// A ticket for what the device has been asked for so far, exchanges of replayed recordings included. To be
-  /// complete, it must have been waited for by all of these.
+  /// A ticket for what the device has been asked for so far, collectives of replayed recordings included. To
+  /// be complete, it must have been waited for by all of these.
   virtual Ticket behind_recording() { return 0; }
   /// What the transport has found broken by itself while this rank waits, or nothing. Any thread may ask.
   virtual std::string async_error() const { return {}; }
@@ -113,9 +113,9 @@ class Communicator {
   [[noreturn]] virtual void abort(int exit_code) = 0;
 };
 
-/// Returns when the exchange is complete. On the CPU that is what wait() does; a device's wait() only lets
-/// what is asked for afterwards follow the exchange. Throws FailureError if the transport finds out meanwhile
-/// that it is broken.
+/// Returns when the collective is complete. On the CPU that is what wait() does; a device's wait() only lets
+/// what is asked for afterwards follow the collective. Throws FailureError if the transport finds out
+/// meanwhile that it is broken.
 void complete(Communicator& communicator, Ticket ticket);
 
 /// A world of one, without MPI.

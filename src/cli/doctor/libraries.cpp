@@ -10,7 +10,7 @@
 
 #include "cli/doctor/finding.h"
 #include "lockstep/base/counted.h"
-#include "lockstep/comm/nccl.h"
+#include "comm/nccl.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/kernels/gpus.h"
 

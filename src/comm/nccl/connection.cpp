@@ -7,15 +7,64 @@
 #include <memory>
 #include <utility>
 
-#include "comm/patience.h"
+#include "comm/backoff.h"
+#include "comm/nccl.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/late_library.h"
 #include "lockstep/base/lock_within.h"
 #include "lockstep/base/quiet_thread.h"
 #include "lockstep/base/whereabouts.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::comm {
+#define LOCKSTEP_LATE_FUNCTION(name) decltype(&::name) name = nullptr;
+LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_LATE_FUNCTION)
+#undef LOCKSTEP_LATE_FUNCTION
+
+namespace {
+
+/// 0 if it does not say.
+int version() {
+  int number = 0;
+  return ncclGetVersion(&number) == ncclSuccess ? number : 0;
+}
+
+void load_all() {
+  const LateLibrary nccl("libnccl.so.2",
+                         {LOCKSTEP_NCCL_FOLDER, LOCKSTEP_CUDA_FOLDER, "/usr/local/cuda/lib64"},
+                         "install it, load its module, or name its folder in LD_LIBRARY_PATH (a single rank "
+                         "does without it)");
+#define LOCKSTEP_FIND(name) nccl.find(#name, name);
+  LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_FIND)
+#undef LOCKSTEP_FIND
+  if (version() >= NCCL_VERSION(2, 26, 0)) return;
+  throw LibraryError(
+      fmt::format("libnccl.so.2: its version is {}.{}, and 2.26 is the first that keeps the calls of several "
+                  "communicators in order",
+                  version() / 10000, version() / 100 % 100),
+      "load the module of a newer one, or name its folder in LD_LIBRARY_PATH");
+}
+
+}  // namespace
+
+void load_nccl() {
+  static const bool loaded = (load_all(), true);
+  static_cast<void>(loaded);
+}
+
+NcclFound find_nccl() {
+  try {
+    load_nccl();
+    const int number = version();
+    return {.version = fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100),
+            .problem = {},
+            .remedy = {}};
+  } catch (const LibraryError& error) {
+    return {.version = {}, .problem = error.cause, .remedy = error.remedy};
+  }
+}
+
 namespace {
 
 constexpr double start_patience_s = 120, finish_patience_s = 60, lock_patience_s = 10;
@@ -125,7 +174,7 @@ void NcclConnection::settle() {
   if (look() == ncclInProgress) {
     const Stopwatch watch;
     whereabouts::Polling polling;
-    for (Patience patience(false); look() == ncclInProgress; patience.pause()) {
+    for (Backoff backoff(false); look() == ncclInProgress; backoff.pause()) {
       polling.look();
       host_.progress();  // a peer may need our part of something there before it comes here
       if (watch.elapsed_ms() < timeout_s_ * 1e3) continue;
@@ -149,7 +198,7 @@ void NcclConnection::check() {
     throw FailureError("NCCL on rank {} has failed before: it is good for abort only", host_.rank());
   if (!started()) return;
   const Lock lock = hold();
-  if (const ncclResult_t found = state_of(shared_->comm); bad(found)) fail("an exchange of NCCL", found);
+  if (const ncclResult_t found = state_of(shared_->comm); bad(found)) fail("a collective of NCCL", found);
 }
 
 std::string NcclConnection::async_error() const {
@@ -165,7 +214,7 @@ void NcclConnection::finish() {
   timeout_s_ = std::min(timeout_s_, finish_patience_s);
   make("ncclCommFinalize", [](ncclComm_t comm) { return ncclCommFinalize(comm); });
   const Lock lock = hold();
-  ncclCommDestroy(std::exchange(shared_->comm, nullptr));
+  ncclCommDestroy(std::collective(shared_->comm, nullptr));
 }
 
 void NcclConnection::give_up() noexcept {
@@ -173,7 +222,7 @@ void NcclConnection::give_up() noexcept {
   {
     const Lock lock = lock_within(shared_->mutex, std::min(timeout_s_, lock_patience_s));
     if (!lock) return;  // a thread is stuck inside it: it goes with the process
-    comm = std::exchange(shared_->comm, nullptr);
+    comm = std::collective(shared_->comm, nullptr);
   }
   if (!comm) return;
   // It may never return while other ranks do not abort, too: then its thread ends with the process.

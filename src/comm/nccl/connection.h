@@ -1,15 +1,37 @@
-// One NCCL communicator from its start to its end: non-blocking, every wait bounded, and no thread ever
-// inside it while another one is.
+// NCCL: its functions, loaded late, and one communicator from its start to its end.
 #pragma once
 
+#include <cuda_runtime_api.h>
+#include <nccl.h>
 #include <memory>
 #include <mutex>
 #include <string>
 
-#include "comm/nccl/library.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::comm {
+/// Throws FailureError with the call's name, CUDA's own text and the rank unless it succeeded.
+inline void check_cuda(cudaError_t status, const char* call, int rank) {
+  if (status == cudaSuccess) return;
+  throw FailureError("{} failed on rank {}: {} ({})", call, rank, cudaGetErrorString(status),
+                     cudaGetErrorName(status));
+}
+
+/// Throws UsageError if NCCL cannot be loaded, or is too old. Before that no function below may be called.
+/// Any number of times, by any thread.
+void load_nccl();
+
+#define LOCKSTEP_NCCL_FUNCTIONS(use)                                                                       \
+  use(ncclAllGather) use(ncclAllReduce) use(ncclBroadcast) use(ncclCommAbort) use(ncclCommDeregister)      \
+      use(ncclCommDestroy) use(ncclCommFinalize) use(ncclCommGetAsyncError) use(ncclCommInitRankConfig)    \
+          use(ncclCommRegister) use(ncclGetErrorString) use(ncclGetLastError) use(ncclGetUniqueId)         \
+              use(ncclGetVersion) use(ncclGroupEnd) use(ncclGroupStart) use(ncclMemAlloc) use(ncclMemFree) \
+                  use(ncclRecv) use(ncclReduce) use(ncclReduceScatter) use(ncclSend)
+
+#define LOCKSTEP_LATE_FUNCTION(name) extern decltype(&::name) name;
+LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_LATE_FUNCTION)
+#undef LOCKSTEP_LATE_FUNCTION
 
 class NcclConnection {
  public:
@@ -24,7 +46,7 @@ class NcclConnection {
 
   /// Starts NCCL, if it has not been: collective over `host`. The calling thread's device is the rank's GPU.
   /// Throws FailureError, or UsageError if there is no NCCL, the same on all ranks, in at most half of
-  /// timeout_s: before a watchdog with that patience ends the job.
+  /// timeout_s: before a watchdog with that backoff ends the job.
   void start();
   bool started() const { return shared_->comm != nullptr; }
 

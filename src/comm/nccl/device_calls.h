@@ -1,4 +1,4 @@
-// What an exchange asks a GPU for. CUDA and NCCL do it; a test notes it for many ranks and does none of it.
+// What a collective asks a GPU for. CUDA and NCCL do it; a test notes it for many ranks and does none of it.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ struct TreeAddition {
   const TreeProgram* program = nullptr;
   const std::byte* planes = nullptr;  ///< the first element in plane 0
   std::size_t plane_bytes = 0;        ///< from a plane to the next
-  const std::byte* slots = nullptr;   ///< the first element in slot 0; slots hold `wire`
+  const std::byte* slots = nullptr;   ///< the first element in slot 0; slots hold `comm_dtype`
   std::size_t slot_bytes = 0;         ///< from a slot to the next
   std::byte* sum = nullptr;           ///< in `dtype`
-  std::byte* narrow_sum = nullptr;    ///< the sum again in `wire`, or null
+  std::byte* cast_sum = nullptr;      ///< the sum again in `comm_dtype`, or null
   std::int64_t count = 0;
   DType dtype = DType::float32;
   /// Another type than dtype: what is taken from planes is rounded to it first, and so is the sum.
-  DType wire = DType::float32;
+  DType comm_dtype = DType::float32;
 };
 
 /// Calls are carried out in order, on one stream; none waits for that. All memory is the device's. Calls with
@@ -34,13 +34,13 @@ class DeviceCalls {
 
   virtual ~DeviceCalls() = default;
 
-  /// Memory for what is only of use within one exchange, 256-byte aligned; a later call gives the same.
+  /// Memory for what is only of use within one collective, 256-byte aligned; a later call gives the same.
   virtual std::byte* scratch(std::size_t bytes) = 0;
   virtual void zero(std::byte* memory, std::size_t bytes) = 0;
   virtual void add(const TreeAddition& addition) = 0;
-  /// float32 to `wire` (bfloat16 or float16), and back.
-  virtual void narrow(const std::byte* values, std::byte* narrowed, std::int64_t count, DType wire) = 0;
-  virtual void widen(const std::byte* narrowed, std::byte* values, std::int64_t count, DType wire) = 0;
+  /// float32 to `comm_dtype` (bfloat16 or float16), and back.
+  virtual void cast_to(const std::byte* values, std::byte* cast, std::int64_t count, DType comm_dtype) = 0;
+  virtual void cast_from(const std::byte* cast, std::byte* values, std::int64_t count, DType comm_dtype) = 0;
 
   virtual void begin_group() = 0;
   virtual void end_group() = 0;

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "comm/nccl/check.h"
-#include "comm/patience.h"
+#include "comm/backoff.h"
+#include "comm/nccl/connection.h"
 #include "lockstep/base/clock.h"
 
 namespace lockstep::comm {
@@ -69,7 +69,7 @@ bool DeviceLane::drain(cudaStream_t stream, double patience_s) noexcept {
   try {
     use_device();
     const Stopwatch watch;
-    for (Patience patience(false);; patience.pause()) {
+    for (Backoff backoff(false);; backoff.pause()) {
       const cudaError_t status = cudaStreamQuery(stream);
       if (status == cudaSuccess) return true;
       cudaGetLastError();  // or the next launch of anybody takes it for its own
@@ -83,14 +83,14 @@ bool DeviceLane::drain(cudaStream_t stream, double patience_s) noexcept {
 
 std::byte* DeviceLane::scratch(std::size_t bytes) {
   if (bytes > scratch_bytes_) {
-    // In the stream's order: exchanges under way keep what they have.
-    if (scratch_) check(cudaFreeAsync(std::exchange(scratch_, nullptr), on_.stream), "cudaFreeAsync");
+    // In the stream's order: collectives under way keep what they have.
+    if (scratch_) check(cudaFreeAsync(std::collective(scratch_, nullptr), on_.stream), "cudaFreeAsync");
     scratch_bytes_ = 0;
     const cudaError_t made = cudaMallocAsync(&scratch_, bytes, on_.stream);
     if (made == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // this one leaves the device as it was
       throw FailureError(
-          "exchange on rank {}: no {} bytes are left on the GPU for partial sums; use a smaller "
+          "collective on rank {}: no {} bytes are left on the GPU for partial sums; use a smaller "
           "batch or smaller buckets (ddp.bucket_mb)",
           rank_, bytes);
     }
@@ -106,12 +106,12 @@ void DeviceLane::zero(std::byte* memory, std::size_t bytes) {
 
 void DeviceLane::add(const TreeAddition& addition) { check(launch_add(addition, on_), "add_along_tree"); }
 
-void DeviceLane::narrow(const std::byte* values, std::byte* narrowed, std::int64_t count, DType wire) {
-  check(launch_narrow(values, narrowed, count, wire, on_), "narrow");
+void DeviceLane::cast_to(const std::byte* values, std::byte* cast, std::int64_t count, DType comm_dtype) {
+  check(launch_cast_to(values, cast, count, comm_dtype, on_), "narrow");
 }
 
-void DeviceLane::widen(const std::byte* narrowed, std::byte* values, std::int64_t count, DType wire) {
-  check(launch_widen(narrowed, values, count, wire, on_), "widen");
+void DeviceLane::cast_from(const std::byte* cast, std::byte* values, std::int64_t count, DType comm_dtype) {
+  check(launch_cast_from(cast, values, count, comm_dtype, on_), "widen");
 }
 
 void DeviceLane::all_reduce(std::byte* values, std::int64_t count, DType dtype) {

@@ -1,5 +1,5 @@
-// A lane of a GPU: one stream, and the NCCL communicator that works on it. What a DeviceExchange asks for is
-// done here.
+// A lane of a GPU: one stream, and the NCCL communicator that works on it. What a DeviceCollectives asks for
+// is done here.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -36,8 +36,8 @@ class DeviceLane final : public DeviceCalls {
   std::byte* scratch(std::size_t bytes) override;
   void zero(std::byte* memory, std::size_t bytes) override;
   void add(const TreeAddition& addition) override;
-  void narrow(const std::byte* values, std::byte* narrowed, std::int64_t count, DType wire) override;
-  void widen(const std::byte* narrowed, std::byte* values, std::int64_t count, DType wire) override;
+  void cast_to(const std::byte* values, std::byte* cast, std::int64_t count, DType comm_dtype) override;
+  void cast_from(const std::byte* cast, std::byte* values, std::int64_t count, DType comm_dtype) override;
   void begin_group() override { connection_->begin_group(); }
   void end_group() override { connection_->end_group(); }
   void all_reduce(std::byte* values, std::int64_t count, DType dtype) override;

@@ -60,7 +60,7 @@ struct Addition {
   const std::byte* slots;
   std::int64_t slot_bytes;
   std::byte* sum;
-  std::byte* narrow_sum;
+  std::byte* cast_sum;
   std::int64_t count;
 };
 
@@ -82,7 +82,7 @@ __device__ void add_at(const Addition& addition, std::int64_t element) {
   const Values total = sum_along_tree<Depth>(addition.steps, addition.count_of_steps, value_of, add);
   const Pack<Wire, Width> narrow = converted<Wire>(total);
   store(addition.sum, element, converted<T>(narrow));
-  if (addition.narrow_sum) store(addition.narrow_sum, element, narrow);
+  if (addition.cast_sum) store(addition.cast_sum, element, narrow);
 }
 
 template <class T, class Wire, int Depth, int Width>
@@ -122,10 +122,10 @@ bool lies_at(const void* address, std::int64_t stride_bytes, int bytes) {
 template <class T, class Wire, int Depth>
 void add_deep(const Addition& addition, const DeviceLaunch& on) {
   constexpr int width = 16 / static_cast<int>(sizeof(T));
-  constexpr int wire_bytes = width * static_cast<int>(sizeof(Wire));
+  constexpr int sent_bytes = width * static_cast<int>(sizeof(Wire));
   const bool packs = lies_at(addition.planes, addition.plane_bytes, 16) && lies_at(addition.sum, 0, 16) &&
-                     lies_at(addition.slots, addition.slot_bytes, wire_bytes) &&
-                     lies_at(addition.narrow_sum, 0, wire_bytes);
+                     lies_at(addition.slots, addition.slot_bytes, sent_bytes) &&
+                     lies_at(addition.cast_sum, 0, sent_bytes);
   if (packs) {
     add_along_tree<T, Wire, Depth, width>
         <<<blocks_for(addition.count, width, on), block_threads, 0, on.stream>>>(addition);
@@ -168,14 +168,14 @@ cudaError_t launch_add(const TreeAddition& addition, const DeviceLaunch& on) {
                       .slots = addition.slots,
                       .slot_bytes = static_cast<std::int64_t>(addition.slot_bytes),
                       .sum = addition.sum,
-                      .narrow_sum = addition.narrow_sum,
+                      .cast_sum = addition.cast_sum,
                       .count = addition.count};
   const int depth = addition.program->depth;
   if (addition.dtype == DType::float64) {
     add<double, double>(what, depth, on);
-  } else if (addition.wire == DType::bfloat16) {
+  } else if (addition.comm_dtype == DType::bfloat16) {
     add<float, __nv_bfloat16>(what, depth, on);
-  } else if (addition.wire == DType::float16) {
+  } else if (addition.comm_dtype == DType::float16) {
     add<float, __half>(what, depth, on);
   } else {
     add<float, float>(what, depth, on);
@@ -183,16 +183,16 @@ cudaError_t launch_add(const TreeAddition& addition, const DeviceLaunch& on) {
   return cudaGetLastError();
 }
 
-cudaError_t launch_narrow(const std::byte* values, std::byte* narrowed, std::int64_t count, DType wire,
-                          const DeviceLaunch& on) {
-  return wire == DType::bfloat16 ? convert_all<__nv_bfloat16, float>(values, narrowed, count, on)
-                                 : convert_all<__half, float>(values, narrowed, count, on);
+cudaError_t launch_cast_to(const std::byte* values, std::byte* cast, std::int64_t count, DType comm_dtype,
+                           const DeviceLaunch& on) {
+  return comm_dtype == DType::bfloat16 ? convert_all<__nv_bfloat16, float>(values, cast, count, on)
+                                       : convert_all<__half, float>(values, cast, count, on);
 }
 
-cudaError_t launch_widen(const std::byte* narrowed, std::byte* values, std::int64_t count, DType wire,
-                         const DeviceLaunch& on) {
-  return wire == DType::bfloat16 ? convert_all<float, __nv_bfloat16>(narrowed, values, count, on)
-                                 : convert_all<float, __half>(narrowed, values, count, on);
+cudaError_t launch_cast_from(const std::byte* cast, std::byte* values, std::int64_t count, DType comm_dtype,
+                             const DeviceLaunch& on) {
+  return comm_dtype == DType::bfloat16 ? convert_all<float, __nv_bfloat16>(cast, values, count, on)
+                                       : convert_all<float, __half>(cast, values, count, on);
 }
 
 }  // namespace lockstep::comm

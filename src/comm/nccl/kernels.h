@@ -1,4 +1,4 @@
-// The kernels of device exchanges. Light: the .cu file includes it.
+// The kernels of device collectives. Light: the .cu file includes it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,9 +15,9 @@ struct DeviceLaunch {
 
 /// As the methods of DeviceCalls. Each returns what its launch did.
 cudaError_t launch_add(const TreeAddition& addition, const DeviceLaunch& on);
-cudaError_t launch_narrow(const std::byte* values, std::byte* narrowed, std::int64_t count, DType wire,
-                          const DeviceLaunch& on);
-cudaError_t launch_widen(const std::byte* narrowed, std::byte* values, std::int64_t count, DType wire,
-                         const DeviceLaunch& on);
+cudaError_t launch_cast_to(const std::byte* values, std::byte* cast, std::int64_t count, DType comm_dtype,
+                           const DeviceLaunch& on);
+cudaError_t launch_cast_from(const std::byte* cast, std::byte* values, std::int64_t count, DType comm_dtype,
+                             const DeviceLaunch& on);
 
 }  // namespace lockstep::comm

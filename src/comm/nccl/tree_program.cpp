@@ -1,4 +1,4 @@
-// Finding terms, slots and the order of additions.
+// Finding partial sums, slots and the order of additions.
 #include "comm/nccl/tree_program.h"
 
 #include <algorithm>
@@ -31,27 +31,28 @@ void collect(ShardRange node, const SourceOf& source_of, TreeProgram& program) {
 
 }  // namespace
 
-TermPlan::TermPlan(const ShardMap& map, int rank) : shards(map.shards()) {
+PartialPlan::PartialPlan(const ShardMap& map, int rank) : shards(map.shards()) {
   for (int other = 0; other < map.ranks(); ++other) {
-    const int terms = static_cast<int>(map.subtrees(other).size());
-    terms_of_rank.push_back(terms);
+    const int partials = static_cast<int>(map.subtrees(other).size());
+    partials_of_rank.push_back(partials);
     first_slot_of_rank.push_back(other == rank ? -1 : slots);
-    if (other != rank) slots += terms;
-    most_terms = std::max(most_terms, terms);
+    if (other != rank) slots += partials;
+    most_partials = std::max(most_partials, partials);
   }
 
   const auto source_of = [&](ShardRange node) -> std::optional<std::int32_t> {
     const int owner = map.owner(node.first);
     if (map.owner(node.end() - 1) != owner) return std::nullopt;
-    const std::vector<ShardRange> terms = map.subtrees(owner);
-    const auto term = static_cast<int>(std::find(terms.begin(), terms.end(), node) - terms.begin());
-    const int slot = first_slot_of_rank[static_cast<std::size_t>(owner)] + term;
-    return owner == rank ? term : ~slot;
+    const std::vector<ShardRange> partials = map.subtrees(owner);
+    const auto partial =
+        static_cast<int>(std::find(partials.begin(), partials.end(), node) - partials.begin());
+    const int slot = first_slot_of_rank[static_cast<std::size_t>(owner)] + partial;
+    return owner == rank ? partial : ~slot;
   };
   collect({0, map.shards()}, source_of, whole);
   whole.depth = depth_of(whole);
 
-  for (int plane = 0; plane < terms_of_rank[static_cast<std::size_t>(rank)]; ++plane)
+  for (int plane = 0; plane < partials_of_rank[static_cast<std::size_t>(rank)]; ++plane)
     own.steps.push_back({.source = plane, .merges = plane > 0 ? 1 : 0});
   own.depth = depth_of(own);
 }

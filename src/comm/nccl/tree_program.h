@@ -42,19 +42,19 @@ constexpr auto sum_along_tree(const TreeStep* steps, int count, const Load& load
   return waiting[0];
 }
 
-/// Who holds what for the sums over one shard map, seen from one rank. A "term" is a maximal sub-tree of a
-/// rank's block of shards: what lies in one of its planes. Slots number the terms of all other ranks, in rank
-/// order.
-struct TermPlan {
-  TermPlan(const ShardMap& map, int rank);
+/// Who holds what for the sums over one shard map, seen from one rank. A "partial sum" is a maximal sub-tree
+/// of a rank's block of shards: what lies in one of its planes. Slots number the partial sums of all other
+/// ranks, in rank order.
+struct PartialPlan {
+  PartialPlan(const ShardMap& map, int rank);
 
   int shards;
-  std::vector<int> terms_of_rank;
+  std::vector<int> partials_of_rank;
   std::vector<int> first_slot_of_rank;  ///< of this rank itself: none, -1
   int slots = 0;
-  int most_terms = 0;  ///< of a rank
-  TreeProgram whole;   ///< the sum over all shards, from this rank's planes and the slots, in tree order
-  TreeProgram own;     ///< the sum of this rank's planes, left to right
+  int most_partials = 0;  ///< of a rank
+  TreeProgram whole;      ///< the sum over all shards, from this rank's planes and the slots, in tree order
+  TreeProgram own;        ///< the sum of this rank's planes, left to right
 };
 
 }  // namespace lockstep::comm

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/patience.h"
+#include "comm/backoff.h"
 #include "comm/sums.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -144,8 +144,8 @@ BOOST_AUTO_TEST_CASE(ranks_whose_peer_has_left_find_out_and_come_to_an_end, *rea
     constexpr double longest_ms = 120e3;  // NCCL's to notice that a socket has closed, peer by peer
     const comm::Ticket ticket = sum.start();
     const Stopwatch watch;
-    for (comm::Patience patience(true); !sum.ranks.done(ticket) && watch.elapsed_ms() < longest_ms;)
-      patience.pause();
+    for (comm::Backoff backoff(true); !sum.ranks.done(ticket) && watch.elapsed_ms() < longest_ms;)
+      backoff.pause();
   } catch (const FailureError& error) {
     found = true;
     BOOST_TEST_MESSAGE("rank " << world().rank() << ": " << error.what());

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "comm/nccl/check.h"
-#include "lockstep/comm/nccl.h"
+#include "comm/nccl.h"
+#include "comm/nccl/connection.h"
 #include "support/world.h"
 
 namespace lockstep::test {

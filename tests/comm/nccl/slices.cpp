@@ -20,7 +20,7 @@ struct Draw {
   std::int64_t count;
   int shards;
   std::uint64_t seed;
-  DType wire;
+  DType comm_dtype;
   comm::Slices slices;
 };
 
@@ -29,7 +29,7 @@ Draw draw(std::mt19937_64& random, int round) {
   Draw one{.count = static_cast<std::int64_t>(random() % 3000),
            .shards = 1 + static_cast<int>(random() % 12),
            .seed = random(),
-           .wire = std::vector{DType::float32, DType::bfloat16, DType::float16}[random() % 3],
+           .comm_dtype = std::vector{DType::float32, DType::bfloat16, DType::float16}[random() % 3],
            .slices = {}};
   one.slices = round % 3 == 0 ? comm::even_slices(one.count, world().size())
                               : random_slices(random, one.count, world().size(), 6);
@@ -44,14 +44,16 @@ void check_reduce_scatter(OnGpu& gpu, MirroredArena& arena, const Draw& one, boo
   arena.upload();
   comm::TreeSum sum = sums.sum;
   sum.arena = arena.there.get();
-  sum.wire = one.wire;
+  sum.comm_dtype = one.comm_dtype;
   gpu.communicator().wait(gpu.communicator().start_reduce_scatter(sum, map, one.slices));
   arena.download();
-  const DType wire = world().size() == 1 ? DType::float32 : one.wire;
+  const DType comm_dtype = world().size() == 1 ? DType::float32 : one.comm_dtype;
   for (const comm::ElementRange range : one.slices.of(world().rank())) {
     for (std::int64_t i = range.first; i < range.end(); ++i) {
-      const double limit = exact ? 0 : relative_error(wire) * sum_of_magnitudes<T>(one.seed, one.shards, i);
-      const double away = static_cast<double>(sums.elements(0)[i] - sum_sent_as<T>(wire, one.seed, map, i));
+      const double limit =
+          exact ? 0 : relative_error(comm_dtype) * sum_of_magnitudes<T>(one.seed, one.shards, i);
+      const double away =
+          static_cast<double>(sums.elements(0)[i] - sum_sent_as<T>(comm_dtype, one.seed, map, i));
       BOOST_TEST_REQUIRE(std::abs(away) <= limit, "element " << i << " of " << one.count << ", " << one.shards
                                                              << " shards, seed " << one.seed);
     }

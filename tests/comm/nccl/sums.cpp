@@ -20,7 +20,8 @@ constexpr int most_shards = 16;
 
 /// Fills this rank's planes, sums, and compares plane 0.
 template <class T>
-void check_one(OnGpu& gpu, MirroredArena& arena, std::int64_t count, int shards, DType wire, bool exact) {
+void check_one(OnGpu& gpu, MirroredArena& arena, std::int64_t count, int shards, DType comm_dtype,
+               bool exact) {
   const std::uint64_t seed = static_cast<std::uint64_t>(count) * 31 + static_cast<std::uint64_t>(shards);
   const comm::ShardMap map(shards, world().size());
   auto one = make_case<T>(arena.here, 64, count, shards, seed);
@@ -29,17 +30,18 @@ void check_one(OnGpu& gpu, MirroredArena& arena, std::int64_t count, int shards,
   arena.upload();
   comm::TreeSum sum = one.sum;
   sum.arena = arena.there.get();
-  sum.wire = wire;
+  sum.comm_dtype = comm_dtype;
   gpu.communicator().wait(gpu.communicator().start_tree_sum(sum, map));
   arena.download();
 
-  const DType rounded = world().size() == 1 ? DType::float32 : wire;
+  const DType rounded = world().size() == 1 ? DType::float32 : comm_dtype;
   for (std::int64_t i = 0; i < count; ++i) {
     const T found = one.elements(0)[i], wanted = sum_sent_as<T>(rounded, seed, map, i);
     const double limit = exact ? 0 : relative_error(rounded) * sum_of_magnitudes<T>(seed, shards, i);
     BOOST_TEST_REQUIRE(std::abs(static_cast<double>(found - wanted)) <= limit,
-                       count << " elements, " << shards << " shards, sent as " << std::string(to_string(wire))
-                             << ": element " << i << " is " << found << ", not " << wanted);
+                       count << " elements, " << shards << " shards, sent as "
+                             << std::string(to_string(comm_dtype)) << ": element " << i << " is " << found
+                             << ", not " << wanted);
   }
   BOOST_TEST_REQUIRE(one.elements(0)[-1] == T(-7));
   BOOST_TEST_REQUIRE(one.elements(0)[count] == T(-7));
@@ -72,8 +74,8 @@ BOOST_AUTO_TEST_CASE(every_length_is_summed_whole_and_nothing_beside_it) {
 BOOST_AUTO_TEST_CASE(sixteen_bit_sums_in_the_trees_order_round_each_partial_sum_and_the_result) {
   OnGpu gpu(true);
   MirroredArena arena = arena_for(gpu, 1 << 13);
-  for (const DType wire : {DType::bfloat16, DType::float16}) {
-    for (const int shards : {1, 2, 3, 5, 8, 13}) check_one<float>(gpu, arena, 777, shards, wire, true);
+  for (const DType comm_dtype : {DType::bfloat16, DType::float16}) {
+    for (const int shards : {1, 2, 3, 5, 8, 13}) check_one<float>(gpu, arena, 777, shards, comm_dtype, true);
   }
   check_one<double>(gpu, arena, 777, 5, DType::bfloat16, true);
 }

@@ -10,20 +10,21 @@ namespace {
 
 BOOST_AUTO_TEST_SUITE(tree_program)
 
-/// What rank `rank` adds up: its own planes, and the slots that hold the terms of all others.
+/// What rank `rank` adds up: its own planes, and the slots that hold the partial sums of all others.
 template <class T>
-T sum_on(const comm::ShardMap& map, int rank, const comm::TermPlan& plan, const comm::TreeProgram& program,
+T sum_on(const comm::ShardMap& map, int rank, const comm::PartialPlan& plan, const comm::TreeProgram& program,
          std::int64_t element) {
   const auto load = [&](int source) {
-    int owner = rank, term = source;
+    int owner = rank, partial = source;
     if (source < 0) {
       for (owner = 0;; ++owner) {
         const auto place = static_cast<std::size_t>(owner);
-        term = ~source - plan.first_slot_of_rank[place];
-        if (plan.first_slot_of_rank[place] >= 0 && term >= 0 && term < plan.terms_of_rank[place]) break;
+        partial = ~source - plan.first_slot_of_rank[place];
+        if (plan.first_slot_of_rank[place] >= 0 && partial >= 0 && partial < plan.partials_of_rank[place])
+          break;
       }
     }
-    return serial_sum<T>(7, map.subtrees(owner)[static_cast<std::size_t>(term)], element);
+    return serial_sum<T>(7, map.subtrees(owner)[static_cast<std::size_t>(partial)], element);
   };
   return comm::sum_along_tree<comm::deepest_tree>(program.steps.data(),
                                                   static_cast<int>(program.steps.size()), load,
@@ -34,7 +35,7 @@ template <class T>
 void check(int ranks, int shards) {
   const comm::ShardMap map(shards, ranks);
   for (int rank = 0; rank < ranks; ++rank) {
-    const comm::TermPlan plan(map, rank);
+    const comm::PartialPlan plan(map, rank);
     BOOST_TEST_REQUIRE(plan.whole.depth <= comm::deepest_tree);
     for (std::int64_t element = 0; element < 3; ++element) {
       BOOST_TEST_REQUIRE(

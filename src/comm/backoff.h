@@ -12,9 +12,9 @@ namespace lockstep::comm {
 /// it waits for may need this very core. On a crowded node, where the communicator has more ranks than this
 /// process may use cores, it yields from the
 /// start (sums of 64 KiB on 2 cores: 31 us became 11 at 3 ranks, 37 became 18 at 4, 92 became 67 at 8).
-class Patience {
+class Backoff {
  public:
-  explicit Patience(bool crowded) : yielding_(crowded) {}
+  explicit Backoff(bool crowded) : yielding_(crowded) {}
 
   void pause() {
     if (!yielding_) yielding_ = monotonic_s() > start_s_ + look_again_s;

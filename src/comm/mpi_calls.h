@@ -1,15 +1,14 @@
-// Turns the error codes of MPI into FailureErrors.
+// MPI error codes as exceptions, and MPI communicators with an owner.
 #pragma once
 
 #include <mpi.h>
-
 #include <array>
+#include <exception>
 #include <string>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep::comm {
-
 /// Throws FailureError with the call's name, MPI's own text and the rank unless `code` is MPI_SUCCESS.
 inline void check_mpi(int code, const char* call, int rank) {
   if (code == MPI_SUCCESS) return;
@@ -20,5 +19,21 @@ inline void check_mpi(int code, const char* call, int rank) {
       "{} failed on rank {}: {}", call, rank,
       length > 0 ? std::string(text.data(), static_cast<std::size_t>(length)) : fmt::format("code {}", code));
 }
+
+/// Its errors come back as codes.
+class OwnedComm {
+ public:
+  explicit OwnedComm(MPI_Comm comm) : comm_(comm) { MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN); }
+  ~OwnedComm() {
+    // Collective, so not while an exception unwinds: the peers may be elsewhere.
+    if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
+  }
+  OwnedComm(const OwnedComm&) = delete;
+  OwnedComm& operator=(const OwnedComm&) = delete;
+  MPI_Comm get() const { return comm_; }
+
+ private:
+  MPI_Comm comm_;
+};
 
 }  // namespace lockstep::comm

@@ -1,17 +1,17 @@
-// The queue of started exchanges of one communicator: tree sums and their two halves.
+// The queue of started collectives of one communicator: tree sums and their two halves.
 #pragma once
 
 #include <deque>
 #include <memory>
 #include <vector>
 
-#include "comm/active_exchange.h"
+#include "comm/active_collective.h"
 #include "comm/sum_plan.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::comm {
 
-/// Whoever computes moves exchanges on, by polling at the boundaries of operations; there is no thread for
+/// Whoever computes moves collectives on, by polling at the boundaries of operations; there is no thread for
 /// it. Measured on two made-up hosts of one core each, joined by 1 gbit/s: ten sums of 0.75 MiB (63 ms of
 /// bare bytes, 66 ms measured alone) started one after another during 79 ms of computing. A step took 95, 92
 /// and 91 ms with polling every 0.2, 1 and 5 ms; 94 to 112 ms with a thread that yields and 92 to 97 ms with
@@ -19,22 +19,22 @@ namespace lockstep::comm {
 /// thread gains nothing, and would need a lock, a core, and thread support of MPI. Where the nodes are two on
 /// one machine, all ways take 107 to 114 ms for 95 ms of computing: the wire is the processor itself, and
 /// there is nothing to hide it behind.
-class ExchangeQueue {
+class CollectiveQueue {
  public:
   /// Carried out side by side; later ones wait their turn.
   static constexpr std::uint64_t max_active = NodeFlags::max_active;
   /// Messages use this many tags from first_tag on.
   static constexpr int tags = 2 * static_cast<int>(max_active);
 
-  /// `topology` and `board` must outlive this object.
-  ExchangeQueue(MPI_Comm comm, int rank, const Topology& topology, const NodeBoard& board,
-                std::size_t piece_bytes, int first_tag);
-  ExchangeQueue(const ExchangeQueue&) = delete;
-  ExchangeQueue& operator=(const ExchangeQueue&) = delete;
+  /// `topology` and `control` must outlive this object.
+  CollectiveQueue(MPI_Comm comm, int rank, const Topology& topology, const NodeControl& control,
+                  std::size_t chunk_bytes, int first_tag);
+  CollectiveQueue(const CollectiveQueue&) = delete;
+  CollectiveQueue& operator=(const CollectiveQueue&) = delete;
 
   /// What is to be done must have been checked; `map` is null for an all-gather, `slices` of no ranks for a
   /// sum. Throws UsageError if the arena lacks planes for the map.
-  Ticket start(Exchange::Kind kind, const TreeSum& sum, const NodeArena& arena, const ShardMap* map,
+  Ticket start(Collective::Kind kind, const TreeSum& sum, const NodeArena& arena, const ShardMap* map,
                const Slices& slices);
   /// Does all that can be done now. Within one node it makes no MPI call.
   void progress();
@@ -43,17 +43,17 @@ class ExchangeQueue {
 
  private:
   const SumPlan& plan_for(const ShardMap& map);
-  ActiveExchange& active(Ticket ticket) { return active_[ticket % max_active]; }
-  ActiveExchange::Request& waiting(Ticket ticket) { return waiting_[ticket % waiting_.size()]; }
+  ActiveCollective& active(Ticket ticket) { return active_[ticket % max_active]; }
+  ActiveCollective::Request& waiting(Ticket ticket) { return waiting_[ticket % waiting_.size()]; }
   void activate(Ticket ticket);
 
-  ExchangeContext context_;
+  CollectiveContext context_;
   const Topology& topology_;
   int first_tag_;
   std::vector<std::unique_ptr<SumPlan>> plans_;
-  std::vector<ActiveExchange::Request> waiting_;  ///< a ring, larger than the buckets of nearly any model
-  std::deque<ActiveExchange> active_;             ///< a ring
-  ActiveExchange::Room room_;                     ///< that the largest exchange so far took
+  std::vector<ActiveCollective::Request> waiting_;  ///< a ring, larger than the buckets of nearly any model
+  std::deque<ActiveCollective> active_;             ///< a ring
+  ActiveCollective::Room room_;                     ///< that the largest collective so far took
   SumScratch scratch_;
   Ticket started_ = 0;    ///< by this rank
   Ticket activated_ = 0;  ///< those up to here are being carried out, or were

@@ -1,21 +1,22 @@
-// What an exchange is, as ranks compare it: ranks of a node must start the same ones in the same order.
+// What a collective is, and the checks that every transport makes before it starts one.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::comm {
-
 /// Lies in shared memory: plain numbers.
-struct Exchange {
+struct Collective {
   enum class Kind : std::uint32_t { sum, reduce_scatter, all_gather };
 
   Kind kind = Kind::sum;
   DType dtype = DType::float32;
-  DType wire = DType::float32;
+  DType comm_dtype = DType::float32;
   std::int32_t shards = 0;  ///< 0 for a gather
   std::uint64_t arena = 0;  ///< counted in the order allocated
   std::uint64_t offset_bytes = 0;
@@ -27,7 +28,7 @@ struct Exchange {
 
 /// "a reduce-scatter of 100 float32 elements at byte 64 of arena 1 over 4 shards"; `other` decides which of
 /// the finer points are shown: those in which the two differ.
-std::string describe(const Exchange& exchange, const Exchange& other);
+std::string describe(const Collective& collective, const Collective& other);
 
 /// A blocking gather.
 struct GatherNote {
@@ -40,5 +41,16 @@ struct GatherNote {
 };
 
 std::string describe(const GatherNote& gather);
+
+/// Throws UsageError unless the elements lie in the arena.
+void check_elements(const TreeSum& sum, int rank);
+/// Throws UsageError unless this rank can take part in `sum` over `map`.
+void check_tree_sum(const TreeSum& sum, const ShardMap& map, int rank, int size);
+/// Throws UsageError unless `slices` share the elements among `size` ranks.
+void check_slices(const TreeSum& vector, const Slices& slices, int rank, int size);
+/// Throws UsageError unless there is a size for every rank.
+void check_sizes(std::span<const std::size_t> bytes_of_rank, int rank, int size);
+/// Collective. Throws UsageError, the same on all ranks, unless all want planes of one size, and any at all.
+void agree_on_arena(Communicator& communicator, std::size_t plane_bytes, int planes);
 
 }  // namespace lockstep::comm

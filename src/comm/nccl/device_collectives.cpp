@@ -1,9 +1,9 @@
 // The calls, in order.
-#include "comm/nccl/device_exchanges.h"
+#include "comm/nccl/device_collectives.h"
 
 #include <algorithm>
 
-#include "comm/wire.h"
+#include "comm/cast.h"
 
 namespace lockstep::comm {
 namespace {
@@ -45,14 +45,14 @@ class Group {
 
 }  // namespace
 
-DeviceExchanges::DeviceExchanges(DeviceCalls& calls, int rank, int ranks, bool reproducible)
+DeviceCollectives::DeviceCollectives(DeviceCalls& calls, int rank, int ranks, bool reproducible)
     : calls_(calls),
       rank_(rank),
       ranks_(ranks),
       reproducible_(reproducible),
       even_(static_cast<std::size_t>(ranks)) {}
 
-DeviceExchanges::Cut DeviceExchanges::even_cut(std::int64_t count) {
+DeviceCollectives::Cut DeviceCollectives::even_cut(std::int64_t count) {
   const std::int64_t each = count / ranks_ / unit * unit;
   for (int rank = 0; rank < ranks_; ++rank)
     even_[static_cast<std::size_t>(rank)] = {.first = rank * each, .count = each};
@@ -60,7 +60,7 @@ DeviceExchanges::Cut DeviceExchanges::even_cut(std::int64_t count) {
   return {.slices = nullptr, .even = even_};
 }
 
-std::int64_t DeviceExchanges::even_part(const Cut& cut) const {
+std::int64_t DeviceCollectives::even_part(const Cut& cut) const {
   std::int64_t each = 0;
   for (int rank = 0; rank < ranks_; ++rank) {
     const std::span<const ElementRange> ranges = cut.of(rank);
@@ -72,39 +72,40 @@ std::int64_t DeviceExchanges::even_part(const Cut& cut) const {
   return each;
 }
 
-std::size_t DeviceExchanges::most_ranges(const Cut& cut) const {
+std::size_t DeviceCollectives::most_ranges(const Cut& cut) const {
   std::size_t most = 0;
   for (int rank = 0; rank < ranks_; ++rank) most = std::max(most, cut.of(rank).size());
   return most;
 }
 
-void DeviceExchanges::tree_sum(const DeviceVector& vector, const TermPlan& plan) {
+void DeviceCollectives::tree_sum(const DeviceVector& vector, const PartialPlan& plan) {
   if (ranks_ == 1 || vector.count == 0) return;
-  const bool narrowed = narrows(vector.wire, vector.dtype);
+  const bool cast = needs_cast(vector.comm_dtype, vector.dtype);
   if (!reproducible_) {
     add_planes(vector, plan);
-    if (!narrowed) {
+    if (!cast) {
       calls_.all_reduce(vector.values, vector.count, vector.dtype);
       return;
     }
-    std::byte* const wire = calls_.scratch(bytes_for(vector.count, bytes_of(vector.wire)));
-    calls_.narrow(vector.values, wire, vector.count, vector.wire);
-    calls_.all_reduce(wire, vector.count, vector.wire);
-    calls_.widen(wire, vector.values, vector.count, vector.wire);
+    std::byte* const comm_dtype = calls_.scratch(bytes_for(vector.count, bytes_of(vector.comm_dtype)));
+    calls_.cast_to(vector.values, comm_dtype, vector.count, vector.comm_dtype);
+    calls_.all_reduce(comm_dtype, vector.count, vector.comm_dtype);
+    calls_.cast_from(comm_dtype, vector.values, vector.count, vector.comm_dtype);
     return;
   }
   const Cut cut = even_cut(vector.count);
-  if (!narrowed) {
+  if (!cast) {
     sum_at_owners(vector, plan, cut, false);
     gather_from_owners(vector.values, bytes_of(vector.dtype), cut);
     return;
   }
-  std::byte* const wire = sum_at_owners(vector, plan, cut, true);
-  gather_from_owners(wire, bytes_of(vector.wire), cut);
-  calls_.widen(wire, vector.values, vector.count, vector.wire);
+  std::byte* const comm_dtype = sum_at_owners(vector, plan, cut, true);
+  gather_from_owners(comm_dtype, bytes_of(vector.comm_dtype), cut);
+  calls_.cast_from(comm_dtype, vector.values, vector.count, vector.comm_dtype);
 }
 
-void DeviceExchanges::reduce_scatter(const DeviceVector& vector, const TermPlan& plan, const Slices& slices) {
+void DeviceCollectives::reduce_scatter(const DeviceVector& vector, const PartialPlan& plan,
+                                       const Slices& slices) {
   if (ranks_ == 1 || vector.count == 0) return;
   const Cut cut{.slices = &slices, .even = {}};
   if (reproducible_) {
@@ -112,27 +113,27 @@ void DeviceExchanges::reduce_scatter(const DeviceVector& vector, const TermPlan&
     return;
   }
   add_planes(vector, plan);
-  if (!narrows(vector.wire, vector.dtype)) {
+  if (!needs_cast(vector.comm_dtype, vector.dtype)) {
     reduce_to_owners(vector.values, vector.dtype, cut);
     return;
   }
-  const std::size_t wire_bytes = bytes_of(vector.wire), value_bytes = bytes_of(vector.dtype);
-  std::byte* const wire = calls_.scratch(bytes_for(vector.count, wire_bytes));
-  calls_.narrow(vector.values, wire, vector.count, vector.wire);
-  reduce_to_owners(wire, vector.wire, cut);
+  const std::size_t sent_bytes = bytes_of(vector.comm_dtype), value_bytes = bytes_of(vector.dtype);
+  std::byte* const comm_dtype = calls_.scratch(bytes_for(vector.count, sent_bytes));
+  calls_.cast_to(vector.values, comm_dtype, vector.count, vector.comm_dtype);
+  reduce_to_owners(comm_dtype, vector.comm_dtype, cut);
   for (const ElementRange range : cut.of(rank_)) {
-    calls_.widen(wire + bytes_for(range.first, wire_bytes),
-                 vector.values + bytes_for(range.first, value_bytes), range.count, vector.wire);
+    calls_.cast_from(comm_dtype + bytes_for(range.first, sent_bytes),
+                     vector.values + bytes_for(range.first, value_bytes), range.count, vector.comm_dtype);
   }
 }
 
-void DeviceExchanges::all_gather(const DeviceVector& vector, const Slices& slices) {
+void DeviceCollectives::all_gather(const DeviceVector& vector, const Slices& slices) {
   if (ranks_ == 1 || vector.count == 0) return;
   gather_from_owners(vector.values, bytes_of(vector.dtype), {.slices = &slices, .even = {}});
 }
 
-void DeviceExchanges::add_planes(const DeviceVector& vector, const TermPlan& plan) {
-  const int planes = plan.terms_of_rank[static_cast<std::size_t>(rank_)];
+void DeviceCollectives::add_planes(const DeviceVector& vector, const PartialPlan& plan) {
+  const int planes = plan.partials_of_rank[static_cast<std::size_t>(rank_)];
   if (planes == 0) calls_.zero(vector.values, bytes_for(vector.count, bytes_of(vector.dtype)));
   if (planes < 2) return;
   calls_.add({.program = &plan.own,
@@ -141,10 +142,10 @@ void DeviceExchanges::add_planes(const DeviceVector& vector, const TermPlan& pla
               .sum = vector.values,
               .count = vector.count,
               .dtype = vector.dtype,
-              .wire = vector.dtype});
+              .comm_dtype = vector.dtype});
 }
 
-void DeviceExchanges::reduce_to_owners(std::byte* values, DType dtype, const Cut& cut) {
+void DeviceCollectives::reduce_to_owners(std::byte* values, DType dtype, const Cut& cut) {
   const std::size_t element_bytes = bytes_of(dtype);
   Group group(calls_);
   const std::int64_t each = even_part(cut);
@@ -163,7 +164,7 @@ void DeviceExchanges::reduce_to_owners(std::byte* values, DType dtype, const Cut
   group.end();
 }
 
-void DeviceExchanges::gather_from_owners(std::byte* values, std::size_t element_bytes, const Cut& cut) {
+void DeviceCollectives::gather_from_owners(std::byte* values, std::size_t element_bytes, const Cut& cut) {
   Group group(calls_);
   const std::int64_t each = even_part(cut);
   if (each > 0) {
@@ -182,31 +183,31 @@ void DeviceExchanges::gather_from_owners(std::byte* values, std::size_t element_
   group.end();
 }
 
-std::byte* DeviceExchanges::sum_at_owners(const DeviceVector& vector, const TermPlan& plan, const Cut& cut,
-                                          bool keep_narrow) {
-  const bool narrowed = narrows(vector.wire, vector.dtype);
-  const DType wire = narrowed ? vector.wire : vector.dtype;
-  const int own_terms = plan.terms_of_rank[static_cast<std::size_t>(rank_)];
+std::byte* DeviceCollectives::sum_at_owners(const DeviceVector& vector, const PartialPlan& plan,
+                                            const Cut& cut, bool keep_cast) {
+  const bool cast = needs_cast(vector.comm_dtype, vector.dtype);
+  const DType comm_dtype = cast ? vector.comm_dtype : vector.dtype;
+  const int own_partials = plan.partials_of_rank[static_cast<std::size_t>(rank_)];
   const std::size_t value_bytes = bytes_of(vector.dtype);
 
   // What is sent: the planes themselves, or their narrow copies (one, at least, has room for the result).
-  Terms terms{vector.values, vector.plane_bytes, bytes_of(wire)};
-  const auto copies = static_cast<std::size_t>(narrowed ? std::max(own_terms, 1) : 0);
-  const std::size_t copy_bytes = bytes_for(padded(vector.count), terms.element_bytes);
-  const std::size_t slot_bytes = bytes_for(slot_elements(cut.of(rank_)), terms.element_bytes);
+  Partials partials{vector.values, vector.plane_bytes, bytes_of(comm_dtype)};
+  const auto copies = static_cast<std::size_t>(cast ? std::max(own_partials, 1) : 0);
+  const std::size_t copy_bytes = bytes_for(padded(vector.count), partials.element_bytes);
+  const std::size_t slot_bytes = bytes_for(slot_elements(cut.of(rank_)), partials.element_bytes);
   std::byte* const scratch =
       calls_.scratch(copies * copy_bytes + static_cast<std::size_t>(plan.slots) * slot_bytes);
   std::byte* const slots = scratch + copies * copy_bytes;
-  if (narrowed) {
-    for (int term = 0; term < own_terms; ++term) {
-      const auto place = static_cast<std::size_t>(term);
-      calls_.narrow(vector.values + place * vector.plane_bytes, scratch + place * copy_bytes, vector.count,
-                    wire);
+  if (cast) {
+    for (int partial = 0; partial < own_partials; ++partial) {
+      const auto place = static_cast<std::size_t>(partial);
+      calls_.cast_to(vector.values + place * vector.plane_bytes, scratch + place * copy_bytes, vector.count,
+                     comm_dtype);
     }
-    terms.first = scratch;
-    terms.term_bytes = copy_bytes;
+    partials.first = scratch;
+    partials.partial_bytes = copy_bytes;
   }
-  exchange_terms(terms, plan, cut, slots, slot_bytes);
+  trade_partials(partials, plan, cut, slots, slot_bytes);
 
   std::int64_t before = 0;
   for (const ElementRange range : cut.of(rank_)) {
@@ -215,63 +216,64 @@ std::byte* DeviceExchanges::sum_at_owners(const DeviceVector& vector, const Term
     calls_.add({.program = &plan.whole,
                 .planes = values,
                 .plane_bytes = vector.plane_bytes,
-                .slots = slots + bytes_for(before, terms.element_bytes),
+                .slots = slots + bytes_for(before, partials.element_bytes),
                 .slot_bytes = slot_bytes,
                 .sum = values,
-                .narrow_sum = keep_narrow ? scratch + bytes_for(range.first, terms.element_bytes) : nullptr,
+                .cast_sum = keep_cast ? scratch + bytes_for(range.first, partials.element_bytes) : nullptr,
                 .count = range.count,
                 .dtype = vector.dtype,
-                .wire = wire});
+                .comm_dtype = comm_dtype});
     before += padded(range.count);
   }
   return scratch;
 }
 
-void DeviceExchanges::exchange_terms(const Terms& terms, const TermPlan& plan, const Cut& cut,
-                                     std::byte* slots, std::size_t slot_bytes) {
+void DeviceCollectives::trade_partials(const Partials& partials, const PartialPlan& plan, const Cut& cut,
+                                       std::byte* slots, std::size_t slot_bytes) {
   // In one turn every rank sends to the rank `distance` after it, and receives from the one as far before it.
   // Turns, and windows of ranges so that a turn fits a group, are the same on all ranks.
   const std::size_t ranges = most_ranges(cut);
-  const std::size_t window =
-      std::max(std::size_t{1}, static_cast<std::size_t>(DeviceCalls::most_in_group / (2 * plan.most_terms)));
+  const std::size_t window = std::max(
+      std::size_t{1}, static_cast<std::size_t>(DeviceCalls::most_in_group / (2 * plan.most_partials)));
   Group group(calls_);
   for (std::size_t begin = 0; begin < ranges; begin += window) {
     const std::size_t end = std::min(begin + window, ranges);
     for (int distance = 1; distance < ranks_; ++distance) {
-      group.make_room(2 * plan.most_terms * static_cast<int>(end - begin));
-      send_terms(terms, plan, cut, (rank_ + distance) % ranks_, begin, end);
-      receive_terms(terms, plan, cut, (rank_ + ranks_ - distance) % ranks_, begin, end, slots, slot_bytes);
+      group.make_room(2 * plan.most_partials * static_cast<int>(end - begin));
+      send_partials(partials, plan, cut, (rank_ + distance) % ranks_, begin, end);
+      receive_partials(partials, plan, cut, (rank_ + ranks_ - distance) % ranks_, begin, end, slots,
+                       slot_bytes);
     }
   }
   group.end();
 }
 
-void DeviceExchanges::send_terms(const Terms& terms, const TermPlan& plan, const Cut& cut, int to,
-                                 std::size_t begin, std::size_t end) {
+void DeviceCollectives::send_partials(const Partials& partials, const PartialPlan& plan, const Cut& cut,
+                                      int to, std::size_t begin, std::size_t end) {
   const std::span<const ElementRange> ranges = cut.of(to);
   for (std::size_t i = begin; i < std::min(end, ranges.size()); ++i) {
     if (ranges[i].count == 0) continue;
-    for (int term = 0; term < plan.terms_of_rank[static_cast<std::size_t>(rank_)]; ++term) {
-      calls_.send(terms.first + static_cast<std::size_t>(term) * terms.term_bytes +
-                      bytes_for(ranges[i].first, terms.element_bytes),
-                  bytes_for(ranges[i].count, terms.element_bytes), to);
+    for (int partial = 0; partial < plan.partials_of_rank[static_cast<std::size_t>(rank_)]; ++partial) {
+      calls_.send(partials.first + static_cast<std::size_t>(partial) * partials.partial_bytes +
+                      bytes_for(ranges[i].first, partials.element_bytes),
+                  bytes_for(ranges[i].count, partials.element_bytes), to);
     }
   }
 }
 
-void DeviceExchanges::receive_terms(const Terms& terms, const TermPlan& plan, const Cut& cut, int from,
-                                    std::size_t begin, std::size_t end, std::byte* slots,
-                                    std::size_t slot_bytes) {
+void DeviceCollectives::receive_partials(const Partials& partials, const PartialPlan& plan, const Cut& cut,
+                                         int from, std::size_t begin, std::size_t end, std::byte* slots,
+                                         std::size_t slot_bytes) {
   const std::span<const ElementRange> ranges = cut.of(rank_);
   if (begin >= ranges.size()) return;
   std::int64_t before = slot_elements(ranges.first(begin));
   for (std::size_t i = begin; i < std::min(end, ranges.size()); ++i) {
     if (ranges[i].count == 0) continue;
-    for (int term = 0; term < plan.terms_of_rank[static_cast<std::size_t>(from)]; ++term) {
+    for (int partial = 0; partial < plan.partials_of_rank[static_cast<std::size_t>(from)]; ++partial) {
       const auto slot =
-          static_cast<std::size_t>(plan.first_slot_of_rank[static_cast<std::size_t>(from)] + term);
-      calls_.receive(slots + slot * slot_bytes + bytes_for(before, terms.element_bytes),
-                     bytes_for(ranges[i].count, terms.element_bytes), from);
+          static_cast<std::size_t>(plan.first_slot_of_rank[static_cast<std::size_t>(from)] + partial);
+      calls_.receive(slots + slot * slot_bytes + bytes_for(before, partials.element_bytes),
+                     bytes_for(ranges[i].count, partials.element_bytes), from);
     }
     before += padded(ranges[i].count);
   }

@@ -6,11 +6,11 @@
 #include <random>
 #include <vector>
 
-#include "comm/wire.h"
+#include "comm/cast.h"
 
 namespace lockstep::test {
 namespace {
-BOOST_AUTO_TEST_SUITE(wire_formats)
+BOOST_AUTO_TEST_SUITE(cast)
 
 constexpr std::uint32_t all_values = 1u << 16;
 
@@ -80,24 +80,24 @@ BOOST_AUTO_TEST_CASE(between_two_values_the_nearer_is_taken_and_in_the_middle_th
 
 BOOST_AUTO_TEST_CASE(arrays_are_converted_in_place_too) {
   std::mt19937_64 random(3);
-  for (const DType wire : {DType::bfloat16, DType::float16}) {
+  for (const DType comm_dtype : {DType::bfloat16, DType::float16}) {
     for (const std::size_t count : {0u, 1u, 7u, 1023u, 1024u, 1025u, 5000u}) {
       std::vector<float> values(count);
       for (float& value : values) value = static_cast<float>(static_cast<int>(random() % 2001) - 1000) / 7.0f;
       std::vector<float> expected = values;
       for (float& value : expected) {
-        value = wire == DType::bfloat16 ? from_bfloat16_bits(bfloat16_bits(value))
-                                        : from_float16_bits(float16_bits(value));
+        value = comm_dtype == DType::bfloat16 ? from_bfloat16_bits(bfloat16_bits(value))
+                                              : from_float16_bits(float16_bits(value));
       }
       const auto elements = static_cast<std::int64_t>(count);
       std::vector<float> rounded = values;
-      comm::round_to(wire, reinterpret_cast<std::byte*>(rounded.data()), elements);
+      comm::round_to(comm_dtype, reinterpret_cast<std::byte*>(rounded.data()), elements);
       BOOST_TEST((rounded == expected));
 
       auto* bytes = reinterpret_cast<std::byte*>(values.data());
-      comm::narrow(bytes, bytes, elements, wire);
+      comm::cast_to(bytes, bytes, elements, comm_dtype);
       std::memmove(bytes + 2 * count, bytes, 2 * count);
-      comm::widen(bytes + 2 * count, bytes, elements, wire);
+      comm::cast_from(bytes + 2 * count, bytes, elements, comm_dtype);
       BOOST_TEST((values == expected));
     }
   }

@@ -1,16 +1,46 @@
-// The transport of a world of one: every collective is a copy or nothing.
+// A world of one, the start and the end of MPI, and what the interfaces need.
+#include "lockstep/comm/communicator.h"
+
+#include <mpi.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <new>
+#include <thread>
 
-#include "comm/checks.h"
-#include "lockstep/comm/communicator.h"
+#include "comm/collective.h"
+#include "comm/mpi_calls.h"
+#include "comm/mpi_communicator.h"
+#include "lockstep/base/whereabouts.h"
 
 namespace lockstep::comm {
+
+int Topology::ranks_on_node(int node) const {
+  return static_cast<int>(std::count(node_of_rank.begin(), node_of_rank.end(), node));
+}
+
+bool Topology::node_major() const {
+  // Nodes are numbered by first rank, so the numbers of consecutive ranks never fall when each node's ranks
+  // are together.
+  return std::is_sorted(node_of_rank.begin(), node_of_rank.end());
+}
+
+void complete(Communicator& communicator, Ticket ticket) {
+  communicator.wait(ticket);
+  if (communicator.done(ticket)) return;
+  // A device is at work, which may take as long as a step: the core is left to those who feed it. (Its own
+  // blocking wait would not return if a peer died.)
+  constexpr std::chrono::microseconds between_looks{20};
+  for (whereabouts::Polling polling; !communicator.done(ticket); polling.look())
+    std::this_thread::sleep_for(between_looks);
+}
+
 namespace {
 
 constexpr std::size_t alignment_bytes = 64;
@@ -112,5 +142,64 @@ class SelfCommunicator final : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_self_communicator() { return std::make_unique<SelfCommunicator>(); }
+
+namespace {
+
+/// A launcher that wires ranks up leaves one of these. SLURM_PROCID is not among them: Slurm sets it in a
+/// batch script's own shell too, where nothing was launched.
+bool launched_as_rank() {
+  constexpr std::array names = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK",   "PMI_RANK",
+                                "MV2_COMM_WORLD_SIZE",  "PALS_RANKID", "MPI_LOCALNRANKS"};
+  return std::any_of(names.begin(), names.end(),
+                     [](const char* name) { return std::getenv(name) != nullptr; });
+}
+
+/// Started by one MPI's launcher but linked against another, each process takes itself for a whole world, and
+/// N copies of one run write over each other.
+void check_launcher_matches(int size) {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const char* launched = std::getenv(name);
+    if (launched && size == 1 && std::atoi(launched) > 1) {
+      throw UsageError(
+          "world: the launcher started {} ranks ({}), but MPI sees only this one: the launcher belongs to "
+          "another MPI than the program; start it with that MPI's own mpirun, or with srun --mpi=pmix",
+          launched, name);
+    }
+  }
+}
+
+}  // namespace
+
+World::World(int& argc, char**& argv) {
+  int initialised = 0;
+  check_mpi(MPI_Initialized(&initialised), "MPI_Initialized", -1);
+  if (!initialised) {
+    if (!launched_as_rank()) {
+      communicator_ = make_self_communicator();
+      return;
+    }
+    int provided = 0;
+    check_mpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread", -1);
+    owns_mpi_ = true;
+    if (provided < MPI_THREAD_FUNNELED) {
+      throw FailureError(
+          "MPI_Init_thread: this MPI does not allow a program with threads; install one that does");
+    }
+  }
+  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", -1);
+  int size = 1;
+  check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size", -1);
+  if (owns_mpi_) check_launcher_matches(size);
+  communicator_ = make_mpi_communicator(MPI_COMM_WORLD);
+}
+
+World::~World() {
+  // While an exception unwinds, the peers may be elsewhere: everything collective would wait for them. The
+  // caller aborts.
+  const bool unwinding = std::uncaught_exceptions() > 0;
+  const whereabouts::Waiting waiting;
+  communicator_.reset();
+  if (owns_mpi_ && !unwinding) MPI_Finalize();
+}
 
 }  // namespace lockstep::comm

@@ -32,22 +32,22 @@ NcclFound find_nccl();
 /// can. Collective, the same on all ranks.
 std::string sharing_problem(Communicator& host, int device);
 
-/// A communicator whose arenas lie in the memory of a GPU and whose exchanges are made there; all else
+/// A communicator whose arenas lie in the memory of a GPU and whose collectives are made there; all else
 /// (gathers, broadcasts, barriers, files, abort) goes to `host`, which must outlive it. Collective. A world
 /// of one makes no call of NCCL and does not load it. Arenas must go before their communicator.
 ///
-/// Exchanges follow the work asked for on `stream` before them, and nothing on the CPU waits: wait() lets the
-/// work asked for on `stream` after it begin when the exchange is complete. So the arena may be read by what
-/// runs on that stream; whoever reads it otherwise waits for the stream first. done() tells whether an
-/// exchange is complete. Ranks that start different exchanges are not found out: they hang. `lockstep
+/// Collectives follow the work asked for on `stream` before them, and nothing on the CPU waits: wait() lets
+/// the work asked for on `stream` after it begin when the collective is complete. So the arena may be read by
+/// what runs on that stream; whoever reads it otherwise waits for the stream first. done() tells whether an
+/// collective is complete. Ranks that start different collectives are not found out: they hang. `lockstep
 /// train` has a watchdog that ends them; a program of one's own has it once it has called Session::watch().
 ///
-/// Where `wire` is a 16-bit type every rank's partial sum is rounded, within a machine as well, and so is the
-/// result; NCCL's own order may round in between, too (not `reproducible`). A reduce-scatter has the bits of
-/// the sum only if `reproducible`.
+/// Where `comm_dtype` is a 16-bit type every rank's partial sum is rounded, within a machine as well, and so
+/// is the result; NCCL's own order may round in between, too (not `reproducible`). A reduce-scatter has the
+/// bits of the sum only if `reproducible`.
 ///
-/// split() gives a communicator with a stream of its own, whose exchanges overtake those of its parent. All
-/// communicators of a process start their exchanges in the program's order (NCCL_LAUNCH_ORDER_IMPLICIT),
+/// split() gives a communicator with a stream of its own, whose collectives overtake those of its parent. All
+/// communicators of a process start their collectives in the program's order (NCCL_LAUNCH_ORDER_IMPLICIT),
 /// which must be the same on all ranks. NCCL starts up at the first arena: what is split off for gathers
 /// alone costs nothing.
 ///

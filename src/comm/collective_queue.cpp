@@ -1,5 +1,5 @@
-// Starting exchanges, and moving them on in order.
-#include "comm/exchange_queue.h"
+// Starting collectives, and moving them on in order.
+#include "comm/collective_queue.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,14 +8,14 @@
 
 namespace lockstep::comm {
 
-ExchangeQueue::ExchangeQueue(MPI_Comm comm, int rank, const Topology& topology, const NodeBoard& board,
-                             std::size_t piece_bytes, int first_tag)
+CollectiveQueue::CollectiveQueue(MPI_Comm comm, int rank, const Topology& topology,
+                                 const NodeControl& control, std::size_t chunk_bytes, int first_tag)
     : topology_(topology), first_tag_(first_tag), waiting_(256) {
   context_.comm = comm;
   context_.rank = rank;
   context_.size = static_cast<int>(topology.node_of_rank.size());
   context_.node = topology.node_of_rank[static_cast<std::size_t>(rank)];
-  context_.board = &board;
+  context_.control = &control;
   context_.node_of_rank = topology.node_of_rank;
   context_.local_rank_of_rank = topology.local_rank_of_rank;
   context_.ranks_of_node.resize(static_cast<std::size_t>(topology.nodes()));
@@ -23,11 +23,11 @@ ExchangeQueue::ExchangeQueue(MPI_Comm comm, int rank, const Topology& topology, 
     const int node = topology.node_of_rank[static_cast<std::size_t>(other)];
     context_.ranks_of_node[static_cast<std::size_t>(node)].push_back(other);
   }
-  context_.piece_bytes = piece_bytes;
+  context_.chunk_bytes = chunk_bytes;
   for (std::uint64_t i = 0; i < max_active; ++i) active_.emplace_back(context_);
 }
 
-const SumPlan& ExchangeQueue::plan_for(const ShardMap& map) {
+const SumPlan& CollectiveQueue::plan_for(const ShardMap& map) {
   for (const auto& plan : plans_) {
     if (plan->shards == map.shards()) return *plan;
   }
@@ -36,8 +36,8 @@ const SumPlan& ExchangeQueue::plan_for(const ShardMap& map) {
   return *plans_.back();
 }
 
-Ticket ExchangeQueue::start(Exchange::Kind kind, const TreeSum& sum, const NodeArena& arena,
-                            const ShardMap* map, const Slices& slices) {
+Ticket CollectiveQueue::start(Collective::Kind kind, const TreeSum& sum, const NodeArena& arena,
+                              const ShardMap* map, const Slices& slices) {
   const SumPlan* plan = map ? &plan_for(*map) : nullptr;
   const int planes = plan ? plan->planes_of_rank[static_cast<std::size_t>(context_.rank)] : 1;
   if (arena.planes() < planes) {
@@ -45,7 +45,7 @@ Ticket ExchangeQueue::start(Exchange::Kind kind, const TreeSum& sum, const NodeA
                      planes, arena.planes());
   }
   if (started_ - activated_ == waiting_.size()) {
-    std::vector<ActiveExchange::Request> larger(2 * waiting_.size());
+    std::vector<ActiveCollective::Request> larger(2 * waiting_.size());
     for (Ticket ticket = activated_ + 1; ticket <= started_; ++ticket)
       larger[ticket % larger.size()] = std::move(waiting(ticket));
     waiting_.swap(larger);
@@ -55,22 +55,22 @@ Ticket ExchangeQueue::start(Exchange::Kind kind, const TreeSum& sum, const NodeA
   return started_;
 }
 
-void ExchangeQueue::activate(Ticket ticket) {
-  ActiveExchange& next = active(ticket);
-  ActiveExchange::Request& request = waiting(ticket);
-  const Exchange exchange = request.exchange();
+void CollectiveQueue::activate(Ticket ticket) {
+  ActiveCollective& next = active(ticket);
+  ActiveCollective::Request& request = waiting(ticket);
+  const Collective collective = request.collective();
   next.begin(ticket, std::move(request), first_tag_ + 2 * static_cast<int>(ticket % max_active));
-  context_.board->publish(ticket, exchange);
-  const ActiveExchange::Room room = next.room();
-  room_.pieces = std::max(room_.pieces, room.pieces);
+  context_.control->publish(ticket, collective);
+  const ActiveCollective::Room room = next.room();
+  room_.chunks = std::max(room_.chunks, room.chunks);
   room_.messages = std::max(room_.messages, room.messages);
   room_.buffer_bytes = std::max(room_.buffer_bytes, room.buffer_bytes);
   // Every place of the ring gets the room at once, or when it falls idle: a later step shall not need to make
-  // any, wherever in the ring its largest exchange comes.
+  // any, wherever in the ring its largest collective comes.
   for (Ticket idle = ticket + 1; idle < completed_ + 1 + max_active; ++idle) active(idle).reserve(room_);
 }
 
-void ExchangeQueue::progress() {
+void CollectiveQueue::progress() {
   bool moved = completed_ < started_;
   while (moved) {
     moved = false;
@@ -79,8 +79,8 @@ void ExchangeQueue::progress() {
       moved = active(ticket).advance(scratch_) || moved;
     const Ticket added_before = added_;
     while (added_ < activated_ && active(added_ + 1).finished()) ++added_;
-    if (added_ > added_before) context_.board->mine().added.store(added_, std::memory_order_release);
-    while (completed_ < added_ && context_.board->all_reached(&NodeFlags::added, completed_ + 1)) {
+    if (added_ > added_before) context_.control->mine().added.store(added_, std::memory_order_release);
+    while (completed_ < added_ && context_.control->all_reached(&NodeFlags::added, completed_ + 1)) {
       ++completed_;
       active(completed_).reserve(room_);
       moved = true;

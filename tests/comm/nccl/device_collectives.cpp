@@ -1,6 +1,6 @@
-// Which calls exchanges between GPUs are made of, on more ranks than anything here can carry them out on:
+// Which calls collectives between GPUs are made of, on more ranks than anything here can carry them out on:
 // each rank's are noted, none is made. Every message is awaited where it goes, and groups stay small.
-#include "comm/nccl/device_exchanges.h"
+#include "comm/nccl/device_collectives.h"
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
@@ -42,8 +42,8 @@ class NotedCalls final : public comm::DeviceCalls {
     alone();
     added += addition.count;
   }
-  void narrow(const std::byte*, std::byte*, std::int64_t, DType) override { alone(); }
-  void widen(const std::byte*, std::byte*, std::int64_t, DType) override { alone(); }
+  void cast_to(const std::byte*, std::byte*, std::int64_t, DType) override { alone(); }
+  void cast_from(const std::byte*, std::byte*, std::int64_t, DType) override { alone(); }
 
   void begin_group() override {
     BOOST_TEST_REQUIRE(!in_group_);
@@ -101,33 +101,34 @@ struct Run {
   int ranks = 1;
   int shards = 1;
   std::int64_t count = 0;
-  DType wire = DType::float32;
+  DType comm_dtype = DType::float32;
   bool reproducible = true;
   comm::Slices slices = {};
 };
 
-/// Asks for the exchange on one rank. Gives the elements that it adds.
+/// Asks for the collective on one rank. Gives the elements that it adds.
 std::int64_t ask(const Run& run, int rank, NotedCalls& calls) {
-  const comm::TermPlan plan(comm::ShardMap(run.shards, run.ranks), rank);
-  const int terms = plan.terms_of_rank[static_cast<std::size_t>(rank)];
+  const comm::PartialPlan plan(comm::ShardMap(run.shards, run.ranks), rank);
+  const int partials = plan.partials_of_rank[static_cast<std::size_t>(rank)];
   const std::size_t plane_bytes = static_cast<std::size_t>(run.count) * sizeof(float) + 64;
-  std::vector<std::byte> planes(plane_bytes * static_cast<std::size_t>(std::max(terms, 1)));
-  comm::DeviceExchanges exchanges(calls, rank, run.ranks, run.reproducible);
+  std::vector<std::byte> planes(plane_bytes * static_cast<std::size_t>(std::max(partials, 1)));
+  comm::DeviceCollectives collectives(calls, rank, run.ranks, run.reproducible);
   const comm::DeviceVector vector{
-      .values = planes.data(), .plane_bytes = plane_bytes, .count = run.count, .wire = run.wire};
-  if (run.kind == Kind::sum) exchanges.tree_sum(vector, plan);
-  if (run.kind == Kind::reduce_scatter) exchanges.reduce_scatter(vector, plan, run.slices);
-  if (run.kind == Kind::all_gather) exchanges.all_gather(vector, run.slices);
+      .values = planes.data(), .plane_bytes = plane_bytes, .count = run.count, .comm_dtype = run.comm_dtype};
+  if (run.kind == Kind::sum) collectives.tree_sum(vector, plan);
+  if (run.kind == Kind::reduce_scatter) collectives.reduce_scatter(vector, plan, run.slices);
+  if (run.kind == Kind::all_gather) collectives.all_gather(vector, run.slices);
 
   std::int64_t received = 0;
   for (const auto& group : calls.groups) {
     for (const Call& call : group) received += call.name == "receive" ? call.amount : 0;
   }
   const bool along_tree = run.reproducible && run.kind != Kind::all_gather;
-  const auto bytes = static_cast<std::int64_t>(bytes_of(run.wire));  // of each term that others have of it
+  const auto bytes =
+      static_cast<std::int64_t>(bytes_of(run.comm_dtype));  // of each partial sum that others have of it
   BOOST_TEST_REQUIRE(received == (along_tree ? plan.slots * calls.added * bytes : 0));
   if (!along_tree) {
-    BOOST_TEST_REQUIRE(calls.added == (run.kind != Kind::all_gather && terms > 1 ? run.count : 0));
+    BOOST_TEST_REQUIRE(calls.added == (run.kind != Kind::all_gather && partials > 1 ? run.count : 0));
   } else if (run.kind == Kind::reduce_scatter) {
     BOOST_TEST_REQUIRE(calls.added == run.slices.count_of(rank));
   }
@@ -162,10 +163,10 @@ void check_group(const std::vector<NotedCalls>& calls, std::size_t group) {
 /// What each rank asks for, after it has been found to fit.
 std::vector<NotedCalls> check(const Run& run) {
   std::vector<NotedCalls> calls(static_cast<std::size_t>(run.ranks));
-  BOOST_TEST_CONTEXT("exchange " << static_cast<int>(run.kind) << ", " << run.ranks << " ranks, "
-                                 << run.shards << " shards, " << run.count << " elements, sent as "
-                                 << std::string(to_string(run.wire))
-                                 << (run.reproducible ? "" : ", in NCCL's order")) {
+  BOOST_TEST_CONTEXT("collective " << static_cast<int>(run.kind) << ", " << run.ranks << " ranks, "
+                                   << run.shards << " shards, " << run.count << " elements, sent as "
+                                   << std::string(to_string(run.comm_dtype))
+                                   << (run.reproducible ? "" : ", in NCCL's order")) {
     std::int64_t added = 0;
     for (int rank = 0; rank < run.ranks; ++rank)
       added += ask(run, rank, calls[static_cast<std::size_t>(rank)]);
@@ -177,17 +178,17 @@ std::vector<NotedCalls> check(const Run& run) {
 }
 
 BOOST_AUTO_TEST_CASE(a_world_of_one_makes_no_call) {
-  const comm::TermPlan plan(comm::ShardMap(6, 1), 0);
+  const comm::PartialPlan plan(comm::ShardMap(6, 1), 0);
   std::vector<float> values(10);
-  for (const DType wire : {DType::float32, DType::float16}) {
+  for (const DType comm_dtype : {DType::float32, DType::float16}) {
     const comm::DeviceVector vector{
-        .values = reinterpret_cast<std::byte*>(values.data()), .count = 10, .wire = wire};
+        .values = reinterpret_cast<std::byte*>(values.data()), .count = 10, .comm_dtype = comm_dtype};
     for (const bool reproducible : {true, false}) {
       NotedCalls calls;
-      comm::DeviceExchanges exchanges(calls, 0, 1, reproducible);
-      exchanges.tree_sum(vector, plan);
-      exchanges.reduce_scatter(vector, plan, comm::even_slices(10, 1));
-      exchanges.all_gather(vector, comm::even_slices(10, 1));
+      comm::DeviceCollectives collectives(calls, 0, 1, reproducible);
+      collectives.tree_sum(vector, plan);
+      collectives.reduce_scatter(vector, plan, comm::even_slices(10, 1));
+      collectives.all_gather(vector, comm::even_slices(10, 1));
       BOOST_TEST(calls.groups.empty());
       BOOST_TEST(calls.by_itself == 0);
     }
@@ -197,13 +198,13 @@ BOOST_AUTO_TEST_CASE(a_world_of_one_makes_no_call) {
 BOOST_AUTO_TEST_CASE(every_message_is_awaited_by_its_peer_for_any_slices_wire_and_order) {
   std::mt19937_64 random(5);
   for (int ranks = 5; ranks <= 9; ++ranks) {
-    for (const DType wire : {DType::float32, DType::float16, DType::bfloat16}) {
+    for (const DType comm_dtype : {DType::float32, DType::float16, DType::bfloat16}) {
       for (const bool reproducible : {true, false}) {
         for (int round = 0; round < 10; ++round) {
           Run run{.ranks = ranks,
                   .shards = 1 + static_cast<int>(random() % 20),
                   .count = static_cast<std::int64_t>(random() % 900),
-                  .wire = wire,
+                  .comm_dtype = comm_dtype,
                   .reproducible = reproducible};
           run.slices =
               round == 0 ? comm::even_slices(run.count, ranks) : random_slices(random, run.count, ranks, 7);

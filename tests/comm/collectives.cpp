@@ -16,7 +16,7 @@
 
 namespace lockstep::test {
 namespace {
-BOOST_AUTO_TEST_SUITE(exchanges, *ranks(1, 2, 3, 4, 5))
+BOOST_AUTO_TEST_SUITE(collectives, *ranks(1, 2, 3, 4, 5))
 
 constexpr int shards = 7;
 constexpr std::size_t room_bytes = 1 << 14;
@@ -67,7 +67,7 @@ BOOST_AUTO_TEST_CASE(a_reduce_scatter_has_the_bits_of_the_sum_whoever_owns_what)
   const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout) << ", seed " << seed) {
-      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 512});
+      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 512});
       const auto arena = nodes->allocate_arena(room_bytes, planes_for(shards, nodes->size()));
       const comm::ShardMap map(shards, nodes->size());
       std::mt19937_64 common(seed);
@@ -92,7 +92,7 @@ BOOST_AUTO_TEST_CASE(an_all_gather_brings_every_rank_the_whole_vector_of_any_ele
   const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout) << ", seed " << seed) {
-      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 512});
+      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 512});
       const auto arena = nodes->allocate_arena(room_bytes, 1);
       std::mt19937_64 common(seed);
       for (const DType dtype : {DType::uint8, DType::bfloat16, DType::float16, DType::float32, DType::int32,
@@ -116,13 +116,13 @@ BOOST_AUTO_TEST_CASE(an_all_gather_brings_every_rank_the_whole_vector_of_any_ele
 }
 
 BOOST_AUTO_TEST_CASE(exchanges_of_all_kinds_are_carried_out_side_by_side_in_order) {
-  constexpr int exchanges = 24;
+  constexpr int collectives = 24;
   const auto seed = common_seed(world());
   if (world().rank() == 0) BOOST_TEST_MESSAGE("seed " << seed);
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout) << ", seed " << seed) {
-      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 256});
-      const auto arena = nodes->allocate_arena(exchanges * room_bytes, planes_for(shards, nodes->size()));
+      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 256});
+      const auto arena = nodes->allocate_arena(collectives * room_bytes, planes_for(shards, nodes->size()));
       const comm::ShardMap map(shards, nodes->size());
       std::mt19937_64 common(seed);
       std::mt19937_64 own(seed + 1 + static_cast<std::uint64_t>(nodes->rank()));
@@ -130,7 +130,7 @@ BOOST_AUTO_TEST_CASE(exchanges_of_all_kinds_are_carried_out_side_by_side_in_orde
       std::vector<std::pair<SumCase<float>, comm::Slices>> scatters;
       std::vector<GatherCase> gathers;
       comm::Ticket last = 0;
-      for (int i = 0; i < exchanges; ++i) {
+      for (int i = 0; i < collectives; ++i) {
         const std::size_t offset = static_cast<std::size_t>(i) * room_bytes;
         const auto count = static_cast<std::int64_t>(common() % (room_bytes / sizeof(float) + 1));
         const comm::Slices slices = random_slices(common, count, nodes->size(), 8);
@@ -169,7 +169,7 @@ BOOST_AUTO_TEST_CASE(a_reduce_scatter_and_an_all_gather_make_a_sum) {
   const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
-      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 1024});
+      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 1024});
       const auto arena = nodes->allocate_arena(room_bytes, planes_for(shards, nodes->size()));
       const comm::ShardMap map(shards, nodes->size());
       std::mt19937_64 common(seed);
@@ -194,9 +194,9 @@ BOOST_AUTO_TEST_CASE(slices_of_another_vector_are_refused) {
   BOOST_CHECK_THROW(world().start_reduce_scatter(vector, map, comm::even_slices(101, size)), UsageError);
   const comm::TreeSum bytes{arena.get(), 0, 100, DType::uint8};
   BOOST_CHECK_THROW(world().start_reduce_scatter(bytes, map, comm::even_slices(100, size)), UsageError);
-  comm::TreeSum odd_wire = vector;
-  odd_wire.wire = DType::int32;
-  BOOST_CHECK_THROW(world().start_tree_sum(odd_wire, map), UsageError);
+  comm::TreeSum odd_dtype = vector;
+  odd_dtype.comm_dtype = DType::int32;
+  BOOST_CHECK_THROW(world().start_tree_sum(odd_dtype, map), UsageError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

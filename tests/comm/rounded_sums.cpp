@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "comm/cast.h"
 #include "comm/mpi_communicator.h"
-#include "comm/wire.h"
 #include "layouts.h"
 #include "slices.h"
 #include "sums.h"
@@ -16,16 +16,16 @@
 
 namespace lockstep::test {
 namespace {
-BOOST_AUTO_TEST_SUITE(wire, *ranks(1, 2, 3, 4))
+BOOST_AUTO_TEST_SUITE(rounded_sums, *ranks(1, 2, 3, 4))
 
-float rounded(DType wire, float value) {
-  return wire == DType::bfloat16 ? from_bfloat16_bits(bfloat16_bits(value))
-                                 : from_float16_bits(float16_bits(value));
+float rounded(DType comm_dtype, float value) {
+  return comm_dtype == DType::bfloat16 ? from_bfloat16_bits(bfloat16_bits(value))
+                                       : from_float16_bits(float16_bits(value));
 }
 
 /// The sum of a sub-tree, rounded where it is the largest one that lies on a single node.
 struct Expected {
-  DType wire;
+  DType comm_dtype;
   const comm::ShardMap& map;
   const comm::Topology& topology;
   std::uint64_t seed;
@@ -40,13 +40,14 @@ struct Expected {
     return true;
   }
   float sum(comm::ShardRange range, std::int64_t element) const {
-    if (on_one_node(range)) return rounded(wire, serial_sum<float>(seed, range, element));
+    if (on_one_node(range)) return rounded(comm_dtype, serial_sum<float>(seed, range, element));
     const int left = comm::left_leaves(range.count);
     return sum({range.first, left}, element) + sum({range.first + left, range.count - left}, element);
   }
   float result(std::int64_t element) const {
     const comm::ShardRange all{0, map.shards()};
-    return topology.nodes() == 1 ? serial_sum<float>(seed, all, element) : rounded(wire, sum(all, element));
+    return topology.nodes() == 1 ? serial_sum<float>(seed, all, element)
+                                 : rounded(comm_dtype, sum(all, element));
   }
 };
 
@@ -54,21 +55,21 @@ BOOST_AUTO_TEST_CASE(nodes_partial_sums_and_the_result_are_rounded_once_and_noth
   const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout) << ", seed " << seed) {
-      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 1024});
+      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 1024});
       const auto arena = nodes->allocate_arena(8192, planes_for(12, nodes->size()));
       std::mt19937_64 common(seed);
-      for (const DType wire : {DType::bfloat16, DType::float16}) {
+      for (const DType comm_dtype : {DType::bfloat16, DType::float16}) {
         for (const int shards : {1, 3, 5, 12}) {
           for (const bool scatter : {false, true}) {
             const comm::ShardMap map(shards, nodes->size());
             auto one = make_case<float>(*arena, 64, 1777, shards, common());
-            one.sum.wire = wire;
+            one.sum.comm_dtype = comm_dtype;
             one.fill(map, nodes->rank());
             const auto slices = scatter ? random_slices(common, 1777, nodes->size(), 6)
                                         : comm::even_slices(1777, nodes->size());
             nodes->wait(scatter ? nodes->start_reduce_scatter(one.sum, map, slices)
                                 : nodes->start_tree_sum(one.sum, map));
-            const Expected expected{wire, map, nodes->topology(), one.seed};
+            const Expected expected{comm_dtype, map, nodes->topology(), one.seed};
             for (int rank = 0; rank < nodes->size(); ++rank) {
               if (scatter && rank != nodes->rank()) continue;
               for (const comm::ElementRange range : slices.of(rank)) {
@@ -86,11 +87,11 @@ BOOST_AUTO_TEST_CASE(nodes_partial_sums_and_the_result_are_rounded_once_and_noth
 BOOST_AUTO_TEST_CASE(float64_sums_and_gathers_are_not_rounded) {
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
-      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.piece_bytes = 1024});
+      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 1024});
       const auto arena = nodes->allocate_arena(8192, planes_for(5, nodes->size()));
       const comm::ShardMap map(5, nodes->size());
       auto one = make_case<double>(*arena, 0, 777, 5, 11);
-      one.sum.wire = DType::bfloat16;
+      one.sum.comm_dtype = DType::bfloat16;
       one.fill(map, nodes->rank());
       nodes->wait(nodes->start_tree_sum(one.sum, map));
       BOOST_TEST(one.first_difference() == -1);

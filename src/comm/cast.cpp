@@ -1,5 +1,5 @@
 // Loops over conversions, in blocks that may overlap their source.
-#include "comm/wire.h"
+#include "comm/cast.h"
 
 #include <algorithm>
 #include <array>
@@ -26,16 +26,16 @@ void convert(const std::byte* from, std::byte* to, std::int64_t count, const Con
 
 }  // namespace
 
-void narrow(const std::byte* values, std::byte* narrowed, std::int64_t count, DType wire) {
-  if (wire == DType::bfloat16) {
-    convert<float, std::uint16_t>(values, narrowed, count, [](float x) { return bfloat16_bits(x); });
+void cast_to(const std::byte* values, std::byte* cast, std::int64_t count, DType comm_dtype) {
+  if (comm_dtype == DType::bfloat16) {
+    convert<float, std::uint16_t>(values, cast, count, [](float x) { return bfloat16_bits(x); });
   } else {
-    convert<float, std::uint16_t>(values, narrowed, count, [](float x) { return float16_bits(x); });
+    convert<float, std::uint16_t>(values, cast, count, [](float x) { return float16_bits(x); });
   }
 }
 
-void round_to(DType wire, std::byte* values, std::int64_t count) {
-  if (wire == DType::bfloat16) {
+void round_to(DType comm_dtype, std::byte* values, std::int64_t count) {
+  if (comm_dtype == DType::bfloat16) {
     convert<float, float>(values, values, count,
                           [](float x) { return from_bfloat16_bits(bfloat16_bits(x)); });
   } else {
@@ -43,13 +43,11 @@ void round_to(DType wire, std::byte* values, std::int64_t count) {
   }
 }
 
-void widen(const std::byte* narrowed, std::byte* values, std::int64_t count, DType wire) {
-  if (wire == DType::bfloat16) {
-    convert<std::uint16_t, float>(narrowed, values, count,
-                                  [](std::uint16_t x) { return from_bfloat16_bits(x); });
+void cast_from(const std::byte* cast, std::byte* values, std::int64_t count, DType comm_dtype) {
+  if (comm_dtype == DType::bfloat16) {
+    convert<std::uint16_t, float>(cast, values, count, [](std::uint16_t x) { return from_bfloat16_bits(x); });
   } else {
-    convert<std::uint16_t, float>(narrowed, values, count,
-                                  [](std::uint16_t x) { return from_float16_bits(x); });
+    convert<std::uint16_t, float>(cast, values, count, [](std::uint16_t x) { return from_float16_bits(x); });
   }
 }
 

@@ -1,0 +1,244 @@
+// One collective being carried out: a tree sum, or one of its two halves (reduce-scatter and all-gather).
+//
+// Every element has an owner. On one node, a rank waits until all have started, adds the elements it owns
+// along the tree from everyone's planes and writes the result to everyone's plane 0; nobody else touches
+// those elements, so there is nothing to lock. With several nodes an element's owner is on one node, and
+// every other has a leader for it: the leader adds its node's partial sums (see SumPlan) and sends them to
+// the owner, who adds everything and sends the result back for the leader to write to its node's planes. A
+// reduce-scatter ends when the owner has the result; an all-gather begins there. What a rank owns or leads
+// for is handled in chunks, so that adding and sending overlap.
+#pragma once
+
+#include <mpi.h>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/node.h"
+#include "comm/sum_plan.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::comm {
+class Workspace {
+ public:
+  static constexpr std::size_t alignment = 64;
+  static constexpr std::size_t rounded_up(std::size_t bytes) {
+    return (bytes + alignment - 1) / alignment * alignment;
+  }
+
+  /// Grows to `bytes`, 64-byte aligned; what it held is lost if it does.
+  void reserve(std::size_t bytes) {
+    if (bytes <= bytes_) return;
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded_up(bytes))));
+    if (!memory_) throw FailureError("tree sum: no memory for a buffer of {} bytes", bytes);
+    bytes_ = bytes;
+  }
+  /// Gives the memory up without freeing it.
+  void leave() { static_cast<void>(memory_.release()); }
+  std::size_t bytes() const { return bytes_; }
+  std::byte* data() const { return memory_.get(); }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  std::size_t bytes_ = 0;
+};
+
+class Messages {
+ public:
+  Messages(MPI_Comm comm, int rank) : comm_(comm), rank_(rank) {}
+  Messages(const Messages&) = delete;
+  Messages& operator=(const Messages&) = delete;
+
+  /// Forgets all messages, which must be over. `ticket` names the next ones in errors.
+  void begin(std::uint64_t ticket);
+  void reserve(std::size_t messages);
+  std::size_t capacity() const { return requests_.capacity(); }
+  bool under_way() const { return under_way_ > 0; }
+
+  /// Makes places for the messages of a chunk; returns the first.
+  std::size_t add(std::size_t messages, std::size_t chunk);
+  void send(std::size_t place, const std::byte* data, std::size_t bytes, int to, int tag);
+  void receive(std::size_t place, std::byte* data, std::size_t bytes, int from, int tag);
+  /// The chunks of the messages that have ended since the last call, one entry a message. Throws FailureError
+  /// if another rank's message has not the expected size.
+  std::span<const std::size_t> collect();
+
+ private:
+  struct About {
+    std::size_t chunk = 0;
+    std::size_t received_bytes = 0;  ///< 0 for what is sent
+  };
+  void check(std::size_t place, const MPI_Status& status, bool failed) const;
+
+  MPI_Comm comm_;
+  int rank_;
+  std::uint64_t ticket_ = 0;
+  std::size_t under_way_ = 0;
+  std::vector<MPI_Request> requests_;
+  std::vector<About> about_;
+  std::vector<int> ended_;
+  std::vector<MPI_Status> statuses_;
+  std::vector<std::size_t> chunks_;
+};
+
+/// What all collectives of a communicator share.
+struct CollectiveContext {
+  MPI_Comm comm = MPI_COMM_NULL;
+  int rank = 0;
+  int size = 1;
+  int node = 0;
+  const NodeControl* control = nullptr;
+  std::vector<int> node_of_rank;
+  std::vector<int> local_rank_of_rank;
+  std::vector<std::vector<int>> ranks_of_node;
+  std::size_t chunk_bytes = 0;
+
+  int nodes() const { return static_cast<int>(ranks_of_node.size()); }
+  /// The rank of `node` that stands between it and `owner`, a rank of another node.
+  int leader(int on_node, int owner) const;
+};
+
+/// What additions need, one at a time.
+struct SumScratch {
+  Workspace blocks;
+  std::vector<const std::byte*> sources;
+  std::vector<std::byte*> destinations;
+};
+
+class ActiveCollective {
+ public:
+  struct Request {
+    Collective::Kind kind = Collective::Kind::sum;
+    TreeSum sum;
+    const NodeArena* arena = nullptr;
+    const SumPlan* plan = nullptr;  ///< none for an all-gather
+    Slices slices;                  ///< of no ranks: even ones
+    Collective collective() const;
+  };
+  /// How much room a collective takes.
+  struct Room {
+    std::size_t chunks = 0;
+    std::size_t messages = 0;
+    std::size_t buffer_bytes = 0;
+  };
+
+  explicit ActiveCollective(const CollectiveContext& context);
+  /// After a failure messages may still arrive: their memory is then left to the end of the process.
+  ~ActiveCollective() {
+    if (messages_.under_way()) buffer_.leave();
+  }
+  ActiveCollective(const ActiveCollective&) = delete;
+  ActiveCollective& operator=(const ActiveCollective&) = delete;
+
+  /// Takes up the collective; `tag` and `tag` + 1 are its own until it is finished.
+  void begin(std::uint64_t ticket, Request request, int tag);
+  /// Does what can be done now; true if anything was. Throws FailureError if ranks have started different
+  /// collectives.
+  bool advance(SumScratch& scratch);
+  /// This rank has done its part.
+  bool finished() const { return unfinished_ == 0 && all_started_; }
+
+  Room room() const { return {chunks_.capacity(), messages_.capacity(), buffer_.bytes()}; }
+  /// Makes room beforehand. Only while nothing is under way.
+  void reserve(const Room& room);
+
+ private:
+  /// What a chunk waits for. An owner's goes through gathering and returning, a leader's through the next
+  /// three.
+  enum class Stage { gathering, returning, adding, sending, receiving, finished };
+
+  /// A part of what one rank owns, of consecutive elements of its ranges. Chunks of one owner lie together
+  /// and move on in order, because messages of one direction between two ranks are told apart by their order
+  /// alone.
+  struct Chunk {
+    int owner = 0;
+    Stage stage = Stage::finished;
+    std::size_t range = 0;          ///< of the owner's, where the chunk begins
+    std::int64_t skipped = 0;       ///< elements of that range, which belong to earlier chunks
+    std::int64_t count = 0;         ///< elements
+    std::size_t buffer_offset = 0;  ///< where its slots begin
+    std::size_t first_message = 0;  ///< its messages from here on
+    int pending = 0;                ///< of its messages under way
+  };
+  /// Where a sum goes: the same place of plane 0 of some ranks of the node, or a slot.
+  struct Target {
+    int first_peer = 0;
+    int peers = 0;
+    std::byte* slot = nullptr;
+  };
+
+  void add_chunks(int owner);
+  void collect_messages();
+  bool advance(std::size_t index, SumScratch& scratch);
+  void receive_partials(Chunk& chunk);
+  void add_all(Chunk& chunk, SumScratch& scratch);
+  void send_result(Chunk& chunk);
+  void add_and_send_partials(Chunk& chunk, SumScratch& scratch);
+  void receive_result(Chunk& chunk);
+  void distribute_result(const Chunk& chunk);
+  void evaluate(const SumPlan::Sum& sum, const Chunk& chunk, const Target& target, SumScratch& scratch);
+
+  /// Elements of a chunk to a slot, in the wire's type, and back to plane 0 of a rank of the node.
+  void pack(const Chunk& chunk, int local_rank, int plane, std::byte* slot) const;
+  void unpack(const Chunk& chunk, const std::byte* slot, int local_rank) const;
+  void copy_to_peers(const Chunk& chunk) const;
+  /// Calls use(first element, elements, how many of the chunk come before) for each range of the chunk.
+  template <class Use>
+  void for_each_range(const Chunk& chunk, const Use& use) const;
+
+  bool owned(const Chunk& chunk) const { return chunk.owner == context_->rank; }
+  bool is(Collective::Kind kind) const { return request_.kind == kind; }
+  std::span<const ElementRange> ranges_of(int owner) const;
+  /// The chunk can travel straight from and to a plane.
+  bool direct(const Chunk& chunk) const;
+  std::size_t bytes(std::int64_t elements) const {
+    return static_cast<std::size_t>(elements) * element_bytes_;
+  }
+  std::size_t sent_bytes(std::int64_t elements) const {
+    return static_cast<std::size_t>(elements) * (cast_ ? bytes_of(request_.sum.comm_dtype) : element_bytes_);
+  }
+  std::byte* in_plane(int local_rank, int plane, std::int64_t element) const {
+    return request_.arena->plane_of(local_rank, plane) + request_.sum.offset_bytes + bytes(element);
+  }
+  std::int64_t first_element(const Chunk& chunk) const {
+    return ranges_of(chunk.owner)[chunk.range].first + chunk.skipped;
+  }
+  std::byte* slot(const Chunk& chunk, int number) const;
+  /// Where a received partial sum lies: widening needs the wire's bytes at the end of the slot.
+  std::byte* partial_place(const Chunk& chunk, int partial) const {
+    return slot(chunk, partial) + bytes(chunk.count) - sent_bytes(chunk.count);
+  }
+  /// An owner's slots: the partial sums it receives, its node's partial sums if they are rounded, the result.
+  int result_slot_number() const { return received_partials() + (cast_ ? own_partials() : 0); }
+  std::byte* result_slot(const Chunk& chunk) const {
+    return slot(chunk, owned(chunk) ? result_slot_number() : 0);
+  }
+  int own_partials() const { return request_.plan ? static_cast<int>(request_.plan->partials.size()) : 0; }
+  int received_partials() const { return request_.plan ? request_.plan->received : 0; }
+  void send(Chunk& chunk, int message, const std::byte* data, int to, int tag);
+  void receive(Chunk& chunk, int message, std::byte* data, int from, int tag);
+
+  const CollectiveContext* context_;
+  std::uint64_t ticket_ = 0;
+  Request request_;
+  std::size_t element_bytes_ = 0;
+  bool cast_ = false;  ///< messages are rounded
+  int partial_tag_ = 0;
+  int result_tag_ = 0;
+  bool all_started_ = false;
+  std::size_t unfinished_ = 0;      ///< chunks
+  std::vector<ElementRange> even_;  ///< by rank, where the request has no slices
+  std::vector<Chunk> chunks_;
+  Messages messages_;
+  Workspace buffer_;
+  std::size_t buffer_used_ = 0;
+};
+
+}  // namespace lockstep::comm

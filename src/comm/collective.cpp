@@ -1,0 +1,110 @@
+#include "comm/collective.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
+
+namespace lockstep::comm {
+namespace {
+
+const char* name_of(Collective::Kind kind) {
+  switch (kind) {
+    case Collective::Kind::sum:
+      return "a sum";
+    case Collective::Kind::reduce_scatter:
+      return "a reduce-scatter";
+    case Collective::Kind::all_gather:
+      return "an all-gather";
+  }
+  return "an unknown collective";
+}
+
+}  // namespace
+
+std::uint64_t Collective::signature() const {
+  return hash_of(kind, dtype, comm_dtype, shards, arena, offset_bytes, count, slices);
+}
+
+std::string describe(const Collective& collective, const Collective& other) {
+  std::string text = fmt::format("{} of {} {} elements at byte {}", name_of(collective.kind),
+                                 collective.count, to_string(collective.dtype), collective.offset_bytes);
+  if (collective.arena != other.arena) text += fmt::format(" of arena {}", collective.arena);
+  if (collective.shards != other.shards) text += fmt::format(" over {} shards", collective.shards);
+  if (collective.comm_dtype != other.comm_dtype)
+    text += fmt::format(" sent as {}", to_string(collective.comm_dtype));
+  if (collective.kind == other.kind && collective.slices != other.slices)
+    text += fmt::format(" in slices {:016x}", collective.slices);
+  return text;
+}
+
+std::string describe(const GatherNote& gather) {
+  if (gather.kind == GatherNote::Kind::equal) return fmt::format("{} bytes of each rank", gather.bytes);
+  return fmt::format("{} bytes of all ranks, sizes {:016x}", gather.bytes, gather.sizes);
+}
+
+void check_elements(const TreeSum& sum, int rank) {
+  if (!sum.arena) throw UsageError("tree sum on rank {}: no arena", rank);
+  if (sum.offset_bytes % 64 != 0) {
+    throw UsageError("tree sum on rank {}: offset of {} bytes is not a multiple of 64", rank,
+                     sum.offset_bytes);
+  }
+  const std::size_t plane_bytes = sum.arena->plane_bytes();
+  if (sum.count < 0 || sum.offset_bytes > plane_bytes ||
+      static_cast<std::size_t>(sum.count) > (plane_bytes - sum.offset_bytes) / bytes_of(sum.dtype)) {
+    throw UsageError("tree sum on rank {}: {} {} elements at byte {} do not fit a plane of {} bytes", rank,
+                     sum.count, to_string(sum.dtype), sum.offset_bytes, plane_bytes);
+  }
+}
+
+void check_tree_sum(const TreeSum& sum, const ShardMap& map, int rank, int size) {
+  check_elements(sum, rank);
+  if (map.ranks() != size) {
+    throw UsageError("tree sum on rank {}: the shard map is for {} ranks, the communicator has {}", rank,
+                     map.ranks(), size);
+  }
+  if (sum.dtype != DType::float32 && sum.dtype != DType::float64) {
+    throw UsageError("tree sum on rank {}: {} elements cannot be summed, only float32 and float64", rank,
+                     to_string(sum.dtype));
+  }
+  if (sum.comm_dtype != DType::float32 && sum.comm_dtype != DType::bfloat16 &&
+      sum.comm_dtype != DType::float16) {
+    throw UsageError("tree sum on rank {}: nothing is sent as {}, only as float32, bfloat16 or float16", rank,
+                     to_string(sum.comm_dtype));
+  }
+}
+
+void check_slices(const TreeSum& vector, const Slices& slices, int rank, int size) {
+  if (slices.ranks() != size || slices.count() != vector.count) {
+    throw UsageError(
+        "collective on rank {}: slices of {} elements among {} ranks for {} elements and {} ranks", rank,
+        slices.count(), slices.ranks(), vector.count, size);
+  }
+}
+
+void check_sizes(std::span<const std::size_t> bytes_of_rank, int rank, int size) {
+  if (bytes_of_rank.size() != static_cast<std::size_t>(size)) {
+    throw UsageError("gather on rank {}: {} sizes for {} ranks", rank, bytes_of_rank.size(), size);
+  }
+}
+
+void agree_on_arena(Communicator& communicator, std::size_t plane_bytes, int planes) {
+  struct Wish {
+    std::uint64_t plane_bytes;
+    std::int64_t planes;
+  };
+  const Wish wish{plane_bytes, planes};
+  std::vector<Wish> wishes(static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather(&wish, sizeof wish, wishes.data());
+  for (int rank = 0; rank < communicator.size(); ++rank) {
+    const Wish& other = wishes[static_cast<std::size_t>(rank)];
+    if (other.planes < 1)
+      throw UsageError("arena on rank {}: {} planes; at least 1 is needed", rank, other.planes);
+    if (other.plane_bytes != wishes.front().plane_bytes) {
+      throw UsageError("arena: rank 0 asks for planes of {} bytes, rank {} for {}; all must ask for the same",
+                       wishes.front().plane_bytes, rank, other.plane_bytes);
+    }
+  }
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,444 @@
+// The transport between GPUs: memory and collectives on the device.
+#include <cuda_runtime_api.h>
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/collective.h"
+#include "comm/nccl.h"
+#include "comm/nccl/device_collectives.h"
+#include "comm/nccl/device_lane.h"
+#include "comm/nccl/gpu_choice.h"
+#include "lockstep/comm/agreement.h"
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::comm {
+class TicketEvents {
+ public:
+  explicit TicketEvents(int rank) : rank_(rank) {}
+  ~TicketEvents();
+  TicketEvents(const TicketEvents&) = delete;
+  TicketEvents& operator=(const TicketEvents&) = delete;
+
+  /// The next ticket: complete when the stream has done all that was asked of it so far.
+  Ticket record(cudaStream_t stream);
+  Ticket recorded() const { return recorded_; }
+  /// Looks at the device without waiting. The ticket must have been recorded.
+  bool complete(Ticket ticket);
+  /// What is asked of `stream` from now on begins when the ticket is complete.
+  void hold(cudaStream_t stream, Ticket ticket);
+
+ private:
+  cudaEvent_t& event(Ticket ticket) { return events_[ticket % events_.size()]; }
+  void enlarge();
+
+  int rank_;
+  std::vector<cudaEvent_t> events_;  ///< those of (complete_, recorded_] are in use
+  Ticket recorded_ = 0;
+  Ticket complete_ = 0;  ///< these are known to be
+};
+
+TicketEvents::~TicketEvents() {
+  for (const cudaEvent_t event : events_) {
+    if (event) cudaEventDestroy(event);
+  }
+}
+
+void TicketEvents::enlarge() {
+  constexpr std::size_t fewest = 64;  // more than the buckets of nearly any model
+  std::vector<cudaEvent_t> larger(std::max(fewest, 2 * events_.size()));
+  // All are in use: the last so many tickets have them.
+  for (Ticket ticket = recorded_; ticket > recorded_ - events_.size(); --ticket)
+    larger[ticket % larger.size()] = event(ticket);
+  events_.swap(larger);
+  for (cudaEvent_t& made : events_) {
+    if (!made) check_cuda(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "cudaEventCreate", rank_);
+  }
+}
+
+Ticket TicketEvents::record(cudaStream_t stream) {
+  if (recorded_ - complete_ == events_.size()) {
+    while (complete_ < recorded_ && complete(complete_ + 1)) {
+    }
+    if (recorded_ - complete_ == events_.size()) enlarge();
+  }
+  check_cuda(cudaEventRecord(event(recorded_ + 1), stream), "cudaEventRecord", rank_);
+  return ++recorded_;
+}
+
+bool TicketEvents::complete(Ticket ticket) {
+  if (ticket <= complete_) return true;
+  const cudaError_t status = cudaEventQuery(event(ticket));
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();  // or the next launch of anybody takes it for its own
+    return false;
+  }
+  check_cuda(status, "cudaEventQuery", rank_);
+  complete_ = ticket;  // and all before it: they are of one stream
+  return true;
+}
+
+void TicketEvents::hold(cudaStream_t stream, Ticket ticket) {
+  if (ticket <= complete_) return;
+  check_cuda(cudaStreamWaitEvent(stream, event(ticket), 0), "cudaStreamWaitEvent", rank_);
+}
+
+/// Where the lane is connected the memory is NCCL's (ncclMemAlloc), and registered with it, unless partial
+/// sums of it are to be sent into memory that is not: NCCL wants both sides of a call registered, or none. (A
+/// window, for its symmetric kernels, would be the better registration for small vectors within NVLink's
+/// reach; buckets are large, and take rings or NVLink SHARP, which this one serves.)
+class DeviceArena final : public Arena {
+ public:
+  /// `compute`: the stream of those who fill the planes. The memory is zeroed when it returns.
+  DeviceArena(std::shared_ptr<DeviceLane> lane, cudaStream_t compute, std::size_t plane_bytes, int planes,
+              bool registered);
+  /// Waits for both streams. After a failure, and while an exception unwinds, peers may never send what they
+  /// wait for: then the memory is left to the end of the process.
+  ~DeviceArena() override;
+  DeviceArena(const DeviceArena&) = delete;
+  DeviceArena& operator=(const DeviceArena&) = delete;
+
+  std::byte* plane(int index) override;
+  int planes() const override { return planes_; }
+  std::size_t plane_bytes() const override { return plane_bytes_; }
+  bool leave() override { return left_ = true; }
+
+  const DeviceLane* lane() const { return lane_.get(); }
+  std::size_t stride_bytes() const { return stride_bytes_; }
+
+ private:
+  void allocate();
+  [[noreturn]] void throw_no_memory(std::size_t bytes) const;
+  void prepare(bool registered);
+  void release() noexcept;
+
+  std::shared_ptr<DeviceLane> lane_;
+  cudaStream_t compute_;
+  std::size_t plane_bytes_;
+  std::size_t stride_bytes_;
+  int planes_;
+  int exceptions_at_start_;
+  void* memory_ = nullptr;
+  bool of_nccl_ = false;
+  bool left_ = false;
+  void* handle_ = nullptr;  ///< of the registration
+};
+
+namespace {
+
+constexpr std::size_t plane_alignment_bytes = 512;  // of planes: what copies and NCCL like best
+
+/// To be asked after ncclMemAlloc, which tells all of CUDA's errors as one; what it asks of the driver leaves
+/// no trace in the runtime.
+bool lacks_memory(std::size_t bytes) {
+  if (cudaPeekAtLastError() == cudaErrorMemoryAllocation) return true;
+  std::size_t free = 0, total = 0;
+  return cudaMemGetInfo(&free, &total) == cudaSuccess && free < bytes;
+}
+
+}  // namespace
+
+DeviceArena::DeviceArena(std::shared_ptr<DeviceLane> lane, cudaStream_t compute, std::size_t plane_bytes,
+                         int planes, bool registered)
+    : lane_(std::move(lane)),
+      compute_(compute),
+      plane_bytes_(plane_bytes),
+      stride_bytes_((plane_bytes + plane_alignment_bytes - 1) / plane_alignment_bytes *
+                    plane_alignment_bytes),
+      planes_(planes),
+      exceptions_at_start_(std::uncaught_exceptions()) {
+  allocate();
+  try {
+    prepare(registered);
+  } catch (...) {
+    if (lane_->drain(lane_->stream()) && lane_->drain(compute_)) release();  // it waits for the whole device
+    throw;
+  }
+}
+
+void DeviceArena::prepare(bool registered) {
+  const std::size_t bytes = stride_bytes_ * static_cast<std::size_t>(planes_) + plane_alignment_bytes;
+  check_cuda(cudaMemsetAsync(memory_, 0, bytes, compute_), "cudaMemsetAsync", lane_->rank());
+  check_cuda(cudaStreamSynchronize(compute_), "cudaStreamSynchronize", lane_->rank());
+  if (registered && of_nccl_) {
+    lane_->connection().make("ncclCommRegister", [&](ncclComm_t comm) {
+      return ncclCommRegister(comm, memory_, bytes, &handle_);
+    });
+  }
+}
+
+void DeviceArena::release() noexcept {
+  if (of_nccl_) {
+    ncclMemFree(memory_);
+  } else {
+    cudaFree(memory_);
+  }
+}
+
+void DeviceArena::allocate() {
+  const std::size_t bytes = stride_bytes_ * static_cast<std::size_t>(planes_) + plane_alignment_bytes;
+  of_nccl_ = lane_->connection().started();
+  if (!of_nccl_) {
+    const cudaError_t made = cudaMalloc(&memory_, bytes);
+    if (made == cudaErrorMemoryAllocation) throw_no_memory(bytes);
+    return check_cuda(made, "cudaMalloc", lane_->rank());
+  }
+  const ncclResult_t made = ncclMemAlloc(&memory_, bytes);
+  if (made == ncclSuccess && memory_) return;
+  if (lacks_memory(bytes)) throw_no_memory(bytes);
+  // The communicator is as good as before.
+  throw FailureError(
+      "ncclMemAlloc of {} bytes failed on rank {}: {}; NCCL_DEBUG=WARN in the environment shows more", bytes,
+      lane_->rank(), ncclGetErrorString(made));
+}
+
+void DeviceArena::throw_no_memory(std::size_t bytes) const {
+  cudaGetLastError();  // want of memory leaves the device as it was
+  throw FailureError(
+      "arena on rank {}: the GPU has no {} bytes left for {} planes of {} bytes; use a smaller batch, or "
+      "more ranks for the shards",
+      lane_->rank(), bytes, planes_, plane_bytes_);
+}
+
+DeviceArena::~DeviceArena() {
+  NcclConnection& connection = lane_->connection();
+  if (left_ || connection.failed() || std::uncaught_exceptions() > exceptions_at_start_) return;
+  if (!lane_->drain(lane_->stream()) || !lane_->drain(compute_)) return;
+  try {
+    if (handle_)
+      connection.make("ncclCommDeregister",
+                      [&](ncclComm_t comm) { return ncclCommDeregister(comm, handle_); });
+  } catch (...) {
+    return;
+  }
+  release();
+}
+
+std::byte* DeviceArena::plane(int index) {
+  if (index < 0 || index >= planes_) throw UsageError("arena: no plane {} among {}", index, planes_);
+  return static_cast<std::byte*>(memory_) + stride_bytes_ * static_cast<std::size_t>(index);
+}
+
+namespace {
+
+class NcclCommunicator final : public Communicator {
+ public:
+  /// `host` must outlive it.
+  NcclCommunicator(Communicator& host, const NcclOptions& options)
+      : host_(host),
+        options_(options),
+        lane_(std::make_shared<DeviceLane>(options.device, host, options.timeout_s)),
+        collectives_(*lane_, host.rank(), host.size(), options.reproducible),
+        tickets_(host.rank()) {
+    check_cuda(cudaEventCreateWithFlags(&filled_, cudaEventDisableTiming), "cudaEventCreate", rank());
+  }
+  /// Takes `host` over.
+  NcclCommunicator(std::unique_ptr<Communicator> host, const NcclOptions& options)
+      : NcclCommunicator(*host, options) {
+    owned_host_ = std::move(host);
+  }
+  ~NcclCommunicator() override {
+    cudaSetDevice(options_.device);
+    cudaEventDestroy(filled_);
+  }
+
+  int rank() const override { return host_.rank(); }
+  int size() const override { return host_.size(); }
+  const Topology& topology() const override { return host_.topology(); }
+  bool rounds(DType comm_dtype) const override { return bytes_of(comm_dtype) == 2 && size() > 1; }
+
+  std::unique_ptr<Arena> allocate_arena(std::size_t plane_bytes, int planes) override;
+
+  Ticket start_tree_sum(const TreeSum& sum, const ShardMap& map) override {
+    check_tree_sum(sum, map, rank(), size());
+    const PartialPlan& plan = plan_for(map, sum);
+    return start(sum, [&](const DeviceVector& vector) { collectives_.tree_sum(vector, plan); });
+  }
+  Ticket start_reduce_scatter(const TreeSum& sum, const ShardMap& map, const Slices& slices) override {
+    check_tree_sum(sum, map, rank(), size());
+    check_slices(sum, slices, rank(), size());
+    const PartialPlan& plan = plan_for(map, sum);
+    return start(sum, [&](const DeviceVector& vector) { collectives_.reduce_scatter(vector, plan, slices); });
+  }
+  Ticket start_all_gather(const TreeSum& vector, const Slices& slices) override {
+    check_elements(vector, rank());
+    check_slices(vector, slices, rank(), size());
+    return start(vector, [&](const DeviceVector& all) { collectives_.all_gather(all, slices); });
+  }
+  void progress() override { check(); }
+  bool done(Ticket ticket) override {
+    check_given_out(ticket);
+    if (ticket == 0 || size() == 1) return true;
+    lane_->use_device();
+    if (tickets_.complete(ticket)) return true;
+    check();
+    return false;
+  }
+  void wait(Ticket ticket) override {
+    check_given_out(ticket);
+    if (ticket == 0 || size() == 1) return;
+    check();
+    lane_->use_device();
+    tickets_.hold(compute(), ticket);
+  }
+  bool records() const override { return true; }
+  /// Earlier tickets are of the lane's stream, which the device's has waited for: they are complete with it.
+  Ticket behind_recording() override {
+    lane_->use_device();
+    return tickets_.record(compute());
+  }
+  std::string async_error() const override { return lane_->connection().async_error(); }
+
+  void all_gather(const void* mine, std::size_t bytes, void* all) override {
+    host_.all_gather(mine, bytes, all);
+  }
+  void all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank, void* all) override {
+    host_.all_gather_unequal(mine, bytes_of_rank, all);
+  }
+  std::vector<std::string> all_gather_texts(const std::string& mine) override {
+    return host_.all_gather_texts(mine);
+  }
+  void broadcast(void* data, std::size_t bytes, int root) override { host_.broadcast(data, bytes, root); }
+  void barrier(double timeout_s) override { host_.barrier(timeout_s); }
+  std::unique_ptr<Communicator> split(int colour, int key) override {
+    std::unique_ptr<Communicator> part = host_.split(colour, key), made;
+    together(host_, [&] { made = std::make_unique<NcclCommunicator>(std::move(part), options_); });
+    return made;
+  }
+  [[noreturn]] void abort(int exit_code) override {
+    host_.abort(exit_code);
+    std::abort();  // not reached
+  }
+
+ private:
+  cudaStream_t compute() const { return static_cast<cudaStream_t>(options_.stream); }
+  template <class Collective>
+  Ticket start(const TreeSum& sum, const Collective& collective);
+  const PartialPlan& plan_for(const ShardMap& map, const TreeSum& sum);
+  const PartialPlan& check_planes(const PartialPlan& plan, const TreeSum& sum) const;
+  void check() { lane_->connection().check(); }
+  void check_given_out(Ticket ticket) const {
+    if (ticket > tickets_.recorded())
+      throw UsageError("collective on rank {}: no ticket {} was given out", rank(), ticket);
+  }
+
+  std::unique_ptr<Communicator> owned_host_;
+  Communicator& host_;
+  NcclOptions options_;
+  std::shared_ptr<DeviceLane> lane_;
+  DeviceCollectives collectives_;
+  TicketEvents tickets_;
+  std::vector<std::unique_ptr<PartialPlan>> plans_;
+  cudaEvent_t filled_ = nullptr;  ///< what a collective works on
+};
+
+std::unique_ptr<Arena> NcclCommunicator::allocate_arena(std::size_t plane_bytes, int planes) {
+  agree_on_arena(host_, plane_bytes, planes);
+  lane_->use_device();
+  if (size() > 1) lane_->connection().start();
+  std::unique_ptr<Arena> arena;
+  try {
+    together(host_, [&] {
+      arena = std::make_unique<DeviceArena>(lane_, compute(), plane_bytes, planes,
+                                            size() > 1 && !options_.reproducible);
+    });
+  } catch (...) {
+    arena.reset();  // no peer uses it: it goes like any other, not as one that an exception unwinds
+    throw;
+  }
+  return arena;
+}
+
+const PartialPlan& NcclCommunicator::plan_for(const ShardMap& map, const TreeSum& sum) {
+  for (const auto& plan : plans_) {
+    if (plan->shards == map.shards()) return check_planes(*plan, sum);
+  }
+  auto plan = std::make_unique<PartialPlan>(map, rank());
+  if (plan->whole.depth > deepest_tree)
+    throw UsageError("tree sum on rank {}: {} shards are more than a GPU adds", rank(), map.shards());
+  lane_->use_device();
+  lane_->upload(plan->whole);
+  lane_->upload(plan->own);
+  plans_.push_back(std::move(plan));
+  return check_planes(*plans_.back(), sum);
+}
+
+const PartialPlan& NcclCommunicator::check_planes(const PartialPlan& plan, const TreeSum& sum) const {
+  const int needed = plan.partials_of_rank[static_cast<std::size_t>(rank())];
+  if (sum.arena->planes() < needed)
+    throw UsageError("tree sum on rank {}: its shards need {} planes, the arena has {}", rank(), needed,
+                     sum.arena->planes());
+  return plan;
+}
+
+template <class Collective>
+Ticket NcclCommunicator::start(const TreeSum& sum, const Collective& collective) {
+  auto* const arena = dynamic_cast<DeviceArena*>(sum.arena);
+  if (!arena || arena->lane() != lane_.get())
+    throw UsageError("collective on rank {}: the arena was allocated by another communicator", rank());
+  lane_->use_device();
+  if (size() > 1) {
+    check();
+    check_cuda(cudaEventRecord(filled_, compute()), "cudaEventRecord", rank());
+    check_cuda(cudaStreamWaitEvent(lane_->stream(), filled_, 0), "cudaStreamWaitEvent", rank());
+    collective({.values = arena->plane(0) + sum.offset_bytes,
+                .plane_bytes = arena->stride_bytes(),
+                .count = sum.count,
+                .dtype = sum.dtype,
+                .comm_dtype = sum.comm_dtype});
+  }
+  return tickets_.record(lane_->stream());
+}
+
+/// By which two ranks of a machine know that they have the same GPU.
+std::string gpu_address(int device, int rank) {
+  std::array<char, 64> address{};
+  check_cuda(cudaDeviceGetPCIBusId(address.data(), static_cast<int>(address.size()), device),
+             "cudaDeviceGetPCIBusId", rank);
+  return address.data();
+}
+
+/// What NCCL reads once, when it starts; what the user has set stays.
+void prepare_environment(int rank, bool shared) {
+  ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  if (!shared) return;
+  for (const auto& [name, value] : sharing_environment(rank)) ::setenv(name.c_str(), value.c_str(), 0);
+}
+
+}  // namespace
+
+std::string sharing_problem(Communicator& host, int device) {
+  std::string address;
+  together(host, [&] {
+    if (device >= 0) address = gpu_address(device, host.rank());
+  });
+  return find_sharing(host, address, false).problem;
+}
+
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, const NcclOptions& options) {
+  std::string address;
+  together(host, [&] {
+    int visible = 0;
+    if (cudaGetDeviceCount(&visible) != cudaSuccess) cudaGetLastError();  // without a driver: none
+    if (options.device < 0 || options.device >= visible)
+      throw UsageError(
+          "rank {}: there is no GPU {} among the {} visible ones; see nvidia-smi and "
+          "CUDA_VISIBLE_DEVICES",
+          host.rank(), options.device, visible);
+    address = gpu_address(options.device, host.rank());
+  });
+  const Sharing sharing = find_sharing(host, address, options.share_gpu);
+  if (!sharing.problem.empty()) throw UsageError("{}", sharing.problem);
+  prepare_environment(host.rank(), sharing.shared);
+
+  std::unique_ptr<Communicator> made;
+  together(host, [&] { made = std::make_unique<NcclCommunicator>(host, options); });
+  return made;
+}
+
+}  // namespace lockstep::comm
