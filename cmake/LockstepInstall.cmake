@@ -1,13 +1,13 @@
-# The installed product: liblockstep.a (all rooms below the command line), headers, the program, its data and manual, and
+# The installed product: liblockstep.a (all modules below the command line), headers, the program, its data and manual, and
 # the CMake and pkg-config files that let another program find it.
 include(CMakePackageConfigHelpers)
 
-get_property(rooms GLOBAL PROPERTY LOCKSTEP_ROOMS)
+get_property(modules GLOBAL PROPERTY LOCKSTEP_MODULES)
 add_library(lockstep STATIC)
 add_library(Lockstep::lockstep ALIAS lockstep)
-foreach(room ${rooms})
-  target_sources(lockstep PRIVATE $<TARGET_OBJECTS:lockstep_${room}>)
-  get_target_property(libraries lockstep_${room} LINK_LIBRARIES)
+foreach(module ${modules})
+  target_sources(lockstep PRIVATE $<TARGET_OBJECTS:lockstep_${module}>)
+  get_target_property(libraries lockstep_${module} LINK_LIBRARIES)
   list(FILTER libraries EXCLUDE REGEX "^lockstep_")
   target_link_libraries(lockstep PUBLIC ${libraries})
 endforeach()

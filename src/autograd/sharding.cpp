@@ -6,8 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/transfer.h"
 #include "lockstep/base/error.h"
-#include "lockstep/kernels/transfer.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/base/cores.h"
+#include "base/cores.h"
 
 #include <fmt/format.h>
 #include <sched.h>

@@ -3,18 +3,42 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
 
+#include "base/progress.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/system_error.h"
-#include "lockstep/base/whereabouts.h"
 
 namespace lockstep {
+
+void throw_system_error(int error, const std::string& path, std::string_view action) {
+  const char* reason = std::strerror(error);
+  switch (error) {
+    case EFBIG:
+      throw DataError("{}: cannot {}: {}; raise the limit of file sizes (ulimit -f), or write elsewhere",
+                      path, action, reason);
+    case ENOSPC:
+    case EDQUOT:
+      throw DataError("{}: cannot {}: {}; free some space or write elsewhere", path, action, reason);
+    case EROFS:
+    case ENOENT:
+    case EEXIST:
+    case EISDIR:
+      throw DataError("{}: cannot {}: {}", path, action, reason);
+    case EACCES:
+    case EPERM:
+    case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+      throw UsageError("{}: cannot {}: {}", path, action, reason);
+    default:
+      throw FailureError("{}: cannot {}: {}", path, action, reason);
+  }
+}
+
 namespace {
 
 /// Linux moves at most 0x7ffff000 bytes a call.
@@ -85,7 +109,7 @@ void OpenFile::read_at(std::uint64_t offset, void* data, std::uint64_t bytes) co
     const ssize_t done =
         uninterrupted([&] { return ::pread(descriptor_, to, piece, static_cast<off_t>(offset)); });
     if (done < 0) throw_system_error(errno, path_, "read");
-    whereabouts::mark();
+    progress::mark();
     if (done == 0)
       throw DataError("{}: cannot read: the file ends at byte {}, {} bytes too early", path_, offset, bytes);
     to += done;
@@ -101,7 +125,7 @@ void OpenFile::write_at(std::uint64_t offset, const void* data, std::uint64_t by
     const ssize_t done =
         uninterrupted([&] { return ::pwrite(descriptor_, from, piece, static_cast<off_t>(offset)); });
     if (done < 0) throw_system_error(errno, path_, "write");
-    whereabouts::mark();
+    progress::mark();
     if (done == 0)
       throw FailureError("{}: cannot write: the system takes no more bytes at {}", path_, offset);
     from += done;
@@ -118,7 +142,7 @@ void OpenFile::truncate(std::uint64_t bytes) {
 
 void OpenFile::sync() {
   if (uninterrupted([&] { return ::fsync(descriptor_); }) != 0) throw_system_error(errno, path_, "sync");
-  whereabouts::mark();
+  progress::mark();
 }
 
 std::string directory_of(const std::string& path) {

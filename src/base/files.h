@@ -10,6 +10,11 @@
 
 namespace lockstep {
 
+/// Throws "PATH: cannot ACTION: REASON": DataError if the storage is full or read-only (ENOSPC, EDQUOT,
+/// EROFS), has no such file or has one already, UsageError if it is not for us to use (permissions, loops of
+/// links, something that is no directory on the way), FailureError otherwise.
+[[noreturn]] void throw_system_error(int error, const std::string& path, std::string_view action);
+
 /// An open regular file: a named pipe, a device or a directory is refused at once (DataError where it is to
 /// be read, UsageError where it is to be written). Modes that write do not follow a link that stands at
 /// `path` (UsageError); links on the way there are followed. Closes quietly on destruction; what must be

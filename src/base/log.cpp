@@ -5,8 +5,8 @@
 
 #include <mutex>
 
-#include "lockstep/base/names.h"
-#include "lockstep/base/streams.h"
+#include "base/streams.h"
+#include "base/text.h"
 
 namespace lockstep {
 namespace {

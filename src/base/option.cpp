@@ -9,8 +9,8 @@
 #include <concepts>
 #include <sstream>
 
+#include "base/text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/names.h"
 
 namespace lockstep {
 namespace {
@@ -25,10 +25,10 @@ bool is_blank(char letter) { return letter == ' ' || letter == '\t'; }
 
 /// Reads the quoted text that begins at `at`, the opening quote; moves `at` behind the closing one.
 std::string read_quoted(const std::string& text, std::size_t& at) {
-  const char quote = text[at];
+  const char mark = text[at];
   std::string found;
-  for (++at; at < text.size() && text[at] != quote; ++at) {
-    if (quote == '\'' || text[at] != '\\') {
+  for (++at; at < text.size() && text[at] != mark; ++at) {
+    if (mark == '\'' || text[at] != '\\') {
       found += text[at];
       continue;
     }
@@ -44,10 +44,10 @@ std::string read_quoted(const std::string& text, std::size_t& at) {
       found += static_cast<char>(number);
       at += 2;
     } else {
-      throw UsageError("{}: behind \\x two hexadecimal digits are expected", in_quotes(text));
+      throw UsageError("{}: behind \\x two hexadecimal digits are expected", quote(text));
     }
   }
-  if (at >= text.size()) throw UsageError("{}: the quote {} is not closed", in_quotes(text), quote);
+  if (at >= text.size()) throw UsageError("{}: the quote {} is not closed", quote(text), mark);
   ++at;
   return found;
 }
@@ -65,7 +65,7 @@ void read_number(const std::string& text, const Range& range, Number& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size() ||
       !range.contains(static_cast<double>(number))) {
-    throw UsageError("{} is not {}a {}number in {}", in_quotes(text),
+    throw UsageError("{} is not {}a {}number in {}", quote(text),
                      range.word ? fmt::format("{} or ", range.word) : "",
                      std::integral<Number> ? "whole " : "",
                      Range{range.low, range.high, range.low_open, range.high_open, range.or_zero}.text());
@@ -97,7 +97,7 @@ std::string unquoted(const std::string& value) {
   if (value.empty() || (value[0] != '"' && value[0] != '\'')) return value;
   std::size_t at = 0;
   std::string found = read_quoted(value, at);
-  if (at != value.size()) throw UsageError("{}: there is text behind the closing quote", in_quotes(value));
+  if (at != value.size()) throw UsageError("{}: there is text behind the closing quote", quote(value));
   return found;
 }
 
@@ -109,7 +109,7 @@ std::vector<std::string> words_of(const std::string& values) {
     } else if (values[at] == '"' || values[at] == '\'') {
       words.push_back(read_quoted(values, at));
       if (at < values.size() && !is_blank(values[at]))
-        throw UsageError("{}: there is text behind the closing quote", in_quotes(values));
+        throw UsageError("{}: there is text behind the closing quote", quote(values));
     } else {
       const std::size_t end = std::min(values.find_first_of(" \t", at), values.size());
       words.push_back(values.substr(at, end - at));
@@ -166,14 +166,14 @@ void read(const std::string& text, const Range& range, std::uint64_t& value) {
 }
 
 bool read_flag(const std::string& text) {
-  if (text != "true" && text != "false") throw UsageError("{} is neither true nor false", in_quotes(text));
+  if (text != "true" && text != "false") throw UsageError("{} is neither true nor false", quote(text));
   return text == "true";
 }
 
 void check_word(const std::string& text, const std::vector<std::string>& words) {
   if (std::ranges::find(words, text) != words.end()) return;
   const std::string nearest = nearest_name(text, words);
-  throw UsageError("{} is not one of: {}{}", in_quotes(text), fmt::join(words, ", "),
+  throw UsageError("{} is not one of: {}{}", quote(text), fmt::join(words, ", "),
                    nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
 }
 

@@ -16,9 +16,8 @@
 #include <string_view>
 
 #include "base/files.h"
+#include "base/thread.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/quiet_thread.h"
-#include "lockstep/base/system_error.h"
 
 namespace lockstep {
 namespace {
@@ -126,7 +125,9 @@ class Drafts {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) return false;
     try {
-      start_quiet_thread("the removal of drafts", [this, from = ends[0]] { end_by_signal(from); }).detach();
+      start_background_thread("the removal of drafts", [this, from = ends[0]] {
+        end_by_signal(from);
+      }).detach();
     } catch (const Error&) {  // a draft that a signal leaves behind is no reason not to write
       ::close(ends[0]);
       ::close(ends[1]);

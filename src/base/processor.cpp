@@ -1,4 +1,4 @@
-#include "lockstep/base/processor.h"
+#include "base/processor.h"
 
 #include <emmintrin.h>
 
@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "lockstep/base/cores.h"
+#include "base/cores.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/base/streams.h"
+#include "base/streams.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "lockstep/base/clock.h"
+#include "base/clock.h"
 
 namespace lockstep {
 namespace {

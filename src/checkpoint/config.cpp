@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/config.h"
+#include "checkpoint/config.h"
 
 namespace lockstep::checkpoint {
 

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/transfer.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/ddp/hook.h"
-#include "lockstep/kernels/transfer.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/optimizer.h"
 
@@ -111,7 +111,7 @@ std::vector<Section> gathered(const ddp::HookState& state, kernels::Backend* bac
   std::vector<Section> sections;
   std::vector<Tensor> own;
   std::vector<std::byte> all;
-  comm::together(communicator, [&] {
+  comm::run_on_all(communicator, [&] {
     sections = sections_by_rank(state, communicator.size());
     std::size_t largest = 0;
     for (const auto& [name, tensor] : state.entries) {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/dtype.h"
 
 namespace lockstep::checkpoint {
 namespace {

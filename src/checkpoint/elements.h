@@ -9,7 +9,6 @@
 
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/tensor/dtype.h"
-#include "lockstep/tensor/half.h"
 
 namespace lockstep::checkpoint {
 

@@ -4,15 +4,15 @@
 #include <iterator>
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/files.h"
+#include "base/processor.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/elements.h"
 #include "checkpoint/manifest.h"
-#include "lockstep/base/clock.h"
+#include "kernels/transfer.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/processor.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -56,7 +56,7 @@ FileWriter::FileWriter(std::string path, const Contents& early, comm::Communicat
   Contents contents = early;
   for (const LateSections& late : early.late)
     std::ranges::move(late.to_save(communicator_), std::back_inserter(contents.sections));
-  comm::together(communicator_, [&] {
+  comm::run_on_all(communicator_, [&] {
     index_ = index_of(contents);
     index_.path = path_;
   });
@@ -70,7 +70,7 @@ FileWriter::FileWriter(std::string path, const Contents& early, comm::Communicat
 
 /// Rank 0 lays the file out and tells where each tensor is.
 void FileWriter::lay_out() {
-  comm::together(communicator_, [&] {
+  comm::run_on_all(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     if (options_.check_may_write) options_.check_may_write();
     OpenFile file(temporary_, OpenFile::Mode::create_or_truncate);
@@ -235,7 +235,7 @@ void FileWriter::complete() {
       combine_digests(file_extents_of(index_), digests_, communicator_);
   for (std::size_t t = 0; t < digests.size(); ++t) index_.tensors[t].digest = digests[t];
   index_.digest = root_digest(index_);
-  comm::together(communicator_, [&] {
+  comm::run_on_all(communicator_, [&] {
     if (layout_) layout_->finish(index_);
   });
 }
@@ -254,12 +254,12 @@ void save_file(const std::string& path, const Contents& contents, comm::Communic
   FileWriter file(path, contents, communicator, options);
   std::vector<std::byte> copy;
   if (file.needs_copy()) {
-    comm::together(communicator, [&] { copy.resize(file.copy_bytes()); });
+    comm::run_on_all(communicator, [&] { copy.resize(file.copy_bytes()); });
     file.copy_share(copy.data());
   }
-  comm::together(communicator, [&] { file.write_share(); });
+  comm::run_on_all(communicator, [&] { file.write_share(); });
   file.complete();
-  comm::together(communicator, [&] { file.publish(); });
+  comm::run_on_all(communicator, [&] { file.publish(); });
 }
 
 }  // namespace lockstep::checkpoint

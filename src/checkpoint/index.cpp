@@ -14,13 +14,12 @@
 #include <unordered_set>
 
 #include "base/files.h"
+#include "base/text.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/live_file.h"
 #include "checkpoint/manifest.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/names.h"
-#include "lockstep/comm/agreement.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/hdf5/file.h"
 
@@ -208,7 +207,7 @@ using StoredArrays = std::unordered_map<std::string, StoredArray>;
 AttributeValue read_attribute(const hdf5::Object& object, const std::string& name) {
   if (!object.has_plain_attribute(name)) {
     throw DataError("{}: attribute {} of {} is neither a number nor a text of fixed length",
-                    object.file_path(), in_quotes(name), object.name());
+                    object.file_path(), quote(name), object.name());
   }
   const std::optional<DType> dtype = object.attribute_dtype(name);
   if (!dtype) return object.text_attribute(name);
@@ -236,7 +235,7 @@ void walk(const hdf5::Group& group, const std::string& path, int depth, Findings
   bool holds_arrays = false;
   for (const hdf5::Link& link : group.links()) {
     if (!is_link_name(link.name))
-      throw DataError("{}: /{}: {} cannot be a name in a checkpoint", file, path, in_quotes(link.name));
+      throw DataError("{}: /{}: {} cannot be a name in a checkpoint", file, path, quote(link.name));
     const std::string child = path + "/" + link.name;
     if (link.kind == hdf5::ObjectKind::group) {
       walk(group.open_group(link.name), child, depth + 1, found);
@@ -309,7 +308,7 @@ void read_provenance(const hdf5::File& file, FileIndex& index) {
 /// A path for an error text.
 std::string shown(const std::string& path) {
   constexpr std::size_t most_bytes = 300;
-  return path.size() <= most_bytes ? path : in_quotes(path);
+  return path.size() <= most_bytes ? path : quote(path);
 }
 
 /// Bytes that belong to two tensors would be read as often as they are claimed.
@@ -418,12 +417,12 @@ FileIndex read_index(const std::string& path, comm::Communicator& communicator) 
   const bool reads = communicator.rank() == 0;
   for (int attempt = 1;; ++attempt) {
     FileIndex index;
-    comm::together(communicator, [&] {
+    comm::run_on_all(communicator, [&] {
       if (reads) index = read_index(path);
     });
     if (communicator.size() == 1) return index;
     const json message = comm::all_gather_json(communicator, reads ? message_of(index) : json())[0];
-    comm::together(communicator, [&] {
+    comm::run_on_all(communicator, [&] {
       if (reads) return;
       index = index_in(message, path);
       index.file = open_if_there(message.at("file").get<std::string>());

@@ -58,7 +58,7 @@ namespace {
 void verify_tensors(const FileIndex& index, comm::Communicator& communicator, VerifyReport& report) {
   const std::vector<FileExtent> tensors = file_extents_of(index);
   std::vector<std::uint64_t> mine;
-  comm::together(communicator, [&] {
+  comm::run_on_all(communicator, [&] {
     for (const TensorExtent& extent : extents_of_rank(tensors, communicator.rank(), communicator.size())) {
       const BlockRun run = blocks_begun_in(extent);
       BlockReader reader(*index.file, index.tensors[run.tensor], run);

@@ -14,11 +14,11 @@
 #include <string_view>
 #include <vector>
 
+#include "base/files.h"
+#include "base/text.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/manifest.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/names.h"
-#include "lockstep/base/system_error.h"
 #include "lockstep/hdf5/file.h"
 
 namespace lockstep::checkpoint {
@@ -89,7 +89,7 @@ void check_section_path(const std::string& path) {
     if (slash == std::string_view::npos) break;
     rest.remove_prefix(slash + 1);
   }
-  if (!good) throw UsageError("a checkpoint cannot have a section {}", in_quotes(path));
+  if (!good) throw UsageError("a checkpoint cannot have a section {}", quote(path));
 }
 
 TensorEntry entry_of(const Section& section, const NamedTensor& tensor, const kernels::Backend* backend) {
@@ -100,7 +100,7 @@ TensorEntry entry_of(const Section& section, const NamedTensor& tensor, const ke
   entry.shape = tensor.shape();
   entry.bytes = tensor.bytes();
   if (!is_link_name(tensor.name)) {
-    throw UsageError("{}: {} cannot be a name in a checkpoint", section.path, in_quotes(tensor.name));
+    throw UsageError("{}: {} cannot be a name in a checkpoint", section.path, quote(tensor.name));
   }
   if (!is_storable(entry.dtype))
     throw UsageError("{}: a checkpoint cannot hold {}", entry.path(), to_string(entry.dtype));

@@ -11,14 +11,14 @@
 #include <unordered_map>
 
 #include "base/files.h"
+#include "base/text.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/elements.h"
 #include "checkpoint/load_plan.h"
 #include "checkpoint/manifest.h"
+#include "kernels/transfer.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/names.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -133,7 +133,7 @@ bool is_ema(const Section& section) { return section.path.starts_with("ema/"); }
 /// On one line, whatever a file may say.
 std::string shown(const AttributeValue& value) {
   const auto* text = std::get_if<std::string>(&value);
-  return text ? in_quotes(*text) : to_text(value);
+  return text ? quote(*text) : to_text(value);
 }
 
 /// Attributes of one section against those of its group.
@@ -273,7 +273,7 @@ LoadPlan plan_load(const FileIndex& index, const Request& request, const LoadOpt
 
 void read_tensors(const FileIndex& index, std::span<const Fit::Pair> pairs, kernels::Backend* backend,
                   comm::Communicator& communicator) {
-  comm::together(communicator, [&] {
+  comm::run_on_all(communicator, [&] {
     for (const Fit::Pair& pair : pairs)
       read_tensor(*index.file, index.tensors[pair.stored], pair.target, backend);
   });
@@ -301,12 +301,12 @@ LoadReport load_file(const std::string& path, const Contents& contents, comm::Co
   report.index = read_index(path, communicator);
   Request request;
   LoadPlan plan;
-  comm::together(communicator, [&] {
+  comm::run_on_all(communicator, [&] {
     request = request_for(report.index, contents, communicator);
     plan = plan_load(report.index, request, options);
   });
   read_tensors(report.index, plan.pairs, contents.backend, communicator);
-  comm::together(communicator, [&] { finish_load(plan, request.contents); });
+  comm::run_on_all(communicator, [&] { finish_load(plan, request.contents); });
   report.warnings = std::move(plan.warnings);
   return report;
 }

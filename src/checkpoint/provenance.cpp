@@ -6,8 +6,8 @@
 
 #include <cstdlib>
 
+#include "base/processor.h"
 #include "checkpoint/build_info.h"
-#include "lockstep/base/processor.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::checkpoint {

@@ -11,10 +11,10 @@
 #include <unordered_map>
 
 #include "base/files.h"
+#include "base/text.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/elements.h"
 #include "checkpoint/step_files.h"
-#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/index.h"
@@ -88,7 +88,7 @@ void check_is_run(const std::string& run) {
 /// Steps of the snapshots to use, oldest first.
 std::vector<std::int64_t> steps_to_use(const std::string& run, std::optional<std::int64_t> step,
                                        comm::Communicator& communicator) {
-  comm::together(communicator, [&] { check_is_run(run); });
+  comm::run_on_all(communicator, [&] { check_is_run(run); });
   const std::string directory = run + "/ema";
   std::vector<std::int64_t> steps = steps_in(directory, communicator);
   std::reverse(steps.begin(), steps.end());
@@ -179,7 +179,7 @@ optim::EmaMixture mixture_of(const std::vector<Stored>& stored, const optim::Ema
   throw UsageError(
       "{}: sigma_rel = {} cannot be had: the profile error of the closest mixture of {} is {:.0f} %, more "
       "than {:.0f} %; {}, or keep more snapshots (checkpoint.every) of more widths (ema.sigma_rel)",
-      directory, profile.parameter(), counted(stored.size(), "stored average"), 100 * mixture.error,
+      directory, profile.parameter(), pluralized(stored.size(), "stored average"), 100 * mixture.error,
       100 * most_error, instead.empty() ? "choose a width that was tracked" : "what can be had: " + instead);
 }
 
@@ -277,7 +277,7 @@ EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double
   const std::vector<Target> targets = targets_of(last, stored.back().group);
 
   const auto owner = [&](std::size_t target) { return static_cast<int>(target) % communicator.size(); };
-  comm::together(communicator, [&] {
+  comm::run_on_all(communicator, [&] {
     mix(snapshots, stored, mixture.weights, targets,
         [&](std::size_t target) { return owner(target) == communicator.rank(); });
   });
@@ -300,7 +300,7 @@ EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double
   contents.provenance["parent_checkpoint"] = last.path;
   contents.provenance["ema_sources"] = fmt::format(
       "{} of {} in {}, steps {} to {}; profile error {:.2g}", fmt::join(report.sources, ", "),
-      counted(report.snapshots, "snapshot"), directory, report.first_step, report.step, report.error);
+      pluralized(report.snapshots, "snapshot"), directory, report.first_step, report.step, report.error);
   save_file(out, contents, communicator);
   return report;
 }

@@ -1,5 +1,5 @@
 #include "checkpoint/report.h"
-#include "lockstep/base/names.h"
+#include "base/text.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,6 @@
 
 #include "checkpoint/blocks.h"
 #include "checkpoint/manifest.h"
-#include "lockstep/base/counted.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -67,7 +66,7 @@ std::string line_of(const TensorDifference& difference, std::int64_t elements) {
       break;
   }
   return fmt::format("{}: {} of {} differ, by at most {:.3g}\n", d.path, d.different,
-                     counted(elements, "element"), d.max_abs);
+                     pluralized(elements, "element"), d.max_abs);
 }
 
 }  // namespace
@@ -80,7 +79,7 @@ json to_json(const VerifyReport& report) {
 std::string to_text(const VerifyReport& report) {
   if (report.whole()) {
     return fmt::format("{}: whole: step {}, {}, {}, all digests right\n", report.path, report.step,
-                       counted(report.tensors, "tensor"), counted(report.payload_bytes, "byte"));
+                       pluralized(report.tensors, "tensor"), pluralized(report.payload_bytes, "byte"));
   }
   std::string text;
   for (const std::string& problem : report.problems) text += problem + "\n";
@@ -110,8 +109,8 @@ json to_json(const DiffReport& report) {
 
 std::string to_text(const DiffReport& report) {
   if (report.same()) {
-    return fmt::format("same: {}, {}{}\n", counted(report.tensors, "tensor"),
-                       counted(report.elements, "element"),
+    return fmt::format("same: {}, {}{}\n", pluralized(report.tensors, "tensor"),
+                       pluralized(report.elements, "element"),
                        report.tolerance > 0 ? fmt::format(", within {:g}", report.tolerance) : ", every bit");
   }
   std::string text;
@@ -124,7 +123,7 @@ std::string to_text(const DiffReport& report) {
     text += line_of(report.differences[d], report.differences[d].shape_a.numel());
   if (shown < report.differences.size()) {
     text += fmt::format("... and {}; all are in the JSON report\n",
-                        counted(report.differences.size() - shown, "more tensor"));
+                        pluralized(report.differences.size() - shown, "more tensor"));
   }
   return text;
 }
@@ -169,7 +168,7 @@ json to_json(const Inspection& inspection) {
 std::string to_text(const Inspection& inspection) {
   const FileIndex& index = inspection.index;
   std::string text = fmt::format("{}\n{}; written by {} at {}\n\n", index.path, text_of(index.position),
-                                 counted(index.world_size, "rank"), index.created);
+                                 pluralized(index.world_size, "rank"), index.created);
   std::size_t name_width = 4, shape_width = 5;
   for (const TensorEntry& tensor : index.tensors) {
     name_width = std::max(name_width, tensor.path().size());

@@ -17,13 +17,13 @@
 #include <string_view>
 #include <thread>
 
+#include "base/clock.h"
+#include "base/files.h"
 #include "base/output.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/file_lock.h"
-#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/system_error.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::checkpoint {
@@ -206,7 +206,7 @@ std::vector<std::string> missing_on_the_way_to(std::string path) {
 RunDirectory::RunDirectory(std::string path, comm::Communicator& communicator, double lock_wait_s)
     : path_(std::move(path)), communicator_(communicator) {
   while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();
-  comm::together(communicator_, [&] {
+  comm::run_on_all(communicator_, [&] {
     if (path_.empty()) throw UsageError("the name of the run directory is empty");
     if (communicator_.rank() != 0) return;
     made_ = missing_on_the_way_to(checkpoints_path());
@@ -233,7 +233,7 @@ RunDirectory::RunDirectory(std::string path, comm::Communicator& communicator, d
 /// All ranks write checkpoints, so all must see the directory whose lock rank 0 has just taken: a relative
 /// path may lead elsewhere, or to a disk of another machine's own. A network file system may take a moment.
 void RunDirectory::check_same_directory(const std::string& holder) const {
-  comm::together(communicator_, [&] {
+  comm::run_on_all(communicator_, [&] {
     // Elsewhere a network file system may remember for a minute that nothing was there.
     const std::vector<int>& node_of_rank = communicator_.topology().node_of_rank;
     const bool beside = node_of_rank[static_cast<std::size_t>(communicator_.rank())] == node_of_rank[0];
@@ -278,7 +278,7 @@ RunDirectory::~RunDirectory() {
 std::optional<std::string> RunDirectory::stored_config() const {
   bool there = false;
   std::string text;
-  comm::together(communicator_, [&] {
+  comm::run_on_all(communicator_, [&] {
     if (communicator_.rank() != 0 || !exists(config_path())) return;
     text = read_text(config_path());
     there = true;
@@ -289,7 +289,7 @@ std::optional<std::string> RunDirectory::stored_config() const {
 }
 
 void RunDirectory::write_config(const std::string& text) {
-  comm::together(communicator_, [&] {
+  comm::run_on_all(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     check_held();
     write_text_atomically(config_path(), text);

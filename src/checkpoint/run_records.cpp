@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "base/output.h"
+#include "base/text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/names.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -27,7 +27,7 @@ std::map<std::int64_t, Evaluations::Metrics> parse(const std::string& text) {
     std::int64_t step = -1;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
     if (error != std::errc() || end != name.data() + name.size() || !metrics.is_object())
-      throw DataError("{} is no step with its metrics", in_quotes(name));
+      throw DataError("{} is no step with its metrics", quote(name));
     for (const auto& [metric, value] : metrics.items())
       of_step[step][metric] = value.is_number() ? value.get<double>() : not_finite;
   }

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/progress.h"
+#include "base/thread.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/quiet_thread.h"
-#include "lockstep/base/whereabouts.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::checkpoint {
@@ -19,7 +19,7 @@ namespace {
 void together_if_writable(comm::Communicator& communicator, const std::function<void()>& check,
                           const std::function<void()>& action) {
   const bool checks = check && communicator.rank() == 0;
-  comm::together(communicator, [&] {
+  comm::run_on_all(communicator, [&] {
     try {
       action();
     } catch (const std::exception&) {
@@ -42,9 +42,9 @@ void WorkerThread::start(std::function<void()> work) {
   waited_for_ = false;
   running_ = true;
   try {
-    thread_ = start_quiet_thread("a save beside training", [this, work = std::move(work)] {
+    thread_ = start_background_thread("a save beside training", [this, work = std::move(work)] {
       ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19);  // on Linux of this thread alone
-      whereabouts::waited_for = &waited_for_;
+      progress::waited_for = &waited_for_;
       try {
         work();
       } catch (...) {
@@ -79,7 +79,7 @@ SaveJob::SaveJob(std::vector<std::unique_ptr<FileWriter>> files, Options options
     copy_shares(memory);
   if (!options_.async) return;
   try {
-    comm::together(communicator_, [&] { worker_.start([this] { write_shares(); }); });
+    comm::run_on_all(communicator_, [&] { worker_.start([this] { write_shares(); }); });
   } catch (...) {  // another rank has no thread: do not write what nobody wants
     give_up();
     throw;
@@ -96,7 +96,7 @@ void SaveJob::give_up() {
 void SaveJob::copy_shares(SaveMemory& memory) {
   std::uint64_t bytes = 0;
   for (const auto& file : files_) bytes += file->copy_bytes();
-  comm::together(communicator_, [&] { memory.reserve(bytes); });
+  comm::run_on_all(communicator_, [&] { memory.reserve(bytes); });
   std::byte* to = memory.data.get();
   for (const auto& file : files_) {
     file->copy_share(to);
@@ -134,7 +134,7 @@ void SaveJob::advance(SaveAction action) {
   for (const auto& file : files_) file->complete();
   state_ = State::written;
   if (!options_.async || action != SaveAction::proceed) return;
-  comm::together(communicator_, [&] {
+  comm::run_on_all(communicator_, [&] {
     if (publishes) worker_.start([this] { publish(); });
   });
   state_ = State::publishing;

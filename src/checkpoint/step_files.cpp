@@ -13,7 +13,6 @@
 #include "base/files.h"
 #include "checkpoint/file_writer.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/system_error.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::checkpoint {
@@ -73,7 +72,7 @@ std::vector<std::int64_t> steps_in(const std::string& directory) {
 
 std::vector<std::int64_t> steps_in(const std::string& directory, comm::Communicator& communicator) {
   std::vector<std::int64_t> steps;
-  comm::together(communicator, [&] {
+  comm::run_on_all(communicator, [&] {
     if (communicator.rank() == 0) steps = steps_in(directory);
   });
   std::uint64_t count = steps.size();
@@ -127,7 +126,7 @@ bool is_profile_group(std::string_view path) { return path.starts_with("ema/sigm
 
 ProfileSnapshots::ProfileSnapshots(RunDirectory& run_directory, comm::Communicator& communicator)
     : run_directory_(run_directory), communicator_(communicator), log_(communicator.rank()) {
-  comm::together(communicator_, [&] {
+  comm::run_on_all(communicator_, [&] {
     if (communicator_.rank() == 0) remove_drafts(run_directory_.ema_path(), log_);
   });
 }
@@ -135,7 +134,7 @@ ProfileSnapshots::ProfileSnapshots(RunDirectory& run_directory, comm::Communicat
 std::unique_ptr<FileWriter> ProfileSnapshots::begin(const Contents& checkpoint, const SaveOptions& options) {
   const Contents snapshot = snapshot_of(checkpoint);
   if (snapshot.sections.empty()) return nullptr;
-  comm::together(communicator_, [&] {
+  comm::run_on_all(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     run_directory_.check_held();
     make_directories(run_directory_.ema_path());
@@ -163,7 +162,7 @@ void ProfileSnapshots::thin(std::int64_t newest_step) {
 }
 
 void ProfileSnapshots::drop_after(std::int64_t step) {
-  comm::together(communicator_, [&] {
+  comm::run_on_all(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     std::vector<std::int64_t> later = steps_in(run_directory_.ema_path());
     std::erase_if(later, [&](std::int64_t other) { return other <= step; });

@@ -57,7 +57,7 @@ Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, com
       exceptions_at_start_(std::uncaught_exceptions()),
       memory_(std::make_unique<SaveMemory>()) {
   for (const auto& [name, value] : options_.provenance) provenance_[name] = value;
-  comm::together(communicator_, [&] {
+  comm::run_on_all(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     remove_drafts(directory_, log_);
     evaluations_ = std::make_unique<Evaluations>(directory_ + "/evaluations.json", log_);
@@ -82,7 +82,7 @@ std::optional<double> Store::metric_of(std::int64_t step, const std::string& met
 bool Store::knows_metric(std::int64_t step, const std::string& metric) {
   finish();
   bool knows = false;
-  comm::together(communicator_, [&] {
+  comm::run_on_all(communicator_, [&] {
     if (communicator_.rank() == 0) knows = metric_of(step, metric).has_value();
   });
   communicator_.broadcast(&knows, sizeof knows, 0);
@@ -91,7 +91,7 @@ bool Store::knows_metric(std::int64_t step, const std::string& metric) {
 
 void Store::note_metrics(std::int64_t step, const std::map<std::string, double>& metrics) {
   finish();
-  comm::together(communicator_, [&] {
+  comm::run_on_all(communicator_, [&] {
     if (communicator_.rank() != 0 || !exists(directory_ + "/" + name_of_step(step))) return;
     run_directory_.check_held();
     evaluations_->set(step, metrics);
@@ -368,14 +368,14 @@ void Store::load(const std::string& path, const Contents& contents) {
   reading([&] { index = read_index(path, communicator_); });
   Request request;
   LoadPlan plan;
-  comm::together(communicator_, [&] {
+  comm::run_on_all(communicator_, [&] {
     check_step(index);
     check_stream(index, options_.stream);
     request = request_for(index, contents, communicator_);
     plan = plan_load(index, request, {.strict = options_.strict, .narrow = options_.narrow});
   });
   reading([&] { read_tensors(index, plan.pairs, contents.backend, communicator_); });
-  comm::together(communicator_, [&] { finish_load(plan, request.contents); });
+  comm::run_on_all(communicator_, [&] { finish_load(plan, request.contents); });
   if (const auto layout = index.provenance.find(weights_layout_key); layout != index.provenance.end())
     note({*layout});
   for (std::string& warning : changed_surroundings(index, provenance_))
@@ -388,7 +388,7 @@ void Store::load(const std::string& path, const Contents& contents) {
 /// Puts the directory in order once there is a checkpoint to resume from: before, a broken one may be all
 /// there is.
 void Store::started_from(std::int64_t step, const std::vector<std::string>& broken) {
-  comm::together(communicator_, [&] {
+  comm::run_on_all(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     run_directory_.check_held();
     for (const std::string& path : broken) {

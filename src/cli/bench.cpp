@@ -7,13 +7,13 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "cli/bench.h"
 #include "cli/verb.h"
-#include "lockstep/base/counted.h"
 #include "comm/benchmark.h"
-#include "lockstep/kernels/gpus.h"
-#include "lockstep/train/benchmark.h"
-#include "lockstep/train/precision.h"
+#include "kernels/gpus.h"
+#include "train/benchmark.h"
+#include "train/precision.h"
 
 namespace lockstep::cli {
 namespace {
@@ -33,7 +33,7 @@ void add_workload(OptionSet& options) {
 
 /// "2 ranks on 1 machine"
 std::string where(const comm::Communicator& world) {
-  return counted(world.size(), "rank") + " on " + counted(world.topology().nodes(), "machine");
+  return pluralized(world.size(), "rank") + " on " + pluralized(world.topology().nodes(), "machine");
 }
 
 /// The sizes of --bytes.
@@ -168,7 +168,7 @@ ExitCode bench_step(Session& session, const Arguments& arguments) {
                            .dump(2));
   } else {
     fmt::print("{} {} on {}, {}: {:.1f} ms a step, {:.0f} samples/s, {:.2f} ms of communication exposed\n",
-               times.model, times.precision, counted(times.ranks, "rank"),
+               times.model, times.precision, pluralized(times.ranks, "rank"),
                kernels::name_of(session.backend().device()), times.step_ms, times.samples_per_second,
                times.exposed_comm_ms);
     fmt::print("peak {}memory {:.0f} MiB a rank, {:.1f} page faults a step\n", on_cpu ? "" : "host ",

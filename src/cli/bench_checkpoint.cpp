@@ -3,9 +3,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "cli/bench.h"
-#include "lockstep/base/counted.h"
-#include "lockstep/train/benchmark.h"
+#include "train/benchmark.h"
 
 namespace lockstep::cli {
 namespace {
@@ -15,7 +15,7 @@ void print_table(const train::CheckpointTimes& times) {
     fmt::print("{:<42}{:>8.0f} MB/s   {:<20}{:>8.0f} MB/s   ratio {:.2f}\n", what, ours, bare_what, bare,
                ours / bare);
   };
-  fmt::print("{:.0f} MB on {}\n", static_cast<double>(times.bytes) / 1e6, counted(times.ranks, "rank"));
+  fmt::print("{:.0f} MB on {}\n", static_cast<double>(times.bytes) / 1e6, pluralized(times.ranks, "rank"));
   rates("save, waited for", times.write_mb_s, "pwrite and fsync", times.raw_mb_s);
   rates("verify, from storage", times.read_mb_s, "pread", times.raw_read_mb_s);
   rates("verify, from memory", times.cached_read_mb_s, "pread", times.raw_cached_read_mb_s);

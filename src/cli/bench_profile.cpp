@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "cli/bench.h"
-#include "lockstep/base/counted.h"
-#include "lockstep/train/benchmark.h"
+#include "train/benchmark.h"
 
 namespace lockstep::cli {
 namespace {
@@ -31,7 +31,7 @@ void print_table(const train::StepProfile& profile) {
   const double outside_ms = profile.step_ms - sums.products_ms - sums.others_ms;
   const auto share = [&](double ms) { return 100 * ms / profile.step_ms; };
   fmt::print("{} {} on {}, rank 0: {:.1f} ms a step (mean of {})\n", profile.model, profile.precision,
-             counted(profile.ranks, "rank"), profile.step_ms, profile.steps);
+             pluralized(profile.ranks, "rank"), profile.step_ms, profile.steps);
   fmt::print(
       "this machine meanwhile: {:.1f} GFLOP/s (a product of {} x {}), {:.1f} GB/s (a copy of {} MiB)\n\n",
       ceilings.gflops, ceilings.product_rows, ceilings.product_rows, ceilings.gb_s,

@@ -4,14 +4,14 @@
 #include <memory>
 #include <optional>
 
+#include "base/text.h"
 #include "cli/saved_model.h"
 #include "cli/verb.h"
-#include "lockstep/base/counted.h"
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/train/config.h"
-#include "lockstep/train/workload.h"
+#include "train/config.h"
+#include "train/workload.h"
 
 namespace lockstep::cli {
 namespace {
@@ -70,7 +70,8 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   checkpoint::write_weights(out, weights, values.count("force") > 0);
   std::int64_t elements = 0;
   for (const checkpoint::NamedTensor& tensor : weights.tensors) elements += tensor.value.numel();
-  fmt::print("{}: {}, {}\n", out, counted(weights.tensors.size(), "tensor"), counted(elements, "element"));
+  fmt::print("{}: {}, {}\n", out, pluralized(weights.tensors.size(), "tensor"),
+             pluralized(elements, "element"));
 }
 
 }  // namespace
@@ -104,7 +105,7 @@ ExitCode convert(Session& session, const Arguments& arguments) {
         "convert: the file to read and the file to make are needed; see lockstep convert --help");
   }
   const Arguments files = values["file"].as<Arguments>();
-  comm::together(session.world(), [&] {
+  comm::run_on_all(session.world(), [&] {
     if (session.world().rank() == 0) convert_file(values, files[0], files[1], session.log());
   });
   return ExitCode::done;

@@ -32,7 +32,7 @@ ExitCode diff(Session& session, const Arguments& arguments) {
   }
   const Arguments files = values["file"].as<Arguments>();
   ExitCode verdict = ExitCode::done;
-  comm::together(session.world(), [&] {
+  comm::run_on_all(session.world(), [&] {
     if (session.world().rank() != 0) return;
     try {
       for (const std::string& file : files) refuse_safetensors(file);

@@ -7,8 +7,8 @@
 #include "cli/doctor/node.h"
 #include "cli/verb.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/train/binding.h"
-#include "lockstep/train/surroundings.h"
+#include "train/binding.h"
+#include "train/surroundings.h"
 
 namespace lockstep::cli {
 namespace checkup {
@@ -110,7 +110,7 @@ ExitCode doctor(Session& session, const Arguments& arguments) {
   checkup::Scene scene = checkup::scene_of(world, values["run"].as<std::string>());
   const std::vector<train::RankCores> cores = train::cores_of_ranks(world);
   std::optional<train::Config> config;
-  comm::together(world, [&] {
+  comm::run_on_all(world, [&] {
     if (!values.count("config")) return;
     config = train::read_config(values["config"].as<std::string>(), {});
     scene.needs = checkup::needs_of(*config, world);

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/text.h"
 #include "cli/verb.h"
-#include "lockstep/base/counted.h"
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/reconstruct_ema.h"
 #include "lockstep/comm/agreement.h"
@@ -38,7 +38,7 @@ ExitCode ema(Session& session, const Arguments& arguments) {
   if (values.count("step")) step = values["step"].as<std::int64_t>();
 
   const std::string out = values["out"].as<std::string>();
-  comm::together(session.world(), [&] {
+  comm::run_on_all(session.world(), [&] {
     if (session.world().rank() != 0) return;
     if (out.ends_with(".safetensors"))
       throw UsageError("ema: {}: write a .h5; lockstep convert makes a .safetensors file of it", out);
@@ -59,8 +59,8 @@ ExitCode ema(Session& session, const Arguments& arguments) {
     fmt::print("{}\n", json_text(report));
   } else {
     fmt::print("{}: {} of step {}, from {} in {} (steps {} to {}); profile error {:.2g} %\n", out, made.group,
-               made.step, fmt::join(made.sources, ", "), counted(made.snapshots, "snapshot"), made.first_step,
-               made.step, 100 * made.error);
+               made.step, fmt::join(made.sources, ", "), pluralized(made.snapshots, "snapshot"),
+               made.first_step, made.step, 100 * made.error);
   }
   return ExitCode::done;
 }

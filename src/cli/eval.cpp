@@ -10,7 +10,7 @@
 #include "cli/verb.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/train/evaluate.h"
-#include "lockstep/train/workload.h"
+#include "train/workload.h"
 
 namespace lockstep::cli {
 namespace {
@@ -57,7 +57,7 @@ ExitCode eval(Session& session, const Arguments& arguments) {
   SavedModel saved(file, given(values, "weights"), given(values, "device"), given(values, "precision"),
                    session);
   std::optional<train::DataSets> data;
-  comm::together(session.world(), [&] {
+  comm::run_on_all(session.world(), [&] {
     const std::int64_t classes = saved.model().classes();
     if (values.count("data")) {
       data.emplace(saved.config(), classes, values["data"].as<std::string>());

@@ -3,10 +3,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "cli/saved_model.h"
 #include "cli/verb.h"
-#include "lockstep/base/names.h"
-#include "lockstep/train/generate.h"
+#include "train/generate.h"
 
 namespace lockstep::cli {
 
@@ -40,7 +40,7 @@ ExitCode generate(Session& session, const Arguments& arguments) {
                                    .compute = saved.compute()};
   if (const std::string& tokenizer = saved.tokenizer(); !tokenizer.empty() && tokenizer != "bytes")
     throw UsageError("generate: {} learned from tokens of {}, which cannot be read back: only bytes can",
-                     file, in_quotes(tokenizer));
+                     file, quote(tokenizer));
   const std::string text =
       train::generate(saved.model(), saved.config().model.context, session.backend(), prompt, how);
   if (session.world().rank() != 0) return ExitCode::done;

@@ -21,7 +21,7 @@ ExitCode inspect(Session& session, const Arguments& arguments) {
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   const std::string file =
       required(values, "file", "inspect: a checkpoint is missing; see lockstep inspect --help");
-  comm::together(session.world(), [&] {
+  comm::run_on_all(session.world(), [&] {
     if (session.world().rank() != 0) return;
     refuse_safetensors(file);
     const checkpoint::Inspection inspection = checkpoint::inspect(file);

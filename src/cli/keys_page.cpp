@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "lockstep/train/config.h"
+#include "train/config.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;

@@ -3,10 +3,10 @@
 
 #include <array>
 
+#include "base/streams.h"
+#include "base/text.h"
 #include "cli/doctor/node.h"
 #include "cli/verb.h"
-#include "lockstep/base/names.h"
-#include "lockstep/base/streams.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::cli {
@@ -53,7 +53,7 @@ ExitCode dispatch(Session& session, const Arguments& words) {
   std::vector<std::string> names;
   for (const Verb& verb : verbs) names.emplace_back(verb.name);
   const std::string nearest = nearest_name(words[0], names);
-  throw UsageError("unknown verb {}; {}", in_quotes(words[0]),
+  throw UsageError("unknown verb {}; {}", quote(words[0]),
                    nearest.empty() ? "see lockstep --help" : "did you mean " + nearest + "?");
 }
 
@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
   const auto program = [&](lockstep::Session& session) {
     const lockstep::ExitCode code = lockstep::cli::dispatch(session, words);
     // A figure that a full disk swallowed must not look like success.
-    lockstep::comm::together(session.world(), [&] {
+    lockstep::comm::run_on_all(session.world(), [&] {
       if (session.world().rank() == 0) lockstep::cli::flush_output();
     });
     return code;

@@ -4,10 +4,10 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "cli/verb.h"
-#include "lockstep/base/names.h"
+#include "data/prepare.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/data/prepare.h"
 
 namespace lockstep::cli {
 namespace {
@@ -90,7 +90,7 @@ ExitCode prepare(Session& session, const Arguments& arguments) {
   options.positional("input", -1);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
-  comm::together(session.world(), [&] {
+  comm::run_on_all(session.world(), [&] {
     if (session.world().rank() != 0) return;
     const std::string format =
         required(values, "format", "prepare: say what the inputs are: csv, idx, cifar or text");

@@ -7,8 +7,8 @@
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/optim/ema.h"
-#include "lockstep/train/precision.h"
-#include "lockstep/train/workload.h"
+#include "train/precision.h"
+#include "train/workload.h"
 
 namespace lockstep::cli {
 
@@ -30,7 +30,7 @@ SavedModel::SavedModel(const std::string& file, const std::optional<std::string>
                        const std::optional<std::string>& device, const std::optional<std::string>& precision,
                        Session& session) {
   if (weights) weights_ = weights_group(*weights);
-  comm::together(session.world(), [&] { refuse_safetensors(file, " --config RUN.ini"); });
+  comm::run_on_all(session.world(), [&] { refuse_safetensors(file, " --config RUN.ini"); });
   const checkpoint::FileIndex index = checkpoint::read_index(file, session.world());
   if (index.config.empty())
     throw UsageError(
@@ -38,7 +38,7 @@ SavedModel::SavedModel(const std::string& file, const std::optional<std::string>
         "a file that does",
         file);
   if (!weights) weights_ = index.default_weights();
-  comm::together(session.world(), [&] {
+  comm::run_on_all(session.world(), [&] {
     config_ = train::parse_stored_config(index.config, file + " /config");
     model_ = train::build_model(config_);
   });

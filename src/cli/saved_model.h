@@ -6,8 +6,8 @@
 #include <string>
 
 #include "lockstep/models/registry.h"
-#include "lockstep/train/config.h"
 #include "lockstep/train/session.h"
+#include "train/config.h"
 
 namespace lockstep::cli {
 

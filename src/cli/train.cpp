@@ -5,7 +5,7 @@
 
 #include "cli/verb.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/train/trainer.h"
+#include "train/trainer.h"
 
 namespace lockstep::cli {
 namespace {
@@ -77,7 +77,7 @@ ExitCode train(Session& session, const Arguments& arguments) {
                         .resume = values["resume"].as<std::string>()};
   const Arguments overrides = overrides_of(values);
   train::Config config;
-  comm::together(session.world(), [&] {
+  comm::run_on_all(session.world(), [&] {
     check_one_start(overrides, run.resume);
     config = train::read_config(path, overrides);
   });

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "lockstep/base/names.h"
-#include "lockstep/base/system_error.h"
+#include "base/files.h"
+#include "base/text.h"
 
 namespace lockstep::cli {
 namespace {

@@ -24,7 +24,7 @@ ExitCode verify(Session& session, const Arguments& arguments) {
   checkpoint::VerifyReport report;
   report.path = file;
   try {
-    comm::together(session.world(), [&] { refuse_safetensors(file); });
+    comm::run_on_all(session.world(), [&] { refuse_safetensors(file); });
     report = checkpoint::verify(file, session.world());
   } catch (const DataError& error) {
     report.problems.emplace_back(error.what());

@@ -49,7 +49,7 @@ Outcome outcome_of(const std::function<void()>& action) {
 
 }  // namespace
 
-void together(Communicator& communicator, const std::function<void()>& action) {
+void run_on_all(Communicator& communicator, const std::function<void()>& action) {
   const Outcome mine = outcome_of(action);
 
   struct Record {

@@ -3,7 +3,7 @@
 
 #include <sched.h>
 
-#include "lockstep/base/clock.h"
+#include "base/clock.h"
 
 namespace lockstep::comm {
 

@@ -10,9 +10,8 @@
 #include <numeric>
 #include <optional>
 
+#include "base/clock.h"
 #include "comm/mpi_calls.h"
-#include "lockstep/base/clock.h"
-#include "lockstep/base/median.h"
 #include "lockstep/base/random.h"
 
 namespace lockstep::comm {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/dtype.h"
 
 namespace lockstep::comm {
 

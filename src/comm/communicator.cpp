@@ -14,10 +14,10 @@
 #include <new>
 #include <thread>
 
+#include "base/progress.h"
 #include "comm/collective.h"
 #include "comm/mpi_calls.h"
 #include "comm/mpi_communicator.h"
-#include "lockstep/base/whereabouts.h"
 
 namespace lockstep::comm {
 
@@ -37,7 +37,7 @@ void complete(Communicator& communicator, Ticket ticket) {
   // A device is at work, which may take as long as a step: the core is left to those who feed it. (Its own
   // blocking wait would not return if a peer died.)
   constexpr std::chrono::microseconds between_looks{20};
-  for (whereabouts::Polling polling; !communicator.done(ticket); polling.look())
+  for (progress::Polling polling; !communicator.done(ticket); polling.look())
     std::this_thread::sleep_for(between_looks);
 }
 
@@ -197,7 +197,7 @@ World::~World() {
   // While an exception unwinds, the peers may be elsewhere: everything collective would wait for them. The
   // caller aborts.
   const bool unwinding = std::uncaught_exceptions() > 0;
-  const whereabouts::Waiting waiting;
+  const progress::Waiting waiting;
   communicator_.reset();
   if (owns_mpi_ && !unwinding) MPI_Finalize();
 }

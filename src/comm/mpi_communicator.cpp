@@ -16,15 +16,15 @@
 #include <string>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/processor.h"
+#include "base/progress.h"
 #include "comm/backoff.h"
 #include "comm/collective.h"
 #include "comm/collective_queue.h"
 #include "comm/mpi_calls.h"
 #include "comm/node.h"
-#include "lockstep/base/clock.h"
-#include "lockstep/base/processor.h"
 #include "lockstep/base/random.h"
-#include "lockstep/base/whereabouts.h"
 
 namespace lockstep::comm {
 namespace {
@@ -257,7 +257,7 @@ class MpiCommunicator final : public Communicator {
   }
   void wait(Ticket ticket) override {
     if (done(ticket)) return;
-    whereabouts::Polling polling;
+    progress::Polling polling;
     for (Backoff backoff(crowded_); !done(ticket); polling.look()) backoff.pause();
   }
 
@@ -282,7 +282,7 @@ class MpiCommunicator final : public Communicator {
   /// What has been started goes on meanwhile: a peer may wait for our part of it.
   template <class Condition>
   void wait_until(const Condition& condition) {
-    whereabouts::Polling polling;
+    progress::Polling polling;
     for (Backoff backoff(crowded_); !condition(); backoff.pause()) {
       polling.look();
       collectives_.progress();
@@ -330,7 +330,7 @@ std::vector<std::string> MpiCommunicator::host_names() const {
 
 std::unique_ptr<Arena> MpiCommunicator::allocate_arena(std::size_t plane_bytes, int planes) {
   agree_on_arena(*this, plane_bytes, planes);
-  const whereabouts::Waiting waiting;
+  const progress::Waiting waiting;
   return std::make_unique<NodeArena>(this, ++arenas_, node_comm_.get(), control_.local_rank(), plane_bytes,
                                      planes);
 }
@@ -443,7 +443,7 @@ void MpiCommunicator::broadcast(void* data, std::size_t bytes, int root) {
 
 std::unique_ptr<Communicator> MpiCommunicator::split(int colour, int key) {
   if (colour < 0) throw UsageError("split on rank {}: colour {} is negative", rank_, colour);
-  const whereabouts::Waiting waiting;
+  const progress::Waiting waiting;
   MPI_Comm part = split_of(comm_.get(), colour, key);
   std::vector<int> nodes(static_cast<std::size_t>(size_of(part)));
   const int mine = topology_.node_of_rank[static_cast<std::size_t>(rank_)];

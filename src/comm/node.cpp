@@ -5,9 +5,9 @@
 #include <exception>
 #include <utility>
 
+#include "base/progress.h"
 #include "comm/mpi_calls.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/whereabouts.h"
 
 namespace lockstep::comm {
 namespace {
@@ -67,7 +67,7 @@ SharedWindow::SharedWindow(MPI_Comm node, std::size_t bytes) {
 
 SharedWindow::~SharedWindow() {
   if (std::uncaught_exceptions() > 0) return;
-  const whereabouts::Waiting waiting;
+  const progress::Waiting waiting;
   MPI_Win_unlock_all(window_);
   MPI_Win_free(&window_);
 }

@@ -1,4 +1,4 @@
-#include "lockstep/data/config.h"
+#include "data/config.h"
 
 namespace lockstep::data {
 namespace {

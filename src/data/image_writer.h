@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "data/prepare.h"
 #include "data/statistics.h"
 #include "lockstep/base/shape.h"
-#include "lockstep/data/prepare.h"
 #include "lockstep/hdf5/file.h"
 
 namespace lockstep::data {

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/processor.h"
+#include "base/thread.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/processor.h"
-#include "lockstep/base/quiet_thread.h"
 
 namespace lockstep::data {
 namespace {
@@ -53,7 +53,7 @@ class Loader::Prefetcher {
     }
     samples_.resize(static_cast<std::size_t>(samples));
     if (augment_.any()) scratch_.resize(static_cast<std::size_t>(dataset.x_shape().numel()));
-    thread_ = start_quiet_thread("the loader", [this] { work(); });
+    thread_ = start_background_thread("the loader", [this] { work(); });
   }
 
   ~Prefetcher() {

@@ -3,9 +3,9 @@
 
 #include "data/image_writer.h"
 #include "data/input.h"
+#include "data/prepare.h"
 #include "data/whole_file.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/prepare.h"
 
 namespace lockstep::data {
 namespace {

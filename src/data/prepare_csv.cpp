@@ -12,9 +12,9 @@
 #include "data/class_names.h"
 #include "data/csv_file.h"
 #include "data/image_writer.h"
+#include "data/prepare.h"
 #include "data/whole_file.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/prepare.h"
 
 namespace lockstep::data {
 namespace {

@@ -4,9 +4,9 @@
 #include <filesystem>
 
 #include "data/input.h"
+#include "data/prepare.h"
 #include "data/whole_file.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/prepare.h"
 
 namespace lockstep::data {
 namespace {

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "lockstep/data/prepare.h"
+#include "data/prepare.h"
 #include "lockstep/hdf5/file.h"
 
 namespace lockstep::data {

@@ -1,4 +1,4 @@
-#include "lockstep/ddp/config.h"
+#include "ddp/config.h"
 
 namespace lockstep::ddp {
 

@@ -8,6 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/progress.h"
+#include "base/text.h"
 #include "ddp/bucket_slicer.h"
 #include "ddp/model_agreement.h"
 #include "ddp/overflow_check.h"
@@ -18,17 +21,14 @@
 #include "ddp/step_header.h"
 #include "ddp/step_recorder.h"
 #include "ddp/unused_parameters.h"
-#include "lockstep/base/clock.h"
-#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/whereabouts.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/ops/loss.h"
 
 namespace lockstep::ddp {
 namespace {
 
-using whereabouts::Phase;
+using progress::Phase;
 
 constexpr double bytes_per_mib = 1 << 20;
 
@@ -250,7 +250,7 @@ void DataParallel::begin_step(std::uint64_t step, bool takes_pieces, Measurement
     if (state.layer_communicator) state.parameters->settle();
     state.waited_before_ms = state.parameters->take_waited_ms();
   }
-  whereabouts::enter(Phase::data);
+  progress::enter(Phase::data);
   state.timer->mark(moment_of_start);
   state.step_start_s = monotonic_s();
   state.step = step;
@@ -323,7 +323,7 @@ std::string DataParallel::record_passes(const std::function<void()>& passes) {
 
 void DataParallel::replay_passes() {
   State& state = *state_;
-  whereabouts::enter(Phase::forward);
+  progress::enter(Phase::forward);
   state.span_start_s = monotonic_s();
   state.reducer.replayed(state.recorder.replay());
   state.sums_asked = true;
@@ -348,7 +348,7 @@ Piece DataParallel::begin_pass() {
   const int pieces = state.options.micro_batches, index = state.pass - (state.passes - pieces);
   state.span_start_s = state.timeline ? monotonic_s() : 0;
   const Piece piece{.index = std::max(index, 0), .count = pieces, .empty = index < 0};
-  whereabouts::enter(Phase::forward);
+  progress::enter(Phase::forward);
   state.reducer.begin_pass(state.pass + 1 == state.passes);
   tape_.begin({.training = true,
                .record = true,
@@ -366,7 +366,7 @@ Piece DataParallel::begin_pass() {
 void DataParallel::end_pass(const Loss& loss) {
   State& state = *state_;
   state.end_span("forward");
-  whereabouts::enter(Phase::backward);
+  progress::enter(Phase::backward);
   state.header.add_loss(state.turn, state.pass == 0, loss.total);
   state.reducer.begin_backward(tape_.used_params());
   tape_.backward(loss.sum, state.one);
@@ -374,7 +374,7 @@ void DataParallel::end_pass(const Loss& loss) {
   state.reducer.end_pass();
   state.end_span("backward");
   if (++state.pass == state.passes) state.header.end_shard(state.turn);
-  whereabouts::enter(Phase::data);
+  progress::enter(Phase::data);
 }
 
 void DataParallel::check_batch_was_whole() const {
@@ -405,7 +405,7 @@ void DataParallel::ask_for_sums() {
   state.waited_ms = state.parameters ? state.parameters->take_waited_ms() : 0;
   state.span_start_s = monotonic_s();
   tape_.begin({});  // activations may go while sums arrive, and parameters are free for another tape
-  whereabouts::enter(Phase::sums);
+  progress::enter(Phase::sums);
   state.reducer.wait();
   state.timer->mark(moment_of_sums);
   state.sums_asked = true;
@@ -416,7 +416,7 @@ StepResult DataParallel::finish_step() {
   StepResult result;
   result.step = state.step;
   if (!state.sums_asked) ask_for_sums();
-  whereabouts::enter(Phase::sums);
+  progress::enter(Phase::sums);
   const double waited_ms = state.waited_ms;
   std::exception_ptr error;
   try {
@@ -427,7 +427,7 @@ StepResult DataParallel::finish_step() {
   }
   state.reducer.complete();
   state.end_span("wait for sums");
-  whereabouts::enter(Phase::header);
+  progress::enter(Phase::header);
   try {
     if (error) std::rethrow_exception(error);
     state.read();
@@ -450,7 +450,7 @@ StepResult DataParallel::finish_step() {
   state.end_span("step header");
 
   if (state.header.any_failed()) {
-    comm::together(state.communicator, [&] {
+    comm::run_on_all(state.communicator, [&] {
       if (state.error) std::rethrow_exception(state.error);
     });
   }
@@ -502,9 +502,10 @@ std::string DataParallel::describe() const {
   const std::int64_t check_every = state.options.check_every;
   return fmt::format(
       "{} on {}, at most {} a rank; {} of up to {:.2f} MiB; gradient memory {} of {:.2f} MiB{}{}",
-      counted(state.map.shards(), "shard"), counted(state.map.ranks(), "rank"), state.map.block(0).count,
-      counted(plan().buckets().size(), "bucket"), static_cast<double>(largest) / bytes_per_mib,
-      counted(planes(), "plane"), static_cast<double>(plane_bytes()) / bytes_per_mib,
+      pluralized(state.map.shards(), "shard"), pluralized(state.map.ranks(), "rank"),
+      state.map.block(0).count, pluralized(plan().buckets().size(), "bucket"),
+      static_cast<double>(largest) / bytes_per_mib, pluralized(planes(), "plane"),
+      static_cast<double>(plane_bytes()) / bytes_per_mib,
       state.parameters ? "; each rank updates a part of the parameters" : "",
       check_every == 0   ? ""
       : check_every == 1 ? "; replicas are compared every step"

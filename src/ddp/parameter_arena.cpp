@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <exception>
 
-#include "lockstep/base/clock.h"
+#include "base/clock.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::ddp {

@@ -6,8 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "base/progress.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/whereabouts.h"
 #include "lockstep/ops/elementwise.h"
 
 namespace lockstep::ddp {
@@ -139,7 +139,7 @@ void Reducer::wait() {
   finished_ = true;
   transport([&] {
     for (int bucket = done_; bucket < next_; ++bucket) {
-      whereabouts::at_bucket(bucket);
+      progress::at_bucket(bucket);
       if (const comm::Ticket ticket = tickets_[static_cast<std::size_t>(bucket)]; ticket != 0)
         communicator_.wait(ticket);
       note_done();
@@ -165,7 +165,7 @@ void Reducer::complete() {
     for (int bucket = 0; bucket < next_; ++bucket) {
       const comm::Ticket ticket = tickets_[static_cast<std::size_t>(bucket)];
       if (ticket == 0) continue;
-      whereabouts::at_bucket(bucket);
+      progress::at_bucket(bucket);
       comm::complete(communicator_, ticket);
     }
     note_done();
@@ -263,7 +263,7 @@ std::size_t Reducer::index_of(const Statistic& statistic) const {
 void Reducer::finish_gradient(std::size_t param) {
   if (!usage_.test(turn_, param)) backend_.fill(arena_.gradient(static_cast<int>(param), turn().plane), 0);
   final_[param] = true;
-  whereabouts::mark();
+  progress::mark();
   const int bucket = arena_.plan().place(static_cast<int>(param)).bucket;
   if (--open_[static_cast<std::size_t>(bucket)] == 0) finish_bucket(bucket);
 }
@@ -293,7 +293,7 @@ void Reducer::start_buckets() {
 void Reducer::start_bucket(int bucket) {
   const auto index = static_cast<std::size_t>(bucket);
   times_[index].start_ms = since_start_.elapsed_ms();
-  whereabouts::at_bucket(bucket);
+  progress::at_bucket(bucket);
   tickets_[index] = 0;
   if (hook_ && bucket < arena_.gradient_buckets()) {
     transport([&] { hook_->start(bucket); });

@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "ddp/bucket_slicer.h"
 #include "ddp/gradient_arena.h"
 #include "ddp/plane_schedule.h"
 #include "ddp/usage.h"
 #include "lockstep/autograd/gradient_sink.h"
-#include "lockstep/base/clock.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/kernels/backend.h"

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "ddp/model_agreement.h"
+#include "kernels/transfer.h"
 #include "lockstep/base/error.h"
-#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::ddp {
 namespace {

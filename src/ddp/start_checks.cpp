@@ -3,8 +3,8 @@
 #include <set>
 #include <utility>
 
+#include "kernels/transfer.h"
 #include "lockstep/base/error.h"
-#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::ddp {
 

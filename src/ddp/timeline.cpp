@@ -7,8 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/output.h"
-#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
 
@@ -21,7 +21,7 @@ constexpr std::string_view file_start = "{\"displayTimeUnit\":\"ms\",\"traceEven
 
 Timeline::Timeline(std::string path, comm::Communicator& communicator)
     : path_(std::move(path)), communicator_(communicator) {
-  comm::together(communicator, [&] {
+  comm::run_on_all(communicator, [&] {
     if (communicator.rank() == 0) check_writable();  // better now than at the end of the run
   });
   spans_.reserve(most_spans);
@@ -81,7 +81,7 @@ std::int64_t Timeline::write() const {
     dropped += sizes[1];
     if (communicator_.rank() == 0) all += text;
   }
-  comm::together(communicator_, [&] {
+  comm::run_on_all(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     check_writable();  // what stands there now is no longer what did at the start
     all.erase(all.find_last_of(','));

@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/files.h"
 #include "hdf5/library.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/system_error.h"
 
 namespace lockstep::hdf5 {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/files.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/system_error.h"
 
 namespace lockstep::hdf5 {
 namespace {

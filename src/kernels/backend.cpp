@@ -3,8 +3,8 @@
 
 #include <array>
 
+#include "base/clock.h"
 #include "kernels/compositions.h"
-#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/ops/elementwise.h"
 

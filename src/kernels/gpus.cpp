@@ -1,4 +1,4 @@
-#include "lockstep/kernels/gpus.h"
+#include "kernels/gpus.h"
 
 #include <fmt/format.h>
 

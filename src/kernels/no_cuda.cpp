@@ -1,6 +1,6 @@
 // The GPU backend of a Lockstep that computes on CPUs only: it says so.
+#include "kernels/gpus.h"
 #include "lockstep/kernels/backend.h"
-#include "lockstep/kernels/gpus.h"
 
 namespace lockstep::kernels {
 

@@ -1,5 +1,5 @@
 // What operations have taken, and what this machine reaches.
-#include "lockstep/kernels/profile.h"
+#include "kernels/profile.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "lockstep/kernels/transfer.h"
+#include "kernels/transfer.h"
 
 namespace lockstep::kernels {
 

@@ -2,8 +2,7 @@
 
 #include <array>
 
-#include "lockstep/base/counted.h"
-#include "lockstep/base/names.h"
+#include "base/text.h"
 #include "models/gpt.h"
 #include "models/mlp.h"
 #include "models/resnet.h"
@@ -139,7 +138,7 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, std::uint64_t seed)
 std::string summary(const ModelState& state) {
   const std::int64_t all = nn::count_parameters(state), frozen = all - nn::count_parameters(state, true);
   const std::string text =
-      fmt::format("{} in {}", counted(all, "parameter"), counted(state.params.size(), "tensor"));
+      fmt::format("{} in {}", pluralized(all, "parameter"), pluralized(state.params.size(), "tensor"));
   return frozen == 0 ? text : fmt::format("{}, {} of them frozen", text, frozen);
 }
 

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <typeinfo>
 
-#include "lockstep/base/names.h"
+#include "base/text.h"
+#include "kernels/transfer.h"
 #include "lockstep/base/random.h"
-#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::nn {
 namespace {

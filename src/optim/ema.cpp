@@ -5,8 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/transfer.h"
 #include "lockstep/base/error.h"
-#include "lockstep/kernels/transfer.h"
 #include "lockstep/ops/update.h"
 
 namespace lockstep::optim {

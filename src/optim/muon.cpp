@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "base/text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/names.h"
 #include "lockstep/ops/linear.h"
 #include "lockstep/ops/update.h"
 

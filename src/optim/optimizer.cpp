@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "base/text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/names.h"
 #include "lockstep/ops/update.h"
 
 namespace lockstep::optim {

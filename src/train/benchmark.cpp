@@ -1,4 +1,4 @@
-#include "lockstep/train/benchmark.h"
+#include "train/benchmark.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

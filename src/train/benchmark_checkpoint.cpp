@@ -11,11 +11,11 @@
 #include <optional>
 #include <string_view>
 
+#include "base/clock.h"
+#include "base/files.h"
 #include "base/output.h"
-#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
-#include "lockstep/base/system_error.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/inspect.h"
 #include "lockstep/checkpoint/save.h"
@@ -33,7 +33,7 @@ class Scratch {
  public:
   Scratch(comm::Communicator& world, const std::string& parent) : world_(world) {
     std::string path = parent + "/lockstep-bench-XXXXXX";
-    comm::together(world_, [&] {
+    comm::run_on_all(world_, [&] {
       if (world_.rank() == 0 && !::mkdtemp(path.data()))
         throw_system_error(errno, parent, "make a directory in it");
     });
@@ -127,7 +127,7 @@ class Times {
   void time(comm::Communicator& world, const std::string& name, const Action& action) {
     world.barrier();
     const Stopwatch watch;
-    comm::together(world, action);
+    comm::run_on_all(world, action);
     add(name, watch.elapsed_ms());
   }
   void add(const std::string& name, double ms) { ms_[name].push_back(ms); }
@@ -171,7 +171,7 @@ class CheckpointRace {
  private:
   void write_and_read(int round) {
     const std::string raw = scratch_.file("raw");
-    comm::together(world_, [&] {
+    comm::run_on_all(world_, [&] {
       if (world_.rank() == 0) BareFile(raw, O_WRONLY | O_CREAT | O_TRUNC);
     });
     const std::string path = scratch_.file(fmt::format("saved{}.h5", round));
@@ -190,7 +190,7 @@ class CheckpointRace {
       const auto forget = [&](const std::string& file) {
         if (*from == '\0' && world_.rank() == 0) BareFile(file, O_RDONLY).forget();
       };
-      comm::together(world_, [&] { forget(raw), forget(path); });
+      comm::run_on_all(world_, [&] { forget(raw), forget(path); });
       times_.time(world_, from + std::string("raw read"),
                   [&] { BareFile(raw, O_RDONLY).read(copy_.data(), begin_, end_); });
       world_.barrier();
@@ -199,7 +199,7 @@ class CheckpointRace {
       times_.add(from + std::string("verify"), verifying.elapsed_ms());
       if (!whole) throw FailureError("{}: not what was saved", path);
     }
-    comm::together(world_, [&] {
+    comm::run_on_all(world_, [&] {
       if (world_.rank() == 0) remove_file(path), remove_file(raw);
     });
     times_.time(world_, "copy", [&] { std::memcpy(copy_.data(), mine_.data(), mine_.size()); });

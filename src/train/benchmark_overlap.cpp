@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "lockstep/base/clock.h"
+#include "base/clock.h"
 #include "train/benchmark_run.h"
 
 namespace lockstep::train {

@@ -1,6 +1,6 @@
 // Where the time of a training step goes.
-#include "lockstep/train/precision.h"
 #include "train/benchmark_run.h"
+#include "train/precision.h"
 
 namespace lockstep::train {
 

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
+#include "kernels/transfer.h"
 #include "lockstep/autograd/functions.h"
-#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
-#include "lockstep/kernels/transfer.h"
 #include "lockstep/optim/registry.h"
-#include "lockstep/train/workload.h"
+#include "train/workload.h"
 
 namespace lockstep::train {
 namespace {

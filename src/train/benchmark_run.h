@@ -7,12 +7,12 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/base/median.h"
+#include "base/clock.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/models/model.h"
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/train/benchmark.h"
+#include "train/benchmark.h"
 
 namespace lockstep::train {
 

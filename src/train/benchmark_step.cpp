@@ -1,8 +1,8 @@
 // How long a training step takes.
+#include "base/resources.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/process_memory.h"
-#include "lockstep/train/precision.h"
 #include "train/benchmark_run.h"
+#include "train/precision.h"
 
 namespace lockstep::train {
 

@@ -1,4 +1,4 @@
-#include "lockstep/train/binding.h"
+#include "train/binding.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/names.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::train {
@@ -64,11 +64,11 @@ std::vector<CoreSet> masks_of(const std::vector<CoreSet>& shares, const CoreSet&
 
 bool binding_wanted(comm::Communicator& world, const std::string& bind) {
   const char* const variable = std::getenv("LOCKSTEP_BIND");
-  comm::together(world, [&] {
+  comm::run_on_all(world, [&] {
     if (!variable || *variable == '\0' || std::string_view(variable) == "cores" ||
         std::string_view(variable) == "none")
       return;
-    throw UsageError("LOCKSTEP_BIND={}: is neither cores nor none", in_quotes(variable));
+    throw UsageError("LOCKSTEP_BIND={}: is neither cores nor none", quote(variable));
   });
   const char unwanted = bind == "none" || (variable && std::string_view(variable) == "none");
   std::string of_all(static_cast<std::size_t>(world.size()), '\0');

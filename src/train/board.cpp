@@ -51,7 +51,7 @@ Board::Board(comm::Communicator& world) : ranks_(world.size()) {
     return std::string();
   };
   try {
-    comm::together(world, [&] {
+    comm::run_on_all(world, [&] {
       if (!failed.empty()) throw UsageError("{}", failed);
       if (!first) memory_ = open(named(), false);
     });

@@ -7,14 +7,14 @@
 #include <new>
 #include <string>
 
-#include "lockstep/base/whereabouts.h"
+#include "base/progress.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::train {
 
 /// One rank. Those of other nodes are copies, as old as the last heartbeat.
 struct alignas(128) RankRecord {
-  whereabouts::Record where;                         ///< by the thread that trains
+  progress::Record where;                            ///< by the thread that trains
   alignas(128) std::atomic<std::uint64_t> beats{0};  ///< by its watchdog: the process runs
   std::atomic<std::int32_t> pid{0};
   std::atomic<std::uint32_t> death_said{0};

@@ -1,4 +1,4 @@
-#include "lockstep/train/config.h"
+#include "train/config.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,8 +14,8 @@
 #include <sstream>
 
 #include "base/files.h"
+#include "base/text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/names.h"
 #include "lockstep/optim/registry.h"
 #include "train/config_keys.h"
 
@@ -37,7 +37,7 @@ void set_group(Config& config, const std::string& name, const std::string& value
   }
   const std::vector<std::string> words = option::words_of(value);
   if (words.empty()) throw UsageError("a name pattern is missing");
-  if (words.size() > 3) throw UsageError("{} is not: PATTERN LR_FACTOR DECAY_FACTOR", in_quotes(value));
+  if (words.size() > 3) throw UsageError("{} is not: PATTERN LR_FACTOR DECAY_FACTOR", quote(value));
   ParamGroup group{.pattern = words[0]};
   if (words.size() > 1) option::read(words[1], factors, group.lr_factor);
   if (words.size() > 2) option::read(words[2], factors, group.decay_factor);
@@ -103,7 +103,7 @@ void set_key(Config& config, const std::string& name, const std::string& value) 
 /// A name of a key in an error: people's typing errors as they are, anything else so that it can be read.
 std::string shown(const std::string& name) {
   constexpr std::size_t longest_shown = 120;
-  return name.size() <= longest_shown && is_printable(name) ? name : in_quotes(name);
+  return name.size() <= longest_shown && is_printable(name) ? name : quote(name);
 }
 
 void set_key_named(Config& config, const std::string& origin, const std::string& name,
@@ -284,7 +284,7 @@ Config parse_config(const std::string& text, const std::string& origin,
   for (const std::string& override_text : overrides) {
     const std::size_t equals = override_text.find('=');
     if (equals == std::string::npos)
-      throw UsageError("--set {}: write it as SECTION.KEY=VALUE", in_quotes(override_text));
+      throw UsageError("--set {}: write it as SECTION.KEY=VALUE", quote(override_text));
     set_key_named(config, "--set", override_text.substr(0, equals), override_text.substr(equals + 1));
     where.overridden.insert(override_text.substr(0, equals));
   }
@@ -309,7 +309,7 @@ Config parse_stored_config(const std::string& text, const std::string& origin) {
       throw UsageError(
           "{}: {} = {}: {}, so it cannot do the same; go on with the version that wrote it, or start a run "
           "from the weights (--run OTHER --resume FILE)",
-          origin, shown(name), in_quotes(value), why);
+          origin, shown(name), quote(value), why);
     }
     set_key_named(config, origin, name, value);
   }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/option.h"
-#include "lockstep/train/config.h"
+#include "train/config.h"
 
 namespace lockstep::train {
 

@@ -5,11 +5,11 @@
 #include <numeric>
 #include <vector>
 
+#include "base/progress.h"
+#include "kernels/transfer.h"
 #include "lockstep/autograd/functions.h"
-#include "lockstep/base/whereabouts.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/eval_batches.h"
-#include "lockstep/kernels/transfer.h"
 #include "lockstep/ops/loss.h"
 
 namespace lockstep::train {
@@ -50,7 +50,7 @@ std::optional<Evaluation> evaluate(models::Model& model, Tape& tape, const data:
   data::EvalBatches batches(dataset, std::clamp<std::int64_t>(rows_per_chunk / rows_per_sample, 1, 64),
                             world);
   const auto add_chunk = [&](int chunk) {
-    whereabouts::mark();
+    progress::mark();
     const data::EvalBatch& batch = batches.read(chunk);
     tape.begin({.training = false,
                 .record = false,
@@ -73,7 +73,7 @@ std::optional<Evaluation> evaluate(models::Model& model, Tape& tape, const data:
   const int chunks_a_round = watch.act ? 1 : batches.most_chunks();
   const int rounds = watch.act ? batches.most_chunks() : 1;
   for (int round = 0; round < rounds; ++round) {
-    comm::together(world, [&] {
+    comm::run_on_all(world, [&] {
       for (int i = round; i < std::min(round + chunks_a_round, mine.count); ++i) add_chunk(mine.first + i);
     });
     if (!watch.act) break;

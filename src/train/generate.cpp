@@ -1,13 +1,13 @@
-#include "lockstep/train/generate.h"
+#include "train/generate.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "kernels/transfer.h"
 #include "lockstep/autograd/tape.h"
 #include "lockstep/base/option.h"
 #include "lockstep/base/random.h"
-#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::train {
 namespace {

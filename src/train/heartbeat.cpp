@@ -179,7 +179,7 @@ void Heartbeat::receive() {
       record.where.marks.store(copy.marks);
       record.where.step.store(copy.step);
       record.where.since_ns.store(now_ns() - copy.age_ns);
-      record.where.phase.store(static_cast<whereabouts::Phase>(copy.phase));
+      record.where.phase.store(static_cast<progress::Phase>(copy.phase));
       record.where.waiting.store(copy.waiting);
       record.where.polling.store(copy.polling);
       record.where.looks.store(copy.looks);

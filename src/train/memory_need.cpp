@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <optional>
 
-#include "lockstep/base/counted.h"
+#include "base/resources.h"
+#include "base/text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/process_memory.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/optim/registry.h"
-#include "lockstep/train/workload.h"
+#include "train/workload.h"
 
 namespace lockstep::train {
 namespace {
@@ -50,7 +50,7 @@ MemoryNeed memory_need(const Config& config, const ModelState& model, const data
 }
 
 void check_memory(const MemoryNeed& need, comm::Communicator& world) {
-  comm::together(world, [&] {
+  comm::run_on_all(world, [&] {
     const std::optional<std::uint64_t> available = available_memory_bytes();
     const comm::Topology& topology = world.topology();
     const int node = topology.node_of_rank[static_cast<std::size_t>(world.rank())];
@@ -63,7 +63,7 @@ void check_memory(const MemoryNeed& need, comm::Communicator& world) {
         "batch of inputs {}), which has {} left; make the model or train.global_batch smaller, start fewer "
         "ranks "
         "there, or set ddp.sharded_optimizer = true",
-        amount(needed), topology.host_names[static_cast<std::size_t>(node)], counted(ranks, "rank"),
+        amount(needed), topology.host_names[static_cast<std::size_t>(node)], pluralized(ranks, "rank"),
         amount(need.sum()), amount(need.parameters), amount(need.gradients), amount(need.optimizer),
         amount(need.averages), amount(need.inputs), amount(static_cast<double>(*available)));
   });

@@ -5,7 +5,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/models/model.h"
-#include "lockstep/train/config.h"
+#include "train/config.h"
 
 namespace lockstep::train {
 

@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/files.h"
-#include "lockstep/base/clock.h"
-#include "lockstep/base/counted.h"
-#include "lockstep/base/streams.h"
+#include "base/streams.h"
+#include "base/text.h"
 
 namespace lockstep::train {
 namespace {
@@ -79,7 +79,7 @@ Progress::Progress(Log log, bool shows, std::int64_t first_step, std::int64_t la
       started_s_(monotonic_s()) {
   if (!shows_ || first_step_ < last_step_) return;
   const std::string beyond = first_step_ > last_step_ ? fmt::format(", train.steps = {}", last_step_) : "";
-  log_.info("nothing to do: {} done already{}", counted(first_step_, "step"), beyond);
+  log_.info("nothing to do: {} done already{}", pluralized(first_step_, "step"), beyond);
 }
 
 /// Of training at its rate so far, and of evaluations as long as the last.

@@ -1,4 +1,4 @@
-#include "lockstep/train/precision.h"
+#include "train/precision.h"
 
 #include <algorithm>
 #include <vector>

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "lockstep/kernels/gpus.h"
-#include "lockstep/train/precision.h"
+#include "kernels/gpus.h"
+#include "train/precision.h"
 
 namespace lockstep::train {
 

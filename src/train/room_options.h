@@ -6,8 +6,8 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/kernels/backend.h"
-#include "lockstep/train/config.h"
-#include "lockstep/train/workload.h"
+#include "train/config.h"
+#include "train/workload.h"
 
 namespace lockstep::train {
 

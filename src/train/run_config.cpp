@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "lockstep/base/counted.h"
+#include "base/text.h"
 #include "lockstep/base/log.h"
-#include "lockstep/train/binding.h"
-#include "lockstep/train/threads.h"
-#include "lockstep/train/workload.h"
+#include "train/binding.h"
+#include "train/threads.h"
+#include "train/workload.h"
 
 namespace lockstep::train {
 namespace {
@@ -40,7 +40,7 @@ void check_decay(const Config& config) {
       "optimizer.decay_steps = {}: the run has {} only (train.steps, or what train.epochs come to); give at "
       "most "
       "as many",
-      config.optimizer.decay_steps, counted(config.train.steps, "step"));
+      config.optimizer.decay_steps, pluralized(config.train.steps, "step"));
 }
 
 }  // namespace
@@ -84,7 +84,7 @@ void settle_threads(Config& config, Session& session) {
     const ThreadChoice choice = choose_threads(cores_of_ranks(session.world()), session.world().topology());
     config.train.threads = choice.threads;
     if (on_cpu)
-      session.log().info("{} a rank, from now on ({})", counted(choice.threads, "thread"), choice.reason);
+      session.log().info("{} a rank, from now on ({})", pluralized(choice.threads, "thread"), choice.reason);
   }
   if (!on_cpu) return;
   if (session.backend().threads() != config.train.threads)

@@ -5,9 +5,9 @@
 
 #include "lockstep/checkpoint/run_directory.h"
 #include "lockstep/comm/communicator.h"
-#include "lockstep/train/config.h"
 #include "lockstep/train/session.h"
-#include "lockstep/train/trainer.h"
+#include "train/config.h"
+#include "train/trainer.h"
 
 namespace lockstep::train {
 

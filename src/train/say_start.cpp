@@ -8,11 +8,11 @@
 #include <numeric>
 #include <vector>
 
-#include "lockstep/base/counted.h"
-#include "lockstep/kernels/gpus.h"
-#include "lockstep/train/precision.h"
-#include "lockstep/train/threads.h"
+#include "base/text.h"
+#include "kernels/gpus.h"
+#include "train/precision.h"
 #include "train/room_options.h"
+#include "train/threads.h"
 
 namespace lockstep::train {
 namespace {
@@ -54,8 +54,8 @@ std::string describe(const kernels::Backend& backend, DType compute) {
       compute == DType::float32 ? "" : fmt::format(", {}", precision_text(compute, backend));
   if (backend.device() != Device::cpu())
     return fmt::format("{} ({}){}", kernels::name_of(backend.device()), backend.instruction_set(), precision);
-  return fmt::format("{} with {} a rank{}", backend.instruction_set(), counted(backend.threads(), "thread"),
-                     precision);
+  return fmt::format("{} with {} a rank{}", backend.instruction_set(),
+                     pluralized(backend.threads(), "thread"), precision);
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ void say_start(Session& session, const Config& config, models::Model& model, con
   const Log& log = session.log();
   const comm::Communicator& world = session.world();
   log.info("{} ({}) on {}, {}, {}", config.model.name, models::summary(model.state()),
-           counted(world.size(), "rank"), counted(world.topology().nodes(), "machine"),
+           pluralized(world.size(), "rank"), pluralized(world.topology().nodes(), "machine"),
            describe(session.backend(), replicas.options().compute));
   say_crowding(session);
   log.info("{} samples to train on, {} to evaluate on; {} a step, {:.1f} epochs in all", data.train().size(),

@@ -8,9 +8,9 @@
 #include "lockstep/models/registry.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/train/config.h"
 #include "lockstep/train/session.h"
-#include "lockstep/train/workload.h"
+#include "train/config.h"
+#include "train/workload.h"
 
 namespace lockstep::train {
 

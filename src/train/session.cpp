@@ -11,13 +11,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "lockstep/base/names.h"
-#include "lockstep/base/streams.h"
-#include "lockstep/base/whereabouts.h"
-#include "lockstep/comm/agreement.h"
-#include "lockstep/comm/agreement.h"
+#include "base/progress.h"
+#include "base/streams.h"
+#include "base/text.h"
 #include "comm/nccl.h"
-#include "lockstep/kernels/gpus.h"
+#include "kernels/gpus.h"
+#include "lockstep/comm/agreement.h"
 #include "lockstep/train/device.h"
 #include "train/start_watch.h"
 #include "train/watchdog.h"
@@ -130,7 +129,7 @@ void Session::use_backend(Device device, const DeviceOptions& options) {
     backend_ = kernels::make_cpu_backend(options.threads);
     return;
   }
-  comm::together(world_, [&] { backend_ = kernels::make_backend(device); });
+  comm::run_on_all(world_, [&] { backend_ = kernels::make_backend(device); });
   if (!options.sums) return;
   comm::NcclOptions of_nccl{
       .device = device.index, .stream = backend_->stream(), .reproducible = options.reproducible};
@@ -185,12 +184,12 @@ int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& 
     Session session(communicator, watchdog);
     try {
       const ExitCode code = program(session);
-      whereabouts::enter(whereabouts::Phase::end);
+      progress::enter(progress::Phase::end);
       return static_cast<int>(code);
     } catch (...) {
       // Told before the session goes: the end of NCCL takes seconds, in which peers may end the world.
       failure = current_failure();
-      whereabouts::enter(whereabouts::Phase::failure);
+      progress::enter(progress::Phase::failure);
       said = end_together(*errors, failure);
       throw;  // the transport's end is another after a failure
     }
@@ -198,7 +197,7 @@ int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& 
     if (said) return *said;
     if (failure.text.empty()) failure = current_failure();
   }
-  whereabouts::enter(whereabouts::Phase::failure);
+  progress::enter(progress::Phase::failure);
   if (!errors) end_alone(communicator, failure);
   return end_together(*errors, failure);
 }

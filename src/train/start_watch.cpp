@@ -16,9 +16,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/streams.h"
+#include "base/thread.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/quiet_thread.h"
-#include "lockstep/base/streams.h"
 
 namespace lockstep::train {
 namespace {
@@ -106,7 +106,7 @@ std::string absent_text(const std::vector<int>& missing, int present) {
 StartWatch::StartWatch(double timeout_s) {
   if (timeout_s <= 0 || own_rank() < 0 || ranks() < 2) return;  // alone there is nobody to wait for
   here_ = show(own_rank());
-  thread_ = start_quiet_thread("the watch over the start", [this, timeout_s] { watch(timeout_s); });
+  thread_ = start_background_thread("the watch over the start", [this, timeout_s] { watch(timeout_s); });
 }
 
 StartWatch::~StartWatch() {

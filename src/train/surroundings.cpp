@@ -1,4 +1,4 @@
-#include "lockstep/train/surroundings.h"
+#include "train/surroundings.h"
 
 #include <H5public.h>
 #include <dnnl.h>

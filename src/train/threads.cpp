@@ -1,4 +1,4 @@
-#include "lockstep/train/threads.h"
+#include "train/threads.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,8 +8,8 @@
 #include <limits>
 #include <sstream>
 
-#include "lockstep/base/cgroup.h"
-#include "lockstep/base/counted.h"
+#include "base/resources.h"
+#include "base/text.h"
 
 namespace lockstep::train {
 namespace {
@@ -72,7 +72,7 @@ ThreadChoice choose_threads(std::span<const RankCores> ranks, const comm::Topolo
     const int threads = std::max(1, static_cast<int>(cores) / sharing);
     if (threads >= choice.threads) return;
     choice = {threads, fmt::format("{}: {} on {}", topology.host_names[static_cast<std::size_t>(node)],
-                                   counted(sharing, "rank"), what)};
+                                   pluralized(sharing, "rank"), what)};
   };
   for (int node = 0; node < topology.nodes(); ++node) {
     for (const Group& group : groups_of(ranks, node)) {
@@ -80,12 +80,12 @@ ThreadChoice choose_threads(std::span<const RankCores> ranks, const comm::Topolo
       const std::string hyper = group.hardware_threads.size() > cores
                                     ? fmt::format(" ({} hardware threads)", group.hardware_threads.size())
                                     : "";
-      consider(node, static_cast<double>(cores), group.ranks, counted(cores, "core") + hyper);
+      consider(node, static_cast<double>(cores), group.ranks, pluralized(cores, "core") + hyper);
     }
     for (const RankCores& rank : ranks) {
       if (rank.node != node) continue;
       consider(node, static_cast<double>(rank.cores.size()), 1,
-               counted(rank.cores.size(), "core") + " of its own");
+               pluralized(rank.cores.size(), "core") + " of its own");
       if (rank.quota_cores <= 0) continue;
       consider(
           node, rank.quota_cores, topology.ranks_on_node(node),
@@ -110,11 +110,11 @@ std::optional<Crowding> crowding(std::span<const RankCores> ranks, const comm::T
     const auto available = cores.size();
     if (confined.size() * static_cast<std::size_t>(threads) <= available) continue;
     if (static_cast<int>(available) >= of.of_machine)
-      return Crowding{
-          .bound_away = false,
-          .text = fmt::format("{}: {} with {} on {}: they take turns", host, counted(confined.size(), "rank"),
-                              threads_each(threads), counted(available, "core")),
-          .remedy = "start fewer ranks, or lower train.threads: expect no speed-up"};
+      return Crowding{.bound_away = false,
+                      .text = fmt::format("{}: {} with {} on {}: they take turns", host,
+                                          pluralized(confined.size(), "rank"), threads_each(threads),
+                                          pluralized(available, "core")),
+                      .remedy = "start fewer ranks, or lower train.threads: expect no speed-up"};
     const std::string bound = fmt::format("core{} {}", available == 1 ? "" : "s", lockstep::to_text(cores));
     return Crowding{
         .bound_away = true,

@@ -14,8 +14,8 @@
 #include <ctime>
 #include <limits>
 
-#include "lockstep/base/clock.h"
-#include "lockstep/base/quiet_thread.h"
+#include "base/clock.h"
+#include "base/thread.h"
 
 extern char** environ;
 
@@ -102,8 +102,8 @@ TimeLimit::TimeLimit(bool asks) : end_s_(std::numeric_limits<double>::infinity()
   const char* const end_time = std::getenv("SLURM_JOB_END_TIME");
   if (const auto end = end_time ? number(end_time) : std::nullopt)
     end_s_ = monotonic_s() + static_cast<double>(*end) - static_cast<double>(std::time(nullptr));
-  thread_ = start_quiet_thread("the watch over the time limit",
-                               [this, job = std::string(job)] { ask_now_and_then(job); });
+  thread_ = start_background_thread("the watch over the time limit",
+                                    [this, job = std::string(job)] { ask_now_and_then(job); });
 }
 
 TimeLimit::~TimeLimit() {

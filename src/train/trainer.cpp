@@ -1,6 +1,6 @@
 // The Trainer. It is one long file because steps, evaluations, saves and stops change the same state, and
 // their order matters: a reader must see it in one place.
-#include "lockstep/train/trainer.h"
+#include "train/trainer.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,39 +11,38 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/clock.h"
+#include "base/progress.h"
+#include "base/resources.h"
+#include "base/streams.h"
+#include "base/text.h"
+#include "kernels/transfer.h"
 #include "lockstep/autograd/functions.h"
-#include "lockstep/base/clock.h"
-#include "lockstep/base/counted.h"
-#include "lockstep/base/median.h"
-#include "lockstep/base/process_memory.h"
-#include "lockstep/base/streams.h"
-#include "lockstep/base/whereabouts.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
-#include "lockstep/kernels/transfer.h"
 #include "lockstep/optim/registry.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/metrics.h"
-#include "lockstep/train/precision.h"
 #include "lockstep/train/stop.h"
-#include "lockstep/train/surroundings.h"
-#include "lockstep/train/workload.h"
 #include "train/memory_need.h"
+#include "train/precision.h"
 #include "train/room_options.h"
 #include "train/run_config.h"
 #include "train/say_start.h"
 #include "train/stragglers.h"
+#include "train/surroundings.h"
 #include "train/time_limit.h"
+#include "train/workload.h"
 
 namespace lockstep::train {
 namespace {
 
-using whereabouts::Phase;
+using progress::Phase;
 
 /// Sums of what a line of metrics averages over the steps since the last one.
 struct Interval {
@@ -76,14 +75,14 @@ Inputs open_inputs(const Config& config, Session& session) {
   comm::Communicator& world = session.world();
   Inputs inputs;
   MemoryNeed need;
-  comm::together(world, [&] {
+  comm::run_on_all(world, [&] {
     const std::unique_ptr<models::Model> meta = build_meta_model(config);
     inputs.data = std::make_unique<DataSets>(config, meta->classes());
     meta->check_input(data::batch_shape(1, inputs.data->train().x_shape()));
     need = memory_need(config, meta->state(), inputs.data->train(), world.size(), session.backend().device());
   });
   check_memory(need, world);
-  comm::together(world, [&] { inputs.model = build_model(config); });
+  comm::run_on_all(world, [&] { inputs.model = build_model(config); });
   return inputs;
 }
 
@@ -246,7 +245,7 @@ void Trainer::start(const RunOptions& options) {
     return;
   }
   if (config_.train.init.empty()) return;
-  comm::together(world_, [&] {
+  comm::run_on_all(world_, [&] {
     if (world_.rank() == 0) check_beside(config_.train.init, config_);
   });
   const checkpoint::LoadReport report = checkpoint::load_weights(
@@ -283,7 +282,7 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
   const ddp::StepResult result =
       replicas_.step(StepShards{loader_, done_}, loss_of, optimizer_->measurement_for(update));
   const double start_s = monotonic_s();
-  whereabouts::enter(Phase::optimizer);
+  progress::enter(Phase::optimizer);
   applied_ = optimizer_->step(update);
   if (timeline_) timeline_->add("optimizer", ddp::Timeline::compute, done_, start_s, monotonic_s());
   ++done_;
@@ -387,7 +386,7 @@ ddp::Requests Trainer::requests_of_this_rank() const {
 /// for, which is then returned, and leaves nothing: who resumes makes it first. A checkpoint that is asked
 /// for is saved meanwhile.
 ddp::Requests Trainer::evaluate_all() {
-  whereabouts::enter(Phase::evaluation);
+  progress::enter(Phase::evaluation);
   nlohmann::json line = {{"step", done_}, {"time", utc_now()}};
   std::string text = fmt::format("step {}", done_);
   std::map<std::string, double> metrics;
@@ -424,7 +423,7 @@ ddp::Requests Trainer::evaluate_all() {
   }
   progress_->evaluation(done_, 1, evaluations_left());
   line.update(metrics);
-  comm::together(world_, [&] {
+  comm::run_on_all(world_, [&] {
     metrics_->append(line);
     metrics_->sync();  // the record will say that the line is there
   });
@@ -450,7 +449,7 @@ bool Trainer::act_within_evaluation(const ddp::Requests& asked, double part, ddp
     store_.finish();
     say_checkpoint_as_asked();
     if (profile) swapped = swapped_in(*profile);
-    whereabouts::enter(Phase::evaluation);
+    progress::enter(Phase::evaluation);
   }
   progress_->evaluation(done_, part, evaluations_left());
   stopped = {.stop_preempted = asked.stop_preempted, .stop_user = asked.stop_user};
@@ -476,7 +475,8 @@ void Trainer::choose_checkpoint_interval(double step_ms) {
   run_.write_config(text);
   store_.set_config(text);
   progress_->note(fmt::format("checkpoint.every = auto: a checkpoint every {}, which take about {:.0f} s",
-                              counted(every, "step"), static_cast<double>(every) * median(step_ms_) * 1e-3));
+                              pluralized(every, "step"),
+                              static_cast<double>(every) * median(step_ms_) * 1e-3));
 }
 
 checkpoint::Contents Trainer::contents() {
@@ -490,7 +490,7 @@ checkpoint::Contents Trainer::contents() {
 void Trainer::save() {
   if (saved_ == done_) return;
   if (config_.ddp.check_every > 0) replicas_.check_replicas();  // a divided run is not saved
-  whereabouts::enter(Phase::checkpoint);
+  progress::enter(Phase::checkpoint);
   if (store_.saving()) {
     if (++waits_ == 1)
       progress_->note(fmt::format(
@@ -500,7 +500,7 @@ void Trainer::save() {
     store_.finish();
   }
   since_save_.restart();
-  comm::together(world_, [&] { metrics_->sync(); });
+  comm::run_on_all(world_, [&] { metrics_->sync(); });
   checkpoint::Contents contents = this->contents();
   if (!changes_.empty()) contents.provenance[changes_fact] = changes_;
   store_.save_contents(done_, std::move(contents));
@@ -547,7 +547,7 @@ ExitCode Trainer::run() {
   const bool speaks = world_.rank() == 0;
   // An evaluation that the checkpoint is due, and that was cut short: it comes first.
   const bool catches_up = evaluates_at(done_) && !store_.knows_metric(done_, metrics().front());
-  comm::together(world_, [&] {
+  comm::run_on_all(world_, [&] {
     metrics_.emplace(run_.metrics_path(), done_, !catches_up, speaks);
     log_start();
   });
@@ -589,7 +589,7 @@ ExitCode Trainer::take_steps() {
   const bool speaks = world_.rank() == 0;
   while (done_ < config_.train.steps) {
     const Stopwatch step_watch;
-    whereabouts::at_step(done_ + 1, interval_.steps > 0 ? interval_.step_ms() : 0);
+    progress::at_step(done_ + 1, interval_.steps > 0 ? interval_.step_ms() : 0);
     replicas_.request(requests_of_this_rank());
     const bool last = done_ + 1 == config_.train.steps;
     const bool log = last || (done_ + 1) % config_.log.every == 0;
@@ -613,7 +613,7 @@ ExitCode Trainer::take_steps() {
     if (log) log_step(result);
     const bool evaluates = evaluates_at(done_);
     const bool saves = due(config_.checkpoint.every) || last || asked.any();
-    if (evaluates || saves) comm::together(world_, [&] { check_finite(); });
+    if (evaluates || saves) comm::run_on_all(world_, [&] { check_finite(); });
     if (saves) save();  // first: an evaluation may take hours
     if (asked.checkpoint) {
       store_.finish();
@@ -625,12 +625,12 @@ ExitCode Trainer::take_steps() {
     if (!evaluates) continue;
     if (const std::optional<ExitCode> code = stop_if_asked(evaluate_all())) return *code;
   }
-  whereabouts::enter(Phase::checkpoint);
+  progress::enter(Phase::checkpoint);
   store_.finish();
   requests_.clear(requests_.pending());  // too late: the run is at its end
   write_timeline();
   progress_->note(fmt::format("done: {}; checkpoint {}; rank 0 took at most {} MiB of {}memory",
-                              counted(done_, "step"), store_.current_path(),
+                              pluralized(done_, "step"), store_.current_path(),
                               process_memory().peak_bytes >> 20,
                               session_.backend().device() == Device::cpu() ? "" : "host "));
   return ExitCode::done;

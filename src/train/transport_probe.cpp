@@ -6,8 +6,7 @@
 #include <mutex>
 #include <utility>
 
-#include "lockstep/base/lock_within.h"
-#include "lockstep/base/quiet_thread.h"
+#include "base/thread.h"
 
 namespace lockstep::train {
 
@@ -27,7 +26,7 @@ TransportProbe::TransportProbe(double every_s, double patience_s)
 
 TransportProbe::~TransportProbe() {
   if (!thread_.joinable()) return;
-  if (const auto lock = lock_within(shared_->in_use, patience_s_)) shared_->transport = nullptr;
+  if (const auto lock = try_lock_for(shared_->in_use, patience_s_)) shared_->transport = nullptr;
   if (shared_->transport) {  // it is still being asked
     leave_behind();
     return;
@@ -43,7 +42,7 @@ TransportProbe::~TransportProbe() {
 void TransportProbe::look_after(const comm::Communicator* transport) {
   if (!transport && !thread_.joinable()) return;
   if (thread_.joinable()) {
-    if (const auto lock = lock_within(shared_->in_use, patience_s_)) {
+    if (const auto lock = try_lock_for(shared_->in_use, patience_s_)) {
       shared_->transport = transport;
       const std::lock_guard told(shared_->telling);
       shared_->error.clear();  // of the one before
@@ -70,8 +69,8 @@ std::shared_ptr<TransportProbe::Shared> TransportProbe::shared() const {
 }
 
 void TransportProbe::start() {
-  thread_ = start_quiet_thread("the watch over the transport",
-                               [shared = shared_, every_s = every_s_] { ask(*shared, every_s); });
+  thread_ = start_background_thread("the watch over the transport",
+                                    [shared = shared_, every_s = every_s_] { ask(*shared, every_s); });
 }
 
 void TransportProbe::leave_behind() {

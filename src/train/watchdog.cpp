@@ -9,10 +9,10 @@
 #include <cstdlib>
 #include <ctime>
 
-#include "lockstep/base/clock.h"
+#include "base/clock.h"
+#include "base/streams.h"
+#include "base/thread.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/quiet_thread.h"
-#include "lockstep/base/streams.h"
 #include "lockstep/comm/agreement.h"
 #include "train/handler.h"
 #include "train/launcher.h"
@@ -21,7 +21,7 @@
 namespace lockstep::train {
 namespace {
 
-using whereabouts::Phase;
+using progress::Phase;
 
 constexpr double unheard_note_s = 30;     // after which a node that never was heard of is named
 constexpr double verdict_patience_s = 2;  // for the one who took the word
@@ -73,7 +73,7 @@ Watchdog::Watchdog(comm::Communicator& world, const WatchOptions& options)
     if (is_local(rank)) local_ranks_.push_back(rank);
   }
   board_.rank(rank_).pid.store(::getpid());
-  whereabouts::write_to(&board_.rank(rank_).where);
+  progress::write_to(&board_.rank(rank_).where);
   world.barrier();
   // In name spaces of their own, processes are numbered differently.
   const std::string own_name = name_of(::getpid());
@@ -90,9 +90,9 @@ Watchdog::Watchdog(comm::Communicator& world, const WatchOptions& options)
     std::signal(SIGUSR1, SIG_IGN);  // who asks for a report that is not to be had should not end the run
   }
   try {
-    thread_ = start_quiet_thread("the watchdog", [this] { watch(); });
+    thread_ = start_background_thread("the watchdog", [this] { watch(); });
   } catch (...) {
-    whereabouts::write_to(nullptr);
+    progress::write_to(nullptr);
     throw;
   }
 }
@@ -102,7 +102,7 @@ Watchdog::~Watchdog() {
   over_ = true;
   ::sem_post(&wake);
   thread_.join();
-  whereabouts::write_to(nullptr);
+  progress::write_to(nullptr);
   ::sem_destroy(&wake);
 }
 
@@ -138,7 +138,7 @@ void Watchdog::look() {
   check_transport();
   for (int rank = 0; rank < board_.ranks(); ++rank) {
     const RankRecord& record = board_.rank(rank);
-    const whereabouts::Record& where = record.where;
+    const progress::Record& where = record.where;
     const std::uint32_t waiting = where.waiting.load(), polling = where.polling.load();
     judge_.see(rank,
                {.marks = where.marks.load(),
@@ -332,14 +332,14 @@ std::string Watchdog::name(int rank) const {
 
 /// "in step 12, backward, bucket 3, since 2026-11-21T09:00:00Z (5.1 s)"
 std::string Watchdog::place(int rank) const {
-  const whereabouts::Record& where = board_.rank(rank).where;
+  const progress::Record& where = board_.rank(rank).where;
   const std::int64_t step = where.step.load(), since_ns = where.since_ns.load();
   const Phase phase = where.phase.load();
   const bool in_step = phase == Phase::backward || phase == Phase::sums || phase == Phase::header;
   const int bucket = in_step ? where.bucket.load() : -1;
   const double for_s = std::max(0.0, monotonic_s() - static_cast<double>(since_ns) * 1e-9);
   return fmt::format("{}{}{}{}", step > 0 ? fmt::format("in step {}, ", step) : "in ",
-                     whereabouts::to_string(phase), bucket >= 0 ? fmt::format(", bucket {}", bucket) : "",
+                     progress::to_string(phase), bucket >= 0 ? fmt::format(", bucket {}", bucket) : "",
                      since_ns > 0 ? fmt::format(", since {} ({:.1f} s)", wall_clock(for_s), for_s) : "");
 }
 

@@ -1,14 +1,13 @@
-#include "lockstep/train/workload.h"
+#include "train/workload.h"
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 
+#include "base/resources.h"
+#include "base/text.h"
 #include "checkpoint/weights/gpt2.h"
-#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/names.h"
-#include "lockstep/base/process_memory.h"
 #include "lockstep/base/random.h"
 #include "lockstep/data/images.h"
 #include "lockstep/data/text.h"
@@ -81,7 +80,7 @@ void check_tokenizer(const std::string& data_name, const std::string& data, cons
                      const std::string& model) {
   if (data == model || data.empty() || model.empty()) return;
   throw DataError("{}: its tokens are of the tokenizer {}, but {} learned from tokens of {}", data_name,
-                  in_quotes(data), model_name, in_quotes(model));
+                  quote(data), model_name, quote(model));
 }
 
 std::int64_t steps_of(const Config& config, std::int64_t samples) {
@@ -115,12 +114,13 @@ void check_shards(const Config& config, const comm::Communicator& world) {
   }
   if (const std::int64_t samples = config.train.global_batch / shards; config.train.micro_batches > samples) {
     throw UsageError("train.micro_batches = {}: a shard has {}; there can be no more pieces than that",
-                     config.train.micro_batches, counted(samples, "sample"));
+                     config.train.micro_batches, pluralized(samples, "sample"));
   }
   if (world.size() > shards) {
     throw UsageError(
         "{} are more than the {} of the run; start at most {} (or a new run with train.shards = {} or more)",
-        counted(world.size(), "rank"), counted(shards, "shard"), counted(shards, "rank"), world.size());
+        pluralized(world.size(), "rank"), pluralized(shards, "shard"), pluralized(shards, "rank"),
+        world.size());
   }
 }
 

@@ -3,7 +3,7 @@
 
 #include "autograd/recording_sink.h"
 #include "lockstep/autograd/functions.h"
-#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/dtype.h"
 
 namespace lockstep::test {
 namespace {

@@ -1,11 +1,11 @@
 // Helpers and the cores of their creator, which is bound by others or by this process.
-#include "lockstep/base/cores.h"
+#include "base/cores.h"
 
 #include <sched.h>
 
 #include <boost/test/unit_test.hpp>
 
-#include "lockstep/base/quiet_thread.h"
+#include "base/thread.h"
 
 namespace lockstep::test {
 namespace {
@@ -13,7 +13,7 @@ BOOST_AUTO_TEST_SUITE(cores)
 
 CoreSet of_a_helper() {
   CoreSet cores;
-  start_quiet_thread("a test", [&] { cores = own_cores(); }).join();
+  start_background_thread("a test", [&] { cores = own_cores(); }).join();
   return cores;
 }
 

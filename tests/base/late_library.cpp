@@ -1,5 +1,5 @@
 // A library that is looked for late: what is there is found, and what is not is named.
-#include "lockstep/base/late_library.h"
+#include "base/dynamic_library.h"
 
 #include <boost/test/unit_test.hpp>
 
@@ -16,14 +16,14 @@ bool says(const UsageError& error, const char* text) {
 }
 
 BOOST_AUTO_TEST_CASE(functions_are_called_by_pointer) {
-  const LateLibrary math("libm.so.6", {}, remedy);
+  const DynamicLibrary math("libm.so.6", {}, remedy);
   double (*cosine)(double) = nullptr;
   math.find("cos", cosine);
   BOOST_TEST(cosine(0) == 1);
 }
 
 BOOST_AUTO_TEST_CASE(a_missing_library_is_named_with_the_reason_and_the_remedy) {
-  BOOST_CHECK_EXCEPTION(LateLibrary("libnowhere.so.7", {"/nonexistent"}, remedy), UsageError,
+  BOOST_CHECK_EXCEPTION(DynamicLibrary("libnowhere.so.7", {"/nonexistent"}, remedy), UsageError,
                         [](const auto& error) {
                           return says(error, "libnowhere.so.7: cannot be loaded: ") &&
                                  says(error, "No such file") && says(error, remedy);
@@ -31,7 +31,7 @@ BOOST_AUTO_TEST_CASE(a_missing_library_is_named_with_the_reason_and_the_remedy) 
 }
 
 BOOST_AUTO_TEST_CASE(a_missing_function_is_named) {
-  const LateLibrary math("libm.so.6", {}, remedy);
+  const DynamicLibrary math("libm.so.6", {}, remedy);
   void (*missing)() = nullptr;
   BOOST_CHECK_EXCEPTION(math.find("no_such_function", missing), UsageError, [](const auto& error) {
     return says(error, "libm.so.6: has no no_such_function; install it");

@@ -1,4 +1,4 @@
-#include "lockstep/base/names.h"
+#include "base/text.h"
 
 #include <boost/test/unit_test.hpp>
 #include <vector>
@@ -35,21 +35,21 @@ BOOST_AUTO_TEST_CASE(nearest_name_offers_a_misspelt_key_and_nothing_for_a_foreig
 }
 
 BOOST_AUTO_TEST_CASE(quoted_names_are_one_line_of_whole_characters) {
-  BOOST_TEST(in_quotes("") == "\"\"");
-  BOOST_TEST(in_quotes("a.weight") == "\"a.weight\"");
-  BOOST_TEST(in_quotes("a \"b\" \\ c\nd\t\x7f") == "\"a \\\"b\\\" \\\\ c\\nd\\x09\\x7f\"");
-  BOOST_TEST(in_quotes(std::string_view("\0", 1)) == "\"\\x00\"");
-  BOOST_TEST(in_quotes("\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80") == "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\"");
+  BOOST_TEST(quote("") == "\"\"");
+  BOOST_TEST(quote("a.weight") == "\"a.weight\"");
+  BOOST_TEST(quote("a \"b\" \\ c\nd\t\x7f") == "\"a \\\"b\\\" \\\\ c\\nd\\x09\\x7f\"");
+  BOOST_TEST(quote(std::string_view("\0", 1)) == "\"\\x00\"");
+  BOOST_TEST(quote("\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80") == "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\"");
   // Cut off, overlong, a surrogate, beyond Unicode, a control character of two bytes.
-  BOOST_TEST(in_quotes("\xe2\x82") == "\"\\xe2\\x82\"");
-  BOOST_TEST(in_quotes("\xc0\x80") == "\"\\xc0\\x80\"");
-  BOOST_TEST(in_quotes("\xed\xa0\x80") == "\"\\xed\\xa0\\x80\"");
-  BOOST_TEST(in_quotes("\xf4\x90\x80\x80") == "\"\\xf4\\x90\\x80\\x80\"");
-  BOOST_TEST(in_quotes("\xc2\x9b") == "\"\\xc2\\x9b\"");
+  BOOST_TEST(quote("\xe2\x82") == "\"\\xe2\\x82\"");
+  BOOST_TEST(quote("\xc0\x80") == "\"\\xc0\\x80\"");
+  BOOST_TEST(quote("\xed\xa0\x80") == "\"\\xed\\xa0\\x80\"");
+  BOOST_TEST(quote("\xf4\x90\x80\x80") == "\"\\xf4\\x90\\x80\\x80\"");
+  BOOST_TEST(quote("\xc2\x9b") == "\"\\xc2\\x9b\"");
   const std::string long_name(119, 'n');
-  BOOST_TEST(in_quotes(long_name + "n") == "\"" + long_name + "n\"");
-  BOOST_TEST(in_quotes(long_name + "nn") == "\"" + long_name + "n\"...");
-  BOOST_TEST(in_quotes(long_name + "\xe2\x82\xac") == "\"" + long_name + "\"...");
+  BOOST_TEST(quote(long_name + "n") == "\"" + long_name + "n\"");
+  BOOST_TEST(quote(long_name + "nn") == "\"" + long_name + "n\"...");
+  BOOST_TEST(quote(long_name + "\xe2\x82\xac") == "\"" + long_name + "\"...");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,5 +1,5 @@
 // Standard streams: closed, full, and without a reader.
-#include "lockstep/base/streams.h"
+#include "base/streams.h"
 
 #include <fcntl.h>
 #include <sys/wait.h>

@@ -7,10 +7,10 @@
 #include "checkpoint/sample.h"
 #include "ddp/rounding.h"
 #include "ddp/toy.h"
+#include "kernels/transfer.h"
 #include "lockstep/checkpoint/inspect.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/checkpoint/save.h"
-#include "lockstep/kernels/transfer.h"
 #include "support/fake_device.h"
 
 namespace lockstep::test {

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "lockstep/base/whereabouts.h"
+#include "base/progress.h"
 
 namespace lockstep::test {
 namespace {
@@ -42,17 +42,17 @@ BOOST_AUTO_TEST_CASE(what_the_work_throws_is_seen_and_thrown_once) {
 
 BOOST_AUTO_TEST_CASE(its_progress_counts_as_that_of_training_only_while_that_waits_for_it) {
   lc::WorkerThread worker;
-  const std::uint64_t before = whereabouts::here().marks;
+  const std::uint64_t before = progress::here().marks;
   std::atomic<bool> marked{false};
   worker.start([&] {
-    whereabouts::mark();
+    progress::mark();
     marked = true;
-    while (whereabouts::here().marks == before) whereabouts::mark();  // until somebody waits
+    while (progress::here().marks == before) progress::mark();  // until somebody waits
   });
   while (!marked) std::this_thread::yield();
-  BOOST_TEST(whereabouts::here().marks == before);
+  BOOST_TEST(progress::here().marks == before);
   worker.finish();
-  BOOST_TEST(whereabouts::here().marks > before);
+  BOOST_TEST(progress::here().marks > before);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

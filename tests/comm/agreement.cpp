@@ -20,7 +20,7 @@ struct Caught {
 template <class Action>
 Caught caught(const Action& action) {
   try {
-    comm::together(world(), action);
+    comm::run_on_all(world(), action);
   } catch (const Error& error) {
     return {error.what(), error.code()};
   }
@@ -65,7 +65,7 @@ BOOST_AUTO_TEST_CASE(different_failures_give_the_lowest_rank_s_and_count_the_oth
 BOOST_AUTO_TEST_CASE(the_class_of_the_error_survives) {
   const int last = world().size() - 1;
   const auto fail = [&](auto&& action) {
-    comm::together(world(), [&] {
+    comm::run_on_all(world(), [&] {
       if (world().rank() == last) action();
     });
   };

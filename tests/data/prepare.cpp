@@ -1,5 +1,5 @@
 // Making data files: round trips, and what bad input says and leaves behind.
-#include "lockstep/data/prepare.h"
+#include "data/prepare.h"
 
 #include <zlib.h>
 

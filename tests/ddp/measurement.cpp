@@ -107,7 +107,7 @@ BOOST_AUTO_TEST_CASE(a_rank_that_cannot_measure_its_part_leaves_no_other_waiting
   if (world().rank() + 1 == world().size())
     for (Param& param : run.model.params) param.gradient = Tensor::zeros({1});
   const std::string text = same_error(ExitCode::usage, [&] {
-    comm::together(world(), [&] { run.optimizer->measurement_for(clipped)->ask(); });
+    comm::run_on_all(world(), [&] { run.optimizer->measurement_for(clipped)->ask(); });
   });
   BOOST_TEST(contains(text, "cannot be viewed as"), text);
 }

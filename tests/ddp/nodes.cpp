@@ -8,7 +8,7 @@
 #include "comm/layouts.h"
 #include "comm/mpi_communicator.h"
 #include "ddp/training.h"
-#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/dtype.h"
 #include "support/ranks.h"
 
 namespace lockstep::test {

@@ -6,10 +6,10 @@
 #include <memory>
 #include <numeric>
 
+#include "base/clock.h"
 #include "comm/mpi_communicator.h"
 #include "ddp/plain_sums.h"
 #include "ddp/wide.h"
-#include "lockstep/base/clock.h"
 #include "support/forwarding.h"
 #include "support/ranks.h"
 

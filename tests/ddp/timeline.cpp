@@ -11,9 +11,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/clock.h"
 #include "checkpoint/sample.h"
 #include "ddp/training.h"
-#include "lockstep/base/clock.h"
 #include "support/ranks.h"
 
 namespace lockstep::test {

@@ -7,8 +7,8 @@
 #include <memory>
 #include <set>
 
+#include "base/clock.h"
 #include "ddp/training.h"
-#include "lockstep/base/clock.h"
 #include "support/ranks.h"
 
 namespace lockstep::test {

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "kernels/transfer.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/base/random.h"
 #include "lockstep/comm/reduction_tree.h"
 #include "lockstep/ddp/data_parallel.h"
-#include "lockstep/kernels/transfer.h"
 #include "support/world.h"
 
 namespace lockstep::test {

@@ -24,7 +24,7 @@
 #include "emulated_gpu/library_memory.h"
 #include "emulated_gpu/runtime.h"
 #include "emulated_gpu/streams.h"
-#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/dtype.h"
 
 namespace lockstep::emulated_gpu {
 namespace {

@@ -23,9 +23,9 @@
 
 namespace {
 
+using lockstep::progress::Phase;
 using lockstep::train::BoardHead;
 using lockstep::train::RankRecord;
-using lockstep::whereabouts::Phase;
 
 constexpr int patience_s = 60;
 
@@ -132,7 +132,7 @@ int main(int argc, char** argv) {
   const RankRecord* const record = records_of(board) + std::atoi(rank.c_str());
   const auto there = [&] {
     return record->beats.load() > 0 && record->where.step.load() >= step &&
-           phase == lockstep::whereabouts::to_string(record->where.phase.load());
+           phase == lockstep::progress::to_string(record->where.phase.load());
   };
   while (true) {
     for (unsigned looks = 0; !there(); ++looks) {

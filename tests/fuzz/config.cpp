@@ -2,7 +2,7 @@
 // whose shapes are known without memory, or one UsageError of a line. The text that a checkpoint holds, too.
 //
 // Input: the INI text; lines after one that holds a null byte alone are --set overrides.
-#include "lockstep/train/config.h"
+#include "train/config.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/train/workload.h"
+#include "train/workload.h"
 
 namespace {
 

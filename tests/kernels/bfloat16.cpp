@@ -15,7 +15,7 @@
 #include "lockstep/ops/norm.h"
 #include "lockstep/ops/pooling.h"
 #include "lockstep/ops/resize.h"
-#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/dtype.h"
 
 namespace lockstep::test {
 namespace {

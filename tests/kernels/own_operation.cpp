@@ -1,6 +1,6 @@
 // An operation that no source of Lockstep knows: what handles operations of any kind handles this one, too.
+#include "kernels/profile.h"
 #include "kernels/reference.h"
-#include "lockstep/kernels/profile.h"
 #include "lockstep/ops/elementwise.h"
 #include "support/fake_device.h"
 

@@ -1,5 +1,5 @@
 // What a profile says of operations, and that it changes none.
-#include "lockstep/kernels/profile.h"
+#include "kernels/profile.h"
 
 #include "kernels/reference.h"
 #include "lockstep/ops/attention.h"

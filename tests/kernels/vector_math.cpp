@@ -4,7 +4,7 @@
 #include <boost/test/unit_test.hpp>
 #include <limits>
 
-#include "lockstep/base/processor.h"
+#include "base/processor.h"
 
 namespace lockstep::test {
 namespace {

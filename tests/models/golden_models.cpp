@@ -2,10 +2,10 @@
 // logits in evaluation.
 #include <boost/test/unit_test.hpp>
 
+#include "base/text.h"
+#include "kernels/transfer.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/gradient_sink.h"
-#include "lockstep/base/names.h"
-#include "lockstep/kernels/transfer.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/ops/loss.h"
 #include "support/backend_under_test.h"

@@ -4,9 +4,9 @@
 #include <boost/test/unit_test.hpp>
 #include <map>
 
-#include "lockstep/autograd/functions.h"
 #include "comm/nccl.h"
-#include "lockstep/kernels/transfer.h"
+#include "kernels/transfer.h"
+#include "lockstep/autograd/functions.h"
 #include "lockstep/nn/conv2d.h"
 #include "lockstep/nn/embedding.h"
 #include "lockstep/nn/linear.h"

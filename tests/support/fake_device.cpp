@@ -4,7 +4,7 @@
 #include <array>
 #include <atomic>
 
-#include "lockstep/base/clock.h"
+#include "base/clock.h"
 #include "lockstep/base/error.h"
 #include "support/closed_memory.h"
 

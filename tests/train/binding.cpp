@@ -1,5 +1,5 @@
 // Threads of real ranks on the cores of this machine, enough or not.
-#include "lockstep/train/binding.h"
+#include "train/binding.h"
 
 #include <omp.h>
 
@@ -7,7 +7,7 @@
 #include <boost/test/unit_test.hpp>
 #include <vector>
 
-#include "lockstep/base/quiet_thread.h"
+#include "base/thread.h"
 #include "support/environment.h"
 #include "support/world.h"
 
@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(a_thread_beside_a_bound_one_may_use_all_that_the_process_wa
   if (!system_binds()) return;
   train::bind_threads(world(), Log(world().rank()), 1);
   CoreSet beside;
-  start_quiet_thread("a test", [&] { beside = own_cores(); }).join();
+  start_background_thread("a test", [&] { beside = own_cores(); }).join();
   BOOST_TEST((beside == given_cores()));
 }
 

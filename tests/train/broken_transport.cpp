@@ -62,8 +62,8 @@ End end_of(const std::function<void(train::Watchdog&, comm::Communicator&)>& bod
 BOOST_AUTO_TEST_CASE(it_ends_a_rank_that_waits_for_its_device) {
   const End end = end_of([](train::Watchdog& watchdog, comm::Communicator& transport) {
     watchdog.look_after(&transport);
-    whereabouts::at_step(3, 0);
-    whereabouts::enter(whereabouts::Phase::evaluation);
+    progress::at_step(3, 0);
+    progress::enter(progress::Phase::evaluation);
     for (;;) ::pause();
   });
   BOOST_TEST(end.code == 5);

@@ -1,4 +1,4 @@
-#include "lockstep/train/config.h"
+#include "train/config.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/train/workload.h"
+#include "train/workload.h"
 
 namespace lockstep::test {
 namespace {

@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
     if (ending == "one_rank_throws_foreign" && last) throw std::runtime_error("a foreign exception");
     if (ending == "all_throw") throw ls::DataError("everybody saw the same");
     if (ending == "agreed") {
-      ls::comm::together(session.world(), [&] {
+      ls::comm::run_on_all(session.world(), [&] {
         if (last) throw ls::UsageError("only one saw it");
       });
     }

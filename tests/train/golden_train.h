@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "kernels/transfer.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
-#include "lockstep/kernels/transfer.h"
 #include "lockstep/optim/registry.h"
-#include "lockstep/train/workload.h"
 #include "support/golden.h"
+#include "train/workload.h"
 
 namespace lockstep::test {
 

@@ -4,8 +4,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/train/workload.h"
 #include "support/world.h"
+#include "train/workload.h"
 
 namespace lockstep::test {
 namespace {

@@ -12,7 +12,7 @@
 #include "lockstep/checkpoint/save.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/train/evaluate.h"
-#include "lockstep/train/generate.h"
+#include "train/generate.h"
 
 namespace lockstep::test {
 namespace {

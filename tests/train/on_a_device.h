@@ -10,17 +10,17 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/transfer.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/base/random.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
-#include "lockstep/kernels/transfer.h"
 #include "lockstep/optim/registry.h"
-#include "lockstep/train/workload.h"
 #include "support/fake_device.h"
 #include "support/world.h"
+#include "train/workload.h"
 
 namespace lockstep::test {
 

@@ -2,9 +2,9 @@
 #include <boost/test/unit_test.hpp>
 #include <cstring>
 
-#include "lockstep/kernels/profile.h"
-#include "lockstep/train/benchmark.h"
+#include "kernels/profile.h"
 #include "support/world.h"
+#include "train/benchmark.h"
 #include "train/benchmark_run.h"
 
 namespace lockstep::test {

@@ -4,10 +4,10 @@
 #include <cstring>
 
 #include "checkpoint/sample.h"
+#include "comm/nccl.h"
+#include "kernels/gpus.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/save.h"
-#include "comm/nccl.h"
-#include "lockstep/kernels/gpus.h"
 #include "lockstep/train/evaluate.h"
 #include "support/ranks.h"
 #include "train/on_a_device.h"

@@ -9,10 +9,10 @@
 #include "lockstep/hdf5/file.h"
 #include "lockstep/optim/registry.h"
 #include "lockstep/optim/schedule.h"
-#include "lockstep/train/workload.h"
 #include "support/allocations.h"
 #include "support/temporary_folder.h"
 #include "support/world.h"
+#include "train/workload.h"
 
 namespace lockstep::test {
 namespace {

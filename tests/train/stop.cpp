@@ -9,7 +9,7 @@
 #include <csignal>
 #include <thread>
 
-#include "lockstep/base/quiet_thread.h"
+#include "base/thread.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/ops/linear.h"
 #include "support/temporary_folder.h"
@@ -49,7 +49,7 @@ BOOST_AUTO_TEST_CASE(signals_amid_products_leave_memory_alone) {
   const auto backend = kernels::make_cpu_backend();
   std::atomic<bool> over = false;
   const pthread_t here = pthread_self();
-  std::thread sender = start_quiet_thread("a sender of signals", [&] {
+  std::thread sender = start_background_thread("a sender of signals", [&] {
     while (!over) pthread_kill(here, SIGUSR2);
   });
   int wrong = 0;

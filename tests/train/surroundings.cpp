@@ -1,4 +1,4 @@
-#include "lockstep/train/surroundings.h"
+#include "train/surroundings.h"
 
 #include <sys/stat.h>
 
@@ -6,10 +6,10 @@
 #include <fstream>
 
 #include "lockstep/base/error.h"
-#include "lockstep/train/workload.h"
 #include "support/forwarding.h"
 #include "support/temporary_folder.h"
 #include "support/world.h"
+#include "train/workload.h"
 
 namespace lockstep::test {
 namespace {

@@ -1,11 +1,11 @@
 // Threads of a rank, from the cores that it may use: on machines that this one need not be.
-#include "lockstep/train/threads.h"
+#include "train/threads.h"
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <iterator>
 
-#include "lockstep/train/binding.h"
+#include "train/binding.h"
 
 namespace lockstep::test {
 namespace {

@@ -12,7 +12,7 @@ namespace lockstep::comm {
 /// with the same text and code: those of the lowest failing rank, "rank R: " in front if only some ranks
 /// failed and "; and N more ranks" behind if the texts differ. The action itself must not leave its peers
 /// inside a collective; what it started must be over when it throws.
-void together(Communicator& communicator, const std::function<void()>& action);
+void run_on_all(Communicator& communicator, const std::function<void()>& action);
 
 /// Every rank's value, in rank order (collective). Numbers arrive bit for bit, infinite ones and NaN too.
 std::vector<nlohmann::json> all_gather_json(Communicator& communicator, const nlohmann::json& mine);

@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "base/output.h"
+#include "base/text.h"
 #include "checkpoint/elements.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/manifest.h"
@@ -17,7 +18,6 @@
 #include "checkpoint/weights/safetensors.h"
 #include "checkpoint/weights/source.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/names.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/save.h"
 
@@ -78,7 +78,7 @@ void write_checkpoint(const std::string& path, const Weights& weights) {
   contents.sections.push_back({"model", weights.tensors, {}, {}});
   for (const NamedTensor& tensor : weights.tensors) {
     if (!is_link_name(tensor.name))
-      throw DataError("{}: {} cannot be a name in HDF5", path, in_quotes(tensor.name));
+      throw DataError("{}: {} cannot be a name in HDF5", path, quote(tensor.name));
   }
   save_file(path, contents, *self,
             {.mark = std::to_string(::getpid()),

@@ -10,9 +10,9 @@
 #include <unordered_map>
 
 #include "base/files.h"
+#include "base/text.h"
 #include "checkpoint/elements.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/names.h"
 
 namespace lockstep::checkpoint {
 
@@ -26,7 +26,7 @@ void check_gpt2_config(const std::string& weights, const Gpt2Sizes& sizes) {
     constexpr auto replace = nlohmann::json::error_handler_t::replace;
     throw UsageError(
         "{}: {} is {}, but {}: the weights next to it are of another model", path, key,
-        in_quotes(there.is_string() ? there.get<std::string>() : there.dump(-1, ' ', false, replace)), here);
+        quote(there.is_string() ? there.get<std::string>() : there.dump(-1, ' ', false, replace)), here);
   };
   if (const auto type = config.find("model_type"); type != config.end() && *type != "gpt2")
     refuse("model_type", *type, "a gpt takes gpt2");

@@ -8,15 +8,15 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "base/text.h"
 #include "checkpoint/elements.h"
 #include "checkpoint/load_plan.h"
 #include "checkpoint/weights/gpt2.h"
 #include "checkpoint/weights/source.h"
+#include "kernels/transfer.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/names.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/kernels/transfer.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -176,14 +176,14 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
   LoadReport report;
   report.index.path = path;
   if (source->index()) report.index = *source->index();
-  comm::together(communicator, [&] { report.index.position = source->position(); });
+  comm::run_on_all(communicator, [&] { report.index.position = source->position(); });
   std::vector<StoredTensor> stored = source->tensors();
   Fit result;
-  comm::together(communicator, [&] {
+  comm::run_on_all(communicator, [&] {
     result = plan(*source, stored, demand_of(model, source->group(), stored), options, report);
     check_some_fit(path, model, result, report);
   });
-  comm::together(communicator, [&] {
+  comm::run_on_all(communicator, [&] {
     for (const Fit::Pair& pair : result.pairs) {
       const Tensor here = kernels::cpu_room_for(pair.target.value);
       read_as(*source, stored[pair.stored], pair.stored, here);
@@ -205,7 +205,7 @@ LoadReport load_weights(const std::string& path, const ModelState& model, comm::
 LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::Communicator& communicator,
                         const std::string& group, const LoadOptions& options) {
   std::unique_ptr<WeightSource> source;
-  comm::together(communicator, [&] { source = open_weights(index, group); });
+  comm::run_on_all(communicator, [&] { source = open_weights(index, group); });
   return load_from(std::move(source), model, communicator, options);
 }
 

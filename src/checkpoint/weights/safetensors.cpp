@@ -13,8 +13,8 @@
 #include <unordered_set>
 
 #include "base/output.h"
+#include "base/text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/names.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -65,11 +65,11 @@ class HeaderReader final : public nlohmann::json_sax<json> {
   bool key(std::string& key) override {
     switch (inside_) {
       case Inside::root:
-        if (!names_.insert(key).second) throw DataError("{}: {} is there twice", path_, in_quotes(key));
+        if (!names_.insert(key).second) throw DataError("{}: {} is there twice", path_, quote(key));
         key_ = std::move(key);
         return true;
       case Inside::metadata:
-        if (header_.metadata.contains(key)) fail_here(fmt::format("has {} twice", in_quotes(key)));
+        if (header_.metadata.contains(key)) fail_here(fmt::format("has {} twice", quote(key)));
         field_ = std::move(key);
         return true;
       default:
@@ -101,7 +101,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
     } else if (inside_ == Inside::entry && field_ == "dtype") {
       const auto found = std::find_if(type_tags.begin(), type_tags.end(),
                                       [&](const TypeTag& type) { return type.tag == value; });
-      if (found == type_tags.end()) fail_here(fmt::format("has the unknown dtype {}", in_quotes(value)));
+      if (found == type_tags.end()) fail_here(fmt::format("has the unknown dtype {}", quote(value)));
       type_ = &*found;
     } else {
       fail_here("holds a text where none belongs");
@@ -144,7 +144,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
 
   [[noreturn]] void fail_here(std::string_view what) const {
     if (key_.empty() && names_.empty()) throw DataError("{}: the header {}", path_, what);
-    throw DataError("{}: {} {}", path_, in_quotes(key_), what);
+    throw DataError("{}: {} {}", path_, quote(key_), what);
   }
   [[noreturn]] void fail_too_large() const { fail_here("claims more elements than any machine could hold"); }
 
@@ -160,7 +160,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
                          : field == "shape"        ? has_shape
                          : field == "data_offsets" ? has_offsets
                                                    : 0;
-    if (bit == 0) fail_here(fmt::format("has the unknown field {}", in_quotes(field)));
+    if (bit == 0) fail_here(fmt::format("has the unknown field {}", quote(field)));
     if (fields_ & bit) fail_here(fmt::format("has {} twice", field));
     fields_ |= bit;
     field_ = std::move(field);
@@ -210,15 +210,15 @@ void check_places(std::vector<SafetensorsEntry>& tensors, std::uint64_t data_byt
   const SafetensorsEntry* previous = nullptr;
   for (const SafetensorsEntry& tensor : tensors) {
     if (tensor.offset < end) {
-      throw DataError("{}: {} overlaps {}", path, in_quotes(tensor.name), in_quotes(previous->name));
+      throw DataError("{}: {} overlaps {}", path, quote(tensor.name), quote(previous->name));
     }
     if (tensor.offset > data_bytes || tensor.bytes > data_bytes - tensor.offset) {
       throw DataError("{}: {} ({} bytes at {}) is not within the {} bytes of elements: is it truncated?",
-                      path, in_quotes(tensor.name), tensor.bytes, tensor.offset, data_bytes);
+                      path, quote(tensor.name), tensor.bytes, tensor.offset, data_bytes);
     }
     if (tensor.offset > end) {
       throw DataError("{}: {} bytes before {} belong to no tensor", path, tensor.offset - end,
-                      in_quotes(tensor.name));
+                      quote(tensor.name));
     }
     end = tensor.offset + tensor.bytes;
     previous = &tensor;
@@ -265,7 +265,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path, OpenFile
 void SafetensorsFile::read(std::size_t tensor, std::span<std::byte> out) const {
   const SafetensorsEntry& entry = header_.tensors.at(tensor);
   if (out.size() != entry.bytes)
-    throw UsageError("{}: {} has {} bytes, not {}", path(), in_quotes(entry.name), entry.bytes, out.size());
+    throw UsageError("{}: {} has {} bytes, not {}", path(), quote(entry.name), entry.bytes, out.size());
   file_.read_at(data_begin_ + entry.offset, out.data(), entry.bytes);
 }
 
@@ -280,7 +280,7 @@ std::string json_text(const std::string& text, const std::string& path) {
   try {
     return nlohmann::json(text).dump();
   } catch (const nlohmann::json::exception&) {
-    throw DataError("{}: the text {} is not UTF-8, which a .safetensors file needs", path, in_quotes(text));
+    throw DataError("{}: the text {} is not UTF-8, which a .safetensors file needs", path, quote(text));
   }
 }
 

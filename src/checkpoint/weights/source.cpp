@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/files.h"
+#include "base/text.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/elements.h"
 #include "checkpoint/live_file.h"
@@ -19,7 +20,6 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/weights/safetensors.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/names.h"
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/hdf5/file.h"
@@ -139,7 +139,7 @@ class SafetensorsSource final : public WeightSource {
     if (text.empty()) return;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error != std::errc() || end != text.data() + text.size() || std::cmp_less(number, 0))
-      throw DataError("{}: __metadata__: {} = {} is not a number from 0 on", path_, key, in_quotes(text));
+      throw DataError("{}: __metadata__: {} = {} is not a number from 0 on", path_, key, quote(text));
   }
 
   SafetensorsFile file_;
@@ -193,7 +193,7 @@ std::size_t WeightSource::bytes_of(std::size_t tensor) const {
 std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& group,
                                            comm::Communicator& communicator) {
   Format format{};
-  comm::together(communicator, [&] {
+  comm::run_on_all(communicator, [&] {
     if (communicator.rank() == 0) format = format_of(path);
   });
   communicator.broadcast(&format, sizeof format, 0);
@@ -201,7 +201,7 @@ std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::s
   if (format == Format::checkpoint) index = read_index(path, communicator);
   std::unique_ptr<WeightSource> source;
   const std::string asked = group.empty() ? "model" : group;
-  comm::together(communicator, [&] {
+  comm::run_on_all(communicator, [&] {
     if (format == Format::checkpoint) source = open_weights(std::move(index), group);
     if (format == Format::arrays) source = std::make_unique<ArraySource>(path, asked);
     if (format == Format::safetensors) source = std::make_unique<SafetensorsSource>(path, asked);

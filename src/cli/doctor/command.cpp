@@ -13,7 +13,7 @@
 #include <chrono>
 #include <thread>
 
-#include "lockstep/base/clock.h"
+#include "base/clock.h"
 
 extern char** environ;
 

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "cli/doctor/finding.h"
-#include "lockstep/base/clock.h"
 
 namespace lockstep::cli::checkup {
 namespace {

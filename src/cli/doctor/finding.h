@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/train/threads.h"
+#include "train/threads.h"
 
 namespace lockstep::cli::checkup {
 

@@ -8,11 +8,11 @@
 #include <filesystem>
 #include <string_view>
 
+#include "base/text.h"
 #include "cli/doctor/finding.h"
-#include "lockstep/base/counted.h"
 #include "comm/nccl.h"
+#include "kernels/gpus.h"
 #include "lockstep/kernels/backend.h"
-#include "lockstep/kernels/gpus.h"
 
 namespace lockstep::cli::checkup {
 namespace {
@@ -80,7 +80,7 @@ Finding gpus(const Scene&) {
     const std::string text = "this build computes on CPUs only";
     if (found == 0 && asked == 0) return {subject, Verdict::ok, text, ""};
     return {subject, Verdict::note,
-            fmt::format("{}; {} here, {} asked of Slurm", text, counted(found, "GPU"), asked),
+            fmt::format("{}; {} here, {} asked of Slurm", text, pluralized(found, "GPU"), asked),
             "ask for no GPUs, which would stand idle, or build with -DLOCKSTEP_CUDA=ON"};
   }
   const std::string driver = gpus.driver.empty() ? "no driver" : "driver for CUDA " + gpus.driver;

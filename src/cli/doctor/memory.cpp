@@ -5,8 +5,8 @@
 
 #include <filesystem>
 
+#include "base/resources.h"
 #include "cli/doctor/finding.h"
-#include "lockstep/base/cgroup.h"
 
 namespace lockstep::cli::checkup {
 namespace {

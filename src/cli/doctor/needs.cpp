@@ -4,14 +4,14 @@
 
 #include <algorithm>
 
-#include "lockstep/base/counted.h"
+#include "base/text.h"
+#include "kernels/gpus.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/reduction_tree.h"
-#include "lockstep/kernels/gpus.h"
 #include "lockstep/optim/registry.h"
 #include "lockstep/train/device.h"
-#include "lockstep/train/precision.h"
-#include "lockstep/train/workload.h"
+#include "train/precision.h"
+#include "train/workload.h"
 
 namespace lockstep::cli::checkup {
 
@@ -44,7 +44,7 @@ Finding data(const train::Config& config) {
     const std::int64_t held_out = data.eval() ? data.eval()->size() : 0;
     return {
         "data", Verdict::ok,
-        fmt::format("{} to train on, {} to evaluate on", counted(data.train().size(), "sample"), held_out),
+        fmt::format("{} to train on, {} to evaluate on", pluralized(data.train().size(), "sample"), held_out),
         ""};
   } catch (const Error& error) {
     return {"data", Verdict::problem, error.what(),
@@ -94,8 +94,8 @@ Finding shards(const train::Config& config, const comm::Communicator& world) {
   try {
     train::check_shards(config, world);
     return {"shards", Verdict::ok,
-            fmt::format("{} on {}", counted(train::shards_of(config, world), "shard"),
-                        counted(world.size(), "rank")),
+            fmt::format("{} on {}", pluralized(train::shards_of(config, world), "shard"),
+                        pluralized(world.size(), "rank")),
             ""};
   } catch (const UsageError& error) {
     return {"shards", Verdict::problem, error.what(), "change train.shards, train.global_batch or the ranks"};

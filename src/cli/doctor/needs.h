@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cli/doctor/finding.h"
-#include "lockstep/train/config.h"
+#include "train/config.h"
 
 namespace lockstep::cli::checkup {
 

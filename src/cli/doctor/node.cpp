@@ -7,10 +7,10 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 
+#include "base/streams.h"
+#include "base/text.h"
 #include "cli/doctor/finding.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/names.h"
-#include "lockstep/base/streams.h"
 
 namespace lockstep::cli::checkup {
 namespace {

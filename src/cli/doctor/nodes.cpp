@@ -11,9 +11,8 @@
 #include <cmath>
 #include <thread>
 
+#include "base/clock.h"
 #include "cli/doctor/finding.h"
-#include "lockstep/base/clock.h"
-#include "lockstep/base/median.h"
 
 namespace lockstep::cli::checkup {
 namespace {

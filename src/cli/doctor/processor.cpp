@@ -5,12 +5,12 @@
 #include <cmath>
 #include <map>
 
+#include "base/cores.h"
+#include "base/processor.h"
+#include "base/resources.h"
 #include "cli/doctor/finding.h"
-#include "lockstep/base/cgroup.h"
-#include "lockstep/base/cores.h"
-#include "lockstep/base/processor.h"
-#include "lockstep/train/binding.h"
-#include "lockstep/train/threads.h"
+#include "train/binding.h"
+#include "train/threads.h"
 
 namespace lockstep::cli::checkup {
 namespace {

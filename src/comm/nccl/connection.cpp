@@ -7,14 +7,13 @@
 #include <memory>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/dynamic_library.h"
+#include "base/progress.h"
+#include "base/thread.h"
 #include "comm/backoff.h"
 #include "comm/nccl.h"
-#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/late_library.h"
-#include "lockstep/base/lock_within.h"
-#include "lockstep/base/quiet_thread.h"
-#include "lockstep/base/whereabouts.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::comm {
@@ -31,10 +30,10 @@ int version() {
 }
 
 void load_all() {
-  const LateLibrary nccl("libnccl.so.2",
-                         {LOCKSTEP_NCCL_FOLDER, LOCKSTEP_CUDA_FOLDER, "/usr/local/cuda/lib64"},
-                         "install it, load its module, or name its folder in LD_LIBRARY_PATH (a single rank "
-                         "does without it)");
+  const DynamicLibrary nccl(
+      "libnccl.so.2", {LOCKSTEP_NCCL_FOLDER, LOCKSTEP_CUDA_FOLDER, "/usr/local/cuda/lib64"},
+      "install it, load its module, or name its folder in LD_LIBRARY_PATH (a single rank "
+      "does without it)");
 #define LOCKSTEP_FIND(name) nccl.find(#name, name);
   LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_FIND)
 #undef LOCKSTEP_FIND
@@ -92,7 +91,7 @@ NcclConnection::NcclConnection(Communicator& host, double timeout_s)
 
 NcclConnection::Lock NcclConnection::hold() {
   const double patience_s = std::min(timeout_s_, lock_patience_s);
-  Lock lock = lock_within(shared_->mutex, patience_s);
+  Lock lock = try_lock_for(shared_->mutex, patience_s);
   if (lock) return lock;
   failed_ = true;
   throw FailureError("NCCL on rank {} does not answer: another thread has been inside it for {} s",
@@ -102,7 +101,7 @@ NcclConnection::Lock NcclConnection::hold() {
 void NcclConnection::start() {
   check();
   if (started()) return;
-  together(host_, [] { load_nccl(); });
+  run_on_all(host_, [] { load_nccl(); });
   try {
     start_together();
   } catch (...) {  // all ranks have failed: none may take it for started
@@ -114,7 +113,7 @@ void NcclConnection::start() {
 
 void NcclConnection::start_together() {
   ncclUniqueId id{};
-  together(host_, [&] {
+  run_on_all(host_, [&] {
     if (host_.rank() != 0) return;
     if (const ncclResult_t made = ncclGetUniqueId(&id); made != ncclSuccess) fail("ncclGetUniqueId", made);
   });
@@ -124,7 +123,7 @@ void NcclConnection::start_together() {
   leave_room_for_computing(config);
   const double usual_timeout_s = timeout_s_;
   timeout_s_ = std::min(timeout_s_ / 2, start_patience_s);
-  together(host_, [&] {
+  run_on_all(host_, [&] {
     try {
       make("ncclCommInitRankConfig", [&](ncclComm_t) {
         return ncclCommInitRankConfig(&shared_->comm, host_.size(), id, host_.rank(), &config);
@@ -173,7 +172,7 @@ void NcclConnection::settle() {
   };
   if (look() == ncclInProgress) {
     const Stopwatch watch;
-    whereabouts::Polling polling;
+    progress::Polling polling;
     for (Backoff backoff(false); look() == ncclInProgress; backoff.pause()) {
       polling.look();
       host_.progress();  // a peer may need our part of something there before it comes here
@@ -220,7 +219,7 @@ void NcclConnection::finish() {
 void NcclConnection::give_up() noexcept {
   ncclComm_t comm = nullptr;
   {
-    const Lock lock = lock_within(shared_->mutex, std::min(timeout_s_, lock_patience_s));
+    const Lock lock = try_lock_for(shared_->mutex, std::min(timeout_s_, lock_patience_s));
     if (!lock) return;  // a thread is stuck inside it: it goes with the process
     comm = std::collective(shared_->comm, nullptr);
   }
@@ -229,7 +228,7 @@ void NcclConnection::give_up() noexcept {
   try {
     const auto over = std::make_shared<std::promise<void>>();
     const std::future<void> aborted = over->get_future();
-    start_quiet_thread("the end of NCCL", [comm, over] {
+    start_background_thread("the end of NCCL", [comm, over] {
       ncclCommAbort(comm);
       over->set_value();
     }).detach();

@@ -2,9 +2,9 @@
 
 #include <utility>
 
+#include "base/clock.h"
 #include "comm/backoff.h"
 #include "comm/nccl/connection.h"
-#include "lockstep/base/clock.h"
 
 namespace lockstep::comm {
 namespace {

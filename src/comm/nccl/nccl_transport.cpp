@@ -307,7 +307,7 @@ class NcclCommunicator final : public Communicator {
   void barrier(double timeout_s) override { host_.barrier(timeout_s); }
   std::unique_ptr<Communicator> split(int colour, int key) override {
     std::unique_ptr<Communicator> part = host_.split(colour, key), made;
-    together(host_, [&] { made = std::make_unique<NcclCommunicator>(std::move(part), options_); });
+    run_on_all(host_, [&] { made = std::make_unique<NcclCommunicator>(std::move(part), options_); });
     return made;
   }
   [[noreturn]] void abort(int exit_code) override {
@@ -343,7 +343,7 @@ std::unique_ptr<Arena> NcclCommunicator::allocate_arena(std::size_t plane_bytes,
   if (size() > 1) lane_->connection().start();
   std::unique_ptr<Arena> arena;
   try {
-    together(host_, [&] {
+    run_on_all(host_, [&] {
       arena = std::make_unique<DeviceArena>(lane_, compute(), plane_bytes, planes,
                                             size() > 1 && !options_.reproducible);
     });
@@ -414,7 +414,7 @@ void prepare_environment(int rank, bool shared) {
 
 std::string sharing_problem(Communicator& host, int device) {
   std::string address;
-  together(host, [&] {
+  run_on_all(host, [&] {
     if (device >= 0) address = gpu_address(device, host.rank());
   });
   return find_sharing(host, address, false).problem;
@@ -422,7 +422,7 @@ std::string sharing_problem(Communicator& host, int device) {
 
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, const NcclOptions& options) {
   std::string address;
-  together(host, [&] {
+  run_on_all(host, [&] {
     int visible = 0;
     if (cudaGetDeviceCount(&visible) != cudaSuccess) cudaGetLastError();  // without a driver: none
     if (options.device < 0 || options.device >= visible)
@@ -437,7 +437,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, const N
   prepare_environment(host.rank(), sharing.shared);
 
   std::unique_ptr<Communicator> made;
-  together(host, [&] { made = std::make_unique<NcclCommunicator>(host, options); });
+  run_on_all(host, [&] { made = std::make_unique<NcclCommunicator>(host, options); });
   return made;
 }
 

@@ -3,9 +3,9 @@
 
 #include <omp.h>
 
+#include "base/processor.h"
 #include "kernels/cpu/convolution_plan.h"
 #include "kernels/cpu/native_bfloat16.h"
-#include "lockstep/base/processor.h"
 
 namespace lockstep::kernels {
 

@@ -7,7 +7,7 @@
 #include "kernels/cpu/stored.h"
 #include "lockstep/ops/check.h"
 #include "lockstep/ops/elementwise.h"
-#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/dtype.h"
 
 namespace lockstep::kernels {
 namespace {

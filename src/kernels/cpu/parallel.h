@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <exception>
 
+#include "base/processor.h"
 #include "kernels/cpu/wide.h"
-#include "lockstep/base/processor.h"
 
 namespace lockstep::kernels {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "kernels/cpu/simd.h"
-#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/dtype.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::kernels {

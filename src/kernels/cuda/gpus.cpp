@@ -2,9 +2,9 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include "base/dynamic_library.h"
 #include "kernels/cuda/libraries.h"
-#include "lockstep/base/late_library.h"
-#include "lockstep/kernels/gpus.h"
+#include "kernels/gpus.h"
 
 namespace lockstep::kernels {
 namespace {

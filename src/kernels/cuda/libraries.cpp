@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/late_library.h"
+#include "base/dynamic_library.h"
 
 namespace lockstep::kernels {
 
@@ -22,8 +22,8 @@ void load_all() {
   const std::vector<std::string> folders{LOCKSTEP_CUDA_FOLDER, LOCKSTEP_CUDNN_FOLDER,
                                          "/usr/local/cuda/lib64"};
   const std::string remedy = "install it, load its module, or name its folder in LD_LIBRARY_PATH";
-  const LateLibrary cublaslt(fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR), folders, remedy);
-  const LateLibrary cudnn(fmt::format("libcudnn.so.{}", CUDNN_MAJOR), folders, remedy);
+  const DynamicLibrary cublaslt(fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR), folders, remedy);
+  const DynamicLibrary cudnn(fmt::format("libcudnn.so.{}", CUDNN_MAJOR), folders, remedy);
 #define LOCKSTEP_FIND(name) cublaslt.find(#name, name);
   LOCKSTEP_CUBLASLT_FUNCTIONS(LOCKSTEP_FIND)
 #undef LOCKSTEP_FIND

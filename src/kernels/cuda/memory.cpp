@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "kernels/cuda/error.h"
-#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::kernels {
@@ -90,8 +90,8 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
     for (void* const data : freed_meanwhile_) cudaFreeAsync(data, stream_);
     const std::size_t freed = std::exchange(freed_meanwhile_, {}).size();
     if (!of_graph_.empty())
-      return fmt::format("{} that it made are kept beyond it", counted(of_graph_.size(), "tensor"));
-    if (freed > 0) return fmt::format("{} from before it went away in it", counted(freed, "tensor"));
+      return fmt::format("{} that it made are kept beyond it", pluralized(of_graph_.size(), "tensor"));
+    if (freed > 0) return fmt::format("{} from before it went away in it", pluralized(freed, "tensor"));
     return {};
   }
 

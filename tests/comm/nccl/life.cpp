@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "comm/backoff.h"
 #include "comm/sums.h"
-#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "on_gpu.h"
 #include "support/gpu_labels.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "comm/sums.h"
-#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/dtype.h"
 
 namespace lockstep::test {
 

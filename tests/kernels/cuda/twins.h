@@ -16,7 +16,7 @@
 
 #include "lockstep/kernels/backend.h"
 #include "lockstep/ops/elementwise.h"
-#include "lockstep/tensor/half.h"
+#include "lockstep/tensor/dtype.h"
 
 namespace lockstep::test {
 

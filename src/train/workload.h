@@ -11,7 +11,7 @@
 #include "lockstep/models/registry.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/train/config.h"
+#include "train/config.h"
 
 namespace lockstep::train {
 

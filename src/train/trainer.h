@@ -4,8 +4,8 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/train/config.h"
 #include "lockstep/train/session.h"
+#include "train/config.h"
 
 namespace lockstep::train {
 

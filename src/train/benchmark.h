@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/kernels/profile.h"
-#include "lockstep/train/config.h"
+#include "kernels/profile.h"
 #include "lockstep/train/session.h"
+#include "train/config.h"
 
 namespace lockstep::train {
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/cores.h"
+#include "base/cores.h"
 #include "lockstep/base/log.h"
 #include "lockstep/comm/communicator.h"
-#include "lockstep/train/threads.h"
+#include "train/threads.h"
 
 namespace lockstep::train {
 

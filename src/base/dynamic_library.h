@@ -1,5 +1,4 @@
-// A shared library that is looked for when it is needed, not when the program starts: what can use it starts
-// where it is not.
+// A shared library that is loaded when it is first needed: the program starts without it.
 #pragma once
 
 #include <string>
@@ -19,11 +18,11 @@ class LibraryError final : public UsageError {
 };
 
 /// Stays loaded until the process ends.
-class LateLibrary {
+class DynamicLibrary {
  public:
   /// Looks where the system does (LD_LIBRARY_PATH, ldconfig), then in the folders. Throws LibraryError naming
   /// the file, why it cannot be loaded, and `remedy`.
-  LateLibrary(const std::string& file, const std::vector<std::string>& folders, const std::string& remedy);
+  DynamicLibrary(const std::string& file, const std::vector<std::string>& folders, const std::string& remedy);
 
   /// Sets a pointer to the function of this name. LibraryError naming both if the library has none.
   template <class Function>

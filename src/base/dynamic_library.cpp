@@ -1,11 +1,11 @@
-#include "lockstep/base/late_library.h"
+#include "base/dynamic_library.h"
 
 #include <dlfcn.h>
 
 namespace lockstep {
 
-LateLibrary::LateLibrary(const std::string& file, const std::vector<std::string>& folders,
-                         const std::string& remedy)
+DynamicLibrary::DynamicLibrary(const std::string& file, const std::vector<std::string>& folders,
+                               const std::string& remedy)
     : file_(file), remedy_(remedy) {
   handle_ = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle_) return;
@@ -17,7 +17,7 @@ LateLibrary::LateLibrary(const std::string& file, const std::vector<std::string>
   throw LibraryError(fmt::format("{}: cannot be loaded: {}", file, why), remedy);
 }
 
-void* LateLibrary::address_of(const char* name) const {
+void* DynamicLibrary::address_of(const char* name) const {
   void* const address = ::dlsym(handle_, name);
   if (!address) throw LibraryError(fmt::format("{}: has no {}", file_, name), remedy_);
   return address;

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/config.h"
+#include "data/config.h"
+#include "ddp/config.h"
 #include "lockstep/base/option.h"
-#include "lockstep/checkpoint/config.h"
-#include "lockstep/data/config.h"
-#include "lockstep/ddp/config.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/optim/registry.h"
 
@@ -19,8 +19,8 @@ using data::DataConfig;
 using ddp::DdpConfig;
 using models::ModelConfig;
 using optim::EmaConfig;
-using optim::ParamGroup;
 using optim::OptimizerConfig;
+using optim::ParamGroup;
 
 struct TrainConfig {
   std::int64_t steps = 0;

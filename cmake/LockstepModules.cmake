@@ -1,12 +1,12 @@
-# lockstep_room(NAME SOURCES file... USES room... LIBRARIES target...): one static library a room.
-# Sources lie in src/NAME. Public headers: include/lockstep/NAME; private ones stay beside the sources and are
+# lockstep_module(NAME SOURCES file... USES module... LIBRARIES target...): one static library a module.
+# Sources are in src/NAME, public headers in include/lockstep/NAME; private headers are next to the sources and
 # included as "NAME/file.h".
 
 set(LOCKSTEP_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
     -Woverloaded-virtual -Wimplicit-fallthrough)
 # Clang does not know `#pragma GCC ivdep`: it looks at run time whether the arrays of a loop overlap, and vectorises as well.
 list(APPEND LOCKSTEP_WARNINGS $<$<CXX_COMPILER_ID:Clang>:-Wno-unknown-pragmas>)
-set_property(GLOBAL PROPERTY LOCKSTEP_ROOMS "")
+set_property(GLOBAL PROPERTY LOCKSTEP_MODULES "")
 
 add_library(lockstep_options INTERFACE)
 target_compile_features(lockstep_options INTERFACE cxx_std_20)
@@ -32,17 +32,17 @@ endif()
 set(CMAKE_BUILD_RPATH "$ORIGIN/../lib")
 target_link_options(lockstep_options INTERFACE LINKER:--disable-new-dtags)
 
-function(lockstep_room name)
-  cmake_parse_arguments(ROOM "" "" "SOURCES;USES;LIBRARIES" ${ARGN})
-  add_library(lockstep_${name} STATIC ${ROOM_SOURCES})
-  set(device_sources ${ROOM_SOURCES})
+function(lockstep_module name)
+  cmake_parse_arguments(MODULE "" "" "SOURCES;USES;LIBRARIES" ${ARGN})
+  add_library(lockstep_${name} STATIC ${MODULE_SOURCES})
+  set(device_sources ${MODULE_SOURCES})
   list(FILTER device_sources INCLUDE REGEX "[.]cu$")
   if(device_sources)  # from CMake 3.31 on a unity build would group these, too
     set_source_files_properties(${device_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   endif()
   target_include_directories(lockstep_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include
                              PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
-  list(TRANSFORM ROOM_USES PREPEND lockstep_)
-  target_link_libraries(lockstep_${name} PUBLIC ${ROOM_USES} ${ROOM_LIBRARIES} PRIVATE lockstep_options)
-  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_ROOMS ${name})
+  list(TRANSFORM MODULE_USES PREPEND lockstep_)
+  target_link_libraries(lockstep_${name} PUBLIC ${MODULE_USES} ${MODULE_LIBRARIES} PRIVATE lockstep_options)
+  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_MODULES ${name})
 endfunction()

@@ -1,9 +1,9 @@
-#include "lockstep/base/whereabouts.h"
+#include "base/progress.h"
 
 #include <array>
 #include <chrono>
 
-namespace lockstep::whereabouts {
+namespace lockstep::progress {
 namespace {
 
 Record own;
@@ -65,4 +65,4 @@ void at_bucket(int bucket) {
   mark();
 }
 
-}  // namespace lockstep::whereabouts
+}  // namespace lockstep::progress

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/cores.h"
+#include "base/cores.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::train {

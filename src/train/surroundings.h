@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/train/config.h"
-#include "lockstep/train/trainer.h"
+#include "train/config.h"
+#include "train/trainer.h"
 
 namespace lockstep::train {
 

@@ -1,4 +1,4 @@
-#include "lockstep/base/names.h"
+#include "base/text.h"
 
 #include <fmt/format.h>
 
@@ -150,7 +150,7 @@ std::string on_one_line(std::string_view text) {
   return escape(text, whole, "", "", cut);
 }
 
-std::string in_quotes(std::string_view name) {
+std::string quote(std::string_view name) {
   constexpr std::size_t most_bytes = 120;
   bool cut = false;
   const std::string text = escape(name, most_bytes, "\"\\", "", cut);

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace lockstep::whereabouts {
+namespace lockstep::progress {
 
 /// What a rank is doing. `end`: its program is over, MPI ends; `failure`: it has thrown, and is ending.
 enum class Phase : std::uint32_t {
@@ -93,4 +93,4 @@ class Polling {
   Waiting waiting_;
 };
 
-}  // namespace lockstep::whereabouts
+}  // namespace lockstep::progress

@@ -1,6 +1,9 @@
-// Names of parameters and keys: prefixes of wrappers, patterns, the nearest known name, quotes for errors.
+// Texts: names of parameters and keys (wrapper prefixes, patterns, the nearest known name), quoting and
+// plurals for messages.
 #pragma once
 
+#include <fmt/core.h>
+#include <concepts>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,7 +20,7 @@ bool matches_pattern(std::string_view pattern, std::string_view name);
 /// off, or longer than any name of ours).
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 
-/// Is every character of it printable, in valid UTF-8?
+/// True if every character is printable and the text is valid UTF-8.
 bool is_printable(std::string_view text);
 
 /// The text in printable characters on one line: quotes, backslashes and line ends are escaped as in C, other
@@ -30,7 +33,12 @@ std::string on_one_line(std::string_view text);
 
 /// A name from outside for an error text: in quotes, on one line, at most 120 bytes of it. Valid UTF-8 stays
 /// as it is; quotes, backslashes and line ends are escaped as in C, other control characters and bytes that
-/// are none are written \xNN.
-std::string in_quotes(std::string_view name);
+/// are not are written \xNN.
+std::string quote(std::string_view name);
+
+/// "1 tensor", "2 tensors".
+std::string pluralized(std::integral auto count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
 
 }  // namespace lockstep
