@@ -1,6 +1,9 @@
 // Telling images, text and checkpoints apart.
 #include "data/contents.h"
 
+#include <fmt/ranges.h>
+#include <string_view>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {
@@ -33,6 +36,26 @@ hdf5::Dataset open_images(const hdf5::File& file) {
 
 hdf5::Dataset open_tokens(const hdf5::File& file) {
   return open_or_explain(file, "/tokens", "text is needed (lockstep prepare text)");
+}
+
+std::vector<std::string> class_names_of(const hdf5::Dataset& y) {
+  std::vector<std::string> names;
+  std::string text;
+  try {
+    if (y.has_attribute("classes")) text = y.text_attribute("classes");
+  } catch (const DataError&) {
+    return names;  // files of others may use the word as they like
+  }
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::size_t end = rest.find('\n');
+    names.emplace_back(rest.substr(0, end));
+    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+  }
+  return names;
+}
+
+void store_class_names(hdf5::Dataset& y, const std::vector<std::string>& names) {
+  y.set_attribute("classes", fmt::format("{}", fmt::join(names, "\n")));
 }
 
 }  // namespace lockstep::data

@@ -3,9 +3,8 @@
 
 #include <algorithm>
 
-#include "data/class_names.h"
 #include "data/contents.h"
-#include "data/whole_file.h"
+#include "data/input.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <limits>
 
-#include "data/class_names.h"
 #include "data/contents.h"
 #include "data/row_store.h"
 #include "data/statistics.h"

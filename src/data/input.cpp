@@ -3,12 +3,14 @@
 
 #include <fcntl.h>
 #include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "base/files.h"
+#include "base/output.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {
@@ -85,6 +87,23 @@ std::int64_t count_rest(Input& input) {
   std::int64_t bytes = 0;
   while (const std::size_t got = input.read(buffer)) bytes += static_cast<std::int64_t>(got);
   return bytes;
+}
+
+void check_output(std::span<const std::string> inputs, const Output& output, const std::string& statistics) {
+  std::vector<std::string> all(inputs.begin(), inputs.end());
+  if (!statistics.empty()) all.push_back(statistics);
+  lockstep::check_output(output.path, {.replace = output.replace, .inputs = all});
+}
+
+void write_whole(const Output& output, const std::function<void(hdf5::File&)>& write) {
+  const std::string temporary = temporary_path(output.path, std::to_string(::getpid()));
+  remove_file(temporary);  // of an earlier process of this number
+  hdf5::File file = hdf5::File::create(temporary);
+  Draft draft(temporary);
+  write(file);
+  file.close();
+  OpenFile(draft.path(), OpenFile::Mode::write).sync();
+  draft.publish(output.path, output.replace);
 }
 
 }  // namespace lockstep::data

@@ -2,13 +2,16 @@
 #pragma once
 
 #include <zlib.h>
-
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "data/prepare.h"
+#include "lockstep/hdf5/file.h"
 
 namespace lockstep::data {
 
@@ -43,5 +46,14 @@ class Input {
 
 /// Reads the rest of a file and returns how many bytes that was.
 std::int64_t count_rest(Input& input);
+
+/// UsageError unless the file may be made, before anything is read: Output says which may. `statistics`: a
+/// data file that is read, too; or empty.
+void check_output(std::span<const std::string> inputs, const Output& output,
+                  const std::string& statistics = {});
+
+/// write(file) fills a new file, which gets the output's name when it is on storage. If anything fails,
+/// nothing is left behind, and a file that was there is as it was.
+void write_whole(const Output& output, const std::function<void(hdf5::File&)>& write);
 
 }  // namespace lockstep::data

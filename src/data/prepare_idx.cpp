@@ -6,7 +6,6 @@
 #include "data/image_writer.h"
 #include "data/input.h"
 #include "data/prepare.h"
-#include "data/whole_file.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {

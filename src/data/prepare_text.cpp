@@ -5,7 +5,6 @@
 
 #include "data/input.h"
 #include "data/prepare.h"
-#include "data/whole_file.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {

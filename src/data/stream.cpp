@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/permutation.h"
+#include "lockstep/data/sampler.h"
 
 namespace lockstep::data {
 

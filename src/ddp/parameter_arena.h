@@ -8,14 +8,29 @@
 #include <utility>
 #include <vector>
 
-#include "ddp/bucket_slicer.h"
 #include "ddp/gradient_arena.h"
 #include "lockstep/autograd/param.h"
+#include "lockstep/autograd/sharding.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/comm/slices.h"
 #include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/kernels/backend.h"
 
 namespace lockstep::ddp {
+
+class BucketSlicer {
+ public:
+  /// params: of a model, all of which are sharded; plans are over the trainable ones of them, in order.
+  BucketSlicer(std::span<Param* const> params, comm::Communicator& communicator);
+
+  const Sharding& sharding() const { return sharding_; }
+  /// The slices of each bucket of the plan. Padding goes with the last elements of its tensor.
+  std::vector<comm::Slices> slices(const BucketPlan& plan) const;
+
+ private:
+  Sharding sharding_;
+  std::vector<std::size_t> trainable_;  ///< indices in the sharding
+};
 
 /// Laid out as the gradients are. For its life the values of trainable parameters are views of it; at its end
 /// they get memory of their own again. All ranks call updated() in the same order, so that a bucket starts on

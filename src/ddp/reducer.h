@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "ddp/bucket_slicer.h"
 #include "ddp/gradient_arena.h"
-#include "ddp/plane_schedule.h"
+#include "ddp/parameter_arena.h"
 #include "ddp/usage.h"
 #include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/comm/communicator.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ddp/plane_schedule.h"
+#include "ddp/gradient_arena.h"
 #include "ddp/usage.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/reduction_tree.h"

@@ -12,7 +12,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "train/handler.h"
+#include "train/signals.h"
 
 namespace lockstep::train {
 namespace {

@@ -8,9 +8,8 @@
 #include <string_view>
 #include <utility>
 
-#include "train/handler.h"
-#include "train/launcher.h"
 #include "train/processes.h"
+#include "train/signals.h"
 
 namespace lockstep::train {
 namespace {

@@ -14,9 +14,8 @@
 #include "base/thread.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
-#include "train/handler.h"
-#include "train/launcher.h"
 #include "train/processes.h"
+#include "train/signals.h"
 
 namespace lockstep::train {
 namespace {

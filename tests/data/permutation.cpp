@@ -1,5 +1,5 @@
 // Shuffles: bijective at every size, different in every epoch, and without a preferred place.
-#include "lockstep/data/permutation.h"
+#include "lockstep/data/sampler.h"
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>

@@ -7,7 +7,7 @@
 
 #include "data/files.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/permutation.h"
+#include "lockstep/data/sampler.h"
 
 namespace lockstep::test {
 namespace {

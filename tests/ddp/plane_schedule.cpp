@@ -1,5 +1,5 @@
 // PlaneSchedule: what every plane holds after a rank's last shard.
-#include "ddp/plane_schedule.h"
+#include "ddp/gradient_arena.h"
 
 #include <boost/test/unit_test.hpp>
 #include <string>

@@ -6,7 +6,7 @@
 #include "kernels/reference.h"
 #include "lockstep/ops/attention.h"
 #include "lockstep/ops/convolution.h"
-#include "lockstep/ops/embedding.h"
+#include "lockstep/ops/gather.h"
 #include "lockstep/ops/linear.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/matmul.h"

@@ -1,6 +1,6 @@
 // Embedding rows and their gradients.
-#include "lockstep/ops/embedding.h"
 #include "kernels/reference.h"
+#include "lockstep/ops/gather.h"
 
 namespace lockstep::test {
 namespace {

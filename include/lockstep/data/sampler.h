@@ -1,14 +1,30 @@
-// DistributedSampler: torch.utils.data.DistributedSampler's share of the samples for each rank, for callers'
-// own loops.
+// Permutation: the order of an epoch. DistributedSampler: torch.utils.data.DistributedSampler's share of the
+// samples for each rank, for callers' own loops.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "lockstep/data/permutation.h"
-
 namespace lockstep::data {
+
+class Permutation {
+ public:
+  /// Throws UsageError unless 1 <= size <= 2^62.
+  Permutation(std::int64_t size, std::uint64_t seed, std::uint64_t epoch);
+
+  std::int64_t size() const { return size_; }
+  /// Where `index` in [0, size) goes; each place is taken once. Not checked.
+  std::int64_t operator()(std::int64_t index) const;
+
+ private:
+  static constexpr int rounds = 8;
+
+  std::int64_t size_;
+  int half_bits_;
+  std::array<std::uint64_t, rounds> round_keys_;
+};
 
 /// Rank r takes places r, r + ranks, r + 2 ranks ... of the list of samples, which is first made a multiple
 /// of `ranks` long: by repeating it from the start, or with drop_last by cutting it. All ranks get equally

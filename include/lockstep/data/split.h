@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/permutation.h"
+#include "lockstep/data/sampler.h"
 
 namespace lockstep::data {
 

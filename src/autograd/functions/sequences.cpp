@@ -3,7 +3,7 @@
 #include <array>
 
 #include "autograd/functions/support.h"
-#include "lockstep/ops/embedding.h"
+#include "lockstep/ops/gather.h"
 
 namespace lockstep {
 namespace {

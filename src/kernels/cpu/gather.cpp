@@ -7,7 +7,6 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stored.h"
 #include "kernels/data_error.h"
-#include "lockstep/ops/embedding.h"
 #include "lockstep/ops/gather.h"
 
 namespace lockstep::kernels {

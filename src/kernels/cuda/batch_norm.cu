@@ -2,12 +2,11 @@
 #include <limits>
 #include <type_traits>
 
-#include "lockstep/ops/batch_norm.h"
-
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "kernels/cuda/image.h"
 #include "kernels/cuda/kernels.h"
+#include "lockstep/ops/batch_norm.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -155,6 +154,24 @@ void add_channels(const Launch& on, const Tensor& bias, const Tensor& y) {
   by_type_of(y, [&]<class T>(T) { map_image<T>(on, Shift{bias.data<float>()}, y, y); });
 }
 
-void enter_batch_norm(CudaBackend& gpu) { gpu.enter<&batch_norm, &batch_norm_backward_input>(); }
+namespace {
+
+template <class Item, class Operation>
+void each_item(CudaBackend& gpu, const Operation& op) {
+  const Item item(op);
+  for_elements(gpu.launch(), item.items(), item, 128);
+}
+
+// Moments are summed in float64 from the first element on, wherever their centre lies.
+void moments_lack_digits(CudaBackend&, const ops::MomentsLackDigits& op) { *op.lack = false; }
+
+}  // namespace
+
+void enter_batch_norm(CudaBackend& gpu) {
+  gpu.enter<&batch_norm, &batch_norm_backward_input>();
+  gpu.enter<&each_item<ops::BatchStatisticsItem, ops::BatchStatistics>,
+            &each_item<ops::MoveCentreItem, ops::MoveCentre>,
+            &each_item<ops::UpdateRunningItem, ops::UpdateRunning>, &moments_lack_digits>();
+}
 
 }  // namespace lockstep::kernels

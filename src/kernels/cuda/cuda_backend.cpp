@@ -64,14 +64,12 @@ CudaBackend::CudaBackend(int index)
   fault_ = scratch(fault_bytes, DType::uint8);
   check(cudaMemsetAsync(fault_.raw(), 0, sizeof(DataFault), pool_.stream()), "cudaMemsetAsync", index_);
   matmul_ = std::make_unique<Matmul>(index_, pool_);
-  for (const auto enter : {enter_attention,    enter_batch_norm,  enter_batch_statistics,
-                           enter_channel_sums, enter_convolution, enter_dropout,
-                           enter_elementwise,  enter_embedding,   enter_fold,
-                           enter_gather,       enter_group_norm,  enter_layer_norm,
-                           enter_layout,       enter_loss,        enter_map,
-                           enter_matmul,       enter_pooling,     enter_resampling,
-                           enter_strided_copy, enter_rms_norm,    enter_rotary,
-                           enter_resize,       enter_update})
+  for (const auto enter :
+       {enter_attention,   enter_batch_norm,   enter_channel_sums, enter_convolution, enter_dropout,
+        enter_elementwise, enter_fold,         enter_gather,       enter_group_norm,  enter_layer_norm,
+        enter_layout,      enter_loss,         enter_map,          enter_matmul,      enter_pooling,
+        enter_resampling,  enter_strided_copy, enter_rms_norm,     enter_rotary,      enter_resize,
+        enter_update})
     enter(*this);
 }
 

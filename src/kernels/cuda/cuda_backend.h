@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/memory.h"
 #include "lockstep/kernels/backend.h"
 
@@ -77,12 +77,10 @@ class CudaBackend final : public Backend {
 // Each file of this folder enters its operations.
 void enter_attention(CudaBackend& gpu);
 void enter_batch_norm(CudaBackend& gpu);
-void enter_batch_statistics(CudaBackend& gpu);
 void enter_channel_sums(CudaBackend& gpu);
 void enter_convolution(CudaBackend& gpu);
 void enter_dropout(CudaBackend& gpu);
 void enter_elementwise(CudaBackend& gpu);
-void enter_embedding(CudaBackend& gpu);
 void enter_fold(CudaBackend& gpu);
 void enter_gather(CudaBackend& gpu);
 void enter_group_norm(CudaBackend& gpu);

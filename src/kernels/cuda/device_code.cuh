@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/kernels.h"
 #include "lockstep/tensor/tensor.h"
 
 template <>

@@ -1,9 +1,9 @@
 // The kernels of .cu files that operations of other files are made of, too. Nothing here waits or allocates.
 #pragma once
 
+#include <cuda_runtime_api.h>
 #include <cstdint>
 
-#include "kernels/cuda/launch.h"
 #include "lockstep/ops/attention.h"
 
 namespace lockstep::kernels {
@@ -56,5 +56,10 @@ void attend(const Launch& on, DType dtype, const ops::AttentionSizes& sizes,
             const AttentionMatrices& matrices);
 void attend_backward(const Launch& on, DType dtype, const ops::AttentionSizes& sizes,
                      const AttentionMatrices& matrices, const AttentionGradients& gradients);
+
+struct Launch {
+  cudaStream_t stream = nullptr;
+  int multiprocessors = 1;
+};
 
 }  // namespace lockstep::kernels

@@ -1,7 +1,7 @@
 // Embeddings and losses, and what is wrong with data.
 #include "kernels/cuda/twins.h"
 #include "lockstep/ops/elementwise.h"
-#include "lockstep/ops/embedding.h"
+#include "lockstep/ops/gather.h"
 #include "lockstep/ops/loss.h"
 
 namespace lockstep::test {

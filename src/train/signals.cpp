@@ -1,4 +1,4 @@
-#include "train/handler.h"
+#include "train/signals.h"
 
 #include <array>
 #include <cstddef>

@@ -1,0 +1,384 @@
+#include "ddp/checks.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <xxhash.h>
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/transfer.h"
+#include "lockstep/base/error.h"
+#include "lockstep/ops/update.h"
+
+namespace lockstep::ddp {
+
+void check_options(const Options& options, int ranks) {
+  if (options.wire != DType::float32 && options.wire != DType::bfloat16 && options.wire != DType::float16)
+    throw UsageError("gradients cannot travel as {}; use float32, bfloat16 or float16",
+                     to_string(options.wire));
+  if (!(options.bucket_mb > 0) || !(options.first_bucket_mb > 0))
+    throw UsageError("ddp.bucket_mb = {} and ddp.first_bucket_mb = {} must be above 0", options.bucket_mb,
+                     options.first_bucket_mb);
+  if (options.micro_batches < 1)
+    throw UsageError("train.micro_batches = {} must be at least 1", options.micro_batches);
+  if (options.check_every < 0)
+    throw UsageError("ddp.check_every = {} must not be negative", options.check_every);
+  if (options.shards < 0) throw UsageError("train.shards = {} must not be negative", options.shards);
+  if (options.shards != 0 && options.shards < ranks)
+    throw UsageError("{} ranks but only {} shards: start at most {} ranks, or start a run with more shards",
+                     ranks, options.shards, options.shards);
+}
+
+std::vector<Param*> trainable_params(const std::vector<Param*>& params) {
+  std::vector<Param*> trainable;
+  std::set<std::string> names;
+  for (Param* const param : params) {
+    if (!names.insert(param->name).second) throw UsageError("two parameters are named {}", param->name);
+    if (param->value.dtype() != DType::float32)
+      throw UsageError("parameter {} is {}; parameters are float32", param->name,
+                       to_string(param->value.dtype()));
+    if (param->trainable) trainable.push_back(param);
+  }
+  if (trainable.empty())
+    throw UsageError("the model has no trainable parameter, so there is nothing to train in parallel");
+  return trainable;
+}
+
+ModelState without_repeats(ModelState model) {
+  std::set<const Param*> seen;
+  std::erase_if(model.params, [&](const Param* param) { return !seen.insert(param).second; });
+  return model;
+}
+
+void check_device(const std::string& name, const Tensor& value, const kernels::Backend& backend) {
+  if (value.device() == backend.device()) return;
+  throw UsageError("{} lies on {}, but gradients are computed on {}; move the model there first: model.to()",
+                   name, to_string(value.device()), to_string(backend.device()));
+}
+
+void broadcast_values(comm::Communicator& communicator, const ModelState& model, kernels::Backend& backend) {
+  if (communicator.size() == 1) return;
+  const auto broadcast = [&](const Tensor& value) {
+    const Tensor here = kernels::on_cpu(value, &backend);
+    communicator.broadcast(here.raw(), here.bytes(), 0);
+    kernels::transfer(here, value, &backend);
+  };
+  for (const Param* const param : model.params) broadcast(param->value);
+  for (const Buffer* const buffer : model.buffers) broadcast(buffer->value);
+}
+
+namespace {
+
+using Json = nlohmann::json;
+
+/// What must be equal on all ranks: for each kind of thing, one entry [name, value of each trait] a thing.
+struct Kind {
+  const char* singular;
+  const char* plural;
+  std::vector<const char*> traits;  ///< how the values after the name are called in an error
+};
+
+const std::array kinds{
+    Kind{"option", "options", {"value "}},
+    Kind{"parameter", "parameters", {"shape ", "element type ", "state ", "ownership "}},
+    Kind{"buffer", "buffers", {"shape ", "element type "}},
+    Kind{"statistic", "statistics", {"size "}},
+};
+
+Json describe(const ModelState& model, const Options& options) {
+  Json text = Json::array({Json::array(), Json::array(), Json::array(), Json::array()});
+  const auto option = [&](const char* name, const std::string& value) { text[0].push_back({name, value}); };
+  option("shards", fmt::format("{}", options.shards));
+  option("micro_batches", fmt::format("{}", options.micro_batches));
+  option("bucket_mb", fmt::format("{}", options.bucket_mb));
+  option("first_bucket_mb", fmt::format("{}", options.first_bucket_mb));
+  option("unused", std::string(to_string(options.unused)));
+  option("mode", std::string(to_string(options.mode)));
+  option("wire", std::string(to_string(options.wire)));
+  option("hook", options.hook ? options.hook->describe() : "none");
+  option("sharded_optimizer", options.sharded_optimizer ? "on" : "off");
+  option("check_every", fmt::format("{}", options.check_every));
+  option("seed", fmt::format("{}", options.seed));
+  option("compute", std::string(to_string(options.compute)));
+  option("layer_communicator", options.layer_communicator ? "on" : "off");
+  option("graph", std::string(to_string(options.graph)));
+  option("allow_non_finite_loss", options.allow_non_finite_loss ? "on" : "off");
+  for (const Param* const param : model.params)
+    text[1].push_back({param->name, to_string(param->value.shape()), to_string(param->value.dtype()),
+                       param->trainable ? "trainable" : "frozen",
+                       param->undivided ? "undivided" : "divided"});
+  for (const Buffer* const buffer : model.buffers)
+    text[2].push_back({buffer->name, to_string(buffer->value.shape()), to_string(buffer->value.dtype())});
+  for (const Statistic* const statistic : model.statistics)
+    text[3].push_back({statistic->name(), fmt::format("{}", statistic->elements())});
+  return text;
+}
+
+/// How two lists of one kind differ first: "parameter 3 is named a on rank 0 but b"; empty if they do not.
+std::string first_difference(const Kind& kind, const Json& here, const Json& there) {
+  for (std::size_t i = 0; i < std::max(here.size(), there.size()); ++i) {
+    if (i >= there.size())
+      return fmt::format("{} {} is {} on rank 0 but missing", kind.singular, i,
+                         here[i][0].get<std::string>());
+    if (i >= here.size())
+      return fmt::format("{} {} is missing on rank 0 but {}", kind.singular, i,
+                         there[i][0].get<std::string>());
+    if (here[i][0] != there[i][0])
+      return fmt::format("{} {} is named {} on rank 0 but {}", kind.singular, i,
+                         here[i][0].get<std::string>(), there[i][0].get<std::string>());
+    for (std::size_t t = 0; t < kind.traits.size(); ++t) {
+      if (here[i][t + 1] != there[i][t + 1])
+        return fmt::format("{} {} has {}{} on rank 0 but {}", kind.singular, here[i][0].get<std::string>(),
+                           kind.traits[t], here[i][t + 1].get<std::string>(),
+                           there[i][t + 1].get<std::string>());
+    }
+  }
+  return {};
+}
+
+std::string difference(const Json& here, const Json& there) {
+  for (std::size_t k = 0; k < kinds.size(); ++k) {
+    const std::string first = first_difference(kinds[k], here[k], there[k]);
+    if (first.empty()) continue;
+    if (here[k].size() == there[k].size()) return first;
+    return fmt::format("{} {} on rank 0 but {}; the first difference: {}", here[k].size(), kinds[k].plural,
+                       there[k].size(), first);
+  }
+  return {};
+}
+
+[[noreturn]] void throw_difference(const std::vector<std::string>& texts) {
+  const Json reference = Json::parse(texts[0]);
+  std::string first;
+  std::vector<int> ranks;
+  for (int rank = 1; rank < static_cast<int>(texts.size()); ++rank) {
+    const std::string found = difference(reference, Json::parse(texts[static_cast<std::size_t>(rank)]));
+    if (first.empty()) first = found;
+    if (!found.empty() && found == first) ranks.push_back(rank);
+  }
+  throw UsageError("the ranks do not hold the same model: {} on {}; every rank must build it alike", first,
+                   ranks_text(ranks));
+}
+
+}  // namespace
+
+std::string ranks_text(std::span<const int> ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
+void check_same_model(comm::Communicator& communicator, const ModelState& model, const Options& options) {
+  const std::string mine =
+      describe(model, options).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const XXH64_hash_t hash = XXH3_64bits(mine.data(), mine.size());
+  std::vector<XXH64_hash_t> hashes(static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather(&hash, sizeof hash, hashes.data());
+  if (std::all_of(hashes.begin(), hashes.end(), [&](XXH64_hash_t other) { return other == hashes[0]; }))
+    return;
+  throw_difference(communicator.all_gather_texts(mine));
+}
+
+namespace {
+
+constexpr std::size_t most_tensors_named = 4;
+
+using Digest = std::uint64_t;
+
+struct Leaf {
+  const std::string* name;
+  const Tensor* value;
+};
+
+Digest digest_of(const Leaf& leaf, kernels::Backend& backend) {
+  const Tensor here = kernels::on_cpu(*leaf.value, &backend);
+  return XXH3_64bits(here.raw(), here.bytes());
+}
+
+/// What each digest covers: the parameters of each bucket, then everything else.
+std::vector<std::vector<Leaf>> groups_of(const BucketPlan& plan, std::span<Param* const> trainable,
+                                         const ModelState& model) {
+  std::vector<std::vector<Leaf>> groups;
+  for (const BucketPlan::Bucket& bucket : plan.buckets()) {
+    std::vector<Leaf>& group = groups.emplace_back();
+    for (const int index : bucket.gradients) {
+      const Param& param = *trainable[static_cast<std::size_t>(index)];
+      group.push_back({&param.name, &param.value});
+    }
+  }
+  std::vector<Leaf>& others = groups.emplace_back();
+  for (const Param* const param : model.params) {
+    if (std::find(trainable.begin(), trainable.end(), param) == trainable.end())
+      others.push_back({&param->name, &param->value});
+  }
+  for (const Buffer* const buffer : model.buffers) others.push_back({&buffer->name, &buffer->value});
+  return groups;
+}
+
+/// [rank][item]
+std::vector<Digest> gather(comm::Communicator& communicator, const std::vector<Digest>& mine) {
+  std::vector<Digest> all(mine.size() * static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather(mine.data(), mine.size() * sizeof(Digest), all.data());
+  return all;
+}
+
+/// The ranks whose digest of `item` is not that of most ranks; of rank 0 if no value has a majority.
+std::vector<int> ranks_apart(const std::vector<Digest>& all, std::size_t items, std::size_t item) {
+  const std::size_t ranks = all.size() / items;
+  const auto of = [&](std::size_t rank) { return all[rank * items + item]; };
+  Digest usual = of(0);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    std::size_t equal = 0;
+    for (std::size_t other = 0; other < ranks; ++other) equal += of(other) == of(rank);
+    if (2 * equal > ranks) usual = of(rank);
+  }
+  std::vector<int> apart;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    if (of(rank) != usual) apart.push_back(static_cast<int>(rank));
+  }
+  return apart;
+}
+
+}  // namespace
+
+void check_replicas(comm::Communicator& communicator, kernels::Backend& backend, const BucketPlan& plan,
+                    std::span<Param* const> trainable, const ModelState& model) {
+  for (const Param* const param : model.params) param->settle();
+  const std::vector<std::vector<Leaf>> groups = groups_of(plan, trainable, model);
+  std::vector<Digest> mine;
+  for (const std::vector<Leaf>& group : groups) {
+    std::vector<Digest> digests;
+    for (const Leaf& leaf : group) digests.push_back(digest_of(leaf, backend));
+    mine.push_back(XXH3_64bits(digests.data(), digests.size() * sizeof(Digest)));
+  }
+  const std::vector<Digest> all = gather(communicator, mine);
+
+  std::vector<Leaf> suspects;
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    if (!ranks_apart(all, groups.size(), group).empty())
+      suspects.insert(suspects.end(), groups[group].begin(), groups[group].end());
+  }
+  if (suspects.empty()) return;
+
+  mine.clear();
+  for (const Leaf& leaf : suspects) mine.push_back(digest_of(leaf, backend));
+  const std::vector<Digest> of_each = gather(communicator, mine);
+  std::string text;
+  std::size_t differing = 0;
+  for (std::size_t item = 0; item < suspects.size(); ++item) {
+    const std::vector<int> apart = ranks_apart(of_each, suspects.size(), item);
+    if (apart.empty()) continue;
+    if (++differing > most_tensors_named) continue;
+    text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", *suspects[item].name, ranks_text(apart));
+  }
+  if (differing > most_tensors_named)
+    text += fmt::format("; and {} more tensors", differing - most_tensors_named);
+  throw TrainingError(
+      "the replicas differ: {}; resume from the last checkpoint, and if it happens again look for what the "
+      "ranks do differently, or for a machine with faulty memory",
+      text);
+}
+
+namespace {
+
+constexpr std::size_t most_parameters_named = 8;
+
+/// The usage rows of all shards, in the order of the shards.
+std::vector<Usage::Word> rows_of_all(comm::Communicator& communicator, const comm::ShardMap& map,
+                                     const Usage& usage) {
+  std::string mine;
+  for (int turn = 0; turn < map.block(communicator.rank()).count; ++turn) {
+    const auto row = std::as_bytes(usage.row(turn));
+    mine.append(reinterpret_cast<const char*>(row.data()), row.size());
+  }
+  std::vector<Usage::Word> rows;
+  for (const std::string& text : communicator.all_gather_texts(mine)) {
+    const std::size_t old = rows.size();
+    rows.resize(old + text.size() / sizeof(Usage::Word));
+    std::memcpy(rows.data() + old, text.data(), text.size());
+  }
+  return rows;
+}
+
+}  // namespace
+
+void throw_unused(comm::Communicator& communicator, const comm::ShardMap& map, std::span<Param* const> params,
+                  const std::vector<std::size_t>& missed, const Usage& usage) {
+  const std::vector<Usage::Word> rows = rows_of_all(communicator, map, usage);
+  std::string text;
+  for (std::size_t i = 0; i < std::min(missed.size(), most_parameters_named); ++i) {
+    std::vector<int> shards, ranks;
+    for (int shard = 0; shard < map.shards(); ++shard) {
+      const std::span row =
+          std::span(rows).subspan(static_cast<std::size_t>(shard) * usage.words(), usage.words());
+      if (Usage::test(row, missed[i])) continue;
+      shards.push_back(shard);
+      const int owner = map.owner(shard);
+      if (ranks.empty() || ranks.back() != owner) ranks.push_back(owner);
+    }
+    const bool all = static_cast<int>(shards.size()) == map.shards();
+    text += i == 0 ? "" : "; ";
+    text += params[missed[i]]->name;
+    text += all ? " in no shard"
+                : fmt::format(" not in shard{} {} ({})", shards.size() == 1 ? "" : "s",
+                              fmt::join(shards, ", "), ranks_text(ranks));
+  }
+  if (missed.size() > most_parameters_named)
+    text += fmt::format("; and {} more", missed.size() - most_parameters_named);
+  throw UsageError(
+      "parameters without a gradient: {}; use them in every shard, freeze them, or set ddp.unused "
+      "= allow",
+      text);
+}
+
+OverflowCheck::OverflowCheck(std::span<Param* const> params, comm::Communicator& communicator,
+                             kernels::Backend& backend, const Sharding* sharding)
+    : communicator_(communicator),
+      backend_(backend),
+      sharding_(sharding),
+      first_of_rank_(static_cast<std::size_t>(communicator.size())) {
+  constexpr std::int64_t block = Sharding::block_elements;
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    if (!params[i]->trainable) continue;
+    const std::int64_t elements = sharding ? sharding->mine(i).count : params[i]->value.numel();
+    const std::int64_t blocks = (elements + block - 1) / block;
+    parts_.push_back({.param = i, .first_block = total, .blocks = blocks});
+    total += blocks;
+  }
+  squares_ = backend.empty({total}, DType::float64);
+  read_.resize(static_cast<std::size_t>(total));
+}
+
+kernels::Transfer OverflowCheck::ask(const Reducer& reducer) {
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const auto [param, first, blocks] = parts_[i];
+    const Tensor sum = reducer.sum(static_cast<int>(i));
+    backend_.run(ops::BlockSumsOfSquares{sharding_ ? sharding_->part(param, sum) : sum.reshape({sum.numel()}),
+                                         squares_.rows(first, first + blocks)});
+  }
+  return {squares_, Tensor::view(read_.data(), squares_.shape(), DType::float64)};
+}
+
+void OverflowCheck::check(std::span<Param* const> trainable, std::uint64_t step) {
+  const auto found = std::find_if(read_.begin(), read_.end(), [](double sum) { return !std::isfinite(sum); });
+  const auto at = static_cast<std::int64_t>(found - read_.begin());
+  const auto holds = [at](const Part& part) { return at < part.first_block + part.blocks; };
+  std::int64_t first = std::find_if(parts_.begin(), parts_.end(), holds) - parts_.begin();
+  if (sharding_) {  // ranks have looked at different parts
+    communicator_.all_gather(&first, sizeof first, first_of_rank_.data());
+    first = *std::min_element(first_of_rank_.begin(), first_of_rank_.end());
+  }
+  if (first == static_cast<std::int64_t>(parts_.size())) return;
+  throw TrainingError(
+      "step {}: the gradient of {} is not finite after travelling as float16, which ends at 65504; let it "
+      "travel as bfloat16 or float32",
+      step, trainable[static_cast<std::size_t>(first)]->name);
+}
+
+}  // namespace lockstep::ddp

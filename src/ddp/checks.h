@@ -1,0 +1,79 @@
+// What ranks must agree on: options and models before the first step, replicas, unused parameters and float16
+// overflow later.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddp/reducer.h"
+#include "ddp/usage.h"
+#include "lockstep/autograd/param.h"
+#include "lockstep/autograd/sharding.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/reduction_tree.h"
+#include "lockstep/ddp/bucket_plan.h"
+#include "lockstep/ddp/options.h"
+#include "lockstep/kernels/backend.h"
+
+namespace lockstep::ddp {
+
+/// Everything here is equal on all ranks, so all of them throw or none.
+void check_options(const Options& options, int ranks);
+/// Throws UsageError on names that two have, on other types than float32, and if there is none.
+std::vector<Param*> trainable_params(const std::vector<Param*>& params);
+/// A parameter that two modules share may be listed twice.
+ModelState without_repeats(ModelState model);
+void check_device(const std::string& name, const Tensor& value, const kernels::Backend& backend);
+/// Values of rank 0 on all. Collective.
+void broadcast_values(comm::Communicator& communicator, const ModelState& model, kernels::Backend& backend);
+
+/// Collective. Compares options and the names, shapes and element types of all leaves by one hash. If they
+/// differ, every rank throws the same UsageError: what differs first, what it is on rank 0, and what on
+/// which other ranks.
+void check_same_model(comm::Communicator& communicator, const ModelState& model, const Options& options);
+
+/// "rank 2", "ranks 1, 3".
+std::string ranks_text(std::span<const int> ranks);
+
+/// Collective. Compares one 64-bit digest a bucket of `plan` (over the parameters whose gradients travel in
+/// it), and one of what no bucket holds: frozen parameters and buffers. If some differ, every rank throws the
+/// same TrainingError, naming the first tensors that differ and the ranks that hold other values than most.
+/// `trainable` are the plan's gradients, in their order. Values on a device are copied to the CPU for it.
+void check_replicas(comm::Communicator& communicator, kernels::Backend& backend, const BucketPlan& plan,
+                    std::span<Param* const> trainable, const ModelState& model);
+
+/// Collective: throws the same UsageError on every rank, naming the parameters `missed` (indices into
+/// params), and of each the shards and ranks that missed it.
+[[noreturn]] void throw_unused(comm::Communicator& communicator, const comm::ShardMap& map,
+                               std::span<Param* const> params, const std::vector<std::size_t>& missed,
+                               const Usage& usage);
+
+/// float16 ends at 65504, which a sum over a batch may pass: it is infinite then, on every rank.
+class OverflowCheck {
+ public:
+  /// params: of the model. sharding: with a sharded optimizer, where each rank has its part of the sums.
+  OverflowCheck(std::span<Param* const> params, comm::Communicator& communicator, kernels::Backend& backend,
+                const Sharding* sharding);
+  /// Asks the device about the sums of a step, behind them. What it says must be read before check().
+  kernels::Transfer ask(const Reducer& reducer);
+  /// Collective: if some are not finite, every rank throws the same TrainingError, naming the first such
+  /// parameter. trainable: those of the model, in its order.
+  void check(std::span<Param* const> trainable, std::uint64_t step);
+
+ private:
+  struct Part {
+    std::size_t param = 0;                     // index in the sharding
+    std::int64_t first_block = 0, blocks = 0;  // of what this rank has of its sum
+  };
+  comm::Communicator& communicator_;
+  kernels::Backend& backend_;
+  const Sharding* sharding_;
+  std::vector<Part> parts_;   // by trainable parameter
+  Tensor squares_;            // float64, by block
+  std::vector<double> read_;  // squares_ on the CPU
+  std::vector<std::int64_t> first_of_rank_;
+};
+
+}  // namespace lockstep::ddp
