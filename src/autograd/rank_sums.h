@@ -17,20 +17,20 @@ namespace lockstep {
 class RankSums {
  public:
   /// `communicator` must outlive this. Destruction is collective, once there was a sum.
-  explicit RankSums(comm::Communicator& communicator) : communicator_(communicator) {}
+  explicit RankSums(comm::GradientTransport& communicator) : communicator_(communicator) {}
 
   /// Every rank's `mine` (float64, as many elements on each), added in rank order: the same bits on every
   /// rank. Collective. Shape as `mine`.
   Tensor sum(kernels::Backend& backend, const Tensor& mine);
 
-  comm::Communicator& communicator() const noexcept { return communicator_; }
+  comm::GradientTransport& communicator() const noexcept { return communicator_; }
 
  private:
   void make_room(std::int64_t elements);
   /// Elements [r n, (r + 1) n) are rank r's.
   const comm::Slices& slices_of(std::int64_t elements);
 
-  comm::Communicator& communicator_;
+  comm::GradientTransport& communicator_;
   std::unique_ptr<comm::Arena> arena_;           // every rank's vector, one after another
   std::map<std::int64_t, comm::Slices> slices_;  // by n
 };

@@ -34,12 +34,12 @@ std::vector<bool> undivided_of(std::span<Param* const> params) {
 
 }  // namespace
 
-Sharding::Sharding(std::vector<std::int64_t> elements, comm::Communicator& communicator,
+Sharding::Sharding(std::vector<std::int64_t> elements, comm::GradientTransport& transport,
                    const std::vector<bool>& undivided)
     : elements_(std::move(elements)),
       owner_(elements_.size(), no_owner),
-      ranks_(communicator.size()),
-      communicator_(&communicator) {
+      ranks_(transport.group().size()),
+      transport_(&transport) {
   if (!undivided.empty()) give_owners(undivided);
   std::int64_t next = 0;
   for (std::size_t i = 0; i < elements_.size(); ++i) {
@@ -48,8 +48,8 @@ Sharding::Sharding(std::vector<std::int64_t> elements, comm::Communicator& commu
   }
 }
 
-Sharding::Sharding(std::span<Param* const> params, comm::Communicator& communicator)
-    : Sharding(sizes_of(params), communicator, undivided_of(params)) {}
+Sharding::Sharding(std::span<Param* const> params, comm::GradientTransport& transport)
+    : Sharding(sizes_of(params), transport, undivided_of(params)) {}
 
 void Sharding::give_owners(const std::vector<bool>& undivided) {
   std::vector<std::size_t> order;
@@ -94,10 +94,10 @@ std::vector<Tensor> Sharding::gather(std::span<const Part> parts, kernels::Backe
   std::vector<Tensor> wholes;
   for (const Part& part : parts) {
     if (part.shape.numel() != elements(part.param) ||
-        part.elements.bytes() != bytes_of(part, communicator_->rank()))
+        part.elements.bytes() != bytes_of(part, transport_->group().rank()))
       throw UsageError("parameter {} of {} elements cannot be gathered as {} from {} bytes of rank {}",
                        part.param, elements(part.param), to_string(part.shape), part.elements.bytes(),
-                       communicator_->rank());
+                       transport_->group().rank());
     wholes.push_back(Tensor::empty(part.shape, part.elements.dtype()));
   }
   for (std::size_t first = 0; first < parts.size();) {
@@ -118,14 +118,14 @@ void Sharding::gather_some(std::span<const Part> parts, kernels::Backend* backen
     for (const Part& part : parts) bytes_of_rank[static_cast<std::size_t>(rank)] += bytes_of(part, rank);
   }
   std::vector<std::byte> all(std::accumulate(bytes_of_rank.begin(), bytes_of_rank.end(), std::size_t{0}));
-  const auto me = bytes_of_rank.begin() + communicator_->rank();
+  const auto me = bytes_of_rank.begin() + transport_->group().rank();
   std::byte* const mine = all.data() + std::accumulate(bytes_of_rank.begin(), me, std::size_t{0});
   std::byte* to = mine;
   for (const Part& part : parts) {
     kernels::transfer(part.elements, Tensor::view(to, part.elements.shape(), part.elements.dtype()), backend);
     to += part.elements.bytes();
   }
-  communicator_->all_gather_unequal(mine, bytes_of_rank, all.data());
+  transport_->group().all_gather_unequal(mine, bytes_of_rank, all.data());
 
   const std::byte* from = all.data();
   for (int rank = 0; rank < ranks_; ++rank) {

@@ -66,7 +66,7 @@ ExitCode bench_allreduce(Session& session, const Arguments& arguments) {
   const std::vector<std::size_t> usual{64 * kib, 256 * kib + element, mib,      4 * mib + 7 * element,
                                        16 * mib, 25 * mib - element,  100 * mib};
   const std::vector<comm::AllReduceTime> times = comm::time_all_reduce(
-      session.world(),
+      session.transport(),
       values.count("bytes") ? sizes_in(values["bytes"].as<std::vector<std::int64_t>>()) : usual);
   if (session.world().rank() == 0 && values.count("json")) {
     nlohmann::json rows = nlohmann::json::array();

@@ -20,7 +20,7 @@
 #include "comm/node.h"
 #include "comm/sum_plan.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/gradient_transport.h"
 
 namespace lockstep::comm {
 class Workspace {

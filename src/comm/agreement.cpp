@@ -49,7 +49,7 @@ Outcome outcome_of(const std::function<void()>& action) {
 
 }  // namespace
 
-void run_on_all(Communicator& communicator, const std::function<void()>& action) {
+void run_on_all(HostGroup& group, const std::function<void()>& action) {
   const Outcome mine = outcome_of(action);
 
   struct Record {
@@ -57,13 +57,13 @@ void run_on_all(Communicator& communicator, const std::function<void()>& action)
     int code;
   };
   const Record record{mine.failed ? 1 : 0, static_cast<int>(mine.code)};
-  std::vector<Record> records(communicator.size());
-  communicator.all_gather(&record, sizeof record, records.data());
+  std::vector<Record> records(group.size());
+  group.all_gather(&record, sizeof record, records.data());
   const auto failed = [](const Record& other) { return other.failed != 0; };
   const auto first = std::find_if(records.begin(), records.end(), failed);
   if (first == records.end()) return;
 
-  const std::vector<std::string> texts = communicator.all_gather_texts(mine.text);
+  const std::vector<std::string> texts = group.all_gather_texts(mine.text);
   const auto failures = std::count_if(records.begin(), records.end(), failed);
   const auto first_rank = static_cast<std::size_t>(first - records.begin());
   bool texts_differ = false;
@@ -71,16 +71,16 @@ void run_on_all(Communicator& communicator, const std::function<void()>& action)
     texts_differ = texts_differ || (failed(records[rank]) && texts[rank] != texts[first_rank]);
   }
   std::string text = texts[first_rank];
-  if (failures < communicator.size()) text = fmt::format("rank {}: {}", first_rank, text);
+  if (failures < group.size()) text = fmt::format("rank {}: {}", first_rank, text);
   if (texts_differ) text += fmt::format("; and {} more rank{}", failures - 1, failures == 2 ? "" : "s");
   throw_error(static_cast<ExitCode>(first->code), text);
 }
 
 namespace {
 
-std::vector<std::string> gathered(Communicator& communicator, const nlohmann::json& mine) {
+std::vector<std::string> gathered(HostGroup& group, const nlohmann::json& mine) {
   const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(mine);
-  return communicator.all_gather_texts(std::string(bytes.begin(), bytes.end()));
+  return group.all_gather_texts(std::string(bytes.begin(), bytes.end()));
 }
 
 std::vector<nlohmann::json> values_of(const std::vector<std::string>& texts) {
@@ -92,18 +92,17 @@ std::vector<nlohmann::json> values_of(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-std::vector<nlohmann::json> all_gather_json(Communicator& communicator, const nlohmann::json& mine) {
-  return values_of(gathered(communicator, mine));
+std::vector<nlohmann::json> all_gather_json(HostGroup& group, const nlohmann::json& mine) {
+  return values_of(gathered(group, mine));
 }
 
-std::vector<nlohmann::json> gather_json(Communicator& communicator, const nlohmann::json& mine, int root) {
-  if (root < 0 || root >= communicator.size()) {
-    throw UsageError("gather on rank {}: no rank {} among {}", communicator.rank(), root,
-                     communicator.size());
+std::vector<nlohmann::json> gather_json(HostGroup& group, const nlohmann::json& mine, int root) {
+  if (root < 0 || root >= group.size()) {
+    throw UsageError("gather on rank {}: no rank {} among {}", group.rank(), root, group.size());
   }
   // These values are small: one round that all take part in beats a second protocol.
-  const std::vector<std::string> texts = gathered(communicator, mine);
-  if (communicator.rank() != root) return {};
+  const std::vector<std::string> texts = gathered(group, mine);
+  if (group.rank() != root) return {};
   return values_of(texts);
 }
 

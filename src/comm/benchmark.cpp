@@ -44,19 +44,19 @@ bool is_tree_sum(const float* values, std::size_t count, int shards) {
   return true;
 }
 
-/// MPI's view of the ranks of a communicator; none where MPI is not running.
-std::optional<OwnedComm> mpi_comm_of(Communicator& communicator) {
+/// The MPI communicator of a group's ranks; none where MPI is not running.
+std::optional<OwnedComm> mpi_comm_of(HostGroup& ranks) {
   int running = 0;
-  check_mpi(MPI_Initialized(&running), "MPI_Initialized", communicator.rank());
+  check_mpi(MPI_Initialized(&running), "MPI_Initialized", ranks.rank());
   if (!running) return std::nullopt;
   int mine = 0;
-  check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &mine), "MPI_Comm_rank", communicator.rank());
-  std::vector<int> world_ranks(static_cast<std::size_t>(communicator.size()));
-  communicator.all_gather(&mine, sizeof mine, world_ranks.data());
+  check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &mine), "MPI_Comm_rank", ranks.rank());
+  std::vector<int> world_ranks(static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(&mine, sizeof mine, world_ranks.data());
   MPI_Group world = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group", mine);
-  check_mpi(MPI_Group_incl(world, communicator.size(), world_ranks.data(), &group), "MPI_Group_incl", mine);
+  check_mpi(MPI_Group_incl(world, ranks.size(), world_ranks.data(), &group), "MPI_Group_incl", mine);
   check_mpi(MPI_Comm_create_group(MPI_COMM_WORLD, group, 0, &comm), "MPI_Comm_create_group", mine);
   MPI_Group_free(&group);
   MPI_Group_free(&world);
@@ -66,27 +66,28 @@ std::optional<OwnedComm> mpi_comm_of(Communicator& communicator) {
 /// One size.
 class Race {
  public:
-  Race(Communicator& communicator, MPI_Comm mpi, std::size_t bytes)
-      : communicator_(communicator),
+  Race(GradientTransport& transport, MPI_Comm mpi, std::size_t bytes)
+      : transport_(transport),
+        group_(transport.group()),
         mpi_(mpi),
         count_(bytes / sizeof(float)),
         sums_of_round_(
             std::clamp(bytes_of_round / std::max(bytes, std::size_t{1}), std::size_t{1}, most_sums_of_round)),
-        map_(communicator.size(), communicator.size()),
-        arena_(communicator.allocate_arena(bytes, 1)),
+        map_(group_.size(), group_.size()),
+        arena_(transport.allocate_arena(bytes, 1)),
         fresh_(count_),
         mpi_values_(mpi == MPI_COMM_NULL ? 0 : count_) {
-    fill(fresh_.data(), count_, communicator.rank());
+    fill(fresh_.data(), count_, group_.rank());
   }
 
   AllReduceTime run() {
-    AllReduceTime result{count_ * sizeof(float), communicator_.size()};
+    AllReduceTime result{count_ * sizeof(float), group_.size()};
     refill(ours());
     sum();
-    const std::uint8_t exact = is_tree_sum(ours(), count_, communicator_.size()) ? 1 : 0;
-    std::vector<std::uint8_t> all_exact(static_cast<std::size_t>(communicator_.size()));
-    communicator_.all_gather(&exact, 1, all_exact.data());
-    result.exact = std::count(all_exact.begin(), all_exact.end(), 1) == communicator_.size();
+    const std::uint8_t exact = is_tree_sum(ours(), count_, group_.size()) ? 1 : 0;
+    std::vector<std::uint8_t> all_exact(static_cast<std::size_t>(group_.size()));
+    group_.all_gather(&exact, 1, all_exact.data());
+    result.exact = std::count(all_exact.begin(), all_exact.end(), 1) == group_.size();
 
     std::vector<double> lockstep_ms, mpi_ms;
     const Stopwatch spent;
@@ -105,13 +106,13 @@ class Race {
   void refill(float* values) { std::copy(fresh_.begin(), fresh_.end(), values); }
 
   void sum() {
-    communicator_.wait(communicator_.start_tree_sum(
+    transport_.wait(transport_.start_tree_sum(
         {arena_.get(), 0, static_cast<std::int64_t>(count_), DType::float32}, map_));
   }
   void sum_by_mpi() {
     check_mpi(
         MPI_Allreduce(MPI_IN_PLACE, mpi_values_.data(), static_cast<int>(count_), MPI_FLOAT, MPI_SUM, mpi_),
-        "MPI_Allreduce", communicator_.rank());
+        "MPI_Allreduce", group_.rank());
   }
 
   /// The slowest rank's milliseconds of one sum.
@@ -124,12 +125,13 @@ class Race {
     return agreed_ms(watch.elapsed_ms()) / static_cast<double>(sums_of_round_);
   }
   double agreed_ms(double mine) {
-    std::vector<double> all(static_cast<std::size_t>(communicator_.size()));
-    communicator_.all_gather(&mine, sizeof mine, all.data());
+    std::vector<double> all(static_cast<std::size_t>(group_.size()));
+    group_.all_gather(&mine, sizeof mine, all.data());
     return *std::max_element(all.begin(), all.end());
   }
 
-  Communicator& communicator_;
+  GradientTransport& transport_;
+  HostGroup& group_;
   MPI_Comm mpi_;
   std::size_t count_;
   std::size_t sums_of_round_;
@@ -141,7 +143,7 @@ class Race {
 
 }  // namespace
 
-std::vector<AllReduceTime> time_all_reduce(Communicator& communicator, std::span<const std::size_t> bytes) {
+std::vector<AllReduceTime> time_all_reduce(GradientTransport& transport, std::span<const std::size_t> bytes) {
   for (const std::size_t size : bytes) {
     if (size == 0 || size % sizeof(float) != 0)
       throw UsageError("all-reduce benchmark: {} bytes are no whole number of float32 values", size);
@@ -150,10 +152,10 @@ std::vector<AllReduceTime> time_all_reduce(Communicator& communicator, std::span
       throw UsageError("all-reduce benchmark: {} bytes are more than the {} that one MPI_Allreduce takes",
                        size, most * sizeof(float));
   }
-  const std::optional<OwnedComm> mpi = mpi_comm_of(communicator);
+  const std::optional<OwnedComm> mpi = mpi_comm_of(transport.group());
   std::vector<AllReduceTime> times;
   for (const std::size_t size : bytes)
-    times.push_back(Race(communicator, mpi ? mpi->get() : MPI_COMM_NULL, size).run());
+    times.push_back(Race(transport, mpi ? mpi->get() : MPI_COMM_NULL, size).run());
   return times;
 }
 

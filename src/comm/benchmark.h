@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/gradient_transport.h"
 
 namespace lockstep::comm {
 
@@ -21,6 +21,6 @@ struct AllReduceTime {
 
 /// Sums `bytes` bytes of float32 on every rank, one shard a rank, for each size (multiples of 4; else
 /// UsageError). Takes seconds. Collective.
-std::vector<AllReduceTime> time_all_reduce(Communicator& communicator, std::span<const std::size_t> bytes);
+std::vector<AllReduceTime> time_all_reduce(GradientTransport& transport, std::span<const std::size_t> bytes);
 
 }  // namespace lockstep::comm

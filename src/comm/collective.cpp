@@ -88,15 +88,15 @@ void check_sizes(std::span<const std::size_t> bytes_of_rank, int rank, int size)
   }
 }
 
-void agree_on_arena(Communicator& communicator, std::size_t plane_bytes, int planes) {
+void agree_on_arena(HostGroup& group, std::size_t plane_bytes, int planes) {
   struct Wish {
     std::uint64_t plane_bytes;
     std::int64_t planes;
   };
   const Wish wish{plane_bytes, planes};
-  std::vector<Wish> wishes(static_cast<std::size_t>(communicator.size()));
-  communicator.all_gather(&wish, sizeof wish, wishes.data());
-  for (int rank = 0; rank < communicator.size(); ++rank) {
+  std::vector<Wish> wishes(static_cast<std::size_t>(group.size()));
+  group.all_gather(&wish, sizeof wish, wishes.data());
+  for (int rank = 0; rank < group.size(); ++rank) {
     const Wish& other = wishes[static_cast<std::size_t>(rank)];
     if (other.planes < 1)
       throw UsageError("arena on rank {}: {} planes; at least 1 is needed", rank, other.planes);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/gradient_transport.h"
 
 namespace lockstep::comm {
 /// Lies in shared memory: plain numbers.
@@ -51,6 +51,6 @@ void check_slices(const TreeSum& vector, const Slices& slices, int rank, int siz
 /// Throws UsageError unless there is a size for every rank.
 void check_sizes(std::span<const std::size_t> bytes_of_rank, int rank, int size);
 /// Collective. Throws UsageError, the same on all ranks, unless all want planes of one size, and any at all.
-void agree_on_arena(Communicator& communicator, std::size_t plane_bytes, int planes);
+void agree_on_arena(HostGroup& group, std::size_t plane_bytes, int planes);
 
 }  // namespace lockstep::comm

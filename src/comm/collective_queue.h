@@ -7,7 +7,7 @@
 
 #include "comm/active_collective.h"
 #include "comm/sum_plan.h"
-#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/gradient_transport.h"
 
 namespace lockstep::comm {
 

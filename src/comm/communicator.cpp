@@ -31,13 +31,13 @@ bool Topology::node_major() const {
   return std::is_sorted(node_of_rank.begin(), node_of_rank.end());
 }
 
-void complete(Communicator& communicator, Ticket ticket) {
-  communicator.wait(ticket);
-  if (communicator.done(ticket)) return;
+void complete(GradientTransport& transport, Ticket ticket) {
+  transport.wait(ticket);
+  if (transport.done(ticket)) return;
   // A device is at work, which may take as long as a step: the core is left to those who feed it. (Its own
   // blocking wait would not return if a peer died.)
   constexpr std::chrono::microseconds between_looks{20};
-  for (progress::Polling polling; !communicator.done(ticket); polling.look())
+  for (progress::Polling polling; !transport.done(ticket); polling.look())
     std::this_thread::sleep_for(between_looks);
 }
 
@@ -74,7 +74,7 @@ class SelfArena final : public Arena {
   std::unique_ptr<std::byte, Free> memory_;
 };
 
-class SelfCommunicator final : public Communicator {
+class SelfCommunicator final : public CpuCommunicator {
  public:
   SelfCommunicator() {
     std::array<char, 256> name{};
@@ -125,7 +125,7 @@ class SelfCommunicator final : public Communicator {
     if (root != 0) throw UsageError("broadcast on rank 0: no rank {} among 1", root);
   }
   void barrier(double) override {}
-  std::unique_ptr<Communicator> split(int colour, int) override {
+  std::unique_ptr<CpuCommunicator> split(int colour, int) override {
     if (colour < 0) throw UsageError("split on rank 0: colour {} is negative", colour);
     return std::make_unique<SelfCommunicator>();
   }
@@ -141,7 +141,7 @@ class SelfCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_self_communicator() { return std::make_unique<SelfCommunicator>(); }
+std::unique_ptr<CpuCommunicator> make_self_communicator() { return std::make_unique<SelfCommunicator>(); }
 
 namespace {
 

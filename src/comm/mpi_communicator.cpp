@@ -213,7 +213,7 @@ void end_without_mpi_after(unsigned seconds, int exit_code) {
   ::alarm(seconds);
 }
 
-class MpiCommunicator final : public Communicator {
+class MpiCommunicator final : public CpuCommunicator {
  public:
   /// Takes `comm` over.
   MpiCommunicator(MPI_Comm comm, const std::vector<int>& node_of_rank, const MpiLimits& limits)
@@ -269,7 +269,7 @@ class MpiCommunicator final : public Communicator {
     barrier_.enter(timeout_s);
     wait_until([this] { return barrier_.passed(); });
   }
-  std::unique_ptr<Communicator> split(int colour, int key) override;
+  std::unique_ptr<CpuCommunicator> split(int colour, int key) override;
   [[noreturn]] void abort(int exit_code) override {
     std::fflush(nullptr);
     end_without_mpi_after(abort_patience_s, exit_code);
@@ -441,7 +441,7 @@ void MpiCommunicator::broadcast(void* data, std::size_t bytes, int root) {
   }
 }
 
-std::unique_ptr<Communicator> MpiCommunicator::split(int colour, int key) {
+std::unique_ptr<CpuCommunicator> MpiCommunicator::split(int colour, int key) {
   if (colour < 0) throw UsageError("split on rank {}: colour {} is negative", rank_, colour);
   const progress::Waiting waiting;
   MPI_Comm part = split_of(comm_.get(), colour, key);
@@ -453,14 +453,14 @@ std::unique_ptr<Communicator> MpiCommunicator::split(int colour, int key) {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm parent, const std::vector<int>& node_of_rank,
-                                                    const MpiLimits& limits) {
+std::unique_ptr<CpuCommunicator> make_mpi_communicator(MPI_Comm parent, const std::vector<int>& node_of_rank,
+                                                       const MpiLimits& limits) {
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_dup(parent, &comm), "MPI_Comm_dup", rank_in(parent));
   return std::make_unique<MpiCommunicator>(comm, node_of_rank, limits);
 }
 
-std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm parent, const MpiLimits& limits) {
+std::unique_ptr<CpuCommunicator> make_mpi_communicator(MPI_Comm parent, const MpiLimits& limits) {
   const int rank = rank_in(parent);
   MPI_Comm node = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(parent, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node),

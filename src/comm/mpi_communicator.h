@@ -23,11 +23,11 @@ struct MpiLimits {
 };
 
 /// A communicator over a copy of `parent`. Collective over it.
-std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm parent, const MpiLimits& limits = {});
+std::unique_ptr<CpuCommunicator> make_mpi_communicator(MPI_Comm parent, const MpiLimits& limits = {});
 
 /// As above, with the nodes given by rank instead of found. Ranks of one node must be able to share memory;
 /// ranks of different nodes may.
-std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm parent, const std::vector<int>& node_of_rank,
-                                                    const MpiLimits& limits = {});
+std::unique_ptr<CpuCommunicator> make_mpi_communicator(MPI_Comm parent, const std::vector<int>& node_of_rank,
+                                                       const MpiLimits& limits = {});
 
 }  // namespace lockstep::comm

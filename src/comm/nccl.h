@@ -1,58 +1,58 @@
-// The transport between GPUs: NCCL, beside a communicator that carries what lies in the CPU's memory.
+// The transport between GPUs: NCCL.
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/gradient_transport.h"
 
 namespace lockstep::comm {
 
 struct NcclOptions {
   int device = 0;          ///< the GPU, as CUDA numbers the visible ones
-  void* stream = nullptr;  ///< where it computes (a cudaStream_t): kernels::Backend::stream()
-  /// Sums in the tree's order, with the bits that CPUs get with a node a rank; else in NCCL's own, which
-  /// differs from world size to world size.
+  void* stream = nullptr;  ///< the compute stream (a cudaStream_t): kernels::Backend::stream()
+  /// Sums follow the tree, with the bits that CPUs get with one rank a node. Otherwise they follow NCCL's
+  /// order, which differs from world size to world size.
   bool reproducible = false;
-  /// Several ranks may use one GPU: slow, for tests. LOCKSTEP_SHARE_GPU=1 in the environment says the same.
+  /// Several ranks may use one GPU: slow, for tests. LOCKSTEP_SHARE_GPU=1 in the environment has the same
+  /// effect.
   bool share_gpu = false;
-  double timeout_s = 600;  ///< the longest wait for other ranks inside one call; infinity: for ever
+  double timeout_s = 600;  ///< the longest wait for other ranks inside one call; infinity: no limit
 };
 
-/// What of NCCL this process can have.
+/// The NCCL that this process can load.
 struct NcclFound {
   std::string version;  ///< "2.28.3"
   std::string problem;  ///< why there is none
-  std::string remedy;   ///< what helps against that
+  std::string remedy;   ///< what to do about it
 };
 NcclFound find_nccl();
 
-/// Why the ranks of `host` cannot sum between the GPUs they would take (`device`; -1: this rank has none):
-/// two ranks of one machine would share one that they may not share (NcclOptions::share_gpu). Empty if they
-/// can. Collective, the same on all ranks.
-std::string sharing_problem(Communicator& host, int device);
+/// Why the ranks of `host` cannot sum between the GPUs they would use (`device`; -1: this rank has none): two
+/// ranks of one node would share a GPU without permission (NcclOptions::share_gpu). Empty if they can.
+/// Collective, the same on all ranks.
+std::string sharing_problem(HostGroup& host, int device);
 
-/// A communicator whose arenas lie in the memory of a GPU and whose collectives are made there; all else
-/// (gathers, broadcasts, barriers, files, abort) goes to `host`, which must outlive it. Collective. A world
-/// of one makes no call of NCCL and does not load it. Arenas must go before their communicator.
+/// A transport whose memory and collectives are on a GPU. `host` is its group and must outlive it.
+/// Collective. A world of one neither loads NCCL nor calls it. Arenas must be destroyed before their
+/// transport.
 ///
-/// Collectives follow the work asked for on `stream` before them, and nothing on the CPU waits: wait() lets
-/// the work asked for on `stream` after it begin when the collective is complete. So the arena may be read by
-/// what runs on that stream; whoever reads it otherwise waits for the stream first. done() tells whether an
-/// collective is complete. Ranks that start different collectives are not found out: they hang. `lockstep
-/// train` has a watchdog that ends them; a program of one's own has it once it has called Session::watch().
+/// Collectives run after the work that was launched on `stream` before them, and the CPU does not wait:
+/// wait() makes work that is launched on `stream` afterwards run after the collective. Work on that stream
+/// may therefore read the arena; any other reader synchronises with the stream first. done() tells whether a
+/// collective is complete. Ranks that start different collectives hang without an error. The watchdog of
+/// `lockstep train` ends such ranks; other programs get it from Session::watch().
 ///
-/// Where `comm_dtype` is a 16-bit type every rank's partial sum is rounded, within a machine as well, and so
-/// is the result; NCCL's own order may round in between, too (not `reproducible`). A reduce-scatter has the
-/// bits of the sum only if `reproducible`.
+/// With a 16-bit comm_dtype every rank's partial sum is rounded, within a node as well, and so is the result;
+/// in NCCL's own order (not `reproducible`) sums in between may be rounded too. A reduce-scatter has the bits
+/// of the sum only if `reproducible`.
 ///
-/// split() gives a communicator with a stream of its own, whose collectives overtake those of its parent. All
-/// communicators of a process start their collectives in the program's order (NCCL_LAUNCH_ORDER_IMPLICIT),
-/// which must be the same on all ranks. NCCL starts up at the first arena: what is split off for gathers
-/// alone costs nothing.
+/// duplicate() gives a transport with another stream. All transports of a process start their collectives in
+/// program order (NCCL_LAUNCH_ORDER_IMPLICIT), which must be the same on all ranks. NCCL starts when the
+/// first arena is allocated.
 ///
 /// Throws UsageError where Lockstep was built without CUDA, if there is no such GPU, or if ranks would share
-/// one that they may not share; the same on all ranks.
-std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, const NcclOptions& options);
+/// a GPU without permission; the same on all ranks.
+std::unique_ptr<GradientTransport> make_nccl_transport(HostGroup& host, const NcclOptions& options);
 
 }  // namespace lockstep::comm

@@ -1,4 +1,4 @@
-// The transport between GPUs of a Lockstep that computes on CPUs only: it says so.
+// Replaces the transport between GPUs in a build without CUDA; every use is an error that says so.
 #include "comm/nccl.h"
 #include "lockstep/base/error.h"
 
@@ -6,9 +6,9 @@ namespace lockstep::comm {
 
 NcclFound find_nccl() { return {.version = {}, .problem = "this build computes on CPUs only", .remedy = {}}; }
 
-std::string sharing_problem(Communicator&, int) { return {}; }
+std::string sharing_problem(HostGroup&, int) { return {}; }
 
-std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, const NcclOptions& options) {
+std::unique_ptr<GradientTransport> make_nccl_transport(HostGroup& host, const NcclOptions& options) {
   throw UsageError(
       "rank {}: there is no NCCL for GPU {}: this version computes on CPUs only; set train.device = cpu or "
       "auto, or build with CUDA and NCCL",

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/collective.h"
-#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/gradient_transport.h"
 
 namespace lockstep::comm {
 /// One zeroed segment a rank, 128-byte aligned, all readable and writable by every rank of the node. Making

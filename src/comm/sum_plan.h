@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/comm/host_group.h"
 #include "lockstep/comm/reduction_tree.h"
-#include "lockstep/comm/topology.h"
 #include "lockstep/tensor/dtype.h"
 
 namespace lockstep::comm {

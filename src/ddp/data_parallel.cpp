@@ -54,14 +54,14 @@ Tensor Piece::rows(const Tensor& samples) const {
 }
 
 struct DataParallel::State {
-  State(const ModelState& all, std::vector<Param*> trainable, comm::Communicator& world,
+  State(const ModelState& all, std::vector<Param*> trainable, comm::GradientTransport& world,
         kernels::Backend& device_backend, const Options& wanted, const comm::ShardMap& shard_map)
       : options(wanted),
-        communicator(world),
+        communicator(world.group()),
         backend(device_backend),
         model(all),
         map(shard_map),
-        block(shard_map.block(world.rank())),
+        block(shard_map.block(communicator.rank())),
         slicer(wanted.sharded_optimizer ? std::make_unique<BucketSlicer>(all.params, world) : nullptr),
         reducer(std::move(trainable), all.statistics, world, device_backend, shard_map, wanted, slicer.get()),
         header(shard_map, reducer.schedule(), reducer.usage().items(), device_backend),
@@ -74,8 +74,8 @@ struct DataParallel::State {
       parameters = std::make_unique<ParameterArena>(model.params, *slicer, world, device_backend,
                                                     reducer.arena().plan(), wanted.mode == Mode::overlapped);
     if (wanted.wire == DType::float16 && world.rounds(wanted.wire))
-      overflow.emplace(model.params, world, device_backend, slicer ? &slicer->sharding() : nullptr);
-    if (wanted.layer_communicator) layer_communicator = world.split(0, world.rank());
+      overflow.emplace(model.params, communicator, device_backend, slicer ? &slicer->sharding() : nullptr);
+    if (wanted.layer_communicator) layer_communicator = world.duplicate();
   }
 
   /// The sums have been asked for: so is what is wanted of them, and what is then read is noted.
@@ -91,9 +91,9 @@ struct DataParallel::State {
   }
 
   Options options;
-  comm::Communicator& communicator;
+  comm::HostGroup& communicator;
   kernels::Backend& backend;
-  std::unique_ptr<comm::Communicator> layer_communicator;
+  std::unique_ptr<comm::GradientTransport> layer_communicator;
   ModelState model;
   comm::ShardMap map;
   comm::ShardRange block;
@@ -192,9 +192,10 @@ void DataParallel::State::record_step() {
   }
 }
 
-DataParallel::DataParallel(const ModelState& model, comm::Communicator& communicator,
+DataParallel::DataParallel(const ModelState& model, comm::GradientTransport& transport,
                            kernels::Backend& backend, const Options& options)
     : tape_(backend) {
+  comm::HostGroup& communicator = transport.group();
   const ModelState leaves = without_repeats(model);
   check_same_model(communicator, leaves, options);
   check_options(options, communicator.size());
@@ -205,7 +206,7 @@ DataParallel::DataParallel(const ModelState& model, comm::Communicator& communic
     param->settle();  // another wrapper may still be sending them
   broadcast_values(communicator, leaves, backend);
   const comm::ShardMap map(options.shards == 0 ? communicator.size() : options.shards, communicator.size());
-  state_ = std::make_unique<State>(leaves, std::move(trainable), communicator, backend, options, map);
+  state_ = std::make_unique<State>(leaves, std::move(trainable), transport, backend, options, map);
 }
 
 DataParallel::~DataParallel() {
@@ -482,8 +483,8 @@ void DataParallel::updated(std::size_t param) {
   if (state_->parameters) state_->parameters->updated(param);
 }
 const Options& DataParallel::options() const { return state_->options; }
-comm::Communicator& DataParallel::communicator() const { return state_->communicator; }
-comm::Communicator* DataParallel::layer_communicator() const { return state_->layer_communicator.get(); }
+comm::HostGroup& DataParallel::communicator() const { return state_->communicator; }
+comm::GradientTransport* DataParallel::layer_communicator() const { return state_->layer_communicator.get(); }
 const comm::ShardMap& DataParallel::shard_map() const { return state_->map; }
 const BucketPlan& DataParallel::plan() const { return state_->reducer.arena().plan(); }
 std::span<const BucketTime> DataParallel::bucket_times() const { return state_->reducer.bucket_times(); }

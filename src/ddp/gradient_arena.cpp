@@ -6,7 +6,7 @@
 
 namespace lockstep::ddp {
 
-GradArena::GradArena(comm::Communicator& communicator, BucketPlan plan,
+GradArena::GradArena(comm::GradientTransport& communicator, BucketPlan plan,
                      std::span<const std::int64_t> statistic_elements, int planes, kernels::Backend& backend)
     : plan_(std::move(plan)), backend_(backend) {
   constexpr std::int64_t unit = BucketPlan::alignment_bytes / sizeof(double);

@@ -20,7 +20,7 @@ class GradArena {
  public:
   /// Collective; every rank has the same plan and statistics, the number of planes may differ. The
   /// communicator's arenas lie on the backend's device.
-  GradArena(comm::Communicator& communicator, BucketPlan plan,
+  GradArena(comm::GradientTransport& communicator, BucketPlan plan,
             std::span<const std::int64_t> statistic_elements, int planes, kernels::Backend& backend);
 
   const BucketPlan& plan() const { return plan_; }

@@ -9,7 +9,7 @@
 namespace lockstep::ddp {
 
 ParameterArena::ParameterArena(std::span<Param* const> params, const BucketSlicer& slicer,
-                               comm::Communicator& communicator, kernels::Backend& backend,
+                               comm::GradientTransport& communicator, kernels::Backend& backend,
                                const BucketPlan& plan, bool overlapped)
     : slicer_(slicer),
       communicator_(communicator),

@@ -39,7 +39,7 @@ class ParameterArena final : public Arrivals {
  public:
   /// Collective. params: those of the slicer's sharding; the plan is over the trainable ones of them, in
   /// order. overlapped: otherwise updated() waits until its bucket has arrived.
-  ParameterArena(std::span<Param* const> params, const BucketSlicer& slicer, comm::Communicator& communicator,
+  ParameterArena(std::span<Param* const> params, const BucketSlicer& slicer, comm::GradientTransport& communicator,
                  kernels::Backend& backend, const BucketPlan& plan, bool overlapped);
   /// Collective. After an exception, values that had not arrived are unspecified.
   ~ParameterArena() override;
@@ -84,7 +84,7 @@ class ParameterArena final : public Arrivals {
   std::vector<std::size_t> trainable_of_param_;  // by parameter; frozen
   std::unordered_map<const Param*, std::size_t> index_of_;
   const BucketSlicer& slicer_;
-  comm::Communicator& communicator_;
+  comm::GradientTransport& communicator_;
   kernels::Backend& backend_;
   GradArena arena_;
   bool overlapped_;

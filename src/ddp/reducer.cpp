@@ -46,14 +46,14 @@ std::vector<std::int64_t> elements_of(std::span<Statistic* const> statistics) {
 }  // namespace
 
 Reducer::Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics,
-                 comm::Communicator& communicator, kernels::Backend& backend, const comm::ShardMap& map,
+                 comm::GradientTransport& communicator, kernels::Backend& backend, const comm::ShardMap& map,
                  const Options& options, const BucketSlicer* slicer)
     : params_(std::move(params)),
       statistics_(std::move(statistics)),
       communicator_(communicator),
       backend_(backend),
       map_(map),
-      schedule_(map.shards(), map.block(communicator.rank())),
+      schedule_(map.shards(), map.block(communicator.group().rank())),
       limits_(limits_of(options)),
       mode_(options.mode),
       wire_(options.wire),
@@ -150,7 +150,7 @@ void Reducer::wait() {
 void Reducer::replayed(const Usage& usage) {
   usage_ = usage;
   comm::Ticket behind = 0;
-  if (communicator_.size() > 1) transport([&] { behind = communicator_.behind_recording(); });
+  if (communicator_.group().size() > 1) transport([&] { behind = communicator_.behind_recording(); });
   std::fill(complete_.begin(), complete_.end(), true);
   std::fill(tickets_.begin(), tickets_.end(), behind);
   const double now_ms = since_start_.elapsed_ms();
@@ -234,7 +234,8 @@ void Reducer::replan() {
   for (const int index : arena_.plan().order()) {
     if (!arrived[static_cast<std::size_t>(index)]) arrival_.push_back(index);
   }
-  transport([&] { communicator_.broadcast(arrival_.data(), arrival_.size() * sizeof(arrival_[0]), 0); });
+  transport(
+      [&] { communicator_.group().broadcast(arrival_.data(), arrival_.size() * sizeof(arrival_[0]), 0); });
   const auto gradients = arena_.plan().gradients();
   arena_.adopt(BucketPlan({gradients.begin(), gradients.end()}, arrival_, limits_));
   fit_plan();

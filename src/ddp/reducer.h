@@ -31,9 +31,9 @@ class Reducer final : public GradientSink, private Buckets {
   /// Of `options` it takes the buckets' limits, the mode, the wire's type and the hook. slicer: this rank
   /// gets the sums of the elements it owns only (all of them from a hook); none: all sums. It must outlive
   /// this.
-  Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics, comm::Communicator& communicator,
-          kernels::Backend& backend, const comm::ShardMap& map, const Options& options,
-          const BucketSlicer* slicer = nullptr);
+  Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics,
+          comm::GradientTransport& communicator, kernels::Backend& backend, const comm::ShardMap& map,
+          const Options& options, const BucketSlicer* slicer = nullptr);
 
   void begin_step(std::uint64_t step);
   void begin_shard(int turn);  ///< counts this rank's shards from 0
@@ -98,7 +98,7 @@ class Reducer final : public GradientSink, private Buckets {
   void fit_plan();
 
   const BucketPlan& plan() const override { return arena_.plan(); }
-  comm::Communicator& communicator() const override { return communicator_; }
+  comm::GradientTransport& communicator() const override { return communicator_; }
   kernels::Backend& backend() const override { return backend_; }
   int partial_sums() const override { return schedule_.subtrees(); }
   Tensor gradient(int gradient, int plane) const override { return arena_.gradient(gradient, plane); }
@@ -112,7 +112,7 @@ class Reducer final : public GradientSink, private Buckets {
   std::vector<Statistic*> statistics_;
   std::unordered_map<const Param*, std::size_t> index_of_param_;
   std::unordered_map<const Statistic*, std::size_t> index_of_statistic_;
-  comm::Communicator& communicator_;
+  comm::GradientTransport& communicator_;
   kernels::Backend& backend_;
   comm::ShardMap map_;
   PlaneSchedule schedule_;

@@ -9,11 +9,11 @@ namespace lockstep::ddp {
 namespace {
 
 /// What stands against recordings from the start; empty: nothing.
-std::string obstacle(const Options& options, const comm::Communicator& communicator) {
+std::string obstacle(const Options& options, comm::GradientTransport& communicator) {
   if (options.hook) return "a hook sends gradients in a way of its own";
   if (options.sharded_optimizer) return "ddp.sharded_optimizer = true: parameters arrive in the middle of it";
   if (options.layer_communicator) return "layers meet across ranks in it (model.batch_norm = sync)";
-  if (communicator.size() == 1) return {};
+  if (communicator.group().size() == 1) return {};
   if (!communicator.records()) return "this transport's sums cannot be repeated by the device alone";
   if (options.graph == Graph::automatic)
     return "there are several ranks, whose sums are recorded only with train.cuda_graph = true";
@@ -22,7 +22,7 @@ std::string obstacle(const Options& options, const comm::Communicator& communica
 
 }  // namespace
 
-StepRecorder::StepRecorder(const Options& options, comm::Communicator& communicator,
+StepRecorder::StepRecorder(const Options& options, comm::GradientTransport& communicator,
                            kernels::Backend& backend, const ModelState& model)
     : graph_(options.graph), communicator_(communicator), backend_(backend), model_(model) {
   if (graph_ == Graph::never) return;
@@ -97,8 +97,8 @@ StepRecorder::Way StepRecorder::wish(bool warm) {
 
 int StepRecorder::agree(int mine) {
   agreed_ = true;
-  said_.resize(static_cast<std::size_t>(communicator_.size()));
-  communicator_.all_gather(&mine, sizeof mine, said_.data());
+  said_.resize(static_cast<std::size_t>(communicator_.group().size()));
+  communicator_.group().all_gather(&mine, sizeof mine, said_.data());
   return *std::ranges::min_element(said_);
 }
 
@@ -108,7 +108,7 @@ void StepRecorder::fail() {
 
 bool StepRecorder::keep(std::unique_ptr<kernels::Recording> recording, const Usage& usage,
                         std::string refused) {
-  const bool others = communicator_.size() > 1 && agree(refused.empty() ? 1 : 0) == 0;
+  const bool others = communicator_.group().size() > 1 && agree(refused.empty() ? 1 : 0) == 0;
   if (others && refused.empty()) refused = "another rank cannot";
   if (!refused.empty()) {
     recording.reset();

@@ -19,7 +19,7 @@ namespace lockstep::ddp {
 class StepRecorder {
  public:
   /// Throws UsageError where Options::graph asks for what cannot be. All but options must outlive it.
-  StepRecorder(const Options& options, comm::Communicator& communicator, kernels::Backend& backend,
+  StepRecorder(const Options& options, comm::GradientTransport& communicator, kernels::Backend& backend,
                const ModelState& model);
 
   bool wanted() const { return wanted_; }
@@ -56,10 +56,10 @@ class StepRecorder {
   Way wish(bool warm);
   /// The least of what ranks say.
   int agree(int mine);
-  bool ranks_must_agree() const { return wanted_ && communicator_.size() > 1; }
+  bool ranks_must_agree() const { return wanted_ && communicator_.group().size() > 1; }
 
   Graph graph_;
-  comm::Communicator& communicator_;
+  comm::GradientTransport& communicator_;
   kernels::Backend& backend_;
   const ModelState& model_;
   bool wanted_ = false;

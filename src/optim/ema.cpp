@@ -56,7 +56,7 @@ void Ema::add_leaves(const ModelState& state) {
            .value = &buffer->value,
            .averaged = options_.buffers == EmaBuffers::average && buffer->value.dtype() == DType::float32});
   if (options_.sharding) options_.sharding = &sharding_.emplace(*options_.sharding);
-  if (sharding_ && *sharding_ != Sharding(params_, sharding_->communicator()))
+  if (sharding_ && *sharding_ != Sharding(params_, sharding_->transport()))
     throw UsageError("EMA: the sharding is that of another model");
   targets_.reserve(leaves_.size() * profiles_.size());
   for (std::size_t i = 0; i < leaves_.size(); ++i)

@@ -43,7 +43,7 @@ void GradientNorm::share_blocks(const Sharding& sharding, std::int64_t total) {
     }
   }
   slices_ = comm::Slices(total, blocks_of_rank);
-  arena_ = sharding.communicator().allocate_arena(static_cast<std::size_t>(total) * sizeof(double), 1);
+  arena_ = sharding.transport().allocate_arena(static_cast<std::size_t>(total) * sizeof(double), 1);
   blocks_ = Tensor::view(arena_->plane(0), {total}, DType::float64, source_.backend().device());
 }
 
@@ -81,10 +81,10 @@ void GradientNorm::fill_blocks() {
 }
 
 void GradientNorm::gather_blocks() {
-  comm::Communicator& communicator = source_.sharding()->communicator();
-  const comm::Ticket ticket = communicator.start_all_gather(
+  comm::GradientTransport& transport = source_.sharding()->transport();
+  const comm::Ticket ticket = transport.start_all_gather(
       {.arena = arena_.get(), .offset_bytes = 0, .count = slices_.count(), .dtype = DType::float64}, slices_);
-  communicator.wait(ticket);
+  transport.wait(ticket);
 }
 
 void GradientNorm::fill_blocks(std::size_t index, std::int64_t begin, std::int64_t end) {

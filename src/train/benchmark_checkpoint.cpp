@@ -147,7 +147,7 @@ class CheckpointRace {
         options_(options),
         scratch_(world_, options.directory),
         contents_(made_up_model(options.bytes)),
-        workload_(workload_named(options.workload), world_, session.backend()) {
+        workload_(workload_named(options.workload), session.transport(), session.backend()) {
     for (const checkpoint::NamedTensor& tensor : contents_.sections[0].tensors)
       bytes_ += tensor.value.bytes();
     const auto rank = static_cast<std::uint64_t>(world_.rank()),

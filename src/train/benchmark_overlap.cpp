@@ -35,8 +35,8 @@ class Rows {
 /// The buckets of a plan without any backward.
 class Wires {
  public:
-  Wires(comm::Communicator& world, comm::Arena& arena, const ddp::DataParallel& replicas)
-      : world_(world), map_(replicas.shard_map()) {
+  Wires(comm::GradientTransport& transport, comm::Arena& arena, const ddp::DataParallel& replicas)
+      : transport_(transport), world_(transport.group()), map_(replicas.shard_map()) {
     const ddp::BucketPlan& plan = replicas.plan();
     for (const ddp::BucketPlan::Bucket& bucket : plan.buckets()) {
       sums_.push_back({.arena = &arena,
@@ -54,7 +54,7 @@ class Wires {
     // A step header: step, plan hash, flags and loss, and two bits for every parameter and statistic.
     constexpr std::size_t fixed_words = 5;
     header_.resize(fixed_words + 2 * ((plan.gradients().size() + 63) / 64));
-    headers_.resize(header_.size() * static_cast<std::size_t>(world.size()));
+    headers_.resize(header_.size() * static_cast<std::size_t>(world_.size()));
   }
 
   const std::vector<comm::TreeSum>& sums() const { return sums_; }
@@ -62,11 +62,11 @@ class Wires {
   /// Each bucket by itself, all at once, and the header: this rank's times, from a barrier on.
   void measure(Rows& rows) {
     for (const comm::TreeSum& sum : sums_)
-      rows.add(time([&] { world_.wait(world_.start_tree_sum(sum, map_)); }));
+      rows.add(time([&] { transport_.wait(transport_.start_tree_sum(sum, map_)); }));
     rows.add(time([&] {
       comm::Ticket last = 0;
-      for (const comm::TreeSum& sum : sums_) last = world_.start_tree_sum(sum, map_);
-      world_.wait(last);
+      for (const comm::TreeSum& sum : sums_) last = transport_.start_tree_sum(sum, map_);
+      transport_.wait(last);
     }));
     rows.add(
         time([&] { world_.all_gather(header_.data(), header_.size() * sizeof(double), headers_.data()); }));
@@ -81,7 +81,8 @@ class Wires {
     return watch.elapsed_ms();
   }
 
-  comm::Communicator& world_;
+  comm::GradientTransport& transport_;
+  comm::HostGroup& world_;
   comm::ShardMap map_;
   std::vector<comm::TreeSum> sums_;
   std::vector<double> header_, headers_;
@@ -92,9 +93,10 @@ class Contestant {
   Contestant(std::string name, const StandardWorkload& workload, Session& session,
              const ddp::Options& options)
       : name_(std::move(name)),
+        transport_(session.transport()),
         world_(session.world()),
         self_(comm::make_self_communicator()),
-        together_(workload, world_, session.backend(), options),
+        together_(workload, transport_, session.backend(), options),
         alone_(workload, *self_, session.backend(), options) {}
 
   void settle() {
@@ -104,7 +106,9 @@ class Contestant {
       throw TrainingError("bench overlap: gradients of rank {} arrive in another order than those of rank 0",
                           world_.rank());
   }
-  void allocate(comm::Arena& arena) { wires_ = std::make_unique<Wires>(world_, arena, together_.replicas()); }
+  void allocate(comm::Arena& arena) {
+    wires_ = std::make_unique<Wires>(transport_, arena, together_.replicas());
+  }
   const ddp::DataParallel& replicas() const { return together_.replicas(); }
 
   /// `steps` measured steps of each kind, after one that finds its memory again.
@@ -113,8 +117,9 @@ class Contestant {
 
  private:
   std::string name_;
-  comm::Communicator& world_;
-  std::unique_ptr<comm::Communicator> self_;
+  comm::GradientTransport& transport_;
+  comm::HostGroup& world_;
+  std::unique_ptr<comm::CpuCommunicator> self_;
   WorkloadRun together_, alone_;
   std::unique_ptr<Wires> wires_;
   std::int64_t steps_ = 0, turns_ = 0;
@@ -209,7 +214,7 @@ std::vector<OverlapTimes> time_overlap(Session& session, const std::string& name
 
   // The layout of a plane is a matter of the plan, its size is not: one arena serves all.
   const ddp::DataParallel& any = contestants.front()->replicas();
-  const auto arena = session.world().allocate_arena(any.plane_bytes(), any.planes());
+  const auto arena = session.transport().allocate_arena(any.plane_bytes(), any.planes());
   for (const auto& contestant : contestants) contestant->allocate(*arena);
   for (std::int64_t left = options.steps; left > 0; left -= steps_in_turn) {
     for (const auto& contestant : contestants) contestant->take_turn(std::min(left, steps_in_turn));

@@ -70,19 +70,20 @@ data::Shard WorkloadRun::make_up(const models::ModelConfig& model, std::int64_t 
   return made;
 }
 
-WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::Communicator& world,
+WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::GradientTransport& transport,
                          kernels::Backend& backend, ddp::Options options, int shards_a_rank,
                          const std::vector<std::string>& overrides)
-    : config_(
-          parse_config(fmt::format("{}[train]\nsteps = 1\nglobal_batch = {}\nshards = {}\n", workload.config,
-                                   workload.batch_per_rank * world.size(), world.size() * shards_a_rank),
-                       "workload " + workload.name, overrides)),
+    : config_(parse_config(fmt::format("{}[train]\nsteps = 1\nglobal_batch = {}\nshards = {}\n",
+                                       workload.config, workload.batch_per_rank * transport.group().size(),
+                                       transport.group().size() * shards_a_rank),
+                           "workload " + workload.name, overrides)),
       model_(built_on(config_, backend)),
       replicas_(std::make_unique<ddp::DataParallel>(
-          *model_, world, backend, with_shards(std::move(options), world.size() * shards_a_rank))),
+          *model_, transport, backend,
+          with_shards(std::move(options), transport.group().size() * shards_a_rank))),
       optimizer_(optim::make_optimizer(config_.optimizer, *replicas_)) {
   const std::int64_t samples = samples_of_shard(workload, shards_a_rank);
-  const comm::ShardRange mine = replicas_->shard_map().block(world.rank());
+  const comm::ShardRange mine = replicas_->shard_map().block(transport.group().rank());
   for (int shard = mine.first; shard < mine.end(); ++shard)
     batch_.shards.push_back(
         on_device(make_up(config_.model, workload.image_pixels, samples, shard), backend));

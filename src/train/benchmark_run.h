@@ -22,9 +22,9 @@ constexpr std::int64_t settling_steps = 4;
 class WorkloadRun {
  public:
   /// The batch of a rank is cut into so many shards; they must divide it (UsageError).
-  /// `overrides` of its configuration are as those of --set. `world`, whose arenas lie on the backend's
-  /// device, and `backend` must outlive this. Collective over `world`.
-  WorkloadRun(const StandardWorkload& workload, comm::Communicator& world, kernels::Backend& backend,
+  /// `overrides` of its configuration are as those of --set. `transport`, whose memory lies on
+  /// the backend's device, and `backend` must outlive this. Collective.
+  WorkloadRun(const StandardWorkload& workload, comm::GradientTransport& transport, kernels::Backend& backend,
               ddp::Options options = {}, int shards_a_rank = 1,
               const std::vector<std::string>& overrides = {});
 

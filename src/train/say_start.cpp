@@ -60,11 +60,11 @@ std::string describe(const kernels::Backend& backend, DType compute) {
 
 }  // namespace
 
-std::vector<std::string> notes_on_sums(const Config& config, const comm::Communicator& transport,
+std::vector<std::string> notes_on_sums(const Config& config, comm::GradientTransport& transport,
                                        const Device& device) {
   std::vector<std::string> notes;
   const bool on_gpus = device != Device::cpu();
-  if (on_gpus && transport.size() > 1 && !config.train.reproducible)
+  if (on_gpus && transport.group().size() > 1 && !config.train.reproducible)
     notes.emplace_back(
         "sums are in NCCL's order, which depends on the number of ranks: the same bits at the same number of "
         "ranks only; train.reproducible = true gives the same bits at any number of ranks");
@@ -127,7 +127,7 @@ void say_start(Session& session, const Config& config, models::Model& model, con
         "note: checkpoint.keep_best has only the last step to judge: no other checkpoint is evaluated; let "
         "train.eval_every divide checkpoint.every");
   }
-  for (const std::string& note : notes_on_sums(config, replicas.communicator(), session.backend().device()))
+  for (const std::string& note : notes_on_sums(config, session.transport(), session.backend().device()))
     log.info("note: {}", note);
 }
 

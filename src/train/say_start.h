@@ -15,7 +15,7 @@
 namespace lockstep::train {
 
 /// What the way in which gradients are summed costs in reproducibility. `transport`: what sums them.
-std::vector<std::string> notes_on_sums(const Config& config, const comm::Communicator& transport,
+std::vector<std::string> notes_on_sums(const Config& config, comm::GradientTransport& transport,
                                        const Device& device);
 
 /// Ranks, model, data, shards, buckets and memory, and what the configuration costs in reproducibility.

@@ -53,7 +53,7 @@ void say_failure(const std::string& text) {
 }
 
 /// Says the failure and ends the world.
-[[noreturn]] void end_alone(comm::Communicator& communicator, const Failure& failure) {
+[[noreturn]] void end_alone(comm::HostGroup& communicator, const Failure& failure) {
   say_failure(fmt::format("rank {}: {}", communicator.rank(), failure.text));
   std::fflush(stdout);
   communicator.abort(static_cast<int>(failure.code));
@@ -62,7 +62,7 @@ void say_failure(const std::string& text) {
 
 /// Says the failure once if all ranks failed, else ends the world. `errors` is a communicator that nothing
 /// else uses.
-int end_together(comm::Communicator& errors, const Failure& failure) {
+int end_together(comm::HostGroup& errors, const Failure& failure) {
   const int code = static_cast<int>(failure.code);
   try {
     errors.barrier(agreement_timeout_s);
@@ -82,7 +82,7 @@ int end_together(comm::Communicator& errors, const Failure& failure) {
 }
 
 /// What each rank has. Collective.
-std::vector<train::RankDevices> gathered(comm::Communicator& world, const kernels::Gpus& gpus) {
+std::vector<train::RankDevices> gathered(comm::HostGroup& world, const kernels::Gpus& gpus) {
   const nlohmann::json mine = {
       {"gpus", gpus.visible.size()}, {"problem", gpus.problem}, {"remedy", gpus.remedy}};
   std::vector<train::RankDevices> of_rank;
@@ -135,7 +135,7 @@ void Session::use_backend(Device device, const DeviceOptions& options) {
       .device = device.index, .stream = backend_->stream(), .reproducible = options.reproducible};
   if (hang_timeout_s_)
     of_nccl.timeout_s = *hang_timeout_s_ > 0 ? *hang_timeout_s_ : std::numeric_limits<double>::infinity();
-  transport_ = comm::make_nccl_communicator(world_, of_nccl);
+  transport_ = comm::make_nccl_transport(world_, of_nccl);
   if (watchdog_) watchdog_->look_after(transport_.get());
 }
 
@@ -175,8 +175,8 @@ int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& 
     say_failure(failure.text);
     return static_cast<int>(failure.code);
   }
-  comm::Communicator& communicator = world->communicator();
-  std::unique_ptr<comm::Communicator> errors;
+  comm::CpuCommunicator& communicator = world->communicator();
+  std::unique_ptr<comm::HostGroup> errors;
   std::optional<int> said;  // the code of a failure that has been told
   Failure failure;
   try {

@@ -13,7 +13,7 @@ namespace lockstep::train {
 /// The thread has it in its hands, too: it may come back when all else is gone.
 struct TransportProbe::Shared {
   std::mutex in_use;  ///< of the transport
-  std::atomic<const comm::Communicator*> transport{nullptr};
+  std::atomic<const comm::GradientTransport*> transport{nullptr};
   std::mutex telling;  ///< guards `error` and `over`
   std::string error;
   std::condition_variable rest;
@@ -39,7 +39,7 @@ TransportProbe::~TransportProbe() {
   thread_.join();  // with nobody to ask it cannot be held up
 }
 
-void TransportProbe::look_after(const comm::Communicator* transport) {
+void TransportProbe::look_after(const comm::GradientTransport* transport) {
   if (!transport && !thread_.joinable()) return;
   if (thread_.joinable()) {
     if (const auto lock = try_lock_for(shared_->in_use, patience_s_)) {
@@ -88,7 +88,7 @@ void TransportProbe::ask(Shared& shared, double every_s) {
   for (;;) {
     {
       const std::lock_guard lock(shared.in_use);
-      const comm::Communicator* const transport = shared.transport;
+      const comm::GradientTransport* const transport = shared.transport;
       std::string error = transport ? transport->async_error() : std::string();
       const std::lock_guard told(shared.telling);
       shared.error = std::move(error);

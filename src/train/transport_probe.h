@@ -24,7 +24,7 @@ class TransportProbe {
   TransportProbe& operator=(const TransportProbe&) = delete;
 
   /// None: from when this returns the one before may go. Throws FailureError if there is no thread to be had.
-  void look_after(const comm::Communicator* transport);
+  void look_after(const comm::GradientTransport* transport);
   /// What the transport said last; nothing if it is whole, or has not answered.
   std::string error() const;
   /// How often the thread at hand has looked, whether or not there was a transport to ask.

@@ -105,7 +105,7 @@ Watchdog::~Watchdog() {
   ::sem_destroy(&wake);
 }
 
-void Watchdog::look_after(const comm::Communicator* transport) { transport_.look_after(transport); }
+void Watchdog::look_after(const comm::GradientTransport* transport) { transport_.look_after(transport); }
 
 /// Looks at once: a rank that dies in its first moments has then been heard of, and can be missed.
 void Watchdog::watch() {

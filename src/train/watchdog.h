@@ -48,7 +48,7 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   /// None: from when this returns it may go. In bounded time, even if the one before never answers.
-  void look_after(const comm::Communicator* transport);
+  void look_after(const comm::GradientTransport* transport);
 
  private:
   void watch();

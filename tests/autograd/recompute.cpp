@@ -93,7 +93,7 @@ struct Fixture {
   }
 
   std::unique_ptr<kernels::Backend> backend = kernels::make_cpu_backend();
-  std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  std::unique_ptr<comm::CpuCommunicator> self = comm::make_self_communicator();
   Meetings meetings{*self};
   RecordingSink sink{*backend};
   std::deque<Param> params;

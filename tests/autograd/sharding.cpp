@@ -18,7 +18,7 @@ constexpr std::int64_t block = Sharding::block_elements;
 /// Says that it is one of many.
 class OneOfMany final : public Forwarding {
  public:
-  OneOfMany(comm::Communicator& real, int rank, int size) : Forwarding(real), rank_(rank), size_(size) {}
+  OneOfMany(comm::CpuCommunicator& real, int rank, int size) : Forwarding(real), rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
@@ -27,7 +27,7 @@ class OneOfMany final : public Forwarding {
 };
 
 struct Alone {
-  std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  std::unique_ptr<comm::CpuCommunicator> self = comm::make_self_communicator();
 };
 
 std::int64_t blocks_in(const comm::ElementRange& range) { return (range.count + block - 1) / block; }

@@ -20,7 +20,7 @@ BOOST_AUTO_TEST_SUITE(hook_state, *ranks(1, 2, 3, 4))
 using checkpoint::Contents;
 
 struct Run {
-  explicit Run(comm::Communicator& ranks)
+  explicit Run(comm::CpuCommunicator& ranks)
       : communicator(ranks),
         hook(std::make_shared<Rounding>()),
         backend(kernels::make_cpu_backend()),
@@ -63,7 +63,7 @@ struct Run {
     for (std::size_t i = 0; i < all.size(); ++i) sum[i % count] += all[i];
     return sum;
   }
-  comm::Communicator& communicator;
+  comm::CpuCommunicator& communicator;
   Net net;
   std::shared_ptr<Rounding> hook;
   std::unique_ptr<kernels::Backend> backend;

@@ -171,7 +171,7 @@ auto mentions(Texts... texts) {
 
 /// Contents to save, and a path that all ranks share.
 struct Sample {
-  comm::Communicator& world = test::world();
+  comm::CpuCommunicator& world = test::world();
   SharedFolder folder{world};
   std::string path = folder.file("a.h5");
   checkpoint::Contents contents = awkward_contents();

@@ -10,7 +10,7 @@ namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(benchmark, *ranks(1, 2, 3, 4))
 
-void check(comm::Communicator& communicator, bool with_mpi) {
+void check(comm::CpuCommunicator& communicator, bool with_mpi) {
   const std::vector<std::size_t> sizes = {4, 4100, 65536};
   const auto times = comm::time_all_reduce(communicator, sizes);
   BOOST_REQUIRE_EQUAL(times.size(), sizes.size());

@@ -16,11 +16,11 @@ namespace {
 BOOST_AUTO_TEST_SUITE(communicator, *ranks(1, 2, 3, 4))
 
 /// The world as one node, as a node a rank, and with messages so small that everything is cut up.
-std::vector<std::unique_ptr<comm::Communicator>> worlds() {
+std::vector<std::unique_ptr<comm::CpuCommunicator>> worlds() {
   std::vector<int> apart(static_cast<std::size_t>(world().size()));
   for (std::size_t rank = 0; rank < apart.size(); ++rank) apart[rank] = static_cast<int>(rank);
   const std::vector<int> together(apart.size());
-  std::vector<std::unique_ptr<comm::Communicator>> found;
+  std::vector<std::unique_ptr<comm::CpuCommunicator>> found;
   found.push_back(comm::make_mpi_communicator(MPI_COMM_WORLD, together));
   found.push_back(comm::make_mpi_communicator(MPI_COMM_WORLD, apart));
   found.push_back(comm::make_mpi_communicator(MPI_COMM_WORLD, apart, {.message_bytes = 999}));

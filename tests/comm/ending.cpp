@@ -11,7 +11,7 @@
 int main(int argc, char** argv) {
   try {
     lockstep::comm::World world(argc, argv);
-    lockstep::comm::Communicator& ranks = world.communicator();
+    lockstep::comm::CpuCommunicator& ranks = world.communicator();
     const auto arena = ranks.allocate_arena(1 << 16, 2);
     if (ranks.rank() == ranks.size() - 1) {
       if (argc > 1 && std::string_view(argv[1]) == "abort") ranks.abort(3);

@@ -23,7 +23,7 @@ std::uint8_t byte_of(std::size_t rank, std::size_t index) {
   return static_cast<std::uint8_t>(rank * 89 + index * 7 + 1);
 }
 
-void check_unequal(comm::Communicator& ranks, const std::vector<std::size_t>& bytes_of_rank, bool in_place) {
+void check_unequal(comm::HostGroup& ranks, const std::vector<std::size_t>& bytes_of_rank, bool in_place) {
   const std::size_t total = std::accumulate(bytes_of_rank.begin(), bytes_of_rank.end(), std::size_t{0});
   const auto me = static_cast<std::size_t>(ranks.rank());
   std::vector<std::uint8_t> all(total + 1, 0xaa);

@@ -27,7 +27,7 @@ std::string failure_of(const std::function<void()>& action) {
 
 /// A fresh one-node communicator, as one that failed is good for nothing more.
 struct Fixture {
-  std::unique_ptr<comm::Communicator> ranks =
+  std::unique_ptr<comm::CpuCommunicator> ranks =
       comm::make_mpi_communicator(MPI_COMM_WORLD, std::vector<int>(static_cast<std::size_t>(world().size())));
   std::unique_ptr<comm::Arena> arena = ranks->allocate_arena(4096, 2);
   int size = ranks->size();
@@ -189,7 +189,7 @@ BOOST_AUTO_TEST_CASE(a_message_of_another_length_between_nodes_is_an_error) {
   for (const std::int64_t odd_count : {100, 1500}) {
     // Messages stay under way on a communicator that failed: it and the memory they go to are never
     // destroyed.
-    comm::Communicator& nodes = *comm::make_mpi_communicator(MPI_COMM_WORLD, apart).release();
+    comm::CpuCommunicator& nodes = *comm::make_mpi_communicator(MPI_COMM_WORLD, apart).release();
     comm::Arena& arena = *nodes.allocate_arena(1 << 16, 2).release();
     const comm::ShardMap map(nodes.size(), nodes.size());
     const std::int64_t count = nodes.rank() == 0 ? 1000 : odd_count;

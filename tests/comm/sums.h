@@ -78,7 +78,7 @@ inline int planes_for(int shards, int ranks) {
 }
 
 /// A seed that all ranks share, from rank 0.
-inline std::uint64_t common_seed(comm::Communicator& communicator) {
+inline std::uint64_t common_seed(comm::HostGroup& communicator) {
   std::uint64_t seed = std::random_device{}();
   communicator.broadcast(&seed, sizeof seed, 0);
   return seed;

@@ -17,7 +17,7 @@ namespace {
 BOOST_AUTO_TEST_SUITE(tree_sums, *ranks(1, 2, 3, 4, 5, 8))
 
 template <class T>
-void check_one(comm::Communicator& communicator, comm::Arena& arena, std::size_t offset_bytes,
+void check_one(comm::CpuCommunicator& communicator, comm::Arena& arena, std::size_t offset_bytes,
                std::int64_t count, int shards, std::uint64_t seed) {
   const comm::ShardMap map(shards, communicator.size());
   const auto one = make_case<T>(arena, offset_bytes, count, shards, seed);

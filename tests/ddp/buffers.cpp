@@ -29,7 +29,7 @@ Tensor filled(std::int64_t elements, float value) {
 
 /// A run of the model on some ranks; between_steps may change the model.
 struct Run {
-  Run(comm::Communicator& communicator, int shards, ddp::Options options = {})
+  Run(comm::GradientTransport& communicator, int shards, ddp::Options options = {})
       : replicas(model, communicator, *backend,
                  [&] {
                    options.shards = shards;

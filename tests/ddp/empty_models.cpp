@@ -55,7 +55,7 @@ ToyShard samples_of(const Case& of, int index, std::int64_t rows) {
 }
 
 struct Run {
-  Run(const Case& of, comm::Communicator& communicator, int shards, bool meet)
+  Run(const Case& of, comm::GradientTransport& communicator, int shards, bool meet)
       : model(models::make_model(of.config, 5)),
         replicas(*model, communicator, *backend,
                  {.bucket_mb = 0.001, .shards = shards, .seed = 3, .layer_communicator = meet}) {}

@@ -33,7 +33,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(Algorithm algorithm, GradientSo
 
 /// A training run on some communicator, with clipping, averages and a frozen parameter.
 struct Training {
-  Training(comm::Communicator& communicator, int shards, Algorithm algorithm)
+  Training(comm::GradientTransport& communicator, int shards, Algorithm algorithm)
       : replicas(frozen_in_part(), communicator, *backend,
                  {.bucket_mb = 0.0002, .first_bucket_mb = tiny_mb, .shards = shards}),
         optimizer(make_optimizer(algorithm, replicas)),

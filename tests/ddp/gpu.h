@@ -3,23 +3,22 @@
 
 #include <memory>
 
-#include "ddp/toy.h"
 #include "comm/nccl.h"
+#include "ddp/toy.h"
 
 namespace lockstep::test {
 
 struct Gpu {
-  explicit Gpu(bool reproducible = true)
+  explicit Gpu(bool reproducible = true, comm::HostGroup& ranks = world())
       : backend(kernels::make_cuda_backend(0)),
-        sums(comm::make_nccl_communicator(world(),
-                                          {.stream = backend->stream(), .reproducible = reproducible})) {}
+        sums(comm::make_nccl_transport(ranks, {.stream = backend->stream(), .reproducible = reproducible})) {}
   std::shared_ptr<kernels::Backend> backend;
-  std::unique_ptr<comm::Communicator> sums;
+  std::unique_ptr<comm::GradientTransport> sums;
 };
 
 struct GpuRun {
   GpuRun(Gpu& gpu, const ddp::Options& options) : GpuRun(gpu, options, *gpu.sums) {}
-  GpuRun(Gpu& gpu, const ddp::Options& options, comm::Communicator& sums)
+  GpuRun(Gpu& gpu, const ddp::Options& options, comm::GradientTransport& sums)
       : backend((net.to(*gpu.backend), *gpu.backend)), replicas(net.state(), sums, backend, options) {}
 
   ddp::StepResult step(std::uint64_t step, const LossOf& loss_of = plain_loss) {

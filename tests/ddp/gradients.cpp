@@ -194,11 +194,11 @@ BOOST_AUTO_TEST_CASE(layers_that_meet_across_ranks_find_every_rank_in_every_pass
   ddp::DataParallel replicas(net.state(), world(), *backend, {.shards = shards, .layer_communicator = true});
   int passes = 0;
   replicas.step(toy_batch(0, replicas), [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
-    comm::Communicator* const meeting = tape.pass().layer_communicator;
+    comm::GradientTransport* const meeting = tape.pass().layer_communicator;
     BOOST_REQUIRE(meeting);
     const std::int64_t rows = piece.rows(shard.x).size(0);
-    std::vector<std::int64_t> all(static_cast<std::size_t>(meeting->size()));
-    meeting->all_gather(&rows, sizeof rows, all.data());
+    std::vector<std::int64_t> all(static_cast<std::size_t>(meeting->group().size()));
+    meeting->group().all_gather(&rows, sizeof rows, all.data());
     ++passes;
     BOOST_TEST(rows == (piece.empty ? 0 : 6));
     return net.loss(tape, piece.rows(shard.x), piece.rows(shard.y));

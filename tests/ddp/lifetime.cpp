@@ -14,7 +14,7 @@ BOOST_AUTO_TEST_SUITE(lifetime, *ranks(1, 2, 3, 4))
 constexpr int shards = 6;
 
 /// Steps [first, end) of a run with this model on these ranks.
-void train(Net& net, comm::Communicator& communicator, std::uint64_t first, std::uint64_t end) {
+void train(Net& net, comm::GradientTransport& communicator, std::uint64_t first, std::uint64_t end) {
   const auto backend = kernels::make_cpu_backend();
   ddp::DataParallel replicas(
       net.state(), communicator, *backend,

@@ -31,9 +31,10 @@ BOOST_AUTO_TEST_CASE(two_models_take_steps_side_by_side) {
 BOOST_AUTO_TEST_CASE(the_halves_of_a_split_take_steps_of_their_own) {
   Gpu gpu;
   const int half = world().rank() % 2;
-  const auto part = gpu.sums->split(half, world().rank());
+  const auto ranks = world().split(half, world().rank());
   {
-    GpuRun run(gpu, {.bucket_mb = tiny_mb, .shards = shards}, *part);
+    Gpu part(true, *ranks);
+    GpuRun run(part, {.bucket_mb = tiny_mb, .shards = shards});
     for (int step = 0; step < 3; ++step) run.check_step(static_cast<std::uint64_t>(10 * half + step));
   }
   GpuRun together(gpu, {.shards = shards});

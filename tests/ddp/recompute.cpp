@@ -43,7 +43,7 @@ ToyShard samples_of(const std::string& model, std::uint64_t step, int shard) {
 }
 
 struct Run {
-  Run(models::ModelConfig config, bool recompute, comm::Communicator& communicator, ddp::Options options)
+  Run(models::ModelConfig config, bool recompute, comm::GradientTransport& communicator, ddp::Options options)
       : name(config.name),
         model(models::make_model((config.recompute = recompute, config), 5)),
         replicas(*model, communicator, *backend, options),

@@ -175,7 +175,7 @@ BOOST_AUTO_TEST_CASE(every_bucket_but_the_last_is_asked_for_before_backward_ends
   };
   constexpr int filled_buckets = 5;  // "nothing" has no elements
   Gpu gpu;
-  Recording sums(*gpu.sums);
+  Recording sums(world(), *gpu.sums);
   GpuRun run(gpu, {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .shards = 7}, sums);
   const int last = run.replicas.shard_map().block(world().rank()).end() - 1;
   for (std::uint64_t step = 0; step < 3; ++step) {

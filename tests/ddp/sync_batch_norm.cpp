@@ -58,7 +58,7 @@ BOOST_AUTO_TEST_CASE(the_parts_of_a_split_have_statistics_of_their_own) {
 }
 
 /// The gradient of the first layer where the norm's own parameters are frozen.
-std::vector<float> gradient_with_frozen_norm(comm::Communicator& communicator, bool plain,
+std::vector<float> gradient_with_frozen_norm(comm::GradientTransport& communicator, bool plain,
                                              const ToyBatch& batch) {
   Dense model(plain);
   nn::freeze(model, std::vector<std::string>{"norm.*"});

@@ -72,7 +72,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(Norm norm, GradientSource& sour
 }
 
 struct Loop {
-  Loop(comm::Communicator& communicator, Norm norm, ddp::Options options)
+  Loop(comm::GradientTransport& communicator, Norm norm, ddp::Options options)
       : model(norm),
         replicas(model, communicator, *backend,
                  [&] {

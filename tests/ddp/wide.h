@@ -85,9 +85,9 @@ inline std::unique_ptr<optim::Optimizer> make_optimizer(Algorithm algorithm, Gra
 /// A training run.
 struct WideRun {
   explicit WideRun(const ddp::Options& options, Algorithm algorithm = Algorithm::adamw,
-                   comm::Communicator& communicator = world())
+                   comm::GradientTransport& communicator = world())
       : WideRun(options, algorithm, communicator, kernels::make_cpu_backend()) {}
-  WideRun(const ddp::Options& options, Algorithm algorithm, comm::Communicator& communicator,
+  WideRun(const ddp::Options& options, Algorithm algorithm, comm::GradientTransport& communicator,
           std::shared_ptr<kernels::Backend> of)
       : model(algorithm == Algorithm::adamw_undivided || algorithm == Algorithm::muon),
         backend((model.to(*of), std::move(of))),

@@ -18,7 +18,7 @@ constexpr std::int64_t steps = 8;
 
 Place on_gpu() {
   Place place(kernels::make_cuda_backend(0));
-  place.transport = comm::make_nccl_communicator(world(), {.stream = place.backend->stream()});
+  place.transport = comm::make_nccl_transport(world(), {.stream = place.backend->stream()});
   return place;
 }
 

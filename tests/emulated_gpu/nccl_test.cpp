@@ -1,4 +1,4 @@
-// What fails inside NCCL, which a GPU does not do when asked to, and which calls an exchange is made of.
+// What fails inside NCCL, which a GPU does not do when asked to, and which calls a collective is made of.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
@@ -22,8 +22,8 @@ BOOST_AUTO_TEST_SUITE(nccl_test, *ranks(1, 2, 3, 4))
 using emulated_gpu::faults;
 using emulated_gpu::nccl;
 
-std::unique_ptr<comm::Communicator> make(double timeout_s) {
-  return comm::make_nccl_communicator(world(), {.share_gpu = true, .timeout_s = timeout_s});
+std::unique_ptr<comm::GradientTransport> make(double timeout_s) {
+  return comm::make_nccl_transport(world(), {.share_gpu = true, .timeout_s = timeout_s});
 }
 
 auto says(const std::string& text) {
@@ -71,13 +71,13 @@ BOOST_AUTO_TEST_CASE(memory_is_said_to_lack_only_where_it_does) {
   ranks->allocate_arena(64, 1);  // it is as good as before
 }
 
-BOOST_AUTO_TEST_CASE(a_part_that_cannot_be_made_on_one_rank_is_made_on_none) {
+BOOST_AUTO_TEST_CASE(a_duplicate_that_cannot_be_made_on_one_rank_is_made_on_none) {
   const auto ranks = make(10);
   if (world().rank() + 1 == world().size()) faults().streams = cudaErrorDevicesUnavailable;
-  BOOST_CHECK_EXCEPTION(ranks->split(0, 0), FailureError, says("cudaStreamCreate failed on rank"));
+  BOOST_CHECK_EXCEPTION(ranks->duplicate(), FailureError, says("cudaStreamCreate failed on rank"));
   faults().streams = cudaSuccess;
   cudaGetLastError();  // or the next launch takes it for its own
-  ranks->split(0, 0);
+  ranks->duplicate();
 }
 
 BOOST_AUTO_TEST_CASE(an_arena_that_cannot_be_registered_leaves_no_memory_behind) {
@@ -121,12 +121,13 @@ BOOST_AUTO_TEST_CASE(it_ends_although_a_thread_that_asks_for_errors_gets_no_answ
 /// A reduce-scatter of a shard a rank and an all-gather, whose calls are noted.
 std::string calls_of(const comm::Slices& slices, bool reproducible) {
   OnGpu gpu(reproducible);
-  comm::Communicator& ranks = gpu.communicator();
-  const comm::ShardMap map(ranks.size(), ranks.size());
+  comm::GradientTransport& ranks = gpu.transport();
+  const int size = world().size();
+  const comm::ShardMap map(size, size);
   const auto bytes = static_cast<std::size_t>(slices.count()) * sizeof(float);
   MirroredArena arena(ranks, gpu.stream(), bytes, 1);
-  const auto sums = make_case<float>(arena.here, 0, slices.count(), ranks.size(), 3);
-  sums.fill(map, ranks.rank());
+  const auto sums = make_case<float>(arena.here, 0, slices.count(), size, 3);
+  sums.fill(map, world().rank());
   arena.upload();
   comm::TreeSum sum = sums.sum;
   sum.arena = arena.there.get();
@@ -137,7 +138,7 @@ std::string calls_of(const comm::Slices& slices, bool reproducible) {
   nccl().noting = false;
   arena.download();
   for (std::int64_t i = 0; i < slices.count(); ++i) {
-    const float found = sums.elements(0)[i], wanted = serial_sum<float>(3, {0, ranks.size()}, i);
+    const float found = sums.elements(0)[i], wanted = serial_sum<float>(3, {0, size}, i);
     BOOST_TEST_REQUIRE(std::abs(found - wanted) <= (reproducible ? 0 : 1e-2f), "element " << i);
   }
   return nccl().noted;

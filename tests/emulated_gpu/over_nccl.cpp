@@ -14,25 +14,37 @@ namespace {
 /// A wait holds up the stream that computes; here it is the calling thread that computes.
 class ForCpu final : public Forwarding {
  public:
-  explicit ForCpu(std::unique_ptr<comm::Communicator> real) : Forwarding(*real), real_(std::move(real)) {}
+  /// `host` must outlive it, or is `owned`.
+  ForCpu(comm::CpuCommunicator& host, std::unique_ptr<comm::CpuCommunicator> owned = nullptr)
+      : ForCpu(host, std::move(owned), make(host)) {}
 
   void wait(comm::Ticket ticket) override {
     Forwarding::wait(ticket);
     cudaStreamSynchronize(nullptr);
   }
-  std::unique_ptr<comm::Communicator> split(int colour, int key) override {
-    return std::make_unique<ForCpu>(Forwarding::split(colour, key));
+  std::unique_ptr<comm::GradientTransport> duplicate() override { return split(0, rank()); }
+  std::unique_ptr<comm::CpuCommunicator> split(int colour, int key) override {
+    std::unique_ptr<comm::CpuCommunicator> part = Forwarding::split(colour, key);
+    comm::CpuCommunicator& host = *part;
+    return std::make_unique<ForCpu>(host, std::move(part));
   }
 
  private:
-  std::unique_ptr<comm::Communicator> real_;
+  ForCpu(comm::CpuCommunicator& host, std::unique_ptr<comm::CpuCommunicator> owned,
+         std::unique_ptr<comm::GradientTransport> nccl)
+      : Forwarding(host, *nccl), owned_(std::move(owned)), nccl_(std::move(nccl)) {}
+  static std::unique_ptr<comm::GradientTransport> make(comm::HostGroup& host) {
+    return comm::make_nccl_transport(host, {.reproducible = true, .share_gpu = true});
+  }
+
+  std::unique_ptr<comm::CpuCommunicator> owned_;  // a part's
+  std::unique_ptr<comm::GradientTransport> nccl_;
 };
 
 }  // namespace
 
-std::unique_ptr<comm::Communicator> transport_over(comm::Communicator& mpi) {
-  return std::make_unique<ForCpu>(
-      comm::make_nccl_communicator(mpi, {.reproducible = true, .share_gpu = true}));
+std::unique_ptr<comm::CpuCommunicator> transport_over(comm::CpuCommunicator& mpi) {
+  return std::make_unique<ForCpu>(mpi);
 }
 
 }  // namespace lockstep::test

@@ -180,14 +180,17 @@ void add_over_ranks(const Tensor& tensor) {
 struct UnderTest {
   UnderTest() : backend(make_backend_under_test()) {
     if (backend->device() != Device::cpu())
-      transport = comm::make_nccl_communicator(world(), {.stream = backend->stream()});
+      transport = comm::make_nccl_transport(world(), {.stream = backend->stream()});
   }
-  comm::Communicator& meeting() { return transport ? *transport : world(); }
+  comm::GradientTransport& meeting() {
+    if (transport) return *transport;
+    return world();
+  }
   Tensor there(const Tensor& tensor) { return kernels::on_device(tensor, *backend); }
   Tensor here(const Tensor& tensor) { return kernels::on_cpu(tensor, backend.get()); }
 
   std::unique_ptr<kernels::Backend> backend;
-  std::unique_ptr<comm::Communicator> transport;
+  std::unique_ptr<comm::GradientTransport> transport;
 };
 
 void check(const GoldenCase& golden, const std::string& tensor_name, const Tensor& found,

@@ -77,7 +77,7 @@ class MadeUpModel final : public GradientSource {
   }
   void set_weight(double weight) { weight_ = weight; }
   /// From now on this rank owns parts. Collective, as is every step of an optimizer after it.
-  void shard(comm::Communicator& communicator) { sharding_.emplace(params(), communicator); }
+  void shard(comm::GradientTransport& communicator) { sharding_.emplace(params(), communicator); }
 
   std::span<Param* const> params() const override { return pointers_; }
   double weight() const override { return weight_; }

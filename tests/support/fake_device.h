@@ -22,6 +22,7 @@ void move_by_transport(kernels::Backend& fake_device, const Tensor& from, const 
 
 /// A transport over the ranks of `host` whose arenas lie on the device, as NCCL's do: sums go by way of the
 /// host's arenas. Both must outlive it.
-std::unique_ptr<comm::Communicator> make_fake_transport(comm::Communicator& host, kernels::Backend& device);
+std::unique_ptr<comm::GradientTransport> make_fake_transport(comm::CpuCommunicator& host,
+                                                             kernels::Backend& device);
 
 }  // namespace lockstep::test

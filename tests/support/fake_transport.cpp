@@ -37,8 +37,8 @@ class TwinArena final : public comm::Arena {
 
 class FakeTransport final : public Forwarding {
  public:
-  FakeTransport(comm::Communicator& host, kernels::Backend& device) : Forwarding(host), device_(device) {}
-  FakeTransport(std::unique_ptr<comm::Communicator> host, kernels::Backend& device)
+  FakeTransport(comm::CpuCommunicator& host, kernels::Backend& device) : Forwarding(host), device_(device) {}
+  FakeTransport(std::unique_ptr<comm::CpuCommunicator> host, kernels::Backend& device)
       : Forwarding(*host), owned_(std::move(host)), device_(device) {}
 
   std::unique_ptr<comm::Arena> allocate_arena(std::size_t bytes, int planes) override {
@@ -56,9 +56,10 @@ class FakeTransport final : public Forwarding {
     return start(vector,
                  [&](const comm::TreeSum& twin) { return Forwarding::start_all_gather(twin, slices); });
   }
-  std::unique_ptr<comm::Communicator> split(int colour, int key) override {
+  std::unique_ptr<comm::CpuCommunicator> split(int colour, int key) override {
     return std::make_unique<FakeTransport>(Forwarding::split(colour, key), device_);
   }
+  std::unique_ptr<comm::GradientTransport> duplicate() override { return split(0, rank()); }
   bool done(comm::Ticket ticket) override {
     if (!Forwarding::done(ticket)) return false;
     bring_back(ticket);
@@ -90,14 +91,15 @@ class FakeTransport final : public Forwarding {
     }
   }
 
-  std::unique_ptr<comm::Communicator> owned_;  // a part's
+  std::unique_ptr<comm::CpuCommunicator> owned_;  // a part's
   kernels::Backend& device_;
   std::map<comm::Ticket, comm::TreeSum> under_way_;
 };
 
 }  // namespace
 
-std::unique_ptr<comm::Communicator> make_fake_transport(comm::Communicator& host, kernels::Backend& device) {
+std::unique_ptr<comm::GradientTransport> make_fake_transport(comm::CpuCommunicator& host,
+                                                             kernels::Backend& device) {
   return std::make_unique<FakeTransport>(host, device);
 }
 

@@ -10,13 +10,15 @@
 
 namespace lockstep::test {
 
-class Forwarding : public comm::Communicator {
+class Forwarding : public comm::CpuCommunicator {
  public:
-  explicit Forwarding(comm::Communicator& real) : real_(real) {}
+  explicit Forwarding(comm::CpuCommunicator& real) : Forwarding(real, real) {}
+  Forwarding(comm::CpuCommunicator& host, comm::GradientTransport& transport)
+      : host_(host), real_(transport) {}
 
-  int rank() const override { return real_.rank(); }
-  int size() const override { return real_.size(); }
-  const comm::Topology& topology() const override { return real_.topology(); }
+  int rank() const override { return host_.rank(); }
+  int size() const override { return host_.size(); }
+  const comm::Topology& topology() const override { return host_.topology(); }
   bool rounds(DType wire) const override { return real_.rounds(wire); }
   std::unique_ptr<comm::Arena> allocate_arena(std::size_t bytes, int planes) override {
     return real_.allocate_arena(bytes, planes);
@@ -35,27 +37,31 @@ class Forwarding : public comm::Communicator {
   bool done(comm::Ticket ticket) override { return real_.done(ticket); }
   void wait(comm::Ticket ticket) override { real_.wait(ticket); }
   bool records() const override { return real_.records(); }
+  std::unique_ptr<comm::GradientTransport> duplicate() override { return real_.duplicate(); }
   comm::Ticket behind_recording() override { return real_.behind_recording(); }
   std::string async_error() const override { return real_.async_error(); }
   void all_gather(const void* mine, std::size_t bytes, void* all) override {
-    real_.all_gather(mine, bytes, all);
+    host_.all_gather(mine, bytes, all);
   }
   void all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank, void* all) override {
-    real_.all_gather_unequal(mine, bytes_of_rank, all);
+    host_.all_gather_unequal(mine, bytes_of_rank, all);
   }
   std::vector<std::string> all_gather_texts(const std::string& mine) override {
-    return real_.all_gather_texts(mine);
+    return host_.all_gather_texts(mine);
   }
-  void broadcast(void* data, std::size_t bytes, int root) override { real_.broadcast(data, bytes, root); }
-  void barrier(double timeout_s) override { real_.barrier(timeout_s); }
-  std::unique_ptr<comm::Communicator> split(int colour, int key) override { return real_.split(colour, key); }
+  void broadcast(void* data, std::size_t bytes, int root) override { host_.broadcast(data, bytes, root); }
+  void barrier(double timeout_s) override { host_.barrier(timeout_s); }
+  std::unique_ptr<comm::CpuCommunicator> split(int colour, int key) override {
+    return host_.split(colour, key);
+  }
   [[noreturn]] void abort(int exit_code) override {
-    real_.abort(exit_code);
+    host_.abort(exit_code);
     std::abort();
   }
 
  private:
-  comm::Communicator& real_;
+  comm::CpuCommunicator& host_;
+  comm::GradientTransport& real_;
 };
 
 }  // namespace lockstep::test

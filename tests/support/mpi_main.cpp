@@ -19,7 +19,7 @@
 namespace lockstep::test {
 namespace {
 
-comm::Communicator* communicator = nullptr;
+comm::CpuCommunicator* communicator = nullptr;
 bool launched = false;
 
 /// Ends the world when a case has failed here: a peer cannot know.
@@ -48,11 +48,13 @@ bool choose_cases() {
 
 }  // namespace
 
-comm::Communicator& world() { return *communicator; }
+comm::CpuCommunicator& world() { return *communicator; }
 
 // Programs that cannot run everywhere, or over MPI, bring their own.
 [[gnu::weak]] std::string reason_to_skip() { return {}; }
-[[gnu::weak]] std::unique_ptr<comm::Communicator> transport_over(comm::Communicator&) { return nullptr; }
+[[gnu::weak]] std::unique_ptr<comm::CpuCommunicator> transport_over(comm::CpuCommunicator&) {
+  return nullptr;
+}
 
 }  // namespace lockstep::test
 

@@ -12,6 +12,6 @@ namespace lockstep::test {
 std::string reason_to_skip();
 
 /// What the cases get as their world() in place of MPI's; none: that one. Collective.
-std::unique_ptr<comm::Communicator> transport_over(comm::Communicator& mpi);
+std::unique_ptr<comm::CpuCommunicator> transport_over(comm::CpuCommunicator& mpi);
 
 }  // namespace lockstep::test

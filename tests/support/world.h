@@ -7,6 +7,6 @@
 namespace lockstep::test {
 
 /// The communicator over all ranks of this test program.
-comm::Communicator& world();
+comm::CpuCommunicator& world();
 
 }  // namespace lockstep::test

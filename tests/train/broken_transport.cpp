@@ -31,7 +31,7 @@ struct End {
 };
 
 /// How a process ends that runs `body` with a watchdog and a transport that is broken.
-End end_of(const std::function<void(train::Watchdog&, comm::Communicator&)>& body) {
+End end_of(const std::function<void(train::Watchdog&, comm::CpuCommunicator&)>& body) {
   std::array<int, 2> pipe{};
   BOOST_REQUIRE(::pipe(pipe.data()) == 0);
   const pid_t child = ::fork();
@@ -60,7 +60,7 @@ End end_of(const std::function<void(train::Watchdog&, comm::Communicator&)>& bod
 }
 
 BOOST_AUTO_TEST_CASE(it_ends_a_rank_that_waits_for_its_device) {
-  const End end = end_of([](train::Watchdog& watchdog, comm::Communicator& transport) {
+  const End end = end_of([](train::Watchdog& watchdog, comm::CpuCommunicator& transport) {
     watchdog.look_after(&transport);
     progress::at_step(3, 0);
     progress::enter(progress::Phase::evaluation);
@@ -106,7 +106,7 @@ BOOST_AUTO_TEST_CASE(what_a_transport_has_said_goes_with_it) {
 BOOST_AUTO_TEST_CASE(a_transport_that_never_answers_holds_up_nobody) {
   class Silent final : public Forwarding {
    public:
-    Silent(comm::Communicator& world, std::atomic<bool>& asked) : Forwarding(world), asked_(asked) {}
+    Silent(comm::CpuCommunicator& world, std::atomic<bool>& asked) : Forwarding(world), asked_(asked) {}
     std::string async_error() const override {
       for (asked_ = true;;) ::pause();
     }

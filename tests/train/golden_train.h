@@ -100,9 +100,10 @@ inline void expect_near(const GoldenCase& golden, const Tensor& losses, const Te
   BOOST_TEST(std::sqrt(off) < 2e-2 * std::sqrt(length), golden.name());
 }
 
-/// ranks: their arenas lie on the backend's device.
-inline void train_case(const GoldenCase& golden, const std::string& file, comm::Communicator& ranks,
+/// transport: its memory lies on the backend's device.
+inline void train_case(const GoldenCase& golden, const std::string& file, comm::GradientTransport& transport,
                        kernels::Backend& backend, DType compute) {
+  comm::HostGroup& ranks = transport.group();
   const auto here = [&](const Tensor& tensor) { return kernels::on_cpu(tensor, &backend); };
   const auto there = [&](const Tensor& tensor) { return kernels::on_device(tensor, backend); };
   const train::Config config = config_of(golden.what(), ranks.size());
@@ -111,7 +112,7 @@ inline void train_case(const GoldenCase& golden, const std::string& file, comm::
   const std::string case_name = golden.name().substr(golden.name().find(": ") + 2);
   checkpoint::load_weights(file, *model, ranks, case_name + "/init");
 
-  ddp::DataParallel replicas(*model, ranks, backend, {.compute = compute, .layer_communicator = true});
+  ddp::DataParallel replicas(*model, transport, backend, {.compute = compute, .layer_communicator = true});
   const auto optimizer = optim::make_optimizer(config.optimizer, replicas);
   const auto ema = train::build_ema(config, *model, backend);
   optimizer->attach(*ema);
@@ -156,12 +157,12 @@ inline void train_case(const GoldenCase& golden, const std::string& file, comm::
   }
 }
 
-inline void train_all_cases(comm::Communicator& ranks, kernels::Backend& backend,
+inline void train_all_cases(comm::GradientTransport& transport, kernels::Backend& backend,
                             DType compute = DType::float32) {
   for (const auto& file : golden_files("train", ".h5")) {
     for_each_golden_case(file.stem().string(), [&](const GoldenCase& golden) {
       if (golden.name().starts_with(file.filename().string() + ":"))
-        train_case(golden, file.string(), ranks, backend, compute);
+        train_case(golden, file.string(), transport, backend, compute);
     });
   }
 }

@@ -28,10 +28,13 @@ namespace lockstep::test {
 struct Place {
   explicit Place(std::unique_ptr<kernels::Backend> of, bool fake = false)
       : backend(std::move(of)), transport(fake ? make_fake_transport(world(), *backend) : nullptr) {}
-  comm::Communicator& sums() { return transport ? *transport : world(); }
+  comm::GradientTransport& sums() {
+    if (transport) return *transport;
+    return world();
+  }
 
   std::unique_ptr<kernels::Backend> backend;
-  std::unique_ptr<comm::Communicator> transport;
+  std::unique_ptr<comm::GradientTransport> transport;
 };
 inline Place on_cpu() { return Place(kernels::make_cpu_backend()); }
 inline Place on_fake_device() { return Place(make_fake_device(), true); }

@@ -18,7 +18,7 @@ double flops_of(const std::vector<kernels::OperationFigures>& operations) {
 }
 
 BOOST_AUTO_TEST_CASE(steps_under_a_profile_have_the_bits_of_steps_without) {
-  comm::Communicator& world = test::world();
+  comm::CpuCommunicator& world = test::world();
   for (const char* const name : {"gpt-cpu", "resnet-cpu"}) {
     BOOST_TEST_CONTEXT(name) {
       const auto plain = kernels::make_cpu_backend(), profiled = kernels::make_cpu_backend();
@@ -38,7 +38,7 @@ BOOST_AUTO_TEST_CASE(steps_under_a_profile_have_the_bits_of_steps_without) {
 }
 
 BOOST_AUTO_TEST_CASE(a_gpt_does_six_operations_per_weight_and_token_besides_its_attention) {
-  comm::Communicator& world = test::world();
+  comm::CpuCommunicator& world = test::world();
   const auto plain = kernels::make_cpu_backend();
   kernels::Profile profile;
   const kernels::Profiler profiler(*plain, profile);

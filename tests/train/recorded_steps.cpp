@@ -19,8 +19,8 @@ BOOST_AUTO_TEST_SUITE(recorded_steps, *ranks(1, 2, 3))
 
 Place on_gpu(bool reproducible = true) {
   Place place(kernels::make_cuda_backend(0));
-  place.transport = comm::make_nccl_communicator(
-      world(), {.stream = place.backend->stream(), .reproducible = reproducible});
+  place.transport =
+      comm::make_nccl_transport(world(), {.stream = place.backend->stream(), .reproducible = reproducible});
   return place;
 }
 

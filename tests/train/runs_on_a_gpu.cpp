@@ -24,7 +24,7 @@ BOOST_AUTO_TEST_SUITE(runs_on_a_gpu, *ranks(1, 2, 4))
 
 Place on_gpu() {
   Place place(kernels::make_cuda_backend(0));
-  place.transport = comm::make_nccl_communicator(world(), {.stream = place.backend->stream()});
+  place.transport = comm::make_nccl_transport(world(), {.stream = place.backend->stream()});
   return place;
 }
 

@@ -14,7 +14,7 @@ BOOST_AUTO_TEST_SUITE(say_start)
 /// Two ranks, as far as notes go.
 class Two final : public Forwarding {
  public:
-  Two(comm::Communicator& world, bool rounds) : Forwarding(world), rounds_(rounds) {}
+  Two(comm::CpuCommunicator& world, bool rounds) : Forwarding(world), rounds_(rounds) {}
   int size() const override { return 2; }
   bool rounds(DType wire) const override { return rounds_ && wire != DType::float32; }
 
@@ -24,7 +24,7 @@ class Two final : public Forwarding {
 
 std::string notes(const Device& device, bool rounds, bool reproducible, const std::string& reduce_dtype) {
   const auto world = comm::make_self_communicator();
-  const Two transport(*world, rounds);
+  Two transport(*world, rounds);
   train::Config config;
   config.train.reproducible = reproducible;
   config.ddp.reduce_dtype = reduce_dtype;

@@ -28,10 +28,10 @@ class Sharding {
 
   /// elements: of each parameter. undivided: for each whether it is; empty: none is. Not collective; the
   /// communicator must outlive this and all copies.
-  Sharding(std::vector<std::int64_t> elements, comm::Communicator& communicator,
+  Sharding(std::vector<std::int64_t> elements, comm::GradientTransport& transport,
            const std::vector<bool>& undivided = {});
   /// Frozen parameters, too: they have moving averages. Undivided are those that say so.
-  Sharding(std::span<Param* const> params, comm::Communicator& communicator);
+  Sharding(std::span<Param* const> params, comm::GradientTransport& transport);
 
   int ranks() const { return ranks_; }
   std::size_t params() const { return elements_.size(); }
@@ -39,8 +39,8 @@ class Sharding {
   bool is_undivided(std::size_t param) const { return owner_.at(param) != no_owner; }
   comm::ElementRange range(std::size_t param, int rank) const;
   /// What this process owns.
-  comm::ElementRange mine(std::size_t param) const { return range(param, communicator_->rank()); }
-  comm::Communicator& communicator() const { return *communicator_; }
+  comm::ElementRange mine(std::size_t param) const { return range(param, transport_->group().rank()); }
+  comm::GradientTransport& transport() const { return *transport_; }
 
   /// The owned elements of a tensor of the parameter's size, as a vector that shares its memory.
   Tensor part(std::size_t param, const Tensor& whole) const;
@@ -67,7 +67,7 @@ class Sharding {
   std::vector<int> first_extra_;  ///< by parameter: the first rank that gets one of the blocks left over
   std::vector<int> owner_;        ///< by parameter: the rank that owns all of it, or no_owner
   int ranks_ = 1;
-  comm::Communicator* communicator_;
+  comm::GradientTransport* transport_;
 };
 
 /// What a tensor is part of, that holds the owned elements of a parameter-sized one as a vector.

@@ -56,7 +56,7 @@ struct Pass {
   std::uint64_t step = 0;
   std::uint32_t shard = 0;
   GradientSink* sink = nullptr;  ///< must outlive the pass; needed if anything is recorded from a Param
-  comm::Communicator* layer_communicator =
+  comm::GradientTransport* layer_communicator =
       nullptr;                     ///< for layers that meet across ranks (SyncBatchNorm); may be none
   DType compute = DType::float32;  ///< or bfloat16
   /// Parameters have the values that they had in this tape's last pass: rounded copies of them serve again.
@@ -122,7 +122,7 @@ class Tape {
 
   /// Every rank's `mine` (float64, of one shape on all), added in rank order, for layers that meet across
   /// ranks. Collective; so is destroying a tape that made such a sum, which must go before the communicator.
-  Tensor sum_over_ranks(comm::Communicator& communicator, const Tensor& mine);
+  Tensor sum_over_ranks(comm::GradientTransport& communicator, const Tensor& mine);
 
   // --- for backward closures ---
   /// Adds dx to the gradient of an input that is no parameter. Constants are ignored.

@@ -15,7 +15,7 @@
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::comm {
-class Communicator;
+class HostGroup;
 }
 namespace lockstep::ddp {
 class Hook;
@@ -73,8 +73,8 @@ struct SectionsToLoad {
 /// Sections that are listed when it is known what for: to save them (where ranks hold different things, they
 /// gather them then) or to load them from a file.
 struct LateSections {
-  std::function<std::vector<Section>(comm::Communicator&)> to_save;  ///< collective
-  std::function<SectionsToLoad(const FileIndex&, const comm::Communicator&)> to_load;
+  std::function<std::vector<Section>(comm::HostGroup&)> to_save;  ///< collective
+  std::function<SectionsToLoad(const FileIndex&, const comm::HostGroup&)> to_load;
 };
 
 /// The place in a run. `step` steps are done, so it is also the next step; the rest follows from it.
@@ -95,7 +95,7 @@ using Provenance = std::map<std::string, std::string>;
 
 /// What this build and its environment are: version, git, compiler, build_type, libraries, instruction_set,
 /// hosts, and under Slurm slurm_job_id, slurm_restart_count, slurm_cluster. Not collective.
-Provenance provenance_of(const comm::Communicator& communicator);
+Provenance provenance_of(const comm::HostGroup& communicator);
 
 /// Every rank holds the same sections with the same bytes, or its parts of them; ranks share the writing.
 struct Contents {

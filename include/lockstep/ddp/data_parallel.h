@@ -100,16 +100,15 @@ concept KnownByTensors = requires(const Shard& shard) {
 /// With Options::sharded_optimizer this rank's gradients are sums in the elements it owns only
 /// (sharding()); an optimizer of this object updates these, and the parameters travel in buckets while all go
 /// on: a Tape waits for what it uses, anyone else calls Param::settle(). For its life parameters lie in
-/// memory of the communicator.
+/// memory of the transport.
 class DataParallel final : public GradientSource {
  public:
   /// Compares the model between ranks, then gives every rank the parameters and buffers of rank 0. The model
-  /// lies on the backend's device (nn::Module::to), and so do the communicator's arenas: of a GPU's, ask the
-  /// session (Session::transport).
+  /// lies on the backend's device (nn::Module::to), and so does the transport's memory (Session::transport()).
   /// Throws the same UsageError on every rank: if the ranks' models or options differ (with the first
   /// difference and both sides), if the model lies elsewhere, if no parameter is trainable, or if there are
   /// more ranks than shards.
-  DataParallel(const ModelState& model, comm::Communicator& communicator, kernels::Backend& backend,
+  DataParallel(const ModelState& model, comm::GradientTransport& transport, kernels::Backend& backend,
                const Options& options = {});
   ~DataParallel() override;
   DataParallel(const DataParallel&) = delete;
@@ -162,9 +161,9 @@ class DataParallel final : public GradientSource {
   double compute_ms_of(int rank) const;
 
   const Options& options() const;
-  comm::Communicator& communicator() const;
+  comm::HostGroup& communicator() const;
   /// None unless asked for in Options.
-  comm::Communicator* layer_communicator() const;
+  comm::GradientTransport* layer_communicator() const;
   const comm::ShardMap& shard_map() const;
   /// For passes outside steps (evaluation): begin() it with a Pass that records nothing.
   Tape& tape() { return tape_; }

@@ -29,13 +29,13 @@ struct DeviceOptions {
 class Session {
  public:
   /// `watchdog` is kept for watch(); it outlives MPI.
-  Session(comm::Communicator& world, std::unique_ptr<train::Watchdog>& watchdog)
+  Session(comm::CpuCommunicator& world, std::unique_ptr<train::Watchdog>& watchdog)
       : world_(world), log_(world.rank()), watchdog_(watchdog) {}
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  comm::Communicator& world() const { return world_; }
+  comm::HostGroup& world() const { return world_; }
   const Log& log() const { return log_; }
   /// The device's backend: the CPU's with one thread, unless use_device() or use_backend() came before.
   kernels::Backend& backend();
@@ -46,9 +46,11 @@ class Session {
   void use_device(const std::string& asked, const DeviceOptions& options = {});
   /// The same for a device chosen already. Collective if it is a GPU.
   void use_backend(Device device, const DeviceOptions& options = {});
-  /// What DataParallel sums gradients through: world(), or on GPUs a communicator of the same ranks whose
-  /// arenas lie there.
-  comm::Communicator& transport() const { return transport_ ? *transport_ : world_; }
+  /// DataParallel sums gradients through it: between CPUs, or between GPUs after use_device().
+  comm::GradientTransport& transport() const {
+    if (transport_) return *transport_;
+    return world_;
+  }
   /// Collective: from now to the end of the process, a rank without progress for longer than hang_timeout_s
   /// (0: never) ends the job on every rank with exit code 5 and a report of who and where. signal_report:
   /// SIGUSR1 prints where each rank is, with its stack. Best before use_device(): between GPUs no rank waits
@@ -58,10 +60,10 @@ class Session {
  private:
   void drop_transport();
 
-  comm::Communicator& world_;
+  comm::CpuCommunicator& world_;
   Log log_;
   std::unique_ptr<kernels::Backend> backend_;
-  std::unique_ptr<comm::Communicator> transport_;  // on GPUs; works with the backend
+  std::unique_ptr<comm::GradientTransport> transport_;  // on GPUs; works with the backend
   std::unique_ptr<train::Watchdog>& watchdog_;
   std::optional<double> hang_timeout_s_;  // since watch()
 };

@@ -41,7 +41,7 @@ void contribute(kernels::Backend& backend, GradientSink& sink, Statistic& statis
 }
 
 Statistics batch_statistics(Tape& tape, const Tensor& x, const BatchNormOptions& options,
-                            comm::Communicator* communicator) {
+                            comm::GradientTransport* communicator) {
   kernels::Backend& backend = tape.backend();
   const auto over_ranks = [&](const Tensor& mine) {
     return communicator ? tape.sum_over_ranks(*communicator, mine) : mine;
@@ -74,7 +74,7 @@ void write_gradient(kernels::Backend& backend, const Tensor& sums, const Tensor&
 struct Normalisation {
   Var x, weight, bias;
   Statistics by;
-  comm::Communicator* communicator;  ///< of the ranks that share the statistics; or none
+  comm::GradientTransport* communicator;  ///< of the ranks that share the statistics; or none
 
   ops::ChannelNorm norm() const { return {by.mean, by.inv_std, weight.value(), bias.value()}; }
 };
@@ -90,7 +90,7 @@ Normalisation normalisation_of(const char* function, const Var& x, const Var& we
                      to_string(options.running_mean.shape()));
   Tape& tape = x.tape();
   const Pass& pass = tape.pass();
-  comm::Communicator* const communicator = pass.training && pass.record ? options.communicator : nullptr;
+  comm::GradientTransport* const communicator = pass.training && pass.record ? options.communicator : nullptr;
   // A part that is computed again does not meet the other ranks again, nor count its samples twice.
   const auto [mean, inv_std, count] = tape.once<3>([&]() -> std::array<Tensor, 3> {
     const Statistics found = pass.training ? batch_statistics(tape, x.value(), options, communicator)

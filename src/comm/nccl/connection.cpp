@@ -86,7 +86,7 @@ void leave_room_for_computing(Config& config) {
 
 }  // namespace
 
-NcclConnection::NcclConnection(Communicator& host, double timeout_s)
+NcclConnection::NcclConnection(HostGroup& host, double timeout_s)
     : host_(host), timeout_s_(timeout_s), exceptions_at_start_(std::uncaught_exceptions()) {}
 
 NcclConnection::Lock NcclConnection::hold() {
@@ -213,7 +213,7 @@ void NcclConnection::finish() {
   timeout_s_ = std::min(timeout_s_, finish_patience_s);
   make("ncclCommFinalize", [](ncclComm_t comm) { return ncclCommFinalize(comm); });
   const Lock lock = hold();
-  ncclCommDestroy(std::collective(shared_->comm, nullptr));
+  ncclCommDestroy(std::exchange(shared_->comm, nullptr));
 }
 
 void NcclConnection::give_up() noexcept {
@@ -221,7 +221,7 @@ void NcclConnection::give_up() noexcept {
   {
     const Lock lock = try_lock_for(shared_->mutex, std::min(timeout_s_, lock_patience_s));
     if (!lock) return;  // a thread is stuck inside it: it goes with the process
-    comm = std::collective(shared_->comm, nullptr);
+    comm = std::exchange(shared_->comm, nullptr);
   }
   if (!comm) return;
   // It may never return while other ranks do not abort, too: then its thread ends with the process.

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/host_group.h"
 
 namespace lockstep::comm {
 /// Throws FailureError with the call's name, CUDA's own text and the rank unless it succeeded.
@@ -37,7 +37,7 @@ class NcclConnection {
  public:
   /// `host` must outlive it. timeout_s: the longest wait for other ranks; infinity: none but start and end is
   /// bounded.
-  NcclConnection(Communicator& host, double timeout_s);
+  NcclConnection(HostGroup& host, double timeout_s);
   /// Ends it together with the other ranks; after a failure, or while an exception unwinds, aborts it, in
   /// bounded time.
   ~NcclConnection();
@@ -92,7 +92,7 @@ class NcclConnection {
   void finish();
   void give_up() noexcept;
 
-  Communicator& host_;
+  HostGroup& host_;
   double timeout_s_;
   int exceptions_at_start_;
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();

@@ -28,7 +28,7 @@ std::size_t as_size(std::int64_t count) { return static_cast<std::size_t>(count)
 
 }  // namespace
 
-DeviceLane::DeviceLane(int device, Communicator& host, double timeout_s)
+DeviceLane::DeviceLane(int device, HostGroup& host, double timeout_s)
     : device_(device), rank_(host.rank()), connection_(std::make_unique<NcclConnection>(host, timeout_s)) {
   use_device();
   check(cudaDeviceGetAttribute(&on_.multiprocessors, cudaDevAttrMultiProcessorCount, device),
@@ -84,7 +84,7 @@ bool DeviceLane::drain(cudaStream_t stream, double patience_s) noexcept {
 std::byte* DeviceLane::scratch(std::size_t bytes) {
   if (bytes > scratch_bytes_) {
     // In the stream's order: collectives under way keep what they have.
-    if (scratch_) check(cudaFreeAsync(std::collective(scratch_, nullptr), on_.stream), "cudaFreeAsync");
+    if (scratch_) check(cudaFreeAsync(std::exchange(scratch_, nullptr), on_.stream), "cudaFreeAsync");
     scratch_bytes_ = 0;
     const cudaError_t made = cudaMallocAsync(&scratch_, bytes, on_.stream);
     if (made == cudaErrorMemoryAllocation) {

@@ -17,7 +17,7 @@ class DeviceLane final : public DeviceCalls {
  public:
   /// Its stream is of the highest priority: what is sent early is not waited for later.
   /// `host` must outlive it.
-  DeviceLane(int device, Communicator& host, double timeout_s);
+  DeviceLane(int device, HostGroup& host, double timeout_s);
   ~DeviceLane() override;
   DeviceLane(const DeviceLane&) = delete;
   DeviceLane& operator=(const DeviceLane&) = delete;

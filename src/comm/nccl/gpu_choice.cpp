@@ -15,7 +15,7 @@ bool says_one(const char* name) {
 
 }  // namespace
 
-Sharing find_sharing(Communicator& host, const std::string& address, bool allowed) {
+Sharing find_sharing(HostGroup& host, const std::string& address, bool allowed) {
   const bool may_share = allowed || says_one("LOCKSTEP_SHARE_GPU");
   std::vector<std::string> gpu_of_rank = host.all_gather_texts((may_share ? "+" : "-") + address);
   bool all_may = true;

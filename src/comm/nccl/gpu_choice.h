@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/host_group.h"
 
 namespace lockstep::comm {
 
@@ -16,7 +16,7 @@ struct Sharing {
 
 /// address: of the GPU that this rank would take; none: it has no GPU. allowed: LOCKSTEP_SHARE_GPU=1 in the
 /// environment says the same. Collective, the same on all ranks.
-Sharing find_sharing(Communicator& host, const std::string& address, bool allowed);
+Sharing find_sharing(HostGroup& host, const std::string& address, bool allowed);
 
 /// Two ranks of one machine with the same GPU, by its PCI bus address: the first such pair, or {-1, -1}.
 /// Ranks without one have none. NCCL asks no more: slices of one card (MIG) are one GPU to it.

@@ -15,7 +15,6 @@
 #include "comm/nccl/device_lane.h"
 #include "comm/nccl/gpu_choice.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/comm/communicator.h"
 
 namespace lockstep::comm {
 class TicketEvents {
@@ -226,10 +225,9 @@ std::byte* DeviceArena::plane(int index) {
 
 namespace {
 
-class NcclCommunicator final : public Communicator {
+class NcclTransport final : public GradientTransport {
  public:
-  /// `host` must outlive it.
-  NcclCommunicator(Communicator& host, const NcclOptions& options)
+  NcclTransport(HostGroup& host, const NcclOptions& options)
       : host_(host),
         options_(options),
         lane_(std::make_shared<DeviceLane>(options.device, host, options.timeout_s)),
@@ -237,19 +235,12 @@ class NcclCommunicator final : public Communicator {
         tickets_(host.rank()) {
     check_cuda(cudaEventCreateWithFlags(&filled_, cudaEventDisableTiming), "cudaEventCreate", rank());
   }
-  /// Takes `host` over.
-  NcclCommunicator(std::unique_ptr<Communicator> host, const NcclOptions& options)
-      : NcclCommunicator(*host, options) {
-    owned_host_ = std::move(host);
-  }
-  ~NcclCommunicator() override {
+  ~NcclTransport() override {
     cudaSetDevice(options_.device);
     cudaEventDestroy(filled_);
   }
 
-  int rank() const override { return host_.rank(); }
-  int size() const override { return host_.size(); }
-  const Topology& topology() const override { return host_.topology(); }
+  HostGroup& group() override { return host_; }
   bool rounds(DType comm_dtype) const override { return bytes_of(comm_dtype) == 2 && size() > 1; }
 
   std::unique_ptr<Arena> allocate_arena(std::size_t plane_bytes, int planes) override;
@@ -293,32 +284,18 @@ class NcclCommunicator final : public Communicator {
     return tickets_.record(compute());
   }
   std::string async_error() const override { return lane_->connection().async_error(); }
-
-  void all_gather(const void* mine, std::size_t bytes, void* all) override {
-    host_.all_gather(mine, bytes, all);
-  }
-  void all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank, void* all) override {
-    host_.all_gather_unequal(mine, bytes_of_rank, all);
-  }
-  std::vector<std::string> all_gather_texts(const std::string& mine) override {
-    return host_.all_gather_texts(mine);
-  }
-  void broadcast(void* data, std::size_t bytes, int root) override { host_.broadcast(data, bytes, root); }
-  void barrier(double timeout_s) override { host_.barrier(timeout_s); }
-  std::unique_ptr<Communicator> split(int colour, int key) override {
-    std::unique_ptr<Communicator> part = host_.split(colour, key), made;
-    run_on_all(host_, [&] { made = std::make_unique<NcclCommunicator>(std::move(part), options_); });
+  std::unique_ptr<GradientTransport> duplicate() override {
+    std::unique_ptr<GradientTransport> made;
+    run_on_all(host_, [&] { made = std::make_unique<NcclTransport>(host_, options_); });
     return made;
-  }
-  [[noreturn]] void abort(int exit_code) override {
-    host_.abort(exit_code);
-    std::abort();  // not reached
   }
 
  private:
+  int rank() const { return host_.rank(); }
+  int size() const { return host_.size(); }
   cudaStream_t compute() const { return static_cast<cudaStream_t>(options_.stream); }
-  template <class Collective>
-  Ticket start(const TreeSum& sum, const Collective& collective);
+  template <class Launch>
+  Ticket start(const TreeSum& sum, const Launch& launch);
   const PartialPlan& plan_for(const ShardMap& map, const TreeSum& sum);
   const PartialPlan& check_planes(const PartialPlan& plan, const TreeSum& sum) const;
   void check() { lane_->connection().check(); }
@@ -327,8 +304,7 @@ class NcclCommunicator final : public Communicator {
       throw UsageError("collective on rank {}: no ticket {} was given out", rank(), ticket);
   }
 
-  std::unique_ptr<Communicator> owned_host_;
-  Communicator& host_;
+  HostGroup& host_;
   NcclOptions options_;
   std::shared_ptr<DeviceLane> lane_;
   DeviceCollectives collectives_;
@@ -337,7 +313,7 @@ class NcclCommunicator final : public Communicator {
   cudaEvent_t filled_ = nullptr;  ///< what a collective works on
 };
 
-std::unique_ptr<Arena> NcclCommunicator::allocate_arena(std::size_t plane_bytes, int planes) {
+std::unique_ptr<Arena> NcclTransport::allocate_arena(std::size_t plane_bytes, int planes) {
   agree_on_arena(host_, plane_bytes, planes);
   lane_->use_device();
   if (size() > 1) lane_->connection().start();
@@ -354,7 +330,7 @@ std::unique_ptr<Arena> NcclCommunicator::allocate_arena(std::size_t plane_bytes,
   return arena;
 }
 
-const PartialPlan& NcclCommunicator::plan_for(const ShardMap& map, const TreeSum& sum) {
+const PartialPlan& NcclTransport::plan_for(const ShardMap& map, const TreeSum& sum) {
   for (const auto& plan : plans_) {
     if (plan->shards == map.shards()) return check_planes(*plan, sum);
   }
@@ -368,7 +344,7 @@ const PartialPlan& NcclCommunicator::plan_for(const ShardMap& map, const TreeSum
   return check_planes(*plans_.back(), sum);
 }
 
-const PartialPlan& NcclCommunicator::check_planes(const PartialPlan& plan, const TreeSum& sum) const {
+const PartialPlan& NcclTransport::check_planes(const PartialPlan& plan, const TreeSum& sum) const {
   const int needed = plan.partials_of_rank[static_cast<std::size_t>(rank())];
   if (sum.arena->planes() < needed)
     throw UsageError("tree sum on rank {}: its shards need {} planes, the arena has {}", rank(), needed,
@@ -376,8 +352,8 @@ const PartialPlan& NcclCommunicator::check_planes(const PartialPlan& plan, const
   return plan;
 }
 
-template <class Collective>
-Ticket NcclCommunicator::start(const TreeSum& sum, const Collective& collective) {
+template <class Launch>
+Ticket NcclTransport::start(const TreeSum& sum, const Launch& launch) {
   auto* const arena = dynamic_cast<DeviceArena*>(sum.arena);
   if (!arena || arena->lane() != lane_.get())
     throw UsageError("collective on rank {}: the arena was allocated by another communicator", rank());
@@ -386,11 +362,11 @@ Ticket NcclCommunicator::start(const TreeSum& sum, const Collective& collective)
     check();
     check_cuda(cudaEventRecord(filled_, compute()), "cudaEventRecord", rank());
     check_cuda(cudaStreamWaitEvent(lane_->stream(), filled_, 0), "cudaStreamWaitEvent", rank());
-    collective({.values = arena->plane(0) + sum.offset_bytes,
-                .plane_bytes = arena->stride_bytes(),
-                .count = sum.count,
-                .dtype = sum.dtype,
-                .comm_dtype = sum.comm_dtype});
+    launch({.values = arena->plane(0) + sum.offset_bytes,
+            .plane_bytes = arena->stride_bytes(),
+            .count = sum.count,
+            .dtype = sum.dtype,
+            .comm_dtype = sum.comm_dtype});
   }
   return tickets_.record(lane_->stream());
 }
@@ -412,7 +388,7 @@ void prepare_environment(int rank, bool shared) {
 
 }  // namespace
 
-std::string sharing_problem(Communicator& host, int device) {
+std::string sharing_problem(HostGroup& host, int device) {
   std::string address;
   run_on_all(host, [&] {
     if (device >= 0) address = gpu_address(device, host.rank());
@@ -420,7 +396,7 @@ std::string sharing_problem(Communicator& host, int device) {
   return find_sharing(host, address, false).problem;
 }
 
-std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, const NcclOptions& options) {
+std::unique_ptr<GradientTransport> make_nccl_transport(HostGroup& host, const NcclOptions& options) {
   std::string address;
   run_on_all(host, [&] {
     int visible = 0;
@@ -436,8 +412,8 @@ std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, const N
   if (!sharing.problem.empty()) throw UsageError("{}", sharing.problem);
   prepare_environment(host.rank(), sharing.shared);
 
-  std::unique_ptr<Communicator> made;
-  run_on_all(host, [&] { made = std::make_unique<NcclCommunicator>(host, options); });
+  std::unique_ptr<GradientTransport> made;
+  run_on_all(host, [&] { made = std::make_unique<NcclTransport>(host, options); });
   return made;
 }
 

@@ -21,12 +21,12 @@ BOOST_AUTO_TEST_SUITE(life, *ranks(1, 2, 3, 4))
 
 /// One sum over a shard a rank; started, not waited for.
 struct Sum {
-  Sum(comm::Communicator& communicator, cudaStream_t stream, std::int64_t count, std::uint64_t seed)
+  Sum(comm::GradientTransport& communicator, cudaStream_t stream, std::int64_t count, std::uint64_t seed)
       : ranks(communicator),
-        map(ranks.size(), ranks.size()),
+        map(ranks.group().size(), ranks.group().size()),
         arena(ranks, stream, static_cast<std::size_t>(count) * sizeof(float), 1),
-        values(make_case<float>(arena.here, 0, count, ranks.size(), seed)) {
-    values.fill(map, ranks.rank());
+        values(make_case<float>(arena.here, 0, count, ranks.group().size(), seed)) {
+    values.fill(map, ranks.group().rank());
     arena.upload();
   }
   comm::Ticket start() {
@@ -40,7 +40,7 @@ struct Sum {
     BOOST_TEST_REQUIRE(values.first_difference() == -1);
   }
 
-  comm::Communicator& ranks;
+  comm::GradientTransport& ranks;
   comm::ShardMap map;
   MirroredArena arena;
   SumCase<float> values;
@@ -57,19 +57,13 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_a_gpu_unasked_get_one_error_that_names_the
 
 BOOST_AUTO_TEST_CASE(a_gpu_that_is_not_there_is_refused_on_all_ranks) {
   const int device = world().rank() == 0 ? visible_gpus() : 0;
-  BOOST_CHECK_THROW(comm::make_nccl_communicator(world(), {.device = device}), UsageError);
+  BOOST_CHECK_THROW(comm::make_nccl_transport(world(), {.device = device}), UsageError);
 }
 
-BOOST_AUTO_TEST_CASE(what_lies_in_the_memory_of_cpus_goes_through_the_host) {
+BOOST_AUTO_TEST_CASE(its_group_is_the_one_that_it_was_made_over) {
   OnGpu gpu(false);
-  comm::Communicator& ranks = gpu.communicator();
-  BOOST_TEST(ranks.rank() == world().rank());
-  BOOST_TEST(ranks.size() == world().size());
-  std::vector<int> all(static_cast<std::size_t>(ranks.size()));
-  const int mine = 3 * ranks.rank();
-  ranks.all_gather(&mine, sizeof mine, all.data());
-  BOOST_TEST(all.back() == 3 * (ranks.size() - 1));
-  ranks.barrier(0);
+  comm::GradientTransport& ranks = gpu.transport();
+  BOOST_TEST(&ranks.group() == &world());
   BOOST_TEST(ranks.async_error().empty());
 }
 
@@ -77,7 +71,7 @@ BOOST_AUTO_TEST_CASE(a_fresh_arena_is_zeroed_and_aligned) {
   OnGpu gpu(false);
   for (int round = 0; round < 2; ++round) {
     const int planes = 1 + world().rank() % 3;
-    MirroredArena arena(gpu.communicator(), gpu.stream(), 1000, planes);
+    MirroredArena arena(gpu.transport(), gpu.stream(), 1000, planes);
     BOOST_TEST(arena.there->planes() == planes);
     BOOST_TEST(arena.there->plane_bytes() == 1000u);
     for (int plane = 0; plane < planes; ++plane)
@@ -93,9 +87,9 @@ BOOST_AUTO_TEST_CASE(a_fresh_arena_is_zeroed_and_aligned) {
 
 BOOST_AUTO_TEST_CASE(sums_that_cannot_be_made_are_refused) {
   OnGpu gpu(false);
-  comm::Communicator& ranks = gpu.communicator();
+  comm::GradientTransport& ranks = gpu.transport();
   const auto arena = ranks.allocate_arena(1024, 1);
-  const comm::ShardMap map(ranks.size(), ranks.size());
+  const comm::ShardMap map(world().size(), world().size());
   const auto start = [&](std::size_t offset_bytes, std::int64_t count, DType dtype) {
     ranks.start_tree_sum({arena.get(), offset_bytes, count, dtype}, map);
   };
@@ -110,8 +104,8 @@ BOOST_AUTO_TEST_CASE(sums_that_cannot_be_made_are_refused) {
 
 BOOST_AUTO_TEST_CASE(two_communicators_sum_side_by_side) {
   OnGpu gpu(true);
-  const auto layers = gpu.communicator().split(0, world().rank());
-  Sum gradients(gpu.communicator(), gpu.stream(), 100000, 1), statistics(*layers, gpu.stream(), 100, 2);
+  const auto layers = gpu.transport().duplicate();
+  Sum gradients(gpu.transport(), gpu.stream(), 100000, 1), statistics(*layers, gpu.stream(), 100, 2);
   for (int round = 0; round < 5; ++round) {
     gradients.values.fill(gradients.map, world().rank());
     statistics.values.fill(statistics.map, world().rank());
@@ -124,9 +118,9 @@ BOOST_AUTO_TEST_CASE(two_communicators_sum_side_by_side) {
 }
 
 BOOST_AUTO_TEST_CASE(the_parts_of_a_split_sum_on_their_own) {
-  OnGpu gpu(true);
-  const auto part = gpu.communicator().split(world().rank() % 2, -world().rank());
-  Sum sum(*part, gpu.stream(), 1111, static_cast<std::uint64_t>(world().rank() % 2));
+  const auto part = world().split(world().rank() % 2, -world().rank());
+  OnGpu gpu(true, *part);
+  Sum sum(gpu.transport(), gpu.stream(), 1111, static_cast<std::uint64_t>(world().rank() % 2));
   sum.check(sum.start());
 }
 
@@ -136,7 +130,7 @@ BOOST_AUTO_TEST_CASE(ranks_whose_peer_has_left_find_out_and_come_to_an_end, *rea
   bool found = false;
   try {
     OnGpu gpu(false);
-    Sum sum(gpu.communicator(), gpu.stream(), 1000, 3);
+    Sum sum(gpu.transport(), gpu.stream(), 1000, 3);
     sum.arena.upload();
     sum.ranks.wait(sum.start());
     sum.arena.download();

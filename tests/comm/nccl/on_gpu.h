@@ -1,4 +1,4 @@
-// A rank's GPU, a stream that computes, and the communicator between GPUs; arenas with a mirror in the CPU's
+// A rank's GPU, a stream that computes, and the transport between GPUs; arenas with a mirror in the CPU's
 // memory.
 #pragma once
 
@@ -21,28 +21,28 @@ inline int visible_gpus() {
 
 class OnGpu {
  public:
-  explicit OnGpu(bool reproducible) {
+  explicit OnGpu(bool reproducible, comm::HostGroup& ranks = world()) {
     const int rank = world().rank();
     const int place = world().topology().local_rank_of_rank[static_cast<std::size_t>(rank)];
     const int device = place % visible_gpus();
     comm::check_cuda(cudaSetDevice(device), "cudaSetDevice", rank);
     comm::check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate", rank);
-    communicator_ = comm::make_nccl_communicator(
-        world(), {.device = device, .stream = stream_, .reproducible = reproducible});
+    transport_ =
+        comm::make_nccl_transport(ranks, {.device = device, .stream = stream_, .reproducible = reproducible});
   }
   ~OnGpu() {
-    communicator_.reset();
+    transport_.reset();
     cudaStreamDestroy(stream_);
   }
   OnGpu(const OnGpu&) = delete;
   OnGpu& operator=(const OnGpu&) = delete;
 
   cudaStream_t stream() const { return stream_; }
-  comm::Communicator& communicator() const { return *communicator_; }
+  comm::GradientTransport& transport() const { return *transport_; }
 
  private:
   cudaStream_t stream_ = nullptr;
-  std::unique_ptr<comm::Communicator> communicator_;
+  std::unique_ptr<comm::GradientTransport> transport_;
 };
 
 /// In plain memory.
@@ -65,8 +65,8 @@ class HostArena final : public comm::Arena {
 /// Copies go along the stream, so they come after what was asked of it, as computing would.
 class MirroredArena {
  public:
-  MirroredArena(comm::Communicator& communicator, cudaStream_t stream, std::size_t plane_bytes, int planes)
-      : here(plane_bytes, planes), there(communicator.allocate_arena(plane_bytes, planes)), stream_(stream) {}
+  MirroredArena(comm::GradientTransport& transport, cudaStream_t stream, std::size_t plane_bytes, int planes)
+      : here(plane_bytes, planes), there(transport.allocate_arena(plane_bytes, planes)), stream_(stream) {}
 
   void upload() {
     for (int plane = 0; plane < here.planes(); ++plane) copy(here.plane(plane), there->plane(plane));

@@ -45,7 +45,7 @@ void check_reduce_scatter(OnGpu& gpu, MirroredArena& arena, const Draw& one, boo
   comm::TreeSum sum = sums.sum;
   sum.arena = arena.there.get();
   sum.comm_dtype = one.comm_dtype;
-  gpu.communicator().wait(gpu.communicator().start_reduce_scatter(sum, map, one.slices));
+  gpu.transport().wait(gpu.transport().start_reduce_scatter(sum, map, one.slices));
   arena.download();
   const DType comm_dtype = world().size() == 1 ? DType::float32 : one.comm_dtype;
   for (const comm::ElementRange range : one.slices.of(world().rank())) {
@@ -68,7 +68,7 @@ void check_all_gather(OnGpu& gpu, MirroredArena& arena, const Draw& one) {
     for (std::int64_t i = range.first; i < range.end(); ++i) values[i] = static_cast<T>(i % 251);
   }
   arena.upload();
-  gpu.communicator().wait(gpu.communicator().start_all_gather(
+  gpu.transport().wait(gpu.transport().start_all_gather(
       {.arena = arena.there.get(), .offset_bytes = 64, .count = one.count, .dtype = dtype_of<T>},
       one.slices));
   arena.download();
@@ -79,7 +79,7 @@ void check_all_gather(OnGpu& gpu, MirroredArena& arena, const Draw& one) {
 void check_all(bool reproducible) {
   std::mt19937_64 random(7);
   OnGpu gpu(reproducible);
-  MirroredArena arena(gpu.communicator(), gpu.stream(), 1 << 15, planes_for(12, world().size()));
+  MirroredArena arena(gpu.transport(), gpu.stream(), 1 << 15, planes_for(12, world().size()));
   for (int round = 0; round < 15; ++round) {
     const Draw one = draw(random, round);
     check_reduce_scatter<float>(gpu, arena, one, reproducible);

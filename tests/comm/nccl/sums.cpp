@@ -31,7 +31,7 @@ void check_one(OnGpu& gpu, MirroredArena& arena, std::int64_t count, int shards,
   comm::TreeSum sum = one.sum;
   sum.arena = arena.there.get();
   sum.comm_dtype = comm_dtype;
-  gpu.communicator().wait(gpu.communicator().start_tree_sum(sum, map));
+  gpu.transport().wait(gpu.transport().start_tree_sum(sum, map));
   arena.download();
 
   const DType rounded = world().size() == 1 ? DType::float32 : comm_dtype;
@@ -48,7 +48,7 @@ void check_one(OnGpu& gpu, MirroredArena& arena, std::int64_t count, int shards,
 }
 
 MirroredArena arena_for(OnGpu& gpu, std::size_t plane_bytes) {
-  return {gpu.communicator(), gpu.stream(), plane_bytes, planes_for(most_shards, world().size())};
+  return {gpu.transport(), gpu.stream(), plane_bytes, planes_for(most_shards, world().size())};
 }
 
 BOOST_AUTO_TEST_CASE(sums_in_the_trees_order_equal_the_serial_fold_for_any_number_of_shards) {
@@ -95,16 +95,16 @@ BOOST_AUTO_TEST_CASE(many_sums_in_flight_complete_in_the_order_started) {
   constexpr int sums = 90;  // more than the events that a communicator begins with
   constexpr std::size_t room_bytes = 1 << 12;
   OnGpu gpu(true);
-  comm::Communicator& ranks = gpu.communicator();
+  comm::GradientTransport& ranks = gpu.transport();
   MirroredArena arena = arena_for(gpu, sums * room_bytes + 64);
-  const comm::ShardMap map(5, ranks.size());
+  const comm::ShardMap map(5, world().size());
   for (int round = 0; round < 3; ++round) {
     std::vector<SumCase<float>> cases;
     for (int i = 0; i < sums; ++i) {
       const auto number = static_cast<std::uint64_t>(i);
       cases.push_back(make_case<float>(arena.here, number * room_bytes, 10 * i, 5,
                                        number + static_cast<std::uint64_t>(round)));
-      cases.back().fill(map, ranks.rank());
+      cases.back().fill(map, world().rank());
     }
     arena.upload();
     std::vector<comm::Ticket> tickets;

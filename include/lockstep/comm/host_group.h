@@ -1,0 +1,54 @@
+// HostGroup: what a group of ranks does together with values in host memory. A world of one is a group too,
+// so one code path serves 1 and N ranks.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lockstep::comm {
+
+/// Which node each rank runs on. Launchers usually number ranks node by node; node_major() tells.
+struct Topology {
+  std::vector<int> node_of_rank;        ///< index into host_names, by rank
+  std::vector<int> local_rank_of_rank;  ///< 0.. within the node
+  std::vector<std::string> host_names;  ///< by node, in order of first rank
+
+  int nodes() const { return static_cast<int>(host_names.size()); }
+  int ranks_on_node(int node) const;
+  bool node_major() const;  ///< ranks of a node are consecutive
+};
+
+/// All methods but rank, size and topology are collective: every rank calls them in the same order. Waiting
+/// yields the core. A group belongs to one thread at a time. Failures throw FailureError with the call's name
+/// and the rank. Ranks of one node that gather different numbers of bytes get the same FailureError, which
+/// shows both sides; nothing is written then, and only abort() may be called afterwards.
+class HostGroup {
+ public:
+  virtual ~HostGroup() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual const Topology& topology() const = 0;
+
+  /// Every rank's `bytes` bytes in rank order; `all` must hold size() * bytes.
+  virtual void all_gather(const void* mine, std::size_t bytes, void* all) = 0;
+  /// bytes_of_rank[r] bytes of each rank r, one after another; every rank passes the same sizes. `mine` may
+  /// point to the rank's position in `all`. Any size (over 2 GiB too).
+  virtual void all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank,
+                                  void* all) = 0;
+  /// Texts (any bytes) of any length, in rank order.
+  virtual std::vector<std::string> all_gather_texts(const std::string& mine) = 0;
+  /// Any size (over 2 GiB too).
+  virtual void broadcast(void* data, std::size_t bytes, int root) = 0;
+  /// Throws FailureError with the names of the ranks that did not arrive within timeout_s (<= 0: no limit);
+  /// asking for them takes another second. Only abort() may be called after that.
+  virtual void barrier(double timeout_s = 0) = 0;
+  /// Lets the transport that shares this group's messages make progress, without blocking.
+  virtual void progress() = 0;
+  /// Ends every process of the world with this exit code. Does not return.
+  [[noreturn]] virtual void abort(int exit_code) = 0;
+};
+
+}  // namespace lockstep::comm
