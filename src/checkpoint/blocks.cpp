@@ -128,7 +128,7 @@ std::vector<std::vector<BlockRun>> runs_by_rank(std::span<const FileExtent> tens
 
 std::vector<std::uint64_t> combine_digests(std::span<const FileExtent> tensors,
                                            std::span<const std::uint64_t> mine,
-                                           comm::Communicator& communicator) {
+                                           comm::HostGroup& communicator) {
   const std::vector<std::vector<BlockRun>> runs = runs_by_rank(tensors, communicator.size());
   std::uint64_t longest = 0;
   for (const std::vector<BlockRun>& of_rank : runs) {

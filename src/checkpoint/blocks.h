@@ -72,7 +72,7 @@ std::uint64_t end_of_block(std::uint64_t block, std::uint64_t tensor_bytes);
 /// in the order of its extents. Collective; one exchange, of equal size on every rank.
 std::vector<std::uint64_t> combine_digests(std::span<const FileExtent> tensors,
                                            std::span<const std::uint64_t> mine,
-                                           comm::Communicator& communicator);
+                                           comm::HostGroup& communicator);
 
 /// Reads a stored tensor block by block and digests what it reads. For one thread.
 class BlockReader {

@@ -107,7 +107,7 @@ std::vector<Section> sections_by_rank(const ddp::HookState& state, int ranks) {
 
 /// Every rank's values on every rank.
 std::vector<Section> gathered(const ddp::HookState& state, kernels::Backend* backend,
-                              comm::Communicator& communicator) {
+                              comm::HostGroup& communicator) {
   std::vector<Section> sections;
   std::vector<Tensor> own;
   std::vector<std::byte> all;
@@ -131,7 +131,7 @@ std::vector<Section> gathered(const ddp::HookState& state, kernels::Backend* bac
   return sections;
 }
 
-std::vector<Section> sections_to_save(ddp::Hook& hook, comm::Communicator& communicator) {
+std::vector<Section> sections_to_save(ddp::Hook& hook, comm::HostGroup& communicator) {
   std::vector<Section> sections;
   for (const ddp::HookState& state : hook.state()) {
     if (state.entries.empty()) continue;
@@ -159,7 +159,7 @@ void share(const std::vector<Section>& parts, const ddp::HookState& state, kerne
 }
 
 void load_by_rank(const ddp::HookState& state, kernels::Backend* backend, const FileIndex& file,
-                  const comm::Communicator& communicator, SectionsToLoad& result) {
+                  const comm::HostGroup& communicator, SectionsToLoad& result) {
   const int ranks = communicator.size();
   int writers = 0;
   while (file.group(path_of(state, writers))) ++writers;
@@ -178,8 +178,7 @@ void load_by_rank(const ddp::HookState& state, kernels::Backend* backend, const 
   std::ranges::move(parts, std::back_inserter(result.sections));
 }
 
-SectionsToLoad sections_to_load(ddp::Hook& hook, const FileIndex& file,
-                                const comm::Communicator& communicator) {
+SectionsToLoad sections_to_load(ddp::Hook& hook, const FileIndex& file, const comm::HostGroup& communicator) {
   SectionsToLoad result;
   const bool any = std::ranges::any_of(
       file.groups, [](const GroupEntry& entry) { return entry.path.starts_with(hook_prefix); });
@@ -200,8 +199,8 @@ SectionsToLoad sections_to_load(ddp::Hook& hook, const FileIndex& file,
 void add(Contents& contents, ddp::Hook& hook) {
   set_backend(contents, hook.backend());
   contents.late.push_back(
-      {[&hook](comm::Communicator& communicator) { return sections_to_save(hook, communicator); },
-       [&hook](const FileIndex& file, const comm::Communicator& communicator) {
+      {[&hook](comm::HostGroup& communicator) { return sections_to_save(hook, communicator); },
+       [&hook](const FileIndex& file, const comm::HostGroup& communicator) {
          return sections_to_load(hook, file, communicator);
        }});
 }

@@ -31,7 +31,7 @@ std::string first_difference(std::string_view a, std::string_view b) {
 }
 
 /// Ranks must list the same things: one comparison of digests, and texts only if they differ.
-void check_same_everywhere(const FileIndex& index, comm::Communicator& communicator) {
+void check_same_everywhere(const FileIndex& index, comm::HostGroup& communicator) {
   const std::string text = digested_text(index);
   const std::uint64_t mine = digest_of(text.data(), text.size());
   std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator.size()));
@@ -46,7 +46,7 @@ void check_same_everywhere(const FileIndex& index, comm::Communicator& communica
 
 }  // namespace
 
-FileWriter::FileWriter(std::string path, const Contents& early, comm::Communicator& communicator,
+FileWriter::FileWriter(std::string path, const Contents& early, comm::HostGroup& communicator,
                        SaveOptions options)
     : path_(std::move(path)),
       temporary_(temporary_path(path_, options.mark)),
@@ -249,7 +249,7 @@ void FileWriter::publish() {
   draft_->publish(path_);
 }
 
-void save_file(const std::string& path, const Contents& contents, comm::Communicator& communicator,
+void save_file(const std::string& path, const Contents& contents, comm::HostGroup& communicator,
                const SaveOptions& options) {
   FileWriter file(path, contents, communicator, options);
   std::vector<std::byte> copy;

@@ -31,8 +31,7 @@ namespace lockstep::checkpoint {
 class FileWriter {
  public:
   /// Lists and compares what ranks hold, lays the file out and shares the work. Errors: save_file.
-  FileWriter(std::string path, const Contents& contents, comm::Communicator& communicator,
-             SaveOptions options);
+  FileWriter(std::string path, const Contents& contents, comm::HostGroup& communicator, SaveOptions options);
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
 
@@ -81,7 +80,7 @@ class FileWriter {
   void check_finite() const;
 
   std::string path_, temporary_;
-  comm::Communicator& communicator_;
+  comm::HostGroup& communicator_;
   SaveOptions options_;
   kernels::Backend* backend_;  // of the tensors' device; none: the CPU
   FileIndex index_;

@@ -413,7 +413,7 @@ FileIndex read_index(const std::string& path) {
   return read_live(path, [&](const auto& file) { return read_from(path, file); });
 }
 
-FileIndex read_index(const std::string& path, comm::Communicator& communicator) {
+FileIndex read_index(const std::string& path, comm::HostGroup& communicator) {
   const bool reads = communicator.rank() == 0;
   for (int attempt = 1;; ++attempt) {
     FileIndex index;

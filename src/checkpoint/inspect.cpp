@@ -55,7 +55,7 @@ Inspection inspect(const std::string& path) {
 
 namespace {
 
-void verify_tensors(const FileIndex& index, comm::Communicator& communicator, VerifyReport& report) {
+void verify_tensors(const FileIndex& index, comm::HostGroup& communicator, VerifyReport& report) {
   const std::vector<FileExtent> tensors = file_extents_of(index);
   std::vector<std::uint64_t> mine;
   comm::run_on_all(communicator, [&] {
@@ -78,7 +78,7 @@ void verify_tensors(const FileIndex& index, comm::Communicator& communicator, Ve
 
 }  // namespace
 
-VerifyReport verify(const std::string& path, comm::Communicator& communicator) {
+VerifyReport verify(const std::string& path, comm::HostGroup& communicator) {
   VerifyReport report;
   report.path = path;
   try {

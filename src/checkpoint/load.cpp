@@ -236,8 +236,7 @@ void check_or_warn(const std::string& path, const Fit& result, const LoadOptions
   for (const std::string& problem : result.problems) warnings.push_back(fmt::format("{}: {}", path, problem));
 }
 
-Request request_for(const FileIndex& index, const Contents& contents,
-                    const comm::Communicator& communicator) {
+Request request_for(const FileIndex& index, const Contents& contents, const comm::HostGroup& communicator) {
   Request request{contents, {}, {}};
   for (const LateSections& late : contents.late) {
     SectionsToLoad found = late.to_load(index, communicator);
@@ -272,7 +271,7 @@ LoadPlan plan_load(const FileIndex& index, const Request& request, const LoadOpt
 }
 
 void read_tensors(const FileIndex& index, std::span<const Fit::Pair> pairs, kernels::Backend* backend,
-                  comm::Communicator& communicator) {
+                  comm::HostGroup& communicator) {
   comm::run_on_all(communicator, [&] {
     for (const Fit::Pair& pair : pairs)
       read_tensor(*index.file, index.tensors[pair.stored], pair.target, backend);
@@ -295,7 +294,7 @@ void finish_load(const LoadPlan& plan, const Contents& contents) {
   }
 }
 
-LoadReport load_file(const std::string& path, const Contents& contents, comm::Communicator& communicator,
+LoadReport load_file(const std::string& path, const Contents& contents, comm::HostGroup& communicator,
                      const LoadOptions& options) {
   LoadReport report;
   report.index = read_index(path, communicator);

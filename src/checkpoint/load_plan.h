@@ -60,7 +60,7 @@ struct Request {
 };
 
 /// Not collective, and the same on every rank but for what each takes as its own.
-Request request_for(const FileIndex& index, const Contents& contents, const comm::Communicator& communicator);
+Request request_for(const FileIndex& index, const Contents& contents, const comm::HostGroup& communicator);
 
 /// What will be read, and what will be done without it.
 struct LoadPlan {
@@ -81,7 +81,7 @@ LoadPlan plan_load(const FileIndex& index, const Request& request, const LoadOpt
 /// Reads the pairs, each block verified as it arrives; what is on the backend's device goes there from CPU
 /// memory. DataError if the file is damaged. Collective.
 void read_tensors(const FileIndex& index, std::span<const Fit::Pair> pairs, kernels::Backend* backend,
-                  comm::Communicator& communicator);
+                  comm::HostGroup& communicator);
 
 /// Fills what the file lacks, restores the attributes, and tells the sections.
 void finish_load(const LoadPlan& plan, const Contents& contents);

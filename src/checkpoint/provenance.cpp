@@ -12,7 +12,7 @@
 
 namespace lockstep::checkpoint {
 
-Provenance provenance_of(const comm::Communicator& communicator) {
+Provenance provenance_of(const comm::HostGroup& communicator) {
   Provenance provenance = {{"version", build_info::version},
                            {"git", build_info::git},
                            {"compiler", build_info::compiler},

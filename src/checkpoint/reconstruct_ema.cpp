@@ -67,7 +67,7 @@ std::vector<Stored> stored_in(const std::vector<FileIndex>& snapshots) {
 }
 
 /// As rank 0 sees it. Collective.
-bool is_there(const std::string& path, comm::Communicator& communicator) {
+bool is_there(const std::string& path, comm::HostGroup& communicator) {
   bool there = communicator.rank() == 0 && exists(path);
   communicator.broadcast(&there, sizeof there, 0);
   return there;
@@ -87,7 +87,7 @@ void check_is_run(const std::string& run) {
 
 /// Steps of the snapshots to use, oldest first.
 std::vector<std::int64_t> steps_to_use(const std::string& run, std::optional<std::int64_t> step,
-                                       comm::Communicator& communicator) {
+                                       comm::HostGroup& communicator) {
   comm::run_on_all(communicator, [&] { check_is_run(run); });
   const std::string directory = run + "/ema";
   std::vector<std::int64_t> steps = steps_in(directory, communicator);
@@ -115,7 +115,7 @@ std::vector<std::int64_t> steps_to_use(const std::string& run, std::optional<std
 /// list is made again, and what has been read is held open. A run that thins them faster than they are read
 /// here is taken at its word: what it removed, it does not need; but for the newest.
 std::vector<FileIndex> snapshots_to_use(const std::string& run, std::optional<std::int64_t> step,
-                                        comm::Communicator& communicator) {
+                                        comm::HostGroup& communicator) {
   constexpr int most_lists = 16;
   std::map<std::int64_t, FileIndex> read;
   for (int lists = 1;; ++lists) {
@@ -265,7 +265,7 @@ void mix(const std::vector<FileIndex>& snapshots, const std::vector<Stored>& sto
 
 EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double sigma_rel,
                                         std::optional<std::int64_t> step, const std::string& out,
-                                        comm::Communicator& communicator) {
+                                        comm::HostGroup& communicator) {
   const optim::EmaProfile profile = optim::EmaProfile::power(sigma_rel);
   std::string run = run_directory;
   while (run.size() > 1 && run.ends_with('/')) run.pop_back();

@@ -203,7 +203,7 @@ std::vector<std::string> missing_on_the_way_to(std::string path) {
 
 }  // namespace
 
-RunDirectory::RunDirectory(std::string path, comm::Communicator& communicator, double lock_wait_s)
+RunDirectory::RunDirectory(std::string path, comm::HostGroup& communicator, double lock_wait_s)
     : path_(std::move(path)), communicator_(communicator) {
   while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();
   comm::run_on_all(communicator_, [&] {

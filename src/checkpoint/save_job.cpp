@@ -16,7 +16,7 @@ namespace {
 
 /// A run that takes a directory over removes drafts: what fails then on any rank, in whatever way, has that
 /// for its reason, and the error of check() on rank 0 is that of all. Collective.
-void together_if_writable(comm::Communicator& communicator, const std::function<void()>& check,
+void together_if_writable(comm::HostGroup& communicator, const std::function<void()>& check,
                           const std::function<void()>& action) {
   const bool checks = check && communicator.rank() == 0;
   comm::run_on_all(communicator, [&] {
@@ -73,7 +73,7 @@ void SaveMemory::reserve(std::uint64_t wanted_bytes) {
 }
 
 SaveJob::SaveJob(std::vector<std::unique_ptr<FileWriter>> files, Options options, SaveMemory& memory,
-                 comm::Communicator& communicator)
+                 comm::HostGroup& communicator)
     : files_(std::move(files)), options_(std::move(options)), communicator_(communicator) {
   if (options_.async || std::ranges::any_of(files_, [](const auto& file) { return file->needs_copy(); }))
     copy_shares(memory);

@@ -78,7 +78,7 @@ class SaveJob {
   /// Copies this rank's shares into `memory` where they may change or cannot be written from where they are.
   /// `memory` and the communicator outlive the job. Collective.
   SaveJob(std::vector<std::unique_ptr<FileWriter>> files, Options options, SaveMemory& memory,
-          comm::Communicator& communicator);
+          comm::HostGroup& communicator);
   ~SaveJob();
   SaveJob(const SaveJob&) = delete;
   SaveJob& operator=(const SaveJob&) = delete;
@@ -101,7 +101,7 @@ class SaveJob {
 
   std::vector<std::unique_ptr<FileWriter>> files_;
   Options options_;
-  comm::Communicator& communicator_;
+  comm::HostGroup& communicator_;
   State state_ = State::writing;
   WorkerThread worker_;
 };

@@ -70,7 +70,7 @@ std::vector<std::int64_t> steps_in(const std::string& directory) {
   return steps;
 }
 
-std::vector<std::int64_t> steps_in(const std::string& directory, comm::Communicator& communicator) {
+std::vector<std::int64_t> steps_in(const std::string& directory, comm::HostGroup& communicator) {
   std::vector<std::int64_t> steps;
   comm::run_on_all(communicator, [&] {
     if (communicator.rank() == 0) steps = steps_in(directory);
@@ -124,7 +124,7 @@ Contents snapshot_of(const Contents& checkpoint) {
 
 bool is_profile_group(std::string_view path) { return path.starts_with("ema/sigma_rel="); }
 
-ProfileSnapshots::ProfileSnapshots(RunDirectory& run_directory, comm::Communicator& communicator)
+ProfileSnapshots::ProfileSnapshots(RunDirectory& run_directory, comm::HostGroup& communicator)
     : run_directory_(run_directory), communicator_(communicator), log_(communicator.rank()) {
   comm::run_on_all(communicator_, [&] {
     if (communicator_.rank() == 0) remove_drafts(run_directory_.ema_path(), log_);

@@ -22,7 +22,7 @@ std::int64_t step_in_name(std::string_view name);
 /// Steps that have a file, newest first; none if there is no such directory.
 std::vector<std::int64_t> steps_in(const std::string& directory);
 /// The same on every rank, as rank 0 sees it. Collective.
-std::vector<std::int64_t> steps_in(const std::string& directory, comm::Communicator& communicator);
+std::vector<std::int64_t> steps_in(const std::string& directory, comm::HostGroup& communicator);
 
 /// Removes what a save that was cut off left behind, and says so.
 void remove_drafts(const std::string& directory, const Log& log);
@@ -40,7 +40,7 @@ bool is_profile_group(std::string_view path);
 class ProfileSnapshots {
  public:
   /// Removes what a save that was cut off left behind. Collective.
-  ProfileSnapshots(RunDirectory& run_directory, comm::Communicator& communicator);
+  ProfileSnapshots(RunDirectory& run_directory, comm::HostGroup& communicator);
 
   /// Begins to save the snapshot that belongs to a checkpoint of these contents; none if they hold no
   /// power-function averages. Collective. Errors: save_file.
@@ -54,7 +54,7 @@ class ProfileSnapshots {
 
  private:
   RunDirectory& run_directory_;
-  comm::Communicator& communicator_;
+  comm::HostGroup& communicator_;
   Log log_;
 };
 

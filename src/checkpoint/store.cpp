@@ -36,14 +36,14 @@ Position Stream::at(std::int64_t step) const {
   return {step, samples_per_epoch > 0 ? samples / samples_per_epoch : 0, samples, shards, seed};
 }
 
-Store::Store(const std::string& run_directory, comm::Communicator& communicator, StoreOptions options)
+Store::Store(const std::string& run_directory, comm::HostGroup& communicator, StoreOptions options)
     : Store(nullptr, std::make_unique<RunDirectory>(run_directory, communicator), communicator,
             std::move(options)) {}
 
-Store::Store(RunDirectory& run_directory, comm::Communicator& communicator, StoreOptions options)
+Store::Store(RunDirectory& run_directory, comm::HostGroup& communicator, StoreOptions options)
     : Store(&run_directory, nullptr, communicator, std::move(options)) {}
 
-Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, comm::Communicator& communicator,
+Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, comm::HostGroup& communicator,
              StoreOptions options)
     : own_run_directory_(std::move(own)),
       run_directory_(own_run_directory_ ? *own_run_directory_ : *run_directory),

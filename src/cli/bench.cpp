@@ -32,7 +32,7 @@ void add_workload(OptionSet& options) {
 }
 
 /// "2 ranks on 1 machine"
-std::string where(const comm::Communicator& world) {
+std::string where(const comm::HostGroup& world) {
   return pluralized(world.size(), "rank") + " on " + pluralized(world.topology().nodes(), "machine");
 }
 

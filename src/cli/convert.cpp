@@ -28,7 +28,7 @@ checkpoint::Weights fitted(const std::string& in, const std::string& group, cons
   const train::Config config = train::read_config(config_path, {});
   train::check_beside(in, config);
   const std::unique_ptr<models::Model> model = train::build_model(config);
-  const std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  const std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   const checkpoint::LoadReport report =
       checkpoint::load_weights(in, *model, *self, group, {.strict = true, .narrow = narrow, .finite = false});
   for (const std::string& warning : report.warnings) log.warning("{}", warning);

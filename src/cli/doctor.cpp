@@ -14,7 +14,7 @@ namespace lockstep::cli {
 namespace checkup {
 namespace {
 
-Scene scene_of(const comm::Communicator& world, const std::string& run) {
+Scene scene_of(const comm::HostGroup& world, const std::string& run) {
   Scene scene;
   scene.run = run;
   scene.place = place_of(run);
@@ -27,7 +27,7 @@ Scene scene_of(const comm::Communicator& world, const std::string& run) {
 }
 
 /// What a rank has to itself; the first of a machine looks at the machine, too, and rank 0 asks Slurm.
-Findings look(const comm::Communicator& world, const Scene& scene, const train::Config* config) {
+Findings look(const comm::HostGroup& world, const Scene& scene, const train::Config* config) {
   const auto rank = static_cast<std::size_t>(world.rank());
   const bool first_here = world.topology().local_rank_of_rank[rank] == 0;
   Findings findings;
@@ -57,7 +57,7 @@ Findings look(const comm::Communicator& world, const Scene& scene, const train::
 }
 
 /// Programs, libraries, instruction sets, and if a configuration was given, it and the data.
-Findings alike(comm::Communicator& world, const train::Config* config) {
+Findings alike(comm::HostGroup& world, const train::Config* config) {
   if (world.size() == 1) return {};
   const char* const subject = "ranks alike";
   train::Facts facts = train::program_facts();
@@ -106,7 +106,7 @@ ExitCode doctor(Session& session, const Arguments& arguments) {
   po::variables_map values;
   if (!checkup::options().parse(session, arguments, values)) return ExitCode::done;
 
-  comm::Communicator& world = session.world();
+  comm::HostGroup& world = session.world();
   checkup::Scene scene = checkup::scene_of(world, values["run"].as<std::string>());
   const std::vector<train::RankCores> cores = train::cores_of_ranks(world);
   std::optional<train::Config> config;

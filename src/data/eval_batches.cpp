@@ -23,7 +23,7 @@ comm::ShardMap chunk_map(const Dataset& dataset, std::int64_t batch, int ranks) 
 
 }  // namespace
 
-EvalBatches::EvalBatches(const Dataset& dataset, std::int64_t batch, const comm::Communicator& world)
+EvalBatches::EvalBatches(const Dataset& dataset, std::int64_t batch, const comm::HostGroup& world)
     : EvalBatches(dataset, batch, world.rank(), world.size()) {}
 
 EvalBatches::EvalBatches(const Dataset& dataset, std::int64_t batch, int rank, int ranks)
@@ -45,7 +45,7 @@ const EvalBatch& EvalBatches::read(int chunk) {
   return current_;
 }
 
-std::vector<double> EvalBatches::sum(comm::Communicator& world, std::span<const double> values,
+std::vector<double> EvalBatches::sum(comm::HostGroup& world, std::span<const double> values,
                                      int width) const {
   const auto numbers = static_cast<std::size_t>(width);
   if (width < 0 || values.size() != numbers * static_cast<std::size_t>(mine().count)) {

@@ -149,7 +149,7 @@ class Loader::Prefetcher {
   std::thread thread_;
 };
 
-Loader::Loader(const Dataset& dataset, const LoaderOptions& options, const comm::Communicator& world)
+Loader::Loader(const Dataset& dataset, const LoaderOptions& options, const comm::HostGroup& world)
     : Loader(dataset, options, world.rank(), world.size()) {}
 
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options, int rank, int ranks)

@@ -63,7 +63,7 @@ void check_device(const std::string& name, const Tensor& value, const kernels::B
                    name, to_string(value.device()), to_string(backend.device()));
 }
 
-void broadcast_values(comm::Communicator& communicator, const ModelState& model, kernels::Backend& backend) {
+void broadcast_values(comm::HostGroup& communicator, const ModelState& model, kernels::Backend& backend) {
   if (communicator.size() == 1) return;
   const auto broadcast = [&](const Tensor& value) {
     const Tensor here = kernels::on_cpu(value, &backend);
@@ -173,7 +173,7 @@ std::string ranks_text(std::span<const int> ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
 
-void check_same_model(comm::Communicator& communicator, const ModelState& model, const Options& options) {
+void check_same_model(comm::HostGroup& communicator, const ModelState& model, const Options& options) {
   const std::string mine =
       describe(model, options).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   const XXH64_hash_t hash = XXH3_64bits(mine.data(), mine.size());
@@ -221,7 +221,7 @@ std::vector<std::vector<Leaf>> groups_of(const BucketPlan& plan, std::span<Param
 }
 
 /// [rank][item]
-std::vector<Digest> gather(comm::Communicator& communicator, const std::vector<Digest>& mine) {
+std::vector<Digest> gather(comm::HostGroup& communicator, const std::vector<Digest>& mine) {
   std::vector<Digest> all(mine.size() * static_cast<std::size_t>(communicator.size()));
   communicator.all_gather(mine.data(), mine.size() * sizeof(Digest), all.data());
   return all;
@@ -246,7 +246,7 @@ std::vector<int> ranks_apart(const std::vector<Digest>& all, std::size_t items, 
 
 }  // namespace
 
-void check_replicas(comm::Communicator& communicator, kernels::Backend& backend, const BucketPlan& plan,
+void check_replicas(comm::HostGroup& communicator, kernels::Backend& backend, const BucketPlan& plan,
                     std::span<Param* const> trainable, const ModelState& model) {
   for (const Param* const param : model.params) param->settle();
   const std::vector<std::vector<Leaf>> groups = groups_of(plan, trainable, model);
@@ -289,7 +289,7 @@ namespace {
 constexpr std::size_t most_parameters_named = 8;
 
 /// The usage rows of all shards, in the order of the shards.
-std::vector<Usage::Word> rows_of_all(comm::Communicator& communicator, const comm::ShardMap& map,
+std::vector<Usage::Word> rows_of_all(comm::HostGroup& communicator, const comm::ShardMap& map,
                                      const Usage& usage) {
   std::string mine;
   for (int turn = 0; turn < map.block(communicator.rank()).count; ++turn) {
@@ -307,7 +307,7 @@ std::vector<Usage::Word> rows_of_all(comm::Communicator& communicator, const com
 
 }  // namespace
 
-void throw_unused(comm::Communicator& communicator, const comm::ShardMap& map, std::span<Param* const> params,
+void throw_unused(comm::HostGroup& communicator, const comm::ShardMap& map, std::span<Param* const> params,
                   const std::vector<std::size_t>& missed, const Usage& usage) {
   const std::vector<Usage::Word> rows = rows_of_all(communicator, map, usage);
   std::string text;
@@ -336,7 +336,7 @@ void throw_unused(comm::Communicator& communicator, const comm::ShardMap& map, s
       text);
 }
 
-OverflowCheck::OverflowCheck(std::span<Param* const> params, comm::Communicator& communicator,
+OverflowCheck::OverflowCheck(std::span<Param* const> params, comm::HostGroup& communicator,
                              kernels::Backend& backend, const Sharding* sharding)
     : communicator_(communicator),
       backend_(backend),

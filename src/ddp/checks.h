@@ -27,12 +27,12 @@ std::vector<Param*> trainable_params(const std::vector<Param*>& params);
 ModelState without_repeats(ModelState model);
 void check_device(const std::string& name, const Tensor& value, const kernels::Backend& backend);
 /// Values of rank 0 on all. Collective.
-void broadcast_values(comm::Communicator& communicator, const ModelState& model, kernels::Backend& backend);
+void broadcast_values(comm::HostGroup& communicator, const ModelState& model, kernels::Backend& backend);
 
 /// Collective. Compares options and the names, shapes and element types of all leaves by one hash. If they
 /// differ, every rank throws the same UsageError: what differs first, what it is on rank 0, and what on
 /// which other ranks.
-void check_same_model(comm::Communicator& communicator, const ModelState& model, const Options& options);
+void check_same_model(comm::HostGroup& communicator, const ModelState& model, const Options& options);
 
 /// "rank 2", "ranks 1, 3".
 std::string ranks_text(std::span<const int> ranks);
@@ -41,12 +41,12 @@ std::string ranks_text(std::span<const int> ranks);
 /// it), and one of what no bucket holds: frozen parameters and buffers. If some differ, every rank throws the
 /// same TrainingError, naming the first tensors that differ and the ranks that hold other values than most.
 /// `trainable` are the plan's gradients, in their order. Values on a device are copied to the CPU for it.
-void check_replicas(comm::Communicator& communicator, kernels::Backend& backend, const BucketPlan& plan,
+void check_replicas(comm::HostGroup& communicator, kernels::Backend& backend, const BucketPlan& plan,
                     std::span<Param* const> trainable, const ModelState& model);
 
 /// Collective: throws the same UsageError on every rank, naming the parameters `missed` (indices into
 /// params), and of each the shards and ranks that missed it.
-[[noreturn]] void throw_unused(comm::Communicator& communicator, const comm::ShardMap& map,
+[[noreturn]] void throw_unused(comm::HostGroup& communicator, const comm::ShardMap& map,
                                std::span<Param* const> params, const std::vector<std::size_t>& missed,
                                const Usage& usage);
 
@@ -54,7 +54,7 @@ void check_replicas(comm::Communicator& communicator, kernels::Backend& backend,
 class OverflowCheck {
  public:
   /// params: of the model. sharding: with a sharded optimizer, where each rank has its part of the sums.
-  OverflowCheck(std::span<Param* const> params, comm::Communicator& communicator, kernels::Backend& backend,
+  OverflowCheck(std::span<Param* const> params, comm::HostGroup& communicator, kernels::Backend& backend,
                 const Sharding* sharding);
   /// Asks the device about the sums of a step, behind them. What it says must be read before check().
   kernels::Transfer ask(const Reducer& reducer);
@@ -67,7 +67,7 @@ class OverflowCheck {
     std::size_t param = 0;                     // index in the sharding
     std::int64_t first_block = 0, blocks = 0;  // of what this rank has of its sum
   };
-  comm::Communicator& communicator_;
+  comm::HostGroup& communicator_;
   kernels::Backend& backend_;
   const Sharding* sharding_;
   std::vector<Part> parts_;   // by trainable parameter

@@ -64,7 +64,7 @@ class GradArena {
 
 /// A rank runs its shards one after another and keeps a stack of partial sums along the reduction tree, a
 /// plane each. At the end plane p holds the sum of the p-th maximal sub-tree of its block, which is what
-/// comm::Communicator::start_tree_sum asks for.
+/// comm::GradientTransport::start_tree_sum asks for.
 class PlaneSchedule {
  public:
   struct Turn {

@@ -124,7 +124,7 @@ void ParameterArena::adopt(const BucketPlan& plan) {
   point_values_here();
 }
 
-BucketSlicer::BucketSlicer(std::span<Param* const> params, comm::Communicator& communicator)
+BucketSlicer::BucketSlicer(std::span<Param* const> params, comm::GradientTransport& communicator)
     : sharding_(params, communicator) {
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (params[i]->trainable) trainable_.push_back(i);

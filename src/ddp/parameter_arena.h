@@ -21,7 +21,7 @@ namespace lockstep::ddp {
 class BucketSlicer {
  public:
   /// params: of a model, all of which are sharded; plans are over the trainable ones of them, in order.
-  BucketSlicer(std::span<Param* const> params, comm::Communicator& communicator);
+  BucketSlicer(std::span<Param* const> params, comm::GradientTransport& communicator);
 
   const Sharding& sharding() const { return sharding_; }
   /// The slices of each bucket of the plan. Padding goes with the last elements of its tensor.
@@ -39,8 +39,9 @@ class ParameterArena final : public Arrivals {
  public:
   /// Collective. params: those of the slicer's sharding; the plan is over the trainable ones of them, in
   /// order. overlapped: otherwise updated() waits until its bucket has arrived.
-  ParameterArena(std::span<Param* const> params, const BucketSlicer& slicer, comm::GradientTransport& communicator,
-                 kernels::Backend& backend, const BucketPlan& plan, bool overlapped);
+  ParameterArena(std::span<Param* const> params, const BucketSlicer& slicer,
+                 comm::GradientTransport& communicator, kernels::Backend& backend, const BucketPlan& plan,
+                 bool overlapped);
   /// Collective. After an exception, values that had not arrived are unspecified.
   ~ParameterArena() override;
   ParameterArena(const ParameterArena&) = delete;

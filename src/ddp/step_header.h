@@ -35,8 +35,8 @@ class StepHeader {
   kernels::Transfer losses();
 
   /// Collective.
-  void exchange(comm::Communicator& communicator, std::uint64_t plan_hash, const Requests& requests,
-                bool failed, double compute_ms, const Usage& usage);
+  void exchange(comm::HostGroup& communicator, std::uint64_t plan_hash, const Requests& requests, bool failed,
+                double compute_ms, const Usage& usage);
 
   // --- after exchange(), the same on every rank
   bool any_failed() const;

@@ -19,7 +19,7 @@ constexpr std::string_view file_start = "{\"displayTimeUnit\":\"ms\",\"traceEven
 
 }  // namespace
 
-Timeline::Timeline(std::string path, comm::Communicator& communicator)
+Timeline::Timeline(std::string path, comm::HostGroup& communicator)
     : path_(std::move(path)), communicator_(communicator) {
   comm::run_on_all(communicator, [&] {
     if (communicator.rank() == 0) check_writable();  // better now than at the end of the run

@@ -31,7 +31,7 @@ constexpr std::size_t io_bytes = std::size_t{1} << 20;  // of a bare call, as of
 /// A new directory, there until the end.
 class Scratch {
  public:
-  Scratch(comm::Communicator& world, const std::string& parent) : world_(world) {
+  Scratch(comm::HostGroup& world, const std::string& parent) : world_(world) {
     std::string path = parent + "/lockstep-bench-XXXXXX";
     comm::run_on_all(world_, [&] {
       if (world_.rank() == 0 && !::mkdtemp(path.data()))
@@ -43,7 +43,7 @@ class Scratch {
   std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
 
  private:
-  comm::Communicator& world_;
+  comm::HostGroup& world_;
   std::string path_;
   std::optional<Draft> draft_;  // of rank 0
 };
@@ -124,7 +124,7 @@ class Times {
  public:
   /// From a start of all ranks together to this rank's end.
   template <class Action>
-  void time(comm::Communicator& world, const std::string& name, const Action& action) {
+  void time(comm::HostGroup& world, const std::string& name, const Action& action) {
     world.barrier();
     const Stopwatch watch;
     comm::run_on_all(world, action);
@@ -132,7 +132,7 @@ class Times {
   }
   void add(const std::string& name, double ms) { ms_[name].push_back(ms); }
   /// Of the slowest rank in each round. Collective.
-  double median_of(comm::Communicator& world, const std::string& name) {
+  double median_of(comm::HostGroup& world, const std::string& name) {
     return median(greatest_of_ranks(world, ms_.at(name)));
   }
 
@@ -258,7 +258,7 @@ class CheckpointRace {
   }
 
   static constexpr int steps_alone = 10;
-  comm::Communicator& world_;
+  comm::HostGroup& world_;
   const CheckpointBenchmarkOptions& options_;
   Scratch scratch_;
   checkpoint::Contents contents_;

@@ -17,7 +17,7 @@ class Rows {
  public:
   void add(double value) { values_.push_back(value); }
   /// Collective. From here on each figure is the greatest of all ranks.
-  void meet(comm::Communicator& world) { values_ = greatest_of_ranks(world, values_); }
+  void meet(comm::HostGroup& world) { values_ = greatest_of_ranks(world, values_); }
   std::span<const double> row(std::int64_t step, std::int64_t steps) const {
     const std::size_t columns = values_.size() / static_cast<std::size_t>(steps);
     return std::span(values_).subspan(static_cast<std::size_t>(step) * columns, columns);

@@ -107,7 +107,7 @@ void check_steps(std::int64_t steps, std::string_view subject) {
     throw UsageError("--steps {}: must be at least 1; see lockstep bench {} --help", steps, subject);
 }
 
-std::vector<double> greatest_of_ranks(comm::Communicator& world, const std::vector<double>& mine) {
+std::vector<double> greatest_of_ranks(comm::HostGroup& world, const std::vector<double>& mine) {
   std::vector<double> all(mine.size() * static_cast<std::size_t>(world.size()));
   world.all_gather(mine.data(), mine.size() * sizeof(double), all.data());
   std::vector<double> greatest = mine;

@@ -60,6 +60,6 @@ class WorkloadRun {
 void check_steps(std::int64_t steps, std::string_view subject);
 
 /// Element by element the greatest over all ranks, which all bring equally many. Collective.
-std::vector<double> greatest_of_ranks(comm::Communicator& world, const std::vector<double>& mine);
+std::vector<double> greatest_of_ranks(comm::HostGroup& world, const std::vector<double>& mine);
 
 }  // namespace lockstep::train

@@ -13,7 +13,7 @@ StepTimes time_steps(Session& session, const std::string& name, std::int64_t ste
       throw UsageError("--set {}: only keys of model and optimizer are the workload's", text);
   }
   check_steps(steps, "step");
-  comm::Communicator& world = session.world();
+  comm::HostGroup& world = session.world();
   WorkloadRun run(workload_named(name), session.transport(), session.backend(), {.compute = compute}, 1,
                   overrides);
 
@@ -47,7 +47,7 @@ StepTimes time_steps(Session& session, const std::string& name, std::int64_t ste
 TreeOrderTimes time_tree_order(Session& session, const std::string& name, std::int64_t steps, int passes,
                                DType compute) {
   check_steps(steps, "step");
-  comm::Communicator& world = session.world();
+  comm::HostGroup& world = session.world();
   const StandardWorkload& workload = workload_named(name);
   WorkloadRun tree(workload, session.transport(), session.backend(), {.compute = compute}, passes);
   WorkloadRun in_order(workload, session.transport(), session.backend(),

@@ -62,7 +62,7 @@ std::vector<CoreSet> masks_of(const std::vector<CoreSet>& shares, const CoreSet&
   return masks;
 }
 
-bool binding_wanted(comm::Communicator& world, const std::string& bind) {
+bool binding_wanted(comm::HostGroup& world, const std::string& bind) {
   const char* const variable = std::getenv("LOCKSTEP_BIND");
   comm::run_on_all(world, [&] {
     if (!variable || *variable == '\0' || std::string_view(variable) == "cores" ||
@@ -101,7 +101,7 @@ NodeBinding binding_of(std::span<const RankCores> ranks, const comm::Topology& t
           .text = fmt::format("{}: threads are bound to cores, {}", host, fmt::join(shown, ", "))};
 }
 
-void bind_threads(comm::Communicator& world, const Log& log, int threads) {
+void bind_threads(comm::HostGroup& world, const Log& log, int threads) {
   const std::vector<RankCores> ranks = cores_of_ranks(world);
   const std::vector<CoreSet> shares = shares_of(ranks, world.rank(), threads);
   const char refused = !bind_team(masks_of(shares, given_cores(), threads));

@@ -25,7 +25,7 @@ std::vector<CoreSet> masks_of(const std::vector<CoreSet>& shares, const CoreSet&
 /// False where train.bind, `bind`, is none, or LOCKSTEP_BIND=none is in the environment of some rank: mpirun
 /// does not pass it on to other machines. Collective. UsageError on every rank if it is anything but cores or
 /// none there.
-bool binding_wanted(comm::Communicator& world, const std::string& bind);
+bool binding_wanted(comm::HostGroup& world, const std::string& bind);
 
 /// The ranks of one machine.
 struct NodeBinding {
@@ -39,6 +39,6 @@ NodeBinding binding_of(std::span<const RankCores> ranks, const comm::Topology& t
 /// Binds the OpenMP threads of the calling thread, which is the first of them, by masks_of(). Says what it
 /// did on the first machine, or the first where ranks are not bound; a system that refuses is said, too, and
 /// is no error. Collective.
-void bind_threads(comm::Communicator& world, const Log& log, int threads);
+void bind_threads(comm::HostGroup& world, const Log& log, int threads);
 
 }  // namespace lockstep::train

@@ -28,7 +28,7 @@ std::string new_name() {
 
 }  // namespace
 
-Board::Board(comm::Communicator& world) : ranks_(world.size()) {
+Board::Board(comm::HostGroup& world) : ranks_(world.size()) {
   const comm::Topology& topology = world.topology();
   const auto me = static_cast<std::size_t>(world.rank());
   const bool first = topology.local_rank_of_rank[me] == 0;

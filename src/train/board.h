@@ -34,7 +34,7 @@ struct alignas(128) BoardHead {
 class Board {
  public:
   /// Collective. Throws the same error on all ranks if there is no memory.
-  explicit Board(comm::Communicator& world);
+  explicit Board(comm::HostGroup& world);
   ~Board();
   Board(const Board&) = delete;
   Board& operator=(const Board&) = delete;

@@ -29,7 +29,7 @@ double correct_of(kernels::Backend& backend, const Tensor& logits, const Tensor&
 }
 
 /// What is requested of any rank. Collective.
-std::uint64_t of_any(comm::Communicator& world, std::uint64_t mine) {
+std::uint64_t of_any(comm::HostGroup& world, std::uint64_t mine) {
   std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&mine, sizeof mine, all.data());
   return std::accumulate(all.begin(), all.end(), std::uint64_t{0}, std::bit_or<>());
@@ -37,13 +37,13 @@ std::uint64_t of_any(comm::Communicator& world, std::uint64_t mine) {
 
 }  // namespace
 
-Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset, comm::Communicator& world,
+Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset, comm::HostGroup& world,
                     DType compute) {
   return *evaluate(model, tape, dataset, world, compute, {});
 }
 
 std::optional<Evaluation> evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset,
-                                   comm::Communicator& world, DType compute, const EvaluationWatch& watch) {
+                                   comm::HostGroup& world, DType compute, const EvaluationWatch& watch) {
   const bool classifies = model.kind() == models::Kind::classifier;
   const std::int64_t rows_per_sample = std::max<std::int64_t>(1, dataset.y_shape().numel());
   std::vector<double> sums;

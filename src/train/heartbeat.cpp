@@ -74,7 +74,7 @@ struct Heartbeat::Message {
   } entries[most_records];
 };
 
-Heartbeat::Heartbeat(comm::Communicator& world, Board& board)
+Heartbeat::Heartbeat(comm::HostGroup& world, Board& board)
     : board_(board),
       node_(world.topology().node_of_rank[static_cast<std::size_t>(world.rank())]),
       heard_(static_cast<std::size_t>(world.topology().nodes())),

@@ -17,7 +17,7 @@ namespace lockstep::train {
 class Heartbeat {
  public:
   /// Collective. Opens nothing where there is one node.
-  Heartbeat(comm::Communicator& world, Board& board);
+  Heartbeat(comm::HostGroup& world, Board& board);
   ~Heartbeat();
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;

@@ -49,7 +49,7 @@ MemoryNeed memory_need(const Config& config, const ModelState& model, const data
   return need;
 }
 
-void check_memory(const MemoryNeed& need, comm::Communicator& world) {
+void check_memory(const MemoryNeed& need, comm::HostGroup& world) {
   comm::run_on_all(world, [&] {
     const std::optional<std::uint64_t> available = available_memory_bytes();
     const comm::Topology& topology = world.topology();

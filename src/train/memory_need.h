@@ -26,6 +26,6 @@ MemoryNeed memory_need(const Config& config, const ModelState& model, const data
 
 /// UsageError on every rank if the ranks of a node need more than the node has left, with both figures.
 /// Collective.
-void check_memory(const MemoryNeed& need, comm::Communicator& world);
+void check_memory(const MemoryNeed& need, comm::HostGroup& world);
 
 }  // namespace lockstep::train

@@ -29,7 +29,7 @@ PrecisionChoice choose_precision(const std::string& asked, const std::string& fa
 }
 
 DType settle_precision(Session& session, const std::string& asked, const std::string& fallback) {
-  comm::Communicator& world = session.world();
+  comm::HostGroup& world = session.world();
   std::vector<RankPrecision> of_rank;
   const comm::Topology& topology = world.topology();
   for (const std::string& why : world.all_gather_texts(session.backend().why_slow_in_bf16())) {

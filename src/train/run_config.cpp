@@ -46,7 +46,7 @@ void check_decay(const Config& config) {
 }  // namespace
 
 void settle(Config& config, checkpoint::RunDirectory& run, const RunOptions& options, std::int64_t samples,
-            const comm::Communicator& world) {
+            const comm::HostGroup& world) {
   const std::optional<std::string> text = run.stored_config();
   const bool from_file = options.resume != "auto" && options.resume != "never";
   if (from_file && !text && !config.train.init.empty() && config.train.init != options.resume) {

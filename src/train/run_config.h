@@ -19,7 +19,7 @@ namespace lockstep::train {
 /// another configuration (each differing key with both values), if steps and epochs are asked for that are
 /// not the run's, and as check_shards().
 void settle(Config& config, checkpoint::RunDirectory& run, const RunOptions& options, std::int64_t samples,
-            const comm::Communicator& world);
+            const comm::HostGroup& world);
 
 /// After it: train.threads = 0 in a new run becomes what choose_threads() says, which is said, and the
 /// session's backend, if it is the CPU's, gets the run's threads, bound where binding_wanted(). Collective.

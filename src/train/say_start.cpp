@@ -20,7 +20,7 @@ namespace {
 /// Of the rank that holds most.
 void say_memory(Session& session, const Config& config, const optim::Optimizer& optimizer,
                 const optim::Ema* ema) {
-  comm::Communicator& world = session.world();
+  comm::HostGroup& world = session.world();
   optim::StateBytes bytes = optimizer.state_bytes();
   if (ema) {
     const optim::StateBytes averages = ema->state_bytes();
@@ -89,7 +89,7 @@ std::vector<std::string> notes_on_sums(const Config& config, comm::GradientTrans
 void say_start(Session& session, const Config& config, models::Model& model, const DataSets& data,
                const ddp::DataParallel& replicas, const optim::Optimizer& optimizer, const optim::Ema* ema) {
   const Log& log = session.log();
-  const comm::Communicator& world = session.world();
+  const comm::HostGroup& world = session.world();
   log.info("{} ({}) on {}, {}, {}", config.model.name, models::summary(model.state()),
            pluralized(world.size(), "rank"), pluralized(world.topology().nodes(), "machine"),
            describe(session.backend(), replicas.options().compute));

@@ -177,7 +177,7 @@ std::string Difference::describe(const comm::Topology& topology) const {
                      other_host, other_value);
 }
 
-std::vector<Difference> differences(comm::Communicator& world, const Facts& mine) {
+std::vector<Difference> differences(comm::HostGroup& world, const Facts& mine) {
   const std::vector<std::string> texts = world.all_gather_texts(to_text(mine));
   std::vector<std::unordered_map<std::string, std::string>> of_rank(texts.size());
   std::vector<std::string> names;  // in the order of the first rank that has them
@@ -222,7 +222,7 @@ void check_not_one_of_many() {
 
 }  // namespace
 
-void check_alike(comm::Communicator& world, const Config& config, const RunOptions& options) {
+void check_alike(comm::HostGroup& world, const Config& config, const RunOptions& options) {
   if (world.size() == 1) return check_not_one_of_many();
   Facts facts = program_facts();
   for (Fact& fact : configuration_facts(config)) facts.push_back(std::move(fact));

@@ -43,12 +43,12 @@ struct Difference {
 };
 /// Per fact that is not the same on all ranks, the first rank that differs from rank 0; in the order of the
 /// facts. The same on every rank; one gather (collective).
-std::vector<Difference> differences(comm::Communicator& world, const Facts& mine);
+std::vector<Difference> differences(comm::HostGroup& world, const Facts& mine);
 
 /// Throws UsageError on every rank, naming two nodes and the first thing they differ in, if the ranks of a
 /// run do not have the same program, libraries, configuration and data; and if this is a world of one that
 /// srun started beside others like it. Where only the instruction set differs, rank 0 warns. Collective; one
 /// gather.
-void check_alike(comm::Communicator& world, const Config& config, const RunOptions& options);
+void check_alike(comm::HostGroup& world, const Config& config, const RunOptions& options);
 
 }  // namespace lockstep::train

@@ -44,7 +44,7 @@ std::string threads_each(int threads) {
   return threads == 1 ? "a thread each" : fmt::format("{} threads each", threads);
 }
 
-std::vector<RankCores> cores_of_ranks(comm::Communicator& world) {
+std::vector<RankCores> cores_of_ranks(comm::HostGroup& world) {
   const CoreSet& mine = given_cores();
   std::vector<std::string> of_core;
   for (const CoreSet& core : core_by_core(mine)) of_core.push_back(lockstep::to_text(core));

@@ -22,7 +22,7 @@ struct RankCores {
 };
 
 /// By rank; the same on every rank. Collective.
-std::vector<RankCores> cores_of_ranks(comm::Communicator& world);
+std::vector<RankCores> cores_of_ranks(comm::HostGroup& world);
 
 struct ThreadChoice {
   int threads = 1;

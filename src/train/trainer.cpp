@@ -72,7 +72,7 @@ constexpr const char* changes_fact = "config_changes";
 /// What each rank opens by itself, before ranks depend on one another. The model is made last, when it is
 /// known that the machines can hold what the run needs. Collective.
 Inputs open_inputs(const Config& config, Session& session) {
-  comm::Communicator& world = session.world();
+  comm::HostGroup& world = session.world();
   Inputs inputs;
   MemoryNeed need;
   comm::run_on_all(world, [&] {
@@ -151,7 +151,7 @@ class Trainer {
   bool due(std::int64_t every) const { return every > 0 && done_ % every == 0; }
 
   Session& session_;
-  comm::Communicator& world_;
+  comm::HostGroup& world_;
   Config config_;
   std::vector<KeyChange> changed_;  // by this start, of the checkpoint it begins with
   std::string changes_;             // by this start and those before, as provenance says it
@@ -639,7 +639,7 @@ ExitCode Trainer::take_steps() {
 }  // namespace
 
 ExitCode train(Session& session, Config config, const RunOptions& options) {
-  comm::Communicator& world = session.world();
+  comm::HostGroup& world = session.world();
   StopRequests requests(options.directory,
                         world.rank() == 0);  // what comes during the start is obeyed after a step
   session.watch(config.fault.hang_timeout_s, config.fault.signal_report);

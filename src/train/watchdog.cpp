@@ -54,7 +54,7 @@ double beat_every_s(double timeout_s) { return timeout_s > 0 ? std::clamp(timeou
 
 }  // namespace
 
-Watchdog::Watchdog(comm::Communicator& world, const WatchOptions& options)
+Watchdog::Watchdog(comm::HostGroup& world, const WatchOptions& options)
     : options_(options),
       rank_(world.rank()),
       node_(world.topology().node_of_rank[static_cast<std::size_t>(rank_)]),

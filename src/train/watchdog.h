@@ -41,7 +41,7 @@ struct WatchOptions {
 class Watchdog {
  public:
   /// Collective; on the thread that trains. One at a time.
-  Watchdog(comm::Communicator& world, const WatchOptions& options);
+  Watchdog(comm::HostGroup& world, const WatchOptions& options);
   /// Not collective: every rank for itself, best after MPI has ended.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;

@@ -102,11 +102,11 @@ DataSets::DataSets(const Config& config, std::int64_t classes, const std::string
   eval_ = open_data(config, classes, {eval_path}, like(train_.get()));
 }
 
-int shards_of(const Config& config, const comm::Communicator& world) {
+int shards_of(const Config& config, const comm::HostGroup& world) {
   return config.train.shards > 0 ? config.train.shards : world.size();
 }
 
-void check_shards(const Config& config, const comm::Communicator& world) {
+void check_shards(const Config& config, const comm::HostGroup& world) {
   const int shards = shards_of(config, world);
   if (config.train.global_batch % shards != 0) {
     throw UsageError("train.shards: {} shards do not divide train.global_batch = {}", shards,
@@ -164,7 +164,7 @@ void check_beside(const std::string& weights, const Config& config) {
                                           .vocab = model.vocab});
 }
 
-void check_same_updates(const Config& config, const kernels::Backend& backend, comm::Communicator& world) {
+void check_same_updates(const Config& config, const kernels::Backend& backend, comm::HostGroup& world) {
   if (config.optimizer.name != "muon" || config.ddp.sharded_optimizer) return;
   const std::vector<std::string> all = world.all_gather_texts(backend.instruction_set());
   const auto other = std::ranges::find_if(all, [&](const std::string& text) { return text != all[0]; });

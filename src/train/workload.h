@@ -53,10 +53,10 @@ void check_tokenizer(const std::string& data_name, const std::string& data, cons
                      const std::string& model);
 
 /// The shards of a new run: as configured, or one for each rank.
-int shards_of(const Config& config, const comm::Communicator& world);
+int shards_of(const Config& config, const comm::HostGroup& world);
 
 /// UsageError if they do not divide the batch, or are fewer than the ranks.
-void check_shards(const Config& config, const comm::Communicator& world);
+void check_shards(const Config& config, const comm::HostGroup& world);
 
 /// The configured model, its frozen parameters marked. UsageError if this machine cannot hold its parameters.
 std::unique_ptr<models::Model> build_model(const Config& config);
@@ -68,7 +68,7 @@ void check_beside(const std::string& weights, const Config& config);
 
 /// UsageError on every rank where each makes all updates of its own, and these would not have the same bits
 /// everywhere. Collective.
-void check_same_updates(const Config& config, const kernels::Backend& backend, comm::Communicator& world);
+void check_same_updates(const Config& config, const kernels::Backend& backend, comm::HostGroup& world);
 
 /// None if neither rates nor widths are configured. sharding: that of the source of gradients, or none.
 std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& model,

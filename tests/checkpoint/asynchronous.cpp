@@ -19,7 +19,7 @@ BOOST_AUTO_TEST_SUITE(asynchronous, *ranks(1, 2, 3, 4))
 namespace lc = checkpoint;
 
 struct Run {
-  comm::Communicator& world = test::world();
+  comm::HostGroup& world = test::world();
   SharedFolder folder{world};
   std::string run = folder.file("run");
   std::string checkpoints = run + "/checkpoints";

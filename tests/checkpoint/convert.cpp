@@ -22,7 +22,7 @@ namespace lc = checkpoint;
 namespace h5 = hdf5;
 
 struct Files {
-  std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   TemporaryFolder folder;
   std::string path(const std::string& name) const { return folder.file(name); }
 

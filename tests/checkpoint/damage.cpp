@@ -20,7 +20,7 @@ namespace lc = checkpoint;
 
 /// A small checkpoint, whole and in memory.
 struct Whole {
-  std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   TemporaryFolder folder;
   std::string path = folder.file("a.h5");
   lc::Contents contents = small_contents();

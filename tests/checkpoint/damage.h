@@ -40,7 +40,7 @@ inline checkpoint::Contents small_contents() {
 
 /// A run with one small checkpoint, whole on the disk and in memory.
 struct SmallRun {
-  std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   TemporaryFolder folder;
   checkpoint::Store store{folder.path(), *self};
   std::string path = store.directory() + "/step-000000005.h5";

@@ -19,7 +19,7 @@ namespace lc = checkpoint;
 /// A file system of 8 MiB under the shared folder.
 class SmallDisk {
  public:
-  SmallDisk(comm::Communicator& world, std::string path) : world_(world), path_(std::move(path)) {
+  SmallDisk(comm::HostGroup& world, std::string path) : world_(world), path_(std::move(path)) {
     if (world.rank() == 0) {
       std::filesystem::create_directory(path_);
       mounted_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, "size=8m") == 0;
@@ -45,13 +45,13 @@ class SmallDisk {
   }
 
  private:
-  comm::Communicator& world_;
+  comm::HostGroup& world_;
   std::string path_, read_only_;
   bool mounted_ = false;
 };
 
 BOOST_AUTO_TEST_CASE(full_or_read_only_storage_is_a_data_error_and_leaves_earlier_checkpoints) {
-  comm::Communicator& world = test::world();
+  comm::HostGroup& world = test::world();
   SharedFolder folder(world);
   SmallDisk disk(world, folder.file("disk"));
   if (!disk.mounted()) {

@@ -59,7 +59,7 @@ std::vector<lc::NamedTensor> hugging_face(const std::string& prefix) {
 }
 
 struct Gpt {
-  std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   TemporaryFolder folder;
   std::unique_ptr<models::Model> model = models::make_model(
       {.name = "gpt", .layers = layers, .heads = 2, .channels = channels, .context = context, .vocab = vocab},

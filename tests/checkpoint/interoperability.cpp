@@ -73,7 +73,7 @@ print(len(lines), values)
 )";
 
 struct OneFile {
-  std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   TemporaryFolder folder;
   std::string path = folder.file("a.h5");
   lc::Contents contents;

@@ -39,7 +39,7 @@ void link_to(const std::string& link, const std::string& target) {
 /// a slow machine needs.
 class MovingLink {
  public:
-  explicit MovingLink(comm::Communicator& communicator) : folder_(communicator) {
+  explicit MovingLink(comm::HostGroup& communicator) : folder_(communicator) {
     if (communicator.rank() == 0) {
       const auto self = comm::make_self_communicator();
       for (const int number : {0, 1}) lc::save_file(source(number), contents_of(number), *self);

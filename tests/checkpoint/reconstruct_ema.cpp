@@ -63,7 +63,7 @@ struct Model {
 };
 
 struct Run {
-  comm::Communicator& world = test::world();
+  comm::HostGroup& world = test::world();
   SharedFolder folder{world};
   std::string run = folder.file("run"), snapshots = run + "/ema", out = folder.file("out.h5");
 

@@ -17,7 +17,7 @@ namespace lc = checkpoint;
 using Kind = lc::TensorDifference::Kind;
 
 struct TwoFiles {
-  std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   TemporaryFolder folder;
   std::string a = folder.file("a.h5"), b = folder.file("b.h5");
   lc::Contents left = sample(), right = sample();

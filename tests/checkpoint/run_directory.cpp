@@ -24,7 +24,7 @@ namespace lc = checkpoint;
 constexpr uid_t nobody = 65534;
 
 struct Place {
-  std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   TemporaryFolder folder;
   std::string run = folder.file("runs/mine");
   Environment environment;

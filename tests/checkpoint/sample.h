@@ -23,7 +23,7 @@ namespace lockstep::test {
 /// One folder for all ranks of a communicator, removed when all are done with it.
 class SharedFolder {
  public:
-  explicit SharedFolder(comm::Communicator& communicator) : communicator_(communicator) {
+  explicit SharedFolder(comm::HostGroup& communicator) : communicator_(communicator) {
     std::string path;
     if (communicator.rank() == 0) {
       own_ = std::make_unique<TemporaryFolder>();
@@ -37,7 +37,7 @@ class SharedFolder {
   std::string file(const std::string& name) const { return path_ + "/" + name; }
 
  private:
-  comm::Communicator& communicator_;
+  comm::HostGroup& communicator_;
   std::unique_ptr<TemporaryFolder> own_;
   std::string path_;
 };

@@ -72,7 +72,7 @@ struct Training {
 };
 
 struct Run {
-  comm::Communicator& world = test::world();
+  comm::HostGroup& world = test::world();
   SharedFolder folder{world};
   std::string run = folder.file("run");
   std::string checkpoints = run + "/checkpoints";

@@ -35,7 +35,7 @@ struct SmallModel {
 };
 
 struct Files {
-  comm::Communicator& world = test::world();
+  comm::HostGroup& world = test::world();
   SharedFolder folder{world};
   std::string path = folder.file("a.h5");
   SmallModel model;

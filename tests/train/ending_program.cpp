@@ -25,7 +25,7 @@ void fail_while_layers_meet(ls::Session& session) {
   const int rank = session.world().rank(), last = session.world().size() - 1;
   const auto model = ls::models::make_model(
       {.name = "resnet", .blocks = {1}, .width = 8, .in_channels = 1, .classes = 2, .batch_norm = "sync"}, 1);
-  ls::ddp::DataParallel replicas(*model, session.world(), session.backend(), {.layer_communicator = true});
+  ls::ddp::DataParallel replicas(*model, session.transport(), session.backend(), {.layer_communicator = true});
   const Batch batch{0, {{rank, ls::Tensor::zeros({2, 1, 4, 4}), ls::Tensor::zeros({2}, ls::DType::int64)}}};
   replicas.step(batch, [&](ls::Tape& tape, const ls::data::Shard& shard) {
     if (rank == last) throw ls::DataError("a bad shard");

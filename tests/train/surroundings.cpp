@@ -55,7 +55,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_file_to_read_is_named_and_not_waited_for) {
 }
 
 BOOST_AUTO_TEST_CASE(every_rank_learns_every_difference_in_the_order_of_the_facts) {
-  comm::Communicator& world = test::world();
+  comm::HostGroup& world = test::world();
   const train::Facts same{{"a", "1"}, {"b", "2"}, {"c", ""}};
   BOOST_TEST(train::differences(world, same).empty());
   if (world.size() == 1) return;
@@ -72,7 +72,7 @@ BOOST_AUTO_TEST_CASE(every_rank_learns_every_difference_in_the_order_of_the_fact
 }
 
 BOOST_AUTO_TEST_CASE(ranks_with_different_configurations_all_refuse_with_one_text) {
-  comm::Communicator& world = test::world();
+  comm::HostGroup& world = test::world();
   train::check_alike(world, config_of(5), {.directory = "run"});
   std::string text;
   try {

@@ -68,6 +68,6 @@ FileIndex read_index(const std::string& path);
 
 /// The same, read by rank 0 only; every rank holds the file open that rank 0 read. Collective; the result or
 /// the error is the same on every rank.
-FileIndex read_index(const std::string& path, comm::Communicator& communicator);
+FileIndex read_index(const std::string& path, comm::HostGroup& communicator);
 
 }  // namespace lockstep::checkpoint

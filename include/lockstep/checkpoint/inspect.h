@@ -40,7 +40,7 @@ struct VerifyReport {
 
 /// Reads everything. Collective; ranks share the reading, and the report is the same on all. A bad file is a
 /// report, not an exception; failing storage (EIO) throws FailureError.
-VerifyReport verify(const std::string& path, comm::Communicator& communicator);
+VerifyReport verify(const std::string& path, comm::HostGroup& communicator);
 
 struct TensorDifference {
   enum class Kind { only_in_a, only_in_b, shape, dtype, values };

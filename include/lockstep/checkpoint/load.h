@@ -40,7 +40,7 @@ struct LoadReport {
 /// altogether: "model" is an error; "ema/..." starts from the weights just loaded, any other from zero, with
 /// a warning. Sections of the file that `contents` does not list are named in a warning. After an error in
 /// reading the tensors' values are unspecified; an error about names leaves them untouched.
-LoadReport load_file(const std::string& path, const Contents& contents, comm::Communicator& communicator,
+LoadReport load_file(const std::string& path, const Contents& contents, comm::HostGroup& communicator,
                      const LoadOptions& options = {});
 
 /// Weights only: from the group `group` of a checkpoint ("model", "ema/0.999"; empty: what
@@ -49,10 +49,10 @@ LoadReport load_file(const std::string& path, const Contents& contents, comm::Co
 /// do); from a .safetensors file. A gpt takes what Hugging Face's GPT-2 stores: names without "transformer.",
 /// matrices as [in, out], masks, a head that equals the embedding; notes say so. Collective. Errors as
 /// load_file; also DataError if a number of the file is beyond the type here or, see LoadOptions, not finite.
-LoadReport load_weights(const std::string& path, const ModelState& model, comm::Communicator& communicator,
+LoadReport load_weights(const std::string& path, const ModelState& model, comm::HostGroup& communicator,
                         const std::string& group = {}, const LoadOptions& options = {});
 /// The same from the checkpoint that the index was read from, wherever its path leads by now. Collective.
-LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::Communicator& communicator,
+LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::HostGroup& communicator,
                         const std::string& group = {}, const LoadOptions& options = {});
 
 }  // namespace lockstep::checkpoint

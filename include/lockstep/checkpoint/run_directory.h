@@ -22,7 +22,7 @@ class RunDirectory {
   /// killed run's ranks can outlive their launcher by seconds) and saying so. The lock of a dead run is taken
   /// over, and that of the same Slurm job with a lower restart count. Collective. UsageError if the place is
   /// not writable, another live run holds it (names host, pid and job), or ranks see different directories.
-  RunDirectory(std::string path, comm::Communicator& communicator, double lock_wait_s = 15);
+  RunDirectory(std::string path, comm::HostGroup& communicator, double lock_wait_s = 15);
   /// Gives the lock back. Of a run that was not configured, empty directories that this start made go, too.
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
@@ -50,7 +50,7 @@ class RunDirectory {
   bool sees_lock_of(const std::string& holder) const;
 
   std::string path_;
-  comm::Communicator& communicator_;
+  comm::HostGroup& communicator_;
   std::unique_ptr<FileLock> lock_;  // rank 0's
   std::string mark_;
   std::vector<std::string> made_;  // by this start, innermost first; rank 0's

@@ -28,7 +28,7 @@ struct SaveOptions {
 /// average, optimizer or hook state) that holds numbers that are not finite; DataError if the storage is full
 /// or read-only, UsageError if the place is not writable, FailureError if the storage failed (EIO) or the
 /// ranks' contents differ in names, dtypes or shapes.
-void save_file(const std::string& path, const Contents& contents, comm::Communicator& communicator,
+void save_file(const std::string& path, const Contents& contents, comm::HostGroup& communicator,
                const SaveOptions& options = {});
 
 }  // namespace lockstep::checkpoint

@@ -72,9 +72,9 @@ class Store {
  public:
   /// Makes and locks the run directory (see RunDirectory), and removes what a save that was cut off left
   /// behind.
-  Store(const std::string& run_directory, comm::Communicator& communicator, StoreOptions options = {});
+  Store(const std::string& run_directory, comm::HostGroup& communicator, StoreOptions options = {});
   /// Uses a directory that is locked already and outlives the store.
-  Store(RunDirectory& run_directory, comm::Communicator& communicator, StoreOptions options = {});
+  Store(RunDirectory& run_directory, comm::HostGroup& communicator, StoreOptions options = {});
   ~Store();
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
@@ -150,7 +150,7 @@ class Store {
  private:
   struct Candidates;  // to resume from
 
-  Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, comm::Communicator& communicator,
+  Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, comm::HostGroup& communicator,
         StoreOptions options);
   Contents completed(std::int64_t step, Contents contents) const;
   void advance_save(SaveAction action);
@@ -168,7 +168,7 @@ class Store {
   std::unique_ptr<RunDirectory> own_run_directory_;  // of the first constructor
   RunDirectory& run_directory_;
   std::string directory_;
-  comm::Communicator& communicator_;
+  comm::HostGroup& communicator_;
   StoreOptions options_;
   Provenance provenance_;  // of this run
   Log log_;

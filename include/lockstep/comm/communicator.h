@@ -8,8 +8,6 @@
 
 namespace lockstep::comm {
 
-using Communicator = HostGroup;
-
 /// A group and its transport in one object: while a rank waits for one it advances the other.
 class CpuCommunicator : public HostGroup, public GradientTransport {
  public:

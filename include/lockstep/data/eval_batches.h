@@ -23,7 +23,7 @@ struct EvalBatch {
 class EvalBatches {
  public:
   /// Throws UsageError if batch < 1 or there are more than 2^31 chunks.
-  EvalBatches(const Dataset& dataset, std::int64_t batch, const comm::Communicator& world);
+  EvalBatches(const Dataset& dataset, std::int64_t batch, const comm::HostGroup& world);
   EvalBatches(const Dataset& dataset, std::int64_t batch, int rank, int ranks);
 
   int chunks() const { return map_.shards(); }
@@ -36,7 +36,7 @@ class EvalBatches {
 
   /// Sums over all chunks of all ranks (collective). `values` holds `width` numbers for each of this rank's
   /// chunks, chunk after chunk; the result holds `width` sums, the same on every rank.
-  std::vector<double> sum(comm::Communicator& world, std::span<const double> values, int width) const;
+  std::vector<double> sum(comm::HostGroup& world, std::span<const double> values, int width) const;
 
  private:
   const Dataset& dataset_;

@@ -49,7 +49,7 @@ struct LoaderOptions {
 class Loader {
  public:
   /// Throws UsageError if the shards do not divide the batch, or on augmentation of anything but images.
-  Loader(const Dataset& dataset, const LoaderOptions& options, const comm::Communicator& world);
+  Loader(const Dataset& dataset, const LoaderOptions& options, const comm::HostGroup& world);
   Loader(const Dataset& dataset, const LoaderOptions& options, int rank, int ranks);
   ~Loader();
   Loader(Loader&&) noexcept;

@@ -21,7 +21,7 @@ class Timeline {
   /// Collective: the moment that is zero on every rank. Clocks of different machines are set by a barrier, so
   /// they agree to the time that takes; on one machine all ranks read one clock. Throws on all ranks if
   /// `path` cannot be written, or is a file that is no trace (UsageError).
-  Timeline(std::string path, comm::Communicator& communicator);
+  Timeline(std::string path, comm::HostGroup& communicator);
 
   /// A span from start_s to end_s on the clock of monotonic_s(). `name` must live as long as this object.
   void add(const char* name, int row, std::int64_t step, double start_s, double end_s);
@@ -43,7 +43,7 @@ class Timeline {
   void check_writable() const;
 
   std::string path_;
-  comm::Communicator& communicator_;
+  comm::HostGroup& communicator_;
   double zero_s_ = 0;
   std::vector<Span> spans_;
   std::int64_t dropped_ = 0;

@@ -29,9 +29,9 @@ struct EvaluationWatch {
 
 /// Collective; the same bits at any number of ranks. The model is in evaluation mode: no dropout, running
 /// statistics. compute: Pass::compute. With a watch it is none if that ended it, on every rank.
-Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset, comm::Communicator& world,
+Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset, comm::HostGroup& world,
                     DType compute = DType::float32);
 std::optional<Evaluation> evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset,
-                                   comm::Communicator& world, DType compute, const EvaluationWatch& watch);
+                                   comm::HostGroup& world, DType compute, const EvaluationWatch& watch);
 
 }  // namespace lockstep::train

@@ -69,7 +69,7 @@ bool ends_with_any(const std::string& path, std::initializer_list<std::string_vi
 }
 
 void write_checkpoint(const std::string& path, const Weights& weights) {
-  const std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  const std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   Contents contents;
   contents.position = weights.position;
   contents.config = weights.config;
@@ -89,7 +89,7 @@ void write_checkpoint(const std::string& path, const Weights& weights) {
 }  // namespace
 
 Weights read_weights(const std::string& path, const std::string& group) {
-  const std::unique_ptr<comm::Communicator> self = comm::make_self_communicator();
+  const std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   const std::unique_ptr<WeightSource> source = open_weights(path, group, *self);
   const std::vector<std::size_t> tensors = chosen(*source);
   check_types(*source, tensors);

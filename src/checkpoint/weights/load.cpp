@@ -170,7 +170,7 @@ void check_finite(const std::string& path, const ModelState& model, const LoadOp
 }
 
 LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& model,
-                     comm::Communicator& communicator, const LoadOptions& options) {
+                     comm::HostGroup& communicator, const LoadOptions& options) {
   for (const Param* param : model.params) param->settle();
   const std::string path = source->path();
   LoadReport report;
@@ -197,12 +197,12 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
 
 }  // namespace
 
-LoadReport load_weights(const std::string& path, const ModelState& model, comm::Communicator& communicator,
+LoadReport load_weights(const std::string& path, const ModelState& model, comm::HostGroup& communicator,
                         const std::string& group, const LoadOptions& options) {
   return load_from(open_weights(path, group, communicator), model, communicator, options);
 }
 
-LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::Communicator& communicator,
+LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::HostGroup& communicator,
                         const std::string& group, const LoadOptions& options) {
   std::unique_ptr<WeightSource> source;
   comm::run_on_all(communicator, [&] { source = open_weights(index, group); });

@@ -191,7 +191,7 @@ std::size_t WeightSource::bytes_of(std::size_t tensor) const {
 }
 
 std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& group,
-                                           comm::Communicator& communicator) {
+                                           comm::HostGroup& communicator) {
   Format format{};
   comm::run_on_all(communicator, [&] {
     if (communicator.rank() == 0) format = format_of(path);

@@ -50,7 +50,7 @@ class WeightSource {
 /// FileIndex::default_weights(), and otherwise "model". Collective. DataError on anything else, on a data
 /// file, and if the group does not exist.
 std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& group,
-                                           comm::Communicator& communicator);
+                                           comm::HostGroup& communicator);
 /// A checkpoint whose index has been read. Not collective.
 std::unique_ptr<WeightSource> open_weights(FileIndex index, const std::string& group);
 

@@ -52,7 +52,7 @@ std::string in_bytes(std::uint64_t bytes);
 // Each probe looks at one subject, on its own, for a bounded time. What it cannot see on an odd machine (no
 // /sys, a container, another MPI) is left out of its text.
 Finding processor(const Scene& scene);
-Finding mpi(const comm::Communicator& world);
+Finding mpi(const comm::HostGroup& world);
 Finding hdf5(const Scene& scene);
 Finding onednn(const Scene& scene);
 Finding gpus(const Scene& scene);
@@ -71,13 +71,13 @@ Finding guarded(const std::string& subject, const std::function<Finding()>& prob
 // Questions to all ranks together (collective; none where there is nothing to compare). Every rank gets the
 // same findings.
 /// Not collective: `cores` are of all ranks.
-Findings binding(const comm::Communicator& world, const std::vector<train::RankCores>& cores,
+Findings binding(const comm::HostGroup& world, const std::vector<train::RankCores>& cores,
                  const Needs& needs);
-Findings clocks(comm::Communicator& world);
-Findings shared_directory(comm::Communicator& world, const Scene& scene);
+Findings clocks(comm::HostGroup& world);
+Findings shared_directory(comm::HostGroup& world, const Scene& scene);
 
 /// All ranks' findings: gathered, those of like machines put together, printed by rank 0. True if one is a
 /// problem (collective). `common`: the same on every rank.
-bool report(comm::Communicator& world, const Findings& mine, const Findings& common, bool json);
+bool report(comm::HostGroup& world, const Findings& mine, const Findings& common, bool json);
 
 }  // namespace lockstep::cli::checkup

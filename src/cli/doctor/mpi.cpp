@@ -31,7 +31,7 @@ std::string_view thread_level() {
 
 }  // namespace
 
-Finding mpi(const comm::Communicator& world) {
+Finding mpi(const comm::HostGroup& world) {
   int major = 0, minor = 0, started = 0;
   MPI_Get_version(&major, &minor);
   MPI_Initialized(&started);

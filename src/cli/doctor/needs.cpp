@@ -15,7 +15,7 @@
 
 namespace lockstep::cli::checkup {
 
-Needs needs_of(const train::Config& config, const comm::Communicator& world) {
+Needs needs_of(const train::Config& config, const comm::HostGroup& world) {
   std::uint64_t parameter_bytes = 0;
   const auto model = train::build_model(config);
   for (const Param* const param : model->state().params)
@@ -90,7 +90,7 @@ Finding device(const train::Config& config) {
   }
 }
 
-Finding shards(const train::Config& config, const comm::Communicator& world) {
+Finding shards(const train::Config& config, const comm::HostGroup& world) {
   try {
     train::check_shards(config, world);
     return {"shards", Verdict::ok,

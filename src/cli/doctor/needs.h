@@ -6,7 +6,7 @@
 
 namespace lockstep::cli::checkup {
 
-Needs needs_of(const train::Config& config, const comm::Communicator& world);
+Needs needs_of(const train::Config& config, const comm::HostGroup& world);
 
 /// The files of data, opened as the run would.
 Finding data(const train::Config& config);
@@ -15,6 +15,6 @@ Finding precision(const train::Config* config);
 /// Whether this machine has what the run is to compute on.
 Finding device(const train::Config& config);
 /// Whether so many ranks can share the work.
-Finding shards(const train::Config& config, const comm::Communicator& world);
+Finding shards(const train::Config& config, const comm::HostGroup& world);
 
 }  // namespace lockstep::cli::checkup

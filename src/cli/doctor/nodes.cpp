@@ -21,11 +21,11 @@ double wall_clock_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-bool first_of_node(const comm::Communicator& world, std::size_t rank) {
+bool first_of_node(const comm::HostGroup& world, std::size_t rank) {
   return world.topology().local_rank_of_rank[rank] == 0;
 }
 
-const std::string& host_of(const comm::Communicator& world, std::size_t rank) {
+const std::string& host_of(const comm::HostGroup& world, std::size_t rank) {
   const comm::Topology& topology = world.topology();
   return topology.host_names[static_cast<std::size_t>(topology.node_of_rank[rank])];
 }
@@ -53,7 +53,7 @@ std::string state_of(const std::string& path) {
 
 }  // namespace
 
-Findings clocks(comm::Communicator& world) {
+Findings clocks(comm::HostGroup& world) {
   if (world.topology().nodes() == 1) return {};
   constexpr int rounds = 9;
   std::vector<std::vector<double>> ahead(static_cast<std::size_t>(world.size()));
@@ -86,7 +86,7 @@ Findings clocks(comm::Communicator& world) {
            ""}};
 }
 
-Findings shared_directory(comm::Communicator& world, const Scene& scene) {
+Findings shared_directory(comm::HostGroup& world, const Scene& scene) {
   if (world.topology().nodes() == 1) return {};
   const char* const subject = "shared directory";
   const auto rank = static_cast<std::size_t>(world.rank());

@@ -70,7 +70,7 @@ Finding processor(const Scene& scene) {
   return {subject, Verdict::ok, text, ""};
 }
 
-Findings binding(const comm::Communicator& world, const std::vector<train::RankCores>& cores,
+Findings binding(const comm::HostGroup& world, const std::vector<train::RankCores>& cores,
                  const Needs& needs) {
   const comm::Topology& topology = world.topology();
   Findings findings;

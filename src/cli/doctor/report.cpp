@@ -80,7 +80,7 @@ std::string as_lines(const std::vector<Shared>& all, const comm::Topology& topol
 
 }  // namespace
 
-bool report(comm::Communicator& world, const Findings& mine, const Findings& common, bool json) {
+bool report(comm::HostGroup& world, const Findings& mine, const Findings& common, bool json) {
   nlohmann::json own = nlohmann::json::array();
   for (const Finding& finding : mine) own.push_back(to_json(finding));
   std::vector<Shared> all;

@@ -35,7 +35,7 @@ class DeviceCollectives {
   /// reproducible: sums are made in the tree's order. `calls` must outlive this.
   DeviceCollectives(DeviceCalls& calls, int rank, int ranks, bool reproducible);
 
-  /// Communicator::start_tree_sum and its halves, with their meaning.
+  /// HostGroup::start_tree_sum and its halves, with their meaning.
   void tree_sum(const DeviceVector& vector, const PartialPlan& plan);
   void reduce_scatter(const DeviceVector& vector, const PartialPlan& plan, const Slices& slices);
   void all_gather(const DeviceVector& vector, const Slices& slices);
