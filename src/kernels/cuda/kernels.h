@@ -8,6 +8,11 @@
 
 namespace lockstep::kernels {
 
+struct Launch {
+  cudaStream_t stream = nullptr;
+  int multiprocessors = 1;
+};
+
 // --- elementwise.cu
 /// Elements of equal number, rounded to `to`'s type; false where there is no such conversion.
 bool convert(const Launch& on, const Tensor& from, const Tensor& to);
@@ -56,10 +61,5 @@ void attend(const Launch& on, DType dtype, const ops::AttentionSizes& sizes,
             const AttentionMatrices& matrices);
 void attend_backward(const Launch& on, DType dtype, const ops::AttentionSizes& sizes,
                      const AttentionMatrices& matrices, const AttentionGradients& gradients);
-
-struct Launch {
-  cudaStream_t stream = nullptr;
-  int multiprocessors = 1;
-};
 
 }  // namespace lockstep::kernels
