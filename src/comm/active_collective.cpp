@@ -8,6 +8,7 @@
 #include "comm/mpi_calls.h"
 
 namespace lockstep::comm {
+
 void Messages::begin(std::uint64_t ticket) {
   ticket_ = ticket;
   requests_.clear();
@@ -153,7 +154,7 @@ void ActiveCollective::add_chunks(int owner) {
                                       [](std::int64_t sum, ElementRange range) { return sum + range.count; });
   const auto fitting = static_cast<std::int64_t>(context_->chunk_bytes / sent_bytes(1));
   const bool alone = context_->nodes() == 1;
-  // Without messages there is nothing to overlap with.
+  // One chunk where there are no messages to overlap with.
   const std::int64_t step = alone ? left : std::max(fitting, chunk_unit) / chunk_unit * chunk_unit;
 
   const bool mine = owner == context_->rank;
@@ -283,7 +284,7 @@ void ActiveCollective::send_result(Chunk& chunk) {
   const std::byte* data = result_slot(chunk);
   if (direct(chunk)) {
     data = in_plane(mine, 0, first_element(chunk));
-  } else if (!cast_) {  // a narrow result lies there already
+  } else if (!cast_) {  // a cast result is there already
     pack(chunk, mine, 0, result_slot(chunk));
   }
   int message = 0;

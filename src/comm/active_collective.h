@@ -1,15 +1,17 @@
-// One collective being carried out: a tree sum, or one of its two halves (reduce-scatter and all-gather).
+// ActiveCollective: one collective that runs: a tree sum, or one of its two halves (reduce-scatter and
+// all-gather).
 //
 // Every element has an owner. On one node, a rank waits until all have started, adds the elements it owns
 // along the tree from everyone's planes and writes the result to everyone's plane 0; nobody else touches
 // those elements, so there is nothing to lock. With several nodes an element's owner is on one node, and
-// every other has a leader for it: the leader adds its node's partial sums (see SumPlan) and sends them to
-// the owner, who adds everything and sends the result back for the leader to write to its node's planes. A
-// reduce-scatter ends when the owner has the result; an all-gather begins there. What a rank owns or leads
-// for is handled in chunks, so that adding and sending overlap.
+// every other node has a leader for it. The leader adds its node's partial sums (see SumPlan) and sends them
+// to the owner. The owner adds everything and sends the result back, and the leader writes it to its node's
+// planes. A reduce-scatter ends when the owner has the result; an all-gather begins there. Ranks work in
+// chunks, so that adding and sending overlap.
 #pragma once
 
 #include <mpi.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -23,6 +25,9 @@
 #include "lockstep/comm/gradient_transport.h"
 
 namespace lockstep::comm {
+
+/// Memory for intermediate results, kept from use to use.
+/// Memory for intermediate results, kept from use to use.
 class Workspace {
  public:
   static constexpr std::size_t alignment = 64;
@@ -37,7 +42,7 @@ class Workspace {
     if (!memory_) throw FailureError("tree sum: no memory for a buffer of {} bytes", bytes);
     bytes_ = bytes;
   }
-  /// Gives the memory up without freeing it.
+  /// Releases the memory without freeing it.
   void leave() { static_cast<void>(memory_.release()); }
   std::size_t bytes() const { return bytes_; }
   std::byte* data() const { return memory_.get(); }
@@ -50,30 +55,32 @@ class Workspace {
   std::size_t bytes_ = 0;
 };
 
+/// The MPI messages of one collective between nodes.
+/// The MPI messages of one collective between nodes.
 class Messages {
  public:
   Messages(MPI_Comm comm, int rank) : comm_(comm), rank_(rank) {}
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
-  /// Forgets all messages, which must be over. `ticket` names the next ones in errors.
+  /// Forgets all messages, which must have ended. `ticket` names the next ones in errors.
   void begin(std::uint64_t ticket);
   void reserve(std::size_t messages);
   std::size_t capacity() const { return requests_.capacity(); }
   bool under_way() const { return under_way_ > 0; }
 
-  /// Makes places for the messages of a chunk; returns the first.
+  /// Adds the messages of a chunk; returns the number of the first.
   std::size_t add(std::size_t messages, std::size_t chunk);
   void send(std::size_t place, const std::byte* data, std::size_t bytes, int to, int tag);
   void receive(std::size_t place, std::byte* data, std::size_t bytes, int from, int tag);
   /// The chunks of the messages that have ended since the last call, one entry a message. Throws FailureError
-  /// if another rank's message has not the expected size.
+  /// if another rank's message has another size than expected.
   std::span<const std::size_t> collect();
 
  private:
   struct About {
     std::size_t chunk = 0;
-    std::size_t received_bytes = 0;  ///< 0 for what is sent
+    std::size_t received_bytes = 0;  ///< 0 for a message that is sent
   };
   void check(std::size_t place, const MPI_Status& status, bool failed) const;
 
@@ -101,11 +108,11 @@ struct CollectiveContext {
   std::size_t chunk_bytes = 0;
 
   int nodes() const { return static_cast<int>(ranks_of_node.size()); }
-  /// The rank of `node` that stands between it and `owner`, a rank of another node.
+  /// The rank of the node that sends to and receives from `owner`, a rank of another node.
   int leader(int on_node, int owner) const;
 };
 
-/// What additions need, one at a time.
+/// Scratch memory of one addition.
 struct SumScratch {
   Workspace blocks;
   std::vector<const std::byte*> sources;
@@ -122,7 +129,7 @@ class ActiveCollective {
     Slices slices;                  ///< of no ranks: even ones
     Collective collective() const;
   };
-  /// How much room a collective takes.
+  /// The memory that a collective uses.
   struct Room {
     std::size_t chunks = 0;
     std::size_t messages = 0;
@@ -130,44 +137,42 @@ class ActiveCollective {
   };
 
   explicit ActiveCollective(const CollectiveContext& context);
-  /// After a failure messages may still arrive: their memory is then left to the end of the process.
+  /// After a failure messages may still arrive: the process then keeps their memory until it ends.
   ~ActiveCollective() {
     if (messages_.under_way()) buffer_.leave();
   }
   ActiveCollective(const ActiveCollective&) = delete;
   ActiveCollective& operator=(const ActiveCollective&) = delete;
 
-  /// Takes up the collective; `tag` and `tag` + 1 are its own until it is finished.
+  /// Begins the collective, which uses the tags `tag` and `tag` + 1 until it has finished.
   void begin(std::uint64_t ticket, Request request, int tag);
-  /// Does what can be done now; true if anything was. Throws FailureError if ranks have started different
-  /// collectives.
+  /// Does everything that is possible now; true if that was anything. Throws FailureError if ranks have
+  /// started different collectives.
   bool advance(SumScratch& scratch);
   /// This rank has done its part.
   bool finished() const { return unfinished_ == 0 && all_started_; }
 
   Room room() const { return {chunks_.capacity(), messages_.capacity(), buffer_.bytes()}; }
-  /// Makes room beforehand. Only while nothing is under way.
+  /// Allocates in advance. Only while the collective does not run.
   void reserve(const Room& room);
 
  private:
-  /// What a chunk waits for. An owner's goes through gathering and returning, a leader's through the next
-  /// three.
+  /// What a chunk waits for. An owner's chunk passes gathering and returning, a leader's the next three.
   enum class Stage { gathering, returning, adding, sending, receiving, finished };
 
-  /// A part of what one rank owns, of consecutive elements of its ranges. Chunks of one owner lie together
-  /// and move on in order, because messages of one direction between two ranks are told apart by their order
-  /// alone.
+  /// Consecutive elements of the ranges that one rank owns. Chunks of one owner are neighbours and advance in
+  /// order, because only their order identifies the messages from one rank to another.
   struct Chunk {
     int owner = 0;
     Stage stage = Stage::finished;
     std::size_t range = 0;          ///< of the owner's, where the chunk begins
     std::int64_t skipped = 0;       ///< elements of that range, which belong to earlier chunks
     std::int64_t count = 0;         ///< elements
-    std::size_t buffer_offset = 0;  ///< where its slots begin
-    std::size_t first_message = 0;  ///< its messages from here on
-    int pending = 0;                ///< of its messages under way
+    std::size_t buffer_offset = 0;  ///< of its first slot
+    std::size_t first_message = 0;  ///< the number of its first message
+    int pending = 0;                ///< messages that have not ended
   };
-  /// Where a sum goes: the same place of plane 0 of some ranks of the node, or a slot.
+  /// The destination of a sum: plane 0 of some ranks of the node, or a slot.
   struct Target {
     int first_peer = 0;
     int peers = 0;
@@ -185,7 +190,7 @@ class ActiveCollective {
   void distribute_result(const Chunk& chunk);
   void evaluate(const SumPlan::Sum& sum, const Chunk& chunk, const Target& target, SumScratch& scratch);
 
-  /// Elements of a chunk to a slot, in the wire's type, and back to plane 0 of a rank of the node.
+  /// Copies a chunk's elements to a slot, in the communication dtype, and back to plane 0 of a rank.
   void pack(const Chunk& chunk, int local_rank, int plane, std::byte* slot) const;
   void unpack(const Chunk& chunk, const std::byte* slot, int local_rank) const;
   void copy_to_peers(const Chunk& chunk) const;
@@ -196,7 +201,7 @@ class ActiveCollective {
   bool owned(const Chunk& chunk) const { return chunk.owner == context_->rank; }
   bool is(Collective::Kind kind) const { return request_.kind == kind; }
   std::span<const ElementRange> ranges_of(int owner) const;
-  /// The chunk can travel straight from and to a plane.
+  /// The chunk can be sent from and received into a plane without a copy.
   bool direct(const Chunk& chunk) const;
   std::size_t bytes(std::int64_t elements) const {
     return static_cast<std::size_t>(elements) * element_bytes_;
@@ -211,11 +216,11 @@ class ActiveCollective {
     return ranges_of(chunk.owner)[chunk.range].first + chunk.skipped;
   }
   std::byte* slot(const Chunk& chunk, int number) const;
-  /// Where a received partial sum lies: widening needs the wire's bytes at the end of the slot.
+  /// A received partial sum is at the end of its slot, where cast_from() needs it.
   std::byte* partial_place(const Chunk& chunk, int partial) const {
     return slot(chunk, partial) + bytes(chunk.count) - sent_bytes(chunk.count);
   }
-  /// An owner's slots: the partial sums it receives, its node's partial sums if they are rounded, the result.
+  /// An owner's slots: received partial sums, its node's partial sums if they are rounded, the result.
   int result_slot_number() const { return received_partials() + (cast_ ? own_partials() : 0); }
   std::byte* result_slot(const Chunk& chunk) const {
     return slot(chunk, owned(chunk) ? result_slot_number() : 0);

@@ -31,7 +31,7 @@ Outcome outcome_of(const std::function<void()>& action) {
   }
 }
 
-/// Throws the class that belongs to the code, so that callers can catch a kind.
+/// Throws the class of the code, so that callers can catch it.
 [[noreturn]] void throw_error(ExitCode code, const std::string& text) {
   switch (code) {
     case ExitCode::usage:
@@ -100,7 +100,7 @@ std::vector<nlohmann::json> gather_json(HostGroup& group, const nlohmann::json& 
   if (root < 0 || root >= group.size()) {
     throw UsageError("gather on rank {}: no rank {} among {}", group.rank(), root, group.size());
   }
-  // These values are small: one round that all take part in beats a second protocol.
+  // The values are small: gathering them on all ranks needs no second protocol.
   const std::vector<std::string> texts = gathered(group, mine);
   if (group.rank() != root) return {};
   return values_of(texts);

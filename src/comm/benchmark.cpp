@@ -1,4 +1,3 @@
-// Tree sums and MPI_Allreduce in turn, on fresh data each time.
 #include "comm/benchmark.h"
 
 #include <mpi.h>
@@ -17,14 +16,14 @@
 namespace lockstep::comm {
 namespace {
 
-/// Small sums are timed several at once, as the start line itself costs microseconds.
+/// A round times several small sums, as the barrier before it costs microseconds.
 constexpr std::size_t bytes_of_round = 4 << 20;
 constexpr std::size_t most_sums_of_round = 16;
-constexpr double round_budget_s = 0.6;  // for each size and way
+constexpr double round_budget_s = 0.6;  // for each size and each of the two
 constexpr int fewest_rounds = 7;
 constexpr int most_rounds = 101;
 
-/// Between 1 and 2, with all bits in use, so that the order of additions shows.
+/// Between 1 and 2, with all bits in use, so that the order of additions matters.
 float value_of(int shard, std::size_t element) {
   const std::uint64_t bits = hash_of(shard, element);
   return 1.0f + static_cast<float>(bits >> 41) * 0x1p-23f;
@@ -63,7 +62,7 @@ std::optional<OwnedComm> mpi_comm_of(HostGroup& ranks) {
   return std::optional<OwnedComm>(std::in_place, comm);
 }
 
-/// One size.
+/// The benchmark of one size.
 class Race {
  public:
   Race(GradientTransport& transport, MPI_Comm mpi, std::size_t bytes)

@@ -1,4 +1,4 @@
-// Timing the tree sum beside MPI's own all-reduce.
+// Times the tree sum and MPI's all-reduce.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,7 @@ struct AllReduceTime {
   std::size_t bytes = 0;
   int ranks = 0;
   double lockstep_ms = 0;
-  double mpi_ms =
-      0;  ///< MPI_Allreduce in place on as many float32; 0 where MPI is not running: nothing to compare
+  double mpi_ms = 0;   ///< MPI_Allreduce in place on as many float32; 0 without MPI
   bool exact = false;  ///< every element of the tree sum had the bits of the serial fold over the shards
 };
 

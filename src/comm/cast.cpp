@@ -1,4 +1,3 @@
-// Loops over conversions, in blocks that may overlap their source.
 #include "comm/cast.h"
 
 #include <algorithm>
@@ -10,8 +9,8 @@ namespace {
 
 constexpr std::int64_t block_elements = 1024;  // elements, converted on the stack
 
-/// Converts block by block in ascending order. Each block is copied out before it is written to, so writing
-/// may run over what has been read.
+/// Converts block by block in ascending order. Each block is copied out before the result is written, so the
+/// result may overwrite its source (which the conversions of tensors do not allow).
 template <class From, class To, class Convert>
 void convert(const std::byte* from, std::byte* to, std::int64_t count, const Convert& one) {
   std::array<From, block_elements> source;

@@ -10,6 +10,7 @@
 #include "lockstep/comm/gradient_transport.h"
 
 namespace lockstep::comm {
+
 /// Lies in shared memory: plain numbers.
 struct Collective {
   enum class Kind : std::uint32_t { sum, reduce_scatter, all_gather };

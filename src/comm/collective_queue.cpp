@@ -1,4 +1,3 @@
-// Starting collectives, and moving them on in order.
 #include "comm/collective_queue.h"
 
 #include <algorithm>
@@ -65,8 +64,8 @@ void CollectiveQueue::activate(Ticket ticket) {
   room_.chunks = std::max(room_.chunks, room.chunks);
   room_.messages = std::max(room_.messages, room.messages);
   room_.buffer_bytes = std::max(room_.buffer_bytes, room.buffer_bytes);
-  // Every place of the ring gets the room at once, or when it falls idle: a later step shall not need to make
-  // any, wherever in the ring its largest collective comes.
+  // Every entry of the ring gets this capacity now or when it becomes idle, so that a later step allocates
+  // nothing, whichever entry its largest collective uses.
   for (Ticket idle = ticket + 1; idle < completed_ + 1 + max_active; ++idle) active(idle).reserve(room_);
 }
 

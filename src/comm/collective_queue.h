@@ -11,17 +11,17 @@
 
 namespace lockstep::comm {
 
-/// Whoever computes moves collectives on, by polling at the boundaries of operations; there is no thread for
-/// it. Measured on two made-up hosts of one core each, joined by 1 gbit/s: ten sums of 0.75 MiB (63 ms of
-/// bare bytes, 66 ms measured alone) started one after another during 79 ms of computing. A step took 95, 92
-/// and 91 ms with polling every 0.2, 1 and 5 ms; 94 to 112 ms with a thread that yields and 92 to 97 ms with
-/// one that sleeps 50 us between looks; 93 to 97 ms if only starting a sum moved the earlier ones on. A
-/// thread gains nothing, and would need a lock, a core, and thread support of MPI. Where the nodes are two on
-/// one machine, all ways take 107 to 114 ms for 95 ms of computing: the wire is the processor itself, and
-/// there is nothing to hide it behind.
+/// The computing thread advances collectives by polling at the boundaries of operations; there is no
+/// communication thread. Measured on two emulated nodes of one core each, joined by 1 gbit/s: ten sums of
+/// 0.75 MiB (63 ms for the bytes, 66 ms measured alone) started one after another during 79 ms of computing.
+/// A step took 95, 92 and 91 ms with polling every 0.2, 1 and 5 ms; 94 to 112 ms with a thread that yields
+/// and 92 to 97 ms with one that sleeps 50 us between polls; 93 to 97 ms if only the start of a sum advanced
+/// the earlier ones. A thread gains nothing, and would need a lock, a core, and thread support of MPI. With
+/// two emulated nodes on one computer all variants take 107 to 114 ms for 95 ms of computing, because the
+/// processor carries the messages and nothing can overlap.
 class CollectiveQueue {
  public:
-  /// Carried out side by side; later ones wait their turn.
+  /// Collectives that run at once; later ones wait.
   static constexpr std::uint64_t max_active = NodeFlags::max_active;
   /// Messages use this many tags from first_tag on.
   static constexpr int tags = 2 * static_cast<int>(max_active);
@@ -32,11 +32,11 @@ class CollectiveQueue {
   CollectiveQueue(const CollectiveQueue&) = delete;
   CollectiveQueue& operator=(const CollectiveQueue&) = delete;
 
-  /// What is to be done must have been checked; `map` is null for an all-gather, `slices` of no ranks for a
+  /// The arguments must have been checked; `map` is null for an all-gather, `slices` of no ranks for a
   /// sum. Throws UsageError if the arena lacks planes for the map.
   Ticket start(Collective::Kind kind, const TreeSum& sum, const NodeArena& arena, const ShardMap* map,
                const Slices& slices);
-  /// Does all that can be done now. Within one node it makes no MPI call.
+  /// Does everything that is possible now. Within one node it makes no MPI call.
   void progress();
   Ticket started() const { return started_; }
   Ticket completed() const { return completed_; }
@@ -53,12 +53,12 @@ class CollectiveQueue {
   std::vector<std::unique_ptr<SumPlan>> plans_;
   std::vector<ActiveCollective::Request> waiting_;  ///< a ring, larger than the buckets of nearly any model
   std::deque<ActiveCollective> active_;             ///< a ring
-  ActiveCollective::Room room_;                     ///< that the largest collective so far took
+  ActiveCollective::Room room_;                     ///< of the largest collective so far
   SumScratch scratch_;
   Ticket started_ = 0;    ///< by this rank
-  Ticket activated_ = 0;  ///< those up to here are being carried out, or were
-  Ticket added_ = 0;      ///< this rank has done its part of those up to here
-  Ticket completed_ = 0;  ///< every rank of the node has
+  Ticket activated_ = 0;  ///< the last that has begun
+  Ticket added_ = 0;      ///< the last whose part this rank has done
+  Ticket completed_ = 0;  ///< the last whose part every rank of the node has done
 };
 
 }  // namespace lockstep::comm

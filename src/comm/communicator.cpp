@@ -1,4 +1,3 @@
-// A world of one, the start and the end of MPI, and what the interfaces need.
 #include "lockstep/comm/communicator.h"
 
 #include <mpi.h>
@@ -26,19 +25,18 @@ int Topology::ranks_on_node(int node) const {
 }
 
 bool Topology::node_major() const {
-  // Nodes are numbered by first rank, so the numbers of consecutive ranks never fall when each node's ranks
-  // are together.
+  // Nodes are numbered by first rank.
   return std::is_sorted(node_of_rank.begin(), node_of_rank.end());
 }
 
 void complete(GradientTransport& transport, Ticket ticket) {
   transport.wait(ticket);
   if (transport.done(ticket)) return;
-  // A device is at work, which may take as long as a step: the core is left to those who feed it. (Its own
-  // blocking wait would not return if a peer died.)
-  constexpr std::chrono::microseconds between_looks{20};
+  // A device may work as long as a step: the core is free for the threads that feed it. (A blocking wait for
+  // the device would not return if a peer died.)
+  constexpr std::chrono::microseconds between_polls{20};
   for (progress::Polling polling; !transport.done(ticket); polling.look())
-    std::this_thread::sleep_for(between_looks);
+    std::this_thread::sleep_for(between_polls);
 }
 
 namespace {
@@ -92,8 +90,7 @@ class SelfCommunicator final : public CpuCommunicator {
   }
 
   Ticket start_tree_sum(const TreeSum& sum, const ShardMap& map) override {
-    // One rank owns every shard, so its one maximal sub-tree is the whole tree and plane 0 holds the sum
-    // already.
+    // The one rank's maximal sub-tree is the whole tree, so plane 0 holds the sum already.
     check_tree_sum(sum, map, 0, 1);
     return ++started_;
   }
@@ -145,8 +142,8 @@ std::unique_ptr<CpuCommunicator> make_self_communicator() { return std::make_uni
 
 namespace {
 
-/// A launcher that wires ranks up leaves one of these. SLURM_PROCID is not among them: Slurm sets it in a
-/// batch script's own shell too, where nothing was launched.
+/// A launcher of ranks sets one of these. SLURM_PROCID is not among them: Slurm also sets it in the shell of
+/// a batch script, which is no rank.
 bool launched_as_rank() {
   constexpr std::array names = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK",   "PMI_RANK",
                                 "MV2_COMM_WORLD_SIZE",  "PALS_RANKID", "MPI_LOCALNRANKS"};
@@ -154,8 +151,8 @@ bool launched_as_rank() {
                      [](const char* name) { return std::getenv(name) != nullptr; });
 }
 
-/// Started by one MPI's launcher but linked against another, each process takes itself for a whole world, and
-/// N copies of one run write over each other.
+/// If the launcher belongs to another MPI, each process believes to be a whole world, and N copies of one run
+/// overwrite each other.
 void check_launcher_matches(int size) {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     const char* launched = std::getenv(name);
@@ -194,8 +191,8 @@ World::World(int& argc, char**& argv) {
 }
 
 World::~World() {
-  // While an exception unwinds, the peers may be elsewhere: everything collective would wait for them. The
-  // caller aborts.
+  // While an exception unwinds, peers may be elsewhere, and a collective would wait for them. The caller
+  // aborts.
   const bool unwinding = std::uncaught_exceptions() > 0;
   const progress::Waiting waiting;
   communicator_.reset();

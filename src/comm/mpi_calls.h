@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep::comm {
+
 /// Throws FailureError with the call's name, MPI's own text and the rank unless `code` is MPI_SUCCESS.
 inline void check_mpi(int code, const char* call, int rank) {
   if (code == MPI_SUCCESS) return;
@@ -20,7 +21,7 @@ inline void check_mpi(int code, const char* call, int rank) {
       length > 0 ? std::string(text.data(), static_cast<std::size_t>(length)) : fmt::format("code {}", code));
 }
 
-/// Its errors come back as codes.
+/// An MPI communicator that returns error codes and is freed with this object.
 class OwnedComm {
  public:
   explicit OwnedComm(MPI_Comm comm) : comm_(comm) { MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN); }

@@ -1,4 +1,4 @@
-// The MPI transport: collectives on the host, and what sums need.
+// The group and the transport over MPI: collectives on the host, and starting sums.
 #include "comm/mpi_communicator.h"
 
 #include <unistd.h>
@@ -29,8 +29,8 @@
 namespace lockstep::comm {
 namespace {
 
-/// A non-blocking barrier costs nothing extra while all goes well. A rank that has waited for too long asks
-/// the others whether they are there; whoever waits in the same barrier answers, or has asked too.
+/// A barrier with a time limit that names the missing ranks. A non-blocking barrier costs nothing extra while
+/// all ranks arrive. A rank whose time is up asks the others; ranks in the same barrier answer or ask too.
 class TimedBarrier {
  public:
   /// Messages use this many tags from first_tag on.
@@ -52,8 +52,7 @@ class TimedBarrier {
   };
 
   void send(int to, int tag);
-  /// Takes in the notes of one kind that have come; the senders are in this barrier. Answers them if asked
-  /// to.
+  /// Receives the notes with this tag: their senders are in this barrier. Replies to each if `answer`.
   void receive(int tag, bool answer);
   void ask();
   std::string missing() const;
@@ -70,10 +69,11 @@ class TimedBarrier {
   double deadline_s_ = 0;  ///< on the monotonic clock: when to ask, then when to give up
   bool asking_ = false;
   std::vector<bool> present_;
-  std::deque<Note> sent_;  ///< a deque keeps their places while they are under way
+  std::deque<Note> sent_;  ///< a deque does not move them while MPI sends them
 };
 
-/// Ranks in the barrier poll all the time, so answers take milliseconds; this allows for crowded cores.
+/// Ranks in the barrier poll all the time, so answers take milliseconds; this allows for oversubscribed
+/// cores.
 constexpr double answer_time_s = 1.0;
 
 TimedBarrier::TimedBarrier(MPI_Comm comm, int rank, const Topology& topology, int first_tag)
@@ -111,7 +111,7 @@ bool TimedBarrier::passed() {
                        missing(), timeout_s_, rank_,
                        std::count(present_.begin(), present_.end(), false) == 1 ? "it" : "they");
   }
-  asking_ = false;  // the last one came while we asked: the barrier is about to open
+  asking_ = false;  // the last rank came meanwhile: the barrier is about to open
   deadline_s_ = monotonic_s() + timeout_s_;
   return false;
 }
@@ -258,7 +258,7 @@ class MpiCommunicator final : public CpuCommunicator {
   void wait(Ticket ticket) override {
     if (done(ticket)) return;
     progress::Polling polling;
-    for (Backoff backoff(crowded_); !done(ticket); polling.look()) backoff.pause();
+    for (Backoff backoff(oversubscribed_); !done(ticket); polling.look()) backoff.pause();
   }
 
   void all_gather(const void* mine, std::size_t bytes, void* all) override;
@@ -279,11 +279,11 @@ class MpiCommunicator final : public CpuCommunicator {
 
  private:
   Ticket start(Collective::Kind kind, const TreeSum& sum, const ShardMap* map, const Slices& slices);
-  /// What has been started goes on meanwhile: a peer may wait for our part of it.
+  /// Advances started collectives meanwhile: a peer may wait for our part of one.
   template <class Condition>
   void wait_until(const Condition& condition) {
     progress::Polling polling;
-    for (Backoff backoff(crowded_); !condition(); backoff.pause()) {
+    for (Backoff backoff(oversubscribed_); !condition(); backoff.pause()) {
       polling.look();
       collectives_.progress();
     }
@@ -309,7 +309,7 @@ class MpiCommunicator final : public CpuCommunicator {
   Topology topology_;
   CollectiveQueue collectives_;
   TimedBarrier barrier_;
-  bool crowded_ = control_.local_ranks() > available_cores();
+  bool oversubscribed_ = control_.local_ranks() > available_cores();
   std::uint64_t gathers_ = 0;
   std::uint64_t arenas_ = 0;
 };
@@ -347,8 +347,8 @@ Ticket MpiCommunicator::start(Collective::Kind kind, const TreeSum& sum, const S
 }
 
 std::size_t MpiCommunicator::meet_for_gather(const GatherNote& gather, const void* mine, std::size_t bytes) {
-  // Two slots suffice: whoever fills one for the second time has seen everybody begin the gather in between,
-  // and so be done with reading the one before.
+  // Two slots suffice: a rank that fills one again has seen all ranks begin the gather in between, so they
+  // have read the one before.
   ++gathers_;
   const std::size_t slot = gathers_ % 2;
   control_.mine().gathers[slot] = gather;
@@ -465,7 +465,7 @@ std::unique_ptr<CpuCommunicator> make_mpi_communicator(MPI_Comm parent, const Mp
   MPI_Comm node = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(parent, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node),
             "MPI_Comm_split_type", rank);
-  int leader = rank;  // the node's first rank stands for the node
+  int leader = rank;  // the first rank identifies the node
   check_mpi(MPI_Bcast(&leader, 1, MPI_INT, 0, node), "MPI_Bcast", rank);
   check_mpi(MPI_Comm_free(&node), "MPI_Comm_free", rank);
   std::vector<int> leaders(static_cast<std::size_t>(size_of(parent)));

@@ -20,7 +20,7 @@ std::byte* aligned(void* base) {
   return reinterpret_cast<std::byte*>((address + alignment - 1) / alignment * alignment);
 }
 
-/// Asks for separate segments, so that each starts on a page of its own, near the core that touches it first.
+/// Asks for separate segments, so that each starts on a new page, near the core that touches it first.
 class SeparateSegments {
  public:
   explicit SeparateSegments(int rank) {
@@ -59,7 +59,7 @@ SharedWindow::SharedWindow(MPI_Comm node, std::size_t bytes) {
     segments_[static_cast<std::size_t>(peer)] = aligned(base);
   }
   std::memset(segment(rank), 0, bytes);
-  // One epoch for the window's whole life: from here on it is plain memory.
+  // One epoch for the window's whole life: it is plain memory from now on.
   check_mpi(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_), "MPI_Win_lock_all", world_rank);
   check_mpi(MPI_Win_sync(window_), "MPI_Win_sync", world_rank);
   check_mpi(MPI_Barrier(node), "MPI_Barrier", world_rank);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <mpi.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "lockstep/comm/gradient_transport.h"
 
 namespace lockstep::comm {
+
 /// One zeroed segment a rank, 128-byte aligned, all readable and writable by every rank of the node. Making
 /// and destroying one is collective over the node's communicator, which must outlive it.
 class SharedWindow {
@@ -20,7 +22,8 @@ class SharedWindow {
 
   /// Segments may differ in size.
   SharedWindow(MPI_Comm node, std::size_t bytes);
-  /// While an exception unwinds the memory is left to the end of the process: the peers may be elsewhere.
+  /// While an exception unwinds it does nothing, as the peers may be elsewhere; the process then keeps the
+  /// memory until it ends.
   ~SharedWindow();
   SharedWindow(const SharedWindow&) = delete;
   SharedWindow& operator=(const SharedWindow&) = delete;
@@ -32,29 +35,29 @@ class SharedWindow {
   std::vector<std::byte*> segments_;
 };
 
-/// What a rank tells its node. Each counter has one writer and its own pair of cache lines (processors fetch
-/// lines in pairs), shared only with what is read right after it.
+/// What a rank tells its node. Each counter has one writer and a pair of cache lines (processors fetch lines
+/// in pairs), which it shares only with data that is read right after it.
 struct NodeFlags {
   static constexpr std::size_t line_bytes = SharedWindow::alignment;
   static constexpr std::size_t slot_bytes = 4096;
-  /// Collectives under way at once: a rank takes up the next one only when all of its node are through with
-  /// the first of these, so a ring of as many places says what each of them is.
+  /// Collectives that run at once. A rank begins the next one only when all ranks of its node have finished
+  /// the first of these, so a ring of this length describes them all.
   static constexpr std::uint64_t max_active = 4;
 
-  alignas(line_bytes) std::atomic<std::uint64_t> started;  ///< collectives this rank has handed its planes to
-  std::uint64_t signatures[max_active];                    ///< of those under way
-  alignas(line_bytes) std::atomic<std::uint64_t> added;    ///< collectives this rank has done its part of
-  alignas(line_bytes) std::atomic<std::uint64_t> gathered;  ///< gathers this rank has filled its slot for
+  alignas(line_bytes) std::atomic<std::uint64_t> started;   ///< collectives that may read this rank's planes
+  std::uint64_t signatures[max_active];                     ///< of those that run
+  alignas(line_bytes) std::atomic<std::uint64_t> added;     ///< collectives whose part this rank has done
+  alignas(line_bytes) std::atomic<std::uint64_t> gathered;  ///< gathers whose slot this rank has filled
   GatherNote gathers[2];                                    ///< what they are
-  alignas(line_bytes) std::byte slots[2][slot_bytes];       ///< used in turn by gathers
+  alignas(line_bytes) std::byte slots[2][slot_bytes];       ///< gathers alternate between them
   alignas(line_bytes) Collective collectives[max_active];   ///< what the signatures stand for
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "flags in shared memory must not need a lock");
 
-/// The flags of all ranks of a node.
+/// The control block that the ranks of a node share: the flags of all.
 class NodeControl {
  public:
-  /// Collective over the node. ranks[i]: what the i-th rank of the node is called in errors.
+  /// Collective over the node. ranks[i]: the world rank, for errors, of the node's i-th rank.
   NodeControl(MPI_Comm node, int local_rank, std::vector<int> ranks);
 
   int local_rank() const { return local_rank_; }
@@ -85,11 +88,11 @@ class NodeControl {
   SharedWindow window_;
 };
 
-/// An arena whose planes every rank of the node can reach.
+/// An arena whose planes every rank of the node can read and write.
 class NodeArena final : public Arena {
  public:
-  /// Collective over the node. `owner` tells arenas of different communicators apart, `number` those of one;
-  /// all ranks give the same.
+  /// Collective over the node. `owner` identifies the communicator, `number` the arena among its arenas; all
+  /// ranks pass the same number.
   NodeArena(const void* owner, std::uint64_t number, MPI_Comm node, int local_rank, std::size_t plane_bytes,
             int planes);
 

@@ -95,13 +95,13 @@ void SumProgram::evaluate_as(std::size_t bytes, std::span<const std::byte* const
 
 namespace {
 
-/// Walks the tree for one node of the machine.
+/// Walks the tree for one node (a computer; a tree node is called a range here).
 class Planner {
  public:
   Planner(const ShardMap& map, const Topology& topology, int node)
       : map_(map), topology_(topology), node_(node) {}
 
-  /// The node of the machine that holds all of the range, or -1.
+  /// The node that holds all shards of the range, or -1.
   int home(ShardRange range) const {
     const int first = map_.owner(range.first);
     const int last = map_.owner(range.end() - 1);
@@ -133,7 +133,7 @@ class Planner {
     return {std::move(program), std::move(sources)};
   }
 
-  /// The sum of `range` from `partial sums` alone.
+  /// The sum of `range` from `partials` alone.
   SumPlan::Sum sum_of(const std::vector<ShardRange>& partials, ShardRange range) const {
     std::vector<SumPlan::Source> sources;
     SumProgram program(range, [&](ShardRange part) {

@@ -12,6 +12,11 @@
 #include "lockstep/tensor/dtype.h"
 
 namespace lockstep::comm {
+
+/// A sum along the tree as a list of additions, carried out block by block so that intermediate sums stay in
+/// cache.
+/// A sum along the tree as a list of additions, carried out block by block so that intermediate sums stay in
+/// cache.
 class SumProgram {
  public:
   /// Bytes of every operand that one pass over the additions handles.
@@ -19,7 +24,7 @@ class SumProgram {
 
   SumProgram() = default;
   /// The program of the tree node `range`. source_of(node) is the number of the source that holds the node's
-  /// sum, or -1 if it is to be added from its children; a single leaf always has a source.
+  /// sum, or -1 if its children must be added; a single leaf always has a source.
   SumProgram(ShardRange range, const std::function<int(ShardRange)>& source_of);
 
   /// The source that is the result, if there is nothing to add; else -1.
@@ -27,9 +32,9 @@ class SumProgram {
   std::size_t scratch_bytes() const { return static_cast<std::size_t>(scratch_blocks_) * block_bytes; }
 
   /// Writes the sum of `count` elements of the sources to every destination (one at least). dtype is float32
-  /// or float64. The last addition writes to the destinations itself: by way of a scratch block it took twice
-  /// as long within the L3 cache (4 MiB at 2 ranks: 0.18 ms against 0.08) and 1.15 times beyond. Stores past
-  /// the cache do not pay (0.67 ms; 100 MiB: 11.3 ms against 9.3): the lines they would spare have been read.
+  /// or float64. The last addition writes to the destinations directly: through a scratch block it took twice
+  /// as long within the L3 cache (4 MiB at 2 ranks: 0.18 ms against 0.08) and 1.15 times beyond. Non-temporal
+  /// stores do not pay (0.67 ms; 100 MiB: 11.3 ms against 9.3), as the lines have been read before.
   /// Sources and destinations may be the same memory, element for element. scratch: scratch_bytes(), 64-byte
   /// aligned.
   void evaluate(DType dtype, std::int64_t count, std::span<const std::byte* const> sources,
@@ -54,8 +59,7 @@ class SumProgram {
 };
 
 /// The plan of one node. A "partial sum" is the largest sub-tree of the tree whose shards all lie on one
-/// node; nodes collective partial sums, so that every addition above them is made in tree order wherever the
-/// ranks run.
+/// node. Nodes exchange partial sums, so every addition above them follows the tree wherever the ranks run.
 struct SumPlan {
   /// A plane of a rank of this node, or (local_rank < 0) a partial sum received from another node.
   struct Source {
@@ -70,8 +74,7 @@ struct SumPlan {
   int shards = 0;
   std::vector<Sum> partials;  ///< this node's partial sums, from its ranks' planes
   Sum whole;              ///< the sum of everything, from this node's planes and the partial sums it receives
-  Sum whole_of_partials;  ///< the same from partial sums alone: this node's are counted behind those it
-                          ///< receives
+  Sum whole_of_partials;  ///< the same from partial sums alone: received ones come first
   std::vector<int> partials_of_node;  ///< how many partial sums each node has
   int received = 0;                   ///< partial sums that this node receives
   std::vector<int> planes_of_rank;

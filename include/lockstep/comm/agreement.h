@@ -1,4 +1,4 @@
-// What ranks tell each other: errors, and structured values.
+// Errors that all ranks agree on, and gathers of JSON values.
 #pragma once
 
 #include <functional>
@@ -8,10 +8,11 @@
 #include "lockstep/comm/host_group.h"
 
 namespace lockstep::comm {
+
 /// Runs `action` on every rank, then compares (collective). If it threw anywhere, every rank throws an Error
-/// with the same text and code: those of the lowest failing rank, "rank R: " in front if only some ranks
-/// failed and "; and N more ranks" behind if the texts differ. The action itself must not leave its peers
-/// inside a collective; what it started must be over when it throws.
+/// with the same text and code: those of the lowest failing rank, after "rank R: " if only some ranks failed
+/// and followed by "; and N more ranks" if the texts differ. The action must not leave its peers inside a
+/// collective.
 void run_on_all(HostGroup& group, const std::function<void()>& action);
 
 /// Every rank's value, in rank order (collective). Numbers arrive bit for bit, infinite ones and NaN too.

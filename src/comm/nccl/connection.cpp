@@ -17,13 +17,14 @@
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::comm {
+
 #define LOCKSTEP_LATE_FUNCTION(name) decltype(&::name) name = nullptr;
 LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_LATE_FUNCTION)
 #undef LOCKSTEP_LATE_FUNCTION
 
 namespace {
 
-/// 0 if it does not say.
+/// 0 if NCCL does not tell.
 int version() {
   int number = 0;
   return ncclGetVersion(&number) == ncclSuccess ? number : 0;
@@ -77,7 +78,7 @@ ncclResult_t state_of(ncclComm_t comm) {
   return asked == ncclSuccess ? state : asked;
 }
 
-/// Fewer multiprocessors for NCCL, so more for what computes meanwhile; NCCL has the choice since 2.27.
+/// Gives NCCL fewer multiprocessors and computing more; possible since NCCL 2.27.
 template <class Config>
 void leave_room_for_computing(Config& config) {
   constexpr int efficiency = 1;  // NCCL_CTA_POLICY_EFFICIENCY
@@ -104,7 +105,7 @@ void NcclConnection::start() {
   run_on_all(host_, [] { load_nccl(); });
   try {
     start_together();
-  } catch (...) {  // all ranks have failed: none may take it for started
+  } catch (...) {  // on all ranks
     failed_ = true;
     give_up();
     throw;
@@ -129,7 +130,7 @@ void NcclConnection::start_together() {
         return ncclCommInitRankConfig(&shared_->comm, host_.size(), id, host_.rank(), &config);
       });
     } catch (...) {
-      give_up();  // at once: its end is all that peers inside NCCL can learn of
+      give_up();  // at once: peers inside NCCL notice nothing else
       throw;
     }
   });
@@ -152,7 +153,7 @@ void NcclConnection::begin_group() {
 
 void NcclConnection::end_group() {
   const ncclResult_t ended = ncclGroupEnd();
-  if (!bad(result_)) result_ = ended;  // under the name of the group's last call
+  if (!bad(result_)) result_ = ended;  // reported under the name of the group's last call
   group_ = {};
   settle();
 }
@@ -175,7 +176,7 @@ void NcclConnection::settle() {
     progress::Polling polling;
     for (Backoff backoff(false); look() == ncclInProgress; backoff.pause()) {
       polling.look();
-      host_.progress();  // a peer may need our part of something there before it comes here
+      host_.progress();  // a peer may wait for our part of a host collective first
       if (watch.elapsed_ms() < timeout_s_ * 1e3) continue;
       failed_ = true;
       throw FailureError(
@@ -193,8 +194,7 @@ void NcclConnection::fail(const char* name, ncclResult_t result) {
 }
 
 void NcclConnection::check() {
-  if (failed_)
-    throw FailureError("NCCL on rank {} has failed before: it is good for abort only", host_.rank());
+  if (failed_) throw FailureError("NCCL on rank {} has failed before; only abort() may follow", host_.rank());
   if (!started()) return;
   const Lock lock = hold();
   if (const ncclResult_t found = state_of(shared_->comm); bad(found)) fail("a collective of NCCL", found);
@@ -220,11 +220,11 @@ void NcclConnection::give_up() noexcept {
   ncclComm_t comm = nullptr;
   {
     const Lock lock = try_lock_for(shared_->mutex, std::min(timeout_s_, lock_patience_s));
-    if (!lock) return;  // a thread is stuck inside it: it goes with the process
+    if (!lock) return;  // a thread is stuck inside NCCL until the process ends
     comm = std::exchange(shared_->comm, nullptr);
   }
   if (!comm) return;
-  // It may never return while other ranks do not abort, too: then its thread ends with the process.
+  // The abort may not return until other ranks abort too: its thread then lasts until the process ends.
   try {
     const auto over = std::make_shared<std::promise<void>>();
     const std::future<void> aborted = over->get_future();
@@ -233,7 +233,7 @@ void NcclConnection::give_up() noexcept {
       over->set_value();
     }).detach();
     aborted.wait_for(abort_patience);
-  } catch (...) {  // no thread: the process ends soon, and with it all of NCCL
+  } catch (...) {  // no thread: the process ends soon, and NCCL with it
   }
 }
 

@@ -1,8 +1,9 @@
-// NCCL: its functions, loaded late, and one communicator from its start to its end.
+// NCCL: its functions, loaded at run time, and one communicator from its start to its end.
 #pragma once
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
+
 #include <memory>
 #include <mutex>
 #include <string>
@@ -11,6 +12,7 @@
 #include "lockstep/comm/host_group.h"
 
 namespace lockstep::comm {
+
 /// Throws FailureError with the call's name, CUDA's own text and the rank unless it succeeded.
 inline void check_cuda(cudaError_t status, const char* call, int rank) {
   if (status == cudaSuccess) return;
@@ -18,8 +20,10 @@ inline void check_cuda(cudaError_t status, const char* call, int rank) {
                      cudaGetErrorName(status));
 }
 
-/// Throws UsageError if NCCL cannot be loaded, or is too old. Before that no function below may be called.
-/// Any number of times, by any thread.
+/// Throws UsageError if NCCL cannot be loaded, or is too old. It comes before any call of NCCL, any number of
+/// times, on any thread. Loading at run time lets a program with GPU support start where NCCL is missing; a
+/// single GPU does not need it. Within this namespace the pointers below hide the functions of nccl.h, so
+/// calls look the same.
 void load_nccl();
 
 #define LOCKSTEP_NCCL_FUNCTIONS(use)                                                                       \
@@ -33,26 +37,27 @@ void load_nccl();
 LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_LATE_FUNCTION)
 #undef LOCKSTEP_LATE_FUNCTION
 
+/// One NCCL communicator. It is non-blocking, every wait has a limit, and only one thread at a time calls it.
 class NcclConnection {
  public:
-  /// `host` must outlive it. timeout_s: the longest wait for other ranks; infinity: none but start and end is
-  /// bounded.
+  /// `host` must outlive it. timeout_s: the longest wait for other ranks; infinity: only the start and the
+  /// end have a limit.
   NcclConnection(HostGroup& host, double timeout_s);
-  /// Ends it together with the other ranks; after a failure, or while an exception unwinds, aborts it, in
-  /// bounded time.
+  /// Finalizes it together with the other ranks. After a failure, or while an exception unwinds, it aborts
+  /// it, in bounded time.
   ~NcclConnection();
   NcclConnection(const NcclConnection&) = delete;
   NcclConnection& operator=(const NcclConnection&) = delete;
 
-  /// Starts NCCL, if it has not been: collective over `host`. The calling thread's device is the rank's GPU.
-  /// Throws FailureError, or UsageError if there is no NCCL, the same on all ranks, in at most half of
-  /// timeout_s: before a watchdog with that backoff ends the job.
+  /// Starts NCCL unless it has started. Collective over `host`. The calling thread's device is the rank's
+  /// GPU. Throws FailureError, or UsageError if there is no NCCL, the same on all ranks, within half of
+  /// timeout_s, so before a watchdog with that limit ends the job.
   void start();
   bool started() const { return shared_->comm != nullptr; }
 
-  /// Makes one call: call(comm) returns NCCL's result. Returns once NCCL has taken it up, which may need
-  /// other ranks the first time; throws FailureError with the call's name otherwise. Within a group a failure
-  /// is thrown by end_group().
+  /// Makes one call: call(comm) returns NCCL's result. Returns when NCCL has accepted it, which may need the
+  /// other ranks the first time. Throws FailureError with the call's name if it fails; within a group
+  /// end_group() throws.
   template <class Call>
   void make(const char* name, const Call& call) {
     if (group_) {
@@ -68,17 +73,17 @@ class NcclConnection {
   void begin_group();
   void end_group();
 
-  /// Throws FailureError if NCCL has found a failure by itself, or failed before.
+  /// Throws FailureError if NCCL reports an asynchronous error, or has failed before.
   void check();
-  /// What it has found by itself, or nothing. Any thread.
+  /// The asynchronous error that NCCL reports, or nothing. For any thread.
   std::string async_error() const;
   bool failed() const { return failed_; }
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  /// What a thread that NCCL does not let go (async_error()) has in its hands after the connection's end.
+  /// A thread that is stuck inside NCCL (async_error()) may use this after the connection is gone.
   struct Shared {
-    /// ncclCommGetAsyncError does more than look: it must not run beside another call.
+    /// ncclCommGetAsyncError changes state: it must not run at the same time as another call.
     std::mutex mutex;
     ncclComm_t comm = nullptr;
   };
@@ -86,7 +91,7 @@ class NcclConnection {
   Lock hold();
   void start_together();
   void note(const char* name, ncclResult_t result);
-  /// Waits until the noted call is taken up.
+  /// Waits until NCCL has accepted the noted call.
   void settle();
   [[noreturn]] void fail(const char* name, ncclResult_t result);
   void finish();
@@ -98,7 +103,7 @@ class NcclConnection {
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   Lock group_;  ///< held from begin_group() to end_group()
   const char* name_ = "";
-  ncclResult_t result_ = ncclSuccess;  ///< of the call at hand, or of the group's: the first bad one
+  ncclResult_t result_ = ncclSuccess;  ///< of the current call; in a group of the first that failed
   bool failed_ = false;
 };
 

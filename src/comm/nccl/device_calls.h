@@ -1,4 +1,4 @@
-// What a collective asks a GPU for. CUDA and NCCL do it; a test notes it for many ranks and does none of it.
+// The calls that a collective on a GPU consists of: CUDA and NCCL carry them out, tests only record them.
 #pragma once
 
 #include <cstddef>
@@ -21,20 +21,20 @@ struct TreeAddition {
   std::byte* cast_sum = nullptr;      ///< the sum again in `comm_dtype`, or null
   std::int64_t count = 0;
   DType dtype = DType::float32;
-  /// Another type than dtype: what is taken from planes is rounded to it first, and so is the sum.
+  /// If it differs from dtype, values from planes are rounded to it first, and so is the sum.
   DType comm_dtype = DType::float32;
 };
 
-/// Calls are carried out in order, on one stream; none waits for that. All memory is the device's. Calls with
-/// other ranks in them are the same on all ranks, in the same order; what a group holds happens at once.
+/// Calls run in order on one stream and return at once. All memory is the device's. All ranks make the same
+/// calls that involve other ranks, in the same order; the calls of a group run together.
 class DeviceCalls {
  public:
-  /// Calls of one group at most: NCCL keeps 2048 of them apart.
+  /// The most calls of one group: NCCL distinguishes 2048.
   static constexpr int most_in_group = 1024;
 
   virtual ~DeviceCalls() = default;
 
-  /// Memory for what is only of use within one collective, 256-byte aligned; a later call gives the same.
+  /// Memory for one collective, 256-byte aligned; a later call returns the same.
   virtual std::byte* scratch(std::size_t bytes) = 0;
   virtual void zero(std::byte* memory, std::size_t bytes) = 0;
   virtual void add(const TreeAddition& addition) = 0;
@@ -44,16 +44,16 @@ class DeviceCalls {
 
   virtual void begin_group() = 0;
   virtual void end_group() = 0;
-  /// Sums in place, in an order of NCCL's own.
+  /// Sums in place, in NCCL's order.
   virtual void all_reduce(std::byte* values, std::int64_t count, DType dtype) = 0;
   /// Rank r gets the sum of the r-th `count` elements, in place.
   virtual void reduce_scatter(std::byte* values, std::int64_t count, DType dtype) = 0;
   /// Only the root gets the sum, in place.
   virtual void reduce(std::byte* values, std::int64_t count, DType dtype, int root) = 0;
-  /// The r-th `bytes` bytes are rank r's; all get all, in place.
+  /// Rank r contributes the r-th `bytes` bytes; all ranks get all, in place.
   virtual void all_gather(std::byte* data, std::size_t bytes) = 0;
   virtual void broadcast(std::byte* data, std::size_t bytes, int root) = 0;
-  /// Only within a group. What one rank sends to another arrives in the order sent.
+  /// Only within a group. Messages from one rank to another arrive in the order sent.
   virtual void send(const std::byte* data, std::size_t bytes, int to) = 0;
   virtual void receive(std::byte* data, std::size_t bytes, int from) = 0;
 };

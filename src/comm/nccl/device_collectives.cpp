@@ -1,4 +1,3 @@
-// The calls, in order.
 #include "comm/nccl/device_collectives.h"
 
 #include <algorithm>
@@ -8,7 +7,7 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::int64_t unit = 32;  // elements: 64 bytes of the narrowest type
+constexpr std::int64_t unit = 32;  // elements: 64 bytes of the smallest type
 
 std::int64_t padded(std::int64_t elements) { return (elements + unit - 1) / unit * unit; }
 
@@ -23,12 +22,12 @@ std::size_t bytes_for(std::int64_t elements, std::size_t element_bytes) {
   return static_cast<std::size_t>(elements) * element_bytes;
 }
 
-/// A group that closes and opens again before it holds too many calls.
+/// A group that ends and begins again before it holds too many calls.
 class Group {
  public:
   explicit Group(DeviceCalls& calls) : calls_(calls) { calls_.begin_group(); }
   void end() { calls_.end_group(); }
-  /// Before `calls` more: every rank must say the same number.
+  /// Before `calls` more, the same number on every rank.
   void make_room(int calls) {
     if (held_ + calls > DeviceCalls::most_in_group) {
       calls_.end_group();
@@ -155,7 +154,8 @@ void DeviceCollectives::reduce_to_owners(std::byte* values, DType dtype, const C
   }
   for (int owner = each > 0 ? ranks_ - 1 : 0; owner < ranks_; ++owner) {
     for (ElementRange range : cut.of(owner)) {
-      range = {.first = range.first + each, .count = range.count - each};  // a rest, where slices are even
+      range = {.first = range.first + each,
+               .count = range.count - each};  // the remainder, where slices are even
       if (range.count == 0) continue;
       group.make_room(1);
       calls_.reduce(values + bytes_for(range.first, element_bytes), range.count, dtype, owner);
@@ -173,7 +173,8 @@ void DeviceCollectives::gather_from_owners(std::byte* values, std::size_t elemen
   }
   for (int owner = each > 0 ? ranks_ - 1 : 0; owner < ranks_; ++owner) {
     for (ElementRange range : cut.of(owner)) {
-      range = {.first = range.first + each, .count = range.count - each};  // a rest, where slices are even
+      range = {.first = range.first + each,
+               .count = range.count - each};  // the remainder, where slices are even
       if (range.count == 0) continue;
       group.make_room(1);
       calls_.broadcast(values + bytes_for(range.first, element_bytes), bytes_for(range.count, element_bytes),
@@ -190,7 +191,7 @@ std::byte* DeviceCollectives::sum_at_owners(const DeviceVector& vector, const Pa
   const int own_partials = plan.partials_of_rank[static_cast<std::size_t>(rank_)];
   const std::size_t value_bytes = bytes_of(vector.dtype);
 
-  // What is sent: the planes themselves, or their narrow copies (one, at least, has room for the result).
+  // Sends the planes themselves or their cast copies (at least one, which holds the result as well).
   Partials partials{vector.values, vector.plane_bytes, bytes_of(comm_dtype)};
   const auto copies = static_cast<std::size_t>(cast ? std::max(own_partials, 1) : 0);
   const std::size_t copy_bytes = bytes_for(padded(vector.count), partials.element_bytes);
@@ -230,8 +231,8 @@ std::byte* DeviceCollectives::sum_at_owners(const DeviceVector& vector, const Pa
 
 void DeviceCollectives::trade_partials(const Partials& partials, const PartialPlan& plan, const Cut& cut,
                                        std::byte* slots, std::size_t slot_bytes) {
-  // In one turn every rank sends to the rank `distance` after it, and receives from the one as far before it.
-  // Turns, and windows of ranges so that a turn fits a group, are the same on all ranks.
+  // In one round every rank sends to the rank `distance` after it and receives from the one `distance` before
+  // it. Rounds are the same on all ranks, and so are the windows of ranges that make a round fit a group.
   const std::size_t ranges = most_ranges(cut);
   const std::size_t window = std::max(
       std::size_t{1}, static_cast<std::size_t>(DeviceCalls::most_in_group / (2 * plan.most_partials)));

@@ -41,7 +41,7 @@ DeviceLane::DeviceLane(int device, HostGroup& host, double timeout_s)
 DeviceLane::~DeviceLane() {
   cudaSetDevice(device_);
   connection_.reset();
-  if (!drain(on_.stream, end_patience_s)) return;  // the GPU still uses all this: it goes with the process
+  if (!drain(on_.stream, end_patience_s)) return;  // the GPU still uses all this: the process keeps it
   for (void* memory : uploads_) cudaFree(memory);
   if (scratch_) cudaFreeAsync(scratch_, on_.stream);
   cudaStreamDestroy(on_.stream);
@@ -72,7 +72,7 @@ bool DeviceLane::drain(cudaStream_t stream, double patience_s) noexcept {
     for (Backoff backoff(false);; backoff.pause()) {
       const cudaError_t status = cudaStreamQuery(stream);
       if (status == cudaSuccess) return true;
-      cudaGetLastError();  // or the next launch of anybody takes it for its own
+      cudaGetLastError();  // clears it, or the next launch would report it
       if (status != cudaErrorNotReady || watch.elapsed_ms() > patience_s * 1e3) return false;
       if (connection_) connection_->check();
     }
@@ -83,12 +83,12 @@ bool DeviceLane::drain(cudaStream_t stream, double patience_s) noexcept {
 
 std::byte* DeviceLane::scratch(std::size_t bytes) {
   if (bytes > scratch_bytes_) {
-    // In the stream's order: collectives under way keep what they have.
+    // In stream order: running collectives keep theirs.
     if (scratch_) check(cudaFreeAsync(std::exchange(scratch_, nullptr), on_.stream), "cudaFreeAsync");
     scratch_bytes_ = 0;
     const cudaError_t made = cudaMallocAsync(&scratch_, bytes, on_.stream);
     if (made == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // this one leaves the device as it was
+      cudaGetLastError();  // the device stays usable
       throw FailureError(
           "collective on rank {}: no {} bytes are left on the GPU for partial sums; use a smaller "
           "batch or smaller buckets (ddp.bucket_mb)",
@@ -107,11 +107,11 @@ void DeviceLane::zero(std::byte* memory, std::size_t bytes) {
 void DeviceLane::add(const TreeAddition& addition) { check(launch_add(addition, on_), "add_along_tree"); }
 
 void DeviceLane::cast_to(const std::byte* values, std::byte* cast, std::int64_t count, DType comm_dtype) {
-  check(launch_cast_to(values, cast, count, comm_dtype, on_), "narrow");
+  check(launch_cast_to(values, cast, count, comm_dtype, on_), "cast_to");
 }
 
 void DeviceLane::cast_from(const std::byte* cast, std::byte* values, std::int64_t count, DType comm_dtype) {
-  check(launch_cast_from(cast, values, count, comm_dtype, on_), "widen");
+  check(launch_cast_from(cast, values, count, comm_dtype, on_), "cast_from");
 }
 
 void DeviceLane::all_reduce(std::byte* values, std::int64_t count, DType dtype) {

@@ -1,5 +1,4 @@
-// A lane of a GPU: one stream, and the NCCL communicator that works on it. What a DeviceCollectives asks for
-// is done here.
+// DeviceLane: a stream of a GPU and the NCCL communicator that works on it. It carries out DeviceCalls.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,7 +14,7 @@ namespace lockstep::comm {
 
 class DeviceLane final : public DeviceCalls {
  public:
-  /// Its stream is of the highest priority: what is sent early is not waited for later.
+  /// The stream has the highest priority, so that messages leave early.
   /// `host` must outlive it.
   DeviceLane(int device, HostGroup& host, double timeout_s);
   ~DeviceLane() override;
@@ -28,9 +27,9 @@ class DeviceLane final : public DeviceCalls {
   int rank() const { return rank_; }
   cudaStream_t stream() const { return on_.stream; }
 
-  /// Copies the steps to the device, for as long as the lane lives.
+  /// Copies the steps to the device, where they stay for the lane's life.
   void upload(TreeProgram& program);
-  /// Waits until the stream has done all; false after a failure, or some time.
+  /// Waits until the stream has finished; false after a failure or a time limit.
   bool drain(cudaStream_t stream) noexcept;
 
   std::byte* scratch(std::size_t bytes) override;

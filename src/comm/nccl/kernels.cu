@@ -1,4 +1,4 @@
-// Sums along the tree, and 16-bit floats on the wire: one pass over memory each, 16 bytes at a time where
+// Sums along the tree and casts to 16-bit floats: one pass over memory each, 16 bytes at a time where
 // addresses allow.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -51,7 +51,7 @@ __device__ Pack<To, Width> converted(const Pack<From, Width>& from) {
   return to;
 }
 
-/// What a kernel needs of a TreeAddition.
+/// The part of a TreeAddition that a kernel needs.
 struct Addition {
   const TreeStep* steps;
   int count_of_steps;
@@ -64,14 +64,14 @@ struct Addition {
   std::int64_t count;
 };
 
-template <class T, class Wire, int Depth, int Width>
+template <class T, class Sent, int Depth, int Width>
 __device__ void add_at(const Addition& addition, std::int64_t element) {
   using Values = Pack<T, Width>;
   const auto value_of = [&](int source) -> Values {
     if (source < 0)
-      return converted<T>(load<Wire, Width>(addition.slots + ~source * addition.slot_bytes, element));
+      return converted<T>(load<Sent, Width>(addition.slots + ~source * addition.slot_bytes, element));
     const Values values = load<T, Width>(addition.planes + source * addition.plane_bytes, element);
-    return converted<T>(converted<Wire>(values));
+    return converted<T>(converted<Sent>(values));
   };
   const auto add = [](const Values& left, const Values& right) {
     Values sum;
@@ -80,20 +80,20 @@ __device__ void add_at(const Addition& addition, std::int64_t element) {
     return sum;
   };
   const Values total = sum_along_tree<Depth>(addition.steps, addition.count_of_steps, value_of, add);
-  const Pack<Wire, Width> narrow = converted<Wire>(total);
-  store(addition.sum, element, converted<T>(narrow));
-  if (addition.cast_sum) store(addition.cast_sum, element, narrow);
+  const Pack<Sent, Width> cast = converted<Sent>(total);
+  store(addition.sum, element, converted<T>(cast));
+  if (addition.cast_sum) store(addition.cast_sum, element, cast);
 }
 
-template <class T, class Wire, int Depth, int Width>
+template <class T, class Sent, int Depth, int Width>
 __global__ void __launch_bounds__(block_threads) add_along_tree(Addition addition) {
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   const std::int64_t whole = addition.count / Width * Width;
   for (std::int64_t element = thread * Width; element < whole; element += threads * Width)
-    add_at<T, Wire, Depth, Width>(addition, element);
+    add_at<T, Sent, Depth, Width>(addition, element);
   if (const std::int64_t rest = whole + thread; rest < addition.count)
-    add_at<T, Wire, Depth, 1>(addition, rest);
+    add_at<T, Sent, Depth, 1>(addition, rest);
 }
 
 template <class To, class From, int Width>
@@ -119,29 +119,29 @@ bool lies_at(const void* address, std::int64_t stride_bytes, int bytes) {
   return reinterpret_cast<std::uintptr_t>(address) % bytes == 0 && stride_bytes % bytes == 0;
 }
 
-template <class T, class Wire, int Depth>
+template <class T, class Sent, int Depth>
 void add_deep(const Addition& addition, const DeviceLaunch& on) {
   constexpr int width = 16 / static_cast<int>(sizeof(T));
-  constexpr int sent_bytes = width * static_cast<int>(sizeof(Wire));
+  constexpr int sent_bytes = width * static_cast<int>(sizeof(Sent));
   const bool packs = lies_at(addition.planes, addition.plane_bytes, 16) && lies_at(addition.sum, 0, 16) &&
                      lies_at(addition.slots, addition.slot_bytes, sent_bytes) &&
                      lies_at(addition.cast_sum, 0, sent_bytes);
   if (packs) {
-    add_along_tree<T, Wire, Depth, width>
+    add_along_tree<T, Sent, Depth, width>
         <<<blocks_for(addition.count, width, on), block_threads, 0, on.stream>>>(addition);
   } else {
-    add_along_tree<T, Wire, Depth, 1>
+    add_along_tree<T, Sent, Depth, 1>
         <<<blocks_for(addition.count, 1, on), block_threads, 0, on.stream>>>(addition);
   }
 }
 
-/// Few values wait where there are few shards: fewer registers, more threads at once.
-template <class T, class Wire>
+/// With few shards few values wait, which needs fewer registers and lets more threads run.
+template <class T, class Sent>
 void add(const Addition& addition, int depth, const DeviceLaunch& on) {
   if (depth <= 6) {
-    add_deep<T, Wire, 6>(addition, on);
+    add_deep<T, Sent, 6>(addition, on);
   } else {
-    add_deep<T, Wire, deepest_tree>(addition, on);
+    add_deep<T, Sent, deepest_tree>(addition, on);
   }
 }
 

@@ -1,4 +1,4 @@
-// The kernels of device collectives. Light: the .cu file includes it.
+// The kernels of device collectives. It includes little, for the .cu file.
 #pragma once
 
 #include <cuda_runtime_api.h>

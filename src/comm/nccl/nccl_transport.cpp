@@ -1,5 +1,6 @@
 // The transport between GPUs: memory and collectives on the device.
 #include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -17,6 +18,10 @@
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::comm {
+namespace {
+
+/// Tells which collectives of a stream are complete: one event after each, in a ring that steady steps never
+/// enlarge.
 class TicketEvents {
  public:
   explicit TicketEvents(int rank) : rank_(rank) {}
@@ -24,12 +29,12 @@ class TicketEvents {
   TicketEvents(const TicketEvents&) = delete;
   TicketEvents& operator=(const TicketEvents&) = delete;
 
-  /// The next ticket: complete when the stream has done all that was asked of it so far.
+  /// The next ticket: complete when the stream has finished all work launched on it so far.
   Ticket record(cudaStream_t stream);
   Ticket recorded() const { return recorded_; }
-  /// Looks at the device without waiting. The ticket must have been recorded.
+  /// Asks the device without waiting. The ticket must have been recorded.
   bool complete(Ticket ticket);
-  /// What is asked of `stream` from now on begins when the ticket is complete.
+  /// Work launched on `stream` from now on begins when the ticket is complete.
   void hold(cudaStream_t stream, Ticket ticket);
 
  private:
@@ -51,7 +56,7 @@ TicketEvents::~TicketEvents() {
 void TicketEvents::enlarge() {
   constexpr std::size_t fewest = 64;  // more than the buckets of nearly any model
   std::vector<cudaEvent_t> larger(std::max(fewest, 2 * events_.size()));
-  // All are in use: the last so many tickets have them.
+  // All events are in use, by the most recent tickets.
   for (Ticket ticket = recorded_; ticket > recorded_ - events_.size(); --ticket)
     larger[ticket % larger.size()] = event(ticket);
   events_.swap(larger);
@@ -74,11 +79,11 @@ bool TicketEvents::complete(Ticket ticket) {
   if (ticket <= complete_) return true;
   const cudaError_t status = cudaEventQuery(event(ticket));
   if (status == cudaErrorNotReady) {
-    cudaGetLastError();  // or the next launch of anybody takes it for its own
+    cudaGetLastError();  // clears it, or the next launch would report it
     return false;
   }
   check_cuda(status, "cudaEventQuery", rank_);
-  complete_ = ticket;  // and all before it: they are of one stream
+  complete_ = ticket;  // and all before it, which the same stream ran
   return true;
 }
 
@@ -87,17 +92,17 @@ void TicketEvents::hold(cudaStream_t stream, Ticket ticket) {
   check_cuda(cudaStreamWaitEvent(stream, event(ticket), 0), "cudaStreamWaitEvent", rank_);
 }
 
-/// Where the lane is connected the memory is NCCL's (ncclMemAlloc), and registered with it, unless partial
-/// sums of it are to be sent into memory that is not: NCCL wants both sides of a call registered, or none. (A
-/// window, for its symmetric kernels, would be the better registration for small vectors within NVLink's
-/// reach; buckets are large, and take rings or NVLink SHARP, which this one serves.)
+/// Memory on a GPU. With NCCL running it comes from ncclMemAlloc and is registered, unless partial sums are
+/// sent from it into memory that is not registered: NCCL wants both sides of a call registered, or neither.
+/// (Registration as a window, for symmetric kernels, would be better for small vectors on NVLink. Buckets are
+/// large and use rings or NVLink SHARP, which plain registration serves.)
 class DeviceArena final : public Arena {
  public:
-  /// `compute`: the stream of those who fill the planes. The memory is zeroed when it returns.
+  /// `compute`: the stream of the work that fills the planes. Zeroes the memory before it returns.
   DeviceArena(std::shared_ptr<DeviceLane> lane, cudaStream_t compute, std::size_t plane_bytes, int planes,
               bool registered);
-  /// Waits for both streams. After a failure, and while an exception unwinds, peers may never send what they
-  /// wait for: then the memory is left to the end of the process.
+  /// Waits for both streams. After a failure, and while an exception unwinds, it does not, as peers may never
+  /// send what the streams wait for; the process then keeps the memory until it ends.
   ~DeviceArena() override;
   DeviceArena(const DeviceArena&) = delete;
   DeviceArena& operator=(const DeviceArena&) = delete;
@@ -128,19 +133,14 @@ class DeviceArena final : public Arena {
   void* handle_ = nullptr;  ///< of the registration
 };
 
-namespace {
+constexpr std::size_t plane_alignment_bytes = 512;  // best for copies and NCCL
 
-constexpr std::size_t plane_alignment_bytes = 512;  // of planes: what copies and NCCL like best
-
-/// To be asked after ncclMemAlloc, which tells all of CUDA's errors as one; what it asks of the driver leaves
-/// no trace in the runtime.
+/// Why ncclMemAlloc failed, which reports all errors of CUDA as one and leaves none in the runtime.
 bool lacks_memory(std::size_t bytes) {
   if (cudaPeekAtLastError() == cudaErrorMemoryAllocation) return true;
   std::size_t free = 0, total = 0;
   return cudaMemGetInfo(&free, &total) == cudaSuccess && free < bytes;
 }
-
-}  // namespace
 
 DeviceArena::DeviceArena(std::shared_ptr<DeviceLane> lane, cudaStream_t compute, std::size_t plane_bytes,
                          int planes, bool registered)
@@ -155,7 +155,8 @@ DeviceArena::DeviceArena(std::shared_ptr<DeviceLane> lane, cudaStream_t compute,
   try {
     prepare(registered);
   } catch (...) {
-    if (lane_->drain(lane_->stream()) && lane_->drain(compute_)) release();  // it waits for the whole device
+    if (lane_->drain(lane_->stream()) && lane_->drain(compute_))
+      release();  // which waits for the whole device
     throw;
   }
 }
@@ -190,14 +191,14 @@ void DeviceArena::allocate() {
   const ncclResult_t made = ncclMemAlloc(&memory_, bytes);
   if (made == ncclSuccess && memory_) return;
   if (lacks_memory(bytes)) throw_no_memory(bytes);
-  // The communicator is as good as before.
+  // The communicator stays usable.
   throw FailureError(
       "ncclMemAlloc of {} bytes failed on rank {}: {}; NCCL_DEBUG=WARN in the environment shows more", bytes,
       lane_->rank(), ncclGetErrorString(made));
 }
 
 void DeviceArena::throw_no_memory(std::size_t bytes) const {
-  cudaGetLastError();  // want of memory leaves the device as it was
+  cudaGetLastError();  // the device stays usable
   throw FailureError(
       "arena on rank {}: the GPU has no {} bytes left for {} planes of {} bytes; use a smaller batch, or "
       "more ranks for the shards",
@@ -222,8 +223,6 @@ std::byte* DeviceArena::plane(int index) {
   if (index < 0 || index >= planes_) throw UsageError("arena: no plane {} among {}", index, planes_);
   return static_cast<std::byte*>(memory_) + stride_bytes_ * static_cast<std::size_t>(index);
 }
-
-namespace {
 
 class NcclTransport final : public GradientTransport {
  public:
@@ -278,7 +277,8 @@ class NcclTransport final : public GradientTransport {
     tickets_.hold(compute(), ticket);
   }
   bool records() const override { return true; }
-  /// Earlier tickets are of the lane's stream, which the device's has waited for: they are complete with it.
+  /// Earlier tickets belong to the lane's stream, for which the compute stream has waited: this one covers
+  /// them.
   Ticket behind_recording() override {
     lane_->use_device();
     return tickets_.record(compute());
@@ -310,7 +310,7 @@ class NcclTransport final : public GradientTransport {
   DeviceCollectives collectives_;
   TicketEvents tickets_;
   std::vector<std::unique_ptr<PartialPlan>> plans_;
-  cudaEvent_t filled_ = nullptr;  ///< what a collective works on
+  cudaEvent_t filled_ = nullptr;  ///< the memory of the collective to start
 };
 
 std::unique_ptr<Arena> NcclTransport::allocate_arena(std::size_t plane_bytes, int planes) {
@@ -324,7 +324,7 @@ std::unique_ptr<Arena> NcclTransport::allocate_arena(std::size_t plane_bytes, in
                                             size() > 1 && !options_.reproducible);
     });
   } catch (...) {
-    arena.reset();  // no peer uses it: it goes like any other, not as one that an exception unwinds
+    arena.reset();  // before the exception unwinds, as no peer uses it
     throw;
   }
   return arena;
@@ -371,7 +371,7 @@ Ticket NcclTransport::start(const TreeSum& sum, const Launch& launch) {
   return tickets_.record(lane_->stream());
 }
 
-/// By which two ranks of a machine know that they have the same GPU.
+/// Tells two ranks of a node that they use the same GPU.
 std::string gpu_address(int device, int rank) {
   std::array<char, 64> address{};
   check_cuda(cudaDeviceGetPCIBusId(address.data(), static_cast<int>(address.size()), device),
@@ -379,7 +379,7 @@ std::string gpu_address(int device, int rank) {
   return address.data();
 }
 
-/// What NCCL reads once, when it starts; what the user has set stays.
+/// Variables that NCCL reads when it starts; those that the user has set stay.
 void prepare_environment(int rank, bool shared) {
   ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   if (!shared) return;

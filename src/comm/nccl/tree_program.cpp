@@ -1,4 +1,3 @@
-// Finding partial sums, slots and the order of additions.
 #include "comm/nccl/tree_program.h"
 
 #include <algorithm>
@@ -16,7 +15,7 @@ int depth_of(const TreeProgram& program) {
   return most;
 }
 
-/// Appends the steps of `node`, whose sum source_of gives where a single rank has it.
+/// Appends the steps of `node`; source_of returns its source if a single rank has its sum.
 template <class SourceOf>
 void collect(ShardRange node, const SourceOf& source_of, TreeProgram& program) {
   if (const auto source = source_of(node)) {
