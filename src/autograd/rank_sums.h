@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-/// The vectors travel from and to where they lie, through an arena of the communicator: on a GPU no CPU waits
+/// The vectors travel from and to where they are, through an arena of the communicator: on a GPU no CPU waits
 /// for them. One sum at a time; in the steady state (lengths seen before) nothing is allocated but the
 /// result, from the backend's pool.
 class RankSums {

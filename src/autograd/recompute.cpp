@@ -116,7 +116,7 @@ void Tape::note_operation(RunClosure run, const Tensor& value, std::initializer_
   for (const std::int64_t extent : value.shape()) note(static_cast<std::uint64_t>(extent));
   for (const Var* const input : inputs)
     note(param_of(*input) ? static_cast<std::uint64_t>(input->id_) + 1 : 0);
-  // In a backward: communication goes on.
+  // In a backward: communication continues.
   if (mode_.keep && pass_.sink) pass_.sink->progress();
 }
 

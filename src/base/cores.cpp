@@ -86,7 +86,7 @@ bool overlap(const CoreSet& a, const CoreSet& b) {
 }
 
 CoreSet own_cores() {
-  constexpr std::size_t most = 64;  // a kernel wants room for all hardware threads that it could have
+  constexpr std::size_t most = 64;  // a kernel wants space for all hardware threads that it could have
   CoreSet cores;
   for (std::size_t parts = 1; parts <= most; parts *= 2) {
     std::vector<cpu_set_t> mask(parts);

@@ -77,7 +77,7 @@ std::vector<std::uint64_t> combine_digests(std::span<const FileExtent> tensors,
 /// Reads a stored tensor block by block and digests what it reads. For one thread.
 class BlockReader {
  public:
-  /// All of it, to `out` if that is given, which has room for its bytes; else to memory of one block. `file`
+  /// All of it, to `out` if that is given, which has space for its bytes; else to memory of one block. `file`
   /// outlives the reader.
   BlockReader(const OpenFile& file, const TensorEntry& tensor, std::byte* out = nullptr);
   /// Some of its blocks.

@@ -230,7 +230,7 @@ void Layout::finish(const FileIndex& index) {
   std::ranges::sort(elements_, {}, &FileExtent::offset);
 }
 
-/// What is between the tensors: a page of the memory may hold structure and room for elements.
+/// What is between the tensors: a page of the memory may hold structure and space for elements.
 void Layout::copy_to(OpenFile& file) const {
   const std::uint64_t size = memory_.size();
   file.truncate(size);

@@ -1,4 +1,4 @@
-// lockstep bench checkpoint: saves beside bare writes and beside training.
+// lockstep bench checkpoint: saves beside bare writes and during training.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// lockstep train: train a model, or go on with a run.
+// lockstep train: train a model, or continue with a run.
 #include <fmt/format.h>
 
 #include <filesystem>

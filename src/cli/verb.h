@@ -34,7 +34,7 @@ class OptionSet {
   /// Positional arguments in order; `count` -1 takes the rest. They are read as vectors of strings.
   void positional(const char* name, int count = 1);
 
-  /// True: go on with `values`. False: --help was asked for and printed by rank 0. Throws UsageError on
+  /// True: continue with `values`. False: --help was asked for and printed by rank 0. Throws UsageError on
   /// unknown options (with the nearest one) and bad values.
   bool parse(Session& session, const Arguments& arguments, po::variables_map& values);
   /// As above, for a program without ranks; or with, where `speaks` is rank 0.

@@ -43,7 +43,7 @@ struct GatherNote {
 
 std::string describe(const GatherNote& gather);
 
-/// Throws UsageError unless the elements lie in the arena.
+/// Throws UsageError unless the elements are in the arena.
 void check_elements(const TreeSum& sum, int rank);
 /// Throws UsageError unless this rank can take part in `sum` over `map`.
 void check_tree_sum(const TreeSum& sum, const ShardMap& map, int rank, int size);

@@ -58,7 +58,7 @@ class SumProgram {
   int scratch_blocks_ = 0;
 };
 
-/// The plan of one node. A "partial sum" is the largest sub-tree of the tree whose shards all lie on one
+/// The plan of one node. A "partial sum" is the largest sub-tree of the tree whose shards all are on one
 /// node. Nodes exchange partial sums, so every addition above them follows the tree wherever the ranks run.
 struct SumPlan {
   /// A plane of a rank of this node, or (local_rank < 0) a partial sum received from another node.

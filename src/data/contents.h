@@ -1,4 +1,4 @@
-// Private to the room: what a data file holds, for readers and for the errors of those who gave the wrong
+// Private to the module: what a data file holds, for readers and for the errors of those who gave the wrong
 // one.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Private to the room: input files, plain or gzipped.
+// Private to the module: input files, plain or gzipped.
 #pragma once
 
 #include <zlib.h>

@@ -1,4 +1,4 @@
-// Private to the room: the rows of one HDF5 dataset, held in memory if there is room and read as asked
+// Private to the module: the rows of one HDF5 dataset, held in memory if there is room and read as asked
 // otherwise.
 #pragma once
 

@@ -9,7 +9,7 @@ namespace lockstep::data {
 namespace {
 
 /// Variance of integers from their exact sums, taken around the integer nearest to the mean: no digits are
-/// lost where the values lie far from 0.
+/// lost where the values are far from 0.
 double variance_of(std::uint64_t count, std::uint64_t sum, std::uint64_t squares) {
   const std::uint64_t centre = (sum + count / 2) / count;
   // sum (v - centre)^2 and sum (v - centre), in integers that wrap to the right values.

@@ -120,7 +120,7 @@ struct DataParallel::State {
   int pass = 0;                          // passes over it so far
   int passes = 0;
   std::exception_ptr error;
-  bool sums_asked = false;      // the end of the passes lies behind this
+  bool sums_asked = false;      // the end of the passes is behind this
   double waited_ms = 0;         // for parameters, in the passes
   double waited_before_ms = 0;  // for parameters, between the last step's sums and this step
   Requests requests;
@@ -310,7 +310,7 @@ std::string DataParallel::record_passes(const std::function<void()>& passes) {
   try {
     replay_passes();
     return {};
-  } catch (const std::exception& error) {  // the device has no room for it
+  } catch (const std::exception& error) {  // the device has no space for it
     if (state.communicator.size() > 1) throw;
     state.recorder.refuse(error.what());
     return error.what();

@@ -19,7 +19,7 @@ namespace lockstep::ddp {
 class GradArena {
  public:
   /// Collective; every rank has the same plan and statistics, the number of planes may differ. The
-  /// communicator's arenas lie on the backend's device.
+  /// communicator's arenas are on the backend's device.
   GradArena(comm::GradientTransport& communicator, BucketPlan plan,
             std::span<const std::int64_t> statistic_elements, int planes, kernels::Backend& backend);
 

@@ -70,7 +70,7 @@ class Reducer final : public GradientSink, private Buckets {
   Tensor sum(int param) const { return arena_.gradient(param, 0); }
   Tensor statistic_sum(int statistic) const { return arena_.statistic(statistic, 0); }
 
-  /// Collective: makes the plan anew from the order in which gradients arrived in rank 0's last shard
+  /// Collective: makes the plan again from the order in which gradients arrived in rank 0's last shard
   /// (parameters without one go last). Sums stay what they are.
   void replan();
 
@@ -131,7 +131,7 @@ class Reducer final : public GradientSink, private Buckets {
   std::vector<char> final_;     // by parameter: its gradient has its value
   std::vector<char> used_;      // by parameter: recorded in this pass
   std::vector<int> open_;       // by bucket: gradients not final
-  Tensor second_contribution_;  // room for the largest statistic
+  Tensor second_contribution_;  // Space for the largest statistic
   bool in_second_contribution_ = false;
 
   // of the step

@@ -13,7 +13,7 @@
 namespace lockstep::ddp {
 namespace {
 
-// Where things lie in a record, in words.
+// Where things are in a record, in words.
 constexpr std::size_t step_at = 0, plan_hash_at = 1, flags_at = 2, compute_at = 3, losses_at = 4;
 
 // In the word of flags: the requests of this rank, and whether it failed.

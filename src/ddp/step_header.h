@@ -43,7 +43,7 @@ class StepHeader {
   /// Throws if ranks are at different steps (UsageError) or hold different plans (TrainingError).
   void check_agreement() const;
   ops::WeightedSum loss() const;
-  /// Shards that lie beside each other on one rank and whose loss is not finite, if that of others is.
+  /// Shards that are next to each other on one rank and whose loss is not finite, if that of others is.
   std::optional<comm::ShardRange> shards_not_finite() const;
   Requests requests() const;
   double compute_ms(int rank) const;
@@ -58,7 +58,7 @@ class StepHeader {
 
   comm::ShardMap map_;
   PlaneSchedule schedule_;
-  std::size_t partials_ = 0;  ///< room for this many losses: the most sub-trees a rank has
+  std::size_t partials_ = 0;  ///< Space for this many losses: the most sub-trees a rank has
   std::size_t words_ = 0;     ///< of a bit set
   std::vector<std::vector<comm::ShardRange>> subtrees_;  // by rank
   kernels::Backend& backend_;

@@ -106,7 +106,7 @@ MatMulSizes MatMul::sizes() const {
                                            step(y.shape(), back)};
     (extent(y.shape(), back) == places ? sizes.each : sizes.summed).append(dimension);
   }
-  // By ranks, not extents: an example's bits must not depend on how many there are beside it.
+  // By ranks, not extents: an example's bits must not depend on how many there are next to it.
   const auto all_rows = [](MatMulSizes::Dimensions& dimensions) {
     const std::int64_t places = dimensions.places();
     dimensions.count = 0;

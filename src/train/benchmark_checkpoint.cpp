@@ -1,4 +1,4 @@
-// How long checkpoints take: beside bare writes and reads of the same bytes, and beside training.
+// How long checkpoints take: beside bare writes and reads of the same bytes, and during training.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -264,7 +264,7 @@ class CheckpointRace {
   checkpoint::Contents contents_;
   WorkloadRun workload_;
   std::uint64_t bytes_ = 0, begin_ = 0, end_ = 0;
-  std::vector<std::byte> mine_, copy_;  // this rank's part, and room for it
+  std::vector<std::byte> mine_, copy_;  // this rank's part, and space for it
   std::unique_ptr<checkpoint::Store> beside_;
   Times times_;
 };

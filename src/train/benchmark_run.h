@@ -22,7 +22,7 @@ constexpr std::int64_t settling_steps = 4;
 class WorkloadRun {
  public:
   /// The batch of a rank is cut into so many shards; they must divide it (UsageError).
-  /// `overrides` of its configuration are as those of --set. `transport`, whose memory lies on
+  /// `overrides` of its configuration are as those of --set. `transport`, whose memory is on
   /// the backend's device, and `backend` must outlive this. Collective.
   WorkloadRun(const StandardWorkload& workload, comm::GradientTransport& transport, kernels::Backend& backend,
               ddp::Options options = {}, int shards_a_rank = 1,

@@ -1,4 +1,4 @@
-// Private to the room: where every rank of the world is, in memory that all processes of a node share.
+// Private to the module: where every rank of the world is, in memory that all processes of a node share.
 #pragma once
 
 #include <atomic>

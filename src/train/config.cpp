@@ -75,7 +75,7 @@ const Key* key_named(const std::string& name) {
   return key == config_keys().end() ? nullptr : &*key;
 }
 
-/// A key of earlier versions. Where a text says no more of it than its default was, it goes on as it is.
+/// A key of earlier versions. Where a text says no more of it than its default was, it continues as it is.
 struct RemovedKey {
   std::string_view name, initial, instead;
 };

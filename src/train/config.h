@@ -45,7 +45,7 @@ struct TrainConfig {
 };
 
 struct FaultConfig {
-  double hang_timeout_s = 300;  ///< 0: wait for ever
+  double hang_timeout_s = 300;  ///< 0: wait forever
   bool signal_report = false;
 
   static std::vector<Option<FaultConfig>> options();

@@ -1,4 +1,4 @@
-// Private to the room: telling slow from stuck, from what can be seen of each rank.
+// Private to the module: telling slow from stuck, from what can be seen of each rank.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Private to the room: what nodes tell each other of their ranks, beside MPI.
+// Private to the module: what nodes tell each other of their ranks, beside MPI.
 #pragma once
 
 #include <netinet/in.h>

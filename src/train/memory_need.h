@@ -20,7 +20,7 @@ struct MemoryNeed {
 };
 
 /// Of a run by `ranks` ranks, from shapes alone: the model may be one of meta tensors. In the memory of the
-/// machine, where all of it lies if `device` is the CPU.
+/// machine, where all of it is if `device` is the CPU.
 MemoryNeed memory_need(const Config& config, const ModelState& model, const data::Dataset& data, int ranks,
                        Device device);
 

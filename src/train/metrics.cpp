@@ -15,7 +15,7 @@
 namespace lockstep::train {
 namespace {
 
-/// Does a line stay when the run goes on after `last_step`? What is no line of ours does not.
+/// Does a line stay when the run continues after `last_step`? What is no line of ours does not.
 bool stays(std::string_view line, std::int64_t last_step, bool evaluated) {
   const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
   if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer()) return false;

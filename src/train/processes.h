@@ -1,4 +1,4 @@
-// Private to the room: what the system says of other processes of this machine.
+// Private to the module: what the system says of other processes of this machine.
 #pragma once
 
 #include <sys/types.h>

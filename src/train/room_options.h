@@ -1,4 +1,4 @@
-// Private to the room: what a configuration means to the rooms that carry it out.
+// Private to the module: what a configuration means to the modules that carry it out.
 #pragma once
 
 #include "lockstep/checkpoint/store.h"

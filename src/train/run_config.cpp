@@ -21,7 +21,7 @@ void check_same_run(const Config& stored, const Config& asked, const std::string
       directory, fmt::join(changes, "; "));
 }
 
-/// Steps and epochs stand beside each other in what a run has stored: the ones are what the others came to
+/// Steps and epochs stand next to each other in what a run has stored: the ones are what the others came to
 /// when it began.
 void settle_steps(TrainConfig& asked, const TrainConfig* stored, std::int64_t steps_of_epochs) {
   const bool of_the_run = stored && asked.epochs > 0 && asked.epochs == stored->epochs;

@@ -1,4 +1,4 @@
-// Private to the room: what a run says of itself before its first step.
+// Private to the module: what a run says of itself before its first step.
 #pragma once
 
 #include <string>

@@ -6,8 +6,8 @@
 namespace lockstep::train {
 
 /// Installs the handler, to run on an alternate stack of the calling thread, which trains; interrupted calls
-/// go on. Not on that thread's own: oneDNN's products (2.6.3, dnnl_sgemm) have data further below the stack
-/// pointer than a handler leaves alone, so that one which runs there amid a product corrupts memory.
+/// continue. Not on that thread's own: oneDNN's products (2.6.3, dnnl_sgemm) have data further below the
+/// stack pointer than a handler leaves alone, so that one which runs there amid a product corrupts memory.
 void install_handler(int signal, struct sigaction action, struct sigaction* before = nullptr);
 
 /// Whether the launcher has sent SIGTERM to this rank: mpirun does so to all when one has died, or when it is

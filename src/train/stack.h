@@ -1,4 +1,4 @@
-// Private to the room: the stack of the thread that trains, taken while it is stuck.
+// Private to the module: the stack of the thread that trains, taken while it is stuck.
 #pragma once
 
 #include <pthread.h>

@@ -7,7 +7,7 @@
 
 namespace lockstep::train {
 
-/// While one lives, MPI starts. If that takes longer than `timeout_s` (0: for ever), and a minute more where
+/// While one lives, MPI starts. If that takes longer than `timeout_s` (0: forever), and a minute more where
 /// all ranks have come as far as this one can see, the process ends with exit code 5, which ends the job, and
 /// a rank of each node says which ranks did not come, as far as it can know: those of other nodes it cannot
 /// see. Ranks see each other by the names of sockets, which go with their processes.

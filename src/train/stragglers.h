@@ -1,4 +1,4 @@
-// Private to the room: naming a rank that computes much longer than the others, step after step.
+// Private to the module: naming a rank that computes much longer than the others, step after step.
 #pragma once
 
 #include <cstdint>

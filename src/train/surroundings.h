@@ -28,7 +28,7 @@ Fact instruction_set_fact();
 Facts configuration_facts(const Config& config);
 
 /// "1234 bytes, digest 0123456789abcdef" (XXH3-64 over those of its MiBs), or why there is none. Of more than
-/// `most_bytes`, size and the digest of the first and last `most_bytes` / 2: in our data files the index lies
+/// `most_bytes`, size and the digest of the first and last `most_bytes` / 2: in our data files the index is
 /// there. Never waits for a pipe or device.
 std::string file_digest(const std::string& path, std::uint64_t most_bytes);
 
@@ -47,7 +47,7 @@ std::vector<Difference> differences(comm::HostGroup& world, const Facts& mine);
 
 /// Throws UsageError on every rank, naming two nodes and the first thing they differ in, if the ranks of a
 /// run do not have the same program, libraries, configuration and data; and if this is a world of one that
-/// srun started beside others like it. Where only the instruction set differs, rank 0 warns. Collective; one
+/// srun started next to others like it. Where only the instruction set differs, rank 0 warns. Collective; one
 /// gather.
 void check_alike(comm::HostGroup& world, const Config& config, const RunOptions& options);
 

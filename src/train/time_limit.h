@@ -1,4 +1,4 @@
-// Private to the room: when the job's time is over, from Slurm.
+// Private to the module: when the job's time is over, from Slurm.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ namespace lockstep::train {
 /// seconds, or seconds), in seconds; none for UNLIMITED, NOT_SET, INVALID and what is no time.
 std::optional<double> seconds_of(std::string_view slurm_time);
 
-/// SLURM_JOB_END_TIME, or else squeue, which is asked on a thread of its own and again every few minutes, as
+/// SLURM_JOB_END_TIME, or else squeue, which is asked on a separate thread and again every few minutes, as
 /// a limit can be changed while the job runs. Knows nothing outside Slurm.
 class TimeLimit {
  public:

@@ -260,7 +260,7 @@ void Trainer::start(const RunOptions& options) {
   session_.log().info("a new run from the weights of {}", config_.train.init);
 }
 
-/// The order of samples is a function of how many there are: other data goes on in another order.
+/// The order of samples is a function of how many there are: other data continues in another order.
 void Trainer::warn_of_other_data(const checkpoint::Provenance& provenance) {
   const auto then = provenance.find(samples_fact);
   const std::string now = std::to_string(data_.train().size());

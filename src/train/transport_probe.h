@@ -1,4 +1,4 @@
-// Private to the room: asks a transport what it has found broken, in a thread of its own, since the answer
+// Private to the module: asks a transport what it has found broken, in a separate thread, since the answer
 // may never come.
 #pragma once
 

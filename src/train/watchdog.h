@@ -1,4 +1,4 @@
-// Private to the room: the thread of each rank that ends a job in which a rank hangs, and says who.
+// Private to the module: the thread of each rank that ends a job in which a rank hangs, and says who.
 #pragma once
 
 #include <semaphore.h>

@@ -63,7 +63,7 @@ std::unique_ptr<models::Model> build_model(const Config& config);
 /// The same of meta tensors: names and shapes only.
 std::unique_ptr<models::Model> build_meta_model(const Config& config);
 
-/// A file of weights for a gpt against config.json beside it; see checkpoint::check_gpt2_config.
+/// A file of weights for a gpt against config.json next to it; see checkpoint::check_gpt2_config.
 void check_beside(const std::string& weights, const Config& config);
 
 /// UsageError on every rank where each makes all updates of its own, and these would not have the same bits

@@ -90,7 +90,7 @@ BOOST_FIXTURE_TEST_CASE(a_weight_is_rounded_once_for_all_passes_that_see_its_val
   BOOST_TEST(first_of(tape.use_operand(weight).value()) == rounded_third);
   begin();
   BOOST_TEST(first_of(tape.use_operand(weight).value()) == 2);
-  BOOST_TEST(tape.use_operand(weight).value().shares_memory_with(first));  // nothing is allocated anew
+  BOOST_TEST(tape.use_operand(weight).value().shares_memory_with(first));  // nothing is allocated again
 }
 
 /// A language model's table is embedding and head at once.

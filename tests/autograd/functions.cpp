@@ -96,7 +96,7 @@ BOOST_AUTO_TEST_CASE(of_conv2d_in_channel_blocks_and_back) {
         return flatten(conv2d(relu(conv2d(x[0], x[1], {}, {.padding = 1})), x[2], {}, {.padding = 1}), 1);
       },
       {normal_tensor({1, 3, 4, 4}, 1), normal_tensor({16, 3, 3, 3}, 2), normal_tensor({2, 16, 3, 3}, 3)},
-      {.tolerance = 3e-2});  // the relu's kinks lie anywhere
+      {.tolerance = 3e-2});  // the relu's kinks are anywhere
 }
 
 BOOST_AUTO_TEST_CASE(of_pooling) {

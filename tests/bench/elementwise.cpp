@@ -1,7 +1,7 @@
 // How near formulas of elements, and products with broadcasting, come to a copy:
 // bench.elementwise [MEBIBYTES [ROUNDS]], on one thread.
-// Tensors are larger than the last cache; in each round every formula runs beside a memcpy of one of them.
-// Printed are medians: bytes a second, reads and writes counted, beside the copy's; and the time beside the
+// Tensors are larger than the last cache; in each round every formula runs next to a memcpy of one of them.
+// Printed are medians: bytes a second, reads and writes counted, next to the copy's; and the time next to the
 // copy's.
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// Saves beside training: what the file holds is what the tensors held when the save began, one save at a
+// Saves during training: what the file holds is what the tensors held when the save began, one save at a
 // time, one error for all.
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
@@ -128,7 +128,7 @@ BOOST_FIXTURE_TEST_CASE(a_writer_that_fails_on_one_rank_fails_the_run_on_all_and
   BOOST_TEST(names_in(checkpoints) == (Names{"latest", "step-000000001.h5"}),
              boost::test_tools::per_element());
   BOOST_TEST((read_bytes(checkpoints + "/step-000000001.h5") == before));
-  store.save_contents(2, contents);  // the run may go on
+  store.save_contents(2, contents);  // the run may continue
   store.finish();
   BOOST_TEST(lc::verify(checkpoints + "/step-000000002.h5", world).whole());
 }

@@ -1,4 +1,4 @@
-// run_confined: code that a bad file may crash, hang or make greedy, in a process of its own.
+// run_confined: code that a bad file may crash, hang or make greedy, in a separate process.
 #pragma once
 
 #include <fcntl.h>

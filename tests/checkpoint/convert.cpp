@@ -148,7 +148,7 @@ BOOST_FIXTURE_TEST_CASE(only_floats_are_cast_and_what_becomes_infinite_is_an_err
 }
 
 BOOST_AUTO_TEST_CASE(rounding_is_to_the_nearest_and_ties_go_to_even) {
-  // 1 + 2^-8 lies between the bfloat16 1 and 1 + 2^-7, 1 + 3 * 2^-8 between 1 + 2^-7 and 1 + 2^-6.
+  // 1 + 2^-8 is between the bfloat16 1 and 1 + 2^-7, 1 + 3 * 2^-8 between 1 + 2^-7 and 1 + 2^-6.
   const std::vector<std::uint16_t> expected_bfloat16 = {0x3f80, 0x3f82, 0x3f81, 0x8000, 0x0001};
   BOOST_TEST(rounded({1.00390625f, 1.01171875f, 1.005f, -0.0f, 9.2e-41f}, DType::bfloat16) ==
              expected_bfloat16);

@@ -152,7 +152,7 @@ BOOST_FIXTURE_TEST_CASE(attributes_and_configuration_changed_with_other_tools_ar
   change([](hdf5::File& file) { file.open_group("model").set_attribute("note", "x"); });
   refused("root digest");
   change([](hdf5::File& file) { file.set_attribute("format_version", 2); });
-  // Nothing is wrong with it, and a run does not go on from another one instead.
+  // Nothing is wrong with it, and a run does not continue from another one instead.
   BOOST_CHECK_EXCEPTION(lc::read_index(path), UsageError,
                         mentions("a.h5", "format_version 2; this build reads up to 1"));
   change([](hdf5::File& file) { file.set_attribute("step", "five"); });

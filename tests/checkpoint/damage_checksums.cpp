@@ -2,7 +2,7 @@
 // that nothing but the reading itself is in its way.
 //
 // This is no accident of a disk, and HDF5 1.10 does not survive all of it: about 3 in 100 end inside the
-// library, most on a null pointer. Each is read by a process of its own, and such an end is counted; a wrong
+// library, most on a null pointer. Each is read by a separate process, and such an end is counted; a wrong
 // load, another exception, a hang or absurd memory are failures as everywhere.
 #include <bit>
 #include <boost/test/unit_test.hpp>
@@ -49,7 +49,7 @@ std::uint32_t lookup3(std::string_view bytes) {
   return c;
 }
 
-/// A structure of the file and where its checksum lies: after it, or inside, counted as zero.
+/// A structure of the file and where its checksum is: after it, or inside, counted as zero.
 struct Sealed {
   std::size_t begin, bytes, checksum;
 

@@ -33,7 +33,7 @@ class SmallDisk {
     if (mounted_ && world_.rank() == 0) ::umount2(path_.c_str(), MNT_DETACH);
   }
   bool mounted() const { return mounted_; }
-  /// A directory in it, by a mount of its own: the lock file beside it stays open for writing.
+  /// A directory in it, by a mount of its own: the lock file next to it stays open for writing.
   void make_read_only(const std::string& directory) {
     if (world_.rank() == 0) {
       read_only_ = directory;

@@ -85,7 +85,7 @@ BOOST_FIXTURE_TEST_CASE(a_resumed_run_goes_on_bit_for_bit, Saved) {
   const checkpoint::LoadReport report = resumed.load(path);
   BOOST_TEST(report.warnings.empty());
   BOOST_TEST(resumed.same_values(run));
-  // The new process makes its plan anew, and goes through a first plan that the other has left behind.
+  // The new process makes its plan again, and goes through a first plan that the other has left behind.
   for (std::uint64_t step = 5; step < 9; ++step) {
     run.train(step, step + 1);
     resumed.train(step, step + 1);

@@ -1,4 +1,4 @@
-// Reading beside a run that goes on: links move, and the files that they led to are pruned.
+// Reading next to a run that continues: links move, and the files that they led to are pruned.
 #include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <chrono>

@@ -1,5 +1,5 @@
-// .safetensors files: what is written reads back, what lies about itself is refused, and no bytes at all can
-// make reading do more than throw one DataError.
+// .safetensors files: what is written reads back, what describes itself wrongly is refused, and no bytes at
+// all can make reading do more than throw one DataError.
 #include "checkpoint/weights/safetensors.h"
 
 #include <fmt/format.h>

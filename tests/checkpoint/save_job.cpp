@@ -1,4 +1,4 @@
-// Work beside the thread that trains: its end, its failure, and what of it counts as progress.
+// Work next to the thread that trains: its end, its failure, and what of it counts as progress.
 #include "checkpoint/save_job.h"
 
 #include <atomic>

@@ -49,7 +49,7 @@ BOOST_AUTO_TEST_CASE(every_block_is_digested_by_exactly_one_rank) {
         BOOST_REQUIRE(run.first == digested[run.tensor]);  // ranks come in file order
         digested[run.tensor] += run.count;
         if (run.count == 0) continue;
-        // Its first byte is in the extent, and what lies behind the extent is less than a block.
+        // Its first byte is in the extent, and what is behind the extent is less than a block.
         BOOST_REQUIRE(run.first * lc::block_bytes >= extent.from);
         const std::uint64_t last = run.first + run.count - 1, end = extent.from + extent.bytes;
         BOOST_REQUIRE(last * lc::block_bytes < end);

@@ -324,7 +324,7 @@ BOOST_FIXTURE_TEST_CASE(
              boost::test_tools::per_element());
   BOOST_TEST((read_bytes(checkpoints + "/step-000000001.h5") == before));
   BOOST_TEST(store.resume_contents(contents) == 1);
-  store.save_contents(2, contents);  // the run may go on
+  store.save_contents(2, contents);  // the run may continue
   BOOST_TEST(lc::verify(checkpoints + "/step-000000002.h5", world).whole());
 }
 

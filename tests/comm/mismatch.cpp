@@ -53,7 +53,7 @@ struct Fixture {
       for (const std::string& word : words) BOOST_TEST(text.find(word) != std::string::npos, word);
       const auto texts = world().all_gather_texts(text);
       BOOST_TEST(std::count(texts.begin(), texts.end(), text) == size);
-      // It stays so: nobody waits for ever for what cannot be done.
+      // It stays so: nobody waits forever for what cannot be done.
       BOOST_TEST(failure_of([&] { ranks->wait(3); }) == text);
       BOOST_TEST(std::count(elements, elements + 1024, 3.0f) == 1024);
     }

@@ -23,7 +23,7 @@ float rounded(DType comm_dtype, float value) {
                                        : from_float16_bits(float16_bits(value));
 }
 
-/// The sum of a sub-tree, rounded where it is the largest one that lies on a single node.
+/// The sum of a sub-tree, rounded where it is the largest one that is on a single node.
 struct Expected {
   DType comm_dtype;
   const comm::ShardMap& map;

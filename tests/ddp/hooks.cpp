@@ -160,7 +160,7 @@ BOOST_AUTO_TEST_CASE(a_rank_that_fails_gives_its_hook_every_bucket_all_the_same)
   check_gradients(run.net, reference(1, 4));
 }
 
-/// On a device waiting lets the program go on: only done() tells that a sum is there.
+/// On a device waiting lets the program continue: only done() tells that a sum is there.
 BOOST_AUTO_TEST_CASE(a_step_ends_when_the_sums_of_its_hook_are_complete) {
   class Asked final : public Forwarding {
    public:
@@ -193,7 +193,7 @@ BOOST_AUTO_TEST_CASE(hooks_that_differ_between_ranks_are_refused) {
   BOOST_TEST(contains(text, "option hook has value named 0 on rank 0 but named 1 on rank"));
 }
 
-/// Throws where it is told to; on all ranks, so that this program can go on.
+/// Throws where it is told to; on all ranks, so that this program can continue.
 class Throwing final : public Noting {
  public:
   bool in_start = false, in_finish = false;

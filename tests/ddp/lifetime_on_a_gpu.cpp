@@ -1,4 +1,4 @@
-// On a GPU: what comes between steps, beside them and after them. Models wrapped again, parts of a world,
+// On a GPU: what comes between steps, next to them and after them. Models wrapped again, parts of a world,
 // hooks, statistics, passes outside steps, parts computed again.
 #include <boost/test/unit_test.hpp>
 #include <cmath>

@@ -27,7 +27,7 @@ Gradients rounded(DType wire, Gradients gradients) {
   return gradients;
 }
 
-/// The sum of a sub-tree: float32 additions, rounded where it is the largest one that lies on one machine.
+/// The sum of a sub-tree: float32 additions, rounded where it is the largest one that is on one machine.
 struct Between {
   DType wire;
   const comm::ShardMap& map;

@@ -1,4 +1,4 @@
-// A run saved by any number of ranks is loaded by any other, and by a plain model, and goes on.
+// A run saved by any number of ranks is loaded by any other, and by a plain model, and continues.
 #include <boost/test/unit_test.hpp>
 #include <memory>
 

@@ -226,7 +226,7 @@ BOOST_AUTO_TEST_CASE(a_sum_that_float16_cannot_hold_is_an_error_on_all_ranks) {
   BOOST_TEST(contains(text, "float16"));
 }
 
-// --- what must lie where
+// --- what must be where
 
 BOOST_AUTO_TEST_CASE(a_model_that_lies_elsewhere_is_refused_by_name) {
   Gpu gpu;

@@ -1,4 +1,4 @@
-// Training with SyncBatchNorm over ranks beside training with BatchNorm on their batches in one.
+// Training with SyncBatchNorm over ranks next to training with BatchNorm on their batches in one.
 #pragma once
 
 #include <algorithm>
@@ -76,7 +76,7 @@ struct NormRun {
   std::vector<float> outputs;
 };
 
-/// Trains some steps on the ranks of `communicator` and beside it, on this rank alone, on their batches in
+/// Trains some steps on the ranks of `communicator` and next to it, on this rank alone, on their batches in
 /// one on the CPU; everything must agree. Ranks are told apart by `first_rank`, so that parts of a split
 /// differ.
 template <class Model>
@@ -93,7 +93,9 @@ void check_training(comm::GradientTransport& communicator, const RowsOf& rows_of
       y.push_back(samples.y);
       if (rank < communicator.group().rank()) before_mine += samples.x.size(0);
     }
-    ToyBatch mine{step, {samples_of(step, first_rank + communicator.group().rank(), rows_of(communicator.group().rank()))}};
+    ToyBatch mine{
+        step,
+        {samples_of(step, first_rank + communicator.group().rank(), rows_of(communicator.group().rank()))}};
     mine.shards[0].index = communicator.group().rank();
     const ddp::StepResult found = many.step(mine);
     const ddp::StepResult wanted = one.step({step, {{0, stacked(x), stacked(y)}}});

@@ -1,4 +1,4 @@
-// The timeline: one trace file in which every rank's spans and every bucket of every step lie.
+// The timeline: one trace file in which every rank's spans and every bucket of every step are.
 #include "lockstep/ddp/timeline.h"
 
 #include <sys/stat.h>

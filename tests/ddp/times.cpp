@@ -185,7 +185,7 @@ BOOST_AUTO_TEST_CASE(a_delay_that_is_over_before_backward_is_exposes_nothing) {
   Run run;
   run.step(0, [] {});
   run.communicator.release = Holding::Release::when_due;
-  // Backward goes on for as long as the first bucket is on its way. step() bounds what is exposed by what
+  // Backward continues for as long as the first bucket is on its way. step() bounds what is exposed by what
   // came after that.
   const ddp::StepResult result = run.step(1, [&] { wait_until(run.communicator.due_s); });
   BOOST_TEST(run.communicator.due_s > 0);

@@ -107,7 +107,7 @@ inline ToyBatch toy_batch(std::uint64_t step, const ddp::DataParallel& replicas)
 
 using Gradients = std::vector<std::vector<float>>;  // by parameter; empty: none
 
-/// `backend`: that of the device on which it lies.
+/// `backend`: that of the device on which it is.
 inline std::vector<float> elements(const Tensor& tensor, kernels::Backend* backend = nullptr) {
   if (!tensor) return {};
   const Tensor here = kernels::on_cpu(tensor, backend);

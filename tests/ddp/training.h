@@ -78,7 +78,7 @@ inline void check_close(const std::vector<float>& found, const std::vector<float
   BOOST_TEST(distance <= tolerance * largest, name << " is " << distance << " away of " << largest);
 }
 
-/// `backend`: that of the device on which `found` lies.
+/// `backend`: that of the device on which `found` is.
 inline void check_close_state(const ModelState& found, const ModelState& wanted, float tolerance = 2e-5f,
                               kernels::Backend* backend = nullptr) {
   BOOST_TEST_REQUIRE(found.params.size() == wanted.params.size());

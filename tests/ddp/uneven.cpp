@@ -1,4 +1,4 @@
-// Callers' own loops over uneven inputs: a rank that has run out of samples goes on with empty shards until
+// Callers' own loops over uneven inputs: a rank that has run out of samples continues with empty shards until
 // nobody has any, and the result is that of one process over the same samples.
 #include <boost/test/unit_test.hpp>
 #include <functional>

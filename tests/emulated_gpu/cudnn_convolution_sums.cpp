@@ -49,8 +49,8 @@ struct Overlap {
   int first = 0, end = 0;
 };
 
-/// All products of one weight with the images: row(x's element, y's element, how many), of which x goes on by
-/// the stride.
+/// All products of one weight with the images: row(x's element, y's element, how many), of which x continues
+/// by the stride.
 template <class Row>
 void for_rows(const ConvolutionCall& call, int n, int c, int k, int r, int s, const Row& row) {
   const ConvolutionGeometry& g = call.geometry;

@@ -32,7 +32,7 @@ struct GraphTensor {
   std::size_t span() const {
     return place({extents[0] - 1, extents[1] - 1, extents[2] - 1, extents[3] - 1}) + 1;
   }
-  /// Whether two elements may lie in one place.
+  /// Whether two elements may be in one place.
   bool overlaps() const {
     std::array<std::size_t, 4> order{0, 1, 2, 3};
     std::sort(order.begin(), order.end(),

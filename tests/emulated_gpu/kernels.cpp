@@ -35,7 +35,7 @@ class Device {
     int exchanges = 0;
     std::array<std::array<std::byte, 8>, 2> given;  // by the parity of the exchange: peers may read the last
   };
-  /// A number of threads that have to arrive before any goes on.
+  /// A number of threads that have to arrive before any continues.
   struct Meeting {
     unsigned arrived = 0, turn = 0;
   };

@@ -42,7 +42,7 @@ class Memory {
   std::byte* allocate(std::size_t bytes, Kind kind, CUmemPoolHandle_st* pool = nullptr);
   /// Of what begins there; null if nothing does that is in use.
   Range* in_use(const void* first);
-  /// In which kind of memory all of it lies; nothing if it leaves its range, or was freed.
+  /// In which kind of memory all of it is; nothing if it leaves its range, or was freed.
   std::optional<Kind> kind_of(const void* first, std::size_t bytes) const;
   /// The same for who asks now: nothing, too, if it was asked to be freed.
   std::optional<Kind> kind_for_use(const void* first, std::size_t bytes) const;

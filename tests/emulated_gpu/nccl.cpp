@@ -1,7 +1,7 @@
 // NCCL of the emulated GPU, by MPI and in the CPU's memory: a communicator that does not block, and refuses
 // what NCCL leaves undefined.
 //
-// Its stream is brought as far as the call, ranks exchange what lies there then, and results are written when
+// Its stream is brought as far as the call, ranks exchange what is there then, and results are written when
 // the stream comes to it: the earliest that NCCL may read, and the latest that it may write. What has changed
 // in between would have been sent now and then, and ends the program. So MPI is called where NCCL is, by the
 // one thread that may, whichever thread carries out the stream's work.

@@ -36,7 +36,7 @@ bool known(cudaStream_t stream);
 void finish(cudaStream_t stream);
 void finish_all();
 
-/// Ends the program: a GPU would go on with wrong values, or fail later and elsewhere.
+/// Ends the program: a GPU would continue with wrong values, or fail later and elsewhere.
 [[noreturn]] void refuse(const char* why);
 
 }  // namespace lockstep::emulated_gpu

@@ -1,4 +1,4 @@
-// A preloaded library that lets a thread be stuck for ever: whoever takes the signal SIGRTMIN + 9 never goes
+// A preloaded library that lets a thread be stuck forever: whoever takes the signal SIGRTMIN + 9 never goes
 // on, while the rest of the process does. The program under test knows nothing of it.
 #include <unistd.h>
 

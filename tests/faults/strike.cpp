@@ -1,8 +1,8 @@
 // strike ID RANK PHASE SIGNAL [STEP]: sends a signal to that rank while it is in that phase (of that step or
 // a later one), and prints "struck pid=... step=... phase=... at=NANOSECONDS". The rank is found by the
 // environment variable LOCKSTEP_STRIKE=ID, and where it is by its board: it is stopped first, looked at, and
-// let go on if it has left the phase, so that the phase is sure. LAUNCHER-SIGNAL: goes to its parent, then.
-// Exit code 3: no such rank came there.
+// let continue if it has left the phase, so that the phase is sure. LAUNCHER-SIGNAL: goes to its parent,
+// then. Exit code 3: no such rank came there.
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-// Datasets: every element type, rows, where they lie in the file, and what is refused.
+// Datasets: every element type, rows, where they are in the file, and what is refused.
 #include <boost/test/unit_test.hpp>
 #include <cstdio>
 #include <cstring>

@@ -72,7 +72,7 @@ struct OneFile {
   }
 };
 
-/// Runs `body` in a process of its own and returns what it returns, 0 to 127, or -1 if it crashed: a crash
+/// Runs `body` in a separate process and returns what it returns, 0 to 127, or -1 if it crashed: a crash
 /// must not end the test, and what HDF5 never frees after it met a damaged file is of no interest.
 template <class Body>
 int in_a_child(const Body& body) {

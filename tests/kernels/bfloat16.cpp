@@ -1,6 +1,6 @@
 // Every operation on bf16 activations against itself on float32 ones of the same values.
 //
-// A result is rounded once: it lies within half a unit in the last of 8 bits, 2^-8 of its value, of the
+// A result is rounded once: it is within half a unit in the last of 8 bits, 2^-8 of its value, of the
 // float32 result, but for the order in which a processor with bf16 units of its own adds up (sums_differ).
 #include <algorithm>
 

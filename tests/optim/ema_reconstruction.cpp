@@ -23,7 +23,7 @@ double value_at(const PowerResponse& response, double tau) {
   return (response.gamma + 1) / response.updates * std::pow(tau / response.updates, response.gamma);
 }
 
-/// By Simpson's rule; the responses' ends must lie on multiples of `last` / 1000.
+/// By Simpson's rule; the responses' ends must be on multiples of `last` / 1000.
 template <class Function>
 double integral(const Function& function, double last) {
   constexpr int cells = 1000;

@@ -90,7 +90,7 @@ BOOST_AUTO_TEST_CASE(wsd_stays_and_falls_to_its_floor_in_the_last_steps) {
 BOOST_AUTO_TEST_CASE(step_multiplies_at_each_milestone) {
   const Schedule schedule{
       .kind = Kind::step, .lr = 0.8, .warmup_steps = 4, .milestones = {2, 10, 20}, .gamma = 0.5};
-  BOOST_TEST(schedule.at(3, 30) == 0.8);  // the end of the warm-up, whatever lies in it
+  BOOST_TEST(schedule.at(3, 30) == 0.8);  // the end of the warm-up, whatever is in it
   BOOST_TEST(schedule.at(4, 30) == 0.4);
   BOOST_TEST(schedule.at(9, 30) == 0.4);
   BOOST_TEST(schedule.at(10, 30) == 0.2);

@@ -75,7 +75,7 @@ int add_object(dl_phdr_info* object, std::size_t, void* memory) {
   return 0;
 }
 
-/// The hooks must not take the loader's locks, so they look callers up in a table, which is made anew when
+/// The hooks must not take the loader's locks, so they look callers up in a table, which is made again when
 /// something was loaded since. Old tables stay: another thread may be reading one.
 void learn_owners() {
   static std::mutex mutex;

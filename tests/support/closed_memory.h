@@ -53,7 +53,7 @@ class ClosedMemory final : public StorageOwner, public std::enable_shared_from_t
   }
   std::size_t used_bytes() const { return used_bytes_; }
 
-  /// Counted: a loader's thread may copy beside an operation.
+  /// Counted: a loader's thread may copy next to an operation.
   void open() {
     const std::lock_guard lock(mutex_);
     if (accesses_++ == 0) protect(PROT_READ | PROT_WRITE);

@@ -7,7 +7,7 @@ namespace lockstep::test {
 
 /// Sizes of real models, by which nothing else is shown: emulated in campaigns only.
 inline Labelled large() { return Labelled("large"); }
-/// Never emulated: it would wait for ever.
+/// Never emulated: it would wait forever.
 inline Labelled real() { return Labelled("real"); }
 
 }  // namespace lockstep::test

@@ -100,7 +100,7 @@ inline void expect_near(const GoldenCase& golden, const Tensor& losses, const Te
   BOOST_TEST(std::sqrt(off) < 2e-2 * std::sqrt(length), golden.name());
 }
 
-/// transport: its memory lies on the backend's device.
+/// transport: its memory is on the backend's device.
 inline void train_case(const GoldenCase& golden, const std::string& file, comm::GradientTransport& transport,
                        kernels::Backend& backend, DType compute) {
   comm::HostGroup& ranks = transport.group();

@@ -49,7 +49,7 @@ BOOST_AUTO_TEST_CASE(a_process_without_a_sign_of_life_is_silent_even_where_it_wa
   BOOST_TEST((judge.state(0, 10) == State::fine));
   judge.see(0, {.marks = 1, .beats = 1, .waiting = true}, 10.5);
   BOOST_TEST((judge.state(0, 10.5) == State::silent));
-  judge.see(0, {.marks = 1, .beats = 2, .waiting = true}, 11);  // it was stopped, and goes on
+  judge.see(0, {.marks = 1, .beats = 2, .waiting = true}, 11);  // it was stopped, and continues
   BOOST_TEST((judge.state(0, 11) == State::fine));
 }
 

@@ -1,4 +1,4 @@
-// Training whose values lie on a device gives the bits of the CPU, and touches nothing there by a pointer:
+// Training whose values are on a device gives the bits of the CPU, and touches nothing there by a pointer:
 // the device is one whose memory is closed to programs (support/fake_device.h).
 #include "train/on_a_device.h"
 
@@ -76,7 +76,7 @@ BOOST_AUTO_TEST_CASE(a_step_that_clips_reads_the_device_once) {
     for (const std::string& model : {mlp, gpt}) {
       Place device = on_fake_device();
       DeviceRun run(device_config(model, more), device);
-      run.run_to(1);  // the plan that it makes anew is moved by way of the CPU
+      run.run_to(1);  // the plan that it makes again is moved by way of the CPU
       for (int step = 2; step <= 4; ++step) {
         const int before = reads_of(*device.backend);
         run.run_to(step);

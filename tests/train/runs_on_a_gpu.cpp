@@ -5,11 +5,11 @@
 #include <cstring>
 
 #include "checkpoint/sample.h"
+#include "comm/nccl.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/load.h"
 #include "lockstep/checkpoint/save.h"
 #include "lockstep/checkpoint/store.h"
-#include "comm/nccl.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/train/device.h"
 #include "support/gpu_labels.h"
@@ -98,7 +98,7 @@ BOOST_AUTO_TEST_CASE(what_it_holds_is_saved_as_the_cpu_would_save_it) {
     checkpoint::load_file(name + ".h5", contents, world());  // bits that the CPU made, on the GPU
     checkpoint::Store store(name, world(), {.async = async});
     const std::string saved = store.save_contents(2, there.contents());
-    if (async) there.run_to(4);  // beside the writer
+    if (async) there.run_to(4);  // next to the writer
     store.finish();
     const auto found = checkpoint::read_index(saved, world()),
                wanted = checkpoint::read_index(name + ".h5", world());

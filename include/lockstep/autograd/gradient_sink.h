@@ -54,7 +54,7 @@ class LocalGradients final : public GradientSink, public GradientSource {
  private:
   kernels::Backend& backend_;
   std::vector<Param*> params_;
-  Tensor statistic_;  // room for the largest
+  Tensor statistic_;  // Space for the largest
   double weight_ = 0;
 };
 

@@ -32,7 +32,7 @@ class GradientSource {
   virtual double weight() const = 0;
   /// Steps begun: of one step are the gradients for as long as it stays the same. 0: nobody counts.
   virtual std::uint64_t steps_begun() const { return 0; }
-  /// Where the gradients lie and are worked on.
+  /// Where the gradients are and are worked on.
   virtual kernels::Backend& backend() const = 0;
   /// Which elements of each of params() this process updates; only of these does a gradient hold the sum.
   /// None: all of them. The same for life.

@@ -38,7 +38,7 @@ struct Param {
   Role role = Role::inner;
   /// float32. With a sharded optimizer, part of it may still be on its way after a step: whoever reads or
   /// writes it outside a Tape calls settle() first. Training may move it to other memory: handles are taken
-  /// anew when they are needed.
+  /// again when they are needed.
   Tensor value;
   /// Sum over the global batch of the last step; none if no rank had one, or before the first step. With a
   /// sharded optimizer only the elements that this rank owns (GradientSource::sharding()) hold it.
@@ -90,7 +90,7 @@ struct ModelState {
   std::vector<Param*> params;
   std::vector<Buffer*> buffers;
   std::vector<Statistic*> statistics;
-  /// That of the device on which the values lie, which alone can copy them; none: they lie in CPU memory.
+  /// That of the device on which the values are, which alone can copy them; none: they are in CPU memory.
   kernels::Backend* backend = nullptr;
 };
 

@@ -51,7 +51,7 @@ class Sharding {
     Shape shape;  ///< of the whole
   };
   /// Collective: new CPU tensors, whole, in the order given. The number of collectives depends on their bytes
-  /// only. backend: of the device on which the parts lie; none: the CPU.
+  /// only. backend: of the device on which the parts are; none: the CPU.
   std::vector<Tensor> gather(std::span<const Part> parts, kernels::Backend* backend = nullptr) const;
 
   bool operator==(const Sharding&) const = default;

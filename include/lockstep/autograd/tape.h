@@ -64,7 +64,7 @@ struct Pass {
 };
 
 /// One per computing thread. In the steady state (passes of shapes seen before) it allocates nothing: nodes
-/// and closures lie in memory that begin() rewinds, tensors come from the backend's pool.
+/// and closures are in memory that begin() rewinds, tensors come from the backend's pool.
 class Tape {
  public:
   explicit Tape(kernels::Backend& backend);
@@ -220,7 +220,7 @@ class Tape {
       (*static_cast<Closure*>(closure))(tape, dy);
     }
   }
-  /// Room for a closure, from chunks that begin() rewinds.
+  /// Space for a closure, from chunks that begin() rewinds.
   void* closure_memory(std::size_t bytes, std::size_t alignment);
   /// A node without inputs, whose closure is made.
   template <class Backward>

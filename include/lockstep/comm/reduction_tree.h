@@ -20,7 +20,7 @@ struct ShardRange {
 /// Leaves in the left child of a node over `leaves` > 1 leaves: the largest power of two below it.
 int left_leaves(int leaves);
 
-/// The largest sub-trees of the tree over `leaves` that lie wholly within `range`, left to right. Their
+/// The largest sub-trees of the tree over `leaves` that are wholly within `range`, left to right. Their
 /// leaves are exactly those of `range`; an empty range has none.
 std::vector<ShardRange> maximal_subtrees(int leaves, ShardRange range);
 

@@ -19,7 +19,7 @@ class Dataset {
   virtual Shape x_shape() const = 0;  ///< of one sample: [C, H, W], [T]
   virtual DType x_dtype() const = 0;  ///< float32 or int64
   virtual Shape y_shape() const = 0;  ///< of one sample: [] for a label, [T] for target tokens
-  /// Every element of y lies in [0, classes()).
+  /// Every element of y is in [0, classes()).
   virtual std::int64_t classes() const = 0;
   /// The samples follow one another in one text: a split cuts them in two pieces instead of picking.
   virtual bool sequential() const { return false; }

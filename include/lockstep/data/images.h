@@ -32,7 +32,7 @@ struct ImagesOptions {
 /// x: float32 [C, H, W], each stored value v as (v - mean) / deviation; y: the label. Several files follow
 /// one another as one. Opening throws DataError naming the file if it is missing, not HDF5, without /x or /y,
 /// empty, of a wrong type or shape, if a label is negative or beyond int64, if files have other names of
-/// classes or if a mean or std lies beyond 1e30 or a std below 1e-30. Reading throws it for values that are
+/// classes or if a mean or std is beyond 1e30 or a std below 1e-30. Reading throws it for values that are
 /// not finite once they are converted and normalised; what float32 data holds itself is not looked at.
 class Images final : public Dataset {
  public:

@@ -37,7 +37,7 @@ struct LoaderOptions {
   std::uint64_t seed = 0;
   Augment augment{};    ///< images only
   bool shuffle = true;  ///< false: the data's own order
-  /// Batches lie on its device, brought there beside what it computes; none: on the CPU. It must outlive the
+  /// Batches are on its device, brought there beside what it computes; none: on the CPU. It must outlive the
   /// loader, and belongs to the thread that calls at().
   kernels::Backend* backend = nullptr;
 };

@@ -1,6 +1,6 @@
 // Stream: the endless sequence of samples that training walks along, a pure function of the position.
 //
-// Position p lies in epoch p div N at place p mod N, which the epoch's permutation turns into a sample. Step
+// Position p is in epoch p div N at place p mod N, which the epoch's permutation turns into a sample. Step
 // s takes positions [s B, (s + 1) B) for a global batch B; shard v of V takes [s B + v B / V, s B + (v + 1) B
 // / V) of them. An epoch may end inside a batch. Neither the number of ranks nor the past matters.
 #pragma once

@@ -1,4 +1,4 @@
-// BucketPlan: which gradients travel together, in which order, and where they lie.
+// BucketPlan: which gradients travel together, in which order, and where they are.
 #pragma once
 
 #include <cstddef>

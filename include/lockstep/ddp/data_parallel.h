@@ -33,7 +33,7 @@ namespace lockstep::ddp {
 struct Requests {
   bool stop_preempted = false;  ///< preemption or the time limit: checkpoint, then exit 75
   bool stop_user = false;       ///< checkpoint, then exit 76
-  bool checkpoint = false;      ///< checkpoint, then go on
+  bool checkpoint = false;      ///< checkpoint, then continue
   bool saving = false;          ///< this rank's writer of an asynchronous save is at work
   bool save_failed = false;     ///< it has failed
   /// A checkpoint is wanted.
@@ -63,7 +63,7 @@ struct StepResult {
   Requests requests;    ///< asked by at least one rank
   /// Times of this rank, by the clock of its device. With a sharded optimizer, what the program has waited
   /// for parameters (since the last step's sums) counts as communication. On a GPU the program does not wait,
-  /// but what it has asked of the device does: there such waits lie in compute_ms, and exposed_comm_ms is
+  /// but what it has asked of the device does: there such waits are in compute_ms, and exposed_comm_ms is
   /// without them.
   double compute_ms = 0;       ///< from the start of the step to the end of its last backward
   double exposed_comm_ms = 0;  ///< from there until every sum and the step header are complete
@@ -99,14 +99,14 @@ concept KnownByTensors = requires(const Shard& shard) {
 ///
 /// With Options::sharded_optimizer this rank's gradients are sums in the elements it owns only
 /// (sharding()); an optimizer of this object updates these, and the parameters travel in buckets while all go
-/// on: a Tape waits for what it uses, anyone else calls Param::settle(). For its life parameters lie in
+/// on: a Tape waits for what it uses, anyone else calls Param::settle(). For its life parameters are in
 /// memory of the transport.
 class DataParallel final : public GradientSource {
  public:
   /// Compares the model between ranks, then gives every rank the parameters and buffers of rank 0. The model
-  /// lies on the backend's device (nn::Module::to), and so does the transport's memory (Session::transport()).
+  /// is on the backend's device (nn::Module::to), and so does the transport's memory (Session::transport()).
   /// Throws the same UsageError on every rank: if the ranks' models or options differ (with the first
-  /// difference and both sides), if the model lies elsewhere, if no parameter is trainable, or if there are
+  /// difference and both sides), if the model is elsewhere, if no parameter is trainable, or if there are
   /// more ranks than shards.
   DataParallel(const ModelState& model, comm::GradientTransport& transport, kernels::Backend& backend,
                const Options& options = {});

@@ -37,7 +37,7 @@ struct HookState {
   };
   std::string name;  ///< "rounding/error"
   /// Every rank holds values of its own, and only their sum matters: saved by rank, and shared out equally
-  /// when another number of ranks goes on; float32. Otherwise all ranks hold the same.
+  /// when another number of ranks continues; float32. Otherwise all ranks hold the same.
   bool by_rank = false;
   std::vector<Entry> entries;
 };
@@ -65,7 +65,7 @@ class Hook {
   virtual std::vector<HookState> state() { return {}; }
   /// All that state() could ever list. Called before the entries are overwritten from a checkpoint.
   virtual std::vector<HookState> state_to_load() { return state(); }
-  /// Of the device on which what it remembers lies. None: in CPU memory.
+  /// Of the device on which what it remembers is. None: in CPU memory.
   virtual kernels::Backend* backend() { return nullptr; }
 };
 

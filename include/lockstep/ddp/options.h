@@ -26,7 +26,7 @@ enum class Mode {
 
 /// Whether the passes of a step and its sums are recorded (kernels::Recorder) and replayed: then the device
 /// is asked for them at once, and the loss is not called. The bits are the same. Loss and model must ask for
-/// the same work at every step, as a function of what lies in the batch, parameters and buffers only. Shards
+/// the same work at every step, as a function of what is in the batch, parameters and buffers only. Shards
 /// have tensors x and y, at a few addresses that return; batches of ever new ones are not recorded.
 enum class Graph {
   never,
@@ -57,7 +57,7 @@ struct Options {
   DType wire = DType::float32;
   std::shared_ptr<Hook> hook = nullptr;  ///< of this rank; none: plain sums
   /// Each rank gets the sums of the elements it owns, updates these (an optimizer holds state for them only),
-  /// and sends them to all others while they go on. The bits are the same.
+  /// and sends them to all others while they continue. The bits are the same.
   bool sharded_optimizer = false;
   std::int64_t check_every = 0;    ///< steps between comparisons of the replicas (check_replicas()); 0: never
   std::uint64_t seed = 0;          ///< of every random draw in the passes

@@ -12,7 +12,7 @@ namespace lockstep::ddp {
 /// Spans of time of this rank, kept in memory of a fixed size until write(). Recording allocates nothing.
 class Timeline {
  public:
-  /// Room for this many spans a rank; later ones are counted, not kept.
+  /// Space for this many spans a rank; later ones are counted, not kept.
   static constexpr std::size_t most_spans = 200'000;
 
   /// The rows of a rank in the trace. Buckets have a row each, from `buckets` on.

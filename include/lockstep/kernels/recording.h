@@ -5,7 +5,7 @@
 
 namespace lockstep::kernels {
 
-/// Operations with the memory they were asked for: what lies there when it is replayed is what they take. The
+/// Operations with the memory they were asked for: what is there when it is replayed is what they take. The
 /// memory must still be there. Must not outlive its Backend; belongs to its thread.
 class Recording {
  public:

@@ -81,7 +81,7 @@ struct BatchNormBackwardInput {
 };
 
 /// gated = dy + beside where y > 0, else 0, as it is stored. It is the shortcut's gradient, and what
-/// BatchNormBackwardInput goes on from. sums: BatchNormBackwardSums of it.
+/// BatchNormBackwardInput continues from. sums: BatchNormBackwardSums of it.
 struct BatchNormGatedBackwardSums {
   static constexpr const char* name = "batch_norm_gated_backward_sums";
   Tensor dy, beside, y, x, mean, inv_std, gated, sums;
@@ -97,7 +97,7 @@ struct BatchNormGatedBackwardSums {
 // Totals: float64 [2 C + 1], the moments of C channels, then the number of elements that a channel has.
 
 /// lack: whether the centre of these moments is so far off that their squares hide the variance: then they
-/// must be taken anew about the mean. Only the CPU, whose parts are float32, says so; a GPU's are exact.
+/// must be taken again about the mean. Only the CPU, whose parts are float32, says so; a GPU's are exact.
 struct MomentsLackDigits {
   static constexpr const char* name = "moments_lack_digits";
   Tensor total;

@@ -9,7 +9,7 @@ namespace lockstep::ops {
 /// Which operand of a product is read as its transpose.
 enum class Transposed { none, a, b };
 
-/// Where the matrices of a product lie.
+/// Where the matrices of a product are.
 struct MatMulSizes {
   /// A dimension: how many places, and the elements from one to the next in each operand.
   struct Dimension {

@@ -1,4 +1,4 @@
-// Bilinear resizing of images [N, C, H, W] in any channel block. Places have half-pixel centres: what lies
+// Bilinear resizing of images [N, C, H, W] in any channel block. Places have half-pixel centres: what is
 // outside the outermost ones is theirs.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace lockstep::ops {
 
-/// The two places of the old extent that a place of the new one lies between, and the share of `second`.
+/// The two places of the old extent that a place of the new one is between, and the share of `second`.
 struct Neighbours {
   std::int64_t first = 0, second = 0;
   float share = 0;

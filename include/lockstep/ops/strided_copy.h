@@ -32,7 +32,7 @@ struct StridedView {
   StridedView(const Tensor& whole, const Shape& given);
 };
 
-/// The dimensions of a copy, those that lie closest in `to` first; as few as there are breaks in the memory.
+/// The dimensions of a copy, those that are closest in `to` first; as few as there are breaks in the memory.
 struct CopySizes {
   int rank = 0;
   std::int64_t size[Shape::max_rank] = {}, from[Shape::max_rank] = {}, to[Shape::max_rank] = {};  ///< strides

@@ -50,7 +50,7 @@ struct Update {
   }
 };
 
-/// target.average = decay * average + (1 - decay) * value, in a pass of its own.
+/// target.average = decay * average + (1 - decay) * value, in a separate pass.
 struct Ema {
   static constexpr const char* name = "ema";
   Tensor value, average;

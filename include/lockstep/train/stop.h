@@ -12,7 +12,7 @@ namespace lockstep::train {
 struct Requests {
   bool preempt = false;     ///< SIGUSR2 or SIGTERM: checkpoint, exit 75
   bool user_stop = false;   ///< Ctrl-C or RUN/stop: checkpoint, exit 76
-  bool checkpoint = false;  ///< RUN/checkpoint: checkpoint and go on
+  bool checkpoint = false;  ///< RUN/checkpoint: checkpoint and continue
 };
 
 /// Catches SIGINT, SIGTERM and SIGUSR2 while it lives; the handlers only set flags. A second SIGINT ends the

@@ -2,7 +2,7 @@
 //
 // In NCCL's own order a rank adds its planes, and NCCL does the rest: one all-reduce, or, where ranks own
 // slices, a reduce and a broadcast for each range, in one group (one call where slices are even). These run
-// along rings, so each byte enters a node once, however the slices lie.
+// along rings, so each byte enters a node once, however the slices are.
 //
 // In the tree's order every rank sends its partial sums of each slice straight to its owner, which adds all
 // of them along the tree. That moves as many bytes as a ring, in one hop. Sixteen-bit partial sums are added

@@ -139,14 +139,14 @@ std::int64_t copied_floats(const ops::AttentionSizes& sizes, std::int64_t rows) 
 std::int64_t turned_floats(const ops::AttentionSizes& sizes) { return sizes.width * row_stride(sizes.keys); }
 std::int64_t strip_floats(const ops::AttentionSizes& sizes) { return strip_rows * row_stride(sizes.keys); }
 
-/// The floats of a room for all keys' rows, or a strip's, which only bf16 needs.
+/// The floats of a space for all keys' rows, or a strip's, which only bf16 needs.
 template <class E>
 std::int64_t room_floats(const ops::AttentionSizes& sizes) {
   const std::int64_t strip = std::min(strip_rows, sizes.queries);
   return std::is_same_v<E, float> ? 0 : copied_floats(sizes, std::max(sizes.keys, strip));
 }
 
-/// A whole head of keys or values as [width, keys], by way of a room for all its rows.
+/// A whole head of keys or values as [width, keys], by way of a space for all its rows.
 template <class E>
 Matrix turned(const Head<E>& head, const ops::AttentionSizes& sizes, float* room, float* to) {
   const std::int64_t stride = row_stride(sizes.keys);
@@ -163,7 +163,7 @@ struct Parts {
 };
 
 /// The scores of a row's first `keys` become e^(scale * score - scale * the largest), zeros behind up to
-/// `end`. What lies behind the keys may be anything. Returns the logarithm of the sum of e^(scale * score).
+/// `end`. What is behind the keys may be anything. Returns the logarithm of the sum of e^(scale * score).
 float exponentials_of_row(float* row, std::int64_t keys, std::int64_t end, float scale, float& sum_of_row) {
   const float most = scale * largest(row, keys);  // scale > 0
   const std::int64_t vectors = padded(keys);
@@ -234,7 +234,7 @@ void softmax_backward_row(const float* p, float* dp, std::int64_t keys, std::int
 }
 
 /// The same from scores: scores -> p = e^(scale * score - log_sum_exp), and dp -> ds = scale * p * (dp -
-/// centre), over a row's first `keys`; zeros behind up to `end`. What lies behind the keys may be anything.
+/// centre), over a row's first `keys`; zeros behind up to `end`. What is behind the keys may be anything.
 void scores_backward_row(float* scores, float* dp, std::int64_t keys, std::int64_t end, float scale,
                          float log_sum_exp, float centre) {
   const std::int64_t vectors = padded(keys);

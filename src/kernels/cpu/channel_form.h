@@ -13,7 +13,7 @@
 
 namespace lockstep::kernels {
 
-/// Element (image, block, place, lane) lies at ((image * blocks + block) * places + place) * lanes + lane and
+/// Element (image, block, place, lane) is at ((image * blocks + block) * places + place) * lanes + lane and
 /// belongs to channel block * lanes + lane; channels past the last are padding.
 struct ChannelForm {
   std::int64_t images = 0;

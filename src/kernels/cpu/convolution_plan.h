@@ -33,14 +33,14 @@ ConvolutionProblem convolution_problem(const ops::Convolution& op);
 ConvolutionProblem convolution_problem(const ops::ConvolutionBackwardInput& op);
 ConvolutionProblem convolution_problem(const ops::ConvolutionBackwardWeight& op);
 
-/// A primitive and its arguments, bound anew for each run. Creation allocates; binding does not.
+/// A primitive and its arguments, bound again for each run. Creation allocates; binding does not.
 class BoundPrimitive {
  public:
   BoundPrimitive() = default;
   explicit BoundPrimitive(const dnnl::primitive& primitive) : primitive_(primitive) {}
 
   void add_argument(int name, const dnnl::memory::desc& desc, const dnnl::engine& engine);
-  /// The argument added as number `index` lies at `data`: 64-byte aligned where oneDNN wants its own layout.
+  /// The argument added as number `index` is at `data`: 64-byte aligned where oneDNN wants its own layout.
   void bind(std::size_t index, const void* data);
   void run(const dnnl::stream& stream);
 

@@ -165,7 +165,7 @@ void Gemm::sum_of_outer(std::int64_t m, std::int64_t n, std::int64_t k, const fl
   const std::int64_t runs = (m + outer_run_rows - 1) / outer_run_rows,
                      columns = task_columns(n, runs, threads_);
   const std::int64_t column_tasks = (n + columns - 1) / columns;
-  // The rows that are summed are taken in blocks, whose operands then lie in a cache, and `a` is turned.
+  // The rows that are summed are taken in blocks, whose operands then are in a cache, and `a` is turned.
   const bool turns = spreads_ && n >= 64 && m >= row_group_;
   const std::int64_t block = turns ? outer_block : std::max<std::int64_t>(1, k),
                      turned_stride = spread_stride(outer_block);

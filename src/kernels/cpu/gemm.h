@@ -5,7 +5,7 @@
 // threads. Here every call is single-threaded over a run of at most 48 rows, a multiple of the group (a
 // leftover is completed in scratch memory); threads share the runs. So neither the number of rows nor the
 // number of threads changes the result of a row. Its AVX-512 kernels take as many rows as there are, in
-// groups of 8, but not fewer than 16: below, a transposed B has a kernel of its own, which sums in another
+// groups of 8, but not fewer than 16: below, a transposed B has a separate kernel, which sums in another
 // order. With 16 the columns are not cut for threads either: 16 rows by 64 columns are summed otherwise than
 // by 256.
 #pragma once

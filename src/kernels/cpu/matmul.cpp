@@ -1,4 +1,4 @@
-// Dense layers, and products of matrices one beside the other.
+// Dense layers, and products of matrices one next to the other.
 #include <omp.h>
 
 #include "kernels/cpu/cpu_backend.h"

@@ -1,7 +1,7 @@
 // Tiles, chunks of them, and the products between the transforms.
 //
-// A chunk of tiles is transformed, multiplied and transformed back while it lies in a cache. Its products
-// have whole groups of rows (gemm.h), so a tile's bits do not depend on the tiles beside it.
+// A chunk of tiles is transformed, multiplied and transformed back while it is in a cache. Its products
+// have whole groups of rows (gemm.h), so a tile's bits do not depend on the tiles next to it.
 #include "kernels/cpu/winograd.h"
 
 #include <omp.h>
@@ -35,7 +35,7 @@ struct Planes {
   std::int64_t floats() const { return frequencies * plane(); }
 };
 
-/// Where a tile lies: its image, and its first output.
+/// Where a tile is: its image, and its first output.
 struct Place {
   std::int64_t image, top, left;
 };
@@ -75,7 +75,7 @@ struct BlockedImages {
   }
 };
 
-/// size x size places from (top, left) on: in the image, or a copy with zeros for what lies outside.
+/// size x size places from (top, left) on: in the image, or a copy with zeros for what is outside.
 template <int size>
 class Square {
  public:
@@ -144,7 +144,7 @@ void transform_gradient(const ChannelGroup<const float>& image, std::int64_t top
   }
 }
 
-/// A^T m A + bias into the tile at (top, left), as far as it lies inside the image.
+/// A^T m A + bias into the tile at (top, left), as far as it is inside the image.
 void transform_back(const float* from, std::int64_t plane, Floats bias, const ChannelGroup<float>& image,
                     std::int64_t top, std::int64_t left) {
   Floats columns[tile * patch];

@@ -18,7 +18,7 @@ class WinogradConvolution {
   /// Whether the problem can be solved so, and sooner than directly. Depends on neither images nor channel
   /// blocks, so that the bits of an image depend on neither.
   static bool fits(const ConvolutionProblem& problem);
-  /// The channel block in which it takes activations that lie in `block`.
+  /// The channel block in which it takes activations that are in `block`.
   static int block_for(std::int64_t channels, int block) {
     return block == 16 && channels % block == 0 ? block : 8;
   }

@@ -162,7 +162,7 @@ void each_item(CudaBackend& gpu, const Operation& op) {
   for_elements(gpu.launch(), item.items(), item, 128);
 }
 
-// Moments are summed in float64 from the first element on, wherever their centre lies.
+// Moments are summed in float64 from the first element on, wherever their centre is.
 void moments_lack_digits(CudaBackend&, const ops::MomentsLackDigits& op) { *op.lack = false; }
 
 }  // namespace

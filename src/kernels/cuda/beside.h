@@ -11,7 +11,7 @@
 
 namespace lockstep::kernels {
 
-/// Copies on a stream of its own. The pool, whose stream computes, must outlive it.
+/// Copies on a separate stream. The pool, whose stream computes, must outlive it.
 std::unique_ptr<Feed> make_stream_feed(int device, StreamPool& pool);
 std::unique_ptr<Timer> make_event_timer(int device, cudaStream_t stream);
 

@@ -35,7 +35,7 @@ Tensor in_layout(CudaBackend& gpu, const Tensor& tensor, bool channels_last) {
   return converted;
 }
 
-/// Whether weights [O, C, kh, kw], O matrices [C, kh kw], lie there another way with the channels last:
+/// Whether weights [O, C, kh, kw], O matrices [C, kh kw], are there another way with the channels last:
 /// transposed.
 bool turns(const Tensor& weight, bool channels_last) {
   return channels_last && weight.size(2) * weight.size(3) > 1 && weight.size(1) > 1;

@@ -17,7 +17,7 @@ __device__ void for_rows_of_warp(std::int64_t rows, const Body& body) {
 }
 
 /// What a lane has of a row: the packs of W elements numbered lane, lane + 32 ..., as make(first element)
-/// gives them. They are kept where there are at most `Packs`; 0: they are made anew each time. W divides the
+/// gives them. They are kept where there are at most `Packs`; 0: they are made again each time. W divides the
 /// row's width.
 template <int Packs, int W, class Make>
 class Row {

@@ -82,7 +82,7 @@ struct Walk {
   }
 
  private:
-  /// The next dimension: more of the one before, if it goes on there in every input.
+  /// The next dimension: more of the one before, if it continues there in every input.
   void add(std::int64_t extent, const std::array<std::int64_t, Inputs>& stride) {
     bool goes_on = rank > 0;
     for (std::size_t i = 0; goes_on && i < Inputs; ++i)

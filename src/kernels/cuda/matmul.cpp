@@ -1,4 +1,4 @@
-// Dense layers, and products of matrices one beside the other. Activations are float32 or bf16; weights are
+// Dense layers, and products of matrices one next to the other. Activations are float32 or bf16; weights are
 // converted to their type on the way, and weight gradients are float32 sums of products of it.
 #include "lockstep/ops/matmul.h"
 #include "kernels/compositions.h"

@@ -18,7 +18,7 @@ cudaDataType_t cublas_type(DType dtype) {
                    to_string(dtype));
 }
 
-/// Of every tensor, wherever it lies: in the pool or in an arena, whose plan may be remade. What an address
+/// Of every tensor, wherever it is: in the pool or in an arena, whose plan may be remade. What an address
 /// is a multiple of beyond that must not choose the algorithm, and with it the bits.
 constexpr std::uint32_t tensor_alignment = 64;
 
@@ -91,7 +91,7 @@ struct Matmul::Plan {
     // An algorithm is found for the alignment of these addresses: those of all calls are multiples of this.
     void* const least_aligned = reinterpret_cast<void*>(std::uintptr_t{p.alignment});
     point_to({.bias = p.bias ? least_aligned : nullptr, .before = p.before ? least_aligned : nullptr});
-    // As they lie in memory: rows of `stride` elements are columns there.
+    // As they are in memory: rows of `stride` elements are columns there.
     layout(left, p.in, p.b_transposed ? p.k : p.n, p.b_transposed ? p.n : p.k, p.b_stride,
            {p.batch.count, p.b_step});
     layout(right, p.in, p.a_transposed ? p.m : p.k, p.a_transposed ? p.k : p.m, p.a_stride,

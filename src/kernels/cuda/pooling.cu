@@ -1,5 +1,5 @@
 // Max and average pooling, a thread an element. The backward gathers: an element of dx adds the windows it
-// lies in, in their order.
+// is in, in their order.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "lockstep/ops/pooling.h"
@@ -12,7 +12,7 @@ struct Place {
   std::int64_t run, row, column;  ///< run: image and channel, as the layout numbers them
 };
 
-/// Elements of a run lie `step` apart.
+/// Elements of a run are `step` apart.
 struct Layout {
   std::int64_t channels, height, width;
   bool channels_last;

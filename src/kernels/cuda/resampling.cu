@@ -49,7 +49,7 @@ struct SpreadAverage {
   }
 };
 
-/// Lanes: elements that lie together at a place (1, or the channels). Rows are those of all runs, and the
+/// Lanes: elements that are together at a place (1, or the channels). Rows are those of all runs, and the
 /// width is the small side's.
 template <class T>
 struct Upsample {

@@ -7,7 +7,7 @@
 namespace lockstep::kernels {
 namespace {
 
-/// An element of images [runs, height, width, lanes]. Lanes: elements that lie together at a place (1, or the
+/// An element of images [runs, height, width, lanes]. Lanes: elements that are together at a place (1, or the
 /// channels).
 struct Place {
   std::int64_t run, row, column, lane;

@@ -5,7 +5,7 @@
 
 namespace lockstep::kernels {
 
-/// Room for the row that each use names, and the sort. Row number `rows` takes uses that name none.
+/// Space for the row that each use names, and the sort. Row number `rows` takes uses that name none.
 class SortedUses {
  public:
   /// UsageError in the operation's name if they are more than the sort can number.

@@ -146,7 +146,7 @@ BOOST_AUTO_TEST_CASE(ranks_whose_peer_has_left_find_out_and_come_to_an_end, *rea
   } catch (const std::runtime_error&) {
   }
   BOOST_TEST(found == !leaves);
-  world().barrier(0);  // everybody is here, having waited for nobody for ever
+  world().barrier(0);  // everybody is here, having waited for nobody forever
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -167,7 +167,7 @@ class Twins {
     operation(*gpu_, in, out);
     for (const Tensor& tensor : out) {
       if (tensor.dtype() == DType::int32 && tensor.channel_block() != 1) {
-        back.push_back(Tensor::empty({0}));  // winners lie in another order; the backward shows them
+        back.push_back(Tensor::empty({0}));  // winners are in another order; the backward shows them
       } else {
         back.push_back(to_cpu(tensor));
       }
