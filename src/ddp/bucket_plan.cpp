@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -21,17 +22,12 @@ std::size_t bytes_of_gradient(const BucketPlan::Gradient& gradient) {
   return static_cast<std::size_t>(gradient.shape.numel()) * bytes_of(gradient.dtype);
 }
 
-void check_order(std::span<const BucketPlan::Gradient> gradients, std::span<const int> order) {
-  std::vector<bool> seen(gradients.size());
-  for (const int index : order) {
-    if (index < 0 || static_cast<std::size_t>(index) >= gradients.size() ||
-        seen[static_cast<std::size_t>(index)])
-      throw UsageError("bucket plan: the order names gradient {} twice or outside 0..{}", index,
-                       gradients.size());
-    seen[static_cast<std::size_t>(index)] = true;
-  }
-  if (order.size() != gradients.size())
-    throw UsageError("bucket plan: the order has {} gradients, the model {}", order.size(), gradients.size());
+void check_order(std::size_t gradients, std::span<const int> order) {
+  std::vector<int> sorted(order.begin(), order.end()), all(gradients);
+  std::sort(sorted.begin(), sorted.end());
+  std::iota(all.begin(), all.end(), 0);
+  if (sorted != all)
+    throw UsageError("bucket plan: the order must name each of {} gradients once", gradients);
 }
 
 /// Fills buckets in order; limit_of(number, left) is the limit of the bucket with this number among those of
@@ -81,8 +77,8 @@ std::vector<std::vector<int>> assign_buckets(std::span<const std::size_t> tensor
 
 BucketPlan::BucketPlan(std::vector<Gradient> gradients, std::span<const int> order,
                        const BucketLimits& limits)
-    : gradients_(std::move(gradients)), places_(gradients_.size()) {
-  check_order(gradients_, order);
+    : gradients_(std::move(gradients)), locations_(gradients_.size()) {
+  check_order(gradients_.size(), order);
   std::vector<std::size_t> sizes;
   std::vector<DType> dtypes;
   for (const int index : order) {
@@ -97,18 +93,18 @@ BucketPlan::BucketPlan(std::vector<Gradient> gradients, std::span<const int> ord
   std::string text;
   for (const std::vector<int>& positions : fill_buckets(sizes, dtypes, limit_of)) {
     Bucket bucket;
-    bucket.offset_bytes = plane_bytes_;
+    bucket.offset_bytes = bytes_;
     for (const int position : positions) {
       const int index = order[static_cast<std::size_t>(position)];
       const Gradient& gradient = gradients_[static_cast<std::size_t>(index)];
       bucket.gradients.push_back(index);
       bucket.dtype = gradient.dtype;
-      places_[static_cast<std::size_t>(index)] = {static_cast<int>(buckets_.size()), plane_bytes_};
-      plane_bytes_ += aligned(bytes_of_gradient(gradient));
+      locations_[static_cast<std::size_t>(index)] = {static_cast<int>(buckets_.size()), bytes_};
+      bytes_ += aligned(bytes_of_gradient(gradient));
       text += fmt::format("{} {} {} {};", gradient.name.size(), gradient.name,
                           lockstep::to_string(gradient.dtype), lockstep::to_string(gradient.shape));
     }
-    bucket.bytes = plane_bytes_ - bucket.offset_bytes;
+    bucket.bytes = bytes_ - bucket.offset_bytes;
     buckets_.push_back(std::move(bucket));
     text += "|";
   }

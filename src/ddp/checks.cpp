@@ -20,9 +20,10 @@
 namespace lockstep::ddp {
 
 void check_options(const Options& options, int ranks) {
-  if (options.wire != DType::float32 && options.wire != DType::bfloat16 && options.wire != DType::float16)
+  if (options.comm_dtype != DType::float32 && options.comm_dtype != DType::bfloat16 &&
+      options.comm_dtype != DType::float16)
     throw UsageError("gradients cannot travel as {}; use float32, bfloat16 or float16",
-                     to_string(options.wire));
+                     to_string(options.comm_dtype));
   if (!(options.bucket_mb > 0) || !(options.first_bucket_mb > 0))
     throw UsageError("ddp.bucket_mb = {} and ddp.first_bucket_mb = {} must be above 0", options.bucket_mb,
                      options.first_bucket_mb);
@@ -101,7 +102,7 @@ Json describe(const ModelState& model, const Options& options) {
   option("first_bucket_mb", fmt::format("{}", options.first_bucket_mb));
   option("unused", std::string(to_string(options.unused)));
   option("mode", std::string(to_string(options.mode)));
-  option("wire", std::string(to_string(options.wire)));
+  option("comm_dtype", std::string(to_string(options.comm_dtype)));
   option("hook", options.hook ? options.hook->describe() : "none");
   option("sharded_optimizer", options.sharded_optimizer ? "on" : "off");
   option("check_every", fmt::format("{}", options.check_every));
@@ -292,8 +293,8 @@ constexpr std::size_t most_parameters_named = 8;
 std::vector<Usage::Word> rows_of_all(comm::HostGroup& communicator, const comm::ShardMap& map,
                                      const Usage& usage) {
   std::string mine;
-  for (int turn = 0; turn < map.block(communicator.rank()).count; ++turn) {
-    const auto row = std::as_bytes(usage.row(turn));
+  for (int shard = 0; shard < map.block(communicator.rank()).count; ++shard) {
+    const auto row = std::as_bytes(usage.row(shard));
     mine.append(reinterpret_cast<const char*>(row.data()), row.size());
   }
   std::vector<Usage::Word> rows;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ddp/reducer.h"
-#include "ddp/usage.h"
+#include "ddp/step_header.h"
 #include "lockstep/autograd/param.h"
 #include "lockstep/autograd/sharding.h"
 #include "lockstep/comm/communicator.h"

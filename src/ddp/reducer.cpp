@@ -26,204 +26,210 @@ BucketPlan first_plan(std::span<Param* const> params, const BucketLimits& limits
 BucketLimits limits_of(const Options& options) {
   constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
   const auto bytes = [](double mib) { return static_cast<std::size_t>(std::ceil(mib * (1 << 20))); };
-  switch (options.mode) {
-    case Mode::flat:
-      return {.first_bytes = all, .other_bytes = all};
-    case Mode::per_parameter:
-      return {.first_bytes = 1, .other_bytes = 1};
-    case Mode::overlapped:
-      break;
-  }
+  if (options.mode == Mode::flat) return {.first_bytes = all, .other_bytes = all};
+  if (options.mode == Mode::per_parameter) return {.first_bytes = 1, .other_bytes = 1};
   return {.first_bytes = bytes(options.first_bucket_mb), .other_bytes = bytes(options.bucket_mb)};
-}
-
-std::vector<std::int64_t> elements_of(std::span<Statistic* const> statistics) {
-  std::vector<std::int64_t> elements;
-  for (const Statistic* const statistic : statistics) elements.push_back(statistic->elements());
-  return elements;
 }
 
 }  // namespace
 
 Reducer::Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics,
-                 comm::GradientTransport& communicator, kernels::Backend& backend, const comm::ShardMap& map,
-                 const Options& options, const BucketSlicer* slicer)
+                 comm::GradientTransport& transport, kernels::Backend& backend, const comm::ShardMap& map,
+                 const Options& options, const BucketPartition* partition)
     : params_(std::move(params)),
       statistics_(std::move(statistics)),
-      communicator_(communicator),
+      transport_(transport),
       backend_(backend),
       map_(map),
-      schedule_(map.shards(), map.block(communicator.group().rank())),
+      schedule_(map.shards(), map.block(transport.group().rank())),
       limits_(limits_of(options)),
       mode_(options.mode),
-      wire_(options.wire),
+      comm_dtype_(options.comm_dtype),
       hook_(options.hook.get()),
-      slicer_(slicer),
-      arena_(communicator, first_plan(params_, limits_), elements_of(statistics_), schedule_.planes(),
-             backend),
-      usage_(static_cast<int>(schedule_.turns().size()), params_.size() + statistics_.size()),
+      partition_(partition),
+      buffer_(transport, first_plan(params_, limits_), statistics_, schedule_.buffers(), backend),
+      usage_(static_cast<int>(schedule_.shards().size()), params_.size() + statistics_.size()),
       final_(params_.size()),
       used_(params_.size()) {
-  for (std::size_t i = 0; i < params_.size(); ++i) index_of_param_.emplace(params_[i], i);
+  for (std::size_t i = 0; i < params_.size(); ++i) item_of_.emplace(params_[i], i);
   std::int64_t largest = 0;
   for (std::size_t i = 0; i < statistics_.size(); ++i) {
-    index_of_statistic_.emplace(statistics_[i], i);
+    item_of_.emplace(statistics_[i], params_.size() + i);
     largest = std::max(largest, statistics_[i]->elements());
   }
-  second_contribution_ = backend_.empty({largest}, DType::float64);
+  addend_ = backend_.empty({largest}, DType::float64);
   arrival_.reserve(params_.size());
   fit_plan();
 }
 
+/// Calls the transport, or a hook that does. If that throws, no further call can be expected to return.
+template <class Call>
+void Reducer::guarded(const Call& call) {
+  try {
+    call();
+  } catch (...) {
+    state_ = State::broken;
+    throw;
+  }
+}
+
 void Reducer::fit_plan() {
-  const auto buckets = static_cast<std::size_t>(arena_.buckets());
-  open_.resize(static_cast<std::size_t>(arena_.gradient_buckets()));
+  const auto buckets = static_cast<std::size_t>(buffer_.buckets());
+  open_.resize(static_cast<std::size_t>(buffer_.gradient_buckets()));
   complete_.resize(buckets);
   tickets_.resize(buckets);
-  if (slicer_) slices_ = slicer_->slices(arena_.plan());
-  if (hook_) transport([&] { hook_->bind(*this); });
+  if (partition_ && !hook_) slices_ = partition_->slices(buffer_.plan());
+  if (hook_) guarded([&] { hook_->bind(*this); });
 }
 
 void Reducer::begin_step(std::uint64_t step) {
+  withdraw();
+  if (state_ == State::broken) throw FailureError("the gradients' transport has failed in an earlier step");
+  state_ = State::collecting;
   since_start_.restart();
   usage_.clear();
   std::fill(complete_.begin(), complete_.end(), false);
-  backward_over_ = finished_ = failed_ = false;
-  next_ = done_ = 0;
+  started_ = done_ = 0;
   times_.assign(complete_.size(), {});
   arrival_.clear();
   if (hook_) hook_->begin_step(step);
-  if (schedule_.turns().empty()) start_all();  // no shard, so nothing to wait for
+  if (schedule_.shards().empty()) complete_all();  // no shard, so nothing to wait for
 }
 
-void Reducer::begin_shard(int turn) {
-  turn_ = turn;
+void Reducer::begin_shard(int shard, int passes) {
+  shard_ = shard;
+  passes_left_ = passes;
   std::fill(final_.begin(), final_.end(), false);
   for (std::size_t b = 0; b < open_.size(); ++b)
-    open_[b] = static_cast<int>(arena_.plan().buckets()[b].gradients.size());
+    open_[b] = static_cast<int>(buffer_.plan().buckets()[b].gradients.size());
 }
 
-void Reducer::begin_pass(bool last_piece) { last_piece_ = last_piece; }
-
 void Reducer::begin_backward(std::span<Param* const> used) {
-  if (!last_piece_) return;
+  if (!in_last_pass()) return;
   std::fill(used_.begin(), used_.end(), false);
-  for (const Param* const param : used) used_[index_of(*param)] = true;
+  for (const Param* const param : used) used_[item_of(param, param->name)] = true;
   for (std::size_t i = 0; i < params_.size(); ++i) {
     if (!used_[i]) finish_gradient(i);
   }
 }
 
 void Reducer::end_pass() {
-  if (!last_piece_) return;
-  for (std::size_t i = 0; i < params_.size(); ++i) {
-    if (!final_[i]) finish_gradient(i);
+  if (in_last_pass()) {
+    for (std::size_t i = 0; i < params_.size(); ++i) {
+      if (!final_[i]) finish_gradient(i);
+    }
+    for (std::size_t item = params_.size(); item < usage_.items(); ++item) {
+      if (!usage_.test(shard_, item)) backend_.fill(statistic_at(item), 0);
+    }
+    if (!statistics_.empty()) finish_bucket(buffer_.gradient_buckets());
   }
-  if (!statistics_.empty()) finish_statistics();
+  --passes_left_;
 }
 
 void Reducer::abandon() {
-  failed_ = true;
-  start_all();
+  state_ = State::failed;
+  complete_all();
 }
 
-void Reducer::start_all() {
-  std::fill(complete_.begin(), complete_.end(), true);
-  start_buckets();
+void Reducer::launched(const Usage& usage) {
+  usage_ = usage;
+  comm::Ticket graph = 0;
+  if (transport_.group().size() > 1) guarded([&] { graph = transport_.behind_recording(); });
+  std::fill(tickets_.begin(), tickets_.end(), graph);
+  const double now_ms = since_start_.elapsed_ms();
+  times_.assign(complete_.size(), {.ready_ms = now_ms, .start_ms = now_ms, .done_ms = 0});
+  started_ = buffer_.buckets();
+  done_ = 0;
+  state_ = State::waiting;
 }
 
-void Reducer::wait() {
-  backward_over_ = true;
-  start_buckets();
-  if (hook_) transport([&] { hook_->finish(); });
-  finished_ = true;
-  transport([&] {
-    for (int bucket = done_; bucket < next_; ++bucket) {
+void Reducer::order_after() {
+  start_complete();
+  guarded([&] {
+    if (hook_) hook_->finish();
+    if (state_ == State::collecting) state_ = State::waiting;
+    for (int bucket = done_; bucket < started_; ++bucket) {
       progress::at_bucket(bucket);
       if (const comm::Ticket ticket = tickets_[static_cast<std::size_t>(bucket)]; ticket != 0)
-        communicator_.wait(ticket);
+        transport_.wait(ticket);
       note_done();
     }
   });
 }
 
-void Reducer::replayed(const Usage& usage) {
-  usage_ = usage;
-  comm::Ticket behind = 0;
-  if (communicator_.group().size() > 1) transport([&] { behind = communicator_.behind_recording(); });
-  std::fill(complete_.begin(), complete_.end(), true);
-  std::fill(tickets_.begin(), tickets_.end(), behind);
-  const double now_ms = since_start_.elapsed_ms();
-  times_.assign(complete_.size(), {.ready_ms = now_ms, .start_ms = now_ms, .done_ms = 0});
-  backward_over_ = finished_ = true;
-  next_ = arena_.buckets();
-  done_ = 0;
+void Reducer::publish() {
+  for (std::size_t i = 0; i < params_.size(); ++i) params_[i]->gradient = sum(static_cast<int>(i));
 }
 
-void Reducer::complete() {
-  transport([&] {
-    for (int bucket = 0; bucket < next_; ++bucket) {
+void Reducer::finish() {
+  guarded([&] {
+    for (int bucket = 0; bucket < started_; ++bucket) {
       const comm::Ticket ticket = tickets_[static_cast<std::size_t>(bucket)];
       if (ticket == 0) continue;
       progress::at_bucket(bucket);
-      comm::complete(communicator_, ticket);
+      comm::complete(transport_, ticket);
     }
     note_done();
   });
 }
 
+void Reducer::agree(const StepHeader& header) {
+  state_ = State::agreed;
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    if (!header.written(i)) params_[i]->gradient = {};
+  }
+  for (std::size_t i = 0; i < statistics_.size(); ++i) {
+    if (header.written(params_.size() + i))
+      statistics_[i]->apply(backend_, buffer_.statistic(static_cast<int>(i), 0));
+  }
+}
+
+void Reducer::withdraw() {
+  for (Param* const param : params_) param->gradient = {};
+}
+
 GradientSlot Reducer::slot(Param& param) {
-  const std::size_t index = index_of(param);
-  if (final_[index])
-    throw UsageError(
-        "parameter {} is used after its gradient of this pass was complete; run the whole "
-        "forward pass before its backward",
-        param.name);
-  const bool accumulate = usage_.test(turn_, index);
-  usage_.set(turn_, index);
-  return {arena_.gradient(static_cast<int>(index), turn().plane), accumulate};
+  const std::size_t index = open_item_of(param);
+  const bool accumulate = usage_.test(shard_, index);
+  usage_.set(shard_, index);
+  return {buffer_.gradient(static_cast<int>(index), shard().buffer), accumulate};
 }
 
 void Reducer::ready(Param& param) {
-  if (!last_piece_) return;
-  const std::size_t index = index_of(param);
-  if (final_[index])
-    throw UsageError(
-        "parameter {} got its gradient twice in one pass; run the whole forward pass before its "
-        "backward",
-        param.name);
-  if (last_turn()) arrival_.push_back(static_cast<std::int32_t>(index));
+  if (!in_last_pass()) return;
+  const std::size_t index = open_item_of(param);
+  if (in_last_shard()) arrival_.push_back(static_cast<std::int32_t>(index));
   finish_gradient(index);
 }
 
+Tensor Reducer::statistic_at(std::size_t item) const {
+  return buffer_.statistic(static_cast<int>(item - params_.size()), shard().buffer);
+}
+
 GradientSlot Reducer::slot(Statistic& statistic) {
-  const std::size_t index = index_of(statistic);
-  in_second_contribution_ = usage_.test(turn_, params_.size() + index);
-  usage_.set(turn_, params_.size() + index);
-  if (!in_second_contribution_) return {arena_.statistic(static_cast<int>(index), turn().plane), false};
-  // A module that is called twice overwrites in both calls; the addition happens in contributed().
-  return {second_contribution_.rows(0, statistic.elements()), false};
+  const std::size_t item = item_of(&statistic, statistic.name());
+  // A module that is called twice overwrites in both calls; contributed() adds.
+  added_to_ = usage_.test(shard_, item) ? &statistic : nullptr;
+  usage_.set(shard_, item);
+  return {added_to_ ? addend_.rows(0, statistic.elements()) : statistic_at(item), false};
 }
 
 void Reducer::contributed(Statistic& statistic) {
-  if (!in_second_contribution_) return;
-  in_second_contribution_ = false;
-  const Tensor total = arena_.statistic(static_cast<int>(index_of(statistic)), turn().plane);
-  backend_.run(
-      ops::Accumulate{total, second_contribution_.rows(0, statistic.elements()).reshape(total.shape())});
+  if (added_to_ != &statistic) return;
+  const Tensor total = statistic_at(item_of(&statistic, statistic.name()));
+  backend_.run(ops::Accumulate{total, addend_.rows(0, statistic.elements()).reshape(total.shape())});
 }
 
 void Reducer::progress() {
-  if (done_ < next_) transport([&] { note_done(); });
+  if (done_ < started_) guarded([&] { note_done(); });
 }
 
 void Reducer::note_done() {
-  if (recording_) return;
-  for (; done_ < next_; ++done_) {
+  if (state_ == State::capturing) return;
+  for (; done_ < started_; ++done_) {
     const auto index = static_cast<std::size_t>(done_);
-    const bool with_hook = hook_ && done_ < arena_.gradient_buckets();
-    if (with_hook && !finished_) return communicator_.progress();
-    if (!with_hook && tickets_[index] != 0 && !communicator_.done(tickets_[index])) return;
+    if (has_hook(done_) && state_ != State::waiting) return transport_.progress();  // until it has finished
+    if (!has_hook(done_) && tickets_[index] != 0 && !transport_.done(tickets_[index])) return;
     times_[index].done_ms = since_start_.elapsed_ms();
   }
 }
@@ -231,100 +237,82 @@ void Reducer::note_done() {
 void Reducer::replan() {
   std::vector<char> arrived(params_.size());
   for (const std::int32_t index : arrival_) arrived[static_cast<std::size_t>(index)] = true;
-  for (const int index : arena_.plan().order()) {
+  for (const int index : buffer_.plan().order()) {
     if (!arrived[static_cast<std::size_t>(index)]) arrival_.push_back(index);
   }
-  transport(
-      [&] { communicator_.group().broadcast(arrival_.data(), arrival_.size() * sizeof(arrival_[0]), 0); });
-  const auto gradients = arena_.plan().gradients();
-  arena_.adopt(BucketPlan({gradients.begin(), gradients.end()}, arrival_, limits_));
+  guarded([&] { transport_.group().broadcast(arrival_.data(), arrival_.size() * sizeof(arrival_[0]), 0); });
+  const auto gradients = buffer_.plan().gradients();
+  buffer_.adopt(BucketPlan({gradients.begin(), gradients.end()}, arrival_, limits_));
   fit_plan();
+  publish();  // the sums have moved
 }
 
-std::size_t Reducer::index_of(const Param& param) const {
-  const auto found = index_of_param_.find(&param);
-  if (found == index_of_param_.end())
-    throw UsageError(
-        "parameter {} was not a trainable parameter of the model when DataParallel was made; "
-        "make it after the model is complete",
-        param.name);
-  return found->second;
+std::size_t Reducer::item_of(const void* leaf, const std::string& name) const {
+  if (const auto found = item_of_.find(leaf); found != item_of_.end()) return found->second;
+  throw UsageError(
+      "{} was not in the model, or not trainable, when DataParallel was made; make it after the model is "
+      "complete",
+      name);
 }
 
-std::size_t Reducer::index_of(const Statistic& statistic) const {
-  const auto found = index_of_statistic_.find(&statistic);
-  if (found == index_of_statistic_.end())
-    throw UsageError(
-        "statistic {} was not part of the model when DataParallel was made; make it after the "
-        "model is complete",
-        statistic.name());
-  return found->second;
+std::size_t Reducer::open_item_of(const Param& param) const {
+  const std::size_t item = item_of(&param, param.name);
+  if (!final_[item]) return item;
+  throw UsageError(
+      "parameter {} is used after its gradient of this pass was complete; run the whole forward pass before "
+      "its backward",
+      param.name);
 }
 
 void Reducer::finish_gradient(std::size_t param) {
-  if (!usage_.test(turn_, param)) backend_.fill(arena_.gradient(static_cast<int>(param), turn().plane), 0);
+  if (!usage_.test(shard_, param))
+    backend_.fill(buffer_.gradient(static_cast<int>(param), shard().buffer), 0);
   final_[param] = true;
   progress::mark();
-  const int bucket = arena_.plan().place(static_cast<int>(param)).bucket;
+  const int bucket = buffer_.plan().location(static_cast<int>(param)).bucket;
   if (--open_[static_cast<std::size_t>(bucket)] == 0) finish_bucket(bucket);
 }
 
-void Reducer::finish_statistics() {
-  for (std::size_t i = 0; i < statistics_.size(); ++i) {
-    if (usage_.test(turn_, params_.size() + i)) continue;
-    backend_.fill(arena_.statistic(static_cast<int>(i), turn().plane), 0);
-  }
-  finish_bucket(arena_.gradient_buckets());
-}
-
 void Reducer::finish_bucket(int bucket) {
-  for (int plane = turn().plane; plane > turn().plane - turn().merges; --plane)
-    backend_.run(ops::Accumulate{arena_.bucket(bucket, plane - 1), arena_.bucket(bucket, plane)});
-  if (!last_turn()) return;
+  for (int buffer = shard().buffer; buffer > shard().buffer - shard().folds; --buffer)
+    backend_.run(ops::Accumulate{buffer_.bucket(bucket, buffer - 1), buffer_.bucket(bucket, buffer)});
+  if (!in_last_shard()) return;
   complete_[static_cast<std::size_t>(bucket)] = true;
   times_[static_cast<std::size_t>(bucket)].ready_ms = since_start_.elapsed_ms();
-  start_buckets();
+  if (mode_ == Mode::overlapped) start_complete();
 }
 
-void Reducer::start_buckets() {
-  if (mode_ != Mode::overlapped && !backward_over_) return;
-  for (; next_ < arena_.buckets() && complete_[static_cast<std::size_t>(next_)]; ++next_) start_bucket(next_);
+void Reducer::complete_all() {
+  std::fill(complete_.begin(), complete_.end(), true);
+  if (mode_ == Mode::overlapped) start_complete();
 }
 
-void Reducer::start_bucket(int bucket) {
+void Reducer::start_complete() {
+  for (; started_ < buffer_.buckets() && complete_[static_cast<std::size_t>(started_)]; ++started_)
+    start(started_);
+}
+
+void Reducer::start(int bucket) {
   const auto index = static_cast<std::size_t>(bucket);
   times_[index].start_ms = since_start_.elapsed_ms();
   progress::at_bucket(bucket);
   tickets_[index] = 0;
-  if (hook_ && bucket < arena_.gradient_buckets()) {
-    transport([&] { hook_->start(bucket); });
-    return;
-  }
-  tickets_[index] =
-      slicer_ && bucket < arena_.gradient_buckets() ? start_own_sums(bucket) : start_sum(bucket);
-  if (mode_ == Mode::per_parameter && tickets_[index] != 0)
-    transport([&] { communicator_.wait(tickets_[index]); });
-}
-
-comm::Ticket Reducer::start_sum(int bucket) {
-  comm::TreeSum sum = arena_.tree_sum(bucket);
-  if (sum.count == 0) return 0;
-  sum.comm_dtype = wire_;
-  comm::Ticket ticket = 0;
-  transport([&] { ticket = communicator_.start_tree_sum(sum, map_); });
-  tickets_[static_cast<std::size_t>(bucket)] = ticket;  // a hook may have asked for it
-  return ticket;
-}
-
-comm::Ticket Reducer::start_own_sums(int bucket) {
-  comm::TreeSum sum = arena_.tree_sum(bucket);
-  if (sum.count == 0) return 0;
-  sum.comm_dtype = wire_;
-  comm::Ticket ticket = 0;
-  transport([&] {
-    ticket = communicator_.start_reduce_scatter(sum, map_, slices_[static_cast<std::size_t>(bucket)]);
+  guarded([&] {
+    if (has_hook(bucket)) return hook_->start(bucket);
+    start_sum(bucket);
+    if (mode_ == Mode::per_parameter && tickets_[index] != 0) transport_.wait(tickets_[index]);
   });
-  return ticket;
+}
+
+/// Also for a hook, whose ticket is kept all the same.
+comm::Ticket Reducer::start_sum(int bucket) {
+  const auto index = static_cast<std::size_t>(bucket);
+  comm::TreeSum sum = buffer_.tree_sum(bucket);
+  if (sum.count == 0) return 0;
+  sum.comm_dtype = comm_dtype_;
+  tickets_[index] = index < slices_.size() ? transport_.start_reduce_scatter(sum, map_, slices_[index])
+                                           : transport_.start_tree_sum(sum, map_);
+  return tickets_[index];
 }
 
 }  // namespace lockstep::ddp

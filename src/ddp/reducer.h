@@ -1,57 +1,80 @@
-// Reducer: takes the gradients of a rank's shards into the arena and sends each bucket on its way.
+// Reducer: the step engine. It takes the gradients of a rank's shards into the flat gradient buffer, sums
+// each bucket over all shards while backward still runs, and publishes the sums.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "base/clock.h"
-#include "ddp/gradient_arena.h"
-#include "ddp/parameter_arena.h"
-#include "ddp/usage.h"
+#include "ddp/gradient_buffer.h"
+#include "ddp/parameter_buffer.h"
+#include "ddp/step_header.h"
 #include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/comm/communicator.h"
-#include "lockstep/ddp/data_parallel.h"
+#include "lockstep/ddp/options.h"
+#include "lockstep/ddp/step.h"
 #include "lockstep/kernels/backend.h"
 
 namespace lockstep::ddp {
 
-/// A step: begin_step; for each shard of this rank begin_shard, then for each of its pieces begin_pass,
-/// (forward), begin_backward, (backward), end_pass; at the end wait. Whatever goes wrong in between: abandon,
-/// then wait.
+/// A step: begin_step; for each shard of this rank begin_shard and, for each pass over it, (forward),
+/// begin_backward, (backward), end_pass; then order_after, publish, finish, agree. After any error before
+/// order_after: abandon, then the rest as always, up to withdraw.
 ///
-/// A bucket is complete when every gradient in it is final for the shard; the inner nodes of the tree that
-/// are due are added at once. In the last shard its sum is then started, all buckets strictly in plan order
-/// on every rank (a complete one waits for its turn; in the simple modes, for the end of backward).
-/// Statistics are the last bucket. A hook, if there is one, starts and finishes the buckets of gradients.
+/// A bucket is complete when every gradient in it is final for the shard; the additions that are then due in
+/// the tree are made at once. In the last shard its sum is then started, all buckets strictly in plan order
+/// on every rank (a complete one waits until those before it have started; in the simple modes, until
+/// order_after). Statistics are the last bucket. A hook, if any, starts and finishes the buckets of
+/// gradients.
 class Reducer final : public GradientSink, private Buckets {
  public:
-  /// Of `options` it takes the buckets' limits, the mode, the wire's type and the hook. slicer: this rank
-  /// gets the sums of the elements it owns only (all of them from a hook); none: all sums. It must outlive
-  /// this.
-  Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics,
-          comm::GradientTransport& communicator, kernels::Backend& backend, const comm::ShardMap& map,
-          const Options& options, const BucketSlicer* slicer = nullptr);
+  enum class State {
+    collecting,  ///< backward writes gradients; buckets start as they become complete
+    capturing,   ///< the same, into a graph: nothing runs, so nothing becomes done
+    waiting,     ///< every sum has started, and the backend's later work runs after it
+    agreed,      ///< all ranks have agreed on the step: its sums are the gradients
+    failed,      ///< this rank has failed: it takes part in the sums, which are worthless
+    broken,      ///< the transport has failed: none of its calls can be expected to return
+  };
 
+  /// Of `options` it takes the bucket limits, the mode, the communication dtype and the hook. With a
+  /// partition, which must outlive this, the rank gets the sums of the elements it owns only (all of them
+  /// from a hook).
+  Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics, comm::GradientTransport& transport,
+          kernels::Backend& backend, const comm::ShardMap& map, const Options& options,
+          const BucketPartition* partition = nullptr);
+
+  State state() const { return state_; }
+
+  /// Withdraws the last step's gradients.
   void begin_step(std::uint64_t step);
-  void begin_shard(int turn);  ///< counts this rank's shards from 0
-  /// last_piece: after this pass the shard is complete.
-  void begin_pass(bool last_piece);
-  /// The forward pass is over: parameters that are not in `used` will get no gradient in it.
+  void begin_shard(int shard, int passes);  ///< counts this rank's shards from 0
+  /// The forward pass is over: parameters that are not in `used` get no gradient in it.
   void begin_backward(std::span<Param* const> used);
   void end_pass();
-  /// Starts whatever has not been started; the step's sums are worthless.
+  /// This rank's step has failed: starts all buckets that have not started, for the other ranks.
   void abandon();
-  /// From now on every sum is complete for what is asked of the backend.
-  void wait();
-  /// What is asked for from now on is recorded, or no longer: nothing can be known of what is under way.
-  void record(bool recording) { recording_ = recording; }
-  /// A step like that which had this usage was replayed, until wait().
-  void replayed(const Usage& usage);
-  /// Returns when a device has got so far: from now on nothing waits for other ranks.
-  void complete();
+
+  /// From now until the next begin_step the step is captured in a graph, order_after included.
+  void begin_capture() { state_ = State::capturing; }
+  /// The graph of a step with this usage was launched. Takes the place of all calls before publish.
+  void launched(const Usage& usage);
+
+  /// Starts the remaining sums. The backend runs what it is asked afterwards after all of them; on a CPU they
+  /// are then complete.
+  void order_after();
+  /// The gradients of all parameters become views of the sums.
+  void publish();
+  /// Returns when all sums are complete here: from now on nothing waits for other ranks.
+  void finish();
+  /// All ranks agree on the step: statistics take their sums, and parameters that no shard of any rank used
+  /// lose the gradient.
+  void agree(const StepHeader& header);
+  /// No parameter has a gradient any more.
+  void withdraw();
 
   GradientSlot slot(Param& param) override;
   void ready(Param& param) override;
@@ -62,90 +85,77 @@ class Reducer final : public GradientSink, private Buckets {
   /// Items 0..params-1 are the parameters, then come the statistics.
   const Usage& usage() const { return usage_; }
   std::span<Param* const> params() const { return params_; }
-  std::span<Statistic* const> statistics() const { return statistics_; }
-  const GradArena& arena() const { return arena_; }
-  const PlaneSchedule& schedule() const { return schedule_; }
+  const GradientBuffer& buffer() const { return buffer_; }
+  const AccumulationSchedule& schedule() const { return schedule_; }
   std::span<const BucketTime> bucket_times() const { return times_; }
-  /// The sum over all shards, after wait(); with a slicer, of the elements that this rank owns.
-  Tensor sum(int param) const { return arena_.gradient(param, 0); }
-  Tensor statistic_sum(int statistic) const { return arena_.statistic(statistic, 0); }
+  /// The sum over all shards, after order_after; with a partition, of the elements that this rank owns.
+  Tensor sum(int param) const { return buffer_.gradient(param, 0); }
 
-  /// Collective: makes the plan again from the order in which gradients arrived in rank 0's last shard
-  /// (parameters without one go last). Sums stay what they are.
+  /// Collective, after publish: makes the plan again from the order in which gradients arrived in rank 0's
+  /// last shard (parameters without one go last). The gradients keep their values.
   void replan();
-
-  /// A call of the communicator has thrown: no further call can be expected to return.
-  bool transport_failed() const { return in_transport_; }
 
  private:
   template <class Call>
-  void transport(const Call& call) {
-    const bool within = std::exchange(in_transport_, true);
-    call();
-    in_transport_ = within;
-  }
-  std::size_t index_of(const Param& param) const;
-  std::size_t index_of(const Statistic& statistic) const;
-  const PlaneSchedule::Turn& turn() const { return schedule_.turns()[static_cast<std::size_t>(turn_)]; }
-  bool last_turn() const { return turn_ + 1 == static_cast<int>(schedule_.turns().size()); }
+  void guarded(const Call& call);
+  const AccumulationSchedule::Shard& shard() const { return schedule_.shards()[std::size_t(shard_)]; }
+  bool in_last_shard() const { return shard_ + 1 == static_cast<int>(schedule_.shards().size()); }
+  bool in_last_pass() const { return passes_left_ == 1; }
+  bool has_hook(int bucket) const { return hook_ && bucket < buffer_.gradient_buckets(); }
+  std::size_t item_of(const void* leaf, const std::string& name) const;
+  std::size_t open_item_of(const Param& param) const;
+  Tensor statistic_at(std::size_t item) const;
   void finish_gradient(std::size_t param);
-  void finish_statistics();
   void finish_bucket(int bucket);
-  void start_all();
-  void start_buckets();
-  void start_bucket(int bucket);
+  void complete_all();
+  void start_complete();
+  void start(int bucket);
   void note_done();
   void fit_plan();
 
-  const BucketPlan& plan() const override { return arena_.plan(); }
-  comm::GradientTransport& communicator() const override { return communicator_; }
+  const BucketPlan& plan() const override { return buffer_.plan(); }
+  comm::GradientTransport& communicator() const override { return transport_; }
   kernels::Backend& backend() const override { return backend_; }
   int partial_sums() const override { return schedule_.subtrees(); }
-  Tensor gradient(int gradient, int plane) const override { return arena_.gradient(gradient, plane); }
-  Tensor bucket(int bucket, int plane) const override { return arena_.bucket(bucket, plane); }
-  DType wire() const override { return wire_; }
-  bool failed() const override { return failed_; }
+  Tensor gradient(int index, int buffer) const override { return buffer_.gradient(index, buffer); }
+  Tensor bucket(int index, int buffer) const override { return buffer_.bucket(index, buffer); }
+  DType comm_dtype() const override { return comm_dtype_; }
+  bool failed() const override { return state_ == State::failed; }
   comm::Ticket start_sum(int bucket) override;
-  comm::Ticket start_own_sums(int bucket);
 
   std::vector<Param*> params_;
   std::vector<Statistic*> statistics_;
-  std::unordered_map<const Param*, std::size_t> index_of_param_;
-  std::unordered_map<const Statistic*, std::size_t> index_of_statistic_;
-  comm::GradientTransport& communicator_;
+  std::unordered_map<const void*, std::size_t> item_of_;  // by parameter and by statistic
+  comm::GradientTransport& transport_;
   kernels::Backend& backend_;
   comm::ShardMap map_;
-  PlaneSchedule schedule_;
+  AccumulationSchedule schedule_;
   BucketLimits limits_;
   Mode mode_;
-  DType wire_;
+  DType comm_dtype_;
   Hook* hook_;
-  const BucketSlicer* slicer_;
-  std::vector<comm::Slices> slices_;  // by bucket of gradients, with a slicer
-  GradArena arena_;
+  const BucketPartition* partition_;
+  std::vector<comm::Slices> slices_;  // by bucket of gradients, if their sums are scattered
+  GradientBuffer buffer_;
   Usage usage_;
+  State state_ = State::agreed;
 
-  // of the shard at hand
-  int turn_ = 0;
-  bool last_piece_ = false;
-  std::vector<char> final_;     // by parameter: its gradient has its value
-  std::vector<char> used_;      // by parameter: recorded in this pass
-  std::vector<int> open_;       // by bucket: gradients not final
-  Tensor second_contribution_;  // Space for the largest statistic
-  bool in_second_contribution_ = false;
+  // of the current shard
+  int shard_ = 0;
+  int passes_left_ = 0;
+  std::vector<char> final_;              // by parameter: its gradient has its value
+  std::vector<char> used_;               // by parameter: recorded in this pass
+  std::vector<int> open_;                // by bucket: gradients that are not final
+  Tensor addend_;                        // for a second contribution to a statistic
+  const Statistic* added_to_ = nullptr;  // the statistic that gets it
 
   // of the step
   Stopwatch since_start_;
-  std::vector<char> complete_;         // by bucket: may start
-  bool backward_over_ = false;         // the simple modes start nothing before
-  int next_ = 0;                       // the bucket whose turn it is
-  std::vector<comm::Ticket> tickets_;  // by bucket: of its sum, a hook's too; 0: none
-  int done_ = 0;                       // buckets before this one are known to be complete
-  bool finished_ = false;              // the hook has finished
-  bool failed_ = false;                // abandoned
+  std::vector<char> complete_;         // by bucket
+  std::vector<comm::Ticket> tickets_;  // by bucket, also of a hook's sums; 0: none
+  int started_ = 0;                    // buckets before this one have started
+  int done_ = 0;                       // buckets before this one are known to be done
   std::vector<BucketTime> times_;
-  bool in_transport_ = false;
-  bool recording_ = false;
   std::vector<std::int32_t> arrival_;
 };
 

@@ -38,13 +38,13 @@ Requests Requests::from_bits(std::uint64_t bits) {
   return requests;
 }
 
-StepHeader::StepHeader(const comm::ShardMap& map, const PlaneSchedule& schedule, std::size_t items,
+StepHeader::StepHeader(const comm::ShardMap& map, const AccumulationSchedule& schedule, std::size_t items,
                        kernels::Backend& backend)
     : map_(map),
       schedule_(schedule),
       words_((items + 63) / 64),
       backend_(backend),
-      partial_(backend.empty({schedule.planes(), 2}, DType::float64)),
+      partial_(backend.empty({schedule.buffers(), 2}, DType::float64)),
       read_(static_cast<std::size_t>(schedule.subtrees())) {
   for (int rank = 0; rank < map.ranks(); ++rank) {
     subtrees_.push_back(map.subtrees(rank));
@@ -65,17 +65,17 @@ void StepHeader::begin(std::uint64_t step) {
   std::fill(read_.begin(), read_.end(), ops::WeightedSum{});
 }
 
-Tensor StepHeader::partial(int plane) const { return partial_.rows(plane, plane + 1).reshape({2}); }
+Tensor StepHeader::partial(int buffer) const { return partial_.rows(buffer, buffer + 1).reshape({2}); }
 
-void StepHeader::add_loss(int turn, bool first_piece, const Tensor& loss) {
-  const Tensor sum = partial(schedule_.turns()[static_cast<std::size_t>(turn)].plane);
-  if (first_piece && !loss) return backend_.fill(sum, 0);
-  if (loss) first_piece ? backend_.copy(loss, sum) : backend_.run(ops::Accumulate{sum, loss});
+void StepHeader::add_loss(int shard, bool first_micro_batch, const Tensor& loss) {
+  const Tensor sum = partial(schedule_.shards()[static_cast<std::size_t>(shard)].buffer);
+  if (first_micro_batch && !loss) return backend_.fill(sum, 0);
+  if (loss) first_micro_batch ? backend_.copy(loss, sum) : backend_.run(ops::Accumulate{sum, loss});
 }
 
-void StepHeader::end_shard(int turn) {
-  const auto [plane, merges] = schedule_.turns()[static_cast<std::size_t>(turn)];
-  for (int p = plane; p > plane - merges; --p) backend_.run(ops::Accumulate{partial(p - 1), partial(p)});
+void StepHeader::end_shard(int shard) {
+  const auto [buffer, folds] = schedule_.shards()[static_cast<std::size_t>(shard)];
+  for (int p = buffer; p > buffer - folds; --p) backend_.run(ops::Accumulate{partial(p - 1), partial(p)});
 }
 
 kernels::Transfer StepHeader::losses() {
@@ -96,10 +96,10 @@ void StepHeader::exchange(comm::HostGroup& communicator, std::uint64_t plan_hash
   }
   Word* const written = mine_.data() + losses_at + 2 * partials_;
   Word* const missed = written + words_;
-  for (int turn = 0; turn < static_cast<int>(schedule_.turns().size()); ++turn) {
+  for (int shard = 0; shard < static_cast<int>(schedule_.shards().size()); ++shard) {
     for (std::size_t w = 0; w < words_; ++w) {
-      written[w] |= usage.row(turn)[w];
-      missed[w] |= ~usage.row(turn)[w];
+      written[w] |= usage.row(shard)[w];
+      missed[w] |= ~usage.row(shard)[w];
     }
   }
   communicator.all_gather(mine_.data(), mine_.size() * sizeof(Word), all_.data());

@@ -7,15 +7,40 @@
 #include <string>
 #include <vector>
 
-#include "ddp/gradient_arena.h"
-#include "ddp/usage.h"
+#include "ddp/gradient_buffer.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/reduction_tree.h"
-#include "lockstep/ddp/data_parallel.h"
+#include "lockstep/ddp/step.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/ops/loss.h"
 
 namespace lockstep::ddp {
+
+/// Which parameters and statistics each shard of a rank wrote, one bit each.
+class Usage {
+ public:
+  using Word = std::uint64_t;
+
+  Usage(int shards, std::size_t items)
+      : items_(items), words_((items + 63) / 64), bits_(static_cast<std::size_t>(shards) * words_) {}
+
+  std::size_t items() const { return items_; }
+  std::size_t words() const { return words_; }
+  void clear() { bits_.assign(bits_.size(), 0); }
+  bool test(int shard, std::size_t item) const { return test(row(shard), item); }
+  static bool test(std::span<const Word> row, std::size_t item) { return row[item / 64] >> item % 64 & 1; }
+  void set(int shard, std::size_t item) {
+    bits_[static_cast<std::size_t>(shard) * words_ + item / 64] |= Word{1} << item % 64;
+  }
+  std::span<const Word> row(int shard) const {
+    return {bits_.data() + static_cast<std::size_t>(shard) * words_, words_};
+  }
+
+ private:
+  std::size_t items_;
+  std::size_t words_;
+  std::vector<Word> bits_;  // [shards][words]
+};
 
 /// Every rank fills a record of one fixed size, all ranks gather all records, and every rank folds them the
 /// same way. A record holds: step, plan hash, requests, whether this rank failed, how long it computed, the
@@ -23,14 +48,14 @@ namespace lockstep::ddp {
 /// some shard of this rank, missed in some shard of this rank.
 class StepHeader {
  public:
-  StepHeader(const comm::ShardMap& map, const PlaneSchedule& schedule, std::size_t items,
+  StepHeader(const comm::ShardMap& map, const AccumulationSchedule& schedule, std::size_t items,
              kernels::Backend& backend);
 
   void begin(std::uint64_t step);
-  /// The loss of a piece of this rank's shard number `turn` (Loss::total), then its end: losses are added
-  /// along the tree, on the backend's device.
-  void add_loss(int turn, bool first_piece, const Tensor& loss);
-  void end_shard(int turn);
+  /// The loss of a micro-batch of this rank's shard number `shard` (Loss::total), then its end: losses are
+  /// added along the tree, on the backend's device.
+  void add_loss(int shard, bool first_micro_batch, const Tensor& loss);
+  void end_shard(int shard);
   /// To be read before exchange().
   kernels::Transfer losses();
 
@@ -54,15 +79,15 @@ class StepHeader {
   using Word = Usage::Word;
   std::span<const Word> record(int rank) const;
   ops::WeightedSum loss_of(comm::ShardRange node) const;
-  Tensor partial(int plane) const;
+  Tensor partial(int buffer) const;
 
   comm::ShardMap map_;
-  PlaneSchedule schedule_;
+  AccumulationSchedule schedule_;
   std::size_t partials_ = 0;  ///< Space for this many losses: the most sub-trees a rank has
   std::size_t words_ = 0;     ///< of a bit set
   std::vector<std::vector<comm::ShardRange>> subtrees_;  // by rank
   kernels::Backend& backend_;
-  Tensor partial_;                      // float64 [planes, 2]
+  Tensor partial_;                      // float64 [accumulation buffers, 2]
   std::vector<ops::WeightedSum> read_;  // by sub-tree
   std::uint64_t step_ = 0;
   std::size_t record_words_ = 0;

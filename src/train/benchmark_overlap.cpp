@@ -44,10 +44,10 @@ class Wires {
                        .count = bucket.elements(),
                        .dtype = bucket.dtype});
     }
-    const std::size_t statistics_bytes = arena.plane_bytes() - plan.plane_bytes();
+    const std::size_t statistics_bytes = arena.plane_bytes() - plan.bytes();
     if (statistics_bytes > 0) {
       sums_.push_back({.arena = &arena,
-                       .offset_bytes = plan.plane_bytes(),
+                       .offset_bytes = plan.bytes(),
                        .count = static_cast<std::int64_t>(statistics_bytes / sizeof(double)),
                        .dtype = DType::float64});
     }
@@ -214,7 +214,8 @@ std::vector<OverlapTimes> time_overlap(Session& session, const std::string& name
 
   // The layout of a plane is a matter of the plan, its size is not: one arena serves all.
   const ddp::DataParallel& any = contestants.front()->replicas();
-  const auto arena = session.transport().allocate_arena(any.plane_bytes(), any.planes());
+  const auto arena =
+      session.transport().allocate_arena(any.accumulation_buffer_bytes(), any.accumulation_buffers());
   for (const auto& contestant : contestants) contestant->allocate(*arena);
   for (std::int64_t left = options.steps; left > 0; left -= steps_in_turn) {
     for (const auto& contestant : contestants) contestant->take_turn(std::min(left, steps_in_turn));

@@ -92,7 +92,7 @@ WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::GradientTranspo
 WorkloadRun::Times WorkloadRun::step() {
   const Stopwatch watch;
   const ddp::StepResult result =
-      replicas_->step(batch_, [&](Tape& tape, const data::Shard& shard, const ddp::Piece& piece) {
+      replicas_->step(batch_, [&](Tape& tape, const data::Shard& shard, const ddp::MicroBatch& piece) {
         return cross_entropy(model_->forward(tape, piece.rows(shard.x)), piece.rows(shard.y));
       });
   optimizer_->step();

@@ -28,7 +28,7 @@ ddp::Options ddp_options(const Config& config, DType compute) {
           .micro_batches = config.train.micro_batches,
           .unused = ddp::unused_named(config.ddp.unused),
           .mode = ddp::mode_named(config.ddp.mode),
-          .wire = wire_of(config),
+          .comm_dtype = wire_of(config),
           .sharded_optimizer = config.ddp.sharded_optimizer,
           .check_every = config.ddp.check_every,
           .seed = config.train.seed,

@@ -272,7 +272,7 @@ void Trainer::warn_of_other_data(const checkpoint::Provenance& provenance) {
 }
 
 ddp::StepResult Trainer::take_step(bool measure_norm) {
-  const auto loss_of = [&](Tape& tape, const data::Shard& shard, const ddp::Piece& piece) {
+  const auto loss_of = [&](Tape& tape, const data::Shard& shard, const ddp::MicroBatch& piece) {
     return cross_entropy(model_.forward(tape, piece.rows(shard.x)), piece.rows(shard.y),
                          {.label_smoothing = static_cast<float>(config_.train.label_smoothing)});
   };
@@ -328,7 +328,7 @@ void Trainer::note_silence() {
 }
 
 void Trainer::say_refused_recording() {
-  const std::string& why = replicas_.steps_recorded().refused;
+  const std::string& why = replicas_.captured_steps().refused;
   if (why.empty() || std::exchange(said_refused_recording_, true)) return;
   progress_->note(fmt::format("train.cuda_graph = {}: steps are not recorded as a graph: {}",
                               config_.train.cuda_graph, why));

@@ -27,7 +27,7 @@ struct Run {
   }
   ddp::StepResult step(std::uint64_t step, const LossOf& loss_of = plain_loss) {
     return replicas.step(toy_batch(step, replicas),
-                         [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+                         [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
                            return loss_of(net, tape, {shard.index, piece.rows(shard.x), piece.rows(shard.y)});
                          });
   }
@@ -139,10 +139,10 @@ BOOST_AUTO_TEST_CASE(a_plan_remade_amid_shards_and_pieces_moves_every_sum_to_its
   };
   Run run({});
   const int tied = 2;
-  const auto place = run.replicas.plan().place(tied).offset_bytes;
+  const auto place = run.replicas.plan().location(tied).offset_bytes;
   run.step(0, tied_last);
   BOOST_TEST(run.replicas.plan().order().back() == tied);
-  BOOST_TEST(run.replicas.plan().place(tied).offset_bytes != place);
+  BOOST_TEST(run.replicas.plan().location(tied).offset_bytes != place);
   check_gradients(run.net, run.wanted(0, tied_last));
   for (std::uint64_t step = 1; step < 4; ++step) {
     run.step(step, tied_last);

@@ -68,11 +68,11 @@ BOOST_AUTO_TEST_CASE(every_gradient_has_a_place_of_its_own_at_64_bytes) {
     std::size_t end = 0;
     for (const int index : made.order()) {
       const BucketPlan::Gradient& gradient = made.gradients()[static_cast<std::size_t>(index)];
-      BOOST_TEST(made.place(index).offset_bytes % 64 == 0u);
-      BOOST_TEST(made.place(index).offset_bytes >= end);
-      end = made.place(index).offset_bytes + static_cast<std::size_t>(gradient.shape.numel()) * 4;
+      BOOST_TEST(made.location(index).offset_bytes % 64 == 0u);
+      BOOST_TEST(made.location(index).offset_bytes >= end);
+      end = made.location(index).offset_bytes + static_cast<std::size_t>(gradient.shape.numel()) * 4;
     }
-    BOOST_TEST(made.plane_bytes() >= end);
+    BOOST_TEST(made.bytes() >= end);
   }
 }
 
@@ -82,16 +82,16 @@ BOOST_AUTO_TEST_CASE(buckets_cover_the_plane_without_gaps) {
   for (const BucketPlan::Bucket& bucket : made.buckets()) {
     BOOST_TEST(bucket.offset_bytes == end);
     for (const int index : bucket.gradients)
-      BOOST_TEST(made.place(index).bucket == &bucket - made.buckets().data());
+      BOOST_TEST(made.location(index).bucket == &bucket - made.buckets().data());
     end += bucket.bytes;
   }
-  BOOST_TEST(end == made.plane_bytes());
+  BOOST_TEST(end == made.bytes());
 }
 
 BOOST_AUTO_TEST_CASE(the_plane_has_one_size_in_any_order_and_grouping) {
   const auto leaves = gradients();
-  const std::size_t bytes = plan(leaves, {.first_bytes = 1, .other_bytes = 1}).plane_bytes();
-  BOOST_TEST(BucketPlan(leaves, std::vector{2, 0, 4, 1, 3}, {}).plane_bytes() == bytes);
+  const std::size_t bytes = plan(leaves, {.first_bytes = 1, .other_bytes = 1}).bytes();
+  BOOST_TEST(BucketPlan(leaves, std::vector{2, 0, 4, 1, 3}, {}).bytes() == bytes);
 }
 
 BOOST_AUTO_TEST_CASE(an_order_that_is_no_permutation_is_refused) {

@@ -23,7 +23,7 @@ struct GpuRun {
 
   ddp::StepResult step(std::uint64_t step, const LossOf& loss_of = plain_loss) {
     return replicas.step(toy_batch(step, replicas),
-                         [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+                         [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
                            const ToyShard there = on_device(shard, backend);
                            return loss_of(net, tape, {shard.index, piece.rows(there.x), piece.rows(there.y)});
                          });

@@ -14,7 +14,7 @@ struct Run {
       : net(seed), backend(kernels::make_cpu_backend()), replicas(net.state(), world(), *backend, options) {}
   ddp::StepResult step(std::uint64_t step) {
     return replicas.step(toy_batch(step, replicas),
-                         [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+                         [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
                            return net.loss(tape, piece.rows(shard.x), piece.rows(shard.y));
                          });
   }
@@ -81,7 +81,7 @@ BOOST_AUTO_TEST_CASE(micro_batches_need_a_loss_that_takes_pieces) {
 BOOST_AUTO_TEST_CASE(pieces_draw_random_numbers_of_their_own) {
   Run run({.shards = 5, .micro_batches = 2});
   run.replicas.step(
-      toy_batch(0, run.replicas), [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+      toy_batch(0, run.replicas), [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
         BOOST_TEST(tape.pass().shard == static_cast<std::uint32_t>(2 * shard.index + piece.index));
         return run.net.loss(tape, piece.rows(shard.x), piece.rows(shard.y));
       });
@@ -193,7 +193,7 @@ BOOST_AUTO_TEST_CASE(layers_that_meet_across_ranks_find_every_rank_in_every_pass
   const auto backend = kernels::make_cpu_backend();
   ddp::DataParallel replicas(net.state(), world(), *backend, {.shards = shards, .layer_communicator = true});
   int passes = 0;
-  replicas.step(toy_batch(0, replicas), [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+  replicas.step(toy_batch(0, replicas), [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
     comm::GradientTransport* const meeting = tape.pass().layer_communicator;
     BOOST_REQUIRE(meeting);
     const std::int64_t rows = piece.rows(shard.x).size(0);
@@ -236,7 +236,7 @@ struct OnceBatch {
 BOOST_AUTO_TEST_CASE(a_batch_is_gone_through_once) {
   Run run({.shards = 5});
   OnceBatch batch{.step = 0, .block = run.replicas.shard_map().block(world().rank())};
-  run.replicas.step(batch, [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+  run.replicas.step(batch, [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
     return run.net.loss(tape, piece.rows(shard.x), piece.rows(shard.y));
   });
   BOOST_TEST(batch.made == batch.block.count);
@@ -260,9 +260,10 @@ BOOST_AUTO_TEST_CASE(the_planes_and_buckets_are_told_for_the_banner) {
   const std::string text = run.replicas.describe();
   BOOST_TEST(contains(text, "12 shards on " + std::to_string(world().size()) + " rank"));
   BOOST_TEST(contains(text, "1 bucket of up to"));
-  if (world().size() == 1) BOOST_TEST(run.replicas.planes() == 4);  // 8 + 4 shards: 8 take 4 planes
-  if (world().size() == 3) BOOST_TEST(run.replicas.planes() == 3);  // 4 shards each
-  BOOST_TEST(contains(text, std::to_string(run.replicas.planes()) + " planes"));
+  if (world().size() == 1)
+    BOOST_TEST(run.replicas.accumulation_buffers() == 4);  // 8 + 4 shards: 8 take 4 buffers
+  if (world().size() == 3) BOOST_TEST(run.replicas.accumulation_buffers() == 3);  // 4 shards each
+  BOOST_TEST(contains(text, std::to_string(run.replicas.accumulation_buffers()) + " accumulation buffers"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -40,14 +40,14 @@ BOOST_AUTO_TEST_CASE(losses_are_folded_along_the_tree_over_shards) {
   for (int shards = 1; shards <= 25; ++shards) {
     const comm::ShardMap map(shards, world().size());
     const comm::ShardRange block = map.block(world().rank());
-    const ddp::PlaneSchedule schedule(shards, block);
+    const ddp::AccumulationSchedule schedule(shards, block);
     ddp::StepHeader header(map, schedule, 0, *backend);
     header.begin(0);
-    for (int turn = 0; turn < block.count; ++turn) {
-      const int shard = block.first + turn;
-      header.add_loss(turn, true, total(loss_sum(shard), 3.0));
-      header.add_loss(turn, false, total(0.0, shard));
-      header.end_shard(turn);
+    for (int own = 0; own < block.count; ++own) {
+      const int shard = block.first + own;
+      header.add_loss(own, true, total(loss_sum(shard), 3.0));
+      header.add_loss(own, false, total(0.0, shard));
+      header.end_shard(own);
     }
     const kernels::Transfer losses = header.losses();
     backend->copy(losses.from, losses.to);
@@ -68,13 +68,13 @@ BOOST_AUTO_TEST_CASE(usage_is_known_of_every_rank) {
   const auto writes = [](int shard, std::size_t item) {
     return item % 3 == 1 || (item % 3 == 2 && static_cast<int>(item % shards) == shard);
   };
-  for (int turn = 0; turn < block.count; ++turn) {
+  for (int own = 0; own < block.count; ++own) {
     for (std::size_t item = 0; item < items; ++item) {
-      if (writes(block.first + turn, item)) usage.set(turn, item);
+      if (writes(block.first + own, item)) usage.set(own, item);
     }
   }
   const auto backend = kernels::make_cpu_backend();
-  ddp::StepHeader header(map, ddp::PlaneSchedule(shards, block), items, *backend);
+  ddp::StepHeader header(map, ddp::AccumulationSchedule(shards, block), items, *backend);
   header.begin(0);
   header.exchange(world(), 1, {}, false, 0, usage);
   for (std::size_t item = 0; item < items; ++item) {
@@ -88,7 +88,7 @@ BOOST_AUTO_TEST_CASE(different_plans_are_an_error_that_names_both) {
   const comm::ShardMap map(4, world().size());
   const comm::ShardRange block = map.block(world().rank());
   const auto backend = kernels::make_cpu_backend();
-  ddp::StepHeader header(map, ddp::PlaneSchedule(4, block), 1, *backend);
+  ddp::StepHeader header(map, ddp::AccumulationSchedule(4, block), 1, *backend);
   header.begin(0);
   header.exchange(world(), world().rank() == 1 ? 0xbad : 0x1, {}, false, 0, ddp::Usage(block.count, 1));
   const std::string text = same_error(ExitCode::training, [&] { header.check_agreement(); });

@@ -43,9 +43,10 @@ BOOST_AUTO_TEST_CASE(the_halves_of_a_split_take_steps_of_their_own) {
 
 /// A step and a plain update.
 void train(Wide& model, ddp::DataParallel& replicas, optim::Optimizer& sgd, std::uint64_t step) {
-  replicas.step(toy_batch(step, replicas), [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
-    return model.loss(tape, on_device(shard, tape.backend()), piece);
-  });
+  replicas.step(toy_batch(step, replicas),
+                [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
+                  return model.loss(tape, on_device(shard, tape.backend()), piece);
+                });
   sgd.step();
 }
 
@@ -77,7 +78,7 @@ BOOST_AUTO_TEST_CASE(a_failed_step_leaves_a_sharded_optimizer_as_it_was) {
     BOOST_TEST(whole.step(step) == parts.step(step));
     same_error(ExitCode::data, [&] {
       parts.replicas.step(toy_batch(9, parts.replicas),
-                          [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+                          [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
                             if (shard.index == 3) throw DataError("sample 3 cannot be read");
                             return parts.model.loss(tape, on_device(shard, *gpu.backend), piece);
                           });

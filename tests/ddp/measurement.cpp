@@ -16,7 +16,7 @@ constexpr optim::StepOptions clipped{.lr = {}, .clip = 0.5};
 double measured_step(WideRun& run, std::uint64_t number) {
   run.replicas.step(
       toy_batch(number, run.replicas),
-      [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+      [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
         return run.model.loss(tape, shard, piece);
       },
       run.optimizer->measurement_for(clipped));
@@ -54,7 +54,7 @@ BOOST_AUTO_TEST_CASE(nothing_is_left_of_it_by_a_step_that_failed) {
       same_error(ExitCode::data, [&] {
         failing.replicas.step(
             toy_batch(40, failing.replicas),
-            [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+            [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
               if (shard.index == 3) throw DataError("shard 3 is broken");
               return failing.model.loss(tape, shard, piece);
             },
@@ -88,7 +88,7 @@ BOOST_AUTO_TEST_CASE(what_one_rank_cannot_ask_for_is_the_same_error_on_all_and_t
       const std::string text = same_error(ExitCode::failure, [&] {
         failing.replicas.step(
             toy_batch(40, failing.replicas),
-            [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+            [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
               return failing.model.loss(tape, shard, piece);
             },
             &refused);
@@ -119,7 +119,7 @@ BOOST_AUTO_TEST_CASE(a_gradient_that_is_not_finite_is_named_before_a_parameter_i
     const auto before = run.model.values();
     run.replicas.step(
         toy_batch(1, run.replicas),
-        [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+        [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
           Loss loss = run.model.loss(tape, shard, piece);
           if (shard.index == 3) loss.sum = scale(loss.sum, std::numeric_limits<float>::infinity());
           return loss;

@@ -88,7 +88,7 @@ BOOST_AUTO_TEST_CASE(every_mode_gives_the_same_bits) {
                                     .mode = mode});
         for (std::uint64_t step = 0; step < 3; ++step) {
           replicas.step(toy_batch(step, replicas),
-                        [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+                        [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
                           return net.loss(tape, piece.rows(shard.x), piece.rows(shard.y));
                         });
           check_gradients(net, reference(step, shards, pieces));
@@ -120,7 +120,7 @@ BOOST_AUTO_TEST_CASE(flat_is_one_sum_over_all_gradients) {
     BOOST_TEST(run.replicas.plan().buckets().size() == 1u);
     BOOST_TEST_REQUIRE(run.communicator.sums.size() == 1u);
     BOOST_TEST(static_cast<std::size_t>(run.communicator.sums[0].elements) * 4 ==
-               run.replicas.plan().plane_bytes());
+               run.replicas.plan().bytes());
   }
 }
 

@@ -95,7 +95,7 @@ BOOST_AUTO_TEST_CASE(sixteen_bits_on_the_wire_round_what_travels_between_machine
         const auto backend = kernels::make_cpu_backend();
         ddp::DataParallel replicas(
             net.state(), *nodes, *backend,
-            {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .shards = shards, .wire = wire});
+            {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .shards = shards, .comm_dtype = wire});
         for (std::uint64_t step = 0; step < 2; ++step) {
           step_on(replicas, net, step);
           const Between between{wire, replicas.shard_map(), nodes->topology(), step};
@@ -116,7 +116,7 @@ BOOST_AUTO_TEST_CASE(a_sum_that_float16_cannot_hold_is_an_error_naming_the_param
       Net net;
       const auto backend = kernels::make_cpu_backend();
       ddp::DataParallel replicas(net.state(), *nodes, *backend,
-                                 {.wire = DType::float16, .sharded_optimizer = sharded});
+                                 {.comm_dtype = DType::float16, .sharded_optimizer = sharded});
       BOOST_TEST(nodes->rounds(DType::float16) == (nodes->topology().nodes() > 1));
       const auto large_step = [&] {
         replicas.step(toy_batch(0, replicas), [&](Tape& tape, const ToyShard& shard) {
@@ -154,7 +154,7 @@ BOOST_AUTO_TEST_CASE(statistics_and_the_loss_are_never_rounded) {
       ModelState state = net.state();
       state.statistics = {&thirds};
       const auto backend = kernels::make_cpu_backend();
-      ddp::DataParallel replicas(state, *nodes, *backend, {.shards = shards, .wire = DType::bfloat16});
+      ddp::DataParallel replicas(state, *nodes, *backend, {.shards = shards, .comm_dtype = DType::bfloat16});
       const ddp::StepResult result =
           replicas.step(toy_batch(0, replicas), [&](Tape& tape, const ToyShard& shard) {
             const GradientSlot slot = tape.pass().sink->slot(thirds);
@@ -183,8 +183,9 @@ BOOST_AUTO_TEST_CASE(statistics_and_the_loss_are_never_rounded) {
 BOOST_AUTO_TEST_CASE(other_element_types_on_the_wire_are_refused) {
   Net net;
   const auto backend = kernels::make_cpu_backend();
-  const std::string text = same_error(
-      ExitCode::usage, [&] { ddp::DataParallel(net.state(), world(), *backend, {.wire = DType::int64}); });
+  const std::string text = same_error(ExitCode::usage, [&] {
+    ddp::DataParallel(net.state(), world(), *backend, {.comm_dtype = DType::int64});
+  });
   BOOST_TEST(contains(text, "int64"));
   BOOST_TEST(contains(text, "float32, bfloat16 or float16"));
 }

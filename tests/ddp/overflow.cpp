@@ -12,7 +12,7 @@ BOOST_AUTO_TEST_CASE(a_sum_that_float16_cannot_hold_is_an_error_where_sums_are_r
     Net net;
     const auto backend = kernels::make_cpu_backend();
     ddp::DataParallel replicas(net.state(), world(), *backend,
-                               {.wire = DType::float16, .sharded_optimizer = sharded});
+                               {.comm_dtype = DType::float16, .sharded_optimizer = sharded});
     const auto large_step = [&] {
       replicas.step(toy_batch(0, replicas), [&](Tape& tape, const ToyShard& shard) {
         Loss loss = plain_loss(net, tape, shard);
@@ -33,7 +33,7 @@ BOOST_AUTO_TEST_CASE(nothing_is_rounded_that_travels_in_float32_or_not_at_all) {
   BOOST_TEST((world().size() > 1 || !world().rounds(DType::bfloat16)));
   Net net;
   const auto backend = kernels::make_cpu_backend();
-  ddp::DataParallel replicas(net.state(), world(), *backend, {.wire = DType::bfloat16});
+  ddp::DataParallel replicas(net.state(), world(), *backend, {.comm_dtype = DType::bfloat16});
   replicas.step(toy_batch(0, replicas),
                 [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
   const bool exact = same_bits(elements(net.params[0].gradient), reference(0, world().size())[0]);

@@ -144,8 +144,7 @@ BOOST_AUTO_TEST_CASE(a_rank_without_shards_starts_all_its_buckets_at_once_and_re
     BOOST_TEST(communicator.started.size() == (world().rank() == 0 ? 0 : filled_buckets));
     if (world().rank() == 0) {
       Tape tape(*backend);
-      reducer.begin_shard(0);
-      reducer.begin_pass(true);
+      reducer.begin_shard(0, 1);
       tape.begin({.sink = &reducer});
       const Loss loss = plain_loss(net, tape, toy_shard(step, 0));
       reducer.begin_backward(tape.used_params());
@@ -153,7 +152,8 @@ BOOST_AUTO_TEST_CASE(a_rank_without_shards_starts_all_its_buckets_at_once_and_re
       tape.finish_backward();
       reducer.end_pass();
     }
-    reducer.wait();
+    reducer.order_after();
+    reducer.finish();
     const Gradients wanted = reference(step, 1);
     for (std::size_t p = 0; p < params.size(); ++p)
       BOOST_TEST(same_bits(elements(reducer.sum(static_cast<int>(p))), wanted[p]), params[p]->name);
@@ -163,32 +163,34 @@ BOOST_AUTO_TEST_CASE(a_rank_without_shards_starts_all_its_buckets_at_once_and_re
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_plan_made_anew_keeps_what_every_plane_holds) {
+BOOST_AUTO_TEST_CASE(a_plan_made_anew_keeps_what_every_accumulation_buffer_holds) {
   const auto self = comm::make_self_communicator();
   const auto backend = kernels::make_cpu_backend();
   const std::vector<ddp::BucketPlan::Gradient> leaves{{"a", {3}, DType::float32},
                                                       {"b", {40}, DType::float32},
                                                       {"c", {0}, DType::float32},
                                                       {"d", {17}, DType::float32}};
-  ddp::GradArena arena(*self, ddp::BucketPlan(leaves, std::vector{3, 2, 1, 0}, {}),
-                       std::vector<std::int64_t>{5}, 3, *backend);
+  ToyStatistic statistic;
+  Statistic* const statistics[] = {&statistic};
+  ddp::GradientBuffer buffer(*self, ddp::BucketPlan(leaves, std::vector{3, 2, 1, 0}, {}), statistics, 3,
+                             *backend);
   const auto fill = [&](int gradient, int plane) {
-    const Tensor memory = arena.gradient(gradient, plane);
+    const Tensor memory = buffer.gradient(gradient, plane);
     std::iota(memory.data<float>(), memory.data<float>() + memory.numel(),
               static_cast<float>(1000 * gradient + 100 * plane));
   };
   for (int plane = 0; plane < 3; ++plane) {
     for (int g = 0; g < 4; ++g) fill(g, plane);
-    arena.statistic(0, plane).data<double>()[4] = plane;
+    buffer.statistic(0, plane).data<double>()[2] = plane;
   }
-  arena.adopt(ddp::BucketPlan(leaves, std::vector{1, 0, 3, 2}, {.first_bytes = 1, .other_bytes = 1}));
+  buffer.adopt(ddp::BucketPlan(leaves, std::vector{1, 0, 3, 2}, {.first_bytes = 1, .other_bytes = 1}));
   for (int plane = 0; plane < 3; ++plane) {
     for (int g = 0; g < 4; ++g) {
-      const Tensor memory = arena.gradient(g, plane);
+      const Tensor memory = buffer.gradient(g, plane);
       for (std::int64_t i = 0; i < memory.numel(); ++i)
         BOOST_TEST(memory.data<float>()[i] == static_cast<float>(1000 * g + 100 * plane + i));
     }
-    BOOST_TEST(arena.statistic(0, plane).data<double>()[4] == plane);
+    BOOST_TEST(buffer.statistic(0, plane).data<double>()[2] == plane);
   }
 }
 

@@ -54,7 +54,7 @@ struct Run {
     const comm::ShardRange block = replicas.shard_map().block(replicas.communicator().rank());
     for (int shard = block.first; shard < block.end(); ++shard)
       batch.shards.push_back(samples_of(name, step, shard));
-    replicas.step(batch, [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+    replicas.step(batch, [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
       return cross_entropy(model->forward(tape, piece.rows(shard.x)), piece.rows(shard.y));
     });
     sgd.step();

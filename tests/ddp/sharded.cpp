@@ -113,7 +113,7 @@ BOOST_AUTO_TEST_CASE(sums_are_there_for_the_owned_elements) {
   Run whole(wide_options(false)), parts(wide_options(true));
   for (Run* const run : {&whole, &parts})
     run->replicas.step(toy_batch(0, run->replicas),
-                       [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+                       [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
                          return run->model.loss(tape, shard, piece);
                        });
   const Sharding& sharding = *parts.replicas.sharding();
@@ -157,7 +157,7 @@ BOOST_AUTO_TEST_CASE(the_model_keeps_its_values_when_data_parallel_goes) {
     optim::Sgd sgd(replicas);
     for (std::uint64_t step = 0; step < 2; ++step) {
       replicas.step(toy_batch(step, replicas),
-                    [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+                    [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
                       return model.loss(tape, shard, piece);
                     });
       if (step == 1) trained = model.values();
@@ -175,9 +175,10 @@ BOOST_AUTO_TEST_CASE(the_model_keeps_its_values_when_data_parallel_goes) {
   ddp::DataParallel replicas(reference.state(), world(), *backend, wide_options(false));
   optim::Sgd sgd(replicas);
   for (std::uint64_t step = 0; step < 2; ++step) {
-    replicas.step(toy_batch(step, replicas), [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
-      return reference.loss(tape, shard, piece);
-    });
+    replicas.step(toy_batch(step, replicas),
+                  [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
+                    return reference.loss(tape, shard, piece);
+                  });
     sgd.step();
   }
   BOOST_TEST((kept == reference.values()));
@@ -187,7 +188,7 @@ BOOST_AUTO_TEST_CASE(after_a_step_that_failed_training_goes_on_with_the_same_bit
   Run whole(wide_options(false)), parts(wide_options(true));
   for (std::uint64_t step = 0; step < 4; ++step) {
     whole.step(step);
-    const auto failing = [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) -> Loss {
+    const auto failing = [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) -> Loss {
       if (shard.index == 3) throw DataError("shard 3 cannot be read");
       return parts.model.loss(tape, shard, piece);
     };
@@ -298,7 +299,7 @@ BOOST_AUTO_TEST_CASE(parameters_leave_bucket_by_bucket_and_are_waited_for_when_t
   Run run(wide_options(true), Algorithm::sgd, watching);
   for (std::uint64_t step = 0; step < 4; ++step) run.step(step);
   run.replicas.step(toy_batch(4, run.replicas),
-                    [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+                    [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
                       return run.model.loss(tape, shard, piece);
                     });
   watching.started = 0;
@@ -320,7 +321,7 @@ BOOST_AUTO_TEST_CASE(waiting_for_parameters_counts_as_exposed_communication) {
   for (std::uint64_t step = 0; step < 3; ++step) run.step(step);
   watching.hold_up_ms = 25;
   const ddp::StepResult result = run.replicas.step(
-      toy_batch(3, run.replicas), [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+      toy_batch(3, run.replicas), [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
         return run.model.loss(tape, shard, piece);
       });
   BOOST_TEST(result.exposed_comm_ms >= 25);

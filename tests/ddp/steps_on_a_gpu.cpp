@@ -198,7 +198,7 @@ BOOST_AUTO_TEST_CASE(every_bucket_but_the_last_is_asked_for_before_backward_ends
 BOOST_AUTO_TEST_CASE(sums_that_travel_as_bf16_are_rounded_and_the_same_on_all_ranks) {
   for (const bool reproducible : {false, true}) {
     Gpu gpu(reproducible);
-    GpuRun run(gpu, {.shards = world().size() + 1, .wire = DType::bfloat16});
+    GpuRun run(gpu, {.shards = world().size() + 1, .comm_dtype = DType::bfloat16});
     run.step(0);
     const Gradients exact = reference_on(*gpu.backend, 0, world().size() + 1);
     for (std::size_t p = 0; p < exact.size(); ++p) {
@@ -215,7 +215,7 @@ BOOST_AUTO_TEST_CASE(sums_that_travel_as_bf16_are_rounded_and_the_same_on_all_ra
 BOOST_AUTO_TEST_CASE(a_sum_that_float16_cannot_hold_is_an_error_on_all_ranks) {
   if (world().size() == 1) return;  // nothing travels
   Gpu gpu;
-  GpuRun run(gpu, {.wire = DType::float16});
+  GpuRun run(gpu, {.comm_dtype = DType::float16});
   const std::string text = same_error(ExitCode::training, [&] {
     run.step(0, [](Net& net, Tape& tape, const ToyShard& shard) {
       Loss loss = plain_loss(net, tape, shard);

@@ -99,7 +99,7 @@ BOOST_AUTO_TEST_CASE(ranks_with_fewer_shards_join_every_pass_with_nothing) {
   ToyBatch batch{0, {}};
   for (int shard = block.first; shard < block.end(); ++shard) batch.shards.push_back(samples_of(0, shard, 5));
   const ddp::StepResult result =
-      replicas.step(batch, [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+      replicas.step(batch, [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
         return mse(model.forward(tape, piece.rows(shard.x)), piece.rows(shard.y));
       });
   BOOST_TEST(result.weight == shards * 20.0);
@@ -111,7 +111,7 @@ BOOST_AUTO_TEST_CASE(ranks_with_fewer_shards_join_every_pass_with_nothing) {
   const int most = map.block(0).count;
   for (int turn = 0; turn < most; ++turn) {
     for (int index = 0; index < pieces; ++index) {
-      const ddp::Piece piece{.index = index, .count = pieces};
+      const ddp::MicroBatch piece{.index = index, .count = pieces};
       std::vector<Tensor> x, y;
       for (int rank = 0; rank < world().size(); ++rank) {
         const comm::ShardRange theirs = map.block(rank);
@@ -142,7 +142,7 @@ BOOST_AUTO_TEST_CASE(a_loss_that_takes_no_piece_is_refused_where_ranks_have_uneq
       return mse(model.forward(tape, shard.x), shard.y);
     });
   });
-  BOOST_TEST(contains(text, "need a loss that takes a piece"));
+  BOOST_TEST(contains(text, "need a loss that takes a micro-batch"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -30,9 +30,10 @@ struct Run {
           return options;
         }()) {}
   void step(std::uint64_t step) {
-    replicas.step(toy_batch(step, replicas), [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
-      return net.loss(tape, piece.rows(shard.x), piece.rows(shard.y));
-    });
+    replicas.step(toy_batch(step, replicas),
+                  [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
+                    return net.loss(tape, piece.rows(shard.x), piece.rows(shard.y));
+                  });
   }
   const int shards = world().size() + 1;
   Net net;

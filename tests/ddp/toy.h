@@ -131,7 +131,7 @@ inline Gradients shard_gradients(Net& net, kernels::Backend& backend, const ToyS
   Tape tape(backend);
   for (int piece = 0; piece < pieces; ++piece) {
     tape.begin({.sink = &sink});
-    const ddp::Piece part{.index = piece, .count = pieces};
+    const ddp::MicroBatch part{.index = piece, .count = pieces};
     backward(loss_of(net, tape, {shard.index, part.rows(shard.x), part.rows(shard.y)}));
     tape.finish_backward();
   }

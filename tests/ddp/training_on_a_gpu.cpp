@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(a_model_keeps_its_values_when_its_arena_goes) {
     const auto sgd = make_optimizer(Algorithm::sgd, replicas);
     for (std::uint64_t step = 0; step < 2; ++step) {
       replicas.step(toy_batch(step, replicas),
-                    [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+                    [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
                       return model.loss(tape, on_device(shard, *gpu.backend), piece);
                     });
       sgd->step({.clip = 0.5});

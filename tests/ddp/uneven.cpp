@@ -84,7 +84,7 @@ struct Loop {
         ema(model, *backend, {0.5}) {}
 
   ddp::StepResult step(const ToyBatch& batch) {
-    return replicas.step(batch, [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+    return replicas.step(batch, [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
       const bool side = batch.step % 2 == 1;
       return mse(model.forward(tape, piece.rows(shard.x), side), piece.rows(shard.y));
     });

@@ -106,10 +106,11 @@ BOOST_AUTO_TEST_CASE(a_parameter_unused_in_one_piece_but_used_in_another_has_a_g
   ddp::DataParallel replicas(net.state(), world(), *backend, {.shards = 4, .micro_batches = 2});
   for (const int deep_piece : {0, 1}) {
     const auto step = static_cast<std::uint64_t>(deep_piece);
-    replicas.step(toy_batch(step, replicas), [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
-      const ToyShard part{shard.index, piece.rows(shard.x), piece.rows(shard.y)};
-      return piece.index == deep_piece ? plain_loss(net, tape, part) : shallow(net, tape, part);
-    });
+    replicas.step(toy_batch(step, replicas),
+                  [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
+                    const ToyShard part{shard.index, piece.rows(shard.x), piece.rows(shard.y)};
+                    return piece.index == deep_piece ? plain_loss(net, tape, part) : shallow(net, tape, part);
+                  });
     int piece = 0;
     check_gradients(net, reference(step, 4, 2, [&](Net& other, Tape& tape, const ToyShard& part) {
                       return piece++ % 2 == deep_piece ? plain_loss(other, tape, part)

@@ -46,7 +46,7 @@ struct Wide {
   void to(kernels::Backend& backend) {
     for (Param& param : params) param.value = kernels::on_device(param.value, backend);
   }
-  Loss loss(Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+  Loss loss(Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
     Var h = relu(linear(tape.constant(piece.rows(shard.x)), tape.use(params[0]), tape.use(params[1])));
     h = relu(linear(h, tape.use(params[2])));
     if (shard.index % 2 == 0 && tape.pass().step % 2 == 0) h = h + linear(h, tape.use(params[5]));
@@ -99,7 +99,7 @@ struct WideRun {
   /// Returns the gradient norm.
   double step(std::uint64_t number) {
     replicas.step(toy_batch(number, replicas),
-                  [&](Tape& tape, const ToyShard& shard, const ddp::Piece& piece) {
+                  [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
                     return model.loss(tape, on_device(shard, *backend), piece);
                   });
     return optimizer->step({.clip = 0.5}).gradient_norm;

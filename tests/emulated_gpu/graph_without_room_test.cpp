@@ -3,9 +3,9 @@
 #include <boost/test/unit_test.hpp>
 #include <cstring>
 
+#include "comm/nccl.h"
 #include "emulated_gpu/runtime.h"
 #include "lockstep/base/error.h"
-#include "comm/nccl.h"
 #include "support/ranks.h"
 #include "train/on_a_device.h"
 
@@ -45,8 +45,8 @@ BOOST_AUTO_TEST_CASE(steps_are_plain_and_have_their_bits) {
   const auto a = found.values(), b = wanted.values();
   for (std::size_t i = 0; i < b.size(); ++i)
     BOOST_TEST(std::memcmp(a[i].second.raw(), b[i].second.raw(), b[i].second.bytes()) == 0, a[i].first);
-  BOOST_TEST(says(found.replicas().steps_recorded().refused, "cudaGraphLaunch"));
-  BOOST_TEST(found.replicas().steps_recorded().replays == 0);
+  BOOST_TEST(says(found.replicas().captured_steps().refused, "cudaGraphLaunch"));
+  BOOST_TEST(found.replicas().captured_steps().launches == 0);
 }
 
 BOOST_AUTO_TEST_CASE(it_is_an_error_where_a_graph_was_asked_for) {

@@ -133,7 +133,7 @@ class DeviceRun {
         backend_.copy(Tensor::view(&spoiled_, {1}, DType::int64),
                       batch.shards[0].y.reshape({batch.shards[0].y.numel()}).rows(0, 1));
       spoiled_ = 0;
-      const auto loss_of = [&](Tape& tape, const data::Shard& shard, const ddp::Piece& piece) {
+      const auto loss_of = [&](Tape& tape, const data::Shard& shard, const ddp::MicroBatch& piece) {
         ++losses_asked_;
         return cross_entropy(model_->forward(tape, piece.rows(shard.x)), piece.rows(shard.y));
       };

@@ -47,10 +47,10 @@ void check_same(DeviceRun& found, DeviceRun& wanted) {
 }
 
 void check_replays(const DeviceRun& run, std::int64_t replays) {
-  const ddp::StepsRecorded& so_far = const_cast<DeviceRun&>(run).replicas().steps_recorded();
+  const ddp::CapturedSteps& so_far = const_cast<DeviceRun&>(run).replicas().captured_steps();
   BOOST_TEST(so_far.refused == "");
-  BOOST_TEST(so_far.recordings == 2);
-  BOOST_TEST(so_far.replays == replays);
+  BOOST_TEST(so_far.captures == 2);
+  BOOST_TEST(so_far.launches == replays);
 }
 
 void check_recorded_is_plain(const train::Config& config, bool reproducible = true) {
@@ -170,7 +170,7 @@ BOOST_AUTO_TEST_CASE(dropout_makes_steps_plain_or_is_refused_by_name) {
   found.run_to(steps);
   wanted.run_to(steps);
   check_same(found, wanted);
-  BOOST_TEST(says(found.replicas().steps_recorded().refused, "dropout"));
+  BOOST_TEST(says(found.replicas().captured_steps().refused, "dropout"));
 }
 
 BOOST_AUTO_TEST_CASE(what_cannot_be_recorded_is_refused_by_name) {
@@ -193,8 +193,8 @@ BOOST_AUTO_TEST_CASE(several_ranks_record_only_when_they_are_asked_to) {
   Place gpu = on_gpu();
   DeviceRun run(config, gpu);
   run.run_to(steps);
-  BOOST_TEST(run.replicas().steps_recorded().recordings == 0);
-  BOOST_TEST(says(run.replicas().steps_recorded().refused, "train.cuda_graph = true"));
+  BOOST_TEST(run.replicas().captured_steps().captures == 0);
+  BOOST_TEST(says(run.replicas().captured_steps().refused, "train.cuda_graph = true"));
 }
 
 BOOST_AUTO_TEST_CASE(parameters_that_move_are_recorded_anew) {
@@ -211,7 +211,7 @@ BOOST_AUTO_TEST_CASE(parameters_that_move_are_recorded_anew) {
     run->run_to(replayed_from + 6);
   }
   check_same(found, wanted);
-  BOOST_TEST(found.replicas().steps_recorded().recordings == 4);
+  BOOST_TEST(found.replicas().captured_steps().captures == 4);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

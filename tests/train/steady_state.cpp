@@ -79,7 +79,7 @@ class Run {
     loss_sum_ += replicas_
                      .step(
                          loader_.at(number),
-                         [&](Tape& tape, const data::Shard& shard, const ddp::Piece& piece) {
+                         [&](Tape& tape, const data::Shard& shard, const ddp::MicroBatch& piece) {
                            return cross_entropy(
                                model_->forward(tape, piece.rows(shard.x)), piece.rows(shard.y),
                                {.label_smoothing = static_cast<float>(config_.train.label_smoothing)});

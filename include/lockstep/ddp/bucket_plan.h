@@ -33,9 +33,9 @@ std::vector<std::vector<int>> assign_buckets(std::span<const std::size_t> tensor
 
 /// An immutable value, made by a pure function: equal arguments give equal plans on every rank.
 ///
-/// Memory layout: one plane holds all buckets in plan order. Every gradient starts at a multiple of 64 bytes;
-/// a bucket spans from its first gradient to the start of the next bucket, padding included. The size of the
-/// plane does not depend on order or limits.
+/// Memory layout: an accumulation buffer holds all buckets in plan order. Every gradient starts at a multiple
+/// of 64 bytes; a bucket spans from its first gradient to the start of the next bucket, padding included. The
+/// size of the buffer does not depend on order or limits.
 class BucketPlan {
  public:
   static constexpr std::size_t alignment_bytes = 64;
@@ -52,9 +52,9 @@ class BucketPlan {
     std::size_t bytes = 0;  ///< a multiple of 64
     std::int64_t elements() const { return static_cast<std::int64_t>(bytes / bytes_of(dtype)); }
   };
-  struct Place {
+  struct Location {
     int bucket = 0;
-    std::size_t offset_bytes = 0;  ///< from the start of the plane
+    std::size_t offset_bytes = 0;  ///< from the start of the accumulation buffer
   };
 
   BucketPlan() = default;
@@ -64,8 +64,8 @@ class BucketPlan {
 
   std::span<const Gradient> gradients() const { return gradients_; }
   std::span<const Bucket> buckets() const { return buckets_; }
-  const Place& place(int gradient) const { return places_[static_cast<std::size_t>(gradient)]; }
-  std::size_t plane_bytes() const { return plane_bytes_; }
+  const Location& location(int gradient) const { return locations_[static_cast<std::size_t>(gradient)]; }
+  std::size_t bytes() const { return bytes_; }
   /// The gradients in plan order: bucket by bucket.
   std::vector<int> order() const;
 
@@ -77,8 +77,8 @@ class BucketPlan {
  private:
   std::vector<Gradient> gradients_;
   std::vector<Bucket> buckets_;
-  std::vector<Place> places_;
-  std::size_t plane_bytes_ = 0;
+  std::vector<Location> locations_;
+  std::size_t bytes_ = 0;
   std::uint64_t hash_ = 0;
 };
 

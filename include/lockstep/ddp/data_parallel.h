@@ -23,66 +23,11 @@
 #include "lockstep/comm/reduction_tree.h"
 #include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/ddp/options.h"
+#include "lockstep/ddp/step.h"
 #include "lockstep/ddp/timeline.h"
 #include "lockstep/kernels/backend.h"
 
 namespace lockstep::ddp {
-
-/// What a rank wants of all ranks, or has to tell them. Said on any rank, every rank learns of it at the end
-/// of the same step.
-struct Requests {
-  bool stop_preempted = false;  ///< preemption or the time limit: checkpoint, then exit 75
-  bool stop_user = false;       ///< checkpoint, then exit 76
-  bool checkpoint = false;      ///< checkpoint, then continue
-  bool saving = false;          ///< this rank's writer of an asynchronous save is at work
-  bool save_failed = false;     ///< it has failed
-  /// A checkpoint is wanted.
-  bool any() const { return stop_preempted || stop_user || checkpoint; }
-  bool operator==(const Requests&) const = default;
-
-  /// As ranks exchange them: those of any rank are the bits of all, together.
-  std::uint64_t to_bits() const;
-  static Requests from_bits(std::uint64_t bits);
-};
-
-/// Which samples of a shard a pass is over.
-struct Piece {
-  int index = 0;
-  int count = 1;
-  bool empty = false;  ///< a pass over no samples: layers that meet across ranks need every rank in them
-  /// The piece's rows of a tensor that holds the shard's samples: [n index / count, n (index + 1) / count),
-  /// or none.
-  Tensor rows(const Tensor& samples) const;
-};
-
-/// The verdict on a step: the same on every rank, except for the times.
-struct StepResult {
-  std::uint64_t step = 0;
-  double loss_sum = 0;  ///< over the global batch, folded along the tree over shards; may be not finite
-  double weight = 0;    ///< what divides it: samples or tokens of the global batch
-  Requests requests;    ///< asked by at least one rank
-  /// Times of this rank, by the clock of its device. With a sharded optimizer, what the program has waited
-  /// for parameters (since the last step's sums) counts as communication. On a GPU the program does not wait,
-  /// but what it has asked of the device does: there such waits are in compute_ms, and exposed_comm_ms is
-  /// without them.
-  double compute_ms = 0;       ///< from the start of the step to the end of its last backward
-  double exposed_comm_ms = 0;  ///< from there until every sum and the step header are complete
-  double mean_loss() const { return loss_sum / weight; }
-};
-
-/// When a bucket moved, in ms since the start of the step, on this rank's clock. `done_ms` is when this rank
-/// noticed. Of a replayed step (Options::graph) all but that is the moment when it was asked for.
-struct BucketTime {
-  double ready_ms = 0;  ///< its last gradient was written
-  double start_ms = 0;  ///< its turn had come, and its sum was started
-  double done_ms = 0;   ///< the sum was complete here
-};
-
-/// Of Options::graph.
-struct StepsRecorded {
-  std::int64_t recordings = 0, replays = 0;
-  std::string refused;  ///< why there are none, or no more; empty: nothing is known against them
-};
 
 /// A shard whose memory tells whether a step is like another.
 template <class Shard>
@@ -119,8 +64,8 @@ class DataParallel final : public GradientSource {
   /// statistics have been applied.
   ///
   /// batch: `batch.step` is the step's number, the same on every rank; a range-for yields this rank's shards
-  /// in order, each with an `.index`. loss_of(tape, shard) -> Loss, or loss_of(tape, shard, piece) -> Loss,
-  /// which must take its samples by piece.rows(): needed with micro_batches > 1, and with a
+  /// in order, each with an `.index`. loss_of(tape, shard) -> Loss, or loss_of(tape, shard, micro_batch) ->
+  /// Loss, which must take its samples by micro_batch.rows(): needed with micro_batches > 1, and with a
   /// layer_communicator where ranks differ in their number of shards (UsageError otherwise).
   ///
   /// measurement: what is measured of the sums on the way, or nothing; the same on every rank. An optimizer
@@ -156,7 +101,7 @@ class DataParallel final : public GradientSource {
   void updated(std::size_t param) override;
 
   /// Of Options::graph, so far.
-  const StepsRecorded& steps_recorded() const;
+  const CapturedSteps& captured_steps() const;
   /// StepResult::compute_ms of any rank in the last step.
   double compute_ms_of(int rank) const;
 
@@ -173,69 +118,66 @@ class DataParallel final : public GradientSource {
   /// Of the last step, by bucket of the plan that was then in force; statistics, if there are any, are the
   /// last.
   std::span<const BucketTime> bucket_times() const;
-  int planes() const;  ///< this rank's planes of gradient memory
-  std::size_t plane_bytes() const;
-  /// For a start banner: "12 shards on 5 ranks, 3 at most a rank; 2 buckets of up to 25 MiB; gradient memory
-  /// 3 planes of 4.1 MiB".
+  int accumulation_buffers() const;  ///< of this rank
+  std::size_t accumulation_buffer_bytes() const;
+  /// For a start banner: "12 shards on 5 ranks, 3 at most a rank; 2 buckets of up to 25 MiB; 3
+  /// accumulation buffers of 4.1 MiB".
   std::string describe() const;
 
  private:
   struct State;
 
-  void begin_step(std::uint64_t step, bool takes_pieces, Measurement* measurement);
+  void begin_step(std::uint64_t step, bool takes_micro_batches, Measurement* measurement);
+  void begin_passes();
+  bool may_capture() const;  ///< if so, add_shard() is told of all shards before run_passes()
+  void add_shard(std::int64_t index, const Tensor& x, const Tensor& y);
+  /// Calls passes(), or launches a graph of the work that it asked for in an earlier step.
+  void run_passes(const std::function<void()>& passes);
+  void launch();
   int begin_shard(std::int64_t index);  ///< returns the number of passes over it
-  Piece begin_pass();
+  MicroBatch begin_pass();
   void end_pass(const Loss& loss);
   void check_batch_was_whole() const;
-  bool notes_shards()
-      const;  ///< whether the step may be replayed, so that its shards are looked at beforehand
-  void note_shard(std::int64_t index, const Tensor& x, const Tensor& y);
-  /// By calling it, or by a recording of what it asked for before.
-  void run_passes(const std::function<void()>& passes);
-  std::string record_passes(const std::function<void()>& passes);
-  void replay_passes();
-  void begin_passes();
-  void ask_for_sums();
   void fail(std::exception_ptr error);
+  void order_sums();
   StepResult finish_step();
+  StepResult conclude_step();
 
   std::unique_ptr<State> state_;
-  Tape tape_;  // goes first: it may hold memory of the layers' communicator
+  Tape tape_;  // is destroyed first: it may hold memory of the layers' transport
 };
 
 template <class Batch, class LossOf>
 StepResult DataParallel::step(Batch&& batch, LossOf&& loss_of, Measurement* measurement) {
-  constexpr bool takes_pieces = std::invocable<LossOf&, Tape&, decltype(*std::begin(batch)), const Piece&>;
-  begin_step(static_cast<std::uint64_t>(batch.step), takes_pieces, measurement);
-  try {
-    auto first = std::begin(batch);
-    const auto last = std::end(batch);
-    using Iterator = decltype(first);
-    constexpr bool repeatable = std::forward_iterator<Iterator>;
-    if constexpr (repeatable && KnownByTensors<std::remove_cvref_t<decltype(*first)>>) {
-      if (notes_shards()) {
-        for (Iterator at = first; at != last; ++at)
-          note_shard(static_cast<std::int64_t>((*at).index), (*at).x, (*at).y);
+  using Iterator = decltype(std::begin(batch));
+  constexpr bool takes_micro_batches =
+      std::invocable<LossOf&, Tape&, decltype(*std::begin(batch)), const MicroBatch&>;
+  constexpr bool repeatable = std::forward_iterator<Iterator>;
+  const auto run_shard = [&](auto&& shard) {
+    for (int left = begin_shard(static_cast<std::int64_t>(shard.index)); left > 0; --left) {
+      const MicroBatch micro_batch = begin_pass();
+      if constexpr (takes_micro_batches) {
+        end_pass(loss_of(tape_, shard, micro_batch));
+      } else {
+        end_pass(loss_of(tape_, shard));
       }
     }
-    const auto begin = [&]() -> Iterator {
-      if constexpr (repeatable) {
-        return first;
-      } else {
-        return std::move(first);  // only steps that were noted may be begun again
+  };
+  begin_step(static_cast<std::uint64_t>(batch.step), takes_micro_batches, measurement);
+  try {
+    Iterator first = std::begin(batch);
+    const auto last = std::end(batch);
+    if constexpr (repeatable && KnownByTensors<std::remove_cvref_t<decltype(*first)>>) {
+      if (may_capture()) {
+        for (Iterator at = first; at != last; ++at)
+          add_shard(static_cast<std::int64_t>((*at).index), (*at).x, (*at).y);
       }
-    };
+    }
     const auto passes = [&] {
-      for (Iterator at = begin(); at != last; ++at) {
-        auto&& shard = *at;
-        for (int left = begin_shard(static_cast<std::int64_t>(shard.index)); left > 0; --left) {
-          const Piece piece = begin_pass();
-          if constexpr (takes_pieces) {
-            end_pass(loss_of(tape_, shard, piece));
-          } else {
-            end_pass(loss_of(tape_, shard));
-          }
-        }
+      if constexpr (repeatable) {
+        for (Iterator at = first; at != last; ++at) run_shard(*at);
+      } else {  // only steps of known shards are captured, and so run twice
+        for (; first != last; ++first) run_shard(*first);
       }
       check_batch_was_whole();
     };

@@ -18,14 +18,15 @@ class Buckets {
   virtual const BucketPlan& plan() const = 0;
   virtual comm::GradientTransport& communicator() const = 0;
   virtual kernels::Backend& backend() const = 0;
-  /// When a bucket is complete, planes 0 .. partial_sums() - 1 hold this rank's part of it, one plane for
-  /// each maximal sub-tree of its shards. A rank without shards has none, but it has plane 0.
+  /// When a bucket is complete, accumulation buffers 0 .. partial_sums() - 1 hold this rank's partial sums of
+  /// it, one for each maximal sub-tree of its shards. A rank without shards has none, but it has buffer 0.
   virtual int partial_sums() const = 0;
-  virtual Tensor gradient(int gradient, int plane) const = 0;  ///< of its shape
-  virtual Tensor bucket(int bucket, int plane) const = 0;  ///< all of it as one vector, zero padding included
-  virtual DType wire() const = 0;                          ///< Options::wire, for what a hook sends by itself
-  virtual bool failed() const = 0;  ///< this rank has failed in this step: what its planes hold is worthless
-  /// Starts the plain sum of a bucket: when it is done, plane 0 of every rank holds the sum over all shards.
+  virtual Tensor gradient(int gradient, int buffer) const = 0;  ///< of its shape
+  virtual Tensor bucket(int bucket,
+                        int buffer) const = 0;  ///< all of it as one vector, zero padding included
+  virtual DType comm_dtype() const = 0;         ///< Options::comm_dtype, for what a hook sends itself
+  virtual bool failed() const = 0;  ///< this rank has failed in this step: its buffers are worthless
+  /// Starts the plain sum of a bucket: when it is done, buffer 0 of every rank holds the sum over all shards.
   virtual comm::Ticket start_sum(int bucket) = 0;
 };
 
@@ -43,9 +44,9 @@ struct HookState {
 };
 
 /// Belongs to one DataParallel. All methods are collective; start() is called for every bucket of a step in
-/// plan order, on a rank whose step has failed too (what its planes hold then is worthless, but its peers
-/// wait for it). In the steady state a hook should allocate nothing. What it throws ends the program: its
-/// peers may be waiting for its part, and nothing can tell them.
+/// plan order, on a rank whose step has failed too (its accumulation buffers are worthless then, but its
+/// peers wait for it). In the steady state a hook should allocate nothing. What it throws ends the program:
+/// its peers may be waiting for its part, and nothing can tell them.
 class Hook {
  public:
   virtual ~Hook() = default;
@@ -57,8 +58,8 @@ class Hook {
   virtual void begin_step(std::uint64_t step) = 0;
   /// The bucket is complete on this rank. Starts communication and returns; backward may still be running.
   virtual void start(int bucket) = 0;
-  /// All buckets have been started. When it returns, plane 0 of each holds what stands for the sum over all
-  /// shards, the same on every rank.
+  /// All buckets have been started. When it returns, accumulation buffer 0 holds what is used as the sum over
+  /// all shards, the same on every rank.
   virtual void finish() = 0;
 
   /// What it remembers now, nothing by default. Valid after bind(). Names and shapes are equal on all ranks.

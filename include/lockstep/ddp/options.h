@@ -24,13 +24,13 @@ enum class Mode {
   per_parameter,  ///< one sum a parameter, one after another, after backward
 };
 
-/// Whether the passes of a step and its sums are recorded (kernels::Recorder) and replayed: then the device
-/// is asked for them at once, and the loss is not called. The bits are the same. Loss and model must ask for
-/// the same work at every step, as a function of what is in the batch, parameters and buffers only. Shards
-/// have tensors x and y, at a few addresses that return; batches of ever new ones are not recorded.
+/// Whether the passes of a step and its sums are captured as a graph (kernels::Recorder), which later steps
+/// launch without calling the loss. The bits are the same. Loss and model must do the same work at every
+/// step, as a function of the values of the batch, parameters and buffers only. Shards have tensors x and y,
+/// at a few addresses that return; batches at ever new addresses are not captured.
 enum class Graph {
   never,
-  automatic,  ///< on a GPU, by one rank alone, if it can be; StepsRecorded tells why not
+  automatic,  ///< on a GPU, by one rank alone, if it can be; CapturedSteps tells why not
   always,     ///< UsageError if it cannot be
 };
 
@@ -45,16 +45,15 @@ std::string_view to_string(Graph graph);
 struct Options {
   double bucket_mb = 25;       ///< MiB at which a bucket closes
   double first_bucket_mb = 1;  ///< the same for the first bucket, which is the first to travel
-  int shards = 0;              ///< pieces of the global batch; 0: one a rank
-  int micro_batches = 1;       ///< pieces in which each shard is run
+  int shards = 0;              ///< of the global batch; 0: one a rank
+  int micro_batches = 1;       ///< of each shard
   Unused unused = Unused::error;
   Mode mode = Mode::overlapped;
-  /// bfloat16 or float16: what travels is rounded to it. On CPUs that is what goes between machines, and it
-  /// is added up in float32; within a machine ranks read each other's memory, and nothing is rounded. On GPUs
-  /// every rank's sums travel, within a machine, too, and NCCL may add in the narrow type (comm/nccl.h).
-  /// float16 ends at 65504: a gradient, being a sum over the batch, that passes it is a TrainingError naming
-  /// the parameter.
-  DType wire = DType::float32;
+  /// bfloat16 or float16: partial sums are rounded to it before they travel. On CPUs they travel between
+  /// nodes and are added in float32; within a node ranks read each other's memory, and nothing is rounded. On
+  /// GPUs every rank's sums travel, and NCCL may add in this type (comm/nccl.h). float16 ends at 65504: a
+  /// gradient (a sum over the batch) above that is a TrainingError with the parameter's name.
+  DType comm_dtype = DType::float32;
   std::shared_ptr<Hook> hook = nullptr;  ///< of this rank; none: plain sums
   /// Each rank gets the sums of the elements it owns, updates these (an optimizer holds state for them only),
   /// and sends them to all others while they continue. The bits are the same.

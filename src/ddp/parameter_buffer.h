@@ -1,4 +1,4 @@
-// ParameterArena: where parameters live while each rank updates a part of them, and how all of them get to
+// ParameterBuffer: where parameters live while each rank updates a part of them, and how all of them get to
 // all ranks.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "ddp/gradient_arena.h"
+#include "ddp/gradient_buffer.h"
 #include "lockstep/autograd/param.h"
 #include "lockstep/autograd/sharding.h"
 #include "lockstep/comm/communicator.h"
@@ -18,10 +18,10 @@
 
 namespace lockstep::ddp {
 
-class BucketSlicer {
+class BucketPartition {
  public:
   /// params: of a model, all of which are sharded; plans are over the trainable ones of them, in order.
-  BucketSlicer(std::span<Param* const> params, comm::GradientTransport& communicator);
+  BucketPartition(std::span<Param* const> params, comm::GradientTransport& communicator);
 
   const Sharding& sharding() const { return sharding_; }
   /// The slices of each bucket of the plan. Padding goes with the last elements of its tensor.
@@ -35,17 +35,17 @@ class BucketSlicer {
 /// Laid out as the gradients are. For its life the values of trainable parameters are views of it; at its end
 /// they get memory of their own again. All ranks call updated() in the same order, so that a bucket starts on
 /// its way as soon as its last parameter has been updated; whoever needs a value awaits its bucket.
-class ParameterArena final : public Arrivals {
+class ParameterBuffer final : public Arrivals {
  public:
-  /// Collective. params: those of the slicer's sharding; the plan is over the trainable ones of them, in
+  /// Collective. params: those of the partition's sharding; the plan is over the trainable ones of them, in
   /// order. overlapped: otherwise updated() waits until its bucket has arrived.
-  ParameterArena(std::span<Param* const> params, const BucketSlicer& slicer,
-                 comm::GradientTransport& communicator, kernels::Backend& backend, const BucketPlan& plan,
-                 bool overlapped);
+  ParameterBuffer(std::span<Param* const> params, const BucketPartition& partition,
+                  comm::GradientTransport& communicator, kernels::Backend& backend, const BucketPlan& plan,
+                  bool overlapped);
   /// Collective. After an exception, values that had not arrived are unspecified.
-  ~ParameterArena() override;
-  ParameterArena(const ParameterArena&) = delete;
-  ParameterArena& operator=(const ParameterArena&) = delete;
+  ~ParameterBuffer() override;
+  ParameterBuffer(const ParameterBuffer&) = delete;
+  ParameterBuffer& operator=(const ParameterBuffer&) = delete;
 
   /// Throws UsageError if a value is no longer here.
   void begin_step();
@@ -76,18 +76,18 @@ class ParameterArena final : public Arrivals {
   void start(std::size_t bucket);
   void wait_for(std::size_t bucket);
   void point_values_here();
-  Tensor place(std::size_t trainable) const { return arena_.gradient(static_cast<int>(trainable), 0); }
+  Tensor place(std::size_t trainable) const { return buffer_.gradient(static_cast<int>(trainable), 0); }
   std::size_t bucket_of(std::size_t trainable) const {
-    return static_cast<std::size_t>(arena_.plan().place(static_cast<int>(trainable)).bucket);
+    return static_cast<std::size_t>(buffer_.plan().location(static_cast<int>(trainable)).bucket);
   }
 
   std::vector<Param*> trainable_;
   std::vector<std::size_t> trainable_of_param_;  // by parameter; frozen
   std::unordered_map<const Param*, std::size_t> index_of_;
-  const BucketSlicer& slicer_;
+  const BucketPartition& partition_;
   comm::GradientTransport& communicator_;
   kernels::Backend& backend_;
-  GradArena arena_;
+  GradientBuffer buffer_;
   bool overlapped_;
   int exceptions_at_start_;
 

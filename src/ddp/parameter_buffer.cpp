@@ -1,4 +1,4 @@
-#include "ddp/parameter_arena.h"
+#include "ddp/parameter_buffer.h"
 
 #include <algorithm>
 #include <exception>
@@ -8,13 +8,13 @@
 
 namespace lockstep::ddp {
 
-ParameterArena::ParameterArena(std::span<Param* const> params, const BucketSlicer& slicer,
-                               comm::GradientTransport& communicator, kernels::Backend& backend,
-                               const BucketPlan& plan, bool overlapped)
-    : slicer_(slicer),
+ParameterBuffer::ParameterBuffer(std::span<Param* const> params, const BucketPartition& partition,
+                                 comm::GradientTransport& communicator, kernels::Backend& backend,
+                                 const BucketPlan& plan, bool overlapped)
+    : partition_(partition),
       communicator_(communicator),
       backend_(backend),
-      arena_(communicator, plan, {}, 1, backend),
+      buffer_(communicator, plan, {}, 1, backend),
       overlapped_(overlapped),
       exceptions_at_start_(std::uncaught_exceptions()) {
   for (Param* const param : params) {
@@ -29,7 +29,7 @@ ParameterArena::ParameterArena(std::span<Param* const> params, const BucketSlice
   for (Param* const param : trainable_) param->arrivals = this;
 }
 
-ParameterArena::~ParameterArena() {
+ParameterBuffer::~ParameterBuffer() {
   // Another wrapper may have taken the parameters over meanwhile.
   for (Param* const param : trainable_) {
     if (param->arrivals == this) param->arrivals = nullptr;
@@ -43,30 +43,30 @@ ParameterArena::~ParameterArena() {
       backend_.copy(trainable_[i]->value, own);
       trainable_[i]->value = own;
     }
-  } catch (...) {  // no memory, or no peers: the values go with the arena
+  } catch (...) {  // no memory, or no peers: the values go with the buffer
     for (std::size_t i = 0; i < trainable_.size(); ++i) {
       if (trainable_[i]->value.shares_memory_with(place(i))) trainable_[i]->value = {};
     }
   }
-  if (on_the_way_ > 0) arena_.leave();
+  if (on_the_way_ > 0) buffer_.leave();
 }
 
-void ParameterArena::fit_plan() {
-  slices_ = slicer_.slices(arena_.plan());
+void ParameterBuffer::fit_plan() {
+  slices_ = partition_.slices(buffer_.plan());
   tickets_.assign(slices_.size(), 0);
   open_.resize(slices_.size());
   reopen();
 }
 
-void ParameterArena::reopen() {
-  for (std::size_t b = 0; b < open_.size(); ++b) open_[b] = arena_.plan().buckets()[b].gradients.size();
+void ParameterBuffer::reopen() {
+  for (std::size_t b = 0; b < open_.size(); ++b) open_[b] = buffer_.plan().buckets()[b].gradients.size();
 }
 
-void ParameterArena::point_values_here() {
+void ParameterBuffer::point_values_here() {
   for (std::size_t i = 0; i < trainable_.size(); ++i) trainable_[i]->value = place(i);
 }
 
-void ParameterArena::begin_step() {
+void ParameterBuffer::begin_step() {
   for (std::size_t i = 0; i < trainable_.size(); ++i) {
     if (!trainable_[i]->value.shares_memory_with(place(i)))
       throw UsageError(
@@ -77,27 +77,27 @@ void ParameterArena::begin_step() {
   reopen();
 }
 
-void ParameterArena::updated(std::size_t param) {
+void ParameterBuffer::updated(std::size_t param) {
   const std::size_t index = trainable_of_param_.at(param);
   if (index == frozen) return;
   const std::size_t bucket = bucket_of(index);
   if (--open_[bucket] == 0) {
-    open_[bucket] = arena_.plan().buckets()[bucket].gradients.size();
+    open_[bucket] = buffer_.plan().buckets()[bucket].gradients.size();
     start(bucket);
   }
   if (on_the_way_ > 0) transport([&] { communicator_.progress(); });
 }
 
-void ParameterArena::start(std::size_t bucket) {
+void ParameterBuffer::start(std::size_t bucket) {
   wait_for(bucket);
-  const comm::TreeSum all = arena_.tree_sum(static_cast<int>(bucket));
+  const comm::TreeSum all = buffer_.tree_sum(static_cast<int>(bucket));
   if (all.count == 0) return;
   transport([&] { tickets_[bucket] = communicator_.start_all_gather(all, slices_[bucket]); });
   ++on_the_way_;
   if (!overlapped_) wait_for(bucket);
 }
 
-void ParameterArena::wait_for(std::size_t bucket) {
+void ParameterBuffer::wait_for(std::size_t bucket) {
   if (tickets_[bucket] == 0) return;
   const Stopwatch watch;
   transport([&] { communicator_.wait(tickets_[bucket]); });
@@ -106,32 +106,32 @@ void ParameterArena::wait_for(std::size_t bucket) {
   --on_the_way_;
 }
 
-void ParameterArena::await(const Param& param) {
+void ParameterBuffer::await(const Param& param) {
   if (on_the_way_ == 0) return;
   if (const auto found = index_of_.find(&param); found != index_of_.end()) wait_for(bucket_of(found->second));
   // Later ones move on, too.
   if (on_the_way_ > 0) transport([&] { communicator_.progress(); });
 }
 
-void ParameterArena::settle() {
+void ParameterBuffer::settle() {
   for (std::size_t bucket = 0; bucket < tickets_.size(); ++bucket) wait_for(bucket);
 }
 
-void ParameterArena::adopt(const BucketPlan& plan) {
+void ParameterBuffer::adopt(const BucketPlan& plan) {
   settle();
-  arena_.adopt(plan);
+  buffer_.adopt(plan);
   fit_plan();
   point_values_here();
 }
 
-BucketSlicer::BucketSlicer(std::span<Param* const> params, comm::GradientTransport& communicator)
+BucketPartition::BucketPartition(std::span<Param* const> params, comm::GradientTransport& communicator)
     : sharding_(params, communicator) {
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (params[i]->trainable) trainable_.push_back(i);
   }
 }
 
-std::vector<comm::Slices> BucketSlicer::slices(const BucketPlan& plan) const {
+std::vector<comm::Slices> BucketPartition::slices(const BucketPlan& plan) const {
   const auto ranks = static_cast<std::size_t>(sharding_.ranks());
   std::vector<comm::Slices> slices;
   for (const BucketPlan::Bucket& bucket : plan.buckets()) {
@@ -140,7 +140,8 @@ std::vector<comm::Slices> BucketSlicer::slices(const BucketPlan& plan) const {
       return i == bucket.gradients.size()
                  ? bucket.elements()
                  : static_cast<std::int64_t>(
-                       (plan.place(bucket.gradients[i]).offset_bytes - bucket.offset_bytes) / element_bytes);
+                       (plan.location(bucket.gradients[i]).offset_bytes - bucket.offset_bytes) /
+                       element_bytes);
     };
     std::vector<std::vector<comm::ElementRange>> ranges_of_rank(ranks);
     for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {

@@ -1,0 +1,141 @@
+#include "ddp/step_capture.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::ddp {
+namespace {
+
+/// Why no step can be captured; empty: no reason is known.
+std::string obstacle(const Options& options, comm::GradientTransport& transport) {
+  if (options.hook) return "a hook sends gradients";
+  if (options.sharded_optimizer) return "ddp.sharded_optimizer = true: parameters arrive in the middle of it";
+  if (options.layer_communicator) return "layers meet across ranks in it (model.batch_norm = sync)";
+  if (transport.group().size() == 1) return {};
+  if (!transport.records()) return "this transport's sums cannot be repeated by the device alone";
+  if (options.graph == Graph::automatic)
+    return "there are several ranks, whose sums are captured only with train.cuda_graph = true";
+  return {};
+}
+
+}  // namespace
+
+StepCapture::StepCapture(const Options& options, comm::GradientTransport& transport,
+                         kernels::Backend& backend, const ModelState& model)
+    : graph_(options.graph), transport_(transport), backend_(backend), model_(model) {
+  if (graph_ == Graph::never) return;
+  if (!backend.records()) {
+    if (graph_ == Graph::automatic) return;  // nobody expects a graph there
+    throw UsageError(
+        "train.cuda_graph = true: only a GPU's steps are recorded, and it computes on {}; use auto",
+        to_string(backend.device()));
+  }
+  so_far_.refused = obstacle(options, transport);
+  wanted_ = so_far_.refused.empty();
+  check_refusal();
+}
+
+void StepCapture::check_refusal() const {
+  if (graph_ == Graph::always && !so_far_.refused.empty())
+    throw UsageError("train.cuda_graph = true, but the step cannot be recorded: {}; use auto",
+                     so_far_.refused);
+}
+
+void StepCapture::begin_step() {
+  key_.clear();
+  current_ = nullptr;
+  chosen_ = false;
+}
+
+void StepCapture::add_to_key(const Tensor& tensor) {
+  key_.push_back(reinterpret_cast<std::uintptr_t>(tensor.raw()));
+  key_.push_back(tensor.bytes());
+}
+
+void StepCapture::add_shard(std::int64_t index, const Tensor& x, const Tensor& y) {
+  key_.push_back(static_cast<std::uintptr_t>(index));
+  for (const Tensor* const tensor : {&x, &y}) {
+    add_to_key(*tensor);
+    for (const std::int64_t extent : tensor->shape()) key_.push_back(static_cast<std::uintptr_t>(extent));
+  }
+}
+
+StepCapture::Way StepCapture::choose(bool warm) {
+  if (!wanted_) return Way::plain;
+  Way way = choose_alone(warm);
+  if (has_peers()) way = static_cast<Way>(lowest(static_cast<int>(way)));
+  if (way == Way::refused && wanted_) refuse("another rank cannot");
+  return way == Way::refused ? Way::plain : way;
+}
+
+StepCapture::Way StepCapture::choose_alone(bool warm) {
+  if (key_.empty()) {
+    refuse("the shards of the batch have no tensors x and y by which to know it again");
+    return Way::refused;
+  }
+  if (!warm) return Way::plain;
+  for (const Param* const param : model_.params) add_to_key(param->value);
+  for (const Buffer* const buffer : model_.buffers) add_to_key(buffer->value);
+  const auto found = std::ranges::find(known_, key_, &Known::key);
+  if (found != known_.end()) {
+    current_ = &*found;
+    return current_->graph ? Way::launch : Way::capture;
+  }
+  if (known_.size() == most_known) {
+    refuse("its batches, or its parameters, are in other memory at every step");
+    return Way::refused;
+  }
+  known_.reserve(most_known);
+  known_.push_back({.key = key_, .graph = nullptr, .usage = Usage(0, 0)});
+  return Way::plain;
+}
+
+int StepCapture::lowest(int mine) {
+  chosen_ = true;
+  by_rank_.resize(static_cast<std::size_t>(transport_.group().size()));
+  transport_.group().all_gather(&mine, sizeof mine, by_rank_.data());
+  return *std::ranges::min_element(by_rank_);
+}
+
+void StepCapture::fail() {
+  if (wanted_ && has_peers() && !chosen_) lowest(static_cast<int>(Way::plain));
+}
+
+bool StepCapture::capture(const std::function<void()>& work, const Usage& usage) {
+  std::unique_ptr<kernels::Recording> graph;
+  std::string refused;
+  try {
+    const std::unique_ptr<kernels::Recorder> recorder = backend_.record();
+    work();
+    graph = recorder->finish();
+  } catch (const std::exception& error) {
+    refused = error.what();
+  }
+  if (has_peers() && lowest(refused.empty() ? 1 : 0) == 0 && refused.empty()) refused = "another rank cannot";
+  if (!refused.empty()) {
+    graph.reset();
+    refuse(std::move(refused));
+    return false;
+  }
+  current_->graph = std::move(graph);
+  current_->usage = usage;
+  ++so_far_.captures;
+  return true;
+}
+
+void StepCapture::refuse(std::string reason) {
+  wanted_ = false;
+  so_far_.refused = std::move(reason);
+  known_.clear();
+  current_ = nullptr;
+}
+
+const Usage& StepCapture::launch() {
+  current_->graph->replay();
+  ++so_far_.launches;
+  return current_->usage;
+}
+
+}  // namespace lockstep::ddp
