@@ -24,41 +24,52 @@ std::uint64_t fingerprint_of(const Tensor& value) {
 
 }  // namespace
 
-Tape::Part Tape::begin_part() const {
-  return {.first_id = gradients_.size(),
+void Recompute::clear() {
+  uses_.clear();
+  kept_.clear();
+}
+
+Recompute::Segment Recompute::begin_segment() const {
+  return {.first_id = tape_.values_.size(),
           .first_use = uses_.size(),
           .first_kept = mode_.again ? mode_.next_kept : kept_.size()};
 }
 
-bool Tape::is_made_since(std::size_t first, const Var& var) const {
-  return var.id_ >= 0 && static_cast<std::size_t>(var.id_) >= first && !param_of(var);
+bool Recompute::is_made_since(std::size_t first, const Var& var) const {
+  return var.id_ >= 0 && static_cast<std::size_t>(var.id_) >= first && !tape_.param_of(var);
 }
 
-void Tape::end_first_run(Part& part, std::span<const Var> results) {
-  part.end_of_uses = uses_.size();
-  part.end_of_kept = mode_.again ? mode_.next_kept : kept_.size();
-  part.operations = mode_.operations;
-  for (std::size_t id = part.first_id; id < dismissed_.size(); ++id) dismissed_[id] = !param_of_id_[id];
+void Recompute::end_first_run(Segment& segment, std::span<const Var> results) {
+  segment.end_of_uses = uses_.size();
+  segment.end_of_kept = mode_.again ? mode_.next_kept : kept_.size();
+  segment.operations = mode_.operations;
+  for (std::size_t id = segment.first_id; id < tape_.values_.size(); ++id)
+    tape_.values_[id].hidden = !tape_.values_[id].param;
   for (const Var& result : results) {
-    if (result.id_ >= 0) dismissed_[static_cast<std::size_t>(result.id_)] = false;
+    if (result.id_ >= 0) tape_.value_of(result).hidden = false;
   }
 }
 
-bool Tape::leave_part(Part& part, std::span<Var> results) {
-  mode_.operations = mixed(mode_.operations, part.operations);
-  if (mode_.again) mode_.next_kept = part.end_of_kept;
-  if (!mode_.keep) return false;  // the larger part keeps nothing either
+bool Recompute::leave(Segment& segment, std::span<Var> results) {
+  mode_.operations = mixed(mode_.operations, segment.operations);
+  if (mode_.again) mode_.next_kept = segment.end_of_kept;
+  if (!mode_.keeps_nodes) return false;  // nor does the segment around this one
   for (Var& result : results) {
-    if (!is_made_since(part.first_id, result)) continue;  // what the part was given
-    dismissed_[static_cast<std::size_t>(result.id_)] = true;
-    part.values = mixed(part.values, fingerprint_of(result.value()));
-    result.id_ = new_id(nullptr, gradients_[static_cast<std::size_t>(result.id_)].takes_two);
-    if (part.output_count++ == 0) part.output = result.id_;
+    if (!is_made_since(segment.first_id, result)) continue;  // an input of the segment
+    tape_.value_of(result).hidden = true;
+    segment.values = mixed(segment.values, fingerprint_of(result.value()));
+    result.id_ = tape_.new_id(nullptr, tape_.value_of(result).takes_two);
+    if (segment.output_count++ == 0) segment.output = result.id_;
   }
-  return part.output_count > 0;
+  return segment.output_count > 0;
 }
 
-void Tape::check_again(const Part& part, const Mark& mark, std::span<const Var> results) const {
+Recompute::Mark Recompute::mark() const {
+  return {tape_.nodes_.size(), tape_.values_.size(), tape_.chunk_, tape_.chunk_used_bytes_};
+}
+
+void Recompute::check_second_run(const Segment& segment, const Mark& mark,
+                                 std::span<const Var> results) const {
   int outputs = 0;
   std::uint64_t values = 0;
   for (const Var& result : results) {
@@ -66,71 +77,72 @@ void Tape::check_again(const Part& part, const Mark& mark, std::span<const Var> 
     ++outputs;
     values = mixed(values, fingerprint_of(result.value()));
   }
-  if (mode_.operations != part.operations || mode_.next_kept != part.end_of_kept ||
-      outputs != part.output_count)
+  if (mode_.operations != segment.operations || mode_.next_kept != segment.end_of_kept ||
+      outputs != segment.output_count)
     throw_other_operations();
-  if (values != part.values)
+  if (values != segment.values)
     throw UsageError(
         "a part of the model that is computed again in the backward gave other values there than in the "
         "forward pass; recomputed(): the body must read nothing that changes within a pass");
 }
 
-void Tape::finish_again(const Part& part, const Mark& mark, std::span<const Var> results, const Tensor& dy,
-                        const Tensor& beside) {
-  // The nodes of the second run count the same uses, so that a parameter is ready when it would have been.
-  for (std::size_t i = part.first_use; i < part.end_of_uses; ++i) {
-    if (Param* const param = param_of_id_[static_cast<std::size_t>(uses_[i])]) --param->on_tape.open_uses;
+void Recompute::finish_second_run(const Segment& segment, const Mark& mark, std::span<const Var> results,
+                                  const Tensor& dy, const Tensor& second_dy) {
+  // The nodes of the second run count the same uses, so that a parameter is ready at the same operation.
+  for (std::size_t i = segment.first_use; i < segment.end_of_uses; ++i) {
+    if (Param* const param = tape_.values_[static_cast<std::size_t>(uses_[i])].param)
+      --param->on_tape.open_uses;
   }
-  // Gradients that reached a result apart are given apart: the operation that made it adds them itself.
-  Tensor sum = dy, other = beside;
-  int output = part.output;
+  // Two gradients of a result are given as two: the operation that made it adds them itself.
+  Tensor first = dy, second = second_dy;
+  int output = segment.output;
   for (const Var& result : results) {
     if (!is_made_since(mark.ids, result)) continue;
-    if (sum) give(result, sum);
-    if (other) give(result, other);
-    if (++output == part.output + part.output_count) break;
-    Received& received = gradients_[static_cast<std::size_t>(output)];
-    sum = std::exchange(received.sum, {});
-    other = std::exchange(received.beside, {});
+    if (first) tape_.give(result, first);
+    if (second) tape_.give(result, second);
+    if (++output == segment.output + segment.output_count) break;
+    Tape::Value& value = tape_.values_[static_cast<std::size_t>(output)];
+    first = std::exchange(value.gradient, {});
+    second = std::exchange(value.second_gradient, {});
   }
-  walk(mark.nodes);
-  drop_nodes(mark.nodes);
-  drop_ids(mark.ids);
-  chunk_ = mark.chunk;
-  chunk_used_bytes_ = mark.chunk_used_bytes;
+  tape_.walk(mark.nodes);
+  tape_.drop_nodes(mark.nodes);
+  tape_.values_.resize(mark.ids);
+  tape_.chunk_ = mark.chunk;
+  tape_.chunk_used_bytes_ = mark.chunk_used_bytes;
 }
 
-void Tape::count_uses(std::initializer_list<const Var*> inputs) {
+bool Recompute::note_operation(Tape::RunClosure operation, const Tensor& value,
+                               std::initializer_list<const Var*> inputs, bool needs_gradient) {
+  if (mode_.keeps_nodes && !mode_.again) return true;
+  const auto note = [&](std::uint64_t number) { mode_.operations = mixed(mode_.operations, number); };
+  note(reinterpret_cast<std::uintptr_t>(operation));
+  for (const std::int64_t extent : value.shape()) note(static_cast<std::uint64_t>(extent));
+  for (const Var* const input : inputs)
+    note(tape_.param_of(*input) ? static_cast<std::uint64_t>(input->id_) + 1 : 0);
+  if (mode_.keeps_nodes) {  // in a backward: communication makes progress
+    if (tape_.pass_.sink) tape_.pass_.sink->progress();
+    return true;
+  }
+  if (!needs_gradient) return false;
   for (const Var* const input : inputs) {
-    Param* const param = param_of(*input);
+    Param* const param = tape_.param_of(*input);
     if (!param) continue;
     ++param->on_tape.open_uses;
     uses_.push_back(input->id_);
   }
+  return false;
 }
 
-void Tape::note_operation(RunClosure run, const Tensor& value, std::initializer_list<const Var*> inputs) {
-  if (mode_.keep && !mode_.again) return;
-  const auto note = [&](std::uint64_t number) { mode_.operations = mixed(mode_.operations, number); };
-  note(reinterpret_cast<std::uintptr_t>(run));
-  for (const std::int64_t extent : value.shape()) note(static_cast<std::uint64_t>(extent));
-  for (const Var* const input : inputs)
-    note(param_of(*input) ? static_cast<std::uint64_t>(input->id_) + 1 : 0);
-  // In a backward: communication continues.
-  if (mode_.keep && pass_.sink) pass_.sink->progress();
+bool Recompute::take_kept(std::span<Tensor> tensors) {
+  if (!mode_.again) return false;
+  if (mode_.next_kept + tensors.size() > kept_.size()) throw_other_operations();
+  for (Tensor& tensor : tensors) tensor = kept_[mode_.next_kept++];
+  return true;
 }
 
-void Tape::check_kept(std::size_t count) const {
-  if (mode_.next_kept + count > kept_.size()) throw_other_operations();
-}
-
-void Tape::check_reachable(const Var& var) const {
-  if (var.id_ < 0) return;
-  const auto id = static_cast<std::size_t>(var.id_);
-  if (id < dismissed_.size() && !dismissed_[id]) return;
-  throw UsageError(
-      "a value from inside a part of the model that is computed again is used outside of it; recomputed(): "
-      "the body must return it");
+void Recompute::keep(std::span<const Tensor> tensors) {
+  if (!mode_.keeps_nodes) kept_.insert(kept_.end(), tensors.begin(), tensors.end());
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "autograd/rank_sums.h"
+#include "lockstep/autograd/recompute.h"
 #include "lockstep/ops/elementwise.h"
 
 namespace lockstep {
@@ -20,7 +21,7 @@ Tape& Var::no_tape() {
   throw UsageError("a Var without a tape (Var{{}}) stands for an absent bias, not for a value");
 }
 
-Tape::Tape(kernels::Backend& backend) : backend_(backend) {}
+Tape::Tape(kernels::Backend& backend) : backend_(backend), recompute_(std::make_unique<Recompute>(*this)) {}
 
 Tape::~Tape() { forget(); }
 
@@ -29,14 +30,13 @@ void Tape::begin(const Pass& pass) {
     throw UsageError("a pass computes in float32 or bfloat16, not in {}", to_string(pass.compute));
   forget();
   pass_ = pass;
-  if (!pass.same_parameters) ++values_;
+  if (!pass.same_parameters) ++parameter_values_;
 }
 
 void Tape::forget() {
   drop_nodes(0);
-  drop_ids(0);
-  uses_.clear();
-  kept_.clear();
+  values_.clear();
+  recompute_->clear();
   for (Param* const param : used_) param->on_tape = {};
   used_.clear();
   chunk_ = chunk_used_bytes_ = 0;
@@ -49,18 +49,12 @@ void Tape::drop_nodes(std::size_t first) {
   nodes_.resize(first);
 }
 
-void Tape::drop_ids(std::size_t first) {
-  gradients_.resize(first);
-  param_of_id_.resize(first);
-  slots_.resize(first);
-  dismissed_.resize(first);
-}
-
 void Tape::release(const Param& param) noexcept {
   std::erase(used_, &param);
   operands_.erase(&param);
-  std::replace(param_of_id_.begin(), param_of_id_.end(), const_cast<Param*>(&param),
-               static_cast<Param*>(nullptr));
+  for (Value& value : values_) {
+    if (value.param == &param) value.param = nullptr;
+  }
 }
 
 void* Tape::closure_memory(std::size_t bytes, std::size_t alignment) {
@@ -77,11 +71,10 @@ void* Tape::closure_memory(std::size_t bytes, std::size_t alignment) {
 }
 
 int Tape::new_id(Param* param, bool takes_two) {
-  gradients_.emplace_back().takes_two = takes_two;
-  param_of_id_.push_back(param);
-  slots_.emplace_back();
-  dismissed_.push_back(false);
-  return static_cast<int>(gradients_.size()) - 1;
+  Value& value = values_.emplace_back();
+  value.param = param;
+  value.takes_two = takes_two;
+  return static_cast<int>(values_.size()) - 1;
 }
 
 Var Tape::input(Tensor value) { return {std::move(value), this, pass_.record ? new_id(nullptr) : -1}; }
@@ -106,17 +99,18 @@ Var Tape::use_operand(Param& param) {
   Var used = use(param);
   if (pass_.compute == DType::float32) return used;
   Operand& operand = operands_[&param];
-  if (operand.values != values_) {
+  if (operand.values != parameter_values_) {
     if (!operand.rounded || !(operand.rounded.shape() == param.value.shape()))
       operand.rounded = backend_.empty(param.value.shape(), pass_.compute);
     backend_.copy(param.value, operand.rounded);
-    operand.values = values_;
+    operand.values = parameter_values_;
   }
   used.value_ = operand.rounded;
   return used;
 }
 
-bool Tape::check_inputs(std::initializer_list<const Var*> inputs) const {
+Tape::Recorded Tape::begin_operation(RunClosure run, const Tensor& value,
+                                     std::initializer_list<const Var*> inputs) {
   if (inputs.size() > max_inputs)
     throw UsageError("an operation has {} inputs; at most {}", inputs.size(), max_inputs);
   bool needed = false;
@@ -126,7 +120,21 @@ bool Tape::check_inputs(std::initializer_list<const Var*> inputs) const {
     check_reachable(*input);
     needed = needed || input->id_ >= 0;
   }
-  return needed;
+  const bool whole = recompute_->note_operation(run, value, inputs, needed);
+  return !needed ? Recorded::no : whole ? Recorded::whole : Recorded::counted;
+}
+
+bool Tape::take_kept(std::span<Tensor> tensors) { return recompute_->take_kept(tensors); }
+
+void Tape::keep(std::span<const Tensor> tensors) { recompute_->keep(tensors); }
+
+void Tape::check_reachable(const Var& var) const {
+  if (var.id_ < 0) return;
+  const auto id = static_cast<std::size_t>(var.id_);
+  if (id < values_.size() && !values_[id].hidden) return;
+  throw UsageError(
+      "a value from inside a part of the model that is computed again is used outside of it; recomputed(): "
+      "the body must return it");
 }
 
 void Tape::add_node(Node node, std::initializer_list<const Var*> inputs) {
@@ -140,7 +148,7 @@ void Tape::add_node(Node node, std::initializer_list<const Var*> inputs) {
 
 void Tape::give(const Var& input, const Tensor& given) {
   if (input.id_ < 0) return;
-  if (Param* const param = param_of_id_[static_cast<std::size_t>(input.id_)]) {
+  if (Param* const param = param_of(input)) {
     const GradientSlot slot = param_slot(*param);
     if (slot.accumulate)
       backend_.run(ops::add(slot.memory, backend_.in_type(given, slot.memory.dtype()), slot.memory));
@@ -149,14 +157,14 @@ void Tape::give(const Var& input, const Tensor& given) {
     return;
   }
   const Tensor dx = backend_.in_type(given, input.value().dtype());
-  Received& gradient = gradients_[static_cast<std::size_t>(input.id_)];
-  if (!gradient.sum) {
-    gradient.sum = dx;
-  } else if (!gradient.takes_two) {
-    gradient.sum = sum_of(gradient.sum, dx);
+  Value& value = value_of(input);
+  if (!value.gradient) {
+    value.gradient = dx;
+  } else if (!value.takes_two) {
+    value.gradient = sum_of(value.gradient, dx);
   } else {
-    if (gradient.beside) gradient.sum = sum_of(gradient.sum, gradient.beside);
-    gradient.beside = dx;
+    if (value.second_gradient) value.gradient = sum_of(value.gradient, value.second_gradient);
+    value.second_gradient = dx;
   }
 }
 
@@ -168,16 +176,15 @@ Tensor Tape::sum_of(const Tensor& a, const Tensor& b) {
 }
 
 Tensor Tape::received(const Var& input) {
-  if (input.id_ < 0 || param_of_id_[static_cast<std::size_t>(input.id_)]) return {};
-  const Received& gradient = gradients_[static_cast<std::size_t>(input.id_)];
-  return gradient.beside ? sum_of(gradient.sum, gradient.beside) : gradient.sum;
+  if (input.id_ < 0 || param_of(input)) return {};
+  const Value& value = value_of(input);
+  return value.second_gradient ? sum_of(value.gradient, value.second_gradient) : value.gradient;
 }
 
 Tensor Tape::take_received(const Var& input) {
   Tensor sum = received(input);
   if (!sum) return sum;
-  Received& gradient = gradients_[static_cast<std::size_t>(input.id_)];
-  gradient.sum = gradient.beside = {};
+  value_of(input).gradient = value_of(input).second_gradient = {};
   if (sum.is_only_handle()) return sum;
   const Tensor own = backend_.empty(sum.shape(), sum.dtype(), sum.channel_block());
   backend_.copy(sum, own);
@@ -186,14 +193,13 @@ Tensor Tape::take_received(const Var& input) {
 
 void Tape::give_total(const Var& input, const Tensor& total) {
   if (input.id_ < 0) return;
-  if (param_of_id_[static_cast<std::size_t>(input.id_)]) return give(input, total);
-  Received& gradient = gradients_[static_cast<std::size_t>(input.id_)];
-  gradient.sum = total;
-  gradient.beside = {};
+  if (param_of(input)) return give(input, total);
+  value_of(input).gradient = total;
+  value_of(input).second_gradient = {};
 }
 
 GradientSlot Tape::param_slot(Param& param) {
-  GradientSlot& slot = slots_[static_cast<std::size_t>(param.on_tape.id)];
+  GradientSlot& slot = values_[static_cast<std::size_t>(param.on_tape.id)].slot;
   if (!param.on_tape.written) {
     slot = pass_.sink->slot(param);
     param.on_tape.written = true;
@@ -203,7 +209,7 @@ GradientSlot Tape::param_slot(Param& param) {
 }
 
 void Tape::close_use(int id) {
-  Param* const param = param_of_id_[static_cast<std::size_t>(id)];
+  Param* const param = values_[static_cast<std::size_t>(id)].param;
   if (param && --param->on_tape.open_uses == 0 && param->on_tape.written) pass_.sink->ready(*param);
 }
 
@@ -224,14 +230,15 @@ void Tape::backward(const Var& output, const Tensor& dy) {
 void Tape::walk(std::size_t first) {
   for (std::size_t i = nodes_.size(); i-- > first;) {
     const Node node = nodes_[i];  // what it runs may add nodes for a time
-    const auto outputs = gradients_.begin() + node.output;
+    const auto outputs = values_.begin() + node.output;
     if (std::none_of(outputs, outputs + node.output_count,
-                     [](const Received& given) { return bool(given.sum); }))
+                     [](const Value& value) { return bool(value.gradient); }))
       continue;
     if (node.walked)
       throw UsageError("a second backward reached an operation that was walked before; add the losses first");
-    const Tensor dy_here = std::exchange(outputs->sum, {}), beside = std::exchange(outputs->beside, {});
-    node.run(node.closure, *this, dy_here, beside);
+    const Tensor dy = std::exchange(outputs->gradient, {});
+    const Tensor second_dy = std::exchange(outputs->second_gradient, {});
+    node.run(node.closure, *this, dy, second_dy);
     node.destroy(node.closure);  // frees the activations it held
     nodes_[i].closure = nullptr;
     nodes_[i].walked = true;
@@ -250,7 +257,7 @@ void Tape::finish_backward() {
 
 const Tensor& Tape::gradient(const Var& var) const {
   static const Tensor none;
-  return var.id_ < 0 ? none : gradients_[static_cast<std::size_t>(var.id_)].sum;
+  return var.id_ < 0 ? none : values_[static_cast<std::size_t>(var.id_)].gradient;
 }
 
 }  // namespace lockstep

@@ -1,59 +1,135 @@
-// Parts of the forward pass whose activations are not kept but computed again in the backward.
+// Segments of the forward pass whose activations are not kept but computed again in the backward.
 //
-// It takes the time of the part's forward once more, and the memory of one such part at a time instead of all
-// of them; the gradients have the same bits (Chen, Xu, Zhang, Guestrin 2016).
+// The segment's forward runs once more, and only one such segment at a time is in memory; the gradients have
+// the same bits (Chen, Xu, Zhang, Guestrin 2016).
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "lockstep/autograd/tape.h"
 
 namespace lockstep {
 
-namespace recompute {
+/// What a Tape knows of its recomputed segments; recomputed() is its only user.
+class Recompute {
+ public:
+  explicit Recompute(Tape& tape) : tape_(tape) {}
+  Recompute(const Recompute&) = delete;
+  Recompute& operator=(const Recompute&) = delete;
 
-inline std::span<Var> vars_of(Var& var) { return {&var, 1}; }
-template <std::size_t count>
-std::span<Var> vars_of(std::array<Var, count>& vars) {
-  return vars;
+  static Recompute& of(Tape& tape) { return *tape.recompute_; }
+  template <class Body>
+  auto run(Body body) -> decltype(body());
+
+  // --- for the Tape
+  void clear();
+  /// Every operation of a pass. Whether a node is to be added for it.
+  bool note_operation(Tape::RunClosure operation, const Tensor& value,
+                      std::initializer_list<const Var*> inputs, bool needs_gradient);
+  /// Tape::once(): whether `tensors` now hold what the first run made.
+  bool take_kept(std::span<Tensor> tensors);
+  void keep(std::span<const Tensor> tensors);
+
+ private:
+  /// What is known of a segment's first run. Ranges [first, end).
+  struct Segment {
+    std::size_t first_id = 0;
+    std::size_t first_use = 0, end_of_uses = 0;   ///< in uses_
+    std::size_t first_kept = 0, end_of_kept = 0;  ///< in kept_
+    int output = -1, output_count = 0;            ///< results that a backward can reach
+    std::uint64_t operations = 0, values = 0;     ///< fingerprints
+  };
+  struct Mode {
+    bool keeps_nodes = true;       ///< false in a first run: operations only count their uses of parameters
+    bool again = false;            ///< once() returns the kept tensors
+    std::size_t next_kept = 0;     ///< the next of them
+    std::uint64_t operations = 0;  ///< fingerprint of the segment so far
+  };
+  /// Restores the mode.
+  class ModeScope {
+   public:
+    ModeScope(Recompute& recompute, const Mode& mode)
+        : recompute_(recompute), before_(std::exchange(recompute.mode_, mode)) {}
+    ~ModeScope() { recompute_.mode_ = before_; }
+    ModeScope(const ModeScope&) = delete;
+    ModeScope& operator=(const ModeScope&) = delete;
+
+   private:
+    Recompute& recompute_;
+    Mode before_;
+  };
+  /// The tape's position before a second run.
+  struct Mark {
+    std::size_t nodes, ids, chunk, chunk_used_bytes;
+  };
+
+  static std::span<Var> vars_of(Var& var) { return {&var, 1}; }
+  template <std::size_t count>
+  static std::span<Var> vars_of(std::array<Var, count>& vars) {
+    return vars;
+  }
+  Segment begin_segment() const;
+  void end_first_run(Segment& segment, std::span<const Var> results);
+  /// Makes the results values of the segment; whether a backward can reach any.
+  bool leave(Segment& segment, std::span<Var> results);
+  Mark mark() const;
+  void check_second_run(const Segment& segment, const Mark& mark, std::span<const Var> results) const;
+  /// Walks back from the results of the second run, then forgets that run.
+  void finish_second_run(const Segment& segment, const Mark& mark, std::span<const Var> results,
+                         const Tensor& dy, const Tensor& second_dy);
+  /// Whether an operation made it after the ids before `first` were given.
+  bool is_made_since(std::size_t first, const Var& var) const;
+
+  Tape& tape_;
+  Mode mode_;
+  std::vector<int> uses_;     // of parameters, by id
+  std::vector<Tensor> kept_;  // made in once()
+};
+
+template <class Body>
+auto Recompute::run(Body body) -> decltype(body()) {
+  Segment segment = begin_segment();
+  auto results = [&] {
+    const ModeScope scope(*this,
+                          {.keeps_nodes = false, .again = mode_.again, .next_kept = segment.first_kept});
+    auto made = body();
+    end_first_run(segment, vars_of(made));
+    return made;
+  }();
+  if (!leave(segment, vars_of(results))) return results;
+  const auto backward = [body = std::move(body), segment](Tape& tape, const Tensor& dy,
+                                                          const Tensor& second_dy) {
+    Recompute& self = of(tape);
+    const Mark mark = self.mark();
+    auto again = [&] {
+      const ModeScope scope(self, {.again = true, .next_kept = segment.first_kept});
+      auto made = body();
+      self.check_second_run(segment, mark, vars_of(made));
+      for (Var& var : vars_of(made)) var = var.without_value();
+      return made;
+    }();
+    self.finish_second_run(segment, mark, vars_of(again), dy, second_dy);
+  };
+  tape_.nodes_.push_back(tape_.new_node(backward, segment.output, segment.output_count));
+  return results;
 }
 
-}  // namespace recompute
-
 /// body(), a Var or an array of them, of which only what body captures is kept: its inputs, as Vars by value.
-/// `body` is called a second time in the backward, where it must do what it did: the same operations on the
-/// same values. Random draws repeat, because they are keyed by the pass; what meets other ranks or
-/// contributes to a Statistic happens the first time only (Tape::once()). UsageError if the second run is of
-/// other operations, or (on the CPU) gives other bits, or if a value from inside is used outside. What body
-/// refers to must live until the pass is over. May be nested. Without recording it is just body().
+/// The backward calls `body` a second time; it must run the same operations on the same values. Random draws
+/// repeat, because they are keyed by the pass; meetings with other ranks and contributions to a Statistic
+/// happen the first time only (Tape::once()). UsageError if the second run is of other operations, or (on the
+/// CPU) gives other bits, or if a value from inside is used outside. What body refers to must live until the
+/// pass is over. May be nested. Without recording it is just body().
 template <class Body>
 auto recomputed(Tape& tape, Body body) -> decltype(body()) {
   if (!tape.pass().record) return body();
-  Tape::Part part = tape.begin_part();
-  auto results = [&] {
-    const Tape::ModeScope scope(tape,
-                                {.keep = false, .again = tape.mode_.again, .next_kept = part.first_kept});
-    auto made = body();
-    tape.end_first_run(part, recompute::vars_of(made));
-    return made;
-  }();
-  if (!tape.leave_part(part, recompute::vars_of(results))) return results;
-  const auto backward = [body = std::move(body), part](Tape& t, const Tensor& dy, const Tensor& beside) {
-    const Tape::Mark mark = t.begin_again();
-    auto again = [&] {
-      const Tape::ModeScope scope(t, {.again = true, .next_kept = part.first_kept});
-      auto made = body();
-      t.check_again(part, mark, recompute::vars_of(made));
-      for (Var& var : recompute::vars_of(made)) var = var.without_value();
-      return made;
-    }();
-    t.finish_again(part, mark, recompute::vars_of(again), dy, beside);
-  };
-  tape.nodes_.push_back(tape.new_node(backward, part.output, part.output_count));
-  return results;
+  return Recompute::of(tape).run(std::move(body));
 }
 
 }  // namespace lockstep

@@ -22,6 +22,7 @@
 namespace lockstep {
 
 class RankSums;
+class Recompute;
 class Tape;
 
 /// A value on a tape. A handle: cheap to copy, valid until its tape's next begin().
@@ -33,11 +34,12 @@ class Var {
   /// UsageError of a Var{}, which has none.
   Tape& tape() const { return tape_ ? *tape_ : no_tape(); }
   bool needs_gradient() const noexcept { return id_ >= 0; }
-  /// For closures that hand on a gradient but do not read the value: its memory may go.
+  /// For closures that pass on a gradient but do not read the value: frees its memory.
   Var without_value() const { return {value_.without_memory(), tape_, id_}; }
 
  private:
   friend class Tape;
+  friend class Recompute;
   [[noreturn]] static Tape& no_tape();
   Var(Tensor value, Tape* tape, int id) : value_(std::move(value)), tape_(tape), id_(id) {}
   Tensor value_;
@@ -90,18 +92,24 @@ class Tape {
   Var use_operand(Param& param);
 
   /// Records an operation: `value` is its output; `backward(tape, dy)` is called in the reverse walk if the
-  /// output received a gradient, and hands gradients on with give() or into(). Nothing is recorded (a
+  /// output received a gradient, and passes gradients on with give() or into(). Nothing is recorded (a
   /// constant returns) when no input needs a gradient. Throws UsageError if an input belongs to another tape.
-  /// A backward(tape, dy, beside) gets a second gradient that reached the output apart, to add as it reads
-  /// them; none: there is none.
+  /// A backward(tape, dy, second_dy) also gets a second gradient of the output, or none, and adds the two as
+  /// it reads them.
   template <class Backward>
   Var record(Tensor value, std::initializer_list<const Var*> inputs, Backward&& backward);
 
-  /// For what an operation must do only once a pass, even in a part that is computed again (recompute.h): to
-  /// meet other ranks, or to contribute to a Statistic. compute() returns `count` tensors, which such a part
-  /// keeps; they are returned when it is run again.
+  /// For what an operation must do only once a pass, even in a segment that is computed again (recompute.h):
+  /// to meet other ranks, or to contribute to a Statistic. compute() returns `count` tensors; such a segment
+  /// keeps them, and its second run gets them back.
   template <std::size_t count, class Compute>
-  std::array<Tensor, count> once(const Compute& compute);
+  std::array<Tensor, count> once(const Compute& compute) {
+    std::array<Tensor, count> tensors;
+    if (take_kept(tensors)) return tensors;
+    tensors = compute();
+    keep(tensors);
+    return tensors;
+  }
 
   /// Walks back from `output` with gradient `dy` (of its shape). May be called several times for several
   /// outputs before finish_backward(), as long as their graphs share no operation that has been walked
@@ -111,7 +119,7 @@ class Tape {
   /// After it, Param::on_tape.written tells which parameters got a gradient.
   void finish_backward();
 
-  /// The parameter is about to go: this pass forgets it.
+  /// The parameter is about to be destroyed: this pass forgets it.
   void release(const Param& param) noexcept;
 
   /// The gradient an input() or intermediate value received; none if none. Intermediates are dropped once
@@ -121,30 +129,30 @@ class Tape {
   std::span<Param* const> used_params() const noexcept { return used_; }
 
   /// Every rank's `mine` (float64, of one shape on all), added in rank order, for layers that meet across
-  /// ranks. Collective; so is destroying a tape that made such a sum, which must go before the communicator.
+  /// ranks. Collective; so is destroying a tape that made such a sum, which must go before the transport.
   Tensor sum_over_ranks(comm::GradientTransport& communicator, const Tensor& mine);
 
   // --- for backward closures ---
   /// Adds dx to the gradient of an input that is no parameter. Constants are ignored.
   void give(const Var& input, const Tensor& dx);
-  /// For kernels that add: what an input has received so far; none for parameters and constants, too.
+  /// For kernels that add: the gradient of an input so far; none for parameters and constants.
   Tensor received(const Var& input);
-  /// received(), in memory that nobody else reads, and forgotten until give_total(): to be added to in part.
+  /// received(), in memory that nobody else reads, for kernels that add to a part of it; give_total()
+  /// follows.
   Tensor take_received(const Var& input);
-  /// give() of what holds received() already.
+  /// give() of a gradient that includes received().
   void give_total(const Var& input, const Tensor& total);
   /// Computes a gradient in place: write(memory, accumulate) is called with float32 memory of the input's
-  /// shape. For a parameter that is its place in the gradient arena. Constants are skipped. What `rounds`
-  /// gets memory of the input's own type, except for a parameter.
+  /// shape. For a parameter that is a view of the flat gradient buffer. Constants are skipped. With `rounds`
+  /// the memory has the input's type, except for a parameter.
   template <class Write>
   void into(const Var& input, Write&& write, bool rounds = false);
 
  private:
-  template <class Body>
-  friend auto recomputed(Tape& tape, Body body) -> decltype(body());
+  friend class Recompute;
 
   static constexpr std::size_t max_inputs = 8;
-  using RunClosure = void (*)(void* closure, Tape& tape, const Tensor& dy, const Tensor& beside);
+  using RunClosure = void (*)(void* closure, Tape& tape, const Tensor& dy, const Tensor& second_dy);
   struct Node {
     RunClosure run;
     void (*destroy)(void* closure);
@@ -156,113 +164,63 @@ class Tape {
     bool walked;
   };
 
-  /// The gradient of a value: what has been given so far.
-  struct Received {
-    Tensor sum;
-    Tensor beside;  ///< not added yet; only where takes_two
+  /// By id: a parameter, an input() or an intermediate value, and the gradient it has received so far.
+  struct Value {
+    Tensor gradient;
+    Tensor second_gradient;  ///< not added yet; only where takes_two
     bool takes_two = false;
+    bool hidden = false;     ///< inside a recomputed segment: nothing outside of it may use the value
+    Param* param = nullptr;  ///< none: an input or intermediate
+    GradientSlot slot;       ///< of a parameter, after its first write
   };
-
-  // --- parts that are computed again: recompute.h, recompute.cpp
-  /// What is known of a part's first run. Ranges [first, end).
-  struct Part {
-    std::size_t first_id = 0;
-    std::size_t first_use = 0, end_of_uses = 0;   ///< in uses_
-    std::size_t first_kept = 0, end_of_kept = 0;  ///< in kept_
-    int output = -1, output_count = 0;            ///< results that a backward can reach
-    std::uint64_t operations = 0, values = 0;     ///< fingerprints
-  };
-  struct Mode {
-    bool keep = true;           ///< false in a first run: operations count their uses of parameters, no more
-    bool again = false;         ///< once() returns what it kept
-    std::size_t next_kept = 0;  ///< and this is next
-    std::uint64_t operations = 0;  ///< fingerprint of the part so far
-  };
-  /// Puts the mode back, whatever happens.
-  class ModeScope {
-   public:
-    ModeScope(Tape& tape, const Mode& mode) : tape_(tape), before_(std::exchange(tape.mode_, mode)) {}
-    ~ModeScope() { tape_.mode_ = before_; }
-    ModeScope(const ModeScope&) = delete;
-    ModeScope& operator=(const ModeScope&) = delete;
-
-   private:
-    Tape& tape_;
-    Mode before_;
-  };
-  /// Where the tape stood before a part was run again.
-  struct Mark {
-    std::size_t nodes, ids, chunk, chunk_used_bytes;
-  };
-  Part begin_part() const;
-  void end_first_run(Part& part, std::span<const Var> results);
-  /// Makes the results values of the part; whether a backward can reach any.
-  bool leave_part(Part& part, std::span<Var> results);
-  Mark begin_again() const { return {nodes_.size(), gradients_.size(), chunk_, chunk_used_bytes_}; }
-  void check_again(const Part& part, const Mark& mark, std::span<const Var> results) const;
-  /// Walks back from what the second run returned, then forgets that run.
-  void finish_again(const Part& part, const Mark& mark, std::span<const Var> results, const Tensor& dy,
-                    const Tensor& beside);
-  /// Whether it came from an operation after the ids before `first` were given.
-  bool is_made_since(std::size_t first, const Var& var) const;
-  void note_operation(RunClosure run, const Tensor& value, std::initializer_list<const Var*> inputs);
-  void check_kept(std::size_t count) const;
+  enum class Recorded { no, counted, whole };  ///< counted: only its uses of parameters, in a first run
 
   template <class Closure>
   static constexpr bool closure_takes_two =
       std::is_invocable_v<Closure&, Tape&, const Tensor&, const Tensor&>;
   template <class Closure>
   static void run_closure(void* closure, Tape& tape, const Tensor& dy,
-                          [[maybe_unused]] const Tensor& beside) {
+                          [[maybe_unused]] const Tensor& second_dy) {
     if constexpr (closure_takes_two<Closure>) {
-      (*static_cast<Closure*>(closure))(tape, dy, beside);
+      (*static_cast<Closure*>(closure))(tape, dy, second_dy);
     } else {
       (*static_cast<Closure*>(closure))(tape, dy);
     }
   }
-  /// Space for a closure, from chunks that begin() rewinds.
+  /// From chunks that begin() rewinds.
   void* closure_memory(std::size_t bytes, std::size_t alignment);
-  /// A node without inputs, whose closure is made.
   template <class Backward>
   Node new_node(Backward&& backward, int output, int output_count = 1);
   int new_id(Param* param, bool takes_two = false);
   Tensor sum_of(const Tensor& a, const Tensor& b);
-  bool check_inputs(std::initializer_list<const Var*> inputs) const;
+  Recorded begin_operation(RunClosure run, const Tensor& value, std::initializer_list<const Var*> inputs);
   void add_node(Node node, std::initializer_list<const Var*> inputs);
-  void count_uses(std::initializer_list<const Var*> inputs);
-  Param* param_of(const Var& var) const {
-    return var.id_ < 0 ? nullptr : param_of_id_[static_cast<std::size_t>(var.id_)];
-  }
+  bool take_kept(std::span<Tensor> tensors);
+  void keep(std::span<const Tensor> tensors);
+  Value& value_of(const Var& var) { return values_[static_cast<std::size_t>(var.id_)]; }
+  Param* param_of(const Var& var) { return var.id_ < 0 ? nullptr : value_of(var).param; }
   void check_reachable(const Var& var) const;
   void walk(std::size_t first_node);
   void drop_nodes(std::size_t first);
-  void drop_ids(std::size_t first);
   void close_use(int id);
   GradientSlot param_slot(Param& param);
   void forget();
 
   kernels::Backend& backend_;
-  std::unique_ptr<RankSums> rank_sums_;  // of the communicator that was last met over
+  std::unique_ptr<RankSums> rank_sums_;  // of the transport that was used last
   Pass pass_;
   std::vector<Node> nodes_;
-  std::vector<Received> gradients_;  // by id
-  std::vector<Param*> param_of_id_;  // by id; null for inputs and intermediates
+  std::vector<Value> values_;  // by id
   std::vector<Param*> used_;
-  std::vector<GradientSlot> slots_;  // by id, filled at the first write to a parameter
   struct Operand {
     Tensor rounded;
     std::uint64_t values = 0;  // which values of the parameters it is a copy of
   };
   std::unordered_map<const Param*, Operand> operands_;
-  std::uint64_t values_ = 1;  // counts the values that parameters have had
+  std::uint64_t parameter_values_ = 1;  // counts the values that parameters have had
   std::vector<std::unique_ptr<std::byte[]>> chunks_;
   std::size_t chunk_ = 0, chunk_used_bytes_ = 0;
-
-  // of parts that are computed again
-  Mode mode_;
-  std::vector<int> uses_;        // of parameters, by id
-  std::vector<Tensor> kept_;     // what once() made
-  std::vector<char> dismissed_;  // by id: a value inside a part, which nothing outside may use
+  std::unique_ptr<Recompute> recompute_;
 };
 
 template <class Backward>
@@ -282,34 +240,18 @@ Tape::Node Tape::new_node(Backward&& backward, int output, int output_count) {
 
 template <class Backward>
 Var Tape::record(Tensor value, std::initializer_list<const Var*> inputs, Backward&& backward) {
-  const bool needed = check_inputs(inputs);
-  note_operation(run_closure<std::decay_t<Backward>>, value, inputs);
-  if (!needed) return constant(std::move(value));
-  const int output = new_id(nullptr, closure_takes_two<std::decay_t<Backward>>);
-  if (mode_.keep)
-    add_node(new_node(std::forward<Backward>(backward), output), inputs);
-  else
-    count_uses(inputs);
+  using Closure = std::decay_t<Backward>;
+  const Recorded recorded = begin_operation(run_closure<Closure>, value, inputs);
+  if (recorded == Recorded::no) return constant(std::move(value));
+  const int output = new_id(nullptr, closure_takes_two<Closure>);
+  if (recorded == Recorded::whole) add_node(new_node(std::forward<Backward>(backward), output), inputs);
   return {std::move(value), this, output};
-}
-
-template <std::size_t count, class Compute>
-std::array<Tensor, count> Tape::once(const Compute& compute) {
-  std::array<Tensor, count> tensors;
-  if (mode_.again) {
-    check_kept(count);
-    for (Tensor& tensor : tensors) tensor = kept_[mode_.next_kept++];
-    return tensors;
-  }
-  tensors = compute();
-  if (!mode_.keep) kept_.insert(kept_.end(), tensors.begin(), tensors.end());
-  return tensors;
 }
 
 template <class Write>
 void Tape::into(const Var& input, Write&& write, bool rounds) {
   if (input.id_ < 0) return;
-  if (Param* const param = param_of_id_[static_cast<std::size_t>(input.id_)]) {
+  if (Param* const param = param_of(input)) {
     const GradientSlot slot = param_slot(*param);
     write(slot.memory, slot.accumulate);
   } else {
