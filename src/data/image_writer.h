@@ -1,4 +1,4 @@
-// Private to the module: images on their way to a data file, a piece at a time.
+// Writes images and labels to a data file, a MiB at a time; the means and deviations that normalise them.
 #pragma once
 
 #include <cstdint>
@@ -6,16 +6,50 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/prepare.h"
-#include "data/statistics.h"
 #include "lockstep/base/shape.h"
+#include "lockstep/hdf5/dataset.h"
 #include "lockstep/hdf5/file.h"
 
 namespace lockstep::data {
 
-/// What a data file will hold, which is known before anything of it is written.
+/// One number per channel, in the units of the stored values.
+struct ChannelStatistics {
+  std::vector<double> mean, deviation;
+};
+
+/// DataError "WHERE: mean 1e+308 of channel 0 ..." if a float32 could not be normalised by them.
+void check_statistics(const std::string& where, const ChannelStatistics& statistics);
+
+/// Attribute mean or std of /x: one number per channel, or DataError.
+std::vector<double> channel_attribute(const hdf5::Dataset& x, const char* attribute, std::int64_t channels);
+
+/// Mean and standard deviation per channel of images that are seen once, some at a time.
+class Measure {
+ public:
+  explicit Measure(const Shape& image);
+
+  /// Whole images. All are of one type.
+  void add(std::span<const std::uint8_t> images);
+  void add(std::span<const float> images);
+  /// 1 is the deviation of a channel whose values are all the same.
+  ChannelStatistics result() const;
+
+ private:
+  struct Channel {
+    std::uint64_t sum = 0, squares = 0;                 // of bytes: exact
+    double count = 0, mean = 0, squared_deviation = 0;  // of floats
+  };
+
+  std::size_t pixels_;
+  std::vector<Channel> channels_;
+  std::uint64_t bytes_ = 0;  // per channel
+};
+
+/// The contents of a data file, known before any of it is written.
 struct ImageFile {
   std::int64_t images = 0;
   Shape image{};       ///< [C, H, W]
@@ -28,14 +62,14 @@ class ImageWriter {
  public:
   ImageWriter(hdf5::File& file, const ImageFile& contents, const std::string& path);
 
-  /// The next image, of the type that was said, and the next label; in any order. DataError if there are more
-  /// of them than was said.
+  /// The next image, of the announced type, and the next label; in any order. DataError if there are more
+  /// than announced.
   void add_image(std::span<const std::uint8_t> values) { add(bytes_, values); }
   void add_image(std::span<const float> values) { add(floats_, values); }
   void add_label(std::int64_t label);
 
-  /// Writes what is held back, and mean and std: these, or the images' own. DataError if images or labels are
-  /// missing, or if their own cannot normalise them.
+  /// Writes the rest, and mean and std: the given ones, or those of the images. DataError if images or labels
+  /// are missing, or if their own cannot normalise them.
   void finish(const std::optional<ChannelStatistics>& given);
 
   bool one_label() const { return smallest_label_ == largest_label_; }
@@ -60,9 +94,9 @@ class ImageWriter {
   std::int64_t smallest_label_ = 0, largest_label_ = 0;
 };
 
-/// Makes the data file: fill(writer) reads the inputs again, which were counted before, and adds their images
-/// and labels. DataError if there are none, or if they are others now. If anything fails, nothing is left
-/// behind.
+/// Makes the data file: fill(writer) reads the inputs, which were counted before, a second time and adds
+/// their images and labels. DataError if there are none, or if they have changed. After an error no file
+/// remains.
 Prepared write_images(const Output& output, const ImageFile& contents, const Statistics& statistics,
                       const std::function<void(ImageWriter&)>& fill);
 

@@ -8,9 +8,8 @@
 #include <cstring>
 #include <limits>
 
-#include "data/contents.h"
-#include "data/row_store.h"
-#include "data/statistics.h"
+#include "data/data_file.h"
+#include "data/image_writer.h"
 #include "lockstep/base/error.h"
 #include "lockstep/hdf5/file.h"
 
@@ -80,9 +79,9 @@ void Images::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
     throw DataError("{}: /x has {} images and /y {} labels", path, x.rows(), y.rows());
   const std::vector<std::int64_t> labels = read_labels(y);
   if (x.numel() == 0) throw DataError("{}: /x {} has no elements", path, shape_text(x));
-  if (!parts_.empty() && !(shape == shape_)) {
+  if (!sources_.empty() && !(shape == shape_)) {
     throw DataError("{}: images are {}, but those of {} are {}", path, to_string(shape),
-                    parts_.front().x->path(), to_string(shape_));
+                    sources_.front().x->path(), to_string(shape_));
   }
   shape_ = shape;
 
@@ -92,22 +91,22 @@ void Images::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
     class_names_path_ = path;
   }
   classes_ = std::max(classes_, *std::ranges::max_element(labels) + 1);
-  Part part;
-  part.first = size();
-  part.rows = x.rows();
-  part.bytes = x.dtype() == DType::uint8;
-  part.converted = !part.bytes && x.dtype() != DType::float32;
-  if (parts_.empty()) {
+  Source source;
+  source.first = size();
+  source.rows = x.rows();
+  source.bytes = x.dtype() == DType::uint8;
+  source.converted = !source.bytes && x.dtype() != DType::float32;
+  if (sources_.empty()) {
     if (x.has_attribute("mean")) mean_ = channel_attribute(x, "mean", shape[0]);
     if (x.has_attribute("std")) deviation_ = channel_attribute(x, "std", shape[0]);
     const auto channels = static_cast<std::size_t>(shape[0]);
     if (mean_.empty()) mean_.assign(channels, 0.0);
-    if (deviation_.empty()) deviation_.assign(channels, part.bytes ? 255.0 : 1.0);
+    if (deviation_.empty()) deviation_.assign(channels, source.bytes ? 255.0 : 1.0);
   }
-  part.x = std::make_unique<RowStore>(std::move(file), std::move(x),
-                                      part.bytes ? DType::uint8 : DType::float32, memory_left_bytes);
+  source.x = std::make_unique<RowStore>(std::move(file), std::move(x),
+                                        source.bytes ? DType::uint8 : DType::float32, memory_left_bytes);
   labels_.insert(labels_.end(), labels.begin(), labels.end());
-  parts_.push_back(std::move(part));
+  sources_.push_back(std::move(source));
 }
 
 void Images::check_like(const Images& other) const {
@@ -144,21 +143,21 @@ void Images::set_statistics(const ImagesOptions& options, const std::string& fir
 }
 
 std::string Images::name() const {
-  return parts_.size() == 1 ? parts_[0].x->path()
-                            : fmt::format("{} and {} more", parts_[0].x->path(), parts_.size() - 1);
+  return sources_.size() == 1 ? sources_[0].x->path()
+                              : fmt::format("{} and {} more", sources_[0].x->path(), sources_.size() - 1);
 }
 
-const Images::Part& Images::part_of(std::int64_t sample) const {
-  const auto after = std::upper_bound(parts_.begin(), parts_.end(), sample,
-                                      [](std::int64_t s, const Part& part) { return s < part.first; });
+const Images::Source& Images::source_of(std::int64_t sample) const {
+  const auto after = std::upper_bound(sources_.begin(), sources_.end(), sample,
+                                      [](std::int64_t s, const Source& source) { return s < source.first; });
   return *(after - 1);
 }
 
-void Images::normalize(const Part& part, std::int64_t row, const std::byte* stored, float* out) const {
+void Images::normalize(const Source& source, std::int64_t row, const std::byte* stored, float* out) const {
   const auto channels = static_cast<std::size_t>(shape_[0]);
   const auto pixels = static_cast<std::size_t>(shape_[1] * shape_[2]);
   for (std::size_t c = 0; c < channels; ++c, out += pixels) {
-    if (part.bytes) {
+    if (source.bytes) {
       const float* values = &byte_values_[c * 256];
       const auto* bytes = reinterpret_cast<const unsigned char*>(stored) + c * pixels;
       for (std::size_t i = 0; i < pixels; ++i) out[i] = values[bytes[i]];
@@ -168,15 +167,15 @@ void Images::normalize(const Part& part, std::int64_t row, const std::byte* stor
       bool usable = true;
       for (std::size_t i = 0; i < pixels; ++i) {
         const float normal = (out[i] - mean) / deviation;
-        // What is stored as float32 and not finite is the user's own number, and left to the training.
-        usable &= std::isfinite(normal) || (!part.converted && !std::isfinite(out[i]));
+        // A value that is stored as float32 and not finite is the user's choice.
+        usable &= std::isfinite(normal) || (!source.converted && !std::isfinite(out[i]));
         out[i] = normal;
       }
       if (!usable) {
         throw DataError(
             "{}: image {} of /x has values in channel {} that are not finite as float32 or once normalised "
             "by mean {} and std {}",
-            part.x->path(), row, c, mean_[c], deviation_[c]);
+            source.x->path(), row, c, mean_[c], deviation_[c]);
       }
     }
   }
@@ -187,9 +186,9 @@ void Images::read(std::span<const std::int64_t> samples, const Tensor& x, const 
   float* out = x.data<float>();
   auto* labels = y.data<std::int64_t>();
   for (std::size_t i = 0; i < samples.size(); ++i, out += shape_.numel()) {
-    const Part& part = part_of(samples[i]);
-    const std::int64_t row = samples[i] - part.first;
-    part.x->with_rows(row, 1, [&](const std::byte* stored) { normalize(part, row, stored, out); });
+    const Source& source = source_of(samples[i]);
+    const std::int64_t row = samples[i] - source.first;
+    source.x->with_rows(row, 1, [&](const std::byte* stored) { normalize(source, row, stored, out); });
     labels[i] = labels_[static_cast<std::size_t>(samples[i])];
   }
 }
@@ -199,9 +198,9 @@ void Images::check_labels(std::int64_t classes) const {
   for (std::int64_t i = 0; i < size(); ++i) {
     const std::int64_t label = labels_[static_cast<std::size_t>(i)];
     if (label < classes) continue;
-    const Part& part = part_of(i);
-    throw DataError("{}: label {} of /y is {}, but the model has {} classes (0 to {})", part.x->path(),
-                    i - part.first, label, classes, classes - 1);
+    const Source& source = source_of(i);
+    throw DataError("{}: label {} of /y is {}, but the model has {} classes (0 to {})", source.x->path(),
+                    i - source.first, label, classes, classes - 1);
   }
 }
 

@@ -1,4 +1,4 @@
-// Private to the module: input files, plain or gzipped.
+// Input files of lockstep prepare, plain or gzipped, and its output file.
 #pragma once
 
 #include <zlib.h>
@@ -21,14 +21,11 @@ class Input {
   explicit Input(const std::string& path);
 
   const std::string& path() const { return path_; }
-  /// Fills `out` as far as the file goes and returns how many bytes that was: fewer than asked only at the
-  /// end.
+  /// Fills `out` and returns the number of bytes: fewer than asked for only at the end of the file.
   std::size_t read(std::span<std::byte> out);
   /// The next line without its end; false at the end of the file.
   bool read_line(std::string& line);
-  std::int64_t lines() const {
-    return lines_;
-  }  ///< lines read so far: the number of the last one, counted from 1
+  std::int64_t lines() const { return lines_; }  ///< the number of lines read so far
 
  private:
   struct Closer {
@@ -40,20 +37,20 @@ class Input {
   std::string path_;
   std::unique_ptr<gzFile_s, Closer> file_;
   std::vector<char> buffer_;
-  std::size_t begin_ = 0, end_ = 0;  // what of the buffer is not yet used
+  std::size_t begin_ = 0, end_ = 0;  // the unused part of the buffer
   std::int64_t lines_ = 0;
 };
 
-/// Reads the rest of a file and returns how many bytes that was.
+/// Reads the rest of a file and returns its number of bytes.
 std::int64_t count_rest(Input& input);
 
-/// UsageError unless the file may be made, before anything is read: Output says which may. `statistics`: a
-/// data file that is read, too; or empty.
+/// UsageError unless the output file may be written (see Output), before anything is read. `statistics`:
+/// another data file that is read, or empty.
 void check_output(std::span<const std::string> inputs, const Output& output,
                   const std::string& statistics = {});
 
-/// write(file) fills a new file, which gets the output's name when it is on storage. If anything fails,
-/// nothing is left behind, and a file that was there is as it was.
+/// write(file) fills a new file, which gets the output's name when it is on storage. After an error no new
+/// file remains, and an existing one is unchanged.
 void write_whole(const Output& output, const std::function<void(hdf5::File&)>& write);
 
 }  // namespace lockstep::data

@@ -1,9 +1,9 @@
-// Making data files (images.h, text.h say what is in them) from common formats.
+// Makes data files (images.h and text.h describe them) from common formats.
 //
-// Inputs may be gzipped; they are read twice, to count and then to write, and not held in memory: a MiB at a
-// time, or one image or line if that is more. The output appears under its name only when it is whole and on
-// disk. Bad input throws DataError naming the file and the line or place; nothing is left behind. One process
-// calls these, not every rank.
+// Inputs may be gzipped. They are read twice, to count and then to write, a MiB at a time (or one image or
+// line if that is more). The output appears under its name only when it is complete and on disk. Bad input
+// throws DataError with the file and the line or position; no output remains. One process calls these, not
+// every rank.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +22,16 @@ struct Output {
   bool replace = false;
 };
 
-/// What was written, for a line to the user.
+/// What was written, for a message.
 struct Prepared {
   std::int64_t samples = 0;    ///< images, or tokens
   Shape image{};               ///< [C, H, W]; of text none
   std::string element_type{};  ///< of /x or /tokens
   std::int64_t classes = 0;    ///< the largest label + 1, or the vocabulary
-  /// What was passed over: files of a folder that are not text, headings of CSV files (FILE:LINE).
+  /// What was skipped: files of a folder that are not text, headings of CSV files (FILE:LINE).
   std::vector<std::string> skipped{};
   bool one_label = false;                  ///< of images: every label is the same
-  std::vector<std::string> class_names{};  ///< of images whose labels were names: label i is that of name i
+  std::vector<std::string> class_names{};  ///< of images whose labels were names: label i has name i
 };
 
 /// Normalisation that is written with images: per channel over all of them, or that of another data file
@@ -47,23 +47,23 @@ struct CsvOptions {
   Shape image{};          ///< [C, H, W]; rank 0: every value is one channel, [values, 1, 1]
   Statistics statistics{};
 };
-/// A line is one sample: numbers and a label, which is an integer from 0 on, or a name. Fields may stand in
-/// double quotes. Blank lines are passed over, and so is a heading: a first line without any number, or with
-/// something else than a number where the next line has one. A value that is missing (empty, ?, NA, N/A, nan,
+/// A line is one sample: numbers and a label, which is an integer from 0 on, or a name. Fields may be in
+/// double quotes. Blank lines are skipped, and so is a heading: a first line without any number, or with text
+/// where the next line has a number. A value that is missing (empty, ?, NA, N/A, nan,
 /// null) is a DataError. /x is uint8 if every value is an integer in [0, 255], else float32. Names become the
 /// labels 0, 1 ... in their order as bytes, or those of the classes in statistics.from if that has names, and
-/// are stored as text, a line each, in attribute classes of /y. Throws UsageError if no column is called as
-/// `label` says.
+/// are stored as text, a line each, in attribute classes of /y. Throws UsageError if there is no column
+/// `label`.
 Prepared prepare_csv(std::span<const std::string> inputs, const Output& output,
                      const CsvOptions& options = {});
 
-/// MNIST's format: files of unsigned bytes, images [N, H, W] or [N, C, H, W] and labels [N], told apart by
+/// MNIST's format: files of unsigned bytes, images [N, H, W] or [N, C, H, W] and labels [N], distinguished by
 /// their headers. The first file of labels belongs to the first of images, and so on.
 Prepared prepare_idx(std::span<const std::string> inputs, const Output& output,
                      const Statistics& statistics = {});
 
 struct CifarOptions {
-  int label_bytes = 0;  ///< 1 (CIFAR-10), 2 (CIFAR-100: coarse, fine); 0: told by the size of the first file
+  int label_bytes = 0;  ///< 1 (CIFAR-10), 2 (CIFAR-100: coarse, fine); 0: from the size of the first file
   bool coarse = false;  ///< CIFAR-100: the 20 coarse labels instead of the 100 fine ones
   Statistics statistics{};
 };
@@ -71,8 +71,8 @@ struct CifarOptions {
 Prepared prepare_cifar(std::span<const std::string> inputs, const Output& output,
                        const CifarOptions& options = {});
 
-/// Text files and folders of them (in the order of their names, links left out), one token a byte: vocabulary
-/// 256, tokenizer "bytes". Files of a folder that have a null byte near their start are no text and are
+/// Text files and folders of them (in the order of their names, without links), one token a byte: vocabulary
+/// 256, tokenizer "bytes". Files of a folder with a null byte near their start are not text and are
 /// skipped.
 Prepared prepare_text(std::span<const std::string> inputs, const Output& output);
 

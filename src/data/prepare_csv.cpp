@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/contents.h"
+#include "data/data_file.h"
 #include "data/image_writer.h"
 #include "data/input.h"
 #include "data/prepare.h"

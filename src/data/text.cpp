@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "data/contents.h"
-#include "data/row_store.h"
+#include "data/data_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/hdf5/file.h"
 
@@ -74,34 +73,36 @@ void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
   if (vocabulary < 1 || vocabulary > (std::int64_t{1} << 32)) {
     throw DataError("{}: attribute 'vocabulary' of /tokens is {}", path, vocabulary);
   }
-  if (!parts_.empty() && (vocabulary != vocabulary_ || tokenizer != tokenizer_)) {
+  if (!sources_.empty() && (vocabulary != vocabulary_ || tokenizer != tokenizer_)) {
     throw DataError("{}: vocabulary {} of tokenizer '{}', but {} has {} of '{}'", path, vocabulary, tokenizer,
-                    parts_.front().tokens->path(), vocabulary_, tokenizer_);
+                    sources_.front().tokens->path(), vocabulary_, tokenizer_);
   }
   vocabulary_ = vocabulary;
   tokenizer_ = tokenizer;
 
   const DType stored_as = *tokens.dtype();
-  Part part;
-  part.first = size_;
-  part.windows = (tokens.rows() - 1) / context_;
-  part.tokens = std::make_unique<RowStore>(std::move(file), std::move(tokens), stored_as, memory_left_bytes);
-  if (part.tokens->in_memory()) check_tokens(*part.tokens, vocabulary);
-  size_ += part.windows;
-  parts_.push_back(std::move(part));
+  Source source;
+  source.first = size_;
+  source.windows = (tokens.rows() - 1) / context_;
+  source.tokens =
+      std::make_unique<RowStore>(std::move(file), std::move(tokens), stored_as, memory_left_bytes);
+  if (source.tokens->in_memory()) check_tokens(*source.tokens, vocabulary);
+  size_ += source.windows;
+  sources_.push_back(std::move(source));
 }
 
 std::string Text::name() const {
-  return parts_.size() == 1 ? parts_[0].tokens->path()
-                            : fmt::format("{} and {} more", parts_[0].tokens->path(), parts_.size() - 1);
+  return sources_.size() == 1
+             ? sources_[0].tokens->path()
+             : fmt::format("{} and {} more", sources_[0].tokens->path(), sources_.size() - 1);
 }
 
-void Text::copy_tokens(const Part& part, std::int64_t window, std::int64_t* x, std::int64_t* y) const {
+void Text::copy_tokens(const Source& source, std::int64_t window, std::int64_t* x, std::int64_t* y) const {
   const std::int64_t first = window * context_;
-  with_tokens(*part.tokens, first, context_ + 1, [&](const auto* tokens) {
+  with_tokens(*source.tokens, first, context_ + 1, [&](const auto* tokens) {
     for (std::int64_t t = 0; t <= context_; ++t) {
       const auto token = static_cast<std::int64_t>(tokens[t]);
-      if (token >= vocabulary_) throw_token(part.tokens->path(), first + t, token, vocabulary_);
+      if (token >= vocabulary_) throw_token(source.tokens->path(), first + t, token, vocabulary_);
       if (t < context_) x[t] = token;
       if (t > 0) y[t - 1] = token;
     }
@@ -113,10 +114,11 @@ void Text::read(std::span<const std::int64_t> samples, const Tensor& x, const Te
   auto* x_row = x.data<std::int64_t>();
   auto* y_row = y.data<std::int64_t>();
   for (const std::int64_t sample : samples) {
-    const auto after = std::upper_bound(parts_.begin(), parts_.end(), sample,
-                                        [](std::int64_t s, const Part& part) { return s < part.first; });
-    const Part& part = *(after - 1);
-    copy_tokens(part, sample - part.first, x_row, y_row);
+    const auto after =
+        std::upper_bound(sources_.begin(), sources_.end(), sample,
+                         [](std::int64_t s, const Source& source) { return s < source.first; });
+    const Source& source = *(after - 1);
+    copy_tokens(source, sample - source.first, x_row, y_row);
     x_row += context_;
     y_row += context_;
   }

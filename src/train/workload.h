@@ -7,7 +7,6 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/split.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/optimizer.h"

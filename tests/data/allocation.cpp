@@ -4,7 +4,7 @@
 #include "data/files.h"
 #include "lockstep/data/images.h"
 #include "lockstep/data/loader.h"
-#include "lockstep/data/split.h"
+#include "lockstep/data/dataset.h"
 #include "lockstep/data/text.h"
 #include "support/allocations.h"
 

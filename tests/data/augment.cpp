@@ -1,5 +1,5 @@
 // Augmentation: what a crop and a flip may do, and what decides about them.
-#include "lockstep/data/augment.h"
+#include "lockstep/data/loader.h"
 
 #include <boost/test/unit_test.hpp>
 #include <map>

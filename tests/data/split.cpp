@@ -1,5 +1,5 @@
 // Splits and views.
-#include "lockstep/data/split.h"
+#include "lockstep/data/dataset.h"
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>

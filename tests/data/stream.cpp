@@ -1,5 +1,5 @@
 // The stream: which sample each position is, whatever the shards.
-#include "lockstep/data/stream.h"
+#include "lockstep/data/sampler.h"
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
@@ -7,7 +7,6 @@
 
 #include "data/files.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/sampler.h"
 
 namespace lockstep::test {
 namespace {

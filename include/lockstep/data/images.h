@@ -19,21 +19,21 @@ class Images;
 class RowStore;
 
 struct ImagesOptions {
-  /// Per channel, in the units of the stored values; given together. Empty: those of the first file, or if it
-  /// has none 0 and 1 (0 and 255 for uint8). Evaluation data wants those of the training data.
+  /// Per channel, in the units of the stored values; both or none. Empty: those of the first file, or if it
+  /// has none, 0 and 1 (0 and 255 for uint8). Evaluation data needs those of the training data.
   std::vector<double> mean{}, deviation{};
-  /// Or those of these images, which must have as many channels, and the same names of classes if both have
-  /// names (DataError otherwise); used while opening only.
+  /// Or those of these images, which must have the same number of channels, and the same class names if both
+  /// have names (DataError otherwise); used only while opening.
   const Images* like = nullptr;
-  /// Files up to this size together are held in memory; from larger ones rows are read as they are asked.
+  /// Files are held in memory up to this total; rows of the others are read when they are asked for.
   std::int64_t memory_limit_bytes = std::int64_t{2} << 30;
 };
 
-/// x: float32 [C, H, W], each stored value v as (v - mean) / deviation; y: the label. Several files follow
-/// one another as one. Opening throws DataError naming the file if it is missing, not HDF5, without /x or /y,
-/// empty, of a wrong type or shape, if a label is negative or beyond int64, if files have other names of
-/// classes or if a mean or std is beyond 1e30 or a std below 1e-30. Reading throws it for values that are
-/// not finite once they are converted and normalised; what float32 data holds itself is not looked at.
+/// x: float32 [C, H, W], each stored value v as (v - mean) / deviation; y: the label. Several files count
+/// as one. Opening throws DataError naming the file if it is missing, not HDF5, without /x or /y,
+/// empty, of a wrong type or shape, if a label is negative or beyond int64, if files have different
+/// class names or if a mean or std is beyond 1e30 or a std below 1e-30. Reading throws it for values that are
+/// not finite once they are converted and normalised; values that are stored as float32 are not checked.
 class Images final : public Dataset {
  public:
   explicit Images(const std::string& path, const ImagesOptions& options = {});
@@ -55,9 +55,9 @@ class Images final : public Dataset {
   void check_labels(std::int64_t classes) const;
 
  private:
-  struct Part {
+  struct Source {
     std::unique_ptr<RowStore> x;
-    std::int64_t first = 0, rows = 0;  // samples of this part
+    std::int64_t first = 0, rows = 0;  // samples of this file
     bool bytes = false;                // stored as uint8
     bool converted = false;            // stored as numbers of another type than uint8 and float32
   };
@@ -65,14 +65,14 @@ class Images final : public Dataset {
   void add_file(const std::string& path, std::int64_t& memory_left_bytes);
   void set_statistics(const ImagesOptions& options, const std::string& first_path);
   void check_like(const Images& other) const;
-  const Part& part_of(std::int64_t sample) const;
-  void normalize(const Part& part, std::int64_t row, const std::byte* stored, float* out) const;
+  const Source& source_of(std::int64_t sample) const;
+  void normalize(const Source& source, std::int64_t row, const std::byte* stored, float* out) const;
 
-  std::vector<Part> parts_;
+  std::vector<Source> sources_;
   std::vector<std::int64_t> labels_;
   Shape shape_;
   std::int64_t classes_ = 0;
-  std::vector<std::string> class_names_;  // of the first file that has some
+  std::vector<std::string> class_names_;  // of the first file that has any
   std::string class_names_path_;          // that file
   std::vector<double> mean_, deviation_;
   std::vector<float> byte_values_;  // [C, 256]: what each stored byte becomes

@@ -1,5 +1,4 @@
-// Loader: the training batches of a rank's shards by step, the next one prepared while this one is computed
-// with.
+// Loader: the training batches of a rank's shards by step; the next one is prepared while this one computes.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +6,28 @@
 #include <span>
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/data/augment.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/stream.h"
+#include "lockstep/data/sampler.h"
 #include "lockstep/kernels/backend.h"
+#include "lockstep/tensor/tensor.h"
 
 namespace lockstep::data {
+
+/// Random changes of training images, drawn by (seed, step, shard, sample in the shard): the same at any
+/// number of ranks.
+struct Augment {
+  /// Crop: shifts the image by up to this many pixels along each axis and fills with zeros (the mean colour
+  /// of normalised images). 0: off.
+  int crop_padding = 0;
+  bool flip = false;  ///< left to right, with probability 1/2
+
+  bool any() const { return crop_padding > 0 || flip; }
+};
+
+/// Changes x, float32 [N, C, H, W], in place. `scratch` holds at least one image, C H W floats. Throws
+/// UsageError on another x, a small scratch, or crop_padding outside [0, min(H, W)].
+void augment_images(const Augment& augment, std::uint64_t seed, std::int64_t step, int shard, const Tensor& x,
+                    std::span<float> scratch);
 
 /// One forward and backward at one fixed shape.
 struct Shard {
@@ -37,15 +52,15 @@ struct LoaderOptions {
   std::uint64_t seed = 0;
   Augment augment{};    ///< images only
   bool shuffle = true;  ///< false: the data's own order
-  /// Batches are on its device, brought there beside what it computes; none: on the CPU. It must outlive the
+  /// Batches are copied to its device while it computes; none: they stay on the CPU. It must outlive the
   /// loader, and belongs to the thread that calls at().
   kernels::Backend* backend = nullptr;
 };
 
-/// Steps may be asked in any order; what they hold depends on the step, the options and the dataset only. One
-/// background thread reads and augments the step after the one asked last, and sends it to the device. Once
-/// built, the loader allocates nothing but what HDF5 does (and the first read of data that is not held in
-/// memory). The dataset must outlive it. One thread at a time may call at().
+/// Steps may be asked for in any order; their samples depend on the step, the options and the dataset only.
+/// One background thread reads and augments the step after the last one, and sends it to the device. Once
+/// built, the loader allocates nothing except inside HDF5 and in the first read of data that is not in
+/// memory. The dataset must outlive it. One thread at a time may call at().
 class Loader {
  public:
   /// Throws UsageError if the shards do not divide the batch, or on augmentation of anything but images.

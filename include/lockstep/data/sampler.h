@@ -1,21 +1,22 @@
-// Permutation: the order of an epoch. DistributedSampler: torch.utils.data.DistributedSampler's share of the
-// samples for each rank, for callers' own loops.
+// Which samples come when: the order of an epoch, of a training run, and of a user's own loop.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace lockstep::data {
 
+/// The order of an epoch.
 class Permutation {
  public:
   /// Throws UsageError unless 1 <= size <= 2^62.
   Permutation(std::int64_t size, std::uint64_t seed, std::uint64_t epoch);
 
   std::int64_t size() const { return size_; }
-  /// Where `index` in [0, size) goes; each place is taken once. Not checked.
+  /// The image of `index` in [0, size), which is not checked.
   std::int64_t operator()(std::int64_t index) const;
 
  private:
@@ -26,9 +27,40 @@ class Permutation {
   std::array<std::uint64_t, rounds> round_keys_;
 };
 
-/// Rank r takes places r, r + ranks, r + 2 ranks ... of the list of samples, which is first made a multiple
-/// of `ranks` long: by repeating it from the start, or with drop_last by cutting it. All ranks get equally
-/// many. The order of a shuffle is our own Permutation of (seed, epoch), not PyTorch's generator. Padding
+/// The endless sequence of samples that training takes, a pure function of the position.
+///
+/// Position p is in epoch p div N at index p mod N, which the epoch's permutation maps to a sample. Step s
+/// takes positions [s B, (s + 1) B) for a global batch B; shard v of V takes [s B + v B / V, s B + (v + 1) B
+/// / V) of them. An epoch may end inside a batch. Neither the number of ranks nor the past matters.
+class Stream {
+ public:
+  struct Options {
+    std::int64_t samples = 0;       ///< N
+    std::int64_t global_batch = 0;  ///< B
+    std::int64_t shards = 1;        ///< V
+    std::uint64_t seed = 0;
+    bool shuffle = true;  ///< false: every epoch in the data's own order
+  };
+  /// Throws UsageError if a number is below 1 or the shards do not divide the batch.
+  explicit Stream(const Options& options);
+
+  const Options& options() const { return options_; }
+  std::int64_t samples_per_shard() const { return options_.global_batch / options_.shards; }
+  /// The epoch in which a step begins.
+  std::int64_t epoch(std::int64_t step) const { return first_position(step) / options_.samples; }
+  /// The samples of one shard at one step; `out` holds samples_per_shard(). Throws UsageError on a step below
+  /// 0 or beyond 2^63 positions, a shard outside [0, V), or another size of `out`.
+  void shard_samples(std::int64_t step, std::int64_t shard, std::span<std::int64_t> out) const;
+
+ private:
+  std::int64_t first_position(std::int64_t step) const;
+
+  Options options_;
+};
+
+/// torch.utils.data.DistributedSampler, for a user's own loop. Rank r takes samples r, r + ranks, r + 2 ranks
+/// ... of a list whose length is first made a multiple of `ranks`, by repeating its start or, with drop_last,
+/// by cutting its end. The order of a shuffle is Permutation(seed, epoch), not PyTorch's generator. Padding
 /// counts a sample twice: evaluate with EvalBatches instead.
 class DistributedSampler {
  public:

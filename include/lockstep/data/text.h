@@ -20,11 +20,11 @@ struct TextOptions {
   std::int64_t memory_limit_bytes = std::int64_t{2} << 30;
 };
 
-/// Sample i of a file are its tokens [i T, i T + T]: x int64 [T] the first T of them, y int64 [T] the last T.
-/// Windows do not overlap but for that one token; a short last window is left out. Several files follow one
-/// another. Opening throws DataError naming the file if it is missing, not HDF5, without /tokens or
-/// vocabulary, of a wrong type, shorter than one window, or (reading too) if a token is not below the
-/// vocabulary; UsageError if context < 1.
+/// Sample i of a file is its tokens [i T, i T + T]: x int64 [T] is the first T of them, y int64 [T] the last
+/// T. Windows share only that one token; a short last window is left out. Several files count as one. Opening
+/// throws DataError naming the file if it is missing, not HDF5, without /tokens or vocabulary, of a wrong
+/// type, shorter than one window, or (reading too) if a token is not below the vocabulary; UsageError if
+/// context < 1.
 class Text final : public Dataset {
  public:
   Text(const std::string& path, std::int64_t context, const TextOptions& options = {});
@@ -44,19 +44,19 @@ class Text final : public Dataset {
   const std::string& tokenizer() const { return tokenizer_; }  ///< empty if the file does not say
 
  private:
-  struct Part {
+  struct Source {
     std::unique_ptr<RowStore> tokens;
     std::int64_t first = 0, windows = 0;
   };
 
   void add_file(const std::string& path, std::int64_t& memory_left_bytes);
-  void copy_tokens(const Part& part, std::int64_t window, std::int64_t* x, std::int64_t* y) const;
+  void copy_tokens(const Source& source, std::int64_t window, std::int64_t* x, std::int64_t* y) const;
 
   std::int64_t context_;
   std::int64_t size_ = 0;
   std::int64_t vocabulary_ = 0;
   std::string tokenizer_;
-  std::vector<Part> parts_;
+  std::vector<Source> sources_;
 };
 
 }  // namespace lockstep::data

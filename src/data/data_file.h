@@ -1,0 +1,66 @@
+// What a data file contains: its datasets, class names and rows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lockstep/hdf5/dataset.h"
+#include "lockstep/hdf5/file.h"
+
+namespace lockstep::data {
+
+/// /x of a file of images. DataError if it is missing, saying what the file is instead.
+hdf5::Dataset open_images(const hdf5::File& file);
+
+/// /tokens of a file of text. DataError as above.
+hdf5::Dataset open_tokens(const hdf5::File& file);
+
+/// The limit of an attribute, which HDF5 keeps in the header of /y.
+inline constexpr std::size_t most_class_name_bytes = 60'000;
+
+/// Attribute classes of /y, a name a line; none if it is missing or is not one text.
+std::vector<std::string> class_names_of(const hdf5::Dataset& y);
+/// Names contain no line ends and take at most most_class_name_bytes, line ends included.
+void store_class_names(hdf5::Dataset& y, const std::vector<std::string>& names);
+
+/// The rows of one HDF5 dataset: in memory if they fit its limit, otherwise read when they are asked for.
+/// Several threads may read.
+class RowStore {
+ public:
+  /// Rows are read as elements of type `as`. If it loads them, it subtracts their bytes from
+  /// memory_left_bytes.
+  RowStore(hdf5::File file, hdf5::Dataset dataset, DType as, std::int64_t& memory_left_bytes);
+
+  const std::string& path() const { return path_; }
+  std::int64_t rows() const { return rows_; }
+  DType dtype() const { return dtype_; }  ///< as rows are read
+  bool in_memory() const { return !dataset_; }
+
+  /// Calls use(const std::byte*) with rows [begin, begin + count) as dtype(). The memory is valid during the
+  /// call.
+  template <class Use>
+  void with_rows(std::int64_t begin, std::int64_t count, const Use& use) const {
+    if (in_memory()) return use(memory_.get() + static_cast<std::size_t>(begin) * row_bytes_);
+    const std::lock_guard lock(scratch_mutex_);
+    use(load_rows(begin, count));
+  }
+
+ private:
+  const std::byte* load_rows(std::int64_t begin, std::int64_t count) const;
+
+  std::string path_;
+  DType dtype_;
+  std::int64_t rows_;
+  std::size_t row_bytes_;
+  std::unique_ptr<std::byte[]> memory_;
+  std::unique_ptr<hdf5::File> file_;
+  std::unique_ptr<hdf5::Dataset> dataset_;
+  mutable std::mutex scratch_mutex_;
+  mutable std::vector<std::byte> scratch_;  // grows to the largest range that was asked for
+};
+
+}  // namespace lockstep::data
