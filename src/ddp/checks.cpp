@@ -79,7 +79,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// What must be equal on all ranks: for each kind of thing, one entry [name, value of each trait] a thing.
+/// What must be equal on all ranks: for each kind, entries [name, value of each trait].
 struct Kind {
   const char* singular;
   const char* plural;
@@ -122,7 +122,8 @@ Json describe(const ModelState& model, const Options& options) {
   return text;
 }
 
-/// How two lists of one kind differ first: "parameter 3 is named a on rank 0 but b"; empty if they do not.
+/// The first difference of two lists of one kind: "parameter 3 is named a on rank 0 but b"; empty if they do
+/// not.
 std::string first_difference(const Kind& kind, const Json& here, const Json& there) {
   for (std::size_t i = 0; i < std::max(here.size(), there.size()); ++i) {
     if (i >= there.size())
@@ -201,7 +202,7 @@ Digest digest_of(const Leaf& leaf, kernels::Backend& backend) {
   return XXH3_64bits(here.raw(), here.bytes());
 }
 
-/// What each digest covers: the parameters of each bucket, then everything else.
+/// The tensors of each digest: the parameters of each bucket, then everything else.
 std::vector<std::vector<Leaf>> groups_of(const BucketPlan& plan, std::span<Param* const> trainable,
                                          const ModelState& model) {
   std::vector<std::vector<Leaf>> groups;
@@ -349,7 +350,7 @@ OverflowCheck::OverflowCheck(std::span<Param* const> params, comm::HostGroup& co
     if (!params[i]->trainable) continue;
     const std::int64_t elements = sharding ? sharding->mine(i).count : params[i]->value.numel();
     const std::int64_t blocks = (elements + block - 1) / block;
-    parts_.push_back({.param = i, .first_block = total, .blocks = blocks});
+    ranges_.push_back({.param = i, .first_block = total, .blocks = blocks});
     total += blocks;
   }
   squares_ = backend.empty({total}, DType::float64);
@@ -357,8 +358,8 @@ OverflowCheck::OverflowCheck(std::span<Param* const> params, comm::HostGroup& co
 }
 
 kernels::Transfer OverflowCheck::ask(const Reducer& reducer) {
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
-    const auto [param, first, blocks] = parts_[i];
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    const auto [param, first, blocks] = ranges_[i];
     const Tensor sum = reducer.sum(static_cast<int>(i));
     backend_.run(ops::BlockSumsOfSquares{sharding_ ? sharding_->part(param, sum) : sum.reshape({sum.numel()}),
                                          squares_.rows(first, first + blocks)});
@@ -369,13 +370,13 @@ kernels::Transfer OverflowCheck::ask(const Reducer& reducer) {
 void OverflowCheck::check(std::span<Param* const> trainable, std::uint64_t step) {
   const auto found = std::find_if(read_.begin(), read_.end(), [](double sum) { return !std::isfinite(sum); });
   const auto at = static_cast<std::int64_t>(found - read_.begin());
-  const auto holds = [at](const Part& part) { return at < part.first_block + part.blocks; };
-  std::int64_t first = std::find_if(parts_.begin(), parts_.end(), holds) - parts_.begin();
-  if (sharding_) {  // ranks have looked at different parts
+  const auto holds = [at](const Range& range) { return at < range.first_block + range.blocks; };
+  std::int64_t first = std::find_if(ranges_.begin(), ranges_.end(), holds) - ranges_.begin();
+  if (sharding_) {  // ranks have checked different elements
     communicator_.all_gather(&first, sizeof first, first_of_rank_.data());
     first = *std::min_element(first_of_rank_.begin(), first_of_rank_.end());
   }
-  if (first == static_cast<std::int64_t>(parts_.size())) return;
+  if (first == static_cast<std::int64_t>(ranges_.size())) return;
   throw TrainingError(
       "step {}: the gradient of {} is not finite after travelling as float16, which ends at 65504; let it "
       "travel as bfloat16 or float32",

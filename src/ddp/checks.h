@@ -21,12 +21,13 @@ namespace lockstep::ddp {
 
 /// Everything here is equal on all ranks, so all of them throw or none.
 void check_options(const Options& options, int ranks);
-/// Throws UsageError on names that two have, on other types than float32, and if there is none.
+/// Throws UsageError on a name that two parameters have, on types other than float32, and if none is
+/// trainable.
 std::vector<Param*> trainable_params(const std::vector<Param*>& params);
-/// A parameter that two modules share may be listed twice.
+/// The model with every parameter once: one that two modules share may be listed twice.
 ModelState without_repeats(ModelState model);
 void check_device(const std::string& name, const Tensor& value, const kernels::Backend& backend);
-/// Values of rank 0 on all. Collective.
+/// Collective: all ranks get the values of rank 0.
 void broadcast_values(comm::HostGroup& communicator, const ModelState& model, kernels::Backend& backend);
 
 /// Collective. Compares options and the names, shapes and element types of all leaves by one hash. If they
@@ -39,7 +40,7 @@ std::string ranks_text(std::span<const int> ranks);
 
 /// Collective. Compares one 64-bit digest a bucket of `plan` (over the parameters whose gradients travel in
 /// it), and one of what no bucket holds: frozen parameters and buffers. If some differ, every rank throws the
-/// same TrainingError, naming the first tensors that differ and the ranks that hold other values than most.
+/// same TrainingError, naming the first tensors that differ and the ranks in the minority.
 /// `trainable` are the plan's gradients, in their order. Values on a device are copied to the CPU for it.
 void check_replicas(comm::HostGroup& communicator, kernels::Backend& backend, const BucketPlan& plan,
                     std::span<Param* const> trainable, const ModelState& model);
@@ -50,29 +51,29 @@ void check_replicas(comm::HostGroup& communicator, kernels::Backend& backend, co
                                std::span<Param* const> params, const std::vector<std::size_t>& missed,
                                const Usage& usage);
 
-/// float16 ends at 65504, which a sum over a batch may pass: it is infinite then, on every rank.
+/// float16 ends at 65504, which a sum over a batch may exceed: it is then infinite on every rank.
 class OverflowCheck {
  public:
-  /// params: of the model. sharding: with a sharded optimizer, where each rank has its part of the sums.
+  /// params: of the model. sharding: with a sharded optimizer, the partition of the sums.
   OverflowCheck(std::span<Param* const> params, comm::HostGroup& communicator, kernels::Backend& backend,
                 const Sharding* sharding);
-  /// Asks the device about the sums of a step, behind them. What it says must be read before check().
+  /// Launches the check of a step's sums after them. Its result must be read before check().
   kernels::Transfer ask(const Reducer& reducer);
   /// Collective: if some are not finite, every rank throws the same TrainingError, naming the first such
   /// parameter. trainable: those of the model, in its order.
   void check(std::span<Param* const> trainable, std::uint64_t step);
 
  private:
-  struct Part {
+  struct Range {
     std::size_t param = 0;                     // index in the sharding
-    std::int64_t first_block = 0, blocks = 0;  // of what this rank has of its sum
+    std::int64_t first_block = 0, blocks = 0;  // of the elements that this rank has
   };
   comm::HostGroup& communicator_;
   kernels::Backend& backend_;
   const Sharding* sharding_;
-  std::vector<Part> parts_;   // by trainable parameter
-  Tensor squares_;            // float64, by block
-  std::vector<double> read_;  // squares_ on the CPU
+  std::vector<Range> ranges_;  // by trainable parameter
+  Tensor squares_;             // float64, by block
+  std::vector<double> read_;   // squares_ on the CPU
   std::vector<std::int64_t> first_of_rank_;
 };
 

@@ -27,10 +27,10 @@ using progress::Phase;
 
 constexpr double bytes_per_mib = 1 << 20;
 
-// Of a step, for its Timer.
+// Moments of a step that its Timer marks.
 constexpr int moment_of_start = 0, moment_of_backward_end = 1, moment_of_sums = 2;
 
-/// The same on every rank.
+/// Throws the same on every rank.
 void check_loss(const StepHeader& header, std::uint64_t step, const Options& options) {
   const ops::WeightedSum loss = header.loss();
   const double mean = loss.sum / loss.weight;
@@ -70,7 +70,7 @@ struct DataParallel::State {
         one(device_backend.empty({})),
         timer(device_backend.make_timer()) {
     device_backend.fill(one, 1);
-    reads.reserve(3);  // losses, and what two others ask for
+    reads.reserve(3);  // losses, measurement, overflow check
     if (partition)
       parameters =
           std::make_unique<ParameterBuffer>(model.params, *partition, world, device_backend,
@@ -105,7 +105,8 @@ struct DataParallel::State {
   std::optional<OverflowCheck> overflow;
   bool planned = false;
 
-  /// Passes of no samples that this rank runs before its first shard, so that all run equally many.
+  /// Passes over no samples that this rank runs before its first shard, so that all ranks run the same
+  /// number.
   int empty_passes() const {
     return layer_communicator ? (map.block(0).count - block.count) * options.micro_batches : 0;
   }
@@ -113,7 +114,7 @@ struct DataParallel::State {
   std::uint64_t step = 0;
   std::uint64_t steps_begun = 0;
   Measurement* measurement = nullptr;    // of the current step
-  std::vector<kernels::Transfer> reads;  // to come at its end
+  std::vector<kernels::Transfer> reads;  // at its end
   int shard = -1;                        // this rank's current shard, counted from 0
   int pass = 0;                          // passes over it so far
   int passes = 0;
@@ -136,12 +137,12 @@ struct DataParallel::State {
   void record_step();
 };
 
-/// The gradients are there; what is measured of them comes with the step's one read from the device.
+/// Parameters get their gradients. Measurements of them are part of the step's one read from the device.
 void DataParallel::State::publish_and_measure() {
   reducer.publish();
   reads.clear();
   reads.push_back(header.losses());
-  if (measurement) {  // first: ranks may meet in it, and what comes after it can fail on one of them
+  if (measurement) {  // first: it may be collective, and the overflow check can fail on one rank
     end_span("wait for sums");
     reads.push_back(measurement->ask());
     end_span("measure gradients");
@@ -180,7 +181,7 @@ DataParallel::DataParallel(const ModelState& model, comm::GradientTransport& tra
   for (const Buffer* const buffer : leaves.buffers) check_device(buffer->name, buffer->value, backend);
   std::vector<Param*> trainable = trainable_params(leaves.params);
   for (const Param* const param : leaves.params)
-    param->settle();  // another wrapper may still be sending them
+    param->settle();  // another DataParallel may still gather them
   broadcast_values(communicator, leaves, backend);
   const comm::ShardMap map(options.shards == 0 ? communicator.size() : options.shards, communicator.size());
   state_ = std::make_unique<State>(leaves, std::move(trainable), transport, backend, options, map);
@@ -218,7 +219,7 @@ void DataParallel::begin_step(std::uint64_t step, bool takes_micro_batches, Meas
         state.map.shards(), state.map.ranks());
   if (state.parameters) {
     state.parameters->begin_step();
-    // A rank that waits inside a layer moves nothing else on.
+    // A rank that waits inside a layer advances no other collective.
     if (state.layer_communicator) state.parameters->settle();
     state.waited_before_ms = state.parameters->take_waited_ms();
   }

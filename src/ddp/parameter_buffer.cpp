@@ -9,12 +9,12 @@
 namespace lockstep::ddp {
 
 ParameterBuffer::ParameterBuffer(std::span<Param* const> params, const BucketPartition& partition,
-                                 comm::GradientTransport& communicator, kernels::Backend& backend,
+                                 comm::GradientTransport& transport, kernels::Backend& backend,
                                  const BucketPlan& plan, bool overlapped)
     : partition_(partition),
-      communicator_(communicator),
+      transport_(transport),
       backend_(backend),
-      buffer_(communicator, plan, {}, 1, backend),
+      buffer_(transport, plan, {}, 1, backend),
       overlapped_(overlapped),
       exceptions_at_start_(std::uncaught_exceptions()) {
   for (Param* const param : params) {
@@ -24,31 +24,31 @@ ParameterBuffer::ParameterBuffer(std::span<Param* const> params, const BucketPar
     trainable_.push_back(param);
   }
   fit_plan();
-  for (std::size_t i = 0; i < trainable_.size(); ++i) backend_.copy(trainable_[i]->value, place(i));
+  for (std::size_t i = 0; i < trainable_.size(); ++i) backend_.copy(trainable_[i]->value, view(i));
   point_values_here();
   for (Param* const param : trainable_) param->arrivals = this;
 }
 
 ParameterBuffer::~ParameterBuffer() {
-  // Another wrapper may have taken the parameters over meanwhile.
+  // Another DataParallel may own the parameters now.
   for (Param* const param : trainable_) {
     if (param->arrivals == this) param->arrivals = nullptr;
   }
   try {
-    // While an exception unwinds, peers may never send what is missing.
+    // While an exception unwinds, peers may never complete the all-gathers.
     if (std::uncaught_exceptions() == exceptions_at_start_ && !transport_failed_) settle();
     for (std::size_t i = 0; i < trainable_.size(); ++i) {
-      if (!trainable_[i]->value.shares_memory_with(place(i))) continue;
+      if (!trainable_[i]->value.shares_memory_with(view(i))) continue;
       const Tensor own = backend_.empty(trainable_[i]->value.shape());
       backend_.copy(trainable_[i]->value, own);
       trainable_[i]->value = own;
     }
   } catch (...) {  // no memory, or no peers: the values go with the buffer
     for (std::size_t i = 0; i < trainable_.size(); ++i) {
-      if (trainable_[i]->value.shares_memory_with(place(i))) trainable_[i]->value = {};
+      if (trainable_[i]->value.shares_memory_with(view(i))) trainable_[i]->value = {};
     }
   }
-  if (on_the_way_ > 0) buffer_.leave();
+  if (in_flight_ > 0) buffer_.leave();
 }
 
 void ParameterBuffer::fit_plan() {
@@ -63,12 +63,12 @@ void ParameterBuffer::reopen() {
 }
 
 void ParameterBuffer::point_values_here() {
-  for (std::size_t i = 0; i < trainable_.size(); ++i) trainable_[i]->value = place(i);
+  for (std::size_t i = 0; i < trainable_.size(); ++i) trainable_[i]->value = view(i);
 }
 
 void ParameterBuffer::begin_step() {
   for (std::size_t i = 0; i < trainable_.size(); ++i) {
-    if (!trainable_[i]->value.shares_memory_with(place(i)))
+    if (!trainable_[i]->value.shares_memory_with(view(i)))
       throw UsageError(
           "the value of parameter {} has been replaced by other memory, which a sharded optimizer cannot "
           "send; copy elements into it instead, and train only after EMA weights swapped in are out again",
@@ -85,32 +85,32 @@ void ParameterBuffer::updated(std::size_t param) {
     open_[bucket] = buffer_.plan().buckets()[bucket].gradients.size();
     start(bucket);
   }
-  if (on_the_way_ > 0) transport([&] { communicator_.progress(); });
+  if (in_flight_ > 0) transport([&] { transport_.progress(); });
 }
 
 void ParameterBuffer::start(std::size_t bucket) {
   wait_for(bucket);
   const comm::TreeSum all = buffer_.tree_sum(static_cast<int>(bucket));
   if (all.count == 0) return;
-  transport([&] { tickets_[bucket] = communicator_.start_all_gather(all, slices_[bucket]); });
-  ++on_the_way_;
+  transport([&] { tickets_[bucket] = transport_.start_all_gather(all, slices_[bucket]); });
+  ++in_flight_;
   if (!overlapped_) wait_for(bucket);
 }
 
 void ParameterBuffer::wait_for(std::size_t bucket) {
   if (tickets_[bucket] == 0) return;
   const Stopwatch watch;
-  transport([&] { communicator_.wait(tickets_[bucket]); });
+  transport([&] { transport_.wait(tickets_[bucket]); });
   waited_ms_ += watch.elapsed_ms();
   tickets_[bucket] = 0;
-  --on_the_way_;
+  --in_flight_;
 }
 
 void ParameterBuffer::await(const Param& param) {
-  if (on_the_way_ == 0) return;
+  if (in_flight_ == 0) return;
   if (const auto found = index_of_.find(&param); found != index_of_.end()) wait_for(bucket_of(found->second));
-  // Later ones move on, too.
-  if (on_the_way_ > 0) transport([&] { communicator_.progress(); });
+  // Later buckets make progress, too.
+  if (in_flight_ > 0) transport([&] { transport_.progress(); });
 }
 
 void ParameterBuffer::settle() {
@@ -136,7 +136,7 @@ std::vector<comm::Slices> BucketPartition::slices(const BucketPlan& plan) const 
   std::vector<comm::Slices> slices;
   for (const BucketPlan::Bucket& bucket : plan.buckets()) {
     const auto element_bytes = bytes_of(bucket.dtype);
-    const auto place_of = [&](std::size_t i) {
+    const auto offset_of = [&](std::size_t i) {
       return i == bucket.gradients.size()
                  ? bucket.elements()
                  : static_cast<std::int64_t>(
@@ -146,12 +146,12 @@ std::vector<comm::Slices> BucketPartition::slices(const BucketPlan& plan) const 
     std::vector<std::vector<comm::ElementRange>> ranges_of_rank(ranks);
     for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
       const std::size_t param = trainable_[static_cast<std::size_t>(bucket.gradients[i])];
-      const std::int64_t place = place_of(i), padded = place_of(i + 1) - place;
+      const std::int64_t offset = offset_of(i), padded = offset_of(i + 1) - offset;
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         comm::ElementRange range = sharding_.range(param, static_cast<int>(rank));
         if (range.count == 0) continue;
         if (range.end() == sharding_.elements(param)) range.count = padded - range.first;
-        ranges_of_rank[rank].push_back({.first = place + range.first, .count = range.count});
+        ranges_of_rank[rank].push_back({.first = offset + range.first, .count = range.count});
       }
     }
     slices.emplace_back(bucket.elements(), ranges_of_rank);

@@ -1,5 +1,5 @@
-// ParameterBuffer: where parameters live while each rank updates a part of them, and how all of them get to
-// all ranks.
+// ParameterBuffer: the memory of parameters of which each rank updates a partition, and how all ranks get all
+// of them.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,14 @@
 
 namespace lockstep::ddp {
 
+/// The partition of each bucket: which of its elements each rank owns.
 class BucketPartition {
  public:
-  /// params: of a model, all of which are sharded; plans are over the trainable ones of them, in order.
-  BucketPartition(std::span<Param* const> params, comm::GradientTransport& communicator);
+  /// params: of a model; plans are over the trainable ones of them, in order.
+  BucketPartition(std::span<Param* const> params, comm::GradientTransport& transport);
 
   const Sharding& sharding() const { return sharding_; }
-  /// The slices of each bucket of the plan. Padding goes with the last elements of its tensor.
+  /// The slices of each bucket of the plan. Padding belongs to the owner of its tensor's last elements.
   std::vector<comm::Slices> slices(const BucketPlan& plan) const;
 
  private:
@@ -32,34 +33,34 @@ class BucketPartition {
   std::vector<std::size_t> trainable_;  ///< indices in the sharding
 };
 
-/// Laid out as the gradients are. For its life the values of trainable parameters are views of it; at its end
-/// they get memory of their own again. All ranks call updated() in the same order, so that a bucket starts on
-/// its way as soon as its last parameter has been updated; whoever needs a value awaits its bucket.
+/// It has the layout of the gradients. During its life the values of trainable parameters are views of it;
+/// its destructor copies them to other memory. All ranks call updated() in the same order, so that the
+/// all-gather of a bucket starts as soon as its last parameter has been updated. await() waits for a bucket.
 class ParameterBuffer final : public Arrivals {
  public:
   /// Collective. params: those of the partition's sharding; the plan is over the trainable ones of them, in
-  /// order. overlapped: otherwise updated() waits until its bucket has arrived.
+  /// order. Unless overlapped, updated() waits for the all-gather that it starts.
   ParameterBuffer(std::span<Param* const> params, const BucketPartition& partition,
-                  comm::GradientTransport& communicator, kernels::Backend& backend, const BucketPlan& plan,
+                  comm::GradientTransport& transport, kernels::Backend& backend, const BucketPlan& plan,
                   bool overlapped);
-  /// Collective. After an exception, values that had not arrived are unspecified.
+  /// Collective. After an exception, values whose all-gather was not complete are unspecified.
   ~ParameterBuffer() override;
   ParameterBuffer(const ParameterBuffer&) = delete;
   ParameterBuffer& operator=(const ParameterBuffer&) = delete;
 
-  /// Throws UsageError if a value is no longer here.
+  /// Throws UsageError if a value is no longer a view of this memory.
   void begin_step();
-  /// This rank's part of params[param] has its new value.
+  /// The elements of params[param] that this rank owns have their new values.
   void updated(std::size_t param);
   void await(const Param& param) override;
   /// Waits for everything.
   void settle();
-  /// Moves all values to their places in another plan over the same parameters.
+  /// Moves all values to their offsets in another plan over the same parameters.
   void adopt(const BucketPlan& plan);
 
-  /// How long anyone has waited for a value since this was asked last.
+  /// The time that await() and settle() have waited since the last call.
   double take_waited_ms() { return std::exchange(waited_ms_, 0); }
-  /// A call of the communicator has thrown: no further call can be expected to return.
+  /// A call of the transport has thrown: no further call can be expected to return.
   bool transport_failed() const { return transport_failed_; }
 
  private:
@@ -76,7 +77,7 @@ class ParameterBuffer final : public Arrivals {
   void start(std::size_t bucket);
   void wait_for(std::size_t bucket);
   void point_values_here();
-  Tensor place(std::size_t trainable) const { return buffer_.gradient(static_cast<int>(trainable), 0); }
+  Tensor view(std::size_t trainable) const { return buffer_.gradient(static_cast<int>(trainable), 0); }
   std::size_t bucket_of(std::size_t trainable) const {
     return static_cast<std::size_t>(buffer_.plan().location(static_cast<int>(trainable)).bucket);
   }
@@ -85,7 +86,7 @@ class ParameterBuffer final : public Arrivals {
   std::vector<std::size_t> trainable_of_param_;  // by parameter; frozen
   std::unordered_map<const Param*, std::size_t> index_of_;
   const BucketPartition& partition_;
-  comm::GradientTransport& communicator_;
+  comm::GradientTransport& transport_;
   kernels::Backend& backend_;
   GradientBuffer buffer_;
   bool overlapped_;
@@ -93,8 +94,8 @@ class ParameterBuffer final : public Arrivals {
 
   std::vector<comm::Slices> slices_;   // by bucket
   std::vector<std::size_t> open_;      // by bucket: parameters not yet updated
-  std::vector<comm::Ticket> tickets_;  // by bucket: on its way; 0: all here
-  int on_the_way_ = 0;                 // buckets
+  std::vector<comm::Ticket> tickets_;  // by bucket: of its all-gather; 0: none
+  int in_flight_ = 0;                  // buckets
   double waited_ms_ = 0;
   bool transport_failed_ = false;
 };

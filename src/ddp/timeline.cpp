@@ -22,7 +22,7 @@ constexpr std::string_view file_start = "{\"displayTimeUnit\":\"ms\",\"traceEven
 Timeline::Timeline(std::string path, comm::HostGroup& communicator)
     : path_(std::move(path)), communicator_(communicator) {
   comm::run_on_all(communicator, [&] {
-    if (communicator.rank() == 0) check_writable();  // better now than at the end of the run
+    if (communicator.rank() == 0) check_writable();  // before the run, not after it
   });
   spans_.reserve(most_spans);
   communicator.barrier();
@@ -38,7 +38,7 @@ void Timeline::add(const char* name, int row, std::int64_t step, double start_s,
   spans_.push_back({name, row, step, start_s, end_s});
 }
 
-/// This rank's events, a line each, every line with a comma behind: names are our own, so none needs escapes.
+/// This rank's events, one a line, each followed by a comma. No name needs escapes.
 std::string Timeline::as_json() const {
   const int rank = communicator_.rank();
   std::string text = fmt::format(R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"rank {}"}}}},)"
@@ -71,7 +71,7 @@ std::int64_t Timeline::write() const {
   std::int64_t dropped = 0;
   bool any = !spans_.empty();
   communicator_.broadcast(&any, sizeof any, 0);
-  if (!any) return 0;  // a run that was over already keeps the trace it has
+  if (!any) return 0;                                        // a run without steps keeps the trace it has
   for (int rank = 0; rank < communicator_.size(); ++rank) {  // one after another: only rank 0 keeps them
     text = communicator_.rank() == rank ? as_json() : "";
     std::int64_t sizes[] = {static_cast<std::int64_t>(text.size()), dropped_};
@@ -83,7 +83,7 @@ std::int64_t Timeline::write() const {
   }
   comm::run_on_all(communicator_, [&] {
     if (communicator_.rank() != 0) return;
-    check_writable();  // what stands there now is no longer what did at the start
+    check_writable();  // the file may have changed since the start
     all.erase(all.find_last_of(','));
     write_text_atomically(path_, fmt::format("{}{}\n]}}\n", file_start, all));
   });

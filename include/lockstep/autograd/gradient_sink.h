@@ -29,12 +29,12 @@ class GradientSink {
   /// called.
   virtual GradientSlot slot(Statistic& statistic) = 0;
   virtual void contributed(Statistic& statistic) = 0;
-  /// Between any two operations: a chance to move communication on.
+  /// Called between any two operations, for communication to make progress.
   virtual void progress() {}
 };
 
-/// The sink of a program of one process without a data-parallel wrapper: gradients accumulate in tensors of
-/// their own until clear(); statistics are applied at once.
+/// The sink of a program of one process without a data-parallel wrapper: gradients accumulate in local
+/// tensors until clear(); statistics are applied at once.
 class LocalGradients final : public GradientSink, public GradientSource {
  public:
   LocalGradients(const ModelState& state, kernels::Backend& backend);

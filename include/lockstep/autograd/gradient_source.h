@@ -11,13 +11,13 @@
 
 namespace lockstep {
 
-/// Numbers about a step's gradients that a device makes: asked for behind their sums, and brought to the CPU
-/// in the read that the step makes anyway.
+/// Numbers that a device computes from a step's gradients, after their sums; the step's one read brings them
+/// to the CPU.
 class Measurement {
  public:
   virtual ~Measurement() = default;
-  /// The sums are there for all trainable parameters, as `gradient`. Asks the device for the numbers, and
-  /// says what to read; reads nothing itself. Collective where the source has a Sharding.
+  /// All trainable parameters have their sum as `gradient`. Launches the computation and returns what to
+  /// read; reads nothing itself. Collective if the source has a Sharding.
   virtual kernels::Transfer ask() = 0;
 };
 
@@ -30,14 +30,14 @@ class GradientSource {
   virtual std::span<Param* const> params() const = 0;
   /// The global weight (samples, tokens) of the step: gradient / weight is the gradient of the mean.
   virtual double weight() const = 0;
-  /// Steps begun: of one step are the gradients for as long as it stays the same. 0: nobody counts.
+  /// Steps begun: while it stays the same, the gradients are of one step. 0: not counted.
   virtual std::uint64_t steps_begun() const { return 0; }
-  /// Where the gradients are and are worked on.
+  /// Of the device that holds the gradients.
   virtual kernels::Backend& backend() const = 0;
   /// Which elements of each of params() this process updates; only of these does a gradient hold the sum.
   /// None: all of them. The same for life.
   virtual const Sharding* sharding() const { return nullptr; }
-  /// The optimizer has written the owned elements of params()[param], or left them as they are. Called once a
+  /// The optimizer has written, or deliberately kept, the owned elements of params()[param]. Called once a
   /// step for each trainable parameter, in order.
   virtual void updated([[maybe_unused]] std::size_t param) {}
 };

@@ -15,47 +15,45 @@ namespace kernels {
 class Backend;
 }
 
-/// Brings values that are on their way from other ranks.
+/// Values that are still arriving from other ranks.
 class Arrivals {
  public:
   virtual ~Arrivals() = default;
-  /// Returns once all of the parameter's value is here. Cheap if it is. Throws FailureError if it cannot
-  /// come.
+  /// Returns when the whole value of the parameter is here; at once if it already is. Throws FailureError if
+  /// the transport fails.
   virtual void await(const Param& param) = 0;
 };
 
 /// A parameter. Its owner (an nn::Module) gives it a stable address for its life; everything else refers to
 /// it by pointer.
 struct Param {
-  /// Where it stands in its model, for rules that treat weights between layers in another way.
+  /// Its position in the model, for update rules that treat weights between layers differently.
   enum class Role {
     inner,
-    embedding,  ///< a table of rows, whatever else it serves for: a head tied to it, too
-    head,       ///< of the layer that makes the model's output
+    embedding,  ///< a table of rows, also if a head is tied to it
+    head,       ///< of the output layer
   };
 
   std::string name;  ///< from the module tree: "layer1.0.conv1.weight"
   Role role = Role::inner;
-  /// float32. With a sharded optimizer, part of it may still be on its way after a step: whoever reads or
-  /// writes it outside a Tape calls settle() first. Training may move it to other memory: handles are taken
-  /// again when they are needed.
+  /// float32. With a sharded optimizer, part of it may still be arriving after a step: call settle() before
+  /// reading or writing it outside a Tape. Training may move it to other memory: do not keep handles.
   Tensor value;
   /// Sum over the global batch of the last step; none if no rank had one, or before the first step. With a
   /// sharded optimizer only the elements that this rank owns (GradientSource::sharding()) hold it.
   Tensor gradient;
   bool trainable = true;
-  /// With a sharded optimizer one rank updates all of it, for a rule that needs the whole of a tensor; else
-  /// ranks share its elements. Set before the Sharding is made (with ddp::DataParallel), the same on every
-  /// rank.
+  /// With a sharded optimizer one rank updates all of it, for a rule that needs the whole tensor; otherwise
+  /// ranks share its elements. Set before ddp::DataParallel makes the Sharding, the same on every rank.
   bool undivided = false;
-  Arrivals* arrivals = nullptr;  ///< set by whoever sends values about
+  Arrivals* arrivals = nullptr;  ///< set by a sharded optimizer's DataParallel
 
   /// Waits for the value.
   void settle() const {
     if (arrivals) arrivals->await(*this);
   }
 
-  /// Bookkeeping of the Tape that records a pass over this parameter; nobody else reads it.
+  /// Bookkeeping of the Tape that records a pass over this parameter, and of no other reader.
   struct OnTape {
     Tape* tape = nullptr;
     int id = -1;
@@ -63,7 +61,7 @@ struct Param {
     bool written = false;  ///< a gradient has been written in this pass
   } on_tape;
 
-  /// Leaves the tape that recorded it, so a model may go before its tape.
+  /// Unregisters from the tape that recorded it, so a model may be destroyed before its tape.
   ~Param();
 };
 
@@ -74,7 +72,7 @@ struct Buffer {
 };
 
 /// A float64 vector that each shard contributes to in its forward pass and that is needed as a sum over all
-/// shards of the step (batch-norm moments). It travels as gradients do: summed along the same tree.
+/// shards of the step (batch-norm moments). It is summed along the same tree as gradients.
 class Statistic {
  public:
   virtual ~Statistic() = default;
@@ -84,13 +82,13 @@ class Statistic {
   virtual void apply(kernels::Backend& backend, const Tensor& total) = 0;
 };
 
-/// All leaves of a model, in the order of its module tree. nn::Module converts to it, so whoever takes a
+/// All leaves of a model, in the order of its module tree. nn::Module converts to it, so a function of a
 /// ModelState takes a model.
 struct ModelState {
   std::vector<Param*> params;
   std::vector<Buffer*> buffers;
   std::vector<Statistic*> statistics;
-  /// That of the device on which the values are, which alone can copy them; none: they are in CPU memory.
+  /// Of the device that holds the values, to copy them; none: they are in CPU memory.
   kernels::Backend* backend = nullptr;
 };
 

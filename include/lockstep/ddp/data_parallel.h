@@ -29,27 +29,27 @@
 
 namespace lockstep::ddp {
 
-/// A shard whose memory tells whether a step is like another.
+/// A shard by whose memory a step is recognized (StepCapture).
 template <class Shard>
 concept KnownByTensors = requires(const Shard& shard) {
   { shard.x } -> std::convertible_to<const Tensor&>;
   { shard.y } -> std::convertible_to<const Tensor&>;
 };
 
-/// Gradients are sums over the samples (or tokens) of the global batch, exactly as Loss::sum gives them
+/// Gradients are sums over the samples (or tokens) of the global batch, of exactly what Loss::sum sums
 /// (backward starts with factor 1); an optimizer divides by weight().
 ///
-/// Construction, step() and destruction are collective. The model, the communicator and the backend must
+/// Construction, step() and destruction are collective. The model, the transport and the backend must
 /// outlive this object; parameters must not be added, frozen or unfrozen during its life.
 ///
-/// With Options::sharded_optimizer this rank's gradients are sums in the elements it owns only
-/// (sharding()); an optimizer of this object updates these, and the parameters travel in buckets while all go
-/// on: a Tape waits for what it uses, anyone else calls Param::settle(). For its life parameters are in
-/// memory of the transport.
+/// With Options::sharded_optimizer this rank's gradients hold sums only in the elements it owns (sharding()).
+/// The optimizer updates these, and all-gathers of the parameters overlap with what follows: a Tape waits for
+/// what it uses, other readers call Param::settle(). During its life parameters are in memory of the
+/// transport.
 class DataParallel final : public GradientSource {
  public:
   /// Compares the model between ranks, then gives every rank the parameters and buffers of rank 0. The model
-  /// is on the backend's device (nn::Module::to), and so does the transport's memory (Session::transport()).
+  /// is on the backend's device (nn::Module::to), and so is the transport's memory (Session::transport()).
   /// Throws the same UsageError on every rank: if the ranks' models or options differ (with the first
   /// difference and both sides), if the model is elsewhere, if no parameter is trainable, or if there are
   /// more ranks than shards.
@@ -68,8 +68,8 @@ class DataParallel final : public GradientSource {
   /// Loss, which must take its samples by micro_batch.rows(): needed with micro_batches > 1, and with a
   /// layer_communicator where ranks differ in their number of shards (UsageError otherwise).
   ///
-  /// measurement: what is measured of the sums on the way, or nothing; the same on every rank. An optimizer
-  /// says what its next step needs: Optimizer::measurement_for().
+  /// measurement: is made of the sums within the step, or none; the same on every rank. An optimizer names
+  /// the one that its next step needs: Optimizer::measurement_for().
   ///
   /// If anything throws on some rank (in the batch or in loss_of), no rank is left waiting: every rank throws
   /// the error of the lowest failing rank, "rank R: " in front, parameters have no gradient, and another step
@@ -82,15 +82,15 @@ class DataParallel final : public GradientSource {
   StepResult step(Batch&& batch, LossOf&& loss_of, Measurement* measurement = nullptr);
 
   /// Collective: compares a digest of parameters and buffers between ranks. If they differ, every rank throws
-  /// the same TrainingError, naming the first tensors that do and the ranks. step() does it by itself every
-  /// Options::check_every steps, at its end: it compares what the step started from.
+  /// the same TrainingError, naming the first tensors that do and the ranks. step() calls it every
+  /// Options::check_every steps, at its end, before the optimizer changes anything.
   void check_replicas() const;
 
-  /// From now on spans of each step are recorded: forward and backward of each shard, each bucket from ready
-  /// to start to done, the step header. None: no longer. The timeline must outlive that.
+  /// Adds spans of each step to the timeline from now on: forward and backward of each shard, each bucket
+  /// from ready to start to done, the step header. Null stops that. The timeline must live until then.
   void record(Timeline* timeline);
 
-  /// Reaches every rank in the result of the next step that succeeds.
+  /// Every rank gets them in the result of the next step that succeeds.
   void request(const Requests& requests);
 
   std::span<Param* const> params() const override;
@@ -113,10 +113,9 @@ class DataParallel final : public GradientSource {
   /// For passes outside steps (evaluation): begin() it with a Pass that records nothing.
   Tape& tape() { return tape_; }
 
-  /// The plan in force: remade once, after the first step, from the order in which gradients arrived.
+  /// The current plan: made again once, after the first step, from the order in which gradients arrived.
   const BucketPlan& plan() const;
-  /// Of the last step, by bucket of the plan that was then in force; statistics, if there are any, are the
-  /// last.
+  /// Of the last step, by bucket of its plan; the last are the statistics, if there are any.
   std::span<const BucketTime> bucket_times() const;
   int accumulation_buffers() const;  ///< of this rank
   std::size_t accumulation_buffer_bytes() const;

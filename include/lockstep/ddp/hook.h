@@ -1,4 +1,4 @@
-// Hook: what happens to complete buckets instead of a plain sum, from compression to a caller's own idea.
+// Hook: replaces the plain sum of complete buckets, for compression and the like.
 #pragma once
 
 #include <string>
@@ -30,15 +30,15 @@ class Buckets {
   virtual comm::Ticket start_sum(int bucket) = 0;
 };
 
-/// One kind of what a hook remembers from step to step, for checkpoints: /hook/NAME/PARAMETER.
+/// One kind of state that a hook keeps from step to step, for checkpoints: /hook/NAME/PARAMETER.
 struct HookState {
   struct Entry {
     std::string name;  ///< of the parameter
     Tensor tensor;     ///< a handle, to write into on resume
   };
   std::string name;  ///< "rounding/error"
-  /// Every rank holds values of its own, and only their sum matters: saved by rank, and shared out equally
-  /// when another number of ranks continues; float32. Otherwise all ranks hold the same.
+  /// Every rank holds different values, and only their sum matters: saved by rank, and divided equally when
+  /// another number of ranks resumes; float32. Otherwise all ranks hold the same.
   bool by_rank = false;
   std::vector<Entry> entries;
 };
@@ -54,7 +54,7 @@ class Hook {
   virtual std::string describe() const = 0;
   /// Before the first step, and again whenever the plan has been remade. `buckets` stays valid for life.
   virtual void bind(Buckets& buckets) = 0;
-  /// The step that begins: its number decides what depends on time.
+  /// The number of the step that begins.
   virtual void begin_step(std::uint64_t step) = 0;
   /// The bucket is complete on this rank. Starts communication and returns; backward may still be running.
   virtual void start(int bucket) = 0;
@@ -62,11 +62,11 @@ class Hook {
   /// all shards, the same on every rank.
   virtual void finish() = 0;
 
-  /// What it remembers now, nothing by default. Valid after bind(). Names and shapes are equal on all ranks.
+  /// Its current state, nothing by default. Valid after bind(). Names and shapes are equal on all ranks.
   virtual std::vector<HookState> state() { return {}; }
   /// All that state() could ever list. Called before the entries are overwritten from a checkpoint.
   virtual std::vector<HookState> state_to_load() { return state(); }
-  /// Of the device on which what it remembers is. None: in CPU memory.
+  /// Of the device that holds its state. None: the state is in CPU memory.
   virtual kernels::Backend* backend() { return nullptr; }
 };
 

@@ -1,4 +1,4 @@
-// What a caller chooses of a DataParallel.
+// The options of a DataParallel.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace lockstep::ddp {
 
-/// What a trainable parameter without a gradient means.
+/// The meaning of a trainable parameter without a gradient.
 enum class Unused {
   error,  ///< a mistake: all ranks throw a UsageError naming it, at the end of the same backward
   allow,  ///< zero; a parameter that no shard of any rank used keeps no gradient
 };
 
-/// How gradients travel. The sums are the same bits in every mode; the simple ones are there to compare with,
-/// and to find faults.
+/// When gradients are summed. The sums have the same bits in every mode; the simple modes are for comparisons
+/// and for finding faults.
 enum class Mode {
   overlapped,     ///< each bucket as soon as its last gradient exists
   flat,           ///< all gradients as one bucket, after backward
@@ -55,16 +55,16 @@ struct Options {
   /// gradient (a sum over the batch) above that is a TrainingError with the parameter's name.
   DType comm_dtype = DType::float32;
   std::shared_ptr<Hook> hook = nullptr;  ///< of this rank; none: plain sums
-  /// Each rank gets the sums of the elements it owns, updates these (an optimizer holds state for them only),
-  /// and sends them to all others while they continue. The bits are the same.
+  /// Each rank gets the sums of the elements it owns and updates these (its optimizer holds state for them
+  /// only); all-gathers of the parameters overlap with what follows. The bits are the same.
   bool sharded_optimizer = false;
   std::int64_t check_every = 0;    ///< steps between comparisons of the replicas (check_replicas()); 0: never
   std::uint64_t seed = 0;          ///< of every random draw in the passes
   DType compute = DType::float32;  ///< what the passes compute in (Pass::compute)
-  /// Layers meet across ranks (SyncBatchNorm): they get a communicator of their own, in Pass.
+  /// Layers meet across ranks (SyncBatchNorm): they get a transport for themselves, in Pass.
   bool layer_communicator = false;
   Graph graph = Graph::never;
-  /// step() gives a loss that is not finite like any other. Without it such a step is a TrainingError.
+  /// step() returns a loss that is not finite. Otherwise such a step is a TrainingError.
   bool allow_non_finite_loss = false;
 };
 

@@ -1,4 +1,4 @@
-// Timeline: what every rank did when, as one Chrome trace (chrome://tracing, Perfetto).
+// Timeline: the spans of all ranks as one Chrome trace (chrome://tracing, Perfetto).
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,17 @@ class Timeline {
   /// The rows of a rank in the trace. Buckets have a row each, from `buckets` on.
   enum Row : int { steps, compute, buckets };
 
-  /// Collective: the moment that is zero on every rank. Clocks of different machines are set by a barrier, so
-  /// they agree to the time that takes; on one machine all ranks read one clock. Throws on all ranks if
-  /// `path` cannot be written, or is a file that is no trace (UsageError).
+  /// Collective: the moment that is zero on every rank. Clocks of different nodes are aligned by a barrier,
+  /// so they agree to its duration; the ranks of one node read one clock. Throws on all ranks if `path`
+  /// cannot be written, or names a file that is not a trace (UsageError).
   Timeline(std::string path, comm::HostGroup& communicator);
 
   /// A span from start_s to end_s on the clock of monotonic_s(). `name` must live as long as this object.
   void add(const char* name, int row, std::int64_t step, double start_s, double end_s);
 
-  /// Collective: rank 0 writes the spans of all ranks to the path, replacing what is there at once; nothing
-  /// if it recorded none itself. Returns how many of all ranks' were not kept. Throws on all ranks if it
-  /// cannot be written.
+  /// Collective: rank 0 writes the spans of all ranks to the path, replacing an existing trace; nothing
+  /// if rank 0 has none. Returns the number of spans, over all ranks, that were not kept. Throws on all ranks
+  /// if it cannot be written.
   std::int64_t write() const;
 
  private:
