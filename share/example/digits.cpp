@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
         for (auto step = store.resume(model, adamw, ema); step < steps; ++step) {
           const auto result =
               replicas.step(loader.at(step), [&](ls::Tape& tape, const ls::data::Shard& shard) {
-                return ls::cross_entropy(model.forward(tape.data(shard.x)), shard.y);
+                return ls::cross_entropy(model.forward(tape.batch(shard.x)), shard.y);
               });
           adamw.step();
           ema.update();

@@ -152,7 +152,7 @@ int main(int argc, char** argv) {
 
     for (auto step = store.resume(model, adamw, ema); step < steps; ++step) {
       const auto result = replicas.step(loader.at(step), [&](ls::Tape& tape, const ls::data::Shard& shard) {
-        const Var x = tape.data(shard.x), noisy = ls::narrow(x, 1, 0, 1), noise = ls::narrow(x, 1, 1, 1);
+        const Var x = tape.batch(shard.x), noisy = ls::narrow(x, 1, 0, 1), noise = ls::narrow(x, 1, 1, 1);
         return ls::mse(model.forward(noisy, shard.y), noise.value());
       });
       adamw.step();

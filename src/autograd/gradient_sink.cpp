@@ -28,7 +28,7 @@ void LocalGradients::contributed(Statistic& statistic) {
 
 void LocalGradients::clear() {
   for (Param* const param : params_) param->gradient = {};
-  weight_ = 0;
+  count_ = 0;
 }
 
 }  // namespace lockstep

@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-/// The vectors travel from and to where they are, through an arena of the communicator: on a GPU no CPU waits
-/// for them. One sum at a time; in the steady state (lengths seen before) nothing is allocated but the
+/// The vectors travel from and to where they are, through a flat buffer of the communicator: on a GPU no CPU
+/// waits for them. One sum at a time; in the steady state (lengths seen before) nothing is allocated but the
 /// result, from the backend's pool.
 class RankSums {
  public:
@@ -31,8 +31,8 @@ class RankSums {
   const comm::Slices& slices_of(std::int64_t elements);
 
   comm::GradientTransport& communicator_;
-  std::unique_ptr<comm::Arena> arena_;           // every rank's vector, one after another
-  std::map<std::int64_t, comm::Slices> slices_;  // by n
+  std::unique_ptr<comm::FlatBuffer> flat_buffer_;  // every rank's vector, one after another
+  std::map<std::int64_t, comm::Slices> slices_;    // by n
 };
 
 }  // namespace lockstep

@@ -98,8 +98,8 @@ void Recompute::finish_second_run(const Segment& segment, const Mark& mark, std:
   int output = segment.output;
   for (const Var& result : results) {
     if (!is_made_since(mark.ids, result)) continue;
-    if (first) tape_.give(result, first);
-    if (second) tape_.give(result, second);
+    if (first) tape_.add_gradient(result, first);
+    if (second) tape_.add_gradient(result, second);
     if (++output == segment.output + segment.output_count) break;
     Tape::Value& value = tape_.values_[static_cast<std::size_t>(output)];
     first = std::exchange(value.gradient, {});

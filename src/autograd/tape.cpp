@@ -79,8 +79,8 @@ int Tape::new_id(Param* param, bool takes_two) {
 
 Var Tape::input(Tensor value) { return {std::move(value), this, pass_.record ? new_id(nullptr) : -1}; }
 
-Var Tape::use(Param& param) {
-  param.settle();
+Var Tape::parameter(Param& param) {
+  param.wait_ready();
   if (!pass_.record || !param.trainable) return constant(param.value);
   if (param.on_tape.tape != this) {
     if (param.on_tape.tape)
@@ -93,10 +93,10 @@ Var Tape::use(Param& param) {
   return {param.value, this, param.on_tape.id};
 }
 
-Var Tape::data(const Tensor& floats) { return constant(backend_.in_type(floats, pass_.compute)); }
+Var Tape::batch(const Tensor& floats) { return constant(backend_.in_type(floats, pass_.compute)); }
 
-Var Tape::use_operand(Param& param) {
-  Var used = use(param);
+Var Tape::weight(Param& param) {
+  Var used = parameter(param);
   if (pass_.compute == DType::float32) return used;
   Operand& operand = operands_[&param];
   if (operand.values != parameter_values_) {
@@ -146,7 +146,7 @@ void Tape::add_node(Node node, std::initializer_list<const Var*> inputs) {
   nodes_.push_back(node);
 }
 
-void Tape::give(const Var& input, const Tensor& given) {
+void Tape::add_gradient(const Var& input, const Tensor& given) {
   if (input.id_ < 0) return;
   if (Param* const param = param_of(input)) {
     const GradientSlot slot = param_slot(*param);
@@ -175,14 +175,14 @@ Tensor Tape::sum_of(const Tensor& a, const Tensor& b) {
   return total;
 }
 
-Tensor Tape::received(const Var& input) {
+Tensor Tape::gradient_so_far(const Var& input) {
   if (input.id_ < 0 || param_of(input)) return {};
   const Value& value = value_of(input);
   return value.second_gradient ? sum_of(value.gradient, value.second_gradient) : value.gradient;
 }
 
-Tensor Tape::take_received(const Var& input) {
-  Tensor sum = received(input);
+Tensor Tape::take_gradient(const Var& input) {
+  Tensor sum = gradient_so_far(input);
   if (!sum) return sum;
   value_of(input).gradient = value_of(input).second_gradient = {};
   if (sum.is_only_handle()) return sum;
@@ -191,9 +191,9 @@ Tensor Tape::take_received(const Var& input) {
   return own;
 }
 
-void Tape::give_total(const Var& input, const Tensor& total) {
+void Tape::set_gradient(const Var& input, const Tensor& total) {
   if (input.id_ < 0) return;
-  if (param_of(input)) return give(input, total);
+  if (param_of(input)) return add_gradient(input, total);
   value_of(input).gradient = total;
   value_of(input).second_gradient = {};
 }
@@ -223,7 +223,7 @@ void Tape::backward(const Var& output, const Tensor& dy) {
   if (output.id_ < 0) return;
   if (output.tape_ != this) throw UsageError("backward of a value of another tape");
   check_reachable(output);
-  give(output, dy);
+  add_gradient(output, dy);
   walk(0);
 }
 

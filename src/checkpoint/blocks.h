@@ -62,7 +62,7 @@ struct BlockRun {
   std::uint64_t count = 0;
 };
 
-/// The blocks that begin in an extent, perhaps none. Over all extents of all ranks each block is there once.
+/// The blocks that begin in an extent, perhaps none. Over all extents of all ranks each block occurs once.
 BlockRun blocks_begun_in(const TensorExtent& extent);
 
 /// End of a block, counted from the tensor's first byte.
@@ -83,14 +83,14 @@ class BlockReader {
   /// Some of its blocks.
   BlockReader(const OpenFile& file, const TensorEntry& tensor, const BlockRun& blocks);
 
-  /// The next block; empty behind the last one. Without `out` valid until the next call. DataError or
+  /// The next block; empty after the last one. Without `out` valid until the next call. DataError or
   /// FailureError as OpenFile::read_at.
   std::span<const std::byte> next();
   /// Of the blocks read so far.
   const std::vector<std::uint64_t>& digests() const { return digests_; }
   /// All blocks of the tensor were read, and are what was saved.
   bool digest_fits() const { return digest_of_blocks(digests_) == tensor_.digest; }
-  /// Reads what is left. DataError "FILE: /model/NAME is damaged: its digest does not fit".
+  /// Reads the rest. DataError "FILE: /model/NAME is damaged: its digest does not fit".
   void finish();
 
  private:

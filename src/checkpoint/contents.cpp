@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/transfer.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/ddp/hook.h"
+#include "lockstep/kernels/backend.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/optimizer.h"
 
@@ -35,7 +35,7 @@ void add(Contents& contents, const ModelState& model) {
   set_backend(contents, model.backend);
   Section section{"model", {}, {}, {}};
   for (const Param* param : model.params) {
-    param->settle();
+    param->wait_ready();
     section.tensors.push_back({param->name, param->value});
   }
   for (const Buffer* buffer : model.buffers) section.tensors.push_back({buffer->name, buffer->value});
@@ -166,7 +166,7 @@ void load_by_rank(const ddp::HookState& state, kernels::Backend* backend, const 
   if (writers == ranks || writers == 0) {
     result.sections.push_back(section_of(path_of(state, communicator.rank()), state));
     for (int rank = 0; rank < writers; ++rank) {
-      if (rank != communicator.rank()) result.elsewhere.push_back(path_of(state, rank));
+      if (rank != communicator.rank()) result.of_other_ranks.push_back(path_of(state, rank));
     }
     return;
   }

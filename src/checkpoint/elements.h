@@ -59,7 +59,7 @@ auto with_element_type(DType dtype, const Use& use) {
 }
 
 /// Converts `count` elements. Floats are rounded to the nearest, ties to even (float64 to 16 bits by way of
-/// float32); a NaN stays one. False if a finite number became infinite: the result is then of no use.
+/// float32); a NaN stays one. False if a finite number became infinite: the result is then invalid.
 /// UsageError for floats that would become integers.
 [[nodiscard]] bool cast_elements(DType from, const std::byte* in, DType to, std::byte* out,
                                  std::int64_t count);
@@ -68,7 +68,7 @@ auto with_element_type(DType dtype, const Use& use) {
 void transpose_elements(const std::byte* in, std::int64_t rows, std::int64_t columns,
                         std::size_t element_bytes, std::byte* out);
 
-/// Are all elements whose bits are these finite? True of integers. As fast as memory in a cache.
+/// Are all elements finite? True for integers. As fast as memory in a cache.
 bool all_finite(std::span<const std::byte> bytes, DType dtype);
 
 /// "fc.weight (2 of 80), fc.bias (1 of 10)", two dozen at most; empty if all numbers are finite.

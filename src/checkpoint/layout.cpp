@@ -17,7 +17,6 @@
 #include "base/files.h"
 #include "base/text.h"
 #include "checkpoint/blocks.h"
-#include "checkpoint/manifest.h"
 #include "lockstep/base/error.h"
 #include "lockstep/hdf5/file.h"
 

@@ -1,6 +1,8 @@
-// Private to the module: the structure of a checkpoint, from contents to HDF5.
+// Private to the module: the structure of a checkpoint: its index as text (/manifest, and what the root
+// digest is taken over), and from contents to HDF5.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -31,10 +33,10 @@ class MemoryFile {
 
   /// A path that opens it, until unlink(). (HDF5 resolves links, so one below /proc/self/fd would not do.)
   const std::string& path() const noexcept { return path_; }
-  /// Takes the name away: the file then goes with the last descriptor, even if this process is killed.
+  /// Removes the name: the file then disappears with the last descriptor, even if this process is killed.
   void unlink() noexcept;
   std::uint64_t size() const;
-  /// Writes the bytes [begin, end) to the same place of `file`, but for holes.
+  /// Writes the bytes [begin, end), except holes, to the same offsets of `file`.
   void copy_to(OpenFile& file, std::uint64_t begin, std::uint64_t end) const;
 
  private:
@@ -61,9 +63,9 @@ class Layout {
   Layout(const Layout&) = delete;
   Layout& operator=(const Layout&) = delete;
 
-  /// Adds what depends on the digests. Afterwards HDF5 has done its part.
+  /// Adds what depends on the digests. HDF5 is not called afterwards.
   void finish(const FileIndex& index);
-  /// Gives `file` its size and all that is not elements. Does not call HDF5, so any thread may.
+  /// Gives `file` its size and everything except the elements. Does not call HDF5, so any thread may.
   void copy_to(OpenFile& file) const;
 
  private:
@@ -72,7 +74,35 @@ class Layout {
   std::vector<FileExtent> elements_;  // in file order
 };
 
-/// At least what a file with this index takes.
+/// An upper bound of the size of a file with this index.
 std::uint64_t most_file_bytes(const FileIndex& index);
+
+/// The counts of a Position by the names that files and reports give them; `seed` comes after them.
+struct PositionCount {
+  const char* name;
+  std::int64_t Position::*value;
+};
+inline constexpr std::array<PositionCount, 4> position_counts{{{"step", &Position::step},
+                                                               {"epoch", &Position::epoch},
+                                                               {"samples", &Position::samples},
+                                                               {"shards", &Position::shards}}};
+
+/// The element types that tensors of a checkpoint may have.
+constexpr bool is_storable(DType dtype) {
+  return is_floating(dtype) || dtype == DType::int64 || dtype == DType::int32 || dtype == DType::uint8;
+}
+
+/// One line a tensor: "DIGEST BYTES DTYPE [EXTENT,EXTENT] /GROUP/NAME".
+std::string manifest_text(const std::vector<TensorEntry>& tensors);
+/// Inverse of manifest_text, without offsets. DataError naming `file` and the line.
+std::vector<TensorEntry> parse_manifest(const std::string& text, const std::string& file);
+
+/// Everything that resume uses, except the elements: position, attributes of groups, configuration,
+/// manifest.
+std::string digested_text(const FileIndex& index);
+std::uint64_t root_digest(const FileIndex& index);
+
+/// Exact: equal texts mean equal values.
+std::string to_text(const AttributeValue& value);
 
 }  // namespace lockstep::checkpoint

@@ -1,5 +1,5 @@
 // Loading: what fits where, then reading with each block verified as it arrives.
-#include "lockstep/checkpoint/load.h"
+#include "lockstep/checkpoint/file.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,11 +14,11 @@
 #include "base/text.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/elements.h"
+#include "checkpoint/layout.h"
 #include "checkpoint/load_plan.h"
-#include "checkpoint/manifest.h"
-#include "kernels/transfer.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/kernels/backend.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -56,8 +56,8 @@ bool has_shape(const StoredTensor& array, std::span<const std::int64_t> extents)
   return std::equal(array.shape.rbegin(), array.shape.rend(), extents.begin(), extents.end());
 }
 
-void fit_group(std::span<const StoredTensor> stored, const Wanted& wanted, Conversion conversion, Fit& result,
-               Problems& problems) {
+void match_group(std::span<const StoredTensor> stored, const RequestedGroup& wanted, Conversion conversion,
+                 Match& result, Problems& problems) {
   const auto full = [&](std::string_view name) {
     return fmt::format("{}{}{}", wanted.group, wanted.group.empty() ? "" : "/", name);
   };
@@ -106,10 +106,11 @@ void fit_group(std::span<const StoredTensor> stored, const Wanted& wanted, Conve
 
 }  // namespace
 
-Fit fit(std::span<const StoredTensor> stored, std::span<const Wanted> wanted, Conversion conversion) {
-  Fit result;
+Match match(std::span<const StoredTensor> stored, std::span<const RequestedGroup> wanted,
+            Conversion conversion) {
+  Match result;
   Problems problems;
-  for (const Wanted& group : wanted) fit_group(stored, group, conversion, result, problems);
+  for (const RequestedGroup& group : wanted) match_group(stored, group, conversion, result, problems);
   const auto say = [&](std::string_view what, const std::vector<std::string>& names) {
     if (names.empty()) return;
     const std::size_t shown = std::min(names.size(), most_names);
@@ -169,7 +170,7 @@ void plan_absent(const FileIndex& index, const Section& section, LoadPlan& plan)
 void warn_of_unused_groups(const FileIndex& index, const Request& request, LoadPlan& plan) {
   for (const GroupEntry& group : index.groups) {
     const bool listed = std::ranges::count(request.contents.sections, group.path, &Section::path) > 0 ||
-                        std::ranges::count(request.elsewhere, group.path) > 0;
+                        std::ranges::count(request.of_other_ranks, group.path) > 0;
     if (!listed)
       plan.warnings.push_back(
           fmt::format("{} holds /{}, which this program does not load", index.path, group.path));
@@ -179,7 +180,7 @@ void warn_of_unused_groups(const FileIndex& index, const Request& request, LoadP
 /// What this rank holds of a tensor.
 void take(const Tensor& whole, const NamedTensor& target, kernels::Backend* backend) {
   const auto& part = target.part;
-  kernels::transfer(part ? part->sharding->part(part->param, whole) : whole, target.value, backend);
+  kernels::transfer(part ? part->partition->part(part->param, whole) : whole, target.value, backend);
 }
 
 /// An EMA that begins now begins at the weights just loaded.
@@ -228,7 +229,7 @@ std::vector<StoredTensor> stored_tensors(const FileIndex& index) {
   return stored;
 }
 
-void check_or_warn(const std::string& path, const Fit& result, const LoadOptions& options,
+void check_or_warn(const std::string& path, const Match& result, const LoadOptions& options,
                    std::vector<std::string>& warnings) {
   if ((!result.problems.empty() && options.strict) || result.ambiguous) {
     throw DataError("{} does not fit this program's model: {}", path, fmt::join(result.problems, "; "));
@@ -241,7 +242,7 @@ Request request_for(const FileIndex& index, const Contents& contents, const comm
   for (const LateSections& late : contents.late) {
     SectionsToLoad found = late.to_load(index, communicator);
     std::ranges::move(found.sections, std::back_inserter(request.contents.sections));
-    std::ranges::move(found.elsewhere, std::back_inserter(request.elsewhere));
+    std::ranges::move(found.of_other_ranks, std::back_inserter(request.of_other_ranks));
     std::ranges::move(found.warnings, std::back_inserter(request.warnings));
   }
   return request;
@@ -250,7 +251,7 @@ Request request_for(const FileIndex& index, const Contents& contents, const comm
 LoadPlan plan_load(const FileIndex& index, const Request& request, const LoadOptions& options) {
   LoadPlan plan;
   plan.warnings = request.warnings;
-  std::vector<Wanted> wanted;
+  std::vector<RequestedGroup> wanted;
   std::vector<std::string> attribute_problems;
   for (const Section& section : request.contents.sections) {
     const GroupEntry* group = index.group(section.path);
@@ -261,8 +262,8 @@ LoadPlan plan_load(const FileIndex& index, const Request& request, const LoadOpt
     wanted.push_back({section.path, section.tensors, false});
     if (group) plan_attributes(section, *group, plan, attribute_problems);
   }
-  Fit result =
-      fit(stored_tensors(index), wanted, options.narrow ? Conversion::rounding : Conversion::lossless);
+  Match result =
+      match(stored_tensors(index), wanted, options.narrow ? Conversion::rounding : Conversion::lossless);
   result.problems.insert(result.problems.end(), attribute_problems.begin(), attribute_problems.end());
   check_or_warn(index.path, result, options, plan.warnings);
   plan.pairs = std::move(result.pairs);
@@ -270,10 +271,10 @@ LoadPlan plan_load(const FileIndex& index, const Request& request, const LoadOpt
   return plan;
 }
 
-void read_tensors(const FileIndex& index, std::span<const Fit::Pair> pairs, kernels::Backend* backend,
+void read_tensors(const FileIndex& index, std::span<const Match::Pair> pairs, kernels::Backend* backend,
                   comm::HostGroup& communicator) {
   comm::run_on_all(communicator, [&] {
-    for (const Fit::Pair& pair : pairs)
+    for (const Match::Pair& pair : pairs)
       read_tensor(*index.file, index.tensors[pair.stored], pair.target, backend);
   });
 }

@@ -10,8 +10,8 @@
 
 #include "lockstep/base/shape.h"
 #include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/index.h"
-#include "lockstep/checkpoint/load.h"
 
 namespace lockstep::checkpoint {
 
@@ -19,11 +19,11 @@ namespace lockstep::checkpoint {
 struct StoredTensor {
   std::string group;  ///< empty: of a file without groups, or at its root
   std::string name;
-  std::optional<DType> dtype;  ///< none: no number that Lockstep knows
+  std::optional<DType> dtype;  ///< none: not a number type that Lockstep knows
   std::string_view type_name;  ///< "float32", "bool", "text" ...; a constant
   std::vector<std::int64_t> shape;
   bool transposed = false;  ///< a matrix to be read as its transpose; `shape` is still the file's
-  bool ignored = false;     ///< known to be of no use
+  bool ignored = false;     ///< known to be unused
 };
 
 /// Element types in files that a tensor may be loaded from.
@@ -32,14 +32,14 @@ enum class Conversion {
   rounding,  ///< and float32 from float64
 };
 
-/// What is wanted of one group.
-struct Wanted {
+/// What is to be loaded from one group.
+struct RequestedGroup {
   std::string group;
   std::span<const NamedTensor> tensors;
-  bool subset = false;  ///< other names in the group are no concern
+  bool subset = false;  ///< the group may hold other names
 };
 
-struct Fit {
+struct Match {
   struct Pair {
     std::size_t stored;  ///< index into the stored tensors
     NamedTensor target;
@@ -51,12 +51,13 @@ struct Fit {
 };
 
 /// Compares names without leading "module." and "_orig_mod.", on both sides.
-Fit fit(std::span<const StoredTensor> stored, std::span<const Wanted> wanted, Conversion conversion);
+Match match(std::span<const StoredTensor> stored, std::span<const RequestedGroup> wanted,
+            Conversion conversion);
 
-/// What is wanted of one file: contents with their late sections listed.
+/// What is to be loaded from one file: contents with their late sections listed.
 struct Request {
   Contents contents;
-  std::vector<std::string> elsewhere, warnings;  ///< see SectionsToLoad
+  std::vector<std::string> of_other_ranks, warnings;  ///< see SectionsToLoad
 };
 
 /// Not collective, and the same on every rank but for what each takes as its own.
@@ -64,7 +65,7 @@ Request request_for(const FileIndex& index, const Contents& contents, const comm
 
 /// What will be read, and what will be done without it.
 struct LoadPlan {
-  std::vector<Fit::Pair> pairs;        ///< `stored` indexes FileIndex::tensors
+  std::vector<Match::Pair> pairs;      ///< `stored` indexes FileIndex::tensors
   std::vector<const Section*> absent;  ///< sections that the file lacks and that can do without
   std::vector<std::string> warnings;
   struct Restore {
@@ -80,16 +81,16 @@ LoadPlan plan_load(const FileIndex& index, const Request& request, const LoadOpt
 
 /// Reads the pairs, each block verified as it arrives; what is on the backend's device goes there from CPU
 /// memory. DataError if the file is damaged. Collective.
-void read_tensors(const FileIndex& index, std::span<const Fit::Pair> pairs, kernels::Backend* backend,
+void read_tensors(const FileIndex& index, std::span<const Match::Pair> pairs, kernels::Backend* backend,
                   comm::HostGroup& communicator);
 
 /// Fills what the file lacks, restores the attributes, and tells the sections.
 void finish_load(const LoadPlan& plan, const Contents& contents);
 
 std::vector<StoredTensor> stored_tensors(const FileIndex& index);
-/// Turns problems into warnings where the options allow it; else DataError listing them all: "FILE does not
+/// Turns problems into warnings if the options allow it; otherwise DataError listing them all: "FILE does not
 /// fit this program's model: missing: ...; unexpected: ...".
-void check_or_warn(const std::string& path, const Fit& result, const LoadOptions& options,
+void check_or_warn(const std::string& path, const Match& result, const LoadOptions& options,
                    std::vector<std::string>& warnings);
 
 }  // namespace lockstep::checkpoint

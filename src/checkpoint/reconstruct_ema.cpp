@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/reconstruct_ema.h"
+#include "lockstep/checkpoint/convert.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,13 +14,13 @@
 #include "base/text.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/elements.h"
-#include "checkpoint/step_files.h"
+#include "checkpoint/run_files.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/index.h"
-#include "lockstep/checkpoint/save.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/optim/ema_reconstruction.h"
+#include "lockstep/optim/ema.h"
 
 namespace lockstep::checkpoint {
 namespace {

@@ -11,9 +11,8 @@
 
 #include "base/files.h"
 #include "checkpoint/load_plan.h"
-#include "checkpoint/run_records.h"
-#include "checkpoint/save_job.h"
-#include "checkpoint/step_files.h"
+#include "checkpoint/run_files.h"
+#include "checkpoint/save.h"
 #include "checkpoint/weights/gpt2.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/contents.h"
@@ -31,7 +30,7 @@ std::optional<double> number_in(const std::string& text) {
 
 }  // namespace
 
-Position Stream::at(std::int64_t step) const {
+Position DataSchedule::at(std::int64_t step) const {
   const std::int64_t samples = step * samples_per_step;
   return {step, samples_per_epoch > 0 ? samples / samples_per_epoch : 0, samples, shards, seed};
 }
@@ -124,7 +123,7 @@ void Store::take_back_attempt() {
 
 /// With what every checkpoint of this run says.
 Contents Store::completed(std::int64_t step, Contents contents) const {
-  contents.position = options_.stream.at(step);
+  contents.position = options_.schedule.at(step);
   contents.config = options_.config;
   Provenance provenance = provenance_;
   provenance.merge(contents.provenance);
@@ -245,22 +244,22 @@ namespace {
 /// Starts from a checkpoint that may end without a newer one before it is passed over.
 constexpr int most_attempts = 2;
 
-/// A checkpoint made with other shards, seed or batch would silently continue elsewhere in the stream.
-void check_stream(const FileIndex& index, const Stream& stream) {
+/// A checkpoint made with another seed, shard count or batch would silently continue with other samples.
+void check_schedule(const FileIndex& index, const DataSchedule& schedule) {
   const Position& stored = index.position;
   const auto refuse = [&](std::string_view what, auto was, auto is) {
     throw UsageError(
         "{}: was made with {} {}, this run has {}; resume with the same, or start a new run from its weights",
         index.path, what, was, is);
   };
-  if (stream.shards != 0 && stored.shards != 0 && stored.shards != stream.shards)
-    refuse("shards", stored.shards, stream.shards);
-  if (stream.shards != 0 && stored.shards != 0 && stored.seed != stream.seed)
-    refuse("seed", stored.seed, stream.seed);
-  if (stream.samples_per_step != 0 && stored.samples != 0 && stored.step != 0 &&
-      (stored.samples % stored.step != 0 || stored.samples / stored.step != stream.samples_per_step))
+  if (schedule.shards != 0 && stored.shards != 0 && stored.shards != schedule.shards)
+    refuse("shards", stored.shards, schedule.shards);
+  if (schedule.shards != 0 && stored.shards != 0 && stored.seed != schedule.seed)
+    refuse("seed", stored.seed, schedule.seed);
+  if (schedule.samples_per_step != 0 && stored.samples != 0 && stored.step != 0 &&
+      (stored.samples % stored.step != 0 || stored.samples / stored.step != schedule.samples_per_step))
     refuse("a global batch of", static_cast<double>(stored.samples) / static_cast<double>(stored.step),
-           stream.samples_per_step);
+           schedule.samples_per_step);
 }
 
 /// A file that somebody has given another's name.
@@ -273,7 +272,7 @@ void check_step(const FileIndex& index) {
 
 /// Bits of results depend on these; a resume under others is allowed but said. In another
 /// precision or on another device nothing else is worth saying.
-std::vector<std::string> changed_surroundings(const FileIndex& index, const Provenance& now) {
+std::vector<std::string> changed_environment(const FileIndex& index, const Provenance& now) {
   std::vector<std::string> warnings;
   const auto compare = [&](const char* what, const char* effect = "may differ in the last bits") {
     const auto then = index.provenance.find(what), here = now.find(what);
@@ -370,7 +369,7 @@ void Store::load(const std::string& path, const Contents& contents) {
   LoadPlan plan;
   comm::run_on_all(communicator_, [&] {
     check_step(index);
-    check_stream(index, options_.stream);
+    check_schedule(index, options_.schedule);
     request = request_for(index, contents, communicator_);
     plan = plan_load(index, request, {.strict = options_.strict, .narrow = options_.narrow});
   });
@@ -378,7 +377,7 @@ void Store::load(const std::string& path, const Contents& contents) {
   comm::run_on_all(communicator_, [&] { finish_load(plan, request.contents); });
   if (const auto layout = index.provenance.find(weights_layout_key); layout != index.provenance.end())
     note({*layout});
-  for (std::string& warning : changed_surroundings(index, provenance_))
+  for (std::string& warning : changed_environment(index, provenance_))
     plan.warnings.push_back(std::move(warning));
   if (communicator_.rank() == 0) {
     for (const std::string& warning : plan.warnings) log_.warning("{}", warning);

@@ -142,10 +142,11 @@ ExitCode bench_step(Session& session, const Arguments& arguments) {
         train::time_tree_order(session, workload, steps, values["passes"].as<int>(), compute);
     if (session.world().rank() == 0)
       fmt::print(
-          "{} on {} in {} passes a rank: {:.1f} ms a step along the tree ({} planes of {:.1f} MiB), "
+          "{} on {} in {} passes a rank: {:.1f} ms a step along the tree ({} accumulation buffers of {:.1f} "
+          "MiB), "
           "{:.1f} added in order: {:+.1f} %\n",
-          workload, where(session.world()), times.passes, times.tree_ms, times.planes,
-          static_cast<double>(times.plane_bytes) / bytes_per_mib, times.in_order_ms,
+          workload, where(session.world()), times.passes, times.tree_ms, times.accumulators,
+          static_cast<double>(times.accumulator_bytes) / bytes_per_mib, times.in_order_ms,
           100 * (times.tree_ms / times.in_order_ms - 1));
     return ExitCode::done;
   }

@@ -8,7 +8,7 @@
 #include "cli/saved_model.h"
 #include "cli/verb.h"
 #include "lockstep/checkpoint/convert.h"
-#include "lockstep/checkpoint/load.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/comm/agreement.h"
 #include "train/config.h"
 #include "train/workload.h"

@@ -8,7 +8,6 @@
 #include "base/text.h"
 #include "cli/verb.h"
 #include "lockstep/checkpoint/convert.h"
-#include "lockstep/checkpoint/reconstruct_ema.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::cli {

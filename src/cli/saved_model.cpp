@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "lockstep/checkpoint/convert.h"
-#include "lockstep/checkpoint/load.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/optim/ema.h"
 #include "train/precision.h"

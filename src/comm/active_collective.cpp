@@ -9,8 +9,8 @@
 
 namespace lockstep::comm {
 
-void Messages::begin(std::uint64_t ticket) {
-  ticket_ = ticket;
+void Messages::begin(std::uint64_t work) {
+  work_ = work;
   requests_.clear();
   about_.clear();
 }
@@ -70,9 +70,10 @@ void Messages::check(std::size_t place, const MPI_Status& status, bool failed) c
   check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count", rank_);
   if (failed || static_cast<std::size_t>(bytes) != expected) {
     throw FailureError(
-        "ticket {}: rank {} expected a message of {} bytes, rank {} sent {}; every rank must start the same "
+        "collective {}: rank {} expected a message of {} bytes, rank {} sent {}; every rank must start the "
+        "same "
         "collectives in the same order",
-        ticket_, rank_, expected, status.MPI_SOURCE, failed ? "a longer one" : fmt::format("{}", bytes));
+        work_, rank_, expected, status.MPI_SOURCE, failed ? "a longer one" : fmt::format("{}", bytes));
   }
 }
 
@@ -93,7 +94,7 @@ Collective ActiveCollective::Request::collective() const {
   result.dtype = sum.dtype;
   result.comm_dtype = sum.comm_dtype;
   result.shards = plan ? plan->shards : 0;
-  result.arena = arena->number();
+  result.flat_buffer = flat_buffer->number();
   result.offset_bytes = sum.offset_bytes;
   result.count = sum.count;
   result.slices = slices.digest();
@@ -105,8 +106,8 @@ ActiveCollective::ActiveCollective(const CollectiveContext& context)
       even_(static_cast<std::size_t>(context.size)),
       messages_(context.comm, context.rank) {}
 
-void ActiveCollective::begin(std::uint64_t ticket, Request request, int tag) {
-  ticket_ = ticket;
+void ActiveCollective::begin(std::uint64_t work, Request request, int tag) {
+  work_ = work;
   request_ = std::move(request);
   element_bytes_ = bytes_of(request_.sum.dtype);
   cast_ = context_->nodes() > 1 && !is(Collective::Kind::all_gather) &&
@@ -115,7 +116,7 @@ void ActiveCollective::begin(std::uint64_t ticket, Request request, int tag) {
   result_tag_ = tag + 1;
   all_started_ = false;
   chunks_.clear();
-  messages_.begin(ticket);
+  messages_.begin(work);
   buffer_used_ = 0;
   if (request_.slices.ranks() == 0) {
     for (int rank = 0; rank < context_->size; ++rank)
@@ -160,12 +161,9 @@ void ActiveCollective::add_chunks(int owner) {
   const bool mine = owner == context_->rank;
   const int messages =
       mine ? std::max(received_partials(), context_->nodes() - 1) : std::max(own_partials(), 1);
-  Stage stage = Stage::gathering;
-  if (!mine) stage = is(Collective::Kind::all_gather) ? Stage::sending : Stage::adding;
   Chunk chunk;
   while (left > 0) {
     chunk.owner = owner;
-    chunk.stage = stage;
     chunk.count = std::min(step, left);
     chunk.buffer_offset = buffer_used_;
     const int packed = !alone && !direct(chunk) ? 1 : 0;
@@ -183,11 +181,11 @@ void ActiveCollective::add_chunks(int owner) {
 
 bool ActiveCollective::advance(SumScratch& scratch) {
   if (!all_started_) {
-    if (!context_->control->all_reached(&NodeFlags::started, ticket_)) return false;
-    context_->control->check_same_collective(ticket_);
+    if (!context_->control->all_reached(&NodeFlags::started, work_)) return false;
+    context_->control->check_same_collective(work_);
     all_started_ = true;
   }
-  collect_messages();
+  for (const std::size_t chunk : messages_.collect()) --chunks_[chunk].pending;
   bool moved = false;
   for (std::size_t index = 0; index < chunks_.size(); ++index) {
     while (advance(index, scratch)) moved = true;
@@ -195,48 +193,31 @@ bool ActiveCollective::advance(SumScratch& scratch) {
   return moved;
 }
 
-void ActiveCollective::collect_messages() {
-  for (const std::size_t chunk : messages_.collect()) --chunks_[chunk].pending;
-}
-
 bool ActiveCollective::advance(std::size_t index, SumScratch& scratch) {
   Chunk& chunk = chunks_[index];
   if (chunk.stage == Stage::finished || chunk.pending > 0) return false;
   if (index > 0 && chunks_[index - 1].owner == chunk.owner && chunks_[index - 1].stage <= chunk.stage)
     return false;
-  const auto finish = [&] {
-    chunk.stage = Stage::finished;
-    --unfinished_;
-  };
   switch (chunk.stage) {
-    case Stage::gathering:
-      if (is(Collective::Kind::all_gather)) {
-        copy_to_peers(chunk);
-      } else {
+    case Stage::gather:
+      if (!owned(chunk) && !is(Collective::Kind::all_gather)) add_and_send_partials(chunk, scratch);
+      chunk.stage = Stage::add;
+      break;
+    case Stage::add:
+      if (owned(chunk)) {
         add_all(chunk, scratch);
+        if (!is(Collective::Kind::reduce_scatter)) send_result(chunk);
+      } else if (!is(Collective::Kind::reduce_scatter)) {
+        // Partial sums may have been sent straight from the accumulators: only now may the result overwrite
+        // them.
+        receive_result(chunk);
       }
-      if (!is(Collective::Kind::reduce_scatter)) send_result(chunk);
-      chunk.stage = Stage::returning;
+      chunk.stage = Stage::distribute;
       break;
-    case Stage::returning:
-      finish();
-      break;
-    case Stage::adding:
-      add_and_send_partials(chunk, scratch);
-      chunk.stage = Stage::sending;
-      break;
-    case Stage::sending:
-      if (is(Collective::Kind::reduce_scatter)) {
-        finish();
-        break;
-      }
-      // Partial sums may have been sent straight from the planes: only now may the result overwrite them.
-      receive_result(chunk);
-      chunk.stage = Stage::receiving;
-      break;
-    case Stage::receiving:
-      distribute_result(chunk);
-      finish();
+    case Stage::distribute:
+      if (!owned(chunk) && !is(Collective::Kind::reduce_scatter)) distribute_result(chunk);
+      chunk.stage = Stage::finished;
+      --unfinished_;
       break;
     case Stage::finished:
       return false;
@@ -250,13 +231,14 @@ void ActiveCollective::receive_partials(Chunk& chunk) {
   for (int node = 0; node < context_->nodes(); ++node) {
     if (node == context_->node) continue;
     const int from = context_->leader(node, context_->rank);
-    for (int partial = 0; partial < request_.plan->partials_of_node[static_cast<std::size_t>(node)];
+    for (int partial = 0; partial < request_.plan->partials_of_group[static_cast<std::size_t>(node)];
          ++partial, ++message)
       receive(chunk, message, partial_place(chunk, message), from, partial_tag_);
   }
 }
 
 void ActiveCollective::add_all(Chunk& chunk, SumScratch& scratch) {
+  if (is(Collective::Kind::all_gather)) return copy_to_peers(chunk);
   const int mine = context_->control->local_rank();
   const bool everywhere = is(Collective::Kind::sum);
   const Target target{everywhere ? 0 : mine, everywhere ? context_->control->local_ranks() : 1};
@@ -283,7 +265,7 @@ void ActiveCollective::send_result(Chunk& chunk) {
   const int mine = context_->control->local_rank();
   const std::byte* data = result_slot(chunk);
   if (direct(chunk)) {
-    data = in_plane(mine, 0, first_element(chunk));
+    data = in_accumulator(mine, 0, first_element(chunk));
   } else if (!cast_) {  // a cast result is there already
     pack(chunk, mine, 0, result_slot(chunk));
   }
@@ -296,15 +278,15 @@ void ActiveCollective::send_result(Chunk& chunk) {
 
 void ActiveCollective::add_and_send_partials(Chunk& chunk, SumScratch& scratch) {
   int message = 0;
-  for (const SumPlan::Sum& partial : request_.plan->partials) {
+  for (const SumProgram& partial : request_.plan->partials) {
     std::byte* place = slot(chunk, message);
     const std::byte* data = place;
-    if (const int only = partial.program.only_source(); only >= 0) {
-      const SumPlan::Source& source = partial.sources[static_cast<std::size_t>(only)];
+    if (partial.steps.size() == 1) {
+      const SumPlan::Accumulator& only = accumulator(partial.steps[0].source);
       if (direct(chunk)) {
-        data = in_plane(source.local_rank, source.index, first_element(chunk));
+        data = in_accumulator(local(only.rank), only.index, first_element(chunk));
       } else {
-        pack(chunk, source.local_rank, source.index, place);
+        pack(chunk, local(only.rank), only.index, place);
       }
     } else {
       evaluate(partial, chunk, {.slot = place}, scratch);
@@ -315,8 +297,8 @@ void ActiveCollective::add_and_send_partials(Chunk& chunk, SumScratch& scratch) 
 }
 
 void ActiveCollective::receive_result(Chunk& chunk) {
-  std::byte* place =
-      direct(chunk) ? in_plane(context_->control->local_rank(), 0, first_element(chunk)) : result_slot(chunk);
+  std::byte* place = direct(chunk) ? in_accumulator(context_->control->local_rank(), 0, first_element(chunk))
+                                   : result_slot(chunk);
   receive(chunk, 0, place, chunk.owner, result_tag_);
 }
 
@@ -341,26 +323,29 @@ void ActiveCollective::for_each_range(const Chunk& chunk, const Use& use) const 
   }
 }
 
-void ActiveCollective::evaluate(const SumPlan::Sum& sum, const Chunk& chunk, const Target& target,
+void ActiveCollective::evaluate(const SumProgram& sum, const Chunk& chunk, const Target& target,
                                 SumScratch& scratch) {
   for_each_range(chunk, [&](std::int64_t first, std::int64_t count, std::int64_t before) {
     scratch.sources.clear();
-    for (const SumPlan::Source& source : sum.sources) {
-      scratch.sources.push_back(source.local_rank >= 0 ? in_plane(source.local_rank, source.index, first)
-                                                       : slot(chunk, source.index) + bytes(before));
+    for (const SumStep& step : sum.steps) {
+      if (step.source < 0) {
+        scratch.sources.push_back(slot(chunk, ~step.source) + bytes(before));
+      } else {
+        const SumPlan::Accumulator& from = accumulator(step.source);
+        scratch.sources.push_back(in_accumulator(local(from.rank), from.index, first));
+      }
     }
     scratch.destinations.clear();
     if (target.slot) scratch.destinations.push_back(target.slot + bytes(before));
     for (int peer = 0; peer < target.peers; ++peer)
-      scratch.destinations.push_back(in_plane(target.first_peer + peer, 0, first));
-    sum.program.evaluate(request_.sum.dtype, count, scratch.sources, scratch.destinations,
-                         scratch.blocks.data());
+      scratch.destinations.push_back(in_accumulator(target.first_peer + peer, 0, first));
+    sum.evaluate(request_.sum.dtype, count, scratch.sources, scratch.destinations, scratch.blocks.data());
   });
 }
 
-void ActiveCollective::pack(const Chunk& chunk, int local_rank, int plane, std::byte* slot) const {
+void ActiveCollective::pack(const Chunk& chunk, int local_rank, int accumulator, std::byte* slot) const {
   for_each_range(chunk, [&](std::int64_t first, std::int64_t count, std::int64_t before) {
-    const std::byte* values = in_plane(local_rank, plane, first);
+    const std::byte* values = in_accumulator(local_rank, accumulator, first);
     if (cast_) {
       cast_to(values, slot + sent_bytes(before), count, request_.sum.comm_dtype);
     } else {
@@ -371,7 +356,7 @@ void ActiveCollective::pack(const Chunk& chunk, int local_rank, int plane, std::
 
 void ActiveCollective::unpack(const Chunk& chunk, const std::byte* slot, int local_rank) const {
   for_each_range(chunk, [&](std::int64_t first, std::int64_t count, std::int64_t before) {
-    std::byte* values = in_plane(local_rank, 0, first);
+    std::byte* values = in_accumulator(local_rank, 0, first);
     if (cast_) {
       cast_from(slot + sent_bytes(before), values, count, request_.sum.comm_dtype);
     } else {
@@ -384,7 +369,8 @@ void ActiveCollective::copy_to_peers(const Chunk& chunk) const {
   const int mine = context_->control->local_rank();
   for_each_range(chunk, [&](std::int64_t first, std::int64_t count, std::int64_t) {
     for (int peer = 0; peer < context_->control->local_ranks(); ++peer) {
-      if (peer != mine) std::memcpy(in_plane(peer, 0, first), in_plane(mine, 0, first), bytes(count));
+      if (peer != mine)
+        std::memcpy(in_accumulator(peer, 0, first), in_accumulator(mine, 0, first), bytes(count));
     }
   });
 }

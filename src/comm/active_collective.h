@@ -2,12 +2,12 @@
 // all-gather).
 //
 // Every element has an owner. On one node, a rank waits until all have started, adds the elements it owns
-// along the tree from everyone's planes and writes the result to everyone's plane 0; nobody else touches
-// those elements, so there is nothing to lock. With several nodes an element's owner is on one node, and
-// every other node has a leader for it. The leader adds its node's partial sums (see SumPlan) and sends them
-// to the owner. The owner adds everything and sends the result back, and the leader writes it to its node's
-// planes. A reduce-scatter ends when the owner has the result; an all-gather begins there. Ranks work in
-// chunks, so that adding and sending overlap.
+// along the tree from everyone's accumulators and writes the result to everyone's accumulator 0; nobody else
+// touches those elements, so there is nothing to lock. With several nodes an element's owner is on one node,
+// and every other node has a leader for it. The leader adds its node's partial sums (see SumPlan) and sends
+// them to the owner. The owner adds everything and sends the result back, and the leader writes it to its
+// node's accumulators. A reduce-scatter ends when the owner has the result; an all-gather begins there. Ranks
+// work in chunks, so that adding and sending overlap.
 #pragma once
 
 #include <mpi.h>
@@ -26,7 +26,6 @@
 
 namespace lockstep::comm {
 
-/// Memory for intermediate results, kept from use to use.
 /// Memory for intermediate results, kept from use to use.
 class Workspace {
  public:
@@ -56,15 +55,14 @@ class Workspace {
 };
 
 /// The MPI messages of one collective between nodes.
-/// The MPI messages of one collective between nodes.
 class Messages {
  public:
   Messages(MPI_Comm comm, int rank) : comm_(comm), rank_(rank) {}
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
-  /// Forgets all messages, which must have ended. `ticket` names the next ones in errors.
-  void begin(std::uint64_t ticket);
+  /// Forgets all messages, which must have ended. `work` names the next ones in errors.
+  void begin(std::uint64_t work);
   void reserve(std::size_t messages);
   std::size_t capacity() const { return requests_.capacity(); }
   bool under_way() const { return under_way_ > 0; }
@@ -86,7 +84,7 @@ class Messages {
 
   MPI_Comm comm_;
   int rank_;
-  std::uint64_t ticket_ = 0;
+  std::uint64_t work_ = 0;
   std::size_t under_way_ = 0;
   std::vector<MPI_Request> requests_;
   std::vector<About> about_;
@@ -124,7 +122,7 @@ class ActiveCollective {
   struct Request {
     Collective::Kind kind = Collective::Kind::sum;
     TreeSum sum;
-    const NodeArena* arena = nullptr;
+    const NodeBuffer* flat_buffer = nullptr;
     const SumPlan* plan = nullptr;  ///< none for an all-gather
     Slices slices;                  ///< of no ranks: even ones
     Collective collective() const;
@@ -145,7 +143,7 @@ class ActiveCollective {
   ActiveCollective& operator=(const ActiveCollective&) = delete;
 
   /// Begins the collective, which uses the tags `tag` and `tag` + 1 until it has finished.
-  void begin(std::uint64_t ticket, Request request, int tag);
+  void begin(std::uint64_t work, Request request, int tag);
   /// Does everything that is possible now; true if that was anything. Throws FailureError if ranks have
   /// started different collectives.
   bool advance(SumScratch& scratch);
@@ -157,14 +155,17 @@ class ActiveCollective {
   void reserve(const Room& room);
 
  private:
-  /// What a chunk waits for. An owner's chunk passes gathering and returning, a leader's the next three.
-  enum class Stage { gathering, returning, adding, sending, receiving, finished };
+  /// What is done next with a chunk, once its messages have ended:
+  ///   gather     a leader adds its node's partial sums and sends them to the owner
+  ///   add        the owner adds everything and sends the result; a leader begins to receive it
+  ///   distribute a leader writes the result to its node's accumulators
+  enum class Stage { gather, add, distribute, finished };
 
   /// Consecutive elements of the ranges that one rank owns. Chunks of one owner are neighbours and advance in
   /// order, because only their order identifies the messages from one rank to another.
   struct Chunk {
     int owner = 0;
-    Stage stage = Stage::finished;
+    Stage stage = Stage::gather;
     std::size_t range = 0;          ///< of the owner's, where the chunk begins
     std::int64_t skipped = 0;       ///< elements of that range, which belong to earlier chunks
     std::int64_t count = 0;         ///< elements
@@ -172,7 +173,7 @@ class ActiveCollective {
     std::size_t first_message = 0;  ///< the number of its first message
     int pending = 0;                ///< messages that have not ended
   };
-  /// The destination of a sum: plane 0 of some ranks of the node, or a slot.
+  /// The destination of a sum: accumulator 0 of some ranks of the node, or a slot.
   struct Target {
     int first_peer = 0;
     int peers = 0;
@@ -180,7 +181,6 @@ class ActiveCollective {
   };
 
   void add_chunks(int owner);
-  void collect_messages();
   bool advance(std::size_t index, SumScratch& scratch);
   void receive_partials(Chunk& chunk);
   void add_all(Chunk& chunk, SumScratch& scratch);
@@ -188,20 +188,24 @@ class ActiveCollective {
   void add_and_send_partials(Chunk& chunk, SumScratch& scratch);
   void receive_result(Chunk& chunk);
   void distribute_result(const Chunk& chunk);
-  void evaluate(const SumPlan::Sum& sum, const Chunk& chunk, const Target& target, SumScratch& scratch);
+  void evaluate(const SumProgram& sum, const Chunk& chunk, const Target& target, SumScratch& scratch);
 
-  /// Copies a chunk's elements to a slot, in the communication dtype, and back to plane 0 of a rank.
-  void pack(const Chunk& chunk, int local_rank, int plane, std::byte* slot) const;
+  /// Copies a chunk's elements to a slot, in the communication dtype, and back to accumulator 0 of a rank.
+  void pack(const Chunk& chunk, int local_rank, int accumulator, std::byte* slot) const;
   void unpack(const Chunk& chunk, const std::byte* slot, int local_rank) const;
   void copy_to_peers(const Chunk& chunk) const;
   /// Calls use(first element, elements, how many of the chunk come before) for each range of the chunk.
   template <class Use>
   void for_each_range(const Chunk& chunk, const Use& use) const;
 
+  const SumPlan::Accumulator& accumulator(int source) const {
+    return request_.plan->accumulators[static_cast<std::size_t>(source)];
+  }
+  int local(int rank) const { return context_->local_rank_of_rank[static_cast<std::size_t>(rank)]; }
   bool owned(const Chunk& chunk) const { return chunk.owner == context_->rank; }
   bool is(Collective::Kind kind) const { return request_.kind == kind; }
   std::span<const ElementRange> ranges_of(int owner) const;
-  /// The chunk can be sent from and received into a plane without a copy.
+  /// The chunk can be sent from and received into an accumulator without a copy.
   bool direct(const Chunk& chunk) const;
   std::size_t bytes(std::int64_t elements) const {
     return static_cast<std::size_t>(elements) * element_bytes_;
@@ -209,8 +213,9 @@ class ActiveCollective {
   std::size_t sent_bytes(std::int64_t elements) const {
     return static_cast<std::size_t>(elements) * (cast_ ? bytes_of(request_.sum.comm_dtype) : element_bytes_);
   }
-  std::byte* in_plane(int local_rank, int plane, std::int64_t element) const {
-    return request_.arena->plane_of(local_rank, plane) + request_.sum.offset_bytes + bytes(element);
+  std::byte* in_accumulator(int local_rank, int accumulator, std::int64_t element) const {
+    return request_.flat_buffer->accumulator_of(local_rank, accumulator) + request_.sum.offset_bytes +
+           bytes(element);
   }
   std::int64_t first_element(const Chunk& chunk) const {
     return ranges_of(chunk.owner)[chunk.range].first + chunk.skipped;
@@ -231,7 +236,7 @@ class ActiveCollective {
   void receive(Chunk& chunk, int message, std::byte* data, int from, int tag);
 
   const CollectiveContext* context_;
-  std::uint64_t ticket_ = 0;
+  std::uint64_t work_ = 0;
   Request request_;
   std::size_t element_bytes_ = 0;
   bool cast_ = false;  ///< messages are rounded

@@ -73,7 +73,7 @@ class Race {
         sums_of_round_(
             std::clamp(bytes_of_round / std::max(bytes, std::size_t{1}), std::size_t{1}, most_sums_of_round)),
         map_(group_.size(), group_.size()),
-        arena_(transport.allocate_arena(bytes, 1)),
+        flat_buffer_(transport.allocate_buffer(bytes, 1)),
         fresh_(count_),
         mpi_values_(mpi == MPI_COMM_NULL ? 0 : count_) {
     fill(fresh_.data(), count_, group_.rank());
@@ -101,12 +101,12 @@ class Race {
   }
 
  private:
-  float* ours() { return reinterpret_cast<float*>(arena_->plane(0)); }
+  float* ours() { return reinterpret_cast<float*>(flat_buffer_->accumulator(0)); }
   void refill(float* values) { std::copy(fresh_.begin(), fresh_.end(), values); }
 
   void sum() {
-    transport_.wait(transport_.start_tree_sum(
-        {arena_.get(), 0, static_cast<std::int64_t>(count_), DType::float32}, map_));
+    transport_.order_after(transport_.start_tree_sum(
+        {flat_buffer_.get(), 0, static_cast<std::int64_t>(count_), DType::float32}, map_));
   }
   void sum_by_mpi() {
     check_mpi(
@@ -135,7 +135,7 @@ class Race {
   std::size_t count_;
   std::size_t sums_of_round_;
   ShardMap map_;
-  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<FlatBuffer> flat_buffer_;
   std::vector<float> fresh_;
   std::vector<float> mpi_values_;
 };

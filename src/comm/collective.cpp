@@ -23,13 +23,14 @@ const char* name_of(Collective::Kind kind) {
 }  // namespace
 
 std::uint64_t Collective::signature() const {
-  return hash_of(kind, dtype, comm_dtype, shards, arena, offset_bytes, count, slices);
+  return hash_of(kind, dtype, comm_dtype, shards, flat_buffer, offset_bytes, count, slices);
 }
 
 std::string describe(const Collective& collective, const Collective& other) {
   std::string text = fmt::format("{} of {} {} elements at byte {}", name_of(collective.kind),
                                  collective.count, to_string(collective.dtype), collective.offset_bytes);
-  if (collective.arena != other.arena) text += fmt::format(" of arena {}", collective.arena);
+  if (collective.flat_buffer != other.flat_buffer)
+    text += fmt::format(" of flat buffer {}", collective.flat_buffer);
   if (collective.shards != other.shards) text += fmt::format(" over {} shards", collective.shards);
   if (collective.comm_dtype != other.comm_dtype)
     text += fmt::format(" sent as {}", to_string(collective.comm_dtype));
@@ -44,16 +45,16 @@ std::string describe(const GatherNote& gather) {
 }
 
 void check_elements(const TreeSum& sum, int rank) {
-  if (!sum.arena) throw UsageError("tree sum on rank {}: no arena", rank);
+  if (!sum.flat_buffer) throw UsageError("tree sum on rank {}: no flat buffer", rank);
   if (sum.offset_bytes % 64 != 0) {
     throw UsageError("tree sum on rank {}: offset of {} bytes is not a multiple of 64", rank,
                      sum.offset_bytes);
   }
-  const std::size_t plane_bytes = sum.arena->plane_bytes();
-  if (sum.count < 0 || sum.offset_bytes > plane_bytes ||
-      static_cast<std::size_t>(sum.count) > (plane_bytes - sum.offset_bytes) / bytes_of(sum.dtype)) {
-    throw UsageError("tree sum on rank {}: {} {} elements at byte {} do not fit a plane of {} bytes", rank,
-                     sum.count, to_string(sum.dtype), sum.offset_bytes, plane_bytes);
+  const std::size_t accumulator_bytes = sum.flat_buffer->accumulator_bytes();
+  if (sum.count < 0 || sum.offset_bytes > accumulator_bytes ||
+      static_cast<std::size_t>(sum.count) > (accumulator_bytes - sum.offset_bytes) / bytes_of(sum.dtype)) {
+    throw UsageError("tree sum on rank {}: {} {} elements at byte {} do not fit an accumulator of {} bytes",
+                     rank, sum.count, to_string(sum.dtype), sum.offset_bytes, accumulator_bytes);
   }
 }
 
@@ -88,21 +89,23 @@ void check_sizes(std::span<const std::size_t> bytes_of_rank, int rank, int size)
   }
 }
 
-void agree_on_arena(HostGroup& group, std::size_t plane_bytes, int planes) {
+void agree_on_buffer(HostGroup& group, std::size_t accumulator_bytes, int accumulators) {
   struct Wish {
-    std::uint64_t plane_bytes;
-    std::int64_t planes;
+    std::uint64_t accumulator_bytes;
+    std::int64_t accumulators;
   };
-  const Wish wish{plane_bytes, planes};
+  const Wish wish{accumulator_bytes, accumulators};
   std::vector<Wish> wishes(static_cast<std::size_t>(group.size()));
   group.all_gather(&wish, sizeof wish, wishes.data());
   for (int rank = 0; rank < group.size(); ++rank) {
     const Wish& other = wishes[static_cast<std::size_t>(rank)];
-    if (other.planes < 1)
-      throw UsageError("arena on rank {}: {} planes; at least 1 is needed", rank, other.planes);
-    if (other.plane_bytes != wishes.front().plane_bytes) {
-      throw UsageError("arena: rank 0 asks for planes of {} bytes, rank {} for {}; all must ask for the same",
-                       wishes.front().plane_bytes, rank, other.plane_bytes);
+    if (other.accumulators < 1)
+      throw UsageError("flat buffer on rank {}: {} accumulators; at least 1 is needed", rank,
+                       other.accumulators);
+    if (other.accumulator_bytes != wishes.front().accumulator_bytes) {
+      throw UsageError(
+          "flat buffer: rank 0 asks for accumulators of {} bytes, rank {} for {}; all must ask for the same",
+          wishes.front().accumulator_bytes, rank, other.accumulator_bytes);
     }
   }
 }

@@ -18,8 +18,8 @@ struct Collective {
   Kind kind = Kind::sum;
   DType dtype = DType::float32;
   DType comm_dtype = DType::float32;
-  std::int32_t shards = 0;  ///< 0 for a gather
-  std::uint64_t arena = 0;  ///< counted in the order allocated
+  std::int32_t shards = 0;        ///< 0 for a gather
+  std::uint64_t flat_buffer = 0;  ///< counted in the order allocated
   std::uint64_t offset_bytes = 0;
   std::int64_t count = 0;
   std::uint64_t slices = 0;  ///< their digest; 0 for a sum
@@ -27,8 +27,8 @@ struct Collective {
   std::uint64_t signature() const;
 };
 
-/// "a reduce-scatter of 100 float32 elements at byte 64 of arena 1 over 4 shards"; `other` decides which of
-/// the finer points are shown: those in which the two differ.
+/// "a reduce-scatter of 100 float32 elements at byte 64 of flat buffer 1 over 4 shards"; `other` decides
+/// which of the finer points are shown: those in which the two differ.
 std::string describe(const Collective& collective, const Collective& other);
 
 /// A blocking gather.
@@ -43,7 +43,7 @@ struct GatherNote {
 
 std::string describe(const GatherNote& gather);
 
-/// Throws UsageError unless the elements are in the arena.
+/// Throws UsageError unless the elements are in the flat buffer.
 void check_elements(const TreeSum& sum, int rank);
 /// Throws UsageError unless this rank can take part in `sum` over `map`.
 void check_tree_sum(const TreeSum& sum, const ShardMap& map, int rank, int size);
@@ -51,7 +51,8 @@ void check_tree_sum(const TreeSum& sum, const ShardMap& map, int rank, int size)
 void check_slices(const TreeSum& vector, const Slices& slices, int rank, int size);
 /// Throws UsageError unless there is a size for every rank.
 void check_sizes(std::span<const std::size_t> bytes_of_rank, int rank, int size);
-/// Collective. Throws UsageError, the same on all ranks, unless all want planes of one size, and any at all.
-void agree_on_arena(HostGroup& group, std::size_t plane_bytes, int planes);
+/// Collective. Throws UsageError, the same on all ranks, unless all want accumulators of one size, and any at
+/// all.
+void agree_on_buffer(HostGroup& group, std::size_t accumulator_bytes, int accumulators);
 
 }  // namespace lockstep::comm

@@ -30,43 +30,43 @@ const SumPlan& CollectiveQueue::plan_for(const ShardMap& map) {
   for (const auto& plan : plans_) {
     if (plan->shards == map.shards()) return *plan;
   }
-  plans_.push_back(std::make_unique<SumPlan>(make_sum_plan(map, topology_, context_.node)));
+  plans_.push_back(std::make_unique<SumPlan>(map, topology_.node_of_rank, context_.node));
   scratch_.blocks.reserve(plans_.back()->scratch_bytes);
   return *plans_.back();
 }
 
-Ticket CollectiveQueue::start(Collective::Kind kind, const TreeSum& sum, const NodeArena& arena,
-                              const ShardMap* map, const Slices& slices) {
+Work CollectiveQueue::start(Collective::Kind kind, const TreeSum& sum, const NodeBuffer& flat_buffer,
+                            const ShardMap* map, const Slices& slices) {
   const SumPlan* plan = map ? &plan_for(*map) : nullptr;
-  const int planes = plan ? plan->planes_of_rank[static_cast<std::size_t>(context_.rank)] : 1;
-  if (arena.planes() < planes) {
-    throw UsageError("tree sum on rank {}: its shards need {} planes, the arena has {}", context_.rank,
-                     planes, arena.planes());
+  const int accumulators = plan ? plan->accumulators_of_rank[static_cast<std::size_t>(context_.rank)] : 1;
+  if (flat_buffer.accumulators() < accumulators) {
+    throw UsageError("tree sum on rank {}: its shards need {} accumulators, the flat buffer has {}",
+                     context_.rank, accumulators, flat_buffer.accumulators());
   }
   if (started_ - activated_ == waiting_.size()) {
     std::vector<ActiveCollective::Request> larger(2 * waiting_.size());
-    for (Ticket ticket = activated_ + 1; ticket <= started_; ++ticket)
-      larger[ticket % larger.size()] = std::move(waiting(ticket));
+    for (Work work = activated_ + 1; work <= started_; ++work)
+      larger[work % larger.size()] = std::move(waiting(work));
     waiting_.swap(larger);
   }
   ++started_;
-  waiting(started_) = {kind, sum, &arena, plan, slices};
+  waiting(started_) = {kind, sum, &flat_buffer, plan, slices};
   return started_;
 }
 
-void CollectiveQueue::activate(Ticket ticket) {
-  ActiveCollective& next = active(ticket);
-  ActiveCollective::Request& request = waiting(ticket);
+void CollectiveQueue::activate(Work work) {
+  ActiveCollective& next = active(work);
+  ActiveCollective::Request& request = waiting(work);
   const Collective collective = request.collective();
-  next.begin(ticket, std::move(request), first_tag_ + 2 * static_cast<int>(ticket % max_active));
-  context_.control->publish(ticket, collective);
+  next.begin(work, std::move(request), first_tag_ + 2 * static_cast<int>(work % max_active));
+  context_.control->publish(work, collective);
   const ActiveCollective::Room room = next.room();
   room_.chunks = std::max(room_.chunks, room.chunks);
   room_.messages = std::max(room_.messages, room.messages);
   room_.buffer_bytes = std::max(room_.buffer_bytes, room.buffer_bytes);
   // Every entry of the ring gets this capacity now or when it becomes idle, so that a later step allocates
   // nothing, whichever entry its largest collective uses.
-  for (Ticket idle = ticket + 1; idle < completed_ + 1 + max_active; ++idle) active(idle).reserve(room_);
+  for (Work idle = work + 1; idle < completed_ + 1 + max_active; ++idle) active(idle).reserve(room_);
 }
 
 void CollectiveQueue::progress() {
@@ -74,9 +74,8 @@ void CollectiveQueue::progress() {
   while (moved) {
     moved = false;
     while (activated_ < started_ && activated_ - completed_ < max_active) activate(++activated_);
-    for (Ticket ticket = added_ + 1; ticket <= activated_; ++ticket)
-      moved = active(ticket).advance(scratch_) || moved;
-    const Ticket added_before = added_;
+    for (Work work = added_ + 1; work <= activated_; ++work) moved = active(work).advance(scratch_) || moved;
+    const Work added_before = added_;
     while (added_ < activated_ && active(added_ + 1).finished()) ++added_;
     if (added_ > added_before) context_.control->mine().added.store(added_, std::memory_order_release);
     while (completed_ < added_ && context_.control->all_reached(&NodeFlags::added, completed_ + 1)) {

@@ -33,19 +33,19 @@ class CollectiveQueue {
   CollectiveQueue& operator=(const CollectiveQueue&) = delete;
 
   /// The arguments must have been checked; `map` is null for an all-gather, `slices` of no ranks for a
-  /// sum. Throws UsageError if the arena lacks planes for the map.
-  Ticket start(Collective::Kind kind, const TreeSum& sum, const NodeArena& arena, const ShardMap* map,
-               const Slices& slices);
+  /// sum. Throws UsageError if the flat buffer lacks accumulators for the map.
+  Work start(Collective::Kind kind, const TreeSum& sum, const NodeBuffer& flat_buffer, const ShardMap* map,
+             const Slices& slices);
   /// Does everything that is possible now. Within one node it makes no MPI call.
   void progress();
-  Ticket started() const { return started_; }
-  Ticket completed() const { return completed_; }
+  Work started() const { return started_; }
+  Work completed() const { return completed_; }
 
  private:
   const SumPlan& plan_for(const ShardMap& map);
-  ActiveCollective& active(Ticket ticket) { return active_[ticket % max_active]; }
-  ActiveCollective::Request& waiting(Ticket ticket) { return waiting_[ticket % waiting_.size()]; }
-  void activate(Ticket ticket);
+  ActiveCollective& active(Work work) { return active_[work % max_active]; }
+  ActiveCollective::Request& waiting(Work work) { return waiting_[work % waiting_.size()]; }
+  void activate(Work work);
 
   CollectiveContext context_;
   const Topology& topology_;
@@ -55,10 +55,10 @@ class CollectiveQueue {
   std::deque<ActiveCollective> active_;             ///< a ring
   ActiveCollective::Room room_;                     ///< of the largest collective so far
   SumScratch scratch_;
-  Ticket started_ = 0;    ///< by this rank
-  Ticket activated_ = 0;  ///< the last that has begun
-  Ticket added_ = 0;      ///< the last whose part this rank has done
-  Ticket completed_ = 0;  ///< the last whose part every rank of the node has done
+  Work started_ = 0;    ///< by this rank
+  Work activated_ = 0;  ///< the last that has begun
+  Work added_ = 0;      ///< the last whose part this rank has done
+  Work completed_ = 0;  ///< the last whose part every rank of the node has done
 };
 
 }  // namespace lockstep::comm

@@ -29,13 +29,13 @@ bool Topology::node_major() const {
   return std::is_sorted(node_of_rank.begin(), node_of_rank.end());
 }
 
-void complete(GradientTransport& transport, Ticket ticket) {
-  transport.wait(ticket);
-  if (transport.done(ticket)) return;
+void finish(GradientTransport& transport, Work work) {
+  transport.order_after(work);
+  if (transport.done(work)) return;
   // A device may work as long as a step: the core is free for the threads that feed it. (A blocking wait for
   // the device would not return if a peer died.)
   constexpr std::chrono::microseconds between_polls{20};
-  for (progress::Polling polling; !transport.done(ticket); polling.look())
+  for (progress::Polling polling; !transport.done(work); polling.look())
     std::this_thread::sleep_for(between_polls);
 }
 
@@ -47,28 +47,31 @@ struct Free {
   void operator()(std::byte* memory) const { std::free(memory); }
 };
 
-class SelfArena final : public Arena {
+class SelfBuffer final : public FlatBuffer {
  public:
-  SelfArena(std::size_t plane_bytes, int planes)
-      : plane_bytes_(plane_bytes),
-        stride_bytes_((plane_bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes),
-        planes_(planes) {
-    const std::size_t bytes = stride_bytes_ * static_cast<std::size_t>(planes);
+  SelfBuffer(std::size_t accumulator_bytes, int accumulators)
+      : accumulator_bytes_(accumulator_bytes),
+        stride_bytes_((accumulator_bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes),
+        accumulators_(accumulators) {
+    const std::size_t bytes = stride_bytes_ * static_cast<std::size_t>(accumulators);
     memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment_bytes, bytes + alignment_bytes)));
-    if (!memory_) throw FailureError("arena: no memory for {} planes of {} bytes", planes, plane_bytes);
+    if (!memory_)
+      throw FailureError("flat buffer: no memory for {} accumulators of {} bytes", accumulators,
+                         accumulator_bytes);
     std::memset(memory_.get(), 0, bytes);
   }
-  std::byte* plane(int index) override {
-    if (index < 0 || index >= planes_) throw UsageError("arena: no plane {} among {}", index, planes_);
+  std::byte* accumulator(int index) override {
+    if (index < 0 || index >= accumulators_)
+      throw UsageError("flat buffer: no accumulator {} among {}", index, accumulators_);
     return memory_.get() + stride_bytes_ * static_cast<std::size_t>(index);
   }
-  int planes() const override { return planes_; }
-  std::size_t plane_bytes() const override { return plane_bytes_; }
+  int accumulators() const override { return accumulators_; }
+  std::size_t accumulator_bytes() const override { return accumulator_bytes_; }
 
  private:
-  std::size_t plane_bytes_;
+  std::size_t accumulator_bytes_;
   std::size_t stride_bytes_;
-  int planes_;
+  int accumulators_;
   std::unique_ptr<std::byte, Free> memory_;
 };
 
@@ -84,31 +87,32 @@ class SelfCommunicator final : public CpuCommunicator {
   const Topology& topology() const override { return topology_; }
   bool rounds(DType) const override { return false; }
 
-  std::unique_ptr<Arena> allocate_arena(std::size_t plane_bytes, int planes) override {
-    if (planes < 1) throw UsageError("arena on rank 0: {} planes; at least 1 is needed", planes);
-    return std::make_unique<SelfArena>(plane_bytes, planes);
+  std::unique_ptr<FlatBuffer> allocate_buffer(std::size_t accumulator_bytes, int accumulators) override {
+    if (accumulators < 1)
+      throw UsageError("flat buffer on rank 0: {} accumulators; at least 1 is needed", accumulators);
+    return std::make_unique<SelfBuffer>(accumulator_bytes, accumulators);
   }
 
-  Ticket start_tree_sum(const TreeSum& sum, const ShardMap& map) override {
-    // The one rank's maximal sub-tree is the whole tree, so plane 0 holds the sum already.
+  Work start_tree_sum(const TreeSum& sum, const ShardMap& map) override {
+    // The one rank's maximal sub-tree is the whole tree, so accumulator 0 holds the sum already.
     check_tree_sum(sum, map, 0, 1);
     return ++started_;
   }
-  Ticket start_reduce_scatter(const TreeSum& sum, const ShardMap& map, const Slices& slices) override {
+  Work start_reduce_scatter(const TreeSum& sum, const ShardMap& map, const Slices& slices) override {
     check_slices(sum, slices, 0, 1);
     return start_tree_sum(sum, map);
   }
-  Ticket start_all_gather(const TreeSum& vector, const Slices& slices) override {
+  Work start_all_gather(const TreeSum& vector, const Slices& slices) override {
     check_elements(vector, 0);
     check_slices(vector, slices, 0, 1);
     return ++started_;
   }
   void progress() override {}
-  bool done(Ticket ticket) override {
-    if (ticket > started_) throw UsageError("tree sum on rank 0: ticket {} was never given out", ticket);
+  bool done(Work work) override {
+    if (work > started_) throw UsageError("tree sum on rank 0: there is no collective {} to wait for", work);
     return true;
   }
-  void wait(Ticket ticket) override { done(ticket); }
+  void order_after(Work work) override { done(work); }
 
   void all_gather(const void* mine, std::size_t bytes, void* all) override {
     if (bytes > 0 && mine != all) std::memcpy(all, mine, bytes);
@@ -133,7 +137,7 @@ class SelfCommunicator final : public CpuCommunicator {
 
  private:
   Topology topology_;
-  Ticket started_ = 0;
+  Work started_ = 0;
 };
 
 }  // namespace

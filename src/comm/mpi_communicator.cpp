@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/processor.h"
+#include "base/cores.h"
 #include "base/progress.h"
 #include "comm/backoff.h"
 #include "comm/collective.h"
@@ -232,33 +232,33 @@ class MpiCommunicator final : public CpuCommunicator {
   const Topology& topology() const override { return topology_; }
   bool rounds(DType comm_dtype) const override { return bytes_of(comm_dtype) == 2 && topology_.nodes() > 1; }
 
-  std::unique_ptr<Arena> allocate_arena(std::size_t plane_bytes, int planes) override;
+  std::unique_ptr<FlatBuffer> allocate_buffer(std::size_t accumulator_bytes, int accumulators) override;
 
-  Ticket start_tree_sum(const TreeSum& sum, const ShardMap& map) override {
+  Work start_tree_sum(const TreeSum& sum, const ShardMap& map) override {
     check_tree_sum(sum, map, rank_, size_);
     return start(Collective::Kind::sum, sum, &map, {});
   }
-  Ticket start_reduce_scatter(const TreeSum& sum, const ShardMap& map, const Slices& slices) override {
+  Work start_reduce_scatter(const TreeSum& sum, const ShardMap& map, const Slices& slices) override {
     check_tree_sum(sum, map, rank_, size_);
     check_slices(sum, slices, rank_, size_);
     return start(Collective::Kind::reduce_scatter, sum, &map, slices);
   }
-  Ticket start_all_gather(const TreeSum& vector, const Slices& slices) override {
+  Work start_all_gather(const TreeSum& vector, const Slices& slices) override {
     check_elements(vector, rank_);
     check_slices(vector, slices, rank_, size_);
     return start(Collective::Kind::all_gather, vector, nullptr, slices);
   }
   void progress() override { collectives_.progress(); }
-  bool done(Ticket ticket) override {
-    if (ticket > collectives_.started())
-      throw UsageError("collective on rank {}: no ticket {} was given out", rank_, ticket);
+  bool done(Work work) override {
+    if (work > collectives_.started())
+      throw UsageError("collective on rank {}: there is no collective {} to wait for", rank_, work);
     collectives_.progress();
-    return ticket <= collectives_.completed();
+    return work <= collectives_.completed();
   }
-  void wait(Ticket ticket) override {
-    if (done(ticket)) return;
+  void order_after(Work work) override {
+    if (done(work)) return;
     progress::Polling polling;
-    for (Backoff backoff(oversubscribed_); !done(ticket); polling.look()) backoff.pause();
+    for (Backoff backoff(oversubscribed_); !done(work); polling.look()) backoff.pause();
   }
 
   void all_gather(const void* mine, std::size_t bytes, void* all) override;
@@ -278,7 +278,7 @@ class MpiCommunicator final : public CpuCommunicator {
   }
 
  private:
-  Ticket start(Collective::Kind kind, const TreeSum& sum, const ShardMap* map, const Slices& slices);
+  Work start(Collective::Kind kind, const TreeSum& sum, const ShardMap* map, const Slices& slices);
   /// Advances started collectives meanwhile: a peer may wait for our part of one.
   template <class Condition>
   void wait_until(const Condition& condition) {
@@ -311,7 +311,7 @@ class MpiCommunicator final : public CpuCommunicator {
   TimedBarrier barrier_;
   bool oversubscribed_ = control_.local_ranks() > available_cores();
   std::uint64_t gathers_ = 0;
-  std::uint64_t arenas_ = 0;
+  std::uint64_t flat_buffers_ = 0;
 };
 
 std::vector<std::string> MpiCommunicator::host_names() const {
@@ -328,22 +328,23 @@ std::vector<std::string> MpiCommunicator::host_names() const {
   return texts;
 }
 
-std::unique_ptr<Arena> MpiCommunicator::allocate_arena(std::size_t plane_bytes, int planes) {
-  agree_on_arena(*this, plane_bytes, planes);
+std::unique_ptr<FlatBuffer> MpiCommunicator::allocate_buffer(std::size_t accumulator_bytes,
+                                                             int accumulators) {
+  agree_on_buffer(*this, accumulator_bytes, accumulators);
   const progress::Waiting waiting;
-  return std::make_unique<NodeArena>(this, ++arenas_, node_comm_.get(), control_.local_rank(), plane_bytes,
-                                     planes);
+  return std::make_unique<NodeBuffer>(this, ++flat_buffers_, node_comm_.get(), control_.local_rank(),
+                                      accumulator_bytes, accumulators);
 }
 
-Ticket MpiCommunicator::start(Collective::Kind kind, const TreeSum& sum, const ShardMap* map,
-                              const Slices& slices) {
-  const auto* arena = dynamic_cast<const NodeArena*>(sum.arena);
-  if (!arena || arena->owner() != this) {
-    throw UsageError("tree sum on rank {}: the arena was allocated by another communicator", rank_);
+Work MpiCommunicator::start(Collective::Kind kind, const TreeSum& sum, const ShardMap* map,
+                            const Slices& slices) {
+  const auto* flat_buffer = dynamic_cast<const NodeBuffer*>(sum.flat_buffer);
+  if (!flat_buffer || flat_buffer->owner() != this) {
+    throw UsageError("tree sum on rank {}: the flat buffer was allocated by another communicator", rank_);
   }
-  const Ticket ticket = collectives_.start(kind, sum, *arena, map, slices);
+  const Work work = collectives_.start(kind, sum, *flat_buffer, map, slices);
   collectives_.progress();
-  return ticket;
+  return work;
 }
 
 std::size_t MpiCommunicator::meet_for_gather(const GatherNote& gather, const void* mine, std::size_t bytes) {

@@ -34,14 +34,14 @@ NcclFound find_nccl();
 std::string sharing_problem(HostGroup& host, int device);
 
 /// A transport whose memory and collectives are on a GPU. `host` is its group and must outlive it.
-/// Collective. A world of one neither loads NCCL nor calls it. Arenas must be destroyed before their
+/// Collective. A world of one neither loads NCCL nor calls it. FlatBuffer must be destroyed before their
 /// transport.
 ///
 /// Collectives run after the work that was launched on `stream` before them, and the CPU does not wait:
 /// wait() makes work that is launched on `stream` afterwards run after the collective. Work on that stream
-/// may therefore read the arena; any other reader synchronises with the stream first. done() tells whether a
-/// collective is complete. Ranks that start different collectives hang without an error. The watchdog of
-/// `lockstep train` ends such ranks; other programs get it from Session::watch().
+/// may therefore read the flat buffer; any other reader synchronises with the stream first. done() tells
+/// whether a collective is complete. Ranks that start different collectives hang without an error. The
+/// watchdog of `lockstep train` ends such ranks; other programs get it from Session::watch().
 ///
 /// With a 16-bit comm_dtype every rank's partial sum is rounded, within a node as well, and so is the result;
 /// in NCCL's own order (not `reproducible`) sums in between may be rounded too. A reduce-scatter has the bits
@@ -49,7 +49,7 @@ std::string sharing_problem(HostGroup& host, int device);
 ///
 /// duplicate() gives a transport with another stream. All transports of a process start their collectives in
 /// program order (NCCL_LAUNCH_ORDER_IMPLICIT), which must be the same on all ranks. NCCL starts when the
-/// first arena is allocated.
+/// first flat buffer is allocated.
 ///
 /// Throws UsageError where Lockstep was built without CUDA, if there is no such GPU, or if ranks would share
 /// a GPU without permission; the same on all ranks.

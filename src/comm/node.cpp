@@ -77,22 +77,23 @@ NodeControl::NodeControl(MPI_Comm node, int local_rank, std::vector<int> ranks)
   new (window_.segment(local_rank)) NodeFlags;  // counters start at zero
 }
 
-void NodeControl::publish(std::uint64_t ticket, const Collective& collective) const {
-  mine().collectives[ticket % NodeFlags::max_active] = collective;
-  mine().signatures[ticket % NodeFlags::max_active] = collective.signature();
-  mine().started.store(ticket, std::memory_order_release);
+void NodeControl::publish(std::uint64_t work, const Collective& collective) const {
+  mine().collectives[work % NodeFlags::max_active] = collective;
+  mine().signatures[work % NodeFlags::max_active] = collective.signature();
+  mine().started.store(work, std::memory_order_release);
 }
 
-void NodeControl::check_same_collective(std::uint64_t ticket) const {
-  const std::uint64_t place = ticket % NodeFlags::max_active;
+void NodeControl::check_same_collective(std::uint64_t work) const {
+  const std::uint64_t place = work % NodeFlags::max_active;
   for (int peer = 1; peer < local_ranks(); ++peer) {
     if (of(peer).signatures[place] == of(0).signatures[place]) continue;
     const Collective& first = of(0).collectives[place];
     const Collective& other = of(peer).collectives[place];
     throw FailureError(
-        "ticket {}: rank {} started {}, rank {} {}; every rank must start the same collectives in the same "
+        "collective {}: rank {} started {}, rank {} {}; every rank must start the same collectives in the "
+        "same "
         "order",
-        ticket, ranks_.front(), describe(first, other), ranks_[static_cast<std::size_t>(peer)],
+        work, ranks_.front(), describe(first, other), ranks_[static_cast<std::size_t>(peer)],
         describe(other, first));
   }
 }
@@ -108,20 +109,21 @@ void NodeControl::check_same_gather(std::uint64_t gather) const {
   }
 }
 
-NodeArena::NodeArena(const void* owner, std::uint64_t number, MPI_Comm node, int local_rank,
-                     std::size_t plane_bytes, int planes)
+NodeBuffer::NodeBuffer(const void* owner, std::uint64_t number, MPI_Comm node, int local_rank,
+                       std::size_t accumulator_bytes, int accumulators)
     : owner_(owner),
       number_(number),
       local_rank_(local_rank),
-      plane_bytes_(plane_bytes),
-      stride_bytes_((plane_bytes + SharedWindow::alignment - 1) / SharedWindow::alignment *
+      accumulator_bytes_(accumulator_bytes),
+      stride_bytes_((accumulator_bytes + SharedWindow::alignment - 1) / SharedWindow::alignment *
                     SharedWindow::alignment),
-      planes_(planes),
-      window_(node, stride_bytes_ * static_cast<std::size_t>(planes)) {}
+      accumulators_(accumulators),
+      window_(node, stride_bytes_ * static_cast<std::size_t>(accumulators)) {}
 
-std::byte* NodeArena::plane(int index) {
-  if (index < 0 || index >= planes_) throw UsageError("arena: no plane {} among {}", index, planes_);
-  return plane_of(local_rank_, index);
+std::byte* NodeBuffer::accumulator(int index) {
+  if (index < 0 || index >= accumulators_)
+    throw UsageError("flat buffer: no accumulator {} among {}", index, accumulators_);
+  return accumulator_of(local_rank_, index);
 }
 
 }  // namespace lockstep::comm

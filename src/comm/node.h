@@ -44,8 +44,9 @@ struct NodeFlags {
   /// the first of these, so a ring of this length describes them all.
   static constexpr std::uint64_t max_active = 4;
 
-  alignas(line_bytes) std::atomic<std::uint64_t> started;   ///< collectives that may read this rank's planes
-  std::uint64_t signatures[max_active];                     ///< of those that run
+  alignas(
+      line_bytes) std::atomic<std::uint64_t> started;  ///< collectives that may read this rank's accumulators
+  std::uint64_t signatures[max_active];                ///< of those that run
   alignas(line_bytes) std::atomic<std::uint64_t> added;     ///< collectives whose part this rank has done
   alignas(line_bytes) std::atomic<std::uint64_t> gathered;  ///< gathers whose slot this rank has filled
   GatherNote gathers[2];                                    ///< what they are
@@ -74,11 +75,11 @@ class NodeControl {
     return true;
   }
 
-  /// Tells the node that this rank has started `collective` under this ticket.
-  void publish(std::uint64_t ticket, const Collective& collective) const;
+  /// Tells the node that this rank has started `collective` under this number.
+  void publish(std::uint64_t work, const Collective& collective) const;
   /// Throws FailureError, the same on every rank of the node, unless all have started the same collective
-  /// under this ticket. All must have started one.
-  void check_same_collective(std::uint64_t ticket) const;
+  /// under this number. All must have started one.
+  void check_same_collective(std::uint64_t work) const;
   /// The same for a gather.
   void check_same_gather(std::uint64_t gather) const;
 
@@ -88,21 +89,21 @@ class NodeControl {
   SharedWindow window_;
 };
 
-/// An arena whose planes every rank of the node can read and write.
-class NodeArena final : public Arena {
+/// A flat buffer whose accumulators every rank of the node can read and write.
+class NodeBuffer final : public FlatBuffer {
  public:
-  /// Collective over the node. `owner` identifies the communicator, `number` the arena among its arenas; all
-  /// ranks pass the same number.
-  NodeArena(const void* owner, std::uint64_t number, MPI_Comm node, int local_rank, std::size_t plane_bytes,
-            int planes);
+  /// Collective over the node. `owner` identifies the communicator, `number` the flat buffer among its flat
+  /// buffers; all ranks pass the same number.
+  NodeBuffer(const void* owner, std::uint64_t number, MPI_Comm node, int local_rank,
+             std::size_t accumulator_bytes, int accumulators);
 
-  std::byte* plane(int index) override;
-  int planes() const override { return planes_; }
-  std::size_t plane_bytes() const override { return plane_bytes_; }
+  std::byte* accumulator(int index) override;
+  int accumulators() const override { return accumulators_; }
+  std::size_t accumulator_bytes() const override { return accumulator_bytes_; }
 
   const void* owner() const { return owner_; }
   std::uint64_t number() const { return number_; }
-  std::byte* plane_of(int local_rank, int index) const {
+  std::byte* accumulator_of(int local_rank, int index) const {
     return window_.segment(local_rank) + stride_bytes_ * static_cast<std::size_t>(index);
   }
 
@@ -110,9 +111,9 @@ class NodeArena final : public Arena {
   const void* owner_;
   std::uint64_t number_;
   int local_rank_;
-  std::size_t plane_bytes_;
+  std::size_t accumulator_bytes_;
   std::size_t stride_bytes_;
-  int planes_;
+  int accumulators_;
   SharedWindow window_;
 };
 

@@ -1,8 +1,8 @@
 #include "comm/sum_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
-#include <functional>
 
 namespace lockstep::comm {
 namespace {
@@ -34,20 +34,36 @@ void copy(const std::byte* block, std::size_t bytes, std::span<std::byte* const>
 
 }  // namespace
 
-SumProgram::SumProgram(ShardRange range, const std::function<int(ShardRange)>& source_of) {
-  result_ = build(range, source_of, 0);
+SumProgram::SumProgram(ShardRange range, const SourceOf& source_of) {
+  collect(range, source_of);
+  measure_depth();
 }
 
-int SumProgram::build(ShardRange range, const std::function<int(ShardRange)>& source_of, int free_block) {
-  const int source = source_of(range);
-  if (source >= 0) return source;
-  const int left_count = left_leaves(range.count);
-  const int left = build({range.first, left_count}, source_of, free_block);
-  const int right =
-      build({range.first + left_count, range.count - left_count}, source_of, free_block + (left < 0 ? 1 : 0));
-  scratch_blocks_ = std::max(scratch_blocks_, free_block + 1);
-  additions_.push_back({left, right, ~free_block});
-  return ~free_block;
+SumProgram SumProgram::fold(int count) {
+  SumProgram program;
+  for (int i = 0; i < count; ++i) program.steps.push_back({.source = i, .merges = i > 0 ? 1 : 0});
+  program.measure_depth();
+  return program;
+}
+
+void SumProgram::collect(ShardRange range, const SourceOf& source_of) {
+  std::int32_t source = 0;
+  if (source_of(range, source)) {
+    steps.push_back({.source = source, .merges = 0});
+    return;
+  }
+  const int left = left_leaves(range.count);
+  collect({range.first, left}, source_of);
+  collect({range.first + left, range.count - left}, source_of);
+  ++steps.back().merges;
+}
+
+void SumProgram::measure_depth() {
+  int waiting = 0;
+  for (const SumStep& step : steps) {
+    depth = std::max(depth, ++waiting);
+    waiting -= step.merges;
+  }
 }
 
 void SumProgram::evaluate(DType dtype, std::int64_t count, std::span<const std::byte* const> sources,
@@ -63,147 +79,104 @@ void SumProgram::evaluate(DType dtype, std::int64_t count, std::span<const std::
 template <class T>
 void SumProgram::evaluate_as(std::size_t bytes, std::span<const std::byte* const> sources,
                              std::span<std::byte* const> destinations, std::byte* scratch) const {
+  constexpr int most_waiting = 32;  // a tree over fewer than 2^31 shards is no deeper
+  std::array<const T*, most_waiting> waiting;
   for (std::size_t first = 0; first < bytes; first += block_bytes) {
     const std::size_t block = std::min(block_bytes, bytes - first);
     const std::size_t count = block / sizeof(T);
-    const auto operand = [&](int number) {
-      return reinterpret_cast<const T*>(number >= 0
-                                            ? sources[static_cast<std::size_t>(number)] + first
-                                            : scratch + static_cast<std::size_t>(~number) * block_bytes);
-    };
     const auto destination = [&](std::size_t number) {
       return reinterpret_cast<T*>(destinations[number] + first);
     };
-    if (additions_.empty()) {
-      copy(reinterpret_cast<const std::byte*>(operand(result_)), block, destinations, first);
-      continue;
+    std::size_t waits = 0;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      const T* value = reinterpret_cast<const T*>(sources[i] + first);
+      for (int merges = steps[i].merges; merges > 0; --merges) {
+        const T* const left = waiting[--waits];
+        if (i + 1 == steps.size() && merges == 1) {
+          if (destinations.size() == 1) {
+            add(left, value, destination(0), count);
+          } else {
+            add_to_both(left, value, destination(0), destination(1), count);
+          }
+          value = destination(0);
+        } else {
+          T* const sum = reinterpret_cast<T*>(scratch + waits * block_bytes);
+          add(left, value, sum, count);
+          value = sum;
+        }
+      }
+      waiting[waits++] = value;
     }
-    for (std::size_t i = 0; i + 1 < additions_.size(); ++i) {
-      const Addition& addition = additions_[i];
-      add(operand(addition.left), operand(addition.right),
-          reinterpret_cast<T*>(scratch + static_cast<std::size_t>(~addition.result) * block_bytes), count);
-    }
-    const Addition& last = additions_.back();
-    if (destinations.size() == 1) {
-      add(operand(last.left), operand(last.right), destination(0), count);
-    } else {
-      add_to_both(operand(last.left), operand(last.right), destination(0), destination(1), count);
-      copy(destinations[0] + first, block, destinations.subspan(2), first);
-    }
+    const std::size_t written = steps.size() == 1 ? 0 : std::min<std::size_t>(destinations.size(), 2);
+    copy(reinterpret_cast<const std::byte*>(waiting[0]), block, destinations.subspan(written), first);
   }
 }
 
 namespace {
 
-/// Walks the tree for one node (a computer; a tree node is called a range here).
-class Planner {
- public:
-  Planner(const ShardMap& map, const Topology& topology, int node)
-      : map_(map), topology_(topology), node_(node) {}
-
-  /// The node that holds all shards of the range, or -1.
-  int home(ShardRange range) const {
-    const int first = map_.owner(range.first);
-    const int last = map_.owner(range.end() - 1);
-    const int node = node_at(first);
-    for (int rank = first + 1; rank <= last; ++rank) {
-      if (node_at(rank) != node) return -1;
-    }
-    return node;
-  }
-
-  /// The sum of `range` from this node's planes and, where it goes beyond this node, received partial sums.
-  SumPlan::Sum sum(ShardRange range, const std::vector<ShardRange>& received) const {
-    std::vector<SumPlan::Source> sources;
-    SumProgram program(range, [&](ShardRange part) {
-      SumPlan::Source source;
-      const int owner = map_.owner(part.first);
-      if (home(part) == node_ && map_.owner(part.end() - 1) == owner) {
-        const std::vector<ShardRange> subtrees = map_.subtrees(owner);
-        source.local_rank = topology_.local_rank_of_rank[static_cast<std::size_t>(owner)];
-        source.index = static_cast<int>(std::find(subtrees.begin(), subtrees.end(), part) - subtrees.begin());
-      } else {
-        const auto partial = std::find(received.begin(), received.end(), part);
-        if (partial == received.end()) return -1;
-        source.index = static_cast<int>(partial - received.begin());
-      }
-      sources.push_back(source);
-      return static_cast<int>(sources.size()) - 1;
-    });
-    return {std::move(program), std::move(sources)};
-  }
-
-  /// The sum of `range` from `partials` alone.
-  SumPlan::Sum sum_of(const std::vector<ShardRange>& partials, ShardRange range) const {
-    std::vector<SumPlan::Source> sources;
-    SumProgram program(range, [&](ShardRange part) {
-      const auto partial = std::find(partials.begin(), partials.end(), part);
-      if (partial == partials.end()) return -1;
-      sources.push_back({-1, static_cast<int>(partial - partials.begin())});
-      return static_cast<int>(sources.size()) - 1;
-    });
-    return {std::move(program), std::move(sources)};
-  }
-
- private:
-  int node_at(int rank) const { return topology_.node_of_rank[static_cast<std::size_t>(rank)]; }
-
-  const ShardMap& map_;
-  const Topology& topology_;
-  int node_;
-};
-
-/// The partial sums of every node, left to right.
-std::vector<std::vector<ShardRange>> partials_by_node(const Planner& planner, int nodes, int shards) {
-  std::vector<std::vector<ShardRange>> partials(static_cast<std::size_t>(nodes));
-  const std::function<void(ShardRange)> visit = [&](ShardRange range) {
-    if (const int node = planner.home(range); node >= 0) {
-      partials[static_cast<std::size_t>(node)].push_back(range);
-      return;
-    }
-    const int left = left_leaves(range.count);
-    visit({range.first, left});
-    visit({range.first + left, range.count - left});
-  };
-  visit({0, shards});
-  return partials;
+/// Calls use(group, range) for the partial sums of all groups, left to right.
+template <class Use>
+void for_each_partial(const ShardMap& map, std::span<const int> group_of_rank, ShardRange range,
+                      const Use& use) {
+  const int first = map.owner(range.first), last = map.owner(range.end() - 1);
+  const int group = group_of_rank[static_cast<std::size_t>(first)];
+  if (std::all_of(group_of_rank.begin() + first, group_of_rank.begin() + last + 1,
+                  [&](int other) { return other == group; }))
+    return use(group, range);
+  const int left = left_leaves(range.count);
+  for_each_partial(map, group_of_rank, {range.first, left}, use);
+  for_each_partial(map, group_of_rank, {range.first + left, range.count - left}, use);
 }
 
-std::vector<ShardRange> joined_but(const std::vector<std::vector<ShardRange>>& lists, int left_out) {
-  std::vector<ShardRange> joined;
-  for (std::size_t i = 0; i < lists.size(); ++i) {
-    if (static_cast<int>(i) != left_out) joined.insert(joined.end(), lists[i].begin(), lists[i].end());
-  }
-  return joined;
+bool find(const std::vector<ShardRange>& ranges, ShardRange range, std::int32_t& index) {
+  const auto found = std::find(ranges.begin(), ranges.end(), range);
+  index = static_cast<std::int32_t>(found - ranges.begin());
+  return found != ranges.end();
 }
 
 }  // namespace
 
-SumPlan make_sum_plan(const ShardMap& map, const Topology& topology, int node) {
-  const Planner planner(map, topology, node);
-  const auto partials = partials_by_node(planner, topology.nodes(), map.shards());
+SumPlan::SumPlan(const ShardMap& map, std::span<const int> group_of_rank, int group) : shards(map.shards()) {
+  std::vector<ShardRange> summed;  // by the accumulators
+  for (int rank = 0; rank < map.ranks(); ++rank) {
+    const std::vector<ShardRange> subtrees = map.subtrees(rank);
+    accumulators_of_rank.push_back(static_cast<int>(subtrees.size()));
+    if (group_of_rank[static_cast<std::size_t>(rank)] != group) continue;
+    for (int index = 0; index < accumulators_of_rank.back(); ++index) accumulators.push_back({rank, index});
+    summed.insert(summed.end(), subtrees.begin(), subtrees.end());
+  }
 
-  SumPlan plan;
-  plan.shards = map.shards();
-  for (const ShardRange partial : partials[static_cast<std::size_t>(node)])
-    plan.partials.push_back(planner.sum(partial, {}));
-  std::vector<ShardRange> elsewhere = joined_but(partials, node);
-  plan.whole = planner.sum({0, map.shards()}, elsewhere);
-  const auto& own = partials[static_cast<std::size_t>(node)];
-  elsewhere.insert(elsewhere.end(), own.begin(), own.end());
-  plan.whole_of_partials = planner.sum_of(elsewhere, {0, map.shards()});
-  for (int other = 0; other < topology.nodes(); ++other) {
-    plan.partials_of_node.push_back(static_cast<int>(partials[static_cast<std::size_t>(other)].size()));
-    if (other != node) plan.received += plan.partials_of_node.back();
+  const int groups = 1 + *std::max_element(group_of_rank.begin(), group_of_rank.end());
+  std::vector<std::vector<ShardRange>> ranges(static_cast<std::size_t>(groups));  // of the partial sums
+  for_each_partial(map, group_of_rank, {0, shards},
+                   [&](int of, ShardRange range) { ranges[static_cast<std::size_t>(of)].push_back(range); });
+  std::vector<ShardRange> slots;
+  for (int other = 0; other < groups; ++other) {
+    const std::vector<ShardRange>& theirs = ranges[static_cast<std::size_t>(other)];
+    partials_of_group.push_back(static_cast<int>(theirs.size()));
+    most_partials = std::max(most_partials, partials_of_group.back());
+    first_slot_of_group.push_back(other == group ? -1 : static_cast<int>(slots.size()));
+    if (other != group) slots.insert(slots.end(), theirs.begin(), theirs.end());
   }
-  for (int rank = 0; rank < map.ranks(); ++rank)
-    plan.planes_of_rank.push_back(static_cast<int>(map.subtrees(rank).size()));
-  plan.scratch_bytes =
-      std::max(plan.whole.program.scratch_bytes(), plan.whole_of_partials.program.scratch_bytes());
-  for (const SumPlan::Sum& partial : plan.partials) {
-    plan.scratch_bytes = std::max(plan.scratch_bytes, partial.program.scratch_bytes());
-  }
-  return plan;
+  received = static_cast<int>(slots.size());
+
+  const SumProgram::SourceOf accumulator_or_slot = [&](ShardRange node, std::int32_t& source) {
+    if (find(summed, node, source)) return true;
+    if (!find(slots, node, source)) return false;
+    source = ~source;
+    return true;
+  };
+  const std::vector<ShardRange>& own = ranges[static_cast<std::size_t>(group)];
+  for (const ShardRange partial : own) partials.emplace_back(partial, accumulator_or_slot);
+  whole = SumProgram({0, shards}, accumulator_or_slot);
+  slots.insert(slots.end(), own.begin(), own.end());
+  whole_of_partials = SumProgram({0, shards}, [&](ShardRange node, std::int32_t& source) {
+    const bool found = find(slots, node, source);
+    source = ~source;
+    return found;
+  });
+  scratch_bytes = std::max(whole.scratch_bytes(), whole_of_partials.scratch_bytes());
+  for (const SumProgram& partial : partials) scratch_bytes = std::max(scratch_bytes, partial.scratch_bytes());
 }
 
 }  // namespace lockstep::comm

@@ -1,4 +1,5 @@
-// Which additions each node makes for the sums over one shard map, worked out once.
+// SumPlan: which additions each group of ranks makes for the sums over one shard map, computed once. A group
+// is the ranks of a node (CPUs share memory) or a single rank (a GPU).
 #pragma once
 
 #include <cstddef>
@@ -7,80 +8,101 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/comm/host_group.h"
 #include "lockstep/comm/reduction_tree.h"
 #include "lockstep/tensor/dtype.h"
 
 namespace lockstep::comm {
 
-/// A sum along the tree as a list of additions, carried out block by block so that intermediate sums stay in
-/// cache.
-/// A sum along the tree as a list of additions, carried out block by block so that intermediate sums stay in
-/// cache.
-class SumProgram {
- public:
-  /// Bytes of every operand that one pass over the additions handles.
+/// Takes the source, then adds the newest waiting value to it, `merges` times; the result waits.
+struct SumStep {
+  std::int32_t source = 0;  ///< an accumulator of the group; or ~slot of a partial sum
+  std::int32_t merges = 0;  ///< inner nodes of the tree of which this source is the last
+};
+
+/// The most values that wait at once on a GPU: enough for 2^15 partial sums.
+inline constexpr int deepest_tree = 16;
+
+/// A sum along the tree, with sources in the order of the tree's leaves. The last value that waits is the
+/// sum.
+struct SumProgram {
+  /// Bytes of every operand that one pass of evaluate() over the steps handles.
   static constexpr std::size_t block_bytes = 8192;
 
   SumProgram() = default;
-  /// The program of the tree node `range`. source_of(node) is the number of the source that holds the node's
-  /// sum, or -1 if its children must be added; a single leaf always has a source.
-  SumProgram(ShardRange range, const std::function<int(ShardRange)>& source_of);
+  /// The program of the tree node `range`: source_of(node) tells whether one source holds the node's sum, and
+  /// which; if not, its children are added. A single leaf always has a source.
+  using SourceOf = std::function<bool(ShardRange node, std::int32_t& source)>;
+  SumProgram(ShardRange range, const SourceOf& source_of);
+  /// Accumulators 0 to count - 1, left to right.
+  static SumProgram fold(int count);
 
-  /// The source that is the result, if there is nothing to add; else -1.
-  int only_source() const { return additions_.empty() ? result_ : -1; }
-  std::size_t scratch_bytes() const { return static_cast<std::size_t>(scratch_blocks_) * block_bytes; }
+  std::size_t scratch_bytes() const {
+    return depth > 1 ? static_cast<std::size_t>(depth - 1) * block_bytes : 0;
+  }
 
-  /// Writes the sum of `count` elements of the sources to every destination (one at least). dtype is float32
-  /// or float64. The last addition writes to the destinations directly: through a scratch block it took twice
-  /// as long within the L3 cache (4 MiB at 2 ranks: 0.18 ms against 0.08) and 1.15 times beyond. Non-temporal
+  /// On a CPU: writes the sum of `count` elements to every destination (one at least), block by block so that
+  /// intermediate sums stay in cache. sources: those of the steps, in their order. dtype is float32 or
+  /// float64. The last addition writes to the destinations directly: through a scratch block it took twice as
+  /// long within the L3 cache (4 MiB at 2 ranks: 0.18 ms against 0.08) and 1.15 times beyond. Non-temporal
   /// stores do not pay (0.67 ms; 100 MiB: 11.3 ms against 9.3), as the lines have been read before.
   /// Sources and destinations may be the same memory, element for element. scratch: scratch_bytes(), 64-byte
   /// aligned.
   void evaluate(DType dtype, std::int64_t count, std::span<const std::byte* const> sources,
                 std::span<std::byte* const> destinations, std::byte* scratch) const;
 
- private:
-  /// Operands are sources (>= 0) or blocks of scratch (~number, negative).
-  struct Addition {
-    int left;
-    int right;
-    int result;
-  };
+  std::vector<SumStep> steps;
+  int depth = 0;                       ///< the most values that wait at once, the last source included
+  const SumStep* on_device = nullptr;  ///< a copy of the steps in device memory, if a GPU adds
 
-  int build(ShardRange range, const std::function<int(ShardRange)>& source_of, int free_block);
+ private:
+  void collect(ShardRange range, const SourceOf& source_of);
+  void measure_depth();
   template <class T>
   void evaluate_as(std::size_t bytes, std::span<const std::byte* const> sources,
                    std::span<std::byte* const> destinations, std::byte* scratch) const;
-
-  std::vector<Addition> additions_;
-  int result_ = 0;
-  int scratch_blocks_ = 0;
 };
 
-/// The plan of one node. A "partial sum" is the largest sub-tree of the tree whose shards all are on one
-/// node. Nodes exchange partial sums, so every addition above them follows the tree wherever the ranks run.
+/// The same sum in registers: load(source) returns a value, add(left, right) that of an inner node. The
+/// newest waiting value is always waiting[0], so that no register index depends on data.
+template <int Depth, class Load, class Add>
+constexpr auto sum_along_tree(const SumStep* steps, int count, const Load& load, const Add& add) {
+  decltype(load(0)) waiting[Depth] = {};
+  for (int i = 0; i < count; ++i) {
+    auto value = load(steps[i].source);
+    for (int left = steps[i].merges; left > 0; --left) {
+      value = add(waiting[0], value);
+      for (int k = 0; k + 1 < Depth; ++k) waiting[k] = waiting[k + 1];
+    }
+    for (int k = Depth - 1; k > 0; --k) waiting[k] = waiting[k - 1];
+    waiting[0] = value;
+  }
+  return waiting[0];
+}
+
+/// The plan of one group. A "partial sum" is the largest sub-tree of the tree whose shards all are in one
+/// group. Groups exchange partial sums, so every addition above them follows the tree wherever the ranks run.
 struct SumPlan {
-  /// A plane of a rank of this node, or (local_rank < 0) a partial sum received from another node.
-  struct Source {
-    int local_rank = -1;
-    int index = 0;  ///< of the plane; or of the partial sum among all those received
-  };
-  struct Sum {
-    SumProgram program;
-    std::vector<Source> sources;
+  /// group_of_rank: ascending by rank within a group, groups numbered from 0.
+  SumPlan(const ShardMap& map, std::span<const int> group_of_rank, int group);
+
+  struct Accumulator {
+    int rank = 0;
+    int index = 0;
   };
 
   int shards = 0;
-  std::vector<Sum> partials;  ///< this node's partial sums, from its ranks' planes
-  Sum whole;              ///< the sum of everything, from this node's planes and the partial sums it receives
-  Sum whole_of_partials;  ///< the same from partial sums alone: received ones come first
-  std::vector<int> partials_of_node;  ///< how many partial sums each node has
-  int received = 0;                   ///< partial sums that this node receives
-  std::vector<int> planes_of_rank;
+  std::vector<Accumulator> accumulators;  ///< of the group's ranks; a step's source is an index here
+  std::vector<int> accumulators_of_rank;  ///< of all ranks
+  std::vector<int> partials_of_group;     ///< how many partial sums each group has
+  int most_partials = 0;                  ///< of a group
+  /// Partial sums that this group receives, in slots by group; first_slot_of_group is -1 for this one.
+  int received = 0;
+  std::vector<int> first_slot_of_group;
+
+  std::vector<SumProgram> partials;  ///< this group's partial sums, from its accumulators
+  SumProgram whole;                  ///< the sum over all shards, from its accumulators and the slots
+  SumProgram whole_of_partials;   ///< the same from partial sums alone; its own are in slots behind the rest
   std::size_t scratch_bytes = 0;  ///< enough for every program here
 };
-
-SumPlan make_sum_plan(const ShardMap& map, const Topology& topology, int node);
 
 }  // namespace lockstep::comm

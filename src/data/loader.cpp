@@ -4,12 +4,14 @@
 #include <array>
 #include <condition_variable>
 #include <exception>
+#include <limits>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "base/processor.h"
+#include "base/cores.h"
 #include "base/thread.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
@@ -80,7 +82,7 @@ void augment_images(const Augment& augment, std::uint64_t seed, std::int64_t ste
 
 namespace {
 
-Stream::Options stream_options(const Dataset& dataset, const LoaderOptions& options, int ranks) {
+SampleStream::Options stream_options(const Dataset& dataset, const LoaderOptions& options, int ranks) {
   return {.samples = dataset.size(),
           .global_batch = options.global_batch,
           .shards = options.shards == 0 ? ranks : options.shards,
@@ -102,13 +104,14 @@ class Loader::Prefetcher {
     const comm::ShardRange block = map.block(rank);
     const std::int64_t samples = stream_.samples_per_shard();
     for (Slot& slot : slots_) {
-      slot.feed = options.backend ? options.backend->make_feed() : kernels::make_host_feed();
-      const auto room = [&](const Shape& sample, DType dtype) {
-        return slot.rooms.emplace_back(slot.feed->make_room(batch_shape(samples, sample), dtype));
+      slot.queue =
+          options.backend ? options.backend->make_staging_queue() : kernels::make_host_staging_queue();
+      const auto stage = [&](const Shape& sample, DType dtype) {
+        return slot.staged.emplace_back(slot.queue->allocate(batch_shape(samples, sample), dtype));
       };
       for (int index = block.first; index < block.end(); ++index) {
-        const kernels::FeedRoom x = room(dataset.x_shape(), dataset.x_dtype());
-        const kernels::FeedRoom y = room(dataset.y_shape(), DType::int64);
+        const kernels::StagedTensor x = stage(dataset.x_shape(), dataset.x_dtype());
+        const kernels::StagedTensor y = stage(dataset.y_shape(), DType::int64);
         slot.filled.push_back({index, x.host, y.host});
         slot.shards.push_back({index, x.device, y.device});
       }
@@ -138,21 +141,21 @@ class Loader::Prefetcher {
     }
     filled_ = false;
     if (next().error) std::rethrow_exception(std::exchange(next().error, nullptr));
-    slots_[current_].feed->release();
+    slots_[current_].queue->release();
     current_ = 1 - current_;
-    slots_[current_].feed->receive();
+    slots_[current_].queue->receive();
     request(step + 1);
     return slots_[current_].batch;
   }
 
-  const Stream& stream() const { return stream_; }
+  const SampleStream& stream() const { return stream_; }
 
  private:
   struct Slot {
     std::vector<Shard> filled;  // on the CPU, by the thread
     std::vector<Shard> shards;  // on the device
-    std::vector<kernels::FeedRoom> rooms;
-    std::unique_ptr<kernels::Feed> feed;
+    std::vector<kernels::StagedTensor> staged;
+    std::unique_ptr<kernels::StagingQueue> queue;
     StepBatch batch;
     std::exception_ptr error;
   };
@@ -188,18 +191,18 @@ class Loader::Prefetcher {
   }
 
   void fill(Slot& slot) {
-    slot.feed->begin_fill();
+    slot.queue->begin_fill();
     for (const Shard& shard : slot.filled) {
       stream_.shard_samples(slot.batch.step, shard.index, samples_);
       dataset_.read(samples_, shard.x, shard.y);
       augment_images(augment_, stream_.options().seed, slot.batch.step, shard.index, shard.x, scratch_);
     }
-    slot.feed->send(slot.rooms);
+    slot.queue->send(slot.staged);
   }
 
   const Dataset& dataset_;
   const Augment augment_;
-  const Stream stream_;
+  const SampleStream stream_;
   std::array<Slot, 2> slots_;
   std::vector<std::int64_t> samples_;  // the thread's own
   std::vector<float> scratch_;         // the thread's own
@@ -225,6 +228,63 @@ Loader& Loader::operator=(Loader&&) noexcept = default;
 
 const StepBatch& Loader::at(std::int64_t step) { return prefetcher_->at(step); }
 
-const Stream& Loader::stream() const { return prefetcher_->stream(); }
+const SampleStream& Loader::stream() const { return prefetcher_->stream(); }
+
+namespace {
+
+comm::ShardMap chunk_map(const Dataset& dataset, std::int64_t batch, int ranks) {
+  if (batch < 1) throw UsageError("an evaluation batch of {} was asked: it must be at least 1", batch);
+  if (dataset.size() < 1) throw UsageError("{}: there is nothing to evaluate", dataset.name());
+  const std::int64_t chunks = (dataset.size() - 1) / batch + 1;
+  if (chunks > std::numeric_limits<int>::max()) {
+    throw UsageError("{}: {} samples in batches of {} are too many batches", dataset.name(), dataset.size(),
+                     batch);
+  }
+  return {static_cast<int>(chunks), ranks};
+}
+
+}  // namespace
+
+EvalBatches::EvalBatches(const Dataset& dataset, std::int64_t batch, const comm::HostGroup& world)
+    : EvalBatches(dataset, batch, world.rank(), world.size()) {}
+
+EvalBatches::EvalBatches(const Dataset& dataset, std::int64_t batch, int rank, int ranks)
+    : dataset_(dataset), batch_(batch), rank_(rank), map_(chunk_map(dataset, batch, ranks)) {
+  const std::int64_t rows = std::min(batch, dataset.size());
+  samples_.resize(static_cast<std::size_t>(rows));
+  x_ = Tensor::zeros(batch_shape(rows, dataset.x_shape()), dataset.x_dtype());
+  y_ = Tensor::zeros(batch_shape(rows, dataset.y_shape()), DType::int64);
+}
+
+const EvalBatch& EvalBatches::read(int chunk) {
+  if (chunk < 0 || chunk >= chunks())
+    throw UsageError("{}: chunk {} of {} asked", dataset_.name(), chunk, chunks());
+  const std::int64_t first = chunk * batch_, rows = std::min(batch_, dataset_.size() - first);
+  const std::span<std::int64_t> samples(samples_.data(), static_cast<std::size_t>(rows));
+  std::iota(samples.begin(), samples.end(), first);
+  current_ = {chunk, x_.rows(0, rows), y_.rows(0, rows)};
+  dataset_.read(samples, current_.x, current_.y);
+  return current_;
+}
+
+std::vector<double> EvalBatches::sum(comm::HostGroup& world, std::span<const double> values,
+                                     int width) const {
+  const auto numbers = static_cast<std::size_t>(width);
+  if (width < 0 || values.size() != numbers * static_cast<std::size_t>(mine().count)) {
+    throw UsageError("{} values were given for {} chunks of {}", values.size(), mine().count, width);
+  }
+  // Ranks hold the same number of chunks or one less; the first rank holds the most.
+  const std::size_t most = numbers * static_cast<std::size_t>(map_.block(0).count);
+  std::vector<double> own(most), all(most * static_cast<std::size_t>(world.size())), sums(numbers);
+  std::copy(values.begin(), values.end(), own.begin());
+  world.all_gather(own.data(), most * sizeof(double), all.data());
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const double* block = all.data() + static_cast<std::size_t>(rank) * most;
+    for (int chunk = 0; chunk < map_.block(rank).count; ++chunk, block += numbers) {
+      for (std::size_t i = 0; i < numbers; ++i) sums[i] += block[i];
+    }
+  }
+  return sums;
+}
 
 }  // namespace lockstep::data

@@ -71,7 +71,7 @@ std::int64_t Permutation::operator()(std::int64_t index) const {
   return static_cast<std::int64_t>(value);
 }
 
-Stream::Stream(const Options& options) : options_(options) {
+SampleStream::SampleStream(const Options& options) : options_(options) {
   if (options.samples < 1)
     throw UsageError("a stream over {} samples was asked: there must be at least one", options.samples);
   if (options.global_batch < 1)
@@ -84,14 +84,14 @@ Stream::Stream(const Options& options) : options_(options) {
   }
 }
 
-std::int64_t Stream::first_position(std::int64_t step) const {
+std::int64_t SampleStream::first_position(std::int64_t step) const {
   if (step < 0 || step >= std::numeric_limits<std::int64_t>::max() / options_.global_batch) {
     throw UsageError("step {} is outside the stream (global_batch = {})", step, options_.global_batch);
   }
   return step * options_.global_batch;
 }
 
-void Stream::shard_samples(std::int64_t step, std::int64_t shard, std::span<std::int64_t> out) const {
+void SampleStream::shard_samples(std::int64_t step, std::int64_t shard, std::span<std::int64_t> out) const {
   if (shard < 0 || shard >= options_.shards) throw UsageError("shard {} of {} asked", shard, options_.shards);
   if (static_cast<std::int64_t>(out.size()) != samples_per_shard()) {
     throw UsageError("a shard has {} samples, not {}", samples_per_shard(), out.size());

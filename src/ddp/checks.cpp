@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/transfer.h"
 #include "lockstep/base/error.h"
+#include "lockstep/kernels/backend.h"
 #include "lockstep/ops/update.h"
 
 namespace lockstep::ddp {
@@ -250,7 +250,7 @@ std::vector<int> ranks_apart(const std::vector<Digest>& all, std::size_t items, 
 
 void check_replicas(comm::HostGroup& communicator, kernels::Backend& backend, const BucketPlan& plan,
                     std::span<Param* const> trainable, const ModelState& model) {
-  for (const Param* const param : model.params) param->settle();
+  for (const Param* const param : model.params) param->wait_ready();
   const std::vector<std::vector<Leaf>> groups = groups_of(plan, trainable, model);
   std::vector<Digest> mine;
   for (const std::vector<Leaf>& group : groups) {
@@ -339,16 +339,16 @@ void throw_unused(comm::HostGroup& communicator, const comm::ShardMap& map, std:
 }
 
 OverflowCheck::OverflowCheck(std::span<Param* const> params, comm::HostGroup& communicator,
-                             kernels::Backend& backend, const Sharding* sharding)
+                             kernels::Backend& backend, const Partition* partition)
     : communicator_(communicator),
       backend_(backend),
-      sharding_(sharding),
+      partition_(partition),
       first_of_rank_(static_cast<std::size_t>(communicator.size())) {
-  constexpr std::int64_t block = Sharding::block_elements;
+  constexpr std::int64_t block = Partition::block_elements;
   std::int64_t total = 0;
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (!params[i]->trainable) continue;
-    const std::int64_t elements = sharding ? sharding->mine(i).count : params[i]->value.numel();
+    const std::int64_t elements = partition ? partition->mine(i).count : params[i]->value.numel();
     const std::int64_t blocks = (elements + block - 1) / block;
     ranges_.push_back({.param = i, .first_block = total, .blocks = blocks});
     total += blocks;
@@ -361,8 +361,9 @@ kernels::Transfer OverflowCheck::ask(const Reducer& reducer) {
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const auto [param, first, blocks] = ranges_[i];
     const Tensor sum = reducer.sum(static_cast<int>(i));
-    backend_.run(ops::BlockSumsOfSquares{sharding_ ? sharding_->part(param, sum) : sum.reshape({sum.numel()}),
-                                         squares_.rows(first, first + blocks)});
+    backend_.run(
+        ops::BlockSumsOfSquares{partition_ ? partition_->part(param, sum) : sum.reshape({sum.numel()}),
+                                squares_.rows(first, first + blocks)});
   }
   return {squares_, Tensor::view(read_.data(), squares_.shape(), DType::float64)};
 }
@@ -372,7 +373,7 @@ void OverflowCheck::check(std::span<Param* const> trainable, std::uint64_t step)
   const auto at = static_cast<std::int64_t>(found - read_.begin());
   const auto holds = [at](const Range& range) { return at < range.first_block + range.blocks; };
   std::int64_t first = std::find_if(ranges_.begin(), ranges_.end(), holds) - ranges_.begin();
-  if (sharding_) {  // ranks have checked different elements
+  if (partition_) {  // ranks have checked different elements
     communicator_.all_gather(&first, sizeof first, first_of_rank_.data());
     first = *std::min_element(first_of_rank_.begin(), first_of_rank_.end());
   }

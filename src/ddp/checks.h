@@ -10,7 +10,7 @@
 #include "ddp/reducer.h"
 #include "ddp/step_header.h"
 #include "lockstep/autograd/param.h"
-#include "lockstep/autograd/sharding.h"
+#include "lockstep/autograd/partition.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/reduction_tree.h"
 #include "lockstep/ddp/bucket_plan.h"
@@ -54,9 +54,9 @@ void check_replicas(comm::HostGroup& communicator, kernels::Backend& backend, co
 /// float16 ends at 65504, which a sum over a batch may exceed: it is then infinite on every rank.
 class OverflowCheck {
  public:
-  /// params: of the model. sharding: with a sharded optimizer, the partition of the sums.
+  /// params: of the model. partition: with a sharded optimizer, the partition of the sums.
   OverflowCheck(std::span<Param* const> params, comm::HostGroup& communicator, kernels::Backend& backend,
-                const Sharding* sharding);
+                const Partition* partition);
   /// Launches the check of a step's sums after them. Its result must be read before check().
   kernels::Transfer ask(const Reducer& reducer);
   /// Collective: if some are not finite, every rank throws the same TrainingError, naming the first such
@@ -65,12 +65,12 @@ class OverflowCheck {
 
  private:
   struct Range {
-    std::size_t param = 0;                     // index in the sharding
+    std::size_t param = 0;                     // index in the partition
     std::int64_t first_block = 0, blocks = 0;  // of the elements that this rank has
   };
   comm::HostGroup& communicator_;
   kernels::Backend& backend_;
-  const Sharding* sharding_;
+  const Partition* partition_;
   std::vector<Range> ranges_;  // by trainable parameter
   Tensor squares_;             // float64, by block
   std::vector<double> read_;   // squares_ on the CPU

@@ -32,9 +32,9 @@ constexpr int moment_of_start = 0, moment_of_backward_end = 1, moment_of_sums = 
 
 /// Throws the same on every rank.
 void check_loss(const StepHeader& header, std::uint64_t step, const Options& options) {
-  const ops::WeightedSum loss = header.loss();
-  const double mean = loss.sum / loss.weight;
-  if (std::isfinite(mean) || loss.weight == 0 || options.allow_non_finite_loss) return;
+  const ops::CountedSum loss = header.loss();
+  const double mean = loss.sum / loss.count;
+  if (std::isfinite(mean) || loss.count == 0 || options.allow_non_finite_loss) return;
   const std::optional<comm::ShardRange> shards = header.shards_not_finite();
   const auto name = [](const comm::ShardRange& range) {
     return range.count == 1 ? fmt::format("shard {}", range.first)
@@ -62,22 +62,23 @@ struct DataParallel::State {
         model(all),
         map(shard_map),
         block(shard_map.block(communicator.rank())),
-        partition(wanted.sharded_optimizer ? std::make_unique<BucketPartition>(all.params, world) : nullptr),
+        bucket_partition(wanted.sharded_optimizer ? std::make_unique<BucketPartition>(all.params, world)
+                                                  : nullptr),
         reducer(std::move(trainable), all.statistics, world, device_backend, shard_map, wanted,
-                partition.get()),
+                bucket_partition.get()),
         header(shard_map, reducer.schedule(), reducer.usage().items(), device_backend),
         capture(wanted, world, device_backend, model),
         one(device_backend.empty({})),
         timer(device_backend.make_timer()) {
     device_backend.fill(one, 1);
     reads.reserve(3);  // losses, measurement, overflow check
-    if (partition)
+    if (bucket_partition)
       parameters =
-          std::make_unique<ParameterBuffer>(model.params, *partition, world, device_backend,
+          std::make_unique<ParameterBuffer>(model.params, *bucket_partition, world, device_backend,
                                             reducer.buffer().plan(), wanted.mode == Mode::overlapped);
     if (wanted.comm_dtype == DType::float16 && world.rounds(wanted.comm_dtype))
       overflow.emplace(model.params, communicator, device_backend,
-                       partition ? &partition->sharding() : nullptr);
+                       bucket_partition ? &bucket_partition->partition() : nullptr);
     if (wanted.layer_communicator) layer_communicator = world.duplicate();
   }
 
@@ -95,7 +96,7 @@ struct DataParallel::State {
   ModelState model;
   comm::ShardMap map;
   comm::ShardRange block;
-  std::unique_ptr<BucketPartition> partition;  // with a sharded optimizer
+  std::unique_ptr<BucketPartition> bucket_partition;  // with a sharded optimizer
   Reducer reducer;
   std::unique_ptr<ParameterBuffer> parameters;  // with a sharded optimizer
   StepHeader header;
@@ -122,7 +123,7 @@ struct DataParallel::State {
   double waited_ms = 0;         // for parameters, in the passes
   double waited_before_ms = 0;  // for parameters, between the last step's sums and this step
   Requests requests;
-  double weight = 0;
+  double count = 0;
 
   Timeline* timeline = nullptr;
   double step_start_s = 0;
@@ -181,7 +182,7 @@ DataParallel::DataParallel(const ModelState& model, comm::GradientTransport& tra
   for (const Buffer* const buffer : leaves.buffers) check_device(buffer->name, buffer->value, backend);
   std::vector<Param*> trainable = trainable_params(leaves.params);
   for (const Param* const param : leaves.params)
-    param->settle();  // another DataParallel may still gather them
+    param->wait_ready();  // another DataParallel may still gather them
   broadcast_values(communicator, leaves, backend);
   const comm::ShardMap map(options.shards == 0 ? communicator.size() : options.shards, communicator.size());
   state_ = std::make_unique<State>(leaves, std::move(trainable), transport, backend, options, map);
@@ -220,7 +221,7 @@ void DataParallel::begin_step(std::uint64_t step, bool takes_micro_batches, Meas
   if (state.parameters) {
     state.parameters->begin_step();
     // A rank that waits inside a layer advances no other collective.
-    if (state.layer_communicator) state.parameters->settle();
+    if (state.layer_communicator) state.parameters->wait_ready();
     state.waited_before_ms = state.parameters->take_waited_ms();
   }
   progress::enter(Phase::data);
@@ -416,11 +417,11 @@ StepResult DataParallel::conclude_step() {
   state.header.check_agreement();
   if (state.check_due()) check_replicas();
   state.check_unused();
-  const ops::WeightedSum loss = state.header.loss();
+  const ops::CountedSum loss = state.header.loss();
   check_loss(state.header, state.step, state.options);
   if (state.overflow && std::isfinite(loss.sum)) state.overflow->check(state.reducer.params(), state.step);
   result.loss_sum = loss.sum;
-  result.weight = state.weight = loss.weight;
+  result.count = state.count = loss.count;
   result.requests = state.header.requests();
   state.requests = {};
   state.record_step();
@@ -436,11 +437,11 @@ StepResult DataParallel::conclude_step() {
 std::span<Param* const> DataParallel::params() const { return state_->model.params; }
 double DataParallel::compute_ms_of(int rank) const { return state_->header.compute_ms(rank); }
 const CapturedSteps& DataParallel::captured_steps() const { return state_->capture.so_far(); }
-double DataParallel::weight() const { return state_->weight; }
+double DataParallel::count() const { return state_->count; }
 std::uint64_t DataParallel::steps_begun() const { return state_->steps_begun; }
 kernels::Backend& DataParallel::backend() const { return state_->backend; }
-const Sharding* DataParallel::sharding() const {
-  return state_->partition ? &state_->partition->sharding() : nullptr;
+const Partition* DataParallel::partition() const {
+  return state_->bucket_partition ? &state_->bucket_partition->partition() : nullptr;
 }
 void DataParallel::updated(std::size_t param) {
   if (state_->parameters) state_->parameters->updated(param);

@@ -18,17 +18,17 @@ GradientBuffer::GradientBuffer(comm::GradientTransport& transport, BucketPlan pl
     statistics_bucket_.elements += padded;
     end_bytes += static_cast<std::size_t>(padded) * sizeof(double);
   }
-  memory_ = transport.allocate_arena(end_bytes, accumulation_buffers);
+  memory_ = transport.allocate_buffer(end_bytes, accumulation_buffers);
 }
 
 Tensor GradientBuffer::view(const Span& span, int buffer) const {
-  return Tensor::view(memory_->plane(buffer) + span.offset_bytes, {span.elements}, span.dtype,
+  return Tensor::view(memory_->accumulator(buffer) + span.offset_bytes, {span.elements}, span.dtype,
                       backend_.device());
 }
 
 Tensor GradientBuffer::gradient(int index, int buffer) const {
   const BucketPlan::Gradient& gradient = plan_.gradients()[static_cast<std::size_t>(index)];
-  return Tensor::view(memory_->plane(buffer) + plan_.location(index).offset_bytes, gradient.shape,
+  return Tensor::view(memory_->accumulator(buffer) + plan_.location(index).offset_bytes, gradient.shape,
                       gradient.dtype, backend_.device());
 }
 
@@ -46,8 +46,10 @@ Tensor GradientBuffer::bucket(int index, int buffer) const { return view(span_of
 
 comm::TreeSum GradientBuffer::tree_sum(int bucket) const {
   const Span span = span_of(bucket);
-  return {
-      .arena = memory_.get(), .offset_bytes = span.offset_bytes, .count = span.elements, .dtype = span.dtype};
+  return {.flat_buffer = memory_.get(),
+          .offset_bytes = span.offset_bytes,
+          .count = span.elements,
+          .dtype = span.dtype};
 }
 
 void GradientBuffer::adopt(BucketPlan plan) {
@@ -64,7 +66,7 @@ void GradientBuffer::adopt(BucketPlan plan) {
       const BucketPlan::Gradient& gradient = plan.gradients()[i];
       std::byte* const from =
           static_cast<std::byte*>(old.raw()) + plan_.location(static_cast<int>(i)).offset_bytes;
-      std::byte* const to = memory_->plane(buffer) + plan.location(static_cast<int>(i)).offset_bytes;
+      std::byte* const to = memory_->accumulator(buffer) + plan.location(static_cast<int>(i)).offset_bytes;
       backend_.copy(Tensor::view(from, gradient.shape, gradient.dtype),
                     Tensor::view(to, gradient.shape, gradient.dtype, backend_.device()));
     }

@@ -26,8 +26,8 @@ class GradientBuffer {
                  int accumulation_buffers, kernels::Backend& backend);
 
   const BucketPlan& plan() const { return plan_; }
-  int accumulation_buffers() const { return memory_->planes(); }
-  std::size_t accumulation_buffer_bytes() const { return memory_->plane_bytes(); }
+  int accumulation_buffers() const { return memory_->accumulators(); }
+  std::size_t accumulation_buffer_bytes() const { return memory_->accumulator_bytes(); }
   int buckets() const { return gradient_buckets() + (statistics_.empty() ? 0 : 1); }
   int gradient_buckets() const { return static_cast<int>(plan_.buckets().size()); }
 
@@ -60,7 +60,7 @@ class GradientBuffer {
   std::vector<Span> statistics_;
   Span statistics_bucket_;
   kernels::Backend& backend_;
-  std::unique_ptr<comm::Arena> memory_;
+  std::unique_ptr<comm::FlatBuffer> memory_;
 };
 
 /// In which accumulation buffer each shard's gradient is written, and when buffers are added. A rank runs its

@@ -8,10 +8,10 @@
 
 namespace lockstep::ddp {
 
-ParameterBuffer::ParameterBuffer(std::span<Param* const> params, const BucketPartition& partition,
+ParameterBuffer::ParameterBuffer(std::span<Param* const> params, const BucketPartition& bucket_partition,
                                  comm::GradientTransport& transport, kernels::Backend& backend,
                                  const BucketPlan& plan, bool overlapped)
-    : partition_(partition),
+    : bucket_partition_(bucket_partition),
       transport_(transport),
       backend_(backend),
       buffer_(transport, plan, {}, 1, backend),
@@ -26,17 +26,17 @@ ParameterBuffer::ParameterBuffer(std::span<Param* const> params, const BucketPar
   fit_plan();
   for (std::size_t i = 0; i < trainable_.size(); ++i) backend_.copy(trainable_[i]->value, view(i));
   point_values_here();
-  for (Param* const param : trainable_) param->arrivals = this;
+  for (Param* const param : trainable_) param->pending_values = this;
 }
 
 ParameterBuffer::~ParameterBuffer() {
   // Another DataParallel may own the parameters now.
   for (Param* const param : trainable_) {
-    if (param->arrivals == this) param->arrivals = nullptr;
+    if (param->pending_values == this) param->pending_values = nullptr;
   }
   try {
     // While an exception unwinds, peers may never complete the all-gathers.
-    if (std::uncaught_exceptions() == exceptions_at_start_ && !transport_failed_) settle();
+    if (std::uncaught_exceptions() == exceptions_at_start_ && !transport_failed_) wait_ready();
     for (std::size_t i = 0; i < trainable_.size(); ++i) {
       if (!trainable_[i]->value.shares_memory_with(view(i))) continue;
       const Tensor own = backend_.empty(trainable_[i]->value.shape());
@@ -52,8 +52,8 @@ ParameterBuffer::~ParameterBuffer() {
 }
 
 void ParameterBuffer::fit_plan() {
-  slices_ = partition_.slices(buffer_.plan());
-  tickets_.assign(slices_.size(), 0);
+  slices_ = bucket_partition_.slices(buffer_.plan());
+  works_.assign(slices_.size(), 0);
   open_.resize(slices_.size());
   reopen();
 }
@@ -92,17 +92,17 @@ void ParameterBuffer::start(std::size_t bucket) {
   wait_for(bucket);
   const comm::TreeSum all = buffer_.tree_sum(static_cast<int>(bucket));
   if (all.count == 0) return;
-  transport([&] { tickets_[bucket] = transport_.start_all_gather(all, slices_[bucket]); });
+  transport([&] { works_[bucket] = transport_.start_all_gather(all, slices_[bucket]); });
   ++in_flight_;
   if (!overlapped_) wait_for(bucket);
 }
 
 void ParameterBuffer::wait_for(std::size_t bucket) {
-  if (tickets_[bucket] == 0) return;
+  if (works_[bucket] == 0) return;
   const Stopwatch watch;
-  transport([&] { transport_.wait(tickets_[bucket]); });
+  transport([&] { transport_.order_after(works_[bucket]); });
   waited_ms_ += watch.elapsed_ms();
-  tickets_[bucket] = 0;
+  works_[bucket] = 0;
   --in_flight_;
 }
 
@@ -113,26 +113,26 @@ void ParameterBuffer::await(const Param& param) {
   if (in_flight_ > 0) transport([&] { transport_.progress(); });
 }
 
-void ParameterBuffer::settle() {
-  for (std::size_t bucket = 0; bucket < tickets_.size(); ++bucket) wait_for(bucket);
+void ParameterBuffer::wait_ready() {
+  for (std::size_t bucket = 0; bucket < works_.size(); ++bucket) wait_for(bucket);
 }
 
 void ParameterBuffer::adopt(const BucketPlan& plan) {
-  settle();
+  wait_ready();
   buffer_.adopt(plan);
   fit_plan();
   point_values_here();
 }
 
 BucketPartition::BucketPartition(std::span<Param* const> params, comm::GradientTransport& communicator)
-    : sharding_(params, communicator) {
+    : partition_(params, communicator) {
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (params[i]->trainable) trainable_.push_back(i);
   }
 }
 
 std::vector<comm::Slices> BucketPartition::slices(const BucketPlan& plan) const {
-  const auto ranks = static_cast<std::size_t>(sharding_.ranks());
+  const auto ranks = static_cast<std::size_t>(partition_.ranks());
   std::vector<comm::Slices> slices;
   for (const BucketPlan::Bucket& bucket : plan.buckets()) {
     const auto element_bytes = bytes_of(bucket.dtype);
@@ -148,9 +148,9 @@ std::vector<comm::Slices> BucketPartition::slices(const BucketPlan& plan) const 
       const std::size_t param = trainable_[static_cast<std::size_t>(bucket.gradients[i])];
       const std::int64_t offset = offset_of(i), padded = offset_of(i + 1) - offset;
       for (std::size_t rank = 0; rank < ranks; ++rank) {
-        comm::ElementRange range = sharding_.range(param, static_cast<int>(rank));
+        comm::ElementRange range = partition_.range(param, static_cast<int>(rank));
         if (range.count == 0) continue;
-        if (range.end() == sharding_.elements(param)) range.count = padded - range.first;
+        if (range.end() == partition_.elements(param)) range.count = padded - range.first;
         ranges_of_rank[rank].push_back({.first = offset + range.first, .count = range.count});
       }
     }

@@ -1,5 +1,5 @@
-// ParameterBuffer: the memory of parameters of which each rank updates a partition, and how all ranks get all
-// of them.
+// ParameterBuffer: the memory of parameters of which each rank updates a bucket_partition, and how all ranks
+// get all of them.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 #include "ddp/gradient_buffer.h"
 #include "lockstep/autograd/param.h"
-#include "lockstep/autograd/sharding.h"
+#include "lockstep/autograd/partition.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/slices.h"
 #include "lockstep/ddp/bucket_plan.h"
@@ -18,29 +18,29 @@
 
 namespace lockstep::ddp {
 
-/// The partition of each bucket: which of its elements each rank owns.
+/// The bucket_partition of each bucket: which of its elements each rank owns.
 class BucketPartition {
  public:
   /// params: of a model; plans are over the trainable ones of them, in order.
   BucketPartition(std::span<Param* const> params, comm::GradientTransport& transport);
 
-  const Sharding& sharding() const { return sharding_; }
+  const Partition& partition() const { return partition_; }
   /// The slices of each bucket of the plan. Padding belongs to the owner of its tensor's last elements.
   std::vector<comm::Slices> slices(const BucketPlan& plan) const;
 
  private:
-  Sharding sharding_;
-  std::vector<std::size_t> trainable_;  ///< indices in the sharding
+  Partition partition_;
+  std::vector<std::size_t> trainable_;  ///< indices in the partition
 };
 
 /// It has the layout of the gradients. During its life the values of trainable parameters are views of it;
 /// its destructor copies them to other memory. All ranks call updated() in the same order, so that the
 /// all-gather of a bucket starts as soon as its last parameter has been updated. await() waits for a bucket.
-class ParameterBuffer final : public Arrivals {
+class ParameterBuffer final : public PendingValues {
  public:
-  /// Collective. params: those of the partition's sharding; the plan is over the trainable ones of them, in
-  /// order. Unless overlapped, updated() waits for the all-gather that it starts.
-  ParameterBuffer(std::span<Param* const> params, const BucketPartition& partition,
+  /// Collective. params: those of the bucket_partition's partition; the plan is over the trainable ones of
+  /// them, in order. Unless overlapped, updated() waits for the all-gather that it starts.
+  ParameterBuffer(std::span<Param* const> params, const BucketPartition& bucket_partition,
                   comm::GradientTransport& transport, kernels::Backend& backend, const BucketPlan& plan,
                   bool overlapped);
   /// Collective. After an exception, values whose all-gather was not complete are unspecified.
@@ -54,11 +54,11 @@ class ParameterBuffer final : public Arrivals {
   void updated(std::size_t param);
   void await(const Param& param) override;
   /// Waits for everything.
-  void settle();
+  void wait_ready();
   /// Moves all values to their offsets in another plan over the same parameters.
   void adopt(const BucketPlan& plan);
 
-  /// The time that await() and settle() have waited since the last call.
+  /// The time that await() and wait_ready() have waited since the last call.
   double take_waited_ms() { return std::exchange(waited_ms_, 0); }
   /// A call of the transport has thrown: no further call can be expected to return.
   bool transport_failed() const { return transport_failed_; }
@@ -85,17 +85,17 @@ class ParameterBuffer final : public Arrivals {
   std::vector<Param*> trainable_;
   std::vector<std::size_t> trainable_of_param_;  // by parameter; frozen
   std::unordered_map<const Param*, std::size_t> index_of_;
-  const BucketPartition& partition_;
+  const BucketPartition& bucket_partition_;
   comm::GradientTransport& transport_;
   kernels::Backend& backend_;
   GradientBuffer buffer_;
   bool overlapped_;
   int exceptions_at_start_;
 
-  std::vector<comm::Slices> slices_;   // by bucket
-  std::vector<std::size_t> open_;      // by bucket: parameters not yet updated
-  std::vector<comm::Ticket> tickets_;  // by bucket: of its all-gather; 0: none
-  int in_flight_ = 0;                  // buckets
+  std::vector<comm::Slices> slices_;  // by bucket
+  std::vector<std::size_t> open_;     // by bucket: parameters not yet updated
+  std::vector<comm::Work> works_;     // by bucket: of its all-gather; 0: none
+  int in_flight_ = 0;                 // buckets
   double waited_ms_ = 0;
   bool transport_failed_ = false;
 };

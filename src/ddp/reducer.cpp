@@ -35,7 +35,7 @@ BucketLimits limits_of(const Options& options) {
 
 Reducer::Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics,
                  comm::GradientTransport& transport, kernels::Backend& backend, const comm::ShardMap& map,
-                 const Options& options, const BucketPartition* partition)
+                 const Options& options, const BucketPartition* bucket_partition)
     : params_(std::move(params)),
       statistics_(std::move(statistics)),
       transport_(transport),
@@ -46,7 +46,7 @@ Reducer::Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics,
       mode_(options.mode),
       comm_dtype_(options.comm_dtype),
       hook_(options.hook.get()),
-      partition_(partition),
+      bucket_partition_(bucket_partition),
       buffer_(transport, first_plan(params_, limits_), statistics_, schedule_.buffers(), backend),
       usage_(static_cast<int>(schedule_.shards().size()), params_.size() + statistics_.size()),
       final_(params_.size()),
@@ -77,8 +77,8 @@ void Reducer::fit_plan() {
   const auto buckets = static_cast<std::size_t>(buffer_.buckets());
   open_.resize(static_cast<std::size_t>(buffer_.gradient_buckets()));
   complete_.resize(buckets);
-  tickets_.resize(buckets);
-  if (partition_ && !hook_) slices_ = partition_->slices(buffer_.plan());
+  works_.resize(buckets);
+  if (bucket_partition_ && !hook_) slices_ = bucket_partition_->slices(buffer_.plan());
   if (hook_) guarded([&] { hook_->bind(*this); });
 }
 
@@ -133,9 +133,9 @@ void Reducer::abandon() {
 
 void Reducer::launched(const Usage& usage) {
   usage_ = usage;
-  comm::Ticket graph = 0;
-  if (transport_.group().size() > 1) guarded([&] { graph = transport_.behind_recording(); });
-  std::fill(tickets_.begin(), tickets_.end(), graph);
+  comm::Work graph = 0;
+  if (transport_.group().size() > 1) guarded([&] { graph = transport_.after_graphs(); });
+  std::fill(works_.begin(), works_.end(), graph);
   const double now_ms = since_start_.elapsed_ms();
   times_.assign(complete_.size(), {.ready_ms = now_ms, .start_ms = now_ms, .done_ms = 0});
   started_ = buffer_.buckets();
@@ -150,8 +150,8 @@ void Reducer::order_after() {
     if (state_ == State::collecting) state_ = State::waiting;
     for (int bucket = done_; bucket < started_; ++bucket) {
       progress::at_bucket(bucket);
-      if (const comm::Ticket ticket = tickets_[static_cast<std::size_t>(bucket)]; ticket != 0)
-        transport_.wait(ticket);
+      if (const comm::Work work = works_[static_cast<std::size_t>(bucket)]; work != 0)
+        transport_.order_after(work);
       note_done();
     }
   });
@@ -164,10 +164,10 @@ void Reducer::publish() {
 void Reducer::finish() {
   guarded([&] {
     for (int bucket = 0; bucket < started_; ++bucket) {
-      const comm::Ticket ticket = tickets_[static_cast<std::size_t>(bucket)];
-      if (ticket == 0) continue;
+      const comm::Work work = works_[static_cast<std::size_t>(bucket)];
+      if (work == 0) continue;
       progress::at_bucket(bucket);
-      comm::complete(transport_, ticket);
+      comm::finish(transport_, work);
     }
     note_done();
   });
@@ -229,7 +229,7 @@ void Reducer::note_done() {
   for (; done_ < started_; ++done_) {
     const auto index = static_cast<std::size_t>(done_);
     if (has_hook(done_) && state_ != State::waiting) return transport_.progress();  // until it has finished
-    if (!has_hook(done_) && tickets_[index] != 0 && !transport_.done(tickets_[index])) return;
+    if (!has_hook(done_) && works_[index] != 0 && !transport_.done(works_[index])) return;
     times_[index].done_ms = since_start_.elapsed_ms();
   }
 }
@@ -296,23 +296,23 @@ void Reducer::start(int bucket) {
   const auto index = static_cast<std::size_t>(bucket);
   times_[index].start_ms = since_start_.elapsed_ms();
   progress::at_bucket(bucket);
-  tickets_[index] = 0;
+  works_[index] = 0;
   guarded([&] {
     if (has_hook(bucket)) return hook_->start(bucket);
     start_sum(bucket);
-    if (mode_ == Mode::per_parameter && tickets_[index] != 0) transport_.wait(tickets_[index]);
+    if (mode_ == Mode::per_parameter && works_[index] != 0) transport_.order_after(works_[index]);
   });
 }
 
-/// Also for a hook, whose ticket is kept all the same.
-comm::Ticket Reducer::start_sum(int bucket) {
+/// Also for a hook, whose work is kept all the same.
+comm::Work Reducer::start_sum(int bucket) {
   const auto index = static_cast<std::size_t>(bucket);
   comm::TreeSum sum = buffer_.tree_sum(bucket);
   if (sum.count == 0) return 0;
   sum.comm_dtype = comm_dtype_;
-  tickets_[index] = index < slices_.size() ? transport_.start_reduce_scatter(sum, map_, slices_[index])
-                                           : transport_.start_tree_sum(sum, map_);
-  return tickets_[index];
+  works_[index] = index < slices_.size() ? transport_.start_reduce_scatter(sum, map_, slices_[index])
+                                         : transport_.start_tree_sum(sum, map_);
+  return works_[index];
 }
 
 }  // namespace lockstep::ddp

@@ -41,11 +41,11 @@ class Reducer final : public GradientSink, private Buckets {
   };
 
   /// Of `options` it takes the bucket limits, the mode, the communication dtype and the hook. With a
-  /// partition, which must outlive this, the rank gets the sums of the elements it owns only (all of them
-  /// from a hook).
+  /// bucket_partition, which must outlive this, the rank gets the sums of the elements it owns only (all of
+  /// them from a hook).
   Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics, comm::GradientTransport& transport,
           kernels::Backend& backend, const comm::ShardMap& map, const Options& options,
-          const BucketPartition* partition = nullptr);
+          const BucketPartition* bucket_partition = nullptr);
 
   State state() const { return state_; }
 
@@ -88,7 +88,8 @@ class Reducer final : public GradientSink, private Buckets {
   const GradientBuffer& buffer() const { return buffer_; }
   const AccumulationSchedule& schedule() const { return schedule_; }
   std::span<const BucketTime> bucket_times() const { return times_; }
-  /// The sum over all shards, after order_after; with a partition, of the elements that this rank owns.
+  /// The sum over all shards, after order_after; with a bucket_partition, of the elements that this rank
+  /// owns.
   Tensor sum(int param) const { return buffer_.gradient(param, 0); }
 
   /// Collective, after publish: makes the plan again from the order in which gradients arrived in rank 0's
@@ -121,7 +122,7 @@ class Reducer final : public GradientSink, private Buckets {
   Tensor bucket(int index, int buffer) const override { return buffer_.bucket(index, buffer); }
   DType comm_dtype() const override { return comm_dtype_; }
   bool failed() const override { return state_ == State::failed; }
-  comm::Ticket start_sum(int bucket) override;
+  comm::Work start_sum(int bucket) override;
 
   std::vector<Param*> params_;
   std::vector<Statistic*> statistics_;
@@ -134,7 +135,7 @@ class Reducer final : public GradientSink, private Buckets {
   Mode mode_;
   DType comm_dtype_;
   Hook* hook_;
-  const BucketPartition* partition_;
+  const BucketPartition* bucket_partition_;
   std::vector<comm::Slices> slices_;  // by bucket of gradients, if their sums are scattered
   GradientBuffer buffer_;
   Usage usage_;
@@ -151,10 +152,10 @@ class Reducer final : public GradientSink, private Buckets {
 
   // of the step
   Stopwatch since_start_;
-  std::vector<char> complete_;         // by bucket
-  std::vector<comm::Ticket> tickets_;  // by bucket, also of a hook's sums; 0: none
-  int started_ = 0;                    // buckets before this one have started
-  int done_ = 0;                       // buckets before this one are known to be done
+  std::vector<char> complete_;     // by bucket
+  std::vector<comm::Work> works_;  // by bucket, also of a hook's sums; 0: none
+  int started_ = 0;                // buckets before this one have started
+  int done_ = 0;                   // buckets before this one are known to be done
   std::vector<BucketTime> times_;
   std::vector<std::int32_t> arrival_;
 };

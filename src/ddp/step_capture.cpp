@@ -14,7 +14,7 @@ std::string obstacle(const Options& options, comm::GradientTransport& transport)
   if (options.sharded_optimizer) return "ddp.sharded_optimizer = true: parameters arrive in the middle of it";
   if (options.layer_communicator) return "layers meet across ranks in it (model.batch_norm = sync)";
   if (transport.group().size() == 1) return {};
-  if (!transport.records()) return "this transport's sums cannot be repeated by the device alone";
+  if (!transport.may_be_captured()) return "this transport's sums cannot be repeated by the device alone";
   if (options.graph == Graph::automatic)
     return "there are several ranks, whose sums are captured only with train.cuda_graph = true";
   return {};
@@ -26,7 +26,7 @@ StepCapture::StepCapture(const Options& options, comm::GradientTransport& transp
                          kernels::Backend& backend, const ModelState& model)
     : graph_(options.graph), transport_(transport), backend_(backend), model_(model) {
   if (graph_ == Graph::never) return;
-  if (!backend.records()) {
+  if (!backend.captures_graphs()) {
     if (graph_ == Graph::automatic) return;  // nobody expects a graph there
     throw UsageError(
         "train.cuda_graph = true: only a GPU's steps are recorded, and it computes on {}; use auto",
@@ -104,12 +104,12 @@ void StepCapture::fail() {
 }
 
 bool StepCapture::capture(const std::function<void()>& work, const Usage& usage) {
-  std::unique_ptr<kernels::Recording> graph;
+  std::unique_ptr<kernels::Graph> graph;
   std::string refused;
   try {
-    const std::unique_ptr<kernels::Recorder> recorder = backend_.record();
+    const std::unique_ptr<kernels::GraphCapture> capture = backend_.capture_graph();
     work();
-    graph = recorder->finish();
+    graph = capture->finish();
   } catch (const std::exception& error) {
     refused = error.what();
   }
@@ -133,7 +133,7 @@ void StepCapture::refuse(std::string reason) {
 }
 
 const Usage& StepCapture::launch() {
-  current_->graph->replay();
+  current_->graph->launch();
   ++so_far_.launches;
   return current_->usage;
 }

@@ -52,7 +52,7 @@ class StepCapture {
   using Key = std::vector<std::uintptr_t>;
   struct Known {
     Key key;
-    std::unique_ptr<kernels::Recording> graph;  ///< none: met once
+    std::unique_ptr<kernels::Graph> graph;  ///< none: met once
     Usage usage;
   };
   static constexpr std::size_t most_known = 8;

@@ -62,7 +62,7 @@ std::span<const StepHeader::Word> StepHeader::record(int rank) const {
 void StepHeader::begin(std::uint64_t step) {
   step_ = step;
   backend_.fill(partial_, 0);
-  std::fill(read_.begin(), read_.end(), ops::WeightedSum{});
+  std::fill(read_.begin(), read_.end(), ops::CountedSum{});
 }
 
 Tensor StepHeader::partial(int buffer) const { return partial_.rows(buffer, buffer + 1).reshape({2}); }
@@ -92,7 +92,7 @@ void StepHeader::exchange(comm::HostGroup& communicator, std::uint64_t plan_hash
   mine_[compute_at] = std::bit_cast<Word>(compute_ms);
   for (std::size_t i = 0; i < static_cast<std::size_t>(schedule_.subtrees()); ++i) {
     mine_[losses_at + 2 * i] = std::bit_cast<Word>(read_[i].sum);
-    mine_[losses_at + 2 * i + 1] = std::bit_cast<Word>(read_[i].weight);
+    mine_[losses_at + 2 * i + 1] = std::bit_cast<Word>(read_[i].count);
   }
   Word* const written = mine_.data() + losses_at + 2 * partials_;
   Word* const missed = written + words_;
@@ -123,9 +123,9 @@ void StepHeader::check_agreement() const {
   }
 }
 
-ops::WeightedSum StepHeader::loss() const { return loss_of({0, map_.shards()}); }
+ops::CountedSum StepHeader::loss() const { return loss_of({0, map_.shards()}); }
 
-ops::WeightedSum StepHeader::loss_of(comm::ShardRange node) const {
+ops::CountedSum StepHeader::loss_of(comm::ShardRange node) const {
   const int owner = map_.owner(node.first);
   const auto& subtrees = subtrees_[static_cast<std::size_t>(owner)];
   const auto found = std::find(subtrees.begin(), subtrees.end(), node);
@@ -134,9 +134,9 @@ ops::WeightedSum StepHeader::loss_of(comm::ShardRange node) const {
     return {std::bit_cast<double>(record(owner)[place]), std::bit_cast<double>(record(owner)[place + 1])};
   }
   const int left = comm::left_leaves(node.count);
-  const ops::WeightedSum a = loss_of({node.first, left});
-  const ops::WeightedSum b = loss_of({node.first + left, node.count - left});
-  return {a.sum + b.sum, a.weight + b.weight};
+  const ops::CountedSum a = loss_of({node.first, left});
+  const ops::CountedSum b = loss_of({node.first + left, node.count - left});
+  return {a.sum + b.sum, a.count + b.count};
 }
 
 std::optional<comm::ShardRange> StepHeader::shards_not_finite() const {

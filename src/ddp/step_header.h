@@ -67,7 +67,7 @@ class StepHeader {
   bool any_failed() const;
   /// Throws if ranks are at different steps (UsageError) or hold different plans (TrainingError).
   void check_agreement() const;
-  ops::WeightedSum loss() const;
+  ops::CountedSum loss() const;
   /// Shards that are next to each other on one rank and whose loss is not finite, if that of others is.
   std::optional<comm::ShardRange> shards_not_finite() const;
   Requests requests() const;
@@ -78,7 +78,7 @@ class StepHeader {
  private:
   using Word = Usage::Word;
   std::span<const Word> record(int rank) const;
-  ops::WeightedSum loss_of(comm::ShardRange node) const;
+  ops::CountedSum loss_of(comm::ShardRange node) const;
   Tensor partial(int buffer) const;
 
   comm::ShardMap map_;
@@ -87,8 +87,8 @@ class StepHeader {
   std::size_t words_ = 0;     ///< of a bit set
   std::vector<std::vector<comm::ShardRange>> subtrees_;  // by rank
   kernels::Backend& backend_;
-  Tensor partial_;                      // float64 [accumulation buffers, 2]
-  std::vector<ops::WeightedSum> read_;  // by sub-tree
+  Tensor partial_;                     // float64 [accumulation buffers, 2]
+  std::vector<ops::CountedSum> read_;  // by sub-tree
   std::uint64_t step_ = 0;
   std::size_t record_words_ = 0;
   std::vector<Word> mine_;

@@ -1,10 +1,13 @@
 // What all backends do with operations, and what every one can do on the host.
 #include "lockstep/kernels/backend.h"
 
+#include <fmt/format.h>
+
 #include <array>
 
 #include "base/clock.h"
 #include "kernels/compositions.h"
+#include "kernels/gpus.h"
 #include "lockstep/base/error.h"
 #include "lockstep/ops/elementwise.h"
 
@@ -22,14 +25,14 @@ class HostTimer final : public Timer {
   std::array<double, most_moments> at_s_{};
 };
 
-class HostFeed final : public Feed {
+class HostStagingQueue final : public StagingQueue {
  public:
-  FeedRoom make_room(Shape shape, DType dtype) override {
-    const Tensor room = Tensor::zeros(shape, dtype);
-    return {.host = room, .device = room};
+  StagedTensor allocate(Shape shape, DType dtype) override {
+    const Tensor both = Tensor::zeros(shape, dtype);
+    return {.host = both, .device = both};
   }
   void begin_fill() override {}
-  void send(std::span<const FeedRoom>) override {}
+  void send(std::span<const StagedTensor>) override {}
   void receive() override {}
   void release() override {}
 };
@@ -96,15 +99,55 @@ void Backend::read_elements(std::span<const Transfer> transfers) {
 }
 
 std::unique_ptr<Timer> Backend::make_timer() { return std::make_unique<HostTimer>(); }
-std::unique_ptr<Feed> make_host_feed() { return std::make_unique<HostFeed>(); }
-std::unique_ptr<Feed> Backend::make_feed() { return make_host_feed(); }
+std::unique_ptr<StagingQueue> make_host_staging_queue() { return std::make_unique<HostStagingQueue>(); }
+std::unique_ptr<StagingQueue> Backend::make_staging_queue() { return make_host_staging_queue(); }
 
-std::unique_ptr<Recorder> Backend::record() {
-  throw UsageError("the backend of {} does not record operations", to_string(device()));
+std::unique_ptr<GraphCapture> Backend::capture_graph() {
+  throw UsageError("the backend of {} does not capture graphs", to_string(device()));
 }
 
 std::unique_ptr<Backend> make_backend(Device device, int threads) {
   return device.kind == Device::Kind::cpu ? make_cpu_backend(threads) : make_cuda_backend(device.index);
+}
+
+Tensor cpu_room_for(const Tensor& tensor) {
+  return tensor.device() == Device::cpu() ? tensor : Tensor::empty(tensor.shape(), tensor.dtype());
+}
+
+Tensor on_cpu(const Tensor& tensor, Backend* backend) {
+  const Tensor here = cpu_room_for(tensor);
+  transfer(tensor, here, backend);
+  return here;
+}
+
+Tensor on_device(const Tensor& tensor, Backend& backend) {
+  if (!tensor || tensor.device() == backend.device()) return tensor;
+  const Tensor there = backend.empty(tensor.shape(), tensor.dtype(), tensor.channel_block());
+  backend.copy(tensor, there);
+  return there;
+}
+
+void transfer(const Tensor& from, const Tensor& to, Backend* backend) {
+  if (from.shares_memory_with(to)) return;
+  if (from.device() == Device::cpu() && to.device() == Device::cpu()) return copy_elements(from, to);
+  const Device device = from.device() == Device::cpu() ? to.device() : from.device();
+  if (!backend)
+    throw UsageError(
+        "a tensor is on {}, which only the backend of that device can copy from: pass that backend",
+        to_string(device));
+  backend->copy(from, to);
+}
+
+std::string Gpu::describe() const {
+  return fmt::format("{} (sm_{}{}, {:.1f} GiB)", name, major, minor,
+                     static_cast<double>(memory_bytes) / (1 << 30));
+}
+
+std::string name_of(const Device& device) {
+  if (device == Device::cpu()) return "cpu";
+  const Gpus gpus = find_gpus();
+  const auto index = static_cast<std::size_t>(device.index);
+  return index < gpus.visible.size() ? gpus.visible[index].name : to_string(device);
 }
 
 }  // namespace lockstep::kernels

@@ -1,15 +1,52 @@
-// Operations that are made of others where a device has no way of its own.
+// Operations that are made of others where a device has no faster way.
 #pragma once
 
-#include "lockstep/ops/linear.h"
+#include "lockstep/kernels/backend.h"
+#include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/matmul.h"
 
 namespace lockstep::kernels {
 
-class Backend;
+inline void linear_activation(Backend& backend, const ops::LinearActivation& op) {
+  const Tensor& product = op.before ? op.before : op.y;
+  backend.run(ops::Linear{op.x, op.weight, op.bias, product});
+  backend.run(ops::Activate{op.kind, product, op.y});
+}
 
-void linear_activation(Backend& backend, const ops::LinearActivation& op);
-void linear_backward_input_activation(Backend& backend, const ops::LinearBackwardInputActivation& op);
+inline void linear_backward_input_activation(Backend& backend, const ops::LinearBackwardInputActivation& op) {
+  backend.run(ops::LinearBackwardInput{op.dy, op.weight, op.dx});
+  backend.run(ops::ActivateBackward{op.kind, op.before, op.dx, op.dx});
+}
 
-void enter_compositions(Backend& backend);
+/// body(the function's type).
+template <class Body>
+void with_function(ops::Activation kind, const Body& body) {
+  switch (kind) {
+    case ops::Activation::relu:
+      return body(ops::Relu{});
+    case ops::Activation::silu:
+      return body(ops::Silu{});
+    case ops::Activation::gelu_erf:
+      return body(ops::GeluErf{});
+    case ops::Activation::gelu_tanh:
+      return body(ops::GeluTanh{});
+  }
+}
+
+inline void activate(Backend& backend, const ops::Activate& op) {
+  with_function(op.kind, [&]<class Function>(Function) {
+    backend.run(ops::Map<ops::Value<Function>>{{}, {op.x}, op.y});
+  });
+}
+
+inline void activate_backward(Backend& backend, const ops::ActivateBackward& op) {
+  with_function(op.kind, [&]<class Function>(Function) {
+    backend.run(ops::Map<ops::Slope<Function>>{{}, {op.x, op.dy}, op.dx});
+  });
+}
+
+inline void enter_compositions(Backend& backend) {
+  backend.enter<&linear_activation, &linear_backward_input_activation, &activate, &activate_backward>();
+}
 
 }  // namespace lockstep::kernels

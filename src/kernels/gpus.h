@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/tensor/device.h"
+#include "lockstep/tensor/storage.h"
 
 namespace lockstep::kernels {
 

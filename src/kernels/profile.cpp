@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "lockstep/ops/linear.h"
+#include "lockstep/ops/matmul.h"
 
 namespace lockstep::kernels {
 

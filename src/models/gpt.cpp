@@ -69,9 +69,9 @@ void Gpt::check_input(const Shape& x) const {
 
 Var Gpt::forward(Tape& tape, const Tensor& x) {
   check_input(x.shape());
-  Residual h{dropout_(add_positions(wte_(tape, x), tape.use(wpe_.weight))), {}};
+  Residual h{dropout_(add_positions(wte_(tape, x), tape.parameter(wpe_.weight))), {}};
   for (GptBlock& block : blocks_) h = recompute_ ? Residual{run_again(block, h.x), {}} : block(h);
-  return linear(ln_f_(h.x, h.branch).norm, tape.use_operand(wte_.weight));
+  return linear(ln_f_(h.x, h.branch).norm, tape.weight(wte_.weight));
 }
 
 }  // namespace lockstep::models

@@ -4,9 +4,7 @@
 
 #include "lockstep/models/registry.h"
 #include "lockstep/nn/containers.h"
-#include "lockstep/nn/dropout.h"
-#include "lockstep/nn/embedding.h"
-#include "lockstep/nn/linear.h"
+#include "lockstep/nn/layers.h"
 #include "lockstep/nn/norm.h"
 
 namespace lockstep::models {

@@ -24,7 +24,7 @@ void Mlp::check_input(const Shape& x) const {
 
 Var Mlp::forward(Tape& tape, const Tensor& x) {
   check_input(x.shape());
-  Var h = flatten(tape.data(x), 1);
+  Var h = flatten(tape.batch(x), 1);
   for (std::size_t i = 0; i + 1 < layers_.size(); ++i)
     h = (*dropouts_[i])((*layers_[i])(h, ops::Activation::relu));
   return (*layers_.back())(h);

@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "lockstep/models/registry.h"
-#include "lockstep/nn/dropout.h"
-#include "lockstep/nn/linear.h"
+#include "lockstep/nn/layers.h"
 
 namespace lockstep::models {
 

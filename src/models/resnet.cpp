@@ -78,7 +78,7 @@ void Resnet::check_input(const Shape& x) const {
 
 Var Resnet::forward(Tape& tape, const Tensor& x) {
   check_input(x.shape());
-  Var h = bn1_.relu(conv1_(tape.data(x)));
+  Var h = bn1_.relu(conv1_(tape.batch(x)));
   if (is_for_large_images_) h = max_pool2d(h, {.kernel = 3, .stride = 2, .padding = 1});
   for (const auto& block : blocks_) h = run_block(*block, h, recompute_);
   return fc_(flatten(global_avg_pool2d(h), 1));

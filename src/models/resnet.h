@@ -7,7 +7,7 @@
 
 #include "lockstep/models/registry.h"
 #include "lockstep/nn/conv2d.h"
-#include "lockstep/nn/linear.h"
+#include "lockstep/nn/layers.h"
 #include "lockstep/nn/norm.h"
 
 namespace lockstep::models {

@@ -27,15 +27,15 @@ MultiheadAttention::MultiheadAttention(Module& parent, std::string_view name, st
 
 Var MultiheadAttention::forward(const Var& x, bool causal) {
   Tape& tape = x.tape();
-  const Var bias = in_proj_bias ? tape.use(*in_proj_bias) : Var{};
-  return out_proj(attention(linear(x, tape.use_operand(in_proj_weight), bias), heads_, causal));
+  const Var bias = in_proj_bias ? tape.parameter(*in_proj_bias) : Var{};
+  return out_proj(attention(linear(x, tape.weight(in_proj_weight), bias), heads_, causal));
 }
 
 Var MultiheadAttention::forward(const Var& query, const Var& key, const Var& value, bool causal) {
   Tape& tape = query.tape();
-  const auto [weight_q, weight_k, weight_v] = chunk<3>(tape.use_operand(in_proj_weight), 0);
+  const auto [weight_q, weight_k, weight_v] = chunk<3>(tape.weight(in_proj_weight), 0);
   std::array<Var, 3> bias;
-  if (in_proj_bias) bias = chunk<3>(tape.use(*in_proj_bias), 0);
+  if (in_proj_bias) bias = chunk<3>(tape.parameter(*in_proj_bias), 0);
   return out_proj(attention(linear(query, weight_q, bias[0]), linear(key, weight_k, bias[1]),
                             linear(value, weight_v, bias[2]), heads_, causal));
 }

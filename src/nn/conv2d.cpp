@@ -29,7 +29,7 @@ Conv2d::Conv2d(Module& parent, std::string_view name, std::int64_t in, std::int6
 
 Var Conv2d::forward(const Var& x) {
   Tape& tape = x.tape();
-  return conv2d(x, tape.use_operand(weight), bias ? tape.use(*bias) : Var{}, geometry_);
+  return conv2d(x, tape.weight(weight), bias ? tape.parameter(*bias) : Var{}, geometry_);
 }
 
 ConvTranspose2d::ConvTranspose2d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out,
@@ -41,7 +41,7 @@ ConvTranspose2d::ConvTranspose2d(Module& parent, std::string_view name, std::int
 
 Var ConvTranspose2d::forward(const Var& x) {
   Tape& tape = x.tape();
-  return conv_transpose2d(x, tape.use_operand(weight), bias ? tape.use(*bias) : Var{}, geometry_,
+  return conv_transpose2d(x, tape.weight(weight), bias ? tape.parameter(*bias) : Var{}, geometry_,
                           output_padding_);
 }
 

@@ -5,8 +5,8 @@
 #include <typeinfo>
 
 #include "base/text.h"
-#include "kernels/transfer.h"
 #include "lockstep/base/random.h"
+#include "lockstep/kernels/backend.h"
 
 namespace lockstep::nn {
 namespace {
@@ -82,7 +82,7 @@ void Module::to(kernels::Backend& backend) {
   };
   const ModelState all = state();
   for (Param* const param : all.params) {
-    param->settle();
+    param->wait_ready();
     if (param->value.device() != backend.device()) param->gradient = {};
     param->value = moved(param->value);
   }

@@ -12,17 +12,19 @@ LayerNorm::LayerNorm(Module& parent, std::string_view name, std::int64_t width, 
       bias(*this, "bias", {width}, Init::constant(0)),
       eps_(eps) {}
 
-Var LayerNorm::forward(const Var& x) { return layer_norm(x, x.tape().use(weight), x.tape().use(bias), eps_); }
+Var LayerNorm::forward(const Var& x) {
+  return layer_norm(x, x.tape().parameter(weight), x.tape().parameter(bias), eps_);
+}
 
 SumAndNorm LayerNorm::forward(const Var& x, const Var& branch) {
   if (!branch.value()) return {x, forward(x)};
-  return add_layer_norm(x, branch, x.tape().use(weight), x.tape().use(bias), eps_);
+  return add_layer_norm(x, branch, x.tape().parameter(weight), x.tape().parameter(bias), eps_);
 }
 
 RMSNorm::RMSNorm(Module& parent, std::string_view name, std::int64_t width, float eps)
     : Layer(parent, name), eps_(eps), weight(*this, "weight", {width}, Init::constant(1)) {}
 
-Var RMSNorm::forward(const Var& x) { return rms_norm(x, x.tape().use(weight), eps_); }
+Var RMSNorm::forward(const Var& x) { return rms_norm(x, x.tape().parameter(weight), eps_); }
 
 GroupNorm::GroupNorm(Module& parent, std::string_view name, int groups, std::int64_t channels, float eps)
     : Layer(parent, name),
@@ -35,7 +37,7 @@ GroupNorm::GroupNorm(Module& parent, std::string_view name, int groups, std::int
 }
 
 Var GroupNorm::forward(const Var& x) {
-  return group_norm(x, groups_, x.tape().use(weight), x.tape().use(bias), eps_);
+  return group_norm(x, groups_, x.tape().parameter(weight), x.tape().parameter(bias), eps_);
 }
 
 namespace {
@@ -69,13 +71,13 @@ BatchNormOptions BatchNorm2d::options(const Tape& tape) {
 
 Var BatchNorm2d::forward(const Var& x) {
   Tape& tape = x.tape();
-  return batch_norm(x, tape.use(weight), tape.use(bias), options(tape));
+  return batch_norm(x, tape.parameter(weight), tape.parameter(bias), options(tape));
 }
 
 Var BatchNorm2d::relu(const Var& x, const Var& shortcut) {
   return named([&] {
     Tape& tape = x.tape();
-    return batch_norm_relu(x, tape.use(weight), tape.use(bias), shortcut, options(tape));
+    return batch_norm_relu(x, tape.parameter(weight), tape.parameter(bias), shortcut, options(tape));
   });
 }
 

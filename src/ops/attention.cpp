@@ -17,7 +17,8 @@ bool has_heads_apart(const Columns& columns) { return columns.matrix.shape().ran
 
 std::int64_t time_of(const Columns& columns) { return columns.matrix.size(-2); }
 
-/// Heads of this width; 0 where columns are no such. Columns without width are any number of heads: `wanted`.
+/// The number of heads of this width; 0 where the columns are no whole number of heads. Columns without width
+/// are any number of heads: `wanted`.
 std::int64_t heads_of(const Columns& columns, std::int64_t width, std::int64_t wanted) {
   if (!is_matrix_of_heads(columns)) return 0;
   if (has_heads_apart(columns)) return columns.count == width ? columns.matrix.size(1) : 0;
@@ -125,4 +126,13 @@ Cost AttentionBackward::cost() const {
           .bytes = 2 * (bytes_of(q) + bytes_of(k) + bytes_of(v)) +
                    static_cast<double>(dy.bytes() + saved.bytes())};
 }
+
+void Rotary::check() const {
+  if (x.shape().rank() != 4 || x.size(3) % 2 != 0)
+    throw UsageError("{}: x has shape {}, not [batch, heads, time, width] with an even width", name,
+                     to_string(x.shape()));
+  if (!(base > 0)) throw UsageError("{}: the base is {}; it must be positive", name, base);
+  require_shape(name, "y", y, x.shape());
+}
+
 }  // namespace lockstep::ops

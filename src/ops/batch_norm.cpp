@@ -64,7 +64,7 @@ void BatchNormGatedBackwardSums::check() const {
   require_alike(name, "y", y, dy);
   require_alike(name, "x", x, dy);
   require_alike(name, "gated", gated, dy);
-  if (beside) require_alike(name, "beside", beside, dy);
+  if (second_grad) require_alike(name, "second_grad", second_grad, dy);
   PerChannel(name, "dy", dy).of("mean", mean).of("inv_std", inv_std).pairs("sums", sums);
 }
 

@@ -47,7 +47,7 @@ void LayerNorm::check() const {
 void LayerNormBackward::check() const {
   require_shape(name, "dy", dy, x.shape());
   require_shape(name, "dx", dx, x.shape());
-  if (beside) require_shape(name, "beside", beside, x.shape());
+  if (residual_grad) require_shape(name, "residual_grad", residual_grad, x.shape());
   check_rows(name, x, weight, "dbias", dbias, mean, inv_std);
   require_numel(name, "dweight", dweight, weight.numel());
 }
@@ -64,7 +64,7 @@ void RmsNormBackward::check() const {
   require_shape(name, "dy", dy, x.shape());
   require_numel(name, "weight", weight, width);
   require_numel(name, "inv_rms", inv_rms, count);
-  if (beside) require_shape(name, "beside", beside, x.shape());
+  if (residual_grad) require_shape(name, "residual_grad", residual_grad, x.shape());
   require_shape(name, "dx", dx, x.shape());
   if (dweight) require_numel(name, "dweight", dweight, width);
 }

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
-#include "kernels/transfer.h"
 #include "lockstep/base/error.h"
+#include "lockstep/kernels/backend.h"
 #include "lockstep/ops/update.h"
 
 namespace lockstep::optim {
@@ -55,9 +56,9 @@ void Ema::add_leaves(const ModelState& state) {
           {.name = &buffer->name,
            .value = &buffer->value,
            .averaged = options_.buffers == EmaBuffers::average && buffer->value.dtype() == DType::float32});
-  if (options_.sharding) options_.sharding = &sharding_.emplace(*options_.sharding);
-  if (sharding_ && *sharding_ != Sharding(params_, sharding_->transport()))
-    throw UsageError("EMA: the sharding is that of another model");
+  if (options_.partition) options_.partition = &partition_.emplace(*options_.partition);
+  if (partition_ && *partition_ != Partition(params_, partition_->transport()))
+    throw UsageError("EMA: the partition is that of another model");
   targets_.reserve(leaves_.size() * profiles_.size());
   for (std::size_t i = 0; i < leaves_.size(); ++i)
     for (std::size_t p = 0; p < profiles_.size(); ++p)
@@ -67,8 +68,8 @@ void Ema::add_leaves(const ModelState& state) {
 
 Tensor Ema::followed(std::size_t leaf) const {
   const Tensor& value = *leaves_[leaf].value;
-  if (in_parts(leaf)) return sharding_->part(leaf, value);  // own elements are never on their way
-  if (leaf < params_.size()) params_[leaf]->settle();
+  if (in_parts(leaf)) return partition_->part(leaf, value);  // own elements are never on their way
+  if (leaf < params_.size()) params_[leaf]->wait_ready();
   return value;
 }
 
@@ -130,7 +131,7 @@ std::vector<EmaTensor> Ema::held_tensors() const {
                                                      .tensor = targets(i)[p].average,
                                                      .averaged = leaves_[i].averaged});
       if (in_parts(i))
-        shadow.part = {.sharding = &*sharding_, .param = i, .shape = leaves_[i].value->shape()};
+        shadow.part = {.partition = &*partition_, .param = i, .shape = leaves_[i].value->shape()};
     }
   }
   return all;
@@ -148,7 +149,7 @@ std::vector<EmaTensor> Ema::tensors() const {
 
 std::vector<Tensor> Ema::whole_shadows(std::size_t first_profile, std::size_t profile_end) const {
   std::vector<Tensor> shadows;
-  std::vector<Sharding::Part> parts;
+  std::vector<Partition::OwnedElements> parts;
   std::vector<std::size_t> missing;  // which of `EMA weights` are parts
   for (std::size_t p = first_profile; p < profile_end; ++p) {
     for (std::size_t i = 0; i < leaves_.size(); ++i) {
@@ -160,8 +161,8 @@ std::vector<Tensor> Ema::whole_shadows(std::size_t first_profile, std::size_t pr
       shadows.push_back(held);
     }
   }
-  if (!sharding_) return shadows;
-  std::vector<Tensor> wholes = sharding_->gather(parts, &backend_);
+  if (!partition_) return shadows;
+  std::vector<Tensor> wholes = partition_->gather(parts, &backend_);
   for (std::size_t m = 0; m < missing.size(); ++m) shadows[missing[m]] = std::move(wholes[m]);
   return shadows;
 }
@@ -190,8 +191,8 @@ Tensor Ema::tensor(std::string_view rate, std::string_view name) const {
   const std::size_t profile = profile_named(rate), leaf = leaf_named(name);
   const Tensor& held = targets(leaf)[profile].average;
   if (!in_parts(leaf)) return held;
-  const Sharding::Part part{.param = leaf, .elements = held, .shape = leaves_[leaf].value->shape()};
-  return sharding_->gather({&part, 1}, &backend_)[0];
+  const Partition::OwnedElements part{.param = leaf, .elements = held, .shape = leaves_[leaf].value->shape()};
+  return partition_->gather({&part, 1}, &backend_)[0];
 }
 
 std::size_t Ema::leaf_named(std::string_view name) const {
@@ -273,6 +274,110 @@ EmaBuffers ema_buffers_named(std::string_view name) {
   if (name == "average") return EmaBuffers::average;
   if (name == "leave") return EmaBuffers::leave;
   throw UsageError("'{}' is no rule for the buffers of averages: use copy, average or leave", name);
+}
+
+namespace {
+
+/// Of a response of length 1: what is left of it beyond those used already, squared. Less is rounding.
+constexpr double smallest_news = 1e-12;
+
+std::size_t row_start(std::size_t row) { return row * (row + 1) / 2; }
+
+double dot(const std::vector<double>& a, const std::vector<double>& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+}  // namespace
+
+PowerResponse response_of(const EmaProfile& profile, std::int64_t updates) {
+  if (!profile.is_power())
+    throw UsageError("EMA {}: is a plain rate, which has no power-function profile", profile.name());
+  if (updates <= 0) throw UsageError("EMA {}: {} updates make no average", profile.name(), updates);
+  return {.gamma = profile.gamma(), .updates = static_cast<double>(updates)};
+}
+
+double inner_product(const PowerResponse& a, const PowerResponse& b) {
+  if (a.updates > b.updates) return inner_product(b, a);
+  return (a.gamma + 1) * (b.gamma + 1) / ((a.gamma + b.gamma + 1) * b.updates) *
+         std::pow(a.updates / b.updates, b.gamma);
+}
+
+/// Cholesky with pivoting: the next one used is the one that those used so far represent worst. Snapshots
+/// close to one another are nearly equal, and what only rounding tells apart is left out.
+EmaReconstruction::EmaReconstruction(std::vector<PowerResponse> stored) : stored_(std::move(stored)) {
+  if (stored_.empty()) throw UsageError("EMA: there are no stored averages to reconstruct one from");
+  const std::size_t count = stored_.size();
+  std::vector<double> scale(count), news(count, 1.0);
+  for (std::size_t i = 0; i < count; ++i) scale[i] = 1 / std::sqrt(inner_product(stored_[i], stored_[i]));
+  std::vector<std::vector<double>> rows(count);  // of the factor, for all that may still be used
+  for (;;) {
+    const auto pivot = static_cast<std::size_t>(std::max_element(news.begin(), news.end()) - news.begin());
+    if (!(news[pivot] > smallest_news)) break;
+    const double diagonal = std::sqrt(news[pivot]);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (i == pivot || news[i] <= 0) continue;
+      const double entry =
+          (scale[i] * scale[pivot] * inner_product(stored_[i], stored_[pivot]) - dot(rows[pivot], rows[i])) /
+          diagonal;
+      rows[i].push_back(entry);
+      news[i] -= entry * entry;
+    }
+    rows[pivot].push_back(diagonal);
+    news[pivot] = 0;
+    used_.push_back(pivot);
+    scale_.push_back(scale[pivot]);
+    factor_.insert(factor_.end(), rows[pivot].begin(), rows[pivot].end());
+  }
+  ones_ = solve(scale_);
+}
+
+/// The solution x of (scaled inner products) x = right.
+std::vector<double> EmaReconstruction::solve(std::vector<double> right) const {
+  const std::size_t count = used_.size();
+  for (std::size_t row = 0; row < count; ++row) {
+    const double* const factor = &factor_[row_start(row)];
+    for (std::size_t k = 0; k < row; ++k) right[row] -= factor[k] * right[k];
+    right[row] /= factor[row];
+  }
+  for (std::size_t row = count; row-- > 0;) {
+    const double* const factor = &factor_[row_start(row)];
+    right[row] /= factor[row];
+    for (std::size_t k = 0; k < row; ++k) right[k] -= factor[k] * right[row];
+  }
+  return right;
+}
+
+EmaMixture EmaReconstruction::mixture_for(const PowerResponse& target) const {
+  EmaMixture mixture{.weights = std::vector<double>(stored_.size()), .error = 0};
+  if (const auto same = std::find(stored_.begin(), stored_.end(), target); same != stored_.end()) {
+    mixture.weights[static_cast<std::size_t>(same - stored_.begin())] = 1;
+    return mixture;
+  }
+  // In scaled weights y: least squares solves G y = right, and a multiplier of the sum, which is
+  // scale . y = 1, shifts `right` along `scale`.
+  std::vector<double> right(used_.size());
+  for (std::size_t k = 0; k < used_.size(); ++k)
+    right[k] = scale_[k] * inner_product(stored_[used_[k]], target);
+  std::vector<double> scaled = solve(right);
+  const double shift = (1 - dot(scale_, scaled)) / dot(scale_, ones_);
+  double sum = 0;
+  for (std::size_t k = 0; k < used_.size(); ++k) {
+    scaled[k] += shift * ones_[k];
+    sum += mixture.weights[used_[k]] = scaled[k] * scale_[k];
+  }
+  for (double& weight : mixture.weights) weight /= sum;  // 1 but for rounding
+
+  // |G y - right| from the responses themselves: the mixture's squared length, less twice its share in the
+  // target, more the target's own.
+  double error = inner_product(target, target);
+  const double own = error;
+  for (const std::size_t i : used_) {
+    double row = -2 * inner_product(stored_[i], target);
+    for (const std::size_t j : used_) row += mixture.weights[j] * inner_product(stored_[i], stored_[j]);
+    error += mixture.weights[i] * row;
+  }
+  mixture.error = std::sqrt(std::max(0.0, error) / own);
+  return mixture;
 }
 
 }  // namespace lockstep::optim

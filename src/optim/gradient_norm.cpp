@@ -23,19 +23,19 @@ GradientNorm::GradientNorm(GradientSource& source) : source_(source) {
     total += ranges_[i].count;
   }
   read_.resize(total);
-  const Sharding* const sharding = source.sharding();
-  if (sharding && total > 0) {
-    share_blocks(*sharding, static_cast<std::int64_t>(total));
+  const Partition* const partition = source.partition();
+  if (partition && total > 0) {
+    share_blocks(*partition, static_cast<std::int64_t>(total));
   } else {
     blocks_ = source.backend().empty({static_cast<std::int64_t>(total)}, DType::float64);
   }
 }
 
-void GradientNorm::share_blocks(const Sharding& sharding, std::int64_t total) {
-  std::vector<std::vector<comm::ElementRange>> blocks_of_rank(static_cast<std::size_t>(sharding.ranks()));
+void GradientNorm::share_blocks(const Partition& partition, std::int64_t total) {
+  std::vector<std::vector<comm::ElementRange>> blocks_of_rank(static_cast<std::size_t>(partition.ranks()));
   for (const std::size_t i : order_) {
-    for (int rank = 0; rank < sharding.ranks(); ++rank) {
-      const comm::ElementRange elements = sharding.range(i, rank);
+    for (int rank = 0; rank < partition.ranks(); ++rank) {
+      const comm::ElementRange elements = partition.range(i, rank);
       const std::int64_t before = (elements.first + block_elements - 1) / block_elements;
       const std::int64_t end = (elements.end() + block_elements - 1) / block_elements;
       blocks_of_rank[static_cast<std::size_t>(rank)].push_back(
@@ -43,8 +43,8 @@ void GradientNorm::share_blocks(const Sharding& sharding, std::int64_t total) {
     }
   }
   slices_ = comm::Slices(total, blocks_of_rank);
-  arena_ = sharding.transport().allocate_arena(static_cast<std::size_t>(total) * sizeof(double), 1);
-  blocks_ = Tensor::view(arena_->plane(0), {total}, DType::float64, source_.backend().device());
+  flat_buffer_ = partition.transport().allocate_buffer(static_cast<std::size_t>(total) * sizeof(double), 1);
+  blocks_ = Tensor::view(flat_buffer_->accumulator(0), {total}, DType::float64, source_.backend().device());
 }
 
 double GradientNorm::measure() {
@@ -65,26 +65,29 @@ kernels::Transfer GradientNorm::to_read() {
 
 void GradientNorm::fill_blocks() {
   const std::span<Param* const> params = source_.params();
-  const Sharding* const sharding = source_.sharding();
+  const Partition* const partition = source_.partition();
   std::exception_ptr error;
   try {
     for (const std::size_t i : order_) {
       const comm::ElementRange own =
-          sharding ? sharding->mine(i) : comm::ElementRange{.first = 0, .count = params[i]->value.numel()};
+          partition ? partition->mine(i) : comm::ElementRange{.first = 0, .count = params[i]->value.numel()};
       fill_blocks(i, own.first, own.end());
     }
   } catch (...) {
     error = std::current_exception();
   }
-  if (arena_) gather_blocks();  // whatever failed here: the others wait for this rank's part
+  if (flat_buffer_) gather_blocks();  // whatever failed here: the others wait for this rank's part
   if (error) std::rethrow_exception(error);
 }
 
 void GradientNorm::gather_blocks() {
-  comm::GradientTransport& transport = source_.sharding()->transport();
-  const comm::Ticket ticket = transport.start_all_gather(
-      {.arena = arena_.get(), .offset_bytes = 0, .count = slices_.count(), .dtype = DType::float64}, slices_);
-  transport.wait(ticket);
+  comm::GradientTransport& transport = source_.partition()->transport();
+  const comm::Work work = transport.start_all_gather({.flat_buffer = flat_buffer_.get(),
+                                                      .offset_bytes = 0,
+                                                      .count = slices_.count(),
+                                                      .dtype = DType::float64},
+                                                     slices_);
+  transport.order_after(work);
 }
 
 void GradientNorm::fill_blocks(std::size_t index, std::int64_t begin, std::int64_t end) {
@@ -118,15 +121,15 @@ double GradientNorm::norm_of_read() const {
     if (!source_.params()[i]->gradient) continue;
     for (std::size_t b = 0; b < ranges_[i].count; ++b) sum += read_[ranges_[i].first + b];
   }
-  const double norm = std::sqrt(sum) / source_.weight();
+  const double norm = std::sqrt(sum) / source_.count();
   if (!std::isfinite(norm)) throw_not_finite();
   return norm;
 }
 
 void GradientNorm::throw_not_finite() const {
-  if (!(source_.weight() > 0))
-    throw TrainingError("gradient norm: the step's weight is {}, so its mean gradient is not defined",
-                        source_.weight());
+  if (!(source_.count() > 0))
+    throw TrainingError("gradient norm: the step's count is {}, so its mean gradient is not defined",
+                        source_.count());
   for (const std::size_t i : order_)
     for (std::size_t b = 0; source_.params()[i]->gradient && b < ranges_[i].count; ++b)
       if (!std::isfinite(read_[ranges_[i].first + b]))

@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/ops/linear.h"
+#include "lockstep/ops/matmul.h"
 #include "lockstep/ops/update.h"
 
 namespace lockstep::optim {
@@ -111,8 +111,8 @@ Muon::Muon(GradientSource& source, const MuonOptions& options, std::vector<bool>
       nesterov_(options.nesterov),
       takes_(std::move(takes)) {
   if (!(momentum_ >= 0 && momentum_ < 1)) throw UsageError("Muon: momentum {} is not in [0, 1)", momentum_);
-  for (std::size_t i = 0; sharding() && i < params().size(); ++i) {
-    if (takes_[i] && !sharding()->is_undivided(i))
+  for (std::size_t i = 0; partition() && i < params().size(); ++i) {
+    if (takes_[i] && !partition()->is_undivided(i))
       throw UsageError(
           "Muon needs the whole of '{}', which the ranks have divided among them; call "
           "optim::keep_whole_for_muon() before DataParallel is made",

@@ -22,7 +22,7 @@ void check_lr(double lr) {
 Optimizer::Optimizer(GradientSource& source, double lr, double weight_decay, Decay decay,
                      std::span<const ParamGroup> groups)
     : source_(source),
-      sharding_(source.sharding()),
+      partition_(source.partition()),
       params_(source.params().begin(), source.params().end()),
       norm_(source),
       lr_(lr),
@@ -37,13 +37,13 @@ Optimizer::Optimizer(GradientSource& source, double lr, double weight_decay, Dec
 }
 
 StepResult Optimizer::step(const StepOptions& options) {
-  const double lr = options.lr.value_or(lr_), weight = source_.weight();
+  const double lr = options.lr.value_or(lr_), count = source_.count();
   check_lr(lr);
-  if (!(weight > 0) || !std::isfinite(weight))
+  if (!(count > 0) || !std::isfinite(count))
     throw TrainingError(
-        "step {}: the weight of the global batch is {}, so the mean gradient is not defined; was no sample "
+        "step {}: the count of the global batch is {}, so the mean gradient is not defined; was no sample "
         "counted?",
-        steps_, weight);
+        steps_, count);
   check_gradients();
   StepResult result;
   if (needs_norm(options)) {
@@ -52,11 +52,11 @@ StepResult Optimizer::step(const StepOptions& options) {
   }
   if (ema_) ema_->begin_update();
   pending_.clear();  // of a step that was broken off
-  const auto gradient_factor = static_cast<float>(result.clip_factor / weight);
+  const auto gradient_factor = static_cast<float>(result.clip_factor / count);
   for (std::size_t i = 0; i < params_.size(); ++i) {
     if (!params_[i]->gradient) continue;
     const Member& member = members_[i];
-    params_[i]->settle();  // what the step before sent has been read by all
+    params_[i]->wait_ready();  // what the step before sent has been read by all
     pending_.push_back({.index = i,
                         .value = part(i, params_[i]->value),
                         .gradient = part(i, params_[i]->gradient),
@@ -66,13 +66,13 @@ StepResult Optimizer::step(const StepOptions& options) {
                         .ema = ema_ ? ema_->targets(member.ema_leaf) : std::span<const ops::EmaTarget>()});
   }
   prepare(pending_);
-  // A device makes all updates in one pass. With a Sharding each is sent on as soon as it is made.
-  if (!sharding_) apply(pending_);
+  // A device makes all updates in one pass. With a Partition each is sent on as soon as it is made.
+  if (!partition_) apply(pending_);
   std::size_t next = 0;
   for (std::size_t i = 0; i < params_.size(); ++i) {
     if (params_[i]->gradient) {
       const std::span<const Update> one = std::span(pending_).subspan(next++, 1);
-      if (sharding_) apply(one);
+      if (partition_) apply(one);
     } else if (ema_) {
       ema_->update_leaf(members_[i].ema_leaf);
     }
@@ -118,9 +118,9 @@ void Optimizer::attach(Ema& ema) {
   if (ema.params_.size() != params_.size())
     throw UsageError("the EMA has {} parameters, the optimizer {}: they are not of one model",
                      ema.params_.size(), params_.size());
-  if (sharding_ ? ema.sharding_ != *sharding_ : ema.sharding_.has_value())
+  if (partition_ ? ema.partition_ != *partition_ : ema.partition_.has_value())
     throw UsageError(
-        "the EMA was made with another sharding than the optimizer; give both that of one source");
+        "the EMA was made with another partition than the optimizer; give both that of one source");
   for (std::size_t i = 0; i < params_.size(); ++i) {
     const auto leaf = std::find(ema.params_.begin(), ema.params_.end(), params_[i]);
     if (leaf == ema.params_.end()) throw UsageError("the EMA has no weights of '{}'", params_[i]->name);
@@ -135,7 +135,7 @@ void Optimizer::detach() noexcept {
 }
 
 Tensor Optimizer::part(std::size_t index, const Tensor& whole) const {
-  return sharding_ ? sharding_->part(index, whole) : whole;
+  return partition_ ? partition_->part(index, whole) : whole;
 }
 
 std::vector<Tensor> Optimizer::make_slot(const std::vector<bool>& has) const {
@@ -156,8 +156,8 @@ std::vector<Slot> Optimizer::held_slots() const {
       if (!held.tensors[i]) continue;
       Slot::Entry& entry =
           slot.entries.emplace_back(Slot::Entry{.name = params_[i]->name, .tensor = held.tensors[i]});
-      if (sharding_ && held.per_element)
-        entry.part = {.sharding = sharding_, .param = i, .shape = params_[i]->value.shape()};
+      if (partition_ && held.per_element)
+        entry.part = {.partition = partition_, .param = i, .shape = params_[i]->value.shape()};
     }
   }
   return slots;
@@ -166,7 +166,7 @@ std::vector<Slot> Optimizer::held_slots() const {
 std::vector<Slot> Optimizer::slots() const {
   std::vector<Slot> slots = held_slots();
   std::vector<Slot::Entry*> missing;
-  std::vector<Sharding::Part> parts;
+  std::vector<Partition::OwnedElements> parts;
   for (Slot& slot : slots) {
     for (Slot::Entry& entry : slot.entries) {
       if (!entry.part) continue;
@@ -174,8 +174,8 @@ std::vector<Slot> Optimizer::slots() const {
       parts.push_back({.param = entry.part->param, .elements = entry.tensor, .shape = entry.part->shape});
     }
   }
-  if (!sharding_) return slots;
-  std::vector<Tensor> wholes = sharding_->gather(parts, &backend());
+  if (!partition_) return slots;
+  std::vector<Tensor> wholes = partition_->gather(parts, &backend());
   for (std::size_t m = 0; m < missing.size(); ++m) {
     missing[m]->tensor = std::move(wholes[m]);
     missing[m]->part.reset();

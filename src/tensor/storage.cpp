@@ -66,7 +66,7 @@ class MemoryPool::State final : public StorageOwner, public std::enable_shared_f
     if (block) {
       size.first_free = block->next_free;
     } else {
-      make_room(exact);
+      free_memory_for(exact);
       block = new_block(exact).release();
       reserved_bytes_ += exact;
     }
@@ -98,7 +98,7 @@ class MemoryPool::State final : public StorageOwner, public std::enable_shared_f
   /// been asked for in a long time: twice the longest that any size ever waited for its next request. So
   /// shapes that repeat lose nothing, however seldom they do; ones that do not (each token of a text is a
   /// longer sequence) do not fill the memory.
-  void make_room(std::size_t bytes) {
+  void free_memory_for(std::size_t bytes) {
     const std::size_t most = std::max(small_pool_bytes, 2 * std::max(most_used_bytes_, used_bytes_ + bytes));
     while (reserved_bytes_ + bytes > most) {
       Size* oldest = nullptr;

@@ -65,8 +65,8 @@ struct TreeOrderTimes {
   int passes = 0;      ///< a rank
   double tree_ms = 0;  ///< of a step: medians, of the slowest rank in each
   double in_order_ms = 0;
-  int planes = 0;  ///< of gradient memory that the tree takes; otherwise it is 1
-  std::size_t plane_bytes = 0;
+  int accumulators = 0;  ///< of gradient memory that the tree takes; otherwise it is 1
+  std::size_t accumulator_bytes = 0;
 };
 
 /// Steps of both in alternation. Collective. Throws UsageError on an unknown workload, or if `passes` do not

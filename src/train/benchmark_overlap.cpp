@@ -35,18 +35,18 @@ class Rows {
 /// The buckets of a plan without any backward.
 class Wires {
  public:
-  Wires(comm::GradientTransport& transport, comm::Arena& arena, const ddp::DataParallel& replicas)
+  Wires(comm::GradientTransport& transport, comm::FlatBuffer& flat_buffer, const ddp::DataParallel& replicas)
       : transport_(transport), world_(transport.group()), map_(replicas.shard_map()) {
     const ddp::BucketPlan& plan = replicas.plan();
     for (const ddp::BucketPlan::Bucket& bucket : plan.buckets()) {
-      sums_.push_back({.arena = &arena,
+      sums_.push_back({.flat_buffer = &flat_buffer,
                        .offset_bytes = bucket.offset_bytes,
                        .count = bucket.elements(),
                        .dtype = bucket.dtype});
     }
-    const std::size_t statistics_bytes = arena.plane_bytes() - plan.bytes();
+    const std::size_t statistics_bytes = flat_buffer.accumulator_bytes() - plan.bytes();
     if (statistics_bytes > 0) {
-      sums_.push_back({.arena = &arena,
+      sums_.push_back({.flat_buffer = &flat_buffer,
                        .offset_bytes = plan.bytes(),
                        .count = static_cast<std::int64_t>(statistics_bytes / sizeof(double)),
                        .dtype = DType::float64});
@@ -62,11 +62,11 @@ class Wires {
   /// Each bucket by itself, all at once, and the header: this rank's times, from a barrier on.
   void measure(Rows& rows) {
     for (const comm::TreeSum& sum : sums_)
-      rows.add(time([&] { transport_.wait(transport_.start_tree_sum(sum, map_)); }));
+      rows.add(time([&] { transport_.order_after(transport_.start_tree_sum(sum, map_)); }));
     rows.add(time([&] {
-      comm::Ticket last = 0;
+      comm::Work last = 0;
       for (const comm::TreeSum& sum : sums_) last = transport_.start_tree_sum(sum, map_);
-      transport_.wait(last);
+      transport_.order_after(last);
     }));
     rows.add(
         time([&] { world_.all_gather(header_.data(), header_.size() * sizeof(double), headers_.data()); }));
@@ -106,8 +106,8 @@ class Contestant {
       throw TrainingError("bench overlap: gradients of rank {} arrive in another order than those of rank 0",
                           world_.rank());
   }
-  void allocate(comm::Arena& arena) {
-    wires_ = std::make_unique<Wires>(transport_, arena, together_.replicas());
+  void allocate(comm::FlatBuffer& flat_buffer) {
+    wires_ = std::make_unique<Wires>(transport_, flat_buffer, together_.replicas());
   }
   const ddp::DataParallel& replicas() const { return together_.replicas(); }
 
@@ -212,11 +212,11 @@ std::vector<OverlapTimes> time_overlap(Session& session, const std::string& name
           {.bucket_mb = bucket_mb});
   }
 
-  // The layout of a plane is a matter of the plan, its size is not: one arena serves all.
+  // The layout of an accumulator is a matter of the plan, its size is not: one flat buffer serves all.
   const ddp::DataParallel& any = contestants.front()->replicas();
-  const auto arena =
-      session.transport().allocate_arena(any.accumulation_buffer_bytes(), any.accumulation_buffers());
-  for (const auto& contestant : contestants) contestant->allocate(*arena);
+  const auto flat_buffer =
+      session.transport().allocate_buffer(any.accumulation_buffer_bytes(), any.accumulation_buffers());
+  for (const auto& contestant : contestants) contestant->allocate(*flat_buffer);
   for (std::int64_t left = options.steps; left > 0; left -= steps_in_turn) {
     for (const auto& contestant : contestants) contestant->take_turn(std::min(left, steps_in_turn));
   }

@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "kernels/transfer.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
+#include "lockstep/kernels/backend.h"
 #include "lockstep/optim/registry.h"
 #include "train/workload.h"
 

@@ -63,8 +63,8 @@ TreeOrderTimes time_tree_order(Session& session, const std::string& name, std::i
   return {.passes = passes,
           .tree_ms = median(greatest_of_ranks(world, tree_ms)),
           .in_order_ms = median(greatest_of_ranks(world, in_order_ms)),
-          .planes = tree.replicas().accumulation_buffers(),
-          .plane_bytes = tree.replicas().accumulation_buffer_bytes()};
+          .accumulators = tree.replicas().accumulation_buffers(),
+          .accumulator_bytes = tree.replicas().accumulation_buffer_bytes()};
 }
 
 }  // namespace lockstep::train

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "base/progress.h"
-#include "kernels/transfer.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/data/eval_batches.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/kernels/backend.h"
 #include "lockstep/ops/loss.h"
 
 namespace lockstep::train {
@@ -18,7 +18,7 @@ namespace {
 /// Chunks of about this many tokens or samples: large enough to be fast, small enough to share between ranks.
 constexpr std::int64_t rows_per_chunk = 1024;
 
-enum : std::size_t { loss_sum, weight, correct, samples, width };
+enum : std::size_t { loss_sum, count, correct, samples, width };
 
 double correct_of(kernels::Backend& backend, const Tensor& logits, const Tensor& targets) {
   const Tensor count = backend.empty({}, DType::int64);
@@ -62,9 +62,9 @@ std::optional<Evaluation> evaluate(models::Model& model, Tape& tape, const data:
     const Loss loss = cross_entropy(logits, y);
     const std::size_t at = sums.size();
     sums.resize(at + width);
-    const ops::WeightedSum total = loss.read();
+    const ops::CountedSum total = loss.read();
     sums[at + loss_sum] = total.sum;
-    sums[at + weight] = total.weight;
+    sums[at + count] = total.count;
     sums[at + correct] = classifies ? correct_of(tape.backend(), logits.value(), y) : 0.0;
     sums[at + samples] = static_cast<double>(batch.samples());
   };
@@ -84,8 +84,8 @@ std::optional<Evaluation> evaluate(models::Model& model, Tape& tape, const data:
   tape.begin({.training = false, .record = false});
   const std::vector<double> total = batches.sum(world, sums, static_cast<int>(width));
   Evaluation evaluation;
-  evaluation.loss = total[loss_sum] / total[weight];
-  if (classifies) evaluation.accuracy = total[correct] / total[weight];
+  evaluation.loss = total[loss_sum] / total[count];
+  if (classifies) evaluation.accuracy = total[correct] / total[count];
   evaluation.samples = static_cast<std::int64_t>(total[samples]);
   return evaluation;
 }

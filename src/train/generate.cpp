@@ -4,10 +4,10 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/transfer.h"
 #include "lockstep/autograd/tape.h"
 #include "lockstep/base/option.h"
 #include "lockstep/base/random.h"
+#include "lockstep/kernels/backend.h"
 
 namespace lockstep::train {
 namespace {

@@ -46,10 +46,10 @@ checkpoint::StoreOptions store_options(const Config& config, const DataSets& dat
                                {"instruction_set", backend.instruction_set()},
                                {"precision", precision_text(compute, backend)}};
   if (const std::string tokenizer = data.tokenizer(); !tokenizer.empty()) facts[tokenizer_fact] = tokenizer;
-  return {.stream = {.seed = config.train.seed,
-                     .shards = config.train.shards,
-                     .samples_per_step = config.train.global_batch,
-                     .samples_per_epoch = dataset.size()},
+  return {.schedule = {.seed = config.train.seed,
+                       .shards = config.train.shards,
+                       .samples_per_step = config.train.global_batch,
+                       .samples_per_epoch = dataset.size()},
           .config = to_text(config),
           .provenance = std::move(facts),
           .keep = config.checkpoint.keep,

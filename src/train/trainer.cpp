@@ -16,14 +16,14 @@
 #include "base/resources.h"
 #include "base/streams.h"
 #include "base/text.h"
-#include "kernels/transfer.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/checkpoint/contents.h"
-#include "lockstep/checkpoint/load.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
+#include "lockstep/kernels/backend.h"
 #include "lockstep/optim/registry.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/train/evaluate.h"
@@ -194,7 +194,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
       model_(*inputs.model),
       replicas_(model_, session.transport(), session.backend(), ddp_options(config, compute)),
       optimizer_(optim::make_optimizer(config.optimizer, replicas_)),
-      ema_(build_ema(config, model_, session.backend(), replicas_.sharding())),
+      ema_(build_ema(config, model_, session.backend(), replicas_.partition())),
       loader_(data_.train(),
               {.global_batch = config.train.global_batch,
                .shards = config.train.shards,
@@ -292,7 +292,7 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
 /// A step can make weights that are not finite from a loss that was: they are neither judged nor saved.
 void Trainer::check_finite() const {
   for (const Param* const param : model_.state().params) {
-    param->settle();
+    param->wait_ready();
     const Tensor here = kernels::on_cpu(param->value, &session_.backend());
     const float* const values = here.data<float>();
     if (std::all_of(values, values + param->value.numel(), [](float value) { return std::isfinite(value); }))

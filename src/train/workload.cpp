@@ -177,12 +177,12 @@ void check_same_updates(const Config& config, const kernels::Backend& backend, c
 }
 
 std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& model,
-                                      kernels::Backend& backend, const Sharding* sharding) {
+                                      kernels::Backend& backend, const Partition* partition) {
   std::vector<optim::EmaProfile> profiles(config.ema.rates.begin(), config.ema.rates.end());
   for (const double width : config.ema.sigma_rel) profiles.push_back(optim::EmaProfile::power(width));
   if (profiles.empty()) return nullptr;
   optim::EmaOptions options{
-      .warmup = {}, .buffers = optim::ema_buffers_named(config.ema.buffers), .sharding = sharding};
+      .warmup = {}, .buffers = optim::ema_buffers_named(config.ema.buffers), .partition = partition};
   if (!config.ema.warmup.empty()) {
     options.warmup = {config.ema.warmup[0], config.ema.warmup[1],
                       static_cast<std::int64_t>(config.ema.warmup[2])};

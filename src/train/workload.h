@@ -69,8 +69,8 @@ void check_beside(const std::string& weights, const Config& config);
 /// everywhere. Collective.
 void check_same_updates(const Config& config, const kernels::Backend& backend, comm::HostGroup& world);
 
-/// None if neither rates nor widths are configured. sharding: that of the source of gradients, or none.
+/// None if neither rates nor widths are configured. partition: that of the source of gradients, or none.
 std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& model,
-                                      kernels::Backend& backend, const Sharding* sharding = nullptr);
+                                      kernels::Backend& backend, const Partition* partition = nullptr);
 
 }  // namespace lockstep::train

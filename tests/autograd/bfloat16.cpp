@@ -43,11 +43,11 @@ BOOST_FIXTURE_TEST_CASE(activations_are_bf16_and_gradients_of_parameters_float32
   Param weight = parameter("weight", {4, 3}, third), bias = parameter("bias", {4}, third);
   Param scale = parameter("scale", {4}, third), shift = parameter("shift", {4}, third);
   begin();
-  const Var x = tape.data(filled({2, 3}, third));
+  const Var x = tape.batch(filled({2, 3}, third));
   BOOST_TEST((x.value().dtype() == DType::bfloat16));
   BOOST_TEST(first_of(x.value()) == rounded_third);
-  const Var h = linear(x, tape.use_operand(weight), tape.use(bias));
-  const Var y = layer_norm(gelu_tanh(h) + h, tape.use(scale), tape.use(shift), 1e-5f);
+  const Var h = linear(x, tape.weight(weight), tape.parameter(bias));
+  const Var y = layer_norm(gelu_tanh(h) + h, tape.parameter(scale), tape.parameter(shift), 1e-5f);
   BOOST_TEST((y.value().dtype() == DType::bfloat16));
   const Loss loss = cross_entropy(y, Tensor::zeros({2}, DType::int64));
   BOOST_TEST((loss.sum.value().dtype() == DType::float32));
@@ -63,43 +63,43 @@ BOOST_FIXTURE_TEST_CASE(float32_activations_do_not_slip_into_products_in_bf16, F
   Param weight = parameter("weight", {4, 3}, third), kernel = parameter("kernel", {4, 3, 1, 1}, third);
   begin();
   const auto names_data = [](const UsageError& error) {
-    return std::string(error.what()).find("Tape::data(batch)") != std::string::npos;
+    return std::string(error.what()).find("Tape::batch(batch)") != std::string::npos;
   };
-  BOOST_CHECK_EXCEPTION(linear(tape.constant(filled({2, 3}, third)), tape.use_operand(weight)), UsageError,
+  BOOST_CHECK_EXCEPTION(linear(tape.constant(filled({2, 3}, third)), tape.weight(weight)), UsageError,
                         names_data);
-  BOOST_CHECK_EXCEPTION(conv2d(tape.constant(filled({2, 3, 5, 5}, third)), tape.use_operand(kernel)),
-                        UsageError, names_data);
+  BOOST_CHECK_EXCEPTION(conv2d(tape.constant(filled({2, 3, 5, 5}, third)), tape.weight(kernel)), UsageError,
+                        names_data);
 }
 
 BOOST_FIXTURE_TEST_CASE(in_float32_a_weight_is_itself, Fixture) {
   Param weight = parameter("weight", {4, 3}, third);
   begin(false, DType::float32);
-  BOOST_TEST(tape.use_operand(weight).value().shares_memory_with(weight.value));
+  BOOST_TEST(tape.weight(weight).value().shares_memory_with(weight.value));
   const Tensor x = filled({2, 3}, third);
-  BOOST_TEST(tape.data(x).value().shares_memory_with(x));
+  BOOST_TEST(tape.batch(x).value().shares_memory_with(x));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_weight_is_rounded_once_for_all_passes_that_see_its_value, Fixture) {
   Param weight = parameter("weight", {4, 3}, third);
   begin();
-  const Tensor first = tape.use_operand(weight).value();
+  const Tensor first = tape.weight(weight).value();
   BOOST_TEST(first_of(first) == rounded_third);
   weight.value.data<float>()[0] = 2;  // not seen by a pass of the same step
-  BOOST_TEST(tape.use_operand(weight).value().shares_memory_with(first));
+  BOOST_TEST(tape.weight(weight).value().shares_memory_with(first));
   begin(true);
-  BOOST_TEST(first_of(tape.use_operand(weight).value()) == rounded_third);
+  BOOST_TEST(first_of(tape.weight(weight).value()) == rounded_third);
   begin();
-  BOOST_TEST(first_of(tape.use_operand(weight).value()) == 2);
-  BOOST_TEST(tape.use_operand(weight).value().shares_memory_with(first));  // nothing is allocated again
+  BOOST_TEST(first_of(tape.weight(weight).value()) == 2);
+  BOOST_TEST(tape.weight(weight).value().shares_memory_with(first));  // nothing is allocated again
 }
 
 /// A language model's table is embedding and head at once.
 BOOST_FIXTURE_TEST_CASE(a_weight_used_in_both_types_has_one_gradient, Fixture) {
   Param table = parameter("table", {5, 3}, third);
   begin();
-  const Var h = embedding(Tensor::zeros({2}, DType::int64), tape.use(table));
+  const Var h = embedding(Tensor::zeros({2}, DType::int64), tape.parameter(table));
   BOOST_TEST((h.value().dtype() == DType::bfloat16));
-  backward(cross_entropy(linear(h, tape.use_operand(table)), Tensor::zeros({2}, DType::int64)));
+  backward(cross_entropy(linear(h, tape.weight(table)), Tensor::zeros({2}, DType::int64)));
   tape.finish_backward();
   BOOST_TEST(sink.events.back() == "ready table");
   BOOST_TEST((table.gradient.dtype() == DType::float32));
@@ -108,8 +108,8 @@ BOOST_FIXTURE_TEST_CASE(a_weight_used_in_both_types_has_one_gradient, Fixture) {
 BOOST_FIXTURE_TEST_CASE(a_parameter_added_to_activations_gets_its_gradient_in_float32, Fixture) {
   Param offset = parameter("offset", {2, 3}, third);
   begin();
-  const Var x = tape.data(filled({2, 3}, 1));
-  const Var once = tape.use_operand(offset), y = x + once + once;
+  const Var x = tape.batch(filled({2, 3}, 1));
+  const Var once = tape.weight(offset), y = x + once + once;
   tape.backward(y, [&] {
     const Tensor dy = backend->empty({2, 3}, DType::bfloat16);
     backend->fill(dy, 1.5);
@@ -121,9 +121,9 @@ BOOST_FIXTURE_TEST_CASE(a_parameter_added_to_activations_gets_its_gradient_in_fl
 
 BOOST_FIXTURE_TEST_CASE(weights_that_are_computed_get_gradients_of_their_own_type, Fixture) {
   begin();
-  const Var weight = tape.input(filled({4, 3}, third)), x = tape.data(filled({2, 3}, 1));
+  const Var weight = tape.input(filled({4, 3}, third)), x = tape.batch(filled({2, 3}, 1));
   Param half = parameter("half", {4, 3}, 1);
-  const Var sum = tape.use_operand(half) + tape.use_operand(half);
+  const Var sum = tape.weight(half) + tape.weight(half);
   backward(cross_entropy(linear(x, weight) + linear(x, sum), Tensor::zeros({2}, DType::int64)));
   tape.finish_backward();
   BOOST_TEST((tape.gradient(weight).dtype() == DType::float32));
@@ -133,7 +133,7 @@ BOOST_FIXTURE_TEST_CASE(weights_that_are_computed_get_gradients_of_their_own_typ
 
 BOOST_FIXTURE_TEST_CASE(a_target_of_floats_meets_its_activation, Fixture) {
   begin();
-  const Var x = tape.data(filled({2, 3}, 1));
+  const Var x = tape.batch(filled({2, 3}, 1));
   BOOST_TEST(mse(x, filled({2, 3}, 0)).read().sum == 6);
 }
 

@@ -146,7 +146,7 @@ BOOST_FIXTURE_TEST_CASE(a_parameter_that_is_broadcast_gets_its_sum_in_float32, F
   param.name = "shift";
   param.value = normal_tensor({3}, 1);
   tape.begin({.sink = &sink, .compute = DType::bfloat16});
-  const Var x = tape.data(normal_tensor({4, 3}, 2)), p = tape.use(param);
+  const Var x = tape.batch(normal_tensor({4, 3}, 2)), p = tape.parameter(param);
   const Var y = (x + p) * p;
   BOOST_TEST((y.value().dtype() == DType::bfloat16));
   const Tensor dy = Tensor::empty({4, 3});

@@ -3,8 +3,8 @@
 #include <boost/test/unit_test.hpp>
 #include <map>
 
-#include "kernels/transfer.h"
 #include "lockstep/autograd/functions.h"
+#include "lockstep/kernels/backend.h"
 #include "support/backend_under_test.h"
 #include "support/golden.h"
 #include "support/world.h"

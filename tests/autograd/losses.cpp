@@ -46,7 +46,7 @@ BOOST_AUTO_TEST_CASE(their_gradients_agree_with_differences) {
 BOOST_AUTO_TEST_CASE(the_count_is_the_elements) {
   for (const LossOf loss : all_losses) {
     const Loss found = loss(tape.input(normal_tensor({3, 4}, 1)), normal_tensor({3, 4}, 2), {});
-    BOOST_TEST(found.read().weight == 12);
+    BOOST_TEST(found.read().count == 12);
     BOOST_TEST(*found.sum.value().data<float>() == static_cast<float>(found.read().sum));
   }
 }
@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(weights_multiply_samples_and_values_are_their_means_before)
     BOOST_TEST(values.shape() == Shape({3}));
     const float* const v = values.data<float>();
     BOOST_TEST(found.read().sum == 10.0 * (2 * v[0] + 0.5 * v[2]), boost::test_tools::tolerance(1e-5));
-    BOOST_TEST(found.read().weight == 30);
+    BOOST_TEST(found.read().count == 30);
     for (std::int64_t n = 0; n < 3; ++n) {
       const Loss alone = loss(tape.input(x.value().rows(n, n + 1)), target.rows(n, n + 1), {});
       BOOST_TEST(v[n] == static_cast<float>(alone.read().sum / 10), boost::test_tools::tolerance(1e-5f));
@@ -83,7 +83,7 @@ BOOST_AUTO_TEST_CASE(no_samples_make_no_loss) {
     Tensor values;
     const Loss found = loss(x, Tensor::empty({0, 4}), {Tensor::empty({0}), &values});
     BOOST_TEST(found.read().sum == 0);
-    BOOST_TEST(found.read().weight == 0);
+    BOOST_TEST(found.read().count == 0);
     BOOST_TEST(values.numel() == 0);
     backward(found);
   }
@@ -122,7 +122,7 @@ BOOST_AUTO_TEST_CASE(a_multiple_of_one_is_added_over_the_same_samples) {
   const Loss both = mse(x, target) + 0.1f * l1(x, target);
   BOOST_TEST(both.read().sum == mse(x, target).read().sum + 0.1 * l1(x, target).read().sum,
              boost::test_tools::tolerance(1e-6));
-  BOOST_TEST(both.read().weight == 6);
+  BOOST_TEST(both.read().count == 6);
   backward(both);
   for (std::int64_t i = 0; i < 6; ++i) {
     const float off = x.value().data<float>()[i] - target.data<float>()[i];
@@ -144,7 +144,7 @@ BOOST_AUTO_TEST_CASE(a_sum_over_other_samples_is_refused_with_both_counts) {
 BOOST_AUTO_TEST_CASE(one_sample_set_after_another_adds_counts) {
   const Var x = tape.input(normal_tensor({2, 3}, 1)), y = tape.input(normal_tensor({5}, 1));
   const Loss a = mse(x, normal_tensor({2, 3}, 2)), b = mse(y, normal_tensor({5}, 2)), both = append(a, b);
-  BOOST_TEST(both.read().weight == 11);
+  BOOST_TEST(both.read().count == 11);
   BOOST_TEST(both.read().sum == a.read().sum + b.read().sum);
 }
 
@@ -152,7 +152,7 @@ BOOST_AUTO_TEST_CASE(a_loss_of_nothing_adds_nothing) {
   const Loss one = mse(tape.input(normal_tensor({3}, 1)), Tensor::zeros({3}), {});
   for (const Loss& sum : {append({}, one), append(one, {}), Loss{} + one, one + Loss{}}) {
     BOOST_TEST(sum.read().sum == one.read().sum);
-    BOOST_TEST(sum.read().weight == 3);
+    BOOST_TEST(sum.read().count == 3);
   }
 }
 
@@ -160,7 +160,7 @@ BOOST_AUTO_TEST_CASE(a_sum_of_ones_own_is_a_loss_with_its_count) {
   const Var x = tape.input(floats({1, 2}));
   const Loss own = loss_of(sum(x * x), 2);
   BOOST_TEST((own + mse(x, Tensor::zeros({2}), {})).read().sum == 10);
-  BOOST_TEST(own.read().weight == 2);
+  BOOST_TEST(own.read().count == 2);
   BOOST_CHECK_THROW(loss_of(x, 2), UsageError);
   BOOST_CHECK_THROW(own + (Loss{sum(x), {}}), UsageError);  // which does not say what it counts
 }

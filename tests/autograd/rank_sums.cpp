@@ -18,7 +18,7 @@ std::vector<double> numbers_of(int rank, std::uint64_t sum, std::int64_t count) 
   return numbers;
 }
 
-// Lengths that come again, that need a larger arena, and none.
+// Lengths that come again, that need a larger flat buffer, and none.
 BOOST_AUTO_TEST_CASE(sums_have_the_bits_of_rank_order_for_any_length) {
   const auto backend = kernels::make_cpu_backend();
   Tape tape(*backend);

@@ -56,7 +56,7 @@ struct Fixture {
     tape.begin({.seed = 3, .step = 7, .sink = &sink, .layer_communicator = &meetings});
   }
 
-  Var use(int param) { return tape.use(params[static_cast<std::size_t>(param)]); }
+  Var use(int param) { return tape.parameter(params[static_cast<std::size_t>(param)]); }
 
   /// Dropout, a norm that meets other ranks, a parameter used twice, and one that is used outside, too.
   Var block(const Var& x) {

@@ -38,7 +38,7 @@ struct Fixture {
   Var step(const Var& x, const std::string& name, std::shared_ptr<int> token = nullptr) {
     return tape.record(x.value(), {&x}, [this, x, name, token](Tape& t, const Tensor& dy) {
       sink.events.push_back(name);
-      t.give(x, dy);
+      t.add_gradient(x, dy);
     });
   }
 };
@@ -68,9 +68,9 @@ BOOST_AUTO_TEST_CASE(operations_that_the_output_does_not_need_are_not_walked) {
 BOOST_AUTO_TEST_CASE(a_tied_parameter_is_ready_once_after_its_last_use) {
   Param w = parameter("w", 2);
   begin();
-  const Var first = step(tape.use(w), "first");
-  const Var second = step(first + tape.use(w), "second");
-  tape.backward(second + tape.use(w), scalar(1));
+  const Var first = step(tape.parameter(w), "first");
+  const Var second = step(first + tape.parameter(w), "second");
+  tape.backward(second + tape.parameter(w), scalar(1));
   tape.finish_backward();
   BOOST_TEST(sink.events == (Events{"slot w", "second", "first", "ready w"}),
              boost::test_tools::per_element());
@@ -95,7 +95,7 @@ BOOST_AUTO_TEST_CASE(an_operation_that_takes_two_gradients_gets_the_last_one_apa
     Var h = tape.record(x.value(), {&x}, [&](Tape& t, const Tensor& dy, const Tensor& beside) {
       first = value_of(dy);
       second = beside ? value_of(beside) : 0;
-      t.give(x, dy);
+      t.add_gradient(x, dy);
     });
     Var sum = step(h, "1");
     for (int use = 2; use <= uses; ++use) sum = sum + scale(h, static_cast<float>(use));
@@ -109,10 +109,10 @@ BOOST_AUTO_TEST_CASE(a_backward_may_add_to_what_its_input_has_received) {
   begin();
   const Var x = tape.input(scalar(1)), constant = tape.constant(scalar(1));
   const Var y = tape.record(x.value(), {&x, &constant}, [&](Tape& t, const Tensor& dy) {
-    BOOST_TEST(!t.received(constant));
-    const Tensor so_far = t.received(x);
-    t.give_total(x, scalar(value_of(so_far) + 10 * value_of(dy)));
-    t.give_total(constant, dy);
+    BOOST_TEST(!t.gradient_so_far(constant));
+    const Tensor so_far = t.gradient_so_far(x);
+    t.set_gradient(x, scalar(value_of(so_far) + 10 * value_of(dy)));
+    t.set_gradient(constant, dy);
   });
   tape.backward(y + scale(x, 3), scalar(1));
   BOOST_TEST(value_of(tape.gradient(x)) == 13);
@@ -122,7 +122,7 @@ BOOST_AUTO_TEST_CASE(gradients_of_a_second_pass_add_where_the_sink_says_so) {
   Param w = parameter("w", 2);
   for (int pass = 0; pass < 2; ++pass) {
     begin();
-    tape.backward(step(tape.use(w), "step"), scalar(4));
+    tape.backward(step(tape.parameter(w), "step"), scalar(4));
     tape.finish_backward();
   }
   BOOST_TEST(value_of(w.gradient) == 8);
@@ -131,8 +131,8 @@ BOOST_AUTO_TEST_CASE(gradients_of_a_second_pass_add_where_the_sink_says_so) {
 BOOST_AUTO_TEST_CASE(a_parameter_that_no_output_reaches_is_closed_without_a_gradient) {
   Param used = parameter("used", 1), aside = parameter("aside", 1), unused = parameter("unused", 1);
   begin();
-  const Var y = step(tape.use(used), "y");
-  step(tape.use(aside), "aside");
+  const Var y = step(tape.parameter(used), "y");
+  step(tape.parameter(aside), "aside");
   BOOST_TEST(tape.used_params().size() == 2u);
   tape.backward(y, scalar(1));
   BOOST_TEST(aside.on_tape.open_uses == 1);
@@ -148,8 +148,8 @@ BOOST_AUTO_TEST_CASE(a_parameter_that_no_output_reaches_is_closed_without_a_grad
 BOOST_AUTO_TEST_CASE(a_parameter_with_one_use_reached_and_one_not_is_ready_at_the_end) {
   Param w = parameter("w", 1);
   begin();
-  const Var reached = step(tape.use(w), "reached");
-  step(tape.use(w), "aside");
+  const Var reached = step(tape.parameter(w), "reached");
+  step(tape.parameter(w), "aside");
   tape.backward(reached, scalar(1));
   BOOST_TEST(sink.events.back() == "slot w");
   tape.finish_backward();
@@ -160,9 +160,9 @@ BOOST_AUTO_TEST_CASE(a_frozen_parameter_is_a_constant) {
   Param frozen = parameter("frozen", 2), w = parameter("w", 3);
   frozen.trainable = false;
   begin();
-  const Var f = tape.use(frozen);
+  const Var f = tape.parameter(frozen);
   BOOST_TEST(!f.needs_gradient());
-  tape.backward(f + tape.use(w), scalar(1));
+  tape.backward(f + tape.parameter(w), scalar(1));
   tape.finish_backward();
   BOOST_TEST(!frozen.gradient);
   BOOST_TEST(value_of(w.gradient) == 1);
@@ -172,7 +172,7 @@ BOOST_AUTO_TEST_CASE(a_frozen_parameter_is_a_constant) {
 BOOST_AUTO_TEST_CASE(two_outputs_may_be_walked_one_after_the_other) {
   Param w = parameter("w", 1);
   begin();
-  const Var left = step(tape.use(w), "left"), right = step(tape.use(w), "right");
+  const Var left = step(tape.parameter(w), "left"), right = step(tape.parameter(w), "right");
   tape.backward(left, scalar(2));
   tape.backward(right, scalar(3));
   tape.finish_backward();
@@ -193,7 +193,7 @@ BOOST_AUTO_TEST_CASE(a_pass_without_record_keeps_nothing) {
   Param w = parameter("w", 1);
   const auto token = std::make_shared<int>();
   begin(false);
-  const Var y = step(tape.use(w), "y", token);
+  const Var y = step(tape.parameter(w), "y", token);
   BOOST_TEST(token.use_count() == 1);
   BOOST_TEST(!y.needs_gradient());
   BOOST_TEST(!tape.input(scalar(1)).needs_gradient());
@@ -257,18 +257,18 @@ BOOST_AUTO_TEST_CASE(values_of_two_tapes_do_not_mix) {
 BOOST_AUTO_TEST_CASE(a_parameter_is_recorded_by_one_tape_at_a_time) {
   Param w = parameter("w", 1);
   begin();
-  tape.use(w);
+  tape.parameter(w);
   Tape other(*backend);
   other.begin({.sink = &sink});
-  BOOST_CHECK_THROW(other.use(w), UsageError);
+  BOOST_CHECK_THROW(other.parameter(w), UsageError);
   begin();  // forgets the use
-  BOOST_CHECK_NO_THROW(other.use(w));
+  BOOST_CHECK_NO_THROW(other.parameter(w));
 }
 
 BOOST_AUTO_TEST_CASE(a_recorded_parameter_needs_a_sink) {
   Param w = parameter("w", 1);
   tape.begin({});
-  BOOST_CHECK_THROW(tape.use(w), UsageError);
+  BOOST_CHECK_THROW(tape.parameter(w), UsageError);
 }
 
 BOOST_AUTO_TEST_CASE(a_value_without_memory_still_takes_its_gradient) {
@@ -278,7 +278,7 @@ BOOST_AUTO_TEST_CASE(a_value_without_memory_still_takes_its_gradient) {
   BOOST_TEST(!thin.value());
   BOOST_TEST((thin.shape() == x.shape()));
   const Var y = tape.record(scalar(2), {&thin}, [thin](Tape& t, const Tensor& dy) {
-    t.into(thin, [&](const Tensor& dx, bool) { t.backend().copy(dy, dx); });
+    t.write_gradient(thin, [&](const Tensor& dx, bool) { t.backend().copy(dy, dx); });
   });
   tape.backward(y, scalar(3));
   BOOST_TEST(value_of(tape.gradient(x)) == 3);

@@ -1,5 +1,5 @@
 // What the processor does for us beyond the language.
-#include "base/processor.h"
+#include "base/cores.h"
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>

@@ -7,8 +7,8 @@
 
 #include "checkpoint/sample.h"
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/inspect.h"
-#include "lockstep/checkpoint/save.h"
 #include "lockstep/checkpoint/store.h"
 #include "support/world.h"
 

@@ -10,8 +10,8 @@
 #include "checkpoint/sample.h"
 #include "checkpoint/weights/safetensors.h"
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/inspect.h"
-#include "lockstep/checkpoint/save.h"
 #include "lockstep/hdf5/file.h"
 
 namespace lockstep::test {

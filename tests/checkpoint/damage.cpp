@@ -6,10 +6,9 @@
 
 #include "checkpoint/sample.h"
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/inspect.h"
-#include "lockstep/checkpoint/load.h"
-#include "lockstep/checkpoint/save.h"
 #include "lockstep/hdf5/file.h"
 
 namespace lockstep::test {

@@ -7,7 +7,7 @@
 
 #include "checkpoint/confined.h"
 #include "checkpoint/damage.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/layout.h"
 
 namespace lockstep::test {
 namespace {

@@ -7,7 +7,7 @@
 #include "checkpoint/weights/gpt2.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/convert.h"
-#include "lockstep/checkpoint/load.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/models/registry.h"
 

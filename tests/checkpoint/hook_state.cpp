@@ -7,10 +7,9 @@
 #include "checkpoint/sample.h"
 #include "ddp/rounding.h"
 #include "ddp/toy.h"
-#include "kernels/transfer.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/inspect.h"
-#include "lockstep/checkpoint/load.h"
-#include "lockstep/checkpoint/save.h"
+#include "lockstep/kernels/backend.h"
 #include "support/fake_device.h"
 
 namespace lockstep::test {
@@ -31,7 +30,7 @@ struct Run {
       const ddp::StepResult result =
           replicas.step(toy_batch(step, replicas),
                         [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
-      const float rate = 5e-4f / static_cast<float>(result.weight);
+      const float rate = 5e-4f / static_cast<float>(result.count);
       for (const Param& param : net.params) {
         for (std::int64_t i = 0; i < param.value.numel(); ++i)
           param.value.data<float>()[i] -= rate * param.gradient.data<float>()[i];
@@ -241,7 +240,7 @@ BOOST_AUTO_TEST_CASE(what_one_rank_cannot_read_from_its_device_is_the_same_error
   saved.reachable = world().rank() + 1 < world().size();
   const std::string text =
       same_error(ExitCode::usage, [&] { checkpoint::save_file(folder.file("a.h5"), contents, world()); });
-  BOOST_TEST(contains(text, "nobody here can copy it"), text);
+  BOOST_TEST(contains(text, "only the backend of that device can copy from"), text);
 }
 
 BOOST_AUTO_TEST_CASE(before_a_step_was_rounded_nothing_is_saved_and_nothing_is_missed) {

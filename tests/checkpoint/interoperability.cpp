@@ -8,7 +8,7 @@
 
 #include "checkpoint/sample.h"
 #include "lockstep/checkpoint/convert.h"
-#include "lockstep/checkpoint/save.h"
+#include "lockstep/checkpoint/file.h"
 
 namespace lockstep::test {
 namespace {

@@ -1,5 +1,5 @@
 // Profile snapshots of a run, and averages made of them after training.
-#include "lockstep/checkpoint/reconstruct_ema.h"
+#include "lockstep/checkpoint/convert.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>
@@ -7,9 +7,8 @@
 
 #include "checkpoint/sample.h"
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/inspect.h"
-#include "lockstep/checkpoint/load.h"
-#include "lockstep/checkpoint/save.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/optim/ema.h"
 #include "support/world.h"

@@ -7,7 +7,7 @@
 #include "checkpoint/report.h"
 #include "checkpoint/sample.h"
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/save.h"
+#include "lockstep/checkpoint/file.h"
 
 namespace lockstep::test {
 namespace {

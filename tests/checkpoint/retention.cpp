@@ -1,5 +1,5 @@
 // Which checkpoints of a run stay: the newest, and the best by a metric.
-#include "checkpoint/run_records.h"
+#include "checkpoint/run_files.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>

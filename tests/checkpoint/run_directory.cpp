@@ -10,7 +10,7 @@
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 
-#include "checkpoint/file_lock.h"
+#include "checkpoint/run_files.h"
 #include "checkpoint/sample.h"
 #include "lockstep/base/error.h"
 #include "support/environment.h"

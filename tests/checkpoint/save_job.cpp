@@ -1,5 +1,5 @@
 // Work next to the thread that trains: its end, its failure, and what of it counts as progress.
-#include "checkpoint/save_job.h"
+#include "checkpoint/save.h"
 
 #include <atomic>
 #include <boost/test/unit_test.hpp>

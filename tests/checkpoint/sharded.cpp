@@ -5,10 +5,9 @@
 
 #include "checkpoint/sample.h"
 #include "ddp/wide.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/inspect.h"
-#include "lockstep/checkpoint/load.h"
-#include "lockstep/checkpoint/save.h"
 #include "support/ranks.h"
 
 namespace lockstep::test {
@@ -62,8 +61,9 @@ BOOST_AUTO_TEST_CASE(a_sharded_run_writes_the_file_of_a_whole_one_in_the_middle_
 }
 
 /// Two steps by one run, two more by another.
-void check_going_over(const ddp::Options& before, comm::CpuCommunicator& ranks_before, const ddp::Options& after,
-                      comm::CpuCommunicator& ranks_after, bool takes_part_before, bool takes_part_after) {
+void check_going_over(const ddp::Options& before, comm::CpuCommunicator& ranks_before,
+                      const ddp::Options& after, comm::CpuCommunicator& ranks_after, bool takes_part_before,
+                      bool takes_part_after) {
   const SharedFolder folder(world());
   if (takes_part_before) {
     WideRun run(before, Algorithm::adamw, ranks_before);

@@ -10,8 +10,8 @@
 #include "checkpoint/sample.h"
 #include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/inspect.h"
-#include "lockstep/checkpoint/save.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/ema.h"
@@ -56,7 +56,7 @@ struct Training {
         slot.memory.data<float>()[i] = random.uniform(static_cast<std::uint64_t>(i)) - 0.5f;
       gradients->ready(*param);
     }
-    gradients->add_weight(1);
+    gradients->add_count(1);
     adamw->step();
     ++*counter.value.data<std::int64_t>();
     ema->update();
@@ -155,10 +155,11 @@ BOOST_FIXTURE_TEST_CASE(going_back_never_prunes_what_was_just_written, Run) {
 }
 
 BOOST_FIXTURE_TEST_CASE(the_position_follows_from_the_step_and_another_stream_is_refused, Run) {
-  const lc::Stream stream{.seed = 9, .shards = 4, .samples_per_step = 64, .samples_per_epoch = 1000};
+  const lc::DataSchedule stream{.seed = 9, .shards = 4, .samples_per_step = 64, .samples_per_epoch = 1000};
   Training training;
   {
-    lc::Store store(run, world, {.stream = stream, .config = "[train]\n", .provenance = {{"threads", "1"}}});
+    lc::Store store(run, world,
+                    {.schedule = stream, .config = "[train]\n", .provenance = {{"threads", "1"}}});
     store.save(40, training.state);
     const lc::FileIndex index = store.newest().value();
     BOOST_TEST((index.position == lc::Position{40, 2, 2560, 4, 9}));
@@ -166,8 +167,8 @@ BOOST_FIXTURE_TEST_CASE(the_position_follows_from_the_step_and_another_stream_is
     BOOST_TEST(index.provenance.at("threads") == "1");
     BOOST_TEST(index.provenance.contains("git"));
   }
-  const auto refused = [&](lc::Stream other, const char* text) {
-    lc::Store store(run, world, {.stream = other});
+  const auto refused = [&](lc::DataSchedule other, const char* text) {
+    lc::Store store(run, world, {.schedule = other});
     BOOST_CHECK_EXCEPTION(store.resume(training.state), UsageError, mentions("step-000000040.h5", text));
   };
   refused({.seed = 9, .shards = 5, .samples_per_step = 64}, "shards 4, this run has 5");

@@ -4,8 +4,7 @@
 #include "checkpoint/sample.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/convert.h"
-#include "lockstep/checkpoint/load.h"
-#include "lockstep/checkpoint/save.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/hdf5/file.h"
 #include "support/world.h"
 

@@ -51,31 +51,31 @@ BOOST_AUTO_TEST_CASE(alone_collectives_give_back_what_they_were_given) {
 
 BOOST_AUTO_TEST_CASE(alone_a_sum_over_all_shards_is_the_one_sub_tree_s) {
   const auto self = comm::make_self_communicator();
-  const auto arena = self->allocate_arena(4096, 2);
+  const auto flat_buffer = self->allocate_buffer(4096, 2);
   for (int shards = 1; shards <= 24; ++shards) {
     const comm::ShardMap map(shards, 1);
-    const auto one = make_case<float>(*arena, 64, 99, shards, 5);
+    const auto one = make_case<float>(*flat_buffer, 64, 99, shards, 5);
     one.fill(map, 0);
-    const comm::Ticket ticket = self->start_tree_sum(one.sum, map);
-    BOOST_TEST(ticket == static_cast<comm::Ticket>(shards));
-    self->wait(ticket);
+    const comm::Work work = self->start_tree_sum(one.sum, map);
+    BOOST_TEST(work == static_cast<comm::Work>(shards));
+    self->order_after(work);
     BOOST_TEST(one.first_difference() == -1);
   }
-  BOOST_CHECK_THROW(self->start_tree_sum({arena.get(), 0, 1, DType::int32}, comm::ShardMap(1, 1)),
+  BOOST_CHECK_THROW(self->start_tree_sum({flat_buffer.get(), 0, 1, DType::int32}, comm::ShardMap(1, 1)),
                     UsageError);
-  BOOST_CHECK_THROW(self->start_tree_sum({arena.get(), 0, 1, DType::float32}, comm::ShardMap(2, 2)),
+  BOOST_CHECK_THROW(self->start_tree_sum({flat_buffer.get(), 0, 1, DType::float32}, comm::ShardMap(2, 2)),
                     UsageError);
   BOOST_CHECK_THROW(self->done(100), UsageError);
 }
 
 BOOST_AUTO_TEST_CASE(alone_whoever_owns_everything_has_everything) {
   const auto self = comm::make_self_communicator();
-  const auto arena = self->allocate_arena(4096, 2);
-  const auto one = make_case<float>(*arena, 64, 99, 6, 5);
+  const auto flat_buffer = self->allocate_buffer(4096, 2);
+  const auto one = make_case<float>(*flat_buffer, 64, 99, 6, 5);
   one.fill(comm::ShardMap(6, 1), 0);
   const comm::Slices all = comm::even_slices(99, 1);
-  self->wait(self->start_reduce_scatter(one.sum, comm::ShardMap(6, 1), all));
-  self->wait(self->start_all_gather(one.sum, all));
+  self->order_after(self->start_reduce_scatter(one.sum, comm::ShardMap(6, 1), all));
+  self->order_after(self->start_all_gather(one.sum, all));
   BOOST_TEST(one.first_difference() == -1);
   BOOST_CHECK_THROW(self->start_all_gather(one.sum, comm::even_slices(98, 1)), UsageError);
   BOOST_CHECK_THROW(self->start_reduce_scatter(one.sum, comm::ShardMap(6, 1), comm::even_slices(99, 2)),
@@ -97,15 +97,16 @@ BOOST_AUTO_TEST_CASE(alone_the_benchmark_has_nothing_to_compare_with) {
   BOOST_TEST(times.at(0).mpi_ms == 0);
 }
 
-BOOST_AUTO_TEST_CASE(alone_an_arena_is_zeroed_and_aligned) {
-  const auto arena = comm::make_self_communicator()->allocate_arena(100, 3);
-  for (int plane = 0; plane < 3; ++plane) {
-    BOOST_TEST(reinterpret_cast<std::uintptr_t>(arena->plane(plane)) % 64 == 0u);
-    for (int i = 0; i < 100; ++i) BOOST_TEST_REQUIRE((arena->plane(plane)[i] == std::byte{0}));
-    std::memset(arena->plane(plane), 0xff, 100);
+BOOST_AUTO_TEST_CASE(alone_a_flat_buffer_is_zeroed_and_aligned) {
+  const auto flat_buffer = comm::make_self_communicator()->allocate_buffer(100, 3);
+  for (int accumulator = 0; accumulator < 3; ++accumulator) {
+    BOOST_TEST(reinterpret_cast<std::uintptr_t>(flat_buffer->accumulator(accumulator)) % 64 == 0u);
+    for (int i = 0; i < 100; ++i)
+      BOOST_TEST_REQUIRE((flat_buffer->accumulator(accumulator)[i] == std::byte{0}));
+    std::memset(flat_buffer->accumulator(accumulator), 0xff, 100);
   }
-  BOOST_CHECK_THROW(arena->plane(3), UsageError);
-  BOOST_CHECK_THROW(comm::make_self_communicator()->allocate_arena(100, 0), UsageError);
+  BOOST_CHECK_THROW(flat_buffer->accumulator(3), UsageError);
+  BOOST_CHECK_THROW(comm::make_self_communicator()->allocate_buffer(100, 0), UsageError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -44,7 +44,7 @@ struct GatherCase {
   std::uint64_t seed;
 
   std::size_t bytes() const { return static_cast<std::size_t>(vector.count) * bytes_of(vector.dtype); }
-  std::byte* first() const { return vector.arena->plane(0) + vector.offset_bytes; }
+  std::byte* first() const { return vector.flat_buffer->accumulator(0) + vector.offset_bytes; }
 
   void fill(int rank) const {
     std::fill_n(first(), bytes(), std::byte{0x77});
@@ -68,19 +68,19 @@ BOOST_AUTO_TEST_CASE(a_reduce_scatter_has_the_bits_of_the_sum_whoever_owns_what)
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout) << ", seed " << seed) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 512});
-      const auto arena = nodes->allocate_arena(room_bytes, planes_for(shards, nodes->size()));
+      const auto flat_buffer = nodes->allocate_buffer(room_bytes, accumulators_for(shards, nodes->size()));
       const comm::ShardMap map(shards, nodes->size());
       std::mt19937_64 common(seed);
       for (const std::int64_t count : {0, 1, 17, 500, 1999}) {
         for (const int most_ranges : {1, 5, 40}) {
           const comm::Slices slices = random_slices(common, count, nodes->size(), most_ranges);
-          const auto floats = make_case<float>(*arena, 64, count, shards, common());
+          const auto floats = make_case<float>(*flat_buffer, 64, count, shards, common());
           floats.fill(map, nodes->rank());
-          nodes->wait(nodes->start_reduce_scatter(floats.sum, map, slices));
+          nodes->order_after(nodes->start_reduce_scatter(floats.sum, map, slices));
           BOOST_TEST_REQUIRE(first_wrong_of(floats, slices, nodes->rank()) == -1);
-          const auto doubles = make_case<double>(*arena, 128, count, shards, common());
+          const auto doubles = make_case<double>(*flat_buffer, 128, count, shards, common());
           doubles.fill(map, nodes->rank());
-          nodes->wait(nodes->start_reduce_scatter(doubles.sum, map, slices));
+          nodes->order_after(nodes->start_reduce_scatter(doubles.sum, map, slices));
           BOOST_TEST_REQUIRE(first_wrong_of(doubles, slices, nodes->rank()) == -1);
         }
       }
@@ -93,20 +93,20 @@ BOOST_AUTO_TEST_CASE(an_all_gather_brings_every_rank_the_whole_vector_of_any_ele
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout) << ", seed " << seed) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 512});
-      const auto arena = nodes->allocate_arena(room_bytes, 1);
+      const auto flat_buffer = nodes->allocate_buffer(room_bytes, 1);
       std::mt19937_64 common(seed);
       for (const DType dtype : {DType::uint8, DType::bfloat16, DType::float16, DType::float32, DType::int32,
                                 DType::float64, DType::int64}) {
         for (const std::int64_t count : {0, 1, 17, 1999}) {
           for (const int most_ranges : {1, 30}) {
-            const GatherCase one{{arena.get(), 64, count, dtype},
+            const GatherCase one{{flat_buffer.get(), 64, count, dtype},
                                  random_slices(common, count, nodes->size(), most_ranges),
                                  common()};
             one.fill(nodes->rank());
-            arena->plane(0)[63] = one.first()[one.bytes()] = std::byte{0x55};
-            nodes->wait(nodes->start_all_gather(one.vector, one.slices));
+            flat_buffer->accumulator(0)[63] = one.first()[one.bytes()] = std::byte{0x55};
+            nodes->order_after(nodes->start_all_gather(one.vector, one.slices));
             BOOST_TEST_REQUIRE(one.whole(), count << " " << to_string(dtype));
-            BOOST_TEST_REQUIRE((arena->plane(0)[63] == std::byte{0x55}));
+            BOOST_TEST_REQUIRE((flat_buffer->accumulator(0)[63] == std::byte{0x55}));
             BOOST_TEST_REQUIRE((one.first()[one.bytes()] == std::byte{0x55}));
           }
         }
@@ -122,41 +122,42 @@ BOOST_AUTO_TEST_CASE(exchanges_of_all_kinds_are_carried_out_side_by_side_in_orde
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout) << ", seed " << seed) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 256});
-      const auto arena = nodes->allocate_arena(collectives * room_bytes, planes_for(shards, nodes->size()));
+      const auto flat_buffer =
+          nodes->allocate_buffer(collectives * room_bytes, accumulators_for(shards, nodes->size()));
       const comm::ShardMap map(shards, nodes->size());
       std::mt19937_64 common(seed);
       std::mt19937_64 own(seed + 1 + static_cast<std::uint64_t>(nodes->rank()));
       std::vector<SumCase<float>> sums;
       std::vector<std::pair<SumCase<float>, comm::Slices>> scatters;
       std::vector<GatherCase> gathers;
-      comm::Ticket last = 0;
+      comm::Work last = 0;
       for (int i = 0; i < collectives; ++i) {
         const std::size_t offset = static_cast<std::size_t>(i) * room_bytes;
         const auto count = static_cast<std::int64_t>(common() % (room_bytes / sizeof(float) + 1));
         const comm::Slices slices = random_slices(common, count, nodes->size(), 8);
-        const auto one = make_case<float>(*arena, offset, count, shards, common());
-        comm::Ticket ticket = 0;
+        const auto one = make_case<float>(*flat_buffer, offset, count, shards, common());
+        comm::Work work = 0;
         switch (common() % 3) {
           case 0:
             sums.push_back(one);
             one.fill(map, nodes->rank());
-            ticket = nodes->start_tree_sum(one.sum, map);
+            work = nodes->start_tree_sum(one.sum, map);
             break;
           case 1:
             scatters.emplace_back(one, slices);
             one.fill(map, nodes->rank());
-            ticket = nodes->start_reduce_scatter(one.sum, map, slices);
+            work = nodes->start_reduce_scatter(one.sum, map, slices);
             break;
           default:
             gathers.push_back({one.sum, slices, one.seed});
             gathers.back().fill(nodes->rank());
-            ticket = nodes->start_all_gather(one.sum, slices);
+            work = nodes->start_all_gather(one.sum, slices);
         }
-        BOOST_TEST_REQUIRE(ticket == last + 1);
-        last = ticket;
+        BOOST_TEST_REQUIRE(work == last + 1);
+        last = work;
         for (auto calls = own() % 3; calls > 0; --calls) nodes->progress();
       }
-      nodes->wait(last);
+      nodes->order_after(last);
       for (const auto& one : sums) BOOST_TEST_REQUIRE(one.first_difference() == -1);
       for (const auto& [one, slices] : scatters)
         BOOST_TEST_REQUIRE(first_wrong_of(one, slices, nodes->rank()) == -1);
@@ -170,14 +171,14 @@ BOOST_AUTO_TEST_CASE(a_reduce_scatter_and_an_all_gather_make_a_sum) {
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 1024});
-      const auto arena = nodes->allocate_arena(room_bytes, planes_for(shards, nodes->size()));
+      const auto flat_buffer = nodes->allocate_buffer(room_bytes, accumulators_for(shards, nodes->size()));
       const comm::ShardMap map(shards, nodes->size());
       std::mt19937_64 common(seed);
       const auto slices = random_slices(common, 3001, nodes->size(), 9);
-      const auto one = make_case<float>(*arena, 64, 3001, shards, seed);
+      const auto one = make_case<float>(*flat_buffer, 64, 3001, shards, seed);
       one.fill(map, nodes->rank());
-      nodes->wait(nodes->start_reduce_scatter(one.sum, map, slices));
-      nodes->wait(nodes->start_all_gather(one.sum, slices));
+      nodes->order_after(nodes->start_reduce_scatter(one.sum, map, slices));
+      nodes->order_after(nodes->start_all_gather(one.sum, slices));
       BOOST_TEST(one.first_difference() == -1);
     }
   }
@@ -185,14 +186,14 @@ BOOST_AUTO_TEST_CASE(a_reduce_scatter_and_an_all_gather_make_a_sum) {
 
 BOOST_AUTO_TEST_CASE(slices_of_another_vector_are_refused) {
   const int size = world().size();
-  const auto arena = world().allocate_arena(1024, 1);
+  const auto flat_buffer = world().allocate_buffer(1024, 1);
   const comm::ShardMap map(size, size);
-  const comm::TreeSum vector{arena.get(), 0, 100, DType::float32};
+  const comm::TreeSum vector{flat_buffer.get(), 0, 100, DType::float32};
   BOOST_CHECK_THROW(world().start_all_gather(vector, {}), UsageError);
   BOOST_CHECK_THROW(world().start_all_gather(vector, comm::even_slices(99, size)), UsageError);
   BOOST_CHECK_THROW(world().start_all_gather(vector, comm::even_slices(100, size + 1)), UsageError);
   BOOST_CHECK_THROW(world().start_reduce_scatter(vector, map, comm::even_slices(101, size)), UsageError);
-  const comm::TreeSum bytes{arena.get(), 0, 100, DType::uint8};
+  const comm::TreeSum bytes{flat_buffer.get(), 0, 100, DType::uint8};
   BOOST_CHECK_THROW(world().start_reduce_scatter(bytes, map, comm::even_slices(100, size)), UsageError);
   comm::TreeSum odd_dtype = vector;
   odd_dtype.comm_dtype = DType::int32;

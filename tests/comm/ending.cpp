@@ -1,7 +1,8 @@
 // Ends badly on its last rank while the others wait in a barrier, to show that a run ends, and with which
 // code.
 //   ending abort   the last rank aborts with code 3
-//   ending throw   an exception leaves the last rank's world, with an arena in it; the rank exits with code 4
+//   ending throw   an exception leaves the last rank's world, with a flat buffer in it; the rank exits with
+//   code 4
 #include <cstdio>
 #include <string_view>
 
@@ -12,7 +13,7 @@ int main(int argc, char** argv) {
   try {
     lockstep::comm::World world(argc, argv);
     lockstep::comm::CpuCommunicator& ranks = world.communicator();
-    const auto arena = ranks.allocate_arena(1 << 16, 2);
+    const auto flat_buffer = ranks.allocate_buffer(1 << 16, 2);
     if (ranks.rank() == ranks.size() - 1) {
       if (argc > 1 && std::string_view(argv[1]) == "abort") ranks.abort(3);
       throw lockstep::TrainingError("loss is not finite");

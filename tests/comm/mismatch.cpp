@@ -1,4 +1,4 @@
-// Ranks that do different things under one ticket get one error that shows both, and write nothing.
+// Ranks that do different things under one number get one error that shows both, and write nothing.
 #include <mpi.h>
 
 #include <algorithm>
@@ -29,32 +29,32 @@ std::string failure_of(const std::function<void()>& action) {
 struct Fixture {
   std::unique_ptr<comm::CpuCommunicator> ranks =
       comm::make_mpi_communicator(MPI_COMM_WORLD, std::vector<int>(static_cast<std::size_t>(world().size())));
-  std::unique_ptr<comm::Arena> arena = ranks->allocate_arena(4096, 2);
+  std::unique_ptr<comm::FlatBuffer> flat_buffer = ranks->allocate_buffer(4096, 2);
   int size = ranks->size();
   bool odd = ranks->rank() == size - 1;  ///< the rank that does something else
 
   comm::TreeSum vector(std::size_t offset_bytes = 64, std::int64_t count = 100,
                        DType dtype = DType::float32) {
-    return {arena.get(), offset_bytes, count, dtype};
+    return {flat_buffer.get(), offset_bytes, count, dtype};
   }
 
   /// Two collectives that go well, then one that the last rank starts differently.
-  void check(const std::function<comm::Ticket()>& right, const std::function<comm::Ticket()>& wrong,
+  void check(const std::function<comm::Work()>& right, const std::function<comm::Work()>& wrong,
              const std::vector<std::string>& words) {
     const comm::ShardMap map(size, size);
     ranks->start_tree_sum(vector(), map);
-    ranks->wait(ranks->start_tree_sum(vector(), map));
-    auto* elements = reinterpret_cast<float*>(arena->plane(0));
+    ranks->order_after(ranks->start_tree_sum(vector(), map));
+    auto* elements = reinterpret_cast<float*>(flat_buffer->accumulator(0));
     std::fill(elements, elements + 1024, 3.0f);
-    const std::string text = failure_of([&] { ranks->wait(odd ? wrong() : right()); });
+    const std::string text = failure_of([&] { ranks->order_after(odd ? wrong() : right()); });
     BOOST_TEST_CONTEXT(text) {
-      BOOST_TEST(text.starts_with("ticket 3: rank 0 started "));
+      BOOST_TEST(text.starts_with("collective 3: rank 0 started "));
       BOOST_TEST(text.find(fmt::format(", rank {} ", size - 1)) != std::string::npos);
       for (const std::string& word : words) BOOST_TEST(text.find(word) != std::string::npos, word);
       const auto texts = world().all_gather_texts(text);
       BOOST_TEST(std::count(texts.begin(), texts.end(), text) == size);
       // It stays so: nobody waits forever for what cannot be done.
-      BOOST_TEST(failure_of([&] { ranks->wait(3); }) == text);
+      BOOST_TEST(failure_of([&] { ranks->order_after(3); }) == text);
       BOOST_TEST(std::count(elements, elements + 1024, 3.0f) == 1024);
     }
   }
@@ -103,21 +103,21 @@ BOOST_AUTO_TEST_CASE(other_slices) {
         [&] { return ranks->start_all_gather(vector(), other); }, {"in slices "});
 }
 
-BOOST_AUTO_TEST_CASE(another_arena) {
-  const auto second = ranks->allocate_arena(4096, 2);
+BOOST_AUTO_TEST_CASE(another_flat_buffer) {
+  const auto second = ranks->allocate_buffer(4096, 2);
   const comm::ShardMap map(size, size);
   check([&] { return ranks->start_tree_sum(vector(), map); },
         [&] {
           return ranks->start_tree_sum({second.get(), 64, 100, DType::float32}, map);
         },
-        {"of arena 1", "of arena 2"});
+        {"of flat buffer 1", "of flat buffer 2"});
 }
 
 BOOST_AUTO_TEST_CASE(another_communication_dtype) {
   const comm::ShardMap map(size, size);
   check([&] { return ranks->start_tree_sum(vector(), map); },
         [&] {
-          return ranks->start_tree_sum({arena.get(), 64, 100, DType::float32, DType::bfloat16}, map);
+          return ranks->start_tree_sum({flat_buffer.get(), 64, 100, DType::float32, DType::bfloat16}, map);
         },
         {"sent as float32", "sent as bfloat16"});
 }
@@ -125,15 +125,15 @@ BOOST_AUTO_TEST_CASE(another_communication_dtype) {
 BOOST_AUTO_TEST_CASE(another_order_of_many_in_flight) {
   const comm::ShardMap map(size, size);
   const std::string text = failure_of([&] {
-    comm::Ticket last = 0;
+    comm::Work last = 0;
     for (int i = 0; i < 9; ++i) {
       const bool swapped = odd && (i == 6 || i == 7);
       const int place = swapped ? 13 - i : i;
       last = ranks->start_tree_sum(vector(static_cast<std::size_t>(place) * 64, 16), map);
     }
-    ranks->wait(last);
+    ranks->order_after(last);
   });
-  BOOST_TEST(text.starts_with("ticket 7: rank 0 started a sum of 16 float32 elements at byte 384"), text);
+  BOOST_TEST(text.starts_with("collective 7: rank 0 started a sum of 16 float32 elements at byte 384"), text);
   BOOST_TEST(text.find("at byte 448") != std::string::npos, text);
 }
 
@@ -190,16 +190,18 @@ BOOST_AUTO_TEST_CASE(a_message_of_another_length_between_nodes_is_an_error) {
     // Messages stay under way on a communicator that failed: it and the memory they go to are never
     // destroyed.
     comm::CpuCommunicator& nodes = *comm::make_mpi_communicator(MPI_COMM_WORLD, apart).release();
-    comm::Arena& arena = *nodes.allocate_arena(1 << 16, 2).release();
+    comm::FlatBuffer& flat_buffer = *nodes.allocate_buffer(1 << 16, 2).release();
     const comm::ShardMap map(nodes.size(), nodes.size());
     const std::int64_t count = nodes.rank() == 0 ? 1000 : odd_count;
     // The others have sent their partial sums before rank 0 starts and looks: whoever notices first sends no
     // more.
     if (nodes.rank() == 0) world().barrier();
-    std::string text = failure_of([&] { nodes.start_tree_sum({&arena, 0, count, DType::float32}, map); });
+    std::string text = failure_of([&] {
+      nodes.start_tree_sum({&flat_buffer, 0, count, DType::float32}, map);
+    });
     while (text.empty() && nodes.rank() == 0) text = failure_of([&] { nodes.progress(); });
     if (nodes.rank() == 0) {
-      BOOST_TEST(text.starts_with("ticket 1: rank 0 expected a message of "), text);
+      BOOST_TEST(text.starts_with("collective 1: rank 0 expected a message of "), text);
       BOOST_TEST(text.find("every rank must start the same collectives") != std::string::npos, text);
     }
     if (nodes.rank() != 0) world().barrier();

@@ -56,19 +56,19 @@ BOOST_AUTO_TEST_CASE(nodes_partial_sums_and_the_result_are_rounded_once_and_noth
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout) << ", seed " << seed) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 1024});
-      const auto arena = nodes->allocate_arena(8192, planes_for(12, nodes->size()));
+      const auto flat_buffer = nodes->allocate_buffer(8192, accumulators_for(12, nodes->size()));
       std::mt19937_64 common(seed);
       for (const DType comm_dtype : {DType::bfloat16, DType::float16}) {
         for (const int shards : {1, 3, 5, 12}) {
           for (const bool scatter : {false, true}) {
             const comm::ShardMap map(shards, nodes->size());
-            auto one = make_case<float>(*arena, 64, 1777, shards, common());
+            auto one = make_case<float>(*flat_buffer, 64, 1777, shards, common());
             one.sum.comm_dtype = comm_dtype;
             one.fill(map, nodes->rank());
             const auto slices = scatter ? random_slices(common, 1777, nodes->size(), 6)
                                         : comm::even_slices(1777, nodes->size());
-            nodes->wait(scatter ? nodes->start_reduce_scatter(one.sum, map, slices)
-                                : nodes->start_tree_sum(one.sum, map));
+            nodes->order_after(scatter ? nodes->start_reduce_scatter(one.sum, map, slices)
+                                       : nodes->start_tree_sum(one.sum, map));
             const Expected expected{comm_dtype, map, nodes->topology(), one.seed};
             for (int rank = 0; rank < nodes->size(); ++rank) {
               if (scatter && rank != nodes->rank()) continue;
@@ -88,21 +88,22 @@ BOOST_AUTO_TEST_CASE(float64_sums_and_gathers_are_not_rounded) {
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 1024});
-      const auto arena = nodes->allocate_arena(8192, planes_for(5, nodes->size()));
+      const auto flat_buffer = nodes->allocate_buffer(8192, accumulators_for(5, nodes->size()));
       const comm::ShardMap map(5, nodes->size());
-      auto one = make_case<double>(*arena, 0, 777, 5, 11);
+      auto one = make_case<double>(*flat_buffer, 0, 777, 5, 11);
       one.sum.comm_dtype = DType::bfloat16;
       one.fill(map, nodes->rank());
-      nodes->wait(nodes->start_tree_sum(one.sum, map));
+      nodes->order_after(nodes->start_tree_sum(one.sum, map));
       BOOST_TEST(one.first_difference() == -1);
 
-      auto* values = reinterpret_cast<float*>(arena->plane(0));
+      auto* values = reinterpret_cast<float*>(flat_buffer->accumulator(0));
       const auto slices = comm::even_slices(1000, nodes->size());
       for (int i = 0; i < 1000; ++i) values[i] = -1;
       for (const comm::ElementRange range : slices.of(nodes->rank())) {
         for (std::int64_t i = range.first; i < range.end(); ++i) values[i] = static_cast<float>(i) / 3;
       }
-      nodes->wait(nodes->start_all_gather({arena.get(), 0, 1000, DType::float32, DType::bfloat16}, slices));
+      nodes->order_after(
+          nodes->start_all_gather({flat_buffer.get(), 0, 1000, DType::float32, DType::bfloat16}, slices));
       for (int i = 0; i < 1000; ++i) BOOST_TEST_REQUIRE(values[i] == static_cast<float>(i) / 3);
     }
   }

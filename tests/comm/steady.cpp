@@ -38,8 +38,8 @@ BOOST_AUTO_TEST_CASE(a_step_that_repeats_allocates_nothing) {
     // 5 and 13 collectives a step: in the ring of those under way, and in that of waiting ones, each step
     // begins elsewhere.
     for (const int sums : {5, 13}) {
-      const auto arena = ranks->allocate_arena(static_cast<std::size_t>(sums) * room_bytes,
-                                               planes_for(shards, ranks->size()));
+      const auto flat_buffer = ranks->allocate_buffer(static_cast<std::size_t>(sums) * room_bytes,
+                                                      accumulators_for(shards, ranks->size()));
       std::vector<comm::Slices> slices;
       std::mt19937_64 random(9);
       for (int i = 0; i < sums; ++i) {
@@ -50,17 +50,17 @@ BOOST_AUTO_TEST_CASE(a_step_that_repeats_allocates_nothing) {
       std::optional<AllocationCount> allocations;
       for (int step = 0; step < 12; ++step) {
         if (step == warm_steps) allocations.emplace();
-        comm::Ticket last = 0;
+        comm::Work last = 0;
         for (int i = 0; i < sums; ++i) {
           const comm::Slices& cut = slices[static_cast<std::size_t>(i)];
-          comm::TreeSum vector{arena.get(), static_cast<std::size_t>(i) * room_bytes, cut.count()};
+          comm::TreeSum vector{flat_buffer.get(), static_cast<std::size_t>(i) * room_bytes, cut.count()};
           if (i % 2 == 1) vector.comm_dtype = DType::bfloat16;
           last = i % 3 == 0   ? ranks->start_tree_sum(vector, map)
                  : i % 3 == 1 ? ranks->start_reduce_scatter(vector, map, cut)
                               : ranks->start_all_gather(vector, cut);
           ranks->progress();
         }
-        ranks->wait(last);
+        ranks->order_after(last);
         const double mine = step;
         if (!apart) ranks->all_gather(&mine, sizeof mine, all.data());
       }

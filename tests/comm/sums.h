@@ -31,23 +31,26 @@ T serial_sum(std::uint64_t seed, comm::ShardRange range, std::int64_t element) {
       range, [&](int shard) { return value_of<T>(seed, shard, element); }, [](T a, T b) { return a + b; });
 }
 
-/// One sum of a test: fills this rank's planes, and tells whether plane 0 holds the serial sum, bit for bit.
+/// One sum of a test: fills this rank's accumulators, and tells whether accumulator 0 holds the serial sum,
+/// bit for bit.
 template <class T>
 struct SumCase {
   comm::TreeSum sum;
   int shards;
   std::uint64_t seed;
 
-  T* elements(int plane) const { return reinterpret_cast<T*>(sum.arena->plane(plane) + sum.offset_bytes); }
+  T* elements(int accumulator) const {
+    return reinterpret_cast<T*>(sum.flat_buffer->accumulator(accumulator) + sum.offset_bytes);
+  }
 
   void fill(const comm::ShardMap& map, int rank) const {
     const auto subtrees = map.subtrees(rank);
-    // A rank without shards, and planes beyond its sub-trees, hold what must not be added.
-    for (int plane = 0; plane < sum.arena->planes(); ++plane) {
+    // A rank without shards, and accumulators beyond its sub-trees, hold what must not be added.
+    for (int accumulator = 0; accumulator < sum.flat_buffer->accumulators(); ++accumulator) {
       for (std::int64_t i = 0; i < sum.count; ++i) {
-        const bool used = plane < static_cast<int>(subtrees.size());
-        elements(plane)[i] =
-            used ? serial_sum<T>(seed, subtrees[static_cast<std::size_t>(plane)], i) : T(1e30);
+        const bool used = accumulator < static_cast<int>(subtrees.size());
+        elements(accumulator)[i] =
+            used ? serial_sum<T>(seed, subtrees[static_cast<std::size_t>(accumulator)], i) : T(1e30);
       }
     }
   }
@@ -62,19 +65,19 @@ struct SumCase {
 };
 
 template <class T>
-SumCase<T> make_case(comm::Arena& arena, std::size_t offset_bytes, std::int64_t count, int shards,
+SumCase<T> make_case(comm::FlatBuffer& flat_buffer, std::size_t offset_bytes, std::int64_t count, int shards,
                      std::uint64_t seed) {
-  return {{&arena, offset_bytes, count, dtype_of<T>}, shards, seed};
+  return {{&flat_buffer, offset_bytes, count, dtype_of<T>}, shards, seed};
 }
 
-/// Planes that any rank may need for up to `shards` shards.
-inline int planes_for(int shards, int ranks) {
-  std::size_t planes = 1;
+/// Accumulators that any rank may need for up to `shards` shards.
+inline int accumulators_for(int shards, int ranks) {
+  std::size_t accumulators = 1;
   for (int s = 1; s <= shards; ++s) {
     const comm::ShardMap map(s, ranks);
-    for (int rank = 0; rank < ranks; ++rank) planes = std::max(planes, map.subtrees(rank).size());
+    for (int rank = 0; rank < ranks; ++rank) accumulators = std::max(accumulators, map.subtrees(rank).size());
   }
-  return static_cast<int>(planes);
+  return static_cast<int>(accumulators);
 }
 
 /// A seed that all ranks share, from rank 0.

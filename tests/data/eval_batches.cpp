@@ -1,5 +1,5 @@
 // Evaluation: every sample once, and sums that do not know the number of ranks.
-#include "lockstep/data/eval_batches.h"
+#include "lockstep/data/loader.h"
 
 #include <boost/test/unit_test.hpp>
 

@@ -51,7 +51,7 @@ class Looking final : public ddp::Hook {
   void begin_step(std::uint64_t step) override {
     step_ = step;
     started.clear();
-    tickets_.clear();
+    works_.clear();
   }
   void start(int bucket) override {
     started.push_back(bucket);
@@ -59,24 +59,24 @@ class Looking final : public ddp::Hook {
     const auto subtrees = map.subtrees(world().rank());
     BOOST_TEST(buckets_->partial_sums() == static_cast<int>(subtrees.size()));
     const auto backend = kernels::make_cpu_backend();
-    for (std::size_t plane = 0; plane < subtrees.size(); ++plane) {
+    for (std::size_t accumulator = 0; accumulator < subtrees.size(); ++accumulator) {
       Net net;
       const Gradients wanted = comm::fold_tree(
-          subtrees[plane],
+          subtrees[accumulator],
           [&](int shard) {
             return shard_gradients(net, *backend, toy_shard(step_, shard), pieces, plain_loss);
           },
           add);
       for (const int g : buckets_->plan().buckets()[static_cast<std::size_t>(bucket)].gradients)
-        BOOST_TEST(same_bits(elements(buckets_->gradient(g, static_cast<int>(plane))),
+        BOOST_TEST(same_bits(elements(buckets_->gradient(g, static_cast<int>(accumulator))),
                              wanted[static_cast<std::size_t>(g)]),
-                   "gradient " << g << " in plane " << plane << " is not this rank's alone");
+                   "gradient " << g << " in accumulator " << accumulator << " is not this rank's alone");
     }
-    tickets_.push_back(buckets_->start_sum(bucket));
+    works_.push_back(buckets_->start_sum(bucket));
   }
   void finish() override {
-    for (const comm::Ticket ticket : tickets_) {
-      if (ticket != 0) buckets_->communicator().wait(ticket);
+    for (const comm::Work work : works_) {
+      if (work != 0) buckets_->communicator().order_after(work);
     }
   }
 
@@ -86,7 +86,7 @@ class Looking final : public ddp::Hook {
  private:
   ddp::Buckets* buckets_ = nullptr;
   std::uint64_t step_ = 0;
-  std::vector<comm::Ticket> tickets_;
+  std::vector<comm::Work> works_;
 };
 
 BOOST_AUTO_TEST_CASE(until_its_turn_a_bucket_holds_the_sum_of_this_ranks_shards_alone) {
@@ -132,7 +132,7 @@ BOOST_AUTO_TEST_CASE(a_plan_remade_amid_shards_and_pieces_moves_every_sum_to_its
   // The tied layer's gradient is the last to arrive, but not the last registered: places must change.
   const LossOf tied_last = [](Net& net, Tape& tape, const ToyShard& shard) {
     const Var early =
-        linear(tape.constant(Tensor::zeros({shard.x.size(0), 7})), tape.use(net["tied.weight"]));
+        linear(tape.constant(Tensor::zeros({shard.x.size(0), 7})), tape.parameter(net["tied.weight"]));
     const Loss loss = plain_loss(net, tape, shard);
     const Loss more = mse(early, Tensor::zeros(early.shape()));
     return Loss{loss.sum + more.sum, loss.total};
@@ -206,10 +206,12 @@ BOOST_AUTO_TEST_CASE(what_one_early_piece_alone_used_is_summed_on_every_rank) {
       int piece = 0;
       const LossOf loss_of = [&](Net& net, Tape& tape, const ToyShard& shard) {
         const bool deep = piece++ % pieces == 0 && shard.index == user;
-        Var h = relu(linear(tape.constant(shard.x), tape.use(net.params[0]), tape.use(net.params[1])));
-        if (deep) h = relu(linear(h, tape.use(net.params[2])));
-        return mse(linear(net.with_nothing(tape, h), tape.use(net.params[3]), tape.use(net.params[4])),
-                   shard.y);
+        Var h = relu(
+            linear(tape.constant(shard.x), tape.parameter(net.params[0]), tape.parameter(net.params[1])));
+        if (deep) h = relu(linear(h, tape.parameter(net.params[2])));
+        return mse(
+            linear(net.with_nothing(tape, h), tape.parameter(net.params[3]), tape.parameter(net.params[4])),
+            shard.y);
       };
       run.step(step, loss_of);
       piece = 0;

@@ -76,7 +76,7 @@ BOOST_AUTO_TEST_CASE(every_gradient_has_a_place_of_its_own_at_64_bytes) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(buckets_cover_the_plane_without_gaps) {
+BOOST_AUTO_TEST_CASE(buckets_cover_the_accumulator_without_gaps) {
   const BucketPlan made = plan(gradients(), {.first_bytes = 1, .other_bytes = 100});
   std::size_t end = 0;
   for (const BucketPlan::Bucket& bucket : made.buckets()) {
@@ -88,7 +88,7 @@ BOOST_AUTO_TEST_CASE(buckets_cover_the_plane_without_gaps) {
   BOOST_TEST(end == made.bytes());
 }
 
-BOOST_AUTO_TEST_CASE(the_plane_has_one_size_in_any_order_and_grouping) {
+BOOST_AUTO_TEST_CASE(the_accumulator_has_one_size_in_any_order_and_grouping) {
   const auto leaves = gradients();
   const std::size_t bytes = plan(leaves, {.first_bytes = 1, .other_bytes = 1}).bytes();
   BOOST_TEST(BucketPlan(leaves, std::vector{2, 0, 4, 1, 3}, {}).bytes() == bytes);

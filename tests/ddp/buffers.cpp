@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "ddp/training.h"
-#include "lockstep/nn/linear.h"
+#include "lockstep/nn/layers.h"
 #include "lockstep/nn/norm.h"
 #include "lockstep/optim/sgd.h"
 #include "support/ranks.h"

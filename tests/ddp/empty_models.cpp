@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(one_rank_with_samples_among_ranks_without_is_one_process) {
         const int rank = world().rank();
         const ddp::StepResult found = many.step({step, {samples_of(of, rank, rank == 0 ? 4 : 0)}});
         const ddp::StepResult wanted = one.step({step, {samples_of(of, 0, 4)}});
-        BOOST_TEST(found.weight == wanted.weight);
+        BOOST_TEST(found.count == wanted.count);
         BOOST_TEST(found.loss_sum == wanted.loss_sum, boost::test_tools::tolerance(1e-6));
         const auto params = many.replicas.params(), others = one.replicas.params();
         for (std::size_t p = 0; p < params.size(); ++p)
@@ -96,7 +96,7 @@ BOOST_AUTO_TEST_CASE(a_step_without_samples_on_any_rank_leaves_the_model_as_it_w
     BOOST_TEST_CONTEXT(of.config.name << ", batch norm " << of.config.batch_norm) {
       Run run(of, world(), world().size(), of.config.batch_norm == "sync");
       const auto before = models::make_model(of.config, 5);
-      BOOST_TEST(run.step({0, {samples_of(of, world().rank(), 0)}}).weight == 0);
+      BOOST_TEST(run.step({0, {samples_of(of, world().rank(), 0)}}).count == 0);
       check_same_state(*run.model, *before);
       for (const Param* const param : run.replicas.params()) {
         BOOST_TEST(bool(param->gradient), param->name);

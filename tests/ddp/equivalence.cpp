@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "ddp/training.h"
-#include "lockstep/nn/linear.h"
+#include "lockstep/nn/layers.h"
 #include "lockstep/nn/norm.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/ema.h"
@@ -105,10 +105,10 @@ BOOST_AUTO_TEST_CASE(training_follows_a_plain_loop_over_the_whole_batch) {
     const Loss loss = plain_loss(net, tape, whole_batch(step, shards));
     backward(loss);
     tape.finish_backward();
-    gradients.add_weight(loss.read().weight);
+    gradients.add_count(loss.read().count);
     one.step();
 
-    BOOST_TEST(result.weight == loss.read().weight);
+    BOOST_TEST(result.count == loss.read().count);
     BOOST_TEST(result.loss_sum == loss.read().sum, boost::test_tools::tolerance(1e-5));
     check_close_state(many_net.state(), net.state(), 1e-3f);
   }
@@ -118,14 +118,15 @@ BOOST_AUTO_TEST_CASE(training_follows_a_plain_loop_over_the_whole_batch) {
 /// no operation is shared.
 std::array<Loss, 3> three_losses(Net& net, Tape& tape, const ToyShard& shard) {
   const auto hidden = [&] {
-    return relu(linear(tape.constant(shard.x), tape.use(net["in.weight"]), tape.use(net["in.bias"])));
+    return relu(
+        linear(tape.constant(shard.x), tape.parameter(net["in.weight"]), tape.parameter(net["in.bias"])));
   };
   const auto tied = [&](const Var& x) {
-    return mse(linear(x, tape.use(net["tied.weight"])), Tensor::zeros({shard.x.size(0), 7}));
+    return mse(linear(x, tape.parameter(net["tied.weight"])), Tensor::zeros({shard.x.size(0), 7}));
   };
-  const Loss first =
-      mse(linear(net.with_nothing(tape, hidden()), tape.use(net["out.weight"]), tape.use(net["out.bias"])),
-          shard.y);
+  const Loss first = mse(linear(net.with_nothing(tape, hidden()), tape.parameter(net["out.weight"]),
+                                tape.parameter(net["out.bias"])),
+                         shard.y);
   const Loss second = tied(hidden());
   const Tensor noise = Tensor::empty({shard.x.size(0), 7});
   fill_normal(noise, {.seed = 8, .shard = static_cast<std::uint32_t>(shard.index)});
@@ -175,12 +176,14 @@ Loss hooked_loss(Net& net, Tape& tape, const ToyShard& shard, Seen& seen) {
       seen.calls.emplace_back('b', elements(dy));
       const Tensor doubled = t.backend().empty(dy.shape());
       for (std::int64_t i = 0; i < dy.numel(); ++i) doubled.data<float>()[i] = 2 * dy.data<float>()[i];
-      t.give(x, doubled);
+      t.add_gradient(x, doubled);
     });
   };
-  Var h = hook(relu(linear(tape.constant(shard.x), tape.use(net.params[0]), tape.use(net.params[1]))));
-  h = hook(relu(linear(h, tape.use(net.params[2]))));
-  return mse(linear(net.with_nothing(tape, h), tape.use(net.params[3]), tape.use(net.params[4])), shard.y);
+  Var h = hook(
+      relu(linear(tape.constant(shard.x), tape.parameter(net.params[0]), tape.parameter(net.params[1]))));
+  h = hook(relu(linear(h, tape.parameter(net.params[2]))));
+  return mse(linear(net.with_nothing(tape, h), tape.parameter(net.params[3]), tape.parameter(net.params[4])),
+             shard.y);
 }
 
 BOOST_AUTO_TEST_CASE(hooks_see_and_change_what_they_do_in_a_local_model) {
@@ -217,7 +220,7 @@ BOOST_AUTO_TEST_CASE(passes_that_record_nothing_leave_no_gradient_and_training_f
     tape.begin({.training = training, .record = false});
     const ToyShard shard = toy_shard(0, 0);
     const Loss loss = plain_loss(net, tape, shard);
-    BOOST_TEST(loss.read().weight == 24.0);
+    BOOST_TEST(loss.read().count == 24.0);
     BOOST_TEST(!loss.sum.needs_gradient());
     backward(loss);  // from a constant: no way back
     for (const Param& param : net.params) BOOST_TEST(!param.gradient, param.name);
@@ -262,7 +265,7 @@ BOOST_AUTO_TEST_CASE(evaluation_on_one_rank_alone_waits_for_nobody) {
     }
   }
   BOOST_TEST(communicator.sums + communicator.others == before);
-  BOOST_TEST(step(1).weight == world().size() * 24.0);
+  BOOST_TEST(step(1).count == world().size() * 24.0);
 }
 
 BOOST_AUTO_TEST_CASE(a_layer_without_outputs_takes_part) {
@@ -278,12 +281,12 @@ BOOST_AUTO_TEST_CASE(a_layer_without_outputs_takes_part) {
     const ddp::StepResult result =
         replicas.step(toy_batch(step, replicas), [&](Tape& tape, const ToyShard& shard) {
           const Loss nothing =
-              mse(linear(tape.constant(Tensor::zeros({6, 7})), tape.use(weight), tape.use(bias)),
+              mse(linear(tape.constant(Tensor::zeros({6, 7})), tape.parameter(weight), tape.parameter(bias)),
                   Tensor::zeros({6, 0}));
           const Loss loss = plain_loss(net, tape, shard);
           return Loss{loss.sum + nothing.sum, loss.total};
         });
-    BOOST_TEST(result.weight == shards * 24.0);
+    BOOST_TEST(result.count == shards * 24.0);
     BOOST_TEST((weight.gradient.shape() == Shape{0, 7}));
     BOOST_TEST((bias.gradient.shape() == Shape{0}));
     check_gradients(net, reference(step, shards));

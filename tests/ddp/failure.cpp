@@ -34,12 +34,12 @@ std::string by(int rank) { return world().size() == 1 ? "" : "rank " + std::to_s
 
 /// An operation whose backward throws.
 Loss throwing_backward(Net& net, Tape& tape, const ToyShard& shard) {
-  const Var w = tape.use(net["in.weight"]);
+  const Var w = tape.parameter(net["in.weight"]);
   const Var broken = tape.record(net["in.weight"].value, {&w}, [](Tape&, const Tensor&) {
     throw TrainingError("the backward of in.weight broke");
   });
-  const Var h = relu(linear(tape.constant(shard.x), broken, tape.use(net["in.bias"])));
-  return mse(linear(h, tape.use(net["out.weight"]), tape.use(net["out.bias"])), shard.y);
+  const Var h = relu(linear(tape.constant(shard.x), broken, tape.parameter(net["in.bias"])));
+  return mse(linear(h, tape.parameter(net["out.weight"]), tape.parameter(net["out.bias"])), shard.y);
 }
 
 BOOST_AUTO_TEST_CASE(an_error_in_the_loss_of_one_rank_is_thrown_by_all) {
@@ -201,8 +201,8 @@ BOOST_AUTO_TEST_CASE(a_parameter_that_is_not_of_the_model_is_refused_by_name) {
   Param stranger = make_param("stranger", {4, 7});
   const std::string text = same_error(ExitCode::usage, [&] {
     run.replicas.step(toy_batch(0, run.replicas), [&](Tape& tape, const ToyShard& shard) {
-      const Var h = relu(linear(tape.constant(shard.x), tape.use(run.net.params[0])));
-      return mse(linear(h, tape.use(stranger)), shard.y);
+      const Var h = relu(linear(tape.constant(shard.x), tape.parameter(run.net.params[0])));
+      return mse(linear(h, tape.parameter(stranger)), shard.y);
     });
   });
   BOOST_TEST(contains(text, "stranger was not in the model, or not trainable"));
@@ -226,7 +226,7 @@ BOOST_AUTO_TEST_CASE(an_error_is_told_although_the_transport_fails_after_it) {
    public:
     using Forwarding::Forwarding;
     bool broken = false;
-    comm::Ticket start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
+    comm::Work start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
       if (broken) throw FailureError("the transport is broken");
       return Forwarding::start_tree_sum(sum, map);
     }

@@ -30,8 +30,8 @@ BOOST_AUTO_TEST_CASE(gradients_are_the_tree_sum_over_shards_bit_for_bit) {
       Run run({.bucket_mb = bucket_mb, .first_bucket_mb = bucket_mb, .shards = shards});
       const ddp::StepResult result = run.step(0);
       check_gradients(run.net, wanted);
-      BOOST_TEST(result.weight == shards * 24.0);
-      BOOST_TEST(run.replicas.weight() == result.weight);
+      BOOST_TEST(result.count == shards * 24.0);
+      BOOST_TEST(run.replicas.count() == result.count);
     }
   }
 }
@@ -63,7 +63,7 @@ BOOST_AUTO_TEST_CASE(micro_batches_add_up_in_order_within_a_shard) {
   for (const int pieces : {2, 3}) {
     Run run({.bucket_mb = tiny_mb, .shards = 5, .micro_batches = pieces});
     for (std::uint64_t step = 0; step < 2; ++step) {
-      BOOST_TEST(run.step(step).weight == 5 * 24.0);
+      BOOST_TEST(run.step(step).count == 5 * 24.0);
       check_gradients(run.net, reference(step, 5, pieces));
     }
   }
@@ -249,13 +249,13 @@ BOOST_AUTO_TEST_CASE(evaluation_passes_run_between_steps) {
   Tape& tape = run.replicas.tape();
   tape.begin({.training = false, .record = false});
   const ToyShard shard = toy_shard(9, world().rank());
-  BOOST_TEST(run.net.loss(tape, shard.x, shard.y).read().weight == 24.0);
+  BOOST_TEST(run.net.loss(tape, shard.x, shard.y).read().count == 24.0);
   check_gradients(run.net, reference(0, 4));
   run.step(1);
   check_gradients(run.net, reference(1, 4));
 }
 
-BOOST_AUTO_TEST_CASE(the_planes_and_buckets_are_told_for_the_banner) {
+BOOST_AUTO_TEST_CASE(the_accumulators_and_buckets_are_told_for_the_banner) {
   Run run({.shards = 12});
   const std::string text = run.replicas.describe();
   BOOST_TEST(contains(text, "12 shards on " + std::to_string(world().size()) + " rank"));

@@ -21,7 +21,7 @@ Tensor total(double sum, double weight) {
 }
 
 struct Fold {
-  double sum, weight;
+  double sum, count;
 };
 
 Fold folded(int shards) {
@@ -31,7 +31,7 @@ Fold folded(int shards) {
         return Fold{loss_sum(shard), 3.0 + shard};
       },
       [](const Fold& a, const Fold& b) {
-        return Fold{a.sum + b.sum, a.weight + b.weight};
+        return Fold{a.sum + b.sum, a.count + b.count};
       });
 }
 
@@ -53,7 +53,7 @@ BOOST_AUTO_TEST_CASE(losses_are_folded_along_the_tree_over_shards) {
     backend->copy(losses.from, losses.to);
     header.exchange(world(), 1, {}, false, 10.0 + world().rank(), ddp::Usage(block.count, 0));
     BOOST_TEST(header.loss().sum == folded(shards).sum);
-    BOOST_TEST(header.loss().weight == folded(shards).weight);
+    BOOST_TEST(header.loss().count == folded(shards).count);
     for (int rank = 0; rank < world().size(); ++rank) BOOST_TEST(header.compute_ms(rank) == 10.0 + rank);
   }
 }
@@ -120,7 +120,7 @@ BOOST_AUTO_TEST_CASE(the_loss_of_a_step_is_the_sum_over_the_global_batch) {
   const ddp::StepResult result = run.step(5);
   BOOST_TEST(result.step == 5u);
   BOOST_TEST(result.loss_sum == wanted);
-  BOOST_TEST(result.weight == 4 * 24.0);
+  BOOST_TEST(result.count == 4 * 24.0);
   BOOST_TEST(result.mean_loss() == wanted / 96);
 }
 

@@ -23,7 +23,7 @@ class Noting : public ddp::Hook {
   void bind(ddp::Buckets& buckets) override {
     buckets_ = &buckets;
     ++bound;
-    tickets_.assign(buckets.plan().buckets().size(), 0);
+    works_.assign(buckets.plan().buckets().size(), 0);
   }
   void begin_step(std::uint64_t step) override {
     steps.push_back(step);
@@ -32,23 +32,23 @@ class Noting : public ddp::Hook {
   void start(int bucket) override {
     started.push_back(bucket);
     is_last_.push_back(bucket + 1 == static_cast<int>(buckets_->plan().buckets().size()));
-    tickets_[static_cast<std::size_t>(bucket)] = buckets_->start_sum(bucket);
+    works_[static_cast<std::size_t>(bucket)] = buckets_->start_sum(bucket);
   }
   void finish() override {
     ++finished;
-    for (const comm::Ticket ticket : tickets_) {
-      if (ticket != 0) buckets_->communicator().wait(ticket);
+    for (const comm::Work work : works_) {
+      if (work != 0) buckets_->communicator().order_after(work);
     }
   }
   /// Of the last step, in the order of starting.
   std::vector<bool> take_last_marks() { return std::exchange(is_last_, {}); }
-  const std::vector<comm::Ticket>& tickets() const { return tickets_; }
+  const std::vector<comm::Work>& works() const { return works_; }
 
  protected:
   ddp::Buckets* buckets_ = nullptr;
 
  private:
-  std::vector<comm::Ticket> tickets_;
+  std::vector<comm::Work> works_;
   std::vector<bool> is_last_;
 };
 
@@ -134,7 +134,7 @@ BOOST_AUTO_TEST_CASE(a_hook_may_send_nothing) {
   check_gradients(run.net, shard_gradients(other, *run.backend, toy_shard(0, world().rank()), 1, plain_loss));
 }
 
-BOOST_AUTO_TEST_CASE(what_a_hook_leaves_in_plane_0_is_the_gradient) {
+BOOST_AUTO_TEST_CASE(what_a_hook_leaves_in_accumulator_0_is_the_gradient) {
   Run run(std::make_shared<Doubling>(), 6);
   for (std::uint64_t step = 0; step < 3; ++step) {
     run.step(step);
@@ -165,10 +165,10 @@ BOOST_AUTO_TEST_CASE(a_step_ends_when_the_sums_of_its_hook_are_complete) {
   class Asked final : public Forwarding {
    public:
     using Forwarding::Forwarding;
-    std::set<comm::Ticket> tickets;
-    bool done(comm::Ticket ticket) override {
-      tickets.insert(ticket);
-      return Forwarding::done(ticket);
+    std::set<comm::Work> works;
+    bool done(comm::Work work) override {
+      works.insert(work);
+      return Forwarding::done(work);
     }
   } transport(world());
   const auto hook = std::make_shared<Noting>();
@@ -180,8 +180,7 @@ BOOST_AUTO_TEST_CASE(a_step_ends_when_the_sums_of_its_hook_are_complete) {
     replicas.step(toy_batch(step, replicas),
                   [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
   }
-  for (const comm::Ticket ticket : hook->tickets())
-    BOOST_TEST((ticket == 0 || transport.tickets.contains(ticket)));
+  for (const comm::Work work : hook->works()) BOOST_TEST((work == 0 || transport.works.contains(work)));
 }
 
 BOOST_AUTO_TEST_CASE(hooks_that_differ_between_ranks_are_refused) {

@@ -23,8 +23,9 @@ void train(Net& net, comm::GradientTransport& communicator, std::uint64_t first,
   for (std::uint64_t step = first; step < end; ++step) {
     replicas.step(toy_batch(step, replicas), [&](Tape& tape, const ToyShard& shard) {
       if (step % 3 == 1) {  // the tied layer has no gradient on any rank
-        const Var h = relu(linear(tape.constant(shard.x), tape.use(net.params[0]), tape.use(net.params[1])));
-        return mse(linear(h, tape.use(net.params[3]), tape.use(net.params[4])), shard.y);
+        const Var h = relu(
+            linear(tape.constant(shard.x), tape.parameter(net.params[0]), tape.parameter(net.params[1])));
+        return mse(linear(h, tape.parameter(net.params[3]), tape.parameter(net.params[4])), shard.y);
       }
       return plain_loss(net, tape, shard);
     });

@@ -93,15 +93,15 @@ BOOST_AUTO_TEST_CASE(an_error_in_the_middle_of_a_backward_is_thrown_by_all_and_t
   for (const int bad : {0, shards - 1}) {
     const std::string text = same_error(ExitCode::training, [&] {
       run.step(0, [bad](Net& net, Tape& tape, const ToyShard& shard) {
-        const Var w = tape.use(net["in.weight"]);
+        const Var w = tape.parameter(net["in.weight"]);
         const Var broken =
             tape.record(w.value(), {&w}, [w, fails = shard.index == bad](Tape& t, const Tensor& dy) {
               if (fails) throw TrainingError("the backward of in.weight broke");
-              t.give(w, dy);
+              t.add_gradient(w, dy);
             });
-        Var h = relu(linear(tape.constant(shard.x), broken, tape.use(net["in.bias"])));
-        h = net.with_nothing(tape, relu(linear(h, tape.use(net["tied.weight"]))));
-        return mse(linear(h, tape.use(net["out.weight"]), tape.use(net["out.bias"])), shard.y);
+        Var h = relu(linear(tape.constant(shard.x), broken, tape.parameter(net["in.bias"])));
+        h = net.with_nothing(tape, relu(linear(h, tape.parameter(net["tied.weight"]))));
+        return mse(linear(h, tape.parameter(net["out.weight"]), tape.parameter(net["out.bias"])), shard.y);
       });
     });
     BOOST_TEST(contains(text, "the backward of in.weight broke"));
@@ -117,7 +117,7 @@ BOOST_AUTO_TEST_CASE(passes_between_steps_change_no_gradient) {
     Tape& tape = run.replicas.tape();
     tape.begin({.training = false, .record = false});
     const ToyShard shard = on_device(toy_shard(9, world().rank()), run.backend);
-    BOOST_TEST(run.net.loss(tape, shard.x, shard.y).read().weight == 24.0);
+    BOOST_TEST(run.net.loss(tape, shard.x, shard.y).read().count == 24.0);
     check_gradients(run.net, reference_on(run.backend, step, shards), &run.backend);
   }
 }
@@ -127,13 +127,15 @@ BOOST_AUTO_TEST_CASE(parts_that_are_computed_again_have_the_same_bits) {
   GpuRun run(gpu, {.bucket_mb = tiny_mb, .shards = shards, .micro_batches = 2});
   for (std::uint64_t step = 0; step < 3; ++step) {
     run.step(step, [](Net& net, Tape& tape, const ToyShard& shard) {
-      const Var x = relu(linear(tape.constant(shard.x), tape.use(net.params[0]), tape.use(net.params[1])));
+      const Var x =
+          relu(linear(tape.constant(shard.x), tape.parameter(net.params[0]), tape.parameter(net.params[1])));
       const Var h = recomputed(tape, [&net, &tape, x] {
-        const Var once = relu(linear(x, tape.use(net.params[2])));
-        return once + linear(once, tape.use(net.params[2]));
+        const Var once = relu(linear(x, tape.parameter(net.params[2])));
+        return once + linear(once, tape.parameter(net.params[2]));
       });
-      return mse(linear(net.with_nothing(tape, h), tape.use(net.params[3]), tape.use(net.params[4])),
-                 shard.y);
+      return mse(
+          linear(net.with_nothing(tape, h), tape.parameter(net.params[3]), tape.parameter(net.params[4])),
+          shard.y);
     });
     check_gradients(run.net, reference_on(run.backend, step, shards, 2), &run.backend);
   }

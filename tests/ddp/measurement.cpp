@@ -140,8 +140,9 @@ BOOST_AUTO_TEST_CASE(a_parameter_that_nobody_used_is_no_part_of_it) {
       {.shards = 6, .unused = ddp::Unused::allow, .hook = std::make_shared<Rounding>()});
   optim::Sgd sgd(replicas, {.lr = 0});
   const auto loss_of = [&](Tape& tape, const ToyShard& shard) {
-    const Var h = relu(linear(tape.constant(shard.x), tape.use(net.params[0]), tape.use(net.params[1])));
-    return mse(linear(h, tape.use(net.params[3]), tape.use(net.params[4])), shard.y);
+    const Var h =
+        relu(linear(tape.constant(shard.x), tape.parameter(net.params[0]), tape.parameter(net.params[1])));
+    return mse(linear(h, tape.parameter(net.params[3]), tape.parameter(net.params[4])), shard.y);
   };
   for (std::uint64_t step = 0; step < 4; ++step) {
     replicas.step(toy_batch(step, replicas),

@@ -18,23 +18,23 @@ class Watching final : public Forwarding {
  public:
   using Forwarding::Forwarding;
   struct Sum {
-    comm::Ticket ticket;
+    comm::Work work;
     std::int64_t elements;
     DType dtype;
   };
   std::vector<Sum> sums;
-  std::vector<comm::Ticket> waits;
+  std::vector<comm::Work> waits;
   bool one_at_a_time = true;  ///< each sum was waited for before the next was started
 
-  comm::Ticket start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
-    if (!sums.empty() && std::find(waits.begin(), waits.end(), sums.back().ticket) == waits.end())
+  comm::Work start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
+    if (!sums.empty() && std::find(waits.begin(), waits.end(), sums.back().work) == waits.end())
       one_at_a_time = false;
     sums.push_back({Forwarding::start_tree_sum(sum, map), sum.count, sum.dtype});
-    return sums.back().ticket;
+    return sums.back().work;
   }
-  void wait(comm::Ticket ticket) override {
-    waits.push_back(ticket);
-    Forwarding::wait(ticket);
+  void order_after(comm::Work work) override {
+    waits.push_back(work);
+    Forwarding::order_after(work);
   }
   void forget() {
     sums.clear();
@@ -56,15 +56,16 @@ struct Run {
   ddp::StepResult step(std::uint64_t step, const AtTheEnd& at_the_end) {
     communicator.forget();
     return replicas.step(toy_batch(step, replicas), [&](Tape& tape, const ToyShard& shard) {
-      const Var w = tape.use(net["in.weight"]);
+      const Var w = tape.parameter(net["in.weight"]);
       const Var watched =
           tape.record(net["in.weight"].value, {&w}, [&at_the_end, w](Tape& t, const Tensor& dy) {
-            t.give(w, dy);
+            t.add_gradient(w, dy);
             at_the_end();
           });
-      Var h = relu(linear(tape.constant(shard.x), watched, tape.use(net["in.bias"])));
-      h = relu(linear(h, tape.use(net["tied.weight"])));
-      return mse(linear(net.with_nothing(tape, h), tape.use(net["out.weight"]), tape.use(net["out.bias"])),
+      Var h = relu(linear(tape.constant(shard.x), watched, tape.parameter(net["in.bias"])));
+      h = relu(linear(h, tape.parameter(net["tied.weight"])));
+      return mse(linear(net.with_nothing(tape, h), tape.parameter(net["out.weight"]),
+                        tape.parameter(net["out.bias"])),
                  shard.y);
     });
   }
@@ -148,8 +149,9 @@ BOOST_AUTO_TEST_CASE(every_mode_trains_with_parameters_that_some_leave_out) {
   const int shards = world().size() + 1;
   const LossOf sometimes_deep = [](Net& net, Tape& tape, const ToyShard& shard) {
     if (shard.index == 1) return plain_loss(net, tape, shard);
-    const Var h = relu(linear(tape.constant(shard.x), tape.use(net.params[0]), tape.use(net.params[1])));
-    return mse(linear(h, tape.use(net.params[3]), tape.use(net.params[4])), shard.y);
+    const Var h =
+        relu(linear(tape.constant(shard.x), tape.parameter(net.params[0]), tape.parameter(net.params[1])));
+    return mse(linear(h, tape.parameter(net.params[3]), tape.parameter(net.params[4])), shard.y);
   };
   for (const ddp::Mode mode : all_modes) {
     Run run(mode, shards, {.unused = ddp::Unused::allow});

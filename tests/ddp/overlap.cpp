@@ -18,7 +18,7 @@ class Recording final : public Forwarding {
   std::vector<std::size_t> started;  // offsets, in order
   int gathers = 0, broadcasts = 0, polls = 0;
 
-  comm::Ticket start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
+  comm::Work start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
     started.push_back(sum.offset_bytes);
     return Forwarding::start_tree_sum(sum, map);
   }
@@ -26,9 +26,9 @@ class Recording final : public Forwarding {
     ++polls;
     Forwarding::progress();
   }
-  bool done(comm::Ticket ticket) override {
+  bool done(comm::Work work) override {
     ++polls;
-    return Forwarding::done(ticket);
+    return Forwarding::done(work);
   }
   void all_gather(const void* mine, std::size_t bytes, void* all) override {
     ++gathers;
@@ -50,15 +50,16 @@ struct Run {
   template <class AtTheEnd>
   ddp::StepResult step(std::uint64_t step, const AtTheEnd& at_the_end) {
     return replicas.step(toy_batch(step, replicas), [&](Tape& tape, const ToyShard& shard) {
-      const Var w = tape.use(net["in.weight"]);
+      const Var w = tape.parameter(net["in.weight"]);
       const Var h =
           tape.record(net["in.weight"].value, {&w}, [&at_the_end, w, &shard](Tape& t, const Tensor& dy) {
             at_the_end(shard);
-            t.give(w, dy);
+            t.add_gradient(w, dy);
           });
-      const Var a = relu(linear(tape.constant(shard.x), h, tape.use(net["in.bias"])));
-      const Var b = relu(linear(a, tape.use(net["tied.weight"])));
-      return mse(linear(net.with_nothing(tape, b), tape.use(net["out.weight"]), tape.use(net["out.bias"])),
+      const Var a = relu(linear(tape.constant(shard.x), h, tape.parameter(net["in.bias"])));
+      const Var b = relu(linear(a, tape.parameter(net["tied.weight"])));
+      return mse(linear(net.with_nothing(tape, b), tape.parameter(net["out.weight"]),
+                        tape.parameter(net["out.bias"])),
                  shard.y);
     });
   }
@@ -174,23 +175,23 @@ BOOST_AUTO_TEST_CASE(a_plan_made_anew_keeps_what_every_accumulation_buffer_holds
   Statistic* const statistics[] = {&statistic};
   ddp::GradientBuffer buffer(*self, ddp::BucketPlan(leaves, std::vector{3, 2, 1, 0}, {}), statistics, 3,
                              *backend);
-  const auto fill = [&](int gradient, int plane) {
-    const Tensor memory = buffer.gradient(gradient, plane);
+  const auto fill = [&](int gradient, int accumulator) {
+    const Tensor memory = buffer.gradient(gradient, accumulator);
     std::iota(memory.data<float>(), memory.data<float>() + memory.numel(),
-              static_cast<float>(1000 * gradient + 100 * plane));
+              static_cast<float>(1000 * gradient + 100 * accumulator));
   };
-  for (int plane = 0; plane < 3; ++plane) {
-    for (int g = 0; g < 4; ++g) fill(g, plane);
-    buffer.statistic(0, plane).data<double>()[2] = plane;
+  for (int accumulator = 0; accumulator < 3; ++accumulator) {
+    for (int g = 0; g < 4; ++g) fill(g, accumulator);
+    buffer.statistic(0, accumulator).data<double>()[2] = accumulator;
   }
   buffer.adopt(ddp::BucketPlan(leaves, std::vector{1, 0, 3, 2}, {.first_bytes = 1, .other_bytes = 1}));
-  for (int plane = 0; plane < 3; ++plane) {
+  for (int accumulator = 0; accumulator < 3; ++accumulator) {
     for (int g = 0; g < 4; ++g) {
-      const Tensor memory = buffer.gradient(g, plane);
+      const Tensor memory = buffer.gradient(g, accumulator);
       for (std::int64_t i = 0; i < memory.numel(); ++i)
-        BOOST_TEST(memory.data<float>()[i] == static_cast<float>(1000 * g + 100 * plane + i));
+        BOOST_TEST(memory.data<float>()[i] == static_cast<float>(1000 * g + 100 * accumulator + i));
     }
-    BOOST_TEST(buffer.statistic(0, plane).data<double>()[2] == plane);
+    BOOST_TEST(buffer.statistic(0, accumulator).data<double>()[2] == accumulator);
   }
 }
 

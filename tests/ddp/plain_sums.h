@@ -16,12 +16,12 @@ class PlainSums final : public ddp::Hook {
   void begin_step(std::uint64_t) override { last_ = 0; }
   void start(int bucket) override { last_ = std::max(last_, buckets_->start_sum(bucket)); }
   void finish() override {
-    if (last_ != 0) buckets_->communicator().wait(last_);
+    if (last_ != 0) buckets_->communicator().order_after(last_);
   }
 
  private:
   ddp::Buckets* buckets_ = nullptr;
-  comm::Ticket last_ = 0;
+  comm::Work last_ = 0;
 };
 
 }  // namespace lockstep::test

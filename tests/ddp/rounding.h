@@ -20,7 +20,7 @@ class Rounding final : public ddp::Hook {
   std::string describe() const override { return "rounding"; }
   void bind(ddp::Buckets& buckets) override {
     buckets_ = &buckets;
-    tickets_.assign(buckets.plan().buckets().size(), 0);
+    works_.assign(buckets.plan().buckets().size(), 0);
     for (const ddp::BucketPlan::Gradient& gradient : buckets.plan().gradients()) {
       if (gradient.shape.rank() != 2 || gradient.shape.numel() == 0) continue;
       Memory& memory = memory_[gradient.name];
@@ -31,11 +31,11 @@ class Rounding final : public ddp::Hook {
   void begin_step(std::uint64_t step) override { rounds_ = step >= 2; }
   void start(int bucket) override {
     if (rounds_) each_matrix_of(bucket, [this](int gradient, Memory& memory) { round(gradient, memory); });
-    tickets_[static_cast<std::size_t>(bucket)] = buckets_->start_sum(bucket);
+    works_[static_cast<std::size_t>(bucket)] = buckets_->start_sum(bucket);
   }
   void finish() override {
-    for (std::size_t bucket = 0; bucket < tickets_.size(); ++bucket) {
-      if (tickets_[bucket] != 0) buckets_->communicator().wait(tickets_[bucket]);
+    for (std::size_t bucket = 0; bucket < works_.size(); ++bucket) {
+      if (works_[bucket] != 0) buckets_->communicator().order_after(works_[bucket]);
       if (!rounds_) continue;
       each_matrix_of(static_cast<int>(bucket), [this](int gradient, Memory& memory) {
         float *const sum = buckets_->gradient(gradient, 0).data<float>(), *const last =
@@ -73,22 +73,22 @@ class Rounding final : public ddp::Hook {
       if (memory != memory_.end()) act(gradient, memory->second);
     }
   }
-  /// All that this rank sends goes into its first plane.
+  /// All that this rank sends goes into its first accumulator.
   void round(int gradient, Memory& memory) {
     if (buckets_->partial_sums() == 0) return;
     float *const sent = buckets_->gradient(gradient, 0).data<float>(), *const error =
                                                                            memory.error.data<float>();
     for (std::int64_t i = 0; i < memory.error.numel(); ++i) {
       float mine = error[i];
-      for (int plane = 0; plane < buckets_->partial_sums(); ++plane)
-        mine += std::exchange(buckets_->gradient(gradient, plane).data<float>()[i], 0.0f);
+      for (int accumulator = 0; accumulator < buckets_->partial_sums(); ++accumulator)
+        mine += std::exchange(buckets_->gradient(gradient, accumulator).data<float>()[i], 0.0f);
       sent[i] = std::round(4 * mine) / 4;
       error[i] = mine - sent[i];
     }
   }
 
   ddp::Buckets* buckets_ = nullptr;
-  std::vector<comm::Ticket> tickets_;
+  std::vector<comm::Work> works_;
   std::map<std::string, Memory> memory_;
   bool rounds_ = false, remembers_ = false;
 };

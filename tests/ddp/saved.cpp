@@ -4,8 +4,7 @@
 
 #include "checkpoint/sample.h"
 #include "ddp/training.h"
-#include "lockstep/checkpoint/load.h"
-#include "lockstep/checkpoint/save.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/ema.h"
 #include "support/ranks.h"

@@ -79,7 +79,7 @@ BOOST_AUTO_TEST_CASE(a_model_far_smaller_than_the_ranks_blocks_trains_the_same) 
     }
     Gradients values;
     for (const Param& param : net.params) {
-      param.settle();
+      param.wait_ready();
       values.push_back(elements(param.value));
     }
     return values;
@@ -116,12 +116,12 @@ BOOST_AUTO_TEST_CASE(sums_are_there_for_the_owned_elements) {
                        [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
                          return run->model.loss(tape, shard, piece);
                        });
-  const Sharding& sharding = *parts.replicas.sharding();
-  BOOST_TEST(!whole.replicas.sharding());
+  const Partition& partition = *parts.replicas.partition();
+  BOOST_TEST(!whole.replicas.partition());
   for (std::size_t p = 0; p < parts.model.params.size(); ++p) {
     const Tensor &mine = parts.model.params[p].gradient, &all = whole.model.params[p].gradient;
     BOOST_REQUIRE(bool(mine) == bool(all));
-    if (mine) BOOST_TEST(same_bits(elements(sharding.part(p, mine)), elements(sharding.part(p, all))));
+    if (mine) BOOST_TEST(same_bits(elements(partition.part(p, mine)), elements(partition.part(p, all))));
   }
 }
 
@@ -144,7 +144,7 @@ BOOST_AUTO_TEST_CASE(memory_for_optimizer_and_averages_is_divided_by_the_ranks) 
   BOOST_TEST(sum == all.held);
   for (std::size_t p = 0; p < parts.model.params.size(); ++p)
     part += (parts.model.params[p].trainable ? 4u : 2u) * sizeof(float) *
-            static_cast<std::size_t>(parts.replicas.sharding()->mine(p).count);
+            static_cast<std::size_t>(parts.replicas.partition()->mine(p).count);
   BOOST_TEST(mine.held == part);
 }
 
@@ -167,7 +167,7 @@ BOOST_AUTO_TEST_CASE(the_model_keeps_its_values_when_data_parallel_goes) {
   const auto kept = model.values();
   BOOST_TEST((kept != trained));
   for (const Param& param : model.params) {
-    BOOST_TEST(!param.arrivals);
+    BOOST_TEST(!param.pending_values);
     BOOST_TEST(!param.gradient);
   }
   Run whole(wide_options(false), Algorithm::sgd);
@@ -235,7 +235,7 @@ BOOST_AUTO_TEST_CASE(a_model_wrapped_again_before_its_first_wrapper_goes_keeps_o
   step(0);
   replicas =
       std::make_unique<ddp::DataParallel>(net.state(), world(), *backend, options);  // the new one first
-  for (const Param& param : net.params) BOOST_TEST((param.arrivals != nullptr));
+  for (const Param& param : net.params) BOOST_TEST((param.pending_values != nullptr));
   step(1);
   replicas->check_replicas();
 }
@@ -273,23 +273,23 @@ BOOST_AUTO_TEST_CASE(evaluation_and_comparison_between_steps_see_whole_values) {
 class Watching final : public Forwarding {
  public:
   using Forwarding::Forwarding;
-  comm::Ticket start_all_gather(const comm::TreeSum& vector, const comm::Slices& slices) override {
-    const comm::Ticket ticket = Forwarding::start_all_gather(vector, slices);
-    if (vector.dtype != DType::float32) return ticket;  // the norm's blocks
+  comm::Work start_all_gather(const comm::TreeSum& vector, const comm::Slices& slices) override {
+    const comm::Work work = Forwarding::start_all_gather(vector, slices);
+    if (vector.dtype != DType::float32) return work;  // the norm's blocks
     ++started;
-    newest = ticket;
-    return ticket;
+    newest = work;
+    return work;
   }
-  void wait(comm::Ticket ticket) override {
-    if (ticket == newest) {
+  void order_after(comm::Work work) override {
+    if (work == newest) {
       const Stopwatch watch;
       while (watch.elapsed_ms() < hold_up_ms) Forwarding::progress();
     }
-    waited_for_newest = waited_for_newest || ticket == newest;
-    Forwarding::wait(ticket);
+    waited_for_newest = waited_for_newest || work == newest;
+    Forwarding::order_after(work);
   }
   int started = 0;
-  comm::Ticket newest = 0;
+  comm::Work newest = 0;
   bool waited_for_newest = false;
   double hold_up_ms = 0;
 };
@@ -310,8 +310,8 @@ BOOST_AUTO_TEST_CASE(parameters_leave_bucket_by_bucket_and_are_waited_for_when_t
   BOOST_TEST(watching.started ==
              std::count_if(buckets.begin(), buckets.end(), [](const auto& b) { return b.bytes > 0; }));
   BOOST_TEST(!watching.waited_for_newest);
-  run.model.params[0].settle();
-  run.model.params[7].settle();
+  run.model.params[0].wait_ready();
+  run.model.params[7].wait_ready();
   BOOST_TEST(watching.waited_for_newest);
 }
 

@@ -26,10 +26,10 @@ long allocations_of_steps(ddp::Unused unused, bool use_all) {
     const GradientSlot slot = tape.pass().sink->slot(sum);
     std::fill_n(slot.memory.data<double>(), 3, 1.0);
     tape.pass().sink->contributed(sum);
-    Var h =
-        relu(linear(tape.constant(piece.rows(shard.x)), tape.use(net.params[0]), tape.use(net.params[1])));
-    if (use_all || shard.index % 2 == 0) h = relu(linear(h, tape.use(net.params[2])));
-    return mse(linear(h, tape.use(net.params[3]), tape.use(net.params[4])), piece.rows(shard.y));
+    Var h = relu(linear(tape.constant(piece.rows(shard.x)), tape.parameter(net.params[0]),
+                        tape.parameter(net.params[1])));
+    if (use_all || shard.index % 2 == 0) h = relu(linear(h, tape.parameter(net.params[2])));
+    return mse(linear(h, tape.parameter(net.params[3]), tape.parameter(net.params[4])), piece.rows(shard.y));
   };
   return steady_allocations(*backend, [&](std::uint64_t) { replicas.step(batch, loss_of); });
 }
@@ -51,11 +51,12 @@ BOOST_AUTO_TEST_CASE(a_steady_step_of_a_sharded_optimizer_allocates_nothing) {
       state, world(), *backend,
       {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .shards = 7, .sharded_optimizer = true});
   optim::AdamW adamw(replicas);
-  optim::Ema ema(state, *backend, {0.5, 0.9}, {.sharding = replicas.sharding()});
+  optim::Ema ema(state, *backend, {0.5, 0.9}, {.partition = replicas.partition()});
   adamw.attach(ema);
   const ToyBatch batch = toy_batch(0, replicas);
   const auto loss_of = [&](Tape& tape, const ToyShard& shard) {
-    return mse(linear(linear(linear(tape.constant(shard.x), tape.use(in)), tape.use(middle)), tape.use(out)),
+    return mse(linear(linear(linear(tape.constant(shard.x), tape.parameter(in)), tape.parameter(middle)),
+                      tape.parameter(out)),
                shard.y);
   };
   const long made = steady_allocations(*backend, [&](std::uint64_t number) {
@@ -63,7 +64,7 @@ BOOST_AUTO_TEST_CASE(a_steady_step_of_a_sharded_optimizer_allocates_nothing) {
     replicas.step(batch, loss_of, number % 2 == 0 ? adamw.measurement_for(update) : nullptr);
     adamw.step(update);
     if (number == 7) {
-      for (const Param* const param : state.params) param->settle();
+      for (const Param* const param : state.params) param->wait_ready();
     }
   });
   BOOST_TEST(made == 0);

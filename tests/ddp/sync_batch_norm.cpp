@@ -41,7 +41,7 @@ BOOST_AUTO_TEST_CASE(a_step_without_any_sample_changes_nothing) {
   check_both([](int) { return 0; });
   NormRun<Dense> run(world(), false);
   const std::vector<float> mean = elements(run.model.norm.running_mean.value);
-  BOOST_TEST(run.step({0, {{world().rank(), Tensor::empty({0, 5}), Tensor::empty({0, 4})}}}).weight == 0);
+  BOOST_TEST(run.step({0, {{world().rank(), Tensor::empty({0, 5}), Tensor::empty({0, 4})}}}).count == 0);
   BOOST_TEST(same_bits(elements(run.model.norm.running_mean.value), mean));
   BOOST_TEST(*run.model.norm.num_batches_tracked.value.data<std::int64_t>() == 0);
   for (const Param* const param : run.replicas.params()) {
@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(ranks_with_fewer_shards_join_every_pass_with_nothing) {
       replicas.step(batch, [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
         return mse(model.forward(tape, piece.rows(shard.x)), piece.rows(shard.y));
       });
-  BOOST_TEST(result.weight == shards * 20.0);
+  BOOST_TEST(result.count == shards * 20.0);
 
   // The same on one rank: what met in a pass is one batch.
   Dense plain(true);

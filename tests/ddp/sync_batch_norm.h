@@ -8,7 +8,7 @@
 
 #include "ddp/training.h"
 #include "lockstep/nn/conv2d.h"
-#include "lockstep/nn/linear.h"
+#include "lockstep/nn/layers.h"
 #include "lockstep/nn/norm.h"
 #include "lockstep/optim/sgd.h"
 
@@ -100,7 +100,7 @@ void check_training(comm::GradientTransport& communicator, const RowsOf& rows_of
     const ddp::StepResult found = many.step(mine);
     const ddp::StepResult wanted = one.step({step, {{0, stacked(x), stacked(y)}}});
 
-    BOOST_TEST(found.weight == wanted.weight);
+    BOOST_TEST(found.count == wanted.count);
     BOOST_TEST(found.loss_sum == wanted.loss_sum, boost::test_tools::tolerance(1e-5));
     const auto first = one.outputs.begin() + before_mine * 4;
     check_close(many.outputs, {first, first + mine.shards[0].x.size(0) * 4}, "output", 1e-4f);
@@ -108,7 +108,7 @@ void check_training(comm::GradientTransport& communicator, const RowsOf& rows_of
     for (std::size_t p = 0; p < params.size(); ++p)
       check_close(elements(params[p]->gradient, backend.get()), elements(others[p]->gradient),
                   params[p]->name, 1e-4f, 0.1f);
-    if (wanted.weight > 0) {
+    if (wanted.count > 0) {
       many.sgd.step();
       one.sgd.step();
     }

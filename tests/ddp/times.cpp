@@ -41,29 +41,29 @@ class Holding final : public Forwarding {
     waited_ms = 0;
     spins = 0;
   }
-  comm::Ticket start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
-    const comm::Ticket ticket = Forwarding::start_tree_sum(sum, map);
+  comm::Work start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
+    const comm::Work work = Forwarding::start_tree_sum(sum, map);
     if (sums_++ == held_sum && release != Release::at_once) {
-      held_ = ticket;
+      held_ = work;
       due_s = monotonic_s() + delay_ms * 1e-3;
     }
-    return ticket;
+    return work;
   }
-  bool done(comm::Ticket ticket) override {
-    if (!holds(ticket)) return Forwarding::done(ticket);
+  bool done(comm::Work work) override {
+    if (!holds(work)) return Forwarding::done(work);
     Forwarding::progress();
     return false;
   }
-  void wait(comm::Ticket ticket) override {
-    if (!holds(ticket) && Forwarding::done(ticket)) return Forwarding::wait(ticket);  // nobody waits here
+  void order_after(comm::Work work) override {
+    if (!holds(work) && Forwarding::done(work)) return Forwarding::order_after(work);  // nobody waits here
     const Stopwatch watch;
-    if (holds(ticket)) {
+    if (holds(work)) {
       ++spins;
       if (release == Release::in_wait) due_s = monotonic_s() + delay_ms * 1e-3;
       wait_until(due_s);
       held_ = 0;
     }
-    Forwarding::wait(ticket);
+    Forwarding::order_after(work);
     waited_ms += watch.elapsed_ms();
   }
   void all_gather(const void* mine, std::size_t bytes, void* all) override {
@@ -77,11 +77,11 @@ class Holding final : public Forwarding {
   int spins = 0;         ///< times somebody had to wait for what was held
 
  private:
-  bool holds(comm::Ticket ticket) {
-    if (held_ == 0 || ticket < held_) return false;
+  bool holds(comm::Work work) {
+    if (held_ == 0 || work < held_) return false;
     return release == Release::in_wait || monotonic_s() < due_s;
   }
-  comm::Ticket held_ = 0;
+  comm::Work held_ = 0;
   int sums_ = 0;
 };
 
@@ -91,19 +91,19 @@ class PlainHook final : public ddp::Hook {
   std::string describe() const override { return "plain"; }
   void bind(ddp::Buckets& buckets) override {
     buckets_ = &buckets;
-    tickets_.reserve(buckets.plan().buckets().size());
+    works_.reserve(buckets.plan().buckets().size());
   }
-  void begin_step(std::uint64_t) override { tickets_.clear(); }
-  void start(int bucket) override { tickets_.push_back(buckets_->start_sum(bucket)); }
+  void begin_step(std::uint64_t) override { works_.clear(); }
+  void start(int bucket) override { works_.push_back(buckets_->start_sum(bucket)); }
   void finish() override {
-    for (const comm::Ticket ticket : tickets_) {
-      if (ticket != 0) buckets_->communicator().wait(ticket);
+    for (const comm::Work work : works_) {
+      if (work != 0) buckets_->communicator().order_after(work);
     }
   }
 
  private:
   ddp::Buckets* buckets_ = nullptr;
-  std::vector<comm::Ticket> tickets_;
+  std::vector<comm::Work> works_;
 };
 
 struct Run {
@@ -124,23 +124,24 @@ struct Run {
   ddp::StepResult step(std::uint64_t step, const AtTheEnd& at_the_end) {
     communicator.begin_step();
     const int last = replicas.shard_map().block(world().rank()).end() - 1;
-    const ddp::StepResult result = replicas.step(toy_batch(step, replicas), [&](Tape& tape,
-                                                                                const ToyShard& shard) {
-      const Var w = tape.use(net["in.weight"]);
-      const Var watched =
-          tape.record(net["in.weight"].value, {&w}, [&, w, index = shard.index](Tape& t, const Tensor& dy) {
-            if (index == last) {
-              at_the_end();
-              last_operation_s = monotonic_s();
-            }
-            t.give(w, dy);
-          });
-      Var h = relu(linear(tape.constant(shard.x), watched, tape.use(net["in.bias"])));
-      h = relu(linear(h, tape.use(net["tied.weight"])));
-      h = h + linear(h, tape.use(net["tied.weight"]));
-      return mse(linear(net.with_nothing(tape, h), tape.use(net["out.weight"]), tape.use(net["out.bias"])),
-                 shard.y);
-    });
+    const ddp::StepResult result =
+        replicas.step(toy_batch(step, replicas), [&](Tape& tape, const ToyShard& shard) {
+          const Var w = tape.parameter(net["in.weight"]);
+          const Var watched = tape.record(net["in.weight"].value, {&w},
+                                          [&, w, index = shard.index](Tape& t, const Tensor& dy) {
+                                            if (index == last) {
+                                              at_the_end();
+                                              last_operation_s = monotonic_s();
+                                            }
+                                            t.add_gradient(w, dy);
+                                          });
+          Var h = relu(linear(tape.constant(shard.x), watched, tape.parameter(net["in.bias"])));
+          h = relu(linear(h, tape.parameter(net["tied.weight"])));
+          h = h + linear(h, tape.parameter(net["tied.weight"]));
+          return mse(linear(net.with_nothing(tape, h), tape.parameter(net["out.weight"]),
+                            tape.parameter(net["out.bias"])),
+                     shard.y);
+        });
     // Backward was not over before its last operation; all sums and the header were complete by now.
     BOOST_TEST(result.exposed_comm_ms <= (monotonic_s() - last_operation_s) * 1e3 + slack_ms);
     BOOST_TEST(result.exposed_comm_ms >= communicator.waited_ms - slack_ms);

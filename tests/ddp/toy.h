@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "kernels/transfer.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/base/random.h"
 #include "lockstep/comm/reduction_tree.h"
 #include "lockstep/ddp/data_parallel.h"
+#include "lockstep/kernels/backend.h"
 #include "support/world.h"
 
 namespace lockstep::test {
@@ -56,17 +56,17 @@ struct Net {
                          [&](const Param& param) { return param.name == name; });
   }
   Loss loss(Tape& tape, const Tensor& x, const Tensor& y) {
-    Var h = relu(linear(tape.constant(x), tape.use(params[0]), tape.use(params[1])));
-    h = relu(linear(h, tape.use(params[2])));
-    h = h + linear(h, tape.use(params[2]));
-    return mse(linear(with_nothing(tape, h), tape.use(params[3]), tape.use(params[4])), y);
+    Var h = relu(linear(tape.constant(x), tape.parameter(params[0]), tape.parameter(params[1])));
+    h = relu(linear(h, tape.parameter(params[2])));
+    h = h + linear(h, tape.parameter(params[2]));
+    return mse(linear(with_nothing(tape, h), tape.parameter(params[3]), tape.parameter(params[4])), y);
   }
   /// x itself, by way of the parameter that has no elements.
   Var with_nothing(Tape& tape, const Var& x) {
-    const Var nothing = tape.use(params[5]);
+    const Var nothing = tape.parameter(params[5]);
     return tape.record(x.value(), {&x, &nothing}, [x, nothing](Tape& t, const Tensor& dy) {
-      t.give(x, dy);
-      t.give(nothing, t.backend().empty(nothing.shape()));
+      t.add_gradient(x, dy);
+      t.add_gradient(nothing, t.backend().empty(nothing.shape()));
     });
   }
 

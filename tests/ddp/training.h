@@ -14,16 +14,16 @@ class Counting final : public Forwarding {
   using Forwarding::Forwarding;
   int sums = 0, others = 0;
 
-  comm::Ticket start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
+  comm::Work start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
     ++sums;
     return Forwarding::start_tree_sum(sum, map);
   }
-  comm::Ticket start_reduce_scatter(const comm::TreeSum& sum, const comm::ShardMap& map,
-                                    const comm::Slices& slices) override {
+  comm::Work start_reduce_scatter(const comm::TreeSum& sum, const comm::ShardMap& map,
+                                  const comm::Slices& slices) override {
     ++others;
     return Forwarding::start_reduce_scatter(sum, map, slices);
   }
-  comm::Ticket start_all_gather(const comm::TreeSum& vector, const comm::Slices& slices) override {
+  comm::Work start_all_gather(const comm::TreeSum& vector, const comm::Slices& slices) override {
     ++others;
     return Forwarding::start_all_gather(vector, slices);
   }

@@ -32,7 +32,7 @@ BOOST_AUTO_TEST_CASE(a_sharded_optimizer_gives_the_bits_of_whole_updates) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_model_keeps_its_values_when_its_arena_goes) {
+BOOST_AUTO_TEST_CASE(a_model_keeps_its_values_when_its_flat_buffer_goes) {
   Gpu gpu;
   WideRun whole(wide_options(false), Algorithm::sgd, *gpu.sums, gpu.backend);
   for (std::uint64_t step = 0; step < 2; ++step) whole.step(step);
@@ -51,7 +51,7 @@ BOOST_AUTO_TEST_CASE(a_model_keeps_its_values_when_its_arena_goes) {
   }  // with parameters on their way
   for (const Param& param : model.params) {
     BOOST_TEST((param.value.device() == gpu.backend->device()));
-    BOOST_TEST(!param.arrivals);
+    BOOST_TEST(!param.pending_values);
   }
   BOOST_TEST((model.values(gpu.backend.get()) == whole.model.values(gpu.backend.get())));
 }

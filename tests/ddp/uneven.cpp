@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "ddp/training.h"
-#include "lockstep/nn/linear.h"
+#include "lockstep/nn/layers.h"
 #include "lockstep/nn/norm.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/ema.h"
@@ -94,8 +94,8 @@ struct Loop {
     std::vector<double> weights;
     for (std::uint64_t number = 0;; ++number) {
       const ddp::StepResult result = step(batch_of(number));
-      if (result.weight == 0) return weights;
-      weights.push_back(result.weight);
+      if (result.count == 0) return weights;
+      weights.push_back(result.count);
       optimizer->step({.clip = 1});
       ema.update();
     }
@@ -194,8 +194,8 @@ BOOST_AUTO_TEST_CASE(the_mean_is_over_the_samples_that_there_are) {
   const ddp::StepResult found = many.step({0, {inputs.of(world().rank(), 0)}});
   const ddp::StepResult wanted = one.step({0, {{0, stacked(x), stacked(y)}}});
   const int samples = world().size() * (world().size() - 1) / 2;
-  BOOST_TEST(found.weight == 4.0 * samples);
-  BOOST_TEST(many.replicas.weight() == found.weight);
+  BOOST_TEST(found.count == 4.0 * samples);
+  BOOST_TEST(many.replicas.count() == found.count);
   if (samples == 0) return;
   BOOST_TEST(found.mean_loss() == wanted.mean_loss(), boost::test_tools::tolerance(1e-6));
   BOOST_TEST(optim::gradient_norm(many.replicas) == optim::gradient_norm(one.replicas),
@@ -220,8 +220,8 @@ BOOST_AUTO_TEST_CASE(an_error_of_a_rank_with_samples_reaches_those_that_have_non
   });
   BOOST_TEST(text ==
              (world().size() == 1 ? "" : "rank " + std::to_string(busy) + ": ") + "digits.h5 ends here");
-  BOOST_TEST(loop.step(batch_of(3)).weight == 8);
-  BOOST_TEST(loop.step(batch_of(4)).weight == 0);
+  BOOST_TEST(loop.step(batch_of(3)).count == 8);
+  BOOST_TEST(loop.step(batch_of(4)).count == 0);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

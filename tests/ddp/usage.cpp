@@ -9,8 +9,9 @@ BOOST_AUTO_TEST_SUITE(usage, *ranks(1, 2, 3, 4))
 
 /// x -> in -> out, without the tied layer.
 Loss shallow(Net& net, Tape& tape, const ToyShard& shard) {
-  const Var h = relu(linear(tape.constant(shard.x), tape.use(net["in.weight"]), tape.use(net["in.bias"])));
-  return mse(linear(h, tape.use(net["out.weight"]), tape.use(net["out.bias"])), shard.y);
+  const Var h =
+      relu(linear(tape.constant(shard.x), tape.parameter(net["in.weight"]), tape.parameter(net["in.bias"])));
+  return mse(linear(h, tape.parameter(net["out.weight"]), tape.parameter(net["out.bias"])), shard.y);
 }
 
 LossOf deep_in(const std::function<bool(int)>& is_deep) {
@@ -89,7 +90,7 @@ BOOST_AUTO_TEST_CASE(a_gradient_of_an_earlier_step_does_not_stay) {
 
 BOOST_AUTO_TEST_CASE(an_output_that_is_not_in_the_loss_is_a_missing_gradient) {
   const LossOf loss_of = [](Net& net, Tape& tape, const ToyShard& shard) {
-    linear(tape.constant(Tensor::zeros({2, 7})), tape.use(net["tied.weight"]));
+    linear(tape.constant(Tensor::zeros({2, 7})), tape.parameter(net["tied.weight"]));
     return shallow(net, tape, shard);
   };
   ToyRun strict(ddp::Unused::error, 4);

@@ -47,16 +47,17 @@ struct Wide {
     for (Param& param : params) param.value = kernels::on_device(param.value, backend);
   }
   Loss loss(Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
-    Var h = relu(linear(tape.constant(piece.rows(shard.x)), tape.use(params[0]), tape.use(params[1])));
-    h = relu(linear(h, tape.use(params[2])));
-    if (shard.index % 2 == 0 && tape.pass().step % 2 == 0) h = h + linear(h, tape.use(params[5]));
-    h = h + linear(h, tape.use(params[3]));
-    return mse(linear(h, tape.use(params[6]), tape.use(params[7])), piece.rows(shard.y));
+    Var h = relu(
+        linear(tape.constant(piece.rows(shard.x)), tape.parameter(params[0]), tape.parameter(params[1])));
+    h = relu(linear(h, tape.parameter(params[2])));
+    if (shard.index % 2 == 0 && tape.pass().step % 2 == 0) h = h + linear(h, tape.parameter(params[5]));
+    h = h + linear(h, tape.parameter(params[3]));
+    return mse(linear(h, tape.parameter(params[6]), tape.parameter(params[7])), piece.rows(shard.y));
   }
   std::vector<std::vector<float>> values(kernels::Backend* backend = nullptr) const {
     std::vector<std::vector<float>> all;
     for (const Param& param : params) {
-      param.settle();
+      param.wait_ready();
       all.push_back(elements(param.value, backend));
     }
     return all;
@@ -93,7 +94,7 @@ struct WideRun {
         backend((model.to(*of), std::move(of))),
         replicas(model.state(), communicator, *backend, options),
         optimizer(make_optimizer(algorithm, replicas)),
-        ema(model.state(), *backend, {0.5, 0.9}, {.sharding = replicas.sharding()}) {
+        ema(model.state(), *backend, {0.5, 0.9}, {.partition = replicas.partition()}) {
     optimizer->attach(ema);
   }
   /// Returns the gradient norm.

@@ -2,7 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include "emulated_gpu/library_numbers.h"
-#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/attention.h"
 
 namespace lockstep::test {
 namespace {

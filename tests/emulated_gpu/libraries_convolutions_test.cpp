@@ -2,7 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include "emulated_gpu/library_numbers.h"
-#include "kernels/cuda/convolution_plan.h"
+#include "kernels/cuda/convolution.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::test {

@@ -3,7 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "emulated_gpu/library_numbers.h"
-#include "kernels/cuda/matmul_plan.h"
+#include "kernels/cuda/matmul.h"
 
 namespace lockstep::test {
 namespace {
@@ -168,7 +168,7 @@ BOOST_AUTO_TEST_CASE(find_an_algorithm_that_serves_every_bias_of_the_problem) {
   BOOST_CHECK_NO_THROW(multiply(more.data(), static_cast<float*>(biases.data()) + 4));
 }
 
-// An arena places tensors at multiples of 64 bytes, the pool at those of 256.
+// A flat buffer places tensors at multiples of 64 bytes, the pool at those of 256.
 BOOST_AUTO_TEST_CASE(have_the_same_bits_wherever_a_tensor_lies) {
   Case one(DType::float32, DType::float32, false, false);
   matmul.multiply(m, n, k, one.in, one.left(), one.right(), one.out, one.c.data(), {}, false);

@@ -38,11 +38,11 @@ BOOST_AUTO_TEST_CASE(a_start_that_fails_on_one_rank_fails_on_all_and_is_taken_fo
   const auto ranks = make(0.2);
   const int before = nccl().aborted;
   nccl().start_breaks = world().rank() + 1 == world().size();
-  BOOST_CHECK_EXCEPTION(ranks->allocate_arena(64, 1), FailureError,
+  BOOST_CHECK_EXCEPTION(ranks->allocate_buffer(64, 1), FailureError,
                         says("have not come to it for 0.1 s"));  // half of what a watchdog would give
   nccl().start_breaks = false;
   BOOST_TEST(nccl().aborted == before + 1);
-  BOOST_CHECK_EXCEPTION(ranks->allocate_arena(64, 1), FailureError, [](const FailureError& error) {
+  BOOST_CHECK_EXCEPTION(ranks->allocate_buffer(64, 1), FailureError, [](const FailureError& error) {
     return std::string(error.what()).find("failed before") != std::string::npos;
   });
 }
@@ -50,7 +50,7 @@ BOOST_AUTO_TEST_CASE(a_start_that_fails_on_one_rank_fails_on_all_and_is_taken_fo
 BOOST_AUTO_TEST_CASE(memory_is_said_to_lack_only_where_it_does) {
   const auto ranks = make(10);
   const auto refused = [&](const std::string& text) {
-    BOOST_CHECK_EXCEPTION(ranks->allocate_arena(64, 1), FailureError, says(text));
+    BOOST_CHECK_EXCEPTION(ranks->allocate_buffer(64, 1), FailureError, says(text));
   };
   if (world().size() == 1) {
     faults().memory = cudaErrorMemoryAllocation;
@@ -68,7 +68,7 @@ BOOST_AUTO_TEST_CASE(memory_is_said_to_lack_only_where_it_does) {
     BOOST_TEST(nccl().memories == before);  // of those that had it, too
     faults().free_bytes = std::size_t{1} << 40;
   }
-  ranks->allocate_arena(64, 1);  // it is as good as before
+  ranks->allocate_buffer(64, 1);  // it is as good as before
 }
 
 BOOST_AUTO_TEST_CASE(a_duplicate_that_cannot_be_made_on_one_rank_is_made_on_none) {
@@ -80,23 +80,23 @@ BOOST_AUTO_TEST_CASE(a_duplicate_that_cannot_be_made_on_one_rank_is_made_on_none
   ranks->duplicate();
 }
 
-BOOST_AUTO_TEST_CASE(an_arena_that_cannot_be_registered_leaves_no_memory_behind) {
+BOOST_AUTO_TEST_CASE(a_flat_buffer_that_cannot_be_registered_leaves_no_memory_behind) {
   if (world().size() == 1) return;
   const auto ranks = make(10);
   const int before = nccl().memories;
   nccl().register_breaks = true;
-  BOOST_CHECK_THROW(ranks->allocate_arena(64, 1), FailureError);
+  BOOST_CHECK_THROW(ranks->allocate_buffer(64, 1), FailureError);
   nccl().register_breaks = false;
   BOOST_TEST(nccl().memories == before);
 }
 
-BOOST_AUTO_TEST_CASE(an_arena_that_is_left_keeps_its_memory_and_not_the_connection) {
+BOOST_AUTO_TEST_CASE(a_flat_buffer_that_is_left_keeps_its_memory_and_not_the_connection) {
   if (world().size() == 1) return;
   const int aborted = nccl().aborted, memories = nccl().memories;
   try {
     const auto ranks = make(10);
-    auto arena = ranks->allocate_arena(64, 1);
-    BOOST_TEST(arena->leave());
+    auto flat_buffer = ranks->allocate_buffer(64, 1);
+    BOOST_TEST(flat_buffer->leave());
     throw FailureError("a step has failed");
   } catch (const FailureError&) {
   }
@@ -107,7 +107,7 @@ BOOST_AUTO_TEST_CASE(an_arena_that_is_left_keeps_its_memory_and_not_the_connecti
 BOOST_AUTO_TEST_CASE(it_ends_although_a_thread_that_asks_for_errors_gets_no_answer) {
   if (world().size() == 1) return;
   auto ranks = make(0.2);
-  ranks->allocate_arena(64, 1).reset();
+  ranks->allocate_buffer(64, 1).reset();
   world().barrier();
   nccl().silent = true;
   std::thread asks([&, communicator = ranks.get()] { communicator->async_error(); });
@@ -125,18 +125,18 @@ std::string calls_of(const comm::Slices& slices, bool reproducible) {
   const int size = world().size();
   const comm::ShardMap map(size, size);
   const auto bytes = static_cast<std::size_t>(slices.count()) * sizeof(float);
-  MirroredArena arena(ranks, gpu.stream(), bytes, 1);
-  const auto sums = make_case<float>(arena.here, 0, slices.count(), size, 3);
+  MirroredBuffer flat_buffer(ranks, gpu.stream(), bytes, 1);
+  const auto sums = make_case<float>(flat_buffer.here, 0, slices.count(), size, 3);
   sums.fill(map, world().rank());
-  arena.upload();
+  flat_buffer.upload();
   comm::TreeSum sum = sums.sum;
-  sum.arena = arena.there.get();
+  sum.flat_buffer = flat_buffer.there.get();
   nccl().noted.clear();
   nccl().noting = true;
-  ranks.wait(ranks.start_reduce_scatter(sum, map, slices));
-  ranks.wait(ranks.start_all_gather(sum, slices));
+  ranks.order_after(ranks.start_reduce_scatter(sum, map, slices));
+  ranks.order_after(ranks.start_all_gather(sum, slices));
   nccl().noting = false;
-  arena.download();
+  flat_buffer.download();
   for (std::int64_t i = 0; i < slices.count(); ++i) {
     const float found = sums.elements(0)[i], wanted = serial_sum<float>(3, {0, size}, i);
     BOOST_TEST_REQUIRE(std::abs(found - wanted) <= (reproducible ? 0 : 1e-2f), "element " << i);

@@ -18,8 +18,8 @@ class ForCpu final : public Forwarding {
   ForCpu(comm::CpuCommunicator& host, std::unique_ptr<comm::CpuCommunicator> owned = nullptr)
       : ForCpu(host, std::move(owned), make(host)) {}
 
-  void wait(comm::Ticket ticket) override {
-    Forwarding::wait(ticket);
+  void order_after(comm::Work work) override {
+    Forwarding::order_after(work);
     cudaStreamSynchronize(nullptr);
   }
   std::unique_ptr<comm::GradientTransport> duplicate() override { return split(0, rank()); }

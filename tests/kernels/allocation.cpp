@@ -7,11 +7,10 @@
 #include "lockstep/ops/attention.h"
 #include "lockstep/ops/convolution.h"
 #include "lockstep/ops/gather.h"
-#include "lockstep/ops/linear.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/matmul.h"
 #include "lockstep/ops/norm.h"
-#include "lockstep/ops/resize.h"
+#include "lockstep/ops/pooling.h"
 #include "lockstep/ops/update.h"
 #include "support/allocations.h"
 

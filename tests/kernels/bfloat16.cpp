@@ -9,12 +9,10 @@
 #include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/convolution.h"
 #include "lockstep/ops/gather.h"
-#include "lockstep/ops/linear.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/matmul.h"
 #include "lockstep/ops/norm.h"
 #include "lockstep/ops/pooling.h"
-#include "lockstep/ops/resize.h"
 #include "lockstep/tensor/dtype.h"
 
 namespace lockstep::test {

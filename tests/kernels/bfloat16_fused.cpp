@@ -2,7 +2,7 @@
 // computed again in the backward may take them apart.
 #include "kernels/reference.h"
 #include "lockstep/ops/batch_norm.h"
-#include "lockstep/ops/linear.h"
+#include "lockstep/ops/matmul.h"
 #include "lockstep/ops/norm.h"
 
 namespace lockstep::test {

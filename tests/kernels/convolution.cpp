@@ -1,7 +1,7 @@
 // Convolutions against naive loops in double precision.
 #include <cstring>
 
-#include "kernels/cpu/convolution_plan.h"
+#include "kernels/cpu/convolution.h"
 #include "kernels/cpu/winograd.h"
 #include "kernels/images.h"
 #include "lockstep/ops/convolution.h"

@@ -3,7 +3,7 @@
 
 #include "kernels/images.h"
 #include "lockstep/ops/batch_norm.h"
-#include "lockstep/ops/linear.h"
+#include "lockstep/ops/matmul.h"
 #include "lockstep/ops/norm.h"
 
 namespace lockstep::test {

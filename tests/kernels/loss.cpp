@@ -8,14 +8,14 @@ namespace {
 BOOST_AUTO_TEST_SUITE(loss)
 
 using kernels::make_cpu_backend;
+using ops::CountedSum;
 using ops::CrossEntropyOptions;
-using ops::WeightedSum;
 
 /// What a loss wrote.
-ops::WeightedSum read(const Tensor& total) { return {total.data<double>()[0], total.data<double>()[1]}; }
+ops::CountedSum read(const Tensor& total) { return {total.data<double>()[0], total.data<double>()[1]}; }
 
-ops::WeightedSum cross_entropy(kernels::Backend& backend, const Tensor& logits, const Tensor& targets,
-                               const ops::CrossEntropyOptions& options, const Tensor& logs) {
+ops::CountedSum cross_entropy(kernels::Backend& backend, const Tensor& logits, const Tensor& targets,
+                              const ops::CrossEntropyOptions& options, const Tensor& logs) {
   const Tensor total = Tensor::empty({2}, DType::float64);
   backend.run(ops::CrossEntropy{logits, targets, options, logs, total});
   return read(total);
@@ -34,7 +34,7 @@ Tensor factor(float value) {
 }
 
 struct Reference {
-  double sum = 0, weight = 0;
+  double sum = 0, count = 0;
   std::vector<double> gradient;
 };
 
@@ -56,7 +56,7 @@ Reference reference(const Tensor& logits, const Tensor& targets, const ops::Cros
       if (counted) out.sum += wanted * (log - x[c]);
       out.gradient.push_back(counted ? factor * (std::exp(x[c] - log) - wanted) : 0);
     }
-    out.weight += counted;
+    out.count += counted;
   }
   return out;
 }
@@ -73,9 +73,9 @@ BOOST_AUTO_TEST_CASE(cross_entropy_equals_double_precision) {
           targets.data<std::int64_t>()[r] = r % 8 ? -100 : targets.data<std::int64_t>()[r];
         const Reference expected = reference(logits, targets, options, 0.37);
         const Tensor logs = Tensor::empty({rows}), gradient = Tensor::empty(logits.shape());
-        const ops::WeightedSum loss = cross_entropy(*backend, logits, targets, options, logs);
+        const ops::CountedSum loss = cross_entropy(*backend, logits, targets, options, logs);
         BOOST_TEST(std::abs(loss.sum - expected.sum) <= 1e-6 * std::max(1.0, expected.sum));
-        BOOST_TEST(loss.weight == expected.weight);
+        BOOST_TEST(loss.count == expected.count);
         backend->run(ops::CrossEntropyBackward{logits, targets, options, logs, factor(0.37f), gradient});
         check_close(gradient, expected.gradient, "dlogits");
         backend->run(ops::CrossEntropyBackward{logits, targets, options, logs, factor(0.37f), logits});
@@ -150,9 +150,9 @@ BOOST_AUTO_TEST_CASE(squared_error_equals_double_precision) {
     }
     const Tensor total = Tensor::empty({2}, DType::float64);
     backend->run(ops::squared_error(x, target, total));
-    const ops::WeightedSum loss = read(total);
+    const ops::CountedSum loss = read(total);
     BOOST_TEST(std::abs(loss.sum - sum) <= 1e-12 * std::max(1.0, sum));
-    BOOST_TEST(loss.weight == static_cast<double>(count));
+    BOOST_TEST(loss.count == static_cast<double>(count));
     backend->run(ops::squared_error_backward(x, target, factor(0.3f), dx));
     check_close(dx, gradient, "dx");
   }

@@ -1,7 +1,6 @@
 // Dense layers against sums in double, and the independence of a row's bits.
 #include "lockstep/ops/matmul.h"
 #include "kernels/reference.h"
-#include "lockstep/ops/linear.h"
 
 namespace lockstep::test {
 namespace {

@@ -5,7 +5,7 @@
 #include "lockstep/ops/attention.h"
 #include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/convolution.h"
-#include "lockstep/ops/linear.h"
+#include "lockstep/ops/matmul.h"
 #include "lockstep/ops/norm.h"
 #include "support/fake_device.h"
 

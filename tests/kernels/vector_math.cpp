@@ -4,7 +4,7 @@
 #include <boost/test/unit_test.hpp>
 #include <limits>
 
-#include "base/processor.h"
+#include "base/cores.h"
 
 namespace lockstep::test {
 namespace {

@@ -3,9 +3,9 @@
 #include <boost/test/unit_test.hpp>
 
 #include "base/text.h"
-#include "kernels/transfer.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/gradient_sink.h"
+#include "lockstep/kernels/backend.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/ops/loss.h"
 #include "support/backend_under_test.h"
@@ -85,8 +85,8 @@ void check_model(const GoldenCase& golden, DType compute, const Tolerance& loss_
   tape.begin({.sink = &gradients, .compute = compute});
   const Loss loss = cross_entropy(model->forward(tape, x), y);
   Tensor mean = Tensor::empty({1}, DType::float64);
-  const ops::WeightedSum total = loss.read();
-  *mean.data<double>() = total.sum / total.weight;
+  const ops::CountedSum total = loss.read();
+  *mean.data<double>() = total.sum / total.count;
   std::string text = mismatch(golden, "loss[0]", mean, golden.tensor("loss").rows(0, 1), loss_within);
   BOOST_CHECK_MESSAGE(text.empty(), text);
 

@@ -7,7 +7,7 @@
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/nn/conv2d.h"
-#include "lockstep/nn/linear.h"
+#include "lockstep/nn/layers.h"
 
 namespace lockstep::test {
 namespace {

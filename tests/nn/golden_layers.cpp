@@ -5,11 +5,10 @@
 #include <map>
 
 #include "comm/nccl.h"
-#include "kernels/transfer.h"
 #include "lockstep/autograd/functions.h"
+#include "lockstep/kernels/backend.h"
 #include "lockstep/nn/conv2d.h"
-#include "lockstep/nn/embedding.h"
-#include "lockstep/nn/linear.h"
+#include "lockstep/nn/layers.h"
 #include "lockstep/nn/norm.h"
 #include "lockstep/ops/loss.h"
 #include "support/backend_under_test.h"
@@ -235,13 +234,13 @@ void check_layer(UnderTest& under_test, const GoldenCase& golden, Factory factor
   std::vector<Var> leaves, inputs;
   for (const std::string& name : golden.names("input")) {
     const Tensor x = under_test.there(golden.tensor("input/" + name).rows(rows.begin, rows.end));
-    leaves.push_back(x.dtype() == DType::int64 ? tape.constant(x) : tape.input(tape.data(x).value()));
+    leaves.push_back(x.dtype() == DType::int64 ? tape.constant(x) : tape.input(tape.batch(x).value()));
     inputs.push_back(to_channel_block(leaves.back(), channel_block));
   }
   const Var output = to_channel_block(forward(tape, inputs), 1);
   const auto found = [&](const Tensor& tensor) { return under_test.here(in_float32(backend, tensor)); };
   check(golden, "output", found(output.value()), wanted.rows(rows.begin, rows.end), compute);
-  tape.backward(output, tape.data(under_test.there(grad_output.rows(rows.begin, rows.end))).value());
+  tape.backward(output, tape.batch(under_test.there(grad_output.rows(rows.begin, rows.end))).value());
   tape.finish_backward();
 
   for (const std::string& name : golden.names("grad_input"))
@@ -271,7 +270,7 @@ void check_loss(UnderTest& under_test, const GoldenCase& golden, DType compute) 
   PassSink sink(backend);
   Tape tape(backend);
   tape.begin({.sink = &sink, .compute = compute});
-  const Var x = tape.input(tape.data(under_test.there(golden.tensor("input/0"))).value());
+  const Var x = tape.input(tape.batch(under_test.there(golden.tensor("input/0"))).value());
   const Tensor target = under_test.there(golden.tensor("target"));
   const Loss loss = golden.what().at("layer") == "MSE"
                         ? mse(x, target)
@@ -279,11 +278,11 @@ void check_loss(UnderTest& under_test, const GoldenCase& golden, DType compute) 
                                         {.label_smoothing = golden.what().at("label_smoothing"),
                                          .ignore_index = golden.what().at("ignore_index")});
   Tensor mean = Tensor::empty({});
-  const ops::WeightedSum total = loss.read();
-  *mean.data<float>() = static_cast<float>(total.sum / total.weight);
+  const ops::CountedSum total = loss.read();
+  *mean.data<float>() = static_cast<float>(total.sum / total.count);
   check(golden, "output", mean, golden.tensor("output"), compute);
   const double grad_output = *golden.tensor("grad_output").data<float>();
-  backward(loss, static_cast<float>(grad_output / total.weight));
+  backward(loss, static_cast<float>(grad_output / total.count));
   check(golden, "grad_input/0", under_test.here(in_float32(backend, tape.gradient(x))),
         golden.tensor("grad_input/0"), compute);
 }

@@ -139,7 +139,7 @@ BOOST_FIXTURE_TEST_CASE(in_bf16_cells_stay_near, Fixture) {
   nn::LSTMCell lstm(root, "lstm", in, hidden);
   const auto both = [&](DType compute) {
     tape.begin({.record = false, .compute = compute});
-    const Var first = tape.data(x[0]), second = tape.data(x[1]);
+    const Var first = tape.batch(x[0]), second = tape.batch(x[1]);
     const Tensor y = backend->empty({2, batch, hidden});
     backend->copy(gru(second, gru(first)).value(), y.rows(0, 1).reshape({batch, hidden}));
     backend->copy(lstm(second, lstm(first)).h.value(), y.rows(1, 2).reshape({batch, hidden}));

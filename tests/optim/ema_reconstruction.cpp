@@ -1,5 +1,5 @@
 // Averages after training: mixtures of stored ones stand for others that were never tracked.
-#include "lockstep/optim/ema_reconstruction.h"
+#include "lockstep/optim/ema.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>

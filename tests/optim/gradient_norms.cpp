@@ -29,7 +29,7 @@ double defined_norm(const MadeUpModel& model) {
       total += block;
     }
   }
-  return std::sqrt(total) / model.weight();
+  return std::sqrt(total) / model.count();
 }
 
 BOOST_FIXTURE_TEST_CASE(norm_is_that_of_the_mean_gradient, UsualModel) {
@@ -37,7 +37,7 @@ BOOST_FIXTURE_TEST_CASE(norm_is_that_of_the_mean_gradient, UsualModel) {
   const double norm = gradient_norm(model);
   BOOST_TEST(norm == defined_norm(model), boost::test_tools::tolerance(1e-14));
   BOOST_TEST(norm > 60);  // about the root of 4862 normal draws
-  model.set_weight(8);
+  model.set_count(8);
   BOOST_TEST(gradient_norm(model) == norm / 8);
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/autograd/gradient_source.h"
+#include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/base/random.h"
 
 namespace lockstep::test {
@@ -75,20 +75,20 @@ class MadeUpModel final : public GradientSource {
     for (const Param& param : params_) all.push_back(values(param.value));
     return all;
   }
-  void set_weight(double weight) { weight_ = weight; }
+  void set_count(double count) { count_ = count; }
   /// From now on this rank owns parts. Collective, as is every step of an optimizer after it.
-  void shard(comm::GradientTransport& communicator) { sharding_.emplace(params(), communicator); }
+  void shard(comm::GradientTransport& communicator) { partition_.emplace(params(), communicator); }
 
   std::span<Param* const> params() const override { return pointers_; }
-  double weight() const override { return weight_; }
+  double count() const override { return count_; }
   kernels::Backend& backend() const override { return *backend_; }
-  const Sharding* sharding() const override { return sharding_ ? &*sharding_ : nullptr; }
+  const Partition* partition() const override { return partition_ ? &*partition_ : nullptr; }
   void updated(std::size_t param) override {
-    if (!sharding_) return;
+    if (!partition_) return;
     Tensor& value = pointers_[param]->value;
-    const Sharding::Part part{
-        .param = param, .elements = sharding_->part(param, value), .shape = value.shape()};
-    value = sharding_->gather({&part, 1})[0];
+    const Partition::OwnedElements part{
+        .param = param, .elements = partition_->part(param, value), .shape = value.shape()};
+    value = partition_->gather({&part, 1})[0];
   }
 
  private:
@@ -97,8 +97,8 @@ class MadeUpModel final : public GradientSource {
   std::deque<Param> params_;
   std::deque<Buffer> buffers_;
   std::vector<Param*> pointers_;
-  double weight_ = 1;
-  std::optional<Sharding> sharding_;
+  double count_ = 1;
+  std::optional<Partition> partition_;
 };
 
 /// The usual model.

@@ -93,7 +93,7 @@ BOOST_AUTO_TEST_CASE(what_it_does_not_take_has_the_bits_of_adamw) {
 
 BOOST_AUTO_TEST_CASE(its_step_does_not_depend_on_the_scale_of_the_gradients) {
   Small small, large;
-  large.model.set_weight(1.0 / 64);  // gradients are divided by it
+  large.model.set_count(1.0 / 64);  // gradients are divided by it
   Muon of_small(small.model), of_large(large.model);
   for (std::uint64_t step = 0; step < 3; ++step) {
     small.model.make_gradients(step);

@@ -38,7 +38,7 @@ BOOST_FIXTURE_TEST_CASE(a_first_adamw_step_moves_by_lr_against_the_sign, UsualMo
 
 BOOST_FIXTURE_TEST_CASE(sgd_without_momentum_is_gradient_descent_on_the_mean, UsualModel) {
   model.make_gradients(0);
-  model.set_weight(4);
+  model.set_count(4);
   const auto before = values(model["out.weight"].value), gradient = values(model["out.weight"].gradient);
   Sgd sgd(model, {.lr = 0.5});
   sgd.step();
@@ -50,7 +50,7 @@ BOOST_FIXTURE_TEST_CASE(sgd_without_momentum_is_gradient_descent_on_the_mean, Us
 BOOST_FIXTURE_TEST_CASE(weight_divides_gradients_exactly, UsualModel) {
   UsualModel other;
   AdamW plain(model), weighted(other.model);
-  other.model.set_weight(64);  // a power of two: scaling by it rounds nothing
+  other.model.set_count(64);  // a power of two: scaling by it rounds nothing
   for (std::uint64_t step = 0; step < 3; ++step) {
     model.make_gradients(step);
     other.model.make_gradients(step);
@@ -239,9 +239,9 @@ BOOST_FIXTURE_TEST_CASE(a_refused_step_changes_nothing, UsualModel) {
   const auto before = model.all_values();
   BOOST_CHECK_EXCEPTION(adamw.step(), UsageError, says({"no parameter has a gradient"}));
   model.make_gradients(0);
-  model.set_weight(0);
-  BOOST_CHECK_EXCEPTION(adamw.step(), TrainingError, says({"weight"}));
-  model.set_weight(1);
+  model.set_count(0);
+  BOOST_CHECK_EXCEPTION(adamw.step(), TrainingError, says({"count"}));
+  model.set_count(1);
   model["out.weight"].gradient.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
   BOOST_CHECK_EXCEPTION(adamw.step({.clip = 1}), TrainingError, says({"'out.weight'"}));
   BOOST_CHECK_THROW(adamw.step({.lr = -1}), UsageError);

@@ -46,11 +46,11 @@ struct Model {
   void make_gradients(std::uint64_t step) {
     model.make_gradients(step);
     if (step % 3 == 1) model["unused"].gradient = {};
-    if (const Sharding* const sharding = model.sharding()) {
+    if (const Partition* const partition = model.partition()) {
       for (std::size_t p = 0; p < model.params().size(); ++p) {
         const Tensor& gradient = model.params()[p]->gradient;
         if (!gradient) continue;
-        const comm::ElementRange own = sharding->mine(p);
+        const comm::ElementRange own = partition->mine(p);
         float* const elements = gradient.data<float>();
         std::fill(elements, elements + own.first, std::numeric_limits<float>::quiet_NaN());
         std::fill(elements + own.end(), elements + gradient.numel(), std::numeric_limits<float>::quiet_NaN());
@@ -89,7 +89,7 @@ struct Run {
       : parts(sharded, rule.undivided),
         optimizer(rule.make(parts.model)),
         ema(parts.model.state(), parts.model.backend(), {0.5, EmaProfile::power(0.1)},
-            {.buffers = EmaBuffers::average, .sharding = parts.model.sharding()}),
+            {.buffers = EmaBuffers::average, .partition = parts.model.partition()}),
         is_attached(attached) {
     if (attached) optimizer->attach(ema);
   }
@@ -155,7 +155,7 @@ BOOST_AUTO_TEST_CASE(state_goes_over_from_whole_to_parts_and_back) {
         copy_elements(from.parts.model.params()[p]->value, to.parts.model.params()[p]->value);
       const auto hand_over = [](const Tensor& all, const auto& held) {
         const auto& part = held.part;
-        copy_elements(part ? part->sharding->part(part->param, all) : all, held.tensor);
+        copy_elements(part ? part->partition->part(part->param, all) : all, held.tensor);
       };
       const std::vector<Slot> stored = from.optimizer->slots(), slots = to.optimizer->held_slots();
       for (std::size_t s = 0; s < slots.size(); ++s) {
@@ -184,7 +184,7 @@ BOOST_AUTO_TEST_CASE(a_rank_holds_its_part_only) {
   BOOST_TEST(all.held == all.whole);
   BOOST_TEST(mine.whole == all.whole);
   const auto ranks = static_cast<std::size_t>(world().size());
-  const std::size_t block_bytes = Sharding::block_elements * sizeof(float);  // two tensors of each parameter
+  const std::size_t block_bytes = Partition::block_elements * sizeof(float);  // two tensors of each parameter
   BOOST_TEST(mine.held <= all.held / ranks + 4 * block_bytes);
   // Every element has one owner; only AdamW's counts (6 trainable parameters) are everywhere.
   std::vector<std::size_t> of_rank(ranks);
@@ -261,7 +261,7 @@ BOOST_AUTO_TEST_CASE(an_average_of_another_sharding_is_refused) {
   MadeUpModel other;
   other.add("x", {3});
   other.shard(world());
-  BOOST_CHECK_THROW(Ema(parts.model.state(), {0.9}, {.sharding = other.sharding()}), UsageError);
+  BOOST_CHECK_THROW(Ema(parts.model.state(), {0.9}, {.partition = other.partition()}), UsageError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

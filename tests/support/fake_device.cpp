@@ -17,19 +17,19 @@ Tensor as_cpu(const Tensor& tensor) {
 }
 
 /// Copies at once, but insists on the order in which a device needs to be told.
-class FakeFeed final : public kernels::Feed {
+class FakeStagingQueue final : public kernels::StagingQueue {
  public:
-  explicit FakeFeed(std::shared_ptr<ClosedMemory> memory) : memory_(std::move(memory)) {}
-  kernels::FeedRoom make_room(Shape shape, DType dtype) override {
+  explicit FakeStagingQueue(std::shared_ptr<ClosedMemory> memory) : memory_(std::move(memory)) {}
+  kernels::StagedTensor allocate(Shape shape, DType dtype) override {
     const Tensor host = Tensor::zeros(shape, dtype);
     return {.host = host, .device = Tensor::over(memory_->allocate(host.bytes()), shape, dtype)};
   }
   void begin_fill() override { filling_ = true; }
-  void send(std::span<const kernels::FeedRoom> rooms) override {
-    if (!filling_.exchange(false)) throw FailureError("feed: sent what was not begun");
-    if (in_use_) throw FailureError("feed: sent over what is computed with");
+  void send(std::span<const kernels::StagedTensor> tensors) override {
+    if (!filling_.exchange(false)) throw FailureError("staging queue: sent what was not begun");
+    if (in_use_) throw FailureError("staging queue: sent over what is computed with");
     const Access access(*memory_);
-    for (const kernels::FeedRoom& room : rooms) copy_elements(room.host, as_cpu(room.device));
+    for (const kernels::StagedTensor& tensor : tensors) copy_elements(tensor.host, as_cpu(tensor.device));
   }
   void receive() override { in_use_ = true; }
   void release() override { in_use_ = false; }
@@ -67,7 +67,9 @@ class FakeDevice final : public kernels::Backend {
   int threads() const override { return 1; }
   std::string instruction_set() const override { return "fake"; }
   std::unique_ptr<kernels::Timer> make_timer() override { return std::make_unique<FakeTimer>(reads_); }
-  std::unique_ptr<kernels::Feed> make_feed() override { return std::make_unique<FakeFeed>(memory_); }
+  std::unique_ptr<kernels::StagingQueue> make_staging_queue() override {
+    return std::make_unique<FakeStagingQueue>(memory_);
+  }
   Tensor empty(Shape shape, DType dtype, int channel_block) override {
     return Tensor::over(
         memory_->allocate(static_cast<std::size_t>(stored_numel(shape, channel_block)) * bytes_of(dtype)),

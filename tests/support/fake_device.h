@@ -20,8 +20,8 @@ int reads_of(const kernels::Backend& fake_device);
 /// A copy that is none of the program's, and no read.
 void move_by_transport(kernels::Backend& fake_device, const Tensor& from, const Tensor& to);
 
-/// A transport over the ranks of `host` whose arenas are on the device, as NCCL's do: sums go by way of the
-/// host's arenas. Both must outlive it.
+/// A transport over the ranks of `host` whose flat buffers are on the device, as NCCL's do: sums go by way of
+/// the host's flat buffers. Both must outlive it.
 std::unique_ptr<comm::GradientTransport> make_fake_transport(comm::CpuCommunicator& host,
                                                              kernels::Backend& device);
 

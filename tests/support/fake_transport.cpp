@@ -6,32 +6,32 @@
 namespace lockstep::test {
 namespace {
 
-/// Planes on the device, each with a twin in an arena of the host.
-class TwinArena final : public comm::Arena {
+/// Accumulators on the device, each with a twin in a flat buffer of the host.
+class TwinBuffer final : public comm::FlatBuffer {
  public:
-  TwinArena(kernels::Backend& device, std::unique_ptr<comm::Arena> host)
+  TwinBuffer(kernels::Backend& device, std::unique_ptr<comm::FlatBuffer> host)
       : device_(device), host_(std::move(host)) {
-    const auto stride = static_cast<std::int64_t>((host_->plane_bytes() + 255) / 256 * 256);
-    memory_ = device_.empty({host_->planes(), stride}, DType::uint8);
+    const auto stride = static_cast<std::int64_t>((host_->accumulator_bytes() + 255) / 256 * 256);
+    memory_ = device_.empty({host_->accumulators(), stride}, DType::uint8);
     device_.fill(memory_, 0);
   }
-  std::byte* plane(int index) override {
+  std::byte* accumulator(int index) override {
     return static_cast<std::byte*>(memory_.rows(index, index + 1).raw());
   }
-  int planes() const override { return host_->planes(); }
-  std::size_t plane_bytes() const override { return host_->plane_bytes(); }
+  int accumulators() const override { return host_->accumulators(); }
+  std::size_t accumulator_bytes() const override { return host_->accumulator_bytes(); }
 
-  comm::Arena& host() { return *host_; }
+  comm::FlatBuffer& host() { return *host_; }
   Tensor on_device(int index, const comm::TreeSum& part) {
-    return Tensor::view(plane(index) + part.offset_bytes, {part.count}, part.dtype, device_.device());
+    return Tensor::view(accumulator(index) + part.offset_bytes, {part.count}, part.dtype, device_.device());
   }
   Tensor on_host(int index, const comm::TreeSum& part) {
-    return Tensor::view(host_->plane(index) + part.offset_bytes, {part.count}, part.dtype);
+    return Tensor::view(host_->accumulator(index) + part.offset_bytes, {part.count}, part.dtype);
   }
 
  private:
   kernels::Backend& device_;
-  std::unique_ptr<comm::Arena> host_;
+  std::unique_ptr<comm::FlatBuffer> host_;
   Tensor memory_;
 };
 
@@ -41,18 +41,18 @@ class FakeTransport final : public Forwarding {
   FakeTransport(std::unique_ptr<comm::CpuCommunicator> host, kernels::Backend& device)
       : Forwarding(*host), owned_(std::move(host)), device_(device) {}
 
-  std::unique_ptr<comm::Arena> allocate_arena(std::size_t bytes, int planes) override {
-    return std::make_unique<TwinArena>(device_, Forwarding::allocate_arena(bytes, planes));
+  std::unique_ptr<comm::FlatBuffer> allocate_buffer(std::size_t bytes, int accumulators) override {
+    return std::make_unique<TwinBuffer>(device_, Forwarding::allocate_buffer(bytes, accumulators));
   }
-  comm::Ticket start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
+  comm::Work start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
     return start(sum, [&](const comm::TreeSum& twin) { return Forwarding::start_tree_sum(twin, map); });
   }
-  comm::Ticket start_reduce_scatter(const comm::TreeSum& sum, const comm::ShardMap& map,
-                                    const comm::Slices& slices) override {
+  comm::Work start_reduce_scatter(const comm::TreeSum& sum, const comm::ShardMap& map,
+                                  const comm::Slices& slices) override {
     return start(
         sum, [&](const comm::TreeSum& twin) { return Forwarding::start_reduce_scatter(twin, map, slices); });
   }
-  comm::Ticket start_all_gather(const comm::TreeSum& vector, const comm::Slices& slices) override {
+  comm::Work start_all_gather(const comm::TreeSum& vector, const comm::Slices& slices) override {
     return start(vector,
                  [&](const comm::TreeSum& twin) { return Forwarding::start_all_gather(twin, slices); });
   }
@@ -60,40 +60,41 @@ class FakeTransport final : public Forwarding {
     return std::make_unique<FakeTransport>(Forwarding::split(colour, key), device_);
   }
   std::unique_ptr<comm::GradientTransport> duplicate() override { return split(0, rank()); }
-  bool done(comm::Ticket ticket) override {
-    if (!Forwarding::done(ticket)) return false;
-    bring_back(ticket);
+  bool done(comm::Work work) override {
+    if (!Forwarding::done(work)) return false;
+    bring_back(work);
     return true;
   }
-  void wait(comm::Ticket ticket) override {
-    Forwarding::wait(ticket);
-    bring_back(ticket);
+  void order_after(comm::Work work) override {
+    Forwarding::order_after(work);
+    bring_back(work);
   }
 
  private:
   template <class Start>
-  comm::Ticket start(const comm::TreeSum& sum, const Start& begin) {
-    auto& arena = dynamic_cast<TwinArena&>(*sum.arena);
-    for (int plane = 0; plane < arena.planes(); ++plane)
-      move_by_transport(device_, arena.on_device(plane, sum), arena.on_host(plane, sum));
+  comm::Work start(const comm::TreeSum& sum, const Start& begin) {
+    auto& flat_buffer = dynamic_cast<TwinBuffer&>(*sum.flat_buffer);
+    for (int accumulator = 0; accumulator < flat_buffer.accumulators(); ++accumulator)
+      move_by_transport(device_, flat_buffer.on_device(accumulator, sum),
+                        flat_buffer.on_host(accumulator, sum));
     comm::TreeSum twin = sum;
-    twin.arena = &arena.host();
-    const comm::Ticket ticket = begin(twin);
-    under_way_.emplace(ticket, sum);
-    return ticket;
+    twin.flat_buffer = &flat_buffer.host();
+    const comm::Work work = begin(twin);
+    under_way_.emplace(work, sum);
+    return work;
   }
-  void bring_back(comm::Ticket last) {
+  void bring_back(comm::Work last) {
     while (!under_way_.empty() && under_way_.begin()->first <= last) {
       const comm::TreeSum& sum = under_way_.begin()->second;
-      auto& arena = dynamic_cast<TwinArena&>(*sum.arena);
-      move_by_transport(device_, arena.on_host(0, sum), arena.on_device(0, sum));
+      auto& flat_buffer = dynamic_cast<TwinBuffer&>(*sum.flat_buffer);
+      move_by_transport(device_, flat_buffer.on_host(0, sum), flat_buffer.on_device(0, sum));
       under_way_.erase(under_way_.begin());
     }
   }
 
   std::unique_ptr<comm::CpuCommunicator> owned_;  // a part's
   kernels::Backend& device_;
-  std::map<comm::Ticket, comm::TreeSum> under_way_;
+  std::map<comm::Work, comm::TreeSum> under_way_;
 };
 
 }  // namespace

@@ -20,25 +20,25 @@ class Forwarding : public comm::CpuCommunicator {
   int size() const override { return host_.size(); }
   const comm::Topology& topology() const override { return host_.topology(); }
   bool rounds(DType wire) const override { return real_.rounds(wire); }
-  std::unique_ptr<comm::Arena> allocate_arena(std::size_t bytes, int planes) override {
-    return real_.allocate_arena(bytes, planes);
+  std::unique_ptr<comm::FlatBuffer> allocate_buffer(std::size_t bytes, int accumulators) override {
+    return real_.allocate_buffer(bytes, accumulators);
   }
-  comm::Ticket start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
+  comm::Work start_tree_sum(const comm::TreeSum& sum, const comm::ShardMap& map) override {
     return real_.start_tree_sum(sum, map);
   }
-  comm::Ticket start_reduce_scatter(const comm::TreeSum& sum, const comm::ShardMap& map,
-                                    const comm::Slices& slices) override {
+  comm::Work start_reduce_scatter(const comm::TreeSum& sum, const comm::ShardMap& map,
+                                  const comm::Slices& slices) override {
     return real_.start_reduce_scatter(sum, map, slices);
   }
-  comm::Ticket start_all_gather(const comm::TreeSum& vector, const comm::Slices& slices) override {
+  comm::Work start_all_gather(const comm::TreeSum& vector, const comm::Slices& slices) override {
     return real_.start_all_gather(vector, slices);
   }
   void progress() override { real_.progress(); }
-  bool done(comm::Ticket ticket) override { return real_.done(ticket); }
-  void wait(comm::Ticket ticket) override { real_.wait(ticket); }
-  bool records() const override { return real_.records(); }
+  bool done(comm::Work work) override { return real_.done(work); }
+  void order_after(comm::Work work) override { real_.order_after(work); }
+  bool may_be_captured() const override { return real_.may_be_captured(); }
   std::unique_ptr<comm::GradientTransport> duplicate() override { return real_.duplicate(); }
-  comm::Ticket behind_recording() override { return real_.behind_recording(); }
+  comm::Work after_graphs() override { return real_.after_graphs(); }
   std::string async_error() const override { return real_.async_error(); }
   void all_gather(const void* mine, std::size_t bytes, void* all) override {
     host_.all_gather(mine, bytes, all);

@@ -8,7 +8,7 @@ namespace lockstep::test {
 class Meetings final : public Forwarding {
  public:
   using Forwarding::Forwarding;
-  comm::Ticket start_all_gather(const comm::TreeSum& vector, const comm::Slices& slices) override {
+  comm::Work start_all_gather(const comm::TreeSum& vector, const comm::Slices& slices) override {
     ++count;
     return Forwarding::start_all_gather(vector, slices);
   }

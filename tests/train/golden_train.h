@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "kernels/transfer.h"
 #include "lockstep/autograd/functions.h"
-#include "lockstep/checkpoint/load.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
+#include "lockstep/kernels/backend.h"
 #include "lockstep/optim/registry.h"
 #include "support/golden.h"
 #include "train/workload.h"

@@ -7,9 +7,8 @@
 #include <cstring>
 
 #include "checkpoint/sample.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/index.h"
-#include "lockstep/checkpoint/load.h"
-#include "lockstep/checkpoint/save.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/train/evaluate.h"
 #include "train/generate.h"

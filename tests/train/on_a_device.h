@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/transfer.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/base/random.h"
 #include "lockstep/checkpoint/contents.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
+#include "lockstep/kernels/backend.h"
 #include "lockstep/optim/registry.h"
 #include "support/fake_device.h"
 #include "support/world.h"
@@ -108,7 +108,7 @@ class DeviceRun {
                    .layer_communicator = config.model.batch_norm == "sync",
                    .graph = ddp::graph_named(config.train.cuda_graph)}),
         optimizer_(optim::make_optimizer(config.optimizer, replicas_)),
-        ema_(train::build_ema(config, *model_, backend_, replicas_.sharding())) {
+        ema_(train::build_ema(config, *model_, backend_, replicas_.partition())) {
     optimizer_->attach(*ema_);
   }
 
@@ -164,7 +164,7 @@ class DeviceRun {
     };
     const ModelState state = *model_;
     for (const Param* const param : state.params) {
-      param->settle();
+      param->wait_ready();
       take(param->name, param->value);
     }
     for (const Buffer* const buffer : state.buffers) take(buffer->name, buffer->value);

@@ -7,7 +7,7 @@
 #include "comm/nccl.h"
 #include "kernels/gpus.h"
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/save.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/train/evaluate.h"
 #include "support/ranks.h"
 #include "train/on_a_device.h"

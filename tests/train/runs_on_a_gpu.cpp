@@ -6,9 +6,8 @@
 
 #include "checkpoint/sample.h"
 #include "comm/nccl.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/index.h"
-#include "lockstep/checkpoint/load.h"
-#include "lockstep/checkpoint/save.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/train/device.h"

@@ -11,7 +11,7 @@
 
 #include "base/thread.h"
 #include "lockstep/kernels/backend.h"
-#include "lockstep/ops/linear.h"
+#include "lockstep/ops/matmul.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::test {

@@ -18,7 +18,6 @@
 #include "lockstep/ops/convolution.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/ops/pooling.h"
-#include "lockstep/ops/rotary.h"
 
 namespace lockstep {
 
@@ -313,7 +312,7 @@ Var elementwise(const Var& x, const Function& function) {
                        if (!x.needs_gradient()) return;
                        const Tensor dx = like(t, dy);
                        t.backend().run(ops::Map<ops::Slope<Function>>{{function}, {at, dy}, dx});
-                       t.give(x, dx);
+                       t.add_gradient(x, dx);
                      });
 }
 

@@ -1,14 +1,48 @@
-// Where a backward pass puts gradients and statistics.
+// Where a backward pass puts gradients and statistics, and what an optimizer reads after a step.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
-#include "lockstep/autograd/gradient_source.h"
 #include "lockstep/autograd/param.h"
+#include "lockstep/autograd/partition.h"
+#include "lockstep/kernels/backend.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep {
+
+/// Numbers that a device computes from a step's gradients, after their sums; the step's one read brings them
+/// to the CPU.
+class Measurement {
+ public:
+  virtual ~Measurement() = default;
+  /// All trainable parameters have their sum as `gradient`. Launches the computation and returns what to
+  /// read; reads nothing itself. Collective if the source has a Partition.
+  virtual kernels::Transfer ask() = 0;
+};
+
+/// Params whose `gradient` is the sum over the global batch, and what divides it. ddp::DataParallel is one
+/// for many ranks, LocalGradients for one.
+class GradientSource {
+ public:
+  virtual ~GradientSource() = default;
+  /// Trainable and frozen ones, in the order of the module tree.
+  virtual std::span<Param* const> params() const = 0;
+  /// The samples or tokens of the global batch: gradient / count is the gradient of the mean.
+  virtual double count() const = 0;
+  /// Steps begun: while it stays the same, the gradients are of one step. 0: not counted.
+  virtual std::uint64_t steps_begun() const { return 0; }
+  /// Of the device that holds the gradients.
+  virtual kernels::Backend& backend() const = 0;
+  /// Which elements of each of params() this process updates; only of these does a gradient hold the sum.
+  /// None: all of them. The same for life.
+  virtual const Partition* partition() const { return nullptr; }
+  /// The optimizer has written, or deliberately kept, the owned elements of params()[param]. Called once a
+  /// step for each trainable parameter, in order.
+  virtual void updated([[maybe_unused]] std::size_t param) {}
+};
 
 /// Memory for one leaf's contribution. With `accumulate` the first write of the pass adds to what it holds.
 struct GradientSlot {
@@ -45,17 +79,17 @@ class LocalGradients final : public GradientSink, public GradientSource {
   void contributed(Statistic& statistic) override;
 
   std::span<Param* const> params() const override { return params_; }
-  double weight() const override { return weight_; }
+  double count() const override { return count_; }
   kernels::Backend& backend() const override { return backend_; }
-  void add_weight(double weight) { weight_ += weight; }
-  /// Forgets all gradients and the weight.
+  void add_count(double count) { count_ += count; }
+  /// Forgets all gradients and the count.
   void clear();
 
  private:
   kernels::Backend& backend_;
   std::vector<Param*> params_;
   Tensor statistic_;  // Space for the largest
-  double weight_ = 0;
+  double count_ = 0;
 };
 
 }  // namespace lockstep

@@ -14,7 +14,7 @@ struct Loss {
   Tensor total;
 
   /// The total. Waits until it is there.
-  ops::WeightedSum read() const;
+  ops::CountedSum read() const;
 };
 
 /// A loss of your own: a sum over samples (a scalar), and how many they are, which divides it.

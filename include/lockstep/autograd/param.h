@@ -16,15 +16,14 @@ class Backend;
 }
 
 /// Values that are still arriving from other ranks.
-class Arrivals {
+class PendingValues {
  public:
-  virtual ~Arrivals() = default;
-  /// Returns when the whole value of the parameter is here; at once if it already is. Throws FailureError if
-  /// the transport fails.
+  virtual ~PendingValues() = default;
+  /// Returns when the whole value of the parameter has arrived. Throws FailureError if the transport fails.
   virtual void await(const Param& param) = 0;
 };
 
-/// A parameter. Its owner (an nn::Module) gives it a stable address for its life; everything else refers to
+/// A parameter. Its owner (an nn::Module) gives it a stable address for its lifetime; other code refers to
 /// it by pointer.
 struct Param {
   /// Its position in the model, for update rules that treat weights between layers differently.
@@ -36,24 +35,24 @@ struct Param {
 
   std::string name;  ///< from the module tree: "layer1.0.conv1.weight"
   Role role = Role::inner;
-  /// float32. With a sharded optimizer, part of it may still be arriving after a step: call settle() before
-  /// reading or writing it outside a Tape. Training may move it to other memory: do not keep handles.
+  /// float32. With a sharded optimizer, part of it may still be arriving after a step: call wait_ready()
+  /// before reading or writing it outside a Tape. Training may move it to other memory: do not keep handles.
   Tensor value;
   /// Sum over the global batch of the last step; none if no rank had one, or before the first step. With a
-  /// sharded optimizer only the elements that this rank owns (GradientSource::sharding()) hold it.
+  /// sharded optimizer only the elements that this rank owns (GradientSource::partition()) hold it.
   Tensor gradient;
   bool trainable = true;
   /// With a sharded optimizer one rank updates all of it, for a rule that needs the whole tensor; otherwise
-  /// ranks share its elements. Set before ddp::DataParallel makes the Sharding, the same on every rank.
+  /// ranks share its elements. Set before ddp::DataParallel makes the Partition, the same on every rank.
   bool undivided = false;
-  Arrivals* arrivals = nullptr;  ///< set by a sharded optimizer's DataParallel
+  PendingValues* pending_values = nullptr;  ///< set by a sharded optimizer's DataParallel
 
-  /// Waits for the value.
-  void settle() const {
-    if (arrivals) arrivals->await(*this);
+  /// Waits until the whole value has arrived.
+  void wait_ready() const {
+    if (pending_values) pending_values->await(*this);
   }
 
-  /// Bookkeeping of the Tape that records a pass over this parameter, and of no other reader.
+  /// Bookkeeping of the Tape that records a pass over this parameter; private to it.
   struct OnTape {
     Tape* tape = nullptr;
     int id = -1;

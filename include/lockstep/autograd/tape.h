@@ -31,7 +31,7 @@ class Var {
   Var() = default;
   const Tensor& value() const noexcept { return value_; }
   const Shape& shape() const noexcept { return value_.shape(); }
-  /// UsageError of a Var{}, which has none.
+  /// UsageError for a Var{}, which has none.
   Tape& tape() const { return tape_ ? *tape_ : no_tape(); }
   bool needs_gradient() const noexcept { return id_ >= 0; }
   /// For closures that pass on a gradient but do not read the value: frees its memory.
@@ -50,7 +50,7 @@ class Var {
 /// What a pass is for. Every random draw in it is keyed by (seed, step, shard).
 ///
 /// It computes in float32, or in bf16: activations, their gradients and the operands of products are bf16
-/// then; parameters, their gradients, statistics and losses are float32 as ever.
+/// then; parameters, their gradients, statistics and losses stay float32.
 struct Pass {
   bool training = true;  ///< dropout on, batch norm by the batch's statistics
   bool record = true;    ///< false: nothing is kept for a backward
@@ -61,7 +61,7 @@ struct Pass {
   comm::GradientTransport* layer_communicator =
       nullptr;                     ///< for layers that meet across ranks (SyncBatchNorm); may be none
   DType compute = DType::float32;  ///< or bfloat16
-  /// Parameters have the values that they had in this tape's last pass: rounded copies of them serve again.
+  /// Parameters have the values that they had in this tape's last pass: their rounded copies are reused.
   bool same_parameters = false;
 };
 
@@ -77,25 +77,25 @@ class Tape {
   kernels::Backend& backend() const noexcept { return backend_; }
   const Pass& pass() const noexcept { return pass_; }
 
-  /// Forgets the last pass and starts another.
+  /// Discards the last pass and starts another.
   void begin(const Pass& pass);
   /// A value without gradient.
   Var constant(Tensor value) { return {std::move(value), this, -1}; }
   /// A leaf whose gradient gradient() returns after backward.
   Var input(Tensor value);
-  /// Floats of a batch, without gradient, as the activation that a model begins with.
-  Var data(const Tensor& floats);
-  /// A parameter, once its value is here; with record and trainable, its uses are counted.
-  Var use(Param& param);
+  /// Floats of a batch, without gradient, in the type of activations: the input of a model.
+  Var batch(const Tensor& floats);
+  /// Waits for a parameter's value and returns it; with record and trainable, its uses are counted.
+  Var parameter(Param& param);
   /// The same for a weight of products: its value in the type that the pass computes in, rounded once for all
   /// passes that see the same value. Its gradient is float32.
-  Var use_operand(Param& param);
+  Var weight(Param& param);
 
   /// Records an operation: `value` is its output; `backward(tape, dy)` is called in the reverse walk if the
-  /// output received a gradient, and passes gradients on with give() or into(). Nothing is recorded (a
-  /// constant returns) when no input needs a gradient. Throws UsageError if an input belongs to another tape.
-  /// A backward(tape, dy, second_dy) also gets a second gradient of the output, or none, and adds the two as
-  /// it reads them.
+  /// output received a gradient, and passes gradients on with add_gradient() or write_gradient(). Nothing is
+  /// recorded (a constant returns) when no input needs a gradient. Throws UsageError if an input belongs to
+  /// another tape. A backward(tape, dy, second_dy) also gets a second gradient of the output, or none, and
+  /// adds the two as it reads them.
   template <class Backward>
   Var record(Tensor value, std::initializer_list<const Var*> inputs, Backward&& backward);
 
@@ -119,10 +119,10 @@ class Tape {
   /// After it, Param::on_tape.written tells which parameters got a gradient.
   void finish_backward();
 
-  /// The parameter is about to be destroyed: this pass forgets it.
+  /// Makes this pass forget a parameter that is about to be destroyed.
   void release(const Param& param) noexcept;
 
-  /// The gradient an input() or intermediate value received; none if none. Intermediates are dropped once
+  /// The gradient that an input() or intermediate value received; may be none. Intermediates are dropped once
   /// walked.
   const Tensor& gradient(const Var& var) const;
   /// Parameters used in this pass (recorded), in order of first use.
@@ -133,20 +133,20 @@ class Tape {
   Tensor sum_over_ranks(comm::GradientTransport& communicator, const Tensor& mine);
 
   // --- for backward closures ---
-  /// Adds dx to the gradient of an input that is no parameter. Constants are ignored.
-  void give(const Var& input, const Tensor& dx);
-  /// For kernels that add: the gradient of an input so far; none for parameters and constants.
-  Tensor received(const Var& input);
-  /// received(), in memory that nobody else reads, for kernels that add to a part of it; give_total()
-  /// follows.
-  Tensor take_received(const Var& input);
-  /// give() of a gradient that includes received().
-  void give_total(const Var& input, const Tensor& total);
+  /// Adds dx to the gradient of an input that is not a parameter. Constants are ignored.
+  void add_gradient(const Var& input, const Tensor& dx);
+  /// For kernels that add: the gradient that an input has received so far; none for parameters and constants.
+  Tensor gradient_so_far(const Var& input);
+  /// gradient_so_far(), in memory without other readers, for kernels that add to a part of it;
+  /// set_gradient() follows.
+  Tensor take_gradient(const Var& input);
+  /// add_gradient() of a gradient that includes gradient_so_far().
+  void set_gradient(const Var& input, const Tensor& total);
   /// Computes a gradient in place: write(memory, accumulate) is called with float32 memory of the input's
   /// shape. For a parameter that is a view of the flat gradient buffer. Constants are skipped. With `rounds`
   /// the memory has the input's type, except for a parameter.
   template <class Write>
-  void into(const Var& input, Write&& write, bool rounds = false);
+  void write_gradient(const Var& input, Write&& write, bool rounds = false);
 
  private:
   friend class Recompute;
@@ -249,7 +249,7 @@ Var Tape::record(Tensor value, std::initializer_list<const Var*> inputs, Backwar
 }
 
 template <class Write>
-void Tape::into(const Var& input, Write&& write, bool rounds) {
+void Tape::write_gradient(const Var& input, Write&& write, bool rounds) {
   if (input.id_ < 0) return;
   if (Param* const param = param_of(input)) {
     const GradientSlot slot = param_slot(*param);
@@ -258,7 +258,7 @@ void Tape::into(const Var& input, Write&& write, bool rounds) {
     const Tensor dx = backend_.empty(input.shape(), rounds ? input.value().dtype() : DType::float32,
                                      input.value().channel_block());
     write(dx, false);
-    give(input, backend_.in_type(dx, input.value().dtype()));
+    add_gradient(input, backend_.in_type(dx, input.value().dtype()));
   }
 }
 

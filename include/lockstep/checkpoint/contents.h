@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lockstep/autograd/param.h"
-#include "lockstep/autograd/sharding.h"
+#include "lockstep/autograd/partition.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/tensor/tensor.h"
 
@@ -43,9 +43,9 @@ struct Attribute {
 /// model.
 struct NamedTensor {
   std::string name;
-  Tensor value;                     ///< with `part`: this rank's elements, as a vector
-  bool averaged = false;            ///< under "ema/...": not just a copy of the model's
-  std::optional<PartOf> part = {};  ///< ranks hold a part of it each; none: every rank holds all
+  Tensor value;                            ///< with `part`: this rank's elements, as a vector
+  bool averaged = false;                   ///< under "ema/...": not just a copy of the model's
+  std::optional<PartitionView> part = {};  ///< ranks hold a part of it each; none: every rank holds all
 
   const Shape& shape() const { return part ? part->shape : value.shape(); }
   std::size_t bytes() const { return static_cast<std::size_t>(shape().numel()) * bytes_of(value.dtype()); }
@@ -66,8 +66,8 @@ struct FileIndex;  // index.h
 /// What to load, where that depends on the file.
 struct SectionsToLoad {
   std::vector<Section> sections;
-  std::vector<std::string> elsewhere;  ///< groups of the file that other ranks load
-  std::vector<std::string> warnings;   ///< one line each
+  std::vector<std::string> of_other_ranks;  ///< groups of the file that other ranks load
+  std::vector<std::string> warnings;        ///< one line each
 };
 
 /// Sections that are listed when it is known what for: to save them (where ranks hold different things, they
@@ -113,7 +113,7 @@ struct Contents {
 
 // What is on a device settles Contents::backend; UsageError if that is another one already.
 
-/// Lists the parameters and buffers of a model under "model", once all of it is here (Param::settle()).
+/// Lists the parameters and buffers of a model under "model", once all of it is here (Param::wait_ready()).
 void add(Contents& contents, const ModelState& model);
 /// Lists each slot of an optimizer under "optimizer/SLOT", its algorithm and step count as attributes. Of a
 /// sharded one each rank lists its parts.

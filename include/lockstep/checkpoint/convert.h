@@ -1,6 +1,8 @@
-// Convert: weights alone, from any file that holds some, into a checkpoint or a .safetensors file.
+// Weights alone: read from any file that holds some, or mixed from the profile snapshots of a run, and
+// written into a checkpoint or a .safetensors file.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/contents.h"
+#include "lockstep/comm/communicator.h"
 #include "lockstep/tensor/dtype.h"
 
 namespace lockstep::checkpoint {
@@ -59,5 +62,27 @@ void check_writable(const std::string& path, bool replace, std::span<const std::
 /// is there whole and on storage when this returns, or as it was. Errors: check_writable; DataError if a name
 /// cannot be one in that format, or storage is full. Not collective.
 void write_weights(const std::string& path, const Weights& weights, bool replace = false);
+
+struct EmaReconstructionReport {
+  std::string group;                 ///< of the file written: "ema/sigma_rel=0.15"
+  std::int64_t step = 0;             ///< as of which
+  double error = 0;                  ///< of the profile, see optim::EmaMixture
+  std::vector<std::string> sources;  ///< profiles that it is mixed from
+  std::int64_t snapshots = 0;        ///< up to `step`
+  std::int64_t first_step = 0;       ///< of them
+};
+
+/// Writes to `out` what an average of width sigma_rel would hold after `step` steps (none: those of the
+/// newest snapshot), from RUN/ema/step-...h5 up to there: a checkpoint with the group
+/// ema/sigma_rel=SIGMA_REL of all parameters and buffers, the run's configuration, and what it was made of
+/// as provenance `ema_sources`. Parameters and averaged buffers are mixed in float64; other buffers are
+/// those of that step. Collective; ranks share the work, with the same bits at any number.
+///
+/// UsageError if the width is not between 0 and 0.28, there is no snapshot (of that step), or what there is
+/// comes no closer to the profile than 10 % (says what would); DataError if a snapshot is damaged or is of
+/// averages begun elsewhere; else as save_file.
+EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double sigma_rel,
+                                        std::optional<std::int64_t> step, const std::string& out,
+                                        comm::HostGroup& communicator);
 
 }  // namespace lockstep::checkpoint

@@ -11,10 +11,9 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/index.h"
-#include "lockstep/checkpoint/load.h"
 #include "lockstep/checkpoint/run_directory.h"
-#include "lockstep/checkpoint/save.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::checkpoint {
@@ -27,8 +26,8 @@ class SaveJob;
 enum class SaveAction;
 struct SaveMemory;
 
-/// What the place in a run follows from, given a step. Zeros: not known, not checked.
-struct Stream {
+/// From a step to the position in a run. Zeros: not known, not checked.
+struct DataSchedule {
   std::uint64_t seed = 0;
   std::int64_t shards = 0;
   std::int64_t samples_per_step = 0;   ///< the global batch
@@ -38,7 +37,7 @@ struct Stream {
 };
 
 struct StoreOptions {
-  Stream stream = {};
+  DataSchedule schedule = {};
   std::string config = {};     ///< stored with every checkpoint
   Provenance provenance = {};  ///< added to provenance_of(communicator)
   int keep = 2;                ///< newest checkpoints kept; 0 keeps all

@@ -14,27 +14,28 @@
 
 namespace lockstep::comm {
 
-/// Memory that collectives work on: `planes` planes (accumulation buffers) of `plane_bytes` each, 64-byte
-/// aligned, zeroed. All ranks allocate it together; ranks of one node read each other's planes. Every rank
-/// has the same plane_bytes; the number of planes may differ. Destroying it is collective.
-class Arena {
+/// Memory that collectives work on: `accumulators` accumulators (accumulation buffers) of `accumulator_bytes`
+/// each, 64-byte aligned, zeroed. All ranks allocate it together; ranks of one node read each other's
+/// accumulators. Every rank has the same accumulator_bytes; the number of accumulators may differ. Destroying
+/// it is collective.
+class FlatBuffer {
  public:
-  virtual ~Arena() = default;
-  virtual std::byte* plane(int index) = 0;
-  virtual int planes() const = 0;
-  virtual std::size_t plane_bytes() const = 0;
+  virtual ~FlatBuffer() = default;
+  virtual std::byte* accumulator(int index) = 0;
+  virtual int accumulators() const = 0;
+  virtual std::size_t accumulator_bytes() const = 0;
   /// For the case that collectives which nobody waits for may still use the memory. True: destroying it is
   /// no longer collective and keeps the memory until the process ends. False: it must not be destroyed.
   virtual bool leave() { return false; }
 };
 
-/// The work handle of a started collective: a sum, a reduce-scatter or an all-gather. Tickets count up from 1
-/// per transport; 0 means "none".
-using Ticket = std::uint64_t;
+/// The work handle of a started collective: a sum, a reduce-scatter or an all-gather. Work handles count up
+/// from 1 per transport; 0 means "none".
+using Work = std::uint64_t;
 
-/// What a collective works on: `count` elements at the same byte offset of every plane.
+/// What a collective works on: `count` elements at the same byte offset of every accumulator.
 struct TreeSum {
-  Arena* arena = nullptr;
+  FlatBuffer* flat_buffer = nullptr;
   std::size_t offset_bytes = 0;  ///< multiple of 64
   std::int64_t count = 0;        ///< elements
   DType dtype = DType::float32;  ///< float32 or float64; an all-gather takes any type
@@ -46,9 +47,9 @@ struct TreeSum {
   DType comm_dtype = DType::float32;
 };
 
-/// Collective, in the same order on every rank: allocate_arena, the three starts, wait, duplicate. Waiting
-/// yields the core. A transport belongs to one thread at a time. Failures throw FailureError with the call's
-/// name and the rank. Ranks of one node that start different collectives under one ticket get the same
+/// Collective, in the same order on every rank: allocate_buffer, the three starts, order_after, duplicate.
+/// Waiting yields the core. A transport belongs to one thread at a time. Failures throw FailureError with the
+/// call's name and the rank. Ranks of one node that start different collectives under one number get the same
 /// FailureError, which shows both sides; nothing is written then, and only abort() of the group may be called
 /// afterwards.
 class GradientTransport {
@@ -60,33 +61,34 @@ class GradientTransport {
   /// Whether sums with this communication dtype are rounded to it anywhere. The same on all ranks.
   virtual bool rounds(DType comm_dtype) const = 0;
 
-  virtual std::unique_ptr<Arena> allocate_arena(std::size_t plane_bytes, int planes) = 0;
+  virtual std::unique_ptr<FlatBuffer> allocate_buffer(std::size_t accumulator_bytes, int accumulators) = 0;
 
-  /// Starts a sum over all shards, along the tree. Before the call, plane p of this rank holds the partial
-  /// sum of its p-th maximal sub-tree (map.subtrees(rank)); a rank without shards has none. When done, plane
-  /// 0 of every rank holds the sum (so every rank needs at least one plane). Returns at once; collectives run
-  /// in the order started. Nothing else, another collective included, may touch the memory in between.
-  virtual Ticket start_tree_sum(const TreeSum& sum, const ShardMap& map) = 0;
+  /// Starts a sum over all shards, along the tree. Before the call, accumulator p of this rank holds the
+  /// partial sum of its p-th maximal sub-tree (map.subtrees(rank)); a rank without shards has none. When
+  /// done, accumulator 0 of every rank holds the sum (so every rank needs at least one accumulator). Returns
+  /// at once; collectives run in the order started. Nothing else, another collective included, may touch the
+  /// memory in between.
+  virtual Work start_tree_sum(const TreeSum& sum, const ShardMap& map) = 0;
   /// As above, with the same bits, but when done only the elements that this rank owns hold the sum, in its
-  /// plane 0. The contents of its other planes are then unspecified.
-  virtual Ticket start_reduce_scatter(const TreeSum& sum, const ShardMap& map, const Slices& slices) = 0;
-  /// Plane 0 of each rank holds the elements it owns; when done, plane 0 of every rank holds all of them.
-  /// Copies bytes of any type.
-  virtual Ticket start_all_gather(const TreeSum& vector, const Slices& slices) = 0;
+  /// accumulator 0. The contents of its other accumulators are then unspecified.
+  virtual Work start_reduce_scatter(const TreeSum& sum, const ShardMap& map, const Slices& slices) = 0;
+  /// Accumulator 0 of each rank holds the elements it owns; when done, accumulator 0 of every rank holds all
+  /// of them. Copies bytes of any type.
+  virtual Work start_all_gather(const TreeSum& vector, const Slices& slices) = 0;
   /// Advances started collectives without blocking. The computing thread calls it often.
   virtual void progress() = 0;
   /// True once the collective and all started before it are complete here. Calls progress().
-  virtual bool done(Ticket ticket) = 0;
+  virtual bool done(Work work) = 0;
   /// Between CPUs: returns when the collective is complete. Between GPUs: work that is launched on the
-  /// compute stream afterwards runs after the collective. complete() below waits on either.
-  virtual void wait(Ticket ticket) = 0;
-  /// Whether collectives may be started while a graph is captured (kernels::Recorder). Every launch of the
-  /// graph then runs them, every rank must launch its graph when all others do, and their tickets may only be
-  /// passed to wait() within the same capture.
-  virtual bool records() const { return false; }
-  /// A ticket for all work launched on the device so far, collectives of launched graphs included. All ranks
-  /// must wait for it.
-  virtual Ticket behind_recording() { return 0; }
+  /// compute stream afterwards runs after the collective. finish() below waits for either.
+  virtual void order_after(Work work) = 0;
+  /// Whether collectives may be started while a graph is captured (kernels::GraphCapture). Every launch of
+  /// the graph then runs them, every rank must launch its graph when all others do, and their work handles
+  /// may only be passed to order_after() within the same capture.
+  virtual bool may_be_captured() const { return false; }
+  /// The work handle of all that was launched on the device so far, collectives of launched graphs included.
+  /// All ranks must wait for it.
+  virtual Work after_graphs() { return 0; }
   /// An error that the transport has found while this rank waits elsewhere, or nothing. For any thread.
   virtual std::string async_error() const { return {}; }
   /// A transport of the same ranks whose collectives may overtake those of this one.
@@ -95,6 +97,6 @@ class GradientTransport {
 
 /// Returns when the collective is complete, on every transport. Throws FailureError if the transport finds
 /// meanwhile that it is broken.
-void complete(GradientTransport& transport, Ticket ticket);
+void finish(GradientTransport& transport, Work work);
 
 }  // namespace lockstep::comm

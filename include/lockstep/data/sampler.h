@@ -32,7 +32,7 @@ class Permutation {
 /// Position p is in epoch p div N at index p mod N, which the epoch's permutation maps to a sample. Step s
 /// takes positions [s B, (s + 1) B) for a global batch B; shard v of V takes [s B + v B / V, s B + (v + 1) B
 /// / V) of them. An epoch may end inside a batch. Neither the number of ranks nor the past matters.
-class Stream {
+class SampleStream {
  public:
   struct Options {
     std::int64_t samples = 0;       ///< N
@@ -42,7 +42,7 @@ class Stream {
     bool shuffle = true;  ///< false: every epoch in the data's own order
   };
   /// Throws UsageError if a number is below 1 or the shards do not divide the batch.
-  explicit Stream(const Options& options);
+  explicit SampleStream(const Options& options);
 
   const Options& options() const { return options_; }
   std::int64_t samples_per_shard() const { return options_.global_batch / options_.shards; }

@@ -15,7 +15,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "lockstep/autograd/gradient_source.h"
+#include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/autograd/loss.h"
 #include "lockstep/autograd/param.h"
 #include "lockstep/autograd/tape.h"
@@ -37,15 +37,15 @@ concept KnownByTensors = requires(const Shard& shard) {
 };
 
 /// Gradients are sums over the samples (or tokens) of the global batch, of exactly what Loss::sum sums
-/// (backward starts with factor 1); an optimizer divides by weight().
+/// (backward starts with factor 1); an optimizer divides by count().
 ///
 /// Construction, step() and destruction are collective. The model, the transport and the backend must
 /// outlive this object; parameters must not be added, frozen or unfrozen during its life.
 ///
-/// With Options::sharded_optimizer this rank's gradients hold sums only in the elements it owns (sharding()).
-/// The optimizer updates these, and all-gathers of the parameters overlap with what follows: a Tape waits for
-/// what it uses, other readers call Param::settle(). During its life parameters are in memory of the
-/// transport.
+/// With Options::sharded_optimizer this rank's gradients hold sums only in the elements it owns
+/// (partition()). The optimizer updates these, and all-gathers of the parameters overlap with what follows: a
+/// Tape waits for what it uses, other readers call Param::wait_ready(). During its life parameters are in
+/// memory of the transport.
 class DataParallel final : public GradientSource {
  public:
   /// Compares the model between ranks, then gives every rank the parameters and buffers of rank 0. The model
@@ -94,10 +94,10 @@ class DataParallel final : public GradientSource {
   void request(const Requests& requests);
 
   std::span<Param* const> params() const override;
-  double weight() const override;  ///< of the last step
+  double count() const override;  ///< of the last step
   std::uint64_t steps_begun() const override;
   kernels::Backend& backend() const override;
-  const Sharding* sharding() const override;
+  const Partition* partition() const override;
   void updated(std::size_t param) override;
 
   /// Of Options::graph, so far.

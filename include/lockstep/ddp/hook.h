@@ -27,7 +27,7 @@ class Buckets {
   virtual DType comm_dtype() const = 0;         ///< Options::comm_dtype, for what a hook sends itself
   virtual bool failed() const = 0;  ///< this rank has failed in this step: its buffers are worthless
   /// Starts the plain sum of a bucket: when it is done, buffer 0 of every rank holds the sum over all shards.
-  virtual comm::Ticket start_sum(int bucket) = 0;
+  virtual comm::Work start_sum(int bucket) = 0;
 };
 
 /// One kind of state that a hook keeps from step to step, for checkpoints: /hook/NAME/PARAMETER.

@@ -24,10 +24,10 @@ enum class Mode {
   per_parameter,  ///< one sum a parameter, one after another, after backward
 };
 
-/// Whether the passes of a step and its sums are captured as a graph (kernels::Recorder), which later steps
-/// launch without calling the loss. The bits are the same. Loss and model must do the same work at every
-/// step, as a function of the values of the batch, parameters and buffers only. Shards have tensors x and y,
-/// at a few addresses that return; batches at ever new addresses are not captured.
+/// Whether the passes of a step and its sums are captured as a graph (kernels::GraphCapture), which later
+/// steps launch without calling the loss. The bits are the same. Loss and model must do the same work at
+/// every step, as a function of the values of the batch, parameters and buffers only. Shards have tensors x
+/// and y, at a few addresses that return; batches at ever new addresses are not captured.
 enum class Graph {
   never,
   automatic,  ///< on a GPU, by one rank alone, if it can be; CapturedSteps tells why not

@@ -17,14 +17,70 @@
 #include <unordered_map>
 #include <utility>
 
-#include "lockstep/kernels/feed.h"
-#include "lockstep/kernels/recording.h"
-#include "lockstep/kernels/timer.h"
 #include "lockstep/ops/operation.h"
 
 namespace lockstep::kernels {
 
 class Backend;
+
+/// A tensor in CPU memory and its copy on the device. On the CPU both are the same memory.
+struct StagedTensor {
+  Tensor host;    ///< CPU memory that the device copies from at full speed
+  Tensor device;  ///< of the same shape and type
+};
+
+/// Copies what one thread fills in CPU memory to the device, while another thread computes there. The thread
+/// that fills calls begin_fill() and send(), then the one that computes calls receive() and release(); the
+/// callers order the two threads. Must not outlive its Backend; its tensors may.
+class StagingQueue {
+ public:
+  virtual ~StagingQueue() = default;
+  /// Zeroed. Before the first begin_fill().
+  virtual StagedTensor allocate(Shape shape, DType dtype) = 0;
+
+  /// Filling: returns when the host's side may be written again.
+  virtual void begin_fill() = 0;
+  /// Filling: starts the copies, once the device no longer computes with what was there before.
+  virtual void send(std::span<const StagedTensor> tensors) = 0;
+  /// Computing: operations asked for from now on find what was sent.
+  virtual void receive() = 0;
+  /// Computing: no operation asked for from now on, until the next receive(), uses it.
+  virtual void release() = 0;
+};
+
+/// For a CPU: nothing is copied.
+std::unique_ptr<StagingQueue> make_host_staging_queue();
+
+/// Captured operations with the memory they were asked for: each launch reads what is in that memory then.
+/// The memory must still be there. Must not outlive its Backend; belongs to its thread.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  /// Asks for all of the operations.
+  virtual void launch() = 0;
+};
+
+/// For its life, operations asked of the Backend are captured and not done. What cannot be repeated throws
+/// UsageError: reads, copies from the CPU, random numbers. Tensors made meanwhile must go before the end,
+/// those from before must not.
+class GraphCapture {
+ public:
+  virtual ~GraphCapture() = default;  ///< without finish() the capture is thrown away
+  /// Once. Throws UsageError with the reason if there is no graph.
+  virtual std::unique_ptr<Graph> finish() = 0;
+};
+
+/// How long a device took, which may run behind the program: spans between moments in the order of a
+/// Backend's operations. Must not outlive it; belongs to its thread.
+class Timer {
+ public:
+  static constexpr int most_moments = 4;
+  virtual ~Timer() = default;
+  /// Moment `which` is when all operations asked for so far are done.
+  virtual void mark(int which) = 0;
+  /// Milliseconds from one moment marked to another. To be asked after a read that followed both.
+  virtual double elapsed_ms(int from, int to) = 0;
+};
 
 /// A tensor, and another of its shape, type and layout that gets its elements.
 struct Transfer {
@@ -74,11 +130,11 @@ class Backend {
   /// Why products of bf16 operands would be slower here than those of float32; empty: they are not.
   virtual std::string why_slow_in_bf16() const { return {}; }
   virtual std::unique_ptr<Timer> make_timer();
-  virtual std::unique_ptr<Feed> make_feed();
-  /// Whether there are recordings here.
-  virtual bool records() const { return false; }
-  /// Begins one; one at a time. Waits for the device. Throws UsageError where there are none.
-  virtual std::unique_ptr<Recorder> record();
+  virtual std::unique_ptr<StagingQueue> make_staging_queue();
+  /// Whether capture_graph() works here.
+  virtual bool captures_graphs() const { return false; }
+  /// Begins a capture, one at a time. Waits for the device. Throws UsageError where there are no graphs.
+  virtual std::unique_ptr<GraphCapture> capture_graph();
 
   // --- memory
   /// Uninitialised, from the backend's pool.
@@ -158,5 +214,20 @@ std::unique_ptr<Backend> make_cuda_backend(int index);
 
 /// By device.
 std::unique_ptr<Backend> make_backend(Device device, int threads = 1);
+
+// --- tensors of a device in CPU memory, and back; on the CPU nothing of this copies anything
+//
+// `backend` is the one whose device the tensors are on; none where all of them are on the CPU (UsageError
+// naming the device otherwise).
+
+/// CPU memory of the tensor's shape and type: the tensor itself if it is there, otherwise uninitialised.
+Tensor cpu_room_for(const Tensor& tensor);
+/// The elements in CPU memory, there when this returns: the tensor itself if it is there, otherwise a copy.
+Tensor on_cpu(const Tensor& tensor, Backend* backend);
+/// The elements on the backend's device: the tensor itself if it is there, otherwise a copy.
+Tensor on_device(const Tensor& tensor, Backend& backend);
+/// Elements between tensors of equal shape, type and layout, wherever they are; nothing if both are the same
+/// memory.
+void transfer(const Tensor& from, const Tensor& to, Backend* backend);
 
 }  // namespace lockstep::kernels

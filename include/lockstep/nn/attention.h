@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "lockstep/autograd/functions.h"
-#include "lockstep/nn/linear.h"
+#include "lockstep/nn/layers.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::nn {

@@ -80,16 +80,16 @@ struct BatchNormBackwardInput {
   void check() const;
 };
 
-/// gated = dy + beside where y > 0, else 0, as it is stored. It is the shortcut's gradient, and what
+/// gated = dy + second_grad where y > 0, else 0, as it is stored. It is the shortcut's gradient, and what
 /// BatchNormBackwardInput continues from. sums: BatchNormBackwardSums of it.
 struct BatchNormGatedBackwardSums {
   static constexpr const char* name = "batch_norm_gated_backward_sums";
-  Tensor dy, beside, y, x, mean, inv_std, gated, sums;
+  Tensor dy, second_grad, y, x, mean, inv_std, gated, sums;
 
   static void operands(auto& op, auto&& each) {
-    each(in("dy", op.dy).blocked(), in("beside", op.beside).blocked().optional(), in("y", op.y).blocked(),
-         in("x", op.x).blocked(), in("mean", op.mean, float32), in("inv_std", op.inv_std, float32),
-         out("gated", op.gated).blocked(), out("sums", op.sums, float64));
+    each(in("dy", op.dy).blocked(), in("second_grad", op.second_grad).blocked().optional(),
+         in("y", op.y).blocked(), in("x", op.x).blocked(), in("mean", op.mean, float32),
+         in("inv_std", op.inv_std, float32), out("gated", op.gated).blocked(), out("sums", op.sums, float64));
   }
   void check() const;
 };

@@ -1,9 +1,18 @@
 // Elements of an axis by number.
 #pragma once
 
+#include "lockstep/base/error.h"
 #include "lockstep/ops/operation.h"
 
 namespace lockstep::ops {
+
+// --- errors in data, the same on every device
+
+/// Index number `number` names none of the `extent` rows of a table, or places of an axis.
+[[noreturn]] inline void throw_index_outside(const char* operation, std::int64_t index, std::int64_t number,
+                                             std::int64_t extent) {
+  throw DataError("{}: index {} (number {}) is outside [0, {})", operation, index, number, extent);
+}
 
 /// x: [outer, extent, inner]; y: [outer, taken, inner]. There is an index for each element of y, or, if not
 /// by_element, one for each of `taken`.

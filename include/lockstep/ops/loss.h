@@ -2,9 +2,26 @@
 // one float32.
 #pragma once
 
+#include "lockstep/base/error.h"
 #include "lockstep/ops/operation.h"
 
 namespace lockstep::ops {
+
+// --- errors in data, the same on every device
+
+/// The target of a row of logits is not a class.
+[[noreturn]] inline void throw_target_outside(const char* operation, std::int64_t target, std::int64_t row,
+                                              std::int64_t classes) {
+  throw DataError("{}: target {} in row {} is not one of the {} classes", operation, target, row, classes);
+}
+
+/// Losses that are added have counted different samples.
+[[noreturn]] inline void throw_counts_differ(std::int64_t a, std::int64_t b) {
+  throw UsageError(
+      "loss: a + b adds losses over the same samples, but these count {} and {}; append(a, b) is one "
+      "sample set after another",
+      a, b);
+}
 
 struct CrossEntropyOptions {
   float label_smoothing = 0;
@@ -12,9 +29,9 @@ struct CrossEntropyOptions {
 };
 
 /// A total on the CPU.
-struct WeightedSum {
+struct CountedSum {
   double sum = 0;
-  double weight = 0;
+  double count = 0;  ///< what divides it: samples, tokens or elements
 };
 
 /// logits: [rows, classes], targets: int64 [rows]. The sum of losses, and the number of rows counted (not

@@ -29,17 +29,17 @@ struct LayerNorm {
   void check() const;
 };
 
-/// dx = beside + the gradient; beside, which reached x another way, may be none. accumulate: of dweight and
-/// dbias.
+/// dx = residual_grad + the gradient; residual_grad, which reached x past the norm, may be none. accumulate:
+/// of dweight and dbias.
 struct LayerNormBackward {
   static constexpr const char* name = "layer_norm_backward";
-  Tensor dy, x, weight, mean, inv_std, beside, dx, dweight, dbias;
+  Tensor dy, x, weight, mean, inv_std, residual_grad, dx, dweight, dbias;
   bool accumulate = false;
 
   static void operands(auto& op, auto&& each) {
     each(in("dy", op.dy).by_row(), in("x", op.x).by_row(), in("weight", op.weight, float32),
          in("mean", op.mean, float32).by_row(), in("inv_std", op.inv_std, float32).by_row(),
-         in("beside", op.beside).by_row().optional(), out("dx", op.dx).by_row(),
+         in("residual_grad", op.residual_grad).by_row().optional(), out("dx", op.dx).by_row(),
          in_out("dweight", op.dweight, float32), in_out("dbias", op.dbias, float32));
   }
   void check() const;
@@ -60,17 +60,18 @@ struct RmsNorm {
   void check() const;
 };
 
-/// dx = beside + the gradient; beside, which reached x another way, may be none; so may dweight. accumulate:
-/// of dweight.
+/// dx = residual_grad + the gradient; residual_grad, which reached x past the norm, may be none; so may
+/// dweight. accumulate: of dweight.
 struct RmsNormBackward {
   static constexpr const char* name = "rms_norm_backward";
-  Tensor dy, x, weight, inv_rms, beside, dx, dweight;
+  Tensor dy, x, weight, inv_rms, residual_grad, dx, dweight;
   bool accumulate = false;
 
   static void operands(auto& op, auto&& each) {
     each(in("dy", op.dy).by_row(), in("x", op.x).by_row(), in("weight", op.weight, float32),
-         in("inv_rms", op.inv_rms, float32).by_row(), in("beside", op.beside).by_row().optional(),
-         out("dx", op.dx).by_row(), in_out("dweight", op.dweight, float32).optional());
+         in("inv_rms", op.inv_rms, float32).by_row(),
+         in("residual_grad", op.residual_grad).by_row().optional(), out("dx", op.dx).by_row(),
+         in_out("dweight", op.dweight, float32).optional());
   }
   void check() const;
 };

@@ -11,9 +11,10 @@
 #include <vector>
 
 #include "lockstep/autograd/param.h"
-#include "lockstep/autograd/sharding.h"
+#include "lockstep/autograd/partition.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/ops/update.h"
+#include "lockstep/optim/ema.h"
 
 namespace lockstep::optim {
 
@@ -71,9 +72,9 @@ EmaBuffers ema_buffers_named(std::string_view name);
 struct EmaOptions {
   std::optional<EmaWarmup> warmup = {};
   EmaBuffers buffers = EmaBuffers::copy;
-  /// Of the source of gradients (GradientSource::sharding()): this process holds EMA weights of the elements
+  /// Of the source of gradients (GradientSource::partition()): this process holds EMA weights of the elements
   /// it owns only. It is copied. None: of all.
-  const Sharding* sharding = nullptr;
+  const Partition* partition = nullptr;
 };
 
 /// Bytes of a state of which ranks may hold a part each.
@@ -84,23 +85,23 @@ struct StateBytes {
 
 /// One EMA tensor, for checkpoints: /ema/RATE/NAME.
 struct EmaTensor {
-  std::string rate;                 ///< EmaProfile::name()
-  std::string name;                 ///< of the parameter or buffer
-  Tensor tensor;                    ///< of its shape; float32, or its dtype for a buffer
-  bool averaged;                    ///< otherwise a copy of the model's, as of the last update
-  std::optional<PartOf> part = {};  ///< of what `tensor` is a part; none: it is whole
+  std::string rate;                        ///< EmaProfile::name()
+  std::string name;                        ///< of the parameter or buffer
+  Tensor tensor;                           ///< of its shape; float32, or its dtype for a buffer
+  bool averaged;                           ///< otherwise a copy of the model's, as of the last update
+  std::optional<PartitionView> part = {};  ///< of what `tensor` is a part; none: it is whole
 };
 
 /// EMA weights of all parameters, frozen ones too, and of buffers as EmaOptions say. They start as copies of
 /// the model and never influence training. Parameters and buffers must outlive it; their number is fixed.
 ///
-/// With a Sharding each rank holds EMA weights of the elements it owns (of buffers: of all), with the same
+/// With a Partition each rank holds EMA weights of the elements it owns (of buffers: of all), with the same
 /// bits. Whole copies, gathered from all ranks, come from tensors(), tensor() and swap_in() are collective
 /// then.
 class Ema {
  public:
   /// Throws UsageError on two equal profiles, a warm-up with inv_gamma <= 0, power < 0 or update_after < 0,
-  /// or a Sharding of another model.
+  /// or a Partition of another model.
   Ema(const ModelState& state, kernels::Backend& backend, std::vector<EmaProfile> profiles,
       EmaOptions options = {});
   /// With the backend of the model's device, or on the CPU a one-threaded one of its own.
@@ -123,10 +124,10 @@ class Ema {
   std::span<const EmaProfile> profiles() const noexcept { return profiles_; }
   const EmaOptions& options() const noexcept { return options_; }
   /// All EMA weights as this process holds them: profile by profile, parameters then buffers in the model's
-  /// order. The tensors are handles to write into on resume; with a Sharding those of parameters are parts.
+  /// order. The tensors are handles to write into on resume; with a Partition those of parameters are parts.
   /// Not collective.
   std::vector<EmaTensor> held_tensors() const;
-  /// The same as whole tensors: with a Sharding copies in CPU memory (so much for as long as they live).
+  /// The same as whole tensors: with a Partition copies in CPU memory (so much for as long as they live).
   std::vector<EmaTensor> tensors() const;
   /// One EMA tensor. Throws UsageError naming what there is.
   Tensor tensor(std::string_view rate, std::string_view name) const;
@@ -135,7 +136,7 @@ class Ema {
 
   /// While it lives, the model's parameters (and averaged buffers) are those of one EMA tensor. Its end, by
   /// an exception too, puts the model's own back. Handles are exchanged, no element is copied (but with a
-  /// Sharding it holds the EMA tensor gathered, on the model's device, which is memory for one more model).
+  /// Partition it holds the EMA tensor gathered, on the model's device, which is memory for one more model).
   class [[nodiscard]] SwappedIn {
    public:
     ~SwappedIn();
@@ -160,7 +161,7 @@ class Ema {
   };
 
   void add_leaves(const ModelState& state);
-  bool in_parts(std::size_t leaf) const { return sharding_ && leaf < params_.size(); }
+  bool in_parts(std::size_t leaf) const { return partition_ && leaf < params_.size(); }
   /// What EMA weights follow: the leaf's value, or the owned elements of it as a vector.
   Tensor followed(std::size_t leaf) const;
   /// Of all leaves, profile by profile; those gathered are in CPU memory.
@@ -180,13 +181,60 @@ class Ema {
   kernels::Backend& backend_;
   std::vector<EmaProfile> profiles_;
   EmaOptions options_;
-  std::optional<Sharding> sharding_;
+  std::optional<Partition> partition_;
   std::vector<Param*> params_;
   std::vector<Leaf> leaves_;             // parameters, then buffers
   std::vector<ops::EmaTarget> targets_;  // [leaf][profile]
   std::int64_t updates_ = 0;
   const Optimizer* attached_to_ = nullptr;
   bool swapped_in_ = false;
+};
+
+/// How much a power-function average remembers of each moment tau in (0, t]: (gamma + 1) tau^gamma /
+/// t^(gamma + 1), whose integral over update k is exactly the weight of that update after t of them
+/// (Karras et al., "Analyzing and improving the training dynamics of diffusion models", CVPR 2024).
+struct PowerResponse {
+  double gamma = 0;
+  double updates = 0;  ///< t
+
+  bool operator==(const PowerResponse&) const = default;
+};
+
+/// Throws UsageError unless the profile is a power function and updates > 0.
+PowerResponse response_of(const EmaProfile& profile, std::int64_t updates);
+
+/// Integral of the product over the time that both have: with m the shorter of the two times,
+/// (gamma_a + 1) (gamma_b + 1) m^(gamma_a + gamma_b + 1) /
+/// ((gamma_a + gamma_b + 1) t_a^(gamma_a + 1) t_b^(gamma_b + 1)).
+double inner_product(const PowerResponse& a, const PowerResponse& b);
+
+/// A weighted sum of stored averages that replaces another one.
+struct EmaMixture {
+  std::vector<double> weights;  ///< of each stored one; their sum is 1
+  /// |response of the mixture - response asked for| / |response asked for|. If the weights of the model
+  /// were independent from step to step, this would be the relative error of the reconstructed weights;
+  /// those of a real run change slowly, which makes it much smaller.
+  double error = 0;
+};
+
+/// Finds mixtures of given averages by least squares in float64.
+class EmaReconstruction {
+ public:
+  /// Throws UsageError if there is none.
+  explicit EmaReconstruction(std::vector<PowerResponse> stored);
+
+  /// The mixture with the least error among those whose weights add up to 1, so that what never changed in
+  /// training stays as it is. An average that is among the stored ones is that one alone.
+  EmaMixture mixture_for(const PowerResponse& target) const;
+
+ private:
+  std::vector<double> solve(std::vector<double> right) const;
+
+  std::vector<PowerResponse> stored_;
+  std::vector<std::size_t> used_;  // indices of stored_; the others add nothing to these
+  std::vector<double> scale_;      // of used_: 1 / |response|
+  std::vector<double> factor_;     // Cholesky factor of the scaled inner products, rows by used_, packed
+  std::vector<double> ones_;       // solution for right-hand sides of 1
 };
 
 }  // namespace lockstep::optim

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/autograd/gradient_source.h"
+#include "lockstep/autograd/gradient_sink.h"
 
 namespace lockstep::optim {
 
@@ -15,17 +15,17 @@ namespace lockstep::optim {
 ///
 /// Float64 sums of squares over fixed blocks of 4096 elements of each tensor, added one after another:
 /// tensors in the order of their names, blocks in the order of their elements. So the bits depend on the
-/// gradients alone, not on who computes which block: where the source has a Sharding, each rank fills the
+/// gradients alone, not on who computes which block: where the source has a Partition, each rank fills the
 /// blocks that it owns, they are gathered, and every rank combines all of them.
 class GradientNorm final : public Measurement {
  public:
-  static constexpr std::int64_t block_elements = Sharding::block_elements;
+  static constexpr std::int64_t block_elements = Partition::block_elements;
 
-  /// `source` must outlive this. With a Sharding, construction and destruction are collective.
+  /// `source` must outlive this. With a Partition, construction and destruction are collective.
   explicit GradientNorm(GradientSource& source);
 
   /// The norm. Throws TrainingError when it is not finite, naming the first parameter at fault; the same on
-  /// every rank. Allocates nothing. Collective with a Sharding, and a read of the device: neither where the
+  /// every rank. Allocates nothing. Collective with a Partition, and a read of the device: neither where the
   /// source's step has taken this measurement.
   double measure();
   kernels::Transfer ask() override;
@@ -50,7 +50,7 @@ class GradientNorm final : public Measurement {
   struct Range {
     std::size_t first = 0, count = 0;
   };
-  void share_blocks(const Sharding& sharding, std::int64_t total);
+  void share_blocks(const Partition& partition, std::int64_t total);
   void gather_blocks();
   kernels::Transfer to_read();
   double norm_of_read() const;
@@ -62,8 +62,8 @@ class GradientNorm final : public Measurement {
   Tensor blocks_;
   std::vector<double> read_;    // blocks_ on the CPU
   std::uint64_t asked_in_ = 0;  // GradientSource::steps_begun() at ask()
-  // With a Sharding the blocks are in an arena: to gather them allocates nothing.
-  std::unique_ptr<comm::Arena> arena_;
+  // With a Partition the blocks are in a flat buffer: to gather them allocates nothing.
+  std::unique_ptr<comm::FlatBuffer> flat_buffer_;
   comm::Slices slices_;
 };
 

@@ -44,7 +44,7 @@ void keep_whole_for_muon(const ModelState& model, std::span<const std::string> p
 class Muon final : public AdamW {
  public:
   /// `source` must outlive this. Throws UsageError on a bad option, saying which, and where the source has a
-  /// Sharding that divides a parameter of Muon's.
+  /// Partition that divides a parameter of Muon's.
   explicit Muon(GradientSource& source, const MuonOptions& options = {});
 
   std::string_view algorithm() const override { return "muon"; }

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/autograd/gradient_source.h"
+#include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/autograd/param.h"
 #include "lockstep/ops/update.h"
 #include "lockstep/optim/ema.h"
@@ -51,7 +51,7 @@ struct Slot {
   struct Entry {
     std::string name;  ///< of the parameter
     Tensor tensor;
-    std::optional<PartOf> part = {};  ///< of what `tensor` is a part; none: it is whole
+    std::optional<PartitionView> part = {};  ///< of what `tensor` is a part; none: it is whole
   };
   std::string name;  ///< as PyTorch calls it: "exp_avg", "exp_avg_sq", "step", "momentum_buffer"
   std::vector<Entry> entries;
@@ -71,8 +71,8 @@ struct StepResult {
 /// Frozen parameters (trainable = false) have no slots. A parameter without gradient in a step is left alone
 /// in it, as PyTorch does with grad None. The steady state allocates nothing.
 ///
-/// Where the source has a Sharding, this process holds state for the elements it owns and updates only these;
-/// the bits are the same. Construction, step(), slots() and destruction are collective then.
+/// Where the source has a Partition, this process holds state for the elements it owns and updates only
+/// these; the bits are the same. Construction, step(), slots() and destruction are collective then.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -106,17 +106,17 @@ class Optimizer {
 
   /// All state but steps(), by slot, as this process holds it; parameters in the model's order. Which slots
   /// and entries there are depends on the options and the model only. The tensors are handles to write into
-  /// on resume; with a Sharding they are parts. Not collective.
+  /// on resume; with a Partition they are parts. Not collective.
   std::vector<Slot> held_slots() const;
-  /// The same as whole tensors: with a Sharding copies in CPU memory, gathered from all ranks (so much for as
-  /// long as they live).
+  /// The same as whole tensors: with a Partition copies in CPU memory, gathered from all ranks (so much for
+  /// as long as they live).
   std::vector<Slot> slots() const;
   /// Of the slots, measured.
   StateBytes state_bytes() const;
 
   /// From now on step() moves the EMA weights of `ema` on in the same pass over memory, with the bits that
   /// ema.update() gives. `ema` must live as long as steps are made. Throws UsageError when one is attached
-  /// already, its parameters are not all of these, or it was made with another Sharding.
+  /// already, its parameters are not all of these, or it was made with another Partition.
   void attach(Ema& ema);
   void detach() noexcept;
 
@@ -128,7 +128,7 @@ class Optimizer {
   /// What a step is for one parameter, which is trainable and has a gradient, and for its EMA weights.
   struct Update {
     std::size_t index = 0;    ///< of the parameter
-    Tensor value, gradient;   ///< with a Sharding the owned elements as vectors, which may be empty
+    Tensor value, gradient;   ///< with a Partition the owned elements as vectors, which may be empty
     double lr = 0;            ///< group factor included
     double weight_decay = 0;  ///< 0 where the decay rule exempts it
     float gradient_factor = 1;
@@ -136,7 +136,7 @@ class Optimizer {
   };
   /// Once a step, before all apply(): for what is known of all updates at once.
   virtual void prepare([[maybe_unused]] std::span<const Update> updates) {}
-  /// Makes the updates: those of a whole step at once, or, with a Sharding, one after another.
+  /// Makes the updates: those of a whole step at once, or, with a Partition, one after another.
   virtual void apply(std::span<const Update> updates) = 0;
 
   /// The tensors of a slot by index of the parameter; none for those that have none in it.
@@ -148,7 +148,7 @@ class Optimizer {
   virtual std::vector<SlotTensors> slot_tensors() const = 0;
 
   std::span<Param* const> params() const noexcept { return params_; }
-  const Sharding* sharding() const noexcept { return sharding_; }
+  const Partition* partition() const noexcept { return partition_; }
   /// Whether it was trainable when this was made.
   bool is_trained(std::size_t index) const { return members_[index].trainable; }
   /// Zeroed tensors for the elements that are updated, by index; none for frozen parameters, nor for those
@@ -167,7 +167,7 @@ class Optimizer {
   Tensor part(std::size_t index, const Tensor& whole) const;
 
   GradientSource& source_;
-  const Sharding* sharding_;
+  const Partition* partition_;
   std::vector<Param*> params_;
   std::vector<Member> members_;
   GradientNorm norm_;

@@ -1,14 +1,27 @@
-// Reference-counted blocks of memory, and the pool that hands them out again without asking the system.
+// Where a tensor's memory is: reference-counted blocks of a device's memory, and the pool that hands them out again without asking the system.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <utility>
 
-#include "lockstep/tensor/device.h"
 
 namespace lockstep {
+
+struct Device {
+  enum class Kind { cpu, cuda };
+  Kind kind = Kind::cpu;
+  int index = 0;  ///< which GPU; 0 for the CPU
+
+  static constexpr Device cpu() { return {}; }
+  static constexpr Device cuda(int index) { return {Kind::cuda, index}; }
+  bool operator==(const Device&) const = default;
+};
+
+/// "cpu", "cuda:0".
+std::string to_string(const Device& device);
 
 struct Storage;
 

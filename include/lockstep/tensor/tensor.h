@@ -5,7 +5,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/shape.h"
-#include "lockstep/tensor/device.h"
 #include "lockstep/tensor/dtype.h"
 #include "lockstep/tensor/storage.h"
 

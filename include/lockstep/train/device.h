@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "lockstep/tensor/device.h"
+#include "lockstep/tensor/storage.h"
 
 namespace lockstep::train {
 

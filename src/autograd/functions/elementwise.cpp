@@ -22,8 +22,8 @@ Shape broadcast_shape(const char* function, const Shape& a, const Shape& b) {
 
 /// Gives dy, the gradient of what the input was broadcast to; the input gets the sum over its repetitions.
 void give_broadcast(Tape& tape, const Var& input, const Tensor& dy) {
-  if (input.shape() == dy.shape()) return tape.give(input, dy);
-  tape.into(input, [&](const Tensor& dx, bool accumulate) {
+  if (input.shape() == dy.shape()) return tape.add_gradient(input, dy);
+  tape.write_gradient(input, [&](const Tensor& dx, bool accumulate) {
     tape.backend().run(ops::ReduceAxes<ops::Total>{.x = dy, .y = dx, .accumulate = accumulate});
   });
 }
@@ -103,8 +103,8 @@ Var straight(const Var& x, const Formula& formula, float factor) {
   const Tensor y = empty_like(tape.backend(), x.value());
   tape.backend().run(ops::Map<Formula>{formula, {x.value()}, y});
   return tape.record(y, {&x}, [x = x.without_value(), factor](Tape& t, const Tensor& dy) {
-    if (factor == 1) return t.give(x, dy);
-    give_new(t, x, [&](const Tensor& dx) { t.backend().run(ops::scale(dy, factor, dx)); });
+    if (factor == 1) return t.add_gradient(x, dy);
+    add_new_gradient(t, x, [&](const Tensor& dx) { t.backend().run(ops::scale(dy, factor, dx)); });
   });
 }
 
@@ -214,7 +214,7 @@ Var dropout(const Var& x, float p, std::uint64_t purpose) {
   const Tensor y = empty_like(tape.backend(), x.value());
   tape.backend().run(ops::Dropout{x.value(), p, key, y});
   return tape.record(y, {&x}, [x = x.without_value(), p, key](Tape& t, const Tensor& dy) {
-    give_new(t, x, [&](const Tensor& dx) { t.backend().run(ops::Dropout{dy, p, key, dx}); });
+    add_new_gradient(t, x, [&](const Tensor& dx) { t.backend().run(ops::Dropout{dy, p, key, dx}); });
   });
 }
 

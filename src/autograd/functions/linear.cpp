@@ -3,7 +3,6 @@
 #include <array>
 
 #include "autograd/functions/support.h"
-#include "lockstep/ops/linear.h"
 #include "lockstep/ops/matmul.h"
 
 namespace lockstep {
@@ -31,24 +30,25 @@ Tensor room_before(ops::Activation activation, const Tensor& y, Tape& tape) {
 }
 
 /// Gradients of a layer's weight and bias. dy: rows.
-void give_parameters(Tape& t, const Tensor& x, const Tensor& dy, const Var& weight, const Var& bias) {
+void write_parameter_gradients(Tape& t, const Tensor& x, const Tensor& dy, const Var& weight,
+                               const Var& bias) {
   kernels::Backend& backend = t.backend();
   if (weight.needs_gradient() && bias.needs_gradient()) {
-    into_pair(t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
+    write_gradients(t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
       backend.run(ops::LinearBackwardWeight{as_rows(x), dy, dweight, accumulate, dbias});
     });
     return;
   }
-  t.into(weight, [&](const Tensor& dweight, bool accumulate) {
+  t.write_gradient(weight, [&](const Tensor& dweight, bool accumulate) {
     backend.run(ops::LinearBackwardWeight{as_rows(x), dy, dweight, accumulate});
   });
-  t.into(bias, [&](const Tensor& dbias, bool accumulate) {
+  t.write_gradient(bias, [&](const Tensor& dbias, bool accumulate) {
     backend.run(ops::SumRows{dy, dbias, accumulate});
   });
 }
 
 void give_input(Tape& t, const Var& x, const Tensor& dy, const Var& weight) {
-  give_new(t, x, [&](const Tensor& dx) {
+  add_new_gradient(t, x, [&](const Tensor& dx) {
     t.backend().run(ops::LinearBackwardInput{dy, weight.value(), as_rows(dx)});
   });
 }
@@ -64,7 +64,7 @@ Var matmul(const Var& a_given, const Var& b_given) {
   return a.tape().record(y, {&a, &b}, [a, b](Tape& t, const Tensor& dy) {
     const auto gradient = [&](const Var& of, const Tensor& left, const Tensor& right,
                               ops::Transposed turned) {
-      t.into(
+      t.write_gradient(
           of,
           [&](const Tensor& sum, bool accumulate) {
             t.backend().run(ops::MatMul{left, right, turned, sum, accumulate});
@@ -84,7 +84,7 @@ Var linear(const Var& given, const Var& weight, const Var& bias) {
   tape.backend().run(ops::Linear{as_rows(x.value()), weight.value(), bias.value(), as_rows(y)});
   return tape.record(y, {&x, &weight, &bias},
                      [x, weight, bias = bias.without_value()](Tape& t, const Tensor& dy) {
-                       give_parameters(t, x.value(), as_rows(dy), weight, bias);
+                       write_parameter_gradients(t, x.value(), as_rows(dy), weight, bias);
                        give_input(t, x, as_rows(dy), weight);
                      });
 }
@@ -101,7 +101,7 @@ Var linear(const Var& given, const Var& weight, const Var& bias, ops::Activation
                          Tape& t, const Tensor& dy) {
                        const Tensor upstream = empty_like(t.backend(), dy);
                        t.backend().run(ops::ActivateBackward{activation, at, dy, upstream});
-                       give_parameters(t, x.value(), as_rows(upstream), weight, bias);
+                       write_parameter_gradients(t, x.value(), as_rows(upstream), weight, bias);
                        give_input(t, x, as_rows(upstream), weight);
                      });
 }
@@ -125,10 +125,10 @@ Var feed_forward(const Var& given, const Var& weight_in, const Var& bias_in, ops
       y, {&x, &weight_in, &bias_in, &weight_out, &bias_out},
       [x, weight_in, bias_in = bias_in.without_value(), weight_out, bias_out = bias_out.without_value(),
        activation, hidden, at = before ? before : hidden](Tape& t, const Tensor& dy) {
-        give_parameters(t, hidden, as_rows(dy), weight_out, bias_out);
+        write_parameter_gradients(t, hidden, as_rows(dy), weight_out, bias_out);
         const Tensor upstream = empty_like(t.backend(), hidden);
         t.backend().run(ops::LinearBackwardInputActivation{activation, dy, weight_out.value(), at, upstream});
-        give_parameters(t, x.value(), as_rows(upstream), weight_in, bias_in);
+        write_parameter_gradients(t, x.value(), as_rows(upstream), weight_in, bias_in);
         give_input(t, x, as_rows(upstream), weight_in);
       });
 }

@@ -81,7 +81,7 @@ Loss of_elements(const char* function, const ElementLoss& loss, const Var& given
   }
   const Var sum =
       tape.record(scalar_sum(backend, total), {&x}, [x, wanted, loss, weights](Tape& t, const Tensor& dy) {
-        give_new(t, x, [&](const Tensor& dx) {
+        add_new_gradient(t, x, [&](const Tensor& dx) {
           Tensor factor = dy;
           if (weights) {
             factor = t.backend().empty(weights.shape());
@@ -95,7 +95,7 @@ Loss of_elements(const char* function, const ElementLoss& loss, const Var& given
 
 }  // namespace
 
-ops::WeightedSum Loss::read() const {
+ops::CountedSum Loss::read() const {
   if (!total) return {};
   double values[2];
   sum.tape().backend().copy(total, Tensor::view(values, {2}, DType::float64));
@@ -164,7 +164,7 @@ Loss cross_entropy(const Var& given, const Tensor& targets, const ops::CrossEntr
                     const Tensor dlogits = ours ? logits.value() : empty_like(t.backend(), logits.value());
                     t.backend().run(ops::CrossEntropyBackward{as_rows(logits.value()), target_rows, options,
                                                               log_sum_exp, dy, as_rows(dlogits)});
-                    t.give(logits, dlogits);
+                    t.add_gradient(logits, dlogits);
                   });
   return {sum, total};
 }

@@ -1,6 +1,13 @@
 // Layer norm, RMS norm and group norm.
-#include "lockstep/ops/norm.h"
+#include <algorithm>
+#include <array>
+#include <vector>
+
 #include "autograd/functions/support.h"
+#include "autograd/rank_sums.h"
+#include "lockstep/ops/batch_norm.h"
+#include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/norm.h"
 
 namespace lockstep {
 
@@ -19,12 +26,12 @@ Var record_layer_norm(const Tensor& y, const Var& x, const Var& weight, const Va
   return x.tape().record(
       y, {&x, &weight, &bias},
       [x, weight, bias = bias.without_value(), mean, inv_std](Tape& t, const Tensor& dy) {
-        const Tensor beside = t.received(x), dx = empty_like(t.backend(), x.value());
-        into_pair(t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
-          t.backend().run(ops::LayerNormBackward{dy, x.value(), weight.value(), mean, inv_std, beside, dx,
-                                                 dweight, dbias, accumulate});
+        const Tensor residual_grad = t.gradient_so_far(x), dx = empty_like(t.backend(), x.value());
+        write_gradients(t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
+          t.backend().run(ops::LayerNormBackward{dy, x.value(), weight.value(), mean, inv_std, residual_grad,
+                                                 dx, dweight, dbias, accumulate});
         });
-        t.give_total(x, dx);
+        t.set_gradient(x, dx);
       });
 }
 
@@ -67,13 +74,13 @@ Var rms_norm(const Var& given, const Var& weight, float eps) {
   const Tensor inv_rms = backend.empty({as_rows(x.value()).size(0)});
   backend.run(ops::RmsNorm{x.value(), weight.value(), eps, y, inv_rms});
   return x.tape().record(y, {&x, &weight}, [x, weight, inv_rms](Tape& t, const Tensor& dy) {
-    const Tensor beside = t.received(x), dx = empty_like(t.backend(), x.value());
+    const Tensor residual_grad = t.gradient_so_far(x), dx = empty_like(t.backend(), x.value());
     const auto write = [&](const Tensor& dweight, bool accumulate) {
-      t.backend().run(
-          ops::RmsNormBackward{dy, x.value(), weight.value(), inv_rms, beside, dx, dweight, accumulate});
+      t.backend().run(ops::RmsNormBackward{dy, x.value(), weight.value(), inv_rms, residual_grad, dx, dweight,
+                                           accumulate});
     };
-    weight.needs_gradient() ? t.into(weight, write) : write({}, false);
-    t.give_total(x, dx);
+    weight.needs_gradient() ? t.write_gradient(weight, write) : write({}, false);
+    t.set_gradient(x, dx);
   });
 }
 
@@ -95,12 +102,217 @@ Var group_norm(const Var& given, int groups, const Var& weight, const Var& bias,
       y, {&x, &weight, &bias},
       [x, weight, bias = bias.without_value(), groups, mean, inv_std](Tape& t, const Tensor& dy) {
         const Tensor dx = empty_like(t.backend(), x.value());
-        into_pair(t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
+        write_gradients(t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
           t.backend().run(ops::GroupNormBackward{dy, x.value(), groups, weight.value(), mean, inv_std, dx,
                                                  dweight, dbias, accumulate});
         });
-        t.give(x, dx);
+        t.add_gradient(x, dx);
       });
+}
+
+namespace {
+
+/// Moments about `centre`, float32 [C], and their count: float64 [2 C + 1].
+Tensor moments_of(kernels::Backend& backend, const Tensor& x, const Tensor& centre) {
+  const std::int64_t channels = x.size(1);
+  const Tensor total = backend.empty({2 * channels + 1}, DType::float64);
+  backend.run(ops::ChannelMoments{x, centre, total.rows(0, 2 * channels).reshape({2, channels})});
+  backend.fill(total.rows(2 * channels, 2 * channels + 1),
+               channels == 0 ? 0 : static_cast<double>(x.numel() / channels));
+  return total;
+}
+
+/// What a pass normalises by.
+struct Statistics {
+  Tensor mean, inv_std;  ///< float32 [C]
+  Tensor count;          ///< how many elements per channel they are over; none: they are the running ones
+};
+
+/// Of moments about `centre`, or, where there are none, the running ones.
+Statistics statistics_of(kernels::Backend& backend, const Tensor& total, const Tensor& centre,
+                         const BatchNormOptions& options) {
+  const std::int64_t channels = centre.numel();
+  Statistics statistics{backend.empty({channels}), backend.empty({channels}), {}};
+  backend.run(ops::BatchStatistics{total, centre, options.running_var, options.eps, statistics.mean,
+                                   statistics.inv_std});
+  if (total) statistics.count = total.rows(2 * channels, 2 * channels + 1);
+  return statistics;
+}
+
+void contribute(kernels::Backend& backend, GradientSink& sink, Statistic& statistic, const Tensor& moments) {
+  const GradientSlot slot = sink.slot(statistic);
+  slot.accumulate ? backend.run(ops::Accumulate{slot.memory, moments}) : backend.copy(moments, slot.memory);
+  sink.contributed(statistic);
+}
+
+Statistics batch_statistics(Tape& tape, const Tensor& x, const BatchNormOptions& options,
+                            comm::GradientTransport* communicator) {
+  kernels::Backend& backend = tape.backend();
+  const auto over_ranks = [&](const Tensor& mine) {
+    return communicator ? tape.sum_over_ranks(*communicator, mine) : mine;
+  };
+  Tensor mine = moments_of(backend, x, options.running_mean);
+  Tensor total = over_ranks(mine);
+  Statistics statistics = statistics_of(backend, total, options.running_mean, options);
+  // Every rank sees the same total, so all of them look again or none.
+  bool lack_digits = false;
+  backend.run(ops::MomentsLackDigits{total, options.eps, &lack_digits});
+  if (lack_digits) {
+    const Tensor centre = statistics.mean;
+    mine = moments_of(backend, x, centre);
+    total = over_ranks(mine);
+    statistics = statistics_of(backend, total, centre, options);
+    // Alone, `total` is `mine`: the count is all that is read of it from here on.
+    backend.run(ops::MoveCentre{mine, centre, options.running_mean});
+  }
+  if (tape.pass().record && tape.pass().sink && options.statistic)
+    contribute(backend, *tape.pass().sink, *options.statistic, mine);
+  return statistics;
+}
+
+/// float32 gradient (+)= float64 sums.
+void write_gradient(kernels::Backend& backend, const Tensor& sums, const Tensor& gradient, bool accumulate) {
+  accumulate ? backend.run(ops::Accumulate{gradient, sums}) : backend.copy(sums, gradient);
+}
+
+/// Checked arguments, and the statistics by which they are normalised.
+struct Normalisation {
+  Var x, weight, bias;
+  Statistics by;
+  comm::GradientTransport* communicator;  ///< of the ranks that share the statistics; or none
+
+  ops::ChannelNorm norm() const { return {by.mean, by.inv_std, weight.value(), bias.value()}; }
+};
+
+Normalisation normalisation_of(const char* function, const Var& x, const Var& weight, const Var& bias,
+                               const BatchNormOptions& options) {
+  const int rank = x.shape().rank();
+  if ((rank != 2 && rank != 4) || !(weight.shape() == Shape{x.shape()[1]}) ||
+      !(bias.shape() == weight.shape()) || !(options.running_mean.shape() == weight.shape()) ||
+      !(options.running_var.shape() == weight.shape()))
+    throw UsageError("{}: an input of shape {} does not fit weight {}, bias {} and running statistics {}",
+                     function, to_string(x.shape()), to_string(weight.shape()), to_string(bias.shape()),
+                     to_string(options.running_mean.shape()));
+  Tape& tape = x.tape();
+  const Pass& pass = tape.pass();
+  comm::GradientTransport* const communicator = pass.training && pass.record ? options.communicator : nullptr;
+  // A part that is computed again does not meet the other ranks again, nor count its samples twice.
+  const auto [mean, inv_std, count] = tape.once<3>([&]() -> std::array<Tensor, 3> {
+    const Statistics found = pass.training ? batch_statistics(tape, x.value(), options, communicator)
+                                           : statistics_of(tape.backend(), {}, options.running_mean, options);
+    return {found.mean, found.inv_std, found.count};
+  });
+  return {x, weight, bias, {mean, inv_std, count}, communicator};
+}
+
+Tensor empty_sums(kernels::Backend& backend, const Normalisation& of) {
+  return backend.empty({2, of.weight.shape()[0]}, DType::float64);
+}
+
+/// Hands the sums of a backward from dy on as gradients of weight and bias, and gives x its own. relu: as of
+/// ops::BatchNormBackwardInput.
+void give_gradients(Tape& tape, const Normalisation& of, const Tensor& dy, bool relu, const Tensor& mine) {
+  kernels::Backend& backend = tape.backend();
+  const Shape channels = of.weight.shape();
+  tape.write_gradient(of.bias, [&](const Tensor& dbias, bool accumulate) {
+    write_gradient(backend, mine.rows(0, 1).reshape(channels), dbias, accumulate);
+  });
+  tape.write_gradient(of.weight, [&](const Tensor& dweight, bool accumulate) {
+    write_gradient(backend, mine.rows(1, 2).reshape(channels), dweight, accumulate);
+  });
+  // Collective: whether the input needs a gradient is the same on every rank.
+  const Tensor sums =
+      of.communicator && of.x.needs_gradient() ? tape.sum_over_ranks(*of.communicator, mine) : mine;
+  add_new_gradient(tape, of.x, [&](const Tensor& dx) {
+    backend.run(ops::BatchNormBackwardInput{dy, of.x.value(), of.norm(), relu, sums, of.by.count, dx});
+  });
+}
+
+void backward(Tape& tape, const Normalisation& of, const Tensor& dy, bool relu) {
+  const Tensor mine = empty_sums(tape.backend(), of);
+  tape.backend().run(ops::BatchNormBackwardSums{dy, of.x.value(), of.norm(), relu, mine});
+  give_gradients(tape, of, dy, relu, mine);
+}
+
+}  // namespace
+
+Var batch_norm(const Var& x, const Var& weight, const Var& bias, const BatchNormOptions& options) {
+  Normalisation of = normalisation_of("batch_norm", x, weight, bias, options);
+  Tape& tape = x.tape();
+  const Tensor y = empty_like(tape.backend(), x.value());
+  tape.backend().run(ops::BatchNorm{.x = x.value(), .norm = of.norm(), .y = y});
+  of.bias = bias.without_value();
+  return tape.record(y, {&x, &weight, &bias},
+                     [of](Tape& t, const Tensor& dy) { backward(t, of, dy, false); });
+}
+
+Var batch_norm_relu(const Var& x, const Var& weight, const Var& bias, const Var& shortcut_given,
+                    const BatchNormOptions& options) {
+  const bool has_shortcut = static_cast<bool>(shortcut_given.value());
+  if (has_shortcut && !(shortcut_given.shape() == x.shape()))
+    throw UsageError("batch_norm_relu: the shortcut has shape {}, the input {}",
+                     to_string(shortcut_given.shape()), to_string(x.shape()));
+  const Var shortcut =
+      has_shortcut ? to_channel_block(shortcut_given, x.value().channel_block()) : shortcut_given;
+  const Normalisation of = normalisation_of("batch_norm_relu", x, weight, bias, options);
+  Tape& tape = x.tape();
+  const Tensor y = empty_like(tape.backend(), x.value());
+  tape.backend().run(ops::BatchNorm{x.value(), of.norm(), shortcut.value(), true, y});
+  return tape.record(y, {&x, &weight, &bias, &shortcut},
+                     [of, shortcut = shortcut.without_value(), has_shortcut, y](Tape& t, const Tensor& dy,
+                                                                                const Tensor& second_grad) {
+                       // Without a shortcut, and with all of dy in one place, nobody needs what the ReLU lets
+                       // through but the two passes, which find it from dy again.
+                       if (!has_shortcut && !second_grad) return backward(t, of, dy, true);
+                       kernels::Backend& b = t.backend();
+                       const Tensor gated = empty_like(b, dy), mine = empty_sums(b, of);
+                       b.run(ops::BatchNormGatedBackwardSums{dy, second_grad, y, of.x.value(), of.by.mean,
+                                                             of.by.inv_std, gated, mine});
+                       t.add_gradient(shortcut, gated);
+                       give_gradients(t, of, gated, false, mine);
+                     });
+}
+
+namespace {
+
+constexpr std::int64_t least_elements =
+    2048;  // of a rank: what most models need, so that one flat buffer serves
+
+}  // namespace
+
+Tensor RankSums::sum(kernels::Backend& backend, const Tensor& mine) {
+  const std::int64_t n = mine.numel(), ranks = communicator_.group().size();
+  const Tensor total = backend.empty(mine.shape(), DType::float64);
+  backend.fill(total, 0);
+  if (n == 0) return total;
+  make_room(n);
+  const Tensor all = Tensor::view(flat_buffer_->accumulator(0), {ranks, n}, DType::float64, backend.device());
+  const auto of_rank = [&](std::int64_t rank) { return all.rows(rank, rank + 1).reshape(mine.shape()); };
+  backend.copy(mine, of_rank(communicator_.group().rank()));
+  communicator_.order_after(communicator_.start_all_gather(
+      {.flat_buffer = flat_buffer_.get(), .offset_bytes = 0, .count = all.numel(), .dtype = DType::float64},
+      slices_of(n)));
+  for (std::int64_t rank = 0; rank < ranks; ++rank) backend.run(ops::Accumulate{total, of_rank(rank)});
+  return total;
+}
+
+void RankSums::make_room(std::int64_t elements) {
+  const auto bytes_for = [&](std::int64_t of_rank) {
+    return static_cast<std::size_t>(communicator_.group().size() * of_rank) * sizeof(double);
+  };
+  if (flat_buffer_ && flat_buffer_->accumulator_bytes() >= bytes_for(elements)) return;
+  flat_buffer_.reset();
+  flat_buffer_ = communicator_.allocate_buffer(bytes_for(std::max(elements, least_elements)), 1);
+}
+
+const comm::Slices& RankSums::slices_of(std::int64_t elements) {
+  const auto known = slices_.find(elements);
+  if (known != slices_.end()) return known->second;
+  std::vector<std::vector<comm::ElementRange>> ranges;
+  for (std::int64_t rank = 0; rank < communicator_.group().size(); ++rank)
+    ranges.push_back({{.first = rank * elements, .count = elements}});
+  return slices_.emplace(elements, comm::Slices(communicator_.group().size() * elements, ranges))
+      .first->second;
 }
 
 }  // namespace lockstep

@@ -25,9 +25,9 @@ Var attend(const Var& q, const Var& k, const Var& v, int heads, bool causal) {
     t.backend().run(ops::AttentionBackward{dy, ops::all_columns(q.value()), ops::all_columns(k.value()),
                                            ops::all_columns(v.value()), heads, causal, y, saved,
                                            ops::all_columns(dq), ops::all_columns(dk), ops::all_columns(dv)});
-    t.give(q, dq);
-    t.give(k, dk);
-    t.give(v, dv);
+    t.add_gradient(q, dq);
+    t.add_gradient(k, dk);
+    t.add_gradient(v, dv);
   });
 }
 
@@ -47,7 +47,7 @@ Var embedding(const Tensor& indices, const Var& weight) {
                                         tape.pass().compute);
   tape.backend().run(ops::Embedding{indices, weight.value(), y});
   return tape.record(y, {&weight}, [indices, weight = weight.without_value()](Tape& t, const Tensor& dy) {
-    t.into(weight, [&](const Tensor& dweight, bool accumulate) {
+    t.write_gradient(weight, [&](const Tensor& dweight, bool accumulate) {
       t.backend().run(ops::EmbeddingBackward{dy, indices, dweight, accumulate});
     });
   });
@@ -65,12 +65,12 @@ Var add_positions(const Var& x, const Var& weight) {
   return tape.record(
       y, {&x, &weight},
       [x = x.without_value(), weight = weight.without_value(), time](Tape& t, const Tensor& dy) {
-        t.into(weight, [&](const Tensor& dweight, bool accumulate) {
+        t.write_gradient(weight, [&](const Tensor& dweight, bool accumulate) {
           t.backend().run(ops::SumRows{dy, dweight.rows(0, time), accumulate});
           const std::int64_t context = dweight.size(0);
           if (!accumulate && time < context) t.backend().fill(dweight.rows(time, context), 0);
         });
-        t.give(x, dy);
+        t.add_gradient(x, dy);
       });
 }
 
@@ -81,7 +81,7 @@ Var rotary(const Var& given, RotaryLayout layout, float base, std::int64_t first
   tape.backend().run(ops::Rotary{x.value(), layout, base, first_position, false, y});
   return tape.record(y, {&x},
                      [x = x.without_value(), layout, base, first_position](Tape& t, const Tensor& dy) {
-                       give_new(t, x, [&](const Tensor& dx) {
+                       add_new_gradient(t, x, [&](const Tensor& dx) {
                          t.backend().run(ops::Rotary{dy, layout, base, first_position, true, dx});
                        });
                      });
@@ -114,7 +114,7 @@ Var attention(const Var& qkv, int heads, bool causal) {
                saved = backend.empty(backend.attention_saved_shape(s.batch, heads, s.queries, s.keys));
   backend.run(ops::Attention{part(x, 0), part(x, 1), part(x, 2), heads, causal, y, saved});
   return qkv.tape().record(y, {&qkv}, [qkv, heads, causal, y, saved, part](Tape& t, const Tensor& dy) {
-    give_new(t, qkv, [&](const Tensor& d) {
+    add_new_gradient(t, qkv, [&](const Tensor& d) {
       t.backend().run(ops::AttentionBackward{dy, part(qkv.value(), 0), part(qkv.value(), 1),
                                              part(qkv.value(), 2), heads, causal, y, saved, part(d, 0),
                                              part(d, 1), part(d, 2)});

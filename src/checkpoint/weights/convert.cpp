@@ -13,13 +13,12 @@
 #include "base/text.h"
 #include "checkpoint/elements.h"
 #include "checkpoint/layout.h"
-#include "checkpoint/manifest.h"
 #include "checkpoint/weights/gpt2.h"
 #include "checkpoint/weights/safetensors.h"
 #include "checkpoint/weights/source.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/contents.h"
-#include "lockstep/checkpoint/save.h"
+#include "lockstep/checkpoint/file.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -47,7 +46,7 @@ std::vector<std::size_t> chosen(const WeightSource& source) {
 
 /// All that cannot be kept, at once.
 void check_types(const WeightSource& source, const std::vector<std::size_t>& tensors) {
-  constexpr std::size_t most_names = 24;
+  constexpr std::size_t most_listed = 24;
   std::vector<std::string> bad;
   for (const std::size_t i : tensors) {
     const StoredTensor& tensor = source.tensors()[i];
@@ -56,7 +55,7 @@ void check_types(const WeightSource& source, const std::vector<std::size_t>& ten
       bad.push_back(fmt::format("{} has {} dimensions", tensor.name, tensor.shape.size()));
   }
   if (bad.empty()) return;
-  const std::size_t shown = std::min(bad.size(), most_names);
+  const std::size_t shown = std::min(bad.size(), most_listed);
   throw DataError(
       "{}: holds what a checkpoint cannot: {}{}; possible are float64, float32, float16, bfloat16, int64, "
       "int32 and uint8, of up to {} dimensions",

@@ -21,7 +21,7 @@ class WeightSource {
   WeightSource& operator=(const WeightSource&) = delete;
 
   const std::string& path() const { return path_; }
-  /// Those of the group asked for are in `group()`; a checkpoint lists those of its other groups, too.
+  /// Tensors of the requested group have `group()`; a checkpoint also lists those of its other groups.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   const std::string& group() const { return group_; }
   /// All elements of tensors()[tensor] in the file's type, row-major and little endian; `out` has exactly
@@ -29,13 +29,13 @@ class WeightSource {
   virtual void read(std::size_t tensor, std::span<std::byte> out) const = 0;
   /// Null unless the file is a checkpoint.
   virtual const FileIndex* index() const { return nullptr; }
-  /// What the file says of its place in a run: zeros where it says nothing. DataError if that is no position.
+  /// The position in a run that the file records; zeros for what it does not. DataError if it is invalid.
   virtual Position position() const { return {}; }
-  /// What else a .safetensors file says; empty of other files.
+  /// Metadata of a .safetensors file; empty for other files.
   virtual std::string metadata(const std::string& key) const;
 
-  /// Bytes of tensors()[tensor], for which memory may be asked. DataError if they are no numbers, or if the
-  /// file stores too little for them to be true.
+  /// Bytes of tensors()[tensor], checked before memory is allocated. DataError if the elements are not
+  /// numbers, or if the file is too small for them.
   std::size_t bytes_of(std::size_t tensor) const;
 
  protected:

@@ -6,7 +6,6 @@
 #include <map>
 
 #include "base/cores.h"
-#include "base/processor.h"
 #include "base/resources.h"
 #include "cli/doctor/finding.h"
 #include "train/binding.h"

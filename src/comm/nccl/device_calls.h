@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "comm/nccl/tree_program.h"
+#include "comm/sum_plan.h"
 #include "lockstep/tensor/dtype.h"
 
 namespace lockstep::comm {
@@ -12,16 +12,16 @@ namespace lockstep::comm {
 /// A sum along the tree over consecutive elements. Sources and the sum may be the same memory, element for
 /// element.
 struct TreeAddition {
-  const TreeProgram* program = nullptr;
-  const std::byte* planes = nullptr;  ///< the first element in plane 0
-  std::size_t plane_bytes = 0;        ///< from a plane to the next
-  const std::byte* slots = nullptr;   ///< the first element in slot 0; slots hold `comm_dtype`
-  std::size_t slot_bytes = 0;         ///< from a slot to the next
-  std::byte* sum = nullptr;           ///< in `dtype`
-  std::byte* cast_sum = nullptr;      ///< the sum again in `comm_dtype`, or null
+  const SumProgram* program = nullptr;
+  const std::byte* accumulators = nullptr;  ///< the first element in accumulator 0
+  std::size_t accumulator_bytes = 0;        ///< from an accumulator to the next
+  const std::byte* slots = nullptr;         ///< the first element in slot 0; slots hold `comm_dtype`
+  std::size_t slot_bytes = 0;               ///< from a slot to the next
+  std::byte* sum = nullptr;                 ///< in `dtype`
+  std::byte* cast_sum = nullptr;            ///< the sum again in `comm_dtype`, or null
   std::int64_t count = 0;
   DType dtype = DType::float32;
-  /// If it differs from dtype, values from planes are rounded to it first, and so is the sum.
+  /// If it differs from dtype, values from accumulators are rounded to it first, and so is the sum.
   DType comm_dtype = DType::float32;
 };
 

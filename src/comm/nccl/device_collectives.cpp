@@ -1,6 +1,7 @@
 #include "comm/nccl/device_collectives.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "comm/cast.h"
 
@@ -44,6 +45,20 @@ class Group {
 
 }  // namespace
 
+namespace {
+
+std::vector<int> one_rank_a_group(int ranks) {
+  std::vector<int> groups(static_cast<std::size_t>(ranks));
+  std::iota(groups.begin(), groups.end(), 0);
+  return groups;
+}
+
+}  // namespace
+
+DeviceSumPlan::DeviceSumPlan(const ShardMap& map, int rank)
+    : SumPlan(map, one_rank_a_group(map.ranks()), rank),
+      own(SumProgram::fold(static_cast<int>(accumulators.size()))) {}
+
 DeviceCollectives::DeviceCollectives(DeviceCalls& calls, int rank, int ranks, bool reproducible)
     : calls_(calls),
       rank_(rank),
@@ -77,11 +92,11 @@ std::size_t DeviceCollectives::most_ranges(const Cut& cut) const {
   return most;
 }
 
-void DeviceCollectives::tree_sum(const DeviceVector& vector, const PartialPlan& plan) {
+void DeviceCollectives::tree_sum(const DeviceVector& vector, const DeviceSumPlan& plan) {
   if (ranks_ == 1 || vector.count == 0) return;
   const bool cast = needs_cast(vector.comm_dtype, vector.dtype);
   if (!reproducible_) {
-    add_planes(vector, plan);
+    add_accumulators(vector, plan);
     if (!cast) {
       calls_.all_reduce(vector.values, vector.count, vector.dtype);
       return;
@@ -103,7 +118,7 @@ void DeviceCollectives::tree_sum(const DeviceVector& vector, const PartialPlan& 
   calls_.cast_from(comm_dtype, vector.values, vector.count, vector.comm_dtype);
 }
 
-void DeviceCollectives::reduce_scatter(const DeviceVector& vector, const PartialPlan& plan,
+void DeviceCollectives::reduce_scatter(const DeviceVector& vector, const DeviceSumPlan& plan,
                                        const Slices& slices) {
   if (ranks_ == 1 || vector.count == 0) return;
   const Cut cut{.slices = &slices, .even = {}};
@@ -111,7 +126,7 @@ void DeviceCollectives::reduce_scatter(const DeviceVector& vector, const Partial
     sum_at_owners(vector, plan, cut, false);
     return;
   }
-  add_planes(vector, plan);
+  add_accumulators(vector, plan);
   if (!needs_cast(vector.comm_dtype, vector.dtype)) {
     reduce_to_owners(vector.values, vector.dtype, cut);
     return;
@@ -131,13 +146,13 @@ void DeviceCollectives::all_gather(const DeviceVector& vector, const Slices& sli
   gather_from_owners(vector.values, bytes_of(vector.dtype), {.slices = &slices, .even = {}});
 }
 
-void DeviceCollectives::add_planes(const DeviceVector& vector, const PartialPlan& plan) {
-  const int planes = plan.partials_of_rank[static_cast<std::size_t>(rank_)];
-  if (planes == 0) calls_.zero(vector.values, bytes_for(vector.count, bytes_of(vector.dtype)));
-  if (planes < 2) return;
+void DeviceCollectives::add_accumulators(const DeviceVector& vector, const DeviceSumPlan& plan) {
+  const int accumulators = plan.partials_of_group[static_cast<std::size_t>(rank_)];
+  if (accumulators == 0) calls_.zero(vector.values, bytes_for(vector.count, bytes_of(vector.dtype)));
+  if (accumulators < 2) return;
   calls_.add({.program = &plan.own,
-              .planes = vector.values,
-              .plane_bytes = vector.plane_bytes,
+              .accumulators = vector.values,
+              .accumulator_bytes = vector.accumulator_bytes,
               .sum = vector.values,
               .count = vector.count,
               .dtype = vector.dtype,
@@ -184,26 +199,26 @@ void DeviceCollectives::gather_from_owners(std::byte* values, std::size_t elemen
   group.end();
 }
 
-std::byte* DeviceCollectives::sum_at_owners(const DeviceVector& vector, const PartialPlan& plan,
+std::byte* DeviceCollectives::sum_at_owners(const DeviceVector& vector, const DeviceSumPlan& plan,
                                             const Cut& cut, bool keep_cast) {
   const bool cast = needs_cast(vector.comm_dtype, vector.dtype);
   const DType comm_dtype = cast ? vector.comm_dtype : vector.dtype;
-  const int own_partials = plan.partials_of_rank[static_cast<std::size_t>(rank_)];
+  const int own_partials = plan.partials_of_group[static_cast<std::size_t>(rank_)];
   const std::size_t value_bytes = bytes_of(vector.dtype);
 
-  // Sends the planes themselves or their cast copies (at least one, which holds the result as well).
-  Partials partials{vector.values, vector.plane_bytes, bytes_of(comm_dtype)};
+  // Sends the accumulators themselves or their cast copies (at least one, which holds the result as well).
+  Partials partials{vector.values, vector.accumulator_bytes, bytes_of(comm_dtype)};
   const auto copies = static_cast<std::size_t>(cast ? std::max(own_partials, 1) : 0);
   const std::size_t copy_bytes = bytes_for(padded(vector.count), partials.element_bytes);
   const std::size_t slot_bytes = bytes_for(slot_elements(cut.of(rank_)), partials.element_bytes);
   std::byte* const scratch =
-      calls_.scratch(copies * copy_bytes + static_cast<std::size_t>(plan.slots) * slot_bytes);
+      calls_.scratch(copies * copy_bytes + static_cast<std::size_t>(plan.received) * slot_bytes);
   std::byte* const slots = scratch + copies * copy_bytes;
   if (cast) {
     for (int partial = 0; partial < own_partials; ++partial) {
       const auto place = static_cast<std::size_t>(partial);
-      calls_.cast_to(vector.values + place * vector.plane_bytes, scratch + place * copy_bytes, vector.count,
-                     comm_dtype);
+      calls_.cast_to(vector.values + place * vector.accumulator_bytes, scratch + place * copy_bytes,
+                     vector.count, comm_dtype);
     }
     partials.first = scratch;
     partials.partial_bytes = copy_bytes;
@@ -215,8 +230,8 @@ std::byte* DeviceCollectives::sum_at_owners(const DeviceVector& vector, const Pa
     if (range.count == 0) continue;
     std::byte* const values = vector.values + bytes_for(range.first, value_bytes);
     calls_.add({.program = &plan.whole,
-                .planes = values,
-                .plane_bytes = vector.plane_bytes,
+                .accumulators = values,
+                .accumulator_bytes = vector.accumulator_bytes,
                 .slots = slots + bytes_for(before, partials.element_bytes),
                 .slot_bytes = slot_bytes,
                 .sum = values,
@@ -229,7 +244,7 @@ std::byte* DeviceCollectives::sum_at_owners(const DeviceVector& vector, const Pa
   return scratch;
 }
 
-void DeviceCollectives::trade_partials(const Partials& partials, const PartialPlan& plan, const Cut& cut,
+void DeviceCollectives::trade_partials(const Partials& partials, const DeviceSumPlan& plan, const Cut& cut,
                                        std::byte* slots, std::size_t slot_bytes) {
   // In one round every rank sends to the rank `distance` after it and receives from the one `distance` before
   // it. Rounds are the same on all ranks, and so are the windows of ranges that make a round fit a group.
@@ -249,12 +264,12 @@ void DeviceCollectives::trade_partials(const Partials& partials, const PartialPl
   group.end();
 }
 
-void DeviceCollectives::send_partials(const Partials& partials, const PartialPlan& plan, const Cut& cut,
+void DeviceCollectives::send_partials(const Partials& partials, const DeviceSumPlan& plan, const Cut& cut,
                                       int to, std::size_t begin, std::size_t end) {
   const std::span<const ElementRange> ranges = cut.of(to);
   for (std::size_t i = begin; i < std::min(end, ranges.size()); ++i) {
     if (ranges[i].count == 0) continue;
-    for (int partial = 0; partial < plan.partials_of_rank[static_cast<std::size_t>(rank_)]; ++partial) {
+    for (int partial = 0; partial < plan.partials_of_group[static_cast<std::size_t>(rank_)]; ++partial) {
       calls_.send(partials.first + static_cast<std::size_t>(partial) * partials.partial_bytes +
                       bytes_for(ranges[i].first, partials.element_bytes),
                   bytes_for(ranges[i].count, partials.element_bytes), to);
@@ -262,7 +277,7 @@ void DeviceCollectives::send_partials(const Partials& partials, const PartialPla
   }
 }
 
-void DeviceCollectives::receive_partials(const Partials& partials, const PartialPlan& plan, const Cut& cut,
+void DeviceCollectives::receive_partials(const Partials& partials, const DeviceSumPlan& plan, const Cut& cut,
                                          int from, std::size_t begin, std::size_t end, std::byte* slots,
                                          std::size_t slot_bytes) {
   const std::span<const ElementRange> ranges = cut.of(rank_);
@@ -270,9 +285,9 @@ void DeviceCollectives::receive_partials(const Partials& partials, const Partial
   std::int64_t before = slot_elements(ranges.first(begin));
   for (std::size_t i = begin; i < std::min(end, ranges.size()); ++i) {
     if (ranges[i].count == 0) continue;
-    for (int partial = 0; partial < plan.partials_of_rank[static_cast<std::size_t>(from)]; ++partial) {
+    for (int partial = 0; partial < plan.partials_of_group[static_cast<std::size_t>(from)]; ++partial) {
       const auto slot =
-          static_cast<std::size_t>(plan.first_slot_of_rank[static_cast<std::size_t>(from)] + partial);
+          static_cast<std::size_t>(plan.first_slot_of_group[static_cast<std::size_t>(from)] + partial);
       calls_.receive(slots + slot * slot_bytes + bytes_for(before, partials.element_bytes),
                      bytes_for(ranges[i].count, partials.element_bytes), from);
     }

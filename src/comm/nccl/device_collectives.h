@@ -1,8 +1,8 @@
 // DeviceCollectives: the calls that make up each collective on a GPU.
 //
-// In NCCL's own order a rank adds its planes, and NCCL does the rest: one all-reduce, or, where ranks own
-// slices, a reduce and a broadcast for each range, in one group (one call where slices are even). These run
-// along rings, so each byte enters a node once, however the slices are.
+// In NCCL's own order a rank adds its accumulators, and NCCL does the rest: one all-reduce, or, where ranks
+// own slices, a reduce and a broadcast for each range, in one group (one call where slices are even). These
+// run along rings, so each byte enters a node once, however the slices are.
 //
 // In the tree's order every rank sends its partial sums of each slice straight to its owner, which adds all
 // of them along the tree. That moves as many bytes as a ring, in one hop. Sixteen-bit partial sums are added
@@ -15,18 +15,24 @@
 #include <vector>
 
 #include "comm/nccl/device_calls.h"
-#include "comm/nccl/tree_program.h"
+#include "comm/sum_plan.h"
 #include "lockstep/comm/slices.h"
 
 namespace lockstep::comm {
 
 /// The operand of a collective on this rank.
 struct DeviceVector {
-  std::byte* values = nullptr;  ///< the first element in plane 0
-  std::size_t plane_bytes = 0;  ///< from a plane to the next
-  std::int64_t count = 0;       ///< elements
+  std::byte* values = nullptr;        ///< the first element in accumulator 0
+  std::size_t accumulator_bytes = 0;  ///< from an accumulator to the next
+  std::int64_t count = 0;             ///< elements
   DType dtype = DType::float32;
   DType comm_dtype = DType::float32;
+};
+
+/// The plan of a group that is one rank, and what its GPU adds in NCCL's own order.
+struct DeviceSumPlan : SumPlan {
+  DeviceSumPlan(const ShardMap& map, int rank);
+  SumProgram own;  ///< the sum of this rank's accumulators, left to right
 };
 
 /// It allocates nothing after its largest collective so far.
@@ -36,8 +42,8 @@ class DeviceCollectives {
   DeviceCollectives(DeviceCalls& calls, int rank, int ranks, bool reproducible);
 
   /// HostGroup::start_tree_sum and its halves.
-  void tree_sum(const DeviceVector& vector, const PartialPlan& plan);
-  void reduce_scatter(const DeviceVector& vector, const PartialPlan& plan, const Slices& slices);
+  void tree_sum(const DeviceVector& vector, const DeviceSumPlan& plan);
+  void reduce_scatter(const DeviceVector& vector, const DeviceSumPlan& plan, const Slices& slices);
   void all_gather(const DeviceVector& vector, const Slices& slices);
 
  private:
@@ -56,8 +62,8 @@ class DeviceCollectives {
   std::int64_t even_part(const Cut& cut) const;
   std::size_t most_ranges(const Cut& cut) const;
 
-  /// Adds this rank's planes into plane 0.
-  void add_planes(const DeviceVector& vector, const PartialPlan& plan);
+  /// Adds this rank's accumulators into accumulator 0.
+  void add_accumulators(const DeviceVector& vector, const DeviceSumPlan& plan);
   /// Reduces vectors to the owners of their elements, and gathers them from the owners.
   void reduce_to_owners(std::byte* values, DType dtype, const Cut& cut);
   void gather_from_owners(std::byte* values, std::size_t element_bytes, const Cut& cut);
@@ -68,16 +74,16 @@ class DeviceCollectives {
     std::size_t partial_bytes = 0;     ///< from a partial sum to the next
     std::size_t element_bytes = 0;
   };
-  /// In the tree's order: afterwards plane 0 holds the sum of the elements that this rank owns. keep_cast: so
-  /// does a vector in comm_dtype at the start of the returned scratch.
-  std::byte* sum_at_owners(const DeviceVector& vector, const PartialPlan& plan, const Cut& cut,
+  /// In the tree's order: afterwards accumulator 0 holds the sum of the elements that this rank owns.
+  /// keep_cast: so does a vector in comm_dtype at the start of the returned scratch.
+  std::byte* sum_at_owners(const DeviceVector& vector, const DeviceSumPlan& plan, const Cut& cut,
                            bool keep_cast);
-  void trade_partials(const Partials& partials, const PartialPlan& plan, const Cut& cut, std::byte* slots,
+  void trade_partials(const Partials& partials, const DeviceSumPlan& plan, const Cut& cut, std::byte* slots,
                       std::size_t slot_bytes);
   /// For the owner's ranges [begin, end).
-  void send_partials(const Partials& partials, const PartialPlan& plan, const Cut& cut, int to,
+  void send_partials(const Partials& partials, const DeviceSumPlan& plan, const Cut& cut, int to,
                      std::size_t begin, std::size_t end);
-  void receive_partials(const Partials& partials, const PartialPlan& plan, const Cut& cut, int from,
+  void receive_partials(const Partials& partials, const DeviceSumPlan& plan, const Cut& cut, int from,
                         std::size_t begin, std::size_t end, std::byte* slots, std::size_t slot_bytes);
 
   DeviceCalls& calls_;

@@ -51,16 +51,16 @@ void DeviceLane::check(cudaError_t status, const char* call) const { check_cuda(
 
 void DeviceLane::use_device() const { check(cudaSetDevice(device_), "cudaSetDevice"); }
 
-void DeviceLane::upload(TreeProgram& program) {
+void DeviceLane::upload(SumProgram& program) {
   if (program.steps.empty()) return;
-  const std::size_t bytes = program.steps.size() * sizeof(TreeStep);
+  const std::size_t bytes = program.steps.size() * sizeof(SumStep);
   void* memory = nullptr;
   check(cudaMalloc(&memory, bytes), "cudaMalloc");
   uploads_.push_back(memory);
   // On the stream that reads it: a copy of pageable memory has been read, not yet written, when it returns.
   check(cudaMemcpyAsync(memory, program.steps.data(), bytes, cudaMemcpyHostToDevice, on_.stream),
         "cudaMemcpyAsync");
-  program.on_device = static_cast<const TreeStep*>(memory);
+  program.on_device = static_cast<const SumStep*>(memory);
 }
 
 bool DeviceLane::drain(cudaStream_t stream) noexcept { return drain(stream, drain_patience_s); }

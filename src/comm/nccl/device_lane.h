@@ -28,7 +28,7 @@ class DeviceLane final : public DeviceCalls {
   cudaStream_t stream() const { return on_.stream; }
 
   /// Copies the steps to the device, where they stay for the lane's life.
-  void upload(TreeProgram& program);
+  void upload(SumProgram& program);
   /// Waits until the stream has finished; false after a failure or a time limit.
   bool drain(cudaStream_t stream) noexcept;
 

@@ -53,10 +53,10 @@ __device__ Pack<To, Width> converted(const Pack<From, Width>& from) {
 
 /// The part of a TreeAddition that a kernel needs.
 struct Addition {
-  const TreeStep* steps;
+  const SumStep* steps;
   int count_of_steps;
-  const std::byte* planes;
-  std::int64_t plane_bytes;
+  const std::byte* accumulators;
+  std::int64_t accumulator_bytes;
   const std::byte* slots;
   std::int64_t slot_bytes;
   std::byte* sum;
@@ -70,7 +70,8 @@ __device__ void add_at(const Addition& addition, std::int64_t element) {
   const auto value_of = [&](int source) -> Values {
     if (source < 0)
       return converted<T>(load<Sent, Width>(addition.slots + ~source * addition.slot_bytes, element));
-    const Values values = load<T, Width>(addition.planes + source * addition.plane_bytes, element);
+    const Values values =
+        load<T, Width>(addition.accumulators + source * addition.accumulator_bytes, element);
     return converted<T>(converted<Sent>(values));
   };
   const auto add = [](const Values& left, const Values& right) {
@@ -123,9 +124,9 @@ template <class T, class Sent, int Depth>
 void add_deep(const Addition& addition, const DeviceLaunch& on) {
   constexpr int width = 16 / static_cast<int>(sizeof(T));
   constexpr int sent_bytes = width * static_cast<int>(sizeof(Sent));
-  const bool packs = lies_at(addition.planes, addition.plane_bytes, 16) && lies_at(addition.sum, 0, 16) &&
-                     lies_at(addition.slots, addition.slot_bytes, sent_bytes) &&
-                     lies_at(addition.cast_sum, 0, sent_bytes);
+  const bool packs =
+      lies_at(addition.accumulators, addition.accumulator_bytes, 16) && lies_at(addition.sum, 0, 16) &&
+      lies_at(addition.slots, addition.slot_bytes, sent_bytes) && lies_at(addition.cast_sum, 0, sent_bytes);
   if (packs) {
     add_along_tree<T, Sent, Depth, width>
         <<<blocks_for(addition.count, width, on), block_threads, 0, on.stream>>>(addition);
@@ -163,8 +164,8 @@ cudaError_t launch_add(const TreeAddition& addition, const DeviceLaunch& on) {
   if (addition.count <= 0) return cudaSuccess;
   const Addition what{.steps = addition.program->on_device,
                       .count_of_steps = static_cast<int>(addition.program->steps.size()),
-                      .planes = addition.planes,
-                      .plane_bytes = static_cast<std::int64_t>(addition.plane_bytes),
+                      .accumulators = addition.accumulators,
+                      .accumulator_bytes = static_cast<std::int64_t>(addition.accumulator_bytes),
                       .slots = addition.slots,
                       .slot_bytes = static_cast<std::int64_t>(addition.slot_bytes),
                       .sum = addition.sum,

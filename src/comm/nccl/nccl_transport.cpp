@@ -22,50 +22,50 @@ namespace {
 
 /// Tells which collectives of a stream are complete: one event after each, in a ring that steady steps never
 /// enlarge.
-class TicketEvents {
+class WorkEvents {
  public:
-  explicit TicketEvents(int rank) : rank_(rank) {}
-  ~TicketEvents();
-  TicketEvents(const TicketEvents&) = delete;
-  TicketEvents& operator=(const TicketEvents&) = delete;
+  explicit WorkEvents(int rank) : rank_(rank) {}
+  ~WorkEvents();
+  WorkEvents(const WorkEvents&) = delete;
+  WorkEvents& operator=(const WorkEvents&) = delete;
 
-  /// The next ticket: complete when the stream has finished all work launched on it so far.
-  Ticket record(cudaStream_t stream);
-  Ticket recorded() const { return recorded_; }
-  /// Asks the device without waiting. The ticket must have been recorded.
-  bool complete(Ticket ticket);
-  /// Work launched on `stream` from now on begins when the ticket is complete.
-  void hold(cudaStream_t stream, Ticket ticket);
+  /// The next work handle: complete when the stream has finished all work launched on it so far.
+  Work record(cudaStream_t stream);
+  Work recorded() const { return recorded_; }
+  /// Asks the device without waiting. The work must have been recorded.
+  bool complete(Work work);
+  /// Work launched on `stream` from now on begins when the work is complete.
+  void hold(cudaStream_t stream, Work work);
 
  private:
-  cudaEvent_t& event(Ticket ticket) { return events_[ticket % events_.size()]; }
+  cudaEvent_t& event(Work work) { return events_[work % events_.size()]; }
   void enlarge();
 
   int rank_;
   std::vector<cudaEvent_t> events_;  ///< those of (complete_, recorded_] are in use
-  Ticket recorded_ = 0;
-  Ticket complete_ = 0;  ///< these are known to be
+  Work recorded_ = 0;
+  Work complete_ = 0;  ///< these are known to be
 };
 
-TicketEvents::~TicketEvents() {
+WorkEvents::~WorkEvents() {
   for (const cudaEvent_t event : events_) {
     if (event) cudaEventDestroy(event);
   }
 }
 
-void TicketEvents::enlarge() {
+void WorkEvents::enlarge() {
   constexpr std::size_t fewest = 64;  // more than the buckets of nearly any model
   std::vector<cudaEvent_t> larger(std::max(fewest, 2 * events_.size()));
-  // All events are in use, by the most recent tickets.
-  for (Ticket ticket = recorded_; ticket > recorded_ - events_.size(); --ticket)
-    larger[ticket % larger.size()] = event(ticket);
+  // All events are in use, by the most recent work handles.
+  for (Work work = recorded_; work > recorded_ - events_.size(); --work)
+    larger[work % larger.size()] = event(work);
   events_.swap(larger);
   for (cudaEvent_t& made : events_) {
     if (!made) check_cuda(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "cudaEventCreate", rank_);
   }
 }
 
-Ticket TicketEvents::record(cudaStream_t stream) {
+Work WorkEvents::record(cudaStream_t stream) {
   if (recorded_ - complete_ == events_.size()) {
     while (complete_ < recorded_ && complete(complete_ + 1)) {
     }
@@ -75,41 +75,41 @@ Ticket TicketEvents::record(cudaStream_t stream) {
   return ++recorded_;
 }
 
-bool TicketEvents::complete(Ticket ticket) {
-  if (ticket <= complete_) return true;
-  const cudaError_t status = cudaEventQuery(event(ticket));
+bool WorkEvents::complete(Work work) {
+  if (work <= complete_) return true;
+  const cudaError_t status = cudaEventQuery(event(work));
   if (status == cudaErrorNotReady) {
     cudaGetLastError();  // clears it, or the next launch would report it
     return false;
   }
   check_cuda(status, "cudaEventQuery", rank_);
-  complete_ = ticket;  // and all before it, which the same stream ran
+  complete_ = work;  // and all before it, which the same stream ran
   return true;
 }
 
-void TicketEvents::hold(cudaStream_t stream, Ticket ticket) {
-  if (ticket <= complete_) return;
-  check_cuda(cudaStreamWaitEvent(stream, event(ticket), 0), "cudaStreamWaitEvent", rank_);
+void WorkEvents::hold(cudaStream_t stream, Work work) {
+  if (work <= complete_) return;
+  check_cuda(cudaStreamWaitEvent(stream, event(work), 0), "cudaStreamWaitEvent", rank_);
 }
 
 /// Memory on a GPU. With NCCL running it comes from ncclMemAlloc and is registered, unless partial sums are
 /// sent from it into memory that is not registered: NCCL wants both sides of a call registered, or neither.
 /// (Registration as a window, for symmetric kernels, would be better for small vectors on NVLink. Buckets are
 /// large and use rings or NVLink SHARP, which plain registration serves.)
-class DeviceArena final : public Arena {
+class DeviceBuffer final : public FlatBuffer {
  public:
-  /// `compute`: the stream of the work that fills the planes. Zeroes the memory before it returns.
-  DeviceArena(std::shared_ptr<DeviceLane> lane, cudaStream_t compute, std::size_t plane_bytes, int planes,
-              bool registered);
+  /// `compute`: the stream of the work that fills the accumulators. Zeroes the memory before it returns.
+  DeviceBuffer(std::shared_ptr<DeviceLane> lane, cudaStream_t compute, std::size_t accumulator_bytes,
+               int accumulators, bool registered);
   /// Waits for both streams. After a failure, and while an exception unwinds, it does not, as peers may never
   /// send what the streams wait for; the process then keeps the memory until it ends.
-  ~DeviceArena() override;
-  DeviceArena(const DeviceArena&) = delete;
-  DeviceArena& operator=(const DeviceArena&) = delete;
+  ~DeviceBuffer() override;
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 
-  std::byte* plane(int index) override;
-  int planes() const override { return planes_; }
-  std::size_t plane_bytes() const override { return plane_bytes_; }
+  std::byte* accumulator(int index) override;
+  int accumulators() const override { return accumulators_; }
+  std::size_t accumulator_bytes() const override { return accumulator_bytes_; }
   bool leave() override { return left_ = true; }
 
   const DeviceLane* lane() const { return lane_.get(); }
@@ -123,9 +123,9 @@ class DeviceArena final : public Arena {
 
   std::shared_ptr<DeviceLane> lane_;
   cudaStream_t compute_;
-  std::size_t plane_bytes_;
+  std::size_t accumulator_bytes_;
   std::size_t stride_bytes_;
-  int planes_;
+  int accumulators_;
   int exceptions_at_start_;
   void* memory_ = nullptr;
   bool of_nccl_ = false;
@@ -133,7 +133,7 @@ class DeviceArena final : public Arena {
   void* handle_ = nullptr;  ///< of the registration
 };
 
-constexpr std::size_t plane_alignment_bytes = 512;  // best for copies and NCCL
+constexpr std::size_t accumulator_alignment_bytes = 512;  // best for copies and NCCL
 
 /// Why ncclMemAlloc failed, which reports all errors of CUDA as one and leaves none in the runtime.
 bool lacks_memory(std::size_t bytes) {
@@ -142,14 +142,14 @@ bool lacks_memory(std::size_t bytes) {
   return cudaMemGetInfo(&free, &total) == cudaSuccess && free < bytes;
 }
 
-DeviceArena::DeviceArena(std::shared_ptr<DeviceLane> lane, cudaStream_t compute, std::size_t plane_bytes,
-                         int planes, bool registered)
+DeviceBuffer::DeviceBuffer(std::shared_ptr<DeviceLane> lane, cudaStream_t compute,
+                           std::size_t accumulator_bytes, int accumulators, bool registered)
     : lane_(std::move(lane)),
       compute_(compute),
-      plane_bytes_(plane_bytes),
-      stride_bytes_((plane_bytes + plane_alignment_bytes - 1) / plane_alignment_bytes *
-                    plane_alignment_bytes),
-      planes_(planes),
+      accumulator_bytes_(accumulator_bytes),
+      stride_bytes_((accumulator_bytes + accumulator_alignment_bytes - 1) / accumulator_alignment_bytes *
+                    accumulator_alignment_bytes),
+      accumulators_(accumulators),
       exceptions_at_start_(std::uncaught_exceptions()) {
   allocate();
   try {
@@ -161,8 +161,9 @@ DeviceArena::DeviceArena(std::shared_ptr<DeviceLane> lane, cudaStream_t compute,
   }
 }
 
-void DeviceArena::prepare(bool registered) {
-  const std::size_t bytes = stride_bytes_ * static_cast<std::size_t>(planes_) + plane_alignment_bytes;
+void DeviceBuffer::prepare(bool registered) {
+  const std::size_t bytes =
+      stride_bytes_ * static_cast<std::size_t>(accumulators_) + accumulator_alignment_bytes;
   check_cuda(cudaMemsetAsync(memory_, 0, bytes, compute_), "cudaMemsetAsync", lane_->rank());
   check_cuda(cudaStreamSynchronize(compute_), "cudaStreamSynchronize", lane_->rank());
   if (registered && of_nccl_) {
@@ -172,7 +173,7 @@ void DeviceArena::prepare(bool registered) {
   }
 }
 
-void DeviceArena::release() noexcept {
+void DeviceBuffer::release() noexcept {
   if (of_nccl_) {
     ncclMemFree(memory_);
   } else {
@@ -180,8 +181,9 @@ void DeviceArena::release() noexcept {
   }
 }
 
-void DeviceArena::allocate() {
-  const std::size_t bytes = stride_bytes_ * static_cast<std::size_t>(planes_) + plane_alignment_bytes;
+void DeviceBuffer::allocate() {
+  const std::size_t bytes =
+      stride_bytes_ * static_cast<std::size_t>(accumulators_) + accumulator_alignment_bytes;
   of_nccl_ = lane_->connection().started();
   if (!of_nccl_) {
     const cudaError_t made = cudaMalloc(&memory_, bytes);
@@ -197,15 +199,16 @@ void DeviceArena::allocate() {
       lane_->rank(), ncclGetErrorString(made));
 }
 
-void DeviceArena::throw_no_memory(std::size_t bytes) const {
+void DeviceBuffer::throw_no_memory(std::size_t bytes) const {
   cudaGetLastError();  // the device stays usable
   throw FailureError(
-      "arena on rank {}: the GPU has no {} bytes left for {} planes of {} bytes; use a smaller batch, or "
+      "flat buffer on rank {}: the GPU has no {} bytes left for {} accumulators of {} bytes; use a smaller "
+      "batch, or "
       "more ranks for the shards",
-      lane_->rank(), bytes, planes_, plane_bytes_);
+      lane_->rank(), bytes, accumulators_, accumulator_bytes_);
 }
 
-DeviceArena::~DeviceArena() {
+DeviceBuffer::~DeviceBuffer() {
   NcclConnection& connection = lane_->connection();
   if (left_ || connection.failed() || std::uncaught_exceptions() > exceptions_at_start_) return;
   if (!lane_->drain(lane_->stream()) || !lane_->drain(compute_)) return;
@@ -219,8 +222,9 @@ DeviceArena::~DeviceArena() {
   release();
 }
 
-std::byte* DeviceArena::plane(int index) {
-  if (index < 0 || index >= planes_) throw UsageError("arena: no plane {} among {}", index, planes_);
+std::byte* DeviceBuffer::accumulator(int index) {
+  if (index < 0 || index >= accumulators_)
+    throw UsageError("flat buffer: no accumulator {} among {}", index, accumulators_);
   return static_cast<std::byte*>(memory_) + stride_bytes_ * static_cast<std::size_t>(index);
 }
 
@@ -231,7 +235,7 @@ class NcclTransport final : public GradientTransport {
         options_(options),
         lane_(std::make_shared<DeviceLane>(options.device, host, options.timeout_s)),
         collectives_(*lane_, host.rank(), host.size(), options.reproducible),
-        tickets_(host.rank()) {
+        works_(host.rank()) {
     check_cuda(cudaEventCreateWithFlags(&filled_, cudaEventDisableTiming), "cudaEventCreate", rank());
   }
   ~NcclTransport() override {
@@ -242,46 +246,46 @@ class NcclTransport final : public GradientTransport {
   HostGroup& group() override { return host_; }
   bool rounds(DType comm_dtype) const override { return bytes_of(comm_dtype) == 2 && size() > 1; }
 
-  std::unique_ptr<Arena> allocate_arena(std::size_t plane_bytes, int planes) override;
+  std::unique_ptr<FlatBuffer> allocate_buffer(std::size_t accumulator_bytes, int accumulators) override;
 
-  Ticket start_tree_sum(const TreeSum& sum, const ShardMap& map) override {
+  Work start_tree_sum(const TreeSum& sum, const ShardMap& map) override {
     check_tree_sum(sum, map, rank(), size());
-    const PartialPlan& plan = plan_for(map, sum);
+    const DeviceSumPlan& plan = plan_for(map, sum);
     return start(sum, [&](const DeviceVector& vector) { collectives_.tree_sum(vector, plan); });
   }
-  Ticket start_reduce_scatter(const TreeSum& sum, const ShardMap& map, const Slices& slices) override {
+  Work start_reduce_scatter(const TreeSum& sum, const ShardMap& map, const Slices& slices) override {
     check_tree_sum(sum, map, rank(), size());
     check_slices(sum, slices, rank(), size());
-    const PartialPlan& plan = plan_for(map, sum);
+    const DeviceSumPlan& plan = plan_for(map, sum);
     return start(sum, [&](const DeviceVector& vector) { collectives_.reduce_scatter(vector, plan, slices); });
   }
-  Ticket start_all_gather(const TreeSum& vector, const Slices& slices) override {
+  Work start_all_gather(const TreeSum& vector, const Slices& slices) override {
     check_elements(vector, rank());
     check_slices(vector, slices, rank(), size());
     return start(vector, [&](const DeviceVector& all) { collectives_.all_gather(all, slices); });
   }
   void progress() override { check(); }
-  bool done(Ticket ticket) override {
-    check_given_out(ticket);
-    if (ticket == 0 || size() == 1) return true;
+  bool done(Work work) override {
+    check_given_out(work);
+    if (work == 0 || size() == 1) return true;
     lane_->use_device();
-    if (tickets_.complete(ticket)) return true;
+    if (works_.complete(work)) return true;
     check();
     return false;
   }
-  void wait(Ticket ticket) override {
-    check_given_out(ticket);
-    if (ticket == 0 || size() == 1) return;
+  void order_after(Work work) override {
+    check_given_out(work);
+    if (work == 0 || size() == 1) return;
     check();
     lane_->use_device();
-    tickets_.hold(compute(), ticket);
+    works_.hold(compute(), work);
   }
-  bool records() const override { return true; }
-  /// Earlier tickets belong to the lane's stream, for which the compute stream has waited: this one covers
-  /// them.
-  Ticket behind_recording() override {
+  bool may_be_captured() const override { return true; }
+  /// Earlier work handles belong to the lane's stream, for which the compute stream has waited: this one
+  /// covers them.
+  Work after_graphs() override {
     lane_->use_device();
-    return tickets_.record(compute());
+    return works_.record(compute());
   }
   std::string async_error() const override { return lane_->connection().async_error(); }
   std::unique_ptr<GradientTransport> duplicate() override {
@@ -295,80 +299,80 @@ class NcclTransport final : public GradientTransport {
   int size() const { return host_.size(); }
   cudaStream_t compute() const { return static_cast<cudaStream_t>(options_.stream); }
   template <class Launch>
-  Ticket start(const TreeSum& sum, const Launch& launch);
-  const PartialPlan& plan_for(const ShardMap& map, const TreeSum& sum);
-  const PartialPlan& check_planes(const PartialPlan& plan, const TreeSum& sum) const;
+  Work start(const TreeSum& sum, const Launch& launch);
+  const DeviceSumPlan& plan_for(const ShardMap& map, const TreeSum& sum);
+  const DeviceSumPlan& check_accumulators(const DeviceSumPlan& plan, const TreeSum& sum) const;
   void check() { lane_->connection().check(); }
-  void check_given_out(Ticket ticket) const {
-    if (ticket > tickets_.recorded())
-      throw UsageError("collective on rank {}: no ticket {} was given out", rank(), ticket);
+  void check_given_out(Work work) const {
+    if (work > works_.recorded())
+      throw UsageError("collective on rank {}: there is no collective {} to wait for", rank(), work);
   }
 
   HostGroup& host_;
   NcclOptions options_;
   std::shared_ptr<DeviceLane> lane_;
   DeviceCollectives collectives_;
-  TicketEvents tickets_;
-  std::vector<std::unique_ptr<PartialPlan>> plans_;
+  WorkEvents works_;
+  std::vector<std::unique_ptr<DeviceSumPlan>> plans_;
   cudaEvent_t filled_ = nullptr;  ///< the memory of the collective to start
 };
 
-std::unique_ptr<Arena> NcclTransport::allocate_arena(std::size_t plane_bytes, int planes) {
-  agree_on_arena(host_, plane_bytes, planes);
+std::unique_ptr<FlatBuffer> NcclTransport::allocate_buffer(std::size_t accumulator_bytes, int accumulators) {
+  agree_on_buffer(host_, accumulator_bytes, accumulators);
   lane_->use_device();
   if (size() > 1) lane_->connection().start();
-  std::unique_ptr<Arena> arena;
+  std::unique_ptr<FlatBuffer> flat_buffer;
   try {
     run_on_all(host_, [&] {
-      arena = std::make_unique<DeviceArena>(lane_, compute(), plane_bytes, planes,
-                                            size() > 1 && !options_.reproducible);
+      flat_buffer = std::make_unique<DeviceBuffer>(lane_, compute(), accumulator_bytes, accumulators,
+                                                   size() > 1 && !options_.reproducible);
     });
   } catch (...) {
-    arena.reset();  // before the exception unwinds, as no peer uses it
+    flat_buffer.reset();  // before the exception unwinds, as no peer uses it
     throw;
   }
-  return arena;
+  return flat_buffer;
 }
 
-const PartialPlan& NcclTransport::plan_for(const ShardMap& map, const TreeSum& sum) {
+const DeviceSumPlan& NcclTransport::plan_for(const ShardMap& map, const TreeSum& sum) {
   for (const auto& plan : plans_) {
-    if (plan->shards == map.shards()) return check_planes(*plan, sum);
+    if (plan->shards == map.shards()) return check_accumulators(*plan, sum);
   }
-  auto plan = std::make_unique<PartialPlan>(map, rank());
+  auto plan = std::make_unique<DeviceSumPlan>(map, rank());
   if (plan->whole.depth > deepest_tree)
     throw UsageError("tree sum on rank {}: {} shards are more than a GPU adds", rank(), map.shards());
   lane_->use_device();
   lane_->upload(plan->whole);
   lane_->upload(plan->own);
   plans_.push_back(std::move(plan));
-  return check_planes(*plans_.back(), sum);
+  return check_accumulators(*plans_.back(), sum);
 }
 
-const PartialPlan& NcclTransport::check_planes(const PartialPlan& plan, const TreeSum& sum) const {
-  const int needed = plan.partials_of_rank[static_cast<std::size_t>(rank())];
-  if (sum.arena->planes() < needed)
-    throw UsageError("tree sum on rank {}: its shards need {} planes, the arena has {}", rank(), needed,
-                     sum.arena->planes());
+const DeviceSumPlan& NcclTransport::check_accumulators(const DeviceSumPlan& plan, const TreeSum& sum) const {
+  const int needed = plan.partials_of_group[static_cast<std::size_t>(rank())];
+  if (sum.flat_buffer->accumulators() < needed)
+    throw UsageError("tree sum on rank {}: its shards need {} accumulators, the flat buffer has {}", rank(),
+                     needed, sum.flat_buffer->accumulators());
   return plan;
 }
 
 template <class Launch>
-Ticket NcclTransport::start(const TreeSum& sum, const Launch& launch) {
-  auto* const arena = dynamic_cast<DeviceArena*>(sum.arena);
-  if (!arena || arena->lane() != lane_.get())
-    throw UsageError("collective on rank {}: the arena was allocated by another communicator", rank());
+Work NcclTransport::start(const TreeSum& sum, const Launch& launch) {
+  auto* const flat_buffer = dynamic_cast<DeviceBuffer*>(sum.flat_buffer);
+  if (!flat_buffer || flat_buffer->lane() != lane_.get())
+    throw UsageError("collective on rank {}: the flat buffer was allocated by another communicator", rank());
   lane_->use_device();
   if (size() > 1) {
     check();
     check_cuda(cudaEventRecord(filled_, compute()), "cudaEventRecord", rank());
     check_cuda(cudaStreamWaitEvent(lane_->stream(), filled_, 0), "cudaStreamWaitEvent", rank());
-    launch({.values = arena->plane(0) + sum.offset_bytes,
-            .plane_bytes = arena->stride_bytes(),
+    launch({.values = flat_buffer->accumulator(0) + sum.offset_bytes,
+            .accumulator_bytes = flat_buffer->stride_bytes(),
             .count = sum.count,
             .dtype = sum.dtype,
             .comm_dtype = sum.comm_dtype});
   }
-  return tickets_.record(lane_->stream());
+  return works_.record(lane_->stream());
 }
 
 /// Tells two ranks of a node that they use the same GPU.

@@ -7,8 +7,9 @@
 // Forward keeps the probabilities for backward where rows are short. Where they are long, that memory costs
 // more time than a product: forward leaves the logarithms of the rows' sums of exponentials, and backward
 // makes each strip's probabilities again from them (Dao et al., "FlashAttention", 2022).
+//
+// Rotary positions: the angles of all positions once, then every row of every head by them.
 #include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
@@ -96,8 +97,8 @@ Matrix readable(const Head<float>& head, std::int64_t begin, std::int64_t, std::
   return {head.row(begin), head.stride};
 }
 Matrix readable(const Head<BFloat16>& head, std::int64_t begin, std::int64_t end, std::int64_t width,
-                float* room) {
-  return copied(head, begin, end, width, room);
+                float* scratch) {
+  return copied(head, begin, end, width, scratch);
 }
 
 /// Where a product can write rows from `begin`; store_rows() takes them to the head.
@@ -108,8 +109,8 @@ struct OutputRows {
 OutputRows output_rows(const Head<float>& head, std::int64_t begin, std::int64_t, float*) {
   return {head.row(begin), head.stride};
 }
-OutputRows output_rows(const Head<BFloat16>&, std::int64_t, std::int64_t width, float* room) {
-  return {room, row_stride(width)};
+OutputRows output_rows(const Head<BFloat16>&, std::int64_t, std::int64_t width, float* scratch) {
+  return {scratch, row_stride(width)};
 }
 void store_rows(const OutputRows&, const Head<float>&, std::int64_t, std::int64_t, std::int64_t) {}
 void store_rows(const OutputRows& rows, const Head<BFloat16>& head, std::int64_t begin, std::int64_t end,
@@ -141,22 +142,22 @@ std::int64_t strip_floats(const ops::AttentionSizes& sizes) { return strip_rows 
 
 /// The floats of a space for all keys' rows, or a strip's, which only bf16 needs.
 template <class E>
-std::int64_t room_floats(const ops::AttentionSizes& sizes) {
+std::int64_t scratch_floats(const ops::AttentionSizes& sizes) {
   const std::int64_t strip = std::min(strip_rows, sizes.queries);
   return std::is_same_v<E, float> ? 0 : copied_floats(sizes, std::max(sizes.keys, strip));
 }
 
 /// A whole head of keys or values as [width, keys], by way of a space for all its rows.
 template <class E>
-Matrix turned(const Head<E>& head, const ops::AttentionSizes& sizes, float* room, float* to) {
+Matrix turned(const Head<E>& head, const ops::AttentionSizes& sizes, float* scratch, float* to) {
   const std::int64_t stride = row_stride(sizes.keys);
-  const Matrix rows = readable(head, 0, sizes.keys, sizes.width, room);
+  const Matrix rows = readable(head, 0, sizes.keys, sizes.width, scratch);
   transpose(rows.data, rows.stride, sizes.keys, sizes.width, to, stride);
   return {to, stride};
 }
 
 /// Hands out parts of one block of working memory.
-struct Parts {
+struct Workspace {
   float* next;
 
   float* take(std::int64_t count) { return std::exchange(next, next + count); }
@@ -176,7 +177,7 @@ float exponentials_of_row(float* row, std::int64_t keys, std::int64_t end, float
 
 template <class E>
 std::int64_t forward_floats(const ops::AttentionSizes& sizes) {
-  return room_floats<E>(sizes) + turned_floats(sizes) + copied_floats(sizes, sizes.keys) +
+  return scratch_floats<E>(sizes) + turned_floats(sizes) + copied_floats(sizes, sizes.keys) +
          strip_floats(sizes);
 }
 
@@ -188,11 +189,11 @@ struct ForwardHead {
 
 template <class E>
 void forward_head(const ops::AttentionSizes& sizes, const ForwardHead<E>& head, const ForwardHead<E>& next,
-                  Parts work) {
+                  Workspace work) {
   const std::int64_t width = sizes.width;
   const float scale = scale_of(sizes);
-  float* const room = work.take(room_floats<E>(sizes));  // for one thing after the other
-  const Matrix keys_turned = turned(head.k, sizes, room, work.take(turned_floats(sizes))),
+  float* const scratch = work.take(scratch_floats<E>(sizes));  // used for one matrix after the other
+  const Matrix keys_turned = turned(head.k, sizes, scratch, work.take(turned_floats(sizes))),
                values = copied(head.v, 0, sizes.keys, width, work.take(copied_floats(sizes, sizes.keys)));
   float* const strip = work.take(strip_floats(sizes));
   const std::int64_t stride = row_stride(sizes.keys);
@@ -201,14 +202,15 @@ void forward_head(const ops::AttentionSizes& sizes, const ForwardHead<E>& head, 
     const std::int64_t end = strip_end(sizes, begin), rows = end - begin, keys = keys_up_to(sizes, end);
     prefetch(next.q, begin, end, width);
     for (const Head<E>& part : {next.k, next.v}) prefetch(part, begin, std::min(end, sizes.keys), width);
-    multiply(rows, keys, width, readable(head.q, begin, end, width, room), keys_turned, 0.0f, strip, stride);
+    multiply(rows, keys, width, readable(head.q, begin, end, width, scratch), keys_turned, 0.0f, strip,
+             stride);
     float sums[strip_rows];
     for (std::int64_t r = 0; r < rows; ++r) {
       const float log_sum_exp =
           exponentials_of_row(strip + r * stride, keys_up_to(sizes, begin + r + 1), keys, scale, sums[r]);
       if (!keeps) head.saved[begin + r] = log_sum_exp;
     }
-    const OutputRows y = output_rows(head.y, begin, width, room);
+    const OutputRows y = output_rows(head.y, begin, width, scratch);
     multiply(rows, width, keys, {strip, stride}, values, 0.0f, y.data, y.stride);
     for (std::int64_t r = 0; r < rows; ++r) {
       float* const y_row = y.data + r * y.stride;
@@ -251,8 +253,8 @@ void scores_backward_row(float* scores, float* dp, std::int64_t keys, std::int64
 template <class E>
 std::int64_t backward_floats(const ops::AttentionSizes& sizes) {
   const std::int64_t strips = keeps_probabilities(sizes.keys) ? 1 : 2;
-  return 3 * room_floats<E>(sizes) + copied_floats(sizes, sizes.keys) + 2 * copied_floats(sizes, strip_rows) +
-         strips * (turned_floats(sizes) + strip_floats(sizes));
+  return 3 * scratch_floats<E>(sizes) + copied_floats(sizes, sizes.keys) +
+         2 * copied_floats(sizes, strip_rows) + strips * (turned_floats(sizes) + strip_floats(sizes));
 }
 
 /// What one query head brings to the gradients of the keys.
@@ -270,21 +272,22 @@ struct KeyHead {
 /// query_head(i), of those that read the key head; its number `group` is of the key head that comes next.
 template <class E, class QueryHeads>
 void backward_head(const ops::AttentionSizes& sizes, const KeyHead<E>& head, const KeyHead<E>& next,
-                   const QueryHeads& query_head, Parts work) {
+                   const QueryHeads& query_head, Workspace work) {
   const std::int64_t width = sizes.width, group = sizes.group(), stride = row_stride(sizes.keys);
   const float scale = scale_of(sizes);
   const bool keeps = keeps_probabilities(sizes.keys);
-  float* const room = work.take(room_floats<E>(sizes));  // for one thing after the other
-  const Matrix values_turned = turned(head.v, sizes, room, work.take(turned_floats(sizes))),
+  float* const scratch = work.take(scratch_floats<E>(sizes));  // used for one matrix after the other
+  const Matrix values_turned = turned(head.v, sizes, scratch, work.take(turned_floats(sizes))),
                keys_copied =
                    copied(head.k, 0, sizes.keys, width, work.take(copied_floats(sizes, sizes.keys)));
-  float* const queries_room = work.take(copied_floats(sizes, strip_rows));
-  float* const upstream_room = work.take(copied_floats(sizes, strip_rows));
+  float* const queries_scratch = work.take(copied_floats(sizes, strip_rows));
+  float* const upstream_scratch = work.take(copied_floats(sizes, strip_rows));
   float* const ds = work.take(strip_floats(sizes));
   float* const scores = keeps ? nullptr : work.take(strip_floats(sizes));
-  const Matrix keys_turned = keeps ? Matrix{} : turned(head.k, sizes, room, work.take(turned_floats(sizes)));
-  const OutputRows dk = output_rows(head.dk, 0, width, work.take(room_floats<E>(sizes))),
-                   dv = output_rows(head.dv, 0, width, work.take(room_floats<E>(sizes)));
+  const Matrix keys_turned =
+      keeps ? Matrix{} : turned(head.k, sizes, scratch, work.take(turned_floats(sizes)));
+  const OutputRows dk = output_rows(head.dk, 0, width, work.take(scratch_floats<E>(sizes))),
+                   dv = output_rows(head.dv, 0, width, work.take(scratch_floats<E>(sizes)));
   const std::int64_t last = (sizes.queries - 1) / strip_rows * strip_rows;
   for (std::int64_t member = 0; member < group; ++member) {
     const QueryHead<E> from = query_head(member), later = query_head(member + 1);
@@ -292,9 +295,9 @@ void backward_head(const ops::AttentionSizes& sizes, const KeyHead<E>& head, con
     for (std::int64_t begin = last; begin >= 0; begin -= strip_rows) {
       const std::int64_t end = strip_end(sizes, begin), rows = end - begin, keys = keys_up_to(sizes, end);
       const float beta = member == 0 && begin == last ? 0.0f : 1.0f;
-      const Matrix queries = copied(from.q, begin, end, width, queries_room),
-                   upstream = copied(from.dy, begin, end, width, upstream_room),
-                   y = readable(from.y, begin, end, width, room);
+      const Matrix queries = copied(from.q, begin, end, width, queries_scratch),
+                   upstream = copied(from.dy, begin, end, width, upstream_scratch),
+                   y = readable(from.y, begin, end, width, scratch);
       for (const Head<E>& part : {later.q, later.y, later.dy}) prefetch(part, begin, end, width);
       if (member + 1 == group) {
         for (const Head<E>& part : {next.k, next.v}) prefetch(part, begin, std::min(end, sizes.keys), width);
@@ -314,7 +317,7 @@ void backward_head(const ops::AttentionSizes& sizes, const KeyHead<E>& head, con
                               centre);
       }
       multiply(keys, width, rows, {p.data, p.stride, true}, upstream, beta, dv.data, dv.stride);
-      const OutputRows dq = output_rows(from.dq, begin, width, room);
+      const OutputRows dq = output_rows(from.dq, begin, width, scratch);
       multiply(rows, width, keys, {ds, stride}, keys_copied, 0.0f, dq.data, dq.stride);
       store_rows(dq, from.dq, begin, end, width);
       multiply(keys, width, rows, {ds, stride, true}, queries, beta, dk.data, dk.stride);
@@ -332,7 +335,7 @@ void for_each_head(int threads, std::int64_t items, std::int64_t team, const Ten
   parallel_items(threads, team, 1, [&](std::int64_t thread) {
     float* const part = work.data<float>() + thread * (work.numel() / team);
     for (std::int64_t item = items * thread / team; item < items * (thread + 1) / team; ++item)
-      body(item, std::min(item + 1, items - 1), Parts{part});
+      body(item, std::min(item + 1, items - 1), Workspace{part});
   });
 }
 
@@ -368,7 +371,7 @@ void attention(CpuBackend& cpu, const ops::Attention& op) {
               kept + item * kept_of_head};
     };
     for_each_head(cpu.threads(), items, team, cpu.scratch(team * forward_floats<E>(sizes)),
-                  [&](std::int64_t item, std::int64_t next, const Parts& work) {
+                  [&](std::int64_t item, std::int64_t next, const Workspace& work) {
                     forward_head(sizes, head_at(item), head_at(next), work);
                   });
   });
@@ -397,7 +400,7 @@ void attention_backward(CpuBackend& cpu, const ops::AttentionBackward& op) {
       return {of(keys), of(values), of(key_gradients), of(value_gradients)};
     };
     for_each_head(cpu.threads(), items, team, cpu.scratch(team * backward_floats<E>(sizes)),
-                  [&](std::int64_t item, std::int64_t next, const Parts& work) {
+                  [&](std::int64_t item, std::int64_t next, const Workspace& work) {
                     const auto query_head = [&](std::int64_t member) {
                       return query_head_at(std::min(item * group + member, items * group - 1));
                     };
@@ -406,6 +409,57 @@ void attention_backward(CpuBackend& cpu, const ops::AttentionBackward& op) {
   });
 }
 
-void enter_attention(CpuBackend& cpu) { cpu.enter<&attention, &attention_backward>(); }
+namespace {
+
+constexpr std::int64_t turned_per_thread = 8192;
+
+/// Pair i is (x[i * step], x[i * step + apart]).
+template <std::int64_t step, class E>
+void turn_row(const E* x, std::int64_t apart, std::int64_t pairs, const float* cosines, const float* sines,
+              E* y) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < pairs; ++i) {
+    const float a = widened(x[i * step]), b = widened(x[i * step + apart]);
+    put(y[i * step], a * cosines[i] - b * sines[i]);
+    put(y[i * step + apart], b * cosines[i] + a * sines[i]);
+  }
+}
+
+}  // namespace
+
+void rotary(CpuBackend& cpu, const ops::Rotary& op) {
+  const std::int64_t time = op.x.size(2), width = op.x.size(3), pairs = width / 2;
+  if (op.x.numel() == 0) return;
+  const Tensor table = cpu.scratch(2 * time * pairs);
+  float *const cosines = table.data<float>(), *const sines = cosines + time * pairs;
+  constexpr std::int64_t angles_per_thread = 512;
+  parallel_items(cpu.threads(), pairs, angles_per_thread / time,
+                 [=, log2_base = std::log2(static_cast<double>(op.base)),
+                  first = static_cast<double>(op.first_position), back = op.back](std::int64_t i) {
+                   const double turns = ops::turns_per_position(log2_base, i, width);
+                   for (std::int64_t t = 0; t < time; ++t) {
+                     const ops::Turn turn = ops::turned_by((first + static_cast<double>(t)) * turns);
+                     cosines[t * pairs + i] = turn.cosine;
+                     sines[t * pairs + i] = back ? -turn.sine : turn.sine;
+                   }
+                 });
+  by_type_of(op.x, [&]<class E>(E) {
+    const E* const x = op.x.data<E>();
+    E* const y = op.y.data<E>();
+    parallel_items(cpu.threads(), op.x.numel() / width, turned_per_thread / width,
+                   [=, halves = op.layout == ops::RotaryLayout::halves](std::int64_t row) {
+                     const std::int64_t at = row * width, angle = row % time * pairs;
+                     if (halves)
+                       turn_row<1>(x + at, pairs, pairs, cosines + angle, sines + angle, y + at);
+                     else
+                       turn_row<2>(x + at, 1, pairs, cosines + angle, sines + angle, y + at);
+                   });
+  });
+}
+
+void enter_attention(CpuBackend& cpu) {
+  cpu.enter<&attention, &attention_backward>();
+  cpu.enter<&rotary>();
+}
 
 }  // namespace lockstep::kernels

@@ -251,8 +251,8 @@ void batch_norm_gated_backward_sums(CpuBackend& cpu, const ops::BatchNormGatedBa
         };
       });
     };
-    if (!op.beside) return run([gradient]<class T>(std::int64_t at) { return load<T>(gradient + at); });
-    run([gradient, second = op.beside.data<E>()]<class T>(std::int64_t at) {
+    if (!op.second_grad) return run([gradient]<class T>(std::int64_t at) { return load<T>(gradient + at); });
+    run([gradient, second = op.second_grad.data<E>()]<class T>(std::int64_t at) {
       return load<T>(gradient + at) + load<T>(second + at);
     });
   });

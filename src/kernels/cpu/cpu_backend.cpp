@@ -3,8 +3,8 @@
 
 #include <omp.h>
 
-#include "base/processor.h"
-#include "kernels/cpu/convolution_plan.h"
+#include "base/cores.h"
+#include "kernels/cpu/convolution.h"
 #include "kernels/cpu/native_bfloat16.h"
 
 namespace lockstep::kernels {
@@ -18,12 +18,9 @@ CpuBackend::CpuBackend(int threads)
     flush_denormals();
   }
   if (NativeBfloat16::is_here()) native_bfloat16_ = std::make_unique<NativeBfloat16>(*this);
-  for (const auto enter :
-       {enter_attention,  enter_batch_norm,   enter_convolution, enter_dropout,    enter_elementwise,
-        enter_fold,       enter_gather,       enter_group_norm,  enter_layer_norm, enter_layout,
-        enter_loss,       enter_map,          enter_matmul,      enter_pooling,    enter_reduction,
-        enter_resampling, enter_strided_copy, enter_rms_norm,    enter_rotary,     enter_resize,
-        enter_update})
+  for (const auto enter : {enter_attention, enter_batch_norm, enter_convolution, enter_elementwise,
+                           enter_gather, enter_loss, enter_map, enter_matmul, enter_norm, enter_pooling,
+                           enter_reduction, enter_strided_copy, enter_update})
     enter(*this);
 }
 

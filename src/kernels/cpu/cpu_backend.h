@@ -14,7 +14,7 @@
 
 namespace lockstep::kernels {
 
-struct ConvolutionCache;  // convolution_plan.h
+struct ConvolutionCache;  // convolution.h
 class NativeBfloat16;
 
 class CpuBackend final : public Backend {
@@ -73,22 +73,14 @@ void run_on_float32_copies(CpuBackend& cpu, const Operation& op, std::int64_t ro
 void enter_attention(CpuBackend& cpu);
 void enter_batch_norm(CpuBackend& cpu);
 void enter_convolution(CpuBackend& cpu);
-void enter_dropout(CpuBackend& cpu);
 void enter_elementwise(CpuBackend& cpu);
-void enter_fold(CpuBackend& cpu);
 void enter_gather(CpuBackend& cpu);
-void enter_group_norm(CpuBackend& cpu);
-void enter_layer_norm(CpuBackend& cpu);
-void enter_layout(CpuBackend& cpu);
 void enter_loss(CpuBackend& cpu);
 void enter_map(CpuBackend& cpu);
 void enter_matmul(CpuBackend& cpu);
+void enter_norm(CpuBackend& cpu);
 void enter_pooling(CpuBackend& cpu);
 void enter_reduction(CpuBackend& cpu);
-void enter_resampling(CpuBackend& cpu);
-void enter_resize(CpuBackend& cpu);
-void enter_rms_norm(CpuBackend& cpu);
-void enter_rotary(CpuBackend& cpu);
 void enter_strided_copy(CpuBackend& cpu);
 void enter_update(CpuBackend& cpu);
 

@@ -6,7 +6,6 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/stored.h"
-#include "kernels/data_error.h"
 #include "lockstep/ops/gather.h"
 
 namespace lockstep::kernels {
@@ -28,7 +27,7 @@ const std::int64_t* indices_inside(CpuBackend& cpu, const char* operation, const
     }
   });
   if (const std::int64_t first = outside; first < count)
-    throw_index_outside(operation, index[first], first, extent);
+    ops::throw_index_outside(operation, index[first], first, extent);
   return index;
 }
 

@@ -5,7 +5,6 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/data_error.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/math.h"
 
@@ -34,7 +33,8 @@ std::int64_t counted_rows(const char* operation, const Logits& logits, std::int6
   for (std::int64_t row = 0; row < logits.rows; ++row) {
     const std::int64_t target = logits.targets[row];
     if (target == ignore_index) continue;
-    if (target < 0 || target >= logits.classes) throw_target_outside(operation, target, row, logits.classes);
+    if (target < 0 || target >= logits.classes)
+      ops::throw_target_outside(operation, target, row, logits.classes);
     ++counted;
   }
   return counted;
@@ -130,7 +130,7 @@ void combine_totals(CpuBackend&, const ops::CombineTotals& op) {
   const double *const a = op.a.data<double>(), *const b = op.b ? op.b.data<double>() : nullptr;
   double* const total = op.total.data<double>();
   if (b && a[1] != b[1])
-    throw_counts_differ(static_cast<std::int64_t>(a[1]), static_cast<std::int64_t>(b[1]));
+    ops::throw_counts_differ(static_cast<std::int64_t>(a[1]), static_cast<std::int64_t>(b[1]));
   total[0] = op.factor * a[0] + (b ? b[0] : 0.0);
   total[1] = a[1];
 }

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <exception>
 
-#include "base/processor.h"
+#include "base/cores.h"
 
 namespace lockstep::kernels {
 

@@ -1,7 +1,8 @@
-// Max and average pooling, one block of channels of one image at a time.
+// Max, average and global average pooling; nearest and bilinear resizing.
 #include "lockstep/ops/pooling.h"
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/parallel.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -116,9 +117,172 @@ void backward(CpuBackend& cpu, const Op& op) {
 
 }  // namespace
 
+void global_average_pool(CpuBackend& cpu, const ops::GlobalAveragePool& op) {
+  const ChannelForm form = image_form(op.x);
+  const float* from = op.x.data<float>();
+  float* to = op.y.data<float>();
+  const auto terms = [from]<class T>(std::int64_t at, int) { return std::array<T, 1>{load<T>(from + at)}; };
+  for_tiles(cpu.threads(), form, elements_per_thread, [&](std::int64_t run, ChannelTile tile) {
+    tile.first += run * form.run();
+    ColumnSums<1> totals{};
+    add_columns<1>(tile, terms, totals);
+    fold_columns<1>(form, tile, totals, [&](std::int64_t channel, const std::array<double, 1>& sum) {
+      to[run / form.blocks * form.channels + channel] =
+          static_cast<float>(sum[0] / static_cast<double>(form.places));
+    });
+  });
+}
+
+void global_average_pool_backward(CpuBackend& cpu, const ops::GlobalAveragePoolBackward& op) {
+  const ChannelForm form = image_form(op.dx);
+  const float* gradient = op.dy.data<float>();
+  float* to = op.dx.data<float>();
+  const auto places = static_cast<float>(form.places);
+  for_tiles(cpu.threads(), form, elements_per_thread, [&](std::int64_t run, ChannelTile tile) {
+    const float* image_gradient = gradient + run / form.blocks * form.channels;
+    const Columns32 share =
+        columns_of(form, tile, [&](std::int64_t c) { return image_gradient[c] / places; });
+    tile.first += run * form.run();
+    for_rows(tile, [&](std::int64_t at, auto width) { std::copy_n(share.data(), width, to + at); });
+  });
+}
+
+void upsample_nearest(CpuBackend& cpu, const ops::UpsampleNearest& op) {
+  const ChannelForm form = image_form(op.x);
+  const float* from = op.x.data<float>();
+  float* to = op.y.data<float>();
+  const std::int64_t width = op.x.size(3), rows = form.runs() * op.x.size(2);  // rows of pixels of all runs
+  parallel_ranges(cpu.threads(), rows, 64, [&](std::int64_t begin, std::int64_t end) {
+    with_lanes(form.lanes, [&](auto lanes) {
+      const std::int64_t out_row = width * op.scale * lanes;
+      for (std::int64_t row = begin; row < end; ++row) {
+        float* first = to + row * op.scale * out_row;
+        float* out = first;
+        for (std::int64_t w = 0; w < width; ++w) {
+          for (int copy = 0; copy < op.scale; ++copy) {
+            out = std::copy_n(from + (row * width + w) * lanes, std::int64_t{lanes}, out);
+          }
+        }
+        for (int copy = 1; copy < op.scale; ++copy) out = std::copy_n(first, out_row, out);
+      }
+    });
+  });
+}
+
+void upsample_nearest_backward(CpuBackend& cpu, const ops::UpsampleNearestBackward& op) {
+  const ChannelForm form = image_form(op.dx);
+  const float* gradient = op.dy.data<float>();
+  float* to = op.dx.data<float>();
+  const std::int64_t width = op.dx.size(3), rows = form.runs() * op.dx.size(2);
+  parallel_ranges(cpu.threads(), rows, 64, [&](std::int64_t begin, std::int64_t end) {
+    with_lanes(form.lanes, [&](auto lanes) {
+      const std::int64_t in_row = width * op.scale * lanes;
+      for (std::int64_t row = begin; row < end; ++row) {
+        for (std::int64_t w = 0; w < width; ++w) {
+          float* __restrict out = to + (row * width + w) * lanes;
+          std::fill_n(out, std::int64_t{lanes}, 0.0f);
+          for (int h = 0; h < op.scale; ++h) {
+            const float* __restrict in = gradient + (row * op.scale + h) * in_row + w * op.scale * lanes;
+            for (std::int64_t at = 0; at < op.scale; ++at, in += lanes) {
+              for (std::int64_t lane = 0; lane < lanes; ++lane) out[lane] += in[lane];
+            }
+          }
+        }
+      }
+    });
+  });
+}
+
+namespace {
+
+/// The neighbours of all columns, computed once.
+class Columns {
+ public:
+  Columns(CpuBackend& cpu, const ops::Resizing& width)
+      : memory_(cpu.scratch(width.to * static_cast<std::int64_t>(sizeof(ops::Neighbours)), DType::uint8)),
+        first_(static_cast<ops::Neighbours*>(memory_.raw())) {
+    for (std::int64_t column = 0; column < width.to; ++column) first_[column] = width.at(column);
+  }
+  const ops::Neighbours& operator[](std::int64_t column) const { return first_[column]; }
+
+ private:
+  Tensor memory_;
+  ops::Neighbours* first_;
+};
+
+void resize_bilinear(CpuBackend& cpu, const ops::ResizeBilinear& op) {
+  const ops::ResizeSizes sizes = op.sizes();
+  const ops::Resizing &down = sizes.height, &across = sizes.width;
+  const ChannelForm form = image_form(op.x);
+  const Columns columns(cpu, across);
+  const float* const from = op.x.data<float>();
+  float* const to = op.y.data<float>();
+  const std::int64_t rows_per_thread = 8192 / std::max<std::int64_t>(1, across.to * form.lanes) + 1;
+  parallel_ranges(cpu.threads(), form.runs() * down.to, rows_per_thread,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    with_lanes(form.lanes, [&](auto lanes) {
+                      for (std::int64_t row = begin; row < end; ++row) {
+                        const ops::Neighbours rows = down.at(row % down.to);
+                        const float* const image = from + row / down.to * form.run();
+                        const float* const upper = image + rows.first * across.from * lanes;
+                        const float* const lower = image + rows.second * across.from * lanes;
+                        float* __restrict out = to + row * across.to * lanes;
+                        for (std::int64_t column = 0; column < across.to; ++column, out += lanes) {
+                          const ops::Neighbours& sides = columns[column];
+                          const std::int64_t left = sides.first * lanes, right = sides.second * lanes;
+                          for (std::int64_t lane = 0; lane < lanes; ++lane) {
+                            const auto between = [&](const float* of) {
+                              return (1 - sides.share) * of[left + lane] + sides.share * of[right + lane];
+                            };
+                            out[lane] = (1 - rows.share) * between(upper) + rows.share * between(lower);
+                          }
+                        }
+                      }
+                    });
+                  });
+}
+
+/// Image by image, so that what adds to a place has an order.
+void resize_bilinear_backward(CpuBackend& cpu, const ops::ResizeBilinearBackward& op) {
+  const ops::ResizeSizes sizes = op.sizes();
+  const ops::Resizing &down = sizes.height, &across = sizes.width;
+  const ChannelForm form = image_form(op.dx);
+  const Columns columns(cpu, across);
+  const float* const gradient = op.dy.data<float>();
+  float* const to = op.dx.data<float>();
+  const std::int64_t run = down.to * across.to * form.lanes;
+  parallel_items(cpu.threads(), form.runs(), 8192 / std::max<std::int64_t>(1, run) + 1,
+                 [&](std::int64_t number) {
+                   with_lanes(form.lanes, [&](auto lanes) {
+                     float* const image = to + number * form.run();
+                     std::fill_n(image, form.run(), 0.0f);
+                     const float* __restrict in = gradient + number * run;
+                     for (std::int64_t row = 0; row < down.to; ++row) {
+                       const ops::Neighbours rows = down.at(row);
+                       for (std::int64_t column = 0; column < across.to; ++column, in += lanes) {
+                         const auto add = [&](std::int64_t at_row, std::int64_t at_column, float weight) {
+                           float* const out = image + (at_row * across.from + at_column) * lanes;
+                           for (std::int64_t lane = 0; lane < lanes; ++lane) out[lane] += weight * in[lane];
+                         };
+                         const ops::Neighbours& sides = columns[column];
+                         add(rows.first, sides.first, (1 - rows.share) * (1 - sides.share));
+                         add(rows.first, sides.second, (1 - rows.share) * sides.share);
+                         add(rows.second, sides.first, rows.share * (1 - sides.share));
+                         add(rows.second, sides.second, rows.share * sides.share);
+                       }
+                     }
+                   });
+                 });
+}
+
+}  // namespace
+
 void enter_pooling(CpuBackend& cpu) {
   cpu.enter<&forward<ops::MaxPool>, &backward<ops::MaxPoolBackward>, &forward<ops::AveragePool>,
             &backward<ops::AveragePoolBackward>>(Computes::in_float32);
+  cpu.enter<&global_average_pool, &global_average_pool_backward, &upsample_nearest,
+            &upsample_nearest_backward>(Computes::in_float32);
+  cpu.enter<&resize_bilinear, &resize_bilinear_backward>(Computes::in_float32);
 }
 
 }  // namespace lockstep::kernels

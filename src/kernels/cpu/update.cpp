@@ -1,4 +1,4 @@
-// Steps of optimizers by their rules (ops/rules.h), and exponential moving averages: one pass over memory.
+// Steps of optimizers by their rules (ops/update.h), and exponential moving averages: one pass over memory.
 // Each element is computed alone, so a tensor may be cut anywhere without changing a bit.
 #include "lockstep/ops/update.h"
 

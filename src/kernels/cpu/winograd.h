@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/convolution_plan.h"
+#include "kernels/cpu/convolution.h"
 
 namespace lockstep::kernels {
 

@@ -1,10 +1,259 @@
-// Attention: bf16 by cuDNN where it has it, the rest by own kernels. Both save the same.
+// Attention: bf16 by cuDNN where it has it, the rest by our own kernels (attention.cu). Both save the same.
+//
+// The graphs are those that cuDNN recognises as flash attention (cuDNN's documentation, "scaled dot product
+// attention"): softmax in its parts, the causal mask by row and column numbers.
+#include "kernels/cuda/attention.h"
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/libraries.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/random.h"
 #include "lockstep/ops/attention.h"
 
-#include "kernels/cuda/attention_plan.h"
-#include "kernels/cuda/cuda_backend.h"
-
 namespace lockstep::kernels {
+namespace {
+
+using Extents = FusedGraph::Extents;
+
+enum Uid : std::int64_t {
+  q_uid = 1,
+  k_uid,
+  v_uid,
+  y_uid,
+  dy_uid,
+  dq_uid,
+  dk_uid,
+  dv_uid,
+  log_uid,
+  delta_uid,
+  scale_uid,
+  masked_uid,
+  one_uid
+};
+
+constexpr cudnnDataType_t half = CUDNN_DATA_BFLOAT16, single = CUDNN_DATA_FLOAT;
+
+/// The tensors of a problem.
+struct Shapes {
+  explicit Shapes(const ops::AttentionSizes& p)
+      : queries{p.batch, p.heads, p.queries, p.width},
+        keys{p.batch, p.heads, p.keys, p.width},
+        turned_keys{p.batch, p.heads, p.width, p.keys},
+        scores{p.batch, p.heads, p.queries, p.keys},
+        turned_scores{p.batch, p.heads, p.keys, p.queries},
+        column{p.batch, p.heads, p.queries, 1} {}
+
+  Extents column_strides() const { return {column[1] * column[2], column[2], 1, 1}; }
+  Extents turned_score_strides() const {
+    return {scores[1] * scores[2] * scores[3], scores[2] * scores[3], 1, scores[3]};
+  }
+
+  Extents queries, keys, turned_keys, scores, turned_scores, column;
+};
+
+Extents row_strides(const ops::HeadStrides& strides) { return {strides.image, strides.head, strides.row, 1}; }
+/// Of the same memory, rows and columns exchanged.
+Extents turned_strides(const ops::HeadStrides& strides) {
+  return {strides.image, strides.head, 1, strides.row};
+}
+
+/// Scores of keys behind the row's own place become minus infinity.
+CudnnDescriptor masked(FusedGraph& graph, const Shapes& shapes, const CudnnDescriptor& scores) {
+  const CudnnDescriptor row = graph.between(shapes.scores, CUDNN_DATA_INT32),
+                        column = graph.between(shapes.scores, CUDNN_DATA_INT32),
+                        sees = graph.between(shapes.scores, CUDNN_DATA_BOOLEAN),
+                        result = graph.between(shapes.scores, single);
+  graph.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, row, {}, {}, single, 2);
+  graph.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, column, {}, {}, single, 3);
+  graph.pointwise(CUDNN_POINTWISE_CMP_GE, row, sees, column, {}, CUDNN_DATA_BOOLEAN);
+  graph.pointwise(CUDNN_POINTWISE_BINARY_SELECT, scores, result, graph.number(masked_uid), sees);
+  return result;
+}
+
+/// scale * q k', of which the scale is a number.
+CudnnDescriptor scaled_scores(FusedGraph& graph, const Shapes& shapes, const CudnnDescriptor& q,
+                              const CudnnDescriptor& k, const CudnnDescriptor& scale) {
+  const CudnnDescriptor product = graph.between(shapes.scores, single),
+                        scores = graph.between(shapes.scores, single);
+  graph.matmul(q, k, product);
+  graph.pointwise(CUDNN_POINTWISE_MUL, product, scores, scale);
+  return scores;
+}
+
+float scale_of(const ops::AttentionSizes& p) { return 1.0f / std::sqrt(static_cast<float>(p.width)); }
+
+/// Packs of 16 bytes throughout.
+bool aligned(const HeadMatrix& matrix) {
+  return matrix.strides.row % 8 == 0 && reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0;
+}
+
+}  // namespace
+
+FusedGraph attention_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides) {
+  FusedGraph graph;
+  const Shapes shapes(sizes);
+  const CudnnDescriptor q = graph.tensor(q_uid, shapes.queries, row_strides(strides.q), half),
+                        k = graph.tensor(k_uid, shapes.turned_keys, turned_strides(strides.k), half),
+                        v = graph.tensor(v_uid, shapes.keys, row_strides(strides.v), half),
+                        y = graph.tensor(y_uid, shapes.queries, row_strides(strides.y), half),
+                        logs = graph.tensor(log_uid, shapes.column, shapes.column_strides(), single);
+  CudnnDescriptor scores = scaled_scores(graph, shapes, q, k, graph.number(scale_uid));
+  if (sizes.causal) scores = masked(graph, shapes, scores);
+  const CudnnDescriptor most = graph.between(shapes.column, shapes.column_strides(), single),
+                        off = graph.between(shapes.scores, single),
+                        exponentials = graph.between(shapes.scores, single),
+                        sum = graph.between(shapes.column, shapes.column_strides(), single),
+                        log = graph.between(shapes.column, shapes.column_strides(), single),
+                        probabilities = graph.between(shapes.scores, half);
+  graph.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, most);
+  graph.pointwise(CUDNN_POINTWISE_SUB, scores, off, most);
+  graph.pointwise(CUDNN_POINTWISE_EXP, off, exponentials);
+  graph.reduce(CUDNN_REDUCE_TENSOR_ADD, exponentials, sum);
+  graph.pointwise(CUDNN_POINTWISE_LOG, sum, log);
+  graph.pointwise(CUDNN_POINTWISE_ADD, most, logs, log);
+  graph.pointwise(CUDNN_POINTWISE_DIV, exponentials, probabilities, sum);
+  graph.matmul(probabilities, v, y);
+  return graph;
+}
+
+FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides) {
+  FusedGraph graph;
+  const Shapes shapes(sizes);
+  const auto rows = [&](Uid uid, const Extents& extents, const ops::HeadStrides& of) {
+    return graph.tensor(uid, extents, row_strides(of), half);
+  };
+  const CudnnDescriptor q = rows(q_uid, shapes.queries, strides.q),
+                        y = rows(y_uid, shapes.queries, strides.y),
+                        dy = rows(dy_uid, shapes.queries, strides.dy),
+                        dq = rows(dq_uid, shapes.queries, strides.dq),
+                        dk = rows(dk_uid, shapes.keys, strides.dk),
+                        dv = rows(dv_uid, shapes.keys, strides.dv),
+                        k = graph.tensor(k_uid, shapes.turned_keys, turned_strides(strides.k), half),
+                        v = graph.tensor(v_uid, shapes.turned_keys, turned_strides(strides.v), half),
+                        logs = graph.tensor(log_uid, shapes.column, shapes.column_strides(), single),
+                        delta = graph.tensor(delta_uid, shapes.column, shapes.column_strides(), single),
+                        scale = graph.number(scale_uid);
+
+  // delta = row sums of dy y, into memory
+  const CudnnDescriptor products = graph.between(shapes.queries, single),
+                        row_sums = graph.between(shapes.column, shapes.column_strides(), single);
+  graph.pointwise(CUDNN_POINTWISE_MUL, dy, products, y);
+  graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products, row_sums);
+  graph.pointwise(CUDNN_POINTWISE_MUL, row_sums, delta, graph.number(one_uid));
+
+  // p = e^(scores - log sum), dv = p' dy
+  const CudnnDescriptor off = graph.between(shapes.scores, single), p = graph.between(shapes.scores, single);
+  const CudnnDescriptor scores = scaled_scores(graph, shapes, q, k, scale);
+  graph.pointwise(CUDNN_POINTWISE_SUB, scores, off, logs);
+  graph.pointwise(CUDNN_POINTWISE_EXP, sizes.causal ? masked(graph, shapes, off) : off, p);
+  const CudnnDescriptor turned_p = graph.between(shapes.turned_scores, shapes.turned_score_strides(), half);
+  graph.reshape(p, turned_p);
+  graph.matmul(turned_p, dy, dv);
+
+  // ds = scale p (dy v' - delta), dk = ds' q, dq = ds k
+  const CudnnDescriptor dp = graph.between(shapes.scores, single),
+                        centred = graph.between(shapes.scores, single),
+                        unscaled = graph.between(shapes.scores, single),
+                        ds = graph.between(shapes.scores, single),
+                        turned_ds = graph.between(shapes.turned_scores, shapes.turned_score_strides(), half),
+                        turned_k = graph.between(shapes.keys, row_strides(strides.k), half);
+  graph.matmul(dy, v, dp);
+  graph.pointwise(CUDNN_POINTWISE_SUB, dp, centred, delta);
+  graph.pointwise(CUDNN_POINTWISE_MUL, centred, unscaled, p);
+  graph.pointwise(CUDNN_POINTWISE_MUL, unscaled, ds, scale);
+  graph.reshape(ds, turned_ds);
+  graph.matmul(turned_ds, q, dk);
+  graph.reshape(k, turned_k);
+  graph.matmul(ds, turned_k, dq);
+  return graph;
+}
+
+std::size_t FlashAttention::Hash::operator()(const Key& key) const noexcept {
+  const ops::AttentionSizes& p = key.sizes;
+  return hash_of(p.batch, p.heads, p.queries, p.keys, p.width, p.causal, key.strides.q.row,
+                 key.strides.dq.row, key.backward);
+}
+
+FlashAttention::FlashAttention(int device, cudaStream_t stream)
+    : device_(device), properties_(device_properties(device)) {
+  check(cudnnCreate(&handle_), "cudnnCreate", device);
+  check(cudnnSetStream(handle_, stream), "cudnnSetStream", device);
+}
+
+FlashAttention::~FlashAttention() {
+  graphs_.clear();
+  cudnnDestroy(handle_);
+}
+
+FusedGraph* FlashAttention::graph_for(const Key& key) {
+  const auto found = graphs_.find(key);
+  if (found != graphs_.end()) return found->second.get();
+  auto graph = std::make_unique<FusedGraph>(key.backward ? attention_backward_graph(key.sizes, key.strides)
+                                                         : attention_graph(key.sizes, key.strides));
+  if (!graph->build(properties_)) {
+    if (!said_) {
+      Log().warning(
+          "cuDNN on cuda:{} has no attention for {} heads {} wide over {} places ({}): own kernels serve, "
+          "which are slower",
+          device_, key.sizes.heads, key.sizes.width, key.sizes.queries, graph->why());
+    }
+    said_ = true;
+    graph.reset();
+  }
+  return graphs_.emplace(key, std::move(graph)).first->second.get();
+}
+
+FusedGraph* FlashAttention::forward(const ops::AttentionSizes& sizes, const AttentionMatrices& m) {
+  if (sizes.group() != 1) return nullptr;
+  for (const HeadMatrix& matrix : {m.q, m.k, m.v, m.y}) {
+    if (!aligned(matrix)) return nullptr;
+  }
+  return graph_for({sizes, {.q = m.q.strides, .k = m.k.strides, .v = m.v.strides, .y = m.y.strides}, false});
+}
+
+FusedGraph* FlashAttention::backward(const ops::AttentionSizes& sizes, const AttentionMatrices& m,
+                                     const AttentionGradients& g) {
+  if (sizes.group() != 1) return nullptr;
+  for (const HeadMatrix& matrix : {m.q, m.k, m.v, m.y, g.dy, g.dq, g.dk, g.dv}) {
+    if (!aligned(matrix)) return nullptr;
+  }
+  return graph_for({sizes,
+                    {.q = m.q.strides,
+                     .k = m.k.strides,
+                     .v = m.v.strides,
+                     .y = m.y.strides,
+                     .dy = g.dy.strides,
+                     .dq = g.dq.strides,
+                     .dk = g.dk.strides,
+                     .dv = g.dv.strides},
+                    true});
+}
+
+void FlashAttention::run(FusedGraph& graph, const ops::AttentionSizes& sizes, const AttentionMatrices& m,
+                         void* workspace) {
+  float scale = scale_of(sizes), hidden = -std::numeric_limits<float>::infinity();
+  const std::array<std::int64_t, 7> uids{q_uid, k_uid, v_uid, y_uid, log_uid, scale_uid, masked_uid};
+  const std::array<void*, 7> data{m.q.data, m.k.data, m.v.data, m.y.data, m.log_sum_exp, &scale, &hidden};
+  const std::size_t used = sizes.causal ? 7 : 6;
+  graph.run(handle_, std::span(uids).first(used), std::span(data).first(used), workspace);
+}
+
+void FlashAttention::run(FusedGraph& graph, const ops::AttentionSizes& sizes, const AttentionMatrices& m,
+                         const AttentionGradients& g, void* workspace) {
+  float scale = scale_of(sizes), hidden = -std::numeric_limits<float>::infinity(), one = 1;
+  const std::array<std::int64_t, 13> uids{q_uid,  k_uid,   v_uid,     y_uid,     dy_uid,  dq_uid,    dk_uid,
+                                          dv_uid, log_uid, delta_uid, scale_uid, one_uid, masked_uid};
+  const std::array<void*, 13> data{m.q.data,  m.k.data,  m.v.data,  m.y.data,      g.dy.data,
+                                   g.dq.data, g.dk.data, g.dv.data, m.log_sum_exp, g.delta,
+                                   &scale,    &one,      &hidden};
+  const std::size_t used = sizes.causal ? 13 : 12;
+  graph.run(handle_, std::span(uids).first(used), std::span(data).first(used), workspace);
+}
+
 namespace {
 
 /// `op`'s, of heads as wide as kernels are built for.

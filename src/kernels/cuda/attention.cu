@@ -1,8 +1,16 @@
 // Attention by tiles, with the softmax kept running (Dao et al., 2022): what cuDNN does not take, float32
 // above all. A warp has rows; its lanes are the other side's elements of a tile while scores are made, and
 // the columns of the head while rows are summed. Everything is summed in a fixed order.
+//
+// Rotary positions: a thread has a pair of one position, in some of all heads, so that angles are made
+// seldom.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "kernels/cuda/kernels.h"
+#include "lockstep/ops/attention.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -31,11 +39,11 @@ __device__ Head<T> head_of(const HeadMatrix& matrix, std::int64_t image, std::in
 /// column of 32 rows meet 32 banks. Rows past the end are zeros.
 template <class T>
 __device__ void load_tile(const Head<T>& head, std::int64_t first, std::int64_t time, int width,
-                          float* room) {
+                          float* tile_data) {
   const int padded = width + 1;
   for (int i = static_cast<int>(threadIdx.x); i < tile * width; i += block) {
     const int row = i / width, column = i % width;
-    room[row * padded + column] = first + row < time ? to_float(head.row(first + row)[column]) : 0.0f;
+    tile_data[row * padded + column] = first + row < time ? to_float(head.row(first + row)[column]) : 0.0f;
   }
 }
 
@@ -45,9 +53,9 @@ __device__ float dot(const float* a, const float* b, int width) {
   return sum;
 }
 
-/// sums[i] += weight of lane j * room[j][column lane + 32 i], over the 32 rows j in order.
+/// sums[i] += weight of lane j * tile_data[j][column lane + 32 i], over the 32 rows j in order.
 template <int Columns>
-__device__ void add_rows(float weight, const float* room, int width, float (&sums)[Columns]) {
+__device__ void add_rows(float weight, const float* tile_data, int width, float (&sums)[Columns]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, padded = width + 1;
 #pragma unroll 8  // to unroll all 32 rows, for every width and type, nvcc needs much longer
   for (int j = 0; j < tile; ++j) {
@@ -55,7 +63,7 @@ __device__ void add_rows(float weight, const float* room, int width, float (&sum
 #pragma unroll
     for (int i = 0; i < Columns; ++i) {
       const int column = lane + 32 * i;
-      if (column < width) sums[i] += by * room[j * padded + column];
+      if (column < width) sums[i] += by * tile_data[j * padded + column];
     }
   }
 }
@@ -326,5 +334,56 @@ void attend_backward(const Launch& on, DType dtype, const ops::AttentionSizes& s
         sizes, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dk, g.dv);
   });
 }
+
+namespace {
+
+/// Pair i is (x[i * step], x[i * step + apart]). sign: of the angles.
+struct Pairs {
+  std::int64_t heads, time, width, step, apart;
+  double log2_base, first_position;
+  float sign;
+};
+
+template <class T>
+__global__ void __launch_bounds__(block) turn(Pairs p, const T* x, T* y) {
+  const std::int64_t pairs = p.width / 2;
+  for (std::int64_t number = global_thread(); number < p.time * pairs; number += global_threads()) {
+    const std::int64_t t = number / pairs, i = number % pairs;
+    const ops::Turn by = ops::turned_by((p.first_position + static_cast<double>(t)) *
+                                        ops::turns_per_position(p.log2_base, i, p.width));
+    const float cosine = by.cosine, sine = p.sign * by.sine;
+    for (std::int64_t head = blockIdx.y; head < p.heads; head += gridDim.y) {
+      const std::int64_t first = (head * p.time + t) * p.width + i * p.step, second = first + p.apart;
+      const float a = to_float(x[first]), b = to_float(x[second]);
+      y[first] = rounded<T>(a * cosine - b * sine);
+      y[second] = rounded<T>(b * cosine + a * sine);
+    }
+  }
+}
+
+void rotary(CudaBackend& gpu, const ops::Rotary& op) {
+  if (op.x.numel() == 0) return;
+  const bool halves = op.layout == ops::RotaryLayout::halves;
+  const std::int64_t heads = op.x.size(0) * op.x.size(1), time = op.x.size(2), width = op.x.size(3);
+  const Pairs pairs{heads,
+                    time,
+                    width,
+                    halves ? 1 : 2,
+                    halves ? width / 2 : 1,
+                    std::log2(static_cast<double>(op.base)),
+                    static_cast<double>(op.first_position),
+                    op.back ? -1.0f : 1.0f};
+  const Launch on = gpu.launch();
+  const unsigned across = grid_for(time * width / 2, block, on);
+  const auto most = static_cast<std::int64_t>(grid_for(op.x.numel() / 2, block, on));
+  const auto down = static_cast<unsigned>(std::clamp<std::int64_t>(most / across, 1, heads));
+  by_type_of(op.x, [&]<class T>(T) {
+    turn<<<dim3(across, down), block, 0, on.stream>>>(pairs, op.x.data<T>(), op.y.data<T>());
+  });
+}
+
+}  // namespace
+
+void enter_rotary(CudaBackend& gpu) { gpu.enter<&rotary>(); }
 
 }  // namespace lockstep::kernels

@@ -19,7 +19,7 @@ constexpr std::int64_t row_chunks(std::int64_t rows) {
 template <int Sums, class Sum, class Term>
 __global__ void __launch_bounds__(column_threads* row_threads)
     sum_chunks(std::int64_t rows, std::int64_t width, std::int64_t rows_per_chunk, Term term, Sum* partial) {
-  __shared__ Sum room[row_threads][Sums][column_threads];
+  __shared__ Sum shared[row_threads][Sums][column_threads];
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * column_threads + x, chunk = blockIdx.y;
   const std::int64_t begin = chunk * rows_per_chunk;
@@ -28,12 +28,12 @@ __global__ void __launch_bounds__(column_threads* row_threads)
   if (column < width) {
     for (std::int64_t row = begin + y; row < end; row += row_threads) term(row, column, totals);
   }
-  for (int s = 0; s < Sums; ++s) room[y][s][x] = totals[s];
+  for (int s = 0; s < Sums; ++s) shared[y][s][x] = totals[s];
   __syncthreads();
   if (y != 0 || column >= width) return;
   for (int s = 0; s < Sums; ++s) {
-    Sum total = room[0][s][x];
-    for (int other = 1; other < row_threads; ++other) total += room[other][s][x];
+    Sum total = shared[0][s][x];
+    for (int other = 1; other < row_threads; ++other) total += shared[other][s][x];
     partial[(chunk * Sums + s) * width + column] = total;
   }
 }
@@ -59,8 +59,8 @@ void sum_columns(CudaBackend& gpu, std::int64_t rows, std::int64_t width, const 
   if (width == 0) return;
   const Launch on = gpu.launch();
   const std::int64_t chunks = row_chunks(rows);
-  const Tensor room = gpu.scratch(Sums * chunks * width, dtype_of<Sum>);
-  Sum* const partial = room.data<Sum>();
+  const Tensor scratch = gpu.scratch(Sums * chunks * width, dtype_of<Sum>);
+  Sum* const partial = scratch.data<Sum>();
   if (chunks > 0) {
     const dim3 grid(static_cast<unsigned>(ceil_div(width, column_threads)), static_cast<unsigned>(chunks));
     sum_chunks<Sums><<<grid, dim3(column_threads, row_threads), 0, on.stream>>>(

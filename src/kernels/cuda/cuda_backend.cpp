@@ -1,17 +1,22 @@
-// Life, memory and reads of the GPU backend.
+// Life, memory, reads and graphs of the GPU backend, and the GPUs that the CUDA runtime sees.
 #include "kernels/cuda/cuda_backend.h"
 
 #include <fmt/format.h>
 
-#include "kernels/cuda/attention_plan.h"
-#include "kernels/cuda/beside.h"
-#include "kernels/cuda/convolution_plan.h"
-#include "kernels/cuda/error.h"
+#include <string>
+#include <utility>
+
+#include "base/dynamic_library.h"
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/convolution.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/matmul_plan.h"
-#include "kernels/cuda/recording.h"
-#include "kernels/data_error.h"
+#include "kernels/cuda/libraries.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/gpus.h"
 #include "lockstep/ops/check.h"
+#include "lockstep/ops/gather.h"
+#include "lockstep/ops/loss.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -31,9 +36,9 @@ int present_device(int index) {
 
 [[noreturn]] void throw_fault(const DataFault& fault) {
   if (fault.kind == DataFault::index_outside)
-    throw_index_outside(fault.operation, fault.value, fault.number, fault.bound);
-  if (fault.kind == DataFault::counts_differ) throw_counts_differ(fault.value, fault.bound);
-  throw_target_outside(fault.operation, fault.value, fault.number, fault.bound);
+    ops::throw_index_outside(fault.operation, fault.value, fault.number, fault.bound);
+  if (fault.kind == DataFault::counts_differ) ops::throw_counts_differ(fault.value, fault.bound);
+  ops::throw_target_outside(fault.operation, fault.value, fault.number, fault.bound);
 }
 
 /// Kernels know no other layouts.
@@ -42,6 +47,87 @@ void require_known_layout(const char* operation, const char* name, const Tensor&
   if (block == 1 || block == tensor.size(1)) return;
   throw UsageError("{} on a GPU: {} of shape {} is stored in channel blocks of {}; only 1 and {} are built",
                    operation, name, to_string(tensor.shape()), block, tensor.size(1));
+}
+
+class LaunchedGraph final : public Graph {
+ public:
+  LaunchedGraph(int device, cudaStream_t stream, cudaGraph_t graph) : device_(device), stream_(stream) {
+    check(cudaGraphInstantiate(&graph_, graph, 0), "cudaGraphInstantiate", device_);
+  }
+  ~LaunchedGraph() override {
+    cudaSetDevice(device_);
+    cudaGraphExecDestroy(graph_);
+    cudaDeviceGraphMemTrim(device_);
+  }
+  LaunchedGraph(const LaunchedGraph&) = delete;
+  LaunchedGraph& operator=(const LaunchedGraph&) = delete;
+
+  void launch() override {
+    check(cudaSetDevice(device_), "cudaSetDevice", device_);
+    const cudaError_t launched = cudaGraphLaunch(graph_, stream_);
+    if (launched != cudaSuccess) cudaGetLastError();  // or the next call reports this error again
+    check(launched, "cudaGraphLaunch", device_);
+  }
+
+ private:
+  int device_;
+  cudaStream_t stream_;
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+class StreamCapture final : public GraphCapture {
+ public:
+  StreamCapture(int device, StreamPool& pool, bool& capturing)
+      : device_(device), pool_(pool), capturing_(capturing) {
+    check(cudaSetDevice(device_), "cudaSetDevice", device_);
+    pool_.begin_capture();
+    // The rules of a capture bind this thread alone: a loader's thread may wait for its copies.
+    const cudaError_t begun = cudaStreamBeginCapture(pool_.stream(), cudaStreamCaptureModeThreadLocal);
+    if (begun != cudaSuccess) pool_.end_capture();
+    check(begun, "cudaStreamBeginCapture", device_);
+    capturing_ = true;
+  }
+  ~StreamCapture() override { end(); }
+  StreamCapture(const StreamCapture&) = delete;
+  StreamCapture& operator=(const StreamCapture&) = delete;
+
+  std::unique_ptr<Graph> finish() override {
+    Ended ended = end();
+    check(ended.status, "cudaStreamEndCapture", device_);
+    if (!ended.kept.empty()) throw UsageError("{}", ended.kept);
+    return std::make_unique<LaunchedGraph>(device_, pool_.stream(), ended.graph.get());
+  }
+
+ private:
+  struct DestroyGraph {
+    void operator()(cudaGraph_t graph) const { cudaGraphDestroy(graph); }
+  };
+  using GraphRef = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, DestroyGraph>;
+  struct Ended {
+    cudaError_t status = cudaSuccess;
+    GraphRef graph;
+    std::string kept;
+  };
+
+  Ended end() {
+    Ended ended;
+    if (!std::exchange(capturing_, false)) return ended;
+    cudaGraph_t graph = nullptr;
+    ended.status = cudaStreamEndCapture(pool_.stream(), &graph);
+    ended.graph.reset(graph);
+    ended.kept = pool_.end_capture();
+    cudaGetLastError();  // of what the capture's end, or an operation that broke it, has left there
+    return ended;
+  }
+
+  int device_;
+  StreamPool& pool_;
+  bool& capturing_;
+};
+
+/// 13000 is 13.0.
+std::string version_text(int version) {
+  return version == 0 ? "" : fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
 }  // namespace
@@ -64,12 +150,9 @@ CudaBackend::CudaBackend(int index)
   fault_ = scratch(fault_bytes, DType::uint8);
   check(cudaMemsetAsync(fault_.raw(), 0, sizeof(DataFault), pool_.stream()), "cudaMemsetAsync", index_);
   matmul_ = std::make_unique<Matmul>(index_, pool_);
-  for (const auto enter :
-       {enter_attention,   enter_batch_norm,   enter_channel_sums, enter_convolution, enter_dropout,
-        enter_elementwise, enter_fold,         enter_gather,       enter_group_norm,  enter_layer_norm,
-        enter_layout,      enter_loss,         enter_map,          enter_matmul,      enter_pooling,
-        enter_resampling,  enter_strided_copy, enter_rms_norm,     enter_rotary,      enter_resize,
-        enter_update})
+  for (const auto enter : {enter_attention, enter_batch_norm, enter_convolution, enter_elementwise,
+                           enter_gather, enter_loss, enter_map, enter_matmul, enter_norm, enter_pooling,
+                           enter_reduction, enter_rotary, enter_strided_copy, enter_update})
     enter(*this);
 }
 
@@ -77,21 +160,23 @@ CudaBackend::~CudaBackend() = default;
 
 std::unique_ptr<Timer> CudaBackend::make_timer() { return make_event_timer(index_, pool_.stream()); }
 
-std::unique_ptr<Feed> CudaBackend::make_feed() { return make_stream_feed(index_, pool_); }
-
-std::unique_ptr<Recorder> CudaBackend::record() {
-  if (recording_) throw UsageError("a recording on {} is under way", to_string(device()));
-  return make_stream_recorder(index_, pool_, recording_);
+std::unique_ptr<StagingQueue> CudaBackend::make_staging_queue() {
+  return kernels::make_staging_queue(index_, pool_);
 }
 
-void CudaBackend::refuse_in_recording(const char* what) const {
-  if (recording_) throw UsageError("{}, which a recording cannot repeat", what);
+std::unique_ptr<GraphCapture> CudaBackend::capture_graph() {
+  if (capturing_) throw UsageError("a graph is already captured on {}", to_string(device()));
+  return std::make_unique<StreamCapture>(index_, pool_, capturing_);
+}
+
+void CudaBackend::refuse_in_capture(const char* what) const {
+  if (capturing_) throw UsageError("{}, which a graph cannot repeat", what);
 }
 
 void CudaBackend::make_current() const { check(cudaSetDevice(index_), "cudaSetDevice", index_); }
 
 void CudaBackend::perform(const ops::AnyOperation& operation) {
-  if (const char* const why = operation.changes_between_runs()) refuse_in_recording(why);
+  if (const char* const why = operation.changes_between_runs()) refuse_in_capture(why);
   const Entry& entry = entry_of(operation);
   operation.visit([&](const char* name, const ops::Role&, const Tensor& tensor) {
     require_known_layout(operation.name(), name, tensor);
@@ -121,7 +206,7 @@ void CudaBackend::copy_elements(const Tensor& from, const Tensor& to) {
   if ((up && down) || !known(from.device()) || !known(to.device()))
     throw UsageError("copy: the backend of {} cannot copy from {} to {}", to_string(device()),
                      to_string(from.device()), to_string(to.device()));
-  if (up) refuse_in_recording("values come from the CPU");
+  if (up) refuse_in_capture("values come from the CPU");
   if (up && converts) {
     const Tensor here = empty(from.shape(), from.dtype(), from.channel_block());
     copy_elements(from, here);
@@ -144,7 +229,7 @@ void CudaBackend::copy_elements(const Tensor& from, const Tensor& to) {
 }
 
 void CudaBackend::read_elements(std::span<const Transfer> transfers) {
-  refuse_in_recording("values are read by the CPU");
+  refuse_in_capture("values are read by the CPU");
   make_current();
   DataFault fault;  // what the work before has found wrong in data comes with every read
   downloads_.assign(1, {.from = fault_.raw(), .to = &fault, .bytes = sizeof fault});
@@ -163,5 +248,45 @@ void CudaBackend::read_elements(std::span<const Transfer> transfers) {
 }
 
 std::unique_ptr<Backend> make_cuda_backend(int index) { return std::make_unique<CudaBackend>(index); }
+
+Gpus find_gpus() {
+  Gpus gpus{.built = true, .visible = {}, .problem = {}, .remedy = {}, .driver = {}, .runtime = {}};
+  int driver = 0, runtime = 0, count = 0;
+  cudaDriverGetVersion(&driver);  // 0 without a driver
+  cudaRuntimeGetVersion(&runtime);
+  gpus.driver = version_text(driver);
+  gpus.runtime = version_text(runtime);
+  cudaError_t status = cudaGetDeviceCount(&count);
+  for (int index = 0; status == cudaSuccess && index < count; ++index) {
+    cudaDeviceProp properties{};
+    status = cudaGetDeviceProperties(&properties, index);
+    if (status == cudaSuccess)
+      gpus.visible.push_back({.name = properties.name,
+                              .memory_bytes = properties.totalGlobalMem,
+                              .major = properties.major,
+                              .minor = properties.minor});
+  }
+  if (status == cudaSuccess) {
+    try {
+      if (count > 0) load_cuda_libraries();
+    } catch (const LibraryError& error) {
+      gpus.problem = error.cause;
+      gpus.remedy = error.remedy;
+      gpus.visible.clear();
+    }
+    return gpus;
+  }
+  cudaGetLastError();  // it is not the next call's
+  gpus.visible.clear();
+  // Without a driver there are no GPUs for anybody; with one that is too old there may be.
+  if (status != cudaErrorNoDevice && driver != 0) {
+    gpus.problem = fmt::format("{} ({})", cudaGetErrorString(status), cudaGetErrorName(status));
+    gpus.remedy =
+        status == cudaErrorInsufficientDriver
+            ? fmt::format("update the driver, which is for CUDA {}, or build with that", gpus.driver)
+            : "see nvidia-smi, and the driver's log (dmesg, Xid)";
+  }
+  return gpus;
+}
 
 }  // namespace lockstep::kernels

@@ -11,9 +11,9 @@
 
 namespace lockstep::kernels {
 
-class Matmul;          // matmul_plan.h
-class Convolutions;    // convolution_plan.h
-class FlashAttention;  // attention_plan.h
+class Matmul;          // matmul.h
+class Convolutions;    // convolution.h
+class FlashAttention;  // attention.h
 struct DataFault;      // kernels.h
 
 /// Asks for work on one stream, in order, and never waits but in reads. Activations are plain, or have their
@@ -28,9 +28,9 @@ class CudaBackend final : public Backend {
   std::string instruction_set() const override { return instruction_set_; }
   void* stream() const override { return pool_.stream(); }
   std::unique_ptr<Timer> make_timer() override;
-  std::unique_ptr<Feed> make_feed() override;
-  bool records() const override { return true; }
-  std::unique_ptr<Recorder> record() override;
+  std::unique_ptr<StagingQueue> make_staging_queue() override;
+  bool captures_graphs() const override { return true; }
+  std::unique_ptr<GraphCapture> capture_graph() override;
   Tensor empty(Shape shape, DType dtype = DType::float32, int channel_block = 1) override;
   std::size_t reserved_bytes() const override { return pool_.reserved_bytes(); }
   int preferred_channel_block(std::int64_t channels, DType dtype) const override;
@@ -57,17 +57,17 @@ class CudaBackend final : public Backend {
  private:
   /// Makes this the calling thread's device.
   void make_current() const;
-  /// Throws if a recording is under way: what it is about could not be done again as it stands.
-  void refuse_in_recording(const char* what) const;
+  /// Throws if a graph is being captured: a launch could not repeat `what`.
+  void refuse_in_capture(const char* what) const;
 
   int index_;
   int multiprocessors_ = 1;
   std::string instruction_set_;
   StreamPool pool_;
-  bool recording_ = false;
+  bool capturing_ = false;
   Upload upload_;
   Download download_;
-  std::vector<Download::Part> downloads_;  // of one read
+  std::vector<Download::Copy> downloads_;  // of one read
   Tensor fault_;                           // a DataFault
   std::unique_ptr<Matmul> matmul_;
   std::unique_ptr<Convolutions> convolutions_;       // made at the first convolution
@@ -77,22 +77,15 @@ class CudaBackend final : public Backend {
 // Each file of this folder enters its operations.
 void enter_attention(CudaBackend& gpu);
 void enter_batch_norm(CudaBackend& gpu);
-void enter_channel_sums(CudaBackend& gpu);
 void enter_convolution(CudaBackend& gpu);
-void enter_dropout(CudaBackend& gpu);
 void enter_elementwise(CudaBackend& gpu);
-void enter_fold(CudaBackend& gpu);
 void enter_gather(CudaBackend& gpu);
-void enter_group_norm(CudaBackend& gpu);
-void enter_layer_norm(CudaBackend& gpu);
-void enter_layout(CudaBackend& gpu);
 void enter_loss(CudaBackend& gpu);
 void enter_map(CudaBackend& gpu);
 void enter_matmul(CudaBackend& gpu);
+void enter_norm(CudaBackend& gpu);
 void enter_pooling(CudaBackend& gpu);
-void enter_resampling(CudaBackend& gpu);
-void enter_resize(CudaBackend& gpu);
-void enter_rms_norm(CudaBackend& gpu);
+void enter_reduction(CudaBackend& gpu);
 void enter_rotary(CudaBackend& gpu);
 void enter_strided_copy(CudaBackend& gpu);
 void enter_update(CudaBackend& gpu);

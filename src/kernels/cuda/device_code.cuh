@@ -25,6 +25,28 @@ void by_type_of(const Tensor& tensor, const Body& body) {
   }
 }
 
+/// An activation [N, C, places], plain, or with its channels last ([N, places, C]).
+struct Image {
+  std::int64_t images = 1, channels = 1, places = 1;
+  bool channels_last = false;
+
+  struct Element {
+    std::int64_t number, channel;  ///< number: in [N, C, places]
+  };
+  /// The one that is stored there.
+  constexpr Element element_at(std::int64_t at) const {
+    if (!channels_last) return {at, at / places % channels};
+    const std::int64_t channel = at % channels, place = at / channels % places;
+    return {(at / (channels * places) * channels + channel) * places + place, channel};
+  }
+};
+
+/// Of [N, C, H, W], or of [N, C], whose rows are the places of one image.
+inline Image image_of(const Tensor& tensor) {
+  if (tensor.shape().rank() == 2) return {1, tensor.size(1), tensor.size(0), true};
+  return {tensor.size(0), tensor.size(1), tensor.size(2) * tensor.size(3), tensor.channel_block() != 1};
+}
+
 /// Null where there is no tensor.
 template <class T>
 T* data_or_null(const Tensor& tensor) {
@@ -121,22 +143,22 @@ __device__ inline float warp_max(float x) {
 }
 
 /// Of a block of up to 1024 threads, a multiple of 32; every thread gets the result. All threads of the block
-/// must call it. `room`: shared memory for 32 elements; it may be used again after the call. `none`: what
+/// must call it. `shared`: shared memory for 32 elements; it may be used again after the call. `none`: what
 /// changes nothing.
 template <class T, class Join>
-__device__ T block_join(T x, T none, T* room, const Join& join) {
+__device__ T block_join(T x, T none, T* shared, const Join& join) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   x = warp_join(x, join);
-  if (lane == 0) room[warp] = x;
+  if (lane == 0) shared[warp] = x;
   __syncthreads();
-  const T total = warp_join(lane < static_cast<int>(blockDim.x) / 32 ? room[lane] : none, join);
+  const T total = warp_join(lane < static_cast<int>(blockDim.x) / 32 ? shared[lane] : none, join);
   __syncthreads();
   return total;
 }
 
 template <class T>
-__device__ T block_sum(T x, T* room) {
-  return block_join(x, T(0), room, [](T a, T b) { return a + b; });
+__device__ T block_sum(T x, T* shared) {
+  return block_join(x, T(0), shared, [](T a, T b) { return a + b; });
 }
 
 }  // namespace lockstep::kernels

@@ -1,4 +1,4 @@
-#include "kernels/cuda/error.h"
+#include "kernels/cuda/libraries.h"
 
 #include "lockstep/base/error.h"
 

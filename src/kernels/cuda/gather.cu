@@ -1,17 +1,61 @@
 // Elements of an axis by number, rows of a table by number, and their gradients, summed in the order of the
 // indices: uses are sorted by what they name (stably), and a thread (of a table: a block) sums those of one
 // element (row).
+#include <cub/device/device_radix_sort.cuh>
+#include <limits>
+
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
-#include "kernels/cuda/error.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/sorted_uses.h"
+#include "kernels/cuda/libraries.h"
 #include "lockstep/ops/gather.h"
 
 namespace lockstep::kernels {
 namespace {
 
 constexpr int block = 256;
+
+/// Space for the row that each use names, and the sort. Row number `rows` takes uses that name none.
+class SortedUses {
+ public:
+  /// UsageError in the operation's name if they are more than the sort can number.
+  SortedUses(CudaBackend& gpu, const char* operation, std::int64_t uses, std::int64_t rows);
+  /// [uses] each, to be written before the sort: the rows, and 0, 1, 2 ...
+  std::int32_t* rows() const { return scratch_.data<std::int32_t>(); }
+  std::int32_t* numbers() const { return rows() + run_; }
+  /// Stable.
+  void sort();
+  const std::int32_t* sorted_rows() const { return numbers() + run_; }
+  const std::int32_t* sorted_numbers() const { return sorted_rows() + run_; }
+
+ private:
+  CudaBackend& gpu_;
+  std::int64_t uses_, run_;
+  int bits_ = 1;
+  std::size_t sort_bytes_ = 0;
+  Tensor scratch_;
+};
+
+SortedUses::SortedUses(CudaBackend& gpu, const char* operation, std::int64_t uses, std::int64_t rows)
+    : gpu_(gpu), uses_(uses), run_(ceil_div(uses, 64) * 64) {  // 256 bytes
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max() - 1;
+  if (std::max(uses, rows) > most)
+    throw UsageError("{} on a GPU: {} indices into {} rows are too many; at most {} are built", operation,
+                     uses, rows, most);
+  while ((std::int64_t{1} << bits_) <= rows) ++bits_;  // `rows` itself is a key, too
+  if (uses == 0) return;
+  sort();  // without memory it says how much it needs
+  scratch_ = gpu.scratch(4 * run_ + ceil_div(static_cast<std::int64_t>(sort_bytes_), 4), DType::int32);
+}
+
+void SortedUses::sort() {
+  std::int32_t* const from = scratch_ ? rows() : nullptr;
+  std::int32_t* const to = from ? from + 2 * run_ : nullptr;
+  check(cub::DeviceRadixSort::SortPairs(from ? to + 2 * run_ : nullptr, sort_bytes_, from, to,
+                                        from ? from + run_ : nullptr, from ? to + run_ : nullptr, uses_, 0,
+                                        bits_, gpu_.launch().stream),
+        "cub::DeviceRadixSort", gpu_.device().index);
+}
 
 template <class T>
 __global__ void __launch_bounds__(block)

@@ -14,10 +14,10 @@ struct Launch {
 };
 
 // --- elementwise.cu
-/// Elements of equal number, rounded to `to`'s type; false where there is no such conversion.
+/// Elements of equal number, rounded to `to`'s type; false if that conversion is not built.
 bool convert(const Launch& on, const Tensor& from, const Tensor& to);
 
-// --- layout.cu
+// --- strided_copy.cu
 /// Each of `count` matrices [rows, columns] becomes [columns, rows]. Float32 or bf16.
 void transpose(const Launch& on, const Tensor& from, const Tensor& to, std::int64_t count, std::int64_t rows,
                std::int64_t columns);
@@ -54,7 +54,7 @@ struct AttentionMatrices {
 };
 struct AttentionGradients {
   HeadMatrix dy, dq, dk, dv;
-  float* delta;  ///< room like log_sum_exp's
+  float* delta;  ///< of log_sum_exp's shape
 };
 /// Of heads 256 wide at most.
 void attend(const Launch& on, DType dtype, const ops::AttentionSizes& sizes,

@@ -4,7 +4,10 @@
 #pragma once
 
 #include <cublasLt.h>
+#include <cuda_runtime_api.h>
 #include <cudnn.h>
+
+#include <cstddef>
 
 namespace lockstep::kernels {
 
@@ -45,5 +48,13 @@ void load_cuda_libraries();
 LOCKSTEP_CUBLASLT_FUNCTIONS(LOCKSTEP_LATE_FUNCTION)
 LOCKSTEP_CUDNN_FUNCTIONS(LOCKSTEP_LATE_FUNCTION)
 #undef LOCKSTEP_LATE_FUNCTION
+
+// --- error.cpp: errors as FailureErrors that name call, device and what to do
+void check(cudaError_t status, const char* call, int device);
+void check(cublasStatus_t status, const char* call, int device);
+void check(cudnnStatus_t status, const char* call, int device);
+
+/// Of memory: says how much was asked for.
+void check_allocation(cudaError_t status, const char* call, std::size_t bytes, int device);
 
 }  // namespace lockstep::kernels

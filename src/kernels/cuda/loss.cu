@@ -58,8 +58,8 @@ __device__ void each_of_row(const T* row, std::int64_t classes, const Function& 
 template <int Width, class T>
 __global__ void __launch_bounds__(block) forward(LossRows sizes, const T* logits, const std::int64_t* targets,
                                                  float* log_sum_exp, double* losses) {
-  __shared__ float most_room[32], sum_room[32];
-  __shared__ double double_room[32];
+  __shared__ float shared_most[32], shared_sum[32];
+  __shared__ double shared_double[32];
   for (std::int64_t row = blockIdx.x; row < sizes.rows; row += gridDim.x) {
     const std::int64_t target = targets[row];
     if (!counts(target, sizes)) {  // the same for every thread of the block
@@ -82,14 +82,14 @@ __global__ void __launch_bounds__(block) forward(LossRows sizes, const T* logits
                            __shfl_xor_sync(0xffffffffu, mine.sum, offset)});
     }
     if (threadIdx.x % 32 == 0) {
-      most_room[threadIdx.x / 32] = mine.most;
-      sum_room[threadIdx.x / 32] = mine.sum;
+      shared_most[threadIdx.x / 32] = mine.most;
+      shared_sum[threadIdx.x / 32] = mine.sum;
     }
     __syncthreads();
-    if (smooth) plain_sum = block_sum(plain_sum, double_room);
+    if (smooth) plain_sum = block_sum(plain_sum, shared_double);
     if (threadIdx.x == 0) {
-      Exponentials all{most_room[0], sum_room[0]};
-      for (int warp = 1; warp < block / 32; ++warp) all = joined(all, {most_room[warp], sum_room[warp]});
+      Exponentials all{shared_most[0], shared_sum[0]};
+      for (int warp = 1; warp < block / 32; ++warp) all = joined(all, {shared_most[warp], shared_sum[warp]});
       const double log = static_cast<double>(all.most) + ::log(static_cast<double>(all.sum));
       const double smoothing = static_cast<double>(sizes.label_smoothing);
       double loss = (1 - smoothing) * (log - static_cast<double>(to_float(x[target])));
@@ -97,21 +97,21 @@ __global__ void __launch_bounds__(block) forward(LossRows sizes, const T* logits
       log_sum_exp[row] = static_cast<float>(log);
       losses[row] = loss;
     }
-    __syncthreads();  // the rooms are free again
+    __syncthreads();  // the shared memory is free again
   }
 }
 
 /// total = {sum of losses, rows that count}: one block.
 __global__ void __launch_bounds__(1024)
     fold_rows(LossRows sizes, const std::int64_t* targets, const double* losses, double* total) {
-  __shared__ double room[32];
+  __shared__ double shared[32];
   double sum = 0, counted = 0;
   for (std::int64_t row = threadIdx.x; row < sizes.rows; row += 1024) {
     sum += losses[row];
     counted += counts(targets[row], sizes) ? 1 : 0;
   }
-  sum = block_sum(sum, room);
-  counted = block_sum(counted, room);
+  sum = block_sum(sum, shared);
+  counted = block_sum(counted, shared);
   if (threadIdx.x == 0) {
     total[0] = sum;
     total[1] = counted;
@@ -181,10 +181,10 @@ __global__ void __launch_bounds__(block) find_hits(std::int64_t rows, std::int64
 
 __global__ void __launch_bounds__(1024)
     fold_hits(std::int64_t rows, const std::int32_t* hits, std::int64_t* correct) {
-  __shared__ long long room[32];
+  __shared__ long long shared[32];
   long long sum = 0;
   for (std::int64_t row = threadIdx.x; row < rows; row += 1024) sum += hits[row];
-  sum = block_sum(sum, room);
+  sum = block_sum(sum, shared);
   if (threadIdx.x == 0) *correct = sum;
 }
 
@@ -201,8 +201,8 @@ void cross_entropy(CudaBackend& gpu, const ops::CrossEntropy& op) {
   const std::int64_t* const targets = op.targets.data<std::int64_t>();
   check_data(on, op.targets, sizes.classes, &op.options.ignore_index, DataFault::target_outside, op.name,
              gpu.fault());
-  const Tensor room = gpu.scratch(sizes.rows, DType::float64);
-  double* const losses = room.data<double>();
+  const Tensor scratch = gpu.scratch(sizes.rows, DType::float64);
+  double* const losses = scratch.data<double>();
   by_type_of(op.logits, [&]<class T>(T) {
     if (sizes.rows == 0) return;
     const T* const x = op.logits.data<T>();
@@ -235,8 +235,8 @@ void cross_entropy_backward(CudaBackend& gpu, const ops::CrossEntropyBackward& o
 void count_correct(CudaBackend& gpu, const ops::CountCorrect& op) {
   const Launch on = gpu.launch();
   const std::int64_t rows = op.logits.size(0);
-  const Tensor room = gpu.scratch(rows, DType::int32);
-  std::int32_t* const hits = room.data<std::int32_t>();
+  const Tensor scratch = gpu.scratch(rows, DType::int32);
+  std::int32_t* const hits = scratch.data<std::int32_t>();
   by_type_of(op.logits, [&]<class T>(T) {
     if (rows > 0)
       find_hits<<<grid_for(rows * 32, block, on), block, 0, on.stream>>>(

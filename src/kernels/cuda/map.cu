@@ -165,7 +165,7 @@ constexpr std::int64_t block_elements = 4096;
 template <class Term, class... E>
 __global__ void __launch_bounds__(reduce_threads)
     reduce_blocks(std::int64_t count, Term term, double* sums, const E*... in) {
-  __shared__ double room[32];
+  __shared__ double shared[32];
   const std::int64_t blocks = ceil_div(count, block_elements);
   for (std::int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
     const std::int64_t first = b * block_elements;
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(reduce_threads)
     double sum = 0;
     for (std::int64_t i = first + threadIdx.x; i < end; i += reduce_threads)
       sum += term(static_cast<double>(to_float(in[i]))...);
-    sum = block_sum(sum, room);
+    sum = block_sum(sum, shared);
     if (threadIdx.x == 0) sums[b] = sum;
   }
 }
@@ -181,10 +181,10 @@ __global__ void __launch_bounds__(reduce_threads)
 /// total = {the sum of the blocks, count}: one block.
 __global__ void __launch_bounds__(1024)
     fold_blocks(std::int64_t blocks, const double* sums, double count, double* total) {
-  __shared__ double room[32];
+  __shared__ double shared[32];
   double sum = 0;
   for (std::int64_t b = threadIdx.x; b < blocks; b += 1024) sum += sums[b];
-  sum = block_sum(sum, room);
+  sum = block_sum(sum, shared);
   if (threadIdx.x == 0) {
     total[0] = sum;
     total[1] = count;
@@ -203,8 +203,8 @@ template <class Term>
 void reduce(CudaBackend& gpu, const ops::Reduce<Term>& op) {
   const Launch on = gpu.launch();
   const std::int64_t count = op.in[0].numel(), blocks = ceil_div(count, block_elements);
-  const Tensor room = gpu.scratch(blocks, DType::float64);
-  double* const sums = room.data<double>();
+  const Tensor scratch = gpu.scratch(blocks, DType::float64);
+  double* const sums = scratch.data<double>();
   by_type_of(op.in[0], [&]<class E>(E) {
     reduce_into<E>(on, op, blocks, sums, std::make_index_sequence<Term::inputs>());
   });

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/text.h"
-#include "kernels/cuda/error.h"
+#include "kernels/cuda/libraries.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::kernels {
@@ -110,7 +110,7 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
   Storage* unused_ = nullptr;  // descriptions of blocks, without memory
   bool capturing_ = false;
   std::set<void*> of_graph_;            // in use: of the capture under way, or of one that came to nothing
-  std::vector<void*> freed_meanwhile_;  // not of the graph, so no part of the capture
+  std::vector<void*> freed_meanwhile_;  // not in the graph, so not in the capture
 };
 
 StreamPool::StreamPool(int device) : state_(std::make_shared<State>(device)) {}
@@ -160,41 +160,42 @@ void Download::make() {
   for (cudaEvent_t& event : copied_) {
     if (!event) check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", device_);
   }
-  pinned_ = allocate_pinned(pieces * piece_bytes, device_);
+  pinned_ = allocate_pinned(chunks * chunk_bytes, device_);
 }
 
-void Download::copy(std::span<const Part> parts) {
+void Download::copy(std::span<const Copy> copies) {
   if (!pinned_) make();
   std::size_t bytes = 0;
-  for (const Part& part : parts) bytes += part.bytes;
-  // The parts, one behind another, are cut into pieces: calls move(part, from its byte, place in the piece,
-  // bytes) for what piece number `piece` has of each.
-  const auto each_in = [&](std::size_t piece, const auto& move) {
-    const std::size_t begin = piece * piece_bytes, end = std::min(bytes, begin + piece_bytes);
-    std::byte* const room = static_cast<std::byte*>(pinned_->data) + piece % pieces * piece_bytes;
+  for (const Copy& copy : copies) bytes += copy.bytes;
+  // The copies, one behind another, are cut into chunks: calls move(copy, from its byte, place in the chunk,
+  // bytes) for what chunk number `chunk` has of each.
+  const auto each_in = [&](std::size_t chunk, const auto& move) {
+    const std::size_t begin = chunk * chunk_bytes, end = std::min(bytes, begin + chunk_bytes);
+    std::byte* const buffer = static_cast<std::byte*>(pinned_->data) + chunk % chunks * chunk_bytes;
     std::size_t first = 0;
-    for (const Part& part : parts) {
-      const std::size_t from = std::max(first, begin), to = std::min(first + part.bytes, end);
-      if (from < to) move(part, from - first, room + (from - begin), to - from);
-      first += part.bytes;
+    for (const Copy& copy : copies) {
+      const std::size_t from = std::max(first, begin), to = std::min(first + copy.bytes, end);
+      if (from < to) move(copy, from - first, buffer + (from - begin), to - from);
+      first += copy.bytes;
     }
   };
-  // Piece after piece is asked for, one ahead of what is copied out. An empty one stands for none at all.
-  const std::size_t count = std::max<std::size_t>(1, (bytes + piece_bytes - 1) / piece_bytes);
-  const auto ask = [&](std::size_t piece) {
-    each_in(piece, [&](const Part& part, std::size_t at, std::byte* room, std::size_t size) {
-      check(cudaMemcpyAsync(room, static_cast<const std::byte*>(part.from) + at, size, cudaMemcpyDeviceToHost,
-                            stream_),
+  // Chunk after chunk is asked for, one ahead of what is copied out. An empty chunk is there if nothing is
+  // copied.
+  const std::size_t count = std::max<std::size_t>(1, (bytes + chunk_bytes - 1) / chunk_bytes);
+  const auto ask = [&](std::size_t chunk) {
+    each_in(chunk, [&](const Copy& copy, std::size_t at, std::byte* buffer, std::size_t size) {
+      check(cudaMemcpyAsync(buffer, static_cast<const std::byte*>(copy.from) + at, size,
+                            cudaMemcpyDeviceToHost, stream_),
             "cudaMemcpyAsync", device_);
     });
-    check(cudaEventRecord(copied_[piece % pieces], stream_), "cudaEventRecord", device_);
+    check(cudaEventRecord(copied_[chunk % chunks], stream_), "cudaEventRecord", device_);
   };
   ask(0);
-  for (std::size_t piece = 0; piece < count; ++piece) {
-    if (piece + 1 < count) ask(piece + 1);
-    check(cudaEventSynchronize(copied_[piece % pieces]), "cudaEventSynchronize", device_);
-    each_in(piece, [](const Part& part, std::size_t at, const std::byte* room, std::size_t size) {
-      std::memcpy(static_cast<std::byte*>(part.to) + at, room, size);
+  for (std::size_t chunk = 0; chunk < count; ++chunk) {
+    if (chunk + 1 < count) ask(chunk + 1);
+    check(cudaEventSynchronize(copied_[chunk % chunks]), "cudaEventSynchronize", device_);
+    each_in(chunk, [](const Copy& copy, std::size_t at, const std::byte* buffer, std::size_t size) {
+      std::memcpy(static_cast<std::byte*>(copy.to) + at, buffer, size);
     });
   }
 }
@@ -204,7 +205,7 @@ Upload::Upload(int device, cudaStream_t stream) : device_(device), stream_(strea
 Upload::~Upload() {
   for (cudaEvent_t& event : copied_) {
     if (!event) continue;
-    cudaEventSynchronize(event);  // its piece is being read
+    cudaEventSynchronize(event);  // its chunk is being read
     cudaEventDestroy(event);
   }
 }
@@ -213,20 +214,20 @@ void Upload::make() {
   for (cudaEvent_t& event : copied_) {
     if (!event) check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", device_);
   }
-  pinned_ = allocate_pinned(pieces * piece_bytes, device_);
+  pinned_ = allocate_pinned(chunks * chunk_bytes, device_);
 }
 
 void Upload::copy(const void* from, void* to, std::size_t bytes) {
   if (!pinned_) make();
-  auto* const room = static_cast<std::byte*>(pinned_->data);
+  auto* const buffer = static_cast<std::byte*>(pinned_->data);
   for (std::size_t done = 0; done < bytes;) {
-    const std::size_t size = std::min(piece_bytes, bytes - done);
-    const std::size_t index = next_++ % pieces;
-    std::byte* const piece = room + index * piece_bytes;
+    const std::size_t size = std::min(chunk_bytes, bytes - done);
+    const std::size_t index = next_++ % chunks;
+    std::byte* const chunk = buffer + index * chunk_bytes;
     // Of an event never recorded there is nothing to wait for.
     check(cudaEventSynchronize(copied_[index]), "cudaEventSynchronize", device_);
-    std::memcpy(piece, static_cast<const std::byte*>(from) + done, size);
-    check(cudaMemcpyAsync(static_cast<std::byte*>(to) + done, piece, size, cudaMemcpyHostToDevice, stream_),
+    std::memcpy(chunk, static_cast<const std::byte*>(from) + done, size);
+    check(cudaMemcpyAsync(static_cast<std::byte*>(to) + done, chunk, size, cudaMemcpyHostToDevice, stream_),
           "cudaMemcpyAsync", device_);
     check(cudaEventRecord(copied_[index], stream_), "cudaEventRecord", device_);
     done += size;

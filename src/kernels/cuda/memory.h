@@ -1,4 +1,4 @@
-// Memory of a GPU in the order of one stream, and pinned memory on its way there and back.
+// Memory of a GPU in the order of one stream, pinned memory on its way there and back, and timers.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-#include "lockstep/tensor/storage.h"
+#include "lockstep/kernels/backend.h"
 
 namespace lockstep::kernels {
 
@@ -40,11 +40,11 @@ class StreamPool {
   std::shared_ptr<State> state_;
 };
 
-/// Page-locked CPU memory, which the device copies from and to at full speed, beside everything else. Throws
+/// Page-locked CPU memory, which the device copies from and to at full speed, while it computes. Throws
 /// FailureError when there is none. 64-byte aligned, uninitialised, thread-safe.
 StorageRef allocate_pinned(std::size_t bytes, int device);
 
-/// Copies from pageable CPU memory that do not wait for the device: by way of a few pinned pieces, each of
+/// Copies from pageable CPU memory that do not wait for the device: by way of a few pinned chunks, each of
 /// which is used again once its last copy is over.
 class Upload {
  public:
@@ -57,17 +57,17 @@ class Upload {
   void copy(const void* from, void* to, std::size_t bytes);
 
  private:
-  static constexpr std::size_t piece_bytes = std::size_t{4} << 20, pieces = 4;
+  static constexpr std::size_t chunk_bytes = std::size_t{4} << 20, chunks = 4;
   void make();
 
   int device_;
   cudaStream_t stream_;
-  StorageRef pinned_;  // pieces * piece_bytes, made at the first copy, last of all
-  std::array<cudaEvent_t, pieces> copied_{};
+  StorageRef pinned_;  // chunks * chunk_bytes, made at the first copy, last of all
+  std::array<cudaEvent_t, chunks> copied_{};
   std::size_t next_ = 0;
 };
 
-/// Copies to pageable CPU memory, which wait for the device: by way of pinned pieces, one of which is copied
+/// Copies to pageable CPU memory, which wait for the device: by way of pinned chunks, one of which is copied
 /// out while the next is on its way.
 class Download {
  public:
@@ -76,23 +76,28 @@ class Download {
   Download(const Download&) = delete;
   Download& operator=(const Download&) = delete;
 
-  struct Part {
+  struct Copy {
     const void* from = nullptr;  ///< on the device
     void* to = nullptr;
     std::size_t bytes = 0;
   };
-  /// All parts have come when it returns, and all work asked for before is done. One wait where they fit into
-  /// a piece together.
-  void copy(std::span<const Part> parts);
+  /// All copies are done when it returns, and so is all work asked for before. One wait where they fit into
+  /// a chunk together.
+  void copy(std::span<const Copy> copies);
 
  private:
-  static constexpr std::size_t piece_bytes = std::size_t{4} << 20, pieces = 2;
+  static constexpr std::size_t chunk_bytes = std::size_t{4} << 20, chunks = 2;
   void make();
 
   int device_;
   cudaStream_t stream_;
-  StorageRef pinned_;  // the pieces; made at the first copy
-  std::array<cudaEvent_t, pieces> copied_{};
+  StorageRef pinned_;  // the chunks; made at the first copy
+  std::array<cudaEvent_t, chunks> copied_{};
 };
+
+// --- staging.cpp
+/// Copies on a second stream. The pool, whose stream computes, must outlive it.
+std::unique_ptr<StagingQueue> make_staging_queue(int device, StreamPool& pool);
+std::unique_ptr<Timer> make_event_timer(int device, cudaStream_t stream);
 
 }  // namespace lockstep::kernels

@@ -1,5 +1,6 @@
-// Max and average pooling, a thread an element. The backward gathers: an element of dx adds the windows it
-// is in, in their order.
+// Max, average and global average pooling; nearest and bilinear resizing: a thread an element of what is
+// made, so that every sum has one order. The backward of a pooling gathers: an element of dx adds the windows
+// it is in, in their order.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "lockstep/ops/pooling.h"
@@ -8,7 +9,7 @@ namespace lockstep::kernels {
 namespace {
 
 /// Where an element of a [images, channels, height, width] activation is.
-struct Place {
+struct Position {
   std::int64_t run, row, column;  ///< run: image and channel, as the layout numbers them
 };
 
@@ -23,7 +24,7 @@ struct Layout {
         width(images.size(3)),
         channels_last(images.channel_block() != 1) {}
 
-  __device__ Place place_of(std::int64_t element) const {
+  __device__ Position position_of(std::int64_t element) const {
     if (!channels_last) {
       const std::int64_t column = element % width, row = element / width % height;
       return {element / (width * height), row, column};
@@ -58,7 +59,7 @@ __device__ Range windows_over(std::int64_t place, const ops::Windows& s, std::in
   return {first, smaller(padded / s.stride + 1, outputs)};
 }
 
-/// An element of y: the largest of its window, or their mean where nobody asks for winners.
+/// An element of y: the largest of its window, or their mean where no winners are kept.
 template <class T, bool largest>
 struct Pooled {
   Layout large, small;
@@ -69,7 +70,7 @@ struct Pooled {
   std::int32_t* winners;
 
   __device__ void operator()(std::int64_t i) const {
-    const Place out = small.place_of(i);
+    const Position out = small.position_of(i);
     const Range rows = window_of(out.row, s, s.height), columns = window_of(out.column, s, s.width);
     std::int64_t winner = rows.begin * s.width + columns.begin;
     float result = largest ? to_float(x[large.offset_of(out.run, rows.begin, columns.begin)]) : 0.0f;
@@ -100,7 +101,7 @@ struct Gathered {
   const std::int32_t* winners;
 
   __device__ void operator()(std::int64_t i) const {
-    const Place at = large.place_of(i);
+    const Position at = large.position_of(i);
     const auto mine = static_cast<std::int32_t>(at.row * s.width + at.column);
     const Range rows = windows_over(at.row, s, s.out_height),
                 columns = windows_over(at.column, s, s.out_width);
@@ -145,11 +146,195 @@ void backward(CudaBackend& gpu, const Op& op) {
   pool<Gathered>(gpu, op, op.dx, op.dy, op.dy, op.dx);
 }
 
+/// A warp sums the places of one channel of one image, in float64 as the CPU does; y: [images, channels].
+template <class T>
+__global__ void __launch_bounds__(256) average_runs(Image image, const T* x, T* y) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t runs = image.images * image.channels;
+  for (std::int64_t run = global_thread() / 32; run < runs; run += global_threads() / 32) {
+    double sum = 0;
+    for (std::int64_t place = lane; place < image.places; place += 32)
+      sum += static_cast<double>(to_float(x[run * image.places + place]));
+    sum = warp_sum(sum);
+    if (lane == 0) y[run] = rounded<T>(sum / static_cast<double>(image.places));
+  }
+}
+
+/// Channels last: a thread a channel of an image, so that neighbours read neighbours.
+template <class T>
+struct AverageColumns {
+  Image image;
+  const T* x;
+  T* y;
+  __device__ void operator()(std::int64_t run) const {
+    const std::int64_t number = run / image.channels, channel = run % image.channels;
+    double sum = 0;
+    for (std::int64_t place = 0; place < image.places; ++place)
+      sum += static_cast<double>(to_float(x[(number * image.places + place) * image.channels + channel]));
+    y[run] = rounded<T>(sum / static_cast<double>(image.places));
+  }
+};
+
+template <class T>
+struct SpreadAverage {
+  Image image;
+  const T* dy;
+  T* dx;
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t run = image.channels_last
+                                 ? i / (image.channels * image.places) * image.channels + i % image.channels
+                                 : i / image.places;
+    dx[i] = rounded<T>(to_float(dy[run]) / static_cast<float>(image.places));
+  }
+};
+
+/// Lanes: elements that are together at a place (1, or the channels). Rows are those of all runs, and the
+/// width is the small side's.
+template <class T>
+struct Upsample {
+  std::int64_t lanes, width;
+  int scale;
+  const T* x;
+  T* y;
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t lane = i % lanes, at = i / lanes, column = at % (width * scale),
+                       row = at / (width * scale);
+    y[i] = x[((row / scale) * width + column / scale) * lanes + lane];
+  }
+};
+
+template <class T>
+struct UpsampleBackward {
+  std::int64_t lanes, width;
+  int scale;
+  const T* dy;
+  T* dx;
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t lane = i % lanes, at = i / lanes, column = at % width, row = at / width;
+    float sum = 0;
+    for (int h = 0; h < scale; ++h) {
+      for (int w = 0; w < scale; ++w)
+        sum += to_float(dy[((row * scale + h) * width * scale + column * scale + w) * lanes + lane]);
+    }
+    dx[i] = rounded<T>(sum);
+  }
+};
+
+void global_average_pool(CudaBackend& gpu, const ops::GlobalAveragePool& op) {
+  const Launch on = gpu.launch();
+  const Image image = image_of(op.x);
+  const std::int64_t runs = image.images * image.channels;
+  by_type_of(op.x, [&]<class T>(T) {
+    const T* const x = op.x.data<T>();
+    T* const y = op.y.data<T>();
+    if (image.channels_last) {
+      for_elements(on, runs, AverageColumns<T>{image, x, y});
+    } else if (runs > 0) {
+      average_runs<<<grid_for(runs * 32, 256, on), 256, 0, on.stream>>>(image, x, y);
+    }
+  });
+}
+
+void global_average_pool_backward(CudaBackend& gpu, const ops::GlobalAveragePoolBackward& op) {
+  by_type_of(op.dy, [&]<class T>(T) {
+    for_elements(gpu.launch(), op.dx.numel(),
+                 SpreadAverage<T>{image_of(op.dx), op.dy.data<T>(), op.dx.data<T>()});
+  });
+}
+
+void upsample_nearest(CudaBackend& gpu, const ops::UpsampleNearest& op) {
+  by_type_of(op.x, [&]<class T>(T) {
+    for_elements(gpu.launch(), op.y.numel(),
+                 Upsample<T>{op.x.channel_block(), op.x.size(3), op.scale, op.x.data<T>(), op.y.data<T>()});
+  });
+}
+
+void upsample_nearest_backward(CudaBackend& gpu, const ops::UpsampleNearestBackward& op) {
+  by_type_of(op.dy, [&]<class T>(T) {
+    for_elements(gpu.launch(), op.dx.numel(),
+                 UpsampleBackward<T>{op.dx.channel_block(), op.dx.size(3), op.scale, op.dy.data<T>(),
+                                     op.dx.data<T>()});
+  });
+}
+
+/// An element of images [runs, height, width, lanes]. Lanes: elements that are together at a place (1, or the
+/// channels).
+struct ResizedPosition {
+  std::int64_t run, row, column, lane;
+
+  __device__ ResizedPosition(std::int64_t element, std::int64_t height, std::int64_t width,
+                             std::int64_t lanes)
+      : run(element / lanes / width / height),
+        row(element / lanes / width % height),
+        column(element / lanes % width),
+        lane(element % lanes) {}
+};
+
+template <class T>
+struct Resized {
+  std::int64_t lanes;
+  ops::Resizing down, across;
+  const T* x;
+  T* y;
+  __device__ void operator()(std::int64_t i) const {
+    const ResizedPosition place(i, down.to, across.to, lanes);
+    const ops::Neighbours rows = down.at(place.row), columns = across.at(place.column);
+    const auto between = [&](std::int64_t row) {
+      const T* const from = x + (place.run * down.from + row) * across.from * lanes + place.lane;
+      return (1 - columns.share) * to_float(from[columns.first * lanes]) +
+             columns.share * to_float(from[columns.second * lanes]);
+    };
+    y[i] = rounded<T>((1 - rows.share) * between(rows.first) + rows.share * between(rows.second));
+  }
+};
+
+template <class T>
+struct ResizedBackward {
+  std::int64_t lanes;
+  ops::Resizing down, across;
+  const T* dy;
+  T* dx;
+  __device__ void operator()(std::int64_t i) const {
+    const ResizedPosition place(i, down.from, across.from, lanes);
+    const ops::Resizing::Range rows = down.around(place.row), columns = across.around(place.column);
+    float sum = 0;
+    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+      const float of_row = down.at(row).of(place.row);
+      const T* const from = dy + (place.run * down.to + row) * across.to * lanes + place.lane;
+      float along = 0;
+      for (std::int64_t column = columns.begin; column < columns.end; ++column)
+        along += across.at(column).of(place.column) * to_float(from[column * lanes]);
+      sum += of_row * along;
+    }
+    dx[i] = rounded<T>(sum);
+  }
+};
+
+void resize_bilinear(CudaBackend& gpu, const ops::ResizeBilinear& op) {
+  const ops::ResizeSizes sizes = op.sizes();
+  by_type_of(op.x, [&]<class T>(T) {
+    for_elements(gpu.launch(), op.y.numel(),
+                 Resized<T>{op.x.channel_block(), sizes.height, sizes.width, op.x.data<T>(), op.y.data<T>()});
+  });
+}
+
+void resize_bilinear_backward(CudaBackend& gpu, const ops::ResizeBilinearBackward& op) {
+  const ops::ResizeSizes sizes = op.sizes();
+  by_type_of(op.dy, [&]<class T>(T) {
+    for_elements(gpu.launch(), op.dx.numel(),
+                 ResizedBackward<T>{op.dy.channel_block(), sizes.height, sizes.width, op.dy.data<T>(),
+                                    op.dx.data<T>()});
+  });
+}
+
 }  // namespace
 
 void enter_pooling(CudaBackend& gpu) {
   gpu.enter<&forward<ops::MaxPool>, &backward<ops::MaxPoolBackward>, &forward<ops::AveragePool>,
             &backward<ops::AveragePoolBackward>>();
+  gpu.enter<&global_average_pool, &global_average_pool_backward, &upsample_nearest,
+            &upsample_nearest_backward>();
+  gpu.enter<&resize_bilinear, &resize_bilinear_backward>();
 }
 
 }  // namespace lockstep::kernels

@@ -1,4 +1,4 @@
-// Steps of optimizers by their rules (ops/rules.h), moving averages, sums of gradients and of their squares.
+// Steps of optimizers by their rules (ops/update.h), moving averages, sums of gradients and of their squares.
 // A step of many tensors, and their averages, is one pass: the tensors' descriptions travel as the kernel's
 // argument, and a block finds the tensor that its elements belong to.
 #include "lockstep/ops/update.h"
@@ -169,7 +169,7 @@ void accumulate(CudaBackend& gpu, const ops::Accumulate& op) {
 
 /// A block of threads a block of elements. The square of a float32 is exact in float64.
 __global__ void __launch_bounds__(block) sum_squares(std::int64_t count, const float* x, double* blocks) {
-  __shared__ double room[32];
+  __shared__ double shared[32];
   constexpr std::int64_t block_elements = ops::BlockSumsOfSquares::block_elements;
   const std::int64_t needed = ceil_div(count, block_elements);
   for (std::int64_t b = blockIdx.x; b < needed; b += gridDim.x) {
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(block) sum_squares(std::int64_t count, const f
       const auto value = static_cast<double>(x[i]);
       sum += value * value;
     }
-    sum = block_sum(sum, room);
+    sum = block_sum(sum, shared);
     if (threadIdx.x == 0) blocks[b] = sum;
   }
 }

@@ -108,13 +108,15 @@ struct Run {
 
 /// Asks for the collective on one rank. Gives the elements that it adds.
 std::int64_t ask(const Run& run, int rank, NotedCalls& calls) {
-  const comm::PartialPlan plan(comm::ShardMap(run.shards, run.ranks), rank);
-  const int partials = plan.partials_of_rank[static_cast<std::size_t>(rank)];
-  const std::size_t plane_bytes = static_cast<std::size_t>(run.count) * sizeof(float) + 64;
-  std::vector<std::byte> planes(plane_bytes * static_cast<std::size_t>(std::max(partials, 1)));
+  const comm::DeviceSumPlan plan(comm::ShardMap(run.shards, run.ranks), rank);
+  const int partials = plan.partials_of_group[static_cast<std::size_t>(rank)];
+  const std::size_t accumulator_bytes = static_cast<std::size_t>(run.count) * sizeof(float) + 64;
+  std::vector<std::byte> accumulators(accumulator_bytes * static_cast<std::size_t>(std::max(partials, 1)));
   comm::DeviceCollectives collectives(calls, rank, run.ranks, run.reproducible);
-  const comm::DeviceVector vector{
-      .values = planes.data(), .plane_bytes = plane_bytes, .count = run.count, .comm_dtype = run.comm_dtype};
+  const comm::DeviceVector vector{.values = accumulators.data(),
+                                  .accumulator_bytes = accumulator_bytes,
+                                  .count = run.count,
+                                  .comm_dtype = run.comm_dtype};
   if (run.kind == Kind::sum) collectives.tree_sum(vector, plan);
   if (run.kind == Kind::reduce_scatter) collectives.reduce_scatter(vector, plan, run.slices);
   if (run.kind == Kind::all_gather) collectives.all_gather(vector, run.slices);
@@ -126,7 +128,7 @@ std::int64_t ask(const Run& run, int rank, NotedCalls& calls) {
   const bool along_tree = run.reproducible && run.kind != Kind::all_gather;
   const auto bytes =
       static_cast<std::int64_t>(bytes_of(run.comm_dtype));  // of each partial sum that others have of it
-  BOOST_TEST_REQUIRE(received == (along_tree ? plan.slots * calls.added * bytes : 0));
+  BOOST_TEST_REQUIRE(received == (along_tree ? plan.received * calls.added * bytes : 0));
   if (!along_tree) {
     BOOST_TEST_REQUIRE(calls.added == (run.kind != Kind::all_gather && partials > 1 ? run.count : 0));
   } else if (run.kind == Kind::reduce_scatter) {
@@ -178,7 +180,7 @@ std::vector<NotedCalls> check(const Run& run) {
 }
 
 BOOST_AUTO_TEST_CASE(a_world_of_one_makes_no_call) {
-  const comm::PartialPlan plan(comm::ShardMap(6, 1), 0);
+  const comm::DeviceSumPlan plan(comm::ShardMap(6, 1), 0);
   std::vector<float> values(10);
   for (const DType comm_dtype : {DType::float32, DType::float16}) {
     const comm::DeviceVector vector{

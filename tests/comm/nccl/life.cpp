@@ -24,25 +24,25 @@ struct Sum {
   Sum(comm::GradientTransport& communicator, cudaStream_t stream, std::int64_t count, std::uint64_t seed)
       : ranks(communicator),
         map(ranks.group().size(), ranks.group().size()),
-        arena(ranks, stream, static_cast<std::size_t>(count) * sizeof(float), 1),
-        values(make_case<float>(arena.here, 0, count, ranks.group().size(), seed)) {
+        flat_buffer(ranks, stream, static_cast<std::size_t>(count) * sizeof(float), 1),
+        values(make_case<float>(flat_buffer.here, 0, count, ranks.group().size(), seed)) {
     values.fill(map, ranks.group().rank());
-    arena.upload();
+    flat_buffer.upload();
   }
-  comm::Ticket start() {
+  comm::Work start() {
     comm::TreeSum sum = values.sum;
-    sum.arena = arena.there.get();
+    sum.flat_buffer = flat_buffer.there.get();
     return ranks.start_tree_sum(sum, map);
   }
-  void check(comm::Ticket ticket) {
-    ranks.wait(ticket);
-    arena.download();
+  void check(comm::Work work) {
+    ranks.order_after(work);
+    flat_buffer.download();
     BOOST_TEST_REQUIRE(values.first_difference() == -1);
   }
 
   comm::GradientTransport& ranks;
   comm::ShardMap map;
-  MirroredArena arena;
+  MirroredBuffer flat_buffer;
   SumCase<float> values;
 };
 
@@ -67,38 +67,38 @@ BOOST_AUTO_TEST_CASE(its_group_is_the_one_that_it_was_made_over) {
   BOOST_TEST(ranks.async_error().empty());
 }
 
-BOOST_AUTO_TEST_CASE(a_fresh_arena_is_zeroed_and_aligned) {
+BOOST_AUTO_TEST_CASE(a_fresh_flat_buffer_is_zeroed_and_aligned) {
   OnGpu gpu(false);
   for (int round = 0; round < 2; ++round) {
-    const int planes = 1 + world().rank() % 3;
-    MirroredArena arena(gpu.transport(), gpu.stream(), 1000, planes);
-    BOOST_TEST(arena.there->planes() == planes);
-    BOOST_TEST(arena.there->plane_bytes() == 1000u);
-    for (int plane = 0; plane < planes; ++plane)
-      BOOST_TEST(reinterpret_cast<std::uintptr_t>(arena.there->plane(plane)) % 64 == 0u);
-    arena.download();
-    BOOST_TEST(std::all_of(arena.here.plane(0), arena.here.plane(0) + 1000,
+    const int accumulators = 1 + world().rank() % 3;
+    MirroredBuffer flat_buffer(gpu.transport(), gpu.stream(), 1000, accumulators);
+    BOOST_TEST(flat_buffer.there->accumulators() == accumulators);
+    BOOST_TEST(flat_buffer.there->accumulator_bytes() == 1000u);
+    for (int accumulator = 0; accumulator < accumulators; ++accumulator)
+      BOOST_TEST(reinterpret_cast<std::uintptr_t>(flat_buffer.there->accumulator(accumulator)) % 64 == 0u);
+    flat_buffer.download();
+    BOOST_TEST(std::all_of(flat_buffer.here.accumulator(0), flat_buffer.here.accumulator(0) + 1000,
                            [](std::byte b) { return b == std::byte{0}; }));
-    std::fill(arena.here.plane(0), arena.here.plane(0) + 1000, std::byte{0xff});
-    arena.upload();
-    BOOST_CHECK_THROW(arena.there->plane(planes), UsageError);
+    std::fill(flat_buffer.here.accumulator(0), flat_buffer.here.accumulator(0) + 1000, std::byte{0xff});
+    flat_buffer.upload();
+    BOOST_CHECK_THROW(flat_buffer.there->accumulator(accumulators), UsageError);
   }
 }
 
 BOOST_AUTO_TEST_CASE(sums_that_cannot_be_made_are_refused) {
   OnGpu gpu(false);
   comm::GradientTransport& ranks = gpu.transport();
-  const auto arena = ranks.allocate_arena(1024, 1);
+  const auto flat_buffer = ranks.allocate_buffer(1024, 1);
   const comm::ShardMap map(world().size(), world().size());
   const auto start = [&](std::size_t offset_bytes, std::int64_t count, DType dtype) {
-    ranks.start_tree_sum({arena.get(), offset_bytes, count, dtype}, map);
+    ranks.start_tree_sum({flat_buffer.get(), offset_bytes, count, dtype}, map);
   };
   BOOST_CHECK_THROW(start(32, 1, DType::float32), UsageError);
   BOOST_CHECK_THROW(start(0, 257, DType::float32), UsageError);
   BOOST_CHECK_THROW(start(0, 1, DType::bfloat16), UsageError);
   BOOST_CHECK_THROW(ranks.done(1000), UsageError);
-  BOOST_CHECK_THROW(ranks.allocate_arena(64, 0), UsageError);
-  const auto other = world().allocate_arena(1024, 1);
+  BOOST_CHECK_THROW(ranks.allocate_buffer(64, 0), UsageError);
+  const auto other = world().allocate_buffer(1024, 1);
   BOOST_CHECK_THROW(ranks.start_tree_sum({other.get(), 0, 1, DType::float32}, map), UsageError);
 }
 
@@ -109,9 +109,9 @@ BOOST_AUTO_TEST_CASE(two_communicators_sum_side_by_side) {
   for (int round = 0; round < 5; ++round) {
     gradients.values.fill(gradients.map, world().rank());
     statistics.values.fill(statistics.map, world().rank());
-    gradients.arena.upload();
-    statistics.arena.upload();
-    const comm::Ticket large = gradients.start(), small = statistics.start();
+    gradients.flat_buffer.upload();
+    statistics.flat_buffer.upload();
+    const comm::Work large = gradients.start(), small = statistics.start();
     statistics.check(small);
     gradients.check(large);
   }
@@ -131,14 +131,14 @@ BOOST_AUTO_TEST_CASE(ranks_whose_peer_has_left_find_out_and_come_to_an_end, *rea
   try {
     OnGpu gpu(false);
     Sum sum(gpu.transport(), gpu.stream(), 1000, 3);
-    sum.arena.upload();
-    sum.ranks.wait(sum.start());
-    sum.arena.download();
+    sum.flat_buffer.upload();
+    sum.ranks.order_after(sum.start());
+    sum.flat_buffer.download();
     if (leaves) throw std::runtime_error("this rank leaves");
     constexpr double longest_ms = 120e3;  // NCCL's to notice that a socket has closed, peer by peer
-    const comm::Ticket ticket = sum.start();
+    const comm::Work work = sum.start();
     const Stopwatch watch;
-    for (comm::Backoff backoff(true); !sum.ranks.done(ticket) && watch.elapsed_ms() < longest_ms;)
+    for (comm::Backoff backoff(true); !sum.ranks.done(work) && watch.elapsed_ms() < longest_ms;)
       backoff.pause();
   } catch (const FailureError& error) {
     found = true;

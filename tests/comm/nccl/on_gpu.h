@@ -1,5 +1,5 @@
-// A rank's GPU, a stream that computes, and the transport between GPUs; arenas with a mirror in the CPU's
-// memory.
+// A rank's GPU, a stream that computes, and the transport between GPUs; flat buffers with a mirror in the
+// CPU's memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -46,43 +46,49 @@ class OnGpu {
 };
 
 /// In plain memory.
-class HostArena final : public comm::Arena {
+class HostBuffer final : public comm::FlatBuffer {
  public:
-  HostArena(std::size_t plane_bytes, int planes)
-      : plane_bytes_(plane_bytes), planes_(planes), memory_(plane_bytes * static_cast<std::size_t>(planes)) {}
-  std::byte* plane(int index) override {
-    return memory_.data() + plane_bytes_ * static_cast<std::size_t>(index);
+  HostBuffer(std::size_t accumulator_bytes, int accumulators)
+      : accumulator_bytes_(accumulator_bytes),
+        accumulators_(accumulators),
+        memory_(accumulator_bytes * static_cast<std::size_t>(accumulators)) {}
+  std::byte* accumulator(int index) override {
+    return memory_.data() + accumulator_bytes_ * static_cast<std::size_t>(index);
   }
-  int planes() const override { return planes_; }
-  std::size_t plane_bytes() const override { return plane_bytes_; }
+  int accumulators() const override { return accumulators_; }
+  std::size_t accumulator_bytes() const override { return accumulator_bytes_; }
 
  private:
-  std::size_t plane_bytes_;
-  int planes_;
+  std::size_t accumulator_bytes_;
+  int accumulators_;
   std::vector<std::byte> memory_;
 };
 
 /// Copies go along the stream, so they come after what was asked of it, as computing would.
-class MirroredArena {
+class MirroredBuffer {
  public:
-  MirroredArena(comm::GradientTransport& transport, cudaStream_t stream, std::size_t plane_bytes, int planes)
-      : here(plane_bytes, planes), there(transport.allocate_arena(plane_bytes, planes)), stream_(stream) {}
+  MirroredBuffer(comm::GradientTransport& transport, cudaStream_t stream, std::size_t accumulator_bytes,
+                 int accumulators)
+      : here(accumulator_bytes, accumulators),
+        there(transport.allocate_buffer(accumulator_bytes, accumulators)),
+        stream_(stream) {}
 
   void upload() {
-    for (int plane = 0; plane < here.planes(); ++plane) copy(here.plane(plane), there->plane(plane));
+    for (int accumulator = 0; accumulator < here.accumulators(); ++accumulator)
+      copy(here.accumulator(accumulator), there->accumulator(accumulator));
   }
-  /// Plane 0, when the stream is done.
+  /// Accumulator 0, when the stream is done.
   void download() {
-    copy(there->plane(0), here.plane(0));
+    copy(there->accumulator(0), here.accumulator(0));
     comm::check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize", world().rank());
   }
 
-  HostArena here;
-  std::unique_ptr<comm::Arena> there;
+  HostBuffer here;
+  std::unique_ptr<comm::FlatBuffer> there;
 
  private:
   void copy(const std::byte* from, std::byte* to) {
-    comm::check_cuda(cudaMemcpyAsync(to, from, here.plane_bytes(), cudaMemcpyDefault, stream_),
+    comm::check_cuda(cudaMemcpyAsync(to, from, here.accumulator_bytes(), cudaMemcpyDefault, stream_),
                      "cudaMemcpyAsync", world().rank());
   }
   cudaStream_t stream_;

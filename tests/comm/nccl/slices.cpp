@@ -37,16 +37,16 @@ Draw draw(std::mt19937_64& random, int round) {
 }
 
 template <class T>
-void check_reduce_scatter(OnGpu& gpu, MirroredArena& arena, const Draw& one, bool exact) {
+void check_reduce_scatter(OnGpu& gpu, MirroredBuffer& flat_buffer, const Draw& one, bool exact) {
   const comm::ShardMap map(one.shards, world().size());
-  const auto sums = make_case<T>(arena.here, 64, one.count, one.shards, one.seed);
+  const auto sums = make_case<T>(flat_buffer.here, 64, one.count, one.shards, one.seed);
   sums.fill(map, world().rank());
-  arena.upload();
+  flat_buffer.upload();
   comm::TreeSum sum = sums.sum;
-  sum.arena = arena.there.get();
+  sum.flat_buffer = flat_buffer.there.get();
   sum.comm_dtype = one.comm_dtype;
-  gpu.transport().wait(gpu.transport().start_reduce_scatter(sum, map, one.slices));
-  arena.download();
+  gpu.transport().order_after(gpu.transport().start_reduce_scatter(sum, map, one.slices));
+  flat_buffer.download();
   const DType comm_dtype = world().size() == 1 ? DType::float32 : one.comm_dtype;
   for (const comm::ElementRange range : one.slices.of(world().rank())) {
     for (std::int64_t i = range.first; i < range.end(); ++i) {
@@ -61,17 +61,17 @@ void check_reduce_scatter(OnGpu& gpu, MirroredArena& arena, const Draw& one, boo
 }
 
 template <class T>
-void check_all_gather(OnGpu& gpu, MirroredArena& arena, const Draw& one) {
-  T* const values = reinterpret_cast<T*>(arena.here.plane(0) + 64);
+void check_all_gather(OnGpu& gpu, MirroredBuffer& flat_buffer, const Draw& one) {
+  T* const values = reinterpret_cast<T*>(flat_buffer.here.accumulator(0) + 64);
   for (std::int64_t i = 0; i < one.count; ++i) values[i] = T(-1);
   for (const comm::ElementRange range : one.slices.of(world().rank())) {
     for (std::int64_t i = range.first; i < range.end(); ++i) values[i] = static_cast<T>(i % 251);
   }
-  arena.upload();
-  gpu.transport().wait(gpu.transport().start_all_gather(
-      {.arena = arena.there.get(), .offset_bytes = 64, .count = one.count, .dtype = dtype_of<T>},
+  flat_buffer.upload();
+  gpu.transport().order_after(gpu.transport().start_all_gather(
+      {.flat_buffer = flat_buffer.there.get(), .offset_bytes = 64, .count = one.count, .dtype = dtype_of<T>},
       one.slices));
-  arena.download();
+  flat_buffer.download();
   for (std::int64_t i = 0; i < one.count; ++i)
     BOOST_TEST_REQUIRE(values[i] == static_cast<T>(i % 251), "element " << i << " of " << one.count);
 }
@@ -79,14 +79,14 @@ void check_all_gather(OnGpu& gpu, MirroredArena& arena, const Draw& one) {
 void check_all(bool reproducible) {
   std::mt19937_64 random(7);
   OnGpu gpu(reproducible);
-  MirroredArena arena(gpu.transport(), gpu.stream(), 1 << 15, planes_for(12, world().size()));
+  MirroredBuffer flat_buffer(gpu.transport(), gpu.stream(), 1 << 15, accumulators_for(12, world().size()));
   for (int round = 0; round < 15; ++round) {
     const Draw one = draw(random, round);
-    check_reduce_scatter<float>(gpu, arena, one, reproducible);
-    check_reduce_scatter<double>(gpu, arena, one, reproducible);
-    check_all_gather<float>(gpu, arena, one);
-    check_all_gather<std::int64_t>(gpu, arena, one);
-    check_all_gather<std::uint8_t>(gpu, arena, one);
+    check_reduce_scatter<float>(gpu, flat_buffer, one, reproducible);
+    check_reduce_scatter<double>(gpu, flat_buffer, one, reproducible);
+    check_all_gather<float>(gpu, flat_buffer, one);
+    check_all_gather<std::int64_t>(gpu, flat_buffer, one);
+    check_all_gather<std::uint8_t>(gpu, flat_buffer, one);
   }
 }
 

@@ -18,21 +18,21 @@ BOOST_AUTO_TEST_SUITE(sums, *ranks(1, 2, 3, 4, 5, 8))
 
 constexpr int most_shards = 16;
 
-/// Fills this rank's planes, sums, and compares plane 0.
+/// Fills this rank's accumulators, sums, and compares accumulator 0.
 template <class T>
-void check_one(OnGpu& gpu, MirroredArena& arena, std::int64_t count, int shards, DType comm_dtype,
+void check_one(OnGpu& gpu, MirroredBuffer& flat_buffer, std::int64_t count, int shards, DType comm_dtype,
                bool exact) {
   const std::uint64_t seed = static_cast<std::uint64_t>(count) * 31 + static_cast<std::uint64_t>(shards);
   const comm::ShardMap map(shards, world().size());
-  auto one = make_case<T>(arena.here, 64, count, shards, seed);
+  auto one = make_case<T>(flat_buffer.here, 64, count, shards, seed);
   one.fill(map, world().rank());
   one.elements(0)[-1] = one.elements(0)[count] = T(-7);
-  arena.upload();
+  flat_buffer.upload();
   comm::TreeSum sum = one.sum;
-  sum.arena = arena.there.get();
+  sum.flat_buffer = flat_buffer.there.get();
   sum.comm_dtype = comm_dtype;
-  gpu.transport().wait(gpu.transport().start_tree_sum(sum, map));
-  arena.download();
+  gpu.transport().order_after(gpu.transport().start_tree_sum(sum, map));
+  flat_buffer.download();
 
   const DType rounded = world().size() == 1 ? DType::float32 : comm_dtype;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -47,47 +47,48 @@ void check_one(OnGpu& gpu, MirroredArena& arena, std::int64_t count, int shards,
   BOOST_TEST_REQUIRE(one.elements(0)[count] == T(-7));
 }
 
-MirroredArena arena_for(OnGpu& gpu, std::size_t plane_bytes) {
-  return {gpu.transport(), gpu.stream(), plane_bytes, planes_for(most_shards, world().size())};
+MirroredBuffer flat_buffer_for(OnGpu& gpu, std::size_t accumulator_bytes) {
+  return {gpu.transport(), gpu.stream(), accumulator_bytes, accumulators_for(most_shards, world().size())};
 }
 
 BOOST_AUTO_TEST_CASE(sums_in_the_trees_order_equal_the_serial_fold_for_any_number_of_shards) {
   OnGpu gpu(true);
-  MirroredArena arena = arena_for(gpu, 1 << 13);
+  MirroredBuffer flat_buffer = flat_buffer_for(gpu, 1 << 13);
   for (int shards = 1; shards <= most_shards; ++shards) {
-    check_one<float>(gpu, arena, 777, shards, DType::float32, true);
-    check_one<double>(gpu, arena, 501, shards, DType::float32, true);
+    check_one<float>(gpu, flat_buffer, 777, shards, DType::float32, true);
+    check_one<double>(gpu, flat_buffer, 501, shards, DType::float32, true);
   }
 }
 
 BOOST_AUTO_TEST_CASE(every_length_is_summed_whole_and_nothing_beside_it) {
   for (const bool reproducible : {true, false}) {
     OnGpu gpu(reproducible);
-    MirroredArena arena = arena_for(gpu, 1 << 20);
+    MirroredBuffer flat_buffer = flat_buffer_for(gpu, 1 << 20);
     for (const std::int64_t count : {0, 1, 2, 15, 16, 17, 31, 33, 63, 65, 127, 129, 1023, 4097, 200001}) {
-      check_one<float>(gpu, arena, count, 7, DType::float32, reproducible);
-      check_one<float>(gpu, arena, count, 7, DType::bfloat16, reproducible);
+      check_one<float>(gpu, flat_buffer, count, 7, DType::float32, reproducible);
+      check_one<float>(gpu, flat_buffer, count, 7, DType::bfloat16, reproducible);
     }
   }
 }
 
 BOOST_AUTO_TEST_CASE(sixteen_bit_sums_in_the_trees_order_round_each_partial_sum_and_the_result) {
   OnGpu gpu(true);
-  MirroredArena arena = arena_for(gpu, 1 << 13);
+  MirroredBuffer flat_buffer = flat_buffer_for(gpu, 1 << 13);
   for (const DType comm_dtype : {DType::bfloat16, DType::float16}) {
-    for (const int shards : {1, 2, 3, 5, 8, 13}) check_one<float>(gpu, arena, 777, shards, comm_dtype, true);
+    for (const int shards : {1, 2, 3, 5, 8, 13})
+      check_one<float>(gpu, flat_buffer, 777, shards, comm_dtype, true);
   }
-  check_one<double>(gpu, arena, 777, 5, DType::bfloat16, true);
+  check_one<double>(gpu, flat_buffer, 777, 5, DType::bfloat16, true);
 }
 
 BOOST_AUTO_TEST_CASE(sums_in_the_order_of_nccl_hold_every_shard_once) {
   OnGpu gpu(false);
-  MirroredArena arena = arena_for(gpu, 1 << 13);
+  MirroredBuffer flat_buffer = flat_buffer_for(gpu, 1 << 13);
   for (int shards = 1; shards <= most_shards; ++shards) {
-    check_one<float>(gpu, arena, 777, shards, DType::float32, false);
-    check_one<double>(gpu, arena, 501, shards, DType::float32, false);
-    check_one<float>(gpu, arena, 777, shards, DType::bfloat16, false);
-    check_one<float>(gpu, arena, 777, shards, DType::float16, false);
+    check_one<float>(gpu, flat_buffer, 777, shards, DType::float32, false);
+    check_one<double>(gpu, flat_buffer, 501, shards, DType::float32, false);
+    check_one<float>(gpu, flat_buffer, 777, shards, DType::bfloat16, false);
+    check_one<float>(gpu, flat_buffer, 777, shards, DType::float16, false);
   }
 }
 
@@ -96,33 +97,33 @@ BOOST_AUTO_TEST_CASE(many_sums_in_flight_complete_in_the_order_started) {
   constexpr std::size_t room_bytes = 1 << 12;
   OnGpu gpu(true);
   comm::GradientTransport& ranks = gpu.transport();
-  MirroredArena arena = arena_for(gpu, sums * room_bytes + 64);
+  MirroredBuffer flat_buffer = flat_buffer_for(gpu, sums * room_bytes + 64);
   const comm::ShardMap map(5, world().size());
   for (int round = 0; round < 3; ++round) {
     std::vector<SumCase<float>> cases;
     for (int i = 0; i < sums; ++i) {
       const auto number = static_cast<std::uint64_t>(i);
-      cases.push_back(make_case<float>(arena.here, number * room_bytes, 10 * i, 5,
+      cases.push_back(make_case<float>(flat_buffer.here, number * room_bytes, 10 * i, 5,
                                        number + static_cast<std::uint64_t>(round)));
       cases.back().fill(map, world().rank());
     }
-    arena.upload();
-    std::vector<comm::Ticket> tickets;
+    flat_buffer.upload();
+    std::vector<comm::Work> works;
     for (const auto& one : cases) {
       comm::TreeSum sum = one.sum;
-      sum.arena = arena.there.get();
-      tickets.push_back(ranks.start_tree_sum(sum, map));
+      sum.flat_buffer = flat_buffer.there.get();
+      works.push_back(ranks.start_tree_sum(sum, map));
       ranks.progress();
-      BOOST_TEST_REQUIRE((tickets.size() == 1 || tickets.back() == tickets[tickets.size() - 2] + 1));
+      BOOST_TEST_REQUIRE((works.size() == 1 || works.back() == works[works.size() - 2] + 1));
     }
-    ranks.wait(tickets[sums / 2]);
-    arena.download();
+    ranks.order_after(works[sums / 2]);
+    flat_buffer.download();
     for (int i = 0; i <= sums / 2; ++i) {
-      BOOST_TEST_REQUIRE(ranks.done(tickets[static_cast<std::size_t>(i)]));
+      BOOST_TEST_REQUIRE(ranks.done(works[static_cast<std::size_t>(i)]));
       BOOST_TEST_REQUIRE(cases[static_cast<std::size_t>(i)].first_difference() == -1);
     }
-    ranks.wait(tickets.back());
-    arena.download();
+    ranks.order_after(works.back());
+    flat_buffer.download();
     for (const auto& one : cases) BOOST_TEST_REQUIRE(one.first_difference() == -1);
   }
 }

@@ -1,7 +1,7 @@
 // Elementwise operations, rows, activations and dropout.
 #include "lockstep/ops/elementwise.h"
 #include "kernels/cuda/twins.h"
-#include "kernels/transfer.h"
+#include "lockstep/kernels/backend.h"
 
 namespace lockstep::test {
 namespace {

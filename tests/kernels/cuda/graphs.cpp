@@ -5,7 +5,7 @@
 #include <boost/test/unit_test.hpp>
 #include <string>
 
-#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/attention.h"
 #include "lockstep/ops/attention.h"
 
 namespace lockstep::test {

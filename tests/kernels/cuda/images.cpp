@@ -2,7 +2,6 @@
 #include "kernels/cuda/twins.h"
 #include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/pooling.h"
-#include "lockstep/ops/resize.h"
 
 namespace lockstep::test {
 namespace {

@@ -150,11 +150,11 @@ void moody(Backend& backend, const Moody& op) { backend.copy(op.x, op.y); }
 BOOST_AUTO_TEST_CASE(an_operation_that_changes_between_runs_is_refused_while_recording_and_only_then) {
   gpu().enter<&moody>();
   const Tensor x = to_gpu(fixed(Draw().normal({8}))), y = gpu().empty({8});
-  const auto recorder = gpu().record();
+  const auto capture = gpu().capture_graph();
   BOOST_CHECK_EXCEPTION(gpu().run(Moody{x, y}), UsageError, [](const UsageError& error) {
-    return std::string(error.what()) == "moods change, which a recording cannot repeat";
+    return std::string(error.what()) == "moods change, which a graph cannot repeat";
   });
-  (void)recorder->finish();
+  (void)capture->finish();
   BOOST_CHECK_NO_THROW(gpu().run(Moody{x, y}));
 }
 

@@ -2,7 +2,6 @@
 #include "kernels/cuda/twins.h"
 #include "lockstep/ops/attention.h"
 #include "lockstep/ops/convolution.h"
-#include "lockstep/ops/linear.h"
 #include "lockstep/ops/matmul.h"
 #include "support/gpu_labels.h"
 
@@ -148,7 +147,7 @@ BOOST_AUTO_TEST_CASE(batched_products_are_those_of_the_cpu) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(gradients_between_others_in_an_arena_are_written_in_their_place) {
+BOOST_AUTO_TEST_CASE(gradients_between_others_in_a_flat_buffer_are_written_in_their_place) {
   Draw draw;
   compare("linear_backward_weight", {fixed(draw.normal({40, 6})), fixed(draw.normal({40, 5}))},
           {fixed(draw.normal({64}))},

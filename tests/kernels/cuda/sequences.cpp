@@ -1,7 +1,6 @@
 // Rotary positions and attention between sequences.
 #include "kernels/cuda/twins.h"
 #include "lockstep/ops/attention.h"
-#include "lockstep/ops/rotary.h"
 
 namespace lockstep::test {
 namespace {

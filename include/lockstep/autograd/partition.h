@@ -1,0 +1,81 @@
+// Partition: which rank updates which elements of each parameter.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lockstep/autograd/param.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/slices.h"
+
+namespace lockstep {
+
+/// An immutable value, a pure function of the parameters' sizes, of which of them are undivided, and of the
+/// number of ranks: it outlives any change of buckets.
+///
+/// Each rank owns one range of each parameter, empty ones among them, in the order of the ranks. Ranges are
+/// cut between blocks of block_elements, so that sums over blocks have one owner. A parameter's blocks are
+/// shared evenly; those left over go round the ranks, from one parameter to the next, so that ranks differ by
+/// at most one block in all. Nothing needs to be divisible by anything.
+///
+/// An undivided parameter has one owner: the largest comes first, and each goes to the rank that has the
+/// least of them so far, so that ranks differ by at most the largest one.
+class Partition {
+ public:
+  /// That of the sums behind the gradient norm.
+  static constexpr std::int64_t block_elements = 4096;
+
+  /// elements: of each parameter. undivided: for each whether it is; empty: none is. Not collective; the
+  /// communicator must outlive this and all copies.
+  Partition(std::vector<std::int64_t> elements, comm::GradientTransport& transport,
+            const std::vector<bool>& undivided = {});
+  /// Frozen parameters, too: they have moving averages. Undivided are those that say so.
+  Partition(std::span<Param* const> params, comm::GradientTransport& transport);
+
+  int ranks() const { return ranks_; }
+  std::size_t params() const { return elements_.size(); }
+  std::int64_t elements(std::size_t param) const { return elements_.at(param); }
+  bool is_undivided(std::size_t param) const { return owner_.at(param) != no_owner; }
+  comm::ElementRange range(std::size_t param, int rank) const;
+  /// What this process owns.
+  comm::ElementRange mine(std::size_t param) const { return range(param, transport_->group().rank()); }
+  comm::GradientTransport& transport() const { return *transport_; }
+
+  /// The owned elements of a tensor of the parameter's size, as a vector that shares its memory.
+  Tensor part(std::size_t param, const Tensor& whole) const;
+  /// This rank's part of a tensor of a parameter's size, as a vector like that of part().
+  struct OwnedElements {
+    std::size_t param = 0;
+    Tensor elements;
+    Shape shape;  ///< of the whole
+  };
+  /// Collective: new CPU tensors, whole, in the order given. The number of collectives depends on their bytes
+  /// only. backend: of the device on which the parts are; none: the CPU.
+  std::vector<Tensor> gather(std::span<const OwnedElements> parts, kernels::Backend* backend = nullptr) const;
+
+  bool operator==(const Partition&) const = default;
+
+ private:
+  static constexpr int no_owner = -1;
+
+  void give_owners(const std::vector<bool>& undivided);
+  std::size_t bytes_of(const OwnedElements& part, int rank) const;
+  void gather_some(std::span<const OwnedElements> parts, kernels::Backend* backend,
+                   std::span<Tensor> wholes) const;
+
+  std::vector<std::int64_t> elements_;
+  std::vector<int> first_extra_;  ///< by parameter: the first rank that gets one of the blocks left over
+  std::vector<int> owner_;        ///< by parameter: the rank that owns all of it, or no_owner
+  int ranks_ = 1;
+  comm::GradientTransport* transport_;
+};
+
+/// What a tensor is part of, that holds the owned elements of a parameter-sized one as a vector.
+struct PartitionView {
+  const Partition* partition = nullptr;  ///< outlives this
+  std::size_t param = 0;
+  Shape shape;  ///< of the whole
+};
+
+}  // namespace lockstep

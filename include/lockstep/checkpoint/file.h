@@ -1,0 +1,82 @@
+// Saving and loading one file: written by all ranks, under its final name only when complete; read by name,
+// verified by digest, and strict about what fits.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/index.h"
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::checkpoint {
+
+struct SaveOptions {
+  /// Part of the temporary name, ".NAME.MARK.tmp": two runs that both believe the place is theirs never write
+  /// into one file. Empty: ".NAME.tmp". The same on every rank.
+  std::string mark = {};
+  /// Called on rank 0 before the file is laid out and before it gets its name. What it throws is the error.
+  std::function<void()> check_may_write = {};
+  /// Floating-point tensors that hold numbers that are not finite are saved all the same.
+  bool allow_non_finite = false;
+};
+
+/// Writes `contents` to `path`, replacing a file of that name. Collective.
+///
+/// Every rank writes and digests its share of the bytes, into a temporary file in the same directory; when
+/// all have synced, rank 0 adds the structure with the digests, syncs, renames and syncs the directory. No
+/// collective depends on the number of tensors. Any failure becomes the same error on all ranks, and the
+/// temporary file is removed: TrainingError naming the first tensor of a floating type (parameter, buffer,
+/// average, optimizer or hook state) that holds numbers that are not finite; DataError if the storage is full
+/// or read-only, UsageError if the place is not writable, FailureError if the storage failed (EIO) or the
+/// ranks' contents differ in names, dtypes or shapes.
+void save_file(const std::string& path, const Contents& contents, comm::HostGroup& communicator,
+               const SaveOptions& options = {});
+
+struct LoadOptions {
+  /// false: names that are missing, unexpected, wrongly shaped or of a type that is not taken are warnings,
+  /// and what they would have filled stays as it is.
+  bool strict = true;
+  /// float64 in the file is rounded to float32.
+  bool narrow = false;
+  /// load_weights: parameters that are not finite are an error; false: a warning, as are buffers.
+  bool finite = true;
+};
+
+struct LoadReport {
+  FileIndex index;  ///< of a file that is no checkpoint: path and, as far as it says it, position
+  std::vector<std::string> warnings;  ///< one line each: what is missing, ignored or different
+  std::vector<std::string> notes;     ///< one line each: how a file of others was read
+  /// load_weights: facts that a checkpoint of these weights records. `weights_layout`: the names and layout
+  /// of the file that they first came from, if not Lockstep's; convert() writes that layout again.
+  Provenance provenance;
+};
+
+/// Reads the tensors and attributes that `contents` lists from a checkpoint. Collective; every rank reads,
+/// and verifies, what it lists. Names are compared after stripping any stack of leading "module." and
+/// "_orig_mod.".
+///
+/// DataError if the file is not whole (see read_index), a digest is wrong, or, listing all of them at once,
+/// names are missing, unexpected, of another shape, or of a type whose values the type here cannot all hold
+/// (float32 takes 16-bit floats and, with `narrow`, float64; int64 takes shorter integers), or an attribute
+/// that must be equal is not; and always if names collide after stripping. A section that the file lacks
+/// altogether: "model" is an error; "ema/..." starts from the weights just loaded, any other from zero, with
+/// a warning. Sections of the file that `contents` does not list are named in a warning. After an error in
+/// reading the tensors' values are unspecified; an error about names leaves them untouched.
+LoadReport load_file(const std::string& path, const Contents& contents, comm::HostGroup& communicator,
+                     const LoadOptions& options = {});
+
+/// Weights only: from the group `group` of a checkpoint ("model", "ema/0.999"; empty: what
+/// FileIndex::default_weights() says), where buffers that an EMA lacks come from "model"; from any HDF5 file
+/// that has a group of arrays under the model's names ("case/initial"; for "model" arrays at the root will
+/// do); from a .safetensors file. A gpt takes what Hugging Face's GPT-2 stores: names without "transformer.",
+/// matrices as [in, out], masks, a head that equals the embedding; notes say so. Collective. Errors as
+/// load_file; also DataError if a number of the file is beyond the type here or, see LoadOptions, not finite.
+LoadReport load_weights(const std::string& path, const ModelState& model, comm::HostGroup& communicator,
+                        const std::string& group = {}, const LoadOptions& options = {});
+/// The same from the checkpoint that the index was read from, wherever its path leads by now. Collective.
+LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::HostGroup& communicator,
+                        const std::string& group = {}, const LoadOptions& options = {});
+
+}  // namespace lockstep::checkpoint

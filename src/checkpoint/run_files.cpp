@@ -1,0 +1,376 @@
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "base/files.h"
+#include "base/output.h"
+#include "base/text.h"
+#include "checkpoint/run_files.h"
+#include "checkpoint/save.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/agreement.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+/// Behind the links that stand at the end of a path; where they lead nowhere, the name that is not there.
+std::string target_of(const std::string& path) {
+  constexpr int most_links = 40;  // as the system
+  std::filesystem::path target = path;
+  std::error_code error;
+  for (int links = 0; links < most_links; ++links) {
+    const std::filesystem::path next = std::filesystem::read_symlink(target, error);
+    if (error) return target;
+    target = next.is_absolute() ? next : target.parent_path() / next;
+  }
+  return path;  // opening it says what is wrong
+}
+
+void check_no_directory(const std::string& path) {
+  std::error_code ignored;  // what is wrong with the path, opening says
+  if (!std::filesystem::is_directory(path, ignored)) return;
+  const std::string latest = path + "/checkpoints/latest";
+  throw DataError("{}: is a directory; a checkpoint is a file{}", path,
+                  exists(latest) ? ", such as " + latest : "");
+}
+
+}  // namespace
+
+std::shared_ptr<const OpenFile> open_live(const std::string& path) {
+  check_no_directory(path);
+  for (int attempt = 1;; ++attempt) {
+    const std::string target = target_of(path);
+    try {
+      return std::make_shared<const OpenFile>(target, OpenFile::Mode::read);
+    } catch (const DataError& error) {
+      if (target == path) throw;
+      if (attempt == most_live_attempts) throw DataError("{}: leads to {}", path, error.what());
+    }
+  }
+}
+
+std::shared_ptr<const OpenFile> open_if_there(const std::string& target) {
+  try {
+    return std::make_shared<const OpenFile>(target, OpenFile::Mode::read);
+  } catch (const DataError&) {
+    if (exists(target)) throw;
+    return nullptr;
+  }
+}
+
+Named named_now(const OpenFile& file) {
+  struct stat open {
+  }, named{};
+  if (::fstat(file.descriptor(), &open) != 0 || ::stat(file.path().c_str(), &named) != 0)
+    return Named::nothing;
+  return open.st_dev == named.st_dev && open.st_ino == named.st_ino ? Named::itself : Named::another;
+}
+
+namespace {
+
+/// Of files and links that are not named after a step.
+const std::set<std::string_view> small_drafts{".latest.tmp", ".best.tmp", ".starts.tmp",
+                                              ".evaluations.json.tmp"};
+
+constexpr std::string_view name_prefix = "step-", name_suffix = ".h5";
+
+/// ".step-000000500.h5.MARK.tmp", with or without the mark of the start that wrote it.
+bool is_draft(std::string_view name) {
+  constexpr std::string_view suffix = ".tmp";
+  if (!name.starts_with('.') || !name.ends_with(suffix)) return false;
+  name.remove_prefix(1);
+  name.remove_suffix(std::min(name.size(), suffix.size()));
+  const std::size_t last_dot = std::min(name.rfind('.'), name.size());
+  return step_in_name(name) >= 0 || step_in_name(name.substr(0, last_dot)) >= 0;
+}
+
+std::vector<std::string> list(const std::string& directory) {
+  std::error_code error;
+  std::vector<std::string> names;
+  std::filesystem::directory_iterator entries(directory, error);
+  if (error == std::errc::no_such_file_or_directory) return names;
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    names.push_back(entries->path().filename().string());
+  }
+  if (error) throw_system_error(error.value(), directory, "list the directory");
+  return names;
+}
+
+}  // namespace
+
+std::string name_of_step(std::int64_t step) {
+  return fmt::format("{}{:09d}{}", name_prefix, step, name_suffix);
+}
+
+std::int64_t step_in_name(std::string_view name) {
+  if (!name.starts_with(name_prefix) || !name.ends_with(name_suffix)) return -1;
+  name.remove_prefix(name_prefix.size());
+  name.remove_suffix(std::min(name.size(), name_suffix.size()));
+  std::int64_t step = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  return error == std::errc() && end == name.data() + name.size() && name.size() >= 9 ? step : -1;
+}
+
+std::vector<std::int64_t> steps_in(const std::string& directory) {
+  std::vector<std::int64_t> steps;
+  for (const std::string& name : list(directory)) {
+    if (const std::int64_t step = step_in_name(name); step >= 0) steps.push_back(step);
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+std::vector<std::int64_t> steps_in(const std::string& directory, comm::HostGroup& communicator) {
+  std::vector<std::int64_t> steps;
+  comm::run_on_all(communicator, [&] {
+    if (communicator.rank() == 0) steps = steps_in(directory);
+  });
+  std::uint64_t count = steps.size();
+  communicator.broadcast(&count, sizeof count, 0);
+  steps.resize(count);
+  communicator.broadcast(steps.data(), count * sizeof(std::int64_t), 0);
+  return steps;
+}
+
+void remove_drafts(const std::string& directory, const Log& log) {
+  for (const std::string& name : list(directory)) {
+    if (!small_drafts.contains(name) && !is_draft(name)) continue;
+    log.info("{}/{}: removed, left behind by a save that was cut off", directory, name);
+    remove_file(directory + "/" + name);
+  }
+}
+
+namespace {
+
+/// Neighbours are at least 1/32 of their step apart: 22 are left each time the number of steps doubles.
+constexpr std::int64_t density = 32;
+
+Contents snapshot_of(const Contents& checkpoint) {
+  Contents snapshot{checkpoint.position, {}, {}, checkpoint.config, checkpoint.provenance};
+  snapshot.backend = checkpoint.backend;
+  std::set<std::string_view> averaged;
+  for (const Section& section : checkpoint.sections) {
+    if (!is_profile_group(section.path)) continue;
+    Section& kept = snapshot.sections.emplace_back(Section{section.path, {}, section.attributes});
+    for (const NamedTensor& tensor : section.tensors) {
+      if (!tensor.averaged) continue;
+      kept.tensors.push_back(tensor);
+      averaged.insert(tensor.name);
+    }
+  }
+  if (snapshot.sections.empty()) return snapshot;
+  for (const Section& section : checkpoint.sections) {
+    if (section.path != "model") continue;
+    Section buffers{"model", {}, {}};
+    for (const NamedTensor& tensor : section.tensors) {
+      if (!averaged.contains(tensor.name)) buffers.tensors.push_back(tensor);
+    }
+    if (!buffers.tensors.empty()) snapshot.sections.push_back(std::move(buffers));
+  }
+  return snapshot;
+}
+
+}  // namespace
+
+bool is_profile_group(std::string_view path) { return path.starts_with("ema/sigma_rel="); }
+
+ProfileSnapshots::ProfileSnapshots(RunDirectory& run_directory, comm::HostGroup& communicator)
+    : run_directory_(run_directory), communicator_(communicator), log_(communicator.rank()) {
+  comm::run_on_all(communicator_, [&] {
+    if (communicator_.rank() == 0) remove_drafts(run_directory_.ema_path(), log_);
+  });
+}
+
+std::unique_ptr<FileWriter> ProfileSnapshots::begin(const Contents& checkpoint, const SaveOptions& options) {
+  const Contents snapshot = snapshot_of(checkpoint);
+  if (snapshot.sections.empty()) return nullptr;
+  comm::run_on_all(communicator_, [&] {
+    if (communicator_.rank() != 0) return;
+    run_directory_.check_held();
+    make_directories(run_directory_.ema_path());
+  });
+  return std::make_unique<FileWriter>(
+      run_directory_.ema_path() + "/" + name_of_step(checkpoint.position.step), snapshot, communicator_,
+      options);
+}
+
+void ProfileSnapshots::thin(std::int64_t newest_step) {
+  std::vector<std::int64_t> steps = steps_in(run_directory_.ema_path());
+  std::reverse(steps.begin(), steps.end());
+  std::int64_t before = -1;
+  for (const std::int64_t step : steps) {
+    if (before < 0 || step >= newest_step || density * (step - before) >= before) {
+      before = step;
+      continue;
+    }
+    try {
+      remove_file(run_directory_.ema_path() + "/" + name_of_step(step));
+    } catch (const Error& error) {
+      log_.warning("an old profile snapshot stays: {}", error.what());
+    }
+  }
+}
+
+void ProfileSnapshots::drop_after(std::int64_t step) {
+  comm::run_on_all(communicator_, [&] {
+    if (communicator_.rank() != 0) return;
+    std::vector<std::int64_t> later = steps_in(run_directory_.ema_path());
+    std::erase_if(later, [&](std::int64_t other) { return other <= step; });
+    if (later.empty()) return;
+    run_directory_.check_held();
+    log_.info("{}: snapshots after step {} are removed: {}, up to step {}", run_directory_.ema_path(), step,
+              later.size(), later.front());
+    for (const std::int64_t other : later) remove_file(run_directory_.ema_path() + "/" + name_of_step(other));
+  });
+}
+
+namespace {
+
+/// JSON has no such numbers: they are written as null.
+constexpr double not_finite = std::numeric_limits<double>::quiet_NaN();
+
+std::map<std::int64_t, Evaluations::Metrics> parse(const std::string& text) {
+  std::map<std::int64_t, Evaluations::Metrics> of_step;
+  const nlohmann::json all = nlohmann::json::parse(text);
+  for (const auto& [name, metrics] : all.items()) {
+    std::int64_t step = -1;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+    if (error != std::errc() || end != name.data() + name.size() || !metrics.is_object())
+      throw DataError("{} is no step with its metrics", quote(name));
+    for (const auto& [metric, value] : metrics.items())
+      of_step[step][metric] = value.is_number() ? value.get<double>() : not_finite;
+  }
+  return of_step;
+}
+
+}  // namespace
+
+Evaluations::Evaluations(std::string path, const Log& log) : path_(std::move(path)) {
+  if (!exists(path_)) return;
+  try {
+    of_step_ = parse(read_text(path_));
+  } catch (const std::exception& error) {  // JSON's, too
+    log.warning("{}: not read, what it said about checkpoints is lost: {}", path_, error.what());
+  }
+}
+
+const double* Evaluations::find(std::int64_t step, const std::string& metric) const {
+  const auto metrics = of_step_.find(step);
+  if (metrics == of_step_.end()) return nullptr;
+  const auto found = metrics->second.find(metric);
+  return found == metrics->second.end() ? nullptr : &found->second;
+}
+
+void Evaluations::set(std::int64_t step, const Metrics& metrics) {
+  of_step_[step] = metrics;
+  write();
+}
+
+void Evaluations::forget(std::span<const std::int64_t> steps) {
+  std::size_t gone = 0;
+  for (const std::int64_t step : steps) gone += of_step_.erase(step);
+  if (gone > 0) write();
+}
+
+void Evaluations::forget_after(std::int64_t step) {
+  const auto later = of_step_.upper_bound(step);
+  if (later == of_step_.end()) return;
+  of_step_.erase(later, of_step_.end());
+  write();
+}
+
+void Evaluations::write() const {
+  nlohmann::json all = nlohmann::json::object();
+  for (const auto& [step, metrics] : of_step_) all[std::to_string(step)] = metrics;
+  write_text_atomically(path_, all.dump(1) + "\n");
+}
+
+void AttemptCounter::add(std::int64_t step) {
+  Counts counts = read();
+  ++counts[step];
+  write(counts);
+}
+
+void AttemptCounter::take_back(std::int64_t step) {
+  Counts counts = read();
+  const auto found = counts.find(step);
+  if (found == counts.end()) return;
+  if (--found->second <= 0) counts.erase(found);
+  write(counts);
+}
+
+void AttemptCounter::forget_up_to(std::int64_t step) {
+  Counts counts = read();
+  if (counts.empty() || counts.begin()->first > step) return;
+  counts.erase(counts.begin(), counts.upper_bound(step));
+  write(counts);
+}
+
+/// A file that is not there, or is not ours, counts nothing: it is advice.
+AttemptCounter::Counts AttemptCounter::read() const {
+  Counts counts;
+  try {
+    if (!exists(path_)) return counts;
+    std::istringstream lines(read_text(path_));
+    std::int64_t step = 0;
+    for (int starts = 0; lines >> step >> starts;) counts[step] = starts;
+  } catch (const Error&) {
+  }
+  return counts;
+}
+
+void AttemptCounter::write(const Counts& counts) const {
+  if (counts.empty()) return remove_file(path_);
+  std::string text;
+  for (const auto& [step, starts] : counts) text += fmt::format("{} {}\n", step, starts);
+  write_text_atomically(path_, text);
+}
+
+Retention::Retention(int keep, std::string metric)
+    : keep_(keep), metric_(std::move(metric)), more_is_better_(metric_.ends_with("accuracy")) {}
+
+void Retention::note(std::int64_t step, std::optional<double> metric) {
+  if (metric && std::isfinite(*metric)) {
+    scores_[step] = *metric;
+  } else {
+    scores_.erase(step);
+  }
+}
+
+std::optional<std::int64_t> Retention::best(std::span<const std::int64_t> steps) const {
+  const std::pair<const std::int64_t, double>* best = nullptr;
+  for (const auto& candidate : scores_) {
+    if (std::ranges::find(steps, candidate.first) == steps.end()) continue;
+    if (!best || (more_is_better_ ? candidate.second > best->second : candidate.second < best->second))
+      best = &candidate;
+  }
+  if (!best) return std::nullopt;
+  return best->first;
+}
+
+std::vector<std::int64_t> Retention::to_remove(std::span<const std::int64_t> steps,
+                                               std::int64_t newest) const {
+  std::vector<std::int64_t> removed;
+  if (keep_ <= 0) return removed;
+  const std::optional<std::int64_t> best = this->best(steps);
+  int kept = 0;
+  for (const std::int64_t step : steps) {
+    if (step > newest || ++kept <= keep_ || step == best) continue;
+    removed.push_back(step);
+  }
+  return removed;
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,397 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/cores.h"
+#include "base/files.h"
+#include "base/progress.h"
+#include "base/thread.h"
+#include "checkpoint/blocks.h"
+#include "checkpoint/elements.h"
+#include "checkpoint/layout.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/agreement.h"
+#include "lockstep/kernels/backend.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+std::string first_difference(std::string_view a, std::string_view b) {
+  const auto line_at = [](std::string_view& text) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    return line;
+  };
+  while (!a.empty() || !b.empty()) {
+    const std::string_view line_a = line_at(a), line_b = line_at(b);
+    if (line_a != line_b) return fmt::format("'{}' against '{}'", line_a, line_b);
+  }
+  return "";
+}
+
+/// Ranks must list the same things: one comparison of digests, and texts only if they differ.
+void check_same_everywhere(const FileIndex& index, comm::HostGroup& communicator) {
+  const std::string text = digested_text(index);
+  const std::uint64_t mine = digest_of(text.data(), text.size());
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather(&mine, sizeof mine, all.data());
+  std::size_t other = 0;
+  while (other < all.size() && all[other] == all[0]) ++other;
+  if (other == all.size()) return;
+  const std::vector<std::string> texts = communicator.all_gather_texts(text);
+  throw FailureError("{}: cannot save: rank 0 and rank {} hold different things: {}", index.path, other,
+                     first_difference(texts[0], texts[other]));
+}
+
+}  // namespace
+
+FileWriter::FileWriter(std::string path, const Contents& early, comm::HostGroup& communicator,
+                       SaveOptions options)
+    : path_(std::move(path)),
+      temporary_(temporary_path(path_, options.mark)),
+      communicator_(communicator),
+      options_(std::move(options)),
+      backend_(early.backend) {
+  Contents contents = early;
+  for (const LateSections& late : early.late)
+    std::ranges::move(late.to_save(communicator_), std::back_inserter(contents.sections));
+  comm::run_on_all(communicator_, [&] {
+    index_ = index_of(contents);
+    index_.path = path_;
+  });
+  check_same_everywhere(index_, communicator_);
+  first_not_finite_ = index_.tensors.size();
+  index_.world_size = communicator_.size();
+  index_.created = utc_now();
+  lay_out();
+  share_work(contents);
+}
+
+/// Rank 0 lays the file out and tells where each tensor is.
+void FileWriter::lay_out() {
+  comm::run_on_all(communicator_, [&] {
+    if (communicator_.rank() != 0) return;
+    if (options_.check_may_write) options_.check_may_write();
+    OpenFile file(temporary_, OpenFile::Mode::create_or_truncate);
+    draft_.emplace(temporary_);
+    // A file that may not grow to its size is an error of ours here, before it can be one of HDF5's.
+    file.truncate(most_file_bytes(index_));
+    layout_ = std::make_unique<Layout>(index_);
+  });
+  std::vector<std::uint64_t> offsets;
+  for (const TensorEntry& tensor : index_.tensors) offsets.push_back(tensor.offset);
+  communicator_.broadcast(offsets.data(), offsets.size() * sizeof(std::uint64_t), 0);
+  for (std::size_t t = 0; t < offsets.size(); ++t) index_.tensors[t].offset = offsets[t];
+}
+
+void FileWriter::share_work(const Contents& contents) {
+  for (const Section& section : contents.sections) {
+    std::ranges::copy(section.tensors, std::back_inserter(held_));
+  }
+  for (const TensorExtent& extent :
+       extents_of_rank(file_extents_of(index_), communicator_.rank(), communicator_.size())) {
+    const BlockRun run = blocks_begun_in(extent);
+    const std::uint64_t digested_to =
+        run.count == 0 ? 0 : end_of_block(run.first + run.count - 1, index_.tensors[extent.tensor].bytes);
+    const NamedTensor& tensor = held_[extent.tensor];
+    const bool here = !tensor.part && tensor.value.device() == Device::cpu();
+    const auto* elements = here ? static_cast<const std::byte*>(tensor.value.raw()) : nullptr;
+    extents_.push_back({extent, elements ? elements + extent.from : nullptr,
+                        std::max(extent.from + extent.bytes, digested_to) - extent.from});
+  }
+  cut_into_segments();
+}
+
+std::uint64_t FileWriter::copy_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const OwnExtent& own : extents_) bytes += own.readable_bytes;
+  return bytes;
+}
+
+bool FileWriter::needs_copy() const {
+  return std::ranges::any_of(held_, [](const NamedTensor& tensor) {
+    return tensor.part.has_value() || tensor.value.device() != Device::cpu();
+  });
+}
+
+/// Calls use(number, tensor) for each, in order. Those in parts are gathered, as many at once as are worth a
+/// collective: how many collectives there are depends on their bytes only.
+template <class Use>
+void FileWriter::with_whole_tensors(const Use& use) const {
+  constexpr std::size_t most_at_once_bytes = std::size_t{64} << 20;
+  std::vector<Partition::OwnedElements> parts;
+  for (std::size_t first = 0, end = 0; first < held_.size(); first = end) {
+    parts.clear();
+    const Partition* partition = nullptr;
+    std::size_t bytes = 0;
+    for (; end < held_.size() && bytes < most_at_once_bytes; ++end) {
+      const NamedTensor& tensor = held_[end];
+      if (!tensor.part) continue;
+      if (partition && *partition != *tensor.part->partition) break;
+      partition = tensor.part->partition;
+      parts.push_back({.param = tensor.part->param, .elements = tensor.value, .shape = tensor.part->shape});
+      bytes += tensor.bytes();
+    }
+    const std::vector<Tensor> wholes = partition ? partition->gather(parts, backend_) : std::vector<Tensor>();
+    auto whole = wholes.begin();
+    for (std::size_t t = first; t < end; ++t) use(t, held_[t].part ? *whole++ : held_[t].value);
+  }
+}
+
+void FileWriter::copy_share(std::byte* memory) {
+  std::vector<std::vector<OwnExtent*>> extents_of(held_.size());
+  for (OwnExtent& own : extents_) extents_of[own.extent.tensor].push_back(&own);
+  with_whole_tensors([&](std::size_t tensor, const Tensor& value) {
+    for (OwnExtent* const own : extents_of[tensor]) {
+      const std::size_t bytes = own->readable_bytes;
+      auto* const from = static_cast<std::byte*>(value.raw()) + own->extent.from;
+      if (value.device() == Device::cpu()) {
+        copy_past_caches(memory, from, bytes);
+      } else {
+        const Shape shape{static_cast<std::int64_t>(bytes)};
+        kernels::transfer(Tensor::view(from, shape, DType::uint8, value.device()),
+                          Tensor::view(memory, shape, DType::uint8), backend_);
+      }
+      own->data = memory;
+      memory += own->readable_bytes;
+    }
+  });
+  held_.clear();
+}
+
+void FileWriter::cut_into_segments() {
+  std::size_t blocks = 0;
+  for (const OwnExtent& own : extents_) blocks += blocks_begun_in(own.extent).count;
+  digests_.resize(blocks);
+  std::uint64_t* digest = digests_.data();
+  for (std::size_t e = 0; e < extents_.size(); ++e) {
+    const TensorExtent& extent = extents_[e].extent;
+    const std::uint64_t end = extent.from + extent.bytes;
+    for (std::uint64_t at = extent.from, next = 0; at < end; at = next) {
+      next = std::min((at / block_bytes + 1) * block_bytes, end);
+      segments_.push_back({e, at, next - at, at % block_bytes == 0 ? digest++ : nullptr});
+    }
+  }
+}
+
+/// What has been digested is in the cache when it is written.
+void FileWriter::write(OpenFile& file, const Segment& segment) {
+  const OwnExtent& own = extents_[segment.extent];
+  const std::uint64_t into_extent = segment.from - own.extent.from;
+  const std::byte* const data = own.data + into_extent;
+  if (segment.digest) {
+    const TensorEntry& tensor = index_.tensors[own.extent.tensor];
+    const std::uint64_t bytes = end_of_block(segment.from / block_bytes, tensor.bytes) - segment.from;
+    *segment.digest = digest_of(data, bytes);
+    if (!options_.allow_non_finite && !all_finite({data, bytes}, tensor.dtype))
+      note_not_finite(own.extent.tensor);
+  }
+  file.write_at(own.extent.offset + into_extent, data, segment.bytes);
+}
+
+void FileWriter::note_not_finite(std::size_t tensor) {
+  std::size_t first = first_not_finite_;
+  while (tensor < first && !first_not_finite_.compare_exchange_weak(first, tensor)) {
+  }
+}
+
+/// The first tensor of all ranks, so that the error does not depend on who digested what. Collective.
+void FileWriter::check_finite() const {
+  const std::uint64_t mine = first_not_finite_;
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator_.size()));
+  communicator_.all_gather(&mine, sizeof mine, all.data());
+  const std::uint64_t first = std::ranges::min(all);
+  if (first == index_.tensors.size()) return;
+  throw TrainingError(
+      "{}: not saved: {} holds numbers that are not finite; lower optimizer.lr or set optimizer.clip, and go "
+      "on "
+      "from an earlier checkpoint",
+      path_, index_.tensors[first].path());
+}
+
+void FileWriter::write_share() {
+  if (begun_ >= segments_.size()) return;
+  OpenFile file(temporary_, OpenFile::Mode::write);
+  for (std::size_t mine = begun_++; mine < segments_.size(); mine = begun_++) {
+    try {
+      write(file, segments_[mine]);
+    } catch (...) {
+      begun_ = segments_.size();  // no worker starts another
+      throw;
+    }
+    // Whoever writes the last one syncs the file for all. On the way, too: no single call then takes so long
+    // that this rank could be taken for one that hangs.
+    constexpr std::size_t segments_a_sync = 1024;  // of a MiB at most
+    if (const std::size_t done = ++done_; done == segments_.size() || done % segments_a_sync == 0)
+      file.sync();
+  }
+}
+
+void FileWriter::complete() {
+  held_.clear();
+  check_finite();
+  const std::vector<std::uint64_t> digests =
+      combine_digests(file_extents_of(index_), digests_, communicator_);
+  for (std::size_t t = 0; t < digests.size(); ++t) index_.tensors[t].digest = digests[t];
+  index_.digest = root_digest(index_);
+  comm::run_on_all(communicator_, [&] {
+    if (layout_) layout_->finish(index_);
+  });
+}
+
+void FileWriter::publish() {
+  if (!layout_) return;
+  OpenFile file(temporary_, OpenFile::Mode::write);
+  layout_->copy_to(file);
+  file.sync();
+  if (options_.check_may_write) options_.check_may_write();
+  draft_->publish(path_);
+}
+
+void save_file(const std::string& path, const Contents& contents, comm::HostGroup& communicator,
+               const SaveOptions& options) {
+  FileWriter file(path, contents, communicator, options);
+  std::vector<std::byte> copy;
+  if (file.needs_copy()) {
+    comm::run_on_all(communicator, [&] { copy.resize(file.copy_bytes()); });
+    file.copy_share(copy.data());
+  }
+  comm::run_on_all(communicator, [&] { file.write_share(); });
+  file.complete();
+  comm::run_on_all(communicator, [&] { file.publish(); });
+}
+
+namespace {
+
+/// A run that takes a directory over removes drafts: what fails then on any rank, in whatever way, has that
+/// for its reason, and the error of check() on rank 0 is that of all. Collective.
+void together_if_writable(comm::HostGroup& communicator, const std::function<void()>& check,
+                          const std::function<void()>& action) {
+  const bool checks = check && communicator.rank() == 0;
+  comm::run_on_all(communicator, [&] {
+    try {
+      action();
+    } catch (const std::exception&) {
+      if (checks) check();
+      throw;
+    }
+    if (checks) check();  // another rank's part may have failed
+  });
+}
+
+}  // namespace
+
+WorkerThread::~WorkerThread() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void WorkerThread::start(std::function<void()> work) {
+  if (thread_.joinable()) thread_.join();
+  error_ = nullptr;
+  waited_for_ = false;
+  running_ = true;
+  try {
+    thread_ = start_background_thread("a save beside training", [this, work = std::move(work)] {
+      ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19);  // on Linux of this thread alone
+      progress::waited_for = &waited_for_;
+      try {
+        work();
+      } catch (...) {
+        error_ = std::current_exception();
+      }
+      running_ = false;
+    });
+  } catch (...) {
+    running_ = false;
+    throw;
+  }
+}
+
+void WorkerThread::finish() {
+  waited_for_ = true;
+  if (thread_.joinable()) thread_.join();
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void SaveMemory::reserve(std::uint64_t wanted_bytes) {
+  if (wanted_bytes <= bytes) return;
+  bytes = 0;
+  data.reset();
+  data = std::make_unique_for_overwrite<std::byte[]>(wanted_bytes);
+  bytes = wanted_bytes;
+}
+
+SaveJob::SaveJob(std::vector<std::unique_ptr<FileWriter>> files, Options options, SaveMemory& memory,
+                 comm::HostGroup& communicator)
+    : files_(std::move(files)), options_(std::move(options)), communicator_(communicator) {
+  if (options_.async || std::ranges::any_of(files_, [](const auto& file) { return file->needs_copy(); }))
+    copy_shares(memory);
+  if (!options_.async) return;
+  try {
+    comm::run_on_all(communicator_, [&] { worker_.start([this] { write_shares(); }); });
+  } catch (...) {  // another rank has no thread: do not write what nobody wants
+    give_up();
+    throw;
+  }
+}
+
+SaveJob::~SaveJob() { give_up(); }
+
+/// Changes nothing about shares that are written.
+void SaveJob::give_up() {
+  for (const auto& file : files_) file->give_up();
+}
+
+void SaveJob::copy_shares(SaveMemory& memory) {
+  std::uint64_t bytes = 0;
+  for (const auto& file : files_) bytes += file->copy_bytes();
+  comm::run_on_all(communicator_, [&] { memory.reserve(bytes); });
+  std::byte* to = memory.data.get();
+  for (const auto& file : files_) {
+    file->copy_share(to);
+    to += file->copy_bytes();
+  }
+}
+
+void SaveJob::write_shares() {
+  for (const auto& file : files_) file->write_share();
+}
+
+/// On rank 0; perhaps during training, so it calls neither MPI nor HDF5.
+void SaveJob::publish() {
+  for (const auto& file : files_) file->publish();
+  options_.published();
+}
+
+void SaveJob::advance(SaveAction action) {
+  const bool publishes = communicator_.rank() == 0;
+  together_if_writable(communicator_, options_.check_may_write, [&] {
+    if (action == SaveAction::give_up) {
+      give_up();
+    } else if (state_ == State::writing && !worker_.failed()) {
+      write_shares();
+    } else if (state_ == State::written && publishes) {
+      publish();
+    }
+    worker_.finish();
+  });
+  if (action == SaveAction::give_up) throw FailureError("{}: was given up", path());
+  if (state_ != State::writing) {
+    state_ = State::done;
+    return;
+  }
+  for (const auto& file : files_) file->complete();
+  state_ = State::written;
+  if (!options_.async || action != SaveAction::proceed) return;
+  comm::run_on_all(communicator_, [&] {
+    if (publishes) worker_.start([this] { publish(); });
+  });
+  state_ = State::publishing;
+}
+
+}  // namespace lockstep::checkpoint

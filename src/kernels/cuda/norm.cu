@@ -1,0 +1,472 @@
+// Layer norm: a warp a row. A row of up to 1024 (bf16: 2048) elements is read once and stays in registers.
+// RMS norm: a warp a row, which it reads twice: the second time from a cache. Group norm: a block a group of
+// channels of one image.
+#include "kernels/cuda/column_sums.cuh"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device_code.cuh"
+#include "lockstep/ops/norm.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr int layer_warps = 4;
+
+/// This warp's rows: body(row).
+template <class Body>
+__device__ void for_rows_of_warp(std::int64_t rows, const Body& body) {
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * layer_warps;
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * layer_warps + threadIdx.x / 32; row < rows;
+       row += stride)
+    body(row);
+}
+
+/// What a lane has of a row: the packs of W elements numbered lane, lane + 32 ..., as make(first element)
+/// gives them. They are kept where there are at most `Packs`; 0: they are made again each time. W divides the
+/// row's width.
+template <int Packs, int W, class Make>
+class Row {
+ public:
+  __device__ Row(std::int64_t width, const Make& make) : width_(width), make_(make) {
+    if constexpr (Packs > 0) each_kept([&](std::int64_t at, Values& values) { values = make(at); });
+  }
+  /// f(first element, values)
+  template <class Function>
+  __device__ void each(const Function& f) {
+    if constexpr (Packs > 0) {
+      each_kept(f);
+    } else {
+      for (std::int64_t at = threadIdx.x % 32 * W; at < width_; at += 32 * W) f(at, make_(at));
+    }
+  }
+
+ private:
+  using Values = decltype(std::declval<const Make&>()(std::int64_t{}));
+
+  template <class Function>
+  __device__ void each_kept(const Function& f) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int p = 0; p < Packs; ++p) {
+      const std::int64_t at = (static_cast<std::int64_t>(p) * 32 + lane) * W;
+      if (at < width_) f(at, kept_[p]);
+    }
+  }
+
+  std::int64_t width_;
+  const Make& make_;
+  Values kept_[Packs > 0 ? Packs : 1];
+};
+
+struct LayerForward {
+  const float *weight, *bias;
+  float eps;
+  float *mean, *inv_std;
+};
+
+template <int Packs, int W, class T>
+__global__ void __launch_bounds__(32 * layer_warps)
+    normalise_layer(std::int64_t rows, std::int64_t width, const T* x, const T* addend, T* sums,
+                    LayerForward with, T* y) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for_rows_of_warp(rows, [&](std::int64_t row) {
+    const std::int64_t first = row * width;
+    const T* from = x + first;
+    const auto add_at = [&](std::int64_t at) {  // the sums as they are stored are the values
+      Pack<T, W> pack = load_pack<T, W>(from + at);
+      const Pack<T, W> more = load_pack<T, W>(addend + first + at);
+      for (int i = 0; i < W; ++i) pack.lane[i] = rounded<T>(to_float(pack.lane[i]) + to_float(more.lane[i]));
+      store_pack(sums + first + at, pack);
+      return pack;
+    };
+    if (Packs == 0 && addend) {  // a lane reads only what it wrote itself
+      for (std::int64_t at = lane * W; at < width; at += 32 * W) add_at(at);
+      from = sums + first;
+    }
+    const auto make = [&](std::int64_t at) {
+      return Packs > 0 && addend ? add_at(at) : load_pack<T, W>(from + at);
+    };
+    Row<Packs, W, decltype(make)> values(width, make);
+    float sum = 0, squares = 0;
+    values.each([&](std::int64_t, const Pack<T, W>& v) {
+#pragma unroll
+      for (int i = 0; i < W; ++i) sum += to_float(v.lane[i]);
+    });
+    const float centre = warp_sum(sum) / static_cast<float>(width);
+    values.each([&](std::int64_t, const Pack<T, W>& v) {
+#pragma unroll
+      for (int i = 0; i < W; ++i) squares += (to_float(v.lane[i]) - centre) * (to_float(v.lane[i]) - centre);
+    });
+    const float inverse = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(width) + with.eps);
+    if (lane == 0) {
+      with.mean[row] = centre;
+      with.inv_std[row] = inverse;
+    }
+    values.each([&](std::int64_t at, const Pack<T, W>& v) {
+      Pack<T, W> out;
+      for (int i = 0; i < W; ++i)
+        out.lane[i] = rounded<T>(
+            fmaf((to_float(v.lane[i]) - centre) * inverse, with.weight[at + i], with.bias[at + i]));
+      store_pack(y + first + at, out);
+    });
+  });
+}
+
+struct LayerBackward {
+  const float *weight, *mean, *inv_std;
+};
+
+template <int Packs, int W, class T>
+__global__ void __launch_bounds__(32 * layer_warps)
+    layer_input_gradient(std::int64_t rows, std::int64_t width, const T* dy, const T* x, LayerBackward with,
+                         const T* residual_grad, T* dx) {
+  struct Pair {
+    Pack<T, W> dy, x;
+  };
+  for_rows_of_warp(rows, [&](std::int64_t row) {
+    const float centre = with.mean[row], inverse = with.inv_std[row];
+    const std::int64_t first = row * width;
+    const auto make = [&](std::int64_t at) {
+      return Pair{load_pack<T, W>(dy + first + at), load_pack<T, W>(x + first + at)};
+    };
+    Row<Packs, W, decltype(make)> pairs(width, make);
+    float sum_g = 0, sum_gx = 0;
+    pairs.each([&](std::int64_t at, const Pair& pair) {
+#pragma unroll
+      for (int i = 0; i < W; ++i) {
+        const float g = to_float(pair.dy.lane[i]) * with.weight[at + i];
+        sum_g += g;
+        sum_gx += g * ((to_float(pair.x.lane[i]) - centre) * inverse);
+      }
+    });
+    const float mean_g = warp_sum(sum_g) / static_cast<float>(width);
+    const float mean_gx = warp_sum(sum_gx) / static_cast<float>(width);
+    pairs.each([&](std::int64_t at, const Pair& pair) {
+      Pack<T, W> out;
+      if (residual_grad) out = load_pack<T, W>(residual_grad + first + at);
+      for (int i = 0; i < W; ++i) {
+        const float normal = (to_float(pair.x.lane[i]) - centre) * inverse;
+        const float own =
+            inverse * (to_float(pair.dy.lane[i]) * with.weight[at + i] - mean_g - normal * mean_gx);
+        out.lane[i] = rounded<T>(residual_grad ? to_float(out.lane[i]) + own : own);
+      }
+      store_pack(dx + first + at, out);
+    });
+  });
+}
+
+/// Of dweight and of dbias.
+template <class T>
+struct LayerParameterTerms {
+  const T *dy, *x;
+  const float *mean, *inv_std;
+  std::int64_t width;
+  __device__ void operator()(std::int64_t row, std::int64_t column, float* totals) const {
+    const float upstream = to_float(dy[row * width + column]);
+    totals[0] += upstream * ((to_float(x[row * width + column]) - mean[row]) * inv_std[row]);
+    totals[1] += upstream;
+  }
+};
+
+/// body(packs that a lane keeps, elements of each): the smallest number that holds a row, or 0.
+template <class T, class Body>
+void with_kept_packs(std::int64_t width, bool aligned, const Body& body) {
+  const std::int64_t packs = ceil_div(width, 32 * pack_width<T>);
+  if (!aligned || width % pack_width<T> != 0 || packs > 8) return body(Width<0>{}, Width<1>{});
+  if (packs <= 2) return body(Width<2>{}, Width<pack_width<T>>{});
+  if (packs <= 4) return body(Width<4>{}, Width<pack_width<T>>{});
+  body(Width<8>{}, Width<pack_width<T>>{});
+}
+
+unsigned row_blocks(std::int64_t rows, const Launch& on) { return grid_for(rows * 32, 32 * layer_warps, on); }
+
+void layer_norm(CudaBackend& gpu, const ops::LayerNorm& op) {
+  const auto [rows, width] = ops::rows_of(op.name, op.x);
+  if (rows == 0 || width == 0) return;
+  const Launch on = gpu.launch();
+  const LayerForward with{op.weight.data<float>(), op.bias.data<float>(), op.eps, op.mean.data<float>(),
+                          op.inv_std.data<float>()};
+  by_type_of(op.x, [&, count = rows, columns = width]<class T>(T) {
+    const T *const from = op.x.data<T>(), *const added = data_or_null<T>(op.addend);
+    T *const to = op.y.data<T>(), *const sums = data_or_null<T>(op.sum);
+    const unsigned grid = row_blocks(count, on);
+    with_kept_packs<T>(columns, packs_at(from) && packs_at(added) && packs_at(sums) && packs_at(to),
+                       [&]<int Packs, int W>(Width<Packs>, Width<W>) {
+                         normalise_layer<Packs, W><<<grid, 32 * layer_warps, 0, on.stream>>>(
+                             count, columns, from, added, sums, with, to);
+                       });
+  });
+}
+
+void layer_norm_backward(CudaBackend& gpu, const ops::LayerNormBackward& op) {
+  const ops::Rows rows = ops::rows_of(op.name, op.x);
+  const Launch on = gpu.launch();
+  const LayerBackward with{op.weight.data<float>(), op.mean.data<float>(), op.inv_std.data<float>()};
+  by_type_of(op.x, [&]<class T>(T) {
+    const T *const dy = op.dy.data<T>(), *const x = op.x.data<T>(),
+                   *const residual_grad = data_or_null<T>(op.residual_grad);
+    T* const dx = op.dx.data<T>();
+    // First the parameters' part: dx may be what dy was.
+    sum_columns<2, float>(
+        gpu, rows.count, rows.width, LayerParameterTerms<T>{dy, x, with.mean, with.inv_std, rows.width},
+        IntoGradients<2>{{op.dweight.data<float>(), op.dbias.data<float>()}, op.accumulate});
+    if (rows.count == 0 || rows.width == 0) return;
+    const unsigned grid = row_blocks(rows.count, on);
+    with_kept_packs<T>(rows.width, packs_at(dy) && packs_at(x) && packs_at(residual_grad) && packs_at(dx),
+                       [&]<int Packs, int W>(Width<Packs>, Width<W>) {
+                         layer_input_gradient<Packs, W><<<grid, 32 * layer_warps, 0, on.stream>>>(
+                             rows.count, rows.width, dy, x, with, residual_grad, dx);
+                       });
+  });
+}
+
+constexpr int rms_block = 128;
+
+/// body(first element of each pack of a row that is this lane's)
+template <int Width, class Body>
+__device__ void for_packs(std::int64_t width, const Body& body) {
+  for (std::int64_t at = static_cast<std::int64_t>(threadIdx.x % 32) * Width; at < width; at += 32 * Width)
+    body(at);
+}
+
+template <int Width, class T>
+__global__ void __launch_bounds__(rms_block)
+    normalise_rms(std::int64_t rows, std::int64_t width, const T* xs, const float* weight, float eps, T* ys,
+                  float* inv_rms) {
+  for (std::int64_t row = global_thread() / 32; row < rows; row += global_threads() / 32) {
+    const T* const x = xs + row * width;
+    float squares = 0;
+    for_packs<Width>(width, [&](std::int64_t at) {
+      const Pack<T, Width> pack = load_pack<T, Width>(x + at);
+      for (int i = 0; i < Width; ++i) squares += to_float(pack.lane[i]) * to_float(pack.lane[i]);
+    });
+    const float inverse = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(width) + eps);
+    if (threadIdx.x % 32 == 0) inv_rms[row] = inverse;
+    for_packs<Width>(width, [&](std::int64_t at) {
+      Pack<T, Width> pack = load_pack<T, Width>(x + at);
+      for (int i = 0; i < Width; ++i)
+        pack.lane[i] = rounded<T>(to_float(pack.lane[i]) * inverse * weight[at + i]);
+      store_pack(ys + row * width + at, pack);
+    });
+  }
+}
+
+template <int Width, class T>
+__global__ void __launch_bounds__(rms_block)
+    rms_input_gradient(std::int64_t rows, std::int64_t width, const T* dys, const T* xs, const float* weight,
+                       const float* inv_rms, const T* residual_grad, T* dxs) {
+  for (std::int64_t row = global_thread() / 32; row < rows; row += global_threads() / 32) {
+    const T *const dy = dys + row * width, *const x = xs + row * width;
+    const float inverse = inv_rms[row];
+    float sum = 0;  // of the gradient of x / rms times x / rms
+    for_packs<Width>(width, [&](std::int64_t at) {
+      const Pack<T, Width> upstream = load_pack<T, Width>(dy + at), given = load_pack<T, Width>(x + at);
+      for (int i = 0; i < Width; ++i)
+        sum += to_float(upstream.lane[i]) * weight[at + i] * (to_float(given.lane[i]) * inverse);
+    });
+    const float mean = warp_sum(sum) / static_cast<float>(width);
+    for_packs<Width>(width, [&](std::int64_t at) {
+      const Pack<T, Width> upstream = load_pack<T, Width>(dy + at), given = load_pack<T, Width>(x + at);
+      Pack<T, Width> out;
+      if (residual_grad) out = load_pack<T, Width>(residual_grad + row * width + at);
+      for (int i = 0; i < Width; ++i) {
+        const float own = inverse * (to_float(upstream.lane[i]) * weight[at + i] -
+                                     to_float(given.lane[i]) * inverse * mean);
+        out.lane[i] = rounded<T>(residual_grad ? to_float(out.lane[i]) + own : own);
+      }
+      store_pack(dxs + row * width + at, out);
+    });
+  }
+}
+
+template <class T>
+struct WeightTerms {
+  const T *dy, *x;
+  const float* inv_rms;
+  std::int64_t width;
+  __device__ void operator()(std::int64_t row, std::int64_t column, float* totals) const {
+    const std::int64_t at = row * width + column;
+    totals[0] += to_float(dy[at]) * (to_float(x[at]) * inv_rms[row]);
+  }
+};
+
+void rms_norm(CudaBackend& gpu, const ops::RmsNorm& op) {
+  const ops::Rows rows = ops::rows_of(op.name, op.x);
+  if (rows.count == 0 || rows.width == 0) return;
+  const Launch on = gpu.launch();
+  const float* const weight = op.weight.data<float>();
+  float* const inv_rms = op.inv_rms.data<float>();
+  by_type_of(op.x, [&]<class T>(T) {
+    const T* const x = op.x.data<T>();
+    T* const y = op.y.data<T>();
+    const bool packs = rows.width % pack_width<T> == 0 && packs_at(x) && packs_at(y);
+    with_width<T>(packs, [&]<int width>(Width<width>) {
+      normalise_rms<width><<<grid_for(rows.count * 32, rms_block, on), rms_block, 0, on.stream>>>(
+          rows.count, rows.width, x, weight, op.eps, y, inv_rms);
+    });
+  });
+}
+
+void rms_norm_backward(CudaBackend& gpu, const ops::RmsNormBackward& op) {
+  const ops::Rows rows = ops::rows_of(op.name, op.x);
+  const Launch on = gpu.launch();
+  const float *const weight = op.weight.data<float>(), *const inv_rms = op.inv_rms.data<float>();
+  by_type_of(op.x, [&]<class T>(T) {
+    const T *const dy = op.dy.data<T>(), *const x = op.x.data<T>(),
+                   *const residual_grad = data_or_null<T>(op.residual_grad);
+    T* const dx = op.dx.data<T>();
+    if (op.dweight)
+      sum_columns<1, float>(gpu, rows.count, rows.width, WeightTerms<T>{dy, x, inv_rms, rows.width},
+                            IntoGradients<1>{{op.dweight.data<float>()}, op.accumulate});
+    if (rows.count == 0 || rows.width == 0) return;
+    const bool packs = rows.width % pack_width<T> == 0 && packs_at(dy) && packs_at(x) &&
+                       packs_at(residual_grad) && packs_at(dx);
+    with_width<T>(packs, [&]<int width>(Width<width>) {
+      rms_input_gradient<width><<<grid_for(rows.count * 32, rms_block, on), rms_block, 0, on.stream>>>(
+          rows.count, rows.width, dy, x, weight, inv_rms, residual_grad, dx);
+    });
+  });
+}
+
+constexpr int group_block = 256;
+
+template <class T>
+__global__ void __launch_bounds__(group_block)
+    normalise_group(ops::GroupSizes groups, const T* x, const float* weight, const float* bias, float eps,
+                    T* y, float* mean, float* inv_std) {
+  __shared__ float shared[32];
+  const std::int64_t elements = groups.channels_per_group * groups.places;
+  for (std::int64_t item = blockIdx.x; item < groups.images * groups.groups; item += gridDim.x) {
+    const T* from = x + item * elements;
+    float sum = 0;
+    for (std::int64_t i = threadIdx.x; i < elements; i += group_block) sum += to_float(from[i]);
+    const float centre = block_sum(sum, shared) / static_cast<float>(elements);
+    float squares = 0;
+    for (std::int64_t i = threadIdx.x; i < elements; i += group_block)
+      squares += (to_float(from[i]) - centre) * (to_float(from[i]) - centre);
+    const float inverse = 1.0f / sqrtf(block_sum(squares, shared) / static_cast<float>(elements) + eps);
+    if (threadIdx.x == 0) {
+      mean[item] = centre;
+      inv_std[item] = inverse;
+    }
+    const std::int64_t first_channel = item % groups.groups * groups.channels_per_group;
+    for (std::int64_t i = threadIdx.x; i < elements; i += group_block) {
+      const std::int64_t channel = first_channel + i / groups.places;
+      y[item * elements + i] =
+          rounded<T>(fmaf((to_float(from[i]) - centre) * inverse, weight[channel], bias[channel]));
+    }
+  }
+}
+
+/// Per image and channel the sum of dy, and of dy times the normalised x: a warp each.
+template <class T>
+__global__ void __launch_bounds__(group_block)
+    sum_group_channels(ops::GroupSizes groups, const T* dy, const T* x, const float* mean,
+                       const float* inv_std, float* sums, float* products) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t runs = groups.images * groups.channels;
+  for (std::int64_t run = global_thread() / 32; run < runs; run += global_threads() / 32) {
+    const std::int64_t item = run / groups.channels_per_group;
+    const float centre = mean[item], inverse = inv_std[item];
+    float sum = 0, product = 0;
+    for (std::int64_t i = lane; i < groups.places; i += 32) {
+      const float upstream = to_float(dy[run * groups.places + i]);
+      sum += upstream;
+      product += upstream * ((to_float(x[run * groups.places + i]) - centre) * inverse);
+    }
+    sum = warp_sum(sum);
+    product = warp_sum(product);
+    if (lane == 0) {
+      sums[run] = sum;
+      products[run] = product;
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(group_block)
+    group_input_gradient(ops::GroupSizes groups, const T* dy, const T* x, const float* weight,
+                         const float* mean, const float* inv_std, const float* sums, const float* products,
+                         T* dx) {
+  __shared__ float shared[32];
+  const std::int64_t elements = groups.channels_per_group * groups.places;
+  for (std::int64_t item = blockIdx.x; item < groups.images * groups.groups; item += gridDim.x) {
+    const std::int64_t first_channel = item % groups.groups * groups.channels_per_group;
+    float part_g = 0, part_gx = 0;
+    for (std::int64_t c = threadIdx.x; c < groups.channels_per_group; c += group_block) {
+      part_g += weight[first_channel + c] * sums[item * groups.channels_per_group + c];
+      part_gx += weight[first_channel + c] * products[item * groups.channels_per_group + c];
+    }
+    const float mean_g = block_sum(part_g, shared) / static_cast<float>(elements);
+    const float mean_gx = block_sum(part_gx, shared) / static_cast<float>(elements);
+    const float centre = mean[item], inverse = inv_std[item];
+    for (std::int64_t i = threadIdx.x; i < elements; i += group_block) {
+      const std::int64_t at = item * elements + i;
+      const float factor = weight[first_channel + i / groups.places];
+      dx[at] = rounded<T>(
+          inverse * (to_float(dy[at]) * factor - mean_g - (to_float(x[at]) - centre) * inverse * mean_gx));
+    }
+  }
+}
+
+/// Over the images, in order.
+struct GroupParameterGradients {
+  std::int64_t images, channels;
+  const float *sums, *products;
+  float *dweight, *dbias;
+  bool accumulate;
+  __device__ void operator()(std::int64_t c) const {
+    float dweight_c = 0, dbias_c = 0;
+    for (std::int64_t image = 0; image < images; ++image) {
+      dweight_c += products[image * channels + c];
+      dbias_c += sums[image * channels + c];
+    }
+    dweight[c] = accumulate ? dweight[c] + dweight_c : dweight_c;
+    dbias[c] = accumulate ? dbias[c] + dbias_c : dbias_c;
+  }
+};
+
+void group_norm(CudaBackend& gpu, const ops::GroupNorm& op) {
+  const ops::GroupSizes groups = op.sizes();
+  const Launch on = gpu.launch();
+  const std::int64_t items = groups.images * groups.groups;
+  if (op.x.numel() == 0) return;
+  by_type_of(op.x, [&]<class T>(T) {
+    normalise_group<<<grid_for(items * group_block, group_block, on), group_block, 0, on.stream>>>(
+        groups, op.x.data<T>(), op.weight.data<float>(), op.bias.data<float>(), op.eps, op.y.data<T>(),
+        op.mean.data<float>(), op.inv_std.data<float>());
+  });
+}
+
+void group_norm_backward(CudaBackend& gpu, const ops::GroupNormBackward& op) {
+  const ops::GroupSizes groups = op.sizes();
+  const Launch on = gpu.launch();
+  const std::int64_t runs = groups.images * groups.channels;
+  if (groups.channels == 0) return;
+  const Tensor scratch = gpu.scratch(2 * runs);
+  float *const sums = scratch.data<float>(), *const products = sums + runs;
+  const float *const mean = op.mean.data<float>(), *const inv_std = op.inv_std.data<float>();
+  by_type_of(op.x, [&]<class T>(T) {
+    const T *const dy = op.dy.data<T>(), *const x = op.x.data<T>();
+    if (runs > 0)
+      sum_group_channels<<<grid_for(runs * 32, group_block, on), group_block, 0, on.stream>>>(
+          groups, dy, x, mean, inv_std, sums, products);
+    if (op.x.numel() > 0)
+      group_input_gradient<<<grid_for(groups.images * groups.groups * group_block, group_block, on),
+                             group_block, 0, on.stream>>>(groups, dy, x, op.weight.data<float>(), mean,
+                                                          inv_std, sums, products, op.dx.data<T>());
+  });
+  for_elements(on, groups.channels,
+               GroupParameterGradients{groups.images, groups.channels, sums, products,
+                                       op.dweight.data<float>(), op.dbias.data<float>(), op.accumulate},
+               128);
+}
+
+}  // namespace
+
+void enter_norm(CudaBackend& gpu) {
+  gpu.enter<&layer_norm, &layer_norm_backward>();
+  gpu.enter<&rms_norm, &rms_norm_backward>();
+  gpu.enter<&group_norm, &group_norm_backward>();
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,156 @@
+// Staging queues, which copy on a second stream, and timers of events.
+#include "kernels/cuda/memory.h"
+
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/libraries.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::kernels {
+namespace {
+
+class Event {
+ public:
+  Event(int device, unsigned flags) : device_(device) {
+    check(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreate", device_);
+  }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "cudaEventRecord", device_); }
+  /// In a captured stream, too, such that its time can be asked for when the graph has been launched.
+  void record_timed(cudaStream_t stream) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing", device_);
+    const bool captured = capture != cudaStreamCaptureStatusNone;
+    check(
+        cudaEventRecordWithFlags(event_, stream, captured ? cudaEventRecordExternal : cudaEventRecordDefault),
+        "cudaEventRecordWithFlags", device_);
+  }
+  /// Work that the stream is asked for from now on comes after it. Of an event never recorded, nothing.
+  void hold(cudaStream_t stream) {
+    check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent", device_);
+  }
+  void wait() { check(cudaEventSynchronize(event_), "cudaEventSynchronize", device_); }
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  int device_;
+  cudaEvent_t event_ = nullptr;
+};
+
+class Stream {
+ public:
+  explicit Stream(int device) {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate", device);
+  }
+  ~Stream() {
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+/// Makes the device current in the calling thread. Returns it.
+int current(int device) {
+  check(cudaSetDevice(device), "cudaSetDevice", device);
+  return device;
+}
+
+class StreamStagingQueue final : public StagingQueue {
+ public:
+  StreamStagingQueue(int device, StreamPool& pool)
+      : device_(current(device)),
+        pool_(pool),
+        sent_(device, cudaEventDisableTiming | cudaEventBlockingSync),  // a loader's thread sleeps meanwhile
+        released_(device, cudaEventDisableTiming),
+        copies_(device) {}
+
+  StagedTensor allocate(Shape shape, DType dtype) override {
+    current(device_);
+    const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * bytes_of(dtype);
+    const StagedTensor tensor{.host = Tensor::over(allocate_pinned(bytes, device_), shape, dtype),
+                              .device = Tensor::over(pool_.allocate(bytes), shape, dtype)};
+    std::memset(tensor.host.raw(), 0, bytes);
+    check(cudaMemsetAsync(tensor.device.raw(), 0, bytes, pool_.stream()), "cudaMemsetAsync", device_);
+    tensors_.push_back(tensor);
+    released_.record(pool_.stream());  // the copy stream may write the memory from here on
+    return tensor;
+  }
+
+  void begin_fill() override {
+    current(device_);
+    sent_.wait();
+  }
+  void send(std::span<const StagedTensor> tensors) override {
+    current(device_);
+    released_.hold(copies_.get());
+    for (const StagedTensor& tensor : tensors)
+      check(cudaMemcpyAsync(tensor.device.raw(), tensor.host.raw(), tensor.host.bytes(),
+                            cudaMemcpyHostToDevice, copies_.get()),
+            "cudaMemcpyAsync", device_);
+    sent_.record(copies_.get());
+  }
+  void receive() override {
+    current(device_);
+    sent_.hold(pool_.stream());
+  }
+  void release() override {
+    current(device_);
+    released_.record(pool_.stream());
+  }
+
+ private:
+  int device_;
+  StreamPool& pool_;
+  std::vector<StagedTensor> tensors_;  // the stream below may still copy them until it is destroyed
+  Event sent_, released_;
+  Stream copies_;
+};
+
+class EventTimer final : public Timer {
+ public:
+  EventTimer(int device, cudaStream_t stream)
+      : device_(current(device)),
+        stream_(stream),
+        events_{Event{device, cudaEventDefault}, Event{device, cudaEventDefault},
+                Event{device, cudaEventDefault}, Event{device, cudaEventDefault}} {}
+
+  void mark(int which) override {
+    current(device_);
+    events_.at(static_cast<std::size_t>(which)).record_timed(stream_);
+  }
+  double elapsed_ms(int from, int to) override {
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, events_.at(static_cast<std::size_t>(from)).get(),
+                               events_.at(static_cast<std::size_t>(to)).get()),
+          "cudaEventElapsedTime", device_);
+    return static_cast<double>(ms);
+  }
+
+ private:
+  int device_;
+  cudaStream_t stream_;
+  std::array<Event, most_moments> events_;
+};
+
+}  // namespace
+
+std::unique_ptr<StagingQueue> make_staging_queue(int device, StreamPool& pool) {
+  return std::make_unique<StreamStagingQueue>(device, pool);
+}
+
+std::unique_ptr<Timer> make_event_timer(int device, cudaStream_t stream) {
+  return std::make_unique<EventTimer>(device, stream);
+}
+
+}  // namespace lockstep::kernels
