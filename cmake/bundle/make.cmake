@@ -5,7 +5,7 @@
 #   libexec/    the programs themselves; libexec/openmpi: Open MPI's
 #   lib/        every library they need but those of glibc and CUDA; lib/openmpi, lib/pmix, lib/ucx: plugins
 #   etc/        Open MPI's settings
-#   jobs/ tests/ share/ README.md ...  as in the source folder; tests/bin: links to the test programs, tests/list.json: how to run them
+#   jobs/ tests/ share/ docs/ README.md ...  as in the source folder; tests/bin: links to the test programs, tests/list.json: how to run them
 #   CONTENTS    what it was made on, what it needs, and where each library comes from
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/libraries.cmake)
@@ -122,7 +122,7 @@ foreach(file ${settings})
 endforeach()
 file(COPY ${mpi_pkgdatadir}/ DESTINATION ${root}/share/openmpi PATTERN "*-wrapper-data.txt" EXCLUDE)
 file(COPY ${SOURCE}/README.md ${SOURCE}/INSTALL ${SOURCE}/LICENSE DESTINATION ${root})
-file(COPY ${SOURCE}/share DESTINATION ${root})
+file(COPY ${SOURCE}/share ${SOURCE}/docs DESTINATION ${root})
 file(COPY ${SOURCE}/jobs DESTINATION ${root} PATTERN setup.sh EXCLUDE PATTERN quickstart.sh EXCLUDE)
 file(COPY ${SOURCE}/tests DESTINATION ${root} PATTERN "*.cpp" EXCLUDE PATTERN "*.h" EXCLUDE PATTERN "CMakeLists.txt" EXCLUDE
      PATTERN "*.cmake" EXCLUDE PATTERN "__pycache__" EXCLUDE PATTERN fuzz EXCLUDE PATTERN package EXCLUDE PATTERN "tests/run.sh" EXCLUDE

@@ -68,7 +68,7 @@ ExitCode prepare(Session& session, const Arguments& arguments) {
   OptionSet options("prepare csv|idx|cifar|text INPUT... --out DATA.h5",
                     "Turns files, gzipped or not, into one HDF5 data file. csv: a sample a line; idx:\n"
                     "MNIST's; cifar: the binary version; text: files or folders, a byte a token. What\n"
-                    "h5py writes so is one, too (README.md and the manual say more):\n"
+                    "h5py writes so is one, too (docs/data.md and the manual say more):\n"
                     "  import h5py\n"
                     "  with h5py.File(\"my-images.h5\", \"w\") as f:\n"
                     "      f[\"x\"] = images  # numbers [N, C, H, W], or a table [N, F]\n"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Data files: what README's h5py writes and what others write is taken as it is; tables of all kinds become data files, and what is
-# wrong with one is named by file, line and column.
+# Data files: the file that h5py writes in docs/data.md trains, as do files of other programs; tables of all kinds become data files, and
+# an error in one is named by file, line and column.
 source "$(dirname "$0")/../support/cli.sh"
 
 # expect CODE TEXT ARGUMENTS...: ends with CODE, says TEXT (a regular expression) in one line of ours, and leaves no new file.
@@ -27,13 +27,13 @@ trains() {
 touch out.log err.log log mlp.ini
 mkdir run
 
-# README's own lines make a file that trains.
+# The first Python lines of docs/data.md make a file that trains.
 # shellcheck disable=SC2016  # backquotes of Markdown
-sed -n '/^```python$/,/^```$/p' "$LOCKSTEP_SOURCE_DIR/README.md" | awk '/^```python$/ { block = ""; next }
-  /^```$/ { if (block ~ /my-images.h5/) printf "%s", block; next } { block = block $0 "\n" }' >readme.py
-[ -s readme.py ] || fail "README has no lines of Python that write my-images.h5"
-[ "$(wc -l <readme.py)" -le 10 ] || fail "README's lines are $(wc -l <readme.py)"
-/usr/bin/python3 readme.py || fail "README's lines of Python"
+sed -n '/^```python$/,/^```$/p' "$LOCKSTEP_SOURCE_DIR/docs/data.md" | awk '/^```python$/ { block = ""; next }
+  /^```$/ { if (block ~ /my-images.h5/) printf "%s", block; next } { block = block $0 "\n" }' >page.py
+[ -s page.py ] || fail "docs/data.md has no lines of Python that write my-images.h5"
+[ "$(wc -l <page.py)" -le 10 ] || fail "docs/data.md: the lines of Python are $(wc -l <page.py)"
+/usr/bin/python3 page.py || fail "the lines of Python in docs/data.md"
 trains my-images.h5 --set "model.sizes=3072 16 10"
 
 # So do the lines of --help and of the manual, once there is something to write.
