@@ -76,34 +76,12 @@ void run_on_all(HostGroup& group, const std::function<void()>& action) {
   throw_error(static_cast<ExitCode>(first->code), text);
 }
 
-namespace {
-
-std::vector<std::string> gathered(HostGroup& group, const nlohmann::json& mine) {
-  const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(mine);
-  return group.all_gather_texts(std::string(bytes.begin(), bytes.end()));
-}
-
-std::vector<nlohmann::json> values_of(const std::vector<std::string>& texts) {
-  std::vector<nlohmann::json> values;
-  values.reserve(texts.size());
-  for (const std::string& text : texts) values.push_back(nlohmann::json::from_cbor(text));
-  return values;
-}
-
-}  // namespace
-
 std::vector<nlohmann::json> all_gather_json(HostGroup& group, const nlohmann::json& mine) {
-  return values_of(gathered(group, mine));
-}
-
-std::vector<nlohmann::json> gather_json(HostGroup& group, const nlohmann::json& mine, int root) {
-  if (root < 0 || root >= group.size()) {
-    throw UsageError("gather on rank {}: no rank {} among {}", group.rank(), root, group.size());
-  }
-  // The values are small: gathering them on all ranks needs no second protocol.
-  const std::vector<std::string> texts = gathered(group, mine);
-  if (group.rank() != root) return {};
-  return values_of(texts);
+  const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(mine);
+  std::vector<nlohmann::json> values;
+  for (const std::string& text : group.all_gather_texts(std::string(bytes.begin(), bytes.end())))
+    values.push_back(nlohmann::json::from_cbor(text));
+  return values;
 }
 
 }  // namespace lockstep::comm

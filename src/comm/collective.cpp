@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <vector>
+
+#include "comm/sum_plan.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 
@@ -14,10 +17,9 @@ const char* name_of(Collective::Kind kind) {
       return "a sum";
     case Collective::Kind::reduce_scatter:
       return "a reduce-scatter";
-    case Collective::Kind::all_gather:
+    default:
       return "an all-gather";
   }
-  return "an unknown collective";
 }
 
 }  // namespace
@@ -27,6 +29,10 @@ std::uint64_t Collective::signature() const {
 }
 
 std::string describe(const Collective& collective, const Collective& other) {
+  if (collective.kind == Collective::Kind::host_gather)
+    return fmt::format("{} bytes of each rank", collective.count);
+  if (collective.kind == Collective::Kind::unequal_host_gather)
+    return fmt::format("{} bytes of all ranks, sizes {:016x}", collective.count, collective.slices);
   std::string text = fmt::format("{} of {} {} elements at byte {}", name_of(collective.kind),
                                  collective.count, to_string(collective.dtype), collective.offset_bytes);
   if (collective.flat_buffer != other.flat_buffer)
@@ -37,11 +43,6 @@ std::string describe(const Collective& collective, const Collective& other) {
   if (collective.kind == other.kind && collective.slices != other.slices)
     text += fmt::format(" in slices {:016x}", collective.slices);
   return text;
-}
-
-std::string describe(const GatherNote& gather) {
-  if (gather.kind == GatherNote::Kind::equal) return fmt::format("{} bytes of each rank", gather.bytes);
-  return fmt::format("{} bytes of all ranks, sizes {:016x}", gather.bytes, gather.sizes);
 }
 
 void check_elements(const TreeSum& sum, int rank) {
@@ -75,6 +76,14 @@ void check_tree_sum(const TreeSum& sum, const ShardMap& map, int rank, int size)
   }
 }
 
+void check_accumulators(const TreeSum& sum, const SumPlan& plan, int rank) {
+  const int needed = plan.accumulators_of_rank[static_cast<std::size_t>(rank)];
+  if (sum.flat_buffer->accumulators() < needed) {
+    throw UsageError("tree sum on rank {}: its shards need {} accumulators, the flat buffer has {}", rank,
+                     needed, sum.flat_buffer->accumulators());
+  }
+}
+
 void check_slices(const TreeSum& vector, const Slices& slices, int rank, int size) {
   if (slices.ranks() != size || slices.count() != vector.count) {
     throw UsageError(
@@ -89,23 +98,28 @@ void check_sizes(std::span<const std::size_t> bytes_of_rank, int rank, int size)
   }
 }
 
+void check_started(Work work, Work last, int rank) {
+  if (work > last)
+    throw UsageError("collective on rank {}: there is no collective {} to wait for", rank, work);
+}
+
 void agree_on_buffer(HostGroup& group, std::size_t accumulator_bytes, int accumulators) {
-  struct Wish {
+  struct Size {
     std::uint64_t accumulator_bytes;
     std::int64_t accumulators;
   };
-  const Wish wish{accumulator_bytes, accumulators};
-  std::vector<Wish> wishes(static_cast<std::size_t>(group.size()));
-  group.all_gather(&wish, sizeof wish, wishes.data());
+  const Size mine{accumulator_bytes, accumulators};
+  std::vector<Size> sizes(static_cast<std::size_t>(group.size()));
+  group.all_gather(&mine, sizeof mine, sizes.data());
   for (int rank = 0; rank < group.size(); ++rank) {
-    const Wish& other = wishes[static_cast<std::size_t>(rank)];
+    const Size& other = sizes[static_cast<std::size_t>(rank)];
     if (other.accumulators < 1)
       throw UsageError("flat buffer on rank {}: {} accumulators; at least 1 is needed", rank,
                        other.accumulators);
-    if (other.accumulator_bytes != wishes.front().accumulator_bytes) {
+    if (other.accumulator_bytes != sizes.front().accumulator_bytes) {
       throw UsageError(
           "flat buffer: rank 0 asks for accumulators of {} bytes, rank {} for {}; all must ask for the same",
-          wishes.front().accumulator_bytes, rank, other.accumulator_bytes);
+          sizes.front().accumulator_bytes, rank, other.accumulator_bytes);
     }
   }
 }

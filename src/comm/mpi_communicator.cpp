@@ -46,13 +46,13 @@ class TimedBarrier {
   bool passed();
 
  private:
-  struct Note {
+  struct Message {
     std::uint64_t barrier;
     MPI_Request request;
   };
 
   void send(int to, int tag);
-  /// Receives the notes with this tag: their senders are in this barrier. Replies to each if `answer`.
+  /// Receives the messages with this tag: their senders are in this barrier. Answers each if `answer`.
   void receive(int tag, bool answer);
   void ask();
   std::string missing() const;
@@ -69,7 +69,7 @@ class TimedBarrier {
   double deadline_s_ = 0;  ///< on the monotonic clock: when to ask, then when to give up
   bool asking_ = false;
   std::vector<bool> present_;
-  std::deque<Note> sent_;  ///< a deque does not move them while MPI sends them
+  std::deque<Message> sent_;  ///< a deque does not move them while MPI sends them
 };
 
 /// Ranks in the barrier poll all the time, so answers take milliseconds; this allows for oversubscribed
@@ -111,23 +111,23 @@ bool TimedBarrier::passed() {
                        missing(), timeout_s_, rank_,
                        std::count(present_.begin(), present_.end(), false) == 1 ? "it" : "they");
   }
-  asking_ = false;  // the last rank came meanwhile: the barrier is about to open
+  asking_ = false;  // the last rank has arrived meanwhile: the barrier is about to open
   deadline_s_ = monotonic_s() + timeout_s_;
   return false;
 }
 
 void TimedBarrier::send(int to, int tag) {
-  Note& note = sent_.emplace_back(Note{barrier_, MPI_REQUEST_NULL});
-  check_mpi(MPI_Isend(&note.barrier, 1, MPI_UINT64_T, to, tag, comm_, &note.request),
+  Message& message = sent_.emplace_back(Message{barrier_, MPI_REQUEST_NULL});
+  check_mpi(MPI_Isend(&message.barrier, 1, MPI_UINT64_T, to, tag, comm_, &message.request),
             "MPI_Isend of a barrier", rank_);
 }
 
 void TimedBarrier::receive(int tag, bool answer) {
   while (true) {
-    int there = 0;
+    int found = 0;
     MPI_Status status;
-    check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, tag, comm_, &there, &status), "MPI_Iprobe of a barrier", rank_);
-    if (!there) return;
+    check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, tag, comm_, &found, &status), "MPI_Iprobe of a barrier", rank_);
+    if (!found) return;
     std::uint64_t barrier = 0;
     check_mpi(MPI_Recv(&barrier, 1, MPI_UINT64_T, status.MPI_SOURCE, tag, comm_, MPI_STATUS_IGNORE),
               "MPI_Recv of a barrier", rank_);
@@ -198,12 +198,12 @@ int size_of(MPI_Comm comm) {
 }
 
 MPI_Comm split_of(MPI_Comm comm, int colour, int key) {
-  MPI_Comm part = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split(comm, colour, key, &part), "MPI_Comm_split", rank_in(comm));
-  return part;
+  MPI_Comm group = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split(comm, colour, key, &group), "MPI_Comm_split", rank_in(comm));
+  return group;
 }
 
-constexpr unsigned abort_patience_s = 10;
+constexpr unsigned abort_timeout_s = 10;
 
 /// MPI_Abort talks to a daemon that may be gone or stuck.
 void end_without_mpi_after(unsigned seconds, int exit_code) {
@@ -250,8 +250,7 @@ class MpiCommunicator final : public CpuCommunicator {
   }
   void progress() override { collectives_.progress(); }
   bool done(Work work) override {
-    if (work > collectives_.started())
-      throw UsageError("collective on rank {}: there is no collective {} to wait for", rank_, work);
+    check_started(work, collectives_.started(), rank_);
     collectives_.progress();
     return work <= collectives_.completed();
   }
@@ -272,7 +271,7 @@ class MpiCommunicator final : public CpuCommunicator {
   std::unique_ptr<CpuCommunicator> split(int colour, int key) override;
   [[noreturn]] void abort(int exit_code) override {
     std::fflush(nullptr);
-    end_without_mpi_after(abort_patience_s, exit_code);
+    end_without_mpi_after(abort_timeout_s, exit_code);
     MPI_Abort(MPI_COMM_WORLD, exit_code);
     std::_Exit(exit_code);
   }
@@ -295,9 +294,9 @@ class MpiCommunicator final : public CpuCommunicator {
       return finished != 0;
     });
   }
-  /// Tells the node what this rank gathers, with its bytes in the slot if they fit one, and waits for the
-  /// others; throws FailureError if they gather something else. Returns the slot.
-  std::size_t meet_for_gather(const GatherNote& gather, const void* mine, std::size_t bytes);
+  /// Tells the node what this rank gathers, with its bytes in the slot if they fit, and waits for the others.
+  /// Throws FailureError if they gather something else. Returns the slot.
+  std::size_t begin_gather(const Collective& gather, const void* mine, std::size_t bytes);
   std::vector<std::string> host_names() const;
 
   OwnedComm comm_;
@@ -347,30 +346,31 @@ Work MpiCommunicator::start(Collective::Kind kind, const TreeSum& sum, const Sha
   return work;
 }
 
-std::size_t MpiCommunicator::meet_for_gather(const GatherNote& gather, const void* mine, std::size_t bytes) {
+std::size_t MpiCommunicator::begin_gather(const Collective& gather, const void* mine, std::size_t bytes) {
   // Two slots suffice: a rank that fills one again has seen all ranks begin the gather in between, so they
   // have read the one before.
   ++gathers_;
   const std::size_t slot = gathers_ % 2;
-  control_.mine().gathers[slot] = gather;
-  if (bytes > 0 && bytes <= NodeFlags::slot_bytes) std::memcpy(control_.mine().slots[slot], mine, bytes);
-  control_.mine().gathered.store(gathers_, std::memory_order_release);
-  wait_until([this] { return control_.all_reached(&NodeFlags::gathered, gathers_); });
-  control_.check_same_gather(gathers_);
+  if (bytes > 0 && bytes <= RankFlags::slot_bytes) std::memcpy(control_.mine().slots[slot], mine, bytes);
+  control_.begin(&RankFlags::gathers, gathers_, gather);
+  wait_until([this] { return control_.all_began(&RankFlags::gathers, gathers_); });
+  control_.check_same(&RankFlags::gathers, gathers_);
   return slot;
 }
 
 void MpiCommunicator::all_gather(const void* mine, std::size_t bytes, void* all) {
-  const std::size_t slot = meet_for_gather({GatherNote::Kind::equal, bytes, 0}, mine, bytes);
+  const auto signed_bytes = static_cast<std::int64_t>(bytes);
+  const std::size_t slot =
+      begin_gather({.kind = Collective::Kind::host_gather, .count = signed_bytes}, mine, bytes);
   if (bytes == 0) return;
   auto* out = static_cast<std::byte*>(all);
-  if (topology_.nodes() == 1 && bytes <= NodeFlags::slot_bytes) {
+  if (topology_.nodes() == 1 && bytes <= RankFlags::slot_bytes) {
     for (int rank = 0; rank < size_; ++rank)
       std::memcpy(out + bytes * static_cast<std::size_t>(rank), control_.of(rank).slots[slot], bytes);
     return;
   }
-  std::byte* my_place = out + bytes * static_cast<std::size_t>(rank_);
-  if (mine != my_place) std::memmove(my_place, mine, bytes);
+  std::byte* const own = out + bytes * static_cast<std::size_t>(rank_);
+  if (mine != own) std::memmove(own, mine, bytes);
   if (bytes > limits_.message_bytes) {
     for (int root = 0; root < size_; ++root)
       broadcast(out + bytes * static_cast<std::size_t>(root), bytes, root);
@@ -390,23 +390,26 @@ void MpiCommunicator::all_gather_unequal(const void* mine, std::span<const std::
   const std::uint64_t sizes = std::accumulate(
       bytes_of_rank.begin(), bytes_of_rank.end(), std::uint64_t{1},
       [](std::uint64_t digest, std::size_t bytes) { return std::uint64_t{hash_of(digest, bytes)}; });
-  meet_for_gather({GatherNote::Kind::unequal, total, sizes}, nullptr, 0);
+  begin_gather({.kind = Collective::Kind::unequal_host_gather,
+                .count = static_cast<std::int64_t>(total),
+                .slices = sizes},
+               nullptr, 0);
   if (total == 0) return;
-  std::vector<std::size_t> places(bytes_of_rank.size());
-  std::exclusive_scan(bytes_of_rank.begin(), bytes_of_rank.end(), places.begin(), std::size_t{0});
+  std::vector<std::size_t> offsets(bytes_of_rank.size());
+  std::exclusive_scan(bytes_of_rank.begin(), bytes_of_rank.end(), offsets.begin(), std::size_t{0});
   auto* out = static_cast<std::byte*>(all);
   const auto me = static_cast<std::size_t>(rank_);
-  if (bytes_of_rank[me] > 0 && mine != out + places[me])
-    std::memmove(out + places[me], mine, bytes_of_rank[me]);
+  std::byte* const own = out + offsets[me];
+  if (bytes_of_rank[me] > 0 && mine != own) std::memmove(own, mine, bytes_of_rank[me]);
   if (total > limits_.message_bytes) {
-    for (std::size_t root = 0; root < places.size(); ++root)
-      broadcast(out + places[root], bytes_of_rank[root], static_cast<int>(root));
+    for (std::size_t root = 0; root < offsets.size(); ++root)
+      broadcast(out + offsets[root], bytes_of_rank[root], static_cast<int>(root));
     return;
   }
   const std::vector<int> int_counts(bytes_of_rank.begin(), bytes_of_rank.end());
-  const std::vector<int> int_places(places.begin(), places.end());
+  const std::vector<int> int_offsets(offsets.begin(), offsets.end());
   MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, all, int_counts.data(), int_places.data(), MPI_BYTE,
+  check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, all, int_counts.data(), int_offsets.data(), MPI_BYTE,
                             comm_.get(), &request),
             "MPI_Iallgatherv", rank_);
   finish(request, "MPI_Iallgatherv");
@@ -419,10 +422,10 @@ std::vector<std::string> MpiCommunicator::all_gather_texts(const std::string& mi
   std::string joined(std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}), '\0');
   all_gather_unequal(mine.data(), bytes, joined.data());
   std::vector<std::string> texts;
-  std::size_t place = 0;
+  std::size_t offset = 0;
   for (const std::size_t length : bytes) {
-    texts.push_back(joined.substr(place, length));
-    place += length;
+    texts.push_back(joined.substr(offset, length));
+    offset += length;
   }
   return texts;
 }
@@ -430,26 +433,26 @@ std::vector<std::string> MpiCommunicator::all_gather_texts(const std::string& mi
 void MpiCommunicator::broadcast(void* data, std::size_t bytes, int root) {
   if (root < 0 || root >= size_)
     throw UsageError("broadcast on rank {}: no rank {} among {}", rank_, root, size_);
-  auto* place = static_cast<std::byte*>(data);
+  auto* chunk = static_cast<std::byte*>(data);
   while (bytes > 0) {
-    const std::size_t part = std::min(bytes, limits_.message_bytes);
+    const std::size_t chunk_bytes = std::min(bytes, limits_.message_bytes);
     MPI_Request request = MPI_REQUEST_NULL;
-    check_mpi(MPI_Ibcast(place, static_cast<int>(part), MPI_BYTE, root, comm_.get(), &request), "MPI_Ibcast",
-              rank_);
+    check_mpi(MPI_Ibcast(chunk, static_cast<int>(chunk_bytes), MPI_BYTE, root, comm_.get(), &request),
+              "MPI_Ibcast", rank_);
     finish(request, "MPI_Ibcast");
-    place += part;
-    bytes -= part;
+    chunk += chunk_bytes;
+    bytes -= chunk_bytes;
   }
 }
 
 std::unique_ptr<CpuCommunicator> MpiCommunicator::split(int colour, int key) {
   if (colour < 0) throw UsageError("split on rank {}: colour {} is negative", rank_, colour);
   const progress::Waiting waiting;
-  MPI_Comm part = split_of(comm_.get(), colour, key);
-  std::vector<int> nodes(static_cast<std::size_t>(size_of(part)));
+  MPI_Comm group = split_of(comm_.get(), colour, key);
+  std::vector<int> nodes(static_cast<std::size_t>(size_of(group)));
   const int mine = topology_.node_of_rank[static_cast<std::size_t>(rank_)];
-  check_mpi(MPI_Allgather(&mine, 1, MPI_INT, nodes.data(), 1, MPI_INT, part), "MPI_Allgather", rank_);
-  return std::make_unique<MpiCommunicator>(part, nodes, limits_);
+  check_mpi(MPI_Allgather(&mine, 1, MPI_INT, nodes.data(), 1, MPI_INT, group), "MPI_Allgather", rank_);
+  return std::make_unique<MpiCommunicator>(group, nodes, limits_);
 }
 
 }  // namespace

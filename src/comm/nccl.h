@@ -34,13 +34,13 @@ NcclFound find_nccl();
 std::string sharing_problem(HostGroup& host, int device);
 
 /// A transport whose memory and collectives are on a GPU. `host` is its group and must outlive it.
-/// Collective. A world of one neither loads NCCL nor calls it. FlatBuffer must be destroyed before their
+/// Collective. A world of one neither loads NCCL nor calls it. Flat buffers must be destroyed before their
 /// transport.
 ///
 /// Collectives run after the work that was launched on `stream` before them, and the CPU does not wait:
-/// wait() makes work that is launched on `stream` afterwards run after the collective. Work on that stream
-/// may therefore read the flat buffer; any other reader synchronises with the stream first. done() tells
-/// whether a collective is complete. Ranks that start different collectives hang without an error. The
+/// order_after() makes work that is launched on `stream` afterwards run after the collective. Work on that
+/// stream may therefore read the flat buffer; any other reader synchronises with the stream first. done()
+/// tells whether a collective is complete. Ranks that start different collectives hang without an error. The
 /// watchdog of `lockstep train` ends such ranks; other programs get it from Session::watch().
 ///
 /// With a 16-bit comm_dtype every rank's partial sum is rounded, within a node as well, and so is the result;

@@ -12,8 +12,8 @@
 namespace lockstep::comm {
 namespace {
 
-/// Mappings of one segment differ by whole pages between processes, so all of them align it to the same
-/// place.
+/// Mappings of one segment differ by whole pages between processes, so all of them align it the same
+/// way.
 std::byte* aligned(void* base) {
   const auto address = reinterpret_cast<std::uintptr_t>(base);
   constexpr std::uintptr_t alignment = SharedWindow::alignment;
@@ -73,39 +73,30 @@ SharedWindow::~SharedWindow() {
 }
 
 NodeControl::NodeControl(MPI_Comm node, int local_rank, std::vector<int> ranks)
-    : local_rank_(local_rank), ranks_(std::move(ranks)), window_(node, sizeof(NodeFlags)) {
-  new (window_.segment(local_rank)) NodeFlags;  // counters start at zero
+    : local_rank_(local_rank), ranks_(std::move(ranks)), window_(node, sizeof(RankFlags)) {
+  new (window_.segment(local_rank)) RankFlags;  // counters start at zero
 }
 
-void NodeControl::publish(std::uint64_t work, const Collective& collective) const {
-  mine().collectives[work % NodeFlags::max_active] = collective;
-  mine().signatures[work % NodeFlags::max_active] = collective.signature();
-  mine().started.store(work, std::memory_order_release);
+void NodeControl::begin(Sequence sequence, std::uint64_t number, const Collective& collective) const {
+  BegunCollectives& begun = mine().*sequence;
+  begun.descriptions[number % BegunCollectives::kept] = collective;
+  begun.signatures[number % BegunCollectives::kept] = collective.signature();
+  begun.count.store(number, std::memory_order_release);
 }
 
-void NodeControl::check_same_collective(std::uint64_t work) const {
-  const std::uint64_t place = work % NodeFlags::max_active;
+void NodeControl::check_same(Sequence sequence, std::uint64_t number) const {
+  const std::uint64_t index = number % BegunCollectives::kept;
+  const BegunCollectives& reference = of(0).*sequence;
   for (int peer = 1; peer < local_ranks(); ++peer) {
-    if (of(peer).signatures[place] == of(0).signatures[place]) continue;
-    const Collective& first = of(0).collectives[place];
-    const Collective& other = of(peer).collectives[place];
+    const BegunCollectives& begun = of(peer).*sequence;
+    if (begun.signatures[index] == reference.signatures[index]) continue;
+    const Collective& first = reference.descriptions[index];
+    const Collective& other = begun.descriptions[index];
+    const char* const noun = first.on_host() ? "gather" : "collective";
     throw FailureError(
-        "collective {}: rank {} started {}, rank {} {}; every rank must start the same collectives in the "
-        "same "
-        "order",
-        work, ranks_.front(), describe(first, other), ranks_[static_cast<std::size_t>(peer)],
-        describe(other, first));
-  }
-}
-
-void NodeControl::check_same_gather(std::uint64_t gather) const {
-  for (int peer = 1; peer < local_ranks(); ++peer) {
-    const GatherNote& first = of(0).gathers[gather % 2];
-    const GatherNote& other = of(peer).gathers[gather % 2];
-    if (first == other) continue;
-    throw FailureError(
-        "gather {}: rank {} gathers {}, rank {} {}; every rank must make the same gathers in the same order",
-        gather, ranks_.front(), describe(first), ranks_[static_cast<std::size_t>(peer)], describe(other));
+        "{} {}: rank {} {} {}, rank {} {}; every rank must start the same {}s in the same order", noun,
+        number, ranks_.front(), first.on_host() ? "gathers" : "started", describe(first, other),
+        ranks_[static_cast<std::size_t>(peer)], describe(other, first), noun);
   }
 }
 

@@ -1,4 +1,4 @@
-// What the ranks of one node share: memory, flags, and the accumulation buffers they sum.
+// What the ranks of one node share: memory, a control block, and the accumulators that they sum.
 #pragma once
 
 #include <mpi.h>
@@ -35,55 +35,69 @@ class SharedWindow {
   std::vector<std::byte*> segments_;
 };
 
+/// The collectives of one sequence that a rank has begun, counted from 1, and what the newest ones are.
+struct BegunCollectives {
+  /// A rank begins another one only when all ranks of its node have finished the oldest of these.
+  static constexpr std::uint64_t kept = 4;
+
+  alignas(SharedWindow::alignment) std::atomic<std::uint64_t> count;
+  std::uint64_t signatures[kept];
+  alignas(SharedWindow::alignment) Collective descriptions[kept];  ///< what the signatures are of
+};
+
 /// What a rank tells its node. Each counter has one writer and a pair of cache lines (processors fetch lines
 /// in pairs), which it shares only with data that is read right after it.
-struct NodeFlags {
+struct RankFlags {
   static constexpr std::size_t line_bytes = SharedWindow::alignment;
   static constexpr std::size_t slot_bytes = 4096;
-  /// Collectives that run at once. A rank begins the next one only when all ranks of its node have finished
-  /// the first of these, so a ring of this length describes them all.
-  static constexpr std::uint64_t max_active = 4;
 
-  alignas(
-      line_bytes) std::atomic<std::uint64_t> started;  ///< collectives that may read this rank's accumulators
-  std::uint64_t signatures[max_active];                ///< of those that run
-  alignas(line_bytes) std::atomic<std::uint64_t> added;     ///< collectives whose part this rank has done
-  alignas(line_bytes) std::atomic<std::uint64_t> gathered;  ///< gathers whose slot this rank has filled
-  GatherNote gathers[2];                                    ///< what they are
-  alignas(line_bytes) std::byte slots[2][slot_bytes];       ///< gathers alternate between them
-  alignas(line_bytes) Collective collectives[max_active];   ///< what the signatures stand for
+  BegunCollectives started;                              ///< they may read this rank's accumulators
+  alignas(line_bytes) std::atomic<std::uint64_t> added;  ///< collectives whose part this rank has done
+  BegunCollectives gathers;                              ///< of host memory; this rank has filled the slot
+  alignas(line_bytes) std::byte slots[2][slot_bytes];    ///< gathers alternate between them
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "flags in shared memory must not need a lock");
 
 /// The control block that the ranks of a node share: the flags of all.
 class NodeControl {
  public:
+  using Sequence = BegunCollectives RankFlags::*;
+
   /// Collective over the node. ranks[i]: the world rank, for errors, of the node's i-th rank.
   NodeControl(MPI_Comm node, int local_rank, std::vector<int> ranks);
 
   int local_rank() const { return local_rank_; }
   int local_ranks() const { return static_cast<int>(ranks_.size()); }
-  NodeFlags& mine() const { return of(local_rank_); }
-  NodeFlags& of(int local_rank) const {
-    return *std::launder(reinterpret_cast<NodeFlags*>(window_.segment(local_rank)));
+  RankFlags& mine() const { return of(local_rank_); }
+  RankFlags& of(int local_rank) const {
+    return *std::launder(reinterpret_cast<RankFlags*>(window_.segment(local_rank)));
   }
-  /// True if the counter of every rank has reached `value`; what they wrote before is then visible here.
-  bool all_reached(std::atomic<std::uint64_t> NodeFlags::*counter, std::uint64_t value) const {
+
+  /// Tells the node that this rank has begun `collective` under this number.
+  void begin(Sequence sequence, std::uint64_t number, const Collective& collective) const;
+  /// True if every rank has begun the collective with this number, or has added its part. What a rank wrote
+  /// before is then visible here.
+  bool all_began(Sequence sequence, std::uint64_t number) const {
+    return all_reached(
+        number, [sequence](RankFlags & flags) -> auto& { return (flags.*sequence).count; });
+  }
+  bool all_added(std::uint64_t number) const {
+    return all_reached(
+        number, [](RankFlags & flags) -> auto& { return flags.added; });
+  }
+  /// Throws FailureError, the same on every rank of the node, unless all have begun the same collective under
+  /// this number. All must have begun one.
+  void check_same(Sequence sequence, std::uint64_t number) const;
+
+ private:
+  template <class Counter>
+  bool all_reached(std::uint64_t value, const Counter& counter) const {
     for (int peer = 0; peer < local_ranks(); ++peer) {
-      if ((of(peer).*counter).load(std::memory_order_acquire) < value) return false;
+      if (counter(of(peer)).load(std::memory_order_acquire) < value) return false;
     }
     return true;
   }
 
-  /// Tells the node that this rank has started `collective` under this number.
-  void publish(std::uint64_t work, const Collective& collective) const;
-  /// Throws FailureError, the same on every rank of the node, unless all have started the same collective
-  /// under this number. All must have started one.
-  void check_same_collective(std::uint64_t work) const;
-  /// The same for a gather.
-  void check_same_gather(std::uint64_t gather) const;
-
- private:
   int local_rank_;
   std::vector<int> ranks_;
   SharedWindow window_;

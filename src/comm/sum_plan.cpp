@@ -1,38 +1,8 @@
 #include "comm/sum_plan.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 
 namespace lockstep::comm {
-namespace {
-
-// Operands and results are the same memory or do not overlap at all, which ivdep tells the compiler.
-
-template <class T>
-void add(const T* left, const T* right, T* result, std::size_t count) {
-#pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) result[i] = left[i] + right[i];
-}
-
-template <class T>
-void add_to_both(const T* left, const T* right, T* first, T* second, std::size_t count) {
-#pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) {
-    const T sum = left[i] + right[i];
-    first[i] = sum;
-    second[i] = sum;
-  }
-}
-
-void copy(const std::byte* block, std::size_t bytes, std::span<std::byte* const> destinations,
-          std::size_t first) {
-  for (std::byte* destination : destinations) {
-    if (destination + first != block) std::memcpy(destination + first, block, bytes);
-  }
-}
-
-}  // namespace
 
 SumProgram::SumProgram(ShardRange range, const SourceOf& source_of) {
   collect(range, source_of);
@@ -63,52 +33,6 @@ void SumProgram::measure_depth() {
   for (const SumStep& step : steps) {
     depth = std::max(depth, ++waiting);
     waiting -= step.merges;
-  }
-}
-
-void SumProgram::evaluate(DType dtype, std::int64_t count, std::span<const std::byte* const> sources,
-                          std::span<std::byte* const> destinations, std::byte* scratch) const {
-  const std::size_t bytes = static_cast<std::size_t>(count) * bytes_of(dtype);
-  if (dtype == DType::float32) {
-    evaluate_as<float>(bytes, sources, destinations, scratch);
-  } else {
-    evaluate_as<double>(bytes, sources, destinations, scratch);
-  }
-}
-
-template <class T>
-void SumProgram::evaluate_as(std::size_t bytes, std::span<const std::byte* const> sources,
-                             std::span<std::byte* const> destinations, std::byte* scratch) const {
-  constexpr int most_waiting = 32;  // a tree over fewer than 2^31 shards is no deeper
-  std::array<const T*, most_waiting> waiting;
-  for (std::size_t first = 0; first < bytes; first += block_bytes) {
-    const std::size_t block = std::min(block_bytes, bytes - first);
-    const std::size_t count = block / sizeof(T);
-    const auto destination = [&](std::size_t number) {
-      return reinterpret_cast<T*>(destinations[number] + first);
-    };
-    std::size_t waits = 0;
-    for (std::size_t i = 0; i < steps.size(); ++i) {
-      const T* value = reinterpret_cast<const T*>(sources[i] + first);
-      for (int merges = steps[i].merges; merges > 0; --merges) {
-        const T* const left = waiting[--waits];
-        if (i + 1 == steps.size() && merges == 1) {
-          if (destinations.size() == 1) {
-            add(left, value, destination(0), count);
-          } else {
-            add_to_both(left, value, destination(0), destination(1), count);
-          }
-          value = destination(0);
-        } else {
-          T* const sum = reinterpret_cast<T*>(scratch + waits * block_bytes);
-          add(left, value, sum, count);
-          value = sum;
-        }
-      }
-      waiting[waits++] = value;
-    }
-    const std::size_t written = steps.size() == 1 ? 0 : std::min<std::size_t>(destinations.size(), 2);
-    copy(reinterpret_cast<const std::byte*>(waiting[0]), block, destinations.subspan(written), first);
   }
 }
 
@@ -175,8 +99,8 @@ SumPlan::SumPlan(const ShardMap& map, std::span<const int> group_of_rank, int gr
     source = ~source;
     return found;
   });
-  scratch_bytes = std::max(whole.scratch_bytes(), whole_of_partials.scratch_bytes());
-  for (const SumProgram& partial : partials) scratch_bytes = std::max(scratch_bytes, partial.scratch_bytes());
+  depth = std::max(whole.depth, whole_of_partials.depth);
+  for (const SumProgram& partial : partials) depth = std::max(depth, partial.depth);
 }
 
 }  // namespace lockstep::comm

@@ -2,7 +2,6 @@
 // is the ranks of a node (CPUs share memory) or a single rank (a GPU).
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -23,11 +22,8 @@ struct SumStep {
 inline constexpr int deepest_tree = 16;
 
 /// A sum along the tree, with sources in the order of the tree's leaves. The last value that waits is the
-/// sum.
+/// sum. cpu_sums.h and nccl/kernels.h carry it out.
 struct SumProgram {
-  /// Bytes of every operand that one pass of evaluate() over the steps handles.
-  static constexpr std::size_t block_bytes = 8192;
-
   SumProgram() = default;
   /// The program of the tree node `range`: source_of(node) tells whether one source holds the node's sum, and
   /// which; if not, its children are added. A single leaf always has a source.
@@ -36,20 +32,6 @@ struct SumProgram {
   /// Accumulators 0 to count - 1, left to right.
   static SumProgram fold(int count);
 
-  std::size_t scratch_bytes() const {
-    return depth > 1 ? static_cast<std::size_t>(depth - 1) * block_bytes : 0;
-  }
-
-  /// On a CPU: writes the sum of `count` elements to every destination (one at least), block by block so that
-  /// intermediate sums stay in cache. sources: those of the steps, in their order. dtype is float32 or
-  /// float64. The last addition writes to the destinations directly: through a scratch block it took twice as
-  /// long within the L3 cache (4 MiB at 2 ranks: 0.18 ms against 0.08) and 1.15 times beyond. Non-temporal
-  /// stores do not pay (0.67 ms; 100 MiB: 11.3 ms against 9.3), as the lines have been read before.
-  /// Sources and destinations may be the same memory, element for element. scratch: scratch_bytes(), 64-byte
-  /// aligned.
-  void evaluate(DType dtype, std::int64_t count, std::span<const std::byte* const> sources,
-                std::span<std::byte* const> destinations, std::byte* scratch) const;
-
   std::vector<SumStep> steps;
   int depth = 0;                       ///< the most values that wait at once, the last source included
   const SumStep* on_device = nullptr;  ///< a copy of the steps in device memory, if a GPU adds
@@ -57,13 +39,15 @@ struct SumProgram {
  private:
   void collect(ShardRange range, const SourceOf& source_of);
   void measure_depth();
-  template <class T>
-  void evaluate_as(std::size_t bytes, std::span<const std::byte* const> sources,
-                   std::span<std::byte* const> destinations, std::byte* scratch) const;
 };
 
-/// The same sum in registers: load(source) returns a value, add(left, right) that of an inner node. The
-/// newest waiting value is always waiting[0], so that no register index depends on data.
+/// True if sums of `dtype` are rounded when they are sent as `comm_dtype`.
+constexpr bool needs_cast(DType comm_dtype, DType dtype) {
+  return dtype == DType::float32 && comm_dtype != DType::float32;
+}
+
+/// A program carried out in registers: load(source) returns a value, add(left, right) that of an inner node.
+/// The newest waiting value is always waiting[0], so that no register index depends on data.
 template <int Depth, class Load, class Add>
 constexpr auto sum_along_tree(const SumStep* steps, int count, const Load& load, const Add& add) {
   decltype(load(0)) waiting[Depth] = {};
@@ -101,8 +85,8 @@ struct SumPlan {
 
   std::vector<SumProgram> partials;  ///< this group's partial sums, from its accumulators
   SumProgram whole;                  ///< the sum over all shards, from its accumulators and the slots
-  SumProgram whole_of_partials;   ///< the same from partial sums alone; its own are in slots behind the rest
-  std::size_t scratch_bytes = 0;  ///< enough for every program here
+  SumProgram whole_of_partials;  ///< the same from partial sums alone; its own are in slots behind the rest
+  int depth = 0;                 ///< of the deepest program here
 };
 
 }  // namespace lockstep::comm

@@ -68,7 +68,7 @@ BOOST_AUTO_TEST_CASE(alone_a_sum_over_all_shards_is_the_one_sub_tree_s) {
   BOOST_CHECK_THROW(self->done(100), UsageError);
 }
 
-BOOST_AUTO_TEST_CASE(alone_whoever_owns_everything_has_everything) {
+BOOST_AUTO_TEST_CASE(alone_the_owner_of_everything_has_everything) {
   const auto self = comm::make_self_communicator();
   const auto flat_buffer = self->allocate_buffer(4096, 2);
   const auto one = make_case<float>(*flat_buffer, 64, 99, 6, 5);

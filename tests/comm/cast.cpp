@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "comm/cast.h"
+#include "comm/cpu_sums.h"
 
 namespace lockstep::test {
 namespace {

@@ -63,7 +63,7 @@ struct GatherCase {
   }
 };
 
-BOOST_AUTO_TEST_CASE(a_reduce_scatter_has_the_bits_of_the_sum_whoever_owns_what) {
+BOOST_AUTO_TEST_CASE(a_reduce_scatter_has_the_bits_of_the_sum_for_any_owners) {
   const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout) << ", seed " << seed) {

@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(all_gather_returns_every_rank_s_bytes_in_rank_order) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(all_gather_may_take_a_rank_s_bytes_from_their_place_in_the_result) {
+BOOST_AUTO_TEST_CASE(all_gather_may_read_a_rank_s_bytes_from_the_result) {
   for (const auto& ranks : worlds()) {
     std::vector<double> all(static_cast<std::size_t>(ranks->size()));
     double& mine = all[static_cast<std::size_t>(ranks->rank())];
@@ -112,7 +112,7 @@ BOOST_AUTO_TEST_CASE(a_broadcast_in_parts_of_any_size_arrives_whole) {
 
 BOOST_AUTO_TEST_CASE(nobody_passes_a_barrier_before_all_have_come) {
   for (const auto& ranks : worlds()) {
-    // Rank 0 writes in everybody's sight and then enters; whoever is through must see it.
+    // Rank 0 writes to shared memory and then enters; a rank that has left the barrier must see it.
     MPI_Win window = MPI_WIN_NULL;
     int* shared = nullptr;
     MPI_Win_allocate_shared(world().rank() == 0 ? sizeof(int) : 0, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &shared,
@@ -133,16 +133,16 @@ BOOST_AUTO_TEST_CASE(nobody_passes_a_barrier_before_all_have_come) {
 BOOST_AUTO_TEST_CASE(split_groups_ranks_by_colour_and_orders_them_by_key) {
   for (const auto& ranks : worlds()) {
     const int colour = ranks->rank() % 2;
-    const auto part = ranks->split(colour, -ranks->rank());
-    BOOST_TEST(part->size() == (ranks->size() + 1 - colour) / 2);
-    std::vector<int> members(static_cast<std::size_t>(part->size()));
+    const auto half = ranks->split(colour, -ranks->rank());
+    BOOST_TEST(half->size() == (ranks->size() + 1 - colour) / 2);
+    std::vector<int> members(static_cast<std::size_t>(half->size()));
     const int mine = ranks->rank();
-    part->all_gather(&mine, sizeof mine, members.data());
-    BOOST_TEST(members[static_cast<std::size_t>(part->rank())] == mine);
+    half->all_gather(&mine, sizeof mine, members.data());
+    BOOST_TEST(members[static_cast<std::size_t>(half->rank())] == mine);
     BOOST_TEST(std::is_sorted(members.rbegin(), members.rend()));
     for (const int member : members) BOOST_TEST(member % 2 == colour);
-    const auto again = part->split(0, 0);
-    BOOST_TEST(again->size() == part->size());
+    const auto again = half->split(0, 0);
+    BOOST_TEST(again->size() == half->size());
   }
 }
 

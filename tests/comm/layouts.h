@@ -1,4 +1,4 @@
-// Ways to lay the ranks of one machine out on made-up nodes.
+// Layouts of the ranks of one computer on emulated nodes.
 #pragma once
 
 #include <fmt/ranges.h>

@@ -128,8 +128,8 @@ BOOST_AUTO_TEST_CASE(another_order_of_many_in_flight) {
     comm::Work last = 0;
     for (int i = 0; i < 9; ++i) {
       const bool swapped = odd && (i == 6 || i == 7);
-      const int place = swapped ? 13 - i : i;
-      last = ranks->start_tree_sum(vector(static_cast<std::size_t>(place) * 64, 16), map);
+      const int index = swapped ? 13 - i : i;
+      last = ranks->start_tree_sum(vector(static_cast<std::size_t>(index) * 64, 16), map);
     }
     ranks->order_after(last);
   });
@@ -187,13 +187,13 @@ BOOST_AUTO_TEST_CASE(a_message_of_another_length_between_nodes_is_an_error) {
   std::vector<int> apart(static_cast<std::size_t>(world().size()));
   for (std::size_t rank = 0; rank < apart.size(); ++rank) apart[rank] = static_cast<int>(rank);
   for (const std::int64_t odd_count : {100, 1500}) {
-    // Messages stay under way on a communicator that failed: it and the memory they go to are never
+    // Messages stay in flight on a communicator that failed: it and the memory they go to are never
     // destroyed.
     comm::CpuCommunicator& nodes = *comm::make_mpi_communicator(MPI_COMM_WORLD, apart).release();
     comm::FlatBuffer& flat_buffer = *nodes.allocate_buffer(1 << 16, 2).release();
     const comm::ShardMap map(nodes.size(), nodes.size());
     const std::int64_t count = nodes.rank() == 0 ? 1000 : odd_count;
-    // The others have sent their partial sums before rank 0 starts and looks: whoever notices first sends no
+    // The others have sent their partial sums before rank 0 starts: the first rank that notices sends no
     // more.
     if (nodes.rank() == 0) world().barrier();
     std::string text = failure_of([&] {

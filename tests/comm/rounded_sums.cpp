@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "comm/cast.h"
+#include "comm/cpu_sums.h"
 #include "comm/mpi_communicator.h"
 #include "layouts.h"
 #include "slices.h"

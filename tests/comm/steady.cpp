@@ -35,7 +35,7 @@ BOOST_AUTO_TEST_CASE(a_step_that_repeats_allocates_nothing) {
       layout[rank] = apart ? static_cast<int>(rank % 2) : 0;
     const auto ranks = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 1024});
     const comm::ShardMap map(shards, ranks->size());
-    // 5 and 13 collectives a step: in the ring of those under way, and in that of waiting ones, each step
+    // 5 and 13 collectives a step: in the ring of active ones, and in that of waiting ones, each step
     // begins elsewhere.
     for (const int sums : {5, 13}) {
       const auto flat_buffer = ranks->allocate_buffer(static_cast<std::size_t>(sums) * room_bytes,

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 
+#include "comm/cpu_sums.h"
 #include "comm/sums.h"
 
 namespace lockstep::test {
@@ -72,8 +73,8 @@ struct Layout {
     std::array<std::byte*, 3> destinations;
     for (std::size_t i = 0; i < sums.size(); ++i)
       destinations[i] = reinterpret_cast<std::byte*>(sums[i].data());
-    std::vector<std::byte> scratch(program.scratch_bytes());
-    program.evaluate(dtype_of<T>, elements, addresses, destinations, scratch.data());
+    std::vector<std::byte> scratch(comm::scratch_bytes(program.depth));
+    comm::add_along_tree(program, dtype_of<T>, elements, addresses, destinations, scratch.data());
 
     BOOST_TEST_REQUIRE(program.depth <= comm::deepest_tree);
     for (std::int64_t i = 0; i < elements; ++i) {

@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(sums_are_exact_for_any_layout_of_ranks_on_nodes) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(every_length_is_summed_whole_and_nothing_beside_it) {
+BOOST_AUTO_TEST_CASE(every_length_is_summed_and_no_other_element_changes) {
   const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
@@ -143,12 +143,12 @@ BOOST_AUTO_TEST_CASE(the_parts_of_a_split_sum_on_their_own) {
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 512});
-      const auto part = nodes->split(nodes->rank() % 2, -nodes->rank());
-      const auto flat_buffer = part->allocate_buffer(8192, accumulators_for(9, part->size()));
-      check_one<float>(*part, *flat_buffer, 0, 1111, 9, seed + static_cast<std::uint64_t>(nodes->rank() % 2));
+      const auto half = nodes->split(nodes->rank() % 2, -nodes->rank());
+      const auto flat_buffer = half->allocate_buffer(8192, accumulators_for(9, half->size()));
+      check_one<float>(*half, *flat_buffer, 0, 1111, 9, seed + static_cast<std::uint64_t>(nodes->rank() % 2));
       const auto other = nodes->allocate_buffer(8192, 8);
       BOOST_CHECK_THROW(
-          part->start_tree_sum({other.get(), 0, 1, DType::float32}, comm::ShardMap(9, part->size())),
+          half->start_tree_sum({other.get(), 0, 1, DType::float32}, comm::ShardMap(9, half->size())),
           UsageError);
     }
   }

@@ -18,8 +18,4 @@ void run_on_all(HostGroup& group, const std::function<void()>& action);
 /// Every rank's value, in rank order (collective). Numbers arrive bit for bit, infinite ones and NaN too.
 std::vector<nlohmann::json> all_gather_json(HostGroup& group, const nlohmann::json& mine);
 
-/// The same for rank `root` alone; the others get an empty vector. Throws UsageError if there is no such
-/// rank.
-std::vector<nlohmann::json> gather_json(HostGroup& group, const nlohmann::json& mine, int root);
-
 }  // namespace lockstep::comm

@@ -39,10 +39,10 @@ struct TreeSum {
   std::size_t offset_bytes = 0;  ///< multiple of 64
   std::int64_t count = 0;        ///< elements
   DType dtype = DType::float32;  ///< float32 or float64; an all-gather takes any type
-  /// The communication dtype. bfloat16 or float16: partial sums are rounded to it before they travel, and the
-  /// result is rounded once, so all ranks end with the same values. Between CPUs only what travels between
-  /// nodes is rounded (ranks of one node read each other's memory, so a single node rounds nothing), and
-  /// additions stay in float32; for GPUs see nccl.h. rounds() tells whether a transport rounds anything.
+  /// The communication dtype. bfloat16 or float16: partial sums are rounded to it before they are sent, and
+  /// the result is rounded once, so all ranks end with the same values. Between CPUs only what is sent
+  /// between nodes is rounded (ranks of one node read each other's memory, so a single node rounds nothing),
+  /// and additions stay in float32; for GPUs see nccl.h. rounds() tells whether a transport rounds anything.
   /// float64 sums and all-gathers ignore it.
   DType comm_dtype = DType::float32;
 };

@@ -67,8 +67,8 @@ NcclFound find_nccl() {
 
 namespace {
 
-constexpr double start_patience_s = 120, finish_patience_s = 60, lock_patience_s = 10;
-constexpr std::chrono::seconds abort_patience{10};
+constexpr double start_timeout_s = 120, finish_timeout_s = 60, lock_timeout_s = 10;
+constexpr std::chrono::seconds abort_timeout{10};
 
 bool bad(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
 
@@ -91,12 +91,12 @@ NcclConnection::NcclConnection(HostGroup& host, double timeout_s)
     : host_(host), timeout_s_(timeout_s), exceptions_at_start_(std::uncaught_exceptions()) {}
 
 NcclConnection::Lock NcclConnection::hold() {
-  const double patience_s = std::min(timeout_s_, lock_patience_s);
-  Lock lock = try_lock_for(shared_->mutex, patience_s);
+  const double timeout_s = std::min(timeout_s_, lock_timeout_s);
+  Lock lock = try_lock_for(shared_->mutex, timeout_s);
   if (lock) return lock;
   failed_ = true;
   throw FailureError("NCCL on rank {} does not answer: another thread has been inside it for {} s",
-                     host_.rank(), patience_s);
+                     host_.rank(), timeout_s);
 }
 
 void NcclConnection::start() {
@@ -123,7 +123,7 @@ void NcclConnection::start_together() {
   config.blocking = 0;
   leave_room_for_computing(config);
   const double usual_timeout_s = timeout_s_;
-  timeout_s_ = std::min(timeout_s_ / 2, start_patience_s);
+  timeout_s_ = std::min(timeout_s_ / 2, start_timeout_s);
   run_on_all(host_, [&] {
     try {
       make("ncclCommInitRankConfig", [&](ncclComm_t) {
@@ -210,7 +210,7 @@ std::string NcclConnection::async_error() const {
 }
 
 void NcclConnection::finish() {
-  timeout_s_ = std::min(timeout_s_, finish_patience_s);
+  timeout_s_ = std::min(timeout_s_, finish_timeout_s);
   make("ncclCommFinalize", [](ncclComm_t comm) { return ncclCommFinalize(comm); });
   const Lock lock = hold();
   ncclCommDestroy(std::exchange(shared_->comm, nullptr));
@@ -219,7 +219,7 @@ void NcclConnection::finish() {
 void NcclConnection::give_up() noexcept {
   ncclComm_t comm = nullptr;
   {
-    const Lock lock = try_lock_for(shared_->mutex, std::min(timeout_s_, lock_patience_s));
+    const Lock lock = try_lock_for(shared_->mutex, std::min(timeout_s_, lock_timeout_s));
     if (!lock) return;  // a thread is stuck inside NCCL until the process ends
     comm = std::exchange(shared_->comm, nullptr);
   }
@@ -232,7 +232,7 @@ void NcclConnection::give_up() noexcept {
       ncclCommAbort(comm);
       over->set_value();
     }).detach();
-    aborted.wait_for(abort_patience);
+    aborted.wait_for(abort_timeout);
   } catch (...) {  // no thread: the process ends soon, and NCCL with it
   }
 }

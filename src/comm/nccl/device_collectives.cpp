@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "comm/cast.h"
-
 namespace lockstep::comm {
 namespace {
 
@@ -42,10 +40,6 @@ class Group {
   DeviceCalls& calls_;
   int held_ = 0;
 };
-
-}  // namespace
-
-namespace {
 
 std::vector<int> one_rank_a_group(int ranks) {
   std::vector<int> groups(static_cast<std::size_t>(ranks));
@@ -216,8 +210,8 @@ std::byte* DeviceCollectives::sum_at_owners(const DeviceVector& vector, const De
   std::byte* const slots = scratch + copies * copy_bytes;
   if (cast) {
     for (int partial = 0; partial < own_partials; ++partial) {
-      const auto place = static_cast<std::size_t>(partial);
-      calls_.cast_to(vector.values + place * vector.accumulator_bytes, scratch + place * copy_bytes,
+      const auto index = static_cast<std::size_t>(partial);
+      calls_.cast_to(vector.values + index * vector.accumulator_bytes, scratch + index * copy_bytes,
                      vector.count, comm_dtype);
     }
     partials.first = scratch;

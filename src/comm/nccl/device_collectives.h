@@ -41,7 +41,7 @@ class DeviceCollectives {
   /// reproducible: sums follow the tree's order. `calls` must outlive this.
   DeviceCollectives(DeviceCalls& calls, int rank, int ranks, bool reproducible);
 
-  /// HostGroup::start_tree_sum and its halves.
+  /// GradientTransport::start_tree_sum and its halves.
   void tree_sum(const DeviceVector& vector, const DeviceSumPlan& plan);
   void reduce_scatter(const DeviceVector& vector, const DeviceSumPlan& plan, const Slices& slices);
   void all_gather(const DeviceVector& vector, const Slices& slices);

@@ -9,7 +9,7 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr double drain_patience_s = 60, end_patience_s = 5;
+constexpr double drain_timeout_s = 60, end_timeout_s = 5;
 
 ncclDataType_t nccl_type(DType dtype) {
   switch (dtype) {
@@ -41,7 +41,7 @@ DeviceLane::DeviceLane(int device, HostGroup& host, double timeout_s)
 DeviceLane::~DeviceLane() {
   cudaSetDevice(device_);
   connection_.reset();
-  if (!drain(on_.stream, end_patience_s)) return;  // the GPU still uses all this: the process keeps it
+  if (!drain(on_.stream, end_timeout_s)) return;  // the GPU still uses all this: the process keeps it
   for (void* memory : uploads_) cudaFree(memory);
   if (scratch_) cudaFreeAsync(scratch_, on_.stream);
   cudaStreamDestroy(on_.stream);
@@ -63,9 +63,9 @@ void DeviceLane::upload(SumProgram& program) {
   program.on_device = static_cast<const SumStep*>(memory);
 }
 
-bool DeviceLane::drain(cudaStream_t stream) noexcept { return drain(stream, drain_patience_s); }
+bool DeviceLane::drain(cudaStream_t stream) noexcept { return drain(stream, drain_timeout_s); }
 
-bool DeviceLane::drain(cudaStream_t stream, double patience_s) noexcept {
+bool DeviceLane::drain(cudaStream_t stream, double timeout_s) noexcept {
   try {
     use_device();
     const Stopwatch watch;
@@ -73,7 +73,7 @@ bool DeviceLane::drain(cudaStream_t stream, double patience_s) noexcept {
       const cudaError_t status = cudaStreamQuery(stream);
       if (status == cudaSuccess) return true;
       cudaGetLastError();  // clears it, or the next launch would report it
-      if (status != cudaErrorNotReady || watch.elapsed_ms() > patience_s * 1e3) return false;
+      if (status != cudaErrorNotReady || watch.elapsed_ms() > timeout_s * 1e3) return false;
       if (connection_) connection_->check();
     }
   } catch (...) {

@@ -48,7 +48,7 @@ class DeviceLane final : public DeviceCalls {
   void receive(std::byte* data, std::size_t bytes, int from) override;
 
  private:
-  bool drain(cudaStream_t stream, double patience_s) noexcept;
+  bool drain(cudaStream_t stream, double timeout_s) noexcept;
   void check(cudaError_t status, const char* call) const;
 
   int device_;

@@ -116,7 +116,7 @@ unsigned blocks_for(std::int64_t elements, int width, const DeviceLaunch& on) {
   return static_cast<unsigned>(blocks < most ? blocks : most);
 }
 
-bool lies_at(const void* address, std::int64_t stride_bytes, int bytes) {
+bool is_aligned(const void* address, std::int64_t stride_bytes, int bytes) {
   return reinterpret_cast<std::uintptr_t>(address) % bytes == 0 && stride_bytes % bytes == 0;
 }
 
@@ -124,9 +124,10 @@ template <class T, class Sent, int Depth>
 void add_deep(const Addition& addition, const DeviceLaunch& on) {
   constexpr int width = 16 / static_cast<int>(sizeof(T));
   constexpr int sent_bytes = width * static_cast<int>(sizeof(Sent));
-  const bool packs =
-      lies_at(addition.accumulators, addition.accumulator_bytes, 16) && lies_at(addition.sum, 0, 16) &&
-      lies_at(addition.slots, addition.slot_bytes, sent_bytes) && lies_at(addition.cast_sum, 0, sent_bytes);
+  const bool packs = is_aligned(addition.accumulators, addition.accumulator_bytes, 16) &&
+                     is_aligned(addition.sum, 0, 16) &&
+                     is_aligned(addition.slots, addition.slot_bytes, sent_bytes) &&
+                     is_aligned(addition.cast_sum, 0, sent_bytes);
   if (packs) {
     add_along_tree<T, Sent, Depth, width>
         <<<blocks_for(addition.count, width, on), block_threads, 0, on.stream>>>(addition);
@@ -150,7 +151,7 @@ template <class To, class From>
 cudaError_t convert_all(const std::byte* from, std::byte* to, std::int64_t count, const DeviceLaunch& on) {
   constexpr int width = 8;
   if (count <= 0) return cudaSuccess;
-  if (lies_at(from, 0, width * sizeof(From)) && lies_at(to, 0, width * sizeof(To))) {
+  if (is_aligned(from, 0, width * sizeof(From)) && is_aligned(to, 0, width * sizeof(To))) {
     convert<To, From, width><<<blocks_for(count, width, on), block_threads, 0, on.stream>>>(from, to, count);
   } else {
     convert<To, From, 1><<<blocks_for(count, 1, on), block_threads, 0, on.stream>>>(from, to, count);

@@ -250,13 +250,15 @@ class NcclTransport final : public GradientTransport {
 
   Work start_tree_sum(const TreeSum& sum, const ShardMap& map) override {
     check_tree_sum(sum, map, rank(), size());
-    const DeviceSumPlan& plan = plan_for(map, sum);
+    const DeviceSumPlan& plan = plan_for(map);
+    check_accumulators(sum, plan, rank());
     return start(sum, [&](const DeviceVector& vector) { collectives_.tree_sum(vector, plan); });
   }
   Work start_reduce_scatter(const TreeSum& sum, const ShardMap& map, const Slices& slices) override {
     check_tree_sum(sum, map, rank(), size());
     check_slices(sum, slices, rank(), size());
-    const DeviceSumPlan& plan = plan_for(map, sum);
+    const DeviceSumPlan& plan = plan_for(map);
+    check_accumulators(sum, plan, rank());
     return start(sum, [&](const DeviceVector& vector) { collectives_.reduce_scatter(vector, plan, slices); });
   }
   Work start_all_gather(const TreeSum& vector, const Slices& slices) override {
@@ -266,7 +268,7 @@ class NcclTransport final : public GradientTransport {
   }
   void progress() override { check(); }
   bool done(Work work) override {
-    check_given_out(work);
+    check_started(work, works_.recorded(), rank());
     if (work == 0 || size() == 1) return true;
     lane_->use_device();
     if (works_.complete(work)) return true;
@@ -274,7 +276,7 @@ class NcclTransport final : public GradientTransport {
     return false;
   }
   void order_after(Work work) override {
-    check_given_out(work);
+    check_started(work, works_.recorded(), rank());
     if (work == 0 || size() == 1) return;
     check();
     lane_->use_device();
@@ -300,13 +302,8 @@ class NcclTransport final : public GradientTransport {
   cudaStream_t compute() const { return static_cast<cudaStream_t>(options_.stream); }
   template <class Launch>
   Work start(const TreeSum& sum, const Launch& launch);
-  const DeviceSumPlan& plan_for(const ShardMap& map, const TreeSum& sum);
-  const DeviceSumPlan& check_accumulators(const DeviceSumPlan& plan, const TreeSum& sum) const;
+  const DeviceSumPlan& plan_for(const ShardMap& map);
   void check() { lane_->connection().check(); }
-  void check_given_out(Work work) const {
-    if (work > works_.recorded())
-      throw UsageError("collective on rank {}: there is no collective {} to wait for", rank(), work);
-  }
 
   HostGroup& host_;
   NcclOptions options_;
@@ -334,9 +331,9 @@ std::unique_ptr<FlatBuffer> NcclTransport::allocate_buffer(std::size_t accumulat
   return flat_buffer;
 }
 
-const DeviceSumPlan& NcclTransport::plan_for(const ShardMap& map, const TreeSum& sum) {
+const DeviceSumPlan& NcclTransport::plan_for(const ShardMap& map) {
   for (const auto& plan : plans_) {
-    if (plan->shards == map.shards()) return check_accumulators(*plan, sum);
+    if (plan->shards == map.shards()) return *plan;
   }
   auto plan = std::make_unique<DeviceSumPlan>(map, rank());
   if (plan->whole.depth > deepest_tree)
@@ -345,15 +342,7 @@ const DeviceSumPlan& NcclTransport::plan_for(const ShardMap& map, const TreeSum&
   lane_->upload(plan->whole);
   lane_->upload(plan->own);
   plans_.push_back(std::move(plan));
-  return check_accumulators(*plans_.back(), sum);
-}
-
-const DeviceSumPlan& NcclTransport::check_accumulators(const DeviceSumPlan& plan, const TreeSum& sum) const {
-  const int needed = plan.partials_of_group[static_cast<std::size_t>(rank())];
-  if (sum.flat_buffer->accumulators() < needed)
-    throw UsageError("tree sum on rank {}: its shards need {} accumulators, the flat buffer has {}", rank(),
-                     needed, sum.flat_buffer->accumulators());
-  return plan;
+  return *plans_.back();
 }
 
 template <class Launch>

@@ -15,7 +15,7 @@
 namespace lockstep::test {
 namespace {
 
-BOOST_AUTO_TEST_SUITE(device_exchanges)
+BOOST_AUTO_TEST_SUITE(device_collectives)
 
 /// A call with other ranks in it.
 struct Call {
@@ -29,7 +29,7 @@ struct Call {
 /// Of one rank.
 class NotedCalls final : public comm::DeviceCalls {
  public:
-  std::vector<std::vector<Call>> groups;  ///< a call outside of them is one by itself
+  std::vector<std::vector<Call>> groups;  ///< a call outside of a group makes a group alone
   std::int64_t added = 0;                 ///< elements
   int by_itself = 0;                      ///< calls without other ranks
 
@@ -137,7 +137,7 @@ std::int64_t ask(const Run& run, int rank, NotedCalls& calls) {
   return calls.added;
 }
 
-/// The groups at one place in the order of all ranks.
+/// The groups with one number, of all ranks.
 void check_group(const std::vector<NotedCalls>& calls, std::size_t group) {
   std::map<std::pair<int, int>, std::vector<std::int64_t>> sent, awaited;  // from a rank to another, in order
   std::vector<Call> together;

@@ -1,4 +1,4 @@
-// Which rank takes which GPU, and that two ranks of one machine do not take the same one unasked.
+// Which rank takes which GPU, and that two ranks of one node do not take the same one unasked.
 #include "comm/nccl/gpu_choice.h"
 
 #include <boost/test/unit_test.hpp>
@@ -11,15 +11,15 @@ BOOST_AUTO_TEST_SUITE(gpu_choice)
 
 const comm::Topology two_nodes{{0, 0, 1, 1}, {0, 1, 0, 1}, {"node07", "node08"}};
 
-BOOST_AUTO_TEST_CASE(ranks_of_one_machine_with_one_gpu_are_found) {
+BOOST_AUTO_TEST_CASE(ranks_of_one_node_with_one_gpu_are_found) {
   using Pair = std::pair<int, int>;
-  BOOST_TEST((comm::shared_gpu(two_nodes, {"a", "b", "a", "b"}) == Pair{-1, -1}));  // of two machines
+  BOOST_TEST((comm::shared_gpu(two_nodes, {"a", "b", "a", "b"}) == Pair{-1, -1}));  // of two nodes
   BOOST_TEST((comm::shared_gpu(two_nodes, {"a", "b", "c", "c"}) == Pair{2, 3}));
   BOOST_TEST((comm::shared_gpu(two_nodes, {"a", "a", "c", "c"}) == Pair{0, 1}));
   BOOST_TEST((comm::shared_gpu({{0}, {0}, {"here"}}, {"a"}) == Pair{-1, -1}));
 }
 
-BOOST_AUTO_TEST_CASE(the_error_names_both_ranks_the_gpu_the_machine_and_what_to_do) {
+BOOST_AUTO_TEST_CASE(the_error_names_both_ranks_the_gpu_the_node_and_what_to_do) {
   const std::string text = comm::sharing_text(two_nodes, {"a", "b", "0000:3b:00.0", "0000:3b:00.0"}, {2, 3});
   for (const char* part : {"ranks 2 and 3", "0000:3b:00.0", "node08", "2 ranks", "LOCKSTEP_SHARE_GPU=1"})
     BOOST_TEST((text.find(part) != std::string::npos), part << " in: " << text);

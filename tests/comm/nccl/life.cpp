@@ -118,8 +118,8 @@ BOOST_AUTO_TEST_CASE(two_communicators_sum_side_by_side) {
 }
 
 BOOST_AUTO_TEST_CASE(the_parts_of_a_split_sum_on_their_own) {
-  const auto part = world().split(world().rank() % 2, -world().rank());
-  OnGpu gpu(true, *part);
+  const auto half = world().split(world().rank() % 2, -world().rank());
+  OnGpu gpu(true, *half);
   Sum sum(gpu.transport(), gpu.stream(), 1111, static_cast<std::uint64_t>(world().rank() % 2));
   sum.check(sum.start());
 }

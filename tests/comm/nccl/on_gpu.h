@@ -23,8 +23,8 @@ class OnGpu {
  public:
   explicit OnGpu(bool reproducible, comm::HostGroup& ranks = world()) {
     const int rank = world().rank();
-    const int place = world().topology().local_rank_of_rank[static_cast<std::size_t>(rank)];
-    const int device = place % visible_gpus();
+    const int local_rank = world().topology().local_rank_of_rank[static_cast<std::size_t>(rank)];
+    const int device = local_rank % visible_gpus();
     comm::check_cuda(cudaSetDevice(device), "cudaSetDevice", rank);
     comm::check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate", rank);
     transport_ =

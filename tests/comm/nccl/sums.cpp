@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(sums_in_the_trees_order_equal_the_serial_fold_for_any_numbe
   }
 }
 
-BOOST_AUTO_TEST_CASE(every_length_is_summed_whole_and_nothing_beside_it) {
+BOOST_AUTO_TEST_CASE(every_length_is_summed_and_no_other_element_changes) {
   for (const bool reproducible : {true, false}) {
     OnGpu gpu(reproducible);
     MirroredBuffer flat_buffer = flat_buffer_for(gpu, 1 << 20);
