@@ -1,4 +1,4 @@
-# What the job scripts share (sourced): start the ranks, pass signals on to them, and decide by the exit code what comes next.
+# What the job scripts share (sourced): starts the ranks, forwards signals to them, and decides by the exit code what comes next.
 # shellcheck shell=bash disable=SC2034  # code, stop_asked: for those who source this
 jobs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=jobs/site.sh
@@ -6,15 +6,19 @@ source "$jobs/site.sh"
 
 say() { printf '[%s] job: %s\n' "$(date +%H:%M:%S)" "$*"; }
 
-# In a bundle (INSTALL) everything is beside this folder, the launcher, too.
+# In a bundle (INSTALL) the launcher is next to this folder.
 [ ! -x "$jobs/../bin/mpirun" ] || PATH=$(cd "$jobs/../bin" && pwd):$PATH
 
-find_program() {
-  command -v "$lockstep" >/dev/null && return
-  if [ "$lockstep" = lockstep ] && [ -x "$jobs/../build/release/bin/lockstep" ]; then
+# have_lockstep: whether the program $lockstep is there; sets it to the one built in this repository where PATH has none.
+have_lockstep() {
+  local built=$jobs/../build/release/bin/lockstep
+  if [ "$lockstep" = lockstep ] && ! command -v lockstep >/dev/null && [ -x "$built" ]; then
     lockstep=$(cd "$jobs/.." && pwd)/build/release/bin/lockstep
-    return
   fi
+  command -v "$lockstep" >/dev/null
+}
+find_lockstep() {
+  have_lockstep && return
   say "no program $lockstep: put it on PATH or set LOCKSTEP (see $jobs/site.sh)"
   exit 2
 }
@@ -28,21 +32,21 @@ pass_on() {
   [ -z "$launcher_pid" ] || kill -USR2 "$launcher_pid" 2>/dev/null
 }
 
-# ask_for_report: SIGUSR1 goes to the ranks of a run; the node check has nothing to report and would die of it.
+# ask_for_report: sends SIGUSR1 to the ranks of a run; the node check has nothing to report, and the signal would kill it.
 reports=''
 ask_for_report() {
   [ -z "$launcher_pid" ] || [ -z "$reports" ] || kill -USR1 "$launcher_pid" 2>/dev/null
 }
 
 # run_in_background COMMAND...: so that traps run at once, not when the ranks have ended; sets `code`.
-# The loop: a signal ends `wait` early; and the pid of a child that has ended can be waited for again.
+# It loops because a signal ends `wait` early. The pid of a child that has ended can be waited for again.
 run_in_background() {
   local before over='' watcher=''
   code=75  # before the first step: nothing to save
   [ -z "$stop_asked" ] || return 0
   "$@" </dev/null &
   launcher_pid=$!
-  [ -z "$stop_asked" ] || pass_on "$stop_asked"  # came in between
+  [ -z "$stop_asked" ] || pass_on "$stop_asked"  # it came in between
   if [ "$1" = mpirun ]; then
     exec {over}> >(end_left_over "$launcher_pid")
     watcher=$!
@@ -59,10 +63,10 @@ run_in_background() {
   wait "$watcher"
   [ $? -ne 5 ] || code=5
 }
-signals=0  # that were trapped
+signals=0  # how many were trapped
 
-# end_left_over MPIRUN: ends it, and with 5, when it has outlived the ranks of this node for $launcher_grace_s seconds: for a daemon
-# behind a dead link it would wait a quarter of an hour. Watches until its standard input ends.
+# end_left_over MPIRUN: kills it, and exits with 5, when it has outlived the ranks of this node for $launcher_grace_s seconds: for a daemon
+# behind a dead link it would wait a quarter of an hour. Watches until standard input ends.
 end_left_over() {
   local had_ranks='' gone_at='' waited
   trap '' INT USR1
@@ -73,7 +77,7 @@ end_left_over() {
       : "${gone_at:=$SECONDS}"
       waited=$((SECONDS - gone_at))
       if [ "$waited" -ge "$launcher_grace_s" ]; then
-        say "mpirun waits for another node, $waited s after the last rank of this one has ended: it is ended"
+        say "mpirun still waits for another node $waited s after the last rank of this one has ended; killed"
         kill -TERM "$1"
         read -rt 5
         kill -KILL "$1" 2>/dev/null
@@ -81,12 +85,12 @@ end_left_over() {
       fi
     fi
     read -rt 1
-    [ $? -gt 128 ] || break  # else it was the time
+    [ $? -gt 128 ] || break  # above 128: the second is over
   done
   exit 0
 }
 
-# has_ranks MPIRUN: Open MPI tells each rank its number; the other children of mpirun are its ways to other nodes.
+# has_ranks MPIRUN: whether a child is a rank, which Open MPI tells its number; the other children connect to other nodes.
 has_ranks() {
   local child
   for child in $(pgrep -P "$1"); do
@@ -97,7 +101,7 @@ has_ranks() {
 
 # --- progress -------------------------------------------------------------------------------------------------------------
 
-# run_directory_of ARGUMENTS...: of `lockstep train`: --run, or runs/NAME of the configuration.
+# run_directory_of ARGUMENTS...: of `lockstep train`: --run, or runs/NAME by the configuration's name.
 run_directory_of() {
   local directory='' config='' argument
   while [ $# -gt 0 ]; do
@@ -118,9 +122,10 @@ run_directory_of() {
   echo "$directory"
 }
 
-# newest_step RUN: of its checkpoints, by their names; -1 without any.
+# newest_step RUN: of its checkpoints, by their names; -1 without any, or without a run.
 newest_step() {
   local name newest=-1
+  [ -n "$1" ] || { echo -1 && return; }
   for name in "$1"/checkpoints/step-*.h5; do
     name=${name##*/step-}
     name=${name%.h5}
@@ -129,17 +134,17 @@ newest_step() {
   echo "$newest"
 }
 
-# place_of STEP: where a start from there begins, in words.
+# place_of STEP: where a start begins, in words.
 place_of() {
   if [ "$1" -lt 0 ]; then echo "from the beginning"; else echo "after step $1"; fi
 }
 
-# stalled STARTS STEP: how many of the last starts in the file STARTS (a line each: the newest step when it began) saved nothing.
+# stalled STARTS STEP: how many of the last starts in the file STARTS (one line each: the newest step when it began) saved nothing.
 stalled() {
   tac "$1" 2>/dev/null | awk -v now="$2" '$1 < now {exit} {count++} END {print count + 0}'
 }
 
-# verdict CODE: what an exit code asks for: finished, stop, again (checkpoint written) or failed (start again, bounded).
+# verdict CODE: what follows from an exit code: finished, stop, again (a checkpoint was written) or failed (start again, bounded).
 verdict() {
   case $1 in
     0) echo finished ;;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 to a trained model: installs, builds, trains handwritten digits on 2 ranks, evaluates, shows the
-# checkpoint. Can be run again: what is done stays done, and the run goes on where it stands.
+# checkpoint. Can be run again: it skips what is done and resumes the run.
 set -euo pipefail
 # shellcheck source=jobs/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -34,5 +34,5 @@ echo "checkpoint: $(readlink -f "$checkpoint")"
 echo "metrics:    $run/metrics.jsonl"
 echo
 echo "In your own shell:  export PATH=$repository/build/release/bin:\$PATH"
-echo "and what this script told Open MPI:"
+echo "and the settings of Open MPI in this script:"
 env | sed -n 's/^\(OMPI_[A-Z_a-z]*=.*\)/  export \1/p'

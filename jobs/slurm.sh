@@ -1,10 +1,10 @@
-# What the Slurm templates share (sourced): from an allocation to running ranks, and back into the queue.
+# What the Slurm templates share (sourced): starts the ranks in an allocation, and requeues the job.
 # shellcheck shell=bash
 # shellcheck source=jobs/launch.sh
 source "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
 
-# choose_launcher: srun needs an MPI that speaks what it offers, else every rank takes itself for the only one; mpirun knows Slurm
-# by itself. Whoever sets srun's --mpi is believed.
+# choose_launcher: srun and the MPI must speak the same PMI, else every rank believes that it is the only one. mpirun needs none
+# of it. A value set for srun's --mpi is taken as it is.
 choose_launcher() {
   local wanted=$launcher offered flavour
   case $wanted in
@@ -32,9 +32,9 @@ choose_launcher() {
   fi
 }
 
-# on_ranks WHERE COMMAND...: on one rank a node (WHERE = nodes), all output in the job's log, and under srun each says its own
-# whatever the others end with; or on all (WHERE = ranks), which end together, each node's output in its own log, and that of
-# rank 0's node in the job's log as well.
+# on_ranks WHERE COMMAND...: WHERE = nodes runs it on one rank of each node, with all output in the job's log; under srun a rank that
+# fails does not end the others. WHERE = ranks runs it on all ranks, which end together; each node's output is in its own log,
+# that of rank 0's node in the job's log as well.
 lines=''
 on_ranks() {
   local where=$1 flags=()
@@ -65,15 +65,15 @@ on_ranks() {
   local -A size=()  # of each node's log before this start
   local file
   for file in "$log"-[0-9]*-*.log; do size[$file]=$(wc -c <"$file"); done
-  sleep infinity &  # when this process is gone, the follower has a last look and ends
+  sleep infinity &  # when this process ends, the follower reads once more and ends
   holder=$!
   tail -n 0 -s 0.5 -F "$own" --pid="$holder" 2>/dev/null &
   follower=$!
   by_srun --kill-on-bad-exit=1 --unbuffered --open-mode=append --output="$log-%n-%N.log" "${flags[@]}" "$@"
-  kill "$holder" 2>/dev/null  # may have been ended with the job
+  kill "$holder" 2>/dev/null  # the job's end may have ended it
   wait "$holder" "$follower" 2>/dev/null
   [ -z "$lines" ] || printf '%s\n' "$lines"
-  # The first task that ends makes srun end the others, which may turn their codes into its signal's. The first one's counts.
+  # The first task that ends makes srun kill the others, whose codes are then its signal's. The first task's code counts.
   if [ "$code" -ge 128 ]; then
     local first
     first=$(sed -nE 's/.*[Ee]xited with exit code ([0-9]+).*/\1/p' <<<"$lines" | head -n 1)
@@ -82,8 +82,8 @@ on_ranks() {
   reasons_elsewhere "$own"
 }
 
-# reasons_elsewhere OWN: after a failure, the lines with the reason that only other nodes' logs have: another rank may have been the
-# one that said it. `size`: how long each log was before this start.
+# reasons_elsewhere OWN: after a failure, prints the reasons that only the logs of other nodes have: the rank that printed the reason may
+# be there. `size`: how long each log was before this start.
 reasons_elsewhere() {
   local file reasons known
   case $code in 0 | 75 | 76) return ;; esac
@@ -98,8 +98,8 @@ reasons_elsewhere() {
   done
 }
 
-# by_srun ARGUMENTS...: what srun says goes to the file $messages, what it said in the end to $lines. A step that a node could not
-# start is tried again under the next number: a node that was lost may still hold what belongs to a step of the same number.
+# by_srun ARGUMENTS...: srun's messages go to the file $messages, those of this call to $lines. A step that a node could not
+# start is tried again under the next number: a node that was lost may still hold files of a step of the same number.
 srun_refuses=''
 by_srun() {
   local before attempt
@@ -109,25 +109,29 @@ by_srun() {
     run_in_background srun "$@" 2>>"$messages"
     lines=$(tail -n "+$((before + 1))" "$messages")
     if [ "$code" -eq 0 ] || [ -n "$stop_asked" ] || [ "$attempt" -eq 3 ]; then return; fi
-    # Its flags, not a node.
+    # The flags are wrong, not a node.
     if grep -qE '^Try "srun --help"|^srun: error: (unrecognized |Invalid (MPI type|.* specification))' <<<"$lines"; then
       code=2 srun_refuses=yes
       return
     fi
     grep -qE 'launch failed|aborted before step completely launched' <<<"$lines" || return 0
-    say "srun could not start every rank; once more"
+    say "srun could not start every rank; trying again"
     sleep 2
   done
 }
 
-# on_every_node SUBJECT: all found a problem with it: it is the run's, not a node's.
+# on_every_node SUBJECT: all nodes found a problem with it, so the run is wrong, not a node.
 on_every_node() {
   [ "$(grep -cE "^problem +[^ ]+: $1: " "$report")" -ge "$SLURM_JOB_NUM_NODES" ]
 }
 
-# healthy: every node passes `lockstep doctor`; else `code` is what the job ends with.
+# healthy: whether every node passes `lockstep doctor`; if not, `code` is the job's exit code.
 healthy() {
   [ "$health_check_s" -ne 0 ] || return 0
+  if ! have_lockstep; then
+    say "nodes are not checked: no program $lockstep (set LOCKSTEP to one that has \`doctor\`)"
+    return 0
+  fi
   local report=$log-doctor.log place=(--run "$run_directory")
   [ -n "$run_directory" ] || place=()
   on_ranks nodes timeout "$health_check_s" "$lockstep" doctor --node "${place[@]}" >"$report" 2>&1
@@ -135,25 +139,25 @@ healthy() {
   [ "$code" -ne 0 ] || { grep '^note ' "$report"; return 0; }
   [ -z "$stop_asked" ] || { code=75; return 1; }  # before the first step: nothing to save
   if [ -n "$srun_refuses" ]; then
-    say "srun does not take what it is told (LOCKSTEP_LAUNCHER_FLAGS, LOCKSTEP_SRUN_MPI, LOCKSTEP_BIND):"
+    say "srun refuses its arguments (LOCKSTEP_LAUNCHER_FLAGS, LOCKSTEP_SRUN_MPI, LOCKSTEP_BIND):"
   elif on_every_node 'run directory' || on_every_node 'disk speed'; then
-    say "no node can keep the run there:"
+    say "no node can write the run there:"
     code=2
   else
-    say "a node is not fit (lockstep doctor: exit $code); if it comes again, sbatch --exclude=NODE:"
+    say "a node is not fit (lockstep doctor: exit $code); if it happens again, sbatch --exclude=NODE:"
     code=5
   fi
   cat "$report"
   return 1
 }
 
-# job_state ID: "RUNNING None 0": with its restarts, which a requeue has counted already.
+# job_state ID: "RUNNING None 0": state, reason and restarts, which count a requeue at once.
 job_state() {
   scontrol show job -o "$1" 2>/dev/null | sed -nE 's/.* JobState=([A-Z_]+) Reason=([A-Za-z_]+) .* Restarts=([0-9]+) .*/\1 \2 \3/p'
 }
 
-# back_into_queue WHY: or say why not; ends the script with `code`.
-back_into_queue() {
+# requeue WHY: puts the job back into the queue, or says why not; ends the script with `code`.
+requeue() {
   local id=$SLURM_JOB_ID now without state
   now=$(newest_step "$run_directory")
   without=$(stalled "$log.starts" "$now")
@@ -163,14 +167,14 @@ back_into_queue() {
     if [[ $state == CANCELLED* || $state == "COMPLETING None $restarts" ]]; then
       say "$1; cancelled: not requeued"
     else
-      say "$1; Slurm ends this job (${state% *}): it decides what comes next"
+      say "$1; Slurm ends this job (${state% *}) and decides whether it returns"
     fi
   elif [ "$restarts" -ge "$max_restarts" ]; then
     say "$1; not requeued: $restarts restarts, the limit is $max_restarts"
   elif [ "$without" -ge "$max_stalled" ]; then
     say "$1; not requeued: $without starts in a row without a newer checkpoint"
   elif scontrol requeue "$id"; then
-    say "$1; requeued as $id, to go on $(place_of "$now")"
+    say "$1; requeued as $id$([ -z "$run_directory" ] || echo ", to resume $(place_of "$now")")"
     trap 'exit "$code"' TERM
     sleep 300 &  # Slurm ends this script now
     wait $!
@@ -180,12 +184,19 @@ back_into_queue() {
   exit "$code"
 }
 
-# run_job VERB ARGUMENTS...: the whole life of one start. Ends the script.
+# run_lockstep VERB ARGUMENTS...: a job that runs a verb of `lockstep`, or of a program made with the same verbs.
+run_lockstep() {
+  run_directory=
+  [ "$1" != train ] || run_directory=$(run_directory_of "${@:2}")
+  find_lockstep
+  run_job "$lockstep" "$@"
+}
+
+# run_job COMMAND...: one start of a job, from the node check to its end in the queue. Ends the script. `run_directory`: where COMMAND
+# keeps its checkpoints, '' if it keeps none or nobody says. Then a start that ends with 75 counts as one that saved something.
 run_job() {
   local name=${SLURM_JOB_NAME:-lockstep} id=$SLURM_JOB_ID
   restarts=${SLURM_RESTART_COUNT:-0}
-  run_directory=
-  [ "$1" != train ] || run_directory=$(run_directory_of "${@:2}")
   [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
   mkdir -p "$log_directory" || exit 2
   log=$log_directory/${name//\//_}-$id
@@ -194,19 +205,21 @@ run_job() {
   trap 'signals=$((signals + 1)); pass_on USR2' USR2
   trap 'signals=$((signals + 1)); ended_by_slurm=yes; pass_on TERM' TERM
   trap 'signals=$((signals + 1)); ask_for_report' USR1
-  find_program
   choose_launcher
   say "$id, restart $restarts, $SLURM_NTASKS rank$([ "$SLURM_NTASKS" -eq 1 ] || echo s) on $SLURM_JOB_NODELIST by $launcher${srun_mpi:+ --mpi=$srun_mpi}," \
-    "$("$lockstep" --version)"
+    "$(if [ "$1" = "$lockstep" ]; then "$lockstep" --version; else basename "$1"; fi)"
   [ -z "$run_directory" ] || say "run $run_directory, $(place_of "$(newest_step "$run_directory")")"
   newest_step "$run_directory" >>"$log.starts"
 
-  ! healthy || { reports=yes && on_ranks ranks "$lockstep" "$@"; }
+  ! healthy || { reports=yes && on_ranks ranks "$@"; }
   case $(verdict "$code") in
     finished) say "done" ;;
     stop) say "exit $code: not requeued" ;;
-    again) back_into_queue "stopped as asked" ;;
-    failed) back_into_queue "failed with exit $code" ;;
+    again)
+      [ -n "$run_directory" ] || : >"$log.starts"
+      requeue "stopped as asked"
+      ;;
+    failed) requeue "failed with exit $code" ;;
   esac
   exit "$code"
 }

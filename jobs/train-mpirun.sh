@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains one run on this machine: jobs/train-mpirun.sh RANKS CONFIG [--run DIR] [--set KEY=VALUE ...]
 # Ctrl-C, TERM and a closed terminal end it with a checkpoint (under a bare mpirun they kill the ranks within a second); a second
-# Ctrl-C ends it now. SIGUSR1 goes to the ranks, which say where they are (fault.signal_report). A start that failed is repeated
-# while checkpoints get newer. Exit codes: those of lockstep train.
+# Ctrl-C ends it at once. SIGUSR1 makes the ranks print where they are (fault.signal_report). A start that failed is repeated
+# while checkpoints get newer. Exit codes are those of lockstep train.
 set -uo pipefail
 # shellcheck source=jobs/launch.sh
 source "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
@@ -19,14 +19,14 @@ if [ "$ranks" -gt "$(env -u OMP_NUM_THREADS nproc)" ]; then
   binding=none launcher_flags="--oversubscribe $launcher_flags"
   export OMPI_MCA_mpi_yield_when_idle=1
 fi
-# Flags of mpirun in place of these, or besides them (launcher_flags): --allow-run-as-root as root, whatever the machine wants.
+# MPIRUN_FLAGS replaces these flags, launcher_flags adds to them: --allow-run-as-root as root, and what the machine needs.
 read -r -a flags <<<"${MPIRUN_FLAGS:---bind-to $binding} $launcher_flags"
-find_program
+find_lockstep
 run_directory=$(run_directory_of "$@")
 starts=$(mktemp)
 trap 'rm -f "$starts"' EXIT
 
-# holds_run: whether the run directory is locked by a rank of ours, not by somebody else's run.
+# holds_run: whether one of our ranks holds the lock of the run directory, not another run.
 # shellcheck disable=SC2317  # by the trap
 holds_run() {
   local pid
@@ -44,7 +44,7 @@ interrupts=0
 on_interrupt() {
   signals=$((signals + 1)) interrupts=$((interrupts + 1))
   if [ "$interrupts" -eq 1 ] && holds_run && touch "$run_directory/stop" 2>/dev/null; then
-    stop_asked=INT  # a stop, not a preemption; mpirun passes no signal on that says so
+    stop_asked=INT  # a stop, not a preemption; mpirun forwards no signal that says so
   elif [ "$interrupts" -eq 1 ]; then
     pass_on INT
   elif [ -n "$launcher_pid" ]; then
@@ -55,7 +55,7 @@ trap on_interrupt INT
 trap 'signals=$((signals + 1)); pass_on TERM' TERM HUP USR2
 reports=yes
 trap 'signals=$((signals + 1)); ask_for_report' USR1
-set -m  # mpirun in a process group of its own: the terminal's Ctrl-C does not reach it
+set -m  # mpirun gets another process group: the terminal's Ctrl-C does not reach it
 
 for ((start = 0;; ++start)); do
   newest_step "$run_directory" >>"$starts"
@@ -67,18 +67,18 @@ for ((start = 0;; ++start)); do
     say "failed with exit $code; given up after $((start + 1)) starts, $without of them without a newer checkpoint" >&2
     break
   fi
-  say "failed with exit $code; started again, to go on $(place_of "$now")" >&2
+  say "failed with exit $code; started again, to resume $(place_of "$now")" >&2
 done
 if [ "$interrupts" -gt 0 ]; then
-  [ "$stop_asked" != INT ] || [ "$code" -eq 76 ] || rm -f "$run_directory/stop"  # it ended before it saw that
+  [ "$stop_asked" != INT ] || [ "$code" -eq 76 ] || rm -f "$run_directory/stop"  # it ended before it saw the file
   [ "$code" -ne 75 ] || code=76  # asked for by the user
 fi
-# The last line is ours, not mpirun's about a rank that ended with a code.
-goes_on="the same line goes on $(place_of "$(newest_step "$run_directory")")"
+# So that the last line is not mpirun's, about a rank that ended with a code.
+resumes="the same command resumes $(place_of "$(newest_step "$run_directory")")"
 case $code in
   0) ;;
-  75) say "preempted; $goes_on" ;;
-  76) say "stopped$([ "$interrupts" -eq 0 ] || echo " by Ctrl-C"); $goes_on" ;;
-  *) say "ended with exit $code; why is in the line that begins with lockstep:" ;;
+  75) say "preempted; $resumes" ;;
+  76) say "stopped$([ "$interrupts" -eq 0 ] || echo " by Ctrl-C"); $resumes" ;;
+  *) say "ended with exit $code; the line that begins with lockstep: has the reason" ;;
 esac >&2
 exit "$code"

@@ -80,7 +80,7 @@ silent_about cancelled "requeued as|No such process"
 until_trains forwarded 0
 scancel --signal=USR2 --batch "$forwarded"
 until_is forwarded "$forwarded" PENDING
-says forwarded "stopped as asked; requeued as $forwarded, to go on after step"
+says forwarded "stopped as asked; requeued as $forwarded, to resume after step"
 "$LOCKSTEP" verify forwarded/checkpoints/latest >verify.log || fail "forwarded: no whole checkpoint: $(cat verify.log)"
 scancel "$forwarded"
 ended "$forwarded" || until_ended forwarded "$forwarded"
@@ -116,7 +116,7 @@ says flags "unrecognized option '--no-such'"
 ends missing "$missing" FAILED 2 0
 says missing " 1 rank on n"
 ends homeless "$homeless" FAILED 2 0
-says homeless "no node can keep the run there"
+says homeless "no node can write the run there"
 says homeless "problem .*run directory: /proc: not writable"
 
 # The sweep: lines 1 and 2 train with their settings, line 3 is wrong, line 4 is not there.

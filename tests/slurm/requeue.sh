@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Jobs that come back, at the same time on a pair of nodes each: preempted, out of time, without one of its nodes, crashed. Each
-# goes on to the bits of a run that nothing happened to. Those that get nowhere stop coming back: at the limit of restarts, and
-# sooner when starts save nothing.
+# Jobs that are requeued, at the same time on a pair of nodes each: preempted, out of time, without one of its nodes, crashed. Each
+# ends with the bits of an undisturbed run. Those without progress are given up: at the limit of restarts, and
+# sooner when starts save nothing. And a program that knows only the exit codes.
 # shellcheck source=tests/slurm/jobs.sh
 source "$(dirname "$0")/jobs.sh"
-start_cluster 9
+start_cluster 10
 endless_run
 
 # crash.sh: lockstep, but rank 1 of `train` is killed by SIGSEGV as soon as the run $CRASHING has saved once more; at once, if
@@ -27,7 +27,7 @@ submit preempted -w n1,n2 -- train.sbatch run.ini --run preempted
 preempted=$job
 submit late -w n3,n4 --time=1 --signal=B:USR2@1 -- train.sbatch run.ini --run late
 late=$job
-submit lost -N2 --exclude="n[1-4,7-8]" -- train.sbatch run.ini --run lost
+submit lost -N2 --exclude="n[1-4,7-8,10]" -- train.sbatch run.ini --run lost
 lost=$job
 export REAL=$LOCKSTEP
 LOCKSTEP=$PWD/crash.sh CRASHING=crashing LOCKSTEP_MAX_RESTARTS=2 LOCKSTEP_MAX_STALLED=2 \
@@ -35,6 +35,24 @@ LOCKSTEP=$PWD/crash.sh CRASHING=crashing LOCKSTEP_MAX_RESTARTS=2 LOCKSTEP_MAX_ST
 crashing=$job
 LOCKSTEP=$PWD/crash.sh CRASHING='' LOCKSTEP_MAX_STALLED=2 submit hopeless -w n7,n8 -- train.sbatch run.ini --run hopeless
 hopeless=$job
+
+# program.sh: no lockstep. Each rank saves its state when it is asked to, and its second start is the last; with `fail` it fails.
+cat >program.sh <<'PROGRAM'
+#!/usr/bin/env bash
+state=state-$SLURM_PROCID
+trap 'echo "$1" >"$state" && exit 75' USR2
+[ "$1" != fail ] || exit 5
+[ ! -e "$state" ] || { echo "rank $SLURM_PROCID resumes with $(cat "$state")" && exit 0; }
+echo "rank $SLURM_PROCID begins with $1 of $#"
+while :; do sleep 0.1; done
+PROGRAM
+chmod +x program.sh
+submit program -w n10 --ntasks-per-node=2 -- program.sbatch ./program.sh 'two words' end
+program=$job
+LOCKSTEP=nowhere LOCKSTEP_MAX_STALLED=2 submit failing -w n10 -- program.sbatch ./program.sh fail
+failing=$job
+submit nothing -w n10 -- program.sbatch ./no-such-program
+nothing=$job
 
 # starts_again NAME JOB COUNT: the job has come back for the COUNT-th time and trains.
 starts_again() {
@@ -92,7 +110,7 @@ starts_again preempted "$preempted" 1
 no_step_lost preempted
 stopped_by_user preempted "$preempted" 1
 
-# What crashes comes back while checkpoints get newer, up to the limit; what saves nothing, once.
+# wait_for_end NAME JOB: however often it is requeued.
 wait_for_end() {
   local until=$((SECONDS + 120))
   until ended "$2"; do
@@ -101,6 +119,23 @@ wait_for_end() {
     sleep 0.2
   done
 }
+# A program of any kind: its arguments reach it as they are, and it is requeued by its exit codes.
+wait_for 60 grep -q 'rank 1 begins' program.log || give_up "program: does not begin: $(cat program.log)"
+wait_for 60 grep -q 'rank 0 begins' program.log || give_up "program: does not begin: $(cat program.log)"
+says program "rank 1 begins with two words of 2"
+scancel --signal=USR2 --batch "$program"
+wait_for_end program "$program"
+ends program "$program" COMPLETED 0 1
+says program "stopped as asked; requeued as $program\$"
+says program "rank 1 resumes with two words"
+wait_for_end failing "$failing"
+ends failing "$failing" FAILED 5 1
+says failing "nodes are not checked: no program nowhere"
+says failing "failed with exit 5; not requeued: 2 starts in a row without a newer checkpoint"
+ends nothing "$nothing" FAILED 2 0
+says nothing "no program ./no-such-program"
+
+# A run that crashes is requeued while checkpoints get newer, up to the limit; one that saves nothing, once.
 wait_for_end hopeless "$hopeless"
 says hopeless "2 starts in a row without a newer checkpoint"
 [ "$(state "$hopeless") $(restarts "$hopeless")" = "FAILED 1" ] || fail "hopeless: $(state "$hopeless"), $(restarts "$hopeless") restarts"
