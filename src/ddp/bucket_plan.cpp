@@ -4,7 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -30,49 +30,34 @@ void check_order(std::size_t gradients, std::span<const int> order) {
     throw UsageError("bucket plan: the order must name each of {} gradients once", gradients);
 }
 
-/// Fills buckets in order; limit_of(number, left) is the limit of the bucket with this number among those of
-/// its element type, `left` bytes of which no earlier one holds.
-template <class LimitOf>
-std::vector<std::vector<int>> fill_buckets(std::span<const std::size_t> tensor_bytes,
-                                           std::span<const DType> dtypes, const LimitOf& limit_of) {
+}  // namespace
+
+std::vector<std::vector<int>> assign_buckets(std::span<const std::size_t> tensor_bytes,
+                                             std::span<const DType> dtypes, const BucketLimit& limit_of) {
   struct Open {
     std::vector<int> tensors;
     std::size_t bytes = 0;
     std::size_t number = 0;
-    std::size_t left = 0;
+    std::size_t bytes_left = 0;
   };
-  std::array<Open, 7> open_of_dtype;  // by DType
+  std::map<DType, Open> open_of_dtype;
   for (std::size_t i = 0; i < tensor_bytes.size(); ++i)
-    open_of_dtype.at(static_cast<std::size_t>(dtypes[i])).left += tensor_bytes[i];
+    open_of_dtype[dtypes[i]].bytes_left += tensor_bytes[i];
   std::vector<std::vector<int>> buckets;
   for (std::size_t i = 0; i < tensor_bytes.size(); ++i) {
-    Open& open = open_of_dtype.at(static_cast<std::size_t>(dtypes[i]));
+    Open& open = open_of_dtype[dtypes[i]];
     open.tensors.push_back(static_cast<int>(i));
     open.bytes += tensor_bytes[i];
-    if (open.bytes < limit_of(open.number, open.left)) continue;
+    if (open.bytes < limit_of(open.number, open.bytes_left)) continue;
     buckets.push_back(std::exchange(open.tensors, {}));
-    open.left -= std::exchange(open.bytes, 0);
+    open.bytes_left -= std::exchange(open.bytes, 0);
     ++open.number;
   }
-  for (Open& open : open_of_dtype) {
+  for (auto& [dtype, open] : open_of_dtype) {
     if (!open.tensors.empty()) buckets.push_back(std::move(open.tensors));
   }
-  std::sort(buckets.begin(), buckets.end(),
-            [](const auto& a, const auto& b) { return a.front() < b.front(); });
+  std::ranges::sort(buckets, {}, [](const std::vector<int>& bucket) { return bucket.front(); });
   return buckets;
-}
-
-}  // namespace
-
-std::vector<std::vector<int>> assign_buckets(std::span<const std::size_t> tensor_bytes,
-                                             std::span<const DType> dtypes,
-                                             std::span<const std::size_t> limits) {
-  if (limits.empty()) throw UsageError("bucket plan: no bucket limit given");
-  if (tensor_bytes.size() != dtypes.size())
-    throw UsageError("bucket plan: {} sizes but {} element types", tensor_bytes.size(), dtypes.size());
-  return fill_buckets(tensor_bytes, dtypes, [&](std::size_t number, std::size_t) {
-    return limits[std::min(number, limits.size() - 1)];
-  });
 }
 
 BucketPlan::BucketPlan(std::vector<Gradient> gradients, std::span<const int> order,
@@ -86,12 +71,13 @@ BucketPlan::BucketPlan(std::vector<Gradient> gradients, std::span<const int> ord
     sizes.push_back(bytes_of_gradient(gradient));
     dtypes.push_back(gradient.dtype);
   }
-  const auto limit_of = [&](std::size_t number, std::size_t left) {
-    if (number == 0) return limits.first_bytes;
-    return std::max(std::min(limits.first_bytes, limits.other_bytes), std::min(limits.other_bytes, left / 4));
+  const auto limit_of = [&](std::size_t bucket, std::size_t bytes_left) {
+    if (bucket == 0) return limits.first_bytes;
+    const std::size_t smaller = std::min(limits.first_bytes, limits.other_bytes);
+    return std::max(smaller, std::min(limits.other_bytes, bytes_left / 4));
   };
   std::string text;
-  for (const std::vector<int>& positions : fill_buckets(sizes, dtypes, limit_of)) {
+  for (const std::vector<int>& positions : assign_buckets(sizes, dtypes, limit_of)) {
     Bucket bucket;
     bucket.offset_bytes = bytes_;
     for (const int position : positions) {
@@ -101,8 +87,8 @@ BucketPlan::BucketPlan(std::vector<Gradient> gradients, std::span<const int> ord
       bucket.dtype = gradient.dtype;
       locations_[static_cast<std::size_t>(index)] = {static_cast<int>(buckets_.size()), bytes_};
       bytes_ += aligned(bytes_of_gradient(gradient));
-      text += fmt::format("{} {} {} {};", gradient.name.size(), gradient.name,
-                          lockstep::to_string(gradient.dtype), lockstep::to_string(gradient.shape));
+      text += fmt::format("{} {} {} {};", gradient.name.size(), gradient.name, to_string(gradient.dtype),
+                          to_string(gradient.shape));
     }
     bucket.bytes = bytes_ - bucket.offset_bytes;
     buckets_.push_back(std::move(bucket));
@@ -116,18 +102,6 @@ std::vector<int> BucketPlan::order() const {
   for (const Bucket& bucket : buckets_)
     order.insert(order.end(), bucket.gradients.begin(), bucket.gradients.end());
   return order;
-}
-
-std::string BucketPlan::to_string() const {
-  std::string text;
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    text += fmt::format("bucket {}: {:.2f} MiB, {}:", b, static_cast<double>(buckets_[b].bytes) / (1 << 20),
-                        lockstep::to_string(buckets_[b].dtype));
-    for (const int index : buckets_[b].gradients)
-      text += " " + gradients_[static_cast<std::size_t>(index)].name;
-    text += "\n";
-  }
-  return text;
 }
 
 }  // namespace lockstep::ddp

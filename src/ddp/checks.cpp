@@ -22,7 +22,7 @@ namespace lockstep::ddp {
 void check_options(const Options& options, int ranks) {
   if (options.comm_dtype != DType::float32 && options.comm_dtype != DType::bfloat16 &&
       options.comm_dtype != DType::float16)
-    throw UsageError("gradients cannot travel as {}; use float32, bfloat16 or float16",
+    throw UsageError("gradients cannot be sent as {}; use float32, bfloat16 or float16",
                      to_string(options.comm_dtype));
   if (!(options.bucket_mb > 0) || !(options.first_bucket_mb > 0))
     throw UsageError("ddp.bucket_mb = {} and ddp.first_bucket_mb = {} must be above 0", options.bucket_mb,
@@ -60,7 +60,7 @@ ModelState without_repeats(ModelState model) {
 
 void check_device(const std::string& name, const Tensor& value, const kernels::Backend& backend) {
   if (value.device() == backend.device()) return;
-  throw UsageError("{} lies on {}, but gradients are computed on {}; move the model there first: model.to()",
+  throw UsageError("{} is on {}, but gradients are computed on {}; move the model there first: model.to()",
                    name, to_string(value.device()), to_string(backend.device()));
 }
 
@@ -282,7 +282,7 @@ void check_replicas(comm::HostGroup& communicator, kernels::Backend& backend, co
     text += fmt::format("; and {} more tensors", differing - most_tensors_named);
   throw TrainingError(
       "the replicas differ: {}; resume from the last checkpoint, and if it happens again look for what the "
-      "ranks do differently, or for a machine with faulty memory",
+      "ranks do differently, or for a node with faulty memory",
       text);
 }
 
@@ -379,8 +379,8 @@ void OverflowCheck::check(std::span<Param* const> trainable, std::uint64_t step)
   }
   if (first == static_cast<std::int64_t>(ranges_.size())) return;
   throw TrainingError(
-      "step {}: the gradient of {} is not finite after travelling as float16, which ends at 65504; let it "
-      "travel as bfloat16 or float32",
+      "step {}: the gradient of {} is not finite as float16, which ends at 65504; send gradients as "
+      "bfloat16 or float32",
       step, trainable[static_cast<std::size_t>(first)]->name);
 }
 

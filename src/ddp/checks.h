@@ -38,9 +38,9 @@ void check_same_model(comm::HostGroup& communicator, const ModelState& model, co
 /// "rank 2", "ranks 1, 3".
 std::string ranks_text(std::span<const int> ranks);
 
-/// Collective. Compares one 64-bit digest a bucket of `plan` (over the parameters whose gradients travel in
-/// it), and one of what no bucket holds: frozen parameters and buffers. If some differ, every rank throws the
-/// same TrainingError, naming the first tensors that differ and the ranks in the minority.
+/// Collective. Compares one 64-bit digest a bucket of `plan` (over the parameters of its gradients), and one
+/// of what no bucket holds: frozen parameters and buffers. If some differ, every rank throws the same
+/// TrainingError, naming the first tensors that differ and the ranks in the minority.
 /// `trainable` are the plan's gradients, in their order. Values on a device are copied to the CPU for it.
 void check_replicas(comm::HostGroup& communicator, kernels::Backend& backend, const BucketPlan& plan,
                     std::span<Param* const> trainable, const ModelState& model);

@@ -65,14 +65,15 @@ std::vector<Option<DdpConfig>> DdpConfig::options() {
       choice("unused", &D::unused, {"error", "allow"}, "parameters that no sample used",
              {.peers = {"find_unused_parameters"}}),
       choice("reduce_dtype", &D::reduce_dtype, {"fp32", "bf16", "fp16"},
-             "of gradients that travel: between machines, and between GPUs"),
+             "communication dtype of gradients: between nodes, and between GPUs"),
       flag("sharded_optimizer", &D::sharded_optimizer,
-           "each rank updates a part of the parameters, and keeps optimizer state and averages of it only",
+           "each rank updates a partition of the parameters and keeps optimizer state and EMA weights of it "
+           "only",
            {.may_change = true, .peers = {"zero", "zero_stage", "use_distributed_optimizer"}}),
       number("check_every", &D::check_every, counts, "between comparisons of all ranks' parameters; 0: never",
              {.unit = "steps", .may_change = true}),
       choice("mode", &D::mode, {"overlapped", "flat", "per_parameter"},
-             "how gradients travel; flat and per_parameter are to compare with", {.may_change = true}),
+             "when gradients are summed; flat and per_parameter are for comparisons", {.may_change = true}),
   };
 }
 

@@ -200,12 +200,7 @@ void DataParallel::check_replicas() const {
 void DataParallel::record(Timeline* timeline) { state_->timeline = timeline; }
 
 void DataParallel::request(const Requests& requests) {
-  Requests& pending = state_->requests;
-  pending.stop_preempted = pending.stop_preempted || requests.stop_preempted;
-  pending.stop_user = pending.stop_user || requests.stop_user;
-  pending.checkpoint = pending.checkpoint || requests.checkpoint;
-  pending.saving = pending.saving || requests.saving;
-  pending.save_failed = pending.save_failed || requests.save_failed;
+  state_->requests = Requests::from_bits(state_->requests.to_bits() | requests.to_bits());
 }
 
 void DataParallel::begin_step(std::uint64_t step, bool takes_micro_batches, Measurement* measurement) {
@@ -468,7 +463,7 @@ std::string DataParallel::describe() const {
                      static_cast<double>(largest) / bytes_per_mib,
                      pluralized(accumulation_buffers(), "accumulation buffer"),
                      static_cast<double>(accumulation_buffer_bytes()) / bytes_per_mib,
-                     state.parameters ? "; each rank updates a part of the parameters" : "",
+                     state.parameters ? "; each rank updates a partition of the parameters" : "",
                      check_every == 0   ? ""
                      : check_every == 1 ? "; replicas are compared every step"
                                         : fmt::format("; replicas are compared every {} steps", check_every));

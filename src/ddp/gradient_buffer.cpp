@@ -11,25 +11,25 @@ GradientBuffer::GradientBuffer(comm::GradientTransport& transport, BucketPlan pl
                                kernels::Backend& backend)
     : plan_(std::move(plan)), backend_(backend) {
   constexpr std::int64_t unit = BucketPlan::alignment_bytes / sizeof(double);
-  std::size_t end_bytes = statistics_bucket_.offset_bytes = plan_.bytes();
+  std::int64_t all = 0;
   for (const Statistic* const statistic : statistics) {
-    statistics_.push_back({.offset_bytes = end_bytes, .elements = statistic->elements()});
-    const std::int64_t padded = (statistic->elements() + unit - 1) / unit * unit;
-    statistics_bucket_.elements += padded;
-    end_bytes += static_cast<std::size_t>(padded) * sizeof(double);
+    const std::size_t offset_bytes = plan_.bytes() + static_cast<std::size_t>(all) * sizeof(double);
+    statistics_.push_back({.offset_bytes = offset_bytes, .shape = {statistic->elements()}});
+    all += (statistic->elements() + unit - 1) / unit * unit;
   }
-  memory_ = transport.allocate_buffer(end_bytes, accumulation_buffers);
+  statistics_bucket_ = {.offset_bytes = plan_.bytes(), .shape = {all}};
+  memory_ = transport.allocate_buffer(plan_.bytes() + static_cast<std::size_t>(all) * sizeof(double),
+                                      accumulation_buffers);
 }
 
 Tensor GradientBuffer::view(const Span& span, int buffer) const {
-  return Tensor::view(memory_->accumulator(buffer) + span.offset_bytes, {span.elements}, span.dtype,
+  return Tensor::view(memory_->accumulator(buffer) + span.offset_bytes, span.shape, span.dtype,
                       backend_.device());
 }
 
 Tensor GradientBuffer::gradient(int index, int buffer) const {
   const BucketPlan::Gradient& gradient = plan_.gradients()[static_cast<std::size_t>(index)];
-  return Tensor::view(memory_->accumulator(buffer) + plan_.location(index).offset_bytes, gradient.shape,
-                      gradient.dtype, backend_.device());
+  return view({plan_.location(index).offset_bytes, gradient.shape, gradient.dtype}, buffer);
 }
 
 Tensor GradientBuffer::statistic(int index, int buffer) const {
@@ -39,7 +39,7 @@ Tensor GradientBuffer::statistic(int index, int buffer) const {
 GradientBuffer::Span GradientBuffer::span_of(int bucket) const {
   if (bucket == gradient_buckets()) return statistics_bucket_;
   const BucketPlan::Bucket& found = plan_.buckets()[static_cast<std::size_t>(bucket)];
-  return {.offset_bytes = found.offset_bytes, .elements = found.elements(), .dtype = found.dtype};
+  return {found.offset_bytes, {found.elements()}, found.dtype};
 }
 
 Tensor GradientBuffer::bucket(int index, int buffer) const { return view(span_of(index), buffer); }
@@ -48,7 +48,7 @@ comm::TreeSum GradientBuffer::tree_sum(int bucket) const {
   const Span span = span_of(bucket);
   return {.flat_buffer = memory_.get(),
           .offset_bytes = span.offset_bytes,
-          .count = span.elements,
+          .count = span.shape.numel(),
           .dtype = span.dtype};
 }
 
@@ -56,19 +56,17 @@ void GradientBuffer::adopt(BucketPlan plan) {
   if (plan.bytes() != plan_.bytes() || plan.gradients().size() != plan_.gradients().size())
     throw UsageError("the new bucket plan is over other gradients");
   // Through CPU memory, which costs a device nothing: it happens once.
-  const auto elements = static_cast<std::int64_t>(plan_.bytes() / sizeof(float));
-  const Tensor old = Tensor::empty({elements});
+  const Shape elements{static_cast<std::int64_t>(plan_.bytes() / sizeof(float))};
+  const Tensor old = Tensor::empty(elements);
   for (int buffer = 0; buffer < accumulation_buffers(); ++buffer) {
-    const Tensor all = view({.offset_bytes = 0, .elements = elements, .dtype = DType::float32}, buffer);
+    const Tensor all = view({0, elements, DType::float32}, buffer);
     backend_.copy(all, old);
     backend_.fill(all, 0);  // padding is always zero
-    for (std::size_t i = 0; i < plan.gradients().size(); ++i) {
-      const BucketPlan::Gradient& gradient = plan.gradients()[i];
-      std::byte* const from =
-          static_cast<std::byte*>(old.raw()) + plan_.location(static_cast<int>(i)).offset_bytes;
-      std::byte* const to = memory_->accumulator(buffer) + plan.location(static_cast<int>(i)).offset_bytes;
-      backend_.copy(Tensor::view(from, gradient.shape, gradient.dtype),
-                    Tensor::view(to, gradient.shape, gradient.dtype, backend_.device()));
+    for (int i = 0; i < static_cast<int>(plan.gradients().size()); ++i) {
+      const auto& [name, shape, dtype] = plan.gradients()[static_cast<std::size_t>(i)];
+      auto* const from = static_cast<std::byte*>(old.raw()) + plan_.location(i).offset_bytes;
+      backend_.copy(Tensor::view(from, shape, dtype),
+                    view({plan.location(i).offset_bytes, shape, dtype}, buffer));
     }
   }
   plan_ = std::move(plan);

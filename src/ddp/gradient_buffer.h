@@ -50,7 +50,7 @@ class GradientBuffer {
  private:
   struct Span {
     std::size_t offset_bytes = 0;
-    std::int64_t elements = 0;
+    Shape shape{0};
     DType dtype = DType::float64;
   };
   Span span_of(int bucket) const;
@@ -70,8 +70,8 @@ class AccumulationSchedule {
  public:
   struct Shard {
     int buffer = 0;
-    int folds =
-        0;  ///< inner nodes complete after it: buffer - 1 += buffer, then buffer - 2 += buffer - 1 ...
+    /// Inner nodes that are complete after it: buffer - 1 += buffer, then buffer - 2 += buffer - 1 ...
+    int folds = 0;
   };
 
   AccumulationSchedule(int shards, comm::ShardRange block);

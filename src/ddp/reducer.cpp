@@ -42,22 +42,13 @@ Reducer::Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics,
       backend_(backend),
       map_(map),
       schedule_(map.shards(), map.block(transport.group().rank())),
-      limits_(limits_of(options)),
-      mode_(options.mode),
-      comm_dtype_(options.comm_dtype),
-      hook_(options.hook.get()),
+      options_(options),
       bucket_partition_(bucket_partition),
-      buffer_(transport, first_plan(params_, limits_), statistics_, schedule_.buffers(), backend),
+      buffer_(transport, first_plan(params_, limits_of(options)), statistics_, schedule_.buffers(), backend),
       usage_(static_cast<int>(schedule_.shards().size()), params_.size() + statistics_.size()),
-      final_(params_.size()),
-      used_(params_.size()) {
-  for (std::size_t i = 0; i < params_.size(); ++i) item_of_.emplace(params_[i], i);
-  std::int64_t largest = 0;
-  for (std::size_t i = 0; i < statistics_.size(); ++i) {
-    item_of_.emplace(statistics_[i], params_.size() + i);
-    largest = std::max(largest, statistics_[i]->elements());
-  }
-  addend_ = backend_.empty({largest}, DType::float64);
+      final_(params_.size()) {
+  for (const Param* const param : params_) item_of_.emplace(param, item_of_.size());
+  for (const Statistic* const statistic : statistics_) item_of_.emplace(statistic, item_of_.size());
   arrival_.reserve(params_.size());
   fit_plan();
 }
@@ -74,12 +65,9 @@ void Reducer::guarded(const Call& call) {
 }
 
 void Reducer::fit_plan() {
-  const auto buckets = static_cast<std::size_t>(buffer_.buckets());
-  open_.resize(static_cast<std::size_t>(buffer_.gradient_buckets()));
-  complete_.resize(buckets);
-  works_.resize(buckets);
-  if (bucket_partition_ && !hook_) slices_ = bucket_partition_->slices(buffer_.plan());
-  if (hook_) guarded([&] { hook_->bind(*this); });
+  states_.resize(static_cast<std::size_t>(buffer_.buckets()));
+  if (bucket_partition_ && !options_.hook) slices_ = bucket_partition_->slices(buffer_.plan());
+  if (options_.hook) guarded([&] { options_.hook->bind(*this); });
 }
 
 void Reducer::begin_step(std::uint64_t step) {
@@ -88,28 +76,29 @@ void Reducer::begin_step(std::uint64_t step) {
   state_ = State::collecting;
   since_start_.restart();
   usage_.clear();
-  std::fill(complete_.begin(), complete_.end(), false);
+  std::ranges::fill(states_, BucketState{});
   started_ = done_ = 0;
-  times_.assign(complete_.size(), {});
+  times_.assign(states_.size(), {});
   arrival_.clear();
-  if (hook_) hook_->begin_step(step);
+  if (options_.hook) options_.hook->begin_step(step);
   if (schedule_.shards().empty()) complete_all();  // no shard, so nothing to wait for
 }
 
 void Reducer::begin_shard(int shard, int passes) {
   shard_ = shard;
   passes_left_ = passes;
-  std::fill(final_.begin(), final_.end(), false);
-  for (std::size_t b = 0; b < open_.size(); ++b)
-    open_[b] = static_cast<int>(buffer_.plan().buckets()[b].gradients.size());
+  std::ranges::fill(final_, false);
+  for (int bucket = 0; bucket < buffer_.gradient_buckets(); ++bucket)
+    state_of(bucket).open =
+        static_cast<int>(buffer_.plan().buckets()[static_cast<std::size_t>(bucket)].gradients.size());
 }
 
 void Reducer::begin_backward(std::span<Param* const> used) {
   if (!in_last_pass()) return;
-  std::fill(used_.begin(), used_.end(), false);
-  for (const Param* const param : used) used_[item_of(param, param->name)] = true;
+  std::ranges::fill(final_, true);
+  for (const Param* const param : used) final_[item_of(param, param->name)] = false;
   for (std::size_t i = 0; i < params_.size(); ++i) {
-    if (!used_[i]) finish_gradient(i);
+    if (final_[i]) finish_gradient(i);
   }
 }
 
@@ -135,9 +124,9 @@ void Reducer::launched(const Usage& usage) {
   usage_ = usage;
   comm::Work graph = 0;
   if (transport_.group().size() > 1) guarded([&] { graph = transport_.after_graphs(); });
-  std::fill(works_.begin(), works_.end(), graph);
+  for (BucketState& bucket : states_) bucket.work = graph;
   const double now_ms = since_start_.elapsed_ms();
-  times_.assign(complete_.size(), {.ready_ms = now_ms, .start_ms = now_ms, .done_ms = 0});
+  times_.assign(states_.size(), {.ready_ms = now_ms, .start_ms = now_ms, .done_ms = 0});
   started_ = buffer_.buckets();
   done_ = 0;
   state_ = State::waiting;
@@ -146,12 +135,11 @@ void Reducer::launched(const Usage& usage) {
 void Reducer::order_after() {
   start_complete();
   guarded([&] {
-    if (hook_) hook_->finish();
+    if (options_.hook) options_.hook->finish();
     if (state_ == State::collecting) state_ = State::waiting;
     for (int bucket = done_; bucket < started_; ++bucket) {
       progress::at_bucket(bucket);
-      if (const comm::Work work = works_[static_cast<std::size_t>(bucket)]; work != 0)
-        transport_.order_after(work);
+      if (const comm::Work work = state_of(bucket).work; work != 0) transport_.order_after(work);
       note_done();
     }
   });
@@ -164,7 +152,7 @@ void Reducer::publish() {
 void Reducer::finish() {
   guarded([&] {
     for (int bucket = 0; bucket < started_; ++bucket) {
-      const comm::Work work = works_[static_cast<std::size_t>(bucket)];
+      const comm::Work work = state_of(bucket).work;
       if (work == 0) continue;
       progress::at_bucket(bucket);
       comm::finish(transport_, work);
@@ -190,9 +178,18 @@ void Reducer::withdraw() {
 
 GradientSlot Reducer::slot(Param& param) {
   const std::size_t index = open_item_of(param);
-  const bool accumulate = usage_.test(shard_, index);
-  usage_.set(shard_, index);
-  return {buffer_.gradient(static_cast<int>(index), shard().buffer), accumulate};
+  return slot_of(index, buffer_.gradient(static_cast<int>(index), shard().buffer));
+}
+
+GradientSlot Reducer::slot(Statistic& statistic) {
+  const std::size_t item = item_of(&statistic, statistic.name());
+  return slot_of(item, statistic_at(item));
+}
+
+GradientSlot Reducer::slot_of(std::size_t item, Tensor memory) {
+  const bool accumulate = usage_.test(shard_, item);
+  usage_.set(shard_, item);
+  return {std::move(memory), accumulate};
 }
 
 void Reducer::ready(Param& param) {
@@ -206,20 +203,6 @@ Tensor Reducer::statistic_at(std::size_t item) const {
   return buffer_.statistic(static_cast<int>(item - params_.size()), shard().buffer);
 }
 
-GradientSlot Reducer::slot(Statistic& statistic) {
-  const std::size_t item = item_of(&statistic, statistic.name());
-  // A module that is called twice overwrites in both calls; contributed() adds.
-  added_to_ = usage_.test(shard_, item) ? &statistic : nullptr;
-  usage_.set(shard_, item);
-  return {added_to_ ? addend_.rows(0, statistic.elements()) : statistic_at(item), false};
-}
-
-void Reducer::contributed(Statistic& statistic) {
-  if (added_to_ != &statistic) return;
-  const Tensor total = statistic_at(item_of(&statistic, statistic.name()));
-  backend_.run(ops::Accumulate{total, addend_.rows(0, statistic.elements()).reshape(total.shape())});
-}
-
 void Reducer::progress() {
   if (done_ < started_) guarded([&] { note_done(); });
 }
@@ -227,22 +210,20 @@ void Reducer::progress() {
 void Reducer::note_done() {
   if (state_ == State::capturing) return;
   for (; done_ < started_; ++done_) {
-    const auto index = static_cast<std::size_t>(done_);
+    const comm::Work work = state_of(done_).work;
     if (has_hook(done_) && state_ != State::waiting) return transport_.progress();  // until it has finished
-    if (!has_hook(done_) && works_[index] != 0 && !transport_.done(works_[index])) return;
-    times_[index].done_ms = since_start_.elapsed_ms();
+    if (!has_hook(done_) && work != 0 && !transport_.done(work)) return;
+    times_[static_cast<std::size_t>(done_)].done_ms = since_start_.elapsed_ms();
   }
 }
 
 void Reducer::replan() {
-  std::vector<char> arrived(params_.size());
-  for (const std::int32_t index : arrival_) arrived[static_cast<std::size_t>(index)] = true;
   for (const int index : buffer_.plan().order()) {
-    if (!arrived[static_cast<std::size_t>(index)]) arrival_.push_back(index);
+    if (std::ranges::find(arrival_, index) == arrival_.end()) arrival_.push_back(index);
   }
   guarded([&] { transport_.group().broadcast(arrival_.data(), arrival_.size() * sizeof(arrival_[0]), 0); });
   const auto gradients = buffer_.plan().gradients();
-  buffer_.adopt(BucketPlan({gradients.begin(), gradients.end()}, arrival_, limits_));
+  buffer_.adopt(BucketPlan({gradients.begin(), gradients.end()}, arrival_, limits_of(options_)));
   fit_plan();
   publish();  // the sums have moved
 }
@@ -270,49 +251,46 @@ void Reducer::finish_gradient(std::size_t param) {
   final_[param] = true;
   progress::mark();
   const int bucket = buffer_.plan().location(static_cast<int>(param)).bucket;
-  if (--open_[static_cast<std::size_t>(bucket)] == 0) finish_bucket(bucket);
+  if (--state_of(bucket).open == 0) finish_bucket(bucket);
 }
 
 void Reducer::finish_bucket(int bucket) {
   for (int buffer = shard().buffer; buffer > shard().buffer - shard().folds; --buffer)
     backend_.run(ops::Accumulate{buffer_.bucket(bucket, buffer - 1), buffer_.bucket(bucket, buffer)});
   if (!in_last_shard()) return;
-  complete_[static_cast<std::size_t>(bucket)] = true;
+  state_of(bucket).complete = true;
   times_[static_cast<std::size_t>(bucket)].ready_ms = since_start_.elapsed_ms();
-  if (mode_ == Mode::overlapped) start_complete();
+  if (options_.mode == Mode::overlapped) start_complete();
 }
 
 void Reducer::complete_all() {
-  std::fill(complete_.begin(), complete_.end(), true);
-  if (mode_ == Mode::overlapped) start_complete();
+  for (BucketState& bucket : states_) bucket.complete = true;
+  if (options_.mode == Mode::overlapped) start_complete();
 }
 
 void Reducer::start_complete() {
-  for (; started_ < buffer_.buckets() && complete_[static_cast<std::size_t>(started_)]; ++started_)
-    start(started_);
+  for (; started_ < buffer_.buckets() && state_of(started_).complete; ++started_) start(started_);
 }
 
 void Reducer::start(int bucket) {
-  const auto index = static_cast<std::size_t>(bucket);
-  times_[index].start_ms = since_start_.elapsed_ms();
+  times_[static_cast<std::size_t>(bucket)].start_ms = since_start_.elapsed_ms();
   progress::at_bucket(bucket);
-  works_[index] = 0;
   guarded([&] {
-    if (has_hook(bucket)) return hook_->start(bucket);
-    start_sum(bucket);
-    if (mode_ == Mode::per_parameter && works_[index] != 0) transport_.order_after(works_[index]);
+    if (has_hook(bucket)) return options_.hook->start(bucket);
+    const comm::Work work = start_sum(bucket);
+    if (options_.mode == Mode::per_parameter && work != 0) transport_.order_after(work);
   });
 }
 
-/// Also for a hook, whose work is kept all the same.
+/// A hook's sums are waited for like any others.
 comm::Work Reducer::start_sum(int bucket) {
-  const auto index = static_cast<std::size_t>(bucket);
   comm::TreeSum sum = buffer_.tree_sum(bucket);
   if (sum.count == 0) return 0;
-  sum.comm_dtype = comm_dtype_;
-  works_[index] = index < slices_.size() ? transport_.start_reduce_scatter(sum, map_, slices_[index])
-                                         : transport_.start_tree_sum(sum, map_);
-  return works_[index];
+  sum.comm_dtype = options_.comm_dtype;
+  const auto index = static_cast<std::size_t>(bucket);
+  return state_of(bucket).work = index < slices_.size()
+                                     ? transport_.start_reduce_scatter(sum, map_, slices_[index])
+                                     : transport_.start_tree_sum(sum, map_);
 }
 
 }  // namespace lockstep::ddp

@@ -20,15 +20,15 @@
 
 namespace lockstep::ddp {
 
-/// A step: begin_step; for each shard of this rank begin_shard and, for each pass over it, (forward),
-/// begin_backward, (backward), end_pass; then order_after, publish, finish, agree. After any error before
-/// order_after: abandon, then the rest as always, up to withdraw.
+/// The calls of a step: begin_step; for each shard of this rank begin_shard and, for each pass over it,
+/// (forward), begin_backward, (backward), end_pass; then order_after, publish, finish, agree. After an error
+/// before order_after: abandon, then order_after and finish as usual, then withdraw.
 ///
-/// A bucket is complete when every gradient in it is final for the shard; the additions that are then due in
-/// the tree are made at once. In the last shard its sum is then started, all buckets strictly in plan order
-/// on every rank (a complete one waits until those before it have started; in the simple modes, until
-/// order_after). Statistics are the last bucket. A hook, if any, starts and finishes the buckets of
-/// gradients.
+/// A bucket is complete when every gradient in it is final for the shard. It is then added to the partial
+/// sums of the shards before, as far as the tree allows. In the last shard its sum starts. Buckets start
+/// strictly in plan order on every rank: a complete one waits until those before it have started, in the
+/// simple modes until order_after. Statistics are the last bucket. A hook, if any, starts and finishes the
+/// buckets of gradients.
 class Reducer final : public GradientSink, private Buckets {
  public:
   enum class State {
@@ -79,7 +79,7 @@ class Reducer final : public GradientSink, private Buckets {
   GradientSlot slot(Param& param) override;
   void ready(Param& param) override;
   GradientSlot slot(Statistic& statistic) override;
-  void contributed(Statistic& statistic) override;
+  void contributed(Statistic&) override {}
   void progress() override;
 
   /// Items 0..params-1 are the parameters, then come the statistics.
@@ -88,7 +88,7 @@ class Reducer final : public GradientSink, private Buckets {
   const GradientBuffer& buffer() const { return buffer_; }
   const AccumulationSchedule& schedule() const { return schedule_; }
   std::span<const BucketTime> bucket_times() const { return times_; }
-  /// The sum over all shards, after order_after; with a bucket_partition, of the elements that this rank
+  /// The sum over all shards, after order_after; with a bucket_partition, only in the elements that this rank
   /// owns.
   Tensor sum(int param) const { return buffer_.gradient(param, 0); }
 
@@ -97,14 +97,24 @@ class Reducer final : public GradientSink, private Buckets {
   void replan();
 
  private:
+  struct BucketState {
+    int open = 0;           // gradients that are not final in the current shard
+    bool complete = false;  // in the last shard
+    comm::Work work = 0;    // its sum, also one of a hook's; 0: none
+  };
+
   template <class Call>
   void guarded(const Call& call);
-  const AccumulationSchedule::Shard& shard() const { return schedule_.shards()[std::size_t(shard_)]; }
+  BucketState& state_of(int bucket) { return states_[static_cast<std::size_t>(bucket)]; }
+  const AccumulationSchedule::Shard& shard() const {
+    return schedule_.shards()[static_cast<std::size_t>(shard_)];
+  }
   bool in_last_shard() const { return shard_ + 1 == static_cast<int>(schedule_.shards().size()); }
   bool in_last_pass() const { return passes_left_ == 1; }
-  bool has_hook(int bucket) const { return hook_ && bucket < buffer_.gradient_buckets(); }
+  bool has_hook(int bucket) const { return options_.hook && bucket < buffer_.gradient_buckets(); }
   std::size_t item_of(const void* leaf, const std::string& name) const;
   std::size_t open_item_of(const Param& param) const;
+  GradientSlot slot_of(std::size_t item, Tensor memory);
   Tensor statistic_at(std::size_t item) const;
   void finish_gradient(std::size_t param);
   void finish_bucket(int bucket);
@@ -120,7 +130,7 @@ class Reducer final : public GradientSink, private Buckets {
   int partial_sums() const override { return schedule_.subtrees(); }
   Tensor gradient(int index, int buffer) const override { return buffer_.gradient(index, buffer); }
   Tensor bucket(int index, int buffer) const override { return buffer_.bucket(index, buffer); }
-  DType comm_dtype() const override { return comm_dtype_; }
+  DType comm_dtype() const override { return options_.comm_dtype; }
   bool failed() const override { return state_ == State::failed; }
   comm::Work start_sum(int bucket) override;
 
@@ -131,10 +141,7 @@ class Reducer final : public GradientSink, private Buckets {
   kernels::Backend& backend_;
   comm::ShardMap map_;
   AccumulationSchedule schedule_;
-  BucketLimits limits_;
-  Mode mode_;
-  DType comm_dtype_;
-  Hook* hook_;
+  Options options_;
   const BucketPartition* bucket_partition_;
   std::vector<comm::Slices> slices_;  // by bucket of gradients, if their sums are scattered
   GradientBuffer buffer_;
@@ -144,19 +151,14 @@ class Reducer final : public GradientSink, private Buckets {
   // of the current shard
   int shard_ = 0;
   int passes_left_ = 0;
-  std::vector<char> final_;              // by parameter: its gradient has its value
-  std::vector<char> used_;               // by parameter: recorded in this pass
-  std::vector<int> open_;                // by bucket: gradients that are not final
-  Tensor addend_;                        // for a second contribution to a statistic
-  const Statistic* added_to_ = nullptr;  // the statistic that gets it
+  std::vector<char> final_;  // by parameter: its gradient has its value
 
   // of the step
   Stopwatch since_start_;
-  std::vector<char> complete_;     // by bucket
-  std::vector<comm::Work> works_;  // by bucket, also of a hook's sums; 0: none
-  int started_ = 0;                // buckets before this one have started
-  int done_ = 0;                   // buckets before this one are known to be done
-  std::vector<BucketTime> times_;
+  std::vector<BucketState> states_;  // by bucket
+  int started_ = 0;                  // buckets before this one have started
+  int done_ = 0;                     // buckets before this one are known to be done
+  std::vector<BucketTime> times_;    // by bucket
   std::vector<std::int32_t> arrival_;
 };
 

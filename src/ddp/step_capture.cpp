@@ -11,8 +11,8 @@ namespace {
 /// Why no step can be captured; empty: no reason is known.
 std::string obstacle(const Options& options, comm::GradientTransport& transport) {
   if (options.hook) return "a hook sends gradients";
-  if (options.sharded_optimizer) return "ddp.sharded_optimizer = true: parameters arrive in the middle of it";
-  if (options.layer_communicator) return "layers meet across ranks in it (model.batch_norm = sync)";
+  if (options.sharded_optimizer) return "ddp.sharded_optimizer = true: parameters arrive during the step";
+  if (options.layer_communicator) return "layers communicate in the passes (model.batch_norm = sync)";
   if (transport.group().size() == 1) return {};
   if (!transport.may_be_captured()) return "this transport's sums cannot be repeated by the device alone";
   if (options.graph == Graph::automatic)
@@ -27,9 +27,9 @@ StepCapture::StepCapture(const Options& options, comm::GradientTransport& transp
     : graph_(options.graph), transport_(transport), backend_(backend), model_(model) {
   if (graph_ == Graph::never) return;
   if (!backend.captures_graphs()) {
-    if (graph_ == Graph::automatic) return;  // nobody expects a graph there
+    if (graph_ == Graph::automatic) return;  // a CPU has no graphs
     throw UsageError(
-        "train.cuda_graph = true: only a GPU's steps are recorded, and it computes on {}; use auto",
+        "train.cuda_graph = true: only a GPU's steps can be captured, and this backend is on {}; use auto",
         to_string(backend.device()));
   }
   so_far_.refused = obstacle(options, transport);
@@ -39,7 +39,7 @@ StepCapture::StepCapture(const Options& options, comm::GradientTransport& transp
 
 void StepCapture::check_refusal() const {
   if (graph_ == Graph::always && !so_far_.refused.empty())
-    throw UsageError("train.cuda_graph = true, but the step cannot be recorded: {}; use auto",
+    throw UsageError("train.cuda_graph = true, but the step cannot be captured: {}; use auto",
                      so_far_.refused);
 }
 
@@ -72,7 +72,7 @@ StepCapture::Way StepCapture::choose(bool warm) {
 
 StepCapture::Way StepCapture::choose_alone(bool warm) {
   if (key_.empty()) {
-    refuse("the shards of the batch have no tensors x and y by which to know it again");
+    refuse("the shards of the batch have no tensors x and y that identify it");
     return Way::refused;
   }
   if (!warm) return Way::plain;
@@ -84,7 +84,7 @@ StepCapture::Way StepCapture::choose_alone(bool warm) {
     return current_->graph ? Way::launch : Way::capture;
   }
   if (known_.size() == most_known) {
-    refuse("its batches, or its parameters, are in other memory at every step");
+    refuse("its batches or its parameters are in other memory at every step");
     return Way::refused;
   }
   known_.reserve(most_known);

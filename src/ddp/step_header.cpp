@@ -13,7 +13,7 @@
 namespace lockstep::ddp {
 namespace {
 
-// Where things are in a record, in words.
+// Offsets in a record, in words.
 constexpr std::size_t step_at = 0, plan_hash_at = 1, flags_at = 2, compute_at = 3, losses_at = 4;
 
 // In the word of flags: the requests of this rank, and whether it failed.
@@ -130,8 +130,8 @@ ops::CountedSum StepHeader::loss_of(comm::ShardRange node) const {
   const auto& subtrees = subtrees_[static_cast<std::size_t>(owner)];
   const auto found = std::find(subtrees.begin(), subtrees.end(), node);
   if (found != subtrees.end()) {
-    const auto place = losses_at + 2 * static_cast<std::size_t>(found - subtrees.begin());
-    return {std::bit_cast<double>(record(owner)[place]), std::bit_cast<double>(record(owner)[place + 1])};
+    const auto at = losses_at + 2 * static_cast<std::size_t>(found - subtrees.begin());
+    return {std::bit_cast<double>(record(owner)[at]), std::bit_cast<double>(record(owner)[at + 1])};
   }
   const int left = comm::left_leaves(node.count);
   const ops::CountedSum a = loss_of({node.first, left});

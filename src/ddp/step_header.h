@@ -1,4 +1,4 @@
-// StepHeader: the one small collective of a step beside its buckets.
+// StepHeader: the one small collective of a step besides its buckets.
 #pragma once
 
 #include <cstdint>

@@ -71,8 +71,9 @@ std::int64_t Timeline::write() const {
   std::int64_t dropped = 0;
   bool any = !spans_.empty();
   communicator_.broadcast(&any, sizeof any, 0);
-  if (!any) return 0;                                        // a run without steps keeps the trace it has
-  for (int rank = 0; rank < communicator_.size(); ++rank) {  // one after another: only rank 0 keeps them
+  if (!any) return 0;  // a run without steps keeps an existing trace
+  for (int rank = 0; rank < communicator_.size();
+       ++rank) {  // one rank after another, as only rank 0 needs memory for all
     text = communicator_.rank() == rank ? as_json() : "";
     std::int64_t sizes[] = {static_cast<std::int64_t>(text.size()), dropped_};
     communicator_.broadcast(sizes, sizeof sizes, rank);
@@ -97,7 +98,7 @@ void Timeline::check_writable() const {
   std::string start(std::min<std::uint64_t>(file_start.size(), file.size()), '\0');
   file.read_at(0, start.data(), start.size());
   if (start != file_start)
-    throw UsageError("{}: is there already and is no trace; give the trace a name of its own", path_);
+    throw UsageError("{}: exists and is not a trace; choose another name for the trace", path_);
 }
 
 }  // namespace lockstep::ddp

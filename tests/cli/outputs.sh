@@ -55,7 +55,7 @@ refused 2 "is read to make it" convert "$checkpoint" "$checkpoint" --force
 "$LOCKSTEP" convert "$checkpoint" notes.h5 --force >/dev/null || fail "convert --force"
 
 # A log, too; a trace of the run's own is replaced, so that a requeued job goes on.
-refused 2 "two.csv: is there already and is no trace" train good.ini --run traced --set log.trace=two.csv
+refused 2 "two.csv: exists and is not a trace" train good.ini --run traced --set log.trace=two.csv
 refused 2 "pipe.h5: is a named pipe" train good.ini --run traced --set log.trace=pipe.h5
 for steps in 4 6; do
   "$LOCKSTEP" train good.ini --run traced --set log.trace=trace.json --set train.steps=$steps >/dev/null 2>&1 ||

@@ -1,4 +1,4 @@
-// A sharded optimizer: each rank updates a part of the parameters, and nothing else is different.
+// A sharded optimizer: each rank updates a partition of the parameters, and nothing else is different.
 #include <mpi.h>
 
 #include <algorithm>

@@ -121,7 +121,7 @@ BOOST_AUTO_TEST_CASE(a_model_that_lies_elsewhere_is_refused_by_name) {
   const auto model = train::build_model(device_config(mlp));
   BOOST_CHECK_EXCEPTION(
       ddp::DataParallel(*model, device.sums(), *device.backend), UsageError, [](const UsageError& error) {
-        return std::string(error.what()).find("net.0.weight lies on cpu") != std::string::npos;
+        return std::string(error.what()).find("net.0.weight is on cpu") != std::string::npos;
       });
 }
 

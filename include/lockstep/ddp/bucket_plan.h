@@ -1,11 +1,11 @@
-// BucketPlan: which gradients travel together, in which order, and where they are.
+// BucketPlan: which gradients are summed together, in which order, and where they are.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "lockstep/base/shape.h"
@@ -13,23 +13,25 @@
 
 namespace lockstep::ddp {
 
-/// A bucket closes as soon as it holds this many bytes. So it may exceed its limit by part of one gradient.
+/// A bucket closes as soon as it holds this many bytes, so it may exceed its limit by part of one gradient.
 ///
 /// Towards the end buckets taper: what arrives last cannot hide behind backward, so a bucket also closes when
 /// it holds a quarter of what is left (but not below the smaller limit). Over a 1 Gbit/s link a step of
-/// gpt-cpu took 1.10 times its compute so, 1.14 times with half, 1.41 times as one bucket.
+/// gpt-cpu took 1.10 times its compute with a quarter, 1.14 times with half, 1.41 times as one bucket.
 struct BucketLimits {
   std::size_t first_bytes = std::size_t{1} << 20;   ///< the first bucket of each element type
   std::size_t other_bytes = std::size_t{25} << 20;  ///< all later ones
 };
 
+/// The bytes at which a bucket closes: number `bucket` of its element type, where the buckets before it leave
+/// `bytes_left` of that type.
+using BucketLimit = std::function<std::size_t(std::size_t bucket, std::size_t bytes_left)>;
+
 /// The rule by which PyTorch's DistributedDataParallel fills buckets: tensors are taken in order, each goes
-/// into the open bucket of its element type, and that closes once it holds at least its limit. Each element
-/// type walks through `limits` (bytes, at least one) on its own, one a bucket, and stays at the last. Buckets
-/// come in the order of their smallest index.
+/// into the open bucket of its element type, and that closes once it holds at least its limit. Buckets come
+/// in the order of their smallest index.
 std::vector<std::vector<int>> assign_buckets(std::span<const std::size_t> tensor_bytes,
-                                             std::span<const DType> dtypes,
-                                             std::span<const std::size_t> limits);
+                                             std::span<const DType> dtypes, const BucketLimit& limit_of);
 
 /// An immutable value, made by a pure function: equal arguments give equal plans on every rank.
 ///
@@ -71,8 +73,6 @@ class BucketPlan {
 
   /// XXH3-64 over names, element types, shapes and their grouping into buckets.
   std::uint64_t hash() const { return hash_; }
-  /// One line a bucket: "bucket 0: 1.2 MiB, float32: net.4.bias net.4.weight".
-  std::string to_string() const;
 
  private:
   std::vector<Gradient> gradients_;

@@ -44,14 +44,14 @@ std::string_view to_string(Graph graph);
 
 struct Options {
   double bucket_mb = 25;       ///< MiB at which a bucket closes
-  double first_bucket_mb = 1;  ///< the same for the first bucket, which is the first to travel
+  double first_bucket_mb = 1;  ///< the same for the first bucket, which is sent first
   int shards = 0;              ///< of the global batch; 0: one a rank
   int micro_batches = 1;       ///< of each shard
   Unused unused = Unused::error;
   Mode mode = Mode::overlapped;
-  /// bfloat16 or float16: partial sums are rounded to it before they travel. On CPUs they travel between
+  /// bfloat16 or float16: partial sums are rounded to it before they are sent. On CPUs they are sent between
   /// nodes and are added in float32; within a node ranks read each other's memory, and nothing is rounded. On
-  /// GPUs every rank's sums travel, and NCCL may add in this type (comm/nccl.h). float16 ends at 65504: a
+  /// GPUs every rank sends its sums, and NCCL may add in this type (comm/nccl.h). float16 ends at 65504: a
   /// gradient (a sum over the batch) above that is a TrainingError with the parameter's name.
   DType comm_dtype = DType::float32;
   std::shared_ptr<Hook> hook = nullptr;  ///< of this rank; none: plain sums

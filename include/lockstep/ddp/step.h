@@ -41,8 +41,8 @@ struct StepResult {
   double count = 0;     ///< what divides it: samples or tokens of the global batch
   Requests requests;    ///< of at least one rank
   /// Times of this rank, by the clock of its device. With a sharded optimizer, the time that the program has
-  /// waited for parameters since the last step's sums counts as communication. On a GPU the device waits in
-  /// place of the program: such waits are part of compute_ms, and not of exposed_comm_ms.
+  /// waited for parameters since the last step's sums counts as communication. On a GPU the device waits
+  /// instead of the program: such waits are part of compute_ms, and not of exposed_comm_ms.
   double compute_ms = 0;       ///< from the start of the step to the end of its last backward
   double exposed_comm_ms = 0;  ///< from there until every sum and the step header are complete
   double mean_loss() const { return loss_sum / count; }
