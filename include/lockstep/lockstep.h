@@ -35,5 +35,6 @@
 #include "lockstep/optim/schedule.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/tensor/tensor.h"
-#include "lockstep/train/device.h"
+#include "lockstep/train/metrics.h"
 #include "lockstep/train/session.h"
+#include "lockstep/train/stop.h"

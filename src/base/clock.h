@@ -1,21 +1,25 @@
-// Clocks: one monotonic clock for spans, one wall clock for stamps; the median of what they measure.
+// Clocks: a monotonic one for durations, a wall clock for time stamps; the median of measured times.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <ctime>
 #include <string>
 #include <vector>
 
 namespace lockstep {
 
-/// Seconds on a monotonic clock, the same for all processes of one node.
+/// A monotonic clock, the same for all processes of one node.
+inline std::int64_t monotonic_ns() {
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 inline double monotonic_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Measures spans in milliseconds on the monotonic clock.
+/// Measures durations on the monotonic clock.
 class Stopwatch {
  public:
   double elapsed_ms() const { return (monotonic_s() - start_s_) * 1e3; }
@@ -25,15 +29,15 @@ class Stopwatch {
   double start_s_ = monotonic_s();
 };
 
-/// Wall-clock time in UTC: "2026-11-21T04:00:47Z".
-inline std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
+/// A wall-clock time in UTC: "2026-11-21T04:00:47Z".
+inline std::string utc_text(std::time_t time) {
   std::tm utc{};
   char text[32];
-  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", ::gmtime_r(&now, &utc))};
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", ::gmtime_r(&time, &utc))};
 }
+inline std::string utc_now() { return utc_text(std::time(nullptr)); }
 
-/// The median of at least one value; of an even number the upper of the two in the middle.
+/// The median of at least one value: of an even number, the upper one of the two in the middle.
 inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

@@ -109,7 +109,7 @@ void OpenFile::read_at(std::uint64_t offset, void* data, std::uint64_t bytes) co
     const ssize_t done =
         uninterrupted([&] { return ::pread(descriptor_, to, piece, static_cast<off_t>(offset)); });
     if (done < 0) throw_system_error(errno, path_, "read");
-    progress::mark();
+    progress::tick();
     if (done == 0)
       throw DataError("{}: cannot read: the file ends at byte {}, {} bytes too early", path_, offset, bytes);
     to += done;
@@ -125,7 +125,7 @@ void OpenFile::write_at(std::uint64_t offset, const void* data, std::uint64_t by
     const ssize_t done =
         uninterrupted([&] { return ::pwrite(descriptor_, from, piece, static_cast<off_t>(offset)); });
     if (done < 0) throw_system_error(errno, path_, "write");
-    progress::mark();
+    progress::tick();
     if (done == 0)
       throw FailureError("{}: cannot write: the system takes no more bytes at {}", path_, offset);
     from += done;
@@ -142,7 +142,7 @@ void OpenFile::truncate(std::uint64_t bytes) {
 
 void OpenFile::sync() {
   if (uninterrupted([&] { return ::fsync(descriptor_); }) != 0) throw_system_error(errno, path_, "sync");
-  progress::mark();
+  progress::tick();
 }
 
 std::string directory_of(const std::string& path) {

@@ -1,13 +1,14 @@
-// Progress of this process, readable while it is stuck: by a watchdog, by a report.
+// Progress of this process: what it is doing, readable from outside while it is stuck.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 
 namespace lockstep::progress {
 
-/// What a rank is doing. `end`: its program is over, MPI ends; `failure`: it has thrown, and is ending.
-enum class Phase : std::uint32_t {
+/// What a rank is doing. `end`: its program has returned, and MPI ends. `failure`: it has thrown.
+enum class Phase : std::int64_t {
   start,
   data,
   forward,
@@ -20,74 +21,82 @@ enum class Phase : std::uint32_t {
   end,
   failure,
 };
-constexpr int phases = 11;
 const char* to_string(Phase phase);
 
-/// Plain lock-free words: they may be in memory that other processes read, at any moment, even when this one
-/// is stopped. Fields change one by one; a reader may see the newer of one next to the older of another.
-struct Record {
-  std::atomic<std::uint64_t> marks{0};    ///< signs of progress so far, of any thread
-  std::atomic<std::int64_t> step{0};      ///< the step at hand, from 1; 0: none yet
-  std::atomic<std::int64_t> since_ns{0};  ///< since when in this phase, on the monotonic clock
-  std::atomic<Phase> phase{Phase::start};
-  std::atomic<std::uint32_t> waiting{0};  ///< above 0: for other ranks
-  std::atomic<std::uint32_t> polling{0};  ///< of these, waits that look() again and again
-  std::atomic<std::uint64_t> looks{0};    ///< signs of life of a wait that does
-  std::atomic<std::int32_t> bucket{-1};   ///< of gradients, the last one started or waited for in this step
-  std::atomic<float> step_ms{0};          ///< recent steps took
+/// What a rank publishes about itself. Other processes may read it at any moment, even while this one is
+/// stopped or dead. The fields change one by one: a reader may see the new value of one beside the old value
+/// of another. All are words of one type, so that a status is copied and sent as an array.
+struct RankStatus {
+  using Word = std::atomic<std::int64_t>;
+  static_assert(Word::is_always_lock_free);
+
+  Word ticks{0};           ///< signs of progress so far, from any thread
+  Word step{0};            ///< the current step, from 1; 0: none yet
+  Word phase{0};           ///< a Phase
+  Word phase_since_ns{0};  ///< when it began, on the monotonic clock of the rank's node
+  Word waiting{0};         ///< above 0: the rank waits for other ranks
+  Word polling{0};         ///< how many of these waits poll
+  Word polls{0};           ///< polls so far: signs of life of a wait that polls
+  Word bucket{-1};         ///< the last bucket of gradients that was started or waited for in this step
+  Word step_us{0};         ///< how long recent steps took; 0: no step is done
+  Word heartbeats{0};      ///< of the watchdog's thread: signs of life of the process
+  Word pid{0};
+
+  Phase current_phase() const { return static_cast<Phase>(phase.load()); }
+
+  static constexpr std::size_t words = 11;
+  using Snapshot = std::array<std::int64_t, words>;
+  Snapshot load() const;
+  void store(const Snapshot& snapshot);
 };
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<float>::is_always_lock_free);
 
-/// That of this process. A record is process-wide by nature: there is one thread that trains.
-Record& here();
-/// From now on this process writes `record` (none: its own again), which begins as a copy of the last one.
-void write_to(Record* record);
+/// The status of this process. There is one per process: one thread trains.
+RankStatus& status();
+/// From now on this process writes `place`, which begins as a copy of the last one; nullptr: memory that
+/// nobody else reads.
+void publish_in(RankStatus* place);
 
-/// Called by the thread that trains. None allocates, locks or calls the system, but for the clock.
+/// Called by the thread that trains. None of them allocates, locks or makes a system call.
 void enter(Phase phase);
 void at_step(std::int64_t step, double step_ms);
 void at_bucket(int bucket);
 
-/// Set by a thread that works next to the one that trains: its marks count while this is true (that one waits
-/// for it); at other times they would hide a hang.
-inline thread_local const std::atomic<bool>* waited_for = nullptr;
+/// For a thread that works while another one trains: its ticks count only while this is true, which is while
+/// the training thread waits for it. At other times they would hide a hang.
+inline thread_local const std::atomic<bool>* ticks_count_while = nullptr;
 
 /// A sign of progress inside a phase that may take long. Any thread.
-inline void mark() {
-  if (!waited_for || *waited_for) here().marks.fetch_add(1, std::memory_order_relaxed);
+inline void tick() {
+  if (!ticks_count_while || *ticks_count_while) status().ticks.fetch_add(1, std::memory_order_relaxed);
 }
 
-/// While it lives this rank waits for others: not it is to blame for a silence.
+/// While one lives, this rank waits for other ranks and is not to blame for a lack of progress.
 class Waiting {
  public:
-  Waiting() { change(here().waiting, 1); }
+  Waiting() { add(status().waiting, 1); }
   ~Waiting() {
-    change(here().waiting, -1);
-    mark();
+    add(status().waiting, -1);
+    tick();
   }
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
  private:
   friend class Polling;
-  static void change(std::atomic<std::uint32_t>& count, int by) {
-    count.store(count.load(std::memory_order_relaxed) + static_cast<std::uint32_t>(by),
-                std::memory_order_relaxed);
+  static void add(RankStatus::Word& word, int change) {  // one thread writes it: no atomic addition
+    word.store(word.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
   }
 };
 
-/// The same, looking again and again: one that no longer looks is stuck itself.
+/// A wait that polls. If it stops polling, this rank is stuck after all.
 class Polling {
  public:
-  Polling() { Waiting::change(here().polling, 1); }
-  ~Polling() { Waiting::change(here().polling, -1); }
+  Polling() { Waiting::add(status().polling, 1); }
+  ~Polling() { Waiting::add(status().polling, -1); }
   Polling(const Polling&) = delete;
   Polling& operator=(const Polling&) = delete;
 
-  void look() {
-    auto& looks = here().looks;
-    looks.store(looks.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  }
+  void count_poll() { Waiting::add(status().polls, 1); }
 
  private:
   Waiting waiting_;

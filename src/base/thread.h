@@ -1,9 +1,10 @@
-// Background threads, to which no signal is delivered and which are not bound to their creator's cores; and
+// Background threads, which receive no signals and are not bound to their creator's cores; what ends them;
 // try_lock with a timeout.
 #pragma once
 
 #include <signal.h>
 #include <chrono>
+#include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <string_view>
@@ -17,8 +18,8 @@
 namespace lockstep {
 
 /// Starts a thread that blocks all signals: the main thread handles them. If bind_thread() has bound threads
-/// of this process, it may use all cores that the process was given, else those of its creator. FailureError
-/// "`who` cannot start its thread: REASON".
+/// of this process, the new one may use all cores of the process, else those of its creator. Throws
+/// FailureError "`who` cannot start its thread: REASON".
 template <class Body>
 std::thread start_background_thread(std::string_view who, Body body) {
   sigset_t all, before;
@@ -36,6 +37,28 @@ std::thread start_background_thread(std::string_view who, Body body) {
     throw FailureError("{} cannot start its thread: {}", who, error.what());
   }
 }
+
+/// Tells a background thread to end. The thread sleeps on it between its turns.
+class StopEvent {
+ public:
+  void set() {
+    {
+      const std::lock_guard lock(mutex_);
+      set_ = true;
+    }
+    changed_.notify_all();
+  }
+  /// Returns true as soon as it is set, false after timeout_s.
+  bool wait_for(double timeout_s) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::duration<double>(timeout_s), [this] { return set_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool set_ = false;
+};
 
 /// Locks `mutex`, or gives up after timeout_s: then the result owns nothing. The holder may be blocked inside
 /// a third-party library.

@@ -298,7 +298,7 @@ void WorkerThread::start(std::function<void()> work) {
   try {
     thread_ = start_background_thread("a save beside training", [this, work = std::move(work)] {
       ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19);  // on Linux of this thread alone
-      progress::waited_for = &waited_for_;
+      progress::ticks_count_while = &waited_for_;
       try {
         work();
       } catch (...) {

@@ -257,7 +257,7 @@ class MpiCommunicator final : public CpuCommunicator {
   void order_after(Work work) override {
     if (done(work)) return;
     progress::Polling polling;
-    for (Backoff backoff(oversubscribed_); !done(work); polling.look()) backoff.pause();
+    for (Backoff backoff(oversubscribed_); !done(work); polling.count_poll()) backoff.pause();
   }
 
   void all_gather(const void* mine, std::size_t bytes, void* all) override;
@@ -283,7 +283,7 @@ class MpiCommunicator final : public CpuCommunicator {
   void wait_until(const Condition& condition) {
     progress::Polling polling;
     for (Backoff backoff(oversubscribed_); !condition(); backoff.pause()) {
-      polling.look();
+      polling.count_poll();
       collectives_.progress();
     }
   }

@@ -249,7 +249,7 @@ void Reducer::finish_gradient(std::size_t param) {
   if (!usage_.test(shard_, param))
     backend_.fill(buffer_.gradient(static_cast<int>(param), shard().buffer), 0);
   final_[param] = true;
-  progress::mark();
+  progress::tick();
   const int bucket = buffer_.plan().location(static_cast<int>(param)).bucket;
   if (--state_of(bucket).open == 0) finish_bucket(bucket);
 }

@@ -1,14 +1,21 @@
-#include "lockstep/train/device.h"
+#include "train/device.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <nlohmann/json.hpp>
+#include <vector>
 
+#include "comm/nccl.h"
+#include "kernels/gpus.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/agreement.h"
 
 namespace lockstep::train {
 namespace {
 
-std::string place_of(std::span<const RankDevices> of_rank, std::size_t rank) {
+std::string location(std::span<const RankDevices> of_rank, std::size_t rank) {
   return of_rank.size() == 1 ? of_rank[rank].host : fmt::format("rank {} on {}", rank, of_rank[rank].host);
 }
 
@@ -20,9 +27,37 @@ std::string place_of(std::span<const RankDevices> of_rank, std::size_t rank) {
     throw UsageError(
         "device {}: {} has no GPU{}; ask the scheduler for as many a node as it has ranks (sbatch "
         "--gpus-per-node), or choose device cpu",
-        asked, place_of(of_rank, rank), others ? ", but other ranks have one" : "");
+        asked, location(of_rank, rank), others ? ", but other ranks have one" : "");
   throw UsageError("device {}: {} can use no GPU{}: {}; {}, or choose device cpu", asked,
-                   place_of(of_rank, rank), others ? ", but other ranks can" : "", here.problem, here.remedy);
+                   location(of_rank, rank), others ? ", but other ranks can" : "", here.problem, here.remedy);
+}
+
+/// The GPUs that this rank can use. sums: only if NCCL can sum on them.
+kernels::Gpus usable_gpus(bool sums) {
+  kernels::Gpus gpus = kernels::find_gpus();
+  if (!sums || gpus.visible.empty()) return gpus;
+  if (const comm::NcclFound nccl = comm::find_nccl(); !nccl.problem.empty()) {
+    gpus.problem = nccl.problem;
+    gpus.remedy = nccl.remedy;
+    gpus.visible.clear();
+  }
+  return gpus;
+}
+
+/// What each rank has. Collective.
+std::vector<RankDevices> gather_devices(comm::HostGroup& world, const kernels::Gpus& gpus) {
+  const nlohmann::json own = {
+      {"gpus", gpus.visible.size()}, {"problem", gpus.problem}, {"remedy", gpus.remedy}};
+  const comm::Topology& topology = world.topology();
+  std::vector<RankDevices> of_rank;
+  for (const nlohmann::json& record : comm::all_gather_json(world, own)) {
+    const auto node = static_cast<std::size_t>(topology.node_of_rank[of_rank.size()]);
+    of_rank.push_back({.gpus = record["gpus"],
+                       .problem = record["problem"],
+                       .remedy = record["remedy"],
+                       .host = topology.host_names[node]});
+  }
+  return of_rank;
 }
 
 }  // namespace
@@ -53,6 +88,21 @@ DeviceChoice choose_device(const std::string& asked, bool built, std::span<const
   if (sharing.empty()) return {.kind = Device::Kind::cuda, .remark = {}};
   if (!wanted) return {.remark = "computes on CPUs: " + sharing};
   throw UsageError("device cuda: {}; or choose device cpu", sharing);
+}
+
+RankDevice choose_device(comm::HostGroup& world, const std::string& asked, bool sums) {
+  kernels::Gpus gpus;
+  sums = sums && world.size() > 1;
+  if (asked != "cpu") gpus = usable_gpus(sums);
+  const int local_rank = world.topology().local_rank_of_rank[static_cast<std::size_t>(world.rank())];
+  const int index = gpu_of_rank(local_rank, std::max(1, static_cast<int>(gpus.visible.size())));
+  const std::string sharing =
+      sums && asked != "cpu" ? comm::sharing_problem(world, gpus.visible.empty() ? -1 : index) : "";
+  const DeviceChoice choice = choose_device(asked, gpus.built, gather_devices(world, gpus), sharing);
+  if (choice.kind == Device::Kind::cpu) return {.description = {}, .remark = choice.remark};
+  return {.device = Device::cuda(index),
+          .description = gpus.visible[static_cast<std::size_t>(index)].describe(),
+          .remark = choice.remark};
 }
 
 }  // namespace lockstep::train

@@ -50,7 +50,7 @@ std::optional<Evaluation> evaluate(models::Model& model, Tape& tape, const data:
   data::EvalBatches batches(dataset, std::clamp<std::int64_t>(rows_per_chunk / rows_per_sample, 1, 64),
                             world);
   const auto add_chunk = [&](int chunk) {
-    progress::mark();
+    progress::tick();
     const data::EvalBatch& batch = batches.read(chunk);
     tape.begin({.training = false,
                 .record = false,

@@ -1,31 +1,145 @@
 #include "lockstep/train/session.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
+#include <initializer_list>
 #include <limits>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "base/progress.h"
 #include "base/streams.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "comm/nccl.h"
-#include "kernels/gpus.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/train/device.h"
-#include "train/start_watch.h"
+#include "train/device.h"
 #include "train/watchdog.h"
 
 namespace lockstep {
 namespace {
 
-/// How long a failing rank waits for the others to fail, too, before it ends the world.
-constexpr double agreement_timeout_s = 2;
+// The start of MPI.
+
+/// A number that the launcher has put into the environment; -1: none.
+int launcher_number(std::initializer_list<const char*> variables) {
+  for (const char* const variable : variables) {
+    const char* const text = std::getenv(variable);
+    int number = -1;
+    if (text && std::from_chars(text, text + std::strlen(text), number).ec == std::errc() && number >= 0)
+      return number;
+  }
+  return -1;
+}
+
+std::string job_name() {
+  std::string name;
+  for (const char* const variable : {"PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID"}) {
+    if (const char* const value = std::getenv(variable)) name += std::string("-") + value;
+  }
+  return name;
+}
+
+/// Limits how long MPI may take to start, as there is no watchdog yet: while one lives, MPI starts. After
+/// timeout_s (0: no limit) the process exits with code 5, which ends the job; a minute later if all ranks
+/// seem to be there, as a busy node may just be slow. One rank of each node reports which ranks are missing.
+/// Ranks of one node see each other by sockets with abstract names, which go with their processes.
+class StartTimeout {
+ public:
+  explicit StartTimeout(double timeout_s) {
+    if (timeout_s <= 0 || rank_ < 0 || ranks_ < 2) return;  // a single process waits for nobody
+    presence_ = open_socket(rank_, ::bind);
+    thread_ = start_background_thread("the watchdog of the start", [this, timeout_s] { watch(timeout_s); });
+  }
+  ~StartTimeout() {
+    started_.set();
+    if (thread_.joinable()) thread_.join();
+    if (presence_ >= 0) ::close(presence_);
+  }
+  StartTimeout(const StartTimeout&) = delete;
+  StartTimeout& operator=(const StartTimeout&) = delete;
+
+ private:
+  /// Binds or connects a socket to the name of a rank; -1 if that fails.
+  static int open_socket(int rank, int (*attach)(int, const sockaddr*, socklen_t)) {
+    sockaddr_un address{};
+    const std::string name = fmt::format("lockstep-start-{}{}-{}", ::getuid(), job_name(), rank);
+    if (name.size() + 1 > sizeof address.sun_path) return -1;
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, name.data(), name.size());  // the 0 before it makes the name abstract
+    const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (socket < 0 || attach(socket, reinterpret_cast<const sockaddr*>(&address), bytes) == 0) return socket;
+    ::close(socket);
+    return -1;
+  }
+
+  std::vector<int> missing_ranks() const {
+    std::vector<int> missing;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const int socket = rank == rank_ ? -1 : open_socket(rank, ::connect);
+      if (socket >= 0) ::close(socket);
+      if (socket < 0 && rank != rank_) missing.push_back(rank);
+    }
+    return missing;
+  }
+
+  std::string describe(const std::vector<int>& missing) const {
+    constexpr std::size_t max_named = 16;
+    const int here = launcher_number({"OMPI_COMM_WORLD_LOCAL_SIZE"});
+    const int present = ranks_ - static_cast<int>(missing.size());
+    if (here == ranks_ && !missing.empty()) {
+      const auto end = missing.begin() + static_cast<std::ptrdiff_t>(std::min(missing.size(), max_named));
+      return fmt::format(
+          "{} {}{} did not come: another program, one that ended, or one that hangs before MPI",
+          missing.size() == 1 ? "rank" : "ranks", fmt::join(missing.begin(), end, ", "),
+          missing.size() > max_named ? " ..." : "");
+    }
+    if (here > present) return fmt::format("{} of the {} ranks of this node came", present, here);
+    return "a rank of another node did not come, or one of those that came hangs";
+  }
+
+  void watch(double timeout_s) {
+    constexpr double grace_s = 60;
+    if (started_.wait_for(timeout_s)) return;
+    if (missing_ranks().empty() && started_.wait_for(grace_s)) return;
+    const std::vector<int> missing = missing_ranks();
+    // The first rank of the node that is there reports: all ranks before it are missing.
+    if (rank_ == 0 || (missing.size() >= static_cast<std::size_t>(rank_) &&
+                       missing[static_cast<std::size_t>(rank_ - 1)] == rank_ - 1)) {
+      constexpr double write_timeout_s = 1;
+      write_standard_error(
+          fmt::format("lockstep: rank {}: MPI did not start within {:g} s (fault.hang_timeout_s): {}\n",
+                      rank_, timeout_s, describe(missing)),
+          write_timeout_s);
+    }
+    // Stays visible to the rank that reports, and to ranks that started a little later.
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    ::_exit(static_cast<int>(ExitCode::failure));
+  }
+
+  const int rank_ = launcher_number({"PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"});
+  const int ranks_ = launcher_number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"});
+  int presence_ = -1;  ///< the socket that shows that this rank is there
+  StopEvent started_;
+  std::thread thread_;
+};
+
+// The end of a program that fails.
 
 struct Failure {
   ExitCode code;
@@ -46,67 +160,38 @@ Failure current_failure() {
   }
 }
 
-constexpr double report_timeout_s = 2;  // with who reads standard error, for the reason why all ends
-
-void say_failure(const std::string& text) {
-  write_standard_error("lockstep: " + on_one_line(text) + "\n", report_timeout_s);
+void print_failure(const std::string& text) {
+  constexpr double write_timeout_s = 2;
+  write_standard_error("lockstep: " + on_one_line(text) + "\n", write_timeout_s);
 }
 
-/// Says the failure and ends the world.
-[[noreturn]] void end_alone(comm::HostGroup& communicator, const Failure& failure) {
-  say_failure(fmt::format("rank {}: {}", communicator.rank(), failure.text));
+/// Prints the failure with the rank and ends the world.
+[[noreturn]] void abort_world(comm::HostGroup& communicator, const Failure& failure) {
+  print_failure(fmt::format("rank {}: {}", communicator.rank(), failure.text));
   std::fflush(stdout);
   communicator.abort(static_cast<int>(failure.code));
   std::abort();  // not reached; GCC forgets [[noreturn]] on virtual calls
 }
 
-/// Says the failure once if all ranks failed, else ends the world. `errors` is a communicator that nothing
-/// else uses.
-int end_together(comm::HostGroup& errors, const Failure& failure) {
-  const int code = static_cast<int>(failure.code);
+/// If all ranks fail, rank 0 prints what they say, each text once; returns the exit code of rank 0. If only
+/// some fail, ends the world. `errors` is a communicator that nothing else uses.
+int report_failure(comm::HostGroup& errors, const Failure& failure) {
+  constexpr double agreement_timeout_s = 2;
   try {
     errors.barrier(agreement_timeout_s);
-  } catch (const Error&) {  // the others are elsewhere
-    end_alone(errors, failure);
+  } catch (const Error&) {  // the other ranks do not fail
+    abort_world(errors, failure);
   }
-  const std::vector<std::string> texts = errors.all_gather_texts(fmt::format("{:03d}{}", code, failure.text));
+  const std::vector<std::string> texts =
+      errors.all_gather_texts(fmt::format("{:03d}{}", static_cast<int>(failure.code), failure.text));
   if (errors.rank() == 0) {
-    for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-      if (rank == 0) say_failure(texts[0].substr(3));
-      if (rank > 0 && texts[rank] != texts[0])
-        say_failure(fmt::format("rank {}: {}", rank, texts[rank].substr(3)));
+    print_failure(texts[0].substr(3));
+    for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+      if (texts[rank] != texts[0]) print_failure(fmt::format("rank {}: {}", rank, texts[rank].substr(3)));
     }
     std::fflush(stdout);
   }
   return std::atoi(texts[0].substr(0, 3).c_str());
-}
-
-/// What each rank has. Collective.
-std::vector<train::RankDevices> gathered(comm::HostGroup& world, const kernels::Gpus& gpus) {
-  const nlohmann::json mine = {
-      {"gpus", gpus.visible.size()}, {"problem", gpus.problem}, {"remedy", gpus.remedy}};
-  std::vector<train::RankDevices> of_rank;
-  const comm::Topology& topology = world.topology();
-  for (const nlohmann::json& record : comm::all_gather_json(world, mine)) {
-    const auto node = static_cast<std::size_t>(topology.node_of_rank[of_rank.size()]);
-    of_rank.push_back({.gpus = record["gpus"],
-                       .problem = record["problem"],
-                       .remedy = record["remedy"],
-                       .host = topology.host_names[node]});
-  }
-  return of_rank;
-}
-
-/// GPUs that this rank could take: none if they could not sum what they are to sum.
-kernels::Gpus usable_gpus(bool sums) {
-  kernels::Gpus gpus = kernels::find_gpus();
-  if (!sums || gpus.visible.empty()) return gpus;
-  if (const comm::NcclFound nccl = comm::find_nccl(); !nccl.problem.empty()) {
-    gpus.problem = nccl.problem;
-    gpus.remedy = nccl.remedy;
-    gpus.visible.clear();
-  }
-  return gpus;
 }
 
 }  // namespace
@@ -114,7 +199,7 @@ kernels::Gpus usable_gpus(bool sums) {
 Session::~Session() { drop_transport(); }
 
 void Session::drop_transport() {
-  if (watchdog_) watchdog_->look_after(nullptr);
+  if (watchdog_) watchdog_->watch_transport(nullptr);
   transport_.reset();
 }
 
@@ -124,7 +209,7 @@ kernels::Backend& Session::backend() {
 }
 
 void Session::use_backend(Device device, const DeviceOptions& options) {
-  drop_transport();  // it works with the backend that goes
+  drop_transport();  // it uses the backend that is replaced
   if (device == Device::cpu()) {
     backend_ = kernels::make_cpu_backend(options.threads);
     return;
@@ -136,22 +221,14 @@ void Session::use_backend(Device device, const DeviceOptions& options) {
   if (hang_timeout_s_)
     of_nccl.timeout_s = *hang_timeout_s_ > 0 ? *hang_timeout_s_ : std::numeric_limits<double>::infinity();
   transport_ = comm::make_nccl_transport(world_, of_nccl);
-  if (watchdog_) watchdog_->look_after(transport_.get());
+  if (watchdog_) watchdog_->watch_transport(transport_.get());
 }
 
 void Session::use_device(const std::string& asked, const DeviceOptions& options) {
-  kernels::Gpus gpus;
-  const bool sums = options.sums && world_.size() > 1;
-  if (asked != "cpu") gpus = usable_gpus(sums);
-  const int place = world_.topology().local_rank_of_rank[static_cast<std::size_t>(world_.rank())];
-  const int index = train::gpu_of_rank(place, std::max(1, static_cast<int>(gpus.visible.size())));
-  const std::string sharing =
-      sums && asked != "cpu" ? comm::sharing_problem(world_, gpus.visible.empty() ? -1 : index) : "";
-  const train::DeviceChoice choice = train::choose_device(asked, gpus.built, gathered(world_, gpus), sharing);
-  if (!choice.remark.empty() && world_.rank() == 0) log_.warning("{}", choice.remark);
-  if (choice.kind == Device::Kind::cpu) return use_backend(Device::cpu(), options);
-  use_backend(Device::cuda(index), options);
-  log_.info("computes on {}", gpus.visible[static_cast<std::size_t>(index)].describe());
+  const train::RankDevice chosen = train::choose_device(world_, asked, options.sums);
+  if (!chosen.remark.empty() && world_.rank() == 0) log_.warning("{}", chosen.remark);
+  use_backend(chosen.device, options);
+  if (chosen.device != Device::cpu()) log_.info("computes on {}", chosen.description);
 }
 
 void Session::watch(double hang_timeout_s, bool signal_report) {
@@ -159,47 +236,44 @@ void Session::watch(double hang_timeout_s, bool signal_report) {
   watchdog_.reset();
   watchdog_ = std::make_unique<train::Watchdog>(
       world_, train::WatchOptions{.hang_timeout_s = hang_timeout_s, .signal_report = signal_report});
-  watchdog_->look_after(transport_.get());
+  watchdog_->watch_transport(transport_.get());
 }
 
 int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& program,
                 double start_timeout_s) {
   settle_standard_streams();
-  std::unique_ptr<train::Watchdog> watchdog;  // the last to go: MPI, too, can hang in its end
+  std::unique_ptr<train::Watchdog> watchdog;  // destroyed last: MPI can hang while it ends
   std::unique_ptr<comm::World> world;
   try {
-    const train::StartWatch watch(start_timeout_s);
+    const StartTimeout timeout(start_timeout_s);
     world = std::make_unique<comm::World>(argc, argv);
   } catch (...) {
     const Failure failure = current_failure();
-    say_failure(failure.text);
+    print_failure(failure.text);
     return static_cast<int>(failure.code);
   }
   comm::CpuCommunicator& communicator = world->communicator();
   std::unique_ptr<comm::HostGroup> errors;
-  std::optional<int> said;  // the code of a failure that has been told
-  Failure failure;
+  std::optional<int> code;  // of a failure that has been reported
   try {
     errors = communicator.split(0, communicator.rank());
     Session session(communicator, watchdog);
     try {
-      const ExitCode code = program(session);
+      const ExitCode done = program(session);
       progress::enter(progress::Phase::end);
-      return static_cast<int>(code);
+      return static_cast<int>(done);
     } catch (...) {
-      // Told before the session goes: the end of NCCL takes seconds, in which peers may end the world.
-      failure = current_failure();
+      // Reported before the session ends: ending NCCL takes seconds, in which other ranks may end the world.
       progress::enter(progress::Phase::failure);
-      said = end_together(*errors, failure);
-      throw;  // the transport's end is another after a failure
+      code = report_failure(*errors, current_failure());
+      throw;  // while an exception unwinds, the transport aborts instead of ending with the others
     }
   } catch (...) {
-    if (said) return *said;
-    if (failure.text.empty()) failure = current_failure();
+    if (code) return *code;
+    progress::enter(progress::Phase::failure);
+    if (!errors) abort_world(communicator, current_failure());
+    return report_failure(*errors, current_failure());
   }
-  progress::enter(progress::Phase::failure);
-  if (!errors) end_alone(communicator, failure);
-  return end_together(*errors, failure);
 }
 
 }  // namespace lockstep

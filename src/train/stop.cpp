@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstddef>
 #include <string_view>
 #include <utility>
 
@@ -14,67 +15,80 @@
 namespace lockstep::train {
 namespace {
 
-// A signal handler reaches nothing else: the one place of process-wide state.
-volatile std::sig_atomic_t preempt_signals = 0;
-volatile std::sig_atomic_t interrupt_signals = 0;
-volatile std::sig_atomic_t launcher_signals = 0;
-volatile std::sig_atomic_t term_signals = 0;  // of others than the launcher
+// Global, as a signal handler can reach nothing else.
+volatile std::sig_atomic_t preempt_received = 0, interrupt_received = 0;
+volatile std::sig_atomic_t term_received = 0, launcher_term_received = 0;
 /// The processes above this one that launch ranks: the daemon of the node, perhaps behind a shell.
 std::array<pid_t, 8> launchers{};
+
+// Stays installed, as handlers do: for the one thread that installs them.
+alignas(64) std::array<std::byte, 256 * 1024> handler_stack;
 
 void on_preempt(int signal, siginfo_t* info, void*) {
   const bool from_launcher = signal == SIGTERM && info->si_code <= 0 && info->si_pid > 0 &&
                              std::find(launchers.begin(), launchers.end(), info->si_pid) != launchers.end();
-  (from_launcher ? launcher_signals : preempt_signals) = 1;
-  if (signal == SIGTERM && !from_launcher) term_signals = 1;
+  (from_launcher ? launcher_term_received : preempt_received) = 1;
+  if (signal == SIGTERM && !from_launcher) term_received = 1;
 }
 
 void on_interrupt(int signal, siginfo_t*, void*) {
-  if (interrupt_signals) {  // a second Ctrl-C: now
+  if (interrupt_received) {  // the second Ctrl-C ends the process at once
     std::signal(signal, SIG_DFL);
     std::raise(signal);
   }
-  interrupt_signals = 1;
+  interrupt_received = 1;
 }
 
 constexpr std::array<std::pair<int, void (*)(int, siginfo_t*, void*)>, 3> handlers{
     {{SIGINT, on_interrupt}, {SIGTERM, on_preempt}, {SIGUSR2, on_preempt}}};
 
 bool launches_ranks(std::string_view program) {
-  constexpr std::array<std::string_view, 6> beginnings{"mpirun", "mpiexec", "orte", "prte", "prun", "hydra"};
-  return std::ranges::any_of(beginnings,
-                             [&](std::string_view beginning) { return program.starts_with(beginning); });
+  constexpr std::array<std::string_view, 6> prefixes{"mpirun", "mpiexec", "orte", "prte", "prun", "hydra"};
+  return std::ranges::any_of(prefixes, [&](std::string_view prefix) { return program.starts_with(prefix); });
 }
 
 void find_launchers() {
   launchers = {};
-  pid_t above = ::getppid();
-  for (std::size_t found = 0; above > 1 && found < launchers.size(); above = parent_of(above)) {
-    if (launches_ranks(name_of(above))) launchers[found++] = above;
+  pid_t process = ::getppid();
+  for (std::size_t found = 0; process > 1 && found < launchers.size(); process = parent_of(process)) {
+    if (launches_ranks(name_of(process))) launchers[found++] = process;
   }
 }
 
-bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
 
 }  // namespace
 
-bool ended_by_launcher() { return launcher_signals != 0; }
-bool told_to_end() { return term_signals != 0; }
+void install_handler(int signal, struct sigaction action, struct sigaction* previous) {
+  stack_t stack{};
+  ::sigaltstack(nullptr, &stack);
+  if (stack.ss_flags & SS_DISABLE) {
+    stack = {};
+    stack.ss_sp = handler_stack.data();
+    stack.ss_size = handler_stack.size();
+    ::sigaltstack(&stack, nullptr);
+  }
+  action.sa_flags |= SA_RESTART | SA_ONSTACK;
+  ::sigaction(signal, &action, previous);
+}
+
+bool terminated_by_launcher() { return launcher_term_received != 0; }
+bool sigterm_received() { return term_received != 0; }
 
 StopRequests::StopRequests(std::string run_directory, bool watch_files)
     : stop_file_(run_directory + "/stop"),
       checkpoint_file_(run_directory + "/checkpoint"),
       watch_files_(watch_files) {
-  preempt_signals = 0;
-  interrupt_signals = 0;
-  launcher_signals = 0;
-  term_signals = 0;
+  preempt_received = 0;
+  interrupt_received = 0;
+  term_received = 0;
+  launcher_term_received = 0;
   find_launchers();
   for (std::size_t i = 0; i < handlers.size(); ++i) {
     struct sigaction action {};
     action.sa_sigaction = handlers[i].second;
     action.sa_flags = SA_SIGINFO;
-    install_handler(handlers[i].first, action, &before_[i]);
+    install_handler(handlers[i].first, action, &previous_[i]);
   }
 }
 
@@ -84,21 +98,21 @@ StopRequests::~StopRequests() {
     if (preempted_ && handler == on_preempt)
       std::signal(signal, SIG_IGN);
     else
-      sigaction(signal, &before_[i], nullptr);
+      ::sigaction(signal, &previous_[i], nullptr);
   }
 }
 
 Requests StopRequests::pending() const {
-  return {.preempt = preempt_signals != 0,
-          .user_stop = interrupt_signals != 0 || (watch_files_ && exists(stop_file_)),
+  return {.preempt = preempt_received != 0,
+          .user_stop = interrupt_received != 0 || (watch_files_ && exists(stop_file_)),
           .checkpoint = watch_files_ && exists(checkpoint_file_)};
 }
 
 void StopRequests::clear(const Requests& obeyed) {
   preempted_ = preempted_ || obeyed.preempt;
   if (!watch_files_) return;
-  if (obeyed.user_stop) unlink(stop_file_.c_str());
-  if (obeyed.checkpoint) unlink(checkpoint_file_.c_str());
+  if (obeyed.user_stop) ::unlink(stop_file_.c_str());
+  if (obeyed.checkpoint) ::unlink(checkpoint_file_.c_str());
 }
 
 }  // namespace lockstep::train

@@ -9,25 +9,23 @@
 
 #include <array>
 #include <charconv>
-#include <chrono>
 #include <cstdlib>
 #include <ctime>
 #include <limits>
 
 #include "base/clock.h"
-#include "base/thread.h"
 
 extern char** environ;
 
 namespace lockstep::train {
 namespace {
 
-constexpr std::chrono::minutes ask_again{5};
-constexpr int answer_time_ms = 30'000, look_every_ms = 100;
+constexpr double ask_interval_s = 300, answer_timeout_s = 30;
+constexpr int poll_interval_ms = 100;
 
-/// What a command prints, up to a line; empty if it fails, does not answer in time, or nobody asks any
-/// longer. No copy of this process is made (posix_spawn), as network libraries do not survive one.
-std::string first_line_of(std::array<const char*, 8> words, const std::atomic<bool>& over) {
+/// The first line that a command prints; empty if it fails, does not answer in time, or `stop` is set.
+/// posix_spawn() does not copy this process, which network libraries would not survive.
+std::string first_line_of(std::array<const char*, 8> words, StopEvent& stop) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return {};
   posix_spawn_file_actions_t actions;
@@ -51,13 +49,14 @@ std::string first_line_of(std::array<const char*, 8> words, const std::atomic<bo
     pollfd readable{ends[0], POLLIN, 0};
     std::array<char, 256> text{};
     int ready = 0;
-    for (int waited_ms = 0; ready == 0 && waited_ms < answer_time_ms && !over; waited_ms += look_every_ms)
-      ready = ::poll(&readable, 1, look_every_ms);
+    for (const Stopwatch watch;
+         ready == 0 && watch.elapsed_ms() < answer_timeout_s * 1e3 && !stop.wait_for(0);)
+      ready = ::poll(&readable, 1, poll_interval_ms);
     if (ready > 0) {
       const ssize_t bytes = ::read(ends[0], text.data(), text.size());
       if (bytes > 0) line.assign(text.data(), static_cast<std::size_t>(bytes));
     }
-    ::kill(child, SIGKILL);  // of one that has ended nothing is left to kill, and its number is still taken
+    ::kill(child, SIGKILL);  // does nothing if it has ended: its number is taken until waitpid()
     int status = 0;
     ::waitpid(child, &status, 0);
   }
@@ -102,34 +101,25 @@ TimeLimit::TimeLimit(bool asks) : end_s_(std::numeric_limits<double>::infinity()
   const char* const end_time = std::getenv("SLURM_JOB_END_TIME");
   if (const auto end = end_time ? number(end_time) : std::nullopt)
     end_s_ = monotonic_s() + static_cast<double>(*end) - static_cast<double>(std::time(nullptr));
-  thread_ = start_background_thread("the watch over the time limit",
-                                    [this, job = std::string(job)] { ask_now_and_then(job); });
+  thread_ = start_background_thread("the time limit", [this, job = std::string(job)] { ask_squeue(job); });
 }
 
 TimeLimit::~TimeLimit() {
-  if (!thread_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    over_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
+  stop_.set();
+  if (thread_.joinable()) thread_.join();
 }
 
 double TimeLimit::left_s() const { return end_s_.load(std::memory_order_relaxed) - monotonic_s(); }
 
-void TimeLimit::ask_now_and_then(const std::string& job) {
-  for (std::unique_lock lock(mutex_); !over_;
-       changed_.wait_for(lock, ask_again, [this] { return over_.load(); })) {
-    lock.unlock();
-    const std::string answer = first_line_of({"squeue", "-h", "-j", job.c_str(), "-o", "%L", nullptr}, over_);
-    if (const auto left = seconds_of(answer)) {
-      end_s_ = monotonic_s() + *left;
+void TimeLimit::ask_squeue(const std::string& job) {
+  do {
+    const std::string answer = first_line_of({"squeue", "-h", "-j", job.c_str(), "-o", "%L", nullptr}, stop_);
+    if (const auto left_s = seconds_of(answer)) {
+      end_s_ = monotonic_s() + *left_s;
     } else if (answer == "UNLIMITED") {
       end_s_ = std::numeric_limits<double>::infinity();
     }
-    lock.lock();
-  }
+  } while (!stop_.wait_for(ask_interval_s));
 }
 
 }  // namespace lockstep::train

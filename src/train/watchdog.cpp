@@ -11,9 +11,7 @@
 
 #include "base/clock.h"
 #include "base/streams.h"
-#include "base/thread.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/agreement.h"
 #include "train/processes.h"
 #include "train/signals.h"
 
@@ -21,338 +19,318 @@ namespace lockstep::train {
 namespace {
 
 using progress::Phase;
+using progress::RankStatus;
+using Health = HangDetector::Health;
+using JobEnd = RankStatusTable::JobEnd;
 
-constexpr double unheard_note_s = 30;     // after which a node that never was heard of is named
-constexpr double verdict_patience_s = 2;  // for the one who took the word
-constexpr double death_patience_s = 5;    // for the launcher to end a job in which a rank has died
-constexpr double broken_patience_s = 2;   // for the thread that trains to say what its transport has found
-constexpr double lost_after_s = 5;        // silence of a rank elsewhere, if SIGTERM came and it is waited for
-constexpr std::size_t most_named = 16;    // ranks that wait
+constexpr double report_unheard_after_s = 30;  // then a node that was never heard is named
+constexpr double job_end_timeout_s = 2;        // for the rank that reports
+constexpr double death_timeout_s = 5;          // for the launcher to end a job in which a rank died
+constexpr double transport_timeout_s = 2;      // for the training thread to report an error of its transport
+constexpr double lost_after_s = 5;             // a rank of another node is silent, and SIGTERM has come
+constexpr std::size_t max_waiting_named = 16;
 
-// A signal handler reaches nothing else.
-sem_t wake;
-volatile std::sig_atomic_t report_asked = 0;
+// Global, as a signal handler can reach nothing else.
+volatile std::sig_atomic_t report_requested = 0;
 
-void on_report(int) {
-  report_asked = 1;
-  ::sem_post(&wake);
+void on_report_signal(int) { report_requested = 1; }
+
+/// Drops what standard error does not take within a second: nothing may delay the end of the job.
+void print(const std::string& text) { write_standard_error(text, 1); }
+
+std::string time_ago(double seconds) {
+  return utc_text(std::time(nullptr) - static_cast<std::time_t>(std::lround(seconds)));
 }
 
-/// What standard error does not take within a second is dropped: nothing may hold up the end of the job.
-void say(const std::string& text) { write_standard_error(text, 1); }
-
-std::string wall_clock(double seconds_ago) {
-  const std::time_t then = std::time(nullptr) - static_cast<std::time_t>(std::lround(seconds_ago));
-  std::tm parts{};
-  ::gmtime_r(&then, &parts);
-  char text[32];
-  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
+double check_interval_s(double timeout_s) {
+  return timeout_s > 0 ? std::clamp(timeout_s / 20, 0.02, 0.1) : 0.1;
 }
-
-double tick_s(double timeout_s) { return timeout_s > 0 ? std::clamp(timeout_s / 20, 0.02, 0.1) : 0.1; }
-double beat_every_s(double timeout_s) { return timeout_s > 0 ? std::clamp(timeout_s / 20, 0.05, 1.0) : 1.0; }
+double heartbeat_interval_s(double timeout_s) {
+  return timeout_s > 0 ? std::clamp(timeout_s / 20, 0.05, 1.0) : 1.0;
+}
 
 }  // namespace
 
 Watchdog::Watchdog(comm::HostGroup& world, const WatchOptions& options)
     : options_(options),
       rank_(world.rank()),
-      node_(world.topology().node_of_rank[static_cast<std::size_t>(rank_)]),
       node_of_rank_(world.topology().node_of_rank),
       host_names_(world.topology().host_names),
-      board_(world),
-      heartbeat_(world, board_),
-      tick_s_(tick_s(options.hang_timeout_s)),
-      beat_every_s_(beat_every_s(options.hang_timeout_s)),
-      judge_(world.size(), options.hang_timeout_s, 2 * beat_every_s_ + 4 * tick_s_ + 0.2),
+      table_(world),
+      interval_s_(check_interval_s(options.hang_timeout_s)),
+      heartbeat_interval_s_(heartbeat_interval_s(options.hang_timeout_s)),
+      detector_(world.size(), options.hang_timeout_s, 2 * heartbeat_interval_s_ + 4 * interval_s_ + 0.2),
+      transport_probe_(interval_s_),
       launcher_(world.size() > 1 ? ::getppid() : 0),
-      last_look_s_(monotonic_s()),
-      transport_(tick_s_) {
-  for (int rank = 0; rank < world.size(); ++rank) {
-    if (is_local(rank)) local_ranks_.push_back(rank);
-  }
-  board_.rank(rank_).pid.store(::getpid());
-  progress::write_to(&board_.rank(rank_).where);
-  world.barrier();
-  // In name spaces of their own, processes are numbered differently.
-  const std::string own_name = name_of(::getpid());
-  sees_pids_ = std::ranges::all_of(
-      local_ranks_, [&](int rank) { return name_of(board_.rank(rank).pid.load()) == own_name; });
+      last_check_s_(monotonic_s()) {
+  // Process numbers differ between name spaces.
+  const std::string program = name_of(::getpid());
+  sees_pids_ = std::ranges::all_of(table_.local_ranks(), [&](int rank) {
+    return name_of(static_cast<pid_t>(table_[rank].pid.load())) == program;
+  });
 
-  ::sem_init(&wake, 0, 0);
-  report_asked = 0;
+  report_requested = 0;
   if (options_.signal_report) {
     struct sigaction action {};
-    action.sa_handler = on_report;
+    action.sa_handler = on_report_signal;
     install_handler(SIGUSR1, action);
   } else {
-    std::signal(SIGUSR1, SIG_IGN);  // who asks for a report that is not to be had should not end the run
+    std::signal(SIGUSR1, SIG_IGN);  // a request for a report must not end the run
   }
-  try {
-    thread_ = start_background_thread("the watchdog", [this] { watch(); });
-  } catch (...) {
-    progress::write_to(nullptr);
-    throw;
-  }
+  thread_ = start_background_thread("the watchdog", [this] { run(); });
 }
 
 Watchdog::~Watchdog() {
   std::signal(SIGUSR1, SIG_IGN);
-  over_ = true;
-  ::sem_post(&wake);
+  stop_.set();
   thread_.join();
-  progress::write_to(nullptr);
-  ::sem_destroy(&wake);
 }
 
-void Watchdog::look_after(const comm::GradientTransport* transport) { transport_.look_after(transport); }
-
-/// Looks at once: a rank that dies in its first moments has then been heard of, and can be missed.
-void Watchdog::watch() {
-  while (!over_) {
-    look();
-    timespec until{};
-    ::clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += static_cast<long>(tick_s_ * 1e9);
-    if (until.tv_nsec >= 1'000'000'000) {
-      until.tv_nsec -= 1'000'000'000;
-      ++until.tv_sec;
-    }
-    ::sem_clockwait(&wake, CLOCK_MONOTONIC, &until);
-  }
+/// The first check is at once: other nodes then know of a rank that dies in its first moments, and can miss
+/// it.
+void Watchdog::run() {
+  do check();
+  while (!stop_.wait_for(interval_s_));
 }
 
-void Watchdog::look() {
-  const double now_s = monotonic_s();
-  watch_s_ += std::min(now_s - last_look_s_, 3 * tick_s_);
-  last_look_s_ = now_s;
-  board_.rank(rank_).beats.fetch_add(1);
-  follow_verdict();
-  heartbeat_.receive();
-  if (watch_s_ - sent_s_ >= beat_every_s_ && sends_for_node()) {
-    sent_s_ = watch_s_;
-    heartbeat_.send();
-  }
+void Watchdog::check() {
+  const double clock_s = monotonic_s();
+  now_s_ += std::min(clock_s - last_check_s_, 3 * interval_s_);
+  last_check_s_ = clock_s;
+  obey_job_end();
+  exchange_status();
   check_launcher();
   check_transport();
-  for (int rank = 0; rank < board_.ranks(); ++rank) {
-    const RankRecord& record = board_.rank(rank);
-    const progress::Record& where = record.where;
-    const std::uint32_t waiting = where.waiting.load(), polling = where.polling.load();
-    judge_.see(rank,
-               {.marks = where.marks.load(),
-                .beats = record.beats.load(),
-                .waiting = waiting > 0,
-                .polling = waiting == polling,
-                .looks = where.looks.load()},
-               watch_s_);
-    // Of other nodes this rank knows what the first of its own hears.
-    const int receiver = local_ranks_.front();
-    if (!is_local(rank) &&
-        (record.beats.load() == 0 || judge_.silent_s(receiver, watch_s_) > 4 * beat_every_s_))
-      judge_.lose_sight(rank);
-  }
-  if (report_asked) {
-    report_asked = 0;
-    report();
-  }
-  if (sees_pids_) say_deaths();
-  end_after_loss();
-  if (options_.hang_timeout_s > 0) judge();
-  if (rank_ == 0 && !said_unheard_ && watch_s_ > unheard_note_s) {
-    said_unheard_ = true;
-    for (std::size_t node = 0; node < host_names_.size(); ++node) {
-      if (!heartbeat_.heard(static_cast<int>(node)))
-        say(fmt::format(
-            "lockstep: note: {} sends no heartbeats that arrive here (a firewall for UDP?): if a rank hangs "
-            "there, it cannot be named\n",
-            host_names_[node]));
-    }
-  }
+  observe_ranks();
+  report_on_signal();
+  report_deaths();
+  end_job_after_loss();
+  check_hangs();
+  report_unheard_nodes();
 }
 
-/// The first of the node's ranks that is alive.
+/// MPI is not asked to end the job: it may be what hangs. The launcher sees the exit code and ends the
+/// others.
+void Watchdog::exit_process() {
+  if (options_.signal_report)
+    print(fmt::format("lockstep: stack of {}:\n{}", name(rank_), stack_probe_.take()));
+  ::_exit(static_cast<int>(ExitCode::failure));
+}
+
+void Watchdog::end_job(const std::string& text, const std::string& reason) {
+  JobEnd expected = JobEnd::none;
+  if (!table_.job_end().compare_exchange_strong(expected, JobEnd::being_reported)) return;
+  print(text + waiting_ranks() +
+        fmt::format(
+            "lockstep: the job ends with exit code {}{}; a restart resumes from the newest checkpoint\n",
+            static_cast<int>(ExitCode::failure), reason));
+  table_.send(true);
+  table_.job_end() = JobEnd::reported;
+  exit_process();
+}
+
+void Watchdog::obey_job_end() {
+  const JobEnd job_end = table_.job_end();
+  if (job_end == JobEnd::none) return;
+  if (job_end == JobEnd::being_reported) {
+    if (job_end_expected_s_ < 0) job_end_expected_s_ = now_s_;
+    if (now_s_ - job_end_expected_s_ < job_end_timeout_s) return;
+  }
+  exit_process();
+}
+
+void Watchdog::exchange_status() {
+  table_[rank_].heartbeats.fetch_add(1);
+  table_.receive();
+  if (now_s_ - last_heartbeat_s_ < heartbeat_interval_s_ || !sends_for_node()) return;
+  last_heartbeat_s_ = now_s_;
+  table_.send();
+}
+
+/// The first rank of the node that is alive sends.
 bool Watchdog::sends_for_node() const {
-  for (const int rank : local_ranks_) {
+  for (const int rank : table_.local_ranks()) {
     if (rank == rank_) return true;
-    if (judge_.known(rank) && judge_.silent_s(rank, watch_s_) < 4 * tick_s_) return false;
+    if (detector_.reachable(rank) && detector_.silent_s(rank, now_s_) < 4 * interval_s_) return false;
   }
   return true;
 }
 
-void Watchdog::judge() {
-  std::string missing;
-  int first_alive = -1;
-  for (int rank = 0; rank < board_.ranks(); ++rank) {
-    RankRecord& record = board_.rank(rank);
-    if (record.death_said.load() != 0) continue;  // the launcher has a little time to end the job
-    const HangJudge::State state = judge_.state(rank, watch_s_);
-    const bool local = is_local(rank) && sees_pids_;
-    if (state == HangJudge::State::fine) {
-      if (first_alive < 0 && judge_.known(rank)) first_alive = rank;
-      if (!local || judge_.idle_s(rank, watch_s_) < options_.hang_timeout_s / 2) continue;
-    }
-    const ProcessState process = local ? state_of(record.pid.load()) : ProcessState{};
-    if (process.traced) {  // its own time does not pass
-      record.where.marks.fetch_add(1);
-      record.beats.fetch_add(1);
-      continue;
-    }
-    if (state == HangJudge::State::fine) continue;
-    const bool silent = state == HangJudge::State::silent;
-    missing += fmt::format("lockstep: {}: no {} for {:.1f} s; {}{}{}\n", name(rank),
-                           silent ? "sign of life" : "progress",
-                           silent ? judge_.silent_s(rank, watch_s_) : judge_.idle_s(rank, watch_s_),
-                           place(rank), local ? "; " : "", local ? describe(process) : "");
-  }
-  if (missing.empty() && judge_.all_wait(watch_s_))
-    missing =
-        "lockstep: no rank gets any further: all that are known wait for one another, or for one that is not "
-        "known\n";
-  if (missing.empty()) return;
-  // If the whole job still hears of itself, one node says it.
-  if (first_alive >= 0 && !is_local(first_alive) && verdict_since_s_ < 0) {
-    verdict_since_s_ = watch_s_;
-    return;
-  }
-  if (first_alive >= 0 && !is_local(first_alive) && watch_s_ - verdict_since_s_ < verdict_patience_s) return;
-  end_job(missing, fmt::format(" (fault.hang_timeout_s = {})", options_.hang_timeout_s));
-}
-
-void Watchdog::end_job(const std::string& text, const std::string& reason) {
-  std::uint32_t expected = BoardHead::none;
-  if (!board_.head().verdict.compare_exchange_strong(expected, BoardHead::being_said)) return;
-  say(text + waiting_ranks() +
-      fmt::format("lockstep: the job ends with exit code {}{}; started again, it goes on from its newest "
-                  "checkpoint\n",
-                  static_cast<int>(ExitCode::failure), reason));
-  heartbeat_.send_verdict();
-  board_.head().verdict.store(BoardHead::said);
-  leave();
-}
-
-void Watchdog::follow_verdict() {
-  const std::uint32_t verdict = board_.head().verdict.load();
-  if (verdict == BoardHead::none) return;
-  if (verdict == BoardHead::being_said) {
-    if (verdict_since_s_ < 0) verdict_since_s_ = watch_s_;
-    if (watch_s_ - verdict_since_s_ < verdict_patience_s) return;
-  }
-  leave();
-}
-
-/// MPI is not asked: it may be what hangs. A launcher ends the others when it sees the code.
-void Watchdog::leave() {
-  if (options_.signal_report) say(fmt::format("lockstep: stack of {}:\n{}", name(rank_), stack_.take()));
-  ::_exit(static_cast<int>(ExitCode::failure));
-}
-
-void Watchdog::say_deaths() {
-  const bool ending = ended_by_launcher() || told_to_end();
-  for (const int rank : local_ranks_) {
-    RankRecord& record = board_.rank(rank);
-    if (rank == rank_ || record.death_said.load() != 0) continue;
-    if (!ending && judge_.silent_s(rank, watch_s_) < 3 * tick_s_) continue;
-    const Phase phase = record.where.phase.load();
-    if (phase == Phase::end || phase == Phase::failure || !state_of(record.pid.load()).gone()) continue;
-    std::uint32_t expected = 0;
-    if (!record.death_said.compare_exchange_strong(expected, 1)) continue;
-    say(fmt::format("lockstep: {} has died; {}\n", name(rank), place(rank)));
-  }
-}
-
-/// The launcher ends a job that lost a rank, or SIGTERM says that it is to end: where all ranks are there
-/// that is a request, which the next step obeys; where one is lost there is no next step.
-void Watchdog::end_after_loss() {
-  const bool told = told_to_end();
-  if (!told && options_.hang_timeout_s <= 0) return;
-  constexpr const char* meaning = "SIGTERM is taken for the end of this job, not for a request to stop";
-  const bool stuck =
-      board_.rank(rank_).where.waiting.load() > 0 && judge_.idle_s(rank_, watch_s_) > lost_after_s;
-  for (int rank = 0; rank < board_.ranks(); ++rank) {
-    const RankRecord& record = board_.rank(rank);
-    if (record.death_said.load() != 0) {
-      if (death_s_ < 0) death_s_ = watch_s_;
-      if (!told && watch_s_ - death_s_ <= death_patience_s) continue;
-      end_job(fmt::format("lockstep: {} has died, and {}\n", name(rank),
-                          told ? meaning : "the launcher leaves the others alone"));
-    }
-    if (!told || !stuck || (is_local(rank) && sees_pids_) || !judge_.known(rank)) continue;
-    const double silent_s = judge_.silent_s(rank, watch_s_);
-    const Phase phase = record.where.phase.load();
-    if (silent_s <= lost_after_s || phase == Phase::end || phase == Phase::failure) continue;
-    end_job(fmt::format("lockstep: {}: no sign of life for {:.1f} s; {}; {}\n", name(rank), silent_s,
-                        place(rank), meaning));
-  }
-}
-
 void Watchdog::check_launcher() {
   if (launcher_ == 0 || ::getppid() == launcher_) return;
-  say(fmt::format("lockstep: rank {} ends: its launcher (process {}) is gone\n", rank_, launcher_));
+  print(fmt::format("lockstep: rank {} ends: its launcher (process {}) is gone\n", rank_, launcher_));
   ::_exit(static_cast<int>(ExitCode::failure));
 }
 
-/// The thread that trains finds it out as well if it asks; while that one does, it has a moment to say it in
-/// its own words.
+/// The training thread finds the error as well if it calls the transport, and reports it with more detail.
+/// It gets a moment for that.
 void Watchdog::check_transport() {
-  const std::string error = transport_.error();
-  // A rank that is failing says why itself.
-  if (error.empty() || board_.rank(rank_).where.phase.load() == Phase::failure) {
-    broken_since_s_ = -1;
+  const std::string error = transport_probe_.error();
+  if (error.empty() || table_[rank_].current_phase() == Phase::failure) {  // it reports already
+    transport_error_s_ = -1;
     return;
   }
-  if (broken_since_s_ < 0) broken_since_s_ = watch_s_;
-  if (watch_s_ - broken_since_s_ > broken_patience_s)
-    end_job(fmt::format("lockstep: {}: {}; {}\n", name(rank_), error, place(rank_)));
+  if (transport_error_s_ < 0) transport_error_s_ = now_s_;
+  if (now_s_ - transport_error_s_ > transport_timeout_s)
+    end_job(fmt::format("lockstep: {}: {}; {}\n", name(rank_), error, position(rank_)));
 }
 
-void Watchdog::report() {
+void Watchdog::observe_ranks() {
+  for (int rank = 0; rank < table_.ranks(); ++rank) detector_.observe(rank, table_[rank], now_s_);
+  // This rank knows of other nodes what the receiving rank of its node knows.
+  const bool receives = detector_.silent_s(table_.local_ranks().front(), now_s_) <= 4 * heartbeat_interval_s_;
+  for (int rank = 0; rank < table_.ranks(); ++rank) {
+    if (!table_.is_local(rank) && (!receives || table_[rank].heartbeats.load() == 0))
+      detector_.mark_unreachable(rank);
+  }
+}
+
+void Watchdog::report_deaths() {
+  if (!sees_pids_) return;
+  const bool job_ends = terminated_by_launcher() || sigterm_received();
+  for (const int rank : table_.local_ranks()) {
+    RankStatusTable::Row& row = table_[rank];
+    if (rank == rank_ || row.death_reported) continue;
+    if (!job_ends && detector_.silent_s(rank, now_s_) < 3 * interval_s_) continue;
+    if (is_ending(rank) || !state_of(static_cast<pid_t>(row.pid.load())).gone()) continue;
+    if (!row.death_reported.exchange(true))
+      print(fmt::format("lockstep: {} has died; {}\n", name(rank), position(rank)));
+  }
+}
+
+/// A launcher ends a job that has lost a rank, or sends SIGTERM. While all ranks are there, SIGTERM is a
+/// request, which the next step obeys. When one is lost, there is no next step.
+void Watchdog::end_job_after_loss() {
+  const bool sigterm = sigterm_received();
+  if (!sigterm && options_.hang_timeout_s <= 0) return;
+  constexpr const char* meaning = "SIGTERM now means the end of this job, not a request to stop";
+  const bool waits_in_vain =
+      table_[rank_].waiting.load() > 0 && detector_.idle_s(rank_, now_s_) > lost_after_s;
+  for (int rank = 0; rank < table_.ranks(); ++rank) {
+    if (table_[rank].death_reported) {
+      if (death_s_ < 0) death_s_ = now_s_;
+      if (!sigterm && now_s_ - death_s_ <= death_timeout_s) continue;
+      end_job(fmt::format("lockstep: {} has died, and {}\n", name(rank),
+                          sigterm ? meaning : "the launcher does not end the other ranks"));
+    }
+    if (!sigterm || !waits_in_vain || sees_process(rank) || !detector_.reachable(rank)) continue;
+    const double silent_s = detector_.silent_s(rank, now_s_);
+    if (silent_s <= lost_after_s || is_ending(rank)) continue;
+    end_job(fmt::format("lockstep: {}: no sign of life for {:.1f} s; {}; {}\n", name(rank), silent_s,
+                        position(rank), meaning));
+  }
+}
+
+void Watchdog::check_hangs() {
+  if (options_.hang_timeout_s <= 0) return;
+  std::string hung;
+  int first_healthy = -1;
+  for (int rank = 0; rank < table_.ranks(); ++rank) {
+    RankStatusTable::Row& row = table_[rank];
+    if (row.death_reported) continue;  // the launcher has a little time to end the job
+    const Health health = detector_.health(rank, now_s_);
+    if (health == Health::healthy) {
+      if (first_healthy < 0 && detector_.reachable(rank)) first_healthy = rank;
+      if (!sees_process(rank) || detector_.idle_s(rank, now_s_) < options_.hang_timeout_s / 2) continue;
+    }
+    const ProcessState process =
+        sees_process(rank) ? state_of(static_cast<pid_t>(row.pid.load())) : ProcessState{};
+    if (process.traced) {  // a debugger holds it: no time passes
+      row.ticks.fetch_add(1);
+      row.heartbeats.fetch_add(1);
+      continue;
+    }
+    if (health == Health::healthy) continue;
+    const bool silent = health == Health::silent;
+    hung += fmt::format(
+        "lockstep: {}: no {} for {:.1f} s; {}{}{}\n", name(rank), silent ? "sign of life" : "progress",
+        silent ? detector_.silent_s(rank, now_s_) : detector_.idle_s(rank, now_s_), position(rank),
+        sees_process(rank) ? "; " : "", sees_process(rank) ? describe(process) : "");
+  }
+  if (hung.empty() && detector_.all_wait(now_s_))
+    hung = "lockstep: no rank makes progress: every rank that can be reached waits for another one\n";
+  if (hung.empty()) return;
+  // The node of the first healthy rank reports. The others leave it some time.
+  if (first_healthy >= 0 && !table_.is_local(first_healthy)) {
+    if (job_end_expected_s_ < 0) job_end_expected_s_ = now_s_;
+    if (now_s_ - job_end_expected_s_ < job_end_timeout_s) return;
+  }
+  end_job(hung, fmt::format(" (fault.hang_timeout_s = {})", options_.hang_timeout_s));
+}
+
+void Watchdog::report_unheard_nodes() {
+  if (rank_ != 0 || reported_unheard_ || now_s_ <= report_unheard_after_s) return;
+  reported_unheard_ = true;
+  for (std::size_t node = 0; node < host_names_.size(); ++node) {
+    if (!table_.has_heard(static_cast<int>(node)))
+      print(
+          fmt::format("lockstep: note: no heartbeats arrive from {} (does a firewall drop UDP?): if a rank "
+                      "hangs there, it "
+                      "cannot be named\n",
+                      host_names_[node]));
+  }
+}
+
+void Watchdog::report_on_signal() {
+  if (!report_requested) return;
+  report_requested = 0;
   std::string text;
   if (rank_ == 0) {
-    const float step_ms = board_.rank(0).where.step_ms.load();
-    text += fmt::format("lockstep: report at {}: {}\n", wall_clock(0),
+    const double step_ms = static_cast<double>(table_[0].step_us.load()) * 1e-3;
+    text += fmt::format("lockstep: report at {}: {}\n", utc_now(),
                         step_ms > 0 ? fmt::format("{:.1f} ms a step, {:.3g} steps/s", step_ms, 1e3 / step_ms)
                                     : "no step is done yet");
-    for (int rank = 0; rank < board_.ranks(); ++rank) {
-      const double silent_s = judge_.known(rank) ? judge_.silent_s(rank, watch_s_) : 0;
+    for (int rank = 0; rank < table_.ranks(); ++rank) {
+      const bool reachable = detector_.reachable(rank);
+      const double silent_s = reachable ? detector_.silent_s(rank, now_s_) : 0;
       text += fmt::format(
-          "lockstep:   {}: {}{}{}\n", name(rank), judge_.known(rank) ? place(rank) : "nothing is known",
-          board_.rank(rank).where.waiting.load() > 0 ? "; waits for others" : "",
-          silent_s > 1 + beat_every_s_ ? fmt::format("; no sign of life for {:.1f} s", silent_s) : "");
+          "lockstep:   {}: {}{}{}\n", name(rank), reachable ? position(rank) : "nothing is known",
+          table_[rank].waiting.load() > 0 ? "; waits for others" : "",
+          silent_s > 1 + heartbeat_interval_s_ ? fmt::format("; no sign of life for {:.1f} s", silent_s)
+                                               : "");
     }
   }
-  say(text + fmt::format("lockstep: stack of {}: {}\n{}", name(rank_), place(rank_), stack_.take()));
+  print(text +
+        fmt::format("lockstep: stack of {}: {}\n{}", name(rank_), position(rank_), stack_probe_.take()));
+}
+
+bool Watchdog::is_ending(int rank) const {
+  const Phase phase = table_[rank].current_phase();
+  return phase == Phase::end || phase == Phase::failure;
 }
 
 std::string Watchdog::name(int rank) const {
   const auto node = static_cast<std::size_t>(node_of_rank_[static_cast<std::size_t>(rank)]);
-  return fmt::format("rank {} ({}, process {})", rank, host_names_[node], board_.rank(rank).pid.load());
+  return fmt::format("rank {} ({}, process {})", rank, host_names_[node], table_[rank].pid.load());
 }
 
 /// "in step 12, backward, bucket 3, since 2026-11-21T09:00:00Z (5.1 s)"
-std::string Watchdog::place(int rank) const {
-  const progress::Record& where = board_.rank(rank).where;
-  const std::int64_t step = where.step.load(), since_ns = where.since_ns.load();
-  const Phase phase = where.phase.load();
-  const bool in_step = phase == Phase::backward || phase == Phase::sums || phase == Phase::header;
-  const int bucket = in_step ? where.bucket.load() : -1;
+std::string Watchdog::position(int rank) const {
+  const RankStatus& status = table_[rank];
+  const std::int64_t step = status.step.load(), since_ns = status.phase_since_ns.load();
+  const Phase phase = status.current_phase();
+  const bool in_buckets = phase == Phase::backward || phase == Phase::sums || phase == Phase::header;
+  const std::int64_t bucket = in_buckets ? status.bucket.load() : -1;
   const double for_s = std::max(0.0, monotonic_s() - static_cast<double>(since_ns) * 1e-9);
   return fmt::format("{}{}{}{}", step > 0 ? fmt::format("in step {}, ", step) : "in ",
                      progress::to_string(phase), bucket >= 0 ? fmt::format(", bucket {}", bucket) : "",
-                     since_ns > 0 ? fmt::format(", since {} ({:.1f} s)", wall_clock(for_s), for_s) : "");
+                     since_ns > 0 ? fmt::format(", since {} ({:.1f} s)", time_ago(for_s), for_s) : "");
 }
 
 std::string Watchdog::waiting_ranks() const {
   std::string text;
-  std::size_t named = 0, more = 0;
-  for (int rank = 0; rank < board_.ranks(); ++rank) {
-    if (!judge_.known(rank) || judge_.state(rank, watch_s_) != HangJudge::State::fine) continue;
-    if (board_.rank(rank).where.waiting.load() == 0) continue;
-    if (board_.rank(rank).death_said.load() != 0 || judge_.silent_s(rank, watch_s_) > lost_after_s) continue;
-    if (named < most_named) text += fmt::format("lockstep: {} waits: {}\n", name(rank), place(rank));
-    ++(named < most_named ? named : more);
+  std::size_t waiting = 0;
+  for (int rank = 0; rank < table_.ranks(); ++rank) {
+    if (!detector_.reachable(rank) || detector_.health(rank, now_s_) != Health::healthy) continue;
+    const RankStatusTable::Row& row = table_[rank];
+    if (row.waiting.load() == 0 || row.death_reported) continue;
+    if (detector_.silent_s(rank, now_s_) > lost_after_s) continue;
+    if (++waiting <= max_waiting_named)
+      text += fmt::format("lockstep: {} waits: {}\n", name(rank), position(rank));
   }
-  return text + (more > 0 ? fmt::format("lockstep: and {} more wait\n", more) : "");
+  if (waiting > max_waiting_named)
+    text += fmt::format("lockstep: and {} more wait\n", waiting - max_waiting_named);
+  return text;
 }
 
 }  // namespace lockstep::train

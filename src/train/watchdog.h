@@ -1,92 +1,96 @@
-// Private to the module: the thread of each rank that ends a job in which a rank hangs, and says who.
+// Private to the module: the thread of each rank that ends a job in which a rank hangs, and names that rank.
 #pragma once
 
-#include <semaphore.h>
 #include <sys/types.h>
 
-#include <atomic>
 #include <cstddef>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/thread.h"
 #include "lockstep/comm/communicator.h"
-#include "train/board.h"
-#include "train/hang_judge.h"
-#include "train/heartbeat.h"
-#include "train/stack.h"
-#include "train/transport_probe.h"
+#include "train/hang_detector.h"
+#include "train/probes.h"
+#include "train/rank_status.h"
 
 namespace lockstep::train {
 
 struct WatchOptions {
-  double hang_timeout_s = 0;  ///< 0: nobody is ended for being slow
+  double hang_timeout_s = 0;  ///< 0: no timeout
   bool signal_report = false;
 };
 
-/// From its construction on every rank can see where all others are (Board), and a thread that calls neither
-/// MPI nor anything that waits for a rank looks at them.
+/// While it lives, a thread watches the status of all ranks. It calls neither MPI nor anything else that
+/// waits for another rank.
 ///
-///  * A rank whose process gives no sign of life, or that waits for nobody and gets no further, for longer
-///    than hang_timeout_s, ends the job: one rank of each part of the job that still hears of itself says
-///    who, where and since when, and who waits, and every rank leaves with exit code 5, whatever MPI is
-///    doing. A rank held by a debugger is left alone, and while a whole job is stopped nothing counts.
-///  * A rank of this node that dies is named; the launcher ends the job. SIGTERM, which Slurm then sends to
-///    the others, is no request to stop any more: they leave with exit code 5, those of other nodes when they
-///    have waited for that rank in vain for some seconds.
-///  * If the launcher is gone, this rank leaves as well.
-///  * What a transport finds broken while its rank waits for a device, where nobody asks it, ends the job.
-///  * With signal_report, SIGUSR1 prints where this rank is, with the stack of its thread that trains; rank 0
+///  * A rank hangs if its process gives no sign of life, or if it makes no progress and does not wait for
+///    others, for longer than hang_timeout_s. This ends the job. One rank of each part of the job that is
+///    still connected reports the rank, where it is and since when, and which ranks wait. Every rank exits
+///    with code 5, whatever MPI does. A rank that a debugger holds is left alone, and no time passes while
+///    the whole job is stopped.
+///  * A rank of this node that dies is reported, and the launcher ends the job. The SIGTERM that Slurm then
+///    sends to the other ranks is no longer a request to stop: they exit with code 5, on other nodes after
+///    waiting for that rank for some seconds.
+///  * If the launcher is gone, this rank exits.
+///  * An asynchronous error of the transport ends the job, if the training thread does not notice it because
+///    it waits for a device.
+///  * With signal_report, SIGUSR1 prints where this rank is, with the stack of its training thread. Rank 0
 ///    prints where every rank is.
 class Watchdog {
  public:
-  /// Collective; on the thread that trains. One at a time.
+  /// Collective, on the training thread. One object at a time.
   Watchdog(comm::HostGroup& world, const WatchOptions& options);
-  /// Not collective: every rank for itself, best after MPI has ended.
+  /// Not collective; best after MPI has ended.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// None: from when this returns it may go. In bounded time, even if the one before never answers.
-  void look_after(const comm::GradientTransport* transport);
+  /// nullptr: none. The transport before it may be destroyed when this returns, which it does in bounded time
+  /// even if that transport never answers.
+  void watch_transport(const comm::GradientTransport* transport) { transport_probe_.watch(transport); }
 
  private:
-  void watch();
-  void look();
-  bool sends_for_node() const;
-  void judge();
-  void say_deaths();
-  void end_after_loss();
-  void follow_verdict();
+  void run();
+  void check();
+  void obey_job_end();
+  void exchange_status();
   void check_launcher();
   void check_transport();
-  void report();
+  void observe_ranks();
+  void report_deaths();
+  void end_job_after_loss();
+  void check_hangs();
+  void report_unheard_nodes();
+  void report_on_signal();
 
   void end_job(const std::string& text, const std::string& reason = "");
-  [[noreturn]] void leave();
+  [[noreturn]] void exit_process();
 
-  bool is_local(int rank) const { return node_of_rank_[static_cast<std::size_t>(rank)] == node_; }
+  bool sends_for_node() const;
+  bool sees_process(int rank) const { return sees_pids_ && table_.is_local(rank); }
+  bool is_ending(int rank) const;  ///< its program has returned or thrown
   std::string name(int rank) const;
-  std::string place(int rank) const;
+  std::string position(int rank) const;
   std::string waiting_ranks() const;
 
   WatchOptions options_;
-  int rank_, node_;
-  std::vector<int> node_of_rank_, local_ranks_;
+  int rank_;
+  std::vector<int> node_of_rank_;
   std::vector<std::string> host_names_;
-  Board board_;
-  Heartbeat heartbeat_;
-  StackProbe stack_;
-  double tick_s_, beat_every_s_;
-  HangJudge judge_;
-  pid_t launcher_ = 0;  ///< the parent; 0: this process was not launched as a rank
+  RankStatusTable table_;
+  double interval_s_, heartbeat_interval_s_;
+  HangDetector detector_;
+  StackProbe stack_probe_;
+  TransportProbe transport_probe_;
+  pid_t launcher_ = 0;  ///< the parent process; 0: no launcher started this process
   bool sees_pids_ = true;
 
-  double watch_s_ = 0;  ///< on the clock that stands while this process does
-  double last_look_s_ = 0, sent_s_ = -1, verdict_since_s_ = -1, death_s_ = -1, broken_since_s_ = -1;
-  bool said_unheard_ = false;
-  TransportProbe transport_;
-  std::atomic<bool> over_{false};
+  double now_s_ = 0;  ///< on a clock that stops while this process is stopped
+  double last_check_s_, last_heartbeat_s_ = -1;
+  double job_end_expected_s_ = -1, death_s_ = -1, transport_error_s_ = -1;  ///< since when; -1: not yet
+  bool reported_unheard_ = false;
+  StopEvent stop_;
   std::thread thread_;
 };
 

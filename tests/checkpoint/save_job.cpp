@@ -42,17 +42,17 @@ BOOST_AUTO_TEST_CASE(what_the_work_throws_is_seen_and_thrown_once) {
 
 BOOST_AUTO_TEST_CASE(its_progress_counts_as_that_of_training_only_while_that_waits_for_it) {
   lc::WorkerThread worker;
-  const std::uint64_t before = progress::here().marks;
+  const std::int64_t before = progress::status().ticks;
   std::atomic<bool> marked{false};
   worker.start([&] {
-    progress::mark();
+    progress::tick();
     marked = true;
-    while (progress::here().marks == before) progress::mark();  // until somebody waits
+    while (progress::status().ticks == before) progress::tick();  // until somebody waits
   });
   while (!marked) std::this_thread::yield();
-  BOOST_TEST(progress::here().marks == before);
+  BOOST_TEST(progress::status().ticks == before);
   worker.finish();
-  BOOST_TEST(progress::here().marks > before);
+  BOOST_TEST(progress::status().ticks > before);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

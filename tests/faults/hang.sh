@@ -174,7 +174,7 @@ case $kind in
     kill -CONT "$mpirun"
     ended '5|137'  # mpirun finds several that have ended
     once '^lockstep: rank 1 \(.* has died; in step'
-    once '^lockstep: rank 1 \(.* has died, and SIGTERM is taken for the end of this job'
+    once '^lockstep: rank 1 \(.* has died, and SIGTERM now means the end of this job'
     if grep -q preempted err.log; then fail "$case: taken for a request"; fi
     ;;
 esac

@@ -23,6 +23,6 @@ fi
 processes_of "$id" | xargs kill -TERM
 all_gone "$id" || { fail "$case: the other rank stays: $(cat err.log)"; processes_of "$id" | xargs -r kill -KILL; }
 wait $hosts
-grep -qE '^lockstep: rank 1 \(h2-.*: no sign of life for .*; SIGTERM is taken for the end of this job' err.log ||
+grep -qE '^lockstep: rank 1 \(h2-.*: no sign of life for .*; SIGTERM now means the end of this job' err.log ||
   fail "$case: rank 1 is not named: $(cat err.log)"
 finish

@@ -1,8 +1,8 @@
 // strike ID RANK PHASE SIGNAL [STEP]: sends a signal to that rank while it is in that phase (of that step or
 // a later one), and prints "struck pid=... step=... phase=... at=NANOSECONDS". The rank is found by the
-// environment variable LOCKSTEP_STRIKE=ID, and where it is by its board: it is stopped first, looked at, and
-// let continue if it has left the phase, so that the phase is sure. LAUNCHER-SIGNAL: goes to its parent,
-// then. Exit code 3: no such rank came there.
+// environment variable LOCKSTEP_STRIKE=ID, its phase in the rank status table: the rank is stopped, its phase
+// is read, and it continues if it has left the phase, so that the phase is certain. LAUNCHER-SIGNAL is sent
+// to the parent of the rank instead. Exit code 3: the rank never reached the phase.
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -18,20 +18,20 @@
 #include <iterator>
 #include <string>
 
-#include "train/board.h"
 #include "train/processes.h"
+#include "train/rank_status.h"
 
 namespace {
 
-using lockstep::progress::Phase;
-using lockstep::train::BoardHead;
-using lockstep::train::RankRecord;
+using lockstep::train::RankStatusTable;
+using Header = RankStatusTable::Header;
+using Row = RankStatusTable::Row;
 
-constexpr int patience_s = 60;
+constexpr int timeout_s = 60;
 
 bool late() {
   static const auto start = std::chrono::steady_clock::now();
-  return std::chrono::steady_clock::now() - start > std::chrono::seconds(patience_s);
+  return std::chrono::steady_clock::now() - start > std::chrono::seconds(timeout_s);
 }
 
 bool has(const std::string& environment, const std::string& entry) {
@@ -54,15 +54,13 @@ pid_t find_rank(const std::string& id, const std::string& rank) {
   return found;
 }
 
-const RankRecord* records_of(const BoardHead* board) {
-  return reinterpret_cast<const RankRecord*>(board + 1);
-}
+const Row* rows_of(const Header* table) { return reinterpret_cast<const Row*>(table + 1); }
 
-/// The board of the rank as its process has it open; none if it has not (yet).
-const BoardHead* open_board(pid_t pid, int rank) {
+/// The table that the process of the rank has open; nullptr if there is none yet.
+const Header* open_table(pid_t pid, int rank) {
   const std::string folder = "/proc/" + std::to_string(pid) + "/fd";
   DIR* const files = ::opendir(folder.c_str());
-  const BoardHead* board = nullptr;
+  const Header* table = nullptr;
   while (const dirent* const entry = files ? ::readdir(files) : nullptr) {
     char target[256] = "";
     const std::string path = folder + "/" + entry->d_name;
@@ -76,20 +74,19 @@ const BoardHead* open_board(pid_t pid, int rank) {
     void* const memory = stands ? ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, descriptor, 0) : MAP_FAILED;
     ::close(descriptor);
     if (memory == MAP_FAILED) continue;
-    const auto* const head = static_cast<const BoardHead*>(memory);
-    if (head->magic == BoardHead::right_magic &&
-        bytes >= sizeof(BoardHead) + head->ranks * sizeof(RankRecord))
-      board = head;
+    const auto* const header = static_cast<const Header*>(memory);
+    if (header->magic == Header::right_magic && bytes >= sizeof(Header) + header->ranks * sizeof(Row))
+      table = header;
   }
   if (files) ::closedir(files);
-  return board && records_of(board)[rank].pid.load() == pid ? board : nullptr;
+  return table && rows_of(table)[rank].pid.load() == pid ? table : nullptr;
 }
 
-/// Whether the watchdog of every rank of this machine lives: before that nobody is there to name a rank.
-bool all_watch(const BoardHead* board) {
-  for (std::uint32_t rank = 0; rank < board->ranks; ++rank) {
-    const RankRecord& record = records_of(board)[rank];
-    if (record.pid.load() != 0 && record.beats.load() == 0) return false;
+/// Whether the watchdog of every rank of this node runs: before that nobody can name a rank.
+bool all_watch(const Header* table) {
+  for (std::uint32_t rank = 0; rank < table->ranks; ++rank) {
+    const Row& row = rows_of(table)[rank];
+    if (row.pid.load() != 0 && row.heartbeats.load() == 0) return false;
   }
   return true;
 }
@@ -123,21 +120,21 @@ int main(int argc, char** argv) {
   const int signal = signal_named(argv[4] + (for_launcher ? to_launcher.size() : 0));
   const long step = argc > 5 ? std::atol(argv[5]) : 0;
   pid_t pid = 0;
-  const BoardHead* board = nullptr;
-  while (!board) {
+  const Header* table = nullptr;
+  while (!table) {
     if (late()) give_up("the rank did not start");
     pid = find_rank(id, rank);
-    if (pid != 0) board = open_board(pid, std::atoi(rank.c_str()));
+    if (pid != 0) table = open_table(pid, std::atoi(rank.c_str()));
   }
-  const RankRecord* const record = records_of(board) + std::atoi(rank.c_str());
+  const Row* const row = rows_of(table) + std::atoi(rank.c_str());
   const auto there = [&] {
-    return record->beats.load() > 0 && record->where.step.load() >= step &&
-           phase == lockstep::progress::to_string(record->where.phase.load());
+    return row->heartbeats.load() > 0 && row->step.load() >= step &&
+           phase == lockstep::progress::to_string(row->current_phase());
   };
   while (true) {
-    for (unsigned looks = 0; !there(); ++looks) {
-      if (looks % 4096 == 0 && (late() || lockstep::train::state_of(pid).gone()))
-        give_up("the rank never came there");
+    for (unsigned polls = 0; !there(); ++polls) {
+      if (polls % 4096 == 0 && (late() || lockstep::train::state_of(pid).gone()))
+        give_up("the rank never reached the phase");
     }
     ::kill(pid, SIGSTOP);
     while (true) {
@@ -145,7 +142,7 @@ int main(int argc, char** argv) {
       if (state.letter == 'T') break;
       if (state.gone()) give_up("the rank ended");
     }
-    while (there() && !all_watch(board)) {
+    while (there() && !all_watch(table)) {
       if (!late()) continue;
       ::kill(pid, SIGCONT);
       give_up("other ranks have no watchdog");
@@ -153,9 +150,9 @@ int main(int argc, char** argv) {
     if (there()) break;
     ::kill(pid, SIGCONT);
   }
-  std::printf("struck pid=%d step=%lld phase=%s bucket=%d waiting=%u at=%lld\n", pid,
-              static_cast<long long>(record->where.step.load()), phase.c_str(), record->where.bucket.load(),
-              record->where.waiting.load(),
+  std::printf("struck pid=%d step=%lld phase=%s bucket=%lld waiting=%lld at=%lld\n", pid,
+              static_cast<long long>(row->step.load()), phase.c_str(),
+              static_cast<long long>(row->bucket.load()), static_cast<long long>(row->waiting.load()),
               static_cast<long long>(std::chrono::system_clock::now().time_since_epoch().count()));
   std::fflush(stdout);
   if (signal == SIGSTOP) return 0;

@@ -144,7 +144,7 @@ says crashing "2 restarts, the limit is 2"
 [ "$(state "$crashing") $(restarts "$crashing")" = "FAILED 2" ] || fail "crashing: $(state "$crashing"), $(restarts "$crashing") restarts"
 same_as_undisturbed crashing
 # The other rank does not take Slurm's SIGTERM for a request to stop, nor waits for its SIGKILL.
-says crashing "rank 1 .*: no sign of life for .*SIGTERM is taken for the end of this job"
+says crashing "rank 1 .*: no sign of life for .*SIGTERM now means the end of this job"
 silent_about crashing "exit 1[0-9][0-9]"
 held "hopeless and crashing: $(exit_code "$hopeless"), $(exit_code "$crashing")"
 

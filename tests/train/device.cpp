@@ -1,5 +1,5 @@
 // Which device a run computes on: a pure function of what its ranks have.
-#include "lockstep/train/device.h"
+#include "train/device.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -10,7 +10,6 @@
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/ops/elementwise.h"
-#include "lockstep/train/device.h"
 #include "support/gpu_labels.h"
 #include "support/ranks.h"
 #include "train/golden_train.h"

@@ -1,5 +1,5 @@
-// Session: what a program that trains has at hand from start to end, and run(), which gives every rank the
-// same end.
+// Session: the world, the device and the log of a program that trains; and run(), which ends it with the same
+// exit code on every rank.
 #pragma once
 
 #include <functional>
@@ -21,14 +21,14 @@ class Watchdog;
 
 struct DeviceOptions {
   int threads = 1;            ///< per operation, on a CPU
-  bool reproducible = false;  ///< on GPUs: sums along the tree
-  bool sums = true;           ///< gradients are to be summed: without, ranks may share GPUs
+  bool reproducible = false;  ///< on GPUs: sums follow the tree
+  bool sums = true;           ///< gradients are summed; if not, ranks may share GPUs
 };
 
-/// MPI (if this process was started as a rank), the device and the log. Made by run().
+/// MPI (if a launcher started this process as a rank), the device and the log. Made by run().
 class Session {
  public:
-  /// `watchdog` is kept for watch(); it outlives MPI.
+  /// `watchdog` is where watch() puts its object, which outlives MPI.
   Session(comm::CpuCommunicator& world, std::unique_ptr<train::Watchdog>& watchdog)
       : world_(world), log_(world.rank()), watchdog_(watchdog) {}
   ~Session();
@@ -37,24 +37,24 @@ class Session {
 
   comm::HostGroup& world() const { return world_; }
   const Log& log() const { return log_; }
-  /// The device's backend: the CPU's with one thread, unless use_device() or use_backend() came before.
+  /// The backend of the device: a CPU with one thread, unless use_device() or use_backend() was called.
   kernels::Backend& backend();
-  /// Collective, and before anything is made with backend() or transport(): from now on they are of the
-  /// device asked for: "cpu", "cuda" (on each rank the GPU of its place on its machine), or "auto" (a GPU if
-  /// this build can use it and every rank has one). Says what auto came to where it is not plain. UsageError,
-  /// the same on every rank, if there is no such device for some rank.
+  /// Chooses the device of backend() and transport(): "cpu", "cuda" (each rank takes the GPU with its number
+  /// on its node), or "auto" (GPUs if this build can use them and every rank has one). Collective; call it
+  /// before anything is made with backend() or transport(). Logs the choice where it is not obvious. Throws
+  /// the same UsageError on every rank if some rank has no such device.
   void use_device(const std::string& asked, const DeviceOptions& options = {});
-  /// The same for a device chosen already. Collective if it is a GPU.
+  /// The same for a device that is already chosen. Collective for a GPU.
   void use_backend(Device device, const DeviceOptions& options = {});
-  /// DataParallel sums gradients through it: between CPUs, or between GPUs after use_device().
+  /// What DataParallel sums gradients through: between CPUs, or between GPUs after use_device().
   comm::GradientTransport& transport() const {
     if (transport_) return *transport_;
     return world_;
   }
-  /// Collective: from now to the end of the process, a rank without progress for longer than hang_timeout_s
-  /// (0: never) ends the job on every rank with exit code 5 and a report of who and where. signal_report:
-  /// SIGUSR1 prints where each rank is, with its stack. Best before use_device(): between GPUs no rank waits
-  /// longer inside a call of NCCL, either.
+  /// From now to the end of the process, a rank without progress for longer than hang_timeout_s (0: no limit)
+  /// ends the job on every rank with exit code 5, and is reported with its position. signal_report: SIGUSR1
+  /// prints where each rank is, with its stack. Collective. Best before use_device(): the timeout then also
+  /// limits how long a rank waits inside NCCL.
   void watch(double hang_timeout_s, bool signal_report);
 
  private:
@@ -63,27 +63,27 @@ class Session {
   comm::CpuCommunicator& world_;
   Log log_;
   std::unique_ptr<kernels::Backend> backend_;
-  std::unique_ptr<comm::GradientTransport> transport_;  // on GPUs; works with the backend
+  std::unique_ptr<comm::GradientTransport> transport_;  // between GPUs; uses the backend
   std::unique_ptr<train::Watchdog>& watchdog_;
   std::optional<double> hang_timeout_s_;  // since watch()
 };
 
-/// What MPI may take to start, in seconds, unless said otherwise: fault.hang_timeout_s.
+/// How long MPI may take to start, in seconds: the default of fault.hang_timeout_s.
 inline constexpr double default_start_timeout_s = 300;
 
-/// run() for a program that returns how it ended. start_timeout_s: a start of MPI that takes longer (a rank
-/// is missing, say) ends the job with exit code 5; 0: never.
+/// run() for a program that returns its exit code. If MPI takes longer than start_timeout_s to start (because
+/// a rank is missing, say), the job ends with exit code 5; 0: no limit.
 int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& program,
                 double start_timeout_s = default_start_timeout_s);
 
 /// Runs program(session) on every rank and returns the exit code for main: what the program returns (an
 /// ExitCode), or 0 if it returns nothing.
 ///
-/// Standard streams that are closed or that nobody reads do no harm (base/streams.h).
+/// An exception ends the program with one line on standard error and the code of the error (5 if it is no
+/// lockstep::Error). If every rank throws, rank 0 prints the line once. If only some ranks throw, they print
+/// it with their rank and end the world through MPI_Abort, as the other ranks may wait for them.
 ///
-/// An exception ends the program with one line on standard error and the error's code (5 for one that is not
-/// a lockstep::Error). If it was thrown on every rank, rank 0 says it once; if only some ranks threw, they
-/// say it with their rank and the world is ended through MPI_Abort, since the others may be waiting.
+/// Closed standard streams, and streams that nobody reads, do no harm (base/streams.h).
 template <class Program>
 int run(int argc, char** argv, Program&& program, double start_timeout_s = default_start_timeout_s) {
   const auto ends_with = [&](Session& session) {

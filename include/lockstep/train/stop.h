@@ -1,4 +1,4 @@
-// Requests to stop or to checkpoint: signals, and files in the run directory.
+// Requests to stop or to save a checkpoint: signals, and files in the run directory.
 #pragma once
 
 #include <array>
@@ -7,23 +7,23 @@
 
 namespace lockstep::train {
 
-/// What has been asked of this rank. The requests of all ranks meet in the step header, so that all obey at
+/// What this rank was asked to do. The step header collects the requests of all ranks, so that all obey at
 /// the same step.
 struct Requests {
-  bool preempt = false;     ///< SIGUSR2 or SIGTERM: checkpoint, exit 75
-  bool user_stop = false;   ///< Ctrl-C or RUN/stop: checkpoint, exit 76
-  bool checkpoint = false;  ///< RUN/checkpoint: checkpoint and continue
+  bool preempt = false;     ///< SIGUSR2 or SIGTERM: save a checkpoint, exit with code 75
+  bool user_stop = false;   ///< Ctrl-C or RUN/stop: save a checkpoint, exit with code 76
+  bool checkpoint = false;  ///< RUN/checkpoint: save a checkpoint and continue
 };
 
 /// Catches SIGINT, SIGTERM and SIGUSR2 while it lives; the handlers only set flags. A second SIGINT ends the
 /// process at once. One object at a time.
 ///
-/// Afterwards signals do what they did before, with one exception: once a preemption was obeyed, SIGTERM and
-/// SIGUSR2 are ignored. Schedulers and job scripts send both, and the second may come, or reach this rank at
-/// all, when the run has saved and ends: the process must still end with its own exit code.
+/// Its destructor restores what the signals did before, with one exception: once a preemption was obeyed,
+/// SIGTERM and SIGUSR2 are ignored. Schedulers and job scripts send both, perhaps to this rank only after the
+/// run was saved, and the process must still exit with its own code.
 class StopRequests {
  public:
-  /// Looks for RUN/stop and RUN/checkpoint in `run_directory` (only where `watch_files`: rank 0).
+  /// watch_files: looks for RUN/stop and RUN/checkpoint in `run_directory`, which rank 0 does.
   StopRequests(std::string run_directory, bool watch_files);
   ~StopRequests();
   StopRequests(const StopRequests&) = delete;
@@ -31,14 +31,14 @@ class StopRequests {
 
   /// Cheap: called every step.
   Requests pending() const;
-  /// What the ranks together have done: removes the request files that `obeyed` names.
+  /// Call it with what all ranks together have obeyed: removes the files of these requests.
   void clear(const Requests& obeyed);
 
  private:
   std::string stop_file_, checkpoint_file_;
   bool watch_files_;
   bool preempted_ = false;
-  std::array<struct sigaction, 3> before_{};  // what each of the signals did
+  std::array<struct sigaction, 3> previous_{};  // of each signal
 };
 
 }  // namespace lockstep::train

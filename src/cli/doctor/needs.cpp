@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/reduction_tree.h"
 #include "lockstep/optim/registry.h"
-#include "lockstep/train/device.h"
+#include "train/device.h"
 #include "train/precision.h"
 #include "train/workload.h"
 

@@ -175,7 +175,7 @@ void NcclConnection::settle() {
     const Stopwatch watch;
     progress::Polling polling;
     for (Backoff backoff(false); look() == ncclInProgress; backoff.pause()) {
-      polling.look();
+      polling.count_poll();
       host_.progress();  // a peer may wait for our part of a host collective first
       if (watch.elapsed_ms() < timeout_s_ * 1e3) continue;
       failed_ = true;

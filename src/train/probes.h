@@ -1,0 +1,59 @@
+// Private to the module: questions of the watchdog that may never be answered.
+#pragma once
+
+#include <pthread.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::train {
+
+/// The stack of the thread that made this object, which another thread can take. One object at a time.
+class StackProbe {
+ public:
+  StackProbe();
+  ~StackProbe();
+  StackProbe(const StackProbe&) = delete;
+  StackProbe& operator=(const StackProbe&) = delete;
+
+  /// The calls, one per line, innermost first. Interrupts the thread for microseconds. A thread inside a
+  /// system call may not answer; the text then says so.
+  std::string take() const;
+
+ private:
+  pthread_t thread_;
+};
+
+/// Asks a transport again and again for its asynchronous error, in a thread of its own. One thread at a time
+/// may call watch(); error() is for any thread.
+class TransportProbe {
+ public:
+  /// Asks every interval_s. If the transport does not answer within timeout_s when it is to go, the thread
+  /// that asks is left behind.
+  explicit TransportProbe(double interval_s, double timeout_s = 10)
+      : interval_s_(interval_s), timeout_s_(timeout_s) {}
+  ~TransportProbe() { stop(); }
+  TransportProbe(const TransportProbe&) = delete;
+  TransportProbe& operator=(const TransportProbe&) = delete;
+
+  /// From now on asks this transport, or none. The transport before it may be destroyed when this returns.
+  /// Throws FailureError if a thread cannot be started.
+  void watch(const comm::GradientTransport* transport);
+  /// The last answer; empty if there is no error, or no answer.
+  std::string error() const;
+
+ private:
+  struct Questions;
+  void stop();
+
+  double interval_s_, timeout_s_;
+  mutable std::mutex mutex_;              ///< guards questions_, which only watch() changes
+  std::shared_ptr<Questions> questions_;  ///< shared with the thread, which may outlive this object
+  std::thread thread_;
+};
+
+}  // namespace lockstep::train
