@@ -16,6 +16,7 @@ find_package(nlohmann_json REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(Boost 1.74 REQUIRED COMPONENTS program_options)
 find_package(PkgConfig REQUIRED)
+pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc>=2.1)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 # Any build of HDF5: one rank writes a file. `hdf5` is what a module or prefix has, the others are Debian's names.
 pkg_search_module(hdf5 REQUIRED IMPORTED_TARGET hdf5 hdf5-serial hdf5-openmpi)

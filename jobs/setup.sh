@@ -4,8 +4,8 @@
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # shellcheck disable=SC2034  # used by those who source this
-build_packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev hdf5-tools
-  libdnnl-dev libboost-program-options-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev)
+build_packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhwloc-dev libhdf5-dev
+  hdf5-tools libdnnl-dev libboost-program-options-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev)
 # shellcheck disable=SC2034
 test_packages=(libboost-test-dev libboost-context-dev python3-h5py procps iproute2 slurm-wlm munge shellcheck)
 

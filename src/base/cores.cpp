@@ -1,81 +1,86 @@
 #include "base/cores.h"
 
 #include <emmintrin.h>
-#include <fmt/format.h>
-#include <sched.h>
-#include <unistd.h>
+#include <hwloc.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <compare>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <iterator>
-#include <map>
-#include <mutex>
+#include <memory>
+
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {
 
 std::atomic<bool> any_bound = false;
 
-/// Where a hardware thread is. Sorts by socket.
-struct Place {
-  int socket = 0, core = 0;
-  auto operator<=>(const Place&) const = default;
+struct HwlocDelete {
+  void operator()(hwloc_topology* topology) const { hwloc_topology_destroy(topology); }
+  void operator()(hwloc_bitmap_s* bitmap) const { hwloc_bitmap_free(bitmap); }
 };
+using Bitmap = std::unique_ptr<hwloc_bitmap_s, HwlocDelete>;
 
-/// What /sys says about where a hardware thread is; empty if it does not.
-CoreSet read_topology(int hardware_thread, const char* name) {
-  std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu{}/topology/{}", hardware_thread, name));
-  std::string text;
-  std::getline(file, text);
-  return cores_in(text);
+/// The sockets, cores and hardware threads of this node, those outside this process's cgroup included. Other
+/// objects (caches, devices) and hwloc's x86 component, which binds itself to each core in turn, are left
+/// out: they make loading 20 times slower (46 ms instead of 2.3 on 2 cores).
+hwloc_topology_t node_topology() {
+  static const std::unique_ptr<hwloc_topology, HwlocDelete> loaded = [] {
+    hwloc_topology_t made = nullptr;
+    if (hwloc_topology_init(&made) != 0) throw FailureError("hwloc cannot start: is memory exhausted?");
+    std::unique_ptr<hwloc_topology, HwlocDelete> owner(made);
+    hwloc_topology_set_all_types_filter(made, HWLOC_TYPE_FILTER_KEEP_NONE);
+    hwloc_topology_set_type_filter(made, HWLOC_OBJ_PACKAGE, HWLOC_TYPE_FILTER_KEEP_ALL);
+    hwloc_topology_set_type_filter(made, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
+    hwloc_topology_set_flags(made, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
+    hwloc_topology_set_components(made, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "x86");
+    if (hwloc_topology_load(made) != 0)
+      throw FailureError("hwloc cannot read this node's processors; hwloc-info says more");
+    return owner;
+  }();
+  return loaded.get();
 }
 
-/// Reads about each core once in a process: a large machine has hundreds of files.
-Place place_of(int hardware_thread) {
-  static std::mutex mutex;
-  static std::map<int, Place> known;
-  const std::lock_guard lock(mutex);
-  if (const auto found = known.find(hardware_thread); found != known.end()) return found->second;
-  CoreSet siblings = read_topology(hardware_thread, "thread_siblings_list");
-  siblings.insert(hardware_thread);
-  const CoreSet sockets = read_topology(hardware_thread, "physical_package_id");
-  const Place place{.socket = sockets.empty() ? 0 : *sockets.begin(), .core = *siblings.begin()};
-  for (const int sibling : siblings) known[sibling] = place;
-  return place;
+CoreSet to_core_set(hwloc_const_bitmap_t bitmap) {
+  CoreSet cores;
+  for (int core = hwloc_bitmap_first(bitmap); core >= 0; core = hwloc_bitmap_next(bitmap, core))
+    cores.insert(core);
+  return cores;
+}
+
+Bitmap to_bitmap(const CoreSet& cores) {
+  Bitmap bitmap(hwloc_bitmap_alloc());
+  for (const int core : cores) hwloc_bitmap_set(bitmap.get(), static_cast<unsigned>(core));
+  return bitmap;
+}
+
+/// Calls visit(core, its threads among `hardware_threads`) for each core that has some, socket by socket. A
+/// hardware thread is a core where the system does not report cores.
+template <class Visit>
+void for_each_core(const CoreSet& hardware_threads, const Visit& visit) {
+  const int depth = hwloc_get_type_or_below_depth(node_topology(), HWLOC_OBJ_CORE);
+  for (hwloc_obj_t core = nullptr; (core = hwloc_get_next_obj_by_depth(node_topology(), depth, core));) {
+    CoreSet threads = to_core_set(core->cpuset);
+    std::erase_if(threads, [&](int thread) { return !hardware_threads.contains(thread); });
+    if (!threads.empty()) visit(*core, threads);
+  }
 }
 
 }  // namespace
 
 std::string to_text(const CoreSet& cores) {
-  std::string text;
-  for (auto first = cores.begin(); first != cores.end();) {
-    auto last = first;
-    while (std::next(last) != cores.end() && *std::next(last) == *last + 1) ++last;
-    text += fmt::format("{}{}", text.empty() ? "" : ",", *first);
-    if (last != first) text += fmt::format("-{}", *last);
-    first = std::next(last);
-  }
+  const Bitmap bitmap = to_bitmap(cores);
+  std::string text(static_cast<std::size_t>(hwloc_bitmap_list_snprintf(nullptr, 0, bitmap.get())), '\0');
+  hwloc_bitmap_list_snprintf(text.data(), text.size() + 1, bitmap.get());
   return text;
 }
 
 CoreSet cores_in(const std::string& text) {
-  CoreSet cores;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t comma = std::min(text.find(',', at), text.size());
-    int first = 0, last = 0;
-    const int read = std::sscanf(text.substr(at, comma - at).c_str(), "%d-%d", &first, &last);
-    if (read >= 1) {
-      for (int core = first; core <= (read == 2 ? last : first); ++core) cores.insert(core);
-    }
-    at = comma + 1;
-  }
-  return cores;
+  const Bitmap bitmap(hwloc_bitmap_alloc());
+  const bool good = hwloc_bitmap_list_sscanf(bitmap.get(), text.c_str()) == 0;
+  const bool finite = hwloc_bitmap_weight(bitmap.get()) >= 0;  // "2-" has no end
+  return good && finite ? to_core_set(bitmap.get()) : CoreSet{};
 }
 
 CoreSet united(const std::vector<CoreSet>& sets) {
@@ -89,21 +94,9 @@ bool overlap(const CoreSet& a, const CoreSet& b) {
 }
 
 CoreSet own_cores() {
-  constexpr std::size_t most = 64;  // a kernel wants space for all hardware threads that it could have
-  CoreSet cores;
-  for (std::size_t parts = 1; parts <= most; parts *= 2) {
-    std::vector<cpu_set_t> mask(parts);
-    const std::size_t bytes = parts * sizeof(cpu_set_t);
-    if (sched_getaffinity(0, bytes, mask.data()) != 0) {
-      if (errno == EINVAL) continue;
-      break;
-    }
-    for (std::size_t core = 0; core < parts * CPU_SETSIZE; ++core) {
-      if (CPU_ISSET_S(core, bytes, mask.data())) cores.insert(static_cast<int>(core));
-    }
-    break;
-  }
-  return cores;
+  const Bitmap bitmap(hwloc_bitmap_alloc());
+  if (hwloc_get_cpubind(node_topology(), bitmap.get(), HWLOC_CPUBIND_THREAD) != 0) return {};
+  return to_core_set(bitmap.get());
 }
 
 const CoreSet& given_cores() {
@@ -112,12 +105,9 @@ const CoreSet& given_cores() {
 }
 
 bool bind_thread(const CoreSet& hardware_threads) {
-  if (hardware_threads.empty()) return false;
   given_cores();  // as it was before
-  std::vector<cpu_set_t> mask(static_cast<std::size_t>(*hardware_threads.rbegin()) / CPU_SETSIZE + 1);
-  const std::size_t bytes = mask.size() * sizeof(cpu_set_t);
-  for (const int thread : hardware_threads) CPU_SET_S(static_cast<std::size_t>(thread), bytes, mask.data());
-  if (sched_setaffinity(0, bytes, mask.data()) != 0) return false;
+  if (hwloc_set_cpubind(node_topology(), to_bitmap(hardware_threads).get(), HWLOC_CPUBIND_THREAD) != 0)
+    return false;
   any_bound = true;
   return true;
 }
@@ -126,19 +116,20 @@ bool threads_bound() { return any_bound; }
 
 CoreSet physical_cores(const CoreSet& hardware_threads) {
   CoreSet physical;
-  for (const int thread : hardware_threads) physical.insert(place_of(thread).core);
+  for_each_core(hardware_threads, [&](const hwloc_obj& core, const CoreSet&) {
+    physical.insert(hwloc_bitmap_first(core.complete_cpuset));
+  });
   return physical;
 }
 
 std::vector<CoreSet> core_by_core(const CoreSet& hardware_threads) {
-  std::map<Place, CoreSet> found;
-  for (const int thread : hardware_threads) found[place_of(thread)].insert(thread);
   std::vector<CoreSet> cores;
-  for (const auto& [place, threads] : found) cores.push_back(threads);
+  for_each_core(hardware_threads,
+                [&](const hwloc_obj&, const CoreSet& threads) { cores.push_back(threads); });
   return cores;
 }
 
-int machine_cores() { return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)); }
+int machine_cores() { return hwloc_get_nbobjs_by_type(node_topology(), HWLOC_OBJ_PU); }
 
 void flush_denormals() noexcept {
   constexpr unsigned flush_to_zero = 0x8000, denormals_are_zero = 0x0040;

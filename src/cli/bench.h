@@ -1,13 +1,20 @@
-// The subjects of lockstep bench that have a file of their own.
+// The subjects of lockstep bench, a file each, and what they share.
 #pragma once
 
 #include "cli/verb.h"
+#include "train/benchmark.h"
 
 namespace lockstep::cli {
 
-ExitCode bench_checkpoint(Session& session, const Arguments& arguments);
-/// Prints what a step of the workload is made of on rank 0; as one JSON document or as a table.
-void print_profile(Session& session, const std::string& workload, std::int64_t steps, bool json,
-                   DType compute);
+VerbFunction bench_allreduce, bench_checkpoint, bench_overlap, bench_step;
+
+constexpr double bytes_per_mib = 1 << 20;
+
+/// --workload and --steps.
+void add_workload(OptionSet& options);
+/// "gpt-cpu, resnet-cpu, ..."
+std::string workload_names();
+/// "2 ranks on 1 node"
+std::string ranks_and_nodes(const comm::HostGroup& world);
 
 }  // namespace lockstep::cli

@@ -1,69 +1,323 @@
-// lockstep bench checkpoint: saves beside bare writes and during training.
+// lockstep bench checkpoint: saves compared with plain writes and reads of the same bytes, and during
+// training.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "base/clock.h"
+#include "base/files.h"
+#include "base/output.h"
 #include "base/text.h"
 #include "cli/bench.h"
-#include "train/benchmark.h"
+#include "lockstep/base/random.h"
+#include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/file.h"
+#include "lockstep/checkpoint/inspect.h"
+#include "lockstep/checkpoint/store.h"
+#include "lockstep/comm/agreement.h"
 
 namespace lockstep::cli {
 namespace {
 
-void print_table(const train::CheckpointTimes& times) {
-  const auto rates = [](const char* what, double ours, const char* bare_what, double bare) {
-    fmt::print("{:<42}{:>8.0f} MB/s   {:<20}{:>8.0f} MB/s   ratio {:.2f}\n", what, ours, bare_what, bare,
-               ours / bare);
-  };
-  fmt::print("{:.0f} MB on {}\n", static_cast<double>(times.bytes) / 1e6, pluralized(times.ranks, "rank"));
-  rates("save, waited for", times.write_mb_s, "pwrite and fsync", times.raw_mb_s);
-  rates("verify, from storage", times.read_mb_s, "pread", times.raw_read_mb_s);
-  rates("verify, from memory", times.cached_read_mb_s, "pread", times.raw_cached_read_mb_s);
-  fmt::print(
-      "asynchronous save: returns after {:.1f} ms ({:.1f} % of the {:.0f} ms of one that is waited for; "
-      "a copy takes {:.1f} ms), through after {:.0f} ms\n",
-      times.async_stall_ms, 100 * times.async_stall_ms / times.sync_ms, times.sync_ms, times.copy_ms,
-      times.async_ms);
-  fmt::print("training beside it: {:.1f} ms a step, {:.1f} without (ratio {:.3f})\n",
-             times.step_while_saving_ms, times.step_ms, times.step_while_saving_ms / times.step_ms);
-  fmt::print("5,000 tensors of 1 KiB: {:.0f} ms\n", times.many_ms);
+using train::WorkloadRun;
+
+struct CheckpointOptions {
+  std::uint64_t bytes = 0;
+  std::string directory;  ///< on the storage to measure
+  int rounds = 0;
+  std::string workload;  ///< that trains during a save
+};
+
+constexpr std::size_t io_bytes = std::size_t{1} << 20;  // of a plain call, as of ours
+
+/// A new directory that the destructor removes.
+class Scratch {
+ public:
+  Scratch(comm::HostGroup& world, const std::string& parent) : world_(world) {
+    std::string path = parent + "/lockstep-bench-XXXXXX";
+    comm::run_on_all(world_, [&] {
+      if (world_.rank() == 0 && !::mkdtemp(path.data()))
+        throw_system_error(errno, parent, "make a directory in it");
+    });
+    if (world_.rank() == 0) draft_.emplace(path, Draft::Kind::directory);
+    path_ = world_.all_gather_texts(path)[0];
+  }
+  std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
+
+ private:
+  comm::HostGroup& world_;
+  std::string path_;
+  std::optional<Draft> draft_;  // of rank 0
+};
+
+/// A file and plain calls: what our reading and writing is compared with.
+class PlainFile {
+ public:
+  PlainFile(std::string path, int flags)
+      : path_(std::move(path)), descriptor_(::open(path_.c_str(), flags, 0666)) {
+    if (descriptor_ < 0) throw_system_error(errno, path_, "open");
+  }
+  ~PlainFile() { ::close(descriptor_); }
+  PlainFile(const PlainFile&) = delete;
+  PlainFile& operator=(const PlainFile&) = delete;
+
+  void write(const std::byte* data, std::uint64_t begin, std::uint64_t end) {
+    for (std::uint64_t at = begin; at < end;) {
+      const ssize_t done =
+          ::pwrite(descriptor_, data + (at - begin), std::min(io_bytes, end - at), static_cast<off_t>(at));
+      if (done <= 0) throw_system_error(done < 0 ? errno : EIO, path_, "write");
+      at += static_cast<std::uint64_t>(done);
+    }
+    if (::fsync(descriptor_) != 0) throw_system_error(errno, path_, "sync");
+  }
+  void read(std::byte* buffer, std::uint64_t begin, std::uint64_t end) {
+    for (std::uint64_t at = begin; at < end;) {
+      const ssize_t done = ::pread(descriptor_, buffer, std::min(io_bytes, end - at), static_cast<off_t>(at));
+      if (done <= 0) throw_system_error(done < 0 ? errno : EIO, path_, "read");
+      at += static_cast<std::uint64_t>(done);
+    }
+  }
+  /// Drops it from the page cache, so that the next read comes from storage.
+  void drop_from_cache() { ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED); }
+
+ private:
+  std::string path_;
+  int descriptor_;
+};
+
+void fill(const Tensor& tensor, std::uint32_t number) {
+  const Random random({1, purpose_of("benchmark"), 0, number});
+  for (std::int64_t i = 0; i < tensor.numel(); ++i)
+    tensor.data<float>()[i] = random.uniform(static_cast<std::uint64_t>(i)) - 0.5f;
 }
+
+/// Matrices of 4 MiB with a bias of 4 KiB each, like those of a model.
+checkpoint::Contents made_up_model(std::uint64_t bytes) {
+  checkpoint::Contents contents;
+  checkpoint::Section& model = contents.sections.emplace_back(checkpoint::Section{"model", {}, {}});
+  const Tensor pattern = Tensor::empty({1024, 1024});
+  fill(pattern, 0);
+  for (std::uint64_t made = 0; made < bytes;) {
+    const std::size_t layer = model.tensors.size() / 2;
+    const Tensor weight = Tensor::empty({1024, 1024}), bias = Tensor::empty({1024});
+    std::memcpy(weight.raw(), pattern.raw(), weight.bytes());
+    fill(bias, static_cast<std::uint32_t>(layer) + 1);
+    weight.data<float>()[0] = static_cast<float>(layer);  // no two blocks are the same
+    model.tensors.push_back({fmt::format("layer{}.weight", layer), weight});
+    model.tensors.push_back({fmt::format("layer{}.bias", layer), bias});
+    made += weight.bytes() + bias.bytes();
+  }
+  return contents;
+}
+
+checkpoint::Contents many_small_tensors() {
+  checkpoint::Contents contents;
+  checkpoint::Section& model = contents.sections.emplace_back(checkpoint::Section{"model", {}, {}});
+  for (std::uint32_t i = 0; i < 5000; ++i) {
+    const Tensor tensor = Tensor::empty({256});
+    fill(tensor, i);
+    model.tensors.push_back({fmt::format("tensor{}", i), tensor});
+  }
+  return contents;
+}
+
+/// Times by name, in ms.
+class Times {
+ public:
+  /// From a barrier to the end of this rank's action.
+  template <class Action>
+  void time(comm::HostGroup& world, const std::string& name, const Action& action) {
+    world.barrier();
+    const Stopwatch watch;
+    comm::run_on_all(world, action);
+    add(name, watch.elapsed_ms());
+  }
+  void add(const std::string& name, double ms) { ms_[name].push_back(ms); }
+  /// Of the slowest rank in each round. Collective.
+  std::map<std::string, double> medians(comm::HostGroup& world) const {
+    std::map<std::string, double> found;
+    for (const auto& [name, ms] : ms_) found[name] = median(train::greatest_of_ranks(world, ms));
+    return found;
+  }
+
+ private:
+  std::map<std::string, std::vector<double>> ms_;
+};
+
+class CheckpointBenchmark {
+ public:
+  CheckpointBenchmark(Session& session, const CheckpointOptions& options)
+      : world_(session.world()),
+        options_(options),
+        scratch_(world_, options.directory),
+        contents_(made_up_model(options.bytes)),
+        workload_(train::workload_named(options.workload), session.transport(), session.backend()) {
+    for (const checkpoint::NamedTensor& tensor : contents_.sections[0].tensors)
+      bytes_ += tensor.value.bytes();
+    const auto rank = static_cast<std::uint64_t>(world_.rank()),
+               ranks = static_cast<std::uint64_t>(world_.size());
+    begin_ = bytes_ / ranks * rank;
+    end_ = rank + 1 == ranks ? bytes_ : bytes_ / ranks * (rank + 1);
+    mine_.resize(end_ - begin_, std::byte{1});
+    copy_.resize(mine_.size(), std::byte{2});
+  }
+
+  void run() {
+    for (std::int64_t step = 0; step < train::warm_up_steps; ++step) workload_.step();
+    for (int round = 0; round < options_.rounds; ++round) {
+      write_and_read(round);
+      save_during_training(round);
+    }
+    save_many();
+  }
+
+  /// Medians; rates are of all ranks together, MB = 10^6 bytes. Collective.
+  void print(bool json) {
+    const std::map<std::string, double> ms = times_.medians(world_);
+    if (world_.rank() != 0) return;
+    const auto mb_s = [&](const char* name) { return static_cast<double>(bytes_) / 1e3 / ms.at(name); };
+    if (json) {
+      print_json({{"bytes", bytes_},
+                  {"ranks", world_.size()},
+                  {"write_mb_s", mb_s("save")},
+                  {"raw_mb_s", mb_s("raw write")},
+                  {"ratio", mb_s("save") / mb_s("raw write")},
+                  {"sync_ms", ms.at("save")},
+                  {"async_stall_ms", ms.at("stall")}});
+      return;
+    }
+    const auto compare = [&](const char* what, const char* ours, const char* plain_what, const char* plain) {
+      fmt::print("{:<42}{:>8.0f} MB/s   {:<20}{:>8.0f} MB/s   ratio {:.2f}\n", what, mb_s(ours), plain_what,
+                 mb_s(plain), mb_s(ours) / mb_s(plain));
+    };
+    fmt::print("{:.0f} MB on {}\n", static_cast<double>(bytes_) / 1e6, pluralized(world_.size(), "rank"));
+    compare("synchronous save", "save", "pwrite and fsync", "raw write");
+    compare("verify, from storage", "verify", "pread", "raw read");
+    compare("verify, from memory", "cached verify", "pread", "cached raw read");
+    fmt::print(
+        "asynchronous save: returns after {:.1f} ms ({:.1f} % of the {:.0f} ms of a synchronous one; "
+        "a copy takes {:.1f} ms), complete after {:.0f} ms\n",
+        ms.at("stall"), 100 * ms.at("stall") / ms.at("save"), ms.at("save"), ms.at("copy"), ms.at("async"));
+    fmt::print("training meanwhile: {:.1f} ms a step, {:.1f} without a save (ratio {:.3f})\n",
+               ms.at("step while saving"), ms.at("step"), ms.at("step while saving") / ms.at("step"));
+    fmt::print("5,000 tensors of 1 KiB: {:.0f} ms\n", ms.at("many"));
+  }
+
+ private:
+  void write_and_read(int round) {
+    const std::string raw = scratch_.file("raw");
+    comm::run_on_all(world_, [&] {
+      if (world_.rank() == 0) PlainFile(raw, O_WRONLY | O_CREAT | O_TRUNC);
+    });
+    const std::string path = scratch_.file(fmt::format("saved{}.h5", round));
+    const auto write_raw = [&] {
+      times_.time(world_, "raw write", [&] { PlainFile(raw, O_WRONLY).write(mine_.data(), begin_, end_); });
+    };
+    // In alternating order: the second may find the storage busy with the first.
+    if (round % 2 == 0) write_raw();
+    world_.barrier();
+    const Stopwatch watch;
+    checkpoint::save_file(path, contents_, world_);
+    times_.add("save", watch.elapsed_ms());
+    if (round % 2 != 0) write_raw();
+
+    for (const char* const from : {"", "cached "}) {
+      const auto drop_from_cache = [&](const std::string& file) {
+        if (*from == '\0' && world_.rank() == 0) PlainFile(file, O_RDONLY).drop_from_cache();
+      };
+      comm::run_on_all(world_, [&] { drop_from_cache(raw), drop_from_cache(path); });
+      times_.time(world_, from + std::string("raw read"),
+                  [&] { PlainFile(raw, O_RDONLY).read(copy_.data(), begin_, end_); });
+      world_.barrier();
+      const Stopwatch verifying;
+      const bool whole = checkpoint::verify(path, world_).whole();
+      times_.add(from + std::string("verify"), verifying.elapsed_ms());
+      if (!whole) throw FailureError("{}: not what was saved", path);
+    }
+    comm::run_on_all(world_, [&] {
+      if (world_.rank() == 0) remove_file(path), remove_file(raw);
+    });
+    times_.time(world_, "copy", [&] { std::memcpy(copy_.data(), mine_.data(), mine_.size()); });
+  }
+
+  void save_during_training(int round) {
+    for (int step = 0; step < steps_alone; ++step) times_.add("step", workload_.step().step_ms);
+    if (!store_) {
+      store_ = std::make_unique<checkpoint::Store>(scratch_.file("async"), world_,
+                                                   checkpoint::StoreOptions{.keep = 1, .async = true});
+      store_->save_contents(1, contents_);  // takes the memory for the copy
+      store_->finish();
+    }
+    world_.barrier();
+    const Stopwatch watch;
+    store_->save_contents(round + 2, contents_);
+    times_.add("stall", watch.elapsed_ms());
+    while (store_->saving()) {
+      const Stopwatch step;
+      workload_.step();
+      store_->advance();
+      times_.add("step while saving", step.elapsed_ms());
+    }
+    times_.add("async", watch.elapsed_ms());
+  }
+
+  void save_many() {
+    const checkpoint::Contents many = many_small_tensors();
+    checkpoint::Store store(scratch_.file("many"), world_, {.keep = 1});
+    for (int round = 0; round < options_.rounds; ++round) {
+      world_.barrier();
+      const Stopwatch watch;
+      store.save_contents(round + 1, many);
+      times_.add("many", watch.elapsed_ms());
+    }
+  }
+
+  static constexpr int steps_alone = 10;
+  comm::HostGroup& world_;
+  const CheckpointOptions& options_;
+  Scratch scratch_;
+  checkpoint::Contents contents_;
+  WorkloadRun workload_;
+  std::uint64_t bytes_ = 0, begin_ = 0, end_ = 0;
+  std::vector<std::byte> mine_, copy_;  // this rank's bytes, and memory for a copy
+  std::unique_ptr<checkpoint::Store> store_;
+  Times times_;
+};
 
 }  // namespace
 
 ExitCode bench_checkpoint(Session& session, const Arguments& arguments) {
   OptionSet options("bench checkpoint [--mib N] [--directory DIR] [OPTIONS]",
-                    "Times saves on the storage of DIR, in alternation with bare writes and reads of\n"
-                    "the same bytes by the same ranks, and beside training on a standard workload.\n"
-                    "Medians over rounds, of the slowest rank. Its files are removed in the end.");
+                    "Times saves on the storage of DIR, in alternation with plain writes and reads of\n"
+                    "the same bytes by the same ranks, and during training on a standard workload.\n"
+                    "Medians over rounds, of the slowest rank. Its files are removed at the end.");
   options.add()("mib", po::value<std::int64_t>()->default_value(1024), "size, in MiB");
   options.add()("directory", po::value<std::string>()->default_value("."), "on the storage to measure");
   options.add()("rounds", po::value<int>()->default_value(5), "how often each is timed");
-  options.add()("workload", po::value<std::string>()->default_value("gpt-cpu"), "what trains beside a save");
+  options.add()("workload", po::value<std::string>()->default_value("gpt-cpu"), "what trains during a save");
   options.add()("json", "print one JSON document");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   const std::int64_t mib = values["mib"].as<std::int64_t>();
   if (mib < 1 || mib > (std::int64_t{1} << 24))
     throw UsageError("bench checkpoint: --mib {}: must be from 1 to 16777216", mib);
-  const train::CheckpointTimes times =
-      train::time_checkpoint(session, {.bytes = static_cast<std::uint64_t>(mib) << 20,
-                                       .directory = values["directory"].as<std::string>(),
-                                       .rounds = values["rounds"].as<int>(),
-                                       .workload = values["workload"].as<std::string>()});
-  if (session.world().rank() != 0) return ExitCode::done;
-  if (!values.count("json")) {
-    print_table(times);
-    return ExitCode::done;
-  }
-  fmt::print("{}\n", nlohmann::json{{"bytes", times.bytes},
-                                    {"ranks", times.ranks},
-                                    {"write_mb_s", times.write_mb_s},
-                                    {"raw_mb_s", times.raw_mb_s},
-                                    {"ratio", times.write_mb_s / times.raw_mb_s},
-                                    {"sync_ms", times.sync_ms},
-                                    {"async_stall_ms", times.async_stall_ms}}
-                         .dump(2));
+  const CheckpointOptions how{.bytes = static_cast<std::uint64_t>(mib) << 20,
+                              .directory = values["directory"].as<std::string>(),
+                              .rounds = values["rounds"].as<int>(),
+                              .workload = values["workload"].as<std::string>()};
+  if (how.rounds < 1)
+    throw UsageError("--rounds {}: must be at least 1; see lockstep bench checkpoint --help", how.rounds);
+  CheckpointBenchmark benchmark(session, how);
+  benchmark.run();
+  benchmark.print(values.count("json") > 0);
   return ExitCode::done;
 }
 

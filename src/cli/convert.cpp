@@ -9,7 +9,6 @@
 #include "cli/verb.h"
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/file.h"
-#include "lockstep/comm/agreement.h"
 #include "train/config.h"
 #include "train/workload.h"
 
@@ -22,7 +21,7 @@ DType parse_dtype(const std::string& text) {
   throw UsageError("--dtype {}: is neither float32 nor bf16", text);
 }
 
-/// The weights as the model of a configuration has them.
+/// The weights, with the names and shapes of the configuration's model.
 checkpoint::Weights fitted(const std::string& in, const std::string& group, const std::string& config_path,
                            bool narrow, const Log& log) {
   const train::Config config = train::read_config(config_path, {});
@@ -55,7 +54,7 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   if (values.count("layout")) {
     layout = checkpoint::weights_layout_named(values["layout"].as<std::string>());
     if (!out.ends_with(".safetensors"))
-      throw UsageError("--layout is for a .safetensors file; {} is to be a checkpoint", out);
+      throw UsageError("--layout is for a .safetensors file; {} will be a checkpoint", out);
   }
   std::vector<std::string> inputs{in};
   if (const std::optional<std::string> config = given(values, "config")) inputs.push_back(*config);
@@ -80,23 +79,23 @@ ExitCode convert(Session& session, const Arguments& arguments) {
   OptionSet options("convert IN OUT [OPTIONS]",
                     "Writes the weights of IN (a checkpoint, .safetensors, or HDF5 with arrays under\n"
                     "/model or at its root) to OUT.safetensors or OUT.h5. Names, shapes, types and\n"
-                    "the step are kept; optimizer and averages are not taken. An .h5 that is made is\n"
-                    "a checkpoint: inspect, verify, diff and train.init read it. With --config it\n"
-                    "fits that configuration's model, and eval and generate read it, too; a gpt then\n"
-                    "takes what Hugging Face's GPT-2 stores (names without transformer., matrices\n"
-                    "stored [in, out], masks, tied head), and a config.json beside it must fit.\n"
-                    "Weights that came so go back so: OUT.safetensors then has the names and the\n"
-                    "matrices of the file they came from, also after training.");
+                    "the step are kept; optimizer and EMA weights are not copied. OUT.h5 is a\n"
+                    "checkpoint: inspect, verify, diff and train.init read it. With --config it fits\n"
+                    "that configuration's model, and eval and generate read it, too; a gpt then\n"
+                    "reads what Hugging Face's GPT-2 stores (names without transformer., matrices\n"
+                    "[in, out], masks, tied head), and a config.json next to it must fit. Weights\n"
+                    "that came from such a file keep its names and matrices in OUT.safetensors, also\n"
+                    "after training.");
   options.add()(
       "weights", po::value<std::string>(),
-      "model, ema/RATE or ema/sigma_rel=S, with the buffers an average lacks; default: model, or the "
-      "average of a file without one");
+      "model, ema/RATE or ema/sigma_rel=S, with the model's buffers; default: model, or the EMA weights "
+      "of a file without one");
   options.add()("dtype", po::value<std::string>(), "store floating-point numbers as float32 or bf16");
   options.add()("layout", po::value<std::string>(),
                 "names and matrices of OUT.safetensors: lockstep, or huggingface, of a gpt only, as "
                 "GPT2LMHeadModel takes them; default: as in the file that the weights came from");
   options.add()("config", po::value<std::string>(), "a configuration, stored with the weights");
-  options.add()("force", "replace OUT if it is there already");
+  options.add()("force", "replace OUT if it exists");
   options.positional("file", 2);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
@@ -105,9 +104,7 @@ ExitCode convert(Session& session, const Arguments& arguments) {
         "convert: the file to read and the file to make are needed; see lockstep convert --help");
   }
   const Arguments files = values["file"].as<Arguments>();
-  comm::run_on_all(session.world(), [&] {
-    if (session.world().rank() == 0) convert_file(values, files[0], files[1], session.log());
-  });
+  on_rank_0(session, [&] { convert_file(values, files[0], files[1], session.log()); });
   return ExitCode::done;
 }
 

@@ -8,7 +8,6 @@
 #include "cli/saved_model.h"
 #include "cli/verb.h"
 #include "lockstep/checkpoint/inspect.h"
-#include "lockstep/comm/agreement.h"
 
 namespace lockstep::cli {
 namespace {
@@ -32,13 +31,12 @@ ExitCode diff(Session& session, const Arguments& arguments) {
   }
   const Arguments files = values["file"].as<Arguments>();
   ExitCode verdict = ExitCode::done;
-  comm::run_on_all(session.world(), [&] {
-    if (session.world().rank() != 0) return;
+  on_rank_0(session, [&] {
     try {
       for (const std::string& file : files) refuse_safetensors(file);
       const checkpoint::DiffReport report =
           checkpoint::diff(files[0], files[1], values["tolerance"].as<double>());
-      print(values.count("json") ? json_text(to_json(report)) + "\n" : to_text(report));
+      values.count("json") ? print_json(to_json(report)) : print(to_text(report));
       verdict = report.same() ? ExitCode::done : different;
     } catch (const Error& error) {
       throw Error(trouble, error.what());

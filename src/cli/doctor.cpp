@@ -1,135 +1,245 @@
-// lockstep doctor: what this machine, MPI and HDF5 can do, and what is wrong.
+// lockstep doctor: checks this node, MPI, HDF5 and the disk, and says what is wrong and what to do.
 #include <fmt/format.h>
-#include <mpi.h>
+#include <fmt/ranges.h>
 
-#include "cli/doctor/finding.h"
-#include "cli/doctor/needs.h"
-#include "cli/doctor/node.h"
+#include <algorithm>
+#include <exception>
+#include <functional>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "cli/doctor/checks.h"
 #include "cli/verb.h"
 #include "lockstep/comm/agreement.h"
-#include "train/binding.h"
-#include "train/surroundings.h"
 
 namespace lockstep::cli {
-namespace checkup {
 namespace {
 
-Scene scene_of(const comm::HostGroup& world, const std::string& run) {
-  Scene scene;
-  scene.run = run;
-  scene.place = place_of(run);
-  const comm::Topology& topology = world.topology();
-  scene.ranks_here = topology.ranks_on_node(topology.node_of_rank[static_cast<std::size_t>(world.rank())]);
-  int started = 0;
-  MPI_Initialized(&started);
-  scene.launched = started != 0;
-  return scene;
+using checks::Context;
+using checks::Result;
+using checks::Results;
+using checks::Verdict;
+
+enum class Where { every_rank, every_node, rank_0 };
+
+/// A check of one process.
+struct Check {
+  const char* subject;
+  Result (*run)(const Context&);
+  Where where = Where::every_node;
+  bool quick = false;         ///< part of --node, too
+  bool needs_config = false;  ///< --config was given
+};
+
+constexpr Check node_checks[] = {
+    {"processor", checks::processor},
+    {"mpi", checks::mpi, Where::every_rank},
+    {"hdf5", checks::hdf5, Where::every_rank},
+    {"onednn", checks::onednn, Where::every_rank},
+    {"gpu", checks::gpu, Where::every_node, true},
+    {"nccl", checks::nccl},
+    {"shared memory", checks::shared_memory, Where::every_node, true},
+    {"limits", checks::limits, Where::every_node, true},
+    {"temporary files", checks::temporary_files, Where::every_node, true},
+    {"run directory", checks::run_directory, Where::every_node, true},
+    {"disk speed", checks::disk_speed, Where::every_node, true},
+    {"file calls", checks::file_calls},
+    {"precision", checks::precision},
+    {"data", checks::data, Where::every_node, false, true},
+    {"device", checks::device, Where::every_node, false, true},
+    {"shards", checks::shards, Where::rank_0, false, true},
+    {"slurm", checks::slurm, Where::rank_0},
+};
+
+/// A check of all ranks.
+struct CommonCheck {
+  const char* subject;
+  Results (*run)(const Context&);
+};
+constexpr CommonCheck common_checks[] = {{"ranks alike", checks::ranks_alike},
+                                         {"binding", checks::binding},
+                                         {"threads", checks::threads},
+                                         {"shared directory", checks::shared_directory},
+                                         {"clocks", checks::clocks}};
+
+std::string_view word(Verdict verdict) {
+  return verdict == Verdict::ok ? "ok" : verdict == Verdict::note ? "note" : "problem";
 }
 
-/// What a rank has to itself; the first of a machine looks at the machine, too, and rank 0 asks Slurm.
-Findings look(const comm::HostGroup& world, const Scene& scene, const train::Config* config) {
-  const auto rank = static_cast<std::size_t>(world.rank());
-  const bool first_here = world.topology().local_rank_of_rank[rank] == 0;
-  Findings findings;
-  const auto add = [&](const char* subject, Finding (*probe)(const Scene&)) {
-    findings.push_back(guarded(subject, [&] { return probe(scene); }));
+/// The results of the node checks that `wanted` selects.
+Results run_checks(const Context& context, const std::function<bool(const Check&)>& wanted) {
+  Results results;
+  for (const Check& check : node_checks) {
+    if (!wanted(check)) continue;
+    try {
+      results.push_back(check.run(context));
+    } catch (const std::exception& error) {
+      results.push_back(
+          checks::problem(fmt::format("cannot be checked: {}", error.what()), "check it by hand"));
+    }
+    results.back().subject = check.subject;
+  }
+  return results;
+}
+
+/// Results that differ in their text at most, of the ranks that have them; no ranks: of the run as a whole.
+struct MergedResult {
+  Result result;  ///< of the first rank
+  std::vector<int> ranks;
+};
+
+void merge(std::vector<MergedResult>& all, const Result& result, int rank) {
+  const auto same_subject = [&](const MergedResult& other) { return other.result.subject == result.subject; };
+  const auto alike = [&](const MergedResult& other) {
+    return same_subject(other) && other.result.verdict == result.verdict &&
+           other.result.remedy == result.remedy;
   };
-  if (first_here) add("processor", processor);
-  findings.push_back(guarded("mpi", [&] { return mpi(world); }));
-  add("hdf5", hdf5);
-  add("onednn", onednn);
-  if (!first_here) return findings;
-  add("gpu", gpus);
-  add("nccl", nccl);
-  add("shared memory", shared_memory);
-  add("limits", limits);
-  add("temporary files", temporary_files);
-  add("run directory", free_space);
-  add("disk speed", disk_speed);
-  add("file calls", file_calls);
-  findings.push_back(guarded("precision", [&] { return precision(config); }));
-  if (config) {
-    findings.push_back(guarded("data", [&] { return data(*config); }));
-    findings.push_back(guarded("device", [&] { return device(*config); }));
+  if (const auto found = std::ranges::find_if(all, alike); found != all.end()) {
+    found->ranks.push_back(rank);
+    return;
   }
-  if (rank == 0) add("slurm", slurm);
-  return findings;
+  const auto last = std::find_if(all.rbegin(), all.rend(), same_subject);
+  all.insert(last == all.rend() ? all.end() : last.base(), {result, {rank}});
 }
 
-/// Programs, libraries, instruction sets, and if a configuration was given, it and the data.
-Findings alike(comm::HostGroup& world, const train::Config* config) {
-  if (world.size() == 1) return {};
-  const char* const subject = "ranks alike";
-  train::Facts facts = train::program_facts();
-  if (config) {
-    for (train::Fact& fact : train::configuration_facts(*config)) facts.push_back(std::move(fact));
+/// Every rank's results, merged. Collective.
+std::vector<MergedResult> merged(comm::HostGroup& world, const Results& mine) {
+  nlohmann::json own = nlohmann::json::array();
+  for (const Result& result : mine)
+    own.push_back({static_cast<int>(result.verdict), result.text, result.remedy, result.subject});
+  std::vector<MergedResult> all;
+  int rank = 0;
+  for (const nlohmann::json& of_rank : comm::all_gather_json(world, own)) {
+    for (const nlohmann::json& value : of_rank)
+      merge(all, {static_cast<Verdict>(value[0].get<int>()), value[1], value[2], value[3]}, rank);
+    ++rank;
   }
-  const train::Fact instructions = train::instruction_set_fact();
-  facts.push_back(instructions);
-  Findings findings;
-  for (const train::Difference& difference : train::differences(world, facts)) {
-    const bool bits_only = difference.name == instructions.name;
-    findings.push_back({subject, bits_only ? Verdict::note : Verdict::problem,
-                        difference.describe(world.topology()),
-                        bits_only ? "use like machines: the same bits come only from the same ranks on the "
-                                    "same machines"
-                                  : "give every machine the same: lockstep train refuses to start"});
+  return all;
+}
+
+/// "on h1, h2: ", or nothing if all nodes have the result.
+std::string where(const MergedResult& merged, const comm::Topology& topology) {
+  std::vector<std::string> hosts;
+  for (const int rank : merged.ranks) {
+    const int node = topology.node_of_rank[static_cast<std::size_t>(rank)];
+    const std::string& host = topology.host_names[static_cast<std::size_t>(node)];
+    if (std::ranges::find(hosts, host) == hosts.end()) hosts.push_back(host);
   }
-  if (findings.empty()) {
-    findings.push_back(
-        {subject, Verdict::ok,
-         config ? "program, libraries, configuration, data and instruction set"
-                : "program, libraries and instruction set (--config: configuration and data, too)",
-         ""});
+  if (hosts.empty() || static_cast<int>(hosts.size()) == topology.nodes()) return "";
+  constexpr std::size_t most_named = 4;
+  const std::size_t more = hosts.size() > most_named ? hosts.size() - most_named : 0;
+  hosts.resize(hosts.size() - more);
+  return fmt::format("on {}{}: ", fmt::join(hosts, ", "), more ? fmt::format(" and {} more", more) : "");
+}
+
+std::string as_lines(const std::vector<MergedResult>& all, const comm::Topology& topology) {
+  std::string text;
+  for (const MergedResult& merged : all) {
+    const Result& result = merged.result;
+    const bool on_rank_0 = merged.ranks.empty() || merged.ranks.front() == 0;
+    if (result.verdict == Verdict::ok && !on_rank_0) continue;  // rank 0's line tells the same
+    text +=
+        fmt::format("{:<8} {:<17} {}{}{}{}\n", word(result.verdict), result.subject, where(merged, topology),
+                    result.text, result.remedy.empty() ? "" : "; ", result.remedy);
+  }
+  return text;
+}
+
+/// A line a note or problem, and one for all else, with the host: job scripts put those of nodes together.
+std::string as_lines_of_node(const std::vector<MergedResult>& all, const std::string& host) {
+  std::string text, healthy;
+  for (const auto& [result, ranks] : all) {
+    if (result.verdict == Verdict::ok) {
+      healthy += fmt::format("{}{}: {}", healthy.empty() ? "" : "; ", result.subject, result.text);
+    } else {
+      text += fmt::format("{:<8} {}: {}: {}; {}\n", word(result.verdict), host, result.subject, result.text,
+                          result.remedy);
+    }
+  }
+  if (!healthy.empty()) text += fmt::format("{:<8} {}: {}\n", word(Verdict::ok), host, healthy);
+  return text;
+}
+
+nlohmann::json as_json(const std::vector<MergedResult>& all, bool with_ranks) {
+  nlohmann::json findings = nlohmann::json::array();
+  for (const auto& [result, ranks] : all) {
+    findings.push_back({{"subject", result.subject},
+                        {"verdict", word(result.verdict)},
+                        {"text", result.text},
+                        {"remedy", result.remedy}});
+    if (with_ranks) findings.back()["ranks"] = ranks;
   }
   return findings;
 }
 
 }  // namespace
 
-OptionSet options() {
-  OptionSet options("doctor [--run DIR] [--config RUN.ini] [--node] [--json]",
-                    "Says what this machine, MPI, HDF5 and the disk can do, and what is wrong. Run\n"
-                    "it under mpirun or srun, as the run will be, to compare all machines.\n"
-                    "Exit code: 1 on a problem.");
-  options.add()("run", po::value<std::string>()->default_value("."), "where the run will be kept");
-  options.add()("config", po::value<std::string>(),
-                "also what this run needs, and whether machines have the same configuration and data");
-  options.add()("node", "this machine only, in a second or so and without MPI: for job scripts");
-  options.add()("json", "print one JSON document");
-  return options;
-}
-
-}  // namespace checkup
-
 ExitCode doctor(Session& session, const Arguments& arguments) {
+  OptionSet options("doctor [--run DIR] [--config RUN.ini] [--node] [--json]",
+                    "Checks this node, MPI, HDF5 and the disk, and says what is wrong. Run it under\n"
+                    "mpirun or srun, as the run will be, to compare all nodes.\n"
+                    "Exit code: 1 on a problem.");
+  options.add()("run", po::value<std::string>()->default_value("."), "the run directory to check");
+  options.add()("config", po::value<std::string>(),
+                "check what this run needs, and whether nodes have the same configuration and data");
+  options.add()("node", "check this node only, in about a second and without MPI: for job scripts");
+  options.add()("json", "print one JSON document");
   po::variables_map values;
-  if (!checkup::options().parse(session, arguments, values)) return ExitCode::done;
+  if (!options.parse(session, arguments, values)) return ExitCode::done;
 
   comm::HostGroup& world = session.world();
-  checkup::Scene scene = checkup::scene_of(world, values["run"].as<std::string>());
-  const std::vector<train::RankCores> cores = train::cores_of_ranks(world);
-  std::optional<train::Config> config;
-  comm::run_on_all(world, [&] {
-    if (!values.count("config")) return;
-    config = train::read_config(values["config"].as<std::string>(), {});
-    scene.needs = checkup::needs_of(*config, world);
-    if (config->train.threads == 0)
-      scene.needs.threads = train::choose_threads(cores, world.topology()).threads;
-  });
-  scene.needs.bind = train::binding_wanted(world, config ? config->train.bind : train::TrainConfig{}.bind);
-
-  checkup::Findings common;
-  const auto add = [&](const checkup::Findings& findings) {
-    common.insert(common.end(), findings.begin(), findings.end());
-  };
-  add(checkup::alike(world, config ? &*config : nullptr));  // first: others' programs may ask otherwise
-  const checkup::Findings mine = checkup::look(world, scene, config ? &*config : nullptr);
-  if (config) add({checkup::shards(*config, world)});
-  add(checkup::binding(world, cores, scene.needs));
-  add(checkup::shared_directory(world, scene));
-  add(checkup::clocks(world));
-  const bool problem = checkup::report(world, mine, common, values.count("json") > 0);
+  const comm::Topology& topology = world.topology();
+  const std::string run = values["run"].as<std::string>();
+  Context context{.world = world, .run = run, .existing = checks::existing_directory(run)};
+  const bool node_only = values.count("node") > 0;
+  std::vector<MergedResult> all;
+  if (node_only) {
+    if (values.count("config")) throw UsageError("doctor: --node reads no configuration; leave --config out");
+    context.speed_mib = 8;  // all nodes of a job write at the same time
+    all = merged(world, run_checks(context, [](const Check& check) { return check.quick; }));
+  } else {
+    context.cores = train::cores_of_ranks(world);
+    std::optional<train::Config> config;
+    comm::run_on_all(world, [&] {
+      if (!values.count("config")) return;
+      context.config = &config.emplace(train::read_config(values["config"].as<std::string>(), {}));
+      context.needed = checks::requirements(context);
+    });
+    context.needed.bind =
+        train::binding_wanted(world, config ? config->train.bind : train::TrainConfig{}.bind);
+    // First: ranks with different programs might run other collectives afterwards.
+    std::vector<MergedResult> common;
+    for (const CommonCheck& check : common_checks) {
+      for (Result& result : check.run(context)) {
+        result.subject = check.subject;
+        common.push_back({std::move(result), {}});
+      }
+    }
+    const bool first_of_node = topology.local_rank_of_rank[static_cast<std::size_t>(world.rank())] == 0;
+    all = merged(world, run_checks(context, [&](const Check& check) {
+                   return (check.where == Where::every_rank ||
+                           (check.where == Where::every_node && first_of_node) || world.rank() == 0) &&
+                          (config || !check.needs_config);
+                 }));
+    std::ranges::move(common, std::back_inserter(all));
+  }
+  const bool problem = std::ranges::any_of(
+      all, [](const MergedResult& one) { return one.result.verdict == Verdict::problem; });
+  if (world.rank() == 0) {
+    const std::string& host = topology.host_names[0];
+    if (values.count("json")) {
+      nlohmann::json document = {{"ok", !problem}, {"findings", as_json(all, !node_only)}};
+      if (node_only) {
+        document["host"] = host;
+      } else {
+        document["ranks"] = world.size();
+        document["hosts"] = topology.host_names;
+      }
+      print_json(document);
+    } else {
+      print(node_only ? as_lines_of_node(all, host) : as_lines(all, topology));
+    }
+  }
   return problem ? static_cast<ExitCode>(1) : ExitCode::done;
 }
 

@@ -15,7 +15,7 @@
 namespace lockstep::cli {
 namespace {
 
-/// The names of a run's data files are relative to where it was started, which need not be here.
+/// Names of data files are relative to the directory in which the run was started.
 void open_data_of_run(std::optional<train::DataSets>& data, train::Config config, std::int64_t classes) {
   config.train.eval_samples = 0;  // all of them
   try {
@@ -24,10 +24,10 @@ void open_data_of_run(std::optional<train::DataSets>& data, train::Config config
     std::vector<std::string> paths = config.data.train;
     if (!config.data.eval.empty()) paths.push_back(config.data.eval);
     std::error_code ignored;
-    const bool all_here = std::all_of(paths.begin(), paths.end(), [&](const std::string& path) {
+    const bool all_exist = std::all_of(paths.begin(), paths.end(), [&](const std::string& path) {
       return std::filesystem::exists(path, ignored);
     });
-    if (all_here) throw;
+    if (all_exist) throw;
     throw Error(error.code(),
                 fmt::format("{}; give --data FILE, or start where the run was started", error.what()));
   }
@@ -37,16 +37,12 @@ void open_data_of_run(std::optional<train::DataSets>& data, train::Config config
 
 ExitCode eval(Session& session, const Arguments& arguments) {
   OptionSet options("eval FILE.h5 [--data DATA.h5] [--weights WHICH] [--json]",
-                    "Evaluates a checkpoint on every sample of DATA, or of the run's own evaluation\n"
-                    "data (data.eval, or the part that data.eval_fraction held out). Every sample\n"
-                    "counts once, at any number of ranks.");
+                    "Evaluates a checkpoint on every sample of DATA, or of the run's evaluation data\n"
+                    "(data.eval, or what data.eval_fraction held out). Every sample counts once, at\n"
+                    "any number of ranks.");
   options.add()("data", po::value<std::string>(),
-                "HDF5 data file, evaluated whole; default: the run's own evaluation data");
-  options.add()(
-      "weights", po::value<std::string>(),
-      "model, ema/RATE or ema/sigma_rel=S; default: the model, or the average of a file without one");
-  add_device(options);
-  add_precision(options);
+                "HDF5 data file, evaluated whole; default: the run's evaluation data");
+  SavedModel::add_options(options);
   options.add()("json", "print one JSON document");
   options.positional("file");
   po::variables_map values;
@@ -54,8 +50,7 @@ ExitCode eval(Session& session, const Arguments& arguments) {
 
   const std::string file =
       required(values, "file", "eval: a checkpoint is missing; see lockstep eval --help");
-  SavedModel saved(file, given(values, "weights"), given(values, "device"), given(values, "precision"),
-                   session);
+  SavedModel saved(file, values, session);
   std::optional<train::DataSets> data;
   comm::run_on_all(session.world(), [&] {
     const std::int64_t classes = saved.model().classes();
@@ -66,7 +61,7 @@ ExitCode eval(Session& session, const Arguments& arguments) {
     }
     train::check_tokenizer(values.count("data") ? values["data"].as<std::string>() : "data.eval",
                            data->tokenizer(), file, saved.tokenizer());
-    if (!data->eval()) throw UsageError("eval: the run held no evaluation data out; give --data FILE");
+    if (!data->eval()) throw UsageError("eval: the run has no evaluation data; give --data FILE");
     saved.model().check_input(data::batch_shape(1, data->eval()->x_shape()));
   });
   if (!data->warning().empty() && session.world().rank() == 0) session.log().warning("{}", data->warning());
@@ -78,7 +73,7 @@ ExitCode eval(Session& session, const Arguments& arguments) {
       {"loss", found.loss}, {"samples", found.samples}, {"weights", saved.weights()}, {"step", saved.step()}};
   if (found.accuracy) report["accuracy"] = *found.accuracy;
   if (values.count("json")) {
-    fmt::print("{}\n", json_text(report));
+    print_json(report);
   } else {
     fmt::print("{} of step {}: loss {:.4f}{} ({} samples of {})\n", saved.weights(), saved.step(), found.loss,
                found.accuracy ? fmt::format(", accuracy {:.4f}", *found.accuracy) : "", found.samples,

@@ -1,4 +1,4 @@
-// lockstep generate: a language model writes on.
+// lockstep generate: a language model continues a text.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -14,16 +14,12 @@ ExitCode generate(Session& session, const Arguments& arguments) {
   OptionSet options("generate FILE.h5 [--prompt TEXT] [--tokens N] [OPTIONS]",
                     "Lets the language model of a checkpoint continue PROMPT. Tokens are bytes. The\n"
                     "text depends on the checkpoint, the prompt, the temperature and the seed only.");
-  options.add()(
-      "weights", po::value<std::string>(),
-      "model, ema/RATE or ema/sigma_rel=S; default: the model, or the average of a file without one");
+  SavedModel::add_options(options);
   options.add()("prompt", po::value<std::string>()->default_value("\n", "a new line"), "text to continue");
   options.add()("tokens", po::value<std::int64_t>()->default_value(256), "tokens to write");
   options.add()("temperature", po::value<double>()->default_value(0.8, "0.8"),
                 "0: always the likeliest token");
   options.add()("seed", po::value<std::uint64_t>()->default_value(1), "of the draws");
-  add_device(options);
-  add_precision(options);
   options.add()("json", "print one JSON document");
   options.positional("file");
   po::variables_map values;
@@ -32,21 +28,20 @@ ExitCode generate(Session& session, const Arguments& arguments) {
   const std::string prompt = values["prompt"].as<std::string>();
   const std::string file =
       required(values, "file", "generate: a checkpoint is missing; see lockstep generate --help");
-  SavedModel saved(file, given(values, "weights"), given(values, "device"), given(values, "precision"),
-                   session);
+  SavedModel saved(file, values, session);
   const train::GenerateOptions how{.tokens = values["tokens"].as<std::int64_t>(),
                                    .temperature = values["temperature"].as<double>(),
                                    .seed = values["seed"].as<std::uint64_t>(),
                                    .compute = saved.compute()};
   if (const std::string& tokenizer = saved.tokenizer(); !tokenizer.empty() && tokenizer != "bytes")
-    throw UsageError("generate: {} learned from tokens of {}, which cannot be read back: only bytes can",
-                     file, quote(tokenizer));
+    throw UsageError(
+        "generate: {} was trained on tokens of {}, which cannot be turned back into text: only bytes can",
+        file, quote(tokenizer));
   const std::string text =
       train::generate(saved.model(), saved.config().model.context, session.backend(), prompt, how);
   if (session.world().rank() != 0) return ExitCode::done;
   if (values.count("json")) {
-    fmt::print("{}\n", nlohmann::json{{"prompt", prompt}, {"text", text}, {"step", saved.step()}}.dump(
-                           2, ' ', false, nlohmann::json::error_handler_t::replace));
+    print_json({{"prompt", prompt}, {"text", text}, {"step", saved.step()}});
   } else {
     fmt::print("{}{}\n", prompt, text);
   }

@@ -1,4 +1,4 @@
-// lockstep inspect: names, shapes, dtypes, norms, provenance.
+// lockstep inspect: shows names, shapes, dtypes, norms and provenance of a checkpoint.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,6 @@
 #include "cli/saved_model.h"
 #include "cli/verb.h"
 #include "lockstep/checkpoint/inspect.h"
-#include "lockstep/comm/agreement.h"
 
 namespace lockstep::cli {
 
@@ -21,11 +20,10 @@ ExitCode inspect(Session& session, const Arguments& arguments) {
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   const std::string file =
       required(values, "file", "inspect: a checkpoint is missing; see lockstep inspect --help");
-  comm::run_on_all(session.world(), [&] {
-    if (session.world().rank() != 0) return;
+  on_rank_0(session, [&] {
     refuse_safetensors(file);
     const checkpoint::Inspection inspection = checkpoint::inspect(file);
-    print(values.count("json") ? json_text(to_json(inspection)) + "\n" : to_text(inspection));
+    values.count("json") ? print_json(to_json(inspection)) : print(to_text(inspection));
   });
   return ExitCode::done;
 }

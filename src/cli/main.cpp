@@ -1,30 +1,36 @@
-// lockstep: the command line. One file a verb.
+// lockstep: the command line.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <exception>
+#include <memory>
 
 #include "base/streams.h"
 #include "base/text.h"
-#include "cli/doctor/node.h"
 #include "cli/verb.h"
-#include "lockstep/comm/agreement.h"
+#include "train/watchdog.h"
 
 namespace lockstep::cli {
+
+VerbFunction train, eval, generate, prepare, inspect, diff, verify, convert, ema, bench, doctor;
+
 namespace {
 
-constexpr std::array<Verb, 11> verbs{{
-    {"train", "train a model, or go on with a run", train},
-    {"eval", "evaluate a checkpoint", eval},
-    {"generate", "let a language model write", generate},
-    {"prepare", "turn csv, idx, cifar or text files into a data file", prepare},
-    {"inspect", "what a checkpoint holds", inspect},
-    {"diff", "compare two checkpoints", diff},
-    {"verify", "check a checkpoint's digests", verify},
-    {"convert", "weights from and to .safetensors", convert},
-    {"ema", "an average of another width, made after training", ema},
-    {"bench", "measure sums, steps and their overlap", bench},
-    {"doctor", "what this machine, MPI and HDF5 can do, and what is wrong", doctor},
-}};
+/// In the order of lockstep --help.
+constexpr std::array verbs{
+    Verb{"train", "train a model, or resume a run", train},
+    Verb{"eval", "evaluate a checkpoint", eval},
+    Verb{"generate", "continue a text with a language model", generate},
+    Verb{"prepare", "turn csv, idx, cifar or text files into a data file", prepare},
+    Verb{"inspect", "show what a checkpoint holds", inspect},
+    Verb{"diff", "compare two checkpoints", diff},
+    Verb{"verify", "check a checkpoint's digests", verify},
+    Verb{"convert", "weights from and to .safetensors", convert},
+    Verb{"ema", "EMA weights of another width, made after training", ema},
+    Verb{"bench", "measure sums, steps and their overlap", bench},
+    Verb{"doctor", "check this node, MPI, HDF5 and the disk", doctor},
+};
 
 std::string help() {
   std::string text = "Lockstep " LOCKSTEP_VERSION
@@ -38,13 +44,13 @@ std::string help() {
 }
 
 ExitCode dispatch(Session& session, const Arguments& words) {
-  const bool speaks = session.world().rank() == 0;
+  const bool prints = session.world().rank() == 0;
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
-    if (speaks) words.empty() ? static_cast<void>(write_standard_error(help())) : print(help());
+    if (prints) words.empty() ? static_cast<void>(write_standard_error(help())) : print(help());
     return words.empty() ? ExitCode::usage : ExitCode::done;
   }
   if (words[0] == "--version") {
-    if (speaks) fmt::print("lockstep {}\n", LOCKSTEP_VERSION);
+    if (prints) fmt::print("lockstep {}\n", LOCKSTEP_VERSION);
     return ExitCode::done;
   }
   for (const Verb& verb : verbs) {
@@ -57,21 +63,43 @@ ExitCode dispatch(Session& session, const Arguments& words) {
                    nearest.empty() ? "see lockstep --help" : "did you mean " + nearest + "?");
 }
 
+/// Runs the verb and flushes its output: a full disk must not look like success.
+ExitCode run_verb(Session& session, const Arguments& words) {
+  const ExitCode code = dispatch(session, words);
+  on_rank_0(session, flush_output);
+  return code;
+}
+
+/// doctor --node: each process checks its node without MPI, also if a launcher started several.
+bool runs_without_mpi(const Arguments& words) {
+  return !words.empty() && words[0] == "doctor" && std::ranges::find(words, "--node") != words.end();
+}
+
+int run_without_mpi(const Arguments& words) {
+  ExitCode code = ExitCode::failure;
+  try {
+    const std::unique_ptr<comm::CpuCommunicator> self = comm::make_self_communicator();
+    std::unique_ptr<train::Watchdog> no_watchdog;
+    Session session(*self, no_watchdog);
+    return static_cast<int>(run_verb(session, words));
+  } catch (const Error& error) {
+    write_standard_error(fmt::format("lockstep: {}\n", on_one_line(error.what())), 2);
+    code = error.code();
+  } catch (const std::exception& error) {
+    write_standard_error(fmt::format("lockstep: {}\n", on_one_line(error.what())), 2);
+  }
+  return static_cast<int>(code);
+}
+
 }  // namespace
 }  // namespace lockstep::cli
 
 int main(int argc, char** argv) {
+  namespace cli = lockstep::cli;
   lockstep::settle_standard_streams();
-  const lockstep::cli::Arguments words(argv + 1, argv + argc);
-  if (lockstep::cli::checkup::asks_for_node(words))  // of one machine: no rank of anything
-    return lockstep::cli::checkup::check_node({words.begin() + 1, words.end()});
-  const auto program = [&](lockstep::Session& session) {
-    const lockstep::ExitCode code = lockstep::cli::dispatch(session, words);
-    // A figure that a full disk swallowed must not look like success.
-    lockstep::comm::run_on_all(session.world(), [&] {
-      if (session.world().rank() == 0) lockstep::cli::flush_output();
-    });
-    return code;
-  };
-  return lockstep::run(argc, argv, program, lockstep::cli::start_timeout_s(words));
+  const cli::Arguments words(argv + 1, argv + argc);
+  if (cli::runs_without_mpi(words)) return cli::run_without_mpi(words);
+  return lockstep::run(
+      argc, argv, [&](lockstep::Session& session) { return cli::run_verb(session, words); },
+      cli::start_timeout_s(words));
 }

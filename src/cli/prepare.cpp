@@ -1,4 +1,4 @@
-// lockstep prepare: csv, idx, cifar or text files become a data file.
+// lockstep prepare: makes a data file of csv, idx, cifar or text files.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -7,7 +7,6 @@
 #include "base/text.h"
 #include "cli/verb.h"
 #include "data/prepare.h"
-#include "lockstep/comm/agreement.h"
 
 namespace lockstep::cli {
 namespace {
@@ -30,7 +29,7 @@ char parse_separator(const std::string& text) {
   if (text == "," || text == "comma") return ',';
   if (text == ";" || text == "semicolon") return ';';
   if (text == "\t" || text == "\\t" || text == "tab") return '\t';
-  throw UsageError("--separator {}: is none of comma, semicolon and tab", text);
+  throw UsageError("--separator {}: must be comma, semicolon or tab", text);
 }
 
 /// "0 setosa, 1 versicolor, ..."
@@ -67,8 +66,8 @@ data::Prepared run(const po::variables_map& values, const std::string& format, c
 ExitCode prepare(Session& session, const Arguments& arguments) {
   OptionSet options("prepare csv|idx|cifar|text INPUT... --out DATA.h5",
                     "Turns files, gzipped or not, into one HDF5 data file. csv: a sample a line; idx:\n"
-                    "MNIST's; cifar: the binary version; text: files or folders, a byte a token. What\n"
-                    "h5py writes so is one, too (docs/data.md and the manual say more):\n"
+                    "MNIST's; cifar: the binary version; text: files or folders, a byte a token. h5py\n"
+                    "can write data files, too (docs/data.md and the manual say more):\n"
                     "  import h5py\n"
                     "  with h5py.File(\"my-images.h5\", \"w\") as f:\n"
                     "      f[\"x\"] = images  # numbers [N, C, H, W], or a table [N, F]\n"
@@ -79,7 +78,7 @@ ExitCode prepare(Session& session, const Arguments& arguments) {
                     "      f[\"tokens\"] = tokens  # numpy.uint16 or uint32 [N]\n"
                     "      f[\"tokens\"].attrs[\"vocabulary\"] = 256");
   options.add()("out", po::value<std::string>(), "the data file to write");
-  options.add()("force", "replace the data file if it is there already");
+  options.add()("force", "replace the data file if it exists");
   options.add()("shape", po::value<std::string>(), "csv: C,H,W of an image");
   options.add()("label", po::value<std::string>()->default_value("last"),
                 "csv: the label's column: last, first, name or number");
@@ -90,8 +89,7 @@ ExitCode prepare(Session& session, const Arguments& arguments) {
   options.positional("input", -1);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
-  comm::run_on_all(session.world(), [&] {
-    if (session.world().rank() != 0) return;
+  on_rank_0(session, [&] {
     const std::string format =
         required(values, "format", "prepare: say what the inputs are: csv, idx, cifar or text");
     required(values, "input", "prepare: the files to read are missing; see lockstep prepare --help");
@@ -99,9 +97,9 @@ ExitCode prepare(Session& session, const Arguments& arguments) {
     const std::string out = values["out"].as<std::string>();
     const data::Prepared made =
         run(values, format, values["input"].as<Arguments>(), {out, values.count("force") > 0});
-    for (const std::string& place : made.skipped) {
-      format == "text" ? session.log().info("skipped {}: no text", place)
-                       : session.log().info("{} is a heading, skipped", place);
+    for (const std::string& where : made.skipped) {
+      format == "text" ? session.log().info("skipped {}: no text", where)
+                       : session.log().info("{} is a heading, skipped", where);
     }
     if (format == "text") {
       fmt::print("{}: {} tokens of a vocabulary of {}\n", out, made.samples, made.classes);
@@ -109,7 +107,7 @@ ExitCode prepare(Session& session, const Arguments& arguments) {
       const bool flat = format == "csv" && values.count("shape") == 0;
       fmt::print("{}: {} images {} {}, {} classes{}\n", out, made.samples, to_string(made.image),
                  made.element_type, made.classes,
-                 flat ? " (--shape C,H,W was not given: every value is a channel of its own)" : "");
+                 flat ? " (--shape C,H,W was not given: every value is a separate channel)" : "");
       if (!made.class_names.empty()) fmt::print("classes: {}\n", on_one_line(numbered(made.class_names)));
       if (made.one_label)
         session.log().warning("{}: every image has the same label{}", out,

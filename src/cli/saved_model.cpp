@@ -1,6 +1,7 @@
 #include "cli/saved_model.h"
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 
 #include "lockstep/checkpoint/convert.h"
@@ -26,9 +27,19 @@ void refuse_safetensors(const std::string& file, const std::string& options) {
                   file, options);
 }
 
-SavedModel::SavedModel(const std::string& file, const std::optional<std::string>& weights,
-                       const std::optional<std::string>& device, const std::optional<std::string>& precision,
-                       Session& session) {
+void SavedModel::add_options(OptionSet& options) {
+  options.add()(
+      "weights", po::value<std::string>(),
+      "model, ema/RATE or ema/sigma_rel=S; default: the model, or the EMA weights of a file without "
+      "one");
+  add_device(options);
+  options.add()("precision", po::value<std::string>(),
+                "fp32 or bf16; default: the run's, or fp32 where bf16 would be slower");
+}
+
+SavedModel::SavedModel(const std::string& file, const po::variables_map& values, Session& session) {
+  const std::optional<std::string> weights = given(values, "weights"), device = given(values, "device"),
+                                   precision = given(values, "precision");
   if (weights) weights_ = weights_group(*weights);
   comm::run_on_all(session.world(), [&] { refuse_safetensors(file, " --config RUN.ini"); });
   const checkpoint::FileIndex index = checkpoint::read_index(file, session.world());
@@ -42,7 +53,7 @@ SavedModel::SavedModel(const std::string& file, const std::optional<std::string>
     config_ = train::parse_stored_config(index.config, file + " /config");
     model_ = train::build_model(config_);
   });
-  // A run may have been on a GPU where this machine has none.
+  // The run may have used a GPU, and this node has none.
   session.use_device(device.value_or(config_.train.device == "cpu" ? "cpu" : "auto"),
                      {.threads = std::max(1, config_.train.threads), .sums = false});
   compute_ = train::settle_precision(session, precision.value_or(config_.train.precision),

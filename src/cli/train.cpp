@@ -1,4 +1,4 @@
-// lockstep train: train a model, or continue with a run.
+// lockstep train: trains a model, or resumes a run.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -10,8 +10,8 @@
 namespace lockstep::cli {
 namespace {
 
-/// Two files to start from in one command are a slip; a file of the configuration gives way to one of the
-/// command.
+/// UsageError if --resume and --set train.init name different files. --resume overrides train.init of the
+/// configuration file.
 void check_one_start(const Arguments& overrides, const std::string& resume) {
   constexpr std::string_view key = "train.init=";
   if (resume == "auto" || resume == "never") return;
@@ -22,13 +22,13 @@ void check_one_start(const Arguments& overrides, const std::string& resume) {
   }
 }
 
-/// The words of lockstep train.
-void describe(OptionSet& options) {
+/// Adds the options of lockstep train.
+void add_options(OptionSet& options) {
   options.add()("set", po::value<Arguments>()->composing(),
                 "override a key of the configuration: SECTION.KEY=VALUE");
   options.add()("run", po::value<std::string>(), "run directory");
   options.add()("resume", po::value<std::string>()->default_value("auto"),
-                "auto: go on where DIR stands; never: refuse to; FILE: a new run from its weights");
+                "auto: resume the run in DIR; never: refuse to; FILE: a new run from its weights");
   options.add()("help-keys", "list the keys of a configuration");
   options.positional("config");
 }
@@ -43,13 +43,13 @@ double start_timeout_s(const Arguments& words) {
   if (words.empty() || words[0] != "train") return default_start_timeout_s;
   try {
     OptionSet options("train", "");
-    describe(options);
+    add_options(options);
     po::variables_map values;
     if (!options.parse(false, {words.begin() + 1, words.end()}, values) || values.count("config") == 0)
       return default_start_timeout_s;
     return train::read_config(values["config"].as<Arguments>().front(), overrides_of(values))
         .fault.hang_timeout_s;
-  } catch (const std::exception&) {  // said when there are ranks, once for all
+  } catch (const std::exception&) {  // the verb reports it, once for all ranks
     return default_start_timeout_s;
   }
 }
@@ -58,11 +58,11 @@ ExitCode train(Session& session, const Arguments& arguments) {
   OptionSet options("train CONFIG [--set KEY=VALUE ...] [--run DIR] [--resume HOW]",
                     "Trains the model that CONFIG describes, on all ranks that mpirun or srun\n"
                     "started. The run lives in DIR (default: runs/NAME of CONFIG): config.ini,\n"
-                    "metrics.jsonl, checkpoints/. Started again it goes on where DIR stands, at any\n"
-                    "number of ranks up to train.shards, with the same bits. RUN/stop asks for a\n"
-                    "checkpoint and the end, RUN/checkpoint for a checkpoint. --resume FILE starts a\n"
-                    "new run from the weights of FILE, whatever train.init of CONFIG is.");
-  describe(options);
+                    "metrics.jsonl, checkpoints/. A later start resumes from the newest checkpoint at\n"
+                    "any number of ranks up to train.shards, with the same bits. A file RUN/stop asks\n"
+                    "for a checkpoint and the end, RUN/checkpoint for a checkpoint. --resume FILE\n"
+                    "starts a new run from the weights of FILE and ignores train.init.");
+  add_options(options);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   if (values.count("help-keys")) {

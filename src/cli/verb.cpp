@@ -10,6 +10,7 @@
 
 #include "base/files.h"
 #include "base/text.h"
+#include "lockstep/comm/agreement.h"
 
 namespace lockstep::cli {
 namespace {
@@ -49,12 +50,12 @@ bool OptionSet::parse(Session& session, const Arguments& arguments, po::variable
   return parse(session.world().rank() == 0, arguments, values);
 }
 
-bool OptionSet::parse(bool speaks, const Arguments& arguments, po::variables_map& values) {
+bool OptionSet::parse(bool prints, const Arguments& arguments, po::variables_map& values) {
   const std::string verb = verb_of(usage_);
   po::options_description known;
   known.add(shown_).add(all_);
   try {
-    // What is abbreviated is not guessed: the job scripts read these options, too.
+    // Abbreviated options are errors: the job scripts read these options, too.
     const int style = po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
     po::store(po::command_line_parser(arguments).options(known).positional(positional_).style(style).run(),
               values);
@@ -67,28 +68,23 @@ bool OptionSet::parse(bool speaks, const Arguments& arguments, po::variables_map
         "{}: unknown option {}; {}", verb, error.get_option_name(),
         nearest.empty() ? fmt::format("see lockstep {} --help", verb) : "did you mean " + nearest + "?");
   } catch (const po::too_many_positional_options_error&) {
-    throw UsageError("{0}: one word too many{1}; texts with blanks stand in quotes; see lockstep {0} --help",
-                     verb,
-                     shown_.find_nothrow("set", false) ? "; every --set takes one SECTION.KEY=VALUE" : "");
+    throw UsageError(
+        "{0}: one word too many{1}; put quotes around texts with blanks; see lockstep {0} --help", verb,
+        shown_.find_nothrow("set", false) ? "; every --set takes one SECTION.KEY=VALUE" : "");
   } catch (const po::invalid_option_value& error) {
-    // Not its what(): that puts the value in place of %value% for as long as the text has that word.
+    // Not its what(), which replaces %value% by the value until no %value% is left: for ever, if it has one.
     throw UsageError("{0}: the argument for option '{1}' is invalid; see lockstep {0} --help", verb,
                      error.get_option_name());
   } catch (const po::error& error) {
     throw UsageError("{}: {}; see lockstep {} --help", verb, error.what(), verb);
   }
   if (values.count("help") == 0) return true;
-  if (speaks) fmt::print("{}", help());
+  if (prints) fmt::print("{}", help());
   return false;
 }
 
 void add_device(OptionSet& options) {
   options.add()("device", po::value<std::string>(), "auto (a GPU if there is one), cpu or cuda");
-}
-
-void add_precision(OptionSet& options) {
-  options.add()("precision", po::value<std::string>(),
-                "fp32 or bf16; default: the run's, or fp32 where bf16 would be slower");
 }
 
 std::optional<std::string> given(const po::variables_map& values, const char* name) {
@@ -101,8 +97,10 @@ std::string required(const po::variables_map& values, const char* name, std::str
   return values[name].as<std::vector<std::string>>().front();
 }
 
-std::string json_text(const nlohmann::json& document) {
-  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+void on_rank_0(const Session& session, const std::function<void()>& action) {
+  comm::run_on_all(session.world(), [&] {
+    if (session.world().rank() == 0) action();
+  });
 }
 
 void print(const std::string& text) {
@@ -112,10 +110,14 @@ void print(const std::string& text) {
   flush_output();
 }
 
+void print_json(const nlohmann::json& document) {
+  print(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
 void flush_output() {
   errno = 0;
   const bool failed = std::fflush(stdout) != 0;
-  if (errno == EPIPE) return std::clearerr(stdout);  // who read it has seen enough
+  if (errno == EPIPE) return std::clearerr(stdout);  // the reader has seen enough
   if (failed || std::ferror(stdout) != 0)
     throw_system_error(errno != 0 ? errno : ENOSPC, "standard output", "write");
 }

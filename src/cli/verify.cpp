@@ -1,4 +1,4 @@
-// lockstep verify: is a checkpoint whole, and does every byte fit its digest?
+// lockstep verify: checks that a checkpoint is complete and that every byte fits its digest.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -14,7 +14,7 @@ namespace lockstep::cli {
 ExitCode verify(Session& session, const Arguments& arguments) {
   OptionSet options(
       "verify FILE.h5 [--json]",
-      "Reads a checkpoint and compares every byte with its digests.\nExit code: 0 whole, 3 not.");
+      "Reads a checkpoint and compares every byte with its digests.\nExit code: 0 complete, 3 not.");
   options.add()("json", "print one JSON document");
   options.positional("file");
   po::variables_map values;
@@ -30,7 +30,7 @@ ExitCode verify(Session& session, const Arguments& arguments) {
     report.problems.emplace_back(error.what());
   }
   if (session.world().rank() == 0) {
-    print(values.count("json") ? json_text(to_json(report)) + "\n" : to_text(report));
+    values.count("json") ? print_json(to_json(report)) : print(to_text(report));
   }
   return report.whole() ? ExitCode::done : ExitCode::data;
 }

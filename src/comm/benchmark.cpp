@@ -16,14 +16,14 @@
 namespace lockstep::comm {
 namespace {
 
-/// A round times several small sums, as the barrier before it costs microseconds.
+/// A round times several small sums, since the barrier before it costs microseconds.
 constexpr std::size_t bytes_of_round = 4 << 20;
 constexpr std::size_t most_sums_of_round = 16;
 constexpr double round_budget_s = 0.6;  // for each size and each of the two
 constexpr int fewest_rounds = 7;
 constexpr int most_rounds = 101;
 
-/// Between 1 and 2, with all bits in use, so that the order of additions matters.
+/// Between 1 and 2, with all bits used, so that the order of additions shows in the result.
 float value_of(int shard, std::size_t element) {
   const std::uint64_t bits = hash_of(shard, element);
   return 1.0f + static_cast<float>(bits >> 41) * 0x1p-23f;
@@ -63,9 +63,9 @@ std::optional<OwnedComm> mpi_comm_of(HostGroup& ranks) {
 }
 
 /// The benchmark of one size.
-class Race {
+class AllReduceBenchmark {
  public:
-  Race(GradientTransport& transport, MPI_Comm mpi, std::size_t bytes)
+  AllReduceBenchmark(GradientTransport& transport, MPI_Comm mpi, std::size_t bytes)
       : transport_(transport),
         group_(transport.group()),
         mpi_(mpi),
@@ -81,9 +81,9 @@ class Race {
 
   AllReduceTime run() {
     AllReduceTime result{count_ * sizeof(float), group_.size()};
-    refill(ours());
+    refill(tree_values());
     sum();
-    const std::uint8_t exact = is_tree_sum(ours(), count_, group_.size()) ? 1 : 0;
+    const std::uint8_t exact = is_tree_sum(tree_values(), count_, group_.size()) ? 1 : 0;
     std::vector<std::uint8_t> all_exact(static_cast<std::size_t>(group_.size()));
     group_.all_gather(&exact, 1, all_exact.data());
     result.exact = std::count(all_exact.begin(), all_exact.end(), 1) == group_.size();
@@ -91,8 +91,8 @@ class Race {
     std::vector<double> lockstep_ms, mpi_ms;
     const Stopwatch spent;
     for (int round = 0; round < most_rounds; ++round) {
-      if (round >= fewest_rounds && agreed_ms(spent.elapsed_ms()) > 2e3 * round_budget_s) break;
-      lockstep_ms.push_back(timed(ours(), [&] { sum(); }));
+      if (round >= fewest_rounds && slowest_ms(spent.elapsed_ms()) > 2e3 * round_budget_s) break;
+      lockstep_ms.push_back(timed(tree_values(), [&] { sum(); }));
       if (mpi_ != MPI_COMM_NULL) mpi_ms.push_back(timed(mpi_values_.data(), [&] { sum_by_mpi(); }));
     }
     result.lockstep_ms = median(lockstep_ms);
@@ -101,7 +101,7 @@ class Race {
   }
 
  private:
-  float* ours() { return reinterpret_cast<float*>(flat_buffer_->accumulator(0)); }
+  float* tree_values() { return reinterpret_cast<float*>(flat_buffer_->accumulator(0)); }
   void refill(float* values) { std::copy(fresh_.begin(), fresh_.end(), values); }
 
   void sum() {
@@ -114,16 +114,16 @@ class Race {
         "MPI_Allreduce", group_.rank());
   }
 
-  /// The slowest rank's milliseconds of one sum.
+  /// Milliseconds of one sum on the slowest rank.
   template <class Sum>
   double timed(float* values, const Sum& one) {
     refill(values);
-    agreed_ms(0);
+    slowest_ms(0);
     const Stopwatch watch;
     for (std::size_t i = 0; i < sums_of_round_; ++i) one();
-    return agreed_ms(watch.elapsed_ms()) / static_cast<double>(sums_of_round_);
+    return slowest_ms(watch.elapsed_ms()) / static_cast<double>(sums_of_round_);
   }
-  double agreed_ms(double mine) {
+  double slowest_ms(double mine) {
     std::vector<double> all(static_cast<std::size_t>(group_.size()));
     group_.all_gather(&mine, sizeof mine, all.data());
     return *std::max_element(all.begin(), all.end());
@@ -145,8 +145,8 @@ class Race {
 std::vector<AllReduceTime> time_all_reduce(GradientTransport& transport, std::span<const std::size_t> bytes) {
   for (const std::size_t size : bytes) {
     if (size == 0 || size % sizeof(float) != 0)
-      throw UsageError("all-reduce benchmark: {} bytes are no whole number of float32 values", size);
-    constexpr std::size_t most = std::numeric_limits<int>::max();  // that MPI_Allreduce can count
+      throw UsageError("all-reduce benchmark: {} bytes are not a multiple of 4, the size of a float32", size);
+    constexpr std::size_t most = std::numeric_limits<int>::max();  // that MPI_Allreduce takes
     if (size / sizeof(float) > most)
       throw UsageError("all-reduce benchmark: {} bytes are more than the {} that one MPI_Allreduce takes",
                        size, most * sizeof(float));
@@ -154,7 +154,7 @@ std::vector<AllReduceTime> time_all_reduce(GradientTransport& transport, std::sp
   const std::optional<OwnedComm> mpi = mpi_comm_of(transport.group());
   std::vector<AllReduceTime> times;
   for (const std::size_t size : bytes)
-    times.push_back(Race(transport, mpi ? mpi->get() : MPI_COMM_NULL, size).run());
+    times.push_back(AllReduceBenchmark(transport, mpi ? mpi->get() : MPI_COMM_NULL, size).run());
   return times;
 }
 

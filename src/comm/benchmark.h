@@ -15,11 +15,11 @@ struct AllReduceTime {
   int ranks = 0;
   double lockstep_ms = 0;
   double mpi_ms = 0;   ///< MPI_Allreduce in place on as many float32; 0 without MPI
-  bool exact = false;  ///< every element of the tree sum had the bits of the serial fold over the shards
+  bool exact = false;  ///< every element has the bits of the serial fold over the shards
 };
 
-/// Sums `bytes` bytes of float32 on every rank, one shard a rank, for each size (multiples of 4; else
-/// UsageError). Takes seconds. Collective.
+/// Times sums of each size in `bytes` (multiples of 4, else UsageError) of float32, with one shard a rank.
+/// Takes seconds. Collective.
 std::vector<AllReduceTime> time_all_reduce(GradientTransport& transport, std::span<const std::size_t> bytes);
 
 }  // namespace lockstep::comm

@@ -3,7 +3,73 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
+#include "base/clock.h"
+#include "lockstep/autograd/functions.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
+#include "lockstep/kernels/backend.h"
+#include "lockstep/optim/registry.h"
+#include "train/workload.h"
+
 namespace lockstep::train {
+namespace {
+
+ddp::Options with_shards(ddp::Options options, int shards) {
+  options.shards = shards;
+  return options;
+}
+
+std::int64_t samples_of_shard(const StandardWorkload& workload, int shards_per_rank) {
+  if (shards_per_rank < 1 || workload.batch_per_rank % shards_per_rank != 0)
+    throw UsageError("{} samples of {} do not come in {} equal parts", workload.batch_per_rank, workload.name,
+                     shards_per_rank);
+  return workload.batch_per_rank / shards_per_rank;
+}
+
+data::Shard on_device(const data::Shard& shard, kernels::Backend& backend) {
+  return {shard.index, kernels::on_device(shard.x, backend), kernels::on_device(shard.y, backend)};
+}
+
+std::unique_ptr<models::Model> built_on(const Config& config, kernels::Backend& backend) {
+  std::unique_ptr<models::Model> model = build_model(config);
+  model->to(backend);
+  return model;
+}
+
+data::Shard made_up_shard(const models::ModelConfig& model, std::int64_t image_pixels, std::int64_t samples,
+                          int shard) {
+  const Random random({1, purpose_of("benchmark"), 0, static_cast<std::uint32_t>(shard)});
+  data::Shard made{.index = shard, .x = {}, .y = {}};
+  const auto integers = [&](Shape shape, std::int64_t bound) {
+    const Tensor tensor = Tensor::empty(shape, DType::int64);
+    for (std::int64_t i = 0; i < tensor.numel(); ++i) {
+      tensor.data<std::int64_t>()[i] =
+          random.below(static_cast<std::uint64_t>(i), static_cast<std::uint32_t>(bound));
+    }
+    return tensor;
+  };
+  const auto normals = [&](Shape shape) {
+    const Tensor tensor = Tensor::empty(shape);
+    for (std::int64_t i = 0; i < tensor.numel(); ++i)
+      tensor.data<float>()[i] = random.normal(static_cast<std::uint64_t>(i));
+    return tensor;
+  };
+  if (model.name == "gpt") {
+    made.x = integers({samples, model.context}, model.vocab);
+    made.y = integers({samples, model.context}, model.vocab);
+  } else if (model.name == "resnet") {
+    made.x = normals({samples, model.in_channels, image_pixels, image_pixels});
+    made.y = integers({samples}, model.classes);
+  } else {
+    made.x = normals({samples, model.sizes.front()});
+    made.y = integers({samples}, model.sizes.back());
+  }
+  return made;
+}
+
+}  // namespace
 
 const std::vector<StandardWorkload>& standard_workloads() {
   static const std::vector<StandardWorkload> workloads{
@@ -34,6 +100,52 @@ const StandardWorkload& workload_named(const std::string& name) {
     names.push_back(workload.name);
   }
   throw UsageError("unknown workload '{}'; one of {}", name, fmt::join(names, ", "));
+}
+
+WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::GradientTransport& transport,
+                         kernels::Backend& backend, ddp::Options options, int shards_per_rank,
+                         const std::vector<std::string>& overrides)
+    : config_(parse_config(fmt::format("{}[train]\nsteps = 1\nglobal_batch = {}\nshards = {}\n",
+                                       workload.config, workload.batch_per_rank * transport.group().size(),
+                                       transport.group().size() * shards_per_rank),
+                           "workload " + workload.name, overrides)),
+      model_(built_on(config_, backend)),
+      replicas_(std::make_unique<ddp::DataParallel>(
+          *model_, transport, backend,
+          with_shards(std::move(options), transport.group().size() * shards_per_rank))),
+      optimizer_(optim::make_optimizer(config_.optimizer, *replicas_)) {
+  const std::int64_t samples = samples_of_shard(workload, shards_per_rank);
+  const comm::ShardRange mine = replicas_->shard_map().block(transport.group().rank());
+  for (int shard = mine.first; shard < mine.end(); ++shard)
+    batch_.shards.push_back(
+        on_device(made_up_shard(config_.model, workload.image_pixels, samples, shard), backend));
+}
+
+WorkloadRun::Times WorkloadRun::step() {
+  const Stopwatch watch;
+  const ddp::StepResult result =
+      replicas_->step(batch_, [&](Tape& tape, const data::Shard& shard, const ddp::MicroBatch& part) {
+        return cross_entropy(model_->forward(tape, part.rows(shard.x)), part.rows(shard.y));
+      });
+  optimizer_->step();
+  ++batch_.step;
+  return {.step_ms = watch.elapsed_ms(),
+          .backward_ms = result.compute_ms,
+          .exposed_comm_ms = result.exposed_comm_ms};
+}
+
+void check_steps(std::int64_t steps, std::string_view subject) {
+  if (steps < 1)
+    throw UsageError("--steps {}: must be at least 1; see lockstep bench {} --help", steps, subject);
+}
+
+std::vector<double> greatest_of_ranks(comm::HostGroup& world, const std::vector<double>& mine) {
+  std::vector<double> all(mine.size() * static_cast<std::size_t>(world.size()));
+  world.all_gather(mine.data(), mine.size() * sizeof(double), all.data());
+  std::vector<double> greatest = mine;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    greatest[i % mine.size()] = std::max(greatest[i % mine.size()], all[i]);
+  return greatest;
 }
 
 }  // namespace lockstep::train

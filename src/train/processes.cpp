@@ -37,7 +37,7 @@ const char* describe(ProcessState state) {
   if (state.gone()) return "the process is gone";
   if (state.letter == 'T' || state.letter == 't') return "the process is stopped";
   if (state.letter == 'D')
-    return "the process waits inside the system, as for a disk or a network file system";
+    return "the process waits in the kernel, as for a disk or a network file system";
   if (state.letter == 'S') return "the process sleeps";
   return "the process runs";
 }

@@ -1,4 +1,4 @@
-// Private to the module: what the system says of other processes of this machine.
+// What /proc reports of other processes of this node.
 #pragma once
 
 #include <sys/types.h>
@@ -8,17 +8,17 @@
 namespace lockstep::train {
 
 struct ProcessState {
-  char letter = 0;      ///< R, S, D, T (stopped), Z (ended, not collected) ...; 0: there is none
+  char letter = 0;      ///< R, S, D, T (stopped), Z (ended, not collected) ...; 0: no such process
   bool traced = false;  ///< by a debugger
   bool gone() const { return letter == 0 || letter == 'Z' || letter == 'X'; }
 };
 
-/// Neither of these two allocates.
+/// These two do not allocate.
 ProcessState state_of(pid_t pid);
 const char* describe(ProcessState state);
 
-pid_t parent_of(pid_t pid);  ///< 0: not known
-/// The name of the program, empty if there is none.
+pid_t parent_of(pid_t pid);  ///< 0: unknown
+/// The name of the program; empty if unknown.
 std::string name_of(pid_t pid);
 
 }  // namespace lockstep::train

@@ -5,7 +5,6 @@
 
 #include "base/text.h"
 #include "lockstep/base/log.h"
-#include "train/binding.h"
 #include "train/threads.h"
 #include "train/workload.h"
 

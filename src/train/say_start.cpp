@@ -35,15 +35,15 @@ void say_memory(Session& session, const Config& config, const optim::Optimizer& 
                      config.ddp.sharded_optimizer ? fmt::format(" (of {:.2f} MiB)", mib(bytes.whole)) : "");
 }
 
-/// Where a rank's threads have to take turns: once, the first such machine.
-void say_crowding(Session& session) {
+/// Logs the first node with more threads than cores.
+void say_oversubscription(Session& session) {
   const comm::Topology& topology = session.world().topology();
   const std::vector<RankCores> cores = cores_of_ranks(session.world());
   if (session.backend().device() != Device::cpu()) return;
   for (int node = 0; node < topology.nodes(); ++node) {
-    const auto crowd = crowding(cores, topology, node, session.backend().threads());
-    if (!crowd) continue;
-    session.log().info("note: {}; {}", crowd->text, crowd->remedy);
+    const auto found = oversubscription(cores, topology, node, session.backend().threads());
+    if (!found) continue;
+    session.log().info("note: {}; {}", found->text, found->remedy);
     return;
   }
 }
@@ -93,7 +93,7 @@ void say_start(Session& session, const Config& config, models::Model& model, con
   log.info("{} ({}) on {}, {}, {}", config.model.name, models::summary(model.state()),
            pluralized(world.size(), "rank"), pluralized(world.topology().nodes(), "machine"),
            describe(session.backend(), replicas.options().compute));
-  say_crowding(session);
+  say_oversubscription(session);
   log.info("{} samples to train on, {} to evaluate on; {} a step, {:.1f} epochs in all", data.train().size(),
            data.eval() ? data.eval()->size() : 0, config.train.global_batch,
            static_cast<double>(config.train.steps) * static_cast<double>(config.train.global_batch) /

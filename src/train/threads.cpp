@@ -2,19 +2,23 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <omp.h>
 
 #include <algorithm>
-#include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <sstream>
+#include <string_view>
 
 #include "base/resources.h"
 #include "base/text.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/agreement.h"
 
 namespace lockstep::train {
 namespace {
 
-/// Ranks of one machine and the cores that they, and nobody else here, may use.
+/// Ranks of one node and the cores that only they may use.
 struct Group {
   int ranks = 0;
   CoreSet hardware_threads, cores;
@@ -38,6 +42,21 @@ std::vector<Group> groups_of(std::span<const RankCores> ranks, int node) {
   return groups;
 }
 
+/// Whether some mask is narrower than `given`.
+bool narrows(const std::vector<CoreSet>& masks, const CoreSet& given) {
+  return std::ranges::any_of(masks, [&](const CoreSet& mask) { return mask != given; });
+}
+
+/// False if the system refuses.
+bool bind_team(const std::vector<CoreSet>& masks) {
+  if (!threads_bound() && !narrows(masks, given_cores())) return true;
+  const int threads = static_cast<int>(masks.size());
+  int refused = 0;
+#pragma omp parallel num_threads(threads) reduction(+ : refused)
+  refused += !bind_thread(masks[static_cast<std::size_t>(omp_get_thread_num())]);
+  return refused == 0;
+}
+
 }  // namespace
 
 std::string threads_each(int threads) {
@@ -46,21 +65,21 @@ std::string threads_each(int threads) {
 
 std::vector<RankCores> cores_of_ranks(comm::HostGroup& world) {
   const CoreSet& mine = given_cores();
-  std::vector<std::string> of_core;
-  for (const CoreSet& core : core_by_core(mine)) of_core.push_back(lockstep::to_text(core));
+  std::vector<std::string> by_core;
+  for (const CoreSet& core : core_by_core(mine)) by_core.push_back(lockstep::to_text(core));
   const std::vector<std::string> texts =
       world.all_gather_texts(fmt::format("{} {} {} {}", machine_cores(), cgroup_cores().value_or(0),
-                                         lockstep::to_text(physical_cores(mine)), fmt::join(of_core, " ")));
+                                         lockstep::to_text(physical_cores(mine)), fmt::join(by_core, " ")));
   std::vector<RankCores> ranks;
   for (const std::string& text : texts) {
     RankCores rank;
     rank.node = world.topology().node_of_rank[ranks.size()];
     std::string cores;
     std::istringstream words(text);
-    words >> rank.of_machine >> rank.quota_cores >> cores;
+    words >> rank.node_hardware_threads >> rank.cgroup_cores >> cores;
     rank.cores = cores_in(cores);
-    for (std::string core; words >> core;) rank.of_core.push_back(cores_in(core));
-    rank.hardware_threads = united(rank.of_core);
+    for (std::string core; words >> core;) rank.by_core.push_back(cores_in(core));
+    rank.hardware_threads = united(rank.by_core);
     ranks.push_back(std::move(rank));
   }
   return ranks;
@@ -84,49 +103,134 @@ ThreadChoice choose_threads(std::span<const RankCores> ranks, const comm::Topolo
     }
     for (const RankCores& rank : ranks) {
       if (rank.node != node) continue;
-      consider(node, static_cast<double>(rank.cores.size()), 1,
-               pluralized(rank.cores.size(), "core") + " of its own");
-      if (rank.quota_cores <= 0) continue;
-      consider(
-          node, rank.quota_cores, topology.ranks_on_node(node),
-          fmt::format("{:g} cores' worth of time, which is what their control group gets", rank.quota_cores));
+      consider(node, static_cast<double>(rank.cores.size()), 1, pluralized(rank.cores.size(), "core"));
+      if (rank.cgroup_cores <= 0) continue;
+      consider(node, rank.cgroup_cores, topology.ranks_on_node(node),
+               fmt::format("{:g} cores' processor time, the limit of their cgroup", rank.cgroup_cores));
     }
   }
   if (choice.reason.empty()) choice.threads = 1;
   return choice;
 }
 
-std::optional<Crowding> crowding(std::span<const RankCores> ranks, const comm::Topology& topology, int node,
-                                 int threads) {
+std::optional<Oversubscription> oversubscription(std::span<const RankCores> ranks,
+                                                 const comm::Topology& topology, int node, int threads) {
   const std::string& host = topology.host_names[static_cast<std::size_t>(node)];
   for (const RankCores& of : ranks) {
     const CoreSet& cores = of.hardware_threads;
     if (of.node != node || cores.empty()) continue;
-    std::vector<std::size_t> confined;  // ranks that may use nothing else
+    std::vector<std::size_t> confined;  // ranks that may use no other
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       if (ranks[rank].node == node && std::ranges::includes(cores, ranks[rank].hardware_threads))
         confined.push_back(rank);
     }
     const auto available = cores.size();
     if (confined.size() * static_cast<std::size_t>(threads) <= available) continue;
-    if (static_cast<int>(available) >= of.of_machine)
-      return Crowding{.bound_away = false,
-                      .text = fmt::format("{}: {} with {} on {}: they take turns", host,
-                                          pluralized(confined.size(), "rank"), threads_each(threads),
-                                          pluralized(available, "core")),
-                      .remedy = "start fewer ranks, or lower train.threads: expect no speed-up"};
+    if (static_cast<int>(available) >= of.node_hardware_threads)
+      return Oversubscription{.by_binding = false,
+                              .text = fmt::format("{}: {} with {} on {}: they take turns", host,
+                                                  pluralized(confined.size(), "rank"), threads_each(threads),
+                                                  pluralized(available, "core")),
+                              .remedy = "start fewer ranks, or lower train.threads: expect no speed-up"};
     const std::string bound = fmt::format("core{} {}", available == 1 ? "" : "s", lockstep::to_text(cores));
-    return Crowding{
-        .bound_away = true,
+    return Oversubscription{
+        .by_binding = true,
         .text = confined.size() == 1 ? fmt::format("{}: rank {}, with {}, is bound to {}", host, confined[0],
                                                    threads_each(threads), bound)
                                      : fmt::format("{}: ranks {} are bound to the same {}, with {}", host,
                                                    fmt::join(confined, ", "), bound, threads_each(threads)),
         .remedy =
-            "give each rank cores of its own: mpirun --map-by slot:PE=THREADS --bind-to core, or srun "
+            "give each rank its own cores: mpirun --map-by slot:PE=THREADS --bind-to core, or srun "
             "--cpus-per-task=THREADS --cpu-bind=cores"};
   }
   return std::nullopt;
+}
+
+std::vector<CoreSet> cores_of_threads(std::span<const RankCores> ranks, int rank, int threads) {
+  const RankCores& mine = ranks[static_cast<std::size_t>(rank)];
+  if (mine.cores.empty()) return {};  // the system does not report them
+  std::size_t sharing = 0, before = 0;
+  for (std::size_t other = 0; other < ranks.size(); ++other) {
+    if (ranks[other].node != mine.node || !overlap(ranks[other].cores, mine.cores)) continue;
+    if (ranks[other].cores != mine.cores) return {};
+    if (other < static_cast<std::size_t>(rank)) ++before;
+    ++sharing;
+  }
+  const std::vector<CoreSet>& cores = mine.by_core;
+  const auto own = static_cast<std::size_t>(threads), shares = sharing * own;
+  if (cores.size() < shares) return {};
+  std::vector<CoreSet> of_thread;
+  for (std::size_t share = before * own; share < (before + 1) * own; ++share) {
+    const auto at = [&](std::size_t index) {
+      return cores.begin() + static_cast<std::ptrdiff_t>(cores.size() * index / shares);
+    };
+    of_thread.push_back(united(std::vector<CoreSet>(at(share), at(share + 1))));
+  }
+  return of_thread;
+}
+
+std::vector<CoreSet> affinity_masks(const std::vector<CoreSet>& of_threads, const CoreSet& given,
+                                    int threads) {
+  if (of_threads.empty()) return std::vector<CoreSet>(static_cast<std::size_t>(threads), given);
+  std::vector<CoreSet> masks = of_threads;
+  masks[0] = united(of_threads);
+  return masks;
+}
+
+bool binding_wanted(comm::HostGroup& world, const std::string& bind) {
+  const char* const variable = std::getenv("LOCKSTEP_BIND");
+  comm::run_on_all(world, [&] {
+    if (!variable || *variable == '\0' || std::string_view(variable) == "cores" ||
+        std::string_view(variable) == "none")
+      return;
+    throw UsageError("LOCKSTEP_BIND={}: is neither cores nor none", quote(variable));
+  });
+  const char unwanted = bind == "none" || (variable && std::string_view(variable) == "none");
+  std::string of_all(static_cast<std::size_t>(world.size()), '\0');
+  world.all_gather(&unwanted, sizeof unwanted, of_all.data());
+  return of_all.find('\1') == std::string::npos;
+}
+
+NodeBinding binding_of(std::span<const RankCores> ranks, const comm::Topology& topology, int node,
+                       int threads) {
+  constexpr std::size_t most_shown = 8;
+  const std::string& host = topology.host_names[static_cast<std::size_t>(node)];
+  std::vector<std::string> shown;
+  bool narrower = false;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].node != node) continue;
+    const std::vector<CoreSet> shares = cores_of_threads(ranks, static_cast<int>(rank), threads);
+    if (shares.empty())
+      return {.bound = false,
+              .text = fmt::format(
+                  "{}: threads are not bound to cores, as rank {} has fewer cores to itself than threads",
+                  host, rank)};
+    narrower = narrower || narrows(shares, ranks[rank].hardware_threads);
+    shown.push_back(shown.size() < most_shown
+                        ? fmt::format("rank {} to {}", rank, lockstep::to_text(united(shares)))
+                        : "...");
+  }
+  if (!narrower) return {.bound = true, .text = ""};
+  shown.resize(std::min(shown.size(), most_shown + 1));
+  return {.bound = true,
+          .text = fmt::format("{}: threads are bound to cores, {}", host, fmt::join(shown, ", "))};
+}
+
+void bind_threads(comm::HostGroup& world, const Log& log, int threads) {
+  const std::vector<RankCores> ranks = cores_of_ranks(world);
+  const std::vector<CoreSet> shares = cores_of_threads(ranks, world.rank(), threads);
+  const char refused = !bind_team(affinity_masks(shares, given_cores(), threads));
+  std::string of_all(ranks.size(), '\0');
+  world.all_gather(&refused, sizeof refused, of_all.data());
+  if (world.rank() != 0) return;
+  if (const std::size_t rank = of_all.find('\1'); rank != std::string::npos)
+    return log.info("note: the system does not let rank {} bind its threads to cores", rank);
+  for (int node = 0; node < world.topology().nodes(); ++node) {
+    const NodeBinding binding = binding_of(ranks, world.topology(), node, threads);
+    if (binding.text.empty()) continue;
+    if (node == 0 || !binding.bound) log.info("{}{}", binding.bound ? "" : "note: ", binding.text);
+    if (!binding.bound) return;
+  }
 }
 
 }  // namespace lockstep::train

@@ -91,6 +91,11 @@ doctor 0 1 --node --json
 python3 -c 'import json; report = json.load(open("out.log")); assert report.keys() == {"ok", "host", "findings"}' ||
   fail "doctor --node --json: $(cat out.log)"
 
+# Sockets, cores and hardware threads are those that hwloc reports: here of a made-up node.
+HWLOC_SYNTHETIC="pack:2 core:4 pu:2" doctor 0 1
+says ok processor "16 of 16 cores for this process"
+says ok threads "train.threads = 0 would choose 8 \(.*: 1 rank on 8 cores \(16 hardware threads\)\)"
+
 # Binding.
 LOCKSTEP_BIND=none doctor 0 1
 says ok binding "training binds no threads"
@@ -110,9 +115,9 @@ if [ "$(nproc)" -gt 1 ] && command -v taskset >/dev/null; then
   says problem binding "rank 0, with 3 threads each, is bound to core $core"
   says note processor "1 of .* cores"
 
-  # As many threads as cores at the first start; they stay with the run, and whoever is crowded is told so.
-  says ok threads "3 for a rank; train.threads = 0 would make it 1 \(.*: 1 rank on 1 core\)"
-  timeout 120 taskset -c "$core" "$LOCKSTEP" train threads.ini --run crowded 2>start.log >&2 || fail "3 threads: $(cat start.log)"
+  # As many threads as cores at the first start; the run keeps their number, and a node with fewer cores is reported.
+  says ok threads "3 for a rank; train.threads = 0 would choose 1 \(.*: 1 rank on 1 core\)"
+  timeout 120 taskset -c "$core" "$LOCKSTEP" train threads.ini --run oversubscribed 2>start.log >&2 || fail "3 threads: $(cat start.log)"
   has_line "note: .*: rank 0, with 3 threads each, is bound to core $core; give each rank cores" <start.log || fail "no note: $(cat start.log)"
   timeout 120 "$LOCKSTEP" train run.ini --run free --set train.threads=0 --set train.steps=2 2>start.log >&2 || fail "threads = 0: $(cat start.log)"
   has_line "[0-9]+ threads? a rank, from now on \(.*: 1 rank on " <start.log || fail "threads are not said: $(cat start.log)"
@@ -243,7 +248,7 @@ case $("$LOCKSTEP" doctor | sed -n 's/^ok *onednn.*, //p') in
     fail "unlike processors are not said once: $(cat out.log err.log)" ;;
 esac
 
-# Two machines, made up: what they do not share, and what differs between them by host.
+# Two made-up nodes: what they do not share, and what differs between them by host.
 two_hosts=$LOCKSTEP_SOURCE_DIR/tests/bench/two_hosts.sh
 # shellcheck disable=SC2016  # expanded on the hosts
 on_hosts() {  # on_hosts SCRIPT: on both; $1 is 1 on the first and 2 on the second
@@ -253,12 +258,12 @@ on_hosts() {  # on_hosts SCRIPT: on both; $1 is 1 on the first and 2 on the seco
 mkdir first second
 on_hosts "'$LOCKSTEP' doctor"
 if [ "$code" -eq 77 ]; then
-  echo "not checked: two machines ($(tail -n 1 err.log))"
+  echo "not checked: two nodes ($(tail -n 1 err.log))"
 else
   [ "$code" -eq 0 ] || fail "doctor on two hosts: exit $code: $(cat out.log err.log)"
-  says ok mpi "2 ranks on 2 machines"
-  says ok "shared directory" "files and locks are seen on all machines"
-  says ok clocks "within [0-9]+ ms on 2 machines"
+  says ok mpi "2 ranks on 2 nodes"
+  says ok "shared directory" "files and locks are seen on all nodes"
+  says ok clocks "within [0-9]+ ms on 2 nodes"
   on_hosts "[ \$1 = 1 ] && cd first || cd second; '$LOCKSTEP' doctor"
   [ "$code" -ne 0 ] || fail "a run directory of each host's own is no problem"
   says problem "shared directory" "what h1-[0-9]+ writes there is not seen on h2-"

@@ -59,4 +59,24 @@ for verb in "" train eval generate prepare inspect diff verify convert ema bench
   lines=$(wc -l <help.txt) columns=$(wc -L <help.txt)
   ((lines > 3 && lines <= 24 && columns <= 80)) || fail "$verb --help has $lines lines of up to $columns columns: it must fit a screen"
 done
+
+# Completion asks the program for its verbs, options and words.
+# shellcheck disable=SC2317  # called by the completion
+lockstep() { "$LOCKSTEP" "$@"; }
+# shellcheck source=share/completion/lockstep
+source "$LOCKSTEP_SOURCE_DIR/share/completion/lockstep"
+# completes WANTED WORD...: WANTED is among the completions of the last word.
+completes() {
+  local wanted=$1
+  shift
+  COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+  _lockstep
+  printf '%s\n' "${COMPREPLY[@]}" | grep -qx -e "$wanted" || fail "$* is not completed by $wanted: ${COMPREPLY[*]}"
+}
+completes doctor lockstep doc
+completes --json lockstep verify --
+completes overlap lockstep bench o
+completes --bucket-mb lockstep bench overlap --b
+completes cifar lockstep prepare ci
+completes train.steps= lockstep train run.ini --set train.st
 finish

@@ -38,7 +38,7 @@ trains my-images.h5 --set "model.sizes=3072 16 10"
 
 # So do the lines of --help and of the manual, once there is something to write.
 "$LOCKSTEP" prepare --help | sed -n 's/^  \(import .*\|with .*\|    .*\[.*\)/\1/p' >help.py
-sed -n '/^In Python/,/^\.fi/p' "$LOCKSTEP_SOURCE_DIR/share/man/lockstep.1" | sed '1,/^\.nf/d; /^\.fi/d; s/\\-/-/g' >man.py
+sed -n '/^In Python/,/^\.fi/p' "$LOCKSTEP_SOURCE_DIR/share/man/lockstep.1.in" | sed '1,/^\.nf/d; /^\.fi/d; s/\\-/-/g' >man.py
 cp "$LOCKSTEP_SOURCE_DIR/share/data/words.txt" book.txt
 for lines in help man; do
   [ "$(grep -c . $lines.py)" -ge 9 ] || fail "$lines has these lines of Python only: $(cat $lines.py)"
@@ -141,7 +141,7 @@ tail -n 1 iris.csv >plain.csv
 expect 3 "plain.csv:1: 1 field, but .* separated by tab" prepare csv plain.csv --separator tab --out no.h5
 expect 2 "iris.csv:2: no column is called 'kind', to be the label: there are 3 columns, length, width, cm, species" \
   prepare csv iris.csv --label kind --out no.h5
-expect 2 "--separator x: is none of comma, semicolon and tab" prepare csv iris.csv --separator x --out no.h5
+expect 2 "--separator x: must be comma, semicolon or tab" prepare csv iris.csv --separator x --out no.h5
 printf '5.0;3.0;virginica\n' >held-out.csv
 "$LOCKSTEP" prepare csv held-out.csv --statistics iris.h5 --out held-out.h5 >out.log 2>&1 || fail "prepare --statistics: $(cat out.log)"
 /usr/bin/python3 -c 'import h5py; assert list(h5py.File("held-out.h5")["y"]) == [2]' || fail "a name has another number in the held-out data"

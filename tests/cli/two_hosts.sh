@@ -7,7 +7,7 @@ two_hosts=$LOCKSTEP_SOURCE_DIR/tests/bench/two_hosts.sh
 "$two_hosts" "$LOCKSTEP" doctor >doctor.log 2>&1
 code=$?
 [ "$code" -ne 77 ] || { cat doctor.log; exit 77; }
-grep -q "2 ranks on 2 machines" doctor.log || fail "two hosts are not two machines (exit $code): $(cat doctor.log)"
+grep -q "2 ranks on 2 nodes" doctor.log || fail "two hosts are not two nodes (exit $code): $(cat doctor.log)"
 
 digits digits.h5
 cat >run.ini <<'INI'

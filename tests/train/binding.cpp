@@ -1,5 +1,5 @@
-// Threads of real ranks on the cores of this machine, enough or not.
-#include "train/binding.h"
+// Threads of real ranks on the cores of this node, enough or not.
+#include "train/threads.h"
 
 #include <omp.h>
 
@@ -39,7 +39,7 @@ BOOST_AUTO_TEST_CASE(threads_have_cores_of_their_own_where_there_are_enough_and_
   for (const int threads : {1, 2, 3, 1}) {
     train::bind_threads(world(), Log(rank), threads);
     const std::vector<CoreSet> of_thread = masks(threads);
-    const bool shares = !train::shares_of(ranks, rank, threads).empty();
+    const bool shares = !train::cores_of_threads(ranks, rank, threads).empty();
     CoreSet seen;
     for (std::size_t thread = 1; thread < of_thread.size(); ++thread) {
       if (!shares) BOOST_TEST((of_thread[thread] == given_cores()));
@@ -52,18 +52,18 @@ BOOST_AUTO_TEST_CASE(threads_have_cores_of_their_own_where_there_are_enough_and_
     for (std::size_t other = 0; other < firsts.size(); ++other) {
       const CoreSet cores = cores_in(firsts[other]);
       BOOST_TEST(within(cores, ranks[other].hardware_threads));
-      if (train::shares_of(ranks, static_cast<int>(other), threads).empty()) continue;
+      if (train::cores_of_threads(ranks, static_cast<int>(other), threads).empty()) continue;
       for (const int core : cores) BOOST_TEST(taken.insert(core).second);
     }
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_thread_beside_a_bound_one_may_use_all_that_the_process_was_given) {
+BOOST_AUTO_TEST_CASE(a_background_thread_of_a_bound_one_may_use_all_cores_of_the_process) {
   if (!system_binds()) return;
   train::bind_threads(world(), Log(world().rank()), 1);
-  CoreSet beside;
-  start_background_thread("a test", [&] { beside = own_cores(); }).join();
-  BOOST_TEST((beside == given_cores()));
+  CoreSet background;
+  start_background_thread("a test", [&] { background = own_cores(); }).join();
+  BOOST_TEST((background == given_cores()));
 }
 
 BOOST_AUTO_TEST_CASE(one_rank_that_does_not_want_to_be_bound_decides_for_all) {
@@ -82,7 +82,7 @@ BOOST_AUTO_TEST_CASE(a_bound_rank_still_knows_what_it_was_given) {
   train::bind_threads(world(), Log(world().rank()), 1);
   const std::vector<train::RankCores> after = train::cores_of_ranks(world());
   for (std::size_t rank = 0; rank < before.size(); ++rank)
-    BOOST_TEST((after[rank].of_core == before[rank].of_core));
+    BOOST_TEST((after[rank].by_core == before[rank].by_core));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -5,7 +5,6 @@
 #include "kernels/profile.h"
 #include "support/world.h"
 #include "train/benchmark.h"
-#include "train/benchmark_run.h"
 
 namespace lockstep::test {
 namespace {

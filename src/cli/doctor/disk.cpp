@@ -1,4 +1,4 @@
-// The run directory: room, speed, and the file calls that checkpoints rest on.
+// Checks of directories: space, speed, and the file calls that checkpoints need.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -7,23 +7,22 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include "base/clock.h"
-#include "cli/doctor/finding.h"
+#include "cli/doctor/checks.h"
+#include "lockstep/base/random.h"
 
-namespace lockstep::cli::checkup {
+namespace lockstep::cli::checks {
 namespace {
 
 constexpr std::size_t mib = std::size_t{1} << 20;
 
-/// A file that is gone with this object.
+/// A file that the destructor removes.
 class Scratch {
  public:
   Scratch(const std::string& directory, std::string_view name)
@@ -48,20 +47,14 @@ class Scratch {
   int error_;
 };
 
-/// A MiB that no storage can compress away; its first word tells one from another.
+/// A MiB that does not compress.
 std::vector<std::uint64_t> random_block() {
   std::vector<std::uint64_t> block(mib / sizeof(std::uint64_t));
-  std::uint64_t state = 1;
-  for (std::uint64_t& value : block) {  // xorshift64
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    value = state;
-  }
+  for (std::size_t i = 0; i < block.size(); ++i) block[i] = mix_bits(i);
   return block;
 }
 
-/// 0, or errno of the first call that failed.
+/// Writes `blocks` blocks, which differ in their first word, and syncs: 0, or errno of the first failed call.
 int write_and_sync(int file, std::size_t blocks, std::vector<std::uint64_t>& block) {
   for (std::size_t number = 0; number < blocks; ++number) {
     block[0] = number;
@@ -71,7 +64,7 @@ int write_and_sync(int file, std::size_t blocks, std::vector<std::uint64_t>& blo
   return ::fsync(file) == 0 ? 0 : errno;
 }
 
-/// 0, errno, or EILSEQ where other bytes came back.
+/// 0, errno, or EILSEQ if other bytes were read than written.
 int read_and_compare(int file, std::size_t blocks, std::vector<std::uint64_t>& block) {
   std::vector<std::uint64_t> back(block.size());
   for (std::size_t number = 0; number < blocks; ++number) {
@@ -83,144 +76,128 @@ int read_and_compare(int file, std::size_t blocks, std::vector<std::uint64_t>& b
   return 0;
 }
 
-Finding unusable(const char* subject, const Scene& scene, const std::string& reason) {
-  return {subject, Verdict::problem, fmt::format("{}: not writable: {}", scene.place, reason),
-          "choose another place: --run"};
-}
+constexpr const char* other_directory = "choose another directory: --run";
 
-/// Of a path and those above it, the one that is there and no directory; empty if none is.
-std::string in_the_way(const std::string& run) {
-  std::error_code ignored;
-  for (std::filesystem::path path = run; !path.empty(); path = path.parent_path())
-    if (std::filesystem::exists(path, ignored))
-      return std::filesystem::is_directory(path, ignored) ? "" : path.string();
-  return "";
+Result not_writable(const Context& context, const Scratch& scratch) {
+  return problem(fmt::format("{}: not writable: {}", context.existing, scratch.reason()), other_directory);
 }
 
 }  // namespace
 
-Finding free_space(const Scene& scene) {
-  const char* const subject = "run directory";
-  if (const std::string file = in_the_way(scene.run); !file.empty())
-    return {subject, Verdict::problem, fmt::format("{}: {} is a file", scene.run, file),
-            "choose another place: --run"};
-  const std::string where =
-      scene.place == scene.run ? scene.run : fmt::format("{} (not there yet; in {})", scene.run, scene.place);
-  struct statvfs info {};
-  if (statvfs(scene.place.c_str(), &info) != 0)
-    return {subject, Verdict::problem, fmt::format("{}: {}", where, std::strerror(errno)), "make it"};
-  if (const Scratch file(scene.place, "new"); file.file() < 0) return unusable(subject, scene, file.reason());
-  const std::uint64_t available = info.f_bavail * info.f_frsize;
-  std::string text = fmt::format("{}: {} free", where, in_bytes(available));
-  const std::uint64_t one = scene.needs.checkpoint_bytes;
-  if (one > 0) text += fmt::format("; a checkpoint takes about {}", in_bytes(one));
-  // While one is written, those kept are still there.
-  const std::uint64_t all = one * static_cast<std::uint64_t>(scene.needs.checkpoints + 1);
-  if (available < std::max<std::uint64_t>(one, 64 * mib))
-    return {subject, Verdict::problem, text, "free some space, or choose another place: --run"};
-  if (info.f_files > 0 && info.f_favail < 100)
-    return {subject, Verdict::problem, fmt::format("{}, but only {} files", text, info.f_favail),
-            "remove files"};
-  if (available < std::max<std::uint64_t>(all, 1024 * mib))
-    return {subject, Verdict::note, text, "free some space, or lower checkpoint.keep"};
-  return {subject, Verdict::ok, text, ""};
+std::string existing_directory(const std::string& run) {
+  std::error_code ignored;
+  std::filesystem::path path = run;
+  while (!path.empty() && !std::filesystem::is_directory(path, ignored) && path != path.parent_path())
+    path = path.parent_path();
+  return path.empty() ? "." : path.string();
 }
 
-/// Twice as much each time, as long as the next time promises to be short.
-Finding disk_speed(const Scene& scene) {
-  const char* const subject = "disk speed";
-  const auto most_blocks = static_cast<std::size_t>(scene.speed_mib);
-  constexpr double enough_ms = 250;
-  const Scratch scratch(scene.place, "speed");
-  if (scratch.file() < 0) return unusable(subject, scene, scratch.reason());
+Result run_directory(const Context& context) {
+  std::error_code ignored;
+  for (std::filesystem::path path = context.run; !path.empty() && path != path.parent_path();
+       path = path.parent_path()) {
+    if (std::filesystem::is_directory(path, ignored)) break;
+    if (std::filesystem::exists(path, ignored))
+      return problem(fmt::format("{}: {} is a file", context.run, path.string()), other_directory);
+  }
+  std::string text = context.run;
+  if (context.existing != context.run) text += fmt::format(" (not there yet; in {})", context.existing);
+  struct statvfs info {};
+  if (statvfs(context.existing.c_str(), &info) != 0)
+    return problem(fmt::format("{}: {}", text, std::strerror(errno)), "create it");
+  if (const Scratch file(context.existing, "new"); file.file() < 0) return not_writable(context, file);
+  const std::uint64_t available = info.f_bavail * info.f_frsize;
+  text += fmt::format(": {} free", in_bytes(available));
+  const std::uint64_t one = context.needed.checkpoint_bytes;
+  if (one > 0) text += fmt::format("; a checkpoint takes about {}", in_bytes(one));
+  // The new one is written before an old one is removed.
+  const std::uint64_t all = one * static_cast<std::uint64_t>(context.needed.checkpoints + 1);
+  if (available < std::max<std::uint64_t>(one, 64 * mib))
+    return problem(text, std::string("free some space, or ") + other_directory);
+  if (info.f_files > 0 && info.f_favail < 100)
+    return problem(fmt::format("{}, but only {} files", text, info.f_favail), "remove files");
+  if (available < std::max<std::uint64_t>(all, 1024 * mib))
+    return note(text, "free some space, or lower checkpoint.keep");
+  return ok(text);
+}
+
+Result disk_speed(const Context& context) {
+  const Scratch scratch(context.existing, "speed");
+  if (scratch.file() < 0) return not_writable(context, scratch);
   std::vector<std::uint64_t> block = random_block();
+  const auto most_blocks = static_cast<std::size_t>(context.speed_mib);
   std::size_t blocks = 1;
   double write_ms = 0;
-  for (;; blocks *= 2) {
+  for (;; blocks *= 2) {  // until the next round would take too long
     const Stopwatch watch;
     const int error = write_and_sync(scratch.file(), blocks, block);
     write_ms = watch.elapsed_ms();
-    if (error != 0) {
-      return {subject, Verdict::problem,
-              fmt::format("{}: writing {} MiB: {}", scene.place, blocks, std::strerror(error)),
-              "free some space, or choose another place: --run"};
-    }
-    if (2 * write_ms > enough_ms || 2 * blocks > most_blocks) break;
+    if (error != 0)
+      return problem(fmt::format("{}: writing {} MiB: {}", context.existing, blocks, std::strerror(error)),
+                     std::string("free some space, or ") + other_directory);
+    constexpr double enough_ms = 125;
+    if (write_ms > enough_ms || 2 * blocks > most_blocks) break;
   }
   ::posix_fadvise(scratch.file(), 0, 0, POSIX_FADV_DONTNEED);
   const Stopwatch watch;
   const int error = read_and_compare(scratch.file(), blocks, block);
   const double read_ms = watch.elapsed_ms();
-  if (error != 0) {
-    return {subject, Verdict::problem,
-            error == EILSEQ ? fmt::format("{}: other bytes came back than were written", scene.place)
-                            : fmt::format("{}: reading: {}", scene.place, std::strerror(error)),
-            "do not keep runs there; tell its administrators"};
-  }
-  const auto rate = [&](double ms) { return static_cast<double>(blocks * mib) * 1e-3 / ms; };
+  if (error != 0)
+    return problem(error == EILSEQ ? fmt::format("{}: other bytes were read than written", context.existing)
+                                   : fmt::format("{}: reading: {}", context.existing, std::strerror(error)),
+                   "keep no runs there; tell its administrators");
+  const auto mb_s = [&](double ms) { return static_cast<double>(blocks * mib) * 1e-3 / ms; };
   const std::string text = fmt::format("{}: {:.0f} MB/s written and synced, {:.0f} MB/s read ({} MiB)",
-                                       scene.place, rate(write_ms), rate(read_ms), blocks);
+                                       context.existing, mb_s(write_ms), mb_s(read_ms), blocks);
   constexpr double slow_mb_s = 10;
-  if (rate(write_ms) < slow_mb_s) {
-    return {subject, Verdict::note, text,
-            "choose a faster place, or set checkpoint.async = true so that steps do not wait"};
-  }
-  return {subject, Verdict::ok, text, ""};
+  if (mb_s(write_ms) < slow_mb_s)
+    return note(text, "choose a faster disk, or set checkpoint.async = true so that steps do not wait");
+  return ok(text);
 }
 
-Finding file_calls(const Scene& scene) {
-  const char* const subject = "file calls";
-  const Scratch first(scene.place, "a"), second(scene.place, "b");
-  if (first.file() < 0 || second.file() < 0)
-    return unusable(subject, scene, first.file() < 0 ? first.reason() : second.reason());
+Result file_calls(const Context& context) {
+  const std::string& directory = context.existing;
+  const Scratch first(directory, "a"), second(directory, "b");
+  if (first.file() < 0) return not_writable(context, first);
+  if (second.file() < 0) return not_writable(context, second);
   const auto failed = [&](std::string_view call) {
-    return Finding{subject, Verdict::problem,
-                   fmt::format("{}: {}: {}", scene.place, call, std::strerror(errno)),
-                   "choose a file system that can do this: checkpoints could not be made safe"};
+    return problem(fmt::format("{}: {}: {}", directory, call, std::strerror(errno)),
+                   "choose a file system that supports it: checkpoints need it to be safe");
   };
   if (::fsync(first.file()) != 0) return failed("fsync");
-  const int directory = ::open(scene.place.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool synced = directory >= 0 && ::fsync(directory) == 0;
-  if (directory >= 0) ::close(directory);
+  const int opened = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = opened >= 0 && ::fsync(opened) == 0;
+  if (opened >= 0) ::close(opened);
   if (!synced) return failed("fsync of the directory");
-  if (::flock(second.file(), LOCK_EX | LOCK_NB) != 0) {
-    return {
-        subject, Verdict::note, fmt::format("{}: no file locks: {}", scene.place, std::strerror(errno)),
-        "two jobs on one run directory may not notice each other; other programs that read HDF5 files want "
-        "HDF5_USE_FILE_LOCKING=FALSE"};
-  }
+  constexpr const char* unlocked =
+      "do not start two jobs on one run directory: they may not notice each other";
+  if (::flock(second.file(), LOCK_EX | LOCK_NB) != 0)
+    return note(
+        fmt::format("{}: no file locks: {}", directory, std::strerror(errno)),
+        std::string(unlocked) + "; other programs that read HDF5 files need HDF5_USE_FILE_LOCKING=FALSE");
   const int other = ::open(second.path().c_str(), O_RDWR | O_CLOEXEC);
   const bool refused = other >= 0 && ::flock(other, LOCK_EX | LOCK_NB) != 0;
   if (other >= 0) ::close(other);
-  if (!refused) {
-    return {subject, Verdict::note, fmt::format("{}: a file can be locked twice", scene.place),
-            "two jobs on one run directory may not notice each other"};
-  }
+  if (!refused) return note(fmt::format("{}: a file can be locked twice", directory), unlocked);
   if (::rename(first.path().c_str(), second.path().c_str()) != 0) return failed("rename over a file");
-  const std::string link = first.path();
-  const bool linked = ::symlink("target", link.c_str()) == 0;
-  if (linked) ::unlink(link.c_str());
-  if (!linked) {
-    return {subject, Verdict::note, fmt::format("{}: no symbolic links", scene.place),
-            "name checkpoints in full: checkpoints/latest is not made there"};
-  }
-  return {subject, Verdict::ok, fmt::format("{}: fsync, rename, locks and links work", scene.place), ""};
+  const bool linked = ::symlink("target", first.path().c_str()) == 0;
+  if (linked) ::unlink(first.path().c_str());
+  if (!linked)
+    return note(fmt::format("{}: no symbolic links", directory),
+                "name checkpoints in full: checkpoints/latest is not made there");
+  return ok(fmt::format("{}: fsync, rename, locks and links work", directory));
 }
 
-Finding temporary_files(const Scene&) {
-  const char* const subject = "temporary files";
+Result temporary_files(const Context&) {
   const char* const variable = std::getenv("TMPDIR");
   const std::string directory = variable && *variable ? variable : "/tmp";
   const Scratch file(directory, "tmp");
   const std::vector<char> some(64 * 1024, 1);
-  const bool written = file.file() >= 0 && ::pwrite(file.file(), some.data(), some.size(), 0) ==
-                                               static_cast<ssize_t>(some.size());
-  if (!written) {
-    return {subject, Verdict::problem,
-            fmt::format("{}: {}", directory, file.file() < 0 ? file.reason() : std::strerror(errno)),
-            "set TMPDIR to a writable local directory: MPI keeps its session there"};
-  }
-  return {subject, Verdict::ok, fmt::format("{} is writable", directory), ""};
+  const auto bytes = static_cast<ssize_t>(some.size());
+  if (file.file() < 0 || ::pwrite(file.file(), some.data(), some.size(), 0) != bytes)
+    return problem(fmt::format("{}: {}", directory, file.file() < 0 ? file.reason() : std::strerror(errno)),
+                   "set TMPDIR to a writable local directory: MPI keeps its session there");
+  return ok(fmt::format("{} is writable", directory));
 }
 
-}  // namespace lockstep::cli::checkup
+}  // namespace lockstep::cli::checks

@@ -1,92 +1,208 @@
-#include "cli/doctor/node.h"
-
+// Checks of this node: processor, GPUs, memory, limits, libraries.
+#include <H5public.h>
+#include <dnnl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <mpi.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <exception>
-#include <nlohmann/json.hpp>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+#include <tuple>
 
-#include "base/streams.h"
+#include "base/cores.h"
+#include "base/resources.h"
 #include "base/text.h"
-#include "cli/doctor/finding.h"
-#include "lockstep/base/error.h"
+#include "cli/doctor/checks.h"
+#include "comm/nccl.h"
+#include "kernels/gpus.h"
+#include "lockstep/kernels/backend.h"
 
-namespace lockstep::cli::checkup {
+namespace lockstep::cli::checks {
 namespace {
 
-/// What takes long (Slurm's answers) or needs other machines is left to the whole doctor. All nodes of a job
-/// look at once: a little data of each tells a disk that crawls.
-Findings look(const std::string& run) {
-  Scene scene;
-  scene.run = run;
-  scene.place = place_of(run);
-  scene.speed_mib = 8;
-  return {guarded("gpu", [&] { return gpus(scene); }),
-          guarded("shared memory", [&] { return shared_memory(scene); }),
-          guarded("run directory", [&] { return free_space(scene); }),
-          guarded("disk speed", [&] { return disk_speed(scene); }),
-          guarded("temporary files", [&] { return temporary_files(scene); }),
-          guarded("limits", [&] { return limits(scene); })};
+bool mpi_started() {
+  int started = 0;
+  MPI_Initialized(&started);
+  return started != 0;
 }
 
-void print_lines(const std::string& host, const Findings& findings) {
-  std::string healthy;
-  for (const Finding& finding : findings) {
-    if (finding.verdict == Verdict::ok) {
-      healthy += fmt::format("{}{}: {}", healthy.empty() ? "" : "; ", finding.subject, finding.text);
-    } else {
-      print(fmt::format("{:<8} {}: {}: {}; {}\n", word(finding.verdict), host, finding.subject, finding.text,
-                        finding.remedy));
-    }
-  }
-  if (!healthy.empty()) print(fmt::format("{:<8} {}: {}\n", word(Verdict::ok), host, healthy));
+int ranks_here(const comm::HostGroup& world) {
+  const comm::Topology& topology = world.topology();
+  return topology.ranks_on_node(topology.node_of_rank[static_cast<std::size_t>(world.rank())]);
 }
 
-void print_json(const std::string& host, const Findings& findings, bool problem) {
-  nlohmann::json document = {{"ok", !problem}, {"host", host}, {"findings", nlohmann::json::array()}};
-  for (const Finding& finding : findings) {
-    document["findings"].push_back({{"subject", finding.subject},
-                                    {"verdict", word(finding.verdict)},
-                                    {"text", finding.text},
-                                    {"remedy", finding.remedy}});
+/// How many entries of a directory have a name of `prefix` and a number; any name with an empty prefix.
+int count_entries(const char* directory, std::string_view prefix) {
+  int count = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    count += prefix.empty() || (name.size() > prefix.size() && name.starts_with(prefix) &&
+                                name.find_first_not_of("0123456789", prefix.size()) == std::string::npos);
   }
-  print(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  return count;
 }
 
-ExitCode check(const Arguments& arguments) {
-  po::variables_map values;
-  if (!options().parse(true, arguments, values)) return ExitCode::done;
-  if (values.count("config")) throw UsageError("doctor: --node reads no configuration; leave --config out");
-  const std::string host = comm::make_self_communicator()->topology().host_names[0];
-  const Findings findings = look(values["run"].as<std::string>());
-  const bool problem =
-      std::ranges::any_of(findings, [](const Finding& one) { return one.verdict == Verdict::problem; });
-  if (values.count("json")) {
-    print_json(host, findings, problem);
-  } else {
-    print_lines(host, findings);
-  }
-  flush_output();
-  return problem ? static_cast<ExitCode>(1) : ExitCode::done;
+/// "unlimited" or the number, in units of `unit` bytes.
+std::string shown(rlim_t limit, rlim_t unit, std::string_view name) {
+  return limit == RLIM_INFINITY ? "unlimited" : fmt::format("{}{}", limit / unit, name);
+}
+
+rlim_t limit_of(int resource) {
+  rlimit limit{};
+  return getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
 }
 
 }  // namespace
 
-bool asks_for_node(const Arguments& words) {
-  return !words.empty() && words[0] == "doctor" && std::ranges::find(words, "--node") != words.end();
+std::string in_bytes(std::uint64_t bytes) {
+  const auto count = static_cast<double>(bytes);
+  return bytes >= 1'000'000'000 ? fmt::format("{:.1f} GB", count * 1e-9)
+                                : fmt::format("{:.1f} MB", count * 1e-6);
 }
 
-int check_node(const Arguments& arguments) {
-  try {
-    return static_cast<int>(check(arguments));
-  } catch (const Error& error) {
-    write_standard_error(fmt::format("lockstep: {}\n", on_one_line(error.what())), 2);
-    return static_cast<int>(error.code());
-  } catch (const std::exception& error) {
-    write_standard_error(fmt::format("lockstep: {}\n", on_one_line(error.what())), 2);
-    return static_cast<int>(ExitCode::failure);
+Result processor(const Context& context) {
+  const int cores = available_cores(), all = machine_cores();
+  std::string text = fmt::format("{}, {} of {} cores for this process, ranks on this node: {}",
+                                 instruction_set(), cores, all, ranks_here(context.world));
+  const auto quota = cgroup_cores();
+  if (quota && std::ceil(*quota) < cores)
+    return note(fmt::format("{}; its cgroup grants {:g} cores' processor time", text, *quota),
+                "choose ranks and threads by that (docker: --cpus), not by the number of cores");
+  if (cores < all && !mpi_started())
+    return note(text, "the other cores are excluded by taskset, a cgroup or the launcher");
+  return ok(text);
+}
+
+Result mpi(const Context& context) {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> library{};
+  int length = 0, major = 0, minor = 0, level = MPI_THREAD_SINGLE;
+  MPI_Get_library_version(library.data(), &length);
+  MPI_Get_version(&major, &minor);
+  std::string name(library.data());
+  name.resize(std::min({std::size_t{60}, name.size(), name.find_first_of(",\n")}));
+  const comm::Topology& topology = context.world.topology();
+  const std::string text =
+      fmt::format("{} (MPI {}.{}), {} on {}", name, major, minor, pluralized(context.world.size(), "rank"),
+                  pluralized(topology.nodes(), "node"));
+  if (!mpi_started()) return ok(text + "; not started: mpirun -n 1 lockstep doctor checks it");
+  if (!topology.node_major())
+    return note(text + "; the ranks of a node do not have consecutive numbers",
+                "let the launcher fill one node after another (mpirun --map-by core, srun -m block): fewer "
+                "bytes then travel between nodes");
+  MPI_Query_thread(&level);
+  return ok(fmt::format("{}, threads {}", text,
+                        level == MPI_THREAD_MULTIPLE     ? "MULTIPLE"
+                        : level == MPI_THREAD_SERIALIZED ? "SERIALIZED"
+                        : level == MPI_THREAD_FUNNELED   ? "FUNNELED"
+                                                         : "SINGLE"));
+}
+
+Result hdf5(const Context&) {
+  unsigned major = 0, minor = 0, release = 0;
+  H5get_libversion(&major, &minor, &release);
+  std::string text = fmt::format("HDF5 {}.{}.{}", major, minor, release);
+  if (std::tuple(major, minor) < std::tuple(1u, 10u)) return problem(text, "install version 1.10 or newer");
+  if (std::tuple(major, minor, release) != std::tuple(H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE))
+    return problem(fmt::format("{}; the program was built with {}.{}.{}", text, H5_VERS_MAJOR, H5_VERS_MINOR,
+                               H5_VERS_RELEASE),
+                   "load the version it was built with (LD_LIBRARY_PATH, module), or build again: HDF5 ends "
+                   "programs whose version differs");
+  const char* const locking = std::getenv("HDF5_USE_FILE_LOCKING");
+  return ok(locking ? fmt::format("{}, HDF5_USE_FILE_LOCKING={}", text, locking) : text);
+}
+
+Result onednn(const Context&) {
+  const dnnl_version_t* const version = dnnl_version();
+  return ok(fmt::format("oneDNN {}.{}.{}, {}", version->major, version->minor, version->patch,
+                        kernels::make_cpu_backend(1)->instruction_set()));
+}
+
+Result gpu(const Context&) {
+  const kernels::Gpus gpus = kernels::find_gpus();
+  const char* const slurm_gpus = std::getenv("SLURM_GPUS_ON_NODE");
+  const int requested = slurm_gpus ? std::atoi(slurm_gpus) : 0;
+  if (!gpus.built) {
+    const int devices = count_entries("/dev", "nvidia");
+    const std::string text = "this build computes on CPUs only";
+    if (devices == 0 && requested == 0) return ok(text);
+    return note(
+        fmt::format("{}; {} here, {} requested from Slurm", text, pluralized(devices, "GPU"), requested),
+        "request no GPUs, which would be idle, or build with -DLOCKSTEP_CUDA=ON");
   }
+  const std::string versions =
+      fmt::format("built with CUDA {}, {}", gpus.runtime,
+                  gpus.driver.empty() ? "no driver" : "driver for CUDA " + gpus.driver);
+  if (!gpus.problem.empty()) return problem(fmt::format("{}; {}", gpus.problem, versions), gpus.remedy);
+  const int found = static_cast<int>(gpus.visible.size());
+  if (found < requested)
+    return problem(fmt::format("{} of {} GPUs that the job requested; {}", found, requested, versions),
+                   "exclude this node (sbatch --exclude) and tell its administrators");
+  if (found == 0) return ok(fmt::format("none here: computes on CPUs; {}", versions));
+  std::vector<std::string> names;
+  for (const kernels::Gpu& gpu : gpus.visible) names.push_back(gpu.describe());
+  return ok(fmt::format("{}; {}", fmt::join(names, ", "), versions));
 }
 
-}  // namespace lockstep::cli::checkup
+Result nccl(const Context&) {
+  const kernels::Gpus gpus = kernels::find_gpus();
+  if (!gpus.built) return ok("not built in: sums go through MPI");
+  const comm::NcclFound found = comm::find_nccl();
+  if (found.problem.empty()) return ok(found.version);
+  if (gpus.visible.empty()) return ok("none here: sums go through MPI");
+  return gpus.visible.size() > 1 ? problem(found.problem, found.remedy) : note(found.problem, found.remedy);
+}
+
+Result shared_memory(const Context& context) {
+  struct statvfs info {};
+  if (statvfs("/dev/shm", &info) != 0)
+    return note("/dev/shm is missing", "mount a tmpfs there: the ranks of a node share gradients in it");
+  // Docker gives 64 MiB. Open MPI's queues between the ranks of a node take about 8 MiB a rank.
+  constexpr std::uint64_t mib = 1 << 20, least_bytes = 128 * mib, queue_bytes_per_rank = 8 * mib;
+  const std::uint64_t total = info.f_blocks * info.f_frsize, available = info.f_bavail * info.f_frsize;
+  const std::uint64_t gradients = context.needed.gradient_bytes;
+  const int ranks = ranks_here(context.world);
+  const std::uint64_t needed =
+      gradients == 0 ? least_bytes : gradients + queue_bytes_per_rank * static_cast<std::uint64_t>(ranks);
+  std::string text = fmt::format("/dev/shm has {} of {} free; ", in_bytes(available), in_bytes(total));
+  text += gradients == 0 ? "the ranks of a node share gradients in it"
+                         : fmt::format("the gradients and queues of {} need about {}",
+                                       pluralized(ranks, "rank"), in_bytes(needed));
+  const auto memory = cgroup_memory();
+  if (memory) text += fmt::format("; memory limit {}", in_bytes(*memory));
+  if (available < needed)
+    return problem(text,
+                   "mount it larger (docker: --shm-size, podman: --ipc=host), or remove old files in it");
+  if (memory && *memory < needed)
+    return problem(text, "request more memory (#SBATCH --mem): /dev/shm counts towards it");
+  return ok(text);
+}
+
+Result limits(const Context& context) {
+  const rlim_t files = limit_of(RLIMIT_NOFILE), locked = limit_of(RLIMIT_MEMLOCK),
+               core = limit_of(RLIMIT_CORE), file_size = limit_of(RLIMIT_FSIZE),
+               address_space = limit_of(RLIMIT_AS);
+  std::string text = fmt::format("open files {}, locked memory {}, core files {}", shown(files, 1, ""),
+                                 shown(locked, 1024, " KiB"), shown(core, 1024, " KiB"));
+  if (file_size != RLIM_INFINITY) text += ", file size " + shown(file_size, 1024, " KiB");
+  if (address_space != RLIM_INFINITY) text += ", address space " + shown(address_space, 1024, " KiB");
+  constexpr rlim_t least_files = 256;
+  if (files < least_files)
+    return problem(text, "raise it: ulimit -n 4096 (MPI opens one or more for each other rank)");
+  if (file_size < std::max<std::uint64_t>(context.needed.checkpoint_bytes, 1 << 20))
+    return problem(text, "ulimit -f unlimited: a checkpoint does not fit");
+  if (address_space != RLIM_INFINITY)
+    return note(text, "ulimit -v unlimited: libraries reserve far more addresses than they use memory");
+  if (locked != RLIM_INFINITY && count_entries("/sys/class/infiniband", "") > 0)
+    return note(text, "ulimit -l unlimited in the job: the InfiniBand network needs locked memory");
+  return ok(text);
+}
+
+}  // namespace lockstep::cli::checks

@@ -1,78 +1,82 @@
-// Slurm: is it here, which version, does this run in a job, and how long still.
+// Check of Slurm: its version, the job, the time left, and how srun starts ranks.
+#include <fmt/format.h>
+
 #include <array>
+#include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <regex>
 
-#include "cli/doctor/command.h"
-#include "cli/doctor/finding.h"
-#include "lockstep/base/error.h"
+#include "cli/doctor/checks.h"
 
-namespace lockstep::cli::checkup {
+namespace lockstep::cli::checks {
 namespace {
 
-constexpr double answer_timeout_s = 2;
-constexpr const char* subject = "slurm";
+/// What a shell command prints. None if it fails, or takes 2 s: then it is killed with its children.
+std::optional<std::string> output_of(const std::string& command) {
+  std::FILE* const pipe = ::popen(fmt::format("timeout -s KILL 2 {} </dev/null 2>&1", command).c_str(), "re");
+  if (!pipe) return std::nullopt;
+  std::string text;
+  std::array<char, 4096> buffer{};
+  while (const std::size_t bytes = std::fread(buffer.data(), 1, buffer.size(), pipe))
+    text.append(buffer.data(), bytes);
+  if (::pclose(pipe) != 0) return std::nullopt;
+  while (text.ends_with('\n')) text.pop_back();
+  return text;
+}
 
 std::string environment(const char* name) {
   const char* const value = std::getenv(name);
   return value ? value : "";
 }
 
-/// "22.05.8" of "slurm-wlm 22.05.8"
-std::string version_in(const std::string& text) { return text.substr(text.rfind(' ') + 1); }
-
-/// Ranks of several nodes under `srun --mpi=pmix` that pass MPI_Init's barriers one by one. Slurm makes a
-/// fence without data along a tree, which since version 20.11 it leaves out for a step of fewer nodes than
-/// TreeWidth (src/common/reverse_tree.c): a rank may then be sent what it is not yet ready to receive, and
-/// die of it. A fence along a ring waits for all.
+/// Whether ranks of several nodes under `srun --mpi=pmix` may leave MPI_Init's barriers at different times.
+/// Slurm runs a fence without data along a tree, and since version 20.11 skips it in a step of fewer nodes
+/// than TreeWidth (src/common/reverse_tree.c). A rank may then receive a message before it is ready, and
+/// crash. A fence along a ring waits for all ranks.
 bool may_start_apart() {
-  if (environment("PMIX_NAMESPACE").rfind("slurm.pmix", 0) != 0 ||
+  if (!environment("PMIX_NAMESPACE").starts_with("slurm.pmix") ||
       std::atoi(environment("SLURM_STEP_NUM_NODES").c_str()) < 2)
     return false;
   const std::string fence = environment("SLURM_PMIX_FENCE");
   if (!fence.empty()) return fence != "ring";
-  const auto site = output_of({"scontrol", "show", "config"}, answer_timeout_s);
+  const auto site = output_of("scontrol show config");
   return !site || !std::regex_search(*site, std::regex("PMIxCollFence *= *ring"));
 }
 
 }  // namespace
 
-Finding slurm(const Scene&) {
+Result slurm(const Context&) {
   const std::string job = environment("SLURM_JOB_ID");
-  const auto version = output_of({"squeue", "--version"}, answer_timeout_s);
-  if (job.empty()) {
-    if (!version) return {subject, Verdict::ok, "none that answers here; not in a job", ""};
-    return {subject, Verdict::ok, fmt::format("version {}; not in a job", version_in(*version)), ""};
-  }
+  auto version = output_of("squeue --version");
+  if (version) version = version->substr(version->rfind(' ') + 1);  // "slurm-wlm 22.05.8"
+  if (job.empty())
+    return ok(version ? fmt::format("version {}; not in a job", *version)
+                      : "squeue does not answer; not in a job");
   const std::string restarts = environment("SLURM_RESTART_COUNT"), nodes = environment("SLURM_JOB_NUM_NODES");
   std::string text = fmt::format("job {}{}{}", job, nodes.empty() ? "" : ", nodes: " + nodes,
                                  restarts.empty() ? "" : ", restart " + restarts);
-  if (may_start_apart()) {
-    return {subject, Verdict::note,
-            text +
-                "; ranks that srun --mpi=pmix starts do not wait for one another in MPI_Init: one may crash "
-                "there",
-            "SLURM_PMIX_FENCE=ring in the environment of srun (jobs/site.sh sets it), or PMIxCollFence=ring "
-            "in the site's mpi.conf"};
-  }
-  if (!version) {
-    return {
-        subject, Verdict::note, text + ", but squeue does not answer here",
-        "inside a container bind squeue and its configuration, or rely on #SBATCH --signal to stop before "
-        "the time limit"};
-  }
-  text = fmt::format("version {}, {}", version_in(*version), text);
-  const auto left = output_of({"squeue", "-h", "-j", job, "-o", "%L"}, answer_timeout_s);
-  if (!left || left->empty()) {
-    return {subject, Verdict::note, text + "; squeue does not say how much time is left",
-            "rely on #SBATCH --signal to stop before the time limit"};
-  }
+  if (may_start_apart())
+    return note(
+        text +
+            "; ranks that srun --mpi=pmix starts do not wait for one another in MPI_Init: one may "
+            "crash there",
+        "SLURM_PMIX_FENCE=ring in the environment of srun (jobs/site.sh sets it), or PMIxCollFence=ring "
+        "in the site's mpi.conf");
+  if (!version)
+    return note(text + ", but squeue does not answer here",
+                "inside a container bind squeue and its configuration, or rely on #SBATCH --signal to stop "
+                "before the time limit");
+  text = fmt::format("version {}, {}", *version, text);
+  const auto left = output_of("squeue -h -j \"$SLURM_JOB_ID\" -o %L");
+  if (!left || left->empty())
+    return note(text + "; squeue does not say how much time is left",
+                "rely on #SBATCH --signal to stop before the time limit");
   text += ", time left " + left->substr(left->rfind('\n') + 1);
-  const auto kinds = output_of({"srun", "--mpi=list"}, answer_timeout_s);
-  if (kinds && kinds->find("pmix") == std::string::npos) {
-    return {subject, Verdict::note, text + "; srun has no pmix", "start ranks with mpirun inside the job"};
-  }
-  return {subject, Verdict::ok, text + (kinds ? ", srun has pmix" : ""), ""};
+  const auto plugins = output_of("srun --mpi=list");
+  if (plugins && plugins->find("pmix") == std::string::npos)
+    return note(text + "; srun has no pmix", "start ranks with mpirun inside the job");
+  return ok(text + (plugins ? ", srun has pmix" : ""));
 }
 
-}  // namespace lockstep::cli::checkup
+}  // namespace lockstep::cli::checks

@@ -1,0 +1,81 @@
+// lockstep bench allreduce: sums along the reduction tree, compared with MPI_Allreduce.
+#include <fmt/format.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "cli/bench.h"
+#include "comm/benchmark.h"
+
+namespace lockstep::cli {
+namespace {
+
+/// The sizes of --bytes.
+std::vector<std::size_t> sizes_in(const std::vector<std::int64_t>& bytes) {
+  constexpr std::int64_t element = sizeof(float), most = element * std::numeric_limits<int>::max();
+  std::vector<std::size_t> sizes;
+  for (const std::int64_t size : bytes) {
+    if (size < element || size > most || size % element != 0)
+      throw UsageError(
+          "bench allreduce: --bytes {}: must be a multiple of {} from {} to {}; see lockstep bench allreduce "
+          "--help",
+          size, element, element, most);
+    sizes.push_back(static_cast<std::size_t>(size));
+  }
+  return sizes;
+}
+
+}  // namespace
+
+ExitCode bench_allreduce(Session& session, const Arguments& arguments) {
+  OptionSet options("bench allreduce [--bytes N ...] [--json]",
+                    "Times the sum of float32 vectors over all ranks along the reduction tree, and\n"
+                    "MPI_Allreduce in place, in alternation; medians of the slowest rank. Every\n"
+                    "result is checked, bit by bit: exit code 5 if one is wrong.");
+  options.add()("bytes", po::value<std::vector<std::int64_t>>()->multitoken(),
+                "sizes, multiples of 4; default: 64 KiB to 100 MiB, odd lengths among them");
+  options.add()("json", "print one JSON document");
+  po::variables_map values;
+  if (!options.parse(session, arguments, values)) return ExitCode::done;
+
+  constexpr std::size_t kib = 1 << 10, mib = 1 << 20, element = sizeof(float);
+  const std::vector<std::size_t> usual{64 * kib, 256 * kib + element, mib,      4 * mib + 7 * element,
+                                       16 * mib, 25 * mib - element,  100 * mib};
+  const std::vector<comm::AllReduceTime> times = comm::time_all_reduce(
+      session.transport(),
+      values.count("bytes") ? sizes_in(values["bytes"].as<std::vector<std::int64_t>>()) : usual);
+  if (session.world().rank() == 0 && values.count("json")) {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const comm::AllReduceTime& time : times) {
+      nlohmann::json row{{"bytes", time.bytes},
+                         {"ranks", time.ranks},
+                         {"lockstep_ms", time.lockstep_ms},
+                         {"mpi_ms", nullptr},
+                         {"ratio", nullptr}};
+      if (time.mpi_ms > 0) {
+        row["mpi_ms"] = time.mpi_ms;
+        row["ratio"] = time.mpi_ms / time.lockstep_ms;
+      }
+      rows.push_back(std::move(row));
+    }
+    print_json({{"rows", rows}});
+  } else if (session.world().rank() == 0) {
+    fmt::print("{}, ms\n{:>12}{:>12}{:>12}{:>10}{:>8}\n", ranks_and_nodes(session.world()), "bytes",
+               "lockstep", "MPI", "ratio", "exact");
+    for (const comm::AllReduceTime& time : times) {
+      fmt::print("{:>12}{:>12.4f}{:>12}{:>10}{:>8}\n", time.bytes, time.lockstep_ms,
+                 time.mpi_ms > 0 ? fmt::format("{:.4f}", time.mpi_ms) : "-",
+                 time.mpi_ms > 0 ? fmt::format("{:.2f}", time.mpi_ms / time.lockstep_ms) : "-",
+                 time.exact ? "yes" : "NO");
+    }
+  }
+  for (const comm::AllReduceTime& time : times) {
+    if (!time.exact)
+      throw FailureError(
+          "bench allreduce: the sum of {} bytes on {} ranks has not the bits of the reduction tree",
+          time.bytes, time.ranks);
+  }
+  return ExitCode::done;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,325 @@
+// lockstep bench overlap: how much of a step's communication backward hides, compared with what is possible.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "cli/bench.h"
+
+namespace lockstep::cli {
+namespace {
+
+using train::StandardWorkload;
+using train::WorkloadRun;
+
+/// A bucket of a step; the last may be the statistics of batch norm. Medians of the slowest rank.
+struct BucketFigures {
+  std::size_t bytes = 0;
+  double ready_ms = 0;  ///< its gradients exist, in steps without communication; from the start of the step
+  double wire_ms = 0;   ///< of its sum alone
+  double start_ms = 0;  ///< its sum starts, in a step of all ranks
+  double done_ms = 0;   ///< its sum is found complete
+};
+
+/// One way of communicating. Medians over steps, of the slowest rank in each.
+struct OverlapTimes {
+  std::string mode;  ///< per_parameter, flat or overlapped; with several bucket sizes, "overlapped 4 MiB"
+  double step_ms = 0;
+  double compute_ms = 0;  ///< the same steps in a world of one: all ranks at the same time, each alone
+  double comm_ms = 0;     ///< all buckets started at once, without backward
+  /// The greatest of the end of backward and, for any bucket, ready_ms and the wire_ms of it and all later
+  /// ones; then header_ms and optimizer_ms.
+  double critical_path_ms = 0;
+  double exposed_comm_ms = 0;  ///< from the end of backward until all sums and the header are complete
+  double header_ms = 0;        ///< the all-gather that ends every step, alone
+  double optimizer_ms = 0;     ///< from the end of backward to the end of a step of one rank alone
+  std::vector<BucketFigures> buckets = {};
+};
+
+constexpr double most_bucket_mb = 1e6;       // as ddp.bucket_mb
+constexpr std::int64_t steps_per_round = 4;  // of a mode, before the next mode runs
+
+/// Figures of several steps: a row a step, the same columns in each.
+class StepFigures {
+ public:
+  void add(double value) { values_.push_back(value); }
+  /// Replaces each figure by the greatest of all ranks. Collective.
+  void take_greatest(comm::HostGroup& world) { values_ = train::greatest_of_ranks(world, values_); }
+  std::span<const double> row(std::int64_t step, std::int64_t steps) const {
+    const std::size_t columns = values_.size() / static_cast<std::size_t>(steps);
+    return std::span(values_).subspan(static_cast<std::size_t>(step) * columns, columns);
+  }
+  double median_of(std::size_t column, std::int64_t steps) const {
+    std::vector<double> values;
+    for (std::int64_t step = 0; step < steps; ++step) values.push_back(row(step, steps)[column]);
+    return median(std::move(values));
+  }
+
+ private:
+  std::vector<double> values_;
+};
+
+/// The sums and the header of a step, without backward.
+class Communication {
+ public:
+  Communication(comm::GradientTransport& transport, comm::FlatBuffer& flat_buffer,
+                const ddp::DataParallel& replicas)
+      : transport_(transport), world_(transport.group()), map_(replicas.shard_map()) {
+    const ddp::BucketPlan& plan = replicas.plan();
+    for (const ddp::BucketPlan::Bucket& bucket : plan.buckets()) {
+      sums_.push_back({.flat_buffer = &flat_buffer,
+                       .offset_bytes = bucket.offset_bytes,
+                       .count = bucket.elements(),
+                       .dtype = bucket.dtype});
+    }
+    const std::size_t statistics_bytes = flat_buffer.accumulator_bytes() - plan.bytes();
+    if (statistics_bytes > 0) {
+      sums_.push_back({.flat_buffer = &flat_buffer,
+                       .offset_bytes = plan.bytes(),
+                       .count = static_cast<std::int64_t>(statistics_bytes / sizeof(double)),
+                       .dtype = DType::float64});
+    }
+    // A step header: step, plan hash, flags and loss, and two bits for every parameter and statistic.
+    constexpr std::size_t fixed_words = 5;
+    header_.resize(fixed_words + 2 * ((plan.gradients().size() + 63) / 64));
+    headers_.resize(header_.size() * static_cast<std::size_t>(world_.size()));
+  }
+
+  const std::vector<comm::TreeSum>& sums() const { return sums_; }
+
+  /// Adds this rank's times from a barrier on: of each bucket, of all at once, and of the header.
+  void measure(StepFigures& rows) {
+    for (const comm::TreeSum& sum : sums_)
+      rows.add(time([&] { transport_.order_after(transport_.start_tree_sum(sum, map_)); }));
+    rows.add(time([&] {
+      comm::Work last = 0;
+      for (const comm::TreeSum& sum : sums_) last = transport_.start_tree_sum(sum, map_);
+      transport_.order_after(last);
+    }));
+    rows.add(
+        time([&] { world_.all_gather(header_.data(), header_.size() * sizeof(double), headers_.data()); }));
+  }
+
+ private:
+  template <class Call>
+  double time(const Call& call) {
+    world_.barrier();
+    const Stopwatch watch;
+    call();
+    return watch.elapsed_ms();
+  }
+
+  comm::GradientTransport& transport_;
+  comm::HostGroup& world_;
+  comm::ShardMap map_;
+  std::vector<comm::TreeSum> sums_;
+  std::vector<double> header_, headers_;
+};
+
+/// A mode of communication: steps of all ranks together, of every rank alone, and communication alone.
+class ModeBenchmark {
+ public:
+  ModeBenchmark(std::string name, const StandardWorkload& workload, Session& session,
+                const ddp::Options& options)
+      : name_(std::move(name)),
+        transport_(session.transport()),
+        world_(session.world()),
+        self_(comm::make_self_communicator()),
+        together_(workload, transport_, session.backend(), options),
+        alone_(workload, *self_, session.backend(), options) {}
+
+  void warm_up() {
+    for (std::int64_t step = 0; step < train::warm_up_steps; ++step) together_.step();
+    for (std::int64_t step = 0; step < train::warm_up_steps; ++step) alone_.step();
+    if (together_.replicas().plan().hash() != alone_.replicas().plan().hash())
+      throw TrainingError(
+          "bench overlap: gradients of rank {} arrive in a different order from those of rank 0",
+          world_.rank());
+  }
+  void allocate(comm::FlatBuffer& flat_buffer) {
+    communication_ = std::make_unique<Communication>(transport_, flat_buffer, together_.replicas());
+  }
+  const ddp::DataParallel& replicas() const { return together_.replicas(); }
+
+  /// `steps` measured steps of each kind, each after one that warms the caches.
+  void run_round(std::int64_t steps);
+  OverlapTimes result();
+
+ private:
+  std::string name_;
+  comm::GradientTransport& transport_;
+  comm::HostGroup& world_;
+  std::unique_ptr<comm::CpuCommunicator> self_;
+  WorkloadRun together_, alone_;
+  std::unique_ptr<Communication> communication_;
+  std::int64_t steps_ = 0, rounds_ = 0;
+  StepFigures together_rows_;  // step, exposed; start of each bucket; done of each
+  StepFigures alone_rows_;     // step, backward; ready of each bucket
+  StepFigures comm_rows_;      // each bucket, all buckets, header; a row a round
+};
+
+void ModeBenchmark::run_round(std::int64_t steps) {
+  world_.barrier();
+  for (std::int64_t step = -1; step < steps; ++step) {
+    const WorkloadRun::Times times = together_.step();
+    if (step < 0) continue;
+    together_rows_.add(times.step_ms);
+    together_rows_.add(times.exposed_comm_ms);
+    for (const ddp::BucketTime& bucket : together_.replicas().bucket_times())
+      together_rows_.add(bucket.start_ms);
+    for (const ddp::BucketTime& bucket : together_.replicas().bucket_times())
+      together_rows_.add(bucket.done_ms);
+  }
+  world_.barrier();
+  for (std::int64_t step = -1; step < steps; ++step) {
+    const WorkloadRun::Times times = alone_.step();
+    if (step < 0) continue;
+    alone_rows_.add(times.step_ms);
+    alone_rows_.add(times.backward_ms);
+    for (const ddp::BucketTime& bucket : alone_.replicas().bucket_times()) alone_rows_.add(bucket.ready_ms);
+  }
+  communication_->measure(comm_rows_);
+  steps_ += steps;
+  ++rounds_;
+}
+
+OverlapTimes ModeBenchmark::result() {
+  for (StepFigures* const rows : {&together_rows_, &alone_rows_, &comm_rows_}) rows->take_greatest(world_);
+  const std::size_t buckets = communication_->sums().size();
+  OverlapTimes times{.mode = name_};
+  for (std::size_t b = 0; b < buckets; ++b) {
+    const comm::TreeSum& sum = communication_->sums()[b];
+    times.buckets.push_back({.bytes = static_cast<std::size_t>(sum.count) * bytes_of(sum.dtype),
+                             .ready_ms = alone_rows_.median_of(2 + b, steps_),
+                             .wire_ms = comm_rows_.median_of(b, rounds_),
+                             .start_ms = together_rows_.median_of(2 + b, steps_),
+                             .done_ms = together_rows_.median_of(2 + buckets + b, steps_)});
+  }
+  times.step_ms = together_rows_.median_of(0, steps_);
+  times.exposed_comm_ms = together_rows_.median_of(1, steps_);
+  times.compute_ms = alone_rows_.median_of(0, steps_);
+  times.comm_ms = comm_rows_.median_of(buckets, rounds_);
+  times.header_ms = comm_rows_.median_of(buckets + 1, rounds_);
+
+  std::vector<double> critical_ms, optimizer_ms;
+  for (std::int64_t step = 0; step < steps_; ++step) {
+    const std::span<const double> row = alone_rows_.row(step, steps_);
+    const double step_ms = row[0], backward_ms = row[1];
+    double sums_end_ms = backward_ms, wire_ms = 0;
+    for (std::size_t b = buckets; b-- > 0;) {
+      wire_ms += times.buckets[b].wire_ms;
+      sums_end_ms = std::max(sums_end_ms, row[2 + b] + wire_ms);
+    }
+    optimizer_ms.push_back(step_ms - backward_ms);
+    critical_ms.push_back(sums_end_ms + times.header_ms + optimizer_ms.back());
+  }
+  times.critical_path_ms = median(std::move(critical_ms));
+  times.optimizer_ms = median(std::move(optimizer_ms));
+  return times;
+}
+
+/// The modes in alternating rounds. `bucket_sizes_mb`: ddp.bucket_mb of mode overlapped, one result each;
+/// empty: its default. Collective.
+std::vector<OverlapTimes> time_overlap(Session& session, const std::string& name, std::int64_t steps,
+                                       const std::vector<double>& bucket_sizes_mb) {
+  train::check_steps(steps, "overlap");
+  for (const double bucket_mb : bucket_sizes_mb) {
+    if (!(bucket_mb > 0 && bucket_mb <= most_bucket_mb))
+      throw UsageError("--bucket-mb {}: must be in (0, {}]; see lockstep bench overlap --help", bucket_mb,
+                       most_bucket_mb);
+  }
+  const StandardWorkload& workload = train::workload_named(name);
+  std::vector<std::unique_ptr<ModeBenchmark>> modes;
+  const auto enter = [&](std::string mode_name, const ddp::Options& ddp_options) {
+    modes.push_back(std::make_unique<ModeBenchmark>(std::move(mode_name), workload, session, ddp_options));
+    modes.back()->warm_up();
+  };
+  enter("per_parameter", {.mode = ddp::Mode::per_parameter});
+  enter("flat", {.mode = ddp::Mode::flat});
+  if (bucket_sizes_mb.empty()) enter("overlapped", {});
+  for (const double bucket_mb : bucket_sizes_mb) {
+    enter(bucket_sizes_mb.size() == 1 ? "overlapped" : fmt::format("overlapped {} MiB", bucket_mb),
+          {.bucket_mb = bucket_mb});
+  }
+
+  // Plans differ in their layout, not in their size: one flat buffer serves all modes.
+  const ddp::DataParallel& any = modes.front()->replicas();
+  const auto flat_buffer =
+      session.transport().allocate_buffer(any.accumulation_buffer_bytes(), any.accumulation_buffers());
+  for (const auto& mode : modes) mode->allocate(*flat_buffer);
+  for (std::int64_t left = steps; left > 0; left -= steps_per_round) {
+    for (const auto& mode : modes) mode->run_round(std::min(left, steps_per_round));
+  }
+  std::vector<OverlapTimes> results;
+  for (const auto& mode : modes) results.push_back(mode->result());
+  return results;
+}
+
+void print_buckets(const OverlapTimes& times) {
+  fmt::print("\n{}: header {:.2f} ms, optimizer {:.1f} ms\n", times.mode, times.header_ms,
+             times.optimizer_ms);
+  fmt::print("{:>8}{:>10}{:>12}{:>12}{:>12}{:>12}\n", "bucket", "MiB", "ready", "wire", "started", "done");
+  for (std::size_t b = 0; b < times.buckets.size(); ++b) {
+    const BucketFigures& bucket = times.buckets[b];
+    fmt::print("{:>8}{:>10.3f}{:>12.2f}{:>12.2f}{:>12.2f}{:>12.2f}\n", b,
+               static_cast<double>(bucket.bytes) / bytes_per_mib, bucket.ready_ms, bucket.wire_ms,
+               bucket.start_ms, bucket.done_ms);
+  }
+}
+
+}  // namespace
+
+ExitCode bench_overlap(Session& session, const Arguments& arguments) {
+  OptionSet options("bench overlap [--workload NAME] [--bucket-mb X ...] [OPTIONS]",
+                    "Times the three values of ddp.mode in alternation, and compares them with steps\n"
+                    "without communication (compute), with communication alone (comm), and with what\n"
+                    "is possible (critical path: the greatest of compute and, for any bucket, the\n"
+                    "moment it is ready plus the time of its sum and all later ones; then header and\n"
+                    "optimizer). Milliseconds; medians of the slowest rank.\nWorkloads: " +
+                        workload_names() + ".");
+  add_workload(options);
+  options.add()("bucket-mb", po::value<std::vector<double>>()->multitoken(),
+                "ddp.bucket_mb of mode overlapped; several: a row each");
+  options.add()("buckets", "show when each bucket of mode overlapped is ready, started and done");
+  options.add()("json", "print one JSON document");
+  po::variables_map values;
+  if (!options.parse(session, arguments, values)) return ExitCode::done;
+  const bool json = values.count("json") != 0, buckets = values.count("buckets") != 0;
+  if (json && buckets)
+    throw UsageError("bench overlap: --buckets has no JSON form; leave one of the two out");
+
+  std::vector<double> bucket_sizes_mb;
+  if (values.count("bucket-mb")) bucket_sizes_mb = values["bucket-mb"].as<std::vector<double>>();
+  const std::string workload = values["workload"].as<std::string>();
+  const std::vector<OverlapTimes> results =
+      time_overlap(session, workload, values["steps"].as<std::int64_t>(), bucket_sizes_mb);
+  if (session.world().rank() != 0) return ExitCode::done;
+  if (json) {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const OverlapTimes& times : results) {
+      rows.push_back({{"mode", times.mode},
+                      {"step_ms", times.step_ms},
+                      {"compute_ms", times.compute_ms},
+                      {"comm_ms", times.comm_ms},
+                      {"critical_path_ms", times.critical_path_ms},
+                      {"exposed_comm_ms", times.exposed_comm_ms}});
+    }
+    print_json({{"rows", rows}});
+    return ExitCode::done;
+  }
+  fmt::print("{} on {}, ms\n", workload, ranks_and_nodes(session.world()));
+  fmt::print("{:<18}{:>10}{:>10}{:>10}{:>15}{:>10}{:>15}{:>13}\n", "mode", "step", "compute", "comm",
+             "critical path", "exposed", "step/critical", "step/compute");
+  for (const OverlapTimes& times : results) {
+    fmt::print("{:<18}{:>10.1f}{:>10.1f}{:>10.1f}{:>15.1f}{:>10.1f}{:>15.3f}{:>13.3f}\n", times.mode,
+               times.step_ms, times.compute_ms, times.comm_ms, times.critical_path_ms, times.exposed_comm_ms,
+               times.step_ms / times.critical_path_ms, times.step_ms / times.compute_ms);
+  }
+  for (const OverlapTimes& times : results) {
+    if (buckets && times.mode.starts_with("overlapped")) print_buckets(times);
+  }
+  return ExitCode::done;
+}
+
+}  // namespace lockstep::cli

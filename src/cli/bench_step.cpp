@@ -1,0 +1,271 @@
+// lockstep bench step: whole training steps of a standard workload, and what they are made of.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/resources.h"
+#include "base/text.h"
+#include "cli/bench.h"
+#include "kernels/gpus.h"
+#include "kernels/profile.h"
+#include "train/precision.h"
+
+namespace lockstep::cli {
+namespace {
+
+using kernels::OperationFigures;
+using train::WorkloadRun;
+
+struct StepOptions {
+  std::string workload;
+  std::int64_t steps = 0;  ///< measured
+  DType compute = DType::float32;
+  Arguments overrides = {};
+  bool json = false;
+};
+
+/// Times steps and prints medians, of the slowest rank in each step. Collective.
+void time_steps(Session& session, const StepOptions& options) {
+  for (const std::string& text : options.overrides) {
+    if (!text.starts_with("model.") && !text.starts_with("optimizer."))
+      throw UsageError("--set {}: a workload has only the keys of model and optimizer", text);
+  }
+  comm::HostGroup& world = session.world();
+  WorkloadRun run(train::workload_named(options.workload), session.transport(), session.backend(),
+                  {.compute = options.compute}, 1, options.overrides);
+  for (std::int64_t step = 0; step < train::warm_up_steps; ++step) run.step();
+  std::vector<double> all_step_ms, all_exposed_ms;
+  all_step_ms.reserve(static_cast<std::size_t>(options.steps));
+  all_exposed_ms.reserve(static_cast<std::size_t>(options.steps));
+  const ProcessMemory before = process_memory();
+  for (std::int64_t step = 0; step < options.steps; ++step) {
+    const WorkloadRun::Times times = run.step();
+    all_step_ms.push_back(times.step_ms);
+    all_exposed_ms.push_back(times.exposed_comm_ms);
+  }
+  const ProcessMemory after = process_memory();
+  const auto new_page_faults = static_cast<double>(after.page_faults - before.page_faults);
+  const std::vector<double> memory = train::greatest_of_ranks(
+      world, {static_cast<double>(after.peak_bytes), new_page_faults / static_cast<double>(options.steps)});
+  const double peak_bytes = memory[0], page_faults = memory[1];
+  const double step_ms = median(train::greatest_of_ranks(world, all_step_ms));
+  const double exposed_comm_ms = median(train::greatest_of_ranks(world, all_exposed_ms));
+  const double samples_per_second = static_cast<double>(run.config().train.global_batch) * 1e3 / step_ms;
+  if (world.rank() != 0) return;
+
+  const std::string precision = train::precision_text(options.compute, session.backend());
+  const std::string device = kernels::name_of(session.backend().device());
+  const bool on_cpu = session.backend().device() == Device::cpu();  // else GPU memory is not included
+  if (options.json) {
+    print_json({{"model", options.workload},
+                {"precision", precision},
+                {"device", device},
+                {"ranks", world.size()},
+                {"step_ms", step_ms},
+                {"samples_per_second", samples_per_second},
+                {"exposed_comm_ms", exposed_comm_ms},
+                {on_cpu ? "peak_memory_bytes" : "peak_host_memory_bytes", peak_bytes},
+                {"page_faults", page_faults}});
+    return;
+  }
+  fmt::print("{} {} on {}, {}: {:.1f} ms a step, {:.0f} samples/s, {:.2f} ms of communication exposed\n",
+             options.workload, precision, pluralized(world.size(), "rank"), device, step_ms,
+             samples_per_second, exposed_comm_ms);
+  fmt::print("peak {}memory {:.0f} MiB a rank, {:.1f} page faults a step\n", on_cpu ? "" : "host ",
+             peak_bytes / bytes_per_mib, page_faults);
+}
+
+/// Prints the cost of the tree's order of additions: each rank's batch in several passes, as shards, whose
+/// gradients are summed along the tree, and as micro-batches of one shard, whose gradients are added up in
+/// order; in alternation. Collective.
+void time_tree_order(Session& session, const StepOptions& options, int passes) {
+  comm::HostGroup& world = session.world();
+  const train::StandardWorkload& workload = train::workload_named(options.workload);
+  WorkloadRun tree(workload, session.transport(), session.backend(), {.compute = options.compute}, passes);
+  WorkloadRun in_order(workload, session.transport(), session.backend(),
+                       {.micro_batches = passes, .compute = options.compute});
+  std::vector<double> all_tree_ms, all_in_order_ms;
+  for (std::int64_t step = 0; step < train::warm_up_steps + options.steps; ++step) {
+    const double with_tree = tree.step().step_ms, without = in_order.step().step_ms;
+    if (step < train::warm_up_steps) continue;
+    all_tree_ms.push_back(with_tree);
+    all_in_order_ms.push_back(without);
+  }
+  const double tree_ms = median(train::greatest_of_ranks(world, all_tree_ms));
+  const double in_order_ms = median(train::greatest_of_ranks(world, all_in_order_ms));
+  if (world.rank() != 0) return;
+  fmt::print(
+      "{} on {} in {} passes a rank: {:.1f} ms a step along the tree ({} accumulation buffers of {:.1f} "
+      "MiB), {:.1f} added in order: {:+.1f} %\n",
+      options.workload, ranks_and_nodes(world), passes, tree_ms, tree.replicas().accumulation_buffers(),
+      static_cast<double>(tree.replicas().accumulation_buffer_bytes()) / bytes_per_mib, in_order_ms,
+      100 * (tree_ms / in_order_ms - 1));
+}
+
+/// A step of this rank, operation by operation: means over its steps. The tape, waits for sums and the
+/// optimizer's bookkeeping are no operations of the backend: they are what is left of step_ms.
+struct StepProfile {
+  double step_ms = 0, exposed_comm_ms = 0;
+  std::vector<OperationFigures> operations = {};  ///< of one step, the longest first
+  kernels::Ceilings ceilings = {};
+  double products_ms = 0, others_ms = 0;  ///< sums over operations
+};
+
+double gflops(const OperationFigures& operation) { return 1e-6 * operation.flops / operation.ms; }
+double gb_s(const OperationFigures& operation) { return 1e-6 * operation.bytes / operation.ms; }
+
+/// Collective.
+StepProfile profile_steps(Session& session, const StepOptions& options) {
+  kernels::Profile profile;
+  std::optional<kernels::Profiler> profiler(std::in_place, session.backend(), profile);
+  WorkloadRun run(train::workload_named(options.workload), session.transport(), session.backend(),
+                  {.compute = options.compute});
+  for (std::int64_t step = 0; step < train::warm_up_steps; ++step) run.step();
+
+  StepProfile found;
+  profile.clear();
+  const auto steps = static_cast<double>(options.steps);
+  const auto some_steps = [&](std::int64_t count) {
+    for (std::int64_t step = 0; step < count; ++step) {
+      const WorkloadRun::Times times = run.step();
+      found.step_ms += times.step_ms / steps;
+      found.exposed_comm_ms += times.exposed_comm_ms / steps;
+    }
+  };
+  // Ceilings are measured in the middle of the steps, so that both see the same load on the node.
+  some_steps(options.steps / 2);
+  profiler.reset();
+  found.ceilings = kernels::measure_ceilings(session.backend(), options.compute);
+  profiler.emplace(session.backend(), profile);
+  some_steps(options.steps - options.steps / 2);
+
+  found.operations = profile.operations();
+  for (OperationFigures& operation : found.operations) {
+    operation.ms /= steps;
+    operation.flops /= steps;
+    operation.bytes /= steps;
+    operation.calls /= options.steps;
+    (operation.flops > 0 ? found.products_ms : found.others_ms) += operation.ms;
+  }
+  return found;
+}
+
+void print_table(const StepProfile& profile, const std::string& title) {
+  const kernels::Ceilings& ceilings = profile.ceilings;
+  const auto percent = [&](double ms) { return 100 * ms / profile.step_ms; };
+  fmt::print("{}", title);
+  fmt::print("this node meanwhile: {:.1f} GFLOP/s (a product of {} x {}), {:.1f} GB/s (a copy of {} MiB)\n\n",
+             ceilings.gflops, ceilings.product_rows, ceilings.product_rows, ceilings.gb_s,
+             ceilings.copied_bytes >> 20);
+  fmt::print("{:<56}{:>6}{:>9}{:>8}{:>9}{:>6}{:>8}{:>6}\n", "operation", "calls", "ms", "share", "GFLOP/s",
+             "of it", "GB/s", "of it");
+  for (const OperationFigures& operation : profile.operations) {
+    fmt::print("{:<56}{:>6}{:>9.2f}{:>7.1f}%", operation.name, operation.calls, operation.ms,
+               percent(operation.ms));
+    if (operation.flops > 0) {
+      fmt::print("{:>9.1f}{:>5.0f}%", gflops(operation), 100 * gflops(operation) / ceilings.gflops);
+    } else {
+      fmt::print("{:>15}", "");
+    }
+    fmt::print("{:>8.1f}{:>5.0f}%\n", gb_s(operation), 100 * gb_s(operation) / ceilings.gb_s);
+  }
+  const auto sum = [&](const char* what, double ms) {
+    fmt::print("{:<62}{:>9.2f}{:>7.1f}%\n", what, ms, percent(ms));
+  };
+  fmt::print("\n");
+  sum("products", profile.products_ms);
+  sum("all other operations", profile.others_ms);
+  sum("outside operations", profile.step_ms - profile.products_ms - profile.others_ms);
+  sum("  of which exposed communication", profile.exposed_comm_ms);
+  const auto any = [&](const auto& property) { return std::ranges::any_of(profile.operations, property); };
+  if (any([&](const OperationFigures& operation) { return gflops(operation) > 1.25 * ceilings.gflops; }))
+    fmt::print(
+        "\nConvolutions above 100% use Winograd's products, which take a quarter of the arithmetic that is "
+        "counted.\n");
+  if (any([](const OperationFigures& operation) {
+        return operation.name.starts_with("linear_activation") ||
+               operation.name.starts_with("linear_backward_weight");
+      }))
+    fmt::print("\nProducts include their activations, the slopes of these, and the sums for biases.\n");
+}
+
+void print_profile(Session& session, const StepOptions& options) {
+  const StepProfile profile = profile_steps(session, options);
+  const int ranks = session.world().size();
+  if (session.world().rank() != 0) return;
+  const std::string precision = train::precision_text(options.compute, session.backend());
+  if (!options.json)
+    return print_table(profile,
+                       fmt::format("{} {} on {}, rank 0: {:.1f} ms a step (mean of {})\n", options.workload,
+                                   precision, pluralized(ranks, "rank"), profile.step_ms, options.steps));
+  nlohmann::json operations = nlohmann::json::array();
+  for (const OperationFigures& operation : profile.operations) {
+    operations.push_back({{"name", operation.name},
+                          {"calls", operation.calls},
+                          {"ms", operation.ms},
+                          {"gb_s", gb_s(operation)}});
+    if (operation.flops > 0) operations.back()["gflops"] = gflops(operation);
+  }
+  print_json({{"model", options.workload},
+              {"precision", precision},
+              {"ranks", ranks},
+              {"steps", options.steps},
+              {"step_ms", profile.step_ms},
+              {"exposed_comm_ms", profile.exposed_comm_ms},
+              {"products_ms", profile.products_ms},
+              {"other_operations_ms", profile.others_ms},
+              {"ceiling_gflops", profile.ceilings.gflops},
+              {"ceiling_gb_s", profile.ceilings.gb_s},
+              {"operations", std::move(operations)}});
+}
+
+}  // namespace
+
+ExitCode bench_step(Session& session, const Arguments& arguments) {
+  OptionSet options("bench step [--workload NAME] [--profile | --passes K] [OPTIONS]",
+                    "Times whole training steps of a standard workload on made-up data, on all ranks.\n"
+                    "Every time is a median over steps, of the slowest rank in each.\nWorkloads: " +
+                        workload_names() + ".");
+  add_workload(options);
+  options.add()("profile",
+                "what a step is made of: time, arithmetic and memory traffic of each operation on rank 0");
+  add_device(options);
+  options.add()("set", po::value<Arguments>()->composing(),
+                "a key of the workload's model or optimizer: model.recompute=true");
+  options.add()("precision", po::value<std::string>()->default_value("fp32"), "fp32 or bf16");
+  options.add()("bf16-fallback", po::value<std::string>()->default_value("refuse"),
+                "where bf16 would be slower: refuse, fp32 or convert");
+  options.add()("passes", po::value<int>(),
+                "the cost of the tree: a rank's batch in K shards, and in K micro-batches");
+  options.add()("json", "print one JSON document");
+  po::variables_map values;
+  if (!options.parse(session, arguments, values)) return ExitCode::done;
+
+  const bool profile = values.count("profile") > 0, passes = values.count("passes") > 0;
+  StepOptions how{.workload = values["workload"].as<std::string>(),
+                  .steps = values["steps"].as<std::int64_t>(),
+                  .json = values.count("json") > 0};
+  if (values.count("set")) how.overrides = values["set"].as<Arguments>();
+  session.use_device(given(values, "device").value_or("auto"));
+  if (!how.overrides.empty() && (profile || passes))
+    throw UsageError("bench step: --set cannot be used with --profile or --passes; leave one of them out");
+  if (profile && passes)
+    throw UsageError("bench step: --profile and --passes measure different things; leave one of them out");
+  if (passes && how.json) throw UsageError("bench step: --passes has no JSON form; leave one of the two out");
+  how.compute = train::settle_precision(session, values["precision"].as<std::string>(),
+                                        values["bf16-fallback"].as<std::string>());
+  train::check_steps(how.steps, "step");
+  if (profile) {
+    print_profile(session, how);
+  } else if (passes) {
+    time_tree_order(session, how, values["passes"].as<int>());
+  } else {
+    time_steps(session, how);
+  }
+  return ExitCode::done;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,276 @@
+// Checks of a run: whether lockstep train would take its configuration here, and whether its ranks and nodes
+// are alike and see the same files.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "cli/doctor/checks.h"
+#include "kernels/gpus.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/reduction_tree.h"
+#include "lockstep/optim/registry.h"
+#include "train/device.h"
+#include "train/precision.h"
+#include "train/surroundings.h"
+#include "train/workload.h"
+
+namespace lockstep::cli::checks {
+namespace {
+
+/// The result of `check`; a problem with the text that lockstep train would end with.
+Result as_train_says(std::string remedy, const std::function<Result()>& check) {
+  try {
+    return check();
+  } catch (const Error& error) {
+    return problem(error.what(), std::move(remedy));
+  }
+}
+
+double wall_clock_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+const std::string& host_of(const comm::HostGroup& world, std::size_t rank) {
+  const comm::Topology& topology = world.topology();
+  return topology.host_names[static_cast<std::size_t>(topology.node_of_rank[rank])];
+}
+
+/// "absent", "free" (unlocked) or "held". Waits: shared file systems show new files with some delay.
+std::string lock_state(const std::string& path) {
+  int file = -1;
+  for (const double deadline_s = monotonic_s() + 2; (file = ::open(path.c_str(), O_RDWR | O_CLOEXEC)) < 0;) {
+    if (monotonic_s() > deadline_s) return "absent";
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  const bool locked = ::flock(file, LOCK_EX | LOCK_NB) == 0;
+  ::close(file);
+  return locked ? "free" : "held";
+}
+
+Result binding_of_node(const Context& context, int node) {
+  const comm::Topology& topology = context.world.topology();
+  if (const auto found = train::oversubscription(context.cores, topology, node, context.needed.threads))
+    return {found->by_binding ? Verdict::problem : Verdict::note, found->text, found->remedy, ""};
+  const std::string& host = topology.host_names[static_cast<std::size_t>(node)];
+  const std::string each = train::threads_each(context.needed.threads);
+  std::set<CoreSet> masks;
+  std::map<CoreSet, CoreSet> threads_of_core;  // of ranks with one hardware thread each
+  std::vector<std::string> shown;
+  std::size_t ranks = 0;
+  for (std::size_t rank = 0; rank < context.cores.size(); ++rank) {
+    if (context.cores[rank].node != node) continue;
+    ++ranks;
+    const CoreSet& mine = context.cores[rank].hardware_threads;
+    masks.insert(mine);
+    if (shown.size() < 8) shown.push_back(fmt::format("rank {}: {}", rank, to_text(mine)));
+    if (mine.size() != 1) continue;
+    CoreSet& shared = threads_of_core[context.cores[rank].cores];
+    shared.insert(*mine.begin());
+    if (shared.size() > 1)
+      return note(fmt::format("{}: ranks share a core, as its hardware threads {}", host, to_text(shared)),
+                  "bind ranks to whole cores (srun --hint=nomultithread), and measure both ways");
+  }
+  if (masks.size() == 1 && ranks > 1)
+    return ok(fmt::format("{}: {} ranks with {}, not bound within cores {}", host, ranks, each,
+                          to_text(*masks.begin())));
+  return ok(
+      fmt::format("{}: {}{} ({})", host, fmt::join(shown, ", "), ranks > shown.size() ? ", ..." : "", each));
+}
+
+}  // namespace
+
+Requirements requirements(const Context& context) {
+  const train::Config& config = *context.config;
+  const auto model = train::build_meta_model(config);
+  std::uint64_t parameter_bytes = 0;
+  for (const Param* const param : model->state().params)
+    parameter_bytes += static_cast<std::uint64_t>(param->value.numel()) * sizeof(float);
+  const comm::Topology& topology = context.world.topology();
+  const int here = topology.node_of_rank[static_cast<std::size_t>(context.world.rank())];
+  const comm::ShardMap shards(train::shards_of(config, context.world), context.world.size());
+  Requirements needed;
+  for (int rank = 0; rank < context.world.size(); ++rank) {
+    if (topology.node_of_rank[static_cast<std::size_t>(rank)] != here) continue;
+    needed.gradient_bytes += parameter_bytes * std::max<std::size_t>(1, shards.subtrees(rank).size());
+  }
+  const auto state_elements =
+      static_cast<std::uint64_t>(optim::elements_of_state(config.optimizer, model->state()));
+  const std::uint64_t averages = config.ema.rates.size() + config.ema.sigma_rel.size();
+  needed.checkpoint_bytes = parameter_bytes * (1 + averages) + state_elements * sizeof(float);
+  needed.checkpoints = std::max(1, config.checkpoint.keep) + (config.checkpoint.keep_best.empty() ? 0 : 1);
+  needed.threads = config.train.threads > 0 ? config.train.threads
+                                            : train::choose_threads(context.cores, topology).threads;
+  return needed;
+}
+
+Result precision(const Context& context) {
+  const std::string why_slow = kernels::make_cpu_backend(1)->why_slow_in_bf16();
+  if (why_slow.empty()) return ok("fp32, and bf16 on this processor's own units");
+  if (!context.config || context.config->train.precision == "fp32")
+    return ok("fp32 on CPUs; bf16 would be slower: " + why_slow);
+  const train::TrainConfig& config = context.config->train;
+  if (config.device != "cpu" && !kernels::find_gpus().visible.empty()) return ok("bf16 on GPUs");
+  return as_train_says("use processors with AVX512-BF16 or AMX, or see lockstep train --help-keys", [&] {
+    const train::RankPrecision here{.why_slow = why_slow, .host = {}};
+    return note(train::choose_precision(config.precision, config.bf16_fallback, {&here, 1}).remark,
+                "use processors with AVX512-BF16 or AMX, or train.precision = fp32");
+  });
+}
+
+Result data(const Context& context) {
+  return as_train_says("correct the file, or what data.* of the configuration names", [&] {
+    const train::DataSets data(*context.config, train::build_meta_model(*context.config)->classes());
+    return ok(fmt::format("{} to train on, {} to evaluate on", pluralized(data.train().size(), "sample"),
+                          data.eval() ? data.eval()->size() : 0));
+  });
+}
+
+Result device(const Context& context) {
+  return as_train_says("change train.device, or start it where GPUs are", [&] {
+    const kernels::Gpus gpus = kernels::find_gpus();
+    const train::RankDevices here{.gpus = static_cast<int>(gpus.visible.size()),
+                                  .problem = gpus.problem,
+                                  .remedy = gpus.remedy,
+                                  .host = "this node"};
+    const train::TrainConfig& config = context.config->train;
+    const bool cpu = train::choose_device(config.device, gpus.built, {&here, 1}).kind == Device::Kind::cpu;
+    if (cpu && config.cuda_graph == "true")
+      return problem("train.cuda_graph = true, but it would compute on CPUs",
+                     "choose train.cuda_graph = auto");
+    return ok(cpu ? "trains on CPUs" : "trains on GPUs");
+  });
+}
+
+Result shards(const Context& context) {
+  return as_train_says("change train.shards, train.global_batch or the ranks", [&] {
+    train::check_shards(*context.config, context.world);
+    return ok(fmt::format("{} on {}", pluralized(train::shards_of(*context.config, context.world), "shard"),
+                          pluralized(context.world.size(), "rank")));
+  });
+}
+
+Results ranks_alike(const Context& context) {
+  if (context.world.size() == 1) return {};
+  train::Facts facts = train::program_facts();
+  if (context.config)
+    std::ranges::move(train::configuration_facts(*context.config), std::back_inserter(facts));
+  const train::Fact instructions = train::instruction_set_fact();
+  facts.push_back(instructions);
+  Results results;
+  for (const train::Difference& difference : train::differences(context.world, facts)) {
+    const std::string text = difference.describe(context.world.topology());
+    results.push_back(difference.name == instructions.name
+                          ? note(text, "use nodes that are alike: only the same nodes give the same bits")
+                          : problem(text, "give every node the same: lockstep train refuses to start"));
+  }
+  if (results.empty())
+    results.push_back(ok(
+        context.config ? "program, libraries, configuration, data and instruction set"
+                       : "program, libraries and instruction set (--config: configuration and data, too)"));
+  return results;
+}
+
+Results binding(const Context& context) {
+  const comm::Topology& topology = context.world.topology();
+  Results results;
+  for (int node = 0; node < topology.nodes(); ++node) {
+    Result found = binding_of_node(context, node);
+    if (node == 0 || found.verdict != Verdict::ok) results.push_back(std::move(found));
+  }
+  if (!context.needed.bind)
+    results.push_back(ok("training binds no threads (train.bind or LOCKSTEP_BIND = none)"));
+  for (int node = 0; context.needed.bind && node < topology.nodes(); ++node) {
+    const train::NodeBinding found = train::binding_of(context.cores, topology, node, context.needed.threads);
+    if (found.text.empty() || (node > 0 && found.bound)) continue;
+    const std::string text = "when training on the CPU, " + found.text;
+    results.push_back(found.bound ? ok(text)
+                                  : note(text, "lower train.threads, or give each rank its own cores"));
+  }
+  return results;
+}
+
+Results threads(const Context& context) {
+  const train::ThreadChoice choice = train::choose_threads(context.cores, context.world.topology());
+  return {ok(fmt::format("{} for a rank; train.threads = 0 would choose {} ({})", context.needed.threads,
+                         choice.threads, choice.reason))};
+}
+
+Results clocks(const Context& context) {
+  comm::HostGroup& world = context.world;
+  if (world.topology().nodes() == 1) return {};
+  constexpr int rounds = 9;
+  std::vector<std::vector<double>> ahead_s(static_cast<std::size_t>(world.size()));
+  for (int round = 0; round < rounds; ++round) {
+    world.barrier();
+    const double now_s = wall_clock_s();
+    std::vector<double> all_s(ahead_s.size());
+    world.all_gather(&now_s, sizeof now_s, all_s.data());
+    for (std::size_t rank = 0; rank < all_s.size(); ++rank) ahead_s[rank].push_back(all_s[rank] - all_s[0]);
+  }
+  std::size_t worst = 0;
+  double skew_s = 0;
+  for (std::size_t rank = 0; rank < ahead_s.size(); ++rank) {
+    const double s = median(ahead_s[rank]);
+    if (std::abs(s) > std::abs(skew_s)) std::tie(skew_s, worst) = std::tuple(s, rank);
+  }
+  const std::string text = fmt::format("{} is {:.1f} s {} of {}", host_of(world, worst), std::abs(skew_s),
+                                       skew_s > 0 ? "ahead" : "behind", host_of(world, 0));
+  if (std::abs(skew_s) >= 60)
+    return {problem(text, "set the time (chrony, ntpd): Slurm's credentials expire by it")};
+  if (std::abs(skew_s) >= 1) return {note(text, "set the time (chrony, ntpd): log times do not agree")};
+  return {ok(fmt::format("within {:.0f} ms on {} nodes", std::ceil(std::abs(skew_s) * 1e3),
+                         world.topology().nodes()))};
+}
+
+Results shared_directory(const Context& context) {
+  comm::HostGroup& world = context.world;
+  const comm::Topology& topology = world.topology();
+  if (topology.nodes() == 1) return {};
+  const auto rank = static_cast<std::size_t>(world.rank());
+  // Rank 0 makes a file and locks it; the first rank of every other node looks for it.
+  std::string name;
+  int file = -1;
+  if (rank == 0) {
+    name = fmt::format(".lockstep-doctor-{}-{}-{:.6f}", host_of(world, 0), getpid(), wall_clock_s());
+    file = ::open((context.existing + "/" + name).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (file < 0 || ::flock(file, LOCK_EX | LOCK_NB) != 0) name.clear();
+  }
+  name = world.all_gather_texts(name)[0];
+  const bool looks = !name.empty() && rank != 0 && topology.local_rank_of_rank[rank] == 0;
+  const std::vector<std::string> states =
+      world.all_gather_texts(looks ? lock_state(context.existing + "/" + name) : "");
+  if (file >= 0) {
+    ::close(file);
+    ::unlink((context.existing + "/" + name).c_str());
+  }
+  if (name.empty()) return {};  // "run directory" says why
+  std::vector<std::string> absent, unlocked;
+  for (std::size_t other = 0; other < states.size(); ++other) {
+    if (states[other] == "absent") absent.push_back(host_of(world, other));
+    if (states[other] == "free") unlocked.push_back(host_of(world, other));
+  }
+  if (!absent.empty())
+    return {
+        problem(fmt::format("{}: what {} writes there is not seen on {}", context.run, host_of(world, 0),
+                            fmt::join(absent, ", ")),
+                "keep the run on a file system that all nodes mount: all ranks write one checkpoint file")};
+  if (!unlocked.empty())
+    return {note(fmt::format("{}: a lock that {} holds is not seen on {}", context.run, host_of(world, 0),
+                             fmt::join(unlocked, ", ")),
+                 "do not start two jobs on one run directory: they may not notice each other")};
+  return {ok(fmt::format("{}: files and locks are seen on all nodes", context.run))};
+}
+
+}  // namespace lockstep::cli::checks
