@@ -1,4 +1,4 @@
-// A shared library that is loaded when it is first needed: the program starts without it.
+// A shared library that is loaded on first use, so that the program starts without it.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-/// "cause; remedy", and each for itself.
+/// The text is "cause; remedy".
 class LibraryError final : public UsageError {
  public:
   LibraryError(std::string why, std::string what_to_do)
@@ -20,8 +20,8 @@ class LibraryError final : public UsageError {
 /// Stays loaded until the process ends.
 class DynamicLibrary {
  public:
-  /// Looks where the system does (LD_LIBRARY_PATH, ldconfig), then in the folders. Throws LibraryError naming
-  /// the file, why it cannot be loaded, and `remedy`.
+  /// Searches the system's paths (LD_LIBRARY_PATH, ldconfig), then the folders. Throws LibraryError with the
+  /// file, the cause and `remedy`.
   DynamicLibrary(const std::string& file, const std::vector<std::string>& folders, const std::string& remedy);
 
   /// Sets a pointer to the function of this name. LibraryError naming both if the library has none.

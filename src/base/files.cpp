@@ -167,7 +167,7 @@ void make_directories(const std::string& path) {
     } else {
       const int error = errno;
       struct stat status {};
-      // On a read-only or foreign directory mkdir answers so even where the name is there already.
+      // In a read-only or foreign directory mkdir may report that even if the name exists.
       if (::stat(prefix.c_str(), &status) != 0)
         throw_system_error(error == EEXIST ? errno : error, prefix, "make the directory");
       if (!S_ISDIR(status.st_mode))
@@ -194,7 +194,7 @@ void sync_directory(const std::string& path) {
   const int result = uninterrupted([&] { return ::fsync(descriptor); });
   const int error = errno;
   ::close(descriptor);
-  // Some network file systems sync directories by themselves and refuse the call.
+  // Some network file systems refuse the call and sync directories without it.
   if (result != 0 && error != EINVAL && error != ENOTSUP) throw_system_error(error, path, "sync");
 }
 

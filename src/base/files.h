@@ -1,5 +1,4 @@
-// Private to the library: files and directories through the system's own calls, every failure an error with
-// path and exit code.
+// Private to the library: files and directories by system calls; every failure is an error with its path.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +10,13 @@
 namespace lockstep {
 
 /// Throws "PATH: cannot ACTION: REASON": DataError if the storage is full or read-only (ENOSPC, EDQUOT,
-/// EROFS), has no such file or has one already, UsageError if it is not for us to use (permissions, loops of
-/// links, something that is no directory on the way), FailureError otherwise.
+/// EROFS), has no such file or has one already, UsageError if the path cannot be used (permissions, loops of
+/// links, a parent that is not a directory), FailureError otherwise.
 [[noreturn]] void throw_system_error(int error, const std::string& path, std::string_view action);
 
-/// An open regular file: a named pipe, a device or a directory is refused at once (DataError where it is to
-/// be read, UsageError where it is to be written). Modes that write do not follow a link that stands at
-/// `path` (UsageError); links on the way there are followed. Closes quietly on destruction; what must be
-/// known to be stored is synced before.
+/// An open regular file. Named pipes, devices and directories are refused (DataError to read, UsageError to
+/// write). Modes that write do not follow a link at `path` itself (UsageError), only links in its parents.
+/// The destructor closes without errors; call sync() before.
 class OpenFile {
  public:
   enum class Mode { read, write, create_or_truncate, read_write_or_create };
@@ -33,7 +31,7 @@ class OpenFile {
   const std::string& path() const noexcept { return path_; }
   std::uint64_t size() const;
 
-  /// Exactly `bytes` at `offset`, whatever their number. DataError at the end of the file.
+  /// Reads exactly `bytes` at `offset`, of any number. DataError at the end of the file.
   void read_at(std::uint64_t offset, void* data, std::uint64_t bytes) const;
   void write_at(std::uint64_t offset, const void* data, std::uint64_t bytes);
   void truncate(std::uint64_t bytes);
@@ -50,22 +48,22 @@ std::string directory_of(const std::string& path);
 std::string file_name_of(const std::string& path);
 
 bool exists(const std::string& path);
-/// With all directories on the way, each name on storage when it returns; one that is there already is fine.
+/// Makes the directory and its parents, synced; existing ones are fine.
 void make_directories(const std::string& path);
 void rename_file(const std::string& from, const std::string& to);
-/// A file that is not there is fine.
+/// A missing file is fine.
 void remove_file(const std::string& path);
-/// As remove_file, keeping quiet about everything.
+/// As remove_file, without errors.
 void remove_quietly(const std::string& path) noexcept;
-/// Names made and removed in it so far are on storage when it returns.
+/// Syncs the names that were made and removed in it.
 void sync_directory(const std::string& path);
 
 /// The whole of a small file. DataError if it is larger than `most_bytes`.
 std::string read_text(const std::string& path, std::uint64_t most_bytes = std::uint64_t{1} << 26);
-/// Makes `path` a symbolic link to `target`, replacing one. False where the file system has none.
+/// Makes `path` a symbolic link to `target`, replacing one. False if the file system does not support links.
 bool replace_link(const std::string& path, const std::string& target);
 
-/// The name under which a file is written before it has its own: "a/b/.c.h5.tmp", "a/b/.c.h5.MARK.tmp".
+/// The temporary name of a file while it is written: "a/b/.c.h5.tmp", "a/b/.c.h5.MARK.tmp".
 std::string temporary_path(const std::string& path, std::string_view mark = {});
 
 }  // namespace lockstep

@@ -62,10 +62,10 @@ void remove_draft(const std::string& path, Draft::Kind kind) {
   std::filesystem::remove_all(path, ignored);
 }
 
-/// The drafts of this process, and what signals find of them.
+/// The drafts of this process, removed when a signal ends it.
 ///
-/// Removing a directory takes more than a signal handler may do: the handler hands the signal to a thread,
-/// which removes all drafts and lets the signal end the process as it would have.
+/// A signal handler may not remove a directory, so it passes the signal to a thread, which removes all drafts
+/// and lets the signal end the process.
 class Drafts {
  public:
   static Drafts& all() {
@@ -92,7 +92,7 @@ class Drafts {
 
   static void on_signal(int signal) {
     const int error = errno;
-    if (::getpid() != thread_of) {  // a fork, whose parent's the drafts are
+    if (::getpid() != thread_of) {  // a fork: the drafts are the parent's
       ::signal(signal, SIG_DFL);
       ::raise(signal);
       return;
@@ -128,7 +128,7 @@ class Drafts {
       start_background_thread("the removal of drafts", [this, from = ends[0]] {
         end_by_signal(from);
       }).detach();
-    } catch (const Error&) {  // a draft that a signal leaves behind is no reason not to write
+    } catch (const Error&) {  // then drafts stay after a signal
       ::close(ends[0]);
       ::close(ends[1]);
       return false;
@@ -143,7 +143,7 @@ class Drafts {
     for (ssize_t got = 0; got != 1; got = ::read(from, &number, 1)) {
       if (got < 0 && errno != EINTR) return;
     }
-    const std::lock_guard lock(mutex_);  // for good: nobody publishes or begins a draft any more
+    const std::lock_guard lock(mutex_);  // until the end: no thread publishes or begins a draft any more
     for (const auto& [path, kind] : paths_) remove_draft(path, kind);
     ::signal(number, SIG_DFL);
     ::kill(::getpid(), number);

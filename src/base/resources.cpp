@@ -11,7 +11,8 @@
 namespace lockstep {
 namespace {
 
-/// Directories of the group and those above it, for a controller of version 1 or 2 ("": version 2).
+/// Directories of the process's control group and its parents, for a controller of version 1, or "" for
+/// version 2.
 std::vector<std::string> directories(const std::string& controller) {
   std::ifstream groups("/proc/self/cgroup");
   std::vector<std::string> found;

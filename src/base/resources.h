@@ -1,5 +1,5 @@
-// Resources of this process: the memory that it has used, and what the node and its control group (a
-// container, a Slurm step) leave it.
+// Resources of this process: the memory that it has used, and the limits of the node and of its control group
+// (a container, a Slurm step).
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 namespace lockstep {
 
 struct ProcessMemory {
-  std::int64_t peak_bytes = 0;   ///< most that was resident at once
-  std::int64_t page_faults = 0;  ///< pages that were given to it on first use, or again
+  std::int64_t peak_bytes = 0;   ///< largest resident size so far
+  std::int64_t page_faults = 0;  ///< minor and major
 };
 
 ProcessMemory process_memory() noexcept;
 
-/// The smaller of what this node can still give (MemAvailable) and the limit of this process's control
-/// group. None where neither is known.
+/// The smaller of the node's MemAvailable and the limit of this process's control group; none if neither is
+/// known.
 std::optional<std::uint64_t> available_memory_bytes();
 
-/// Processor time that the control group grants, in cores; none if there is no quota.
+/// The control group's quota of processor time, in cores; none without a quota.
 std::optional<double> cgroup_cores();
-/// The control group's limit in bytes, /dev/shm included; none if there is no limit.
+/// The control group's memory limit in bytes, /dev/shm included; none without a limit.
 std::optional<std::uint64_t> cgroup_memory();
 
 }  // namespace lockstep

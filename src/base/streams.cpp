@@ -44,7 +44,7 @@ bool wait_until_writable(double deadline_s) {
 
 }  // namespace
 
-void settle_standard_streams() {
+void protect_standard_streams() {
   for (int descriptor = 0; descriptor <= STDERR_FILENO; ++descriptor) {
     if (::fcntl(descriptor, F_GETFD) >= 0) continue;
     [[maybe_unused]] const int lowest_free = ::open("/dev/null", O_RDWR);  // is this one

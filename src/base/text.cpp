@@ -19,7 +19,7 @@ std::size_t character_bytes(std::string_view text) {
   };
   const unsigned first = at(0);
   if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
-  // U+0080 to U+009F are control characters, too.
+  // U+0080 to U+009F are control characters.
   if (first >= 0xc2 && first <= 0xdf) return continues(1, first == 0xc2 ? 0xa0 : 0x80) ? 2 : 0;
   if (first >= 0xe0 && first <= 0xef) {
     return continues(1, first == 0xe0 ? 0xa0 : 0x80, first == 0xed ? 0x9f : 0xbf) && continues(2) ? 3 : 0;
@@ -90,7 +90,7 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
   std::string nearest;
   constexpr std::size_t longest_name = 200;
   if (name.size() > longest_name) return nearest;
-  // Two edits make any three letters into any others' neighbours: short names must be nearer.
+  // Two edits turn any three letters into any others, so short names must be nearer.
   std::size_t best = (name.size() < 4 ? 1 : std::max<std::size_t>(2, name.size() / 3)) + 1;
   for (const std::string& candidate : candidates) {
     const std::size_t distance = edit_distance(name, candidate);
@@ -110,7 +110,7 @@ bool is_printable(std::string_view text) {
 
 namespace {
 
-/// The first character, or byte that begins none, as it can be printed; letters of `with_backslash` get one.
+/// The first character, or the invalid byte, escaped; letters of `with_backslash` get a backslash.
 std::string escaped_character(std::string_view text, std::size_t bytes, std::string_view with_backslash,
                               std::string_view also) {
   const char first = text[0];

@@ -16,24 +16,21 @@ std::string_view strip_wrapper_prefix(std::string_view name);
 /// Shell-style match of a whole name: '*' is any run of characters (dots too), '?' is one.
 bool matches_pattern(std::string_view pattern, std::string_view name);
 
-/// The candidate with the smallest edit distance, or empty if none is near (more than a third of the letters
-/// off, or longer than any name of ours).
+/// The candidate with the smallest edit distance, or empty if none is near (a third of the letters at most)
+/// or the name is longer than 200 bytes.
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 
 /// True if every character is printable and the text is valid UTF-8.
 bool is_printable(std::string_view text);
 
-/// The text in printable characters on one line: quotes, backslashes and line ends are escaped as in C, other
-/// control characters, bytes that are no UTF-8 and letters of `also` are written \xNN.
+/// The text in printable characters on one line: quotes, backslashes and line ends are escaped as in C; other
+/// control characters, invalid UTF-8 and the letters of `also` as \xNN.
 std::string escaped(std::string_view text, std::string_view also = {});
 
-/// A text of ours that may hold names from outside, for a terminal: what is not printable is written \n or
-/// \xNN, all else stays.
+/// The text for a terminal: characters that are not printable are written \n or \xNN.
 std::string on_one_line(std::string_view text);
 
-/// A name from outside for an error text: in quotes, on one line, at most 120 bytes of it. Valid UTF-8 stays
-/// as it is; quotes, backslashes and line ends are escaped as in C, other control characters and bytes that
-/// are not are written \xNN.
+/// A name for an error text: in quotes, escaped like escaped(), at most 120 bytes of it.
 std::string quote(std::string_view name);
 
 /// "1 tensor", "2 tensors".

@@ -34,13 +34,13 @@ bool from_hex(std::string_view text, std::uint64_t& digest) {
 
 namespace {
 
-/// The whole of `total` times rank / ranks, without overflow.
+/// floor(total * rank / ranks), without overflow.
 std::uint64_t fraction(std::uint64_t total, int rank, int ranks) {
   const auto r = static_cast<std::uint64_t>(rank), n = static_cast<std::uint64_t>(ranks);
   return total / n * r + total % n * r / n;
 }
 
-/// Of those that have bytes: the others are nowhere.
+/// Tensors by offset. Those without bytes have no offset and are left out.
 std::vector<std::size_t> order_in_file(std::span<const FileExtent> tensors) {
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -60,7 +60,7 @@ std::vector<std::uint64_t> cuts_of(std::span<const FileExtent> tensors, std::spa
     end = std::max(end, tensors[i].offset + tensors[i].bytes);
   }
   std::vector<std::uint64_t> cuts{0};
-  std::uint64_t before = 0;  // payload in front of the tensor at hand
+  std::uint64_t before = 0;  // payload bytes before tensors[order[at]]
   std::size_t at = 0;
   for (int rank = 1; rank < ranks; ++rank) {
     const std::uint64_t wanted = fraction(total, rank, ranks);

@@ -1,10 +1,10 @@
-// Private to the module: tensors in blocks of 1 MiB: which rank writes and digests which, and reading them
-// verified.
+// Private to the module: tensors in blocks of 1 MiB: which rank writes and digests which, and verified
+// reading.
 //
-// Writing is cut at multiples of 1 MiB of the file, so that no stripe of a parallel file system has two
-// writers. Digests (XXH3-64 throughout) are of blocks counted from each tensor's first byte, so that they do
-// not depend on where the tensor is; a block belongs to the rank that writes its first byte, which reads up
-// to a block beyond its own share for the rest of it.
+// Ranks write between multiples of 1 MiB of the file, so that no stripe of a parallel file system has two
+// writers. Digests (XXH3-64) are of blocks counted from each tensor's first byte, so that they do not depend
+// on the tensor's offset. A block belongs to the rank that writes its first byte; the rest of it may be in
+// the next rank's share.
 #pragma once
 
 #include <cstddef>
@@ -26,13 +26,13 @@ inline constexpr std::uint64_t block_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t blocks_of(std::uint64_t bytes) { return (bytes + block_bytes - 1) / block_bytes; }
 
 std::uint64_t digest_of(const void* data, std::size_t bytes);
-/// A tensor's digest: that of its blocks' digests, eight little-endian bytes each. No block for a tensor
-/// without elements.
+/// A tensor's digest: that of its blocks' digests, eight little-endian bytes each. A tensor without elements
+/// has no block.
 std::uint64_t digest_of_blocks(std::span<const std::uint64_t> block_digests);
 
 /// 16 hexadecimal digits.
 std::string to_hex(std::uint64_t digest);
-/// Inverse of to_hex; false on anything else.
+/// Inverse of to_hex; false on any other text.
 bool from_hex(std::string_view text, std::uint64_t& digest);
 
 /// Where a tensor is in the file.
@@ -43,7 +43,7 @@ struct FileExtent {
 
 std::vector<FileExtent> file_extents_of(const FileIndex& index);
 
-/// What one rank writes: `bytes` of tensor `tensor` from its byte `from`, at `offset` of the file.
+/// Part of one rank's share: `bytes` of tensor `tensor` from its byte `from`, at `offset` of the file.
 struct TensorExtent {
   std::size_t tensor = 0;
   std::uint64_t from = 0;
@@ -62,14 +62,14 @@ struct BlockRun {
   std::uint64_t count = 0;
 };
 
-/// The blocks that begin in an extent, perhaps none. Over all extents of all ranks each block occurs once.
+/// The blocks that begin in an extent. Over all extents of all ranks each block occurs once.
 BlockRun blocks_begun_in(const TensorExtent& extent);
 
 /// End of a block, counted from the tensor's first byte.
 std::uint64_t end_of_block(std::uint64_t block, std::uint64_t tensor_bytes);
 
-/// Digest of each tensor, from every rank's digests `mine` of the blocks that begin in its extents_of_rank(),
-/// in the order of its extents. Collective; one exchange, of equal size on every rank.
+/// Digest of each tensor, from the digests `mine` of the blocks that begin in this rank's extents, in their
+/// order. Collective; one all_gather, of equal size on every rank.
 std::vector<std::uint64_t> combine_digests(std::span<const FileExtent> tensors,
                                            std::span<const std::uint64_t> mine,
                                            comm::HostGroup& communicator);
@@ -77,10 +77,10 @@ std::vector<std::uint64_t> combine_digests(std::span<const FileExtent> tensors,
 /// Reads a stored tensor block by block and digests what it reads. For one thread.
 class BlockReader {
  public:
-  /// All of it, to `out` if that is given, which has space for its bytes; else to memory of one block. `file`
-  /// outlives the reader.
+  /// Reads the whole tensor into `out` if given, which has space for its bytes; else into memory of one
+  /// block. `file` outlives the reader.
   BlockReader(const OpenFile& file, const TensorEntry& tensor, std::byte* out = nullptr);
-  /// Some of its blocks.
+  /// Reads some of its blocks.
   BlockReader(const OpenFile& file, const TensorEntry& tensor, const BlockRun& blocks);
 
   /// The next block; empty after the last one. Without `out` valid until the next call. DataError or
@@ -88,7 +88,7 @@ class BlockReader {
   std::span<const std::byte> next();
   /// Of the blocks read so far.
   const std::vector<std::uint64_t>& digests() const { return digests_; }
-  /// All blocks of the tensor were read, and are what was saved.
+  /// All blocks of the tensor were read, and their digest is the one that was saved.
   bool digest_fits() const { return digest_of_blocks(digests_) == tensor_.digest; }
   /// Reads the rest. DataError "FILE: /model/NAME is damaged: its digest does not fit".
   void finish();

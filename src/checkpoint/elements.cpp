@@ -96,7 +96,7 @@ void transpose_elements(const std::byte* in, std::int64_t rows, std::int64_t col
 }
 
 bool all_finite(std::span<const std::byte> bytes, DType dtype) {
-  // The exponent of what is not finite has no bit that is zero.
+  // All exponent bits of a number that is not finite are ones.
   const auto none_has = [&]<class Word>(Word exponent) {
     Word found = 0;
     for (std::size_t i = 0; i < bytes.size() / sizeof(Word); ++i)

@@ -1,4 +1,4 @@
-// Private to the module: raw bytes as numbers: by element type, cast to another, transposed, finite or not.
+// Private to the module: raw bytes as elements of a DType: casts, transposes, checks for finite numbers.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/tensor/dtype.h"
 
 namespace lockstep::checkpoint {
@@ -58,9 +58,9 @@ auto with_element_type(DType dtype, const Use& use) {
   return use.template operator()<float>();
 }
 
-/// Converts `count` elements. Floats are rounded to the nearest, ties to even (float64 to 16 bits by way of
-/// float32); a NaN stays one. False if a finite number became infinite: the result is then invalid.
-/// UsageError for floats that would become integers.
+/// Casts `count` elements. Floats are rounded to nearest, ties to even (float64 to 16 bits through float32);
+/// a NaN stays NaN. False if a number is beyond the target's range: the result is then invalid. UsageError
+/// for floats to integers.
 [[nodiscard]] bool cast_elements(DType from, const std::byte* in, DType to, std::byte* out,
                                  std::int64_t count);
 
@@ -68,10 +68,10 @@ auto with_element_type(DType dtype, const Use& use) {
 void transpose_elements(const std::byte* in, std::int64_t rows, std::int64_t columns,
                         std::size_t element_bytes, std::byte* out);
 
-/// Are all elements finite? True for integers. As fast as memory in a cache.
+/// True if all elements are finite, as integers are. As fast as reading from a cache.
 bool all_finite(std::span<const std::byte> bytes, DType dtype);
 
-/// "fc.weight (2 of 80), fc.bias (1 of 10)", two dozen at most; empty if all numbers are finite.
+/// "fc.weight (2 of 80), fc.bias (1 of 10)", with two dozen names at most; empty if all numbers are finite.
 std::string not_finite_in(std::span<const NamedTensor> tensors);
 
 }  // namespace lockstep::checkpoint

@@ -1,4 +1,4 @@
-// Reading what a checkpoint says about itself, and checking that against what is there.
+// Reading the index of a checkpoint and checking it against the file.
 #include "lockstep/checkpoint/index.h"
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -22,7 +23,28 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/hdf5/file.h"
 
+template <>
+struct nlohmann::adl_serializer<lockstep::checkpoint::AttributeValue> {
+  static void to_json(json& message, const lockstep::checkpoint::AttributeValue& value) {
+    std::visit([&](const auto& held) { message = held; }, value);
+  }
+  static void from_json(const json& message, lockstep::checkpoint::AttributeValue& value) {
+    if (message.is_string())
+      value = message.get<std::string>();
+    else if (message.is_number_float())
+      value = message.get<double>();
+    else
+      value = message.get<std::int64_t>();
+  }
+};
+
 namespace lockstep::checkpoint {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Position, step, epoch, samples, shards, seed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GroupEntry, path, attributes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FileIndex, file_bytes, version, position, world_size, created, digest,
+                                   config, provenance, groups)
+
 namespace {
 
 /// The text up to the next `end`, which is taken off the front with it.
@@ -112,9 +134,9 @@ std::string to_text(const AttributeValue& value) {
 
 std::string digested_text(const FileIndex& index) {
   std::string text = fmt::format("format_version {}\n", index.version);
-  for (const PositionCount& count : position_counts)
-    fmt::format_to(std::back_inserter(text), "{} {}\n", count.name, index.position.*count.value);
-  fmt::format_to(std::back_inserter(text), "seed {}\n", index.position.seed);
+  for_position(index.position, [&](const char* name, auto number) {
+    fmt::format_to(std::back_inserter(text), "{} {}\n", name, number);
+  });
   for (const GroupEntry& group : index.groups) {
     for (const auto& [name, value] : group.attributes) {
       fmt::format_to(std::back_inserter(text), "/{} {} {} {}\n", group.path, name, value.index(),
@@ -136,57 +158,19 @@ namespace {
 
 using nlohmann::json;
 
-/// Rank 0's index for the other ranks, with the manifest as the text that every rank can parse.
+/// Rank 0's index for the other ranks: the manifest, which they can parse, and what it leaves out.
 json message_of(const FileIndex& index) {
-  json position = {{"seed", index.position.seed}}, groups = json::object(), offsets = json::array();
-  for (const PositionCount& count : position_counts) position[count.name] = index.position.*count.value;
-  for (const GroupEntry& group : index.groups) {
-    json& attributes = groups[group.path] = json::object();
-    for (const auto& [name, value] : group.attributes)
-      attributes[name] = std::visit([](const auto& held) { return json(held); }, value);
-  }
-  for (const TensorEntry& tensor : index.tensors) offsets.push_back(tensor.offset);
-  return {{"file", index.file->path()},
-          {"file_bytes", index.file_bytes},
-          {"version", index.version},
-          {"position", position},
-          {"world_size", index.world_size},
-          {"created", index.created},
-          {"digest", index.digest},
-          {"config", index.config},
-          {"provenance", index.provenance},
-          {"groups", groups},
-          {"offsets", offsets},
-          {"manifest", manifest_text(index.tensors)}};
+  json message = index;
+  message["file"] = index.file->path();
+  message["manifest"] = manifest_text(index.tensors);
+  for (const TensorEntry& tensor : index.tensors) message["offsets"].push_back(tensor.offset);
+  return message;
 }
 
 /// All but the file, which each rank opens itself.
 FileIndex index_in(const json& message, const std::string& path) {
-  FileIndex index;
+  auto index = message.get<FileIndex>();
   index.path = path;
-  message.at("file_bytes").get_to(index.file_bytes);
-  message.at("version").get_to(index.version);
-  const json& position = message.at("position");
-  for (const PositionCount& count : position_counts)
-    position.at(count.name).get_to(index.position.*count.value);
-  position.at("seed").get_to(index.position.seed);
-  message.at("world_size").get_to(index.world_size);
-  message.at("created").get_to(index.created);
-  message.at("digest").get_to(index.digest);
-  message.at("config").get_to(index.config);
-  message.at("provenance").get_to(index.provenance);
-  for (const auto& [group, attributes] : message.at("groups").items()) {
-    GroupEntry& entry = index.groups.emplace_back(GroupEntry{group, {}});
-    for (const auto& [name, value] : attributes.items()) {
-      AttributeValue& held = entry.attributes.emplace_back(name, AttributeValue()).second;
-      if (value.is_string())
-        held = value.get<std::string>();
-      else if (value.is_number_float())
-        held = value.get<double>();
-      else
-        held = value.get<std::int64_t>();
-    }
-  }
   index.tensors = parse_manifest(message.at("manifest").get_ref<const std::string&>(), path);
   for (std::size_t t = 0; t < index.tensors.size(); ++t)
     message.at("offsets").at(t).get_to(index.tensors[t].offset);
@@ -201,8 +185,8 @@ struct StoredArray {
 };
 using StoredArrays = std::unordered_map<std::string, StoredArray>;
 
-/// Only what is stored as checkpoints store it: a text of variable length is elsewhere in the file, without
-/// a checksum.
+/// Takes only what checkpoints contain: a text of variable length is elsewhere in the file, without a
+/// checksum.
 AttributeValue read_attribute(const hdf5::Object& object, const std::string& name) {
   if (!object.has_plain_attribute(name)) {
     throw DataError("{}: attribute {} of {} is neither a number nor a text of fixed length",
@@ -214,7 +198,7 @@ AttributeValue read_attribute(const hdf5::Object& object, const std::string& nam
   return object.int64_attribute(name);
 }
 
-/// What the groups of a file hold. Each object has one name, so that no circle of links is walked.
+/// What walk() collects. Each group has one name, so that no cycle of links is followed.
 struct Findings {
   FileIndex& index;
   StoredArrays arrays;
@@ -250,7 +234,7 @@ void walk(const hdf5::Group& group, const std::string& path, int depth, Findings
   if (holds_arrays || !entry.attributes.empty()) found.index.groups.push_back(std::move(entry));
 }
 
-/// Texts take their size from the file: it is checked before memory is asked for.
+/// The size of a text comes from the file, so it is checked before memory is allocated.
 std::string read_text_dataset(const hdf5::File& file, const std::string& name, std::uint64_t file_bytes) {
   const hdf5::Dataset dataset = file.open_contiguous(name);
   const hdf5::Extent extent = dataset.extent();
@@ -264,7 +248,7 @@ std::string read_text_dataset(const hdf5::File& file, const std::string& name, s
 std::string read_text_attribute(const hdf5::File& file, const std::string& name) {
   const AttributeValue value = read_attribute(file, name);
   if (const auto* text = std::get_if<std::string>(&value)) return *text;
-  throw DataError("{}: attribute '{}' is no text", file.file_path(), name);
+  throw DataError("{}: attribute '{}' is not text", file.file_path(), name);
 }
 
 void read_root(const hdf5::File& file, FileIndex& index) {
@@ -283,19 +267,22 @@ void read_root(const hdf5::File& file, FileIndex& index) {
   }
   index.version = static_cast<int>(version);
   constexpr std::int64_t most = std::int64_t{1} << 53;  // resuming computes with these counts
-  for (const PositionCount& count : position_counts) {
-    const std::int64_t value = index.position.*count.value = file.int64_attribute(count.name);
-    if (value < 0 || value > most) throw DataError("{}: attribute '{}' is {}", index.path, count.name, value);
-  }
-  index.position.seed = file.uint64_attribute("seed");
+  for_position(index.position, [&]<class Number>(const char* name, Number& number) {
+    if constexpr (std::is_unsigned_v<Number>) {
+      number = file.uint64_attribute(name);
+    } else {
+      number = file.int64_attribute(name);
+      if (number < 0 || number > most) throw DataError("{}: attribute '{}' is {}", index.path, name, number);
+    }
+  });
   index.world_size = file.int64_attribute("world_size");
   index.created = read_text_attribute(file, "created");
   if (!from_hex(read_text_attribute(file, "digest"), index.digest))
-    throw DataError("{}: attribute 'digest' is no digest", index.path);
+    throw DataError("{}: attribute 'digest' is not a digest", index.path);
 }
 
 void read_provenance(const hdf5::File& file, FileIndex& index) {
-  // Information only: what others added to it in ways of their own is passed over.
+  // Information only: attributes of other kinds, which other programs may add, are skipped.
   if (file.kind("provenance") != hdf5::ObjectKind::group) return;
   const hdf5::Group provenance = file.open_group("provenance");
   for (const std::string& name : provenance.attribute_names()) {
@@ -310,7 +297,7 @@ std::string shown(const std::string& path) {
   return path.size() <= most_bytes ? path : quote(path);
 }
 
-/// Bytes that belong to two tensors would be read as often as they are claimed.
+/// A file whose tensors overlap could make a reader read the same bytes any number of times.
 void check_overlaps(const FileIndex& index) {
   std::vector<const TensorEntry*> order;
   for (const TensorEntry& tensor : index.tensors) {
@@ -323,7 +310,7 @@ void check_overlaps(const FileIndex& index) {
   }
 }
 
-/// Finds each tensor of the manifest in the file, and nothing besides.
+/// Checks that the file holds the tensors of the manifest and no others, and sets their offsets.
 void match_manifest(FileIndex& index, StoredArrays& arrays) {
   for (TensorEntry& tensor : index.tensors) {
     const auto found = arrays.find(tensor.path());
@@ -426,7 +413,7 @@ FileIndex read_index(const std::string& path, comm::HostGroup& communicator) {
       index = index_in(message, path);
       index.file = open_if_there(message.at("file").get<std::string>());
     });
-    // Between the two openings the run may have pruned it.
+    // The run may have pruned the file before this rank opened it.
     const std::uint8_t open = index.file != nullptr;
     std::vector<std::uint8_t> all(static_cast<std::size_t>(communicator.size()));
     communicator.all_gather(&open, sizeof open, all.data());

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -14,7 +15,6 @@
 #include "checkpoint/blocks.h"
 #include "checkpoint/elements.h"
 #include "checkpoint/layout.h"
-#include "checkpoint/report.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/comm/agreement.h"
@@ -99,7 +99,7 @@ VerifyReport verify(const std::string& path, comm::HostGroup& communicator) {
 
 namespace {
 
-/// The distance that counts: none between equal numbers or two NaNs, infinite where one is not finite.
+/// 0 between equal numbers and between two NaNs, infinite if one is not finite.
 double distance_of(double x, double y) {
   if (x == y || (std::isnan(x) && std::isnan(y))) return 0;
   const double distance = std::abs(x - y);
@@ -112,7 +112,7 @@ void count_different(std::span<const std::byte> a, std::span<const std::byte> b,
   for (std::size_t i = 0; i < a.size() / sizeof(T); ++i) {
     if (std::memcmp(a.data() + i * sizeof(T), b.data() + i * sizeof(T), sizeof(T)) == 0) continue;
     const double distance = distance_of(as_double(element_at<T>(a, i)), as_double(element_at<T>(b, i)));
-    // Without a tolerance bits are compared, so that 0 and -0 differ although nothing is between them.
+    // Without a tolerance bits are compared: 0 and -0 differ although their distance is 0.
     if (tolerance > 0 && distance <= tolerance) continue;
     ++result.different;
     result.max_abs = std::max(result.max_abs, distance);
@@ -135,9 +135,9 @@ TensorDifference compare(const FileIndex& index_a, const TensorEntry& a, const F
 }
 
 std::map<std::string, std::string> attributes_of(const FileIndex& index) {
-  std::map<std::string, std::string> attributes = {{"seed", fmt::format("{}", index.position.seed)}};
-  for (const PositionCount& count : position_counts)
-    attributes[count.name] = fmt::format("{}", index.position.*count.value);
+  std::map<std::string, std::string> attributes;
+  for_position(index.position,
+               [&](const char* name, auto number) { attributes[name] = fmt::format("{}", number); });
   for (const GroupEntry& group : index.groups) {
     for (const auto& [name, value] : group.attributes)
       attributes["/" + group.path + " " + name] = to_text(value);
@@ -209,21 +209,8 @@ using nlohmann::json;
 
 constexpr std::size_t most_lines = 24;  // of differing tensors
 
-std::string_view to_string(TensorDifference::Kind kind) {
-  switch (kind) {
-    case TensorDifference::Kind::only_in_a:
-      return "only_in_a";
-    case TensorDifference::Kind::only_in_b:
-      return "only_in_b";
-    case TensorDifference::Kind::shape:
-      return "shape";
-    case TensorDifference::Kind::dtype:
-      return "dtype";
-    case TensorDifference::Kind::values:
-      break;
-  }
-  return "values";
-}
+/// In the order of TensorDifference::Kind.
+constexpr std::array kind_names{"only_in_a", "only_in_b", "shape", "dtype", "values"};
 
 std::vector<std::int64_t> extents_of(const Shape& shape) { return {shape.begin(), shape.end()}; }
 
@@ -231,7 +218,7 @@ json json_of(const AttributeValue& value) {
   return std::visit([](const auto& held) { return json(held); }, value);
 }
 
-/// "step 20, epoch 3, samples 1280, shards 4, seed 1", without what is not known.
+/// "step 20, epoch 3, samples 1280, shards 4, seed 1", without unknown numbers.
 std::string text_of(const Position& position) {
   std::string text = fmt::format("step {}", position.step);
   if (position.knows_samples())
@@ -284,7 +271,7 @@ json to_json(const DiffReport& report) {
   }
   for (const TensorDifference& d : report.differences) {
     differences.push_back(json{{"tensor", d.path},
-                               {"kind", to_string(d.kind)},
+                               {"kind", kind_names.at(static_cast<std::size_t>(d.kind))},
                                {"shape_a", extents_of(d.shape_a)},
                                {"shape_b", extents_of(d.shape_b)},
                                {"dtype_a", lockstep::to_string(d.dtype_a)},

@@ -28,7 +28,7 @@ constexpr const char* memory_name = "the layout in memory";
 }  // namespace
 
 MemoryFile::MemoryFile() {
-  // Where there is no file system in memory, one on a local disk serves: the file is small and short-lived.
+  // Without a file system in memory one on a local disk will do: the file is small and short-lived.
   const char* const variable = std::getenv("TMPDIR");
   for (const std::string directory : {"/dev/shm", variable ? variable : "/tmp"}) {
     path_ = directory + "/lockstep-layout-XXXXXX";
@@ -113,7 +113,7 @@ TensorEntry entry_of(const Section& section, const NamedTensor& tensor, const ke
   return entry;
 }
 
-/// The group of this path, with all on the way.
+/// Makes the group of this path and its parents.
 hdf5::Group make_group(hdf5::File& file, const std::string& path) {
   for (std::size_t slash = path.find('/'); slash != std::string::npos; slash = path.find('/', slash + 1)) {
     if (const std::string prefix = path.substr(0, slash); !file.exists(prefix)) file.create_group(prefix);
@@ -124,9 +124,7 @@ hdf5::Group make_group(hdf5::File& file, const std::string& path) {
 void write_root_attributes(hdf5::File& file, const FileIndex& index) {
   file.set_attribute("format", "lockstep");
   file.set_attribute("format_version", index.version);
-  for (const PositionCount& count : position_counts)
-    file.set_attribute(count.name, index.position.*count.value);
-  file.set_attribute("seed", index.position.seed);
+  for_position(index.position, [&](const char* name, auto number) { file.set_attribute(name, number); });
   file.set_attribute("world_size", index.world_size);
   file.set_attribute("created", index.created);
 }
@@ -150,17 +148,17 @@ bool is_link_name(std::string_view name) {
          name.find_first_of(std::string_view("/\n\0", 3)) == std::string_view::npos;
 }
 
-FileIndex index_of(const Contents& contents) {
+FileIndex index_of(const StateDict& state_dict) {
   FileIndex index;
   index.version = format_version;
-  index.position = contents.position;
-  index.config = contents.config;
-  index.provenance = contents.provenance;
+  index.position = state_dict.position;
+  index.config = state_dict.config;
+  index.provenance = state_dict.provenance;
   std::set<std::string> paths;
-  for (const Section& section : contents.sections) {
+  for (const Section& section : state_dict.sections) {
     check_section_path(section.path);
     if (index.group(section.path))
-      throw UsageError("two parts of a checkpoint are both called '{}'", section.path);
+      throw UsageError("two sections of a checkpoint are both called '{}'", section.path);
     GroupEntry group{section.path, {}};
     for (const Attribute& attribute : section.attributes)
       group.attributes.emplace_back(attribute.name, attribute.value);
@@ -168,7 +166,7 @@ FileIndex index_of(const Contents& contents) {
               [](const auto& a, const auto& b) { return a.first < b.first; });
     index.groups.push_back(std::move(group));
     for (const NamedTensor& tensor : section.tensors) {
-      index.tensors.push_back(entry_of(section, tensor, contents.backend));
+      index.tensors.push_back(entry_of(section, tensor, state_dict.backend));
       if (!paths.insert(index.tensors.back().path()).second) {
         throw UsageError("two tensors of a checkpoint are both called {}", index.tensors.back().path());
       }
@@ -229,7 +227,7 @@ void Layout::finish(const FileIndex& index) {
   std::ranges::sort(elements_, {}, &FileExtent::offset);
 }
 
-/// What is between the tensors: a page of the memory may hold structure and space for elements.
+/// Copies what is between the tensors: a page of the memory may hold structure and space for elements.
 void Layout::copy_to(OpenFile& file) const {
   const std::uint64_t size = memory_.size();
   file.truncate(size);

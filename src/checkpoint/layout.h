@@ -1,8 +1,7 @@
-// Private to the module: the structure of a checkpoint: its index as text (/manifest, and what the root
-// digest is taken over), and from contents to HDF5.
+// Private to the module: the structure of a checkpoint: from a StateDict to an index and to HDF5, and the
+// index as text (/manifest, and the text of the root digest).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,8 +10,8 @@
 
 #include "base/files.h"
 #include "checkpoint/blocks.h"
-#include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/index.h"
+#include "lockstep/checkpoint/state_dict.h"
 
 namespace lockstep::hdf5 {
 
@@ -21,9 +20,8 @@ class File;
 
 namespace lockstep::checkpoint {
 
-/// HDF5 1.10 cannot recover from storage that fails while it closes a file: the library's own shutdown then
-/// crashes. So the structure is made here, and what HDF5 wrote (payload is a hole) is copied out with our own
-/// calls, whose errors are plain.
+/// A file in memory for HDF5 to write the structure into; the payload is a hole. The structure is then copied
+/// to storage without HDF5, because HDF5 1.10 crashes at exit if storage fails while it closes a file.
 class MemoryFile {
  public:
   MemoryFile();
@@ -31,9 +29,10 @@ class MemoryFile {
   MemoryFile(const MemoryFile&) = delete;
   MemoryFile& operator=(const MemoryFile&) = delete;
 
-  /// A path that opens it, until unlink(). (HDF5 resolves links, so one below /proc/self/fd would not do.)
+  /// A path that opens it, until unlink(). (HDF5 resolves links, so a path below /proc/self/fd does not
+  /// work.)
   const std::string& path() const noexcept { return path_; }
-  /// Removes the name: the file then disappears with the last descriptor, even if this process is killed.
+  /// Removes the name, so that the file disappears with the last descriptor, even if this process is killed.
   void unlink() noexcept;
   std::uint64_t size() const;
   /// Writes the bytes [begin, end), except holes, to the same offsets of `file`.
@@ -44,28 +43,32 @@ class MemoryFile {
   int descriptor_ = -1;
 };
 
-/// What the index of a file with these contents will be; digests and offsets are 0. UsageError, naming it,
-/// for what a file cannot hold: names with '/' or line ends, two of a name, tensors that are not plain CPU
-/// memory.
-FileIndex index_of(const Contents& contents);
+/// The index of a file that holds `state_dict`, with digests and offsets of 0. UsageError naming what a file
+/// cannot hold: names with '/' or line ends, duplicate names, tensors that are not row-major memory of the
+/// CPU or of the backend's device.
+FileIndex index_of(const StateDict& state_dict);
+
+/// The sections of a hook's state: "hook/NAME" if all ranks hold the same, "hook/NAME.RANK" if each has its
+/// own. Collective.
+std::vector<Section> hook_sections(ddp::Hook& hook, comm::HostGroup& communicator);
 
 /// True if HDF5 and the manifest can hold it as the name of one tensor.
 bool is_link_name(std::string_view name);
 
-/// The structure of a file while its elements are on their way: made in memory by HDF5, copied out when the
-/// digests are known.
+/// The structure of a file, made in memory by HDF5 and copied out when the digests are known.
 class Layout {
  public:
-  /// Makes everything but the manifest and the root digest, and sets the tensors' offsets, which are final.
-  /// Groups and attributes are in the index's order, so equal contents make equal structures.
+  /// Makes everything except the manifest and the root digest, and sets the final offsets of the tensors.
+  /// Groups and attributes are made in the index's order, so equal state dicts make equal structures.
   explicit Layout(FileIndex& index);
   ~Layout();
   Layout(const Layout&) = delete;
   Layout& operator=(const Layout&) = delete;
 
-  /// Adds what depends on the digests. HDF5 is not called afterwards.
+  /// Adds the manifest and the root digest. HDF5 is not called afterwards.
   void finish(const FileIndex& index);
-  /// Gives `file` its size and everything except the elements. Does not call HDF5, so any thread may.
+  /// Writes everything except the elements to `file`, and sets its size. Does not call HDF5, so any thread
+  /// may call it.
   void copy_to(OpenFile& file) const;
 
  private:
@@ -77,15 +80,14 @@ class Layout {
 /// An upper bound of the size of a file with this index.
 std::uint64_t most_file_bytes(const FileIndex& index);
 
-/// The counts of a Position by the names that files and reports give them; `seed` comes after them.
-struct PositionCount {
-  const char* name;
-  std::int64_t Position::*value;
-};
-inline constexpr std::array<PositionCount, 4> position_counts{{{"step", &Position::step},
-                                                               {"epoch", &Position::epoch},
-                                                               {"samples", &Position::samples},
-                                                               {"shards", &Position::shards}}};
+/// Calls use(name, number) with each number of a Position, by the name that it has in files and reports.
+void for_position(auto& position, const auto& use) {
+  use("step", position.step);
+  use("epoch", position.epoch);
+  use("samples", position.samples);
+  use("shards", position.shards);
+  use("seed", position.seed);
+}
 
 /// The element types that tensors of a checkpoint may have.
 constexpr bool is_storable(DType dtype) {
@@ -97,7 +99,7 @@ std::string manifest_text(const std::vector<TensorEntry>& tensors);
 /// Inverse of manifest_text, without offsets. DataError naming `file` and the line.
 std::vector<TensorEntry> parse_manifest(const std::string& text, const std::string& file);
 
-/// Everything that resume uses, except the elements: position, attributes of groups, configuration,
+/// Everything that a resume uses except the elements: position, attributes of groups, configuration,
 /// manifest.
 std::string digested_text(const FileIndex& index);
 std::uint64_t root_digest(const FileIndex& index);

@@ -1,4 +1,4 @@
-// Loading: what fits where, then reading with each block verified as it arrives.
+// Loading: matching names, shapes and types, then reading with each block verified as it arrives.
 #include "lockstep/checkpoint/file.h"
 
 #include <fmt/format.h>
@@ -23,21 +23,20 @@
 namespace lockstep::checkpoint {
 namespace {
 
-constexpr std::size_t most_names = 8;  // of one kind, in one line: those behind them are seldom news
+constexpr std::size_t most_names = 8;  // of one kind, in one line
 
 struct Problems {
   std::vector<std::string> missing, unexpected, shapes, dtypes, collisions;
 };
 
-/// Every value of these types is one of the target's, too.
-bool loads_as(DType stored, DType target, Conversion conversion) {
+/// True if the target's type holds every value of the stored type, or `narrow` allows the rounding.
+bool loads_as(DType stored, DType target, bool narrow) {
   const std::size_t bytes = bytes_of(stored);
   switch (target) {
     case DType::float64:
       return bytes < 8 || stored == target;
     case DType::float32:
-      return bytes <= 2 || stored == target ||
-             (stored == DType::float64 && conversion == Conversion::rounding);
+      return bytes <= 2 || stored == target || (narrow && stored == DType::float64);
     case DType::int64:
       return (bytes <= 4 && !is_floating(stored)) || stored == target;
     case DType::int32:
@@ -56,10 +55,10 @@ bool has_shape(const StoredTensor& array, std::span<const std::int64_t> extents)
   return std::equal(array.shape.rbegin(), array.shape.rend(), extents.begin(), extents.end());
 }
 
-void match_group(std::span<const StoredTensor> stored, const RequestedGroup& wanted, Conversion conversion,
+void match_group(std::span<const StoredTensor> stored, const RequestedGroup& requested, bool narrow,
                  Match& result, Problems& problems) {
   const auto full = [&](std::string_view name) {
-    return fmt::format("{}{}{}", wanted.group, wanted.group.empty() ? "" : "/", name);
+    return fmt::format("{}{}{}", requested.group, requested.group.empty() ? "" : "/", name);
   };
   struct Found {
     std::size_t index;
@@ -67,7 +66,7 @@ void match_group(std::span<const StoredTensor> stored, const RequestedGroup& wan
   };
   std::unordered_map<std::string, Found> by_name;
   for (std::size_t i = 0; i < stored.size(); ++i) {
-    if (stored[i].group != wanted.group || stored[i].ignored) continue;
+    if (stored[i].group != requested.group || stored[i].ignored) continue;
     const auto [place, is_new] =
         by_name.try_emplace(std::string(strip_wrapper_prefix(stored[i].name)), Found{i, false});
     if (!is_new) {
@@ -75,7 +74,7 @@ void match_group(std::span<const StoredTensor> stored, const RequestedGroup& wan
           fmt::format("{} and {}", full(stored[place->second.index].name), full(stored[i].name)));
     }
   }
-  for (const NamedTensor& tensor : wanted.tensors) {
+  for (const NamedTensor& tensor : requested.tensors) {
     const auto found = by_name.find(std::string(strip_wrapper_prefix(tensor.name)));
     if (found == by_name.end()) {
       problems.missing.push_back(full(tensor.name));
@@ -88,17 +87,17 @@ void match_group(std::span<const StoredTensor> stored, const RequestedGroup& wan
       problems.shapes.push_back(fmt::format("{} is {}{} in the file, {} here", full(tensor.name),
                                             text_of(array.shape),
                                             array.transposed ? ", to be transposed," : "", text_of(extents)));
-    } else if (!array.dtype || !loads_as(*array.dtype, tensor.value.dtype(), conversion)) {
+    } else if (!array.dtype || !loads_as(*array.dtype, tensor.value.dtype(), narrow)) {
       problems.dtypes.push_back(fmt::format("{} is {} in the file, {} here", full(tensor.name),
                                             array.type_name, to_string(tensor.value.dtype())));
     } else {
       result.pairs.push_back({found->second.index, tensor});
     }
   }
-  if (wanted.subset) return;
-  // In the file's order, for a text that is the same on every rank.
+  if (requested.subset) return;
+  // In the order of the file, so that the text is the same on every rank.
   for (const StoredTensor& array : stored) {
-    if (array.group != wanted.group || array.ignored) continue;
+    if (array.group != requested.group || array.ignored) continue;
     const Found& found = by_name.at(std::string(strip_wrapper_prefix(array.name)));
     if (!found.used && &stored[found.index] == &array) problems.unexpected.push_back(full(array.name));
   }
@@ -106,11 +105,10 @@ void match_group(std::span<const StoredTensor> stored, const RequestedGroup& wan
 
 }  // namespace
 
-Match match(std::span<const StoredTensor> stored, std::span<const RequestedGroup> wanted,
-            Conversion conversion) {
+Match match(std::span<const StoredTensor> stored, std::span<const RequestedGroup> requested, bool narrow) {
   Match result;
   Problems problems;
-  for (const RequestedGroup& group : wanted) match_group(stored, group, conversion, result, problems);
+  for (const RequestedGroup& group : requested) match_group(stored, group, narrow, result, problems);
   const auto say = [&](std::string_view what, const std::vector<std::string>& names) {
     if (names.empty()) return;
     const std::size_t shown = std::min(names.size(), most_names);
@@ -131,13 +129,13 @@ namespace {
 
 bool is_ema(const Section& section) { return section.path.starts_with("ema/"); }
 
-/// On one line, whatever a file may say.
+/// The value on one line.
 std::string shown(const AttributeValue& value) {
   const auto* text = std::get_if<std::string>(&value);
   return text ? quote(*text) : to_text(value);
 }
 
-/// Attributes of one section against those of its group.
+/// Compares the attributes of a section with those of its group.
 void plan_attributes(const Section& section, const GroupEntry& group, LoadPlan& plan,
                      std::vector<std::string>& problems) {
   for (const Attribute& attribute : section.attributes) {
@@ -167,36 +165,36 @@ void plan_absent(const FileIndex& index, const Section& section, LoadPlan& plan)
   }
 }
 
-void warn_of_unused_groups(const FileIndex& index, const Request& request, LoadPlan& plan) {
+void warn_of_unused_groups(const FileIndex& index, LoadPlan& plan) {
   for (const GroupEntry& group : index.groups) {
-    const bool listed = std::ranges::count(request.contents.sections, group.path, &Section::path) > 0 ||
-                        std::ranges::count(request.of_other_ranks, group.path) > 0;
+    const bool listed = std::ranges::count(plan.state_dict.sections, group.path, &Section::path) > 0 ||
+                        std::ranges::count(plan.of_other_ranks, group.path) > 0;
     if (!listed)
       plan.warnings.push_back(
           fmt::format("{} holds /{}, which this program does not load", index.path, group.path));
   }
 }
 
-/// What this rank holds of a tensor.
+/// Gives the target its part of a whole tensor.
 void take(const Tensor& whole, const NamedTensor& target, kernels::Backend* backend) {
   const auto& part = target.part;
   kernels::transfer(part ? part->partition->part(part->param, whole) : whole, target.value, backend);
 }
 
-/// An EMA that begins now begins at the weights just loaded.
-void copy_from_model(const Section& ema, const Contents& contents) {
+/// EMA weights that the file lacks start from the weights just loaded.
+void copy_from_model(const Section& ema, const StateDict& state_dict) {
   std::unordered_map<std::string, Tensor> weights;
-  for (const Section& section : contents.sections) {
+  for (const Section& section : state_dict.sections) {
     if (section.path != "model") continue;
     for (const NamedTensor& tensor : section.tensors) weights.emplace(tensor.name, tensor.value);
   }
   for (const NamedTensor& shadow : ema.tensors) {
     const auto found = weights.find(shadow.name);
-    if (found != weights.end()) take(found->second, shadow, contents.backend);
+    if (found != weights.end()) take(found->second, shadow, state_dict.backend);
   }
 }
 
-/// An element type of the file other than the target's takes memory of its own.
+/// Elements of another type than the target's are read into their own memory and cast.
 void read_whole(const OpenFile& file, const TensorEntry& entry, const Tensor& target) {
   auto* const out = static_cast<std::byte*>(target.raw());
   if (entry.dtype == target.dtype()) return BlockReader(file, entry, out).finish();
@@ -207,7 +205,7 @@ void read_whole(const OpenFile& file, const TensorEntry& entry, const Tensor& ta
   }
 }
 
-/// A part takes memory for the whole while that is read, as digests are of it; so does what is on a device.
+/// Digests are of whole tensors, so a part, like a tensor on a device, is read through memory for the whole.
 void read_tensor(const OpenFile& file, const TensorEntry& entry, const NamedTensor& target,
                  kernels::Backend* backend) {
   const Tensor whole =
@@ -237,76 +235,61 @@ void check_or_warn(const std::string& path, const Match& result, const LoadOptio
   for (const std::string& problem : result.problems) warnings.push_back(fmt::format("{}: {}", path, problem));
 }
 
-Request request_for(const FileIndex& index, const Contents& contents, const comm::HostGroup& communicator) {
-  Request request{contents, {}, {}};
-  for (const LateSections& late : contents.late) {
-    SectionsToLoad found = late.to_load(index, communicator);
-    std::ranges::move(found.sections, std::back_inserter(request.contents.sections));
-    std::ranges::move(found.of_other_ranks, std::back_inserter(request.of_other_ranks));
-    std::ranges::move(found.warnings, std::back_inserter(request.warnings));
-  }
-  return request;
-}
-
-LoadPlan plan_load(const FileIndex& index, const Request& request, const LoadOptions& options) {
+LoadPlan plan_load(const FileIndex& index, const StateDict& state_dict, const LoadOptions& options,
+                   const comm::HostGroup& communicator) {
   LoadPlan plan;
-  plan.warnings = request.warnings;
-  std::vector<RequestedGroup> wanted;
+  plan.state_dict = state_dict;
+  for (ddp::Hook* const hook : state_dict.hooks) plan_hook_state(*hook, index, communicator, plan);
+  std::vector<RequestedGroup> requested;
   std::vector<std::string> attribute_problems;
-  for (const Section& section : request.contents.sections) {
+  for (const Section& section : plan.state_dict.sections) {
     const GroupEntry* group = index.group(section.path);
     if (!group && section.path != "model") {
       if (!section.tensors.empty() || !section.attributes.empty()) plan_absent(index, section, plan);
       continue;
     }
-    wanted.push_back({section.path, section.tensors, false});
+    requested.push_back({section.path, section.tensors, false});
     if (group) plan_attributes(section, *group, plan, attribute_problems);
   }
-  Match result =
-      match(stored_tensors(index), wanted, options.narrow ? Conversion::rounding : Conversion::lossless);
+  Match result = match(stored_tensors(index), requested, options.narrow);
   result.problems.insert(result.problems.end(), attribute_problems.begin(), attribute_problems.end());
   check_or_warn(index.path, result, options, plan.warnings);
   plan.pairs = std::move(result.pairs);
-  warn_of_unused_groups(index, request, plan);
+  warn_of_unused_groups(index, plan);
   return plan;
 }
 
-void read_tensors(const FileIndex& index, std::span<const Match::Pair> pairs, kernels::Backend* backend,
-                  comm::HostGroup& communicator) {
+void read_tensors(const FileIndex& index, const LoadPlan& plan, comm::HostGroup& communicator) {
   comm::run_on_all(communicator, [&] {
-    for (const Match::Pair& pair : pairs)
-      read_tensor(*index.file, index.tensors[pair.stored], pair.target, backend);
+    for (const Match::Pair& pair : plan.pairs)
+      read_tensor(*index.file, index.tensors[pair.stored], pair.target, plan.state_dict.backend);
   });
 }
 
-void finish_load(const LoadPlan& plan, const Contents& contents) {
+void finish_load(const LoadPlan& plan) {
   for (const Section* section : plan.absent) {
     if (is_ema(*section)) {
-      copy_from_model(*section, contents);
+      copy_from_model(*section, plan.state_dict);
     } else {
       for (const NamedTensor& tensor : section->tensors)
         kernels::transfer(Tensor::zeros(tensor.value.shape(), tensor.value.dtype()), tensor.value,
-                          contents.backend);
+                          plan.state_dict.backend);
     }
   }
   for (const LoadPlan::Restore& restore : plan.restores) restore.attribute->restore(restore.value);
-  for (const Section& section : contents.sections) {
+  for (const Section& section : plan.state_dict.sections) {
     if (section.loaded) section.loaded();
   }
 }
 
-LoadReport load_file(const std::string& path, const Contents& contents, comm::HostGroup& communicator,
+LoadReport load_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& communicator,
                      const LoadOptions& options) {
   LoadReport report;
   report.index = read_index(path, communicator);
-  Request request;
   LoadPlan plan;
-  comm::run_on_all(communicator, [&] {
-    request = request_for(report.index, contents, communicator);
-    plan = plan_load(report.index, request, options);
-  });
-  read_tensors(report.index, plan.pairs, contents.backend, communicator);
-  comm::run_on_all(communicator, [&] { finish_load(plan, request.contents); });
+  comm::run_on_all(communicator, [&] { plan = plan_load(report.index, state_dict, options, communicator); });
+  read_tensors(report.index, plan, communicator);
+  comm::run_on_all(communicator, [&] { finish_load(plan); });
   report.warnings = std::move(plan.warnings);
   return report;
 }

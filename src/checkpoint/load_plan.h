@@ -1,4 +1,5 @@
-// Private to the module: loading in steps: what of a file goes where, then reading it.
+// Private to the module: loading in steps: match the tensors asked for with those of a file, read them,
+// finish.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +10,15 @@
 #include <vector>
 
 #include "lockstep/base/shape.h"
-#include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/index.h"
+#include "lockstep/checkpoint/state_dict.h"
 
 namespace lockstep::checkpoint {
 
-/// An array in a file.
+/// A tensor in a file.
 struct StoredTensor {
-  std::string group;  ///< empty: of a file without groups, or at its root
+  std::string group;  ///< empty: at the root, or the file has no groups
   std::string name;
   std::optional<DType> dtype;  ///< none: not a number type that Lockstep knows
   std::string_view type_name;  ///< "float32", "bool", "text" ...; a constant
@@ -26,13 +27,7 @@ struct StoredTensor {
   bool ignored = false;     ///< known to be unused
 };
 
-/// Element types in files that a tensor may be loaded from.
-enum class Conversion {
-  lossless,  ///< those whose every value it holds: float32 from 16-bit floats, int64 from int32 ...
-  rounding,  ///< and float32 from float64
-};
-
-/// What is to be loaded from one group.
+/// The tensors to load from one group.
 struct RequestedGroup {
   std::string group;
   std::span<const NamedTensor> tensors;
@@ -47,26 +42,30 @@ struct Match {
   std::vector<Pair> pairs;
   std::vector<std::string> problems;  ///< "missing: model/a, model/b ... and 9 more", "wrong shape: model/c
                                       ///< is [3] in the file, [4] here" ...
-  bool ambiguous = false;             ///< names collide: no way of loading is right
+  bool ambiguous = false;             ///< names collide, so no way to load them is right
 };
 
-/// Compares names without leading "module." and "_orig_mod.", on both sides.
-Match match(std::span<const StoredTensor> stored, std::span<const RequestedGroup> wanted,
-            Conversion conversion);
+/// Compares names without leading "module." and "_orig_mod.", on both sides. A type of the file must hold no
+/// value that the target's type cannot (float32 from 16-bit floats, int64 from int32 ...); with `narrow`
+/// float32 also takes float64.
+Match match(std::span<const StoredTensor> stored, std::span<const RequestedGroup> requested, bool narrow);
 
-/// What is to be loaded from one file: contents with their late sections listed.
-struct Request {
-  Contents contents;
-  std::vector<std::string> of_other_ranks, warnings;  ///< see SectionsToLoad
-};
+std::vector<StoredTensor> stored_tensors(const FileIndex& index);
+/// Turns problems into warnings if the options allow it; otherwise DataError listing them all: "FILE does not
+/// fit this program's model: missing: ...; unexpected: ...".
+void check_or_warn(const std::string& path, const Match& result, const LoadOptions& options,
+                   std::vector<std::string>& warnings);
 
-/// Not collective, and the same on every rank but for what each takes as its own.
-Request request_for(const FileIndex& index, const Contents& contents, const comm::HostGroup& communicator);
-
-/// What will be read, and what will be done without it.
+/// What will be read from a checkpoint, and what happens to the rest of the state dict.
 struct LoadPlan {
-  std::vector<Match::Pair> pairs;      ///< `stored` indexes FileIndex::tensors
-  std::vector<const Section*> absent;  ///< sections that the file lacks and that can do without
+  LoadPlan() = default;
+  LoadPlan(LoadPlan&&) = default;  // not copied: pointers lead into state_dict
+  LoadPlan& operator=(LoadPlan&&) = default;
+
+  StateDict state_dict;                     ///< with the sections of its hooks
+  std::vector<std::string> of_other_ranks;  ///< groups of the file that other ranks load
+  std::vector<Match::Pair> pairs;           ///< `stored` indexes FileIndex::tensors
+  std::vector<const Section*> absent;       ///< sections that the file lacks and that can do without
   std::vector<std::string> warnings;
   struct Restore {
     const Attribute* attribute;
@@ -75,22 +74,20 @@ struct LoadPlan {
   std::vector<Restore> restores;
 };
 
-/// Touches nothing. DataError listing all that does not fit (with strict; otherwise warnings). The request
-/// must outlive the plan.
-LoadPlan plan_load(const FileIndex& index, const Request& request, const LoadOptions& options);
+/// Changes no tensor. DataError listing every mismatch (with strict; otherwise they are warnings). Not
+/// collective, and the same on every rank except for the state of hooks.
+LoadPlan plan_load(const FileIndex& index, const StateDict& state_dict, const LoadOptions& options,
+                   const comm::HostGroup& communicator);
 
-/// Reads the pairs, each block verified as it arrives; what is on the backend's device goes there from CPU
-/// memory. DataError if the file is damaged. Collective.
-void read_tensors(const FileIndex& index, std::span<const Match::Pair> pairs, kernels::Backend* backend,
-                  comm::HostGroup& communicator);
+/// Adds the sections of a hook's state to the plan.
+void plan_hook_state(ddp::Hook& hook, const FileIndex& file, const comm::HostGroup& communicator,
+                     LoadPlan& plan);
 
-/// Fills what the file lacks, restores the attributes, and tells the sections.
-void finish_load(const LoadPlan& plan, const Contents& contents);
+/// Reads the pairs and verifies each block as it arrives. Tensors on a device are read through CPU memory.
+/// DataError if the file is damaged. Collective.
+void read_tensors(const FileIndex& index, const LoadPlan& plan, comm::HostGroup& communicator);
 
-std::vector<StoredTensor> stored_tensors(const FileIndex& index);
-/// Turns problems into warnings if the options allow it; otherwise DataError listing them all: "FILE does not
-/// fit this program's model: missing: ...; unexpected: ...".
-void check_or_warn(const std::string& path, const Match& result, const LoadOptions& options,
-                   std::vector<std::string>& warnings);
+/// Fills the sections that the file lacks, restores the attributes, and calls Section::loaded.
+void finish_load(const LoadPlan& plan);
 
 }  // namespace lockstep::checkpoint

@@ -1,5 +1,5 @@
 // Compiled again whenever `git describe` changes, so it has a file to itself.
-#include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/state_dict.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

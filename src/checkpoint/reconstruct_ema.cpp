@@ -16,16 +16,16 @@
 #include "checkpoint/elements.h"
 #include "checkpoint/run_files.h"
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/index.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/optim/ema.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
-/// A mixture further off its profile than this is not the average asked for.
+/// The largest profile error of a mixture that is accepted.
 constexpr double most_error = 0.1;
 
 /// A stored average: one group of one snapshot.
@@ -60,17 +60,10 @@ std::vector<Stored> stored_in(const std::vector<FileIndex>& snapshots) {
   for (const Stored& one : stored) {
     if (began(one) == began(stored.back())) continue;
     throw DataError(
-        "{}: its averages began after step {}, those of {} after step {}: remove what is of another run",
+        "{}: its averages began after step {}, those of {} after step {}: remove the snapshots of other runs",
         snapshots[one.snapshot].path, began(one), snapshots.back().path, began(stored.back()));
   }
   return stored;
-}
-
-/// As rank 0 sees it. Collective.
-bool is_there(const std::string& path, comm::HostGroup& communicator) {
-  bool there = communicator.rank() == 0 && exists(path);
-  communicator.broadcast(&there, sizeof there, 0);
-  return there;
 }
 
 void check_is_run(const std::string& run) {
@@ -111,9 +104,9 @@ std::vector<std::int64_t> steps_to_use(const std::string& run, std::optional<std
   return steps;
 }
 
-/// Their indexes. A run that continues thins its snapshots: if one of the list is gone before it is read, the
-/// list is made again, and what has been read is held open. A run that thins them faster than they are read
-/// here is taken at its word: what it removed, it does not need; but for the newest.
+/// Their indexes. A run that is still training thins its snapshots: if a listed one is gone before it is
+/// read, the directory is listed again; snapshots that were read stay open. After many lists missing ones are
+/// left out, except for the newest.
 std::vector<FileIndex> snapshots_to_use(const std::string& run, std::optional<std::int64_t> step,
                                         comm::HostGroup& communicator) {
   constexpr int most_lists = 16;
@@ -128,7 +121,7 @@ std::vector<FileIndex> snapshots_to_use(const std::string& run, std::optional<st
         read.emplace(one, read_index(path, communicator));
       } catch (const DataError&) {
         const bool still_listed = one == steps.back() || lists < most_lists;
-        if (is_there(path, communicator) || (lists >= 2 * most_lists)) throw;
+        if (from_rank_0(communicator, [&] { return exists(path); }) || lists >= 2 * most_lists) throw;
         all_read = all_read && !still_listed;
       }
     }
@@ -202,7 +195,7 @@ std::vector<Target> targets_of(const FileIndex& last, const std::string& group) 
   return targets;
 }
 
-/// Of one snapshot, by path.
+/// The tensors of one snapshot, by path.
 using Entries = std::unordered_map<std::string, const TensorEntry*>;
 
 Entries entries_of(const FileIndex& index) {
@@ -221,7 +214,7 @@ const TensorEntry& entry_for(const Target& target, const std::string& group, con
                   target.name);
 }
 
-/// Fills the targets for which `mine` holds.
+/// Fills the targets for which mine(index) is true.
 template <class Mine>
 void mix(const std::vector<FileIndex>& snapshots, const std::vector<Stored>& stored,
          const std::vector<double>& weights, const std::vector<Target>& targets, const Mine& mine) {
@@ -296,12 +289,12 @@ EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double
 
   Section section{report.group, {}, {{"sigma_rel", sigma_rel, {}}, {"updates", stored.back().updates, {}}}};
   for (const Target& target : targets) section.tensors.push_back({target.name, target.tensor});
-  Contents contents{last.position, {section}, {}, last.config, provenance_of(communicator)};
-  contents.provenance["parent_checkpoint"] = last.path;
-  contents.provenance["ema_sources"] = fmt::format(
+  StateDict state_dict{last.position, {section}, {}, last.config, provenance_of(communicator)};
+  state_dict.provenance["parent_checkpoint"] = last.path;
+  state_dict.provenance["ema_sources"] = fmt::format(
       "{} of {} in {}, steps {} to {}; profile error {:.2g}", fmt::join(report.sources, ", "),
       pluralized(report.snapshots, "snapshot"), directory, report.first_step, report.step, report.error);
-  save_file(out, contents, communicator);
+  save_file(out, state_dict, communicator);
   return report;
 }
 

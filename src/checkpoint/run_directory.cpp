@@ -37,7 +37,7 @@ std::string host_name() {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
 }
 
-/// A number of Slurm's; empty if there is none, or something else in its place.
+/// A number that Slurm has set; empty if it is not set or not a number.
 std::string number_from_environment(const char* variable) {
   const char* const value = std::getenv(variable);
   const std::string text = value ? value : "";
@@ -63,14 +63,9 @@ std::string start_of(std::int64_t pid) {
   return boot_id + " " + field;
 }
 
-bool lost_its_name(const OpenFile& file) {
-  struct stat opened {
-  }, named{};
-  return ::fstat(file.descriptor(), &opened) != 0 || ::stat(file.path().c_str(), &named) != 0 ||
-         opened.st_ino != named.st_ino || opened.st_dev != named.st_dev;
-}
+bool has_its_name(const OpenFile& file) { return name_target(file) == NameTarget::same_file; }
 
-/// What the file says now. Its holder may be writing it: half a text names nobody.
+/// The holder in the file's text now. While the holder writes it, half a text may name nobody.
 LockHolder holder_in(const OpenFile& file) {
   std::string text(longest_text_bytes, '\0');
   const ssize_t bytes = ::pread(file.descriptor(), text.data(), text.size(), 0);
@@ -135,7 +130,7 @@ FileLock::FileLock(const std::string& path, double wait_s, const std::function<v
   const double deadline_s = monotonic_s() + wait_s;
   for (int tries = 1; !try_to_take(say); ++tries) {
     if (monotonic_s() < deadline_s) {
-      if (tries == 2) {  // not for a holder that was just leaving
+      if (tries == 2) {  // a holder that was about to end is not worth a line
         say(fmt::format("{}: held by {}; waiting up to {:g} s for it to end", path_,
                         holder_in(OpenFile(path_, OpenFile::Mode::read_write_or_create)).describe(), wait_s));
       }
@@ -148,21 +143,20 @@ FileLock::FileLock(const std::string& path, double wait_s, const std::function<v
           "{}: another run holds this directory: {}; wait for it to end, stop it, or use another directory",
           path_, holder.describe());
     }
-    // The earlier start may hang on a lost node for long. Its lock stays on the old file, which loses its
-    // name.
+    // The earlier start may hang on a lost node. It keeps the lock on the old file, which loses its name.
     remove_file(path_);
   }
 }
 
 FileLock::~FileLock() {
-  if (file_ && !lost_its_name(*file_)) remove_quietly(path_);  // before the lock goes with the descriptor
+  if (file_ && has_its_name(*file_)) remove_quietly(path_);  // before closing it releases the lock
 }
 
 void FileLock::check_held() const {
-  // The text, too: a file system that lost sight of this host gives its lock on the same file to another.
+  // The text as well: a file system that lost contact with this host gives the lock to another host.
   LockHolder now;
   if (exists(path_)) now = holder_in(OpenFile(path_, OpenFile::Mode::read));
-  if (now == self_ && !lost_its_name(*file_)) return;
+  if (now == self_ && has_its_name(*file_)) return;
   throw FailureError("{}: no longer this run's: {}; this run ({}) writes nothing more there", path_,
                      now.host.empty() ? "the file was removed" : "taken over by " + now.describe(),
                      self_.describe());
@@ -178,7 +172,7 @@ bool FileLock::try_to_take(const std::function<void(const std::string&)>& say) {
     const bool elsewhere = !holder.host.empty() && holder.host != self_.host;
     if (holder.is_alive_here() || elsewhere) return false;
   }
-  if (lost_its_name(*file)) return false;  // its holder removed it between opening and locking
+  if (!has_its_name(*file)) return false;  // its holder removed it between opening and locking
   if (!holder.host.empty()) {
     say(fmt::format("{}: taken over from {}, which ended without giving it back", path_, holder.describe()));
   }
@@ -189,7 +183,7 @@ bool FileLock::try_to_take(const std::function<void(const std::string&)>& say) {
 
 namespace {
 
-/// Of a directory and those it is in, the ones that are not there yet, innermost first.
+/// Of a directory and its parents, those that do not exist yet, innermost first.
 std::vector<std::string> missing_on_the_way_to(std::string path) {
   std::vector<std::string> missing;
   while (!exists(path)) {
@@ -220,7 +214,7 @@ RunDirectory::RunDirectory(std::string path, comm::HostGroup& communicator, doub
     } catch (const Error&) {
       if (exists(path_)) throw;
       make_directories(checkpoints_path());
-      take_lock();  // another start failed meanwhile, and took the directory that it had made with it
+      take_lock();  // another run failed meanwhile and removed the directory that it had made
     }
     make_directories(checkpoints_path());
     remove_file(temporary_path(config_path()));
@@ -230,14 +224,14 @@ RunDirectory::RunDirectory(std::string path, comm::HostGroup& communicator, doub
   check_same_directory(holder);
 }
 
-/// All ranks write checkpoints, so all must see the directory whose lock rank 0 has just taken: a relative
-/// path may lead elsewhere, or to a disk of another machine's own. A network file system may take a moment.
+/// All ranks write checkpoints, so all must see the directory whose lock rank 0 has just taken. A relative
+/// path, or a disk local to each node, may lead to another one. A network file system may take a moment.
 void RunDirectory::check_same_directory(const std::string& holder) const {
   comm::run_on_all(communicator_, [&] {
-    // Elsewhere a network file system may remember for a minute that nothing was there.
+    // On other nodes a network file system may cache for a minute that nothing existed.
     const std::vector<int>& node_of_rank = communicator_.topology().node_of_rank;
-    const bool beside = node_of_rank[static_cast<std::size_t>(communicator_.rank())] == node_of_rank[0];
-    const double deadline_s = monotonic_s() + (beside ? 1 : 60);
+    const bool same_node = node_of_rank[static_cast<std::size_t>(communicator_.rank())] == node_of_rank[0];
+    const double deadline_s = monotonic_s() + (same_node ? 1 : 60);
     while (communicator_.rank() != 0 && !sees_lock_of(holder)) {
       if (monotonic_s() > deadline_s) {
         std::error_code ignored;
@@ -254,7 +248,7 @@ void RunDirectory::check_same_directory(const std::string& holder) const {
 bool RunDirectory::sees_lock_of(const std::string& holder) const {
   try {
     return LockHolder::parse(read_text(path_ + "/lock")) == LockHolder::parse(holder);
-  } catch (const DataError&) {  // not there, or not yet
+  } catch (const DataError&) {  // does not exist, or not yet
     return false;
   }
 }
@@ -264,7 +258,7 @@ RunDirectory::~RunDirectory() {
   std::error_code ignored;
   const bool configured = std::filesystem::exists(config_path(), ignored);
   if (configured || made_.empty()) return;
-  // Nothing came of this start. Directories that hold something stay; the innermost goes under the lock.
+  // This run has not been configured. Only empty directories go, the innermost while the lock is held.
   try {
     check_held();
   } catch (const std::exception&) {
@@ -276,16 +270,12 @@ RunDirectory::~RunDirectory() {
 }
 
 std::optional<std::string> RunDirectory::stored_config() const {
-  bool there = false;
-  std::string text;
-  comm::run_on_all(communicator_, [&] {
-    if (communicator_.rank() != 0 || !exists(config_path())) return;
-    text = read_text(config_path());
-    there = true;
+  const auto text = from_rank_0(communicator_, [&]() -> nlohmann::json {
+    if (!exists(config_path())) return nullptr;
+    return read_text(config_path());
   });
-  communicator_.broadcast(&there, sizeof there, 0);
-  if (!there) return std::nullopt;
-  return communicator_.all_gather_texts(text)[0];
+  if (text.is_null()) return std::nullopt;
+  return text.get<std::string>();
 }
 
 void RunDirectory::write_config(const std::string& text) {

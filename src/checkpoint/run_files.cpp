@@ -6,7 +6,6 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -25,7 +24,7 @@
 namespace lockstep::checkpoint {
 namespace {
 
-/// Behind the links that stand at the end of a path; where they lead nowhere, the name that is not there.
+/// The path with the links at its end resolved; if they lead nowhere, the name that does not exist.
 std::string target_of(const std::string& path) {
   constexpr int most_links = 40;  // as the system
   std::filesystem::path target = path;
@@ -35,11 +34,11 @@ std::string target_of(const std::string& path) {
     if (error) return target;
     target = next.is_absolute() ? next : target.parent_path() / next;
   }
-  return path;  // opening it says what is wrong
+  return path;  // opening it reports the error
 }
 
 void check_no_directory(const std::string& path) {
-  std::error_code ignored;  // what is wrong with the path, opening says
+  std::error_code ignored;  // opening the path reports the error
   if (!std::filesystem::is_directory(path, ignored)) return;
   const std::string latest = path + "/checkpoints/latest";
   throw DataError("{}: is a directory; a checkpoint is a file{}", path,
@@ -70,23 +69,24 @@ std::shared_ptr<const OpenFile> open_if_there(const std::string& target) {
   }
 }
 
-Named named_now(const OpenFile& file) {
+NameTarget name_target(const OpenFile& file) {
   struct stat open {
   }, named{};
   if (::fstat(file.descriptor(), &open) != 0 || ::stat(file.path().c_str(), &named) != 0)
-    return Named::nothing;
-  return open.st_dev == named.st_dev && open.st_ino == named.st_ino ? Named::itself : Named::another;
+    return NameTarget::nothing;
+  const bool same = open.st_dev == named.st_dev && open.st_ino == named.st_ino;
+  return same ? NameTarget::same_file : NameTarget::other_file;
 }
 
 namespace {
 
-/// Of files and links that are not named after a step.
+/// Temporary names of files and links that are not named after a step.
 const std::set<std::string_view> small_drafts{".latest.tmp", ".best.tmp", ".starts.tmp",
                                               ".evaluations.json.tmp"};
 
 constexpr std::string_view name_prefix = "step-", name_suffix = ".h5";
 
-/// ".step-000000500.h5.MARK.tmp", with or without the mark of the start that wrote it.
+/// True for ".step-000000500.h5.MARK.tmp", with or without the mark of the run that wrote it.
 bool is_draft(std::string_view name) {
   constexpr std::string_view suffix = ".tmp";
   if (!name.starts_with('.') || !name.ends_with(suffix)) return false;
@@ -133,15 +133,7 @@ std::vector<std::int64_t> steps_in(const std::string& directory) {
 }
 
 std::vector<std::int64_t> steps_in(const std::string& directory, comm::HostGroup& communicator) {
-  std::vector<std::int64_t> steps;
-  comm::run_on_all(communicator, [&] {
-    if (communicator.rank() == 0) steps = steps_in(directory);
-  });
-  std::uint64_t count = steps.size();
-  communicator.broadcast(&count, sizeof count, 0);
-  steps.resize(count);
-  communicator.broadcast(steps.data(), count * sizeof(std::int64_t), 0);
-  return steps;
+  return from_rank_0(communicator, [&] { return steps_in(directory); });
 }
 
 void remove_drafts(const std::string& directory, const Log& log) {
@@ -154,11 +146,11 @@ void remove_drafts(const std::string& directory, const Log& log) {
 
 namespace {
 
-/// Neighbours are at least 1/32 of their step apart: 22 are left each time the number of steps doubles.
+/// Neighbours are at least 1/32 of their step apart, so 22 stay each time the number of steps doubles.
 constexpr std::int64_t density = 32;
 
-Contents snapshot_of(const Contents& checkpoint) {
-  Contents snapshot{checkpoint.position, {}, {}, checkpoint.config, checkpoint.provenance};
+StateDict snapshot_of(const StateDict& checkpoint) {
+  StateDict snapshot{checkpoint.position, {}, {}, checkpoint.config, checkpoint.provenance};
   snapshot.backend = checkpoint.backend;
   std::set<std::string_view> averaged;
   for (const Section& section : checkpoint.sections) {
@@ -193,8 +185,8 @@ ProfileSnapshots::ProfileSnapshots(RunDirectory& run_directory, comm::HostGroup&
   });
 }
 
-std::unique_ptr<FileWriter> ProfileSnapshots::begin(const Contents& checkpoint, const SaveOptions& options) {
-  const Contents snapshot = snapshot_of(checkpoint);
+std::unique_ptr<FileWriter> ProfileSnapshots::begin(const StateDict& checkpoint, const SaveOptions& options) {
+  const StateDict snapshot = snapshot_of(checkpoint);
   if (snapshot.sections.empty()) return nullptr;
   comm::run_on_all(communicator_, [&] {
     if (communicator_.rank() != 0) return;
@@ -238,7 +230,7 @@ void ProfileSnapshots::drop_after(std::int64_t step) {
 
 namespace {
 
-/// JSON has no such numbers: they are written as null.
+/// JSON has no such numbers, so they are written as null.
 constexpr double not_finite = std::numeric_limits<double>::quiet_NaN();
 
 std::map<std::int64_t, Evaluations::Metrics> parse(const std::string& text) {
@@ -248,7 +240,7 @@ std::map<std::int64_t, Evaluations::Metrics> parse(const std::string& text) {
     std::int64_t step = -1;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
     if (error != std::errc() || end != name.data() + name.size() || !metrics.is_object())
-      throw DataError("{} is no step with its metrics", quote(name));
+      throw DataError("{} is not a step with its metrics", quote(name));
     for (const auto& [metric, value] : metrics.items())
       of_step[step][metric] = value.is_number() ? value.get<double>() : not_finite;
   }
@@ -261,8 +253,8 @@ Evaluations::Evaluations(std::string path, const Log& log) : path_(std::move(pat
   if (!exists(path_)) return;
   try {
     of_step_ = parse(read_text(path_));
-  } catch (const std::exception& error) {  // JSON's, too
-    log.warning("{}: not read, what it said about checkpoints is lost: {}", path_, error.what());
+  } catch (const std::exception& error) {
+    log.warning("{}: cannot be read, so its metrics of checkpoints are lost: {}", path_, error.what());
   }
 }
 
@@ -318,7 +310,7 @@ void AttemptCounter::forget_up_to(std::int64_t step) {
   write(counts);
 }
 
-/// A file that is not there, or is not ours, counts nothing: it is advice.
+/// A missing or unreadable file counts nothing: the counts are only advice.
 AttemptCounter::Counts AttemptCounter::read() const {
   Counts counts;
   try {

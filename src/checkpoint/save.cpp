@@ -34,7 +34,7 @@ std::string first_difference(std::string_view a, std::string_view b) {
   return "";
 }
 
-/// Ranks must list the same things: one comparison of digests, and texts only if they differ.
+/// All ranks must list the same tensors and attributes. Compares digests, and texts only if those differ.
 void check_same_everywhere(const FileIndex& index, comm::HostGroup& communicator) {
   const std::string text = digested_text(index);
   const std::uint64_t mine = digest_of(text.data(), text.size());
@@ -50,18 +50,18 @@ void check_same_everywhere(const FileIndex& index, comm::HostGroup& communicator
 
 }  // namespace
 
-FileWriter::FileWriter(std::string path, const Contents& early, comm::HostGroup& communicator,
+FileWriter::FileWriter(std::string path, const StateDict& given, comm::HostGroup& communicator,
                        SaveOptions options)
     : path_(std::move(path)),
       temporary_(temporary_path(path_, options.mark)),
       communicator_(communicator),
       options_(std::move(options)),
-      backend_(early.backend) {
-  Contents contents = early;
-  for (const LateSections& late : early.late)
-    std::ranges::move(late.to_save(communicator_), std::back_inserter(contents.sections));
+      backend_(given.backend) {
+  StateDict state_dict = given;
+  for (ddp::Hook* const hook : given.hooks)
+    std::ranges::move(hook_sections(*hook, communicator_), std::back_inserter(state_dict.sections));
   comm::run_on_all(communicator_, [&] {
-    index_ = index_of(contents);
+    index_ = index_of(state_dict);
     index_.path = path_;
   });
   check_same_everywhere(index_, communicator_);
@@ -69,17 +69,17 @@ FileWriter::FileWriter(std::string path, const Contents& early, comm::HostGroup&
   index_.world_size = communicator_.size();
   index_.created = utc_now();
   lay_out();
-  share_work(contents);
+  share_work(state_dict);
 }
 
-/// Rank 0 lays the file out and tells where each tensor is.
+/// Rank 0 lays the file out and broadcasts the offset of each tensor.
 void FileWriter::lay_out() {
   comm::run_on_all(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     if (options_.check_may_write) options_.check_may_write();
     OpenFile file(temporary_, OpenFile::Mode::create_or_truncate);
     draft_.emplace(temporary_);
-    // A file that may not grow to its size is an error of ours here, before it can be one of HDF5's.
+    // A file that may not grow to its size is an error here already, not inside HDF5.
     file.truncate(most_file_bytes(index_));
     layout_ = std::make_unique<Layout>(index_);
   });
@@ -89,8 +89,8 @@ void FileWriter::lay_out() {
   for (std::size_t t = 0; t < offsets.size(); ++t) index_.tensors[t].offset = offsets[t];
 }
 
-void FileWriter::share_work(const Contents& contents) {
-  for (const Section& section : contents.sections) {
+void FileWriter::share_work(const StateDict& state_dict) {
+  for (const Section& section : state_dict.sections) {
     std::ranges::copy(section.tensors, std::back_inserter(held_));
   }
   for (const TensorExtent& extent :
@@ -119,8 +119,8 @@ bool FileWriter::needs_copy() const {
   });
 }
 
-/// Calls use(number, tensor) for each, in order. Those in parts are gathered, as many at once as are worth a
-/// collective: how many collectives there are depends on their bytes only.
+/// Calls use(number, tensor) for each tensor, in order. Partitioned tensors are gathered first, 64 MiB at a
+/// time: the number of collectives depends on their bytes, not on their number.
 template <class Use>
 void FileWriter::with_whole_tensors(const Use& use) const {
   constexpr std::size_t most_at_once_bytes = std::size_t{64} << 20;
@@ -179,7 +179,7 @@ void FileWriter::cut_into_segments() {
   }
 }
 
-/// What has been digested is in the cache when it is written.
+/// Digests a block just before it is written, while it is in the cache.
 void FileWriter::write(OpenFile& file, const Segment& segment) {
   const OwnExtent& own = extents_[segment.extent];
   const std::uint64_t into_extent = segment.from - own.extent.from;
@@ -200,7 +200,8 @@ void FileWriter::note_not_finite(std::size_t tensor) {
   }
 }
 
-/// The first tensor of all ranks, so that the error does not depend on who digested what. Collective.
+/// Throws for the first such tensor of all ranks, so that the error does not depend on the shares.
+/// Collective.
 void FileWriter::check_finite() const {
   const std::uint64_t mine = first_not_finite_;
   std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator_.size()));
@@ -221,11 +222,11 @@ void FileWriter::write_share() {
     try {
       write(file, segments_[mine]);
     } catch (...) {
-      begun_ = segments_.size();  // no worker starts another
+      give_up();
       throw;
     }
-    // Whoever writes the last one syncs the file for all. On the way, too: no single call then takes so long
-    // that this rank could be taken for one that hangs.
+    // The thread that writes the last segment syncs the file for all threads. Syncs on the way keep each call
+    // so short that this rank is not taken for one that hangs.
     constexpr std::size_t segments_a_sync = 1024;  // of a MiB at most
     if (const std::size_t done = ++done_; done == segments_.size() || done % segments_a_sync == 0)
       file.sync();
@@ -253,25 +254,23 @@ void FileWriter::publish() {
   draft_->publish(path_);
 }
 
-void save_file(const std::string& path, const Contents& contents, comm::HostGroup& communicator,
+void save_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& communicator,
                const SaveOptions& options) {
-  FileWriter file(path, contents, communicator, options);
-  std::vector<std::byte> copy;
-  if (file.needs_copy()) {
-    comm::run_on_all(communicator, [&] { copy.resize(file.copy_bytes()); });
-    file.copy_share(copy.data());
-  }
-  comm::run_on_all(communicator, [&] { file.write_share(); });
-  file.complete();
-  comm::run_on_all(communicator, [&] { file.publish(); });
+  std::vector<std::unique_ptr<FileWriter>> files;
+  files.push_back(std::make_unique<FileWriter>(path, state_dict, communicator, options));
+  SaveMemory memory;
+  SaveJob job(std::move(files), {.async = false, .check_may_write = options.check_may_write, .published = {}},
+              memory, communicator);
+  while (job.state() != SaveJob::State::done) job.advance(SaveAction::wait);
 }
 
 namespace {
 
-/// A run that takes a directory over removes drafts: what fails then on any rank, in whatever way, has that
-/// for its reason, and the error of check() on rank 0 is that of all. Collective.
-void together_if_writable(comm::HostGroup& communicator, const std::function<void()>& check,
-                          const std::function<void()>& action) {
+/// Runs action() on every rank. A run that takes the directory over removes drafts, and then writing fails in
+/// any way, on any rank: the error of check() on rank 0 is the cause, and becomes the error of all.
+/// Collective.
+void run_while_writable(comm::HostGroup& communicator, const std::function<void()>& check,
+                        const std::function<void()>& action) {
   const bool checks = check && communicator.rank() == 0;
   comm::run_on_all(communicator, [&] {
     try {
@@ -280,7 +279,7 @@ void together_if_writable(comm::HostGroup& communicator, const std::function<voi
       if (checks) check();
       throw;
     }
-    if (checks) check();  // another rank's part may have failed
+    if (checks) check();  // another rank may have failed
   });
 }
 
@@ -334,7 +333,7 @@ SaveJob::SaveJob(std::vector<std::unique_ptr<FileWriter>> files, Options options
   if (!options_.async) return;
   try {
     comm::run_on_all(communicator_, [&] { worker_.start([this] { write_shares(); }); });
-  } catch (...) {  // another rank has no thread: do not write what nobody wants
+  } catch (...) {  // another rank has no thread, so the file is dropped
     give_up();
     throw;
   }
@@ -342,7 +341,6 @@ SaveJob::SaveJob(std::vector<std::unique_ptr<FileWriter>> files, Options options
 
 SaveJob::~SaveJob() { give_up(); }
 
-/// Changes nothing about shares that are written.
 void SaveJob::give_up() {
   for (const auto& file : files_) file->give_up();
 }
@@ -362,15 +360,15 @@ void SaveJob::write_shares() {
   for (const auto& file : files_) file->write_share();
 }
 
-/// On rank 0; perhaps during training, so it calls neither MPI nor HDF5.
+/// On rank 0. May run during training, so it calls neither MPI nor HDF5.
 void SaveJob::publish() {
   for (const auto& file : files_) file->publish();
-  options_.published();
+  if (options_.published) options_.published();
 }
 
 void SaveJob::advance(SaveAction action) {
   const bool publishes = communicator_.rank() == 0;
-  together_if_writable(communicator_, options_.check_may_write, [&] {
+  run_while_writable(communicator_, options_.check_may_write, [&] {
     if (action == SaveAction::give_up) {
       give_up();
     } else if (state_ == State::writing && !worker_.failed()) {

@@ -1,5 +1,5 @@
-// Private to the module: writing the files of one step: each on its way from memory to its final name, and
-// the save job, synchronous or during training, that moves them on.
+// Private to the module: the writer of one file, and the save job that writes the files of one step, during
+// training or not.
 #pragma once
 
 #include <atomic>
@@ -16,57 +16,58 @@
 #include "base/output.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/layout.h"
-#include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/index.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::checkpoint {
 
-/// The steps, in order: construction (collective); copy_share() (collective), if the tensors will change
-/// before write_share() is over or needs_copy(); write_share(); complete() (collective), when all ranks have
-/// written; publish(). write_share() and publish() call neither MPI nor HDF5, so any thread may, and touch
-/// nothing but the files; their errors are of this rank alone. Several threads may be in write_share() at
-/// once: they share the work.
+/// Writes one file, from memory to its final name. The steps, in order: construction (collective);
+/// copy_share() (collective), if needs_copy() or if the tensors will change before write_share() returns;
+/// write_share(); complete() (collective), when all ranks have written; publish(). write_share() and
+/// publish() call neither MPI nor HDF5, so any thread may call them; their errors are of this rank alone.
+/// Several threads may be in write_share() at once: they share the work.
 ///
-/// The temporary file is removed at the end, unless it was published. Ranks that still write into it then
-/// fail, or write into a file without a name.
+/// The destructor removes the temporary file unless it was published. Ranks that are still writing into it
+/// then fail, or write into a file without a name.
 class FileWriter {
  public:
-  /// Lists and compares what ranks hold, lays the file out and shares the work. Errors: save_file.
-  FileWriter(std::string path, const Contents& contents, comm::HostGroup& communicator, SaveOptions options);
+  /// Compares the ranks' state dicts, lays the file out and shares the work. Errors: save_file.
+  FileWriter(std::string path, const StateDict& state_dict, comm::HostGroup& communicator,
+             SaveOptions options);
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
 
   const std::string& path() const { return path_; }
-  /// Some tensors cannot be written from where they are: partitioned ones, because a rank writes elements
-  /// that other ranks hold, and those on a device. The same on every rank.
+  /// True if some tensors cannot be written from their own memory: partitioned ones, because a rank writes
+  /// elements that other ranks hold, and those on a device. The same on every rank.
   bool needs_copy() const;
   /// Memory that copy_share() needs.
   std::uint64_t copy_bytes() const;
-  /// Copies this rank's share into `memory`, which is written from there. Tensors in parts are gathered a few
-  /// at a time; of others that are on a device this rank's share is copied from it.
+  /// Copies this rank's share into `memory`, from which it is then written. Gathers partitioned tensors a few
+  /// at a time.
   void copy_share(std::byte* memory);
 
-  /// Writes, digests and syncs the rest of this rank's share. Other threads may still be writing when it
+  /// Digests, writes and syncs what is left of this rank's share. Other threads may still be writing when it
   /// returns.
   void write_share();
-  /// Threads in write_share() stop after the segment that they are writing: the file is dropped.
+  /// Drops the file: threads in write_share() stop after their current segment.
   void give_up() { begun_ = segments_.size(); }
-  /// Combines the digests and makes the structure. TrainingError if there were numbers that are not finite.
+  /// Combines the digests and completes the structure. TrainingError if there were numbers that are not
+  /// finite.
   void complete();
-  /// On rank 0: adds the structure, syncs, gives the file its name and syncs the directory. Elsewhere
-  /// nothing.
+  /// On rank 0: writes the structure, syncs, renames the file and syncs the directory. No-op elsewhere.
   void publish();
 
  private:
-  /// An extent of this rank, and the rest of its last block behind it, which is digested only.
+  /// An extent of this rank, followed by the rest of its last block, which is digested but not written.
   struct OwnExtent {
     TensorExtent extent;
     const std::byte* data = nullptr;
     std::uint64_t readable_bytes = 0;
   };
-  /// What is written at once: a block or, at an end of an extent, part of one.
+  /// The bytes of one write: a block or, at an end of an extent, part of one.
   struct Segment {
     std::size_t extent = 0;
     std::uint64_t from = 0, bytes = 0;  ///< of the tensor
@@ -76,7 +77,7 @@ class FileWriter {
   template <class Use>
   void with_whole_tensors(const Use& use) const;
   void lay_out();
-  void share_work(const Contents& contents);
+  void share_work(const StateDict& state_dict);
   void cut_into_segments();
   void write(OpenFile& file, const Segment& segment);
   void note_not_finite(std::size_t tensor);
@@ -98,8 +99,8 @@ class FileWriter {
   std::optional<Draft> draft_;  // of rank 0, until it is published
 };
 
-/// Runs one piece of work at a time on a second thread of low priority: while
-/// cores are busy it takes what they leave. Used by one thread.
+/// Runs one function at a time on a second thread of low priority, which gets the time that cores have left.
+/// Used by one thread.
 class WorkerThread {
  public:
   WorkerThread() = default;
@@ -108,12 +109,12 @@ class WorkerThread {
   WorkerThread(const WorkerThread&) = delete;
   WorkerThread& operator=(const WorkerThread&) = delete;
 
-  /// Earlier work has ended. FailureError if there can be no thread.
+  /// Only after earlier work has ended. FailureError if no thread can be made.
   void start(std::function<void()> work);
   bool running() const { return running_; }
-  /// The work has ended by an exception, which finish() has not thrown yet.
+  /// The work has thrown, and finish() has not rethrown it yet.
   bool failed() const { return !running_ && error_ != nullptr; }
-  /// Waits for the work, and throws what it threw, once.
+  /// Waits for the work, and rethrows what it threw, once.
   void finish();
 
  private:
@@ -128,25 +129,25 @@ struct SaveMemory {
   std::unique_ptr<std::byte[]> data;
   std::uint64_t bytes = 0;
 
-  /// Earlier contents are lost.
+  /// Drops what it held before.
   void reserve(std::uint64_t wanted_bytes);
 };
 
-/// The states of a save.
+/// How a save job advances to its next state.
 enum class SaveAction {
-  proceed,  ///< the worker thread does the next state, if there is one
-  wait,     ///< this thread does the next state
+  proceed,  ///< on the worker thread, if there is one
+  wait,     ///< on this thread
   give_up,
 };
 
-/// A profile snapshot and a checkpoint, or the latter alone, on their way to their names. Every rank writes
-/// its share of them; then rank 0 publishes them, in order, so that a reader who finds the last finds all.
+/// Saves a checkpoint, or a profile snapshot and a checkpoint. Every rank writes its share of them; then rank
+/// 0 publishes them in order, so that a reader that finds the last finds all.
 ///
-/// Destroying a job that is not done drops it, its temporary files too.
+/// Destroying a job that is not done drops it and removes its temporary files.
 class SaveJob {
  public:
   enum class State {
-    writing,     ///< ranks write their shares: their worker threads do, or advance() will
+    writing,     ///< worker threads write the ranks' shares, or advance() will
     written,     ///< all shares are on storage; advance() publishes
     publishing,  ///< rank 0's worker thread publishes
     done,
@@ -157,8 +158,8 @@ class SaveJob {
     std::function<void()> published;        ///< on rank 0, once the files have their names; calls no MPI
   };
 
-  /// Copies this rank's shares into `memory` where they may change or cannot be written from where they are.
-  /// `memory` and the communicator outlive the job. Collective.
+  /// Copies this rank's shares into `memory` if the job is asynchronous or a file needs it. `memory` and the
+  /// communicator outlive the job. Collective.
   SaveJob(std::vector<std::unique_ptr<FileWriter>> files, Options options, SaveMemory& memory,
           comm::HostGroup& communicator);
   ~SaveJob();
@@ -170,9 +171,9 @@ class SaveJob {
   bool running() const { return worker_.running(); }                 ///< this rank's worker thread
   bool failed() const { return worker_.failed(); }
 
-  /// Completes the present state on this rank, then on all. This thread helps a worker thread that is still
-  /// busy, since worker threads have low priority. Collective. An error on any rank becomes the error of all,
-  /// and the job cannot continue; FailureError for give_up.
+  /// Completes the current state on all ranks. This thread helps a busy worker thread, which has low
+  /// priority. Collective. An error on any rank becomes the error of all, and the job cannot continue;
+  /// FailureError for give_up.
   void advance(SaveAction action);
 
  private:

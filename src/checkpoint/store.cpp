@@ -15,7 +15,7 @@
 #include "checkpoint/save.h"
 #include "checkpoint/weights/gpt2.h"
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::checkpoint {
@@ -73,19 +73,14 @@ std::optional<double> Store::metric_of(std::int64_t step, const std::string& met
   try {
     const Provenance stored = read_index(directory_ + "/" + name_of_step(step)).provenance;
     if (const auto found = stored.find(metric); found != stored.end()) return number_in(found->second);
-  } catch (const Error&) {  // a broken one is nobody's best
+  } catch (const Error&) {  // a damaged one cannot be the best
   }
   return std::nullopt;
 }
 
 bool Store::knows_metric(std::int64_t step, const std::string& metric) {
   finish();
-  bool knows = false;
-  comm::run_on_all(communicator_, [&] {
-    if (communicator_.rank() == 0) knows = metric_of(step, metric).has_value();
-  });
-  communicator_.broadcast(&knows, sizeof knows, 0);
-  return knows;
+  return from_rank_0(communicator_, [&] { return metric_of(step, metric).has_value(); });
 }
 
 void Store::note_metrics(std::int64_t step, const std::map<std::string, double>& metrics) {
@@ -105,12 +100,12 @@ void Store::note_metrics(std::int64_t step, const std::map<std::string, double>&
 Store::~Store() {
   const bool in_order = std::uncaught_exceptions() == exceptions_at_start_;
   if (pending_save_ && in_order && communicator_.rank() == 0)
-    log_.warning("{}: not written, as nobody waited for it (Store::finish)", pending_save_->path());
+    log_.warning("{}: not written, as Store::finish was not called", pending_save_->path());
   pending_save_.reset();  // ends the worker thread
   if (in_order) take_back_attempt();
 }
 
-/// The last start got no further, for no fault of the checkpoint.
+/// The last attempt ended without a newer checkpoint, but not because of the checkpoint.
 void Store::take_back_attempt() {
   if (!attempt_from_) return;
   try {
@@ -121,37 +116,37 @@ void Store::take_back_attempt() {
   }
 }
 
-/// With what every checkpoint of this run says.
-Contents Store::completed(std::int64_t step, Contents contents) const {
-  contents.position = options_.schedule.at(step);
-  contents.config = options_.config;
+/// Adds what every checkpoint of this run records.
+StateDict Store::completed(std::int64_t step, StateDict state_dict) const {
+  state_dict.position = options_.schedule.at(step);
+  state_dict.config = options_.config;
   Provenance provenance = provenance_;
-  provenance.merge(contents.provenance);
-  for (const auto& [name, value] : contents.metrics) provenance[name] = fmt::format("{}", value);
+  provenance.merge(state_dict.provenance);
+  for (const auto& [name, value] : state_dict.metrics) provenance[name] = fmt::format("{}", value);
   if (!current_path_.empty()) provenance["parent_checkpoint"] = current_path_;
-  contents.provenance = std::move(provenance);
-  return contents;
+  state_dict.provenance = std::move(provenance);
+  return state_dict;
 }
 
 void Store::note(const Provenance& facts) {
   for (const auto& [name, value] : facts) provenance_[name] = value;
 }
 
-std::string Store::save_contents(std::int64_t step, Contents given) {
+std::string Store::save_state_dict(std::int64_t step, StateDict given) {
   finish();
-  const Contents contents = completed(step, std::move(given));
+  const StateDict state_dict = completed(step, std::move(given));
   std::optional<double> metric;
-  if (const auto found = contents.metrics.find(options_.keep_best); found != contents.metrics.end())
+  if (const auto found = state_dict.metrics.find(options_.keep_best); found != state_dict.metrics.end())
     metric = found->second;
   const auto check_may_write = [this] { run_directory_.check_held(); };
   const SaveOptions options{.mark = run_directory_.mark(),
                             .check_may_write = check_may_write,
                             .allow_non_finite = options_.allow_non_finite};
-  // The snapshot first: a resume from the checkpoint finds it.
+  // The snapshot comes first, so that it exists whenever the checkpoint does.
   std::vector<std::unique_ptr<FileWriter>> files;
-  if (auto snapshot = snapshots_->begin(contents, options)) files.push_back(std::move(snapshot));
+  if (auto snapshot = snapshots_->begin(state_dict, options)) files.push_back(std::move(snapshot));
   const std::string path = directory_ + "/" + name_of_step(step);
-  files.push_back(std::make_unique<FileWriter>(path, contents, communicator_, options));
+  files.push_back(std::make_unique<FileWriter>(path, state_dict, communicator_, options));
   pending_save_ = std::make_unique<SaveJob>(
       std::move(files),
       SaveJob::Options{.async = options_.async,
@@ -160,12 +155,12 @@ std::string Store::save_contents(std::int64_t step, Contents given) {
       *memory_, communicator_);
   if (!options_.async) {
     finish();
-    *memory_ = {};  // sharded runs have a use for it, and runs on devices copy only while they save
+    *memory_ = {};  // training needs it more
   }
   return path;
 }
 
-/// If it fails anywhere the save is dropped.
+/// An error on any rank drops the save.
 void Store::advance_save(SaveAction action) {
   std::unique_ptr<SaveJob> job = std::move(pending_save_);
   try {
@@ -204,14 +199,14 @@ void Store::finish() {
   while (pending_save_) advance_save(SaveAction::wait);
 }
 
-/// On rank 0; during training, so it calls neither MPI nor HDF5.
+/// On rank 0. Runs during training, so it calls neither MPI nor HDF5.
 void Store::published(std::int64_t step, std::optional<double> metric) {
   run_directory_.check_held();
   retention_->note(step, metric);
   link("latest", step);
   link_best();
   std::vector<std::int64_t> without_file = prune(step);
-  without_file.push_back(step);  // what is known of it was of a file of an earlier course
+  without_file.push_back(step);  // an earlier file of this step may have been evaluated
   evaluations_->forget(without_file);
   snapshots_->thin(step);
   attempts_->forget_up_to(step);
@@ -241,10 +236,10 @@ std::vector<std::int64_t> Store::prune(std::int64_t newest) {
 
 namespace {
 
-/// Starts from a checkpoint that may end without a newer one before it is passed over.
+/// Runs that may end without a newer checkpoint before the one they resumed from is skipped.
 constexpr int most_attempts = 2;
 
-/// A checkpoint made with another seed, shard count or batch would silently continue with other samples.
+/// With another seed, number of shards or batch a run would silently continue with other samples.
 void check_schedule(const FileIndex& index, const DataSchedule& schedule) {
   const Position& stored = index.position;
   const auto refuse = [&](std::string_view what, auto was, auto is) {
@@ -262,7 +257,7 @@ void check_schedule(const FileIndex& index, const DataSchedule& schedule) {
            schedule.samples_per_step);
 }
 
-/// A file that somebody has given another's name.
+/// The file may have been renamed.
 void check_step(const FileIndex& index) {
   const std::int64_t named = step_in_name(file_name_of(index.path));
   if (named == index.position.step) return;
@@ -270,8 +265,8 @@ void check_step(const FileIndex& index) {
                    index.path, index.position.step);
 }
 
-/// Bits of results depend on these; a resume under others is allowed but said. In another
-/// precision or on another device nothing else is worth saying.
+/// Results depend on these to the bit; a resume under others is allowed, with a warning. If the precision or
+/// the device differs, the rest does not matter.
 std::vector<std::string> changed_environment(const FileIndex& index, const Provenance& now) {
   std::vector<std::string> warnings;
   const auto compare = [&](const char* what, const char* effect = "may differ in the last bits") {
@@ -289,12 +284,12 @@ std::vector<std::string> changed_environment(const FileIndex& index, const Prove
   return warnings;
 }
 
-/// A file whose bytes are not what was saved.
+/// The file's bytes are not those that were saved.
 struct Damaged {
   std::string text;
 };
 
-/// Calls action(), whose DataErrors mean damage.
+/// Calls action(), whose DataErrors mean that the file is damaged.
 template <class Action>
 void reading(const Action& action) {
   try {
@@ -308,28 +303,22 @@ void reading(const Action& action) {
 
 struct Store::Candidates {
   std::vector<std::int64_t> steps;      ///< in the order in which they are tried
-  std::vector<std::int64_t> exhausted;  ///< those of them that have had their starts; they come last
+  std::vector<std::int64_t> exhausted;  ///< those of them without attempts left; they come last
 };
 
 Store::Candidates Store::candidates() {
-  std::vector<std::int64_t> all = steps_in(directory_, communicator_);
-  std::vector<char> exhausted(all.size());
-  if (communicator_.rank() == 0) {
-    const AttemptCounter::Counts counts = attempts_->read();
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const auto found = counts.find(all[i]);
-      exhausted[i] = found != counts.end() && found->second >= most_attempts;
-    }
-  }
-  communicator_.broadcast(exhausted.data(), exhausted.size(), 0);
+  const auto counts = from_rank_0(communicator_, [&] { return attempts_->read(); });
   Candidates candidates;
-  for (std::size_t i = 0; i < all.size(); ++i)
-    (exhausted[i] ? candidates.exhausted : candidates.steps).push_back(all[i]);
+  for (const std::int64_t step : steps_in(directory_, communicator_)) {
+    const auto count = counts.find(step);
+    const bool exhausted = count != counts.end() && count->second >= most_attempts;
+    (exhausted ? candidates.exhausted : candidates.steps).push_back(step);
+  }
   candidates.steps.insert(candidates.steps.end(), candidates.exhausted.begin(), candidates.exhausted.end());
   return candidates;
 }
 
-std::int64_t Store::resume_contents(const Contents& contents) {
+std::int64_t Store::resume_state_dict(const StateDict& state_dict) {
   finish();
   const Candidates candidates = this->candidates();
   std::vector<std::string> broken;
@@ -337,7 +326,7 @@ std::int64_t Store::resume_contents(const Contents& contents) {
   for (const std::int64_t step : candidates.steps) {
     const std::string path = directory_ + "/" + name_of_step(step);
     try {
-      load(path, contents);
+      load(path, state_dict);
     } catch (const Damaged& damage) {
       if (communicator_.rank() == 0)
         log_.warning("a checkpoint is broken, trying the one before: {}", damage.text);
@@ -362,19 +351,18 @@ std::int64_t Store::resume_contents(const Contents& contents) {
 }
 
 /// Throws Damaged.
-void Store::load(const std::string& path, const Contents& contents) {
+void Store::load(const std::string& path, const StateDict& state_dict) {
   FileIndex index;
   reading([&] { index = read_index(path, communicator_); });
-  Request request;
   LoadPlan plan;
   comm::run_on_all(communicator_, [&] {
     check_step(index);
     check_schedule(index, options_.schedule);
-    request = request_for(index, contents, communicator_);
-    plan = plan_load(index, request, {.strict = options_.strict, .narrow = options_.narrow});
+    plan =
+        plan_load(index, state_dict, {.strict = options_.strict, .narrow = options_.narrow}, communicator_);
   });
-  reading([&] { read_tensors(index, plan.pairs, contents.backend, communicator_); });
-  comm::run_on_all(communicator_, [&] { finish_load(plan, request.contents); });
+  reading([&] { read_tensors(index, plan, communicator_); });
+  comm::run_on_all(communicator_, [&] { finish_load(plan); });
   if (const auto layout = index.provenance.find(weights_layout_key); layout != index.provenance.end())
     note({*layout});
   for (std::string& warning : changed_environment(index, provenance_))
@@ -384,8 +372,7 @@ void Store::load(const std::string& path, const Contents& contents) {
   }
 }
 
-/// Puts the directory in order once there is a checkpoint to resume from: before, a broken one may be all
-/// there is.
+/// Called after a successful load: renames damaged files, updates links and counts the attempt.
 void Store::started_from(std::int64_t step, const std::vector<std::string>& broken) {
   comm::run_on_all(communicator_, [&] {
     if (communicator_.rank() != 0) return;
@@ -402,7 +389,7 @@ void Store::started_from(std::int64_t step, const std::vector<std::string>& brok
       link_best();
     }
     evaluations_->forget_after(step);
-    take_back_attempt();  // by an earlier call
+    take_back_attempt();  // of an earlier call
     attempts_->add(step);
     attempt_from_ = step;
   });

@@ -18,7 +18,7 @@
 #include "base/text.h"
 #include "cli/bench.h"
 #include "lockstep/base/random.h"
-#include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/inspect.h"
 #include "lockstep/checkpoint/store.h"
@@ -100,8 +100,8 @@ void fill(const Tensor& tensor, std::uint32_t number) {
 }
 
 /// Matrices of 4 MiB with a bias of 4 KiB each, like those of a model.
-checkpoint::Contents made_up_model(std::uint64_t bytes) {
-  checkpoint::Contents contents;
+checkpoint::StateDict made_up_model(std::uint64_t bytes) {
+  checkpoint::StateDict contents;
   checkpoint::Section& model = contents.sections.emplace_back(checkpoint::Section{"model", {}, {}});
   const Tensor pattern = Tensor::empty({1024, 1024});
   fill(pattern, 0);
@@ -118,8 +118,8 @@ checkpoint::Contents made_up_model(std::uint64_t bytes) {
   return contents;
 }
 
-checkpoint::Contents many_small_tensors() {
-  checkpoint::Contents contents;
+checkpoint::StateDict many_small_tensors() {
+  checkpoint::StateDict contents;
   checkpoint::Section& model = contents.sections.emplace_back(checkpoint::Section{"model", {}, {}});
   for (std::uint32_t i = 0; i < 5000; ++i) {
     const Tensor tensor = Tensor::empty({256});
@@ -253,12 +253,12 @@ class CheckpointBenchmark {
     if (!store_) {
       store_ = std::make_unique<checkpoint::Store>(scratch_.file("async"), world_,
                                                    checkpoint::StoreOptions{.keep = 1, .async = true});
-      store_->save_contents(1, contents_);  // takes the memory for the copy
+      store_->save_state_dict(1, contents_);  // takes the memory for the copy
       store_->finish();
     }
     world_.barrier();
     const Stopwatch watch;
-    store_->save_contents(round + 2, contents_);
+    store_->save_state_dict(round + 2, contents_);
     times_.add("stall", watch.elapsed_ms());
     while (store_->saving()) {
       const Stopwatch step;
@@ -270,12 +270,12 @@ class CheckpointBenchmark {
   }
 
   void save_many() {
-    const checkpoint::Contents many = many_small_tensors();
+    const checkpoint::StateDict many = many_small_tensors();
     checkpoint::Store store(scratch_.file("many"), world_, {.keep = 1});
     for (int round = 0; round < options_.rounds; ++round) {
       world_.barrier();
       const Stopwatch watch;
-      store.save_contents(round + 1, many);
+      store.save_state_dict(round + 1, many);
       times_.add("many", watch.elapsed_ms());
     }
   }
@@ -284,7 +284,7 @@ class CheckpointBenchmark {
   comm::HostGroup& world_;
   const CheckpointOptions& options_;
   Scratch scratch_;
-  checkpoint::Contents contents_;
+  checkpoint::StateDict contents_;
   WorkloadRun workload_;
   std::uint64_t bytes_ = 0, begin_ = 0, end_ = 0;
   std::vector<std::byte> mine_, copy_;  // this rank's bytes, and memory for a copy

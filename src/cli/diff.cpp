@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "checkpoint/report.h"
 #include "cli/saved_model.h"
 #include "cli/verb.h"
 #include "lockstep/checkpoint/inspect.h"

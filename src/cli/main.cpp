@@ -96,7 +96,7 @@ int run_without_mpi(const Arguments& words) {
 
 int main(int argc, char** argv) {
   namespace cli = lockstep::cli;
-  lockstep::settle_standard_streams();
+  lockstep::protect_standard_streams();
   const cli::Arguments words(argv + 1, argv + argc);
   if (cli::runs_without_mpi(words)) return cli::run_without_mpi(words);
   return lockstep::run(

@@ -42,7 +42,7 @@ std::string numbered(const std::vector<std::string>& names) {
 
 data::Prepared run(const po::variables_map& values, const std::string& format, const Arguments& inputs,
                    const data::Output& out) {
-  const data::Statistics statistics{values.count("statistics") ? values["statistics"].as<std::string>() : ""};
+  const std::string statistics = values.count("statistics") ? values["statistics"].as<std::string>() : "";
   if (format == "csv") {
     return data::prepare_csv(
         inputs, out,

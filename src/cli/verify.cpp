@@ -3,7 +3,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/report.h"
 #include "cli/saved_model.h"
 #include "cli/verb.h"
 #include "lockstep/checkpoint/inspect.h"

@@ -33,7 +33,7 @@ std::vector<Option<DataConfig>> DataConfig::options() {
   using D = DataConfig;
   return {option::texts(
               "train", &D::train,
-              "data files to train on (HDF5, see lockstep prepare); a name with a blank stands in quotes",
+              "data files to train on (HDF5, see lockstep prepare); put a name with blanks in quotes",
               {.may_change = true, .peers = {"data", "dataset", "train_data", "data_path", "data_dir"}}),
           option::text("eval", &D::eval, "data file to evaluate on",
                        {.may_change = true, .peers = {"val", "valid", "eval_data", "val_data", "test_data"}}),

@@ -10,11 +10,11 @@
 namespace lockstep::data {
 namespace {
 
-/// Variance of integers from their exact sums, taken around the integer nearest to the mean: no digits are
-/// lost where the values are far from 0.
+/// Variance of integers from their exact sums, around the integer nearest to the mean, so that no digits are
+/// lost.
 double variance_of(std::uint64_t count, std::uint64_t sum, std::uint64_t squares) {
   const std::uint64_t centre = (sum + count / 2) / count;
-  // sum (v - centre)^2 and sum (v - centre), in integers that wrap to the right values.
+  // sum (v - centre)^2 and sum (v - centre); intermediate values may wrap.
   const std::uint64_t centred_squares = squares - 2 * centre * sum + count * centre * centre;
   const auto centred_sum = static_cast<std::int64_t>(sum - centre * count);
   const double apart = static_cast<double>(centred_sum) / static_cast<double>(count);
@@ -175,10 +175,10 @@ void ImageWriter::finish(const std::optional<ChannelStatistics>& given) {
   if (!contents_.class_names.empty()) store_class_names(y_, contents_.class_names);
 }
 
-Prepared write_images(const Output& output, const ImageFile& contents, const Statistics& statistics,
+Prepared write_images(const Output& output, const ImageFile& contents, const std::string& statistics,
                       const std::function<void(ImageWriter&)>& fill) {
   if (contents.images == 0) throw DataError("{}: not written: the input has no images", output.path);
-  const std::optional<ChannelStatistics> given = given_statistics(statistics.from, contents.image[0]);
+  const std::optional<ChannelStatistics> given = given_statistics(statistics, contents.image[0]);
   Prepared prepared{.samples = contents.images,
                     .image = contents.image,
                     .element_type = contents.bytes ? "uint8" : "float32",

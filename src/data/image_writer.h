@@ -1,4 +1,5 @@
-// Writes images and labels to a data file, a MiB at a time; the means and deviations that normalise them.
+// Writes images and labels to a data file, a MiB at a time, with the means and deviations that normalise
+// them.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +28,15 @@ void check_statistics(const std::string& where, const ChannelStatistics& statist
 /// Attribute mean or std of /x: one number per channel, or DataError.
 std::vector<double> channel_attribute(const hdf5::Dataset& x, const char* attribute, std::int64_t channels);
 
-/// Mean and standard deviation per channel of images that are seen once, some at a time.
+/// Mean and standard deviation per channel, in one pass over the images.
 class Measure {
  public:
   explicit Measure(const Shape& image);
 
-  /// Whole images. All are of one type.
+  /// Adds whole images. All have one type.
   void add(std::span<const std::uint8_t> images);
   void add(std::span<const float> images);
-  /// 1 is the deviation of a channel whose values are all the same.
+  /// The deviation of a channel of equal values is 1.
   ChannelStatistics result() const;
 
  private:
@@ -49,7 +50,7 @@ class Measure {
   std::uint64_t bytes_ = 0;  // per channel
 };
 
-/// The contents of a data file, known before any of it is written.
+/// What a data file will contain.
 struct ImageFile {
   std::int64_t images = 0;
   Shape image{};       ///< [C, H, W]
@@ -57,19 +58,19 @@ struct ImageFile {
   std::vector<std::string> class_names{};
 };
 
-/// /x and /y of a new file. Holds a MiB of values, or one image if that is more, not the images.
+/// Writes /x and /y of a new file. Holds a MiB of values, or one image if that is more.
 class ImageWriter {
  public:
   ImageWriter(hdf5::File& file, const ImageFile& contents, const std::string& path);
 
-  /// The next image, of the announced type, and the next label; in any order. DataError if there are more
-  /// than announced.
+  /// Adds the next image, of the type in ImageFile, and the next label, in any order. DataError if there are
+  /// more than ImageFile says.
   void add_image(std::span<const std::uint8_t> values) { add(bytes_, values); }
   void add_image(std::span<const float> values) { add(floats_, values); }
   void add_label(std::int64_t label);
 
-  /// Writes the rest, and mean and std: the given ones, or those of the images. DataError if images or labels
-  /// are missing, or if their own cannot normalise them.
+  /// Writes the rest and the given statistics, or those of the images. DataError if images or labels are
+  /// missing, or if the images' statistics cannot normalise them.
   void finish(const std::optional<ChannelStatistics>& given);
 
   bool one_label() const { return smallest_label_ == largest_label_; }
@@ -94,10 +95,10 @@ class ImageWriter {
   std::int64_t smallest_label_ = 0, largest_label_ = 0;
 };
 
-/// Makes the data file: fill(writer) reads the inputs, which were counted before, a second time and adds
-/// their images and labels. DataError if there are none, or if they have changed. After an error no file
-/// remains.
-Prepared write_images(const Output& output, const ImageFile& contents, const Statistics& statistics,
+/// Makes the data file: fill(writer) reads the inputs a second time and adds their images and labels.
+/// `statistics`: see prepare.h. DataError if there are no images, or if the inputs have changed. After an
+/// error no file remains.
+Prepared write_images(const Output& output, const ImageFile& contents, const std::string& statistics,
                       const std::function<void(ImageWriter&)>& fill);
 
 }  // namespace lockstep::data

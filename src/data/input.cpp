@@ -22,8 +22,7 @@ constexpr std::size_t longest_line_bytes = std::size_t{1} << 26;
 }  // namespace
 
 Input::Input(const std::string& path) : path_(path), buffer_(buffer_bytes) {
-  // What is no file (a pipe that nobody writes to, a device without an end) is refused before zlib waits for
-  // it.
+  // OpenFile refuses pipes and devices, on which zlib might wait for ever.
   const OpenFile file(path, OpenFile::Mode::read);
   const int own = ::fcntl(file.descriptor(), F_DUPFD_CLOEXEC, 0);
   file_.reset(own < 0 ? nullptr : gzdopen(own, "rb"));

@@ -21,7 +21,7 @@ class Input {
   explicit Input(const std::string& path);
 
   const std::string& path() const { return path_; }
-  /// Fills `out` and returns the number of bytes: fewer than asked for only at the end of the file.
+  /// Fills `out` and returns the number of bytes, fewer than its size only at the end of the file.
   std::size_t read(std::span<std::byte> out);
   /// The next line without its end; false at the end of the file.
   bool read_line(std::string& line);
@@ -49,8 +49,8 @@ std::int64_t count_rest(Input& input);
 void check_output(std::span<const std::string> inputs, const Output& output,
                   const std::string& statistics = {});
 
-/// write(file) fills a new file, which gets the output's name when it is on storage. After an error no new
-/// file remains, and an existing one is unchanged.
+/// write(file) fills a new file, which is then synced and gets the output's name. After an error no new file
+/// remains, and an existing one is unchanged.
 void write_whole(const Output& output, const std::function<void(hdf5::File&)>& write);
 
 }  // namespace lockstep::data

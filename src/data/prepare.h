@@ -1,9 +1,12 @@
 // Makes data files (images.h and text.h describe them) from common formats.
 //
 // Inputs may be gzipped. They are read twice, to count and then to write, a MiB at a time (or one image or
-// line if that is more). The output appears under its name only when it is complete and on disk. Bad input
-// throws DataError with the file and the line or position; no output remains. One process calls these, not
-// every rank.
+// line if that is more). The output gets its name when it is complete and on storage. Bad input throws
+// DataError with the file and the line or position; no output remains. One process calls these, not every
+// rank.
+//
+// `statistics` is the path of another data file whose mean, std and class names the output takes (evaluation
+// data takes those of the training data); empty: those of the images themselves.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +18,8 @@
 
 namespace lockstep::data {
 
-/// The file to make. UsageError unless the name is free, or `replace` is set and a regular file has it; none
-/// of the inputs is ever replaced.
+/// The file to make. UsageError unless the name is free, or `replace` is set and it is a regular file. An
+/// input is never replaced.
 struct Output {
   std::string path{};
   bool replace = false;
@@ -34,25 +37,19 @@ struct Prepared {
   std::vector<std::string> class_names{};  ///< of images whose labels were names: label i has name i
 };
 
-/// Normalisation that is written with images: per channel over all of them, or that of another data file
-/// (evaluation data wants the mean and std of the training data, and its classes' numbers).
-struct Statistics {
-  std::string from{};  ///< a data file; empty: the images' own
-};
-
 struct CsvOptions {
   /// The column that is the label: "last", "first", its name in the heading, or its number, from 1.
   std::string label = "last";
   char separator = '\0';  ///< of fields; '\0': comma, semicolon or tab, as the first line of each file tells
   Shape image{};          ///< [C, H, W]; rank 0: every value is one channel, [values, 1, 1]
-  Statistics statistics{};
+  std::string statistics{};
 };
 /// A line is one sample: numbers and a label, which is an integer from 0 on, or a name. Fields may be in
 /// double quotes. Blank lines are skipped, and so is a heading: a first line without any number, or with text
 /// where the next line has a number. A value that is missing (empty, ?, NA, N/A, nan,
 /// null) is a DataError. /x is uint8 if every value is an integer in [0, 255], else float32. Names become the
-/// labels 0, 1 ... in their order as bytes, or those of the classes in statistics.from if that has names, and
-/// are stored as text, a line each, in attribute classes of /y. Throws UsageError if there is no column
+/// labels 0, 1 ... in their order as bytes, or those of the class names in `statistics` if that has any, and
+/// are stored as text, a line each, in the attribute classes of /y. Throws UsageError if there is no column
 /// `label`.
 Prepared prepare_csv(std::span<const std::string> inputs, const Output& output,
                      const CsvOptions& options = {});
@@ -60,12 +57,12 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output,
 /// MNIST's format: files of unsigned bytes, images [N, H, W] or [N, C, H, W] and labels [N], distinguished by
 /// their headers. The first file of labels belongs to the first of images, and so on.
 Prepared prepare_idx(std::span<const std::string> inputs, const Output& output,
-                     const Statistics& statistics = {});
+                     const std::string& statistics = {});
 
 struct CifarOptions {
   int label_bytes = 0;  ///< 1 (CIFAR-10), 2 (CIFAR-100: coarse, fine); 0: from the size of the first file
   bool coarse = false;  ///< CIFAR-100: the 20 coarse labels instead of the 100 fine ones
-  Statistics statistics{};
+  std::string statistics{};
 };
 /// The binary version of CIFAR: records of labels and 3 x 32 x 32 bytes.
 Prepared prepare_cifar(std::span<const std::string> inputs, const Output& output,

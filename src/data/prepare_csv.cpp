@@ -1,4 +1,4 @@
-// CSV files: their lines, taken apart, and images from lines of numbers.
+// CSV files: splitting their lines into fields, and making images of them.
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <array>
@@ -26,28 +26,41 @@
 namespace lockstep::data {
 namespace {
 
-/// A field's number; false if it is none, as the whole field.
-bool parse_number(std::string_view field, double& value);
-/// Whether a field stands for a value that is not known: empty, ?, NA, N/A, nan or null, in any case.
-bool is_missing(std::string_view field);
+/// Parses a whole field as a number; false if it is not one.
+bool parse_number(std::string_view field, double& value) {
+  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
+  return error == std::errc() && end == field.data() + field.size();
+}
 
-/// Fields are separated by one character, and may be quoted ("a; ""b"""); blanks around them do not count,
-/// and blank lines are passed over. The first line is a heading if it has no number, or has something else
-/// than a number where the line below has one.
+/// True if a field marks a missing value: empty, ?, NA, N/A, nan or null, in any case.
+bool is_missing(std::string_view field) {
+  constexpr std::array<std::string_view, 6> names{"", "?", "na", "n/a", "nan", "null"};
+  return std::ranges::any_of(names, [&](std::string_view name) {
+    return std::ranges::equal(name, field, [](char a, char b) {
+      return a == static_cast<char>(std::tolower(static_cast<unsigned char>(b)));
+    });
+  });
+}
+
+/// Fields are separated by one character, and may be quoted ("a; ""b"""); blanks around them and blank lines
+/// are skipped. The first line is a heading if it has no number, or no number in a column where the next line
+/// has one.
 class CsvFile {
  public:
-  /// `separator` '\0': the one of comma, semicolon and tab that makes most sense of the first line. DataError
-  /// as Input, and on quotes that do not end.
+  /// `separator` '\0': comma, semicolon or tab, see separator_of(). DataError as Input, and for quotes that
+  /// do not end.
   CsvFile(const std::string& path, char separator);
 
-  /// The next line below the heading; false at the end of the file.
+  /// Reads the next line below the heading; false at the end of the file.
   bool next();
-  /// Of that line, until the next one is read.
+  /// The fields of that line, valid until the next one is read.
   const std::vector<std::string_view>& fields() const { return fields_; }
   std::string where() const;  ///< FILE:LINE of that line
 
-  const std::vector<std::string>& heading() const { return heading_; }  ///< names of columns; empty: none
-  std::string heading_where() const;                                    ///< FILE:LINE of the heading
+  const std::vector<std::string>& heading() const {
+    return heading_;
+  }                                   ///< names of columns; empty: no heading
+  std::string heading_where() const;  ///< FILE:LINE of the heading
   /// "comma", "semicolon", "tab" or the character in quotes.
   std::string separator_name() const;
 
@@ -81,8 +94,8 @@ bool is_number(std::string_view field) {
   return parse_number(field, ignored) && !is_missing(field);
 }
 
-/// What separates the fields of a line: the candidate that leaves most numbers, then most fields. Decimal
-/// commas are why a semicolon goes before a comma that is no better.
+/// The separator that splits a line into most numbers, then into most fields. A semicolon wins over an equal
+/// comma because of decimal commas.
 char separator_of(std::string_view line) {
   char best = ',';
   std::pair<int, int> most{-1, -1};
@@ -101,8 +114,8 @@ char separator_of(std::string_view line) {
   return best;
 }
 
-/// Takes a quoted field, which begins at text[begin], apart in place and returns where the text behind its
-/// last quote begins; `length` is how long the field is then, from `begin` on. npos: it does not end.
+/// Unquotes the field that begins at text[begin] in place. Returns the position after its last quote, and its
+/// new length in `length`; npos if the quote does not end.
 std::size_t unquote(std::string& text, std::size_t begin, std::size_t& length) {
   std::size_t to = begin;
   for (std::size_t at = begin + 1; at < text.size(); ++at) {
@@ -116,20 +129,6 @@ std::size_t unquote(std::string& text, std::size_t begin, std::size_t& length) {
     text[to++] = text[at];
   }
   return std::string::npos;
-}
-
-bool parse_number(std::string_view field, double& value) {
-  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
-  return error == std::errc() && end == field.data() + field.size();
-}
-
-bool is_missing(std::string_view field) {
-  constexpr std::array<std::string_view, 6> names{"", "?", "na", "n/a", "nan", "null"};
-  return std::ranges::any_of(names, [&](std::string_view name) {
-    return std::ranges::equal(name, field, [](char a, char b) {
-      return a == static_cast<char>(std::tolower(static_cast<unsigned char>(b)));
-    });
-  });
 }
 
 CsvFile::CsvFile(const std::string& path, char separator) : input_(path), separator_(separator) {
@@ -178,11 +177,11 @@ void CsvFile::find_heading() {
   for (Line line; waiting_.size() < 2 && read_line(line);) waiting_.push_back(line);
   if (waiting_.empty()) return;
   if (separator_ == '\0') separator_ = separator_of(waiting_.front().text);
-  Line first = waiting_.front(), second = waiting_.back();  // copies: taking a line apart changes it
+  Line first = waiting_.front(), second = waiting_.back();  // copies: split() changes a line
   std::vector<std::string_view> names, below;
   split(first, names);
   split(second, below);
-  // The column of a table's own row numbers often has no name; more than one is no heading.
+  // A heading often lacks a name for the column of row numbers, but for no other.
   bool heading = names.size() > 1 && std::ranges::none_of(names, is_number) &&
                  std::ranges::count_if(names, is_missing) <= 1;
   for (std::size_t i = 0; i < std::min(names.size(), below.size()); ++i)
@@ -221,7 +220,7 @@ std::string CsvFile::separator_name() const {
   }
 }
 
-/// How errors call a field: "field 3", and its column's name in quotes if there is a heading.
+/// A field for error texts: "field 3", with the name of its column if there is a heading.
 std::string describe(const CsvFile& file, std::size_t field) {
   if (field >= file.heading().size()) return fmt::format("field {}", field + 1);
   return fmt::format("field {} ('{}')", field + 1, file.heading()[field]);
@@ -234,14 +233,14 @@ std::string_view shortened(std::string_view field) { return field.substr(0, 40);
                   describe(file, field), file.fields()[field]);
 }
 
-/// The values and the label of every line; what lines have in common is kept from file to file.
+/// Reads the values and the label of every line, and checks that all lines of all files agree.
 class CsvSamples {
  public:
   explicit CsvSamples(const CsvOptions& options) : options_(options) {
     if (options.image.rank() == 3) values_ = static_cast<std::size_t>(options.image.numel());
   }
 
-  /// Calls use(values, file, label) for each sample, with the number of the field that is its label.
+  /// Calls use(values, file, label) for each sample, with the index of its label's field.
   template <class Use>
   void read(const std::string& path, const Use& use) {
     CsvFile file(path, options_.separator);
@@ -305,13 +304,13 @@ class CsvSamples {
 
   const CsvOptions& options_;
   std::vector<std::string> headings_;
-  std::size_t values_ = 0;  // per sample; 0: not yet known
+  std::size_t values_ = 0;  // per sample; 0: unknown so far
 };
 
-/// Labels, which are integers or names: all of them the same.
+/// Labels: all integers or all names.
 class CsvLabels {
  public:
-  /// The names of the classes in `from`, a data file; if it has none, names are numbered in their order.
+  /// Takes the class names of the data file `from`; if it has none, names are numbered in their order.
   explicit CsvLabels(const std::string& from) : from_(from) {
     if (from.empty()) return;
     const hdf5::File file = hdf5::File::open(from);
@@ -319,7 +318,7 @@ class CsvLabels {
     given_ = !names_.empty();
   }
 
-  /// Takes notice of a label, in the first reading.
+  /// Records a label in the first pass.
   void see(const CsvFile& file, std::size_t field) {
     const std::string_view text = file.fields()[field];
     if (is_missing(text)) throw_missing(file, field);
@@ -337,13 +336,13 @@ class CsvLabels {
     if (kind == Kind::names) see_name(file, field, text);
   }
 
-  void end_of_first_reading() {
+  void end_first_pass() {
     if (!given_) names_.assign(seen_.begin(), seen_.end());
     seen_.clear();
     for (std::size_t i = 0; i < names_.size(); ++i) numbers_[names_[i]] = static_cast<std::int64_t>(i);
   }
 
-  /// The number of a label that was seen; none if it is a new one.
+  /// The number of a label of the first pass; none if it is a new one.
   std::optional<std::int64_t> number(std::string_view text) const {
     if (kind_ == Kind::names) {
       const auto found = numbers_.find(text);
@@ -400,11 +399,11 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
     throw UsageError("images of shape {} were asked: it is channels, height, width",
                      to_string(options.image));
   }
-  check_output(inputs, output, options.statistics.from);
+  check_output(inputs, output, options.statistics);
 
   ImageFile contents{.bytes = true};
   CsvSamples samples(options);
-  CsvLabels labels(options.statistics.from);
+  CsvLabels labels(options.statistics);
   for (const std::string& path : inputs) {
     samples.read(path, [&](std::span<const double> values, const CsvFile& file, std::size_t label) {
       labels.see(file, label);
@@ -412,7 +411,7 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
       ++contents.images;
     });
   }
-  labels.end_of_first_reading();
+  labels.end_first_pass();
   contents.image = samples.image();
   contents.class_names = labels.names();
 

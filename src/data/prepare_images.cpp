@@ -77,9 +77,9 @@ Shape image_shape(const IdxFile& images) {
 }  // namespace
 
 Prepared prepare_idx(std::span<const std::string> inputs, const Output& output,
-                     const Statistics& statistics) {
+                     const std::string& statistics) {
   if (inputs.empty()) throw UsageError("no IDX files were named");
-  check_output(inputs, output, statistics.from);
+  check_output(inputs, output, statistics);
   ImageFile contents{.bytes = true};
   Shape& image = contents.image;
   std::vector<IdxFile> images, labels;
@@ -141,7 +141,7 @@ Prepared prepare_cifar(std::span<const std::string> inputs, const Output& output
   if (options.label_bytes < 0 || options.label_bytes > 2) {
     throw UsageError("{} label bytes were asked: CIFAR-10 has 1, CIFAR-100 has 2", options.label_bytes);
   }
-  check_output(inputs, output, options.statistics.from);
+  check_output(inputs, output, options.statistics);
   ImageFile contents{.image = {3, 32, 32}, .bytes = true};
   int label_bytes = options.label_bytes;
   for (const std::string& path : inputs) {

@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t byte_values = 256;
-constexpr std::size_t piece_bytes = 1 << 20;
+constexpr std::size_t chunk_bytes = 1 << 20;
 
 bool is_text(const std::string& path) {
   Input input(path);
@@ -22,13 +22,13 @@ bool is_text(const std::string& path) {
   return std::find(start.begin(), start.end(), std::byte{0}) == start.end();
 }
 
-/// The regular files in a folder and its folders, by name; those that are not text go to `skipped`.
+/// The regular files in a folder and its subfolders, by name; those that are not text go to `skipped`.
 std::vector<std::string> text_files_in(const std::string& folder, std::vector<std::string>& skipped) {
   std::vector<std::string> found, texts;
   std::error_code error;
   for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
-    // A link would bring the same text twice, or lead out of the folder.
+    // A link could add the same text twice, or lead out of the folder.
     if (!entry->is_symlink() && entry->is_regular_file()) found.push_back(entry->path().string());
   }
   if (error) throw DataError("{}: cannot list: {}", folder, error.message());
@@ -37,9 +37,9 @@ std::vector<std::string> text_files_in(const std::string& folder, std::vector<st
   return texts;
 }
 
-/// Calls use(bytes) with the file piece by piece.
+/// Calls use(bytes) with the file, a MiB at a time.
 template <class Use>
-void for_pieces(const std::string& path, std::vector<std::byte>& buffer, const Use& use) {
+void for_chunks(const std::string& path, std::vector<std::byte>& buffer, const Use& use) {
   Input input(path);
   while (const std::size_t got = input.read(buffer)) use(std::span<const std::byte>(buffer.data(), got));
 }
@@ -61,10 +61,10 @@ Prepared prepare_text(std::span<const std::string> inputs, const Output& output)
     const std::vector<std::string> found = text_files_in(input, prepared.skipped);
     paths.insert(paths.end(), found.begin(), found.end());
   }
-  std::vector<std::byte> buffer(piece_bytes);
+  std::vector<std::byte> buffer(chunk_bytes);
   for (const std::string& path : paths) {
-    for_pieces(path, buffer,
-               [&](std::span<const std::byte> piece) { prepared.samples += std::ssize(piece); });
+    for_chunks(path, buffer,
+               [&](std::span<const std::byte> chunk) { prepared.samples += std::ssize(chunk); });
   }
   if (prepared.samples == 0)
     throw DataError("{}: not written: there is no text in {}", output.path, fmt::join(inputs, ", "));
@@ -73,17 +73,17 @@ Prepared prepare_text(std::span<const std::string> inputs, const Output& output)
     hdf5::Dataset tokens = file.create_dataset("tokens", DType::uint16, {prepared.samples});
     tokens.set_attribute("vocabulary", byte_values);
     tokens.set_attribute("tokenizer", "bytes");
-    std::vector<std::uint16_t> piece_tokens(piece_bytes);
+    std::vector<std::uint16_t> chunk_tokens(chunk_bytes);
     std::int64_t done = 0;
     for (const std::string& path : paths) {
-      for_pieces(path, buffer, [&](std::span<const std::byte> piece) {
-        if (done + std::ssize(piece) > prepared.samples)
+      for_chunks(path, buffer, [&](std::span<const std::byte> chunk) {
+        if (done + std::ssize(chunk) > prepared.samples)
           throw DataError("{}: it changed while it was read", path);
-        std::transform(piece.begin(), piece.end(), piece_tokens.begin(),
+        std::transform(chunk.begin(), chunk.end(), chunk_tokens.begin(),
                        [](std::byte b) { return std::to_integer<std::uint16_t>(b); });
-        tokens.write_rows(done, std::ssize(piece),
-                          std::span<const std::uint16_t>(piece_tokens.data(), piece.size()));
-        done += std::ssize(piece);
+        tokens.write_rows(done, std::ssize(chunk),
+                          std::span<const std::uint16_t>(chunk_tokens.data(), chunk.size()));
+        done += std::ssize(chunk);
       });
     }
     if (done != prepared.samples) throw DataError("{}: the input changed while it was read", output.path);

@@ -1,4 +1,4 @@
-// Reading and writing datasets; of virtual ones, finding and opening their sources.
+// Reading and writing datasets, and checking the sources of virtual ones.
 #include "lockstep/hdf5/dataset.h"
 
 #include <algorithm>
@@ -16,14 +16,14 @@
 namespace lockstep::hdf5 {
 namespace {
 
-/// A piece of a virtual dataset: elements of a dataset of another file.
+/// A dataset, usually of another file, from which a virtual dataset takes elements.
 struct Source {
   std::string file, dataset;
-  std::vector<std::uint64_t> ends;       // of what is used of it, by dimension
-  std::optional<std::int64_t> elements;  // of the virtual dataset that it fills; none: as many as there are
+  std::vector<std::uint64_t> ends;       // of the used part, by dimension
+  std::optional<std::int64_t> elements;  // of the virtual dataset that it fills; none: without limit
 };
 
-/// A name as the mapping holds it, in which %b means a block's number and %% means %.
+/// A source's name from the mapping, in which %b stands for a block's number and %% for %.
 std::string plain_name(const std::string& name, const Dataset& dataset) {
   std::string plain;
   for (std::size_t i = 0; i < name.size(); ++i) {
@@ -51,7 +51,7 @@ Source source_of(const Dataset& dataset, hid_t properties, std::size_t index) {
   Source source{text(H5Pget_virtual_filename), text(H5Pget_virtual_dsetname), {}, {}};
   const Handle space = owned_space(check(H5Pget_virtual_srcspace(properties, index)));
   std::array<hsize_t, H5S_MAX_RANK> first{}, last{};
-  // A selection without an end takes what is there.
+  // An unlimited selection has no bounds.
   if (H5Sget_select_bounds(space.id(), first.data(), last.data()) >= 0) {
     const int rank = check(H5Sget_simple_extent_ndims(space.id()));
     for (int d = 0; d < rank; ++d) source.ends.push_back(last[static_cast<std::size_t>(d)] + 1);
@@ -62,7 +62,7 @@ Source source_of(const Dataset& dataset, hid_t properties, std::size_t index) {
   return source;
 }
 
-/// Where HDF5 looks for a source's file: it takes the first that opens.
+/// The first existing path of those where HDF5 looks for the file of a source.
 std::string find_source(const std::string& virtual_file, const std::string& source) {
   namespace fs = std::filesystem;
   std::vector<fs::path> places;
@@ -83,7 +83,7 @@ std::string find_source(const std::string& virtual_file, const std::string& sour
 }  // namespace
 
 std::int64_t check_sources(const Dataset& dataset, hid_t properties) {
-  // More than anybody nests them, and an end to those that name themselves.
+  // Virtual datasets may be nested, or name themselves.
   constexpr int deepest = 4;
   thread_local int depth = 0;
   struct Level {
@@ -123,7 +123,7 @@ std::int64_t check_sources(const Dataset& dataset, hid_t properties) {
                       dataset.name(), error.what());
     }
   }
-  if (!without_end && filled < dataset.numel()) {  // HDF5 would make up the others
+  if (!without_end && filled < dataset.numel()) {  // HDF5 would read fill values
     throw DataError("{}: {} is virtual, and only {} of its {} elements have a source", dataset.file_path(),
                     dataset.name(), filled, dataset.numel());
   }
@@ -132,7 +132,7 @@ std::int64_t check_sources(const Dataset& dataset, hid_t properties) {
 
 namespace {
 
-/// Selections of rows in the file and of the same elements, row-major, in memory.
+/// The selections of rows in the file, and of the same elements in memory.
 struct RowSelection {
   Handle file_space, memory_space;
 };
@@ -154,6 +154,39 @@ RowSelection select_rows(const Dataset& dataset, std::int64_t begin, std::int64_
   return rows;
 }
 
+/// Calls call(memory_type, memory_space, file_space), which is H5Dread or H5Dwrite, for the rows [begin,
+/// begin + count). UsageError if the dataset does not have them, or if they do not take `bytes` bytes as
+/// `type`.
+template <class Call>
+void transfer_rows(const Dataset& dataset, std::int64_t begin, std::int64_t count, DType type,
+                   std::size_t bytes, std::string_view action, const Call& call) {
+  const std::string &file = dataset.file_path(), &name = dataset.name();
+  if (begin < 0 || count < 0 || begin > dataset.rows() - count)
+    throw UsageError("{}: {}: rows {} to {} of {} asked", file, name, begin, begin + count, dataset.rows());
+  const std::size_t needed =
+      static_cast<std::size_t>(count) * static_cast<std::size_t>(dataset.row_numel()) * bytes_of(type);
+  if (bytes != needed) {
+    throw UsageError("{}: {}: {} rows as {} take {} bytes, not {}", file, name, count, to_string(type),
+                     needed, bytes);
+  }
+  if (bytes == 0) return;
+  const LibraryLock lock;
+  const Handle memory_type = number_type(type);
+  if (count == dataset.rows()) {
+    checked(call(memory_type.id(), H5S_ALL, H5S_ALL), file, name, action);
+  } else {
+    const RowSelection rows = select_rows(dataset, begin, count);
+    checked(call(memory_type.id(), rows.memory_space.id(), rows.file_space.id()), file, name, action);
+  }
+}
+
+void check_written(const Dataset& dataset) {
+  H5D_space_status_t status = H5D_SPACE_STATUS_ERROR;
+  checked(H5Dget_space_status(dataset.id(), &status), dataset.file_path(), dataset.name(), "read");
+  if (status == H5D_SPACE_STATUS_NOT_ALLOCATED)
+    throw DataError("{}: {} was created but never written", dataset.file_path(), dataset.name());
+}
+
 bool little_endian(hid_t type) { return H5Tget_size(type) == 1 || H5Tget_order(type) == H5T_ORDER_LE; }
 
 }  // namespace
@@ -162,7 +195,7 @@ Dataset::Dataset(Handle handle, std::string file_path, std::string name)
     : Object(std::move(handle), std::move(file_path), std::move(name)) {
   const auto check = [&](auto result) { return checked(result, file_path_, name_, "open"); };
   const Handle properties = owned_properties(check(H5Dget_create_plist(id())));
-  if (H5Pget_external_count(properties.id()) > 0) {  // maybe none of that name, or one of another length
+  if (H5Pget_external_count(properties.id()) > 0) {  // such a file may be missing or of another length
     throw DataError("{}: {} keeps its elements in another file, which is not supported: copy it (h5repack)",
                     file_path_, name_);
   }
@@ -193,34 +226,15 @@ Dataset::Dataset(Handle handle, std::string file_path, std::string name)
   if (H5Pget_layout(properties.id()) == H5D_VIRTUAL) source_numel_ = check_sources(*this, properties.id());
 }
 
-void Dataset::check_rows(std::int64_t begin, std::int64_t count, DType type, std::size_t bytes) const {
-  if (begin < 0 || count < 0 || begin > rows() - count) {
-    throw UsageError("{}: {}: rows {} to {} of {} asked", file_path_, name_, begin, begin + count, rows());
-  }
-  const std::size_t wanted =
-      static_cast<std::size_t>(count) * static_cast<std::size_t>(row_numel_) * bytes_of(type);
-  if (bytes != wanted) {
-    throw UsageError("{}: {}: {} rows as {} take {} bytes, not {}", file_path_, name_, count, to_string(type),
-                     wanted, bytes);
-  }
-}
-
-void Dataset::check_written() const {
-  H5D_space_status_t status = H5D_SPACE_STATUS_ERROR;
-  checked(H5Dget_space_status(id(), &status), file_path_, name_, "read");
-  if (status == H5D_SPACE_STATUS_NOT_ALLOCATED)
-    throw DataError("{}: {} was created but never written", file_path_, name_);
-}
-
 void Dataset::check_stored() const {
   if (numel_ == 0) return;
-  if (source_numel_) {  // their storage was looked at when it was opened
+  if (source_numel_) {  // the constructor has checked the storage of the sources
     if (*source_numel_ >= numel_) return;
     throw DataError("{}: {} claims {} elements, but its sources have {}", file_path_, name_, numel_,
                     *source_numel_);
   }
   const LibraryLock lock;
-  check_written();
+  check_written(*this);
   constexpr std::uint64_t best_compression = 1 << 14;
   const std::uint64_t element_bytes = dtype_ ? bytes_of(*dtype_) : 1, stored = H5Dget_storage_size(id());
   if (static_cast<std::uint64_t>(numel_) * element_bytes / best_compression > stored) {
@@ -228,44 +242,21 @@ void Dataset::check_stored() const {
   }
 }
 
-void Dataset::read(DType as, std::span<std::byte> out) const {
-  check_rows(0, rows(), as, out.size());
-  if (numel_ == 0) return;
-  const LibraryLock lock;
-  check_written();
-  checked(H5Dread(id(), number_type(as).id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, out.data()), file_path_, name_,
-          "read");
-}
+void Dataset::read(DType as, std::span<std::byte> out) const { read_rows(0, rows(), as, out); }
 
 void Dataset::read_rows(std::int64_t begin, std::int64_t count, DType as, std::span<std::byte> out) const {
-  check_rows(begin, count, as, out.size());
-  if (out.empty()) return;
-  if (shape_.empty()) return read(as, out);
-  const LibraryLock lock;
-  check_written();
-  const RowSelection rows = select_rows(*this, begin, count);
-  checked(H5Dread(id(), number_type(as).id(), rows.memory_space.id(), rows.file_space.id(), H5P_DEFAULT,
-                  out.data()),
-          file_path_, name_, "read");
+  transfer_rows(*this, begin, count, as, out.size(), "read", [&](hid_t type, hid_t memory, hid_t file) {
+    check_written(*this);
+    return H5Dread(id(), type, memory, file, H5P_DEFAULT, out.data());
+  });
 }
 
-void Dataset::write(DType from, std::span<const std::byte> in) {
-  check_rows(0, rows(), from, in.size());
-  if (numel_ == 0) return;
-  const LibraryLock lock;
-  checked(H5Dwrite(id(), number_type(from).id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, in.data()), file_path_, name_,
-          "write");
-}
+void Dataset::write(DType from, std::span<const std::byte> in) { write_rows(0, rows(), from, in); }
 
 void Dataset::write_rows(std::int64_t begin, std::int64_t count, DType from, std::span<const std::byte> in) {
-  check_rows(begin, count, from, in.size());
-  if (in.empty()) return;
-  if (shape_.empty()) return write(from, in);
-  const LibraryLock lock;
-  const RowSelection rows = select_rows(*this, begin, count);
-  checked(H5Dwrite(id(), number_type(from).id(), rows.memory_space.id(), rows.file_space.id(), H5P_DEFAULT,
-                   in.data()),
-          file_path_, name_, "write");
+  transfer_rows(*this, begin, count, from, in.size(), "write", [&](hid_t type, hid_t memory, hid_t file) {
+    return H5Dwrite(id(), type, memory, file, H5P_DEFAULT, in.data());
+  });
 }
 
 std::string Dataset::read_text() const {
@@ -273,7 +264,7 @@ std::string Dataset::read_text() const {
   const auto check = [&](auto result) { return checked(result, file_path_, name_, "read"); };
   const Handle type = owned_type(check(H5Dget_type(id())));
   const Handle space = owned_space(check(H5Dget_space(id())));
-  check_written();
+  check_written(*this);
   return read_one_text(type.id(), space.id(), file_path_, name_, [&](hid_t as, void* buffer) {
     return H5Dread(id(), as, H5S_ALL, H5S_ALL, H5P_DEFAULT, buffer);
   });

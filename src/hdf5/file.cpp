@@ -50,7 +50,7 @@ extern "C" herr_t refuse_to_leave(const char*, const char*, const char*, const c
   return -1;
 }
 
-/// Looking at a name opens no other file, which may be one that never answers, or nobody's business.
+/// Properties for looking at a name without opening another file, which might never answer.
 Handle within_the_file() {
   Handle properties = owned_properties(H5Pcreate(H5P_LINK_ACCESS));
   if (!properties || H5Pset_elink_cb(properties.id(), refuse_to_leave, nullptr) < 0) {
@@ -93,7 +93,7 @@ std::vector<Link> Group::links(Order order) const {
   const bool by_creation = order == Order::creation && tracks_creation_order(id());
   std::vector<NamedLink> found;
   hsize_t position = 0;
-  // In whatever order they come: HDF5's own sorting frees memory it never set when it meets a damaged link.
+  // Sorted here: HDF5's own sorting frees uninitialised memory when it meets a damaged link.
   checked(H5Literate(id(), by_creation ? H5_INDEX_CRT_ORDER : H5_INDEX_NAME, H5_ITER_NATIVE, &position,
                      keep_link, &found),
           file_path_, name_, "list the links");
@@ -103,7 +103,7 @@ std::vector<Link> Group::links(Order order) const {
   std::vector<Link> links;
   links.reserve(found.size());
   for (NamedLink& link : found) {
-    // Only what is no hard link could lead out of the file, and needs the guard.
+    // Only links other than hard ones could lead out of the file.
     const ObjectKind what =
         link.is_hard ? kind_of(Handle(H5Oopen(id(), link.name.c_str(), H5P_DEFAULT), H5Oclose).id())
                      : kind(link.name);
@@ -128,24 +128,24 @@ ObjectKind Group::kind(std::string_view name) const {
   return kind_of(Handle(H5Oopen(id(), path_of(name).c_str(), within_the_file().id()), H5Oclose).id());
 }
 
-Group Group::open_group(std::string_view name) const {
-  const LibraryLock lock;
+std::string Group::path_of_kind(std::string_view name, ObjectKind expected) const {
   const std::string path = path_of(name);
   if (!exists(path)) throw DataError("{}: {} does not exist", file_path_, path);
-  if (const ObjectKind what = kind(path); what != ObjectKind::group && what != ObjectKind::unreachable) {
-    throw DataError("{}: {} is {}, not a group", file_path_, path, describe(what));
-  }
+  if (const ObjectKind what = kind(path); what != expected && what != ObjectKind::unreachable)
+    throw DataError("{}: {} is {}, not {}", file_path_, path, describe(what), describe(expected));
+  return path;
+}
+
+Group Group::open_group(std::string_view name) const {
+  const LibraryLock lock;
+  const std::string path = path_of_kind(name, ObjectKind::group);
   return {Handle(checked(H5Gopen2(id(), path.c_str(), H5P_DEFAULT), file_path_, path, "open"), H5Gclose),
           file_path_, path};
 }
 
 Dataset Group::open_dataset(std::string_view name) const {
   const LibraryLock lock;
-  const std::string path = path_of(name);
-  if (!exists(path)) throw DataError("{}: {} does not exist", file_path_, path);
-  if (const ObjectKind what = kind(path); what != ObjectKind::dataset && what != ObjectKind::unreachable) {
-    throw DataError("{}: {} is {}, not a dataset", file_path_, path, describe(what));
-  }
+  const std::string path = path_of_kind(name, ObjectKind::dataset);
   return {Handle(checked(H5Dopen2(id(), path.c_str(), H5P_DEFAULT), file_path_, path, "open"), H5Dclose),
           file_path_, path};
 }
@@ -161,7 +161,7 @@ Dataset Group::open_contiguous(std::string_view name) const {
   }
   if (const ObjectKind what = kind_of(dataset.id()); what != ObjectKind::dataset)
     throw DataError("{}: {} is {}, not a dataset", file_path_, path, describe(what));
-  // Before anything else is asked: of a virtual dataset even the shape is in other files.
+  // First of all, because even the shape of a virtual dataset is in other files.
   const Handle properties =
       owned_properties(checked(H5Dget_create_plist(dataset.id()), file_path_, path, "open"));
   if (H5Pget_layout(properties.id()) != H5D_CONTIGUOUS || H5Pget_external_count(properties.id()) != 0)
@@ -256,7 +256,7 @@ Handle access_properties(const std::string& path, Locking locking) {
   return access;
 }
 
-/// Says why a file could not be opened: the system's reason if it has one, then the plain ones, then HDF5's.
+/// Throws the system's reason if there is one, else a known cause, else HDF5's message.
 [[noreturn]] void throw_cannot_open(const std::string& path, bool for_writing, const Failure& failure) {
   if (failure.system_error == EAGAIN)
     throw FailureError("{}: cannot open: another program has it open for writing", path);
@@ -284,7 +284,7 @@ Attempt attempt_open(const std::string& path, bool for_writing, Locking locking)
   return attempt;
 }
 
-/// HDF5 opens whatever it is told to, and a named pipe would not answer.
+/// HDF5 would open anything, and wait for ever on a named pipe.
 void check_kind(const std::string& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode))
@@ -297,7 +297,7 @@ Handle open_file(const std::string& path, bool for_writing) {
   Attempt attempt = attempt_open(path, for_writing,
                                  environment_decides ? Locking::as_the_environment_says : Locking::tolerant);
   if (!attempt.file && !environment_decides) {
-    // Some network file systems answer a lock with an error of their own; a reader can do without one.
+    // Some network file systems do not support locks, which a reader does not need.
     const int reason = attempt.failure.system_error;
     if (reason == ENOLCK || reason == EOPNOTSUPP) attempt = attempt_open(path, for_writing, Locking::off);
   }

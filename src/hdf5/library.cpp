@@ -11,7 +11,7 @@
 namespace lockstep::hdf5 {
 namespace {
 
-// Guards state that is the library's and so the process's: there can be only one.
+// One for the process, like the state that it guards.
 std::recursive_mutex& library_mutex() {
   static std::recursive_mutex mutex;
   return mutex;
@@ -31,8 +31,7 @@ extern "C" herr_t keep_first(unsigned position, const H5E_error2_t* error, void*
 }  // namespace
 
 LibraryLock::LibraryLock() : guard_(library_mutex()) {
-  // At the end of the process HDF5 would close what is open, and crash where that has failed before (a full
-  // disk, a limit of file sizes). Files of ours are closed where they are used.
+  // At exit HDF5 would close open files again, and crash if that failed before (full disk, file size limit).
   static const bool without_atexit = H5dont_atexit() >= 0;
   static_cast<void>(without_atexit);
   // The setting belongs to the thread in thread-safe builds of HDF5, to the process in others.
@@ -43,7 +42,7 @@ LibraryLock::LibraryLock() : guard_(library_mutex()) {
 void Handle::close() noexcept {
   if (id_ < 0) return;
   const LibraryLock lock;
-  // The file may have been closed first and have taken its objects along.
+  // Closing a file also closes its objects.
   if (H5Iis_valid(id_) > 0) closer_(id_);
   id_ = -1;
 }
@@ -52,8 +51,8 @@ Failure last_failure() {
   Failure failure;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_first, &failure.message);
   if (failure.message.empty()) failure.message = "HDF5 gives no reason";
-  // The drivers put the system's error into the text: "... errno = 28, error message = 'No space left on
-  // device' ...".
+  // Drivers report system errors in the text: "... errno = 28, error message = 'No space left on device'
+  // ...".
   if (const auto at = failure.message.find("errno = "); at != std::string::npos) {
     failure.system_error = std::atoi(failure.message.c_str() + at + std::strlen("errno = "));
     if (failure.system_error > 0) failure.message = std::strerror(failure.system_error);

@@ -17,10 +17,8 @@ namespace lockstep::hdf5 {
 
 static_assert(sizeof(hid_t) == sizeof(std::int64_t) && sizeof(herr_t) == sizeof(int));
 
-/// Held around every use of HDF5: the library's state is the process's, and most builds of it know no
-/// threads. Switches the library's own printing of errors off on each thread's first use (at exit too it
-/// would report what damaged files left open inside it); a program that wants the printing can switch it on
-/// again.
+/// Held around every use of HDF5, whose state is the process's and most of whose builds are not thread-safe.
+/// On each thread's first use it switches off HDF5's printing of errors; a program can switch it on again.
 class LibraryLock {
  public:
   LibraryLock();
@@ -31,7 +29,7 @@ class LibraryLock {
   std::lock_guard<std::recursive_mutex> guard_;
 };
 
-/// The last failure of the library: the message nearest to its cause, and errno if it was the system's.
+/// The last failure of the library: its innermost message, and errno if the system reported it.
 struct Failure {
   std::string message;
   int system_error = 0;

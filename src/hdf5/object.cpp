@@ -11,7 +11,7 @@
 namespace lockstep::hdf5 {
 namespace {
 
-/// An attribute opened for reading, and how errors call it.
+/// An attribute opened for reading, with its name for errors.
 struct OpenAttribute {
   Handle handle, type, space;
   std::string label;
@@ -98,7 +98,7 @@ std::vector<std::string> Object::attribute_names() const {
   const LibraryLock lock;
   std::vector<std::string> names;
   hsize_t position = 0;
-  // As they come, and sorted here: see Group::links.
+  // Sorted here: see Group::links.
   checked(H5Aiterate2(id(), H5_INDEX_NAME, H5_ITER_NATIVE, &position, keep_name, &names), file_path_, name_,
           "list the attributes");
   std::sort(names.begin(), names.end());
@@ -134,7 +134,7 @@ std::string Object::text_attribute(std::string_view attribute) const {
 std::int64_t Object::int64_attribute(std::string_view attribute) const {
   const LibraryLock lock;
   const auto value = read_scalar<std::int64_t>(*this, attribute, H5T_NATIVE_INT64, true);
-  // Conversion clips: an unsigned value beyond the range would arrive as the largest.
+  // HDF5 clips an unsigned value beyond the range to the largest.
   if (value == std::numeric_limits<std::int64_t>::max() && !is_signed(*this, attribute) &&
       uint64_attribute(attribute) != static_cast<std::uint64_t>(value)) {
     throw DataError("{}: {} does not fit a signed 64-bit integer", file_path_, label_of(name_, attribute));

@@ -30,24 +30,20 @@ void check(std::span<const EmaProfile> profiles, const std::optional<EmaWarmup>&
 
 Ema::Ema(const ModelState& state, kernels::Backend& backend, std::vector<EmaProfile> profiles,
          EmaOptions options)
-    : backend_(backend), profiles_(std::move(profiles)), options_(options), params_(state.params) {
-  check(profiles_, options_.warmup);
-  add_leaves(state);
-  reset();
-}
+    : Ema(state, nullptr, &backend, std::move(profiles), options) {}
 
 Ema::Ema(const ModelState& state, std::vector<EmaProfile> profiles, EmaOptions options)
-    : own_backend_(state.backend ? nullptr : kernels::make_cpu_backend()),
-      backend_(state.backend ? *state.backend : *own_backend_),
+    : Ema(state, state.backend ? nullptr : kernels::make_cpu_backend(), state.backend, std::move(profiles),
+          options) {}
+
+Ema::Ema(const ModelState& state, std::unique_ptr<kernels::Backend> own_backend, kernels::Backend* backend,
+         std::vector<EmaProfile> profiles, EmaOptions options)
+    : own_backend_(std::move(own_backend)),
+      backend_(own_backend_ ? *own_backend_ : *backend),
       profiles_(std::move(profiles)),
       options_(options),
       params_(state.params) {
   check(profiles_, options_.warmup);
-  add_leaves(state);
-  reset();
-}
-
-void Ema::add_leaves(const ModelState& state) {
   for (Param* const param : state.params)
     leaves_.push_back({.name = &param->name, .value = &param->value, .averaged = true});
   if (options_.buffers != EmaBuffers::leave)
@@ -64,6 +60,7 @@ void Ema::add_leaves(const ModelState& state) {
     for (std::size_t p = 0; p < profiles_.size(); ++p)
       targets_.push_back(
           {.average = backend_.empty(followed(i).shape(), leaves_[i].value->dtype()), .decay = 0});
+  reset();
 }
 
 Tensor Ema::followed(std::size_t leaf) const {
@@ -150,7 +147,7 @@ std::vector<EmaTensor> Ema::tensors() const {
 std::vector<Tensor> Ema::whole_shadows(std::size_t first_profile, std::size_t profile_end) const {
   std::vector<Tensor> shadows;
   std::vector<Partition::OwnedElements> parts;
-  std::vector<std::size_t> missing;  // which of `EMA weights` are parts
+  std::vector<std::size_t> missing;  // indices of tensors that are parts
   for (std::size_t p = first_profile; p < profile_end; ++p) {
     for (std::size_t i = 0; i < leaves_.size(); ++i) {
       const Tensor& held = targets(i)[p].average;
@@ -256,7 +253,7 @@ EmaProfile EmaProfile::named(std::string_view name) {
   double number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (error != std::errc() || end != digits.data() + digits.size())
-    throw UsageError("'{}' names no average: write 0.999, or sigma_rel=0.05", name);
+    throw UsageError("'{}' is not an EMA rate: write 0.999, or sigma_rel=0.05", name);
   return power ? EmaProfile::power(number) : EmaProfile(number);
 }
 
@@ -273,12 +270,12 @@ EmaBuffers ema_buffers_named(std::string_view name) {
   if (name == "copy") return EmaBuffers::copy;
   if (name == "average") return EmaBuffers::average;
   if (name == "leave") return EmaBuffers::leave;
-  throw UsageError("'{}' is no rule for the buffers of averages: use copy, average or leave", name);
+  throw UsageError("'{}' is not a rule for the buffers of EMA weights: use copy, average or leave", name);
 }
 
 namespace {
 
-/// Of a response of length 1: what is left of it beyond those used already, squared. Less is rounding.
+/// Squared length of the part of a unit response that is orthogonal to the used ones. Less is rounding.
 constexpr double smallest_news = 1e-12;
 
 std::size_t row_start(std::size_t row) { return row * (row + 1) / 2; }
@@ -302,8 +299,8 @@ double inner_product(const PowerResponse& a, const PowerResponse& b) {
          std::pow(a.updates / b.updates, b.gamma);
 }
 
-/// Cholesky with pivoting: the next one used is the one that those used so far represent worst. Snapshots
-/// close to one another are nearly equal, and what only rounding tells apart is left out.
+/// Cholesky with pivoting: each pivot is the response that the used ones represent worst. Responses that
+/// differ from the used ones only by rounding, as those of close snapshots do, are left out.
 EmaReconstruction::EmaReconstruction(std::vector<PowerResponse> stored) : stored_(std::move(stored)) {
   if (stored_.empty()) throw UsageError("EMA: there are no stored averages to reconstruct one from");
   const std::size_t count = stored_.size();

@@ -76,7 +76,7 @@ void GradientNorm::fill_blocks() {
   } catch (...) {
     error = std::current_exception();
   }
-  if (flat_buffer_) gather_blocks();  // whatever failed here: the others wait for this rank's part
+  if (flat_buffer_) gather_blocks();  // even after an error: the other ranks wait for this rank's part
   if (error) std::rethrow_exception(error);
 }
 
@@ -117,7 +117,7 @@ double GradientNorm::combine() {
 double GradientNorm::norm_of_read() const {
   double sum = 0;
   for (const std::size_t i : order_) {
-    // ask() comes before it is known which gradients nobody has: what stands there is no part of the step.
+    // ask() runs before the step knows which gradients no rank has: their sums are not part of the step.
     if (!source_.params()[i]->gradient) continue;
     for (std::size_t b = 0; b < ranges_[i].count; ++b) sum += read_[ranges_[i].first + b];
   }

@@ -211,7 +211,7 @@ void check_factor(double factor, std::string_view which, const ParamGroup& group
 Decay decay_named(std::string_view name) {
   if (name == "matrices") return Decay::matrices;
   if (name == "all") return Decay::all;
-  throw UsageError("'{}' is no decay rule: use matrices or all", name);
+  throw UsageError("'{}' is not a decay rule: use matrices or all", name);
 }
 
 std::vector<ParamFactors> factors_of(std::span<Param* const> params, Decay decay,

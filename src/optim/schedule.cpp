@@ -39,15 +39,15 @@ double after_milestones(const Schedule& schedule, std::int64_t step) {
   return rate;
 }
 
-/// Of the way from lr to min_lr, where decay takes `decay_steps` up to the end: 0 to 1. Without a single step
-/// of decay, the step past the end is at its floor.
+/// Progress of the decay from lr to min_lr, from 0 to 1. It takes the last `decay_steps` steps; without any,
+/// it is 1.
 double progress(std::int64_t step, std::int64_t decay_steps, std::int64_t total_steps) {
   if (decay_steps <= 0) return 1;
   const std::int64_t begin = total_steps - decay_steps;
   return std::clamp(static_cast<double>(step - begin) / static_cast<double>(decay_steps), 0.0, 1.0);
 }
 
-/// Of lr - min_lr, after the warm-up.
+/// The fraction of lr - min_lr that is left after the warm-up.
 double remaining(const Schedule& schedule, std::int64_t step, std::int64_t total_steps) {
   const std::int64_t decay_steps =
       schedule.kind == Kind::wsd ? schedule.decay_steps : total_steps - schedule.warmup_steps;
@@ -73,7 +73,7 @@ Schedule::Kind schedule_named(std::string_view name) {
   if (name == "wsd") return Kind::wsd;
   if (name == "step") return Kind::step;
   if (name == "poly") return Kind::poly;
-  throw UsageError("'{}' is no learning-rate schedule: use constant, cosine, linear, wsd, step or poly",
+  throw UsageError("'{}' is not a learning-rate schedule: use constant, cosine, linear, wsd, step or poly",
                    name);
 }
 

@@ -241,7 +241,7 @@ void Session::watch(double hang_timeout_s, bool signal_report) {
 
 int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& program,
                 double start_timeout_s) {
-  settle_standard_streams();
+  protect_standard_streams();
   std::unique_ptr<train::Watchdog> watchdog;  // destroyed last: MPI can hang while it ends
   std::unique_ptr<comm::World> world;
   try {

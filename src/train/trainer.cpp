@@ -17,8 +17,8 @@
 #include "base/streams.h"
 #include "base/text.h"
 #include "lockstep/autograd/functions.h"
-#include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/file.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/loader.h"
@@ -143,7 +143,7 @@ class Trainer {
                              const optim::EmaProfile* profile);
   std::optional<ExitCode> stop_if_asked(const ddp::Requests& asked);
   std::vector<std::string> metrics() const;
-  checkpoint::Contents contents();
+  checkpoint::StateDict contents();
   void save();
   void log_start();
   bool time_is_up() const;
@@ -222,8 +222,8 @@ void Trainer::start(const RunOptions& options) {
     throw UsageError("{}: holds checkpoints already, and --resume never was asked for; choose another --run",
                      run_.path());
   }
-  checkpoint::Contents contents = this->contents();
-  done_ = store_.resume_contents(contents);
+  checkpoint::StateDict contents = this->contents();
+  done_ = store_.resume_state_dict(contents);
   if (done_ > 0) {
     saved_ = done_;
     const checkpoint::FileIndex index = checkpoint::read_index(store_.current_path(), world_);
@@ -479,8 +479,8 @@ void Trainer::choose_checkpoint_interval(double step_ms) {
                               static_cast<double>(every) * median(step_ms_) * 1e-3));
 }
 
-checkpoint::Contents Trainer::contents() {
-  checkpoint::Contents contents;
+checkpoint::StateDict Trainer::contents() {
+  checkpoint::StateDict contents;
   checkpoint::add(contents, model_);
   checkpoint::add(contents, *optimizer_);
   if (ema_) checkpoint::add(contents, *ema_);
@@ -501,9 +501,9 @@ void Trainer::save() {
   }
   since_save_.restart();
   comm::run_on_all(world_, [&] { metrics_->sync(); });
-  checkpoint::Contents contents = this->contents();
+  checkpoint::StateDict contents = this->contents();
   if (!changes_.empty()) contents.provenance[changes_fact] = changes_;
-  store_.save_contents(done_, std::move(contents));
+  store_.save_state_dict(done_, std::move(contents));
   if (!store_.saving()) Longest::note(longest_.save_s, since_save_);
   saved_ = done_;
   interval_ = {};

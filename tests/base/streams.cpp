@@ -27,14 +27,14 @@ int in_a_child(const Action& action) {
 BOOST_AUTO_TEST_CASE(no_file_gets_the_number_of_a_closed_standard_descriptor) {
   BOOST_TEST(in_a_child([] {
                for (int descriptor = 0; descriptor <= STDERR_FILENO; ++descriptor) ::close(descriptor);
-               settle_standard_streams();
+               protect_standard_streams();
                return ::open("/dev/null", O_RDONLY) > STDERR_FILENO ? 0 : 1;
              }) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(a_pipe_without_a_reader_is_an_error_not_the_end) {
   BOOST_TEST(in_a_child([] {
-               settle_standard_streams();
+               protect_standard_streams();
                int ends[2];
                if (::pipe(ends) != 0 || ::dup2(ends[1], STDERR_FILENO) < 0) return 2;
                ::close(ends[0]);

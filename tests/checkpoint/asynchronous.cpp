@@ -23,12 +23,12 @@ struct Run {
   SharedFolder folder{world};
   std::string run = folder.file("run");
   std::string checkpoints = run + "/checkpoints";
-  lc::Contents contents = awkward_contents();
-  Run() { fill(contents, 7); }
+  lc::StateDict state_dict = awkward_state_dict();
+  Run() { fill(state_dict, 7); }
 
   /// Every element becomes something else.
   void overwrite() {
-    for (lc::Section& section : contents.sections) {
+    for (lc::Section& section : state_dict.sections) {
       for (lc::NamedTensor& tensor : section.tensors) {
         auto* const bytes = static_cast<unsigned char*>(tensor.value.raw());
         for (std::size_t i = 0; i < tensor.value.bytes(); ++i) bytes[i] ^= 0x55;
@@ -47,9 +47,9 @@ struct Run {
 using Names = std::vector<std::string>;
 
 BOOST_FIXTURE_TEST_CASE(the_file_holds_what_the_tensors_held_when_the_save_began, Run) {
-  lc::save_file(folder.file("wanted.h5"), contents, world);
+  lc::save_file(folder.file("wanted.h5"), state_dict, world);
   lc::Store store(run, world, {.async = true});
-  const std::string path = store.save_contents(7, contents);
+  const std::string path = store.save_state_dict(7, state_dict);
   BOOST_TEST(store.saving());
   overwrite();
   train_until_saved(store);
@@ -65,7 +65,7 @@ BOOST_FIXTURE_TEST_CASE(the_file_holds_what_the_tensors_held_when_the_save_began
 
 BOOST_FIXTURE_TEST_CASE(every_element_is_written_without_anybody_waiting_for_it, Run) {
   lc::Store store(run, world, {.async = true});
-  const std::string path = store.save_contents(7, contents);
+  const std::string path = store.save_state_dict(7, state_dict);
   while (store.writer().writing) std::this_thread::yield();  // what training would do: nothing for the save
   BOOST_TEST(!store.writer().failed);
   world.barrier();
@@ -84,7 +84,7 @@ BOOST_FIXTURE_TEST_CASE(a_name_appears_only_when_the_file_is_whole_and_the_next_
                         Run) {
   lc::Store store(run, world, {.keep = 2, .async = true});
   for (int step = 1; step <= 4; ++step) {
-    const std::string path = store.save_contents(step, contents);
+    const std::string path = store.save_state_dict(step, state_dict);
     // Nobody has moved the save on: it cannot have been published yet.
     BOOST_TEST(!std::filesystem::exists(path));
     BOOST_TEST(store.current_path() ==
@@ -103,7 +103,7 @@ BOOST_FIXTURE_TEST_CASE(a_name_appears_only_when_the_file_is_whole_and_the_next_
 BOOST_FIXTURE_TEST_CASE(a_writer_that_fails_on_one_rank_fails_the_run_on_all_and_leaves_earlier_checkpoints,
                         Run) {
   lc::Store store(run, world, {.async = true});
-  store.save_contents(1, contents);
+  store.save_state_dict(1, state_dict);
   store.finish();
   const std::string before = read_bytes(checkpoints + "/step-000000001.h5");
 
@@ -112,7 +112,7 @@ BOOST_FIXTURE_TEST_CASE(a_writer_that_fails_on_one_rank_fails_the_run_on_all_and
   if (world.rank() == failing) full.emplace(3 << 20);
   std::string text;
   try {
-    store.save_contents(2, contents);  // alone it fails here: the file may not grow
+    store.save_state_dict(2, state_dict);  // alone it fails here: the file may not grow
     BOOST_TEST(world.size() > 1);
     train_until_saved(store);
   } catch (const DataError& error) {
@@ -128,16 +128,16 @@ BOOST_FIXTURE_TEST_CASE(a_writer_that_fails_on_one_rank_fails_the_run_on_all_and
   BOOST_TEST(names_in(checkpoints) == (Names{"latest", "step-000000001.h5"}),
              boost::test_tools::per_element());
   BOOST_TEST((read_bytes(checkpoints + "/step-000000001.h5") == before));
-  store.save_contents(2, contents);  // the run may continue
+  store.save_state_dict(2, state_dict);  // the run may continue
   store.finish();
   BOOST_TEST(lc::verify(checkpoints + "/step-000000002.h5", world).whole());
 }
 
 BOOST_FIXTURE_TEST_CASE(a_save_fails_with_the_name_of_who_took_the_directory_over_meanwhile, Run) {
   lc::Store store(run, world, {.async = true});
-  store.save_contents(1, contents);
+  store.save_state_dict(1, state_dict);
   store.finish();
-  store.save_contents(2, contents);
+  store.save_state_dict(2, state_dict);
   world.barrier();
   if (world.rank() == 0) {  // as a later start does it
     std::ofstream(run + "/lock") << "host=node9\npid=77\n";
@@ -153,7 +153,7 @@ BOOST_FIXTURE_TEST_CASE(a_save_fails_with_the_name_of_who_took_the_directory_ove
 BOOST_FIXTURE_TEST_CASE(a_save_that_nobody_waits_for_leaves_nothing_behind, Run) {
   {
     lc::Store store(run, world, {.async = true});
-    store.save_contents(1, contents);
+    store.save_state_dict(1, state_dict);
     world.barrier();
   }
   world.barrier();

@@ -28,7 +28,7 @@ struct Files {
 
   /// A run's checkpoint: weights, a buffer that its average lacks, optimizer state.
   std::string checkpoint() {
-    lc::Contents contents;
+    lc::StateDict state_dict;
     Tensor weight = Tensor::zeros({2, 3}), shadow = Tensor::zeros({2, 3});
     Tensor count = Tensor::zeros({}, DType::int64);
     for (int i = 0; i < 6; ++i) {
@@ -36,13 +36,13 @@ struct Files {
       shadow.data<float>()[i] = -static_cast<float>(i);
     }
     *count.data<std::int64_t>() = 77;
-    contents.sections.push_back({"model", {{"net.weight", weight}, {"net.count", count}}, {}, {}});
-    contents.sections.push_back(
+    state_dict.sections.push_back({"model", {{"net.weight", weight}, {"net.count", count}}, {}, {}});
+    state_dict.sections.push_back(
         {"ema/0.9", {{"net.weight", shadow}}, {{"updates", std::int64_t{4}, {}}}, {}});
-    contents.sections.push_back({"optimizer/exp_avg", {{"net.weight", shadow}}, {}, {}});
-    contents.position = {500, 3, 32'000, 4, 18'446'744'073'709'551'615u};
-    contents.config = "[model]\nname = mlp  ; \"quoted\" \xC3\xA9\n";
-    lc::save_file(path("run.h5"), contents, *self);
+    state_dict.sections.push_back({"optimizer/exp_avg", {{"net.weight", shadow}}, {}, {}});
+    state_dict.position = {500, 3, 32'000, 4, 18'446'744'073'709'551'615u};
+    state_dict.config = "[model]\nname = mlp  ; \"quoted\" \xC3\xA9\n";
+    lc::save_file(path("run.h5"), state_dict, *self);
     return path("run.h5");
   }
 };

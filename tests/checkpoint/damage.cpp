@@ -22,17 +22,17 @@ struct Whole {
   std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   TemporaryFolder folder;
   std::string path = folder.file("a.h5");
-  lc::Contents contents = small_contents();
+  lc::StateDict state_dict = small_state_dict();
   std::string bytes;
 
   Whole() {
-    fill(contents, 5);
-    lc::save_file(path, contents, *self);
+    fill(state_dict, 5);
+    lc::save_file(path, state_dict, *self);
     bytes = read_bytes(path);
   }
 
-  static lc::Contents small_contents() {
-    lc::Contents small;
+  static lc::StateDict small_state_dict() {
+    lc::StateDict small;
     small.sections.push_back(
         {"model", {{"a.weight", Tensor::zeros({40, 9})}, {"a.bias", Tensor::zeros({9})}}, {}});
     small.sections.push_back(
@@ -44,11 +44,11 @@ struct Whole {
 
   /// Loading either fails with DataError or gives exactly what was saved.
   bool loads_wrongly() const {
-    const lc::Contents loaded = small_contents();
+    const lc::StateDict loaded = small_state_dict();
     try {
       const lc::LoadReport report = lc::load_file(path, loaded, *self);
-      return !same_bytes(loaded, contents) || !(report.index.position == contents.position) ||
-             report.index.config != contents.config;
+      return !same_bytes(loaded, state_dict) || !(report.index.position == state_dict.position) ||
+             report.index.config != state_dict.config;
     } catch (const DataError&) {
       return false;
     }
@@ -58,7 +58,7 @@ struct Whole {
 BOOST_FIXTURE_TEST_CASE(every_length_of_a_cut_off_file_is_refused, Whole) {
   for (std::size_t length = 0; length < bytes.size(); length += 1 + length / 40) {
     write_bytes(path, bytes.substr(0, length));
-    BOOST_CHECK_EXCEPTION(lc::load_file(path, small_contents(), *self), DataError, mentions("a.h5"));
+    BOOST_CHECK_EXCEPTION(lc::load_file(path, small_state_dict(), *self), DataError, mentions("a.h5"));
     const lc::VerifyReport report = lc::verify(path, *self);
     BOOST_REQUIRE(report.problems.size() == 1u);
     BOOST_TEST(report.problems[0].find("a.h5") != std::string::npos);
@@ -76,7 +76,7 @@ BOOST_FIXTURE_TEST_CASE(every_flipped_byte_of_a_tensor_is_found_and_named, Whole
       const lc::VerifyReport report = lc::verify(path, *self);
       BOOST_REQUIRE(report.problems.size() == 1u);
       BOOST_TEST(report.problems[0].find(tensor.path() + ":") != std::string::npos);
-      BOOST_CHECK_EXCEPTION(lc::load_file(path, small_contents(), *self), DataError,
+      BOOST_CHECK_EXCEPTION(lc::load_file(path, small_state_dict(), *self), DataError,
                             mentions(tensor.path(), "damaged"));
       const lc::Inspection inspection = lc::inspect(path);
       for (const lc::TensorSummary& summary : inspection.tensors)
@@ -114,7 +114,7 @@ BOOST_FIXTURE_TEST_CASE(no_random_damage_crashes_or_loads_wrongly, Whole) {
 
 BOOST_FIXTURE_TEST_CASE(what_is_no_checkpoint_is_called_what_it_is, Whole) {
   const auto refused = [&](const char* text) {
-    BOOST_CHECK_EXCEPTION(lc::load_file(path, small_contents(), *self), DataError, mentions("a.h5", text));
+    BOOST_CHECK_EXCEPTION(lc::load_file(path, small_state_dict(), *self), DataError, mentions("a.h5", text));
   };
   write_bytes(path, "");
   refused("is empty");
@@ -140,7 +140,7 @@ BOOST_FIXTURE_TEST_CASE(attributes_and_configuration_changed_with_other_tools_ar
     file.close();
   };
   const auto refused = [&](const char* text) {
-    BOOST_CHECK_EXCEPTION(lc::load_file(path, small_contents(), *self), DataError, mentions("a.h5", text));
+    BOOST_CHECK_EXCEPTION(lc::load_file(path, small_state_dict(), *self), DataError, mentions("a.h5", text));
   };
   for (const char* name : {"step", "samples", "epoch", "shards", "seed"}) {
     change([&](hdf5::File& file) { file.set_attribute(name, 77); });
@@ -159,7 +159,7 @@ BOOST_FIXTURE_TEST_CASE(attributes_and_configuration_changed_with_other_tools_ar
   change([](hdf5::File& file) { file.open_group("model").create_dataset("extra", DType::float32, {2}); });
   refused("/model/extra is in the file but not in the manifest");
   change([](hdf5::File& file) { file.set_attribute("world_size", 64); });
-  lc::load_file(path, small_contents(), *self);  // information only
+  lc::load_file(path, small_state_dict(), *self);  // information only
 }
 
 BOOST_AUTO_TEST_SUITE_END()

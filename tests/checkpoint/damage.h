@@ -21,8 +21,8 @@
 namespace lockstep::test {
 
 /// Three sections, more links and attributes than HDF5 keeps in an object's header.
-inline checkpoint::Contents small_contents() {
-  checkpoint::Contents small;
+inline checkpoint::StateDict small_state_dict() {
+  checkpoint::StateDict small;
   small.sections.push_back(
       {"model", {{"a.weight", Tensor::zeros({40, 9})}, {"a.bias", Tensor::zeros({9})}}, {}});
   for (int i = 0; i < 10; ++i)
@@ -43,12 +43,12 @@ struct SmallRun {
   TemporaryFolder folder;
   checkpoint::Store store{folder.path(), *self};
   std::string path = store.directory() + "/step-000000005.h5";
-  checkpoint::Contents contents = small_contents();
+  checkpoint::StateDict state_dict = small_state_dict();
   std::string bytes;
 
   SmallRun() {
-    fill(contents, 5);
-    checkpoint::save_file(path, contents, *self);
+    fill(state_dict, 5);
+    checkpoint::save_file(path, state_dict, *self);
     bytes = read_bytes(path);
   }
 
@@ -77,7 +77,7 @@ struct SmallRun {
       return true;
     };
     const auto is_index = [&](const checkpoint::FileIndex& index) {
-      return index.position == contents.position && index.config == contents.config;
+      return index.position == state_dict.position && index.config == state_dict.config;
     };
     bool whole = false;
     const bool verify_refuses = refuses("verify", [&] {
@@ -98,17 +98,17 @@ struct SmallRun {
     });
     if ((!inspect_refuses && inspected_whole) != whole) wrong("inspect and verify disagree");
 
-    const checkpoint::Contents loaded = small_contents();
+    const checkpoint::StateDict loaded = small_state_dict();
     const bool load_refuses = refuses("load_file", [&] {
       const checkpoint::LoadReport report = checkpoint::load_file(path, loaded, *self);
-      if (!same_bytes(loaded, contents) || !is_index(report.index)) wrong("load_file loads other values");
+      if (!same_bytes(loaded, state_dict) || !is_index(report.index)) wrong("load_file loads other values");
     });
     if (load_refuses == whole) wrong("load_file and verify disagree");
 
-    const checkpoint::Contents resumed = small_contents();
+    const checkpoint::StateDict resumed = small_state_dict();
     const bool resume_refuses = refuses("resume", [&] {
-      if (store.resume_contents(resumed) != contents.position.step) wrong("resume goes on elsewhere");
-      if (!same_bytes(resumed, contents)) wrong("resume loads other values");
+      if (store.resume_state_dict(resumed) != state_dict.position.step) wrong("resume goes on elsewhere");
+      if (!same_bytes(resumed, state_dict)) wrong("resume loads other values");
     });
     if (resume_refuses == whole) wrong("resume and verify disagree");
     if (said_newer == 4) return Outcome::newer;

@@ -16,24 +16,24 @@ BOOST_AUTO_TEST_SUITE(file, *ranks(1, 2, 3, 4))
 namespace lc = checkpoint;
 
 BOOST_FIXTURE_TEST_CASE(what_is_saved_comes_back_bit_by_bit, Sample) {
-  lc::save_file(path, contents, world);
-  const lc::Contents loaded = awkward_contents();
+  lc::save_file(path, state_dict, world);
+  const lc::StateDict loaded = awkward_state_dict();
   const lc::LoadReport report = lc::load_file(path, loaded, world);
-  BOOST_TEST(same_bytes(contents, loaded));
+  BOOST_TEST(same_bytes(state_dict, loaded));
   BOOST_TEST(report.warnings.empty());
-  BOOST_TEST((report.index.position == contents.position));
-  BOOST_TEST(report.index.config == contents.config);
-  BOOST_TEST((report.index.provenance == contents.provenance));
+  BOOST_TEST((report.index.position == state_dict.position));
+  BOOST_TEST(report.index.config == state_dict.config);
+  BOOST_TEST((report.index.provenance == state_dict.provenance));
   BOOST_TEST(report.index.world_size == world.size());
   BOOST_TEST(lc::verify(path, world).whole());
 }
 
 BOOST_FIXTURE_TEST_CASE(digests_do_not_depend_on_the_number_of_ranks, Sample) {
-  lc::save_file(path, contents, world);
+  lc::save_file(path, state_dict, world);
   const lc::FileIndex together = lc::read_index(path, world);
   const auto alone = world.split(world.rank(), 0);
   const std::string own = folder.file("alone" + std::to_string(world.rank()) + ".h5");
-  lc::save_file(own, contents, *alone);
+  lc::save_file(own, state_dict, *alone);
   const lc::FileIndex single = lc::read_index(own, *alone);
   BOOST_TEST(single.digest == together.digest);
   BOOST_REQUIRE(single.tensors.size() == together.tensors.size());
@@ -45,19 +45,19 @@ BOOST_FIXTURE_TEST_CASE(digests_do_not_depend_on_the_number_of_ranks, Sample) {
 }
 
 BOOST_FIXTURE_TEST_CASE(a_file_is_read_at_any_other_number_of_ranks, Sample) {
-  lc::save_file(path, contents, world);
+  lc::save_file(path, state_dict, world);
   for (int readers = 1; readers <= world.size(); ++readers) {
     const auto part = world.split(world.rank() < readers ? 0 : 1, world.rank());
-    const lc::Contents loaded = awkward_contents();
+    const lc::StateDict loaded = awkward_state_dict();
     lc::load_file(path, loaded, *part);
-    BOOST_TEST(same_bytes(contents, loaded));
+    BOOST_TEST(same_bytes(state_dict, loaded));
     BOOST_TEST(lc::verify(path, *part).whole());
   }
 }
 
 BOOST_FIXTURE_TEST_CASE(attributes_are_restored_and_those_that_must_be_equal_are_compared, Sample) {
-  lc::save_file(path, contents, world);
-  lc::Contents loaded = awkward_contents();
+  lc::save_file(path, state_dict, world);
+  lc::StateDict loaded = awkward_state_dict();
   std::int64_t updates = 0, steps = 0;
   loaded.sections[1].attributes[1].restore = [&](const lc::AttributeValue& value) {
     updates = std::get<std::int64_t>(value);
@@ -74,30 +74,30 @@ BOOST_FIXTURE_TEST_CASE(attributes_are_restored_and_those_that_must_be_equal_are
 }
 
 BOOST_FIXTURE_TEST_CASE(nothing_but_the_file_is_left_and_it_may_be_written_over, Sample) {
-  lc::save_file(path, contents, world);
-  fill(contents, 8);
-  contents.position.step = 43;
-  lc::save_file(path, contents, world);
-  const lc::Contents loaded = awkward_contents();
+  lc::save_file(path, state_dict, world);
+  fill(state_dict, 8);
+  state_dict.position.step = 43;
+  lc::save_file(path, state_dict, world);
+  const lc::StateDict loaded = awkward_state_dict();
   BOOST_TEST(lc::load_file(path, loaded, world).index.position.step == 43);
-  BOOST_TEST(same_bytes(contents, loaded));
+  BOOST_TEST(same_bytes(state_dict, loaded));
   BOOST_TEST(names_in(folder.path()) == std::vector<std::string>{"a.h5"}, boost::test_tools::per_element());
 }
 
 BOOST_FIXTURE_TEST_CASE(no_tensors_at_all_are_a_checkpoint_too, Sample) {
-  const lc::Contents empty;
+  const lc::StateDict empty;
   lc::save_file(path, empty, world);
   BOOST_TEST(lc::load_file(path, empty, world).index.tensors.empty());
   BOOST_TEST(lc::verify(path, world).whole());
 }
 
 BOOST_FIXTURE_TEST_CASE(thousands_of_small_tensors_are_saved_and_found_again, Sample) {
-  lc::Contents many;
+  lc::StateDict many;
   many.sections.push_back({"model", {}, {}});
   for (int i = 0; i < 1000; ++i) {
     many.sections[0].tensors.push_back({"layer." + std::to_string(i) + ".weight", Tensor::zeros({16, 16})});
   }
-  lc::Contents loaded = with_own_memory(many);
+  lc::StateDict loaded = with_own_memory(many);
   fill(many, 3);
   lc::save_file(path, many, world);
   lc::load_file(path, loaded, world);
@@ -106,8 +106,8 @@ BOOST_FIXTURE_TEST_CASE(thousands_of_small_tensors_are_saved_and_found_again, Sa
 
 BOOST_FIXTURE_TEST_CASE(of_hundreds_of_names_that_do_not_fit_two_dozen_are_named_and_the_rest_counted,
                         Sample) {
-  lc::save_file(path, contents, world);
-  lc::Contents other = awkward_contents();
+  lc::save_file(path, state_dict, world);
+  lc::StateDict other = awkward_state_dict();
   for (int i = 0; i < 300; ++i)
     other.sections[0].tensors.push_back({"layer." + std::to_string(i), Tensor::zeros({1})});
   const auto names_the_first = mentions("missing: model/layer.0, ", "model/layer.7 ... and 292 more");
@@ -117,15 +117,15 @@ BOOST_FIXTURE_TEST_CASE(of_hundreds_of_names_that_do_not_fit_two_dozen_are_named
 }
 
 BOOST_FIXTURE_TEST_CASE(all_that_does_not_fit_is_listed_at_once_and_nothing_is_touched, Sample) {
-  lc::save_file(path, contents, world);
-  lc::Contents other = awkward_contents();
+  lc::save_file(path, state_dict, world);
+  lc::StateDict other = awkward_state_dict();
   auto& model = other.sections[0].tensors;
   model[0].name = "blocks.9.extra";
   model[1].value = Tensor::zeros({3});
   model[5].value = Tensor::zeros({3, 333'333}, DType::bfloat16);
   other.sections[1].tensors.pop_back();
   other.sections[3].tensors[0].value = Tensor::zeros({5});
-  const lc::Contents before = with_own_memory(other);
+  const lc::StateDict before = with_own_memory(other);
   BOOST_CHECK_EXCEPTION(
       lc::load_file(path, other, world), DataError,
       mentions("missing: model/blocks.9.extra", "unexpected: model/blocks.0.one, ema/0.999/blocks.0.above",
@@ -136,17 +136,17 @@ BOOST_FIXTURE_TEST_CASE(all_that_does_not_fit_is_listed_at_once_and_nothing_is_t
 
   const lc::LoadReport partial = lc::load_file(path, other, world, {.strict = false});
   BOOST_TEST(partial.warnings.size() == 4u);
-  BOOST_TEST(std::memcmp(model[2].value.raw(), contents.sections[0].tensors[2].value.raw(),
+  BOOST_TEST(std::memcmp(model[2].value.raw(), state_dict.sections[0].tensors[2].value.raw(),
                          model[2].value.bytes()) == 0);
   BOOST_TEST(*model[1].value.data<float>() == 0.0f);
 }
 
 BOOST_FIXTURE_TEST_CASE(prefixes_of_wrappers_are_stripped_in_front_only_and_may_not_collide, Sample) {
-  lc::Contents wrapped;
+  lc::StateDict wrapped;
   wrapped.sections.push_back({"model", {{"module._orig_mod.module.a.module.w", Tensor::zeros({3})}}, {}});
   fill(wrapped, 1);
   lc::save_file(path, wrapped, world);
-  lc::Contents plain;
+  lc::StateDict plain;
   plain.sections.push_back({"model", {{"a.module.w", Tensor::zeros({3})}}, {}});
   lc::load_file(path, plain, world);
   BOOST_TEST(same_bytes(wrapped, plain));
@@ -157,10 +157,10 @@ BOOST_FIXTURE_TEST_CASE(prefixes_of_wrappers_are_stripped_in_front_only_and_may_
 }
 
 BOOST_FIXTURE_TEST_CASE(sections_that_the_file_lacks_begin_anew_and_are_named, Sample) {
-  lc::Contents weights = contents;
+  lc::StateDict weights = state_dict;
   weights.sections.resize(1);
   lc::save_file(path, weights, world);
-  lc::Contents loaded = awkward_contents();
+  lc::StateDict loaded = awkward_state_dict();
   fill(loaded, 99);
   const lc::LoadReport report = lc::load_file(path, loaded, world);
   BOOST_TEST(report.warnings.size() == 3u);
@@ -168,10 +168,10 @@ BOOST_FIXTURE_TEST_CASE(sections_that_the_file_lacks_begin_anew_and_are_named, S
              std::string::npos);
   BOOST_TEST(report.warnings[2].find("no /optimizer/exp_avg: it starts from zero") != std::string::npos);
   const auto& ema = loaded.sections[1].tensors[0].value;
-  BOOST_TEST(std::memcmp(ema.raw(), contents.sections[0].tensors[7].value.raw(), ema.bytes()) == 0);
+  BOOST_TEST(std::memcmp(ema.raw(), state_dict.sections[0].tensors[7].value.raw(), ema.bytes()) == 0);
   BOOST_TEST(loaded.sections[3].tensors[0].value.data<float>()[524290] == 0.0f);
 
-  lc::Contents no_model = awkward_contents();
+  lc::StateDict no_model = awkward_state_dict();
   no_model.sections.erase(no_model.sections.begin());
   lc::save_file(path, no_model, world);
   BOOST_CHECK_EXCEPTION(lc::load_file(path, loaded, world), DataError,
@@ -179,27 +179,27 @@ BOOST_FIXTURE_TEST_CASE(sections_that_the_file_lacks_begin_anew_and_are_named, S
 }
 
 BOOST_FIXTURE_TEST_CASE(sections_that_nobody_loads_are_named, Sample) {
-  lc::save_file(path, contents, world);
-  lc::Contents weights = awkward_contents();
+  lc::save_file(path, state_dict, world);
+  lc::StateDict weights = awkward_state_dict();
   weights.sections.resize(1);
   const lc::LoadReport report = lc::load_file(path, weights, world);
   BOOST_TEST(report.warnings.size() == 3u);
   BOOST_TEST(report.warnings[0].find("/ema/0.999, which this program does not load") != std::string::npos);
-  BOOST_TEST(same_bytes(weights, contents));
+  BOOST_TEST(same_bytes(weights, state_dict));
 }
 
 BOOST_FIXTURE_TEST_CASE(ranks_that_hold_different_things_do_not_save, Sample) {
   if (world.size() == 1) return;
-  if (world.rank() == world.size() - 1) contents.sections[0].tensors[0].value = Tensor::zeros({2});
+  if (world.rank() == world.size() - 1) state_dict.sections[0].tensors[0].value = Tensor::zeros({2});
   BOOST_CHECK_EXCEPTION(
-      lc::save_file(path, contents, world), FailureError,
+      lc::save_file(path, state_dict, world), FailureError,
       mentions("rank 0 and rank " + std::to_string(world.size() - 1), "/model/blocks.0.one", "[1]", "[2]"));
   BOOST_TEST(names_in(folder.path()).empty());
 }
 
 BOOST_FIXTURE_TEST_CASE(what_a_file_cannot_hold_is_refused_by_name, Sample) {
   const auto refused = [&](const char* name, const char* section, const char* text) {
-    lc::Contents bad;
+    lc::StateDict bad;
     bad.sections.push_back({section, {{name, Tensor::zeros({1})}}, {}});
     BOOST_CHECK_EXCEPTION(lc::save_file(path, bad, world), UsageError, mentions(text));
   };
@@ -209,18 +209,18 @@ BOOST_FIXTURE_TEST_CASE(what_a_file_cannot_hold_is_refused_by_name, Sample) {
   refused(".", "model", "\".\"");
   refused("a", "config", "\"config\"");
   refused("a", "ema//x", "\"ema//x\"");
-  lc::Contents twice;
+  lc::StateDict twice;
   twice.sections.push_back({"model", {{"a", Tensor::zeros({1})}, {"a", Tensor::zeros({1})}}, {}});
   BOOST_CHECK_EXCEPTION(lc::save_file(path, twice, world), UsageError, mentions("/model/a"));
   BOOST_TEST(names_in(folder.path()).empty());
 }
 
 BOOST_FIXTURE_TEST_CASE(a_place_that_cannot_be_written_is_the_same_error_on_all_ranks, Sample) {
-  BOOST_CHECK_EXCEPTION(lc::save_file(folder.file("none/a.h5"), contents, world), DataError,
+  BOOST_CHECK_EXCEPTION(lc::save_file(folder.file("none/a.h5"), state_dict, world), DataError,
                         mentions("none/.a.h5.tmp"));
   if (world.rank() == 0) write_bytes(folder.file("plain"), "x");
   world.barrier();
-  BOOST_CHECK_EXCEPTION(lc::save_file(folder.file("plain/a.h5"), contents, world), UsageError,
+  BOOST_CHECK_EXCEPTION(lc::save_file(folder.file("plain/a.h5"), state_dict, world), UsageError,
                         mentions("plain/.a.h5.tmp"));
 }
 

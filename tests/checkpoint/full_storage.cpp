@@ -58,16 +58,16 @@ BOOST_AUTO_TEST_CASE(full_or_read_only_storage_is_a_data_error_and_leaves_earlie
     BOOST_TEST(true);
     return;
   }
-  lc::Contents contents = awkward_contents();  // 7 MiB
+  lc::StateDict state_dict = awkward_state_dict();  // 7 MiB
   lc::Store store(folder.file("disk/run"), world);
-  const std::string saved = store.save_contents(1, contents);
-  BOOST_CHECK_EXCEPTION(store.save_contents(2, contents), DataError,
+  const std::string saved = store.save_state_dict(1, state_dict);
+  BOOST_CHECK_EXCEPTION(store.save_state_dict(2, state_dict), DataError,
                         mentions(".step-000000002.h5.", ".tmp", "No space left on device"));
   world.barrier();
   BOOST_TEST(names_in(store.directory()) == (std::vector<std::string>{"latest", "step-000000001.h5"}),
              boost::test_tools::per_element());
   disk.make_read_only(store.directory());
-  BOOST_CHECK_EXCEPTION(store.save_contents(2, contents), DataError, mentions("Read-only file system"));
+  BOOST_CHECK_EXCEPTION(store.save_state_dict(2, state_dict), DataError, mentions("Read-only file system"));
   BOOST_TEST(lc::verify(saved, world).whole());
 }
 

@@ -16,7 +16,7 @@ namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(hook_state, *ranks(1, 2, 3, 4))
 
-using checkpoint::Contents;
+using checkpoint::StateDict;
 
 struct Run {
   explicit Run(comm::CpuCommunicator& ranks)
@@ -37,14 +37,14 @@ struct Run {
       }
     }
   }
-  Contents contents() {
-    Contents all;
+  StateDict state_dict() {
+    StateDict all;
     checkpoint::add(all, net.state());
     checkpoint::add(all, *hook);
     return all;
   }
   checkpoint::LoadReport load(const std::string& path) {
-    return checkpoint::load_file(path, contents(), communicator);
+    return checkpoint::load_file(path, state_dict(), communicator);
   }
   bool same_values(const Run& other) const {
     for (std::size_t p = 0; p < net.params.size(); ++p) {
@@ -75,7 +75,7 @@ struct Saved {
   Run run{world()};
   Saved() {
     run.train(0, 5);
-    checkpoint::save_file(path, run.contents(), world());
+    checkpoint::save_file(path, run.state_dict(), world());
   }
 };
 
@@ -95,7 +95,7 @@ BOOST_FIXTURE_TEST_CASE(a_resumed_run_goes_on_bit_for_bit, Saved) {
 
 BOOST_FIXTURE_TEST_CASE(what_is_remembered_matters, Saved) {
   Run forgetful(world());
-  Contents weights;
+  StateDict weights;
   checkpoint::add(weights, forgetful.net.state());
   const checkpoint::LoadReport report = checkpoint::load_file(path, weights, world());
   BOOST_TEST(report.warnings.size() == static_cast<std::size_t>(world().size()) + 1);  // named, as not loaded
@@ -123,10 +123,10 @@ BOOST_FIXTURE_TEST_CASE(such_a_file_is_whole_inspected_and_compared_like_any, Sa
   Run again(world());
   again.train(0, 5);
   const std::string other = folder.file("b.h5");
-  checkpoint::save_file(other, again.contents(), world());
+  checkpoint::save_file(other, again.state_dict(), world());
   BOOST_TEST(checkpoint::diff(path, other).same());
   again.train(5, 6);
-  checkpoint::save_file(other, again.contents(), world());
+  checkpoint::save_file(other, again.state_dict(), world());
   const checkpoint::DiffReport report = checkpoint::diff(path, other);
   BOOST_TEST(std::ranges::any_of(report.differences, [](const checkpoint::TensorDifference& difference) {
     return difference.path == "/hook/rounding/error.0/tied.weight";
@@ -176,7 +176,7 @@ BOOST_AUTO_TEST_CASE(more_ranks_than_wrote_share_what_was_left_out) {
   if (world().rank() == 0) {
     Run alone(*first);
     alone.train(0, 5);
-    checkpoint::save_file(path, alone.contents(), *first);
+    checkpoint::save_file(path, alone.state_dict(), *first);
     before = alone.left_out(0);
   }
   world().barrier();
@@ -217,9 +217,9 @@ BOOST_AUTO_TEST_CASE(what_lies_on_a_device_is_saved_and_shared_out_alike) {
   SharedFolder folder(world());
   const std::string path = folder.file("a.h5");
   OnDevice saved(2.0 + world().rank()), same(0), shared(0);
-  Contents contents, again, alone;
-  checkpoint::add(contents, saved);
-  checkpoint::save_file(path, contents, world());
+  StateDict state_dict, again, alone;
+  checkpoint::add(state_dict, saved);
+  checkpoint::save_file(path, state_dict, world());
   checkpoint::add(again, same);
   checkpoint::load_file(path, again, world());
   BOOST_TEST(same.numbers() == std::vector<float>(3, static_cast<float>(2 + world().rank())),
@@ -235,11 +235,11 @@ BOOST_AUTO_TEST_CASE(what_lies_on_a_device_is_saved_and_shared_out_alike) {
 BOOST_AUTO_TEST_CASE(what_one_rank_cannot_read_from_its_device_is_the_same_error_on_all) {
   SharedFolder folder(world());
   OnDevice saved(1);
-  Contents contents;
-  checkpoint::add(contents, saved);
+  StateDict state_dict;
+  checkpoint::add(state_dict, saved);
   saved.reachable = world().rank() + 1 < world().size();
   const std::string text =
-      same_error(ExitCode::usage, [&] { checkpoint::save_file(folder.file("a.h5"), contents, world()); });
+      same_error(ExitCode::usage, [&] { checkpoint::save_file(folder.file("a.h5"), state_dict, world()); });
   BOOST_TEST(contains(text, "only the backend of that device can copy from"), text);
 }
 
@@ -248,7 +248,7 @@ BOOST_AUTO_TEST_CASE(before_a_step_was_rounded_nothing_is_saved_and_nothing_is_m
   const std::string path = folder.file("a.h5");
   Run run(world()), resumed(world());
   run.train(0, 2);
-  checkpoint::save_file(path, run.contents(), world());
+  checkpoint::save_file(path, run.state_dict(), world());
   for (const checkpoint::GroupEntry& group : checkpoint::read_index(path, world()).groups)
     BOOST_TEST(!group.path.starts_with("hook"));
   BOOST_TEST(resumed.load(path).warnings.empty());
@@ -262,9 +262,9 @@ BOOST_AUTO_TEST_CASE(what_has_another_shape_does_not_fit) {
   SharedFolder folder(world());
   const std::string path = folder.file("a.h5");
   OnDevice saved(1), other(1, 2);
-  Contents contents, asked;
-  checkpoint::add(contents, saved);
-  checkpoint::save_file(path, contents, world());
+  StateDict state_dict, asked;
+  checkpoint::add(state_dict, saved);
+  checkpoint::save_file(path, state_dict, world());
   checkpoint::add(asked, other);
   const std::string text = same_error(ExitCode::data, [&] { checkpoint::load_file(path, asked, world()); });
   BOOST_TEST(contains(text, "hook/remembers/numbers.0/a is [3] in the file, [2] here"), text);

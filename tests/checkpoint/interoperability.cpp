@@ -76,23 +76,23 @@ struct OneFile {
   std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   TemporaryFolder folder;
   std::string path = folder.file("a.h5");
-  lc::Contents contents;
+  lc::StateDict state_dict;
 
   OneFile() {
     Tensor weight = Tensor::zeros({2, 3}), batches = Tensor::zeros({}, DType::int64);
     for (int i = 0; i < 6; ++i) weight.data<float>()[i] = static_cast<float>(i) + 0.5f;
     *batches.data<std::int64_t>() = 12;
-    contents.sections.push_back({"model",
-                                 {{"layer1.0.bn1.weight", weight},
-                                  {"layer1.0.bn1.num_batches_tracked", batches},
-                                  {"empty", Tensor::zeros({0, 2})}},
-                                 {}});
-    contents.sections.push_back({"ema/0.999",
-                                 {{"layer1.0.bn1.weight", weight}},
-                                 {{"rate", 0.999, {}}, {"updates", std::int64_t{8}, {}}}});
-    contents.config = "[train]\nsteps = 5\n";
-    contents.position = {5, 0, 320, 4, 1};
-    lc::save_file(path, contents, *self);
+    state_dict.sections.push_back({"model",
+                                   {{"layer1.0.bn1.weight", weight},
+                                    {"layer1.0.bn1.num_batches_tracked", batches},
+                                    {"empty", Tensor::zeros({0, 2})}},
+                                   {}});
+    state_dict.sections.push_back({"ema/0.999",
+                                   {{"layer1.0.bn1.weight", weight}},
+                                   {{"rate", 0.999, {}}, {"updates", std::int64_t{8}, {}}}});
+    state_dict.config = "[train]\nsteps = 5\n";
+    state_dict.position = {5, 0, 320, 4, 1};
+    lc::save_file(path, state_dict, *self);
   }
 };
 
@@ -146,17 +146,17 @@ BOOST_AUTO_TEST_CASE(h5py_loads_every_bit_of_every_type) {
   if (python.empty()) return;
   const TemporaryFolder folder;
   const auto self = comm::make_self_communicator();
-  lc::Contents contents = awkward_contents();
+  lc::StateDict state_dict = awkward_state_dict();
   for (const DType dtype : {DType::float64, DType::float16, DType::int64, DType::int32, DType::uint8})
-    contents.sections[0].tensors.push_back({std::string(to_string(dtype)), Tensor::zeros({7, 31}, dtype)});
-  for (const lc::NamedTensor& tensor : contents.sections[0].tensors) fill_with_any_bits(tensor, 11);
-  lc::save_file(folder.file("a.h5"), contents, *self, {.allow_non_finite = true});
-  write_plainly(folder.file("plain"), contents.sections[0].tensors);
+    state_dict.sections[0].tensors.push_back({std::string(to_string(dtype)), Tensor::zeros({7, 31}, dtype)});
+  for (const lc::NamedTensor& tensor : state_dict.sections[0].tensors) fill_with_any_bits(tensor, 11);
+  lc::save_file(folder.file("a.h5"), state_dict, *self, {.allow_non_finite = true});
+  write_plainly(folder.file("plain"), state_dict.sections[0].tensors);
   write_bytes(folder.file("compare.py"), compare_every_bit);
   const Result result = shell(python + " " + folder.file("compare.py") + " " + folder.file("a.h5") + " " +
                               folder.file("plain"));
   std::int64_t values = 0;
-  for (const lc::NamedTensor& tensor : contents.sections[0].tensors) values += tensor.value.numel();
+  for (const lc::NamedTensor& tensor : state_dict.sections[0].tensors) values += tensor.value.numel();
   BOOST_TEST(result.output == "13 " + std::to_string(values) + "\n");
 }
 

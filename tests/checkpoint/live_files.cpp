@@ -19,13 +19,13 @@ namespace lc = checkpoint;
 namespace fs = std::filesystem;
 
 /// One small tensor whose elements are all `value`, as is the step.
-lc::Contents contents_of(std::int64_t value) {
-  lc::Contents contents;
+lc::StateDict state_dict_of(std::int64_t value) {
+  lc::StateDict state_dict;
   const Tensor tensor = Tensor::empty({1000});
   std::fill_n(tensor.data<float>(), tensor.numel(), static_cast<float>(value));
-  contents.sections.push_back({"model", {{"values", tensor}}, {}});
-  contents.position.step = value;
-  return contents;
+  state_dict.sections.push_back({"model", {{"values", tensor}}, {}});
+  state_dict.position.step = value;
+  return state_dict;
 }
 
 void link_to(const std::string& link, const std::string& target) {
@@ -41,7 +41,7 @@ class MovingLink {
   explicit MovingLink(comm::HostGroup& communicator) : folder_(communicator) {
     if (communicator.rank() == 0) {
       const auto self = comm::make_self_communicator();
-      for (const int number : {0, 1}) lc::save_file(source(number), contents_of(number), *self);
+      for (const int number : {0, 1}) lc::save_file(source(number), state_dict_of(number), *self);
       put(0);
       thread_ = std::thread([this] {
         for (int turn = 1; !done_; ++turn) {
@@ -79,9 +79,9 @@ class MovingLink {
 BOOST_AUTO_TEST_CASE(all_ranks_load_the_one_file_that_a_moving_link_led_to) {
   const MovingLink link(world());
   for (int i = 0; i < 100; ++i) {
-    lc::Contents contents = contents_of(-1);
-    const lc::LoadReport report = lc::load_file(link.path(), contents, world());
-    BOOST_TEST_REQUIRE(contents.sections[0].tensors[0].value.data<float>()[999] ==
+    lc::StateDict state_dict = state_dict_of(-1);
+    const lc::LoadReport report = lc::load_file(link.path(), state_dict, world());
+    BOOST_TEST_REQUIRE(state_dict.sections[0].tensors[0].value.data<float>()[999] ==
                        static_cast<float>(report.index.position.step));
   }
   world().barrier();
@@ -103,7 +103,7 @@ BOOST_AUTO_TEST_CASE(a_moving_link_is_verified_inspected_and_compared_as_one_fil
 BOOST_AUTO_TEST_CASE(weights_come_from_the_file_of_the_index_though_it_is_pruned) {
   SharedFolder folder(world());
   const std::string path = folder.file("step-5.h5");
-  lc::save_file(path, contents_of(5), world());
+  lc::save_file(path, state_dict_of(5), world());
   const lc::FileIndex index = lc::read_index(path, world());
   world().barrier();
   if (world().rank() == 0) fs::remove(path);

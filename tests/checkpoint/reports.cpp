@@ -4,10 +4,10 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/report.h"
 #include "checkpoint/sample.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/file.h"
+#include "lockstep/checkpoint/inspect.h"
 
 namespace lockstep::test {
 namespace {
@@ -20,17 +20,17 @@ struct TwoFiles {
   std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   TemporaryFolder folder;
   std::string a = folder.file("a.h5"), b = folder.file("b.h5");
-  lc::Contents left = sample(), right = sample();
+  lc::StateDict left = sample(), right = sample();
 
-  static lc::Contents sample() {
-    lc::Contents contents;
-    contents.sections.push_back({"model",
-                                 {{"w", Tensor::zeros({2, 300'000})},
-                                  {"b", Tensor::zeros({4})},
-                                  {"n", Tensor::zeros({}, DType::int64)}},
-                                 {}});
-    contents.sections.push_back({"optimizer", {}, {{"step", std::int64_t{3}, {}}}});
-    return contents;
+  static lc::StateDict sample() {
+    lc::StateDict state_dict;
+    state_dict.sections.push_back({"model",
+                                   {{"w", Tensor::zeros({2, 300'000})},
+                                    {"b", Tensor::zeros({4})},
+                                    {"n", Tensor::zeros({}, DType::int64)}},
+                                   {}});
+    state_dict.sections.push_back({"optimizer", {}, {{"step", std::int64_t{3}, {}}}});
+    return state_dict;
   }
   float* w() { return right.sections[0].tensors[0].value.data<float>(); }
   lc::DiffReport diff(double tolerance = 0) {

@@ -1,4 +1,4 @@
-// What the checkpoint tests share: folders that all ranks see, and contents with awkward sizes.
+// What the checkpoint tests share: folders that all ranks see, and a state dict with awkward sizes.
 #pragma once
 
 #include <signal.h>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/random.h"
-#include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/comm/communicator.h"
 #include "support/temporary_folder.h"
 #include "support/world.h"
@@ -62,18 +62,18 @@ inline void fill(const checkpoint::NamedTensor& tensor, std::uint64_t seed) {
   for (std::size_t last = step - 1; last < tensor.value.bytes(); last += step) bytes[last] &= 0xbf;
 }
 
-inline void fill(const checkpoint::Contents& contents, std::uint64_t seed) {
-  for (const checkpoint::Section& section : contents.sections) {
+inline void fill(const checkpoint::StateDict& state_dict, std::uint64_t seed) {
+  for (const checkpoint::Section& section : state_dict.sections) {
     for (const checkpoint::NamedTensor& tensor : section.tensors)
       fill(tensor, seed + purpose_of(section.path));
   }
 }
 
 /// Sizes about the edges of 1 MiB blocks, scalars and tensors without elements; zeroed.
-inline checkpoint::Contents awkward_contents() {
+inline checkpoint::StateDict awkward_state_dict() {
   constexpr std::int64_t block = (std::int64_t{1} << 20) / 4;  // elements
   using checkpoint::Section;
-  checkpoint::Contents contents;
+  checkpoint::StateDict state_dict;
   Section model{"model", {}, {}};
   model.tensors = {{"blocks.0.one", Tensor::zeros({1})},
                    {"blocks.0.below", Tensor::zeros({block - 1})},
@@ -89,16 +89,16 @@ inline checkpoint::Contents awkward_contents() {
   Section optimizer{
       "optimizer", {}, {{"algorithm", std::string("adamw"), {}}, {"step", std::int64_t{42}, {}}}};
   Section slot{"optimizer/exp_avg", {{"blocks.0.above", Tensor::zeros({2 * block + 3})}}, {}};
-  contents.sections = {model, ema, optimizer, slot};
-  contents.position = {42, 3, 42 * 64, 4, 18'446'744'073'709'551'615u};
-  contents.config = "[train]\nsteps = 100\n";
-  contents.provenance = {{"version", "1.2.3"}, {"hosts", "node1 node2"}};
-  return contents;
+  state_dict.sections = {model, ema, optimizer, slot};
+  state_dict.position = {42, 3, 42 * 64, 4, 18'446'744'073'709'551'615u};
+  state_dict.config = "[train]\nsteps = 100\n";
+  state_dict.provenance = {{"version", "1.2.3"}, {"hosts", "node1 node2"}};
+  return state_dict;
 }
 
 /// A copy that shares no memory.
-inline checkpoint::Contents with_own_memory(const checkpoint::Contents& contents) {
-  checkpoint::Contents copy = contents;
+inline checkpoint::StateDict with_own_memory(const checkpoint::StateDict& state_dict) {
+  checkpoint::StateDict copy = state_dict;
   for (checkpoint::Section& section : copy.sections) {
     for (checkpoint::NamedTensor& tensor : section.tensors) {
       const Tensor own = Tensor::empty(tensor.value.shape(), tensor.value.dtype());
@@ -109,7 +109,7 @@ inline checkpoint::Contents with_own_memory(const checkpoint::Contents& contents
   return copy;
 }
 
-inline bool same_bytes(const checkpoint::Contents& a, const checkpoint::Contents& b) {
+inline bool same_bytes(const checkpoint::StateDict& a, const checkpoint::StateDict& b) {
   for (std::size_t s = 0; s < a.sections.size(); ++s) {
     for (std::size_t t = 0; t < a.sections[s].tensors.size(); ++t) {
       const Tensor &x = a.sections[s].tensors[t].value, &y = b.sections[s].tensors[t].value;
@@ -169,13 +169,13 @@ auto mentions(Texts... texts) {
   };
 }
 
-/// Contents to save, and a path that all ranks share.
+/// A state dict to save, and a path that all ranks share.
 struct Sample {
   comm::CpuCommunicator& world = test::world();
   SharedFolder folder{world};
   std::string path = folder.file("a.h5");
-  checkpoint::Contents contents = awkward_contents();
-  Sample() { fill(contents, 7); }
+  checkpoint::StateDict state_dict = awkward_state_dict();
+  Sample() { fill(state_dict, 7); }
 };
 
 }  // namespace lockstep::test

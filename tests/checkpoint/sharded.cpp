@@ -15,19 +15,19 @@ namespace {
 BOOST_AUTO_TEST_SUITE(sharded, *ranks(1, 2, 3, 4))
 
 void save(WideRun& run, const std::string& path) {
-  checkpoint::Contents contents;
-  checkpoint::add(contents, run.model.state());
-  checkpoint::add(contents, *run.optimizer);
-  checkpoint::add(contents, run.ema);
-  checkpoint::save_file(path, contents, run.replicas.communicator());
+  checkpoint::StateDict state_dict;
+  checkpoint::add(state_dict, run.model.state());
+  checkpoint::add(state_dict, *run.optimizer);
+  checkpoint::add(state_dict, run.ema);
+  checkpoint::save_file(path, state_dict, run.replicas.communicator());
 }
 
 void load(WideRun& run, const std::string& path) {
-  checkpoint::Contents contents;
-  checkpoint::add(contents, run.model.state());
-  checkpoint::add(contents, *run.optimizer);
-  checkpoint::add(contents, run.ema);
-  checkpoint::load_file(path, contents, run.replicas.communicator());
+  checkpoint::StateDict state_dict;
+  checkpoint::add(state_dict, run.model.state());
+  checkpoint::add(state_dict, *run.optimizer);
+  checkpoint::add(state_dict, run.ema);
+  checkpoint::load_file(path, state_dict, run.replicas.communicator());
 }
 
 void train(WideRun& run, std::uint64_t from, std::uint64_t to) {
@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(averages_that_a_file_lacks_start_from_its_weights) {
   const SharedFolder folder(world());
   WideRun whole(wide_options(false));
   train(whole, 0, 2);
-  checkpoint::Contents weights;
+  checkpoint::StateDict weights;
   checkpoint::add(weights, whole.model.state());
   checkpoint::add(weights, *whole.optimizer);
   checkpoint::save_file(folder.file("no-averages.h5"), weights, world());

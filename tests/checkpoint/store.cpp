@@ -62,8 +62,8 @@ struct Training {
     ema->update();
   }
 
-  lc::Contents contents() {
-    lc::Contents all;
+  lc::StateDict state_dict() {
+    lc::StateDict all;
     lc::add(all, state);
     lc::add(all, *adamw);
     lc::add(all, *ema);
@@ -109,7 +109,7 @@ BOOST_FIXTURE_TEST_CASE(a_resumed_run_takes_the_same_steps_bit_by_bit, Run) {
   BOOST_TEST(resumed.adamw->steps() == 3);
   BOOST_TEST(resumed.ema->updates() == 3);
   for (; step < 6; ++step) resumed.step(step);
-  BOOST_TEST(same_bytes(straight.contents(), resumed.contents()));
+  BOOST_TEST(same_bytes(straight.state_dict(), resumed.state_dict()));
 }
 
 BOOST_FIXTURE_TEST_CASE(averages_are_paired_by_name, Run) {
@@ -292,13 +292,13 @@ BOOST_FIXTURE_TEST_CASE(
 
 /// Taken over between laying the file out and giving it its name.
 BOOST_FIXTURE_TEST_CASE(a_writer_that_may_no_longer_write_is_asked_again_before_the_file_gets_its_name, Run) {
-  lc::Contents contents = awkward_contents();
+  lc::StateDict state_dict = awkward_state_dict();
   int asked = 0;
   const auto once = [&] {
     if (++asked > 1) throw FailureError("{}/lock: taken over", run);
   };
   BOOST_CHECK_EXCEPTION(
-      lc::save_file(folder.file("a.h5"), contents, world, {.mark = "m", .check_may_write = once}),
+      lc::save_file(folder.file("a.h5"), state_dict, world, {.mark = "m", .check_may_write = once}),
       FailureError, mentions("run/lock: taken over"));
   BOOST_TEST(asked == (first ? 2 : 0));
   world.barrier();
@@ -307,16 +307,16 @@ BOOST_FIXTURE_TEST_CASE(a_writer_that_may_no_longer_write_is_asked_again_before_
 
 BOOST_FIXTURE_TEST_CASE(
     a_write_that_fails_on_one_rank_is_the_same_error_on_all_and_leaves_earlier_checkpoints, Run) {
-  lc::Contents contents = awkward_contents();
+  lc::StateDict state_dict = awkward_state_dict();
   lc::Store store(run, world);
-  store.save_contents(1, contents);
+  store.save_state_dict(1, state_dict);
   const std::string before = read_bytes(checkpoints + "/step-000000001.h5");
 
   const int failing = world.size() - 1;
   std::optional<ShortFiles> full;
   if (world.rank() == failing) full.emplace(3 << 20);
   const std::string prefix = world.size() > 1 ? "rank " + std::to_string(failing) + ": " : "";
-  BOOST_CHECK_EXCEPTION(store.save_contents(2, contents), DataError,
+  BOOST_CHECK_EXCEPTION(store.save_state_dict(2, state_dict), DataError,
                         mentions(prefix, ".step-000000002.h5.", ".tmp", "File too large"));
   full.reset();
 
@@ -324,8 +324,8 @@ BOOST_FIXTURE_TEST_CASE(
   BOOST_TEST(names_in(checkpoints) == (Names{"latest", "step-000000001.h5"}),
              boost::test_tools::per_element());
   BOOST_TEST((read_bytes(checkpoints + "/step-000000001.h5") == before));
-  BOOST_TEST(store.resume_contents(contents) == 1);
-  store.save_contents(2, contents);  // the run may continue
+  BOOST_TEST(store.resume_state_dict(state_dict) == 1);
+  store.save_state_dict(2, state_dict);  // the run may continue
   BOOST_TEST(lc::verify(checkpoints + "/step-000000002.h5", world).whole());
 }
 
@@ -423,9 +423,9 @@ BOOST_FIXTURE_TEST_CASE(a_metric_that_is_not_finite_is_known_and_takes_nothing_f
 BOOST_FIXTURE_TEST_CASE(the_best_by_a_metric_is_kept_and_linked_and_known_to_the_next_start, Run) {
   Training training;
   const auto save = [&](lc::Store& store, int step, double accuracy) {
-    lc::Contents contents = training.contents();
-    if (accuracy > 0) contents.metrics["eval_accuracy"] = accuracy;
-    store.save_contents(step, contents);
+    lc::StateDict state_dict = training.state_dict();
+    if (accuracy > 0) state_dict.metrics["eval_accuracy"] = accuracy;
+    store.save_state_dict(step, state_dict);
   };
   const lc::StoreOptions options{.keep = 1, .keep_best = "eval_accuracy"};
   {

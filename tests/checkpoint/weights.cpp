@@ -55,12 +55,12 @@ struct Files {
 BOOST_FIXTURE_TEST_CASE(weights_come_from_the_model_or_from_an_ema_whose_missing_buffers_are_the_models,
                         Files) {
   model.set(10);
-  lc::Contents contents;
-  lc::add(contents, model);
+  lc::StateDict state_dict;
+  lc::add(state_dict, model);
   Tensor shadow = Tensor::zeros({2, 3});
   shadow.data<float>()[5] = 0.5f;
-  contents.sections.push_back({"ema/0.9", {{"norm.weight", shadow}}, {{"updates", std::int64_t{1}, {}}}});
-  lc::save_file(path, contents, world);
+  state_dict.sections.push_back({"ema/0.9", {{"norm.weight", shadow}}, {{"updates", std::int64_t{1}, {}}}});
+  lc::save_file(path, state_dict, world);
 
   model.set(0);
   BOOST_TEST(lc::load_weights(path, model, world).warnings.empty());
@@ -77,10 +77,10 @@ BOOST_FIXTURE_TEST_CASE(weights_come_from_the_model_or_from_an_ema_whose_missing
 }
 
 BOOST_FIXTURE_TEST_CASE(a_checkpoint_of_another_model_is_refused_with_all_names, Files) {
-  lc::Contents contents;
-  contents.sections.push_back(
+  lc::StateDict state_dict;
+  state_dict.sections.push_back(
       {"model", {{"hidden.weight", Tensor::zeros({4})}, {"norm.weight", Tensor::zeros({3, 2})}}, {}});
-  lc::save_file(path, contents, world);
+  lc::save_file(path, state_dict, world);
   BOOST_CHECK_EXCEPTION(
       lc::load_weights(path, model, world), DataError,
       mentions("a.h5", "missing: model/norm.running_mean, model/norm.num_batches_tracked",
@@ -180,9 +180,9 @@ BOOST_FIXTURE_TEST_CASE(parameters_that_are_not_finite_are_no_start_unless_asked
     model.set(1);
     model.weight.value.data<float>()[4] = in_weight;
     model.mean.value.data<float>()[0] = in_mean;
-    lc::Contents contents;
-    lc::add(contents, model);
-    lc::save_file(path, contents, world, {.allow_non_finite = true});
+    lc::StateDict state_dict;
+    lc::add(state_dict, model);
+    lc::save_file(path, state_dict, world, {.allow_non_finite = true});
   };
   constexpr float infinite = std::numeric_limits<float>::infinity();
   save(std::numeric_limits<float>::quiet_NaN(), 0);
@@ -230,11 +230,11 @@ BOOST_FIXTURE_TEST_CASE(safetensors_load_at_any_number_of_ranks_by_stripped_name
 
 BOOST_FIXTURE_TEST_CASE(a_converted_checkpoint_of_16_bit_floats_loads_as_weights_and_as_a_checkpoint, Files) {
   model.set(3);
-  lc::Contents contents;
-  lc::add(contents, model);
+  lc::StateDict state_dict;
+  lc::add(state_dict, model);
   if (world.rank() == 0) {
     lc::Weights weights;
-    weights.tensors = contents.sections[0].tensors;
+    weights.tensors = state_dict.sections[0].tensors;
     lc::cast_floats(weights, DType::bfloat16);
     lc::write_weights(path, weights, true);
   }
@@ -243,7 +243,7 @@ BOOST_FIXTURE_TEST_CASE(a_converted_checkpoint_of_16_bit_floats_loads_as_weights
   lc::load_weights(path, model, world);
   BOOST_TEST(model.mean.value.data<float>()[1] == 4.0f);
   model.set(0);
-  BOOST_TEST(lc::load_file(path, contents, world).warnings.empty());
+  BOOST_TEST(lc::load_file(path, state_dict, world).warnings.empty());
   BOOST_TEST(model.weight.value.data<float>()[5] == 3.0f);
 }
 

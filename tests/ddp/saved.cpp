@@ -30,8 +30,8 @@ struct Training {
       ema.update();
     }
   }
-  checkpoint::Contents contents() {
-    checkpoint::Contents all;
+  checkpoint::StateDict contents() {
+    checkpoint::StateDict all;
     add(all, net.state());
     add(all, adamw);
     add(all, ema);

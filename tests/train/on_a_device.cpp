@@ -146,10 +146,10 @@ struct TwoFiles {
     there.run_to(steps);
     here.run_to(steps);
     checkpoint::Store store(folder.file("device"), world(), {.async = async});
-    device_file = store.save_contents(steps, there.contents());
+    device_file = store.save_state_dict(steps, there.contents());
     store.finish();
     checkpoint::Store cpu_store(folder.file("cpu"), world());
-    cpu_file = cpu_store.save_contents(steps, here.contents());
+    cpu_file = cpu_store.save_state_dict(steps, here.contents());
   }
   SharedFolder folder{world()};
   Place device, cpu;
@@ -166,7 +166,7 @@ void check_files(const train::Config& config, bool async) {
   // From the CPU's file on the device, and the other way round, and on.
   Place device = on_fake_device(), cpu = on_cpu();
   DeviceRun there(config, device), here(config, cpu);
-  const checkpoint::Contents there_contents = there.contents(), here_contents = here.contents();
+  const checkpoint::StateDict there_contents = there.contents(), here_contents = here.contents();
   checkpoint::load_file(files.cpu_file, there_contents, world());
   checkpoint::load_file(files.device_file, here_contents, world());
   check_same_bits(there.values(), files.here.values());

@@ -12,7 +12,7 @@
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/base/random.h"
-#include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
@@ -147,8 +147,8 @@ class DeviceRun {
   /// The next step's first target is this.
   void spoil_next(std::int64_t target) { spoiled_ = target; }
 
-  checkpoint::Contents contents() {
-    checkpoint::Contents all;
+  checkpoint::StateDict contents() {
+    checkpoint::StateDict all;
     add(all, *model_);
     add(all, *optimizer_);
     add(all, *ema_);

@@ -92,10 +92,10 @@ BOOST_AUTO_TEST_CASE(what_it_holds_is_saved_as_the_cpu_would_save_it) {
     here.run_to(2);
     const std::string name = folder.file(async ? "async" : "sync");
     checkpoint::save_file(name + ".h5", here.contents(), world());
-    const checkpoint::Contents contents = there.contents();
+    const checkpoint::StateDict contents = there.contents();
     checkpoint::load_file(name + ".h5", contents, world());  // bits that the CPU made, on the GPU
     checkpoint::Store store(name, world(), {.async = async});
-    const std::string saved = store.save_contents(2, there.contents());
+    const std::string saved = store.save_state_dict(2, there.contents());
     if (async) there.run_to(4);  // next to the writer
     store.finish();
     const auto found = checkpoint::read_index(saved, world()),

@@ -1,5 +1,5 @@
-// Weights alone: read from any file that holds some, or mixed from the profile snapshots of a run, and
-// written into a checkpoint or a .safetensors file.
+// Weights without a run: reading them from a file of any known format, mixing them from a run's profile
+// snapshots, and writing them to a checkpoint or a .safetensors file.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,19 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/tensor/dtype.h"
 
 namespace lockstep::checkpoint {
 
-/// Named tensors in memory, and what is known about them.
+/// Named tensors in memory, with their origin.
 struct Weights {
   std::vector<NamedTensor> tensors;
   Position position;
-  std::string config;              ///< empty: not known
+  std::string config;              ///< empty: unknown
   Provenance provenance;           ///< where they come from
-  std::vector<std::string> notes;  ///< one line each: what is not as it was in the file
+  std::vector<std::string> notes;  ///< one line each: what differs from the file
 };
 
 /// All tensors of `group` (empty: FileIndex::default_weights(), or "model") under their own names, in the
@@ -31,12 +31,10 @@ struct Weights {
 /// element types that a Tensor has not (int16, uint32 ...). Holds everything in memory. Not collective.
 Weights read_weights(const std::string& path, const std::string& group = {});
 
-/// Does the file begin as .safetensors files do? False of one that is not there. Errors of reading as
-/// read_index.
+/// True if the file exists and begins like a .safetensors file. Errors as read_index.
 bool is_safetensors(const std::string& path);
 
-/// Rounds or widens floating-point tensors to `dtype`; others stay. DataError naming the tensor if a number
-/// is beyond it.
+/// Casts floating-point tensors to `dtype`. DataError naming the tensor if a number is out of range.
 void cast_floats(Weights& weights, DType dtype);
 
 /// How names are spelled and matrices stored.
@@ -46,10 +44,10 @@ enum class WeightsLayout {
 };
 /// "lockstep", "huggingface". Throws UsageError on another name.
 WeightsLayout weights_layout_named(std::string_view name);
-/// Names and matrices for a .safetensors file in that layout. None asked for: that of the file in which the
-/// weights came here first, which the checkpoint records, down to its names; else as they are. UsageError
-/// naming `path`, where they come from, for `huggingface` of weights that are no gpt's, and for `lockstep` of
-/// those that are in Hugging Face's layout still.
+/// Renames and transposes the weights for a .safetensors file in that layout. Without a layout: that of the
+/// file from which the weights first came, if a checkpoint recorded it; else no change. UsageError naming
+/// `path`, where they come from, for `huggingface` if they are not a gpt's, and for `lockstep` if they are
+/// still in Hugging Face's layout.
 void arrange(Weights& weights, std::optional<WeightsLayout> layout, const std::string& path);
 
 /// UsageError unless the name ends with .h5, .hdf5 or .safetensors in a directory that can be written, and is
@@ -57,10 +55,10 @@ void arrange(Weights& weights, std::optional<WeightsLayout> layout, const std::s
 /// replaced, nor a link, a device or a pipe.
 void check_writable(const std::string& path, bool replace, std::span<const std::string> inputs = {});
 
-/// Writes a checkpoint that has /model only (.h5, .hdf5) or a .safetensors file, whose metadata hold position
-/// and configuration, for read_weights to take back. Numbers that are not finite are written, too. The file
-/// is there whole and on storage when this returns, or as it was. Errors: check_writable; DataError if a name
-/// cannot be one in that format, or storage is full. Not collective.
+/// Writes a checkpoint with /model only (.h5, .hdf5) or a .safetensors file, whose metadata hold position and
+/// configuration for read_weights. Numbers that are not finite are written as well. Afterwards the file is
+/// whole and on storage, or, after an error, unchanged. Errors: check_writable; DataError if a name is
+/// invalid in that format, or storage is full. Not collective.
 void write_weights(const std::string& path, const Weights& weights, bool replace = false);
 
 struct EmaReconstructionReport {

@@ -1,59 +1,60 @@
-// Saving and loading one file: written by all ranks, under its final name only when complete; read by name,
-// verified by digest, and strict about what fits.
+// Saving and loading one file: all ranks write it, it gets its name when it is complete, and every read is
+// verified by digests.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/index.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::checkpoint {
 
 struct SaveOptions {
-  /// Part of the temporary name, ".NAME.MARK.tmp": two runs that both believe the place is theirs never write
-  /// into one file. Empty: ".NAME.tmp". The same on every rank.
+  /// Part of the temporary name, ".NAME.MARK.tmp", so that two runs that both believe they hold the directory
+  /// never write into one file. Empty: ".NAME.tmp". The same on every rank.
   std::string mark = {};
-  /// Called on rank 0 before the file is laid out and before it gets its name. What it throws is the error.
+  /// Called on rank 0 before the file is laid out and before it gets its name. What it throws becomes the
+  /// error of the save.
   std::function<void()> check_may_write = {};
-  /// Floating-point tensors that hold numbers that are not finite are saved all the same.
+  /// Save floating-point tensors even if they hold numbers that are not finite.
   bool allow_non_finite = false;
 };
 
-/// Writes `contents` to `path`, replacing a file of that name. Collective.
+/// Writes `state_dict` to `path`, replacing a file of that name. Collective.
 ///
 /// Every rank writes and digests its share of the bytes, into a temporary file in the same directory; when
 /// all have synced, rank 0 adds the structure with the digests, syncs, renames and syncs the directory. No
 /// collective depends on the number of tensors. Any failure becomes the same error on all ranks, and the
-/// temporary file is removed: TrainingError naming the first tensor of a floating type (parameter, buffer,
-/// average, optimizer or hook state) that holds numbers that are not finite; DataError if the storage is full
-/// or read-only, UsageError if the place is not writable, FailureError if the storage failed (EIO) or the
-/// ranks' contents differ in names, dtypes or shapes.
-void save_file(const std::string& path, const Contents& contents, comm::HostGroup& communicator,
+/// temporary file is removed: TrainingError naming the first floating-point tensor (parameter, buffer, EMA
+/// weights, optimizer or hook state) with numbers that are not finite; DataError if the storage is full or
+/// read-only, UsageError if the directory is not writable, FailureError if the storage failed (EIO) or the
+/// ranks' state dicts differ in names, dtypes or shapes.
+void save_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& communicator,
                const SaveOptions& options = {});
 
 struct LoadOptions {
-  /// false: names that are missing, unexpected, wrongly shaped or of a type that is not taken are warnings,
-  /// and what they would have filled stays as it is.
+  /// false: names that are missing, unexpected, of another shape or of an unsuitable type are warnings, and
+  /// their tensors keep their values.
   bool strict = true;
-  /// float64 in the file is rounded to float32.
+  /// Round float64 in the file to float32.
   bool narrow = false;
   /// load_weights: parameters that are not finite are an error; false: a warning, as are buffers.
   bool finite = true;
 };
 
 struct LoadReport {
-  FileIndex index;  ///< of a file that is no checkpoint: path and, as far as it says it, position
+  FileIndex index;  ///< of a file that is not a checkpoint only path and, if the file has it, position
   std::vector<std::string> warnings;  ///< one line each: what is missing, ignored or different
-  std::vector<std::string> notes;     ///< one line each: how a file of others was read
-  /// load_weights: facts that a checkpoint of these weights records. `weights_layout`: the names and layout
-  /// of the file that they first came from, if not Lockstep's; convert() writes that layout again.
+  std::vector<std::string> notes;     ///< one line each: how a foreign file was read
+  /// load_weights: facts for checkpoints of these weights. `weights_layout`: names and layout of the file
+  /// that they first came from, if not Lockstep's, for arrange().
   Provenance provenance;
 };
 
-/// Reads the tensors and attributes that `contents` lists from a checkpoint. Collective; every rank reads,
+/// Reads the tensors and attributes that `state_dict` lists from a checkpoint. Collective; every rank reads,
 /// and verifies, what it lists. Names are compared after stripping any stack of leading "module." and
 /// "_orig_mod.".
 ///
@@ -62,9 +63,9 @@ struct LoadReport {
 /// (float32 takes 16-bit floats and, with `narrow`, float64; int64 takes shorter integers), or an attribute
 /// that must be equal is not; and always if names collide after stripping. A section that the file lacks
 /// altogether: "model" is an error; "ema/..." starts from the weights just loaded, any other from zero, with
-/// a warning. Sections of the file that `contents` does not list are named in a warning. After an error in
+/// a warning. Sections of the file that `state_dict` does not list are named in a warning. After an error in
 /// reading the tensors' values are unspecified; an error about names leaves them untouched.
-LoadReport load_file(const std::string& path, const Contents& contents, comm::HostGroup& communicator,
+LoadReport load_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& communicator,
                      const LoadOptions& options = {});
 
 /// Weights only: from the group `group` of a checkpoint ("model", "ema/0.999"; empty: what

@@ -1,4 +1,4 @@
-// FileIndex: all of a checkpoint but its tensors' elements: what there is, where it is, and its digests.
+// FileIndex: everything in a checkpoint except the tensors' elements: names, types, offsets and digests.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/shape.h"
-#include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/tensor/dtype.h"
 
@@ -39,34 +39,34 @@ struct GroupEntry {
 
 struct FileIndex {
   std::string path;  ///< as it was given
-  /// What was read, held open on every rank that has the index: tensors are read from it, though a link in
-  /// `path` may lead elsewhere by then, or a run may have pruned the file. None of a file to be written.
+  /// The file, open on every rank that has the index. Tensors are read from it, even if a link in `path`
+  /// leads elsewhere by then or a run has pruned the file. Null for a file to be written.
   std::shared_ptr<const OpenFile> file;
   std::uint64_t file_bytes = 0;
   int version = 0;
   Position position;
   std::int64_t world_size = 0;  ///< of the run that wrote it; information only
   std::string created;
-  std::uint64_t digest = 0;  ///< over manifest, configuration and the attributes that resume uses
+  std::uint64_t digest = 0;  ///< of the manifest, the configuration and the attributes that a resume uses
   std::string config;
   Provenance provenance;
   std::vector<GroupEntry> groups;
   std::vector<TensorEntry> tensors;  ///< in the order of the manifest
 
-  const GroupEntry* group(std::string_view group_path) const;  ///< null if there is none
+  const GroupEntry* group(std::string_view group_path) const;  ///< null if the file lacks it
   std::uint64_t payload_bytes() const;
-  /// The group of weights when none is asked for: "model"; but of a file that has one average, and of the
-  /// model nothing but buffers at most, that average.
+  /// The group of weights to load by default: "model", or the only EMA group if the file has one and lacks
+  /// the model's parameters. UsageError if it has several.
   std::string default_weights() const;
 };
 
-/// Reads the index and checks it against itself: the root digest, and that each tensor of the manifest is
-/// there with its dtype and shape and is within the file. DataError, one line with the file and what is
-/// wrong with it, if it is missing, truncated, empty, no HDF5 file, no checkpoint, or of a newer format. A
-/// link such as a run's `latest`, which may move at any time, is followed once.
+/// Reads and checks the index: the root digest, and that each tensor of the manifest exists with its dtype
+/// and shape and is within the file. DataError, one line with the file and the cause, if it is missing,
+/// truncated, empty, not an HDF5 file or not a checkpoint; UsageError if its format is newer. A link such as
+/// a run's `latest`, which may change at any time, is followed once.
 FileIndex read_index(const std::string& path);
 
-/// The same, read by rank 0 only; every rank holds the file open that rank 0 read. Collective; the result or
+/// The same, read by rank 0 only; every rank opens the file that rank 0 has read. Collective; the result or
 /// the error is the same on every rank.
 FileIndex read_index(const std::string& path, comm::HostGroup& communicator);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace lockstep::checkpoint {
 
 struct TensorSummary {
   TensorEntry entry;
-  double norm = 0;          ///< Euclidean, in float64; over finite elements, as min and max
+  double norm = 0;          ///< Euclidean, in float64; like min and max over finite elements
   double min = 0, max = 0;  ///< 0 without finite elements
   std::int64_t not_finite = 0;
   bool digest_right = true;
@@ -38,8 +39,8 @@ struct VerifyReport {
   bool whole() const { return problems.empty(); }
 };
 
-/// Reads everything. Collective; ranks share the reading, and the report is the same on all. A bad file is a
-/// report, not an exception; failing storage (EIO) throws FailureError.
+/// Reads the whole file. Collective; ranks share the reading, and the report is the same on all. A bad file
+/// is a report, not an exception; failing storage (EIO) throws FailureError.
 VerifyReport verify(const std::string& path, comm::HostGroup& communicator);
 
 struct TensorDifference {
@@ -48,15 +49,15 @@ struct TensorDifference {
   std::string path;  ///< "/model/hidden.weight"
   Shape shape_a, shape_b;
   DType dtype_a = DType::float32, dtype_b = DType::float32;
-  /// For Kind::values: elements farther apart than the tolerance, and the largest distance (infinite where
-  /// one is not finite and the other differs).
+  /// For Kind::values: elements farther apart than the tolerance, and the largest distance (infinite if one
+  /// is not finite and the other differs).
   std::int64_t different = 0;
   double max_abs = 0;
 };
 
 struct AttributeDifference {
   std::string name;  ///< "step", "/ema/0.999 updates"
-  std::string a, b;  ///< empty: not there
+  std::string a, b;  ///< empty: the file lacks it
 };
 
 struct DiffReport {
@@ -75,5 +76,24 @@ struct DiffReport {
 /// tolerance is the same, and NaN equals NaN. Tensors are verified by digest as they are read. DataError if
 /// either file is not a whole checkpoint. Not collective.
 DiffReport diff(const std::string& path_a, const std::string& path_b, double tolerance = 0);
+
+// Reports as JSON (one object, its keys are fixed) and as text for people (ends with a newline).
+
+/// {path, whole, problems[], step, tensors, payload_bytes}
+nlohmann::json to_json(const VerifyReport& report);
+std::string to_text(const VerifyReport& report);
+
+/// {a, b, same, tolerance, tensors, elements, attributes: [{name, a, b}],
+/// differences: [{tensor, kind, shape_a, shape_b, dtype_a, dtype_b, different, max_abs}]}; max_abs is null
+/// if infinite. The text names two dozen tensors at most, and counts the rest.
+nlohmann::json to_json(const DiffReport& report);
+std::string to_text(const DiffReport& report);
+
+/// {path, format_version, step, epoch, samples, shards, seed, world_size, created, digest, provenance{},
+/// config, groups: [{path, attributes{}}], tensors: [{name, shape, dtype, bytes, digest, digest_right, norm,
+/// min, max, not_finite}]}; epoch, samples, shards and seed are null, and left out of the text, if the
+/// program did not give them to its Store.
+nlohmann::json to_json(const Inspection& inspection);
+std::string to_text(const Inspection& inspection);
 
 }  // namespace lockstep::checkpoint

@@ -18,12 +18,12 @@ class FileLock;
 /// on all ranks.
 class RunDirectory {
  public:
-  /// Creates what is missing and takes the lock, waiting up to lock_wait_s for another holder to end (a
-  /// killed run's ranks can outlive their launcher by seconds) and saying so. The lock of a dead run is taken
-  /// over, and that of the same Slurm job with a lower restart count. Collective. UsageError if the place is
-  /// not writable, another live run holds it (names host, pid and job), or ranks see different directories.
+  /// Creates what is missing and takes the lock. Waits, with a warning, up to lock_wait_s for another holder
+  /// to end: a killed run's ranks can outlive their launcher by seconds. Takes over the lock of a dead run,
+  /// and of the same Slurm job with a lower restart count. Collective. UsageError if the directory is not
+  /// writable, another live run holds it (names host, pid and job), or ranks see different directories.
   RunDirectory(std::string path, comm::HostGroup& communicator, double lock_wait_s = 15);
-  /// Gives the lock back. Of a run that was not configured, empty directories that this start made go, too.
+  /// Releases the lock. Removes empty directories that this object made if the run was not configured.
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
@@ -39,10 +39,10 @@ class RunDirectory {
   /// Writes RUN/config.ini, whole or not at all. Collective.
   void write_config(const std::string& text);
 
-  /// On rank 0, FailureError if another run has taken the lock over, or somebody has removed it: then this
-  /// one writes nothing more here. Elsewhere nothing. Not collective.
+  /// On rank 0, FailureError if another run has taken the lock over or its file was removed: this run must
+  /// not write here any more. No-op elsewhere. Not collective.
   void check_held() const;
-  /// Tells this start from any other: part of the names of files that are not whole yet.
+  /// Unique to this holder of the lock: part of the names of temporary files.
   const std::string& mark() const { return mark_; }
 
  private:
@@ -53,7 +53,7 @@ class RunDirectory {
   comm::HostGroup& communicator_;
   std::unique_ptr<FileLock> lock_;  // rank 0's
   std::string mark_;
-  std::vector<std::string> made_;  // by this start, innermost first; rank 0's
+  std::vector<std::string> made_;  // directories that this object made, innermost first; rank 0's
 };
 
 }  // namespace lockstep::checkpoint

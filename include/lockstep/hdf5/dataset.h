@@ -1,6 +1,6 @@
 // Dataset: an array in a file, read and written whole or by rows of its first dimension. Opening a virtual
-// one throws DataError unless all datasets that it takes its elements from can be opened; names of sources
-// with numbers in them (%b) are not supported.
+// dataset throws DataError unless all of its sources can be opened; names of sources with numbers in them
+// (%b) are not supported.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ struct Extent {
 
 class Dataset : public Object {
  public:
-  /// Byte order is not part of it: reading converts. None: text, or what is no number (compounds,
-  /// enumerations ...).
+  /// None: text, or other types that are not numbers (compounds, enumerations ...). Reading converts the byte
+  /// order.
   std::optional<DType> dtype() const { return dtype_; }
   /// "float32", "text", "other".
   std::string_view type_name() const { return dtype_ ? to_string(*dtype_) : is_text_ ? "text" : "other"; }
@@ -67,22 +67,19 @@ class Dataset : public Object {
   /// The one string of a text dataset, of fixed or variable length. Padding is stripped.
   std::string read_text() const;
 
-  /// Where the elements are in the file, for reading and writing them without HDF5: little-endian numbers or
-  /// texts of fixed length, row-major, one piece. DataError if they are chunked, compact, external, of
-  /// another type or not yet allocated. No elements: {0, 0}.
+  /// The extent of the elements, for access without HDF5: contiguous, row-major little-endian numbers or
+  /// texts of fixed length. DataError if they are chunked, compact, external, of another type or not yet
+  /// allocated. {0, 0} without elements.
   Extent extent() const;
-  /// DataError if the dataset was never written, or if the file stores so little of it that its shape cannot
-  /// be true, or if the sources of a virtual one have fewer elements: call it before allocating memory for
-  /// all of it (read_all does).
+  /// DataError if the dataset was never written, if the file stores too few bytes for its shape, or if the
+  /// sources of a virtual dataset have too few elements. Call it before allocating memory for all elements,
+  /// as read_all does.
   void check_stored() const;
   std::uint64_t storage_bytes() const;  ///< bytes allocated in the file (compressed size, if compressed)
 
  private:
   friend class Group;
   Dataset(Handle handle, std::string file_path, std::string name);
-
-  void check_rows(std::int64_t begin, std::int64_t count, DType type, std::size_t bytes) const;
-  void check_written() const;
 
   std::optional<DType> dtype_;
   bool is_text_ = false;

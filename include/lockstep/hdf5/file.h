@@ -1,4 +1,4 @@
-// File and Group: an HDF5 file on the serial driver, links by name, and making and opening what they lead to.
+// File and Group: an HDF5 file on the serial driver; opening and making its objects by name.
 #pragma once
 
 #include <cstdint>
@@ -42,18 +42,18 @@ class Group : public Object {
   /// Links in the order asked; creation order where the group tracks it, otherwise by name.
   std::vector<Link> links(Order order = Order::creation) const;
   bool exists(std::string_view name) const;
-  /// unreachable if it does not exist or is in another file, which is not opened.
+  /// ObjectKind::unreachable if it does not exist or is in another file, which is not opened.
   ObjectKind kind(std::string_view name) const;
 
   Group open_group(std::string_view name) const;
   Dataset open_dataset(std::string_view name) const;
-  /// The same for untrusted files: DataError if the elements are not contiguous in this
-  /// file; no other file is opened, whatever links and datasets of this one refer to.
+  /// The same for untrusted files: opens no other file, and throws DataError if the elements are not
+  /// contiguous in this one.
   Dataset open_contiguous(std::string_view name) const;
 
   Group create_group(std::string_view name);
-  /// Contiguous, little endian, allocated at once and never filled: extent() is known before anything is
-  /// written. No extents: a scalar.
+  /// Contiguous, little-endian, allocated at once and not filled, so that extent() is known before anything
+  /// is written. An empty shape makes a scalar.
   Dataset create_dataset(std::string_view name, DType dtype, std::span<const std::int64_t> shape);
   Dataset create_dataset(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape) {
     return create_dataset(name, dtype, std::span(shape.begin(), shape.size()));
@@ -72,6 +72,8 @@ class Group : public Object {
 
  private:
   Dataset create(std::string_view name, std::int64_t type_id, std::span<const std::int64_t> shape);
+  /// The absolute path of an object. DataError if it does not exist or is of another kind.
+  std::string path_of_kind(std::string_view name, ObjectKind expected) const;
 };
 
 struct CreateOptions {
@@ -84,8 +86,8 @@ struct CreateOptions {
   std::uint64_t alignment_from_bytes = 1;
 };
 
-/// HDF5's file locking follows HDF5_USE_FILE_LOCKING. Where that is not set, a file system without locks does
-/// not stop a read-only opening; a lock that somebody holds does.
+/// File locking follows HDF5_USE_FILE_LOCKING. If it is not set, files on a file system without locks can be
+/// opened for reading; a file that another program has locked cannot.
 class File : public Group {
  public:
   /// Opens for reading. DataError if it is missing, empty, not HDF5, truncated or open for writing.
@@ -98,10 +100,10 @@ class File : public Group {
   File& operator=(File&& other) noexcept;
   ~File();
 
-  /// Hands everything written so far to the system (not fsync).
+  /// Passes everything written so far to the system (without fsync).
   void flush();
-  /// Closes the file and every object of it; what could not be written is an error here, while the destructor
-  /// is quiet.
+  /// Closes the file and all of its objects. Throws if something could not be written; the destructor does
+  /// not.
   void close();
 
  private:

@@ -1,9 +1,8 @@
-// Object: what groups, datasets and named types share: a place in a file, and attributes.
+// Object: the base of groups, datasets and named types: its name in a file, and attributes.
 //
-// Everything in this module: failures throw DataError (FailureError if the storage itself failed, EIO) with
-// the file, the object and HDF5's innermost message; HDF5's own printing of errors is switched off. Only one
-// thread is inside HDF5 at a time: every call holds one process-wide lock, as the library has global state.
-// Objects belong to one thread at a time.
+// In this module failures throw DataError (FailureError if the storage failed, EIO) with the file, the object
+// and HDF5's innermost message; HDF5 itself prints no errors. Every call holds one process-wide lock, because
+// the library has global state. Objects belong to one thread at a time.
 #pragma once
 
 #include <concepts>
@@ -19,8 +18,7 @@
 
 namespace lockstep::hdf5 {
 
-/// Movable, closes on destruction (quietly: what can fail on closing is a file's last write, and
-/// File::close() says so).
+/// An HDF5 identifier, closed on destruction without errors (File::close() reports those of a last write).
 class Handle {
  public:
   using Closer = int (*)(std::int64_t);
@@ -41,7 +39,7 @@ class Handle {
   std::int64_t id() const noexcept { return id_; }
   explicit operator bool() const noexcept { return id_ >= 0; }
   void close() noexcept;
-  /// Gives the identifier up without closing it.
+  /// Releases the identifier without closing it.
   std::int64_t release() noexcept { return std::exchange(id_, -1); }
 
  private:
@@ -55,17 +53,17 @@ class Object {
   /// Absolute name within the file: "/model/net.0.weight".
   const std::string& name() const { return name_; }
   std::int64_t id() const { return handle_.id(); }
-  /// Where its header is in the file: the same under every name it has.
+  /// The offset of its header in the file, which is the same under all of its names.
   std::uint64_t address() const;
 
   bool has_attribute(std::string_view attribute) const;
   std::vector<std::string> attribute_names() const;  ///< sorted
-  /// What an attribute holds, for readers that do not know: numbers of a type (none: of no DType), or text.
-  /// DataError if it does not exist.
+  /// The type of an attribute's numbers; none for text and for types without a DType. DataError if it does
+  /// not exist.
   std::optional<DType> attribute_dtype(std::string_view attribute) const;
   bool is_text_attribute(std::string_view attribute) const;
-  /// Whether it is there and is one number or one text of fixed length: nothing else of the file is read for
-  /// it.
+  /// True if it exists and is one number or one text of fixed length, which are stored in the object's
+  /// header.
   bool has_plain_attribute(std::string_view attribute) const;
 
   /// A string of fixed or variable length. Padding is stripped.
@@ -100,7 +98,7 @@ class Object {
   Object& operator=(Object&&) noexcept = default;
   ~Object() = default;
 
-  /// The name of something in this object, for opening and for error texts.
+  /// The absolute name of a child, for opening and for error texts.
   std::string path_of(std::string_view child) const;
 
   Handle handle_;

@@ -14,7 +14,6 @@
 #include "lockstep/autograd/partition.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/ops/update.h"
-#include "lockstep/optim/ema.h"
 
 namespace lockstep::optim {
 
@@ -95,16 +94,15 @@ struct EmaTensor {
 /// EMA weights of all parameters, frozen ones too, and of buffers as EmaOptions say. They start as copies of
 /// the model and never influence training. Parameters and buffers must outlive it; their number is fixed.
 ///
-/// With a Partition each rank holds EMA weights of the elements it owns (of buffers: of all), with the same
-/// bits. Whole copies, gathered from all ranks, come from tensors(), tensor() and swap_in() are collective
-/// then.
+/// With a Partition each rank holds EMA weights of the elements it owns (of buffers: of all), bit-identical
+/// to those without one. tensors(), tensor() and swap_in() then gather whole tensors and are collective.
 class Ema {
  public:
   /// Throws UsageError on two equal profiles, a warm-up with inv_gamma <= 0, power < 0 or update_after < 0,
   /// or a Partition of another model.
   Ema(const ModelState& state, kernels::Backend& backend, std::vector<EmaProfile> profiles,
       EmaOptions options = {});
-  /// With the backend of the model's device, or on the CPU a one-threaded one of its own.
+  /// With the backend of the model's device, or with its own one-threaded CPU backend.
   Ema(const ModelState& state, std::vector<EmaProfile> profiles, EmaOptions options = {});
   Ema(const Ema&) = delete;
   Ema& operator=(const Ema&) = delete;
@@ -116,7 +114,7 @@ class Ema {
   /// Updates so far; set on resume, after the EMA weights have been filled.
   std::int64_t updates() const noexcept { return updates_; }
   void set_updates(std::int64_t updates);
-  /// Starts again as copies of the model: for averages that begin in the middle of a run.
+  /// Makes them copies of the model again, for EMA weights that begin in the middle of a run.
   void reset();
 
   /// Of the device on which the EMA weights are.
@@ -134,9 +132,9 @@ class Ema {
   /// Of all EMA weights, measured.
   StateBytes state_bytes() const;
 
-  /// While it lives, the model's parameters (and averaged buffers) are those of one EMA tensor. Its end, by
-  /// an exception too, puts the model's own back. Handles are exchanged, no element is copied (but with a
-  /// Partition it holds the EMA tensor gathered, on the model's device, which is memory for one more model).
+  /// While it lives, the model's parameters (and averaged buffers) are the EMA weights of one rate. The
+  /// destructor restores the model's own. Only handles are swapped, no elements copied (with a Partition it
+  /// holds the gathered EMA weights on the model's device, memory for one more model).
   class [[nodiscard]] SwappedIn {
    public:
     ~SwappedIn();
@@ -149,7 +147,7 @@ class Ema {
     Ema& ema_;
     std::vector<Tensor> own_;  // the model's values, by leaf
   };
-  /// For evaluation. Throws UsageError on an unknown rate, or when one is swapped in already.
+  /// For evaluation. Throws UsageError on an unknown rate, or if one is swapped in already.
   SwappedIn swap_in(std::string_view rate);
 
  private:
@@ -160,9 +158,10 @@ class Ema {
     bool averaged;  // otherwise copied
   };
 
-  void add_leaves(const ModelState& state);
+  Ema(const ModelState& state, std::unique_ptr<kernels::Backend> own_backend, kernels::Backend* backend,
+      std::vector<EmaProfile> profiles, EmaOptions options);
   bool in_parts(std::size_t leaf) const { return partition_ && leaf < params_.size(); }
-  /// What EMA weights follow: the leaf's value, or the owned elements of it as a vector.
+  /// The leaf's value, or with a Partition its owned elements as a vector.
   Tensor followed(std::size_t leaf) const;
   /// Of all leaves, profile by profile; those gathered are in CPU memory.
   std::vector<Tensor> whole_shadows(std::size_t first_profile, std::size_t profile_end) const;

@@ -15,8 +15,8 @@ namespace lockstep::optim {
 ///
 /// Float64 sums of squares over fixed blocks of 4096 elements of each tensor, added one after another:
 /// tensors in the order of their names, blocks in the order of their elements. So the bits depend on the
-/// gradients alone, not on who computes which block: where the source has a Partition, each rank fills the
-/// blocks that it owns, they are gathered, and every rank combines all of them.
+/// gradients alone. With a Partition each rank fills the blocks that it owns, they are gathered, and every
+/// rank adds all of them.
 class GradientNorm final : public Measurement {
  public:
   static constexpr std::int64_t block_elements = Partition::block_elements;

@@ -28,19 +28,19 @@ struct MuonOptions {
 
 /// Which parameters Muon updates, in the order given: the trainable ones that match a pattern ('*': any run
 /// of characters, '?': one), or, without patterns, those of two dimensions that are neither embeddings nor
-/// output heads (Param::role). Throws UsageError for a pattern that takes none, or one that is no matrix, and
-/// where there is none at all.
+/// output heads (Param::role). Throws UsageError for a pattern that matches no trainable parameter or one
+/// that is not a matrix, and if Muon would update none.
 std::vector<bool> taken_by_muon(std::span<Param* const> params, std::span<const std::string> patterns);
 
 /// Makes these undivided (Param::undivided), which a sharded optimizer needs: before ddp::DataParallel is
 /// made. Throws as taken_by_muon.
 void keep_whole_for_muon(const ModelState& model, std::span<const std::string> patterns);
 
-/// What Muon takes moves along the nearest semi-orthogonal matrix O to its momentum B, which five steps of
-/// Newton and Schulz come close to: B = momentum B + (1 - momentum) gradient, of which Nesterov's form goes
-/// one more step on; W = W - lr weight_decay W - lr sqrt(max(1, rows / columns)) O. All else gets AdamW.
+/// B = momentum B + (1 - momentum) gradient, or Nesterov's form of it; O is the semi-orthogonal matrix
+/// nearest to B, approximated by five Newton-Schulz steps; W = W - lr weight_decay W - lr sqrt(max(1, rows /
+/// columns)) O. AdamW updates all other parameters.
 ///
-/// Slots: "momentum_buffer" of Muon's parameters: float32 of their shapes; those of AdamW of the others.
+/// Slots: "momentum_buffer" of Muon's parameters: float32 of their shapes; AdamW's slots of the others.
 class Muon final : public AdamW {
  public:
   /// `source` must outlive this. Throws UsageError on a bad option, saying which, and where the source has a

@@ -114,9 +114,9 @@ class Optimizer {
   /// Of the slots, measured.
   StateBytes state_bytes() const;
 
-  /// From now on step() moves the EMA weights of `ema` on in the same pass over memory, with the bits that
-  /// ema.update() gives. `ema` must live as long as steps are made. Throws UsageError when one is attached
-  /// already, its parameters are not all of these, or it was made with another Partition.
+  /// From now on step() updates the EMA weights of `ema` in the same pass over memory, bit-identical to
+  /// ema.update(). `ema` must outlive the steps. Throws UsageError if one is attached already, its parameters
+  /// are not all of these, or it was made with another Partition.
   void attach(Ema& ema);
   void detach() noexcept;
 
@@ -149,8 +149,6 @@ class Optimizer {
 
   std::span<Param* const> params() const noexcept { return params_; }
   const Partition* partition() const noexcept { return partition_; }
-  /// Whether it was trainable when this was made.
-  bool is_trained(std::size_t index) const { return members_[index].trainable; }
   /// Zeroed tensors for the elements that are updated, by index; none for frozen parameters, nor for those
   /// that `has` (by index; empty: all have one) is false for.
   std::vector<Tensor> make_slot(const std::vector<bool>& has = {}) const;

@@ -17,19 +17,19 @@
 #include "checkpoint/weights/safetensors.h"
 #include "checkpoint/weights/source.h"
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/contents.h"
 #include "lockstep/checkpoint/file.h"
+#include "lockstep/checkpoint/state_dict.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
-/// The type that a checkpoint holds it in; none if it cannot.
+/// The type of the tensor in a checkpoint; none if it cannot be in one.
 std::optional<DType> dtype_to_keep(const StoredTensor& tensor) {
   if (tensor.type_name == "bool") return DType::uint8;
   return tensor.dtype && is_storable(*tensor.dtype) ? tensor.dtype : std::nullopt;
 }
 
-/// Those of the source's group, and of "model" what an EMA lacks.
+/// Indices of the tensors in the source's group and, for an EMA, of those in "model" that it lacks.
 std::vector<std::size_t> chosen(const WeightSource& source) {
   std::unordered_set<std::string_view> in_group;
   for (const StoredTensor& tensor : source.tensors())
@@ -44,7 +44,7 @@ std::vector<std::size_t> chosen(const WeightSource& source) {
   return tensors;
 }
 
-/// All that cannot be kept, at once.
+/// Throws for all tensors that a checkpoint cannot hold.
 void check_types(const WeightSource& source, const std::vector<std::size_t>& tensors) {
   constexpr std::size_t most_listed = 24;
   std::vector<std::string> bad;
@@ -69,19 +69,19 @@ bool ends_with_any(const std::string& path, std::initializer_list<std::string_vi
 
 void write_checkpoint(const std::string& path, const Weights& weights) {
   const std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
-  Contents contents;
-  contents.position = weights.position;
-  contents.config = weights.config;
-  contents.provenance = provenance_of(*self);
-  for (const auto& [name, value] : weights.provenance) contents.provenance[name] = value;
-  contents.sections.push_back({"model", weights.tensors, {}, {}});
+  StateDict state_dict;
+  state_dict.position = weights.position;
+  state_dict.config = weights.config;
+  state_dict.provenance = provenance_of(*self);
+  for (const auto& [name, value] : weights.provenance) state_dict.provenance[name] = value;
+  state_dict.sections.push_back({"model", weights.tensors, {}, {}});
   for (const NamedTensor& tensor : weights.tensors) {
     if (!is_link_name(tensor.name))
       throw DataError("{}: {} cannot be a name in HDF5", path, quote(tensor.name));
   }
-  save_file(path, contents, *self,
+  save_file(path, state_dict, *self,
             {.mark = std::to_string(::getpid()),
-             // A file of others is converted as it is; that it holds such numbers has been said.
+             // Files are converted as they are; read_weights has noted such numbers.
              .allow_non_finite = true});
 }
 
@@ -96,7 +96,7 @@ Weights read_weights(const std::string& path, const std::string& group) {
   std::vector<std::string> booleans;
   for (const std::size_t i : tensors) {
     const StoredTensor& stored = source->tensors()[i];
-    source->bytes_of(i);  // before memory is asked for
+    source->bytes_of(i);  // checks the size before memory is allocated
     const Tensor tensor = Tensor::empty(Shape(std::span(stored.shape)), *dtype_to_keep(stored));
     source->read(i, {static_cast<std::byte*>(tensor.raw()), tensor.bytes()});
     weights.tensors.push_back({stored.name, tensor});
@@ -178,10 +178,9 @@ void write_weights(const std::string& path, const Weights& weights, bool replace
   // What Python's libraries look for: names and layouts are PyTorch's.
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (weights.position != Position{}) {
-    for (const PositionCount& count : position_counts)
-      metadata[fmt::format("{}{}", position_prefix, count.name)] =
-          std::to_string(weights.position.*count.value);
-    metadata[fmt::format("{}seed", position_prefix)] = std::to_string(weights.position.seed);
+    for_position(weights.position, [&](const char* name, auto number) {
+      metadata[fmt::format("{}{}", position_prefix, name)] = std::to_string(number);
+    });
   }
   if (!weights.config.empty()) metadata[config_key] = weights.config;
   write_safetensors(path, weights.tensors, metadata);

@@ -212,11 +212,12 @@ bool has_transposed_attention(std::span<const NamedTensor> tensors) {
 }
 
 Gpt2Adoption adopt_gpt2(std::vector<StoredTensor>& stored, const std::string& group,
-                        std::span<const NamedTensor> wanted) {
+                        std::span<const NamedTensor> requested) {
   Gpt2Adoption result;
-  Names wanted_names;
-  for (const NamedTensor& tensor : wanted) wanted_names.emplace(strip_wrapper_prefix(tensor.name), &tensor);
-  if (!wanted_names.contains(gpt2_embedding_name) || !has_fused_attention(wanted)) return result;
+  Names requested_names;
+  for (const NamedTensor& tensor : requested)
+    requested_names.emplace(strip_wrapper_prefix(tensor.name), &tensor);
+  if (!requested_names.contains(gpt2_embedding_name) || !has_fused_attention(requested)) return result;
 
   std::size_t renamed = 0, matrices = 0;
   bool in_first = false;
@@ -228,12 +229,12 @@ Gpt2Adoption adopt_gpt2(std::vector<StoredTensor>& stored, const std::string& gr
     const std::string name(strip_wrapper_prefix(tensor.name));
     const std::string stored_name = tensor.name;
     const std::string full = with_prefix(name);
-    if (name == head_name && !wanted_names.contains(head_name)) {
+    if (name == head_name && !requested_names.contains(head_name)) {
       head_at = i;
-    } else if (is_gpt2_mask(full) && !wanted_names.contains(full)) {
+    } else if (is_gpt2_mask(full) && !requested_names.contains(full)) {
       tensor.ignored = true;
       result.masks.push_back(i);
-    } else if (!wanted_names.contains(name) && wanted_names.contains(full)) {
+    } else if (!requested_names.contains(name) && requested_names.contains(full)) {
       tensor.name = full;
       ++renamed;
     }

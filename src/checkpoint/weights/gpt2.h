@@ -1,8 +1,8 @@
 // A gpt's weights as Hugging Face's GPT-2 stores them, both ways.
 //
-// What differs: names may lack "transformer."; the four matrices of a block are stored [in, out] (Conv1D);
-// attention masks are stored as if they were weights; the head, which is the embedding, may be stored, too,
-// or instead. Source: transformers/models/gpt2/modeling_gpt2.py and pytorch_utils.py of Hugging Face.
+// Differences: names may lack "transformer."; the four matrices of a block are stored [in, out] (Conv1D);
+// attention masks are stored like weights; the head, which is the embedding, may be stored as well or
+// instead. Source: transformers/models/gpt2/modeling_gpt2.py and pytorch_utils.py of Hugging Face.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "checkpoint/load_plan.h"
-#include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/state_dict.h"
 
 namespace lockstep::checkpoint {
 
-/// Of the gpt that is to take the weights.
+/// The sizes of the gpt that loads the weights.
 struct Gpt2Sizes {
   std::int64_t heads = 0, layers = 0, channels = 0, context = 0, vocab = 0;
 };
@@ -29,10 +29,11 @@ struct Gpt2Sizes {
 /// no such file, or the weights are in another format. Not collective.
 void check_gpt2_config(const std::string& weights, const Gpt2Sizes& sizes);
 
-/// Of the provenance of whatever holds weights that came from such a file.
+/// The key in the provenance of weights that came from such a file.
 inline constexpr const char* weights_layout_key = "weights_layout";
 
-/// In what files of that layout differ. By default as GPT2LMHeadModel.save_pretrained() writes them.
+/// The differences between files of that layout. The default is what GPT2LMHeadModel.save_pretrained()
+/// writes.
 struct Gpt2Layout {
   std::string prefix = "transformer.";    ///< of all names but the head's
   std::string head = {};                  ///< the name that the head is stored under; empty: it is not
@@ -45,45 +46,45 @@ inline constexpr double gpt2_masked_bias = -1e4;
 
 /// "huggingface prefix=transformer. head=lm_head.weight"
 std::string to_text(const Gpt2Layout& layout);
-/// None of a text that says something else. What it does not say is as in the default.
+/// Inverse of to_text; none for other texts. Missing words mean the default.
 std::optional<Gpt2Layout> gpt2_layout_in(std::string_view text);
 
-/// Types that masks can be written in again, by name; none of others.
+/// The type of this name if masks can be written in it.
 std::optional<DType> gpt2_mask_dtype(std::string_view text);
 /// A block's attn.bias for that many positions: [1, 1, n, n].
 Tensor gpt2_mask(std::int64_t positions, DType dtype);
 Tensor gpt2_masked_bias_of(DType dtype);
 
-/// Are these the weights of a gpt, with matrices as [out, in]?
+/// True for the weights of a gpt with matrices as [out, in].
 bool is_gpt(std::span<const NamedTensor> tensors);
-/// Names and matrices as that layout has them; tensors on the CPU, of which is_gpt() is true.
+/// The tensors, for which is_gpt() is true, with the names and matrices of that layout. On the CPU.
 std::vector<NamedTensor> in_layout(std::span<const NamedTensor> tensors, const Gpt2Layout& layout);
 
 inline constexpr std::string_view gpt2_model_prefix = "transformer.",
                                   gpt2_embedding_name = "transformer.wte.weight";
 
-/// Names with transformer.: the four matrices of a block, and its masks.
+// For names with "transformer.": the four matrices of a block, and its masks.
 bool is_gpt2_matrix(std::string_view name);
 bool is_gpt2_mask(std::string_view name);
-/// Is a matrix of attention there, as [out, in]? It is never square.
+/// True if there is an attention matrix stored as [out, in]. It is never square.
 bool has_fused_attention(std::span<const NamedTensor> tensors);
-/// The same as [in, out], under names with or without transformer.
+/// The same for [in, out], under names with or without "transformer."
 bool has_transposed_attention(std::span<const NamedTensor> tensors);
 
 struct Gpt2Adoption {
-  std::vector<std::string> notes;  ///< what was done, a few words each; empty: nothing was to be done
+  std::vector<std::string> notes;  ///< what was changed, a few words each
   /// Two stored tensors that must hold the same values.
   struct Tie {
     std::size_t head, embedding;
   };
   std::optional<Tie> tie;
   std::vector<std::size_t> masks;    ///< stored tensors
-  std::optional<Gpt2Layout> layout;  ///< but for masks; none unless matrices are stored [in, out]
+  std::optional<Gpt2Layout> layout;  ///< without masks; none unless matrices are stored [in, out]
 };
 
-/// Renames tensors of `group` to what is wanted, and marks those that are to be transposed or ignored. Does
-/// nothing unless the wanted names are a gpt's, and to no tensor that has a name and a layout wanted already.
+/// Renames tensors of `group` to requested names, and marks those to transpose or ignore. Does nothing unless
+/// the requested names are a gpt's, and leaves tensors that match already.
 Gpt2Adoption adopt_gpt2(std::vector<StoredTensor>& stored, const std::string& group,
-                        std::span<const NamedTensor> wanted);
+                        std::span<const NamedTensor> requested);
 
 }  // namespace lockstep::checkpoint

@@ -1,4 +1,4 @@
-// Reading: the header is parsed as a stream of events, so that no text can make it recurse or build a tree.
+// The header is parsed as a stream of events, so that no text can make the parser recurse or build a tree.
 #include "checkpoint/weights/safetensors.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ using nlohmann::json;
 struct TypeTag {
   std::string_view tag;
   std::optional<DType> dtype;
-  std::string_view foreign_name = {};  // of what no DType is; a byte each
+  std::string_view foreign_name = {};  // without a DType; one byte each
 
   std::string_view name() const { return dtype ? to_string(*dtype) : foreign_name; }
   std::uint64_t bytes() const { return dtype ? bytes_of(*dtype) : 1; }
@@ -45,7 +45,7 @@ constexpr std::array<TypeTag, 15> type_tags{{{"F32", DType::float32},
                                              {"F8_E4M3", std::nullopt, "float8_e4m3"},
                                              {"F8_E5M2", std::nullopt, "float8_e5m2"}}};
 
-/// Takes the events of the parser; anything that the format does not have is an error at once.
+/// Receives the parser's events. Anything outside the format throws at once.
 class HeaderReader final : public nlohmann::json_sax<json> {
  public:
   HeaderReader(const std::string& path, SafetensorsHeader& header) : path_(path), header_(header) {}
@@ -173,7 +173,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
     SafetensorsEntry& entry = header_.tensors.back();
     entry.dtype = type_->dtype;
     entry.type_name = type_->name();
-    // Sizes below 2^62 bytes, whatever the order of extents, so that no product of them overflows later.
+    // Sizes below 2^62 bytes, so that no product of extents overflows later.
     std::uint64_t product = type_->bytes();
     bool is_empty = false;
     for (const std::int64_t extent : entry.shape) {
@@ -275,7 +275,7 @@ std::string_view tag_of(DType dtype) {
   return std::ranges::find(type_tags, std::optional(dtype), &TypeTag::dtype)->tag;
 }
 
-/// A text as JSON has it, with its quotes.
+/// A text as a JSON string, with quotes.
 std::string json_text(const std::string& text, const std::string& path) {
   try {
     return nlohmann::json(text).dump();

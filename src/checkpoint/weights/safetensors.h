@@ -1,8 +1,7 @@
 // Private to the module: .safetensors files: eight bytes with the size of a JSON header, the header, and the
-// elements of all tensors without a gap.
-//
-// The format: https://github.com/huggingface/safetensors#format. Reading checks all that it promises before
-// anything is believed; every failure is a DataError with the file, the tensor and what is wrong.
+// elements of all tensors without a gap. The format: https://github.com/huggingface/safetensors#format.
+// Reading checks everything that the format promises; every failure is a DataError with file, tensor and
+// cause.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +14,7 @@
 #include <vector>
 
 #include "base/files.h"
-#include "lockstep/checkpoint/contents.h"
+#include "lockstep/checkpoint/state_dict.h"
 
 namespace lockstep::checkpoint {
 
@@ -46,7 +45,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
 /// An open file with its header.
 class SafetensorsFile {
  public:
-  /// DataError if it is no whole .safetensors file.
+  /// DataError if it is not a whole .safetensors file.
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
@@ -60,13 +59,12 @@ class SafetensorsFile {
   std::uint64_t data_begin_ = 0;
 };
 
-/// Writes tensors (CPU, row-major) under distinct names, replacing a file of that name. It is there whole and
-/// on storage when this returns, or untouched. Wide elements come first, so that all are aligned. DataError
-/// if a name is not UTF-8, or as OpenFile.
+/// Writes tensors (CPU, row-major) under distinct names atomically, replacing a file of that name. Wide
+/// elements come first, so that all are aligned. DataError if a name is not UTF-8, or as OpenFile.
 void write_safetensors(const std::string& path, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata);
 
-// What Lockstep adds to the metadata: the configuration, and position_counts and the seed under this prefix.
+// What Lockstep adds to the metadata: the configuration, and the position's numbers under this prefix.
 inline constexpr const char *config_key = "lockstep.config", *position_prefix = "lockstep.";
 
 }  // namespace lockstep::checkpoint

@@ -23,12 +23,12 @@
 #include "checkpoint/run_files.h"
 #include "checkpoint/weights/gpt2.h"
 #include "checkpoint/weights/safetensors.h"
-#include "lockstep/kernels/backend.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/hdf5/file.h"
+#include "lockstep/kernels/backend.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -66,7 +66,7 @@ class CheckpointSource final : public WeightSource {
   FileIndex index_;
 };
 
-/// Of the arrays at a file's root: images or tokens to learn from, as `prepare` writes them?
+/// "text" or "images" if the arrays at a file's root are training data as `prepare` writes it; else empty.
 std::string_view kind_of_data(std::span<const StoredTensor> arrays) {
   const auto find = [&](std::string_view name) {
     const auto found = std::ranges::find(arrays, name, &StoredTensor::name);
@@ -82,7 +82,7 @@ std::string_view kind_of_data(std::span<const StoredTensor> arrays) {
   return labelled ? "images" : "";
 }
 
-/// The arrays of one group of an HDF5 file, none of those in groups within.
+/// The arrays of one group of an HDF5 file, without its subgroups.
 class ArraySource final : public WeightSource {
  public:
   ArraySource(const std::string& path, const std::string& group)
@@ -129,8 +129,7 @@ class SafetensorsSource final : public WeightSource {
   void read(std::size_t tensor, std::span<std::byte> out) const override { file_.read(tensor, out); }
   Position position() const override {
     Position position;
-    for (const PositionCount& count : position_counts) read_number(count.name, position.*count.value);
-    read_number("seed", position.seed);
+    for_position(position, [&](const char* name, auto& number) { read_number(name, number); });
     return position;
   }
   std::string metadata(const std::string& key) const override {
@@ -198,11 +197,7 @@ std::size_t WeightSource::bytes_of(std::size_t tensor) const {
 
 std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& group,
                                            comm::HostGroup& communicator) {
-  Format format{};
-  comm::run_on_all(communicator, [&] {
-    if (communicator.rank() == 0) format = format_of(path);
-  });
-  communicator.broadcast(&format, sizeof format, 0);
+  const Format format = from_rank_0(communicator, [&] { return format_of(path); });
   FileIndex index;
   if (format == Format::checkpoint) index = read_index(path, communicator);
   std::unique_ptr<WeightSource> source;
@@ -243,7 +238,7 @@ void read_as(const WeightSource& source, const StoredTensor& stored, std::size_t
 
 namespace {
 
-/// What of the model is looked for in the group asked for, and which buffers in "model".
+/// The tensors of the model to load from the requested group, and the buffers to load from "model".
 struct Demand {
   std::vector<NamedTensor> own, from_model;
 };
@@ -271,7 +266,7 @@ bool holds_the_same(const WeightSource& source, const Gpt2Adoption::Tie& tie) {
   return a == b;
 }
 
-/// The larger ResNets differ from those here in every block: a list of all their names would say no more.
+/// Larger ResNets differ from those here in every block, so one line replaces a list of all their names.
 void check_no_bottlenecks(const std::string& path, std::span<const StoredTensor> stored,
                           std::span<const NamedTensor> wanted, const Match& match) {
   constexpr std::string_view third = "layer1.0.conv3.weight", second = "layer1.0.conv2.weight";
@@ -296,7 +291,7 @@ bool holds(const WeightSource& source, std::size_t tensor, const Tensor& values)
   return std::memcmp(elements.data(), values.raw(), elements.size()) == 0;
 }
 
-/// What all masks of one name have for their type, if each block has one, and they are what GPT-2's are.
+/// The common type of all masks of one name, if each block has one with GPT-2's values.
 template <class Make>
 std::optional<DType> mask_type(const WeightSource& source, const std::vector<StoredTensor>& stored,
                                const Gpt2Adoption& gpt2, std::string_view end, std::size_t blocks,
@@ -316,7 +311,7 @@ std::optional<DType> mask_type(const WeightSource& source, const std::vector<Sto
   return found > 0 && found == blocks ? std::optional(expected->dtype()) : std::nullopt;
 }
 
-/// What is to be remembered of the file's layout, for the way back.
+/// The file's layout, which checkpoints record for arrange().
 std::string layout_of(const WeightSource& source, const std::vector<StoredTensor>& stored,
                       const Gpt2Adoption& gpt2) {
   if (const FileIndex* const index = source.index(); index && !gpt2.layout) {
@@ -338,13 +333,13 @@ std::string layout_of(const WeightSource& source, const std::vector<StoredTensor
   return to_text(layout);
 }
 
-/// Fills `report` with what is to be said; throws what is an error.
+/// Matches the model with the file; fills `report` with warnings, notes and provenance.
 Match plan(const WeightSource& source, std::vector<StoredTensor>& stored, const Demand& demand,
            const LoadOptions& options, LoadReport& report) {
   const Gpt2Adoption gpt2 = adopt_gpt2(stored, source.group(), demand.own);
-  const std::vector<RequestedGroup> wanted = {{source.group(), demand.own, false},
-                                              {"model", demand.from_model, true}};
-  Match result = match(stored, wanted, options.narrow ? Conversion::rounding : Conversion::lossless);
+  const std::vector<RequestedGroup> requested = {{source.group(), demand.own, false},
+                                                 {"model", demand.from_model, true}};
+  Match result = match(stored, requested, options.narrow);
   if (gpt2.tie && !holds_the_same(source, *gpt2.tie)) {
     result.problems.push_back(
         "lm_head.weight differs from the embedding transformer.wte.weight, which is this model's head, too");
@@ -359,7 +354,7 @@ Match plan(const WeightSource& source, std::vector<StoredTensor>& stored, const 
   return result;
 }
 
-/// Partial loading forgives much, but not a file that has nothing to do with the model.
+/// Even partial loading refuses a file without any parameter of the model.
 void check_some_match(const std::string& path, const ModelState& model, const Match& match,
                       LoadReport& report) {
   std::set<const void*> targets;

@@ -1,4 +1,4 @@
-// Private to the module: a file that holds weights, whatever its format.
+// Private to the module: a file with weights, of any format.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class WeightSource {
   WeightSource& operator=(const WeightSource&) = delete;
 
   const std::string& path() const { return path_; }
-  /// Tensors of the requested group have `group()`; a checkpoint also lists those of its other groups.
+  /// All tensors of the file. Those that were asked for are in group().
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   const std::string& group() const { return group_; }
   /// All elements of tensors()[tensor] in the file's type, row-major and little endian; `out` has exactly
@@ -29,7 +29,7 @@ class WeightSource {
   virtual void read(std::size_t tensor, std::span<std::byte> out) const = 0;
   /// Null unless the file is a checkpoint.
   virtual const FileIndex* index() const { return nullptr; }
-  /// The position in a run that the file records; zeros for what it does not. DataError if it is invalid.
+  /// The position in a run that the file records, with zeros for missing numbers. DataError if it is invalid.
   virtual Position position() const { return {}; }
   /// Metadata of a .safetensors file; empty for other files.
   virtual std::string metadata(const std::string& key) const;
@@ -45,10 +45,10 @@ class WeightSource {
   std::vector<StoredTensor> tensors_;
 };
 
-/// A checkpoint, an HDF5 file that has the group, or (without a group asked for, or "model") an HDF5 file
-/// with arrays at its root, or a .safetensors file; told by content. An empty group is a checkpoint's
-/// FileIndex::default_weights(), and otherwise "model". Collective. DataError on anything else, on a data
-/// file, and if the group does not exist.
+/// Opens a checkpoint, an HDF5 file with the group or, for "model", with arrays at its root, or a
+/// .safetensors file; the content tells which. An empty group means FileIndex::default_weights() of a
+/// checkpoint, else "model". Collective. DataError on other files, on data files, and if the group does not
+/// exist.
 std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& group,
                                            comm::HostGroup& communicator);
 /// A checkpoint whose index has been read. Not collective.

@@ -1,5 +1,5 @@
-// What models, optimizers, EMA weights and communication hooks put into a checkpoint, and take back from one.
-#include "lockstep/checkpoint/contents.h"
+// The state of models, optimizers, EMA weights and communication hooks, as sections of a checkpoint.
+#include "lockstep/checkpoint/state_dict.h"
 
 #include <fmt/format.h>
 
@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/layout.h"
+#include "checkpoint/load_plan.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/communicator.h"
@@ -20,56 +22,55 @@ namespace lockstep::checkpoint {
 
 namespace {
 
-/// Sets Contents::backend, unless this is none or the CPU's; UsageError if it is another one already.
-void set_backend(Contents& contents, kernels::Backend* backend) {
+void set_backend(StateDict& state_dict, kernels::Backend* backend) {
   if (!backend || backend->device() == Device::cpu()) return;
-  if (contents.backend && contents.backend != backend)
-    throw UsageError("one checkpoint cannot hold what is on {} and what another backend of {} works on",
-                     to_string(contents.backend->device()), to_string(backend->device()));
-  contents.backend = backend;
+  if (state_dict.backend && state_dict.backend != backend)
+    throw UsageError("one checkpoint cannot hold tensors on {} and tensors of another backend on {}",
+                     to_string(state_dict.backend->device()), to_string(backend->device()));
+  state_dict.backend = backend;
 }
 
 }  // namespace
 
-void add(Contents& contents, const ModelState& model) {
-  set_backend(contents, model.backend);
+void add(StateDict& state_dict, const ModelState& model) {
+  set_backend(state_dict, model.backend);
   Section section{"model", {}, {}, {}};
   for (const Param* param : model.params) {
     param->wait_ready();
     section.tensors.push_back({param->name, param->value});
   }
   for (const Buffer* buffer : model.buffers) section.tensors.push_back({buffer->name, buffer->value});
-  contents.sections.push_back(std::move(section));
+  state_dict.sections.push_back(std::move(section));
 }
 
-void add(Contents& contents, optim::Optimizer& optimizer) {
-  set_backend(contents, &optimizer.backend());
+void add(StateDict& state_dict, optim::Optimizer& optimizer) {
+  set_backend(state_dict, &optimizer.backend());
   Section section{"optimizer", {}, {}, {}};
   section.attributes.push_back({"algorithm", std::string(optimizer.algorithm()), {}});
   section.attributes.push_back({"step", optimizer.steps(), [&optimizer](const AttributeValue& value) {
                                   optimizer.set_steps(std::get<std::int64_t>(value));
                                 }});
-  contents.sections.push_back(std::move(section));
+  state_dict.sections.push_back(std::move(section));
   for (const optim::Slot& slot : optimizer.held_slots()) {
     Section entries{"optimizer/" + slot.name, {}, {}, {}};
     for (const optim::Slot::Entry& entry : slot.entries)
       entries.tensors.push_back({.name = entry.name, .value = entry.tensor, .part = entry.part});
-    contents.sections.push_back(std::move(entries));
+    state_dict.sections.push_back(std::move(entries));
   }
 }
 
-void add(Contents& contents, optim::Ema& ema) {
-  set_backend(contents, &ema.backend());
+void add(StateDict& state_dict, optim::Ema& ema) {
+  set_backend(state_dict, &ema.backend());
   for (const optim::EmaProfile& profile : ema.profiles()) {
     Section section{"ema/" + profile.name(), {}, {}, {}};
     section.attributes.push_back({profile.is_power() ? "sigma_rel" : "rate", profile.parameter(), {}});
     section.attributes.push_back({"updates", ema.updates(), [&ema](const AttributeValue& value) {
                                     ema.set_updates(std::get<std::int64_t>(value));
                                   }});
-    contents.sections.push_back(std::move(section));
+    state_dict.sections.push_back(std::move(section));
   }
   for (const optim::EmaTensor& shadow : ema.held_tensors()) {
-    for (Section& section : contents.sections) {
+    for (Section& section : state_dict.sections) {
       if (section.path == "ema/" + shadow.rate)
         section.tensors.push_back({shadow.name, shadow.tensor, shadow.averaged, shadow.part});
     }
@@ -77,9 +78,6 @@ void add(Contents& contents, optim::Ema& ema) {
 }
 
 namespace {
-
-// Hooks: /hook/NAME/PARAMETER where all ranks hold the same; /hook/NAME.RANK/PARAMETER where each has its
-// own.
 
 constexpr std::string_view hook_prefix = "hook/";
 
@@ -94,7 +92,7 @@ Section section_of(std::string path, const ddp::HookState& state) {
   return section;
 }
 
-/// Sections with the shapes of the state in memory of their own, one for each of `ranks` ranks.
+/// One section for each of `ranks` ranks, of the state's shapes, with new memory.
 std::vector<Section> sections_by_rank(const ddp::HookState& state, int ranks) {
   std::vector<Section> sections;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -105,7 +103,7 @@ std::vector<Section> sections_by_rank(const ddp::HookState& state, int ranks) {
   return sections;
 }
 
-/// Every rank's values on every rank.
+/// The values of all ranks, on every rank.
 std::vector<Section> gathered(const ddp::HookState& state, kernels::Backend* backend,
                               comm::HostGroup& communicator) {
   std::vector<Section> sections;
@@ -131,20 +129,7 @@ std::vector<Section> gathered(const ddp::HookState& state, kernels::Backend* bac
   return sections;
 }
 
-std::vector<Section> sections_to_save(ddp::Hook& hook, comm::HostGroup& communicator) {
-  std::vector<Section> sections;
-  for (const ddp::HookState& state : hook.state()) {
-    if (state.entries.empty()) continue;
-    if (!state.by_rank) {
-      sections.push_back(section_of(path_of(state), state));
-    } else {
-      std::ranges::move(gathered(state, hook.backend(), communicator), std::back_inserter(sections));
-    }
-  }
-  return sections;
-}
-
-/// An equal share of the sum over all parts, in float64.
+/// Gives this rank an equal share of the sum over all parts, taken in float64.
 void share(const std::vector<Section>& parts, const ddp::HookState& state, kernels::Backend* backend,
            int ranks) {
   for (std::size_t e = 0; e < state.entries.size(); ++e) {
@@ -159,50 +144,59 @@ void share(const std::vector<Section>& parts, const ddp::HookState& state, kerne
 }
 
 void load_by_rank(const ddp::HookState& state, kernels::Backend* backend, const FileIndex& file,
-                  const comm::HostGroup& communicator, SectionsToLoad& result) {
+                  const comm::HostGroup& communicator, LoadPlan& plan) {
+  std::vector<Section>& sections = plan.state_dict.sections;
   const int ranks = communicator.size();
   int writers = 0;
   while (file.group(path_of(state, writers))) ++writers;
   if (writers == ranks || writers == 0) {
-    result.sections.push_back(section_of(path_of(state, communicator.rank()), state));
+    sections.push_back(section_of(path_of(state, communicator.rank()), state));
     for (int rank = 0; rank < writers; ++rank) {
-      if (rank != communicator.rank()) result.of_other_ranks.push_back(path_of(state, rank));
+      if (rank != communicator.rank()) plan.of_other_ranks.push_back(path_of(state, rank));
     }
     return;
   }
   std::vector<Section> parts = sections_by_rank(state, writers);
-  result.warnings.push_back(
+  plan.warnings.push_back(
       fmt::format("{} holds /{} of {} ranks, this run has {}: their sum is shared equally", file.path,
                   path_of(state), writers, ranks));
   parts.back().loaded = [parts, state, backend, ranks] { share(parts, state, backend, ranks); };
-  std::ranges::move(parts, std::back_inserter(result.sections));
-}
-
-SectionsToLoad sections_to_load(ddp::Hook& hook, const FileIndex& file, const comm::HostGroup& communicator) {
-  SectionsToLoad result;
-  const bool any = std::ranges::any_of(
-      file.groups, [](const GroupEntry& entry) { return entry.path.starts_with(hook_prefix); });
-  if (!any) return result;
-  for (const ddp::HookState& state : hook.state_to_load()) {
-    if (state.entries.empty()) continue;
-    if (state.by_rank) {
-      load_by_rank(state, hook.backend(), file, communicator, result);
-    } else {
-      result.sections.push_back(section_of(path_of(state), state));
-    }
-  }
-  return result;
+  std::ranges::move(parts, std::back_inserter(sections));
 }
 
 }  // namespace
 
-void add(Contents& contents, ddp::Hook& hook) {
-  set_backend(contents, hook.backend());
-  contents.late.push_back(
-      {[&hook](comm::HostGroup& communicator) { return sections_to_save(hook, communicator); },
-       [&hook](const FileIndex& file, const comm::HostGroup& communicator) {
-         return sections_to_load(hook, file, communicator);
-       }});
+std::vector<Section> hook_sections(ddp::Hook& hook, comm::HostGroup& communicator) {
+  std::vector<Section> sections;
+  for (const ddp::HookState& state : hook.state()) {
+    if (state.entries.empty()) continue;
+    if (!state.by_rank) {
+      sections.push_back(section_of(path_of(state), state));
+    } else {
+      std::ranges::move(gathered(state, hook.backend(), communicator), std::back_inserter(sections));
+    }
+  }
+  return sections;
+}
+
+void plan_hook_state(ddp::Hook& hook, const FileIndex& file, const comm::HostGroup& communicator,
+                     LoadPlan& plan) {
+  const bool any = std::ranges::any_of(
+      file.groups, [](const GroupEntry& entry) { return entry.path.starts_with(hook_prefix); });
+  if (!any) return;
+  for (const ddp::HookState& state : hook.state_to_load()) {
+    if (state.entries.empty()) continue;
+    if (state.by_rank) {
+      load_by_rank(state, hook.backend(), file, communicator, plan);
+    } else {
+      plan.state_dict.sections.push_back(section_of(path_of(state), state));
+    }
+  }
+}
+
+void add(StateDict& state_dict, ddp::Hook& hook) {
+  set_backend(state_dict, hook.backend());
+  state_dict.hooks.push_back(&hook);
 }
 
 }  // namespace lockstep::checkpoint

@@ -1,0 +1,114 @@
+// StateDict: the tensors and attributes of a checkpoint. Saving reads the tensors listed here, loading
+// overwrites them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "lockstep/autograd/param.h"
+#include "lockstep/autograd/partition.h"
+#include "lockstep/kernels/backend.h"
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::comm {
+class HostGroup;
+}
+namespace lockstep::ddp {
+class Hook;
+}
+namespace lockstep::optim {
+class Optimizer;
+class Ema;
+}  // namespace lockstep::optim
+
+namespace lockstep::checkpoint {
+
+/// The value of a group's attribute.
+using AttributeValue = std::variant<std::int64_t, double, std::string>;
+
+/// A small value next to the tensors of a section. Loading passes the stored value to `restore`; without
+/// `restore`, the stored value must equal `value` (an algorithm, a rate).
+struct Attribute {
+  std::string name;
+  AttributeValue value;
+  std::function<void(const AttributeValue&)> restore;
+};
+
+/// A tensor under its dotted name: row-major memory of the CPU or of the device of StateDict::backend, of any
+/// shape, 0-d and empty ones too. The handle shares memory with the model, so loading into it loads the
+/// model.
+struct NamedTensor {
+  std::string name;
+  Tensor value;                            ///< with `part`: this rank's elements, as a vector
+  bool averaged = false;                   ///< under "ema/...": an average, not a copy of the model's tensor
+  std::optional<PartitionView> part = {};  ///< each rank holds a part; none: every rank holds all of it
+
+  const Shape& shape() const { return part ? part->shape : value.shape(); }
+  std::size_t bytes() const { return static_cast<std::size_t>(shape().numel()) * bytes_of(value.dtype()); }
+};
+
+/// One group of the file: "model", "ema/0.999", "optimizer/exp_avg".
+struct Section {
+  std::string path;
+  std::vector<NamedTensor> tensors;
+  std::vector<Attribute> attributes;
+  /// Called on every rank after a load has filled all tensors, for sections whose tensors are copies. Not
+  /// collective.
+  std::function<void()> loaded = {};
+};
+
+/// The position in a run. `step` steps are done, so it is also the next step; the rest follows from it.
+struct Position {
+  std::int64_t step = 0;
+  std::int64_t epoch = 0;
+  std::int64_t samples = 0;
+  std::int64_t shards = 0;  ///< 0: not known to the caller
+  std::uint64_t seed = 0;
+
+  bool knows_samples() const { return samples != 0 || step == 0; }  ///< and the epoch
+  bool knows_shards() const { return shards != 0; }                 ///< and the seed
+  bool operator==(const Position&) const = default;
+};
+
+/// Facts about who wrote a file, by name ("version", "git", "compiler", "hosts" ...). Information only.
+using Provenance = std::map<std::string, std::string>;
+
+/// What this build and its environment are: version, git, compiler, build_type, libraries, instruction_set,
+/// hosts, and under Slurm slurm_job_id, slurm_restart_count, slurm_cluster. Not collective.
+Provenance provenance_of(const comm::HostGroup& communicator);
+
+/// Every rank lists the same sections with the same bytes, or its parts of them. The ranks share the writing.
+struct StateDict {
+  Position position;
+  std::vector<Section> sections;
+  std::vector<ddp::Hook*> hooks = {};  ///< their sections depend on the ranks and, to load, on the file
+  std::string config;                  ///< the resolved configuration; may be empty
+  Provenance provenance;
+  /// Results of an evaluation, by name; stored as provenance.
+  std::map<std::string, double> metrics = {};
+  /// Copies tensors from and to its device. Null: all tensors are on the CPU. The file is the same.
+  kernels::Backend* backend = nullptr;
+};
+
+// Each add() sets StateDict::backend if its tensors are on a device; UsageError if another one is set
+// already.
+
+/// Lists the parameters and buffers of a model under "model", after Param::wait_ready() of each.
+void add(StateDict& state_dict, const ModelState& model);
+/// Lists each slot of an optimizer under "optimizer/SLOT", with the algorithm and the step count as
+/// attributes. With a Partition each rank lists its parts.
+void add(StateDict& state_dict, optim::Optimizer& optimizer);
+/// Lists the EMA weights of each rate under "ema/RATE", with the number of updates as an attribute. With a
+/// Partition each rank lists its parts.
+void add(StateDict& state_dict, optim::Ema& ema);
+/// Lists the state of a hook: "hook/NAME" if all ranks hold the same, "hook/NAME.RANK" if each has its own. A
+/// save holds the latter of all ranks in the memory of each rank. A load gives each rank its own, or, with a
+/// warning, an equal share of the sum if another number of ranks wrote the file.
+void add(StateDict& state_dict, ddp::Hook& hook);
+
+}  // namespace lockstep::checkpoint
