@@ -91,6 +91,13 @@ std::string Range::text() const {
                      low_open ? '(' : '[', bound_text(low), bound_text(high), high_open ? ')' : ']');
 }
 
+std::string OptionText::form() const {
+  const bool is_number = kind.ends_with("number") || kind == "numbers";
+  std::string form = is_number ? kind + " in " + allowed : allowed.empty() ? kind : allowed;
+  if (*traits.unit != '\0') form += fmt::format("; {}", traits.unit);
+  return form;
+}
+
 namespace option {
 
 std::string unquoted(const std::string& value) {

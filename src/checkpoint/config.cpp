@@ -18,13 +18,13 @@ std::vector<Option<CheckpointConfig>> CheckpointConfig::options() {
                      "checkpoint_interval"}}),
       number("keep", &C::keep, Range::from(1, 1e6), "newest checkpoints kept",
              {.may_change = true, .peers = {"keep_last", "save_total_limit", "max_to_keep", "save_top_k"}}),
-      text("keep_best", &C::keep_best, "metric whose best checkpoint is kept, too", {.may_change = true}),
+      text("keep_best", &C::keep_best, "metric whose best checkpoint is kept as well", {.may_change = true}),
       flag("async", &C::async, "train on while a checkpoint is written",
            {.may_change = true, .peers = {"async_save"}}),
       choice("load", &C::load, {"strict", "partial"},
-             "partial: what is missing, unexpected or of another shape is said, not an error",
+             "partial: missing, unexpected and mis-shaped tensors are logged and are no error",
              {.may_change = true, .peers = {"strict"}}),
-      flag("narrow", &C::narrow, "let float64 of a file be rounded to float32", {.may_change = true}),
+      flag("narrow", &C::narrow, "round float64 of a file to float32", {.may_change = true}),
   };
 }
 

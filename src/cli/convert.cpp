@@ -9,8 +9,8 @@
 #include "cli/verb.h"
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/file.h"
+#include "train/components.h"
 #include "train/config.h"
-#include "train/workload.h"
 
 namespace lockstep::cli {
 namespace {
@@ -25,7 +25,7 @@ DType parse_dtype(const std::string& text) {
 checkpoint::Weights fitted(const std::string& in, const std::string& group, const std::string& config_path,
                            bool narrow, const Log& log) {
   const train::Config config = train::read_config(config_path, {});
-  train::check_beside(in, config);
+  train::check_config_json(in, config);
   const std::unique_ptr<models::Model> model = train::build_model(config);
   const std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   const checkpoint::LoadReport report =

@@ -10,16 +10,17 @@
 #include "cli/verb.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/train/evaluate.h"
-#include "train/workload.h"
+#include "train/components.h"
 
 namespace lockstep::cli {
 namespace {
 
 /// Names of data files are relative to the directory in which the run was started.
-void open_data_of_run(std::optional<train::DataSets>& data, train::Config config, std::int64_t classes) {
+void open_data_of_run(std::optional<train::DataSets>& data, train::Config config,
+                      const models::Model& model) {
   config.train.eval_samples = 0;  // all of them
   try {
-    data.emplace(config, classes);
+    data.emplace(config, model);
   } catch (const Error& error) {
     std::vector<std::string> paths = config.data.train;
     if (!config.data.eval.empty()) paths.push_back(config.data.eval);
@@ -53,11 +54,10 @@ ExitCode eval(Session& session, const Arguments& arguments) {
   SavedModel saved(file, values, session);
   std::optional<train::DataSets> data;
   comm::run_on_all(session.world(), [&] {
-    const std::int64_t classes = saved.model().classes();
     if (values.count("data")) {
-      data.emplace(saved.config(), classes, values["data"].as<std::string>());
+      data.emplace(saved.config(), saved.model(), values["data"].as<std::string>());
     } else {
-      open_data_of_run(data, saved.config(), classes);
+      open_data_of_run(data, saved.config(), saved.model());
     }
     train::check_tokenizer(values.count("data") ? values["data"].as<std::string>() : "data.eval",
                            data->tokenizer(), file, saved.tokenizer());

@@ -18,7 +18,7 @@ ExitCode generate(Session& session, const Arguments& arguments) {
   options.add()("prompt", po::value<std::string>()->default_value("\n", "a new line"), "text to continue");
   options.add()("tokens", po::value<std::int64_t>()->default_value(256), "tokens to write");
   options.add()("temperature", po::value<double>()->default_value(0.8, "0.8"),
-                "0: always the likeliest token");
+                "0: always the most likely token");
   options.add()("seed", po::value<std::uint64_t>()->default_value(1), "of the draws");
   options.add()("json", "print one JSON document");
   options.positional("file");
@@ -37,8 +37,7 @@ ExitCode generate(Session& session, const Arguments& arguments) {
     throw UsageError(
         "generate: {} was trained on tokens of {}, which cannot be turned back into text: only bytes can",
         file, quote(tokenizer));
-  const std::string text =
-      train::generate(saved.model(), saved.config().model.context, session.backend(), prompt, how);
+  const std::string text = train::generate(saved.model(), session.backend(), prompt, how);
   if (session.world().rank() != 0) return ExitCode::done;
   if (values.count("json")) {
     print_json({{"prompt", prompt}, {"text", text}, {"step", saved.step()}});

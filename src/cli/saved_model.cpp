@@ -8,8 +8,8 @@
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/optim/ema.h"
+#include "train/components.h"
 #include "train/precision.h"
-#include "train/workload.h"
 
 namespace lockstep::cli {
 

@@ -5,23 +5,22 @@ namespace {
 
 Option<DataConfig> augment() {
   static const std::vector<std::string> words{"crop", "flip"};
-  return {.name = "augment",
-          .kind = "texts",
-          .allowed = "crop, flip",
-          .meaning = "random changes of training images: crop, flip, or both",
-          .traits = {},
-          .words = words,
-          .set =
-              [](DataConfig& config, const std::string& value) {
-                bool crop = false, flip = false;
-                for (const std::string& word : option::words_of(value)) {
-                  option::check_word(word, words);
-                  (word == "crop" ? crop : flip) = true;
-                }
-                config.crop = crop;
-                config.flip = flip;
-              },
-          .get = [](const DataConfig& config) -> std::string {
+  return {{.name = "augment",
+           .kind = "texts",
+           .allowed = "crop, flip",
+           .meaning = "random changes of training images: crop, flip, or both",
+           .traits = {},
+           .words = words},
+          [](DataConfig& config, const std::string& value) {
+            bool crop = false, flip = false;
+            for (const std::string& word : option::words_of(value)) {
+              option::check_word(word, words);
+              (word == "crop" ? crop : flip) = true;
+            }
+            config.crop = crop;
+            config.flip = flip;
+          },
+          [](const DataConfig& config) -> std::string {
             if (config.crop && config.flip) return "crop flip";
             return config.crop ? "crop" : config.flip ? "flip" : "";
           }};

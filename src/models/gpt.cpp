@@ -1,8 +1,9 @@
-#include "models/gpt.h"
+#include "lockstep/models/gpt.h"
 
 #include <cmath>
 
 #include "lockstep/autograd/recompute.h"
+#include "lockstep/models/registry.h"
 #include "lockstep/ops/elementwise.h"
 
 namespace lockstep::models {
@@ -18,17 +19,18 @@ Var run_again(GptBlock& block, const Var& x) {
 
 }  // namespace
 
-GptBlock::GptBlock(nn::Module& parent, std::string_view name, const ModelConfig& config)
+GptBlock::GptBlock(nn::Module& parent, std::string_view name, std::int64_t channels, std::int64_t heads,
+                   double dropout)
     : Layer(parent, name),
-      heads_(static_cast<int>(config.heads)),
-      ln_1_(*this, "ln_1", config.channels),
-      ln_2_(*this, "ln_2", config.channels),
-      c_attn_(*this, "attn.c_attn", config.channels, 3 * config.channels),
-      attn_c_proj_(*this, "attn.c_proj", config.channels, config.channels),
-      c_fc_(*this, "mlp.c_fc", config.channels, 4 * config.channels),
-      mlp_c_proj_(*this, "mlp.c_proj", 4 * config.channels, config.channels),
-      attn_dropout_(*this, "attn.dropout", static_cast<float>(config.dropout)),
-      mlp_dropout_(*this, "mlp.dropout", static_cast<float>(config.dropout)) {}
+      heads_(static_cast<int>(heads)),
+      ln_1_(*this, "ln_1", channels),
+      ln_2_(*this, "ln_2", channels),
+      c_attn_(*this, "attn.c_attn", channels, 3 * channels),
+      attn_c_proj_(*this, "attn.c_proj", channels, channels),
+      c_fc_(*this, "mlp.c_fc", channels, 4 * channels),
+      mlp_c_proj_(*this, "mlp.c_proj", 4 * channels, channels),
+      attn_dropout_(*this, "attn.dropout", static_cast<float>(dropout)),
+      mlp_dropout_(*this, "mlp.dropout", static_cast<float>(dropout)) {}
 
 Residual GptBlock::forward(const Residual& given) {
   const auto [x, x_norm] = ln_1_(given.x, given.branch);
@@ -37,16 +39,38 @@ Residual GptBlock::forward(const Residual& given) {
   return {sum, mlp_dropout_(nn::feed_forward(sum_norm, c_fc_, ops::Activation::gelu_tanh, mlp_c_proj_))};
 }
 
-Gpt::Gpt(const ModelConfig& config, std::uint64_t seed)
+std::vector<Option<Gpt::Options>> Gpt::Options::options() {
+  using namespace option;
+  using O = Options;
+  return {
+      number("layers", &O::layers, depths, "blocks",
+             {.required = true, .peers = {"n_layer", "n_layers", "num_layers", "depth"}}),
+      number("heads", &O::heads, widths, "attention heads",
+             {.required = true, .peers = {"n_head", "n_heads", "num_heads"}}),
+      number("channels", &O::channels, widths, "width",
+             {.required = true, .peers = {"n_embd", "d_model", "hidden_size", "embed_dim", "dim"}}),
+      number("context", &O::context, widths, "tokens of a sample",
+             {.required = true,
+              .peers = {"block_size", "n_positions", "n_ctx", "seq_len", "sequence_length", "max_seq_len"}}),
+      number("vocab", &O::vocab, widths, "tokens known", {.required = true, .peers = {"vocab_size"}}),
+      number("dropout", &O::dropout, Range::below(0, 1), "probability of zeroing an activation"),
+      recompute_option(&O::recompute),
+  };
+}
+
+Gpt::Gpt(const Options& options, std::uint64_t seed)
     : Model(seed),
-      wte_(*this, "transformer.wte", config.vocab, config.channels),
-      wpe_(*this, "transformer.wpe", config.context, config.channels),
-      dropout_(*this, "transformer.dropout", static_cast<float>(config.dropout)),
-      recompute_(config.recompute),
+      wte_(*this, "transformer.wte", checked(options).vocab, options.channels),
+      wpe_(*this, "transformer.wpe", options.context, options.channels),
+      dropout_(*this, "transformer.dropout", static_cast<float>(options.dropout)),
+      recompute_(options.recompute),
       blocks_(*this, "transformer.h"),
-      ln_f_(*this, "transformer.ln_f", config.channels) {
-  for (std::int64_t i = 0; i < config.layers; ++i) blocks_.emplace_back(config);
-  initialize_weights(config.layers);
+      ln_f_(*this, "transformer.ln_f", options.channels) {
+  if (options.channels % options.heads != 0)
+    throw UsageError("model.heads = {} does not divide model.channels = {}", options.heads, options.channels);
+  for (std::int64_t i = 0; i < options.layers; ++i)
+    blocks_.emplace_back(options.channels, options.heads, options.dropout);
+  initialize_weights(options.layers);
 }
 
 void Gpt::initialize_weights(std::int64_t layers) {
@@ -73,5 +97,7 @@ Var Gpt::forward(Tape& tape, const Tensor& x) {
   for (GptBlock& block : blocks_) h = recompute_ ? Residual{run_again(block, h.x), {}} : block(h);
   return linear(ln_f_(h.x, h.branch).norm, tape.weight(wte_.weight));
 }
+
+void enter_gpt(Registry& registry) { registry.add<Gpt>("gpt"); }
 
 }  // namespace lockstep::models

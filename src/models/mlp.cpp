@@ -1,15 +1,27 @@
-#include "models/mlp.h"
+#include "lockstep/models/mlp.h"
+
+#include "lockstep/models/registry.h"
 #include "lockstep/ops/elementwise.h"
 
 namespace lockstep::models {
 
-Mlp::Mlp(const ModelConfig& config, std::uint64_t seed) : Model(seed), sizes_(config.sizes) {
+std::vector<Option<Mlp::Options>> Mlp::Options::options() {
+  using namespace option;
+  return {numbers("sizes", &Options::sizes, widths, "widths from input to classes",
+                  {.required = true, .peers = {"hidden_sizes", "layer_sizes", "dims"}}),
+          number("dropout", &Options::dropout, Range::below(0, 1), "probability of zeroing an activation")};
+}
+
+Mlp::Mlp(const Options& options, std::uint64_t seed) : Model(seed), sizes_(checked(options).sizes) {
+  if (sizes_.size() < 2)
+    throw UsageError("model.sizes = {} names one width; give at least the input's and the output's",
+                     sizes_.front());
   for (std::size_t i = 0; i + 1 < sizes_.size(); ++i) {
     layers_.push_back(
         std::make_unique<nn::Linear>(*this, fmt::format("net.{}", 2 * i), sizes_[i], sizes_[i + 1]));
     if (i + 2 < sizes_.size())
       dropouts_.push_back(std::make_unique<nn::Dropout>(*this, fmt::format("net.{}", 2 * i + 1),
-                                                        static_cast<float>(config.dropout)));
+                                                        static_cast<float>(options.dropout)));
   }
   layers_.back()->be_head();
 }
@@ -29,5 +41,7 @@ Var Mlp::forward(Tape& tape, const Tensor& x) {
     h = (*dropouts_[i])((*layers_[i])(h, ops::Activation::relu));
   return (*layers_.back())(h);
 }
+
+void enter_mlp(Registry& registry) { registry.add<Mlp>("mlp"); }
 
 }  // namespace lockstep::models

@@ -1,6 +1,7 @@
-#include "models/resnet.h"
+#include "lockstep/models/resnet.h"
 
 #include "lockstep/autograd/recompute.h"
+#include "lockstep/models/registry.h"
 
 namespace lockstep::models {
 namespace {
@@ -15,8 +16,16 @@ Var run_block(BasicBlock& block, const Var& x, bool recompute) {
   return recomputed(x.tape(), [&block, x] { return block(x); });
 }
 
-nn::BatchNormSettings norm_settings(const ModelConfig& config) {
-  return {.sync = config.batch_norm == "sync"};
+nn::BatchNormSettings norm_settings(const Resnet::Options& options) {
+  return {.sync = options.batch_norm == "sync"};
+}
+
+/// The width doubles with each stage.
+const Resnet::Options& with_few_stages(const Resnet::Options& options) {
+  constexpr std::size_t most_stages = 16;
+  if (options.blocks.size() > most_stages)
+    throw UsageError("model.blocks names {} stages; at most {}", options.blocks.size(), most_stages);
+  return options;
 }
 
 }  // namespace
@@ -38,26 +47,43 @@ Var BasicBlock::forward(const Var& x) {
   return bn2_.relu(y, downsample_conv_ ? (*downsample_bn_)((*downsample_conv_)(x)) : x);
 }
 
-Resnet::Resnet(const ModelConfig& config, std::uint64_t seed)
+std::vector<Option<Resnet::Options>> Resnet::Options::options() {
+  using namespace option;
+  using O = Options;
+  return {
+      numbers("blocks", &O::blocks, depths, "blocks of each stage", {.required = true}),
+      number("width", &O::width, widths, "channels of the first stage; each stage after it doubles them",
+             {.required = true}),
+      number("in_channels", &O::in_channels, widths, "channels of an image", {.required = true}),
+      number("classes", &O::classes, widths, "classes",
+             {.required = true, .peers = {"num_classes", "n_classes"}}),
+      choice("stem", &O::stem, {"3x3", "7x7"}, "first layer; 7x7 quarters the image"),
+      choice("batch_norm", &O::batch_norm, {"plain", "sync"}, "whose statistics: the shard's, or all ranks'",
+             {.peers = {"sync_bn", "sync_batchnorm", "sync_batch_norm"}}),
+      recompute_option(&O::recompute),
+  };
+}
+
+Resnet::Resnet(const Options& options, std::uint64_t seed)
     : Model(seed),
-      in_channels_(config.in_channels),
-      recompute_(config.recompute),
-      is_for_large_images_(config.stem == "7x7"),
-      conv1_(*this, "conv1", config.in_channels, config.width, is_for_large_images_ ? 7 : 3,
+      in_channels_(with_few_stages(checked(options)).in_channels),
+      recompute_(options.recompute),
+      is_for_large_images_(options.stem == "7x7"),
+      conv1_(*this, "conv1", options.in_channels, options.width, is_for_large_images_ ? 7 : 3,
              is_for_large_images_ ? without_bias(2, 3) : without_bias(1, 1)),
-      bn1_(*this, "bn1", config.width, norm_settings(config)),
-      blocks_(make_blocks(config, norm_settings(config))),
-      fc_(*this, "fc", config.width << (config.blocks.size() - 1), config.classes) {
+      bn1_(*this, "bn1", options.width, norm_settings(options)),
+      blocks_(make_blocks(options, norm_settings(options))),
+      fc_(*this, "fc", options.width << (options.blocks.size() - 1), options.classes) {
   fc_.be_head();
 }
 
-std::vector<std::unique_ptr<BasicBlock>> Resnet::make_blocks(const ModelConfig& config,
+std::vector<std::unique_ptr<BasicBlock>> Resnet::make_blocks(const Options& options,
                                                              const nn::BatchNormSettings& norm) {
   std::vector<std::unique_ptr<BasicBlock>> blocks;
-  std::int64_t in = config.width;
-  for (std::size_t stage = 0; stage < config.blocks.size(); ++stage) {
-    const std::int64_t out = config.width << stage;
-    for (std::int64_t j = 0; j < config.blocks[stage]; ++j) {
+  std::int64_t in = options.width;
+  for (std::size_t stage = 0; stage < options.blocks.size(); ++stage) {
+    const std::int64_t out = options.width << stage;
+    for (std::int64_t j = 0; j < options.blocks[stage]; ++j) {
       const int stride = stage > 0 && j == 0 ? 2 : 1;
       blocks.push_back(std::make_unique<BasicBlock>(*this, fmt::format("layer{}.{}", stage + 1, j),
                                                     j == 0 ? in : out, out, stride, norm));
@@ -83,5 +109,7 @@ Var Resnet::forward(Tape& tape, const Tensor& x) {
   for (const auto& block : blocks_) h = run_block(*block, h, recompute_);
   return fc_(flatten(global_avg_pool2d(h), 1));
 }
+
+void enter_resnet(Registry& registry) { registry.add<Resnet>("resnet"); }
 
 }  // namespace lockstep::models

@@ -155,7 +155,7 @@ std::vector<Option<OptimizerConfig>> OptimizerConfig::options() {
               .may_change = true,
               .peers = {"num_decay_steps", "cooldown_steps", "lr_wsd_decay_iters"}}),
       numbers("milestones", &O::milestones, Range::from(1, 1e15),
-              "step: those from which on the rate is multiplied by gamma once more, rising",
+              "step: the rate is multiplied by gamma at each of these; they must rise",
               {.unit = "steps", .may_change = true, .peers = {"lr_steps", "lr_milestones"}}),
       number("gamma", &O::gamma, Range::above(0, 1), "step: what the rate is multiplied by",
              {.may_change = true, .peers = {"lr_gamma", "decay_rate", "lr_decay_rate"}}),
@@ -174,7 +174,7 @@ std::vector<Option<EmaConfig>> EmaConfig::options() {
       numbers("sigma_rel", &E::sigma_rel, {.low = 0, .high = 0.28, .low_open = true, .high_open = true},
               "widths of power-function averages (0.05 0.10); each checkpoint leaves a snapshot of them in "
               "RUN/ema for lockstep ema, at most 22 while the steps double"),
-      choice("buffers", &E::buffers, {"copy", "average", "leave"}, "what an average does with buffers"),
+      choice("buffers", &E::buffers, {"copy", "average", "leave"}, "what EMA weights do with buffers"),
   };
 }
 

@@ -11,7 +11,7 @@
 #include "lockstep/base/random.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/optim/registry.h"
-#include "train/workload.h"
+#include "train/components.h"
 
 namespace lockstep::train {
 namespace {
@@ -38,7 +38,7 @@ std::unique_ptr<models::Model> built_on(const Config& config, kernels::Backend& 
   return model;
 }
 
-data::Shard made_up_shard(const models::ModelConfig& model, std::int64_t image_pixels, std::int64_t samples,
+data::Shard made_up_shard(const models::Model& model, std::int64_t image_pixels, std::int64_t samples,
                           int shard) {
   const Random random({1, purpose_of("benchmark"), 0, static_cast<std::uint32_t>(shard)});
   data::Shard made{.index = shard, .x = {}, .y = {}};
@@ -56,16 +56,10 @@ data::Shard made_up_shard(const models::ModelConfig& model, std::int64_t image_p
       tensor.data<float>()[i] = random.normal(static_cast<std::uint64_t>(i));
     return tensor;
   };
-  if (model.name == "gpt") {
-    made.x = integers({samples, model.context}, model.vocab);
-    made.y = integers({samples, model.context}, model.vocab);
-  } else if (model.name == "resnet") {
-    made.x = normals({samples, model.in_channels, image_pixels, image_pixels});
-    made.y = integers({samples}, model.classes);
-  } else {
-    made.x = normals({samples, model.sizes.front()});
-    made.y = integers({samples}, model.sizes.back());
-  }
+  const Shape x = data::batch_shape(samples, model.sample_shape(image_pixels));
+  const bool reads_text = model.kind() == models::Kind::language_model;
+  made.x = reads_text ? integers(x, model.classes()) : normals(x);
+  made.y = integers(reads_text ? x : Shape{samples}, model.classes());
   return made;
 }
 
@@ -118,7 +112,7 @@ WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::GradientTranspo
   const comm::ShardRange mine = replicas_->shard_map().block(transport.group().rank());
   for (int shard = mine.first; shard < mine.end(); ++shard)
     batch_.shards.push_back(
-        on_device(made_up_shard(config_.model, workload.image_pixels, samples, shard), backend));
+        on_device(made_up_shard(*model_, workload.image_pixels, samples, shard), backend));
 }
 
 WorkloadRun::Times WorkloadRun::step() {

@@ -10,21 +10,30 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 
 #include "base/files.h"
 #include "base/text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/optim/registry.h"
-#include "train/config_keys.h"
 
 namespace lockstep::train {
 namespace {
 
 namespace po = boost::program_options;
 
-constexpr std::string_view group_prefix = "optimizer.group.";
+constexpr std::string_view group_prefix = "optimizer.group.", model_prefix = "model.",
+                           model_name_key = "model.name";
+
+template <class Section>
+void add_section(std::vector<Key>& keys, const std::string& section, Section Config::*member) {
+  for (Option<Section>& option : Section::options()) {
+    option.name = section + "." + option.name;
+    keys.push_back(option::within<Config>(
+        std::move(option), [member](auto& config) -> auto& { return config.*member; }));
+  }
+}
 
 /// optimizer.group.N = PATTERN [lr factor [decay factor]]
 void set_group(Config& config, const std::string& name, const std::string& value) {
@@ -44,10 +53,6 @@ void set_group(Config& config, const std::string& name, const std::string& value
   config.optimizer.groups[number] = group;
 }
 
-std::string group_text(const ParamGroup& group) {
-  return fmt::format("{} {} {}", option::printed(group.pattern, true), group.lr_factor, group.decay_factor);
-}
-
 /// "batch-size" and "train.Batch_Size" -> "batch_size"
 std::string bare_name(const std::string& name) {
   std::string bare = name.substr(name.rfind('.') + 1);
@@ -56,35 +61,16 @@ std::string bare_name(const std::string& name) {
   return bare;
 }
 
-/// The key that somebody means who knows it from another program, or from another section; or the nearest.
-std::string likely_key(const std::string& name) {
-  const std::string bare = bare_name(name);
-  std::vector<std::string> known;
-  for (const Key& key : config_keys()) {
-    if (std::ranges::find(key.traits.peers, bare) != key.traits.peers.end()) return key.name;
-    known.push_back(key.name);
-  }
-  if (const std::string nearest = nearest_name(name, known); !nearest.empty()) return nearest;
-  const auto same =
-      std::ranges::find_if(known, [&](const std::string& key) { return bare_name(key) == bare; });
-  return same == known.end() ? "" : *same;
-}
-
-const Key* key_named(const std::string& name) {
-  const auto key = std::ranges::find(config_keys(), name, &Key::name);
-  return key == config_keys().end() ? nullptr : &*key;
-}
-
-/// A key of earlier versions. Where a text says no more of it than its default was, it continues as it is.
+/// A key of earlier versions. Its old default is still accepted, and has no effect.
 struct RemovedKey {
   std::string_view name, initial, instead;
 };
 constexpr std::array removed_keys{
     RemovedKey{"ddp.hook", "none",
-               "gradients travel in half the bytes with ddp.reduce_dtype = bf16, and in any other way with a "
-               "hook of your own program (ddp::Options::hook)"},
+               "ddp.reduce_dtype = bf16 halves the bytes of gradients; a program can set a hook "
+               "(ddp::Options::hook)"},
     RemovedKey{"checkpoint.io", "posix",
-               "each rank writes its share by itself, as with posix; the file is the same"},
+               "each rank writes its share with pwrite, as posix did; the file is the same"},
 };
 
 const RemovedKey* removed_key_named(std::string_view name) {
@@ -92,147 +78,277 @@ const RemovedKey* removed_key_named(std::string_view name) {
   return key == removed_keys.end() ? nullptr : &*key;
 }
 
-void set_key(Config& config, const std::string& name, const std::string& value) {
-  if (name.starts_with(group_prefix)) return set_group(config, name, value);
-  if (const Key* const key = key_named(name)) return key->set(config, value);
-  const std::string likely = likely_key(name);
-  throw UsageError("unknown key; {}", likely.empty() ? "see lockstep train --help-keys"
-                                                     : fmt::format("did you mean {}?", likely));
-}
-
-/// A name of a key in an error: people's typing errors as they are, anything else so that it can be read.
+/// A name of a key in an error: typing errors unchanged, anything else quoted and cut.
 std::string shown(const std::string& name) {
   constexpr std::size_t longest_shown = 120;
   return name.size() <= longest_shown && is_printable(name) ? name : quote(name);
 }
 
-void set_key_named(Config& config, const std::string& origin, const std::string& name,
-                   const std::string& value) {
-  const RemovedKey* const removed = removed_key_named(name);
-  try {
-    if (!removed) return set_key(config, name, value);
-    if (option::unquoted(value) == removed->initial) return;
-  } catch (const UsageError& error) {
-    throw UsageError("{}: {}: {}", origin, shown(name), error.what());
-  }
-  throw UsageError("{}: {} was removed: {}; leave it out", origin, name, removed->instead);
-}
-
-/// Where each key was said last, for errors found when all are known.
-struct Origin {
-  std::string file;
-  std::set<std::string, std::less<>> overridden;  ///< by --set
-  std::string_view of(std::string_view key) const {
-    return overridden.contains(key) ? std::string_view("--set") : std::string_view(file);
-  }
-};
-
-/// Judges single keys of a configuration; what is wrong is said with origin, key and value.
-class Judge {
+/// Reads the keys of one configuration, and remembers where each was set last, for errors found at the end.
+class Reader {
  public:
-  Judge(const Config& config, const Origin& origin) : config_(config), origin_(origin) {}
+  Reader(std::string origin, const models::Registry& models) : origin_(std::move(origin)), models_(models) {}
 
-  [[noreturn]] void refuse(std::string_view name, std::string_view what) const {
-    const auto key = std::ranges::find(config_keys(), name, &Key::name);
-    const std::string value = key == config_keys().end() ? "" : key->get(config_);
-    throw UsageError("{}: {}{}{}: {}", origin_.of(name), name, value.empty() ? "" : " = ", value, what);
+  /// Comes before any other key: model.name decides which keys there are.
+  void choose_model(const std::vector<po::option>& lines, const std::vector<std::string>& overrides);
+  void set_from_file(const std::string& name, const std::string& value);
+  /// The same for the text of a run or checkpoint.
+  void set_stored(const std::string& name, const std::string& value);
+  void override_by(const std::string& text);
+  Config finish();
+
+ private:
+  const Key* key_named(std::string_view name) const {
+    const auto key = std::ranges::find(keys_, name, &Key::name);
+    return key == keys_.end() ? nullptr : &*key;
   }
+  void set(const std::string& origin, const std::string& name, const std::string& value);
+  std::string why_unknown(const std::string& name) const;
+  bool is_default_of_another_model(const std::string& name, const std::string& value) const;
+
+  [[noreturn]] void refuse(std::string_view name, std::string_view what) const;
   void require(bool holds, std::string_view name, std::string_view what) const {
     if (!holds) refuse(name, what);
   }
+  void check_required() const;
+  void check_graph() const;
+  void check_schedule() const;
+  void check_optimizer() const;
+  void check_ema() const;
 
- private:
-  const Config& config_;
-  const Origin& origin_;
+  std::string origin_;
+  const models::Registry& models_;
+  Config config_;
+  std::vector<Key> keys_ = keys_of(nullptr);
+  std::set<std::string, std::less<>> overridden_;  // by --set
 };
 
-bool has_twins(std::vector<double> numbers) {
+std::string value_of(const po::option& line) { return line.value.empty() ? "" : line.value.front(); }
+
+/// The key and the value of a --set.
+std::pair<std::string, std::string> parts_of(const std::string& override_text) {
+  const std::size_t equals = override_text.find('=');
+  if (equals == std::string::npos)
+    throw UsageError("--set {}: write it as SECTION.KEY=VALUE", quote(override_text));
+  return {override_text.substr(0, equals), override_text.substr(equals + 1)};
+}
+
+void Reader::choose_model(const std::vector<po::option>& lines, const std::vector<std::string>& overrides) {
+  std::string name, origin = origin_;
+  for (const po::option& line : lines) {
+    if (line.string_key == model_name_key) name = value_of(line);
+  }
+  for (const std::string& text : overrides) {
+    const auto [key, value] = parts_of(text);
+    if (key == model_name_key) name = value, origin = "--set";
+  }
+  try {
+    name = option::unquoted(name);
+    if (name.empty()) throw UsageError("is missing; one of {}", fmt::join(models_.names(), ", "));
+    config_.model = models_.configure(name);
+  } catch (const UsageError& error) {
+    throw UsageError("{}: {}: {}", origin, model_name_key, error.what());
+  }
+  keys_ = keys_of(config_.model.type);
+}
+
+/// A value that says nothing: what a text of another version may hold of keys that are unknown here.
+bool says_nothing(const std::string& value) {
+  return value.empty() || value == "0" || value == "false" || value == "\"\"";
+}
+
+/// The names of models that have this option.
+std::vector<std::string> owners_of(std::string_view option, const models::Registry& models) {
+  std::vector<std::string> owners;
+  for (const models::ModelType& type : models.types())
+    if (std::ranges::find(type.options, option, &Option<models::ModelConfig>::name) != type.options.end())
+      owners.push_back(type.name);
+  return owners;
+}
+
+/// Earlier versions wrote the keys of all models into every resolved configuration.
+bool Reader::is_default_of_another_model(const std::string& name, const std::string& value) const {
+  if (!name.starts_with(model_prefix) || key_named(name)) return false;
+  const std::string option = name.substr(model_prefix.size());
+  return std::ranges::any_of(owners_of(option, models_), [&](const std::string& owner) {
+    return says_nothing(value) || models_.configure(owner).value(option) == value;
+  });
+}
+
+/// The error of a key that this configuration does not have, with the key that is meant: a word of another
+/// program, the nearest name, or the same name in another section.
+std::string Reader::why_unknown(const std::string& name) const {
+  if (name.starts_with(model_prefix)) {
+    const std::vector<std::string> owners = owners_of(name.substr(model_prefix.size()), models_);
+    if (!owners.empty())
+      return fmt::format("is a key of {}, and model.name is {}; remove it", fmt::join(owners, ", "),
+                         config_.model.name());
+  }
+  const std::string bare = bare_name(name);
+  std::vector<std::string> known;
+  std::string meant;
+  const auto add = [&](const std::string& key, const OptionTraits& traits) {
+    if (meant.empty() && std::ranges::find(traits.peers, bare) != traits.peers.end()) meant = key;
+    known.push_back(key);
+  };
+  for (const Key& key : keys_) add(key.name, key.traits);
+  for (const models::ModelType& type : models_.types()) {
+    for (const auto& option : type.options) add(std::string(model_prefix) + option.name, option.traits);
+  }
+  if (meant.empty()) meant = nearest_name(name, known);
+  if (meant.empty()) {
+    const auto same =
+        std::ranges::find_if(known, [&](const std::string& key) { return bare_name(key) == bare; });
+    if (same == known.end()) return "unknown key; see lockstep train --help-keys";
+    meant = *same;
+  }
+  return fmt::format("unknown key; did you mean {}?", meant);
+}
+
+void Reader::set(const std::string& origin, const std::string& name, const std::string& value) {
+  const RemovedKey* const removed = removed_key_named(name);
+  try {
+    if (removed) {
+      if (option::unquoted(value) == removed->initial) return;
+    } else if (name.starts_with(group_prefix)) {
+      return set_group(config_, name, value);
+    } else if (const Key* const key = key_named(name)) {
+      return key->set(config_, value);
+    } else {
+      throw UsageError("{}", why_unknown(name));
+    }
+  } catch (const UsageError& error) {
+    throw UsageError("{}: {}: {}", origin, shown(name), error.what());
+  }
+  throw UsageError("{}: {} was removed: {}; remove it", origin, name, removed->instead);
+}
+
+void Reader::set_from_file(const std::string& name, const std::string& value) {
+  if (!is_default_of_another_model(name, value)) set(origin_, name, value);
+}
+
+void Reader::set_stored(const std::string& name, const std::string& value) {
+  if (name.starts_with(group_prefix) || key_named(name)) return set(origin_, name, value);
+  const RemovedKey* const removed = removed_key_named(name);
+  if (says_nothing(value) || (removed && value == removed->initial)) return;
+  if (is_default_of_another_model(name, value)) return;
+  const std::string why =
+      removed ? fmt::format("{} was removed", name) : "this version of Lockstep does not know the key";
+  throw UsageError(
+      "{}: {} = {}: {}, so it cannot continue the run; use the version that wrote it, or start a new run "
+      "from "
+      "the weights (--run OTHER --resume FILE)",
+      origin_, shown(name), quote(value), why);
+}
+
+void Reader::override_by(const std::string& text) {
+  const auto [name, value] = parts_of(text);
+  set("--set", name, value);
+  overridden_.insert(name);
+}
+
+void Reader::refuse(std::string_view name, std::string_view what) const {
+  const Key* const key = key_named(name);
+  const std::string value = key ? key->get(config_) : "";
+  throw UsageError("{}: {}{}{}: {}", overridden_.contains(name) ? "--set" : origin_, name,
+                   value.empty() ? "" : " = ", value, what);
+}
+
+bool has_duplicates(std::vector<double> numbers) {
   std::ranges::sort(numbers);
   return std::ranges::adjacent_find(numbers) != numbers.end();
 }
 
-void check_model(const Config& config, const Judge& judge) {
-  judge.require(!config.model.name.empty(), "model.name", "is missing; one of mlp, resnet, gpt");
-  judge.require(config.data.eval.empty() || config.data.eval_fraction == 0, "data.eval_fraction",
-                "cannot be combined with data.eval; give one of them");
+void Reader::check_required() const {
+  Config defaults;
+  defaults.model.type = config_.model.type;
+  defaults.model.options = config_.model.type->defaults;
+  for (const Key& key : keys_) {
+    if (key.name == model_name_key || !key.traits.required || key.get(config_) != key.get(defaults)) continue;
+    throw UsageError("{}: {} is missing: {}", origin_, key.name, key.meaning);
+  }
 }
 
-void check_train(const TrainConfig& train, const Judge& judge) {
-  judge.require(train.steps > 0 || train.epochs > 0, "train.steps", "is missing or not positive");
-  judge.require(train.global_batch > 0, "train.global_batch", "is missing or not positive");
-}
-
-/// What is known before there is a device; the rest is found when the first step is recorded.
-void check_graph(const Config& config, const Judge& judge) {
-  if (config.train.cuda_graph != "true") return;
-  const auto refuse = [&](bool asked, std::string_view why) {
-    judge.require(!asked, "train.cuda_graph", fmt::format("{}; use auto", why));
+/// Reasons that are known before there is a device. The capture of the first step finds the others.
+void Reader::check_graph() const {
+  if (config_.train.cuda_graph != "true") return;
+  const auto check = [&](bool holds, std::string_view why) {
+    require(holds, "train.cuda_graph", fmt::format("{}; use auto", why));
   };
-  refuse(config.train.device == "cpu", "there are graphs on GPUs only (train.device = cpu)");
-  refuse(config.model.dropout > 0, "dropout draws other numbers at every step, a graph the same");
-  refuse(config.model.batch_norm == "sync", "model.batch_norm = sync cannot be part of a graph");
-  refuse(config.ddp.sharded_optimizer, "ddp.sharded_optimizer = true cannot be part of a graph");
+  check(config_.train.device != "cpu", "only GPUs have graphs (train.device = cpu)");
+  const std::string dropout = config_.model.value("dropout");
+  check(dropout.empty() || dropout == "0",
+        "dropout draws new random numbers in every step; a graph repeats them");
+  check(config_.model.value("batch_norm") != "sync", "a graph cannot contain model.batch_norm = sync");
+  check(!config_.ddp.sharded_optimizer, "a graph cannot contain ddp.sharded_optimizer = true");
 }
 
-/// How many steps there are is settled later (run_config.cpp).
-void check_schedule(const OptimizerConfig& optimizer, const Judge& judge) {
+void Reader::check_schedule() const {
+  const OptimizerConfig &optimizer = config_.optimizer, defaults;
   const std::string& schedule = optimizer.schedule;
-  const auto of = [&](std::string_view one, std::string_view key, bool initial) {
-    judge.require(schedule == one || initial, key,
-                  fmt::format("is of optimizer.schedule = {}, but that is {}; leave it out", one, schedule));
+  const auto only_of = [&](std::string_view one, std::string_view key, bool initial) {
+    require(schedule == one || initial, key,
+            fmt::format("is a key of optimizer.schedule = {}, but that is {}; remove it", one, schedule));
   };
-  const OptimizerConfig defaults;
-  of("wsd", "optimizer.decay_steps", optimizer.decay_steps == defaults.decay_steps);
-  of("step", "optimizer.milestones", optimizer.milestones == defaults.milestones);
-  of("step", "optimizer.gamma", optimizer.gamma == defaults.gamma);
-  of("poly", "optimizer.power", optimizer.power == defaults.power);
-  judge.require(schedule != "wsd" || optimizer.decay_steps > 0, "optimizer.decay_steps",
-                "is missing: how many of the last steps optimizer.schedule = wsd takes to get to min_lr");
-  judge.require(schedule != "step" || !optimizer.milestones.empty(), "optimizer.milestones",
-                "is missing: the steps of optimizer.schedule = step");
-  judge.require(schedule != "step" || optimizer.min_lr == 0, "optimizer.min_lr",
-                "means nothing to optimizer.schedule = step; leave it out");
-  judge.require(
+  only_of("wsd", "optimizer.decay_steps", optimizer.decay_steps == defaults.decay_steps);
+  only_of("step", "optimizer.milestones", optimizer.milestones == defaults.milestones);
+  only_of("step", "optimizer.gamma", optimizer.gamma == defaults.gamma);
+  only_of("poly", "optimizer.power", optimizer.power == defaults.power);
+  require(schedule != "wsd" || optimizer.decay_steps > 0, "optimizer.decay_steps",
+          "is missing: the number of last steps in which optimizer.schedule = wsd goes to min_lr");
+  require(schedule != "step" || !optimizer.milestones.empty(), "optimizer.milestones",
+          "is missing: the steps of optimizer.schedule = step");
+  require(schedule != "step" || optimizer.min_lr == 0, "optimizer.min_lr",
+          "means nothing to optimizer.schedule = step; remove it");
+  require(
       std::ranges::adjacent_find(optimizer.milestones, std::greater_equal()) == optimizer.milestones.end(),
       "optimizer.milestones", "must rise");
 }
 
-void check_optimizer(const OptimizerConfig& optimizer, const Judge& judge) {
-  judge.require(optimizer.min_lr <= optimizer.lr, "optimizer.min_lr", "must be between 0 and optimizer.lr");
-  judge.require(optimizer.betas.size() == 2, "optimizer.betas", "takes two numbers");
-  judge.require(optimizer.name != "sgd" || optimizer.nesterov == "false" || optimizer.momentum > 0,
-                "optimizer.nesterov", "needs optimizer.momentum above 0");
-  judge.require(optimizer.muon.empty() || optimizer.name == "muon", "optimizer.muon",
-                "is of optimizer.name = muon");
-  check_schedule(optimizer, judge);
+void Reader::check_optimizer() const {
+  const OptimizerConfig& optimizer = config_.optimizer;
+  require(optimizer.min_lr <= optimizer.lr, "optimizer.min_lr", "must be between 0 and optimizer.lr");
+  require(optimizer.betas.size() == 2, "optimizer.betas", "takes two numbers");
+  require(optimizer.name != "sgd" || optimizer.nesterov == "false" || optimizer.momentum > 0,
+          "optimizer.nesterov", "needs optimizer.momentum above 0");
+  require(optimizer.muon.empty() || optimizer.name == "muon", "optimizer.muon",
+          "is a key of optimizer.name = muon");
+  check_schedule();
 }
 
-void check_ema(const EmaConfig& ema, const Judge& judge) {
-  judge.require(!has_twins(ema.rates), "ema.rates", "a rate is given twice");
-  judge.require(!has_twins(ema.sigma_rel), "ema.sigma_rel", "a width is given twice");
+void Reader::check_ema() const {
+  const EmaConfig& ema = config_.ema;
+  require(!has_duplicates(ema.rates), "ema.rates", "a rate is given twice");
+  require(!has_duplicates(ema.sigma_rel), "ema.sigma_rel", "a width is given twice");
   if (ema.warmup.empty()) return;
-  judge.require(!ema.rates.empty(), "ema.warmup", "is of ema.rates, of which there are none");
-  judge.require(ema.warmup.size() == 3, "ema.warmup", "takes three numbers: inv_gamma power update_after");
-  judge.require(ema.warmup[0] > 0, "ema.warmup", "its first number, inv_gamma, must be positive");
-  judge.require(ema.warmup[2] == std::floor(ema.warmup[2]), "ema.warmup",
-                "its third number, update_after, counts steps: a whole number");
+  require(!ema.rates.empty(), "ema.warmup", "applies to ema.rates, and none is given");
+  require(ema.warmup.size() == 3, "ema.warmup", "takes three numbers: inv_gamma power update_after");
+  require(ema.warmup[0] > 0, "ema.warmup", "its first number, inv_gamma, must be positive");
+  require(ema.warmup[2] == std::floor(ema.warmup[2]), "ema.warmup",
+          "its third number, update_after, is a number of steps and must be whole");
 }
 
-/// What a single key cannot tell.
-void finish(Config& config, const Origin& origin) {
-  optim::complete(config.optimizer);
-  const Judge judge(config, origin);
-  check_model(config, judge);
-  check_train(config.train, judge);
-  check_optimizer(config.optimizer, judge);
-  check_ema(config.ema, judge);
-  check_graph(config, judge);
+/// Completes the configuration, and checks the rules that need several keys.
+Config Reader::finish() {
+  // --set of one of them replaces the other of the file.
+  const bool steps = overridden_.contains("train.steps"), epochs = overridden_.contains("train.epochs");
+  if (steps && !epochs) config_.train.epochs = 0;
+  if (epochs && !steps) config_.train.steps = 0;
+  optim::complete(config_.optimizer);
+  check_required();
+  require(config_.data.eval.empty() || config_.data.eval_fraction == 0, "data.eval_fraction",
+          "cannot be combined with data.eval; give one of them");
+  require(config_.train.steps > 0 || config_.train.epochs > 0, "train.steps", "is missing or not positive");
+  check_optimizer();
+  check_ema();
+  check_graph();
+  return config_;
 }
 
-/// Program_options sees keys only: a section that is unknown and empty would pass.
+/// Program_options reports keys only: it would accept an unknown section without keys.
 void check_sections(const std::string& text, const std::string& origin) {
   std::vector<std::string> known;
-  for (const Key& key : config_keys()) known.push_back(key.name.substr(0, key.name.find('.')));
+  for (const Key& key : keys_of(nullptr)) known.push_back(key.name.substr(0, key.name.find('.')));
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const std::size_t open = line.find_first_not_of(" \t"), close = line.find(']');
@@ -257,84 +373,59 @@ std::vector<po::option> lines_of(const std::string& text, const std::string& ori
     }
     return parsed.options;
   } catch (const po::invalid_config_file_syntax& error) {
-    // Not its what(): that puts the line in place of %invalid_line% for as long as the text has that word.
-    throw UsageError("{}: not an INI file of [section] and key = value lines: the line {} is none", origin,
-                     shown(error.tokens()));
+    // Not what(): it never ends if the line contains %invalid_line%, the word that it replaces by the line.
+    throw UsageError("{}: not an INI file of [section] and key = value lines: this line is neither: {}",
+                     origin, shown(error.tokens()));
   } catch (const po::error& error) {
     throw UsageError("{}: not an INI file of [section] and key = value lines: {}", origin, error.what());
   }
 }
 
-std::string value_of(const po::option& line) { return line.value.empty() ? "" : line.value.front(); }
-
-/// What another version's key says nothing with.
-bool says_nothing(const std::string& value) {
-  return value.empty() || value == "0" || value == "false" || value == "\"\"";
-}
-
 }  // namespace
 
 Config parse_config(const std::string& text, const std::string& origin,
-                    const std::vector<std::string>& overrides) {
-  Config config;
-  Origin where{origin, {}};
+                    const std::vector<std::string>& overrides, const models::Registry& models) {
   check_sections(text, origin);
-  for (const po::option& line : lines_of(text, origin))
-    set_key_named(config, origin, line.string_key, value_of(line));
-  for (const std::string& override_text : overrides) {
-    const std::size_t equals = override_text.find('=');
-    if (equals == std::string::npos)
-      throw UsageError("--set {}: write it as SECTION.KEY=VALUE", quote(override_text));
-    set_key_named(config, "--set", override_text.substr(0, equals), override_text.substr(equals + 1));
-    where.overridden.insert(override_text.substr(0, equals));
-  }
-  // One of them on the command line stands for the other of the file.
-  const bool steps = where.overridden.contains("train.steps"),
-             epochs = where.overridden.contains("train.epochs");
-  if (steps && !epochs) config.train.epochs = 0;
-  if (epochs && !steps) config.train.steps = 0;
-  finish(config, where);
-  return config;
+  const std::vector<po::option> lines = lines_of(text, origin);
+  Reader reader(origin, models);
+  reader.choose_model(lines, overrides);
+  for (const po::option& line : lines) reader.set_from_file(line.string_key, value_of(line));
+  for (const std::string& override_text : overrides) reader.override_by(override_text);
+  return reader.finish();
 }
 
-Config parse_stored_config(const std::string& text, const std::string& origin) {
-  Config config;
-  for (const po::option& line : lines_of(text, origin)) {
-    const std::string &name = line.string_key, value = value_of(line);
-    if (!name.starts_with(group_prefix) && !key_named(name)) {
-      const RemovedKey* const removed = removed_key_named(name);
-      if (says_nothing(value) || (removed && value == removed->initial)) continue;
-      const std::string why =
-          removed ? fmt::format("{} was removed", name) : "this version of Lockstep knows no such key";
-      throw UsageError(
-          "{}: {} = {}: {}, so it cannot do the same; go on with the version that wrote it, or start a run "
-          "from the weights (--run OTHER --resume FILE)",
-          origin, shown(name), quote(value), why);
-    }
-    set_key_named(config, origin, name, value);
-  }
-  finish(config, {origin, {}});
-  return config;
+Config parse_stored_config(const std::string& text, const std::string& origin,
+                           const models::Registry& models) {
+  const std::vector<po::option> lines = lines_of(text, origin);
+  Reader reader(origin, models);
+  reader.choose_model(lines, {});
+  for (const po::option& line : lines) reader.set_stored(line.string_key, value_of(line));
+  return reader.finish();
 }
 
-Config read_config(const std::string& path, const std::vector<std::string>& overrides) {
+Config read_config(const std::string& path, const std::vector<std::string>& overrides,
+                   const models::Registry& models) {
   std::string text;
   try {
     text = read_text(path);
   } catch (const Error& error) {
     throw UsageError("{}; the configuration is read from there: check the path", error.what());
   }
-  return parse_config(text, path, overrides);
+  return parse_config(text, path, overrides, models);
+}
+
+std::string to_text(const ParamGroup& group) {
+  return fmt::format("{} {} {}", option::printed(group.pattern, true), group.lr_factor, group.decay_factor);
 }
 
 std::string to_text(const Config& config) {
   std::string text, section;
-  for (const Key& key : config_keys()) {
+  for (const Key& key : keys_of(config.model.type)) {
     const std::size_t dot = key.name.find('.');
     if (key.name.substr(0, dot) != section) {
       if (section == "optimizer") {
         for (const auto& [number, group] : config.optimizer.groups)
-          text += fmt::format("group.{} = {}\n", number, group_text(group));
+          text += fmt::format("group.{} = {}\n", number, to_text(group));
       }
       section = key.name.substr(0, dot);
       text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
@@ -344,80 +435,122 @@ std::string to_text(const Config& config) {
   return text;
 }
 
-std::vector<std::string> forbidden_changes(const Config& run, const Config& asked) {
-  std::vector<std::string> forbidden;
-  for (const Key& key : config_keys()) {
-    const std::string before = key.get(run), now = key.get(asked);
-    if (!key.traits.may_change && before != now)
-      forbidden.push_back(fmt::format("{}: the run has '{}', asked for '{}'", key.name, before, now));
+std::vector<Key> keys_of(const models::ModelType* model) {
+  std::vector<Key> keys;
+  keys.push_back({{.name = std::string(model_name_key),
+                   .kind = "word",
+                   .allowed = {},
+                   .meaning = "which model; it decides the other keys of [model]",
+                   .traits = {.required = true, .peers = {"model", "arch", "architecture", "type"}},
+                   .words = {}},
+                  [](Config&, const std::string&) {},  // read first: the other keys depend on it
+                  [](const Config& config) { return config.model.name(); }});
+  if (model) {
+    for (Option<models::ModelConfig> option : model->options) {
+      option.name = "model." + option.name;
+      keys.push_back(option::within<Config>(
+          std::move(option), [](auto& config) -> auto& { return config.model; }));
+    }
   }
-  const auto groups = [](const Config& config) {
-    std::string text;
-    for (const auto& [number, group] : config.optimizer.groups)
-      text += fmt::format("{}: {}; ", number, group_text(group));
-    return text;
+  add_section(keys, "data", &Config::data);
+  add_section(keys, "train", &Config::train);
+  add_section(keys, "optimizer", &Config::optimizer);
+  add_section(keys, "ema", &Config::ema);
+  add_section(keys, "ddp", &Config::ddp);
+  add_section(keys, "checkpoint", &Config::checkpoint);
+  add_section(keys, "fault", &Config::fault);
+  add_section(keys, "log", &Config::log);
+  return keys;
+}
+
+std::vector<Option<TrainConfig>> TrainConfig::options() {
+  using namespace option;
+  using T = TrainConfig;
+  return {
+      number(
+          "steps", &T::steps, counts,
+          "of the whole run; optimizer.schedule spans them, so another number changes the rest of its curve",
+          {.unit = "steps",
+           .may_change = true,
+           .peers = {"max_steps", "num_steps", "iterations", "max_iters", "num_iterations", "train_steps"}}),
+      number("epochs", &T::epochs, Range::from(0, 1e9),
+             "instead of train.steps: passes through data.train; a run's first start turns them into steps",
+             {.unit = "epochs",
+              .may_change = true,
+              .peers = {"epoch", "num_epochs", "max_epochs", "n_epochs", "num_train_epochs"}}),
+      number("global_batch", &T::global_batch, Range::from(1, 1e9), "of a step, over all ranks",
+             {.unit = "samples",
+              .required = true,
+              .peers = {"batch_size", "batch", "global_batch_size", "total_batch_size", "train_batch_size",
+                        "per_device_train_batch_size"}}),
+      number("shards", &T::shards, Range::from(0, 1e6),
+             "equal parts of the batch, at least as many as ranks; 0: the world size of the first start"),
+      number("micro_batches", &T::micro_batches, Range::from(1, 1e6),
+             "parts of a shard, computed one after the other to save memory",
+             {.peers = {"gradient_accumulation_steps", "grad_accum", "grad_accumulation",
+                        "accumulate_grad_batches", "accumulation_steps", "micro_batch_size"}}),
+      number("seed", &T::seed, Range::from(0, 18446744073709551615.0), "of every random draw",
+             {.peers = {"random_seed", "manual_seed"}}),
+      choice("precision", &T::precision, {"fp32", "bf16"}, "of activations and matrix products",
+             {.peers = {"dtype", "amp", "mixed_precision", "bf16", "fp16", "compute_dtype"}}),
+      choice("bf16_fallback", &T::bf16_fallback, {"refuse", "fp32", "convert"},
+             "what bf16 becomes where it would be slower than fp32", {.may_change = true}),
+      flag("reproducible", &T::reproducible, "on GPUs: sum along the tree, no atomic kernels",
+           {.peers = {"deterministic"}}),
+      choice("device", &T::device, {"auto", "cpu", "cuda"},
+             "where to compute; auto: on GPUs if every rank has one",
+             {.may_change = true, .peers = {"gpu", "gpus", "accelerator"}}),
+      number("threads", &T::threads, Range::from(0, 1024),
+             "of a rank (part of the bits); 0: as many as it has cores at the first start",
+             {.unit = "threads", .peers = {"num_threads", "omp_num_threads"}}),
+      choice("bind", &T::bind, {"cores", "none"},
+             "on the CPU: bind each thread to its cores, or leave the launcher's binding",
+             {.may_change = true}),
+      number("eval_every", &T::eval_every, counts, "between evaluations; 0: at the end only",
+             {.unit = "steps",
+              .may_change = true,
+              .peers = {"eval_interval", "eval_steps", "val_every", "val_interval", "evaluate_every"}}),
+      number("eval_samples", &T::eval_samples, counts,
+             "in an evaluation, chosen by the seed; 0: all, as lockstep eval takes",
+             {.unit = "samples",
+              .may_change = true,
+              .peers = {"eval_iters", "eval_batches", "limit_val_batches"}}),
+      text("init", &T::init, "checkpoint, .safetensors or HDF5 file whose weights a new run starts from",
+           {.peers = {"pretrained", "init_from", "weights", "load", "finetune"}}),
+      number("label_smoothing", &T::label_smoothing, Range::below(0, 1), "of the cross-entropy"),
+      texts("frozen", &T::frozen, "name patterns of parameters that are not trained", {.peers = {"freeze"}}),
+      choice("cuda_graph", &T::cuda_graph, {"auto", "true", "false"},
+             "capture the step as a CUDA graph; auto: on one GPU, where it can be captured",
+             {.may_change = true, .peers = {"cuda_graphs", "compile"}}),
   };
-  if (groups(run) != groups(asked)) {
-    forbidden.push_back(
-        fmt::format("optimizer.group: the run has '{}', asked for '{}'", groups(run), groups(asked)));
-  }
-  return forbidden;
 }
 
-std::vector<KeyChange> changes(const Config& run, const Config& asked) {
-  std::vector<KeyChange> found;
-  for (const Key& key : config_keys()) {
-    const std::string before = key.get(run), now = key.get(asked);
-    if (key.traits.may_change && before != now) found.push_back({key.name, before, now});
-  }
-  return found;
-}
-
-namespace {
-
-/// "whole number in [1, 1e+15], steps"
-std::string form_of(const Key& key) {
-  const bool is_number = key.kind.ends_with("number") || key.kind == "numbers";
-  std::string form = is_number             ? key.kind + " in " + key.allowed
-                     : key.allowed.empty() ? key.kind
-                                           : key.allowed;
-  if (*key.traits.unit != '\0') form += fmt::format("; {}", key.traits.unit);
-  return form;
-}
-
-constexpr std::string_view group_meaning = "name pattern, its lr factor, its decay factor";
-
-}  // namespace
-
-std::string describe_keys() {
-  std::string text;
-  const Config defaults;
-  for (const Key& key : config_keys()) {
-    text += fmt::format("{} {:<26} {:<12} {} ({})\n", key.traits.may_change ? '*' : ' ', key.name,
-                        key.get(defaults), key.meaning, form_of(key));
-  }
-  text += fmt::format("  {:<26} {:<12} {}\n", "optimizer.group.N", "", group_meaning);
-  return text + "*: may change when a run goes on\n";
-}
-
-std::string describe_keys_for_man() {
-  std::string text =
-      ".SH CONFIGURATION KEYS\nDefaults are in brackets; keys marked * may change when a run goes on.\n";
-  const Config defaults;
-  const auto in_roff = [](std::string plain) {
-    for (std::size_t at = 0; (at = plain.find('\\', at)) != plain.npos; at += 2) plain.replace(at, 1, "\\e");
-    return plain.starts_with('.') || plain.starts_with('\'') ? "\\&" + plain : plain;
+std::vector<Option<FaultConfig>> FaultConfig::options() {
+  using namespace option;
+  using F = FaultConfig;
+  Range timeout = Range::from(1, 1e9);
+  timeout.or_zero = true;
+  return {
+      number("hang_timeout_s", &F::hang_timeout_s, timeout,
+             "a rank without progress for so long counts as hung, and the job ends; 0: no limit",
+             {.unit = "s", .may_change = true, .peers = {"timeout", "ddp_timeout", "nccl_timeout"}}),
+      flag("signal_report", &F::signal_report,
+           "SIGUSR1 prints the phase and the stack of each rank, as does the end of a job that hangs",
+           {.may_change = true}),
   };
-  const auto add = [&](const std::string& name, bool may_change, const std::string& initial,
-                       const std::string& meaning) {
-    text += fmt::format(".TP\n.B {}{}{}\n{}\n", name, may_change ? " *" : "",
-                        initial.empty() ? "" : fmt::format(" [{}]", initial), in_roff(meaning));
+}
+
+std::vector<Option<LogConfig>> LogConfig::options() {
+  using namespace option;
+  using L = LogConfig;
+  return {
+      number("every", &L::every, Range::from(1, 1e15), "between lines of metrics",
+             {.unit = "steps",
+              .may_change = true,
+              .peers = {"log_interval", "logging_steps", "log_every", "log_every_n_steps", "print_freq"}}),
+      text("trace", &L::trace, "FILE.json: a timeline of all ranks for chrome://tracing",
+           {.may_change = true, .peers = {"profile", "profiler", "timeline"}}),
   };
-  for (const Key& key : config_keys())
-    add(key.name, key.traits.may_change, key.get(defaults),
-        fmt::format("{} ({})", key.meaning, form_of(key)));
-  add("optimizer.group.N", false, "", std::string(group_meaning));
-  return text;
 }
 
 }  // namespace lockstep::train

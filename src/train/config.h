@@ -1,4 +1,4 @@
-// The configuration of a run: what an INI file, --set and the defaults come to.
+// The configuration of a run: its sections, and how it is read from an INI file and --set.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,13 @@ namespace lockstep::train {
 using checkpoint::CheckpointConfig;
 using data::DataConfig;
 using ddp::DdpConfig;
-using models::ModelConfig;
 using optim::EmaConfig;
 using optim::OptimizerConfig;
 using optim::ParamGroup;
 
 struct TrainConfig {
   std::int64_t steps = 0;
-  double epochs = 0;  ///< in place of steps, until the data is known
+  double epochs = 0;  ///< instead of steps; the size of the data turns them into steps
   std::int64_t global_batch = 0;
   int shards = 0;  ///< 0: the world size of the run's first start
   int micro_batches = 1;
@@ -45,7 +44,7 @@ struct TrainConfig {
 };
 
 struct FaultConfig {
-  double hang_timeout_s = 300;  ///< 0: wait forever
+  double hang_timeout_s = 300;  ///< 0: no limit
   bool signal_report = false;
 
   static std::vector<Option<FaultConfig>> options();
@@ -59,7 +58,7 @@ struct LogConfig {
 };
 
 struct Config {
-  ModelConfig model;
+  models::ModelConfig model;
   DataConfig data;
   TrainConfig train;
   OptimizerConfig optimizer;
@@ -70,32 +69,30 @@ struct Config {
   LogConfig log;
 };
 
-/// Reads an INI file and the --set overrides ("section.key=value"). Values may stand in quotes (option.h).
-/// Throws UsageError naming file, key and value: unknown keys (with the nearest known one), values out of
-/// range, impossible combinations, what this build cannot do.
-Config read_config(const std::string& path, const std::vector<std::string>& overrides);
+/// A key under its full name, "train.steps".
+using Key = Option<Config>;
+
+/// The keys of a configuration with this model (null: no model is named yet), in the order they are printed.
+/// optimizer.group.N, of which there may be many, is not among them.
+std::vector<Key> keys_of(const models::ModelType* model);
+
+/// Reads an INI file and the --set overrides ("section.key=value"). Values may be quoted (option.h). `models`
+/// are those that model.name can name. Throws UsageError naming file, key and value: unknown keys (with the
+/// nearest known one), keys of another model, values out of range, impossible combinations.
+Config read_config(const std::string& path, const std::vector<std::string>& overrides,
+                   const models::Registry& models = models::built_in_models());
 /// The same from text; `origin` names it in errors.
 Config parse_config(const std::string& text, const std::string& origin,
-                    const std::vector<std::string>& overrides = {});
-/// The same of a text that a run directory or a checkpoint holds, maybe of another version: a key that this
-/// one does not know is passed over if its value is empty, 0 or false, and else an error.
-Config parse_stored_config(const std::string& text, const std::string& origin);
+                    const std::vector<std::string>& overrides = {},
+                    const models::Registry& models = models::built_in_models());
+/// The same for the text of a run directory or a checkpoint, which another version may have written: an
+/// unknown key is ignored if its value is empty, 0 or false. Any other value is an error.
+Config parse_stored_config(const std::string& text, const std::string& origin,
+                           const models::Registry& models = models::built_in_models());
 
 /// Every key with its resolved value, as an INI file that read_config takes.
 std::string to_text(const Config& config);
-
-/// The keys whose values differ although a resume may not change them: "key: run has A, asked for B" each.
-std::vector<std::string> forbidden_changes(const Config& run, const Config& asked);
-
-/// A key whose value a resumed run has changed.
-struct KeyChange {
-  std::string key, before, now;
-};
-std::vector<KeyChange> changes(const Config& run, const Config& asked);
-
-/// One line a key: name, default, meaning, what it may be (lockstep train --help-keys).
-std::string describe_keys();
-/// The same as a section of a manual page (man 7 man).
-std::string describe_keys_for_man();
+/// "PATTERN LR_FACTOR DECAY_FACTOR", the value of optimizer.group.N.
+std::string to_text(const ParamGroup& group);
 
 }  // namespace lockstep::train

@@ -28,8 +28,8 @@ double correct_of(kernels::Backend& backend, const Tensor& logits, const Tensor&
   return static_cast<double>(read);
 }
 
-/// What is requested of any rank. Collective.
-std::uint64_t of_any(comm::HostGroup& world, std::uint64_t mine) {
+/// The requests of all ranks. Collective.
+std::uint64_t requests_of_any(comm::HostGroup& world, std::uint64_t mine) {
   std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&mine, sizeof mine, all.data());
   return std::accumulate(all.begin(), all.end(), std::uint64_t{0}, std::bit_or<>());
@@ -69,7 +69,7 @@ std::optional<Evaluation> evaluate(models::Model& model, Tape& tape, const data:
     sums[at + samples] = static_cast<double>(batch.samples());
   };
   const comm::ShardRange mine = batches.mine();
-  // A batch at a time, all ranks as often as the first, which has the most; without a watch all at once.
+  // With a watch, a batch at a time: all ranks take as many rounds as rank 0, which has the most batches.
   const int chunks_a_round = watch.act ? 1 : batches.most_chunks();
   const int rounds = watch.act ? batches.most_chunks() : 1;
   for (int round = 0; round < rounds; ++round) {
@@ -77,9 +77,10 @@ std::optional<Evaluation> evaluate(models::Model& model, Tape& tape, const data:
       for (int i = round; i < std::min(round + chunks_a_round, mine.count); ++i) add_chunk(mine.first + i);
     });
     if (!watch.act) break;
-    tape.begin({.training = false, .record = false});  // what follows may change the weights
-    const bool goes_on = watch.act(of_any(world, watch.requests()), static_cast<double>(round + 1) / rounds);
-    if (!goes_on && round + 1 < rounds) return std::nullopt;
+    tape.begin({.training = false, .record = false});  // the watch may change the weights
+    const bool continues =
+        watch.act(requests_of_any(world, watch.requests()), static_cast<double>(round + 1) / rounds);
+    if (!continues && round + 1 < rounds) return std::nullopt;
   }
   tape.begin({.training = false, .record = false});
   const std::vector<double> total = batches.sum(world, sums, static_cast<int>(width));

@@ -16,12 +16,12 @@ constexpr std::int64_t byte_tokens = 256;
 
 /// An index drawn with probabilities softmax(logits / temperature); `uniform` in [0, 1).
 std::int64_t draw(std::span<const float> logits, double temperature, double uniform) {
-  const auto likeliest = std::max_element(logits.begin(), logits.end());
-  if (temperature == 0) return likeliest - logits.begin();
+  const auto most_likely = std::max_element(logits.begin(), logits.end());
+  if (temperature == 0) return most_likely - logits.begin();
   std::vector<double> weights(logits.size());
   double total = 0;
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    weights[i] = std::exp((static_cast<double>(logits[i]) - *likeliest) / temperature);
+    weights[i] = std::exp((static_cast<double>(logits[i]) - *most_likely) / temperature);
     total += weights[i];
   }
   double left = uniform * total;
@@ -29,20 +29,19 @@ std::int64_t draw(std::span<const float> logits, double temperature, double unif
     left -= weights[i];
     if (left < 0) return static_cast<std::int64_t>(i);
   }
-  return likeliest - logits.begin();
+  return most_likely - logits.begin();
 }
 
 }  // namespace
 
-std::string generate(models::Model& model, std::int64_t context, kernels::Backend& backend,
-                     const std::string& prompt, const GenerateOptions& options) {
+std::string generate(models::Model& model, kernels::Backend& backend, const std::string& prompt,
+                     const GenerateOptions& options) {
   if (model.kind() != models::Kind::language_model)
-    throw UsageError("generate: the model is a classifier, no language model");
+    throw UsageError("generate: the model is a classifier, not a language model");
   if (model.classes() != byte_tokens)
     throw UsageError(
-        "generate: the model knows {} tokens, and which text they stand for is not known; only models of the "
-        "256 "
-        "bytes can write",
+        "generate: the model knows {} tokens, and their text is not known; only models of the 256 bytes can "
+        "write text",
         model.classes());
   if (prompt.empty()) throw UsageError("--prompt: is empty; give at least one character");
   constexpr Range tokens_asked = Range::from(0, 1e8), temperatures = Range::from(0, 1000);
@@ -51,6 +50,7 @@ std::string generate(models::Model& model, std::int64_t context, kernels::Backen
   if (!temperatures.contains(options.temperature))
     throw UsageError("--temperature {}: must be in {}", options.temperature, temperatures.text());
 
+  const std::int64_t context = model.sample_shape()[0];
   const Random random({options.seed, purpose_of("generate"), 0, 0});
   std::vector<std::int64_t> tokens(prompt.size());
   std::transform(prompt.begin(), prompt.end(), tokens.begin(),

@@ -5,21 +5,21 @@
 #include <string>
 
 #include "lockstep/kernels/backend.h"
-#include "lockstep/models/registry.h"
+#include "lockstep/models/model.h"
 
 namespace lockstep::train {
 
 struct GenerateOptions {
   std::int64_t tokens = 256;
-  double temperature = 0.8;  ///< divides the logits; 0: always the likeliest token
+  double temperature = 0.8;  ///< divides the logits; 0: always the most likely token
   std::uint64_t seed = 1;
   DType compute = DType::float32;  ///< Pass::compute
 };
 
-/// The continuation of `prompt` (not empty), tokens being bytes; the model sees the last `context` of them.
-/// Draw i is keyed by (seed, i). Throws UsageError if the model is no language model of the 256 bytes,
-/// or an option is out of range.
-std::string generate(models::Model& model, std::int64_t context, kernels::Backend& backend,
-                     const std::string& prompt, const GenerateOptions& options = {});
+/// The continuation of `prompt` (not empty). Tokens are bytes; the model sees as many of the last ones as its
+/// context holds. Draw i is keyed by (seed, i). Throws UsageError if the model is not a language model of the
+/// 256 bytes, or an option is out of range.
+std::string generate(models::Model& model, kernels::Backend& backend, const std::string& prompt,
+                     const GenerateOptions& options = {});
 
 }  // namespace lockstep::train

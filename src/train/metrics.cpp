@@ -15,16 +15,15 @@
 namespace lockstep::train {
 namespace {
 
-/// Does a line stay when the run continues after `last_step`? What is no line of ours does not.
-bool stays(std::string_view line, std::int64_t last_step, bool evaluated) {
+/// Whether a line is kept when the run continues after `last_step`. Lines that we did not write are not kept.
+bool is_kept(std::string_view line, std::int64_t last_step, bool evaluated) {
   const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
   if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer()) return false;
   const auto step = parsed["step"].get<std::int64_t>();
   return step < last_step || (step == last_step && (evaluated || !parsed.contains("eval_loss")));
 }
 
-/// Where the last line that stays ends. Steps never go back within a file, so only its tail is read, whatever
-/// its length.
+/// The end of the last line that is kept. Steps never decrease in a file, so only its tail is read.
 std::uint64_t end_of_lines_up_to(const OpenFile& file, std::int64_t last_step, bool evaluated) {
   constexpr std::uint64_t least_bytes = 1 << 16;
   const std::uint64_t size = file.size();
@@ -36,7 +35,7 @@ std::uint64_t end_of_lines_up_to(const OpenFile& file, std::int64_t last_step, b
       const std::size_t before = tail.rfind('\n', end - 1);
       if (before == std::string::npos && begin > 0) break;  // the line begins before this tail
       const std::size_t first = before == std::string::npos ? 0 : before + 1;
-      if (stays(std::string_view(tail).substr(first, end - first), last_step, evaluated))
+      if (is_kept(std::string_view(tail).substr(first, end - first), last_step, evaluated))
         return begin + end + 1;
       end = before;
     }
@@ -61,7 +60,7 @@ MetricsFile::~MetricsFile() = default;
 void MetricsFile::append(const nlohmann::json& line) {
   if (!file_) return;
   const std::string text = line.dump() + "\n";
-  file_->write_at(file_->size(), text.data(), text.size());  // wherever that is now: people empty such files
+  file_->write_at(file_->size(), text.data(), text.size());  // the present end: people empty such files
 }
 
 void MetricsFile::sync() {
@@ -82,7 +81,7 @@ Progress::Progress(Log log, bool shows, std::int64_t first_step, std::int64_t la
   log_.info("nothing to do: {} done already{}", pluralized(first_step_, "step"), beyond);
 }
 
-/// Of training at its rate so far, and of evaluations as long as the last.
+/// Assumes the mean time of the steps so far, and of the last evaluation.
 std::string Progress::time_left(std::int64_t steps_done, double evaluations_left) const {
   const double evaluating_s = evaluation_started_s_ > 0 ? monotonic_s() - evaluation_started_s_ : 0;
   const double training_s = monotonic_s() - started_s_ - evaluations_s_ - evaluating_s;
@@ -110,19 +109,19 @@ void Progress::step(std::int64_t steps_done, double loss, double samples_per_sec
                    samples_per_second, time_left(steps_done, static_cast<double>(evaluations_left))));
 }
 
-void Progress::evaluation(std::int64_t steps_done, double part, std::int64_t evaluations_left) {
+void Progress::evaluation(std::int64_t steps_done, double fraction, std::int64_t evaluations_left) {
   const double now_s = monotonic_s();
   if (evaluation_started_s_ == 0) evaluation_started_s_ = drawn_s_ = now_s;
-  last_evaluation_s_ = part > 0 ? (now_s - evaluation_started_s_) / part : last_evaluation_s_;
-  if (part >= 1) {
+  last_evaluation_s_ = fraction > 0 ? (now_s - evaluation_started_s_) / fraction : last_evaluation_s_;
+  if (fraction >= 1) {
     evaluations_s_ += now_s - evaluation_started_s_;
     evaluation_started_s_ = 0;
     return;
   }
   constexpr double repeat_s = 30;
   if (!shows_ || now_s - drawn_s_ < (terminal_ ? redraw_s : repeat_s)) return;
-  draw(fmt::format("step {}/{}  evaluation {:.0f} %  {}", steps_done, last_step_, 100 * part,
-                   time_left(steps_done, static_cast<double>(evaluations_left) + 1 - part)));
+  draw(fmt::format("step {}/{}  evaluation {:.0f} %  {}", steps_done, last_step_, 100 * fraction,
+                   time_left(steps_done, static_cast<double>(evaluations_left) + 1 - fraction)));
 }
 
 void Progress::note(const std::string& line) {

@@ -36,8 +36,7 @@ ProcessState state_of(pid_t pid) {
 const char* describe(ProcessState state) {
   if (state.gone()) return "the process is gone";
   if (state.letter == 'T' || state.letter == 't') return "the process is stopped";
-  if (state.letter == 'D')
-    return "the process waits in the kernel, as for a disk or a network file system";
+  if (state.letter == 'D') return "the process waits in the kernel, as for a disk or a network file system";
   if (state.letter == 'S') return "the process sleeps";
   return "the process runs";
 }

@@ -1,13 +1,11 @@
-// The Trainer. It is one long file because steps, evaluations, saves and stops change the same state, and
-// their order matters: a reader must see it in one place.
+// The Trainer. Steps, evaluations, saves and stops change the same state in an order that matters, so that
+// they are in one file.
 #include "train/trainer.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -26,25 +24,23 @@
 #include "lockstep/kernels/backend.h"
 #include "lockstep/optim/registry.h"
 #include "lockstep/optim/schedule.h"
-#include "lockstep/train/evaluate.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/stop.h"
-#include "train/memory_need.h"
+#include "train/components.h"
+#include "train/environment_fingerprint.h"
+#include "train/evaluations.h"
+#include "train/log_start.h"
 #include "train/precision.h"
-#include "train/room_options.h"
-#include "train/run_config.h"
-#include "train/say_start.h"
+#include "train/resume.h"
 #include "train/stragglers.h"
-#include "train/surroundings.h"
 #include "train/time_limit.h"
-#include "train/workload.h"
 
 namespace lockstep::train {
 namespace {
 
 using progress::Phase;
 
-/// Sums of what a line of metrics averages over the steps since the last one.
+/// The steps since the last line of metrics, which reports their averages.
 struct Interval {
   Stopwatch watch;
   std::int64_t steps = 0;
@@ -57,27 +53,23 @@ struct Interval {
   double step_ms() const { return watch.elapsed_ms() / static_cast<double>(steps); }
 };
 
-std::string ema_prefix(const optim::EmaProfile& profile) {
-  return fmt::format("eval_ema_{}_", profile.name());
-}
-
 struct Inputs {
   std::unique_ptr<models::Model> model;
   std::unique_ptr<DataSets> data;
 };
 
-/// Provenance: what starts have changed of the configuration.
-constexpr const char* changes_fact = "config_changes";
+/// Provenance: the changes that resumes have made to the configuration.
+constexpr const char* changes_provenance = "config_changes";
 
-/// What each rank opens by itself, before ranks depend on one another. The model is made last, when it is
-/// known that the machines can hold what the run needs. Collective.
+/// Opens data and model on each rank, before ranks depend on one another. The model comes last, after the
+/// check that the nodes can hold the run. Collective.
 Inputs open_inputs(const Config& config, Session& session) {
   comm::HostGroup& world = session.world();
   Inputs inputs;
   MemoryNeed need;
   comm::run_on_all(world, [&] {
     const std::unique_ptr<models::Model> meta = build_meta_model(config);
-    inputs.data = std::make_unique<DataSets>(config, meta->classes());
+    inputs.data = std::make_unique<DataSets>(config, *meta);
     meta->check_input(data::batch_shape(1, inputs.data->train().x_shape()));
     need = memory_need(config, meta->state(), inputs.data->train(), world.size(), session.backend().device());
   });
@@ -86,7 +78,7 @@ Inputs open_inputs(const Config& config, Session& session) {
   return inputs;
 }
 
-/// How long what cannot be cut short has taken at most: what a stop in time has to allow for.
+/// The longest step and save so far. A stop before a time limit must leave time for them.
 struct Longest {
   double step_s = 0, save_s = 0;
 
@@ -101,7 +93,7 @@ std::vector<int> shards_of_ranks(const comm::ShardMap& map) {
   return shards;
 }
 
-/// A step's shards, read when the step asks for them: what the reading throws is then the step's error on
+/// A step's shards, read when the step asks for them: an error of the reading is then the step's error on
 /// every rank.
 struct StepShards {
   data::Loader& loader;
@@ -124,25 +116,18 @@ class Trainer {
  private:
   void start(const RunOptions& options);
   void warn_of_other_data(const checkpoint::Provenance& provenance);
-  void check_keep_best() const;
   void check_finite() const;
   ExitCode take_steps();
   ddp::StepResult take_step(bool measure_norm);
   void log_step(const ddp::StepResult& result);
-  void say_refused_recording();
-  void say_checkpoint_as_asked();
-  void note_silence();
+  void log_refused_capture();
+  void checkpoint_is_saved_as_asked();
+  void note_lost_log_lines();
   void choose_checkpoint_interval(double step_ms);
-  bool evaluates_at(std::int64_t step) const;
-  std::int64_t evaluations_left() const;
-  ddp::Requests evaluate_all();
-  std::unique_ptr<optim::Ema::SwappedIn> swapped_in(const optim::EmaProfile& profile);
+  ddp::Requests evaluate();
   ddp::Requests requests_of_this_rank() const;
-  bool act_within_evaluation(const ddp::Requests& asked, double part, ddp::Requests& stopped,
-                             std::unique_ptr<optim::Ema::SwappedIn>& swapped,
-                             const optim::EmaProfile* profile);
+  bool act_within_evaluation(const ddp::Requests& asked, double fraction, ddp::Requests& stopped);
   std::optional<ExitCode> stop_if_asked(const ddp::Requests& asked);
-  std::vector<std::string> metrics() const;
   checkpoint::StateDict contents();
   void save();
   void log_start();
@@ -153,22 +138,22 @@ class Trainer {
   Session& session_;
   comm::HostGroup& world_;
   Config config_;
-  std::vector<KeyChange> changed_;  // by this start, of the checkpoint it begins with
-  std::string changes_;             // by this start and those before, as provenance says it
-  DType compute_;
+  std::vector<KeyChange> changed_;  // by this start, since the checkpoint that it resumes from
+  std::string changes_;             // by this and earlier starts, as provenance stores them
   checkpoint::RunDirectory& run_;
   DataSets& data_;
   models::Model& model_;
   ddp::DataParallel replicas_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Ema> ema_;
+  Evaluations evaluations_;
   data::Loader loader_;
   optim::Schedule schedule_;
   checkpoint::Store store_;
   std::int64_t done_ = 0;        // steps
   std::int64_t saved_ = -1;      // step of the newest checkpoint
-  int waits_ = 0;                // for an asynchronous save, when the next was due
-  std::vector<double> step_ms_;  // of the first steps, while checkpoint.every is not known
+  bool logged_wait_ = false;     // for an asynchronous save, when the next was due
+  std::vector<double> step_ms_;  // of the first steps, while checkpoint.every is auto
   double learning_rate_ = 0;
   optim::StepResult applied_;
   Interval interval_;
@@ -179,8 +164,8 @@ class Trainer {
   TimeLimit time_limit_;
   Stragglers stragglers_;
   Longest longest_;
-  Stopwatch since_save_;  // began
-  bool said_refused_recording_ = false, noted_silence_ = false;
+  Stopwatch since_save_;  // since the last save began
+  bool logged_refused_capture_ = false, noted_lost_log_lines_ = false;
 };
 
 Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpoint::RunDirectory& run,
@@ -188,13 +173,19 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
     : session_(session),
       world_(session.world()),
       config_(config),
-      compute_(compute),
       run_(run),
       data_(*inputs.data),
       model_(*inputs.model),
       replicas_(model_, session.transport(), session.backend(), ddp_options(config, compute)),
       optimizer_(optim::make_optimizer(config.optimizer, replicas_)),
       ema_(build_ema(config, model_, session.backend(), replicas_.partition())),
+      evaluations_({.model = model_,
+                    .ema = ema_.get(),
+                    .dataset = data_.eval(),
+                    .tape = replicas_.tape(),
+                    .world = world_,
+                    .compute = compute},
+                   config.train.eval_every, config.train.steps),
       loader_(data_.train(),
               {.global_batch = config.train.global_batch,
                .shards = config.train.shards,
@@ -207,7 +198,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
       requests_(requests),
       time_limit_(world_.rank() == 0),
       stragglers_(shards_of_ranks(replicas_.shard_map())) {
-  check_keep_best();
+  evaluations_.check_keep_best(config_.checkpoint.keep_best);
   if (ema_) optimizer_->attach(*ema_);
   if (!config_.log.trace.empty()) {
     timeline_.emplace(config_.log.trace, world_);
@@ -216,10 +207,10 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
   start(options);
 }
 
-/// Weights and position: those of the run's newest checkpoint, of a file, or new ones.
+/// Weights and position come from the run's newest checkpoint, from a file, or are new.
 void Trainer::start(const RunOptions& options) {
   if (options.resume == "never" && store_.newest()) {
-    throw UsageError("{}: holds checkpoints already, and --resume never was asked for; choose another --run",
+    throw UsageError("{}: holds checkpoints already, and --resume never was given; choose another --run",
                      run_.path());
   }
   checkpoint::StateDict contents = this->contents();
@@ -228,16 +219,17 @@ void Trainer::start(const RunOptions& options) {
     saved_ = done_;
     const checkpoint::FileIndex index = checkpoint::read_index(store_.current_path(), world_);
     const checkpoint::Provenance& provenance = index.provenance;
-    if (const auto then = provenance.find(tokenizer_fact); then != provenance.end())
+    if (const auto then = provenance.find(tokenizer_provenance); then != provenance.end())
       check_tokenizer("data.train", data_.tokenizer(), store_.current_path(), then->second);
     warn_of_other_data(provenance);
-    if (const auto before = provenance.find(changes_fact); before != provenance.end())
+    if (const auto before = provenance.find(changes_provenance); before != provenance.end())
       changes_ = before->second;
-    // Against the checkpoint, not config.ini: a start between may have changed that and saved nothing.
+    // Compares with the checkpoint, not config.ini: an earlier start may have changed that and saved nothing.
     if (!index.config.empty())
-      changed_ = changes(parse_stored_config(index.config, store_.current_path() + " /config"), config_);
+      changed_ =
+          allowed_changes(parse_stored_config(index.config, store_.current_path() + " /config"), config_);
     std::erase_if(changed_,
-                  [](const KeyChange& change) { return change.before == "auto"; });  // found out since
+                  [](const KeyChange& change) { return change.before == "auto"; });  // resolved since
     for (const KeyChange& change : changed_)
       changes_ += fmt::format("{}step {}: {} = {} (was {})", changes_.empty() ? "" : "; ", done_, change.key,
                               change.now, change.before);
@@ -246,7 +238,7 @@ void Trainer::start(const RunOptions& options) {
   }
   if (config_.train.init.empty()) return;
   comm::run_on_all(world_, [&] {
-    if (world_.rank() == 0) check_beside(config_.train.init, config_);
+    if (world_.rank() == 0) check_config_json(config_.train.init, config_);
   });
   const checkpoint::LoadReport report = checkpoint::load_weights(
       config_.train.init, model_, world_, {},
@@ -260,20 +252,20 @@ void Trainer::start(const RunOptions& options) {
   session_.log().info("a new run from the weights of {}", config_.train.init);
 }
 
-/// The order of samples is a function of how many there are: other data continues in another order.
+/// The order of samples depends on their number.
 void Trainer::warn_of_other_data(const checkpoint::Provenance& provenance) {
-  const auto then = provenance.find(samples_fact);
+  const auto then = provenance.find(samples_provenance);
   const std::string now = std::to_string(data_.train().size());
   if (then == provenance.end() || then->second == now || world_.rank() != 0) return;
   session_.log().warning(
-      "the run had {} samples to train on, data.train now has {}: it goes on, in another order of samples "
-      "and with another held-out part",
+      "the run had {} samples to train on, data.train now has {}: it continues with another order of samples "
+      "and another held-out part",
       then->second, now);
 }
 
 ddp::StepResult Trainer::take_step(bool measure_norm) {
-  const auto loss_of = [&](Tape& tape, const data::Shard& shard, const ddp::MicroBatch& piece) {
-    return cross_entropy(model_.forward(tape, piece.rows(shard.x)), piece.rows(shard.y),
+  const auto loss_of = [&](Tape& tape, const data::Shard& shard, const ddp::MicroBatch& micro_batch) {
+    return cross_entropy(model_.forward(tape, micro_batch.rows(shard.x)), micro_batch.rows(shard.y),
                          {.label_smoothing = static_cast<float>(config_.train.label_smoothing)});
   };
   learning_rate_ = schedule_.at(done_, config_.train.steps);
@@ -289,7 +281,7 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
   return result;
 }
 
-/// A step can make weights that are not finite from a loss that was: they are neither judged nor saved.
+/// A step can make weights that are not finite from a finite loss. They are neither evaluated nor saved.
 void Trainer::check_finite() const {
   for (const Param* const param : model_.state().params) {
     param->wait_ready();
@@ -316,60 +308,22 @@ void Trainer::log_step(const ddp::StepResult& result) {
   interval_ = {};
 }
 
-/// Log lines that nobody gets are no reason to end; metrics say it, once.
-void Trainer::note_silence() {
-  if (world_.rank() != 0 || noted_silence_) return;
+/// Lost log lines do not end a run. The metrics report them, once.
+void Trainer::note_lost_log_lines() {
+  if (world_.rank() != 0 || noted_lost_log_lines_) return;
   const std::string trouble = standard_error_trouble();
   if (trouble.empty()) return;
-  noted_silence_ = true;
+  noted_lost_log_lines_ = true;
   metrics_->append({{"step", done_},
                     {"time", utc_now()},
                     {"note", fmt::format("lines on standard error were lost: {}", trouble)}});
 }
 
-void Trainer::say_refused_recording() {
+void Trainer::log_refused_capture() {
   const std::string& why = replicas_.captured_steps().refused;
-  if (why.empty() || std::exchange(said_refused_recording_, true)) return;
-  progress_->note(fmt::format("train.cuda_graph = {}: steps are not recorded as a graph: {}",
+  if (why.empty() || std::exchange(logged_refused_capture_, true)) return;
+  progress_->note(fmt::format("train.cuda_graph = {}: steps are not captured as a graph: {}",
                               config_.train.cuda_graph, why));
-}
-
-/// Names of what an evaluation finds: "eval_loss", "eval_ema_0.99_accuracy".
-std::vector<std::string> Trainer::metrics() const {
-  std::vector<std::string> names;
-  if (!data_.eval()) return names;
-  std::vector<std::string> prefixes{"eval_"};
-  if (ema_) {
-    for (const optim::EmaProfile& profile : ema_->profiles()) prefixes.push_back(ema_prefix(profile));
-  }
-  for (const std::string& prefix : prefixes) {
-    names.push_back(prefix + "loss");
-    if (model_.kind() == models::Kind::classifier) names.push_back(prefix + "accuracy");
-  }
-  return names;
-}
-
-void Trainer::check_keep_best() const {
-  const std::string& wanted = config_.checkpoint.keep_best;
-  const std::vector<std::string> names = metrics();
-  if (wanted.empty() || std::ranges::find(names, wanted) != names.end()) return;
-  throw UsageError("checkpoint.keep_best = {}: {}", wanted,
-                   names.empty()
-                       ? "nothing is evaluated; give data.eval or data.eval_fraction"
-                       : fmt::format("is no metric of this run; one of {}", fmt::join(names, ", ")));
-}
-
-bool Trainer::evaluates_at(std::int64_t step) const {
-  const std::int64_t every = config_.train.eval_every;
-  return data_.eval() && step > 0 && ((every > 0 && step % every == 0) || step == config_.train.steps);
-}
-
-/// After this step; the last step's is one, too.
-std::int64_t Trainer::evaluations_left() const {
-  if (!data_.eval() || done_ >= config_.train.steps) return 0;
-  const std::int64_t every = config_.train.eval_every;
-  const std::int64_t regular = every > 0 ? (config_.train.steps - 1) / every - done_ / every : 0;
-  return regular + 1;
 }
 
 ddp::Requests Trainer::requests_of_this_rank() const {
@@ -382,86 +336,56 @@ ddp::Requests Trainer::requests_of_this_rank() const {
           .save_failed = writer.failed};
 }
 
-/// Of every weights there are; what it finds is logged and recorded. It is cut short when a stop is asked
-/// for, which is then returned, and leaves nothing: who resumes makes it first. A checkpoint that is asked
-/// for is saved meanwhile.
-ddp::Requests Trainer::evaluate_all() {
+/// Evaluates, and logs and records the metrics. A stop request ends it early, without metrics, and is
+/// returned: a resume repeats the evaluation. A requested checkpoint is saved between two batches.
+ddp::Requests Trainer::evaluate() {
   progress::enter(Phase::evaluation);
   nlohmann::json line = {{"step", done_}, {"time", utc_now()}};
-  std::string text = fmt::format("step {}", done_);
-  std::map<std::string, double> metrics;
   ddp::Requests stopped;
-  std::vector<const optim::EmaProfile*> weights{nullptr};  // the model's own
-  if (ema_) {
-    for (const optim::EmaProfile& profile : ema_->profiles()) weights.push_back(&profile);
-  }
-  progress_->evaluation(done_, 0, evaluations_left());
-  for (std::size_t w = 0; w < weights.size(); ++w) {
-    const optim::EmaProfile* const profile = weights[w];
-    std::unique_ptr<optim::Ema::SwappedIn> swapped;
-    if (profile) swapped = swapped_in(*profile);
-    const EvaluationWatch watch{
-        .requests = [this] { return requests_of_this_rank().to_bits(); },
-        .act =
-            [&](std::uint64_t of_any, double part) {
-              const double whole_part = (static_cast<double>(w) + part) / static_cast<double>(weights.size());
-              return act_within_evaluation(ddp::Requests::from_bits(of_any), std::min(whole_part, 0.9999),
-                                           stopped, swapped, profile);
-            }};
-    const std::optional<Evaluation> found =
-        evaluate(model_, replicas_.tape(), *data_.eval(), world_, compute_, watch);
-    if (!found) {
-      progress_->evaluation(done_, 1, evaluations_left());
-      return stopped;
-    }
-    const std::string prefix = profile ? ema_prefix(*profile) : "eval_";
-    metrics[prefix + "loss"] = found->loss;
-    text += fmt::format("  {} loss {:.4f}", profile ? "ema/" + profile->name() : "eval", found->loss);
-    if (!found->accuracy) continue;
-    metrics[prefix + "accuracy"] = *found->accuracy;
-    text += fmt::format(" accuracy {:.4f}", *found->accuracy);
-  }
-  progress_->evaluation(done_, 1, evaluations_left());
-  line.update(metrics);
+  progress_->evaluation(done_, 0, evaluations_.left_after(done_));
+  const std::optional<Evaluations::Result> found =
+      evaluations_.run({.requests = [this] { return requests_of_this_rank().to_bits(); },
+                        .act =
+                            [&](std::uint64_t of_any, double fraction) {
+                              return act_within_evaluation(ddp::Requests::from_bits(of_any),
+                                                           std::min(fraction, 0.9999), stopped);
+                            }});
+  progress_->evaluation(done_, 1, evaluations_.left_after(done_));
+  if (!found) return stopped;
+  line.update(found->metrics);
   comm::run_on_all(world_, [&] {
     metrics_->append(line);
-    metrics_->sync();  // the record will say that the line is there
+    metrics_->sync();  // the checkpoint's record of these metrics says that the line exists
   });
-  if (saved_ == done_) store_.note_metrics(done_, metrics);
-  progress_->note(text);
+  if (saved_ == done_) store_.note_metrics(done_, found->metrics);
+  progress_->note(fmt::format("step {}  {}", done_, found->text));
   interval_ = {};
   return {};
 }
 
-/// The model holds an average while the result lives.
-std::unique_ptr<optim::Ema::SwappedIn> Trainer::swapped_in(const optim::EmaProfile& profile) {
-  return std::unique_ptr<optim::Ema::SwappedIn>(new optim::Ema::SwappedIn(ema_->swap_in(profile.name())));
-}
-
-/// Between two batches, collectively. False if the evaluation is to end.
-bool Trainer::act_within_evaluation(const ddp::Requests& asked, double part, ddp::Requests& stopped,
-                                    std::unique_ptr<optim::Ema::SwappedIn>& swapped,
-                                    const optim::EmaProfile* profile) {
+/// Between two batches. False ends the evaluation. Collective.
+bool Trainer::act_within_evaluation(const ddp::Requests& asked, double fraction, ddp::Requests& stopped) {
   store_.advance({.writing = asked.saving, .failed = asked.save_failed});
   if (asked.checkpoint) {
-    swapped.reset();  // what is saved is the model
-    save();
-    store_.finish();
-    say_checkpoint_as_asked();
-    if (profile) swapped = swapped_in(*profile);
+    evaluations_.with_own_weights([this] {
+      save();
+      store_.finish();
+      checkpoint_is_saved_as_asked();
+    });
     progress::enter(Phase::evaluation);
   }
-  progress_->evaluation(done_, part, evaluations_left());
+  progress_->evaluation(done_, fraction, evaluations_.left_after(done_));
   stopped = {.stop_preempted = asked.stop_preempted, .stop_user = asked.stop_user};
   return !stopped.any();
 }
 
-void Trainer::say_checkpoint_as_asked() {
+void Trainer::checkpoint_is_saved_as_asked() {
   progress_->note(fmt::format("checkpoint {}, as asked", store_.current_path()));
   requests_.clear({.preempt = false, .user_stop = false, .checkpoint = true});
 }
 
-/// checkpoint.every = auto: as many steps as take ten minutes at the pace of the first ones, on rank 0.
+/// checkpoint.every = auto becomes the number of steps that take ten minutes, judged by the first ones on
+/// rank 0.
 void Trainer::choose_checkpoint_interval(double step_ms) {
   constexpr std::size_t steps_to_judge = 20;
   constexpr double wanted_s = 600;
@@ -489,12 +413,12 @@ checkpoint::StateDict Trainer::contents() {
 
 void Trainer::save() {
   if (saved_ == done_) return;
-  if (config_.ddp.check_every > 0) replicas_.check_replicas();  // a divided run is not saved
+  if (config_.ddp.check_every > 0) replicas_.check_replicas();  // replicas that differ are not saved
   progress::enter(Phase::checkpoint);
   if (store_.saving()) {
-    if (++waits_ == 1)
+    if (!std::exchange(logged_wait_, true))
       progress_->note(fmt::format(
-          "step {}: waits for the checkpoint before, which is still being written (said once); a longer "
+          "step {}: waits for the previous checkpoint, which is still being written (logged once); a longer "
           "checkpoint.every, or async = false, may be faster",
           done_));
     store_.finish();
@@ -502,7 +426,7 @@ void Trainer::save() {
   since_save_.restart();
   comm::run_on_all(world_, [&] { metrics_->sync(); });
   checkpoint::StateDict contents = this->contents();
-  if (!changes_.empty()) contents.provenance[changes_fact] = changes_;
+  if (!changes_.empty()) contents.provenance[changes_provenance] = changes_;
   store_.save_state_dict(done_, std::move(contents));
   if (!store_.saving()) Longest::note(longest_.save_s, since_save_);
   saved_ = done_;
@@ -516,19 +440,19 @@ void Trainer::write_timeline() {
                               dropped == 0 ? "" : fmt::format("; {} later spans were not kept", dropped)));
 }
 
-/// Twice what a step and a save may take is left, or less. Until a save was seen it is taken to write the
-/// weights and three times as much of state at 100 MB/s.
+/// At most twice the time of a step and a save is left. Before the first save, a save is assumed to write the
+/// weights and three times as many bytes of state at 100 MB/s.
 bool Trainer::time_is_up() const {
-  constexpr double careful_bytes_per_s = 100e6;
+  constexpr double assumed_bytes_per_s = 100e6;
   double save_s = longest_.save_s;
   if (save_s == 0) {
     for (const Param* const param : replicas_.params())
-      save_s += 4 * static_cast<double>(param->value.bytes()) / careful_bytes_per_s;
+      save_s += 4 * static_cast<double>(param->value.bytes()) / assumed_bytes_per_s;
   }
   return time_limit_.left_s() < 2 * (longest_.step_s + save_s);
 }
 
-/// A line of metrics for each start: what it began with, and what it changed.
+/// A line of metrics for each start: its step, and its changes to the configuration.
 void Trainer::log_start() {
   nlohmann::json changed = nlohmann::json::object();
   for (const KeyChange& change : changed_)
@@ -543,38 +467,39 @@ void Trainer::log_start() {
 }
 
 ExitCode Trainer::run() {
-  say_start(session_, config_, model_, data_, replicas_, *optimizer_, ema_.get());
+  train::log_start(session_, config_, model_, data_, replicas_, *optimizer_, ema_.get());
   const bool speaks = world_.rank() == 0;
-  // An evaluation that the checkpoint is due, and that was cut short: it comes first.
-  const bool catches_up = evaluates_at(done_) && !store_.knows_metric(done_, metrics().front());
+  // The checkpoint's evaluation was due and did not end: it comes first.
+  const bool missed_evaluation =
+      evaluations_.due_after(done_) && !store_.knows_metric(done_, evaluations_.metrics().front());
   comm::run_on_all(world_, [&] {
-    metrics_.emplace(run_.metrics_path(), done_, !catches_up, speaks);
+    metrics_.emplace(run_.metrics_path(), done_, !missed_evaluation, speaks);
     log_start();
   });
   progress_.emplace(session_.log(), speaks, done_, config_.train.steps, config_.log.every);
   interval_ = {};
   try {
-    if (catches_up) {
-      if (const std::optional<ExitCode> code = stop_if_asked(evaluate_all())) return *code;
+    if (missed_evaluation) {
+      if (const std::optional<ExitCode> code = stop_if_asked(evaluate())) return *code;
     }
     return take_steps();
   } catch (const TrainingError&) {
-    // The same on every rank, and no fault of what was saved before: that is still seen through.
+    // The same on every rank, and earlier steps are good: a save that is being written is still finished.
     try {
       store_.finish();
-    } catch (const Error& error) {  // second to what is thrown again
+    } catch (const Error& error) {  // the training error matters more
       if (speaks) session_.log().warning("{}", error.what());
     }
     throw;
   }
 }
 
-/// The end of a run that was told to stop, once it is saved.
+/// Saves and ends the run if a stop was requested.
 std::optional<ExitCode> Trainer::stop_if_asked(const ddp::Requests& asked) {
   if (!asked.stop_preempted && !asked.stop_user) return std::nullopt;
   const bool late = time_is_up();
   save();
-  store_.finish();  // what was asked for is obeyed when it is on storage
+  store_.finish();  // a request is obeyed when the checkpoint is on storage
   requests_.clear({.preempt = asked.stop_preempted, .user_stop = asked.stop_user, .checkpoint = false});
   write_timeline();
   progress_->note(fmt::format("{} after step {}; checkpoint {}",
@@ -603,31 +528,31 @@ ExitCode Trainer::take_steps() {
       const std::string news = stragglers_.note([this](int rank) { return replicas_.compute_ms_of(rank); });
       if (!news.empty()) progress_->note(fmt::format("step {}: {}", done_, news));
     }
-    say_refused_recording();
-    note_silence();
+    log_refused_capture();
+    note_lost_log_lines();
     Longest::note(longest_.step_s, step_watch);
     choose_checkpoint_interval(step_watch.elapsed_ms());
     progress_->step(done_, result.mean_loss(),
                     static_cast<double>(config_.train.global_batch) * 1e3 / interval_.step_ms(),
-                    evaluations_left());
+                    evaluations_.left_after(done_));
     if (log) log_step(result);
-    const bool evaluates = evaluates_at(done_);
+    const bool evaluates = evaluations_.due_after(done_);
     const bool saves = due(config_.checkpoint.every) || last || asked.any();
     if (evaluates || saves) comm::run_on_all(world_, [&] { check_finite(); });
-    if (saves) save();  // first: an evaluation may take hours
+    if (saves) save();  // before the evaluation, which may take hours
     if (asked.checkpoint) {
       store_.finish();
-      say_checkpoint_as_asked();
+      checkpoint_is_saved_as_asked();
     }
     const ddp::Requests stop{.stop_preempted = asked.stop_preempted && !last,
                              .stop_user = asked.stop_user && !last};
     if (const std::optional<ExitCode> code = stop_if_asked(stop)) return *code;
     if (!evaluates) continue;
-    if (const std::optional<ExitCode> code = stop_if_asked(evaluate_all())) return *code;
+    if (const std::optional<ExitCode> code = stop_if_asked(evaluate())) return *code;
   }
   progress::enter(Phase::checkpoint);
   store_.finish();
-  requests_.clear(requests_.pending());  // too late: the run is at its end
+  requests_.clear(requests_.pending());  // too late: the run has ended
   write_timeline();
   progress_->note(fmt::format("done: {}; checkpoint {}; rank 0 took at most {} MiB of {}memory",
                               pluralized(done_, "step"), store_.current_path(),
@@ -640,21 +565,21 @@ ExitCode Trainer::take_steps() {
 
 ExitCode train(Session& session, Config config, const RunOptions& options) {
   comm::HostGroup& world = session.world();
-  StopRequests requests(options.directory,
-                        world.rank() == 0);  // what comes during the start is obeyed after a step
+  // A stop that is requested during the start is obeyed after a step.
+  StopRequests requests(options.directory, world.rank() == 0);
   session.watch(config.fault.hang_timeout_s, config.fault.signal_report);
-  check_alike(world, config, options);
+  check_same_environment(world, config, options);
   session.use_device(config.train.device, {.threads = std::max(1, config.train.threads),
                                            .reproducible = config.train.reproducible});
   const DType compute = settle_precision(session, config.train.precision, config.train.bf16_fallback);
   Inputs inputs = open_inputs(config, session);
   checkpoint::RunDirectory run(options.directory, world);
-  settle(config, run, options, inputs.data->train().size(), world);
-  settle_threads(config, session);
+  resolve(config, run, options, inputs.data->train().size(), world);
+  resolve_threads(config, session);
   check_same_updates(config, session.backend(), world);
   inputs.model->to(session.backend());
   Trainer trainer(session, config, inputs, run, options, requests, compute);
-  run.write_config(to_text(config));  // only now: what failed to start leaves no run behind
+  run.write_config(to_text(config));  // last: a start that fails leaves no run behind
   return trainer.run();
 }
 

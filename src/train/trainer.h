@@ -11,14 +11,13 @@ namespace lockstep::train {
 
 struct RunOptions {
   std::string directory;  ///< RUN
-  /// Where the run starts: "auto": where the directory stands; "never": from nothing, in a directory that
-  /// holds no checkpoint; else a checkpoint FILE whose weights a new run starts from, in a new directory.
+  /// "auto": resumes from the newest checkpoint of the directory, if any; "never": a new run, in a directory
+  /// without checkpoints; else a FILE: a new run from the weights of this checkpoint, in a new directory.
   std::string resume = "auto";
 };
 
 /// Trains on all ranks (collective) and returns how the run ended: done, preempted or user_stopped (a
-/// checkpoint is written in each case). Throws the same Error on every rank. `config.train.shards` = 0 is
-/// settled here: the shards of the run that the directory holds, or the world size.
+/// checkpoint is written in each case). Throws the same Error on every rank. Resolves `config` as resolve().
 ExitCode train(Session& session, Config config, const RunOptions& options);
 
 }  // namespace lockstep::train

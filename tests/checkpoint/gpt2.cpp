@@ -9,7 +9,9 @@
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/store.h"
-#include "lockstep/models/registry.h"
+#include "lockstep/models/gpt.h"
+#include "lockstep/models/mlp.h"
+#include "lockstep/models/resnet.h"
 
 namespace lockstep::test {
 namespace {
@@ -61,9 +63,10 @@ std::vector<lc::NamedTensor> hugging_face(const std::string& prefix) {
 struct Gpt {
   std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   TemporaryFolder folder;
-  std::unique_ptr<models::Model> model = models::make_model(
-      {.name = "gpt", .layers = layers, .heads = 2, .channels = channels, .context = context, .vocab = vocab},
-      1);
+  static models::Gpt::Options options() {
+    return {.layers = layers, .heads = 2, .channels = channels, .context = context, .vocab = vocab};
+  }
+  std::unique_ptr<models::Model> model = std::make_unique<models::Gpt>(options(), 1);
 
   lc::LoadReport load(const std::vector<lc::NamedTensor>& tensors, const char* file = "a.safetensors",
                       const lc::LoadOptions& options = {}) {
@@ -266,10 +269,8 @@ BOOST_FIXTURE_TEST_CASE(a_run_that_began_there_and_was_resumed_records_the_layou
   }
   check_same(tensors, back(newest, folder.file("z.safetensors")));
   // And a run that begins at its weights.
-  const auto other = models::make_model(
-      {.name = "gpt", .layers = layers, .heads = 2, .channels = channels, .context = context, .vocab = vocab},
-      2);
-  BOOST_TEST((lc::load_weights(newest, *other, *self).provenance == report.provenance));
+  models::Gpt other(options(), 2);
+  BOOST_TEST((lc::load_weights(newest, other, *self).provenance == report.provenance));
 }
 
 BOOST_FIXTURE_TEST_CASE(config_json_beside_weights_must_be_of_this_model, Gpt) {
@@ -297,23 +298,22 @@ BOOST_FIXTURE_TEST_CASE(config_json_beside_weights_must_be_of_this_model, Gpt) {
 }
 
 BOOST_FIXTURE_TEST_CASE(a_model_that_is_no_gpt_sees_no_gpt_names, Gpt) {
-  const auto mlp = models::make_model({.name = "mlp", .sizes = {4, 3}}, 1);
+  models::Mlp mlp({.sizes = {4, 3}}, 1);
   lc::Weights weights;
   weights.tensors = hugging_face("");
   lc::write_weights(folder.file("a.safetensors"), weights);
-  BOOST_CHECK_EXCEPTION(lc::load_weights(folder.file("a.safetensors"), *mlp, *self), DataError,
+  BOOST_CHECK_EXCEPTION(lc::load_weights(folder.file("a.safetensors"), mlp, *self), DataError,
                         mentions("missing: net.0.weight, net.0.bias", "h.0.attn.bias"));
 }
 
 BOOST_FIXTURE_TEST_CASE(bottleneck_blocks_are_named_in_place_of_all_their_tensors, Gpt) {
-  const auto resnet = models::make_model(
-      {.name = "resnet", .blocks = {1, 1}, .width = 4, .in_channels = 3, .classes = 10}, 1);
+  models::Resnet resnet({.blocks = {1, 1}, .width = 4, .in_channels = 3, .classes = 10}, 1);
   lc::Weights weights;
   for (const char* name :
        {"conv1.weight", "layer1.0.conv1.weight", "layer1.0.conv2.weight", "layer1.0.conv3.weight"})
     weights.tensors.push_back({std::string("module.") + name, counting({4, 3, 1, 1}, 0)});
   lc::write_weights(folder.file("resnet50.safetensors"), weights);
-  BOOST_CHECK_EXCEPTION(lc::load_weights(folder.file("resnet50.safetensors"), *resnet, *self), DataError,
+  BOOST_CHECK_EXCEPTION(lc::load_weights(folder.file("resnet50.safetensors"), resnet, *self), DataError,
                         mentions("resnet50.safetensors: bottleneck blocks (resnet50/101/152) are not known"));
 }
 

@@ -42,7 +42,7 @@ expect 2 "did you mean train" 1 trian good.ini
 expect 2 "did you mean --set" 1 train good.ini --sett a.b=c
 expect 2 "train: unknown option --ru; did you mean --run" 2 train good.ini --ru elsewhere
 as_user=(env SLURM_STEP_NUM_TASKS=2)
-expect 2 "srun started 2 tasks, and each of them takes itself for the only rank" 1 train good.ini --run alone
+expect 2 "srun started 2 tasks, and each of them is the only rank of its world" 1 train good.ini --run alone
 as_user=()
 [ ! -e alone ] || fail "one of two worlds of one left a run behind"
 expect 2 "train: a configuration file is missing; see lockstep train --help" 1 train
@@ -66,7 +66,7 @@ train_expect 2 'train.steps: "many" is not a whole number in \[0, ' --set train.
 train_expect 2 'optimizer.lr: "1e" is not a number' --set optimizer.lr=1e
 train_expect 2 'optimizer.name: "adam" is not one of: adamw, sgd, muon; did you mean adamw\?' --set optimizer.name=adam
 train_expect 2 "train.steps is not|write it as SECTION.KEY=VALUE" --set train.steps
-train_expect 2 "model.name = vit is unknown; mlp, resnet or gpt" --set model.name=vit
+train_expect 2 "model.name: .vit. is not one of: mlp, resnet, gpt" --set model.name=vit
 grep -qw avx512_bf16 /proc/cpuinfo ||
   train_expect 2 "precision bf16 would be slower than fp32: .*this processor .* has neither AVX512-BF16 nor AMX" --set train.precision=bf16
 train_expect 2 'train.bf16_fallback: "never" is not one of: refuse, fp32, convert' --set train.bf16_fallback=never
@@ -82,7 +82,7 @@ train_expect 2 "this run needs at least [0-9.]+ GiB on .*: parameters .*, gradie
 train_expect 2 "this run needs at least .* a batch of inputs [0-9.]+ GiB" --set train.global_batch=1000000000 --set train.shards=4
 train_expect 2 "train.epochs = 3 and train.steps = 6 are both given; give one of them" --set train.epochs=3 --set train.steps=6
 train_expect 2 "--set: ddp.hook was removed: .*ddp.reduce_dtype = bf16" --set "ddp.hook=powersgd rank=2"
-train_expect 2 "--set: checkpoint.io was removed: .*; leave it out" --set checkpoint.io=mpiio
+train_expect 2 "--set: checkpoint.io was removed: .*; remove it" --set checkpoint.io=mpiio
 train_expect 2 "--resume a.h5 and --set train.init=b.h5 name different files" --resume a.h5 --set train.init=b.h5
 
 # Data.

@@ -120,7 +120,7 @@ if [ "$(nproc)" -gt 1 ] && command -v taskset >/dev/null; then
   timeout 120 taskset -c "$core" "$LOCKSTEP" train threads.ini --run oversubscribed 2>start.log >&2 || fail "3 threads: $(cat start.log)"
   has_line "note: .*: rank 0, with 3 threads each, is bound to core $core; give each rank cores" <start.log || fail "no note: $(cat start.log)"
   timeout 120 "$LOCKSTEP" train run.ini --run free --set train.threads=0 --set train.steps=2 2>start.log >&2 || fail "threads = 0: $(cat start.log)"
-  has_line "[0-9]+ threads? a rank, from now on \(.*: 1 rank on " <start.log || fail "threads are not said: $(cat start.log)"
+  has_line "[0-9]+ threads? a rank, stored with the run \(.*: 1 rank on " <start.log || fail "threads are not said: $(cat start.log)"
   chosen=$(sed -n 's/^threads = //p' free/config.ini)
   [ "$chosen" -ge 1 ] || fail "the run holds no number of threads: $(cat free/config.ini)"
   timeout 120 taskset -c "$core" "$LOCKSTEP" train run.ini --run free --set train.threads=0 2>start.log >&2 || fail "goes not on: $(cat start.log)"
@@ -225,7 +225,7 @@ says_not "data.train"
 refused() {
   mixed "$2" "$3"
   [ "$code" -eq 2 ] || fail "$3: exit $code, expected 2: $(cat err.log)"
-  one_error "$3" "^lockstep: ranks are not alike: $1"
+  one_error "$3" "^lockstep: ranks differ in $1"
   [ ! -e run ] || fail "$3: left a run behind"
 }
 mkdir elsewhere && cp run.ini elsewhere && cp digits.h5 elsewhere && printf y >>elsewhere/digits.h5
@@ -288,6 +288,6 @@ C
   fi
   on_hosts "[ \$1 = 1 ] && program='$LOCKSTEP' || program=./other; \$program train run.ini --run hosts"
   [ "$code" -eq 2 ] || fail "another program on the second host: exit $code: $(cat err.log)"
-  grep -Eq "^lockstep: ranks are not alike: program: h1-[0-9]+ has [^,]*, digest [^,]*, h2-[0-9]+ has " err.log || fail "train on unlike hosts: $(cat err.log)"
+  grep -Eq "^lockstep: ranks differ in program: h1-[0-9]+ has [^,]*, digest [^,]*, h2-[0-9]+ has " err.log || fail "train on unlike hosts: $(cat err.log)"
 fi
 finish

@@ -72,7 +72,7 @@ refused() {
 }
 refused 2 "Muon: pattern '\*.bias' matches '.*', which is \[.*\]" 'optimizer.muon=*.bias'
 refused 2 "Muon: pattern 'nothing' matches no parameter" optimizer.muon=nothing
-refused 2 'optimizer.muon = \*.weight: is of optimizer.name = muon' optimizer.name=adamw 'optimizer.muon=*.weight'
+refused 2 'optimizer.muon = \*.weight: is a key of optimizer.name = muon' optimizer.name=adamw 'optimizer.muon=*.weight'
 refused 2 'neither an embedding nor an output head' 'train.frozen=transformer.h.*'
 "$LOCKSTEP" train run.ini --run at-1 --set 'optimizer.muon=*.c_fc.weight' >/dev/null 2>err.log && fail "other matrices on a resume"
 one_error "other matrices on a resume" 'optimizer.muon: the run has'

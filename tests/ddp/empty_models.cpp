@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "ddp/training.h"
-#include "lockstep/models/registry.h"
+#include "support/model_maker.h"
 #include "support/ranks.h"
 
 namespace lockstep::test {
@@ -11,25 +11,29 @@ namespace {
 BOOST_AUTO_TEST_SUITE(empty_models, *ranks(1, 2, 3, 4))
 
 struct Case {
-  models::ModelConfig config;
+  ModelMaker model;
   std::vector<std::int64_t> x_extents, y_extents;  ///< of one sample
   std::int64_t classes;
   bool tokens = false;  ///< x is int64
 };
 
+constexpr const char* synchronized = "resnet, synchronized";
+
+ModelMaker resnet(const char* name, const char* batch_norm) {
+  return ModelMaker::of<models::Resnet>(
+      name, {.blocks = {1, 1}, .width = 8, .in_channels = 3, .classes = 3, .batch_norm = batch_norm});
+}
+
 std::vector<Case> cases() {
-  return {
-      {{.name = "mlp", .sizes = {12, 16, 3}, .dropout = 0.1}, {3, 2, 2}, {}, 3},
-      {{.name = "resnet", .blocks = {1, 1}, .width = 8, .in_channels = 3, .classes = 3}, {3, 8, 8}, {}, 3},
-      {{.name = "resnet", .blocks = {1, 1}, .width = 8, .in_channels = 3, .classes = 3, .batch_norm = "sync"},
-       {3, 8, 8},
-       {},
-       3},
-      {{.name = "gpt", .layers = 1, .heads = 2, .channels = 16, .context = 6, .vocab = 11, .dropout = 0.1},
-       {6},
-       {6},
-       11,
-       true}};
+  return {{ModelMaker::of<models::Mlp>("mlp", {.sizes = {12, 16, 3}, .dropout = 0.1}), {3, 2, 2}, {}, 3},
+          {resnet("resnet", "plain"), {3, 8, 8}, {}, 3},
+          {resnet(synchronized, "sync"), {3, 8, 8}, {}, 3},
+          {ModelMaker::of<models::Gpt>(
+               "gpt", {.layers = 1, .heads = 2, .channels = 16, .context = 6, .vocab = 11, .dropout = 0.1}),
+           {6},
+           {6},
+           11,
+           true}};
 }
 
 Tensor with_rows(std::int64_t rows, const std::vector<std::int64_t>& of_sample, DType dtype) {
@@ -56,7 +60,7 @@ ToyShard samples_of(const Case& of, int index, std::int64_t rows) {
 
 struct Run {
   Run(const Case& of, comm::GradientTransport& communicator, int shards, bool meet)
-      : model(models::make_model(of.config, 5)),
+      : model(of.model.make(5)),
         replicas(*model, communicator, *backend,
                  {.bucket_mb = 0.001, .shards = shards, .seed = 3, .layer_communicator = meet}) {}
   ddp::StepResult step(const ToyBatch& batch) {
@@ -71,8 +75,8 @@ struct Run {
 
 BOOST_AUTO_TEST_CASE(one_rank_with_samples_among_ranks_without_is_one_process) {
   for (const Case& of : cases()) {
-    BOOST_TEST_CONTEXT(of.config.name << ", batch norm " << of.config.batch_norm) {
-      const bool meet = of.config.batch_norm == "sync";
+    BOOST_TEST_CONTEXT(of.model.name) {
+      const bool meet = of.model.name == synchronized;
       const auto alone = comm::make_self_communicator();
       // Shard 0 has the samples, so that it draws the same random numbers in both.
       Run many(of, world(), world().size(), meet), one(of, *alone, 1, false);
@@ -93,9 +97,9 @@ BOOST_AUTO_TEST_CASE(one_rank_with_samples_among_ranks_without_is_one_process) {
 
 BOOST_AUTO_TEST_CASE(a_step_without_samples_on_any_rank_leaves_the_model_as_it_was) {
   for (const Case& of : cases()) {
-    BOOST_TEST_CONTEXT(of.config.name << ", batch norm " << of.config.batch_norm) {
-      Run run(of, world(), world().size(), of.config.batch_norm == "sync");
-      const auto before = models::make_model(of.config, 5);
+    BOOST_TEST_CONTEXT(of.model.name) {
+      Run run(of, world(), world().size(), of.model.name == synchronized);
+      const auto before = of.model.make(5);
       BOOST_TEST(run.step({0, {samples_of(of, world().rank(), 0)}}).count == 0);
       check_same_state(*run.model, *before);
       for (const Param* const param : run.replicas.params()) {

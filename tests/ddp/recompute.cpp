@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "ddp/training.h"
-#include "lockstep/models/registry.h"
 #include "lockstep/optim/sgd.h"
+#include "support/model_maker.h"
 #include "support/ranks.h"
 
 namespace lockstep::test {
@@ -13,18 +13,27 @@ BOOST_AUTO_TEST_SUITE(recompute, *ranks(1, 2, 3, 4))
 
 constexpr std::int64_t samples = 4, classes = 11;
 
-models::ModelConfig gpt() {
-  return {
-      .name = "gpt", .layers = 2, .heads = 2, .channels = 16, .context = 6, .vocab = classes, .dropout = 0.2};
+using Make = std::function<ModelMaker(bool recompute)>;
+
+ModelMaker gpt(bool recompute) {
+  return ModelMaker::of<models::Gpt>("gpt", {.layers = 2,
+                                             .heads = 2,
+                                             .channels = 16,
+                                             .context = 6,
+                                             .vocab = classes,
+                                             .dropout = 0.2,
+                                             .recompute = recompute});
 }
 
-models::ModelConfig resnet(const char* batch_norm) {
-  return {.name = "resnet",
-          .blocks = {1, 1},
-          .width = 8,
-          .in_channels = 3,
-          .classes = classes,
-          .batch_norm = batch_norm};
+Make resnet(const char* batch_norm) {
+  return [batch_norm](bool recompute) {
+    return ModelMaker::of<models::Resnet>("resnet", {.blocks = {1, 1},
+                                                     .width = 8,
+                                                     .in_channels = 3,
+                                                     .classes = classes,
+                                                     .batch_norm = batch_norm,
+                                                     .recompute = recompute});
+  };
 }
 
 ToyShard samples_of(const std::string& model, std::uint64_t step, int shard) {
@@ -43,9 +52,9 @@ ToyShard samples_of(const std::string& model, std::uint64_t step, int shard) {
 }
 
 struct Run {
-  Run(models::ModelConfig config, bool recompute, comm::GradientTransport& communicator, ddp::Options options)
-      : name(config.name),
-        model(models::make_model((config.recompute = recompute, config), 5)),
+  Run(const ModelMaker& maker, comm::GradientTransport& communicator, ddp::Options options)
+      : name(maker.name),
+        model(maker.make(5)),
         replicas(*model, communicator, *backend, options),
         sgd(replicas, {.lr = 0.05, .momentum = 0.9}) {}
 
@@ -76,17 +85,18 @@ void check_same_run(Run& found, Run& wanted) {
 }
 
 BOOST_AUTO_TEST_CASE(recomputing_changes_no_bit) {
-  for (const models::ModelConfig& config : {gpt(), resnet("plain"), resnet("sync")}) {
+  for (const auto& [make, sync] :
+       {std::pair{Make(gpt), false}, {resnet("plain"), false}, {resnet("sync"), true}}) {
     for (const int micro_batches : {1, 2}) {
       const DType compute = micro_batches == 1 ? DType::float32 : DType::bfloat16;
-      BOOST_TEST_CONTEXT(config.name << ", batch norm " << config.batch_norm << ", " << micro_batches) {
+      BOOST_TEST_CONTEXT(make(true).name << (sync ? ", synchronized, " : ", ") << micro_batches) {
         const ddp::Options options{.bucket_mb = 0.001,
                                    .shards = 2 * world().size() + 1,
                                    .micro_batches = micro_batches,
                                    .seed = 3,
                                    .compute = compute,
-                                   .layer_communicator = config.batch_norm == "sync"};
-        Run again(config, true, world(), options), kept(config, false, world(), options);
+                                   .layer_communicator = sync};
+        Run again(make(true), world(), options), kept(make(false), world(), options);
         check_same_run(again, kept);
       }
     }
@@ -95,10 +105,10 @@ BOOST_AUTO_TEST_CASE(recomputing_changes_no_bit) {
 
 BOOST_AUTO_TEST_CASE(a_run_that_recomputes_has_the_bits_of_one_process) {
   const auto alone = comm::make_self_communicator();
-  for (const models::ModelConfig& config : {gpt(), resnet("plain")}) {
-    BOOST_TEST_CONTEXT(config.name) {
+  for (const ModelMaker& maker : {gpt(true), resnet("plain")(true)}) {
+    BOOST_TEST_CONTEXT(maker.name) {
       const ddp::Options options{.bucket_mb = 0.001, .shards = 2 * world().size() + 1, .seed = 3};
-      Run many(config, true, world(), options), one(config, true, *alone, options);
+      Run many(maker, world(), options), one(maker, *alone, options);
       check_same_run(many, one);
     }
   }

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "train/workload.h"
+#include "lockstep/models/gpt.h"
+#include "train/components.h"
+#include "train/resume.h"
 
 namespace {
 
@@ -40,7 +42,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
     const Config again = parse_config(resolved, "resolved");
     require(to_text(again) == resolved && forbidden_changes(config, again).empty());
     require(to_text(parse_stored_config(resolved, "stored")) == resolved);
-    if (config.model.layers <= most_layers) build_meta_model(config);
+    const auto* const gpt = config.model.options_of<lockstep::models::Gpt>();
+    if (!gpt || gpt->layers <= most_layers) build_meta_model(config);
   } catch (const lockstep::UsageError& error) {
     const std::string_view what = error.what();
     require(what.find('\n') == std::string_view::npos && !what.starts_with("resolved"));

@@ -1,5 +1,6 @@
 // Models against PyTorch, on the CPU or on a GPU: names and shapes of the state, the first loss in training,
 // logits in evaluation.
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 
 #include "base/text.h"
@@ -17,32 +18,15 @@ namespace {
 BOOST_AUTO_TEST_SUITE(golden_models, *golden())
 
 models::ModelConfig config_of(const nlohmann::json& model) {
-  models::ModelConfig config;
+  models::ModelConfig config = models::built_in_models().configure(model.at("name"));
   for (const auto& [key, value] : model.items()) {
-    if (key == "name")
-      config.name = value;
-    else if (key == "sizes")
-      value.get_to(config.sizes);
-    else if (key == "blocks")
-      value.get_to(config.blocks);
-    else if (key == "width")
-      config.width = value;
-    else if (key == "in_channels")
-      config.in_channels = value;
-    else if (key == "classes")
-      config.classes = value;
-    else if (key == "layers")
-      config.layers = value;
-    else if (key == "heads")
-      config.heads = value;
-    else if (key == "channels")
-      config.channels = value;
-    else if (key == "context")
-      config.context = value;
-    else if (key == "vocab")
-      config.vocab = value;
-    else
-      throw DataError("unknown model key {}", key);
+    if (key == "name") continue;
+    const auto option = std::ranges::find(config.type->options, key, &Option<models::ModelConfig>::name);
+    if (option == config.type->options.end()) throw DataError("unknown model key {}", key);
+    std::string text = value.dump();  // "[4, 3]": a list has blanks between its numbers
+    std::erase_if(text, [](char letter) { return letter == '[' || letter == ']'; });
+    std::ranges::replace(text, ',', ' ');
+    option->set(config, text);
   }
   return config;
 }

@@ -5,38 +5,39 @@
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/gradient_sink.h"
-#include "lockstep/models/registry.h"
+#include "support/model_maker.h"
 
 namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(recompute)
 
 struct Work {
-  models::ModelConfig config;
+  ModelMaker model;
   Tensor x, y;
 };
 
-Work gpt(std::int64_t layers) {
+Work gpt(std::int64_t layers, bool recompute) {
   const Tensor tokens = Tensor::zeros({4, 16}, DType::int64);
   for (std::int64_t i = 0; i < tokens.numel(); ++i) tokens.data<std::int64_t>()[i] = i * i % 48;
-  return {{.name = "gpt",
-           .layers = layers,
-           .heads = 2,
-           .channels = 32,
-           .context = 16,
-           .vocab = 48,
-           .dropout = 0.1},
-          tokens,
-          tokens};
+  return {ModelMaker::of<models::Gpt>("gpt", {.layers = layers,
+                                              .heads = 2,
+                                              .channels = 32,
+                                              .context = 16,
+                                              .vocab = 48,
+                                              .dropout = 0.1,
+                                              .recompute = recompute}),
+          tokens, tokens};
 }
 
-Work resnet(std::int64_t blocks) {
+Work resnet(std::int64_t blocks, bool recompute) {
   const Tensor images = Tensor::empty({8, 3, 16, 16}), labels = Tensor::zeros({8}, DType::int64);
   const Random random({.seed = 2});
   for (std::int64_t i = 0; i < images.numel(); ++i)
     images.data<float>()[i] = random.normal(static_cast<std::uint64_t>(i));
-  return {
-      {.name = "resnet", .blocks = {blocks}, .width = 16, .in_channels = 3, .classes = 10}, images, labels};
+  return {ModelMaker::of<models::Resnet>(
+              "resnet",
+              {.blocks = {blocks}, .width = 16, .in_channels = 3, .classes = 10, .recompute = recompute}),
+          images, labels};
 }
 
 struct Found {
@@ -44,10 +45,9 @@ struct Found {
   std::size_t bytes = 0;  ///< that the pool has taken from the system
 };
 
-Found run(Work work, bool recompute, DType compute = DType::float32) {
-  work.config.recompute = recompute;
+Found run(const Work& work, DType compute = DType::float32) {
   const auto backend = kernels::make_cpu_backend();
-  const auto model = models::make_model(work.config, 1);
+  const auto model = work.model.make(1);
   LocalGradients gradients(*model, *backend);
   Tape tape(*backend);
   Found found;
@@ -69,18 +69,19 @@ Found run(Work work, bool recompute, DType compute = DType::float32) {
 
 BOOST_AUTO_TEST_CASE(gradients_and_running_statistics_have_the_same_bits) {
   for (const DType compute : {DType::float32, DType::bfloat16}) {
-    for (const Work& work : {gpt(2), resnet(2)}) {
-      const Found kept = run(work, false, compute), again = run(work, true, compute);
-      BOOST_TEST((again.gradients == kept.gradients), work.config.name << " in " << to_string(compute));
-      BOOST_TEST((again.running == kept.running), work.config.name << " in " << to_string(compute));
+    for (const auto& work : {gpt, resnet}) {
+      const Found kept = run(work(2, false), compute), again = run(work(2, true), compute);
+      BOOST_TEST((again.gradients == kept.gradients),
+                 work(2, true).model.name << " in " << to_string(compute));
+      BOOST_TEST((again.running == kept.running), work(2, true).model.name << " in " << to_string(compute));
     }
   }
 }
 
 BOOST_AUTO_TEST_CASE(a_further_block_takes_the_memory_of_its_input_and_its_gradients) {
-  const auto bytes_of_a_block = [](Work (*work)(std::int64_t), bool recompute) {
+  const auto bytes_of_a_block = [](Work (*work)(std::int64_t, bool), bool recompute) {
     constexpr std::int64_t few = 2, many = 6;
-    return (run(work(many), recompute).bytes - run(work(few), recompute).bytes) / (many - few);
+    return (run(work(many, recompute)).bytes - run(work(few, recompute)).bytes) / (many - few);
   };
   constexpr std::size_t rows = 4 * 16, channels = 32,
                         gpt_gradients = 12 * channels * channels + 13 * channels;

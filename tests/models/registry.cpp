@@ -1,8 +1,10 @@
-// Models: what the registry builds and refuses, parameter names, input checks.
+// Models: what they build and refuse, parameter names, input checks.
 #include "lockstep/models/registry.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>
+
+#include "support/model_maker.h"
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/gradient_sink.h"
@@ -11,15 +13,17 @@ namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(registry)
 
-using models::ModelConfig;
+using models::Gpt;
+using models::Mlp;
+using models::Resnet;
 using Names = std::vector<std::string>;
 
-ModelConfig mlp() { return {.name = "mlp", .sizes = {12, 7, 6, 3}}; }
-ModelConfig resnet() {
-  return {.name = "resnet", .blocks = {1, 2}, .width = 4, .in_channels = 3, .classes = 5};
-}
-ModelConfig gpt() {
-  return {.name = "gpt", .layers = 2, .heads = 2, .channels = 8, .context = 6, .vocab = 11};
+Mlp::Options mlp() { return {.sizes = {12, 7, 6, 3}}; }
+Resnet::Options resnet() { return {.blocks = {1, 2}, .width = 4, .in_channels = 3, .classes = 5}; }
+Gpt::Options gpt() { return {.layers = 2, .heads = 2, .channels = 8, .context = 6, .vocab = 11}; }
+std::vector<ModelMaker> all_models() {
+  return {ModelMaker::of<Mlp>("mlp", mlp()), ModelMaker::of<Resnet>("resnet", resnet()),
+          ModelMaker::of<Gpt>("gpt", gpt())};
 }
 
 Names names_of(const ModelState& state) {
@@ -28,9 +32,10 @@ Names names_of(const ModelState& state) {
   return names;
 }
 
-/// That make_model refuses `config` in words that hold all of `words`.
-void check_refused(const ModelConfig& config, const Names& words) {
-  BOOST_CHECK_EXCEPTION(models::make_model(config, 1), UsageError, [&](const UsageError& error) {
+/// M refuses the options in a text that contains all of `words`.
+template <class M>
+void check_refused(const typename M::Options& options, const Names& words) {
+  BOOST_CHECK_EXCEPTION(M(options, 1), UsageError, [&](const UsageError& error) {
     for (const std::string& word : words) {
       if (std::string(error.what()).find(word) == std::string::npos) {
         BOOST_TEST_MESSAGE(error.what() << " lacks " << word);
@@ -55,25 +60,22 @@ struct Fixture {
 BOOST_FIXTURE_TEST_SUITE(registry, Fixture)
 
 BOOST_AUTO_TEST_CASE(a_stem_for_large_images_quarters_them_and_keeps_the_names) {
-  ModelConfig config = resnet();
-  const auto small = models::make_model(config, 1);
-  config.stem = "7x7";
-  const auto large = models::make_model(config, 1);
-  BOOST_TEST(names_of(*large) == names_of(*small), boost::test_tools::per_element());
-  const ModelState state = *large;
+  Resnet::Options options = resnet();
+  Resnet small(options, 1);
+  options.stem = "7x7";
+  Resnet large(options, 1);
+  BOOST_TEST(names_of(large) == names_of(small), boost::test_tools::per_element());
+  const ModelState state = large;
   BOOST_TEST((state.params.front()->value.shape() == Shape{4, 3, 7, 7}));
   tape.begin({.training = false, .record = false});
   // 18 x 18: 9 x 9 behind the convolution, 5 x 5 behind the pool, 3 x 3 in the second stage.
-  BOOST_TEST((large->forward(tape, Tensor::zeros({2, 3, 18, 18})).shape() == Shape{2, 5}));
-  config.stem = "5x5";
-  check_refused(config, {"model.stem = 5x5", "3x3 or 7x7"});
-  config = mlp();
-  config.stem = "7x7";
-  check_refused(config, {"model.stem", "mlp"});
+  BOOST_TEST((large.forward(tape, Tensor::zeros({2, 3, 18, 18})).shape() == Shape{2, 5}));
+  options.stem = "5x5";
+  check_refused<Resnet>(options, {"model.stem: \"5x5\" is not one of: 3x3, 7x7"});
 }
 
 BOOST_AUTO_TEST_CASE(mlp_has_the_names_of_a_pytorch_sequential) {
-  const auto model = models::make_model(mlp(), 1);
+  const auto model = std::make_unique<Mlp>(mlp(), 1);
   BOOST_TEST(names_of(*model) == (Names{"net.0.weight", "net.0.bias", "net.2.weight", "net.2.bias",
                                         "net.4.weight", "net.4.bias"}),
              boost::test_tools::per_element());
@@ -84,7 +86,7 @@ BOOST_AUTO_TEST_CASE(mlp_has_the_names_of_a_pytorch_sequential) {
 }
 
 BOOST_AUTO_TEST_CASE(resnet_has_the_names_of_torchvision) {
-  const auto model = models::make_model(resnet(), 1);
+  const auto model = std::make_unique<Resnet>(resnet(), 1);
   BOOST_TEST(names_of(*model) == (Names{"conv1.weight",
                                         "bn1.weight",
                                         "bn1.bias",
@@ -117,7 +119,7 @@ BOOST_AUTO_TEST_CASE(resnet_has_the_names_of_torchvision) {
 }
 
 BOOST_AUTO_TEST_CASE(gpt_has_the_names_of_gpt2_and_no_head_of_its_own) {
-  const auto model = models::make_model(gpt(), 1);
+  const auto model = std::make_unique<Gpt>(gpt(), 1);
   const Names names = names_of(*model);
   BOOST_TEST(names.size() == 2u + 2 * 12 + 2);
   const Names first(names.begin(), names.begin() + 14);
@@ -135,25 +137,24 @@ BOOST_AUTO_TEST_CASE(gpt_has_the_names_of_gpt2_and_no_head_of_its_own) {
 }
 
 BOOST_AUTO_TEST_CASE(embeddings_and_output_heads_say_so) {
-  const auto with_role = [](const ModelConfig& config, Param::Role role) {
-    const auto model = models::make_model(config, 1);
+  const auto with_role = [](auto&& model, Param::Role role) {
     Names names;
-    for (const Param* const param : model->state().params)
+    for (const Param* const param : model.state().params)
       if (param->role == role) names.push_back(param->name);
     return names;
   };
   using Role = Param::Role;
-  BOOST_TEST((with_role(mlp(), Role::head) == Names{"net.4.weight", "net.4.bias"}));
-  BOOST_TEST((with_role(resnet(), Role::head) == Names{"fc.weight", "fc.bias"}));
-  BOOST_TEST(
-      (with_role(gpt(), Role::embedding) == Names{"transformer.wte.weight", "transformer.wpe.weight"}));
-  BOOST_TEST(with_role(gpt(), Role::head).empty());  // it is tied to an embedding
+  BOOST_TEST((with_role(Mlp(mlp(), 1), Role::head) == Names{"net.4.weight", "net.4.bias"}));
+  BOOST_TEST((with_role(Resnet(resnet(), 1), Role::head) == Names{"fc.weight", "fc.bias"}));
+  BOOST_TEST((with_role(Gpt(gpt(), 1), Role::embedding) ==
+              Names{"transformer.wte.weight", "transformer.wpe.weight"}));
+  BOOST_TEST(with_role(Gpt(gpt(), 1), Role::head).empty());  // it is tied to an embedding
 }
 
 BOOST_AUTO_TEST_CASE(gpt_begins_as_gpt2_does) {
-  ModelConfig config = gpt();
-  config.channels = 64;
-  const auto model = models::make_model(config, 1);
+  Gpt::Options options = gpt();
+  options.channels = 64;
+  const auto model = std::make_unique<Gpt>(options, 1);
   for (const Param* const param : model->state().params) {
     double squares = 0;
     for (std::int64_t i = 0; i < param->value.numel(); ++i)
@@ -168,8 +169,8 @@ BOOST_AUTO_TEST_CASE(gpt_begins_as_gpt2_does) {
 }
 
 BOOST_AUTO_TEST_CASE(every_parameter_of_every_model_gets_a_gradient) {
-  for (const ModelConfig& config : {mlp(), resnet(), gpt()}) {
-    const auto model = models::make_model(config, 1);
+  for (const ModelMaker& maker : all_models()) {
+    const auto model = maker.make(1);
     LocalGradients gradients(*model, *backend);
     tape.begin({.sink = &gradients});
     const bool images = model->kind() == models::Kind::classifier;
@@ -182,73 +183,85 @@ BOOST_AUTO_TEST_CASE(every_parameter_of_every_model_gets_a_gradient) {
 }
 
 BOOST_AUTO_TEST_CASE(dropout_changes_training_passes_only) {
-  for (ModelConfig config : {mlp(), gpt()}) {
-    const Tensor x = config.name == "gpt" ? tokens(2, 6) : Tensor::zeros({2, 12});
+  const auto check = [&]<class M>(typename M::Options options, const Tensor& x) {
     const auto logits = [&](double p, bool training) {
-      config.dropout = p;
-      const auto model = models::make_model(config, 1);
+      options.dropout = p;
+      M model(options, 1);
       tape.begin({.training = training, .record = false});
-      const Tensor y = model->forward(tape, x).value();
+      const Tensor y = model.forward(tape, x).value();
       return std::vector<float>(y.data<float>(), y.data<float>() + y.numel());
     };
     BOOST_TEST((logits(0.5, true) != logits(0, true)));
     BOOST_TEST((logits(0.5, false) == logits(0, false)));
+  };
+  check.operator()<Mlp>(mlp(), Tensor::zeros({2, 12}));
+  check.operator()<Gpt>(gpt(), tokens(2, 6));
+}
+
+/// A batch of it passes the model's own check.
+BOOST_AUTO_TEST_CASE(the_shape_of_a_sample_fits_the_model) {
+  for (const ModelMaker& maker : all_models()) {
+    const auto model = maker.make(1);
+    const Shape sample = model->sample_shape(8);
+    std::vector<std::int64_t> batch{2};
+    batch.insert(batch.end(), sample.begin(), sample.end());
+    BOOST_CHECK_NO_THROW(model->check_input(Shape(std::span<const std::int64_t>(batch))));
   }
+  BOOST_TEST((Resnet(resnet(), 1).sample_shape(8) == Shape{3, 8, 8}));
 }
 
 BOOST_AUTO_TEST_CASE(inputs_that_do_not_fit_are_data_errors_naming_both_shapes) {
   tape.begin({.record = false});
-  const auto check = [&](const ModelConfig& config, const Tensor& x, const Names& words) {
-    const auto model = models::make_model(config, 1);
-    BOOST_CHECK_EXCEPTION(model->forward(tape, x), DataError, [&](const DataError& error) {
+  const auto check = [&](models::Model&& model, const Tensor& x, const Names& words) {
+    BOOST_CHECK_EXCEPTION(model.forward(tape, x), DataError, [&](const DataError& error) {
       for (const std::string& word : words) {
         if (std::string(error.what()).find(word) == std::string::npos) return false;
       }
       return true;
     });
   };
-  check(mlp(), Tensor::zeros({2, 3, 2, 3}), {"[2, 3, 2, 3]", "12", "model.sizes"});
-  check(resnet(), Tensor::zeros({2, 1, 8, 8}),
+  check(Mlp(mlp(), 1), Tensor::zeros({2, 3, 2, 3}), {"[2, 3, 2, 3]", "12", "model.sizes"});
+  check(Resnet(resnet(), 1), Tensor::zeros({2, 1, 8, 8}),
         {"[2, 1, 8, 8]", "[batch, 3, height, width]", "model.in_channels"});
-  check(resnet(), Tensor::zeros({2, 3}), {"[2, 3]"});
-  check(gpt(), tokens(2, 7), {"[2, 7]", "6", "model.context"});
+  check(Resnet(resnet(), 1), Tensor::zeros({2, 3}), {"[2, 3]"});
+  check(Gpt(gpt(), 1), tokens(2, 7), {"[2, 7]", "6", "model.context"});
 }
 
-BOOST_AUTO_TEST_CASE(impossible_configurations_name_key_and_value) {
-  check_refused({}, {"model.name"});
-  check_refused({.name = "resnett"}, {"model.name = resnett", "'resnet'"});
-  check_refused({.name = "mlp"}, {"model.sizes is missing"});
-  check_refused({.name = "mlp", .sizes = {4}}, {"model.sizes = 4"});
-  check_refused({.name = "mlp", .sizes = {4, 0, 2}}, {"model.sizes = 0"});
-  check_refused({.name = "mlp", .sizes = {4, 2}, .width = 8}, {"model.width = 8", "mlp"});
-  ModelConfig config = resnet();
-  config.classes = 0;
-  check_refused(config, {"model.classes is missing", "resnet"});
-  config = resnet();
-  config.in_channels = -1;
-  check_refused(config, {"model.in_channels = -1"});
-  config = resnet();
-  config.batch_norm = "synced";
-  check_refused(config, {"model.batch_norm = synced"});
-  config = resnet();
-  config.dropout = 0.1;
-  check_refused(config, {"model.dropout = 0.1", "resnet"});
-  config = gpt();
-  config.heads = 3;
-  check_refused(config, {"model.heads = 3", "model.channels = 8"});
-  config = gpt();
-  config.dropout = 1;
-  check_refused(config, {"model.dropout = 1"});
-  config = gpt();
-  config.batch_norm = "sync";
-  check_refused(config, {"model.batch_norm = sync", "gpt"});
-  config = mlp();
-  config.recompute = true;
-  check_refused(config, {"model.recompute = true", "mlp"});
+BOOST_AUTO_TEST_CASE(impossible_options_name_key_and_value) {
+  BOOST_CHECK_THROW(models::make_model({}, 1), UsageError);
+  check_refused<Mlp>({}, {"model.sizes is missing"});
+  check_refused<Mlp>({.sizes = {4}}, {"model.sizes = 4"});
+  check_refused<Mlp>({.sizes = {4, 0, 2}}, {"model.sizes: \"0\" is not a whole number in [1, 2147483647]"});
+  Resnet::Options images = resnet();
+  images.classes = 0;
+  check_refused<Resnet>(images, {"model.classes is missing"});
+  images = resnet();
+  images.in_channels = -1;
+  check_refused<Resnet>(images, {"model.in_channels: \"-1\""});
+  images = resnet();
+  images.batch_norm = "synced";
+  check_refused<Resnet>(images, {"model.batch_norm: \"synced\" is not one of: plain, sync"});
+  images = resnet();
+  images.blocks.assign(17, 1);
+  check_refused<Resnet>(images, {"model.blocks names 17 stages"});
+  Gpt::Options text = gpt();
+  text.heads = 3;
+  check_refused<Gpt>(text, {"model.heads = 3", "model.channels = 8"});
+  text = gpt();
+  text.dropout = 1;
+  check_refused<Gpt>(text, {"model.dropout: \"1\" is not a number in [0, 1)"});
+}
+
+BOOST_AUTO_TEST_CASE(a_name_that_is_near_one_of_a_model_is_told) {
+  BOOST_CHECK_EXCEPTION(models::built_in_models().configure("resnett"), UsageError,
+                        [](const UsageError& error) {
+                          return std::string(error.what()) ==
+                                 "\"resnett\" is not one of: mlp, resnet, gpt; did you mean resnet?";
+                        });
 }
 
 BOOST_AUTO_TEST_CASE(the_summary_counts_parameters_and_names_frozen_ones) {
-  const auto model = models::make_model({.name = "mlp", .sizes = {4, 3}}, 1);
+  const auto model = std::make_unique<Mlp>(Mlp::Options{.sizes = {4, 3}}, 1);
   BOOST_TEST(models::summary(*model) == "15 parameters in 2 tensors");
   nn::freeze(*model, Names{"*.bias"});
   BOOST_TEST(models::summary(*model) == "15 parameters in 2 tensors, 3 of them frozen");

@@ -8,52 +8,42 @@
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/gradient_sink.h"
-#include "lockstep/models/registry.h"
 #include "support/allocations.h"
+#include "support/model_maker.h"
 
 namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(steady_state)
 
 struct Work {
-  models::ModelConfig config;
+  ModelMaker model;
   Tensor x, y;
 };
 
 std::vector<Work> all_work() {
   const Tensor images = Tensor::zeros({4, 3, 8, 8}), labels = Tensor::zeros({4}, DType::int64);
   const Tensor tokens = Tensor::zeros({3, 16}, DType::int64);
-  const models::ModelConfig resnet{
-      .name = "resnet", .blocks = {1, 1}, .width = 16, .in_channels = 3, .classes = 10};
-  models::ModelConfig sync = resnet;
+  const models::Resnet::Options resnet{.blocks = {1, 1}, .width = 16, .in_channels = 3, .classes = 10};
+  models::Resnet::Options sync = resnet, resnet_again = resnet;
   sync.batch_norm = "sync";
-  models::ModelConfig again = resnet;
-  again.recompute = true;
-  return {
-      {{.name = "mlp", .sizes = {192, 64, 32, 10}, .dropout = 0.1}, images, labels},
-      {resnet, images, labels},
-      {sync, images, labels},
-      {again, images, labels},
-      {{.name = "gpt", .layers = 2, .heads = 2, .channels = 32, .context = 16, .vocab = 48, .dropout = 0.1},
-       tokens,
-       tokens},
-      {{.name = "gpt",
-        .layers = 2,
-        .heads = 2,
-        .channels = 32,
-        .context = 16,
-        .vocab = 48,
-        .dropout = 0.1,
-        .recompute = true},
-       tokens,
-       tokens}};
+  resnet_again.recompute = true;
+  const models::Gpt::Options gpt{
+      .layers = 2, .heads = 2, .channels = 32, .context = 16, .vocab = 48, .dropout = 0.1};
+  models::Gpt::Options gpt_again = gpt;
+  gpt_again.recompute = true;
+  return {{ModelMaker::of<models::Mlp>("mlp", {.sizes = {192, 64, 32, 10}, .dropout = 0.1}), images, labels},
+          {ModelMaker::of<models::Resnet>("resnet", resnet), images, labels},
+          {ModelMaker::of<models::Resnet>("resnet, synchronized", sync), images, labels},
+          {ModelMaker::of<models::Resnet>("resnet, recomputed", resnet_again), images, labels},
+          {ModelMaker::of<models::Gpt>("gpt", gpt), tokens, tokens},
+          {ModelMaker::of<models::Gpt>("gpt, recomputed", gpt_again), tokens, tokens}};
 }
 
 void check_steps_after_the_third(int threads) {
   const auto self = comm::make_self_communicator();
   for (const DType compute : {DType::float32, DType::bfloat16}) {
     for (const Work& work : all_work()) {
-      const auto model = models::make_model(work.config, 1);
+      const auto model = work.model.make(1);
       const auto backend = kernels::make_cpu_backend(threads);
       LocalGradients gradients(*model, *backend);
       Tape tape(*backend);
@@ -73,13 +63,11 @@ void check_steps_after_the_third(int threads) {
         model->forward(tape, work.x);
       }
       const Allocations made = count->made();
-      BOOST_TEST_CONTEXT(work.config.name << ", batch norm " << work.config.batch_norm << ", "
-                                          << (work.config.recompute ? "recomputed, " : "") << threads
-                                          << " threads, " << to_string(compute)) {
+      BOOST_TEST_CONTEXT(work.model.name << ", " << threads << " threads, " << to_string(compute)) {
         BOOST_TEST(made.own == 0);
         BOOST_TEST(backend->reserved_bytes() == reserved);
-        BOOST_TEST_MESSAGE(work.config.name << ": oneDNN allocated " << made.onednn / long{steps - warm}
-                                            << " times a step");
+        BOOST_TEST_MESSAGE(work.model.name << ": oneDNN allocated " << made.onednn / long{steps - warm}
+                                           << " times a step");
       }
     }
   }

@@ -6,7 +6,7 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
-#include "lockstep/models/registry.h"
+#include "lockstep/models/resnet.h"
 #include "lockstep/train/session.h"
 
 namespace ls = lockstep;
@@ -23,13 +23,13 @@ struct Batch {
 /// A step in which the last rank throws while the others already wait for it inside a layer.
 void fail_while_layers_meet(ls::Session& session) {
   const int rank = session.world().rank(), last = session.world().size() - 1;
-  const auto model = ls::models::make_model(
-      {.name = "resnet", .blocks = {1}, .width = 8, .in_channels = 1, .classes = 2, .batch_norm = "sync"}, 1);
-  ls::ddp::DataParallel replicas(*model, session.transport(), session.backend(), {.layer_communicator = true});
+  ls::models::Resnet model({.blocks = {1}, .width = 8, .in_channels = 1, .classes = 2, .batch_norm = "sync"},
+                           1);
+  ls::ddp::DataParallel replicas(model, session.transport(), session.backend(), {.layer_communicator = true});
   const Batch batch{0, {{rank, ls::Tensor::zeros({2, 1, 4, 4}), ls::Tensor::zeros({2}, ls::DType::int64)}}};
   replicas.step(batch, [&](ls::Tape& tape, const ls::data::Shard& shard) {
     if (rank == last) throw ls::DataError("a bad shard");
-    return ls::cross_entropy(model->forward(tape, shard.x), shard.y);
+    return ls::cross_entropy(model.forward(tape, shard.x), shard.y);
   });
 }
 

@@ -3,17 +3,21 @@
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
+#include "lockstep/models/mlp.h"
 #include "support/world.h"
+#include "train/evaluations.h"
 
 namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(evaluate, *ranks(1, 2, 3, 4))
 
-/// 150 made-up samples of 4 numbers and 3 classes: not a multiple of any chunk or number of ranks.
+/// Made-up samples of 4 numbers and 3 classes. 150 is not a multiple of any chunk or number of ranks.
 class MadeUp final : public data::Dataset {
  public:
-  std::int64_t size() const override { return 150; }
+  explicit MadeUp(std::int64_t samples = 150) : samples_(samples) {}
+  std::int64_t size() const override { return samples_; }
   Shape x_shape() const override { return {4, 1, 1}; }
   DType x_dtype() const override { return DType::float32; }
   Shape y_shape() const override { return {}; }
@@ -29,21 +33,92 @@ class MadeUp final : public data::Dataset {
       y.data<std::int64_t>()[i] = samples[i] % 3;
     }
   }
+
+ private:
+  std::int64_t samples_;
 };
 
 BOOST_AUTO_TEST_CASE(every_sample_counts_once_at_any_number_of_ranks) {
   const MadeUp dataset;
   const auto backend = kernels::make_cpu_backend();
-  const auto model = models::make_model({.name = "mlp", .sizes = {4, 8, 3}}, 5);
+  models::Mlp model({.sizes = {4, 8, 3}}, 5);
   Tape tape(*backend);
-  const train::Evaluation shared = train::evaluate(*model, tape, dataset, world());
+  const train::Evaluation shared = train::evaluate(model, tape, dataset, world());
   BOOST_TEST(shared.samples == 150);
 
   const auto alone = comm::make_self_communicator();
-  const train::Evaluation serial = train::evaluate(*model, tape, dataset, *alone);
+  const train::Evaluation serial = train::evaluate(model, tape, dataset, *alone);
   BOOST_TEST(shared.loss == serial.loss);  // the same bits
   BOOST_TEST(shared.accuracy.value() == serial.accuracy.value());
   BOOST_TEST(std::isfinite(serial.loss));
+}
+
+struct Fixture {
+  const MadeUp dataset{600};  // several batches a rank
+  std::unique_ptr<kernels::Backend> backend = kernels::make_cpu_backend();
+  models::Mlp model{{.sizes = {4, 8, 3}}, 5};
+  Tape tape{*backend};
+  optim::Ema ema{model, {0.5}};
+
+  train::Evaluations evaluations(std::int64_t every, std::int64_t last_step) {
+    return {{.model = model,
+             .ema = &ema,
+             .dataset = &dataset,
+             .tape = tape,
+             .world = world(),
+             .compute = DType::float32},
+            every,
+            last_step};
+  }
+};
+
+BOOST_FIXTURE_TEST_CASE(evaluations_are_due_at_each_interval_and_after_the_last_step, Fixture) {
+  const train::Evaluations some = evaluations(4, 10), last = evaluations(0, 10);
+  for (std::int64_t step = 0; step <= 10; ++step) {
+    BOOST_TEST(some.due_after(step) == (step == 4 || step == 8 || step == 10));
+    BOOST_TEST(some.left_after(step) == (step < 4) + (step < 8) + (step < 10));
+    BOOST_TEST(last.due_after(step) == (step == 10));
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(the_best_checkpoint_is_judged_by_a_metric_of_the_run, Fixture) {
+  const train::Evaluations all = evaluations(0, 1);
+  BOOST_TEST(all.metrics() == (std::vector<std::string>{"eval_loss", "eval_accuracy", "eval_ema_0.5_loss",
+                                                        "eval_ema_0.5_accuracy"}),
+             boost::test_tools::per_element());
+  BOOST_CHECK_NO_THROW(all.check_keep_best(""));
+  BOOST_CHECK_NO_THROW(all.check_keep_best("eval_ema_0.5_loss"));
+  BOOST_CHECK_THROW(all.check_keep_best("eval_ema_0.9_loss"), UsageError);
+}
+
+BOOST_FIXTURE_TEST_CASE(what_happens_between_batches_of_ema_weights_sees_the_models_own_weights, Fixture) {
+  float& own = model.state().params[0]->value.data<float>()[0];
+  own = 42;  // the EMA weights keep the first value
+  const auto present = [&] { return model.state().params[0]->value.data<float>()[0]; };
+  train::Evaluations both = evaluations(0, 1);
+  int rounds = 0, rounds_of_ema = 0;
+  const auto found = both.run({.requests = [] { return std::uint64_t{0}; },
+                               .act =
+                                   [&](std::uint64_t, double fraction) {
+                                     ++rounds;
+                                     rounds_of_ema += present() != 42;
+                                     BOOST_TEST((present() != 42) == (fraction > 0.5));
+                                     both.with_own_weights([&] { BOOST_TEST(present() == 42); });
+                                     return true;
+                                   }});
+  BOOST_TEST(found->metrics.size() == 4U);
+  BOOST_TEST(2 * rounds_of_ema == rounds);
+  BOOST_TEST(present() == 42);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_stop_ends_an_evaluation_without_metrics_and_leaves_the_models_own_weights,
+                        Fixture) {
+  model.state().params[0]->value.data<float>()[0] = 42;
+  const auto found =
+      evaluations(0, 1).run({.requests = [] { return std::uint64_t{0}; },
+                             .act = [](std::uint64_t, double fraction) { return fraction <= 0.5; }});
+  BOOST_TEST(!found);
+  BOOST_TEST(model.state().params[0]->value.data<float>()[0] == 42);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -16,7 +16,7 @@
 #include "lockstep/kernels/backend.h"
 #include "lockstep/optim/registry.h"
 #include "support/golden.h"
-#include "train/workload.h"
+#include "train/components.h"
 
 namespace lockstep::test {
 

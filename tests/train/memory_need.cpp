@@ -1,11 +1,10 @@
 // What a run needs at least is known from shapes alone, before anything is made.
-#include "train/memory_need.h"
+#include "train/components.h"
 
 #include <boost/test/unit_test.hpp>
 
 #include "lockstep/base/error.h"
 #include "support/world.h"
-#include "train/workload.h"
 
 namespace lockstep::test {
 namespace {
@@ -29,7 +28,7 @@ train::Config config(const std::vector<std::string>& settings = {}) {
       "a.ini", settings);
 }
 
-BOOST_AUTO_TEST_CASE(parameters_gradients_optimizer_averages_and_a_batch_are_counted) {
+BOOST_AUTO_TEST_CASE(parameters_gradients_optimizer_ema_and_a_batch_are_counted) {
   const Shapes data;
   const auto of = [&](const train::Config& wanted, int ranks) {
     return train::memory_need(wanted, train::build_meta_model(wanted)->state(), data, ranks, Device::cpu());
@@ -39,14 +38,14 @@ BOOST_AUTO_TEST_CASE(parameters_gradients_optimizer_averages_and_a_batch_are_cou
   BOOST_TEST(plain.parameters == parameters);
   BOOST_TEST(plain.gradients == trained);
   BOOST_TEST(plain.optimizer == 2 * trained);
-  BOOST_TEST(plain.averages == 0);
+  BOOST_TEST(plain.ema == 0);
   BOOST_TEST(plain.inputs == 8 * (5 * 4 + 8));
   const train::MemoryNeed shared = of(config({"ddp.sharded_optimizer=true", "ema.rates=0.9 0.99",
                                               "optimizer.name=sgd", "optimizer.momentum=0.9"}),
                                       4);
   BOOST_TEST(shared.gradients == trained);
   BOOST_TEST(shared.optimizer == trained / 4);
-  BOOST_TEST(shared.averages == 2 * parameters / 4);
+  BOOST_TEST(shared.ema == 2 * parameters / 4);
   BOOST_TEST(shared.inputs == 2 * (5 * 4 + 8));
   const train::MemoryNeed muon = of(config({"optimizer.name=muon", "optimizer.muon=net.2.weight"}), 1);
   BOOST_TEST(muon.optimizer == 2 * trained - 4 * 7 * 2);

@@ -20,7 +20,7 @@
 #include "lockstep/optim/registry.h"
 #include "support/fake_device.h"
 #include "support/world.h"
-#include "train/workload.h"
+#include "train/components.h"
 
 namespace lockstep::test {
 
@@ -46,9 +46,8 @@ inline std::unique_ptr<models::Model> model_on(const train::Config& config, kern
 }
 
 /// Random, by step and shard; for images or a classifier of vectors, or tokens.
-inline data::Shard made_up_shard(const train::Config& config, std::int64_t step, int index,
+inline data::Shard made_up_shard(const models::Model& model, std::int64_t step, int index,
                                  std::int64_t samples) {
-  const models::ModelConfig& model = config.model;
   const Random random(
       {7, purpose_of("shard"), static_cast<std::uint64_t>(step), static_cast<std::uint32_t>(index)});
   const auto numbers = [&](Shape shape) {
@@ -64,12 +63,10 @@ inline data::Shard made_up_shard(const train::Config& config, std::int64_t step,
           random.below(from + static_cast<std::uint64_t>(i), static_cast<std::uint32_t>(count));
     return tensor;
   };
-  if (model.name == "gpt")
-    return {index, classes({samples, model.context}, model.vocab, 0),
-            classes({samples, model.context}, model.vocab, 1 << 20)};
-  if (model.name == "resnet")
-    return {index, numbers({samples, model.in_channels, 8, 8}), classes({samples}, model.classes, 1 << 20)};
-  return {index, numbers({samples, model.sizes.front()}), classes({samples}, model.sizes.back(), 1 << 20)};
+  const Shape x = data::batch_shape(samples, model.sample_shape(8));
+  const bool reads_text = model.kind() == models::Kind::language_model;
+  return {index, reads_text ? classes(x, model.classes(), 0) : numbers(x),
+          classes(reads_text ? x : Shape{samples}, model.classes(), 1 << 20)};
 }
 
 /// To evaluate `mlp` on: random, by sample.
@@ -105,7 +102,7 @@ class DeviceRun {
                    .sharded_optimizer = config.ddp.sharded_optimizer,
                    .check_every = config.ddp.check_every,
                    .compute = config.train.precision == "bf16" ? DType::bfloat16 : DType::float32,
-                   .layer_communicator = config.model.batch_norm == "sync",
+                   .layer_communicator = config.model.value("batch_norm") == "sync",
                    .graph = ddp::graph_named(config.train.cuda_graph)}),
         optimizer_(optim::make_optimizer(config.optimizer, replicas_)),
         ema_(train::build_ema(config, *model_, backend_, replicas_.partition())) {
@@ -120,7 +117,7 @@ class DeviceRun {
       const comm::ShardRange mine = replicas_.shard_map().block(world().rank());
       for (int shard = mine.first; shard < mine.end(); ++shard) {
         const data::Shard made =
-            made_up_shard(config_, batch.step, shard, config_.train.global_batch / config_.train.shards);
+            made_up_shard(*model_, batch.step, shard, config_.train.global_batch / config_.train.shards);
         if (static_cast<int>(slot.size()) < mine.count)
           slot.push_back({shard, backend_.empty(made.x.shape(), made.x.dtype()),
                           backend_.empty(made.y.shape(), made.y.dtype())});

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/profile.h"
+#include "lockstep/models/gpt.h"
 #include "support/world.h"
 #include "train/benchmark.h"
 
@@ -48,7 +49,7 @@ BOOST_AUTO_TEST_CASE(a_gpt_does_six_operations_per_weight_and_token_besides_its_
     if (param->value.shape().rank() == 2 && param->name.find("wpe") == std::string::npos)
       weights += static_cast<double>(param->value.numel());
   }
-  const models::ModelConfig& model = run.config().model;
+  const models::Gpt::Options& model = *run.config().model.options_of<models::Gpt>();
   const double samples = static_cast<double>(run.config().train.global_batch) / world.size();
   const auto tokens = samples * static_cast<double>(model.context);
   const double attention = 6 * tokens * static_cast<double>(model.context * model.channels * model.layers);

@@ -12,7 +12,7 @@
 #include "support/allocations.h"
 #include "support/temporary_folder.h"
 #include "support/world.h"
-#include "train/workload.h"
+#include "train/components.h"
 
 namespace lockstep::test {
 namespace {
@@ -53,7 +53,7 @@ class Run {
       : config_(config),
         backend_(kernels::make_cpu_backend(config.train.threads)),
         model_(train::build_model(config)),
-        data_(config, model_->classes()),
+        data_(config, *model_),
         replicas_(*model_, world(), *backend_,
                   {.bucket_mb = config.ddp.bucket_mb,
                    .first_bucket_mb = config.ddp.first_bucket_mb,
@@ -122,13 +122,13 @@ void check_steady_at(int threads, const std::string& model, const std::string& d
   for (std::int64_t number = warm; number < steps; ++number) run.step(number);
   const Allocations made = count.made();
 
-  BOOST_TEST_CONTEXT(config.model.name << ", " << threads << " threads") {
+  BOOST_TEST_CONTEXT(config.model.name() << ", " << threads << " threads") {
     BOOST_TEST(made.own == 0);
     BOOST_TEST(run.reserved_bytes() == reserved_bytes);
     BOOST_TEST(run.loss_sum() > 0);
-    BOOST_TEST_MESSAGE(config.model.name << ", " << threads << " threads: in " << steps - warm
-                                         << " steps oneDNN made " << made.onednn
-                                         << " allocations of its own, other libraries " << made.others);
+    BOOST_TEST_MESSAGE(config.model.name()
+                       << ", " << threads << " threads: in " << steps - warm << " steps oneDNN made "
+                       << made.onednn << " allocations of its own, other libraries " << made.others);
   }
 }
 

@@ -1,6 +1,6 @@
-// Options that describe themselves: a section of a configuration is a struct, and each of its options a row
-// that says its name, what it may be, its unit, what it means and whether a resumed run may change it.
-// Reading, checking, printing, comparing, help, man page and completion come from the row.
+// Options that describe themselves: a section of a configuration is a struct, and each of its options has a
+// row with its name, allowed values, unit, meaning and whether a resume may change it. Reading, checking,
+// printing, comparing, help, man page and completion use the row.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,15 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
+
 namespace lockstep {
 
-/// What a number may be.
+/// The allowed values of a number.
 struct Range {
   double low = 0, high = 0;
-  bool low_open = false, high_open = false;  ///< the bound itself is not in it
-  bool or_zero = false;                      ///< 0 besides: "off", "as it comes"
+  bool low_open = false, high_open = false;  ///< the bound itself is excluded
+  bool or_zero = false;                      ///< 0 is allowed, too: "off", "automatic"
   const char* word = nullptr;                ///< also allowed: a word that means word_value
   double word_value = 0;
 
@@ -36,22 +38,30 @@ struct Range {
 /// Counts of steps, samples and the like.
 inline constexpr Range counts = Range::from(0, 1e15);
 
-/// What not every option has.
+/// Traits that few options have.
 struct OptionTraits {
   const char* unit = "";
+  bool required = false;                ///< the default is no value
   bool may_change = false;              ///< when a run is resumed
   std::vector<std::string> peers = {};  ///< what other programs call it: "did you mean"
 };
 
-/// A row of a section.
-template <class Section>
-struct Option {
+/// What an option is, whatever the type of its section.
+struct OptionText {
   std::string name;     ///< "bucket_mb"
   std::string kind;     ///< "number", "whole number", "numbers", "true or false", "word", "text", "texts"
   std::string allowed;  ///< "[0, 1)", "auto, cpu, cuda"; empty: anything
   std::string meaning;
   OptionTraits traits;
   std::vector<std::string> words;  ///< of a word: those it may be
+
+  /// "whole number in [1, 1e+15]; steps"
+  std::string form() const;
+};
+
+/// A row of a section.
+template <class Section>
+struct Option : OptionText {
   /// UsageError with what is wrong about the value.
   std::function<void(Section&, const std::string& value)> set;
   std::function<std::string(const Section&)> get;
@@ -59,17 +69,17 @@ struct Option {
 
 namespace option {
 
-/// A value may stand in quotes, single or double: "a b.h5", '#1.h5'. In double ones \" \\ \n \t \r and \xHH
-/// are what they are in C. UsageError if a quote is not closed or is followed by more.
+/// Removes the quotes of a value, single or double: "a b.h5", '#1.h5'. In double quotes \" \\ \n \t \r and
+/// \xHH mean what they mean in C. UsageError if a quote is not closed or if text follows it.
 std::string unquoted(const std::string& value);
-/// The words of a list, each of which may stand in quotes.
+/// The words of a list. Each may be quoted.
 std::vector<std::string> words_of(const std::string& values);
-/// The text as unquoted() takes it, and as a line of an INI file holds it: as it is, or in double quotes
-/// where it would not come back (blanks at an end, '#', quotes, what cannot be printed). In a list a blank
-/// wants quotes, too.
+/// The inverse of unquoted(), for a line of an INI file: unchanged, or in double quotes if it has blanks at
+/// an end,
+/// '#', quotes or unprintable characters. In a list, a text with a blank is quoted, too.
 std::string printed(const std::string& text, bool in_list = false);
 
-/// An INI file's text in which '#' within quotes is no comment to a reader that knows none.
+/// An INI file's text for a reader that does not know quotes: '#' within quotes is escaped.
 std::string protect_quotes(const std::string& ini);
 
 void read(const std::string& text, const Range& range, double& value);
@@ -88,105 +98,131 @@ template <class Section, class Number>
 Option<Section> number(std::string name, Number Section::*field, Range range, std::string meaning,
                        OptionTraits traits = {}) {
   using Printed = std::conditional_t<std::is_same_v<Number, int>, std::int64_t, Number>;
-  return {.name = std::move(name),
-          .kind = std::is_floating_point_v<Number> ? "number" : "whole number",
-          .allowed = range.text(),
-          .meaning = std::move(meaning),
-          .traits = std::move(traits),
-          .words = range.word ? std::vector<std::string>{range.word} : std::vector<std::string>{},
-          .set = [field, range](Section& section,
-                                const std::string& value) { read(unquoted(value), range, section.*field); },
-          .get = [field, range](
-                     const Section& section) { return print(static_cast<Printed>(section.*field), range); }};
+  return {
+      {.name = std::move(name),
+       .kind = std::is_floating_point_v<Number> ? "number" : "whole number",
+       .allowed = range.text(),
+       .meaning = std::move(meaning),
+       .traits = std::move(traits),
+       .words = range.word ? std::vector<std::string>{range.word} : std::vector<std::string>{}},
+      [field, range](Section& section, const std::string& value) {
+        read(unquoted(value), range, section.*field);
+      },
+      [field, range](const Section& section) { return print(static_cast<Printed>(section.*field), range); }};
 }
 
 /// A list of numbers, each in the range.
 template <class Section, class Number>
 Option<Section> numbers(std::string name, std::vector<Number> Section::*field, Range range,
                         std::string meaning, OptionTraits traits = {}) {
-  return {.name = std::move(name),
-          .kind = "numbers",
-          .allowed = range.text(),
-          .meaning = std::move(meaning),
-          .traits = std::move(traits),
-          .words = {},
-          .set =
-              [field, range](Section& section, const std::string& value) {
-                std::vector<Number> read_values;
-                for (const std::string& word : words_of(value)) read(word, range, read_values.emplace_back());
-                section.*field = std::move(read_values);
-              },
-          .get =
-              [field, range](const Section& section) {
-                std::vector<std::string> parts;
-                for (const Number value : section.*field) parts.push_back(print(value, range));
-                return joined(parts, " ");
-              }};
+  return {{.name = std::move(name),
+           .kind = "numbers",
+           .allowed = range.text(),
+           .meaning = std::move(meaning),
+           .traits = std::move(traits),
+           .words = {}},
+          [field, range](Section& section, const std::string& value) {
+            std::vector<Number> read_values;
+            for (const std::string& word : words_of(value)) read(word, range, read_values.emplace_back());
+            section.*field = std::move(read_values);
+          },
+          [field, range](const Section& section) {
+            std::vector<std::string> parts;
+            for (const Number value : section.*field) parts.push_back(print(value, range));
+            return joined(parts, " ");
+          }};
 }
 
 template <class Section>
 Option<Section> flag(std::string name, bool Section::*field, std::string meaning, OptionTraits traits = {}) {
   return {
-      .name = std::move(name),
-      .kind = "true or false",
-      .allowed = "true, false",
-      .meaning = std::move(meaning),
-      .traits = std::move(traits),
-      .words = {"true", "false"},
-      .set = [field](Section& section,
-                     const std::string& value) { section.*field = read_flag(unquoted(value)); },
-      .get = [field](const Section& section) -> std::string { return section.*field ? "true" : "false"; }};
+      {.name = std::move(name),
+       .kind = "true or false",
+       .allowed = "true, false",
+       .meaning = std::move(meaning),
+       .traits = std::move(traits),
+       .words = {"true", "false"}},
+      [field](Section& section, const std::string& value) { section.*field = read_flag(unquoted(value)); },
+      [field](const Section& section) -> std::string { return section.*field ? "true" : "false"; }};
 }
 
 /// One of a few words, or what it is by default.
 template <class Section>
 Option<Section> choice(std::string name, std::string Section::*field, std::vector<std::string> words,
                        std::string meaning, OptionTraits traits = {}) {
-  return {.name = std::move(name),
-          .kind = "word",
-          .allowed = joined(words, ", "),
-          .meaning = std::move(meaning),
-          .traits = std::move(traits),
-          .words = words,
-          .set =
-              [field, words](Section& section, const std::string& value) {
-                const std::string word = unquoted(value);
-                if (word != Section{}.*field) check_word(word, words);
-                section.*field = word;
-              },
-          .get = [field](const Section& section) { return printed(section.*field); }};
+  return {{.name = std::move(name),
+           .kind = "word",
+           .allowed = joined(words, ", "),
+           .meaning = std::move(meaning),
+           .traits = std::move(traits),
+           .words = words},
+          [field, words](Section& section, const std::string& value) {
+            const std::string word = unquoted(value);
+            if (word != Section{}.*field) check_word(word, words);
+            section.*field = word;
+          },
+          [field](const Section& section) { return printed(section.*field); }};
 }
 
 template <class Section>
 Option<Section> text(std::string name, std::string Section::*field, std::string meaning,
                      OptionTraits traits = {}, std::string allowed = {}) {
-  return {.name = std::move(name),
-          .kind = "text",
-          .allowed = std::move(allowed),
-          .meaning = std::move(meaning),
-          .traits = std::move(traits),
-          .words = {},
-          .set = [field](Section& section, const std::string& value) { section.*field = unquoted(value); },
-          .get = [field](const Section& section) { return printed(section.*field); }};
+  return {{.name = std::move(name),
+           .kind = "text",
+           .allowed = std::move(allowed),
+           .meaning = std::move(meaning),
+           .traits = std::move(traits),
+           .words = {}},
+          [field](Section& section, const std::string& value) { section.*field = unquoted(value); },
+          [field](const Section& section) { return printed(section.*field); }};
 }
 
 /// A list of texts, with blanks between them.
 template <class Section>
 Option<Section> texts(std::string name, std::vector<std::string> Section::*field, std::string meaning,
                       OptionTraits traits = {}) {
-  return {.name = std::move(name),
-          .kind = "texts",
-          .allowed = {},
-          .meaning = std::move(meaning),
-          .traits = std::move(traits),
-          .words = {},
-          .set = [field](Section& section, const std::string& value) { section.*field = words_of(value); },
-          .get =
-              [field](const Section& section) {
-                std::vector<std::string> parts;
-                for (const std::string& part : section.*field) parts.push_back(printed(part, true));
-                return joined(parts, " ");
-              }};
+  return {{.name = std::move(name),
+           .kind = "texts",
+           .allowed = {},
+           .meaning = std::move(meaning),
+           .traits = std::move(traits),
+           .words = {}},
+          [field](Section& section, const std::string& value) { section.*field = words_of(value); },
+          [field](const Section& section) {
+            std::vector<std::string> parts;
+            for (const std::string& part : section.*field) parts.push_back(printed(part, true));
+            return joined(parts, " ");
+          }};
+}
+
+/// The row of a section that is part of something larger: access(whole) is the section.
+template <class Whole, class Section, class Access>
+Option<Whole> within(Option<Section> row, Access access) {
+  return {std::move(static_cast<OptionText&>(row)),
+          [access, set = std::move(row.set)](Whole& whole, const std::string& value) {
+            set(access(whole), value);
+          },
+          [access, get = std::move(row.get)](const Whole& whole) { return get(access(whole)); }};
+}
+
+/// UsageError, naming the option behind `prefix`, if a required one has no value or a value is not what its
+/// row allows.
+template <class Section>
+void check(const Section& section, const std::string& prefix) {
+  const Section defaults;
+  Section read_again;
+  for (const Option<Section>& row : Section::options()) {
+    const std::string name = prefix + row.name, value = row.get(section);
+    if (value == row.get(defaults)) {
+      if (row.traits.required) throw UsageError("{} is missing: {}", name, row.meaning);
+      continue;
+    }
+    try {
+      row.set(read_again, value);
+    } catch (const UsageError& error) {
+      throw UsageError("{}: {}", name, error.what());
+    }
+  }
 }
 
 }  // namespace option

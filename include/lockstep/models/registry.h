@@ -1,10 +1,15 @@
-// Registry: builds a model from its configuration.
+// Registry: the models that a configuration can name, each with its options described. The section [model] of
+// a configuration holds the options of its model and no others.
 #pragma once
 
+#include <any>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
-#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/option.h"
@@ -12,37 +17,69 @@
 
 namespace lockstep::models {
 
-/// The section `model` of a configuration. 0 or empty: not given.
-struct ModelConfig {
-  std::string name{};  ///< mlp, resnet or gpt
+struct ModelConfig;
 
-  std::vector<std::int64_t> sizes{};  ///< mlp: widths, from the elements of a sample to the classes
-
-  std::vector<std::int64_t> blocks{};  ///< resnet: blocks of each stage
-  std::int64_t width = 0;              ///< resnet: channels of the first stage; stage k has width * 2^k
-  std::int64_t in_channels = 0;        ///< resnet
-  std::int64_t classes = 0;            ///< resnet
-
-  std::int64_t layers = 0, heads = 0, channels = 0;  ///< gpt
-  std::int64_t context = 0;                          ///< gpt: most tokens of a sequence
-  std::int64_t vocab = 0;                            ///< gpt
-
-  std::string batch_norm = "plain";  ///< resnet: plain or sync
-  /// resnet: the first layer: "3x3", or "7x7", of stride 2 and with a max pool behind it, for images of 224 x
-  /// 224
-  std::string stem = "3x3";
-  double dropout = 0;  ///< mlp, gpt
-  /// resnet, gpt: of each block only the input is kept; the backward computes the rest again.
-  bool recompute = false;
-
-  static std::vector<Option<ModelConfig>> options();
+/// A model that a configuration can name.
+struct ModelType {
+  std::string name;
+  std::vector<Option<ModelConfig>> options;  ///< the keys of [model] besides `name`
+  std::any defaults;                         ///< of the model's type Options
+  std::function<std::unique_ptr<Model>(const std::any& options, std::uint64_t seed)> make;
 };
 
-/// Names that make_model knows.
-std::span<const std::string> model_names();
+/// The section [model]: which model, and its options.
+struct ModelConfig {
+  const ModelType* type = nullptr;  ///< null: none is named yet
+  std::any options;                 ///< of the model's type Options
 
-/// Throws UsageError naming key and value: an unknown name (with the nearest known one), a missing key, one
-/// that the model does not have, or values that do not fit each other. `seed` decides the initial parameters.
+  std::string name() const { return type ? type->name : ""; }
+  /// The text of an option; empty where this model has no such option.
+  std::string value(std::string_view option) const;
+  /// The options of a model of this class; null if this is another model.
+  template <class M>
+  const typename M::Options* options_of() const {
+    return std::any_cast<typename M::Options>(&options);
+  }
+};
+
+/// Types have stable addresses: a ModelConfig refers to that of its model.
+class Registry {
+ public:
+  Registry() = default;
+  Registry(Registry&&) = default;
+
+  /// M: a Model with a copyable struct M::Options, whose options() describes its members, and with a
+  /// constructor M(const M::Options&, std::uint64_t seed).
+  template <class M>
+  Registry& add(std::string name) {
+    using Options = typename M::Options;
+    ModelType& type = types_.emplace_back();
+    type.name = std::move(name);
+    type.defaults = Options{};
+    type.make = [](const std::any& options, std::uint64_t seed) -> std::unique_ptr<Model> {
+      return std::make_unique<M>(std::any_cast<const Options&>(options), seed);
+    };
+    for (Option<Options>& option : Options::options())
+      type.options.push_back(option::within<ModelConfig>(
+          std::move(option), [](auto& config) -> auto& { return *std::any_cast<Options>(&config.options); }));
+    return *this;
+  }
+
+  const std::deque<ModelType>& types() const { return types_; }
+  std::vector<std::string> names() const;
+  /// This model with the defaults of its options. UsageError if there is no such model, with the nearest
+  /// name.
+  ModelConfig configure(const std::string& name) const;
+
+ private:
+  std::deque<ModelType> types_;
+};
+
+/// mlp, resnet and gpt.
+const Registry& built_in_models();
+
+/// `seed` decides the initial parameters. UsageError naming key and value if an option is missing, or if
+/// options do not fit each other.
 std::unique_ptr<Model> make_model(const ModelConfig& config, std::uint64_t seed);
 
 }  // namespace lockstep::models

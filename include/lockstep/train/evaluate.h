@@ -8,7 +8,7 @@
 #include "lockstep/autograd/tape.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/models/registry.h"
+#include "lockstep/models/model.h"
 
 namespace lockstep::train {
 
@@ -18,17 +18,17 @@ struct Evaluation {
   std::int64_t samples = 0;
 };
 
-/// What happens between two batches of an evaluation that takes long.
+/// What happens between two batches of a long evaluation.
 struct EvaluationWatch {
-  /// What is requested of this rank, as bits. Not collective.
+  /// The requests of this rank, as bits. Not collective.
   std::function<std::uint64_t()> requests;
-  /// Acts on what is requested of any rank, when `part` of the evaluation is done; false ends it, unless it
-  /// is done. Collective.
-  std::function<bool(std::uint64_t of_any, double part)> act;
+  /// Acts on the requests of all ranks, when this fraction of the evaluation is done. False ends an
+  /// evaluation that is not complete. Collective.
+  std::function<bool(std::uint64_t of_any, double fraction)> act;
 };
 
 /// Collective; the same bits at any number of ranks. The model is in evaluation mode: no dropout, running
-/// statistics. compute: Pass::compute. With a watch it is none if that ended it, on every rank.
+/// statistics. compute: Pass::compute. Null, on every rank, if the watch ended it.
 Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset, comm::HostGroup& world,
                     DType compute = DType::float32);
 std::optional<Evaluation> evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset,

@@ -14,28 +14,28 @@ class OpenFile;
 
 namespace lockstep::train {
 
-/// RUN/metrics.jsonl: one JSON object a line, each with a step that is not before those above it. Only rank 0
-/// writes; on other ranks all calls do nothing.
+/// RUN/metrics.jsonl: one JSON object a line; their steps never decrease. Only rank 0 writes; on other ranks
+/// all calls do nothing.
 class MetricsFile {
  public:
-  /// Drops the lines of steps after `resumed_step` at the end of the file (a killed run may have logged
-  /// beyond its last checkpoint), and a torn one, then appends. Throws as throw_system_error if the file
-  /// cannot be written, UsageError if it is a link or no regular file.
-  /// Evaluations of `resumed_step` go, too, unless `evaluated`: they will be made again.
+  /// Removes lines of steps after `resumed_step` (a killed run may have logged more than its last checkpoint
+  /// has), an incomplete last line and, unless `evaluated`, the evaluations of `resumed_step`, which the run
+  /// repeats. Then appends. Throws as throw_system_error if the file cannot be written, UsageError if it is a
+  /// link or not a regular file.
   MetricsFile(const std::string& path, std::int64_t resumed_step, bool evaluated, bool writes);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
 
   void append(const nlohmann::json& line);
-  /// What was appended so far is on storage when it returns.
+  /// All appended lines are on storage when it returns.
   void sync();
 
  private:
   std::unique_ptr<OpenFile> file_;  // of the rank that writes
 };
 
-/// Shows where a run is: one line that is redrawn on a terminal, plain lines in a file.
+/// Shows the progress of a run: one line that is redrawn on a terminal, plain lines in a file.
 class Progress {
  public:
   Progress(Log log, bool shows, std::int64_t first_step, std::int64_t last_step, std::int64_t log_every);
@@ -43,9 +43,9 @@ class Progress {
   /// After each step; draws at most a few times a second on a terminal, and every `log_every` steps in a
   /// file. The time left counts `evaluations_left` of the length of the last one.
   void step(std::int64_t steps_done, double loss, double samples_per_second, std::int64_t evaluations_left);
-  /// Within an evaluation, when `part` of it is done; draws as often on a terminal, and twice a minute in a
-  /// file. With `part` = 1 it is over.
-  void evaluation(std::int64_t steps_done, double part, std::int64_t evaluations_left);
+  /// Within an evaluation, when this fraction of it is done; 1 ends it. Draws as often on a terminal, and
+  /// twice a minute in a file.
+  void evaluation(std::int64_t steps_done, double fraction, std::int64_t evaluations_left);
   /// A line that stays: evaluations, checkpoints.
   void note(const std::string& line);
   /// Ends the redrawn line.
@@ -59,8 +59,8 @@ class Progress {
   std::string time_left(std::int64_t steps_done, double evaluations_left) const;
 
   double started_s_, drawn_s_ = 0;
-  double evaluation_started_s_ = 0;                   // 0: none is going on
-  double last_evaluation_s_ = 0, evaluations_s_ = 0;  // and of all
+  double evaluation_started_s_ = 0;                   // 0: no evaluation is running
+  double last_evaluation_s_ = 0, evaluations_s_ = 0;  // the latter: of all
 };
 
 }  // namespace lockstep::train

@@ -21,10 +21,11 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/reduction_tree.h"
 #include "lockstep/optim/registry.h"
+#include "train/components.h"
 #include "train/device.h"
+#include "train/environment_fingerprint.h"
 #include "train/precision.h"
-#include "train/surroundings.h"
-#include "train/workload.h"
+#include "train/resume.h"
 
 namespace lockstep::cli::checks {
 namespace {
@@ -131,7 +132,7 @@ Result precision(const Context& context) {
 
 Result data(const Context& context) {
   return as_train_says("correct the file, or what data.* of the configuration names", [&] {
-    const train::DataSets data(*context.config, train::build_meta_model(*context.config)->classes());
+    const train::DataSets data(*context.config, *train::build_meta_model(*context.config));
     return ok(fmt::format("{} to train on, {} to evaluate on", pluralized(data.train().size(), "sample"),
                           data.eval() ? data.eval()->size() : 0));
   });
@@ -163,13 +164,13 @@ Result shards(const Context& context) {
 
 Results ranks_alike(const Context& context) {
   if (context.world.size() == 1) return {};
-  train::Facts facts = train::program_facts();
+  train::Fingerprint entries = train::program_fingerprint();
   if (context.config)
-    std::ranges::move(train::configuration_facts(*context.config), std::back_inserter(facts));
-  const train::Fact instructions = train::instruction_set_fact();
-  facts.push_back(instructions);
+    std::ranges::move(train::configuration_fingerprint(*context.config), std::back_inserter(entries));
+  const train::FingerprintEntry instructions = train::instruction_set_entry();
+  entries.push_back(instructions);
   Results results;
-  for (const train::Difference& difference : train::differences(context.world, facts)) {
+  for (const train::Difference& difference : train::differences(context.world, entries)) {
     const std::string text = difference.describe(context.world.topology());
     results.push_back(difference.name == instructions.name
                           ? note(text, "use nodes that are alike: only the same nodes give the same bits")

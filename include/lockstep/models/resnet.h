@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/models/registry.h"
+#include "lockstep/models/model.h"
 #include "lockstep/nn/conv2d.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/norm.h"
@@ -34,15 +34,28 @@ class BasicBlock : public nn::Layer<BasicBlock> {
 /// H, W].
 class Resnet final : public Model {
  public:
-  Resnet(const ModelConfig& config, std::uint64_t seed);
+  struct Options {
+    std::vector<std::int64_t> blocks{};  ///< of each stage
+    std::int64_t width = 0;              ///< channels of the first stage
+    std::int64_t in_channels = 0, classes = 0;
+    std::string stem = "3x3";          ///< or "7x7"
+    std::string batch_norm = "plain";  ///< or "sync"
+    bool recompute = false;  ///< keeps the inputs of blocks only; the backward computes the rest again
+
+    static std::vector<Option<Options>> options();
+  };
+  Resnet(const Options& options, std::uint64_t seed);
 
   Kind kind() const override { return Kind::classifier; }
   std::int64_t classes() const override { return fc_.weight.value.size(0); }
+  Shape sample_shape(std::int64_t image_size) const override {
+    return {in_channels_, image_size, image_size};
+  }
   void check_input(const Shape& x) const override;
   Var forward(Tape& tape, const Tensor& x) override;
 
  private:
-  std::vector<std::unique_ptr<BasicBlock>> make_blocks(const ModelConfig& config,
+  std::vector<std::unique_ptr<BasicBlock>> make_blocks(const Options& options,
                                                        const nn::BatchNormSettings& norm);
 
   std::int64_t in_channels_;

@@ -2,7 +2,7 @@
 // embedding.
 #pragma once
 
-#include "lockstep/models/registry.h"
+#include "lockstep/models/model.h"
 #include "lockstep/nn/containers.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/norm.h"
@@ -17,7 +17,8 @@ struct Residual {
 
 class GptBlock : public nn::Layer<GptBlock> {
  public:
-  GptBlock(nn::Module& parent, std::string_view name, const ModelConfig& config);
+  GptBlock(nn::Module& parent, std::string_view name, std::int64_t channels, std::int64_t heads,
+           double dropout);
 
   Residual forward(const Residual& given);
 
@@ -33,10 +34,20 @@ class GptBlock : public nn::Layer<GptBlock> {
 /// context.
 class Gpt final : public Model {
  public:
-  Gpt(const ModelConfig& config, std::uint64_t seed);
+  struct Options {
+    std::int64_t layers = 0, heads = 0, channels = 0;
+    std::int64_t context = 0;  ///< most tokens of a sequence
+    std::int64_t vocab = 0;
+    double dropout = 0;
+    bool recompute = false;  ///< keeps the inputs of blocks only; the backward computes the rest again
+
+    static std::vector<Option<Options>> options();
+  };
+  Gpt(const Options& options, std::uint64_t seed);
 
   Kind kind() const override { return Kind::language_model; }
   std::int64_t classes() const override { return wte_.weight.value.size(0); }
+  Shape sample_shape(std::int64_t) const override { return {wpe_.weight.value.size(0)}; }
   void check_input(const Shape& x) const override;
   Var forward(Tape& tape, const Tensor& x) override;
 

@@ -1,4 +1,4 @@
-#include "train/surroundings.h"
+#include "train/environment_fingerprint.h"
 
 #include <H5public.h>
 #include <dnnl.h>
@@ -29,7 +29,7 @@ constexpr std::uint64_t most_program_bytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t most_data_bytes = std::uint64_t{2} << 20;
 constexpr const char* instruction_set_name = "instruction set";
 
-/// Without what would end a fact in the text that travels.
+/// Without the characters that separate entries in a gathered text.
 std::string plain(std::string text) {
   std::ranges::replace_if(
       text, [](char letter) { return letter == '\t' || letter == '\n'; }, ' ');
@@ -81,7 +81,7 @@ int digest_range(int file, std::uint64_t from, std::uint64_t to, std::vector<XXH
           ::pread(file, block.data() + filled, wanted - filled, static_cast<off_t>(from + filled));
       if (bytes < 0 && errno == EINTR) continue;
       if (bytes < 0) return errno;
-      if (bytes == 0) break;  // became shorter: the digest says so
+      if (bytes == 0) break;  // the file became shorter: the digest tells
       filled += static_cast<std::size_t>(bytes);
     }
     digests.push_back(XXH3_64bits(block.data(), filled));
@@ -90,25 +90,25 @@ int digest_range(int file, std::uint64_t from, std::uint64_t to, std::vector<XXH
   return 0;
 }
 
-void add_file(Facts& facts, const std::string& key, const std::string& path) {
+void add_file(Fingerprint& entries, const std::string& key, const std::string& path) {
   if (path.empty()) return;
-  facts.push_back({plain(fmt::format("{} {}", key, path)), file_digest(path, most_data_bytes)});
+  entries.push_back({plain(fmt::format("{} {}", key, path)), file_digest(path, most_data_bytes)});
 }
 
-std::string to_text(const Facts& facts) {
+std::string to_text(const Fingerprint& entries) {
   std::string text;
-  for (const Fact& fact : facts) text += fmt::format("{}\t{}\n", fact.name, fact.value);
+  for (const FingerprintEntry& entry : entries) text += fmt::format("{}\t{}\n", entry.name, entry.value);
   return text;
 }
 
-Facts from_text(const std::string& text) {
-  Facts facts;
+Fingerprint from_text(const std::string& text) {
+  Fingerprint entries;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const std::size_t tab = line.find('\t');
-    if (tab != std::string::npos) facts.push_back({line.substr(0, tab), line.substr(tab + 1)});
+    if (tab != std::string::npos) entries.push_back({line.substr(0, tab), line.substr(tab + 1)});
   }
-  return facts;
+  return entries;
 }
 
 }  // namespace
@@ -133,24 +133,24 @@ std::string file_digest(const std::string& path, std::uint64_t most_bytes) {
                      XXH3_64bits(digests.data(), digests.size() * sizeof digests[0]));
 }
 
-Facts program_facts() {
+Fingerprint program_fingerprint() {
   const checkpoint::Provenance build = checkpoint::provenance_of(*comm::make_self_communicator());
-  Facts facts;
+  Fingerprint entries;
   for (const char* name : {"version", "git", "compiler", "build_type"})
-    facts.push_back({fmt::format("program's {}", name), plain(build.at(name))});
-  facts.push_back({"program", file_digest("/proc/self/exe", most_program_bytes)});
-  facts.push_back({"HDF5", hdf5_version()});
-  facts.push_back({"MPI", plain(mpi_version())});
-  facts.push_back({"oneDNN", onednn_version()});
-  return facts;
+    entries.push_back({fmt::format("program's {}", name), plain(build.at(name))});
+  entries.push_back({"program", file_digest("/proc/self/exe", most_program_bytes)});
+  entries.push_back({"HDF5", hdf5_version()});
+  entries.push_back({"MPI", plain(mpi_version())});
+  entries.push_back({"oneDNN", onednn_version()});
+  return entries;
 }
 
-Fact instruction_set_fact() {
+FingerprintEntry instruction_set_entry() {
   return {instruction_set_name, kernels::make_cpu_backend(1)->instruction_set()};
 }
 
-Facts configuration_facts(const Config& config) {
-  Facts facts;
+Fingerprint configuration_fingerprint(const Config& config) {
+  Fingerprint entries;
   std::istringstream lines(to_text(config));
   std::string section;
   for (std::string line; std::getline(lines, line);) {
@@ -158,12 +158,12 @@ Facts configuration_facts(const Config& config) {
     const std::size_t equals = line.find(" = ");
     if (equals == std::string::npos) continue;
     const std::string value = plain(line.substr(equals + 3));
-    facts.push_back({plain(section + "." + line.substr(0, equals)), value.empty() ? "''" : value});
+    entries.push_back({plain(section + "." + line.substr(0, equals)), value.empty() ? "''" : value});
   }
-  for (const std::string& path : config.data.train) add_file(facts, "data.train", path);
-  add_file(facts, "data.eval", config.data.eval);
-  add_file(facts, "train.init", config.train.init);
-  return facts;
+  for (const std::string& path : config.data.train) add_file(entries, "data.train", path);
+  add_file(entries, "data.eval", config.data.eval);
+  add_file(entries, "train.init", config.train.init);
+  return entries;
 }
 
 std::string Difference::describe(const comm::Topology& topology) const {
@@ -177,24 +177,24 @@ std::string Difference::describe(const comm::Topology& topology) const {
                      other_host, other_value);
 }
 
-std::vector<Difference> differences(comm::HostGroup& world, const Facts& mine) {
+std::vector<Difference> differences(comm::HostGroup& world, const Fingerprint& mine) {
   const std::vector<std::string> texts = world.all_gather_texts(to_text(mine));
   std::vector<std::unordered_map<std::string, std::string>> of_rank(texts.size());
   std::vector<std::string> names;  // in the order of the first rank that has them
   std::unordered_set<std::string> named;
-  std::vector<std::size_t> same_as(texts.size());  // most ranks have what an earlier one has
+  std::vector<std::size_t> same_as(texts.size());  // most ranks have the fingerprint of an earlier one
   std::unordered_map<std::string, std::size_t> first_with;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     same_as[rank] = first_with.emplace(texts[rank], rank).first->second;
     if (same_as[rank] != rank) continue;
-    for (Fact& fact : from_text(texts[rank])) {
-      if (named.insert(fact.name).second) names.push_back(fact.name);
-      of_rank[rank].emplace(fact.name, std::move(fact.value));
+    for (FingerprintEntry& entry : from_text(texts[rank])) {
+      if (named.insert(entry.name).second) names.push_back(entry.name);
+      of_rank[rank].emplace(entry.name, std::move(entry.value));
     }
   }
   const auto value_of = [&](std::size_t rank, const std::string& name) -> std::string {
-    const auto place = of_rank[rank].find(name);
-    return place == of_rank[rank].end() ? "nothing" : place->second;
+    const auto found = of_rank[rank].find(name);
+    return found == of_rank[rank].end() ? "nothing" : found->second;
   };
   std::vector<Difference> found;
   for (const std::string& name : names) {
@@ -210,35 +210,35 @@ std::vector<Difference> differences(comm::HostGroup& world, const Facts& mine) {
 
 namespace {
 
-/// A srun that does not speak this MPI's PMI starts as many worlds of one as there are tasks.
+/// If srun does not speak this MPI's PMI, every task becomes a world of one.
 void check_not_one_of_many() {
   const char* const tasks = std::getenv("SLURM_STEP_NUM_TASKS");
   if (!tasks || std::atoi(tasks) <= 1 || std::getenv("OMPI_COMM_WORLD_SIZE")) return;
   throw UsageError(
-      "srun started {} tasks, and each of them takes itself for the only rank: srun and this MPI do not "
-      "speak the same PMI; use srun --mpi=pmix (srun --mpi=list shows what there is), or mpirun",
+      "srun started {} tasks, and each of them is the only rank of its world: srun and this MPI do not "
+      "speak the same PMI; use srun --mpi=pmix (srun --mpi=list shows the choices), or mpirun",
       tasks);
 }
 
 }  // namespace
 
-void check_alike(comm::HostGroup& world, const Config& config, const RunOptions& options) {
+void check_same_environment(comm::HostGroup& world, const Config& config, const RunOptions& options) {
   if (world.size() == 1) return check_not_one_of_many();
-  Facts facts = program_facts();
-  for (Fact& fact : configuration_facts(config)) facts.push_back(std::move(fact));
-  facts.push_back({"--run", plain(options.directory)});
-  facts.push_back({"--resume", plain(options.resume)});
-  facts.push_back(instruction_set_fact());
-  const std::vector<Difference> found = differences(world, facts);
+  Fingerprint entries = program_fingerprint();
+  for (FingerprintEntry& entry : configuration_fingerprint(config)) entries.push_back(std::move(entry));
+  entries.push_back({"--run", plain(options.directory)});
+  entries.push_back({"--resume", plain(options.resume)});
+  entries.push_back(instruction_set_entry());
+  const std::vector<Difference> found = differences(world, entries);
   if (found.empty()) return;
   const Difference& first = found.front();
   const std::string text = first.describe(world.topology());
   if (first.name == instruction_set_name) {
     if (world.rank() != 0) return;
-    Log().warning("{}: the same bits come only from the same ranks on the same machines", text);
+    Log().warning("{}: the same bits need the same ranks on the same nodes", text);
     return;
   }
-  throw UsageError("ranks are not alike: {}; give every rank the same program, configuration and data", text);
+  throw UsageError("ranks differ in {}; give every rank the same program, configuration and data", text);
 }
 
 }  // namespace lockstep::train

@@ -1,5 +1,5 @@
-// What a run says at its start of the order in which it sums, which promises its bits.
-#include "train/say_start.h"
+// What a run logs at its start about the order of its sums, which its bits depend on.
+#include "train/log_start.h"
 
 #include <boost/test/unit_test.hpp>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace lockstep::test {
 namespace {
-BOOST_AUTO_TEST_SUITE(say_start)
+BOOST_AUTO_TEST_SUITE(log_start)
 
 /// Two ranks, as far as notes go.
 class Two final : public Forwarding {
@@ -46,7 +46,7 @@ BOOST_AUTO_TEST_CASE(sums_in_the_order_of_nccl_are_said_with_the_way_out) {
 
 BOOST_AUTO_TEST_CASE(narrow_gradients_are_said_to_have_no_effect_only_where_they_have_none) {
   BOOST_TEST(has(notes(gpu, true, true, "fp16"), "at the same number of ranks only"));
-  BOOST_TEST(has(notes(cpu, true, true, "fp16"), "on the same machines only"));
+  BOOST_TEST(has(notes(cpu, true, true, "fp16"), "on the same nodes only"));
   BOOST_TEST(has(notes(cpu, false, true, "fp16"), "no effect"));
 }
 

@@ -1,4 +1,4 @@
-#include "train/surroundings.h"
+#include "train/environment_fingerprint.h"
 
 #include <sys/stat.h>
 
@@ -9,11 +9,11 @@
 #include "support/forwarding.h"
 #include "support/temporary_folder.h"
 #include "support/world.h"
-#include "train/workload.h"
+#include "train/components.h"
 
 namespace lockstep::test {
 namespace {
-BOOST_AUTO_TEST_SUITE(surroundings, *ranks(1, 2, 3, 4))
+BOOST_AUTO_TEST_SUITE(environment_fingerprint, *ranks(1, 2, 3, 4))
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 
@@ -54,12 +54,12 @@ BOOST_AUTO_TEST_CASE(what_is_no_file_to_read_is_named_and_not_waited_for) {
   BOOST_TEST(train::file_digest(folder.file("pipe"), mib) == "no regular file");
 }
 
-BOOST_AUTO_TEST_CASE(every_rank_learns_every_difference_in_the_order_of_the_facts) {
+BOOST_AUTO_TEST_CASE(every_rank_learns_every_difference_in_the_order_of_the_entries) {
   comm::HostGroup& world = test::world();
-  const train::Facts same{{"a", "1"}, {"b", "2"}, {"c", ""}};
+  const train::Fingerprint same{{"a", "1"}, {"b", "2"}, {"c", ""}};
   BOOST_TEST(train::differences(world, same).empty());
   if (world.size() == 1) return;
-  const train::Facts other{{"a", "1"}, {"b", "3"}, {"c", ""}, {"d", "4"}};
+  const train::Fingerprint other{{"a", "1"}, {"b", "3"}, {"c", ""}, {"d", "4"}};
   const auto found = train::differences(world, last_rank() ? other : same);
   BOOST_REQUIRE(found.size() == 2U);
   const int last = world.size() - 1;
@@ -73,10 +73,10 @@ BOOST_AUTO_TEST_CASE(every_rank_learns_every_difference_in_the_order_of_the_fact
 
 BOOST_AUTO_TEST_CASE(ranks_with_different_configurations_all_refuse_with_one_text) {
   comm::HostGroup& world = test::world();
-  train::check_alike(world, config_of(5), {.directory = "run"});
+  train::check_same_environment(world, config_of(5), {.directory = "run"});
   std::string text;
   try {
-    train::check_alike(world, config_of(last_rank() ? 6 : 5), {.directory = "run"});
+    train::check_same_environment(world, config_of(last_rank() ? 6 : 5), {.directory = "run"});
   } catch (const UsageError& error) {
     text = error.what();
   }

@@ -1,4 +1,4 @@
-#include "train/say_start.h"
+#include "train/log_start.h"
 
 #include <fmt/format.h>
 
@@ -10,22 +10,22 @@
 
 #include "base/text.h"
 #include "kernels/gpus.h"
+#include "train/components.h"
 #include "train/precision.h"
-#include "train/room_options.h"
 #include "train/threads.h"
 
 namespace lockstep::train {
 namespace {
 
-/// Of the rank that holds most.
-void say_memory(Session& session, const Config& config, const optim::Optimizer& optimizer,
+/// Of the rank with the most.
+void log_memory(Session& session, const Config& config, const optim::Optimizer& optimizer,
                 const optim::Ema* ema) {
   comm::HostGroup& world = session.world();
   optim::StateBytes bytes = optimizer.state_bytes();
   if (ema) {
-    const optim::StateBytes averages = ema->state_bytes();
-    bytes.held += averages.held;
-    bytes.whole += averages.whole;
+    const optim::StateBytes ema_bytes = ema->state_bytes();
+    bytes.held += ema_bytes.held;
+    bytes.whole += ema_bytes.whole;
   }
   std::vector<std::size_t> of_rank(static_cast<std::size_t>(world.size()));
   world.all_gather(&bytes.held, sizeof bytes.held, of_rank.data());
@@ -36,7 +36,7 @@ void say_memory(Session& session, const Config& config, const optim::Optimizer& 
 }
 
 /// Logs the first node with more threads than cores.
-void say_oversubscription(Session& session) {
+void log_oversubscription(Session& session) {
   const comm::Topology& topology = session.world().topology();
   const std::vector<RankCores> cores = cores_of_ranks(session.world());
   if (session.backend().device() != Device::cpu()) return;
@@ -66,34 +66,33 @@ std::vector<std::string> notes_on_sums(const Config& config, comm::GradientTrans
   const bool on_gpus = device != Device::cpu();
   if (on_gpus && transport.group().size() > 1 && !config.train.reproducible)
     notes.emplace_back(
-        "sums are in NCCL's order, which depends on the number of ranks: the same bits at the same number of "
-        "ranks only; train.reproducible = true gives the same bits at any number of ranks");
+        "NCCL sums in an order that depends on the number of ranks: the same bits at the same number of "
+        "ranks "
+        "only; train.reproducible = true gives the same bits at any number of ranks");
   if (config.ddp.reduce_dtype == "fp32") return notes;
-  if (!transport.rounds(wire_of(config)))
-    notes.push_back(fmt::format("ddp.reduce_dtype = {} has no effect here: nothing travels {}",
+  if (!transport.rounds(comm_dtype_of(config)))
+    notes.push_back(fmt::format("ddp.reduce_dtype = {} has no effect: no gradients are sent {}",
                                 config.ddp.reduce_dtype,
-                                on_gpus ? "with one rank" : "between machines where there is one"));
+                                on_gpus ? "by a single rank" : "between nodes, as there is one"));
   else if (on_gpus)
     notes.push_back(
-        fmt::format("gradients travel between GPUs as {}: the same bits at the same number of "
-                    "ranks only",
+        fmt::format("gradients are sent between GPUs as {}: the same bits at the same number of ranks only",
                     config.ddp.reduce_dtype));
   else
     notes.push_back(
-        fmt::format("gradients travel between machines as {}: the same bits on the same machines "
-                    "only",
+        fmt::format("gradients are sent between nodes as {}: the same bits on the same nodes only",
                     config.ddp.reduce_dtype));
   return notes;
 }
 
-void say_start(Session& session, const Config& config, models::Model& model, const DataSets& data,
+void log_start(Session& session, const Config& config, models::Model& model, const DataSets& data,
                const ddp::DataParallel& replicas, const optim::Optimizer& optimizer, const optim::Ema* ema) {
   const Log& log = session.log();
   const comm::HostGroup& world = session.world();
-  log.info("{} ({}) on {}, {}, {}", config.model.name, models::summary(model.state()),
-           pluralized(world.size(), "rank"), pluralized(world.topology().nodes(), "machine"),
+  log.info("{} ({}) on {}, {}, {}", config.model.name(), models::summary(model.state()),
+           pluralized(world.size(), "rank"), pluralized(world.topology().nodes(), "node"),
            describe(session.backend(), replicas.options().compute));
-  say_oversubscription(session);
+  log_oversubscription(session);
   log.info("{} samples to train on, {} to evaluate on; {} a step, {:.1f} epochs in all", data.train().size(),
            data.eval() ? data.eval()->size() : 0, config.train.global_batch,
            static_cast<double>(config.train.steps) * static_cast<double>(config.train.global_batch) /
@@ -102,29 +101,29 @@ void say_start(Session& session, const Config& config, models::Model& model, con
     log.info("note: train.global_batch is larger than the data: a step sees samples more than once");
   }
   log.info("{}", replicas.describe());
-  say_memory(session, config, optimizer, ema);
-  if (config.model.batch_norm == "sync" && config.model.name == "resnet") {
+  log_memory(session, config, optimizer, ema);
+  if (config.model.value("batch_norm") == "sync") {
     log.info("note: model.batch_norm = sync gives the same bits at the same number of ranks only");
   }
   constexpr std::int64_t few_snapshots = 8;
   if (!config.ema.sigma_rel.empty() && config.checkpoint.every >= 0 &&
       (config.checkpoint.every == 0 || config.train.steps / config.checkpoint.every < few_snapshots)) {
     log.info(
-        "note: averages of other widths are made from snapshots, one a checkpoint: lower checkpoint.every "
-        "for at least {} of them",
+        "note: EMA weights of other widths are made from snapshots, one for each checkpoint: lower "
+        "checkpoint.every to have at least {} of them",
         few_snapshots);
   }
   if (config.checkpoint.every == 0) {
     log.info(
-        "note: checkpoint.every = 0: nothing is saved before the end; whatever ends the run earlier, but a "
-        "stop or "
-        "a preemption, loses all of it");
+        "note: checkpoint.every = 0: nothing is saved before the end; a run that fails earlier loses all of "
+        "its "
+        "steps");
   }
   const std::int64_t every = config.checkpoint.every, eval_every = config.train.eval_every;
   if (!config.checkpoint.keep_best.empty() && every > 0 &&
       (eval_every == 0 || std::lcm(every, eval_every) > config.train.steps)) {
     log.info(
-        "note: checkpoint.keep_best has only the last step to judge: no other checkpoint is evaluated; let "
+        "note: checkpoint.keep_best can choose the last step only: no other checkpoint is evaluated; let "
         "train.eval_every divide checkpoint.every");
   }
   for (const std::string& note : notes_on_sums(config, session.transport(), session.backend().device()))

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/models/registry.h"
+#include "lockstep/models/model.h"
 #include "lockstep/nn/layers.h"
 
 namespace lockstep::models {
@@ -13,10 +13,17 @@ namespace lockstep::models {
 /// ...). Dropout follows each ReLU. Inputs of any shape are flattened.
 class Mlp final : public Model {
  public:
-  Mlp(const ModelConfig& config, std::uint64_t seed);
+  struct Options {
+    std::vector<std::int64_t> sizes{};  ///< widths, from the elements of a sample to the classes
+    double dropout = 0;
+
+    static std::vector<Option<Options>> options();
+  };
+  Mlp(const Options& options, std::uint64_t seed);
 
   Kind kind() const override { return Kind::classifier; }
   std::int64_t classes() const override { return sizes_.back(); }
+  Shape sample_shape(std::int64_t) const override { return {sizes_.front()}; }
   void check_input(const Shape& x) const override;
   Var forward(Tape& tape, const Tensor& x) override;
 

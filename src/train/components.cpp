@@ -1,0 +1,272 @@
+#include "train/components.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "base/resources.h"
+#include "base/text.h"
+#include "checkpoint/weights/gpt2.h"
+#include "kernels/gpus.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
+#include "lockstep/comm/agreement.h"
+#include "lockstep/data/images.h"
+#include "lockstep/data/text.h"
+#include "lockstep/models/gpt.h"
+#include "lockstep/nn/module.h"
+#include "lockstep/optim/registry.h"
+#include "train/precision.h"
+
+namespace lockstep::train {
+namespace {
+
+bool reads_text(const models::Model& model) { return model.kind() == models::Kind::language_model; }
+
+std::unique_ptr<data::Dataset> open_data(const models::Model& model, const std::vector<std::string>& paths,
+                                         const data::ImagesOptions& options = {}) {
+  if (!reads_text(model)) {
+    auto images = std::make_unique<data::Images>(paths, options);
+    images->check_labels(model.classes());
+    return images;
+  }
+  auto text = std::make_unique<data::Text>(paths, model.sample_shape()[0]);
+  if (text->vocabulary() > model.classes()) {
+    throw DataError("{}: a vocabulary of {} tokens; the model has model.vocab = {}", text->name(),
+                    text->vocabulary(), model.classes());
+  }
+  return text;
+}
+
+/// DataError for a missing file, with the key that names it and what to do.
+void check_present(const char* key, const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error) || error) return;
+  throw DataError(
+      "{}: {}: No such file; lockstep prepare makes data files, and paths are relative to the folder where "
+      "lockstep is started",
+      key, path);
+}
+
+/// Evaluation images are normalised as those the model was trained on.
+data::ImagesOptions like(const data::Dataset* train) {
+  return {.like = dynamic_cast<const data::Images*>(train)};
+}
+
+}  // namespace
+
+DataSets::DataSets(const Config& config, const models::Model& model) {
+  if (config.data.train.empty())
+    throw UsageError("data.train: is missing; give an HDF5 data file (see lockstep prepare)");
+  for (const std::string& path : config.data.train) check_present("data.train", path);
+  if (!config.data.eval.empty()) check_present("data.eval", config.data.eval);
+  train_ = open_data(model, config.data.train);
+  if (!config.data.eval.empty()) eval_ = open_data(model, {config.data.eval}, like(train_.get()));
+  if (config.data.eval_fraction > 0)
+    split_.emplace(data::split(*train_, config.data.eval_fraction, config.train.seed));
+  const data::Dataset* const eval = whole_eval();
+  const std::int64_t samples = config.train.eval_samples;
+  if (!eval || samples == 0 || samples >= eval->size()) return;
+  // Independent of the permutations of the epochs and of the split.
+  const std::uint64_t seed = mix_bits(config.train.seed ^ purpose_of("eval_samples"));
+  eval_part_.emplace(*eval, 0, samples, data::Permutation(eval->size(), seed, 0));
+}
+
+std::string DataSets::tokenizer() const {
+  for (const auto* const data : {train_.get(), eval_.get()}) {
+    if (const auto* const text = dynamic_cast<const data::Text*>(data)) return text->tokenizer();
+  }
+  return "";
+}
+
+void check_tokenizer(const std::string& data_name, const std::string& data, const std::string& model_name,
+                     const std::string& model) {
+  if (data == model || data.empty() || model.empty()) return;
+  throw DataError("{}: its tokens are of the tokenizer {}, but {} learned from tokens of {}", data_name,
+                  quote(data), model_name, quote(model));
+}
+
+DataSets::DataSets(const Config& config, const models::Model& model, const std::string& eval_path) {
+  if (!reads_text(model)) {
+    try {
+      train_ = open_data(model, config.data.train);
+    } catch (const Error& error) {  // the training data may be elsewhere
+      warning_ = fmt::format("{}: normalised by its own mean and deviation, not the training data's: {}",
+                             eval_path, error.what());
+    }
+  }
+  eval_ = open_data(model, {eval_path}, like(train_.get()));
+}
+
+namespace {
+
+std::unique_ptr<models::Model> make_model(const Config& config) {
+  auto model = models::make_model(config.model, config.train.seed);
+  nn::freeze(model->state(), config.train.frozen);
+  optim::prepare_model(config.optimizer, model->state());
+  return model;
+}
+
+}  // namespace
+
+std::unique_ptr<models::Model> build_meta_model(const Config& config) {
+  const MetaTensors meta;
+  return make_model(config);
+}
+
+std::unique_ptr<models::Model> build_model(const Config& config) {
+  double bytes = 0;
+  const auto meta = build_meta_model(config);
+  for (const Param* const param : meta->state().params) bytes += static_cast<double>(param->value.bytes());
+  const std::optional<std::uint64_t> available = available_memory_bytes();
+  if (available && bytes > static_cast<double>(*available)) {
+    throw UsageError(
+        "model.name = {}: the parameters take {:.0f} MiB, and this node has {} left; make the model smaller",
+        config.model.name(), bytes / (1 << 20), *available >> 20);
+  }
+  return make_model(config);
+}
+
+void check_config_json(const std::string& weights, const Config& config) {
+  const models::Gpt::Options* const gpt = config.model.options_of<models::Gpt>();
+  if (!gpt) return;
+  checkpoint::check_gpt2_config(weights, {.heads = gpt->heads,
+                                          .layers = gpt->layers,
+                                          .channels = gpt->channels,
+                                          .context = gpt->context,
+                                          .vocab = gpt->vocab});
+}
+
+void check_same_updates(const Config& config, const kernels::Backend& backend, comm::HostGroup& world) {
+  if (config.optimizer.name != "muon" || config.ddp.sharded_optimizer) return;
+  const std::vector<std::string> all = world.all_gather_texts(backend.instruction_set());
+  const auto other = std::ranges::find_if(all, [&](const std::string& text) { return text != all[0]; });
+  if (other == all.end()) return;
+  throw UsageError(
+      "optimizer.name = muon: its matrix products have other bits on rank {} ({}) than on rank 0 ({}); set "
+      "ddp.sharded_optimizer = true, which lets one rank update a matrix for all, or start all ranks on "
+      "nodes "
+      "with the same processor",
+      other - all.begin(), *other, all[0]);
+}
+
+std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& model,
+                                      kernels::Backend& backend, const Partition* partition) {
+  std::vector<optim::EmaProfile> profiles(config.ema.rates.begin(), config.ema.rates.end());
+  for (const double width : config.ema.sigma_rel) profiles.push_back(optim::EmaProfile::power(width));
+  if (profiles.empty()) return nullptr;
+  optim::EmaOptions options{
+      .warmup = {}, .buffers = optim::ema_buffers_named(config.ema.buffers), .partition = partition};
+  if (!config.ema.warmup.empty()) {
+    options.warmup = {config.ema.warmup[0], config.ema.warmup[1],
+                      static_cast<std::int64_t>(config.ema.warmup[2])};
+  }
+  return std::make_unique<optim::Ema>(model, backend, std::move(profiles), options);
+}
+
+DType comm_dtype_of(const Config& config) {
+  if (config.ddp.reduce_dtype == "bf16") return DType::bfloat16;
+  return config.ddp.reduce_dtype == "fp16" ? DType::float16 : DType::float32;
+}
+
+data::Augment augment_of(const Config& config, const data::Dataset& dataset) {
+  if (!config.data.crop && !config.data.flip) return {};
+  const Shape image = dataset.x_shape();
+  const int padding = image.rank() == 3 ? static_cast<int>(std::max<std::int64_t>(1, image[2] / 8)) : 1;
+  return {.crop_padding = config.data.crop ? padding : 0, .flip = config.data.flip};
+}
+
+ddp::Options ddp_options(const Config& config, DType compute) {
+  return {.bucket_mb = config.ddp.bucket_mb,
+          .first_bucket_mb = config.ddp.first_bucket_mb,
+          .shards = config.train.shards,
+          .micro_batches = config.train.micro_batches,
+          .unused = ddp::unused_named(config.ddp.unused),
+          .mode = ddp::mode_named(config.ddp.mode),
+          .comm_dtype = comm_dtype_of(config),
+          .sharded_optimizer = config.ddp.sharded_optimizer,
+          .check_every = config.ddp.check_every,
+          .seed = config.train.seed,
+          .compute = compute,
+          .layer_communicator = config.model.value("batch_norm") == "sync",
+          .graph = ddp::graph_named(config.train.cuda_graph)};
+}
+
+checkpoint::StoreOptions store_options(const Config& config, const DataSets& data,
+                                       const kernels::Backend& backend, DType compute) {
+  const data::Dataset& dataset = data.train();
+  checkpoint::Provenance provenance{{samples_provenance, std::to_string(dataset.size())},
+                                    {"device", kernels::name_of(backend.device())},
+                                    {"threads", std::to_string(backend.threads())},
+                                    {"instruction_set", backend.instruction_set()},
+                                    {"precision", precision_text(compute, backend)}};
+  if (const std::string tokenizer = data.tokenizer(); !tokenizer.empty())
+    provenance[tokenizer_provenance] = tokenizer;
+  return {.schedule = {.seed = config.train.seed,
+                       .shards = config.train.shards,
+                       .samples_per_step = config.train.global_batch,
+                       .samples_per_epoch = dataset.size()},
+          .config = to_text(config),
+          .provenance = std::move(provenance),
+          .keep = config.checkpoint.keep,
+          .keep_best = config.checkpoint.keep_best,
+          .async = config.checkpoint.async,
+          .strict = config.checkpoint.load == "strict",
+          .narrow = config.checkpoint.narrow};
+}
+
+namespace {
+
+std::string amount(double bytes) {
+  const double mib = bytes / (1 << 20);
+  return mib < 10240 ? fmt::format("{:.1f} MiB", mib) : fmt::format("{:.1f} GiB", mib / 1024);
+}
+
+}  // namespace
+
+MemoryNeed memory_need(const Config& config, const ModelState& model, const data::Dataset& data, int ranks,
+                       Device device) {
+  MemoryNeed need;
+  double trained = 0;
+  for (const Param* const param : model.params) {
+    const auto bytes = static_cast<double>(param->value.bytes());
+    need.parameters += bytes;
+    if (param->trainable) trained += bytes;
+  }
+  for (const Buffer* const buffer : model.buffers)
+    need.parameters += static_cast<double>(buffer->value.bytes());
+  const auto bytes_of_samples = [&](const Shape& shape, DType dtype) {
+    return static_cast<double>(shape.numel()) * static_cast<double>(bytes_of(dtype));
+  };
+  const double sample_bytes =
+      bytes_of_samples(data.x_shape(), data.x_dtype()) + bytes_of_samples(data.y_shape(), DType::int64);
+  need.inputs = sample_bytes * static_cast<double>(config.train.global_batch) / ranks;
+  if (device != Device::cpu()) return need;
+  const auto profiles = static_cast<double>(config.ema.rates.size() + config.ema.sigma_rel.size());
+  const double owners = config.ddp.sharded_optimizer ? ranks : 1;
+  need.gradients = trained;
+  need.optimizer =
+      static_cast<double>(optim::elements_of_state(config.optimizer, model)) * sizeof(float) / owners;
+  need.ema = profiles * need.parameters / owners;
+  return need;
+}
+
+void check_memory(const MemoryNeed& need, comm::HostGroup& world) {
+  comm::run_on_all(world, [&] {
+    const std::optional<std::uint64_t> available = available_memory_bytes();
+    const comm::Topology& topology = world.topology();
+    const int node = topology.node_of_rank[static_cast<std::size_t>(world.rank())];
+    const std::int64_t ranks = std::ranges::count(topology.node_of_rank, node);
+    const double needed = need.sum() * static_cast<double>(ranks);
+    if (!available || needed <= static_cast<double>(*available)) return;
+    throw UsageError(
+        "this run needs at least {} on {} ({} of {}: parameters {}, gradients {}, optimizer {}, EMA {}, a "
+        "batch of inputs {}), which has {} left; make the model or train.global_batch smaller, start fewer "
+        "ranks there, or set ddp.sharded_optimizer = true",
+        amount(needed), topology.host_names[static_cast<std::size_t>(node)], pluralized(ranks, "rank"),
+        amount(need.sum()), amount(need.parameters), amount(need.gradients), amount(need.optimizer),
+        amount(need.ema), amount(need.inputs), amount(static_cast<double>(*available)));
+  });
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,103 @@
+// The components of a run, made from its configuration: model, data, EMA, and the options of the modules that
+// carry out the rest; and the memory that they need.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/checkpoint/store.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/ddp/options.h"
+#include "lockstep/kernels/backend.h"
+#include "lockstep/models/registry.h"
+#include "lockstep/optim/ema.h"
+#include "lockstep/optim/optimizer.h"
+#include "train/config.h"
+
+namespace lockstep::train {
+
+/// Training and evaluation data.
+class DataSets {
+ public:
+  /// Opens the files of config.data as data for this model. Throws as the datasets do; DataError if a label
+  /// or token is not below the model's classes.
+  DataSets(const Config& config, const models::Model& model);
+  /// One file as evaluation data, normalised as the training data of `config` is if that can be opened; if
+  /// not, by its own mean and deviation, with a warning().
+  DataSets(const Config& config, const models::Model& model, const std::string& eval_path);
+
+  const data::Dataset& train() const {
+    return split_ ? static_cast<const data::Dataset&>(split_->train) : *train_;
+  }
+  /// Null if there is none.
+  const data::Dataset* eval() const { return eval_part_ ? &*eval_part_ : whole_eval(); }
+  /// Of text; empty for images, and if the data file names none.
+  std::string tokenizer() const;
+  /// To be logged once; empty if there is nothing to warn of.
+  const std::string& warning() const { return warning_; }
+
+ private:
+  const data::Dataset* whole_eval() const { return split_ ? &split_->eval : eval_.get(); }
+
+  std::unique_ptr<data::Dataset> train_, eval_;
+  std::optional<data::Split> split_;
+  std::optional<data::Subset> eval_part_;  // train.eval_samples
+  std::string warning_;
+};
+
+/// DataError if the data of a language model were cut into tokens by another tokenizer than it learned from;
+/// empty: not known.
+void check_tokenizer(const std::string& data_name, const std::string& data, const std::string& model_name,
+                     const std::string& model);
+
+/// The configured model, its frozen parameters marked. UsageError if this node cannot hold its parameters.
+std::unique_ptr<models::Model> build_model(const Config& config);
+/// The same with meta tensors: names and shapes only.
+std::unique_ptr<models::Model> build_meta_model(const Config& config);
+
+/// Compares a gpt with the config.json in the folder of its weights; see checkpoint::check_gpt2_config.
+void check_config_json(const std::string& weights, const Config& config);
+
+/// UsageError on every rank if each rank makes all updates, and these would not have the same bits
+/// everywhere. Collective.
+void check_same_updates(const Config& config, const kernels::Backend& backend, comm::HostGroup& world);
+
+/// Null if neither rates nor widths are configured. partition: that of the source of gradients, or null.
+std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& model,
+                                      kernels::Backend& backend, const Partition* partition = nullptr);
+
+data::Augment augment_of(const Config& config, const data::Dataset& dataset);
+/// ddp.reduce_dtype
+DType comm_dtype_of(const Config& config);
+ddp::Options ddp_options(const Config& config, DType compute);
+
+/// Provenance that a resume compares: the number of training samples, and the tokenizer of text.
+inline constexpr const char* samples_provenance = "train_samples";
+inline constexpr const char* tokenizer_provenance = "tokenizer";
+
+checkpoint::StoreOptions store_options(const Config& config, const DataSets& data,
+                                       const kernels::Backend& backend, DType compute);
+
+/// Bytes that every rank takes at least: without activations, which depend on the kernels. In double, since
+/// absurd sizes must not overflow.
+struct MemoryNeed {
+  double parameters = 0;  ///< and buffers
+  double gradients = 0, optimizer = 0, ema = 0;
+  double inputs = 0;  ///< of the rank's shards
+
+  double sum() const { return parameters + gradients + optimizer + ema + inputs; }
+};
+
+/// Computed from shapes alone: the model may be one of meta tensors. Counts the memory of the node: a GPU
+/// holds all but parameters and inputs itself.
+MemoryNeed memory_need(const Config& config, const ModelState& model, const data::Dataset& data, int ranks,
+                       Device device);
+
+/// UsageError on every rank if the ranks of a node need more than the node has left, with both figures.
+/// Collective.
+void check_memory(const MemoryNeed& need, comm::HostGroup& world);
+
+}  // namespace lockstep::train

@@ -1,0 +1,64 @@
+// The evaluations of a run: when they are due, over which weights, and the metrics that they give.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/optim/ema.h"
+#include "lockstep/train/evaluate.h"
+
+namespace lockstep::train {
+
+/// What an evaluation works with. All of it outlives the evaluations.
+struct EvaluatedParts {
+  models::Model& model;
+  optim::Ema* ema;               ///< null: only the model's own weights are evaluated
+  const data::Dataset* dataset;  ///< null: nothing is evaluated
+  Tape& tape;
+  comm::HostGroup& world;
+  DType compute;
+};
+
+/// After every `every` steps (0: never) and after the last step, each of the weights is evaluated: the
+/// model's own, then those of each EMA profile.
+class Evaluations {
+ public:
+  Evaluations(EvaluatedParts parts, std::int64_t every, std::int64_t last_step)
+      : parts_(parts), every_(every), last_step_(last_step) {}
+
+  /// "eval_loss", "eval_ema_0.99_accuracy" ...; empty if nothing is evaluated.
+  std::vector<std::string> metrics() const;
+  /// UsageError unless checkpoint.keep_best is empty or one of the metrics.
+  void check_keep_best(const std::string& metric) const;
+
+  bool due_after(std::int64_t step) const;
+  /// Evaluations that follow the one of this step, or this step.
+  std::int64_t left_after(std::int64_t step) const;
+
+  struct Result {
+    std::map<std::string, double> metrics;
+    std::string text;  ///< for the log: "eval loss 0.1234 accuracy 0.9876  ema/0.99 loss ..."
+  };
+  /// Collective. `watch` sees the fraction of the whole evaluation; null if it ended the evaluation.
+  std::optional<Result> run(const EvaluationWatch& watch);
+  /// For EvaluationWatch::act: runs the action while the model holds its own weights.
+  void with_own_weights(const std::function<void()>& action);
+
+ private:
+  using Weights = const optim::EmaProfile*;  // null: the model's own
+
+  std::vector<Weights> weights() const;
+  void swap_in(Weights weights);
+
+  EvaluatedParts parts_;
+  std::int64_t every_, last_step_;
+  Weights evaluated_ = nullptr;                     // at present
+  std::unique_ptr<optim::Ema::SwappedIn> swapped_;  // while the model holds EMA weights
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,148 @@
+#include "train/key_reference.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "train/config.h"
+
+namespace lockstep::train {
+namespace {
+
+struct Entry {
+  std::string name, initial, meaning, form;
+  bool may_change = false;
+  std::vector<std::string> models;  ///< that have this key; empty: not a key of a model
+
+  std::string section() const { return name.substr(0, name.find('.')); }
+  std::string text() const {
+    return models.empty() ? meaning : fmt::format("{}: {}", fmt::join(models, ", "), meaning);
+  }
+};
+
+Entry entry_of(const OptionText& option, const std::string& name, const std::string& initial) {
+  return {.name = name,
+          .initial = option.traits.required ? "" : initial,
+          .meaning = option.meaning,
+          .form = option.form(),
+          .may_change = option.traits.may_change,
+          .models = {}};
+}
+
+/// The keys of all models. Models that describe an option in the same words share an entry.
+void add_models(std::vector<Entry>& entries, const models::Registry& models) {
+  for (const models::ModelType& type : models.types()) {
+    const models::ModelConfig defaults = models.configure(type.name);
+    for (const auto& option : type.options) {
+      Entry entry = entry_of(option, "model." + option.name, option.get(defaults));
+      const auto same = std::ranges::find_if(entries, [&](const Entry& other) {
+        return other.name == entry.name && other.meaning == entry.meaning && other.form == entry.form;
+      });
+      Entry& shared = same == entries.end() ? entries.emplace_back(std::move(entry)) : *same;
+      shared.models.push_back(type.name);
+    }
+  }
+}
+
+std::vector<Entry> all_entries(const models::Registry& models) {
+  std::vector<Entry> entries;
+  const Config defaults;
+  for (const Key& key : keys_of(nullptr)) {
+    Entry entry = entry_of(key, key.name, key.get(defaults));
+    if (!entries.empty() && entries.back().section() == "optimizer" && entry.section() != "optimizer") {
+      entries.push_back(
+          {.name = "optimizer.group.N",
+           .initial = {},
+           .meaning = "parameters with other rates: name pattern, lr factor, weight decay factor",
+           .form = "text",
+           .may_change = false,
+           .models = {}});
+    }
+    if (key.name == "model.name") entry.form = fmt::format("{}", fmt::join(models.names(), ", "));
+    entries.push_back(std::move(entry));
+    if (key.name == "model.name") add_models(entries, models);
+  }
+  return entries;
+}
+
+constexpr std::array introduction{
+    "A configuration is an INI file: [section] lines and key = value lines; # begins a comment. lockstep "
+    "train "
+    "takes the same keys on the command line, as --set SECTION.KEY=VALUE.",
+    "A value may be quoted, in single or double quotes. In double quotes, \\\" \\\\ \\n \\t \\r and \\xHH "
+    "mean what "
+    "they mean in C. Values of a list are separated by blanks; a value that contains a blank is quoted.",
+    "[model] takes the keys of the model that model.name names, and no others.",
+    "The resolved configuration is written to RUN/config.ini and stored in every checkpoint. A resume may "
+    "change "
+    "the keys marked *; any other difference is an error."};
+
+std::string replaced(std::string text, std::string_view what, std::string_view by) {
+  for (std::size_t at = 0; (at = text.find(what, at)) != text.npos; at += by.size())
+    text.replace(at, what.size(), by);
+  return text;
+}
+
+std::string in_roff(const std::string& plain) {
+  const std::string text = replaced(plain, "\\", "\\e");
+  return text.starts_with('.') || text.starts_with('\'') ? "\\&" + text : text;
+}
+
+/// In a cell of a table.
+std::string in_markdown(std::string text) {
+  for (const auto& [what, by] : {std::pair{"\\", "\\\\"}, {"|", "\\|"}, {"*", "\\*"}})
+    text = replaced(std::move(text), what, by);
+  return text;
+}
+
+}  // namespace
+
+std::string describe_keys(const models::Registry& models) {
+  std::string text;
+  for (const Entry& entry : all_entries(models)) {
+    text += fmt::format("{} {:<26} {:<12} {} ({})\n", entry.may_change ? '*' : ' ', entry.name, entry.initial,
+                        entry.text(), entry.form);
+  }
+  return text + "*: a resume may change it\n";
+}
+
+std::string keys_as_man_page(const std::string& version) {
+  std::string page = fmt::format(
+      ".TH LOCKSTEP.INI 5 \"\" \"Lockstep {}\" \"File Formats\"\n.SH NAME\nlockstep.ini \\- configuration of "
+      "a "
+      "run of lockstep train\n.SH DESCRIPTION\n",
+      version);
+  for (const char* const paragraph : introduction) page += fmt::format("{}\n.PP\n", in_roff(paragraph));
+  page += "Defaults are in brackets.\n.SH CONFIGURATION KEYS\n";
+  for (const Entry& entry : all_entries(models::built_in_models())) {
+    page += fmt::format(".TP\n.B {}{}{}\n{}\n", entry.name, entry.may_change ? " *" : "",
+                        entry.initial.empty() ? "" : fmt::format(" [{}]", entry.initial),
+                        in_roff(fmt::format("{} ({})", entry.text(), entry.form)));
+  }
+  return page + ".SH SEE ALSO\n.BR lockstep (1)\n";
+}
+
+std::string keys_as_markdown() {
+  std::string page =
+      "# Configuration\n\n<!-- The program writes this page: lockstep_keys_page markdown "
+      "docs/configuration.md -->\n";
+  for (const char* const paragraph : introduction) page += fmt::format("\n{}\n", in_markdown(paragraph));
+  std::string section;
+  for (const Entry& entry : all_entries(models::built_in_models())) {
+    if (entry.section() != section) {
+      section = entry.section();
+      page += fmt::format("\n## [{}]\n\n| key | default | values | meaning |\n|---|---|---|---|\n", section);
+    }
+    page += fmt::format("| `{}`{} | {} | {} | {} |\n", entry.name.substr(section.size() + 1),
+                        entry.may_change ? " \\*" : "",
+                        entry.initial.empty() ? "" : fmt::format("`{}`", entry.initial),
+                        in_markdown(entry.form), in_markdown(entry.text()));
+  }
+  return page;
+}
+
+}  // namespace lockstep::train

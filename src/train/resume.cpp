@@ -1,0 +1,158 @@
+#include "train/resume.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.h"
+#include "lockstep/base/log.h"
+#include "train/threads.h"
+
+namespace lockstep::train {
+namespace {
+
+std::string groups_of(const Config& config) {
+  std::string text;
+  for (const auto& [number, group] : config.optimizer.groups)
+    text += fmt::format("{}: {}; ", number, to_text(group));
+  return text;
+}
+
+/// The keys with other values in one of the two. Keys of [model] are compared if both have the same model.
+std::vector<KeyChange> differing(const Config& run, const Config& asked, bool may_change) {
+  const bool same_model = run.model.type == asked.model.type;
+  std::vector<KeyChange> found;
+  for (const Key& key : keys_of(same_model ? run.model.type : nullptr)) {
+    if (key.traits.may_change != may_change) continue;
+    KeyChange change{key.name, key.get(run), key.get(asked)};
+    if (change.before != change.now) found.push_back(std::move(change));
+  }
+  return found;
+}
+
+void check_same_run(const Config& stored, const Config& asked, const std::string& directory) {
+  const std::vector<std::string> forbidden = forbidden_changes(stored, asked);
+  if (forbidden.empty()) return;
+  throw UsageError(
+      "{0}: holds a run of another configuration; start a new one from its weights (--run OTHER --resume "
+      "{0}/checkpoints/latest), or undo: {1}",
+      directory, fmt::join(forbidden, "; "));
+}
+
+/// A run stores both its epochs and the steps that these were at its first start.
+void resolve_steps(TrainConfig& asked, const TrainConfig* stored, std::int64_t steps_of_epochs) {
+  const bool same_epochs = stored && asked.epochs > 0 && asked.epochs == stored->epochs;
+  if (asked.epochs > 0 && asked.steps > 0 && !(same_epochs && asked.steps == stored->steps))
+    throw UsageError(
+        "train.epochs = {:g} and train.steps = {} are both given; give one of them (a run's config.ini has "
+        "both: remove its epochs)",
+        asked.epochs, asked.steps);
+  if (asked.epochs > 0) asked.steps = same_epochs ? stored->steps : steps_of_epochs;
+}
+
+void check_decay(const Config& config) {
+  if (config.optimizer.decay_steps <= config.train.steps) return;
+  throw UsageError(
+      "optimizer.decay_steps = {}: the run has only {} (train.steps, or those of train.epochs); give at most "
+      "as many",
+      config.optimizer.decay_steps, pluralized(config.train.steps, "step"));
+}
+
+}  // namespace
+
+std::vector<std::string> forbidden_changes(const Config& run, const Config& asked) {
+  std::vector<KeyChange> changes = differing(run, asked, false);
+  if (groups_of(run) != groups_of(asked))
+    changes.push_back({"optimizer.group", groups_of(run), groups_of(asked)});
+  std::vector<std::string> forbidden;
+  for (const KeyChange& change : changes)
+    forbidden.push_back(
+        fmt::format("{}: the run has '{}', asked for '{}'", change.key, change.before, change.now));
+  return forbidden;
+}
+
+std::vector<KeyChange> allowed_changes(const Config& run, const Config& asked) {
+  return differing(run, asked, true);
+}
+
+std::int64_t steps_of(const Config& config, std::int64_t samples) {
+  if (config.train.epochs == 0) return config.train.steps;
+  const double steps = std::ceil(config.train.epochs * static_cast<double>(samples) /
+                                 static_cast<double>(config.train.global_batch));
+  return static_cast<std::int64_t>(std::clamp(steps, 1.0, counts.high));
+}
+
+int shards_of(const Config& config, const comm::HostGroup& world) {
+  return config.train.shards > 0 ? config.train.shards : world.size();
+}
+
+void check_shards(const Config& config, const comm::HostGroup& world) {
+  const int shards = shards_of(config, world);
+  if (config.train.global_batch % shards != 0) {
+    throw UsageError("train.shards: {} shards do not divide train.global_batch = {}", shards,
+                     config.train.global_batch);
+  }
+  if (const std::int64_t samples = config.train.global_batch / shards; config.train.micro_batches > samples) {
+    throw UsageError("train.micro_batches = {}: a shard has {}, and cannot be cut into more",
+                     config.train.micro_batches, pluralized(samples, "sample"));
+  }
+  if (world.size() > shards) {
+    throw UsageError(
+        "{} are more than the {} of the run; start at most {} (or a new run with train.shards = {} or more)",
+        pluralized(world.size(), "rank"), pluralized(shards, "shard"), pluralized(shards, "rank"),
+        world.size());
+  }
+}
+
+void resolve(Config& config, checkpoint::RunDirectory& run, const RunOptions& options, std::int64_t samples,
+             const comm::HostGroup& world) {
+  const std::optional<std::string> text = run.stored_config();
+  const bool from_file = options.resume != "auto" && options.resume != "never";
+  if (from_file && !text && !config.train.init.empty() && config.train.init != options.resume) {
+    Log(world.rank())
+        .info("--resume {0}: the run starts from {0}, not from train.init = {1}", options.resume,
+              config.train.init);
+  }
+  if (from_file) config.train.init = options.resume;
+  if (text) {
+    const Config stored = parse_stored_config(*text, run.config_path());
+    if (from_file && stored.train.init != options.resume) {
+      throw UsageError("{}: holds a run already; --resume FILE starts a new run: choose another --run",
+                       run.path());
+    }
+    resolve_steps(config.train, &stored.train, steps_of(config, samples));
+    if (config.train.init.empty()) config.train.init = stored.train.init;
+    if (config.train.shards == 0) config.train.shards = stored.train.shards;
+    if (config.train.threads == 0) config.train.threads = stored.train.threads;
+    if (config.checkpoint.every == CheckpointConfig::auto_every)
+      config.checkpoint.every = stored.checkpoint.every;
+    check_same_run(stored, config, run.path());
+    for (const KeyChange& change : allowed_changes(stored, config))
+      Log(world.rank()).info("changed: {} = {} (was {})", change.key, change.now, change.before);
+  } else {
+    resolve_steps(config.train, nullptr, steps_of(config, samples));
+    if (config.train.shards == 0) config.train.shards = world.size();
+  }
+  check_decay(config);
+  check_shards(config, world);
+}
+
+void resolve_threads(Config& config, Session& session) {
+  const bool on_cpu = session.backend().device() == Device::cpu();
+  if (config.train.threads == 0) {
+    const ThreadChoice choice = choose_threads(cores_of_ranks(session.world()), session.world().topology());
+    config.train.threads = choice.threads;
+    if (on_cpu)
+      session.log().info("{} a rank, stored with the run ({})", pluralized(choice.threads, "thread"),
+                         choice.reason);
+  }
+  if (!on_cpu) return;
+  if (session.backend().threads() != config.train.threads)
+    session.use_backend(Device::cpu(), {.threads = config.train.threads});
+  if (binding_wanted(session.world(), config.train.bind))
+    bind_threads(session.world(), session.log(), config.train.threads);
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,51 @@
+// What a resumed run may change of its configuration, and how the configuration of the run directory and the
+// one that the user gives become one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/run_directory.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/train/session.h"
+#include "train/config.h"
+#include "train/trainer.h"
+
+namespace lockstep::train {
+
+/// The keys whose values differ although a resume may not change them: "key: the run has A, asked for B"
+/// each.
+std::vector<std::string> forbidden_changes(const Config& run, const Config& asked);
+
+/// A key whose value a resumed run has changed.
+struct KeyChange {
+  std::string key, before, now;
+};
+std::vector<KeyChange> allowed_changes(const Config& run, const Config& asked);
+
+/// train.steps, or the steps of train.epochs passes through `samples` samples. The last step is a full one.
+std::int64_t steps_of(const Config& config, std::int64_t samples);
+
+/// The shards of a new run: train.shards, or one for each rank.
+int shards_of(const Config& config, const comm::HostGroup& world);
+/// UsageError if the shards do not divide the batch, or if there are more ranks than shards.
+void check_shards(const Config& config, const comm::HostGroup& world);
+
+/// Resolves the keys that depend on the run directory, the data and the ranks:
+///   train.shards      0: the run's; in a new run the world size
+///   train.threads     0: the run's
+///   train.steps       of train.epochs: the run's if it has the same epochs, else what `samples` samples take
+///   checkpoint.every  auto: the run's
+///   train.init        --resume FILE, else the run's
+/// and logs what changes of an existing run. Collective. UsageError on every rank if the run directory holds
+/// another configuration (each differing key with both values), if both steps and epochs are given, or as
+/// check_shards().
+void resolve(Config& config, checkpoint::RunDirectory& run, const RunOptions& options, std::int64_t samples,
+             const comm::HostGroup& world);
+
+/// Follows resolve(): train.threads = 0 of a new run becomes the number that choose_threads() returns, which
+/// is logged. A session on CPUs gets that many threads, bound if binding_wanted(). Collective.
+void resolve_threads(Config& config, Session& session);
+
+}  // namespace lockstep::train
