@@ -14,6 +14,7 @@
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/data/arrays.h"
 #include "lockstep/data/images.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"

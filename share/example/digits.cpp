@@ -31,10 +31,9 @@ int main(int argc, char** argv) {
         ls::checkpoint::Store store(argv[2], session.world());
 
         for (auto step = store.resume(model, adamw, ema); step < steps; ++step) {
-          const auto result =
-              replicas.step(loader.at(step), [&](ls::Tape& tape, const ls::data::Shard& shard) {
-                return ls::cross_entropy(model.forward(tape.batch(shard.x)), shard.y);
-              });
+          const auto result = replicas.step(loader.at(step), [&](ls::Tape& tape, const ls::Batch& batch) {
+            return ls::cross_entropy(model.forward(tape.batch(batch["x"])), batch["y"]);
+          });
           adamw.step();
           ema.update();
           if ((step + 1) % 20 == 0) {

@@ -55,8 +55,8 @@ int main(int argc, char** argv) {
     ls::checkpoint::Store store(argv[2], session.world());
 
     for (auto step = store.resume(model, adamw); step < steps; ++step) {
-      const auto result = replicas.step(loader.at(step), [&](ls::Tape& tape, const ls::data::Shard& shard) {
-        return ls::cross_entropy(model.forward(tape, shard.x), shard.y);
+      const auto result = replicas.step(loader.at(step), [&](ls::Tape& tape, const ls::Batch& batch) {
+        return ls::cross_entropy(model.forward(tape, batch["x"]), batch["y"]);
       });
       adamw.step({.clip = 1});  // of the gradients' norm: what a recurrent network needs
       if ((step + 1) % 20 == 0 || step + 1 == steps) {

@@ -22,15 +22,12 @@ constexpr int groups = 8;                  // of channels that are normalised to
 // time.
 struct Discs final : ls::data::Dataset {
   std::int64_t size() const override { return 1'000'000; }
-  ls::Shape x_shape() const override { return {2, side, side}; }
-  ls::DType x_dtype() const override { return ls::DType::float32; }
-  ls::Shape y_shape() const override { return {}; }
-  std::int64_t classes() const override { return times; }
+  const std::vector<ls::data::Field>& fields() const override { return fields_; }
   std::string name() const override { return "discs"; }
 
-  void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override {
-    check_read(samples, x, y);
-    float* noisy = x.data<float>();
+  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override {
+    check_read(samples, into);
+    float* noisy = into[0].data<float>();
     for (std::size_t n = 0; n < samples.size(); ++n, noisy += 2 * side * side) {
       const auto draws = [&](std::uint64_t purpose) {  // a pure function of the sample
         return ls::Random({.purpose = purpose, .step = std::uint64_t(samples[n])});
@@ -47,9 +44,13 @@ struct Discs final : ls::data::Dataset {
         noisy[at] = signal * (distance < radius ? 1.0f : -1.0f) + spread * drawn;
         noisy[side * side + at] = drawn;
       }
-      y.data<std::int64_t>()[n] = time;
+      into[1].data<std::int64_t>()[n] = time;
     }
   }
+
+ private:
+  std::vector<ls::data::Field> fields_{{.name = "x", .shape = {2, side, side}},
+                                       {.name = "y", .dtype = ls::DType::int64, .classes = times}};
 };
 
 // Row t: sines and cosines of t at time_width / 2 frequencies from 1 down to 1 / 10000.
@@ -151,9 +152,9 @@ int main(int argc, char** argv) {
     ls::checkpoint::Store store(argv[1], session.world());
 
     for (auto step = store.resume(model, adamw, ema); step < steps; ++step) {
-      const auto result = replicas.step(loader.at(step), [&](ls::Tape& tape, const ls::data::Shard& shard) {
-        const Var x = tape.batch(shard.x), noisy = ls::narrow(x, 1, 0, 1), noise = ls::narrow(x, 1, 1, 1);
-        return ls::mse(model.forward(noisy, shard.y), noise.value());
+      const auto result = replicas.step(loader.at(step), [&](ls::Tape& tape, const ls::Batch& batch) {
+        const Var x = tape.batch(batch["x"]), noisy = ls::narrow(x, 1, 0, 1), noise = ls::narrow(x, 1, 1, 1);
+        return ls::mse(model.forward(noisy, batch["y"]), noise.value());
       });
       adamw.step();
       ema.update();

@@ -62,7 +62,7 @@ ExitCode eval(Session& session, const Arguments& arguments) {
     train::check_tokenizer(values.count("data") ? values["data"].as<std::string>() : "data.eval",
                            data->tokenizer(), file, saved.tokenizer());
     if (!data->eval()) throw UsageError("eval: the run has no evaluation data; give --data FILE");
-    saved.model().check_input(data::batch_shape(1, data->eval()->x_shape()));
+    saved.model().check_input(data::batch_shape(1, data::field_named(*data->eval(), "x").shape));
   });
   if (!data->warning().empty() && session.world().rank() == 0) session.log().warning("{}", data->warning());
   Tape tape(session.backend());

@@ -38,6 +38,10 @@ hdf5::Dataset open_tokens(const hdf5::File& file) {
   return open_or_explain(file, "/tokens", "text is needed (lockstep prepare text)");
 }
 
+std::string shape_text(const hdf5::Dataset& dataset) {
+  return fmt::format("[{}]", fmt::join(dataset.shape(), ", "));
+}
+
 std::vector<std::string> class_names_of(const hdf5::Dataset& y) {
   std::vector<std::string> names;
   std::string text;

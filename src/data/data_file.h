@@ -19,6 +19,9 @@ hdf5::Dataset open_images(const hdf5::File& file);
 /// /tokens of a file of text. DataError as above.
 hdf5::Dataset open_tokens(const hdf5::File& file);
 
+/// "[100, 3, 32, 32]", for messages.
+std::string shape_text(const hdf5::Dataset& dataset);
+
 /// The limit of an attribute, which HDF5 keeps in the header of /y.
 inline constexpr std::size_t most_class_name_bytes = 60'000;
 

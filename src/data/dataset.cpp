@@ -1,13 +1,23 @@
 #include "lockstep/data/dataset.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 
 namespace lockstep::data {
+
+Batch batch_of(int index, std::span<const Field> fields, std::span<const Tensor> tensors) {
+  Batch batch(index, {});
+  for (std::size_t i = 0; i < fields.size(); ++i) batch.add(fields[i].name, tensors[i]);
+  return batch;
+}
 
 Shape batch_shape(std::int64_t rows, const Shape& sample) {
   std::array<std::int64_t, Shape::max_rank + 1> extents{rows};
@@ -15,20 +25,35 @@ Shape batch_shape(std::int64_t rows, const Shape& sample) {
   return Shape(std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(sample.rank()) + 1));
 }
 
-void Dataset::check_read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const {
+std::unique_ptr<Order> Dataset::order(std::uint64_t) const { return nullptr; }
+
+void Dataset::check_read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
   const auto rows = static_cast<std::int64_t>(samples.size());
-  const auto check = [&](const char* which, const Tensor& tensor, const Shape& sample, DType dtype) {
-    const Shape wanted = batch_shape(rows, sample);
-    if (tensor.shape() == wanted && tensor.dtype() == dtype && tensor.channel_block() == 1) return;
-    throw UsageError("{}: {} samples are read into {} {} {}, not {} {}", name(), rows, which,
-                     to_string(dtype), to_string(wanted), to_string(tensor.dtype()),
-                     to_string(tensor.shape()));
-  };
-  check("x", x, x_shape(), x_dtype());
-  check("y", y, y_shape(), DType::int64);
+  if (into.size() != fields().size()) {
+    throw UsageError("{}: samples of {} fields are read into {} tensors", name(), fields().size(),
+                     into.size());
+  }
+  for (std::size_t i = 0; i < into.size(); ++i) {
+    const Field& field = fields()[i];
+    const Shape wanted = batch_shape(rows, field.shape);
+    if (into[i].shape() == wanted && into[i].dtype() == field.dtype && into[i].channel_block() == 1) continue;
+    throw UsageError("{}: {} samples are read into {} {} {}, not {} {}", name(), rows, field.name,
+                     to_string(field.dtype), to_string(wanted), to_string(into[i].dtype()),
+                     to_string(into[i].shape()));
+  }
   for (const std::int64_t sample : samples) {
     if (sample < 0 || sample >= size()) throw UsageError("{}: sample {} of {} asked", name(), sample, size());
   }
+}
+
+const Field& field_named(const Dataset& dataset, std::string_view name) {
+  const std::vector<Field>& fields = dataset.fields();
+  const auto found = std::ranges::find(fields, name, &Field::name);
+  if (found != fields.end()) return *found;
+  std::vector<std::string> names;
+  for (const Field& field : fields) names.push_back(field.name);
+  throw DataError("{}: has no field '{}', which is needed; it has {}", dataset.name(), name,
+                  fmt::join(names, ", "));
 }
 
 Subset::Subset(const Dataset& base, std::int64_t first, std::int64_t count, std::optional<Permutation> order)
@@ -41,17 +66,30 @@ Subset::Subset(const Dataset& base, std::int64_t first, std::int64_t count, std:
   }
 }
 
-void Subset::read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const {
-  check_read(samples, x, y);
-  // A few numbers at a time, so that threads share no memory.
+namespace {
+
+/// Numbers of samples in a base, a few at a time, so that threads share no memory. number_of(i) of sample i
+/// of `samples`.
+template <class NumberOf>
+void read_translated(const Dataset& base, std::span<const std::int64_t> samples, std::span<const Tensor> into,
+                     const NumberOf& number_of) {
   std::array<std::int64_t, 64> translated;
+  std::array<Tensor, Batch::max_fields> rows;
   for (std::size_t done = 0; done < samples.size();) {
     const std::size_t count = std::min(translated.size(), samples.size() - done);
-    for (std::size_t i = 0; i < count; ++i) translated[i] = base_sample(samples[done + i]);
+    for (std::size_t i = 0; i < count; ++i) translated[i] = number_of(samples[done + i]);
     const auto begin = static_cast<std::int64_t>(done), end = static_cast<std::int64_t>(done + count);
-    base_.read({translated.data(), count}, x.rows(begin, end), y.rows(begin, end));
+    for (std::size_t i = 0; i < into.size(); ++i) rows[i] = into[i].rows(begin, end);
+    base.read({translated.data(), count}, {rows.data(), into.size()});
     done += count;
   }
+}
+
+}  // namespace
+
+void Subset::read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
+  check_read(samples, into);
+  read_translated(base_, samples, into, [this](std::int64_t sample) { return base_sample(sample); });
 }
 
 Split split(const Dataset& dataset, double eval_fraction, std::uint64_t seed) {
@@ -69,6 +107,132 @@ Split split(const Dataset& dataset, double eval_fraction, std::uint64_t seed) {
   // The epochs of training use the seed itself; a split must not follow any of them.
   if (!dataset.sequential()) order.emplace(size, mix_bits(seed ^ purpose_of("split")), 0);
   return {Subset(dataset, 0, size - held_out, order), Subset(dataset, size - held_out, held_out, order)};
+}
+
+namespace {
+
+/// Takes from each source its share of positions. The shares of a period of positions are whole numbers, and
+/// the sources are spread over it as evenly as they can be: position, source and the source's own position
+/// are one table and a division apart.
+class MixedOrder final : public Order {
+ public:
+  struct Part {
+    std::unique_ptr<Order> order;
+    std::int64_t first = 0;  ///< number of its first sample
+    double weight = 0;
+  };
+  explicit MixedOrder(std::vector<Part> parts) : parts_(std::move(parts)) {
+    double sum = 0;
+    for (const Part& part : parts_) sum += part.weight;
+    // At each position the source that is furthest behind its share; equal ones in order.
+    per_period_.assign(parts_.size(), 0);
+    for (std::int64_t i = 0; i < period; ++i) {
+      std::size_t next = 0;
+      double most = -std::numeric_limits<double>::infinity();
+      for (std::size_t p = 0; p < parts_.size(); ++p) {
+        const double behind =
+            parts_[p].weight / sum * static_cast<double>(i + 1) - static_cast<double>(per_period_[p]);
+        if (behind > most) {
+          most = behind;
+          next = p;
+        }
+      }
+      table_.push_back({static_cast<std::uint32_t>(next), per_period_[next]++});
+    }
+  }
+
+  void samples(std::int64_t first, std::span<std::int64_t> out) const override {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const std::int64_t position = first + static_cast<std::int64_t>(i);
+      const Entry& entry = table_[static_cast<std::size_t>(position % period)];
+      const Part& part = parts_[entry.part];
+      part.order->samples(position / period * per_period_[entry.part] + entry.before, out.subspan(i, 1));
+      out[i] += part.first;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t period = 10'000;
+  struct Entry {
+    std::uint32_t part;
+    std::int64_t before;  ///< of the part, in this period
+  };
+  std::vector<Part> parts_;
+  std::vector<std::int64_t> per_period_;  // by part
+  std::vector<Entry> table_;
+};
+
+std::string described(const Field& field) {
+  return fmt::format("{} {} {}", field.name, to_string(field.dtype), to_string(field.shape));
+}
+
+}  // namespace
+
+Mixture::Mixture(std::vector<Source> sources, bool weighted)
+    : sources_(std::move(sources)), weighted_(weighted) {
+  if (sources_.empty()) throw UsageError("a mixture of no data sets was asked");
+  fields_ = sources_.front().dataset->fields();
+  first_.push_back(0);
+  for (const Source& source : sources_) {
+    const Dataset& dataset = *source.dataset;
+    if (!(source.weight > 0 && std::isfinite(source.weight)))
+      throw UsageError("{}: its weight in the mixture is {}: it must be above 0", dataset.name(),
+                       source.weight);
+    if (dataset.fields().size() != fields_.size()) {
+      throw DataError("{}: has {} fields, but {} has {}", dataset.name(), dataset.fields().size(),
+                      sources_.front().dataset->name(), fields_.size());
+    }
+    for (std::size_t i = 0; i < fields_.size(); ++i) {
+      Field& all = fields_[i];
+      const Field& one = dataset.fields()[i];
+      if (one.name != all.name || one.dtype != all.dtype || !(one.shape == all.shape)) {
+        throw DataError("{}: samples have {}, but those of {} have {}", dataset.name(), described(one),
+                        sources_.front().dataset->name(), described(all));
+      }
+      all.classes = one.classes == 0 || all.classes == 0 ? 0 : std::max(all.classes, one.classes);
+    }
+    first_.push_back(first_.back() + dataset.size());
+  }
+}
+
+bool Mixture::sequential() const {
+  return std::ranges::all_of(sources_, [](const Source& source) { return source.dataset->sequential(); });
+}
+
+std::string Mixture::name() const {
+  std::vector<std::string> names;
+  for (const Source& source : sources_) names.push_back(source.dataset->name());
+  return fmt::format("{}", fmt::join(names, " + "));
+}
+
+void Mixture::read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
+  check_read(samples, into);
+  const auto source_of = [this](std::int64_t sample) {
+    return static_cast<std::size_t>(std::ranges::upper_bound(first_, sample) - first_.begin()) - 1;
+  };
+  std::array<Tensor, Batch::max_fields> rows;
+  for (std::size_t begin = 0, end = 0; begin < samples.size();
+       begin = end) {  // a run of one source at a time
+    const std::size_t source = source_of(samples[begin]);
+    while (end < samples.size() && source_of(samples[end]) == source) ++end;
+    for (std::size_t i = 0; i < into.size(); ++i)
+      rows[i] = into[i].rows(static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end));
+    read_translated(*sources_[source].dataset, samples.subspan(begin, end - begin),
+                    {rows.data(), into.size()}, [&](std::int64_t sample) { return sample - first_[source]; });
+  }
+}
+
+std::unique_ptr<Order> Mixture::order(std::uint64_t seed) const {
+  if (!weighted_) return nullptr;
+  std::vector<MixedOrder::Part> parts;
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    const Dataset& dataset = *sources_[i].dataset;
+    const std::uint64_t own_seed = mix_bits(seed ^ purpose_of("mixture") ^ i);  // no two walk alike
+    std::unique_ptr<Order> order = dataset.order(own_seed);
+    if (!order) order = std::make_unique<Shuffle>(dataset.size(), own_seed);
+    parts.push_back({std::move(order), first_[i], sources_[i].weight});
+  }
+  return std::make_unique<MixedOrder>(std::move(parts));
 }
 
 }  // namespace lockstep::data

@@ -1,7 +1,6 @@
 // Reading labelled images.
 #include "lockstep/data/images.h"
 
-#include <fmt/ranges.h>
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,10 +14,6 @@
 
 namespace lockstep::data {
 namespace {
-
-std::string shape_text(const hdf5::Dataset& dataset) {
-  return fmt::format("[{}]", fmt::join(dataset.shape(), ", "));
-}
 
 /// Extents of one image of a file.
 Shape image_shape(const hdf5::Dataset& x) {
@@ -63,6 +58,7 @@ Images::Images(const std::string& path, const ImagesOptions& options)
 
 Images::Images(const std::vector<std::string>& paths, const ImagesOptions& options) {
   if (paths.empty()) throw UsageError("no image files were named");
+  fields_ = {{.name = "x"}, {.name = "y", .dtype = DType::int64}};
   std::int64_t memory_left_bytes = options.memory_limit_bytes;
   for (const std::string& path : paths) add_file(path, memory_left_bytes);
   set_statistics(options, paths.front());
@@ -83,14 +79,14 @@ void Images::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
     throw DataError("{}: images are {}, but those of {} are {}", path, to_string(shape),
                     sources_.front().x->path(), to_string(shape_));
   }
-  shape_ = shape;
+  shape_ = fields_[0].shape = shape;
 
   if (std::vector<std::string> names = class_names_of(y); !names.empty()) {
     if (!class_names_.empty() && class_names_ != names) throw_other_names(path, class_names_path_);
     class_names_ = std::move(names);
     class_names_path_ = path;
   }
-  classes_ = std::max(classes_, *std::ranges::max_element(labels) + 1);
+  fields_[1].classes = std::max(classes(), *std::ranges::max_element(labels) + 1);
   Source source;
   source.first = size();
   source.rows = x.rows();
@@ -181,10 +177,10 @@ void Images::normalize(const Source& source, std::int64_t row, const std::byte* 
   }
 }
 
-void Images::read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const {
-  check_read(samples, x, y);
-  float* out = x.data<float>();
-  auto* labels = y.data<std::int64_t>();
+void Images::read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
+  check_read(samples, into);
+  float* out = into[0].data<float>();
+  auto* labels = into[1].data<std::int64_t>();
   for (std::size_t i = 0; i < samples.size(); ++i, out += shape_.numel()) {
     const Source& source = source_of(samples[i]);
     const std::int64_t row = samples[i] - source.first;
@@ -194,7 +190,7 @@ void Images::read(std::span<const std::int64_t> samples, const Tensor& x, const 
 }
 
 void Images::check_labels(std::int64_t classes) const {
-  if (classes_ <= classes) return;
+  if (fields_[1].classes <= classes) return;
   for (std::int64_t i = 0; i < size(); ++i) {
     const std::int64_t label = labels_[static_cast<std::size_t>(i)];
     if (label < classes) continue;

@@ -96,9 +96,15 @@ SampleStream::Options stream_options(const Dataset& dataset, const LoaderOptions
 class Loader::Prefetcher {
  public:
   Prefetcher(const Dataset& dataset, const LoaderOptions& options, int rank, int ranks)
-      : dataset_(dataset), augment_(options.augment), stream_(stream_options(dataset, options, ranks)) {
-    if (augment_.any() && (dataset.x_shape().rank() != 3 || dataset.x_dtype() != DType::float32)) {
-      throw UsageError("{}: only images can be augmented", dataset.name());
+      : dataset_(dataset),
+        augment_(options.augment),
+        stream_(stream_options(dataset, options, ranks),
+                options.shuffle ? dataset.order(options.seed) : nullptr) {
+    if (augment_.any()) {
+      const Field& x = field_named(dataset, "x");
+      if (x.shape.rank() != 3 || x.dtype != DType::float32)
+        throw UsageError("{}: only images can be augmented", dataset.name());
+      scratch_.resize(static_cast<std::size_t>(x.shape.numel()));
     }
     const comm::ShardMap map(static_cast<int>(stream_.options().shards), ranks);
     const comm::ShardRange block = map.block(rank);
@@ -106,20 +112,21 @@ class Loader::Prefetcher {
     for (Slot& slot : slots_) {
       slot.queue =
           options.backend ? options.backend->make_staging_queue() : kernels::make_host_staging_queue();
-      const auto stage = [&](const Shape& sample, DType dtype) {
-        return slot.staged.emplace_back(slot.queue->allocate(batch_shape(samples, sample), dtype));
-      };
       for (int index = block.first; index < block.end(); ++index) {
-        const kernels::StagedTensor x = stage(dataset.x_shape(), dataset.x_dtype());
-        const kernels::StagedTensor y = stage(dataset.y_shape(), DType::int64);
-        slot.filled.push_back({index, x.host, y.host});
-        slot.shards.push_back({index, x.device, y.device});
+        std::vector<Tensor> host, device;
+        for (const Field& field : dataset.fields()) {
+          const kernels::StagedTensor& staged =
+              slot.staged.emplace_back(slot.queue->allocate(batch_shape(samples, field.shape), field.dtype));
+          host.push_back(staged.host);
+          device.push_back(staged.device);
+        }
+        slot.filled.push_back(batch_of(index, dataset.fields(), host));
+        slot.shards.push_back(batch_of(index, dataset.fields(), device));
       }
       slot.batch.shards_total = map.shards();
       slot.batch.shards = slot.shards;
     }
     samples_.resize(static_cast<std::size_t>(samples));
-    if (augment_.any()) scratch_.resize(static_cast<std::size_t>(dataset.x_shape().numel()));
     thread_ = start_background_thread("the loader", [this] { work(); });
   }
 
@@ -152,8 +159,8 @@ class Loader::Prefetcher {
 
  private:
   struct Slot {
-    std::vector<Shard> filled;  // on the CPU, by the thread
-    std::vector<Shard> shards;  // on the device
+    std::vector<Batch> filled;  // on the CPU, by the thread
+    std::vector<Batch> shards;  // on the device
     std::vector<kernels::StagedTensor> staged;
     std::unique_ptr<kernels::StagingQueue> queue;
     StepBatch batch;
@@ -192,10 +199,11 @@ class Loader::Prefetcher {
 
   void fill(Slot& slot) {
     slot.queue->begin_fill();
-    for (const Shard& shard : slot.filled) {
+    for (const Batch& shard : slot.filled) {
       stream_.shard_samples(slot.batch.step, shard.index, samples_);
-      dataset_.read(samples_, shard.x, shard.y);
-      augment_images(augment_, stream_.options().seed, slot.batch.step, shard.index, shard.x, scratch_);
+      dataset_.read(samples_, shard.tensors());
+      if (augment_.any())
+        augment_images(augment_, stream_.options().seed, slot.batch.step, shard.index, shard["x"], scratch_);
     }
     slot.queue->send(slot.staged);
   }
@@ -252,18 +260,18 @@ EvalBatches::EvalBatches(const Dataset& dataset, std::int64_t batch, int rank, i
     : dataset_(dataset), batch_(batch), rank_(rank), map_(chunk_map(dataset, batch, ranks)) {
   const std::int64_t rows = std::min(batch, dataset.size());
   samples_.resize(static_cast<std::size_t>(rows));
-  x_ = Tensor::zeros(batch_shape(rows, dataset.x_shape()), dataset.x_dtype());
-  y_ = Tensor::zeros(batch_shape(rows, dataset.y_shape()), DType::int64);
+  for (const Field& field : dataset.fields())
+    tensors_.push_back(Tensor::zeros(batch_shape(rows, field.shape), field.dtype));
 }
 
-const EvalBatch& EvalBatches::read(int chunk) {
+const Batch& EvalBatches::read(int chunk) {
   if (chunk < 0 || chunk >= chunks())
     throw UsageError("{}: chunk {} of {} asked", dataset_.name(), chunk, chunks());
   const std::int64_t first = chunk * batch_, rows = std::min(batch_, dataset_.size() - first);
   const std::span<std::int64_t> samples(samples_.data(), static_cast<std::size_t>(rows));
   std::iota(samples.begin(), samples.end(), first);
-  current_ = {chunk, x_.rows(0, rows), y_.rows(0, rows)};
-  dataset_.read(samples, current_.x, current_.y);
+  current_ = batch_of(chunk, dataset_.fields(), tensors_).rows(0, rows);
+  dataset_.read(samples, current_.tensors());
   return current_;
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
@@ -71,7 +73,50 @@ std::int64_t Permutation::operator()(std::int64_t index) const {
   return static_cast<std::int64_t>(value);
 }
 
-SampleStream::SampleStream(const Options& options) : options_(options) {
+Shuffle::Shuffle(std::int64_t size, std::uint64_t seed, bool shuffle)
+    : size_(size), seed_(seed), shuffle_(shuffle) {
+  if (size < 1) throw UsageError("an order of {} samples was asked: there must be at least one", size);
+}
+
+void Shuffle::samples(std::int64_t first, std::span<std::int64_t> out) const {
+  std::int64_t position = first;
+  for (std::size_t done = 0; done < out.size();) {
+    const std::int64_t epoch = position / size_;
+    const Permutation permutation(size_, seed_, static_cast<std::uint64_t>(epoch));
+    for (std::int64_t index = position % size_; index < size_ && done < out.size(); ++index) {
+      out[done++] = shuffle_ ? permutation(index) : index;
+      ++position;
+    }
+  }
+}
+
+WeightedDraws::WeightedDraws(std::span<const double> weights, std::uint64_t seed)
+    : cumulative_(weights.begin(), weights.end()), seed_(seed) {
+  double sum = 0;
+  for (std::size_t i = 0; i < cumulative_.size(); ++i) {
+    if (!(cumulative_[i] >= 0 && std::isfinite(cumulative_[i])))
+      throw UsageError("the weight of sample {} is {}: it must be finite and not negative", i,
+                       cumulative_[i]);
+    cumulative_[i] = sum += cumulative_[i];
+  }
+  if (!(sum > 0 && std::isfinite(sum)))
+    throw UsageError("the weights of {} samples have the sum {}: it must be above 0", weights.size(), sum);
+}
+
+void WeightedDraws::samples(std::int64_t first, std::span<std::int64_t> out) const {
+  const Random random({seed_, purpose_of("weighted draws"), 0, 0});
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const auto words = random.block(static_cast<std::uint64_t>(first) + i);
+    const double uniform = static_cast<double>((std::uint64_t{words[0]} << 21) ^ (words[1] >> 11)) * 0x1p-53;
+    const auto above = std::ranges::upper_bound(cumulative_, uniform * cumulative_.back());
+    // Rounding may reach the sum itself; samples of weight 0 at the end are not drawn.
+    const auto last = std::ranges::lower_bound(cumulative_, cumulative_.back());
+    out[i] = std::min(above, last) - cumulative_.begin();
+  }
+}
+
+SampleStream::SampleStream(const Options& options, std::unique_ptr<Order> order)
+    : options_(options), order_(std::move(order)) {
   if (options.samples < 1)
     throw UsageError("a stream over {} samples was asked: there must be at least one", options.samples);
   if (options.global_batch < 1)
@@ -82,6 +127,7 @@ SampleStream::SampleStream(const Options& options) : options_(options) {
         "shards = {} does not divide global_batch = {}: choose a batch that is a multiple of the shards",
         options.shards, options.global_batch);
   }
+  if (!order_) order_ = std::make_unique<Shuffle>(options.samples, options.seed, options.shuffle);
 }
 
 std::int64_t SampleStream::first_position(std::int64_t step) const {
@@ -96,16 +142,7 @@ void SampleStream::shard_samples(std::int64_t step, std::int64_t shard, std::spa
   if (static_cast<std::int64_t>(out.size()) != samples_per_shard()) {
     throw UsageError("a shard has {} samples, not {}", samples_per_shard(), out.size());
   }
-  std::int64_t position = first_position(step) + shard * samples_per_shard();
-  for (std::size_t done = 0; done < out.size();) {
-    const std::int64_t epoch = position / options_.samples;
-    const Permutation permutation(options_.samples, options_.seed, static_cast<std::uint64_t>(epoch));
-    for (std::int64_t place = position % options_.samples; place < options_.samples && done < out.size();
-         ++place) {
-      out[done++] = options_.shuffle ? permutation(place) : place;
-      ++position;
-    }
-  }
+  order_->samples(first_position(step) + shard * samples_per_shard(), out);
 }
 
 }  // namespace lockstep::data

@@ -48,6 +48,8 @@ Text::Text(const std::vector<std::string>& paths, std::int64_t context, const Te
   if (context < 1) throw UsageError("a context of {} tokens was asked: it must be at least 1", context);
   std::int64_t memory_left_bytes = options.memory_limit_bytes;
   for (const std::string& path : paths) add_file(path, memory_left_bytes);
+  for (const char* const name : {"x", "y"})
+    fields_.push_back({.name = name, .dtype = DType::int64, .shape = {context_}, .classes = vocabulary_});
 }
 
 Text::~Text() = default;
@@ -109,10 +111,10 @@ void Text::copy_tokens(const Source& source, std::int64_t window, std::int64_t* 
   });
 }
 
-void Text::read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const {
-  check_read(samples, x, y);
-  auto* x_row = x.data<std::int64_t>();
-  auto* y_row = y.data<std::int64_t>();
+void Text::read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
+  check_read(samples, into);
+  auto* x_row = into[0].data<std::int64_t>();
+  auto* y_row = into[1].data<std::int64_t>();
   for (const std::int64_t sample : samples) {
     const auto after =
         std::upper_bound(sources_.begin(), sources_.end(), sample,

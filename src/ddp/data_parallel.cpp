@@ -53,6 +53,10 @@ Tensor MicroBatch::rows(const Tensor& samples) const {
   return empty ? samples.rows(0, 0) : samples.rows(n * index / count, n * (index + 1) / count);
 }
 
+Batch MicroBatch::rows(const Batch& samples) const {
+  return samples.map([this](const Tensor& field) { return rows(field); });
+}
+
 struct DataParallel::State {
   State(const ModelState& all, std::vector<Param*> trainable, comm::GradientTransport& world,
         kernels::Backend& device_backend, const Options& wanted, const comm::ShardMap& shard_map)
@@ -240,8 +244,8 @@ void DataParallel::begin_passes() {
 
 bool DataParallel::may_capture() const { return state_->capture.wanted(); }
 
-void DataParallel::add_shard(std::int64_t index, const Tensor& x, const Tensor& y) {
-  state_->capture.add_shard(index, x, y);
+void DataParallel::add_shard(std::int64_t index, std::span<const Tensor> tensors) {
+  state_->capture.add_shard(index, tensors);
 }
 
 void DataParallel::run_passes(const std::function<void()>& passes) {

@@ -54,11 +54,11 @@ void StepCapture::add_to_key(const Tensor& tensor) {
   key_.push_back(tensor.bytes());
 }
 
-void StepCapture::add_shard(std::int64_t index, const Tensor& x, const Tensor& y) {
+void StepCapture::add_shard(std::int64_t index, std::span<const Tensor> tensors) {
   key_.push_back(static_cast<std::uintptr_t>(index));
-  for (const Tensor* const tensor : {&x, &y}) {
-    add_to_key(*tensor);
-    for (const std::int64_t extent : tensor->shape()) key_.push_back(static_cast<std::uintptr_t>(extent));
+  for (const Tensor& tensor : tensors) {
+    add_to_key(tensor);
+    for (const std::int64_t extent : tensor.shape()) key_.push_back(static_cast<std::uintptr_t>(extent));
   }
 }
 
@@ -72,7 +72,7 @@ StepCapture::Way StepCapture::choose(bool warm) {
 
 StepCapture::Way StepCapture::choose_alone(bool warm) {
   if (key_.empty()) {
-    refuse("the shards of the batch have no tensors x and y that identify it");
+    refuse("the shards of the batch have no tensors() that identify it");
     return Way::refused;
   }
   if (!warm) return Way::plain;

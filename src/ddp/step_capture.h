@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,7 @@ class StepCapture {
 
   void begin_step();
   /// The shards of the step, in order, before choose().
-  void add_shard(std::int64_t index, const Tensor& x, const Tensor& y);
+  void add_shard(std::int64_t index, std::span<const Tensor> tensors);
   enum class Way { refused, plain, capture, launch };  // ranks take the lowest that any of them chooses
   /// Once a step; the same on all ranks. warm: this step does the same work as the last one.
   Way choose(bool warm);

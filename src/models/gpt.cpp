@@ -91,7 +91,8 @@ void Gpt::check_input(const Shape& x) const {
                   to_string(x), context);
 }
 
-Var Gpt::forward(Tape& tape, const Tensor& x) {
+Var Gpt::forward(Tape& tape, const Batch& batch) {
+  const Tensor& x = batch["x"];
   check_input(x.shape());
   Residual h{dropout_(add_positions(wte_(tape, x), tape.parameter(wpe_.weight))), {}};
   for (GptBlock& block : blocks_) h = recompute_ ? Residual{run_again(block, h.x), {}} : block(h);

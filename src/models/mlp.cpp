@@ -34,7 +34,8 @@ void Mlp::check_input(const Shape& x) const {
                   to_string(x), elements, sizes_.front());
 }
 
-Var Mlp::forward(Tape& tape, const Tensor& x) {
+Var Mlp::forward(Tape& tape, const Batch& batch) {
+  const Tensor& x = batch["x"];
   check_input(x.shape());
   Var h = flatten(tape.batch(x), 1);
   for (std::size_t i = 0; i + 1 < layers_.size(); ++i)

@@ -102,7 +102,8 @@ void Resnet::check_input(const Shape& x) const {
       to_string(x), in_channels_);
 }
 
-Var Resnet::forward(Tape& tape, const Tensor& x) {
+Var Resnet::forward(Tape& tape, const Batch& batch) {
+  const Tensor& x = batch["x"];
   check_input(x.shape());
   Var h = bn1_.relu(conv1_(tape.batch(x)));
   if (is_for_large_images_) h = max_pool2d(h, {.kernel = 3, .stride = 2, .padding = 1});

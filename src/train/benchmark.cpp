@@ -28,8 +28,8 @@ std::int64_t samples_of_shard(const StandardWorkload& workload, int shards_per_r
   return workload.batch_per_rank / shards_per_rank;
 }
 
-data::Shard on_device(const data::Shard& shard, kernels::Backend& backend) {
-  return {shard.index, kernels::on_device(shard.x, backend), kernels::on_device(shard.y, backend)};
+Batch on_device(const Batch& shard, kernels::Backend& backend) {
+  return shard.map([&](const Tensor& field) { return kernels::on_device(field, backend); });
 }
 
 std::unique_ptr<models::Model> built_on(const Config& config, kernels::Backend& backend) {
@@ -38,10 +38,8 @@ std::unique_ptr<models::Model> built_on(const Config& config, kernels::Backend& 
   return model;
 }
 
-data::Shard made_up_shard(const models::Model& model, std::int64_t image_pixels, std::int64_t samples,
-                          int shard) {
+Batch made_up_shard(const models::Model& model, std::int64_t image_pixels, std::int64_t samples, int shard) {
   const Random random({1, purpose_of("benchmark"), 0, static_cast<std::uint32_t>(shard)});
-  data::Shard made{.index = shard, .x = {}, .y = {}};
   const auto integers = [&](Shape shape, std::int64_t bound) {
     const Tensor tensor = Tensor::empty(shape, DType::int64);
     for (std::int64_t i = 0; i < tensor.numel(); ++i) {
@@ -58,9 +56,8 @@ data::Shard made_up_shard(const models::Model& model, std::int64_t image_pixels,
   };
   const Shape x = data::batch_shape(samples, model.sample_shape(image_pixels));
   const bool reads_text = model.kind() == models::Kind::language_model;
-  made.x = reads_text ? integers(x, model.classes()) : normals(x);
-  made.y = integers(reads_text ? x : Shape{samples}, model.classes());
-  return made;
+  return Batch(shard, {{"x", reads_text ? integers(x, model.classes()) : normals(x)},
+                       {"y", integers(reads_text ? x : Shape{samples}, model.classes())}});
 }
 
 }  // namespace
@@ -118,8 +115,9 @@ WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::GradientTranspo
 WorkloadRun::Times WorkloadRun::step() {
   const Stopwatch watch;
   const ddp::StepResult result =
-      replicas_->step(batch_, [&](Tape& tape, const data::Shard& shard, const ddp::MicroBatch& part) {
-        return cross_entropy(model_->forward(tape, part.rows(shard.x)), part.rows(shard.y));
+      replicas_->step(batch_, [&](Tape& tape, const Batch& shard, const ddp::MicroBatch& part) {
+        const Batch samples = part.rows(shard);
+        return cross_entropy(model_->forward(tape, samples), samples["y"]);
       });
   optimizer_->step();
   ++batch_.step;

@@ -54,7 +54,7 @@ class WorkloadRun {
   /// The same tensors serve every step.
   struct MadeUpBatch {
     std::int64_t step = 0;
-    std::vector<data::Shard> shards;
+    std::vector<Batch> shards;
     auto begin() const { return shards.begin(); }
     auto end() const { return shards.end(); }
   };

@@ -171,7 +171,7 @@ DType comm_dtype_of(const Config& config) {
 
 data::Augment augment_of(const Config& config, const data::Dataset& dataset) {
   if (!config.data.crop && !config.data.flip) return {};
-  const Shape image = dataset.x_shape();
+  const Shape image = data::field_named(dataset, "x").shape;
   const int padding = image.rank() == 3 ? static_cast<int>(std::max<std::int64_t>(1, image[2] / 8)) : 1;
   return {.crop_padding = config.data.crop ? padding : 0, .flip = config.data.flip};
 }
@@ -235,11 +235,9 @@ MemoryNeed memory_need(const Config& config, const ModelState& model, const data
   }
   for (const Buffer* const buffer : model.buffers)
     need.parameters += static_cast<double>(buffer->value.bytes());
-  const auto bytes_of_samples = [&](const Shape& shape, DType dtype) {
-    return static_cast<double>(shape.numel()) * static_cast<double>(bytes_of(dtype));
-  };
-  const double sample_bytes =
-      bytes_of_samples(data.x_shape(), data.x_dtype()) + bytes_of_samples(data.y_shape(), DType::int64);
+  double sample_bytes = 0;
+  for (const data::Field& field : data.fields())
+    sample_bytes += static_cast<double>(field.shape.numel()) * static_cast<double>(bytes_of(field.dtype));
   need.inputs = sample_bytes * static_cast<double>(config.train.global_batch) / ranks;
   if (device != Device::cpu()) return need;
   const auto profiles = static_cast<double>(config.ema.rates.size() + config.ema.sigma_rel.size());

@@ -45,27 +45,27 @@ Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& datas
 std::optional<Evaluation> evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset,
                                    comm::HostGroup& world, DType compute, const EvaluationWatch& watch) {
   const bool classifies = model.kind() == models::Kind::classifier;
-  const std::int64_t rows_per_sample = std::max<std::int64_t>(1, dataset.y_shape().numel());
+  const std::int64_t rows_per_sample =
+      std::max<std::int64_t>(1, data::field_named(dataset, "y").shape.numel());
   std::vector<double> sums;
   data::EvalBatches batches(dataset, std::clamp<std::int64_t>(rows_per_chunk / rows_per_sample, 1, 64),
                             world);
   const auto add_chunk = [&](int chunk) {
     progress::tick();
-    const data::EvalBatch& batch = batches.read(chunk);
     tape.begin({.training = false,
                 .record = false,
                 .compute = compute,
                 .same_parameters = chunk != batches.mine().first});
-    const Tensor x = kernels::on_device(batch.x, tape.backend());
-    const Tensor y = kernels::on_device(batch.y, tape.backend());
-    const Var logits = model.forward(tape, x);
-    const Loss loss = cross_entropy(logits, y);
+    const Batch batch = batches.read(chunk).map(
+        [&](const Tensor& field) { return kernels::on_device(field, tape.backend()); });
+    const Var logits = model.forward(tape, batch);
+    const Loss loss = cross_entropy(logits, batch["y"]);
     const std::size_t at = sums.size();
     sums.resize(at + width);
     const ops::CountedSum total = loss.read();
     sums[at + loss_sum] = total.sum;
     sums[at + count] = total.count;
-    sums[at + correct] = classifies ? correct_of(tape.backend(), logits.value(), y) : 0.0;
+    sums[at + correct] = classifies ? correct_of(tape.backend(), logits.value(), batch["y"]) : 0.0;
     sums[at + samples] = static_cast<double>(batch.samples());
   };
   const comm::ShardRange mine = batches.mine();

@@ -70,7 +70,7 @@ Inputs open_inputs(const Config& config, Session& session) {
   comm::run_on_all(world, [&] {
     const std::unique_ptr<models::Model> meta = build_meta_model(config);
     inputs.data = std::make_unique<DataSets>(config, *meta);
-    meta->check_input(data::batch_shape(1, inputs.data->train().x_shape()));
+    meta->check_input(data::batch_shape(1, data::field_named(inputs.data->train(), "x").shape));
     need = memory_need(config, meta->state(), inputs.data->train(), world.size(), session.backend().device());
   });
   check_memory(need, world);
@@ -98,7 +98,7 @@ std::vector<int> shards_of_ranks(const comm::ShardMap& map) {
 struct StepShards {
   data::Loader& loader;
   std::int64_t step;
-  std::span<const data::Shard> shards = {};
+  std::span<const Batch> shards = {};
 
   auto begin() {
     shards = loader.at(step).shards;
@@ -264,8 +264,9 @@ void Trainer::warn_of_other_data(const checkpoint::Provenance& provenance) {
 }
 
 ddp::StepResult Trainer::take_step(bool measure_norm) {
-  const auto loss_of = [&](Tape& tape, const data::Shard& shard, const ddp::MicroBatch& micro_batch) {
-    return cross_entropy(model_.forward(tape, micro_batch.rows(shard.x)), micro_batch.rows(shard.y),
+  const auto loss_of = [&](Tape& tape, const Batch& shard, const ddp::MicroBatch& micro_batch) {
+    const Batch batch = micro_batch.rows(shard);
+    return cross_entropy(model_.forward(tape, batch), batch["y"],
                          {.label_smoothing = static_cast<float>(config_.train.label_smoothing)});
   };
   learning_rate_ = schedule_.at(done_, config_.train.steps);

@@ -276,7 +276,7 @@ refused 2 "is read to make it, so it is never replaced" $checkpoint "$(readlink 
 refused 2 "is neither model nor ema/RATE" back.h5 a.safetensors --weights optimizer
 refused 2 "hub/config.json: n_head is \"4\", but model.heads is 2" hub/model.safetensors a.h5 --config gpt.ini
 refused 2 "'keras' is neither lockstep nor huggingface" back.h5 a.safetensors --layout keras
-refused 2 "layout is for a .safetensors file; a.h5 is to be a checkpoint" gpt2.h5 a.h5 --layout huggingface
+refused 2 "layout is for a .safetensors file; a.h5 will be a checkpoint" gpt2.h5 a.h5 --layout huggingface
 refused 2 "back.h5: its weights are no gpt's" back.h5 a.safetensors --layout huggingface
 refused 2 "gpt2.safetensors: its matrices are stored as Hugging Face's GPT-2 has them; give --config" gpt2.safetensors a.safetensors --layout lockstep
 refused 2 "is neither float32 nor bf16" back.h5 a.safetensors --dtype int8

@@ -22,11 +22,11 @@ BOOST_AUTO_TEST_CASE(the_ranks_together_see_every_sample_once_in_chunks_that_are
       EvalBatches batches(dataset, 10, rank, ranks);
       BOOST_TEST(batches.chunks() == 11);
       for (int chunk = batches.mine().first; chunk < batches.mine().end(); ++chunk, ++chunks) {
-        const data::EvalBatch& batch = batches.read(chunk);
-        BOOST_TEST(batch.chunk == chunk);
+        const Batch& batch = batches.read(chunk);
+        BOOST_TEST(batch.index == chunk);
         BOOST_TEST(batch.samples() == (chunk < 10 ? 10 : 1));
-        BOOST_TEST(batch.y.data<std::int64_t>()[0] == 10 * chunk);
-        for (const std::int64_t sample : values_of<std::int64_t>(batch.y)) seen.push_back(sample);
+        BOOST_TEST(batch["y"].data<std::int64_t>()[0] == 10 * chunk);
+        for (const std::int64_t sample : values_of<std::int64_t>(batch["y"])) seen.push_back(sample);
       }
     }
     BOOST_TEST(chunks == 11);

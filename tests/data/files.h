@@ -1,9 +1,10 @@
-// Small data files for the tests of this room.
+// Small data files for the tests of this module.
 #pragma once
 
 #include <cstdint>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/data/dataset.h"
@@ -60,33 +61,41 @@ inline std::string make_text(const TemporaryFolder& folder, const std::string& n
 /// A dataset without a file: x of sample i is [i, -i], y is i.
 class Counting final : public data::Dataset {
  public:
-  explicit Counting(std::int64_t size) : size_(size) {}
+  explicit Counting(std::int64_t size, std::string name = "counting")
+      : size_(size),
+        name_(std::move(name)),
+        fields_{{.name = "x", .shape = {2}}, {.name = "y", .dtype = DType::int64, .classes = size}} {}
   std::int64_t size() const override { return size_; }
-  Shape x_shape() const override { return {2}; }
-  DType x_dtype() const override { return DType::float32; }
-  Shape y_shape() const override { return {}; }
-  std::int64_t classes() const override { return size_; }
-  std::string name() const override { return "counting"; }
-  void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override {
-    check_read(samples, x, y);
+  const std::vector<data::Field>& fields() const override { return fields_; }
+  std::string name() const override { return name_; }
+  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override {
+    check_read(samples, into);
     for (std::size_t i = 0; i < samples.size(); ++i) {
-      x.data<float>()[2 * i] = static_cast<float>(samples[i]);
-      x.data<float>()[2 * i + 1] = -static_cast<float>(samples[i]);
-      y.data<std::int64_t>()[i] = samples[i];
+      into[0].data<float>()[2 * i] = static_cast<float>(samples[i]);
+      into[0].data<float>()[2 * i + 1] = -static_cast<float>(samples[i]);
+      into[1].data<std::int64_t>()[i] = samples[i];
     }
   }
 
  private:
   std::int64_t size_;
+  std::string name_;
+  std::vector<data::Field> fields_;
 };
 
-/// Some samples of a dataset in fresh tensors.
+/// Some samples of a dataset in fresh tensors, by field.
+inline Batch read_samples(const data::Dataset& dataset, const std::vector<std::int64_t>& samples) {
+  std::vector<Tensor> tensors;
+  for (const data::Field& field : dataset.fields())
+    tensors.push_back(Tensor::zeros(data::batch_shape(std::ssize(samples), field.shape), field.dtype));
+  dataset.read(samples, tensors);
+  return data::batch_of(0, dataset.fields(), tensors);
+}
+
+/// Of a dataset with the fields x and y.
 struct Samples {
   Samples(const data::Dataset& dataset, const std::vector<std::int64_t>& samples)
-      : x(Tensor::zeros(data::batch_shape(std::ssize(samples), dataset.x_shape()), dataset.x_dtype())),
-        y(Tensor::zeros(data::batch_shape(std::ssize(samples), dataset.y_shape()), DType::int64)) {
-    dataset.read(samples, x, y);
-  }
+      : x(read_samples(dataset, samples)["x"]), y(read_samples(dataset, samples)["y"]) {}
   Tensor x, y;
 };
 

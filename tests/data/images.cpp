@@ -32,7 +32,7 @@ struct Folder {
 BOOST_FIXTURE_TEST_CASE(bytes_are_normalised_per_channel_in_their_own_units, Folder) {
   const Images images(make_images(folder, "a.h5", 6, 0, {10, 20}, {2, 4}));
   BOOST_TEST(images.size() == 6);
-  BOOST_TEST((images.x_shape() == Shape{2, 3, 4}));
+  BOOST_TEST((images.fields()[0].shape == Shape{2, 3, 4}));
   BOOST_TEST(images.classes() == 5);
   const Samples samples(images, {4, 1});
   const auto bytes = image_bytes(6, 0);
@@ -118,7 +118,7 @@ BOOST_FIXTURE_TEST_CASE(numbers_that_float32_cannot_hold_are_named_by_file_and_i
 BOOST_FIXTURE_TEST_CASE(a_table_is_images_of_a_channel_a_column, Folder) {
   const Images images(
       put(folder, "t.h5", std::vector<double>{1, 2, 3, 4, 5, 6}, {2, 3}, std::vector<std::int32_t>{0, 1}));
-  BOOST_TEST((images.x_shape() == Shape{3, 1, 1}));
+  BOOST_TEST((images.fields()[0].shape == Shape{3, 1, 1}));
   BOOST_TEST(values_of<float>(Samples(images, {1}).x) == (std::vector<float>{4, 5, 6}));
 }
 
@@ -256,8 +256,9 @@ BOOST_FIXTURE_TEST_CASE(reading_into_wrong_tensors_or_wrong_samples_is_misuse, F
   const Images images(make_images(folder, "a.h5", 3));
   const Tensor x = Tensor::zeros({2, 2, 3, 4}), y = Tensor::zeros({2}, DType::int64);
   const std::vector<std::int64_t> one{0}, beyond{0, 3};
-  BOOST_CHECK_THROW(images.read(one, x, y), UsageError);
-  BOOST_CHECK_EXCEPTION(images.read(beyond, x, y), UsageError, mentions("sample 3 of 3"));
+  BOOST_CHECK_THROW(images.read(one, std::vector<Tensor>{x, y}), UsageError);
+  BOOST_CHECK_EXCEPTION(images.read(beyond, std::vector<Tensor>{x, y}), UsageError,
+                        mentions("sample 3 of 3"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

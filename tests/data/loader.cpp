@@ -7,8 +7,8 @@
 
 #include "data/files.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/images.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/images.h"
 #include "lockstep/data/text.h"
 
 namespace lockstep::test {
@@ -27,11 +27,11 @@ std::vector<T> step_of_world(std::vector<Loader>& loaders, std::int64_t step) {
     const data::StepBatch& batch = loader.at(step);
     BOOST_TEST(batch.step == step);
     BOOST_TEST(batch.shards_total == loader.shards());
-    for (const data::Shard& shard : batch.shards) {
+    for (const Batch& shard : batch.shards) {
       BOOST_TEST(shard.index == next_shard++);
-      const auto x = values_of<T>(shard.x);
+      const auto x = values_of<T>(shard["x"]);
       values.insert(values.end(), x.begin(), x.end());
-      for (const std::int64_t y : values_of<std::int64_t>(shard.y)) values.push_back(static_cast<T>(y));
+      for (const std::int64_t y : values_of<std::int64_t>(shard["y"])) values.push_back(static_cast<T>(y));
     }
   }
   BOOST_TEST(next_shard == loaders[0].shards());
@@ -48,17 +48,14 @@ std::vector<Loader> world(const data::Dataset& dataset, const LoaderOptions& opt
 class Faulty final : public data::Dataset {
  public:
   std::int64_t size() const override { return base_.size(); }
-  Shape x_shape() const override { return base_.x_shape(); }
-  DType x_dtype() const override { return base_.x_dtype(); }
-  Shape y_shape() const override { return base_.y_shape(); }
-  std::int64_t classes() const override { return base_.classes(); }
+  const std::vector<data::Field>& fields() const override { return base_.fields(); }
   std::string name() const override { return "faulty"; }
-  void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override {
+  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override {
     on_callers_thread = on_callers_thread || std::this_thread::get_id() == caller_;
     for (const std::int64_t sample : samples) {
       if (sample == bad_sample) throw DataError("sample {} cannot be read", sample);
     }
-    base_.read(samples, x, y);
+    base_.read(samples, into);
   }
 
   std::atomic<std::int64_t> bad_sample = -1;
@@ -112,7 +109,7 @@ BOOST_AUTO_TEST_CASE(a_batch_stays_as_it_is_until_the_next_is_asked) {
     const data::StepBatch& batch = loader.at(step);
     // The thread has filled the next step's tensors when a second loader, started later, has come as far.
     Loader(dataset, {.global_batch = 100, .shards = 1, .seed = 1}, 0, 1).at(step);
-    BOOST_TEST(values_of<std::int64_t>(batch.shards[0].y) == range(100 * step, 100 * step + 100));
+    BOOST_TEST(values_of<std::int64_t>(batch.shards[0]["y"]) == range(100 * step, 100 * step + 100));
   }
 }
 
@@ -136,9 +133,9 @@ BOOST_AUTO_TEST_CASE(what_the_thread_throws_arrives_at_the_step_it_belongs_to_an
   for (int attempt = 0; attempt < 2; ++attempt) {
     BOOST_CHECK_EXCEPTION(loader.at(2), DataError, mentions("sample 9 cannot be read"));
   }
-  BOOST_TEST(loader.at(3).shards[0].y.data<std::int64_t>()[0] == 12);
+  BOOST_TEST(loader.at(3).shards[0]["y"].data<std::int64_t>()[0] == 12);
   dataset.bad_sample = -1;
-  BOOST_TEST(loader.at(2).shards[0].y.data<std::int64_t>()[1] == 9);
+  BOOST_TEST(loader.at(2).shards[0]["y"].data<std::int64_t>()[1] == 9);
   dataset.bad_sample = 12;  // step 3, perhaps being prepared: nobody asks for it
   BOOST_TEST(loader.at(5).step == 5);
   BOOST_CHECK_EXCEPTION(loader.at(-1), UsageError, mentions("step -1"));

@@ -73,7 +73,7 @@ BOOST_FIXTURE_TEST_CASE(the_sample_digits_become_a_data_file, Folder) {
   BOOST_TEST(prepared.element_type == "uint8");
   const Images images(out);
   BOOST_TEST(images.size() == 1797);
-  BOOST_TEST((images.x_shape() == Shape{1, 8, 8}));
+  BOOST_TEST((images.fields()[0].shape == Shape{1, 8, 8}));
   const Samples all(images, range(0, 1797));
   double sum = 0, squares = 0;
   for (const float v : values_of<float>(all.x)) sum += v, squares += static_cast<double>(v) * v;

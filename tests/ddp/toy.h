@@ -76,6 +76,7 @@ struct Net {
 struct ToyShard {
   int index = 0;
   Tensor x, y;
+  std::array<Tensor, 2> tensors() const { return {x, y}; }
 };
 
 struct ToyBatch {

@@ -161,7 +161,7 @@ struct Scale final : models::Model {
   std::int64_t classes() const override { return width; }
   Shape sample_shape(std::int64_t) const override { return {width}; }
   void check_input(const Shape&) const override {}
-  Var forward(Tape& tape, const Tensor& x) override { return tape.batch(x); }
+  Var forward(Tape& tape, const Batch& batch) override { return tape.batch(batch["x"]); }
   std::int64_t width;
 };
 

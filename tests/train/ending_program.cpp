@@ -13,9 +13,9 @@ namespace ls = lockstep;
 
 namespace {
 
-struct Batch {
+struct Step {
   std::int64_t step = 0;
-  std::vector<ls::data::Shard> shards;
+  std::vector<ls::Batch> shards;
   auto begin() const { return shards.begin(); }
   auto end() const { return shards.end(); }
 };
@@ -26,10 +26,12 @@ void fail_while_layers_meet(ls::Session& session) {
   ls::models::Resnet model({.blocks = {1}, .width = 8, .in_channels = 1, .classes = 2, .batch_norm = "sync"},
                            1);
   ls::ddp::DataParallel replicas(model, session.transport(), session.backend(), {.layer_communicator = true});
-  const Batch batch{0, {{rank, ls::Tensor::zeros({2, 1, 4, 4}), ls::Tensor::zeros({2}, ls::DType::int64)}}};
-  replicas.step(batch, [&](ls::Tape& tape, const ls::data::Shard& shard) {
+  const Step step{0,
+                  {ls::Batch(rank, {{"x", ls::Tensor::zeros({2, 1, 4, 4})},
+                                    {"y", ls::Tensor::zeros({2}, ls::DType::int64)}})}};
+  replicas.step(step, [&](ls::Tape& tape, const ls::Batch& batch) {
     if (rank == last) throw ls::DataError("a bad shard");
-    return ls::cross_entropy(model.forward(tape, shard.x), shard.y);
+    return ls::cross_entropy(model.forward(tape, batch), batch["y"]);
   });
 }
 

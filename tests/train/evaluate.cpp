@@ -6,6 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/models/mlp.h"
+#include "support/pairs.h"
 #include "support/world.h"
 #include "train/evaluations.h"
 
@@ -14,17 +15,12 @@ namespace {
 BOOST_AUTO_TEST_SUITE(evaluate, *ranks(1, 2, 3, 4))
 
 /// Made-up samples of 4 numbers and 3 classes. 150 is not a multiple of any chunk or number of ranks.
-class MadeUp final : public data::Dataset {
+class MadeUp final : public Pairs {
  public:
-  explicit MadeUp(std::int64_t samples = 150) : samples_(samples) {}
-  std::int64_t size() const override { return samples_; }
-  Shape x_shape() const override { return {4, 1, 1}; }
-  DType x_dtype() const override { return DType::float32; }
-  Shape y_shape() const override { return {}; }
-  std::int64_t classes() const override { return 3; }
-  std::string name() const override { return "made up"; }
-  void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override {
-    check_read(samples, x, y);
+  explicit MadeUp(std::int64_t samples = 150) : Pairs("made up", samples, {4, 1, 1}, 3) {}
+
+ private:
+  void read_pairs(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override {
     const Random random({3, purpose_of("made up"), 0, 0});
     for (std::size_t i = 0; i < samples.size(); ++i) {
       for (std::size_t k = 0; k < 4; ++k) {
@@ -33,9 +29,6 @@ class MadeUp final : public data::Dataset {
       y.data<std::int64_t>()[i] = samples[i] % 3;
     }
   }
-
- private:
-  std::int64_t samples_;
 };
 
 BOOST_AUTO_TEST_CASE(every_sample_counts_once_at_any_number_of_ranks) {

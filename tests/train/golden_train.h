@@ -53,7 +53,7 @@ inline Tensor of_step(const Tensor& all, std::int64_t step) {
 
 struct GoldenBatch {
   std::int64_t step = 0;
-  std::vector<data::Shard> shards;
+  std::vector<Batch> shards;
   auto begin() const { return shards.begin(); }
   auto end() const { return shards.end(); }
 };
@@ -122,11 +122,12 @@ inline void train_case(const GoldenCase& golden, const std::string& file, comm::
   Tensor losses = Tensor::empty(loss.shape(), DType::float64);
   for (std::int64_t step = 0; step < config.train.steps; ++step) {
     const std::int64_t first = samples * ranks.rank();
-    const GoldenBatch batch{step,
-                            {{ranks.rank(), there(of_step(x, step).rows(first, first + samples)),
-                              there(of_step(y, step).rows(first, first + samples))}}};
-    const ddp::StepResult result = replicas.step(batch, [&](Tape& tape, const data::Shard& shard) {
-      return cross_entropy(model->forward(tape, shard.x), shard.y);
+    const GoldenBatch batch{
+        step,
+        {Batch(ranks.rank(), {{"x", there(of_step(x, step).rows(first, first + samples))},
+                              {"y", there(of_step(y, step).rows(first, first + samples))}})}};
+    const ddp::StepResult result = replicas.step(batch, [&](Tape& tape, const Batch& shard) {
+      return cross_entropy(model->forward(tape, shard), shard["y"]);
     });
     losses.data<double>()[step] = result.mean_loss();
     optimizer->step({.lr = {}, .clip = config.optimizer.clip});

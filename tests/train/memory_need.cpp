@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "lockstep/base/error.h"
+#include "support/pairs.h"
 #include "support/world.h"
 
 namespace lockstep::test {
@@ -11,15 +12,12 @@ namespace {
 BOOST_AUTO_TEST_SUITE(memory_need, *ranks(1, 2))
 
 /// Samples of 5 floats and a label.
-class Shapes final : public data::Dataset {
+class Shapes final : public Pairs {
  public:
-  std::int64_t size() const override { return 100; }
-  Shape x_shape() const override { return {5, 1, 1}; }
-  DType x_dtype() const override { return DType::float32; }
-  Shape y_shape() const override { return {}; }
-  std::int64_t classes() const override { return 2; }
-  std::string name() const override { return "shapes"; }
-  void read(std::span<const std::int64_t>, const Tensor&, const Tensor&) const override {}
+  Shapes() : Pairs("shapes", 100, {5, 1, 1}, 2) {}
+
+ private:
+  void read_pairs(std::span<const std::int64_t>, const Tensor&, const Tensor&) const override {}
 };
 
 train::Config config(const std::vector<std::string>& settings = {}) {

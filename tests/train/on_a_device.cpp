@@ -239,11 +239,11 @@ BOOST_AUTO_TEST_CASE(a_loader_brings_batches_to_the_device) {
     const data::StepBatch &found = there.at(step), &wanted = here.at(step);
     BOOST_REQUIRE(found.shards.size() == wanted.shards.size());
     for (std::size_t s = 0; s < found.shards.size(); ++s) {
-      const Tensor x = kernels::on_cpu(found.shards[s].x, device.get());
-      const Tensor y = kernels::on_cpu(found.shards[s].y, device.get());
-      BOOST_TEST((found.shards[s].x.device() == device->device()));
-      BOOST_TEST(std::memcmp(x.raw(), wanted.shards[s].x.raw(), x.bytes()) == 0);
-      BOOST_TEST(std::memcmp(y.raw(), wanted.shards[s].y.raw(), y.bytes()) == 0);
+      const Tensor x = kernels::on_cpu(found.shards[s]["x"], device.get());
+      const Tensor y = kernels::on_cpu(found.shards[s]["y"], device.get());
+      BOOST_TEST((found.shards[s]["x"].device() == device->device()));
+      BOOST_TEST(std::memcmp(x.raw(), wanted.shards[s]["x"].raw(), x.bytes()) == 0);
+      BOOST_TEST(std::memcmp(y.raw(), wanted.shards[s]["y"].raw(), y.bytes()) == 0);
     }
   }
 }

@@ -19,6 +19,7 @@
 #include "lockstep/kernels/backend.h"
 #include "lockstep/optim/registry.h"
 #include "support/fake_device.h"
+#include "support/pairs.h"
 #include "support/world.h"
 #include "train/components.h"
 
@@ -46,8 +47,7 @@ inline std::unique_ptr<models::Model> model_on(const train::Config& config, kern
 }
 
 /// Random, by step and shard; for images or a classifier of vectors, or tokens.
-inline data::Shard made_up_shard(const models::Model& model, std::int64_t step, int index,
-                                 std::int64_t samples) {
+inline Batch made_up_shard(const models::Model& model, std::int64_t step, int index, std::int64_t samples) {
   const Random random(
       {7, purpose_of("shard"), static_cast<std::uint64_t>(step), static_cast<std::uint32_t>(index)});
   const auto numbers = [&](Shape shape) {
@@ -65,21 +65,17 @@ inline data::Shard made_up_shard(const models::Model& model, std::int64_t step, 
   };
   const Shape x = data::batch_shape(samples, model.sample_shape(8));
   const bool reads_text = model.kind() == models::Kind::language_model;
-  return {index, reads_text ? classes(x, model.classes(), 0) : numbers(x),
-          classes(reads_text ? x : Shape{samples}, model.classes(), 1 << 20)};
+  return Batch(index, {{"x", reads_text ? classes(x, model.classes(), 0) : numbers(x)},
+                       {"y", classes(reads_text ? x : Shape{samples}, model.classes(), 1 << 20)}});
 }
 
 /// To evaluate `mlp` on: random, by sample.
-class Vectors final : public data::Dataset {
+class Vectors final : public Pairs {
  public:
-  std::int64_t size() const override { return 90; }
-  Shape x_shape() const override { return {6}; }
-  DType x_dtype() const override { return DType::float32; }
-  Shape y_shape() const override { return {}; }
-  std::int64_t classes() const override { return 5; }
-  std::string name() const override { return "vectors"; }
-  void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override {
-    check_read(samples, x, y);
+  Vectors() : Pairs("vectors", 90, {6}, 5) {}
+
+ private:
+  void read_pairs(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override {
     for (std::size_t i = 0; i < samples.size(); ++i) {
       const Random random({3, purpose_of("vectors"), static_cast<std::uint64_t>(samples[i]), 0});
       for (std::size_t k = 0; k < 6; ++k) x.data<float>()[i * 6 + k] = random.normal(k);
@@ -112,27 +108,27 @@ class DeviceRun {
   /// Steps up to (not including) `end`, from where it is.
   void run_to(std::int64_t end) {
     for (; optimizer_->steps() < end;) {
-      Batch batch{optimizer_->steps(), {}};
-      std::vector<data::Shard>& slot = slots_[static_cast<std::size_t>(batch.step) % slots_.size()];
+      StepBatch batch{optimizer_->steps(), {}};
+      std::vector<Batch>& slot = slots_[static_cast<std::size_t>(batch.step) % slots_.size()];
       const comm::ShardRange mine = replicas_.shard_map().block(world().rank());
       for (int shard = mine.first; shard < mine.end(); ++shard) {
-        const data::Shard made =
+        const Batch made =
             made_up_shard(*model_, batch.step, shard, config_.train.global_batch / config_.train.shards);
         if (static_cast<int>(slot.size()) < mine.count)
-          slot.push_back({shard, backend_.empty(made.x.shape(), made.x.dtype()),
-                          backend_.empty(made.y.shape(), made.y.dtype())});
-        const data::Shard& there = slot[static_cast<std::size_t>(shard - mine.first)];
-        kernels::transfer(made.x, there.x, &backend_);
-        kernels::transfer(made.y, there.y, &backend_);
+          slot.push_back(
+              made.map([this](const Tensor& field) { return backend_.empty(field.shape(), field.dtype()); }));
+        const Batch& there = slot[static_cast<std::size_t>(shard - mine.first)];
+        for (const char* const field : {"x", "y"}) kernels::transfer(made[field], there[field], &backend_);
         batch.shards.push_back(there);
       }
       if (spoiled_ != 0 && mine.count > 0)
         backend_.copy(Tensor::view(&spoiled_, {1}, DType::int64),
-                      batch.shards[0].y.reshape({batch.shards[0].y.numel()}).rows(0, 1));
+                      batch.shards[0]["y"].reshape({batch.shards[0]["y"].numel()}).rows(0, 1));
       spoiled_ = 0;
-      const auto loss_of = [&](Tape& tape, const data::Shard& shard, const ddp::MicroBatch& piece) {
+      const auto loss_of = [&](Tape& tape, const Batch& shard, const ddp::MicroBatch& piece) {
         ++losses_asked_;
-        return cross_entropy(model_->forward(tape, piece.rows(shard.x)), piece.rows(shard.y));
+        const Batch samples = piece.rows(shard);
+        return cross_entropy(model_->forward(tape, samples), samples["y"]);
       };
       const optim::StepOptions update{.lr = {}, .clip = config_.optimizer.clip};
       last_ = replicas_.step(batch, loss_of, optimizer_->measurement_for(update));
@@ -181,9 +177,9 @@ class DeviceRun {
   const ddp::StepResult& last() const { return last_; }
 
  private:
-  struct Batch {
+  struct StepBatch {
     std::int64_t step = 0;
-    std::vector<data::Shard> shards;
+    std::vector<Batch> shards;
     auto begin() const { return shards.begin(); }
     auto end() const { return shards.end(); }
   };
@@ -193,7 +189,7 @@ class DeviceRun {
   ddp::DataParallel replicas_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Ema> ema_;
-  std::array<std::vector<data::Shard>, 2> slots_;  // as a loader's
+  std::array<std::vector<Batch>, 2> slots_;  // as a loader's
   std::vector<double> losses_;
   int losses_asked_ = 0;
   std::int64_t spoiled_ = 0;

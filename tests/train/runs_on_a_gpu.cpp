@@ -125,16 +125,12 @@ BOOST_AUTO_TEST_CASE(a_run_moves_to_the_gpu_and_back) {
 }
 
 /// A batch of this many samples of so many numbers, each its own.
-class Numbers final : public data::Dataset {
+class Numbers final : public Pairs {
  public:
-  explicit Numbers(std::int64_t width) : width_(width) {}
-  std::int64_t size() const override { return 4096; }
-  Shape x_shape() const override { return {width_}; }
-  DType x_dtype() const override { return DType::float32; }
-  Shape y_shape() const override { return {}; }
-  std::int64_t classes() const override { return 4096; }
-  std::string name() const override { return "numbers"; }
-  void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override {
+  explicit Numbers(std::int64_t width) : Pairs("numbers", 4096, {width}, 4096), width_(width) {}
+
+ private:
+  void read_pairs(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override {
     const auto width = static_cast<std::size_t>(width_);
     for (std::size_t i = 0; i < samples.size(); ++i) {
       std::fill_n(x.data<float>() + i * width, width, static_cast<float>(samples[i]));
@@ -142,7 +138,6 @@ class Numbers final : public data::Dataset {
     }
   }
 
- private:
   std::int64_t width_;
 };
 
@@ -156,13 +151,13 @@ void check_batches(std::int64_t width, int samples, std::int64_t steps) {
   // Nothing waits between steps: what a batch held is added up behind the program.
   std::vector<Tensor> sums;
   for (std::int64_t step = 0; step < steps; ++step) {
-    const Tensor x = there.at(step).shards[0].x, sum = gpu->empty({width});
+    const Tensor x = there.at(step).shards[0]["x"], sum = gpu->empty({width});
     for (int again = 0; again < 8; ++again) gpu->run(ops::SumRows{x, sum, false});
     sums.push_back(sum);
   }
   for (std::int64_t step = 0; step < steps; ++step) {
     double wanted = 0;
-    const Tensor y = here.at(step).shards[0].y;
+    const Tensor y = here.at(step).shards[0]["y"];
     for (std::int64_t i = 0; i < y.numel(); ++i) wanted += static_cast<double>(y.data<std::int64_t>()[i]);
     const Tensor found = kernels::on_cpu(sums[static_cast<std::size_t>(step)], gpu.get());
     for (std::int64_t k = 0; k < width; k += width / 3)

@@ -79,9 +79,10 @@ class Run {
     loss_sum_ += replicas_
                      .step(
                          loader_.at(number),
-                         [&](Tape& tape, const data::Shard& shard, const ddp::MicroBatch& piece) {
+                         [&](Tape& tape, const Batch& shard, const ddp::MicroBatch& piece) {
+                           const Batch samples = piece.rows(shard);
                            return cross_entropy(
-                               model_->forward(tape, piece.rows(shard.x)), piece.rows(shard.y),
+                               model_->forward(tape, samples), samples["y"],
                                {.label_smoothing = static_cast<float>(config_.train.label_smoothing)});
                          },
                          optimizer_->measurement_for(update))

@@ -1,44 +1,64 @@
-// Dataset: samples that can be read by number, in any order, from any thread. Views and splits of one.
+// Dataset: samples that can be read by number, in any order, from any thread. Views, splits and mixtures.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "lockstep/data/sampler.h"
+#include "lockstep/tensor/batch.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::data {
 
-/// Sample i is (x, y): an input, and int64 labels or target tokens. Reading is const and safe from several
-/// threads at once.
+/// One of the arrays that a data set consists of. Row i of each belongs to sample i.
+struct Field {
+  std::string name;  ///< "x"
+  DType dtype = DType::float32;
+  Shape shape{};             ///< of one sample: [C, H, W], [T], [] for a label
+  std::int64_t classes = 0;  ///< of integers: every element is in [0, classes); 0: not known
+
+  bool operator==(const Field&) const = default;
+};
+
+/// Samples of named fields. Reading is const and safe from several threads at once.
 class Dataset {
  public:
   virtual ~Dataset() = default;
 
   virtual std::int64_t size() const = 0;
-  virtual Shape x_shape() const = 0;  ///< of one sample: [C, H, W], [T]
-  virtual DType x_dtype() const = 0;  ///< float32 or int64
-  virtual Shape y_shape() const = 0;  ///< of one sample: [] for a label, [T] for target tokens
-  /// Every element of y is in [0, classes()).
-  virtual std::int64_t classes() const = 0;
+  /// At least one and at most Batch::max_fields, of different names; the same for the object's life.
+  virtual const std::vector<Field>& fields() const = 0;
   /// The samples are consecutive windows of one text: split() cuts them in two, without a permutation.
   virtual bool sequential() const { return false; }
   /// Where the samples come from, for messages.
   virtual std::string name() const = 0;
 
-  /// Reads samples into x [samples, x_shape] of x_dtype() and y [samples, y_shape] int64. Throws UsageError
-  /// on a sample outside [0, size()) or tensors of other shapes, DataError if the data is bad.
-  virtual void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const = 0;
+  /// Reads samples, one tensor a field in the order of fields(): [samples, field.shape] of field.dtype.
+  /// Throws UsageError on a sample outside [0, size()) or other tensors, DataError if the data is bad.
+  virtual void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const = 0;
+
+  /// In which order training takes the samples; none: each epoch is a permutation of all (Shuffle). A pure
+  /// function of the seed and the position: weights or balanced classes are written so.
+  virtual std::unique_ptr<Order> order(std::uint64_t seed) const;
 
  protected:
   /// The UsageErrors of read().
-  void check_read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const;
+  void check_read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const;
 };
+
+/// The fields in these tensors, one each. The fields must outlive the batch.
+Batch batch_of(int index, std::span<const Field> fields, std::span<const Tensor> tensors);
 
 /// [rows, sample's extents ...]
 Shape batch_shape(std::int64_t rows, const Shape& sample);
+
+/// The field of that name. Throws DataError that names the data and the fields it has.
+const Field& field_named(const Dataset& dataset, std::string_view name);
 
 /// A view of `count` samples of `base` from number `first` on, in the order of the base or of a permutation.
 /// The base must outlive it.
@@ -51,13 +71,10 @@ class Subset final : public Dataset {
   std::int64_t base_sample(std::int64_t i) const { return order_ ? (*order_)(first_ + i) : first_ + i; }
 
   std::int64_t size() const override { return count_; }
-  Shape x_shape() const override { return base_.x_shape(); }
-  DType x_dtype() const override { return base_.x_dtype(); }
-  Shape y_shape() const override { return base_.y_shape(); }
-  std::int64_t classes() const override { return base_.classes(); }
+  const std::vector<Field>& fields() const override { return base_.fields(); }
   bool sequential() const override { return base_.sequential(); }
   std::string name() const override { return base_.name(); }
-  void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override;
+  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
 
  private:
   const Dataset& base_;
@@ -74,5 +91,34 @@ struct Split {
 /// the evaluation part is the end, whatever the seed. Throws UsageError unless 0 < eval_fraction < 1,
 /// DataError if either part would be empty.
 Split split(const Dataset& dataset, double eval_fraction, std::uint64_t seed);
+
+/// Several data sets of the same fields as one: sample numbers run through the first, then the second and so
+/// on. With weights, training takes from each its share: after any number of positions a source has given
+/// its share of them to within one sample, or to within 1 / 10,000 of a share. Each source is walked in
+/// its own order, so a small one of great weight comes round more often. An epoch counts as many samples as
+/// all sources have. The sources must outlive it.
+class Mixture final : public Dataset {
+ public:
+  struct Source {
+    const Dataset* dataset = nullptr;
+    double weight = 1;  ///< only the ratios count
+  };
+  /// weighted: training goes by weights; else the samples are one set, as if of one file. Throws DataError,
+  /// naming both, if fields differ, UsageError unless weights are above 0 and there is a source.
+  Mixture(std::vector<Source> sources, bool weighted);
+
+  std::int64_t size() const override { return first_.back(); }
+  const std::vector<Field>& fields() const override { return fields_; }
+  bool sequential() const override;
+  std::string name() const override;
+  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
+  std::unique_ptr<Order> order(std::uint64_t seed) const override;
+
+ private:
+  std::vector<Source> sources_;
+  std::vector<std::int64_t> first_;  // by source: its first sample's number; then the end
+  std::vector<Field> fields_;
+  bool weighted_;
+};
 
 }  // namespace lockstep::data

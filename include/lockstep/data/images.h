@@ -29,8 +29,8 @@ struct ImagesOptions {
   std::int64_t memory_limit_bytes = std::int64_t{2} << 30;
 };
 
-/// x: float32 [C, H, W], each stored value v as (v - mean) / deviation; y: the label. Several files count
-/// as one. Opening throws DataError naming the file if it is missing, not HDF5, without /x or /y,
+/// Fields: x float32 [C, H, W], each stored value v as (v - mean) / deviation; y int64, the label. Several
+/// files count as one. Opening throws DataError naming the file if it is missing, not HDF5, without /x or /y,
 /// empty, of a wrong type or shape, if a label is negative or beyond int64, if files have different
 /// class names or if a mean or std is beyond 1e30 or a std below 1e-30. Reading throws it for values that are
 /// not finite once they are converted and normalised; values that are stored as float32 are not checked.
@@ -41,12 +41,10 @@ class Images final : public Dataset {
   ~Images() override;
 
   std::int64_t size() const override { return static_cast<std::int64_t>(labels_.size()); }
-  Shape x_shape() const override { return shape_; }
-  DType x_dtype() const override { return DType::float32; }
-  Shape y_shape() const override { return {}; }
-  std::int64_t classes() const override { return classes_; }  ///< the largest label + 1
+  const std::vector<Field>& fields() const override { return fields_; }
+  std::int64_t classes() const { return fields_[1].classes; }  ///< the largest label + 1
   std::string name() const override;
-  void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override;
+  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
 
   const std::vector<double>& mean() const { return mean_; }
   const std::vector<double>& deviation() const { return deviation_; }
@@ -71,7 +69,7 @@ class Images final : public Dataset {
   std::vector<Source> sources_;
   std::vector<std::int64_t> labels_;
   Shape shape_;
-  std::int64_t classes_ = 0;
+  std::vector<Field> fields_;
   std::vector<std::string> class_names_;  // of the first file that has any
   std::string class_names_path_;          // that file
   std::vector<double> mean_, deviation_;

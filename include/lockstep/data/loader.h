@@ -31,18 +31,11 @@ struct Augment {
 void augment_images(const Augment& augment, std::uint64_t seed, std::int64_t step, int shard, const Tensor& x,
                     std::span<float> scratch);
 
-/// One forward and backward at one fixed shape.
-struct Shard {
-  int index = 0;  ///< among all shards of the step
-  Tensor x;       ///< [samples, x_shape] of the dataset: float32 images or int64 tokens
-  Tensor y;       ///< [samples, y_shape], int64
-};
-
 /// What one rank computes with at one step.
 struct StepBatch {
   std::int64_t step = 0;
   int shards_total = 0;           ///< of all ranks
-  std::span<const Shard> shards;  ///< this rank's, in order; may be none
+  std::span<const Batch> shards;  ///< this rank's, in order; may be none
 
   auto begin() const { return shards.begin(); }
   auto end() const { return shards.end(); }
@@ -52,8 +45,8 @@ struct LoaderOptions {
   std::int64_t global_batch = 0;
   int shards = 0;  ///< 0: one per rank
   std::uint64_t seed = 0;
-  Augment augment{};    ///< images only
-  bool shuffle = true;  ///< false: the data's own order
+  Augment augment{};    ///< field x, which must be images
+  bool shuffle = true;  ///< false: the data's own order; true: Dataset::order()
   /// Batches are copied to its device while it computes; none: they stay on the CPU. It must outlive the
   /// loader, and belongs to the thread that calls at().
   kernels::Backend* backend = nullptr;
@@ -85,14 +78,8 @@ class Loader {
   std::unique_ptr<Prefetcher> prefetcher_;
 };
 
-/// Samples [chunk * batch, (chunk + 1) * batch) of a dataset; the last chunk may be short.
-struct EvalBatch {
-  int chunk = 0;
-  Tensor x;  ///< [samples, x_shape]
-  Tensor y;  ///< [samples, y_shape], int64
-  std::int64_t samples() const { return x.size(0); }
-};
-
+/// Chunk k is samples [k * batch, (k + 1) * batch) of a dataset; the last chunk may be short.
+///
 /// What a chunk holds does not depend on the number of ranks, and sum() adds in the order of chunks, so
 /// neither does the result. Nothing is padded. A rank may have no chunk. The dataset must outlive it.
 class EvalBatches {
@@ -107,7 +94,7 @@ class EvalBatches {
   /// Of the rank that has most.
   int most_chunks() const { return map_.block(0).count; }
   /// Reads a chunk, any rank's; the tensors stay as they are until the next call.
-  const EvalBatch& read(int chunk);
+  const Batch& read(int chunk);
 
   /// Sums over all chunks of all ranks (collective). `values` holds `width` numbers for each of this rank's
   /// chunks, chunk after chunk; the result holds `width` sums, the same on every rank.
@@ -119,8 +106,8 @@ class EvalBatches {
   int rank_;
   comm::ShardMap map_;
   std::vector<std::int64_t> samples_;
-  Tensor x_, y_;
-  EvalBatch current_;
+  std::vector<Tensor> tensors_;  // by field, as long as a chunk
+  Batch current_;
 };
 
 }  // namespace lockstep::data

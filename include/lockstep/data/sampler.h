@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -27,11 +28,43 @@ class Permutation {
   std::array<std::uint64_t, rounds> round_keys_;
 };
 
-/// The endless sequence of samples that training takes, a pure function of the position.
-///
-/// Position p is in epoch p div N at index p mod N, which the epoch's permutation maps to a sample. Step s
-/// takes positions [s B, (s + 1) B) for a global batch B; shard v of V takes [s B + v B / V, s B + (v + 1) B
-/// / V) of them. An epoch may end inside a batch. Neither the number of ranks nor the past matters.
+/// Which sample is at which position of training: a pure function, so that a run resumes anywhere.
+class Order {
+ public:
+  virtual ~Order() = default;
+  /// The samples at positions [first, first + out.size()); first >= 0. Called from several threads.
+  virtual void samples(std::int64_t first, std::span<std::int64_t> out) const = 0;
+};
+
+/// Position p is in epoch p div N at index p mod N, which the epoch's permutation maps to a sample.
+class Shuffle final : public Order {
+ public:
+  /// shuffle = false: every epoch in the data's own order. Throws UsageError if size < 1.
+  Shuffle(std::int64_t size, std::uint64_t seed, bool shuffle = true);
+  void samples(std::int64_t first, std::span<std::int64_t> out) const override;
+
+ private:
+  std::int64_t size_;
+  std::uint64_t seed_;
+  bool shuffle_;
+};
+
+/// Draws with replacement: sample i with probability weights[i] / their sum. With 1 / (samples of its class)
+/// as the weight of a sample, classes are balanced.
+class WeightedDraws final : public Order {
+ public:
+  /// Throws UsageError unless weights are finite, not negative, and one is above 0.
+  WeightedDraws(std::span<const double> weights, std::uint64_t seed);
+  void samples(std::int64_t first, std::span<std::int64_t> out) const override;
+
+ private:
+  std::vector<double> cumulative_;
+  std::uint64_t seed_;
+};
+
+/// The endless sequence of samples that training takes. Step s takes positions [s B, (s + 1) B) for a global
+/// batch B; shard v of V takes [s B + v B / V, s B + (v + 1) B / V) of them. An epoch, which is N positions,
+/// may end inside a batch. Neither the number of ranks nor the past matters.
 class SampleStream {
  public:
   struct Options {
@@ -41,8 +74,8 @@ class SampleStream {
     std::uint64_t seed = 0;
     bool shuffle = true;  ///< false: every epoch in the data's own order
   };
-  /// Throws UsageError if a number is below 1 or the shards do not divide the batch.
-  explicit SampleStream(const Options& options);
+  /// order: none: Shuffle. Throws UsageError if a number is below 1 or the shards do not divide the batch.
+  explicit SampleStream(const Options& options, std::unique_ptr<Order> order = nullptr);
 
   const Options& options() const { return options_; }
   std::int64_t samples_per_shard() const { return options_.global_batch / options_.shards; }
@@ -56,6 +89,7 @@ class SampleStream {
   std::int64_t first_position(std::int64_t step) const;
 
   Options options_;
+  std::unique_ptr<const Order> order_;
 };
 
 /// torch.utils.data.DistributedSampler, for a user's own loop. Rank r takes samples r, r + ranks, r + 2 ranks

@@ -20,11 +20,11 @@ struct TextOptions {
   std::int64_t memory_limit_bytes = std::int64_t{2} << 30;
 };
 
-/// Sample i of a file is its tokens [i T, i T + T]: x int64 [T] is the first T of them, y int64 [T] the last
-/// T. Windows share only that one token; a short last window is left out. Several files count as one. Opening
-/// throws DataError naming the file if it is missing, not HDF5, without /tokens or vocabulary, of a wrong
-/// type, shorter than one window, or (reading too) if a token is not below the vocabulary; UsageError if
-/// context < 1.
+/// Sample i of a file is its tokens [i T, i T + T]: field x int64 [T] is the first T of them, y int64 [T] the
+/// last T. Windows share only that one token; a short last window is left out. Several files count as one.
+/// Opening throws DataError naming the file if it is missing, not HDF5, without /tokens or vocabulary, of a
+/// wrong type, shorter than one window, or (reading too) if a token is not below the vocabulary; UsageError
+/// if context < 1.
 class Text final : public Dataset {
  public:
   Text(const std::string& path, std::int64_t context, const TextOptions& options = {});
@@ -32,13 +32,10 @@ class Text final : public Dataset {
   ~Text() override;
 
   std::int64_t size() const override { return size_; }
-  Shape x_shape() const override { return {context_}; }
-  DType x_dtype() const override { return DType::int64; }
-  Shape y_shape() const override { return {context_}; }
-  std::int64_t classes() const override { return vocabulary_; }
+  const std::vector<Field>& fields() const override { return fields_; }
   bool sequential() const override { return true; }
   std::string name() const override;
-  void read(std::span<const std::int64_t> samples, const Tensor& x, const Tensor& y) const override;
+  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
 
   std::int64_t vocabulary() const { return vocabulary_; }
   const std::string& tokenizer() const { return tokenizer_; }  ///< empty if the file does not say
@@ -56,6 +53,7 @@ class Text final : public Dataset {
   std::int64_t size_ = 0;
   std::int64_t vocabulary_ = 0;
   std::string tokenizer_;
+  std::vector<Field> fields_;
   std::vector<Source> sources_;
 };
 

@@ -29,11 +29,10 @@
 
 namespace lockstep::ddp {
 
-/// A shard by whose memory a step is recognized (StepCapture).
+/// A shard by whose memory a step is recognized (StepCapture): a Batch is one.
 template <class Shard>
 concept KnownByTensors = requires(const Shard& shard) {
-  { shard.x } -> std::convertible_to<const Tensor&>;
-  { shard.y } -> std::convertible_to<const Tensor&>;
+  { shard.tensors() } -> std::convertible_to<std::span<const Tensor>>;
 };
 
 /// Gradients are sums over the samples (or tokens) of the global batch, of exactly what Loss::sum sums
@@ -129,7 +128,7 @@ class DataParallel final : public GradientSource {
   void begin_step(std::uint64_t step, bool takes_micro_batches, Measurement* measurement);
   void begin_passes();
   bool may_capture() const;  ///< if so, add_shard() is told of all shards before run_passes()
-  void add_shard(std::int64_t index, const Tensor& x, const Tensor& y);
+  void add_shard(std::int64_t index, std::span<const Tensor> tensors);
   /// Calls passes(), or launches a graph of the work that it asked for in an earlier step.
   void run_passes(const std::function<void()>& passes);
   void launch();
@@ -169,7 +168,7 @@ StepResult DataParallel::step(Batch&& batch, LossOf&& loss_of, Measurement* meas
     if constexpr (repeatable && KnownByTensors<std::remove_cvref_t<decltype(*first)>>) {
       if (may_capture()) {
         for (Iterator at = first; at != last; ++at)
-          add_shard(static_cast<std::int64_t>((*at).index), (*at).x, (*at).y);
+          add_shard(static_cast<std::int64_t>((*at).index), (*at).tensors());
       }
     }
     const auto passes = [&] {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "lockstep/tensor/batch.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::ddp {
@@ -32,6 +33,7 @@ struct MicroBatch {
   /// The rows of this micro-batch in a tensor that holds the shard's samples: [n index / count,
   /// n (index + 1) / count), or none.
   Tensor rows(const Tensor& samples) const;
+  Batch rows(const Batch& samples) const;
 };
 
 /// The verdict on a step: the same on every rank, except for the times.

@@ -49,7 +49,7 @@ class Gpt final : public Model {
   std::int64_t classes() const override { return wte_.weight.value.size(0); }
   Shape sample_shape(std::int64_t) const override { return {wpe_.weight.value.size(0)}; }
   void check_input(const Shape& x) const override;
-  Var forward(Tape& tape, const Tensor& x) override;
+  Var forward(Tape& tape, const Batch& batch) override;
 
  private:
   void initialize_weights(std::int64_t layers);

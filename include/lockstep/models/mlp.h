@@ -25,7 +25,7 @@ class Mlp final : public Model {
   std::int64_t classes() const override { return sizes_.back(); }
   Shape sample_shape(std::int64_t) const override { return {sizes_.front()}; }
   void check_input(const Shape& x) const override;
-  Var forward(Tape& tape, const Tensor& x) override;
+  Var forward(Tape& tape, const Batch& batch) override;
 
  private:
   std::vector<std::int64_t> sizes_;

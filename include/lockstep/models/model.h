@@ -8,6 +8,7 @@
 #include "lockstep/autograd/tape.h"
 #include "lockstep/base/option.h"
 #include "lockstep/nn/module.h"
+#include "lockstep/tensor/batch.h"
 
 namespace lockstep::models {
 
@@ -29,11 +30,11 @@ class Model : public nn::Module {
   /// Shape of one sample: a language model's [context], a classifier's input. A model that takes images of
   /// any size names those of `image_size` x `image_size`.
   virtual Shape sample_shape(std::int64_t image_size = 1) const = 0;
-  /// Throws DataError naming both shapes (and the key to change) if a batch of this shape does not fit.
+  /// Throws DataError naming both shapes (and the key to change) if a field x of this shape does not fit.
   virtual void check_input(const Shape& x) const = 0;
-  /// Logits [batch, classes] or [batch, time, classes]. A classifier's x: float32 images; a language model's:
-  /// int64 tokens [batch, time]. Throws as check_input.
-  virtual Var forward(Tape& tape, const Tensor& x) = 0;
+  /// Logits [batch, classes] or [batch, time, classes]. A classifier's field x: float32 images; a language
+  /// model's: int64 tokens [batch, time]. Throws as check_input.
+  virtual Var forward(Tape& tape, const Batch& batch) = 0;
 };
 
 /// The options of a model, for its constructor. UsageError naming key and value if one is missing or beyond

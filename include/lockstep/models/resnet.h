@@ -52,7 +52,7 @@ class Resnet final : public Model {
     return {in_channels_, image_size, image_size};
   }
   void check_input(const Shape& x) const override;
-  Var forward(Tape& tape, const Tensor& x) override;
+  Var forward(Tape& tape, const Batch& batch) override;
 
  private:
   std::vector<std::unique_ptr<BasicBlock>> make_blocks(const Options& options,

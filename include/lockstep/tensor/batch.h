@@ -1,0 +1,56 @@
+// Batch: named tensors with one row per sample.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep {
+
+/// Samples by field: a shard of a step, or a chunk of an evaluation. It is a handle, as a Tensor is: copying
+/// it copies no elements and takes no memory.
+class Batch {
+ public:
+  static constexpr std::size_t max_fields = 16;
+
+  Batch() = default;
+  /// One field, x: the input of most models.
+  Batch(const Tensor& x) : Batch(0, {{"x", x}}) {}
+  /// number: `index`. Throws as add().
+  Batch(int number, std::initializer_list<std::pair<std::string_view, Tensor>> fields);
+  /// Adds a field. The name must outlive the batch. Throws UsageError beyond max_fields.
+  void add(std::string_view field, const Tensor& tensor);
+
+  /// Of the shard among all shards of the step, or of the chunk among all chunks of the evaluation.
+  int index = 0;
+
+  std::int64_t samples() const { return count_ == 0 ? 0 : tensors_[0].size(0); }
+  /// [samples, shape of the field]. Throws UsageError that names the fields there are.
+  const Tensor& operator[](std::string_view field) const;
+  bool has(std::string_view field) const;
+  std::span<const std::string_view> names() const { return {names_.data(), count_}; }
+  std::span<const Tensor> tensors() const { return {tensors_.data(), count_}; }
+
+  /// Samples [begin, end). Shares memory. Throws UsageError outside the batch.
+  Batch rows(std::int64_t begin, std::int64_t end) const;
+  /// The same fields in other tensors: f(tensor) for each.
+  template <class F>
+  Batch map(F&& f) const {
+    Batch mapped = *this;
+    for (std::size_t i = 0; i < count_; ++i) mapped.tensors_[i] = f(tensors_[i]);
+    return mapped;
+  }
+
+ private:
+  std::size_t count_ = 0;
+  std::array<std::string_view, max_fields> names_{};
+  std::array<Tensor, max_fields> tensors_{};
+};
+
+}  // namespace lockstep

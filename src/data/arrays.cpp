@@ -1,0 +1,285 @@
+#include "lockstep/data/arrays.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "data/data_file.h"
+#include "data/image_writer.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/agreement.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/hdf5/file.h"
+
+namespace lockstep::data {
+namespace {
+
+struct NamedArray {
+  std::string name, path;
+};
+
+bool is_name(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-' || c == '.';
+  });
+}
+
+/// "x:/fields/density" or "density".
+NamedArray parsed(const std::string& word) {
+  const std::size_t colon = word.find(':');
+  NamedArray array{.name = word.substr(0, colon), .path = {}};
+  array.path = colon == std::string::npos ? word : word.substr(colon + 1);
+  if (!is_name(array.name) || array.path.empty()) {
+    throw UsageError(
+        "data.fields: '{}' names no field; write NAME:/PATH/IN/THE/FILE, or NAME for an array at the root",
+        word);
+  }
+  if (!array.path.starts_with('/')) array.path = fmt::format("/{}", array.path);
+  return array;
+}
+
+std::vector<NamedArray> arrays_at_root(const hdf5::File& file) {
+  std::vector<NamedArray> found;
+  for (const hdf5::Link& link : file.links(hdf5::Group::Order::name)) {
+    if (link.kind != hdf5::ObjectKind::dataset) continue;
+    const hdf5::Dataset dataset = file.open_dataset(link.name);
+    if (dataset.dtype() && !dataset.shape().empty()) found.push_back({link.name, "/" + link.name});
+  }
+  if (found.empty()) {
+    throw DataError("{}: has no array of numbers at its root; data.fields = NAME:/PATH names those elsewhere",
+                    file.file_path());
+  }
+  return found;
+}
+
+hdf5::Dataset open_array(const hdf5::File& file, const std::string& path) {
+  if (!file.exists(path)) {
+    std::vector<std::string> there;
+    for (const hdf5::Link& link : file.links(hdf5::Group::Order::name)) there.push_back(link.name);
+    throw DataError("{}: {} is missing; the file has {} (data.fields names what is read)", file.file_path(),
+                    path, fmt::join(there, ", "));
+  }
+  hdf5::Dataset array = file.open_dataset(path);
+  if (!array.dtype() || array.shape().empty() || array.numel() == 0) {
+    throw DataError("{}: {} is {} {}, but a field is numbers [N, ...], one row a sample", file.file_path(),
+                    path, array.type_name(), shape_text(array));
+  }
+  if (array.shape().size() > static_cast<std::size_t>(Shape::max_rank)) {
+    throw DataError("{}: {} has {} dimensions; a field has at most {}", file.file_path(), path,
+                    array.shape().size(), Shape::max_rank);
+  }
+  return array;
+}
+
+}  // namespace
+
+std::int64_t normalization_channels(const Shape& sample) {
+  return sample.rank() == 1 || sample.rank() >= 3 ? sample[0] : 1;
+}
+
+Arrays::Arrays(const std::string& path, const ArraysOptions& options)
+    : Arrays(std::vector<std::string>{path}, options) {}
+
+Arrays::Arrays(const std::vector<std::string>& paths, const ArraysOptions& options) {
+  if (paths.empty()) throw UsageError("no data files were named");
+  std::vector<NamedArray> named;
+  for (const std::string& word : options.fields) named.push_back(parsed(word));
+  if (named.empty()) named = arrays_at_root(hdf5::File::open(paths.front()));
+  if (named.size() > Batch::max_fields) {
+    throw UsageError("{}: {} fields are more than the {} that a batch has; data.fields chooses some",
+                     paths.front(), named.size(), Batch::max_fields);
+  }
+  for (const NamedArray& array : named) {
+    if (std::ranges::find(fields_, array.name, &Field::name) != fields_.end())
+      throw UsageError("data.fields: two fields are named {}", array.name);
+    fields_.push_back({.name = array.name});
+    arrays_.push_back({.path = array.path, .converted = false, .normalization = {}});
+  }
+  std::int64_t memory_left_bytes = options.memory_limit_bytes;
+  for (const std::string& path : paths) add_file(path, memory_left_bytes);
+}
+
+Arrays::~Arrays() = default;
+
+void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
+  Source source{.first = size_, .rows = 0, .arrays = {}};
+  for (std::size_t i = 0; i < fields_.size(); ++i) {
+    hdf5::File file = hdf5::File::open(path);
+    hdf5::Dataset array = open_array(file, arrays_[i].path);
+    if (i == 0) source.rows = array.rows();
+    if (array.rows() != source.rows) {
+      throw DataError("{}: {} has {} rows and {} has {}: each sample has one of both", path, arrays_[0].path,
+                      source.rows, arrays_[i].path, array.rows());
+    }
+    const std::span<const std::int64_t> extents(array.shape());
+    const Shape shape(extents.subspan(1));
+    const DType dtype = is_floating(*array.dtype()) ? DType::float32 : DType::int64;
+    Field& field = fields_[i];
+    if (sources_.empty()) {
+      field.shape = shape;
+      field.dtype = dtype;
+    } else if (!(field.shape == shape) || field.dtype != dtype) {
+      throw DataError("{}: {} has samples {} {}, but in {} they are {} {}", path, arrays_[i].path,
+                      to_string(dtype), to_string(shape), sources_.front().arrays[i]->path(),
+                      to_string(field.dtype), to_string(field.shape));
+    }
+    arrays_[i].converted |= *array.dtype() == DType::float64;
+    source.arrays.push_back(
+        std::make_unique<RowStore>(std::move(file), std::move(array), dtype, memory_left_bytes));
+  }
+  size_ += source.rows;
+  sources_.push_back(std::move(source));
+}
+
+std::string Arrays::name() const {
+  const std::string& first = sources_.front().arrays.front()->path();
+  return sources_.size() == 1 ? first : fmt::format("{} and {} more", first, sources_.size() - 1);
+}
+
+std::size_t Arrays::index_of(std::string_view field) const {
+  const auto found = std::ranges::find(fields_, field, &Field::name);
+  if (found == fields_.end()) {
+    std::vector<std::string> names;
+    for (const Field& one : fields_) names.push_back(one.name);
+    throw UsageError("{}: has no field '{}' to normalise; it has {}", name(), field, fmt::join(names, ", "));
+  }
+  return static_cast<std::size_t>(found - fields_.begin());
+}
+
+std::optional<Normalization> Arrays::stored_normalization(std::string_view field) const {
+  const std::size_t index = index_of(field);
+  const hdf5::File file = hdf5::File::open(sources_.front().arrays.front()->path());
+  const hdf5::Dataset array = file.open_dataset(arrays_[index].path);
+  if (!array.has_attribute("mean") || !array.has_attribute("std")) return std::nullopt;
+  Normalization stored{array.doubles_attribute("mean"), array.doubles_attribute("std")};
+  const std::int64_t channels = normalization_channels(fields_[index].shape);
+  if (std::ssize(stored.mean) != channels || std::ssize(stored.deviation) != channels) {
+    throw DataError("{}: {} has {} means and {} deviations as attributes, but samples {} need {}",
+                    file.file_path(), arrays_[index].path, stored.mean.size(), stored.deviation.size(),
+                    to_string(fields_[index].shape), channels);
+  }
+  return stored;
+}
+
+void Arrays::normalize(std::string_view field, Normalization by) {
+  const std::size_t index = index_of(field);
+  const std::int64_t channels = normalization_channels(fields_[index].shape);
+  const std::string where = fmt::format("{}: {}", name(), arrays_[index].path);
+  if (std::ssize(by.mean) != channels || std::ssize(by.deviation) != channels) {
+    throw DataError("{}: {} means and {} deviations were given for samples {}, which need {}", where,
+                    by.mean.size(), by.deviation.size(), to_string(fields_[index].shape), channels);
+  }
+  check_statistics(where, {by.mean, by.deviation});
+  fields_[index].dtype = DType::float32;
+  arrays_[index].normalization = std::move(by);
+}
+
+void Arrays::convert(const Source& source, std::size_t field, std::int64_t row, std::int64_t count,
+                     const std::byte* stored, const Tensor& into) const {
+  const RowStore& store = *source.arrays[field];
+  const Array& array = arrays_[field];
+  const std::int64_t elements = fields_[field].shape.numel();
+  if (!array.normalization && !array.converted) {
+    std::memcpy(into.raw(), stored, static_cast<std::size_t>(count * elements) * bytes_of(store.dtype()));
+    return;
+  }
+  const std::int64_t channels = normalization_channels(fields_[field].shape), block = elements / channels;
+  float* out = into.data<float>();
+  for (std::int64_t i = 0; i < count; ++i) {
+    bool usable = true;
+    for (std::int64_t c = 0; c < channels; ++c, out += block) {
+      const auto at = static_cast<std::size_t>(i * elements + c * block);
+      const double mean = array.normalization ? array.normalization->mean[static_cast<std::size_t>(c)] : 0;
+      const double deviation =
+          array.normalization ? array.normalization->deviation[static_cast<std::size_t>(c)] : 1;
+      const auto convert_from = [&](const auto* values) {
+        for (std::int64_t k = 0; k < block; ++k) {
+          out[k] = static_cast<float>((static_cast<double>(values[k]) - mean) / deviation);
+          usable &= array.normalization ? std::isfinite(out[k]) : !std::isinf(out[k]);
+        }
+      };
+      if (store.dtype() == DType::int64)
+        convert_from(reinterpret_cast<const std::int64_t*>(stored) + at);
+      else
+        convert_from(reinterpret_cast<const float*>(stored) + at);
+    }
+    if (!usable) {
+      throw DataError("{}: row {} of {} has values that are not finite as float32{}", store.path(), row + i,
+                      array.path, array.normalization ? " once they are normalised" : "");
+    }
+  }
+}
+
+void Arrays::read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
+  check_read(samples, into);
+  const auto source_of = [this](std::int64_t sample) -> const Source& {
+    return *(std::ranges::upper_bound(sources_, sample, {}, &Source::first) - 1);
+  };
+  for (std::size_t begin = 0, end = 0; begin < samples.size(); begin = end) {  // a run of rows at a time
+    const Source& source = source_of(samples[begin]);
+    for (end = begin + 1; end < samples.size() && samples[end] == samples[end - 1] + 1 &&
+                          samples[end] < source.first + source.rows;)
+      ++end;
+    const std::int64_t row = samples[begin] - source.first, count = static_cast<std::int64_t>(end - begin);
+    for (std::size_t i = 0; i < into.size(); ++i) {
+      const Tensor rows = into[i].rows(static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end));
+      source.arrays[i]->with_rows(
+          row, count, [&](const std::byte* stored) { convert(source, i, row, count, stored, rows); });
+    }
+  }
+}
+
+Normalization normalization_of(const Dataset& dataset, std::string_view field_name, comm::HostGroup& world) {
+  constexpr std::int64_t chunk_elements = 1 << 18;
+  const Field& field = field_named(dataset, field_name);
+  if (field.dtype != DType::float32 && field.dtype != DType::int64)
+    throw UsageError("{}: field {} is {}, which cannot be normalised", dataset.name(), field_name,
+                     to_string(field.dtype));
+  const std::int64_t elements = field.shape.numel(), channels = normalization_channels(field.shape),
+                     block = elements / channels;
+  const auto width = static_cast<std::size_t>(channels);
+  EvalBatches batches(dataset,
+                      std::clamp<std::int64_t>(chunk_elements / std::max<std::int64_t>(1, elements), 1, 4096),
+                      world);
+  // Twice through the data: sums about the mean lose nothing where the mean is far from 0.
+  const auto sums_of = [&](const auto& term) {
+    std::vector<double> sums;
+    const comm::ShardRange mine = batches.mine();
+    comm::run_on_all(world, [&] {
+      for (int chunk = mine.first; chunk < mine.end(); ++chunk) {
+        const Batch& batch = batches.read(chunk);
+        const Tensor& values = batch[field_name];
+        const std::size_t at = sums.size();
+        sums.resize(at + width);
+        for (std::int64_t e = 0; e < values.numel(); ++e) {
+          const double value = values.dtype() == DType::int64
+                                   ? static_cast<double>(values.data<std::int64_t>()[e])
+                                   : static_cast<double>(values.data<float>()[e]);
+          const auto channel = static_cast<std::size_t>(e % elements / block);
+          sums[at + channel] += term(value, channel);
+        }
+      }
+    });
+    return batches.sum(world, sums, static_cast<int>(width));
+  };
+  const double count = static_cast<double>(dataset.size()) * static_cast<double>(block);
+  Normalization found{.mean = sums_of([](double value, std::size_t) { return value; }), .deviation = {}};
+  for (double& mean : found.mean) mean /= count;
+  found.deviation = sums_of([&](double value, std::size_t channel) {
+    return (value - found.mean[channel]) * (value - found.mean[channel]);
+  });
+  for (std::size_t c = 0; c < width; ++c) {
+    found.deviation[c] = std::sqrt(found.deviation[c] / count);
+    if (!std::isfinite(found.mean[c]) || !std::isfinite(found.deviation[c])) {
+      throw DataError("{}: field {} cannot be normalised: it has values that are not finite", dataset.name(),
+                      field_name);
+    }
+    if (found.deviation[c] < 1e-30) found.deviation[c] = 1;
+  }
+  return found;
+}
+
+}  // namespace lockstep::data

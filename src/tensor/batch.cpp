@@ -1,0 +1,37 @@
+#include "lockstep/tensor/batch.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+Batch::Batch(int number, std::initializer_list<std::pair<std::string_view, Tensor>> fields) : index(number) {
+  for (const auto& [name, tensor] : fields) add(name, tensor);
+}
+
+void Batch::add(std::string_view field, const Tensor& tensor) {
+  if (count_ == max_fields) throw UsageError("a batch has at most {} fields", max_fields);
+  names_[count_] = field;
+  tensors_[count_] = tensor;
+  ++count_;
+}
+
+const Tensor& Batch::operator[](std::string_view field) const {
+  const auto found = std::ranges::find(names(), field);
+  if (found == names().end()) {
+    throw UsageError("the data has no field '{}'; it has {} (data.fields names others)", field,
+                     fmt::join(names(), ", "));
+  }
+  return tensors_[static_cast<std::size_t>(found - names().begin())];
+}
+
+bool Batch::has(std::string_view field) const { return std::ranges::find(names(), field) != names().end(); }
+
+Batch Batch::rows(std::int64_t begin, std::int64_t end) const {
+  return map([&](const Tensor& tensor) { return tensor.rows(begin, end); });
+}
+
+}  // namespace lockstep

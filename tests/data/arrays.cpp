@@ -1,0 +1,159 @@
+// Arrays of any HDF5 file as fields: types, shapes, several files, normalisation, and what is wrong with a
+// file.
+#include "lockstep/data/arrays.h"
+
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <limits>
+
+#include "data/files.h"
+#include "lockstep/base/error.h"
+#include "support/world.h"
+
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(arrays, *ranks(1, 2, 3))
+
+using data::Arrays;
+
+struct Folder {
+  TemporaryFolder folder;
+
+  /// /fields/density float64 [n, 2, 3], /fields/count int16 [n], /mask uint8 [n, 4], /label text.
+  std::string make(const std::string& name, std::int64_t rows, int salt = 0) const {
+    hdf5::File file = hdf5::File::create(folder.file(name));
+    hdf5::Group fields = file.create_group("fields");
+    std::vector<double> density(static_cast<std::size_t>(rows) * 6);
+    for (std::size_t i = 0; i < density.size(); ++i) density[i] = 0.25 * static_cast<double>(i) + salt;
+    fields.create_dataset("density", DType::float64, {rows, 2, 3}).write(std::span<const double>(density));
+    std::vector<std::int16_t> count(static_cast<std::size_t>(rows));
+    for (std::size_t i = 0; i < count.size(); ++i) count[i] = static_cast<std::int16_t>(i) - 2;
+    fields.create_dataset("count", DType::int16, {rows}).write(std::span<const std::int16_t>(count));
+    std::vector<std::uint8_t> mask(static_cast<std::size_t>(rows) * 4, 1);
+    file.create_dataset("mask", DType::uint8, {rows, 4}).write(std::span<const std::uint8_t>(mask));
+    file.create_text("label", "a text is no field");
+    file.close();
+    return folder.file(name);
+  }
+};
+
+BOOST_FIXTURE_TEST_CASE(named_arrays_are_fields_of_their_own_type_and_rank, Folder) {
+  const std::string path = make("a.h5", 5);
+  for (const std::int64_t limit : {std::int64_t{0}, std::int64_t{1} << 20}) {
+    const Arrays data(
+        path, {.fields = {"x:/fields/density", "n:fields/count", "mask"}, .memory_limit_bytes = limit});
+    BOOST_TEST(data.size() == 5);
+    BOOST_REQUIRE(data.fields().size() == 3u);
+    BOOST_TEST((data.fields()[0] == data::Field{.name = "x", .shape = {2, 3}}));
+    BOOST_TEST((data.fields()[1] == data::Field{.name = "n", .dtype = DType::int64}));
+    BOOST_TEST((data.fields()[2] == data::Field{.name = "mask", .dtype = DType::int64, .shape = {4}}));
+    const Batch batch = read_samples(data, {3, 4, 0});
+    BOOST_TEST(values_of<std::int64_t>(batch["n"]) == (std::vector<std::int64_t>{1, 2, -2}));
+    BOOST_TEST(batch["x"].data<float>()[0] == 4.5f);
+    BOOST_TEST(batch["x"].data<float>()[6] == 6.0f);
+    BOOST_TEST(batch["x"].data<float>()[17] == 1.25f);
+    BOOST_TEST(batch["mask"].data<std::int64_t>()[0] == 1);
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(without_names_every_array_of_numbers_at_the_root_is_a_field, Folder) {
+  const Arrays data(make("a.h5", 5));
+  BOOST_REQUIRE(data.fields().size() == 1u);
+  BOOST_TEST(data.fields()[0].name == "mask");
+}
+
+BOOST_FIXTURE_TEST_CASE(several_files_count_as_one, Folder) {
+  const Arrays data(std::vector<std::string>{make("a.h5", 5), make("b.h5", 4, 100)},
+                    {.fields = {"x:/fields/density"}});
+  BOOST_TEST(data.size() == 9);
+  const Batch batch = read_samples(data, {4, 5, 6});
+  BOOST_TEST(batch["x"].data<float>()[0] == 6.0f);
+  BOOST_TEST(batch["x"].data<float>()[6] == 100.0f);
+  BOOST_TEST(batch["x"].data<float>()[12] == 101.5f);
+}
+
+BOOST_FIXTURE_TEST_CASE(what_a_file_lacks_or_has_in_another_shape_is_named, Folder) {
+  const std::string path = make("a.h5", 5);
+  BOOST_CHECK_EXCEPTION(Arrays(path, {.fields = {"flow"}}), DataError,
+                        mentions("a.h5: /flow is missing; the file has fields, label, mask"));
+  BOOST_CHECK_EXCEPTION(Arrays(path, {.fields = {"label"}}), DataError, mentions("a.h5: /label is text"));
+  BOOST_CHECK_EXCEPTION(Arrays(path, {.fields = {":/mask"}}), UsageError,
+                        mentions("':/mask' names no field"));
+  BOOST_CHECK_EXCEPTION(Arrays(path, {.fields = {"mask", "mask:/fields/count"}}), UsageError,
+                        mentions("two fields are named mask"));
+  hdf5::File file = hdf5::File::create(folder.file("uneven.h5"));
+  const std::vector<float> three(3), four(4);
+  file.create_dataset("a", DType::float32, {3}).write(std::span<const float>(three));
+  file.create_dataset("b", DType::float32, {4}).write(std::span<const float>(four));
+  file.close();
+  BOOST_CHECK_EXCEPTION(Arrays(folder.file("uneven.h5")), DataError, mentions("/a has 3 rows and /b has 4"));
+  hdf5::File other = hdf5::File::create(folder.file("other.h5"));
+  other.create_dataset("mask", DType::float32, {3}).write(std::span<const float>(three));
+  other.close();
+  BOOST_CHECK_EXCEPTION(Arrays(std::vector<std::string>{path, folder.file("other.h5")}, {.fields = {"mask"}}),
+                        DataError, mentions("other.h5: /mask has samples float32 [], but in"));
+}
+
+BOOST_FIXTURE_TEST_CASE(values_that_float32_cannot_hold_are_an_error_with_file_row_and_array, Folder) {
+  hdf5::File file = hdf5::File::create(folder.file("big.h5"));
+  const std::vector<double> values{1, 1e300};
+  file.create_dataset("x", DType::float64, {2}).write(std::span<const double>(values));
+  file.close();
+  const Arrays data(folder.file("big.h5"));
+  read_samples(data, {0});
+  BOOST_CHECK_EXCEPTION(read_samples(data, {0, 1}), DataError, mentions("big.h5: row 1 of /x has values"));
+}
+
+BOOST_FIXTURE_TEST_CASE(normalisation_is_the_mean_and_deviation_of_the_samples_on_every_rank, Folder) {
+  Arrays data(make("a.h5", 1000), {.fields = {"x:/fields/density", "n:/fields/count", "mask"}});
+  const data::Subset train(data, 0, 800);
+  const data::Normalization x = data::normalization_of(train, "x", world());
+  BOOST_REQUIRE(x.mean.size() == 1u);  // samples [2, 3]: one for all
+  const double n = 4800;
+  BOOST_TEST(x.mean[0] == 0.25 * (n - 1) / 2, boost::test_tools::tolerance(1e-13));
+  BOOST_TEST(x.deviation[0] == 0.25 * std::sqrt((n * n - 1) / 12), boost::test_tools::tolerance(1e-13));
+  const data::Normalization mask = data::normalization_of(train, "mask", world());
+  BOOST_TEST(mask.mean == std::vector<double>(4, 1.0));  // samples [4]: each column
+  BOOST_TEST(mask.deviation == std::vector<double>(4, 1.0));
+  BOOST_TEST((data::normalization_of(train, "x", world()) == x));
+  data.normalize("x", x);
+  data.normalize("n", {{10}, {2}});
+  const Batch batch = read_samples(data, {0});
+  BOOST_TEST(batch["x"].data<float>()[0] == static_cast<float>(-x.mean[0] / x.deviation[0]));
+  BOOST_TEST((batch["n"].dtype() == DType::float32));
+  BOOST_TEST(batch["n"].data<float>()[0] == -6.0f);
+  BOOST_CHECK_EXCEPTION(data.normalize("flow", x), UsageError, mentions("no field 'flow' to normalise"));
+  BOOST_CHECK_THROW(data.normalize("x", {{0}, {0}}), DataError);
+  BOOST_CHECK_THROW(data.normalize("mask", x), DataError);
+}
+
+BOOST_FIXTURE_TEST_CASE(attributes_of_the_file_are_a_normalisation_if_they_fit, Folder) {
+  const std::string path = make("a.h5", 5);
+  BOOST_TEST(!Arrays(path).stored_normalization("mask"));
+  {
+    hdf5::File file = hdf5::File::open_for_writing(path);
+    hdf5::Dataset mask = file.open_dataset("mask");
+    mask.set_attribute("mean", std::span<const double>(std::vector<double>{1, 2, 3, 4}));
+    mask.set_attribute("std", std::span<const double>(std::vector<double>{1, 1, 2, 2}));
+    file.close();
+  }
+  const auto stored = Arrays(path).stored_normalization("mask");
+  BOOST_REQUIRE(stored.has_value());
+  BOOST_TEST(stored->mean == (std::vector<double>{1, 2, 3, 4}));
+  BOOST_CHECK_EXCEPTION(Arrays(path, {.fields = {"mask", "x:/fields/density"}}).normalize("x", *stored),
+                        DataError, mentions("samples [2, 3], which need 1"));
+}
+
+BOOST_FIXTURE_TEST_CASE(what_is_not_finite_cannot_be_normalised, Folder) {
+  hdf5::File file = hdf5::File::create(folder.file("nan.h5"));
+  const std::vector<float> values{1, std::numeric_limits<float>::quiet_NaN()};
+  file.create_dataset("x", DType::float32, {2}).write(std::span<const float>(values));
+  file.close();
+  const Arrays data(folder.file("nan.h5"));
+  BOOST_CHECK_EXCEPTION(data::normalization_of(data, "x", world()), DataError, mentions("field x cannot be"));
+  BOOST_CHECK_THROW(data::normalization_of(data, "y", world()), DataError);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,164 @@
+// Orders: weighted draws, mixtures, and orders of one's own, all pure functions of the position.
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "data/files.h"
+#include "lockstep/base/error.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/loader.h"
+
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(orders)
+
+std::vector<std::int64_t> drawn(const data::Order& order, std::int64_t first, std::size_t count) {
+  std::vector<std::int64_t> samples(count);
+  order.samples(first, samples);
+  return samples;
+}
+
+/// Whatever is asked in one piece is the same in any others.
+void check_pure(const data::Order& order) {
+  const std::vector<std::int64_t> whole = drawn(order, 0, 25'000);
+  for (const std::int64_t first : {0, 1, 777, 9'999, 10'000, 24'000}) {
+    const std::vector<std::int64_t> part = drawn(order, first, 1'000);
+    BOOST_TEST(std::equal(part.begin(), part.end(), whole.begin() + first));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(samples_are_drawn_as_often_as_their_weights_say) {
+  const std::vector<double> weights{1, 0, 3, 4, 0};
+  const data::WeightedDraws order(weights, 7);
+  check_pure(order);
+  std::map<std::int64_t, int> times;
+  constexpr int draws = 80'000;
+  for (const std::int64_t sample : drawn(order, 0, draws)) ++times[sample];
+  BOOST_TEST(times.count(1) == 0u);
+  BOOST_TEST(times.count(4) == 0u);
+  for (const std::int64_t sample : {0, 2, 3}) {
+    const double p = weights[static_cast<std::size_t>(sample)] / 8, wanted = p * draws;
+    // Six standard deviations of a binomial count.
+    BOOST_TEST(std::abs(times[sample] - wanted) < 6 * std::sqrt(wanted * (1 - p)));
+  }
+  BOOST_TEST(drawn(order, 0, 100) != drawn(data::WeightedDraws(weights, 8), 0, 100));
+}
+
+BOOST_AUTO_TEST_CASE(weights_that_make_no_sense_are_refused) {
+  const auto refused = [](std::vector<double> weights) {
+    BOOST_CHECK_THROW(data::WeightedDraws(weights, 1), UsageError);
+  };
+  refused({});
+  refused({0, 0});
+  refused({1, -1});
+  refused({1, std::nan("")});
+  refused({std::numeric_limits<double>::infinity()});
+}
+
+BOOST_AUTO_TEST_CASE(after_any_number_of_positions_each_source_has_had_its_share) {
+  const Counting a(70), b(1000), c(13);
+  const data::Mixture mixture({{&a, 0.7}, {&b, 0.2}, {&c, 0.1}}, true);
+  BOOST_TEST(mixture.size() == 1083);
+  const auto order = mixture.order(3);
+  BOOST_REQUIRE(order);
+  check_pure(*order);
+  const std::vector<std::int64_t> samples = drawn(*order, 0, 30'000);
+  std::array<double, 3> had{};
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    ++had[samples[i] < 70 ? 0 : samples[i] < 1070 ? 1 : 2];
+    const double n = static_cast<double>(i + 1);
+    const bool fair =
+        std::abs(had[0] - 0.7 * n) <= 1 && std::abs(had[1] - 0.2 * n) <= 1 && std::abs(had[2] - 0.1 * n) <= 1;
+    BOOST_REQUIRE(fair);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(each_source_is_walked_in_epochs_of_its_own) {
+  const Counting a(70), b(1000);
+  const data::Mixture mixture({{&a, 3}, {&b, 1}}, true);
+  const auto order = mixture.order(3);
+  std::vector<std::int64_t> of_a;
+  for (const std::int64_t sample : drawn(*order, 0, 5'000)) {
+    if (sample < 70) of_a.push_back(sample);
+  }
+  for (std::size_t epoch = 0; (epoch + 1) * 70 <= of_a.size(); ++epoch) {
+    const auto begin = of_a.begin() + static_cast<std::ptrdiff_t>(epoch * 70);
+    std::vector<std::int64_t> seen(begin, begin + 70);
+    std::sort(seen.begin(), seen.end());
+    BOOST_TEST(seen == range(0, 70));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_mixture_reads_from_the_sources_and_without_weights_is_one_set) {
+  const Counting a(5), b(300);
+  const data::Mixture mixture({{&a}, {&b}}, false);
+  BOOST_TEST(!mixture.order(1));
+  BOOST_TEST(values_of<std::int64_t>(read_samples(mixture, {4, 5, 0, 304, 303})["y"]) ==
+             (std::vector<std::int64_t>{4, 0, 0, 299, 298}));
+  BOOST_CHECK_THROW(read_samples(mixture, {305}), UsageError);
+}
+
+/// Another field than Counting's.
+class Other final : public data::Dataset {
+ public:
+  std::int64_t size() const override { return 3; }
+  const std::vector<data::Field>& fields() const override { return fields_; }
+  std::string name() const override { return "other"; }
+  void read(std::span<const std::int64_t>, std::span<const Tensor>) const override {}
+
+ private:
+  std::vector<data::Field> fields_{{.name = "x", .shape = {3}}, {.name = "y", .dtype = DType::int64}};
+};
+
+BOOST_AUTO_TEST_CASE(sources_that_do_not_fit_and_weights_of_nothing_are_refused) {
+  const Counting a(5);
+  const Other other;
+  BOOST_CHECK_EXCEPTION(
+      data::Mixture({{&a}, {&other}}, true), DataError,
+      mentions("other: samples have x float32 [3], but those of counting have x float32 [2]"));
+  BOOST_CHECK_EXCEPTION(data::Mixture({{&a, 0}}, true), UsageError, mentions("counting: its weight"));
+  BOOST_CHECK_THROW(data::Mixture({}, true), UsageError);
+}
+
+/// Takes its samples backwards, as one position says.
+class Backwards final : public data::Dataset {
+ public:
+  std::int64_t size() const override { return base_.size(); }
+  const std::vector<data::Field>& fields() const override { return base_.fields(); }
+  std::string name() const override { return "backwards"; }
+  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override {
+    base_.read(samples, into);
+  }
+  std::unique_ptr<data::Order> order(std::uint64_t) const override {
+    struct FromTheEnd final : data::Order {
+      void samples(std::int64_t first, std::span<std::int64_t> out) const override {
+        for (std::size_t i = 0; i < out.size(); ++i)
+          out[i] = 39 - (first + static_cast<std::int64_t>(i)) % 40;
+      }
+    };
+    return std::make_unique<FromTheEnd>();
+  }
+
+ private:
+  Counting base_{40};
+};
+
+BOOST_AUTO_TEST_CASE(a_loader_takes_the_order_of_the_data) {
+  const Backwards dataset;
+  for (const int ranks : {1, 2}) {
+    std::vector<std::int64_t> seen;
+    for (int rank = 0; rank < ranks; ++rank) {
+      data::Loader loader(dataset, {.global_batch = 8, .shards = 2}, rank, ranks);
+      for (const Batch& shard : loader.at(5)) {
+        for (const std::int64_t y : values_of<std::int64_t>(shard["y"])) seen.push_back(y);
+      }
+    }
+    BOOST_TEST(seen == (std::vector<std::int64_t>{39, 38, 37, 36, 35, 34, 33, 32}));
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test
