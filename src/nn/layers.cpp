@@ -1,4 +1,7 @@
 #include "lockstep/nn/layers.h"
+
+#include <cmath>
+
 #include "lockstep/ops/elementwise.h"
 
 namespace lockstep::nn {
@@ -34,6 +37,87 @@ Var feed_forward(const Var& x, Linear& in, ops::Activation activation, Linear& o
   const Var weight_in = tape.weight(in.weight), bias_in = use_bias(tape, in);
   return lockstep::feed_forward(x, weight_in, bias_in, activation, tape.weight(out.weight),
                                 use_bias(tape, out));
+}
+
+namespace {
+
+/// [first, second / groups, kh, kw].
+Shape weight_shape(const Module& owner, std::int64_t first, std::int64_t second, int groups,
+                   const ops::HeightWidth& kernel) {
+  if (groups < 1 || first % groups != 0 || second % groups != 0)
+    throw UsageError("{}: {} groups do not divide {} and {} channels", owner.path(), groups, first, second);
+  return {first, second / groups, kernel.height, kernel.width};
+}
+
+Init by_fan_in(const Shape& weight) { return fan_in_uniform(weight[1] * weight[2] * weight[3]); }
+
+}  // namespace
+
+ConvolutionParameters::ConvolutionParameters(Module& owner, const Shape& shape, std::int64_t out,
+                                             bool with_bias)
+    : weight(owner, "weight", shape, by_fan_in(shape)) {
+  if (with_bias) bias.emplace(owner, "bias", Shape{out}, by_fan_in(shape));
+}
+
+Conv2d::Conv2d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out,
+               const ops::HeightWidth& kernel, const Conv2dOptions& options)
+    : Layer(parent, name),
+      ConvolutionParameters(*this, weight_shape(*this, out, in, options.groups, kernel), out, options.bias),
+      geometry_{options.stride, options.padding, options.groups, options.dilation} {}
+
+Var Conv2d::forward(const Var& x) {
+  Tape& tape = x.tape();
+  return conv2d(x, tape.weight(weight), bias ? tape.parameter(*bias) : Var{}, geometry_);
+}
+
+ConvTranspose2d::ConvTranspose2d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out,
+                                 const ops::HeightWidth& kernel, const ConvTranspose2dOptions& options)
+    : Layer(parent, name),
+      ConvolutionParameters(*this, weight_shape(*this, in, out, options.groups, kernel), out, options.bias),
+      geometry_{options.stride, options.padding, options.groups, options.dilation},
+      output_padding_(options.output_padding) {}
+
+Var ConvTranspose2d::forward(const Var& x) {
+  Tape& tape = x.tape();
+  return conv_transpose2d(x, tape.weight(weight), bias ? tape.parameter(*bias) : Var{}, geometry_,
+                          output_padding_);
+}
+
+namespace {
+
+/// For a weight [3 C, C].
+Init glorot_uniform(std::int64_t channels) {
+  return Init::uniform(channels > 0 ? std::sqrt(1.5f / static_cast<float>(channels)) : 0);
+}
+
+}  // namespace
+
+MultiheadAttention::MultiheadAttention(Module& parent, std::string_view name, std::int64_t channels,
+                                       int heads, bool with_bias)
+    : Layer(parent, name),
+      heads_(heads),
+      in_proj_weight(*this, "in_proj_weight", {3 * channels, channels}, glorot_uniform(channels)),
+      out_proj(*this, "out_proj", channels, channels, with_bias) {
+  if (heads < 1 || channels % heads != 0)
+    throw UsageError("{}: {} heads do not divide {} channels", path(), heads, channels);
+  if (!with_bias) return;
+  in_proj_bias.emplace(*this, "in_proj_bias", Shape{3 * channels}, Init::constant(0));
+  initialize(*out_proj.bias, Init::constant(0), seed());
+}
+
+Var MultiheadAttention::forward(const Var& x, bool causal) {
+  Tape& tape = x.tape();
+  const Var bias = in_proj_bias ? tape.parameter(*in_proj_bias) : Var{};
+  return out_proj(attention(linear(x, tape.weight(in_proj_weight), bias), heads_, causal));
+}
+
+Var MultiheadAttention::forward(const Var& query, const Var& key, const Var& value, bool causal) {
+  Tape& tape = query.tape();
+  const auto [weight_q, weight_k, weight_v] = chunk<3>(tape.weight(in_proj_weight), 0);
+  std::array<Var, 3> bias;
+  if (in_proj_bias) bias = chunk<3>(tape.parameter(*in_proj_bias), 0);
+  return out_proj(attention(linear(query, weight_q, bias[0]), linear(key, weight_k, bias[1]),
+                            linear(value, weight_v, bias[2]), heads_, causal));
 }
 
 }  // namespace lockstep::nn

@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "ddp/training.h"
-#include "lockstep/nn/conv2d.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/norm.h"
 #include "lockstep/optim/sgd.h"

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "lockstep/autograd/functions.h"
-#include "lockstep/nn/conv2d.h"
 #include "lockstep/nn/layers.h"
 
 namespace lockstep::test {

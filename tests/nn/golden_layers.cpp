@@ -7,7 +7,6 @@
 #include "comm/nccl.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/kernels/backend.h"
-#include "lockstep/nn/conv2d.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/norm.h"
 #include "lockstep/ops/loss.h"

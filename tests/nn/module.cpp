@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "lockstep/autograd/functions.h"
-#include "lockstep/nn/conv2d.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/norm.h"
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "lockstep/base/random.h"
-#include "lockstep/nn/attention.h"
+#include "lockstep/nn/layers.h"
 #include "lockstep/nn/norm.h"
 
 namespace lockstep::test {

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "lockstep/models/model.h"
-#include "lockstep/nn/conv2d.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/norm.h"
 

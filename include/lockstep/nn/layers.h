@@ -1,4 +1,4 @@
-// Linear, Embedding and Dropout.
+// Layers: Linear, Embedding, Dropout, Conv2d, ConvTranspose2d and MultiheadAttention.
 #pragma once
 
 #include <optional>
@@ -58,6 +58,82 @@ class Dropout : public Layer<Dropout> {
  private:
   float p_;
   std::uint64_t purpose_;
+};
+
+/// What Conv2d and ConvTranspose2d are made of: weight and bias, both U(+-1 / sqrt(fan_in)) at first, where
+/// fan_in is the product of the weight's extents but the first.
+struct ConvolutionParameters {
+  ConvolutionParameters(Module& owner, const Shape& weight_shape, std::int64_t out, bool with_bias);
+
+  Parameter weight;
+  std::optional<Parameter> bias;
+};
+
+/// One number for both directions, or {height, width}.
+struct Conv2dOptions {
+  ops::HeightWidth stride = 1;
+  ops::HeightWidth padding = 0;
+  ops::HeightWidth dilation = 1;
+  int groups = 1;
+  bool bias = true;
+};
+
+/// weight: [out, in / groups, kh, kw], bias: [out].
+class Conv2d : public Layer<Conv2d>, public ConvolutionParameters {
+ public:
+  /// Throws UsageError if groups do not divide both channel counts.
+  Conv2d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out,
+         const ops::HeightWidth& kernel, const Conv2dOptions& options = {});
+
+  Var forward(const Var& x);
+
+ private:
+  ops::ConvolutionGeometry geometry_;
+};
+
+struct ConvTranspose2dOptions {
+  ops::HeightWidth stride = 1;
+  ops::HeightWidth padding = 0;
+  ops::HeightWidth output_padding = 0;  ///< added to the result's extent; less than the stride
+  ops::HeightWidth dilation = 1;
+  int groups = 1;
+  bool bias = true;
+};
+
+/// weight: [in, out / groups, kh, kw], bias: [out]. The result's extents: conv_transpose2d.
+class ConvTranspose2d : public Layer<ConvTranspose2d>, public ConvolutionParameters {
+ public:
+  /// Throws UsageError if groups do not divide both channel counts.
+  ConvTranspose2d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out,
+                  const ops::HeightWidth& kernel, const ConvTranspose2dOptions& options = {});
+
+  Var forward(const Var& x);
+
+ private:
+  ops::ConvolutionGeometry geometry_;
+  ops::HeightWidth output_padding_;
+};
+
+/// PyTorch's, with batch_first: out_proj(attention of the thirds of x in_proj_weight' + in_proj_bias).
+/// in_proj_weight: [3 C, C], uniform as by Glorot and Bengio (2010) at first; biases begin at 0.
+class MultiheadAttention : public Layer<MultiheadAttention> {
+ public:
+  /// Throws UsageError if the heads do not divide the channels.
+  MultiheadAttention(Module& parent, std::string_view name, std::int64_t channels, int heads,
+                     bool with_bias = true);
+
+  /// x: [B, T, C], which looks at itself; with `causal`, at places up to its own.
+  Var forward(const Var& x, bool causal = false);
+  /// query: [B, Tq, C], which looks at key and value: [B, Tk, C].
+  Var forward(const Var& query, const Var& key, const Var& value, bool causal = false);
+
+ private:
+  int heads_;
+
+ public:
+  Parameter in_proj_weight;
+  std::optional<Parameter> in_proj_bias;
+  Linear out_proj;
 };
 
 }  // namespace lockstep::nn
