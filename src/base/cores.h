@@ -1,5 +1,5 @@
-// The processor: which cores this process may use, its instruction set, and what the language has no word
-// for.
+// The processor: which cores this process may use and binds threads to (through hwloc), its instruction set,
+// and operations that C++ does not have.
 #pragma once
 
 #include <cstddef>
@@ -14,27 +14,27 @@ using CoreSet = std::set<int>;
 
 /// "0-3,8"
 std::string to_text(const CoreSet& cores);
-/// Of such a text; what is not like that is left out.
+/// Reads what to_text() writes; empty if it is malformed.
 CoreSet cores_in(const std::string& text);
 CoreSet united(const std::vector<CoreSet>& sets);
 /// Whether the two have one in common.
 bool overlap(const CoreSet& a, const CoreSet& b);
 
-/// What the calling thread may run on: its affinity mask. Empty if the system does not tell.
+/// The affinity mask of the calling thread. Empty if the system does not report it.
 CoreSet own_cores();
-/// What this process was given: own_cores() of the thread that asked first, before it bound any.
+/// The affinity mask of this process: own_cores() of the first caller, before any thread was bound.
 const CoreSet& given_cores();
-/// Lets the calling thread, and those that it starts, run on these alone. False if the system refuses.
+/// Binds the calling thread, and those that it starts, to these. False if the system refuses.
 bool bind_thread(const CoreSet& hardware_threads);
 /// Whether bind_thread() has bound a thread of this process.
 bool threads_bound();
-/// The physical cores of these hardware threads, each as the lowest number among its threads. Where /sys does
-/// not tell, every hardware thread is a core.
+/// The physical cores of these hardware threads, each as the lowest number among its threads. Where the
+/// system does not report cores, every hardware thread is one.
 CoreSet physical_cores(const CoreSet& hardware_threads);
-/// These hardware threads, those of a physical core together: the cores of a socket one after the other,
-/// whatever their numbers.
+/// These hardware threads grouped by physical core, the cores of a socket one after the other, whatever their
+/// numbers.
 std::vector<CoreSet> core_by_core(const CoreSet& hardware_threads);
-/// Hardware threads of the machine that are switched on.
+/// Hardware threads of the node that are online.
 int machine_cores();
 
 /// Flushes denormals to zero on the calling thread (FTZ and DAZ). Every computing thread calls it once:
@@ -42,14 +42,14 @@ int machine_cores();
 void flush_denormals() noexcept;
 
 /// "sse4", "avx2", "avx512" or "avx512_bf16": the instruction set that decides the bits of matrix products on
-/// this machine.
+/// this node.
 std::string instruction_set();
 
-/// Cores this process was given (its affinity mask at first, not the machine's count).
+/// The number of given_cores(), at least 1.
 int available_cores();
 
-/// memcpy to memory that nobody reads soon: it displaces nothing in the caches, and does not read first what
-/// it overwrites, which saves a third of the traffic. (The C library does so only from tens of MiB on.)
+/// memcpy to memory that is not read soon: it bypasses the caches and does not first read what it overwrites,
+/// which saves a third of the traffic. (The C library does so only from tens of MiB on.)
 void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept;
 
 }  // namespace lockstep
