@@ -11,7 +11,7 @@
 #include "cli/bench.h"
 #include "kernels/gpus.h"
 #include "kernels/profile.h"
-#include "train/precision.h"
+#include "train/device.h"
 
 namespace lockstep::cli {
 namespace {

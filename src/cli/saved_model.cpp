@@ -9,7 +9,7 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/optim/ema.h"
 #include "train/components.h"
-#include "train/precision.h"
+#include "train/device.h"
 
 namespace lockstep::cli {
 

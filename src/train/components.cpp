@@ -16,7 +16,7 @@
 #include "lockstep/models/gpt.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/optim/registry.h"
-#include "train/precision.h"
+#include "train/device.h"
 
 namespace lockstep::train {
 namespace {

@@ -1,4 +1,5 @@
-// Private to the module: which device each rank of a run computes on.
+// Private to the module: the device that each rank of a run computes on, and the precision (train.device and
+// train.precision, as far as the devices have them and are fast in it).
 #pragma once
 
 #include <span>
@@ -6,6 +7,7 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/tensor/storage.h"
+#include "lockstep/train/session.h"
 
 namespace lockstep::train {
 
@@ -42,5 +44,27 @@ struct RankDevice {
 /// choose_device() for the ranks of `world`, from what each of them has. Collective. sums: they sum gradients
 /// on these devices.
 RankDevice choose_device(comm::HostGroup& world, const std::string& asked, bool sums);
+
+/// bf16 on the device of one rank.
+struct RankPrecision {
+  std::string why_slow;  ///< kernels::Backend::why_slow_in_bf16()
+  std::string host;
+};
+
+struct PrecisionChoice {
+  DType compute = DType::float32;
+  std::string remark;  ///< to be logged once; may be empty
+};
+
+/// asked: "fp32" or "bf16". Where bf16 would be slower than float32 on some rank, `fallback` decides for all:
+/// "refuse" (UsageError saying where and why), "fp32", or "convert" (the same computation in software).
+PrecisionChoice choose_precision(const std::string& asked, const std::string& fallback,
+                                 std::span<const RankPrecision> of_rank);
+
+/// The choice for the session's device; its remark is logged. Collective; errors are the same on every rank.
+DType settle_precision(Session& session, const std::string& asked, const std::string& fallback);
+
+/// As checkpoints store it: "fp32", "bf16", or "bf16 by conversion" where the device is no faster in it.
+std::string precision_text(DType compute, const kernels::Backend& backend);
 
 }  // namespace lockstep::train

@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "kernels/gpus.h"
 #include "train/components.h"
-#include "train/precision.h"
+#include "train/device.h"
 #include "train/threads.h"
 
 namespace lockstep::train {

@@ -30,7 +30,7 @@
 #include "train/environment_fingerprint.h"
 #include "train/evaluations.h"
 #include "train/log_start.h"
-#include "train/precision.h"
+#include "train/device.h"
 #include "train/resume.h"
 #include "train/stragglers.h"
 #include "train/time_limit.h"

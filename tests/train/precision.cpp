@@ -1,5 +1,5 @@
 // What train.precision comes to where processors compute fast in bf16, and where not.
-#include "train/precision.h"
+#include "train/device.h"
 
 #include <boost/test/unit_test.hpp>
 #include <vector>

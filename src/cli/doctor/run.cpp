@@ -24,7 +24,6 @@
 #include "train/components.h"
 #include "train/device.h"
 #include "train/environment_fingerprint.h"
-#include "train/precision.h"
 #include "train/resume.h"
 
 namespace lockstep::cli::checks {
