@@ -12,13 +12,13 @@ LocalGradients::LocalGradients(const ModelState& state, kernels::Backend& backen
   statistic_ = backend.empty({largest}, DType::float64);
 }
 
-GradientSlot LocalGradients::slot(Param& param) {
+GradientView LocalGradients::gradient_view(Param& param) {
   if (param.gradient) return {param.gradient, true};
   param.gradient = backend_.empty(param.value.shape());
   return {param.gradient, false};
 }
 
-GradientSlot LocalGradients::slot(Statistic& statistic) {
+GradientView LocalGradients::gradient_view(Statistic& statistic) {
   return {statistic_.rows(0, statistic.elements()), false};
 }
 

@@ -40,7 +40,7 @@ Partition::Partition(std::vector<std::int64_t> elements, comm::GradientTransport
       owner_(elements_.size(), no_owner),
       ranks_(transport.group().size()),
       transport_(&transport) {
-  if (!undivided.empty()) give_owners(undivided);
+  if (!undivided.empty()) assign_owners(undivided);
   std::int64_t next = 0;
   for (std::size_t i = 0; i < elements_.size(); ++i) {
     first_extra_.push_back(static_cast<int>(next));
@@ -51,7 +51,7 @@ Partition::Partition(std::vector<std::int64_t> elements, comm::GradientTransport
 Partition::Partition(std::span<Param* const> params, comm::GradientTransport& transport)
     : Partition(sizes_of(params), transport, undivided_of(params)) {}
 
-void Partition::give_owners(const std::vector<bool>& undivided) {
+void Partition::assign_owners(const std::vector<bool>& undivided) {
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < elements_.size(); ++i)
     if (undivided.at(i)) order.push_back(i);
@@ -132,9 +132,9 @@ void Partition::gather_some(std::span<const OwnedElements> parts, kernels::Backe
   for (int rank = 0; rank < ranks_; ++rank) {
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const std::size_t bytes = bytes_of(parts[i], rank);
-      const auto place = static_cast<std::size_t>(range(parts[i].param, rank).first) *
-                         lockstep::bytes_of(parts[i].elements.dtype());
-      std::copy_n(from, bytes, bytes_in(wholes[i]) + place);
+      const auto offset = static_cast<std::size_t>(range(parts[i].param, rank).first) *
+                          lockstep::bytes_of(parts[i].elements.dtype());
+      std::copy_n(from, bytes, bytes_in(wholes[i]) + offset);
       from += bytes;
     }
   }

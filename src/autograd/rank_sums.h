@@ -26,7 +26,7 @@ class RankSums {
   comm::GradientTransport& communicator() const noexcept { return communicator_; }
 
  private:
-  void make_room(std::int64_t elements);
+  void reserve(std::int64_t elements);
   /// Elements [r n, (r + 1) n) are rank r's.
   const comm::Slices& slices_of(std::int64_t elements);
 

@@ -18,8 +18,8 @@ std::uint64_t fingerprint_of(const Tensor& value) {
 
 [[noreturn]] void throw_other_operations() {
   throw UsageError(
-      "a part of the model that is computed again in the backward ran other operations there than in the "
-      "forward pass; recomputed(): the body must do the same each time it is called in a pass");
+      "a recomputed segment of the model ran other operations in the backward than in the forward pass; "
+      "recomputed(): the body must do the same each time it is called in a pass");
 }
 
 }  // namespace
@@ -64,16 +64,16 @@ bool Recompute::leave(Segment& segment, std::span<Var> results) {
   return segment.output_count > 0;
 }
 
-Recompute::Mark Recompute::mark() const {
+Recompute::TapePosition Recompute::position() const {
   return {tape_.nodes_.size(), tape_.values_.size(), tape_.chunk_, tape_.chunk_used_bytes_};
 }
 
-void Recompute::check_second_run(const Segment& segment, const Mark& mark,
+void Recompute::check_second_run(const Segment& segment, const TapePosition& start,
                                  std::span<const Var> results) const {
   int outputs = 0;
   std::uint64_t values = 0;
   for (const Var& result : results) {
-    if (!is_made_since(mark.ids, result)) continue;
+    if (!is_made_since(start.ids, result)) continue;
     ++outputs;
     values = mixed(values, fingerprint_of(result.value()));
   }
@@ -82,12 +82,12 @@ void Recompute::check_second_run(const Segment& segment, const Mark& mark,
     throw_other_operations();
   if (values != segment.values)
     throw UsageError(
-        "a part of the model that is computed again in the backward gave other values there than in the "
-        "forward pass; recomputed(): the body must read nothing that changes within a pass");
+        "a recomputed segment of the model gave other values in the backward than in the forward pass; "
+        "recomputed(): the body must read nothing that changes within a pass");
 }
 
-void Recompute::finish_second_run(const Segment& segment, const Mark& mark, std::span<const Var> results,
-                                  const Tensor& dy, const Tensor& second_dy) {
+void Recompute::finish_second_run(const Segment& segment, const TapePosition& start,
+                                  std::span<const Var> results, const Tensor& dy, const Tensor& second_dy) {
   // The nodes of the second run count the same uses, so that a parameter is ready at the same operation.
   for (std::size_t i = segment.first_use; i < segment.end_of_uses; ++i) {
     if (Param* const param = tape_.values_[static_cast<std::size_t>(uses_[i])].param)
@@ -97,7 +97,7 @@ void Recompute::finish_second_run(const Segment& segment, const Mark& mark, std:
   Tensor first = dy, second = second_dy;
   int output = segment.output;
   for (const Var& result : results) {
-    if (!is_made_since(mark.ids, result)) continue;
+    if (!is_made_since(start.ids, result)) continue;
     if (first) tape_.add_gradient(result, first);
     if (second) tape_.add_gradient(result, second);
     if (++output == segment.output + segment.output_count) break;
@@ -105,11 +105,11 @@ void Recompute::finish_second_run(const Segment& segment, const Mark& mark, std:
     first = std::exchange(value.gradient, {});
     second = std::exchange(value.second_gradient, {});
   }
-  tape_.walk(mark.nodes);
-  tape_.drop_nodes(mark.nodes);
-  tape_.values_.resize(mark.ids);
-  tape_.chunk_ = mark.chunk;
-  tape_.chunk_used_bytes_ = mark.chunk_used_bytes;
+  tape_.walk(start.nodes);
+  tape_.drop_nodes(start.nodes);
+  tape_.values_.resize(start.ids);
+  tape_.chunk_ = start.chunk;
+  tape_.chunk_used_bytes_ = start.chunk_used_bytes;
 }
 
 bool Recompute::note_operation(Tape::RunClosure operation, const Tensor& value,

@@ -133,8 +133,9 @@ void Tape::check_reachable(const Var& var) const {
   const auto id = static_cast<std::size_t>(var.id_);
   if (id < values_.size() && !values_[id].hidden) return;
   throw UsageError(
-      "a value from inside a part of the model that is computed again is used outside of it; recomputed(): "
-      "the body must return it");
+      "a value from inside a recomputed segment of the model is used outside of it; recomputed(): the body "
+      "must "
+      "return it");
 }
 
 void Tape::add_node(Node node, std::initializer_list<const Var*> inputs) {
@@ -149,11 +150,11 @@ void Tape::add_node(Node node, std::initializer_list<const Var*> inputs) {
 void Tape::add_gradient(const Var& input, const Tensor& given) {
   if (input.id_ < 0) return;
   if (Param* const param = param_of(input)) {
-    const GradientSlot slot = param_slot(*param);
-    if (slot.accumulate)
-      backend_.run(ops::add(slot.memory, backend_.in_type(given, slot.memory.dtype()), slot.memory));
+    const GradientView view = param_view(*param);
+    if (view.accumulate)
+      backend_.run(ops::add(view.memory, backend_.in_type(given, view.memory.dtype()), view.memory));
     else
-      backend_.copy(given, slot.memory);
+      backend_.copy(given, view.memory);
     return;
   }
   const Tensor dx = backend_.in_type(given, input.value().dtype());
@@ -198,14 +199,14 @@ void Tape::set_gradient(const Var& input, const Tensor& total) {
   value_of(input).second_gradient = {};
 }
 
-GradientSlot Tape::param_slot(Param& param) {
-  GradientSlot& slot = values_[static_cast<std::size_t>(param.on_tape.id)].slot;
+GradientView Tape::param_view(Param& param) {
+  GradientView& view = values_[static_cast<std::size_t>(param.on_tape.id)].view;
   if (!param.on_tape.written) {
-    slot = pass_.sink->slot(param);
+    view = pass_.sink->gradient_view(param);
     param.on_tape.written = true;
-    return slot;
+    return view;
   }
-  return {slot.memory, true};
+  return {view.memory, true};
 }
 
 void Tape::close_use(int id) {

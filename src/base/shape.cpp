@@ -43,6 +43,20 @@ std::int64_t Shape::numel() const noexcept {
   return product;
 }
 
+void Shape::append(std::int64_t extent) {
+  std::array<std::int64_t, max_rank + 1> longer{};
+  std::copy(begin(), end(), longer.begin());
+  longer[static_cast<std::size_t>(rank_)] = extent;
+  *this = Shape(std::span<const std::int64_t>(longer.data(), static_cast<std::size_t>(rank_) + 1));
+}
+
+Shape Shape::with(int d, std::int64_t extent) const {
+  static_cast<void>((*this)[d]);  // checks d
+  std::array<std::int64_t, max_rank> changed = extents_;
+  changed[static_cast<std::size_t>(d < 0 ? d + rank_ : d)] = extent;
+  return Shape(std::span<const std::int64_t>(changed.data(), static_cast<std::size_t>(rank_)));
+}
+
 bool Shape::operator==(const Shape& other) const noexcept {
   return std::equal(begin(), end(), other.begin(), other.end());
 }

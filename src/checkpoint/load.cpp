@@ -209,7 +209,7 @@ void read_whole(const OpenFile& file, const TensorEntry& entry, const Tensor& ta
 void read_tensor(const OpenFile& file, const TensorEntry& entry, const NamedTensor& target,
                  kernels::Backend* backend) {
   const Tensor whole =
-      target.part ? Tensor::empty(target.shape(), target.value.dtype()) : kernels::cpu_room_for(target.value);
+      target.part ? Tensor::empty(target.shape(), target.value.dtype()) : kernels::empty_on_cpu(target.value);
   read_whole(file, entry, whole);
   take(whole, target, backend);
 }

@@ -133,7 +133,7 @@ std::vector<Section> gathered(const ddp::HookState& state, kernels::Backend* bac
 void share(const std::vector<Section>& parts, const ddp::HookState& state, kernels::Backend* backend,
            int ranks) {
   for (std::size_t e = 0; e < state.entries.size(); ++e) {
-    const Tensor mine = kernels::cpu_room_for(state.entries[e].tensor);
+    const Tensor mine = kernels::empty_on_cpu(state.entries[e].tensor);
     for (std::int64_t i = 0; i < mine.numel(); ++i) {
       double sum = 0;
       for (const Section& part : parts) sum += part.tensors[e].value.data<float>()[i];

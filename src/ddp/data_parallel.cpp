@@ -149,7 +149,7 @@ void DataParallel::State::publish_and_measure() {
   reads.push_back(header.losses());
   if (measurement) {  // first: it may be collective, and the overflow check can fail on one rank
     end_span("wait for sums");
-    reads.push_back(measurement->ask());
+    reads.push_back(measurement->launch());
     end_span("measure gradients");
   }
   if (overflow) reads.push_back(overflow->ask(reducer));

@@ -106,7 +106,7 @@ void ParameterBuffer::wait_for(std::size_t bucket) {
   --in_flight_;
 }
 
-void ParameterBuffer::await(const Param& param) {
+void ParameterBuffer::wait_for(const Param& param) {
   if (in_flight_ == 0) return;
   if (const auto found = index_of_.find(&param); found != index_of_.end()) wait_for(bucket_of(found->second));
   // Later buckets make progress, too.

@@ -35,7 +35,8 @@ class BucketPartition {
 
 /// It has the layout of the gradients. During its life the values of trainable parameters are views of it;
 /// its destructor copies them to other memory. All ranks call updated() in the same order, so that the
-/// all-gather of a bucket starts as soon as its last parameter has been updated. await() waits for a bucket.
+/// all-gather of a bucket starts as soon as its last parameter has been updated. wait_for() waits for a
+/// bucket.
 class ParameterBuffer final : public PendingValues {
  public:
   /// Collective. params: those of the bucket_partition's partition; the plan is over the trainable ones of
@@ -52,13 +53,13 @@ class ParameterBuffer final : public PendingValues {
   void begin_step();
   /// The elements of params[param] that this rank owns have their new values.
   void updated(std::size_t param);
-  void await(const Param& param) override;
+  void wait_for(const Param& param) override;
   /// Waits for everything.
   void wait_ready();
   /// Moves all values to their offsets in another plan over the same parameters.
   void adopt(const BucketPlan& plan);
 
-  /// The time that await() and wait_ready() have waited since the last call.
+  /// The time that wait_for() and wait_ready() have waited since the last call.
   double take_waited_ms() { return std::exchange(waited_ms_, 0); }
   /// A call of the transport has thrown: no further call can be expected to return.
   bool transport_failed() const { return transport_failed_; }

@@ -176,17 +176,17 @@ void Reducer::withdraw() {
   for (Param* const param : params_) param->gradient = {};
 }
 
-GradientSlot Reducer::slot(Param& param) {
+GradientView Reducer::gradient_view(Param& param) {
   const std::size_t index = open_item_of(param);
-  return slot_of(index, buffer_.gradient(static_cast<int>(index), shard().buffer));
+  return view_of(index, buffer_.gradient(static_cast<int>(index), shard().buffer));
 }
 
-GradientSlot Reducer::slot(Statistic& statistic) {
+GradientView Reducer::gradient_view(Statistic& statistic) {
   const std::size_t item = item_of(&statistic, statistic.name());
-  return slot_of(item, statistic_at(item));
+  return view_of(item, statistic_at(item));
 }
 
-GradientSlot Reducer::slot_of(std::size_t item, Tensor memory) {
+GradientView Reducer::view_of(std::size_t item, Tensor memory) {
   const bool accumulate = usage_.test(shard_, item);
   usage_.set(shard_, item);
   return {std::move(memory), accumulate};

@@ -76,9 +76,9 @@ class Reducer final : public GradientSink, private Buckets {
   /// No parameter has a gradient any more.
   void withdraw();
 
-  GradientSlot slot(Param& param) override;
+  GradientView gradient_view(Param& param) override;
   void ready(Param& param) override;
-  GradientSlot slot(Statistic& statistic) override;
+  GradientView gradient_view(Statistic& statistic) override;
   void contributed(Statistic&) override {}
   void progress() override;
 
@@ -114,7 +114,7 @@ class Reducer final : public GradientSink, private Buckets {
   bool has_hook(int bucket) const { return options_.hook && bucket < buffer_.gradient_buckets(); }
   std::size_t item_of(const void* leaf, const std::string& name) const;
   std::size_t open_item_of(const Param& param) const;
-  GradientSlot slot_of(std::size_t item, Tensor memory);
+  GradientView view_of(std::size_t item, Tensor memory);
   Tensor statistic_at(std::size_t item) const;
   void finish_gradient(std::size_t param);
   void finish_bucket(int bucket);

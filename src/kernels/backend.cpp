@@ -110,12 +110,12 @@ std::unique_ptr<Backend> make_backend(Device device, int threads) {
   return device.kind == Device::Kind::cpu ? make_cpu_backend(threads) : make_cuda_backend(device.index);
 }
 
-Tensor cpu_room_for(const Tensor& tensor) {
+Tensor empty_on_cpu(const Tensor& tensor) {
   return tensor.device() == Device::cpu() ? tensor : Tensor::empty(tensor.shape(), tensor.dtype());
 }
 
 Tensor on_cpu(const Tensor& tensor, Backend* backend) {
-  const Tensor here = cpu_room_for(tensor);
+  const Tensor here = empty_on_cpu(tensor);
   transfer(tensor, here, backend);
   return here;
 }

@@ -1,4 +1,4 @@
-// What operations have taken, and what this machine reaches.
+// Profiles of operations, and what this machine reaches.
 #include "kernels/profile.h"
 
 #include <algorithm>
@@ -8,26 +8,17 @@
 
 namespace lockstep::kernels {
 
-struct Profile::Entries {
-  std::map<std::string, OperationFigures> by_name;
-};
-
-Profile::Profile() : entries_(std::make_unique<Entries>()) {}
-Profile::~Profile() = default;
-
 void Profile::add(const std::string& name, double ms, double flops, double bytes) {
-  OperationFigures& figures = entries_->by_name[name];
+  OperationFigures& figures = by_name_[name];
   ++figures.calls;
   figures.ms += ms;
   figures.flops += flops;
   figures.bytes += bytes;
 }
 
-void Profile::clear() { entries_->by_name.clear(); }
-
 std::vector<OperationFigures> Profile::operations() const {
   std::vector<OperationFigures> all;
-  for (const auto& [name, figures] : entries_->by_name) {
+  for (const auto& [name, figures] : by_name_) {
     all.push_back(figures);
     all.back().name = name;
   }
@@ -56,12 +47,12 @@ void Profiler::end(std::string_view label, const ops::Cost& cost, bool read) {
   timers_[before]->mark(moment_of_end);
   pending_.push_back({std::string(label), cost});
   if (backend_.device() == Device::cpu())
-    settle(pending_.size());
+    add_finished(pending_.size());
   else if (read)
-    settle(before);  // it has waited for what was asked for before it, but not for the mark that follows it
+    add_finished(before);  // it has waited for earlier operations, but not for its own mark
 }
 
-void Profiler::settle(std::size_t spans) {
+void Profiler::add_finished(std::size_t spans) {
   for (std::size_t span = 0; span < spans; ++span) {
     const auto& [label, cost] = pending_[span];
     profile_.add(label, timers_[span]->elapsed_ms(moment_of_start, moment_of_end), cost.flops, cost.bytes);

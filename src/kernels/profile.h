@@ -1,7 +1,8 @@
-// Where the time of a backend's operations goes: calls, milliseconds, arithmetic and memory traffic of each.
+// Profile: calls, milliseconds, arithmetic and memory traffic of each operation of a backend.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,27 +20,21 @@ struct OperationFigures {
   double bytes = 0;  ///< of all operands, each counted once a call: what has to move if no cache holds it
 };
 
-/// What operations have taken since clear().
+/// The figures of all operations since clear().
 class Profile {
  public:
-  Profile();
-  ~Profile();
-  Profile(const Profile&) = delete;
-  Profile& operator=(const Profile&) = delete;
-
   void add(const std::string& name, double ms, double flops, double bytes);
-  void clear();
+  void clear() { by_name_.clear(); }
   /// The longest first.
   std::vector<OperationFigures> operations() const;
 
  private:
-  struct Entries;
-  std::unique_ptr<Entries> entries_;
+  std::map<std::string, OperationFigures> by_name_;
 };
 
-/// While it lives, what the backend is asked for is timed and added to `profile`. Both must outlive it. Times
-/// are the device's; those of a GPU are added at the next read (Backend::read, copy to the CPU), and a read's
-/// own at the one after it.
+/// While it lives, the operations of the backend are timed and added to `profile`. Both must outlive it.
+/// Times are the device's. Those of a GPU are added at the next read (Backend::read, copy to the CPU), that
+/// of a read at the read after it.
 class Profiler final : public Observer {
  public:
   Profiler(Backend& backend, Profile& profile);
@@ -55,17 +50,17 @@ class Profiler final : public Observer {
     std::string label;
     ops::Cost cost;
   };
-  /// Adds the first `spans` of what is pending: to be called when the device has passed their ends.
-  void settle(std::size_t spans);
+  /// Adds the first `spans` pending spans to the profile, once the device has passed their ends.
+  void add_finished(std::size_t spans);
 
   Backend& backend_;
   Profile& profile_;
-  Observer* const before_;                      // of this one
+  Observer* const before_;                      // the previous observer
   std::vector<std::unique_ptr<Timer>> timers_;  // of the pending spans, and more
-  std::vector<Span> pending_;                   // not known to be over
+  std::vector<Span> pending_;                   // not yet in the profile
 };
 
-/// What this machine reaches with the same backend: the ceilings that figures are held against.
+/// What this machine reaches with the same backend, for comparison.
 struct Ceilings {
   std::int64_t product_rows = 0, copied_bytes = 0;
   double gflops = 0;  ///< of the best of several products of square matrices

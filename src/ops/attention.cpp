@@ -48,10 +48,8 @@ void require_saved(const char* operation, const Tensor& saved, const AttentionSi
 }
 
 double bytes_of(const Columns& columns) {
-  auto elements = static_cast<double>(columns.count);
-  for (int d = 0; d + 1 < columns.matrix.shape().rank(); ++d)
-    elements *= static_cast<double>(columns.matrix.size(d));
-  return elements * static_cast<double>(lockstep::bytes_of(columns.matrix.dtype()));
+  return static_cast<double>(columns.count) * static_cast<double>(row_count(columns.matrix.shape())) *
+         static_cast<double>(lockstep::bytes_of(columns.matrix.dtype()));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/random.h"
 #include "lockstep/ops/check.h"
 
 namespace lockstep::ops {
@@ -43,11 +44,12 @@ std::int64_t convolved_extent(const char* function, std::int64_t extent, std::in
     throw UsageError(
         "{}: stride {}, padding {}, dilation {}: stride and dilation must be at least 1, padding at least 0",
         function, stride, padding, dilation);
-  const std::int64_t room = extent + 2 * std::int64_t{padding} - dilation * (kernel - 1) - 1;
-  if (extent < 1 || kernel < 1 || room < 0)
-    throw UsageError("{}: a kernel of {} places, {} apart, does not fit in {} places with padding {}",
-                     function, kernel, dilation, extent, padding);
-  return room / stride + 1;
+  const std::int64_t steps = extent + 2 * std::int64_t{padding} - dilation * (kernel - 1) - 1;
+  if (extent < 1 || kernel < 1 || steps < 0)
+    throw UsageError(
+        "{}: a kernel of {} elements with dilation {} does not fit into {} elements with padding {}",
+        function, kernel, dilation, extent, padding);
+  return steps / stride + 1;
 }
 
 double ConvolutionSizes::flops() const {
@@ -62,6 +64,13 @@ std::string ConvolutionSizes::text() const {
                      : geometry.stride.height == geometry.stride.width
                          ? fmt::format(" / {}", geometry.stride.height)
                          : fmt::format(" / {}, {}", geometry.stride.height, geometry.stride.width));
+}
+
+std::size_t ConvolutionSizes::hash() const {
+  const auto& [stride, padding, groups, dilation] = geometry;
+  return hash_of(images, in_channels, height, width, out_channels, out_height, out_width, kernel_height,
+                 kernel_width, stride.height, stride.width, padding.height, padding.width, groups,
+                 dilation.height, dilation.width);
 }
 
 ConvolutionSizes Convolution::sizes() const {

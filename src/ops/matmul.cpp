@@ -1,7 +1,9 @@
 #include "lockstep/ops/matmul.h"
 
 #include <fmt/format.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/ops/check.h"
@@ -19,9 +21,7 @@ LinearSizes linear_sizes(const char* operation, const char* inner_name, const Te
     if (tensor.shape().rank() < 1 || tensor.size(-1) != width)
       throw UsageError("{}: {} has shape {}, whose last dimension is not the weight's {}", operation, name,
                        to_string(tensor.shape()), width);
-    std::int64_t rows = 1;
-    for (int d = 0; d + 1 < tensor.shape().rank(); ++d) rows *= tensor.size(d);
-    return rows;
+    return row_count(tensor.shape());
   };
   const std::int64_t rows = rows_of(inner_name, inner, in), outer_rows = rows_of(outer_name, outer, out);
   if (rows != outer_rows)
@@ -69,14 +69,12 @@ LinearSizes LinearBackwardInputActivation::sizes() const {
 
 namespace {
 
-using Extents = std::array<std::int64_t, Shape::max_rank>;
-
-/// Dimension `back` counted from the last, which is 0; those that a shape lacks have one place.
+/// The extent of the dimension that is `back` before the last; 1 if the shape has fewer dimensions.
 std::int64_t extent(const Shape& shape, int back) {
   return back < shape.rank() ? shape[shape.rank() - 1 - back] : 1;
 }
 
-/// Elements from place to place of that dimension; 0 where there is one for all places.
+/// The stride of that dimension; 0 if it is broadcast.
 std::int64_t step(const Shape& shape, int back) {
   if (extent(shape, back) == 1) return 0;
   std::int64_t elements = 1;
@@ -84,7 +82,7 @@ std::int64_t step(const Shape& shape, int back) {
   return elements;
 }
 
-/// The places that a dimension has in two or three shapes; -1 where they do not broadcast.
+/// The extent that two or three shapes broadcast to in that dimension; -1 if they do not broadcast.
 template <class... Shapes>
 std::int64_t common_extent(int back, const Shapes&... shapes) {
   std::int64_t common = 1;
@@ -98,44 +96,13 @@ std::int64_t common_extent(int back, const Shapes&... shapes) {
 
 }  // namespace
 
-std::int64_t MatMulSizes::Dimensions::places() const {
-  std::int64_t product = 1;
-  for (int d = 0; d < count; ++d) product *= dimension[static_cast<std::size_t>(d)].extent;
-  return product;
-}
-
-MatMulSizes::Dimension MatMulSizes::Dimensions::at(std::int64_t place) const {
-  Dimension offset;
-  for (int d = count - 1; d >= 0; --d) {
-    const Dimension& one = dimension[static_cast<std::size_t>(d)];
-    const std::int64_t along = place % one.extent;
-    place /= one.extent;
-    offset.a += along * one.a;
-    offset.b += along * one.b;
-    offset.y += along * one.y;
-  }
-  return offset;
-}
-
-void MatMulSizes::Dimensions::append(const Dimension& next) {
-  if (next.extent == 1) return;
-  if (count > 0) {
-    Dimension& last = dimension[static_cast<std::size_t>(count - 1)];
-    if (last.a == next.extent * next.a && last.b == next.extent * next.b && last.y == next.extent * next.y) {
-      last = {last.extent * next.extent, next.a, next.b, next.y};
-      return;
-    }
-  }
-  dimension[static_cast<std::size_t>(count++)] = next;
-}
-
 double MatMulSizes::flops() const {
   return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) *
-         static_cast<double>(each.places() * summed.places());
+         static_cast<double>(each.count() * summed.count());
 }
 
 std::string MatMulSizes::text() const {
-  const std::int64_t products = each.places() * summed.places();
+  const std::int64_t products = each.count() * summed.count();
   return fmt::format("{}{} x {} -> {}", products == 1 ? "" : fmt::format("{} x ", products), m, k, n);
 }
 
@@ -154,27 +121,25 @@ MatMulSizes MatMul::sizes() const {
     throw UsageError("{}: y is {}, but a is {}", name, to_string(y.dtype()), to_string(a.dtype()));
   const int ranks[] = {a.shape().rank(), b.shape().rank(), y.shape().rank()};
   if (std::min({ranks[0], ranks[1], ranks[2]}) < 2) refuse();
-  const bool turn_a = transposed == Transposed::a, turn_b = transposed == Transposed::b;
-  MatMulSizes sizes{
-      .m = a.size(turn_a ? -1 : -2), .n = b.size(turn_b ? -2 : -1), .k = a.size(turn_a ? -2 : -1)};
-  if (b.size(turn_b ? -1 : -2) != sizes.k || y.size(-2) != sizes.m || y.size(-1) != sizes.n) refuse();
-  for (int back = std::max({ranks[0], ranks[1], ranks[2]}) - 1; back >= 2; --back) {
-    const std::int64_t places = common_extent(back, a.shape(), b.shape(), y.shape());
-    if (places < 0 || (extent(y.shape(), back) != 1 && common_extent(back, a.shape(), b.shape()) != places))
+  const bool transposed_a = transposed == Transposed::a, transposed_b = transposed == Transposed::b;
+  MatMulSizes sizes{.m = a.size(transposed_a ? -1 : -2),
+                    .n = b.size(transposed_b ? -2 : -1),
+                    .k = a.size(transposed_a ? -2 : -1)};
+  if (b.size(transposed_b ? -1 : -2) != sizes.k || y.size(-2) != sizes.m || y.size(-1) != sizes.n) refuse();
+  for (int back = 2; back < std::max({ranks[0], ranks[1], ranks[2]}); ++back) {
+    const std::int64_t count = common_extent(back, a.shape(), b.shape(), y.shape());
+    if (count < 0 || (extent(y.shape(), back) != 1 && common_extent(back, a.shape(), b.shape()) != count))
       refuse();
-    const MatMulSizes::Dimension dimension{places, step(a.shape(), back), step(b.shape(), back),
-                                           step(y.shape(), back)};
-    (extent(y.shape(), back) == places ? sizes.each : sizes.summed).append(dimension);
+    (extent(y.shape(), back) == count ? sizes.each : sizes.summed)
+        .add(count, {step(a.shape(), back), step(b.shape(), back), step(y.shape(), back)});
   }
-  // By ranks, not extents: an example's bits must not depend on how many there are next to it.
-  const auto all_rows = [](MatMulSizes::Dimensions& dimensions) {
-    const std::int64_t places = dimensions.places();
-    dimensions.count = 0;
-    return places;
+  // By ranks, not extents: the bits of an example must not depend on how many examples there are.
+  const auto all_rows = [](StridedDimensions<3>& dimensions) {
+    return std::exchange(dimensions, {}).count();
   };
-  if (!turn_a && ranks[1] == 2 && ranks[0] == ranks[2] && sizes.summed.count == 0)
+  if (!transposed_a && ranks[1] == 2 && ranks[0] == ranks[2] && sizes.summed.rank == 0)
     sizes.m *= all_rows(sizes.each);
-  else if (turn_a && ranks[2] == 2 &&
+  else if (transposed_a && ranks[2] == 2 &&
            std::ranges::equal(a.shape().extents().first(ranks[0] - 2),
                               b.shape().extents().first(ranks[1] - 2)))
     sizes.k *= all_rows(sizes.summed);
@@ -187,14 +152,15 @@ Shape shape_of_product(const char* function, const Shape& a, const Shape& b) {
                      to_string(a), to_string(b));
   };
   if (a.rank() < 2 || b.rank() < 2 || a[-1] != b[-2]) refuse();
-  const int rank = std::max(a.rank(), b.rank());
-  Extents extents{};
-  for (int back = 0; back < rank; ++back) {
-    const std::int64_t common = back == 0 ? b[-1] : back == 1 ? a[-2] : common_extent(back, a, b);
+  Shape product;
+  for (int back = std::max(a.rank(), b.rank()) - 1; back >= 2; --back) {
+    const std::int64_t common = common_extent(back, a, b);
     if (common < 0) refuse();
-    extents[static_cast<std::size_t>(rank - 1 - back)] = common;
+    product.append(common);
   }
-  return Shape(std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(rank)));
+  product.append(a[-2]);
+  product.append(b[-1]);
+  return product;
 }
 
 }  // namespace lockstep::ops

@@ -30,14 +30,12 @@ void check_rows(const char* operation, const Tensor& x, const Tensor& weight, co
 
 Rows rows_of(const char* operation, const Tensor& x) {
   if (x.shape().rank() == 0) throw UsageError("{}: x is a scalar; it needs a last dimension", operation);
-  std::int64_t count = 1;  // counted, not divided: a width of 0 has rows, too
-  for (int d = 0; d + 1 < x.shape().rank(); ++d) count *= x.size(d);
-  return {count, x.size(-1)};
+  return {row_count(x.shape()), x.size(-1)};
 }
 
 void LayerNorm::check() const {
   if (static_cast<bool>(addend) != static_cast<bool>(sum))
-    throw UsageError("{}: an addend and a place for the sum go together", name);
+    throw UsageError("{}: an addend and a tensor for the sum must be given together", name);
   if (addend) require_shape(name, "the addend", addend, x.shape());
   if (sum) require_shape(name, "the sum", sum, x.shape());
   require_shape(name, "y", y, x.shape());

@@ -10,29 +10,31 @@ ReductionSizes reduction_sizes(const char* operation, const Tensor& x, const Ten
     throw UsageError("{}: {} is not folded to {}, which does not broadcast to it", operation,
                      to_string(x.shape()), to_string(y.shape()));
 
-  // Neighbours that are both folded, or both kept, are one dimension.
-  StridedDimensions merged;
-  bool folded[Shape::max_rank] = {};
+  // Neighbours that are both folded, or both kept, are one run.
+  struct Run {
+    std::int64_t size, stride;
+    bool folded;
+  };
+  std::array<Run, Shape::max_rank> runs;
+  std::size_t count = 0;
   std::int64_t step = 1;
   for (int d = x.shape().rank() - 1; d >= 0; --d) {
     const std::int64_t extent = x.size(d);
     const bool folds = d < missing || y.size(d - missing) != extent;
     if (extent != 1) {
-      if (merged.rank > 0 && folded[merged.rank - 1] == folds) {
-        merged.size[merged.rank - 1] *= extent;
-      } else {
-        folded[merged.rank] = folds;
-        merged.add(extent, step);
-      }
+      if (count > 0 && runs[count - 1].folded == folds)
+        runs[count - 1].size *= extent;
+      else
+        runs[count++] = {extent, step, folds};
     }
     step *= extent;
   }
   ReductionSizes sizes;
-  int next = 0;
-  if (next < merged.rank && !folded[next]) sizes.period = merged.size[next++];
-  if (next < merged.rank) sizes.rows = merged.size[next++];
-  for (; next < merged.rank; ++next)
-    (folded[next] ? sizes.slabs : sizes.groups).add(merged.size[next], merged.stride[next]);
+  std::size_t next = 0;
+  if (next < count && !runs[next].folded) sizes.period = runs[next++].size;
+  if (next < count) sizes.rows = runs[next++].size;
+  for (; next < count; ++next)
+    (runs[next].folded ? sizes.slabs : sizes.groups).add(runs[next].size, {runs[next].stride});
   return sizes;
 }
 

@@ -16,13 +16,6 @@ void require_inside(const char* name, const StridedView& view) {
                    to_string(view.tensor.shape()));
 }
 
-Shape with_extent(const Shape& shape, int axis, std::int64_t extent) {
-  std::array<std::int64_t, Shape::max_rank> extents{};
-  std::copy(shape.begin(), shape.end(), extents.begin());
-  extents[static_cast<std::size_t>(axis)] = extent;
-  return Shape(std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(shape.rank())));
-}
-
 }  // namespace
 
 StridedView::StridedView(const Tensor& whole, const Shape& given) : tensor(whole), shape(given) {
@@ -41,7 +34,7 @@ StridedView StridedView::of(const Tensor& other) const {
 
 StridedView StridedView::narrowed(int axis, std::int64_t start, std::int64_t length) const {
   StridedView view = *this;
-  view.shape = with_extent(shape, axis, length);
+  view.shape = shape.with(axis, length);
   view.offset += start * stride[static_cast<std::size_t>(axis)];
   return view;
 }
@@ -49,7 +42,7 @@ StridedView StridedView::narrowed(int axis, std::int64_t start, std::int64_t len
 StridedView StridedView::permuted(std::span<const int> order) const {
   StridedView view = *this;
   for (std::size_t d = 0; d < order.size(); ++d) {
-    view.shape = with_extent(view.shape, static_cast<int>(d), shape[order[d]]);
+    view.shape = view.shape.with(static_cast<int>(d), shape[order[d]]);
     view.stride[d] = stride[static_cast<std::size_t>(order[d])];
   }
   return view;
@@ -74,51 +67,45 @@ StridedView StridedView::expanded(const Shape& to) const {
   return view;
 }
 
-std::int64_t CopySizes::count() const {
-  std::int64_t product = 1;
-  for (int d = 0; d < rank; ++d) product *= size[d];
-  return product;
-}
-
-CopySizes StridedCopy::sizes() const {
+CopyDimensions StridedCopy::sizes() const {
   if (!(from.shape == to.shape))
     throw UsageError("strided_copy: a view of shape {} is not copied to one of {}", to_string(from.shape),
                      to_string(to.shape));
   require_inside("from", from);
   require_inside("to", to);
-  CopySizes sorted;
+  std::array<int, Shape::max_rank> order{};
+  int rank = 0;
   for (int d = to.shape.rank() - 1; d >= 0; --d) {
-    const auto own = static_cast<std::size_t>(d);
     if (to.shape[d] == 1) continue;
-    if (to.stride[own] == 0 && to.shape.numel() > 0)
+    const std::int64_t step = to.stride[static_cast<std::size_t>(d)];
+    if (step == 0 && to.shape.numel() > 0)
       throw UsageError("strided_copy: elements of the target share memory");
-    int at = sorted.rank++;
-    for (; at > 0 && std::abs(sorted.to[at - 1]) > std::abs(to.stride[own]); --at) {
-      sorted.size[at] = sorted.size[at - 1];
-      sorted.from[at] = sorted.from[at - 1];
-      sorted.to[at] = sorted.to[at - 1];
+    int at = rank++;
+    for (; at > 0; --at) {
+      const int before = order[static_cast<std::size_t>(at - 1)];
+      if (std::abs(to.stride[static_cast<std::size_t>(before)]) <= std::abs(step)) break;
+      order[static_cast<std::size_t>(at)] = before;
     }
-    sorted.size[at] = to.shape[d];
-    sorted.from[at] = from.stride[own];
-    sorted.to[at] = to.stride[own];
+    order[static_cast<std::size_t>(at)] = d;
   }
-  CopySizes merged;
-  for (int d = 0; d < sorted.rank; ++d) {
-    const int last = merged.rank - 1;
-    if (last >= 0 && sorted.from[d] == merged.from[last] * merged.size[last] &&
-        sorted.to[d] == merged.to[last] * merged.size[last]) {
-      merged.size[last] *= sorted.size[d];
-      continue;
-    }
-    merged.size[merged.rank] = sorted.size[d];
-    merged.from[merged.rank] = sorted.from[d];
-    merged.to[merged.rank++] = sorted.to[d];
+  CopyDimensions dimensions;
+  for (int i = 0; i < rank; ++i) {
+    const auto d = static_cast<std::size_t>(order[static_cast<std::size_t>(i)]);
+    dimensions.add(to.shape[static_cast<int>(d)], {from.stride[d], to.stride[d]});
   }
-  if (merged.rank == 0) {  // one element
-    merged.rank = 1;
-    merged.size[0] = merged.from[0] = merged.to[0] = 1;
+  if (dimensions.rank == 0) {  // one element
+    dimensions.rank = 1;
+    dimensions.size[0] = 1;
+    dimensions.stride[0] = {1, 1};
   }
-  return merged;
+  return dimensions;
+}
+
+int StridedCopy::tiled_dimension(const CopyDimensions& dimensions) {
+  int across = 0;
+  if (dimensions.stride[0][1] != 1 || dimensions.stride[0][0] == 1) return across;
+  for (int d = 1; d < dimensions.rank; ++d) across = dimensions.stride[d][0] == 1 ? d : across;
+  return across;
 }
 
 Cost StridedCopy::cost() const {

@@ -53,7 +53,7 @@ double GradientNorm::measure() {
   return combine();
 }
 
-kernels::Transfer GradientNorm::ask() {
+kernels::Transfer GradientNorm::launch() {
   fill_blocks();
   asked_in_ = source_.steps_begun();
   return to_read();
@@ -117,7 +117,7 @@ double GradientNorm::combine() {
 double GradientNorm::norm_of_read() const {
   double sum = 0;
   for (const std::size_t i : order_) {
-    // ask() runs before the step knows which gradients no rank has: their sums are not part of the step.
+    // launch() runs before the step knows which gradients no rank has: their sums are not part of the step.
     if (!source_.params()[i]->gradient) continue;
     for (std::size_t b = 0; b < ranges_[i].count; ++b) sum += read_[ranges_[i].first + b];
   }

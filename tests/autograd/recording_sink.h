@@ -13,14 +13,14 @@ class RecordingSink final : public GradientSink {
  public:
   explicit RecordingSink(kernels::Backend& backend) : backend_(backend) {}
 
-  GradientSlot slot(Param& param) override {
-    events.push_back("slot " + param.name);
+  GradientView gradient_view(Param& param) override {
+    events.push_back("view " + param.name);
     if (param.gradient) return {param.gradient, true};
     param.gradient = backend_.empty(param.value.shape());
     return {param.gradient, false};
   }
   void ready(Param& param) override { events.push_back("ready " + param.name); }
-  GradientSlot slot(Statistic& statistic) override {
+  GradientView gradient_view(Statistic& statistic) override {
     const bool first = statistics.empty();
     statistics.resize(static_cast<std::size_t>(statistic.elements()));
     return {Tensor::view(statistics.data(), {statistic.elements()}, DType::float64), !first};

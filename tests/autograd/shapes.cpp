@@ -115,7 +115,7 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused_by_name) {
   refused([&] { stack({x, y}, 0); }, "stack: part 1 of shape [2, 4] does not fit the first, of shape [2, 3]");
   refused([&] { stack({x, x}, 3); }, "stack: shape [2, 3] gets no new axis 3");
   refused([&] { stack({six, six}, 0); }, "stack: shape [1, 1, 1, 1, 1, 1] gets no new axis 0");
-  refused([&] { narrow(x, 1, 2, 2); }, "narrow: axis 1 of shape [2, 3] has no places 2 to 4");
+  refused([&] { narrow(x, 1, 2, 2); }, "narrow: axis 1 of shape [2, 3] does not contain [2, 4)");
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
   const auto named = [](const char* function) {
     return [function](const UsageError& error) { return std::string(error.what()).starts_with(function); };
@@ -132,7 +132,7 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused_by_name) {
   refused([&] { flip(x, 2); }, "flip: shape [2, 3] has no axis 2");
   refused([&] { flip(x, {0, -2}); }, "flip: axis 0 is named twice");
   refused([&] { pad(x, {{0, 0}, {0, 0}, {0, 0}}); }, "pad: shape [2, 3] has no 3 axes");
-  refused([&] { pad(x, {{0, -1}}); }, "pad: 0 before and -1 behind axis 0 of shape [2, 3] are not padding");
+  refused([&] { pad(x, {{0, -1}}); }, "pad: 0 before and -1 after axis 0 of shape [2, 3] are not padding");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -72,7 +72,7 @@ BOOST_AUTO_TEST_CASE(a_tied_parameter_is_ready_once_after_its_last_use) {
   const Var second = step(first + tape.parameter(w), "second");
   tape.backward(second + tape.parameter(w), scalar(1));
   tape.finish_backward();
-  BOOST_TEST(sink.events == (Events{"slot w", "second", "first", "ready w"}),
+  BOOST_TEST(sink.events == (Events{"view w", "second", "first", "ready w"}),
              boost::test_tools::per_element());
   BOOST_TEST(value_of(w.gradient) == 3);
   BOOST_TEST(tape.used_params().size() == 1u);
@@ -142,7 +142,7 @@ BOOST_AUTO_TEST_CASE(a_parameter_that_no_output_reaches_is_closed_without_a_grad
   BOOST_TEST(used.on_tape.written);
   BOOST_TEST(!aside.gradient);
   BOOST_TEST(!unused.on_tape.tape);
-  BOOST_TEST(sink.events == (Events{"y", "slot used", "ready used"}), boost::test_tools::per_element());
+  BOOST_TEST(sink.events == (Events{"y", "view used", "ready used"}), boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_parameter_with_one_use_reached_and_one_not_is_ready_at_the_end) {
@@ -151,7 +151,7 @@ BOOST_AUTO_TEST_CASE(a_parameter_with_one_use_reached_and_one_not_is_ready_at_th
   const Var reached = step(tape.parameter(w), "reached");
   step(tape.parameter(w), "aside");
   tape.backward(reached, scalar(1));
-  BOOST_TEST(sink.events.back() == "slot w");
+  BOOST_TEST(sink.events.back() == "view w");
   tape.finish_backward();
   BOOST_TEST(sink.events.back() == "ready w");
 }
@@ -177,7 +177,7 @@ BOOST_AUTO_TEST_CASE(two_outputs_may_be_walked_one_after_the_other) {
   tape.backward(right, scalar(3));
   tape.finish_backward();
   BOOST_TEST(value_of(w.gradient) == 5);
-  BOOST_TEST(sink.events == (Events{"left", "slot w", "right", "ready w"}), boost::test_tools::per_element());
+  BOOST_TEST(sink.events == (Events{"left", "view w", "right", "ready w"}), boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(walking_an_operation_twice_is_refused) {

@@ -27,6 +27,20 @@ BOOST_AUTO_TEST_CASE(bad_shapes_are_refused) {
   BOOST_CHECK_THROW((Shape{1, 2, 3, 4, 5, 6, 7}), UsageError);
 }
 
+BOOST_AUTO_TEST_CASE(append_adds_a_last_dimension_and_with_changes_one) {
+  Shape shape{2, 3};
+  shape.append(5);
+  BOOST_TEST((shape == Shape{2, 3, 5}));
+  BOOST_TEST((shape.with(1, 7) == Shape{2, 7, 5}));
+  BOOST_TEST((shape.with(-1, 0) == Shape{2, 3, 0}));
+  BOOST_CHECK_THROW(shape.append(-1), UsageError);
+  BOOST_CHECK_THROW(shape.with(0, -1), UsageError);
+  BOOST_CHECK_THROW(shape.with(3, 1), UsageError);
+  Shape longest{1, 1, 1, 1, 1, 1};
+  BOOST_CHECK_THROW(longest.append(1), UsageError);
+  BOOST_TEST(longest.rank() == Shape::max_rank);
+}
+
 BOOST_AUTO_TEST_CASE(products_of_extents_that_no_number_holds_are_refused) {
   constexpr std::int64_t most = std::int64_t{1} << 59;
   BOOST_TEST((Shape{most}.numel()) == most);

@@ -42,7 +42,7 @@ class Measurement {
   }
 
   template <class... Formula>
-  void all(ops::FormulaList<Formula...>) {
+  void all(ops::TypeList<Formula...>) {
     (one<Formula>(), ...);
   }
 

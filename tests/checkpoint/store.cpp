@@ -49,11 +49,11 @@ struct Training {
   void step(std::int64_t number) {
     gradients->clear();
     for (Param* param : state.params) {
-      const GradientSlot slot = gradients->slot(*param);
+      const GradientView view = gradients->gradient_view(*param);
       const Random random(
           {.seed = 1, .purpose = purpose_of(param->name), .step = static_cast<std::uint64_t>(number)});
-      for (std::int64_t i = 0; i < slot.memory.numel(); ++i)
-        slot.memory.data<float>()[i] = random.uniform(static_cast<std::uint64_t>(i)) - 0.5f;
+      for (std::int64_t i = 0; i < view.memory.numel(); ++i)
+        view.memory.data<float>()[i] = random.uniform(static_cast<std::uint64_t>(i)) - 0.5f;
       gradients->ready(*param);
     }
     gradients->add_count(1);

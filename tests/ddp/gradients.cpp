@@ -164,9 +164,9 @@ BOOST_AUTO_TEST_CASE(statistics_are_summed_over_shards_along_the_tree) {
     const auto backend = kernels::make_cpu_backend();
     ddp::DataParallel replicas(state, world(), *backend, {.shards = shards});
     const auto contribute = [&](GradientSink& sink, int shard) {
-      const GradientSlot slot = sink.slot(sum);
-      double* const values = slot.memory.data<double>();
-      for (int i = 0; i < 3; ++i) values[i] = slot.accumulate ? values[i] + term(shard, i) : term(shard, i);
+      const GradientView view = sink.gradient_view(sum);
+      double* const values = view.memory.data<double>();
+      for (int i = 0; i < 3; ++i) values[i] = view.accumulate ? values[i] + term(shard, i) : term(shard, i);
       sink.contributed(sum);
     };
     for (std::uint64_t step = 0; step < 2; ++step) {

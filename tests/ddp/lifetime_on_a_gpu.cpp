@@ -9,6 +9,7 @@
 #include "ddp/training.h"
 #include "ddp/wide.h"
 #include "lockstep/autograd/recompute.h"
+#include "lockstep/ops/elementwise.h"
 #include "support/ranks.h"
 
 namespace lockstep::test {
@@ -178,7 +179,11 @@ BOOST_AUTO_TEST_CASE(statistics_are_summed_over_shards_along_the_tree) {
     for (std::uint64_t step = 0; step < 2; ++step) {
       replicas.step(toy_batch(step, replicas), [&](Tape& tape, const ToyShard& shard) {
         for (const int call : {1, 2}) {  // a module that is called twice
-          gpu.backend->fill(tape.pass().sink->slot(sum).memory, term(call * shard.index));
+          const GradientView view = tape.pass().sink->gradient_view(sum);
+          const Tensor addend = gpu.backend->empty(view.memory.shape(), DType::float64);
+          gpu.backend->fill(addend, term(call * shard.index));
+          if (!view.accumulate) gpu.backend->fill(view.memory, 0);
+          gpu.backend->run(ops::Accumulate{view.memory, addend});
           tape.pass().sink->contributed(sum);
         }
         return plain_loss(net, tape, on_device(shard, *gpu.backend));

@@ -70,8 +70,8 @@ BOOST_AUTO_TEST_CASE(nothing_is_left_of_it_by_a_step_that_failed) {
 class RefusedOnOneRank final : public Measurement {
  public:
   explicit RefusedOnOneRank(Measurement& measured) : measured_(measured) {}
-  kernels::Transfer ask() override {
-    const kernels::Transfer asked = measured_.ask();
+  kernels::Transfer launch() override {
+    const kernels::Transfer asked = measured_.launch();
     if (world().rank() + 1 == world().size()) throw FailureError("the device takes no more work");
     return asked;
   }
@@ -107,7 +107,7 @@ BOOST_AUTO_TEST_CASE(a_rank_that_cannot_measure_its_part_leaves_no_other_waiting
   if (world().rank() + 1 == world().size())
     for (Param& param : run.model.params) param.gradient = Tensor::zeros({1});
   const std::string text = same_error(ExitCode::usage, [&] {
-    comm::run_on_all(world(), [&] { run.optimizer->measurement_for(clipped)->ask(); });
+    comm::run_on_all(world(), [&] { run.optimizer->measurement_for(clipped)->launch(); });
   });
   BOOST_TEST(contains(text, "cannot be viewed as"), text);
 }

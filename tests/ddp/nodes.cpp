@@ -157,8 +157,8 @@ BOOST_AUTO_TEST_CASE(statistics_and_the_loss_are_never_rounded) {
       ddp::DataParallel replicas(state, *nodes, *backend, {.shards = shards, .comm_dtype = DType::bfloat16});
       const ddp::StepResult result =
           replicas.step(toy_batch(0, replicas), [&](Tape& tape, const ToyShard& shard) {
-            const GradientSlot slot = tape.pass().sink->slot(thirds);
-            slot.memory.data<double>()[0] = (shard.index + 1) / 3.0;
+            const GradientView view = tape.pass().sink->gradient_view(thirds);
+            view.memory.data<double>()[0] = (shard.index + 1) / 3.0;
             tape.pass().sink->contributed(thirds);
             return plain_loss(net, tape, shard);
           });

@@ -23,8 +23,8 @@ long allocations_of_steps(ddp::Unused unused, bool use_all) {
       {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .shards = 7, .micro_batches = 2, .unused = unused});
   const ToyBatch batch = toy_batch(0, replicas);
   const auto loss_of = [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
-    const GradientSlot slot = tape.pass().sink->slot(sum);
-    std::fill_n(slot.memory.data<double>(), 3, 1.0);
+    const GradientView view = tape.pass().sink->gradient_view(sum);
+    std::fill_n(view.memory.data<double>(), 3, 1.0);
     tape.pass().sink->contributed(sum);
     Var h = relu(linear(tape.constant(piece.rows(shard.x)), tape.parameter(net.params[0]),
                         tape.parameter(net.params[1])));

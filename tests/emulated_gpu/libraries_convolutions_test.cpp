@@ -10,8 +10,8 @@ namespace {
 
 BOOST_AUTO_TEST_SUITE(libraries_convolutions_test)
 
+using kernels::ConvolutionPass;
 using kernels::CudnnConvolution;
-using kernels::CudnnPass;
 using ops::ConvolutionSizes;
 
 struct Geometry {
@@ -70,24 +70,24 @@ struct Case {
   CudnnConvolution problem;
 };
 
-void check_pass(kernels::Convolutions& convolutions, const Case& given, CudnnPass pass) {
+void check_pass(kernels::Convolutions& convolutions, const Case& given, ConvolutionPass pass) {
   Case one = given;
   one.problem.pass = pass;
-  one.problem = convolutions.settled(one.problem);
+  one.problem = convolutions.in_supported_layout(one.problem);
   const Geometry& g = one.g;
   const Element type = one.problem.dtype == DType::bfloat16 ? Element::bfloat16 : Element::float32;
   Numbers x(type, one.count(g.images, g.in_channels, g.extent), 1u),
       w(type, one.count(g.out_channels, g.in_channels / g.groups, g.kernel), 2u),
       y(type, one.count(g.images, g.out_channels, one.out), 3u),
       workspace(Element::float32, convolutions.workspace_bytes(one.problem) / sizeof(float) + 1, 0.0f);
-  Numbers& made = pass == CudnnPass::forward ? y : pass == CudnnPass::backward_input ? x : w;
+  Numbers& made = pass == ConvolutionPass::forward ? y : pass == ConvolutionPass::backward_input ? x : w;
   std::vector<double> wanted(made.size());
   one.for_products([&](std::size_t x_at, std::size_t w_at, std::size_t y_at) {
     const double xs = static_cast<double>(x[x_at]), ws = static_cast<double>(w[w_at]),
                  ys = static_cast<double>(y[y_at]);
-    if (pass == CudnnPass::forward) wanted[y_at] += xs * ws;
-    if (pass == CudnnPass::backward_input) wanted[x_at] += ys * ws;
-    if (pass == CudnnPass::backward_weight) wanted[w_at] += xs * ys;
+    if (pass == ConvolutionPass::forward) wanted[y_at] += xs * ws;
+    if (pass == ConvolutionPass::backward_input) wanted[x_at] += ys * ws;
+    if (pass == ConvolutionPass::backward_weight) wanted[w_at] += xs * ys;
   });
   convolutions.run(one.problem, x.data(), w.data(), y.data(), workspace.data());
   BOOST_REQUIRE(cudaStreamSynchronize(nullptr) == cudaSuccess);
@@ -100,8 +100,8 @@ BOOST_AUTO_TEST_CASE(are_sums_of_products_in_all_passes_types_and_layouts) {
   for (const Geometry& geometry : geometries) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
       for (const bool last : {false, true}) {
-        for (const CudnnPass pass :
-             {CudnnPass::forward, CudnnPass::backward_input, CudnnPass::backward_weight})
+        for (const ConvolutionPass pass :
+             {ConvolutionPass::forward, ConvolutionPass::backward_input, ConvolutionPass::backward_weight})
           check_pass(convolutions, Case(geometry, dtype, last), pass);
       }
     }
@@ -111,14 +111,14 @@ BOOST_AUTO_TEST_CASE(are_sums_of_products_in_all_passes_types_and_layouts) {
 BOOST_AUTO_TEST_CASE(take_the_layout_that_has_an_algorithm) {
   kernels::Convolutions convolutions(0, nullptr);
   const Case grouped({1, 4, 8, 8, 3, 2, 1, 2}, DType::bfloat16, false);
-  BOOST_TEST(convolutions.settled(grouped.problem).channels_last);
+  BOOST_TEST(convolutions.in_supported_layout(grouped.problem).channels_last);
 }
 
 BOOST_AUTO_TEST_CASE(into_results_of_another_size_are_refused) {
   kernels::Convolutions convolutions(0, nullptr);
   Case one(geometries[0], DType::float32, false);
   ++one.problem.sizes.out_width;
-  BOOST_CHECK_THROW(convolutions.settled(one.problem), FailureError);
+  BOOST_CHECK_THROW(convolutions.in_supported_layout(one.problem), FailureError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -329,13 +329,13 @@ BOOST_AUTO_TEST_CASE(dense_convolutions_find_a_direct_implementation) {
                          bool plain) {
     const auto padding = static_cast<int>(kernel / 2);
     const std::int64_t out = (size + 2 * padding - kernel) / stride + 1;
-    const std::int64_t x_block = plain || c < native ? 1 : native, y_block = plain || o < native ? 1 : native;
+    const int x_block = plain || c < native ? 1 : native, y_block = plain || o < native ? 1 : native;
     for (const auto pass : {kernels::ConvolutionPass::forward, kernels::ConvolutionPass::backward_input,
                             kernels::ConvolutionPass::backward_weight}) {
       // For AVX-512 oneDNN has a direct weight gradient of 4 to 15 channels in the channels-last layout only.
       if (pass == kernels::ConvolutionPass::backward_weight && native == 16 && c > 3 && c < native) continue;
       const kernels::ConvolutionPlan plan(
-          {pass, 4, c, size, size, o, out, out, kernel, kernel, {stride, padding}, x_block, y_block, false},
+          {pass, {4, c, size, size, o, out, out, kernel, kernel, {stride, padding}}, x_block, y_block},
           engine, 1);
       BOOST_TEST_CONTEXT("[" << c << ", " << size << ", " << size << "] to " << o << ": "
                              << plan.implementation()) {

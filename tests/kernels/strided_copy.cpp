@@ -19,6 +19,21 @@ std::int64_t place(const StridedView& view, std::int64_t i) {
   return at;
 }
 
+BOOST_AUTO_TEST_CASE(dimensions_that_every_operand_walks_evenly_are_one) {
+  ops::StridedDimensions<2> dimensions;
+  dimensions.add(5, {1, 0});
+  dimensions.add(1, {100, 100});
+  dimensions.add(4, {5, 0});
+  dimensions.add(3, {20, 1});
+  BOOST_TEST(dimensions.rank == 2);
+  BOOST_TEST(dimensions.size[0] == 20);
+  BOOST_TEST(dimensions.count() == 60);
+  for (std::int64_t i = 0; i < 60; ++i)
+    BOOST_TEST((dimensions.offsets(i) == std::array<std::int64_t, 2>{i, i / 20}));
+  BOOST_TEST((dimensions.without(0).offsets(2) == std::array<std::int64_t, 2>{40, 2}));
+  BOOST_TEST(dimensions.without(0).without(0).count() == 1);
+}
+
 /// Views of a [4, 70, 33] tensor, and of one [2, 3, 4, 5, 6, 7].
 std::vector<StridedView> views() {
   const StridedView cube(Shape{4, 70, 33}), six(Shape{2, 3, 4, 5, 6, 7});

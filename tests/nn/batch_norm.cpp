@@ -43,13 +43,13 @@ std::pair<double, double> moments(const Tensor& x, std::int64_t channel) {
 class SummingSink final : public GradientSink {
  public:
   explicit SummingSink(kernels::Backend& backend) : backend_(backend) {}
-  GradientSlot slot(Param& param) override {
+  GradientView gradient_view(Param& param) override {
     const bool first = !param.gradient;
     if (first) param.gradient = backend_.empty(param.value.shape());
     return {param.gradient, !first};
   }
   void ready(Param&) override {}
-  GradientSlot slot(Statistic& statistic) override {
+  GradientView gradient_view(Statistic& statistic) override {
     const bool first = !total;
     if (first) total = backend_.empty({statistic.elements()}, DType::float64);
     return {total, !first};

@@ -23,12 +23,12 @@ class PassSink final : public GradientSink {
  public:
   explicit PassSink(kernels::Backend& backend) : backend_(backend) {}
 
-  GradientSlot slot(Param& param) override {
+  GradientView gradient_view(Param& param) override {
     param.gradient = backend_.empty(param.value.shape());
     return {param.gradient, false};
   }
   void ready(Param& param) override { ready_.push_back(&param); }
-  GradientSlot slot(Statistic& statistic) override {
+  GradientView gradient_view(Statistic& statistic) override {
     const Tensor contribution = backend_.empty({statistic.elements()}, DType::float64);
     statistics_[&statistic] = contribution;
     return {contribution, false};

@@ -1,4 +1,5 @@
-// Where a backward pass puts gradients and statistics, and what an optimizer reads after a step.
+// GradientSink: takes gradients and statistics from a backward pass. GradientSource: the summed gradients
+// that an optimizer reads after a step.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,7 @@ class Measurement {
   virtual ~Measurement() = default;
   /// All trainable parameters have their sum as `gradient`. Launches the computation and returns what to
   /// read; reads nothing itself. Collective if the source has a Partition.
-  virtual kernels::Transfer ask() = 0;
+  virtual kernels::Transfer launch() = 0;
 };
 
 /// Params whose `gradient` is the sum over the global batch, and what divides it. ddp::DataParallel is one
@@ -36,32 +37,32 @@ class GradientSource {
   virtual std::uint64_t steps_begun() const { return 0; }
   /// Of the device that holds the gradients.
   virtual kernels::Backend& backend() const = 0;
-  /// Which elements of each of params() this process updates; only of these does a gradient hold the sum.
-  /// None: all of them. The same for life.
+  /// The elements of each of params() that this process updates: only these elements of a gradient hold the
+  /// sum. Null: all of them. It never changes.
   virtual const Partition* partition() const { return nullptr; }
   /// The optimizer has written, or deliberately kept, the owned elements of params()[param]. Called once a
   /// step for each trainable parameter, in order.
   virtual void updated([[maybe_unused]] std::size_t param) {}
 };
 
-/// Memory for one leaf's contribution. With `accumulate` the first write of the pass adds to what it holds.
-struct GradientSlot {
+/// Memory for the gradient of one leaf. With `accumulate` the first write of the pass adds to its contents.
+struct GradientView {
   Tensor memory;
   bool accumulate = false;
 };
 
-/// Told by the Tape, on its thread. A sink may start communication in ready().
+/// The Tape calls it on its thread. A sink may start communication in ready().
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  /// Where this pass's gradient of `param` goes: float32 of its shape. Asked once per pass, before the first
-  /// write.
-  virtual GradientSlot slot(Param& param) = 0;
+  /// Where this pass writes the gradient of `param`: float32 of its shape. Called once per pass, before the
+  /// first write.
+  virtual GradientView gradient_view(Param& param) = 0;
   /// The last contribution of this pass to `param` has been written.
   virtual void ready(Param& param) = 0;
-  /// float64 [elements]; asked once per contribution. The contribution is written when contributed() is
+  /// float64 [elements]; called once per contribution. The contribution is written when contributed() is
   /// called.
-  virtual GradientSlot slot(Statistic& statistic) = 0;
+  virtual GradientView gradient_view(Statistic& statistic) = 0;
   virtual void contributed(Statistic& statistic) = 0;
   /// Called between any two operations, for communication to make progress.
   virtual void progress() {}
@@ -73,9 +74,9 @@ class LocalGradients final : public GradientSink, public GradientSource {
  public:
   LocalGradients(const ModelState& state, kernels::Backend& backend);
 
-  GradientSlot slot(Param& param) override;
+  GradientView gradient_view(Param& param) override;
   void ready(Param&) override {}
-  GradientSlot slot(Statistic& statistic) override;
+  GradientView gradient_view(Statistic& statistic) override;
   void contributed(Statistic& statistic) override;
 
   std::span<Param* const> params() const override { return params_; }

@@ -1,5 +1,5 @@
-// Loss: a sum and what divides it, so that the mean over the global batch is a true mean at any number of
-// ranks.
+// Loss: a sum and the count that divides it, so that the mean over the global batch is a true mean at any
+// number of ranks.
 #pragma once
 
 #include "lockstep/autograd/tape.h"
@@ -17,7 +17,7 @@ struct Loss {
   ops::CountedSum read() const;
 };
 
-/// A loss of your own: a sum over samples (a scalar), and how many they are, which divides it.
+/// A loss of your own: a sum over samples (a scalar), and the number of samples, which divides it.
 Loss loss_of(const Var& sum, double count);
 /// Two losses over the same samples, as in `ce + 0.1f * aux`: sums are added, the count stays. UsageError
 /// that names both counts unless they are equal (on a GPU at the next read). A Loss{} adds nothing.

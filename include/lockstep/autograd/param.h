@@ -15,12 +15,12 @@ namespace kernels {
 class Backend;
 }
 
-/// Values that are still arriving from other ranks.
+/// Parameter values that other ranks are still sending.
 class PendingValues {
  public:
   virtual ~PendingValues() = default;
   /// Returns when the whole value of the parameter has arrived. Throws FailureError if the transport fails.
-  virtual void await(const Param& param) = 0;
+  virtual void wait_for(const Param& param) = 0;
 };
 
 /// A parameter. Its owner (an nn::Module) gives it a stable address for its lifetime; other code refers to
@@ -49,7 +49,7 @@ struct Param {
 
   /// Waits until the whole value has arrived.
   void wait_ready() const {
-    if (pending_values) pending_values->await(*this);
+    if (pending_values) pending_values->wait_for(*this);
   }
 
   /// Bookkeeping of the Tape that records a pass over this parameter; private to it.

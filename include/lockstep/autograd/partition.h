@@ -11,16 +11,16 @@
 
 namespace lockstep {
 
-/// An immutable value, a pure function of the parameters' sizes, of which of them are undivided, and of the
-/// number of ranks: it outlives any change of buckets.
+/// An immutable value: a pure function of the parameters' sizes, of which parameters are undivided, and of
+/// the number of ranks. It does not depend on buckets.
 ///
-/// Each rank owns one range of each parameter, empty ones among them, in the order of the ranks. Ranges are
-/// cut between blocks of block_elements, so that sums over blocks have one owner. A parameter's blocks are
-/// shared evenly; those left over go round the ranks, from one parameter to the next, so that ranks differ by
-/// at most one block in all. Nothing needs to be divisible by anything.
+/// Each rank owns one range of each parameter, which may be empty, in the order of the ranks. Ranges are cut
+/// between blocks of block_elements, so that sums over blocks have one owner. Ranks share a parameter's
+/// blocks evenly. The blocks left over go to ranks in turn, from one parameter to the next, so that ranks
+/// differ by at most one block in all. No number needs to divide another.
 ///
-/// An undivided parameter has one owner: the largest comes first, and each goes to the rank that has the
-/// least of them so far, so that ranks differ by at most the largest one.
+/// An undivided parameter has one owner. The largest parameter comes first, and each goes to the rank that
+/// owns the fewest elements so far, so that ranks differ by at most the largest parameter.
 class Partition {
  public:
   /// That of the sums behind the gradient norm.
@@ -30,7 +30,7 @@ class Partition {
   /// communicator must outlive this and all copies.
   Partition(std::vector<std::int64_t> elements, comm::GradientTransport& transport,
             const std::vector<bool>& undivided = {});
-  /// Frozen parameters, too: they have moving averages. Undivided are those that say so.
+  /// Includes frozen parameters, which have moving averages. Param::undivided says which are undivided.
   Partition(std::span<Param* const> params, comm::GradientTransport& transport);
 
   int ranks() const { return ranks_; }
@@ -59,7 +59,7 @@ class Partition {
  private:
   static constexpr int no_owner = -1;
 
-  void give_owners(const std::vector<bool>& undivided);
+  void assign_owners(const std::vector<bool>& undivided);
   std::size_t bytes_of(const OwnedElements& part, int rank) const;
   void gather_some(std::span<const OwnedElements> parts, kernels::Backend* backend,
                    std::span<Tensor> wholes) const;
@@ -71,7 +71,7 @@ class Partition {
   comm::GradientTransport* transport_;
 };
 
-/// What a tensor is part of, that holds the owned elements of a parameter-sized one as a vector.
+/// Describes a vector that holds the owned elements of a tensor of a parameter's size.
 struct PartitionView {
   const Partition* partition = nullptr;  ///< outlives this
   std::size_t param = 0;

@@ -1,4 +1,5 @@
-// Segments of the forward pass whose activations are not kept but computed again in the backward.
+// Segments of the forward pass whose activations are not kept but computed again in the backward (activation
+// checkpointing).
 //
 // The segment's forward runs once more, and only one such segment at a time is in memory; the gradients have
 // the same bits (Chen, Xu, Zhang, Guestrin 2016).
@@ -16,7 +17,7 @@
 
 namespace lockstep {
 
-/// What a Tape knows of its recomputed segments; recomputed() is its only user.
+/// A Tape's bookkeeping of its recomputed segments; recomputed() is its only user.
 class Recompute {
  public:
   explicit Recompute(Tape& tape) : tape_(tape) {}
@@ -29,15 +30,15 @@ class Recompute {
 
   // --- for the Tape
   void clear();
-  /// Every operation of a pass. Whether a node is to be added for it.
+  /// Called for every operation of a pass. Returns whether a node is to be added for it.
   bool note_operation(Tape::RunClosure operation, const Tensor& value,
                       std::initializer_list<const Var*> inputs, bool needs_gradient);
-  /// Tape::once(): whether `tensors` now hold what the first run made.
+  /// For Tape::once(): whether `tensors` now hold what the first run made.
   bool take_kept(std::span<Tensor> tensors);
   void keep(std::span<const Tensor> tensors);
 
  private:
-  /// What is known of a segment's first run. Ranges [first, end).
+  /// A segment's first run. Ranges [first, end).
   struct Segment {
     std::size_t first_id = 0;
     std::size_t first_use = 0, end_of_uses = 0;   ///< in uses_
@@ -65,7 +66,7 @@ class Recompute {
     Mode before_;
   };
   /// The tape's position before a second run.
-  struct Mark {
+  struct TapePosition {
     std::size_t nodes, ids, chunk, chunk_used_bytes;
   };
 
@@ -76,14 +77,15 @@ class Recompute {
   }
   Segment begin_segment() const;
   void end_first_run(Segment& segment, std::span<const Var> results);
-  /// Makes the results values of the segment; whether a backward can reach any.
+  /// Makes the results outputs of the segment. Returns whether a backward can reach any of them.
   bool leave(Segment& segment, std::span<Var> results);
-  Mark mark() const;
-  void check_second_run(const Segment& segment, const Mark& mark, std::span<const Var> results) const;
+  TapePosition position() const;
+  void check_second_run(const Segment& segment, const TapePosition& start,
+                        std::span<const Var> results) const;
   /// Walks back from the results of the second run, then forgets that run.
-  void finish_second_run(const Segment& segment, const Mark& mark, std::span<const Var> results,
+  void finish_second_run(const Segment& segment, const TapePosition& start, std::span<const Var> results,
                          const Tensor& dy, const Tensor& second_dy);
-  /// Whether an operation made it after the ids before `first` were given.
+  /// Whether an operation made the value after the first `first` ids.
   bool is_made_since(std::size_t first, const Var& var) const;
 
   Tape& tape_;
@@ -106,26 +108,26 @@ auto Recompute::run(Body body) -> decltype(body()) {
   const auto backward = [body = std::move(body), segment](Tape& tape, const Tensor& dy,
                                                           const Tensor& second_dy) {
     Recompute& self = of(tape);
-    const Mark mark = self.mark();
+    const TapePosition start = self.position();
     auto again = [&] {
       const ModeScope scope(self, {.again = true, .next_kept = segment.first_kept});
       auto made = body();
-      self.check_second_run(segment, mark, vars_of(made));
+      self.check_second_run(segment, start, vars_of(made));
       for (Var& var : vars_of(made)) var = var.without_value();
       return made;
     }();
-    self.finish_second_run(segment, mark, vars_of(again), dy, second_dy);
+    self.finish_second_run(segment, start, vars_of(again), dy, second_dy);
   };
   tape_.nodes_.push_back(tape_.new_node(backward, segment.output, segment.output_count));
   return results;
 }
 
-/// body(), a Var or an array of them, of which only what body captures is kept: its inputs, as Vars by value.
+/// Returns body(), a Var or an array of Vars. Only what body captures is kept: its inputs, as Vars by value.
 /// The backward calls `body` a second time; it must run the same operations on the same values. Random draws
-/// repeat, because they are keyed by the pass; meetings with other ranks and contributions to a Statistic
-/// happen the first time only (Tape::once()). UsageError if the second run is of other operations, or (on the
-/// CPU) gives other bits, or if a value from inside is used outside. What body refers to must live until the
-/// pass is over. May be nested. Without recording it is just body().
+/// repeat, because they are keyed by the pass; communication with other ranks and contributions to a
+/// Statistic happen the first time only (Tape::once()). UsageError if the second run runs other operations,
+/// or (on the CPU) gives other bits, or if a value from inside is used outside. What body refers to must live
+/// until the pass is over. May be nested. In a pass that does not record it is just body().
 template <class Body>
 auto recomputed(Tape& tape, Body body) -> decltype(body()) {
   if (!tape.pass().record) return body();

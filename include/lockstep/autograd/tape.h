@@ -59,9 +59,9 @@ struct Pass {
   std::uint32_t shard = 0;
   GradientSink* sink = nullptr;  ///< must outlive the pass; needed if anything is recorded from a Param
   comm::GradientTransport* layer_communicator =
-      nullptr;                     ///< for layers that meet across ranks (SyncBatchNorm); may be none
+      nullptr;                     ///< for layers that communicate (SyncBatchNorm); may be null
   DType compute = DType::float32;  ///< or bfloat16
-  /// Parameters have the values that they had in this tape's last pass: their rounded copies are reused.
+  /// Parameters have the same values as in this tape's last pass: their bf16 copies are reused.
   bool same_parameters = false;
 };
 
@@ -99,8 +99,8 @@ class Tape {
   template <class Backward>
   Var record(Tensor value, std::initializer_list<const Var*> inputs, Backward&& backward);
 
-  /// For what an operation must do only once a pass, even in a segment that is computed again (recompute.h):
-  /// to meet other ranks, or to contribute to a Statistic. compute() returns `count` tensors; such a segment
+  /// For work that must happen only once a pass, even in a recomputed segment (recompute.h): communication
+  /// with other ranks, contributions to a Statistic. compute() returns `count` tensors; a recomputed segment
   /// keeps them, and its second run gets them back.
   template <std::size_t count, class Compute>
   std::array<Tensor, count> once(const Compute& compute) {
@@ -128,8 +128,9 @@ class Tape {
   /// Parameters used in this pass (recorded), in order of first use.
   std::span<Param* const> used_params() const noexcept { return used_; }
 
-  /// Every rank's `mine` (float64, of one shape on all), added in rank order, for layers that meet across
-  /// ranks. Collective; so is destroying a tape that made such a sum, which must go before the transport.
+  /// Every rank's `mine` (float64, of one shape on all ranks), added in rank order, for layers that
+  /// communicate. Collective, and so is the destructor after such a sum: the tape must be destroyed before
+  /// the transport.
   Tensor sum_over_ranks(comm::GradientTransport& communicator, const Tensor& mine);
 
   // --- for backward closures ---
@@ -137,8 +138,8 @@ class Tape {
   void add_gradient(const Var& input, const Tensor& dx);
   /// For kernels that add: the gradient that an input has received so far; none for parameters and constants.
   Tensor gradient_so_far(const Var& input);
-  /// gradient_so_far(), in memory without other readers, for kernels that add to a part of it;
-  /// set_gradient() follows.
+  /// gradient_so_far(), in memory without other readers, for kernels that add to some of its elements;
+  /// set_gradient() must follow.
   Tensor take_gradient(const Var& input);
   /// add_gradient() of a gradient that includes gradient_so_far().
   void set_gradient(const Var& input, const Tensor& total);
@@ -171,7 +172,7 @@ class Tape {
     bool takes_two = false;
     bool hidden = false;     ///< inside a recomputed segment: nothing outside of it may use the value
     Param* param = nullptr;  ///< none: an input or intermediate
-    GradientSlot slot;       ///< of a parameter, after its first write
+    GradientView view;       ///< of a parameter, after its first write
   };
   enum class Recorded { no, counted, whole };  ///< counted: only its uses of parameters, in a first run
 
@@ -203,7 +204,7 @@ class Tape {
   void walk(std::size_t first_node);
   void drop_nodes(std::size_t first);
   void close_use(int id);
-  GradientSlot param_slot(Param& param);
+  GradientView param_view(Param& param);
   void forget();
 
   kernels::Backend& backend_;
@@ -252,8 +253,8 @@ template <class Write>
 void Tape::write_gradient(const Var& input, Write&& write, bool rounds) {
   if (input.id_ < 0) return;
   if (Param* const param = param_of(input)) {
-    const GradientSlot slot = param_slot(*param);
-    write(slot.memory, slot.accumulate);
+    const GradientView view = param_view(*param);
+    write(view.memory, view.accumulate);
   } else {
     const Tensor dx = backend_.empty(input.shape(), rounds ? input.value().dtype() : DType::float32,
                                      input.value().channel_block());

@@ -27,6 +27,11 @@ class Shape {
   const std::int64_t* end() const noexcept { return extents_.data() + rank_; }
   std::span<const std::int64_t> extents() const noexcept { return {begin(), end()}; }
 
+  /// Adds a last dimension. Throws as the constructor does.
+  void append(std::int64_t extent);
+  /// The same shape but for dimension d; negative d counts from the end.
+  Shape with(int d, std::int64_t extent) const;
+
   bool operator==(const Shape& other) const noexcept;
 
  private:

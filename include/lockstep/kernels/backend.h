@@ -3,10 +3,9 @@
 // Results depend on the operations, the instruction set and threads() only: never on addresses, timing, or
 // what ran before. Steady state: operations with shapes seen before allocate nothing.
 //
-// A GPU runs behind the program: an operation has been asked for, not done, when run() returns, and results
-// are tensors, never values. A copy to the CPU is a read: it waits, and what it brings is there when it
-// returns. DataErrors (an index outside) are thrown at once, or by a device that runs behind at the next
-// read.
+// A GPU runs asynchronously: run() returns when an operation is enqueued, and results are tensors, never
+// values. A copy to the CPU is a read: it waits for the device. DataErrors (an index out of range) are thrown
+// at once, or, by an asynchronous device, at the next read.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +28,8 @@ struct StagedTensor {
   Tensor device;  ///< of the same shape and type
 };
 
-/// Copies what one thread fills in CPU memory to the device, while another thread computes there. The thread
-/// that fills calls begin_fill() and send(), then the one that computes calls receive() and release(); the
+/// Copies tensors that one thread fills in CPU memory to the device, while another thread computes there. The
+/// filling thread calls begin_fill() and send(), then the computing thread calls receive() and release(); the
 /// callers order the two threads. Must not outlive its Backend; its tensors may.
 class StagingQueue {
  public:
@@ -38,78 +37,78 @@ class StagingQueue {
   /// Zeroed. Before the first begin_fill().
   virtual StagedTensor allocate(Shape shape, DType dtype) = 0;
 
-  /// Filling: returns when the host's side may be written again.
+  /// Filling: returns when the host tensors may be written again.
   virtual void begin_fill() = 0;
-  /// Filling: starts the copies, once the device no longer computes with what was there before.
+  /// Filling: starts the copies, once the device no longer reads the previous contents.
   virtual void send(std::span<const StagedTensor> tensors) = 0;
-  /// Computing: operations asked for from now on find what was sent.
+  /// Computing: later operations see what was sent.
   virtual void receive() = 0;
-  /// Computing: no operation asked for from now on, until the next receive(), uses it.
+  /// Computing: no later operation uses the tensors until the next receive().
   virtual void release() = 0;
 };
 
 /// For a CPU: nothing is copied.
 std::unique_ptr<StagingQueue> make_host_staging_queue();
 
-/// Captured operations with the memory they were asked for: each launch reads what is in that memory then.
-/// The memory must still be there. Must not outlive its Backend; belongs to its thread.
+/// Captured operations and the memory that they use: each launch reads what is in that memory then. The
+/// memory must still exist. Must not outlive its Backend; belongs to its thread.
 class Graph {
  public:
   virtual ~Graph() = default;
-  /// Asks for all of the operations.
+  /// Enqueues all of the operations.
   virtual void launch() = 0;
 };
 
-/// For its life, operations asked of the Backend are captured and not done. What cannot be repeated throws
-/// UsageError: reads, copies from the CPU, random numbers. Tensors made meanwhile must go before the end,
-/// those from before must not.
+/// While it lives, operations of the Backend are captured and not carried out. Operations that cannot be
+/// repeated throw UsageError: reads, copies from the CPU, random numbers. Tensors made during the capture
+/// must be gone at its end; those from before must not be.
 class GraphCapture {
  public:
-  virtual ~GraphCapture() = default;  ///< without finish() the capture is thrown away
+  virtual ~GraphCapture() = default;  ///< discards the capture unless finish() was called
   /// Once. Throws UsageError with the reason if there is no graph.
   virtual std::unique_ptr<Graph> finish() = 0;
 };
 
-/// How long a device took, which may run behind the program: spans between moments in the order of a
-/// Backend's operations. Must not outlive it; belongs to its thread.
+/// Times a device, which may be asynchronous: milliseconds between moments in the order of a Backend's
+/// operations. Must not outlive it; belongs to its thread.
 class Timer {
  public:
   static constexpr int most_moments = 4;
   virtual ~Timer() = default;
-  /// Moment `which` is when all operations asked for so far are done.
+  /// Moment `which` is when all operations enqueued so far are done.
   virtual void mark(int which) = 0;
-  /// Milliseconds from one moment marked to another. To be asked after a read that followed both.
+  /// Milliseconds from one marked moment to another. To be called after a read that followed both.
   virtual double elapsed_ms(int from, int to) = 0;
 };
 
-/// A tensor, and another of its shape, type and layout that gets its elements.
+/// A copy from one tensor to another of its shape, type and layout.
 struct Transfer {
   Tensor from, to;
 };
 
-/// Activations that a function takes.
+/// The types of activations that a function computes in.
 enum class Computes : std::uint8_t {
   in_both_types,  ///< float32 and bf16
-  in_float32,  ///< where activations are bf16 it gets float32 copies of them, and what it writes is rounded
+  in_float32,     ///< it gets float32 copies of bf16 activations, and its results are rounded
 };
 
 /// How a device carries out the operations of one type.
 struct Entry {
   void (*run)(Backend&, const void* operation) = nullptr;
   Computes computes = Computes::in_both_types;
-  /// in_float32, operands by_row: copies are made of some rows at a time that fit the caches, a multiple of
-  /// this; 0: of all.
+  /// in_float32, operands by_row: so many rows, or a multiple, are copied at a time, such that copies fit
+  /// into the caches; 0: all rows at once.
   std::int64_t rows_together = 0;
 };
 
-/// Is told what a backend does.
+/// Is notified of every operation of a backend.
 class Observer {
  public:
   virtual ~Observer() = default;
-  /// The backend is about to be asked.
+  /// An operation is about to run.
   virtual void begin() = 0;
-  /// It has been asked, and threw nothing; after a read (a copy from its device to the CPU) it has done all
-  /// before.
+  /// The operation was enqueued without an error. After a read (a copy from the device to the CPU) all
+  /// earlier operations are done.
   virtual void end(std::string_view label, const ops::Cost& cost, bool read) = 0;
 };
 
@@ -122,18 +121,17 @@ class Backend {
 
   virtual Device device() const = 0;
   virtual int threads() const = 0;  ///< threads per operation; fixed for the backend's life
-  /// What results depend on besides: the instruction set of the matrix products, as their library names it.
+  /// Results depend on it: the instruction set of the matrix products, as their library names it.
   virtual std::string instruction_set() const = 0;
-  /// The queue of the device's operations as its libraries know it (cudaStream_t), in which they are done in
-  /// order; none on the CPU.
+  /// The cudaStream_t in which a GPU carries out operations in order; null on the CPU.
   virtual void* stream() const { return nullptr; }
-  /// Why products of bf16 operands would be slower here than those of float32; empty: they are not.
+  /// Why products of bf16 operands are slower here than those of float32; empty if they are not.
   virtual std::string why_slow_in_bf16() const { return {}; }
   virtual std::unique_ptr<Timer> make_timer();
   virtual std::unique_ptr<StagingQueue> make_staging_queue();
   /// Whether capture_graph() works here.
   virtual bool captures_graphs() const { return false; }
-  /// Begins a capture, one at a time. Waits for the device. Throws UsageError where there are no graphs.
+  /// Begins a capture, one at a time. Waits for the device. Throws UsageError if captures_graphs() is false.
   virtual std::unique_ptr<GraphCapture> capture_graph();
 
   // --- memory
@@ -141,7 +139,7 @@ class Backend {
   virtual Tensor empty(Shape shape, DType dtype = DType::float32, int channel_block = 1) = 0;
   /// Bytes the pool has obtained from the system.
   virtual std::size_t reserved_bytes() const = 0;
-  /// Channel block that convolutions of this many channels want for their activations (1: plain).
+  /// Channel block that convolutions of this many channels prefer for their activations (1: plain).
   virtual int preferred_channel_block(std::int64_t channels, DType dtype = DType::float32) const = 0;
   /// Of ops::Attention::saved.
   virtual Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t queries,
@@ -156,23 +154,23 @@ class Backend {
   void read(std::span<const Transfer> transfers);
 
   // --- operations
-  /// Carries the operation out. UsageError unless its operands are what it says, all on this device;
-  /// UsageError naming operation and device if the device cannot.
+  /// Carries out the operation. UsageError unless its operands are valid and on this device; UsageError
+  /// naming operation and device if the device has no function for it.
   template <class Operation>
   void run(const Operation& operation) {
     run(ops::AnyOperation(operation));
   }
   void run(const ops::AnyOperation& operation);
 
-  /// From now on the operations of one type each are carried out by function(backend, operation), where
-  /// `backend` is this one's class or Backend, which has checked the operation.
+  /// From now on function(backend, operation) carries out the operations of its type. `backend` is of this
+  /// backend's class or Backend, and has checked the operation.
   template <auto... function>
   void enter(Computes computes = Computes::in_both_types, std::int64_t rows_together = 0) {
     (enter_function<function>(function, computes, rows_together), ...);
   }
 
-  /// It is told of every operation, copy and read from now on, but not of those that others are made of.
-  /// None: no more. Returns the one before. It must live as long.
+  /// From now on notifies `observer` of every operation, copy and read, but not of the ones that an operation
+  /// is made of. Null: nobody. Returns the previous observer. The observer must outlive its use.
   Observer* observe(Observer* observer) { return std::exchange(observer_, observer); }
 
  protected:
@@ -197,7 +195,7 @@ class Backend {
                                             .rows_together = rows_together};
   }
   [[noreturn]] void throw_other_class(const char* operation) const;
-  /// body(), as one thing that the observer is told of.
+  /// Runs body() and notifies the observer of it as one operation.
   template <class Body, class Label, class CostOf>
   void observed(const Body& body, const Label& label, const CostOf& cost, bool read);
 
@@ -208,25 +206,24 @@ class Backend {
 /// The CPU backend; every operation uses `threads` threads (the caller is one), denormals flushed on each.
 /// Belongs to one calling thread at a time.
 std::unique_ptr<Backend> make_cpu_backend(int threads = 1);
-/// The backend of a GPU. Throws UsageError saying so where Lockstep was built without CUDA, or there is no
-/// such GPU.
+/// The backend of a GPU. Throws UsageError if Lockstep was built without CUDA, or there is no such GPU.
 std::unique_ptr<Backend> make_cuda_backend(int index);
 
 /// By device.
 std::unique_ptr<Backend> make_backend(Device device, int threads = 1);
 
-// --- tensors of a device in CPU memory, and back; on the CPU nothing of this copies anything
+// --- tensors of a device in CPU memory, and back; CPU tensors are not copied
 //
-// `backend` is the one whose device the tensors are on; none where all of them are on the CPU (UsageError
-// naming the device otherwise).
+// `backend`: of the device that the tensors are on; null if all of them are on the CPU (otherwise UsageError
+// naming the device).
 
-/// CPU memory of the tensor's shape and type: the tensor itself if it is there, otherwise uninitialised.
-Tensor cpu_room_for(const Tensor& tensor);
-/// The elements in CPU memory, there when this returns: the tensor itself if it is there, otherwise a copy.
+/// CPU memory of the tensor's shape and type: the tensor itself if it is on the CPU, otherwise uninitialised.
+Tensor empty_on_cpu(const Tensor& tensor);
+/// The elements in CPU memory: the tensor itself if it is on the CPU, otherwise a copy, which is complete.
 Tensor on_cpu(const Tensor& tensor, Backend* backend);
-/// The elements on the backend's device: the tensor itself if it is there, otherwise a copy.
+/// The elements on the backend's device: the tensor itself if it is on it, otherwise a copy.
 Tensor on_device(const Tensor& tensor, Backend& backend);
-/// Elements between tensors of equal shape, type and layout, wherever they are; nothing if both are the same
+/// Copies between tensors of equal shape, type and layout on any devices; does nothing if both are the same
 /// memory.
 void transfer(const Tensor& from, const Tensor& to, Backend* backend);
 

@@ -87,15 +87,15 @@ enum class RotaryLayout : std::uint8_t {
   pairs,   ///< 2 i and 2 i + 1 (RoFormer)
 };
 
-struct Turn {
+struct Rotation {
   float cosine, sine;
 };
-/// By so many whole turns, which may be many: what is left of them is taken in float64.
-LOCKSTEP_ON_ANY_DEVICE inline Turn turned_by(double turns) {
+/// By so many whole turns, which may be many: the fraction is computed in float64.
+LOCKSTEP_ON_ANY_DEVICE inline Rotation rotation_by(double turns) {
   const auto angle = static_cast<float>((turns - ::rint(turns)) * 6.283185307179586);
   return {::cosf(angle), ::sinf(angle)};
 }
-/// How many of them pair i makes from one position to the next: base^(-2 i / width) / (2 pi).
+/// Whole turns of pair i from one position to the next: base^(-2 i / width) / (2 pi).
 LOCKSTEP_ON_ANY_DEVICE inline double turns_per_position(double log2_base, std::int64_t i,
                                                         std::int64_t width) {
   return ::exp2(-log2_base * 2.0 * static_cast<double>(i) / static_cast<double>(width)) * 0.15915494309189535;

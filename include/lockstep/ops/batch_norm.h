@@ -1,6 +1,6 @@
-// Batch norm, cut where ranks must meet: moments, (their sum over ranks), normalise; the backward likewise.
-// x, y and their gradients: [N, C, H, W] in any channel block, or [N, C]. mean, inv_std, weight, bias,
-// centres: [C]. moments, sums: [2, C].
+// Batch norm, in parts between which ranks communicate: moments, (their sum over ranks), normalise; likewise
+// the backward. x, y and their gradients: [N, C, H, W] in any channel block, or [N, C]. mean, inv_std,
+// weight, bias, centres: [C]. moments, sums: [2, C].
 #pragma once
 
 #include "lockstep/ops/math.h"
@@ -96,8 +96,9 @@ struct BatchNormGatedBackwardSums {
 
 // Totals: float64 [2 C + 1], the moments of C channels, then the number of elements that a channel has.
 
-/// lack: whether the centre of these moments is so far off that their squares hide the variance: then they
-/// must be taken again about the mean. Only the CPU, whose parts are float32, says so; a GPU's are exact.
+/// lack: whether the centre of these moments is so far from the mean that their squares hide the variance.
+/// Then they must be computed again about the mean. Only the CPU says so, because its partial sums are
+/// float32.
 struct MomentsLackDigits {
   static constexpr const char* name = "moments_lack_digits";
   Tensor total;

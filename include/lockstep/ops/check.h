@@ -40,6 +40,13 @@ inline void require_same(const char* operation, const char* name, const Tensor& 
                    to_string(other.dtype()));
 }
 
+/// The product of all extents but the last. It is counted, not divided: rows may have width 0.
+inline std::int64_t row_count(const Shape& shape) {
+  std::int64_t rows = 1;
+  for (int d = 0; d + 1 < shape.rank(); ++d) rows *= shape[d];
+  return rows;
+}
+
 /// Whether `from` broadcasts to `to` by NumPy's rules.
 inline bool broadcasts_to(const Shape& from, const Shape& to) {
   const int missing = to.rank() - from.rank();

@@ -20,15 +20,18 @@ struct ConvolutionGeometry {
   HeightWidth stride = 1;
   HeightWidth padding = 0;  ///< zeros on each side
   int groups = 1;
-  HeightWidth dilation = 1;  ///< places from one of the kernel's to the next
+  HeightWidth dilation = 1;  ///< distance between the elements of the kernel
 
   bool operator==(const ConvolutionGeometry&) const = default;
 };
 
-/// Places, in one direction, of a kernel that slides over `extent` places; UsageError naming `function` if
-/// numbers are out of range, or none fits.
+/// The extent of a convolution's result in one direction; UsageError naming `function` if an argument is out
+/// of range or the kernel does not fit.
 std::int64_t convolved_extent(const char* function, std::int64_t extent, std::int64_t kernel, int stride,
                               int padding, int dilation);
+
+/// The three products of a convolution: y, dx and dweight.
+enum class ConvolutionPass : std::uint8_t { forward, backward_input, backward_weight };
 
 struct ConvolutionSizes {
   std::int64_t images = 0, in_channels = 0, height = 0, width = 0;
@@ -38,6 +41,8 @@ struct ConvolutionSizes {
 
   double flops() const;
   std::string text() const;
+  std::size_t hash() const;
+  bool operator==(const ConvolutionSizes&) const = default;
 };
 
 struct Convolution {
@@ -78,7 +83,7 @@ struct ConvolutionBackwardWeight {
   ConvolutionSizes sizes() const;
 };
 
-/// y += bias[c] at every place of channel c; y: [N, C, H, W] or [N, C].
+/// y += bias[c] for every element of channel c; y: [N, C, H, W] or [N, C].
 struct AddChannels {
   static constexpr const char* name = "add_channels";
   Tensor bias, y;

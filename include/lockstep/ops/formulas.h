@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "lockstep/ops/math.h"
+#include "lockstep/ops/operation.h"
 
 namespace lockstep::ops {
 
@@ -532,23 +533,20 @@ struct LossSlope {
   }
 };
 
-template <class... Formula>
-struct FormulaList {};
-
 /// All that devices carry out.
 template <class... Function>
 using WithFunctions =
-    FormulaList<Sum, Scaled, Shifted, Difference, Product, Quotient, DivisorSlope, Maximum, Minimum,
-                LargerSlope, Where, LogSumExp, LogSumExpSlope, Softmax, SoftmaxSlope, LogSoftmax,
-                LogSoftmaxSlope, VarianceSlope, ExtremeSlope, Value<Function>..., Slope<Function>...>;
+    TypeList<Sum, Scaled, Shifted, Difference, Product, Quotient, DivisorSlope, Maximum, Minimum, LargerSlope,
+             Where, LogSumExp, LogSumExpSlope, Softmax, SoftmaxSlope, LogSoftmax, LogSoftmaxSlope,
+             VarianceSlope, ExtremeSlope, Value<Function>..., Slope<Function>...>;
 using Formulas =
     WithFunctions<Relu, Silu, GeluErf, GeluTanh, Tanh, Sigmoid, Exp, Log, Sqrt, Rsqrt, Reciprocal, Abs,
                   Square, Sin, Cos, Erf, Softplus, LogSigmoid, Elu, LeakyRelu, Mish, Hardswish, Pow, Clamp>;
 template <class... Loss>
-using WithLosses = FormulaList<LossTerm<Loss>..., LossSlope<Loss>...>;
+using WithLosses = TypeList<LossTerm<Loss>..., LossSlope<Loss>...>;
 using LossFormulas = WithLosses<SquaredError, AbsoluteError, SmoothAbsoluteError, BinaryCrossEntropy>;
-using Terms = FormulaList<Itself, SquaredDifference>;
+using Terms = TypeList<Itself, SquaredDifference>;
 using Folds =
-    FormulaList<Total, Largest, Smallest, SumOfProducts, SumOfSquares, CountOfEqual, SumOfExponentials>;
+    TypeList<Total, Largest, Smallest, SumOfProducts, SumOfSquares, CountOfEqual, SumOfExponentials>;
 
 }  // namespace lockstep::ops

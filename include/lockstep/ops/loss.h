@@ -7,7 +7,7 @@
 
 namespace lockstep::ops {
 
-// --- errors in data, the same on every device
+// --- errors in data; the texts are the same on every device
 
 /// The target of a row of logits is not a class.
 [[noreturn]] inline void throw_target_outside(const char* operation, std::int64_t target, std::int64_t row,

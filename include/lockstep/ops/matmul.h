@@ -3,6 +3,7 @@
 
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/ops/operation.h"
+#include "lockstep/ops/strides.h"
 
 namespace lockstep::ops {
 
@@ -52,7 +53,7 @@ struct LinearBackwardWeight {
   LinearSizes sizes() const;
 };
 
-// Products with what is next to them: one operation after the other, or in one where a device can.
+// Products fused with an activation: two operations, or one if the device can.
 
 /// y = activation(before), before = x weight' + bias as it is stored, which is kept for the backward; none:
 /// it is not. Only a GPU's GELU may see its sums before they are rounded.
@@ -81,7 +82,7 @@ struct LinearBackwardInputActivation {
   LinearSizes sizes() const;
 };
 
-// --- products of matrices: one for each place of the dimensions before the last two, which broadcast by
+// --- products of matrices: one for each index of the dimensions before the last two, which broadcast by
 // NumPy's rules
 
 /// Which operand of a product is read as its transpose.
@@ -89,25 +90,10 @@ enum class Transposed { none, a, b };
 
 /// Where the matrices of a product are.
 struct MatMulSizes {
-  /// A dimension: how many places, and the elements from one to the next in each operand.
-  struct Dimension {
-    std::int64_t extent = 1, a = 0, b = 0, y = 0;
-  };
-  struct Dimensions {
-    std::array<Dimension, Shape::max_rank> dimension;
-    int count = 0;
-
-    std::int64_t places() const;
-    /// The elements before a place, numbered with the last dimension fastest. The extent is of no meaning.
-    Dimension at(std::int64_t place) const;
-    void append(const Dimension& next);  ///< as part of the last one where that is the same
-  };
-
   std::int64_t m = 0, n = 0, k = 0;  ///< y: [m, n], a: [m, k] and b: [k, n], once transposed
-  Dimensions each = {};              ///< a matrix of y for each place
-  Dimensions summed = {};            ///< and what it is the sum of
-
-  bool sums_nothing() const { return k * summed.places() == 0; }
+  StridedDimensions<3> each = {};    ///< of a, b and y: one matrix of y for each element
+  StridedDimensions<3> summed = {};  ///< of a, b and y: the products that a matrix of y is the sum of
+  bool sums_nothing() const { return k * summed.count() == 0; }
   double flops() const;
   std::string text() const;
 };

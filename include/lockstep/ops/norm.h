@@ -29,8 +29,8 @@ struct LayerNorm {
   void check() const;
 };
 
-/// dx = residual_grad + the gradient; residual_grad, which reached x past the norm, may be none. accumulate:
-/// of dweight and dbias.
+/// dx = residual_grad + the gradient; residual_grad, the gradient that x gets from elsewhere, may be absent.
+/// accumulate: of dweight and dbias.
 struct LayerNormBackward {
   static constexpr const char* name = "layer_norm_backward";
   Tensor dy, x, weight, mean, inv_std, residual_grad, dx, dweight, dbias;
@@ -60,8 +60,8 @@ struct RmsNorm {
   void check() const;
 };
 
-/// dx = residual_grad + the gradient; residual_grad, which reached x past the norm, may be none; so may
-/// dweight. accumulate: of dweight.
+/// dx = residual_grad + the gradient; residual_grad, which reached x past the norm, may be absent, and so
+/// may dweight. accumulate: of dweight.
 struct RmsNormBackward {
   static constexpr const char* name = "rms_norm_backward";
   Tensor dy, x, weight, inv_rms, residual_grad, dx, dweight;

@@ -10,9 +10,9 @@
 //     void check() const { require_alike(name, "y", y, x); }               // UsageError with the shapes
 //   };
 //
-// kernels::Backend::run(op) checks it and carries it out. Everything that handles operations of any kind (the
-// backend's checks, profiles, computation on float32 copies, captures, other devices) reads the roles:
-// nothing but the struct and its kernels knows an operation.
+// kernels::Backend::run(op) checks it and carries it out. Code that handles operations of any type (the
+// backend's checks, profiles, computation on float32 copies, captures, other devices) reads the roles: only
+// the struct and its kernels know an operation.
 //
 // Conventions. All tensors are on the backend's device. The caller allocates outputs; they do not overlap
 // inputs unless the operation says so. A batch of 0 is legal everywhere. An attribute `accumulate` adds to
@@ -59,10 +59,10 @@ struct Role {
   Holds holds = Holds::activations;
   bool optional = false;        ///< may be no tensor
   bool channel_blocks = false;  ///< any layout; otherwise plain
-  /// One row, or one element, for each row of the operation, and rows do not depend on each other: it may be
-  /// carried out on some rows at a time. Then such operands come as [rows, n], or [rows] where they have one
-  /// element for each. Rows are those of the last dimension of the first such operand of two dimensions or
-  /// more.
+  /// The operand has one row, or one element, for each row of the operation, and rows do not depend on each
+  /// other: the operation may be carried out on some rows at a time. Then such operands are [rows, n], or
+  /// [rows] if they have one element for each. Rows are along the last dimension of the first such operand of
+  /// two or more dimensions.
   bool by_row = false;
   bool part = false;  ///< of Columns: the rest of the matrix stays as it is
 };
@@ -108,6 +108,16 @@ struct TakesAll {  // nvcc knows no lambda in a concept
 template <class Type>
 concept HasOperands = requires(const Type& value) {
   Type::operands(value, detail::TakesAll{});
+};
+
+/// All formulas, folds or rules that devices carry out.
+template <class... Type>
+struct TypeList {
+  /// each.operator()<Type>() for every one.
+  template <class Each>
+  static void for_each(const Each& each) {
+    (each.template operator()<Type>(), ...);
+  }
 };
 
 struct Cost {
@@ -199,7 +209,7 @@ struct Replacer {
 
 class AnyOperation;
 
-/// What is known of all operations of one type. Its address is the type's identity.
+/// Describes all operations of one type. Its address is the type's identity.
 struct OperationType {
   const char* name;
   void (*check)(const void*);
@@ -225,13 +235,13 @@ class AnyOperation {
   const char* name() const { return type_->name; }
   const void* get() const { return operation_; }
 
-  /// UsageError unless every operand is there, is on the device, and has the type and layout of its role, and
-  /// the shapes are what the operation says. The same text on every device.
+  /// UsageError unless every operand is given, is on the device and has the type and layout of its role, and
+  /// the shapes fit. The text is the same on every device.
   void check(const Device& device) const;
   /// Calls each(name, role, tensor) for every operand; optional ones may be no tensor.
   void visit(Visit each) const { type_->visit(operation_, each); }
-  /// Calls then() with the same operation of other tensors; no tensor stays none. accumulate: what is updated
-  /// is added to, whatever the attribute says.
+  /// Calls then() with the same operation on other tensors; absent tensors stay absent. accumulate: sets the
+  /// attribute of that name.
   void with(Replace replace, FunctionRef<void(const AnyOperation&)> then, bool accumulate = false) const {
     type_->replace(operation_, accumulate, replace, then);
   }
@@ -242,8 +252,7 @@ class AnyOperation {
   Cost cost() const { return type_->cost(operation_); }
   /// The name as profiles call it: products with their sizes.
   std::string label() const { return type_->label(operation_); }
-  /// Why a graph that is captured with it would not repeat it ("dropout draws other numbers at every step");
-  /// null: it would.
+  /// Why a captured graph could not repeat it ("dropout draws other numbers at every step"); null: it can.
   const char* changes_between_runs() const { return type_->changes_between_runs(operation_); }
 
  private:

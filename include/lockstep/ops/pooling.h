@@ -18,7 +18,7 @@ struct Windows {
   std::int64_t out_height, out_width;  ///< of the small side
   std::int64_t kernel, stride, padding;
 
-  /// body(output place, first row, end row, first column, end column) inside the image.
+  /// body(output pixel, first row, end row, first column, end column) inside the image.
   template <class Body>
   void for_each(const Body& body) const {
     for (std::int64_t oh = 0; oh < out_height; ++oh) {
@@ -32,7 +32,7 @@ struct Windows {
   }
 };
 
-/// winners: int32 of y's shape and layout: flat place (h * W + w) in x of each maximum (the first on a tie).
+/// winners: int32 of y's shape and layout: the pixel (h * W + w) of x of each maximum (the first on a tie).
 struct MaxPool {
   static constexpr const char* name = "max_pool";
   Tensor x;
@@ -59,7 +59,7 @@ struct MaxPoolBackward {
   void check() const;
 };
 
-/// Padded places count as zeros in the mean (PyTorch's count_include_pad = True).
+/// Padding counts as zeros in the mean (PyTorch's count_include_pad = True).
 struct AveragePool {
   static constexpr const char* name = "average_pool";
   Tensor x;
@@ -99,7 +99,7 @@ struct GlobalAveragePoolBackward {
   void check() const;
 };
 
-/// y: [N, C, H * scale, W * scale], each place the nearest of x.
+/// y: [N, C, H * scale, W * scale], each pixel the nearest of x.
 struct UpsampleNearest {
   static constexpr const char* name = "upsample_nearest";
   Tensor x;
@@ -120,14 +120,14 @@ struct UpsampleNearestBackward {
   void check() const;
 };
 
-// --- bilinear resizing: places have half-pixel centres, and what is outside of the outermost ones is theirs
+// --- bilinear resizing: pixels have half-pixel centres; beyond the outermost centres the image is constant
 
-/// The two places of the old extent that a place of the new one is between, and the share of `second`.
+/// The two pixels of the old extent that a pixel of the new one is between, and the share of `second`.
 struct Neighbours {
   std::int64_t first = 0, second = 0;
   float share = 0;
 
-  /// The weight of an old place.
+  /// The weight of an old pixel.
   LOCKSTEP_ON_ANY_DEVICE float of(std::int64_t place) const {
     return (place == first ? 1 - share : 0.0f) + (place == second ? share : 0.0f);
   }
@@ -146,8 +146,8 @@ struct Resizing {
     return {first, first + 1 < from ? first + 1 : first, inside - static_cast<float>(first)};
   }
 
-  /// New places [begin, end): at least those that an old place is a neighbour of. They are half a place
-  /// more on each side, so that no rounding leaves one out.
+  /// New pixels [begin, end): at least those that have the old pixel as a neighbour. The range is half a
+  /// pixel wider on each side, so that rounding leaves none out.
   struct Range {
     std::int64_t begin, end;
   };
@@ -169,7 +169,7 @@ struct ResizeBilinear {
 
   static void operands(auto& op, auto&& each) { each(in("x", op.x).blocked(), out("y", op.y).blocked()); }
   ResizeSizes sizes()
-      const;  ///< UsageError unless y has x's images, channels and layout, and both have places
+      const;  ///< UsageError unless y has x's images, channels and layout, and both have pixels
 };
 
 struct ResizeBilinearBackward {

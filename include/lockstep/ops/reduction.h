@@ -1,45 +1,19 @@
-// Reductions along axes: folds (formulas.h) of the elements that share a place of the result.
+// Reductions along axes: folds (formulas.h) of the elements that become one element of the result.
 #pragma once
 
 #include "lockstep/ops/check.h"
 #include "lockstep/ops/formulas.h"
 #include "lockstep/ops/operation.h"
+#include "lockstep/ops/strides.h"
 
 namespace lockstep::ops {
-
-/// Dimensions that are walked in row-major order, each with its distance in memory; the innermost first.
-struct StridedDimensions {
-  int rank = 0;
-  std::int64_t size[Shape::max_rank] = {}, stride[Shape::max_rank] = {};
-
-  /// The next dimension outwards.
-  void add(std::int64_t extent, std::int64_t distance) {
-    size[rank] = extent;
-    stride[rank++] = distance;
-  }
-  std::int64_t count() const {
-    std::int64_t product = 1;
-    for (int d = 0; d < rank; ++d) product *= size[d];
-    return product;
-  }
-  /// Of element number i.
-  LOCKSTEP_ON_ANY_DEVICE std::int64_t offset(std::int64_t i) const {
-    std::int64_t at = 0;
-    for (int d = 0; d < rank; ++d) {
-      const bool last = d + 1 == rank;
-      at += (last ? i : i % size[d]) * stride[d];
-      if (!last) i /= size[d];
-    }
-    return at;
-  }
-};
 
 /// x as slabs [rows, period] of contiguous memory, of which the columns are folded. `period` is 1 where the
 /// last dimension is folded. Each of `groups` has `slabs`, and makes `period` elements of y, which are
 /// contiguous.
 struct ReductionSizes {
   std::int64_t period = 1, rows = 1;
-  StridedDimensions groups, slabs;
+  StridedDimensions<1> groups, slabs;
 
   /// Of all slabs of a group.
   std::int64_t all_rows() const { return rows * slabs.count(); }
@@ -47,10 +21,10 @@ struct ReductionSizes {
 
 /// How x is folded to y. UsageError unless y broadcasts to x by NumPy's rules.
 ReductionSizes reduction_sizes(const char* operation, const Tensor& x, const Tensor& y);
-/// UsageError for the largest element of none.
+/// UsageError if elements of y have no elements of x, for a fold that needs one.
 void check_fold_of_none(const char* operation, const Tensor& x, const Tensor& y);
 
-/// Whether a fold is of terms of two inputs.
+/// Whether a fold joins terms of two inputs; folds_pairs: the second input has x's shape.
 template <class Fold>
 inline constexpr bool folds_terms = requires {
   Fold::by_element;

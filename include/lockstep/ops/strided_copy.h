@@ -1,13 +1,14 @@
-// Copies between views of tensors: what permutes, joins, cuts, turns or repeats dimensions.
+// Copies between strided views of tensors: permute, concat, narrow, flip and expand are such copies.
 #pragma once
 
 #include "lockstep/ops/operation.h"
+#include "lockstep/ops/strides.h"
 
 namespace lockstep::ops {
 
 /// Elements of a plain tensor as another shape shows them: element [i0, i1 ...] is number
 /// offset + i0 stride[0] + i1 stride[1] ... of the tensor's. The functions make other views of the same
-/// memory; their axes are counted from the first, and not checked: StridedCopy checks what comes of them.
+/// memory; their axes are counted from the first and not checked: StridedCopy checks the result.
 struct StridedView {
   Tensor tensor;
   Shape shape;
@@ -32,13 +33,9 @@ struct StridedView {
   StridedView(const Tensor& whole, const Shape& given);
 };
 
-/// The dimensions of a copy, those that are closest in `to` first; as few as there are breaks in the memory.
-struct CopySizes {
-  int rank = 0;
-  std::int64_t size[Shape::max_rank] = {}, from[Shape::max_rank] = {}, to[Shape::max_rank] = {};  ///< strides
-
-  std::int64_t count() const;
-};
+/// The dimensions of a copy and their strides in `from` and in `to`, the smallest stride in `to` first. There
+/// is always at least one dimension.
+using CopyDimensions = StridedDimensions<2>;
 
 /// to (+)= from, element by element; the rest of `to` stays. Equal shapes; elements of `to` do not share
 /// memory.
@@ -51,7 +48,10 @@ struct StridedCopy {
     each(in("from", op.from.tensor), in_out("to", op.to.tensor));
   }
   /// UsageError unless both views are inside their tensors.
-  CopySizes sizes() const;
+  CopyDimensions sizes() const;
+  /// The dimension along which `from` is contiguous, if `to` is along dimension 0 and `from` is not: rows of
+  /// the two sides cross, and tiles of both dimensions are fast. 0: there is no such dimension.
+  static int tiled_dimension(const CopyDimensions& dimensions);
   Cost cost() const;
 };
 

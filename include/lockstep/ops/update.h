@@ -63,11 +63,8 @@ struct SgdMomentum {
   }
 };
 
-template <class... Rule>
-struct RuleList {};
-
 /// All that devices carry out.
-using Rules = RuleList<AdamW, Sgd, SgdMomentum<false>, SgdMomentum<true>>;
+using Rules = TypeList<AdamW, Sgd, SgdMomentum<false>, SgdMomentum<true>>;
 
 /// EMA weights to move on: average = decay average + (1 - decay) value.
 struct EmaTarget {

@@ -28,7 +28,7 @@ class GradientNorm final : public Measurement {
   /// every rank. Allocates nothing. Collective with a Partition, and a read of the device: neither where the
   /// source's step has taken this measurement.
   double measure();
-  kernels::Transfer ask() override;
+  kernels::Transfer launch() override;
 
   /// The parts of measure(). Sums of squares of all gradients (of what this process owns of them, then made
   /// whole by all together), or of elements [begin, end) of one:
@@ -61,7 +61,7 @@ class GradientNorm final : public Measurement {
   std::vector<std::size_t> order_;  // indices of trainable parameters, by name
   Tensor blocks_;
   std::vector<double> read_;    // blocks_ on the CPU
-  std::uint64_t asked_in_ = 0;  // GradientSource::steps_begun() at ask()
+  std::uint64_t asked_in_ = 0;  // GradientSource::steps_begun() at launch()
   // With a Partition the blocks are in a flat buffer: to gather them allocates nothing.
   std::unique_ptr<comm::FlatBuffer> flat_buffer_;
   comm::Slices slices_;

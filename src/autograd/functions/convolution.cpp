@@ -8,19 +8,19 @@ namespace {
 
 using ops::ConvolutionGeometry;
 
-/// The channel block for convolutions whose groups have whole blocks; else plain.
+/// The backend's channel block if it divides the channels of a group; else 1 (plain).
 int channel_block_for(kernels::Backend& backend, std::int64_t channels, DType dtype, int groups) {
   const int block = backend.preferred_channel_block(channels, dtype);
   return channels / groups % block == 0 || groups == 1 ? block : 1;
 }
 
-/// In the channel block that convolutions of it like best, unless it travels in one.
+/// x in the channel block that the backend prefers, or as it is if it is in channel blocks already.
 Var in_block(const Var& x, int groups) {
   if (x.value().channel_block() != 1) return x;
   return to_channel_block(x, channel_block_for(x.tape().backend(), x.shape()[1], x.value().dtype(), groups));
 }
 
-/// The images that a convolution or a transposed one of x makes.
+/// Memory for the result of a convolution or transposed convolution of x.
 Tensor new_images(const Var& x, const Shape& shape, int groups) {
   kernels::Backend& backend = x.tape().backend();
   const DType type = x.value().dtype();
@@ -35,7 +35,7 @@ void require_fit(const char* function, const Var& x, const Var& weight, int rank
                      to_string(weight.shape()), rank);
 }
 
-/// The weight takes `channels`, and makes `made`.
+/// The weight reads `channels` channels and makes `made`.
 void require_channels(const char* function, const Var& x, const Var& weight, const Var& bias,
                       std::int64_t channels, std::int64_t made, int groups) {
   if (groups < 1 || x.shape()[1] != channels || weight.shape()[0] % groups != 0)
@@ -44,7 +44,7 @@ void require_channels(const char* function, const Var& x, const Var& weight, con
   if (bias.value()) ops::require_shape(function, "the bias", bias.value(), {made});
 }
 
-/// A weight of rows [O, C, k] as one of images that are one place high; a view.
+/// A weight [O, C, k] as [O, C, 1, k]; a view.
 Tensor as_images(const Tensor& weight) {
   if (weight.shape().rank() == 4) return weight;
   return weight.reshape({weight.size(0), weight.size(1), 1, weight.size(2)});
@@ -106,8 +106,9 @@ Var conv_transpose2d(const Var& given, const Var& weight, const Var& bias,
     if (more < 0 || more >= stride || made < 1 ||
         ops::convolved_extent(function, made, w[d], stride, padding, dilation) != s[d])
       throw UsageError(
-          "{}: no image becomes {} under a kernel of {} with stride {}, padding {}, dilation {} and {} "
-          "places more (fewer than the stride)",
+          "{}: no convolution makes {} of an image, with a kernel of {}, stride {}, padding {}, dilation {} "
+          "and "
+          "output padding {} (which must be less than the stride)",
           function, to_string(s), to_string(w), stride, padding, dilation, more);
     return made;
   };
@@ -137,17 +138,17 @@ Var conv_transpose2d(const Var& given, const Var& weight, const Var& bias,
 
 namespace {
 
-/// Extent after windows of `kernel` have slid over `extent` places.
+/// The number of windows of `kernel` elements over `extent` elements.
 std::int64_t windows(const char* function, const Var& x, std::int64_t extent, std::int64_t kernel, int stride,
                      int padding) {
   if (stride < 1 || padding < 0 || kernel < 1)
     throw UsageError("{}: kernel {}, stride {} and padding {} make no window", function, kernel, stride,
                      padding);
-  const std::int64_t room = extent + 2 * std::int64_t{padding} - kernel;
-  if (room < 0)
+  const std::int64_t steps = extent + 2 * std::int64_t{padding} - kernel;
+  if (steps < 0)
     throw UsageError("{}: a window of {} with padding {} is larger than the image {}", function, kernel,
                      padding, to_string(x.shape()));
-  return room / stride + 1;
+  return steps / stride + 1;
 }
 
 Shape pooled(const char* function, const Var& x, const ops::PoolGeometry& pool) {
@@ -165,10 +166,8 @@ Var max_pool2d(const Var& x, const ops::PoolGeometry& geometry) {
   const Tensor y = tape.backend().empty(pooled("max_pool2d", x, geometry), x.value().dtype(), block);
   const Tensor winners = tape.backend().empty(y.shape(), DType::int32, block);
   tape.backend().run(ops::MaxPool{x.value(), geometry, y, winners});
-  return tape.record(y, {&x}, [x = x.without_value(), winners, geometry](Tape& t, const Tensor& dy) {
-    add_new_gradient(t, x, [&](const Tensor& dx) {
-      t.backend().run(ops::MaxPoolBackward{dy, winners, geometry, dx});
-    });
+  return record_unary(y, x, [winners, geometry](const Tensor& dy, const Tensor& dx) {
+    return ops::MaxPoolBackward{dy, winners, geometry, dx};
   });
 }
 
@@ -177,10 +176,8 @@ Var avg_pool2d(const Var& x, const ops::PoolGeometry& geometry) {
   const Tensor y =
       tape.backend().empty(pooled("avg_pool2d", x, geometry), x.value().dtype(), x.value().channel_block());
   tape.backend().run(ops::AveragePool{x.value(), geometry, y});
-  return tape.record(y, {&x}, [x = x.without_value(), geometry](Tape& t, const Tensor& dy) {
-    add_new_gradient(t, x, [&](const Tensor& dx) {
-      t.backend().run(ops::AveragePoolBackward{dy, geometry, dx});
-    });
+  return record_unary(y, x, [geometry](const Tensor& dy, const Tensor& dx) {
+    return ops::AveragePoolBackward{dy, geometry, dx};
   });
 }
 
@@ -189,10 +186,8 @@ Var global_avg_pool2d(const Var& x) {
   Tape& tape = x.tape();
   const Tensor y = tape.backend().empty({x.shape()[0], x.shape()[1], 1, 1}, x.value().dtype());
   tape.backend().run(ops::GlobalAveragePool{x.value(), y});
-  return tape.record(y, {&x}, [x = x.without_value()](Tape& t, const Tensor& dy) {
-    add_new_gradient(t, x, [&](const Tensor& dx) {
-      t.backend().run(ops::GlobalAveragePoolBackward{dy, dx});
-    });
+  return record_unary(y, x, [](const Tensor& dy, const Tensor& dx) {
+    return ops::GlobalAveragePoolBackward{dy, dx};
   });
 }
 
@@ -204,10 +199,8 @@ Var upsample_nearest2d(const Var& x, int scale) {
   const Tensor y = tape.backend().empty({s[0], s[1], s[2] * scale, s[3] * scale}, x.value().dtype(),
                                         x.value().channel_block());
   tape.backend().run(ops::UpsampleNearest{x.value(), scale, y});
-  return tape.record(y, {&x}, [x = x.without_value(), scale](Tape& t, const Tensor& dy) {
-    add_new_gradient(t, x, [&](const Tensor& dx) {
-      t.backend().run(ops::UpsampleNearestBackward{dy, scale, dx});
-    });
+  return record_unary(y, x, [scale](const Tensor& dy, const Tensor& dx) {
+    return ops::UpsampleNearestBackward{dy, scale, dx};
   });
 }
 
@@ -221,8 +214,8 @@ Var resize_bilinear(const Var& x, std::int64_t height, std::int64_t width) {
   const Tensor y =
       tape.backend().empty({s[0], s[1], height, width}, x.value().dtype(), x.value().channel_block());
   tape.backend().run(ops::ResizeBilinear{x.value(), y});
-  return tape.record(y, {&x}, [x = x.without_value()](Tape& t, const Tensor& dy) {
-    add_new_gradient(t, x, [&](const Tensor& dx) { t.backend().run(ops::ResizeBilinearBackward{dy, dx}); });
+  return record_unary(y, x, [](const Tensor& dy, const Tensor& dx) {
+    return ops::ResizeBilinearBackward{dy, dx};
   });
 }
 

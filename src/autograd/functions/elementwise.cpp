@@ -1,4 +1,4 @@
-// Functions of two inputs that are broadcast, multiples, and dropout.
+// Functions of two inputs, which are broadcast; linear functions; dropout.
 #include <algorithm>
 
 #include "autograd/functions/support.h"
@@ -7,59 +7,58 @@
 namespace lockstep {
 namespace {
 
-/// What both broadcast to by NumPy's rules.
+/// The shape that both broadcast to by NumPy's rules.
 Shape broadcast_shape(const char* function, const Shape& a, const Shape& b) {
-  std::array<std::int64_t, Shape::max_rank> extents{};
-  const int rank = std::max(a.rank(), b.rank());
-  for (int d = 1; d <= rank; ++d) {  // from the last
-    const std::int64_t of_a = d > a.rank() ? 1 : a[a.rank() - d], of_b = d > b.rank() ? 1 : b[b.rank() - d];
+  Shape common;
+  for (int d = std::max(a.rank(), b.rank()); d > 0; --d) {  // counted from the last
+    const std::int64_t of_a = d > a.rank() ? 1 : a[-d], of_b = d > b.rank() ? 1 : b[-d];
     if (of_a != of_b && of_a != 1 && of_b != 1)
       throw UsageError("{}: the shapes {} and {} do not broadcast", function, to_string(a), to_string(b));
-    extents[static_cast<std::size_t>(rank - d)] = of_a == 1 ? of_b : of_a;
+    common.append(of_a == 1 ? of_b : of_a);
   }
-  return Shape(std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(rank)));
+  return common;
 }
 
-/// Gives dy, the gradient of what the input was broadcast to; the input gets the sum over its repetitions.
-void give_broadcast(Tape& tape, const Var& input, const Tensor& dy) {
+/// dy: the gradient of the broadcast input. The input's gradient is its sum over the repetitions.
+void add_broadcast_gradient(Tape& tape, const Var& input, const Tensor& dy) {
   if (input.shape() == dy.shape()) return tape.add_gradient(input, dy);
   tape.write_gradient(input, [&](const Tensor& dx, bool accumulate) {
     tape.backend().run(ops::ReduceAxes<ops::Total>{.x = dy, .y = dx, .accumulate = accumulate});
   });
 }
 
-/// What slopes are computed from.
-struct Known {
+/// What gradients are computed from.
+struct Saved {
   Tensor dy, a, b, y;
 };
 
-/// dy itself: the slope of a sum.
-constexpr auto passed_on = [](const Known& known) -> const Tensor& { return known.dy; };
-constexpr auto negated = [](const Known& known) { return ops::Map<ops::Scaled>{{-1.0f}, {known.dy}, {}}; };
+/// The gradient of a sum: dy itself.
+constexpr auto passed_on = [](const Saved& at) -> const Tensor& { return at.dy; };
+constexpr auto negated = [](const Saved& at) { return ops::Map<ops::Scaled>{{-1.0f}, {at.dy}, {}}; };
 
-/// Gives an input the gradient that slope(known) says: a Map without its result, or a Tensor.
-template <class SlopeOf>
-void give_slope(Tape& tape, const Var& input, const Known& known, const SlopeOf& slope) {
+/// Adds gradient(saved) to an input's gradient: a Map without its result, or a Tensor.
+template <class GradientOf>
+void add_gradient_of(Tape& tape, const Var& input, const Saved& saved, const GradientOf& gradient) {
   if (!input.needs_gradient()) return;
-  if constexpr (std::is_convertible_v<decltype(slope(known)), const Tensor&>) {
-    give_broadcast(tape, input, slope(known));
+  if constexpr (std::is_convertible_v<decltype(gradient(saved)), const Tensor&>) {
+    add_broadcast_gradient(tape, input, gradient(saved));
   } else {
-    auto map = slope(known);
-    map.y = empty_like(tape.backend(), known.dy);
+    auto map = gradient(saved);
+    map.y = empty_like(tape.backend(), saved.dy);
     tape.backend().run(map);
-    give_broadcast(tape, input, map.y);
+    add_broadcast_gradient(tape, input, map.y);
   }
 }
 
-/// What the slopes read of a pair and its result.
+/// Which tensors the gradients of a pair read.
 struct Reads {
   bool a = false, b = false, y = false;
 };
 
-/// map(a, b) (a Map without its result), of shape `shape`, and its slopes.
-template <class MapOf, class SlopeOfA, class SlopeOfB>
+/// map(a, b) (a Map without its result), of shape `shape`, and its gradients.
+template <class MapOf, class GradientOfA, class GradientOfB>
 Var record_pair(const Var& a, const Var& b, const Shape& shape, const MapOf& map_of, Reads reads,
-                const SlopeOfA& slope_a, const SlopeOfB& slope_b) {
+                const GradientOfA& gradient_a, const GradientOfB& gradient_b) {
   Tape& tape = a.tape();
   const bool half = a.value().dtype() == DType::bfloat16 || b.value().dtype() == DType::bfloat16;
   auto map = map_of(a.value(), b.value());
@@ -68,37 +67,37 @@ Var record_pair(const Var& a, const Var& b, const Shape& shape, const MapOf& map
   tape.backend().run(map);
   return tape.record(map.y, {&a, &b},
                      [a = a.without_value(), b = b.without_value(), at_a = reads.a ? a.value() : Tensor(),
-                      at_b = reads.b ? b.value() : Tensor(), y = reads.y ? map.y : Tensor(), slope_a,
-                      slope_b](Tape& t, const Tensor& dy) {
-                       const Known known{dy, at_a, at_b, y};
-                       give_slope(t, a, known, slope_a);
-                       give_slope(t, b, known, slope_b);
+                      at_b = reads.b ? b.value() : Tensor(), y = reads.y ? map.y : Tensor(), gradient_a,
+                      gradient_b](Tape& t, const Tensor& dy) {
+                       const Saved saved{dy, at_a, at_b, y};
+                       add_gradient_of(t, a, saved, gradient_a);
+                       add_gradient_of(t, b, saved, gradient_b);
                      });
 }
 
-/// A pair whose formula devices can carry out: in one layout, or plain.
-template <class Formula, class SlopeOfA, class SlopeOfB>
-Var pair(const Var& given_a, const Var& given_b, Reads reads, const SlopeOfA& slope_a,
-         const SlopeOfB& slope_b) {
+/// A formula of two inputs, both in one layout or plain.
+template <class Formula, class GradientOfA, class GradientOfB>
+Var pair(const Var& given_a, const Var& given_b, Reads reads, const GradientOfA& gradient_a,
+         const GradientOfB& gradient_b) {
   const bool alike = given_a.shape() == given_b.shape();
   const Var a = alike ? given_a : plain(given_a),
             b = to_channel_block(given_b, alike ? a.value().channel_block() : 1);
   const auto map = [](const Tensor& x, const Tensor& y) { return ops::Map<Formula>{{}, {x, y}, {}}; };
-  return record_pair(a, b, broadcast_shape(Formula::name, a.shape(), b.shape()), map, reads, slope_a,
-                     slope_b);
+  return record_pair(a, b, broadcast_shape(Formula::name, a.shape(), b.shape()), map, reads, gradient_a,
+                     gradient_b);
 }
 
 template <class Formula>
 Var extreme(const Var& a, const Var& b, bool largest) {
-  const auto first = [](const Known& at) { return ops::Map<ops::LargerSlope>{{}, {at.dy, at.a, at.b}, {}}; };
-  const auto second = [](const Known& at) { return ops::Map<ops::LargerSlope>{{}, {at.dy, at.b, at.a}, {}}; };
+  const auto first = [](const Saved& at) { return ops::Map<ops::LargerSlope>{{}, {at.dy, at.a, at.b}, {}}; };
+  const auto second = [](const Saved& at) { return ops::Map<ops::LargerSlope>{{}, {at.dy, at.b, at.a}, {}}; };
   return largest ? pair<Formula>(a, b, {.a = true, .b = true}, first, second)
                  : pair<Formula>(a, b, {.a = true, .b = true}, second, first);
 }
 
-/// A formula of x whose slope is `factor` everywhere.
+/// A formula of x whose derivative is `factor` everywhere.
 template <class Formula>
-Var straight(const Var& x, const Formula& formula, float factor) {
+Var linear_function(const Var& x, const Formula& formula, float factor) {
   Tape& tape = x.tape();
   const Tensor y = empty_like(tape.backend(), x.value());
   tape.backend().run(ops::Map<Formula>{formula, {x.value()}, y});
@@ -125,10 +124,10 @@ Var sub(const Var& a, const Var& b) { return pair<ops::Difference>(a, b, {}, pas
 Var mul(const Var& a, const Var& b) {
   return pair<ops::Product>(
       a, b, {.a = b.needs_gradient(), .b = a.needs_gradient()},
-      [](const Known& at) {
+      [](const Saved& at) {
         return ops::Map<ops::Product>{{}, {at.dy, at.b}, {}};
       },
-      [](const Known& at) {
+      [](const Saved& at) {
         return ops::Map<ops::Product>{{}, {at.dy, at.a}, {}};
       });
 }
@@ -136,10 +135,10 @@ Var mul(const Var& a, const Var& b) {
 Var div(const Var& a, const Var& b) {
   return pair<ops::Quotient>(
       a, b, {.b = true, .y = b.needs_gradient()},
-      [](const Known& at) {
+      [](const Saved& at) {
         return ops::Map<ops::Quotient>{{}, {at.dy, at.b}, {}};
       },
-      [](const Known& at) {
+      [](const Saved& at) {
         return ops::Map<ops::DivisorSlope>{{}, {at.dy, at.y, at.b}, {}};
       });
 }
@@ -163,18 +162,18 @@ Var where(const Tensor& condition, const Var& given_a, const Var& given_b) {
         return ops::Map<ops::Where>{{}, {mask, x, y}, {}};
       },
       {},
-      [mask, zero](const Known& at) {
+      [mask, zero](const Saved& at) {
         return ops::Map<ops::Where>{{}, {mask, at.dy, zero}, {}};
       },
-      [mask, zero](const Known& at) {
+      [mask, zero](const Saved& at) {
         return ops::Map<ops::Where>{{}, {mask, zero, at.dy}, {}};
       });
 }
 
 namespace {
 
-/// A number as an operand of x's type and no dimensions.
-Var number(const Var& x, float value) {
+/// A constant scalar of x's type.
+Var scalar_like(const Var& x, float value) {
   Tape& tape = x.tape();
   const Tensor one = tape.backend().empty({}, x.value().dtype());
   tape.backend().fill(one, value);
@@ -183,12 +182,12 @@ Var number(const Var& x, float value) {
 
 }  // namespace
 
-Var where(const Tensor& condition, const Var& a, float b) { return where(condition, a, number(a, b)); }
-Var where(const Tensor& condition, float a, const Var& b) { return where(condition, number(b, a), b); }
+Var where(const Tensor& condition, const Var& a, float b) { return where(condition, a, scalar_like(a, b)); }
+Var where(const Tensor& condition, float a, const Var& b) { return where(condition, scalar_like(b, a), b); }
 
-Var scale(const Var& x, float factor) { return straight(x, ops::Scaled{factor}, factor); }
-Var add(const Var& x, float value) { return straight(x, ops::Shifted{1, value}, 1); }
-Var sub(float value, const Var& x) { return straight(x, ops::Shifted{-1, value}, -1); }
+Var scale(const Var& x, float factor) { return linear_function(x, ops::Scaled{factor}, factor); }
+Var add(const Var& x, float value) { return linear_function(x, ops::Shifted{1, value}, 1); }
+Var sub(float value, const Var& x) { return linear_function(x, ops::Shifted{-1, value}, -1); }
 Var div(float value, const Var& x) { return elementwise<ops::Reciprocal>(x, {value}); }
 Var maximum(const Var& x, float value) {
   if (value != value) throw UsageError("maximum: the number is NaN");
@@ -213,8 +212,8 @@ Var dropout(const Var& x, float p, std::uint64_t purpose) {
   const RandomKey key{.seed = pass.seed, .purpose = purpose, .step = pass.step, .shard = pass.shard};
   const Tensor y = empty_like(tape.backend(), x.value());
   tape.backend().run(ops::Dropout{x.value(), p, key, y});
-  return tape.record(y, {&x}, [x = x.without_value(), p, key](Tape& t, const Tensor& dy) {
-    add_new_gradient(t, x, [&](const Tensor& dx) { t.backend().run(ops::Dropout{dy, p, key, dx}); });
+  return record_unary(y, x, [p, key](const Tensor& dy, const Tensor& dx) {
+    return ops::Dropout{dy, p, key, dx};
   });
 }
 

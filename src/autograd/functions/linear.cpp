@@ -8,14 +8,6 @@
 namespace lockstep {
 namespace {
 
-Shape with_last(const Shape& shape, std::int64_t last) {
-  std::array<std::int64_t, Shape::max_rank> extents{};
-  std::copy(shape.begin(), shape.end(), extents.begin());
-  const auto rank = static_cast<std::size_t>(shape.rank());
-  extents[rank - 1] = last;
-  return Shape(std::span<const std::int64_t>(extents.data(), rank));
-}
-
 void require_fit(const char* function, const Var& x, const Var& weight) {
   require_one_type(function, x, weight);
   if (x.shape().rank() >= 1 && weight.shape().rank() == 2 && x.shape()[-1] == weight.shape()[1]) return;
@@ -23,13 +15,13 @@ void require_fit(const char* function, const Var& x, const Var& weight) {
                    to_string(x.shape()), to_string(weight.shape()));
 }
 
-/// What the backward of an activation reads beside y; none of a ReLU, whose y tells.
-Tensor room_before(ops::Activation activation, const Tensor& y, Tape& tape) {
+/// Memory for the input of an activation if its backward reads it. That of a ReLU reads y.
+Tensor empty_preactivation(ops::Activation activation, const Tensor& y, Tape& tape) {
   if (activation == ops::Activation::relu || !tape.pass().record) return {};
   return empty_like(tape.backend(), y);
 }
 
-/// Gradients of a layer's weight and bias. dy: rows.
+/// Gradients of a layer's weight and bias. dy: [rows, out].
 void write_parameter_gradients(Tape& t, const Tensor& x, const Tensor& dy, const Var& weight,
                                const Var& bias) {
   kernels::Backend& backend = t.backend();
@@ -47,7 +39,7 @@ void write_parameter_gradients(Tape& t, const Tensor& x, const Tensor& dy, const
   });
 }
 
-void give_input(Tape& t, const Var& x, const Tensor& dy, const Var& weight) {
+void add_input_gradient(Tape& t, const Var& x, const Tensor& dy, const Var& weight) {
   add_new_gradient(t, x, [&](const Tensor& dx) {
     t.backend().run(ops::LinearBackwardInput{dy, weight.value(), as_rows(dx)});
   });
@@ -63,11 +55,11 @@ Var matmul(const Var& a_given, const Var& b_given) {
   a.tape().backend().run(ops::MatMul{a.value(), b.value(), ops::Transposed::none, y});
   return a.tape().record(y, {&a, &b}, [a, b](Tape& t, const Tensor& dy) {
     const auto gradient = [&](const Var& of, const Tensor& left, const Tensor& right,
-                              ops::Transposed turned) {
+                              ops::Transposed transposed) {
       t.write_gradient(
           of,
           [&](const Tensor& sum, bool accumulate) {
-            t.backend().run(ops::MatMul{left, right, turned, sum, accumulate});
+            t.backend().run(ops::MatMul{left, right, transposed, sum, accumulate});
           },
           true);
     };
@@ -80,12 +72,12 @@ Var linear(const Var& given, const Var& weight, const Var& bias) {
   const Var x = plain(given);
   require_fit("linear", x, weight);
   Tape& tape = x.tape();
-  const Tensor y = tape.backend().empty(with_last(x.shape(), weight.shape()[0]), x.value().dtype());
+  const Tensor y = tape.backend().empty(x.shape().with(-1, weight.shape()[0]), x.value().dtype());
   tape.backend().run(ops::Linear{as_rows(x.value()), weight.value(), bias.value(), as_rows(y)});
   return tape.record(y, {&x, &weight, &bias},
                      [x, weight, bias = bias.without_value()](Tape& t, const Tensor& dy) {
                        write_parameter_gradients(t, x.value(), as_rows(dy), weight, bias);
-                       give_input(t, x, as_rows(dy), weight);
+                       add_input_gradient(t, x, as_rows(dy), weight);
                      });
 }
 
@@ -93,8 +85,8 @@ Var linear(const Var& given, const Var& weight, const Var& bias, ops::Activation
   const Var x = plain(given);
   require_fit("linear", x, weight);
   Tape& tape = x.tape();
-  const Tensor y = tape.backend().empty(with_last(x.shape(), weight.shape()[0]), x.value().dtype());
-  const Tensor before = room_before(activation, y, tape);
+  const Tensor y = tape.backend().empty(x.shape().with(-1, weight.shape()[0]), x.value().dtype());
+  const Tensor before = empty_preactivation(activation, y, tape);
   tape.backend().run(ops::LinearActivation{activation, x.value(), weight.value(), bias.value(), before, y});
   return tape.record(y, {&x, &weight, &bias},
                      [x, weight, bias = bias.without_value(), activation, at = before ? before : y](
@@ -102,7 +94,7 @@ Var linear(const Var& given, const Var& weight, const Var& bias, ops::Activation
                        const Tensor upstream = empty_like(t.backend(), dy);
                        t.backend().run(ops::ActivateBackward{activation, at, dy, upstream});
                        write_parameter_gradients(t, x.value(), as_rows(upstream), weight, bias);
-                       give_input(t, x, as_rows(upstream), weight);
+                       add_input_gradient(t, x, as_rows(upstream), weight);
                      });
 }
 
@@ -115,11 +107,11 @@ Var feed_forward(const Var& given, const Var& weight_in, const Var& bias_in, ops
                      to_string(weight_in.shape()), to_string(weight_out.shape()));
   Tape& tape = x.tape();
   kernels::Backend& backend = tape.backend();
-  const Tensor hidden = backend.empty(with_last(x.shape(), weight_in.shape()[0]), x.value().dtype());
-  const Tensor before = room_before(activation, hidden, tape);
+  const Tensor hidden = backend.empty(x.shape().with(-1, weight_in.shape()[0]), x.value().dtype());
+  const Tensor before = empty_preactivation(activation, hidden, tape);
   backend.run(
       ops::LinearActivation{activation, x.value(), weight_in.value(), bias_in.value(), before, hidden});
-  const Tensor y = backend.empty(with_last(x.shape(), weight_out.shape()[0]), x.value().dtype());
+  const Tensor y = backend.empty(x.shape().with(-1, weight_out.shape()[0]), x.value().dtype());
   backend.run(ops::Linear{hidden, weight_out.value(), bias_out.value(), y});
   return tape.record(
       y, {&x, &weight_in, &bias_in, &weight_out, &bias_out},
@@ -129,7 +121,7 @@ Var feed_forward(const Var& given, const Var& weight_in, const Var& bias_in, ops
         const Tensor upstream = empty_like(t.backend(), hidden);
         t.backend().run(ops::LinearBackwardInputActivation{activation, dy, weight_out.value(), at, upstream});
         write_parameter_gradients(t, x.value(), as_rows(upstream), weight_in, bias_in);
-        give_input(t, x, as_rows(upstream), weight_in);
+        add_input_gradient(t, x, as_rows(upstream), weight_in);
       });
 }
 

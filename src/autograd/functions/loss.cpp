@@ -8,14 +8,14 @@ namespace {
 
 Tensor new_total(kernels::Backend& backend) { return backend.empty({2}, DType::float64); }
 
-/// The sum of a total, as a backward's start.
+/// The sum of a total as a float32 scalar, from which backward starts.
 Tensor scalar_sum(kernels::Backend& backend, const Tensor& total) {
   const Tensor sum = backend.empty({});
   backend.copy(total.rows(0, 1).reshape({}), sum);
   return sum;
 }
 
-/// The sum of two losses, of which a Loss{} is none; join(backend, total, a's, b's) makes its total.
+/// The sum of two losses; a Loss{} adds nothing. join(backend, total, a's total, b's total) writes the total.
 template <class Join>
 Loss joined(const Loss& a, const Loss& b, const Join& join) {
   if (!a.sum.value()) return b;
@@ -30,15 +30,14 @@ Loss joined(const Loss& a, const Loss& b, const Join& join) {
   return {a.sum + b.sum, total};
 }
 
-/// [N, 1, ...]: a number a sample of x.
+/// [N, 1, ...]: one number for each sample of x.
 Shape shape_of_samples(const Shape& x) {
-  std::array<std::int64_t, Shape::max_rank> extents;
-  extents.fill(1);
-  extents[0] = x[0];
-  return Shape(std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(x.rank())));
+  Shape shape{x[0]};
+  while (shape.rank() < x.rank()) shape.append(1);
+  return shape;
 }
 
-/// The sum of a loss of each element and its target.
+/// The sum over the elements of loss(element, target).
 template <class ElementLoss>
 Loss of_elements(const char* function, const ElementLoss& loss, const Var& given, const Tensor& target,
                  const PerSample& per_sample) {
@@ -48,11 +47,11 @@ Loss of_elements(const char* function, const ElementLoss& loss, const Var& given
                      to_string(target.shape()));
   const bool by_sample = per_sample.weights || per_sample.values;
   if (by_sample && x.shape().rank() == 0)
-    throw UsageError("{}: a scalar has no samples to be weighted, or to be told apart", function);
+    throw UsageError("{}: a scalar has no samples, so it takes no per-sample weights or values", function);
   if (per_sample.weights && per_sample.weights.dtype() != DType::float32)
     throw UsageError("{}: the weights are {}, not float32", function, to_string(per_sample.weights.dtype()));
   if (per_sample.weights && !(per_sample.weights.shape() == Shape{x.shape()[0]}))
-    throw UsageError("{}: the weights have shape {}, not that of one for each of {} samples", function,
+    throw UsageError("{}: the weights have shape {}, not [{}], one for each sample", function,
                      to_string(per_sample.weights.shape()), x.shape()[0]);
   Tape& tape = x.tape();
   kernels::Backend& backend = tape.backend();
@@ -120,7 +119,7 @@ Loss append(const Loss& a, const Loss& b) {
 Loss loss_of(const Var& sum, double count) {
   if (sum.shape().rank() != 0)
     throw UsageError("loss_of: the sum has shape {}, it is not a scalar", to_string(sum.shape()));
-  if (!(count >= 0)) throw UsageError("loss_of: {} is no count", count);
+  if (!(count >= 0)) throw UsageError("loss_of: the count is {}; it must be at least 0", count);
   kernels::Backend& backend = sum.tape().backend();
   const Tensor total = new_total(backend);
   backend.run(ops::Reduce<ops::Itself>{{}, {sum.value()}, total});
@@ -155,17 +154,18 @@ Loss cross_entropy(const Var& given, const Tensor& targets, const ops::CrossEntr
   const Tensor log_sum_exp = backend.empty({targets.numel()});
   const Tensor total = new_total(backend);
   backend.run(ops::CrossEntropy{as_rows(logits.value()), target_rows, options, log_sum_exp, total});
-  const Var sum =
-      tape.record(scalar_sum(backend, total), {&logits},
-                  [logits, target_rows, options, log_sum_exp](Tape& t, const Tensor& dy) {
-                    if (!logits.needs_gradient()) return;
-                    // The largest activation of a language model: nobody else's logits become their gradient.
-                    const bool ours = logits.value().is_only_handle();
-                    const Tensor dlogits = ours ? logits.value() : empty_like(t.backend(), logits.value());
-                    t.backend().run(ops::CrossEntropyBackward{as_rows(logits.value()), target_rows, options,
-                                                              log_sum_exp, dy, as_rows(dlogits)});
-                    t.add_gradient(logits, dlogits);
-                  });
+  const Var sum = tape.record(
+      scalar_sum(backend, total), {&logits},
+      [logits, target_rows, options, log_sum_exp](Tape& t, const Tensor& dy) {
+        if (!logits.needs_gradient()) return;
+        // Logits are the largest activation of a language model. If nothing else reads them, the
+        // gradient overwrites them.
+        const bool in_place = logits.value().is_only_handle();
+        const Tensor dlogits = in_place ? logits.value() : empty_like(t.backend(), logits.value());
+        t.backend().run(ops::CrossEntropyBackward{as_rows(logits.value()), target_rows, options, log_sum_exp,
+                                                  dy, as_rows(dlogits)});
+        t.add_gradient(logits, dlogits);
+      });
   return {sum, total};
 }
 

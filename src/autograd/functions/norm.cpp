@@ -122,13 +122,13 @@ Tensor moments_of(kernels::Backend& backend, const Tensor& x, const Tensor& cent
   return total;
 }
 
-/// What a pass normalises by.
+/// What a pass normalises with.
 struct Statistics {
   Tensor mean, inv_std;  ///< float32 [C]
-  Tensor count;          ///< how many elements per channel they are over; none: they are the running ones
+  Tensor count;          ///< elements per channel; none for running statistics
 };
 
-/// Of moments about `centre`, or, where there are none, the running ones.
+/// Of moments about `centre`, or, without moments, the running statistics.
 Statistics statistics_of(kernels::Backend& backend, const Tensor& total, const Tensor& centre,
                          const BatchNormOptions& options) {
   const std::int64_t channels = centre.numel();
@@ -140,8 +140,8 @@ Statistics statistics_of(kernels::Backend& backend, const Tensor& total, const T
 }
 
 void contribute(kernels::Backend& backend, GradientSink& sink, Statistic& statistic, const Tensor& moments) {
-  const GradientSlot slot = sink.slot(statistic);
-  slot.accumulate ? backend.run(ops::Accumulate{slot.memory, moments}) : backend.copy(moments, slot.memory);
+  const GradientView view = sink.gradient_view(statistic);
+  view.accumulate ? backend.run(ops::Accumulate{view.memory, moments}) : backend.copy(moments, view.memory);
   sink.contributed(statistic);
 }
 
@@ -154,7 +154,7 @@ Statistics batch_statistics(Tape& tape, const Tensor& x, const BatchNormOptions&
   Tensor mine = moments_of(backend, x, options.running_mean);
   Tensor total = over_ranks(mine);
   Statistics statistics = statistics_of(backend, total, options.running_mean, options);
-  // Every rank sees the same total, so all of them look again or none.
+  // Every rank sees the same total, so either all of them compute again or none.
   bool lack_digits = false;
   backend.run(ops::MomentsLackDigits{total, options.eps, &lack_digits});
   if (lack_digits) {
@@ -162,7 +162,7 @@ Statistics batch_statistics(Tape& tape, const Tensor& x, const BatchNormOptions&
     mine = moments_of(backend, x, centre);
     total = over_ranks(mine);
     statistics = statistics_of(backend, total, centre, options);
-    // Alone, `total` is `mine`: the count is all that is read of it from here on.
+    // Without other ranks `total` is `mine`; only its count is read after this.
     backend.run(ops::MoveCentre{mine, centre, options.running_mean});
   }
   if (tape.pass().record && tape.pass().sink && options.statistic)
@@ -179,7 +179,7 @@ void write_gradient(kernels::Backend& backend, const Tensor& sums, const Tensor&
 struct Normalisation {
   Var x, weight, bias;
   Statistics by;
-  comm::GradientTransport* communicator;  ///< of the ranks that share the statistics; or none
+  comm::GradientTransport* communicator;  ///< of the ranks that share the statistics; may be null
 
   ops::ChannelNorm norm() const { return {by.mean, by.inv_std, weight.value(), bias.value()}; }
 };
@@ -196,7 +196,7 @@ Normalisation normalisation_of(const char* function, const Var& x, const Var& we
   Tape& tape = x.tape();
   const Pass& pass = tape.pass();
   comm::GradientTransport* const communicator = pass.training && pass.record ? options.communicator : nullptr;
-  // A part that is computed again does not meet the other ranks again, nor count its samples twice.
+  // A recomputed segment neither communicates again nor counts its samples twice.
   const auto [mean, inv_std, count] = tape.once<3>([&]() -> std::array<Tensor, 3> {
     const Statistics found = pass.training ? batch_statistics(tape, x.value(), options, communicator)
                                            : statistics_of(tape.backend(), {}, options.running_mean, options);
@@ -209,9 +209,9 @@ Tensor empty_sums(kernels::Backend& backend, const Normalisation& of) {
   return backend.empty({2, of.weight.shape()[0]}, DType::float64);
 }
 
-/// Hands the sums of a backward from dy on as gradients of weight and bias, and gives x its own. relu: as of
-/// ops::BatchNormBackwardInput.
-void give_gradients(Tape& tape, const Normalisation& of, const Tensor& dy, bool relu, const Tensor& mine) {
+/// Adds the sums of a backward (`mine`) to the gradients of weight and bias, and computes the gradient of x.
+/// relu: as of ops::BatchNormBackwardInput.
+void add_gradients(Tape& tape, const Normalisation& of, const Tensor& dy, bool relu, const Tensor& mine) {
   kernels::Backend& backend = tape.backend();
   const Shape channels = of.weight.shape();
   tape.write_gradient(of.bias, [&](const Tensor& dbias, bool accumulate) {
@@ -231,7 +231,7 @@ void give_gradients(Tape& tape, const Normalisation& of, const Tensor& dy, bool 
 void backward(Tape& tape, const Normalisation& of, const Tensor& dy, bool relu) {
   const Tensor mine = empty_sums(tape.backend(), of);
   tape.backend().run(ops::BatchNormBackwardSums{dy, of.x.value(), of.norm(), relu, mine});
-  give_gradients(tape, of, dy, relu, mine);
+  add_gradients(tape, of, dy, relu, mine);
 }
 
 }  // namespace
@@ -261,58 +261,16 @@ Var batch_norm_relu(const Var& x, const Var& weight, const Var& bias, const Var&
   return tape.record(y, {&x, &weight, &bias, &shortcut},
                      [of, shortcut = shortcut.without_value(), has_shortcut, y](Tape& t, const Tensor& dy,
                                                                                 const Tensor& second_grad) {
-                       // Without a shortcut, and with all of dy in one place, nobody needs what the ReLU lets
-                       // through but the two passes, which find it from dy again.
+                       // Without a shortcut and a second gradient, only the two passes need the gradient
+                       // behind the ReLU, and they compute it from dy again.
                        if (!has_shortcut && !second_grad) return backward(t, of, dy, true);
                        kernels::Backend& b = t.backend();
                        const Tensor gated = empty_like(b, dy), mine = empty_sums(b, of);
                        b.run(ops::BatchNormGatedBackwardSums{dy, second_grad, y, of.x.value(), of.by.mean,
                                                              of.by.inv_std, gated, mine});
                        t.add_gradient(shortcut, gated);
-                       give_gradients(t, of, gated, false, mine);
+                       add_gradients(t, of, gated, false, mine);
                      });
-}
-
-namespace {
-
-constexpr std::int64_t least_elements =
-    2048;  // of a rank: what most models need, so that one flat buffer serves
-
-}  // namespace
-
-Tensor RankSums::sum(kernels::Backend& backend, const Tensor& mine) {
-  const std::int64_t n = mine.numel(), ranks = communicator_.group().size();
-  const Tensor total = backend.empty(mine.shape(), DType::float64);
-  backend.fill(total, 0);
-  if (n == 0) return total;
-  make_room(n);
-  const Tensor all = Tensor::view(flat_buffer_->accumulator(0), {ranks, n}, DType::float64, backend.device());
-  const auto of_rank = [&](std::int64_t rank) { return all.rows(rank, rank + 1).reshape(mine.shape()); };
-  backend.copy(mine, of_rank(communicator_.group().rank()));
-  communicator_.order_after(communicator_.start_all_gather(
-      {.flat_buffer = flat_buffer_.get(), .offset_bytes = 0, .count = all.numel(), .dtype = DType::float64},
-      slices_of(n)));
-  for (std::int64_t rank = 0; rank < ranks; ++rank) backend.run(ops::Accumulate{total, of_rank(rank)});
-  return total;
-}
-
-void RankSums::make_room(std::int64_t elements) {
-  const auto bytes_for = [&](std::int64_t of_rank) {
-    return static_cast<std::size_t>(communicator_.group().size() * of_rank) * sizeof(double);
-  };
-  if (flat_buffer_ && flat_buffer_->accumulator_bytes() >= bytes_for(elements)) return;
-  flat_buffer_.reset();
-  flat_buffer_ = communicator_.allocate_buffer(bytes_for(std::max(elements, least_elements)), 1);
-}
-
-const comm::Slices& RankSums::slices_of(std::int64_t elements) {
-  const auto known = slices_.find(elements);
-  if (known != slices_.end()) return known->second;
-  std::vector<std::vector<comm::ElementRange>> ranges;
-  for (std::int64_t rank = 0; rank < communicator_.group().size(); ++rank)
-    ranges.push_back({{.first = rank * elements, .count = elements}});
-  return slices_.emplace(elements, comm::Slices(communicator_.group().size() * elements, ranges))
-      .first->second;
 }
 
 }  // namespace lockstep

@@ -34,17 +34,15 @@ Var attend(const Var& q, const Var& k, const Var& v, int heads, bool causal) {
 }  // namespace
 
 Var embedding(const Tensor& indices, const Var& weight) {
-  const Shape& shape = indices.shape();
+  Shape shape = indices.shape();
   if (weight.shape().rank() != 2 || shape.rank() >= Shape::max_rank)
-    throw UsageError("embedding: indices of shape {} into a weight of shape {}", to_string(shape),
-                     to_string(weight.shape()));
-  std::array<std::int64_t, Shape::max_rank> extents{};
-  std::copy(shape.begin(), shape.end(), extents.begin());
-  const auto rank = static_cast<std::size_t>(shape.rank());
-  extents[rank] = weight.shape()[1];
+    throw UsageError(
+        "embedding: indices of shape {} into a weight of shape {}; the weight must be [rows, width], and the "
+        "indices have at most {} dimensions",
+        to_string(shape), to_string(weight.shape()), Shape::max_rank - 1);
+  shape.append(weight.shape()[1]);
   Tape& tape = weight.tape();
-  const Tensor y = tape.backend().empty(Shape(std::span<const std::int64_t>(extents.data(), rank + 1)),
-                                        tape.pass().compute);
+  const Tensor y = tape.backend().empty(shape, tape.pass().compute);
   tape.backend().run(ops::Embedding{indices, weight.value(), y});
   return tape.record(y, {&weight}, [indices, weight = weight.without_value()](Tape& t, const Tensor& dy) {
     t.write_gradient(weight, [&](const Tensor& dweight, bool accumulate) {
@@ -79,12 +77,9 @@ Var rotary(const Var& given, RotaryLayout layout, float base, std::int64_t first
   Tape& tape = x.tape();
   const Tensor y = empty_like(tape.backend(), x.value());
   tape.backend().run(ops::Rotary{x.value(), layout, base, first_position, false, y});
-  return tape.record(y, {&x},
-                     [x = x.without_value(), layout, base, first_position](Tape& t, const Tensor& dy) {
-                       add_new_gradient(t, x, [&](const Tensor& dx) {
-                         t.backend().run(ops::Rotary{dy, layout, base, first_position, true, dx});
-                       });
-                     });
+  return record_unary(y, x, [layout, base, first_position](const Tensor& dy, const Tensor& dx) {
+    return ops::Rotary{dy, layout, base, first_position, true, dx};
+  });
 }
 
 Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal) {

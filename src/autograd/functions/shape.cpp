@@ -1,4 +1,4 @@
-// Layouts and shapes.
+// Layouts, shapes and reductions.
 #include <algorithm>
 #include <array>
 
@@ -13,25 +13,23 @@ namespace {
 
 using ops::StridedCopy, ops::StridedView;
 
-/// A view of x, copied. No two of its elements are one of x's.
+/// A copy of a view of x in which no element of x occurs twice.
 Var copy_of_view(const Var& x, const StridedView& view) {
   Tape& tape = x.tape();
   const Tensor y = tape.backend().empty(view.shape, x.value().dtype());
   tape.backend().run(StridedCopy{view.of(x.value()), StridedView(y)});
+  if (view.shape.numel() == x.shape().numel())
+    return record_unary(y, x, [view](const Tensor& dy, const Tensor& dx) {
+      return StridedCopy{StridedView(dy), view.of(dx)};
+    });
   return tape.record(y, {&x}, [x = x.without_value(), view](Tape& t, const Tensor& dy) {
-    if (view.shape.numel() == x.shape().numel()) {
-      add_new_gradient(t, x, [&](const Tensor& dx) {
-        t.backend().run(StridedCopy{StridedView(dy), view.of(dx)});
-      });
-    } else {
-      add_to_part(t, x, [&](const Tensor& dx) {
-        t.backend().run(StridedCopy{StridedView(dy), view.of(dx), true});
-      });
-    }
+    add_to_part(t, x, [&](const Tensor& dx) {
+      t.backend().run(StridedCopy{StridedView(dy), view.of(dx), true});
+    });
   });
 }
 
-/// y, where x is copied to a view of it, and `rest` stands for the rest.
+/// y after x has been copied to a view of it. `rest`: the value of y's other elements.
 Var copy_to_view(const Var& x, const StridedView& view, const Tensor& y, const Var& rest) {
   Tape& tape = x.tape();
   tape.backend().run(StridedCopy{StridedView(x.value().reshape(view.shape)), view.of(y)});
@@ -44,7 +42,7 @@ Var copy_to_view(const Var& x, const StridedView& view, const Tensor& y, const V
                      });
 }
 
-/// The parts one after another along an axis of y. Part number i takes `extent(i)` of it.
+/// The parts one after another along an axis of the result. A part takes extent(part) of the axis.
 template <class Extent>
 Var join(std::span<const Var> parts, const Shape& shape, int axis, const Extent& extent) {
   Tape& tape = parts.front().tape();
@@ -59,15 +57,13 @@ Var join(std::span<const Var> parts, const Shape& shape, int axis, const Extent&
   return joined;
 }
 
-/// x at the indices along an axis, to a shape that is there.
-Var taken(const Var& x, int axis, const Tensor& indices, const Shape& shape) {
+/// x at the indices along an axis; `shape`: of the result.
+Var gathered(const Var& x, int axis, const Tensor& indices, const Shape& shape) {
   Tape& tape = x.tape();
   const Tensor y = tape.backend().empty(shape, x.value().dtype());
   tape.backend().run(ops::Gather{x.value(), indices, axis, y});
-  return tape.record(y, {&x}, [x = x.without_value(), axis, indices](Tape& t, const Tensor& dy) {
-    add_new_gradient(t, x, [&](const Tensor& dx) {
-      t.backend().run(ops::GatherBackward{dy, indices, axis, dx});
-    });
+  return record_unary(y, x, [axis, indices](const Tensor& dy, const Tensor& dx) {
+    return ops::GatherBackward{dy, indices, axis, dx};
   });
 }
 
@@ -88,9 +84,7 @@ Var to_channel_block(const Var& x, int channel_block) {
   Tape& tape = x.tape();
   const Tensor y = tape.backend().empty(x.shape(), x.value().dtype(), channel_block);
   tape.backend().run(ops::ToLayout{x.value(), y});
-  return tape.record(y, {&x}, [x = x.without_value()](Tape& t, const Tensor& dy) {
-    add_new_gradient(t, x, [&](const Tensor& dx) { t.backend().run(ops::ToLayout{dy, dx}); });
-  });
+  return record_unary(y, x, [](const Tensor& dy, const Tensor& dx) { return ops::ToLayout{dy, dx}; });
 }
 
 Var reshape(const Var& given, Shape shape) {
@@ -105,17 +99,10 @@ Var flatten(const Var& x, int first) {
   const Shape& shape = x.shape();
   if (first < 0 || first >= shape.rank())
     throw UsageError("flatten: shape {} has no dimension {}", to_string(shape), first);
-  std::array<std::int64_t, Shape::max_rank> extents{};
-  std::int64_t rest = 1;
-  for (int d = 0; d < shape.rank(); ++d) {
-    if (d < first)
-      extents[static_cast<std::size_t>(d)] = shape[d];
-    else
-      rest *= shape[d];
-  }
-  extents[static_cast<std::size_t>(first)] = rest;
-  return reshape(plain(x),
-                 Shape(std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(first) + 1)));
+  Shape flat;
+  for (int d = 0; d <= first; ++d) flat.append(shape[d]);
+  for (int d = first + 1; d < shape.rank(); ++d) flat = flat.with(-1, flat[-1] * shape[d]);
+  return reshape(plain(x), flat);
 }
 
 Var concat(std::span<const Var> parts, int given_axis) {
@@ -125,13 +112,11 @@ Var concat(std::span<const Var> parts, int given_axis) {
   std::int64_t total = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Shape& shape = parts[i].shape();
-    const bool fits = shape.rank() == first.rank() && StridedView(shape).narrowed(axis, 0, 0).shape ==
-                                                          StridedView(first).narrowed(axis, 0, 0).shape;
+    const bool fits = shape.rank() == first.rank() && shape.with(axis, 0) == first.with(axis, 0);
     require_part_like("concat", parts, i, fits);
     total += shape[axis];
   }
-  return join(parts, StridedView(first).narrowed(axis, 0, total).shape, axis,
-              [axis](const Var& part) { return part.shape()[axis]; });
+  return join(parts, first.with(axis, total), axis, [axis](const Var& part) { return part.shape()[axis]; });
 }
 
 Var stack(std::span<const Var> parts, int given_axis) {
@@ -143,13 +128,10 @@ Var stack(std::span<const Var> parts, int given_axis) {
   if (rank == Shape::max_rank || given_axis < -rank - 1 || given_axis > rank)
     throw UsageError("stack: shape {} gets no new axis {}", to_string(first), given_axis);
   const int axis = given_axis < 0 ? given_axis + rank + 1 : given_axis;
-  std::array<std::int64_t, Shape::max_rank> extents{};
-  for (int d = 0; d <= rank; ++d) {
-    extents[static_cast<std::size_t>(d)] =
-        d == axis ? static_cast<std::int64_t>(parts.size()) : first[d < axis ? d : d - 1];
-  }
-  return join(parts, Shape(std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(rank) + 1)),
-              axis, [](const Var&) { return std::int64_t{1}; });
+  Shape shape;
+  for (int d = 0; d <= rank; ++d)
+    shape.append(d == axis ? static_cast<std::int64_t>(parts.size()) : first[d < axis ? d : d - 1]);
+  return join(parts, shape, axis, [](const Var&) { return std::int64_t{1}; });
 }
 
 Var narrow(const Var& x, int given_axis, std::int64_t start, std::int64_t length) {
@@ -158,8 +140,8 @@ Var narrow(const Var& x, int given_axis, std::int64_t start, std::int64_t length
   if (start < 0 || length < 0 || start > extent || length > extent - start) {
     const auto end =
         static_cast<std::uint64_t>(start) + static_cast<std::uint64_t>(length);  // never overflows
-    throw UsageError("narrow: axis {} of shape {} has no places {} to {}", given_axis, to_string(x.shape()),
-                     start, static_cast<std::int64_t>(end));
+    throw UsageError("narrow: axis {} of shape {} does not contain [{}, {})", given_axis,
+                     to_string(x.shape()), start, static_cast<std::int64_t>(end));
   }
   return copy_of_view(plain(x), StridedView(x.shape()).narrowed(axis, start, length));
 }
@@ -203,8 +185,8 @@ Var expand(const Var& given, const Shape& shape) {
   Tape& tape = x.tape();
   const Tensor y = tape.backend().empty(shape, x.value().dtype());
   tape.backend().run(StridedCopy{StridedView(x.value()).expanded(shape), StridedView(y)});
-  return tape.record(y, {&x}, [x = x.without_value()](Tape& t, const Tensor& dy) {
-    add_new_gradient(t, x, [&](const Tensor& dx) { t.backend().run(ops::ReduceAxes<ops::Total>{dy, dx}); });
+  return record_unary(y, x, [](const Tensor& dy, const Tensor& dx) {
+    return ops::ReduceAxes<ops::Total>{dy, dx};
   });
 }
 
@@ -213,7 +195,7 @@ Var flip(const Var& x, const Axes& axes) {
   if (axes.begin() == axes.end()) {
     for (int d = 0; d < x.shape().rank(); ++d) view = view.flipped(d);
   }
-  unsigned flipped = 0;  // a bit an axis
+  unsigned flipped = 0;  // one bit for each axis
   for (const int given : axes) {
     const int axis = axis_of("flip", x.shape(), given);
     if ((flipped >> axis & 1u) != 0) throw UsageError("flip: axis {} is named twice", axis);
@@ -224,22 +206,22 @@ Var flip(const Var& x, const Axes& axes) {
 }
 
 Var pad(const Var& given, std::span<const Pad> pads, float value) {
-  constexpr std::int64_t largest_pad = std::int64_t{1} << 59;  // no shape has more; their sums are numbers
+  constexpr std::int64_t largest_pad = std::int64_t{1} << 59;  // the limit of a shape; sums do not overflow
   const Var x = plain(given);
   if (static_cast<int>(pads.size()) > x.shape().rank())
     throw UsageError("pad: shape {} has no {} axes", to_string(x.shape()), pads.size());
-  StridedView shape(x.shape());
+  Shape shape = x.shape();
   for (std::size_t d = 0; d < pads.size(); ++d) {
     const int axis = static_cast<int>(d);
     if (std::min(pads[d].before, pads[d].after) < 0 || std::max(pads[d].before, pads[d].after) > largest_pad)
-      throw UsageError("pad: {} before and {} behind axis {} of shape {} are not padding", pads[d].before,
+      throw UsageError("pad: {} before and {} after axis {} of shape {} are not padding", pads[d].before,
                        pads[d].after, axis, to_string(x.shape()));
-    shape = shape.narrowed(axis, 0, pads[d].before + x.shape()[axis] + pads[d].after);
+    shape = shape.with(axis, pads[d].before + x.shape()[axis] + pads[d].after);
   }
   Tape& tape = x.tape();
-  const Tensor y = tape.backend().empty(shape.shape, x.value().dtype());
+  const Tensor y = tape.backend().empty(shape, x.value().dtype());
   tape.backend().fill(y, static_cast<double>(value));
-  StridedView inner(shape.shape);
+  StridedView inner(shape);
   for (std::size_t d = 0; d < pads.size(); ++d)
     inner = inner.narrowed(static_cast<int>(d), pads[d].before, x.shape()[static_cast<int>(d)]);
   return copy_to_view(x, inner, y, tape.constant(y));
@@ -249,51 +231,45 @@ Var index_select(const Var& x, int given_axis, const Tensor& indices) {
   const int axis = axis_of("index_select", x.shape(), given_axis);
   if (indices.shape().rank() != 1)
     throw UsageError("index_select: indices have shape {}, not [n]", to_string(indices.shape()));
-  return taken(plain(x), axis, indices, StridedView(x.shape()).narrowed(axis, 0, indices.numel()).shape);
+  return gathered(plain(x), axis, indices, x.shape().with(axis, indices.numel()));
 }
 
 Var gather(const Var& x, int given_axis, const Tensor& indices) {
   const int axis = axis_of("gather", x.shape(), given_axis);
   if (indices.shape().rank() != x.shape().rank() ||
-      !(StridedView(x.shape()).narrowed(axis, 0, indices.size(axis)).shape == indices.shape()))
+      !(x.shape().with(axis, indices.size(axis)) == indices.shape()))
     throw UsageError("gather: indices of shape {} do not fit {} along axis {}", to_string(indices.shape()),
                      to_string(x.shape()), given_axis);
-  return taken(plain(x), axis, indices, indices.shape());
+  return gathered(plain(x), axis, indices, indices.shape());
 }
 
 namespace {
 
-/// What a reduction makes of a shape.
+/// The result of a reduction.
 struct Reduced {
-  Shape kept, shape;       ///< with the axes, of extent 1, and as asked for
-  std::int64_t count = 1;  ///< elements that become one
+  Shape kept, shape;       ///< with extent 1 along the axes, and as the caller wants it
+  std::int64_t count = 1;  ///< elements that are reduced to one
 };
 
 Reduced reduced(const char* function, const Shape& shape, const Axes& axes, bool keep) {
-  std::array<bool, Shape::max_rank> goes{};
-  if (axes.begin() == axes.end()) goes.fill(true);
+  std::array<bool, Shape::max_rank> reduces{};
+  if (axes.begin() == axes.end()) reduces.fill(true);
   for (const int given : axes) {
     const auto axis = static_cast<std::size_t>(axis_of(function, shape, given));
-    if (goes[axis]) throw UsageError("{}: axis {} is named twice", function, given);
-    goes[axis] = true;
+    if (reduces[axis]) throw UsageError("{}: axis {} is named twice", function, given);
+    reduces[axis] = true;
   }
-  std::array<std::int64_t, Shape::max_rank> kept{}, left{};
-  std::size_t rank = 0, left_rank = 0;
   Reduced result;
-  for (const std::int64_t extent : shape) {
-    kept[rank] = goes[rank] ? 1 : extent;
-    if (goes[rank])
-      result.count *= extent;
-    else
-      left[left_rank++] = extent;
-    ++rank;
+  for (int d = 0; d < shape.rank(); ++d) {
+    const bool reduced = reduces[static_cast<std::size_t>(d)];
+    if (reduced) result.count *= shape[d];
+    result.kept.append(reduced ? 1 : shape[d]);
+    if (!reduced || keep) result.shape.append(result.kept[-1]);
   }
-  result.kept = Shape(std::span<const std::int64_t>(kept.data(), rank));
-  result.shape = keep ? result.kept : Shape(std::span<const std::int64_t>(left.data(), left_rank));
   return result;
 }
 
-/// The same where a fold of nothing has no value.
+/// The same for a reduction of which an empty one has no value.
 Reduced reduced_to_something(const char* function, const Shape& shape, const Axes& axes, bool keep) {
   const Reduced to = reduced(function, shape, axes, keep);
   if (to.count == 0 && to.kept.numel() > 0)
@@ -312,12 +288,10 @@ Tensor folded(kernels::Backend& backend, const Tensor& x, const Shape& to, DType
 /// factor * the sum: the gradient of each element is that of its sum, times the factor.
 Var scaled_sum(const Var& x, const Reduced& to, double factor) {
   const Tensor y = folded<ops::Total>(x.tape().backend(), x.value(), to.kept, x.value().dtype(), factor);
-  return x.tape().record(
-      y.reshape(to.shape), {&x}, [x = x.without_value(), kept = to.kept, factor](Tape& t, const Tensor& dy) {
-        add_new_gradient(t, x, [&](const Tensor& dx) {
-          t.backend().run(ops::Map<ops::Scaled>{{static_cast<float>(factor)}, {dy.reshape(kept)}, dx});
-        });
-      });
+  return record_unary(y.reshape(to.shape), x,
+                      [kept = to.kept, by = static_cast<float>(factor)](const Tensor& dy, const Tensor& dx) {
+                        return ops::Map<ops::Scaled>{{by}, {dy.reshape(kept)}, dx};
+                      });
 }
 
 template <class Fold>
@@ -331,16 +305,16 @@ Var extreme(const Var& x, const Reduced& to) {
   });
 }
 
-/// Of what softmax divides by: the largest elements, and the sums of exponentials about them.
+/// The largest elements, and the sums of e^(element - largest): what softmax divides by.
 struct Exponentials {
-  Tensor most, sum;
+  Tensor max, sum;
 
   Exponentials(kernels::Backend& backend, const Tensor& x, const Shape& kept)
-      : most(folded<ops::Largest>(backend, x, kept)),
-        sum(folded<ops::SumOfExponentials>(backend, x, kept, DType::float32, 1, most)) {}
+      : max(folded<ops::Largest>(backend, x, kept)),
+        sum(folded<ops::SumOfExponentials>(backend, x, kept, DType::float32, 1, max)) {}
 };
 
-/// Value(x, most, sum) along an axis; its gradient is Slope(y, dy, along), with along(y, dy) of the kept
+/// Value(x, max, sum) along an axis; its gradient is Slope(y, dy, along), with along(y, dy) of the kept
 /// shape.
 template <class Value, class Slope, class Along>
 Var along_axis(const Var& given, int axis, const Along& along) {
@@ -350,7 +324,7 @@ Var along_axis(const Var& given, int axis, const Along& along) {
   const Tensor y = empty_like(tape.backend(), x.value());
   if (y.numel() > 0) {
     const Exponentials of(tape.backend(), x.value(), kept);
-    tape.backend().run(ops::Map<Value>{{}, {x.value(), of.most, of.sum}, y});
+    tape.backend().run(ops::Map<Value>{{}, {x.value(), of.max, of.sum}, y});
   }
   return tape.record(y, {&x}, [x = x.without_value(), y, kept, along](Tape& t, const Tensor& dy) {
     add_new_gradient(t, x, [&](const Tensor& dx) {
@@ -381,15 +355,13 @@ Var variance(const Var& given, const Axes& axes, bool keep) {
   const Reduced to = reduced("variance", given.shape(), axes, keep);
   const Var x = plain(given);
   kernels::Backend& backend = x.tape().backend();
-  const double part = 1 / static_cast<double>(to.count);
-  const Tensor mean = folded<ops::Total>(backend, x.value(), to.kept, DType::float32, part);
-  const Tensor y = folded<ops::SumOfSquares>(backend, x.value(), to.kept, x.value().dtype(), part, mean);
-  return x.tape().record(
-      y.reshape(to.shape), {&x}, [x, mean, factor = static_cast<float>(2 * part)](Tape& t, const Tensor& dy) {
-        add_new_gradient(t, x, [&](const Tensor& dx) {
-          t.backend().run(
-              ops::Map<ops::VarianceSlope>{{factor}, {x.value(), mean, dy.reshape(mean.shape())}, dx});
-        });
+  const double share = 1 / static_cast<double>(to.count);
+  const Tensor mean = folded<ops::Total>(backend, x.value(), to.kept, DType::float32, share);
+  const Tensor y = folded<ops::SumOfSquares>(backend, x.value(), to.kept, x.value().dtype(), share, mean);
+  return record_unary(
+      y.reshape(to.shape), x,
+      [at = x.value(), mean, factor = static_cast<float>(2 * share)](const Tensor& dy, const Tensor& dx) {
+        return ops::Map<ops::VarianceSlope>{{factor}, {at, mean, dy.reshape(mean.shape())}, dx};
       });
 }
 
@@ -407,12 +379,9 @@ Var logsumexp(const Var& given, const Axes& axes, bool keep) {
   kernels::Backend& backend = x.tape().backend();
   const Exponentials of(backend, x.value(), to.kept);
   const Tensor y = backend.empty(to.kept, x.value().dtype());
-  backend.run(ops::Map<ops::LogSumExp>{{}, {of.most, of.sum}, y});
-  return x.tape().record(y.reshape(to.shape), {&x}, [x, of](Tape& t, const Tensor& dy) {
-    add_new_gradient(t, x, [&](const Tensor& dx) {
-      t.backend().run(
-          ops::Map<ops::LogSumExpSlope>{{}, {x.value(), of.most, of.sum, dy.reshape(of.sum.shape())}, dx});
-    });
+  backend.run(ops::Map<ops::LogSumExp>{{}, {of.max, of.sum}, y});
+  return record_unary(y.reshape(to.shape), x, [at = x.value(), of](const Tensor& dy, const Tensor& dx) {
+    return ops::Map<ops::LogSumExpSlope>{{}, {at, of.max, of.sum, dy.reshape(of.sum.shape())}, dx};
   });
 }
 
@@ -435,10 +404,8 @@ Var cumsum(const Var& given, int given_axis) {
   const Var x = plain(given);
   const Tensor y = empty_like(x.tape().backend(), x.value());
   x.tape().backend().run(ops::CumulativeSum{x.value(), axis, false, y});
-  return x.tape().record(y, {&x}, [x = x.without_value(), axis](Tape& t, const Tensor& dy) {
-    add_new_gradient(t, x, [&](const Tensor& dx) {
-      t.backend().run(ops::CumulativeSum{dy, axis, true, dx});
-    });
+  return record_unary(y, x, [axis](const Tensor& dy, const Tensor& dx) {
+    return ops::CumulativeSum{dy, axis, true, dx};
   });
 }
 

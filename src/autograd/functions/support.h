@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lockstep/autograd/functions.h"
+#include "lockstep/ops/check.h"
 
 namespace lockstep {
 
@@ -22,9 +23,7 @@ inline void require_one_type(const char* function, const Var& x, const Var& weig
 
 /// [rows, last dimension] of a plain tensor; a view.
 inline Tensor as_rows(const Tensor& tensor) {
-  std::int64_t rows = 1;  // counted, not divided: a width of 0 has rows, too
-  for (int d = 0; d + 1 < tensor.shape().rank(); ++d) rows *= tensor.size(d);
-  return tensor.reshape({rows, tensor.size(-1)});
+  return tensor.reshape({ops::row_count(tensor.shape()), tensor.size(-1)});
 }
 
 inline void require_rank(const char* function, const Var& x, int rank) {
@@ -33,7 +32,7 @@ inline void require_rank(const char* function, const Var& x, int rank) {
                      rank);
 }
 
-/// `axis` counted from the first. UsageError if the shape has none such.
+/// `axis` counted from the first. UsageError if the shape has no such axis.
 inline int axis_of(const char* function, const Shape& shape, int axis) {
   const int rank = shape.rank();
   if (axis < -rank || axis >= rank)
@@ -41,8 +40,8 @@ inline int axis_of(const char* function, const Shape& shape, int axis) {
   return axis < 0 ? axis + rank : axis;
 }
 
-/// For kernels that overwrite: calls write(dx) with new memory of the input's shape and layout, then gives
-/// it.
+/// For kernels that overwrite: calls write(dx) with new memory of the input's shape and layout, and adds it
+/// to the input's gradient.
 template <class Write>
 void add_new_gradient(Tape& tape, const Var& input, const Write& write) {
   if (!input.needs_gradient()) return;
@@ -51,7 +50,15 @@ void add_new_gradient(Tape& tape, const Var& input, const Write& write) {
   tape.add_gradient(input, dx);
 }
 
-/// For kernels that add to a part: calls add(dx) with what the input has received so far, or zeros.
+/// Records y = f(x), computed already, whose backward is one operation: backward_of(dy, dx) returns it.
+template <class BackwardOf>
+Var record_unary(const Tensor& y, const Var& x, const BackwardOf& backward_of) {
+  return x.tape().record(y, {&x}, [x = x.without_value(), backward_of](Tape& t, const Tensor& dy) {
+    add_new_gradient(t, x, [&](const Tensor& dx) { t.backend().run(backward_of(dy, dx)); });
+  });
+}
+
+/// For kernels that add to some elements: calls add(dx) with the input's gradient so far, or zeros.
 template <class Add>
 void add_to_part(Tape& tape, const Var& input, const Add& add) {
   if (!input.needs_gradient()) return;
@@ -64,7 +71,7 @@ void add_to_part(Tape& tape, const Var& input, const Add& add) {
   tape.set_gradient(input, dx);
 }
 
-/// sum = a + b, computed already.
+/// Records sum = a + b, computed already.
 inline Var record_sum(const Tensor& sum, const Var& a, const Var& b) {
   return a.tape().record(sum, {&a, &b},
                          [a = a.without_value(), b = b.without_value()](Tape& t, const Tensor& dy) {

@@ -403,7 +403,7 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
   });
   comm::run_on_all(communicator, [&] {
     for (const Match::Pair& pair : result.pairs) {
-      const Tensor here = kernels::cpu_room_for(pair.target.value);
+      const Tensor here = kernels::empty_on_cpu(pair.target.value);
       read_as(*source, stored[pair.stored], pair.stored, here);
       kernels::transfer(here, pair.target.value, model.backend);
     }

@@ -4,11 +4,11 @@
 // end), so about half of all products are never made. Threads share the heads; in the backward, whose sums
 // for the keys are over all query heads that read them, the key heads.
 //
-// Forward keeps the probabilities for backward where rows are short. Where they are long, that memory costs
-// more time than a product: forward leaves the logarithms of the rows' sums of exponentials, and backward
-// makes each strip's probabilities again from them (Dao et al., "FlashAttention", 2022).
+// If rows are short, forward saves the probabilities for backward. If they are long, that memory costs more
+// time than a product: forward saves the logarithms of the rows' sums of exponentials, and backward computes
+// each strip's probabilities again from them (Dao et al., "FlashAttention", 2022).
 //
-// Rotary positions: the angles of all positions once, then every row of every head by them.
+// Rotary positions: the angles of all positions are computed once, then every row of every head is rotated.
 #include <omp.h>
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,6 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/stored.h"
 #include "lockstep/ops/attention.h"
 #include "lockstep/ops/check.h"
 #include "lockstep/ops/math.h"
@@ -30,7 +29,7 @@ namespace {
 using ops::exponential;
 
 constexpr std::int64_t strip_rows = 48;  // a multiple of the products' groups of rows (gemm.h)
-constexpr std::int64_t most_kept_keys = 512;
+constexpr std::int64_t max_kept_keys = 512;
 constexpr std::int64_t lanes = sizeof(Floats) / sizeof(float);
 
 std::int64_t padded(std::int64_t count) { return round_up(count, lanes); }
@@ -42,16 +41,16 @@ std::int64_t strip_end(const ops::AttentionSizes& sizes, std::int64_t begin) {
   return std::min(sizes.queries, begin + strip_rows);
 }
 
-bool keeps_probabilities(std::int64_t keys) { return keys <= most_kept_keys; }
+bool keeps_probabilities(std::int64_t keys) { return keys <= max_kept_keys; }
 
-/// Keys that rows up to `end` look at.
+/// The number of keys that rows before `end` attend to.
 std::int64_t keys_up_to(const ops::AttentionSizes& sizes, std::int64_t end) {
   return sizes.causal ? end : sizes.keys;
 }
 
 float scale_of(const ops::AttentionSizes& sizes) { return 1.0f / std::sqrt(static_cast<float>(sizes.width)); }
 
-/// One head's [time, width], rows `stride` apart. E: float or BFloat16.
+/// One head's [time, width], rows `stride` distance. E: float or BFloat16.
 template <class E>
 struct Head {
   E* data;
@@ -76,7 +75,7 @@ HeadView<E> heads_of(const ops::Columns& columns, const ops::AttentionSizes& siz
   return {columns.matrix.data<E>() + columns.first, ops::head_strides(columns, sizes.width)};
 }
 
-// Projections' rows often start a multiple of 1 KiB apart, where a cache holds few of them: products read
+// Projections' rows often start a multiple of 1 KiB distance, where a cache holds few of them: products read
 // copies. Those of bf16 are float32.
 
 /// rows [begin, end) of a head side by side.
@@ -87,12 +86,12 @@ Matrix copied(const Head<E>& head, std::int64_t begin, std::int64_t end, std::in
     const E* const from = head.row(t);
     float* const row = to + (t - begin) * stride;
 #pragma GCC ivdep
-    for (std::int64_t d = 0; d < width; ++d) row[d] = widened(from[d]);
+    for (std::int64_t d = 0; d < width; ++d) row[d] = to_float(from[d]);
   }
   return {to, stride};
 }
 
-/// Rows from `begin` as a product can read them.
+/// Rows from `begin` on in a form that a product can read.
 Matrix readable(const Head<float>& head, std::int64_t begin, std::int64_t, std::int64_t, float*) {
   return {head.row(begin), head.stride};
 }
@@ -119,12 +118,11 @@ void store_rows(const OutputRows& rows, const Head<BFloat16>& head, std::int64_t
     const float* const from = rows.data + (t - begin) * rows.stride;
     BFloat16* const row = head.row(t);
 #pragma GCC ivdep
-    for (std::int64_t d = 0; d < width; ++d) put(row[d], from[d]);
+    for (std::int64_t d = 0; d < width; ++d) store(row[d], from[d]);
   }
 }
 
-/// Asks for rows [begin, end) of the head that comes next: a head's rows are too short for the processor to
-/// guess.
+/// Prefetches rows [begin, end) of the next head: a head's rows are too short for the hardware prefetcher.
 template <class E>
 void prefetch(const Head<E>& head, std::int64_t begin, std::int64_t end, std::int64_t width) {
   constexpr std::int64_t line = 64 / sizeof(E);
@@ -137,7 +135,9 @@ void prefetch(const Head<E>& head, std::int64_t begin, std::int64_t end, std::in
 std::int64_t copied_floats(const ops::AttentionSizes& sizes, std::int64_t rows) {
   return padded(rows * row_stride(sizes.width));
 }
-std::int64_t turned_floats(const ops::AttentionSizes& sizes) { return sizes.width * row_stride(sizes.keys); }
+std::int64_t transposed_floats(const ops::AttentionSizes& sizes) {
+  return sizes.width * row_stride(sizes.keys);
+}
 std::int64_t strip_floats(const ops::AttentionSizes& sizes) { return strip_rows * row_stride(sizes.keys); }
 
 /// The floats of a space for all keys' rows, or a strip's, which only bf16 needs.
@@ -147,9 +147,9 @@ std::int64_t scratch_floats(const ops::AttentionSizes& sizes) {
   return std::is_same_v<E, float> ? 0 : copied_floats(sizes, std::max(sizes.keys, strip));
 }
 
-/// A whole head of keys or values as [width, keys], by way of a space for all its rows.
+/// A whole head of keys or values as [width, keys]. scratch: for all its rows.
 template <class E>
-Matrix turned(const Head<E>& head, const ops::AttentionSizes& sizes, float* scratch, float* to) {
+Matrix transposed(const Head<E>& head, const ops::AttentionSizes& sizes, float* scratch, float* to) {
   const std::int64_t stride = row_stride(sizes.keys);
   const Matrix rows = readable(head, 0, sizes.keys, sizes.width, scratch);
   transpose(rows.data, rows.stride, sizes.keys, sizes.width, to, stride);
@@ -177,7 +177,7 @@ float exponentials_of_row(float* row, std::int64_t keys, std::int64_t end, float
 
 template <class E>
 std::int64_t forward_floats(const ops::AttentionSizes& sizes) {
-  return scratch_floats<E>(sizes) + turned_floats(sizes) + copied_floats(sizes, sizes.keys) +
+  return scratch_floats<E>(sizes) + transposed_floats(sizes) + copied_floats(sizes, sizes.keys) +
          strip_floats(sizes);
 }
 
@@ -193,7 +193,7 @@ void forward_head(const ops::AttentionSizes& sizes, const ForwardHead<E>& head, 
   const std::int64_t width = sizes.width;
   const float scale = scale_of(sizes);
   float* const scratch = work.take(scratch_floats<E>(sizes));  // used for one matrix after the other
-  const Matrix keys_turned = turned(head.k, sizes, scratch, work.take(turned_floats(sizes))),
+  const Matrix keys_transposed = transposed(head.k, sizes, scratch, work.take(transposed_floats(sizes))),
                values = copied(head.v, 0, sizes.keys, width, work.take(copied_floats(sizes, sizes.keys)));
   float* const strip = work.take(strip_floats(sizes));
   const std::int64_t stride = row_stride(sizes.keys);
@@ -202,7 +202,7 @@ void forward_head(const ops::AttentionSizes& sizes, const ForwardHead<E>& head, 
     const std::int64_t end = strip_end(sizes, begin), rows = end - begin, keys = keys_up_to(sizes, end);
     prefetch(next.q, begin, end, width);
     for (const Head<E>& part : {next.k, next.v}) prefetch(part, begin, std::min(end, sizes.keys), width);
-    multiply(rows, keys, width, readable(head.q, begin, end, width, scratch), keys_turned, 0.0f, strip,
+    multiply(rows, keys, width, readable(head.q, begin, end, width, scratch), keys_transposed, 0.0f, strip,
              stride);
     float sums[strip_rows];
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -254,10 +254,10 @@ template <class E>
 std::int64_t backward_floats(const ops::AttentionSizes& sizes) {
   const std::int64_t strips = keeps_probabilities(sizes.keys) ? 1 : 2;
   return 3 * scratch_floats<E>(sizes) + copied_floats(sizes, sizes.keys) +
-         2 * copied_floats(sizes, strip_rows) + strips * (turned_floats(sizes) + strip_floats(sizes));
+         2 * copied_floats(sizes, strip_rows) + strips * (transposed_floats(sizes) + strip_floats(sizes));
 }
 
-/// What one query head brings to the gradients of the keys.
+/// A query head and its gradients.
 template <class E>
 struct QueryHead {
   Head<E> q, y, dy, dq;
@@ -269,7 +269,7 @@ struct KeyHead {
   Head<E> k, v, dk, dv;
 };
 
-/// query_head(i), of those that read the key head; its number `group` is of the key head that comes next.
+/// query_head(i): of the query heads that read the key head; number `group` reads the next key head.
 template <class E, class QueryHeads>
 void backward_head(const ops::AttentionSizes& sizes, const KeyHead<E>& head, const KeyHead<E>& next,
                    const QueryHeads& query_head, Workspace work) {
@@ -277,15 +277,15 @@ void backward_head(const ops::AttentionSizes& sizes, const KeyHead<E>& head, con
   const float scale = scale_of(sizes);
   const bool keeps = keeps_probabilities(sizes.keys);
   float* const scratch = work.take(scratch_floats<E>(sizes));  // used for one matrix after the other
-  const Matrix values_turned = turned(head.v, sizes, scratch, work.take(turned_floats(sizes))),
+  const Matrix values_transposed = transposed(head.v, sizes, scratch, work.take(transposed_floats(sizes))),
                keys_copied =
                    copied(head.k, 0, sizes.keys, width, work.take(copied_floats(sizes, sizes.keys)));
   float* const queries_scratch = work.take(copied_floats(sizes, strip_rows));
   float* const upstream_scratch = work.take(copied_floats(sizes, strip_rows));
   float* const ds = work.take(strip_floats(sizes));
   float* const scores = keeps ? nullptr : work.take(strip_floats(sizes));
-  const Matrix keys_turned =
-      keeps ? Matrix{} : turned(head.k, sizes, scratch, work.take(turned_floats(sizes)));
+  const Matrix keys_transposed =
+      keeps ? Matrix{} : transposed(head.k, sizes, scratch, work.take(transposed_floats(sizes)));
   const OutputRows dk = output_rows(head.dk, 0, width, work.take(scratch_floats<E>(sizes))),
                    dv = output_rows(head.dv, 0, width, work.take(scratch_floats<E>(sizes)));
   const std::int64_t last = (sizes.queries - 1) / strip_rows * strip_rows;
@@ -303,8 +303,8 @@ void backward_head(const ops::AttentionSizes& sizes, const KeyHead<E>& head, con
         for (const Head<E>& part : {next.k, next.v}) prefetch(part, begin, std::min(end, sizes.keys), width);
       }
       const Matrix p = keeps ? Matrix{from.saved + begin * sizes.keys, sizes.keys} : Matrix{scores, stride};
-      if (!keeps) multiply(rows, keys, width, queries, keys_turned, 0.0f, scores, stride);
-      multiply(rows, keys, width, upstream, values_turned, 0.0f, ds, stride);
+      if (!keeps) multiply(rows, keys, width, queries, keys_transposed, 0.0f, scores, stride);
+      multiply(rows, keys, width, upstream, values_transposed, 0.0f, ds, stride);
       for (std::int64_t r = 0; r < rows; ++r) {
         // The sum of p dp over the keys is that of y dy over the head's width.
         const float centre = dot(y.data + r * y.stride, upstream.data + r * upstream.stride, width);
@@ -327,8 +327,8 @@ void backward_head(const ops::AttentionSizes& sizes, const KeyHead<E>& head, con
   store_rows(dv, head.dv, 0, sizes.keys, width);
 }
 
-/// body(head's number, that of the thread's next one, the thread's part of `work`) for all heads. Every
-/// thread's part is there from the start, so that how many there are does not depend on when threads run.
+/// body(head, the thread's next head, the thread's part of `work`) for all heads. All parts are allocated in
+/// advance, so that their number does not depend on the order of threads.
 template <class Body>
 void for_each_head(int threads, std::int64_t items, std::int64_t team, const Tensor& work, const Body& body) {
   omp_set_num_threads(1);  // gemm.h
@@ -411,17 +411,17 @@ void attention_backward(CpuBackend& cpu, const ops::AttentionBackward& op) {
 
 namespace {
 
-constexpr std::int64_t turned_per_thread = 8192;
+constexpr std::int64_t rotated_per_thread = 8192;
 
-/// Pair i is (x[i * step], x[i * step + apart]).
+/// Pair i is (x[i * step], x[i * step + distance]).
 template <std::int64_t step, class E>
-void turn_row(const E* x, std::int64_t apart, std::int64_t pairs, const float* cosines, const float* sines,
-              E* y) {
+void rotate_row(const E* x, std::int64_t distance, std::int64_t pairs, const float* cosines,
+                const float* sines, E* y) {
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < pairs; ++i) {
-    const float a = widened(x[i * step]), b = widened(x[i * step + apart]);
-    put(y[i * step], a * cosines[i] - b * sines[i]);
-    put(y[i * step + apart], b * cosines[i] + a * sines[i]);
+    const float a = to_float(x[i * step]), b = to_float(x[i * step + distance]);
+    store(y[i * step], a * cosines[i] - b * sines[i]);
+    store(y[i * step + distance], b * cosines[i] + a * sines[i]);
   }
 }
 
@@ -438,21 +438,22 @@ void rotary(CpuBackend& cpu, const ops::Rotary& op) {
                   first = static_cast<double>(op.first_position), back = op.back](std::int64_t i) {
                    const double turns = ops::turns_per_position(log2_base, i, width);
                    for (std::int64_t t = 0; t < time; ++t) {
-                     const ops::Turn turn = ops::turned_by((first + static_cast<double>(t)) * turns);
-                     cosines[t * pairs + i] = turn.cosine;
-                     sines[t * pairs + i] = back ? -turn.sine : turn.sine;
+                     const ops::Rotation rotation =
+                         ops::rotation_by((first + static_cast<double>(t)) * turns);
+                     cosines[t * pairs + i] = rotation.cosine;
+                     sines[t * pairs + i] = back ? -rotation.sine : rotation.sine;
                    }
                  });
   by_type_of(op.x, [&]<class E>(E) {
     const E* const x = op.x.data<E>();
     E* const y = op.y.data<E>();
-    parallel_items(cpu.threads(), op.x.numel() / width, turned_per_thread / width,
+    parallel_items(cpu.threads(), op.x.numel() / width, rotated_per_thread / width,
                    [=, halves = op.layout == ops::RotaryLayout::halves](std::int64_t row) {
                      const std::int64_t at = row * width, angle = row % time * pairs;
                      if (halves)
-                       turn_row<1>(x + at, pairs, pairs, cosines + angle, sines + angle, y + at);
+                       rotate_row<1>(x + at, pairs, pairs, cosines + angle, sines + angle, y + at);
                      else
-                       turn_row<2>(x + at, 1, pairs, cosines + angle, sines + angle, y + at);
+                       rotate_row<2>(x + at, 1, pairs, cosines + angle, sines + angle, y + at);
                    });
   });
 }

@@ -99,8 +99,8 @@ void normalise(int threads, const ops::BatchNorm& op, const Finish& finish) {
       const E* __restrict in = from + at;
       E* __restrict out = to + at;
       for (int c = 0; c < static_cast<int>(width); ++c) {
-        const float value = finish(scale(widened(in[c]), c), at + c);
-        put(out[c], value < least ? least : value);  // NaN stays
+        const float value = finish(scale(to_float(in[c]), c), at + c);
+        store(out[c], value < least ? least : value);  // NaN stays
       }
     };
   });
@@ -224,7 +224,7 @@ void batch_norm(CpuBackend& cpu, const ops::BatchNorm& op) {
   by_type_of(op.x, [&]<class E>(E) {
     if (!op.shortcut) return normalise<E>(cpu.threads(), op, [](float value, std::int64_t) { return value; });
     normalise<E>(cpu.threads(), op, [added = op.shortcut.data<E>()](float value, std::int64_t at) {
-      return value + widened(added[at]);
+      return value + to_float(added[at]);
     });
   });
 }

@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/stored.h"
+#include "kernels/cpu/simd.h"
 
 namespace lockstep::kernels {
 

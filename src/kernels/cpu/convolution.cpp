@@ -82,30 +82,29 @@ struct ConvolutionPlan::Attempt {
 
 ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& problem,
                                                   const dnnl::engine& engine, int x_block, int y_block) {
-  const auto x_tag = activation_tag(x_block, problem.in_channels, problem.bf16);
-  const auto y_tag = activation_tag(y_block, problem.out_channels, problem.bf16);
+  const ops::ConvolutionSizes& s = problem.sizes;
+  const auto x_tag = activation_tag(x_block, s.in_channels, problem.bf16);
+  const auto y_tag = activation_tag(y_block, s.out_channels, problem.bf16);
   if (!x_tag || !y_tag) return {};
   const auto floats = Memory::data_type::f32;
   const auto type = problem.bf16 ? Memory::data_type::bf16 : floats;
-  const std::int64_t group_in = problem.in_channels / problem.geometry.groups,
-                     group_out = problem.out_channels / problem.geometry.groups;
-  const Memory::dims weight_dims = problem.geometry.groups == 1
-                                       ? Memory::dims{problem.out_channels, problem.in_channels,
-                                                      problem.kernel_height, problem.kernel_width}
-                                       : Memory::dims{problem.geometry.groups, group_out, group_in,
-                                                      problem.kernel_height, problem.kernel_width};
-  const Memory::desc x({problem.images, problem.in_channels, problem.height, problem.width}, type, *x_tag);
-  const Memory::desc y({problem.images, problem.out_channels, problem.out_height, problem.out_width}, type,
-                       *y_tag);
+  const std::int64_t group_in = s.in_channels / s.geometry.groups,
+                     group_out = s.out_channels / s.geometry.groups;
+  const Memory::dims weight_dims =
+      s.geometry.groups == 1
+          ? Memory::dims{s.out_channels, s.in_channels, s.kernel_height, s.kernel_width}
+          : Memory::dims{s.geometry.groups, group_out, group_in, s.kernel_height, s.kernel_width};
+  const Memory::desc x({s.images, s.in_channels, s.height, s.width}, type, *x_tag);
+  const Memory::desc y({s.images, s.out_channels, s.out_height, s.out_width}, type, *y_tag);
   const Memory::desc weight(weight_dims, type, Memory::format_tag::any);
   const Memory::desc gradient(weight_dims, floats, Memory::format_tag::any);
   const Memory::desc bias =
-      problem.bias ? Memory::desc({problem.out_channels}, floats, Memory::format_tag::x) : Memory::desc();
+      problem.bias ? Memory::desc({s.out_channels}, floats, Memory::format_tag::x) : Memory::desc();
   const auto pair = [](const ops::HeightWidth& of, int less = 0) {
     return Memory::dims{of.height - less, of.width - less};
   };
-  const Memory::dims strides = pair(problem.geometry.stride), padding = pair(problem.geometry.padding),
-                     dilates = pair(problem.geometry.dilation, 1);  // oneDNN counts the places between
+  const Memory::dims strides = pair(s.geometry.stride), padding = pair(s.geometry.padding),
+                     dilates = pair(s.geometry.dilation, 1);  // oneDNN counts the places between
   const auto algorithm = dnnl::algorithm::convolution_direct;
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -151,36 +150,36 @@ ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& prob
 ConvolutionPlan::Attempt ConvolutionPlan::best_attempt(const ConvolutionProblem& problem,
                                                        const dnnl::engine& engine, int threads) {
   if (problem.bf16) {
-    const Attempt made =
-        attempt(problem, engine, static_cast<int>(problem.x_block), static_cast<int>(problem.y_block));
+    const Attempt made = attempt(problem, engine, problem.x_block, problem.y_block);
     return made && is_direct(made.implementation) ? made : Attempt{};
   }
   const int native = native_channel_block();
-  const std::array<int, 2> given{static_cast<int>(problem.x_block), static_cast<int>(problem.y_block)};
+  const std::array<int, 2> given{problem.x_block, problem.y_block};
   std::array<std::array<int, 2>, 3> block_pairs{{given, {native, native}, {1, native}}};
-  if (problem.x_block == 1 && problem.in_channels < native) std::swap(block_pairs[1], block_pairs[2]);
+  if (problem.x_block == 1 && problem.sizes.in_channels < native) std::swap(block_pairs[1], block_pairs[2]);
   for (const auto& [x_block, y_block] : block_pairs) {
     const Attempt made = attempt(problem, engine, x_block, y_block);
     if (made && is_direct(made.implementation)) return made;
   }
   // Groups of few channels end here.
   ConvolutionProblem part = problem;
-  if (threads > 1 && problem.pass != ConvolutionPass::backward_weight) part.images = 1;
+  if (threads > 1 && problem.pass != ConvolutionPass::backward_weight) part.sizes.images = 1;
   return attempt(part, engine, 1, 1);
 }
 
 ConvolutionPlan::ConvolutionPlan(const ConvolutionProblem& problem, const dnnl::engine& engine, int threads)
     : pass_(problem.pass), bias_(problem.bias) {
+  const ops::ConvolutionSizes& s = problem.sizes;
   const Attempt best = best_attempt(problem, engine, threads);
   if (!best && problem.bf16) return;
   if (!best) {
-    throw FailureError("oneDNN has no convolution of {} channels to {} in {} groups", problem.in_channels,
-                       problem.out_channels, problem.geometry.groups);
+    throw FailureError("oneDNN has no convolution of {} channels to {} in {} groups", s.in_channels,
+                       s.out_channels, s.geometry.groups);
   }
   x_block_ = best.x_block;
   y_block_ = best.y_block;
   implementation_ = best.implementation;
-  runs_ = problem.images / best.x.dims()[0];
+  runs_ = s.images / best.x.dims()[0];
   x_bytes_ = best.x.get_size();
   y_bytes_ = best.y.get_size();
   scratchpad_floats_ = floats_of(best.scratchpad);
@@ -195,9 +194,8 @@ ConvolutionPlan::ConvolutionPlan(const ConvolutionProblem& problem, const dnnl::
   convolution_.add_argument(DNNL_ARG_SCRATCHPAD, best.scratchpad, engine);
   if (bias_) convolution_.add_argument(DNNL_ARG_BIAS, best.bias, engine);
 
-  const Memory::desc plain(
-      best.weight.dims(), best.weight.data_type(),
-      problem.geometry.groups == 1 ? Memory::format_tag::oihw : Memory::format_tag::goihw);
+  const Memory::desc plain(best.weight.dims(), best.weight.data_type(),
+                           s.geometry.groups == 1 ? Memory::format_tag::oihw : Memory::format_tag::goihw);
   if (best.weight == plain) return;
   packed_floats_ = floats_of(best.weight);
   const Memory::desc& from = weight_gradient ? best.weight : plain;
@@ -229,144 +227,107 @@ void ConvolutionPlan::run(const dnnl::stream& stream, void* x, void* weight, con
   }
 }
 
-std::size_t ConvolutionCache::Hash::operator()(const ConvolutionProblem& p) const noexcept {
-  const auto& [stride, padding, groups, dilation] = p.geometry;
-  return hash_of(p.pass, p.images, p.in_channels, p.height, p.width, p.out_channels, p.kernel_height,
-                 p.kernel_width, stride.height, stride.width, padding.height, padding.width, groups,
-                 dilation.height, dilation.width, p.x_block, p.y_block, p.bias, p.bf16);
+std::size_t ConvolutionProblem::hash() const {
+  return hash_of(pass, sizes.hash(), x_block, y_block, bias, bf16);
 }
 
 ConvolutionPlan& ConvolutionCache::plan(const ConvolutionProblem& problem, const dnnl::engine& engine,
                                         int threads) {
-  const auto found = plans.find(problem);
-  if (found != plans.end()) return *found->second;
-  try {
-    return *plans.emplace(problem, std::make_unique<ConvolutionPlan>(problem, engine, threads)).first->second;
-  } catch (const dnnl::error& error) {
-    throw FailureError("oneDNN cannot prepare a convolution of {} channels to {}: {}", problem.in_channels,
-                       problem.out_channels, error.what());
-  }
+  return *get(problem, [&] {
+    try {
+      return std::make_unique<ConvolutionPlan>(problem, engine, threads);
+    } catch (const dnnl::error& error) {
+      throw FailureError("oneDNN cannot prepare a convolution of {} channels to {}: {}",
+                         problem.sizes.in_channels, problem.sizes.out_channels, error.what());
+    }
+  });
+}
+
+ConvolutionProblem convolution_problem(const ops::Convolution& op) {
+  return {.pass = ConvolutionPass::forward,
+          .sizes = op.sizes(),
+          .x_block = op.x.channel_block(),
+          .y_block = op.y.channel_block(),
+          .bias = static_cast<bool>(op.bias)};
+}
+
+ConvolutionProblem convolution_problem(const ops::ConvolutionBackwardInput& op) {
+  return {.pass = ConvolutionPass::backward_input,
+          .sizes = op.sizes(),
+          .x_block = op.dx.channel_block(),
+          .y_block = op.dy.channel_block()};
+}
+
+ConvolutionProblem convolution_problem(const ops::ConvolutionBackwardWeight& op) {
+  return {.pass = ConvolutionPass::backward_weight,
+          .sizes = op.sizes(),
+          .x_block = op.x.channel_block(),
+          .y_block = op.dy.channel_block()};
 }
 
 namespace {
 
-ConvolutionPlan& plan_of(CpuBackend& cpu, const ConvolutionProblem& problem) {
-  return cpu.convolutions().plan(problem, cpu.engine(), cpu.threads());
-}
+/// Carries out a pass. It writes y, x or the weight, and reads the others. accumulate: of a weight gradient.
+void run(CpuBackend& cpu, ConvolutionProblem problem, const Tensor& x, const Tensor& weight,
+         const Tensor& bias, const Tensor& y, bool accumulate = false) {
+  const ConvolutionPass pass = problem.pass;
+  if (problem.sizes.images == 0) {
+    if (pass == ConvolutionPass::backward_weight && !accumulate) cpu.fill(weight, 0);
+    return;
+  }
+  const bool by_winograd = WinogradConvolution::fits(problem);
+  ConvolutionPlan* const plan =
+      by_winograd ? nullptr : &cpu.convolutions().plan(problem, cpu.engine(), cpu.threads());
 
-/// `tensor` itself if it is in that channel block, or memory of its shape that is.
-Tensor memory_in_block(Backend& backend, const Tensor& tensor, int block) {
-  return tensor.channel_block() == block ? tensor : backend.empty(tensor.shape(), DType::float32, block);
-}
-
-Tensor input_in_block(Backend& backend, const Tensor& tensor, int block) {
-  const Tensor converted = memory_in_block(backend, tensor, block);
-  if (tensor.channel_block() != block) backend.run(ops::ToLayout{tensor, converted});
-  return converted;
-}
-
-/// A problem that fits; `weight` is read or, in its pass, written.
-void run_winograd(Backend& backend, ConvolutionProblem problem, const Tensor& x, float* weight,
-                  const float* bias, const Tensor& y, bool accumulate = false) {
-  const auto side = [&](const Tensor& tensor, bool written) {
-    const int block = WinogradConvolution::block_for(tensor.size(1), tensor.channel_block());
-    return written ? memory_in_block(backend, tensor, block) : input_in_block(backend, tensor, block);
+  // The tensor, or another one in a channel block that the convolution works in.
+  const auto in_block = [&](const Tensor& tensor, int block, bool is_read) {
+    if (tensor.channel_block() == block) return tensor;
+    const Tensor converted = cpu.empty(tensor.shape(), DType::float32, block);
+    if (is_read) cpu.run(ops::ToLayout{tensor, converted});
+    return converted;
   };
-  const Tensor x_side = side(x, problem.pass == ConvolutionPass::backward_input),
-               y_side = side(y, problem.pass == ConvolutionPass::forward);
-  problem.x_block = x_side.channel_block();
-  problem.y_block = y_side.channel_block();
-  const WinogradConvolution winograd(problem, backend.threads());
-  const Tensor scratch = backend.empty({winograd.scratch_floats()});
-  winograd.run(x_side.data<float>(), weight, bias, y_side.data<float>(), accumulate, scratch.data<float>());
-  if (problem.pass == ConvolutionPass::backward_input && !x_side.shares_memory_with(x))
-    backend.run(ops::ToLayout{x_side, x});
-  if (problem.pass == ConvolutionPass::forward && !y_side.shares_memory_with(y))
-    backend.run(ops::ToLayout{y_side, y});
-}
+  const auto winograd_block = [](const Tensor& tensor) {
+    return WinogradConvolution::block_for(tensor.size(1), tensor.channel_block());
+  };
+  const Tensor x_side =
+      in_block(x, plan ? plan->x_block() : winograd_block(x), pass != ConvolutionPass::backward_input);
+  const Tensor y_side =
+      in_block(y, plan ? plan->y_block() : winograd_block(y), pass != ConvolutionPass::forward);
+  const float* const biases = bias ? bias.data<float>() : nullptr;
 
-template <class Operation>
-ConvolutionProblem problem_of(ConvolutionPass pass, const Operation& op, const Tensor& x, const Tensor& y) {
-  const ops::ConvolutionSizes sizes = op.sizes();
-  return {.pass = pass,
-          .images = sizes.images,
-          .in_channels = sizes.in_channels,
-          .height = sizes.height,
-          .width = sizes.width,
-          .out_channels = sizes.out_channels,
-          .out_height = sizes.out_height,
-          .out_width = sizes.out_width,
-          .kernel_height = sizes.kernel_height,
-          .kernel_width = sizes.kernel_width,
-          .geometry = op.geometry,
-          .x_block = x.channel_block(),
-          .y_block = y.channel_block()};
+  if (plan) {
+    const bool adds = pass == ConvolutionPass::backward_weight && accumulate;
+    const Tensor made = adds ? cpu.empty(weight.shape()) : weight;
+    const Tensor packed = cpu.scratch(plan->packed_floats()),
+                 scratchpad = cpu.scratch(plan->scratchpad_floats());
+    plan->run(cpu.stream_of_dnnl(), x_side.data<float>(), made.data<float>(), biases, y_side.data<float>(),
+              packed.data<float>(), scratchpad.data<float>());
+    if (adds) cpu.run(ops::Accumulate{weight, made});
+  } else {
+    problem.x_block = x_side.channel_block();
+    problem.y_block = y_side.channel_block();
+    const WinogradConvolution winograd(problem, cpu.threads());
+    const Tensor scratch = cpu.scratch(winograd.scratch_floats());
+    winograd.run(x_side.data<float>(), weight.data<float>(), biases, y_side.data<float>(), accumulate,
+                 scratch.data<float>());
+  }
+  if (pass == ConvolutionPass::backward_input && !x_side.shares_memory_with(x))
+    cpu.run(ops::ToLayout{x_side, x});
+  if (pass == ConvolutionPass::forward && !y_side.shares_memory_with(y)) cpu.run(ops::ToLayout{y_side, y});
 }
 
 }  // namespace
 
-ConvolutionProblem convolution_problem(const ops::Convolution& op) {
-  ConvolutionProblem problem = problem_of(ConvolutionPass::forward, op, op.x, op.y);
-  problem.bias = static_cast<bool>(op.bias);
-  return problem;
-}
-ConvolutionProblem convolution_problem(const ops::ConvolutionBackwardInput& op) {
-  return problem_of(ConvolutionPass::backward_input, op, op.dx, op.dy);
-}
-ConvolutionProblem convolution_problem(const ops::ConvolutionBackwardWeight& op) {
-  return problem_of(ConvolutionPass::backward_weight, op, op.x, op.dy);
-}
-
 void convolution(CpuBackend& cpu, const ops::Convolution& op) {
-  const ConvolutionProblem problem = convolution_problem(op);
-  float* weights = op.weight.data<float>();
-  const float* const biases = op.bias ? op.bias.data<float>() : nullptr;
-  if (problem.images == 0) return;
-  if (WinogradConvolution::fits(problem)) return run_winograd(cpu, problem, op.x, weights, biases, op.y);
-  ConvolutionPlan& plan = plan_of(cpu, problem);
-  const Tensor from = input_in_block(cpu, op.x, plan.x_block());
-  const Tensor to = memory_in_block(cpu, op.y, plan.y_block());
-  const Tensor packed = cpu.scratch(plan.packed_floats()), scratchpad = cpu.scratch(plan.scratchpad_floats());
-  plan.run(cpu.stream_of_dnnl(), from.data<float>(), weights, biases, to.data<float>(), packed.data<float>(),
-           scratchpad.data<float>());
-  if (!to.shares_memory_with(op.y)) cpu.run(ops::ToLayout{to, op.y});
+  run(cpu, convolution_problem(op), op.x, op.weight, op.bias, op.y);
 }
 
 void convolution_backward_input(CpuBackend& cpu, const ops::ConvolutionBackwardInput& op) {
-  const ConvolutionProblem problem = convolution_problem(op);
-  float* weights = op.weight.data<float>();
-  if (problem.images == 0) return;
-  if (WinogradConvolution::fits(problem)) return run_winograd(cpu, problem, op.dx, weights, nullptr, op.dy);
-  ConvolutionPlan& plan = plan_of(cpu, problem);
-  const Tensor from = input_in_block(cpu, op.dy, plan.y_block());
-  const Tensor to = memory_in_block(cpu, op.dx, plan.x_block());
-  const Tensor packed = cpu.scratch(plan.packed_floats()), scratchpad = cpu.scratch(plan.scratchpad_floats());
-  plan.run(cpu.stream_of_dnnl(), to.data<float>(), weights, nullptr, from.data<float>(), packed.data<float>(),
-           scratchpad.data<float>());
-  if (!to.shares_memory_with(op.dx)) cpu.run(ops::ToLayout{to, op.dx});
+  run(cpu, convolution_problem(op), op.dx, op.weight, {}, op.dy);
 }
 
 void convolution_backward_weight(CpuBackend& cpu, const ops::ConvolutionBackwardWeight& op) {
-  const ConvolutionProblem problem = convolution_problem(op);
-  float* gradient = op.dweight.data<float>();
-  const std::int64_t count = op.dweight.numel();
-  if (problem.images == 0) {
-    if (!op.accumulate) std::fill_n(gradient, count, 0.0f);
-    return;
-  }
-  if (WinogradConvolution::fits(problem))
-    return run_winograd(cpu, problem, op.x, gradient, nullptr, op.dy, op.accumulate);
-  ConvolutionPlan& plan = plan_of(cpu, problem);
-  const Tensor from = input_in_block(cpu, op.x, plan.x_block());
-  const Tensor dy_from = input_in_block(cpu, op.dy, plan.y_block());
-  const Tensor made = op.accumulate ? cpu.scratch(count) : op.dweight;
-  const Tensor packed = cpu.scratch(plan.packed_floats()), scratchpad = cpu.scratch(plan.scratchpad_floats());
-  plan.run(cpu.stream_of_dnnl(), from.data<float>(), made.data<float>(), nullptr, dy_from.data<float>(),
-           packed.data<float>(), scratchpad.data<float>());
-  if (!op.accumulate) return;
-  const float* __restrict addend = made.data<float>();
-  float* __restrict sum = gradient;
-  for (std::int64_t i = 0; i < count; ++i) sum[i] += addend[i];
+  run(cpu, convolution_problem(op), op.x, op.dweight, {}, op.dy, op.accumulate);
 }
 
 void add_channels(CpuBackend& cpu, const ops::AddChannels& op) {

@@ -5,30 +5,27 @@
 #include <array>
 #include <cstdint>
 #include <dnnl.hpp>
-#include <memory>
-#include <unordered_map>
 
+#include "kernels/plan_cache.h"
 #include "lockstep/ops/convolution.h"
 
 namespace lockstep::kernels {
 
-enum class ConvolutionPass : std::int64_t { forward, backward_input, backward_weight };
+using ops::ConvolutionPass;
 
 /// Everything that a primitive depends on, besides the backend's threads.
 struct ConvolutionProblem {
   ConvolutionPass pass = ConvolutionPass::forward;
-  std::int64_t images = 0, in_channels = 0, height = 0, width = 0;
-  std::int64_t out_channels = 0, out_height = 0, out_width = 0;
-  std::int64_t kernel_height = 0, kernel_width = 0;
-  ops::ConvolutionGeometry geometry;
-  std::int64_t x_block = 1, y_block = 1;  ///< channel blocks of the caller's activations
+  ops::ConvolutionSizes sizes;
+  int x_block = 1, y_block = 1;  ///< channel blocks of the caller's activations
   bool bias = false;
   bool bf16 = false;  ///< activations and weights; a bias and a weight gradient are float32
 
+  std::size_t hash() const;
   bool operator==(const ConvolutionProblem&) const = default;
 };
 
-/// Checks every shape. x, weight, y or their gradients. What the shapes do not tell (bias, bf16) is not set.
+/// Checks every shape. `bf16` is not set.
 ConvolutionProblem convolution_problem(const ops::Convolution& op);
 ConvolutionProblem convolution_problem(const ops::ConvolutionBackwardInput& op);
 ConvolutionProblem convolution_problem(const ops::ConvolutionBackwardWeight& op);
@@ -93,13 +90,7 @@ class ConvolutionPlan {
   BoundPrimitive packing_;      // plain to packed weights, or back for a weight gradient
 };
 
-/// Plans by problem. Looking one up allocates nothing.
-struct ConvolutionCache {
-  struct Hash {
-    std::size_t operator()(const ConvolutionProblem& problem) const noexcept;
-  };
-  std::unordered_map<ConvolutionProblem, std::unique_ptr<ConvolutionPlan>, Hash> plans;
-
+struct ConvolutionCache : PlanCache<ConvolutionProblem, ConvolutionPlan> {
   ConvolutionPlan& plan(const ConvolutionProblem& problem, const dnnl::engine& engine, int threads);
 };
 

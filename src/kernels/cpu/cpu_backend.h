@@ -1,7 +1,7 @@
 // The CPU backend: oneDNN for products and convolutions, plain vectorised loops for the rest.
 //
 // Two types of activation. What is float32 goes to the function that the operation's entry names, and so do
-// bf16 activations where that reads and writes both types itself (stored.h). All else is computed by the
+// bf16 activations where that reads and writes both types itself (simd.h). All else is computed by the
 // float32 function, on float32 copies of its operands (float32_copies.cpp). So each operation has one
 // implementation, and rounds as said.
 #pragma once

@@ -3,7 +3,7 @@
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/stored.h"
+#include "kernels/cpu/simd.h"
 #include "lockstep/ops/check.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/tensor/dtype.h"
@@ -27,7 +27,7 @@ bool converted(int threads, const Tensor& from, const Tensor& to) {
   parallel_ranges(threads, from.stored_numel(), elements_per_thread,
                   [source = from.data<From>(), target = to.data<To>()](std::int64_t begin, std::int64_t end) {
 #pragma GCC ivdep
-                    for (std::int64_t i = begin; i < end; ++i) put(target[i], widened(source[i]));
+                    for (std::int64_t i = begin; i < end; ++i) store(target[i], to_float(source[i]));
                   });
   return true;
 }
@@ -38,7 +38,8 @@ void add_rows_in_order(const E* rows, std::int64_t stride, std::int64_t columns,
   const E *const second = rows + stride, *const third = second + stride, *const fourth = third + stride;
 #pragma GCC ivdep
   for (std::int64_t c = 0; c < columns; ++c)
-    sums[c] = (((sums[c] + widened(rows[c])) + widened(second[c])) + widened(third[c])) + widened(fourth[c]);
+    sums[c] =
+        (((sums[c] + to_float(rows[c])) + to_float(second[c])) + to_float(third[c])) + to_float(fourth[c]);
 }
 
 /// Columns in tiles, rows in groups: a group's partial sums stay small, so that thousands of rows cost no
@@ -63,7 +64,7 @@ void sum_rows_of(int threads, const E* from, std::int64_t rows, std::int64_t wid
                      for (; i < end; ++i) {
                        const E* const source = from + i * width + first;
 #pragma GCC ivdep
-                       for (std::int64_t c = 0; c < columns; ++c) partial[c] += widened(source[c]);
+                       for (std::int64_t c = 0; c < columns; ++c) partial[c] += to_float(source[c]);
                      }
 #pragma GCC ivdep
                      for (std::int64_t c = 0; c < columns; ++c) total[c] += partial[c];

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "lockstep/ops/check.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -85,8 +86,7 @@ struct RowsOf {
       if (!role.by_row || found || tensor.shape().rank() < 2) return;
       found = true;
       elements = tensor.numel();
-      rows = 1;
-      for (int d = 0; d + 1 < tensor.shape().rank(); ++d) rows *= tensor.size(d);
+      rows = ops::row_count(tensor.shape());
     });
   }
 };

@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/stored.h"
+#include "kernels/cpu/simd.h"
 #include "lockstep/ops/gather.h"
 
 namespace lockstep::kernels {

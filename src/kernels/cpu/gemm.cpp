@@ -31,8 +31,8 @@ void copy_rows(const float* from, std::int64_t from_stride, float* to, std::int6
 }
 
 /// [rows, columns] to [columns, rows], in groups of columns that threads share.
-void turn(int threads, const float* from, std::int64_t from_stride, std::int64_t rows, std::int64_t columns,
-          float* to, std::int64_t to_stride) {
+void transpose_columns(int threads, const float* from, std::int64_t from_stride, std::int64_t rows,
+                       std::int64_t columns, float* to, std::int64_t to_stride) {
   constexpr std::int64_t group = 16;
   parallel_items(threads, (columns + group - 1) / group,
                  65536 / (group * std::max<std::int64_t>(1, rows)) + 1, [=](std::int64_t item) {
@@ -95,7 +95,7 @@ Matrix Gemm::spread(const Matrix& matrix, std::int64_t rows, std::int64_t column
   if (matrix.transposed) {
     const std::int64_t stride = spread_stride(rows);
     holder = pool_.allocate(static_cast<std::size_t>(columns * stride) * sizeof(float));
-    turn(threads_, matrix.data, matrix.stride, rows, columns, floats_of(holder), stride);
+    transpose_columns(threads_, matrix.data, matrix.stride, rows, columns, floats_of(holder), stride);
     return {floats_of(holder), stride};
   }
   if (matrix.stride != spread_stride(matrix.stride)) {
@@ -165,15 +165,18 @@ void Gemm::sum_of_outer(std::int64_t m, std::int64_t n, std::int64_t k, const fl
   const std::int64_t runs = (m + outer_run_rows - 1) / outer_run_rows,
                      columns = task_columns(n, runs, threads_);
   const std::int64_t column_tasks = (n + columns - 1) / columns;
-  // The rows that are summed are taken in blocks, whose operands then are in a cache, and `a` is turned.
-  const bool turns = spreads_ && n >= 64 && m >= row_group_;
-  const std::int64_t block = turns ? outer_block : std::max<std::int64_t>(1, k),
-                     turned_stride = spread_stride(outer_block);
-  StorageRef turned, spread_b;
-  if (turns) turned = pool_.allocate(static_cast<std::size_t>(m * turned_stride) * sizeof(float));
+  // The rows that are summed are taken in blocks, whose operands then are in a cache, and `a` is transposed
+  // into scratch memory.
+  const bool transposes = spreads_ && n >= 64 && m >= row_group_;
+  const std::int64_t block = transposes ? outer_block : std::max<std::int64_t>(1, k),
+                     transposed_stride = spread_stride(outer_block);
+  StorageRef transposed, spread_b;
+  if (transposes)
+    transposed = pool_.allocate(static_cast<std::size_t>(m * transposed_stride) * sizeof(float));
   for (std::int64_t first_row = 0; first_row == 0 || first_row < k; first_row += block) {
     const std::int64_t rows = std::min(block, k - first_row);
-    if (turns) turn(threads_, a + first_row * m, m, rows, m, floats_of(turned), turned_stride);
+    if (transposes)
+      transpose_columns(threads_, a + first_row * m, m, rows, m, floats_of(transposed), transposed_stride);
     const Matrix right = spread({b + first_row * n, n}, rows, n, m, spread_b);
     const float beta = accumulate || first_row > 0 ? 1.0f : 0.0f;
     const std::int64_t flops_per_task =
@@ -183,8 +186,9 @@ void Gemm::sum_of_outer(std::int64_t m, std::int64_t n, std::int64_t k, const fl
                      const std::int64_t first = task / column_tasks * outer_run_rows;
                      const std::int64_t column = task % column_tasks * columns;
                      const Matrix left =
-                         turns ? Matrix{floats_of(turned) + first * turned_stride, turned_stride}
-                               : Matrix{a + first, m, true};
+                         transposes
+                             ? Matrix{floats_of(transposed) + first * transposed_stride, transposed_stride}
+                             : Matrix{a + first, m, true};
                      multiply(std::min(outer_run_rows, m - first), std::min(columns, n - column), rows, left,
                               {right.data + column, right.stride}, beta, c + first * n + column, n);
                    });

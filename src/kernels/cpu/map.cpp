@@ -3,8 +3,8 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/stored.h"
 #include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/strides.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -18,12 +18,13 @@ bool all_alike(const std::array<Tensor, Count>& in, const Tensor& y) {
       in, [&](const Tensor& input) { return input.dtype() == y.dtype() && input.shape() == y.shape(); });
 }
 
-/// The formula is a copy that no store can change.
+/// The formula is a copy that no store can change. It is inlined in any case: a loop with a call is not
+/// vectorised.
 template <class Formula, class E, std::size_t... I>
-void compute(const Formula formula, std::int64_t begin, std::int64_t end, E* y,
-             const std::array<const E*, sizeof...(I)> in, std::index_sequence<I...>) {
+[[gnu::flatten]] void compute(const Formula formula, std::int64_t begin, std::int64_t end, E* y,
+                              const std::array<const E*, sizeof...(I)> in, std::index_sequence<I...>) {
 #pragma GCC ivdep
-  for (std::int64_t i = begin; i < end; ++i) put(y[i], formula(widened(in[I][i])...));
+  for (std::int64_t i = begin; i < end; ++i) store(y[i], formula(to_float(in[I][i])...));
 }
 
 /// What the formula makes of padding lanes.
@@ -37,7 +38,7 @@ float of_zeros(const Formula& formula, std::index_sequence<I...>) {
 template <int Times, class E>
 void repeat_each(const E* from, std::int64_t stride, std::int64_t count, float* to) {
   for (std::int64_t i = 0; i < count; ++i) {
-    const float value = widened(from[i * stride]);
+    const float value = to_float(from[i * stride]);
     for (int t = 0; t < Times; ++t) to[i * Times + t] = value;
   }
 }
@@ -74,105 +75,93 @@ bool repeat_short_runs(std::int64_t times, const E* from, std::int64_t stride, s
   }
 }
 
-/// How an input is read along the elements of y in order: y's dimensions, the innermost first, those that
-/// are walked through evenly as one.
-class Walk {
+/// Reads an input along the elements of y in order.
+class BroadcastReader {
  public:
-  Walk(const Tensor& given, const Tensor& y) : input_(&given) {
+  BroadcastReader(const Tensor& given, const Tensor& y) : input_(&given) {
     if (y.channel_block() != 1) {  // the input is like y, or one element
       const bool alike = given.shape() == y.shape() && given.channel_block() == y.channel_block();
-      add({y.stored_numel(), alike ? 1 : 0});
-      return;
+      dimensions_.add(y.stored_numel(), {alike ? 1 : 0});
+    } else {
+      const int missing = y.shape().rank() - given.shape().rank();
+      std::int64_t step = 1;
+      for (int d = y.shape().rank() - 1; d >= 0; --d) {
+        const std::int64_t extent = d < missing ? 1 : given.size(d - missing);
+        dimensions_.add(y.size(d), {extent == 1 ? 0 : step});
+        step *= extent;
+      }
     }
-    const int missing = y.shape().rank() - given.shape().rank();
-    std::int64_t step = 1;
-    for (int d = y.shape().rank() - 1; d >= 0; --d) {
-      const std::int64_t extent = d < missing ? 1 : given.size(d - missing);
-      if (y.size(d) != 1) add({y.size(d), extent == 1 ? 0 : step});
-      step *= extent;
+    if (dimensions_.rank == 0) {
+      dimensions_.rank = 1;
+      dimensions_.size[0] = 1;
     }
-    if (rank_ == 0) add({1, 0});
   }
 
-  /// The inputs of y's elements [first, first + count), as floats: in place, or in `to`.
-  const float* floats(std::int64_t first, std::int64_t count, float* to) const {
-    if (input_->dtype() == DType::float32) return floats(input_->data<float>(), first, count, to);
-    return floats(input_->data<BFloat16>(), first, count, to);
+  /// The inputs of y's elements [first, first + count) as floats: in place, or in `to`. It is not inlined:
+  /// one copy for each instruction set serves all formulas.
+  [[gnu::noinline]] const float* floats(std::int64_t first, std::int64_t count, float* to) const {
+    const float* result = nullptr;
+    run_wide([&] {
+      by_type_of(*input_, [&]<class E>(E) { result = read(input_->data<E>(), first, count, to); });
+    });
+    return result;
   }
 
  private:
-  struct Dimension {
-    std::int64_t extent = 1;
-    std::int64_t stride = 0;  ///< elements of the input from one to the next; of the innermost: 0 or 1
-  };
-
-  void add(Dimension outer) {
-    if (rank_ > 0) {
-      Dimension& inner = dimensions_[static_cast<std::size_t>(rank_ - 1)];
-      if (outer.stride == inner.stride * inner.extent) {
-        inner.extent *= outer.extent;
-        return;
-      }
-    }
-    dimensions_[static_cast<std::size_t>(rank_++)] = outer;
-  }
-
+  /// The stride of the innermost dimension is 0 or 1.
   template <class E>
-  const float* floats(const E* from, std::int64_t first, std::int64_t count, float* to) const {
-    std::array<std::int64_t, Shape::max_rank> at{};  // in each dimension
-    for (std::size_t d = 0; d < static_cast<std::size_t>(rank_); ++d) {
-      at[d] = first % dimensions_[d].extent;
-      first /= dimensions_[d].extent;
-      from += at[d] * dimensions_[d].stride;
+  const float* read(const E* from, std::int64_t first, std::int64_t count, float* to) const {
+    const auto& [rank, size, stride] = dimensions_;
+    std::int64_t at[Shape::max_rank] = {};  // the index in each dimension
+    for (int d = 0; d < rank; ++d) {
+      at[d] = first % size[d];
+      first /= size[d];
+      from += at[d] * stride[d][0];
     }
-    const Dimension inner = dimensions_[0];
+    const std::int64_t inner = size[0], inner_stride = stride[0][0], outer_stride = stride[1][0];
     if constexpr (std::is_same_v<E, float>) {
-      if (inner.stride == 1 && at[0] + count <= inner.extent) return from;
+      if (inner_stride == 1 && at[0] + count <= inner) return from;
     }
-    const bool repeats = rank_ > 1 && dimensions_[1].stride == 0;
+    const bool repeats = rank > 1 && outer_stride == 0;
     for (std::int64_t done = 0;;) {
       const std::int64_t whole =  // runs that end before the last of dimension 1
-          rank_ > 1 && at[0] == 0
-              ? std::min(dimensions_[1].extent - 1 - at[1], (count - 1 - done) / inner.extent)
-              : 0;
-      if (inner.stride == 0 && whole > 0 &&
-          repeat_short_runs(inner.extent, from, dimensions_[1].stride, whole, to + done)) {
-        done += whole * inner.extent;
+          rank > 1 && at[0] == 0 ? std::min(size[1] - 1 - at[1], (count - 1 - done) / inner) : 0;
+      if (inner_stride == 0 && whole > 0 && repeat_short_runs(inner, from, outer_stride, whole, to + done)) {
+        done += whole * inner;
         at[1] += whole;
-        from += whole * dimensions_[1].stride;
+        from += whole * outer_stride;
       }
-      const std::int64_t run = std::min(inner.extent - at[0], count - done);
-      if (inner.stride == 0) {
-        std::fill_n(to + done, run, widened(*from));
+      const std::int64_t run = std::min(inner - at[0], count - done);
+      if (inner_stride == 0) {
+        std::fill_n(to + done, run, to_float(*from));
       } else {
-        for (std::int64_t i = 0; i < run; ++i) to[done + i] = widened(from[i]);
+        for (std::int64_t i = 0; i < run; ++i) to[done + i] = to_float(from[i]);
       }
       done += run;
-      if (repeats && run == inner.extent) {  // the next are the same, in copies that double
-        const std::int64_t again = std::min((dimensions_[1].extent - 1 - at[1]) * run, count - done);
+      if (repeats && run == inner) {  // the next are the same, in copies that double
+        const std::int64_t again = std::min((size[1] - 1 - at[1]) * run, count - done);
         for (std::int64_t copied = 0; copied < again;) {
           const std::int64_t more = std::min(run + copied, again - copied);
           std::copy_n(to + done - run, more, to + done + copied);
           copied += more;
         }
         done += again;
-        at[1] = dimensions_[1].extent - 1;
+        at[1] = size[1] - 1;
       }
       if (done == count) return to;
-      from -= at[0] * inner.stride;
+      from -= at[0] * inner_stride;
       at[0] = 0;
-      for (std::size_t d = 1; d < static_cast<std::size_t>(rank_); ++d) {
-        from += dimensions_[d].stride;
-        if (++at[d] < dimensions_[d].extent) break;
-        from -= at[d] * dimensions_[d].stride;
+      for (int d = 1; d < rank; ++d) {
+        from += stride[d][0];
+        if (++at[d] < size[d]) break;
+        from -= at[d] * stride[d][0];
         at[d] = 0;
       }
     }
   }
 
   const Tensor* input_;
-  std::array<Dimension, Shape::max_rank> dimensions_{};
-  int rank_ = 0;
+  ops::StridedDimensions<1> dimensions_;
 };
 
 /// The elements of y that tiles do not cross: its last axes, as many as make enough for a tile.
@@ -189,25 +178,25 @@ void broadcast(CpuBackend& cpu, const ops::Map<Formula>& op, std::index_sequence
   const Tensor& y = op.y;
   const std::int64_t width = row_width(y), rows = width == 0 ? 0 : y.stored_numel() / width,
                      tiles = (width + tile - 1) / tile;
-  const std::array<Walk, sizeof...(I)> walks{Walk(op.in[I], y)...};
+  const std::array<BroadcastReader, sizeof...(I)> readers{BroadcastReader(op.in[I], y)...};
   E* const to = y.data<E>();
-  parallel_items(
-      cpu.threads(), rows * tiles, elements_per_thread / std::min(tile, std::max<std::int64_t>(1, width)),
-      [&](std::int64_t item) {
-        float made_ready[sizeof...(I)][tile];
-        const std::int64_t row = item / tiles, first = item % tiles * tile,
-                           count = std::min(tile, width - first), at = row * width + first;
-        const std::array<const float*, sizeof...(I)> in{walks[I].floats(at, count, made_ready[I])...};
-        E* const out = to + at;
-        if constexpr (std::is_same_v<E, float>) {
-          compute<Formula, float>(op.formula, 0, count, out, in, each);
-        } else {
-          float made[tile];
-          compute<Formula, float>(op.formula, 0, count, made, in, each);
+  parallel_items(cpu.threads(), rows * tiles,
+                 elements_per_thread / std::min(tile, std::max<std::int64_t>(1, width)),
+                 [&](std::int64_t item) {
+                   float ready[sizeof...(I)][tile];
+                   const std::int64_t row = item / tiles, first = item % tiles * tile,
+                                      count = std::min(tile, width - first), at = row * width + first;
+                   const std::array<const float*, sizeof...(I)> in{readers[I].floats(at, count, ready[I])...};
+                   E* const out = to + at;
+                   if constexpr (std::is_same_v<E, float>) {
+                     compute<Formula, float>(op.formula, 0, count, out, in, each);
+                   } else {
+                     float made[tile];
+                     compute<Formula, float>(op.formula, 0, count, made, in, each);
 #pragma GCC ivdep
-          for (std::int64_t i = 0; i < count; ++i) put(out[i], made[i]);
-        }
-      });
+                     for (std::int64_t i = 0; i < count; ++i) store(out[i], made[i]);
+                   }
+                 });
 }
 
 template <class Formula>
@@ -271,22 +260,13 @@ void reduce(CpuBackend& cpu, const ops::Reduce<Term>& op) {
   op.total.template data<double>()[1] = static_cast<double>(count);
 }
 
-template <class... Formula>
-void enter_maps(CpuBackend& cpu, ops::FormulaList<Formula...>) {
-  (cpu.enter<&map<Formula>>(), ...);
-}
-
-template <class... Term>
-void enter_reductions(CpuBackend& cpu, ops::FormulaList<Term...>) {
-  (cpu.enter<&reduce<Term>>(Computes::in_float32), ...);
-}
-
 }  // namespace
 
 void enter_map(CpuBackend& cpu) {
-  enter_maps(cpu, ops::Formulas{});
-  enter_maps(cpu, ops::LossFormulas{});
-  enter_reductions(cpu, ops::Terms{});
+  const auto enter = [&]<class Formula>() { cpu.enter<&map<Formula>>(); };
+  ops::Formulas::for_each(enter);
+  ops::LossFormulas::for_each(enter);
+  ops::Terms::for_each([&]<class Term>() { cpu.enter<&reduce<Term>>(Computes::in_float32); });
 }
 
 }  // namespace lockstep::kernels

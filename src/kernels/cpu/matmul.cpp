@@ -41,11 +41,11 @@ struct Operands {
   float* y;
 };
 
-Operands operands_at(const ops::MatMul& op, const ops::MatMulSizes::Dimension& each,
-                     const ops::MatMulSizes::Dimension& summed) {
-  return {{op.a.data<float>() + each.a + summed.a, op.a.size(-1), op.transposed == ops::Transposed::a},
-          {op.b.data<float>() + each.b + summed.b, op.b.size(-1), op.transposed == ops::Transposed::b},
-          op.y.data<float>() + each.y};
+Operands operands_at(const ops::MatMul& op, const std::array<std::int64_t, 3>& each,
+                     const std::array<std::int64_t, 3>& summed) {
+  return {{op.a.data<float>() + each[0] + summed[0], op.a.size(-1), op.transposed == ops::Transposed::a},
+          {op.b.data<float>() + each[1] + summed[1], op.b.size(-1), op.transposed == ops::Transposed::b},
+          op.y.data<float>() + each[2]};
 }
 
 /// By all threads.
@@ -60,29 +60,30 @@ void multiply_alone(CpuBackend& cpu, const ops::MatMulSizes& sizes, const Operan
 
 void matmul(CpuBackend& cpu, const ops::MatMul& op) {
   const ops::MatMulSizes sizes = op.sizes();
-  const std::int64_t count = sizes.each.places(), terms = sizes.summed.places();
+  const std::int64_t count = sizes.each.count(), terms = sizes.summed.count();
   if (sizes.sums_nothing()) {
     if (!op.accumulate) cpu.run(ops::Fill{op.y, 0});
     return;
   }
-  const auto for_terms = [&](std::int64_t place, const auto& product) {
+  const auto for_terms = [&](std::int64_t index, const auto& product) {
     for (std::int64_t term = 0; term < terms; ++term)
-      product(operands_at(op, sizes.each.at(place), sizes.summed.at(term)), op.accumulate || term > 0);
+      product(operands_at(op, sizes.each.offsets(index), sizes.summed.offsets(term)),
+              op.accumulate || term > 0);
   };
   const bool one_matrix =
       op.transposed == ops::Transposed::a ? op.y.shape().rank() == 2 : op.b.shape().rank() == 2;
   const double flops = sizes.flops() / static_cast<double>(std::max<std::int64_t>(1, count * terms));
   if (one_matrix || flops > flops_of_one_thread) {
-    for (std::int64_t place = 0; place < count; ++place)
-      for_terms(place,
+    for (std::int64_t index = 0; index < count; ++index)
+      for_terms(index,
                 [&](const Operands& of, bool accumulate) { multiply_alone(cpu, sizes, of, accumulate); });
     return;
   }
   omp_set_num_threads(1);  // gemm.h
-  const auto places_per_thread =
+  const auto products_per_thread =
       static_cast<std::int64_t>((1 << 17) / (flops * static_cast<double>(terms))) + 1;
-  parallel_items(cpu.threads(), count, places_per_thread, [&](std::int64_t place) {
-    for_terms(place, [&](const Operands& of, bool accumulate) {
+  parallel_items(cpu.threads(), count, products_per_thread, [&](std::int64_t index) {
+    for_terms(index, [&](const Operands& of, bool accumulate) {
       multiply(sizes.m, sizes.n, sizes.k, of.a, of.b, accumulate ? 1.0f : 0.0f, of.y, sizes.n);
     });
   });

@@ -61,16 +61,16 @@ DensePlan::DensePlan(const DenseProblem& problem, const dnnl::engine& engine) : 
       sum.append_sum(1.0f);
       attributes.set_post_ops(sum);
     }
-    const Memory::desc turned({out, rows}, type, Tag::ba);
+    const Memory::desc transposed({out, rows}, type, Tag::ba);
     used_weight = Memory::desc({out, in}, floats, Tag::ab);
-    const dnnl::matmul::primitive_desc desc(dnnl::matmul::desc(turned, inner, used_weight), attributes,
+    const dnnl::matmul::primitive_desc desc(dnnl::matmul::desc(transposed, inner, used_weight), attributes,
                                             engine, true);
     if (!desc || !is_fast(desc.impl_info_str())) return;
     keep(desc, dnnl::matmul(desc));
     scratchpad = desc.scratchpad_desc();
     product_.add_argument(DNNL_ARG_WEIGHTS, inner, engine);
     product_.add_argument(DNNL_ARG_DST, used_weight, engine);
-    product_.add_argument(DNNL_ARG_SRC, turned, engine);
+    product_.add_argument(DNNL_ARG_SRC, transposed, engine);
     product_.add_argument(DNNL_ARG_SCRATCHPAD, scratchpad, engine);
     return;
   }
@@ -98,19 +98,17 @@ void DensePlan::run(const dnnl::stream& stream, const void* inner, const void* w
   product_.run(stream);
 }
 
-std::size_t DenseCache::Hash::operator()(const DenseProblem& p) const noexcept {
-  return hash_of(p.pass, p.rows, p.in, p.out, p.bias, p.accumulate, p.bf16);
-}
+std::size_t DenseProblem::hash() const { return hash_of(pass, rows, in, out, bias, accumulate, bf16); }
 
 DensePlan& DenseCache::plan(const DenseProblem& problem, const dnnl::engine& engine) {
-  const auto found = plans.find(problem);
-  if (found != plans.end()) return *found->second;
-  try {
-    return *plans.emplace(problem, std::make_unique<DensePlan>(problem, engine)).first->second;
-  } catch (const dnnl::error& error) {
-    throw FailureError("oneDNN cannot prepare a product of {} rows of {} by {}: {}", problem.rows, problem.in,
-                       problem.out, error.what());
-  }
+  return *get(problem, [&] {
+    try {
+      return std::make_unique<DensePlan>(problem, engine);
+    } catch (const dnnl::error& error) {
+      throw FailureError("oneDNN cannot prepare a product of {} rows of {} by {}: {}", problem.rows,
+                         problem.in, problem.out, error.what());
+    }
+  });
 }
 
 namespace {
@@ -184,7 +182,7 @@ bool NativeBfloat16::run(const ops::LinearBackwardWeight& op) {
 bool NativeBfloat16::run(const ops::MatMul& op) {
   const ops::MatMulSizes sizes = op.sizes();
   const bool of_rows = op.transposed == ops::Transposed::a;
-  if (!is_bf16(op.a) || is_bf16(op.y) == of_rows || sizes.each.places() * sizes.summed.places() != 1 ||
+  if (!is_bf16(op.a) || is_bf16(op.y) == of_rows || sizes.each.count() * sizes.summed.count() != 1 ||
       (op.accumulate && !of_rows))
     return false;
   const std::int64_t m = sizes.m, n = sizes.n, k = sizes.k;
@@ -209,8 +207,7 @@ bool NativeBfloat16::run(const ops::MatMul& op) {
 
 bool NativeBfloat16::run(ConvolutionProblem problem, const Tensor& x, const Tensor& weight,
                          const Tensor& bias, const Tensor& y) {
-  if (problem.images == 0) return false;
-  problem.bias = static_cast<bool>(bias);
+  if (problem.sizes.images == 0) return false;
   problem.bf16 = true;
   ConvolutionPlan& plan = convolutions_.plan(problem, engine_, backend_.threads());
   if (!plan.usable()) return false;

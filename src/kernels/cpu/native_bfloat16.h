@@ -6,8 +6,6 @@
 
 #include <cstdint>
 #include <dnnl.hpp>
-#include <memory>
-#include <unordered_map>
 
 #include "kernels/cpu/convolution.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -25,6 +23,7 @@ struct DenseProblem {
   bool accumulate = false;                 ///< backward_weight: adds to the gradient
   bool bf16 = false;  ///< activations and weight; a bias and a weight gradient are float32
 
+  std::size_t hash() const;
   bool operator==(const DenseProblem&) const = default;
 };
 
@@ -56,13 +55,7 @@ class DensePlan {
   BoundPrimitive packing_;
 };
 
-/// Plans by problem. Looking one up allocates nothing.
-struct DenseCache {
-  struct Hash {
-    std::size_t operator()(const DenseProblem& problem) const noexcept;
-  };
-  std::unordered_map<DenseProblem, std::unique_ptr<DensePlan>, Hash> plans;
-
+struct DenseCache : PlanCache<DenseProblem, DensePlan> {
   DensePlan& plan(const DenseProblem& problem, const dnnl::engine& engine);
 };
 

@@ -3,7 +3,6 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/stored.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/ops/update.h"
 
@@ -11,9 +10,9 @@ namespace lockstep::kernels {
 namespace {
 
 constexpr std::int64_t elements_per_thread = 16384;
-constexpr std::int64_t tile = 1024;       // columns whose folds are made together
-constexpr std::int64_t lanes = 128;       // narrow columns are folded side by side, so many elements wide
-constexpr std::int64_t most_slices = 64;  // of the rows, where there are few columns
+constexpr std::int64_t tile = 1024;      // columns whose folds are made together
+constexpr std::int64_t lanes = 128;      // narrow columns are folded side by side, so many elements wide
+constexpr std::int64_t max_slices = 64;  // of the rows, where there are few columns
 constexpr std::int64_t slice_elements = 32768;
 
 /// What terms are made of besides x: elements of x's type, or floats that are the same in every row.
@@ -24,9 +23,9 @@ using Other = std::conditional_t<ops::folds_pairs<Fold>, E, float>;
 template <class Fold, class E>
 float term_of(const E* x, std::int64_t i, const Other<Fold, E>* other, std::int64_t at) {
   if constexpr (ops::folds_terms<Fold>)
-    return Fold::term(widened(x[i]), widened(other[at]));
+    return Fold::term(to_float(x[i]), to_float(other[at]));
   else
-    return widened(x[i]);
+    return to_float(x[i]);
 }
 
 /// folds[c] = join(folds[c], column c of rows that are `stride` apart).
@@ -61,13 +60,13 @@ void fold_slabs(const ops::ReductionSizes& sizes, const E* group, const Other<Fo
   std::fill_n(folds, together * columns, static_cast<double>(Fold::start));
   for (std::int64_t row = begin; row < end;) {
     const std::int64_t in_slab = row % sizes.rows, count = std::min(sizes.rows - in_slab, end - row);
-    const std::int64_t at = sizes.slabs.offset(row / sizes.rows) + in_slab * period + first;
-    const std::int64_t whole = count / together, behind = at + whole * together * period;
-    const auto beside = [other](std::int64_t place) {
-      return ops::folds_pairs<Fold> ? other + place : other;
+    const std::int64_t at = sizes.slabs.offsets(row / sizes.rows)[0] + in_slab * period + first;
+    const std::int64_t whole = count / together, tail = at + whole * together * period;
+    const auto other_at = [other](std::int64_t offset) {
+      return ops::folds_pairs<Fold> ? other + offset : other;
     };
-    fold_rows<Fold>(group + at, beside(at), whole, together * period, together * columns, folds);
-    fold_rows<Fold>(group + behind, beside(behind), 1, period, count % together * columns, folds);
+    fold_rows<Fold>(group + at, other_at(at), whole, together * period, together * columns, folds);
+    fold_rows<Fold>(group + tail, other_at(tail), 1, period, count % together * columns, folds);
     row += count;
   }
   for (std::int64_t copies = together; copies > 1;) {
@@ -84,7 +83,7 @@ void write(const ops::ReduceAxes<Fold>& op, std::int64_t first, std::int64_t cou
     E* const to = op.y.template data<E>() + first;
     for (std::int64_t i = 0; i < count; ++i) {
       const auto value = static_cast<float>(op.factor * folds[i]);
-      put(to[i], op.accumulate ? widened(to[i]) + value : value);
+      store(to[i], op.accumulate ? to_float(to[i]) + value : value);
     }
   });
 }
@@ -100,7 +99,7 @@ void fold_short_groups(const ops::ReductionSizes& sizes, const E* x, const Other
                        std::int64_t first, std::int64_t count, double* folds) {
   const std::int64_t rows = sizes.rows, period = sizes.period;
   for (std::int64_t group = 0; group < count; ++group) {
-    const std::int64_t from = sizes.groups.offset(first + group);
+    const std::int64_t from = sizes.groups.offsets(first + group)[0];
     for (std::int64_t c = 0; c < period; ++c) {
       const auto term = [&](std::int64_t row) {
         const std::int64_t at = from + row * period + c;
@@ -124,7 +123,7 @@ void repeat_others(const ops::ReduceAxes<Fold>& op, std::int64_t at, std::int64_
                    float* row) {
   by_type_of(op.other, [&]<class O>(O) {
     const O* const other = op.other.template data<O>() + at;
-    for (std::int64_t i = 0; i < count; ++i) row[i] = widened(other[i % period]);
+    for (std::int64_t i = 0; i < count; ++i) row[i] = to_float(other[i % period]);
   });
 }
 
@@ -161,7 +160,7 @@ void fold_to_y(CpuBackend& cpu, const ops::ReduceAxes<Fold>& op, const E* x) {
   if (outputs == 0) return;
   if (has_short_groups(sizes)) return fold_all_short_groups(cpu, op, sizes, x);
   const std::int64_t tiles = (period + tile - 1) / tile, items = outputs / period * tiles;
-  const std::int64_t wanted = std::min(most_slices / items, outputs * rows / slice_elements),
+  const std::int64_t wanted = std::min(max_slices / items, outputs * rows / slice_elements),
                      per_slice = std::max<std::int64_t>(1, rows / std::max<std::int64_t>(1, wanted)),
                      slices = std::max<std::int64_t>(1, (rows + per_slice - 1) / per_slice);
   const Tensor scratch = cpu.scratch(slices > 1 ? slices * outputs : 0, DType::float64);
@@ -171,7 +170,7 @@ void fold_to_y(CpuBackend& cpu, const ops::ReduceAxes<Fold>& op, const E* x) {
   parallel_items(cpu.threads(), items * slices, elements_per_thread / item_elements, [&](std::int64_t item) {
     const std::int64_t slice = item / items, group = item % items / tiles, first = item % tiles * tile,
                        columns = std::min(tile, period - first), at = group * period + first,
-                       from = sizes.groups.offset(group), begin = slice * per_slice,
+                       from = sizes.groups.offsets(group)[0], begin = slice * per_slice,
                        end = std::min(rows, begin + per_slice);
     float row[tile];
     double folds[tile];
@@ -217,8 +216,8 @@ void cumulative_sum(CpuBackend& cpu, const ops::CumulativeSum& op) {
                        const std::int64_t begin = place(0), step = op.backwards ? -inner : inner;
                        double sum = 0;
                        for (std::int64_t i = 0, at = begin; i < extent; ++i, at += step) {
-                         sum += static_cast<double>(widened(x[at]));
-                         put(y[at], static_cast<float>(sum));
+                         sum += static_cast<double>(to_float(x[at]));
+                         store(y[at], static_cast<float>(sum));
                        }
                        return;
                      }
@@ -228,17 +227,12 @@ void cumulative_sum(CpuBackend& cpu, const ops::CumulativeSum& op) {
                        const std::int64_t at = place(i);
 #pragma GCC ivdep
                        for (std::int64_t c = 0; c < columns; ++c) {
-                         sums[c] += static_cast<double>(widened(x[at + c]));
-                         put(y[at + c], static_cast<float>(sums[c]));
+                         sums[c] += static_cast<double>(to_float(x[at + c]));
+                         store(y[at + c], static_cast<float>(sums[c]));
                        }
                      }
                    });
   });
-}
-
-template <class... Fold>
-void enter_all(CpuBackend& cpu, ops::FormulaList<Fold...>) {
-  (cpu.enter<&reduce_axes<Fold>>(), ...);
 }
 
 constexpr std::int64_t block_elements = ops::BlockSumsOfSquares::block_elements;
@@ -291,7 +285,7 @@ void block_sums_of_squares(CpuBackend& cpu, const ops::BlockSumsOfSquares& op) {
 }
 
 void enter_reduction(CpuBackend& cpu) {
-  enter_all(cpu, ops::Folds{});
+  ops::Folds::for_each([&]<class Fold>() { cpu.enter<&reduce_axes<Fold>>(); });
   cpu.enter<&cumulative_sum>();
   cpu.enter<&accumulate, &block_sums_of_squares>();
 }

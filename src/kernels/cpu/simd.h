@@ -1,21 +1,76 @@
-// Sums with a fixed number of lanes: vectorised, and the same bits on every instruction set.
+// Vectors of elements: loads and stores of float32 and bf16, and sums with a fixed number of lanes, which
+// have the same bits on every instruction set.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+
+#include "lockstep/tensor/dtype.h"
+#include "lockstep/tensor/tensor.h"
 
 namespace lockstep::kernels {
 
 using Floats = float __attribute__((vector_size(32)));    // 8
 using Doubles = double __attribute__((vector_size(32)));  // 4
 
-inline Floats load_floats(const float* from) {
-  Floats lanes;
-  std::memcpy(&lanes, from, sizeof lanes);
-  return lanes;
+// --- elements as they are stored, float32 or bf16, which are read and written as float32
+
+inline float to_float(float stored) { return stored; }
+inline float to_float(double stored) { return static_cast<float>(stored); }
+inline float to_float(std::int64_t stored) { return static_cast<float>(stored); }
+inline float to_float(std::uint8_t stored) { return stored; }
+inline float to_float(BFloat16 stored) { return from_bfloat16_bits(stored.bits); }
+
+inline void store(float& to, float value) { to = value; }
+inline void store(BFloat16& to, float value) { to.bits = bfloat16_bits(value); }
+
+/// T: float or Floats.
+template <class T>
+T load(const float* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
 }
 
-inline void store_floats(float* to, Floats lanes) { std::memcpy(to, &lanes, sizeof lanes); }
+using Halves = std::uint16_t __attribute__((vector_size(16)));  // 8, as Floats
+using Words = std::uint32_t __attribute__((vector_size(32)));
+
+template <class T>
+T load(const BFloat16* from) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return to_float(*from);
+  } else {
+    Halves bits;
+    std::memcpy(&bits, from, sizeof bits);
+    return reinterpret_cast<Floats>(__builtin_convertvector(bits, Words) << 16);
+  }
+}
+
+template <class T>
+void store(float* to, T value) {
+  std::memcpy(to, &value, sizeof value);
+}
+
+inline void store(BFloat16* to, float value) { store(*to, value); }
+
+inline void store(BFloat16* to, Floats values) {  // as bfloat16_bits()
+  const auto bits = reinterpret_cast<Words>(values);
+  const Words rounded = bits + 0x7fffu + ((bits >> 16) & 1u), quiet = bits | 0x400000u;
+  const Halves halves = __builtin_convertvector((values != values ? quiet : rounded) >> 16, Halves);
+  std::memcpy(to, &halves, sizeof halves);
+}
+
+/// body(a BFloat16 or a float), by what the tensor stores.
+template <class Body>
+void by_type_of(const Tensor& tensor, const Body& body) {
+  if (tensor && tensor.dtype() == DType::bfloat16) {
+    body(BFloat16{});
+  } else {
+    body(float{});
+  }
+}
+
+// --- sums and transposes
 
 inline float sum_of(Floats v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 inline double sum_of(Doubles v) { return (v[0] + v[2]) + (v[1] + v[3]); }
@@ -30,7 +85,7 @@ inline Floats load_first(const float* from, std::int64_t n, float beyond) {
 /// An 8 x 8 block, row i at from + i * from_stride, to its transpose.
 inline void transpose_block(const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride) {
   Floats row[8], pair[8], quad[8];
-  for (int i = 0; i < 8; ++i) row[i] = load_floats(from + i * from_stride);
+  for (int i = 0; i < 8; ++i) row[i] = load<Floats>(from + i * from_stride);
   for (int i = 0; i < 8; i += 2) {
     pair[i] = __builtin_shufflevector(row[i], row[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
     pair[i + 1] = __builtin_shufflevector(row[i], row[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
@@ -42,9 +97,9 @@ inline void transpose_block(const float* from, std::int64_t from_stride, float* 
     }
   }
   for (int i = 0; i < 4; ++i) {
-    store_floats(to + i * to_stride, __builtin_shufflevector(quad[i], quad[i + 4], 0, 1, 2, 3, 8, 9, 10, 11));
-    store_floats(to + (i + 4) * to_stride,
-                 __builtin_shufflevector(quad[i], quad[i + 4], 4, 5, 6, 7, 12, 13, 14, 15));
+    store(to + i * to_stride, __builtin_shufflevector(quad[i], quad[i + 4], 0, 1, 2, 3, 8, 9, 10, 11));
+    store(to + (i + 4) * to_stride,
+          __builtin_shufflevector(quad[i], quad[i + 4], 4, 5, 6, 7, 12, 13, 14, 15));
   }
 }
 
@@ -67,7 +122,7 @@ inline void transpose(const float* from, std::int64_t from_stride, std::int64_t 
 template <class Term>
 float lane_sum(std::int64_t n, const Term& term) {
   const auto at = [&](std::int64_t i) {
-    return term([i](const float* x, float = 0) { return load_floats(x + i); });
+    return term([i](const float* x, float = 0) { return load<Floats>(x + i); });
   };
   Floats a = {}, b = {}, c = {}, d = {};
   std::int64_t i = 0;
@@ -105,9 +160,9 @@ inline float largest(const float* x, std::int64_t n) {
     for (std::int64_t i = 1; i < n; ++i) most = x[i] > most ? x[i] : most;
     return most;
   }
-  Floats most = load_floats(x + n - 8);  // covers the tail
+  Floats most = load<Floats>(x + n - 8);  // covers the tail
   for (std::int64_t i = 0; i + 8 <= n; i += 8) {
-    const Floats v = load_floats(x + i);
+    const Floats v = load<Floats>(x + i);
     most = v > most ? v : most;
   }
   float result = most[0];

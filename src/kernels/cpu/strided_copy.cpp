@@ -1,13 +1,11 @@
-#include <tuple>
 
+#include "lockstep/ops/strided_copy.h"
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/convolution.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/stored.h"
 #include "lockstep/ops/elementwise.h"
-#include "lockstep/ops/strided_copy.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -15,53 +13,36 @@ namespace {
 constexpr std::int64_t elements_per_thread = 16384;
 constexpr std::int64_t tile = 32;
 
-/// Where number i of the dimensions from `first` on begins, but for dimension `without`.
-struct Places {
-  const ops::CopySizes& sizes;
-  int first, without;
-
-  std::int64_t count() const {
-    std::int64_t product = 1;
-    for (int d = first; d < sizes.rank; ++d) product *= d == without ? 1 : sizes.size[d];
-    return product;
-  }
-  std::pair<std::int64_t, std::int64_t> offsets(std::int64_t i) const {
-    std::int64_t from = 0, to = 0;
-    for (int d = first; d < sizes.rank; ++d) {
-      if (d == without) continue;
-      from += i % sizes.size[d] * sizes.from[d];
-      to += i % sizes.size[d] * sizes.to[d];
-      i /= sizes.size[d];
-    }
-    return {from, to};
-  }
-};
-
-/// Walks through the places of dimensions 1 and on, without divisions.
-class PlaceWalk {
+/// Walks through the elements of some dimensions without divisions.
+class CopyWalk {
  public:
-  PlaceWalk(const ops::CopySizes& sizes, std::int64_t i) : sizes_(sizes) {
-    std::tie(from, to) = Places{sizes, 1, 0}.offsets(i);
-    for (int d = 1; d < sizes.rank; ++d) {
-      place_[d] = i % sizes.size[d];
-      i /= sizes.size[d];
+  CopyWalk(const ops::CopyDimensions& dimensions, std::int64_t i) : dimensions_(dimensions) {
+    const auto offsets = dimensions.offsets(i);
+    from = offsets[0];
+    to = offsets[1];
+    for (int d = 0; d < dimensions.rank; ++d) {
+      index_[d] = i % dimensions.size[d];
+      i /= dimensions.size[d];
     }
   }
+
   void next() {
-    for (int d = 1; d < sizes_.rank; ++d) {
-      from += sizes_.from[d];
-      to += sizes_.to[d];
-      if (++place_[d] < sizes_.size[d]) return;
-      from -= sizes_.size[d] * sizes_.from[d];
-      to -= sizes_.size[d] * sizes_.to[d];
-      place_[d] = 0;
+    for (int d = 0; d < dimensions_.rank; ++d) {
+      const auto [from_step, to_step] = dimensions_.stride[d];
+      from += from_step;
+      to += to_step;
+      if (++index_[d] < dimensions_.size[d]) return;
+      from -= dimensions_.size[d] * from_step;
+      to -= dimensions_.size[d] * to_step;
+      index_[d] = 0;
     }
   }
-  std::int64_t from = 0, to = 0;
+
+  std::int64_t from, to;
 
  private:
-  const ops::CopySizes& sizes_;
-  std::int64_t place_[Shape::max_rank] = {};
+  const ops::CopyDimensions& dimensions_;
+  std::int64_t index_[Shape::max_rank] = {};
 };
 
 template <class E>
@@ -70,7 +51,7 @@ void copy_row(const E* from, std::int64_t from_step, E* to, std::int64_t to_step
   if (accumulate) {
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < count; ++i)
-      put(to[i * to_step], widened(to[i * to_step]) + widened(from[i * from_step]));
+      store(to[i * to_step], to_float(to[i * to_step]) + to_float(from[i * from_step]));
   } else if (from_step == 1 && to_step == 1 && count > 8) {
     std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(E));
   } else {
@@ -78,64 +59,67 @@ void copy_row(const E* from, std::int64_t from_step, E* to, std::int64_t to_step
   }
 }
 
-/// A row at a time, in parts that threads share.
+/// A row of dimension 0 at a time, in parts that threads share.
 template <class E>
-void copy_rows(int threads, const ops::CopySizes& sizes, const E* from, E* to, bool accumulate) {
-  const std::int64_t width = sizes.size[0], parts = (width + elements_per_thread - 1) / elements_per_thread;
-  parallel_ranges(
-      threads, sizes.count() / width * parts, elements_per_thread / std::min(width, elements_per_thread),
-      [&](std::int64_t begin, std::int64_t end) {
-        PlaceWalk row(sizes, begin / parts);
-        std::int64_t part = begin % parts;
-        for (std::int64_t item = begin; item < end; ++item) {
-          const std::int64_t first = part * elements_per_thread;
-          copy_row(from + row.from + first * sizes.from[0], sizes.from[0], to + row.to + first * sizes.to[0],
-                   sizes.to[0], std::min(elements_per_thread, width - first), accumulate);
-          if (++part < parts) continue;
-          part = 0;
-          row.next();
-        }
-      });
+void copy_rows(int threads, const ops::CopyDimensions& dimensions, const E* from, E* to, bool accumulate) {
+  const ops::CopyDimensions outer = dimensions.without(0);
+  const std::int64_t width = dimensions.size[0],
+                     parts = (width + elements_per_thread - 1) / elements_per_thread;
+  const auto [from_step, to_step] = dimensions.stride[0];
+  parallel_ranges(threads, outer.count() * parts, elements_per_thread / std::min(width, elements_per_thread),
+                  [&, from_step = from_step, to_step = to_step](std::int64_t begin, std::int64_t end) {
+                    CopyWalk row(outer, begin / parts);
+                    std::int64_t part = begin % parts;
+                    for (std::int64_t item = begin; item < end; ++item) {
+                      const std::int64_t first = part * elements_per_thread;
+                      copy_row(from + row.from + first * from_step, from_step, to + row.to + first * to_step,
+                               to_step, std::min(elements_per_thread, width - first), accumulate);
+                      if (++part < parts) continue;
+                      part = 0;
+                      row.next();
+                    }
+                  });
 }
 
 /// In tiles of dimension 0, along which `to` is contiguous, and of `across`, along which `from` is.
 template <class E>
-void copy_tiles(int threads, const ops::CopySizes& sizes, int across, const E* from, E* to, bool accumulate) {
-  const std::int64_t height = sizes.size[0], width = sizes.size[across], down = (height + tile - 1) / tile;
-  const Places matrices{sizes, 1, across};
-  parallel_items(threads, matrices.count() * down, elements_per_thread / (std::min(tile, height) * width),
+void copy_tiles(int threads, const ops::CopyDimensions& dimensions, int across, const E* from, E* to,
+                bool accumulate) {
+  const std::int64_t height = dimensions.size[0], width = dimensions.size[across],
+                     tiles = (height + tile - 1) / tile, from_stride = dimensions.stride[0][0],
+                     to_stride = dimensions.stride[across][1];
+  const ops::CopyDimensions matrices = dimensions.without(across).without(0);
+  parallel_items(threads, matrices.count() * tiles, elements_per_thread / (std::min(tile, height) * width),
                  [&](std::int64_t item) {
-                   const auto at = matrices.offsets(item / down);
-                   const std::int64_t top = item % down * tile, rows = std::min(tile, height - top);
+                   const auto at = matrices.offsets(item / tiles);
+                   const std::int64_t top = item % tiles * tile, rows = std::min(tile, height - top);
                    for (std::int64_t left = 0; left < width; left += tile) {
                      const std::int64_t columns = std::min(tile, width - left);
-                     const E* const source = from + at.first + top * sizes.from[0] + left;
-                     E* const target = to + at.second + top + left * sizes.to[across];
+                     const E* const source = from + at[0] + top * from_stride + left;
+                     E* const target = to + at[1] + top + left * to_stride;
                      if constexpr (std::is_same_v<E, float>) {
                        if (!accumulate) {
-                         transpose(source, sizes.from[0], rows, columns, target, sizes.to[across]);
+                         transpose(source, from_stride, rows, columns, target, to_stride);
                          continue;
                        }
                      }
                      for (std::int64_t c = 0; c < columns; ++c)
-                       copy_row(source + c, sizes.from[0], target + c * sizes.to[across], 1, rows,
-                                accumulate);
+                       copy_row(source + c, from_stride, target + c * to_stride, 1, rows, accumulate);
                    }
                  });
 }
 
 void strided_copy(CpuBackend& cpu, const ops::StridedCopy& op) {
-  const ops::CopySizes sizes = op.sizes();
-  if (sizes.count() == 0) return;
-  int across = 0;
-  for (int d = 1; d < sizes.rank; ++d) across = sizes.from[0] != 1 && sizes.from[d] == 1 ? d : across;
+  const ops::CopyDimensions dimensions = op.sizes();
+  if (dimensions.count() == 0) return;
+  const int across = ops::StridedCopy::tiled_dimension(dimensions);
   by_type_of(op.to.tensor, [&]<class E>(E) {
     const E* const from = op.from.tensor.data<E>() + op.from.offset;
     E* const to = op.to.tensor.data<E>() + op.to.offset;
-    if (across != 0 && sizes.to[0] == 1)
-      copy_tiles(cpu.threads(), sizes, across, from, to, op.accumulate);
+    if (across != 0)
+      copy_tiles(cpu.threads(), dimensions, across, from, to, op.accumulate);
     else
-      copy_rows(cpu.threads(), sizes, from, to, op.accumulate);
+      copy_rows(cpu.threads(), dimensions, from, to, op.accumulate);
   });
 }
 

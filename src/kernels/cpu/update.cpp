@@ -54,15 +54,10 @@ void ema(CpuBackend& cpu, const ops::Ema& op) {
                       std::int64_t begin, std::int64_t end) { average_range(decay, begin, end, from, to); });
 }
 
-template <class... Rule>
-void enter_all(CpuBackend& cpu, ops::RuleList<Rule...>) {
-  (cpu.enter<&update<Rule>>(), ...);
-}
-
 }  // namespace
 
 void enter_update(CpuBackend& cpu) {
-  enter_all(cpu, ops::Rules{});
+  ops::Rules::for_each([&]<class Rule>() { cpu.enter<&update<Rule>>(); });
   cpu.enter<&ema>();
 }
 

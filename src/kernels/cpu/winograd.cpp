@@ -102,8 +102,8 @@ using winograd::tile;
 
 constexpr std::int64_t lanes = sizeof(Floats) / sizeof(float);
 constexpr std::int64_t kernel = 3, taps = kernel * kernel;
-constexpr std::int64_t row_group = 24;   // whole groups of every instruction set
-constexpr std::int64_t chunk_most = 96;  // tiles: a multiple of row_group
+constexpr std::int64_t row_group = 24;  // whole groups of every instruction set
+constexpr std::int64_t max_chunk = 96;  // tiles: a multiple of row_group
 
 std::int64_t tiles_over(std::int64_t extent) { return (extent + tile - 1) / tile; }
 
@@ -173,15 +173,14 @@ class Square {
     for (int i = 0; i < size; ++i) {
       for (int j = 0; j < size; ++j) {
         const bool inside = image.contains(top + i, left + j);
-        store_floats(copy_ + (i * size + j) * lanes,
-                     inside ? load_floats(image.at(top + i, left + j)) : Floats{});
+        store(copy_ + (i * size + j) * lanes, inside ? load<Floats>(image.at(top + i, left + j)) : Floats{});
       }
     }
   }
   Square(const Square&) = delete;
   Square& operator=(const Square&) = delete;
 
-  Floats at(int row, int column) const { return load_floats(data_ + row * row_ + column * step_); }
+  Floats at(int row, int column) const { return load<Floats>(data_ + row * row_ + column * step_); }
 
  private:
   const float* data_;
@@ -203,7 +202,7 @@ void transform_patch(const ChannelGroup<const float>& image, std::int64_t top, s
   for (int i = 0; i < patch; ++i) {
     Floats v[patch];
     winograd::input(columns + i * patch, v);
-    for (int j = 0; j < patch; ++j) store_floats(to + (i * patch + j) * plane, v[j]);
+    for (int j = 0; j < patch; ++j) store(to + (i * patch + j) * plane, v[j]);
   }
 }
 
@@ -221,7 +220,7 @@ void transform_gradient(const ChannelGroup<const float>& image, std::int64_t top
   for (int i = 0; i < patch; ++i) {
     Floats z[patch];
     winograd::output_gradient(columns + i * tile, z);
-    for (int j = 0; j < patch; ++j) store_floats(to + (i * patch + j) * plane, z[j]);
+    for (int j = 0; j < patch; ++j) store(to + (i * patch + j) * plane, z[j]);
   }
 }
 
@@ -231,7 +230,7 @@ void transform_back(const float* from, std::int64_t plane, Floats bias, const Ch
   Floats columns[tile * patch];
   for (int j = 0; j < patch; ++j) {
     Floats m[patch], y[tile];
-    for (int i = 0; i < patch; ++i) m[i] = load_floats(from + (i * patch + j) * plane);
+    for (int i = 0; i < patch; ++i) m[i] = load<Floats>(from + (i * patch + j) * plane);
     winograd::output(m, y);
     for (int i = 0; i < tile; ++i) columns[i * patch + j] = y[i];
   }
@@ -241,7 +240,7 @@ void transform_back(const float* from, std::int64_t plane, Floats bias, const Ch
     Floats y[tile];
     winograd::output(columns + i * patch, y);
     for (int j = 0; j < tile; ++j) {
-      if (j < across) store_floats(image.at(top + i, left + j), y[j] + bias);
+      if (j < across) store(image.at(top + i, left + j), y[j] + bias);
     }
   }
 }
@@ -250,13 +249,13 @@ void transform_back(const float* from, std::int64_t plane, Floats bias, const Ch
 struct Kernels {
   const float* weight;
   std::int64_t from_stride, to_stride;
-  bool turned;  // by half a turn, as an input gradient uses them
+  bool rotated;  // by 180 degrees, as an input gradient uses them
 
   /// Tap by tap, for 8 channels of the side that is written.
   void load(std::int64_t from, std::int64_t to, Floats* w) const {
     const float* const first = weight + from * from_stride + to * to_stride;
     for (int lane = 0; lane < lanes; ++lane) {
-      for (int i = 0; i < taps; ++i) w[i][lane] = first[lane * to_stride + (turned ? taps - 1 - i : i)];
+      for (int i = 0; i < taps; ++i) w[i][lane] = first[lane * to_stride + (rotated ? taps - 1 - i : i)];
     }
   }
 };
@@ -274,7 +273,7 @@ void transform_kernels(const Kernels& kernels, std::int64_t from, const Planes& 
     float* const target = filters + from * planes.stride() + to;
     for (int i = 0; i < patch; ++i) {
       winograd::filter(columns + i * kernel, u);
-      for (int j = 0; j < patch; ++j) store_floats(target + (i * patch + j) * planes.plane(), u[j]);
+      for (int j = 0; j < patch; ++j) store(target + (i * patch + j) * planes.plane(), u[j]);
     }
   }
 }
@@ -284,7 +283,7 @@ void transform_kernel_gradients(const float* from, std::int64_t plane, bool accu
   Floats columns[kernel * patch], w[taps];
   for (int j = 0; j < patch; ++j) {
     Floats u[patch], column[kernel];
-    for (int i = 0; i < patch; ++i) u[i] = load_floats(from + (i * patch + j) * plane);
+    for (int i = 0; i < patch; ++i) u[i] = load<Floats>(from + (i * patch + j) * plane);
     winograd::filter_gradient(u, column);
     for (int i = 0; i < kernel; ++i) columns[i * patch + j] = column[i];
   }
@@ -299,7 +298,8 @@ void transform_kernel_gradients(const float* from, std::int64_t plane, bool accu
 
 }  // namespace
 
-bool WinogradConvolution::fits(const ConvolutionProblem& p) {
+bool WinogradConvolution::fits(const ConvolutionProblem& problem) {
+  const ops::ConvolutionSizes& p = problem.sizes;
   const auto& [stride, padding, groups, dilation] = p.geometry;
   if (p.kernel_height != kernel || p.kernel_width != kernel || stride != ops::HeightWidth(1) || groups != 1 ||
       dilation != ops::HeightWidth(1))
@@ -316,17 +316,17 @@ bool WinogradConvolution::fits(const ConvolutionProblem& p) {
          filled(p.out_height, p.out_width);
 }
 
-WinogradConvolution::WinogradConvolution(const ConvolutionProblem& p, int threads)
-    : pass_(p.pass),
+WinogradConvolution::WinogradConvolution(const ConvolutionProblem& problem, int threads)
+    : pass_(problem.pass),
       threads_(threads),
-      padding_(p.geometry.padding.height),
-      x_{p.in_channels, p.height, p.width, p.x_block},
-      y_{p.out_channels, p.out_height, p.out_width, p.y_block} {
+      padding_(problem.sizes.geometry.padding.height),
+      x_{problem.sizes.in_channels, problem.sizes.height, problem.sizes.width, problem.x_block},
+      y_{problem.sizes.out_channels, problem.sizes.out_height, problem.sizes.out_width, problem.y_block} {
   const Side& tiled = pass_ == ConvolutionPass::backward_input ? x_ : y_;
   tiles_down_ = tiles_over(tiled.height);
   tiles_across_ = tiles_over(tiled.width);
-  tiles_ = p.images * tiles_down_ * tiles_across_;
-  chunk_tiles_ = std::min(chunk_most, round_up(tiles_, row_group));
+  tiles_ = problem.sizes.images * tiles_down_ * tiles_across_;
+  chunk_tiles_ = std::min(max_chunk, round_up(tiles_, row_group));
   chunks_ = (tiles_ + chunk_tiles_ - 1) / chunk_tiles_;
   const std::int64_t both_sides =
       Planes{chunk_tiles_, x_.channels}.floats() + Planes{chunk_tiles_, y_.channels}.floats();
@@ -382,7 +382,7 @@ void WinogradConvolution::convolve(const Side& from, const float* source, const 
       const TilePosition position = tiling.at(first + t);
       for (std::int64_t group = 0; group < written.groups(); ++group) {
         transform_back(products + t * out.stride() + group * lanes, out.plane(),
-                       bias ? load_floats(bias + group * lanes) : Floats{},
+                       bias ? load<Floats>(bias + group * lanes) : Floats{},
                        written.group(position.image, group), position.top, position.left);
       }
     }

@@ -1,4 +1,5 @@
-// Attention: bf16 by cuDNN where it has it, the rest by our own kernels (attention.cu). Both save the same.
+// Attention: bf16 by cuDNN if it supports the problem, otherwise by the kernels of attention.cu. Both save
+// the same tensors.
 //
 // The graphs are those that cuDNN recognises as flash attention (cuDNN's documentation, "scaled dot product
 // attention"): softmax in its parts, the causal mask by row and column numbers.
@@ -7,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/libraries.h"
@@ -35,40 +37,40 @@ enum Uid : std::int64_t {
   one_uid
 };
 
-constexpr cudnnDataType_t half = CUDNN_DATA_BFLOAT16, single = CUDNN_DATA_FLOAT;
+constexpr cudnnDataType_t bf16 = CUDNN_DATA_BFLOAT16, float32 = CUDNN_DATA_FLOAT;
 
 /// The tensors of a problem.
 struct Shapes {
   explicit Shapes(const ops::AttentionSizes& p)
       : queries{p.batch, p.heads, p.queries, p.width},
         keys{p.batch, p.heads, p.keys, p.width},
-        turned_keys{p.batch, p.heads, p.width, p.keys},
+        transposed_keys{p.batch, p.heads, p.width, p.keys},
         scores{p.batch, p.heads, p.queries, p.keys},
-        turned_scores{p.batch, p.heads, p.keys, p.queries},
+        transposed_scores{p.batch, p.heads, p.keys, p.queries},
         column{p.batch, p.heads, p.queries, 1} {}
 
   Extents column_strides() const { return {column[1] * column[2], column[2], 1, 1}; }
-  Extents turned_score_strides() const {
+  Extents transposed_score_strides() const {
     return {scores[1] * scores[2] * scores[3], scores[2] * scores[3], 1, scores[3]};
   }
 
-  Extents queries, keys, turned_keys, scores, turned_scores, column;
+  Extents queries, keys, transposed_keys, scores, transposed_scores, column;
 };
 
 Extents row_strides(const ops::HeadStrides& strides) { return {strides.image, strides.head, strides.row, 1}; }
 /// Of the same memory, rows and columns exchanged.
-Extents turned_strides(const ops::HeadStrides& strides) {
+Extents transposed_strides(const ops::HeadStrides& strides) {
   return {strides.image, strides.head, 1, strides.row};
 }
 
-/// Scores of keys behind the row's own place become minus infinity.
+/// Scores of keys after the row's own position become minus infinity.
 CudnnDescriptor masked(FusedGraph& graph, const Shapes& shapes, const CudnnDescriptor& scores) {
   const CudnnDescriptor row = graph.between(shapes.scores, CUDNN_DATA_INT32),
                         column = graph.between(shapes.scores, CUDNN_DATA_INT32),
                         sees = graph.between(shapes.scores, CUDNN_DATA_BOOLEAN),
-                        result = graph.between(shapes.scores, single);
-  graph.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, row, {}, {}, single, 2);
-  graph.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, column, {}, {}, single, 3);
+                        result = graph.between(shapes.scores, float32);
+  graph.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, row, {}, {}, float32, 2);
+  graph.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, column, {}, {}, float32, 3);
   graph.pointwise(CUDNN_POINTWISE_CMP_GE, row, sees, column, {}, CUDNN_DATA_BOOLEAN);
   graph.pointwise(CUDNN_POINTWISE_BINARY_SELECT, scores, result, graph.number(masked_uid), sees);
   return result;
@@ -77,8 +79,8 @@ CudnnDescriptor masked(FusedGraph& graph, const Shapes& shapes, const CudnnDescr
 /// scale * q k', of which the scale is a number.
 CudnnDescriptor scaled_scores(FusedGraph& graph, const Shapes& shapes, const CudnnDescriptor& q,
                               const CudnnDescriptor& k, const CudnnDescriptor& scale) {
-  const CudnnDescriptor product = graph.between(shapes.scores, single),
-                        scores = graph.between(shapes.scores, single);
+  const CudnnDescriptor product = graph.between(shapes.scores, float32),
+                        scores = graph.between(shapes.scores, float32);
   graph.matmul(q, k, product);
   graph.pointwise(CUDNN_POINTWISE_MUL, product, scores, scale);
   return scores;
@@ -86,7 +88,7 @@ CudnnDescriptor scaled_scores(FusedGraph& graph, const Shapes& shapes, const Cud
 
 float scale_of(const ops::AttentionSizes& p) { return 1.0f / std::sqrt(static_cast<float>(p.width)); }
 
-/// Packs of 16 bytes throughout.
+/// Whether every row is made of packs of 16 bytes.
 bool aligned(const HeadMatrix& matrix) {
   return matrix.strides.row % 8 == 0 && reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0;
 }
@@ -96,19 +98,19 @@ bool aligned(const HeadMatrix& matrix) {
 FusedGraph attention_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides) {
   FusedGraph graph;
   const Shapes shapes(sizes);
-  const CudnnDescriptor q = graph.tensor(q_uid, shapes.queries, row_strides(strides.q), half),
-                        k = graph.tensor(k_uid, shapes.turned_keys, turned_strides(strides.k), half),
-                        v = graph.tensor(v_uid, shapes.keys, row_strides(strides.v), half),
-                        y = graph.tensor(y_uid, shapes.queries, row_strides(strides.y), half),
-                        logs = graph.tensor(log_uid, shapes.column, shapes.column_strides(), single);
+  const CudnnDescriptor q = graph.tensor(q_uid, shapes.queries, row_strides(strides.q), bf16),
+                        k = graph.tensor(k_uid, shapes.transposed_keys, transposed_strides(strides.k), bf16),
+                        v = graph.tensor(v_uid, shapes.keys, row_strides(strides.v), bf16),
+                        y = graph.tensor(y_uid, shapes.queries, row_strides(strides.y), bf16),
+                        logs = graph.tensor(log_uid, shapes.column, shapes.column_strides(), float32);
   CudnnDescriptor scores = scaled_scores(graph, shapes, q, k, graph.number(scale_uid));
   if (sizes.causal) scores = masked(graph, shapes, scores);
-  const CudnnDescriptor most = graph.between(shapes.column, shapes.column_strides(), single),
-                        off = graph.between(shapes.scores, single),
-                        exponentials = graph.between(shapes.scores, single),
-                        sum = graph.between(shapes.column, shapes.column_strides(), single),
-                        log = graph.between(shapes.column, shapes.column_strides(), single),
-                        probabilities = graph.between(shapes.scores, half);
+  const CudnnDescriptor most = graph.between(shapes.column, shapes.column_strides(), float32),
+                        off = graph.between(shapes.scores, float32),
+                        exponentials = graph.between(shapes.scores, float32),
+                        sum = graph.between(shapes.column, shapes.column_strides(), float32),
+                        log = graph.between(shapes.column, shapes.column_strides(), float32),
+                        probabilities = graph.between(shapes.scores, bf16);
   graph.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, most);
   graph.pointwise(CUDNN_POINTWISE_SUB, scores, off, most);
   graph.pointwise(CUDNN_POINTWISE_EXP, off, exponentials);
@@ -124,7 +126,7 @@ FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const Atte
   FusedGraph graph;
   const Shapes shapes(sizes);
   const auto rows = [&](Uid uid, const Extents& extents, const ops::HeadStrides& of) {
-    return graph.tensor(uid, extents, row_strides(of), half);
+    return graph.tensor(uid, extents, row_strides(of), bf16);
   };
   const CudnnDescriptor q = rows(q_uid, shapes.queries, strides.q),
                         y = rows(y_uid, shapes.queries, strides.y),
@@ -132,79 +134,77 @@ FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const Atte
                         dq = rows(dq_uid, shapes.queries, strides.dq),
                         dk = rows(dk_uid, shapes.keys, strides.dk),
                         dv = rows(dv_uid, shapes.keys, strides.dv),
-                        k = graph.tensor(k_uid, shapes.turned_keys, turned_strides(strides.k), half),
-                        v = graph.tensor(v_uid, shapes.turned_keys, turned_strides(strides.v), half),
-                        logs = graph.tensor(log_uid, shapes.column, shapes.column_strides(), single),
-                        delta = graph.tensor(delta_uid, shapes.column, shapes.column_strides(), single),
+                        k = graph.tensor(k_uid, shapes.transposed_keys, transposed_strides(strides.k), bf16),
+                        v = graph.tensor(v_uid, shapes.transposed_keys, transposed_strides(strides.v), bf16),
+                        logs = graph.tensor(log_uid, shapes.column, shapes.column_strides(), float32),
+                        delta = graph.tensor(delta_uid, shapes.column, shapes.column_strides(), float32),
                         scale = graph.number(scale_uid);
 
   // delta = row sums of dy y, into memory
-  const CudnnDescriptor products = graph.between(shapes.queries, single),
-                        row_sums = graph.between(shapes.column, shapes.column_strides(), single);
+  const CudnnDescriptor products = graph.between(shapes.queries, float32),
+                        row_sums = graph.between(shapes.column, shapes.column_strides(), float32);
   graph.pointwise(CUDNN_POINTWISE_MUL, dy, products, y);
   graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products, row_sums);
   graph.pointwise(CUDNN_POINTWISE_MUL, row_sums, delta, graph.number(one_uid));
 
   // p = e^(scores - log sum), dv = p' dy
-  const CudnnDescriptor off = graph.between(shapes.scores, single), p = graph.between(shapes.scores, single);
+  const CudnnDescriptor off = graph.between(shapes.scores, float32),
+                        p = graph.between(shapes.scores, float32);
   const CudnnDescriptor scores = scaled_scores(graph, shapes, q, k, scale);
   graph.pointwise(CUDNN_POINTWISE_SUB, scores, off, logs);
   graph.pointwise(CUDNN_POINTWISE_EXP, sizes.causal ? masked(graph, shapes, off) : off, p);
-  const CudnnDescriptor turned_p = graph.between(shapes.turned_scores, shapes.turned_score_strides(), half);
-  graph.reshape(p, turned_p);
-  graph.matmul(turned_p, dy, dv);
+  const CudnnDescriptor transposed_p =
+      graph.between(shapes.transposed_scores, shapes.transposed_score_strides(), bf16);
+  graph.reshape(p, transposed_p);
+  graph.matmul(transposed_p, dy, dv);
 
   // ds = scale p (dy v' - delta), dk = ds' q, dq = ds k
-  const CudnnDescriptor dp = graph.between(shapes.scores, single),
-                        centred = graph.between(shapes.scores, single),
-                        unscaled = graph.between(shapes.scores, single),
-                        ds = graph.between(shapes.scores, single),
-                        turned_ds = graph.between(shapes.turned_scores, shapes.turned_score_strides(), half),
-                        turned_k = graph.between(shapes.keys, row_strides(strides.k), half);
+  const CudnnDescriptor dp = graph.between(shapes.scores, float32),
+                        centred = graph.between(shapes.scores, float32),
+                        unscaled = graph.between(shapes.scores, float32),
+                        ds = graph.between(shapes.scores, float32),
+                        transposed_ds =
+                            graph.between(shapes.transposed_scores, shapes.transposed_score_strides(), bf16),
+                        transposed_k = graph.between(shapes.keys, row_strides(strides.k), bf16);
   graph.matmul(dy, v, dp);
   graph.pointwise(CUDNN_POINTWISE_SUB, dp, centred, delta);
   graph.pointwise(CUDNN_POINTWISE_MUL, centred, unscaled, p);
   graph.pointwise(CUDNN_POINTWISE_MUL, unscaled, ds, scale);
-  graph.reshape(ds, turned_ds);
-  graph.matmul(turned_ds, q, dk);
-  graph.reshape(k, turned_k);
-  graph.matmul(ds, turned_k, dq);
+  graph.reshape(ds, transposed_ds);
+  graph.matmul(transposed_ds, q, dk);
+  graph.reshape(k, transposed_k);
+  graph.matmul(ds, transposed_k, dq);
   return graph;
 }
 
-std::size_t FlashAttention::Hash::operator()(const Key& key) const noexcept {
-  const ops::AttentionSizes& p = key.sizes;
-  return hash_of(p.batch, p.heads, p.queries, p.keys, p.width, p.causal, key.strides.q.row,
-                 key.strides.dq.row, key.backward);
+std::size_t FlashAttention::Key::hash() const {
+  return hash_of(sizes.batch, sizes.heads, sizes.queries, sizes.keys, sizes.width, sizes.causal,
+                 strides.q.row, strides.dq.row, backward);
 }
 
 FlashAttention::FlashAttention(int device, cudaStream_t stream)
     : device_(device), properties_(device_properties(device)) {
-  check(cudnnCreate(&handle_), "cudnnCreate", device);
-  check(cudnnSetStream(handle_, stream), "cudnnSetStream", device);
+  make(handle_, cudnnCreate, "cudnnCreate", device);
+  check(cudnnSetStream(handle_.get(), stream), "cudnnSetStream", device);
 }
 
-FlashAttention::~FlashAttention() {
-  graphs_.clear();
-  cudnnDestroy(handle_);
-}
+FlashAttention::~FlashAttention() = default;
 
 FusedGraph* FlashAttention::graph_for(const Key& key) {
-  const auto found = graphs_.find(key);
-  if (found != graphs_.end()) return found->second.get();
-  auto graph = std::make_unique<FusedGraph>(key.backward ? attention_backward_graph(key.sizes, key.strides)
-                                                         : attention_graph(key.sizes, key.strides));
-  if (!graph->build(properties_)) {
-    if (!said_) {
+  return graphs_.get(key, [&] {
+    auto graph = std::make_unique<FusedGraph>(key.backward ? attention_backward_graph(key.sizes, key.strides)
+                                                           : attention_graph(key.sizes, key.strides));
+    if (graph->build(properties_)) return graph;
+    if (!std::exchange(warned_, true)) {
       Log().warning(
-          "cuDNN on cuda:{} has no attention for {} heads {} wide over {} places ({}): own kernels serve, "
-          "which are slower",
+          "cuDNN on cuda:{} has no attention for {} heads of width {} over {} positions ({}): Lockstep's "
+          "own, "
+          "slower kernels are used",
           device_, key.sizes.heads, key.sizes.width, key.sizes.queries, graph->why());
     }
-    said_ = true;
     graph.reset();
-  }
-  return graphs_.emplace(key, std::move(graph)).first->second.get();
+    return graph;
+  });
 }
 
 FusedGraph* FlashAttention::forward(const ops::AttentionSizes& sizes, const AttentionMatrices& m) {
@@ -239,7 +239,7 @@ void FlashAttention::run(FusedGraph& graph, const ops::AttentionSizes& sizes, co
   const std::array<std::int64_t, 7> uids{q_uid, k_uid, v_uid, y_uid, log_uid, scale_uid, masked_uid};
   const std::array<void*, 7> data{m.q.data, m.k.data, m.v.data, m.y.data, m.log_sum_exp, &scale, &hidden};
   const std::size_t used = sizes.causal ? 7 : 6;
-  graph.run(handle_, std::span(uids).first(used), std::span(data).first(used), workspace);
+  graph.run(handle_.get(), std::span(uids).first(used), std::span(data).first(used), workspace);
 }
 
 void FlashAttention::run(FusedGraph& graph, const ops::AttentionSizes& sizes, const AttentionMatrices& m,
@@ -251,21 +251,21 @@ void FlashAttention::run(FusedGraph& graph, const ops::AttentionSizes& sizes, co
                                    g.dq.data, g.dk.data, g.dv.data, m.log_sum_exp, g.delta,
                                    &scale,    &one,      &hidden};
   const std::size_t used = sizes.causal ? 13 : 12;
-  graph.run(handle_, std::span(uids).first(used), std::span(data).first(used), workspace);
+  graph.run(handle_.get(), std::span(uids).first(used), std::span(data).first(used), workspace);
 }
 
 namespace {
 
-/// `op`'s, of heads as wide as kernels are built for.
+/// The sizes of `op`. UsageError if its heads are too wide.
 template <class Op>
 ops::AttentionSizes sizes_of(const Op& op) {
-  constexpr std::int64_t most_width = 256;
+  constexpr std::int64_t max_width = 256;
   const ops::AttentionSizes sizes = op.sizes();
   if (op.saved.shape().rank() != 3)
     throw UsageError("{} on a GPU: saved has shape {}, not {}", op.name, to_string(op.saved.shape()),
                      to_string(Shape{sizes.batch, sizes.heads, sizes.queries}));
-  if (sizes.width <= most_width) return sizes;
-  throw UsageError("{} on a GPU: heads {} wide are not built; {} at most", op.name, sizes.width, most_width);
+  if (sizes.width <= max_width) return sizes;
+  throw UsageError("{} on a GPU: heads {} wide are not built; {} at most", op.name, sizes.width, max_width);
 }
 
 HeadMatrix heads_of(const ops::Columns& columns, const ops::AttentionSizes& sizes) {
@@ -281,7 +281,7 @@ AttentionMatrices matrices_of(const Op& op, const ops::AttentionSizes& sizes) {
           heads_of(ops::all_columns(op.y), sizes), op.saved.template data<float>()};
 }
 
-/// By a graph of cuDNN's, if there is one.
+/// Runs a graph of cuDNN, if there is one.
 template <class... Arguments>
 bool run_graph(CudaBackend& gpu, FusedGraph* graph, const Arguments&... arguments) {
   if (!graph) return false;

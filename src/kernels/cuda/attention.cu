@@ -1,8 +1,8 @@
-// Attention by tiles, with the softmax kept running (Dao et al., 2022): what cuDNN does not take, float32
-// above all. A warp has rows; its lanes are the other side's elements of a tile while scores are made, and
-// the columns of the head while rows are summed. Everything is summed in a fixed order.
+// Attention by tiles with a running softmax (Dao et al., 2022), for problems that cuDNN does not support,
+// float32 above all. A warp has rows; its lanes are the other side's elements of a tile while scores are
+// made, and the columns of the head while rows are summed. Everything is summed in a fixed order.
 //
-// Rotary positions: a thread has a pair of one position, in some of all heads, so that angles are made
+// Rotary positions: a thread has one pair at one position, in several heads, so that angles are computed
 // seldom.
 #include <algorithm>
 #include <cmath>
@@ -293,16 +293,10 @@ void allow_shared(const Kernel& kernel, int bytes) {
 
 float scale_of(const ops::AttentionSizes& p) { return 1.0f / sqrtf(static_cast<float>(p.width)); }
 
-/// Calls with the 32s of columns that a head of this width has, and what the tensors store.
+/// run(columns, type) as with_columns() and by_dtype() say.
 template <class Run>
 void with_columns_and_type(const ops::AttentionSizes& p, DType dtype, const Run& run) {
-  with_columns(p.width, [&](auto columns) {
-    if (dtype == DType::bfloat16) {
-      run(columns, BF16{});
-    } else {
-      run(columns, float{});
-    }
-  });
+  with_columns(p.width, [&](auto columns) { by_dtype(dtype, [&](auto type) { run(columns, type); }); });
 }
 
 }  // namespace
@@ -337,23 +331,23 @@ void attend_backward(const Launch& on, DType dtype, const ops::AttentionSizes& s
 
 namespace {
 
-/// Pair i is (x[i * step], x[i * step + apart]). sign: of the angles.
+/// Pair i is (x[i * step], x[i * step + distance]). sign: of the angles.
 struct Pairs {
-  std::int64_t heads, time, width, step, apart;
+  std::int64_t heads, time, width, step, distance;
   double log2_base, first_position;
   float sign;
 };
 
 template <class T>
-__global__ void __launch_bounds__(block) turn(Pairs p, const T* x, T* y) {
+__global__ void __launch_bounds__(block) rotate_pairs(Pairs p, const T* x, T* y) {
   const std::int64_t pairs = p.width / 2;
   for (std::int64_t number = global_thread(); number < p.time * pairs; number += global_threads()) {
     const std::int64_t t = number / pairs, i = number % pairs;
-    const ops::Turn by = ops::turned_by((p.first_position + static_cast<double>(t)) *
-                                        ops::turns_per_position(p.log2_base, i, p.width));
+    const ops::Rotation by = ops::rotation_by((p.first_position + static_cast<double>(t)) *
+                                              ops::turns_per_position(p.log2_base, i, p.width));
     const float cosine = by.cosine, sine = p.sign * by.sine;
     for (std::int64_t head = blockIdx.y; head < p.heads; head += gridDim.y) {
-      const std::int64_t first = (head * p.time + t) * p.width + i * p.step, second = first + p.apart;
+      const std::int64_t first = (head * p.time + t) * p.width + i * p.step, second = first + p.distance;
       const float a = to_float(x[first]), b = to_float(x[second]);
       y[first] = rounded<T>(a * cosine - b * sine);
       y[second] = rounded<T>(b * cosine + a * sine);
@@ -378,7 +372,7 @@ void rotary(CudaBackend& gpu, const ops::Rotary& op) {
   const auto most = static_cast<std::int64_t>(grid_for(op.x.numel() / 2, block, on));
   const auto down = static_cast<unsigned>(std::clamp<std::int64_t>(most / across, 1, heads));
   by_type_of(op.x, [&]<class T>(T) {
-    turn<<<dim3(across, down), block, 0, on.stream>>>(pairs, op.x.data<T>(), op.y.data<T>());
+    rotate_pairs<<<dim3(across, down), block, 0, on.stream>>>(pairs, op.x.data<T>(), op.y.data<T>());
   });
 }
 

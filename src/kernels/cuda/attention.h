@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <unordered_map>
 
 #include "kernels/cuda/fused_graph.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/plan_cache.h"
 
 namespace lockstep::kernels {
 
@@ -20,7 +20,8 @@ struct AttentionStrides {
 FusedGraph attention_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides);
 FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides);
 
-/// Graphs by problem; where cuDNN has none, and once, it is said that own, slower kernels serve.
+/// Graphs by problem. The first time that cuDNN has none, a warning says that Lockstep's slower kernels are
+/// used.
 class FlashAttention {
  public:
   FlashAttention(int device, cudaStream_t stream);
@@ -42,18 +43,16 @@ class FlashAttention {
     ops::AttentionSizes sizes;
     AttentionStrides strides;
     bool backward;
+    std::size_t hash() const;
     bool operator==(const Key&) const = default;
-  };
-  struct Hash {
-    std::size_t operator()(const Key& key) const noexcept;
   };
   FusedGraph* graph_for(const Key& key);
 
   int device_;
-  cudnnHandle_t handle_ = nullptr;
+  Owned<cudnnHandle_t, cudnnDestroy> handle_;
   CudnnDescriptor properties_;
-  bool said_ = false;
-  std::unordered_map<Key, std::unique_ptr<FusedGraph>, Hash> graphs_;  // null: cuDNN has none
+  bool warned_ = false;
+  PlanCache<Key, FusedGraph> graphs_;  // null: cuDNN has none
 };
 
 }  // namespace lockstep::kernels

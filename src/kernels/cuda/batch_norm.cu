@@ -50,9 +50,9 @@ void sum_channels(CudaBackend& gpu, const Image& image, const Term& term, const 
   if (image.channels_last)
     return sum_columns<Sums, double>(gpu, image.images * image.places, image.channels,
                                      ColumnTerm<Term>{term, image.channels}, receive);
-  constexpr std::int64_t most_chunks = 64;
+  constexpr std::int64_t max_chunks = 64;
   const Launch on = gpu.launch();
-  const std::int64_t chunks = image.images < most_chunks ? image.images : most_chunks;
+  const std::int64_t chunks = image.images < max_chunks ? image.images : max_chunks;
   const Tensor scratch = gpu.scratch(Sums * chunks * image.channels, DType::float64);
   double* const partial = scratch.data<double>();
   if (chunks > 0) {
@@ -270,16 +270,9 @@ void map_image(const Launch& on, const Parameters& parameters, const Tensor& y, 
   const bool packs =
       matrix.width % pack_width<T> == 0 && packs_at(y.raw()) && (true && ... && packs_at(from.raw()));
   with_width<T>(packs, [&]<int width>(Width<width>) {
-    const std::int64_t columns = matrix.width / width;
-    const auto block = static_cast<unsigned>(columns < 256 ? ceil_div(columns, 32) * 32 : 256);
-    const std::int64_t across = columns < 256 * 1024 ? ceil_div(columns, block) : 1024;
-    // As many rows at once as fill the device.
-    const std::int64_t wanted = ceil_div(std::int64_t{on.multiprocessors} * 4096, across * block);
-    const std::int64_t most = wanted < 65535 ? wanted : 65535;
-    const dim3 grid(static_cast<unsigned>(across),
-                    static_cast<unsigned>(matrix.rows < most ? matrix.rows : most));
-    map_channels<width>
-        <<<grid, block, 0, on.stream>>>(matrix, parameters, y.data<T>(), from.template data<T>()...);
+    const RowGrid launch(on, matrix.rows, matrix.width / width, 1024);
+    map_channels<width><<<launch.grid, launch.block, 0, on.stream>>>(matrix, parameters, y.data<T>(),
+                                                                     from.template data<T>()...);
   });
 }
 

@@ -10,9 +10,9 @@ namespace lockstep::kernels {
 inline constexpr int column_threads = 32, row_threads = 8;
 
 constexpr std::int64_t row_chunks(std::int64_t rows) {
-  constexpr std::int64_t least_rows = 32, most_chunks = 512;
-  const std::int64_t chunks = (rows + least_rows - 1) / least_rows;
-  return chunks < most_chunks ? chunks : most_chunks;
+  constexpr std::int64_t min_rows = 32, max_chunks = 512;
+  const std::int64_t chunks = (rows + min_rows - 1) / min_rows;
+  return chunks < max_chunks ? chunks : max_chunks;
 }
 
 /// term(row, column, totals) adds to `Sums` totals of the column. partial: [chunks][Sums][width].

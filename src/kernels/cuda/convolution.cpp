@@ -15,31 +15,8 @@
 namespace lockstep::kernels {
 namespace {
 
-constexpr std::size_t most_workspace_bytes = std::size_t{1} << 30;
-constexpr int most_algorithms = CUDNN_CONVOLUTION_FWD_ALGO_COUNT;  // no pass has more
-
-std::array<std::int64_t, 19> parts_of(const CudnnConvolution& p) {
-  const ops::ConvolutionSizes& s = p.sizes;
-  return {static_cast<std::int64_t>(p.pass),
-          s.images,
-          s.in_channels,
-          s.height,
-          s.width,
-          s.out_channels,
-          s.out_height,
-          s.out_width,
-          s.kernel_height,
-          s.kernel_width,
-          s.geometry.stride.height,
-          s.geometry.stride.width,
-          s.geometry.padding.height,
-          s.geometry.padding.width,
-          s.geometry.groups,
-          s.geometry.dilation.height,
-          s.geometry.dilation.width,
-          static_cast<std::int64_t>(p.dtype),
-          std::int64_t{p.channels_last}};
-}
+constexpr std::size_t max_workspace_bytes = std::size_t{1} << 30;
+constexpr int max_algorithms = CUDNN_CONVOLUTION_FWD_ALGO_COUNT;  // no pass has more
 
 cudnnDataType_t cudnn_type(DType dtype) {
   if (dtype == DType::float32) return CUDNN_DATA_FLOAT;
@@ -47,10 +24,9 @@ cudnnDataType_t cudnn_type(DType dtype) {
   throw UsageError("convolution on a GPU is not built for {}", to_string(dtype));
 }
 
-/// Whether what cuDNN's list says of an algorithm lets it be taken; its memory there is for the list's
-/// arithmetic.
+/// Whether an algorithm of cuDNN's list is available, deterministic and free of TF32.
 template <class Performance>
-bool may_serve(const Performance& p, const CudnnConvolution& problem) {
+bool is_allowed(const Performance& p, const CudnnConvolution& problem) {
   return p.status == CUDNN_STATUS_SUCCESS && p.determinism == CUDNN_DETERMINISTIC &&
          (problem.dtype != DType::float32 || p.mathType == CUDNN_FMA_MATH ||
           p.mathType == CUDNN_DEFAULT_MATH);
@@ -60,21 +36,13 @@ bool may_serve(const Performance& p, const CudnnConvolution& problem) {
 
 struct Convolutions::Plan {
   Plan(const CudnnConvolution& problem, cudnnHandle_t handle, int device) : device_(device) {
-    try {
-      describe(problem);
-      choose(problem, handle);
-    } catch (...) {
-      free();
-      throw;
-    }
+    describe(problem);
+    choose(problem, handle);
   }
-  ~Plan() { free(); }
-  Plan(const Plan&) = delete;
-  Plan& operator=(const Plan&) = delete;
 
-  cudnnTensorDescriptor_t x = nullptr, y = nullptr;
-  cudnnFilterDescriptor_t weight = nullptr;
-  cudnnConvolutionDescriptor_t convolution = nullptr;
+  Owned<cudnnTensorDescriptor_t, cudnnDestroyTensorDescriptor> x, y;
+  Owned<cudnnFilterDescriptor_t, cudnnDestroyFilterDescriptor> weight;
+  Owned<cudnnConvolutionDescriptor_t, cudnnDestroyConvolutionDescriptor> convolution;
   cudnnConvolutionFwdAlgo_t forward{};
   cudnnConvolutionBwdDataAlgo_t backward_input{};
   cudnnConvolutionBwdFilterAlgo_t backward_weight{};
@@ -87,76 +55,81 @@ struct Convolutions::Plan {
     const cudnnTensorFormat_t format = p.channels_last ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
     const cudnnDataType_t type = cudnn_type(p.dtype);
     const auto n = [](std::int64_t extent) { return static_cast<int>(extent); };
-    check(cudnnCreateTensorDescriptor(&x), "cudnnCreateTensorDescriptor", device_);
-    check(cudnnCreateTensorDescriptor(&y), "cudnnCreateTensorDescriptor", device_);
-    check(cudnnCreateFilterDescriptor(&weight), "cudnnCreateFilterDescriptor", device_);
-    check(cudnnCreateConvolutionDescriptor(&convolution), "cudnnCreateConvolutionDescriptor", device_);
-    check(cudnnSetTensor4dDescriptor(x, format, type, n(s.images), n(s.in_channels), n(s.height), n(s.width)),
+    make(x, cudnnCreateTensorDescriptor, "cudnnCreateTensorDescriptor", device_);
+    make(y, cudnnCreateTensorDescriptor, "cudnnCreateTensorDescriptor", device_);
+    make(weight, cudnnCreateFilterDescriptor, "cudnnCreateFilterDescriptor", device_);
+    make(convolution, cudnnCreateConvolutionDescriptor, "cudnnCreateConvolutionDescriptor", device_);
+    check(cudnnSetTensor4dDescriptor(x.get(), format, type, n(s.images), n(s.in_channels), n(s.height),
+                                     n(s.width)),
           "cudnnSetTensor4dDescriptor", device_);
-    check(cudnnSetTensor4dDescriptor(y, format, type, n(s.images), n(s.out_channels), n(s.out_height),
+    check(cudnnSetTensor4dDescriptor(y.get(), format, type, n(s.images), n(s.out_channels), n(s.out_height),
                                      n(s.out_width)),
           "cudnnSetTensor4dDescriptor", device_);
-    check(cudnnSetFilter4dDescriptor(weight, type, format, n(s.out_channels),
+    check(cudnnSetFilter4dDescriptor(weight.get(), type, format, n(s.out_channels),
                                      n(s.in_channels / s.geometry.groups), n(s.kernel_height),
                                      n(s.kernel_width)),
           "cudnnSetFilter4dDescriptor", device_);
     const auto& [stride, padding, groups, dilation] = s.geometry;
-    check(cudnnSetConvolution2dDescriptor(convolution, padding.height, padding.width, stride.height,
+    check(cudnnSetConvolution2dDescriptor(convolution.get(), padding.height, padding.width, stride.height,
                                           stride.width, dilation.height, dilation.width,
                                           CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
           "cudnnSetConvolution2dDescriptor", device_);
-    check(cudnnSetConvolutionGroupCount(convolution, groups), "cudnnSetConvolutionGroupCount", device_);
+    check(cudnnSetConvolutionGroupCount(convolution.get(), groups), "cudnnSetConvolutionGroupCount", device_);
     // FMA: no TF32 behind a float32 product.
     set_math(p.dtype == DType::float32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH);
   }
 
   void choose(const CudnnConvolution& p, cudnnHandle_t handle) {
     switch (p.pass) {
-      case CudnnPass::forward:
+      case ConvolutionPass::forward:
         return take_first<cudnnConvolutionFwdAlgoPerf_t>(
             p, forward, "cudnnGetConvolutionForwardAlgorithm_v7",
             [&](auto... list) {
-              return cudnnGetConvolutionForwardAlgorithm_v7(handle, x, weight, convolution, y, list...);
+              return cudnnGetConvolutionForwardAlgorithm_v7(handle, x.get(), weight.get(), convolution.get(),
+                                                            y.get(), list...);
             },
             [&](auto... size) {
-              return cudnnGetConvolutionForwardWorkspaceSize(handle, x, weight, convolution, y, size...);
+              return cudnnGetConvolutionForwardWorkspaceSize(handle, x.get(), weight.get(), convolution.get(),
+                                                             y.get(), size...);
             });
-      case CudnnPass::backward_input:
+      case ConvolutionPass::backward_input:
         return take_first<cudnnConvolutionBwdDataAlgoPerf_t>(
             p, backward_input, "cudnnGetConvolutionBackwardDataAlgorithm_v7",
             [&](auto... list) {
-              return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, weight, y, convolution, x, list...);
+              return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, weight.get(), y.get(),
+                                                                 convolution.get(), x.get(), list...);
             },
             [&](auto... size) {
-              return cudnnGetConvolutionBackwardDataWorkspaceSize(handle, weight, y, convolution, x, size...);
+              return cudnnGetConvolutionBackwardDataWorkspaceSize(handle, weight.get(), y.get(),
+                                                                  convolution.get(), x.get(), size...);
             });
-      case CudnnPass::backward_weight:
+      case ConvolutionPass::backward_weight:
         return take_first<cudnnConvolutionBwdFilterAlgoPerf_t>(
             p, backward_weight, "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
             [&](auto... list) {
-              return cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle, x, y, convolution, weight,
-                                                                   list...);
+              return cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle, x.get(), y.get(),
+                                                                   convolution.get(), weight.get(), list...);
             },
             [&](auto... size) {
-              return cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, x, y, convolution, weight,
-                                                                    size...);
+              return cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, x.get(), y.get(),
+                                                                    convolution.get(), weight.get(), size...);
             });
     }
   }
 
-  /// The first of cuDNN's list, fastest first, that may be used; or none. It counts only with a workspace in
-  /// the arithmetic that is set: float32 has its own, whatever the list says.
+  /// Takes the first allowed algorithm of cuDNN's list, fastest first. The workspace is asked for again,
+  /// because the list's is for the list's arithmetic, and float32 sets its own.
   template <class Performance, class Algorithm, class List, class Size>
   void take_first(const CudnnConvolution& p, Algorithm& algorithm, const char* call, const List& list,
                   const Size& size) {
-    std::array<Performance, most_algorithms> listed;
+    std::array<Performance, max_algorithms> listed;
     int count = 0;
-    check(list(most_algorithms, &count, listed.data()), call, device_);
+    check(list(max_algorithms, &count, listed.data()), call, device_);
     for (const Performance& one : std::span(listed).first(static_cast<std::size_t>(count))) {
-      if (!may_serve(one, p)) continue;
+      if (!is_allowed(one, p)) continue;
       if (p.dtype != DType::float32) set_math(one.mathType);
       usable =
-          size(one.algo, &workspace_bytes) == CUDNN_STATUS_SUCCESS && workspace_bytes <= most_workspace_bytes;
+          size(one.algo, &workspace_bytes) == CUDNN_STATUS_SUCCESS && workspace_bytes <= max_workspace_bytes;
       if (!usable) continue;
       algorithm = one.algo;
       return;
@@ -165,53 +138,34 @@ struct Convolutions::Plan {
   }
 
   void set_math(cudnnMathType_t math) {
-    check(cudnnSetConvolutionMathType(convolution, math), "cudnnSetConvolutionMathType", device_);
-  }
-
-  void free() noexcept {
-    if (convolution) cudnnDestroyConvolutionDescriptor(convolution);
-    if (weight) cudnnDestroyFilterDescriptor(weight);
-    if (y) cudnnDestroyTensorDescriptor(y);
-    if (x) cudnnDestroyTensorDescriptor(x);
+    check(cudnnSetConvolutionMathType(convolution.get(), math), "cudnnSetConvolutionMathType", device_);
   }
 
   int device_;
 };
 
-std::size_t Convolutions::Hash::operator()(const CudnnConvolution& problem) const noexcept {
-  return std::apply([](auto... part) { return hash_of(part...); }, parts_of(problem));
-}
-
-bool Convolutions::Same::operator()(const CudnnConvolution& a, const CudnnConvolution& b) const noexcept {
-  return parts_of(a) == parts_of(b);
-}
+std::size_t CudnnConvolution::hash() const { return hash_of(pass, sizes.hash(), dtype, channels_last); }
 
 Convolutions::Convolutions(int device, cudaStream_t stream) : device_(device) {
-  check(cudnnCreate(&handle_), "cudnnCreate", device);
-  check(cudnnSetStream(handle_, stream), "cudnnSetStream", device);
+  make(handle_, cudnnCreate, "cudnnCreate", device);
+  check(cudnnSetStream(handle_.get(), stream), "cudnnSetStream", device);
 }
 
-Convolutions::~Convolutions() {
-  plans_.clear();
-  cudnnDestroy(handle_);
-}
+Convolutions::~Convolutions() = default;
 
 Convolutions::Plan& Convolutions::plan_for(const CudnnConvolution& problem) {
-  const auto found = plans_.find(problem);
-  if (found != plans_.end()) return *found->second;
-  return *plans_.emplace(problem, std::make_unique<Plan>(problem, handle_, device_)).first->second;
+  return *plans_.get(problem, [&] { return std::make_unique<Plan>(problem, handle_.get(), device_); });
 }
 
-CudnnConvolution Convolutions::settled(const CudnnConvolution& problem) {
+CudnnConvolution Convolutions::in_supported_layout(const CudnnConvolution& problem) {
   if (plan_for(problem).usable) return problem;
-  CudnnConvolution turned = problem;
-  turned.channels_last = !problem.channels_last;
-  if (plan_for(turned).usable) return turned;
+  CudnnConvolution other = problem;
+  other.channels_last = !problem.channels_last;
+  if (plan_for(other).usable) return other;
   const ops::ConvolutionSizes& s = problem.sizes;
   throw FailureError(
       "cuDNN on cuda:{} has no reproducible algorithm for a convolution of [{}, {}, {}, {}] by [{}, {}, {}, "
-      "{}] "
-      "of {}; another batch or another number of channels may have one",
+      "{}] of {}; another batch or another number of channels may have one",
       device_, s.images, s.in_channels, s.height, s.width, s.out_channels, s.in_channels / s.geometry.groups,
       s.kernel_height, s.kernel_width, to_string(problem.dtype));
 }
@@ -224,63 +178,66 @@ void Convolutions::run(const CudnnConvolution& problem, void* x, void* weight, v
   const Plan& plan = plan_for(problem);
   const float one = 1, zero = 0;
   switch (problem.pass) {
-    case CudnnPass::forward:
-      return check(cudnnConvolutionForward(handle_, &one, plan.x, x, plan.weight, weight, plan.convolution,
-                                           plan.forward, workspace, plan.workspace_bytes, &zero, plan.y, y),
+    case ConvolutionPass::forward:
+      return check(cudnnConvolutionForward(handle_.get(), &one, plan.x.get(), x, plan.weight.get(), weight,
+                                           plan.convolution.get(), plan.forward, workspace,
+                                           plan.workspace_bytes, &zero, plan.y.get(), y),
                    "cudnnConvolutionForward", device_);
-    case CudnnPass::backward_input:
-      return check(cudnnConvolutionBackwardData(handle_, &one, plan.weight, weight, plan.y, y,
-                                                plan.convolution, plan.backward_input, workspace,
-                                                plan.workspace_bytes, &zero, plan.x, x),
+    case ConvolutionPass::backward_input:
+      return check(cudnnConvolutionBackwardData(handle_.get(), &one, plan.weight.get(), weight, plan.y.get(),
+                                                y, plan.convolution.get(), plan.backward_input, workspace,
+                                                plan.workspace_bytes, &zero, plan.x.get(), x),
                    "cudnnConvolutionBackwardData", device_);
-    case CudnnPass::backward_weight:
-      return check(cudnnConvolutionBackwardFilter(handle_, &one, plan.x, x, plan.y, y, plan.convolution,
-                                                  plan.backward_weight, workspace, plan.workspace_bytes,
-                                                  &zero, plan.weight, weight),
+    case ConvolutionPass::backward_weight:
+      return check(cudnnConvolutionBackwardFilter(handle_.get(), &one, plan.x.get(), x, plan.y.get(), y,
+                                                  plan.convolution.get(), plan.backward_weight, workspace,
+                                                  plan.workspace_bytes, &zero, plan.weight.get(), weight),
                    "cudnnConvolutionBackwardFilter", device_);
   }
 }
 
 namespace {
 
-/// A pass of `op` between x and y, in the layout in which cuDNN has it: with the channels last if either is
-/// so and it can be. (One channel is both.)
+/// A pass of `op` between x and y in a layout that cuDNN supports: channels last if x or y has them last and
+/// it is supported. (One channel is both.)
 template <class Op>
-CudnnConvolution settled(CudaBackend& gpu, CudnnPass pass, const Op& op, const Tensor& x, const Tensor& y) {
-  return gpu.convolutions().settled({.pass = pass,
-                                     .sizes = op.sizes(),
-                                     .dtype = x.dtype(),
-                                     .channels_last = x.channel_block() != 1 || y.channel_block() != 1});
+CudnnConvolution problem_of(CudaBackend& gpu, ConvolutionPass pass, const Op& op, const Tensor& x,
+                            const Tensor& y) {
+  return gpu.convolutions().in_supported_layout(
+      {.pass = pass,
+       .sizes = op.sizes(),
+       .dtype = x.dtype(),
+       .channels_last = x.channel_block() != 1 || y.channel_block() != 1});
 }
 
-/// Memory in that layout for what `tensor` is to hold: its own if it is so.
+/// Memory for `tensor` in that layout: itself if it has it.
 Tensor memory_in_layout(CudaBackend& gpu, const Tensor& tensor, bool channels_last) {
   const int block = channels_last ? static_cast<int>(tensor.size(1)) : 1;
   return tensor.channel_block() == block ? tensor : gpu.empty(tensor.shape(), tensor.dtype(), block);
 }
 
-/// `from`'s elements are `to`'s, if that is other memory.
-void bring(CudaBackend& gpu, const Tensor& from, const Tensor& to) {
+/// Copies `from` to `to` in its layout, unless they share memory.
+void copy_layout(CudaBackend& gpu, const Tensor& from, const Tensor& to) {
   if (!from.shares_memory_with(to)) gpu.run(ops::ToLayout{from, to});
 }
 
 /// `tensor` itself, or its elements in the other layout.
 Tensor in_layout(CudaBackend& gpu, const Tensor& tensor, bool channels_last) {
   const Tensor converted = memory_in_layout(gpu, tensor, channels_last);
-  bring(gpu, tensor, converted);
+  copy_layout(gpu, tensor, converted);
   return converted;
 }
 
 /// Whether weights [O, C, kh, kw], O matrices [C, kh kw], are there another way with the channels last:
 /// transposed.
-bool turns(const Tensor& weight, bool channels_last) {
+bool transposes(const Tensor& weight, bool channels_last) {
   return channels_last && weight.size(2) * weight.size(3) > 1 && weight.size(1) > 1;
 }
 
 /// Weights in the activations' type and layout.
 Tensor packed_weight(CudaBackend& gpu, const Tensor& weight, DType dtype, bool channels_last) {
   const Tensor converted = gpu.in_type(weight, dtype);
-  if (!turns(weight, channels_last)) return converted;
+  if (!transposes(weight, channels_last)) return converted;
   const Tensor packed = gpu.scratch(weight.numel(), dtype);
   transpose(gpu.launch(), converted, packed, weight.size(0), weight.size(1), weight.size(2) * weight.size(3));
   return packed;
@@ -295,24 +252,24 @@ void run(CudaBackend& gpu, const CudnnConvolution& problem, const Tensor& x, con
 
 void convolution(CudaBackend& gpu, const ops::Convolution& op) {
   if (op.x.size(0) == 0) return;
-  const CudnnConvolution problem = settled(gpu, CudnnPass::forward, op, op.x, op.y);
+  const CudnnConvolution problem = problem_of(gpu, ConvolutionPass::forward, op, op.x, op.y);
   const bool last = problem.channels_last;
   const Tensor from = in_layout(gpu, op.x, last), packed = packed_weight(gpu, op.weight, op.x.dtype(), last);
   const Tensor to = memory_in_layout(gpu, op.y, last);
   run(gpu, problem, from, packed, to);
   if (op.bias) add_channels(gpu.launch(), op.bias, to);
-  bring(gpu, to, op.y);
+  copy_layout(gpu, to, op.y);
 }
 
 void convolution_backward_input(CudaBackend& gpu, const ops::ConvolutionBackwardInput& op) {
   if (op.dx.size(0) == 0) return;
-  const CudnnConvolution problem = settled(gpu, CudnnPass::backward_input, op, op.dx, op.dy);
+  const CudnnConvolution problem = problem_of(gpu, ConvolutionPass::backward_input, op, op.dx, op.dy);
   const bool last = problem.channels_last;
   const Tensor from = in_layout(gpu, op.dy, last),
                packed = packed_weight(gpu, op.weight, op.dy.dtype(), last);
   const Tensor to = memory_in_layout(gpu, op.dx, last);
   run(gpu, problem, to, packed, from);
-  bring(gpu, to, op.dx);
+  copy_layout(gpu, to, op.dx);
 }
 
 void convolution_backward_weight(CudaBackend& gpu, const ops::ConvolutionBackwardWeight& op) {
@@ -320,14 +277,14 @@ void convolution_backward_weight(CudaBackend& gpu, const ops::ConvolutionBackwar
     if (!op.accumulate) gpu.fill(op.dweight, 0);
     return;
   }
-  const CudnnConvolution problem = settled(gpu, CudnnPass::backward_weight, op, op.x, op.dy);
-  const bool last = problem.channels_last, turned = turns(op.dweight, last);
+  const CudnnConvolution problem = problem_of(gpu, ConvolutionPass::backward_weight, op, op.x, op.dy);
+  const bool last = problem.channels_last, transposed = transposes(op.dweight, last);
   const Tensor from = in_layout(gpu, op.x, last), upstream = in_layout(gpu, op.dy, last);
-  const bool direct = !turned && !op.accumulate && op.x.dtype() == DType::float32;
+  const bool direct = !transposed && !op.accumulate && op.x.dtype() == DType::float32;
   Tensor made = direct ? op.dweight : gpu.empty(op.dweight.shape(), op.x.dtype());
   run(gpu, problem, from, made, upstream);
   if (direct) return;
-  if (turned) {
+  if (transposed) {
     const Tensor packed = std::exchange(made, gpu.empty(op.dweight.shape(), op.x.dtype()));
     transpose(gpu.launch(), packed, made, made.size(0), made.size(2) * made.size(3), made.size(1));
   }

@@ -4,22 +4,25 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <unordered_map>
 
 #include "kernels/cuda/libraries.h"
+#include "kernels/plan_cache.h"
 #include "lockstep/ops/convolution.h"
 #include "lockstep/tensor/dtype.h"
 
 namespace lockstep::kernels {
 
-enum class CudnnPass : std::int64_t { forward, backward_input, backward_weight };
+using ops::ConvolutionPass;
 
 /// Everything that the choice of an algorithm depends on. x, weights and y have one type and one layout.
 struct CudnnConvolution {
-  CudnnPass pass = CudnnPass::forward;
+  ConvolutionPass pass = ConvolutionPass::forward;
   ops::ConvolutionSizes sizes;
   DType dtype = DType::float32;
   bool channels_last = false;  ///< weights then are [O, kh, kw, C / groups]
+
+  std::size_t hash() const;
+  bool operator==(const CudnnConvolution&) const = default;
 };
 
 /// Algorithms that give the same bits every time, in float32 without TF32.
@@ -30,27 +33,21 @@ class Convolutions {
   Convolutions(const Convolutions&) = delete;
   Convolutions& operator=(const Convolutions&) = delete;
 
-  /// The problem in the layout in which cuDNN has an algorithm for it: its own if it can be. Throws
+  /// The problem in a layout for which cuDNN has an algorithm: its own layout if possible. Throws
   /// FailureError if there is none.
-  CudnnConvolution settled(const CudnnConvolution& problem);
-  /// Working memory that run() needs, for a settled problem.
+  CudnnConvolution in_supported_layout(const CudnnConvolution& problem);
+  /// Working memory that run() needs, in a supported layout.
   std::size_t workspace_bytes(const CudnnConvolution& problem);
   /// What the pass makes is written, the rest is read.
   void run(const CudnnConvolution& problem, void* x, void* weight, void* y, void* workspace);
 
  private:
   struct Plan;
-  struct Hash {
-    std::size_t operator()(const CudnnConvolution& problem) const noexcept;
-  };
-  struct Same {
-    bool operator()(const CudnnConvolution& a, const CudnnConvolution& b) const noexcept;
-  };
   Plan& plan_for(const CudnnConvolution& problem);
 
   int device_;
-  cudnnHandle_t handle_ = nullptr;
-  std::unordered_map<CudnnConvolution, std::unique_ptr<Plan>, Hash, Same> plans_;
+  Owned<cudnnHandle_t, cudnnDestroy> handle_;
+  PlanCache<CudnnConvolution, Plan> plans_;
 };
 
 }  // namespace lockstep::kernels

@@ -16,8 +16,7 @@ class Convolutions;    // convolution.h
 class FlashAttention;  // attention.h
 struct DataFault;      // kernels.h
 
-/// Asks for work on one stream, in order, and never waits but in reads. Activations are plain, or have their
-/// channels last.
+/// Enqueues work on one stream, in order, and waits only in reads. Activations are plain or channels-last.
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(int index);
@@ -37,13 +36,13 @@ class CudaBackend final : public Backend {
   Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t queries,
                               std::int64_t keys) const override;
 
-  // For the functions of this folder, whose operations have been checked, and whose launches are when they
-  // return.
+  // For the functions of this folder. Operations are checked before a function is called, launches after it
+  // returns.
 
   Launch launch() const { return {.stream = pool_.stream(), .multiprocessors = multiprocessors_}; }
-  /// Working memory from the pool, free again for later work when it goes out of scope.
+  /// Working memory from the pool, free for later work when it goes out of scope.
   Tensor scratch(std::int64_t elements, DType dtype = DType::float32) { return empty({elements}, dtype); }
-  /// What the next read tells of.
+  /// The fault that the next read throws.
   DataFault* fault() const { return static_cast<DataFault*>(fault_.raw()); }
   Matmul& matmul() { return *matmul_; }
   Convolutions& convolutions();
@@ -74,7 +73,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<FlashAttention> flash_attention_;  // made at the first attention in bf16
 };
 
-// Each file of this folder enters its operations.
+// Each file of this folder registers its operations.
 void enter_attention(CudaBackend& gpu);
 void enter_batch_norm(CudaBackend& gpu);
 void enter_convolution(CudaBackend& gpu);

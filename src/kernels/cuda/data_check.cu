@@ -1,4 +1,4 @@
-// Values outside their bounds, told at the next read.
+// Finds values out of range, which the next read reports.
 #include "kernels/cuda/device_code.cuh"
 #include "kernels/cuda/kernels.h"
 
@@ -12,12 +12,12 @@ __device__ long long first_of_block(long long first, long long none, long long* 
   return block_join(first, none, shared, [](long long a, long long b) { return b < a ? b : a; });
 }
 
-/// Written by one thread of one kernel after another.
-__device__ void tell(DataFault* fault, const DataFault& found) {
+/// Called by one thread of one kernel after another.
+__device__ void report(DataFault* fault, const DataFault& found) {
   if (fault->kind == DataFault::none) *fault = found;
 }
 
-/// One block tells the first; several leave theirs in `firsts`.
+/// One block reports the first such value; several blocks write theirs to `firsts`.
 __global__ void __launch_bounds__(block)
     find_outside(const std::int64_t* values, std::int64_t count, bool may_ignore, std::int64_t ignored,
                  DataFault found, DataFault* fault, std::int64_t* firsts) {
@@ -37,20 +37,20 @@ __global__ void __launch_bounds__(block)
   } else if (first < count) {
     found.number = first;
     found.value = values[first];
-    tell(fault, found);
+    report(fault, found);
   }
 }
 
 __global__ void __launch_bounds__(block)
-    tell_first(const std::int64_t* values, std::int64_t count, DataFault found, DataFault* fault,
-               const std::int64_t* firsts, int blocks) {
+    report_first(const std::int64_t* values, std::int64_t count, DataFault found, DataFault* fault,
+                 const std::int64_t* firsts, int blocks) {
   __shared__ long long shared[32];
   const int i = static_cast<int>(threadIdx.x);
   const long long first = first_of_block(i < blocks ? firsts[i] : count, count, shared);
   if (i != 0 || first == count) return;
   found.number = first;
   found.value = values[first];
-  tell(fault, found);
+  report(fault, found);
 }
 
 }  // namespace
@@ -62,10 +62,11 @@ void check_data(const Launch& on, const Tensor& values, std::int64_t bound, cons
   const auto* const from = values.data<std::int64_t>();
   const DataFault found{.kind = kind, .operation = operation, .bound = bound};
   const int blocks = static_cast<int>(
-      std::min<std::int64_t>((count + values_per_block - 1) / values_per_block, most_check_blocks));
+      std::min<std::int64_t>((count + values_per_block - 1) / values_per_block, max_check_blocks));
   find_outside<<<blocks, block, 0, on.stream>>>(from, count, ignored != nullptr, ignored ? *ignored : 0,
                                                 found, fault, firsts_of(fault));
-  if (blocks > 1) tell_first<<<1, block, 0, on.stream>>>(from, count, found, fault, firsts_of(fault), blocks);
+  if (blocks > 1)
+    report_first<<<1, block, 0, on.stream>>>(from, count, found, fault, firsts_of(fault), blocks);
 }
 
 }  // namespace lockstep::kernels

@@ -1,8 +1,10 @@
-// What kernels share: 16-byte accesses, conversions, and sums in a fixed order.
+// Device code that kernels share: 16-byte accesses, conversions, elementwise loops, and sums in a fixed
+// order.
 #pragma once
 
 #include <cuda_bf16.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/kernels.h"
@@ -15,14 +17,19 @@ namespace lockstep::kernels {
 
 using BF16 = __nv_bfloat16;
 
-/// body(a float or a BF16), by what the tensor stores.
+/// body(a float or a BF16), by the element type.
 template <class Body>
-void by_type_of(const Tensor& tensor, const Body& body) {
-  if (tensor.dtype() == DType::bfloat16) {
+void by_dtype(DType dtype, const Body& body) {
+  if (dtype == DType::bfloat16) {
     body(BF16{});
   } else {
     body(float{});
   }
+}
+
+template <class Body>
+void by_type_of(const Tensor& tensor, const Body& body) {
+  by_dtype(tensor.dtype(), body);
 }
 
 /// An activation [N, C, places], plain, or with its channels last ([N, places, C]).
@@ -125,6 +132,54 @@ using Width = std::integral_constant<int, count>;
 template <class T, class Body>
 void with_width(bool packs, const Body& body) {
   packs ? body(Width<pack_width<T>>{}) : body(Width<1>{});
+}
+
+/// A grid of rows and packs of columns, for kernels that loop over both: as many rows at once as fill the
+/// device.
+struct RowGrid {
+  dim3 grid;
+  unsigned block;
+
+  RowGrid(const Launch& on, std::int64_t rows, std::int64_t columns, std::int64_t max_across) {
+    constexpr std::int64_t max_rows = 65535;
+    block = static_cast<unsigned>(columns < 256 ? ceil_div(columns, 32) * 32 : 256);
+    const std::int64_t blocks = ceil_div(columns, block), across = blocks < max_across ? blocks : max_across;
+    const std::int64_t wanted = ceil_div(std::int64_t{on.multiprocessors} * 4096, across * block);
+    const std::int64_t most = wanted < max_rows ? wanted : max_rows;
+    grid = dim3(static_cast<unsigned>(across), static_cast<unsigned>(rows < most ? rows : most));
+  }
+};
+
+template <int Width, class Function, class To, class... From>
+__device__ void map_pack(const Function& f, To* to, const Pack<From, Width>&... in) {
+  Pack<To, Width> out;
+  for (int lane = 0; lane < Width; ++lane) out.lane[lane] = rounded<To>(f(to_float(in.lane[lane])...));
+  store_pack(to, out);
+}
+
+/// The first `packs` packs of `count` elements, then the rest one by one. `to` may be one of `from`.
+template <int Width, class Function, class To, class... From>
+__global__ void __launch_bounds__(256)
+    map_elements(std::int64_t packs, std::int64_t count, Function f, To* to, const From*... from) {
+  for (std::int64_t i = global_thread(); i < packs; i += global_threads()) {
+    map_pack<Width>(f, to + i * Width, load_pack<From, Width>(from + i * Width)...);
+  }
+  for (std::int64_t i = packs * Width + global_thread(); i < count; i += global_threads()) {
+    map_pack<1>(f, to + i, load_pack<From, 1>(from + i)...);
+  }
+}
+
+/// to[i] = f(from[i]...), computed in float, or in double where an operand is double.
+template <class Function, class To, class... From>
+void map_elementwise(const Launch& on, std::int64_t count, const Function& f, To* to, const From*... from) {
+  if (count == 0) return;
+  constexpr int width = 16 / static_cast<int>(std::max({sizeof(To), sizeof(From)...}));
+  constexpr int block = 256;
+  const bool aligned =
+      packs_at(to, width * sizeof(To)) && (true && ... && packs_at(from, width * sizeof(From)));
+  const std::int64_t threads = aligned ? ceil_div(count, width) : count;
+  map_elements<width><<<grid_for(threads, block, on), block, 0, on.stream>>>(aligned ? count / width : 0,
+                                                                             count, f, to, from...);
 }
 
 /// Of a warp, x = join(x, another lane's) again and again; every lane gets the result. The order is fixed.

@@ -3,7 +3,6 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/map.cuh"
 #include "lockstep/ops/elementwise.h"
 
 namespace lockstep::kernels {

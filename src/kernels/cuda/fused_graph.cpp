@@ -110,13 +110,11 @@ void FusedGraph::matmul(const CudnnDescriptor& a, const CudnnDescriptor& b, cons
   CudnnDescriptor kind(CUDNN_BACKEND_MATMUL_DESCRIPTOR, "a product");
   kind.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
   kind.finalize();
-  CudnnDescriptor operation(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, "a product of tensors");
-  operation.set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
-  operation.set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
-  operation.set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
-  operation.set(CUDNN_ATTR_OPERATION_MATMUL_DESC, kind);
-  operation.finalize();
-  operations_.push_back(operation);
+  add(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, "a product of tensors",
+      {{CUDNN_ATTR_OPERATION_MATMUL_ADESC, a},
+       {CUDNN_ATTR_OPERATION_MATMUL_BDESC, b},
+       {CUDNN_ATTR_OPERATION_MATMUL_CDESC, c},
+       {CUDNN_ATTR_OPERATION_MATMUL_DESC, kind}});
 }
 
 void FusedGraph::pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor& x, const CudnnDescriptor& y,
@@ -127,14 +125,12 @@ void FusedGraph::pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor& x, 
   kind.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, compute);
   if (axis >= 0) kind.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, axis);
   kind.finalize();
-  CudnnDescriptor operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, "a function of tensors");
-  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, kind);
-  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
-  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
-  if (b) operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
-  if (t) operation.set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t);
-  operation.finalize();
-  operations_.push_back(operation);
+  add(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, "a function of tensors",
+      {{CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, kind},
+       {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x},
+       {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y},
+       {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b},
+       {CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t}});
 }
 
 void FusedGraph::reduce(cudnnReduceTensorOp_t operator_, const CudnnDescriptor& x, const CudnnDescriptor& y) {
@@ -142,18 +138,24 @@ void FusedGraph::reduce(cudnnReduceTensorOp_t operator_, const CudnnDescriptor& 
   kind.set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
   kind.set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, operator_);
   kind.finalize();
-  CudnnDescriptor operation(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, "a reduction of a tensor");
-  operation.set(CUDNN_ATTR_OPERATION_REDUCTION_DESC, kind);
-  operation.set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
-  operation.set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
-  operation.finalize();
-  operations_.push_back(operation);
+  add(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, "a reduction of a tensor",
+      {{CUDNN_ATTR_OPERATION_REDUCTION_DESC, kind},
+       {CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x},
+       {CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y}});
 }
 
 void FusedGraph::reshape(const CudnnDescriptor& x, const CudnnDescriptor& y) {
-  CudnnDescriptor operation(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "another shape of a tensor");
-  operation.set(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
-  operation.set(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
+  add(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "another shape of a tensor",
+      {{CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x}, {CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y}});
+}
+
+void FusedGraph::add(
+    cudnnBackendDescriptorType_t type, const char* what,
+    std::initializer_list<std::pair<cudnnBackendAttributeName_t, CudnnDescriptor>> operands) {
+  CudnnDescriptor operation(type, what);
+  for (const auto& [name, operand] : operands) {
+    if (operand) operation.set(name, operand);
+  }
   operation.finalize();
   operations_.push_back(operation);
 }

@@ -5,9 +5,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/libraries.h"
@@ -75,6 +77,9 @@ class FusedGraph {
            void* workspace);
 
  private:
+  /// An operation of these operands, of which some may be none.
+  void add(cudnnBackendDescriptorType_t type, const char* what,
+           std::initializer_list<std::pair<cudnnBackendAttributeName_t, CudnnDescriptor>> operands);
   CudnnDescriptor described(std::int64_t uid, const Extents& extents, const Extents& strides,
                             cudnnDataType_t type, bool between_operations, bool by_value);
 

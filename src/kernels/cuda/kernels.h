@@ -1,4 +1,4 @@
-// The kernels of .cu files that operations of other files are made of, too. Nothing here waits or allocates.
+// Functions of .cu files that other files use. None of them waits or allocates.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@ struct Launch {
 };
 
 // --- elementwise.cu
-/// Elements of equal number, rounded to `to`'s type; false if that conversion is not built.
+/// Copies elements in order, rounded to `to`'s type; false if that conversion is not built.
 bool convert(const Launch& on, const Tensor& from, const Tensor& to);
 
 // --- strided_copy.cu
@@ -23,20 +23,20 @@ void transpose(const Launch& on, const Tensor& from, const Tensor& to, std::int6
                std::int64_t columns);
 
 // --- batch_norm.cu
-/// y += bias of its channel.
+/// y += the bias of its channel.
 void add_channels(const Launch& on, const Tensor& bias, const Tensor& y);
 
 // --- data_check.cu
-/// What was wrong with data, for the next read to tell. Zeros: nothing.
+/// An error in data, which the next read throws. Zeros: there is none.
 struct DataFault {
   enum Kind : std::int32_t { none, index_outside, target_outside, counts_differ };
   std::int32_t kind = none;
-  const char* operation = nullptr;  ///< a literal of the program's; no GPU looks there
+  const char* operation = nullptr;  ///< a string literal, which no GPU reads
   std::int64_t value = 0, number = 0, bound = 0;
 };
-constexpr int most_check_blocks = 1024;
-/// Of a fault, and behind it what each block of a check found.
-constexpr std::int64_t fault_bytes = sizeof(DataFault) + most_check_blocks * sizeof(std::int64_t);
+constexpr int max_check_blocks = 1024;
+/// Of a fault, followed by what each block of a check found.
+constexpr std::int64_t fault_bytes = sizeof(DataFault) + max_check_blocks * sizeof(std::int64_t);
 inline std::int64_t* firsts_of(DataFault* fault) { return reinterpret_cast<std::int64_t*>(fault + 1); }
 /// Writes the first of the int64 values outside [0, bound) that is not `ignored` (null: none is) to `fault`,
 /// if that holds none.

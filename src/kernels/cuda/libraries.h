@@ -1,6 +1,6 @@
-// cuBLASLt and cuDNN under their own names, but found late: a program that was built for GPUs, too, starts
-// where these libraries are not. Within this namespace the pointers hide the functions that the libraries'
-// headers declare, so calls read as ever.
+// cuBLASLt and cuDNN under their own names, but loaded late: a program that is built for GPUs also starts
+// where these libraries are missing. Within this namespace function pointers hide the functions that the
+// libraries' headers declare, so calls look as usual.
 #pragma once
 
 #include <cublasLt.h>
@@ -8,11 +8,13 @@
 #include <cudnn.h>
 
 #include <cstddef>
+#include <memory>
+#include <type_traits>
 
 namespace lockstep::kernels {
 
-/// Throws UsageError naming the library that cannot be loaded, or is too old. Before that no function below
-/// may be called. Any number of times, by any thread.
+/// Throws UsageError naming the library that cannot be loaded or is too old. Must be called before any
+/// function below. May be called again, by any thread.
 void load_cuda_libraries();
 
 #define LOCKSTEP_CUBLASLT_FUNCTIONS(use)                                                           \
@@ -49,12 +51,33 @@ LOCKSTEP_CUBLASLT_FUNCTIONS(LOCKSTEP_LATE_FUNCTION)
 LOCKSTEP_CUDNN_FUNCTIONS(LOCKSTEP_LATE_FUNCTION)
 #undef LOCKSTEP_LATE_FUNCTION
 
-// --- error.cpp: errors as FailureErrors that name call, device and what to do
+// --- error.cpp: FailureErrors that name call, device and what to do
+
 void check(cudaError_t status, const char* call, int device);
 void check(cublasStatus_t status, const char* call, int device);
 void check(cudnnStatus_t status, const char* call, int device);
 
 /// Of memory: says how much was asked for.
 void check_allocation(cudaError_t status, const char* call, std::size_t bytes, int device);
+
+template <auto& destroy>
+struct Destroy {
+  template <class Object>
+  void operator()(Object* object) const {
+    destroy(object);
+  }
+};
+
+/// Owns what a library has made, and destroys it by the library's function.
+template <class Handle, auto& destroy>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<destroy>>;
+
+/// Resets `owner` to what create(&handle) makes.
+template <class Owner, class Create>
+void make(Owner& owner, const Create& create, const char* call, int device) {
+  typename Owner::pointer made = nullptr;
+  check(create(&made), call, device);
+  owner.reset(made);
+}
 
 }  // namespace lockstep::kernels

@@ -3,8 +3,9 @@
 #include <array>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/map.cuh"
+#include "kernels/cuda/device_code.cuh"
 #include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/strides.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -13,7 +14,6 @@ namespace {
 struct Source {
   const void* data;
   bool half, repeated;  ///< bf16; one element along a row
-  std::int64_t stride[Shape::max_rank];
 
   /// Elements [at, at + Width) of a row that begins at `first`.
   template <int Width>
@@ -37,105 +37,79 @@ struct Source {
   }
 };
 
-/// y as rows, along which every input is contiguous or repeated: as few dimensions as that leaves, the
-/// innermost first.
+/// y as rows, along which every input is contiguous or repeated.
 template <std::size_t Inputs>
-struct Walk {
-  int rank = 0;
-  std::int64_t size[Shape::max_rank];
+struct Broadcast {
+  std::int64_t width = 1;
+  ops::StridedDimensions<Inputs> rows;
   std::array<Source, Inputs> in;
 
-  Walk(const std::array<Tensor, Inputs>& inputs, const Tensor& y) {
-    std::array<std::int64_t, Inputs> step;  // to the next element along a dimension
-    for (std::size_t i = 0; i < Inputs; ++i) {
-      in[i].data = inputs[i].raw();
-      in[i].half = inputs[i].dtype() == DType::bfloat16;
-      step[i] = 1;
-    }
+  Broadcast(const std::array<Tensor, Inputs>& inputs, const Tensor& y) {
+    using Offsets = typename ops::StridedDimensions<Inputs>::Offsets;
+    ops::StridedDimensions<Inputs> all;
+    Offsets step;  // to the next element along a dimension
+    step.fill(1);
     const int dimensions = y.channel_block() == 1 ? y.shape().rank() : 0;
     for (int d = dimensions - 1; d >= 0; --d) {
-      std::array<std::int64_t, Inputs> stride;
+      Offsets stride;
       for (std::size_t i = 0; i < Inputs; ++i) {
         const int own = d - y.shape().rank() + inputs[i].shape().rank();
         const std::int64_t extent = own < 0 ? 1 : inputs[i].size(own);
         stride[i] = extent == 1 ? 0 : step[i];
         step[i] *= extent;
       }
-      if (y.size(d) != 1) add(y.size(d), stride);
+      all.add(y.size(d), stride);
     }
-    if (rank == 0) {  // all inputs are as y is stored, or one element
-      std::array<std::int64_t, Inputs> stride;
+    if (all.rank == 0) {  // every input is stored as y is, or is one element
+      Offsets stride;
       for (std::size_t i = 0; i < Inputs; ++i) stride[i] = inputs[i].numel() == 1 ? 0 : 1;
-      add(y.stored_numel(), stride);
+      all.rank = 1;
+      all.size[0] = y.stored_numel();
+      all.stride[0] = stride;
     }
-    for (Source& source : in) source.repeated = source.stride[0] == 0;
-  }
-
-  __device__ std::int64_t first_of(const Source& source, std::int64_t row) const {
-    std::int64_t at = 0;
-    for (int d = 1; d < rank; ++d) {
-      const bool last = d + 1 == rank;
-      at += (last ? row : row % size[d]) * source.stride[d];
-      if (!last) row /= size[d];
-    }
-    return at;
-  }
-
- private:
-  /// The next dimension: more of the one before, if it continues there in every input.
-  void add(std::int64_t extent, const std::array<std::int64_t, Inputs>& stride) {
-    bool goes_on = rank > 0;
-    for (std::size_t i = 0; goes_on && i < Inputs; ++i)
-      goes_on = stride[i] == in[i].stride[rank - 1] * size[rank - 1];
-    if (goes_on) {
-      size[rank - 1] *= extent;
-      return;
-    }
-    size[rank] = extent;
-    for (std::size_t i = 0; i < Inputs; ++i) in[i].stride[rank] = stride[i];
-    ++rank;
+    width = all.size[0];
+    rows = all.without(0);
+    for (std::size_t i = 0; i < Inputs; ++i)
+      in[i] = {inputs[i].raw(), inputs[i].dtype() == DType::bfloat16, all.stride[0][i] == 0};
   }
 };
 
 template <int Width, class Formula, class E, std::size_t... I>
-__device__ void broadcast_pack(const Walk<sizeof...(I)>& walk, const Formula& formula,
-                               const std::int64_t* first, std::int64_t at, E* to, std::index_sequence<I...>) {
-  map_pack<Width>(formula, to + at, walk.in[I].template load<Width>(first[I], at)...);
+__device__ void broadcast_pack(const Broadcast<sizeof...(I)>& inputs, const Formula& formula,
+                               const std::array<std::int64_t, sizeof...(I)>& first, std::int64_t at, E* to,
+                               std::index_sequence<I...>) {
+  map_pack<Width>(formula, to + at, inputs.in[I].template load<Width>(first[I], at)...);
 }
 
 /// `packs` of a row, then its rest element by element.
 template <class Formula, class E, std::size_t Inputs>
-__global__ void __launch_bounds__(256) broadcast(const __grid_constant__ Walk<Inputs> walk, Formula formula,
-                                                 std::int64_t rows, std::int64_t packs, E* y) {
+__global__ void __launch_bounds__(256)
+    broadcast(const __grid_constant__ Broadcast<Inputs> inputs, Formula formula, std::int64_t rows,
+              std::int64_t packs, E* y) {
   constexpr int packed = pack_width<E>;
   constexpr auto each = std::make_index_sequence<Inputs>();
-  const std::int64_t width = walk.size[0];
+  const std::int64_t width = inputs.width;
   for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
-    std::int64_t first[Inputs];
-    for (std::size_t i = 0; i < Inputs; ++i) first[i] = walk.first_of(walk.in[i], row);
+    const auto first = inputs.rows.offsets(row);
     E* const to = y + row * width;
     for (std::int64_t i = global_thread(); i < packs; i += global_threads())
-      broadcast_pack<packed>(walk, formula, first, i * packed, to, each);
+      broadcast_pack<packed>(inputs, formula, first, i * packed, to, each);
     for (std::int64_t i = packs * packed + global_thread(); i < width; i += global_threads())
-      broadcast_pack<1>(walk, formula, first, i, to, each);
+      broadcast_pack<1>(inputs, formula, first, i, to, each);
   }
 }
 
 template <class Formula, class E>
 void broadcast_into(const Launch& on, const ops::Map<Formula>& op) {
-  const Walk<Formula::inputs> walk(op.in, op.y);
-  const std::int64_t width = walk.size[0], rows = op.y.stored_numel() / width;
+  const Broadcast<Formula::inputs> inputs(op.in, op.y);
+  const std::int64_t width = inputs.width, rows = op.y.stored_numel() / width;
   bool aligned = packs_at(op.y.raw()) && (rows == 1 || width % pack_width<E> == 0);
   for (const Tensor& input : op.in) aligned = aligned && packs_at(input.raw());
   const std::int64_t packs = aligned ? width / pack_width<E> : 0;
   const std::int64_t columns = aligned ? ceil_div(width, pack_width<E>) : width;
-  const auto block = static_cast<unsigned>(columns < 256 ? ceil_div(columns, 32) * 32 : 256);
-  const unsigned across = grid_for(columns, static_cast<int>(block), on);
-  // As many rows at once as fill the device.
-  const std::int64_t wanted = ceil_div(std::int64_t{on.multiprocessors} * 4096, std::int64_t{across} * block);
-  const std::int64_t most = wanted < 65535 ? wanted : 65535;
-  const dim3 grid(across, static_cast<unsigned>(rows < most ? rows : most));
-  broadcast<<<grid, block, 0, on.stream>>>(walk, op.formula, rows, packs, op.y.template data<E>());
+  const RowGrid launch(on, rows, columns, std::int64_t{on.multiprocessors} * 16);
+  broadcast<<<launch.grid, launch.block, 0, on.stream>>>(inputs, op.formula, rows, packs,
+                                                         op.y.template data<E>());
 }
 
 template <class Formula, class E, std::size_t... I>
@@ -212,22 +186,13 @@ void reduce(CudaBackend& gpu, const ops::Reduce<Term>& op) {
                                          op.total.template data<double>());
 }
 
-template <class... Formula>
-void enter_maps(CudaBackend& gpu, ops::FormulaList<Formula...>) {
-  (gpu.enter<&map<Formula>>(), ...);
-}
-
-template <class... Term>
-void enter_reductions(CudaBackend& gpu, ops::FormulaList<Term...>) {
-  (gpu.enter<&reduce<Term>>(), ...);
-}
-
 }  // namespace
 
 void enter_map(CudaBackend& gpu) {
-  enter_maps(gpu, ops::Formulas{});
-  enter_maps(gpu, ops::LossFormulas{});
-  enter_reductions(gpu, ops::Terms{});
+  const auto enter = [&]<class Formula>() { gpu.enter<&map<Formula>>(); };
+  ops::Formulas::for_each(enter);
+  ops::LossFormulas::for_each(enter);
+  ops::Terms::for_each([&]<class Term>() { gpu.enter<&reduce<Term>>(); });
 }
 
 }  // namespace lockstep::kernels

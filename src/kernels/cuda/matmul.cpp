@@ -40,20 +40,13 @@ std::uint32_t alignment_of(const void* address, std::uintptr_t step = 0) {
 // there.
 struct Matmul::Plan {
   Plan(const MatmulProblem& problem, cublasLtHandle_t handle, int device) : device_(device) {
-    try {
-      describe(problem);
-      usable = choose(handle, problem.alignment);
-    } catch (...) {
-      free();
-      throw;
-    }
+    describe(problem);
+    usable = choose(handle, problem.alignment);
   }
-  ~Plan() { free(); }
-  Plan(const Plan&) = delete;
-  Plan& operator=(const Plan&) = delete;
 
-  cublasLtMatmulDesc_t product = nullptr;
-  cublasLtMatrixLayout_t left = nullptr, right = nullptr, result = nullptr;  // B', A', C'
+  using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+  Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> product;
+  Layout left, right, result;  // B', A', C'
   cublasLtMatmulAlgo_t algorithm{};
   bool usable = false;  ///< there is an algorithm
 
@@ -82,8 +75,9 @@ struct Matmul::Plan {
   }
 
   void describe(const MatmulProblem& p) {
-    check(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate",
-          device_);
+    make(
+        product, [](auto* made) { return cublasLtMatmulDescCreate(made, CUBLAS_COMPUTE_32F, CUDA_R_32F); },
+        "cublasLtMatmulDescCreate", device_);
     const auto operation = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
     set(CUBLASLT_MATMUL_DESC_TRANSA, operation(p.b_transposed));
     set(CUBLASLT_MATMUL_DESC_TRANSB, operation(p.a_transposed));
@@ -94,8 +88,8 @@ struct Matmul::Plan {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
     }
     // An algorithm is found for the alignment of these addresses: those of all calls are multiples of this.
-    void* const least_aligned = reinterpret_cast<void*>(std::uintptr_t{p.alignment});
-    point_to({.bias = p.bias ? least_aligned : nullptr, .before = p.before ? least_aligned : nullptr});
+    void* const min_aligned = reinterpret_cast<void*>(std::uintptr_t{p.alignment});
+    point_to({.bias = p.bias ? min_aligned : nullptr, .before = p.before ? min_aligned : nullptr});
     // As they are in memory: rows of `stride` elements are columns there.
     layout(left, p.in, p.b_transposed ? p.k : p.n, p.b_transposed ? p.n : p.k, p.b_stride,
            {p.batch.count, p.b_step});
@@ -106,10 +100,10 @@ struct Matmul::Plan {
 
   /// Whether there is an algorithm.
   bool choose(cublasLtHandle_t handle, std::uint32_t alignment) {
-    cublasLtMatmulPreference_t preference = nullptr;
-    check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate", device_);
+    Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
+    make(preference, cublasLtMatmulPreferenceCreate, "cublasLtMatmulPreferenceCreate", device_);
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t name, const auto& value) {
-      cublasLtMatmulPreferenceSetAttribute(preference, name, &value, sizeof value);
+      cublasLtMatmulPreferenceSetAttribute(preference.get(), name, &value, sizeof value);
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
     // Not in place, whose order of additions is that of time, nor in the output's type, which rounds parts of
@@ -122,9 +116,9 @@ struct Matmul::Plan {
       prefer(name, alignment);
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, product, left, right, result, result,
-                                                                 preference, 1, &found, &count);
-    cublasLtMatmulPreferenceDestroy(preference);
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle, product.get(), left.get(), right.get(), result.get(),
+                                       result.get(), preference.get(), 1, &found, &count);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
     check(status, "cublasLtMatmulAlgoGetHeuristic", device_);
     algorithm = found.algo;
@@ -133,55 +127,40 @@ struct Matmul::Plan {
 
   template <class Value>
   void set(cublasLtMatmulDescAttributes_t name, const Value& value) {
-    check(cublasLtMatmulDescSetAttribute(product, name, &value, sizeof value),
+    check(cublasLtMatmulDescSetAttribute(product.get(), name, &value, sizeof value),
           "cublasLtMatmulDescSetAttribute", device_);
   }
 
-  void layout(cublasLtMatrixLayout_t& made, DType dtype, std::int64_t rows, std::int64_t columns,
-              std::int64_t stride, const Batch& batch) {
-    check(cublasLtMatrixLayoutCreate(&made, cublas_type(dtype), static_cast<std::uint64_t>(rows),
-                                     static_cast<std::uint64_t>(columns), stride),
-          "cublasLtMatrixLayoutCreate", device_);
+  void layout(Layout& matrix, DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t stride,
+              const Batch& batch) {
+    const auto create = [&](auto* made) {
+      return cublasLtMatrixLayoutCreate(made, cublas_type(dtype), static_cast<std::uint64_t>(rows),
+                                        static_cast<std::uint64_t>(columns), stride);
+    };
+    make(matrix, create, "cublasLtMatrixLayoutCreate", device_);
     if (batch.count == 1) return;
     const auto set_layout = [&](cublasLtMatrixLayoutAttribute_t name, const auto& value) {
-      check(cublasLtMatrixLayoutSetAttribute(made, name, &value, sizeof value),
+      check(cublasLtMatrixLayoutSetAttribute(matrix.get(), name, &value, sizeof value),
             "cublasLtMatrixLayoutSetAttribute", device_);
     };
     set_layout(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(batch.count));
     set_layout(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, batch.step);
   }
 
-  void free() noexcept {
-    for (cublasLtMatrixLayout_t made : {left, right, result}) {
-      if (made) cublasLtMatrixLayoutDestroy(made);
-    }
-    if (product) cublasLtMatmulDescDestroy(product);
-  }
-
   int device_;
 };
 
-std::size_t Matmul::Hash::operator()(const MatmulProblem& p) const noexcept {
-  return hash_of(p.m, p.n, p.k, p.a_stride, p.b_stride, p.a_step, p.b_step, p.batch.count, p.batch.step,
-                 p.a_transposed, p.b_transposed, p.in, p.out, p.epilogue, p.bias, p.before, p.accumulate,
-                 p.alignment);
+std::size_t MatmulProblem::hash() const {
+  return hash_of(m, n, k, a_stride, b_stride, a_step, b_step, batch.count, batch.step, a_transposed,
+                 b_transposed, in, out, epilogue, bias, before, accumulate, alignment);
 }
 
 Matmul::Matmul(int device, StreamPool& pool)
     : device_(device), pool_(pool), workspace_(pool.allocate(workspace_bytes)) {
-  check(cublasLtCreate(&handle_), "cublasLtCreate", device);
+  make(handle_, cublasLtCreate, "cublasLtCreate", device);
 }
 
-Matmul::~Matmul() {
-  plans_.clear();
-  cublasLtDestroy(handle_);
-}
-
-Matmul::Plan& Matmul::plan_for(const MatmulProblem& problem) {
-  const auto found = plans_.find(problem);
-  if (found != plans_.end()) return *found->second;
-  return *plans_.emplace(problem, std::make_unique<Plan>(problem, handle_, device_)).first->second;
-}
+Matmul::~Matmul() = default;
 
 void Matmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, DType in, const DeviceMatrix& a,
                       const DeviceMatrix& b, DType out, void* c, const Epilogue& epilogue, bool accumulate,
@@ -203,29 +182,31 @@ bool Matmul::try_multiply(std::int64_t m, std::int64_t n, std::int64_t k, DType 
   const std::uint32_t alignment = std::min(
       {alignment_of(a.data, bytes(a.step, in)), alignment_of(b.data, bytes(b.step, in)),
        alignment_of(c, bytes(batch.step, out)), alignment_if(epilogue.bias), alignment_if(epilogue.before)});
-  Plan& plan = plan_for({.m = m,
-                         .n = n,
-                         .k = k,
-                         .a_stride = a.stride,
-                         .b_stride = b.stride,
-                         .a_step = a.step,
-                         .b_step = b.step,
-                         .batch = batch,
-                         .a_transposed = a.transposed,
-                         .b_transposed = b.transposed,
-                         .in = in,
-                         .out = out,
-                         .epilogue = epilogue.kind,
-                         .bias = epilogue.bias != nullptr,
-                         .before = epilogue.before != nullptr,
-                         .accumulate = accumulate,
-                         .alignment = alignment});
+  const MatmulProblem problem{.m = m,
+                              .n = n,
+                              .k = k,
+                              .a_stride = a.stride,
+                              .b_stride = b.stride,
+                              .a_step = a.step,
+                              .b_step = b.step,
+                              .batch = batch,
+                              .a_transposed = a.transposed,
+                              .b_transposed = b.transposed,
+                              .in = in,
+                              .out = out,
+                              .epilogue = epilogue.kind,
+                              .bias = epilogue.bias != nullptr,
+                              .before = epilogue.before != nullptr,
+                              .accumulate = accumulate,
+                              .alignment = alignment};
+  Plan& plan = *plans_.get(problem, [&] { return std::make_unique<Plan>(problem, handle_.get(), device_); });
+
   if (!plan.usable) return false;
   plan.point_to(epilogue);
   const float alpha = 1, beta = accumulate ? 1.0f : 0.0f;
-  check(cublasLtMatmul(handle_, plan.product, &alpha, b.data, plan.left, a.data, plan.right, &beta, c,
-                       plan.result, c, plan.result, &plan.algorithm, workspace_->data, workspace_bytes,
-                       pool_.stream()),
+  check(cublasLtMatmul(handle_.get(), plan.product.get(), &alpha, b.data, plan.left.get(), a.data,
+                       plan.right.get(), &beta, c, plan.result.get(), c, plan.result.get(), &plan.algorithm,
+                       workspace_->data, workspace_bytes, pool_.stream()),
         "cublasLtMatmul", device_);
   return true;
 }
@@ -300,29 +281,31 @@ void matmul(CudaBackend& gpu, const ops::MatMul& op) {
   }
   const DType in = op.a.dtype();
   const Tensor b = gpu.in_type(op.b, in);
-  const std::int64_t terms = sizes.summed.places();
+  const std::int64_t terms = sizes.summed.count();
   // A sum is rounded once.
   const bool in_place = terms == 1 || op.y.dtype() == DType::float32;
   const Tensor y = in_place ? op.y : gpu.empty(op.y.shape());
-  // The last dimension is that of a call; the places of the others follow one another.
-  ops::MatMulSizes::Dimensions others = sizes.each;
-  ops::MatMulSizes::Dimension within;
-  if (others.count > 0) within = others.dimension[static_cast<std::size_t>(--others.count)];
+  // One call takes the innermost dimension; calls for the others follow one another.
+  const auto outer = sizes.each.without(0);
+  const bool has_inner = sizes.each.rank > 0;
+  const std::int64_t inner = has_inner ? sizes.each.size[0] : 1;
+  const auto step = has_inner ? sizes.each.stride[0] : std::array<std::int64_t, 3>{};
   const auto at = [](const Tensor& tensor, std::int64_t element) {
     return static_cast<void*>(static_cast<char*>(tensor.raw()) +
                               static_cast<std::size_t>(element) * bytes_of(tensor.dtype()));
   };
-  for (std::int64_t place = 0, places = others.places(); place < places; ++place) {
+  for (std::int64_t index = 0, calls = outer.count(); index < calls; ++index) {
+    const auto each = outer.offsets(index);
     for (std::int64_t term = 0; term < terms; ++term) {
-      for (std::int64_t first = 0; first < within.extent; first += Batch::most) {
-        const auto each = others.at(place), summed = sizes.summed.at(term);
+      const auto summed = sizes.summed.offsets(term);
+      for (std::int64_t first = 0; first < inner; first += Batch::max_count) {
         gpu.matmul().multiply(sizes.m, sizes.n, sizes.k, in,
-                              {at(op.a, each.a + summed.a + first * within.a), op.a.size(-1),
-                               op.transposed == ops::Transposed::a, within.a},
-                              {at(b, each.b + summed.b + first * within.b), b.size(-1),
-                               op.transposed == ops::Transposed::b, within.b},
-                              y.dtype(), at(y, each.y + first * within.y), {}, op.accumulate || term > 0,
-                              {std::min(Batch::most, within.extent - first), within.y});
+                              {at(op.a, each[0] + summed[0] + first * step[0]), op.a.size(-1),
+                               op.transposed == ops::Transposed::a, step[0]},
+                              {at(b, each[1] + summed[1] + first * step[1]), b.size(-1),
+                               op.transposed == ops::Transposed::b, step[1]},
+                              y.dtype(), at(y, each[2] + first * step[2]), {}, op.accumulate || term > 0,
+                              {std::min(Batch::max_count, inner - first), step[2]});
       }
     }
   }

@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <unordered_map>
 
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/plan_cache.h"
 #include "lockstep/tensor/dtype.h"
 
 namespace lockstep::kernels {
@@ -24,7 +24,7 @@ struct DeviceMatrix {
 struct Batch {
   std::int64_t count = 1, step = 0;
 
-  static constexpr std::int64_t most = 65535;  ///< that one call may make
+  static constexpr std::int64_t max_count = 65535;  ///< that one call may make
 
   bool operator==(const Batch&) const = default;
 };
@@ -56,6 +56,7 @@ struct MatmulProblem {
   bool bias = false, before = false, accumulate = false;
   std::uint32_t alignment = 0;  ///< in bytes, 64 at most: of all operands
 
+  std::size_t hash() const;
   bool operator==(const MatmulProblem&) const = default;
 };
 
@@ -80,16 +81,11 @@ class Matmul {
 
  private:
   struct Plan;
-  struct Hash {
-    std::size_t operator()(const MatmulProblem& problem) const noexcept;
-  };
-  Plan& plan_for(const MatmulProblem& problem);
-
   int device_;
   StreamPool& pool_;
-  cublasLtHandle_t handle_ = nullptr;
+  Owned<cublasLtHandle_t, cublasLtDestroy> handle_;
   StorageRef workspace_;
-  std::unordered_map<MatmulProblem, std::unique_ptr<Plan>, Hash> plans_;
+  PlanCache<MatmulProblem, Plan> plans_;
 };
 
 }  // namespace lockstep::kernels

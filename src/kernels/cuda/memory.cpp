@@ -71,7 +71,7 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
       cudaFreeAsync(data, stream_);
     } else if (capturing_) {
       freed_meanwhile_.push_back(data);
-    }  // else the graph that it was a part of is not launched
+    }  // else its graph is never launched
     block->next_free = unused_;
     unused_ = block;
   }
@@ -90,8 +90,9 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
     for (void* const data : freed_meanwhile_) cudaFreeAsync(data, stream_);
     const std::size_t freed = std::exchange(freed_meanwhile_, {}).size();
     if (!of_graph_.empty())
-      return fmt::format("{} that it made are kept beyond it", pluralized(of_graph_.size(), "tensor"));
-    if (freed > 0) return fmt::format("{} from before it went away in it", pluralized(freed, "tensor"));
+      return fmt::format("{} made in the capture outlive it", pluralized(of_graph_.size(), "tensor"));
+    if (freed > 0)
+      return fmt::format("{} from before the capture were freed in it", pluralized(freed, "tensor"));
     return {};
   }
 
@@ -109,8 +110,8 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
   mutable std::mutex mutex_;
   Storage* unused_ = nullptr;  // descriptions of blocks, without memory
   bool capturing_ = false;
-  std::set<void*> of_graph_;            // in use: of the capture under way, or of one that came to nothing
-  std::vector<void*> freed_meanwhile_;  // not in the graph, so not in the capture
+  std::set<void*> of_graph_;            // in use: of this capture, or of one that failed
+  std::vector<void*> freed_meanwhile_;  // allocated before the capture, so freed after it
 };
 
 StreamPool::StreamPool(int device) : state_(std::make_shared<State>(device)) {}
@@ -148,30 +149,50 @@ StorageRef allocate_pinned(std::size_t bytes, int device) {
   return StorageRef(block.release());
 }
 
-Download::Download(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
-
-Download::~Download() {
-  for (cudaEvent_t& event : copied_) {
-    if (event) cudaEventDestroy(event);
-  }
+Event::Event(int device, unsigned flags) : device_(device) {
+  check(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreate", device_);
 }
 
-void Download::make() {
-  for (cudaEvent_t& event : copied_) {
-    if (!event) check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", device_);
-  }
-  pinned_ = allocate_pinned(chunks * chunk_bytes, device_);
+Event::~Event() {
+  if (event_) cudaEventDestroy(event_);
 }
+
+Event::Event(Event&& other) noexcept : device_(other.device_), event_(std::exchange(other.event_, nullptr)) {}
+
+Event& Event::operator=(Event&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(event_, other.event_);
+  return *this;
+}
+
+void Event::record(cudaStream_t stream) {
+  check(cudaEventRecord(event_, stream), "cudaEventRecord", device_);
+}
+
+void Event::record_timed(cudaStream_t stream) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing", device_);
+  const bool captured = capture != cudaStreamCaptureStatusNone;
+  check(cudaEventRecordWithFlags(event_, stream, captured ? cudaEventRecordExternal : cudaEventRecordDefault),
+        "cudaEventRecordWithFlags", device_);
+}
+
+void Event::hold(cudaStream_t stream) {
+  check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent", device_);
+}
+
+void Event::wait() { check(cudaEventSynchronize(event_), "cudaEventSynchronize", device_); }
 
 void Download::copy(std::span<const Copy> copies) {
-  if (!pinned_) make();
+  chunks_.make(device_);
+  constexpr std::size_t chunk_bytes = decltype(chunks_)::chunk_bytes;
   std::size_t bytes = 0;
   for (const Copy& copy : copies) bytes += copy.bytes;
-  // The copies, one behind another, are cut into chunks: calls move(copy, from its byte, place in the chunk,
-  // bytes) for what chunk number `chunk` has of each.
+  // The copies, one after another, are cut into chunks. Calls move(copy, its first byte, address in the
+  // chunk, bytes) for the part of each copy that is in chunk number `chunk`.
   const auto each_in = [&](std::size_t chunk, const auto& move) {
     const std::size_t begin = chunk * chunk_bytes, end = std::min(bytes, begin + chunk_bytes);
-    std::byte* const buffer = static_cast<std::byte*>(pinned_->data) + chunk % chunks * chunk_bytes;
+    std::byte* const buffer = chunks_.chunk(chunk);
     std::size_t first = 0;
     for (const Copy& copy : copies) {
       const std::size_t from = std::max(first, begin), to = std::min(first + copy.bytes, end);
@@ -179,57 +200,44 @@ void Download::copy(std::span<const Copy> copies) {
       first += copy.bytes;
     }
   };
-  // Chunk after chunk is asked for, one ahead of what is copied out. An empty chunk is there if nothing is
-  // copied.
+  // Chunks are enqueued one ahead of what is copied out. If there is nothing to copy, one chunk is empty.
   const std::size_t count = std::max<std::size_t>(1, (bytes + chunk_bytes - 1) / chunk_bytes);
-  const auto ask = [&](std::size_t chunk) {
+  const auto enqueue = [&](std::size_t chunk) {
     each_in(chunk, [&](const Copy& copy, std::size_t at, std::byte* buffer, std::size_t size) {
       check(cudaMemcpyAsync(buffer, static_cast<const std::byte*>(copy.from) + at, size,
                             cudaMemcpyDeviceToHost, stream_),
             "cudaMemcpyAsync", device_);
     });
-    check(cudaEventRecord(copied_[chunk % chunks], stream_), "cudaEventRecord", device_);
+    chunks_.event(chunk).record(stream_);
   };
-  ask(0);
+  enqueue(0);
   for (std::size_t chunk = 0; chunk < count; ++chunk) {
-    if (chunk + 1 < count) ask(chunk + 1);
-    check(cudaEventSynchronize(copied_[chunk % chunks]), "cudaEventSynchronize", device_);
+    if (chunk + 1 < count) enqueue(chunk + 1);
+    chunks_.event(chunk).wait();
     each_in(chunk, [](const Copy& copy, std::size_t at, const std::byte* buffer, std::size_t size) {
       std::memcpy(static_cast<std::byte*>(copy.to) + at, buffer, size);
     });
   }
 }
 
-Upload::Upload(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
-
 Upload::~Upload() {
-  for (cudaEvent_t& event : copied_) {
-    if (!event) continue;
-    cudaEventSynchronize(event);  // its chunk is being read
-    cudaEventDestroy(event);
+  for (Event& event : chunks_.copied) {
+    if (event.get()) cudaEventSynchronize(event.get());  // its chunk is being read
   }
-}
-
-void Upload::make() {
-  for (cudaEvent_t& event : copied_) {
-    if (!event) check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", device_);
-  }
-  pinned_ = allocate_pinned(chunks * chunk_bytes, device_);
 }
 
 void Upload::copy(const void* from, void* to, std::size_t bytes) {
-  if (!pinned_) make();
-  auto* const buffer = static_cast<std::byte*>(pinned_->data);
+  chunks_.make(device_);
+  constexpr std::size_t chunk_bytes = decltype(chunks_)::chunk_bytes;
   for (std::size_t done = 0; done < bytes;) {
     const std::size_t size = std::min(chunk_bytes, bytes - done);
-    const std::size_t index = next_++ % chunks;
-    std::byte* const chunk = buffer + index * chunk_bytes;
-    // Of an event never recorded there is nothing to wait for.
-    check(cudaEventSynchronize(copied_[index]), "cudaEventSynchronize", device_);
+    const std::size_t number = next_++;
+    std::byte* const chunk = chunks_.chunk(number);
+    chunks_.event(number).wait();
     std::memcpy(chunk, static_cast<const std::byte*>(from) + done, size);
     check(cudaMemcpyAsync(static_cast<std::byte*>(to) + done, chunk, size, cudaMemcpyHostToDevice, stream_),
           "cudaMemcpyAsync", device_);
-    check(cudaEventRecord(copied_[index], stream_), "cudaEventRecord", device_);
+    chunks_.event(number).record(stream_);
     done += size;
   }
 }

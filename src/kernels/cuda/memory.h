@@ -1,4 +1,4 @@
-// Memory of a GPU in the order of one stream, pinned memory on its way there and back, and timers.
+// Memory of a GPU in the order of one stream, copies by way of pinned memory, events and timers.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,8 +13,8 @@
 
 namespace lockstep::kernels {
 
-/// Blocks from a CUDA memory pool that keeps what it has (release threshold at its maximum). A block is free
-/// for the stream's later work as soon as its last reference goes: work asked for before still has it.
+/// Allocates from a CUDA memory pool that does not release memory (release threshold at its maximum). Once
+/// its last reference is gone, a block is free for later work of the stream; earlier work may still use it.
 /// Thread-safe. Blocks may outlive this, and keep the stream alive.
 class StreamPool {
  public:
@@ -29,10 +29,10 @@ class StreamPool {
   /// Bytes obtained from the driver.
   std::size_t reserved_bytes() const;
 
-  /// The stream is about to be captured: what is allocated meanwhile is the graph's. What the pool does not
-  /// use now goes back to the driver, for the graph to have it.
+  /// To be called before the stream is captured: allocations during the capture belong to the graph. Unused
+  /// memory of the pool goes back to the driver, so that the graph can have it.
   void begin_capture();
-  /// The capture is over. Why blocks keep the graph from being launched; empty: they do not.
+  /// To be called after the capture. Returns why blocks prevent a launch of the graph; empty if they do not.
   std::string end_capture();
 
  private:
@@ -44,55 +44,86 @@ class StreamPool {
 /// FailureError when there is none. 64-byte aligned, uninitialised, thread-safe.
 StorageRef allocate_pinned(std::size_t bytes, int device);
 
-/// Copies from pageable CPU memory that do not wait for the device: by way of a few pinned chunks, each of
-/// which is used again once its last copy is over.
+class Event {
+ public:
+  Event() = default;  ///< none
+  Event(int device, unsigned flags);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  Event(Event&& other) noexcept;
+  Event& operator=(Event&& other) noexcept;
+
+  void record(cudaStream_t stream);
+  /// Also in a captured stream, such that its time can be asked for after a launch of the graph.
+  void record_timed(cudaStream_t stream);
+  /// Work that the stream is asked for from now on comes after the event, if it was ever recorded.
+  void hold(cudaStream_t stream);
+  /// Returns at once if the event was never recorded.
+  void wait();
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  int device_ = 0;
+  cudaEvent_t event_ = nullptr;
+};
+
+/// A ring of chunks of pinned memory, by way of which pageable memory is copied, with an event for each.
+template <std::size_t count>
+struct PinnedChunks {
+  static constexpr std::size_t chunk_bytes = std::size_t{4} << 20;
+
+  /// Before the first copy.
+  void make(int device) {
+    if (memory) return;
+    for (Event& one : copied) one = Event(device, cudaEventDisableTiming);
+    memory = allocate_pinned(count * chunk_bytes, device);
+  }
+  std::byte* chunk(std::size_t number) const {
+    return static_cast<std::byte*>(memory->data) + number % count * chunk_bytes;
+  }
+  Event& event(std::size_t number) { return copied[number % count]; }
+
+  StorageRef memory;
+  std::array<Event, count> copied;
+};
+
+/// Copies from pageable CPU memory that do not wait for the device: by way of pinned chunks, each of which is
+/// used again once its last copy is done.
 class Upload {
  public:
-  Upload(int device, cudaStream_t stream);
+  Upload(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
   ~Upload();
   Upload(const Upload&) = delete;
   Upload& operator=(const Upload&) = delete;
-
   /// `from` may be changed when it returns.
   void copy(const void* from, void* to, std::size_t bytes);
 
  private:
-  static constexpr std::size_t chunk_bytes = std::size_t{4} << 20, chunks = 4;
-  void make();
-
   int device_;
   cudaStream_t stream_;
-  StorageRef pinned_;  // chunks * chunk_bytes, made at the first copy, last of all
-  std::array<cudaEvent_t, chunks> copied_{};
+  PinnedChunks<4> chunks_;
   std::size_t next_ = 0;
 };
 
 /// Copies to pageable CPU memory, which wait for the device: by way of pinned chunks, one of which is copied
-/// out while the next is on its way.
+/// out while the next is being copied in.
 class Download {
  public:
-  Download(int device, cudaStream_t stream);
-  ~Download();
-  Download(const Download&) = delete;
-  Download& operator=(const Download&) = delete;
-
+  Download(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
   struct Copy {
     const void* from = nullptr;  ///< on the device
     void* to = nullptr;
     std::size_t bytes = 0;
   };
-  /// All copies are done when it returns, and so is all work asked for before. One wait where they fit into
-  /// a chunk together.
+  /// All copies are done when it returns, and so is all work asked for before. It waits once if the copies
+  /// fit into a chunk together.
   void copy(std::span<const Copy> copies);
 
  private:
-  static constexpr std::size_t chunk_bytes = std::size_t{4} << 20, chunks = 2;
-  void make();
-
   int device_;
   cudaStream_t stream_;
-  StorageRef pinned_;  // the chunks; made at the first copy
-  std::array<cudaEvent_t, chunks> copied_{};
+  PinnedChunks<2> chunks_;
 };
 
 // --- staging.cpp

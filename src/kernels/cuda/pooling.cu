@@ -8,34 +8,25 @@
 namespace lockstep::kernels {
 namespace {
 
-/// Where an element of a [images, channels, height, width] activation is.
+/// Where an element of images [runs, height, width, lanes] is. Lanes: elements that are together at a pixel
+/// (1, or the channels).
 struct Position {
-  std::int64_t run, row, column;  ///< run: image and channel, as the layout numbers them
+  std::int64_t run, row, column, lane;
 };
 
-/// Elements of a run are `step` apart.
 struct Layout {
-  std::int64_t channels, height, width;
-  bool channels_last;
+  std::int64_t height, width, lanes;
 
   explicit Layout(const Tensor& images)
-      : channels(images.size(1)),
-        height(images.size(2)),
-        width(images.size(3)),
-        channels_last(images.channel_block() != 1) {}
+      : height(images.size(2)), width(images.size(3)), lanes(images.channel_block()) {}
 
   __device__ Position position_of(std::int64_t element) const {
-    if (!channels_last) {
-      const std::int64_t column = element % width, row = element / width % height;
-      return {element / (width * height), row, column};
-    }
-    const std::int64_t channel = element % channels, at = element / channels;
-    return {at / (width * height) * channels + channel, at / width % height, at % width};
+    const std::int64_t pixel = element / lanes, line = pixel / width;
+    return {line / height, line % height, pixel % width, element % lanes};
   }
-  __device__ std::int64_t offset_of(std::int64_t run, std::int64_t row, std::int64_t column) const {
-    if (!channels_last) return (run * height + row) * width + column;
-    const std::int64_t image = run / channels, channel = run % channels;
-    return ((image * height + row) * width + column) * channels + channel;
+
+  __device__ std::int64_t offset_of(const Position& at) const {
+    return ((at.run * height + at.row) * width + at.column) * lanes + at.lane;
   }
 };
 
@@ -73,10 +64,11 @@ struct Pooled {
     const Position out = small.position_of(i);
     const Range rows = window_of(out.row, s, s.height), columns = window_of(out.column, s, s.width);
     std::int64_t winner = rows.begin * s.width + columns.begin;
-    float result = largest ? to_float(x[large.offset_of(out.run, rows.begin, columns.begin)]) : 0.0f;
+    float result =
+        largest ? to_float(x[large.offset_of({out.run, rows.begin, columns.begin, out.lane})]) : 0.0f;
     for (std::int64_t row = rows.begin; row < rows.end; ++row) {
       for (std::int64_t column = columns.begin; column < columns.end; ++column) {
-        const float here = to_float(x[large.offset_of(out.run, row, column)]);
+        const float here = to_float(x[large.offset_of({out.run, row, column, out.lane})]);
         if constexpr (!largest) {
           result += here;
         } else if (here > result || here != here) {  // not a number wins
@@ -108,7 +100,7 @@ struct Gathered {
     float sum = 0;
     for (std::int64_t row = rows.begin; row < rows.end; ++row) {
       for (std::int64_t column = columns.begin; column < columns.end; ++column) {
-        const std::int64_t out = small.offset_of(at.run, row, column);
+        const std::int64_t out = small.offset_of({at.run, row, column, at.lane});
         if constexpr (!largest) {
           sum += to_float(dy[out]) * share;
         } else if (winners[out] == mine) {
@@ -188,33 +180,30 @@ struct SpreadAverage {
   }
 };
 
-/// Lanes: elements that are together at a place (1, or the channels). Rows are those of all runs, and the
-/// width is the small side's.
 template <class T>
 struct Upsample {
-  std::int64_t lanes, width;
+  Layout small, large;
   int scale;
   const T* x;
   T* y;
   __device__ void operator()(std::int64_t i) const {
-    const std::int64_t lane = i % lanes, at = i / lanes, column = at % (width * scale),
-                       row = at / (width * scale);
-    y[i] = x[((row / scale) * width + column / scale) * lanes + lane];
+    const Position at = large.position_of(i);
+    y[i] = x[small.offset_of({at.run, at.row / scale, at.column / scale, at.lane})];
   }
 };
 
 template <class T>
 struct UpsampleBackward {
-  std::int64_t lanes, width;
+  Layout small, large;
   int scale;
   const T* dy;
   T* dx;
   __device__ void operator()(std::int64_t i) const {
-    const std::int64_t lane = i % lanes, at = i / lanes, column = at % width, row = at / width;
+    const Position at = small.position_of(i);
     float sum = 0;
     for (int h = 0; h < scale; ++h) {
       for (int w = 0; w < scale; ++w)
-        sum += to_float(dy[((row * scale + h) * width * scale + column * scale + w) * lanes + lane]);
+        sum += to_float(dy[large.offset_of({at.run, at.row * scale + h, at.column * scale + w, at.lane})]);
     }
     dx[i] = rounded<T>(sum);
   }
@@ -245,44 +234,32 @@ void global_average_pool_backward(CudaBackend& gpu, const ops::GlobalAveragePool
 void upsample_nearest(CudaBackend& gpu, const ops::UpsampleNearest& op) {
   by_type_of(op.x, [&]<class T>(T) {
     for_elements(gpu.launch(), op.y.numel(),
-                 Upsample<T>{op.x.channel_block(), op.x.size(3), op.scale, op.x.data<T>(), op.y.data<T>()});
+                 Upsample<T>{Layout(op.x), Layout(op.y), op.scale, op.x.data<T>(), op.y.data<T>()});
   });
 }
 
 void upsample_nearest_backward(CudaBackend& gpu, const ops::UpsampleNearestBackward& op) {
   by_type_of(op.dy, [&]<class T>(T) {
-    for_elements(gpu.launch(), op.dx.numel(),
-                 UpsampleBackward<T>{op.dx.channel_block(), op.dx.size(3), op.scale, op.dy.data<T>(),
-                                     op.dx.data<T>()});
+    for_elements(
+        gpu.launch(), op.dx.numel(),
+        UpsampleBackward<T>{Layout(op.dx), Layout(op.dy), op.scale, op.dy.data<T>(), op.dx.data<T>()});
   });
 }
 
-/// An element of images [runs, height, width, lanes]. Lanes: elements that are together at a place (1, or the
-/// channels).
-struct ResizedPosition {
-  std::int64_t run, row, column, lane;
-
-  __device__ ResizedPosition(std::int64_t element, std::int64_t height, std::int64_t width,
-                             std::int64_t lanes)
-      : run(element / lanes / width / height),
-        row(element / lanes / width % height),
-        column(element / lanes % width),
-        lane(element % lanes) {}
-};
-
 template <class T>
 struct Resized {
-  std::int64_t lanes;
+  Layout from, to;
   ops::Resizing down, across;
   const T* x;
   T* y;
   __device__ void operator()(std::int64_t i) const {
-    const ResizedPosition place(i, down.to, across.to, lanes);
-    const ops::Neighbours rows = down.at(place.row), columns = across.at(place.column);
+    const Position at = to.position_of(i);
+    const ops::Neighbours rows = down.at(at.row), columns = across.at(at.column);
     const auto between = [&](std::int64_t row) {
-      const T* const from = x + (place.run * down.from + row) * across.from * lanes + place.lane;
-      return (1 - columns.share) * to_float(from[columns.first * lanes]) +
-             columns.share * to_float(from[columns.second * lanes]);
+      const auto value = [&](std::int64_t column) {
+        return to_float(x[from.offset_of({at.run, row, column, at.lane})]);
+      };
+      return (1 - columns.share) * value(columns.first) + columns.share * value(columns.second);
     };
     y[i] = rounded<T>((1 - rows.share) * between(rows.first) + rows.share * between(rows.second));
   }
@@ -290,20 +267,19 @@ struct Resized {
 
 template <class T>
 struct ResizedBackward {
-  std::int64_t lanes;
+  Layout from, to;
   ops::Resizing down, across;
   const T* dy;
   T* dx;
   __device__ void operator()(std::int64_t i) const {
-    const ResizedPosition place(i, down.from, across.from, lanes);
-    const ops::Resizing::Range rows = down.around(place.row), columns = across.around(place.column);
+    const Position at = from.position_of(i);
+    const ops::Resizing::Range rows = down.around(at.row), columns = across.around(at.column);
     float sum = 0;
     for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-      const float of_row = down.at(row).of(place.row);
-      const T* const from = dy + (place.run * down.to + row) * across.to * lanes + place.lane;
+      const float of_row = down.at(row).of(at.row);
       float along = 0;
       for (std::int64_t column = columns.begin; column < columns.end; ++column)
-        along += across.at(column).of(place.column) * to_float(from[column * lanes]);
+        along += across.at(column).of(at.column) * to_float(dy[to.offset_of({at.run, row, column, at.lane})]);
       sum += of_row * along;
     }
     dx[i] = rounded<T>(sum);
@@ -313,8 +289,9 @@ struct ResizedBackward {
 void resize_bilinear(CudaBackend& gpu, const ops::ResizeBilinear& op) {
   const ops::ResizeSizes sizes = op.sizes();
   by_type_of(op.x, [&]<class T>(T) {
-    for_elements(gpu.launch(), op.y.numel(),
-                 Resized<T>{op.x.channel_block(), sizes.height, sizes.width, op.x.data<T>(), op.y.data<T>()});
+    for_elements(
+        gpu.launch(), op.y.numel(),
+        Resized<T>{Layout(op.x), Layout(op.y), sizes.height, sizes.width, op.x.data<T>(), op.y.data<T>()});
   });
 }
 
@@ -322,7 +299,7 @@ void resize_bilinear_backward(CudaBackend& gpu, const ops::ResizeBilinearBackwar
   const ops::ResizeSizes sizes = op.sizes();
   by_type_of(op.dy, [&]<class T>(T) {
     for_elements(gpu.launch(), op.dx.numel(),
-                 ResizedBackward<T>{op.dy.channel_block(), sizes.height, sizes.width, op.dy.data<T>(),
+                 ResizedBackward<T>{Layout(op.dx), Layout(op.dy), sizes.height, sizes.width, op.dy.data<T>(),
                                     op.dx.data<T>()});
   });
 }

@@ -7,7 +7,7 @@ namespace lockstep::kernels {
 namespace {
 
 constexpr int threads = 256;
-constexpr std::int64_t most_slices = 1024, slice_elements = 8192;  // of the rows, where there are few columns
+constexpr std::int64_t max_slices = 1024, slice_elements = 8192;  // of the rows, where there are few columns
 
 /// Where folds go: to y, or, of a slice of the rows, to float64 partial folds.
 struct FoldResult {
@@ -57,20 +57,9 @@ struct FoldShares {
   }
 };
 
-/// dimensions.offset(i), whose divisions would be many instructions for each dimension there could be.
-__device__ inline std::int64_t fold_offset(const ops::StridedDimensions& dimensions, std::int64_t i) {
-  std::int64_t at = 0;
-#pragma unroll 1
-  for (int d = 0; d < dimensions.rank; ++d) {
-    at += i % dimensions.size[d] * dimensions.stride[d];
-    i /= dimensions.size[d];
-  }
-  return at;
-}
-
 /// Walks down a column of the slabs of a group.
 struct FoldWalk {
-  const ops::StridedDimensions& slabs;
+  const ops::StridedDimensions<1>& slabs;
   std::int64_t rows, period, step;
   std::int64_t slab, row, slab_at;
 
@@ -81,13 +70,13 @@ struct FoldWalk {
         step(together),
         slab(first_row / rows),
         row(first_row % rows),
-        slab_at(fold_offset(slabs, slab)) {}
+        slab_at(slabs.offsets(slab)[0]) {}
   /// The offset of this row; then it is the next.
   __device__ std::int64_t next() {
     if (row >= rows) {
       slab += row / rows;
       row %= rows;
-      slab_at = fold_offset(slabs, slab);
+      slab_at = slabs.offsets(slab)[0];
     }
     const std::int64_t at = slab_at + row * period;
     row += step;
@@ -138,7 +127,7 @@ __global__ void __launch_bounds__(threads)
     const bool works = item < items && lane < shares.together * columns && column < sizes.period;
     double fold = Fold::start;
     if (works) {
-      const std::int64_t from = fold_offset(sizes.groups, group) + column,
+      const std::int64_t from = sizes.groups.offsets(group)[0] + column,
                          output = group * sizes.period + column;
       FoldColumn<Fold, E> in{x + from, static_cast<const E*>(other.data) + from};
       if constexpr (ops::folds_terms<Fold> && !ops::folds_pairs<Fold>)
@@ -189,7 +178,7 @@ void reduce_axes(CudaBackend& gpu, const ops::ReduceAxes<Fold>& op) {
   if (outputs == 0) return;
   const Launch on = gpu.launch();
   const ops::ReductionSizes sizes = op.sizes();
-  const FoldShares shares(sizes, outputs, most_slices);
+  const FoldShares shares(sizes, outputs, max_slices);
   const FoldResult result{op.y.raw(), op.y.dtype() == DType::bfloat16, op.accumulate, op.factor, nullptr};
   const bool whole = shares.slices == 1;
   const Tensor scratch = gpu.scratch(whole ? 0 : shares.slices * outputs, DType::float64);
@@ -274,15 +263,10 @@ void cumulative_sum(CudaBackend& gpu, const ops::CumulativeSum& op) {
   });
 }
 
-template <class... Fold>
-void enter_all(CudaBackend& gpu, ops::FormulaList<Fold...>) {
-  (gpu.enter<&reduce_axes<Fold>>(), ...);
-}
-
 }  // namespace
 
 void enter_reduction(CudaBackend& gpu) {
-  enter_all(gpu, ops::Folds{});
+  ops::Folds::for_each([&]<class Fold>() { gpu.enter<&reduce_axes<Fold>>(); });
   gpu.enter<&cumulative_sum>();
 }
 

@@ -12,37 +12,6 @@
 namespace lockstep::kernels {
 namespace {
 
-class Event {
- public:
-  Event(int device, unsigned flags) : device_(device) {
-    check(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreate", device_);
-  }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-
-  void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "cudaEventRecord", device_); }
-  /// In a captured stream, too, such that its time can be asked for when the graph has been launched.
-  void record_timed(cudaStream_t stream) {
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    check(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing", device_);
-    const bool captured = capture != cudaStreamCaptureStatusNone;
-    check(
-        cudaEventRecordWithFlags(event_, stream, captured ? cudaEventRecordExternal : cudaEventRecordDefault),
-        "cudaEventRecordWithFlags", device_);
-  }
-  /// Work that the stream is asked for from now on comes after it. Of an event never recorded, nothing.
-  void hold(cudaStream_t stream) {
-    check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent", device_);
-  }
-  void wait() { check(cudaEventSynchronize(event_), "cudaEventSynchronize", device_); }
-  cudaEvent_t get() const { return event_; }
-
- private:
-  int device_;
-  cudaEvent_t event_ = nullptr;
-};
-
 class Stream {
  public:
   explicit Stream(int device) {

@@ -11,40 +11,23 @@ namespace {
 
 constexpr int threads = 256, tile = 32, tile_rows = 8;
 
-struct CopyOffsets {
-  std::int64_t from, to;
-};
-
-/// Where number i of the dimensions from 1 on begins, but for dimension `without`.
-__device__ CopyOffsets copy_offsets(const ops::CopySizes& sizes, int without, std::int64_t i) {
-  CopyOffsets at{0, 0};
-  for (int d = 1; d < sizes.rank; ++d) {
-    if (d == without) continue;
-    const std::int64_t own = i % sizes.size[d];
-    at.from += own * sizes.from[d];
-    at.to += own * sizes.to[d];
-    i /= sizes.size[d];
-  }
-  return at;
-}
-
 template <class E>
 __device__ E copied(E from, const E& to, bool accumulate) {
   return accumulate ? rounded<E>(to_float(to) + to_float(from)) : from;
 }
 
-/// Packs of a row; Width 1: elements at any distance. Block (columns, rows).
+/// Packs of rows of dimension 0; Width 1: elements at any distance. Block (columns, rows).
 template <int Width, class E>
 __global__ void __launch_bounds__(threads)
-    copy_rows(const __grid_constant__ ops::CopySizes sizes, std::int64_t rows, const E* from, E* to,
-              bool accumulate) {
-  const std::int64_t packs = sizes.size[0] / Width;
+    copy_rows(const __grid_constant__ ops::CopyDimensions outer, std::int64_t width, std::int64_t from_step,
+              std::int64_t to_step, std::int64_t rows, const E* from, E* to, bool accumulate) {
+  const std::int64_t packs = width / Width;
   for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < rows;
        row += static_cast<std::int64_t>(gridDim.y) * blockDim.y) {
-    const CopyOffsets at = copy_offsets(sizes, 0, row);
+    const auto at = outer.offsets(row);
     for (std::int64_t i = global_thread(); i < packs; i += global_threads()) {
-      E* const target = to + at.to + i * Width * sizes.to[0];
-      const auto in = load_pack<E, Width>(from + at.from + i * Width * sizes.from[0]);
+      E* const target = to + at[1] + i * Width * to_step;
+      const auto in = load_pack<E, Width>(from + at[0] + i * Width * from_step);
       auto out = in;
       if (accumulate) {
         out = load_pack<E, Width>(target);
@@ -55,27 +38,35 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// In tiles of dimension 0, along which `to` is contiguous, and of `across`, along which `from` is. Block
-/// (32, 8).
+/// Matrices [height, width], whose rows are contiguous in `from` and whose columns are in `to`.
+struct CrossingMatrices {
+  std::int64_t height, width, from_stride, to_stride;
+  ops::CopyDimensions each;  ///< of `count`
+  std::int64_t count;
+
+  __host__ __device__ std::int64_t tiles() const {
+    return count * ceil_div(height, tile) * ceil_div(width, tile);
+  }
+};
+
+/// By tiles in shared memory, so that both sides are read and written in runs. Block (32, 8).
 template <class E>
 __global__ void __launch_bounds__(tile* tile_rows)
-    copy_tiles(const __grid_constant__ ops::CopySizes sizes, int across, std::int64_t tiles, const E* from,
-               E* to, bool accumulate) {
+    copy_tiles(const __grid_constant__ CrossingMatrices m, const E* from, E* to, bool accumulate) {
   __shared__ E shared[tile][tile + 1];
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
-  const std::int64_t height = sizes.size[0], width = sizes.size[across];
-  const std::int64_t down = ceil_div(height, tile), right = ceil_div(width, tile);
+  const std::int64_t down = ceil_div(m.height, tile), right = ceil_div(m.width, tile), tiles = m.tiles();
   for (std::int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-    const CopyOffsets at = copy_offsets(sizes, across, t / (down * right));
+    const auto at = m.each.offsets(t / (down * right));
     const std::int64_t top = t % down * tile, left = t / down % right * tile;
     for (int i = y; i < tile; i += tile_rows) {
-      if (top + i < height && left + x < width)
-        shared[i][x] = from[at.from + (top + i) * sizes.from[0] + left + x];
+      if (top + i < m.height && left + x < m.width)
+        shared[i][x] = from[at[0] + (top + i) * m.from_stride + left + x];
     }
     __syncthreads();
     for (int i = y; i < tile; i += tile_rows) {
-      if (left + i < width && top + x < height) {
-        E& target = to[at.to + (left + i) * sizes.to[across] + top + x];
+      if (left + i < m.width && top + x < m.height) {
+        E& target = to[at[1] + (left + i) * m.to_stride + top + x];
         target = copied(shared[x][i], target, accumulate);
       }
     }
@@ -83,9 +74,17 @@ __global__ void __launch_bounds__(tile* tile_rows)
   }
 }
 
+template <class E>
+void launch_tiles(const Launch& on, const CrossingMatrices& matrices, const E* from, E* to, bool accumulate) {
+  copy_tiles<<<grid_for(matrices.tiles() * tile * tile_rows, tile * tile_rows, on), dim3(tile, tile_rows), 0,
+               on.stream>>>(matrices, from, to, accumulate);
+}
+
 template <int Width, class E>
-void launch_rows(const Launch& on, const ops::CopySizes& sizes, const E* from, E* to, bool accumulate) {
-  const std::int64_t rows = sizes.count() / sizes.size[0], packs = ceil_div(sizes.size[0], Width);
+void launch_rows(const Launch& on, const ops::CopyDimensions& dimensions, const E* from, E* to,
+                 bool accumulate) {
+  const ops::CopyDimensions outer = dimensions.without(0);
+  const std::int64_t rows = outer.count(), packs = ceil_div(dimensions.size[0], Width);
   unsigned columns = 1;
   while (columns < threads && columns < packs) columns *= 2;
   const dim3 block(columns, threads / columns);
@@ -93,66 +92,42 @@ void launch_rows(const Launch& on, const ops::CopySizes& sizes, const E* from, E
   const std::int64_t most = std::max<std::int64_t>(1, std::int64_t{on.multiprocessors} * 16 / across);
   const dim3 grid(
       across, static_cast<unsigned>(std::min(ceil_div(rows, block.y), std::min<std::int64_t>(most, 65535))));
-  copy_rows<Width><<<grid, block, 0, on.stream>>>(sizes, rows, from, to, accumulate);
+  const auto [from_step, to_step] = dimensions.stride[0];
+  copy_rows<Width><<<grid, block, 0, on.stream>>>(outer, dimensions.size[0], from_step, to_step, rows, from,
+                                                  to, accumulate);
 }
 
 /// Whether every row is contiguous on both sides, and made of whole packs.
 template <class E>
-bool rows_of_packs(const ops::CopySizes& sizes, const E* from, const E* to) {
+bool rows_of_packs(const ops::CopyDimensions& dimensions, const E* from, const E* to) {
   constexpr int width = pack_width<E>;
-  bool whole =
-      sizes.from[0] == 1 && sizes.to[0] == 1 && sizes.size[0] % width == 0 && packs_at(from) && packs_at(to);
-  for (int d = 1; d < sizes.rank; ++d)
-    whole = whole && sizes.from[d] % width == 0 && sizes.to[d] % width == 0;
+  bool whole = dimensions.stride[0] == ops::CopyDimensions::Offsets{1, 1} &&
+               dimensions.size[0] % width == 0 && packs_at(from) && packs_at(to);
+  for (int d = 1; d < dimensions.rank; ++d)
+    whole = whole && dimensions.stride[d][0] % width == 0 && dimensions.stride[d][1] % width == 0;
   return whole;
 }
 
 void strided_copy(CudaBackend& gpu, const ops::StridedCopy& op) {
-  const ops::CopySizes sizes = op.sizes();
-  const std::int64_t count = sizes.count();
-  if (count == 0) return;
+  const ops::CopyDimensions dimensions = op.sizes();
+  if (dimensions.count() == 0) return;
   const Launch on = gpu.launch();
-  int across = 0;
-  for (int d = 1; d < sizes.rank; ++d) across = sizes.from[0] != 1 && sizes.from[d] == 1 ? d : across;
-  const bool crosses = across != 0 && sizes.to[0] == 1;
+  const int across = ops::StridedCopy::tiled_dimension(dimensions);
   by_type_of(op.to.tensor, [&]<class E>(E) {
     const E* const from = op.from.tensor.data<E>() + op.from.offset;
     E* const to = op.to.tensor.data<E>() + op.to.offset;
-    if (crosses) {
-      const std::int64_t height = sizes.size[0], width = sizes.size[across];
-      const std::int64_t tiles = count / (height * width) * ceil_div(height, tile) * ceil_div(width, tile);
-      copy_tiles<<<grid_for(tiles * tile * tile_rows, tile * tile_rows, on), dim3(tile, tile_rows), 0,
-                   on.stream>>>(sizes, across, tiles, from, to, op.accumulate);
-    } else if (rows_of_packs(sizes, from, to)) {
-      launch_rows<pack_width<E>>(on, sizes, from, to, op.accumulate);
+    if (across != 0) {
+      const ops::CopyDimensions each = dimensions.without(across).without(0);
+      launch_tiles(on,
+                   CrossingMatrices{dimensions.size[0], dimensions.size[across], dimensions.stride[0][0],
+                                    dimensions.stride[across][1], each, each.count()},
+                   from, to, op.accumulate);
+    } else if (rows_of_packs(dimensions, from, to)) {
+      launch_rows<pack_width<E>>(on, dimensions, from, to, op.accumulate);
     } else {
-      launch_rows<1>(on, sizes, from, to, op.accumulate);
+      launch_rows<1>(on, dimensions, from, to, op.accumulate);
     }
   });
-}
-
-/// Tiles by way of shared memory, so that both sides are read and written in runs. Block (32, 8).
-template <class T>
-__global__ void __launch_bounds__(tile* tile_rows)
-    transpose_tiles(std::int64_t images, std::int64_t rows, std::int64_t columns, const T* from, T* to) {
-  __shared__ T shared[tile][tile + 1];
-  const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
-  const std::int64_t row_tiles = ceil_div(rows, tile), column_tiles = ceil_div(columns, tile);
-  for (std::int64_t t = blockIdx.x; t < images * row_tiles * column_tiles; t += gridDim.x) {
-    const std::int64_t first_column = t % column_tiles * tile,
-                       first_row = t / column_tiles % row_tiles * tile;
-    const std::int64_t image = t / (column_tiles * row_tiles) * rows * columns;
-    for (int i = y; i < tile; i += tile_rows) {
-      if (first_row + i < rows && first_column + x < columns)
-        shared[i][x] = from[image + (first_row + i) * columns + first_column + x];
-    }
-    __syncthreads();
-    for (int i = y; i < tile; i += tile_rows) {
-      if (first_column + i < columns && first_row + x < rows)
-        to[image + (first_column + i) * rows + first_row + x] = shared[x][i];
-    }
-    __syncthreads();
-  }
 }
 
 template <class T>
@@ -187,11 +162,11 @@ void normalize_images(CudaBackend& gpu, const ops::NormalizeImages& op) {
 
 void transpose(const Launch& on, const Tensor& from, const Tensor& to, std::int64_t count, std::int64_t rows,
                std::int64_t columns) {
-  const std::int64_t tiles = count * ceil_div(rows, tile) * ceil_div(columns, tile);
-  if (tiles == 0) return;
+  if (from.numel() == 0) return;
+  CrossingMatrices matrices{rows, columns, columns, rows, {}, count};
+  matrices.each.add(count, {rows * columns, rows * columns});
   by_type_of(from, [&]<class T>(T) {
-    transpose_tiles<<<grid_for(tiles * tile * tile_rows, tile * tile_rows, on), dim3(tile, tile_rows), 0,
-                      on.stream>>>(count, rows, columns, from.data<T>(), to.data<T>());
+    launch_tiles(on, matrices, static_cast<const T*>(from.data<T>()), to.data<T>(), false);
   });
 }
 

@@ -4,7 +4,7 @@
 #include "lockstep/ops/update.h"
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/map.cuh"
+#include "kernels/cuda/device_code.cuh"
 #include "lockstep/ops/elementwise.h"
 
 namespace lockstep::kernels {
@@ -12,8 +12,8 @@ namespace {
 
 constexpr int block = 256;
 constexpr std::int64_t elements_per_block = 4096;
-constexpr int most_averages = 4;  // of one pass; more take another
-constexpr int most_entries = 96;  // of one launch: they travel as its arguments
+constexpr int max_averages = 4;  // of one pass; more take another
+constexpr int max_entries = 96;  // of one launch: they travel as its arguments
 
 /// One tensor of a launch.
 template <class Rule>
@@ -25,15 +25,15 @@ struct UpdateEntry {
   const float* gradient;
   float* state[states > 0 ? states : 1];
   int averages;
-  float* average[most_averages];
-  float keep[most_averages], fresh[most_averages];
+  float* average[max_averages];
+  float keep[max_averages], fresh[max_averages];
 };
 
 template <class Rule>
 struct Batch {
   int entries;
-  std::int64_t first_block[most_entries + 1];  // of each entry, and their end
-  UpdateEntry<Rule> entry[most_entries];
+  std::int64_t first_block[max_entries + 1];  // of each entry, and their end
+  UpdateEntry<Rule> entry[max_entries];
 };
 
 template <int Width, class Rule, std::size_t... I>
@@ -98,7 +98,7 @@ void describe(const ops::ParameterUpdate<Rule>& update, UpdateEntry<Rule>& entry
     entry.state[s] = update.state[s].template data<float>();
   entry.averages = 0;
   for (const ops::EmaTarget& target :
-       update.ema.first(std::min<std::size_t>(most_averages, update.ema.size()))) {
+       update.ema.first(std::min<std::size_t>(max_averages, update.ema.size()))) {
     const int a = entry.averages++;
     entry.average[a] = target.average.template data<float>();
     entry.keep[a] = static_cast<float>(target.decay);
@@ -123,14 +123,14 @@ void update(CudaBackend& gpu, const ops::Update<Rule>& op) {
   batch.first_block[0] = 0;
   for (const ops::ParameterUpdate<Rule>& update : op.updates) {
     if (update.value.numel() == 0) continue;
-    if (batch.entries == most_entries) launch_batch(on, batch);
+    if (batch.entries == max_entries) launch_batch(on, batch);
     batch.first_block[batch.entries + 1] =
         batch.first_block[batch.entries] + ceil_div(update.value.numel(), elements_per_block);
     describe(update, batch.entry[batch.entries++]);
   }
   launch_batch(on, batch);
   for (const ops::ParameterUpdate<Rule>& update : op.updates) {
-    for (std::size_t a = most_averages; a < update.ema.size(); ++a)
+    for (std::size_t a = max_averages; a < update.ema.size(); ++a)
       gpu.run(ops::Ema{update.value, update.ema[a].average, update.ema[a].decay});
   }
 }
@@ -193,15 +193,10 @@ void block_sums_of_squares(CudaBackend& gpu, const ops::BlockSumsOfSquares& op) 
                                                                             op.blocks.data<double>());
 }
 
-template <class... Rule>
-void enter_all(CudaBackend& gpu, ops::RuleList<Rule...>) {
-  (gpu.enter<&update<Rule>>(), ...);
-}
-
 }  // namespace
 
 void enter_update(CudaBackend& gpu) {
-  enter_all(gpu, ops::Rules{});
+  ops::Rules::for_each([&]<class Rule>() { gpu.enter<&update<Rule>>(); });
   gpu.enter<&ema, &accumulate, &block_sums_of_squares>();
 }
 
