@@ -379,9 +379,9 @@ void OverflowCheck::check(std::span<Param* const> trainable, std::uint64_t step)
   }
   if (first == static_cast<std::int64_t>(ranges_.size())) return;
   throw TrainingError(
-      "step {}: the gradient of {} is not finite as float16, which ends at 65504; send gradients as "
-      "bfloat16 or float32",
-      step, trainable[static_cast<std::size_t>(first)]->name);
+      "step {}: the gradient of {} is not finite as float16, which ends at 65504; set "
+      "ddp.reduce_dtype = bf16 or fp32",
+      step + 1, trainable[static_cast<std::size_t>(first)]->name);
 }
 
 }  // namespace lockstep::ddp

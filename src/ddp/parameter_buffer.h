@@ -1,5 +1,5 @@
-// ParameterBuffer: the memory of parameters of which each rank updates a bucket_partition, and how all ranks
-// get all of them.
+// ParameterBuffer: the memory of the parameters when each rank updates only the part it owns (ZeRO-1), and
+// the all-gathers that give all ranks the whole.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace lockstep::ddp {
 
-/// The bucket_partition of each bucket: which of its elements each rank owns.
+/// Which elements of each bucket each rank owns.
 class BucketPartition {
  public:
   /// params: of a model; plans are over the trainable ones of them, in order.
@@ -39,8 +39,8 @@ class BucketPartition {
 /// bucket.
 class ParameterBuffer final : public PendingValues {
  public:
-  /// Collective. params: those of the bucket_partition's partition; the plan is over the trainable ones of
-  /// them, in order. Unless overlapped, updated() waits for the all-gather that it starts.
+  /// Collective. params: those that bucket_partition was made of; the plan is over the trainable ones, in
+  /// order. Unless overlapped, updated() waits for the all-gather that it starts.
   ParameterBuffer(std::span<Param* const> params, const BucketPartition& bucket_partition,
                   comm::GradientTransport& transport, kernels::Backend& backend, const BucketPlan& plan,
                   bool overlapped);

@@ -118,7 +118,7 @@ class DataParallel final : public GradientSource {
   std::span<const BucketTime> bucket_times() const;
   int accumulation_buffers() const;  ///< of this rank
   std::size_t accumulation_buffer_bytes() const;
-  /// For a start banner: "12 shards on 5 ranks, 3 at most a rank; 2 buckets of up to 25 MiB; 3
+  /// For a start banner: "12 shards on 5 ranks, at most 3 a rank; 2 buckets of up to 25 MiB; 3
   /// accumulation buffers of 4.1 MiB".
   std::string describe() const;
 
