@@ -256,7 +256,7 @@ json to_json(const VerifyReport& report) {
 
 std::string to_text(const VerifyReport& report) {
   if (report.whole()) {
-    return fmt::format("{}: whole: step {}, {}, {}, all digests right\n", report.path, report.step,
+    return fmt::format("{}: complete: step {}, {}, {}, all digests right\n", report.path, report.step,
                        pluralized(report.tensors, "tensor"), pluralized(report.payload_bytes, "byte"));
   }
   std::string text;

@@ -203,7 +203,7 @@ bool is_profile_group(std::string_view path);
 /// removed, because EMA weights of other widths are made from them after training.
 ///
 /// A snapshot holds the averaged tensors, /ema/sigma_rel=.../NAME; the model's other buffers, /model/NAME;
-/// and position, configuration and provenance like a checkpoint. Like a checkpoint it is whole or absent.
+/// and position, configuration and provenance like a checkpoint. Like a checkpoint it is complete or absent.
 class ProfileSnapshots {
  public:
   /// Removes temporary files of interrupted saves. Collective.

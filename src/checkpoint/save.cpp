@@ -295,7 +295,7 @@ void WorkerThread::start(std::function<void()> work) {
   waited_for_ = false;
   running_ = true;
   try {
-    thread_ = start_background_thread("a save beside training", [this, work = std::move(work)] {
+    thread_ = start_background_thread("the asynchronous checkpoint writer", [this, work = std::move(work)] {
       ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19);  // on Linux of this thread alone
       progress::ticks_count_while = &waited_for_;
       try {

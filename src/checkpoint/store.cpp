@@ -345,7 +345,7 @@ std::int64_t Store::resume_state_dict(const StateDict& state_dict) {
     current_path_ = path;
     return step;
   }
-  if (!broken.empty()) throw DataError("{}: no checkpoint is whole: {}", directory_, reasons);
+  if (!broken.empty()) throw DataError("{}: no checkpoint is complete: {}", directory_, reasons);
   snapshots_->drop_after(0);
   return 0;
 }
@@ -405,7 +405,7 @@ std::optional<FileIndex> Store::newest() {
       broken += (broken.empty() ? "" : "; ") + std::string(error.what());
     }
   }
-  if (!broken.empty()) throw DataError("{}: no checkpoint is whole: {}", directory_, broken);
+  if (!broken.empty()) throw DataError("{}: no checkpoint is complete: {}", directory_, broken);
   return std::nullopt;
 }
 

@@ -255,8 +255,8 @@ ExitCode bench_step(Session& session, const Arguments& arguments) {
   if (profile && passes)
     throw UsageError("bench step: --profile and --passes measure different things; leave one of them out");
   if (passes && how.json) throw UsageError("bench step: --passes has no JSON form; leave one of the two out");
-  how.compute = train::settle_precision(session, values["precision"].as<std::string>(),
-                                        values["bf16-fallback"].as<std::string>());
+  how.compute = train::choose_session_precision(session, values["precision"].as<std::string>(),
+                                                values["bf16-fallback"].as<std::string>());
   train::check_steps(how.steps, "step");
   if (profile) {
     print_profile(session, how);

@@ -13,7 +13,11 @@
 
 namespace lockstep::cli {
 
+// Each of these is in the file of its verb.
 VerbFunction train, eval, generate, prepare, inspect, diff, verify, convert, ema, bench, doctor;
+/// How long MPI may take to start: fault.hang_timeout_s of the configuration in `words`, if there is one. In
+/// train.cpp.
+double start_timeout_s(const Arguments& words);
 
 namespace {
 

@@ -56,8 +56,8 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
   // The run may have used a GPU, and this node has none.
   session.use_device(device.value_or(config_.train.device == "cpu" ? "cpu" : "auto"),
                      {.threads = std::max(1, config_.train.threads), .sums = false});
-  compute_ = train::settle_precision(session, precision.value_or(config_.train.precision),
-                                     precision ? "convert" : "fp32");
+  compute_ = train::choose_session_precision(session, precision.value_or(config_.train.precision),
+                                             precision ? "convert" : "fp32");
   const checkpoint::LoadReport report =
       checkpoint::load_weights(index, *model_, session.world(), weights_, {.finite = false});
   for (const std::string& warning : report.warnings) session.log().warning("{}", warning);

@@ -70,7 +70,4 @@ void print_json(const nlohmann::json& document);
 /// Writes what was printed to the descriptor. DataError as for print().
 void flush_output();
 
-/// How long MPI may take to start: fault.hang_timeout_s of the configuration in `words`, if there is one.
-double start_timeout_s(const Arguments& words);
-
 }  // namespace lockstep::cli

@@ -43,7 +43,7 @@ StepResult Optimizer::step(const StepOptions& options) {
     throw TrainingError(
         "step {}: the count of the global batch is {}, so the mean gradient is not defined; was no sample "
         "counted?",
-        steps_, count);
+        steps_ + 1, count);
   check_gradients();
   StepResult result;
   if (needs_norm(options)) {
@@ -99,7 +99,7 @@ void Optimizer::check_gradients() const {
     any = true;
   }
   if (!any)
-    throw UsageError("step {}: no parameter has a gradient; run a backward pass before the step", steps_);
+    throw UsageError("step {}: no parameter has a gradient; run a backward pass before the step", steps_ + 1);
 }
 
 void Optimizer::set_steps(std::int64_t steps) {

@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include "base/resources.h"
 #include "base/text.h"
 #include "checkpoint/weights/gpt2.h"
+#include "ddp/gradient_buffer.h"
 #include "kernels/gpus.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/comm/reduction_tree.h"
 #include "lockstep/data/images.h"
 #include "lockstep/data/text.h"
 #include "lockstep/models/gpt.h"
@@ -217,6 +220,15 @@ checkpoint::StoreOptions store_options(const Config& config, const DataSets& dat
 
 namespace {
 
+/// Of the rank that has the fewest: a rank with many shards sums their gradients in several buffers.
+int fewest_accumulation_buffers(const Config& config, int ranks) {
+  const comm::ShardMap shards(config.train.shards > 0 ? config.train.shards : ranks, ranks);
+  int fewest = std::numeric_limits<int>::max();
+  for (int rank = 0; rank < ranks; ++rank)
+    fewest = std::min(fewest, ddp::AccumulationSchedule(shards.shards(), shards.block(rank)).buffers());
+  return fewest;
+}
+
 std::string amount(double bytes) {
   const double mib = bytes / (1 << 20);
   return mib < 10240 ? fmt::format("{:.1f} MiB", mib) : fmt::format("{:.1f} GiB", mib / 1024);
@@ -242,7 +254,7 @@ MemoryNeed memory_need(const Config& config, const ModelState& model, const data
   if (device != Device::cpu()) return need;
   const auto profiles = static_cast<double>(config.ema.rates.size() + config.ema.sigma_rel.size());
   const double owners = config.ddp.sharded_optimizer ? ranks : 1;
-  need.gradients = trained;
+  need.gradients = trained * fewest_accumulation_buffers(config, ranks);
   need.optimizer =
       static_cast<double>(optim::elements_of_state(config.optimizer, model)) * sizeof(float) / owners;
   need.ema = profiles * need.parameters / owners;

@@ -126,7 +126,7 @@ PrecisionChoice choose_precision(const std::string& asked, const std::string& fa
       why);
 }
 
-DType settle_precision(Session& session, const std::string& asked, const std::string& fallback) {
+DType choose_session_precision(Session& session, const std::string& asked, const std::string& fallback) {
   comm::HostGroup& world = session.world();
   std::vector<RankPrecision> of_rank;
   const comm::Topology& topology = world.topology();

@@ -62,7 +62,7 @@ PrecisionChoice choose_precision(const std::string& asked, const std::string& fa
                                  std::span<const RankPrecision> of_rank);
 
 /// The choice for the session's device; its remark is logged. Collective; errors are the same on every rank.
-DType settle_precision(Session& session, const std::string& asked, const std::string& fallback);
+DType choose_session_precision(Session& session, const std::string& asked, const std::string& fallback);
 
 /// As checkpoints store it: "fp32", "bf16", or "bf16 by conversion" where the device is no faster in it.
 std::string precision_text(DType compute, const kernels::Backend& backend);

@@ -27,10 +27,10 @@
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/stop.h"
 #include "train/components.h"
+#include "train/device.h"
 #include "train/environment_fingerprint.h"
 #include "train/evaluations.h"
 #include "train/log_start.h"
-#include "train/device.h"
 #include "train/resume.h"
 #include "train/stragglers.h"
 #include "train/time_limit.h"
@@ -121,7 +121,7 @@ class Trainer {
   ddp::StepResult take_step(bool measure_norm);
   void log_step(const ddp::StepResult& result);
   void log_refused_capture();
-  void checkpoint_is_saved_as_asked();
+  void acknowledge_checkpoint_request();
   void note_lost_log_lines();
   void choose_checkpoint_interval(double step_ms);
   ddp::Requests evaluate();
@@ -130,7 +130,7 @@ class Trainer {
   std::optional<ExitCode> stop_if_asked(const ddp::Requests& asked);
   checkpoint::StateDict contents();
   void save();
-  void log_start();
+  void append_start_metrics();
   bool time_is_up() const;
   void write_timeline();
   bool due(std::int64_t every) const { return every > 0 && done_ % every == 0; }
@@ -371,7 +371,7 @@ bool Trainer::act_within_evaluation(const ddp::Requests& asked, double fraction,
     evaluations_.with_own_weights([this] {
       save();
       store_.finish();
-      checkpoint_is_saved_as_asked();
+      acknowledge_checkpoint_request();
     });
     progress::enter(Phase::evaluation);
   }
@@ -380,7 +380,7 @@ bool Trainer::act_within_evaluation(const ddp::Requests& asked, double fraction,
   return !stopped.any();
 }
 
-void Trainer::checkpoint_is_saved_as_asked() {
+void Trainer::acknowledge_checkpoint_request() {
   progress_->note(fmt::format("checkpoint {}, as asked", store_.current_path()));
   requests_.clear({.preempt = false, .user_stop = false, .checkpoint = true});
 }
@@ -454,7 +454,7 @@ bool Trainer::time_is_up() const {
 }
 
 /// A line of metrics for each start: its step, and its changes to the configuration.
-void Trainer::log_start() {
+void Trainer::append_start_metrics() {
   nlohmann::json changed = nlohmann::json::object();
   for (const KeyChange& change : changed_)
     changed[change.key] = {{"from", change.before}, {"to", change.now}};
@@ -468,14 +468,14 @@ void Trainer::log_start() {
 }
 
 ExitCode Trainer::run() {
-  train::log_start(session_, config_, model_, data_, replicas_, *optimizer_, ema_.get());
+  log_start(session_, config_, model_, data_, replicas_, *optimizer_, ema_.get());
   const bool speaks = world_.rank() == 0;
   // The checkpoint's evaluation was due and did not end: it comes first.
   const bool missed_evaluation =
       evaluations_.due_after(done_) && !store_.knows_metric(done_, evaluations_.metrics().front());
   comm::run_on_all(world_, [&] {
     metrics_.emplace(run_.metrics_path(), done_, !missed_evaluation, speaks);
-    log_start();
+    append_start_metrics();
   });
   progress_.emplace(session_.log(), speaks, done_, config_.train.steps, config_.log.every);
   interval_ = {};
@@ -543,7 +543,7 @@ ExitCode Trainer::take_steps() {
     if (saves) save();  // before the evaluation, which may take hours
     if (asked.checkpoint) {
       store_.finish();
-      checkpoint_is_saved_as_asked();
+      acknowledge_checkpoint_request();
     }
     const ddp::Requests stop{.stop_preempted = asked.stop_preempted && !last,
                              .stop_user = asked.stop_user && !last};
@@ -572,7 +572,7 @@ ExitCode train(Session& session, Config config, const RunOptions& options) {
   check_same_environment(world, config, options);
   session.use_device(config.train.device, {.threads = std::max(1, config.train.threads),
                                            .reproducible = config.train.reproducible});
-  const DType compute = settle_precision(session, config.train.precision, config.train.bf16_fallback);
+  const DType compute = choose_session_precision(session, config.train.precision, config.train.bf16_fallback);
   Inputs inputs = open_inputs(config, session);
   checkpoint::RunDirectory run(options.directory, world);
   resolve(config, run, options, inputs.data->train().size(), world);

@@ -154,9 +154,9 @@ BOOST_FIXTURE_TEST_CASE(what_the_writer_did_not_know_is_left_out_and_null_in_jso
 
 BOOST_AUTO_TEST_CASE(one_thing_is_not_several) {
   lc::VerifyReport report{.path = "a.h5", .problems = {}, .step = 1, .tensors = 1, .payload_bytes = 1};
-  BOOST_TEST(lc::to_text(report) == "a.h5: whole: step 1, 1 tensor, 1 byte, all digests right\n");
+  BOOST_TEST(lc::to_text(report) == "a.h5: complete: step 1, 1 tensor, 1 byte, all digests right\n");
   report.tensors = 2, report.payload_bytes = 0;
-  BOOST_TEST(lc::to_text(report) == "a.h5: whole: step 1, 2 tensors, 0 bytes, all digests right\n");
+  BOOST_TEST(lc::to_text(report) == "a.h5: complete: step 1, 2 tensors, 0 bytes, all digests right\n");
 }
 
 BOOST_FIXTURE_TEST_CASE(two_dozen_differing_tensors_are_named_and_the_rest_counted, TwoFiles) {

@@ -197,9 +197,9 @@ BOOST_FIXTURE_TEST_CASE(a_broken_checkpoint_is_passed_over_for_the_one_before, R
   flip_last_byte(checkpoints + "/step-000000002.h5");
   flip_last_byte(checkpoints + "/step-000000001.h5");
   BOOST_CHECK_EXCEPTION(store.resume(resumed.state), DataError,
-                        mentions("no checkpoint is whole", "step-000000002.h5", "step-000000001.h5"));
+                        mentions("no checkpoint is complete", "step-000000002.h5", "step-000000001.h5"));
   world.barrier();
-  // Where none is whole they keep their names: the next start must not take the run for a new one.
+  // Where none is complete they keep their names: the next start must not take the run for a new one.
   BOOST_TEST(lc::read_index(checkpoints + "/step-000000002.h5").position.step == 2);
 }
 

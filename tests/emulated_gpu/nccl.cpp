@@ -456,7 +456,7 @@ Nccl& nccl() {
 
 }  // namespace lockstep::emulated_gpu
 
-// In the place of src/comm/nccl/library.cpp: the library is there from the start.
+// These replace the definitions of src/comm/nccl/connection.cpp: the library is there from the start.
 namespace lockstep::comm {
 
 #define LOCKSTEP_LATE_FUNCTION(name) decltype(&::name) name = &emulated_gpu::name;

@@ -20,7 +20,7 @@ set(allowed_comm tensor)
 
 set(broken "")
 file(GLOB_RECURSE files RELATIVE ${SOURCE_DIR} ${SOURCE_DIR}/include/lockstep/*.h ${SOURCE_DIR}/src/*.h
-     ${SOURCE_DIR}/src/*.cpp)
+     ${SOURCE_DIR}/src/*.cpp ${SOURCE_DIR}/src/*.cu ${SOURCE_DIR}/src/*.cuh)
 foreach(file ${files})
   if(NOT file MATCHES "^(include/lockstep|src)/([a-z0-9]+)/")
     continue()

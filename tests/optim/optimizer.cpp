@@ -47,7 +47,7 @@ BOOST_FIXTURE_TEST_CASE(sgd_without_momentum_is_gradient_descent_on_the_mean, Us
     BOOST_TEST(std::abs(after[i] - (before[i] - 0.125f * gradient[i])) < 1e-6f);
 }
 
-BOOST_FIXTURE_TEST_CASE(weight_divides_gradients_exactly, UsualModel) {
+BOOST_FIXTURE_TEST_CASE(count_divides_gradients_exactly, UsualModel) {
   UsualModel other;
   AdamW plain(model), weighted(other.model);
   other.model.set_count(64);  // a power of two: scaling by it rounds nothing
@@ -237,10 +237,10 @@ BOOST_AUTO_TEST_CASE(state_carried_over_continues_bit_for_bit) {
 BOOST_FIXTURE_TEST_CASE(a_refused_step_changes_nothing, UsualModel) {
   AdamW adamw(model, adamw_options());
   const auto before = model.all_values();
-  BOOST_CHECK_EXCEPTION(adamw.step(), UsageError, says({"no parameter has a gradient"}));
+  BOOST_CHECK_EXCEPTION(adamw.step(), UsageError, says({"step 1: no parameter has a gradient"}));
   model.make_gradients(0);
   model.set_count(0);
-  BOOST_CHECK_EXCEPTION(adamw.step(), TrainingError, says({"count"}));
+  BOOST_CHECK_EXCEPTION(adamw.step(), TrainingError, says({"step 1: the count"}));
   model.set_count(1);
   model["out.weight"].gradient.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
   BOOST_CHECK_EXCEPTION(adamw.step({.clip = 1}), TrainingError, says({"'out.weight'"}));

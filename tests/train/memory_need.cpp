@@ -1,6 +1,8 @@
 // What a run needs at least is known from shapes alone, before anything is made.
 #include "train/components.h"
 
+#include <fmt/format.h>
+
 #include <boost/test/unit_test.hpp>
 
 #include "lockstep/base/error.h"
@@ -47,6 +49,19 @@ BOOST_AUTO_TEST_CASE(parameters_gradients_optimizer_ema_and_a_batch_are_counted)
   BOOST_TEST(shared.inputs == 2 * (5 * 4 + 8));
   const train::MemoryNeed muon = of(config({"optimizer.name=muon", "optimizer.muon=net.2.weight"}), 1);
   BOOST_TEST(muon.optimizer == 2 * trained - 4 * 7 * 2);
+}
+
+BOOST_AUTO_TEST_CASE(gradients_are_counted_once_for_each_accumulation_buffer_of_a_rank) {
+  const Shapes data;
+  const auto gradients = [&](int shards, int ranks) {
+    const train::Config wanted = config({fmt::format("train.shards={}", shards)});
+    const auto model = train::build_meta_model(wanted);
+    return train::memory_need(wanted, model->state(), data, ranks, Device::cpu()).gradients;
+  };
+  constexpr double trained = 4 * (5 * 7 + 7 * 2 + 2);
+  BOOST_TEST(gradients(8, 8) == trained);
+  BOOST_TEST(gradients(8, 2) == 3 * trained);
+  BOOST_TEST(gradients(8, 1) == 4 * trained);
 }
 
 BOOST_AUTO_TEST_CASE(what_the_machine_does_not_have_is_refused_on_every_rank_with_both_figures) {

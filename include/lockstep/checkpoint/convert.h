@@ -57,7 +57,7 @@ void check_writable(const std::string& path, bool replace, std::span<const std::
 
 /// Writes a checkpoint with /model only (.h5, .hdf5) or a .safetensors file, whose metadata hold position and
 /// configuration for read_weights. Numbers that are not finite are written as well. Afterwards the file is
-/// whole and on storage, or, after an error, unchanged. Errors: check_writable; DataError if a name is
+/// complete and on storage, or, after an error, unchanged. Errors: check_writable; DataError if a name is
 /// invalid in that format, or storage is full. Not collective.
 void write_weights(const std::string& path, const Weights& weights, bool replace = false);
 

@@ -58,13 +58,13 @@ struct LoadReport {
 /// and verifies, what it lists. Names are compared after stripping any stack of leading "module." and
 /// "_orig_mod.".
 ///
-/// DataError if the file is not whole (see read_index), a digest is wrong, or, listing all of them at once,
-/// names are missing, unexpected, of another shape, or of a type whose values the type here cannot all hold
-/// (float32 takes 16-bit floats and, with `narrow`, float64; int64 takes shorter integers), or an attribute
-/// that must be equal is not; and always if names collide after stripping. A section that the file lacks
-/// altogether: "model" is an error; "ema/..." starts from the weights just loaded, any other from zero, with
-/// a warning. Sections of the file that `state_dict` does not list are named in a warning. After an error in
-/// reading the tensors' values are unspecified; an error about names leaves them untouched.
+/// DataError if the file is not complete (see read_index), a digest is wrong, or, listing all of them at
+/// once, names are missing, unexpected, of another shape, or of a type whose values the type here cannot all
+/// hold (float32 takes 16-bit floats and, with `narrow`, float64; int64 takes shorter integers), or an
+/// attribute that must be equal is not; and always if names collide after stripping. A section that the file
+/// lacks altogether: "model" is an error; "ema/..." starts from the weights just loaded, any other from zero,
+/// with a warning. Sections of the file that `state_dict` does not list are named in a warning. After an
+/// error in reading the tensors' values are unspecified; an error about names leaves them untouched.
 LoadReport load_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& communicator,
                      const LoadOptions& options = {});
 

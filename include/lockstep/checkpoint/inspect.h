@@ -31,7 +31,7 @@ Inspection inspect(const std::string& path);
 
 struct VerifyReport {
   std::string path;
-  std::vector<std::string> problems;  ///< one line each; empty: whole, and all digests right
+  std::vector<std::string> problems;  ///< one line each; empty: complete, and all digests right
   std::int64_t step = 0;
   std::int64_t tensors = 0;
   std::uint64_t payload_bytes = 0;
@@ -74,7 +74,7 @@ struct DiffReport {
 /// Compares all tensors, the position (step, epoch, samples, shards, seed) and the attributes of groups; not
 /// world size, time of creation, configuration or provenance. tolerance 0 compares bits; otherwise |a - b| <=
 /// tolerance is the same, and NaN equals NaN. Tensors are verified by digest as they are read. DataError if
-/// either file is not a whole checkpoint. Not collective.
+/// either file is not a complete checkpoint. Not collective.
 DiffReport diff(const std::string& path_a, const std::string& path_b, double tolerance = 0);
 
 // Reports as JSON (one object, its keys are fixed) and as text for people (ends with a newline).

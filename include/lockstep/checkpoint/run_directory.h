@@ -36,7 +36,7 @@ class RunDirectory {
 
   /// The text of RUN/config.ini; none if the run has not been configured yet. Collective.
   std::optional<std::string> stored_config() const;
-  /// Writes RUN/config.ini, whole or not at all. Collective.
+  /// Writes RUN/config.ini, complete or not at all. Collective.
   void write_config(const std::string& text);
 
   /// On rank 0, FailureError if another run has taken the lock over or its file was removed: this run must

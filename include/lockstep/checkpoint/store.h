@@ -1,4 +1,4 @@
-// Store: the checkpoints of a run: save, prune, and resume from the newest whole one.
+// Store: the checkpoints of a run: save, prune, and resume from the newest complete one.
 #pragma once
 
 #include <cstddef>
@@ -79,7 +79,7 @@ class Store {
   Store& operator=(const Store&) = delete;
 
   /// Saves models, optimizers and EMAs, in any order and any subset, as the state after `step` steps. After
-  /// the save the file is whole and on storage, `latest` points to it, and older ones beyond `keep` are
+  /// the save the file is complete and on storage, `latest` points to it, and older ones beyond `keep` are
   /// removed: when this returns, or with async when saving() is false. Returns the path. Errors: save_file;
   /// FailureError if another run has taken the directory over.
   template <class... Parts>
@@ -89,12 +89,13 @@ class Store {
     return save_state_dict(step, std::move(state_dict));
   }
 
-  /// Loads the newest whole checkpoint into models, optimizers and EMAs, and returns the next step; 0,
+  /// Loads the newest complete checkpoint into models, optimizers and EMAs, and returns the next step; 0,
   /// without changing anything, if the run has no checkpoint. A damaged file is named in a warning and
   /// renamed to "NAME.bad", and the one before it is loaded; a file that cannot be read now (busy, of a newer
   /// version) is an error. A checkpoint from which two runs were killed or failed before they saved a newer
-  /// one is skipped with a warning, if there is another. DataError if none is whole, or if the newest whole
-  /// one does not match (see load_file); UsageError if it was made with another seed or number of shards.
+  /// one is skipped with a warning, if there is another. DataError if none is complete, or if the newest
+  /// complete one does not match (see load_file); UsageError if it was made with another seed or number of
+  /// shards.
   template <class... Parts>
   std::int64_t resume(Parts&&... parts) {
     StateDict state_dict;
@@ -137,8 +138,8 @@ class Store {
   /// Sets StoreOptions::config for later saves. Not collective, but the same on every rank.
   void set_config(const std::string& text) { options_.config = text; }
 
-  /// The index of the newest checkpoint whose index is whole (its tensors are not read); none if the run has
-  /// no checkpoint.
+  /// The index of the newest checkpoint whose index is complete (its tensors are not read); none if the run
+  /// has no checkpoint.
   std::optional<FileIndex> newest();
 
   /// The file that resume loaded or save wrote last; empty if none.

@@ -11,7 +11,7 @@
 
 namespace lockstep::optim {
 
-/// The L2 norm of the mean gradient (sum / weight) over all parameters that have one.
+/// The L2 norm of the mean gradient (sum / count) over all parameters that have one.
 ///
 /// Float64 sums of squares over fixed blocks of 4096 elements of each tensor, added one after another:
 /// tensors in the order of their names, blocks in the order of their elements. So the bits depend on the
@@ -30,8 +30,8 @@ class GradientNorm final : public Measurement {
   double measure();
   kernels::Transfer launch() override;
 
-  /// The parts of measure(). Sums of squares of all gradients (of what this process owns of them, then made
-  /// whole by all together), or of elements [begin, end) of one:
+  /// The parts of measure(). Sums of squares of all gradients (each process fills the blocks that it owns,
+  /// and all gather them), or of elements [begin, end) of one:
   /// `param` indexes source.params(), `begin` is a multiple of block_elements, `end` too or the tensor's end
   /// (UsageError otherwise). A parameter without gradient counts as zeros.
   void fill_blocks();

@@ -82,10 +82,10 @@ class Optimizer {
   /// "adamw", "sgd", "muon".
   virtual std::string_view algorithm() const = 0;
 
-  /// Applies the gradients. They are multiplied by float32(clip factor / weight), rounded once, where PyTorch
+  /// Applies the gradients. They are multiplied by float32(clip factor / count), rounded once, where PyTorch
   /// rounds the mean and the clipping factor one after the other.
   /// Throws before any parameter is touched: TrainingError when a norm was asked for and is not finite, or
-  /// when the weight is not positive; UsageError when no parameter has a gradient, or one has that was frozen
+  /// when the count is not positive; UsageError when no parameter has a gradient, or one has that was frozen
   /// when the optimizer was made.
   StepResult step(const StepOptions& options = {});
 

@@ -45,7 +45,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
 /// An open file with its header.
 class SafetensorsFile {
  public:
-  /// DataError if it is not a whole .safetensors file.
+  /// DataError if it is not a complete .safetensors file.
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "cli/doctor/checks.h"
+#include "ddp/gradient_buffer.h"
 #include "kernels/gpus.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/reduction_tree.h"
@@ -103,7 +104,8 @@ Requirements requirements(const Context& context) {
   Requirements needed;
   for (int rank = 0; rank < context.world.size(); ++rank) {
     if (topology.node_of_rank[static_cast<std::size_t>(rank)] != here) continue;
-    needed.gradient_bytes += parameter_bytes * std::max<std::size_t>(1, shards.subtrees(rank).size());
+    const int buffers = ddp::AccumulationSchedule(shards.shards(), shards.block(rank)).buffers();
+    needed.gradient_bytes += parameter_bytes * static_cast<std::uint64_t>(buffers);
   }
   const auto state_elements =
       static_cast<std::uint64_t>(optim::elements_of_state(config.optimizer, model->state()));
