@@ -395,7 +395,7 @@ void ProfileSnapshots::drop_after(std::int64_t step) {
 namespace {
 
 /// JSON has no such numbers, so they are written as null.
-constexpr double not_finite = std::numeric_limits<double>::quiet_NaN();
+constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 std::map<std::int64_t, Evaluations::Metrics> parse(const std::string& text) {
   std::map<std::int64_t, Evaluations::Metrics> of_step;
@@ -406,7 +406,7 @@ std::map<std::int64_t, Evaluations::Metrics> parse(const std::string& text) {
     if (error != std::errc() || end != name.data() + name.size() || !metrics.is_object())
       throw DataError("{} is not a step with its metrics", quote(name));
     for (const auto& [metric, value] : metrics.items())
-      of_step[step][metric] = value.is_number() ? value.get<double>() : not_finite;
+      of_step[step][metric] = value.is_number() ? value.get<double>() : not_a_number;
   }
   return of_step;
 }

@@ -358,7 +358,7 @@ struct Largest {  // NaN stays
   using Joined = Largest;
   template <class T>
   LOCKSTEP_ON_ANY_DEVICE static T join(T a, T b) {
-    return (b > a) | (b != b) ? b : a;
+    return ((b > a) | (b != b)) ? b : a;
   }
 };
 
@@ -368,7 +368,7 @@ struct Smallest {
   using Joined = Smallest;
   template <class T>
   LOCKSTEP_ON_ANY_DEVICE static T join(T a, T b) {
-    return (b < a) | (b != b) ? b : a;
+    return ((b < a) | (b != b)) ? b : a;
   }
 };
 

@@ -165,7 +165,7 @@ Result shared_memory(const Context& context) {
   if (statvfs("/dev/shm", &info) != 0)
     return note("/dev/shm is missing", "mount a tmpfs there: the ranks of a node share gradients in it");
   // Docker gives 64 MiB. Open MPI's queues between the ranks of a node take about 8 MiB a rank.
-  constexpr std::uint64_t mib = 1 << 20, least_bytes = 128 * mib, queue_bytes_per_rank = 8 * mib;
+  constexpr std::uint64_t least_bytes = 128 << 20, queue_bytes_per_rank = 8 << 20;
   const std::uint64_t total = info.f_blocks * info.f_frsize, available = info.f_bavail * info.f_frsize;
   const std::uint64_t gradients = context.needed.gradient_bytes;
   const int ranks = ranks_here(context.world);
