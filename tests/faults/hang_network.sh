@@ -47,7 +47,7 @@ kill -TERM $hosts 2>/dev/null && fail "$case: mpirun is left after 30 s: $(tail 
 wait $hosts
 code=$?
 [ $code -eq 5 ] || fail "$case: the job script says exit $code, not 5: $(tail -n 3 out.log)"
-grep -q 'job: mpirun waits for another node' out.log || fail "$case: mpirun was not ended: $(tail -n 3 out.log)"
+grep -q 'job: mpirun still waits for another node' out.log || fail "$case: mpirun was not ended: $(tail -n 3 out.log)"
 "$LOCKSTEP" verify subject/checkpoints/latest >verify.log 2>&1 || fail "$case: $(head -n 1 verify.log)"
 reached=$(readlink subject/checkpoints/latest | tr -dc '0-9')
 settings=(--set "train.steps=$((10#$reached + 20))")
