@@ -38,7 +38,7 @@ rates changed 'lr if s < 25 else low + (lr - low) * (steps - s) / 15' optimizer.
 for length in train.steps=11 train.epochs=0.14; do
   ranks 1 train run.ini --run none --set optimizer.schedule=wsd --set optimizer.decay_steps=12 --set $length 2>err.log
   [ $? -eq 2 ] || fail "$length: a decay longer than the run was taken"
-  one_error "$length" 'optimizer.decay_steps = 12: the run has 11 steps only'
+  one_error "$length" 'optimizer.decay_steps = 12: the run has only 11 steps'
 done
 [ ! -e none/checkpoints/latest ] || fail "a run was begun"
 finish

@@ -36,7 +36,7 @@ ranks 1 train run.ini --run alone >log-alone 2>&1 || fail "1 rank: $(tail -n 3 l
 for count in 1 2; do
   "$two_hosts" -n "$count" "$LOCKSTEP" train run.ini --run "hosts-$count" >"log-$count" 2>&1 ||
     fail "$count ranks on each of two hosts: $(tail -n 3 "log-$count")"
-  grep -q "2 machines" "log-$count" || fail "it did not run on two hosts: $(head -n 5 "log-$count")"
+  grep -q "2 nodes" "log-$count" || fail "it did not run on two hosts: $(head -n 5 "log-$count")"
   expect_same alone/checkpoints/latest "hosts-$count/checkpoints/latest"
 done
 
