@@ -15,8 +15,9 @@ set(LOCKSTEP_MPIRUN ${MPIRUN} --oversubscribe --allow-run-as-root --bind-to none
 
 set(LOCKSTEP_TEST_ENVIRONMENT "LOCKSTEP_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
 if(LOCKSTEP_SANITIZE)
+  # die_after_fork: damaged checkpoints are read in forked processes, which start threads.
   list(APPEND LOCKSTEP_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp"
-       "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp" "UBSAN_OPTIONS=print_stacktrace=1")
+       "TSAN_OPTIONS=die_after_fork=0:suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp" "UBSAN_OPTIONS=print_stacktrace=1")
   # Open MPI unloads its plugins before leaks are looked for, so that their leaks have no name to suppress: programs under
   # MPI run without leak detection, all others with it.
   set(LOCKSTEP_MPI_TEST_ENVIRONMENT ${LOCKSTEP_TEST_ENVIRONMENT} "ASAN_OPTIONS=detect_leaks=0")
