@@ -24,7 +24,7 @@ enum class Phase : std::int64_t {
 const char* to_string(Phase phase);
 
 /// What a rank publishes about itself. Other processes may read it at any moment, even while this one is
-/// stopped or dead. The fields change one by one: a reader may see the new value of one beside the old value
+/// stopped or dead. The fields change one by one: a reader may see the new value of one and the old value
 /// of another. All are words of one type, so that a status is copied and sent as an array.
 struct RankStatus {
   using Word = std::atomic<std::int64_t>;

@@ -18,9 +18,9 @@
 #include "base/text.h"
 #include "cli/bench.h"
 #include "lockstep/base/random.h"
-#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/inspect.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/agreement.h"
 

@@ -30,7 +30,7 @@ class Recompute {
 
   // --- for the Tape
   void clear();
-  /// Called for every operation of a pass. Returns whether a node is to be added for it.
+  /// Called for every operation of a pass. Returns whether the tape adds a node for it.
   bool note_operation(Tape::RunClosure operation, const Tensor& value,
                       std::initializer_list<const Var*> inputs, bool needs_gradient);
   /// For Tape::once(): whether `tensors` now hold what the first run made.

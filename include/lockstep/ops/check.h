@@ -60,11 +60,6 @@ inline void require_numel(const char* operation, const char* name, const Tensor&
   throw UsageError("{}: {} has shape {}, not {} elements", operation, name, to_string(tensor.shape()), count);
 }
 
-inline void require_matrix(const char* operation, const char* name, const Tensor& tensor) {
-  if (tensor.shape().rank() == 2) return;
-  throw UsageError("{}: {} has shape {}, not that of a matrix", operation, name, to_string(tensor.shape()));
-}
-
 inline void require_images(const char* operation, const char* name, const Tensor& tensor) {
   if (tensor.shape().rank() == 4) return;
   throw UsageError("{}: {} has shape {}, not [N, C, H, W]", operation, name, to_string(tensor.shape()));

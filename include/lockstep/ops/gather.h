@@ -8,7 +8,7 @@ namespace lockstep::ops {
 
 // --- errors in data; the texts are the same on every device
 
-/// Index number `number` is none of the `extent` rows of a table or positions of an axis.
+/// Index number `number` is outside the `extent` rows of a table or positions of an axis.
 [[noreturn]] inline void throw_index_outside(const char* operation, std::int64_t index, std::int64_t number,
                                              std::int64_t extent) {
   throw DataError("{}: index {} (number {}) is outside [0, {})", operation, index, number, extent);

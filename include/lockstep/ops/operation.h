@@ -113,7 +113,7 @@ concept HasOperands = requires(const Type& value) {
 /// All formulas, folds or rules that devices carry out.
 template <class... Type>
 struct TypeList {
-  /// each.operator()<Type>() for every one.
+  /// Calls each.operator()<Type>() for every type.
   template <class Each>
   static void for_each(const Each& each) {
     (each.template operator()<Type>(), ...);

@@ -1,4 +1,5 @@
-// Where a tensor's memory is: reference-counted blocks of a device's memory, and the pool that hands them out again without asking the system.
+// The memory of tensors: reference-counted blocks of a device's memory, and the pool that reuses them without
+// a call to the system.
 #pragma once
 
 #include <atomic>
@@ -6,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-
 
 namespace lockstep {
 
