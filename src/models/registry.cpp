@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/text.h"
 
 namespace lockstep::models {
@@ -13,38 +11,37 @@ void enter_mlp(Registry& registry);
 void enter_resnet(Registry& registry);
 void enter_gpt(Registry& registry);
 
+void add_built_in(Registry& registry) {
+  enter_mlp(registry);
+  enter_resnet(registry);
+  enter_gpt(registry);
+}
+
 const Registry& built_in_models() {
   static const Registry models = [] {
     Registry registry;
-    enter_mlp(registry);
-    enter_resnet(registry);
-    enter_gpt(registry);
+    add_built_in(registry);
     return registry;
   }();
   return models;
 }
 
-std::string ModelConfig::value(std::string_view option) const {
-  if (!type) return "";
-  const auto row = std::ranges::find(type->options, option, &Option<ModelConfig>::name);
-  return row == type->options.end() ? "" : row->get(*this);
+Var Model::operator()(Tape& tape, const Batch& batch) {
+  output_.reset();
+  Var output = forward(tape, batch);
+  if (!tape.pass().record) output_ = output;
+  return output;
 }
 
-std::vector<std::string> Registry::names() const {
-  std::vector<std::string> names;
-  for (const ModelType& type : types_) names.push_back(type.name);
-  return names;
-}
-
-ModelConfig Registry::configure(const std::string& name) const {
-  option::check_word(name, names());
-  const auto type = std::ranges::find(types_, name, &ModelType::name);
-  return {.type = &*type, .options = type->defaults};
+Var Model::take_output() {
+  if (!output_)
+    throw UsageError("the metrics of a task need the output of model(tape, batch), which was not called");
+  return *std::exchange(output_, std::nullopt);
 }
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, std::uint64_t seed) {
   if (!config.type) throw UsageError("model.name is missing");
-  return config.type->make(config.options, seed);
+  return config.make(seed);
 }
 
 std::string summary(const ModelState& state) {

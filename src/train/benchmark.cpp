@@ -55,7 +55,7 @@ Batch made_up_shard(const models::Model& model, std::int64_t image_pixels, std::
     return tensor;
   };
   const Shape x = data::batch_shape(samples, model.sample_shape(image_pixels));
-  const bool reads_text = model.kind() == models::Kind::language_model;
+  const bool reads_text = model.context() > 0;
   return Batch(shard, {{"x", reads_text ? integers(x, model.classes()) : normals(x)},
                        {"y", integers(reads_text ? x : Shape{samples}, model.classes())}});
 }

@@ -24,7 +24,7 @@
 namespace lockstep::train {
 namespace {
 
-bool reads_text(const models::Model& model) { return model.kind() == models::Kind::language_model; }
+bool reads_text(const models::Model& model) { return model.context() > 0; }
 
 std::unique_ptr<data::Dataset> open_data(const models::Model& model, const std::vector<std::string>& paths,
                                          const data::ImagesOptions& options = {}) {
@@ -33,7 +33,7 @@ std::unique_ptr<data::Dataset> open_data(const models::Model& model, const std::
     images->check_labels(model.classes());
     return images;
   }
-  auto text = std::make_unique<data::Text>(paths, model.sample_shape()[0]);
+  auto text = std::make_unique<data::Text>(paths, model.context());
   if (text->vocabulary() > model.classes()) {
     throw DataError("{}: a vocabulary of {} tokens; the model has model.vocab = {}", text->name(),
                     text->vocabulary(), model.classes());

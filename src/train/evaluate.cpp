@@ -44,7 +44,7 @@ Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& datas
 
 std::optional<Evaluation> evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset,
                                    comm::HostGroup& world, DType compute, const EvaluationWatch& watch) {
-  const bool classifies = model.kind() == models::Kind::classifier;
+  const bool classifies = model.context() == 0;
   const std::int64_t rows_per_sample =
       std::max<std::int64_t>(1, data::field_named(dataset, "y").shape.numel());
   std::vector<double> sums;

@@ -29,7 +29,7 @@ std::vector<std::string> Evaluations::metrics() const {
   if (!parts_.dataset) return names;
   for (const Weights weights : this->weights()) {
     names.push_back(prefix_of(weights) + "loss");
-    if (parts_.model.kind() == models::Kind::classifier) names.push_back(prefix_of(weights) + "accuracy");
+    if (parts_.model.context() == 0) names.push_back(prefix_of(weights) + "accuracy");
   }
   return names;
 }

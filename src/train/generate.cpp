@@ -36,8 +36,7 @@ std::int64_t draw(std::span<const float> logits, double temperature, double unif
 
 std::string generate(models::Model& model, kernels::Backend& backend, const std::string& prompt,
                      const GenerateOptions& options) {
-  if (model.kind() != models::Kind::language_model)
-    throw UsageError("generate: the model is a classifier, not a language model");
+  if (model.context() == 0) throw UsageError("generate: the model is not a language model");
   if (model.classes() != byte_tokens)
     throw UsageError(
         "generate: the model knows {} tokens, and their text is not known; only models of the 256 bytes can "
@@ -50,7 +49,7 @@ std::string generate(models::Model& model, kernels::Backend& backend, const std:
   if (!temperatures.contains(options.temperature))
     throw UsageError("--temperature {}: must be in {}", options.temperature, temperatures.text());
 
-  const std::int64_t context = model.sample_shape()[0];
+  const std::int64_t context = model.context();
   const Random random({options.seed, purpose_of("generate"), 0, 0});
   std::vector<std::int64_t> tokens(prompt.size());
   std::transform(prompt.begin(), prompt.end(), tokens.begin(),

@@ -157,7 +157,6 @@ struct Scale final : models::Model {
     }
   };
   Scale(const Options& options, std::uint64_t seed) : Model(seed), width(options.width) {}
-  models::Kind kind() const override { return models::Kind::classifier; }
   std::int64_t classes() const override { return width; }
   Shape sample_shape(std::int64_t) const override { return {width}; }
   void check_input(const Shape&) const override {}

@@ -64,7 +64,7 @@ inline Batch made_up_shard(const models::Model& model, std::int64_t step, int in
     return tensor;
   };
   const Shape x = data::batch_shape(samples, model.sample_shape(8));
-  const bool reads_text = model.kind() == models::Kind::language_model;
+  const bool reads_text = model.context() > 0;
   return Batch(index, {{"x", reads_text ? classes(x, model.classes(), 0) : numbers(x)},
                        {"y", classes(reads_text ? x : Shape{samples}, model.classes(), 1 << 20)}});
 }

@@ -34,6 +34,7 @@ class GptBlock : public nn::Layer<GptBlock> {
 /// context.
 class Gpt final : public Model {
  public:
+  static constexpr const char* task = "language";
   struct Options {
     std::int64_t layers = 0, heads = 0, channels = 0;
     std::int64_t context = 0;  ///< most tokens of a sequence
@@ -45,9 +46,9 @@ class Gpt final : public Model {
   };
   Gpt(const Options& options, std::uint64_t seed);
 
-  Kind kind() const override { return Kind::language_model; }
+  std::int64_t context() const override { return wpe_.weight.value.size(0); }
   std::int64_t classes() const override { return wte_.weight.value.size(0); }
-  Shape sample_shape(std::int64_t) const override { return {wpe_.weight.value.size(0)}; }
+  Shape sample_shape(std::int64_t) const override { return {context()}; }
   void check_input(const Shape& x) const override;
   Var forward(Tape& tape, const Batch& batch) override;
 

@@ -13,6 +13,7 @@ namespace lockstep::models {
 /// ...). Dropout follows each ReLU. Inputs of any shape are flattened.
 class Mlp final : public Model {
  public:
+  static constexpr const char* task = "classification";
   struct Options {
     std::vector<std::int64_t> sizes{};  ///< widths, from the elements of a sample to the classes
     double dropout = 0;
@@ -21,7 +22,6 @@ class Mlp final : public Model {
   };
   Mlp(const Options& options, std::uint64_t seed);
 
-  Kind kind() const override { return Kind::classifier; }
   std::int64_t classes() const override { return sizes_.back(); }
   Shape sample_shape(std::int64_t) const override { return {sizes_.front()}; }
   void check_input(const Shape& x) const override;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "lockstep/autograd/tape.h"
@@ -12,11 +13,6 @@
 
 namespace lockstep::models {
 
-enum class Kind {
-  classifier,      ///< one target a sample; reads images
-  language_model,  ///< one target a token: the next one; reads text
-};
-
 /// What widths and numbers of layers may be. A product of two widths fits in 64 bits.
 inline constexpr Range widths = Range::from(1, 2147483647), depths = Range::from(1, 10000);
 
@@ -24,17 +20,28 @@ class Model : public nn::Module {
  public:
   using nn::Module::Module;
 
-  virtual Kind kind() const = 0;
-  /// Width of the logits.
-  virtual std::int64_t classes() const = 0;
-  /// Shape of one sample: a language model's [context], a classifier's input. A model that takes images of
-  /// any size names those of `image_size` x `image_size`.
-  virtual Shape sample_shape(std::int64_t image_size = 1) const = 0;
-  /// Throws DataError naming both shapes (and the key to change) if a field x of this shape does not fit.
-  virtual void check_input(const Shape& x) const = 0;
-  /// Logits [batch, classes] or [batch, time, classes]. A classifier's field x: float32 images; a language
-  /// model's: int64 tokens [batch, time]. Throws as check_input.
+  /// What the model makes of a batch, whose fields it takes by name. Throws DataError naming both shapes (and
+  /// the key to change) if a field does not fit.
   virtual Var forward(Tape& tape, const Batch& batch) = 0;
+  /// forward(), whose result take_output() gives again in an evaluation: a task's loss and its metrics share
+  /// one pass.
+  Var operator()(Tape& tape, const Batch& batch);
+  /// What the last call of operator() gave in a pass that records nothing, once. Throws UsageError if there
+  /// was none.
+  Var take_output();
+
+  /// Width of the logits: of classes or tokens. 0: the output is not logits.
+  virtual std::int64_t classes() const { return 0; }
+  /// Tokens of a sample of text; 0: the model does not read text.
+  virtual std::int64_t context() const { return 0; }
+  /// Shape of a sample of field x, for measurements with made-up data. A model that takes images of any size
+  /// names those of `image_size` x `image_size`. Empty: not known.
+  virtual Shape sample_shape([[maybe_unused]] std::int64_t image_size = 1) const { return {}; }
+  /// Throws DataError naming both shapes (and the key to change) if a field x of this shape does not fit.
+  virtual void check_input([[maybe_unused]] const Shape& x) const {}
+
+ private:
+  std::optional<Var> output_;  // of the last call in a pass that records nothing
 };
 
 /// The options of a model, for its constructor. UsageError naming key and value if one is missing or beyond
@@ -59,3 +66,7 @@ Option<Options> recompute_option(bool Options::*field) {
 std::string summary(const ModelState& state);
 
 }  // namespace lockstep::models
+
+namespace lockstep {
+using models::Model;
+}

@@ -33,6 +33,7 @@ class BasicBlock : public nn::Layer<BasicBlock> {
 /// H, W].
 class Resnet final : public Model {
  public:
+  static constexpr const char* task = "classification";
   struct Options {
     std::vector<std::int64_t> blocks{};  ///< of each stage
     std::int64_t width = 0;              ///< channels of the first stage
@@ -45,7 +46,6 @@ class Resnet final : public Model {
   };
   Resnet(const Options& options, std::uint64_t seed);
 
-  Kind kind() const override { return Kind::classifier; }
   std::int64_t classes() const override { return fc_.weight.value.size(0); }
   Shape sample_shape(std::int64_t image_size) const override {
     return {in_channels_, image_size, image_size};

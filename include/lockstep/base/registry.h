@@ -1,0 +1,128 @@
+// Registry: what a configuration can name (models, tasks, data sets), each entry with its options described.
+#pragma once
+
+#include <algorithm>
+#include <any>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/option.h"
+
+namespace lockstep {
+
+/// Things by name, with their options. Entries have stable addresses: a Choice refers to its entry.
+template <class Thing, class... Arguments>
+class Registry {
+ public:
+  struct Type;
+  /// A section of a configuration: which thing, and its options.
+  struct Choice {
+    const Type* type = nullptr;  ///< null: none is named yet
+    std::any options;            ///< of the thing's type Options
+
+    std::string name() const { return type ? type->name : ""; }
+    /// The text of an option; empty where this thing has no such option.
+    std::string value(std::string_view option) const {
+      if (!type) return "";
+      const auto row = std::ranges::find(type->options, option, &Option<Choice>::name);
+      return row == type->options.end() ? "" : row->get(*this);
+    }
+    /// The options of a thing of this class; null if this is another one.
+    template <class T>
+    const typename T::Options* options_of() const {
+      return std::any_cast<typename T::Options>(&options);
+    }
+    template <class T>
+    typename T::Options* options_of() {
+      return std::any_cast<typename T::Options>(&options);
+    }
+    /// Throws UsageError if options are missing or do not fit each other.
+    std::unique_ptr<Thing> make(Arguments... arguments) const { return type->make(options, arguments...); }
+  };
+  struct Type {
+    std::string name;
+    std::vector<Option<Choice>> options;  ///< the keys of the section besides `name`
+    std::any defaults;                    ///< of the thing's type Options
+    std::function<std::unique_ptr<Thing>(const std::any& options, Arguments...)> make;
+  };
+
+  Registry() = default;
+  Registry(Registry&&) = default;
+  Registry& operator=(Registry&&) = default;
+
+  /// T: a Thing with a copyable struct T::Options, whose options() describes its members, and with a
+  /// constructor T(const T::Options&, Arguments...). A T without Options has none, and is made from the
+  /// arguments alone. Throws UsageError if the name is taken, or is not made of letters, digits, '_', '-'
+  /// and '.'.
+  template <class T>
+  Registry& add(std::string name) {
+    check_new_name(name);
+    Type& type = types_.emplace_back();
+    type.name = std::move(name);
+    if constexpr (requires { typename T::Options; }) {
+      using Options = typename T::Options;
+      type.defaults = Options{};
+      type.make = [](const std::any& options, Arguments... arguments) -> std::unique_ptr<Thing> {
+        return std::make_unique<T>(std::any_cast<const Options&>(options), arguments...);
+      };
+      for (Option<Options>& option : Options::options())
+        type.options.push_back(option::within<Choice>(
+            std::move(option),
+            [](auto& choice) -> auto& { return *std::any_cast<Options>(&choice.options); }));
+    } else {
+      type.make = [](const std::any&, Arguments... arguments) -> std::unique_ptr<Thing> {
+        return std::make_unique<T>(arguments...);
+      };
+    }
+    return *this;
+  }
+
+  const std::deque<Type>& types() const { return types_; }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const Type& type : types_) names.push_back(type.name);
+    return names;
+  }
+  bool has(std::string_view name) const {
+    return std::ranges::find(types_, name, &Type::name) != types_.end();
+  }
+  /// The thing of this name with the defaults of its options. Throws UsageError if there is none, with the
+  /// nearest name.
+  Choice configure(const std::string& name) const {
+    option::check_word(name, names());
+    const auto type = std::ranges::find(types_, name, &Type::name);
+    return {.type = &*type, .options = type->defaults};
+  }
+  /// Names and options, a line each: equal texts of two programs mean that they take the same configurations.
+  std::string text() const {
+    std::string text;
+    for (const Type& type : types_) {
+      text += type.name + "\n";
+      for (const Option<Choice>& option : type.options)
+        text += "  " + option.name + ": " + option.form() + "\n";
+    }
+    return text;
+  }
+
+ private:
+  void check_new_name(const std::string& name) const {
+    constexpr std::string_view marks = "_-.";
+    const auto allowed = [&](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+             marks.find(c) != marks.npos;
+    };
+    if (name.empty() || !std::ranges::all_of(name, allowed))
+      throw UsageError("the name \"{}\" is not made of letters, digits, _, - and .", name);
+    if (has(name)) throw UsageError("the name {} is registered twice", name);
+  }
+
+  std::deque<Type> types_;
+};
+
+}  // namespace lockstep
