@@ -1,61 +1,19 @@
 // The configuration of a run: its sections, and how it is read from an INI file and --set.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "checkpoint/config.h"
-#include "data/config.h"
-#include "ddp/config.h"
 #include "lockstep/base/option.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/optim/registry.h"
+#include "train/sections.h"
 
 namespace lockstep::train {
 
-using checkpoint::CheckpointConfig;
-using data::DataConfig;
-using ddp::DdpConfig;
 using optim::EmaConfig;
 using optim::OptimizerConfig;
 using optim::ParamGroup;
-
-struct TrainConfig {
-  std::int64_t steps = 0;
-  double epochs = 0;  ///< instead of steps; the size of the data turns them into steps
-  std::int64_t global_batch = 0;
-  int shards = 0;  ///< 0: the world size of the run's first start
-  int micro_batches = 1;
-  std::uint64_t seed = 1;
-  std::string precision = "fp32";
-  std::string bf16_fallback = "refuse";
-  bool reproducible = false;
-  std::string device = "auto";
-  int threads = 1;
-  std::string bind = "cores";
-  std::int64_t eval_every = 0, eval_samples = 0;
-  std::string init;
-  double label_smoothing = 0;
-  std::vector<std::string> frozen;
-  std::string cuda_graph = "auto";
-
-  static std::vector<Option<TrainConfig>> options();
-};
-
-struct FaultConfig {
-  double hang_timeout_s = 300;  ///< 0: no limit
-  bool signal_report = false;
-
-  static std::vector<Option<FaultConfig>> options();
-};
-
-struct LogConfig {
-  std::int64_t every = 10;
-  std::string trace;
-
-  static std::vector<Option<LogConfig>> options();
-};
 
 struct Config {
   models::ModelConfig model;

@@ -1,0 +1,188 @@
+#include "train/sections.h"
+
+namespace lockstep::train {
+namespace {
+
+Option<DataConfig> augment() {
+  static const std::vector<std::string> words{"crop", "flip"};
+  return {{.name = "augment",
+           .kind = "texts",
+           .allowed = "crop, flip",
+           .meaning = "random changes of training images: crop, flip, or both",
+           .traits = {},
+           .words = words},
+          [](DataConfig& config, const std::string& value) {
+            bool crop = false, flip = false;
+            for (const std::string& word : option::words_of(value)) {
+              option::check_word(word, words);
+              (word == "crop" ? crop : flip) = true;
+            }
+            config.crop = crop;
+            config.flip = flip;
+          },
+          [](const DataConfig& config) -> std::string {
+            if (config.crop && config.flip) return "crop flip";
+            return config.crop ? "crop" : config.flip ? "flip" : "";
+          }};
+}
+
+}  // namespace
+
+std::vector<Option<DataConfig>> DataConfig::options() {
+  using D = DataConfig;
+  return {option::texts(
+              "train", &D::train,
+              "data files to train on (HDF5, see lockstep prepare); put a name with blanks in quotes",
+              {.may_change = true, .peers = {"data", "dataset", "train_data", "data_path", "data_dir"}}),
+          option::text("eval", &D::eval, "data file to evaluate on",
+                       {.may_change = true, .peers = {"val", "valid", "eval_data", "val_data", "test_data"}}),
+          option::number("eval_fraction", &D::eval_fraction, Range::below(0, 1),
+                         "or the part of data.train held out, fixed by the seed",
+                         {.peers = {"val_split", "validation_split", "eval_split"}}),
+          augment()};
+}
+
+std::vector<Option<TrainConfig>> TrainConfig::options() {
+  using namespace option;
+  using T = TrainConfig;
+  return {
+      number(
+          "steps", &T::steps, counts,
+          "of the whole run; optimizer.schedule spans them, so another number changes the rest of its curve",
+          {.unit = "steps",
+           .may_change = true,
+           .peers = {"max_steps", "num_steps", "iterations", "max_iters", "num_iterations", "train_steps"}}),
+      number("epochs", &T::epochs, Range::from(0, 1e9),
+             "instead of train.steps: passes through data.train; a run's first start turns them into steps",
+             {.unit = "epochs",
+              .may_change = true,
+              .peers = {"epoch", "num_epochs", "max_epochs", "n_epochs", "num_train_epochs"}}),
+      number("global_batch", &T::global_batch, Range::from(1, 1e9), "of a step, over all ranks",
+             {.unit = "samples",
+              .required = true,
+              .peers = {"batch_size", "batch", "global_batch_size", "total_batch_size", "train_batch_size",
+                        "per_device_train_batch_size"}}),
+      number("shards", &T::shards, Range::from(0, 1e6),
+             "equal parts of the batch, at least as many as ranks; 0: the world size of the first start"),
+      number("micro_batches", &T::micro_batches, Range::from(1, 1e6),
+             "parts of a shard, computed one after the other to save memory",
+             {.peers = {"gradient_accumulation_steps", "grad_accum", "grad_accumulation",
+                        "accumulate_grad_batches", "accumulation_steps", "micro_batch_size"}}),
+      number("seed", &T::seed, Range::from(0, 18446744073709551615.0), "of every random draw",
+             {.peers = {"random_seed", "manual_seed"}}),
+      choice("precision", &T::precision, {"fp32", "bf16"}, "of activations and matrix products",
+             {.peers = {"dtype", "amp", "mixed_precision", "bf16", "fp16", "compute_dtype"}}),
+      choice("bf16_fallback", &T::bf16_fallback, {"refuse", "fp32", "convert"},
+             "what bf16 becomes where it would be slower than fp32", {.may_change = true}),
+      flag("reproducible", &T::reproducible, "on GPUs: sum along the tree, no atomic kernels",
+           {.peers = {"deterministic"}}),
+      choice("device", &T::device, {"auto", "cpu", "cuda"},
+             "where to compute; auto: on GPUs if every rank has one",
+             {.may_change = true, .peers = {"gpu", "gpus", "accelerator"}}),
+      number("threads", &T::threads, Range::from(0, 1024),
+             "of a rank (part of the bits); 0: as many as it has cores at the first start",
+             {.unit = "threads", .peers = {"num_threads", "omp_num_threads"}}),
+      choice("bind", &T::bind, {"cores", "none"},
+             "on the CPU: bind each thread to its cores, or leave the launcher's binding",
+             {.may_change = true}),
+      number("eval_every", &T::eval_every, counts, "between evaluations; 0: at the end only",
+             {.unit = "steps",
+              .may_change = true,
+              .peers = {"eval_interval", "eval_steps", "val_every", "val_interval", "evaluate_every"}}),
+      number("eval_samples", &T::eval_samples, counts,
+             "in an evaluation, chosen by the seed; 0: all, as lockstep eval takes",
+             {.unit = "samples",
+              .may_change = true,
+              .peers = {"eval_iters", "eval_batches", "limit_val_batches"}}),
+      text("init", &T::init, "checkpoint, .safetensors or HDF5 file whose weights a new run starts from",
+           {.peers = {"pretrained", "init_from", "weights", "load", "finetune"}}),
+      number("label_smoothing", &T::label_smoothing, Range::below(0, 1), "of the cross-entropy"),
+      texts("frozen", &T::frozen, "name patterns of parameters that are not trained", {.peers = {"freeze"}}),
+      choice("cuda_graph", &T::cuda_graph, {"auto", "true", "false"},
+             "capture the step as a CUDA graph; auto: on one GPU, where it can be captured",
+             {.may_change = true, .peers = {"cuda_graphs", "compile"}}),
+  };
+}
+
+std::vector<Option<DdpConfig>> DdpConfig::options() {
+  using namespace option;
+  using D = DdpConfig;
+  const Range size = Range::above(0, 1e6);
+  return {
+      number("bucket_mb", &D::bucket_mb, size,
+             "size at which a gradient bucket closes; they taper at the end",
+             {.unit = "MiB",
+              .may_change = true,
+              .peers = {"bucket_cap_mb", "bucket_size", "reduce_bucket_size"}}),
+      number("first_bucket_mb", &D::first_bucket_mb, size, "the same for the first one",
+             {.unit = "MiB", .may_change = true}),
+      choice("unused", &D::unused, {"error", "allow"}, "parameters that no sample used",
+             {.peers = {"find_unused_parameters"}}),
+      choice("reduce_dtype", &D::reduce_dtype, {"fp32", "bf16", "fp16"},
+             "communication dtype of gradients: between nodes, and between GPUs"),
+      flag("sharded_optimizer", &D::sharded_optimizer,
+           "each rank updates a partition of the parameters and keeps optimizer state and EMA weights of it "
+           "only",
+           {.may_change = true, .peers = {"zero", "zero_stage", "use_distributed_optimizer"}}),
+      number("check_every", &D::check_every, counts, "between comparisons of all ranks' parameters; 0: never",
+             {.unit = "steps", .may_change = true}),
+      choice("mode", &D::mode, {"overlapped", "flat", "per_parameter"},
+             "when gradients are summed; flat and per_parameter are for comparisons", {.may_change = true}),
+  };
+}
+
+std::vector<Option<CheckpointConfig>> CheckpointConfig::options() {
+  using namespace option;
+  using C = CheckpointConfig;
+  Range every = counts;
+  every.word = "auto";
+  every.word_value = C::auto_every;
+  return {
+      number(
+          "every", &C::every, every,
+          "between checkpoints; auto: as many as take 10 minutes, found after 20 steps; 0: at the end only",
+          {.unit = "steps",
+           .may_change = true,
+           .peers = {"save_every", "save_interval", "save_steps", "save_freq", "checkpoint_every",
+                     "checkpoint_interval"}}),
+      number("keep", &C::keep, Range::from(1, 1e6), "newest checkpoints kept",
+             {.may_change = true, .peers = {"keep_last", "save_total_limit", "max_to_keep", "save_top_k"}}),
+      text("keep_best", &C::keep_best, "metric whose best checkpoint is kept as well", {.may_change = true}),
+      flag("async", &C::async, "train on while a checkpoint is written",
+           {.may_change = true, .peers = {"async_save"}}),
+      choice("load", &C::load, {"strict", "partial"},
+             "partial: missing, unexpected and mis-shaped tensors are logged and are no error",
+             {.may_change = true, .peers = {"strict"}}),
+      flag("narrow", &C::narrow, "round float64 of a file to float32", {.may_change = true}),
+  };
+}
+
+std::vector<Option<FaultConfig>> FaultConfig::options() {
+  using namespace option;
+  using F = FaultConfig;
+  Range timeout = Range::from(1, 1e9);
+  timeout.or_zero = true;
+  return {
+      number("hang_timeout_s", &F::hang_timeout_s, timeout,
+             "a rank without progress for so long counts as hung, and the job ends; 0: no limit",
+             {.unit = "s", .may_change = true, .peers = {"timeout", "ddp_timeout", "nccl_timeout"}}),
+      flag("signal_report", &F::signal_report,
+           "SIGUSR1 prints the phase and the stack of each rank, as does the end of a job that hangs",
+           {.may_change = true}),
+  };
+}
+
+std::vector<Option<LogConfig>> LogConfig::options() {
+  using namespace option;
+  using L = LogConfig;
+  return {
+      number("every", &L::every, Range::from(1, 1e15), "between lines of metrics",
+             {.unit = "steps",
+              .may_change = true,
+              .peers = {"log_interval", "logging_steps", "log_every", "log_every_n_steps", "print_freq"}}),
+      text("trace", &L::trace, "FILE.json: a timeline of all ranks for chrome://tracing",
+           {.may_change = true, .peers = {"profile", "profiler", "timeline"}}),
+  };
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,82 @@
+// The sections of a configuration, but for [model], [optimizer] and [ema], which belong to the registries of
+// models and optimizers. Each has a struct of values, and describes its keys once, in options().
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/option.h"
+
+namespace lockstep::train {
+
+struct DataConfig {
+  std::vector<std::string> train;  ///< HDF5 data files
+  std::string eval;                ///< HDF5 data file; or
+  double eval_fraction = 0;        ///< held out of `train`, chosen by the seed
+  bool crop = false, flip = false;
+
+  static std::vector<Option<DataConfig>> options();
+};
+
+struct TrainConfig {
+  std::int64_t steps = 0;
+  double epochs = 0;  ///< instead of steps; the size of the data turns them into steps
+  std::int64_t global_batch = 0;
+  int shards = 0;  ///< 0: the world size of the run's first start
+  int micro_batches = 1;
+  std::uint64_t seed = 1;
+  std::string precision = "fp32";
+  std::string bf16_fallback = "refuse";
+  bool reproducible = false;
+  std::string device = "auto";
+  int threads = 1;
+  std::string bind = "cores";
+  std::int64_t eval_every = 0, eval_samples = 0;
+  std::string init;
+  double label_smoothing = 0;
+  std::vector<std::string> frozen;
+  std::string cuda_graph = "auto";
+
+  static std::vector<Option<TrainConfig>> options();
+};
+
+struct DdpConfig {
+  double bucket_mb = 25, first_bucket_mb = 1;
+  std::string unused = "error", reduce_dtype = "fp32";
+  bool sharded_optimizer = false;
+  std::int64_t check_every = 0;
+  std::string mode = "overlapped";
+
+  static std::vector<Option<DdpConfig>> options();
+};
+
+struct CheckpointConfig {
+  /// `every`: found out by the trainer from how long steps take.
+  static constexpr std::int64_t auto_every = -1;
+
+  std::int64_t every = auto_every;  ///< steps; 0: only at the end
+  int keep = 2;
+  std::string keep_best;
+  bool async = false;
+  std::string load = "strict";
+  bool narrow = false;
+
+  static std::vector<Option<CheckpointConfig>> options();
+};
+
+struct FaultConfig {
+  double hang_timeout_s = 300;  ///< 0: no limit
+  bool signal_report = false;
+
+  static std::vector<Option<FaultConfig>> options();
+};
+
+struct LogConfig {
+  std::int64_t every = 10;
+  std::string trace;
+
+  static std::vector<Option<LogConfig>> options();
+};
+
+}  // namespace lockstep::train
