@@ -254,6 +254,19 @@ void mix(const std::vector<FileIndex>& snapshots, const std::vector<Stored>& sto
   }
 }
 
+void add_data_sections(const FileIndex& index, StateDict& state_dict) {
+  for (const GroupEntry& group : index.groups) {
+    if (!is_data_group(group.path)) continue;
+    Section& section = state_dict.sections.emplace_back(Section{group.path, {}, {}});
+    for (const TensorEntry& entry : index.tensors) {
+      if (entry.group != group.path) continue;
+      const Tensor tensor = Tensor::empty(entry.shape, entry.dtype);
+      BlockReader(*index.file, entry, static_cast<std::byte*>(tensor.raw())).finish();
+      section.tensors.push_back({entry.name, tensor});
+    }
+  }
+}
+
 }  // namespace
 
 EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double sigma_rel,
@@ -290,6 +303,7 @@ EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double
   Section section{report.group, {}, {{"sigma_rel", sigma_rel, {}}, {"updates", stored.back().updates, {}}}};
   for (const Target& target : targets) section.tensors.push_back({target.name, target.tensor});
   StateDict state_dict{last.position, {section}, {}, last.config, provenance_of(communicator)};
+  comm::run_on_all(communicator, [&] { add_data_sections(last, state_dict); });
   state_dict.provenance["parent_checkpoint"] = last.path;
   state_dict.provenance["ema_sources"] = fmt::format(
       "{} of {} in {}, steps {} to {}; profile error {:.2g}", fmt::join(report.sources, ", "),

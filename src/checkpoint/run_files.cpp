@@ -328,6 +328,7 @@ StateDict snapshot_of(const StateDict& checkpoint) {
   }
   if (snapshot.sections.empty()) return snapshot;
   for (const Section& section : checkpoint.sections) {
+    if (is_data_group(section.path)) snapshot.sections.push_back(section);
     if (section.path != "model") continue;
     Section buffers{"model", {}, {}};
     for (const NamedTensor& tensor : section.tensors) {

@@ -22,7 +22,8 @@ void open_data_of_run(std::optional<train::DataSets>& data, train::Config config
   try {
     data.emplace(config, model);
   } catch (const Error& error) {
-    std::vector<std::string> paths = config.data.train;
+    std::vector<std::string> paths;
+    for (const train::TrainingFile& file : train::training_files(config.data)) paths.push_back(file.path);
     if (!config.data.eval.empty()) paths.push_back(config.data.eval);
     std::error_code ignored;
     const bool all_exist = std::all_of(paths.begin(), paths.end(), [&](const std::string& path) {
@@ -37,12 +38,13 @@ void open_data_of_run(std::optional<train::DataSets>& data, train::Config config
 }  // namespace
 
 ExitCode eval(Session& session, const Arguments& arguments) {
-  OptionSet options("eval FILE.h5 [--data DATA.h5] [--weights WHICH] [--json]",
+  OptionSet options("eval FILE.h5 [--data DATA.h5] [--fields FIELDS] [--weights WHICH] [--json]",
                     "Evaluates a checkpoint on every sample of DATA, or of the run's evaluation data\n"
                     "(data.eval, or what data.eval_fraction held out). Every sample counts once, at\n"
                     "any number of ranks.");
   options.add()("data", po::value<std::string>(),
                 "HDF5 data file, evaluated whole; default: the run's evaluation data");
+  options.add()("fields", po::value<std::string>(), "of arrays: other names than data.fields of the run has");
   SavedModel::add_options(options);
   options.add()("json", "print one JSON document");
   options.positional("file");
@@ -54,10 +56,14 @@ ExitCode eval(Session& session, const Arguments& arguments) {
   SavedModel saved(file, values, session);
   std::optional<train::DataSets> data;
   comm::run_on_all(session.world(), [&] {
+    train::Config config = saved.config();
+    if (const auto fields = given(values, "fields"))
+      train::set_fields(config, saved.model(), option::words_of(*fields));
     if (values.count("data")) {
-      data.emplace(saved.config(), saved.model(), values["data"].as<std::string>());
+      data.emplace(config, saved.model(), values["data"].as<std::string>(), saved.normalizations());
     } else {
-      open_data_of_run(data, saved.config(), saved.model());
+      open_data_of_run(data, config, saved.model());
+      data->normalize(saved.normalizations());
     }
     train::check_tokenizer(values.count("data") ? values["data"].as<std::string>() : "data.eval",
                            data->tokenizer(), file, saved.tokenizer());

@@ -52,6 +52,7 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
   comm::run_on_all(session.world(), [&] {
     config_ = train::parse_stored_config(index.config, file + " /config");
     model_ = train::build_model(config_);
+    normalizations_ = train::stored_normalizations(index);
   });
   // The run may have used a GPU, and this node has none.
   session.use_device(device.value_or(config_.train.device == "cpu" ? "cpu" : "auto"),

@@ -6,7 +6,7 @@
 
 #include "cli/verb.h"
 #include "lockstep/models/registry.h"
-#include "train/config.h"
+#include "train/data_sets.h"
 
 namespace lockstep::cli {
 
@@ -31,6 +31,8 @@ class SavedModel {
 
   models::Model& model() { return *model_; }
   const train::Config& config() const { return config_; }
+  /// Of the data it was trained on.
+  const train::Normalizations& normalizations() const { return normalizations_; }
   /// Of the text it was trained on; empty if not known.
   const std::string& tokenizer() const { return tokenizer_; }
   std::int64_t step() const { return step_; }
@@ -40,6 +42,7 @@ class SavedModel {
  private:
   train::Config config_;
   std::unique_ptr<models::Model> model_;
+  train::Normalizations normalizations_;
   std::int64_t step_ = 0;
   std::string weights_, tokenizer_;
   DType compute_ = DType::float32;

@@ -177,6 +177,12 @@ void Arrays::normalize(std::string_view field, Normalization by) {
   arrays_[index].normalization = std::move(by);
 }
 
+void Arrays::read_as_stored(std::string_view field) {
+  const std::size_t index = index_of(field);
+  fields_[index].dtype = sources_.front().arrays[index]->dtype();
+  arrays_[index].normalization.reset();
+}
+
 void Arrays::convert(const Source& source, std::size_t field, std::int64_t row, std::int64_t count,
                      const std::byte* stored, const Tensor& into) const {
   const RowStore& store = *source.arrays[field];

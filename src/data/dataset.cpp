@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <mutex>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -90,6 +91,71 @@ void read_translated(const Dataset& base, std::span<const std::int64_t> samples,
 void Subset::read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
   check_read(samples, into);
   read_translated(base_, samples, into, [this](std::int64_t sample) { return base_sample(sample); });
+}
+
+namespace {
+
+/// The order of a base without the samples that a subset lacks. Epochs are made whole, and the two newest are
+/// kept: a batch may be in both.
+class RestrictedOrder final : public Order {
+ public:
+  /// sample_of_base: by sample of the base its number in the subset, or -1.
+  RestrictedOrder(std::unique_ptr<Order> base, std::vector<std::int64_t> sample_of_base, std::int64_t count)
+      : base_(std::move(base)), sample_of_base_(std::move(sample_of_base)), count_(count) {}
+
+  void samples(std::int64_t first, std::span<std::int64_t> out) const override {
+    for (std::size_t done = 0; done < out.size();) {
+      const std::int64_t position = first + static_cast<std::int64_t>(done);
+      const std::shared_ptr<const Epoch> epoch = epoch_at(position / count_);
+      const auto size = static_cast<std::int64_t>(epoch->samples.size());
+      for (std::int64_t i = position % count_; i < count_ && done < out.size(); ++i)
+        out[done++] = epoch->samples[static_cast<std::size_t>(i % size)];
+    }
+  }
+
+ private:
+  struct Epoch {
+    std::int64_t number = -1;
+    std::vector<std::int64_t> samples;
+  };
+
+  std::shared_ptr<const Epoch> epoch_at(std::int64_t number) const {
+    const std::lock_guard lock(mutex_);
+    for (const auto& epoch : newest_)
+      if (epoch && epoch->number == number) return epoch;
+    auto epoch = std::make_shared<Epoch>();
+    epoch->number = number;
+    const auto length = static_cast<std::int64_t>(sample_of_base_.size());
+    std::array<std::int64_t, 1024> drawn;
+    for (std::int64_t at = 0; at < length; at += std::ssize(drawn)) {
+      const std::span<std::int64_t> some(
+          drawn.data(), static_cast<std::size_t>(std::min<std::int64_t>(std::ssize(drawn), length - at)));
+      base_->samples(number * length + at, some);
+      for (const std::int64_t sample : some)
+        if (const std::int64_t mine = sample_of_base_[static_cast<std::size_t>(sample)]; mine >= 0)
+          epoch->samples.push_back(mine);
+    }
+    if (epoch->samples.empty())
+      throw DataError("epoch {} of the data's own order has no sample of the training part", number);
+    std::swap(newest_[0], newest_[1]);
+    return newest_[0] = std::move(epoch);
+  }
+
+  std::unique_ptr<Order> base_;
+  std::vector<std::int64_t> sample_of_base_;
+  std::int64_t count_;
+  mutable std::mutex mutex_;
+  mutable std::array<std::shared_ptr<const Epoch>, 2> newest_;
+};
+
+}  // namespace
+
+std::unique_ptr<Order> Subset::order(std::uint64_t seed) const {
+  std::unique_ptr<Order> of_base = base_.order(seed);
+  if (!of_base) return nullptr;
+  std::vector<std::int64_t> sample_of_base(static_cast<std::size_t>(base_.size()), -1);
+  for (std::int64_t i = 0; i < count_; ++i) sample_of_base[static_cast<std::size_t>(base_sample(i))] = i;
+  return std::make_unique<RestrictedOrder>(std::move(of_base), std::move(sample_of_base), count_);
 }
 
 Split split(const Dataset& dataset, double eval_fraction, std::uint64_t seed) {

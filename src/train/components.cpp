@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 
 #include "base/resources.h"
@@ -11,96 +10,14 @@
 #include "ddp/gradient_buffer.h"
 #include "kernels/gpus.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/random.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/reduction_tree.h"
-#include "lockstep/data/images.h"
-#include "lockstep/data/text.h"
 #include "lockstep/models/gpt.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/optim/registry.h"
 #include "train/device.h"
 
 namespace lockstep::train {
-namespace {
-
-bool reads_text(const models::Model& model) { return model.context() > 0; }
-
-std::unique_ptr<data::Dataset> open_data(const models::Model& model, const std::vector<std::string>& paths,
-                                         const data::ImagesOptions& options = {}) {
-  if (!reads_text(model)) {
-    auto images = std::make_unique<data::Images>(paths, options);
-    images->check_labels(model.classes());
-    return images;
-  }
-  auto text = std::make_unique<data::Text>(paths, model.context());
-  if (text->vocabulary() > model.classes()) {
-    throw DataError("{}: a vocabulary of {} tokens; the model has model.vocab = {}", text->name(),
-                    text->vocabulary(), model.classes());
-  }
-  return text;
-}
-
-/// DataError for a missing file, with the key that names it and what to do.
-void check_present(const char* key, const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::exists(path, error) || error) return;
-  throw DataError(
-      "{}: {}: No such file; lockstep prepare makes data files, and paths are relative to the folder where "
-      "lockstep is started",
-      key, path);
-}
-
-/// Evaluation images are normalised as those the model was trained on.
-data::ImagesOptions like(const data::Dataset* train) {
-  return {.like = dynamic_cast<const data::Images*>(train)};
-}
-
-}  // namespace
-
-DataSets::DataSets(const Config& config, const models::Model& model) {
-  if (config.data.train.empty())
-    throw UsageError("data.train: is missing; give an HDF5 data file (see lockstep prepare)");
-  for (const std::string& path : config.data.train) check_present("data.train", path);
-  if (!config.data.eval.empty()) check_present("data.eval", config.data.eval);
-  train_ = open_data(model, config.data.train);
-  if (!config.data.eval.empty()) eval_ = open_data(model, {config.data.eval}, like(train_.get()));
-  if (config.data.eval_fraction > 0)
-    split_.emplace(data::split(*train_, config.data.eval_fraction, config.train.seed));
-  const data::Dataset* const eval = whole_eval();
-  const std::int64_t samples = config.train.eval_samples;
-  if (!eval || samples == 0 || samples >= eval->size()) return;
-  // Independent of the permutations of the epochs and of the split.
-  const std::uint64_t seed = mix_bits(config.train.seed ^ purpose_of("eval_samples"));
-  eval_part_.emplace(*eval, 0, samples, data::Permutation(eval->size(), seed, 0));
-}
-
-std::string DataSets::tokenizer() const {
-  for (const auto* const data : {train_.get(), eval_.get()}) {
-    if (const auto* const text = dynamic_cast<const data::Text*>(data)) return text->tokenizer();
-  }
-  return "";
-}
-
-void check_tokenizer(const std::string& data_name, const std::string& data, const std::string& model_name,
-                     const std::string& model) {
-  if (data == model || data.empty() || model.empty()) return;
-  throw DataError("{}: its tokens are of the tokenizer {}, but {} learned from tokens of {}", data_name,
-                  quote(data), model_name, quote(model));
-}
-
-DataSets::DataSets(const Config& config, const models::Model& model, const std::string& eval_path) {
-  if (!reads_text(model)) {
-    try {
-      train_ = open_data(model, config.data.train);
-    } catch (const Error& error) {  // the training data may be elsewhere
-      warning_ = fmt::format("{}: normalised by its own mean and deviation, not the training data's: {}",
-                             eval_path, error.what());
-    }
-  }
-  eval_ = open_data(model, {eval_path}, like(train_.get()));
-}
-
 namespace {
 
 std::unique_ptr<models::Model> make_model(const Config& config) {

@@ -1,9 +1,8 @@
-// The components of a run, made from its configuration: model, data, EMA, and the options of the modules that
-// carry out the rest; and the memory that they need.
+// The components of a run, made from its configuration: model, EMA, and the options of the modules that carry
+// out the rest; and the memory that they need.
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "lockstep/checkpoint/store.h"
@@ -16,42 +15,9 @@
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/optimizer.h"
 #include "train/config.h"
+#include "train/data_sets.h"
 
 namespace lockstep::train {
-
-/// Training and evaluation data.
-class DataSets {
- public:
-  /// Opens the files of config.data as data for this model. Throws as the datasets do; DataError if a label
-  /// or token is not below the model's classes.
-  DataSets(const Config& config, const models::Model& model);
-  /// One file as evaluation data, normalised as the training data of `config` is if that can be opened; if
-  /// not, by its own mean and deviation, with a warning().
-  DataSets(const Config& config, const models::Model& model, const std::string& eval_path);
-
-  const data::Dataset& train() const {
-    return split_ ? static_cast<const data::Dataset&>(split_->train) : *train_;
-  }
-  /// Null if there is none.
-  const data::Dataset* eval() const { return eval_part_ ? &*eval_part_ : whole_eval(); }
-  /// Of text; empty for images, and if the data file names none.
-  std::string tokenizer() const;
-  /// To be logged once; empty if there is nothing to warn of.
-  const std::string& warning() const { return warning_; }
-
- private:
-  const data::Dataset* whole_eval() const { return split_ ? &split_->eval : eval_.get(); }
-
-  std::unique_ptr<data::Dataset> train_, eval_;
-  std::optional<data::Split> split_;
-  std::optional<data::Subset> eval_part_;  // train.eval_samples
-  std::string warning_;
-};
-
-/// DataError if the data of a language model were cut into tokens by another tokenizer than it learned from;
-/// empty: not known.
-void check_tokenizer(const std::string& data_name, const std::string& data, const std::string& model_name,
-                     const std::string& model);
 
 /// The configured model, its frozen parameters marked. UsageError if this node cannot hold its parameters.
 std::unique_ptr<models::Model> build_model(const Config& config);

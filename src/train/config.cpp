@@ -111,6 +111,7 @@ class Reader {
     if (!holds) refuse(name, what);
   }
   void check_required() const;
+  void check_data() const;
   void check_graph() const;
   void check_schedule() const;
   void check_optimizer() const;
@@ -283,6 +284,14 @@ void Reader::check_graph() const {
   check(!config_.ddp.sharded_optimizer, "a graph cannot contain ddp.sharded_optimizer = true");
 }
 
+void Reader::check_data() const {
+  const DataConfig& data = config_.data;
+  const bool arrays = data.format.empty() || data.format == "arrays";
+  for (const auto& [key, words] : {std::pair("data.fields", data.fields), {"data.normalize", data.normalize}})
+    require(words.empty() || arrays, key,
+            fmt::format("is a key of arrays, but data.format is {}; remove it", data.format));
+}
+
 void Reader::check_schedule() const {
   const OptimizerConfig &optimizer = config_.optimizer, defaults;
   const std::string& schedule = optimizer.schedule;
@@ -338,6 +347,7 @@ Config Reader::finish() {
   check_required();
   require(config_.data.eval.empty() || config_.data.eval_fraction == 0, "data.eval_fraction",
           "cannot be combined with data.eval; give one of them");
+  check_data();
   require(config_.train.steps > 0 || config_.train.epochs > 0, "train.steps", "is missing or not positive");
   check_optimizer();
   check_ema();

@@ -160,7 +160,7 @@ Fingerprint configuration_fingerprint(const Config& config) {
     const std::string value = plain(line.substr(equals + 3));
     entries.push_back({plain(section + "." + line.substr(0, equals)), value.empty() ? "''" : value});
   }
-  for (const std::string& path : config.data.train) add_file(entries, "data.train", path);
+  for (const TrainingFile& file : training_files(config.data)) add_file(entries, "data.train", file.path);
   add_file(entries, "data.eval", config.data.eval);
   add_file(entries, "train.init", config.train.init);
   return entries;

@@ -26,20 +26,41 @@ Option<DataConfig> augment() {
           }};
 }
 
+/// Stored as nothing if it is auto: versions without the key read such configurations.
+Option<DataConfig> data_format() {
+  Option<DataConfig> row = option::text(
+      "format", &DataConfig::format, "of the data files; default: auto, by what the first file holds",
+      {.peers = {"data_format", "data_type", "dataset_type"}}, "auto, images, text, arrays");
+  row.set = [](DataConfig& config, const std::string& value) {
+    config.format = option::unquoted(value);
+    if (config.format == "auto") config.format.clear();
+  };
+  return row;
+}
+
 }  // namespace
 
 std::vector<Option<DataConfig>> DataConfig::options() {
   using D = DataConfig;
-  return {option::texts(
-              "train", &D::train,
-              "data files to train on (HDF5, see lockstep prepare); put a name with blanks in quotes",
-              {.may_change = true, .peers = {"data", "dataset", "train_data", "data_path", "data_dir"}}),
-          option::text("eval", &D::eval, "data file to evaluate on",
-                       {.may_change = true, .peers = {"val", "valid", "eval_data", "val_data", "test_data"}}),
-          option::number("eval_fraction", &D::eval_fraction, Range::below(0, 1),
-                         "or the part of data.train held out, fixed by the seed",
-                         {.peers = {"val_split", "validation_split", "eval_split"}}),
-          augment()};
+  return {
+      option::texts(
+          "train", &D::train,
+          "data files to train on (HDF5, see lockstep prepare); put a name with blanks in quotes; "
+          "a.h5*0.7 b.h5*0.3: a mixture by weight",
+          {.may_change = true, .peers = {"data", "dataset", "train_data", "data_path", "data_dir"}}),
+      option::text("eval", &D::eval, "data file to evaluate on",
+                   {.may_change = true, .peers = {"val", "valid", "eval_data", "val_data", "test_data"}}),
+      option::number("eval_fraction", &D::eval_fraction, Range::below(0, 1),
+                     "or the part of data.train held out, fixed by the seed",
+                     {.peers = {"val_split", "validation_split", "eval_split"}}),
+      data_format(),
+      option::texts("fields", &D::fields,
+                    "of arrays: NAME:/PATH of each field, or NAME for /NAME; default: every array at the "
+                    "root of the file",
+                    {.peers = {"features", "columns", "keys", "input_keys"}}),
+      option::texts("normalize", &D::normalize, "of arrays: fields that become (value - mean) / deviation",
+                    {.peers = {"normalise", "standardize", "normalization", "scaler"}}),
+      augment()};
 }
 
 std::vector<Option<TrainConfig>> TrainConfig::options() {

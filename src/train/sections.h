@@ -11,9 +11,11 @@
 namespace lockstep::train {
 
 struct DataConfig {
-  std::vector<std::string> train;  ///< HDF5 data files
-  std::string eval;                ///< HDF5 data file; or
-  double eval_fraction = 0;        ///< held out of `train`, chosen by the seed
+  std::vector<std::string> train;              ///< data files, each perhaps with a weight (training_files())
+  std::string eval;                            ///< data file; or
+  double eval_fraction = 0;                    ///< held out of `train`, chosen by the seed
+  std::string format;                          ///< empty: auto
+  std::vector<std::string> fields, normalize;  ///< of arrays
   bool crop = false, flip = false;
 
   static std::vector<Option<DataConfig>> options();

@@ -236,6 +236,7 @@ void Trainer::start(const RunOptions& options) {
     session_.log().info("going on after step {} ({})", done_, store_.current_path());
     return;
   }
+  data_.measure(world_);
   if (config_.train.init.empty()) return;
   comm::run_on_all(world_, [&] {
     if (world_.rank() == 0) check_config_json(config_.train.init, config_);
@@ -409,6 +410,7 @@ checkpoint::StateDict Trainer::contents() {
   checkpoint::add(contents, model_);
   checkpoint::add(contents, *optimizer_);
   if (ema_) checkpoint::add(contents, *ema_);
+  add(contents, data_);
   return contents;
 }
 

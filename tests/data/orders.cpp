@@ -159,6 +159,76 @@ BOOST_AUTO_TEST_CASE(a_loader_takes_the_order_of_the_data) {
   }
 }
 
+/// Counting, taken in permutations of another kind than the usual, or with some samples more often.
+class Ordered final : public data::Dataset {
+ public:
+  Ordered(std::int64_t size, bool draws) : base_(size), draws_(draws) {}
+  std::int64_t size() const override { return base_.size(); }
+  const std::vector<data::Field>& fields() const override { return base_.fields(); }
+  std::string name() const override { return "ordered"; }
+  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override {
+    base_.read(samples, into);
+  }
+  std::unique_ptr<data::Order> order(std::uint64_t seed) const override {
+    if (!draws_) return std::make_unique<data::Shuffle>(size(), seed + 1);
+    std::vector<double> weights(static_cast<std::size_t>(size()), 1);
+    std::fill_n(weights.begin(), size() / 2, 3);
+    return std::make_unique<data::WeightedDraws>(weights, seed);
+  }
+
+ private:
+  Counting base_;
+  bool draws_;
+};
+
+BOOST_AUTO_TEST_CASE(a_part_of_the_data_is_taken_in_the_order_of_the_whole_without_the_others) {
+  const Ordered dataset(100, false);
+  const data::Split parts = data::split(dataset, 0.3, 5);
+  const auto whole = dataset.order(7), part = parts.train.order(7);
+  BOOST_REQUIRE(part);
+  check_pure(*part);
+  for (const std::int64_t epoch : {0, 1, 8}) {
+    std::vector<std::int64_t> wanted, got;
+    const std::vector<std::int64_t> numbers = range(0, 70);
+    for (const std::int64_t sample : drawn(*whole, epoch * 100, 100)) {
+      for (const std::int64_t i : numbers)
+        if (parts.train.base_sample(i) == sample) wanted.push_back(sample);
+    }
+    for (const std::int64_t i : drawn(*part, epoch * 70, 70)) got.push_back(parts.train.base_sample(i));
+    BOOST_TEST(got == wanted, boost::test_tools::per_element());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_weights_of_samples_hold_within_a_part_and_within_a_mixture_of_parts) {
+  const Ordered dataset(100, true), other(40, true);
+  const data::Split parts = data::split(dataset, 0.2, 5), others = data::split(other, 0.25, 5);
+  const auto heavy_share = [](const data::Subset& part, const data::Order& order, std::int64_t half,
+                              std::int64_t first, std::int64_t end) {
+    double weight = 0, sum = 0, heavy = 0, all = 0;
+    for (std::int64_t i = 0; i < part.size(); ++i) {
+      const bool is_heavy = part.base_sample(i) < half;
+      sum += is_heavy ? 3 : 1;
+      weight += is_heavy ? 3 : 0;
+    }
+    for (const std::int64_t sample : drawn(order, 0, 80'000)) {
+      if (sample < first || sample >= end) continue;
+      ++all;
+      heavy += part.base_sample(sample - first) < half ? 1 : 0;
+    }
+    // Six standard deviations of a binomial count.
+    const double p = weight / sum;
+    BOOST_TEST(std::abs(heavy - p * all) < 6 * std::sqrt(all * p * (1 - p)));
+  };
+  const auto part = parts.train.order(7);
+  check_pure(*part);
+  heavy_share(parts.train, *part, 50, 0, 80);
+  const data::Mixture mixture({{&parts.train, 1}, {&others.train, 2}}, true);
+  const auto mixed = mixture.order(7);
+  check_pure(*mixed);
+  heavy_share(parts.train, *mixed, 50, 0, 80);
+  heavy_share(others.train, *mixed, 20, 80, 110);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -61,6 +62,9 @@ struct Section {
   /// collective.
   std::function<void()> loaded = {};
 };
+
+/// "data/FIELD": the normalisation of a field, without which weights cannot be used.
+inline bool is_data_group(std::string_view path) { return path.starts_with("data/"); }
 
 /// The position in a run. `step` steps are done, so it is also the next step; the rest follows from it.
 struct Position {

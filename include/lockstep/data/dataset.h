@@ -61,7 +61,9 @@ Shape batch_shape(std::int64_t rows, const Shape& sample);
 const Field& field_named(const Dataset& dataset, std::string_view name);
 
 /// A view of `count` samples of `base` from number `first` on, in the order of the base or of a permutation.
-/// The base must outlive it.
+/// If the base has an order of training, the view's is this order without the samples that are not in the
+/// view: its epoch is as long as the view, so an epoch of the base that has more of its samples is cut, and
+/// one that has fewer begins again. The base must outlive it.
 class Subset final : public Dataset {
  public:
   /// Throws UsageError if the samples are not all within the base.
@@ -75,6 +77,7 @@ class Subset final : public Dataset {
   bool sequential() const override { return base_.sequential(); }
   std::string name() const override { return base_.name(); }
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
+  std::unique_ptr<Order> order(std::uint64_t seed) const override;
 
  private:
   const Dataset& base_;

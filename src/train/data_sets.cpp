@@ -1,0 +1,333 @@
+#include "train/data_sets.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+
+#include "base/text.h"
+#include "checkpoint/blocks.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
+#include "lockstep/comm/agreement.h"
+#include "lockstep/data/images.h"
+#include "lockstep/data/text.h"
+#include "lockstep/hdf5/file.h"
+
+namespace lockstep::train {
+namespace {
+
+constexpr std::string_view normalization_prefix = "data/";
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error) || error;
+}
+
+/// DataError for a missing file, with the key that names it and what to do.
+void check_present(const char* key, const std::string& path) {
+  if (exists(path)) return;
+  throw DataError(
+      "{}: {}: No such file; lockstep prepare makes data files, and paths are relative to the folder where "
+      "lockstep is started",
+      key, path);
+}
+
+/// /x and /y are what lockstep prepare makes of images: numbers [N, C, H, W] or [N, F], and integers [N].
+bool holds_images(const hdf5::File& file) {
+  for (const char* const name : {"x", "y"})
+    if (file.kind(name) != hdf5::ObjectKind::dataset) return false;
+  const hdf5::Dataset x = file.open_dataset("x"), y = file.open_dataset("y");
+  const std::size_t rank = x.shape().size();
+  return x.dtype() && (rank == 4 || rank == 2) && y.dtype() && !is_floating(*y.dtype()) &&
+         y.shape().size() == 1;
+}
+
+void check_format(const std::string& format) {
+  try {
+    option::check_word(format, {"auto", "images", "text", "arrays"});
+  } catch (const UsageError& error) {
+    throw UsageError("data.format: {}", error.what());
+  }
+}
+
+/// images, text or arrays: what data.format = auto means for data of which this is the first file.
+std::string format_of(const Config& config, const models::Model& model, const std::string& path) {
+  if (!config.data.format.empty()) {
+    check_format(config.data.format);
+    return config.data.format;
+  }
+  if (!config.data.fields.empty() || !config.data.normalize.empty()) return "arrays";
+  if (model.context() > 0) return "text";
+  const hdf5::File file = hdf5::File::open(path);
+  if (holds_images(file)) return "images";
+  // A model that names its input x takes images, unless the file has another /x and /y.
+  const bool lacks_images = !file.exists("x") || !file.exists("y");
+  return lacks_images && model.sample_shape().rank() > 0 ? "images" : "arrays";
+}
+
+std::unique_ptr<data::Dataset> open_text(const models::Model& model, const std::vector<std::string>& paths) {
+  if (model.context() == 0)
+    throw UsageError("data.format = text: model.name names a model that does not read text");
+  auto text = std::make_unique<data::Text>(paths, model.context());
+  if (model.classes() > 0 && text->vocabulary() > model.classes()) {
+    throw DataError("{}: a vocabulary of {} tokens; the model has model.vocab = {}", text->name(),
+                    text->vocabulary(), model.classes());
+  }
+  return text;
+}
+
+/// like: images by whose mean and deviation these are normalised, or null.
+std::unique_ptr<data::Dataset> open_data(const std::string& format, const Config& config,
+                                         const models::Model& model, const std::vector<std::string>& paths,
+                                         const data::Dataset* like) {
+  if (format == "text") return open_text(model, paths);
+  if (format == "arrays")
+    return std::make_unique<data::Arrays>(paths, data::ArraysOptions{.fields = config.data.fields});
+  auto images = std::make_unique<data::Images>(
+      paths, data::ImagesOptions{.like = dynamic_cast<const data::Images*>(like)});
+  if (model.classes() > 0) images->check_labels(model.classes());
+  return images;
+}
+
+/// Texts of a mixture have the same tokens.
+void check_same_tokens(const data::Dataset& one, const data::Dataset& first) {
+  const auto* const a = dynamic_cast<const data::Text*>(&one);
+  const auto* const b = dynamic_cast<const data::Text*>(&first);
+  if (!a || !b || (a->vocabulary() == b->vocabulary() && a->tokenizer() == b->tokenizer())) return;
+  throw DataError("{}: vocabulary {} of tokenizer {}, but {} has {} of {}", a->name(), a->vocabulary(),
+                  quote(a->tokenizer()), b->name(), b->vocabulary(), quote(b->tokenizer()));
+}
+
+Tensor tensor_of(const std::vector<double>& values) {
+  Tensor tensor = Tensor::empty({std::ssize(values)}, DType::float64);
+  std::ranges::copy(values, tensor.data<double>());
+  return tensor;
+}
+
+std::vector<double> values_of(const Tensor& tensor) {
+  return {tensor.data<double>(), tensor.data<double>() + tensor.numel()};
+}
+
+}  // namespace
+
+std::vector<TrainingFile> training_files(const DataConfig& config) {
+  std::vector<TrainingFile> files;
+  for (const std::string& word : config.train) {
+    TrainingFile& file = files.emplace_back(TrainingFile{.path = word, .weight = {}});
+    const std::size_t star = word.rfind('*');
+    if (star == std::string::npos || exists(word)) continue;
+    double weight = 0;
+    const char* const end = word.data() + word.size();
+    const auto [read_to, error] = std::from_chars(word.data() + star + 1, end, weight);
+    if (read_to != end || (error != std::errc() && error != std::errc::result_out_of_range)) continue;
+    if (error != std::errc() || !(weight > 0 && std::isfinite(weight)))
+      throw UsageError("data.train: {}: the weight of a file is a number above 0", word);
+    file = {.path = word.substr(0, star), .weight = weight};
+  }
+  return files;
+}
+
+Normalizations stored_normalizations(const checkpoint::FileIndex& index) {
+  Normalizations stored;
+  for (const checkpoint::TensorEntry& entry : index.tensors) {
+    if (!checkpoint::is_data_group(entry.group) || entry.dtype != DType::float64) continue;
+    data::Normalization& normalization = stored[entry.group.substr(normalization_prefix.size())];
+    std::vector<double>& values = entry.name == "mean" ? normalization.mean : normalization.deviation;
+    values.resize(static_cast<std::size_t>(entry.shape.numel()));
+    checkpoint::BlockReader(*index.file, entry, reinterpret_cast<std::byte*>(values.data())).finish();
+  }
+  return stored;
+}
+
+void set_fields(Config& config, const models::Model& model, std::vector<std::string> fields) {
+  std::string format = "arrays";
+  try {
+    format = format_of(config, model, config.data.train.empty() ? "" : training_files(config.data)[0].path);
+  } catch (const DataError&) {  // the training data may be elsewhere
+  }
+  if (format != "arrays")
+    throw UsageError("--fields: the data of the run are {}, which have none to name", format);
+  config.data.fields = std::move(fields);
+}
+
+DataSets::DataSets(const Config& config, const models::Model& model) {
+  if (config.data.train.empty())
+    throw UsageError("data.train: is missing; give an HDF5 data file (see lockstep prepare)");
+  open_train(config, model);
+  add_normalized_fields(config.data.normalize);
+  if (config.data.eval_fraction > 0) {
+    for (Source& source : sources_)
+      source.split.emplace(data::split(*source.whole, config.data.eval_fraction, config.train.seed));
+  }
+  eval_ = eval_file_.get();
+  if (sources_.size() == 1) {
+    train_ = &sources_[0].train();
+    if (sources_[0].split) eval_ = &sources_[0].split->eval;
+  } else {
+    std::vector<data::Mixture::Source> train, eval;
+    for (const Source& source : sources_) {
+      train.push_back({.dataset = &source.train(), .weight = source.weight});
+      if (source.split) eval.push_back({.dataset = &source.split->eval});
+    }
+    train_ = &train_mixture_.emplace(std::move(train), true);
+    if (!eval.empty()) eval_ = &eval_mixture_.emplace(std::move(eval), false);
+  }
+  const std::int64_t samples = config.train.eval_samples;
+  if (!eval_ || samples == 0 || samples >= eval_->size()) return;
+  // Independent of the permutations of the epochs and of the split.
+  const std::uint64_t seed = mix_bits(config.train.seed ^ purpose_of("eval_samples"));
+  eval_part_.emplace(*eval_, 0, samples, data::Permutation(eval_->size(), seed, 0));
+}
+
+/// Without weights all files are one data set.
+void DataSets::open_train(const Config& config, const models::Model& model) {
+  const std::vector<TrainingFile> files = training_files(config.data);
+  for (const TrainingFile& file : files) check_present("data.train", file.path);
+  if (!config.data.eval.empty()) check_present("data.eval", config.data.eval);
+  const std::string format = format_of(config, model, files.front().path);
+  const auto open = [&](const std::vector<std::string>& paths) {
+    return open_data(format, config, model, paths, sources_.empty() ? nullptr : sources_[0].whole.get());
+  };
+  if (std::ranges::any_of(files, [](const TrainingFile& file) { return file.weight.has_value(); })) {
+    for (const TrainingFile& file : files) {
+      auto whole = open({file.path});
+      if (!sources_.empty()) check_same_tokens(*whole, *sources_[0].whole);
+      sources_.push_back({.whole = std::move(whole), .split = {}, .weight = file.weight.value_or(1)});
+    }
+  } else {
+    std::vector<std::string> paths;
+    for (const TrainingFile& file : files) paths.push_back(file.path);
+    sources_.push_back({.whole = open(paths), .split = {}});
+  }
+  if (!config.data.eval.empty()) eval_file_ = open({config.data.eval});
+}
+
+DataSets::DataSets(const Config& config, const models::Model& model, const std::string& eval_path,
+                   const Normalizations& stored) {
+  std::string format;
+  std::unique_ptr<data::Dataset> trained_on;
+  if (config.data.format.empty() || config.data.format == "images") {
+    try {
+      std::vector<std::string> paths;
+      for (const TrainingFile& file : training_files(config.data)) paths.push_back(file.path);
+      if (paths.empty()) throw UsageError("no image files were named");
+      format = format_of(config, model, paths.front());
+      if (format == "images") trained_on = open_data(format, config, model, paths, nullptr);
+    } catch (const Error& error) {  // the training data may be elsewhere
+      format = format_of(config, model, eval_path);
+      if (format == "images")
+        warning_ = fmt::format("{}: normalised by its own mean and deviation, not the training data's: {}",
+                               eval_path, error.what());
+    }
+  } else {
+    format = format_of(config, model, eval_path);
+  }
+  eval_file_ = open_data(format, config, model, {eval_path}, trained_on.get());
+  eval_ = eval_file_.get();
+  add_normalized_fields(config.data.normalize);
+  normalize(stored);
+}
+
+DataSets::~DataSets() = default;
+
+std::string DataSets::tokenizer() const {
+  const auto text_of = [](const std::unique_ptr<data::Dataset>& dataset) {
+    return dynamic_cast<const data::Text*>(dataset.get());
+  };
+  for (const Source& source : sources_)
+    if (const auto* const text = text_of(source.whole)) return text->tokenizer();
+  if (const auto* const text = text_of(eval_file_)) return text->tokenizer();
+  return "";
+}
+
+std::vector<data::Arrays*> DataSets::arrays() const {
+  std::vector<data::Arrays*> all;
+  const auto add_if_arrays = [&](const std::unique_ptr<data::Dataset>& dataset) {
+    if (auto* const arrays = dynamic_cast<data::Arrays*>(dataset.get())) all.push_back(arrays);
+  };
+  for (const Source& source : sources_) add_if_arrays(source.whole);
+  add_if_arrays(eval_file_);
+  return all;
+}
+
+/// Until their numbers are known they are 0 and 1: what reads the fields has their type already.
+void DataSets::add_normalized_fields(const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  const std::vector<data::Arrays*> all = arrays();
+  if (all.empty()) throw UsageError("data.normalize: only arrays are normalised; remove it");
+  const std::vector<data::Field>& fields = all.front()->fields();
+  for (const std::string& name : names) {
+    const auto field = std::ranges::find(fields, name, &data::Field::name);
+    if (field == fields.end()) {
+      std::vector<std::string> there;
+      for (const data::Field& one : fields) there.push_back(one.name);
+      throw UsageError("data.normalize: {} has no field {}; it has {}", all.front()->name(), quote(name),
+                       fmt::join(there, ", "));
+    }
+    if (std::ranges::find(normalized_, name, &NormalizedField::name) != normalized_.end())
+      throw UsageError("data.normalize: names {} twice", name);
+    const auto channels = static_cast<std::size_t>(data::normalization_channels(field->shape));
+    normalized_.push_back({.name = name,
+                           .mean = tensor_of(std::vector<double>(channels, 0)),
+                           .deviation = tensor_of(std::vector<double>(channels, 1))});
+  }
+  for (const NormalizedField& field : normalized_) use(field);
+}
+
+void DataSets::use(const NormalizedField& field) {
+  for (data::Arrays* const one : arrays())
+    one->normalize(field.name, data::Normalization{.mean = values_of(field.mean),
+                                                   .deviation = values_of(field.deviation)});
+}
+
+void DataSets::measure(comm::HostGroup& world) {
+  for (NormalizedField& field : normalized_) {
+    std::optional<data::Normalization> found;
+    comm::run_on_all(world, [&] { found = arrays().front()->stored_normalization(field.name); });
+    if (!found) {
+      for (data::Arrays* const one : arrays()) one->read_as_stored(field.name);
+      std::vector<data::Mixture::Source> parts;
+      for (const Source& source : sources_) parts.push_back({.dataset = &source.train()});
+      found = data::normalization_of(data::Mixture(std::move(parts), false), field.name, world);
+    }
+    std::ranges::copy(found->mean, field.mean.data<double>());
+    std::ranges::copy(found->deviation, field.deviation.data<double>());
+    comm::run_on_all(world, [&] { use(field); });
+  }
+}
+
+void DataSets::normalize(const Normalizations& stored) {
+  for (NormalizedField& field : normalized_) {
+    const auto found = stored.find(field.name);
+    if (found == stored.end())
+      throw DataError(
+          "the checkpoint holds no mean and deviation of field {} (/data/{}), which data.normalize names",
+          quote(field.name), field.name);
+    field.mean = tensor_of(found->second.mean);
+    field.deviation = tensor_of(found->second.deviation);
+    use(field);
+  }
+}
+
+void add(checkpoint::StateDict& state_dict, DataSets& data) {
+  for (const DataSets::NormalizedField& field : data.normalized_)
+    state_dict.sections.push_back({.path = std::string(normalization_prefix) + field.name,
+                                   .tensors = {{"mean", field.mean}, {"deviation", field.deviation}},
+                                   .attributes = {},
+                                   .loaded = [&data, &field] { data.use(field); }});
+}
+
+void check_tokenizer(const std::string& data_name, const std::string& data, const std::string& model_name,
+                     const std::string& model) {
+  if (data == model || data.empty() || model.empty()) return;
+  throw DataError("{}: its tokens are of the tokenizer {}, but {} learned from tokens of {}", data_name,
+                  quote(data), model_name, quote(model));
+}
+
+}  // namespace lockstep::train

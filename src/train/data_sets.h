@@ -1,0 +1,106 @@
+// DataSets: the data of a run: what it trains on, what it evaluates on, and the normalisation of both.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/index.h"
+#include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/comm/host_group.h"
+#include "lockstep/data/arrays.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/models/model.h"
+#include "train/config.h"
+
+namespace lockstep::train {
+
+/// A word of data.train.
+struct TrainingFile {
+  std::string path;
+  std::optional<double> weight;  ///< in the mixture
+};
+/// "a.h5*0.7" is the file a.h5 with the weight 0.7, unless there is a file of that whole name. UsageError if
+/// the number is not above 0.
+std::vector<TrainingFile> training_files(const DataConfig& config);
+
+/// Mean and deviation of the fields in data.normalize, by field.
+using Normalizations = std::map<std::string, data::Normalization>;
+/// Those that a checkpoint holds: /data/FIELD/mean and deviation. DataError if they are damaged.
+Normalizations stored_normalizations(const checkpoint::FileIndex& index);
+
+/// data.fields of a checkpoint's configuration, overridden. UsageError if the run's data are not arrays.
+void set_fields(Config& config, const models::Model& model, std::vector<std::string> fields);
+
+class DataSets {
+ public:
+  /// Opens the files of config.data as data for this model. Fields of data.normalize are floats from then on,
+  /// and become normalised when measure() has been called or a checkpoint loaded. Throws as the data sets
+  /// do; DataError if a label or token is not below the model's classes.
+  DataSets(const Config& config, const models::Model& model);
+  /// One file as evaluation data, normalised as the training data was: by `stored`, or if they are images, as
+  /// the files of data.train are; if those cannot be opened, by its own mean and deviation, with a warning().
+  DataSets(const Config& config, const models::Model& model, const std::string& eval_path,
+           const Normalizations& stored);
+  ~DataSets();
+
+  const data::Dataset& train() const { return *train_; }
+  /// Null if there is none.
+  const data::Dataset* eval() const { return eval_part_ ? &*eval_part_ : eval_; }
+  /// Of text; empty for other data, and if the data file names none.
+  std::string tokenizer() const;
+  /// To be logged once; empty if there is nothing to warn of.
+  const std::string& warning() const { return warning_; }
+
+  /// Finds the mean and deviation of each field in data.normalize: what the attributes of its array in the
+  /// first file say, or else those of the training samples. Not while a loader reads. Collective; throws the
+  /// same on every rank.
+  void measure(comm::HostGroup& world);
+  /// Uses these from now on. UsageError if a field of data.normalize is not among them.
+  void normalize(const Normalizations& stored);
+
+ private:
+  friend void add(checkpoint::StateDict& state_dict, DataSets& data);
+
+  /// A part of a mixture.
+  struct Source {
+    std::unique_ptr<data::Dataset> whole;
+    std::optional<data::Split> split;
+    double weight = 1;
+
+    const data::Dataset& train() const {
+      return split ? static_cast<const data::Dataset&>(split->train) : *whole;
+    }
+  };
+  /// A field of data.normalize, and its numbers as tensors of a checkpoint.
+  struct NormalizedField {
+    std::string name;
+    Tensor mean, deviation;
+  };
+
+  std::vector<data::Arrays*> arrays() const;
+  void open_train(const Config& config, const models::Model& model);
+  void add_normalized_fields(const std::vector<std::string>& names);
+  void use(const NormalizedField& field);
+
+  std::vector<Source> sources_;
+  std::unique_ptr<data::Dataset> eval_file_;
+  std::optional<data::Mixture> train_mixture_, eval_mixture_;
+  const data::Dataset* train_ = nullptr;
+  const data::Dataset* eval_ = nullptr;
+  std::optional<data::Subset> eval_part_;  // train.eval_samples
+  std::vector<NormalizedField> normalized_;
+  std::string warning_;
+};
+
+/// Lists the normalisation under "data/FIELD", as tensors `mean` and `deviation`.
+void add(checkpoint::StateDict& state_dict, DataSets& data);
+
+/// DataError if the data of a language model were cut into tokens by another tokenizer than it learned from;
+/// empty: not known.
+void check_tokenizer(const std::string& data_name, const std::string& data, const std::string& model_name,
+                     const std::string& model);
+
+}  // namespace lockstep::train

@@ -1,0 +1,158 @@
+// Which data set a file is for a model, weights of files, and the normalisation over the training part.
+#include "train/data_sets.h"
+
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <fstream>
+
+#include "data/files.h"
+#include "lockstep/base/error.h"
+#include "lockstep/data/images.h"
+#include "lockstep/data/text.h"
+#include "support/world.h"
+#include "train/components.h"
+
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(data_sets, *ranks(1, 2, 3))
+
+using train::DataSets;
+
+struct Folder {
+  TemporaryFolder folder;
+
+  std::string file(const std::string& name) const {
+    return folder.file(name + "." + std::to_string(world().rank()) + ".h5");
+  }
+  /// x float64 [n, width] and y, floats [n] or integers [n], and a table z.
+  std::string make(const std::string& name, std::int64_t rows, DType targets, int salt = 0,
+                   std::int64_t width = 4) const {
+    hdf5::File out = hdf5::File::create(file(name));
+    std::vector<double> x(static_cast<std::size_t>(rows * width));
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<double>(i)) * 3 + salt;
+    out.create_dataset("x", DType::float64, {rows, width}).write(std::span<const double>(x));
+    if (is_floating(targets)) {
+      const std::vector<float> y(static_cast<std::size_t>(rows), 1.5f);
+      out.create_dataset("y", targets, {rows}).write(std::span<const float>(y));
+    } else {
+      const std::vector<std::int64_t> y(static_cast<std::size_t>(rows), 1);
+      out.create_dataset("y", targets, {rows}).write(std::span<const std::int64_t>(y));
+    }
+    out.close();
+    return file(name);
+  }
+  static train::Config config(const std::string& data, const std::vector<std::string>& overrides = {}) {
+    return train::parse_config(
+        "[model]\nname = mlp\nsizes = 4 3 2\n[data]\ntrain = " + data +
+            "\n[train]\nsteps = 1\nglobal_batch = 2\n",
+        "text", overrides);
+  }
+  static DataSets opened(const train::Config& config) {
+    return {config, *train::build_meta_model(config)};
+  }
+};
+
+BOOST_FIXTURE_TEST_CASE(the_format_is_what_the_first_file_holds, Folder) {
+  const std::string images = make("images", 6, DType::int64), targets = make("targets", 6, DType::float32);
+  const auto is = [](const DataSets& data, auto* null) {
+    return dynamic_cast<decltype(null)>(&data.train()) != nullptr;
+  };
+  BOOST_TEST(is(opened(config(images)), static_cast<const data::Images*>(nullptr)));
+  BOOST_TEST(is(opened(config(targets)), static_cast<const data::Arrays*>(nullptr)));
+  for (const std::string setting : {"data.format=arrays", "data.fields=x y", "data.normalize=x"})
+    BOOST_TEST(is(opened(config(images, {setting})), static_cast<const data::Arrays*>(nullptr)));
+  BOOST_CHECK_EXCEPTION(opened(config(targets, {"data.format=images"})), DataError,
+                        mentions("labels are integers [N]"));
+  BOOST_CHECK_EXCEPTION(opened(config(targets, {"data.format=text"})), UsageError,
+                        mentions("does not read text"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_star_and_a_number_behind_a_file_are_its_weight_unless_a_file_has_that_name, Folder) {
+  const std::string starred = folder.file("b" + std::to_string(world().rank()) + ".h5*2");
+  std::ofstream(starred) << "a file";
+  train::DataConfig config;
+  config.train = {"a.h5*0.25", "a.h5", "a*b.h5", "a*2.h5*3e1", starred, starred + "*0.5"};
+  const std::vector<train::TrainingFile> files = train::training_files(config);
+  const auto is = [&](std::size_t i, const std::string& path, std::optional<double> weight) {
+    BOOST_TEST(files[i].path == path);
+    BOOST_TEST((files[i].weight == weight));
+  };
+  is(0, "a.h5", 0.25);
+  is(1, "a.h5", std::nullopt);
+  is(2, "a*b.h5", std::nullopt);
+  is(3, "a*2.h5", 30);
+  is(4, starred, std::nullopt);
+  is(5, starred, 0.5);
+  for (const char* const word : {"a.h5*0", "a.h5*-1", "a.h5*inf", "a.h5*nan", "a.h5*1e999"}) {
+    config.train = {word};
+    BOOST_CHECK_EXCEPTION(train::training_files(config), UsageError, mentions("is a number above 0"));
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(each_source_of_a_mixture_is_split_and_the_normalisation_is_that_of_the_training_parts,
+                        Folder) {
+  const std::string a = make("a", 200, DType::float32), b = make("b", 50, DType::float32, 7);
+  const train::Config plain = config(a + "*0.9 " + b, {"data.format=arrays", "data.eval_fraction=0.2"});
+  const DataSets raw = opened(plain);
+  BOOST_TEST(raw.train().size() == 200);
+  BOOST_TEST(raw.eval()->size() == 50);
+  BOOST_REQUIRE(raw.train().order(1));
+  std::vector<double> mean(4), deviation(4);
+  const auto each = [&](const auto& use) {
+    for (std::int64_t i = 0; i < raw.train().size(); ++i) {
+      const Batch batch = read_samples(raw.train(), {i});
+      for (std::size_t c = 0; c < 4; ++c) use(c, static_cast<double>(batch["x"].data<float>()[c]));
+    }
+  };
+  each([&](std::size_t c, double value) { mean[c] += value / 200; });
+  each([&](std::size_t c, double value) { deviation[c] += (value - mean[c]) * (value - mean[c]) / 200; });
+
+  train::Config asked = plain;
+  asked.data.normalize = {"x"};
+  DataSets data = opened(asked);
+  data.measure(world());
+  checkpoint::StateDict contents;
+  add(contents, data);
+  BOOST_REQUIRE(contents.sections.size() == 1u);
+  BOOST_TEST(contents.sections[0].path == "data/x");
+  for (std::size_t c = 0; c < 4; ++c) {
+    BOOST_TEST(contents.sections[0].tensors[0].value.data<double>()[c] == mean[c],
+               boost::test_tools::tolerance(1e-12));
+    BOOST_TEST(contents.sections[0].tensors[1].value.data<double>()[c] == std::sqrt(deviation[c]),
+               boost::test_tools::tolerance(1e-12));
+  }
+  for (const auto& [is, was] : {std::pair(&data.train(), &raw.train()), {data.eval(), raw.eval()}}) {
+    const float value = read_samples(*is, {3})["x"].data<float>()[1];
+    const double stored = static_cast<double>(read_samples(*was, {3})["x"].data<float>()[1]);
+    BOOST_TEST(value == static_cast<float>((stored - mean[1]) / std::sqrt(deviation[1])),
+               boost::test_tools::tolerance(1e-5f));
+  }
+
+  // A resume's numbers, whatever the data are by now.
+  std::fill_n(contents.sections[0].tensors[0].value.data<double>(), 4, 10.0);
+  std::fill_n(contents.sections[0].tensors[1].value.data<double>(), 4, 2.0);
+  contents.sections[0].loaded();
+  const float value = read_samples(data.train(), {3})["x"].data<float>()[0];
+  BOOST_TEST(value == (read_samples(raw.train(), {3})["x"].data<float>()[0] - 10) / 2,
+             boost::test_tools::tolerance(1e-5f));
+}
+
+BOOST_FIXTURE_TEST_CASE(large_integers_are_measured_as_they_are_stored, Folder) {
+  hdf5::File out = hdf5::File::create(file("large"));
+  std::vector<std::int64_t> x(8);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = (std::int64_t{1} << 40) + static_cast<std::int64_t>(i);
+  out.create_dataset("x", DType::int64, {8}).write(std::span<const std::int64_t>(x));
+  out.close();
+  DataSets data = opened(config(file("large"), {"data.normalize=x"}));
+  BOOST_TEST((data.train().fields()[0].dtype == DType::float32));
+  data.measure(world());
+  const double deviation = std::sqrt(5.25);
+  for (std::int64_t i = 0; i < 8; ++i)
+    BOOST_TEST(read_samples(data.train(), {i})["x"].data<float>()[0] ==
+                   static_cast<float>((static_cast<double>(i) - 3.5) / deviation),
+               boost::test_tools::tolerance(1e-6f));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test
