@@ -98,12 +98,12 @@ PY
 cmp before.json after.json || fail "the same samples under other names evaluate to $(cat after.json)"
 
 # A resume keeps the run's numbers even if the file has changed.
-numbers run-1/checkpoints/latest >then
+numbers run-1/checkpoints/latest >numbers.then
 /usr/bin/python3 -c '
 import h5py
 with h5py.File("a.h5", "a") as f: f["fields/density"][...] *= 3'
 ranks 2 train run.ini --run run-1 --set train.steps=15 >log 2>&1 || fail "resume: $(tail -n 3 log)"
-numbers run-1/checkpoints/latest | cmp then - || fail "a resume has changed the normalisation"
+numbers run-1/checkpoints/latest | cmp numbers.then - || fail "a resume has changed the normalisation"
 
 # bad CODE TEXT ARGUMENTS...: on 2 ranks training ends with CODE and one line of TEXT, and leaves no run.
 bad() {
