@@ -45,6 +45,7 @@ void add(StateDict& state_dict, const ModelState& model) {
 
 void add(StateDict& state_dict, optim::Optimizer& optimizer) {
   set_backend(state_dict, &optimizer.backend());
+  state_dict.run = optimizer.run();
   Section section{"optimizer", {}, {}, {}};
   section.attributes.push_back({"algorithm", std::string(optimizer.algorithm()), {}});
   section.attributes.push_back({"step", optimizer.steps(), [&optimizer](const AttributeValue& value) {

@@ -28,6 +28,24 @@ std::optional<double> number_in(const std::string& text) {
   return number;
 }
 
+/// The schedule, which `schedule_of` says, with what `run_of` knows of the run. UsageError if they differ.
+DataSchedule merged(DataSchedule schedule, const RunShape& run, const char* schedule_of, const char* run_of) {
+  const auto take = [&](const char* what, bool known, auto& mine, auto theirs) {
+    if (known && mine != theirs)
+      throw UsageError("{} has {} {}, but {} has {}; say it once, by Session::set_run() before all else",
+                       schedule_of, what, mine, run_of, theirs);
+    mine = theirs;
+  };
+  if (run.shards != 0) {
+    const bool known = schedule.shards != 0;
+    take("shards", known, schedule.shards, std::int64_t{run.shards});
+    take("seed", known, schedule.seed, run.seed);
+  }
+  if (run.global_batch != 0)
+    take("a global batch of", schedule.samples_per_step != 0, schedule.samples_per_step, run.global_batch);
+  return schedule;
+}
+
 }  // namespace
 
 Position DataSchedule::at(std::int64_t step) const {
@@ -38,6 +56,12 @@ Position DataSchedule::at(std::int64_t step) const {
 Store::Store(const std::string& run_directory, comm::HostGroup& communicator, StoreOptions options)
     : Store(nullptr, std::make_unique<RunDirectory>(run_directory, communicator), communicator,
             std::move(options)) {}
+
+Store::Store(const std::string& run_directory, Context& context, StoreOptions options)
+    : Store(run_directory, context.world(), [&] {
+        options.schedule = merged(options.schedule, context.run(), "StoreOptions::schedule", "the context");
+        return std::move(options);
+      }()) {}
 
 Store::Store(RunDirectory& run_directory, comm::HostGroup& communicator, StoreOptions options)
     : Store(&run_directory, nullptr, communicator, std::move(options)) {}
@@ -116,9 +140,13 @@ void Store::take_back_attempt() {
   }
 }
 
+DataSchedule Store::schedule(const RunShape& of_source) const {
+  return merged(options_.schedule, of_source, "the store", "the DataParallel of the optimizer");
+}
+
 /// Adds what every checkpoint of this run records.
 StateDict Store::completed(std::int64_t step, StateDict state_dict) const {
-  state_dict.position = options_.schedule.at(step);
+  state_dict.position = schedule(state_dict.run).at(step);
   state_dict.config = options_.config;
   Provenance provenance = provenance_;
   provenance.merge(state_dict.provenance);
@@ -357,7 +385,7 @@ void Store::load(const std::string& path, const StateDict& state_dict) {
   LoadPlan plan;
   comm::run_on_all(communicator_, [&] {
     check_step(index);
-    check_schedule(index, options_.schedule);
+    check_schedule(index, schedule(state_dict.run));
     plan =
         plan_load(index, state_dict, {.strict = options_.strict, .narrow = options_.narrow}, communicator_);
   });
@@ -370,6 +398,8 @@ void Store::load(const std::string& path, const StateDict& state_dict) {
   if (communicator_.rank() == 0) {
     for (const std::string& warning : plan.warnings) log_.warning("{}", warning);
   }
+  if (!index.position.knows_shards() && schedule(state_dict.run).shards != 0)
+    log_.info("{}: does not say its shards, batch and seed, which are therefore not checked", path);
 }
 
 /// Called after a successful load: renames damaged files, updates links and counts the attempt.

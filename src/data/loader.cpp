@@ -90,6 +90,20 @@ SampleStream::Options stream_options(const Dataset& dataset, const LoaderOptions
           .shuffle = options.shuffle};
 }
 
+LoaderOptions loader_options(Context& context, const BatchOptions& options) {
+  const RunShape& run = context.run();
+  if (run.global_batch == 0)
+    throw UsageError(
+        "the loader does not know the global batch; say it first: session.set_run({{"
+        ".global_batch = N, .shards = V, .seed = S}})");
+  return {.global_batch = run.global_batch,
+          .shards = run.shards,
+          .seed = run.seed,
+          .augment = options.augment,
+          .shuffle = options.shuffle,
+          .backend = &context.backend()};
+}
+
 }  // namespace
 
 /// The caller holds one slot while the thread fills the other.
@@ -226,6 +240,9 @@ class Loader::Prefetcher {
 
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options, const comm::HostGroup& world)
     : Loader(dataset, options, world.rank(), world.size()) {}
+
+Loader::Loader(const Dataset& dataset, Context& context, const BatchOptions& options)
+    : Loader(dataset, loader_options(context, options), context.world()) {}
 
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options, int rank, int ranks)
     : prefetcher_(std::make_unique<Prefetcher>(dataset, options, rank, ranks)) {}

@@ -149,7 +149,7 @@ Json describe(const ModelState& model, const Options& options) {
   option("check_every", fmt::format("{}", options.check_every));
   option("seed", fmt::format("{}", options.seed));
   option("compute", std::string(to_string(options.compute)));
-  option("layer_communicator", options.layer_communicator ? "on" : "off");
+  option("meets_across_ranks", model.meets_across_ranks ? "on" : "off");
   option("graph", std::string(to_string(options.graph)));
   option("allow_non_finite_loss", options.allow_non_finite_loss ? "on" : "off");
   for (const Param* const param : model.params)

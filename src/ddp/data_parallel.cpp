@@ -46,6 +46,20 @@ void check_loss(const StepHeader& header, std::uint64_t step, const Options& opt
                           : "lower optimizer.lr, set optimizer.clip, or look at the data");
 }
 
+/// The options with what the run says of them.
+Options of_run(Options options, const RunShape& run) {
+  if (run.shards == 0) return options;
+  const auto take = [](const char* name, auto& mine, auto of_the_run) {
+    if (mine != 0 && mine != of_the_run)
+      throw UsageError("ddp::Options::{0} = {1}, but the run has {0} = {2} (Context::set_run); leave it out",
+                       name, mine, of_the_run);
+    mine = of_the_run;
+  };
+  take("shards", options.shards, run.shards);
+  take("seed", options.seed, run.seed);
+  return options;
+}
+
 }  // namespace
 
 Tensor MicroBatch::rows(const Tensor& samples) const {
@@ -83,7 +97,7 @@ struct DataParallel::State {
     if (wanted.comm_dtype == DType::float16 && world.rounds(wanted.comm_dtype))
       overflow.emplace(model.params, communicator, device_backend,
                        bucket_partition ? &bucket_partition->partition() : nullptr);
-    if (wanted.layer_communicator) layer_communicator = world.duplicate();
+    if (model.meets_across_ranks) layer_communicator = world.duplicate();
   }
 
   void publish_and_measure();
@@ -94,6 +108,7 @@ struct DataParallel::State {
   }
 
   Options options;
+  RunShape run;
   comm::HostGroup& communicator;
   kernels::Backend& backend;
   std::unique_ptr<comm::GradientTransport> layer_communicator;
@@ -177,6 +192,14 @@ void DataParallel::State::record_step() {
 
 DataParallel::DataParallel(const ModelState& model, comm::GradientTransport& transport,
                            kernels::Backend& backend, const Options& options)
+    : DataParallel(model, transport, backend, options, 0) {}
+
+DataParallel::DataParallel(const ModelState& model, Context& context, const Options& options)
+    : DataParallel(model, context.transport(), context.backend(), of_run(options, context.run()),
+                   context.run().global_batch) {}
+
+DataParallel::DataParallel(const ModelState& model, comm::GradientTransport& transport,
+                           kernels::Backend& backend, const Options& options, std::int64_t global_batch)
     : tape_(backend) {
   comm::HostGroup& communicator = transport.group();
   const ModelState leaves = without_repeats(model);
@@ -190,6 +213,7 @@ DataParallel::DataParallel(const ModelState& model, comm::GradientTransport& tra
   broadcast_values(communicator, leaves, backend);
   const comm::ShardMap map(options.shards == 0 ? communicator.size() : options.shards, communicator.size());
   state_ = std::make_unique<State>(leaves, std::move(trainable), transport, backend, options, map);
+  state_->run = {.global_batch = global_batch, .shards = map.shards(), .seed = options.seed};
 }
 
 DataParallel::~DataParallel() {
@@ -439,6 +463,7 @@ const CapturedSteps& DataParallel::captured_steps() const { return state_->captu
 double DataParallel::count() const { return state_->count; }
 std::uint64_t DataParallel::steps_begun() const { return state_->steps_begun; }
 kernels::Backend& DataParallel::backend() const { return state_->backend; }
+RunShape DataParallel::run() const { return state_->run; }
 const Partition* DataParallel::partition() const {
   return state_->bucket_partition ? &state_->bucket_partition->partition() : nullptr;
 }

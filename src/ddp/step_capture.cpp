@@ -9,10 +9,10 @@ namespace lockstep::ddp {
 namespace {
 
 /// Why no step can be captured; empty: no reason is known.
-std::string obstacle(const Options& options, comm::GradientTransport& transport) {
+std::string obstacle(const Options& options, comm::GradientTransport& transport, const ModelState& model) {
   if (options.hook) return "a hook sends gradients";
   if (options.sharded_optimizer) return "ddp.sharded_optimizer = true: parameters arrive during the step";
-  if (options.layer_communicator) return "layers communicate in the passes (model.batch_norm = sync)";
+  if (model.meets_across_ranks) return "layers communicate in the passes (model.batch_norm = sync)";
   if (transport.group().size() == 1) return {};
   if (!transport.may_be_captured()) return "this transport's sums cannot be repeated by the device alone";
   if (options.graph == Graph::automatic)
@@ -32,7 +32,7 @@ StepCapture::StepCapture(const Options& options, comm::GradientTransport& transp
         "train.cuda_graph = true: only a GPU's steps can be captured, and this backend is on {}; use auto",
         to_string(backend.device()));
   }
-  so_far_.refused = obstacle(options, transport);
+  so_far_.refused = obstacle(options, transport, model);
   wanted_ = so_far_.refused.empty();
   check_refusal();
 }

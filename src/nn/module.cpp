@@ -90,10 +90,16 @@ void Module::to(kernels::Backend& backend) {
   backend_ = backend.device() == Device::cpu() ? nullptr : &backend;
 }
 
+void Module::for_each_module(const std::function<void(Module&)>& visit) {
+  visit(*this);
+  for (Module* const child : children_) child->for_each_module(visit);
+}
+
 void Module::collect(ModelState& state) const {
   state.params.insert(state.params.end(), params_.begin(), params_.end());
   state.buffers.insert(state.buffers.end(), buffers_.begin(), buffers_.end());
   state.statistics.insert(state.statistics.end(), statistics_.begin(), statistics_.end());
+  state.meets_across_ranks = state.meets_across_ranks || meets_across_ranks();
   for (const Module* const child : children_) child->collect(state);
 }
 

@@ -97,4 +97,10 @@ SyncBatchNorm::SyncBatchNorm(Module& parent, std::string_view name, std::int64_t
         return settings;
       }()) {}
 
+void convert_sync_batch_norm(Module& model) {
+  model.for_each_module([](Module& module) {
+    if (auto* const norm = dynamic_cast<BatchNorm2d*>(&module)) norm->settings_.sync = true;
+  });
+}
+
 }  // namespace lockstep::nn

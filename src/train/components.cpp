@@ -108,7 +108,6 @@ ddp::Options ddp_options(const Config& config, DType compute) {
           .check_every = config.ddp.check_every,
           .seed = config.train.seed,
           .compute = compute,
-          .layer_communicator = config.model.value("batch_norm") == "sync",
           .graph = ddp::graph_named(config.train.cuda_graph)};
 }
 

@@ -200,6 +200,7 @@ Session::~Session() { drop_transport(); }
 
 void Session::drop_transport() {
   if (watchdog_) watchdog_->watch_transport(nullptr);
+  release_sum_memory();
   transport_.reset();
 }
 

@@ -59,10 +59,9 @@ ToyShard samples_of(const Case& of, int index, std::int64_t rows) {
 }
 
 struct Run {
-  Run(const Case& of, comm::GradientTransport& communicator, int shards, bool meet)
+  Run(const Case& of, comm::GradientTransport& communicator, int shards)
       : model(of.model.make(5)),
-        replicas(*model, communicator, *backend,
-                 {.bucket_mb = 0.001, .shards = shards, .seed = 3, .layer_communicator = meet}) {}
+        replicas(*model, communicator, *backend, {.bucket_mb = 0.001, .shards = shards, .seed = 3}) {}
   ddp::StepResult step(const ToyBatch& batch) {
     return replicas.step(batch, [&](Tape& tape, const ToyShard& shard) {
       return cross_entropy(model->forward(tape, shard.x), shard.y);
@@ -76,10 +75,9 @@ struct Run {
 BOOST_AUTO_TEST_CASE(one_rank_with_samples_among_ranks_without_is_one_process) {
   for (const Case& of : cases()) {
     BOOST_TEST_CONTEXT(of.model.name) {
-      const bool meet = of.model.name == synchronized;
       const auto alone = comm::make_self_communicator();
       // Shard 0 has the samples, so that it draws the same random numbers in both.
-      Run many(of, world(), world().size(), meet), one(of, *alone, 1, false);
+      Run many(of, world(), world().size()), one(of, *alone, 1);
       for (std::uint64_t step = 0; step < 2; ++step) {
         const int rank = world().rank();
         const ddp::StepResult found = many.step({step, {samples_of(of, rank, rank == 0 ? 4 : 0)}});
@@ -98,7 +96,7 @@ BOOST_AUTO_TEST_CASE(one_rank_with_samples_among_ranks_without_is_one_process) {
 BOOST_AUTO_TEST_CASE(a_step_without_samples_on_any_rank_leaves_the_model_as_it_was) {
   for (const Case& of : cases()) {
     BOOST_TEST_CONTEXT(of.model.name) {
-      Run run(of, world(), world().size(), of.model.name == synchronized);
+      Run run(of, world(), world().size());
       const auto before = of.model.make(5);
       BOOST_TEST(run.step({0, {samples_of(of, world().rank(), 0)}}).count == 0);
       check_same_state(*run.model, *before);

@@ -247,7 +247,7 @@ BOOST_AUTO_TEST_CASE(evaluation_on_one_rank_alone_waits_for_nobody) {
   Normed net;
   Counting communicator(world());
   const auto backend = kernels::make_cpu_backend();
-  ddp::DataParallel replicas(net, communicator, *backend, {.layer_communicator = true});
+  ddp::DataParallel replicas(net, communicator, *backend);
   const auto step = [&](std::uint64_t number) {
     return replicas.step(toy_batch(number, replicas), [&](Tape& tape, const ToyShard& shard) {
       return mse(net.forward(tape.constant(shard.x)), shard.y);

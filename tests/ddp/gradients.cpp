@@ -191,8 +191,10 @@ BOOST_AUTO_TEST_CASE(statistics_are_summed_over_shards_along_the_tree) {
 BOOST_AUTO_TEST_CASE(layers_that_meet_across_ranks_find_every_rank_in_every_pass) {
   const int shards = 6;  // uneven on 4 ranks
   Net net;
+  ModelState state = net.state();
+  state.meets_across_ranks = true;
   const auto backend = kernels::make_cpu_backend();
-  ddp::DataParallel replicas(net.state(), world(), *backend, {.shards = shards, .layer_communicator = true});
+  ddp::DataParallel replicas(state, world(), *backend, {.shards = shards});
   int passes = 0;
   replicas.step(toy_batch(0, replicas), [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
     comm::GradientTransport* const meeting = tape.pass().layer_communicator;

@@ -94,8 +94,7 @@ BOOST_AUTO_TEST_CASE(recomputing_changes_no_bit) {
                                    .shards = 2 * world().size() + 1,
                                    .micro_batches = micro_batches,
                                    .seed = 3,
-                                   .compute = compute,
-                                   .layer_communicator = sync};
+                                   .compute = compute};
         Run again(make(true), world(), options), kept(make(false), world(), options);
         check_same_run(again, kept);
       }

@@ -50,6 +50,32 @@ BOOST_AUTO_TEST_CASE(a_step_without_any_sample_changes_nothing) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_converted_model_trains_with_the_same_bits_as_one_made_synchronized) {
+  const auto run = [](auto& model) {
+    const auto backend = kernels::make_cpu_backend();
+    ddp::DataParallel replicas(model, world(), *backend);
+    optim::Sgd sgd(replicas, {.lr = 0.05});
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      replicas.step(
+          ToyBatch{step, {samples_of(step, world().rank(), 3 + world().rank())}},
+          [&](Tape& tape, const ToyShard& shard) { return mse(model.forward(tape, shard.x), shard.y); });
+      sgd.step();
+    }
+    BOOST_TEST(bool(replicas.layer_communicator()));
+  };
+  Images made(false), converted(true);
+  nn::convert_sync_batch_norm(converted);
+  run(made);
+  run(converted);
+  check_same_state(converted, made);
+}
+
+BOOST_AUTO_TEST_CASE(a_model_whose_layers_stay_on_their_rank_gets_no_communicator) {
+  Images model(true);
+  const auto backend = kernels::make_cpu_backend();
+  BOOST_TEST(!ddp::DataParallel(model, world(), *backend).layer_communicator());
+}
+
 BOOST_AUTO_TEST_CASE(the_parts_of_a_split_have_statistics_of_their_own) {
   const int half = world().rank() % 2;
   const auto part = world().split(half, world().rank());
@@ -63,7 +89,7 @@ std::vector<float> gradient_with_frozen_norm(comm::GradientTransport& communicat
   Dense model(plain);
   nn::freeze(model, std::vector<std::string>{"norm.*"});
   const auto backend = kernels::make_cpu_backend();
-  ddp::DataParallel replicas(model, communicator, *backend, {.layer_communicator = !plain});
+  ddp::DataParallel replicas(model, communicator, *backend);
   replicas.step(
       batch, [&](Tape& tape, const ToyShard& shard) { return mse(model.forward(tape, shard.x), shard.y); });
   BOOST_TEST(!model.norm.weight.gradient);
@@ -88,12 +114,9 @@ BOOST_AUTO_TEST_CASE(ranks_with_fewer_shards_join_every_pass_with_nothing) {
   const int shards = 2 * world().size() - 1, pieces = 2;
   Dense model(false);
   const auto backend = kernels::make_cpu_backend();
-  ddp::DataParallel replicas(model, world(), *backend,
-                             {.bucket_mb = tiny_mb,
-                              .first_bucket_mb = tiny_mb,
-                              .shards = shards,
-                              .micro_batches = pieces,
-                              .layer_communicator = true});
+  ddp::DataParallel replicas(
+      model, world(), *backend,
+      {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .shards = shards, .micro_batches = pieces});
   const comm::ShardMap& map = replicas.shard_map();
   const comm::ShardRange block = map.block(world().rank());
   ToyBatch batch{0, {}};
@@ -135,8 +158,7 @@ BOOST_AUTO_TEST_CASE(a_loss_that_takes_no_piece_is_refused_where_ranks_have_uneq
   if (world().size() == 1) return;
   Dense model(false);
   const auto backend = kernels::make_cpu_backend();
-  ddp::DataParallel replicas(model, world(), *backend,
-                             {.shards = world().size() + 1, .layer_communicator = true});
+  ddp::DataParallel replicas(model, world(), *backend, {.shards = world().size() + 1});
   const std::string text = same_error(ExitCode::usage, [&] {
     replicas.step(ToyBatch{}, [&](Tape& tape, const ToyShard& shard) {
       return mse(model.forward(tape, shard.x), shard.y);

@@ -57,7 +57,7 @@ struct NormRun {
       : model(plain),
         backend((model.to(*of), std::move(of))),
         replicas(model, communicator, *backend,
-                 {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .layer_communicator = !plain}),
+                 {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb}),
         sgd(replicas, {.lr = 0.05}) {}
   ddp::StepResult step(const ToyBatch& batch) {
     outputs.clear();

@@ -127,7 +127,7 @@ std::vector<Inputs> all_inputs() {
 void check_loop(Norm norm, const Inputs& inputs, int micro_batches, Cut cut) {
   const int ranks = world().size();
   const auto alone = comm::make_self_communicator();
-  Loop many(world(), norm, {.micro_batches = micro_batches, .layer_communicator = norm == Norm::sync});
+  Loop many(world(), norm, {.micro_batches = micro_batches});
   Loop one(*alone, norm, {.shards = cut == Cut::whole ? 1 : ranks, .micro_batches = micro_batches});
 
   const auto weights = many.run([&](std::uint64_t step) {

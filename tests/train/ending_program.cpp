@@ -25,7 +25,7 @@ void fail_while_layers_meet(ls::Session& session) {
   const int rank = session.world().rank(), last = session.world().size() - 1;
   ls::models::Resnet model({.blocks = {1}, .width = 8, .in_channels = 1, .classes = 2, .batch_norm = "sync"},
                            1);
-  ls::ddp::DataParallel replicas(model, session.transport(), session.backend(), {.layer_communicator = true});
+  ls::ddp::DataParallel replicas(model, session);
   const Step step{0,
                   {ls::Batch(rank, {{"x", ls::Tensor::zeros({2, 1, 4, 4})},
                                     {"y", ls::Tensor::zeros({2}, ls::DType::int64)}})}};

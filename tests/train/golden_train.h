@@ -112,7 +112,7 @@ inline void train_case(const GoldenCase& golden, const std::string& file, comm::
   const std::string case_name = golden.name().substr(golden.name().find(": ") + 2);
   checkpoint::load_weights(file, *model, ranks, case_name + "/init");
 
-  ddp::DataParallel replicas(*model, transport, backend, {.compute = compute, .layer_communicator = true});
+  ddp::DataParallel replicas(*model, transport, backend, {.compute = compute});
   const auto optimizer = optim::make_optimizer(config.optimizer, replicas);
   const auto ema = train::build_ema(config, *model, backend);
   optimizer->attach(*ema);

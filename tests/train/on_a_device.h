@@ -98,7 +98,6 @@ class DeviceRun {
                    .sharded_optimizer = config.ddp.sharded_optimizer,
                    .check_every = config.ddp.check_every,
                    .compute = config.train.precision == "bf16" ? DType::bfloat16 : DType::float32,
-                   .layer_communicator = config.model.value("batch_norm") == "sync",
                    .graph = ddp::graph_named(config.train.cuda_graph)}),
         optimizer_(optim::make_optimizer(config.optimizer, replicas_)),
         ema_(train::build_ema(config, *model_, backend_, replicas_.partition())) {

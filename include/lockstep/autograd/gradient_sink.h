@@ -10,6 +10,7 @@
 #include "lockstep/autograd/param.h"
 #include "lockstep/autograd/partition.h"
 #include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/context.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep {
@@ -37,6 +38,8 @@ class GradientSource {
   virtual std::uint64_t steps_begun() const { return 0; }
   /// Of the device that holds the gradients.
   virtual kernels::Backend& backend() const = 0;
+  /// What is known of it, for checkpoints.
+  virtual RunShape run() const { return {}; }
   /// The elements of each of params() that this process updates: only these elements of a gradient hold the
   /// sum. Null: all of them. It never changes.
   virtual const Partition* partition() const { return nullptr; }

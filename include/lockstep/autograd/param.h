@@ -87,6 +87,8 @@ struct ModelState {
   std::vector<Param*> params;
   std::vector<Buffer*> buffers;
   std::vector<Statistic*> statistics;
+  /// A layer communicates with other ranks within a training pass (nn::Module::meets_across_ranks()).
+  bool meets_across_ranks = false;
   /// Of the device that holds the values, to copy them; none: they are in CPU memory.
   kernels::Backend* backend = nullptr;
 };

@@ -14,6 +14,7 @@
 #include "lockstep/autograd/param.h"
 #include "lockstep/autograd/partition.h"
 #include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/context.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::comm {
@@ -97,6 +98,7 @@ struct StateDict {
   std::map<std::string, double> metrics = {};
   /// Copies tensors from and to its device. Null: all tensors are on the CPU. The file is the same.
   kernels::Backend* backend = nullptr;
+  RunShape run = {};  ///< of the source of the optimizer's gradients, as far as it is known
 };
 
 // Each add() sets StateDict::backend if its tensors are on a device; UsageError if another one is set

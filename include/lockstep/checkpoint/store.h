@@ -26,7 +26,7 @@ class SaveJob;
 enum class SaveAction;
 struct SaveMemory;
 
-/// Computes the position of a run from its step. Zeros: unknown, not checked.
+/// Computes the position of a run from its step. Zeros: not known.
 struct DataSchedule {
   std::uint64_t seed = 0;
   std::int64_t shards = 0;
@@ -37,7 +37,7 @@ struct DataSchedule {
 };
 
 struct StoreOptions {
-  DataSchedule schedule = {};
+  DataSchedule schedule = {};  ///< completed from the context, and from what the optimizer's source knows
   std::string config = {};     ///< stored with every checkpoint
   Provenance provenance = {};  ///< added to provenance_of(communicator)
   int keep = 2;                ///< newest checkpoints kept; 0 keeps all
@@ -72,6 +72,8 @@ class Store {
  public:
   /// Makes and locks the run directory (see RunDirectory), and removes temporary files of interrupted saves.
   Store(const std::string& run_directory, comm::HostGroup& communicator, StoreOptions options = {});
+  /// The same with the shape of the run that the context knows (Context::run()).
+  Store(const std::string& run_directory, Context& context, StoreOptions options = {});
   /// Uses a locked directory, which must outlive the store.
   Store(RunDirectory& run_directory, comm::HostGroup& communicator, StoreOptions options = {});
   ~Store();
@@ -94,8 +96,11 @@ class Store {
   /// renamed to "NAME.bad", and the one before it is loaded; a file that cannot be read now (busy, of a newer
   /// version) is an error. A checkpoint from which two runs were killed or failed before they saved a newer
   /// one is skipped with a warning, if there is another. DataError if none is complete, or if the newest
-  /// complete one does not match (see load_file); UsageError if it was made with another seed or number of
-  /// shards.
+  /// complete one does not match (see load_file).
+  ///
+  /// UsageError if it was made with another number of shards, global batch or seed. They are known from the
+  /// context, from StoreOptions::schedule and from the DataParallel of the optimizer among `parts`, which must
+  /// agree. A checkpoint that does not say them (one of weights only) is not checked; a log line tells so.
   template <class... Parts>
   std::int64_t resume(Parts&&... parts) {
     StateDict state_dict;
@@ -151,6 +156,7 @@ class Store {
 
   Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, comm::HostGroup& communicator,
         StoreOptions options);
+  DataSchedule schedule(const RunShape& of_source) const;
   StateDict completed(std::int64_t step, StateDict state_dict) const;
   void advance_save(SaveAction action);
   void take_back_attempt();

@@ -11,6 +11,7 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/context.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::data {
@@ -52,12 +53,21 @@ struct LoaderOptions {
   kernels::Backend* backend = nullptr;
 };
 
+/// What a Loader of a context (Context::run()) leaves to say.
+struct BatchOptions {
+  Augment augment{};    ///< as in LoaderOptions
+  bool shuffle = true;  ///< as in LoaderOptions
+};
+
 /// Steps may be asked for in any order; their samples depend on the step, the options and the dataset only.
 /// One background thread reads and augments the step after the last one, and sends it to the device. Once
 /// built, the loader allocates nothing except inside HDF5 and in the first read of data that is not in
 /// memory. The dataset must outlive it. One thread at a time may call at().
 class Loader {
  public:
+  /// The batches of the context's run, on the device of its backend. Throws UsageError if the run has no
+  /// global batch (Context::set_run).
+  Loader(const Dataset& dataset, Context& context, const BatchOptions& options = {});
   /// Throws UsageError if the shards do not divide the batch, or on augmentation of anything but images.
   Loader(const Dataset& dataset, const LoaderOptions& options, const comm::HostGroup& world);
   Loader(const Dataset& dataset, const LoaderOptions& options, int rank, int ranks);

@@ -26,6 +26,7 @@
 #include "lockstep/ddp/step.h"
 #include "lockstep/ddp/timeline.h"
 #include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/context.h"
 
 namespace lockstep::ddp {
 
@@ -54,6 +55,9 @@ class DataParallel final : public GradientSource {
   /// more ranks than shards.
   DataParallel(const ModelState& model, comm::GradientTransport& transport, kernels::Backend& backend,
                const Options& options = {});
+  /// The same, with shards and seed of Context::run(), where they are known. UsageError if the options say
+  /// others.
+  DataParallel(const ModelState& model, Context& context, const Options& options = {});
   ~DataParallel() override;
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
@@ -64,16 +68,16 @@ class DataParallel final : public GradientSource {
   ///
   /// batch: `batch.step` is the step's number, the same on every rank; a range-for yields this rank's shards
   /// in order, each with an `.index`. loss_of(tape, shard) -> Loss, or loss_of(tape, shard, micro_batch) ->
-  /// Loss, which must take its samples by micro_batch.rows(): needed with micro_batches > 1, and with a
-  /// layer_communicator where ranks differ in their number of shards (UsageError otherwise).
+  /// Loss, which must take its samples by micro_batch.rows(): needed with micro_batches > 1, and with layers
+  /// that meet across ranks where ranks differ in their number of shards (UsageError otherwise).
   ///
   /// measurement: is made of the sums within the step, or none; the same on every rank. An optimizer names
   /// the one that its next step needs: Optimizer::measurement_for().
   ///
   /// If anything throws on some rank (in the batch or in loss_of), no rank is left waiting: every rank throws
   /// the error of the lowest failing rank, "rank R: " in front, parameters have no gradient, and another step
-  /// may follow. With a layer_communicator, whose peers may be waiting inside a layer, the error
-  /// is thrown on the failing rank alone, and this object can only be destroyed: run() then ends the world.
+  /// may follow. If layers meet across ranks, peers may be waiting inside a layer: the error is then
+  /// thrown on the failing rank alone, and this object can only be destroyed: run() then ends the world.
   ///
   /// A mean loss that is not finite is a TrainingError on every rank, which names the step, counted from 1
   /// (Options::allow_non_finite_loss). Parameters then have no gradient, so the step is not applied.
@@ -96,6 +100,7 @@ class DataParallel final : public GradientSource {
   double count() const override;  ///< of the last step
   std::uint64_t steps_begun() const override;
   kernels::Backend& backend() const override;
+  RunShape run() const override;
   const Partition* partition() const override;
   void updated(std::size_t param) override;
 
@@ -106,7 +111,7 @@ class DataParallel final : public GradientSource {
 
   const Options& options() const;
   comm::HostGroup& communicator() const;
-  /// None unless asked for in Options.
+  /// For layers that communicate (ModelState::meets_across_ranks); null if the model has none.
   comm::GradientTransport* layer_communicator() const;
   const comm::ShardMap& shard_map() const;
   /// For passes outside steps (evaluation): begin() it with a Pass that records nothing.
@@ -125,6 +130,8 @@ class DataParallel final : public GradientSource {
  private:
   struct State;
 
+  DataParallel(const ModelState& model, comm::GradientTransport& transport, kernels::Backend& backend,
+               const Options& options, std::int64_t global_batch);
   void begin_step(std::uint64_t step, bool takes_micro_batches, Measurement* measurement);
   void begin_passes();
   bool may_capture() const;  ///< if so, add_shard() is told of all shards before run_passes()

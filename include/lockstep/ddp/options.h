@@ -45,7 +45,7 @@ std::string_view to_string(Graph graph);
 struct Options {
   double bucket_mb = 25;       ///< MiB at which a bucket closes
   double first_bucket_mb = 1;  ///< the same for the first bucket, which is sent first
-  int shards = 0;              ///< of the global batch; 0: one a rank
+  int shards = 0;              ///< of the global batch; 0: the context's (Context::set_run), or one a rank
   int micro_batches = 1;       ///< of each shard
   Unused unused = Unused::error;
   Mode mode = Mode::overlapped;
@@ -59,10 +59,8 @@ struct Options {
   /// only); all-gathers of the parameters overlap with what follows. The bits are the same.
   bool sharded_optimizer = false;
   std::int64_t check_every = 0;    ///< steps between comparisons of the replicas (check_replicas()); 0: never
-  std::uint64_t seed = 0;          ///< of every random draw in the passes
+  std::uint64_t seed = 0;          ///< of every random draw in the passes; 0: the context's, if it has one
   DType compute = DType::float32;  ///< what the passes compute in (Pass::compute)
-  /// Layers meet across ranks (SyncBatchNorm): they get a transport for themselves, in Pass.
-  bool layer_communicator = false;
   Graph graph = Graph::never;
   /// step() returns a loss that is not finite. Otherwise such a step is a TrainingError.
   bool allow_non_finite_loss = false;

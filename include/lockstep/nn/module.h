@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -68,6 +69,12 @@ class Module {
   /// DataParallel and optimizers made afterwards use them. Gradients are dropped. The backend must outlive
   /// the model's use. Throws UsageError if this is not the root of its tree.
   void to(kernels::Backend& backend);
+
+  /// Whether training passes of this module communicate with other ranks: SyncBatchNorm, or a layer of yours
+  /// that uses Pass::layer_communicator. DataParallel then gives the passes one.
+  virtual bool meets_across_ranks() const { return false; }
+  /// Calls visit(module) for this module and all below it, parents first.
+  void for_each_module(const std::function<void(Module&)>& visit);
 
   /// compute(), with the path of this module in front of the text of a UsageError ("down2.c1: conv2d: ...").
   /// Once: an error that a module inside has named already goes as it is, and the root has no name to say.

@@ -66,11 +66,14 @@ struct BatchNormSettings {
 /// mean and biased variance. The running mean and (unbiased) variance are over all shards of a step, merged
 /// once the step's sums are known; evaluations use them.
 class BatchNorm2d : public Layer<BatchNorm2d> {
+  friend void convert_sync_batch_norm(Module& model);
+
  public:
   BatchNorm2d(Module& parent, std::string_view name, std::int64_t channels,
               const BatchNormSettings& settings = {});
 
   Var forward(const Var& x);
+  bool meets_across_ranks() const override { return settings_.sync; }
   /// relu of that plus the shortcut, which may be absent (Var{}), in fewer passes over memory.
   Var relu(const Var& x, const Var& shortcut = {});
 
@@ -101,5 +104,10 @@ class SyncBatchNorm : public BatchNorm2d {
   SyncBatchNorm(Module& parent, std::string_view name, std::int64_t channels,
                 BatchNormSettings settings = {});
 };
+
+/// Makes every BatchNorm2d in `model` one whose ranks share their statistics, as
+/// torch.nn.SyncBatchNorm.convert_sync_batch_norm does. Names, parameters and buffers stay. Call it before the
+/// DataParallel is made.
+void convert_sync_batch_norm(Module& model);
 
 }  // namespace lockstep::nn

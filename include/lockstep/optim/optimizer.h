@@ -99,6 +99,8 @@ class Optimizer {
   void set_steps(std::int64_t steps);
   /// The source's; the state is on its device.
   kernels::Backend& backend() const { return source_.backend(); }
+  /// The source's.
+  RunShape run() const { return source_.run(); }
 
   /// The learning rate of steps that name none.
   double lr() const noexcept { return lr_; }

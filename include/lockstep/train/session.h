@@ -12,6 +12,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/kernels/backend.h"
+#include "lockstep/kernels/context.h"
 
 namespace lockstep {
 
@@ -25,20 +26,21 @@ struct DeviceOptions {
   bool sums = true;           ///< gradients are summed; if not, ranks may share GPUs
 };
 
-/// MPI (if a launcher started this process as a rank), the device and the log. Made by run().
-class Session {
+/// MPI (if a launcher started this process as a rank), the device, the log and the shape of the run
+/// (Context::set_run). Made by run().
+class Session final : public Context {
  public:
   /// `watchdog` is where watch() puts its object, which outlives MPI.
   Session(comm::CpuCommunicator& world, std::unique_ptr<train::Watchdog>& watchdog)
       : world_(world), log_(world.rank()), watchdog_(watchdog) {}
-  ~Session();
+  ~Session() override;
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  comm::HostGroup& world() const { return world_; }
+  comm::CpuCommunicator& world() const override { return world_; }
   const Log& log() const { return log_; }
   /// The backend of the device: a CPU with one thread, unless use_device() or use_backend() was called.
-  kernels::Backend& backend();
+  kernels::Backend& backend() override;
   /// Chooses the device of backend() and transport(): "cpu", "cuda" (each rank takes the GPU with its number
   /// on its node), or "auto" (GPUs if this build can use them and every rank has one). Collective; call it
   /// before anything is made with backend() or transport(). Logs the choice where it is not obvious. Throws
@@ -47,7 +49,7 @@ class Session {
   /// The same for a device that is already chosen. Collective for a GPU.
   void use_backend(Device device, const DeviceOptions& options = {});
   /// What DataParallel sums gradients through: between CPUs, or between GPUs after use_device().
-  comm::GradientTransport& transport() const {
+  comm::GradientTransport& transport() const override {
     if (transport_) return *transport_;
     return world_;
   }

@@ -1,0 +1,63 @@
+#include "lockstep/kernels/context.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+std::string to_string(const RunShape& shape) {
+  return fmt::format("a global batch of {}, {} shards and seed {}", shape.global_batch, shape.shards,
+                     shape.seed);
+}
+
+void check(const RunShape& shape, int ranks) {
+  if (shape.global_batch < 0 || shape.shards < 0)
+    throw UsageError("the run was given {}: none may be negative", to_string(shape));
+  if (shape.global_batch % shape.shards != 0)
+    throw UsageError("{} shards do not divide a global batch of {}", shape.shards, shape.global_batch);
+  if (shape.shards < ranks)
+    throw UsageError("{} ranks but only {} shards: start at most {} ranks, or start a run with more shards",
+                     ranks, shape.shards, shape.shards);
+}
+
+}  // namespace
+
+void Context::set_run(const RunShape& shape) {
+  const int ranks = world().size();
+  RunShape mine = shape;
+  if (mine.shards == 0) mine.shards = ranks;
+  const std::vector<std::string> all = world().all_gather_texts(to_string(mine));
+  for (int rank = 1; rank < ranks; ++rank) {
+    if (const std::string& other = all[static_cast<std::size_t>(rank)]; other != all[0])
+      throw UsageError("the ranks do not say the same run: {} on rank 0 but {} on rank {}", all[0], other,
+                       rank);
+  }
+  check(mine, ranks);
+  if (read_ && mine != run_)
+    throw UsageError(
+        "the run has {}: set_run() comes too late; call it once, before a DataParallel, Loader or Store is "
+        "made",
+        run_.shards == 0 ? "no shape" : to_string(run_));
+  run_ = mine;
+}
+
+comm::FlatBuffer& Context::sum_memory(comm::GradientTransport& transport, std::size_t bytes) {
+  constexpr std::size_t least_bytes = std::size_t{64} << 10;
+  const comm::GradientTransport& of_cpus = world();
+  auto& [last, buffer] = sum_memory_[&transport == &of_cpus ? 0 : 1];
+  if (!buffer || last != &transport || buffer->accumulator_bytes() < bytes) {
+    buffer.reset();
+    buffer = transport.allocate_buffer(std::bit_ceil(std::max(bytes, least_bytes)), 1);
+    last = &transport;
+  }
+  return *buffer;
+}
+
+}  // namespace lockstep
