@@ -56,8 +56,7 @@ struct NormRun {
           std::shared_ptr<kernels::Backend> of = kernels::make_cpu_backend())
       : model(plain),
         backend((model.to(*of), std::move(of))),
-        replicas(model, communicator, *backend,
-                 {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb}),
+        replicas(model, communicator, *backend, {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb}),
         sgd(replicas, {.lr = 0.05}) {}
   ddp::StepResult step(const ToyBatch& batch) {
     outputs.clear();

@@ -99,8 +99,9 @@ class Store {
   /// complete one does not match (see load_file).
   ///
   /// UsageError if it was made with another number of shards, global batch or seed. They are known from the
-  /// context, from StoreOptions::schedule and from the DataParallel of the optimizer among `parts`, which must
-  /// agree. A checkpoint that does not say them (one of weights only) is not checked; a log line tells so.
+  /// context, from StoreOptions::schedule and from the DataParallel of the optimizer among `parts`, which
+  /// must agree. A checkpoint that does not say them (one of weights only) is not checked; a log line tells
+  /// so.
   template <class... Parts>
   std::int64_t resume(Parts&&... parts) {
     StateDict state_dict;

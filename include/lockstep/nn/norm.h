@@ -106,8 +106,8 @@ class SyncBatchNorm : public BatchNorm2d {
 };
 
 /// Makes every BatchNorm2d in `model` one whose ranks share their statistics, as
-/// torch.nn.SyncBatchNorm.convert_sync_batch_norm does. Names, parameters and buffers stay. Call it before the
-/// DataParallel is made.
+/// torch.nn.SyncBatchNorm.convert_sync_batch_norm does. Names, parameters and buffers stay. Call it before
+/// the DataParallel is made.
 void convert_sync_batch_norm(Module& model);
 
 }  // namespace lockstep::nn
