@@ -19,6 +19,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/text.h"
+#include "lockstep/ddp/collectives.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/hdf5/file.h"
 #include "lockstep/models/gpt.h"
@@ -40,3 +41,28 @@
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/session.h"
 #include "lockstep/train/stop.h"
+#include "lockstep/train/time_limit.h"
+
+// What most programs name.
+namespace lockstep {
+
+using checkpoint::Store;
+using data::Arrays;
+using data::Dataset;
+using data::DistributedSampler;
+using data::Field;
+using data::Images;
+using data::Loader;
+using data::Text;
+using ddp::DataParallel;
+using nn::convert_sync_batch_norm;
+using optim::AdamW;
+using optim::Ema;
+using optim::Muon;
+using optim::Sgd;
+using train::MetricsFile;
+using train::Progress;
+using train::StopRequests;
+using train::TimeLimit;
+
+}  // namespace lockstep

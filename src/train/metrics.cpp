@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "base/streams.h"
 #include "base/text.h"
+#include "lockstep/train/session.h"
 
 namespace lockstep::train {
 namespace {
@@ -81,6 +82,14 @@ Progress::Progress(Log log, bool shows, std::int64_t first_step, std::int64_t la
   log_.info("nothing to do: {} done already{}", pluralized(first_step_, "step"), beyond);
 }
 
+Progress::Progress(const Session& session, std::int64_t first_step, std::int64_t last_step,
+                   std::int64_t log_every)
+    : Progress(session.log(), session.world().rank() == 0, first_step, last_step, log_every) {
+  global_batch_ = session.run().global_batch;
+  timed_from_ = first_step;
+  timed_since_s_ = started_s_;
+}
+
 /// Assumes the mean time of the steps so far, and of the last evaluation.
 std::string Progress::time_left(std::int64_t steps_done, double evaluations_left) const {
   const double evaluating_s = evaluation_started_s_ > 0 ? monotonic_s() - evaluation_started_s_ : 0;
@@ -99,12 +108,23 @@ void Progress::draw(const std::string& line) {
   line_open_ = true;
 }
 
+bool Progress::due(std::int64_t steps_done) const {
+  if (!shows_ || steps_done == last_step_) return shows_;
+  return terminal_ ? monotonic_s() - drawn_s_ >= redraw_s : steps_done % log_every_ == 0;
+}
+
+void Progress::step(std::int64_t steps_done, double loss) {
+  if (!due(steps_done)) return;
+  const double now_s = monotonic_s();
+  const auto samples = static_cast<double>((steps_done - timed_from_) * global_batch_);
+  step(steps_done, loss, samples / (now_s - timed_since_s_), 0);
+  timed_from_ = steps_done;
+  timed_since_s_ = now_s;
+}
+
 void Progress::step(std::int64_t steps_done, double loss, double samples_per_second,
                     std::int64_t evaluations_left) {
-  if (!shows_) return;
-  const bool last = steps_done == last_step_;
-  if (terminal_ ? (monotonic_s() - drawn_s_ < redraw_s && !last) : (steps_done % log_every_ != 0 && !last))
-    return;
+  if (!due(steps_done)) return;
   draw(fmt::format("step {}/{}  loss {:.4f}  {:.0f} samples/s  {}", steps_done, last_step_, loss,
                    samples_per_second, time_left(steps_done, static_cast<double>(evaluations_left))));
 }

@@ -72,6 +72,12 @@ void install_handler(int signal, struct sigaction action, struct sigaction* prev
   ::sigaction(signal, &action, previous);
 }
 
+std::optional<ExitCode> exit_code(const ddp::Requests& obeyed) {
+  if (obeyed.stop_preempted) return ExitCode::preempted;
+  if (obeyed.stop_user) return ExitCode::user_stopped;
+  return std::nullopt;
+}
+
 bool terminated_by_launcher() { return launcher_term_received != 0; }
 bool sigterm_received() { return term_received != 0; }
 
@@ -102,16 +108,16 @@ StopRequests::~StopRequests() {
   }
 }
 
-Requests StopRequests::pending() const {
-  return {.preempt = preempt_received != 0,
-          .user_stop = interrupt_received != 0 || (watch_files_ && exists(stop_file_)),
+ddp::Requests StopRequests::pending() const {
+  return {.stop_preempted = preempt_received != 0,
+          .stop_user = interrupt_received != 0 || (watch_files_ && exists(stop_file_)),
           .checkpoint = watch_files_ && exists(checkpoint_file_)};
 }
 
-void StopRequests::clear(const Requests& obeyed) {
-  preempted_ = preempted_ || obeyed.preempt;
+void StopRequests::clear(const ddp::Requests& obeyed) {
+  preempted_ = preempted_ || obeyed.stop_preempted;
   if (!watch_files_) return;
-  if (obeyed.user_stop) ::unlink(stop_file_.c_str());
+  if (obeyed.stop_user) ::unlink(stop_file_.c_str());
   if (obeyed.checkpoint) ::unlink(checkpoint_file_.c_str());
 }
 

@@ -1,4 +1,4 @@
-#include "train/time_limit.h"
+#include "lockstep/train/time_limit.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -8,12 +8,16 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <ctime>
 #include <limits>
+#include <string>
+#include <thread>
 
 #include "base/clock.h"
+#include "base/thread.h"
 
 extern char** environ;
 
@@ -95,31 +99,41 @@ std::optional<double> seconds_of(std::string_view text) {
   return static_cast<double>(days) * 86400 + seconds;
 }
 
-TimeLimit::TimeLimit(bool asks) : end_s_(std::numeric_limits<double>::infinity()) {
+struct TimeLimit::Watch {
+  ~Watch() {
+    stop.set();
+    if (thread.joinable()) thread.join();
+  }
+
+  void ask_squeue(const std::string& job) {
+    do {
+      const std::string answer =
+          first_line_of({"squeue", "-h", "-j", job.c_str(), "-o", "%L", nullptr}, stop);
+      if (const auto left_s = seconds_of(answer)) {
+        end_s = monotonic_s() + *left_s;
+      } else if (answer == "UNLIMITED") {
+        end_s = std::numeric_limits<double>::infinity();
+      }
+    } while (!stop.wait_for(ask_interval_s));
+  }
+
+  std::atomic<double> end_s = std::numeric_limits<double>::infinity();  // on the monotonic clock
+  StopEvent stop;
+  std::thread thread;
+};
+
+TimeLimit::TimeLimit(bool asks) : watch_(std::make_unique<Watch>()) {
   const char* const job = std::getenv("SLURM_JOB_ID");
   if (!asks || !job) return;
   const char* const end_time = std::getenv("SLURM_JOB_END_TIME");
   if (const auto end = end_time ? number(end_time) : std::nullopt)
-    end_s_ = monotonic_s() + static_cast<double>(*end) - static_cast<double>(std::time(nullptr));
-  thread_ = start_background_thread("the time limit", [this, job = std::string(job)] { ask_squeue(job); });
+    watch_->end_s = monotonic_s() + static_cast<double>(*end) - static_cast<double>(std::time(nullptr));
+  watch_->thread = start_background_thread(
+      "the time limit", [watch = watch_.get(), job = std::string(job)] { watch->ask_squeue(job); });
 }
 
-TimeLimit::~TimeLimit() {
-  stop_.set();
-  if (thread_.joinable()) thread_.join();
-}
+TimeLimit::~TimeLimit() = default;
 
-double TimeLimit::left_s() const { return end_s_.load(std::memory_order_relaxed) - monotonic_s(); }
-
-void TimeLimit::ask_squeue(const std::string& job) {
-  do {
-    const std::string answer = first_line_of({"squeue", "-h", "-j", job.c_str(), "-o", "%L", nullptr}, stop_);
-    if (const auto left_s = seconds_of(answer)) {
-      end_s_ = monotonic_s() + *left_s;
-    } else if (answer == "UNLIMITED") {
-      end_s_ = std::numeric_limits<double>::infinity();
-    }
-  } while (!stop_.wait_for(ask_interval_s));
-}
+double TimeLimit::left_s() const { return watch_->end_s.load(std::memory_order_relaxed) - monotonic_s(); }
 
 }  // namespace lockstep::train

@@ -26,6 +26,7 @@
 #include "lockstep/optim/schedule.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/stop.h"
+#include "lockstep/train/time_limit.h"
 #include "train/components.h"
 #include "train/device.h"
 #include "train/environment_fingerprint.h"
@@ -33,7 +34,6 @@
 #include "train/log_start.h"
 #include "train/resume.h"
 #include "train/stragglers.h"
-#include "train/time_limit.h"
 
 namespace lockstep::train {
 namespace {
@@ -329,13 +329,12 @@ void Trainer::log_refused_capture() {
 }
 
 ddp::Requests Trainer::requests_of_this_rank() const {
-  const Requests asked = requests_.pending();
+  ddp::Requests asked = requests_.pending();
+  asked.stop_preempted = asked.stop_preempted || time_is_up();
   const checkpoint::Store::Writer writer = store_.writer();
-  return {.stop_preempted = asked.preempt || time_is_up(),
-          .stop_user = asked.user_stop,
-          .checkpoint = asked.checkpoint,
-          .saving = writer.writing,
-          .save_failed = writer.failed};
+  asked.saving = writer.writing;
+  asked.save_failed = writer.failed;
+  return asked;
 }
 
 /// Evaluates, and logs and records the metrics. A stop request ends it early, without metrics, and is
@@ -383,7 +382,7 @@ bool Trainer::act_within_evaluation(const ddp::Requests& asked, double fraction,
 
 void Trainer::acknowledge_checkpoint_request() {
   progress_->note(fmt::format("checkpoint {}, as asked", store_.current_path()));
-  requests_.clear({.preempt = false, .user_stop = false, .checkpoint = true});
+  requests_.clear({.checkpoint = true});
 }
 
 /// checkpoint.every = auto becomes the number of steps that take ten minutes, judged by the first ones on
@@ -503,14 +502,14 @@ std::optional<ExitCode> Trainer::stop_if_asked(const ddp::Requests& asked) {
   const bool late = time_is_up();
   save();
   store_.finish();  // a request is obeyed when the checkpoint is on storage
-  requests_.clear({.preempt = asked.stop_preempted, .user_stop = asked.stop_user, .checkpoint = false});
+  requests_.clear({.stop_preempted = asked.stop_preempted, .stop_user = asked.stop_user});
   write_timeline();
   progress_->note(fmt::format("{} after step {}; checkpoint {}",
                               late                   ? "stopped ahead of the time limit"
                               : asked.stop_preempted ? "preempted"
                                                      : "stopped as asked",
                               done_, store_.current_path()));
-  return asked.stop_preempted ? ExitCode::preempted : ExitCode::user_stopped;
+  return exit_code(asked);
 }
 
 ExitCode Trainer::take_steps() {

@@ -35,13 +35,19 @@ BOOST_FIXTURE_TEST_SUITE(stop, Signals)
 
 BOOST_AUTO_TEST_CASE(signals_are_requests_while_a_run_lives) {
   const train::StopRequests requests(folder.path(), true);
-  BOOST_TEST(!requests.pending().preempt);
+  BOOST_TEST(!requests.pending().stop_preempted);
   std::raise(SIGUSR2);
-  BOOST_TEST(requests.pending().preempt);
-  BOOST_TEST(!requests.pending().user_stop);
+  BOOST_TEST(requests.pending().stop_preempted);
+  BOOST_TEST(!requests.pending().stop_user);
   std::raise(SIGINT);
-  BOOST_TEST(requests.pending().user_stop);
+  BOOST_TEST(requests.pending().stop_user);
   BOOST_TEST(heard == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_program_ends_with_the_code_of_what_it_obeyed) {
+  BOOST_TEST((train::exit_code({.stop_preempted = true, .stop_user = true}) == ExitCode::preempted));
+  BOOST_TEST((train::exit_code({.stop_user = true}) == ExitCode::user_stopped));
+  BOOST_TEST(!train::exit_code({.checkpoint = true}).has_value());
 }
 
 BOOST_AUTO_TEST_CASE(signals_amid_products_leave_memory_alone) {
@@ -79,7 +85,7 @@ BOOST_AUTO_TEST_CASE(after_a_run_signals_do_what_they_did_before) {
 BOOST_AUTO_TEST_CASE(after_a_preemption_was_obeyed_its_signals_end_nothing) {
   {
     train::StopRequests requests(folder.path(), false);
-    requests.clear({.preempt = true});
+    requests.clear({.stop_preempted = true});
   }
   std::raise(SIGUSR2);
   std::raise(SIGTERM);

@@ -1,5 +1,5 @@
 // What is left of a job's time, as Slurm says it.
-#include "train/time_limit.h"
+#include "lockstep/train/time_limit.h"
 
 #include <sys/stat.h>
 

@@ -10,7 +10,8 @@
 
 namespace lockstep {
 class OpenFile;
-}
+class Session;
+}  // namespace lockstep
 
 namespace lockstep::train {
 
@@ -38,11 +39,16 @@ class MetricsFile {
 /// Shows the progress of a run: one line that is redrawn on a terminal, plain lines in a file.
 class Progress {
  public:
+  /// Rank 0 shows it. `first_step`: the step that resume() returned.
+  Progress(const Session& session, std::int64_t first_step, std::int64_t last_step,
+           std::int64_t log_every = 20);
   Progress(Log log, bool shows, std::int64_t first_step, std::int64_t last_step, std::int64_t log_every);
 
   /// After each step; draws at most a few times a second on a terminal, and every `log_every` steps in a
   /// file. The time left counts `evaluations_left` of the length of the last one.
   void step(std::int64_t steps_done, double loss, double samples_per_second, std::int64_t evaluations_left);
+  /// The same, with the mean speed since the last line, by the session's global batch.
+  void step(std::int64_t steps_done, double loss);
   /// Within an evaluation, when this fraction of it is done; 1 ends it. Draws as often on a terminal, and
   /// twice a minute in a file.
   void evaluation(std::int64_t steps_done, double fraction, std::int64_t evaluations_left);
@@ -55,10 +61,14 @@ class Progress {
   Log log_;
   bool shows_, terminal_, line_open_ = false;
   std::int64_t first_step_, last_step_, log_every_;
+  bool due(std::int64_t steps_done) const;
   void draw(const std::string& line);
   std::string time_left(std::int64_t steps_done, double evaluations_left) const;
 
   double started_s_, drawn_s_ = 0;
+  std::int64_t global_batch_ = 0;  // of the session; 0: not known
+  std::int64_t timed_from_ = 0;    // the speed is that of the steps since this one
+  double timed_since_s_ = 0;
   double evaluation_started_s_ = 0;                   // 0: no evaluation is running
   double last_evaluation_s_ = 0, evaluations_s_ = 0;  // the latter: of all
 };

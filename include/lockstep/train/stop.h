@@ -3,17 +3,18 @@
 
 #include <array>
 #include <csignal>
+#include <optional>
 #include <string>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/ddp/step.h"
+#include "lockstep/kernels/context.h"
 
 namespace lockstep::train {
 
-/// What this rank was asked to do. The step header collects the requests of all ranks, so that all obey at
-/// the same step.
-struct Requests {
-  bool preempt = false;     ///< SIGUSR2 or SIGTERM: save a checkpoint, exit with code 75
-  bool user_stop = false;   ///< Ctrl-C or RUN/stop: save a checkpoint, exit with code 76
-  bool checkpoint = false;  ///< RUN/checkpoint: save a checkpoint and continue
-};
+/// The code to end with once requests are obeyed: 75 (preempted), 76 (stopped by the user); none: continue.
+std::optional<ExitCode> exit_code(const ddp::Requests& obeyed);
 
 /// Catches SIGINT, SIGTERM and SIGUSR2 while it lives; the handlers only set flags. A second SIGINT ends the
 /// process at once. One object at a time.
@@ -23,16 +24,21 @@ struct Requests {
 /// run was saved, and the process must still exit with its own code.
 class StopRequests {
  public:
-  /// watch_files: looks for RUN/stop and RUN/checkpoint in `run_directory`, which rank 0 does.
+  /// Rank 0 looks for the files.
+  StopRequests(std::string run_directory, const Context& context)
+      : StopRequests(std::move(run_directory), context.world().rank() == 0) {}
+  /// watch_files: looks for RUN/stop and RUN/checkpoint in `run_directory`, which one rank does.
   StopRequests(std::string run_directory, bool watch_files);
   ~StopRequests();
   StopRequests(const StopRequests&) = delete;
   StopRequests& operator=(const StopRequests&) = delete;
 
+  /// What this rank was asked: a preemption by SIGUSR2 or SIGTERM, a stop by Ctrl-C or RUN/stop, a checkpoint
+  /// by RUN/checkpoint. DataParallel::request() brings it to all ranks, so that all obey at the same step.
   /// Cheap: called every step.
-  Requests pending() const;
+  ddp::Requests pending() const;
   /// Call it with what all ranks together have obeyed: removes the files of these requests.
-  void clear(const Requests& obeyed);
+  void clear(const ddp::Requests& obeyed);
 
  private:
   std::string stop_file_, checkpoint_file_;

@@ -1,13 +1,11 @@
-// Private to the module: when the time limit of the Slurm job ends it.
+// When the time limit of the Slurm job ends this program.
 #pragma once
 
-#include <atomic>
+#include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <thread>
 
-#include "base/thread.h"
+#include "lockstep/kernels/context.h"
 
 namespace lockstep::train {
 
@@ -19,20 +17,20 @@ std::optional<double> seconds_of(std::string_view slurm_time);
 /// minutes, as the limit of a running job can be changed. Outside Slurm there is no limit.
 class TimeLimit {
  public:
+  /// Rank 0 asks.
+  explicit TimeLimit(const Context& context) : TimeLimit(context.world().rank() == 0) {}
   explicit TimeLimit(bool asks);
   ~TimeLimit();
   TimeLimit(const TimeLimit&) = delete;
   TimeLimit& operator=(const TimeLimit&) = delete;
 
-  /// Seconds until Slurm ends the job; infinite if there is no limit, or none is known yet.
+  /// Seconds until Slurm ends the job; infinite if there is no limit, if none is known yet, and on ranks that
+  /// do not ask.
   double left_s() const;
 
  private:
-  void ask_squeue(const std::string& job);
-
-  std::atomic<double> end_s_;  ///< on the monotonic clock
-  StopEvent stop_;
-  std::thread thread_;
+  struct Watch;
+  std::unique_ptr<Watch> watch_;
 };
 
 }  // namespace lockstep::train
