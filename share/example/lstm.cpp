@@ -19,8 +19,9 @@ struct Reader : nn::Module {
     for (int i = 0; i < 2; ++i) cells.emplace_back(width, width);  // cells.0, cells.1
   }
 
-  // tokens: int64 [N, T]; result [N, T, vocabulary].
-  Var forward(ls::Tape& tape, const ls::Tensor& tokens) {
+  // x: int64 [N, T]; result [N, T, vocabulary].
+  Var forward(ls::Tape& tape, const ls::Batch& batch) {
+    const ls::Tensor& tokens = batch["x"];
     const Var x = letters(tape, tokens);  // [N, T, width]
     std::array<nn::LSTMState, 2> states;  // zeros at first
     std::array<Var, context> read;
@@ -45,25 +46,23 @@ int main(int argc, char** argv) {
     if (argc != 4) throw ls::UsageError("usage: lstm WORDS.h5 RUN STEPS");
     const long steps = std::atol(argv[3]);
     session.use_device("auto");
-    ls::data::Text text(argv[1], context);
+    session.set_run({.global_batch = 64, .shards = 4});
+    ls::Text text(argv[1], context);
     Reader model(text.vocabulary());
     model.to(session.backend());
-    ls::ddp::DataParallel replicas(model, session.transport(), session.backend(), {.shards = 4});
-    ls::optim::AdamW adamw(replicas, {.lr = 5e-3});
-    ls::data::Loader loader(text, {.global_batch = 64, .shards = 4, .backend = &session.backend()},
-                            session.world());
-    ls::checkpoint::Store store(argv[2], session.world());
+    ls::DataParallel replicas(model, session);
+    ls::AdamW adamw(replicas, {.lr = 5e-3});
+    ls::Loader loader(text, session);
+    ls::Store store(argv[2], session);
 
-    for (auto step = store.resume(model, adamw); step < steps; ++step) {
+    auto step = store.resume(model, adamw);
+    for (ls::Progress progress(session, step, steps); step < steps; ++step) {
       const auto result = replicas.step(loader.at(step), [&](ls::Tape& tape, const ls::Batch& batch) {
-        return ls::cross_entropy(model.forward(tape, batch["x"]), batch["y"]);
+        return ls::cross_entropy(model.forward(tape, batch), batch["y"]);
       });
-      adamw.step({.clip = 1});  // of the gradients' norm: what a recurrent network needs
-      if ((step + 1) % 20 == 0 || step + 1 == steps) {
-        store.save(step + 1, model, adamw);
-        session.log().info("step {}  loss per letter {:.4f}", step + 1,
-                           result.mean_loss());  // said by rank 0
-      }
+      adamw.step({.clip = 1});                      // of the gradients' norm: what a recurrent network needs
+      progress.step(step + 1, result.mean_loss());  // the loss per letter
+      if ((step + 1) % 20 == 0 || step + 1 == steps) store.save(step + 1, model, adamw);
     }
   });
 }

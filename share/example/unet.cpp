@@ -20,9 +20,9 @@ constexpr int groups = 8;                  // of channels that are normalised to
 
 // Sample i, which is the same wherever it is read: x [2, side, side], a noisy picture and its noise; y its
 // time.
-struct Discs final : ls::data::Dataset {
+struct Discs final : ls::Dataset {
   std::int64_t size() const override { return 1'000'000; }
-  const std::vector<ls::data::Field>& fields() const override { return fields_; }
+  const std::vector<ls::Field>& fields() const override { return fields_; }
   std::string name() const override { return "discs"; }
 
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override {
@@ -49,8 +49,8 @@ struct Discs final : ls::data::Dataset {
   }
 
  private:
-  std::vector<ls::data::Field> fields_{{.name = "x", .shape = {2, side, side}},
-                                       {.name = "y", .dtype = ls::DType::int64, .classes = times}};
+  std::vector<ls::Field> fields_{{.name = "x", .shape = {2, side, side}},
+                                 {.name = "y", .dtype = ls::DType::int64, .classes = times}};
 };
 
 // Row t: sines and cosines of t at time_width / 2 frequencies from 1 down to 1 / 10000.
@@ -124,10 +124,11 @@ struct UNet : nn::Module {
     }
   }
 
-  Var forward(const Var& x, const Tensor& at) {
-    const Var t = time(x.tape(), at);
+  // The noise in x [N, 0, ...] at times y.
+  Var forward(ls::Tape& tape, const ls::Batch& batch) {
+    const Var t = time(tape, batch["y"]);
     std::array<Var, widths.size()> skipped;
-    Var h = in(x);
+    Var h = in(ls::narrow(tape.batch(batch["x"]), 1, 0, 1));
     for (std::size_t i = 0; i < widths.size(); ++i) h = halve[i](skipped[i] = down[i](h, t));
     h = middle(h, t);
     for (std::size_t i = 0; i < widths.size(); ++i)
@@ -141,27 +142,26 @@ int main(int argc, char** argv) {
     if (argc != 3) throw ls::UsageError("usage: unet RUN STEPS");
     const long steps = std::atol(argv[2]);
     session.use_device("auto");
+    session.set_run({.global_batch = 32, .shards = 4});
     UNet model;
     model.to(session.backend());
-    ls::ddp::DataParallel replicas(model, session.transport(), session.backend(), {.shards = 4});
-    ls::optim::AdamW adamw(replicas, {.lr = 2e-3});
-    ls::optim::Ema ema(model, {0.999});  // the weights that one would draw samples with
+    ls::DataParallel replicas(model, session);
+    ls::AdamW adamw(replicas, {.lr = 2e-3});
+    ls::Ema ema(model, {0.999});  // the weights that one would draw samples with
     const Discs discs;
-    ls::data::Loader loader(discs, {.global_batch = 32, .shards = 4, .backend = &session.backend()},
-                            session.world());
-    ls::checkpoint::Store store(argv[1], session.world());
+    ls::Loader loader(discs, session);
+    ls::Store store(argv[1], session);
 
-    for (auto step = store.resume(model, adamw, ema); step < steps; ++step) {
+    auto step = store.resume(model, adamw, ema);
+    for (ls::Progress progress(session, step, steps); step < steps; ++step) {
       const auto result = replicas.step(loader.at(step), [&](ls::Tape& tape, const ls::Batch& batch) {
-        const Var x = tape.batch(batch["x"]), noisy = ls::narrow(x, 1, 0, 1), noise = ls::narrow(x, 1, 1, 1);
-        return ls::mse(model.forward(noisy, batch["y"]), noise.value());
+        const Var noise = ls::narrow(tape.batch(batch["x"]), 1, 1, 1);
+        return ls::mse(model.forward(tape, batch), noise.value());
       });
       adamw.step();
       ema.update();
-      if ((step + 1) % 20 == 0 || step + 1 == steps) {
-        store.save(step + 1, model, adamw, ema);
-        session.log().info("step {}  loss {:.4f}", step + 1, result.mean_loss());  // said by rank 0
-      }
+      progress.step(step + 1, result.mean_loss());
+      if ((step + 1) % 20 == 0 || step + 1 == steps) store.save(step + 1, model, adamw, ema);
     }
   });
 }
