@@ -38,7 +38,7 @@ void open_data_of_run(std::optional<train::DataSets>& data, train::Config config
 }  // namespace
 
 ExitCode eval(Session& session, const Arguments& arguments) {
-  OptionSet options("eval FILE.h5 [--data DATA.h5] [--fields FIELDS] [--weights WHICH] [--json]",
+  OptionSet options("eval FILE.h5 [--data DATA.h5] [--weights WHICH] [OPTIONS]",
                     "Evaluates a checkpoint on every sample of DATA, or of the run's evaluation data\n"
                     "(data.eval, or what data.eval_fraction held out). Every sample counts once, at\n"
                     "any number of ranks.");

@@ -14,7 +14,7 @@
 namespace lockstep::cli {
 
 // Each of these is in the file of its verb.
-VerbFunction train, eval, generate, prepare, inspect, diff, verify, convert, ema, bench, doctor;
+VerbFunction train, eval, predict, generate, prepare, inspect, diff, verify, convert, ema, bench, doctor;
 /// How long MPI may take to start: fault.hang_timeout_s of the configuration in `words`, if there is one. In
 /// train.cpp.
 double start_timeout_s(const Arguments& words);
@@ -25,6 +25,7 @@ namespace {
 constexpr std::array verbs{
     Verb{"train", "train a model, or resume a run", train},
     Verb{"eval", "evaluate a checkpoint", eval},
+    Verb{"predict", "a checkpoint's outputs for every sample", predict},
     Verb{"generate", "continue a text with a language model", generate},
     Verb{"prepare", "turn csv, idx, cifar or text files into a data file", prepare},
     Verb{"inspect", "show what a checkpoint holds", inspect},

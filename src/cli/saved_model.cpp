@@ -53,6 +53,8 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
     config_ = train::parse_stored_config(index.config, file + " /config");
     model_ = train::build_model(config_);
     normalizations_ = train::stored_normalizations(index);
+    const auto format = index.provenance.find(train::format_provenance);
+    if (config_.data.format.empty() && format != index.provenance.end()) config_.data.format = format->second;
   });
   // The run may have used a GPU, and this node has none.
   session.use_device(device.value_or(config_.train.device == "cpu" ? "cpu" : "auto"),
@@ -64,6 +66,7 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
   for (const std::string& warning : report.warnings) session.log().warning("{}", warning);
   model_->to(session.backend());
   step_ = index.position.step;
+  digest_ = index.digest;
   if (const auto found = index.provenance.find("tokenizer"); found != index.provenance.end())
     tokenizer_ = found->second;
 }

@@ -1,6 +1,7 @@
 // A model rebuilt from a checkpoint: by the configuration stored in it, with one of its groups of weights.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -36,6 +37,7 @@ class SavedModel {
   /// Of the text it was trained on; empty if not known.
   const std::string& tokenizer() const { return tokenizer_; }
   std::int64_t step() const { return step_; }
+  std::uint64_t digest() const { return digest_; }         ///< of the checkpoint
   const std::string& weights() const { return weights_; }  ///< the group loaded
   DType compute() const { return compute_; }               ///< Pass::compute
 
@@ -44,6 +46,7 @@ class SavedModel {
   std::unique_ptr<models::Model> model_;
   train::Normalizations normalizations_;
   std::int64_t step_ = 0;
+  std::uint64_t digest_ = 0;
   std::string weights_, tokenizer_;
   DType compute_ = DType::float32;
 };

@@ -60,35 +60,27 @@ Images::Images(const std::vector<std::string>& paths, const ImagesOptions& optio
   if (paths.empty()) throw UsageError("no image files were named");
   fields_ = {{.name = "x"}, {.name = "y", .dtype = DType::int64}};
   std::int64_t memory_left_bytes = options.memory_limit_bytes;
-  for (const std::string& path : paths) add_file(path, memory_left_bytes);
+  const bool labelled = options.labels || hdf5::File::open(paths.front()).exists("/y");
+  for (const std::string& path : paths) add_file(path, labelled, memory_left_bytes);
+  if (!labelled) fields_.pop_back();
   set_statistics(options, paths.front());
 }
 
 Images::~Images() = default;
 
-void Images::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
+void Images::add_file(const std::string& path, bool labelled, std::int64_t& memory_left_bytes) {
   hdf5::File file = hdf5::File::open(path);
   hdf5::Dataset x = open_images(file);
-  const hdf5::Dataset y = file.open_dataset("/y");
   const Shape shape = image_shape(x);
-  if (x.rows() != y.rows())
-    throw DataError("{}: /x has {} images and /y {} labels", path, x.rows(), y.rows());
-  const std::vector<std::int64_t> labels = read_labels(y);
+  if (labelled) add_labels(file, x.rows());
   if (x.numel() == 0) throw DataError("{}: /x {} has no elements", path, shape_text(x));
   if (!sources_.empty() && !(shape == shape_)) {
     throw DataError("{}: images are {}, but those of {} are {}", path, to_string(shape),
                     sources_.front().x->path(), to_string(shape_));
   }
   shape_ = fields_[0].shape = shape;
-
-  if (std::vector<std::string> names = class_names_of(y); !names.empty()) {
-    if (!class_names_.empty() && class_names_ != names) throw_other_names(path, class_names_path_);
-    class_names_ = std::move(names);
-    class_names_path_ = path;
-  }
-  fields_[1].classes = std::max(classes(), *std::ranges::max_element(labels) + 1);
   Source source;
-  source.first = size();
+  source.first = size_;
   source.rows = x.rows();
   source.bytes = x.dtype() == DType::uint8;
   source.converted = !source.bytes && x.dtype() != DType::float32;
@@ -101,8 +93,22 @@ void Images::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
   }
   source.x = std::make_unique<RowStore>(std::move(file), std::move(x),
                                         source.bytes ? DType::uint8 : DType::float32, memory_left_bytes);
-  labels_.insert(labels_.end(), labels.begin(), labels.end());
+  size_ += source.rows;
   sources_.push_back(std::move(source));
+}
+
+void Images::add_labels(const hdf5::File& file, std::int64_t images) {
+  const std::string& path = file.file_path();
+  const hdf5::Dataset y = file.open_dataset("/y");
+  if (images != y.rows()) throw DataError("{}: /x has {} images and /y {} labels", path, images, y.rows());
+  const std::vector<std::int64_t> labels = read_labels(y);
+  if (std::vector<std::string> names = class_names_of(y); !names.empty()) {
+    if (!class_names_.empty() && class_names_ != names) throw_other_names(path, class_names_path_);
+    class_names_ = std::move(names);
+    class_names_path_ = path;
+  }
+  if (!labels.empty()) fields_[1].classes = std::max(classes(), *std::ranges::max_element(labels) + 1);
+  labels_.insert(labels_.end(), labels.begin(), labels.end());
 }
 
 void Images::check_like(const Images& other) const {
@@ -180,17 +186,17 @@ void Images::normalize(const Source& source, std::int64_t row, const std::byte* 
 void Images::read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
   check_read(samples, into);
   float* out = into[0].data<float>();
-  auto* labels = into[1].data<std::int64_t>();
+  std::int64_t* const labels = into.size() > 1 ? into[1].data<std::int64_t>() : nullptr;
   for (std::size_t i = 0; i < samples.size(); ++i, out += shape_.numel()) {
     const Source& source = source_of(samples[i]);
     const std::int64_t row = samples[i] - source.first;
     source.x->with_rows(row, 1, [&](const std::byte* stored) { normalize(source, row, stored, out); });
-    labels[i] = labels_[static_cast<std::size_t>(samples[i])];
+    if (labels) labels[i] = labels_[static_cast<std::size_t>(samples[i])];
   }
 }
 
 void Images::check_labels(std::int64_t classes) const {
-  if (fields_[1].classes <= classes) return;
+  if (this->classes() <= classes) return;
   for (std::int64_t i = 0; i < size(); ++i) {
     const std::int64_t label = labels_[static_cast<std::size_t>(i)];
     if (label < classes) continue;

@@ -40,6 +40,8 @@ data::Augment augment_of(const Config& config, const data::Dataset& dataset);
 DType comm_dtype_of(const Config& config);
 ddp::Options ddp_options(const Config& config, DType compute);
 
+/// Provenance: what data.format = auto became.
+inline constexpr const char* format_provenance = "data_format";
 /// Provenance that a resume compares: the number of training samples, and the tokenizer of text.
 inline constexpr const char* samples_provenance = "train_samples";
 inline constexpr const char* tokenizer_provenance = "tokenizer";

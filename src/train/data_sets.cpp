@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 
 #include "base/text.h"
 #include "checkpoint/blocks.h"
@@ -82,15 +83,29 @@ std::unique_ptr<data::Dataset> open_text(const models::Model& model, const std::
   return text;
 }
 
-/// like: images by whose mean and deviation these are normalised, or null.
+/// Those of data.fields whose arrays the file has; all of them if it has none.
+std::vector<std::string> fields_in(const std::string& path, const std::vector<std::string>& fields) {
+  const hdf5::File file = hdf5::File::open(path);
+  std::vector<std::string> found;
+  std::ranges::copy_if(fields, std::back_inserter(found), [&](const std::string& word) {
+    return file.exists(word.substr(word.find(':') + 1));  // all of it if it has no colon
+  });
+  return found.empty() ? fields : found;
+}
+
+/// like: images by whose mean and deviation these are normalised, or null. targets: false: fields that the
+/// first file lacks are left out.
 std::unique_ptr<data::Dataset> open_data(const std::string& format, const Config& config,
                                          const models::Model& model, const std::vector<std::string>& paths,
-                                         const data::Dataset* like) {
+                                         const data::Dataset* like, bool targets = true) {
   if (format == "text") return open_text(model, paths);
-  if (format == "arrays")
-    return std::make_unique<data::Arrays>(paths, data::ArraysOptions{.fields = config.data.fields});
+  if (format == "arrays") {
+    const std::vector<std::string>& fields = config.data.fields;
+    return std::make_unique<data::Arrays>(
+        paths, data::ArraysOptions{.fields = targets ? fields : fields_in(paths.front(), fields)});
+  }
   auto images = std::make_unique<data::Images>(
-      paths, data::ImagesOptions{.like = dynamic_cast<const data::Images*>(like)});
+      paths, data::ImagesOptions{.like = dynamic_cast<const data::Images*>(like), .labels = targets});
   if (model.classes() > 0) images->check_labels(model.classes());
   return images;
 }
@@ -190,9 +205,9 @@ void DataSets::open_train(const Config& config, const models::Model& model) {
   const std::vector<TrainingFile> files = training_files(config.data);
   for (const TrainingFile& file : files) check_present("data.train", file.path);
   if (!config.data.eval.empty()) check_present("data.eval", config.data.eval);
-  const std::string format = format_of(config, model, files.front().path);
+  format_ = format_of(config, model, files.front().path);
   const auto open = [&](const std::vector<std::string>& paths) {
-    return open_data(format, config, model, paths, sources_.empty() ? nullptr : sources_[0].whole.get());
+    return open_data(format_, config, model, paths, sources_.empty() ? nullptr : sources_[0].whole.get());
   };
   if (std::ranges::any_of(files, [](const TrainingFile& file) { return file.weight.has_value(); })) {
     for (const TrainingFile& file : files) {
@@ -209,28 +224,33 @@ void DataSets::open_train(const Config& config, const models::Model& model) {
 }
 
 DataSets::DataSets(const Config& config, const models::Model& model, const std::string& eval_path,
-                   const Normalizations& stored) {
-  std::string format;
+                   const Normalizations& stored, bool targets) {
   std::unique_ptr<data::Dataset> trained_on;
   if (config.data.format.empty() || config.data.format == "images") {
     try {
       std::vector<std::string> paths;
       for (const TrainingFile& file : training_files(config.data)) paths.push_back(file.path);
       if (paths.empty()) throw UsageError("no image files were named");
-      format = format_of(config, model, paths.front());
-      if (format == "images") trained_on = open_data(format, config, model, paths, nullptr);
+      format_ = format_of(config, model, paths.front());
+      if (format_ == "images") trained_on = open_data(format_, config, model, paths, nullptr);
     } catch (const Error& error) {  // the training data may be elsewhere
-      format = format_of(config, model, eval_path);
-      if (format == "images")
+      format_ = format_of(config, model, eval_path);
+      if (format_ == "images")
         warning_ = fmt::format("{}: normalised by its own mean and deviation, not the training data's: {}",
                                eval_path, error.what());
     }
   } else {
-    format = format_of(config, model, eval_path);
+    format_ = format_of(config, model, eval_path);
   }
-  eval_file_ = open_data(format, config, model, {eval_path}, trained_on.get());
+  eval_file_ = open_data(format_, config, model, {eval_path}, trained_on.get(), targets);
   eval_ = eval_file_.get();
-  add_normalized_fields(config.data.normalize);
+  std::vector<std::string> normalized = config.data.normalize;
+  if (!targets) {
+    std::erase_if(normalized, [&](const std::string& name) {
+      return std::ranges::find(eval_file_->fields(), name, &data::Field::name) == eval_file_->fields().end();
+    });
+  }
+  add_normalized_fields(normalized);
   normalize(stored);
 }
 

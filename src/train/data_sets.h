@@ -42,13 +42,16 @@ class DataSets {
   DataSets(const Config& config, const models::Model& model);
   /// One file as evaluation data, normalised as the training data was: by `stored`, or if they are images, as
   /// the files of data.train are; if those cannot be opened, by its own mean and deviation, with a warning().
+  /// targets: false: fields that the file lacks are left out.
   DataSets(const Config& config, const models::Model& model, const std::string& eval_path,
-           const Normalizations& stored);
+           const Normalizations& stored, bool targets = true);
   ~DataSets();
 
   const data::Dataset& train() const { return *train_; }
   /// Null if there is none.
   const data::Dataset* eval() const { return eval_part_ ? &*eval_part_ : eval_; }
+  /// images, text or arrays, which auto has become.
+  const std::string& format() const { return format_; }
   /// Of text; empty for other data, and if the data file names none.
   std::string tokenizer() const;
   /// To be logged once; empty if there is nothing to warn of.
@@ -92,7 +95,7 @@ class DataSets {
   const data::Dataset* eval_ = nullptr;
   std::optional<data::Subset> eval_part_;  // train.eval_samples
   std::vector<NormalizedField> normalized_;
-  std::string warning_;
+  std::string format_, warning_;
 };
 
 /// Lists the normalisation under "data/FIELD", as tensors `mean` and `deviation`.

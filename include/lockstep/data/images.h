@@ -13,6 +13,10 @@
 
 #include "lockstep/data/dataset.h"
 
+namespace lockstep::hdf5 {
+class File;
+}
+
 namespace lockstep::data {
 
 class Images;
@@ -25,6 +29,7 @@ struct ImagesOptions {
   /// Or those of these images, which must have the same number of channels, and the same class names if both
   /// have names (DataError otherwise); used only while opening.
   const Images* like = nullptr;
+  bool labels = true;  ///< false: files without /y have no field y
   /// Files are held in memory up to this total; rows of the others are read when they are asked for.
   std::int64_t memory_limit_bytes = std::int64_t{2} << 30;
 };
@@ -40,9 +45,11 @@ class Images final : public Dataset {
   explicit Images(const std::vector<std::string>& paths, const ImagesOptions& options = {});
   ~Images() override;
 
-  std::int64_t size() const override { return static_cast<std::int64_t>(labels_.size()); }
+  std::int64_t size() const override { return size_; }
   const std::vector<Field>& fields() const override { return fields_; }
-  std::int64_t classes() const { return fields_[1].classes; }  ///< the largest label + 1
+  std::int64_t classes() const {
+    return fields_.size() > 1 ? fields_[1].classes : 0;
+  }  ///< the largest label + 1
   std::string name() const override;
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
 
@@ -60,13 +67,15 @@ class Images final : public Dataset {
     bool converted = false;            // stored as numbers of another type than uint8 and float32
   };
 
-  void add_file(const std::string& path, std::int64_t& memory_left_bytes);
+  void add_file(const std::string& path, bool labelled, std::int64_t& memory_left_bytes);
+  void add_labels(const hdf5::File& file, std::int64_t images);
   void set_statistics(const ImagesOptions& options, const std::string& first_path);
   void check_like(const Images& other) const;
   const Source& source_of(std::int64_t sample) const;
   void normalize(const Source& source, std::int64_t row, const std::byte* stored, float* out) const;
 
   std::vector<Source> sources_;
+  std::int64_t size_ = 0;
   std::vector<std::int64_t> labels_;
   Shape shape_;
   std::vector<Field> fields_;

@@ -1,0 +1,79 @@
+// lockstep predict: the outputs of a checkpoint's model for every sample of a data file.
+#include "train/predict.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "base/text.h"
+#include "cli/saved_model.h"
+#include "cli/verb.h"
+#include "lockstep/comm/agreement.h"
+#include "train/components.h"
+#include "train/environment_fingerprint.h"
+
+namespace lockstep::cli {
+namespace {
+
+/// UsageError unless it is logits or logprobs, which only language models have.
+bool wants_log_probabilities(const std::string& output, const models::Model& model) {
+  if (output == "logits") return false;
+  if (output != "logprobs") throw UsageError("--output {}: is neither logits nor logprobs", quote(output));
+  if (model.context() > 0) return true;
+  throw UsageError("--output logprobs: are of the targets of a language model, which this is not");
+}
+
+}  // namespace
+
+ExitCode predict(Session& session, const Arguments& arguments) {
+  OptionSet options("predict FILE.h5 --data DATA.h5 --out OUT.h5 [OPTIONS]",
+                    "Writes the outputs of a checkpoint's model for every sample of DATA, in order,\n"
+                    "as /output of OUT: float32 [N, ...], the same file at any number of ranks. DATA\n"
+                    "needs only the fields that the model reads. A signal stops it as it does train;\n"
+                    "the same command continues OUT.part.");
+  options.add()("data", po::value<std::string>(), "HDF5 data file");
+  options.add()("out", po::value<std::string>(), "the file to write");
+  options.add()("force", "replace OUT if it exists");
+  options.add()("fields", po::value<std::string>(), "of arrays: other names than data.fields of the run has");
+  options.add()("output", po::value<std::string>()->default_value("logits"),
+                "of language models: logits [T, V], or logprobs [T] of the targets");
+  SavedModel::add_options(options);
+  options.positional("file");
+  po::variables_map values;
+  if (!options.parse(session, arguments, values)) return ExitCode::done;
+
+  const std::string file =
+      required(values, "file", "predict: a checkpoint is missing; see lockstep predict --help");
+  for (const char* const name : {"data", "out"})
+    if (values.count(name) == 0) throw UsageError("predict: --{} FILE is missing", name);
+  const std::string path = values["data"].as<std::string>(), output = values["output"].as<std::string>();
+  SavedModel saved(file, values, session);
+  train::PredictOptions how{.out = values["out"].as<std::string>(),
+                            .replace = values.count("force") > 0,
+                            .compute = saved.compute()};
+  std::optional<train::DataSets> data;
+  comm::run_on_all(session.world(), [&] {
+    how.log_probabilities = wants_log_probabilities(output, saved.model());
+    train::Config config = saved.config();
+    const auto fields = given(values, "fields");
+    if (fields) train::set_fields(config, saved.model(), option::words_of(*fields));
+    data.emplace(config, saved.model(), path, saved.normalizations(), how.log_probabilities);
+    train::check_tokenizer(path, data->tokenizer(), file, saved.tokenizer());
+    constexpr std::uint64_t most_bytes = std::uint64_t{2} << 20;
+    how.arguments = {{"checkpoint", fmt::format("{:016x}", saved.digest())},
+                     {"weights", saved.weights()},
+                     {"data", fmt::format("{}, {}", path, train::file_digest(path, most_bytes))},
+                     {"fields", fields.value_or("")},
+                     {"output", output},
+                     {"precision", std::string(to_string(saved.compute()))},
+                     {"device", session.backend().device() == Device::cpu() ? "cpu" : "cuda"}};
+  });
+  if (!data->warning().empty() && session.world().rank() == 0) session.log().warning("{}", data->warning());
+  const ExitCode code = train::predict(session, saved.model(), *data->eval(), how);
+  if (code == ExitCode::done && session.world().rank() == 0)
+    fmt::print("{}: outputs of {} of step {} for {} samples of {}\n", how.out, saved.weights(), saved.step(),
+               data->eval()->size(), data->eval()->name());
+  return code;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,36 @@
+// Prediction: a model's outputs for every sample of a data set, in order, as one HDF5 file.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "lockstep/data/arrays.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/models/model.h"
+#include "lockstep/train/session.h"
+
+namespace lockstep::train {
+
+struct PredictOptions {
+  std::string out;
+  bool replace = false;  ///< an existing file
+  /// Everything that decides the outputs, by name: an unfinished file of other arguments is not continued.
+  std::map<std::string, std::string> arguments{};
+  /// Instead of a language model's logits [T, V] the log probabilities [T] of its targets, field y.
+  bool log_probabilities = false;
+  /// The outputs are in normalised units: they become output * deviation + mean.
+  std::optional<data::Normalization> units{};
+  DType compute = DType::float32;
+};
+
+/// Writes /output float32 [N, ...]. The bytes of the file depend on the model, the data and the options, not
+/// on the number of ranks. Until it is whole it is OUT.part; a signal stops the work (ExitCode::preempted or
+/// user_stopped), and the next call with the same arguments continues it, at any number of ranks. Collective.
+/// Throws the same on every rank: UsageError if OUT may not be written or OUT.part was begun with other
+/// arguments, DataError if the data lacks a field that the model reads, or the disk is full.
+ExitCode predict(Session& session, models::Model& model, const data::Dataset& dataset,
+                 const PredictOptions& options);
+
+}  // namespace lockstep::train

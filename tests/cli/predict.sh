@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# lockstep predict: the outputs of every sample, in order, the same bytes at any number of ranks and after a stop, from files without
+# targets; log probabilities of text; and what cannot be.
+source "$(dirname "$0")/../support/cli.sh"
+
+/usr/bin/python3 - <<'PY' || fail "h5py is needed for this test"
+import h5py, numpy as np
+random = np.random.default_rng(1)
+x = random.normal(5, 3, (3000, 12)) + 100
+y = (x.sum(1) > np.median(x.sum(1))).astype(np.int16)
+with h5py.File("train.h5", "w") as f:
+    f["fields/density"], f["fields/kind"] = x, y
+with h5py.File("inputs.h5", "w") as f:  # no targets
+    f["fields/density"] = x[:1500]
+with h5py.File("renamed.h5", "w") as f:
+    f["d"] = x[:1500]
+with h5py.File("flow.h5", "w") as f:
+    f["flow"] = x
+with h5py.File("images.h5", "w") as f:
+    f["x"] = random.integers(0, 256, (300, 1, 8, 8), np.uint8)
+with h5py.File("large.h5", "w") as f:
+    f["fields/density"] = random.normal(5, 3, (2000000, 12)).astype(np.float32)
+PY
+cat >run.ini <<'INI'
+[model]
+name = mlp
+sizes = 12 8 2
+[data]
+train = train.h5
+fields = x:/fields/density y:/fields/kind
+normalize = x
+[train]
+steps = 20
+global_batch = 24
+shards = 2
+[ema]
+rates = 0.9
+INI
+ranks 2 train run.ini --run run >log 2>&1 || fail "training: $(tail -n 3 log)"
+saved=run/checkpoints/latest
+
+for count in 1 2 3; do
+  ranks "$count" predict "$saved" --data inputs.h5 --out "out-$count.h5" >log 2>&1 || fail "$count ranks: $(tail -n 3 log)"
+  [ ! -e "out-$count.h5.part" ] || fail "$count ranks: .part is still there"
+  cmp out-1.h5 "out-$count.h5" || fail "other bytes on $count ranks"
+done
+/usr/bin/python3 - <<'PY' || fail "the outputs are not the model's"
+import h5py, numpy as np
+with h5py.File("run/checkpoints/latest") as f, h5py.File("inputs.h5") as d, h5py.File("out-1.h5") as o:
+    assert list(o) == ["output"] and not o.attrs and o["output"].dtype == np.float32, list(o)
+    x = (d["fields/density"][:].astype(np.float32) - f["data/x/mean"][:]) / f["data/x/deviation"][:]
+    m = f["model"]
+    names = sorted(k for k in m if k.endswith("weight"))
+    for i, name in enumerate(names):
+        x = x @ m[name][:].T + m[name[:-6] + "bias"][:]
+        if i + 1 < len(names): x = np.maximum(x, 0)
+    np.testing.assert_allclose(o["output"][:], x, atol=1e-4)
+PY
+"$LOCKSTEP" predict "$saved" --data renamed.h5 --fields x:d --out renamed-out.h5 >log 2>&1 || fail "--fields: $(cat log)"
+cmp out-1.h5 renamed-out.h5 || fail "--fields: other outputs"
+"$LOCKSTEP" predict "$saved" --data inputs.h5 --weights ema/0.9 --out ema.h5 >log 2>&1 || fail "--weights: $(cat log)"
+if cmp -s out-1.h5 ema.h5; then fail "--weights has no effect"; fi
+
+# A stop keeps OUT.part, and the same command continues it at another number of ranks; so it does after SIGKILL.
+"$LOCKSTEP" predict "$saved" --data large.h5 --out whole.h5 >log 2>&1 || fail "large: $(cat log)"
+for how in USR2:75 INT:76 KILL:137; do
+  signal=${how%%:*} code=${how##*:}
+  "$LOCKSTEP" predict "$saved" --data large.h5 --out part.h5 >log 2>&1 &
+  job=$!
+  until [ -e part.h5.part ] || ! kill -0 "$job" 2>/dev/null; do sleep 0.02; done
+  kill -"$signal" "$job"
+  wait "$job" 2>/dev/null
+  got=$?
+  [ "$got" -eq "$code" ] || fail "SIG$signal: exit $got, expected $code: $(cat log)"
+  if [ ! -e part.h5.part ] || [ -e part.h5 ]; then fail "SIG$signal: not part.h5.part alone is left"; fi
+  "$LOCKSTEP" predict "$saved" --data large.h5 --weights ema/0.9 --out part.h5 >out.log 2>err.log
+  [ $? -eq 2 ] || fail "other arguments continue a file: $(cat err.log)"
+  one_error "other arguments" 'part.h5.part: was begun with another weights \("model", now "ema/0.9"\)'
+  ranks 2 predict "$saved" --data large.h5 --out part.h5 >log 2>&1 || fail "SIG$signal, continued: $(cat log)"
+  [ "$signal" = KILL ] || grep -q "going on after [1-9][0-9]* of 2000000 samples" log || fail "SIG$signal: it began again: $(cat log)"
+  cmp whole.h5 part.h5 || fail "SIG$signal: other bytes than without a stop"
+  rm -f part.h5
+done
+
+# Images without labels, and text.
+digits digits.h5
+small_mlp 'steps = 4' 'global_batch = 16' >digits.ini
+"$LOCKSTEP" train digits.ini --run digits >log 2>&1 || fail "digits: $(tail -n 3 log)"
+"$LOCKSTEP" predict digits/checkpoints/latest --data images.h5 --out images-out.h5 >log 2>&1 || fail "images without labels: $(cat log)"
+words words.h5
+printf '%s\n' '[model]' 'name = gpt' 'layers = 1' 'heads = 2' 'channels = 16' 'context = 32' 'vocab = 256' '[data]' 'train = words.h5' \
+  '[train]' 'steps = 4' 'global_batch = 4' >gpt.ini
+"$LOCKSTEP" train gpt.ini --run gpt >log 2>&1 || fail "gpt: $(tail -n 3 log)"
+for output in logits logprobs; do
+  ranks 2 predict gpt/checkpoints/latest --data words.h5 --output "$output" --out "$output.h5" >log 2>&1 || fail "$output: $(cat log)"
+done
+"$LOCKSTEP" eval gpt/checkpoints/latest --data words.h5 --json >eval.json || fail "eval of text"
+/usr/bin/python3 - <<'PY' || fail "log probabilities are not those of the logits"
+import h5py, json, numpy as np
+tokens = h5py.File("words.h5")["tokens"][:].astype(int)
+logits, found = h5py.File("logits.h5")["output"][:].astype(float), h5py.File("logprobs.h5")["output"][:]
+n, t, v = logits.shape
+targets = np.stack([tokens[i * t + 1:i * t + t + 1] for i in range(n)])
+wanted = np.take_along_axis(logits - np.log(np.exp(logits).sum(-1, keepdims=True)), targets[..., None], -1)[..., 0]
+np.testing.assert_allclose(found, wanted, atol=1e-5)
+np.testing.assert_allclose(-found.mean(dtype=float), json.load(open("eval.json"))["loss"], rtol=1e-5)
+PY
+
+# bad CODE TEXT ARGUMENTS...: on 2 ranks it ends with CODE and one line of TEXT.
+bad() {
+  local code=$1 text=$2
+  shift 2
+  ranks 2 predict "$@" >out.log 2>err.log
+  [ $? -eq "$code" ] || fail "$*: exit code is not $code: $(cat err.log)"
+  one_error "$*" "$text"
+}
+bad 2 "predict: --out FILE is missing" "$saved" --data inputs.h5
+bad 2 "predict: --data FILE is missing" "$saved" --out o.h5
+bad 2 "out-1.h5: is there already; --force replaces it" "$saved" --data inputs.h5 --out out-1.h5
+bad 2 "nowhere" "$saved" --data inputs.h5 --out nowhere/o.h5
+bad 2 "--output logprobs: are of the targets of a language model" "$saved" --data inputs.h5 --out o.h5 --output logprobs
+bad 2 "--output \"likely\": is neither logits nor logprobs" "$saved" --data inputs.h5 --out o.h5 --output likely
+bad 3 "gone.h5" "$saved" --data gone.h5 --out o.h5
+bad 3 "flow.h5: /fields/density is missing; the file has flow" "$saved" --data flow.h5 --out o.h5
+bad 3 "flow.h5: .*no field" "$saved" --data flow.h5 --fields z:flow --out o.h5
+echo no >o.h5.part
+bad 2 "o.h5.part: is no unfinished file of lockstep predict; remove it" "$saved" --data inputs.h5 --out o.h5
+[ ! -e o.h5 ] || fail "an error left o.h5"
+(ulimit -f 20; exec "$LOCKSTEP" predict "$saved" --data large.h5 --out full.h5) >out.log 2>err.log
+case $? in 2 | 3 | 5) ;; *) fail "a file that may not grow: $(cat err.log)" ;; esac
+one_error "a file that may not grow" "full.h5.*cannot"
+[ ! -e full.h5 ] || fail "a file that may not grow left full.h5"
+finish
