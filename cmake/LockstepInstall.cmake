@@ -18,7 +18,7 @@ target_include_directories(lockstep INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
 install(TARGETS lockstep EXPORT LockstepTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(TARGETS lockstep_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS lockstep_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY include/lockstep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT LockstepTargets NAMESPACE Lockstep:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/LockstepConfig.cmake.in ${PROJECT_BINARY_DIR}/LockstepConfig.cmake

@@ -28,5 +28,5 @@ function(lockstep_script name script)
   list(JOIN LOCKSTEP_MPIRUN " " mpirun)
   add_test(NAME ${name} COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/${script}.sh ${SCRIPT_ARGUMENTS} ${configurations})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${SCRIPT_TIMEOUT} LABELS "${labels}" SKIP_RETURN_CODE 77 ${scheduling} ENVIRONMENT
-    "LOCKSTEP=$<TARGET_FILE:lockstep_cli>;${LOCKSTEP_MPI_TEST_ENVIRONMENT};LOCKSTEP_MPIRUN=${mpirun};${SCRIPT_ENVIRONMENT}")
+    "LOCKSTEP=$<TARGET_FILE:lockstep_program>;${LOCKSTEP_MPI_TEST_ENVIRONMENT};LOCKSTEP_MPIRUN=${mpirun};${SCRIPT_ENVIRONMENT}")
 endfunction()

@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$repository"
 
 install_packages "${build_packages[@]}"
-build_release lockstep_cli lockstep
+build_release lockstep_program lockstep
 lockstep=$repository/build/release/bin/lockstep
 run=${1:-runs/digits}
 

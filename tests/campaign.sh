@@ -123,14 +123,14 @@ case $name in
     figure "$(tail -n 1 "$log")"
     ;;
   peers)
-    prepare python3-venv -- lockstep_cli
+    prepare python3-venv -- lockstep_program
     for script in run allreduce checkpoint; do
       tracked "tests/bench/peers/$script.sh"
       figure "$script: $(tail -n 1 "$log")"
     done
     ;;
   two_hosts)
-    prepare -- lockstep_cli
+    prepare -- lockstep_program
     for workload in gpt-cpu resnet-cpu mlp-wide; do
       tracked tests/bench/two_hosts.sh build/release/bin/lockstep bench overlap --workload "$workload"
       figure "$workload: $(tail -n 1 "$log")"

@@ -495,8 +495,8 @@ void AttemptCounter::write(const Counts& counts) const {
   write_text_atomically(path_, text);
 }
 
-Retention::Retention(int keep, std::string metric)
-    : keep_(keep), metric_(std::move(metric)), more_is_better_(metric_.ends_with("accuracy")) {}
+Retention::Retention(int keep, std::string metric, bool more_is_better)
+    : keep_(keep), metric_(std::move(metric)), more_is_better_(more_is_better) {}
 
 void Retention::note(std::int64_t step, std::optional<double> metric) {
   if (metric && std::isfinite(*metric)) {

@@ -158,12 +158,12 @@ class AttemptCounter {
   std::string path_;
 };
 
-/// Which checkpoints to keep: the newest `keep`, and the best by a metric. More is better for metrics whose
-/// names end in "accuracy", less for others. Of equals the earliest is the best.
+/// Which checkpoints to keep: the newest `keep`, and the best by a metric. Of equals the
+/// earliest is the best.
 class Retention {
  public:
   /// keep: 0 keeps all. metric: empty for none.
-  Retention(int keep, std::string metric);
+  Retention(int keep, std::string metric, bool more_is_better = false);
 
   const std::string& metric() const { return metric_; }
   /// The metric of the checkpoint of this step; none if it was not evaluated.

@@ -75,7 +75,9 @@ Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, com
       options_(std::move(options)),
       provenance_(provenance_of(communicator)),
       log_(communicator.rank()),
-      retention_(std::make_unique<Retention>(options_.keep, options_.keep_best)),
+      retention_(std::make_unique<Retention>(
+          options_.keep, options_.keep_best,
+          options_.more_is_better.value_or(options_.keep_best.ends_with("accuracy")))),
       attempts_(std::make_unique<AttemptCounter>(directory_ + "/starts")),
       exceptions_at_start_(std::uncaught_exceptions()),
       memory_(std::make_unique<SaveMemory>()) {

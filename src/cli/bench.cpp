@@ -34,23 +34,23 @@ std::string ranks_and_nodes(const comm::HostGroup& world) {
   return pluralized(world.size(), "rank") + " on " + pluralized(world.topology().nodes(), "node");
 }
 
-ExitCode bench(Session& session, const Arguments& arguments) {
+ExitCode bench(const Program& program, Session& session, const Arguments& arguments) {
   std::vector<std::string_view> names;
   std::string text = "Measures, alone or under mpirun or srun:\n";
   for (const Verb& subject : subjects) {
     if (!arguments.empty() && arguments.front() == subject.name)
-      return subject.run(session, Arguments(arguments.begin() + 1, arguments.end()));
+      return subject.run(program, session, Arguments(arguments.begin() + 1, arguments.end()));
     names.push_back(subject.name);
     text += fmt::format("  {:<11} {}\n", subject.name, subject.summary);
   }
-  OptionSet options(fmt::format("bench {} [OPTIONS]", fmt::join(names, "|")),
-                    text + "lockstep bench NAME --help tells more; with --json each prints a JSON document.");
+  OptionSet options(
+      program, fmt::format("bench {} [OPTIONS]", fmt::join(names, "|")),
+      text + program.name + " bench NAME --help tells more; with --json each prints a JSON document.");
   options.positional("what");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   throw UsageError("bench: cannot measure '{}'; one of {}",
-                   required(values, "what", "bench: say what to measure: lockstep bench step"),
-                   fmt::join(names, ", "));
+                   options.required(values, "what", "say what to measure"), fmt::join(names, ", "));
 }
 
 }  // namespace lockstep::cli

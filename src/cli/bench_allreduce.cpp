@@ -27,8 +27,8 @@ std::vector<std::size_t> sizes_in(const std::vector<std::int64_t>& bytes) {
 
 }  // namespace
 
-ExitCode bench_allreduce(Session& session, const Arguments& arguments) {
-  OptionSet options("bench allreduce [--bytes N ...] [--json]",
+ExitCode bench_allreduce(const Program& program, Session& session, const Arguments& arguments) {
+  OptionSet options(program, "bench allreduce [--bytes N ...] [--json]",
                     "Times the sum of float32 vectors over all ranks along the reduction tree, and\n"
                     "MPI_Allreduce in place, in alternation; medians of the slowest rank. Every\n"
                     "result is checked, bit by bit: exit code 5 if one is wrong.");

@@ -294,8 +294,8 @@ class CheckpointBenchmark {
 
 }  // namespace
 
-ExitCode bench_checkpoint(Session& session, const Arguments& arguments) {
-  OptionSet options("bench checkpoint [--mib N] [--directory DIR] [OPTIONS]",
+ExitCode bench_checkpoint(const Program& program, Session& session, const Arguments& arguments) {
+  OptionSet options(program, "bench checkpoint [--mib N] [--directory DIR] [OPTIONS]",
                     "Times saves on the storage of DIR, in alternation with plain writes and reads of\n"
                     "the same bytes by the same ranks, and during training on a standard workload.\n"
                     "Medians over rounds, of the slowest rank. Its files are removed at the end.");

@@ -270,8 +270,8 @@ void print_buckets(const OverlapTimes& times) {
 
 }  // namespace
 
-ExitCode bench_overlap(Session& session, const Arguments& arguments) {
-  OptionSet options("bench overlap [--workload NAME] [--bucket-mb X ...] [OPTIONS]",
+ExitCode bench_overlap(const Program& program, Session& session, const Arguments& arguments) {
+  OptionSet options(program, "bench overlap [--workload NAME] [--bucket-mb X ...] [OPTIONS]",
                     "Times the three values of ddp.mode in alternation, and compares them with steps\n"
                     "without communication (compute), with communication alone (comm), and with what\n"
                     "is possible (critical path: the greatest of compute and, for any bucket, the\n"

@@ -224,8 +224,8 @@ void print_profile(Session& session, const StepOptions& options) {
 
 }  // namespace
 
-ExitCode bench_step(Session& session, const Arguments& arguments) {
-  OptionSet options("bench step [--workload NAME] [--profile | --passes K] [OPTIONS]",
+ExitCode bench_step(const Program& program, Session& session, const Arguments& arguments) {
+  OptionSet options(program, "bench step [--workload NAME] [--profile | --passes K] [OPTIONS]",
                     "Times whole training steps of a standard workload on made-up data, on all ranks.\n"
                     "Every time is a median over steps, of the slowest rank in each.\nWorkloads: " +
                         workload_names() + ".");

@@ -23,8 +23,8 @@ DType parse_dtype(const std::string& text) {
 
 /// The weights, with the names and shapes of the configuration's model.
 checkpoint::Weights fitted(const std::string& in, const std::string& group, const std::string& config_path,
-                           bool narrow, const Log& log) {
-  const train::Config config = train::read_config(config_path, {});
+                           bool narrow, const Registries& registries, const Log& log) {
+  const train::Config config = train::read_config(config_path, {}, registries);
   train::check_config_json(in, config);
   const std::unique_ptr<models::Model> model = train::build_model(config);
   const std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
@@ -45,7 +45,7 @@ checkpoint::Weights fitted(const std::string& in, const std::string& group, cons
 }
 
 void convert_file(const po::variables_map& values, const std::string& in, const std::string& out,
-                  const Log& log) {
+                  const Registries& registries, const Log& log) {
   const std::optional<std::string> weights_option = given(values, "weights");
   const std::string group = weights_option ? weights_group(*weights_option) : "";
   std::optional<DType> dtype;
@@ -60,9 +60,9 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   if (const std::optional<std::string> config = given(values, "config")) inputs.push_back(*config);
   checkpoint::check_writable(out, values.count("force") > 0, inputs);
 
-  checkpoint::Weights weights =
-      values.count("config") ? fitted(in, group, values["config"].as<std::string>(), dtype.has_value(), log)
-                             : checkpoint::read_weights(in, group);
+  checkpoint::Weights weights = values.count("config") ? fitted(in, group, values["config"].as<std::string>(),
+                                                                dtype.has_value(), registries, log)
+                                                       : checkpoint::read_weights(in, group);
   for (const std::string& note : weights.notes) log.info("{}", note);
   if (dtype) checkpoint::cast_floats(weights, *dtype);
   if (out.ends_with(".safetensors")) checkpoint::arrange(weights, layout, in);
@@ -75,8 +75,8 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
 
 }  // namespace
 
-ExitCode convert(Session& session, const Arguments& arguments) {
-  OptionSet options("convert IN OUT [OPTIONS]",
+ExitCode convert(const Program& program, Session& session, const Arguments& arguments) {
+  OptionSet options(program, "convert IN OUT [OPTIONS]",
                     "Writes the weights of IN (a checkpoint, .safetensors, or HDF5 with arrays under\n"
                     "/model or at its root) to OUT.safetensors or OUT.h5. Names, shapes, types and\n"
                     "the step are kept; optimizer and EMA weights are not copied. OUT.h5 is a\n"
@@ -100,11 +100,10 @@ ExitCode convert(Session& session, const Arguments& arguments) {
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   if (values.count("file") == 0 || values["file"].as<Arguments>().size() != 2) {
-    throw UsageError(
-        "convert: the file to read and the file to make are needed; see lockstep convert --help");
+    throw options.error("the file to read and the file to make are needed");
   }
   const Arguments files = values["file"].as<Arguments>();
-  on_rank_0(session, [&] { convert_file(values, files[0], files[1], session.log()); });
+  on_rank_0(session, [&] { convert_file(values, files[0], files[1], program.registries, session.log()); });
   return ExitCode::done;
 }
 

@@ -15,9 +15,9 @@ constexpr ExitCode different = static_cast<ExitCode>(1), trouble = ExitCode::usa
 
 }  // namespace
 
-ExitCode diff(Session& session, const Arguments& arguments) {
+ExitCode diff(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(
-      "diff A.h5 B.h5 [--tolerance T] [--json]",
+      program, "diff A.h5 B.h5 [--tolerance T] [--json]",
       "Compares two checkpoints tensor by tensor.\nExit code: 0 the same, 1 different, 2 trouble.");
   options.add()("tolerance", po::value<double>()->default_value(0),
                 "largest |a - b| that counts as the same; 0: bits");
@@ -26,7 +26,7 @@ ExitCode diff(Session& session, const Arguments& arguments) {
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   if (values.count("file") == 0 || values["file"].as<Arguments>().size() != 2) {
-    throw UsageError("diff: two files are needed; see lockstep diff --help");
+    throw options.error("two files are needed");
   }
   const Arguments files = values["file"].as<Arguments>();
   ExitCode verdict = ExitCode::done;

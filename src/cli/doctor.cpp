@@ -174,8 +174,8 @@ nlohmann::json as_json(const std::vector<MergedResult>& all, bool with_ranks) {
 
 }  // namespace
 
-ExitCode doctor(Session& session, const Arguments& arguments) {
-  OptionSet options("doctor [--run DIR] [--config RUN.ini] [--node] [--json]",
+ExitCode doctor(const Program& program, Session& session, const Arguments& arguments) {
+  OptionSet options(program, "doctor [--run DIR] [--config RUN.ini] [--node] [--json]",
                     "Checks this node, MPI, HDF5 and the disk, and says what is wrong. Run it under\n"
                     "mpirun or srun, as the run will be, to compare all nodes.\n"
                     "Exit code: 1 on a problem.");
@@ -202,7 +202,8 @@ ExitCode doctor(Session& session, const Arguments& arguments) {
     std::optional<train::Config> config;
     comm::run_on_all(world, [&] {
       if (!values.count("config")) return;
-      context.config = &config.emplace(train::read_config(values["config"].as<std::string>(), {}));
+      context.config =
+          &config.emplace(train::read_config(values["config"].as<std::string>(), {}, program.registries));
       context.needed = checks::requirements(context);
     });
     context.needed.bind =

@@ -11,8 +11,8 @@
 
 namespace lockstep::cli {
 
-ExitCode ema(Session& session, const Arguments& arguments) {
-  OptionSet options("ema RUN --sigma-rel S [--step N] --out FILE.h5 [OPTIONS]",
+ExitCode ema(const Program& program, Session& session, const Arguments& arguments) {
+  OptionSet options(program, "ema RUN --sigma-rel S [--step N] --out FILE.h5 [OPTIONS]",
                     "Writes the power-function EMA weights of relative width S, which the run did not\n"
                     "track: the closest mixture of the EMA weights in RUN/ema, which a run keeps when\n"
                     "ema.sigma_rel is set. FILE has one group, ema/sigma_rel=S, and the run's\n"
@@ -28,7 +28,7 @@ ExitCode ema(Session& session, const Arguments& arguments) {
   options.positional("run");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
-  const std::string run = required(values, "run", "ema: a run directory is missing; see lockstep ema --help");
+  const std::string run = options.required(values, "run", "a run directory is missing");
   if (values.count("sigma-rel") == 0) throw UsageError("ema: --sigma-rel is missing, such as 0.12");
   if (values.count("out") == 0) throw UsageError("ema: --out FILE.h5 is missing");
   std::optional<std::int64_t> step;

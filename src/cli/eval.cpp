@@ -37,8 +37,8 @@ void open_data_of_run(std::optional<train::DataSets>& data, train::Config config
 
 }  // namespace
 
-ExitCode eval(Session& session, const Arguments& arguments) {
-  OptionSet options("eval FILE.h5 [--data DATA.h5] [--weights WHICH] [OPTIONS]",
+ExitCode eval(const Program& program, Session& session, const Arguments& arguments) {
+  OptionSet options(program, "eval FILE.h5 [--data DATA.h5] [--weights WHICH] [OPTIONS]",
                     "Evaluates a checkpoint on every sample of DATA, or of the run's evaluation data\n"
                     "(data.eval, or what data.eval_fraction held out). Every sample counts once, at\n"
                     "any number of ranks.");
@@ -51,9 +51,8 @@ ExitCode eval(Session& session, const Arguments& arguments) {
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
 
-  const std::string file =
-      required(values, "file", "eval: a checkpoint is missing; see lockstep eval --help");
-  SavedModel saved(file, values, session);
+  const std::string file = options.required(values, "file", "a checkpoint is missing");
+  SavedModel saved(file, values, program, session);
   std::optional<train::DataSets> data;
   comm::run_on_all(session.world(), [&] {
     train::Config config = saved.config();
@@ -68,22 +67,28 @@ ExitCode eval(Session& session, const Arguments& arguments) {
     train::check_tokenizer(values.count("data") ? values["data"].as<std::string>() : "data.eval",
                            data->tokenizer(), file, saved.tokenizer());
     if (!data->eval()) throw UsageError("eval: the run has no evaluation data; give --data FILE");
-    saved.model().check_input(data::batch_shape(1, data::field_named(*data->eval(), "x").shape));
+    train::check_data(saved.model(), saved.task(), *data->eval());
   });
   if (!data->warning().empty() && session.world().rank() == 0) session.log().warning("{}", data->warning());
   Tape tape(session.backend());
-  const train::Evaluation found =
-      train::evaluate(saved.model(), tape, *data->eval(), session.world(), saved.compute());
+  const train::EvaluationResult found = train::evaluate({.model = saved.model(),
+                                                         .task = saved.task(),
+                                                         .tape = tape,
+                                                         .world = session.world(),
+                                                         .compute = saved.compute()},
+                                                        *data->eval());
   if (session.world().rank() != 0) return ExitCode::done;
-  nlohmann::json report = {
-      {"loss", found.loss}, {"samples", found.samples}, {"weights", saved.weights()}, {"step", saved.step()}};
-  if (found.accuracy) report["accuracy"] = *found.accuracy;
+  nlohmann::json report = {{"samples", found.samples}, {"weights", saved.weights()}, {"step", saved.step()}};
+  std::string metrics;
+  for (const auto& [name, value] : found.metrics) {
+    report[name] = value;
+    metrics += fmt::format("{}{} {:.4f}", metrics.empty() ? "" : ", ", name, value);
+  }
   if (values.count("json")) {
     print_json(report);
   } else {
-    fmt::print("{} of step {}: loss {:.4f}{} ({} samples of {})\n", saved.weights(), saved.step(), found.loss,
-               found.accuracy ? fmt::format(", accuracy {:.4f}", *found.accuracy) : "", found.samples,
-               data->eval()->name());
+    fmt::print("{} of step {}: {} ({} samples of {})\n", saved.weights(), saved.step(), metrics,
+               found.samples, data->eval()->name());
   }
   return ExitCode::done;
 }

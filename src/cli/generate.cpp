@@ -10,8 +10,8 @@
 
 namespace lockstep::cli {
 
-ExitCode generate(Session& session, const Arguments& arguments) {
-  OptionSet options("generate FILE.h5 [--prompt TEXT] [--tokens N] [OPTIONS]",
+ExitCode generate(const Program& program, Session& session, const Arguments& arguments) {
+  OptionSet options(program, "generate FILE.h5 [--prompt TEXT] [--tokens N] [OPTIONS]",
                     "Lets the language model of a checkpoint continue PROMPT. Tokens are bytes. The\n"
                     "text depends on the checkpoint, the prompt, the temperature and the seed only.");
   SavedModel::add_options(options);
@@ -26,9 +26,8 @@ ExitCode generate(Session& session, const Arguments& arguments) {
   if (!options.parse(session, arguments, values)) return ExitCode::done;
 
   const std::string prompt = values["prompt"].as<std::string>();
-  const std::string file =
-      required(values, "file", "generate: a checkpoint is missing; see lockstep generate --help");
-  SavedModel saved(file, values, session);
+  const std::string file = options.required(values, "file", "a checkpoint is missing");
+  SavedModel saved(file, values, program, session);
   const train::GenerateOptions how{.tokens = values["tokens"].as<std::int64_t>(),
                                    .temperature = values["temperature"].as<double>(),
                                    .seed = values["seed"].as<std::uint64_t>(),

@@ -9,16 +9,15 @@
 
 namespace lockstep::cli {
 
-ExitCode inspect(Session& session, const Arguments& arguments) {
-  OptionSet options("inspect FILE.h5 [--json]",
+ExitCode inspect(const Program& program, Session& session, const Arguments& arguments) {
+  OptionSet options(program, "inspect FILE.h5 [--json]",
                     "Shows what a checkpoint holds: position, names, shapes, types, norms, extremes,\n"
                     "counts of numbers that are not finite, and where it came from.");
   options.add()("json", "print one JSON document");
   options.positional("file");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
-  const std::string file =
-      required(values, "file", "inspect: a checkpoint is missing; see lockstep inspect --help");
+  const std::string file = options.required(values, "file", "a checkpoint is missing");
   on_rank_0(session, [&] {
     refuse_safetensors(file);
     const checkpoint::Inspection inspection = checkpoint::inspect(file);

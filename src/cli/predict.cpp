@@ -25,8 +25,8 @@ bool wants_log_probabilities(const std::string& output, const models::Model& mod
 
 }  // namespace
 
-ExitCode predict(Session& session, const Arguments& arguments) {
-  OptionSet options("predict FILE.h5 --data DATA.h5 --out OUT.h5 [OPTIONS]",
+ExitCode predict(const Program& program, Session& session, const Arguments& arguments) {
+  OptionSet options(program, "predict FILE.h5 --data DATA.h5 --out OUT.h5 [OPTIONS]",
                     "Writes the outputs of a checkpoint's model for every sample of DATA, in order,\n"
                     "as /output of OUT: float32 [N, ...], the same file at any number of ranks. DATA\n"
                     "needs only the fields that the model reads. A signal stops it as it does train;\n"
@@ -42,15 +42,17 @@ ExitCode predict(Session& session, const Arguments& arguments) {
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
 
-  const std::string file =
-      required(values, "file", "predict: a checkpoint is missing; see lockstep predict --help");
+  const std::string file = options.required(values, "file", "a checkpoint is missing");
   for (const char* const name : {"data", "out"})
-    if (values.count(name) == 0) throw UsageError("predict: --{} FILE is missing", name);
+    if (values.count(name) == 0) throw options.error(fmt::format("--{} FILE is missing", name));
   const std::string path = values["data"].as<std::string>(), output = values["output"].as<std::string>();
-  SavedModel saved(file, values, session);
+  SavedModel saved(file, values, program, session);
   train::PredictOptions how{.out = values["out"].as<std::string>(),
                             .replace = values.count("force") > 0,
                             .compute = saved.compute()};
+  if (const auto units = saved.normalizations().find(saved.task().target());
+      units != saved.normalizations().end())
+    how.units = units->second;
   std::optional<train::DataSets> data;
   comm::run_on_all(session.world(), [&] {
     how.log_probabilities = wants_log_probabilities(output, saved.model());

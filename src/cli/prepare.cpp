@@ -63,8 +63,8 @@ data::Prepared run(const po::variables_map& values, const std::string& format, c
 
 }  // namespace
 
-ExitCode prepare(Session& session, const Arguments& arguments) {
-  OptionSet options("prepare csv|idx|cifar|text INPUT... --out DATA.h5",
+ExitCode prepare(const Program& program, Session& session, const Arguments& arguments) {
+  OptionSet options(program, "prepare csv|idx|cifar|text INPUT... --out DATA.h5",
                     "Turns files, gzipped or not, into one HDF5 data file. csv: a sample a line; idx:\n"
                     "MNIST's; cifar: the binary version; text: files or folders, a byte a token. h5py\n"
                     "can write data files, too (docs/data.md and the manual say more):\n"
@@ -91,8 +91,8 @@ ExitCode prepare(Session& session, const Arguments& arguments) {
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   on_rank_0(session, [&] {
     const std::string format =
-        required(values, "format", "prepare: say what the inputs are: csv, idx, cifar or text");
-    required(values, "input", "prepare: the files to read are missing; see lockstep prepare --help");
+        options.required(values, "format", "say what the inputs are: csv, idx, cifar or text");
+    options.required(values, "input", "the files to read are missing");
     if (values.count("out") == 0) throw UsageError("prepare: --out DATA.h5 is missing");
     const std::string out = values["out"].as<std::string>();
     const data::Prepared made =

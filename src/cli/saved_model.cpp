@@ -37,7 +37,8 @@ void SavedModel::add_options(OptionSet& options) {
                 "fp32 or bf16; default: the run's, or fp32 where bf16 would be slower");
 }
 
-SavedModel::SavedModel(const std::string& file, const po::variables_map& values, Session& session) {
+SavedModel::SavedModel(const std::string& file, const po::variables_map& values, const Program& program,
+                       Session& session) {
   const std::optional<std::string> weights = given(values, "weights"), device = given(values, "device"),
                                    precision = given(values, "precision");
   if (weights) weights_ = weights_group(*weights);
@@ -50,11 +51,12 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
         file);
   if (!weights) weights_ = index.default_weights();
   comm::run_on_all(session.world(), [&] {
-    config_ = train::parse_stored_config(index.config, file + " /config");
+    config_ = train::parse_stored_config(index.config, file + " /config", program.registries);
     model_ = train::build_model(config_);
     normalizations_ = train::stored_normalizations(index);
     const auto format = index.provenance.find(train::format_provenance);
     if (config_.data.format.empty() && format != index.provenance.end()) config_.data.format = format->second;
+    task_ = train::make_task(config_);
   });
   // The run may have used a GPU, and this node has none.
   session.use_device(device.value_or(config_.train.device == "cpu" ? "cpu" : "auto"),

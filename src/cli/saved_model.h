@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cli/verb.h"
-#include "lockstep/models/registry.h"
+#include "train/config.h"
 #include "train/data_sets.h"
 
 namespace lockstep::cli {
@@ -28,9 +28,11 @@ class SavedModel {
   /// float32, else fp32. Sets the session's backend. Collective; the same errors on every rank: DataError if
   /// the file is not a complete checkpoint or does not hold the weights, UsageError if it stores no
   /// configuration.
-  SavedModel(const std::string& file, const po::variables_map& values, Session& session);
+  SavedModel(const std::string& file, const po::variables_map& values, const Program& program,
+             Session& session);
 
-  models::Model& model() { return *model_; }
+  Model& model() { return *model_; }
+  Task& task() { return *task_; }
   const train::Config& config() const { return config_; }
   /// Of the data it was trained on.
   const train::Normalizations& normalizations() const { return normalizations_; }
@@ -43,7 +45,8 @@ class SavedModel {
 
  private:
   train::Config config_;
-  std::unique_ptr<models::Model> model_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Task> task_;
   train::Normalizations normalizations_;
   std::int64_t step_ = 0;
   std::uint64_t digest_ = 0;

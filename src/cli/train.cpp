@@ -40,23 +40,24 @@ Arguments overrides_of(const po::variables_map& values) {
 
 }  // namespace
 
-double start_timeout_s(const Arguments& words) {
+double start_timeout_s(const Program& program, const Arguments& words) {
   if (words.empty() || words[0] != "train") return default_start_timeout_s;
   try {
-    OptionSet options("train", "");
+    OptionSet options(program, "train", "");
     add_options(options);
     po::variables_map values;
     if (!options.parse(false, {words.begin() + 1, words.end()}, values) || values.count("config") == 0)
       return default_start_timeout_s;
-    return train::read_config(values["config"].as<Arguments>().front(), overrides_of(values))
+    return train::read_config(values["config"].as<Arguments>().front(), overrides_of(values),
+                              program.registries)
         .fault.hang_timeout_s;
   } catch (const std::exception&) {  // the verb reports it, once for all ranks
     return default_start_timeout_s;
   }
 }
 
-ExitCode train(Session& session, const Arguments& arguments) {
-  OptionSet options("train CONFIG [--set KEY=VALUE ...] [--run DIR] [--resume HOW]",
+ExitCode train(const Program& program, Session& session, const Arguments& arguments) {
+  OptionSet options(program, "train CONFIG [--set KEY=VALUE ...] [--run DIR] [--resume HOW]",
                     "Trains the model that CONFIG describes, on all ranks that mpirun or srun\n"
                     "started. The run lives in DIR (default: runs/NAME of CONFIG): config.ini,\n"
                     "metrics.jsonl, checkpoints/. A later start resumes from the newest checkpoint at\n"
@@ -67,11 +68,10 @@ ExitCode train(Session& session, const Arguments& arguments) {
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   if (values.count("help-keys")) {
-    if (session.world().rank() == 0) print(train::describe_keys());
+    if (session.world().rank() == 0) print(train::describe_keys(program.registries));
     return ExitCode::done;
   }
-  const std::string path =
-      required(values, "config", "train: a configuration file is missing; see lockstep train --help");
+  const std::string path = options.required(values, "config", "a configuration file is missing");
   train::RunOptions run{.directory = values.count("run")
                                          ? values["run"].as<std::string>()
                                          : "runs/" + std::filesystem::path(path).stem().string(),
@@ -80,7 +80,7 @@ ExitCode train(Session& session, const Arguments& arguments) {
   train::Config config;
   comm::run_on_all(session.world(), [&] {
     check_one_start(overrides, run.resume);
-    config = train::read_config(path, overrides);
+    config = train::read_config(path, overrides, program.registries);
   });
   return train::train(session, config, run);
 }

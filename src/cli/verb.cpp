@@ -30,8 +30,11 @@ std::string verb_of(const std::string& usage) {
 
 }  // namespace
 
-OptionSet::OptionSet(std::string usage, std::string text)
-    : usage_(std::move(usage)), text_(std::move(text)), shown_("Options", line_columns) {
+OptionSet::OptionSet(const Program& program, std::string usage, std::string text)
+    : program_(program.name),
+      usage_(std::move(usage)),
+      text_(std::move(text)),
+      shown_("Options", line_columns) {
   add()("help,h", "show this text");
 }
 
@@ -43,7 +46,7 @@ void OptionSet::positional(const char* name, int count) {
 std::string OptionSet::help() const {
   std::ostringstream options;
   options << shown_;
-  return fmt::format("Usage: lockstep {}\n\n{}\n\n{}", usage_, text_, options.str());
+  return fmt::format("Usage: {} {}\n\n{}\n\n{}", program_, usage_, text_, options.str());
 }
 
 bool OptionSet::parse(Session& session, const Arguments& arguments, po::variables_map& values) {
@@ -51,7 +54,6 @@ bool OptionSet::parse(Session& session, const Arguments& arguments, po::variable
 }
 
 bool OptionSet::parse(bool prints, const Arguments& arguments, po::variables_map& values) {
-  const std::string verb = verb_of(usage_);
   po::options_description known;
   known.add(shown_).add(all_);
   try {
@@ -60,27 +62,36 @@ bool OptionSet::parse(bool prints, const Arguments& arguments, po::variables_map
     po::store(po::command_line_parser(arguments).options(known).positional(positional_).style(style).run(),
               values);
     po::notify(values);
-  } catch (const po::unknown_option& error) {
+  } catch (const po::unknown_option& unknown) {
     std::vector<std::string> names;
     for (const auto& option : shown_.options()) names.push_back("--" + option->long_name());
-    const std::string nearest = nearest_name(error.get_option_name(), names);
-    throw UsageError(
-        "{}: unknown option {}; {}", verb, error.get_option_name(),
-        nearest.empty() ? fmt::format("see lockstep {} --help", verb) : "did you mean " + nearest + "?");
+    const std::string text = fmt::format("unknown option {}", unknown.get_option_name());
+    const std::string nearest = nearest_name(unknown.get_option_name(), names);
+    if (nearest.empty()) throw error(text);
+    throw UsageError("{}: {}; did you mean {}?", verb_of(usage_), text, nearest);
   } catch (const po::too_many_positional_options_error&) {
-    throw UsageError(
-        "{0}: one word too many{1}; put quotes around texts with blanks; see lockstep {0} --help", verb,
-        shown_.find_nothrow("set", false) ? "; every --set takes one SECTION.KEY=VALUE" : "");
-  } catch (const po::invalid_option_value& error) {
+    throw error(
+        fmt::format("one word too many{}; put quotes around texts with blanks",
+                    shown_.find_nothrow("set", false) ? "; every --set takes one SECTION.KEY=VALUE" : ""));
+  } catch (const po::invalid_option_value& invalid) {
     // Not its what(), which replaces %value% by the value until no %value% is left: for ever, if it has one.
-    throw UsageError("{0}: the argument for option '{1}' is invalid; see lockstep {0} --help", verb,
-                     error.get_option_name());
-  } catch (const po::error& error) {
-    throw UsageError("{}: {}; see lockstep {} --help", verb, error.what(), verb);
+    throw error(fmt::format("the argument for option '{}' is invalid", invalid.get_option_name()));
+  } catch (const po::error& wrong) {
+    throw error(wrong.what());
   }
   if (values.count("help") == 0) return true;
   if (prints) fmt::print("{}", help());
   return false;
+}
+
+UsageError OptionSet::error(std::string_view what) const {
+  return UsageError("{0}: {1}; see {2} {0} --help", verb_of(usage_), what, program_);
+}
+
+std::string OptionSet::required(const po::variables_map& values, const char* name,
+                                std::string_view missing) const {
+  if (values.count(name) == 0) throw error(missing);
+  return values[name].as<std::vector<std::string>>().front();
 }
 
 void add_device(OptionSet& options) {
@@ -90,11 +101,6 @@ void add_device(OptionSet& options) {
 std::optional<std::string> given(const po::variables_map& values, const char* name) {
   if (values.count(name) == 0) return std::nullopt;
   return values[name].as<std::string>();
-}
-
-std::string required(const po::variables_map& values, const char* name, std::string_view missing) {
-  if (values.count(name) == 0) throw UsageError("{}", missing);
-  return values[name].as<std::vector<std::string>>().front();
 }
 
 void on_rank_0(const Session& session, const std::function<void()>& action) {

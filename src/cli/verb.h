@@ -1,5 +1,5 @@
 // The frame of a verb: its options, its help, its output. Each verb is a file of its name with a function of
-// its name, and a line in main.cpp.
+// its name, and a line in app.cpp.
 #pragma once
 
 #include <boost/program_options.hpp>
@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/tasks/registry.h"
 #include "lockstep/train/session.h"
 
 namespace lockstep::cli {
@@ -18,8 +19,14 @@ namespace po = boost::program_options;
 
 using Arguments = std::vector<std::string>;
 
+/// The program of a command line: lockstep, or one with models and tasks of its own.
+struct Program {
+  std::string name;
+  const Registries& registries;
+};
+
 /// Runs a verb with the words after it, on every rank.
-using VerbFunction = ExitCode(Session& session, const Arguments& arguments);
+using VerbFunction = ExitCode(const Program& program, Session& session, const Arguments& arguments);
 
 struct Verb {
   std::string_view name;
@@ -30,8 +37,8 @@ struct Verb {
 /// The option set of a verb.
 class OptionSet {
  public:
-  /// `usage`: the line after "lockstep "; `text`: what the verb does, a few lines.
-  OptionSet(std::string usage, std::string text);
+  /// `usage`: the line after the program's name; `text`: what the verb does, a few lines.
+  OptionSet(const Program& program, std::string usage, std::string text);
 
   /// Adds options: add()("name", po::value<...>(), "meaning").
   po::options_description_easy_init add() { return shown_.add_options(); }
@@ -43,11 +50,15 @@ class OptionSet {
   bool parse(Session& session, const Arguments& arguments, po::variables_map& values);
   /// The same; this process prints help if `prints`.
   bool parse(bool prints, const Arguments& arguments, po::variables_map& values);
+  /// "eval: a checkpoint is missing; see lockstep eval --help"
+  UsageError error(std::string_view what) const;
+  /// The single value of a positional argument; error(`missing`) if there is none.
+  std::string required(const po::variables_map& values, const char* name, std::string_view missing) const;
 
  private:
   std::string help() const;
 
-  std::string usage_, text_;
+  std::string program_, usage_, text_;
   po::options_description shown_, all_;
   po::positional_options_description positional_;
 };
@@ -58,12 +69,9 @@ void add_device(OptionSet& options);
 /// The text given for an option, if any.
 std::optional<std::string> given(const po::variables_map& values, const char* name);
 
-/// The single value of a positional argument; UsageError(`missing`) if there is none.
-std::string required(const po::variables_map& values, const char* name, std::string_view missing);
-
 /// Runs `action` on rank 0; every rank throws its error. Collective.
 void on_rank_0(const Session& session, const std::function<void()>& action);
-/// Prints on standard output; DataError if that is full. (main() reports this for short texts, at the end.)
+/// Prints on standard output; DataError if that is full. (App reports this for short texts, at the end.)
 void print(const std::string& text);
 /// Prints the document; replaces bytes that are not UTF-8.
 void print_json(const nlohmann::json& document);

@@ -10,16 +10,15 @@
 
 namespace lockstep::cli {
 
-ExitCode verify(Session& session, const Arguments& arguments) {
+ExitCode verify(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(
-      "verify FILE.h5 [--json]",
+      program, "verify FILE.h5 [--json]",
       "Reads a checkpoint and compares every byte with its digests.\nExit code: 0 complete, 3 not.");
   options.add()("json", "print one JSON document");
   options.positional("file");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
-  const std::string file =
-      required(values, "file", "verify: a checkpoint is missing; see lockstep verify --help");
+  const std::string file = options.required(values, "file", "a checkpoint is missing");
   checkpoint::VerifyReport report;
   report.path = file;
   try {

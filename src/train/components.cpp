@@ -15,6 +15,7 @@
 #include "lockstep/models/gpt.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/optim/registry.h"
+#include "lockstep/tasks/built_in.h"
 #include "train/device.h"
 
 namespace lockstep::train {
@@ -45,6 +46,21 @@ std::unique_ptr<models::Model> build_model(const Config& config) {
         config.model.name(), bytes / (1 << 20), *available >> 20);
   }
   return make_model(config);
+}
+
+std::unique_ptr<Task> make_task(const Config& config) {
+  tasks::TaskConfig task = config.task;
+  const double smoothing = config.train.label_smoothing;
+  if (auto* const options = task.options_of<tasks::Classification>()) options->label_smoothing = smoothing;
+  if (auto* const options = task.options_of<tasks::Language>()) options->label_smoothing = smoothing;
+  return task.make();
+}
+
+void check_data(const Model& model, Task& task, const data::Dataset& data) {
+  for (const data::Field& field : data.fields()) {
+    if (field.name == "x") model.check_input(data::batch_shape(1, field.shape));
+  }
+  task.check(model, data);
 }
 
 void check_config_json(const std::string& weights, const Config& config) {
@@ -112,7 +128,7 @@ ddp::Options ddp_options(const Config& config, DType compute) {
 }
 
 checkpoint::StoreOptions store_options(const Config& config, const DataSets& data,
-                                       const kernels::Backend& backend, DType compute) {
+                                       const kernels::Backend& backend, DType compute, Better keep_best) {
   const data::Dataset& dataset = data.train();
   checkpoint::Provenance provenance{
       {samples_provenance, std::to_string(dataset.size())}, {format_provenance, data.format()},
@@ -128,6 +144,7 @@ checkpoint::StoreOptions store_options(const Config& config, const DataSets& dat
           .provenance = std::move(provenance),
           .keep = config.checkpoint.keep,
           .keep_best = config.checkpoint.keep_best,
+          .more_is_better = keep_best == Better::higher,
           .async = config.checkpoint.async,
           .strict = config.checkpoint.load == "strict",
           .narrow = config.checkpoint.narrow};

@@ -11,7 +11,6 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/kernels/backend.h"
-#include "lockstep/models/registry.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/optimizer.h"
 #include "train/config.h"
@@ -23,6 +22,11 @@ namespace lockstep::train {
 std::unique_ptr<models::Model> build_model(const Config& config);
 /// The same with meta tensors: names and shapes only.
 std::unique_ptr<models::Model> build_meta_model(const Config& config);
+
+/// The configured task.
+std::unique_ptr<Task> make_task(const Config& config);
+/// Throws DataError if the model or the task needs other fields than the data has.
+void check_data(const Model& model, Task& task, const data::Dataset& data);
 
 /// Compares a gpt with the config.json in the folder of its weights; see checkpoint::check_gpt2_config.
 void check_config_json(const std::string& weights, const Config& config);
@@ -47,7 +51,7 @@ inline constexpr const char* samples_provenance = "train_samples";
 inline constexpr const char* tokenizer_provenance = "tokenizer";
 
 checkpoint::StoreOptions store_options(const Config& config, const DataSets& data,
-                                       const kernels::Backend& backend, DType compute);
+                                       const kernels::Backend& backend, DType compute, Better keep_best);
 
 /// Bytes that every rank takes at least: without activations, which depend on the kernels. In double, since
 /// absurd sizes must not overflow.

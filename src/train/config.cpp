@@ -17,6 +17,7 @@
 #include "base/files.h"
 #include "base/text.h"
 #include "lockstep/base/error.h"
+#include "lockstep/tasks/built_in.h"
 
 namespace lockstep::train {
 namespace {
@@ -24,12 +25,33 @@ namespace {
 namespace po = boost::program_options;
 
 constexpr std::string_view group_prefix = "optimizer.group.", model_prefix = "model.",
-                           model_name_key = "model.name";
+                           model_name_key = "model.name", task_prefix = "task.", task_name_key = "task.name";
 
 template <class Section>
 void add_section(std::vector<Key>& keys, const std::string& section, Section Config::*member) {
   for (Option<Section>& option : Section::options()) {
     option.name = section + "." + option.name;
+    keys.push_back(option::within<Config>(
+        std::move(option), [member](auto& config) -> auto& { return config.*member; }));
+  }
+}
+
+/// The key NAME.name of a section whose other keys are those of the thing that it names.
+template <class Choice>
+void add_choice(std::vector<Key>& keys, const std::string& name_key, Choice Config::*member,
+                const typename std::remove_pointer_t<decltype(Choice::type)>* type, std::string meaning,
+                OptionTraits traits) {
+  keys.push_back({{.name = name_key,
+                   .kind = "word",
+                   .allowed = {},
+                   .meaning = std::move(meaning),
+                   .traits = std::move(traits),
+                   .words = {}},
+                  [](Config&, const std::string&) {},  // read first: the other keys depend on it
+                  [member](const Config& config) { return (config.*member).name(); }});
+  if (!type) return;
+  for (Option<Choice> option : type->options) {
+    option.name = name_key.substr(0, name_key.find('.') + 1) + option.name;
     keys.push_back(option::within<Config>(
         std::move(option), [member](auto& config) -> auto& { return config.*member; }));
   }
@@ -87,10 +109,13 @@ std::string shown(const std::string& name) {
 /// Reads the keys of one configuration, and remembers where each was set last, for errors found at the end.
 class Reader {
  public:
-  Reader(std::string origin, const models::Registry& models) : origin_(std::move(origin)), models_(models) {}
+  Reader(std::string origin, const Registries& registries)
+      : origin_(std::move(origin)), models_(registries.models), tasks_(registries.tasks) {
+    config_.registries = &registries;
+  }
 
-  /// Comes before any other key: model.name decides which keys there are.
-  void choose_model(const std::vector<po::option>& lines, const std::vector<std::string>& overrides);
+  /// Comes before any other key: model.name and task.name decide which keys there are.
+  void choose(const std::vector<po::option>& lines, const std::vector<std::string>& overrides);
   void set_from_file(const std::string& name, const std::string& value);
   /// The same for the text of a run or checkpoint.
   void set_stored(const std::string& name, const std::string& value);
@@ -119,8 +144,9 @@ class Reader {
 
   std::string origin_;
   const models::Registry& models_;
+  const tasks::Registry& tasks_;
   Config config_;
-  std::vector<Key> keys_ = keys_of(nullptr);
+  std::vector<Key> keys_ = keys_of(nullptr, nullptr);
   std::set<std::string, std::less<>> overridden_;  // by --set
 };
 
@@ -134,23 +160,43 @@ std::pair<std::string, std::string> parts_of(const std::string& override_text) {
   return {override_text.substr(0, equals), override_text.substr(equals + 1)};
 }
 
-void Reader::choose_model(const std::vector<po::option>& lines, const std::vector<std::string>& overrides) {
-  std::string name, origin = origin_;
+/// The value of a key that is read before the others, and where it was given.
+struct Given {
+  std::string value, origin;
+};
+
+Given given_for(std::string_view key, const std::string& origin, const std::vector<po::option>& lines,
+                const std::vector<std::string>& overrides) {
+  Given given{.value = "", .origin = origin};
   for (const po::option& line : lines) {
-    if (line.string_key == model_name_key) name = value_of(line);
+    if (line.string_key == key) given.value = value_of(line);
   }
   for (const std::string& text : overrides) {
-    const auto [key, value] = parts_of(text);
-    if (key == model_name_key) name = value, origin = "--set";
+    const auto [name, value] = parts_of(text);
+    if (name == key) given = {.value = value, .origin = "--set"};
   }
+  return given;
+}
+
+/// The registered thing that the key names; `otherwise`: if it names none.
+template <class Registry>
+typename Registry::Choice chosen(const Registry& registry, std::string_view key, const Given& given,
+                                 const std::string& otherwise) {
   try {
-    name = option::unquoted(name);
-    if (name.empty()) throw UsageError("is missing; one of {}", fmt::join(models_.names(), ", "));
-    config_.model = models_.configure(name);
+    std::string name = option::unquoted(given.value);
+    if (name.empty()) name = otherwise;
+    if (name.empty()) throw UsageError("is missing; one of {}", fmt::join(registry.names(), ", "));
+    return registry.configure(name);
   } catch (const UsageError& error) {
-    throw UsageError("{}: {}: {}", origin, model_name_key, error.what());
+    throw UsageError("{}: {}: {}", given.origin, key, error.what());
   }
-  keys_ = keys_of(config_.model.type);
+}
+
+void Reader::choose(const std::vector<po::option>& lines, const std::vector<std::string>& overrides) {
+  const auto given = [&](std::string_view key) { return given_for(key, origin_, lines, overrides); };
+  config_.model = chosen(models_, model_name_key, given(model_name_key), "");
+  config_.task = chosen(tasks_, task_name_key, given(task_name_key), models_.task_of(config_.model.name()));
+  keys_ = keys_of(config_.model.type, config_.task.type);
 }
 
 /// A value that says nothing: what a text of another version may hold of keys that are unknown here.
@@ -158,11 +204,13 @@ bool says_nothing(const std::string& value) {
   return value.empty() || value == "0" || value == "false" || value == "\"\"";
 }
 
-/// The names of models that have this option.
-std::vector<std::string> owners_of(std::string_view option, const models::Registry& models) {
+/// The names of things that have this option.
+template <class Registry>
+std::vector<std::string> owners_of(std::string_view option, const Registry& registry) {
   std::vector<std::string> owners;
-  for (const models::ModelType& type : models.types())
-    if (std::ranges::find(type.options, option, &Option<models::ModelConfig>::name) != type.options.end())
+  for (const auto& type : registry.types())
+    if (std::ranges::find(type.options, option, &Option<typename Registry::Choice>::name) !=
+        type.options.end())
       owners.push_back(type.name);
   return owners;
 }
@@ -179,12 +227,16 @@ bool Reader::is_default_of_another_model(const std::string& name, const std::str
 /// The error of a key that this configuration does not have, with the key that is meant: a word of another
 /// program, the nearest name, or the same name in another section.
 std::string Reader::why_unknown(const std::string& name) const {
-  if (name.starts_with(model_prefix)) {
-    const std::vector<std::string> owners = owners_of(name.substr(model_prefix.size()), models_);
-    if (!owners.empty())
-      return fmt::format("is a key of {}, and model.name is {}; remove it", fmt::join(owners, ", "),
-                         config_.model.name());
-  }
+  const auto why_not_here = [&](std::string_view prefix, const auto& registry, const std::string& here) {
+    if (!name.starts_with(prefix)) return std::string();
+    const std::vector<std::string> owners = owners_of(name.substr(prefix.size()), registry);
+    return owners.empty() ? std::string()
+                          : fmt::format("is a key of {}, and {}name is {}; remove it",
+                                        fmt::join(owners, ", "), prefix, here);
+  };
+  for (const std::string& why : {why_not_here(model_prefix, models_, config_.model.name()),
+                                 why_not_here(task_prefix, tasks_, config_.task.name())})
+    if (!why.empty()) return why;
   const std::string bare = bare_name(name);
   std::vector<std::string> known;
   std::string meant;
@@ -193,9 +245,12 @@ std::string Reader::why_unknown(const std::string& name) const {
     known.push_back(key);
   };
   for (const Key& key : keys_) add(key.name, key.traits);
-  for (const models::ModelType& type : models_.types()) {
-    for (const auto& option : type.options) add(std::string(model_prefix) + option.name, option.traits);
-  }
+  const auto add_all = [&](std::string_view prefix, const auto& registry) {
+    for (const auto& type : registry.types())
+      for (const auto& option : type.options) add(std::string(prefix) + option.name, option.traits);
+  };
+  add_all(model_prefix, models_);
+  add_all(task_prefix, tasks_);
   if (meant.empty()) meant = nearest_name(name, known);
   if (meant.empty()) {
     const auto same =
@@ -262,8 +317,8 @@ bool has_duplicates(std::vector<double> numbers) {
 
 void Reader::check_required() const {
   Config defaults;
-  defaults.model.type = config_.model.type;
-  defaults.model.options = config_.model.type->defaults;
+  defaults.model = {.type = config_.model.type, .options = config_.model.type->defaults};
+  defaults.task = {.type = config_.task.type, .options = config_.task.type->defaults};
   for (const Key& key : keys_) {
     if (key.name == model_name_key || !key.traits.required || key.get(config_) != key.get(defaults)) continue;
     throw UsageError("{}: {} is missing: {}", origin_, key.name, key.meaning);
@@ -349,6 +404,9 @@ Config Reader::finish() {
           "cannot be combined with data.eval; give one of them");
   check_data();
   require(config_.train.steps > 0 || config_.train.epochs > 0, "train.steps", "is missing or not positive");
+  require(config_.train.label_smoothing == 0 || config_.task.options_of<tasks::Classification>() ||
+              config_.task.options_of<tasks::Language>(),
+          "train.label_smoothing", "applies to the tasks classification and language only");
   check_optimizer();
   check_ema();
   check_graph();
@@ -358,7 +416,7 @@ Config Reader::finish() {
 /// Program_options reports keys only: it would accept an unknown section without keys.
 void check_sections(const std::string& text, const std::string& origin) {
   std::vector<std::string> known;
-  for (const Key& key : keys_of(nullptr)) known.push_back(key.name.substr(0, key.name.find('.')));
+  for (const Key& key : keys_of(nullptr, nullptr)) known.push_back(key.name.substr(0, key.name.find('.')));
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const std::size_t open = line.find_first_not_of(" \t"), close = line.find(']');
@@ -394,34 +452,33 @@ std::vector<po::option> lines_of(const std::string& text, const std::string& ori
 }  // namespace
 
 Config parse_config(const std::string& text, const std::string& origin,
-                    const std::vector<std::string>& overrides, const models::Registry& models) {
+                    const std::vector<std::string>& overrides, const Registries& registries) {
   check_sections(text, origin);
   const std::vector<po::option> lines = lines_of(text, origin);
-  Reader reader(origin, models);
-  reader.choose_model(lines, overrides);
+  Reader reader(origin, registries);
+  reader.choose(lines, overrides);
   for (const po::option& line : lines) reader.set_from_file(line.string_key, value_of(line));
   for (const std::string& override_text : overrides) reader.override_by(override_text);
   return reader.finish();
 }
 
-Config parse_stored_config(const std::string& text, const std::string& origin,
-                           const models::Registry& models) {
+Config parse_stored_config(const std::string& text, const std::string& origin, const Registries& registries) {
   const std::vector<po::option> lines = lines_of(text, origin);
-  Reader reader(origin, models);
-  reader.choose_model(lines, {});
+  Reader reader(origin, registries);
+  reader.choose(lines, {});
   for (const po::option& line : lines) reader.set_stored(line.string_key, value_of(line));
   return reader.finish();
 }
 
 Config read_config(const std::string& path, const std::vector<std::string>& overrides,
-                   const models::Registry& models) {
+                   const Registries& registries) {
   std::string text;
   try {
     text = read_text(path);
   } catch (const Error& error) {
     throw UsageError("{}; the configuration is read from there: check the path", error.what());
   }
-  return parse_config(text, path, overrides, models);
+  return parse_config(text, path, overrides, registries);
 }
 
 std::string to_text(const ParamGroup& group) {
@@ -430,7 +487,7 @@ std::string to_text(const ParamGroup& group) {
 
 std::string to_text(const Config& config) {
   std::string text, section;
-  for (const Key& key : keys_of(config.model.type)) {
+  for (const Key& key : keys_of(config.model.type, config.task.type)) {
     const std::size_t dot = key.name.find('.');
     if (key.name.substr(0, dot) != section) {
       if (section == "optimizer") {
@@ -445,23 +502,15 @@ std::string to_text(const Config& config) {
   return text;
 }
 
-std::vector<Key> keys_of(const models::ModelType* model) {
+std::vector<Key> keys_of(const models::ModelType* model, const tasks::Registry::Type* task) {
   std::vector<Key> keys;
-  keys.push_back({{.name = std::string(model_name_key),
-                   .kind = "word",
-                   .allowed = {},
-                   .meaning = "which model; it decides the other keys of [model]",
-                   .traits = {.required = true, .peers = {"model", "arch", "architecture", "type"}},
-                   .words = {}},
-                  [](Config&, const std::string&) {},  // read first: the other keys depend on it
-                  [](const Config& config) { return config.model.name(); }});
-  if (model) {
-    for (Option<models::ModelConfig> option : model->options) {
-      option.name = "model." + option.name;
-      keys.push_back(option::within<Config>(
-          std::move(option), [](auto& config) -> auto& { return config.model; }));
-    }
-  }
+  add_choice(keys, std::string(model_name_key), &Config::model, model,
+             "which model; it decides the other keys of [model]",
+             {.required = true, .peers = {"model", "arch", "architecture", "type"}});
+  add_choice(keys, std::string(task_name_key), &Config::task, task,
+             "what is learned, which decides the other keys of [task]; default: language for gpt, "
+             "classification for mlp and resnet",
+             {.peers = {"task", "objective", "criterion"}});
   add_section(keys, "data", &Config::data);
   add_section(keys, "train", &Config::train);
   add_section(keys, "optimizer", &Config::optimizer);

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "lockstep/base/option.h"
-#include "lockstep/models/registry.h"
 #include "lockstep/optim/registry.h"
+#include "lockstep/tasks/registry.h"
 #include "train/sections.h"
 
 namespace lockstep::train {
@@ -17,6 +17,7 @@ using optim::ParamGroup;
 
 struct Config {
   models::ModelConfig model;
+  tasks::TaskConfig task;
   DataConfig data;
   TrainConfig train;
   OptimizerConfig optimizer;
@@ -25,28 +26,32 @@ struct Config {
   CheckpointConfig checkpoint;
   FaultConfig fault;
   LogConfig log;
+
+  /// What it may name. Texts of the same run are read with the same registries.
+  const Registries* registries = nullptr;
 };
 
 /// A key under its full name, "train.steps".
 using Key = Option<Config>;
 
-/// The keys of a configuration with this model (null: no model is named yet), in the order they are printed.
-/// optimizer.group.N, of which there may be many, is not among them.
-std::vector<Key> keys_of(const models::ModelType* model);
+/// The keys of a configuration with this model and this task (null: none is named yet), in the order they are
+/// printed. optimizer.group.N, of which there may be many, is not among them.
+std::vector<Key> keys_of(const models::ModelType* model, const tasks::Registry::Type* task);
 
-/// Reads an INI file and the --set overrides ("section.key=value"). Values may be quoted (option.h). `models`
-/// are those that model.name can name. Throws UsageError naming file, key and value: unknown keys (with the
-/// nearest known one), keys of another model, values out of range, impossible combinations.
+/// Reads an INI file and the --set overrides ("section.key=value"). Values may be quoted (option.h). The
+/// registries hold what model.name and task.name can name, and outlive the configuration. Throws UsageError
+/// naming file, key and value: unknown keys (with the nearest known one), keys of another model or task,
+/// values out of range, impossible combinations.
 Config read_config(const std::string& path, const std::vector<std::string>& overrides,
-                   const models::Registry& models = models::built_in_models());
+                   const Registries& registries = built_in_registries());
 /// The same from text; `origin` names it in errors.
 Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& overrides = {},
-                    const models::Registry& models = models::built_in_models());
+                    const Registries& registries = built_in_registries());
 /// The same for the text of a run directory or a checkpoint, which another version may have written: an
 /// unknown key is ignored if its value is empty, 0 or false. Any other value is an error.
 Config parse_stored_config(const std::string& text, const std::string& origin,
-                           const models::Registry& models = models::built_in_models());
+                           const Registries& registries = built_in_registries());
 
 /// Every key with its resolved value, as an INI file that read_config takes.
 std::string to_text(const Config& config);

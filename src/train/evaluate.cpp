@@ -1,16 +1,15 @@
 #include "lockstep/train/evaluate.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <functional>
+#include <cmath>
 #include <numeric>
-#include <vector>
 
 #include "base/progress.h"
-#include "lockstep/autograd/functions.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/kernels/backend.h"
-#include "lockstep/ops/loss.h"
 
 namespace lockstep::train {
 namespace {
@@ -18,14 +17,12 @@ namespace {
 /// Chunks of about this many tokens or samples: large enough to be fast, small enough to share between ranks.
 constexpr std::int64_t rows_per_chunk = 1024;
 
-enum : std::size_t { loss_sum, count, correct, samples, width };
-
-double correct_of(kernels::Backend& backend, const Tensor& logits, const Tensor& targets) {
-  const Tensor count = backend.empty({}, DType::int64);
-  backend.run(ops::CountCorrect{logits, targets, count});
-  std::int64_t read = 0;
-  backend.copy(count, Tensor::view(&read, {}, DType::int64));
-  return static_cast<double>(read);
+std::int64_t samples_per_chunk(const data::Dataset& dataset) {
+  std::int64_t rows_per_sample = 1;  // targets
+  for (const data::Field& field : dataset.fields()) {
+    if (field.name == "y") rows_per_sample = std::max(rows_per_sample, field.shape.numel());
+  }
+  return std::clamp<std::int64_t>(rows_per_chunk / rows_per_sample, 1, 64);
 }
 
 /// The requests of all ranks. Collective.
@@ -35,60 +32,89 @@ std::uint64_t requests_of_any(comm::HostGroup& world, std::uint64_t mine) {
   return std::accumulate(all.begin(), all.end(), std::uint64_t{0}, std::bit_or<>());
 }
 
-}  // namespace
-
-Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset, comm::HostGroup& world,
-                    DType compute) {
-  return *evaluate(model, tape, dataset, world, compute, {});
+EvaluationResult result_of(const std::vector<Metric>& metrics, std::span<const double> sums) {
+  EvaluationResult result{.metrics = {}, .samples = static_cast<std::int64_t>(sums.back())};
+  for (const Metric& metric : metrics) {
+    const auto width = static_cast<std::size_t>(metric.sums);
+    const double value = metric.value(sums.first(width));
+    if (!std::isnan(value)) result.metrics.emplace_back(metric.name, value);
+    sums = sums.subspan(width);
+  }
+  return result;
 }
 
-std::optional<Evaluation> evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset,
-                                   comm::HostGroup& world, DType compute, const EvaluationWatch& watch) {
-  const bool classifies = model.context() == 0;
-  const std::int64_t rows_per_sample =
-      std::max<std::int64_t>(1, data::field_named(dataset, "y").shape.numel());
+}  // namespace
+
+double EvaluationResult::operator[](std::string_view metric) const {
+  const auto found = std::ranges::find(metrics, metric, &std::pair<std::string, double>::first);
+  if (found == metrics.end()) throw UsageError("the evaluation has no metric {}", metric);
+  return found->second;
+}
+
+std::vector<Metric> metrics_of(const Task& task) {
+  std::vector<Metric> metrics{{.name = "loss"}};
+  for (Metric& metric : task.metrics()) {
+    if (std::ranges::find(metrics, metric.name, &Metric::name) != metrics.end())
+      throw UsageError("the task names the metric {} twice (loss is there without being named)", metric.name);
+    if (metric.sums < 1 || !metric.value)
+      throw UsageError("the metric {} of the task has no sums or no value", metric.name);
+    metrics.push_back(std::move(metric));
+  }
+  return metrics;
+}
+
+EvaluationResult evaluate(const Evaluator& with, const data::Dataset& dataset) {
+  return *evaluate(with, dataset, {});
+}
+
+std::optional<EvaluationResult> evaluate(const Evaluator& with, const data::Dataset& dataset,
+                                         const EvaluationWatch& watch) {
+  Tape& tape = with.tape;
+  const std::vector<Metric> metrics = metrics_of(with.task);
+  const bool has_more = metrics.size() > 1;
+  int width = 1;  // the sums of all metrics, and the number of samples
+  for (const Metric& metric : metrics) width += metric.sums;
   std::vector<double> sums;
-  data::EvalBatches batches(dataset, std::clamp<std::int64_t>(rows_per_chunk / rows_per_sample, 1, 64),
-                            world);
+  data::EvalBatches batches(dataset, samples_per_chunk(dataset), with.world);
   const auto add_chunk = [&](int chunk) {
     progress::tick();
     tape.begin({.training = false,
                 .record = false,
-                .compute = compute,
+                .compute = with.compute,
                 .same_parameters = chunk != batches.mine().first});
     const Batch batch = batches.read(chunk).map(
         [&](const Tensor& field) { return kernels::on_device(field, tape.backend()); });
-    const Var logits = model.forward(tape, batch);
-    const Loss loss = cross_entropy(logits, batch["y"]);
-    const std::size_t at = sums.size();
-    sums.resize(at + width);
-    const ops::CountedSum total = loss.read();
-    sums[at + loss_sum] = total.sum;
-    sums[at + count] = total.count;
-    sums[at + correct] = classifies ? correct_of(tape.backend(), logits.value(), batch["y"]) : 0.0;
-    sums[at + samples] = static_cast<double>(batch.samples());
+    Evaluation evaluation(metrics, with.task(tape, with.model, batch));
+    if (has_more) with.task.evaluate(evaluation, batch, with.model.take_output());
+    sums.insert(sums.end(), evaluation.sums().begin(), evaluation.sums().end());
+    sums.push_back(static_cast<double>(batch.samples()));
   };
   const comm::ShardRange mine = batches.mine();
   // With a watch, a batch at a time: all ranks take as many rounds as rank 0, which has the most batches.
   const int chunks_a_round = watch.act ? 1 : batches.most_chunks();
   const int rounds = watch.act ? batches.most_chunks() : 1;
   for (int round = 0; round < rounds; ++round) {
-    comm::run_on_all(world, [&] {
+    comm::run_on_all(with.world, [&] {
       for (int i = round; i < std::min(round + chunks_a_round, mine.count); ++i) add_chunk(mine.first + i);
     });
     if (!watch.act) break;
     tape.begin({.training = false, .record = false});  // the watch may change the weights
     const bool continues =
-        watch.act(requests_of_any(world, watch.requests()), static_cast<double>(round + 1) / rounds);
+        watch.act(requests_of_any(with.world, watch.requests()), static_cast<double>(round + 1) / rounds);
     if (!continues && round + 1 < rounds) return std::nullopt;
   }
   tape.begin({.training = false, .record = false});
-  const std::vector<double> total = batches.sum(world, sums, static_cast<int>(width));
-  Evaluation evaluation;
-  evaluation.loss = total[loss_sum] / total[count];
-  if (classifies) evaluation.accuracy = total[correct] / total[count];
-  evaluation.samples = static_cast<std::int64_t>(total[samples]);
-  return evaluation;
+  return result_of(metrics, batches.sum(with.world, sums, width));
 }
 
 }  // namespace lockstep::train
+
+namespace lockstep {
+
+train::EvaluationResult evaluate(Session& session, Model& model, Task& task, const data::Dataset& dataset) {
+  comm::run_on_all(session.world(), [&] { task.check(model, dataset); });
+  Tape tape(session.backend());
+  return train::evaluate({.model = model, .task = task, .tape = tape, .world = session.world()}, dataset);
+}
+
+}  // namespace lockstep

@@ -28,8 +28,7 @@ std::vector<std::string> Evaluations::metrics() const {
   std::vector<std::string> names;
   if (!parts_.dataset) return names;
   for (const Weights weights : this->weights()) {
-    names.push_back(prefix_of(weights) + "loss");
-    if (parts_.model.context() == 0) names.push_back(prefix_of(weights) + "accuracy");
+    for (const Metric& metric : metrics_) names.push_back(prefix_of(weights) + metric.name);
   }
   return names;
 }
@@ -41,6 +40,14 @@ void Evaluations::check_keep_best(const std::string& metric) const {
                    names.empty()
                        ? "nothing is evaluated; give data.eval or data.eval_fraction"
                        : fmt::format("is not a metric of this run; one of {}", fmt::join(names, ", ")));
+}
+
+Better Evaluations::better(const std::string& name) const {
+  for (const Weights weights : this->weights()) {
+    for (const Metric& metric : metrics_)
+      if (prefix_of(weights) + metric.name == name) return metric.better;
+  }
+  return Better::lower;
 }
 
 bool Evaluations::due_after(std::int64_t step) const {
@@ -74,22 +81,21 @@ std::optional<Evaluations::Result> Evaluations::run(const EvaluationWatch& watch
       return watch.act(of_any, of_all);
     };
     swap_in(all[w]);
-    std::optional<Evaluation> found;
+    std::optional<EvaluationResult> found;
     try {
-      found = evaluate(parts_.model, parts_.tape, *parts_.dataset, parts_.world, parts_.compute,
-                       {.requests = watch.requests, .act = act});
+      found = evaluate(parts_.evaluator, *parts_.dataset, {.requests = watch.requests, .act = act});
     } catch (...) {
       swap_in(nullptr);
       throw;
     }
     swap_in(nullptr);
     if (!found) return std::nullopt;
-    result.metrics[prefix_of(all[w]) + "loss"] = found->loss;
-    result.text += fmt::format("{}{} loss {:.4f}", w == 0 ? "" : "  ",
-                               all[w] ? "ema/" + all[w]->name() : "eval", found->loss);
-    if (!found->accuracy) continue;
-    result.metrics[prefix_of(all[w]) + "accuracy"] = *found->accuracy;
-    result.text += fmt::format(" accuracy {:.4f}", *found->accuracy);
+    result.text += fmt::format("{}{}", w == 0 ? "" : "  ", all[w] ? "ema/" + all[w]->name() : "eval");
+    for (const auto& [name, value] : found->metrics) {
+      result.metrics[prefix_of(all[w]) + name] = value;
+      // A class each: in the metrics only.
+      if (!name.starts_with("accuracy_class_")) result.text += fmt::format(" {} {:.4f}", name, value);
+    }
   }
   return result;
 }

@@ -16,12 +16,9 @@ namespace lockstep::train {
 
 /// What an evaluation works with. All of it outlives the evaluations.
 struct EvaluatedParts {
-  models::Model& model;
+  Evaluator evaluator;
   optim::Ema* ema;               ///< null: only the model's own weights are evaluated
   const data::Dataset* dataset;  ///< null: nothing is evaluated
-  Tape& tape;
-  comm::HostGroup& world;
-  DType compute;
 };
 
 /// After every `every` steps (0: never) and after the last step, each of the weights is evaluated: the
@@ -29,12 +26,14 @@ struct EvaluatedParts {
 class Evaluations {
  public:
   Evaluations(EvaluatedParts parts, std::int64_t every, std::int64_t last_step)
-      : parts_(parts), every_(every), last_step_(last_step) {}
+      : parts_(parts), metrics_(metrics_of(parts.evaluator.task)), every_(every), last_step_(last_step) {}
 
   /// "eval_loss", "eval_ema_0.99_accuracy" ...; empty if nothing is evaluated.
   std::vector<std::string> metrics() const;
   /// UsageError unless checkpoint.keep_best is empty or one of the metrics.
   void check_keep_best(const std::string& metric) const;
+  /// Which of two values of a metric is better; Better::lower for a name that is not one of the metrics.
+  Better better(const std::string& metric) const;
 
   bool due_after(std::int64_t step) const;
   /// Evaluations that follow the one of this step, or this step.
@@ -56,6 +55,7 @@ class Evaluations {
   void swap_in(Weights weights);
 
   EvaluatedParts parts_;
+  std::vector<Metric> metrics_;  // of each of the weights
   std::int64_t every_, last_step_;
   Weights evaluated_ = nullptr;                     // at present
   std::unique_ptr<optim::Ema::SwappedIn> swapped_;  // while the model holds EMA weights

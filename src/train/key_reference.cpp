@@ -16,11 +16,11 @@ namespace {
 struct Entry {
   std::string name, initial, meaning, form;
   bool may_change = false;
-  std::vector<std::string> models;  ///< that have this key; empty: not a key of a model
+  std::vector<std::string> owners;  ///< models or tasks that have this key; empty: every configuration has it
 
   std::string section() const { return name.substr(0, name.find('.')); }
   std::string text() const {
-    return models.empty() ? meaning : fmt::format("{}: {}", fmt::join(models, ", "), meaning);
+    return owners.empty() ? meaning : fmt::format("{}: {}", fmt::join(owners, ", "), meaning);
   }
 };
 
@@ -30,28 +30,29 @@ Entry entry_of(const OptionText& option, const std::string& name, const std::str
           .meaning = option.meaning,
           .form = option.form(),
           .may_change = option.traits.may_change,
-          .models = {}};
+          .owners = {}};
 }
 
-/// The keys of all models. Models that describe an option in the same words share an entry.
-void add_models(std::vector<Entry>& entries, const models::Registry& models) {
-  for (const models::ModelType& type : models.types()) {
-    const models::ModelConfig defaults = models.configure(type.name);
+/// The keys of all models, or of all tasks. Those that describe an option in the same words share an entry.
+template <class Registry>
+void add_registered(std::vector<Entry>& entries, const std::string& prefix, const Registry& registry) {
+  for (const auto& type : registry.types()) {
+    const auto defaults = registry.configure(type.name);
     for (const auto& option : type.options) {
-      Entry entry = entry_of(option, "model." + option.name, option.get(defaults));
+      Entry entry = entry_of(option, prefix + option.name, option.get(defaults));
       const auto same = std::ranges::find_if(entries, [&](const Entry& other) {
         return other.name == entry.name && other.meaning == entry.meaning && other.form == entry.form;
       });
       Entry& shared = same == entries.end() ? entries.emplace_back(std::move(entry)) : *same;
-      shared.models.push_back(type.name);
+      shared.owners.push_back(type.name);
     }
   }
 }
 
-std::vector<Entry> all_entries(const models::Registry& models) {
+std::vector<Entry> all_entries(const Registries& registries) {
   std::vector<Entry> entries;
   const Config defaults;
-  for (const Key& key : keys_of(nullptr)) {
+  for (const Key& key : keys_of(nullptr, nullptr)) {
     Entry entry = entry_of(key, key.name, key.get(defaults));
     if (!entries.empty() && entries.back().section() == "optimizer" && entry.section() != "optimizer") {
       entries.push_back(
@@ -60,11 +61,13 @@ std::vector<Entry> all_entries(const models::Registry& models) {
            .meaning = "parameters with other rates: name pattern, lr factor, weight decay factor",
            .form = "text",
            .may_change = false,
-           .models = {}});
+           .owners = {}});
     }
-    if (key.name == "model.name") entry.form = fmt::format("{}", fmt::join(models.names(), ", "));
+    if (key.name == "model.name") entry.form = fmt::format("{}", fmt::join(registries.models.names(), ", "));
+    if (key.name == "task.name") entry.form = fmt::format("{}", fmt::join(registries.tasks.names(), ", "));
     entries.push_back(std::move(entry));
-    if (key.name == "model.name") add_models(entries, models);
+    if (key.name == "model.name") add_registered(entries, "model.", registries.models);
+    if (key.name == "task.name") add_registered(entries, "task.", registries.tasks);
   }
   return entries;
 }
@@ -76,7 +79,7 @@ constexpr std::array introduction{
     "A value may be quoted, in single or double quotes. In double quotes, \\\" \\\\ \\n \\t \\r and \\xHH "
     "mean what "
     "they mean in C. Values of a list are separated by blanks; a value that contains a blank is quoted.",
-    "[model] takes the keys of the model that model.name names, and no others.",
+    "[model] takes the keys of the model that model.name names, and no others; [task] those of the task.",
     "The resolved configuration is written to RUN/config.ini and stored in every checkpoint. A resume may "
     "change "
     "the keys marked *; any other difference is an error."};
@@ -101,9 +104,9 @@ std::string in_markdown(std::string text) {
 
 }  // namespace
 
-std::string describe_keys(const models::Registry& models) {
+std::string describe_keys(const Registries& registries) {
   std::string text;
-  for (const Entry& entry : all_entries(models)) {
+  for (const Entry& entry : all_entries(registries)) {
     text += fmt::format("{} {:<26} {:<12} {} ({})\n", entry.may_change ? '*' : ' ', entry.name, entry.initial,
                         entry.text(), entry.form);
   }
@@ -118,7 +121,7 @@ std::string keys_as_man_page(const std::string& version) {
       version);
   for (const char* const paragraph : introduction) page += fmt::format("{}\n.PP\n", in_roff(paragraph));
   page += "Defaults are in brackets.\n.SH CONFIGURATION KEYS\n";
-  for (const Entry& entry : all_entries(models::built_in_models())) {
+  for (const Entry& entry : all_entries(built_in_registries())) {
     page += fmt::format(".TP\n.B {}{}{}\n{}\n", entry.name, entry.may_change ? " *" : "",
                         entry.initial.empty() ? "" : fmt::format(" [{}]", entry.initial),
                         in_roff(fmt::format("{} ({})", entry.text(), entry.form)));
@@ -132,7 +135,7 @@ std::string keys_as_markdown() {
       "docs/configuration.md -->\n";
   for (const char* const paragraph : introduction) page += fmt::format("\n{}\n", in_markdown(paragraph));
   std::string section;
-  for (const Entry& entry : all_entries(models::built_in_models())) {
+  for (const Entry& entry : all_entries(built_in_registries())) {
     if (entry.section() != section) {
       section = entry.section();
       page += fmt::format("\n## [{}]\n\n| key | default | values | meaning |\n|---|---|---|---|\n", section);

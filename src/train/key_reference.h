@@ -4,12 +4,12 @@
 
 #include <string>
 
-#include "lockstep/models/registry.h"
+#include "lockstep/tasks/registry.h"
 
 namespace lockstep::train {
 
 /// One line a key: name, default, meaning, allowed values.
-std::string describe_keys(const models::Registry& models = models::built_in_models());
+std::string describe_keys(const Registries& registries);
 /// The manual page lockstep.ini(5), in the macros of man(7).
 std::string keys_as_man_page(const std::string& version);
 /// docs/configuration.md.

@@ -20,11 +20,12 @@ std::string groups_of(const Config& config) {
   return text;
 }
 
-/// The keys with other values in one of the two. Keys of [model] are compared if both have the same model.
+/// The keys with other values in one of the two. Keys of [model] and [task] are compared if both have the
+/// same model and task.
 std::vector<KeyChange> differing(const Config& run, const Config& asked, bool may_change) {
-  const bool same_model = run.model.type == asked.model.type;
+  const bool same_model = run.model.type == asked.model.type, same_task = run.task.type == asked.task.type;
   std::vector<KeyChange> found;
-  for (const Key& key : keys_of(same_model ? run.model.type : nullptr)) {
+  for (const Key& key : keys_of(same_model ? run.model.type : nullptr, same_task ? run.task.type : nullptr)) {
     if (key.traits.may_change != may_change) continue;
     KeyChange change{key.name, key.get(run), key.get(asked)};
     if (change.before != change.now) found.push_back(std::move(change));
@@ -117,7 +118,7 @@ void resolve(Config& config, checkpoint::RunDirectory& run, const RunOptions& op
   }
   if (from_file) config.train.init = options.resume;
   if (text) {
-    const Config stored = parse_stored_config(*text, run.config_path());
+    const Config stored = parse_stored_config(*text, run.config_path(), *config.registries);
     if (from_file && stored.train.init != options.resume) {
       throw UsageError("{}: holds a run already; --resume FILE starts a new run: choose another --run",
                        run.path());

@@ -14,7 +14,6 @@
 #include "base/resources.h"
 #include "base/streams.h"
 #include "base/text.h"
-#include "lockstep/autograd/functions.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/store.h"
@@ -54,7 +53,8 @@ struct Interval {
 };
 
 struct Inputs {
-  std::unique_ptr<models::Model> model;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Task> task;
   std::unique_ptr<DataSets> data;
 };
 
@@ -68,9 +68,11 @@ Inputs open_inputs(const Config& config, Session& session) {
   Inputs inputs;
   MemoryNeed need;
   comm::run_on_all(world, [&] {
-    const std::unique_ptr<models::Model> meta = build_meta_model(config);
+    const std::unique_ptr<Model> meta = build_meta_model(config);
     inputs.data = std::make_unique<DataSets>(config, *meta);
-    meta->check_input(data::batch_shape(1, data::field_named(inputs.data->train(), "x").shape));
+    inputs.task = make_task(config);
+    check_data(*meta, *inputs.task, inputs.data->train());
+    if (inputs.data->eval()) check_data(*meta, *inputs.task, *inputs.data->eval());
     need = memory_need(config, meta->state(), inputs.data->train(), world.size(), session.backend().device());
   });
   check_memory(need, world);
@@ -142,7 +144,8 @@ class Trainer {
   std::string changes_;             // by this and earlier starts, as provenance stores them
   checkpoint::RunDirectory& run_;
   DataSets& data_;
-  models::Model& model_;
+  Model& model_;
+  Task& task_;
   ddp::DataParallel replicas_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Ema> ema_;
@@ -176,15 +179,17 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
       run_(run),
       data_(*inputs.data),
       model_(*inputs.model),
+      task_(*inputs.task),
       replicas_(model_, session.transport(), session.backend(), ddp_options(config, compute)),
       optimizer_(optim::make_optimizer(config.optimizer, replicas_)),
       ema_(build_ema(config, model_, session.backend(), replicas_.partition())),
-      evaluations_({.model = model_,
+      evaluations_({.evaluator = {.model = model_,
+                                  .task = task_,
+                                  .tape = replicas_.tape(),
+                                  .world = world_,
+                                  .compute = compute},
                     .ema = ema_.get(),
-                    .dataset = data_.eval(),
-                    .tape = replicas_.tape(),
-                    .world = world_,
-                    .compute = compute},
+                    .dataset = data_.eval()},
                    config.train.eval_every, config.train.steps),
       loader_(data_.train(),
               {.global_batch = config.train.global_batch,
@@ -194,7 +199,9 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
                .backend = &session.backend()},
               world_),
       schedule_(optim::schedule_of(config.optimizer)),
-      store_(run, world_, store_options(config, data_, session.backend(), compute)),
+      store_(run, world_,
+             store_options(config, data_, session.backend(), compute,
+                           evaluations_.better(config.checkpoint.keep_best))),
       requests_(requests),
       time_limit_(world_.rank() == 0),
       stragglers_(shards_of_ranks(replicas_.shard_map())) {
@@ -226,8 +233,9 @@ void Trainer::start(const RunOptions& options) {
       changes_ = before->second;
     // Compares with the checkpoint, not config.ini: an earlier start may have changed that and saved nothing.
     if (!index.config.empty())
-      changed_ =
-          allowed_changes(parse_stored_config(index.config, store_.current_path() + " /config"), config_);
+      changed_ = allowed_changes(
+          parse_stored_config(index.config, store_.current_path() + " /config", *config_.registries),
+          config_);
     std::erase_if(changed_,
                   [](const KeyChange& change) { return change.before == "auto"; });  // resolved since
     for (const KeyChange& change : changed_)
@@ -266,9 +274,7 @@ void Trainer::warn_of_other_data(const checkpoint::Provenance& provenance) {
 
 ddp::StepResult Trainer::take_step(bool measure_norm) {
   const auto loss_of = [&](Tape& tape, const Batch& shard, const ddp::MicroBatch& micro_batch) {
-    const Batch batch = micro_batch.rows(shard);
-    return cross_entropy(model_.forward(tape, batch), batch["y"],
-                         {.label_smoothing = static_cast<float>(config_.train.label_smoothing)});
+    return task_(tape, model_, micro_batch.rows(shard));
   };
   learning_rate_ = schedule_.at(done_, config_.train.steps);
   const optim::StepOptions update{

@@ -17,7 +17,7 @@ BOOST_AUTO_TEST_CASE(fields_are_found_by_name_and_an_unknown_one_is_told_those_t
   BOOST_TEST(batch["flow"].shares_memory_with(flow));
   BOOST_TEST(batch.has("density"));
   BOOST_TEST(!batch.has("x"));
-  BOOST_CHECK_EXCEPTION(batch["x"], UsageError, [](const UsageError& error) {
+  BOOST_CHECK_EXCEPTION(batch["x"], DataError, [](const DataError& error) {
     return std::string(error.what()).find("no field 'x'; it has density, flow") != std::string::npos;
   });
 }
@@ -41,7 +41,7 @@ BOOST_AUTO_TEST_CASE(a_tensor_is_a_batch_of_the_field_x) {
 
 BOOST_AUTO_TEST_CASE(a_batch_without_fields_has_no_samples_and_one_of_too_many_is_refused) {
   BOOST_TEST(Batch().samples() == 0);
-  BOOST_CHECK_THROW(Batch()["x"], UsageError);
+  BOOST_CHECK_THROW(Batch()["x"], DataError);
   Batch batch;
   for (std::size_t i = 0; i < Batch::max_fields; ++i) batch.add("x", Tensor::zeros({1}));
   BOOST_CHECK_THROW(batch.add("y", Tensor::zeros({1})), UsageError);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/tasks/built_in.h"
 #include "train/components.h"
 #include "train/resume.h"
 
@@ -111,11 +112,11 @@ BOOST_AUTO_TEST_CASE(a_required_key_of_the_model_is_missed_by_name) {
              "a.ini: model.heads is missing: attention heads");
 }
 
-BOOST_AUTO_TEST_CASE(the_resolved_text_has_the_keys_of_its_model_only) {
+BOOST_AUTO_TEST_CASE(the_resolved_text_has_the_keys_of_its_model_and_its_task_only) {
   const std::string text = to_text(train::parse_config(resnet, "a.ini"));
   BOOST_TEST(text.substr(0, text.find("[data]")) ==
              "[model]\nname = resnet\nblocks = 1 1\nwidth = 8\nin_channels = 3\nclasses = 10\nstem = 3x3\n"
-             "batch_norm = plain\nrecompute = false\n\n");
+             "batch_norm = plain\nrecompute = false\n\n[task]\nname = classification\nper_class = false\n\n");
 }
 
 /// Version 0394c50 wrote the keys of all models.
@@ -145,6 +146,30 @@ BOOST_AUTO_TEST_CASE(another_model_is_one_forbidden_change) {
              boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(a_configuration_without_a_task_has_that_of_its_model) {
+  const std::string gpt =
+      "[model]\nname = gpt\nlayers = 1\nheads = 1\nchannels = 8\ncontext = 4\nvocab = 9\n" + some_training;
+  BOOST_TEST(train::parse_config(minimal, "a").task.name() == "classification");
+  BOOST_TEST(train::parse_config(resnet, "a").task.name() == "classification");
+  BOOST_TEST(train::parse_config(gpt, "a").task.name() == "language");
+  BOOST_TEST(train::parse_config(minimal, "a", {"task.name=regression", "task.loss=l1"})
+                 .task.options_of<tasks::Regression>()
+                 ->loss == "l1");
+}
+
+BOOST_AUTO_TEST_CASE(keys_of_another_task_and_unknown_tasks_are_named) {
+  BOOST_TEST(says(error_of(minimal, {"task.loss=l1"}),
+                  "task.loss: is a key of regression, and task.name is classification; remove it"));
+  BOOST_TEST(says(error_of(minimal, {"task.name=regresion"}), "did you mean regression?"));
+  BOOST_TEST(says(error_of(minimal, {"task.name=regression", "train.label_smoothing=0.1"}),
+                  "train.label_smoothing = 0.1: applies to the tasks classification and language only"));
+  const train::Config run = train::parse_config(minimal, "a"),
+                      asked = train::parse_config(minimal, "a", {"task.name=binary"});
+  BOOST_TEST(train::forbidden_changes(run, asked) ==
+                 std::vector<std::string>{"task.name: the run has 'classification', asked for 'binary'"},
+             boost::test_tools::per_element());
+}
+
 /// A model of a program that links Lockstep.
 struct Scale final : models::Model {
   struct Options {
@@ -164,16 +189,28 @@ struct Scale final : models::Model {
   std::int64_t width;
 };
 
+std::string train_error(const std::string& text, const Registries& registries) {
+  try {
+    train::parse_config(text, "a.ini", {}, registries);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 BOOST_AUTO_TEST_CASE(a_model_of_a_program_has_its_keys_in_the_configuration_as_built_in_ones_do) {
-  models::Registry models;
-  models.add<Scale>("scale");
+  Registries registries;
+  add_built_in(registries);
+  registries.models.add<Scale>("scale");
   const auto parse = [&](const std::string& keys) {
-    return train::parse_config("[model]\nname = scale\n" + keys + some_training, "a.ini", {}, models);
+    return train::parse_config(
+        "[model]\nname = scale\n" + keys + "[task]\nname = regression\n" + some_training, "a.ini", {},
+        registries);
   };
   const train::Config config = parse("width = 7\ngain = 2.5\n");
   BOOST_TEST(config.model.options_of<Scale>()->gain == 2.5);
   BOOST_TEST(models::make_model(config.model, 1)->classes() == 7);
-  BOOST_TEST(to_text(train::parse_stored_config(to_text(config), "b.ini", models)) == to_text(config));
+  BOOST_TEST(to_text(train::parse_stored_config(to_text(config), "b.ini", registries)) == to_text(config));
   const auto refusal = [&](const std::string& keys) {
     try {
       parse(keys);
@@ -182,6 +219,8 @@ BOOST_AUTO_TEST_CASE(a_model_of_a_program_has_its_keys_in_the_configuration_as_b
     }
     return std::string();
   };
+  BOOST_TEST(says(train_error("[model]\nname = scale\nwidth = 7\n" + some_training, registries),
+                  "a.ini: task.name: is missing; one of classification, language, regression, binary"));
   BOOST_TEST(refusal("") == "a.ini: model.width is missing: numbers of a sample");
   BOOST_TEST(says(refusal("width = 7\ngain = 11\n"), "model.gain: \"11\" is not a number in [0, 10]"));
   BOOST_TEST(says(refusal("width = 7\namplification = 2\n"), "did you mean model.gain?"));

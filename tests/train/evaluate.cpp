@@ -8,6 +8,8 @@
 #include "lockstep/models/mlp.h"
 #include "support/pairs.h"
 #include "support/world.h"
+
+#include "lockstep/tasks/built_in.h"
 #include "train/evaluations.h"
 
 namespace lockstep::test {
@@ -36,14 +38,17 @@ BOOST_AUTO_TEST_CASE(every_sample_counts_once_at_any_number_of_ranks) {
   const auto backend = kernels::make_cpu_backend();
   models::Mlp model({.sizes = {4, 8, 3}}, 5);
   Tape tape(*backend);
-  const train::Evaluation shared = train::evaluate(model, tape, dataset, world());
+  tasks::Classification task({});
+  task.check(model, dataset);
+  const train::Evaluator together{.model = model, .task = task, .tape = tape, .world = world()};
+  const train::EvaluationResult shared = train::evaluate(together, dataset);
   BOOST_TEST(shared.samples == 150);
 
   const auto alone = comm::make_self_communicator();
-  const train::Evaluation serial = train::evaluate(model, tape, dataset, *alone);
-  BOOST_TEST(shared.loss == serial.loss);  // the same bits
-  BOOST_TEST(shared.accuracy.value() == serial.accuracy.value());
-  BOOST_TEST(std::isfinite(serial.loss));
+  const train::EvaluationResult serial =
+      train::evaluate({.model = model, .task = task, .tape = tape, .world = *alone}, dataset);
+  BOOST_TEST((shared.metrics == serial.metrics));  // the same bits
+  BOOST_TEST(std::isfinite(serial.loss()));
 }
 
 struct Fixture {
@@ -52,14 +57,13 @@ struct Fixture {
   models::Mlp model{{.sizes = {4, 8, 3}}, 5};
   Tape tape{*backend};
   optim::Ema ema{model, {0.5}};
+  tasks::Classification task{{}};
 
   train::Evaluations evaluations(std::int64_t every, std::int64_t last_step) {
-    return {{.model = model,
+    task.check(model, dataset);
+    return {{.evaluator = {.model = model, .task = task, .tape = tape, .world = world()},
              .ema = &ema,
-             .dataset = &dataset,
-             .tape = tape,
-             .world = world(),
-             .compute = DType::float32},
+             .dataset = &dataset},
             every,
             last_step};
   }

@@ -18,6 +18,8 @@
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/optim/registry.h"
+#include "lockstep/tasks/built_in.h"
+#include "lockstep/train/evaluate.h"
 #include "support/fake_device.h"
 #include "support/pairs.h"
 #include "support/world.h"
@@ -67,6 +69,14 @@ inline Batch made_up_shard(const models::Model& model, std::int64_t step, int in
   const bool reads_text = model.context() > 0;
   return Batch(index, {{"x", reads_text ? classes(x, model.classes(), 0) : numbers(x)},
                        {"y", classes(reads_text ? x : Shape{samples}, model.classes(), 1 << 20)}});
+}
+
+/// Evaluated as a classification.
+inline train::EvaluationResult evaluated(Model& model, Tape& tape, const data::Dataset& data,
+                                         comm::HostGroup& world) {
+  tasks::Classification task({});
+  task.check(model, data);
+  return train::evaluate({.model = model, .task = task, .tape = tape, .world = world}, data);
 }
 
 /// To evaluate `mlp` on: random, by sample.

@@ -136,7 +136,7 @@ BOOST_AUTO_TEST_CASE(evaluations_and_checkpoints_come_between_replayed_steps) {
     for (DeviceRun* const run : {&found, &wanted}) {
       run->run_to(end);
       const auto swapped = run->ema().swap_in("0.9");
-      train::evaluate(run->model(), run->replicas().tape(), data, world());
+      evaluated(run->model(), run->replicas().tape(), data, world());
     }
     if (end % 3 == 0) checkpoint::save_file(folder.file("a.h5"), found.contents(), world());
   }

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -93,6 +95,13 @@ std::string print(double value, const Range& range);
 std::string print(std::int64_t value, const Range& range);
 std::string print(std::uint64_t value, const Range& range);
 std::string joined(const std::vector<std::string>& parts, std::string_view separator);
+
+/// All values of a type, as far as float64 tells them apart.
+template <class Number>
+constexpr Range range_of() {
+  return Range::from(static_cast<double>(std::numeric_limits<Number>::lowest()),
+                     static_cast<double>(std::numeric_limits<Number>::max()));
+}
 
 template <class Section, class Number>
 Option<Section> number(std::string name, Number Section::*field, Range range, std::string meaning,
@@ -195,6 +204,26 @@ Option<Section> texts(std::string name, std::vector<std::string> Section::*field
           }};
 }
 
+/// A row for a member of any of the types above, without a range.
+template <class Section, class Value>
+Option<Section> member(std::string name, Value Section::*field, std::string meaning) {
+  if constexpr (std::is_same_v<Value, bool>) {
+    return flag(std::move(name), field, std::move(meaning));
+  } else if constexpr (std::is_same_v<Value, std::string>) {
+    return text(std::move(name), field, std::move(meaning));
+  } else if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
+    return texts(std::move(name), field, std::move(meaning));
+  } else {
+    Option<Section> row;
+    if constexpr (std::is_arithmetic_v<Value>)
+      row = number(std::move(name), field, range_of<Value>(), std::move(meaning));
+    else
+      row = numbers(std::move(name), field, range_of<typename Value::value_type>(), std::move(meaning));
+    row.allowed.clear();  // any number
+    return row;
+  }
+}
+
 /// The row of a section that is part of something larger: access(whole) is the section.
 template <class Whole, class Section, class Access>
 Option<Whole> within(Option<Section> row, Access access) {
@@ -227,3 +256,26 @@ void check(const Section& section, const std::string& prefix) {
 
 }  // namespace option
 }  // namespace lockstep
+
+/// In a struct named Options: describes its members, each with its meaning, as the keys of a section.
+///
+///     struct Options {
+///       std::int64_t width = 64;
+///       bool residual = true;
+///       LOCKSTEP_KEYS(width, "channels of the hidden layers", residual, "adds the input to the output")
+///     };
+///
+/// At most 27 members. For ranges, units and required keys write options() with the rows of option.h instead.
+#define LOCKSTEP_KEYS(...)                                    \
+  static std::vector<::lockstep::Option<Options>> options() { \
+    return {LOCKSTEP_EXPAND(LOCKSTEP_ROWS(__VA_ARGS__))};     \
+  }
+// A macro may not name itself: each expansion of LOCKSTEP_EXPAND's argument unfolds one more row.
+#define LOCKSTEP_ROWS(field, meaning, ...)                     \
+  ::lockstep::option::member(#field, &Options::field, meaning) \
+      __VA_OPT__(, LOCKSTEP_MORE_ROWS LOCKSTEP_PARENTHESES(__VA_ARGS__))
+#define LOCKSTEP_MORE_ROWS() LOCKSTEP_ROWS
+#define LOCKSTEP_PARENTHESES ()
+#define LOCKSTEP_EXPAND(...) LOCKSTEP_EXPAND_9(LOCKSTEP_EXPAND_9(LOCKSTEP_EXPAND_9(__VA_ARGS__)))
+#define LOCKSTEP_EXPAND_9(...) LOCKSTEP_EXPAND_3(LOCKSTEP_EXPAND_3(LOCKSTEP_EXPAND_3(__VA_ARGS__)))
+#define LOCKSTEP_EXPAND_3(...) __VA_ARGS__

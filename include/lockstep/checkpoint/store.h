@@ -42,8 +42,10 @@ struct StoreOptions {
   Provenance provenance = {};  ///< added to provenance_of(communicator)
   int keep = 2;                ///< newest checkpoints kept; 0 keeps all
   /// Name of one of StateDict::metrics ("eval_accuracy"): the best checkpoint by it is kept as well, and
-  /// `best` points to it. More is better for names that end in "accuracy", less for others.
+  /// `best` points to it.
   std::string keep_best = {};
+  /// Whether the best is the largest; none: for a name that ends in "accuracy".
+  std::optional<bool> more_is_better = {};
   bool async = false;             ///< worker threads write during training
   bool strict = true;             ///< see LoadOptions
   bool narrow = false;            ///< see LoadOptions

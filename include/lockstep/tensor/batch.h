@@ -31,7 +31,7 @@ class Batch {
   int index = 0;
 
   std::int64_t samples() const { return count_ == 0 ? 0 : tensors_[0].size(0); }
-  /// [samples, shape of the field]. Throws UsageError that names the fields there are.
+  /// [samples, shape of the field]. Throws DataError that names the fields there are.
   const Tensor& operator[](std::string_view field) const;
   bool has(std::string_view field) const;
   std::span<const std::string_view> names() const { return {names_.data(), count_}; }

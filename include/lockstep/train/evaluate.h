@@ -1,21 +1,39 @@
-// Evaluation: the mean loss and the accuracy over a dataset, every sample exactly once.
+// Evaluation: the metrics of a task over a dataset, every sample exactly once.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "lockstep/autograd/tape.h"
-#include "lockstep/comm/communicator.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/models/model.h"
+#include "lockstep/tasks/task.h"
+#include "lockstep/train/session.h"
 
 namespace lockstep::train {
 
-struct Evaluation {
-  double loss = 0;                 ///< mean over samples (or tokens)
-  std::optional<double> accuracy;  ///< classifiers only
+/// The metrics of an evaluation, in the order in which the task names them: "loss" is the first. A metric
+/// that is not a number, because no sample counted for it, is left out.
+struct EvaluationResult {
+  std::vector<std::pair<std::string, double>> metrics;
   std::int64_t samples = 0;
+
+  /// Throws UsageError if there is no such metric.
+  double operator[](std::string_view metric) const;
+  double loss() const { return (*this)["loss"]; }
+};
+
+/// What evaluates: the task has checked the model and the data.
+struct Evaluator {
+  Model& model;
+  Task& task;
+  Tape& tape;
+  comm::HostGroup& world;
+  DType compute = DType::float32;  ///< Pass::compute
 };
 
 /// What happens between two batches of a long evaluation.
@@ -27,11 +45,20 @@ struct EvaluationWatch {
   std::function<bool(std::uint64_t of_any, double fraction)> act;
 };
 
+/// "loss", then the task's own.
+std::vector<Metric> metrics_of(const Task& task);
+
 /// Collective; the same bits at any number of ranks. The model is in evaluation mode: no dropout, running
-/// statistics. compute: Pass::compute. Null, on every rank, if the watch ended it.
-Evaluation evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset, comm::HostGroup& world,
-                    DType compute = DType::float32);
-std::optional<Evaluation> evaluate(models::Model& model, Tape& tape, const data::Dataset& dataset,
-                                   comm::HostGroup& world, DType compute, const EvaluationWatch& watch);
+/// statistics. Null, on every rank, if the watch ended it.
+std::optional<EvaluationResult> evaluate(const Evaluator& with, const data::Dataset& dataset,
+                                         const EvaluationWatch& watch);
+EvaluationResult evaluate(const Evaluator& with, const data::Dataset& dataset);
 
 }  // namespace lockstep::train
+
+namespace lockstep {
+
+/// Evaluates a model of this session. Collective. Throws as Task::check.
+train::EvaluationResult evaluate(Session& session, Model& model, Task& task, const data::Dataset& dataset);
+
+}  // namespace lockstep

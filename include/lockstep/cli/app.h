@@ -1,0 +1,56 @@
+// App: a program of models and tasks of your own, with every verb of lockstep.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/tasks/registry.h"
+
+namespace lockstep {
+
+/// The whole command line of a program:
+///
+///     int main(int argc, char** argv) {
+///       return ls::App("mine").model<Flow>("flow").task<Invert>("invert").run(argc, argv);
+///     }
+///
+/// makes `./mine train CONFIG`, `eval`, `predict`, `bench` and all other verbs, for configurations with
+/// model.name = flow and task.name = invert as for those with the built-in models and tasks, which every App
+/// has. The program `lockstep` is an App with these alone.
+class App {
+ public:
+  /// name: of the program, for its help.
+  explicit App(std::string name);
+
+  /// M: see models::Registry::add. Two models of one name are a UsageError, which run() reports.
+  template <class M>
+  App& model(const std::string& name) {
+    return add("model", [&] { registries_.models.add<M>(name); });
+  }
+  /// T: a Task; see Registry::add.
+  template <class T>
+  App& task(const std::string& name) {
+    return add("task", [&] { registries_.tasks.add<T>(name); });
+  }
+
+  /// Runs the verb of the command line, on every rank, and returns the exit code for main. Throws nothing.
+  int run(int argc, char** argv);
+
+ private:
+  template <class Add>
+  App& add(const char* what, const Add& add) {
+    try {
+      add();
+    } catch (const UsageError& error) {
+      if (wrong_.empty()) wrong_ = std::string("the program registers a ") + what + ": " + error.what();
+    }
+    return *this;
+  }
+
+  std::string name_;
+  Registries registries_;
+  std::string wrong_;  // the first error of registering
+};
+
+}  // namespace lockstep

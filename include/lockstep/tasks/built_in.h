@@ -1,0 +1,91 @@
+// The tasks that every program has: classification, language, regression and binary.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/option.h"
+#include "lockstep/tasks/task.h"
+
+namespace lockstep::tasks {
+
+/// Which of a model's classes a sample is of: field y, int64. Metrics: loss (cross entropy), accuracy,
+/// accuracy_top5 where there are more than five classes, and with per_class accuracy_class_K for each.
+class Classification final : public Task {
+ public:
+  struct Options {
+    bool per_class = false;
+    double label_smoothing = 0;  ///< train.label_smoothing; not in evaluations
+
+    static std::vector<Option<Options>> options();
+  };
+  explicit Classification(const Options& options) : options_(options) {}
+
+  std::vector<Metric> metrics() const override;
+  void check(const Model& model, const data::Dataset& data) override;
+  Loss loss(Tape& tape, Model& model, const Batch& batch) override;
+  void evaluate(Evaluation& to, const Batch& batch, const Var& output) override;
+
+ private:
+  Options options_;
+  std::int64_t classes_ = 0;
+};
+
+/// The next token: field y, int64 [T]. Metrics: loss (cross entropy a token) and perplexity.
+class Language final : public Task {
+ public:
+  struct Options {
+    double label_smoothing = 0;  ///< train.label_smoothing; not in evaluations
+
+    static std::vector<Option<Options>> options() { return {}; }
+  };
+  explicit Language(const Options& options) : options_(options) {}
+
+  std::vector<Metric> metrics() const override;
+  void check(const Model& model, const data::Dataset& data) override;
+  Loss loss(Tape& tape, Model& model, const Batch& batch) override;
+  void evaluate(Evaluation& to, const Batch& batch, const Var& output) override;
+
+ private:
+  Options options_;
+};
+
+/// Numbers: field y, floats of the output's shape. Metrics: loss, rmse, and r2, the part of the targets'
+/// variance that is explained (1 - sum (y - output)^2 / sum (y - mean y)^2), over all elements.
+class Regression final : public Task {
+ public:
+  struct Options {
+    std::string loss = "mse";  ///< or l1, smooth_l1
+    double beta = 1;           ///< of smooth_l1
+
+    static std::vector<Option<Options>> options();
+  };
+  explicit Regression(const Options& options) : options_(options) {}
+
+  std::vector<Metric> metrics() const override;
+  void check(const Model& model, const data::Dataset& data) override;
+  Loss loss(Tape& tape, Model& model, const Batch& batch) override;
+  void evaluate(Evaluation& to, const Batch& batch, const Var& output) override;
+  std::string target() const override { return "y"; }
+
+ private:
+  Options options_;
+};
+
+/// Yes or no: field y, 1 or 0 (integers) or probabilities (floats), of the output's shape, which is a logit.
+/// Metrics: loss (binary cross entropy) and accuracy.
+class Binary final : public Task {
+ public:
+  struct Options {
+    static std::vector<Option<Options>> options() { return {}; }
+  };
+  explicit Binary(const Options&) {}
+
+  std::vector<Metric> metrics() const override;
+  void check(const Model& model, const data::Dataset& data) override;
+  Loss loss(Tape& tape, Model& model, const Batch& batch) override;
+  void evaluate(Evaluation& to, const Batch& batch, const Var& output) override;
+};
+
+}  // namespace lockstep::tasks

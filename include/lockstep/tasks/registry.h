@@ -1,0 +1,33 @@
+// The tasks that a configuration can name, and all else that a program adds to what Lockstep has.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/base/registry.h"
+#include "lockstep/models/registry.h"
+#include "lockstep/tasks/task.h"
+
+namespace lockstep {
+namespace tasks {
+
+/// A task is made from its options.
+using Registry = lockstep::Registry<Task>;
+/// The section [task].
+using TaskConfig = Registry::Choice;
+
+/// Adds classification, language, regression and binary.
+void add_built_in(Registry& registry);
+
+}  // namespace tasks
+
+/// What a configuration can name, in a program with models and tasks of its own.
+struct Registries {
+  models::Registry models;
+  tasks::Registry tasks;
+};
+/// Adds what every program has.
+void add_built_in(Registries& registries);
+/// A registry of that alone.
+const Registries& built_in_registries();
+
+}  // namespace lockstep

@@ -1,0 +1,153 @@
+// The command line of an App: its verbs, and what goes before and after them.
+#include "lockstep/cli/app.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <memory>
+
+#include "base/streams.h"
+#include "base/text.h"
+#include "cli/verb.h"
+#include "lockstep/comm/agreement.h"
+#include "train/watchdog.h"
+
+namespace lockstep::cli {
+
+// Each of these is in the file of its verb.
+VerbFunction train, eval, predict, generate, prepare, inspect, diff, verify, convert, ema, bench, doctor;
+/// How long MPI may take to start: fault.hang_timeout_s of the configuration in `words`, if there is one. In
+/// train.cpp.
+double start_timeout_s(const Program& program, const Arguments& words);
+
+namespace {
+
+/// In the order of lockstep --help.
+constexpr std::array verbs{
+    Verb{"train", "train a model, or resume a run", train},
+    Verb{"eval", "evaluate a checkpoint", eval},
+    Verb{"predict", "a checkpoint's outputs for every sample", predict},
+    Verb{"generate", "continue a text with a language model", generate},
+    Verb{"prepare", "turn csv, idx, cifar or text files into a data file", prepare},
+    Verb{"inspect", "show what a checkpoint holds", inspect},
+    Verb{"diff", "compare two checkpoints", diff},
+    Verb{"verify", "check a checkpoint's digests", verify},
+    Verb{"convert", "weights from and to .safetensors", convert},
+    Verb{"ema", "EMA weights of another width, made after training", ema},
+    Verb{"bench", "measure sums, steps and their overlap", bench},
+    Verb{"doctor", "check this node, MPI, HDF5 and the disk", doctor},
+};
+
+std::string help(const Program& program) {
+  std::string text = fmt::format(
+      "Lockstep " LOCKSTEP_VERSION
+      ": data-parallel training of neural networks.\n\nUsage: [mpirun -n RANKS] {} VERB [ARGUMENTS]\n\n",
+      program.name);
+  for (const Verb& verb : verbs) text += fmt::format("  {:<10} {}\n", verb.name, verb.summary);
+  return text + "\n" + program.name +
+         " VERB --help tells more. Exit codes: 0 done, 2 usage, 3 bad data,\n"
+         "4 training wrong, 5 a rank failed, 75 preempted (checkpoint written),\n"
+         "76 stopped by the user (checkpoint written).\n";
+}
+
+std::string version(const Program& program) {
+  return program.name == "lockstep" ? "lockstep " LOCKSTEP_VERSION "\n"
+                                    : program.name + " (Lockstep " LOCKSTEP_VERSION ")\n";
+}
+
+/// UsageError on every rank if ranks registered different things: another version of the program, say.
+/// Collective.
+void check_same_everywhere(const Registries& registries, comm::HostGroup& world) {
+  if (world.size() == 1) return;
+  const std::string text = "models:\n" + registries.models.text() + "tasks:\n" + registries.tasks.text();
+  const std::vector<std::string> all = world.all_gather_texts(text);
+  const auto other = std::ranges::find_if(all, [&](const std::string& one) { return one != all[0]; });
+  if (other == all.end()) return;
+  const auto [first, second] = std::ranges::mismatch(all[0], *other);
+  const auto line = [](const std::string& whole, std::string::const_iterator at) {
+    const auto place = static_cast<std::size_t>(at - whole.begin());
+    const std::size_t before = place == 0 ? std::string::npos : whole.rfind('\n', place - 1);
+    const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+    return quote(whole.substr(begin, whole.find('\n', begin) - begin));
+  };
+  throw UsageError(
+      "rank {} has other models or tasks than rank 0, {} where rank 0 has {}; start the same program on "
+      "every rank",
+      other - all.begin(), line(*other, second), line(all[0], first));
+}
+
+ExitCode dispatch(const Program& program, Session& session, const Arguments& words) {
+  const bool prints = session.world().rank() == 0;
+  if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    if (prints) words.empty() ? static_cast<void>(write_standard_error(help(program))) : print(help(program));
+    return words.empty() ? ExitCode::usage : ExitCode::done;
+  }
+  if (words[0] == "--version") {
+    if (prints) print(version(program));
+    return ExitCode::done;
+  }
+  for (const Verb& verb : verbs) {
+    if (verb.name == words[0]) return verb.run(program, session, Arguments(words.begin() + 1, words.end()));
+  }
+  std::vector<std::string> names;
+  for (const Verb& verb : verbs) names.emplace_back(verb.name);
+  const std::string nearest = nearest_name(words[0], names);
+  throw UsageError("unknown verb {}; {}", quote(words[0]),
+                   nearest.empty() ? "see " + program.name + " --help" : "did you mean " + nearest + "?");
+}
+
+/// Runs the verb and flushes its output: a full disk must not look like success.
+ExitCode run_verb(const Program& program, Session& session, const Arguments& words) {
+  const ExitCode code = dispatch(program, session, words);
+  on_rank_0(session, flush_output);
+  return code;
+}
+
+/// doctor --node: each process checks its node without MPI, also if a launcher started several.
+bool runs_without_mpi(const Arguments& words) {
+  return !words.empty() && words[0] == "doctor" && std::ranges::find(words, "--node") != words.end();
+}
+
+int run_without_mpi(const Program& program, const Arguments& words) {
+  ExitCode code = ExitCode::failure;
+  try {
+    const std::unique_ptr<comm::CpuCommunicator> self = comm::make_self_communicator();
+    std::unique_ptr<train::Watchdog> no_watchdog;
+    Session session(*self, no_watchdog);
+    return static_cast<int>(run_verb(program, session, words));
+  } catch (const Error& error) {
+    write_standard_error(fmt::format("lockstep: {}\n", on_one_line(error.what())), 2);
+    code = error.code();
+  } catch (const std::exception& error) {
+    write_standard_error(fmt::format("lockstep: {}\n", on_one_line(error.what())), 2);
+  }
+  return static_cast<int>(code);
+}
+
+}  // namespace
+}  // namespace lockstep::cli
+
+namespace lockstep {
+
+App::App(std::string name) : name_(std::move(name)) { add_built_in(registries_); }
+
+int App::run(int argc, char** argv) {
+  protect_standard_streams();
+  const cli::Program program{.name = name_, .registries = registries_};
+  const cli::Arguments words(argv + 1, argv + argc);
+  if (cli::runs_without_mpi(words)) return cli::run_without_mpi(program, words);
+  return lockstep::run(
+      argc, argv,
+      [&](Session& session) {
+        comm::run_on_all(session.world(), [&] {
+          if (!wrong_.empty()) throw UsageError("{}", wrong_);
+        });
+        cli::check_same_everywhere(registries_, session.world());
+        return cli::run_verb(program, session, words);
+      },
+      cli::start_timeout_s(program, words));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,178 @@
+#include "lockstep/tasks/built_in.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/base/error.h"
+#include "lockstep/kernels/backend.h"
+#include "lockstep/ops/loss.h"
+
+namespace lockstep::tasks {
+namespace {
+
+/// The targets of a batch. DataError unless they are of this type.
+const data::Field& check_target(const data::Dataset& data, DType dtype, const char* task) {
+  const data::Field& y = data::field_named(data, "y");
+  if (y.dtype == dtype) return y;
+  throw DataError("{}: field y is {} {}, but task.name = {} learns {}", data.name(), to_string(y.dtype),
+                  to_string(y.shape), task,
+                  dtype == DType::int64 ? "integers: labels or tokens" : "numbers: floats");
+}
+
+/// Labels or tokens below the model's classes, where both are known.
+void check_classes(const Model& model, const data::Dataset& data, const data::Field& y) {
+  if (model.classes() == 0 || y.classes <= model.classes()) return;
+  throw DataError("{}: field y has values up to {}, but the model has {} classes (0 to {})", data.name(),
+                  y.classes - 1, model.classes(), model.classes() - 1);
+}
+
+/// A target in the output's shape: [N] is also that of an output [N, 1].
+Tensor target_for(const Var& output, const Tensor& y, const char* task) {
+  if (y.shape() == output.shape()) return y;
+  if (y.numel() == output.shape().numel() && output.shape().rank() > 0 && y.shape().rank() > 0 &&
+      output.shape()[0] == y.shape()[0] && (output.shape()[-1] == 1 || y.shape()[-1] == 1))
+    return y.reshape(output.shape());
+  throw DataError("task.name = {}: the model's output is {}, but field y of the batch is {}", task,
+                  to_string(output.shape()), to_string(y.shape()));
+}
+
+double correct_of(const Var& logits, const Tensor& targets) {
+  kernels::Backend& backend = logits.tape().backend();
+  const Tensor count = backend.empty({}, DType::int64);
+  backend.run(ops::CountCorrect{logits.value(), targets, count});
+  std::int64_t read = 0;
+  backend.copy(count, Tensor::view(&read, {}, DType::int64));
+  return static_cast<double>(read);
+}
+
+}  // namespace
+
+std::vector<Option<Classification::Options>> Classification::Options::options() {
+  return {
+      option::flag("per_class", &Options::per_class, "also the accuracy of each class, accuracy_class_K")};
+}
+
+void Classification::check(const Model& model, const data::Dataset& data) {
+  check_classes(model, data, check_target(data, DType::int64, "classification"));
+  classes_ = model.classes();
+}
+
+std::vector<Metric> Classification::metrics() const {
+  std::vector<Metric> metrics{{.name = "accuracy", .better = Better::higher}};
+  if (classes_ > 5) metrics.push_back({.name = "accuracy_top5", .better = Better::higher});
+  if (options_.per_class) {
+    for (std::int64_t k = 0; k < classes_; ++k)
+      metrics.push_back({.name = fmt::format("accuracy_class_{}", k), .better = Better::higher});
+  }
+  return metrics;
+}
+
+Loss Classification::loss(Tape& tape, Model& model, const Batch& batch) {
+  return cross_entropy(
+      model(tape, batch), batch["y"],
+      {.label_smoothing = tape.pass().training ? static_cast<float>(options_.label_smoothing) : 0.0f});
+}
+
+void Classification::evaluate(Evaluation& to, const Batch& batch, const Var& output) {
+  const auto rows = static_cast<double>(batch["y"].numel());
+  to.add("accuracy", {correct_of(output, batch["y"]), rows});
+  if (classes_ <= 5 && !options_.per_class) return;
+  const Tensor logits = floats_of(output), targets = kernels::on_cpu(batch["y"], &output.tape().backend());
+  const std::int64_t width = logits.shape()[-1];
+  double in_top5 = 0;
+  for (std::int64_t row = 0; row < targets.numel(); ++row) {
+    const std::int64_t target = targets.data<std::int64_t>()[row];
+    const float* const all = logits.data<float>() + row * width;
+    // Of equal logits the first counts as the larger, as in accuracy.
+    const auto above = std::count_if(all, all + width, [&](const float& logit) {
+      return logit > all[target] || (logit == all[target] && &logit < all + target);
+    });
+    in_top5 += above < 5;
+    if (options_.per_class && target < classes_)
+      to.add(fmt::format("accuracy_class_{}", target), {above == 0 ? 1.0 : 0.0, 1.0});
+  }
+  if (classes_ > 5) to.add("accuracy_top5", {in_top5, rows});
+}
+
+void Language::check(const Model& model, const data::Dataset& data) {
+  check_classes(model, data, check_target(data, DType::int64, "language"));
+}
+
+std::vector<Metric> Language::metrics() const {
+  return {{.name = "perplexity",
+           .value = [](std::span<const double> sums) { return std::exp(sums[0] / sums[1]); }}};
+}
+
+Loss Language::loss(Tape& tape, Model& model, const Batch& batch) {
+  return cross_entropy(
+      model(tape, batch), batch["y"],
+      {.label_smoothing = tape.pass().training ? static_cast<float>(options_.label_smoothing) : 0.0f});
+}
+
+void Language::evaluate(Evaluation& to, const Batch&, const Var&) {
+  to.add("perplexity", {to.loss().sum, to.loss().count});
+}
+
+std::vector<Option<Regression::Options>> Regression::Options::options() {
+  return {option::choice("loss", &Options::loss, {"mse", "l1", "smooth_l1"},
+                         "mean over elements: squared, absolute, or absolute with a rounded corner"),
+          option::number("beta", &Options::beta, Range::above(0, 1e9), "smooth_l1: where the corner ends")};
+}
+
+void Regression::check(const Model&, const data::Dataset& data) {
+  check_target(data, DType::float32, "regression");
+}
+
+std::vector<Metric> Regression::metrics() const {
+  // Sums of squared errors, of targets, of their squares, and the count. For equal targets as scikit-learn.
+  const auto r2 = [](std::span<const double> sums) {
+    const double variation = sums[2] - sums[1] * sums[1] / sums[3];
+    if (!(variation > 0)) return sums[0] == 0 ? 1.0 : 0.0;
+    return 1 - sums[0] / variation;
+  };
+  return {{.name = "rmse", .value = Metric::root_mean},
+          {.name = "r2", .better = Better::higher, .sums = 4, .value = r2}};
+}
+
+Loss Regression::loss(Tape& tape, Model& model, const Batch& batch) {
+  const Var output = model(tape, batch);
+  const Tensor y = target_for(output, batch["y"], "regression");
+  if (options_.loss == "l1") return l1(output, y);
+  if (options_.loss == "smooth_l1") return smooth_l1(output, y, static_cast<float>(options_.beta));
+  return mse(output, y);
+}
+
+void Regression::evaluate(Evaluation& to, const Batch& batch, const Var& output) {
+  const Tensor found = floats_of(output), wanted = floats_of(batch["y"], output.tape());
+  double squared_errors = 0, sum = 0, squares = 0;
+  for (std::int64_t i = 0; i < wanted.numel(); ++i) {
+    const double y = wanted.data<float>()[i], error = found.data<float>()[i] - y;
+    squared_errors += error * error;
+    sum += y;
+    squares += y * y;
+  }
+  const auto count = static_cast<double>(wanted.numel());
+  to.add("rmse", {squared_errors, count});
+  to.add("r2", {squared_errors, sum, squares, count});
+}
+
+void Binary::check(const Model&, const data::Dataset& data) { data::field_named(data, "y"); }
+
+std::vector<Metric> Binary::metrics() const { return {{.name = "accuracy", .better = Better::higher}}; }
+
+Loss Binary::loss(Tape& tape, Model& model, const Batch& batch) {
+  const Var output = model(tape, batch);
+  return bce_with_logits(output,
+                         target_for(output, tape.backend().in_type(batch["y"], DType::float32), "binary"));
+}
+
+void Binary::evaluate(Evaluation& to, const Batch& batch, const Var& output) {
+  const Tensor logits = floats_of(output), targets = floats_of(batch["y"], output.tape());
+  double correct = 0;
+  for (std::int64_t i = 0; i < targets.numel(); ++i)
+    correct += (logits.data<float>()[i] > 0) == (targets.data<float>()[i] >= 0.5f);
+  to.add("accuracy", {correct, static_cast<double>(targets.numel())});
+}
+
+}  // namespace lockstep::tasks

@@ -1,0 +1,103 @@
+#include "lockstep/tasks/task.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/base/error.h"
+#include "lockstep/kernels/backend.h"
+#include "lockstep/tasks/built_in.h"
+#include "lockstep/tasks/registry.h"
+
+namespace lockstep {
+
+Evaluation::Evaluation(std::span<const Metric> metrics, const Loss& loss) : metrics_(metrics) {
+  std::size_t sums = 0;
+  for (const Metric& metric : metrics) sums += static_cast<std::size_t>(metric.sums);
+  sums_.assign(sums, 0.0);
+  add(metrics.front().name, loss);
+}
+
+void Evaluation::add(std::string_view name, std::initializer_list<double> sums) {
+  std::ptrdiff_t at = 0;
+  for (const Metric& metric : metrics_) {
+    if (metric.name != name) {
+      at += metric.sums;
+      continue;
+    }
+    if (static_cast<int>(sums.size()) != metric.sums)
+      throw UsageError("metric {} has {} sums, but {} were added", name, metric.sums, sums.size());
+    std::transform(sums.begin(), sums.end(), sums_.begin() + at, sums_.begin() + at, std::plus<>());
+    return;
+  }
+  throw UsageError("the task added to a metric {}, which its metrics() does not name", name);
+}
+
+void Evaluation::add(std::string_view metric, const Loss& loss) {
+  const ops::CountedSum total = loss.read();
+  add(metric, {total.sum, total.count});
+}
+
+namespace {
+
+std::string describe(const Batch& batch) {
+  std::string text;
+  for (std::size_t i = 0; i < batch.names().size(); ++i) {
+    const Tensor& tensor = batch.tensors()[i];
+    text += fmt::format("{}{} {} {}", i == 0 ? "" : ", ", batch.names()[i], to_string(tensor.dtype()),
+                        to_string(tensor.shape()));
+  }
+  return text;
+}
+
+}  // namespace
+
+Loss Task::operator()(Tape& tape, Model& model, const Batch& batch) {
+  Loss loss;
+  try {
+    loss = this->loss(tape, model, batch);
+  } catch (const UsageError& error) {
+    throw DataError("{}; a batch of the data has {}", error.what(), describe(batch));
+  }
+  if (!loss.sum.value())
+    throw UsageError("the task returned an empty Loss; return that of a loss function, such as mse()");
+  return loss;
+}
+
+void Task::check(const Model&, const data::Dataset&) {}
+
+void Task::evaluate(Evaluation&, const Batch&, const Var&) {}
+
+Tensor floats_of(const Var& output) { return floats_of(to_channel_block(output, 1).value(), output.tape()); }
+
+Tensor floats_of(const Tensor& tensor, Tape& tape) {
+  kernels::Backend& backend = tape.backend();
+  return kernels::on_cpu(backend.in_type(kernels::on_device(tensor, backend), DType::float32), &backend);
+}
+
+namespace tasks {
+
+void add_built_in(Registry& registry) {
+  registry.add<Classification>("classification");
+  registry.add<Language>("language");
+  registry.add<Regression>("regression");
+  registry.add<Binary>("binary");
+}
+
+}  // namespace tasks
+
+void add_built_in(Registries& registries) {
+  models::add_built_in(registries.models);
+  tasks::add_built_in(registries.tasks);
+}
+
+const Registries& built_in_registries() {
+  static const Registries built_in = [] {
+    Registries registries;
+    add_built_in(registries);
+    return registries;
+  }();
+  return built_in;
+}
+
+}  // namespace lockstep
