@@ -57,8 +57,9 @@ std::unique_ptr<Task> make_task(const Config& config) {
 }
 
 void check_data(const Model& model, Task& task, const data::Dataset& data) {
-  for (const data::Field& field : data.fields()) {
-    if (field.name == "x") model.check_input(data::batch_shape(1, field.shape));
+  for (const std::string& name : model.reads()) {
+    const data::Field& field = data::field_named(data, name);
+    if (name == "x") model.check_input(data::batch_shape(1, field.shape));
   }
   task.check(model, data);
 }

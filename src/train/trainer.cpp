@@ -71,8 +71,6 @@ Inputs open_inputs(const Config& config, Session& session) {
     const std::unique_ptr<Model> meta = build_meta_model(config);
     inputs.data = std::make_unique<DataSets>(config, *meta);
     inputs.task = make_task(config);
-    check_data(*meta, *inputs.task, inputs.data->train());
-    if (inputs.data->eval()) check_data(*meta, *inputs.task, *inputs.data->eval());
     need = memory_need(config, meta->state(), inputs.data->train(), world.size(), session.backend().device());
   });
   check_memory(need, world);
@@ -583,6 +581,10 @@ ExitCode train(Session& session, Config config, const RunOptions& options) {
   Inputs inputs = open_inputs(config, session);
   checkpoint::RunDirectory run(options.directory, world);
   resolve(config, run, options, inputs.data->train().size(), world);
+  comm::run_on_all(world, [&] {
+    for (const data::Dataset* const data : {&inputs.data->train(), inputs.data->eval()})
+      if (data) check_data(*inputs.model, *inputs.task, *data);
+  });
   resolve_threads(config, session);
   check_same_updates(config, session.backend(), world);
   inputs.model->to(session.backend());

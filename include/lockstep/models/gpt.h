@@ -47,6 +47,7 @@ class Gpt final : public Model {
   Gpt(const Options& options, std::uint64_t seed);
 
   std::int64_t context() const override { return wpe_.weight.value.size(0); }
+  std::vector<std::string> reads() const override { return {"x"}; }
   std::int64_t classes() const override { return wte_.weight.value.size(0); }
   Shape sample_shape(std::int64_t) const override { return {context()}; }
   void check_input(const Shape& x) const override;

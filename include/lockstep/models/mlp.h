@@ -22,6 +22,7 @@ class Mlp final : public Model {
   };
   Mlp(const Options& options, std::uint64_t seed);
 
+  std::vector<std::string> reads() const override { return {"x"}; }
   std::int64_t classes() const override { return sizes_.back(); }
   Shape sample_shape(std::int64_t) const override { return {sizes_.front()}; }
   void check_input(const Shape& x) const override;

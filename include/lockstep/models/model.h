@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/autograd/tape.h"
 #include "lockstep/base/option.h"
@@ -30,6 +31,8 @@ class Model : public nn::Module {
   /// was none.
   Var take_output();
 
+  /// Fields that forward() takes from a batch, for an early error if the data has them not; empty: not known.
+  virtual std::vector<std::string> reads() const { return {}; }
   /// Width of the logits: of classes or tokens. 0: the output is not logits.
   virtual std::int64_t classes() const { return 0; }
   /// Tokens of a sample of text; 0: the model does not read text.

@@ -46,6 +46,7 @@ class Resnet final : public Model {
   };
   Resnet(const Options& options, std::uint64_t seed);
 
+  std::vector<std::string> reads() const override { return {"x"}; }
   std::int64_t classes() const override { return fc_.weight.value.size(0); }
   Shape sample_shape(std::int64_t image_size) const override {
     return {in_channels_, image_size, image_size};
