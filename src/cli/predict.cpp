@@ -60,6 +60,7 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
     const auto fields = given(values, "fields");
     if (fields) train::set_fields(config, saved.model(), option::words_of(*fields));
     data.emplace(config, saved.model(), path, saved.normalizations(), how.log_probabilities);
+    train::check_inputs(saved.model(), *data->eval());
     train::check_tokenizer(path, data->tokenizer(), file, saved.tokenizer());
     constexpr std::uint64_t most_bytes = std::uint64_t{2} << 20;
     how.arguments = {{"checkpoint", fmt::format("{:016x}", saved.digest())},

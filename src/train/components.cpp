@@ -56,11 +56,15 @@ std::unique_ptr<Task> make_task(const Config& config) {
   return task.make();
 }
 
-void check_data(const Model& model, Task& task, const data::Dataset& data) {
+void check_inputs(const Model& model, const data::Dataset& data) {
   for (const std::string& name : model.reads()) {
     const data::Field& field = data::field_named(data, name);
     if (name == "x") model.check_input(data::batch_shape(1, field.shape));
   }
+}
+
+void check_data(const Model& model, Task& task, const data::Dataset& data) {
+  check_inputs(model, data);
   task.check(model, data);
 }
 

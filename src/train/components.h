@@ -25,6 +25,8 @@ std::unique_ptr<models::Model> build_meta_model(const Config& config);
 
 /// The configured task.
 std::unique_ptr<Task> make_task(const Config& config);
+/// Throws DataError if the model reads other fields than the data has.
+void check_inputs(const Model& model, const data::Dataset& data);
 /// Throws DataError if the model or the task needs other fields than the data has.
 void check_data(const Model& model, Task& task, const data::Dataset& data);
 
