@@ -89,13 +89,13 @@ silent_about() {
   ! grep -Eq "$2" "$1.log" || fail "$1: says '$2': $(cat "$1.log")"
 }
 
-# same_as_undisturbed RUN: one rank, one start, as many steps as the newest checkpoint: the same bits.
+# same_as_undisturbed RUN [CONFIG]: one rank, one start, as many steps as the newest checkpoint: the same bits.
 same_as_undisturbed() {
   local last
   last=$(readlink "$1/checkpoints/latest")
   last=${last#step-}
   rm -rf undisturbed
-  "$LOCKSTEP" train run.ini --run undisturbed --set train.steps="$((10#${last%.h5}))" >undisturbed.log 2>&1 ||
+  "$LOCKSTEP" train "${2:-run.ini}" --run undisturbed --set train.steps="$((10#${last%.h5}))" >undisturbed.log 2>&1 ||
     fail "$1: the undisturbed run: $(tail -n 3 undisturbed.log)"
   expect_same undisturbed/checkpoints/latest "$1/checkpoints/latest"
 }

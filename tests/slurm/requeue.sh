@@ -51,6 +51,12 @@ submit program -w n10 --ntasks-per-node=2 -- program.sbatch ./program.sh 'two wo
 program=$job
 LOCKSTEP=nowhere LOCKSTEP_MAX_STALLED=2 submit failing -w n10 -- program.sbatch ./program.sh fail
 failing=$job
+# A program with a model and a task of its own, and the verbs of lockstep.
+/usr/bin/python3 "$LOCKSTEP_SOURCE_DIR/share/example/wind.py" wind.h5 || fail "h5py is needed for this test"
+cp "$LOCKSTEP_SOURCE_DIR/share/example/wind.ini" .
+LOCKSTEP=$WIND submit wind -w n10 --ntasks-per-node=2 -- train.sbatch wind.ini --run wind --set train.steps="$endless_steps" \
+  --set train.eval_every=0
+wind_job=$job
 submit nothing -w n10 -- program.sbatch ./no-such-program
 nothing=$job
 
@@ -81,11 +87,11 @@ no_step_lost() {
   if [ -z "$stopped" ] || [ "$stopped" != "$resumed" ]; then fail "$1: stopped after $stopped, resumed after $resumed"; fi
   held "$1: stopped and resumed after step ${resumed//$'\n'/ }"
 }
-# stopped_by_user NAME JOB RESTARTS: RUN/stop ends it for good, in the bits of an undisturbed run.
+# stopped_by_user NAME JOB RESTARTS [CONFIG]: RUN/stop ends it for good, in the bits of an undisturbed run.
 stopped_by_user() {
   touch "$1/stop"
   ends "$1" "$2" FAILED 76 "$3"
-  same_as_undisturbed "$1"
+  same_as_undisturbed "$1" "${4:-}"
 }
 
 # A node is gone with all that ran on it: nothing answers any more. Slurm finds out, ends the rest and requeues the job itself; it
@@ -109,6 +115,13 @@ wait_for 90 is "$high" COMPLETED || give_up "the job of higher priority: $(state
 starts_again preempted "$preempted" 1
 no_step_lost preempted
 stopped_by_user preempted "$preempted" 1
+
+until_trains wind 0
+wait_for 60 test -e wind/checkpoints/latest || give_up "wind: no checkpoint: $(tail wind.log)"
+scancel --signal=USR2 --batch "$wind_job"
+starts_again wind "$wind_job" 1
+no_step_lost wind
+LOCKSTEP=$WIND stopped_by_user wind "$wind_job" 1 wind.ini
 
 # wait_for_end NAME JOB: however often it is requeued.
 wait_for_end() {

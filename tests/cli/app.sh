@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# A program with a model and a task of its own, share/example/wind.cpp, has every verb: killed on 2 ranks and resumed on 3 it ends with the
+# bits of an undisturbed run; eval and predict say the same at any number of ranks.
+# Environment: WIND, this program.
+source "$(dirname "$0")/../support/cli.sh"
+lockstep=$LOCKSTEP LOCKSTEP=$WIND
+cp "$LOCKSTEP_SOURCE_DIR/share/example/wind.ini" .
+/usr/bin/python3 "$LOCKSTEP_SOURCE_DIR/share/example/wind.py" wind.h5 || fail "h5py is needed for this test"
+
+ranks 1 train wind.ini --run whole >log 2>&1 || fail "an undisturbed run: $(tail -n 3 log)"
+has_line 'step 400  eval loss .* rmse 0\.0[0-9]* within_0\.1 (0\.9|1)' <log || fail "it does not learn: $(tail -n 3 log)"
+
+# Without an end: killed as soon as there is a checkpoint. Then the run is one of 400 steps.
+read -r -a start <<<"$LOCKSTEP_MPIRUN -n 2"
+setsid "${start[@]}" "$WIND" train wind.ini --run parts --set train.steps="$endless_steps" --set checkpoint.keep=1000000 >log 2>&1 &
+launcher=$!
+until [ -e parts/checkpoints/latest ] || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.05; done
+kill -0 "$launcher" 2>/dev/null || fail "it ended before it was killed: $(grep -a lockstep: log)"
+pkill -KILL -s "$launcher"
+wait "$launcher" 2>/dev/null
+for step in parts/checkpoints/step-*.h5; do
+  [[ $(basename "$step") < step-000000400.h5 ]] || rm "$step"  # a fast machine has come too far
+done
+ranks 3 train wind.ini --run parts --set train.steps=400 >log 2>&1 || fail "on 3 ranks: $(tail -n 3 log)"
+has_line 'going on after step' <log || fail "it was not resumed: $(head -n 5 log)"
+expect_same whole/checkpoints/latest parts/checkpoints/latest
+"$lockstep" diff whole/checkpoints/latest parts/checkpoints/latest >diff.log || fail "lockstep reads it too: $(cat diff.log)"
+/usr/bin/python3 - <<'PY' || fail "checkpoint.keep_best = eval_rmse: $(ls -l whole/checkpoints)"
+import json, os
+scores = {line["step"]: line["eval_rmse"] for line in map(json.loads, open("whole/metrics.jsonl")) if "eval_rmse" in line}
+assert len(scores) == 4 and os.readlink("whole/checkpoints/best") == "step-%09d.h5" % min(scores, key=scores.get)
+PY
+
+for count in 1 2 3; do
+  ranks "$count" eval whole/checkpoints/latest --weights ema/0.99 --json >"eval-$count.json" 2>log || fail "eval: $(cat log)"
+  cmp eval-1.json "eval-$count.json"
+  ranks "$count" predict whole/checkpoints/latest --data wind.h5 --out "out-$count.h5" >log 2>&1 || fail "predict: $(cat log)"
+  cmp out-1.h5 "out-$count.h5" || fail "predict on $count ranks"
+done
+/usr/bin/python3 - <<'PY' || fail "the predictions are not those of a model that has learned"
+import h5py, numpy as np
+with h5py.File("out-1.h5") as out, h5py.File("wind.h5") as data:
+    assert out["output"].shape == data["power"].shape and out["output"].dtype == np.float32
+    assert np.sqrt(np.mean((out["output"][:] - data["power"][:]) ** 2)) < 0.1
+PY
+
+ranks 1 train --help-keys >keys || fail "--help-keys"
+has_line 'model.width +64 +turbine: features of the hidden layers' <keys || fail "keys: $(grep turbine keys)"
+ranks 1 --help | has_line 'Usage: \[mpirun -n RANKS\] wind VERB' || fail "--help"
+ranks 1 doctor --config wind.ini --run whole >log 2>&1 || fail "doctor: $(cat log)"
+"$lockstep" eval whole/checkpoints/latest >out.log 2>err.log
+[ $? -eq 2 ] || fail "lockstep eval knows the model"
+one_error "lockstep eval" 'model.name: "turbine" is not one of: mlp, resnet, gpt'
+finish
