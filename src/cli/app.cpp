@@ -61,7 +61,8 @@ std::string version(const Program& program) {
 /// Collective.
 void check_same_everywhere(const Registries& registries, comm::HostGroup& world) {
   if (world.size() == 1) return;
-  const std::string text = "models:\n" + registries.models.text() + "tasks:\n" + registries.tasks.text();
+  const std::string text = "models:\n" + registries.models.text() + "tasks:\n" + registries.tasks.text() +
+                           "data sets:\n" + registries.data.text();
   const std::vector<std::string> all = world.all_gather_texts(text);
   const auto other = std::ranges::find_if(all, [&](const std::string& one) { return one != all[0]; });
   if (other == all.end()) return;
@@ -73,7 +74,8 @@ void check_same_everywhere(const Registries& registries, comm::HostGroup& world)
     return quote(whole.substr(begin, whole.find('\n', begin) - begin));
   };
   throw UsageError(
-      "rank {} has other models or tasks than rank 0, {} where rank 0 has {}; start the same program on "
+      "rank {} has other models, tasks or data sets than rank 0, {} where rank 0 has {}; start the same "
+      "program on "
       "every rank",
       other - all.begin(), line(*other, second), line(all[0], first));
 }

@@ -49,9 +49,17 @@ bool holds_images(const hdf5::File& file) {
          y.shape().size() == 1;
 }
 
-void check_format(const std::string& format) {
+/// A data set of the program, not one of the built-in ones.
+bool is_custom(const Config& config) {
+  return config.registries && config.registries->data.has(config.data.format);
+}
+
+void check_format(const Config& config) {
+  if (is_custom(config)) return;
+  std::vector<std::string> words{"auto", "images", "text", "arrays"};
+  if (config.registries) std::ranges::copy(config.registries->data.names(), std::back_inserter(words));
   try {
-    option::check_word(format, {"auto", "images", "text", "arrays"});
+    option::check_word(config.data.format, words);
   } catch (const UsageError& error) {
     throw UsageError("data.format: {}", error.what());
   }
@@ -60,7 +68,7 @@ void check_format(const std::string& format) {
 /// images, text or arrays: what data.format = auto means for data of which this is the first file.
 std::string format_of(const Config& config, const models::Model& model, const std::string& path) {
   if (!config.data.format.empty()) {
-    check_format(config.data.format);
+    check_format(config);
     return config.data.format;
   }
   if (!config.data.fields.empty() || !config.data.normalize.empty()) return "arrays";
@@ -98,6 +106,7 @@ std::vector<std::string> fields_in(const std::string& path, const std::vector<st
 std::unique_ptr<data::Dataset> open_data(const std::string& format, const Config& config,
                                          const models::Model& model, const std::vector<std::string>& paths,
                                          const data::Dataset* like, bool targets = true) {
+  if (is_custom(config)) return config.registries->data.configure(format).make(paths);
   if (format == "text") return open_text(model, paths);
   if (format == "arrays") {
     const std::vector<std::string>& fields = config.data.fields;
@@ -172,7 +181,7 @@ void set_fields(Config& config, const models::Model& model, std::vector<std::str
 }
 
 DataSets::DataSets(const Config& config, const models::Model& model) {
-  if (config.data.train.empty())
+  if (config.data.train.empty() && !is_custom(config))
     throw UsageError("data.train: is missing; give an HDF5 data file (see lockstep prepare)");
   open_train(config, model);
   add_normalized_fields(config.data.normalize);
@@ -203,9 +212,12 @@ DataSets::DataSets(const Config& config, const models::Model& model) {
 /// Without weights all files are one data set.
 void DataSets::open_train(const Config& config, const models::Model& model) {
   const std::vector<TrainingFile> files = training_files(config.data);
-  for (const TrainingFile& file : files) check_present("data.train", file.path);
-  if (!config.data.eval.empty()) check_present("data.eval", config.data.eval);
-  format_ = format_of(config, model, files.front().path);
+  if (!config.data.format.empty()) check_format(config);
+  if (!is_custom(config)) {  // whose files may be anything
+    for (const TrainingFile& file : files) check_present("data.train", file.path);
+    if (!config.data.eval.empty()) check_present("data.eval", config.data.eval);
+  }
+  format_ = format_of(config, model, files.empty() ? "" : files.front().path);
   const auto open = [&](const std::vector<std::string>& paths) {
     return open_data(format_, config, model, paths, sources_.empty() ? nullptr : sources_[0].whole.get());
   };

@@ -28,9 +28,10 @@ Option<DataConfig> augment() {
 
 /// Stored as nothing if it is auto: versions without the key read such configurations.
 Option<DataConfig> data_format() {
-  Option<DataConfig> row = option::text(
-      "format", &DataConfig::format, "of the data files; default: auto, by what the first file holds",
-      {.peers = {"data_format", "data_type", "dataset_type"}}, "auto, images, text, arrays");
+  Option<DataConfig> row = option::text("format", &DataConfig::format,
+                                        "of the data files; default: auto, by what the first file holds",
+                                        {.peers = {"data_format", "data_type", "dataset_type"}},
+                                        "auto, images, text, arrays, or a data set of the program");
   row.set = [](DataConfig& config, const std::string& value) {
     config.format = option::unquoted(value);
     if (config.format == "auto") config.format.clear();

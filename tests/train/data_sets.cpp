@@ -42,14 +42,11 @@ struct Folder {
     return file(name);
   }
   static train::Config config(const std::string& data, const std::vector<std::string>& overrides = {}) {
-    return train::parse_config(
-        "[model]\nname = mlp\nsizes = 4 3 2\n[data]\ntrain = " + data +
-            "\n[train]\nsteps = 1\nglobal_batch = 2\n",
-        "text", overrides);
+    return train::parse_config("[model]\nname = mlp\nsizes = 4 3 2\n[data]\ntrain = " + data +
+                                   "\n[train]\nsteps = 1\nglobal_batch = 2\n",
+                               "text", overrides);
   }
-  static DataSets opened(const train::Config& config) {
-    return {config, *train::build_meta_model(config)};
-  }
+  static DataSets opened(const train::Config& config) { return {config, *train::build_meta_model(config)}; }
 };
 
 BOOST_FIXTURE_TEST_CASE(the_format_is_what_the_first_file_holds, Folder) {
@@ -67,7 +64,8 @@ BOOST_FIXTURE_TEST_CASE(the_format_is_what_the_first_file_holds, Folder) {
                         mentions("does not read text"));
 }
 
-BOOST_FIXTURE_TEST_CASE(a_star_and_a_number_behind_a_file_are_its_weight_unless_a_file_has_that_name, Folder) {
+BOOST_FIXTURE_TEST_CASE(a_star_and_a_number_behind_a_file_are_its_weight_unless_a_file_has_that_name,
+                        Folder) {
   const std::string starred = folder.file("b" + std::to_string(world().rank()) + ".h5*2");
   std::ofstream(starred) << "a file";
   train::DataConfig config;
@@ -135,6 +133,50 @@ BOOST_FIXTURE_TEST_CASE(each_source_of_a_mixture_is_split_and_the_normalisation_
   const float value = read_samples(data.train(), {3})["x"].data<float>()[0];
   BOOST_TEST(value == (read_samples(raw.train(), {3})["x"].data<float>()[0] - 10) / 2,
              boost::test_tools::tolerance(1e-5f));
+}
+
+/// As many samples as its file's name says, the heavy half of them drawn three times as often.
+class Drawn final : public data::Dataset {
+ public:
+  explicit Drawn(const std::vector<std::string>& files) : base_(files.empty() ? 40 : std::stoll(files[0])) {}
+  std::int64_t size() const override { return base_.size(); }
+  const std::vector<data::Field>& fields() const override { return base_.fields(); }
+  std::string name() const override { return "drawn"; }
+  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override {
+    base_.read(samples, into);
+  }
+  std::unique_ptr<data::Order> order(std::uint64_t seed) const override {
+    std::vector<double> weights(static_cast<std::size_t>(size()), 1);
+    std::fill_n(weights.begin(), size() / 2, 3);
+    return std::make_unique<data::WeightedDraws>(weights, seed);
+  }
+
+ private:
+  Counting base_;
+};
+
+BOOST_FIXTURE_TEST_CASE(a_data_set_of_the_program_is_made_of_its_files_and_keeps_its_order, Folder) {
+  Registries registries;
+  add_built_in(registries);
+  registries.data.add<Drawn>("drawn");
+  const auto of = [&](const std::string& files, const std::vector<std::string>& overrides) {
+    train::Config asked = config(files, overrides);
+    asked.registries = &registries;
+    return asked;
+  };
+  const DataSets data = opened(of("120", {"data.format=drawn", "data.eval=30"}));
+  BOOST_TEST(data.format() == "drawn");
+  BOOST_TEST(data.train().size() == 120);
+  BOOST_TEST(data.eval()->size() == 30);
+  BOOST_TEST(data.train().order(1) != nullptr);
+  BOOST_TEST(opened(of("", {"data.format=drawn"})).train().size() == 40);
+  const DataSets parts = opened(of("100*2 50", {"data.format=drawn", "data.eval_fraction=0.2"}));
+  BOOST_TEST(parts.train().size() == 120);
+  BOOST_TEST(parts.eval()->size() == 30);
+  BOOST_TEST(parts.train().order(1) != nullptr);
+  BOOST_CHECK_EXCEPTION(opened(of("120", {"data.format=draw"})), UsageError, mentions("data.format: "));
+  BOOST_CHECK_EXCEPTION(opened(of("120", {"data.format=drawn", "data.normalize=x"})), UsageError,
+                        mentions("data.normalize"));
 }
 
 BOOST_FIXTURE_TEST_CASE(large_integers_are_measured_as_they_are_stored, Folder) {

@@ -33,6 +33,15 @@ class App {
   App& task(const std::string& name) {
     return add("task", [&] { registries_.tasks.add<T>(name); });
   }
+  /// D: a data::Dataset for data.format = name; see data::Registry.
+  template <class D>
+  App& data(const std::string& name) {
+    return add("data set", [&] {
+      for (const char* const built_in : {"auto", "images", "text", "arrays"})
+        if (name == built_in) throw UsageError("the name {} is that of a built-in format", name);
+      registries_.data.add<D>(name);
+    });
+  }
 
   /// Runs the verb of the command line, on every rank, and returns the exit code for main. Throws nothing.
   int run(int argc, char** argv);

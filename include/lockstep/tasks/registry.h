@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "lockstep/base/registry.h"
+#include "lockstep/data/registry.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/tasks/task.h"
 
@@ -20,10 +21,11 @@ void add_built_in(Registry& registry);
 
 }  // namespace tasks
 
-/// What a configuration can name, in a program with models and tasks of its own.
+/// What a configuration can name, in a program with models, tasks and data sets of its own.
 struct Registries {
   models::Registry models;
   tasks::Registry tasks;
+  data::Registry data;  ///< no built-in ones
 };
 /// Adds what every program has.
 void add_built_in(Registries& registries);
