@@ -11,6 +11,7 @@
 #include "cli/bench.h"
 #include "kernels/gpus.h"
 #include "kernels/profile.h"
+#include "lockstep/comm/agreement.h"
 #include "train/device.h"
 
 namespace lockstep::cli {
@@ -20,22 +21,32 @@ using kernels::OperationFigures;
 using train::WorkloadRun;
 
 struct StepOptions {
-  std::string workload;
-  std::int64_t steps = 0;  ///< measured
+  std::string workload;                                ///< its name, or the configuration file of a run
+  std::optional<train::Config> config = std::nullopt;  ///< of a run
+  std::int64_t steps = 0;                              ///< measured
   DType compute = DType::float32;
   Arguments overrides = {};
   bool json = false;
 };
 
+WorkloadRun workload_run(Session& session, const StepOptions& options) {
+  if (options.config) return {*options.config, session, options.compute};
+  return {train::workload_named(options.workload),
+          session.transport(),
+          session.backend(),
+          {.compute = options.compute},
+          1,
+          options.overrides};
+}
+
 /// Times steps and prints medians, of the slowest rank in each step. Collective.
 void time_steps(Session& session, const StepOptions& options) {
   for (const std::string& text : options.overrides) {
-    if (!text.starts_with("model.") && !text.starts_with("optimizer."))
+    if (!options.config && !text.starts_with("model.") && !text.starts_with("optimizer."))
       throw UsageError("--set {}: a workload has only the keys of model and optimizer", text);
   }
   comm::HostGroup& world = session.world();
-  WorkloadRun run(train::workload_named(options.workload), session.transport(), session.backend(),
-                  {.compute = options.compute}, 1, options.overrides);
+  WorkloadRun run = workload_run(session, options);
   for (std::int64_t step = 0; step < train::warm_up_steps; ++step) run.step();
   std::vector<double> all_step_ms, all_exposed_ms;
   all_step_ms.reserve(static_cast<std::size_t>(options.steps));
@@ -121,8 +132,7 @@ double gb_s(const OperationFigures& operation) { return 1e-6 * operation.bytes /
 StepProfile profile_steps(Session& session, const StepOptions& options) {
   kernels::Profile profile;
   std::optional<kernels::Profiler> profiler(std::in_place, session.backend(), profile);
-  WorkloadRun run(train::workload_named(options.workload), session.transport(), session.backend(),
-                  {.compute = options.compute});
+  WorkloadRun run = workload_run(session, options);
   for (std::int64_t step = 0; step < train::warm_up_steps; ++step) run.step();
 
   StepProfile found;
@@ -225,16 +235,20 @@ void print_profile(Session& session, const StepOptions& options) {
 }  // namespace
 
 ExitCode bench_step(const Program& program, Session& session, const Arguments& arguments) {
-  OptionSet options(program, "bench step [--workload NAME] [--profile | --passes K] [OPTIONS]",
-                    "Times whole training steps of a standard workload on made-up data, on all ranks.\n"
+  OptionSet options(program,
+                    "bench step [--workload NAME | --config CONFIG] [--profile | --passes K] [OPTIONS]",
+                    "Times whole training steps of a standard workload on made-up data, or of a run on the\n"
+                    "first batch of its data, on all ranks.\n"
                     "Every time is a median over steps, of the slowest rank in each.\nWorkloads: " +
                         workload_names() + ".");
   add_workload(options);
+  options.add()("config", po::value<std::string>(),
+                "measure the run of this configuration, with its own model and task; nothing is saved");
   options.add()("profile",
                 "what a step is made of: time, arithmetic and memory traffic of each operation on rank 0");
   add_device(options);
   options.add()("set", po::value<Arguments>()->composing(),
-                "a key of the workload's model or optimizer: model.recompute=true");
+                "a key of the configuration, or of the workload's model or optimizer: model.recompute=true");
   options.add()("precision", po::value<std::string>()->default_value("fp32"), "fp32 or bf16");
   options.add()("bf16-fallback", po::value<std::string>()->default_value("refuse"),
                 "where bf16 would be slower: refuse, fp32 or convert");
@@ -249,14 +263,26 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
                   .steps = values["steps"].as<std::int64_t>(),
                   .json = values.count("json") > 0};
   if (values.count("set")) how.overrides = values["set"].as<Arguments>();
-  session.use_device(given(values, "device").value_or("auto"));
-  if (!how.overrides.empty() && (profile || passes))
+  if (const auto config = given(values, "config")) {
+    if (!values["workload"].defaulted() || passes)
+      throw UsageError(
+          "bench step: --config cannot be used with --workload or --passes; leave one of them out");
+    comm::run_on_all(session.world(), [&] {
+      how.workload = *config;
+      how.config = train::read_config(*config, how.overrides, program.registries);
+    });
+  }
+  session.use_device(given(values, "device").value_or("auto"),
+                     {.threads = how.config ? std::max(1, how.config->train.threads) : 1});
+  if (!how.overrides.empty() && !how.config && (profile || passes))
     throw UsageError("bench step: --set cannot be used with --profile or --passes; leave one of them out");
   if (profile && passes)
     throw UsageError("bench step: --profile and --passes measure different things; leave one of them out");
   if (passes && how.json) throw UsageError("bench step: --passes has no JSON form; leave one of the two out");
-  how.compute = train::choose_session_precision(session, values["precision"].as<std::string>(),
-                                                values["bf16-fallback"].as<std::string>());
+  const bool precision_of_run = how.config && values["precision"].defaulted();
+  how.compute = train::choose_session_precision(
+      session, precision_of_run ? how.config->train.precision : values["precision"].as<std::string>(),
+      values["bf16-fallback"].as<std::string>());
   train::check_steps(how.steps, "step");
   if (profile) {
     print_profile(session, how);

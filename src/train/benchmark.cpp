@@ -6,12 +6,13 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "lockstep/autograd/functions.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
+#include "lockstep/comm/agreement.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/optim/registry.h"
 #include "train/components.h"
+#include "train/resume.h"
 
 namespace lockstep::train {
 namespace {
@@ -101,6 +102,7 @@ WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::GradientTranspo
                                        transport.group().size() * shards_per_rank),
                            "workload " + workload.name, overrides)),
       model_(built_on(config_, backend)),
+      task_(make_task(config_)),
       replicas_(std::make_unique<ddp::DataParallel>(
           *model_, transport, backend,
           with_shards(std::move(options), transport.group().size() * shards_per_rank))),
@@ -112,12 +114,39 @@ WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::GradientTranspo
         on_device(made_up_shard(*model_, workload.image_pixels, samples, shard), backend));
 }
 
+WorkloadRun::WorkloadRun(const Config& config, Session& session, DType compute) : config_(config) {
+  comm::HostGroup& world = session.world();
+  comm::run_on_all(world, [&] {
+    check_shards(config_, world);
+    data_ = std::make_unique<DataSets>(config_, *build_meta_model(config_));
+    task_ = make_task(config_);
+    model_ = build_model(config_);
+    check_data(*model_, *task_, data_->train());
+  });
+  data_->measure(world);
+  model_->to(session.backend());
+  config_.train.shards = shards_of(config_, world);
+  replicas_ = std::make_unique<ddp::DataParallel>(*model_, session.transport(), session.backend(),
+                                                  ddp_options(config_, compute));
+  optimizer_ = optim::make_optimizer(config_.optimizer, *replicas_);
+  loader_ = std::make_unique<data::Loader>(data_->train(),
+                                           data::LoaderOptions{.global_batch = config_.train.global_batch,
+                                                               .shards = config_.train.shards,
+                                                               .seed = config_.train.seed,
+                                                               .augment = augment_of(config_, data_->train()),
+                                                               .backend = &session.backend()},
+                                           world);
+  comm::run_on_all(world, [&] {
+    const std::span<const Batch> shards = loader_->at(0).shards;
+    batch_.shards.assign(shards.begin(), shards.end());
+  });
+}
+
 WorkloadRun::Times WorkloadRun::step() {
   const Stopwatch watch;
   const ddp::StepResult result =
       replicas_->step(batch_, [&](Tape& tape, const Batch& shard, const ddp::MicroBatch& part) {
-        const Batch samples = part.rows(shard);
-        return cross_entropy(model_->forward(tape, samples), samples["y"]);
+        return (*task_)(tape, *model_, part.rows(shard));
       });
   optimizer_->step();
   ++batch_.step;

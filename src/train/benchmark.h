@@ -1,4 +1,4 @@
-// The standard workloads of lockstep bench: training on made-up data.
+// The workloads of lockstep bench: standard ones on made-up data, and runs of the user's own.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,11 @@
 
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
-#include "lockstep/models/model.h"
 #include "lockstep/optim/optimizer.h"
+#include "lockstep/tasks/task.h"
+#include "lockstep/train/session.h"
 #include "train/config.h"
+#include "train/data_sets.h"
 
 namespace lockstep::train {
 
@@ -30,7 +32,7 @@ const StandardWorkload& workload_named(const std::string& name);
 /// Steps that are not measured: plan, memory and caches are steady after them.
 constexpr std::int64_t warm_up_steps = 4;
 
-/// A standard workload that trains, one step a call.
+/// A workload that trains, one step a call.
 class WorkloadRun {
  public:
   /// Each rank's batch is cut into `shards_per_rank` shards; UsageError if that is not possible. `overrides`
@@ -39,6 +41,9 @@ class WorkloadRun {
   WorkloadRun(const StandardWorkload& workload, comm::GradientTransport& transport, kernels::Backend& backend,
               ddp::Options options = {}, int shards_per_rank = 1,
               const std::vector<std::string>& overrides = {});
+  /// The run of a configuration, on the first batch of its data, which serves every step. Nothing is saved.
+  /// Collective; throws as the start of a training does.
+  WorkloadRun(const Config& config, Session& session, DType compute);
 
   struct Times {
     double step_ms = 0;      ///< optimizer included
@@ -52,7 +57,7 @@ class WorkloadRun {
 
  private:
   /// The same tensors serve every step.
-  struct MadeUpBatch {
+  struct RepeatedBatch {
     std::int64_t step = 0;
     std::vector<Batch> shards;
     auto begin() const { return shards.begin(); }
@@ -60,10 +65,13 @@ class WorkloadRun {
   };
 
   Config config_;
-  std::unique_ptr<models::Model> model_;
+  std::unique_ptr<DataSets> data_;  // of a run
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Task> task_;
   std::unique_ptr<ddp::DataParallel> replicas_;
   std::unique_ptr<optim::Optimizer> optimizer_;
-  MadeUpBatch batch_;
+  std::unique_ptr<data::Loader> loader_;  // of a run
+  RepeatedBatch batch_;
 };
 
 /// UsageError, naming the subject of lockstep bench, if there are no steps to time.

@@ -44,6 +44,10 @@ with h5py.File("out-1.h5") as out, h5py.File("wind.h5") as data:
     assert np.sqrt(np.mean((out["output"][:] - data["power"][:]) ** 2)) < 0.1
 PY
 
+ranks 2 bench step --config wind.ini --set model.width=8 --steps 2 --json >out.log 2>log || fail "bench step: $(cat log)"
+has_line '"model": "wind.ini"' <out.log || fail "bench step: $(cat out.log)"
+ranks 1 bench step --config wind.ini --profile --steps 2 >out.log 2>log || fail "bench step --profile: $(cat log)"
+has_line 'smooth_l1' <out.log || fail "bench step --profile: $(cat out.log)"
 ranks 1 train --help-keys >keys || fail "--help-keys"
 has_line 'model.width +64 +turbine: features of the hidden layers' <keys || fail "keys: $(grep turbine keys)"
 ranks 1 --help | has_line 'Usage: \[mpirun -n RANKS\] wind VERB' || fail "--help"
