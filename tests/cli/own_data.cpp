@@ -1,0 +1,44 @@
+// A program with data of its own: a text file of numbers, in an order of its own. For own_data.sh.
+#include <lockstep/lockstep.h>
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+
+namespace ls = lockstep;
+
+/// The lines of text files: "weight x y". An order of draws in proportion to the weights.
+class Lines final : public ls::Dataset {
+ public:
+  explicit Lines(const std::vector<std::string>& files) : name_(files.front()) {
+    for (const std::string& path : files) {
+      std::ifstream file(path);
+      if (!file) throw ls::DataError("{}: cannot be read", path);
+      for (std::string weight, x, y; file >> weight >> x >> y;) {  // nan is a number here
+        weights_.push_back(std::stod(weight));
+        values_.push_back({std::stof(x), std::stof(y)});
+      }
+    }
+  }
+  std::int64_t size() const override { return std::ssize(values_); }
+  const std::vector<ls::Field>& fields() const override { return fields_; }
+  std::string name() const override { return name_; }
+  void read(std::span<const std::int64_t> samples, std::span<const ls::Tensor> into) const override {
+    check_read(samples, into);
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      into[0].data<float>()[i] = values_[static_cast<std::size_t>(samples[i])].first;
+      into[1].data<float>()[i] = values_[static_cast<std::size_t>(samples[i])].second;
+    }
+  }
+  std::unique_ptr<ls::data::Order> order(std::uint64_t seed) const override {
+    return std::make_unique<ls::data::WeightedDraws>(weights_, seed);
+  }
+
+ private:
+  std::string name_;
+  std::vector<ls::Field> fields_{{.name = "x", .shape = {1}}, {.name = "y", .shape = {1}}};
+  std::vector<double> weights_;
+  std::vector<std::pair<float, float>> values_;
+};
+
+int main(int argc, char** argv) { return ls::App("own").data<Lines>("lines").run(argc, argv); }

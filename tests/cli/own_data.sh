@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Data of a program's own, in an order of its own, train a built-in model with every verb: the same bits at any number of ranks. Samples of
+# weight 0 hold no numbers, so that a step which drew one would end the run.
+# Environment: OWN, the program of own_data.cpp.
+source "$(dirname "$0")/../support/cli.sh"
+LOCKSTEP=$OWN
+awk 'BEGIN { for (i = 0; i < 300; i++) print (i % 3 == 0) ? "0 1 nan" : "1 " i / 300 " " 1 - i / 150 }' >lines.txt
+awk 'BEGIN { for (i = 0; i < 50; i++) print "1 " i / 50 " " 1 - i / 25 }' >held.txt
+cat >run.ini <<'INI'
+[model]
+name = mlp
+sizes = 1 8 1
+[task]
+name = regression
+[data]
+format = lines
+train = lines.txt
+eval = held.txt
+[train]
+steps = 60
+global_batch = 24
+shards = 3
+[optimizer]
+lr = 0.02
+[checkpoint]
+every = 20
+keep = 3
+keep_best = eval_r2
+INI
+for count in 1 3; do
+  ranks "$count" train run.ini --run "run-$count" >log 2>&1 || fail "on $count ranks: $(tail -n 3 log)"
+done
+expect_same run-1/checkpoints/latest run-3/checkpoints/latest
+rm run-3/checkpoints/step-00000006*.h5
+ranks 2 train run.ini --run run-3 >log 2>&1 || fail "resumed: $(tail -n 3 log)"
+has_line 'going on after step 40' <log || fail "it was not resumed: $(cat log)"
+expect_same run-1/checkpoints/latest run-3/checkpoints/latest
+ranks 2 eval run-1/checkpoints/latest --json >out.log 2>log || fail "eval: $(cat log)"
+/usr/bin/python3 -c 'import json, sys; assert json.load(open("out.log"))["r2"] > 0.9' || fail "it has not learned: $(cat out.log)"
+ranks 2 predict run-1/checkpoints/latest --data held.txt --out out.h5 >log 2>&1 || fail "predict: $(cat log)"
+
+ranks 2 train run.ini --run bad --set data.format=line >out.log 2>err.log
+[ $? -eq 2 ] || fail "a format that is not there: $(cat err.log)"
+one_error "a format that is not there" 'data.format: .*"line" is not one of: auto, images, text, arrays, lines; did you mean lines'
+ranks 2 train run.ini --run bad --set data.normalize=x >out.log 2>err.log
+[ $? -eq 2 ] || fail "data.normalize: $(cat err.log)"
+one_error "data.normalize" 'data.normalize'
+[ ! -e bad ] || fail "a run is left"
+finish
