@@ -214,9 +214,9 @@ void Tape::close_use(int id) {
   if (param && --param->on_tape.open_uses == 0 && param->on_tape.written) pass_.sink->ready(*param);
 }
 
-Tensor Tape::sum_over_ranks(comm::GradientTransport& communicator, const Tensor& mine) {
-  if (!rank_sums_ || &rank_sums_->communicator() != &communicator)
-    rank_sums_ = std::make_unique<RankSums>(communicator);
+Tensor Tape::sum_over_ranks(comm::GradientTransport& transport, const Tensor& mine) {
+  if (!rank_sums_ || &rank_sums_->transport() != &transport)
+    rank_sums_ = std::make_unique<RankSums>(transport);
   return rank_sums_->sum(backend_, mine);
 }
 

@@ -127,9 +127,8 @@ std::vector<std::vector<BlockRun>> runs_by_rank(std::span<const FileExtent> tens
 }  // namespace
 
 std::vector<std::uint64_t> combine_digests(std::span<const FileExtent> tensors,
-                                           std::span<const std::uint64_t> mine,
-                                           comm::HostGroup& communicator) {
-  const std::vector<std::vector<BlockRun>> runs = runs_by_rank(tensors, communicator.size());
+                                           std::span<const std::uint64_t> mine, comm::HostGroup& world) {
+  const std::vector<std::vector<BlockRun>> runs = runs_by_rank(tensors, world.size());
   std::uint64_t longest = 0;
   for (const std::vector<BlockRun>& of_rank : runs) {
     std::uint64_t blocks = 0;
@@ -139,7 +138,7 @@ std::vector<std::uint64_t> combine_digests(std::span<const FileExtent> tensors,
   std::vector<std::uint64_t> padded(mine.begin(), mine.end());
   padded.resize(longest);
   std::vector<std::uint64_t> gathered(longest * runs.size());
-  if (longest > 0) communicator.all_gather(padded.data(), longest * sizeof(std::uint64_t), gathered.data());
+  if (longest > 0) world.all_gather(padded.data(), longest * sizeof(std::uint64_t), gathered.data());
 
   std::vector<std::vector<std::uint64_t>> blocks;
   for (const FileExtent& tensor_extent : tensors) blocks.emplace_back(blocks_of(tensor_extent.bytes));

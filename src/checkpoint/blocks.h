@@ -71,8 +71,7 @@ std::uint64_t end_of_block(std::uint64_t block, std::uint64_t tensor_bytes);
 /// Digest of each tensor, from the digests `mine` of the blocks that begin in this rank's extents, in their
 /// order. Collective; one all_gather, of equal size on every rank.
 std::vector<std::uint64_t> combine_digests(std::span<const FileExtent> tensors,
-                                           std::span<const std::uint64_t> mine,
-                                           comm::HostGroup& communicator);
+                                           std::span<const std::uint64_t> mine, comm::HostGroup& world);
 
 /// Reads a stored tensor block by block and digests what it reads. For one thread.
 class BlockReader {

@@ -289,24 +289,24 @@ FileIndex read_index(const std::string& path) {
   return read_live(path, [&](const auto& file) { return read_from(path, file); });
 }
 
-FileIndex read_index(const std::string& path, comm::HostGroup& communicator) {
-  const bool reads = communicator.rank() == 0;
+FileIndex read_index(const std::string& path, comm::HostGroup& world) {
+  const bool reads = world.rank() == 0;
   for (int attempt = 1;; ++attempt) {
     FileIndex index;
-    comm::run_on_all(communicator, [&] {
+    comm::run_on_all(world, [&] {
       if (reads) index = read_index(path);
     });
-    if (communicator.size() == 1) return index;
-    const json message = comm::all_gather_json(communicator, reads ? message_of(index) : json())[0];
-    comm::run_on_all(communicator, [&] {
+    if (world.size() == 1) return index;
+    const json message = comm::all_gather_json(world, reads ? message_of(index) : json())[0];
+    comm::run_on_all(world, [&] {
       if (reads) return;
       index = index_in(message, path);
       index.file = open_if_there(message.at("file").get<std::string>());
     });
     // The run may have pruned the file before this rank opened it.
     const std::uint8_t open = index.file != nullptr;
-    std::vector<std::uint8_t> all(static_cast<std::size_t>(communicator.size()));
-    communicator.all_gather(&open, sizeof open, all.data());
+    std::vector<std::uint8_t> all(static_cast<std::size_t>(world.size()));
+    world.all_gather(&open, sizeof open, all.data());
     if (std::ranges::count(all, 0) > 0) {
       if (attempt < most_live_attempts) continue;
       throw DataError("{}: is not there on every rank: {}", path, message.at("file").get<std::string>());

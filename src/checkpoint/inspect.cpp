@@ -59,11 +59,11 @@ Inspection inspect(const std::string& path) {
 
 namespace {
 
-void verify_tensors(const FileIndex& index, comm::HostGroup& communicator, VerifyReport& report) {
+void verify_tensors(const FileIndex& index, comm::HostGroup& world, VerifyReport& report) {
   const std::vector<FileExtent> tensors = file_extents_of(index);
   std::vector<std::uint64_t> mine;
-  comm::run_on_all(communicator, [&] {
-    for (const TensorExtent& extent : extents_of_rank(tensors, communicator.rank(), communicator.size())) {
+  comm::run_on_all(world, [&] {
+    for (const TensorExtent& extent : extents_of_rank(tensors, world.rank(), world.size())) {
       const BlockRun run = blocks_begun_in(extent);
       BlockReader reader(*index.file, index.tensors[run.tensor], run);
       while (!reader.next().empty()) {
@@ -71,7 +71,7 @@ void verify_tensors(const FileIndex& index, comm::HostGroup& communicator, Verif
       mine.insert(mine.end(), reader.digests().begin(), reader.digests().end());
     }
   });
-  const std::vector<std::uint64_t> digests = combine_digests(tensors, mine, communicator);
+  const std::vector<std::uint64_t> digests = combine_digests(tensors, mine, world);
   for (std::size_t t = 0; t < digests.size(); ++t) {
     if (digests[t] == index.tensors[t].digest) continue;
     report.problems.push_back(fmt::format("{}: {}: digest {} does not fit the manifest's {}", index.path,
@@ -82,15 +82,15 @@ void verify_tensors(const FileIndex& index, comm::HostGroup& communicator, Verif
 
 }  // namespace
 
-VerifyReport verify(const std::string& path, comm::HostGroup& communicator) {
+VerifyReport verify(const std::string& path, comm::HostGroup& world) {
   VerifyReport report;
   report.path = path;
   try {
-    const FileIndex index = read_index(path, communicator);
+    const FileIndex index = read_index(path, world);
     report.step = index.position.step;
     report.tensors = static_cast<std::int64_t>(index.tensors.size());
     report.payload_bytes = index.payload_bytes();
-    verify_tensors(index, communicator, report);
+    verify_tensors(index, world, report);
   } catch (const DataError& error) {
     report.problems.push_back(error.what());
   }

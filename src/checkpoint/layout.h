@@ -50,7 +50,7 @@ FileIndex index_of(const StateDict& state_dict);
 
 /// The sections of a hook's state: "hook/NAME" if all ranks hold the same, "hook/NAME.RANK" if each has its
 /// own. Collective.
-std::vector<Section> hook_sections(ddp::Hook& hook, comm::HostGroup& communicator);
+std::vector<Section> hook_sections(ddp::Hook& hook, comm::HostGroup& world);
 
 /// True if HDF5 and the manifest can hold it as the name of one tensor.
 bool is_link_name(std::string_view name);

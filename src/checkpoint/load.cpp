@@ -236,10 +236,10 @@ void check_or_warn(const std::string& path, const Match& result, const LoadOptio
 }
 
 LoadPlan plan_load(const FileIndex& index, const StateDict& state_dict, const LoadOptions& options,
-                   const comm::HostGroup& communicator) {
+                   const comm::HostGroup& world) {
   LoadPlan plan;
   plan.state_dict = state_dict;
-  for (ddp::Hook* const hook : state_dict.hooks) plan_hook_state(*hook, index, communicator, plan);
+  for (ddp::Hook* const hook : state_dict.hooks) plan_hook_state(*hook, index, world, plan);
   std::vector<RequestedGroup> requested;
   std::vector<std::string> attribute_problems;
   for (const Section& section : plan.state_dict.sections) {
@@ -259,8 +259,8 @@ LoadPlan plan_load(const FileIndex& index, const StateDict& state_dict, const Lo
   return plan;
 }
 
-void read_tensors(const FileIndex& index, const LoadPlan& plan, comm::HostGroup& communicator) {
-  comm::run_on_all(communicator, [&] {
+void read_tensors(const FileIndex& index, const LoadPlan& plan, comm::HostGroup& world) {
+  comm::run_on_all(world, [&] {
     for (const Match::Pair& pair : plan.pairs)
       read_tensor(*index.file, index.tensors[pair.stored], pair.target, plan.state_dict.backend);
   });
@@ -282,14 +282,14 @@ void finish_load(const LoadPlan& plan) {
   }
 }
 
-LoadReport load_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& communicator,
+LoadReport load_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& world,
                      const LoadOptions& options) {
   LoadReport report;
-  report.index = read_index(path, communicator);
+  report.index = read_index(path, world);
   LoadPlan plan;
-  comm::run_on_all(communicator, [&] { plan = plan_load(report.index, state_dict, options, communicator); });
-  read_tensors(report.index, plan, communicator);
-  comm::run_on_all(communicator, [&] { finish_load(plan); });
+  comm::run_on_all(world, [&] { plan = plan_load(report.index, state_dict, options, world); });
+  read_tensors(report.index, plan, world);
+  comm::run_on_all(world, [&] { finish_load(plan); });
   report.warnings = std::move(plan.warnings);
   return report;
 }

@@ -77,15 +77,14 @@ struct LoadPlan {
 /// Changes no tensor. DataError listing every mismatch (with strict; otherwise they are warnings). Not
 /// collective, and the same on every rank except for the state of hooks.
 LoadPlan plan_load(const FileIndex& index, const StateDict& state_dict, const LoadOptions& options,
-                   const comm::HostGroup& communicator);
+                   const comm::HostGroup& world);
 
 /// Adds the sections of a hook's state to the plan.
-void plan_hook_state(ddp::Hook& hook, const FileIndex& file, const comm::HostGroup& communicator,
-                     LoadPlan& plan);
+void plan_hook_state(ddp::Hook& hook, const FileIndex& file, const comm::HostGroup& world, LoadPlan& plan);
 
 /// Reads the pairs and verifies each block as it arrives. Tensors on a device are read through CPU memory.
 /// DataError if the file is damaged. Collective.
-void read_tensors(const FileIndex& index, const LoadPlan& plan, comm::HostGroup& communicator);
+void read_tensors(const FileIndex& index, const LoadPlan& plan, comm::HostGroup& world);
 
 /// Fills the sections that the file lacks, restores the attributes, and calls Section::loaded.
 void finish_load(const LoadPlan& plan);

@@ -12,14 +12,14 @@
 
 namespace lockstep::checkpoint {
 
-Provenance provenance_of(const comm::HostGroup& communicator) {
+Provenance provenance_of(const comm::HostGroup& world) {
   Provenance provenance = {{"version", build_info::version},
                            {"git", build_info::git},
                            {"compiler", build_info::compiler},
                            {"build_type", build_info::build_type},
                            {"libraries", build_info::libraries},
                            {"instruction_set", instruction_set()},
-                           {"hosts", fmt::format("{}", fmt::join(communicator.topology().host_names, " "))}};
+                           {"hosts", fmt::format("{}", fmt::join(world.topology().host_names, " "))}};
   const auto add_from_environment = [&](const char* name, const char* variable) {
     if (const char* value = std::getenv(variable)) provenance[name] = value;
   };

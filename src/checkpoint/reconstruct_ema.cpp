@@ -80,10 +80,10 @@ void check_is_run(const std::string& run) {
 
 /// Steps of the snapshots to use, oldest first.
 std::vector<std::int64_t> steps_to_use(const std::string& run, std::optional<std::int64_t> step,
-                                       comm::HostGroup& communicator) {
-  comm::run_on_all(communicator, [&] { check_is_run(run); });
+                                       comm::HostGroup& world) {
+  comm::run_on_all(world, [&] { check_is_run(run); });
   const std::string directory = run + "/ema";
-  std::vector<std::int64_t> steps = steps_in(directory, communicator);
+  std::vector<std::int64_t> steps = steps_in(directory, world);
   std::reverse(steps.begin(), steps.end());
   if (steps.empty()) {
     throw UsageError(
@@ -108,20 +108,20 @@ std::vector<std::int64_t> steps_to_use(const std::string& run, std::optional<std
 /// read, the directory is listed again; snapshots that were read stay open. After many lists missing ones are
 /// left out, except for the newest.
 std::vector<FileIndex> snapshots_to_use(const std::string& run, std::optional<std::int64_t> step,
-                                        comm::HostGroup& communicator) {
+                                        comm::HostGroup& world) {
   constexpr int most_lists = 16;
   std::map<std::int64_t, FileIndex> read;
   for (int lists = 1;; ++lists) {
-    const std::vector<std::int64_t> steps = steps_to_use(run, step, communicator);
+    const std::vector<std::int64_t> steps = steps_to_use(run, step, world);
     bool all_read = true;
     for (const std::int64_t one : steps) {
       if (read.contains(one)) continue;
       const std::string path = run + "/ema/" + name_of_step(one);
       try {
-        read.emplace(one, read_index(path, communicator));
+        read.emplace(one, read_index(path, world));
       } catch (const DataError&) {
         const bool still_listed = one == steps.back() || lists < most_lists;
-        if (from_rank_0(communicator, [&] { return exists(path); }) || lists >= 2 * most_lists) throw;
+        if (from_rank_0(world, [&] { return exists(path); }) || lists >= 2 * most_lists) throw;
         all_read = all_read && !still_listed;
       }
     }
@@ -271,24 +271,24 @@ void add_data_sections(const FileIndex& index, StateDict& state_dict) {
 
 EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double sigma_rel,
                                         std::optional<std::int64_t> step, const std::string& out,
-                                        comm::HostGroup& communicator) {
+                                        comm::HostGroup& world) {
   const optim::EmaProfile profile = optim::EmaProfile::power(sigma_rel);
   std::string run = run_directory;
   while (run.size() > 1 && run.ends_with('/')) run.pop_back();
   const std::string directory = run + "/ema";
-  const std::vector<FileIndex> snapshots = snapshots_to_use(run, step, communicator);
+  const std::vector<FileIndex> snapshots = snapshots_to_use(run, step, world);
   const FileIndex& last = snapshots.back();
   const std::vector<Stored> stored = stored_in(snapshots);
   const optim::EmaMixture mixture = mixture_of(stored, profile, directory);
   const std::vector<Target> targets = targets_of(last, stored.back().group);
 
-  const auto owner = [&](std::size_t target) { return static_cast<int>(target) % communicator.size(); };
-  comm::run_on_all(communicator, [&] {
+  const auto owner = [&](std::size_t target) { return static_cast<int>(target) % world.size(); };
+  comm::run_on_all(world, [&] {
     mix(snapshots, stored, mixture.weights, targets,
-        [&](std::size_t target) { return owner(target) == communicator.rank(); });
+        [&](std::size_t target) { return owner(target) == world.rank(); });
   });
   for (std::size_t t = 0; t < targets.size(); ++t)
-    communicator.broadcast(targets[t].tensor.raw(), targets[t].tensor.bytes(), owner(t));
+    world.broadcast(targets[t].tensor.raw(), targets[t].tensor.bytes(), owner(t));
 
   EmaReconstructionReport report{.group = "ema/" + profile.name(),
                                  .step = last.position.step,
@@ -302,13 +302,13 @@ EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double
 
   Section section{report.group, {}, {{"sigma_rel", sigma_rel, {}}, {"updates", stored.back().updates, {}}}};
   for (const Target& target : targets) section.tensors.push_back({target.name, target.tensor});
-  StateDict state_dict{last.position, {section}, {}, last.config, provenance_of(communicator)};
-  comm::run_on_all(communicator, [&] { add_data_sections(last, state_dict); });
+  StateDict state_dict{last.position, {section}, {}, last.config, provenance_of(world)};
+  comm::run_on_all(world, [&] { add_data_sections(last, state_dict); });
   state_dict.provenance["parent_checkpoint"] = last.path;
   state_dict.provenance["ema_sources"] = fmt::format(
       "{} of {} in {}, steps {} to {}; profile error {:.2g}", fmt::join(report.sources, ", "),
       pluralized(report.snapshots, "snapshot"), directory, report.first_step, report.step, report.error);
-  save_file(out, state_dict, communicator);
+  save_file(out, state_dict, world);
   return report;
 }
 

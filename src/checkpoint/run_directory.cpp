@@ -31,12 +31,12 @@ std::vector<std::string> missing_on_the_way_to(std::string path) {
 
 }  // namespace
 
-RunDirectory::RunDirectory(std::string path, comm::HostGroup& communicator, double lock_wait_s)
-    : path_(std::move(path)), communicator_(communicator) {
+RunDirectory::RunDirectory(std::string path, comm::HostGroup& world, double lock_wait_s)
+    : path_(std::move(path)), world_(world) {
   while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();
-  comm::run_on_all(communicator_, [&] {
+  comm::run_on_all(world_, [&] {
     if (path_.empty()) throw UsageError("the name of the run directory is empty");
-    if (communicator_.rank() != 0) return;
+    if (world_.rank() != 0) return;
     made_ = missing_on_the_way_to(checkpoints_path());
     const auto take_lock = [&] {
       lock_ = std::make_unique<FileLock>(path_ + "/lock", lock_wait_s,
@@ -53,7 +53,7 @@ RunDirectory::RunDirectory(std::string path, comm::HostGroup& communicator, doub
     make_directories(checkpoints_path());
     remove_file(temporary_path(config_path()));
   });
-  const std::string holder = communicator_.all_gather_texts(lock_ ? lock_->holder().to_text() : "")[0];
+  const std::string holder = world_.all_gather_texts(lock_ ? lock_->holder().to_text() : "")[0];
   mark_ = to_hex(digest_of(holder.data(), holder.size()));
   check_same_directory(holder);
 }
@@ -61,12 +61,12 @@ RunDirectory::RunDirectory(std::string path, comm::HostGroup& communicator, doub
 /// All ranks write checkpoints, so all must see the directory whose lock rank 0 has just taken. A relative
 /// path, or a disk local to each node, may lead to another one. A network file system may take a moment.
 void RunDirectory::check_same_directory(const std::string& holder) const {
-  comm::run_on_all(communicator_, [&] {
+  comm::run_on_all(world_, [&] {
     // On other nodes a network file system may cache for a minute that nothing existed.
-    const std::vector<int>& node_of_rank = communicator_.topology().node_of_rank;
-    const bool same_node = node_of_rank[static_cast<std::size_t>(communicator_.rank())] == node_of_rank[0];
+    const std::vector<int>& node_of_rank = world_.topology().node_of_rank;
+    const bool same_node = node_of_rank[static_cast<std::size_t>(world_.rank())] == node_of_rank[0];
     const double deadline_s = monotonic_s() + (same_node ? 1 : 60);
-    while (communicator_.rank() != 0 && !sees_lock_of(holder)) {
+    while (world_.rank() != 0 && !sees_lock_of(holder)) {
       if (monotonic_s() > deadline_s) {
         std::error_code ignored;
         throw UsageError(
@@ -104,7 +104,7 @@ RunDirectory::~RunDirectory() {
 }
 
 std::optional<std::string> RunDirectory::stored_config() const {
-  const auto text = from_rank_0(communicator_, [&]() -> nlohmann::json {
+  const auto text = from_rank_0(world_, [&]() -> nlohmann::json {
     if (!exists(config_path())) return nullptr;
     return read_text(config_path());
   });
@@ -113,8 +113,8 @@ std::optional<std::string> RunDirectory::stored_config() const {
 }
 
 void RunDirectory::write_config(const std::string& text) {
-  comm::run_on_all(communicator_, [&] {
-    if (communicator_.rank() != 0) return;
+  comm::run_on_all(world_, [&] {
+    if (world_.rank() != 0) return;
     check_held();
     write_text_atomically(config_path(), text);
   });

@@ -296,8 +296,8 @@ std::vector<std::int64_t> steps_in(const std::string& directory) {
   return steps;
 }
 
-std::vector<std::int64_t> steps_in(const std::string& directory, comm::HostGroup& communicator) {
-  return from_rank_0(communicator, [&] { return steps_in(directory); });
+std::vector<std::int64_t> steps_in(const std::string& directory, comm::HostGroup& world) {
+  return from_rank_0(world, [&] { return steps_in(directory); });
 }
 
 void remove_drafts(const std::string& directory, const Log& log) {
@@ -343,24 +343,23 @@ StateDict snapshot_of(const StateDict& checkpoint) {
 
 bool is_profile_group(std::string_view path) { return path.starts_with("ema/sigma_rel="); }
 
-ProfileSnapshots::ProfileSnapshots(RunDirectory& run_directory, comm::HostGroup& communicator)
-    : run_directory_(run_directory), communicator_(communicator), log_(communicator.rank()) {
-  comm::run_on_all(communicator_, [&] {
-    if (communicator_.rank() == 0) remove_drafts(run_directory_.ema_path(), log_);
+ProfileSnapshots::ProfileSnapshots(RunDirectory& run_directory, comm::HostGroup& world)
+    : run_directory_(run_directory), world_(world), log_(world.rank()) {
+  comm::run_on_all(world_, [&] {
+    if (world_.rank() == 0) remove_drafts(run_directory_.ema_path(), log_);
   });
 }
 
 std::unique_ptr<FileWriter> ProfileSnapshots::begin(const StateDict& checkpoint, const SaveOptions& options) {
   const StateDict snapshot = snapshot_of(checkpoint);
   if (snapshot.sections.empty()) return nullptr;
-  comm::run_on_all(communicator_, [&] {
-    if (communicator_.rank() != 0) return;
+  comm::run_on_all(world_, [&] {
+    if (world_.rank() != 0) return;
     run_directory_.check_held();
     make_directories(run_directory_.ema_path());
   });
   return std::make_unique<FileWriter>(
-      run_directory_.ema_path() + "/" + name_of_step(checkpoint.position.step), snapshot, communicator_,
-      options);
+      run_directory_.ema_path() + "/" + name_of_step(checkpoint.position.step), snapshot, world_, options);
 }
 
 void ProfileSnapshots::thin(std::int64_t newest_step) {
@@ -381,8 +380,8 @@ void ProfileSnapshots::thin(std::int64_t newest_step) {
 }
 
 void ProfileSnapshots::drop_after(std::int64_t step) {
-  comm::run_on_all(communicator_, [&] {
-    if (communicator_.rank() != 0) return;
+  comm::run_on_all(world_, [&] {
+    if (world_.rank() != 0) return;
     std::vector<std::int64_t> later = steps_in(run_directory_.ema_path());
     std::erase_if(later, [&](std::int64_t other) { return other <= step; });
     if (later.empty()) return;
@@ -398,8 +397,8 @@ namespace {
 /// JSON has no such numbers, so they are written as null.
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-std::map<std::int64_t, Evaluations::Metrics> parse(const std::string& text) {
-  std::map<std::int64_t, Evaluations::Metrics> of_step;
+std::map<std::int64_t, EvaluationRecords::Metrics> parse(const std::string& text) {
+  std::map<std::int64_t, EvaluationRecords::Metrics> of_step;
   const nlohmann::json all = nlohmann::json::parse(text);
   for (const auto& [name, metrics] : all.items()) {
     std::int64_t step = -1;
@@ -414,7 +413,7 @@ std::map<std::int64_t, Evaluations::Metrics> parse(const std::string& text) {
 
 }  // namespace
 
-Evaluations::Evaluations(std::string path, const Log& log) : path_(std::move(path)) {
+EvaluationRecords::EvaluationRecords(std::string path, const Log& log) : path_(std::move(path)) {
   if (!exists(path_)) return;
   try {
     of_step_ = parse(read_text(path_));
@@ -423,32 +422,32 @@ Evaluations::Evaluations(std::string path, const Log& log) : path_(std::move(pat
   }
 }
 
-const double* Evaluations::find(std::int64_t step, const std::string& metric) const {
+const double* EvaluationRecords::find(std::int64_t step, const std::string& metric) const {
   const auto metrics = of_step_.find(step);
   if (metrics == of_step_.end()) return nullptr;
   const auto found = metrics->second.find(metric);
   return found == metrics->second.end() ? nullptr : &found->second;
 }
 
-void Evaluations::set(std::int64_t step, const Metrics& metrics) {
+void EvaluationRecords::set(std::int64_t step, const Metrics& metrics) {
   of_step_[step] = metrics;
   write();
 }
 
-void Evaluations::forget(std::span<const std::int64_t> steps) {
+void EvaluationRecords::forget(std::span<const std::int64_t> steps) {
   std::size_t gone = 0;
   for (const std::int64_t step : steps) gone += of_step_.erase(step);
   if (gone > 0) write();
 }
 
-void Evaluations::forget_after(std::int64_t step) {
+void EvaluationRecords::forget_after(std::int64_t step) {
   const auto later = of_step_.upper_bound(step);
   if (later == of_step_.end()) return;
   of_step_.erase(later, of_step_.end());
   write();
 }
 
-void Evaluations::write() const {
+void EvaluationRecords::write() const {
   nlohmann::json all = nlohmann::json::object();
   for (const auto& [step, metrics] : of_step_) all[std::to_string(step)] = metrics;
   write_text_atomically(path_, all.dump(1) + "\n");

@@ -115,11 +115,11 @@ auto read_live(const std::string& path, const Read& read) {
 /// Results of evaluations, in a file next to the checkpoints because a checkpoint is saved before it is
 /// evaluated. RUN/checkpoints/evaluations.json: {"500": {"eval_loss": 0.31, ...}, ...}; null is a number that
 /// is not finite. For one process. A file that cannot be parsed counts as empty, with a warning.
-class Evaluations {
+class EvaluationRecords {
  public:
   using Metrics = std::map<std::string, double>;
 
-  Evaluations(std::string path, const Log& log);
+  EvaluationRecords(std::string path, const Log& log);
 
   /// Null if unknown.
   const double* find(std::int64_t step, const std::string& metric) const;
@@ -189,7 +189,7 @@ std::int64_t step_in_name(std::string_view name);
 /// Steps that have a file, newest first; none if there is no such directory.
 std::vector<std::int64_t> steps_in(const std::string& directory);
 /// The same on every rank, as rank 0 sees it. Collective.
-std::vector<std::int64_t> steps_in(const std::string& directory, comm::HostGroup& communicator);
+std::vector<std::int64_t> steps_in(const std::string& directory, comm::HostGroup& world);
 
 /// Removes temporary files of interrupted saves, and logs it.
 void remove_drafts(const std::string& directory, const Log& log);
@@ -207,7 +207,7 @@ bool is_profile_group(std::string_view path);
 class ProfileSnapshots {
  public:
   /// Removes temporary files of interrupted saves. Collective.
-  ProfileSnapshots(RunDirectory& run_directory, comm::HostGroup& communicator);
+  ProfileSnapshots(RunDirectory& run_directory, comm::HostGroup& world);
 
   /// Begins to save the snapshot that belongs to a checkpoint of this state dict; null if it has no
   /// power-function averages. Collective. Errors: save_file.
@@ -220,7 +220,7 @@ class ProfileSnapshots {
 
  private:
   RunDirectory& run_directory_;
-  comm::HostGroup& communicator_;
+  comm::HostGroup& world_;
   Log log_;
 };
 

@@ -35,38 +35,37 @@ std::string first_difference(std::string_view a, std::string_view b) {
 }
 
 /// All ranks must list the same tensors and attributes. Compares digests, and texts only if those differ.
-void check_same_everywhere(const FileIndex& index, comm::HostGroup& communicator) {
+void check_same_everywhere(const FileIndex& index, comm::HostGroup& world) {
   const std::string text = digested_text(index);
   const std::uint64_t mine = digest_of(text.data(), text.size());
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator.size()));
-  communicator.all_gather(&mine, sizeof mine, all.data());
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
+  world.all_gather(&mine, sizeof mine, all.data());
   std::size_t other = 0;
   while (other < all.size() && all[other] == all[0]) ++other;
   if (other == all.size()) return;
-  const std::vector<std::string> texts = communicator.all_gather_texts(text);
+  const std::vector<std::string> texts = world.all_gather_texts(text);
   throw FailureError("{}: cannot save: rank 0 and rank {} hold different things: {}", index.path, other,
                      first_difference(texts[0], texts[other]));
 }
 
 }  // namespace
 
-FileWriter::FileWriter(std::string path, const StateDict& given, comm::HostGroup& communicator,
-                       SaveOptions options)
+FileWriter::FileWriter(std::string path, const StateDict& given, comm::HostGroup& world, SaveOptions options)
     : path_(std::move(path)),
       temporary_(temporary_path(path_, options.mark)),
-      communicator_(communicator),
+      world_(world),
       options_(std::move(options)),
       backend_(given.backend) {
   StateDict state_dict = given;
   for (ddp::Hook* const hook : given.hooks)
-    std::ranges::move(hook_sections(*hook, communicator_), std::back_inserter(state_dict.sections));
-  comm::run_on_all(communicator_, [&] {
+    std::ranges::move(hook_sections(*hook, world_), std::back_inserter(state_dict.sections));
+  comm::run_on_all(world_, [&] {
     index_ = index_of(state_dict);
     index_.path = path_;
   });
-  check_same_everywhere(index_, communicator_);
+  check_same_everywhere(index_, world_);
   first_not_finite_ = index_.tensors.size();
-  index_.world_size = communicator_.size();
+  index_.world_size = world_.size();
   index_.created = utc_now();
   lay_out();
   share_work(state_dict);
@@ -74,8 +73,8 @@ FileWriter::FileWriter(std::string path, const StateDict& given, comm::HostGroup
 
 /// Rank 0 lays the file out and broadcasts the offset of each tensor.
 void FileWriter::lay_out() {
-  comm::run_on_all(communicator_, [&] {
-    if (communicator_.rank() != 0) return;
+  comm::run_on_all(world_, [&] {
+    if (world_.rank() != 0) return;
     if (options_.check_may_write) options_.check_may_write();
     OpenFile file(temporary_, OpenFile::Mode::create_or_truncate);
     draft_.emplace(temporary_);
@@ -85,7 +84,7 @@ void FileWriter::lay_out() {
   });
   std::vector<std::uint64_t> offsets;
   for (const TensorEntry& tensor : index_.tensors) offsets.push_back(tensor.offset);
-  communicator_.broadcast(offsets.data(), offsets.size() * sizeof(std::uint64_t), 0);
+  world_.broadcast(offsets.data(), offsets.size() * sizeof(std::uint64_t), 0);
   for (std::size_t t = 0; t < offsets.size(); ++t) index_.tensors[t].offset = offsets[t];
 }
 
@@ -93,8 +92,7 @@ void FileWriter::share_work(const StateDict& state_dict) {
   for (const Section& section : state_dict.sections) {
     std::ranges::copy(section.tensors, std::back_inserter(held_));
   }
-  for (const TensorExtent& extent :
-       extents_of_rank(file_extents_of(index_), communicator_.rank(), communicator_.size())) {
+  for (const TensorExtent& extent : extents_of_rank(file_extents_of(index_), world_.rank(), world_.size())) {
     const BlockRun run = blocks_begun_in(extent);
     const std::uint64_t digested_to =
         run.count == 0 ? 0 : end_of_block(run.first + run.count - 1, index_.tensors[extent.tensor].bytes);
@@ -204,8 +202,8 @@ void FileWriter::note_not_finite(std::size_t tensor) {
 /// Collective.
 void FileWriter::check_finite() const {
   const std::uint64_t mine = first_not_finite_;
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator_.size()));
-  communicator_.all_gather(&mine, sizeof mine, all.data());
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(world_.size()));
+  world_.all_gather(&mine, sizeof mine, all.data());
   const std::uint64_t first = std::ranges::min(all);
   if (first == index_.tensors.size()) return;
   throw TrainingError(
@@ -236,11 +234,10 @@ void FileWriter::write_share() {
 void FileWriter::complete() {
   held_.clear();
   check_finite();
-  const std::vector<std::uint64_t> digests =
-      combine_digests(file_extents_of(index_), digests_, communicator_);
+  const std::vector<std::uint64_t> digests = combine_digests(file_extents_of(index_), digests_, world_);
   for (std::size_t t = 0; t < digests.size(); ++t) index_.tensors[t].digest = digests[t];
   index_.digest = root_digest(index_);
-  comm::run_on_all(communicator_, [&] {
+  comm::run_on_all(world_, [&] {
     if (layout_) layout_->finish(index_);
   });
 }
@@ -254,13 +251,13 @@ void FileWriter::publish() {
   draft_->publish(path_);
 }
 
-void save_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& communicator,
+void save_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& world,
                const SaveOptions& options) {
   std::vector<std::unique_ptr<FileWriter>> files;
-  files.push_back(std::make_unique<FileWriter>(path, state_dict, communicator, options));
+  files.push_back(std::make_unique<FileWriter>(path, state_dict, world, options));
   SaveMemory memory;
   SaveJob job(std::move(files), {.async = false, .check_may_write = options.check_may_write, .published = {}},
-              memory, communicator);
+              memory, world);
   while (job.state() != SaveJob::State::done) job.advance(SaveAction::wait);
 }
 
@@ -269,10 +266,10 @@ namespace {
 /// Runs action() on every rank. A run that takes the directory over removes drafts, and then writing fails in
 /// any way, on any rank: the error of check() on rank 0 is the cause, and becomes the error of all.
 /// Collective.
-void run_while_writable(comm::HostGroup& communicator, const std::function<void()>& check,
+void run_while_writable(comm::HostGroup& world, const std::function<void()>& check,
                         const std::function<void()>& action) {
-  const bool checks = check && communicator.rank() == 0;
-  comm::run_on_all(communicator, [&] {
+  const bool checks = check && world.rank() == 0;
+  comm::run_on_all(world, [&] {
     try {
       action();
     } catch (const std::exception&) {
@@ -326,13 +323,13 @@ void SaveMemory::reserve(std::uint64_t wanted_bytes) {
 }
 
 SaveJob::SaveJob(std::vector<std::unique_ptr<FileWriter>> files, Options options, SaveMemory& memory,
-                 comm::HostGroup& communicator)
-    : files_(std::move(files)), options_(std::move(options)), communicator_(communicator) {
+                 comm::HostGroup& world)
+    : files_(std::move(files)), options_(std::move(options)), world_(world) {
   if (options_.async || std::ranges::any_of(files_, [](const auto& file) { return file->needs_copy(); }))
     copy_shares(memory);
   if (!options_.async) return;
   try {
-    comm::run_on_all(communicator_, [&] { worker_.start([this] { write_shares(); }); });
+    comm::run_on_all(world_, [&] { worker_.start([this] { write_shares(); }); });
   } catch (...) {  // another rank has no thread, so the file is dropped
     give_up();
     throw;
@@ -348,7 +345,7 @@ void SaveJob::give_up() {
 void SaveJob::copy_shares(SaveMemory& memory) {
   std::uint64_t bytes = 0;
   for (const auto& file : files_) bytes += file->copy_bytes();
-  comm::run_on_all(communicator_, [&] { memory.reserve(bytes); });
+  comm::run_on_all(world_, [&] { memory.reserve(bytes); });
   std::byte* to = memory.data.get();
   for (const auto& file : files_) {
     file->copy_share(to);
@@ -367,8 +364,8 @@ void SaveJob::publish() {
 }
 
 void SaveJob::advance(SaveAction action) {
-  const bool publishes = communicator_.rank() == 0;
-  run_while_writable(communicator_, options_.check_may_write, [&] {
+  const bool publishes = world_.rank() == 0;
+  run_while_writable(world_, options_.check_may_write, [&] {
     if (action == SaveAction::give_up) {
       give_up();
     } else if (state_ == State::writing && !worker_.failed()) {
@@ -386,7 +383,7 @@ void SaveJob::advance(SaveAction action) {
   for (const auto& file : files_) file->complete();
   state_ = State::written;
   if (!options_.async || action != SaveAction::proceed) return;
-  comm::run_on_all(communicator_, [&] {
+  comm::run_on_all(world_, [&] {
     if (publishes) worker_.start([this] { publish(); });
   });
   state_ = State::publishing;

@@ -34,8 +34,7 @@ namespace lockstep::checkpoint {
 class FileWriter {
  public:
   /// Compares the ranks' state dicts, lays the file out and shares the work. Errors: save_file.
-  FileWriter(std::string path, const StateDict& state_dict, comm::HostGroup& communicator,
-             SaveOptions options);
+  FileWriter(std::string path, const StateDict& state_dict, comm::HostGroup& world, SaveOptions options);
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
 
@@ -84,7 +83,7 @@ class FileWriter {
   void check_finite() const;
 
   std::string path_, temporary_;
-  comm::HostGroup& communicator_;
+  comm::HostGroup& world_;
   SaveOptions options_;
   kernels::Backend* backend_;  // of the tensors' device; none: the CPU
   FileIndex index_;
@@ -158,10 +157,10 @@ class SaveJob {
     std::function<void()> published;        ///< on rank 0, once the files have their names; calls no MPI
   };
 
-  /// Copies this rank's shares into `memory` if the job is asynchronous or a file needs it. `memory` and the
-  /// communicator outlive the job. Collective.
+  /// Copies this rank's shares into `memory` if the job is asynchronous or a file needs it. `memory` and
+  /// the world outlive the job. Collective.
   SaveJob(std::vector<std::unique_ptr<FileWriter>> files, Options options, SaveMemory& memory,
-          comm::HostGroup& communicator);
+          comm::HostGroup& world);
   ~SaveJob();
   SaveJob(const SaveJob&) = delete;
   SaveJob& operator=(const SaveJob&) = delete;
@@ -184,7 +183,7 @@ class SaveJob {
 
   std::vector<std::unique_ptr<FileWriter>> files_;
   Options options_;
-  comm::HostGroup& communicator_;
+  comm::HostGroup& world_;
   State state_ = State::writing;
   WorkerThread worker_;
 };

@@ -106,23 +106,23 @@ std::vector<Section> sections_by_rank(const ddp::HookState& state, int ranks) {
 
 /// The values of all ranks, on every rank.
 std::vector<Section> gathered(const ddp::HookState& state, kernels::Backend* backend,
-                              comm::HostGroup& communicator) {
+                              comm::HostGroup& world) {
   std::vector<Section> sections;
   std::vector<Tensor> own;
   std::vector<std::byte> all;
-  comm::run_on_all(communicator, [&] {
-    sections = sections_by_rank(state, communicator.size());
+  comm::run_on_all(world, [&] {
+    sections = sections_by_rank(state, world.size());
     std::size_t largest = 0;
     for (const auto& [name, tensor] : state.entries) {
       own.push_back(kernels::on_cpu(tensor, backend));
       largest = std::max(largest, tensor.bytes());
     }
-    all.resize(largest * static_cast<std::size_t>(communicator.size()));
+    all.resize(largest * static_cast<std::size_t>(world.size()));
   });
   for (std::size_t e = 0; e < own.size(); ++e) {
     const Tensor& mine = own[e];
     const std::vector<std::size_t> bytes_of_rank(sections.size(), mine.bytes());
-    communicator.all_gather_unequal(mine.raw(), bytes_of_rank, all.data());
+    world.all_gather_unequal(mine.raw(), bytes_of_rank, all.data());
     for (std::size_t rank = 0; rank < sections.size(); ++rank)
       std::copy_n(all.data() + rank * mine.bytes(), mine.bytes(),
                   static_cast<std::byte*>(sections[rank].tensors[e].value.raw()));
@@ -145,15 +145,15 @@ void share(const std::vector<Section>& parts, const ddp::HookState& state, kerne
 }
 
 void load_by_rank(const ddp::HookState& state, kernels::Backend* backend, const FileIndex& file,
-                  const comm::HostGroup& communicator, LoadPlan& plan) {
+                  const comm::HostGroup& world, LoadPlan& plan) {
   std::vector<Section>& sections = plan.state_dict.sections;
-  const int ranks = communicator.size();
+  const int ranks = world.size();
   int writers = 0;
   while (file.group(path_of(state, writers))) ++writers;
   if (writers == ranks || writers == 0) {
-    sections.push_back(section_of(path_of(state, communicator.rank()), state));
+    sections.push_back(section_of(path_of(state, world.rank()), state));
     for (int rank = 0; rank < writers; ++rank) {
-      if (rank != communicator.rank()) plan.of_other_ranks.push_back(path_of(state, rank));
+      if (rank != world.rank()) plan.of_other_ranks.push_back(path_of(state, rank));
     }
     return;
   }
@@ -167,28 +167,27 @@ void load_by_rank(const ddp::HookState& state, kernels::Backend* backend, const 
 
 }  // namespace
 
-std::vector<Section> hook_sections(ddp::Hook& hook, comm::HostGroup& communicator) {
+std::vector<Section> hook_sections(ddp::Hook& hook, comm::HostGroup& world) {
   std::vector<Section> sections;
   for (const ddp::HookState& state : hook.state()) {
     if (state.entries.empty()) continue;
     if (!state.by_rank) {
       sections.push_back(section_of(path_of(state), state));
     } else {
-      std::ranges::move(gathered(state, hook.backend(), communicator), std::back_inserter(sections));
+      std::ranges::move(gathered(state, hook.backend(), world), std::back_inserter(sections));
     }
   }
   return sections;
 }
 
-void plan_hook_state(ddp::Hook& hook, const FileIndex& file, const comm::HostGroup& communicator,
-                     LoadPlan& plan) {
+void plan_hook_state(ddp::Hook& hook, const FileIndex& file, const comm::HostGroup& world, LoadPlan& plan) {
   const bool any = std::ranges::any_of(
       file.groups, [](const GroupEntry& entry) { return entry.path.starts_with(hook_prefix); });
   if (!any) return;
   for (const ddp::HookState& state : hook.state_to_load()) {
     if (state.entries.empty()) continue;
     if (state.by_rank) {
-      load_by_rank(state, hook.backend(), file, communicator, plan);
+      load_by_rank(state, hook.backend(), file, world, plan);
     } else {
       plan.state_dict.sections.push_back(section_of(path_of(state), state));
     }

@@ -53,9 +53,8 @@ Position DataSchedule::at(std::int64_t step) const {
   return {step, samples_per_epoch > 0 ? samples / samples_per_epoch : 0, samples, shards, seed};
 }
 
-Store::Store(const std::string& run_directory, comm::HostGroup& communicator, StoreOptions options)
-    : Store(nullptr, std::make_unique<RunDirectory>(run_directory, communicator), communicator,
-            std::move(options)) {}
+Store::Store(const std::string& run_directory, comm::HostGroup& world, StoreOptions options)
+    : Store(nullptr, std::make_unique<RunDirectory>(run_directory, world), world, std::move(options)) {}
 
 Store::Store(const std::string& run_directory, Context& context, StoreOptions options)
     : Store(run_directory, context.world(), [&] {
@@ -63,18 +62,18 @@ Store::Store(const std::string& run_directory, Context& context, StoreOptions op
         return std::move(options);
       }()) {}
 
-Store::Store(RunDirectory& run_directory, comm::HostGroup& communicator, StoreOptions options)
-    : Store(&run_directory, nullptr, communicator, std::move(options)) {}
+Store::Store(RunDirectory& run_directory, comm::HostGroup& world, StoreOptions options)
+    : Store(&run_directory, nullptr, world, std::move(options)) {}
 
-Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, comm::HostGroup& communicator,
+Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, comm::HostGroup& world,
              StoreOptions options)
     : own_run_directory_(std::move(own)),
       run_directory_(own_run_directory_ ? *own_run_directory_ : *run_directory),
       directory_(run_directory_.checkpoints_path()),
-      communicator_(communicator),
+      world_(world),
       options_(std::move(options)),
-      provenance_(provenance_of(communicator)),
-      log_(communicator.rank()),
+      provenance_(provenance_of(world)),
+      log_(world.rank()),
       retention_(std::make_unique<Retention>(
           options_.keep, options_.keep_best,
           options_.more_is_better.value_or(options_.keep_best.ends_with("accuracy")))),
@@ -82,15 +81,15 @@ Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, com
       exceptions_at_start_(std::uncaught_exceptions()),
       memory_(std::make_unique<SaveMemory>()) {
   for (const auto& [name, value] : options_.provenance) provenance_[name] = value;
-  comm::run_on_all(communicator_, [&] {
-    if (communicator_.rank() != 0) return;
+  comm::run_on_all(world_, [&] {
+    if (world_.rank() != 0) return;
     remove_drafts(directory_, log_);
-    evaluations_ = std::make_unique<Evaluations>(directory_ + "/evaluations.json", log_);
+    evaluations_ = std::make_unique<EvaluationRecords>(directory_ + "/evaluations.json", log_);
     if (retention_->metric().empty()) return;
     for (const std::int64_t step : steps_in(directory_))
       retention_->note(step, metric_of(step, options_.keep_best));
   });
-  snapshots_ = std::make_unique<ProfileSnapshots>(run_directory_, communicator_);
+  snapshots_ = std::make_unique<ProfileSnapshots>(run_directory_, world_);
 }
 
 /// On rank 0.
@@ -106,13 +105,13 @@ std::optional<double> Store::metric_of(std::int64_t step, const std::string& met
 
 bool Store::knows_metric(std::int64_t step, const std::string& metric) {
   finish();
-  return from_rank_0(communicator_, [&] { return metric_of(step, metric).has_value(); });
+  return from_rank_0(world_, [&] { return metric_of(step, metric).has_value(); });
 }
 
 void Store::note_metrics(std::int64_t step, const std::map<std::string, double>& metrics) {
   finish();
-  comm::run_on_all(communicator_, [&] {
-    if (communicator_.rank() != 0 || !exists(directory_ + "/" + name_of_step(step))) return;
+  comm::run_on_all(world_, [&] {
+    if (world_.rank() != 0 || !exists(directory_ + "/" + name_of_step(step))) return;
     run_directory_.check_held();
     evaluations_->set(step, metrics);
     const auto found = metrics.find(options_.keep_best);
@@ -125,7 +124,7 @@ void Store::note_metrics(std::int64_t step, const std::map<std::string, double>&
 
 Store::~Store() {
   const bool in_order = std::uncaught_exceptions() == exceptions_at_start_;
-  if (pending_save_ && in_order && communicator_.rank() == 0)
+  if (pending_save_ && in_order && world_.rank() == 0)
     log_.warning("{}: not written, as Store::finish was not called", pending_save_->path());
   pending_save_.reset();  // ends the worker thread
   if (in_order) take_back_attempt();
@@ -176,13 +175,13 @@ std::string Store::save_state_dict(std::int64_t step, StateDict given) {
   std::vector<std::unique_ptr<FileWriter>> files;
   if (auto snapshot = snapshots_->begin(state_dict, options)) files.push_back(std::move(snapshot));
   const std::string path = directory_ + "/" + name_of_step(step);
-  files.push_back(std::make_unique<FileWriter>(path, state_dict, communicator_, options));
+  files.push_back(std::make_unique<FileWriter>(path, state_dict, world_, options));
   pending_save_ = std::make_unique<SaveJob>(
       std::move(files),
       SaveJob::Options{.async = options_.async,
                        .check_may_write = check_may_write,
                        .published = [this, step, metric] { published(step, metric); }},
-      *memory_, communicator_);
+      *memory_, world_);
   if (!options_.async) {
     finish();
     *memory_ = {};  // training needs it more
@@ -219,8 +218,8 @@ void Store::advance(Writer of_any) {
 void Store::advance() {
   if (!pending_save_) return;
   const Writer mine = writer();
-  std::vector<Writer> all(static_cast<std::size_t>(communicator_.size()));
-  communicator_.all_gather(&mine, sizeof mine, all.data());
+  std::vector<Writer> all(static_cast<std::size_t>(world_.size()));
+  world_.all_gather(&mine, sizeof mine, all.data());
   advance({.writing = std::ranges::any_of(all, &Writer::writing),
            .failed = std::ranges::any_of(all, &Writer::failed)});
 }
@@ -337,9 +336,9 @@ struct Store::Candidates {
 };
 
 Store::Candidates Store::candidates() {
-  const auto counts = from_rank_0(communicator_, [&] { return attempts_->read(); });
+  const auto counts = from_rank_0(world_, [&] { return attempts_->read(); });
   Candidates candidates;
-  for (const std::int64_t step : steps_in(directory_, communicator_)) {
+  for (const std::int64_t step : steps_in(directory_, world_)) {
     const auto count = counts.find(step);
     const bool exhausted = count != counts.end() && count->second >= most_attempts;
     (exhausted ? candidates.exhausted : candidates.steps).push_back(step);
@@ -358,14 +357,13 @@ std::int64_t Store::resume_state_dict(const StateDict& state_dict) {
     try {
       load(path, state_dict);
     } catch (const Damaged& damage) {
-      if (communicator_.rank() == 0)
-        log_.warning("a checkpoint is broken, trying the one before: {}", damage.text);
+      if (world_.rank() == 0) log_.warning("a checkpoint is broken, trying the one before: {}", damage.text);
       broken.push_back(path);
       reasons += (reasons.empty() ? "" : "; ") + damage.text;
       continue;
     }
     for (const std::int64_t other : candidates.exhausted) {
-      if (other <= step || communicator_.rank() != 0) continue;
+      if (other <= step || world_.rank() != 0) continue;
       log_.warning(
           "{0}/{1}: passed over for {2}: {3} starts from it ended before anything newer was saved (remove "
           "{0}/starts to have it tried again)",
@@ -383,21 +381,20 @@ std::int64_t Store::resume_state_dict(const StateDict& state_dict) {
 /// Throws Damaged.
 void Store::load(const std::string& path, const StateDict& state_dict) {
   FileIndex index;
-  reading([&] { index = read_index(path, communicator_); });
+  reading([&] { index = read_index(path, world_); });
   LoadPlan plan;
-  comm::run_on_all(communicator_, [&] {
+  comm::run_on_all(world_, [&] {
     check_step(index);
     check_schedule(index, schedule(state_dict.run));
-    plan =
-        plan_load(index, state_dict, {.strict = options_.strict, .narrow = options_.narrow}, communicator_);
+    plan = plan_load(index, state_dict, {.strict = options_.strict, .narrow = options_.narrow}, world_);
   });
-  reading([&] { read_tensors(index, plan, communicator_); });
-  comm::run_on_all(communicator_, [&] { finish_load(plan); });
+  reading([&] { read_tensors(index, plan, world_); });
+  comm::run_on_all(world_, [&] { finish_load(plan); });
   if (const auto layout = index.provenance.find(weights_layout_key); layout != index.provenance.end())
     note({*layout});
   for (std::string& warning : changed_environment(index, provenance_))
     plan.warnings.push_back(std::move(warning));
-  if (communicator_.rank() == 0) {
+  if (world_.rank() == 0) {
     for (const std::string& warning : plan.warnings) log_.warning("{}", warning);
   }
   if (!index.position.knows_shards() && schedule(state_dict.run).shards != 0)
@@ -406,8 +403,8 @@ void Store::load(const std::string& path, const StateDict& state_dict) {
 
 /// Called after a successful load: renames damaged files, updates links and counts the attempt.
 void Store::started_from(std::int64_t step, const std::vector<std::string>& broken) {
-  comm::run_on_all(communicator_, [&] {
-    if (communicator_.rank() != 0) return;
+  comm::run_on_all(world_, [&] {
+    if (world_.rank() != 0) return;
     run_directory_.check_held();
     for (const std::string& path : broken) {
       std::string aside = path + ".bad";
@@ -430,9 +427,9 @@ void Store::started_from(std::int64_t step, const std::vector<std::string>& brok
 
 std::optional<FileIndex> Store::newest() {
   std::string broken;
-  for (const std::int64_t step : steps_in(directory_, communicator_)) {
+  for (const std::int64_t step : steps_in(directory_, world_)) {
     try {
-      return read_index(directory_ + "/" + name_of_step(step), communicator_);
+      return read_index(directory_ + "/" + name_of_step(step), world_);
     } catch (const DataError& error) {
       broken += (broken.empty() ? "" : "; ") + std::string(error.what());
     }

@@ -48,7 +48,7 @@ class Workspace {
     bytes_ = bytes;
   }
   /// Releases the memory without freeing it.
-  void leave() { static_cast<void>(memory_.release()); }
+  void abandon() { static_cast<void>(memory_.release()); }
   std::size_t bytes() const { return bytes_; }
   std::byte* data() const { return memory_.get(); }
 
@@ -147,7 +147,7 @@ class ActiveCollective {
   explicit ActiveCollective(const CollectiveContext& context);
   /// After a failure messages may still arrive: the process then keeps their memory until it ends.
   ~ActiveCollective() {
-    if (messages_.in_flight()) buffer_.leave();
+    if (messages_.in_flight()) buffer_.abandon();
   }
   ActiveCollective(const ActiveCollective&) = delete;
   ActiveCollective& operator=(const ActiveCollective&) = delete;

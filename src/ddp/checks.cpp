@@ -105,11 +105,11 @@ void check_device(const std::string& name, const Tensor& value, const kernels::B
                    name, to_string(value.device()), to_string(backend.device()));
 }
 
-void broadcast_values(comm::HostGroup& communicator, const ModelState& model, kernels::Backend& backend) {
-  if (communicator.size() == 1) return;
+void broadcast_values(comm::HostGroup& group, const ModelState& model, kernels::Backend& backend) {
+  if (group.size() == 1) return;
   const auto broadcast = [&](const Tensor& value) {
     const Tensor here = kernels::on_cpu(value, &backend);
-    communicator.broadcast(here.raw(), here.bytes(), 0);
+    group.broadcast(here.raw(), here.bytes(), 0);
     kernels::transfer(here, value, &backend);
   };
   for (const Param* const param : model.params) broadcast(param->value);
@@ -216,15 +216,15 @@ std::string ranks_text(std::span<const int> ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
 
-void check_same_model(comm::HostGroup& communicator, const ModelState& model, const Options& options) {
+void check_same_model(comm::HostGroup& group, const ModelState& model, const Options& options) {
   const std::string mine =
       describe(model, options).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   const XXH64_hash_t hash = XXH3_64bits(mine.data(), mine.size());
-  std::vector<XXH64_hash_t> hashes(static_cast<std::size_t>(communicator.size()));
-  communicator.all_gather(&hash, sizeof hash, hashes.data());
+  std::vector<XXH64_hash_t> hashes(static_cast<std::size_t>(group.size()));
+  group.all_gather(&hash, sizeof hash, hashes.data());
   if (std::all_of(hashes.begin(), hashes.end(), [&](XXH64_hash_t other) { return other == hashes[0]; }))
     return;
-  throw_difference(communicator.all_gather_texts(mine));
+  throw_difference(group.all_gather_texts(mine));
 }
 
 namespace {
@@ -248,10 +248,10 @@ std::vector<std::vector<Leaf>> groups_of(const BucketPlan& plan, std::span<Param
                                          const ModelState& model) {
   std::vector<std::vector<Leaf>> groups;
   for (const BucketPlan::Bucket& bucket : plan.buckets()) {
-    std::vector<Leaf>& group = groups.emplace_back();
+    std::vector<Leaf>& leaves = groups.emplace_back();
     for (const int index : bucket.gradients) {
       const Param& param = *trainable[static_cast<std::size_t>(index)];
-      group.push_back({&param.name, &param.value});
+      leaves.push_back({&param.name, &param.value});
     }
   }
   std::vector<Leaf>& others = groups.emplace_back();
@@ -264,9 +264,9 @@ std::vector<std::vector<Leaf>> groups_of(const BucketPlan& plan, std::span<Param
 }
 
 /// [rank][item]
-std::vector<Digest> gather(comm::HostGroup& communicator, const std::vector<Digest>& mine) {
-  std::vector<Digest> all(mine.size() * static_cast<std::size_t>(communicator.size()));
-  communicator.all_gather(mine.data(), mine.size() * sizeof(Digest), all.data());
+std::vector<Digest> gather(comm::HostGroup& group, const std::vector<Digest>& mine) {
+  std::vector<Digest> all(mine.size() * static_cast<std::size_t>(group.size()));
+  group.all_gather(mine.data(), mine.size() * sizeof(Digest), all.data());
   return all;
 }
 
@@ -289,28 +289,28 @@ std::vector<int> ranks_apart(const std::vector<Digest>& all, std::size_t items, 
 
 }  // namespace
 
-void check_replicas(comm::HostGroup& communicator, kernels::Backend& backend, const BucketPlan& plan,
+void check_replicas(comm::HostGroup& group, kernels::Backend& backend, const BucketPlan& plan,
                     std::span<Param* const> trainable, const ModelState& model) {
   for (const Param* const param : model.params) param->wait_ready();
   const std::vector<std::vector<Leaf>> groups = groups_of(plan, trainable, model);
   std::vector<Digest> mine;
-  for (const std::vector<Leaf>& group : groups) {
+  for (const std::vector<Leaf>& leaves : groups) {
     std::vector<Digest> digests;
-    for (const Leaf& leaf : group) digests.push_back(digest_of(leaf, backend));
+    for (const Leaf& leaf : leaves) digests.push_back(digest_of(leaf, backend));
     mine.push_back(XXH3_64bits(digests.data(), digests.size() * sizeof(Digest)));
   }
-  const std::vector<Digest> all = gather(communicator, mine);
+  const std::vector<Digest> all = gather(group, mine);
 
   std::vector<Leaf> suspects;
-  for (std::size_t group = 0; group < groups.size(); ++group) {
-    if (!ranks_apart(all, groups.size(), group).empty())
-      suspects.insert(suspects.end(), groups[group].begin(), groups[group].end());
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    if (!ranks_apart(all, groups.size(), i).empty())
+      suspects.insert(suspects.end(), groups[i].begin(), groups[i].end());
   }
   if (suspects.empty()) return;
 
   mine.clear();
   for (const Leaf& leaf : suspects) mine.push_back(digest_of(leaf, backend));
-  const std::vector<Digest> of_each = gather(communicator, mine);
+  const std::vector<Digest> of_each = gather(group, mine);
   std::string text;
   std::size_t differing = 0;
   for (std::size_t item = 0; item < suspects.size(); ++item) {
@@ -332,15 +332,14 @@ namespace {
 constexpr std::size_t most_parameters_named = 8;
 
 /// The usage rows of all shards, in the order of the shards.
-std::vector<Usage::Word> rows_of_all(comm::HostGroup& communicator, const comm::ShardMap& map,
-                                     const Usage& usage) {
+std::vector<Usage::Word> rows_of_all(comm::HostGroup& group, const comm::ShardMap& map, const Usage& usage) {
   std::string mine;
-  for (int shard = 0; shard < map.block(communicator.rank()).count; ++shard) {
+  for (int shard = 0; shard < map.block(group.rank()).count; ++shard) {
     const auto row = std::as_bytes(usage.row(shard));
     mine.append(reinterpret_cast<const char*>(row.data()), row.size());
   }
   std::vector<Usage::Word> rows;
-  for (const std::string& text : communicator.all_gather_texts(mine)) {
+  for (const std::string& text : group.all_gather_texts(mine)) {
     const std::size_t old = rows.size();
     rows.resize(old + text.size() / sizeof(Usage::Word));
     std::memcpy(rows.data() + old, text.data(), text.size());
@@ -350,9 +349,9 @@ std::vector<Usage::Word> rows_of_all(comm::HostGroup& communicator, const comm::
 
 }  // namespace
 
-void throw_unused(comm::HostGroup& communicator, const comm::ShardMap& map, std::span<Param* const> params,
+void throw_unused(comm::HostGroup& group, const comm::ShardMap& map, std::span<Param* const> params,
                   const std::vector<std::size_t>& missed, const Usage& usage) {
-  const std::vector<Usage::Word> rows = rows_of_all(communicator, map, usage);
+  const std::vector<Usage::Word> rows = rows_of_all(group, map, usage);
   std::string text;
   for (std::size_t i = 0; i < std::min(missed.size(), most_parameters_named); ++i) {
     std::vector<int> shards, ranks;
@@ -379,12 +378,12 @@ void throw_unused(comm::HostGroup& communicator, const comm::ShardMap& map, std:
       text);
 }
 
-OverflowCheck::OverflowCheck(std::span<Param* const> params, comm::HostGroup& communicator,
+OverflowCheck::OverflowCheck(std::span<Param* const> params, comm::HostGroup& group,
                              kernels::Backend& backend, const Partition* partition)
-    : communicator_(communicator),
+    : group_(group),
       backend_(backend),
       partition_(partition),
-      first_of_rank_(static_cast<std::size_t>(communicator.size())) {
+      first_of_rank_(static_cast<std::size_t>(group.size())) {
   constexpr std::int64_t block = Partition::block_elements;
   std::int64_t total = 0;
   for (std::size_t i = 0; i < params.size(); ++i) {
@@ -415,7 +414,7 @@ void OverflowCheck::check(std::span<Param* const> trainable, std::uint64_t step)
   const auto holds = [at](const Range& range) { return at < range.first_block + range.blocks; };
   std::int64_t first = std::find_if(ranges_.begin(), ranges_.end(), holds) - ranges_.begin();
   if (partition_) {  // ranks have checked different elements
-    communicator_.all_gather(&first, sizeof first, first_of_rank_.data());
+    group_.all_gather(&first, sizeof first, first_of_rank_.data());
     first = *std::min_element(first_of_rank_.begin(), first_of_rank_.end());
   }
   if (first == static_cast<std::int64_t>(ranges_.size())) return;

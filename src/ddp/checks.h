@@ -28,12 +28,12 @@ std::vector<Param*> trainable_params(const std::vector<Param*>& params);
 ModelState without_repeats(ModelState model);
 void check_device(const std::string& name, const Tensor& value, const kernels::Backend& backend);
 /// Collective: all ranks get the values of rank 0.
-void broadcast_values(comm::HostGroup& communicator, const ModelState& model, kernels::Backend& backend);
+void broadcast_values(comm::HostGroup& group, const ModelState& model, kernels::Backend& backend);
 
 /// Collective. Compares options and the names, shapes and element types of all leaves by one hash. If they
 /// differ, every rank throws the same UsageError: what differs first, what it is on rank 0, and what on
 /// which other ranks.
-void check_same_model(comm::HostGroup& communicator, const ModelState& model, const Options& options);
+void check_same_model(comm::HostGroup& group, const ModelState& model, const Options& options);
 
 /// "rank 2", "ranks 1, 3".
 std::string ranks_text(std::span<const int> ranks);
@@ -42,12 +42,12 @@ std::string ranks_text(std::span<const int> ranks);
 /// of what no bucket holds: frozen parameters and buffers. If some differ, every rank throws the same
 /// TrainingError, naming the first tensors that differ and the ranks in the minority.
 /// `trainable` are the plan's gradients, in their order. Values on a device are copied to the CPU for it.
-void check_replicas(comm::HostGroup& communicator, kernels::Backend& backend, const BucketPlan& plan,
+void check_replicas(comm::HostGroup& group, kernels::Backend& backend, const BucketPlan& plan,
                     std::span<Param* const> trainable, const ModelState& model);
 
 /// Collective: throws the same UsageError on every rank, naming the parameters `missed` (indices into
 /// params), and of each the shards and ranks that missed it.
-[[noreturn]] void throw_unused(comm::HostGroup& communicator, const comm::ShardMap& map,
+[[noreturn]] void throw_unused(comm::HostGroup& group, const comm::ShardMap& map,
                                std::span<Param* const> params, const std::vector<std::size_t>& missed,
                                const Usage& usage);
 
@@ -55,7 +55,7 @@ void check_replicas(comm::HostGroup& communicator, kernels::Backend& backend, co
 class OverflowCheck {
  public:
   /// params: of the model. partition: with a sharded optimizer, the partition of the sums.
-  OverflowCheck(std::span<Param* const> params, comm::HostGroup& communicator, kernels::Backend& backend,
+  OverflowCheck(std::span<Param* const> params, comm::HostGroup& group, kernels::Backend& backend,
                 const Partition* partition);
   /// Launches the check of a step's sums after them. Its result must be read before check().
   kernels::Transfer ask(const Reducer& reducer);
@@ -68,7 +68,7 @@ class OverflowCheck {
     std::size_t param = 0;                     // index in the partition
     std::int64_t first_block = 0, blocks = 0;  // of the elements that this rank has
   };
-  comm::HostGroup& communicator_;
+  comm::HostGroup& group_;
   kernels::Backend& backend_;
   const Partition* partition_;
   std::vector<Range> ranges_;  // by trainable parameter

@@ -75,11 +75,11 @@ struct DataParallel::State {
   State(const ModelState& all, std::vector<Param*> trainable, comm::GradientTransport& world,
         kernels::Backend& device_backend, const Options& wanted, const comm::ShardMap& shard_map)
       : options(wanted),
-        communicator(world.group()),
+        group(world.group()),
         backend(device_backend),
         model(all),
         map(shard_map),
-        block(shard_map.block(communicator.rank())),
+        block(shard_map.block(group.rank())),
         bucket_partition(wanted.sharded_optimizer ? std::make_unique<BucketPartition>(all.params, world)
                                                   : nullptr),
         reducer(std::move(trainable), all.statistics, world, device_backend, shard_map, wanted,
@@ -95,9 +95,9 @@ struct DataParallel::State {
           std::make_unique<ParameterBuffer>(model.params, *bucket_partition, world, device_backend,
                                             reducer.buffer().plan(), wanted.mode == Mode::overlapped);
     if (wanted.comm_dtype == DType::float16 && world.rounds(wanted.comm_dtype))
-      overflow.emplace(model.params, communicator, device_backend,
+      overflow.emplace(model.params, group, device_backend,
                        bucket_partition ? &bucket_partition->partition() : nullptr);
-    if (model.meets_across_ranks) layer_communicator = world.duplicate();
+    if (model.meets_across_ranks) layer_transport = world.duplicate();
   }
 
   void publish_and_measure();
@@ -109,9 +109,9 @@ struct DataParallel::State {
 
   Options options;
   RunShape run;
-  comm::HostGroup& communicator;
+  comm::HostGroup& group;
   kernels::Backend& backend;
-  std::unique_ptr<comm::GradientTransport> layer_communicator;
+  std::unique_ptr<comm::GradientTransport> layer_transport;
   ModelState model;
   comm::ShardMap map;
   comm::ShardRange block;
@@ -128,7 +128,7 @@ struct DataParallel::State {
   /// Passes over no samples that this rank runs before its first shard, so that all ranks run the same
   /// number.
   int empty_passes() const {
-    return layer_communicator ? (map.block(0).count - block.count) * options.micro_batches : 0;
+    return layer_transport ? (map.block(0).count - block.count) * options.micro_batches : 0;
   }
 
   std::uint64_t step = 0;
@@ -176,7 +176,7 @@ void DataParallel::State::check_unused() {
   for (std::size_t i = 0; i < reducer.params().size(); ++i) {
     if (header.missed(i)) missed.push_back(i);
   }
-  if (!missed.empty()) throw_unused(communicator, map, reducer.params(), missed, reducer.usage());
+  if (!missed.empty()) throw_unused(group, map, reducer.params(), missed, reducer.usage());
 }
 
 void DataParallel::State::record_step() {
@@ -201,17 +201,17 @@ DataParallel::DataParallel(const ModelState& model, Context& context, const Opti
 DataParallel::DataParallel(const ModelState& model, comm::GradientTransport& transport,
                            kernels::Backend& backend, const Options& options, std::int64_t global_batch)
     : tape_(backend) {
-  comm::HostGroup& communicator = transport.group();
+  comm::HostGroup& group = transport.group();
   const ModelState leaves = without_repeats(model);
-  check_same_model(communicator, leaves, options);
-  check_options(options, communicator.size());
+  check_same_model(group, leaves, options);
+  check_options(options, group.size());
   for (const Param* const param : leaves.params) check_device(param->name, param->value, backend);
   for (const Buffer* const buffer : leaves.buffers) check_device(buffer->name, buffer->value, backend);
   std::vector<Param*> trainable = trainable_params(leaves.params);
   for (const Param* const param : leaves.params)
     param->wait_ready();  // another DataParallel may still gather them
-  broadcast_values(communicator, leaves, backend);
-  const comm::ShardMap map(options.shards == 0 ? communicator.size() : options.shards, communicator.size());
+  broadcast_values(group, leaves, backend);
+  const comm::ShardMap map(options.shards == 0 ? group.size() : options.shards, group.size());
   state_ = std::make_unique<State>(leaves, std::move(trainable), transport, backend, options, map);
   state_->run = {.global_batch = global_batch, .shards = map.shards(), .seed = options.seed};
 }
@@ -222,7 +222,7 @@ DataParallel::~DataParallel() {
 
 void DataParallel::check_replicas() const {
   const State& state = *state_;
-  ddp::check_replicas(state.communicator, state.backend, plan(), state.reducer.params(), state.model);
+  ddp::check_replicas(state.group, state.backend, plan(), state.reducer.params(), state.model);
 }
 
 void DataParallel::record(Timeline* timeline) { state_->timeline = timeline; }
@@ -236,7 +236,7 @@ void DataParallel::begin_step(std::uint64_t step, bool takes_micro_batches, Meas
   if (!takes_micro_batches && state.options.micro_batches > 1)
     throw UsageError("train.micro_batches = {} needs a loss that takes a micro-batch of a shard",
                      state.options.micro_batches);
-  if (!takes_micro_batches && state.layer_communicator && state.map.shards() % state.map.ranks() != 0)
+  if (!takes_micro_batches && state.layer_transport && state.map.shards() % state.map.ranks() != 0)
     throw UsageError(
         "{} shards on {} ranks and a layer that meets across ranks need a loss that takes a "
         "micro-batch of a shard",
@@ -244,7 +244,7 @@ void DataParallel::begin_step(std::uint64_t step, bool takes_micro_batches, Meas
   if (state.parameters) {
     state.parameters->begin_step();
     // A rank that waits inside a layer advances no other collective.
-    if (state.layer_communicator) state.parameters->wait_ready();
+    if (state.layer_transport) state.parameters->wait_ready();
     state.waited_before_ms = state.parameters->take_waited_ms();
   }
   progress::enter(Phase::data);
@@ -289,7 +289,7 @@ void DataParallel::run_passes(const std::function<void()>& passes) {
       try {
         return launch();
       } catch (const std::exception& error) {  // the device has no memory for it
-        if (state.communicator.size() > 1) throw;
+        if (state.group.size() > 1) throw;
         state.capture.refuse(error.what());
       }
     }
@@ -334,7 +334,7 @@ MicroBatch DataParallel::begin_pass() {
                // Each micro-batch draws other random numbers.
                .shard = static_cast<std::uint32_t>(shard * count + micro_batch.index),
                .sink = &state.reducer,
-               .layer_communicator = state.layer_communicator.get(),
+               .layer_transport = state.layer_transport.get(),
                .compute = state.options.compute,
                .same_parameters = state.shard > 0 || state.pass > 0});
   return micro_batch;
@@ -364,7 +364,7 @@ void DataParallel::check_batch_was_whole() const {
 void DataParallel::fail(std::exception_ptr error) {
   State& state = *state_;
   // Ranks that wait inside a layer cannot be told: the error leaves alone, and ends the world.
-  if (state.layer_communicator || state.reducer.state() == Reducer::State::broken ||
+  if (state.layer_transport || state.reducer.state() == Reducer::State::broken ||
       (state.parameters && state.parameters->transport_failed()))
     std::rethrow_exception(error);
   state.capture.fail();
@@ -423,8 +423,8 @@ StepResult DataParallel::conclude_step() {
     if (!state.error) fail(std::current_exception());
   }
   const Stopwatch exchanging;
-  state.header.exchange(state.communicator, plan().hash(), state.requests, state.error != nullptr,
-                        result.compute_ms, state.reducer.usage());
+  state.header.exchange(state.group, plan().hash(), state.requests, state.error != nullptr, result.compute_ms,
+                        state.reducer.usage());
   result.exposed_comm_ms += exchanging.elapsed_ms();
   if (state.parameters) {
     state.parameters->take_waited_ms();  // since order_sums: exposed_comm_ms has it
@@ -433,7 +433,7 @@ StepResult DataParallel::conclude_step() {
   state.end_span("step header");
 
   if (state.header.any_failed()) {
-    comm::run_on_all(state.communicator, [&] {
+    comm::run_on_all(state.group, [&] {
       if (state.error) std::rethrow_exception(state.error);
     });
   }
@@ -471,8 +471,8 @@ void DataParallel::updated(std::size_t param) {
   if (state_->parameters) state_->parameters->updated(param);
 }
 const Options& DataParallel::options() const { return state_->options; }
-comm::HostGroup& DataParallel::communicator() const { return state_->communicator; }
-comm::GradientTransport* DataParallel::layer_communicator() const { return state_->layer_communicator.get(); }
+comm::HostGroup& DataParallel::group() const { return state_->group; }
+comm::GradientTransport* DataParallel::layer_transport() const { return state_->layer_transport.get(); }
 const comm::ShardMap& DataParallel::shard_map() const { return state_->map; }
 const BucketPlan& DataParallel::plan() const { return state_->reducer.buffer().plan(); }
 std::span<const BucketTime> DataParallel::bucket_times() const { return state_->reducer.bucket_times(); }

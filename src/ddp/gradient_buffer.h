@@ -43,8 +43,8 @@ class GradientBuffer {
 
   /// Keeps the memory until the process ends, because unfinished collectives may still use it. Only
   /// destruction may follow.
-  void leave() {
-    if (!memory_->leave()) static_cast<void>(memory_.release());
+  void abandon() {
+    if (!memory_->abandon()) static_cast<void>(memory_.release());
   }
 
  private:

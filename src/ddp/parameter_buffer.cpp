@@ -48,7 +48,7 @@ ParameterBuffer::~ParameterBuffer() {
       if (trainable_[i]->value.shares_memory_with(view(i))) trainable_[i]->value = {};
     }
   }
-  if (in_flight_ > 0) buffer_.leave();
+  if (in_flight_ > 0) buffer_.abandon();
 }
 
 void ParameterBuffer::fit_plan() {
@@ -124,8 +124,8 @@ void ParameterBuffer::adopt(const BucketPlan& plan) {
   point_values_here();
 }
 
-BucketPartition::BucketPartition(std::span<Param* const> params, comm::GradientTransport& communicator)
-    : partition_(params, communicator) {
+BucketPartition::BucketPartition(std::span<Param* const> params, comm::GradientTransport& transport)
+    : partition_(params, transport) {
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (params[i]->trainable) trainable_.push_back(i);
   }

@@ -125,7 +125,7 @@ class Reducer final : public GradientSink, private Buckets {
   void fit_plan();
 
   const BucketPlan& plan() const override { return buffer_.plan(); }
-  comm::GradientTransport& communicator() const override { return transport_; }
+  comm::GradientTransport& transport() const override { return transport_; }
   kernels::Backend& backend() const override { return backend_; }
   int partial_sums() const override { return schedule_.subtrees(); }
   Tensor gradient(int index, int buffer) const override { return buffer_.gradient(index, buffer); }

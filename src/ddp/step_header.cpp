@@ -83,7 +83,7 @@ kernels::Transfer StepHeader::losses() {
   return {partial_.rows(0, subtrees), Tensor::view(read_.data(), {subtrees, 2}, DType::float64)};
 }
 
-void StepHeader::exchange(comm::HostGroup& communicator, std::uint64_t plan_hash, const Requests& requests,
+void StepHeader::exchange(comm::HostGroup& group, std::uint64_t plan_hash, const Requests& requests,
                           bool failed, double compute_ms, const Usage& usage) {
   std::fill(mine_.begin(), mine_.end(), 0);
   mine_[step_at] = step_;
@@ -102,7 +102,7 @@ void StepHeader::exchange(comm::HostGroup& communicator, std::uint64_t plan_hash
       missed[w] |= ~usage.row(shard)[w];
     }
   }
-  communicator.all_gather(mine_.data(), mine_.size() * sizeof(Word), all_.data());
+  group.all_gather(mine_.data(), mine_.size() * sizeof(Word), all_.data());
 }
 
 bool StepHeader::any_failed() const {

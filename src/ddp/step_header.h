@@ -60,7 +60,7 @@ class StepHeader {
   kernels::Transfer losses();
 
   /// Collective.
-  void exchange(comm::HostGroup& communicator, std::uint64_t plan_hash, const Requests& requests, bool failed,
+  void exchange(comm::HostGroup& group, std::uint64_t plan_hash, const Requests& requests, bool failed,
                 double compute_ms, const Usage& usage);
 
   // --- after exchange(), the same on every rank

@@ -19,15 +19,14 @@ constexpr std::string_view file_start = "{\"displayTimeUnit\":\"ms\",\"traceEven
 
 }  // namespace
 
-Timeline::Timeline(std::string path, comm::HostGroup& communicator)
-    : path_(std::move(path)), communicator_(communicator) {
-  comm::run_on_all(communicator, [&] {
-    if (communicator.rank() == 0) check_writable();  // before the run, not after it
+Timeline::Timeline(std::string path, comm::HostGroup& group) : path_(std::move(path)), group_(group) {
+  comm::run_on_all(group, [&] {
+    if (group.rank() == 0) check_writable();  // before the run, not after it
   });
   spans_.reserve(most_spans);
-  communicator.barrier();
+  group.barrier();
   zero_s_ = monotonic_s();
-  if (communicator.topology().nodes() == 1) communicator.broadcast(&zero_s_, sizeof zero_s_, 0);
+  if (group.topology().nodes() == 1) group.broadcast(&zero_s_, sizeof zero_s_, 0);
 }
 
 void Timeline::add(const char* name, int row, std::int64_t step, double start_s, double end_s) {
@@ -40,7 +39,7 @@ void Timeline::add(const char* name, int row, std::int64_t step, double start_s,
 
 /// This rank's events, one a line, each followed by a comma. No name needs escapes.
 std::string Timeline::as_json() const {
-  const int rank = communicator_.rank();
+  const int rank = group_.rank();
   std::string text = fmt::format(R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"rank {}"}}}},)"
                                  "\n",
                                  rank, rank);
@@ -70,20 +69,20 @@ std::int64_t Timeline::write() const {
   std::string all, text;
   std::int64_t dropped = 0;
   bool any = !spans_.empty();
-  communicator_.broadcast(&any, sizeof any, 0);
+  group_.broadcast(&any, sizeof any, 0);
   if (!any) return 0;  // a run without steps keeps an existing trace
-  for (int rank = 0; rank < communicator_.size();
+  for (int rank = 0; rank < group_.size();
        ++rank) {  // one rank after another, as only rank 0 needs memory for all
-    text = communicator_.rank() == rank ? as_json() : "";
+    text = group_.rank() == rank ? as_json() : "";
     std::int64_t sizes[] = {static_cast<std::int64_t>(text.size()), dropped_};
-    communicator_.broadcast(sizes, sizeof sizes, rank);
+    group_.broadcast(sizes, sizeof sizes, rank);
     text.resize(static_cast<std::size_t>(sizes[0]));
-    communicator_.broadcast(text.data(), text.size(), rank);
+    group_.broadcast(text.data(), text.size(), rank);
     dropped += sizes[1];
-    if (communicator_.rank() == 0) all += text;
+    if (group_.rank() == 0) all += text;
   }
-  comm::run_on_all(communicator_, [&] {
-    if (communicator_.rank() != 0) return;
+  comm::run_on_all(group_, [&] {
+    if (group_.rank() != 0) return;
     check_writable();  // the file may have changed since the start
     all.erase(all.find_last_of(','));
     write_text_atomically(path_, fmt::format("{}{}\n]}}\n", file_start, all));

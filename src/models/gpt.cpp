@@ -99,6 +99,6 @@ Var Gpt::forward(Tape& tape, const Batch& batch) {
   return linear(ln_f_(h.x, h.branch).norm, tape.weight(wte_.weight));
 }
 
-void enter_gpt(Registry& registry) { registry.add<Gpt>("gpt"); }
+void register_gpt(Registry& registry) { registry.add<Gpt>("gpt"); }
 
 }  // namespace lockstep::models

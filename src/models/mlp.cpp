@@ -23,7 +23,7 @@ Mlp::Mlp(const Options& options, std::uint64_t seed) : Model(seed), sizes_(check
       dropouts_.push_back(std::make_unique<nn::Dropout>(*this, fmt::format("net.{}", 2 * i + 1),
                                                         static_cast<float>(options.dropout)));
   }
-  layers_.back()->be_head();
+  layers_.back()->mark_as_head();
 }
 
 void Mlp::check_input(const Shape& x) const {
@@ -43,6 +43,6 @@ Var Mlp::forward(Tape& tape, const Batch& batch) {
   return (*layers_.back())(h);
 }
 
-void enter_mlp(Registry& registry) { registry.add<Mlp>("mlp"); }
+void register_mlp(Registry& registry) { registry.add<Mlp>("mlp"); }
 
 }  // namespace lockstep::models

@@ -7,14 +7,14 @@
 namespace lockstep::models {
 
 // Each is defined at the end of its model's source.
-void enter_mlp(Registry& registry);
-void enter_resnet(Registry& registry);
-void enter_gpt(Registry& registry);
+void register_mlp(Registry& registry);
+void register_resnet(Registry& registry);
+void register_gpt(Registry& registry);
 
 void add_built_in(Registry& registry) {
-  enter_mlp(registry);
-  enter_resnet(registry);
-  enter_gpt(registry);
+  register_mlp(registry);
+  register_resnet(registry);
+  register_gpt(registry);
 }
 
 const Registry& built_in_models() {

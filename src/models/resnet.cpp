@@ -74,7 +74,7 @@ Resnet::Resnet(const Options& options, std::uint64_t seed)
       bn1_(*this, "bn1", options.width, norm_settings(options)),
       blocks_(make_blocks(options, norm_settings(options))),
       fc_(*this, "fc", options.width << (options.blocks.size() - 1), options.classes) {
-  fc_.be_head();
+  fc_.mark_as_head();
 }
 
 std::vector<std::unique_ptr<BasicBlock>> Resnet::make_blocks(const Options& options,
@@ -111,6 +111,6 @@ Var Resnet::forward(Tape& tape, const Batch& batch) {
   return fc_(flatten(global_avg_pool2d(h), 1));
 }
 
-void enter_resnet(Registry& registry) { registry.add<Resnet>("resnet"); }
+void register_resnet(Registry& registry) { registry.add<Resnet>("resnet"); }
 
 }  // namespace lockstep::models

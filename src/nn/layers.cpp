@@ -11,7 +11,7 @@ Linear::Linear(Module& parent, std::string_view name, std::int64_t in, std::int6
   if (with_bias) bias.emplace(*this, "bias", Shape{out}, fan_in_uniform(in));
 }
 
-void Linear::be_head() {
+void Linear::mark_as_head() {
   weight.role = Param::Role::head;
   if (bias) bias->role = Param::Role::head;
 }

@@ -65,7 +65,7 @@ BatchNormOptions BatchNorm2d::options(const Tape& tape) {
   return {.eps = settings_.eps,
           .running_mean = running_mean.value,
           .running_var = running_var.value,
-          .communicator = settings_.sync ? tape.pass().layer_communicator : nullptr,
+          .transport = settings_.sync ? tape.pass().layer_transport : nullptr,
           .statistic = &moments_};
 }
 

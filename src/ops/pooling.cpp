@@ -37,7 +37,7 @@ void require_pooled(const char* operation, const char* name, const Tensor& poole
                     const Tensor& images) {
   require_images(operation, images_name, images);
   if (images.size(2) * images.size(3) == 0)
-    throw UsageError("{}: {} of shape {} has no places to average", operation, images_name,
+    throw UsageError("{}: {} of shape {} has no positions to average", operation, images_name,
                      to_string(images.shape()));
   if (!(pooled.shape() == Shape{images.size(0), images.size(1), 1, 1}))
     require_shape(operation, name, pooled, {images.size(0), images.size(1)});
@@ -85,7 +85,7 @@ ResizeSizes resize_sizes(const char* operation, const char* x_name, const Tensor
   require_shape(operation, y_name, y, {x.size(0), x.size(1), y.size(2), y.size(3)});
   require_block(operation, y_name, y, x);
   if (x.size(2) * x.size(3) * y.size(2) * y.size(3) == 0)
-    throw UsageError("{}: images of shape {} do not become ones of shape {}: no places", operation,
+    throw UsageError("{}: images of shape {} do not become ones of shape {}: no positions", operation,
                      to_string(x.shape()), to_string(y.shape()));
   return {{x.size(2), y.size(2)}, {x.size(3), y.size(3)}};
 }

@@ -36,7 +36,7 @@ Optimizer::Optimizer(GradientSource& source, double lr, double weight_decay, Dec
   pending_.reserve(params_.size());
 }
 
-StepResult Optimizer::step(const StepOptions& options) {
+UpdateResult Optimizer::step(const StepOptions& options) {
   const double lr = options.lr.value_or(lr_), count = source_.count();
   check_lr(lr);
   if (!(count > 0) || !std::isfinite(count))
@@ -45,7 +45,7 @@ StepResult Optimizer::step(const StepOptions& options) {
         "counted?",
         steps_ + 1, count);
   check_gradients();
-  StepResult result;
+  UpdateResult result;
   if (needs_norm(options)) {
     result.gradient_norm = norm_.measure();
     result.clip_factor = clip_factor(result.gradient_norm, options.clip);

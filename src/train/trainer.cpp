@@ -156,7 +156,7 @@ class Trainer {
   bool logged_wait_ = false;     // for an asynchronous save, when the next was due
   std::vector<double> step_ms_;  // of the first steps, while checkpoint.every is auto
   double learning_rate_ = 0;
-  optim::StepResult applied_;
+  optim::UpdateResult applied_;
   Interval interval_;
   std::optional<MetricsFile> metrics_;
   std::optional<Progress> progress_;

@@ -53,7 +53,7 @@ struct Fixture {
     sink.events.clear();
     sink.statistics.clear();
     for (Param& param : params) param.gradient = {};
-    tape.begin({.seed = 3, .step = 7, .sink = &sink, .layer_communicator = &meetings});
+    tape.begin({.seed = 3, .step = 7, .sink = &sink, .layer_transport = &meetings});
   }
 
   Var use(int param) { return tape.parameter(params[static_cast<std::size_t>(param)]); }
@@ -63,7 +63,7 @@ struct Fixture {
     const Var h = relu(batch_norm(linear(x, use(0)), use(4), use(5),
                                   {.running_mean = running_mean,
                                    .running_var = running_var,
-                                   .communicator = tape.pass().layer_communicator,
+                                   .transport = tape.pass().layer_transport,
                                    .statistic = &moments}));
     return x + dropout(linear(linear(h, use(1)), use(1)), 0.3f, purpose_of("block")) + linear(x, use(2));
   }

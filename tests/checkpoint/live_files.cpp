@@ -38,8 +38,8 @@ void link_to(const std::string& link, const std::string& target) {
 /// a slow machine needs.
 class MovingLink {
  public:
-  explicit MovingLink(comm::HostGroup& communicator) : folder_(communicator) {
-    if (communicator.rank() == 0) {
+  explicit MovingLink(comm::HostGroup& group) : folder_(group) {
+    if (group.rank() == 0) {
       const auto self = comm::make_self_communicator();
       for (const int number : {0, 1}) lc::save_file(source(number), state_dict_of(number), *self);
       put(0);
@@ -50,7 +50,7 @@ class MovingLink {
         }
       });
     }
-    communicator.barrier();
+    group.barrier();
   }
   MovingLink(const MovingLink&) = delete;
   MovingLink& operator=(const MovingLink&) = delete;

@@ -20,24 +20,24 @@
 
 namespace lockstep::test {
 
-/// One folder for all ranks of a communicator, removed when all are done with it.
+/// One folder for all ranks of a group, removed when all are done with it.
 class SharedFolder {
  public:
-  explicit SharedFolder(comm::HostGroup& communicator) : communicator_(communicator) {
+  explicit SharedFolder(comm::HostGroup& group) : group_(group) {
     std::string path;
-    if (communicator.rank() == 0) {
+    if (group.rank() == 0) {
       own_ = std::make_unique<TemporaryFolder>();
       path = own_->path().string();
     }
-    path_ = communicator.all_gather_texts(path)[0];
+    path_ = group.all_gather_texts(path)[0];
   }
-  ~SharedFolder() { communicator_.barrier(); }
+  ~SharedFolder() { group_.barrier(); }
 
   const std::string& path() const { return path_; }
   std::string file(const std::string& name) const { return path_ + "/" + name; }
 
  private:
-  comm::HostGroup& communicator_;
+  comm::HostGroup& group_;
   std::unique_ptr<TemporaryFolder> own_;
   std::string path_;
 };

@@ -19,7 +19,7 @@ void save(WideRun& run, const std::string& path) {
   checkpoint::add(state_dict, run.model.state());
   checkpoint::add(state_dict, *run.optimizer);
   checkpoint::add(state_dict, run.ema);
-  checkpoint::save_file(path, state_dict, run.replicas.communicator());
+  checkpoint::save_file(path, state_dict, run.replicas.group());
 }
 
 void load(WideRun& run, const std::string& path) {
@@ -27,7 +27,7 @@ void load(WideRun& run, const std::string& path) {
   checkpoint::add(state_dict, run.model.state());
   checkpoint::add(state_dict, *run.optimizer);
   checkpoint::add(state_dict, run.ema);
-  checkpoint::load_file(path, state_dict, run.replicas.communicator());
+  checkpoint::load_file(path, state_dict, run.replicas.group());
 }
 
 void train(WideRun& run, std::uint64_t from, std::uint64_t to) {

@@ -14,9 +14,9 @@ BOOST_AUTO_TEST_SUITE(missing_ranks, *ranks(1, 2, 3, 4))
 constexpr double short_s = 0.05;
 
 /// The text of the error that a barrier throws, or "passed".
-std::string outcome(comm::HostGroup& communicator, double timeout_s) {
+std::string outcome(comm::HostGroup& group, double timeout_s) {
   try {
-    communicator.barrier(timeout_s);
+    group.barrier(timeout_s);
     return "passed";
   } catch (const FailureError& error) {
     return error.what();

@@ -81,9 +81,9 @@ inline int accumulators_for(int shards, int ranks) {
 }
 
 /// A seed that all ranks share, from rank 0.
-inline std::uint64_t common_seed(comm::HostGroup& communicator) {
+inline std::uint64_t common_seed(comm::HostGroup& group) {
   std::uint64_t seed = std::random_device{}();
-  communicator.broadcast(&seed, sizeof seed, 0);
+  group.broadcast(&seed, sizeof seed, 0);
   return seed;
 }
 

@@ -76,7 +76,7 @@ class Looking final : public ddp::Hook {
   }
   void finish() override {
     for (const comm::Work work : works_) {
-      if (work != 0) buckets_->communicator().order_after(work);
+      if (work != 0) buckets_->transport().order_after(work);
     }
   }
 

@@ -29,8 +29,8 @@ Tensor filled(std::int64_t elements, float value) {
 
 /// A run of the model on some ranks; between_steps may change the model.
 struct Run {
-  Run(comm::GradientTransport& communicator, int shards, ddp::Options options = {})
-      : replicas(model, communicator, *backend,
+  Run(comm::GradientTransport& transport, int shards, ddp::Options options = {})
+      : replicas(model, transport, *backend,
                  [&] {
                    options.shards = shards;
                    options.bucket_mb = options.first_bucket_mb = tiny_mb;

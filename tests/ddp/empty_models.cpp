@@ -59,9 +59,9 @@ ToyShard samples_of(const Case& of, int index, std::int64_t rows) {
 }
 
 struct Run {
-  Run(const Case& of, comm::GradientTransport& communicator, int shards)
+  Run(const Case& of, comm::GradientTransport& transport, int shards)
       : model(of.model.make(5)),
-        replicas(*model, communicator, *backend, {.bucket_mb = 0.001, .shards = shards, .seed = 3}) {}
+        replicas(*model, transport, *backend, {.bucket_mb = 0.001, .shards = shards, .seed = 3}) {}
   ddp::StepResult step(const ToyBatch& batch) {
     return replicas.step(batch, [&](Tape& tape, const ToyShard& shard) {
       return cross_entropy(model->forward(tape, shard.x), shard.y);

@@ -33,8 +33,8 @@ std::unique_ptr<optim::Optimizer> make_optimizer(Algorithm algorithm, GradientSo
 
 /// A training run on some communicator, with clipping, averages and a frozen parameter.
 struct Training {
-  Training(comm::GradientTransport& communicator, int shards, Algorithm algorithm)
-      : replicas(frozen_in_part(), communicator, *backend,
+  Training(comm::GradientTransport& transport, int shards, Algorithm algorithm)
+      : replicas(frozen_in_part(), transport, *backend,
                  {.bucket_mb = 0.0002, .first_bucket_mb = tiny_mb, .shards = shards}),
         optimizer(make_optimizer(algorithm, replicas)),
         ema(net.state(), *backend, {0.5, 0.9}) {}
@@ -42,10 +42,10 @@ struct Training {
     net["in.bias"].trainable = false;
     return net.state();
   }
-  optim::StepResult step(std::uint64_t step) {
+  optim::UpdateResult step(std::uint64_t step) {
     replicas.step(toy_batch(step, replicas),
                   [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
-    const optim::StepResult result = optimizer->step({.clip = 0.5, .measure_norm = true});
+    const optim::UpdateResult result = optimizer->step({.clip = 0.5, .measure_norm = true});
     ema.update();
     return result;
   }
@@ -63,7 +63,7 @@ BOOST_AUTO_TEST_CASE(training_has_the_bits_of_one_process_after_every_step) {
     const int shards = 2 * world().size() + 1;
     Training many(world(), shards, algorithm), one(*alone, shards, algorithm);
     for (std::uint64_t step = 0; step < 5; ++step) {
-      const optim::StepResult found = many.step(step), wanted = one.step(step);
+      const optim::UpdateResult found = many.step(step), wanted = one.step(step);
       BOOST_TEST(found.gradient_norm == wanted.gradient_norm);
       check_same_state(many.net.state(), one.net.state());
       const auto averages = many.ema.tensors(), wanted_averages = one.ema.tensors();
@@ -259,7 +259,7 @@ BOOST_AUTO_TEST_CASE(evaluation_on_one_rank_alone_waits_for_nobody) {
     for (std::uint64_t batch = 0; batch < 3; ++batch) {
       // The layers' communicator is there, as in a step: evaluation does not use it.
       replicas.tape().begin(
-          {.training = false, .record = false, .layer_communicator = replicas.layer_communicator()});
+          {.training = false, .record = false, .layer_transport = replicas.layer_transport()});
       const ToyShard shard = toy_shard(batch, 9);
       BOOST_TEST(mse(net.forward(replicas.tape().constant(shard.x)), shard.y).read().sum > 0);
     }

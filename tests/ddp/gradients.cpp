@@ -197,7 +197,7 @@ BOOST_AUTO_TEST_CASE(layers_that_meet_across_ranks_find_every_rank_in_every_pass
   ddp::DataParallel replicas(state, world(), *backend, {.shards = shards});
   int passes = 0;
   replicas.step(toy_batch(0, replicas), [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
-    comm::GradientTransport* const meeting = tape.pass().layer_communicator;
+    comm::GradientTransport* const meeting = tape.pass().layer_transport;
     BOOST_REQUIRE(meeting);
     const std::int64_t rows = piece.rows(shard.x).size(0);
     std::vector<std::int64_t> all(static_cast<std::size_t>(meeting->group().size()));

@@ -37,7 +37,7 @@ class Noting : public ddp::Hook {
   void finish() override {
     ++finished;
     for (const comm::Work work : works_) {
-      if (work != 0) buckets_->communicator().order_after(work);
+      if (work != 0) buckets_->transport().order_after(work);
     }
   }
   /// Of the last step, in the order of starting.

@@ -14,10 +14,10 @@ BOOST_AUTO_TEST_SUITE(lifetime, *ranks(1, 2, 3, 4))
 constexpr int shards = 6;
 
 /// Steps [first, end) of a run with this model on these ranks.
-void train(Net& net, comm::GradientTransport& communicator, std::uint64_t first, std::uint64_t end) {
+void train(Net& net, comm::GradientTransport& transport, std::uint64_t first, std::uint64_t end) {
   const auto backend = kernels::make_cpu_backend();
   ddp::DataParallel replicas(
-      net.state(), communicator, *backend,
+      net.state(), transport, *backend,
       {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .shards = shards, .unused = ddp::Unused::allow});
   optim::Sgd sgd(replicas, {.lr = 0.001});  // small enough not to diverge
   for (std::uint64_t step = first; step < end; ++step) {

@@ -16,7 +16,7 @@ class PlainSums final : public ddp::Hook {
   void begin_step(std::uint64_t) override { last_ = 0; }
   void start(int bucket) override { last_ = std::max(last_, buckets_->start_sum(bucket)); }
   void finish() override {
-    if (last_ != 0) buckets_->communicator().order_after(last_);
+    if (last_ != 0) buckets_->transport().order_after(last_);
   }
 
  private:

@@ -52,15 +52,15 @@ ToyShard samples_of(const std::string& model, std::uint64_t step, int shard) {
 }
 
 struct Run {
-  Run(const ModelMaker& maker, comm::GradientTransport& communicator, ddp::Options options)
+  Run(const ModelMaker& maker, comm::GradientTransport& transport, ddp::Options options)
       : name(maker.name),
         model(maker.make(5)),
-        replicas(*model, communicator, *backend, options),
+        replicas(*model, transport, *backend, options),
         sgd(replicas, {.lr = 0.05, .momentum = 0.9}) {}
 
   void step(std::uint64_t step) {
     ToyBatch batch{step, {}};
-    const comm::ShardRange block = replicas.shard_map().block(replicas.communicator().rank());
+    const comm::ShardRange block = replicas.shard_map().block(replicas.group().rank());
     for (int shard = block.first; shard < block.end(); ++shard)
       batch.shards.push_back(samples_of(name, step, shard));
     replicas.step(batch, [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {

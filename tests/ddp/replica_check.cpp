@@ -12,8 +12,8 @@ BOOST_AUTO_TEST_SUITE(replica_check, *ranks(1, 2, 3, 4))
 
 /// A run with a frozen parameter and two buffers, checked every third step.
 struct Run {
-  explicit Run(ddp::Options options = {.check_every = 3}, comm::GradientTransport& communicator = world())
-      : replicas(with_more(), communicator, *backend,
+  explicit Run(ddp::Options options = {.check_every = 3}, comm::GradientTransport& transport = world())
+      : replicas(with_more(), transport, *backend,
                  [&] {
                    options.bucket_mb = 0.0002;
                    options.first_bucket_mb = tiny_mb;

@@ -35,7 +35,7 @@ class Rounding final : public ddp::Hook {
   }
   void finish() override {
     for (std::size_t bucket = 0; bucket < works_.size(); ++bucket) {
-      if (works_[bucket] != 0) buckets_->communicator().order_after(works_[bucket]);
+      if (works_[bucket] != 0) buckets_->transport().order_after(works_[bucket]);
       if (!rounds_) continue;
       each_matrix_of(static_cast<int>(bucket), [this](int gradient, Memory& memory) {
         float *const sum = buckets_->gradient(gradient, 0).data<float>(), *const last =

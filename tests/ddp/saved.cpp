@@ -17,9 +17,9 @@ constexpr int shards = 5;
 constexpr std::uint64_t saved_after = 3, steps = 6;
 
 struct Training {
-  Training(comm::GradientTransport& communicator, std::uint64_t seed)
+  Training(comm::GradientTransport& transport, std::uint64_t seed)
       : net(seed),
-        replicas(net.state(), communicator, *backend, {.bucket_mb = 0.0002, .shards = shards}),
+        replicas(net.state(), transport, *backend, {.bucket_mb = 0.0002, .shards = shards}),
         adamw(replicas, {.lr = 0.01, .weight_decay = 0.1}),
         ema(net.state(), *backend, {0.5, 0.9}) {}
   void run(std::uint64_t first, std::uint64_t end) {

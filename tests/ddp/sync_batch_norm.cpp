@@ -61,7 +61,7 @@ BOOST_AUTO_TEST_CASE(a_converted_model_trains_with_the_same_bits_as_one_made_syn
           [&](Tape& tape, const ToyShard& shard) { return mse(model.forward(tape, shard.x), shard.y); });
       sgd.step();
     }
-    BOOST_TEST(bool(replicas.layer_communicator()));
+    BOOST_TEST(bool(replicas.layer_transport()));
   };
   Images made(false), converted(true);
   nn::convert_sync_batch_norm(converted);
@@ -73,7 +73,7 @@ BOOST_AUTO_TEST_CASE(a_converted_model_trains_with_the_same_bits_as_one_made_syn
 BOOST_AUTO_TEST_CASE(a_model_whose_layers_stay_on_their_rank_gets_no_communicator) {
   Images model(true);
   const auto backend = kernels::make_cpu_backend();
-  BOOST_TEST(!ddp::DataParallel(model, world(), *backend).layer_communicator());
+  BOOST_TEST(!ddp::DataParallel(model, world(), *backend).layer_transport());
 }
 
 BOOST_AUTO_TEST_CASE(the_parts_of_a_split_have_statistics_of_their_own) {
@@ -84,12 +84,12 @@ BOOST_AUTO_TEST_CASE(the_parts_of_a_split_have_statistics_of_their_own) {
 }
 
 /// The gradient of the first layer where the norm's own parameters are frozen.
-std::vector<float> gradient_with_frozen_norm(comm::GradientTransport& communicator, bool plain,
+std::vector<float> gradient_with_frozen_norm(comm::GradientTransport& transport, bool plain,
                                              const ToyBatch& batch) {
   Dense model(plain);
   nn::freeze(model, std::vector<std::string>{"norm.*"});
   const auto backend = kernels::make_cpu_backend();
-  ddp::DataParallel replicas(model, communicator, *backend);
+  ddp::DataParallel replicas(model, transport, *backend);
   replicas.step(
       batch, [&](Tape& tape, const ToyShard& shard) { return mse(model.forward(tape, shard.x), shard.y); });
   BOOST_TEST(!model.norm.weight.gradient);

@@ -52,11 +52,11 @@ using RowsOf = std::function<std::int64_t(int rank)>;
 
 template <class Model>
 struct NormRun {
-  NormRun(comm::GradientTransport& communicator, bool plain,
+  NormRun(comm::GradientTransport& transport, bool plain,
           std::shared_ptr<kernels::Backend> of = kernels::make_cpu_backend())
       : model(plain),
         backend((model.to(*of), std::move(of))),
-        replicas(model, communicator, *backend, {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb}),
+        replicas(model, transport, *backend, {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb}),
         sgd(replicas, {.lr = 0.05}) {}
   ddp::StepResult step(const ToyBatch& batch) {
     outputs.clear();
@@ -74,27 +74,26 @@ struct NormRun {
   std::vector<float> outputs;
 };
 
-/// Trains some steps on the ranks of `communicator` and next to it, on this rank alone, on their batches in
+/// Trains some steps on the ranks of `transport` and next to it, on this rank alone, on their batches in
 /// one on the CPU; everything must agree. Ranks are told apart by `first_rank`, so that parts of a split
 /// differ.
 template <class Model>
-void check_training(comm::GradientTransport& communicator, const RowsOf& rows_of, int first_rank = 0,
+void check_training(comm::GradientTransport& transport, const RowsOf& rows_of, int first_rank = 0,
                     const std::shared_ptr<kernels::Backend>& backend = kernels::make_cpu_backend()) {
   const auto alone = comm::make_self_communicator();
-  NormRun<Model> many(communicator, false, backend), one(*alone, true);
+  NormRun<Model> many(transport, false, backend), one(*alone, true);
   for (std::uint64_t step = 0; step < 3; ++step) {
     std::vector<Tensor> x, y;
     std::int64_t before_mine = 0;
-    for (int rank = 0; rank < communicator.group().size(); ++rank) {
+    for (int rank = 0; rank < transport.group().size(); ++rank) {
       const ToyShard samples = samples_of(step, first_rank + rank, rows_of(rank));
       x.push_back(samples.x);
       y.push_back(samples.y);
-      if (rank < communicator.group().rank()) before_mine += samples.x.size(0);
+      if (rank < transport.group().rank()) before_mine += samples.x.size(0);
     }
     ToyBatch mine{
-        step,
-        {samples_of(step, first_rank + communicator.group().rank(), rows_of(communicator.group().rank()))}};
-    mine.shards[0].index = communicator.group().rank();
+        step, {samples_of(step, first_rank + transport.group().rank(), rows_of(transport.group().rank()))}};
+    mine.shards[0].index = transport.group().rank();
     const ddp::StepResult found = many.step(mine);
     const ddp::StepResult wanted = one.step({step, {{0, stacked(x), stacked(y)}}});
 

@@ -97,7 +97,7 @@ class PlainHook final : public ddp::Hook {
   void start(int bucket) override { works_.push_back(buckets_->start_sum(bucket)); }
   void finish() override {
     for (const comm::Work work : works_) {
-      if (work != 0) buckets_->communicator().order_after(work);
+      if (work != 0) buckets_->transport().order_after(work);
     }
   }
 

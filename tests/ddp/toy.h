@@ -103,7 +103,7 @@ inline ToyBatch toy_batch(std::uint64_t step, comm::ShardRange block) {
 }
 
 inline ToyBatch toy_batch(std::uint64_t step, const ddp::DataParallel& replicas) {
-  return toy_batch(step, replicas.shard_map().block(replicas.communicator().rank()));
+  return toy_batch(step, replicas.shard_map().block(replicas.group().rank()));
 }
 
 using Gradients = std::vector<std::vector<float>>;  // by parameter; empty: none

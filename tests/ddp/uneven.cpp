@@ -72,9 +72,9 @@ std::unique_ptr<optim::Optimizer> make_optimizer(Norm norm, GradientSource& sour
 }
 
 struct Loop {
-  Loop(comm::GradientTransport& communicator, Norm norm, ddp::Options options)
+  Loop(comm::GradientTransport& transport, Norm norm, ddp::Options options)
       : model(norm),
-        replicas(model, communicator, *backend,
+        replicas(model, transport, *backend,
                  [&] {
                    options.bucket_mb = options.first_bucket_mb = tiny_mb;
                    options.unused = ddp::Unused::allow;

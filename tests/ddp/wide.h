@@ -86,13 +86,13 @@ inline std::unique_ptr<optim::Optimizer> make_optimizer(Algorithm algorithm, Gra
 /// A training run.
 struct WideRun {
   explicit WideRun(const ddp::Options& options, Algorithm algorithm = Algorithm::adamw,
-                   comm::GradientTransport& communicator = world())
-      : WideRun(options, algorithm, communicator, kernels::make_cpu_backend()) {}
-  WideRun(const ddp::Options& options, Algorithm algorithm, comm::GradientTransport& communicator,
+                   comm::GradientTransport& transport = world())
+      : WideRun(options, algorithm, transport, kernels::make_cpu_backend()) {}
+  WideRun(const ddp::Options& options, Algorithm algorithm, comm::GradientTransport& transport,
           std::shared_ptr<kernels::Backend> of)
       : model(algorithm == Algorithm::adamw_undivided || algorithm == Algorithm::muon),
         backend((model.to(*of), std::move(of))),
-        replicas(model.state(), communicator, *backend, options),
+        replicas(model.state(), transport, *backend, options),
         optimizer(make_optimizer(algorithm, replicas)),
         ema(model.state(), *backend, {0.5, 0.9}, {.partition = replicas.partition()}) {
     optimizer->attach(ema);

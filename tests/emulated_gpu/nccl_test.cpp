@@ -96,7 +96,7 @@ BOOST_AUTO_TEST_CASE(a_flat_buffer_that_is_left_keeps_its_memory_and_not_the_con
   try {
     const auto ranks = make(10);
     auto flat_buffer = ranks->allocate_buffer(64, 1);
-    BOOST_TEST(flat_buffer->leave());
+    BOOST_TEST(flat_buffer->abandon());
     throw FailureError("a step has failed");
   } catch (const FailureError&) {
   }

@@ -56,7 +56,7 @@ void check_steps_after_the_third(int threads) {
           count.emplace();
         }
         gradients.clear();
-        tape.begin({.step = step, .sink = &gradients, .layer_communicator = self.get(), .compute = compute});
+        tape.begin({.step = step, .sink = &gradients, .layer_transport = self.get(), .compute = compute});
         backward(cross_entropy(model->forward(tape, work.x), work.y));
         tape.finish_backward();
         tape.begin({.training = false, .record = false, .compute = compute});

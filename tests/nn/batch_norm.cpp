@@ -71,7 +71,7 @@ struct Fixture {
   Tape tape{*backend};
 
   Pass pass(bool training = true, bool record = true) {
-    return {.training = training, .record = record, .sink = &sink, .layer_communicator = &communicator};
+    return {.training = training, .record = record, .sink = &sink, .layer_transport = &communicator};
   }
 };
 

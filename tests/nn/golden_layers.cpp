@@ -225,7 +225,7 @@ void check_layer(UnderTest& under_test, const GoldenCase& golden, Factory factor
   const bool meets = golden.what().contains("split");
   tape.begin({.training = golden.what().value("training", true),
               .sink = &sink,
-              .layer_communicator = meets ? &under_test.meeting() : nullptr,
+              .layer_transport = meets ? &under_test.meeting() : nullptr,
               .compute = compute});
   const Tensor wanted = golden.tensor("output"), grad_output = golden.tensor("grad_output");
   const Rows rows = meets ? rows_of_this_rank(golden.what().at("split")) : Rows{0, wanted.size(0)};

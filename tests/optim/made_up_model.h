@@ -77,7 +77,7 @@ class MadeUpModel final : public GradientSource {
   }
   void set_count(double count) { count_ = count; }
   /// From now on this rank owns parts. Collective, as is every step of an optimizer after it.
-  void shard(comm::GradientTransport& communicator) { partition_.emplace(params(), communicator); }
+  void shard(comm::GradientTransport& transport) { partition_.emplace(params(), transport); }
 
   std::span<Param* const> params() const override { return pointers_; }
   double count() const override { return count_; }

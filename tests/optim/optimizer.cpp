@@ -165,7 +165,7 @@ BOOST_FIXTURE_TEST_CASE(clipping_scales_the_gradient_by_the_norm_of_all, UsualMo
   model.make_gradients(0);
   other.model.make_gradients(0);
   const double norm = gradient_norm(model);
-  const StepResult result = clipped.step({.clip = 0.5});
+  const UpdateResult result = clipped.step({.clip = 0.5});
   BOOST_TEST(result.gradient_norm == norm);
   BOOST_TEST(result.clip_factor == 0.5 / (norm + 1e-6));
   plain.step({.lr = result.clip_factor});
@@ -181,7 +181,7 @@ BOOST_FIXTURE_TEST_CASE(a_norm_within_the_limit_changes_no_bit, UsualModel) {
   model.make_gradients(0);
   other.model.make_gradients(0);
   clipped.step({.clip = 1e6});
-  const StepResult unmeasured = plain.step();
+  const UpdateResult unmeasured = plain.step();
   BOOST_TEST(std::isnan(unmeasured.gradient_norm));
   BOOST_TEST((model.all_values() == other.model.all_values()));
   BOOST_TEST(plain.step({.measure_norm = true}).gradient_norm == gradient_norm(other.model));

@@ -264,7 +264,7 @@ struct BatchNormOptions {
   /// float32 [C]: what an evaluation normalises by, and the centre of the moments.
   Tensor running_mean, running_var;
   /// The pass's ranks share their statistics; none: each shard has its own.
-  comm::GradientTransport* communicator = nullptr;
+  comm::GradientTransport* transport = nullptr;
   /// Receives this shard's moments in a recorded training pass: float64 [2 C + 1], per channel the sum of
   /// (x - running_mean), then per channel the sum of its squares, then the number of elements a channel has.
   Statistic* statistic = nullptr;

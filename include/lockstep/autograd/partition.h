@@ -27,7 +27,7 @@ class Partition {
   static constexpr std::int64_t block_elements = 4096;
 
   /// elements: of each parameter. undivided: for each whether it is; empty: none is. Not collective; the
-  /// communicator must outlive this and all copies.
+  /// transport must outlive this and all copies.
   Partition(std::vector<std::int64_t> elements, comm::GradientTransport& transport,
             const std::vector<bool>& undivided = {});
   /// Includes frozen parameters, which have moving averages. Param::undivided says which are undivided.

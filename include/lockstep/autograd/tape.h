@@ -58,7 +58,7 @@ struct Pass {
   std::uint64_t step = 0;
   std::uint32_t shard = 0;
   GradientSink* sink = nullptr;  ///< must outlive the pass; needed if anything is recorded from a Param
-  comm::GradientTransport* layer_communicator =
+  comm::GradientTransport* layer_transport =
       nullptr;                     ///< for layers that communicate (SyncBatchNorm); may be null
   DType compute = DType::float32;  ///< or bfloat16
   /// Parameters have the same values as in this tape's last pass: their bf16 copies are reused.
@@ -131,7 +131,7 @@ class Tape {
   /// Every rank's `mine` (float64, of one shape on all ranks), added in rank order, for layers that
   /// communicate. Collective, and so is the destructor after such a sum: the tape must be destroyed before
   /// the transport.
-  Tensor sum_over_ranks(comm::GradientTransport& communicator, const Tensor& mine);
+  Tensor sum_over_ranks(comm::GradientTransport& transport, const Tensor& mine);
 
   // --- for backward closures ---
   /// Adds dx to the gradient of an input that is not a parameter. Constants are ignored.

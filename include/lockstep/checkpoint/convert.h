@@ -81,6 +81,6 @@ struct EmaReconstructionReport {
 /// averages begun elsewhere; else as save_file.
 EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double sigma_rel,
                                         std::optional<std::int64_t> step, const std::string& out,
-                                        comm::HostGroup& communicator);
+                                        comm::HostGroup& world);
 
 }  // namespace lockstep::checkpoint

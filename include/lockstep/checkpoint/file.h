@@ -32,7 +32,7 @@ struct SaveOptions {
 /// weights, optimizer or hook state) with numbers that are not finite; DataError if the storage is full or
 /// read-only, UsageError if the directory is not writable, FailureError if the storage failed (EIO) or the
 /// ranks' state dicts differ in names, dtypes or shapes.
-void save_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& communicator,
+void save_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& world,
                const SaveOptions& options = {});
 
 struct LoadOptions {
@@ -65,7 +65,7 @@ struct LoadReport {
 /// lacks altogether: "model" is an error; "ema/..." starts from the weights just loaded, any other from zero,
 /// with a warning. Sections of the file that `state_dict` does not list are named in a warning. After an
 /// error in reading the tensors' values are unspecified; an error about names leaves them untouched.
-LoadReport load_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& communicator,
+LoadReport load_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& world,
                      const LoadOptions& options = {});
 
 /// Weights only: from the group `group` of a checkpoint ("model", "ema/0.999"; empty: what
@@ -74,10 +74,10 @@ LoadReport load_file(const std::string& path, const StateDict& state_dict, comm:
 /// do); from a .safetensors file. A gpt takes what Hugging Face's GPT-2 stores: names without "transformer.",
 /// matrices as [in, out], masks, a head that equals the embedding; notes say so. Collective. Errors as
 /// load_file; also DataError if a number of the file is beyond the type here or, see LoadOptions, not finite.
-LoadReport load_weights(const std::string& path, const ModelState& model, comm::HostGroup& communicator,
+LoadReport load_weights(const std::string& path, const ModelState& model, comm::HostGroup& world,
                         const std::string& group = {}, const LoadOptions& options = {});
 /// The same from the checkpoint that the index was read from, wherever its path leads by now. Collective.
-LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::HostGroup& communicator,
+LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::HostGroup& world,
                         const std::string& group = {}, const LoadOptions& options = {});
 
 }  // namespace lockstep::checkpoint

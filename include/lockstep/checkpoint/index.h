@@ -68,6 +68,6 @@ FileIndex read_index(const std::string& path);
 
 /// The same, read by rank 0 only; every rank opens the file that rank 0 has read. Collective; the result or
 /// the error is the same on every rank.
-FileIndex read_index(const std::string& path, comm::HostGroup& communicator);
+FileIndex read_index(const std::string& path, comm::HostGroup& world);
 
 }  // namespace lockstep::checkpoint

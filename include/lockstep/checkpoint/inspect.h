@@ -41,7 +41,7 @@ struct VerifyReport {
 
 /// Reads the whole file. Collective; ranks share the reading, and the report is the same on all. A bad file
 /// is a report, not an exception; failing storage (EIO) throws FailureError.
-VerifyReport verify(const std::string& path, comm::HostGroup& communicator);
+VerifyReport verify(const std::string& path, comm::HostGroup& world);
 
 struct TensorDifference {
   enum class Kind { only_in_a, only_in_b, shape, dtype, values };

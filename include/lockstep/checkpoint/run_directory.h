@@ -22,7 +22,7 @@ class RunDirectory {
   /// to end: a killed run's ranks can outlive their launcher by seconds. Takes over the lock of a dead run,
   /// and of the same Slurm job with a lower restart count. Collective. UsageError if the directory is not
   /// writable, another live run holds it (names host, pid and job), or ranks see different directories.
-  RunDirectory(std::string path, comm::HostGroup& communicator, double lock_wait_s = 15);
+  RunDirectory(std::string path, comm::HostGroup& world, double lock_wait_s = 15);
   /// Releases the lock. Removes empty directories that this object made if the run was not configured.
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
@@ -50,7 +50,7 @@ class RunDirectory {
   bool sees_lock_of(const std::string& holder) const;
 
   std::string path_;
-  comm::HostGroup& communicator_;
+  comm::HostGroup& world_;
   std::unique_ptr<FileLock> lock_;  // rank 0's
   std::string mark_;
   std::vector<std::string> made_;  // directories that this object made, innermost first; rank 0's

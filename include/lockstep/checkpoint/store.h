@@ -19,7 +19,7 @@
 namespace lockstep::checkpoint {
 
 class AttemptCounter;
-class Evaluations;
+class EvaluationRecords;
 class ProfileSnapshots;
 class Retention;
 class SaveJob;
@@ -39,7 +39,7 @@ struct DataSchedule {
 struct StoreOptions {
   DataSchedule schedule = {};  ///< completed from the context, and from what the optimizer's source knows
   std::string config = {};     ///< stored with every checkpoint
-  Provenance provenance = {};  ///< added to provenance_of(communicator)
+  Provenance provenance = {};  ///< added to provenance_of(world)
   int keep = 2;                ///< newest checkpoints kept; 0 keeps all
   /// Name of one of StateDict::metrics ("eval_accuracy"): the best checkpoint by it is kept as well, and
   /// `best` points to it.
@@ -73,11 +73,11 @@ struct StoreOptions {
 class Store {
  public:
   /// Makes and locks the run directory (see RunDirectory), and removes temporary files of interrupted saves.
-  Store(const std::string& run_directory, comm::HostGroup& communicator, StoreOptions options = {});
+  Store(const std::string& run_directory, comm::HostGroup& world, StoreOptions options = {});
   /// The same with the shape of the run that the context knows (Context::run()).
   Store(const std::string& run_directory, Context& context, StoreOptions options = {});
   /// Uses a locked directory, which must outlive the store.
-  Store(RunDirectory& run_directory, comm::HostGroup& communicator, StoreOptions options = {});
+  Store(RunDirectory& run_directory, comm::HostGroup& world, StoreOptions options = {});
   ~Store();
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
@@ -157,7 +157,7 @@ class Store {
  private:
   struct Candidates;  // to resume from
 
-  Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, comm::HostGroup& communicator,
+  Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, comm::HostGroup& world,
         StoreOptions options);
   DataSchedule schedule(const RunShape& of_source) const;
   StateDict completed(std::int64_t step, StateDict state_dict) const;
@@ -176,13 +176,13 @@ class Store {
   std::unique_ptr<RunDirectory> own_run_directory_;  // of the first constructor
   RunDirectory& run_directory_;
   std::string directory_;
-  comm::HostGroup& communicator_;
+  comm::HostGroup& world_;
   StoreOptions options_;
   Provenance provenance_;  // of this run
   Log log_;
   std::unique_ptr<ProfileSnapshots> snapshots_;
   std::unique_ptr<Retention> retention_;
-  std::unique_ptr<Evaluations> evaluations_;
+  std::unique_ptr<EvaluationRecords> evaluations_;
   std::unique_ptr<AttemptCounter> attempts_;
   std::optional<std::int64_t> attempt_from_;  // step; taken back if this run ends in order
   int exceptions_at_start_;

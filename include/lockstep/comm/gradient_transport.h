@@ -26,7 +26,7 @@ class FlatBuffer {
   virtual std::size_t accumulator_bytes() const = 0;
   /// For the case that collectives which nobody waits for may still use the memory. True: destroying it is
   /// no longer collective and keeps the memory until the process ends. False: it must not be destroyed.
-  virtual bool leave() { return false; }
+  virtual bool abandon() { return false; }
 };
 
 /// The work handle of a started collective: a sum, a reduce-scatter or an all-gather. Work handles count up

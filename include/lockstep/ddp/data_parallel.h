@@ -110,9 +110,9 @@ class DataParallel final : public GradientSource {
   double compute_ms_of(int rank) const;
 
   const Options& options() const;
-  comm::HostGroup& communicator() const;
+  comm::HostGroup& group() const;
   /// For layers that communicate (ModelState::meets_across_ranks); null if the model has none.
-  comm::GradientTransport* layer_communicator() const;
+  comm::GradientTransport* layer_transport() const;
   const comm::ShardMap& shard_map() const;
   /// For passes outside steps (evaluation): begin() it with a Pass that records nothing.
   Tape& tape() { return tape_; }

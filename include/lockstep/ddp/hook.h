@@ -16,7 +16,7 @@ class Buckets {
  public:
   virtual ~Buckets() = default;
   virtual const BucketPlan& plan() const = 0;
-  virtual comm::GradientTransport& communicator() const = 0;
+  virtual comm::GradientTransport& transport() const = 0;
   virtual kernels::Backend& backend() const = 0;
   /// When a bucket is complete, accumulation buffers 0 .. partial_sums() - 1 hold this rank's partial sums of
   /// it, one for each maximal sub-tree of its shards. A rank without shards has none, but it has buffer 0.

@@ -21,7 +21,7 @@ class Timeline {
   /// Collective: the moment that is zero on every rank. Clocks of different nodes are aligned by a barrier,
   /// so they agree to its duration; the ranks of one node read one clock. Throws on all ranks if `path`
   /// cannot be written, or names a file that is not a trace (UsageError).
-  Timeline(std::string path, comm::HostGroup& communicator);
+  Timeline(std::string path, comm::HostGroup& group);
 
   /// A span from start_s to end_s on the clock of monotonic_s(). `name` must live as long as this object.
   void add(const char* name, int row, std::int64_t step, double start_s, double end_s);
@@ -43,7 +43,7 @@ class Timeline {
   void check_writable() const;
 
   std::string path_;
-  comm::HostGroup& communicator_;
+  comm::HostGroup& group_;
   double zero_s_ = 0;
   std::vector<Span> spans_;
   std::int64_t dropped_ = 0;

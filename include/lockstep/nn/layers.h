@@ -16,7 +16,7 @@ class Linear : public Layer<Linear> {
   Linear(Module& parent, std::string_view name, std::int64_t in, std::int64_t out, bool with_bias = true);
 
   /// This layer makes the model's output: its parameters say so.
-  void be_head();
+  void mark_as_head();
 
   Var forward(const Var& x);
   /// activation(linear(x)), in one go.

@@ -71,7 +71,7 @@ class Module {
   void to(kernels::Backend& backend);
 
   /// Whether training passes of this module communicate with other ranks: SyncBatchNorm, or a layer of yours
-  /// that uses Pass::layer_communicator. DataParallel then gives the passes one.
+  /// that uses Pass::layer_transport. DataParallel then gives the passes one.
   virtual bool meets_across_ranks() const { return false; }
   /// Calls visit(module) for this module and all below it, parents first.
   void for_each_module(const std::function<void(Module&)>& visit);

@@ -57,7 +57,7 @@ class GroupNorm : public Layer<GroupNorm> {
 struct BatchNormSettings {
   float momentum = 0.1f;  ///< running = (1 - momentum) running + momentum new
   float eps = 1e-5f;
-  /// Training passes normalise by the statistics of all ranks of Pass::layer_communicator (where there is
+  /// Training passes normalise by the statistics of all ranks of Pass::layer_transport (where there is
   /// one), not of the shard alone.
   bool sync = false;
 };
@@ -97,7 +97,7 @@ class BatchNorm2d : public Layer<BatchNorm2d> {
   RunningMoments moments_;
 };
 
-/// A BatchNorm2d whose ranks share their statistics. Every rank of the communicator takes part in every
+/// A BatchNorm2d whose ranks share their statistics. Every rank of the transport takes part in every
 /// recorded training pass, if need be with a batch of 0.
 class SyncBatchNorm : public BatchNorm2d {
  public:

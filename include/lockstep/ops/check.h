@@ -65,7 +65,7 @@ inline void require_images(const char* operation, const char* name, const Tensor
   throw UsageError("{}: {} has shape {}, not [N, C, H, W]", operation, name, to_string(tensor.shape()));
 }
 
-/// [N, C, H, W], or [N, C], whose rows are the places of one image.
+/// [N, C, H, W], or [N, C], whose rows are the positions of one image.
 inline void require_channels(const char* operation, const char* name, const Tensor& tensor) {
   if (tensor.shape().rank() == 4 || tensor.shape().rank() == 2) return;
   throw UsageError("{}: {} has shape {}, not [N, C, H, W] or [N, C]", operation, name,

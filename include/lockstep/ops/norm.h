@@ -77,9 +77,9 @@ struct RmsNormBackward {
 };
 
 struct GroupSizes {
-  std::int64_t images, channels, groups, channels_per_group, places;
+  std::int64_t images, channels, groups, channels_per_group, positions;
 
-  std::int64_t group_elements() const { return channels_per_group * places; }
+  std::int64_t group_elements() const { return channels_per_group * positions; }
 };
 
 /// x: plain [N, C, H, W]; weight, bias: [C]; mean, inv_std: [N, groups] (Wu, He, 2018).

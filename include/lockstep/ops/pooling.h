@@ -128,8 +128,8 @@ struct Neighbours {
   float share = 0;
 
   /// The weight of an old pixel.
-  LOCKSTEP_ON_ANY_DEVICE float of(std::int64_t place) const {
-    return (place == first ? 1 - share : 0.0f) + (place == second ? share : 0.0f);
+  LOCKSTEP_ON_ANY_DEVICE float of(std::int64_t position) const {
+    return (position == first ? 1 - share : 0.0f) + (position == second ? share : 0.0f);
   }
 };
 
@@ -137,9 +137,9 @@ struct Neighbours {
 struct Resizing {
   std::int64_t from = 1, to = 1;
 
-  LOCKSTEP_ON_ANY_DEVICE Neighbours at(std::int64_t place) const {
+  LOCKSTEP_ON_ANY_DEVICE Neighbours at(std::int64_t position) const {
     const float scale = static_cast<float>(from) / static_cast<float>(to);
-    const float centre = multiply_add(static_cast<float>(place) + 0.5f, scale, -0.5f);
+    const float centre = multiply_add(static_cast<float>(position) + 0.5f, scale, -0.5f);
     const float inside = centre > 0 ? centre : 0;
     const auto below = static_cast<std::int64_t>(inside);
     const std::int64_t first = below < from ? below : from - 1;
@@ -151,10 +151,10 @@ struct Resizing {
   struct Range {
     std::int64_t begin, end;
   };
-  LOCKSTEP_ON_ANY_DEVICE Range around(std::int64_t place) const {
+  LOCKSTEP_ON_ANY_DEVICE Range around(std::int64_t position) const {
     const float scale = static_cast<float>(to) / static_cast<float>(from);
-    const auto first = static_cast<std::int64_t>((static_cast<float>(place) - 0.5f) * scale);
-    const auto last = static_cast<std::int64_t>((static_cast<float>(place) + 1.5f) * scale);
+    const auto first = static_cast<std::int64_t>((static_cast<float>(position) - 0.5f) * scale);
+    const auto last = static_cast<std::int64_t>((static_cast<float>(position) + 1.5f) * scale);
     return {first > 0 ? first : 0, last < to ? last + 1 : to};
   }
 };

@@ -67,8 +67,8 @@ struct LineSizes {
   std::int64_t outer = 1, extent = 1, inner = 1;
 };
 
-/// y = the sums of the elements up to each place of an axis, which is counted from the first; backwards: from
-/// each place on. Computed in float64.
+/// y = the sums of the elements up to each position of an axis, which is counted from the first; backwards:
+/// from each position on. Computed in float64.
 struct CumulativeSum {
   static constexpr const char* name = "cumsum";
   Tensor x;

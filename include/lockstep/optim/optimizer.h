@@ -63,7 +63,7 @@ struct StepOptions {
   bool measure_norm = false;  ///< wanted even without clipping (it costs one more pass over the gradients)
 };
 
-struct StepResult {
+struct UpdateResult {
   double gradient_norm = std::numeric_limits<double>::quiet_NaN();  ///< before clipping; NaN: not measured
   double clip_factor = 1;
 };
@@ -87,7 +87,7 @@ class Optimizer {
   /// Throws before any parameter is touched: TrainingError when a norm was asked for and is not finite, or
   /// when the count is not positive; UsageError when no parameter has a gradient, or one has that was frozen
   /// when the optimizer was made.
-  StepResult step(const StepOptions& options = {});
+  UpdateResult step(const StepOptions& options = {});
 
   /// What step(options) needs measured: the norm of the gradients, or nothing. Given to the step that makes
   /// the gradients (ddp::DataParallel::step), it is there with what that reads anyway, and saves

@@ -146,10 +146,10 @@ void contribute(kernels::Backend& backend, GradientSink& sink, Statistic& statis
 }
 
 Statistics batch_statistics(Tape& tape, const Tensor& x, const BatchNormOptions& options,
-                            comm::GradientTransport* communicator) {
+                            comm::GradientTransport* transport) {
   kernels::Backend& backend = tape.backend();
   const auto over_ranks = [&](const Tensor& mine) {
-    return communicator ? tape.sum_over_ranks(*communicator, mine) : mine;
+    return transport ? tape.sum_over_ranks(*transport, mine) : mine;
   };
   Tensor mine = moments_of(backend, x, options.running_mean);
   Tensor total = over_ranks(mine);
@@ -179,7 +179,7 @@ void write_gradient(kernels::Backend& backend, const Tensor& sums, const Tensor&
 struct Normalisation {
   Var x, weight, bias;
   Statistics by;
-  comm::GradientTransport* communicator;  ///< of the ranks that share the statistics; may be null
+  comm::GradientTransport* transport;  ///< of the ranks that share the statistics; may be null
 
   ops::ChannelNorm norm() const { return {by.mean, by.inv_std, weight.value(), bias.value()}; }
 };
@@ -195,14 +195,14 @@ Normalisation normalisation_of(const char* function, const Var& x, const Var& we
                      to_string(options.running_mean.shape()));
   Tape& tape = x.tape();
   const Pass& pass = tape.pass();
-  comm::GradientTransport* const communicator = pass.training && pass.record ? options.communicator : nullptr;
+  comm::GradientTransport* const transport = pass.training && pass.record ? options.transport : nullptr;
   // A recomputed segment neither communicates again nor counts its samples twice.
   const auto [mean, inv_std, count] = tape.once<3>([&]() -> std::array<Tensor, 3> {
-    const Statistics found = pass.training ? batch_statistics(tape, x.value(), options, communicator)
+    const Statistics found = pass.training ? batch_statistics(tape, x.value(), options, transport)
                                            : statistics_of(tape.backend(), {}, options.running_mean, options);
     return {found.mean, found.inv_std, found.count};
   });
-  return {x, weight, bias, {mean, inv_std, count}, communicator};
+  return {x, weight, bias, {mean, inv_std, count}, transport};
 }
 
 Tensor empty_sums(kernels::Backend& backend, const Normalisation& of) {
@@ -221,8 +221,7 @@ void add_gradients(Tape& tape, const Normalisation& of, const Tensor& dy, bool r
     write_gradient(backend, mine.rows(1, 2).reshape(channels), dweight, accumulate);
   });
   // Collective: whether the input needs a gradient is the same on every rank.
-  const Tensor sums =
-      of.communicator && of.x.needs_gradient() ? tape.sum_over_ranks(*of.communicator, mine) : mine;
+  const Tensor sums = of.transport && of.x.needs_gradient() ? tape.sum_over_ranks(*of.transport, mine) : mine;
   add_new_gradient(tape, of.x, [&](const Tensor& dx) {
     backend.run(ops::BatchNormBackwardInput{dy, of.x.value(), of.norm(), relu, sums, of.by.count, dx});
   });

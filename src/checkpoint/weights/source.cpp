@@ -196,13 +196,13 @@ std::size_t WeightSource::bytes_of(std::size_t tensor) const {
 }
 
 std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& group,
-                                           comm::HostGroup& communicator) {
-  const Format format = from_rank_0(communicator, [&] { return format_of(path); });
+                                           comm::HostGroup& world) {
+  const Format format = from_rank_0(world, [&] { return format_of(path); });
   FileIndex index;
-  if (format == Format::checkpoint) index = read_index(path, communicator);
+  if (format == Format::checkpoint) index = read_index(path, world);
   std::unique_ptr<WeightSource> source;
   const std::string asked = group.empty() ? "model" : group;
-  comm::run_on_all(communicator, [&] {
+  comm::run_on_all(world, [&] {
     if (format == Format::checkpoint) source = open_weights(std::move(index), group);
     if (format == Format::arrays) source = std::make_unique<ArraySource>(path, asked);
     if (format == Format::safetensors) source = std::make_unique<SafetensorsSource>(path, asked);
@@ -387,21 +387,21 @@ void check_finite(const std::string& path, const ModelState& model, const LoadOp
   }
 }
 
-LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& model,
-                     comm::HostGroup& communicator, const LoadOptions& options) {
+LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& model, comm::HostGroup& world,
+                     const LoadOptions& options) {
   for (const Param* param : model.params) param->wait_ready();
   const std::string path = source->path();
   LoadReport report;
   report.index.path = path;
   if (source->index()) report.index = *source->index();
-  comm::run_on_all(communicator, [&] { report.index.position = source->position(); });
+  comm::run_on_all(world, [&] { report.index.position = source->position(); });
   std::vector<StoredTensor> stored = source->tensors();
   Match result;
-  comm::run_on_all(communicator, [&] {
+  comm::run_on_all(world, [&] {
     result = plan(*source, stored, demand_of(model, source->group(), stored), options, report);
     check_some_match(path, model, result, report);
   });
-  comm::run_on_all(communicator, [&] {
+  comm::run_on_all(world, [&] {
     for (const Match::Pair& pair : result.pairs) {
       const Tensor here = kernels::empty_on_cpu(pair.target.value);
       read_as(*source, stored[pair.stored], pair.stored, here);
@@ -415,16 +415,16 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
 
 }  // namespace
 
-LoadReport load_weights(const std::string& path, const ModelState& model, comm::HostGroup& communicator,
+LoadReport load_weights(const std::string& path, const ModelState& model, comm::HostGroup& world,
                         const std::string& group, const LoadOptions& options) {
-  return load_from(open_weights(path, group, communicator), model, communicator, options);
+  return load_from(open_weights(path, group, world), model, world, options);
 }
 
-LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::HostGroup& communicator,
+LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::HostGroup& world,
                         const std::string& group, const LoadOptions& options) {
   std::unique_ptr<WeightSource> source;
-  comm::run_on_all(communicator, [&] { source = open_weights(index, group); });
-  return load_from(std::move(source), model, communicator, options);
+  comm::run_on_all(world, [&] { source = open_weights(index, group); });
+  return load_from(std::move(source), model, world, options);
 }
 
 }  // namespace lockstep::checkpoint

@@ -50,7 +50,7 @@ class WeightSource {
 /// checkpoint, else "model". Collective. DataError on other files, on data files, and if the group does not
 /// exist.
 std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& group,
-                                           comm::HostGroup& communicator);
+                                           comm::HostGroup& world);
 /// A checkpoint whose index has been read. Not collective.
 std::unique_ptr<WeightSource> open_weights(FileIndex index, const std::string& group);
 

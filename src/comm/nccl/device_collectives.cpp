@@ -27,7 +27,7 @@ class Group {
   explicit Group(DeviceCalls& calls) : calls_(calls) { calls_.begin_group(); }
   void end() { calls_.end_group(); }
   /// Before `calls` more, the same number on every rank.
-  void make_room(int calls) {
+  void split_before(int calls) {
     if (held_ + calls > DeviceCalls::most_in_group) {
       calls_.end_group();
       calls_.begin_group();
@@ -158,7 +158,7 @@ void DeviceCollectives::reduce_to_owners(std::byte* values, DType dtype, const C
   Group group(calls_);
   const std::int64_t each = even_part(cut);
   if (each > 0) {
-    group.make_room(1);
+    group.split_before(1);
     calls_.reduce_scatter(values, each, dtype);
   }
   for (int owner = each > 0 ? ranks_ - 1 : 0; owner < ranks_; ++owner) {
@@ -166,7 +166,7 @@ void DeviceCollectives::reduce_to_owners(std::byte* values, DType dtype, const C
       range = {.first = range.first + each,
                .count = range.count - each};  // the remainder, where slices are even
       if (range.count == 0) continue;
-      group.make_room(1);
+      group.split_before(1);
       calls_.reduce(values + bytes_for(range.first, element_bytes), range.count, dtype, owner);
     }
   }
@@ -177,7 +177,7 @@ void DeviceCollectives::gather_from_owners(std::byte* values, std::size_t elemen
   Group group(calls_);
   const std::int64_t each = even_part(cut);
   if (each > 0) {
-    group.make_room(1);
+    group.split_before(1);
     calls_.all_gather(values, bytes_for(each, element_bytes));
   }
   for (int owner = each > 0 ? ranks_ - 1 : 0; owner < ranks_; ++owner) {
@@ -185,7 +185,7 @@ void DeviceCollectives::gather_from_owners(std::byte* values, std::size_t elemen
       range = {.first = range.first + each,
                .count = range.count - each};  // the remainder, where slices are even
       if (range.count == 0) continue;
-      group.make_room(1);
+      group.split_before(1);
       calls_.broadcast(values + bytes_for(range.first, element_bytes), bytes_for(range.count, element_bytes),
                        owner);
     }
@@ -249,7 +249,7 @@ void DeviceCollectives::trade_partials(const Partials& partials, const DeviceSum
   for (std::size_t begin = 0; begin < ranges; begin += window) {
     const std::size_t end = std::min(begin + window, ranges);
     for (int distance = 1; distance < ranks_; ++distance) {
-      group.make_room(2 * plan.most_partials * static_cast<int>(end - begin));
+      group.split_before(2 * plan.most_partials * static_cast<int>(end - begin));
       send_partials(partials, plan, cut, (rank_ + distance) % ranks_, begin, end);
       receive_partials(partials, plan, cut, (rank_ + ranks_ - distance) % ranks_, begin, end, slots,
                        slot_bytes);

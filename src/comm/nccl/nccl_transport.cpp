@@ -110,7 +110,7 @@ class DeviceBuffer final : public FlatBuffer {
   std::byte* accumulator(int index) override;
   int accumulators() const override { return accumulators_; }
   std::size_t accumulator_bytes() const override { return accumulator_bytes_; }
-  bool leave() override { return left_ = true; }
+  bool abandon() override { return abandoned_ = true; }
 
   const DeviceLane* lane() const { return lane_.get(); }
   std::size_t stride_bytes() const { return stride_bytes_; }
@@ -129,7 +129,7 @@ class DeviceBuffer final : public FlatBuffer {
   int exceptions_at_start_;
   void* memory_ = nullptr;
   bool of_nccl_ = false;
-  bool left_ = false;
+  bool abandoned_ = false;
   void* handle_ = nullptr;  ///< of the registration
 };
 
@@ -210,7 +210,7 @@ void DeviceBuffer::throw_no_memory(std::size_t bytes) const {
 
 DeviceBuffer::~DeviceBuffer() {
   NcclConnection& connection = lane_->connection();
-  if (left_ || connection.failed() || std::uncaught_exceptions() > exceptions_at_start_) return;
+  if (abandoned_ || connection.failed() || std::uncaught_exceptions() > exceptions_at_start_) return;
   if (!lane_->drain(lane_->stream()) || !lane_->drain(compute_)) return;
   try {
     if (handle_)

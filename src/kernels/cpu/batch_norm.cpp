@@ -86,7 +86,7 @@ Columns32 columns_of(const ChannelForm& form, const ChannelTile& tile, const flo
   return columns_of(form, tile, [=](std::int64_t c) { return values[c]; });
 }
 
-/// y = max(least, finish(normalised x, its place)). E: of x and y.
+/// y = max(least, finish(normalised x, its position)). E: of x and y.
 template <class E, class Finish>
 void normalise(int threads, const ops::BatchNorm& op, const Finish& finish) {
   const ChannelForm form = channel_form(op.x);
@@ -106,7 +106,7 @@ void normalise(int threads, const ops::BatchNorm& op, const Finish& finish) {
   });
 }
 
-/// body(make_gradient): make_gradient(tile) -> gradient.operator()<T>(place, column, x there), of type T,
+/// body(make_gradient): make_gradient(tile) -> gradient.operator()<T>(position, column, x there), of type T,
 /// float or Floats, is dy or what the ReLU lets through of it. E: of dy.
 template <class E, class Op, class Body>
 void with_gradient(const Op& op, const Body& body) {
@@ -147,7 +147,8 @@ void backward_sums(int threads, const Tensor& x, const Tensor& mean, const Tenso
       });
 }
 
-/// compute.operator()<T>(place, column) for the elements of a row, for T float or Floats (8 columns at once).
+/// compute.operator()<T>(position, column) for the elements of a row, for T float or Floats (8 columns at
+/// once).
 template <class Width, class Compute>
 void for_columns(std::int64_t at, Width width, const Compute& compute) {
   if constexpr (std::is_same_v<Width, int>) {

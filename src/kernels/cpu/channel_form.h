@@ -1,5 +1,5 @@
-// Activations of any channel block seen as one form, [images][blocks][places][lanes], and loops over it that
-// know which channel an element belongs to.
+// Activations of any channel block seen as one form, [images][blocks][positions][lanes], and loops over it
+// that know which channel an element belongs to.
 #pragma once
 
 #include <algorithm>
@@ -13,17 +13,17 @@
 
 namespace lockstep::kernels {
 
-/// Element (image, block, place, lane) is at ((image * blocks + block) * places + place) * lanes + lane and
-/// belongs to channel block * lanes + lane; channels past the last are padding.
+/// Element (image, block, position, lane) is at ((image * blocks + block) * positions + position) * lanes +
+/// lane and belongs to channel block * lanes + lane; channels past the last are padding.
 struct ChannelForm {
   std::int64_t images = 0;
   std::int64_t blocks = 0;
-  std::int64_t places = 0;
+  std::int64_t positions = 0;
   std::int64_t lanes = 1;
   std::int64_t channels = 0;
 
-  std::int64_t run() const { return places * lanes; }    ///< contiguous elements of one image's block
-  std::int64_t runs() const { return images * blocks; }  ///< how many there are
+  std::int64_t run() const { return positions * lanes; }  ///< contiguous elements of one image's block
+  std::int64_t runs() const { return images * blocks; }   ///< how many there are
   std::int64_t padding() const { return blocks * lanes - channels; }  ///< padding lanes of the last block
 };
 
@@ -33,7 +33,7 @@ inline ChannelForm image_form(const Tensor& x) {
   return {x.size(0), (channels + lanes - 1) / lanes, x.size(2) * x.size(3), lanes, channels};
 }
 
-/// Of [N, C, H, W], or of [N, C], whose rows are the places of one image.
+/// Of [N, C, H, W], or of [N, C], whose rows are the positions of one image.
 inline ChannelForm channel_form(const Tensor& x) {
   if (x.shape().rank() == 4) return image_form(x);
   const std::int64_t channels = x.size(1);
@@ -45,13 +45,13 @@ inline void zero_padding(const Tensor& out) {
   const std::int64_t block = out.channel_block();
   if (block == 1 || out.size(1) % block == 0) return;
   const std::int64_t blocks = (out.size(1) + block - 1) / block, used = out.size(1) % block;
-  const std::int64_t places = out.size(2) * out.size(3);
+  const std::int64_t positions = out.size(2) * out.size(3);
   const std::size_t width = bytes_of(out.dtype());
   for (std::int64_t image = 0; image < out.size(0); ++image) {
     char* last = static_cast<char*>(out.raw()) +
-                 static_cast<std::size_t>((image + 1) * blocks - 1) * places * block * width;
-    for (std::int64_t place = 0; place < places; ++place) {
-      std::memset(last + static_cast<std::size_t>(place * block + used) * width, 0,
+                 static_cast<std::size_t>((image + 1) * blocks - 1) * positions * block * width;
+    for (std::int64_t position = 0; position < positions; ++position) {
+      std::memset(last + static_cast<std::size_t>(position * block + used) * width, 0,
                   static_cast<std::size_t>(block - used) * width);
     }
   }
@@ -61,7 +61,7 @@ inline constexpr int tile_lanes = 32;
 
 /// What one loop works on: rows of up to 32 elements of a run, such that a column always has the same
 /// channel. Where 32 is a multiple of the lanes, one tile covers the run: its rows are 32 consecutive
-/// elements. Otherwise a row is (a part of) one place.
+/// elements. Otherwise a row is (a part of) one position.
 struct ChannelTile {
   std::int64_t first = 0;  ///< offset of the first row in the run
   std::int64_t rows = 0;
@@ -92,7 +92,7 @@ inline ChannelTile tile_of(const ChannelForm& form, std::int64_t block, std::int
             static_cast<int>(form.lanes)};
   }
   const auto width = static_cast<int>(std::min<std::int64_t>(tile_lanes, form.lanes - tile * tile_lanes));
-  return {tile * tile_lanes, form.places, form.lanes, width, 0, channel, tile_lanes};
+  return {tile * tile_lanes, form.positions, form.lanes, width, 0, channel, tile_lanes};
 }
 
 /// One value for each column of a tile.

@@ -104,7 +104,7 @@ ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& prob
     return Memory::dims{of.height - less, of.width - less};
   };
   const Memory::dims strides = pair(s.geometry.stride), padding = pair(s.geometry.padding),
-                     dilates = pair(s.geometry.dilation, 1);  // oneDNN counts the places between
+                     dilates = pair(s.geometry.dilation, 1);  // oneDNN counts the positions between
   const auto algorithm = dnnl::algorithm::convolution_direct;
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);

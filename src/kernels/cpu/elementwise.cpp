@@ -174,16 +174,16 @@ void drop_plain(int threads, const Keep& keep, std::int64_t count, const float* 
 }
 
 void drop_blocked(int threads, const Keep& keep, const Tensor& shape, const float* x, float* y) {
-  const std::int64_t channels = shape.size(1), places = shape.size(2) * shape.size(3),
+  const std::int64_t channels = shape.size(1), positions = shape.size(2) * shape.size(3),
                      lanes = shape.channel_block();
   const std::int64_t blocks = (channels + lanes - 1) / lanes;
   parallel_items(threads, shape.size(0) * blocks, 1, [&](std::int64_t item) {
     const std::int64_t image = item / blocks, first_channel = item % blocks * lanes;
-    for (std::int64_t place = 0; place < places; ++place) {
-      const std::int64_t at = (item * places + place) * lanes;
+    for (std::int64_t position = 0; position < positions; ++position) {
+      const std::int64_t at = (item * positions + position) * lanes;
       for (std::int64_t lane = 0; lane < lanes; ++lane) {
         const std::int64_t channel = first_channel + lane;
-        const auto element = static_cast<std::uint64_t>((image * channels + channel) * places + place);
+        const auto element = static_cast<std::uint64_t>((image * channels + channel) * positions + position);
         y[at + lane] = channel < channels ? keep.apply(x[at + lane], keep.random.bits(element)) : 0.0f;
       }
     }

@@ -200,8 +200,8 @@ std::int64_t groups_per_thread(const ops::GroupSizes& sizes) {
 }
 
 /// Sum of dy * (x - mean) * inv_std over one channel of one image.
-float sum_of_products(const float* dy, const float* x, float mean, float inv_std, std::int64_t places) {
-  return lane_sum(places, [=](const auto& load) { return load(dy) * ((load(x) - mean) * inv_std); });
+float sum_of_products(const float* dy, const float* x, float mean, float inv_std, std::int64_t positions) {
+  return lane_sum(positions, [=](const auto& load) { return load(dy) * ((load(x) - mean) * inv_std); });
 }
 
 }  // namespace
@@ -224,10 +224,10 @@ void group_norm(CpuBackend& cpu, const ops::GroupNorm& op) {
         const std::int64_t first_channel = item % sizes.groups * sizes.channels_per_group;
         for (std::int64_t c = 0; c < sizes.channels_per_group; ++c) {
           const float factor = w[first_channel + c], shift = b[first_channel + c];
-          const float* source = group + c * sizes.places;
-          float* target = to + item * elements + c * sizes.places;
+          const float* source = group + c * sizes.positions;
+          float* target = to + item * elements + c * sizes.positions;
 #pragma GCC ivdep
-          for (std::int64_t i = 0; i < sizes.places; ++i)
+          for (std::int64_t i = 0; i < sizes.positions; ++i)
             target[i] = std::fma((source[i] - centre) * inverse, factor, shift);
         }
       });
@@ -238,7 +238,8 @@ void group_norm_backward(CpuBackend& cpu, const ops::GroupNormBackward& op) {
   const float *upstream = op.dy.data<float>(), *from = op.x.data<float>(), *w = op.weight.data<float>(),
               *means = op.mean.data<float>(), *inverses = op.inv_std.data<float>();
   float *to = op.dx.data<float>(), *weight_sum = op.dweight.data<float>(), *bias_sum = op.dbias.data<float>();
-  const std::int64_t channels = sizes.channels, places = sizes.places, elements = sizes.group_elements();
+  const std::int64_t channels = sizes.channels, positions = sizes.positions,
+                     elements = sizes.group_elements();
 
   // Per image and channel: the sum of dy, and of dy times the normalised x.
   const Tensor sums_holder = cpu.scratch(2 * sizes.images * channels);
@@ -249,19 +250,19 @@ void group_norm_backward(CpuBackend& cpu, const ops::GroupNormBackward& op) {
         const float centre = means[item], inverse = inverses[item];
         float mean_g = 0, mean_gx = 0;
         for (std::int64_t c = 0; c < sizes.channels_per_group; ++c) {
-          const std::int64_t channel = item * sizes.channels_per_group + c, at = channel * places;
-          sums[channel] = sum(upstream + at, places);
-          products[channel] = sum_of_products(upstream + at, from + at, centre, inverse, places);
+          const std::int64_t channel = item * sizes.channels_per_group + c, at = channel * positions;
+          sums[channel] = sum(upstream + at, positions);
+          products[channel] = sum_of_products(upstream + at, from + at, centre, inverse, positions);
           mean_g += w[first_channel + c] * sums[channel];
           mean_gx += w[first_channel + c] * products[channel];
         }
         mean_g /= static_cast<float>(elements);
         mean_gx /= static_cast<float>(elements);
         for (std::int64_t c = 0; c < sizes.channels_per_group; ++c) {
-          const std::int64_t at = (item * sizes.channels_per_group + c) * places;
+          const std::int64_t at = (item * sizes.channels_per_group + c) * positions;
           const float factor = w[first_channel + c];
 #pragma GCC ivdep
-          for (std::int64_t i = at; i < at + places; ++i) {
+          for (std::int64_t i = at; i < at + positions; ++i) {
             to[i] = inverse * (upstream[i] * factor - mean_g - (from[i] - centre) * inverse * mean_gx);
           }
         }

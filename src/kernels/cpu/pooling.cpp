@@ -18,10 +18,10 @@ constexpr bool takes_the_largest = requires(const Op& op) {
 template <bool largest, class Lanes>
 void pool_run(const float* x, const ops::Windows& windows, Lanes lanes, float* y, std::int32_t* winners) {
   const float share = 1.0f / static_cast<float>(windows.kernel * windows.kernel);
-  windows.for_each([&](std::int64_t place, std::int64_t top, std::int64_t bottom, std::int64_t left,
+  windows.for_each([&](std::int64_t position, std::int64_t top, std::int64_t bottom, std::int64_t left,
                        std::int64_t right) {
-    float* __restrict out = y + place * lanes;
-    std::int32_t* __restrict winner = largest ? winners + place * lanes : nullptr;
+    float* __restrict out = y + position * lanes;
+    std::int32_t* __restrict winner = largest ? winners + position * lanes : nullptr;
     const std::int64_t first = top * windows.width + left;
     for (std::int64_t lane = 0; lane < lanes; ++lane) {
       out[lane] = largest ? x[first * lanes + lane] : 0.0f;
@@ -50,8 +50,8 @@ void pool_run(const float* x, const ops::Windows& windows, Lanes lanes, float* y
 
 /// Zeroes the padding lanes of a run of the last block.
 void clear_padding(const ChannelForm& form, std::int32_t* run) {
-  for (std::int64_t place = 0; place < form.places; ++place) {
-    std::fill_n(run + (place + 1) * form.lanes - form.padding(), form.padding(), 0);
+  for (std::int64_t position = 0; position < form.positions; ++position) {
+    std::fill_n(run + (position + 1) * form.lanes - form.padding(), form.padding(), 0);
   }
 }
 
@@ -62,10 +62,10 @@ void forward(CpuBackend& cpu, const Op& op) {
   const ops::Windows windows = op.windows();
   const float* from = op.x.template data<float>();
   float* to = op.y.template data<float>();
-  std::int32_t* places = nullptr;
-  if constexpr (largest) places = op.winners.template data<std::int32_t>();
+  std::int32_t* positions = nullptr;
+  if constexpr (largest) positions = op.winners.template data<std::int32_t>();
   for_runs(cpu.threads(), from_form, elements_per_thread, [&](std::int64_t run) {
-    std::int32_t* winners = largest ? places + run * form.run() : nullptr;
+    std::int32_t* winners = largest ? positions + run * form.run() : nullptr;
     with_lanes(form.lanes, [&](auto lanes) {
       pool_run<largest>(from + run * from_form.run(), windows, lanes, to + run * form.run(), winners);
     });
@@ -75,8 +75,8 @@ void forward(CpuBackend& cpu, const Op& op) {
 
 /// Adds the gradient of each window's maximum where that was.
 void spread_run(const float* gradient, const std::int32_t* winners, const ChannelForm& form, float* out) {
-  for (std::int64_t place = 0; place < form.places; ++place) {
-    for (std::int64_t at = place * form.lanes, lane = 0; lane < form.lanes; ++lane, ++at)
+  for (std::int64_t position = 0; position < form.positions; ++position) {
+    for (std::int64_t at = position * form.lanes, lane = 0; lane < form.lanes; ++lane, ++at)
       out[winners[at] * form.lanes + lane] += gradient[at];
   }
 }
@@ -85,16 +85,16 @@ void spread_run(const float* gradient, const std::int32_t* winners, const Channe
 template <class Lanes>
 void spread_run(const float* gradient, const ops::Windows& windows, Lanes lanes, float* out) {
   const float share = 1.0f / static_cast<float>(windows.kernel * windows.kernel);
-  windows.for_each(
-      [&](std::int64_t place, std::int64_t top, std::int64_t bottom, std::int64_t left, std::int64_t right) {
-        const float* __restrict in = gradient + place * lanes;
-        for (std::int64_t h = top; h < bottom; ++h) {
-          for (std::int64_t w = left; w < right; ++w) {
-            float* __restrict here = out + (h * windows.width + w) * lanes;
-            for (std::int64_t lane = 0; lane < lanes; ++lane) here[lane] += in[lane] * share;
-          }
-        }
-      });
+  windows.for_each([&](std::int64_t position, std::int64_t top, std::int64_t bottom, std::int64_t left,
+                       std::int64_t right) {
+    const float* __restrict in = gradient + position * lanes;
+    for (std::int64_t h = top; h < bottom; ++h) {
+      for (std::int64_t w = left; w < right; ++w) {
+        float* __restrict here = out + (h * windows.width + w) * lanes;
+        for (std::int64_t lane = 0; lane < lanes; ++lane) here[lane] += in[lane] * share;
+      }
+    }
+  });
 }
 
 template <class Op>
@@ -128,7 +128,7 @@ void global_average_pool(CpuBackend& cpu, const ops::GlobalAveragePool& op) {
     add_columns<1>(tile, terms, totals);
     fold_columns<1>(form, tile, totals, [&](std::int64_t channel, const std::array<double, 1>& sum) {
       to[run / form.blocks * form.channels + channel] =
-          static_cast<float>(sum[0] / static_cast<double>(form.places));
+          static_cast<float>(sum[0] / static_cast<double>(form.positions));
     });
   });
 }
@@ -137,11 +137,11 @@ void global_average_pool_backward(CpuBackend& cpu, const ops::GlobalAveragePoolB
   const ChannelForm form = image_form(op.dx);
   const float* gradient = op.dy.data<float>();
   float* to = op.dx.data<float>();
-  const auto places = static_cast<float>(form.places);
+  const auto positions = static_cast<float>(form.positions);
   for_tiles(cpu.threads(), form, elements_per_thread, [&](std::int64_t run, ChannelTile tile) {
     const float* image_gradient = gradient + run / form.blocks * form.channels;
     const Columns32 share =
-        columns_of(form, tile, [&](std::int64_t c) { return image_gradient[c] / places; });
+        columns_of(form, tile, [&](std::int64_t c) { return image_gradient[c] / positions; });
     tile.first += run * form.run();
     for_rows(tile, [&](std::int64_t at, auto width) { std::copy_n(share.data(), width, to + at); });
   });
@@ -242,7 +242,7 @@ void resize_bilinear(CpuBackend& cpu, const ops::ResizeBilinear& op) {
                   });
 }
 
-/// Image by image, so that what adds to a place has an order.
+/// Image by image, so that what adds to a position has an order.
 void resize_bilinear_backward(CpuBackend& cpu, const ops::ResizeBilinearBackward& op) {
   const ops::ResizeSizes sizes = op.sizes();
   const ops::Resizing &down = sizes.height, &across = sizes.width;

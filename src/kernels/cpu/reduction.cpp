@@ -208,12 +208,12 @@ void cumulative_sum(CpuBackend& cpu, const ops::CumulativeSum& op) {
     parallel_items(cpu.threads(), sizes.outer * tiles, elements_per_thread / (extent * std::min(inner, tile)),
                    [&](std::int64_t item) {
                      const std::int64_t first = item % tiles * tile, columns = std::min(tile, inner - first);
-                     const auto place = [&](std::int64_t i) {
+                     const auto position = [&](std::int64_t i) {
                        const std::int64_t row = op.backwards ? extent - 1 - i : i;
                        return (item / tiles * extent + row) * inner + first;
                      };
                      if (columns == 1) {
-                       const std::int64_t begin = place(0), step = op.backwards ? -inner : inner;
+                       const std::int64_t begin = position(0), step = op.backwards ? -inner : inner;
                        double sum = 0;
                        for (std::int64_t i = 0, at = begin; i < extent; ++i, at += step) {
                          sum += static_cast<double>(to_float(x[at]));
@@ -224,7 +224,7 @@ void cumulative_sum(CpuBackend& cpu, const ops::CumulativeSum& op) {
                      double sums[tile];
                      std::fill_n(sums, columns, 0.0);
                      for (std::int64_t i = 0; i < extent; ++i) {
-                       const std::int64_t at = place(i);
+                       const std::int64_t at = position(i);
 #pragma GCC ivdep
                        for (std::int64_t c = 0; c < columns; ++c) {
                          sums[c] += static_cast<double>(to_float(x[at + c]));

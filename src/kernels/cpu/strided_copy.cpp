@@ -137,11 +137,11 @@ void gather_run(const float* from, const ChannelForm& source, std::int64_t block
           from + channel / source.lanes * source.run() + channel % source.lanes;
     }
   }
-  for (std::int64_t place = 0; place < source.places; ++place) {
-    float* __restrict out = to + place * to_lanes + first_lane;
+  for (std::int64_t position = 0; position < source.positions; ++position) {
+    float* __restrict out = to + position * to_lanes + first_lane;
     for (std::int64_t lane = 0; lane < width; ++lane) {
       const float* stream = streams[static_cast<std::size_t>(lane)];
-      out[lane] = stream ? stream[place * source.lanes] : 0.0f;
+      out[lane] = stream ? stream[position * source.lanes] : 0.0f;
     }
   }
 }
@@ -185,13 +185,13 @@ void normalize_images(CpuBackend& cpu, const ops::NormalizeImages& op) {
       const std::int64_t channel = run % form.blocks * form.lanes + lane;
       float* out = to + run * form.run() + lane;
       if (channel >= form.channels) {
-        for (std::int64_t place = 0; place < form.places; ++place) out[place * form.lanes] = 0;
+        for (std::int64_t position = 0; position < form.positions; ++position) out[position * form.lanes] = 0;
         continue;
       }
-      const std::uint8_t* plane = from + (image * form.channels + channel) * form.places;
+      const std::uint8_t* plane = from + (image * form.channels + channel) * form.positions;
       const float factor = scales[channel], offset = shifts[channel];
-      for (std::int64_t place = 0; place < form.places; ++place) {
-        out[place * form.lanes] = static_cast<float>(plane[place]) * factor + offset;
+      for (std::int64_t position = 0; position < form.positions; ++position) {
+        out[position * form.lanes] = static_cast<float>(plane[position]) * factor + offset;
       }
     }
   });

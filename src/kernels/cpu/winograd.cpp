@@ -130,7 +130,7 @@ struct Tiling {
   }
 };
 
-/// Eight channels of one image, side by side; places are `step` floats apart.
+/// Eight channels of one image, side by side; positions are `step` floats apart.
 template <class T>
 struct ChannelGroup {
   T* data;
@@ -156,7 +156,7 @@ struct BlockedImages {
   }
 };
 
-/// size x size places from (top, left) on: in the image, or a copy with zeros for what is outside.
+/// size x size positions from (top, left) on: in the image, or a copy with zeros for what is outside.
 template <int size>
 class Square {
  public:

@@ -47,7 +47,7 @@ class WinogradConvolution {
   int threads_;
   std::int64_t padding_;
   Side x_, y_;
-  std::int64_t tiles_down_, tiles_across_;  // of 4 x 4 places of what is tiled: y, or dx
+  std::int64_t tiles_down_, tiles_across_;  // of 4 x 4 positions of what is tiled: y, or dx
   std::int64_t tiles_, chunk_tiles_, chunks_;
   std::int64_t scratch_floats_ = 0;
 };

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int sums_block = 256;
 
-/// Where an image's channels come first: channel c has `images` runs of `places` elements. A block sums the
+/// Where an image's channels come first: channel c has `images` runs of `positions` elements. A block sums the
 /// runs [begin, end) of one channel. partial: [chunks][Sums][channels]. term(element, channel, totals).
 template <int Sums, class Term>
 __global__ void __launch_bounds__(sums_block)
@@ -24,9 +24,9 @@ __global__ void __launch_bounds__(sums_block)
   const std::int64_t channel = blockIdx.x, chunk = blockIdx.y, begin = chunk * images_per_chunk;
   const std::int64_t end = begin + images_per_chunk < image.images ? begin + images_per_chunk : image.images;
   double totals[Sums] = {};
-  for (std::int64_t i = begin * image.places + threadIdx.x; i < end * image.places; i += sums_block) {
-    const std::int64_t number = i / image.places, place = i % image.places;
-    term((number * image.channels + channel) * image.places + place, channel, totals);
+  for (std::int64_t i = begin * image.positions + threadIdx.x; i < end * image.positions; i += sums_block) {
+    const std::int64_t number = i / image.positions, position = i % image.positions;
+    term((number * image.channels + channel) * image.positions + position, channel, totals);
   }
   for (int s = 0; s < Sums; ++s) {
     const double total = block_sum(totals[s], shared);
@@ -48,7 +48,7 @@ template <int Sums, class Term, class Receive>
 void sum_channels(CudaBackend& gpu, const Image& image, const Term& term, const Receive& receive) {
   if (image.channels == 0) return;
   if (image.channels_last)
-    return sum_columns<Sums, double>(gpu, image.images * image.places, image.channels,
+    return sum_columns<Sums, double>(gpu, image.images * image.positions, image.channels,
                                      ColumnTerm<Term>{term, image.channels}, receive);
   constexpr std::int64_t max_chunks = 64;
   const Launch on = gpu.launch();
@@ -177,8 +177,8 @@ struct Matrix {
   bool channels_last;
 
   explicit Matrix(const Image& image)
-      : rows(image.channels_last ? image.images * image.places : image.images * image.channels),
-        width(image.channels_last ? image.channels : image.places),
+      : rows(image.channels_last ? image.images * image.positions : image.images * image.channels),
+        width(image.channels_last ? image.channels : image.positions),
         channels(image.channels),
         channels_last(image.channels_last) {}
 };
@@ -253,11 +253,11 @@ __global__ void __launch_bounds__(256)
       for (int lane = 0; lane < Width; ++lane) channel[lane] = parameters.of(at + lane);
     }
     for (std::int64_t row = blockIdx.y; row < matrix.rows; row += gridDim.y) {
-      const std::int64_t place = row * matrix.width + at;
+      const std::int64_t position = row * matrix.width + at;
       if (!matrix.channels_last) channel[0] = parameters.of(row % matrix.channels);
-      store_pack(y + place,
+      store_pack(y + position,
                  lanes_of<Width, typename Parameters::Channel, T>(channel, matrix.channels_last ? 1 : 0,
-                                                                  load_pack<From, Width>(from + place)...));
+                                                                  load_pack<From, Width>(from + position)...));
     }
   }
 }

@@ -193,7 +193,7 @@ Tensor CudaBackend::empty(Shape shape, DType dtype, int channel_block) {
   return Tensor::over(pool_.allocate(bytes), shape, dtype, channel_block);
 }
 
-// Tensor cores read the channels of a place together.
+// Tensor cores read the channels of a position together.
 int CudaBackend::preferred_channel_block(std::int64_t channels, DType) const {
   return static_cast<int>(std::max<std::int64_t>(1, channels));
 }

@@ -136,7 +136,7 @@ void dropout(CudaBackend& gpu, const ops::Dropout& op) {
     } else if (packs_at(x, 4 * sizeof(T)) && packs_at(y, 4 * sizeof(T))) {
       for_elements(on, ceil_div(count, 4), DropPack<T>{count, keep, x, y});
     } else {
-      for_elements(on, count, DropElement<T>{Image{.places = count}, keep, x, y});
+      for_elements(on, count, DropElement<T>{Image{.positions = count}, keep, x, y});
     }
   });
 }

@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(block)
   }
 }
 
-/// What a use names: a place of the axis, or, by_element, an element of dx. Indices outside name what is not
+/// What a use names: a position of the axis, or, by_element, an element of dx. Indices outside name what is not
 /// there.
 __global__ void __launch_bounds__(block)
     name_uses(ops::GatherSizes sizes, const std::int64_t* indices, std::int64_t uses, std::int64_t named,
@@ -95,13 +95,13 @@ __global__ void __launch_bounds__(block)
     const std::int64_t first = e / columns, column = e % columns, name = names[first];
     if (name >= named || (first > 0 && names[first - 1] == name)) continue;
     const std::int64_t o = column / sizes.inner, c = column % sizes.inner;
-    const auto place = [&](std::int64_t extent, std::int64_t row) {
+    const auto position = [&](std::int64_t extent, std::int64_t row) {
       return sizes.by_element ? row : (o * extent + row) * sizes.inner + c;
     };
     float sum = 0;
     for (std::int64_t i = first; i < uses && names[i] == name; ++i)
-      sum += to_float(dy[place(sizes.taken, numbers[i])]);
-    dx[place(sizes.extent, name)] = rounded<T>(sum);
+      sum += to_float(dy[position(sizes.taken, numbers[i])]);
+    dx[position(sizes.extent, name)] = rounded<T>(sum);
   }
 }
 

@@ -158,24 +158,24 @@ __global__ void __launch_bounds__(block) find_hits(std::int64_t rows, std::int64
   for (std::int64_t row = global_thread() / 32; row < rows; row += global_threads() / 32) {
     const T* x = logits + row * classes;
     float most = -INFINITY;
-    std::int64_t place = classes;  // none yet
+    std::int64_t position = classes;  // none yet
     for (std::int64_t c = lane; c < classes; c += 32) {
       const float value = to_float(x[c]);
-      if (value > most || (place == classes && value == most)) {
+      if (value > most || (position == classes && value == most)) {
         most = value;
-        place = c;
+        position = c;
       }
     }
     for (int offset = 16; offset > 0; offset /= 2) {
       const float other = __shfl_xor_sync(0xffffffffu, most, offset);
-      const auto other_place =
-          static_cast<std::int64_t>(__shfl_xor_sync(0xffffffffu, static_cast<long long>(place), offset));
-      if (other > most || (other == most && other_place < place)) {
+      const auto other_position =
+          static_cast<std::int64_t>(__shfl_xor_sync(0xffffffffu, static_cast<long long>(position), offset));
+      if (other > most || (other == most && other_position < position)) {
         most = other;
-        place = other_place;
+        position = other_position;
       }
     }
-    if (lane == 0) hits[row] = place < classes && place == targets[row] ? 1 : 0;
+    if (lane == 0) hits[row] = position < classes && position == targets[row] ? 1 : 0;
   }
 }
 

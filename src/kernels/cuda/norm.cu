@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(group_block)
     normalise_group(ops::GroupSizes groups, const T* x, const float* weight, const float* bias, float eps,
                     T* y, float* mean, float* inv_std) {
   __shared__ float shared[32];
-  const std::int64_t elements = groups.channels_per_group * groups.places;
+  const std::int64_t elements = groups.channels_per_group * groups.positions;
   for (std::int64_t item = blockIdx.x; item < groups.images * groups.groups; item += gridDim.x) {
     const T* from = x + item * elements;
     float sum = 0;
@@ -350,7 +350,7 @@ __global__ void __launch_bounds__(group_block)
     }
     const std::int64_t first_channel = item % groups.groups * groups.channels_per_group;
     for (std::int64_t i = threadIdx.x; i < elements; i += group_block) {
-      const std::int64_t channel = first_channel + i / groups.places;
+      const std::int64_t channel = first_channel + i / groups.positions;
       y[item * elements + i] =
           rounded<T>(fmaf((to_float(from[i]) - centre) * inverse, weight[channel], bias[channel]));
     }
@@ -368,10 +368,10 @@ __global__ void __launch_bounds__(group_block)
     const std::int64_t item = run / groups.channels_per_group;
     const float centre = mean[item], inverse = inv_std[item];
     float sum = 0, product = 0;
-    for (std::int64_t i = lane; i < groups.places; i += 32) {
-      const float upstream = to_float(dy[run * groups.places + i]);
+    for (std::int64_t i = lane; i < groups.positions; i += 32) {
+      const float upstream = to_float(dy[run * groups.positions + i]);
       sum += upstream;
-      product += upstream * ((to_float(x[run * groups.places + i]) - centre) * inverse);
+      product += upstream * ((to_float(x[run * groups.positions + i]) - centre) * inverse);
     }
     sum = warp_sum(sum);
     product = warp_sum(product);
@@ -388,7 +388,7 @@ __global__ void __launch_bounds__(group_block)
                          const float* mean, const float* inv_std, const float* sums, const float* products,
                          T* dx) {
   __shared__ float shared[32];
-  const std::int64_t elements = groups.channels_per_group * groups.places;
+  const std::int64_t elements = groups.channels_per_group * groups.positions;
   for (std::int64_t item = blockIdx.x; item < groups.images * groups.groups; item += gridDim.x) {
     const std::int64_t first_channel = item % groups.groups * groups.channels_per_group;
     float part_g = 0, part_gx = 0;
@@ -401,7 +401,7 @@ __global__ void __launch_bounds__(group_block)
     const float centre = mean[item], inverse = inv_std[item];
     for (std::int64_t i = threadIdx.x; i < elements; i += group_block) {
       const std::int64_t at = item * elements + i;
-      const float factor = weight[first_channel + i / groups.places];
+      const float factor = weight[first_channel + i / groups.positions];
       dx[at] = rounded<T>(
           inverse * (to_float(dy[at]) * factor - mean_g - (to_float(x[at]) - centre) * inverse * mean_gx));
     }

@@ -43,9 +43,9 @@ __device__ Range window_of(std::int64_t output, const ops::Windows& s, std::int6
   return {first > 0 ? first : 0, smaller(first + s.kernel, side)};
 }
 
-/// The outputs whose windows contain a place.
-__device__ Range windows_over(std::int64_t place, const ops::Windows& s, std::int64_t outputs) {
-  const std::int64_t padded = place + s.padding;  // >= 0
+/// The outputs whose windows contain a position.
+__device__ Range windows_over(std::int64_t position, const ops::Windows& s, std::int64_t outputs) {
+  const std::int64_t padded = position + s.padding;  // >= 0
   const std::int64_t first = padded < s.kernel ? 0 : (padded - s.kernel) / s.stride + 1;
   return {first, smaller(padded / s.stride + 1, outputs)};
 }
@@ -138,17 +138,17 @@ void backward(CudaBackend& gpu, const Op& op) {
   pool<Gathered>(gpu, op, op.dx, op.dy, op.dy, op.dx);
 }
 
-/// A warp sums the places of one channel of one image, in float64 as the CPU does; y: [images, channels].
+/// A warp sums the positions of one channel of one image, in float64 as the CPU does; y: [images, channels].
 template <class T>
 __global__ void __launch_bounds__(256) average_runs(Image image, const T* x, T* y) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t runs = image.images * image.channels;
   for (std::int64_t run = global_thread() / 32; run < runs; run += global_threads() / 32) {
     double sum = 0;
-    for (std::int64_t place = lane; place < image.places; place += 32)
-      sum += static_cast<double>(to_float(x[run * image.places + place]));
+    for (std::int64_t position = lane; position < image.positions; position += 32)
+      sum += static_cast<double>(to_float(x[run * image.positions + position]));
     sum = warp_sum(sum);
-    if (lane == 0) y[run] = rounded<T>(sum / static_cast<double>(image.places));
+    if (lane == 0) y[run] = rounded<T>(sum / static_cast<double>(image.positions));
   }
 }
 
@@ -161,9 +161,9 @@ struct AverageColumns {
   __device__ void operator()(std::int64_t run) const {
     const std::int64_t number = run / image.channels, channel = run % image.channels;
     double sum = 0;
-    for (std::int64_t place = 0; place < image.places; ++place)
-      sum += static_cast<double>(to_float(x[(number * image.places + place) * image.channels + channel]));
-    y[run] = rounded<T>(sum / static_cast<double>(image.places));
+    for (std::int64_t position = 0; position < image.positions; ++position)
+      sum += static_cast<double>(to_float(x[(number * image.positions + position) * image.channels + channel]));
+    y[run] = rounded<T>(sum / static_cast<double>(image.positions));
   }
 };
 
@@ -174,9 +174,9 @@ struct SpreadAverage {
   T* dx;
   __device__ void operator()(std::int64_t i) const {
     const std::int64_t run = image.channels_last
-                                 ? i / (image.channels * image.places) * image.channels + i % image.channels
-                                 : i / image.places;
-    dx[i] = rounded<T>(to_float(dy[run]) / static_cast<float>(image.places));
+                                 ? i / (image.channels * image.positions) * image.channels + i % image.channels
+                                 : i / image.positions;
+    dx[i] = rounded<T>(to_float(dy[run]) / static_cast<float>(image.positions));
   }
 };
 

@@ -145,8 +145,8 @@ struct Normalized {
 void to_layout(CudaBackend& gpu, const ops::ToLayout& op) {
   if (op.from.channel_block() == op.to.channel_block()) return gpu.copy(op.from, op.to);
   const Image image = image_of(op.from);
-  const std::int64_t rows = image.channels_last ? image.places : image.channels;
-  const std::int64_t columns = image.channels_last ? image.channels : image.places;
+  const std::int64_t rows = image.channels_last ? image.positions : image.channels;
+  const std::int64_t columns = image.channels_last ? image.channels : image.positions;
   transpose(gpu.launch(), op.from, op.to, image.images, rows, columns);
 }
 
