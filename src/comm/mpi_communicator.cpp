@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -28,133 +27,6 @@
 
 namespace lockstep::comm {
 namespace {
-
-/// A barrier with a time limit that names the missing ranks. A non-blocking barrier costs nothing extra while
-/// all ranks arrive. A rank whose time is up asks the others; ranks in the same barrier answer or ask too.
-class TimedBarrier {
- public:
-  /// Messages use this many tags from first_tag on.
-  static constexpr int tags = 2;
-
-  /// `topology` must outlive this object.
-  TimedBarrier(MPI_Comm comm, int rank, const Topology& topology, int first_tag);
-  TimedBarrier(const TimedBarrier&) = delete;
-  TimedBarrier& operator=(const TimedBarrier&) = delete;
-
-  void enter(double timeout_s);
-  /// True once all ranks have entered. Throws FailureError when some did not in time.
-  bool passed();
-
- private:
-  struct Message {
-    std::uint64_t barrier;
-    MPI_Request request;
-  };
-
-  void send(int to, int tag);
-  /// Receives the messages with this tag: their senders are in this barrier. Answers each if `answer`.
-  void receive(int tag, bool answer);
-  void ask();
-  std::string missing() const;
-
-  MPI_Comm comm_;
-  int rank_;
-  const Topology& topology_;
-  int question_tag_;
-  int answer_tag_;
-
-  std::uint64_t barrier_ = 0;  ///< the number of the current one
-  MPI_Request request_ = MPI_REQUEST_NULL;
-  double timeout_s_ = 0;
-  double deadline_s_ = 0;  ///< on the monotonic clock: when to ask, then when to give up
-  bool asking_ = false;
-  std::vector<bool> present_;
-  std::deque<Message> sent_;  ///< a deque does not move them while MPI sends them
-};
-
-/// Ranks in the barrier poll all the time, so answers take milliseconds; this allows for oversubscribed
-/// cores.
-constexpr double answer_time_s = 1.0;
-
-TimedBarrier::TimedBarrier(MPI_Comm comm, int rank, const Topology& topology, int first_tag)
-    : comm_(comm),
-      rank_(rank),
-      topology_(topology),
-      question_tag_(first_tag),
-      answer_tag_(first_tag + 1),
-      present_(topology.node_of_rank.size()) {}
-
-void TimedBarrier::enter(double timeout_s) {
-  ++barrier_;
-  asking_ = false;
-  std::fill(present_.begin(), present_.end(), false);
-  present_[static_cast<std::size_t>(rank_)] = true;
-  timeout_s_ = timeout_s;
-  deadline_s_ = timeout_s > 0 ? monotonic_s() + timeout_s : std::numeric_limits<double>::infinity();
-  check_mpi(MPI_Ibarrier(comm_, &request_), "MPI_Ibarrier", rank_);
-}
-
-bool TimedBarrier::passed() {
-  int all_entered = 0;
-  check_mpi(MPI_Test(&request_, &all_entered, MPI_STATUS_IGNORE), "MPI_Ibarrier", rank_);
-  if (all_entered) return true;
-
-  receive(question_tag_, true);
-  if (asking_) receive(answer_tag_, false);
-  if (monotonic_s() < deadline_s_) return false;
-  if (!asking_) {
-    ask();
-    return false;
-  }
-  if (std::find(present_.begin(), present_.end(), false) != present_.end()) {
-    throw FailureError("barrier: {} did not arrive within {} s (seen by rank {}); look for what {} did last",
-                       missing(), timeout_s_, rank_,
-                       std::count(present_.begin(), present_.end(), false) == 1 ? "it" : "they");
-  }
-  asking_ = false;  // the last rank has arrived meanwhile: the barrier is about to open
-  deadline_s_ = monotonic_s() + timeout_s_;
-  return false;
-}
-
-void TimedBarrier::send(int to, int tag) {
-  Message& message = sent_.emplace_back(Message{barrier_, MPI_REQUEST_NULL});
-  check_mpi(MPI_Isend(&message.barrier, 1, MPI_UINT64_T, to, tag, comm_, &message.request),
-            "MPI_Isend of a barrier", rank_);
-}
-
-void TimedBarrier::receive(int tag, bool answer) {
-  while (true) {
-    int found = 0;
-    MPI_Status status;
-    check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, tag, comm_, &found, &status), "MPI_Iprobe of a barrier", rank_);
-    if (!found) return;
-    std::uint64_t barrier = 0;
-    check_mpi(MPI_Recv(&barrier, 1, MPI_UINT64_T, status.MPI_SOURCE, tag, comm_, MPI_STATUS_IGNORE),
-              "MPI_Recv of a barrier", rank_);
-    if (barrier != barrier_) continue;  // about an earlier barrier, which opened after all
-    present_[static_cast<std::size_t>(status.MPI_SOURCE)] = true;
-    if (answer) send(status.MPI_SOURCE, answer_tag_);
-  }
-}
-
-void TimedBarrier::ask() {
-  asking_ = true;
-  deadline_s_ = monotonic_s() + answer_time_s;
-  for (std::size_t other = 0; other < present_.size(); ++other) {
-    if (!present_[other]) send(static_cast<int>(other), question_tag_);
-  }
-}
-
-std::string TimedBarrier::missing() const {
-  std::string names;
-  int count = 0;
-  for (std::size_t other = 0; other < present_.size(); ++other) {
-    if (present_[other]) continue;
-    const auto node = static_cast<std::size_t>(topology_.node_of_rank[other]);
-    names += fmt::format("{}{} ({})", count++ > 0 ? ", " : "", other, topology_.host_names[node]);
-  }
-  return (count == 1 ? "rank " : "ranks ") + names;
-}
 
 /// Nodes are renumbered in order of their first rank.
 Topology make_topology(const std::vector<int>& node_of_rank, const std::vector<std::string>& host_of_rank) {
@@ -224,8 +96,7 @@ class MpiCommunicator final : public CpuCommunicator {
         node_comm_(split_of(comm, node_of_rank.at(static_cast<std::size_t>(rank_)), rank_)),
         control_(node_comm_.get(), rank_in(node_comm_.get()), neighbours(node_of_rank, rank_)),
         topology_(make_topology(node_of_rank, host_names())),
-        collectives_(comm, rank_, topology_, control_, limits.chunk_bytes, 0),
-        barrier_(comm, rank_, topology_, CollectiveQueue::tags) {}
+        collectives_(comm, rank_, topology_, control_, limits.chunk_bytes, 0) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -264,10 +135,7 @@ class MpiCommunicator final : public CpuCommunicator {
   void all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank, void* all) override;
   std::vector<std::string> all_gather_texts(const std::string& mine) override;
   void broadcast(void* data, std::size_t bytes, int root) override;
-  void barrier(double timeout_s) override {
-    barrier_.enter(timeout_s);
-    wait_until([this] { return barrier_.passed(); });
-  }
+  void barrier(double timeout_s) override;
   std::unique_ptr<CpuCommunicator> split(int colour, int key) override;
   [[noreturn]] void abort(int exit_code) override {
     std::fflush(nullptr);
@@ -287,12 +155,13 @@ class MpiCommunicator final : public CpuCommunicator {
       collectives_.progress();
     }
   }
+  bool finished(MPI_Request& request, const char* call) const {
+    int done = 0;
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), call, rank_);
+    return done != 0;
+  }
   void finish(MPI_Request request, const char* call) {
-    wait_until([&] {
-      int finished = 0;
-      check_mpi(MPI_Test(&request, &finished, MPI_STATUS_IGNORE), call, rank_);
-      return finished != 0;
-    });
+    wait_until([&] { return finished(request, call); });
   }
   /// Tells the node what this rank gathers, with its bytes in the slot if they fit, and waits for the others.
   /// Throws FailureError if they gather something else. Returns the slot.
@@ -307,8 +176,7 @@ class MpiCommunicator final : public CpuCommunicator {
   NodeControl control_;
   Topology topology_;
   CollectiveQueue collectives_;
-  TimedBarrier barrier_;
-  bool oversubscribed_ = control_.local_ranks() > available_cores();
+  bool oversubscribed_ = oversubscribed(node_comm_.get(), given_cores());
   std::uint64_t gathers_ = 0;
   std::uint64_t flat_buffers_ = 0;
 };
@@ -443,6 +311,18 @@ void MpiCommunicator::broadcast(void* data, std::size_t bytes, int root) {
     chunk += chunk_bytes;
     bytes -= chunk_bytes;
   }
+}
+
+void MpiCommunicator::barrier(double timeout_s) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibarrier(comm_.get(), &request), "MPI_Ibarrier", rank_);
+  const double deadline_s =
+      timeout_s > 0 ? monotonic_s() + timeout_s : std::numeric_limits<double>::infinity();
+  wait_until([&] {
+    if (finished(request, "MPI_Ibarrier")) return true;
+    if (monotonic_s() < deadline_s) return false;
+    throw FailureError("barrier on rank {}: not all {} ranks arrived within {} s", rank_, size_, timeout_s);
+  });
 }
 
 std::unique_ptr<CpuCommunicator> MpiCommunicator::split(int colour, int key) {

@@ -1,5 +1,8 @@
 #include "comm/node.h"
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -37,6 +40,22 @@ class SeparateSegments {
 };
 
 }  // namespace
+
+bool oversubscribed(MPI_Comm node, const CoreSet& mine) {
+  constexpr std::size_t most_cores = 8192;  // Linux can be built for so many
+  std::array<std::uint64_t, most_cores / 64> cores{};
+  for (const int core : mine) {
+    const auto index = static_cast<std::size_t>(core);
+    if (index < most_cores) cores[index / 64] |= std::uint64_t{1} << index % 64;
+  }
+  check_mpi(
+      MPI_Allreduce(MPI_IN_PLACE, cores.data(), static_cast<int>(cores.size()), MPI_UINT64_T, MPI_BOR, node),
+      "MPI_Allreduce", -1);
+  int ranks = 0, usable = 0;
+  check_mpi(MPI_Comm_size(node, &ranks), "MPI_Comm_size", -1);
+  for (const std::uint64_t word : cores) usable += std::popcount(word);
+  return ranks > std::max(1, usable);
+}
 
 SharedWindow::SharedWindow(MPI_Comm node, std::size_t bytes) {
   int world_rank = 0, rank = 0, size = 0;

@@ -9,10 +9,15 @@
 #include <new>
 #include <vector>
 
+#include "base/cores.h"
 #include "comm/collective.h"
 #include "lockstep/comm/gradient_transport.h"
 
 namespace lockstep::comm {
+
+/// Whether the ranks of a node are more than the hardware threads that they may use together; `mine` are
+/// those of this rank. Collective over the node.
+bool oversubscribed(MPI_Comm node, const CoreSet& mine);
 
 /// One zeroed segment a rank, 128-byte aligned, all readable and writable by every rank of the node. Making
 /// and destroying one is collective over the node's communicator, which must outlive it.

@@ -166,17 +166,17 @@ void print_failure(const std::string& text) {
 }
 
 /// Prints the failure with the rank and ends the world.
-[[noreturn]] void abort_world(comm::HostGroup& communicator, const Failure& failure) {
-  print_failure(fmt::format("rank {}: {}", communicator.rank(), failure.text));
+[[noreturn]] void abort_world(comm::HostGroup& world, const Failure& failure) {
+  print_failure(fmt::format("rank {}: {}", world.rank(), failure.text));
   std::fflush(stdout);
-  communicator.abort(static_cast<int>(failure.code));
+  world.abort(static_cast<int>(failure.code));
   std::abort();  // not reached; GCC forgets [[noreturn]] on virtual calls
 }
 
 /// If all ranks fail, rank 0 prints what they say, each text once; returns the exit code of rank 0. If only
 /// some fail, ends the world. `errors` is a communicator that nothing else uses.
 int report_failure(comm::HostGroup& errors, const Failure& failure) {
-  constexpr double agreement_timeout_s = 2;
+  constexpr double agreement_timeout_s = 3;
   try {
     errors.barrier(agreement_timeout_s);
   } catch (const Error&) {  // the other ranks do not fail

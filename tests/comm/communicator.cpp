@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/mpi_communicator.h"
+#include "comm/node.h"
 #include "lockstep/base/error.h"
 #include "support/world.h"
 
@@ -128,6 +129,42 @@ BOOST_AUTO_TEST_CASE(nobody_passes_a_barrier_before_all_have_come) {
     }
     MPI_Win_free(&window);
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_barrier_that_a_rank_does_not_enter_in_time_is_an_error_on_the_others) {
+  for (const int missing : {0, world().size() - 1}) {
+    const auto ranks = world().split(0, world().rank());
+    if (world().rank() != missing) BOOST_CHECK_THROW(ranks->barrier(0.05), FailureError);
+    world().barrier();                                   // all have given up
+    if (world().rank() == missing) ranks->barrier(0.5);  // opens the barrier that the others began
+    world().barrier();
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_without_a_time_limit_passes_the_barrier_that_another_gave_up) {
+  const auto ranks = world().split(0, world().rank());
+  if (world().rank() == 0 && world().size() > 1) {
+    BOOST_CHECK_THROW(ranks->barrier(0.05), FailureError);
+    MPI_Send(nullptr, 0, MPI_BYTE, world().size() - 1, 0, MPI_COMM_WORLD);
+  } else {
+    if (world().rank() > 0 && world().rank() == world().size() - 1)
+      MPI_Recv(nullptr, 0, MPI_BYTE, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    ranks->barrier();
+  }
+}
+
+BOOST_AUTO_TEST_CASE(ranks_with_a_core_each_do_not_oversubscribe_their_node) {
+  BOOST_TEST(!comm::oversubscribed(MPI_COMM_WORLD, {world().rank()}));
+  BOOST_TEST(!comm::oversubscribed(MPI_COMM_WORLD, {1000 * world().rank()}));
+  CoreSet all;
+  for (int rank = 0; rank < world().size(); ++rank) all.insert(rank);
+  BOOST_TEST(!comm::oversubscribed(MPI_COMM_WORLD, all));
+}
+
+BOOST_AUTO_TEST_CASE(ranks_that_share_too_few_cores_oversubscribe_their_node) {
+  BOOST_TEST(comm::oversubscribed(MPI_COMM_WORLD, {3}) == (world().size() > 1));
+  BOOST_TEST(comm::oversubscribed(MPI_COMM_WORLD, {3, 70}) == (world().size() > 2));
+  BOOST_TEST(comm::oversubscribed(MPI_COMM_WORLD, {}) == (world().size() > 1));  // nothing is known
 }
 
 BOOST_AUTO_TEST_CASE(split_groups_ranks_by_colour_and_orders_them_by_key) {

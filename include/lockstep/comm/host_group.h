@@ -42,8 +42,8 @@ class HostGroup {
   virtual std::vector<std::string> all_gather_texts(const std::string& mine) = 0;
   /// Any size (over 2 GiB too).
   virtual void broadcast(void* data, std::size_t bytes, int root) = 0;
-  /// Throws FailureError with the names of the ranks that did not arrive within timeout_s (<= 0: no limit);
-  /// asking for them takes another second. Only abort() may be called after that.
+  /// Throws FailureError if not all ranks arrive within timeout_s (<= 0: no limit). Only abort() may be
+  /// called after that.
   virtual void barrier(double timeout_s = 0) = 0;
   /// Lets the transport that shares this group's messages make progress, without blocking.
   virtual void progress() = 0;
