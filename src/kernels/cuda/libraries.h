@@ -51,8 +51,7 @@ LOCKSTEP_CUBLASLT_FUNCTIONS(LOCKSTEP_LATE_FUNCTION)
 LOCKSTEP_CUDNN_FUNCTIONS(LOCKSTEP_LATE_FUNCTION)
 #undef LOCKSTEP_LATE_FUNCTION
 
-// --- error.cpp: FailureErrors that name call, device and what to do
-
+/// FailureErrors that name call, device and what to do.
 void check(cudaError_t status, const char* call, int device);
 void check(cublasStatus_t status, const char* call, int device);
 void check(cudnnStatus_t status, const char* call, int device);

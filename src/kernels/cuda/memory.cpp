@@ -8,7 +8,6 @@
 #include <mutex>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "base/text.h"
 #include "kernels/cuda/libraries.h"
@@ -39,7 +38,8 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
     cudaStreamSynchronize(stream_);
     cudaMemPoolDestroy(pool_);
     cudaStreamDestroy(stream_);
-    for (Storage* block = unused_; block;) delete std::exchange(block, block->next_free);
+    for (Storage* list : {unused_, freed_meanwhile_})
+      while (list) delete std::exchange(list, list->next_free);
   }
 
   cudaStream_t stream() const { return stream_; }
@@ -65,15 +65,10 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
 
   void release(Storage* block) noexcept override {
     const std::lock_guard lock(mutex_);
-    void* const data = std::exchange(block->data, nullptr);
-    const bool of_graph = of_graph_.erase(data) > 0;
-    if (of_graph == capturing_) {
-      cudaFreeAsync(data, stream_);
-    } else if (capturing_) {
-      freed_meanwhile_.push_back(data);
-    }  // else its graph is never launched
-    block->next_free = unused_;
-    unused_ = block;
+    const bool of_graph = of_graph_.erase(block->data) > 0;
+    if (capturing_ && !of_graph) return push(freed_meanwhile_, block);
+    if (of_graph == capturing_) cudaFreeAsync(block->data, stream_);  // else its graph is never launched
+    push(unused_, block);
   }
 
   void begin_capture() {
@@ -81,14 +76,17 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
     check(cudaMemPoolTrimTo(pool_, 0), "cudaMemPoolTrimTo", device_);
     const std::lock_guard lock(mutex_);
     capturing_ = true;
-    freed_meanwhile_.reserve(64);
   }
 
   std::string end_capture() {
     const std::lock_guard lock(mutex_);
     capturing_ = false;
-    for (void* const data : freed_meanwhile_) cudaFreeAsync(data, stream_);
-    const std::size_t freed = std::exchange(freed_meanwhile_, {}).size();
+    int freed = 0;
+    for (; freed_meanwhile_; ++freed) {
+      Storage* const block = std::exchange(freed_meanwhile_, freed_meanwhile_->next_free);
+      cudaFreeAsync(block->data, stream_);
+      push(unused_, block);
+    }
     if (!of_graph_.empty())
       return fmt::format("{} made in the capture outlive it", pluralized(of_graph_.size(), "tensor"));
     if (freed > 0)
@@ -104,14 +102,19 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
   }
 
  private:
+  static void push(Storage*& list, Storage* block) {
+    block->next_free = list;
+    list = block;
+  }
+
   int device_;
   cudaStream_t stream_ = nullptr;
   cudaMemPool_t pool_ = nullptr;
   mutable std::mutex mutex_;
-  Storage* unused_ = nullptr;  // descriptions of blocks, without memory
+  Storage* unused_ = nullptr;           // descriptions of blocks, without memory
+  Storage* freed_meanwhile_ = nullptr;  // in the capture, but allocated before it: freed after it
   bool capturing_ = false;
-  std::set<void*> of_graph_;            // in use: of this capture, or of one that failed
-  std::vector<void*> freed_meanwhile_;  // allocated before the capture, so freed after it
+  std::set<void*> of_graph_;  // in use: of this capture, or of one that failed
 };
 
 StreamPool::StreamPool(int device) : state_(std::make_shared<State>(device)) {}
