@@ -2,9 +2,18 @@
 // try_lock with a timeout.
 #pragma once
 
+#include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <chrono>
-#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <ctime>
 #include <exception>
 #include <mutex>
 #include <string_view>
@@ -38,26 +47,50 @@ std::thread start_background_thread(std::string_view who, Body body) {
   }
 }
 
-/// Tells a background thread to end. The thread sleeps on it between its turns.
+/// Tells a background thread to end. The thread sleeps on it between its turns. Throws FailureError if the
+/// process has no file descriptor left.
 class StopEvent {
  public:
-  void set() {
-    {
-      const std::lock_guard lock(mutex_);
-      set_ = true;
-    }
-    changed_.notify_all();
+  StopEvent() : wakes_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (wakes_ < 0) throw FailureError("no event descriptor can be opened: {}", std::strerror(errno));
   }
-  /// Returns true as soon as it is set, false after timeout_s.
+  ~StopEvent() { ::close(wakes_); }
+  StopEvent(const StopEvent&) = delete;
+  StopEvent& operator=(const StopEvent&) = delete;
+
+  void set() noexcept {
+    set_ = true;
+    wake();
+  }
+  /// Ends the sleep early. A signal handler may call it.
+  void wake() noexcept {
+    const int error = errno;
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wakes_, &one, sizeof one);
+    errno = error;
+  }
+  /// Sleeps. True as soon as the event is set; false after timeout_s, or earlier if it was woken.
   bool wait_for(double timeout_s) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::duration<double>(timeout_s), [this] { return set_; });
+    if (set_) return true;
+    const double end_s = monotonic_s() + timeout_s;
+    pollfd wakes{wakes_, POLLIN, 0};
+    int ready = 0;
+    do {
+      const double left_s = std::clamp(end_s - monotonic_s(), 0.0, 1e9);
+      const auto whole_s = static_cast<std::time_t>(left_s);
+      const timespec left{whole_s, static_cast<long>((left_s - static_cast<double>(whole_s)) * 1e9)};
+      ready = ::ppoll(&wakes, 1, &left, nullptr);
+    } while (ready < 0 && errno == EINTR);
+    if (ready > 0) {
+      std::uint64_t count = 0;
+      [[maybe_unused]] const ssize_t bytes = ::read(wakes_, &count, sizeof count);
+    }
+    return set_;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool set_ = false;
+  int wakes_;
+  std::atomic<bool> set_{false};
 };
 
 /// Locks `mutex`, or gives up after timeout_s: then the result owns nothing. The holder may be blocked inside

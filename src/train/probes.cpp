@@ -4,36 +4,127 @@
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <fmt/format.h>
+#include <link.h>
 #include <time.h>
+#include <ucontext.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "base/thread.h"
-#include "train/signals.h"
+#include "train/processes.h"
 
 namespace lockstep::train {
 namespace {
 
-constexpr int max_frames = 64;
+constexpr int max_frames = 128;
 constexpr double stack_timeout_s = 0.5;
+
+struct AddressRange {
+  std::uintptr_t begin = 0, end = 0;
+  bool contains(std::uintptr_t address) const { return address >= begin && address < end; }
+};
 
 // Global, as a signal handler can reach nothing else.
 std::array<void*, max_frames> frames;
-std::atomic<int> frames_taken{-1};
+std::atomic<int> frames_kept{0};  // 0: none
+int frames_unwound = 0;           // the first of them; the others were found on the stack
+void* interrupted = nullptr;      // where the thread was: one of the frames
+pthread_t probed{};
+AddressRange probed_stack;
+std::vector<AddressRange> code_of_files;  // those loaded when the probe was made
 
 int stack_signal() { return SIGRTMIN + 5; }
 
-void on_stack_signal(int) {
-  const int error = errno;
-  frames_taken.store(::backtrace(frames.data(), max_frames), std::memory_order_release);
-  errno = error;
+void on_stack_signal(int, siginfo_t*, void* context) { StackProbe::keep(context); }
+
+AddressRange own_stack() {
+  pthread_attr_t attributes;
+  if (::pthread_getattr_np(pthread_self(), &attributes) != 0) return {};
+  void* lowest = nullptr;
+  std::size_t bytes = 0;
+  ::pthread_attr_getstack(&attributes, &lowest, &bytes);
+  ::pthread_attr_destroy(&attributes);
+  const auto begin = reinterpret_cast<std::uintptr_t>(lowest);
+  return {begin, begin + bytes};
+}
+
+std::vector<AddressRange> loaded_code() {
+  std::vector<AddressRange> ranges;
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* file, std::size_t, void* data) {
+        for (const auto& segment : std::span(file->dlpi_phdr, file->dlpi_phnum)) {
+          if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0) continue;
+          const std::uintptr_t begin = file->dlpi_addr + segment.p_vaddr;
+          static_cast<std::vector<AddressRange>*>(data)->push_back({begin, begin + segment.p_memsz});
+        }
+        return 0;
+      },
+      &ranges);
+  return ranges;
+}
+
+bool is_in_a_file(std::uintptr_t address) {
+  return std::ranges::any_of(code_of_files, [&](const AddressRange& code) { return code.contains(address); });
+}
+
+/// Whether there is a call before this address.
+bool is_return_address(std::uintptr_t address) {
+  constexpr std::uintptr_t longest_call = 7;
+  if (!is_in_a_file(address) || !is_in_a_file(address - longest_call)) return false;
+  const auto* const code = reinterpret_cast<const std::uint8_t*>(address);
+  if (code[-5] == 0xe8) return true;          // call rel32
+  for (const int length : {2, 3, 4, 6, 7}) {  // call r/m64
+    if (code[-length] == 0xff && (code[1 - length] & 0x38) == 0x10) return true;
+  }
+  return false;
+}
+
+/// Return addresses lie between variables, which AddressSanitizer guards.
+[[gnu::no_sanitize_address]] std::uintptr_t word_at(std::uintptr_t address) {
+  return *reinterpret_cast<const volatile std::uintptr_t*>(address);
+}
+
+constexpr std::uintptr_t word_bytes = sizeof(std::uintptr_t);
+
+/// Where the caller's part of the stack may begin. Code that a library has generated, as oneDNN does, tells
+/// nobody how to unwind its frame. That of a matrix product points the stack pointer at a large buffer, on
+/// the stack or on the heap, and keeps the pointer that it got at the beginning of the buffer: one above
+/// saved registers and a return address.
+std::uintptr_t end_of_generated_frame(std::uintptr_t stack_pointer) {
+  constexpr std::uintptr_t searched_bytes = 256, saved_registers_bytes = 128;
+  const bool on_stack = probed_stack.contains(stack_pointer);
+  std::uintptr_t end = probed_stack.end;
+  for (std::uintptr_t offset = 0; offset < searched_bytes; offset += word_bytes) {
+    if (on_stack && !probed_stack.contains(stack_pointer + offset + word_bytes)) break;
+    const std::uintptr_t kept = word_at(stack_pointer + offset);
+    if (kept % word_bytes != 0 || (on_stack && kept <= stack_pointer) || !probed_stack.contains(kept) ||
+        !probed_stack.contains(kept + saved_registers_bytes))
+      continue;
+    for (std::uintptr_t at = kept; at < kept + saved_registers_bytes && kept < end; at += word_bytes)
+      if (is_return_address(word_at(at))) end = kept;
+  }
+  return end == probed_stack.end && on_stack ? stack_pointer : end;
+}
+
+/// Adds the return addresses on the stack to the frames.
+int add_return_addresses(std::uintptr_t stack_pointer, int count) {
+  for (std::uintptr_t at = end_of_generated_frame(stack_pointer);
+       at + word_bytes <= probed_stack.end && count < max_frames; at += word_bytes)
+    if (is_return_address(word_at(at)))
+      frames[static_cast<std::size_t>(count++)] = reinterpret_cast<void*>(word_at(at));
+  return count;
 }
 
 std::string describe(void* address) {
@@ -53,25 +144,49 @@ std::string describe(void* address) {
 
 StackProbe::StackProbe() : thread_(pthread_self()) {
   ::backtrace(frames.data(), max_frames);  // loads what it needs here, not in the handler
+  frames_kept = 0;
+  probed = thread_;
+  probed_stack = own_stack();
+  code_of_files = loaded_code();
   struct sigaction action {};
-  action.sa_handler = on_stack_signal;
+  action.sa_sigaction = on_stack_signal;
+  action.sa_flags = SA_SIGINFO;
   install_handler(stack_signal(), action);
 }
 
 StackProbe::~StackProbe() { std::signal(stack_signal(), SIG_IGN); }
 
+void StackProbe::keep(const void* context) noexcept {
+  if (pthread_self() != probed || frames_kept.load(std::memory_order_acquire) > 0) return;
+  const int error = errno;
+  const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext.gregs;
+  interrupted = reinterpret_cast<void*>(registers[REG_RIP]);
+  frames_unwound = ::backtrace(frames.data(), max_frames);
+  int count = frames_unwound;
+  if (count > 0 && frames[static_cast<std::size_t>(count - 1)] == interrupted)
+    count = add_return_addresses(static_cast<std::uintptr_t>(registers[REG_RSP]), count);
+  frames_kept.store(count, std::memory_order_release);
+  errno = error;
+}
+
 std::string StackProbe::take() const {
-  frames_taken.store(-1);
-  if (::pthread_kill(thread_, stack_signal()) != 0) return "  (no stack: the thread has ended)\n";
+  if (frames_kept.load(std::memory_order_acquire) == 0 && ::pthread_kill(thread_, stack_signal()) != 0)
+    return "  (no stack: the thread has ended)\n";
   constexpr timespec millisecond{0, 1'000'000};
-  for (int i = 0; frames_taken.load(std::memory_order_acquire) < 0; ++i) {
+  for (int i = 0; frames_kept.load(std::memory_order_acquire) == 0; ++i) {
     if (i * 1e-3 > stack_timeout_s) return "  (no stack: the thread does not answer signals)\n";
     ::nanosleep(&millisecond, nullptr);
   }
+  const auto end = frames.begin() + frames_kept;
+  // Before that come the handler and what the system calls it by.
+  const auto first = std::find(frames.begin(), end, interrupted);
   std::string text;
-  constexpr int own_frames = 2;  // the handler, and what the system put below it
-  for (int i = own_frames; i < frames_taken.load(); ++i)
-    text += fmt::format("  #{} {}\n", i - own_frames, describe(frames[static_cast<std::size_t>(i)]));
+  for (auto frame = first; frame != end; ++frame) {
+    if (frame == frames.begin() + frames_unwound)
+      text += "  (its frame cannot be unwound; from here on, return addresses on the stack)\n";
+    text += fmt::format("  #{} {}\n", frame - first, describe(*frame));
+  }
+  frames_kept.store(0, std::memory_order_release);
   return text;
 }
 

@@ -20,8 +20,11 @@ class StackProbe {
   StackProbe(const StackProbe&) = delete;
   StackProbe& operator=(const StackProbe&) = delete;
 
-  /// The calls, one per line, innermost first. Interrupts the thread for microseconds. A thread inside a
-  /// system call may not answer; the text then says so.
+  /// For a handler of a signal that interrupts the thread: keeps its stack, which the next take() describes.
+  /// `context` is the handler's third argument. On another thread it does nothing.
+  static void keep(const void* context) noexcept;
+  /// The calls, one per line, innermost first: those that were kept, or those of now. Interrupts the thread
+  /// for microseconds. A thread inside a system call may not answer; the text then says so.
   std::string take() const;
 
  private:

@@ -3,12 +3,17 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 namespace lockstep::train {
 namespace {
+
+// Stays installed, as handlers do: for the one thread that installs them.
+alignas(64) std::array<std::byte, 256 * 1024> handler_stack;
 
 /// The beginning of a file of /proc; empty if it cannot be read.
 template <std::size_t size>
@@ -53,6 +58,19 @@ std::string name_of(pid_t pid) {
   read_proc(pid, "comm", text);
   text[std::strcspn(text, "\n")] = '\0';
   return text;
+}
+
+void install_handler(int signal, struct sigaction action, struct sigaction* previous) {
+  stack_t stack{};
+  ::sigaltstack(nullptr, &stack);
+  if (stack.ss_flags & SS_DISABLE) {
+    stack = {};
+    stack.ss_sp = handler_stack.data();
+    stack.ss_size = handler_stack.size();
+    ::sigaltstack(&stack, nullptr);
+  }
+  action.sa_flags |= SA_RESTART | SA_ONSTACK;
+  ::sigaction(signal, &action, previous);
 }
 
 }  // namespace lockstep::train

@@ -1,6 +1,7 @@
-// What /proc reports of other processes of this node.
+// What /proc reports of other processes of this node, and handlers of the signals that they send.
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <string>
@@ -20,5 +21,10 @@ const char* describe(ProcessState state);
 pid_t parent_of(pid_t pid);  ///< 0: unknown
 /// The name of the program; empty if unknown.
 std::string name_of(pid_t pid);
+
+/// Installs a handler that runs on an alternate stack of the calling thread, which trains; interrupted calls
+/// are restarted. oneDNN's matrix product (2.6.3, dnnl_sgemm) keeps data further below the stack pointer than
+/// a handler on the usual stack leaves alone, which would corrupt memory.
+void install_handler(int signal, struct sigaction action, struct sigaction* previous = nullptr);
 
 }  // namespace lockstep::train

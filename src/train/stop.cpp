@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <cstddef>
 #include <string_view>
 #include <utility>
 
 #include "train/processes.h"
-#include "train/signals.h"
 
 namespace lockstep::train {
 namespace {
@@ -20,9 +18,6 @@ volatile std::sig_atomic_t preempt_received = 0, interrupt_received = 0;
 volatile std::sig_atomic_t term_received = 0, launcher_term_received = 0;
 /// The processes above this one that launch ranks: the daemon of the node, perhaps behind a shell.
 std::array<pid_t, 8> launchers{};
-
-// Stays installed, as handlers do: for the one thread that installs them.
-alignas(64) std::array<std::byte, 256 * 1024> handler_stack;
 
 void on_preempt(int signal, siginfo_t* info, void*) {
   const bool from_launcher = signal == SIGTERM && info->si_code <= 0 && info->si_pid > 0 &&
@@ -59,27 +54,14 @@ bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0;
 
 }  // namespace
 
-void install_handler(int signal, struct sigaction action, struct sigaction* previous) {
-  stack_t stack{};
-  ::sigaltstack(nullptr, &stack);
-  if (stack.ss_flags & SS_DISABLE) {
-    stack = {};
-    stack.ss_sp = handler_stack.data();
-    stack.ss_size = handler_stack.size();
-    ::sigaltstack(&stack, nullptr);
-  }
-  action.sa_flags |= SA_RESTART | SA_ONSTACK;
-  ::sigaction(signal, &action, previous);
-}
-
 std::optional<ExitCode> exit_code(const ddp::Requests& obeyed) {
   if (obeyed.stop_preempted) return ExitCode::preempted;
   if (obeyed.stop_user) return ExitCode::user_stopped;
   return std::nullopt;
 }
 
-bool terminated_by_launcher() { return launcher_term_received != 0; }
-bool sigterm_received() { return term_received != 0; }
+bool StopRequests::terminated_by_launcher() { return launcher_term_received != 0; }
+bool StopRequests::sigterm_received() { return term_received != 0; }
 
 StopRequests::StopRequests(std::string run_directory, bool watch_files)
     : stop_file_(run_directory + "/stop"),

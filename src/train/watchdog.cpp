@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
@@ -12,8 +13,8 @@
 #include "base/clock.h"
 #include "base/streams.h"
 #include "lockstep/base/error.h"
+#include "lockstep/train/stop.h"
 #include "train/processes.h"
-#include "train/signals.h"
 
 namespace lockstep::train {
 namespace {
@@ -32,8 +33,14 @@ constexpr std::size_t max_waiting_named = 16;
 
 // Global, as a signal handler can reach nothing else.
 volatile std::sig_atomic_t report_requested = 0;
+std::atomic<StopEvent*> sleep_of_watchdog{nullptr};
 
-void on_report_signal(int) { report_requested = 1; }
+/// The report is about this moment: the stack is taken here, and the rest as soon as the watchdog wakes.
+void on_report_signal(int, siginfo_t*, void* context) {
+  StackProbe::keep(context);
+  report_requested = 1;
+  if (StopEvent* const sleep = sleep_of_watchdog) sleep->wake();
+}
 
 /// Drops what standard error does not take within a second: nothing may delay the end of the job.
 void print(const std::string& text) { write_standard_error(text, 1); }
@@ -71,8 +78,10 @@ Watchdog::Watchdog(comm::HostGroup& world, const WatchOptions& options)
 
   report_requested = 0;
   if (options_.signal_report) {
+    sleep_of_watchdog = &stop_;
     struct sigaction action {};
-    action.sa_handler = on_report_signal;
+    action.sa_sigaction = on_report_signal;
+    action.sa_flags = SA_SIGINFO;
     install_handler(SIGUSR1, action);
   } else {
     std::signal(SIGUSR1, SIG_IGN);  // a request for a report must not end the run
@@ -82,6 +91,7 @@ Watchdog::Watchdog(comm::HostGroup& world, const WatchOptions& options)
 
 Watchdog::~Watchdog() {
   std::signal(SIGUSR1, SIG_IGN);
+  sleep_of_watchdog = nullptr;
   stop_.set();
   thread_.join();
 }
@@ -187,7 +197,7 @@ void Watchdog::observe_ranks() {
 
 void Watchdog::report_deaths() {
   if (!sees_pids_) return;
-  const bool job_ends = terminated_by_launcher() || sigterm_received();
+  const bool job_ends = StopRequests::terminated_by_launcher() || StopRequests::sigterm_received();
   for (const int rank : table_.local_ranks()) {
     RankStatusTable::Row& row = table_[rank];
     if (rank == rank_ || row.death_reported) continue;
@@ -201,7 +211,7 @@ void Watchdog::report_deaths() {
 /// A launcher ends a job that has lost a rank, or sends SIGTERM. While all ranks are there, SIGTERM is a
 /// request, which the next step obeys. When one is lost, there is no next step.
 void Watchdog::end_job_after_loss() {
-  const bool sigterm = sigterm_received();
+  const bool sigterm = StopRequests::sigterm_received();
   if (!sigterm && options_.hang_timeout_s <= 0) return;
   constexpr const char* meaning = "SIGTERM now means the end of this job, not a request to stop";
   const bool waits_in_vain =

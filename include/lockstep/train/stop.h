@@ -40,6 +40,13 @@ class StopRequests {
   /// Call it with what all ranks together have obeyed: removes the files of these requests.
   void clear(const ddp::Requests& obeyed);
 
+  /// Whether the launcher has sent SIGTERM to this rank: mpirun sends it to all ranks when one has died or
+  /// when it is told to end, and kills them a second later.
+  static bool terminated_by_launcher();
+  /// Whether anybody else has sent SIGTERM. From Slurm this can mean two things: a request to stop, if all
+  /// ranks are alive to obey it, or the last warning before SIGKILL after a rank has died.
+  static bool sigterm_received();
+
  private:
   std::string stop_file_, checkpoint_file_;
   bool watch_files_;
